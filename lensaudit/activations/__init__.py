@@ -1,0 +1,1 @@
+"""What was thought: the HDF5 store of cached residuals."""

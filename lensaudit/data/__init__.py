@@ -1,0 +1,1 @@
+"""What is asked: forget sets, their spans, and the embedded fictional authors."""

@@ -1,0 +1,1 @@
+"""Who is asked: names, checkpoints, and the bridge to TransformerLens."""

@@ -1,0 +1,1 @@
+"""What happens when thoughts are swapped: oracle, sweep and stages."""

@@ -1,0 +1,1 @@
+"""Numbers from tensors: no model, no file."""
