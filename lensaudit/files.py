@@ -195,9 +195,9 @@ def slug(name: str, limit: int = 40) -> str:
 
 
 def printable(text: str) -> str:
-    """Text from a model or a data set, without terminal escapes or direction overrides.
+    r"""Text from a model or a data set, without terminal escapes or direction overrides.
 
-    >>> printable("a\\x1b[31mb")
+    >>> printable("a\x1b[31mb")
     'a[31mb'
     """
     return _CONTROL.sub("", text)
