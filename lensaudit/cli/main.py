@@ -1,0 +1,96 @@
+"""The `lensaudit` command: names its sub-commands, loads one only when it is called."""
+
+import importlib
+import os
+import signal
+import sys
+import warnings
+from typing import Any
+
+import click
+
+from lensaudit import __version__
+from lensaudit.errors import LensAuditError
+from lensaudit.files import printable
+
+COMMANDS = {
+    "cache": ("lensaudit.cli.cache:cache", "Cache a model's residual streams."),
+    "patch": ("lensaudit.cli.patch:patch", "Patch residuals into full; score unlearning depth."),
+    "models": ("lensaudit.cli.models:models", "List model names and what they resolve to."),
+    "demo": ("lensaudit.cli.demo:demo", "Audit the embedded model family."),
+}
+"""Name -> (module:command, line of `lensaudit --help`). The help needs no import."""
+
+
+class LazyGroup(click.Group):
+    """A group that imports a command's module when the command is called, not before."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """Names in the order of the table."""
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """The command, imported now."""
+        if cmd_name not in COMMANDS:
+            return None
+        module, attribute = COMMANDS[cmd_name][0].split(":")
+        return getattr(importlib.import_module(module), attribute)
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """The help lines, from the table alone."""
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, text) for name, (_, text) in COMMANDS.items()])
+
+
+@click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(__version__, package_name="lensaudit")
+@click.option("-v", "--verbose", is_flag=True, help="Show third-party warnings and progress bars.")
+def cli(verbose: bool) -> None:
+    """Is unlearned knowledge gone, or only hidden? Audits a language model from inside."""
+    if not verbose:
+        silence_third_parties()
+
+
+def silence_third_parties() -> None:
+    """Keep warnings and bars of other packages off stderr; ours are errors, not warnings."""
+    warnings.filterwarnings("ignore")
+    os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
+    os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
+    os.environ.setdefault("HF_HUB_VERBOSITY", "error")
+    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+    os.environ.setdefault("WANDB_MODE", "offline")
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Entry point: run, and turn every user's mistake into one line and an exit code."""
+    sys.exit(run(arguments))
+
+
+def run(arguments: list[str] | None = None) -> int:
+    """Run the command line and return its exit code; see the table in the README."""
+    try:
+        answer: Any = cli.main(args=arguments, prog_name="lensaudit", standalone_mode=False)
+    except LensAuditError as error:
+        return complain(str(error), error.exit_code)
+    except click.exceptions.Abort:
+        return complain("interrupted; finished batches are kept, run the same command again", 130)
+    except KeyboardInterrupt:
+        return complain("interrupted; finished batches are kept, run the same command again", 130)
+    except click.ClickException as error:
+        return complain(error.format_message(), 2)
+    except BrokenPipeError:
+        # the reader of stdout left (`| head`): end as a pipe's writer does
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 128 + signal.SIGPIPE
+    return answer if isinstance(answer, int) else 0
+
+
+def complain(message: str, exit_code: int) -> int:
+    """Print at most three lines on stderr and return the exit code."""
+    lines = printable(message).splitlines()[:3]
+    click.echo("lensaudit: " + "\n".join(lines), err=True)
+    return exit_code
+
+
+if __name__ == "__main__":
+    main()
