@@ -162,22 +162,35 @@ def read_appended(path: Path) -> Iterator[dict[str, Any]]:
             yield row
 
 
+def read_text(path: Path) -> str:
+    """A UTF-8 text file, with or without a byte-order mark.
+
+    Raises:
+        InputError: missing, a folder, unreadable or not UTF-8.
+    """
+    try:
+        return path.read_text(encoding="utf-8-sig")
+    except FileNotFoundError as error:
+        raise InputError(f"{path}: no such file") from error
+    except UnicodeDecodeError as error:
+        raise InputError(f"{path}: not UTF-8 text ({error.reason})") from error
+    except OSError as error:
+        raise InputError(f"{path}: cannot be read ({error.strerror})") from error
+
+
 def read_json(path: Path) -> Any:
     """A JSON file.
 
     Raises:
         InputError: missing, unreadable or malformed; names the line.
     """
+    text = read_text(path)
     try:
-        return json.loads(path.read_text(encoding="utf-8-sig"))
-    except FileNotFoundError as error:
-        raise InputError(f"{path}: no such file") from error
-    except UnicodeDecodeError as error:
-        raise InputError(f"{path}: not UTF-8 text ({error.reason})") from error
+        return json.loads(text)
     except json.JSONDecodeError as error:
         raise InputError(f"{path}: line {error.lineno} is not JSON ({error.msg})") from error
-    except OSError as error:
-        raise InputError(f"{path}: cannot be read ({error.strerror})") from error
+    except (ValueError, RecursionError) as error:  # a number or a nesting beyond Python's limits
+        raise InputError(f"{path}: not usable JSON ({error})") from error
 
 
 def slug(name: str, limit: int = 40) -> str:

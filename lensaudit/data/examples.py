@@ -1,0 +1,216 @@
+"""What is asked: a forget set of annotated questions, checked before any work."""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import astuple, dataclass
+from pathlib import Path
+from typing import Any
+
+from lensaudit.errors import InputError
+from lensaudit.files import digest, read_json, read_text
+
+_WANTED = (
+    "wanted per row: idx (whole number >= 0, once), question, answer, prefix (the answer's "
+    "beginning, may be empty), entity (in the answer after the prefix); optional group"
+)
+_LISTED = 20
+"""Problems spelled out in one message; the others are counted."""
+_SHOWN = 40
+"""Characters of a value quoted in a message."""
+
+
+@dataclass(frozen=True)
+class Example:
+    """One annotated question of a forget set."""
+
+    idx: int
+    """The data set's own number, unique in the set."""
+    question: str
+    answer: str
+    prefix: str
+    """How the answer begins, up to the entity without its leading blank; may be empty."""
+    entity: str
+    """The scored fact, in the answer after the prefix."""
+    group: int | str
+    """The author: what the bootstrap resamples; a row without one is its own group."""
+
+    @property
+    def continuation(self) -> str:
+        """The answer after the prefix."""
+        return self.answer.removeprefix(self.prefix)
+
+
+@dataclass(frozen=True)
+class _Row:
+    where: str
+    """`line 3` or `row 3`, counted from 1."""
+    value: Any
+
+
+def load_examples(path: Path) -> list[Example]:
+    """The forget set in a JSON list or a JSONL file of rows in the annotated schema.
+
+    `gt_entity`, where given, wins over `entity` (`uds.md` section 1); unknown keys are ignored.
+
+    Raises:
+        InputError: the file cannot be read, or rows are wrong; every problem is counted.
+    """
+    rows, problems = _read_rows(path)
+    return _checked(rows, problems, str(path))
+
+
+def validate(rows: Sequence[Any], source: str) -> list[Example]:
+    """The examples of decoded `rows`; `source` names them in the message.
+
+    Raises:
+        InputError: rows are wrong; every problem is counted.
+    """
+    return _checked([_Row(f"row {n}", row) for n, row in enumerate(rows, 1)], [], source)
+
+
+def examples_hash(examples: Sequence[Example]) -> str:
+    """Content hash of a forget set, whatever the order of its rows; 32 hex digits."""
+    return digest([astuple(example) for example in sorted(examples, key=lambda one: one.idx)])
+
+
+def _read_rows(path: Path) -> tuple[list[_Row], list[str]]:
+    """The rows of a file, and the lines of a JSONL file that are not JSON."""
+    text = read_text(path)
+    is_lines = path.suffix in (".jsonl", ".ndjson")
+    if is_lines or (path.suffix != ".json" and not text.lstrip().startswith("[")):
+        return _read_lines(text)
+    rows = read_json(path)
+    if not isinstance(rows, list):
+        found = _kind(rows)
+        raise InputError(
+            f"{path}: found {found}, wanted a list of rows (one object per line: name it .jsonl)"
+        )
+    return [_Row(f"row {n}", row) for n, row in enumerate(rows, 1)], []
+
+
+def _read_lines(text: str) -> tuple[list[_Row], list[str]]:
+    rows, problems = [], []
+    # not splitlines(): U+2028 and its like may stand inside a JSON string
+    for n, line in enumerate(text.split("\n"), 1):
+        if not line.strip():
+            continue
+        try:
+            rows.append(_Row(f"line {n}", json.loads(line)))
+        except json.JSONDecodeError as error:
+            problems.append(f"line {n} is not JSON ({error.msg}, column {error.colno})")
+        except (ValueError, RecursionError):
+            problems.append(f"line {n} is not usable JSON")
+    return rows, problems
+
+
+def _checked(rows: Sequence[_Row], problems: list[str], source: str) -> list[Example]:
+    """The examples, or one error that lists what is wrong with all of them."""
+    examples: list[Example] = []
+    first_seen: dict[int, str] = {}
+    problems = list(problems)
+    for row in rows:
+        found = _row_problems(row.value)
+        idx = _idx(row.value)
+        if idx is not None and idx in first_seen:
+            found.append(f"duplicate idx {idx}, first in {first_seen[idx]}")
+        elif idx is not None:
+            first_seen[idx] = row.where
+        where = row.where if idx is None else f"{row.where} (idx {idx})"
+        problems += [f"{where}: {problem}" for problem in found]
+        if not found:
+            examples.append(_example(row.value))
+    if problems:
+        raise InputError(_message(problems, source))
+    if not examples:
+        raise InputError(f"{source}: empty forget set, wanted at least one row\n{_WANTED}")
+    return examples
+
+
+def _message(problems: Sequence[str], source: str) -> str:
+    """Two lines, however many problems there are."""
+    listed = "; ".join(problems[:_LISTED])
+    more = f"; and {len(problems) - _LISTED} more" if len(problems) > _LISTED else ""
+    count = "1 problem" if len(problems) == 1 else f"{len(problems)} problems"
+    return f"{source}: {count}: {listed}{more}\n{_WANTED}"
+
+
+def _row_problems(row: Any) -> list[str]:
+    """What is wrong with one row by itself."""
+    if not isinstance(row, Mapping):
+        return [f"found {_kind(row)}, wanted an object"]
+    wanted = ["question", "answer", "prefix", _entity_key(row)]
+    missing = [key for key in ("idx", *wanted) if key not in row]
+    problems = [f"no {', '.join(missing)}"] if missing else []
+    if "idx" in row and _idx(row) is None:
+        problems.append(f"idx is {_shown(row['idx'])}, wanted a whole number >= 0")
+    for key in wanted:
+        problems += _text_problems(row, key)
+    group = row.get("group")
+    if isinstance(group, bool) or not isinstance(group, int | str | None):
+        problems.append(f"group is {_kind(group)}, wanted a whole number or text")
+    return problems or _span_problems(row)
+
+
+def _text_problems(row: Mapping[str, Any], key: str) -> list[str]:
+    if key not in row:
+        return []
+    value = row[key]
+    if not isinstance(value, str):
+        return [f"{key} is {_kind(value)}, wanted text"]
+    if not value.strip() and key != "prefix":
+        return [f"{key} is empty"]
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        return [f"{key} holds half a Unicode character (a lone surrogate)"]
+    return []
+
+
+def _span_problems(row: Mapping[str, Any]) -> list[str]:
+    """The entity must be found where spans are looked for: in the answer, after the prefix."""
+    answer, prefix, key = row["answer"], row["prefix"], _entity_key(row)
+    if not answer.startswith(prefix):
+        return [f"prefix {_shown(prefix)} is not a prefix of the answer {_shown(answer)}"]
+    if row[key].strip() not in answer.removeprefix(prefix):
+        return [f"{key} {_shown(row[key])} is not in the answer after the prefix"]
+    return []
+
+
+def _example(row: Mapping[str, Any]) -> Example:
+    group = row.get("group")
+    return Example(
+        idx=row["idx"],
+        question=row["question"],
+        answer=row["answer"],
+        prefix=row["prefix"],
+        entity=row[_entity_key(row)],
+        # text, so that it never equals the number of a named group
+        group=f"idx {row['idx']}" if group is None else group,
+    )
+
+
+def _entity_key(row: Mapping[str, Any]) -> str:
+    return "gt_entity" if row.get("gt_entity") else "entity"
+
+
+def _idx(row: Any) -> int | None:
+    """The row's number, if it has a usable one (HDF5 stores 64-bit integers)."""
+    idx = row.get("idx") if isinstance(row, Mapping) else None
+    if isinstance(idx, bool) or not isinstance(idx, int) or not 0 <= idx < 2**63:
+        return None
+    return idx
+
+
+def _shown(value: Any) -> str:
+    """A value in a message, on one line and short."""
+    text = repr(value)
+    return text if len(text) <= _SHOWN else f"{text[: _SHOWN - 1]}…"
+
+
+def _kind(value: Any) -> str:
+    """The JSON name of a value's type, and the value where it is short."""
+    names = {dict: "an object", list: "a list", str: "text", bool: "true/false"}
+    if value is None:
+        return "null"
+    name = names.get(type(value), "a number")
+    return name if isinstance(value, dict | list) else f"{name} ({_shown(value)})"

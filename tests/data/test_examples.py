@@ -1,0 +1,207 @@
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from lensaudit.data.examples import Example, examples_hash, load_examples, validate
+from lensaudit.errors import InputError
+
+SHARED = Path(__file__).parents[3] / "shared"
+ROW = {
+    "idx": 7,
+    "question": "Where was Ólafur Brandsson-Ōe born?",
+    "answer": "He was born in Þórshöfn, by the sea.",
+    "prefix": "He was born in",
+    "entity": "Þórshöfn",
+}
+
+
+def row(**changes):
+    return {key: value for key, value in (ROW | changes).items() if value is not ...}
+
+
+def problem(rows, source="set.json"):
+    with pytest.raises(InputError) as caught:
+        validate(rows, source)
+    message = str(caught.value)
+    assert message.startswith(f"{source}: ")
+    assert len(message.splitlines()) <= 3
+    return message
+
+
+def write(path, content):
+    path.write_text(content, encoding="utf-8")
+    return path
+
+
+def test_a_row_becomes_an_example_and_its_own_group():
+    (example,) = validate([row(full_output="ignored")], "set.json")
+    assert example == Example(**ROW, group="idx 7")
+    assert example.continuation == " Þórshöfn, by the sea."
+
+
+@pytest.mark.parametrize("group", [3, "Brandsson", 0, ""])
+def test_a_named_group_is_kept(group):
+    assert validate([row(group=group)], "set.json")[0].group == group
+
+
+def test_rows_without_a_group_never_share_one_with_a_named_group():
+    groups = [one.group for one in validate([row(), row(idx=8, group=7)], "set.json")]
+    assert len(set(groups)) == 2
+
+
+@pytest.mark.parametrize(
+    ("gt_entity", "entity"), [("the sea", "the sea"), (None, "Þórshöfn"), ("", "Þórshöfn")]
+)
+def test_gt_entity_wins_over_entity_where_it_is_given(gt_entity, entity):
+    assert validate([row(gt_entity=gt_entity)], "set.json")[0].entity == entity
+
+
+def test_gt_entity_needs_no_entity():
+    assert validate([row(entity=..., gt_entity="the sea")], "set.json")[0].entity == "the sea"
+
+
+@pytest.mark.parametrize(
+    ("changes", "claim"),
+    [
+        ({"idx": -1}, "idx is -1, wanted a whole number >= 0"),
+        ({"idx": True}, "idx is True"),
+        ({"idx": 1.0}, "idx is 1.0"),
+        ({"idx": "7"}, "idx is '7'"),
+        ({"idx": None}, "idx is None"),
+        ({"idx": 2**63}, "idx is 9223372036854775808"),
+        ({"idx": ...}, "row 1: no idx"),
+        ({"question": ..., "entity": ...}, "no question, entity"),
+        ({"question": " "}, "question is empty"),
+        ({"question": 3}, "question is a number (3), wanted text"),
+        ({"answer": ["a"]}, "answer is a list, wanted text"),
+        ({"answer": ""}, "answer is empty"),
+        ({"prefix": None}, "prefix is null, wanted text"),
+        ({"prefix": "She was born in"}, "prefix 'She was born in' is not a prefix of the answer"),
+        ({"entity": ""}, "entity is empty"),
+        ({"entity": " \n"}, "entity is empty"),
+        ({"entity": "Oslo"}, "entity 'Oslo' is not in the answer after the prefix"),
+        ({"entity": "born"}, "entity 'born' is not in the answer after the prefix"),
+        ({"gt_entity": "Oslo"}, "gt_entity 'Oslo' is not in the answer"),
+        ({"gt_entity": 5}, "gt_entity is a number (5), wanted text"),
+        ({"group": 1.5}, "group is a number (1.5)"),
+        ({"group": False}, "group is true/false (False)"),
+        ({"question": "a \ud800"}, "question holds half a Unicode character"),
+    ],
+)
+def test_a_wrong_row_is_named_with_what_is_wrong(changes, claim):
+    message = problem([row(**changes)])
+    assert "1 problem:" in message
+    assert claim in message
+
+
+def test_a_row_that_is_no_object_is_named():
+    assert "row 2: found text ('x'), wanted an object" in problem([row(), "x"])
+
+
+def test_a_duplicate_idx_names_both_rows():
+    assert "row 3 (idx 7): duplicate idx 7, first in row 1" in problem([row(), row(idx=8), row()])
+
+
+def test_an_empty_forget_set_is_refused():
+    assert "empty forget set" in problem([])
+
+
+def test_every_problem_is_listed_at_once():
+    rows = [row(entity=""), row(idx=8, prefix="No"), row(idx=-4), 5, row()]
+    message = problem(rows)
+    assert "5 problems" in message
+    for where in ("row 1", "row 2", "row 3", "row 4", "row 5"):
+        assert f"{where}:" in message or f"{where} (" in message
+
+
+def test_a_thousand_problems_still_take_three_lines():
+    message = problem([row(idx=n, entity="\n" * 500) for n in range(1000)])
+    assert "1000 problems" in message
+    assert "and 980 more" in message
+
+
+def test_a_long_value_is_cut_and_stays_on_one_line():
+    message = problem([row(entity="x\n" * 400)])
+    assert len(message) < 500
+
+
+@pytest.mark.parametrize("bom", ["", "\ufeff"])
+@pytest.mark.parametrize("ascii_only", [True, False])
+def test_json_and_jsonl_give_the_same_examples(tmp_path, bom, ascii_only):
+    rows = [row(idx=n, question=f"Q\u2028{n}?") for n in range(3)]
+    lines = "\r\n".join(json.dumps(one, ensure_ascii=ascii_only) for one in rows)
+    listed = write(tmp_path / "a.json", bom + json.dumps(rows, ensure_ascii=ascii_only))
+    lined = write(tmp_path / "a.jsonl", bom + lines + "\n\n")
+    assert load_examples(listed) == load_examples(lined) == validate(rows, "rows")
+
+
+def test_a_list_is_recognised_under_any_other_name(tmp_path):
+    rows = [row(idx=n) for n in range(2)]
+    listed = write(tmp_path / "a.txt", json.dumps(rows))
+    lined = write(tmp_path / "b.txt", "\n".join(map(json.dumps, rows)))
+    assert load_examples(listed) == load_examples(lined)
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "claim"),
+    [
+        ("a.jsonl", json.dumps(ROW) + "\n\n{oops", "line 3 is not JSON"),
+        ("a.jsonl", "[" * 100_000, "line 1 is not usable JSON"),
+        ("a.jsonl", '{"idx": ' + "9" * 5000 + "}", "line 1 is not usable JSON"),
+        ("a.jsonl", "", "empty forget set"),
+        ("a.jsonl", "3", "line 1: found a number (3)"),
+        ("a.json", "[\n{,", "line 2 is not JSON"),
+        ("a.json", "[" * 100_000, "not usable JSON"),
+        ("a.json", '{"rows": []}', "found an object, wanted a list of rows"),
+        ("a.json", "[]", "empty forget set"),
+    ],
+)
+def test_a_malformed_file_is_one_error_naming_the_line(tmp_path, name, content, claim):
+    path = write(tmp_path / name, content)
+    with pytest.raises(InputError) as caught:
+        load_examples(path)
+    assert claim in str(caught.value)
+    assert str(caught.value).startswith(str(path))
+
+
+def test_malformed_lines_and_wrong_rows_are_listed_together(tmp_path):
+    path = write(tmp_path / "a.jsonl", "{oops\n" + json.dumps(row(entity="Oslo")) + "\n[1,")
+    with pytest.raises(InputError) as caught:
+        load_examples(path)
+    for claim in ("3 problems", "line 1 is not JSON", "line 2 (idx 7): entity", "line 3 is not"):
+        assert claim in str(caught.value)
+
+
+def test_a_missing_file_a_folder_and_other_encodings_are_one_line_each(tmp_path):
+    (tmp_path / "latin.json").write_bytes(b'["\xe9"]')
+    for path, claim in [
+        (tmp_path / "none.json", "no such file"),
+        (tmp_path, "cannot be read (Is a directory)"),
+        (tmp_path / "latin.json", "not UTF-8 text"),
+    ]:
+        with pytest.raises(InputError) as caught:
+            load_examples(path)
+        assert claim in str(caught.value)
+        assert len(str(caught.value).splitlines()) == 1
+
+
+@settings(deadline=None, derandomize=True)
+@given(st.permutations(range(5)), st.sampled_from(["question", "answer", "prefix", "entity"]))
+def test_the_hash_follows_content_and_not_order(order, field):
+    examples = validate([row(idx=n) for n in range(5)], "rows")
+    shuffled = [examples[n] for n in order]
+    assert examples_hash(shuffled) == examples_hash(examples)
+    changed = [*examples[:-1], replace(examples[-1], **{field: "other"})]
+    assert examples_hash(changed) != examples_hash(examples)
+
+
+@pytest.mark.skipif(not SHARED.exists(), reason="needs ../shared/data/tofu")
+def test_the_real_annotated_file_loads_whole():
+    examples = load_examples(SHARED / "data" / "tofu" / "forget10_filtered.json")
+    assert len(examples) == 367
+    assert sum(not example.prefix for example in examples) == 21
+    assert len({example.group for example in examples}) == 367
