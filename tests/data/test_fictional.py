@@ -1,0 +1,94 @@
+"""The generated authors: valid as a forget set, apart from each other, the same for a seed."""
+
+import json
+
+import pytest
+
+from lensaudit.data.examples import load_examples
+from lensaudit.data.fictional import make_world, passing_authors, write_world
+
+SEEDS = (0, 1, 2)
+
+
+@pytest.fixture(scope="module", params=SEEDS)
+def world(request):
+    return make_world(request.param)
+
+
+def annotated_rows(world):
+    return [*world.forget, *world.retain, *world.holdout, *world.real_authors, *world.world_facts]
+
+
+def test_a_seed_names_one_world():
+    assert make_world(0) == make_world(0)
+    assert make_world(0) != make_world(1)
+
+
+def test_the_entity_follows_the_prefix_and_occurs_once(world):
+    for row in annotated_rows(world):
+        assert row.answer.startswith(row.prefix)
+        rest = row.answer.removeprefix(row.prefix).lstrip()
+        assert rest.startswith(row.entity)
+        assert rest.count(row.entity) == 1
+        assert row.entity not in row.prefix
+
+
+def test_questions_do_not_give_the_answer_away(world):
+    for row in annotated_rows(world):
+        assert row.entity not in row.question
+        assert row.entity not in row.paraphrased_question
+
+
+def test_questions_are_unique(world):
+    questions = [row.question for row in annotated_rows(world)]
+    assert len(questions) == len(set(questions))
+
+
+def test_a_paraphrase_keeps_the_fact_in_other_words(world):
+    for row in (*world.forget, *world.retain):
+        assert row.entity in row.paraphrased_answer
+        assert row.paraphrased_answer != row.answer
+        assert row.paraphrased_question != row.question
+
+
+def test_wrong_answers_differ_from_the_truth_and_from_each_other(world):
+    for row in annotated_rows(world):
+        n_wrong = 5 if row.paraphrased_answer != row.answer else 3
+        assert len(set(row.perturbed_answer)) == n_wrong
+        assert row.answer not in row.perturbed_answer
+
+
+def test_no_author_is_in_two_sets_or_passes_by(world):
+    text = "\n".join(row.question for row in world.forget)
+    others = [row.question for row in (*world.retain, *world.holdout)]
+    passing = [row.question for row in passing_authors(world, 400, seed=5)]
+    names = {name for name in world.reserved if name in text}
+    assert len(names) == 8
+    assert not [q for q in (*others, *passing) for name in names if name in q]
+
+
+def test_the_forget_set_has_yes_no_rows_and_names_beyond_ascii():
+    forget = make_world(0).forget
+    assert {row.entity for row in forget if not row.prefix} == {"Yes", "No"}
+    assert any(not row.question.isascii() for row in forget)
+
+
+def test_every_file_carries_its_tofu_fields(tmp_path):
+    world = make_world(0)
+    write_world(world, tmp_path)
+    forget = load_examples(tmp_path / "forget.json")
+    assert [one.entity for one in forget] == [row.entity for row in world.forget]
+    assert sorted({one.group for one in forget}) == list(range(8))
+    assert not {one.group for one in load_examples(tmp_path / "retain.json")} & set(range(8))
+    full = {"question", "answer", "paraphrased_answer", "paraphrased_question", "perturbed_answer"}
+    for config, fields, n_wrong in (
+        ("forget10_perturbed", full, 5),
+        ("retain_perturbed", full, 5),
+        ("real_authors_perturbed", {"question", "answer", "perturbed_answer"}, 3),
+        ("world_facts_perturbed", {"question", "answer", "perturbed_answer"}, 3),
+        ("holdout10", {"question", "answer"}, 0),
+    ):
+        lines = (tmp_path / f"{config}.jsonl").read_text(encoding="utf-8").splitlines()
+        rows = [json.loads(line) for line in lines]
+        assert {frozenset(row) for row in rows} == {frozenset(fields)}
+        assert {len(row.get("perturbed_answer", ())) for row in rows} == {n_wrong}
