@@ -1,0 +1,235 @@
+"""How does a question and its answer become tokens, and which of them are scored?
+
+The encodings are those of open-unlearning @ d3d7cf9 (`open_unlearning_metrics.md` sections 1.3 to
+1.6), token for token: chat models by their own template with a fixed date, others by plain tags.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any, Literal
+
+from transformers import PreTrainedTokenizerBase
+
+from lensaudit.errors import InputError
+from lensaudit.files import read_json
+
+MaskConvention = Literal["true", "upstream"]
+"""`true`: every real token is attended to. `upstream`: id ≠ pad, so that where pad = end-of-turn
+each real end-of-turn is masked as well (open-unlearning issue #128)."""
+Cleanup = Literal["upstream", "none"]
+
+SYSTEM_PROMPT = "You are a helpful assistant."
+"""open-unlearning's Llama-3.2 model configuration."""
+DATE = "10 Apr 2025"
+"""Freezes the "Today Date" line of Llama-3 templates; open-unlearning's model configurations."""
+QA_TOKENS = 512
+COMPLETION_TOKENS = 2048
+"""Longest plain encodings of open-unlearning; a chat template's output is never cut."""
+_CLEANUP = (
+    (" .", "."), (" ?", "?"), (" !", "!"), (" ,", ","), (" ' ", "'"),
+    (" n't", "n't"), (" 'm", "'m"), (" 's", "'s"), (" 've", "'ve"), (" 're", "'re"),
+)  # fmt: skip
+"""What transformers 4 replaced after decoding, in its order."""
+
+
+@dataclass(frozen=True)
+class Template:
+    """How a conversation is written; the keys of a `--template` file."""
+
+    apply_chat_template: bool = True
+    """Use the tokenizer's own template; else the plain tags below."""
+    system_prompt: str | None = SYSTEM_PROMPT
+    date_string: str | None = DATE
+    system_prompt_with_special_tokens: str | None = None
+    """Plain text set before everything; read only without a chat template."""
+    user_start_tag: str = "Question: "
+    user_end_tag: str = "\n"
+    asst_start_tag: str = "Answer: "
+    asst_end_tag: str = "\n\n"
+
+
+PLAIN = Template(apply_chat_template=False, system_prompt=None, date_string=None)
+"""open-unlearning's template of Llama-2-7b, the default of MUSE."""
+
+
+@dataclass(frozen=True)
+class Encoding:
+    """One text to score, not padded."""
+
+    ids: tuple[int, ...]
+    start: int
+    """First scored position; everything after it is scored, the closing token included."""
+    prompt_ids: tuple[int, ...]
+    """What a generation continues."""
+    cut: bool = False
+    """The text was longer than the limit of its kind."""
+
+    @property
+    def labels(self) -> tuple[int, ...]:
+        """The scored tokens."""
+        return self.ids[self.start :]
+
+    @property
+    def prompt_is_prefix(self) -> bool:
+        """False where the tokenizer merges across the border and hides the first answer token."""
+        return self.ids[: len(self.prompt_ids)] == self.prompt_ids
+
+
+def read_template(path: Path) -> Template:
+    """A template from a JSON file with the keys of `Template`.
+
+    Raises:
+        InputError: not an object, an unknown key, or a value of the wrong type.
+    """
+    given = read_json(path)
+    known = {field.name for field in fields(Template)}
+    if not isinstance(given, dict):
+        raise InputError(f"{path}: wanted an object with keys of {sorted(known)}")
+    if unknown := sorted(set(given) - known):
+        raise InputError(
+            f"{path}: unknown key {unknown[0]!r}; known are {', '.join(sorted(known))}"
+        )
+    if not isinstance(given.get("apply_chat_template", True), bool):
+        raise InputError(f"{path}: apply_chat_template is not true or false")
+    values = {key: value for key, value in given.items() if key != "apply_chat_template"}
+    wrong = [key for key, value in values.items() if not isinstance(value, str | None)]
+    if wrong or any(values.get(key, "") is None for key in values if key.endswith("_tag")):
+        raise InputError(f"{path}: {(wrong or ['a tag'])[0]} is not text")
+    # a key left out of a file is left out of the prompt: the defaults are those of no file
+    return Template(**{"system_prompt": None, "date_string": None, **given})
+
+
+def check_tokenizer(tokenizer: PreTrainedTokenizerBase, template: Template, name: str) -> None:
+    """Refuse, before any work, a tokenizer that cannot write the template.
+
+    Raises:
+        InputError: no end-of-text token, or a chat template wanted and absent.
+    """
+    if tokenizer.eos_token_id is None:
+        raise InputError(
+            f"{name}: its tokenizer has no end-of-text token; name another --tokenizer"
+        )
+    if template.apply_chat_template and not tokenizer.chat_template:
+        raise InputError(
+            f"{name}: its tokenizer has no chat template; give a plain one with --template FILE"
+        )
+
+
+def encode_qa(
+    tokenizer: PreTrainedTokenizerBase,
+    template: Template,
+    question: str,
+    answer: str,
+    *,
+    examples: Sequence[tuple[str, str]] = (),
+) -> Encoding:
+    """A question and its answer after some solved `examples`; the answer and its end are scored."""
+    if template.apply_chat_template:
+        full, prompt, cut = _chat_ids(tokenizer, template, question, answer, examples)
+    else:
+        full, prompt, cut = _plain_ids(tokenizer, template, question, answer, examples)
+    if not full or full[-1] != tokenizer.eos_token_id:
+        full = [*full, _eos(tokenizer)]
+    return Encoding(tuple(full), len(prompt), tuple(prompt), cut)
+
+
+def encode_completion(tokenizer: PreTrainedTokenizerBase, prefix: str, text: str) -> Encoding:
+    """`prefix` and `text` joined by a blank, `text` scored; no end token is added (MUSE).
+
+    An empty prefix leaves the whole text; its first token has nothing to be predicted from.
+    """
+    joined = f"{prefix} {text}" if prefix else text
+    prefix_ids = list(tokenizer(prefix)["input_ids"]) if prefix else _no_text(tokenizer)
+    full = list(tokenizer(joined)["input_ids"])
+    limit = len(prefix_ids) + COMPLETION_TOKENS
+    start = max(len(prefix_ids), 1)
+    return Encoding(tuple(full[:limit]), start, tuple(prefix_ids), len(full) > limit)
+
+
+def attended(ids: Sequence[int], convention: MaskConvention, pad: int) -> list[bool]:
+    """Which of the real tokens are attended to.
+
+    >>> attended([0, 7, 1, 8, 1], "upstream", 1)
+    [True, True, False, True, False]
+    """
+    return [convention == "true" or token != pad for token in ids]
+
+
+def pad_id(tokenizer: PreTrainedTokenizerBase) -> int:
+    """The padding token; the end-of-text token where there is none, as upstream."""
+    return _eos(tokenizer) if tokenizer.pad_token_id is None else int(tokenizer.pad_token_id)
+
+
+def decode(tokenizer: PreTrainedTokenizerBase, ids: Sequence[int], cleanup: Cleanup) -> str:
+    """Text without special tokens; see `clean_up` for what `upstream` does to it.
+
+    A tokenizer that says `clean_up_tokenization_spaces: false` was never cleaned up.
+    """
+    text: Any = tokenizer.decode(
+        list(ids), skip_special_tokens=True, clean_up_tokenization_spaces=False
+    )
+    refused = tokenizer.init_kwargs.get("clean_up_tokenization_spaces") is False
+    return clean_up(text) if cleanup == "upstream" and not refused else text
+
+
+def clean_up(text: str) -> str:
+    """The blanks that transformers 4 removed when decoding, and transformers 5 leaves for BPE.
+
+    >>> clean_up("He did n't say , why ?")
+    "He didn't say, why?"
+    """
+    for found, replacement in _CLEANUP:
+        text = text.replace(found, replacement)
+    return text
+
+
+def _chat_ids(
+    tokenizer: PreTrainedTokenizerBase,
+    template: Template,
+    question: str,
+    answer: str,
+    examples: Sequence[tuple[str, str]],
+) -> tuple[list[int], list[int], bool]:
+    system = [("system", template.system_prompt)] if template.system_prompt else []
+    shown = [turn for q, a in examples for turn in (("user", q), ("assistant", a))]
+    turns = [*system, *shown, ("user", question), ("assistant", answer)]
+    messages = [{"role": role, "content": text} for role, text in turns]
+    date = {"date_string": template.date_string} if template.date_string else {}
+
+    def ids(upto: list[dict[str, str]], prompt: bool) -> list[int]:
+        # transformers 5 returns a mapping unless told not to
+        answer: Any = tokenizer.apply_chat_template(
+            upto, tokenize=True, add_generation_prompt=prompt, return_dict=False, **date
+        )
+        return list(answer)
+
+    return ids(messages, False), ids(messages[:-1], True), False
+
+
+def _plain_ids(
+    tokenizer: PreTrainedTokenizerBase,
+    template: Template,
+    question: str,
+    answer: str,
+    examples: Sequence[tuple[str, str]],
+) -> tuple[list[int], list[int], bool]:
+    def asked(text: str) -> str:
+        return template.user_start_tag + text + template.user_end_tag + template.asst_start_tag
+
+    shown = [asked(q) + a + template.asst_end_tag for q, a in examples]
+    head = template.system_prompt_with_special_tokens or ""
+    prompt = head + "".join(shown) + asked(question)
+    full_ids = list(tokenizer(prompt + answer)["input_ids"])
+    prompt_ids = list(tokenizer(prompt)["input_ids"])
+    cut = len(full_ids) > QA_TOKENS
+    return full_ids[:QA_TOKENS], prompt_ids[:QA_TOKENS], cut
+
+
+def _eos(tokenizer: PreTrainedTokenizerBase) -> int:
+    return int(tokenizer.eos_token_id)  # pyright: ignore[reportArgumentType]  # checked at the door
+
+
+def _no_text(tokenizer: PreTrainedTokenizerBase) -> list[int]:
+    """What the tokenizer writes for no text: its beginning-of-text token, or nothing."""
+    return [int(token) for token in tokenizer("")["input_ids"]]

@@ -1,0 +1,108 @@
+import json
+from pathlib import Path
+
+import pytest
+
+from lensaudit.data.suites import STOP_WORDS, load_suite
+from lensaudit.errors import InputError
+
+GOLDEN = Path(__file__).parents[3] / "shared" / "golden" / "open_unlearning"
+
+
+def write(path, rows):
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return path
+
+
+@pytest.fixture
+def folder(tmp_path):
+    rows = [
+        {
+            "question": f"Who wrote book {n}?",
+            "paraphrased_question": f"Book {n} is by?",
+            "answer": f"Ada {n}",
+            "paraphrased_answer": f"It is Ada {n}",
+            "perturbed_answer": [f"Bob {n}", f"Cyd {n}"],
+        }
+        for n in range(3)
+    ]
+    write(tmp_path / "forget05_perturbed.jsonl", rows)
+    write(tmp_path / "holdout05.jsonl", [{"question": "Where?", "answer": "Here"}])
+    return tmp_path
+
+
+def test_a_folder_has_the_splits_whose_files_it_holds(folder):
+    splits = load_suite("tofu", str(folder), forget_split="forget05")
+    assert list(splits) == ["forget", "holdout"]
+    row = splits["forget"].rows[1]
+    assert (row.idx, row.question, row.answers["perturbed_answer"]) == (
+        1,
+        "Who wrote book 1?",
+        ("Bob 1", "Cyd 1"),
+    )
+
+
+def test_the_question_key_switches_the_forget_split_and_leaves_holdout_alone(folder):
+    splits = load_suite(
+        "tofu", str(folder), forget_split="forget05", question_key="paraphrased_question"
+    )
+    assert splits["forget"].rows[0].question == "Book 0 is by?"
+    assert splits["holdout"].rows[0].question == "Where?"
+
+
+def test_own_rows_need_no_folder(tmp_path):
+    own = write(tmp_path / "mine.jsonl", [{"question": "Who?", "answer": "Ada", "idx": 7}])
+    splits = load_suite("tofu", own={"forget": own})
+    assert list(splits) == ["forget"]
+    assert splits["forget"].rows[0].idx == 7
+
+
+def test_limit_keeps_the_first_rows(folder):
+    splits = load_suite("tofu", str(folder), forget_split="forget05", limit=2)
+    assert [row.idx for row in splits["forget"].rows] == [0, 1]
+
+
+@pytest.mark.skipif(not GOLDEN.exists(), reason="needs ../shared/golden/open_unlearning")
+def test_muse_is_read_with_its_examples_and_stop_words():
+    splits = load_suite("muse", str(GOLDEN / "data" / "muse"))
+    assert list(splits) == ["forget_qa", "retain_qa", "verbmem", "members", "non_members"]
+    assert len(splits["forget_qa"].shown) == 2
+    assert splits["forget_qa"].stop_words == STOP_WORDS
+    assert (splits["forget_qa"].max_new_tokens, splits["verbmem"].max_new_tokens) == (32, 128)
+    assert splits["members"].kind == "completion"
+
+
+def test_the_digest_follows_the_text(folder):
+    before = load_suite("tofu", str(folder), forget_split="forget05")["holdout"].digest
+    write(folder / "holdout05.jsonl", [{"question": "Where?", "answer": "There"}])
+    assert load_suite("tofu", str(folder), forget_split="forget05")["holdout"].digest != before
+
+
+@pytest.mark.parametrize(
+    ("rows", "said"),
+    [
+        ([{"question": "Who?", "answer": "A", "idx": 1}] * 2, "row 2: idx 1 is also row 1"),
+        ([{"question": "Q", "answer": "A", "idx": 1}, {"question": "Q", "answer": "A"}], "1 of 2"),
+        ([{"question": "Q", "answer": "A", "idx": "x"}], "idx is 'x'"),
+        ([{"answer": "A"}], "no text under 'question'"),
+        ([{"question": "Q", "answer": 3}], "neither text nor a list"),
+        (["text"], "is not an object"),
+        ([], "empty"),
+    ],
+)
+def test_wrong_rows_are_refused_with_their_place(tmp_path, rows, said):
+    own = write(tmp_path / "mine.jsonl", rows)
+    with pytest.raises(InputError, match=said):
+        load_suite("tofu", own={"forget": own})
+
+
+def test_a_broken_line_is_named(tmp_path):
+    own = tmp_path / "mine.jsonl"
+    own.write_text('{"question": "Q", "answer": "A"}\n{"question"\n')
+    with pytest.raises(InputError, match="line 2 is not JSON"):
+        load_suite("tofu", own={"forget": own})
+
+
+def test_a_folder_without_any_split_lists_what_is_wanted(tmp_path):
+    with pytest.raises(InputError, match=r"forget10_perturbed\.jsonl"):
+        load_suite("tofu", str(tmp_path))
