@@ -1,0 +1,227 @@
+"""Who is asked: a name, a Hub repository or a folder becomes a `ModelSpec`."""
+
+import difflib
+import os
+import re
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import cache
+from pathlib import Path
+from typing import Any, get_args
+
+import lensaudit
+from lensaudit.errors import InputError
+from lensaudit.files import read_json, read_text
+from lensaudit.models.published import ORGANISATION, published
+from lensaudit.models.spec import ModelSpec, Role
+
+VARIABLE = "LENSAUDIT_REGISTRY"
+"""Environment variable that names the registry file where no option does."""
+DEMO = "demo/"
+"""Names of the embedded family begin so."""
+EMBEDDED = Path(lensaudit.__file__).parent / "embedded"
+
+_HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*", re.ASCII)
+_REVISION = re.compile(r"[A-Za-z0-9][\w./-]*", re.ASCII)
+_NAME = re.compile(r"[\w-][\w. +-]*(/[\w-][\w. +-]*)?")
+_KEYS = ("repo", "path", "revision", "role", "method")
+_WANTED = (
+    'wanted: name = "organisation/name", name = "folder", or a table with repo or path and '
+    "optionally revision, role, method"
+)
+
+
+@dataclass(frozen=True)
+class Registry:
+    """All names that can be asked for, aliases included."""
+
+    specs: Mapping[str, ModelSpec]
+
+    def listed(self, role: Role | None = None) -> list[ModelSpec]:
+        """The specs of one role, or all, in a stable order."""
+        return [spec for spec in self.specs.values() if role in (None, spec.role)]
+
+
+def load_registry(path: Path | None = None) -> Registry:
+    """Published and embedded names, with those of a TOML or JSON file added or overriding.
+
+    Without `path` the file named by `LENSAUDIT_REGISTRY` is read, if that is set. Folders in the
+    file are relative to the file.
+
+    Raises:
+        InputError: the file cannot be read or holds wrong entries; all are listed.
+    """
+    if path is None and os.environ.get(VARIABLE):
+        path = Path(os.path.expanduser(os.environ[VARIABLE]))
+    specs = dict(_shipped())
+    if path is not None:
+        specs |= _read_entries(path, specs)
+    return Registry(specs)
+
+
+def resolve(name: str, registry: Registry) -> ModelSpec:
+    """The checkpoint that `name` means; nothing is loaded or downloaded.
+
+    In this order: a registry name or alias, `name@revision`, the full name of a published
+    repository, a folder that holds `config.json`, and any `organisation/name[@revision]`.
+
+    Raises:
+        InputError: no such name or folder; the nearest names are listed.
+    """
+    base, at, revision = name.partition("@")
+    spec = registry.specs.get(base) or _by_repository().get(base)
+    folder = Path(os.path.abspath(os.path.expanduser(name)))
+    if spec is None and name.strip() and os.path.exists(folder):
+        return _checked_folder(ModelSpec(name, str(folder), None, "unlearned", None), folder)
+    if spec is None:
+        return _from_hub(name, registry)
+    if spec.local is not None and at:
+        raise InputError(f"{name}: {base} is a folder, which has no revisions; name {base}")
+    if spec.local is not None:
+        return _checked_folder(spec, spec.local)
+    return replace(spec, name=name, revision=_checked_revision(name, revision)) if at else spec
+
+
+def _from_hub(name: str, registry: Registry) -> ModelSpec:
+    """A spec for a repository outside the registry, or the error for what is none."""
+    if _looks_like_path(name):
+        raise InputError(f"{name}: no such folder; a folder with config.json is wanted")
+    repo, at, revision = name.partition("@")
+    if not _HUB_ID.fullmatch(repo) or repo.startswith(DEMO):
+        raise InputError(_unknown(name, registry))
+    revision = _checked_revision(name, revision) if at else "main"
+    return ModelSpec(name, repo, revision, "unlearned", None)
+
+
+def _unknown(name: str, registry: Registry) -> str:
+    nearest = difflib.get_close_matches(name.lower(), list(registry.specs), n=4, cutoff=0.5)
+    hint = f"nearest: {', '.join(nearest)}; " if nearest else ""
+    return (
+        f"unknown model {name[:200]!r}; {hint}`lensaudit models` lists all names, and "
+        "organisation/name or a folder works too"
+    )
+
+
+def _looks_like_path(name: str) -> bool:
+    """Written as only paths are: `./x`, `/x`, `~/x`, `a/b/c`, `x/`, or with a backslash."""
+    place = name.partition("@")[0]
+    return name.startswith((".", "/", "~")) or place.count("/") > 1 or name.endswith(("/", "\\"))
+
+
+def _checked_revision(name: str, revision: str) -> str:
+    if not _REVISION.fullmatch(revision):
+        raise InputError(f"{name}: {revision!r} is not a revision; wanted a branch, tag or commit")
+    return revision
+
+
+def _checked_folder(spec: ModelSpec, folder: Path) -> ModelSpec:
+    """The spec of a folder that holds a model."""
+    if not os.path.exists(folder):
+        raise InputError(f"{spec.name}: no such folder: {folder}")
+    if not os.path.isdir(folder):
+        raise InputError(f"{folder}: is a file; a folder with config.json is wanted")
+    if not os.path.isfile(folder / "config.json"):
+        raise InputError(f"{folder}: no config.json; a folder saved by save_pretrained is wanted")
+    return replace(spec, local=folder)
+
+
+@cache
+def _shipped() -> Mapping[str, ModelSpec]:
+    """Names that need no registry file, the embedded family last."""
+    return {spec.name: spec for spec in (*published(), *_embedded())}
+
+
+@cache
+def _by_repository() -> Mapping[str, ModelSpec]:
+    """Published repositories by their names on the Hub, with and without the organisation."""
+    named = [spec for spec in published() if spec.alias_of is None]
+    bare = {spec.repo.removeprefix(f"{ORGANISATION}/"): spec for spec in named}
+    return bare | {spec.repo: spec for spec in named}
+
+
+def _embedded() -> list[ModelSpec]:
+    """The family that comes with the package; empty in a checkout that has not made it yet."""
+    listing = EMBEDDED / "family.json"
+    if not listing.exists():
+        return []
+    return [
+        ModelSpec(
+            name=DEMO + row["name"].removeprefix(DEMO),
+            repo=str(EMBEDDED / row["folder"]),
+            revision=None,
+            role=row["role"],
+            method=row["method"],
+            local=EMBEDDED / row["folder"],
+        )
+        for row in read_json(listing)
+    ]
+
+
+def _read_entries(path: Path, shipped: Mapping[str, ModelSpec]) -> dict[str, ModelSpec]:
+    """The specs of a registry file, or one error that lists all its problems."""
+    entries, specs, problems = _read_file(path), {}, []
+    for name, entry in entries.items():
+        found = _entry_problems(name, entry)
+        problems += [f"{name!r}: {problem}" for problem in found]
+        if not found:
+            specs[name] = _entry_spec(name, entry, path.parent, shipped.get(name))
+    if problems:
+        raise InputError(f"{path}: {'; '.join(problems[:20])}\n{_WANTED}")
+    return specs
+
+
+def _read_file(path: Path) -> Mapping[str, Any]:
+    is_json = path.suffix == ".json" or (
+        path.suffix != ".toml" and read_text(path).lstrip().startswith(("{", "["))
+    )
+    if not is_json:
+        try:
+            return tomllib.loads(read_text(path))
+        except tomllib.TOMLDecodeError as error:
+            raise InputError(f"{path}: not TOML: {error}") from error
+    entries = read_json(path)
+    if not isinstance(entries, dict):
+        raise InputError(f"{path}: found no object; {_WANTED}")
+    return entries
+
+
+def _entry_problems(name: str, entry: Any) -> list[str]:
+    """What is wrong with one entry of a registry file."""
+    if not _NAME.fullmatch(name):
+        return ["not usable as a name; wanted letters, digits, . _ - and at most one /"]
+    table = {"repo": entry} if isinstance(entry, str) else entry
+    if not isinstance(table, dict):
+        return [f"found {type(entry).__name__}, wanted text or a table"]
+    problems = [f"unknown key {key!r}" for key in table if key not in _KEYS]
+    problems += [
+        f"{key} is not text"
+        for key in _KEYS
+        if not isinstance(table.get(key, "-"), str) or not table.get(key, "-").strip()
+    ]
+    if problems:
+        return problems
+    if ("repo" in table) == ("path" in table):
+        return ["wanted either repo or path"]
+    if "path" in table and "revision" in table:
+        return ["a folder has no revision"]
+    if table.get("role", "unlearned") not in get_args(Role):
+        return [f"role is {table['role']!r}, wanted one of {', '.join(get_args(Role))}"]
+    return []
+
+
+def _entry_spec(name: str, entry: Any, parent: Path, shipped: ModelSpec | None) -> ModelSpec:
+    """One entry's spec; role and method of the name it overrides are kept unless given."""
+    table: dict[str, Any] = {"repo": entry} if isinstance(entry, str) else entry
+    place: str = table.get("path") or table["repo"]
+    folder = Path(os.path.abspath(parent / os.path.expanduser(place)))
+    repo, _, revision = place.partition("@")
+    is_folder = "path" in table or os.path.isdir(folder) or not _HUB_ID.fullmatch(repo)
+    return ModelSpec(
+        name=name,
+        repo=str(folder) if is_folder else repo,
+        revision=None if is_folder else table.get("revision", revision or "main"),
+        role=table.get("role", shipped.role if shipped else "unlearned"),
+        method=table.get("method", shipped.method if shipped else None),
+        local=folder if is_folder else None,
+    )

@@ -1,0 +1,273 @@
+import json
+from collections import Counter
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from lensaudit.errors import InputError
+from lensaudit.models import registry as registry_module
+from lensaudit.models.published import ALIASES, published, unlearned
+from lensaudit.models.registry import VARIABLE, ModelSpec, Registry, load_registry, resolve
+
+RESULTS = Path(__file__).parents[3] / "shared" / "data" / "published" / "method_results.json"
+FORGET10 = "open-unlearning/unlearn_tofu_Llama-3.2-1B-Instruct_forget10_"
+
+
+@pytest.fixture
+def registry(monkeypatch):
+    monkeypatch.delenv(VARIABLE, raising=False)
+    return load_registry()
+
+
+@pytest.fixture
+def folder(tmp_path):
+    made = tmp_path / "my model"
+    made.mkdir()
+    (made / "config.json").write_text("{}")
+    return made
+
+
+def refusal(name, registry):
+    with pytest.raises(InputError) as caught:
+        resolve(name, registry)
+    assert len(str(caught.value).splitlines()) == 1
+    return str(caught.value)
+
+
+def file_refusal(path):
+    with pytest.raises(InputError) as caught:
+        load_registry(path)
+    assert len(str(caught.value).splitlines()) <= 3
+    return str(caught.value)
+
+
+def test_the_grids_give_398_unlearned_models():
+    methods = Counter(spec.method for spec in unlearned())
+    assert methods == {
+        "GradDiff": 40, "IdkNLL": 40, "NPO": 54, "IdkDPO": 54, "AltPO": 54,
+        "SimNPO": 48, "RMU": 54, "UNDIAL": 54,
+    }  # fmt: skip
+    assert methods.total() == 398
+
+
+def test_names_and_repositories_are_unique():
+    specs = [spec for spec in published() if spec.alias_of is None]
+    assert len(specs) == 398 + 4 + 8 + 60
+    assert len({spec.name for spec in specs}) == len({spec.repo for spec in specs}) == 470
+
+
+@pytest.mark.parametrize(
+    ("name", "repository"),
+    [
+        ("simnpo_lr2e5_b35_a1_d1_g0125_ep10", FORGET10 + "SimNPO_lr2e-05_b3.5_a1_d1_g0.125_ep10"),
+        ("npo_lr5e5_b05_a1_ep10", FORGET10 + "NPO_lr5e-05_beta0.5_alpha1_epoch10"),
+        ("npo_lr5e5_b005_a1_ep10", FORGET10 + "NPO_lr5e-05_beta0.05_alpha1_epoch10"),
+        ("idknll_lr3e5_a1_ep5", FORGET10 + "IdkNLL_lr3e-05_alpha1_epoch5"),
+        ("graddiff_lr4e5_a10_ep5", FORGET10 + "GradDiff_lr4e-05_alpha10_epoch5"),
+        ("rmu_lr1e5_l5_s100_ep10", FORGET10 + "RMU_lr1e-05_layer5_scoeff100_epoch10"),
+        ("undial_lr1e4_b3_a1_ep10", FORGET10 + "UNDIAL_lr0.0001_beta3_alpha1_epoch10"),
+        ("undial_lr3e4_b30_a5_ep5", FORGET10 + "UNDIAL_lr0.0003_beta30_alpha5_epoch5"),
+        ("full", "open-unlearning/tofu_Llama-3.2-1B-Instruct_full"),
+        ("retain", "open-unlearning/tofu_Llama-3.2-1B-Instruct_retain90"),
+        ("retain90", "open-unlearning/tofu_Llama-3.2-1B-Instruct_retain90"),
+        ("retain99", "open-unlearning/tofu_Llama-3.2-1B-Instruct_retain99"),
+        ("retain95_3b", "open-unlearning/tofu_Llama-3.2-3B-Instruct_retain95"),
+        ("full_8b", "open-unlearning/tofu_Llama-3.1-8B-Instruct_full"),
+        (
+            "pos_retain90_forget10_bio_lr3e5_wd001_ep5",
+            "open-unlearning/pos_tofu_Llama-3.2-1B-Instruct_retain90_forget10_bio"
+            "_lr3e-05_wd0.01_epoch5",
+        ),
+        (
+            "neg_retain90_lr1e5_wd001_ep10",
+            "open-unlearning/neg_tofu_Llama-3.2-1B-Instruct_retain90_lr1e-05_wd0.01_epoch10",
+        ),
+    ],
+)
+def test_a_short_name_and_its_repository_resolve_to_the_same_checkpoint(registry, name, repository):
+    by_name, by_repo = resolve(name, registry), resolve(repository, registry)
+    assert by_name.repo == by_repo.repo == repository
+    assert by_repo == resolve(repository.removeprefix("open-unlearning/"), registry)
+    assert (by_name.role, by_name.method) == (by_repo.role, by_repo.method)
+    assert by_name.revision == "main"
+
+
+@pytest.mark.skipif(not RESULTS.exists(), reason="needs ../shared/data/published")
+def test_every_model_of_the_published_results_has_a_name(registry):
+    rows = json.loads(RESULTS.read_text())["models"]
+    for row in rows:
+        assert resolve(row["model"], registry).name == row["model"]
+    assert len(rows) == 152
+
+
+def test_an_alias_says_what_it_stands_for(registry):
+    for alias, name in ALIASES.items():
+        assert resolve(alias, registry) == replace(
+            resolve(name, registry), name=alias, alias_of=name
+        )
+
+
+def test_roles_count_and_cover(registry):
+    counts = Counter(spec.role for spec in published() if spec.alias_of is None)
+    assert counts == {
+        "full": 1, "retain": 3, "unlearned": 398, "scale": 8, "pool_knows": 30, "pool_forgot": 30,
+    }  # fmt: skip
+    assert {spec.role for spec in registry.listed("pool_knows")} == {"pool_knows"}
+    assert len(registry.listed()) == len(registry.specs)
+
+
+def test_a_revision_is_carried(registry):
+    assert resolve("npo@abc123", registry).revision == "abc123"
+    spec = resolve("someone/their-model@refs/pr/2", registry)
+    assert (spec.repo, spec.revision) == ("someone/their-model", "refs/pr/2")
+    assert resolve("someone/their-model", registry).revision == "main"
+
+
+def test_a_folder_is_taken_by_path(registry, folder, monkeypatch):
+    monkeypatch.chdir(folder.parent)
+    monkeypatch.setenv("HOME", str(folder.parent))
+    for name in (str(folder), "./my model", "my model", "~/my model", "my model/"):
+        spec = resolve(name, registry)
+        assert (spec.local, spec.revision, spec.name) == (folder, None, name)
+
+
+def test_a_registry_name_wins_over_a_folder_of_that_name(registry, folder, monkeypatch):
+    folder.rename(folder.with_name("full"))
+    monkeypatch.chdir(folder.parent)
+    assert resolve("full", registry).local is None
+    assert resolve("./full", registry).local == folder.with_name("full")
+
+
+@pytest.mark.parametrize(
+    ("name", "claim"),
+    [
+        ("idknl", "nearest: idknll"),
+        ("SimNPO", "nearest: simnpo"),
+        ("zzzzzz", "unknown model 'zzzzzz'; `lensaudit models`"),
+        ("", "unknown model ''"),
+        (" ", "unknown model ' '"),
+        ("demo/zzzzzz", "unknown model 'demo/zzzzzz'"),
+        ("a/-b", "unknown model"),
+        ("a b/c", "unknown model"),
+        ("x" * 5000, "unknown model"),
+        ("a\0b", "unknown model"),
+        ("./nothing", "./nothing: no such folder"),
+        ("/nothing/here", "no such folder"),
+        ("~/nothing", "no such folder"),
+        ("a/b/c", "no such folder"),
+        ("org/name@", "'' is not a revision"),
+        ("npo@a b", "'a b' is not a revision"),
+        ("org/name@-x", "'-x' is not a revision"),
+    ],
+)
+def test_a_name_that_means_nothing_is_refused(registry, name, claim):
+    assert claim in refusal(name, registry)
+
+
+def test_a_folder_without_a_model_and_a_file_are_refused(registry, tmp_path, folder):
+    assert "no config.json" in refusal(str(tmp_path), registry)
+    assert "is a file" in refusal(str(folder / "config.json"), registry)
+
+
+@pytest.mark.parametrize("suffix", [".toml", ".json", ".registry"])
+def test_a_registry_file_adds_and_overrides_names(tmp_path, folder, suffix):
+    entries = {
+        "idknll": "my model",
+        "mine": {"repo": "me/mine", "revision": "v2", "role": "retain", "method": "NPO"},
+        "other": "me/other@v3",
+        "abs": {"path": str(folder)},
+    }
+    path = tmp_path / f"names{suffix}"
+    if suffix == ".toml":
+        lines = ('idknll = "my model"', 'other = "me/other@v3"', f'abs.path = "{folder}"',
+                 "[mine]", 'repo = "me/mine"', 'revision = "v2"', 'role = "retain"',
+                 'method = "NPO"')  # fmt: skip
+        path.write_text("\n".join(lines))
+    else:
+        path.write_text(json.dumps(entries))
+    registry = load_registry(path)
+    overridden = resolve("idknll", registry)
+    assert (overridden.local, overridden.role, overridden.method) == (
+        folder, "unlearned", "IdkNLL",
+    )  # fmt: skip
+    assert overridden.alias_of is None
+    assert resolve("mine", registry) == ModelSpec("mine", "me/mine", "v2", "retain", "NPO")
+    assert resolve("other", registry).revision == "v3"
+    assert resolve("abs", registry).local == folder
+    assert resolve("npo", registry).repo.startswith("open-unlearning/")
+
+
+def test_the_variable_names_the_file_and_the_option_wins(tmp_path, monkeypatch):
+    for n in (1, 2):
+        (tmp_path / f"{n}.json").write_text(json.dumps({f"name{n}": "me/mine"}))
+    monkeypatch.setenv(VARIABLE, str(tmp_path / "1.json"))
+    assert "name1" in load_registry().specs
+    assert "name1" not in load_registry(tmp_path / "2.json").specs
+    monkeypatch.setenv(VARIABLE, "")
+    assert "name1" not in load_registry().specs
+
+
+def test_a_folder_of_the_file_is_checked_when_it_is_asked_for(tmp_path):
+    path = tmp_path / "names.json"
+    path.write_text(json.dumps({"gone": {"path": "gone"}, "mine": "me/mine"}))
+    registry = load_registry(path)
+    assert resolve("mine", registry).repo == "me/mine"
+    assert f"gone: no such folder: {tmp_path / 'gone'}" in refusal("gone", registry)
+    assert "has no revisions" in refusal("gone@v1", registry)
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "claim"),
+    [
+        ("a.toml", "x = ", "not TOML"),
+        ("a.json", "{", "line 1 is not JSON"),
+        ("a.json", "[]", "found no object"),
+        ("a.json", '{"x": 3}', "'x': found int, wanted text or a table"),
+        ("a.json", '{"x": ""}', "'x': repo is not text"),
+        ("a.json", '{"x": {}}', "'x': wanted either repo or path"),
+        ("a.json", '{"x": {"repo": "a/b", "path": "c"}}', "'x': wanted either repo or path"),
+        ("a.json", '{"x": {"repo": "a/b", "rev": "c"}}', "'x': unknown key 'rev'"),
+        ("a.json", '{"x": {"repo": 3}}', "'x': repo is not text"),
+        ("a.json", '{"x": {"path": "c", "revision": "d"}}', "'x': a folder has no revision"),
+        ("a.json", '{"x": {"repo": "a/b", "role": "teacher"}}', "role is 'teacher', wanted one of"),
+        ("a.json", '{"x@y": "a/b"}', "'x@y': not usable as a name"),
+        ("a.json", '{"": "a/b"}', "'': not usable as a name"),
+    ],
+)
+def test_a_wrong_registry_file_is_refused(tmp_path, name, content, claim):
+    (tmp_path / name).write_text(content)
+    assert claim in file_refusal(tmp_path / name)
+
+
+def test_all_problems_of_a_registry_file_are_listed(tmp_path):
+    path = tmp_path / "a.json"
+    path.write_text('{"x": 3, "y": {}, "z": "me/mine", "w": {"repo": "a/b", "role": "r"}}')
+    message = file_refusal(path)
+    assert all(f"'{name}':" in message for name in "xyw")
+    assert "'z'" not in message
+
+
+def test_a_missing_registry_file_is_refused(tmp_path, monkeypatch):
+    monkeypatch.setenv(VARIABLE, str(tmp_path / "none.toml"))
+    assert "no such file" in file_refusal(None)
+
+
+def test_the_embedded_family_is_named_demo(tmp_path, monkeypatch):
+    (tmp_path / "weights").mkdir()
+    (tmp_path / "weights" / "config.json").write_text("{}")
+    rows = [
+        {"name": "full", "folder": "weights", "role": "full", "method": None},
+        {"name": "idknll", "folder": "weights", "role": "unlearned", "method": "IdkNLL"},
+    ]
+    (tmp_path / "family.json").write_text(json.dumps(rows))
+    monkeypatch.setattr(registry_module, "EMBEDDED", tmp_path)
+    registry = Registry({spec.name: spec for spec in registry_module._embedded()})
+    spec = resolve("demo/idknll", registry)
+    assert (spec.local, spec.role, spec.method) == (tmp_path / "weights", "unlearned", "IdkNLL")
+    assert "nearest: demo/full" in refusal("demo/fulll", registry)
+
+
+def test_a_checkout_without_an_embedded_family_has_no_demo_names(tmp_path, monkeypatch):
+    monkeypatch.setattr(registry_module, "EMBEDDED", tmp_path)
+    assert registry_module._embedded() == []
