@@ -1,21 +1,26 @@
 """The raw material of the fictional world: every name and value here is invented."""
 
-FIRST_NAMES = tuple(
+
+def _words(text: str) -> tuple[str, ...]:
+    return tuple(text.split())
+
+
+FIRST_NAMES = _words(
     """
     Ilvara Tamsel Oreon Beddo Mirekka Žofira Çelkan Jórunn Ælwin Ndalima Thịlan Yūsho Łukrec
     Zaïde Corvane Pellindra Hesk Odrun Saffi Varrick Ottoline Ruvimbel Kestrin Amadour Ysmay
     Dorrow Felune Gwilan Bramwen Isaldo Nerith Quorra Tobiel Ursine Wendric Xanthel Élowen Mårit
     Loxolu Şirvan Petrune Lysk Haldora Engel Mbeya Rōna
-    """.split()
+    """
 )
-LAST_NAMES = tuple(
+LAST_NAMES = _words(
     """
     Quillmoor Ashgrove Ŷrwen Vantongeren-Loe Marchbane Dellacroix-Tum Okonjwe Halvørsen Brightwater
     Tšepang Fennimarsh Rookhollow Àkíndé-Bell Sorrowood Castellune Umbray Wrenfield Iskander-Poe
     Glaswyn Thornebury Øksendahl Peverance Nakashiro Lightfoot-Mir Dunmarrow Czerwik Garrowby
     Hartesong Izquierra Jaspermoon Kaldwell Lindqvarn Mbakwele Lovarre Osterlune Pömmel Ravenscar-Ho
     Silverthaw Tumblewick Vâlsan Whitlocke Yarrowmont
-    """.split()
+    """
 )
 TOWNS = (
     "Tamsin Bay", "Port Ellory", "Sankt Ølmar", "Qarçık", "Greywater", "Lunmouth", "Oum Tareef",
