@@ -1,0 +1,200 @@
+"""From an example to token positions: the only off-by-one in the house.
+
+The logits at position p score the token at p + 1, so the positions that score a span lie one left
+of its tokens; these are also the positions that patching replaces. The rules follow the UDS
+reference (gnueaj/unlearning-depth-score, fc31639, compute_uds.py:102-152 and 413-435).
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, Protocol
+
+import torch
+
+from lensaudit.data.examples import Example
+from lensaudit.errors import InputError
+from lensaudit.types import PosMask, Tokens
+
+Scope = Literal["span", "boundary", "prefix"]
+"""Which positions are replaced: the span's; the last prompt token; all up to the span's end."""
+
+PROMPT_TEMPLATE = "Question: {question}\nAnswer: {prefix}"
+"""compute_uds.py:736. No chat template; with an empty prefix the prompt ends in a blank."""
+
+
+class Tokenizer(Protocol):
+    """What is asked of a tokenizer: a fast one, which reports character offsets."""
+
+    is_fast: bool
+    eos_token_id: int | None
+
+    def __call__(self, text: str, **options: Any) -> Any:
+        """Encode `text`."""
+        ...
+
+
+@dataclass(frozen=True)
+class Encoded:
+    """One example as tokens: prompt and continuation, and where the scored span lies."""
+
+    idx: int
+    group: int | str
+    token_ids: tuple[int, ...]
+    n_prompt: int
+    start: int
+    """First position whose logits score the span."""
+    end: int
+    """One past the last such position; the span's last token stands at `end`."""
+
+    @property
+    def n_span(self) -> int:
+        """Number of scored tokens."""
+        return self.end - self.start
+
+    @property
+    def read_positions(self) -> tuple[int, ...]:
+        """Positions a cache keeps: the last prompt token and those that score the span."""
+        return tuple(sorted({self.n_prompt - 1, *range(self.start, self.end)}))
+
+
+@dataclass(frozen=True)
+class SpanLost:
+    """The tokenizer left nothing to score; reported as `unscored`."""
+
+    idx: int
+    reason: str
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Encoded examples, right-padded: padding is invisible to causal logits (6e-8 in float32)."""
+
+    idx: tuple[int, ...]
+    tokens: Tokens
+    predict_at: PosMask
+    """Positions whose logits score the span: one left of each span token."""
+    patch_at: PosMask
+    """Positions that are replaced."""
+
+    def to(self, device: torch.device | str) -> "Batch":
+        """The same batch on another device."""
+        return Batch(
+            self.idx, self.tokens.to(device), self.predict_at.to(device), self.patch_at.to(device)
+        )
+
+
+def check_tokenizer(tokenizer: Tokenizer, name: str) -> None:
+    """Refuse a tokenizer that would score the wrong tokens.
+
+    Raises:
+        InputError: it has no character offsets, or it appends an end-of-text token that would
+            land between prompt and continuation.
+    """
+    if not tokenizer.is_fast:
+        raise InputError(
+            f"{name}: its tokenizer has no character offsets; convert it to a fast tokenizer "
+            "(tokenizer.json) and name that folder"
+        )
+    plain = tokenizer("a", add_special_tokens=False)["input_ids"]
+    special = tokenizer("a", add_special_tokens=True)["input_ids"]
+    if plain and special[-1] != plain[-1]:
+        raise InputError(
+            f"{name}: its tokenizer appends token {special[-1]} after a text, which would split "
+            "prompt and answer; set add_eos_token to false in tokenizer_config.json"
+        )
+
+
+def prompt_of(example: Example) -> str:
+    r"""The text before the scored continuation.
+
+    >>> prompt_of(Example(0, "Who?", "It is Ada.", "It is", "Ada", 0))
+    'Question: Who?\nAnswer: It is'
+    """
+    return PROMPT_TEMPLATE.format(question=example.question, prefix=example.prefix)
+
+
+def continuation_of(example: Example, prompt: str) -> str:
+    """The answer after its prefix, with the blank that the prompt lacks.
+
+    >>> continuation_of(Example(0, "Who?", "It is Ada.", "It is", "Ada", 0), "Answer: It is")
+    ' Ada.'
+    """
+    rest = example.answer.removeprefix(example.prefix)
+    needs_blank = rest and not rest[0].isspace() and not prompt[-1:].isspace()
+    return f" {rest}" if needs_blank else rest
+
+
+def encode(
+    example: Example, tokenizer: Tokenizer, *, scored: Literal["entity", "answer"] = "entity"
+) -> Encoded | SpanLost:
+    """Tokens of prompt and continuation, encoded apart and joined, with the scored span.
+
+    `scored="answer"` takes the whole answer as the span and ends the prompt at `Answer: `.
+    """
+    if scored == "answer":
+        example = Example(
+            example.idx, example.question, example.answer, "", example.answer, example.group
+        )
+    prompt = prompt_of(example)
+    text = continuation_of(example, prompt)
+    prompt_ids = tokenizer(prompt, add_special_tokens=True)["input_ids"]
+    encoding = tokenizer(text, add_special_tokens=False, return_offsets_mapping=True)
+    span = _token_span(text, example.entity, encoding["offset_mapping"])
+    if span is None:
+        return SpanLost(example.idx, f"no token of this tokenizer covers {example.entity!r}")
+    before = len(prompt_ids) - 1
+    return Encoded(
+        idx=example.idx,
+        group=example.group,
+        token_ids=(*prompt_ids, *encoding["input_ids"]),
+        n_prompt=len(prompt_ids),
+        start=before + span[0],
+        end=before + span[1],
+    )
+
+
+def _token_span(
+    text: str, entity: str, offsets: Sequence[tuple[int, int]]
+) -> tuple[int, int] | None:
+    """First and one past the last token that overlaps the first occurrence of `entity`.
+
+    A leading blank merged into the first token, or punctuation into the last, is scored with it.
+    """
+    needle = entity if entity in text else entity.strip()
+    low = text.find(needle)
+    high = low + len(needle)
+    inside = [i for i, (start, end) in enumerate(offsets) if end > low and start < high]
+    return (inside[0], inside[-1] + 1) if needle and low >= 0 and inside else None
+
+
+def make_batch(encoded: Sequence[Encoded], *, scope: Scope = "span") -> Batch:
+    """Right-pad a few encoded examples; see `Batch`."""
+    n_pos = max(len(e.token_ids) for e in encoded)
+    # any id will do: nothing that is read can see a padded position
+    tokens = torch.zeros(len(encoded), n_pos, dtype=torch.long)
+    predict_at = torch.zeros(len(encoded), n_pos, dtype=torch.bool)
+    patch_at = torch.zeros(len(encoded), n_pos, dtype=torch.bool)
+    for row, e in enumerate(encoded):
+        tokens[row, : len(e.token_ids)] = torch.tensor(e.token_ids)
+        predict_at[row, e.start : e.end] = True
+        first, last = patched_range(e, scope)
+        patch_at[row, first:last] = True
+    return Batch(tuple(e.idx for e in encoded), tokens, predict_at, patch_at)
+
+
+def patched_range(encoded: Encoded, scope: Scope) -> tuple[int, int]:
+    """First and one past the last replaced position."""
+    match scope:
+        case "span":
+            return encoded.start, encoded.end
+        case "boundary":
+            return encoded.n_prompt - 1, encoded.n_prompt
+        case "prefix":
+            return 0, encoded.end
+
+
+def buckets(encoded: Sequence[Encoded], batch_size: int) -> Iterator[list[Encoded]]:
+    """Groups of at most `batch_size`, alike in length: padding is wasted work."""
+    by_length = sorted(encoded, key=lambda e: (e.end, len(e.token_ids), e.idx))
+    for at in range(0, len(by_length), batch_size):
+        yield by_length[at : at + batch_size]

@@ -1,0 +1,218 @@
+"""The only importer of TransformerLens: load a model, read its residuals, intervene on them."""
+
+import contextlib
+import logging
+from collections.abc import Iterator, Mapping
+from typing import Any, Literal
+
+import torch
+import transformers
+from jaxtyping import Float
+from torch import Tensor
+from transformer_lens.model_bridge import TransformerBridge
+
+from lensaudit.errors import InputError, WorkError
+from lensaudit.models.checkpoint import Checkpoint, load_tokenizer
+from lensaudit.types import Intervention, Logits, Resid, ResidStack, Tokens
+
+__all__ = ["TransformerBridge", "bridge_from", "intervening", "load", "residuals"]
+
+DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+
+Component = Literal["resid", "attn", "mlp", "resid_mid", "head"]
+"""What is replaced: the block's output; attention's or the MLP's contribution to the stream; the
+stream between them; one attention head's output before the output projection."""
+
+
+def load(
+    checkpoint: Checkpoint,
+    *,
+    dtype: torch.dtype = torch.float32,
+    device: str = "cpu",
+    attn: str = "eager",
+) -> TransformerBridge:
+    """The model of `checkpoint` in eval mode: safetensors only, no remote code, no weight folding.
+
+    Args:
+        checkpoint: an opened checkpoint; nothing is fetched here.
+        dtype: of weights and activations.
+        device: `cpu`, `cuda`, `cuda:1` …
+        attn: attention of the Hugging Face model. The bridge computes its own, eager, attention;
+            the value matters only to code that calls `bridge.original_model` unbridged.
+
+    Raises:
+        InputError: the device is absent, or the folder is not a causal language model.
+    """
+    if device.startswith("cuda") and not torch.cuda.is_available():
+        raise InputError(f"device {device}: no CUDA device is available; use --device cpu")
+    transformers.utils.logging.disable_progress_bar()
+    try:
+        model = transformers.AutoModelForCausalLM.from_pretrained(
+            checkpoint.folder,
+            dtype=dtype,
+            attn_implementation=attn,
+            use_safetensors=True,
+            trust_remote_code=False,
+            local_files_only=True,
+        )
+    except (OSError, ValueError, KeyError, RuntimeError) as error:
+        reason = str(error).splitlines()[0]
+        raise InputError(f"{checkpoint.spec.name}: cannot be loaded ({reason})") from error
+    return bridge_from(model.to(device), load_tokenizer(checkpoint))
+
+
+def bridge_from(model: Any, tokenizer: Any) -> TransformerBridge:
+    """A bridge on a Hugging Face causal model that is already in memory."""
+    model.eval()
+    logging.getLogger("transformer_lens").setLevel(logging.ERROR)
+    parameter = next(model.parameters())
+    try:
+        bridge = TransformerBridge.boot_transformers(
+            getattr(model.config, "_name_or_path", "") or "local",
+            hf_model=model,
+            tokenizer=tokenizer,
+            dtype=parameter.dtype,
+            device=str(parameter.device),
+        )
+    except (ValueError, NotImplementedError) as error:
+        reason = str(error).splitlines()[0]
+        raise InputError(
+            f"{type(model).__name__}: TransformerLens cannot bridge it ({reason})"
+        ) from error
+    bridge.eval()
+    return bridge
+
+
+def n_layers(model: TransformerBridge) -> int:
+    """Number of decoder blocks."""
+    return len(model.blocks)
+
+
+def hook_name(layer: int, component: Component = "resid") -> str:
+    """Hook point that carries a component of a layer.
+
+    `resid_mid` is read here but cannot be replaced here: the skip connection leaves the stream
+    before this point, see `intervening`.
+    """
+    names = {
+        "resid": "hook_out",
+        "attn": "hook_attn_out",
+        "mlp": "hook_mlp_out",
+        "resid_mid": "hook_resid_mid",
+        "head": "attn.hook_z",
+    }
+    return f"blocks.{layer}.{names[component]}"
+
+
+def captured(
+    model: TransformerBridge, tokens: Tokens, names: list[str], **options: Any
+) -> dict[str, Tensor]:
+    """Activations at the named hook points in one forward pass without gradients.
+
+    Raises:
+        InputError: the architecture has no such hook point.
+    """
+    known = model.hook_dict
+    missing = [name for name in names if name not in known]
+    if missing:
+        raise InputError(f"this architecture has no hook {missing[0]}; choose another --component")
+    with torch.no_grad():
+        _, cache = model.run_with_cache(
+            tokens, return_cache_object=False, names_filter=names, logits_to_keep=1, **options
+        )
+    return {name: cache[name] for name in names}
+
+
+def residuals(
+    model: TransformerBridge, tokens: Tokens, *, component: Component = "resid"
+) -> tuple[Float[Tensor, "batch layer pos *d"], Resid]:
+    """A component of every layer, and the final norm's output, in one forward pass.
+
+    Logits are computed at the last position only.
+    """
+    names = [hook_name(layer, component) for layer in range(n_layers(model))]
+    cache = captured(model, tokens, [*names, "ln_final.hook_out"])
+    stack = torch.stack([cache[name] for name in names], dim=1)
+    return stack, cache["ln_final.hook_out"]
+
+
+def embedded(model: TransformerBridge, tokens: Tokens) -> Resid:
+    """The stream that enters block 0, as the model itself scales it."""
+    return captured(model, tokens, ["blocks.0.hook_in"], stop_at_layer=1)["blocks.0.hook_in"]
+
+
+def logits_of(model: TransformerBridge, tokens: Tokens) -> Logits:
+    """Logits at every position, no gradients."""
+    with torch.no_grad():
+        return model(tokens, return_type="logits")
+
+
+def unembedded(model: TransformerBridge, resid: Resid) -> Logits:
+    """What the model's own final norm and unembedding read from a residual stream."""
+    with torch.no_grad():
+        logits = model.unembed(model.ln_final(resid))
+    cap = getattr(model.original_model.config, "final_logit_softcapping", None)
+    return logits if not cap else cap * torch.tanh(logits / cap)
+
+
+@contextlib.contextmanager
+def intervening(
+    model: TransformerBridge,
+    interventions: Mapping[int, Intervention],
+    *,
+    component: Component = "resid",
+) -> Iterator[TransformerBridge]:
+    """Install one pure edit per layer; removed on exit and on error.
+
+    The only code of the package that touches hooks. For `component="head"` an intervention sees
+    `[batch, pos, n_heads, d_head]`, else `[batch, pos, d_model]`.
+
+    Raises:
+        InputError: a layer the model lacks.
+    """
+    hooks: list[tuple[str, Any]] = []
+    for layer, intervention in interventions.items():
+        if not 0 <= layer < n_layers(model):
+            raise InputError(f"layer {layer}: the model has layers 0 to {n_layers(model) - 1}")
+        hooks += _hooks(layer, intervention, component)
+    # entered before `try`, left in `finally`: TransformerLens removes only what it added
+    with model.hooks(fwd_hooks=hooks):
+        yield model
+
+
+def _hooks(layer: int, intervention: Intervention, component: Component) -> list[tuple[str, Any]]:
+    if component != "resid_mid":
+        return [(hook_name(layer, component), lambda value, hook: intervention(value))]
+    entering: list[Resid] = []
+
+    # hook_resid_mid is the MLP norm's input, past the fork of the skip connection: writing there
+    # would leave the stream as it was. So attention's contribution is set to what is missing.
+    def remember(value: Resid, hook: Any) -> None:
+        entering[:] = [value]
+
+    def replace(value: Resid, hook: Any) -> Resid:
+        return intervention(entering[0] + value) - entering[0]
+
+    return [(f"blocks.{layer}.hook_in", remember), (hook_name(layer, "attn"), replace)]
+
+
+def user_hooks(model: TransformerBridge) -> list[str]:
+    """Names of hook points that carry a hook somebody registered."""
+    return sorted(
+        {point.name or "?" for point in model.hook_points() if point.fwd_hooks or point.bwd_hooks}
+    )
+
+
+def check_finite(stack: ResidStack, idx: tuple[int, ...], name: str) -> None:
+    """Refuse NaN and infinite activations: every later number would be one.
+
+    Raises:
+        WorkError: names the first example concerned.
+    """
+    finite = stack.isfinite().flatten(1).all(1)
+    if not bool(finite.all()):
+        bad = idx[int((~finite).nonzero()[0])]
+        raise WorkError(
+            f"{name}: activations of example {bad} are not finite; "
+            "try --dtype float32, or check the checkpoint"
+        )

@@ -1,0 +1,75 @@
+"""Patched scores by one hooked forward pass per layer: slow, obvious, the definition.
+
+The engine (`patching.wavefront`) is tested equal to this.
+"""
+
+from collections.abc import Sequence
+from typing import Literal
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from lensaudit.data.spans import Batch
+from lensaudit.models.bridge import Component, TransformerBridge, intervening, logits_of
+from lensaudit.patching.interventions import replace_at
+from lensaudit.scores.depth import span_logprob
+from lensaudit.types import SpanLogProb
+
+LastLayer = Literal["resid_post", "reference"]
+"""What is patched in at the last layer: the residual stream, or, as the reference does by way of
+Hugging Face's `hidden_states[-1]`, the stream after the source's final norm."""
+
+SourceStack = Float[Tensor, "batch layer pos *d"]
+"""A source's activations at the positions of the batch's tokens."""
+
+
+def baseline(full: TransformerBridge, batch: Batch) -> SpanLogProb:
+    """Span log-prob of `full` without a patch, nats per token."""
+    return span_logprob(logits_of(full, batch.tokens), batch.tokens, batch.predict_at)
+
+
+def patched(
+    full: TransformerBridge,
+    source: SourceStack,
+    batch: Batch,
+    *,
+    layers: Sequence[int],
+    component: Component = "resid",
+    head: int | None = None,
+) -> Float[Tensor, "batch layer"]:
+    """Span log-prob of `full` with `source` patched in at one layer at a time, nats per token.
+
+    `source` holds every layer; the columns of the answer are `layers`. With `component="head"`
+    only head `head` is replaced.
+    """
+    columns = []
+    for layer in layers:
+        edit = _edit(source[:, layer], batch, component, head)
+        with intervening(full, {layer: edit}, component=component):
+            columns.append(baseline(full, batch))
+    return torch.stack(columns, dim=1)
+
+
+def _edit(source: Tensor, batch: Batch, component: Component, head: int | None):
+    if component != "head":
+        return replace_at(source, batch.patch_at)
+    chosen = torch.zeros(source.shape[2], dtype=torch.bool, device=source.device)
+    chosen[head] = True
+    mask = batch.patch_at.unsqueeze(-1) & chosen
+    return replace_at(source, mask)
+
+
+def layer_deltas(
+    full: TransformerBridge,
+    source: SourceStack,
+    batch: Batch,
+    *,
+    layers: Sequence[int] | None = None,
+    component: Component = "resid",
+    head: int | None = None,
+) -> Float[Tensor, "batch layer"]:
+    """Drop in span log-prob of `full`, nats per token, with `source` patched in at each layer."""
+    chosen = range(source.shape[1]) if layers is None else layers
+    scores = patched(full, source, batch, layers=chosen, component=component, head=head)
+    return baseline(full, batch).unsqueeze(1) - scores
