@@ -6,8 +6,10 @@ import hashlib
 import io
 import json
 import os
+import platform
 import re
 import secrets
+import time
 import unicodedata
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -53,7 +55,7 @@ def write_bytes(path: Path, content: bytes) -> Path:
     Raises:
         InputError | TryAgainError | WorkError: by cause; the file is as it was before.
     """
-    partial = path.with_name(f"{path.name}.{os.getpid()}-{secrets.token_hex(4)}.partial")
+    partial = partial_path(path)
     try:
         try:
             with partial.open("xb") as stream:
@@ -67,6 +69,68 @@ def write_bytes(path: Path, content: bytes) -> Path:
     except OSError as error:
         raise os_error(error, path) from error
     return path
+
+
+def process_name(pid: int | None = None) -> str:
+    """`<machine>-<pid>` of a process here: who made a temporary file, and is it still alive?
+
+    The machine is a hash of the host's name, its boot and its process namespace, so a container
+    that shares the name but not the processes counts as another machine.
+    """
+    try:
+        space = f"{_BOOT.read_text()}{os.stat('/proc/self/ns/pid').st_ino}"
+    except OSError:  # not Linux
+        space = ""
+    machine = hashlib.blake2b(f"{platform.node()}{space}".encode(), digest_size=4).hexdigest()
+    return f"{machine}-{os.getpid() if pid is None else pid}"
+
+
+_BOOT = Path("/proc/sys/kernel/random/boot_id")
+
+
+def is_running(process: str) -> bool | None:
+    """Is the process of that name alive? None where it is of another machine."""
+    pid = int(process.rpartition("-")[2])
+    if process != process_name(pid):
+        return None
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except OSError:  # it belongs to another user
+        return True
+    return True
+
+
+def partial_path(path: Path) -> Path:
+    """Where `path` is written before it gets its name: tells who writes it, never ends in `.h5`."""
+    stem = path.name[:_LONGEST_STEM]
+    return path.with_name(f"{stem}.{process_name()}-{secrets.token_hex(4)}.partial")
+
+
+_LONGEST_STEM = 200  # of 255 bytes that file systems allow
+_PARTIAL = re.compile(r".*\.([0-9a-f]{8}-\d+)-[0-9a-f]{8}\.partial")
+PARTIAL_AGE_S = 6 * 3600.0
+"""A temporary file of another machine is taken for dead after this: none takes hours to write."""
+
+
+def sweep_partials(folder: Path) -> list[Path]:
+    """Remove what killed writers left in `folder`; files of living writers stay."""
+    swept = []
+    for path in folder.glob("*.partial"):
+        match = _PARTIAL.fullmatch(path.name)
+        if match is None:
+            continue
+        try:
+            running = is_running(match[1])
+            if running is None:
+                running = time.time() - path.stat().st_mtime < PARTIAL_AGE_S
+            if not running:
+                path.unlink()
+                swept.append(path)
+        except OSError:  # another process swept it first, or may and we may not
+            continue
+    return swept
 
 
 def sync_folder(folder: Path) -> None:

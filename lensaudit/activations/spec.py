@@ -1,0 +1,221 @@
+"""The plan and the seal of a cache folder: `spec.json` and `SEAL.json`."""
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from lensaudit.activations.fingerprint import FORMAT, Fingerprint, fingerprint_of
+from lensaudit.errors import InputError, VerificationError
+from lensaudit.files import digest, slug
+
+SPEC = "spec.json"
+SEAL = "SEAL.json"
+SHARD_EXAMPLES = 32
+MAX_JSON_BYTES = 64 << 20
+"""A larger spec.json or SEAL.json is refused unread."""
+
+
+@dataclass(frozen=True)
+class Shard:
+    """One file of a cache: its number and the examples it holds, in order."""
+
+    number: int
+    idx: tuple[int, ...]
+
+    @property
+    def file_name(self) -> str:
+        """As `shard-000000.h5`."""
+        return f"shard-{self.number:06d}.h5"
+
+
+@dataclass(frozen=True)
+class Spec:
+    """What a cache folder holds or will hold; the same for every process that fills it."""
+
+    name: str
+    """What the user called the model; cosmetic."""
+    fingerprint: Fingerprint
+    idx: tuple[int, ...]
+    provenance: Mapping[str, Any]
+    """How to make it again (`model`, `data`, `options`) and what it was made with."""
+    shard_examples: int = SHARD_EXAMPLES
+
+    def shards(self) -> tuple[Shard, ...]:
+        """The plan: consecutive examples, `shard_examples` to a file."""
+        size = self.shard_examples
+        starts = range(0, len(self.idx), size)
+        return tuple(
+            Shard(number, self.idx[start : start + size]) for number, start in enumerate(starts)
+        )
+
+    def folder_name(self) -> str:
+        """`<slug>--<key>`: the slug is for people, the key decides."""
+        return f"{slug(self.name)}--{self.fingerprint.key()}"
+
+    def content(self) -> bytes:
+        """The bytes of `spec.json`, with a digest over everything else in it."""
+        document = {
+            "format": FORMAT,
+            "name": self.name,
+            "key": self.fingerprint.key(),
+            "fingerprint": self.fingerprint.document(),
+            "shard_examples": self.shard_examples,
+            "idx": list(self.idx),
+            "provenance": dict(self.provenance),
+        }
+        return _json({**document, "digest": digest(document)})
+
+
+@dataclass(frozen=True)
+class SealedShard:
+    """What the seal says about one shard."""
+
+    number: int
+    n_bytes: int
+    xxh3_128: str
+
+
+@dataclass(frozen=True)
+class Seal:
+    """Written last: the cache is complete, and these are its bytes."""
+
+    key: str
+    spec_sha256: str
+    shards: tuple[SealedShard, ...]
+
+    @property
+    def n_bytes(self) -> int:
+        """Bytes of all shards."""
+        return sum(shard.n_bytes for shard in self.shards)
+
+    def content(self) -> bytes:
+        """The bytes of `SEAL.json`, with a digest over everything else in it."""
+        document = {
+            "format": FORMAT,
+            "key": self.key,
+            "spec_sha256": self.spec_sha256,
+            "n_bytes": self.n_bytes,
+            "shards": [asdict(shard) for shard in self.shards],
+        }
+        return _json({**document, "digest": digest(document)})
+
+
+def sha256(content: bytes) -> str:
+    """Hex SHA-256."""
+    return hashlib.sha256(content).hexdigest()
+
+
+def plan(name: str, fingerprint: Fingerprint, idx: Sequence[int], provenance: Mapping) -> Spec:
+    """The spec of a new cache.
+
+    Raises:
+        InputError: no examples, or one named twice.
+    """
+    if not idx:
+        raise InputError(f"{name}: no examples to cache")
+    if len(set(idx)) != len(idx):
+        twice = next(number for number in idx if idx.count(number) > 1)
+        raise InputError(f"{name}: example idx {twice} is named twice; each can be cached once")
+    return Spec(
+        name=name, fingerprint=fingerprint, idx=tuple(map(int, idx)), provenance=dict(provenance)
+    )
+
+
+def read_spec(path: Path) -> Spec:
+    """The spec in a file that may be damaged or hostile.
+
+    Raises:
+        VerificationError: it does not agree with its own digest or key.
+        InputError: missing, or not a spec.
+    """
+    document = _checked(path)
+    fingerprint = fingerprint_of(document.get("fingerprint"), source=str(path))
+    if document.get("key") != fingerprint.key():
+        raise VerificationError(
+            f"{path}: says key {document.get('key')!s:.32}, "
+            f"its identity gives {fingerprint.key()}; {_REPAIR}"
+        )
+    idx, name, size = document.get("idx"), document.get("name"), document.get("shard_examples")
+    provenance = document.get("provenance")
+    if not (
+        _whole_numbers(idx)
+        and isinstance(name, str)
+        and isinstance(provenance, dict)
+        and type(size) is int
+        and size == SHARD_EXAMPLES
+    ):
+        raise InputError(f"{path}: name, idx, shard_examples or provenance is malformed")
+    spec = plan(name, fingerprint, idx, provenance)
+    if spec.content() != _json(document):
+        raise InputError(f"{path}: holds fields that no spec of ours has")
+    return spec
+
+
+def read_seal(path: Path) -> Seal | None:
+    """The seal; None where there is none.
+
+    Raises:
+        VerificationError: it does not agree with its own digest, or is malformed.
+    """
+    if not path.exists():
+        return None
+    document = _checked(path)
+    try:
+        shards = tuple(SealedShard(**row) for row in document["shards"])
+        seal = Seal(key=document["key"], spec_sha256=document["spec_sha256"], shards=shards)
+        whole = seal.content() == _json(document)
+    except (KeyError, TypeError):
+        whole = False
+    if not whole:
+        raise VerificationError(f"{path}: malformed; {_REPAIR}")
+    return seal
+
+
+def checked_seal(folder: Path, spec: Spec) -> Seal | None:
+    """The seal of a folder, if it is one of `spec`.
+
+    Raises:
+        VerificationError: it seals another key, another spec.json, or other shards.
+    """
+    seal = read_seal(folder / SEAL)
+    if seal is None:
+        return None
+    if seal.key != spec.fingerprint.key() or seal.spec_sha256 != sha256(spec.content()):
+        raise VerificationError(f"{folder / SEAL}: seals another spec.json than is here; {_REPAIR}")
+    if [shard.number for shard in seal.shards] != [shard.number for shard in spec.shards()]:
+        raise VerificationError(f"{folder / SEAL}: seals other shards than spec.json; {_REPAIR}")
+    return seal
+
+
+_REPAIR = "run `lensaudit activations repair`"
+
+
+def _json(document: Mapping[str, Any]) -> bytes:
+    return (json.dumps(document, indent=1, allow_nan=False) + "\n").encode()
+
+
+def _checked(path: Path) -> dict[str, Any]:
+    """A document of ours whose every byte is as written."""
+    try:
+        size = path.stat().st_size
+        if size > MAX_JSON_BYTES:
+            raise InputError(f"{path}: {size} bytes; at most {MAX_JSON_BYTES} are read")
+        content = path.read_bytes()
+    except OSError as error:
+        raise InputError(f"{path}: cannot be read ({error.strerror})") from error
+    try:
+        document = json.loads(content)
+        rest = {name: value for name, value in document.items() if name != "digest"}
+        whole = document["digest"] == digest(rest) and _json(document) == content
+    except (AttributeError, KeyError, ValueError, RecursionError) as error:
+        raise VerificationError(f"{path}: damaged, not a document of ours; {_REPAIR}") from error
+    if not whole or document.get("format") != FORMAT:
+        raise VerificationError(f"{path}: its content differs from its digest; {_REPAIR}")
+    return document
+
+
+def _whole_numbers(value: Any) -> bool:
+    return isinstance(value, list) and all(type(item) is int for item in value)

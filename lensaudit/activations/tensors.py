@@ -1,0 +1,74 @@
+"""What a cache gives back: one example's residual stream, and one layer over many examples."""
+
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class ExampleActivations:
+    """The residual stream of one example at the cached positions."""
+
+    idx: int
+    token_ids: Int[Tensor, " token"]
+    """The whole encoded sequence."""
+    positions: Int[Tensor, " pos"]
+    """Token positions of the rows, ascending."""
+    resid: Float[Tensor, "layer pos d_model"]
+    """After each block, before any final norm."""
+    final_norm: Float[Tensor, "pos d_model"]
+    """The last layer's stream after `ln_final`."""
+
+    def at(self, positions: Int[Tensor, " wanted"]) -> "ExampleActivations":
+        """The rows at some token positions, in the order asked.
+
+        Raises:
+            ValueError: a position was not cached.
+        """
+        rows = torch.searchsorted(self.positions, positions)
+        cached = rows < len(self.positions)
+        cached &= self.positions[rows.clamp(max=len(self.positions) - 1)] == positions
+        if not cached.all():
+            raise ValueError(
+                f"example idx {self.idx}: token positions {positions[~cached].tolist()} "
+                f"are not cached, {self.positions.tolist()} are"
+            )
+        return ExampleActivations(
+            idx=self.idx,
+            token_ids=self.token_ids,
+            positions=positions,
+            resid=self.resid[:, rows],
+            final_norm=self.final_norm[rows],
+        )
+
+
+@dataclass(frozen=True)
+class LayerRows:
+    """One layer's rows of several examples, laid end to end: ragged, nothing padded."""
+
+    layer: int
+    idx: tuple[int, ...]
+    offsets: Int[Tensor, " edge"]
+    """Rows `offsets[n]:offsets[n + 1]` are those of example `idx[n]`."""
+    positions: Int[Tensor, " row"]
+    """Token position of each row."""
+    resid: Float[Tensor, "row d_model"]
+
+    def example(self, idx: int) -> Float[Tensor, "pos d_model"]:
+        """The rows of one example."""
+        slot = self.idx.index(idx)
+        return self.resid[self.offsets[slot] : self.offsets[slot + 1]]
+
+
+@dataclass(frozen=True)
+class SpanRows:
+    """One layer's row at the same place of several examples' spans."""
+
+    layer: int
+    idx: tuple[int, ...]
+    """The examples that have such a place."""
+    absent: tuple[int, ...]
+    """The examples whose cached rows are too few to have it."""
+    resid: Float[Tensor, "example d_model"]

@@ -1,0 +1,125 @@
+"""Filling a cache: any number of processes, in any order, each shard whole or not there."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from types import TracebackType
+
+import numpy as np
+
+from lensaudit.activations.layout import check_positions
+from lensaudit.activations.publish import RESERVE_BYTES, check_space, publish
+from lensaudit.activations.shard import Slabs, build, check_shard
+from lensaudit.activations.spec import SEAL, SPEC, Seal, Shard, Spec, sha256
+from lensaudit.activations.tensors import ExampleActivations
+from lensaudit.activations.values import TORCH, extremes, to_bits
+from lensaudit.errors import WorkError
+from lensaudit.files import write_bytes
+
+
+class CacheWriter:
+    """One process's hand in filling one cache folder.
+
+    `with store.writer(...) as writer:` then, for each `shard` of `writer.missing()`, compute and
+    `writer.publish(shard, examples)`; `writer.seal()` at the end.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        spec: Spec,
+        *,
+        allow_nonfinite: bool = False,
+        reserve_bytes: int = RESERVE_BYTES,
+    ):
+        self.folder, self.spec = folder, spec
+        self.allow_nonfinite, self.reserve_bytes = allow_nonfinite, reserve_bytes
+
+    def __enter__(self) -> "CacheWriter":
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Release what this writer holds; what is published stays."""
+
+    def missing(self) -> list[Shard]:
+        """Shards that nobody has published yet."""
+        return [shard for shard in self.spec.shards() if not self.path(shard).exists()]
+
+    def path(self, shard: Shard) -> Path:
+        """Where a shard is, or will be."""
+        return self.folder / shard.file_name
+
+    def publish(self, shard: Shard, examples: Sequence[ExampleActivations]) -> None:
+        """Write one shard, read it back and give it its name; a no-op if it is there and whole.
+
+        Raises:
+            ValueError: the examples are not those of the shard, or of another type or shape.
+            WorkError: a value is NaN or infinite, or the disk returned other bytes than written.
+            TryAgainError: the disk is full; nothing changed.
+        """
+        if tuple(example.idx for example in examples) != shard.idx:
+            raise ValueError(f"shard {shard.number} wants examples {shard.idx}")
+        checked = [self._slabs(example) for example in examples]
+        n_bytes = sum(slabs.resid.nbytes + slabs.final_norm.nbytes for slabs, _ in checked)
+        check_space(self.folder, n_bytes, reserve_bytes=self.reserve_bytes)
+        n_large = sum(count for _, count in checked)
+        head, image = build(self.spec, shard, [slabs for slabs, _ in checked], n_large=n_large)
+        if not publish(self.path(shard), (head, image)):
+            check_shard(self.path(shard), self.spec, shard)  # somebody was first: theirs counts
+
+    def _slabs(self, example: ExampleActivations) -> tuple[Slabs, int]:
+        fingerprint = self.spec.fingerprint
+        wanted = (fingerprint.layers, len(example.positions), fingerprint.d_model)
+        dtypes = {example.resid.dtype, example.final_norm.dtype}
+        if tuple(example.resid.shape) != wanted or dtypes != {TORCH[fingerprint.dtype]}:
+            raise ValueError(
+                f"example idx {example.idx}: {tuple(example.resid.shape)} {dtypes}, "
+                f"wanted {wanted} {fingerprint.dtype}"
+            )
+        check_positions(example.positions.cpu().numpy(), len(example.token_ids))
+        resid, final_norm = to_bits(example.resid), to_bits(example.final_norm)
+        found = [extremes(bits, fingerprint.dtype) for bits in (resid, final_norm)]
+        bad = np.union1d(found[0].nonfinite_rows, found[1].nonfinite_rows)
+        if len(bad) and not self.allow_nonfinite:
+            position = int(example.positions[int(bad[0])])
+            raise WorkError(
+                f"example idx {example.idx}: NaN or infinity at token position {position} "
+                f"({len(bad)} of {len(example.positions)} rows) in {fingerprint.dtype}; "
+                "nothing was written for its shard: use a wider --dtype or --allow-nonfinite"
+            )
+        slabs = Slabs(
+            idx=example.idx,
+            token_ids=example.token_ids.cpu().numpy().astype(np.int64),
+            positions=example.positions.cpu().numpy().astype(np.int64),
+            resid=resid,
+            final_norm=final_norm,
+            nonfinite_rows=bad,
+        )
+        return slabs, found[0].n_large + found[1].n_large
+
+    def seal(self) -> None:
+        """Write `SEAL.json`, from the bytes on disk, when every shard is there and whole.
+
+        Raises:
+            WorkError: shards are missing.
+            VerificationError: a shard is damaged.
+        """
+        if missing := self.missing():
+            raise WorkError(
+                f"{self.folder}: {len(missing)} of {len(self.spec.shards())} shards are missing "
+                f"(first {missing[0].file_name}); run the same `lensaudit cache` command again"
+            )
+        shards = self.spec.shards()
+        seal = Seal(
+            key=self.spec.fingerprint.key(),
+            spec_sha256=sha256((self.folder / SPEC).read_bytes()),
+            shards=tuple(check_shard(self.path(shard), self.spec, shard) for shard in shards),
+        )
+        write_bytes(self.folder / SEAL, seal.content())
