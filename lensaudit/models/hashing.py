@@ -1,0 +1,164 @@
+"""Which weights, which tokenizer: content hashes that no name or path can fool."""
+
+import hashlib
+import os
+import re
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from lensaudit.errors import InputError, LensAuditError
+from lensaudit.files import canonical_json, digest, read_json, read_text, write_bytes
+
+_SHA256 = re.compile(r"[0-9a-f]{64}")
+_SETTLED_S = 2.0
+"""A file changed later than this ago may change again within one tick of its time stamp."""
+_INERT = ("_name_or_path", "transformers_version", "dtype", "torch_dtype", "use_cache")
+"""Keys of config.json that no activation depends on; the dtype is fingerprinted by itself."""
+_TOKENIZER_FILES = (
+    "tokenizer.model", "vocab.json", "merges.txt", "vocab.txt", "added_tokens.json",
+    "special_tokens_map.json",
+)  # fmt: skip
+"""What a tokenizer without tokenizer.json is made of."""
+_TOKENIZER_KEYS = ("add_bos_token", "add_eos_token", "add_prefix_space")
+_SPECIAL_TOKENS = ("bos_token", "eos_token", "unk_token")
+"""Not the padding token: padding is on the right and no scored position sees it."""
+
+_known: dict[str, str] = {}
+
+
+def weights_hash(files: Sequence[Path], config: Mapping[str, Any]) -> str:
+    """Hash of a checkpoint's weight files and of the configuration that gives them meaning."""
+    shards = sorted((file.name, file_sha256(file)) for file in files)
+    relevant = {key: value for key, value in config.items() if key not in _INERT}
+    return _sha256([shards, relevant])
+
+
+def tokenizer_hash(folder: Path) -> str:
+    """Hash of what a tokenizer does: its tables, its special tokens and its chat template.
+
+    How a file was saved does not count: padding and truncation settings, the spelling of merges,
+    and whether the chat template has its own file.
+
+    Raises:
+        InputError: there is no tokenizer, or its files are broken.
+    """
+    main = folder / "tokenizer.json"
+    parts = [main] if main.is_file() else [folder / name for name in _TOKENIZER_FILES]
+    tables = [
+        (part.name, remembered(part, "tables", _tables_hash) if part == main else file_sha256(part))
+        for part in parts
+        if part.is_file()
+    ]
+    if not tables:
+        raise InputError(
+            f"{folder}: no tokenizer; save the model's own there (tokenizer.save_pretrained)"
+        )
+    config = _object(folder / "tokenizer_config.json")
+    special = {key: _token_text(config.get(key)) for key in _SPECIAL_TOKENS}
+    flags = {key: config.get(key) for key in _TOKENIZER_KEYS}
+    return _sha256([tables, special, flags, _chat_template(folder, config)])
+
+
+def file_sha256(path: Path) -> str:
+    """SHA-256 of a file's content, 64 hex digits; taken once per state of the file."""
+    real = Path(os.path.realpath(path))
+    # the Hugging Face cache names the blob of a large file by its SHA-256
+    if real.parent.name == "blobs" and _SHA256.fullmatch(real.name):
+        return real.name
+    return remembered(path, "sha256", _read_sha256)
+
+
+def remembered(path: Path, kind: str, compute: Callable[[Path], str]) -> str:
+    """`compute(path)`, in this process and in the user's cache folder, until the file changes.
+
+    Raises:
+        InputError: the file cannot be read.
+    """
+    try:
+        stat = path.stat()
+        # the change time too: a copy may restore size and modification time, not this one
+        state = [stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns, stat.st_ino, stat.st_dev]
+        key = digest([kind, str(path.resolve()), *state])
+        known = _known.get(key) or _read_memo(key)
+        if known is None:
+            known = compute(path)
+            if time.time() - max(stat.st_mtime, stat.st_ctime) > _SETTLED_S:
+                _write_memo(key, known)
+    except OSError as error:
+        raise InputError(f"{path}: cannot be read ({error.strerror})") from error
+    _known[key] = known
+    return known
+
+
+def memo_folder() -> Path:
+    """Where hashes are remembered: `lensaudit/` in the user's cache folder."""
+    base = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
+    return Path(base) / "lensaudit" / "hashes"
+
+
+def _read_memo(key: str) -> str | None:
+    try:
+        text = (memo_folder() / key).read_text(encoding="ascii")
+    except (OSError, UnicodeDecodeError):
+        return None
+    return text if _SHA256.fullmatch(text) else None
+
+
+def _write_memo(key: str, value: str) -> None:
+    """Remember a hash for later processes; where that fails it is taken again."""
+    folder = memo_folder()
+    try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        write_bytes(folder / key, value.encode()).chmod(0o600)
+    except (OSError, LensAuditError):
+        return
+
+
+def _read_sha256(path: Path) -> str:
+    with path.open("rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()
+
+
+def _tables_hash(path: Path) -> str:
+    """Hash of tokenizer.json without its padding and truncation, merges in one spelling."""
+    tables = _object(path)
+    model = tables.get("model")
+    if not isinstance(model, dict):
+        raise InputError(f"{path}: no tokenizer in it (key `model` is missing)")
+    merges = model.get("merges")
+    if isinstance(merges, list):
+        # tokenizers < 0.20 wrote "a b", later versions ["a", "b"]
+        pairs = [merge.split(" ", 1) if isinstance(merge, str) else merge for merge in merges]
+        model = {**model, "merges": pairs}
+    relevant = {k: v for k, v in tables.items() if k not in ("padding", "truncation")}
+    return _hex({**relevant, "model": model})
+
+
+def _chat_template(folder: Path, config: Mapping[str, Any]) -> Any:
+    own_file = folder / "chat_template.jinja"
+    return read_text(own_file) if own_file.is_file() else config.get("chat_template")
+
+
+def _token_text(token: Any) -> Any:
+    """A special token's text, saved as text or as an object with `content`."""
+    return token.get("content") if isinstance(token, dict) else token
+
+
+def _object(path: Path) -> dict[str, Any]:
+    """A JSON object; empty where the file is missing."""
+    if not path.is_file():
+        return {}
+    value = read_json(path)
+    if not isinstance(value, dict):
+        raise InputError(f"{path}: found no JSON object")
+    return value
+
+
+def _sha256(value: Any) -> str:
+    return f"sha256:{_hex(value)}"
+
+
+def _hex(value: Any) -> str:
+    return hashlib.sha256(canonical_json(value).encode()).hexdigest()

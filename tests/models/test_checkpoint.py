@@ -1,0 +1,409 @@
+import hashlib
+import json
+import os
+import shutil
+from pathlib import Path
+
+import httpx2
+import numpy as np
+import pytest
+from huggingface_hub import constants
+from huggingface_hub import errors as hub_errors
+from safetensors.numpy import save_file
+from tokenizers import Tokenizer, models, pre_tokenizers
+
+from lensaudit.errors import InputError, TryAgainError
+from lensaudit.models import hashing, hub
+from lensaudit.models.checkpoint import check_same_shape, load_tokenizer, open_checkpoint
+from lensaudit.models.spec import ModelSpec
+
+SHARED = Path(__file__).parents[3] / "shared"
+VOCAB = {"<s>": 0, "</s>": 1, "a": 2, "b": 3, "ab": 4, "Ġ": 5}
+CONFIG = {
+    "model_type": "llama", "architectures": ["LlamaForCausalLM"], "num_hidden_layers": 3,
+    "hidden_size": 8, "vocab_size": 6, "rms_norm_eps": 1e-5, "num_attention_heads": 2,
+    "dtype": "float32",
+}  # fmt: skip
+
+
+@pytest.fixture(autouse=True)
+def own_cache(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setattr(hashing, "_known", {})
+    return tmp_path / "cache" / "lensaudit" / "hashes"
+
+
+@pytest.fixture
+def folder(tmp_path):
+    made = tmp_path / "model"
+    made.mkdir()
+    write(made / "config.json", CONFIG)
+    save_file({"x": np.ones((2, 2), np.float32)}, made / "model.safetensors")
+    tokenizer = Tokenizer(models.BPE(VOCAB, [("a", "b")]))
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.save(str(made / "tokenizer.json"))
+    write(
+        made / "tokenizer_config.json",
+        {"bos_token": "<s>", "eos_token": "</s>", "tokenizer_class": "PreTrainedTokenizerFast"},
+    )
+    return made
+
+
+def write(path, value):
+    path.write_text(value if isinstance(value, str) else json.dumps(value))
+
+
+def change(path, **changes):
+    write(path, json.loads(path.read_text()) | changes)
+
+
+def spec(folder, name="mine"):
+    return ModelSpec(name, str(folder), None, "unlearned", None, local=folder)
+
+
+def opened(folder, name="mine", **options):
+    return open_checkpoint(spec(folder, name), **options)
+
+
+def refusal(folder, **options):
+    with pytest.raises(InputError) as caught:
+        opened(folder, **options)
+    assert len(str(caught.value).splitlines()) == 1
+    return str(caught.value)
+
+
+def split(folder, names=("model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors")):
+    (folder / "model.safetensors").unlink()
+    for n, name in enumerate(names):
+        save_file({f"x{n}": np.full(2, n, np.float16)}, folder / name)
+    weight_map = {f"x{n}": name for n, name in enumerate(names)}
+    write(folder / "model.safetensors.index.json", {"weight_map": weight_map})
+
+
+def test_a_folder_opens_with_shape_and_hashes(folder):
+    checkpoint = opened(folder)
+    assert (checkpoint.n_layers, checkpoint.d_model, checkpoint.d_vocab) == (3, 8, 6)
+    assert (checkpoint.architecture, checkpoint.dtype) == ("LlamaForCausalLM", "float32")
+    assert checkpoint.weights.startswith("sha256:")
+    assert checkpoint.folder == folder
+    assert not checkpoint.pickled
+
+
+def test_the_dtype_is_that_of_the_stored_weights(folder):
+    save_file({"x": np.ones(2, np.float16)}, folder / "model.safetensors")
+    assert opened(folder).dtype == "float16"
+
+
+def test_weights_follow_content_and_not_place_or_spelling(folder, tmp_path):
+    before = opened(folder)
+    copy = shutil.copytree(folder, tmp_path / "copy")
+    change(copy / "config.json", transformers_version="9", _name_or_path="x", dtype="bfloat16")
+    assert opened(copy).weights == before.weights
+
+
+@pytest.mark.parametrize("changed", ["config.json", "model.safetensors"])
+def test_weights_change_with_a_weight_or_the_configuration(folder, changed):
+    before = opened(folder).weights
+    if changed == "config.json":
+        change(folder / "config.json", rms_norm_eps=1e-6)
+    else:
+        save_file({"x": np.full((2, 2), 1.0000001, np.float32)}, folder / "model.safetensors")
+    assert opened(folder).weights != before
+
+
+def test_a_change_that_restores_size_and_time_is_noticed(folder):
+    before = opened(folder).weights
+    path = folder / "model.safetensors"
+    stat = path.stat()
+    content = bytearray(path.read_bytes())
+    content[-1] ^= 1
+    path.write_bytes(content)
+    os.utime(path, ns=(stat.st_atime_ns, stat.st_mtime_ns))
+    assert opened(folder).weights != before
+
+
+def test_shards_are_hashed_together(folder):
+    split(folder)
+    before = opened(folder)
+    assert before.dtype == "float16"
+    save_file({"x1": np.full(2, 7, np.float16)}, folder / "model-00002-of-00002.safetensors")
+    assert opened(folder).weights != before.weights
+
+
+def test_tokenizers_that_do_the_same_have_one_hash(folder, tmp_path):
+    before = opened(folder)
+    copy = shutil.copytree(folder, tmp_path / "copy")
+    tables = json.loads((copy / "tokenizer.json").read_text())
+    tables["model"]["merges"] = ["a b"]
+    padding = {"strategy": "BatchLongest", "direction": "Right", "pad_id": 0}
+    write(copy / "tokenizer.json", tables | {"padding": padding})
+    change(copy / "tokenizer_config.json", pad_token="</s>", bos_token={"content": "<s>"})
+    assert opened(copy).tokenizer == before.tokenizer
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{"bos_token": "</s>"}, {"add_eos_token": True}, {"chat_template": "{{ messages }}"}],
+)
+def test_the_tokenizer_hash_follows_special_tokens_and_template(folder, changes):
+    before = opened(folder).tokenizer
+    change(folder / "tokenizer_config.json", **changes)
+    assert opened(folder).tokenizer != before
+
+
+def test_the_tokenizer_hash_follows_vocabulary_and_merges(folder):
+    before = opened(folder).tokenizer
+    tables = json.loads((folder / "tokenizer.json").read_text())
+    tables["model"]["merges"] = []
+    write(folder / "tokenizer.json", tables)
+    assert opened(folder).tokenizer != before
+
+
+def test_a_template_counts_the_same_in_its_own_file(folder, tmp_path):
+    copy = shutil.copytree(folder, tmp_path / "copy")
+    change(copy / "tokenizer_config.json", chat_template="{{ messages }}")
+    (folder / "chat_template.jinja").write_text("{{ messages }}")
+    assert opened(copy).tokenizer == opened(folder).tokenizer
+
+
+@pytest.mark.parametrize(
+    ("spoil", "claim"),
+    [
+        (lambda f: (f / "config.json").unlink(), "no config.json"),
+        (lambda f: write(f / "config.json", "{"), "config.json: line 1 is not JSON"),
+        (lambda f: write(f / "config.json", []), "not a model's configuration"),
+        (lambda f: change(f / "config.json", num_hidden_layers=None), "num_hidden_layers is None"),
+        (lambda f: change(f / "config.json", hidden_size=0), "hidden_size is 0"),
+        (lambda f: (f / "tokenizer.json").unlink(), "no tokenizer"),
+        (lambda f: write(f / "tokenizer.json", "x"), "tokenizer.json: line 1 is not JSON"),
+        (lambda f: write(f / "tokenizer.json", {}), "no tokenizer in it"),
+        (lambda f: write(f / "tokenizer_config.json", []), "found no JSON object"),
+        (lambda f: (f / "model.safetensors").unlink(), "no model.safetensors"),
+        (lambda f: write(f / "model.safetensors", ""), "damaged or not safetensors"),
+        (lambda f: write(f / "model.safetensors", "version https://git-lfs.x"), "damaged or not"),
+        (lambda f: write(f / "adapter_config.json", {}), "holds an adapter"),
+    ],
+)
+def test_a_broken_folder_is_refused_in_one_line(folder, spoil, claim):
+    spoil(folder)
+    assert claim in refusal(folder)
+
+
+def test_a_cut_weight_file_is_refused(folder):
+    path = folder / "model.safetensors"
+    path.write_bytes(path.read_bytes()[:-1])
+    assert "damaged" in refusal(folder)
+
+
+def test_a_missing_shard_is_named(folder):
+    split(folder)
+    (folder / "model-00002-of-00002.safetensors").unlink()
+    message = refusal(folder)
+    assert "1 of 2 shards" in message
+    assert "model-00002-of-00002.safetensors" in message
+
+
+@pytest.mark.parametrize(
+    ("index", "claim"),
+    [
+        ({}, "no weight_map"),
+        ([], "no weight_map"),
+        ({"weight_map": {}}, "no weight_map"),
+        ({"weight_map": {"x": "../model.safetensors"}}, "outside this folder"),
+        ({"weight_map": {"x": 3}}, "outside this folder"),
+        ({"weight_map": {"y": "model-00001-of-00002.safetensors"}}, "names y"),
+    ],
+)
+def test_a_wrong_index_is_refused(folder, index, claim):
+    split(folder)
+    write(folder / "model.safetensors.index.json", index)
+    assert claim in refusal(folder)
+
+
+def test_pickles_need_permission(folder):
+    (folder / "model.safetensors").rename(folder / "pytorch_model.bin")
+    assert "only pickles, which can run code" in refusal(folder)
+    assert opened(folder, allow_pickle=True).pickled
+    (folder / "pytorch_model.bin").unlink()
+    assert "neither" in refusal(folder, allow_pickle=True)
+
+
+def test_permission_for_pickles_does_not_prefer_them(folder):
+    (folder / "pytorch_model.bin").write_bytes(b"x")
+    assert not opened(folder, allow_pickle=True).pickled
+
+
+def settle(folder):
+    """Make the files look old enough to be remembered on disk."""
+    return lambda: max(path.stat().st_ctime for path in folder.iterdir()) + 60
+
+
+def test_hashes_are_remembered_for_the_next_process(folder, own_cache, monkeypatch):
+    monkeypatch.setattr(hashing.time, "time", settle(folder))
+    before = opened(folder).weights
+    memos = list(own_cache.iterdir())
+    assert len(memos) == 2
+    assert {memo.stat().st_mode & 0o777 for memo in memos} == {0o600}
+    monkeypatch.setattr(hashing, "_known", {})
+    monkeypatch.setattr(hashing, "_read_sha256", lambda path: pytest.fail("hashed again"))
+    assert opened(folder).weights == before
+
+
+def test_a_file_changed_just_now_is_not_remembered_on_disk(folder, own_cache):
+    opened(folder)
+    assert not own_cache.exists()
+
+
+def test_a_spoilt_memo_is_not_believed(folder, own_cache, monkeypatch):
+    monkeypatch.setattr(hashing.time, "time", settle(folder))
+    before = opened(folder)
+    for memo in own_cache.iterdir():
+        memo.write_text("nonsense")
+    monkeypatch.setattr(hashing, "_known", {})
+    assert opened(folder) == before
+
+
+def test_a_cache_folder_that_cannot_be_written_does_not_matter(folder, own_cache, monkeypatch):
+    monkeypatch.setattr(hashing.time, "time", settle(folder))
+    own_cache.parent.parent.mkdir(parents=True)
+    own_cache.parent.write_text("a file where the folder should be")
+    assert opened(folder).weights.startswith("sha256:")
+
+
+def test_a_blob_of_the_hub_cache_is_known_by_its_name(folder, monkeypatch):
+    content = (folder / "model.safetensors").read_bytes()
+    before = opened(folder).weights
+    blobs = folder.parent / "blobs"
+    blobs.mkdir()
+    blob = blobs / hashlib.sha256(content).hexdigest()
+    (folder / "model.safetensors").rename(blob)
+    (folder / "model.safetensors").symlink_to(blob)
+    monkeypatch.setattr(hashing, "_read_sha256", lambda path: pytest.fail("hashed"))
+    assert opened(folder).weights == before
+
+
+def test_models_of_one_shape_pass_and_others_are_named(folder, tmp_path):
+    full, same = opened(folder, "full"), opened(folder, "same")
+    check_same_shape(full, same)
+    other = shutil.copytree(folder, tmp_path / "other")
+    change(other / "config.json", num_hidden_layers=4, hidden_size=16, vocab_size=7)
+    change(other / "tokenizer_config.json", bos_token="a")
+    with pytest.raises(InputError) as caught:
+        check_same_shape(full, same, opened(other, "other"))
+    message = str(caught.value)
+    assert "other: layers 4, but full has 3" in message
+    for label in ("width 16", "vocabulary 7", "tokenizer sha256:"):
+        assert label in message
+    assert "same" not in message.splitlines()[0]
+    assert len(message.splitlines()) <= 3
+
+
+def test_the_tokenizer_gives_offsets(folder):
+    tokenizer = load_tokenizer(opened(folder))
+    encoded = tokenizer("ab a", return_offsets_mapping=True, add_special_tokens=False)
+    assert encoded["offset_mapping"][0] == (0, 2)
+
+
+def test_a_tokenizer_larger_than_the_vocabulary_is_refused(folder):
+    change(folder / "config.json", vocab_size=5)
+    with pytest.raises(InputError, match="has 6 tokens, the model 5"):
+        load_tokenizer(opened(folder))
+
+
+def test_a_tokenizer_that_cannot_be_read_is_refused(folder):
+    tables = json.loads((folder / "tokenizer.json").read_text())
+    write(folder / "tokenizer.json", tables | {"model": {"type": "Nonsense"}})
+    with pytest.raises(InputError, match="tokenizer cannot be loaded"):
+        load_tokenizer(opened(folder))
+
+
+def test_a_contradictory_configuration_is_refused(folder):
+    change(folder / "config.json", num_attention_heads=3)
+    with pytest.raises(InputError, match="cannot be loaded") as caught:
+        load_tokenizer(opened(folder))
+    assert len(str(caught.value).splitlines()) == 1
+
+
+def test_a_slow_tokenizer_is_refused(folder, monkeypatch):
+    from transformers import AutoTokenizer
+
+    slow = type("Slow", (), {"is_fast": False})()
+    monkeypatch.setattr(AutoTokenizer, "from_pretrained", lambda *args, **options: slow)
+    with pytest.raises(InputError, match="no character offsets"):
+        load_tokenizer(opened(folder))
+
+
+HUB = ModelSpec("npo", "open-unlearning/npo-model", "v2", "unlearned", "NPO")
+
+
+def http(kind, status):
+    request = httpx2.Request("GET", "https://huggingface.co/secret?token=hf_secret")
+    return kind("hf_secret", response=httpx2.Response(status, request=request))
+
+
+@pytest.mark.parametrize(
+    ("error", "claim"),
+    [
+        (http(hub_errors.RepositoryNotFoundError, 401), "no such repository on the Hub"),
+        (http(hub_errors.GatedRepoError, 403), "is gated"),
+        (http(hub_errors.RevisionNotFoundError, 404), "has no revision 'v2'"),
+        (http(hub_errors.HfHubHTTPError, 401), "refuses access"),
+        (http(hub_errors.HfHubHTTPError, 503), "HTTP 503"),
+        (hub_errors.LocalEntryNotFoundError("hf_secret"), "no network"),
+        (httpx2.ProxyError("hf_secret"), "no network"),
+        (httpx2.ConnectError("hf_secret"), "no network"),
+        (hub_errors.HFValidationError("hf_secret"), "not a name the Hub accepts"),
+    ],
+)
+def test_each_failure_of_the_hub_has_its_line(monkeypatch, error, claim):
+    def fail(*args, **options):
+        raise error
+
+    monkeypatch.setattr(hub, "snapshot_download", fail)
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
+    with pytest.raises(InputError) as caught:
+        open_checkpoint(HUB)
+    assert str(caught.value).startswith("npo (open-unlearning/npo-model): ")
+    assert claim in str(caught.value)
+    assert "hf_secret" not in str(caught.value)
+    assert len(str(caught.value).splitlines()) == 1
+
+
+def test_a_full_disk_while_fetching_says_try_again(monkeypatch):
+    def fail(*args, **options):
+        raise OSError(28, "No space left on device", "/models/x")
+
+    monkeypatch.setattr(hub, "snapshot_download", fail)
+    with pytest.raises(TryAgainError, match="/models/x: no space left"):
+        open_checkpoint(HUB)
+
+
+def test_offline_mode_says_so_without_a_request(monkeypatch, tmp_path):
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path))
+    with pytest.raises(InputError, match="HF_HUB_OFFLINE is set"):
+        open_checkpoint(HUB)
+
+
+def test_a_fetched_repository_opens_like_a_folder(folder, monkeypatch):
+    asked = {}
+
+    def deliver(repo, **options):
+        asked.update(options, repo=repo)
+        return str(folder)
+
+    monkeypatch.setattr(hub, "snapshot_download", deliver)
+    assert open_checkpoint(HUB).weights == opened(folder).weights
+    assert (asked["repo"], asked["revision"]) == ("open-unlearning/npo-model", "v2")
+    assert not any("bin" in pattern for pattern in asked["allow_patterns"])
+    open_checkpoint(HUB, allow_pickle=True)
+    assert any("bin" in pattern for pattern in asked["allow_patterns"])
+
+
+@pytest.mark.skipif(not SHARED.exists(), reason="needs ../shared/family")
+def test_the_trained_family_is_of_one_shape_and_different_weights():
+    names = ("full", "retain", "idknll", "npo", "simnpo", "graddiff")
+    family = [opened(SHARED / "family" / name, name) for name in names]
+    check_same_shape(*family)
+    assert len({checkpoint.weights for checkpoint in family}) == 6
+    assert load_tokenizer(family[0]).is_fast
