@@ -6,7 +6,7 @@ run's prefix, and each weight matrix is read once per batch. Derivation and cost
 explanation in `docs/engine.md`. The definition is `patching.oracle`; this is tested equal to it.
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -33,6 +33,11 @@ class CleanRun:
     """Stream entering block 0 at the span, and `embedded_prefix` at the prefix: only components
     join inside block 0."""
     embedded_prefix: Float[Tensor, "prefix_token d_model"] | None = None
+
+    def to(self, device: torch.device) -> "CleanRun":
+        """The same run on another device."""
+        moved = (getattr(self, f.name) for f in fields(self))
+        return CleanRun(*(None if part is None else part.to(device) for part in moved))
 
     def entering(self, layer: int) -> tuple[Packed, Packed]:
         """Stream that enters a block: at the span, at the prefix."""
@@ -213,12 +218,11 @@ def attend(
     )
     query = grid.spread(rotate(query, prefix.rotation, grid.pos))
     key, value = grid.spread(rotate(key, prefix.rotation, grid.pos)), grid.spread(value)
-    n_batch = grid.size[0]
     n_kv = key.shape[3]
     # [batch, kv, rank, group, column, d_head]: query heads share a key head in groups
     query = query.unflatten(3, (n_kv, -1)).permute(0, 3, 1, 4, 2, 5)
     own_key, own_value = (x.permute(0, 3, 1, 2, 4).unsqueeze(3) for x in (key, value))
-    flat = query.reshape(n_batch, n_kv, -1, attention.d_head)
+    flat = query.flatten(2, 4)
     before = (flat @ prefix.key.transpose(-1, -2)).view(*query.shape[:-1], prefix.key.shape[2])
     own = query @ own_key.transpose(-1, -2)
     scores = torch.cat((before, own), dim=-1) * attention.scaling
@@ -227,7 +231,7 @@ def attend(
     scores = scores + _mask(attention, prefix, grid, scores)
     weights = scores.softmax(-1, dtype=torch.float32).to(inner.dtype)
     n_before = prefix.key.shape[2]
-    mixed = weights[..., :n_before].reshape(n_batch, n_kv, -1, n_before) @ prefix.value
+    mixed = weights[..., :n_before].flatten(2, 4) @ prefix.value
     mixed = mixed.view(query.shape) + weights[..., n_before:] @ own_value
     return mixed.permute(0, 2, 4, 1, 3, 5)[grid.place].flatten(1)
 

@@ -1,0 +1,112 @@
+"""`patch` behind the options: prepare, run, write, print."""
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+import click
+
+from lensaudit.activations.fill import Progress
+from lensaudit.cli.show import print_audit
+from lensaudit.errors import WorkError
+from lensaudit.files import canonical_json, make_folder
+from lensaudit.models.registry import load_registry
+from lensaudit.patching.audit import Audit, run
+from lensaudit.patching.deposit import clear, deposit, deposit_comparison, folders_for
+from lensaudit.patching.outcome import Outcome, calibration_of, outcome_of, summary_of
+from lensaudit.patching.plan import plan_of
+from lensaudit.patching.prepare import prepare
+from lensaudit.results import manifest
+
+
+def patch_audit(
+    sources: Sequence[str],
+    *,
+    score: str,
+    out: Path | None,
+    notice: Callable[[str], None],
+    progress: Progress,
+    as_json: bool,
+    dry_run: bool,
+    registry: Path | None,
+    **options: Any,
+) -> list[dict[str, Any]]:
+    """Audit the sources; returns their summaries.
+
+    Raises:
+        WorkError: nothing could be scored of a source; its files say why.
+    """
+    started = time.monotonic()
+    names = list(dict.fromkeys(sources))
+    audit = prepare(
+        names, registry=load_registry(registry), notice=notice, progress=progress, **options
+    )
+    if dry_run:
+        click.echo(plan_of(audit).text())
+        return []
+    folders = folders_for(names, out)
+    for folder in folders.values():
+        clear(make_folder(folder))
+    outcomes, calibration = score_all(audit)
+    summaries = []
+    for outcome in outcomes:
+        summary = summary_of(outcome, calibration)
+        deposit(folders[outcome.source], outcome, summary, manifest_of(audit, outcome, started))
+        summaries.append(summary)
+    if len(outcomes) > 1:
+        deposit_comparison(next(iter(folders.values())).parent, outcomes)
+    _report(summaries, folders, as_json)
+    return summaries
+
+
+def score_all(audit: Audit) -> tuple[list[Outcome], dict[str, float | None]]:
+    """UDS of every source, and of the two anchors."""
+    found = run(audit)
+    audit = replace(audit, options=replace(audit.options, engine=found.engine))
+    calibration = calibration_of(
+        audit.encoded, audit.options, found.baseline, found.s1, found.self_patch
+    )
+    outcomes = [
+        outcome_of(
+            name, audit.encoded, audit.lost, audit.options, found.baseline, found.s1, found.s2[name]
+        )
+        for name in audit.sources
+    ]
+    return outcomes, calibration
+
+
+def manifest_of(audit: Audit, outcome: Outcome, started: float):
+    """How this result was made: options, content hashes, versions."""
+    models = {"full": audit.full, "retain": audit.retain, "source": audit.sources[outcome.source]}
+    inputs = {
+        role: {
+            "name": checkpoint.spec.name,
+            "repo": checkpoint.spec.repo,
+            "revision": checkpoint.spec.revision,
+            "weights": checkpoint.weights,
+            "tokenizer": checkpoint.tokenizer,
+        }
+        for role, checkpoint in models.items()
+    }
+    inputs["examples"] = {"n": len(audit.encoded) + len(audit.lost), "hash": audit.examples_hash}
+    return manifest(
+        "patch",
+        options=asdict(outcome.options),
+        inputs=inputs,
+        device=audit.options.device,
+        started=started,
+    )
+
+
+def _report(summaries: list[dict[str, Any]], folders: dict[str, Path], as_json: bool) -> None:
+    if as_json:
+        click.echo(canonical_json(summaries[0] if len(summaries) == 1 else summaries))
+    else:
+        print_audit(summaries)
+        for folder in folders.values():
+            click.echo(f"written: {folder}")
+    if empty := [s["source"] for s in summaries if s["uds"] is None]:
+        reason = next(iter(summaries[0]["unscored"].values()), "")
+        raise WorkError(f"{', '.join(empty)}: no example could be scored ({reason})")

@@ -1,0 +1,81 @@
+"""`cache` behind the options."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import click
+
+from lensaudit.activations.fill import (
+    CACHE_BATCH,
+    Positions,
+    Progress,
+    fill,
+    fingerprint_of_run,
+)
+from lensaudit.activations.store import ActivationStore
+from lensaudit.files import canonical_json
+from lensaudit.models.bridge import DTYPES, load
+from lensaudit.models.registry import load_registry
+from lensaudit.patching.plan import cache_bytes
+from lensaudit.patching.prepare import (
+    default_data,
+    encode_all,
+    examples_for,
+    open_named,
+    resolve_device,
+    resolve_dtype,
+)
+
+
+def cache_model(
+    name: str,
+    *,
+    root: Path,
+    positions: Positions,
+    data: str | None,
+    exclude: Sequence[str],
+    limit: int | None,
+    registry: Path | None,
+    dtype: str,
+    device: str,
+    attn: str,
+    batch_size: int | None,
+    as_json: bool,
+    dry_run: bool,
+    progress: Progress,
+) -> None:
+    """Fill the cache of one model, or find it complete."""
+    device = resolve_device(device)
+    dtype = resolve_dtype(dtype, device)
+    data = data or default_data(name)
+    examples = examples_for(data, exclude=exclude, limit=limit)
+    checkpoint = open_named(name, load_registry(registry))
+    encoded, lost = encode_all(examples, checkpoint)
+    size = batch_size or CACHE_BATCH
+    fingerprint = fingerprint_of_run(
+        checkpoint, encoded, positions=positions, dtype=dtype, device=device, attention=attn,
+        batch_size=size,
+    )  # fmt: skip
+    n_bytes = cache_bytes(encoded, positions, checkpoint.n_layers, checkpoint.d_model, dtype)
+    store = ActivationStore(root)
+    if dry_run:
+        there = store.open(fingerprint) is not None
+        click.echo(
+            f"{name}: {len(encoded)} examples, {checkpoint.n_layers} layers, "
+            f"{n_bytes / 1e6:.1f} MB; " + ("complete" if there else "to be cached")
+        )
+        return
+    provenance = {
+        "model": name, "repo": checkpoint.spec.repo, "revision": checkpoint.spec.revision,
+        "data": data, "exclude": list(exclude), "limit": limit, "batch_size": size,
+    }  # fmt: skip
+    with fill(
+        store, fingerprint, encoded, name=name, batch_size=size, provenance=provenance,
+        progress=progress,
+        load=lambda: load(checkpoint, dtype=DTYPES[dtype], device=device, attn=attn),
+    ) as activations:  # fmt: skip
+        result = {
+            "folder": str(activations.folder), "key": fingerprint.key(), "n": len(encoded),
+            "unscored": {str(item.idx): item.reason for item in lost}, "bytes": n_bytes,
+        }  # fmt: skip
+    click.echo(canonical_json(result) if as_json else result["folder"])

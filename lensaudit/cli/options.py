@@ -1,0 +1,158 @@
+"""Options that several commands share, and how they report."""
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+
+Command = TypeVar("Command", bound=Callable[..., Any])
+
+
+def shared(*names: str) -> Callable[[Command], Command]:
+    """The named options, in this order in the help."""
+
+    def decorate(command: Command) -> Command:
+        for name in reversed(names):
+            command = OPTIONS[name](command)
+        return command
+
+    return decorate
+
+
+class BatchSize(click.ParamType):
+    """`auto` or a positive number; `auto` is None."""
+
+    name = "auto|N"
+
+    def convert(self, value: Any, param: Any, ctx: Any) -> int | None:
+        """A number, or None for `auto`."""
+        if value is None or value == "auto":
+            return None
+        if str(value).isdigit() and int(value) > 0:
+            return int(value)
+        self.fail(f"{value!r} is not auto or a number from 1", param, ctx)
+
+
+def _path(**kind: bool) -> click.Path:
+    return click.Path(path_type=Path, **kind)
+
+
+OPTIONS: dict[str, Callable[[Any], Any]] = {
+    "data": click.option(
+        "--data",
+        metavar="NAME|FILE",
+        help="Forget set: forget10, demo, or a JSON/JSONL file. "
+        "[default: forget10; demo for demo/… models]",
+    ),
+    "exclude": click.option(
+        "--exclude",
+        multiple=True,
+        metavar="FILTER",
+        help="Leave out a named index list, e.g. v2_full_wrong. Repeatable.",
+    ),
+    "registry": click.option(
+        "--registry",
+        type=_path(),
+        envvar="LENSAUDIT_REGISTRY",
+        help="TOML or JSON file that adds or overrides model names.",
+    ),
+    "dtype": click.option(
+        "--dtype",
+        type=click.Choice(["auto", "float32", "bfloat16", "float16"]),
+        default="auto",
+        show_default=True,
+        help="Of weights and activations; auto is float32 on a CPU, bfloat16 on CUDA.",
+    ),
+    "device": click.option(
+        "--device", default="auto", show_default=True, help="auto, cpu, cuda, cuda:1 …"
+    ),
+    "attn": click.option(
+        "--attn",
+        type=click.Choice(["eager", "sdpa"]),
+        default="eager",
+        show_default=True,
+        help="Attention of the Hugging Face model; the bridge computes its own, eager one.",
+    ),
+    "batch_size": click.option(
+        "--batch-size",
+        type=BatchSize(),
+        default="auto",
+        show_default=True,
+        help="Examples per batch; auto chooses from --memory.",
+    ),
+    "memory": click.option(
+        "--memory", default="2G", show_default=True, help="Budget above the weights, e.g. 800M."
+    ),
+    "limit": click.option(
+        "--limit", type=click.IntRange(min=1), help="Only the first N examples of the set."
+    ),
+    "activations": click.option(
+        "--activations",
+        type=_path(file_okay=False),
+        default=Path("activations"),
+        show_default=True,
+        help="Folder of the activation caches.",
+    ),
+    "json": click.option(
+        "--json", "as_json", is_flag=True, help="Print the result as JSON on stdout."
+    ),
+    "dry_run": click.option(
+        "--dry-run", is_flag=True, help="Print the plan; load and write nothing."
+    ),
+    "fresh": click.option("--fresh", is_flag=True, help="Ignore scores of earlier runs."),
+}
+
+
+def notice(text: str) -> None:
+    """A remark that changes nothing of the result, on stderr."""
+    click.echo(f"lensaudit: {text}", err=True)
+
+
+class ProgressBar:
+    """Progress on stderr: one bar with rate and time left on a terminal, else a line a tenth."""
+
+    def __init__(self) -> None:
+        self._bar: Any = None
+        self._tasks: dict[str, Any] = {}
+        self._tenths: dict[str, int] = {}
+
+    def __call__(self, what: str, done: int, total: int) -> None:
+        """Report `done` of `total`."""
+        if sys.stderr.isatty():
+            self._draw(what, done, total)
+            return
+        tenth = 10 * done // max(1, total)
+        if self._tenths.get(what) != tenth:
+            self._tenths[what] = tenth
+            click.echo(f"{what}: {done}/{total}", err=True)
+
+    def _draw(self, what: str, done: int, total: int) -> None:
+        from rich.console import Console
+        from rich.progress import (
+            BarColumn,
+            MofNCompleteColumn,
+            Progress,
+            TextColumn,
+            TimeElapsedColumn,
+            TimeRemainingColumn,
+        )
+
+        if self._bar is None:
+            self._bar = Progress(
+                TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(),
+                TimeElapsedColumn(), TimeRemainingColumn(),
+                console=Console(stderr=True), transient=True,
+            )  # fmt: skip
+            self._bar.start()
+        if what not in self._tasks:
+            self._tasks[what] = self._bar.add_task(what, total=total)
+        self._bar.update(self._tasks[what], completed=done)
+
+    def __enter__(self) -> "ProgressBar":
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        if self._bar is not None:
+            self._bar.stop()

@@ -1,0 +1,74 @@
+"""`lensaudit patch`: swap residuals into full, layer by layer, and score unlearning depth."""
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from lensaudit.cli.options import ProgressBar, notice, shared
+
+
+@click.command()
+@click.option(
+    "--source", "sources", multiple=True, required=True, help="Model to audit. Repeatable."
+)
+@click.option("--full", help="Model patched into. [default: full, or demo/full]")
+@click.option("--retain", help="Model that never saw the forget set. [default: retain]")
+@click.option(
+    "--score",
+    type=click.Choice(["uds", "em"]),
+    default="uds",
+    show_default=True,
+    help="Unlearning Depth Score, or exact-match erasure.",
+)
+@click.option("--layers", default="all", show_default=True, help="all, 3, 0-7, 0-15:3, -1, 0-3,8.")
+@click.option("--tau", type=float, default=0.05, show_default=True, help="KE threshold, nats.")
+@click.option(
+    "--last-layer",
+    type=click.Choice(["resid_post", "reference"]),
+    default="resid_post",
+    show_default=True,
+    help="What is patched in at the last layer; reference is post-norm, as published.",
+)
+@click.option(
+    "--scope",
+    type=click.Choice(["span", "boundary", "prefix"]),
+    default="span",
+    show_default=True,
+    help="Positions replaced: the span's, the last prompt token, or all up to the span's end.",
+)
+@click.option(
+    "--component", default="resid", show_default=True, help="resid, attn, mlp, resid_mid, head:N."
+)
+@click.option(
+    "--engine",
+    type=click.Choice(["sweep", "oracle"]),
+    default="sweep",
+    show_default=True,
+    help="One sweep over all layers, or one hooked pass per layer (the definition).",
+)
+@click.option(
+    "--profile",
+    type=click.Choice(["full", "ke"]),
+    help="S2 at all layers, or only where it can change UDS. [default: ke for several sources]",
+)
+@shared(
+    "data", "exclude", "limit", "registry", "dtype", "device", "attn", "batch_size", "memory",
+    "activations",
+)  # fmt: skip
+@click.option(
+    "--out",
+    type=click.Path(path_type=Path),
+    help="Result folder. [default: experiments/out/<source>]",
+)
+@shared("json", "dry_run", "fresh")
+def patch(sources: tuple[str, ...], score: str, out: Path | None, **options: Any) -> None:
+    """Patch residuals of retain (S1) and of each source (S2) into full; score the depth.
+
+    Writes manifest.json, summary.json, results.jsonl and layers.csv per source. UDS 0: the
+    knowledge is intact; 1: erased to the level of a model that never saw it.
+    """
+    from lensaudit.cli.audits import patch_audit
+
+    with ProgressBar() as progress:
+        patch_audit(sources, score=score, out=out, notice=notice, progress=progress, **options)

@@ -1,0 +1,89 @@
+"""The files a run leaves: written when everything is finished, the summary last."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from lensaudit.files import digest, slug, write_csv, write_json, write_jsonl
+from lensaudit.patching.outcome import Outcome, finite
+from lensaudit.results import Manifest
+from lensaudit.scores.stats import clustered_bootstrap
+
+LAYER_COLUMNS = ("idx", "group", "layer", "s1", "s2", "ke", "erasure")
+PAIR_COLUMNS = ("a", "b", "uds_a", "uds_b", "difference", "low", "high", "n", "n_groups")
+
+
+def folders_for(sources: Sequence[str], out: Path | None) -> dict[str, Path]:
+    """Result folder of each source: `out` itself for one, one folder inside it for several.
+
+    >>> folders_for(["demo/npo"], None)["demo/npo"].as_posix()
+    'experiments/out/demo-npo'
+    """
+    base = out or Path("experiments/out")
+    if len(sources) == 1 and out is not None:
+        return {sources[0]: out}
+    names = [slug(source) for source in sources]
+    return {
+        source: base / (name if names.count(name) == 1 else f"{name}-{digest(source)[:8]}")
+        for source, name in zip(sources, names, strict=True)
+    }
+
+
+def clear(folder: Path) -> None:
+    """Take away the verdict of an earlier run: what is found here belongs to one finished run."""
+    for name in ("summary.json", "manifest.json"):
+        (folder / name).unlink(missing_ok=True)
+
+
+def deposit(
+    folder: Path,
+    outcome: Outcome,
+    summary: Mapping[str, Any],
+    manifest: Manifest,
+    *,
+    rows: Sequence[Mapping[str, Any]] | None = None,
+) -> None:
+    """Write results.jsonl, layers.csv, manifest.json and summary.json."""
+    write_jsonl(folder / "results.jsonl", outcome.rows() if rows is None else rows)
+    write_csv(folder / "layers.csv", LAYER_COLUMNS, _layer_rows(outcome))
+    manifest.write(folder)
+    write_json(folder / "summary.json", dict(summary))
+
+
+def _layer_rows(outcome: Outcome) -> list[list[Any]]:
+    tables = (outcome.s1, outcome.s2, outcome.depth.ke, outcome.depth.erasure)
+    rows = []
+    for e, *parts in zip(outcome.encoded, *(table.tolist() for table in tables), strict=True):
+        for layer, s1, s2, ke, erasure in zip(outcome.options.layers, *parts, strict=True):
+            numbers = ["" if v is None else v for v in finite([s1, s2, erasure])]
+            rows.append([e.idx, e.group, layer, *numbers[:2], int(ke), numbers[2]])
+    return rows
+
+
+def differences(outcomes: Sequence[Outcome]) -> list[list[Any]]:
+    """Paired differences of UDS between all pairs of sources, on the examples both score.
+
+    The interval resamples authors (95 %, percentile); the same examples enter on both sides.
+    """
+    rows = []
+    for at, first in enumerate(outcomes):
+        for second in outcomes[at + 1 :]:
+            both = (first.depth.uds.isfinite() & second.depth.uds.isfinite()).nonzero().squeeze(1)
+            if not len(both):
+                rows.append([first.source, second.source, first.uds, second.uds, *[""] * 3, 0, 0])
+                continue
+            gaps = (first.depth.uds - second.depth.uds)[both].double()
+            groups = [first.encoded[i].group for i in both.tolist()]
+            interval = clustered_bootstrap(gaps.tolist(), groups)
+            rows.append(
+                [
+                    first.source, second.source, first.uds, second.uds, float(gaps.mean()),
+                    interval.low, interval.high, len(both), len(set(groups)),
+                ]
+            )  # fmt: skip
+    return rows
+
+
+def deposit_comparison(folder: Path, outcomes: Sequence[Outcome]) -> Path:
+    """Write comparison.csv: one row per pair of sources."""
+    return write_csv(folder / "comparison.csv", PAIR_COLUMNS, differences(outcomes))

@@ -1,0 +1,102 @@
+"""Where patched-in activations come from: a cache on disk, or a model that is in memory."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from lensaudit.activations.store import Activations
+from lensaudit.data.spans import Encoded, make_batch
+from lensaudit.models.bridge import Component, TransformerBridge, check_finite, residuals
+from lensaudit.patching.layout import Layout, packed_span
+from lensaudit.patching.oracle import LastLayer
+from lensaudit.patching.wavefront import CleanRun, Stack
+
+PaddedStack = Float[Tensor, "batch layer pos *d"]
+
+
+class Donor(Protocol):
+    """Activations of one model, by batch."""
+
+    def padded(self, bucket: Sequence[Encoded]) -> PaddedStack:
+        """At the positions of `make_batch(bucket).tokens`; zero where nothing is patched."""
+        ...
+
+    def packed(self, bucket: Sequence[Encoded], layout: Layout) -> Stack:
+        """At the positions that the sweep's rows carry."""
+        ...
+
+
+@dataclass(frozen=True)
+class CachedDonor:
+    """Residual streams read from the store."""
+
+    activations: Activations
+    last_layer: LastLayer
+
+    def _example(self, idx: int) -> tuple[Tensor, Float[Tensor, "layer pos d_model"]]:
+        found = self.activations.example(idx)
+        if self.last_layer == "resid_post":
+            return found.positions, found.resid
+        # hidden_states[-1] of transformers is the final norm's output, and the reference patches
+        # it in as if it were the last block's (compute_uds.py:555-569)
+        return found.positions, torch.cat((found.resid[:-1], found.final_norm.unsqueeze(0)))
+
+    def padded(self, bucket: Sequence[Encoded]) -> PaddedStack:
+        """At the positions of `make_batch(bucket).tokens`; zero where nothing is cached."""
+        n_pos = max(len(e.token_ids) for e in bucket)
+        rows = [self._example(e.idx) for e in bucket]
+        n_layers, _, d_model = rows[0][1].shape
+        stack = rows[0][1].new_zeros(len(bucket), n_layers, n_pos, d_model)
+        for row, (positions, resid) in zip(stack, rows, strict=True):
+            row[:, positions] = resid
+        return stack
+
+    def packed(self, bucket: Sequence[Encoded], layout: Layout) -> Stack:
+        """At the positions that the sweep's rows carry; zero where the scope replaces nothing."""
+        rows = [self._example(e.idx) for e in bucket]
+        n_layers, _, d_model = rows[0][1].shape
+        out = rows[0][1].new_zeros(n_layers, len(layout.span_pos), d_model)
+        lengths = torch.bincount(layout.span_example, minlength=len(bucket)).tolist()
+        at = 0
+        for row, ((positions, resid), length) in enumerate(zip(rows, lengths, strict=True)):
+            # the row's tokens are consecutive positions from `first`
+            column = positions - layout.first[row]
+            inside = (column >= 0) & (column < length)
+            out[:, at + column[inside]] = resid[:, inside]
+            at += length
+        return out
+
+    def clean_run(self, bucket: Sequence[Encoded], layout: Layout) -> CleanRun:
+        """The unpatched run of `full`, from a cache of all positions."""
+        stacks = [self.activations.example(e.idx).resid for e in bucket]
+        first = layout.first.tolist()
+        prefix = torch.cat([s[:, :low] for s, low in zip(stacks, first, strict=True)], dim=1)
+        parts = zip(stacks, first, bucket, strict=True)
+        span = torch.cat([s[:, low : e.end] for s, low, e in parts], dim=1)
+        return CleanRun(prefix, span)
+
+
+@dataclass(frozen=True)
+class LiveDonor:
+    """Activations computed when asked, from a model in memory: components are not cached."""
+
+    model: TransformerBridge
+    component: Component
+    name: str
+
+    def padded(self, bucket: Sequence[Encoded]) -> PaddedStack:
+        """One forward pass over the whole sequences."""
+        device = next(self.model.original_model.parameters()).device
+        tokens = make_batch(bucket).tokens.to(device)
+        stack, _ = residuals(self.model, tokens, component=self.component)
+        check_finite(stack, tuple(e.idx for e in bucket), self.name)
+        return stack
+
+    def packed(self, bucket: Sequence[Encoded], layout: Layout) -> Stack:
+        """One forward pass, at the positions that the rows carry."""
+        stack = self.padded(bucket)
+        return packed_span(stack, layout.to(stack.device))

@@ -1,0 +1,122 @@
+"""The settings of an audit: one frozen record, checked before any model is loaded."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+from lensaudit.activations.fill import CACHE_BATCH
+from lensaudit.data.spans import Scope
+from lensaudit.errors import InputError
+from lensaudit.models.bridge import Component
+from lensaudit.patching.oracle import LastLayer
+from lensaudit.scores.depth import TAU
+
+Engine = Literal["sweep", "oracle"]
+Profile = Literal["full", "ke"]
+"""Which S2 rows are computed: all, or only those that can change UDS (layers with S1 > tau)."""
+
+
+@dataclass(frozen=True)
+class PatchOptions:
+    """How `full` is patched and scored."""
+
+    layers: tuple[int, ...]
+    tau: float = TAU
+    last_layer: LastLayer = "resid_post"
+    scope: Scope = "span"
+    component: Component = "resid"
+    head: int | None = None
+    """The head that `component="head"` replaces."""
+    engine: Engine = "sweep"
+    profile: Profile = "full"
+    dtype: str = "float32"
+    device: str = "cpu"
+    attn: str = "eager"
+    batch_size: int | None = None
+    """Examples per batch; None chooses from `memory_bytes`."""
+    memory_bytes: int = 2 << 30
+    """Budget above the weights."""
+    cache_batch: int = CACHE_BATCH
+
+    @property
+    def component_name(self) -> str:
+        """`head:3`, or the component's name."""
+        return self.component if self.head is None else f"{self.component}:{self.head}"
+
+
+def parse_layers(spec: str, n_layers: int) -> tuple[int, ...]:
+    """Layers from a specification: `all`, `3`, `0-7`, `0-15:3`, `-1`, or a comma list of these.
+
+    >>> parse_layers("0-6:3,15", 16), parse_layers("-2", 16)
+    ((0, 3, 6, 15), (14,))
+
+    Raises:
+        InputError: not a specification, or a layer the model lacks. Nothing is dropped silently.
+    """
+    if spec.strip() in ("all", "auto"):
+        return tuple(range(n_layers))
+    chosen: set[int] = set()
+    for part in spec.split(","):
+        chosen |= set(_layer_range(part.strip(), spec))
+    resolved = {layer + n_layers if layer < 0 else layer for layer in chosen}
+    outside = sorted(layer for layer in resolved if not 0 <= layer < n_layers)
+    if outside:
+        raise InputError(
+            f"--layers {spec}: the model has layers 0 to {n_layers - 1}, not {outside[0]}"
+        )
+    return tuple(sorted(resolved))
+
+
+def _layer_range(part: str, spec: str) -> range:
+    body, _, step = part.partition(":")
+    low, dash, high = body.rpartition("-") if body.count("-") and body[0] != "-" else (body, "", "")
+    try:
+        if not dash:
+            if step:
+                raise ValueError
+            return range(int(low), int(low) + 1)
+        return range(int(low), int(high) + 1, int(step or "1"))
+    except ValueError as error:
+        raise InputError(
+            f"--layers {spec}: not a layer specification; wanted all, 3, 0-7, 0-15:3, -1, "
+            "or several with commas"
+        ) from error
+
+
+def parse_component(text: str) -> tuple[Component, int | None]:
+    """`resid`, `attn`, `mlp`, `resid_mid` or `head:3`.
+
+    >>> parse_component("head:3")
+    ('head', 3)
+
+    Raises:
+        InputError: none of these.
+    """
+    name, _, number = text.partition(":")
+    if name == "head" and number.isdigit():
+        return "head", int(number)
+    if text in ("resid", "attn", "mlp", "resid_mid"):
+        return text, None
+    raise InputError(
+        f"--component {text}: wanted resid, attn, mlp, resid_mid or head:N with N from 0"
+    )
+
+
+def parse_memory(text: str) -> int:
+    """Bytes from `800M`, `2G`, `2GB` or a plain number.
+
+    >>> parse_memory("2G")
+    2147483648
+
+    Raises:
+        InputError: not a size, or under 64 MiB.
+    """
+    units = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
+    body = text.strip().upper().removesuffix("IB").removesuffix("B")
+    unit = body[-1:] if body[-1:] in units else ""
+    try:
+        n_bytes = int(float(body.removesuffix(unit)) * units[unit])
+    except ValueError as error:
+        raise InputError(f"--memory {text}: not a size; wanted like 800M or 2G") from error
+    if n_bytes < 64 << 20:
+        raise InputError(f"--memory {text}: too small to work in; wanted at least 64M")
+    return n_bytes

@@ -1,0 +1,173 @@
+"""From deltas to the rows, the summary and the table that a run leaves behind."""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from jaxtyping import Float
+from torch import Tensor
+
+from lensaudit.data.spans import Encoded, SpanLost
+from lensaudit.patching.options import PatchOptions
+from lensaudit.scores.depth import DepthScore, depth_score
+from lensaudit.scores.stats import Interval, clustered_bootstrap
+
+NO_KE = "no layer encodes the fact: S1 delta never exceeds tau = {tau}"
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """UDS of one source: per example, overall, and per layer."""
+
+    source: str
+    encoded: tuple[Encoded, ...]
+    options: PatchOptions
+    baseline: Float[Tensor, " batch"]
+    s1: Float[Tensor, "batch layer"]
+    s2: Float[Tensor, "batch layer"]
+    depth: DepthScore
+    unscored: Mapping[int, str]
+    """idx -> reason."""
+
+    @property
+    def scored(self) -> Float[Tensor, " scored"]:
+        """UDS of the examples that have one."""
+        return self.depth.uds[self.depth.uds.isfinite()]
+
+    @property
+    def uds(self) -> float | None:
+        """Mean over the scored examples; None when there is none."""
+        return float(self.scored.double().mean()) if len(self.scored) else None
+
+    def interval(self) -> Interval | None:
+        """95 % bootstrap interval of the mean, resampling authors."""
+        if not len(self.scored):
+            return None
+        chosen = self.depth.uds.isfinite().tolist()
+        groups = [e.group for e, yes in zip(self.encoded, chosen, strict=True) if yes]
+        return clustered_bootstrap(self.scored.tolist(), groups)
+
+    def rows(self) -> list[dict[str, Any]]:
+        """One JSON object per example, in the order of `idx`; lost spans included."""
+        rows = [self._row(at, e) for at, e in enumerate(self.encoded)]
+        known = {e.idx for e in self.encoded}
+        rows += [
+            {
+                "idx": idx, "baseline": None, "s1": None, "s2": None,
+                "ke": [], "uds": None, "unscored": reason,
+            }
+            for idx, reason in self.unscored.items()
+            if idx not in known
+        ]  # fmt: skip
+        return sorted(rows, key=lambda row: row["idx"])
+
+    def _row(self, at: int, e: Encoded) -> dict[str, Any]:
+        ke = self.depth.ke[at].tolist()
+        return {
+            "idx": e.idx,
+            "group": e.group,
+            "n_span": e.n_span,
+            "baseline": float(self.baseline[at]),
+            "s1": finite(self.s1[at].tolist()),
+            "s2": finite(self.s2[at].tolist()),
+            "ke": [layer for layer, yes in zip(self.options.layers, ke, strict=True) if yes],
+            "uds": finite([float(self.depth.uds[at])])[0],
+            "unscored": self.unscored.get(e.idx),
+        }
+
+    def layer_rows(self) -> list[dict[str, Any]]:
+        """Means per layer: deltas over all examples, erasure over those with a KE layer there."""
+        out = []
+        for column, layer in enumerate(self.options.layers):
+            s1, s2 = self.s1[:, column].double(), self.s2[:, column].double()
+            ke = self.depth.ke[:, column]
+            both = ke & s2.isfinite()
+            out.append(
+                {
+                    "layer": layer,
+                    "n_ke": int(ke.sum()),
+                    "s1": _mean(s1),
+                    # at KE layers only, where the profile computed nothing else
+                    "s2": _mean(s2) if bool(s2.isfinite().all()) else None,
+                    "s1_ke": _mean(s1[both]),
+                    "s2_ke": _mean(s2[both]),
+                    "erasure": _mean(self.depth.erasure[:, column].double()[both]),
+                }
+            )
+        return out
+
+
+def outcome_of(
+    source: str,
+    encoded: Sequence[Encoded],
+    lost: Sequence[SpanLost],
+    options: PatchOptions,
+    baseline: Float[Tensor, " batch"],
+    s1: Float[Tensor, "batch layer"],
+    s2: Float[Tensor, "batch layer"],
+) -> Outcome:
+    """Score the deltas of one source; see `scores.depth.depth_score`."""
+    depth = depth_score(s1, s2, tau=options.tau)
+    unscored = {item.idx: item.reason for item in lost}
+    for e, value in zip(encoded, depth.uds.tolist(), strict=True):
+        if math.isnan(value):
+            unscored[e.idx] = NO_KE.format(tau=options.tau)
+    return Outcome(source, tuple(encoded), options, baseline, s1, s2, depth, unscored)
+
+
+def summary_of(outcome: Outcome, calibration: Mapping[str, float | None]) -> dict[str, Any]:
+    """The content of `summary.json`."""
+    interval = outcome.interval()
+    options = outcome.options
+    return {
+        "source": outcome.source,
+        "uds": outcome.uds,
+        "ci95": [interval.low, interval.high] if interval else None,
+        "n": len(outcome.encoded) + len(_lost(outcome)),
+        "n_scored": len(outcome.scored),
+        "n_groups": len({e.group for e in outcome.encoded}),
+        "unscored": {str(idx): reason for idx, reason in sorted(outcome.unscored.items())},
+        "tau": options.tau,
+        "last_layer": options.last_layer,
+        "scope": options.scope,
+        "component": options.component_name,
+        "profile": options.profile,
+        "engine": options.engine,
+        "layers": list(options.layers),
+        "calibration": dict(calibration),
+        "baseline": _mean(outcome.baseline.double()),
+        "per_layer": outcome.layer_rows(),
+    }
+
+
+def calibration_of(
+    encoded: Sequence[Encoded],
+    options: PatchOptions,
+    baseline: Float[Tensor, " batch"],
+    s1: Float[Tensor, "batch layer"],
+    self_patch: Float[Tensor, "batch layer"],
+) -> dict[str, float | None]:
+    """UDS of `full` and of `retain` as sources: 0 and 1 where everything is right.
+
+    With `last_layer="reference"` full is off 0 by the reference's own last-layer error.
+    """
+    rows = {"full": self_patch, "retain": s1}
+    return {
+        name: outcome_of(name, encoded, (), options, baseline, s1, s2).uds
+        for name, s2 in rows.items()
+    }
+
+
+def finite(values: Sequence[float]) -> list[float | None]:
+    """NaN as null: strict JSON has no NaN."""
+    return [value if math.isfinite(value) else None for value in values]
+
+
+def _lost(outcome: Outcome) -> list[int]:
+    known = {e.idx for e in outcome.encoded}
+    return [idx for idx in outcome.unscored if idx not in known]
+
+
+def _mean(values: Float[Tensor, " value"]) -> float | None:
+    return float(values.mean()) if len(values) else None

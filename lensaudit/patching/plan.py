@@ -1,0 +1,83 @@
+"""What a run would do: counted from what is already there, nothing loaded or written."""
+
+from dataclasses import dataclass
+
+from lensaudit.activations.fill import fingerprint_of_run
+from lensaudit.activations.store import ActivationStore
+from lensaudit.data.spans import Encoded
+from lensaudit.patching.audit import Audit
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Counts of a dry run."""
+
+    n_examples: int
+    n_lost: int
+    n_layers: int
+    n_rows: int
+    """(example, donor, layer) triples whose score is not in a book yet."""
+    n_forward: int
+    """Examples to run through a model to fill caches."""
+    n_bytes: int
+    """Size of the caches still to be written."""
+    models: tuple[str, ...]
+
+    def text(self) -> str:
+        """The plan in a few lines."""
+        lost = f" ({self.n_lost} unscored: lost in tokenisation)" if self.n_lost else ""
+        return "\n".join(
+            [
+                f"models: {', '.join(self.models)}",
+                f"examples: {self.n_examples}{lost}; layers: {self.n_layers}",
+                f"to cache: {self.n_forward} forward passes of one example, "
+                f"{self.n_bytes / 1e6:.1f} MB on disk",
+                f"to score: {self.n_rows} patched rows (example x donor x layer)",
+            ]
+        )
+
+
+def plan_of(audit: Audit) -> Plan:
+    """Count what is missing."""
+    options = audit.options
+    n_rows = n_forward = n_bytes = 0
+    for weights, checkpoint in audit.donors().items():
+        book = audit.book(checkpoint)
+        rows = sum(len(book.missing(e, options.layers)) for e in audit.encoded)
+        n_rows += rows
+        if not rows or options.component != "resid":
+            continue
+        positions = "all" if weights == audit.full.weights or options.scope == "prefix" else "span"
+        fingerprint = fingerprint_of_run(
+            checkpoint, audit.encoded, positions=positions, dtype=options.dtype,
+            device=options.device, attention=options.attn, batch_size=options.cache_batch,
+        )  # fmt: skip
+        if ActivationStore(audit.root).open(fingerprint) is None:
+            n_forward += len(audit.encoded)
+            n_bytes += cache_bytes(
+                audit.encoded, positions, checkpoint.n_layers, checkpoint.d_model, options.dtype
+            )
+    return Plan(
+        n_examples=len(audit.encoded) + len(audit.lost),
+        n_lost=len(audit.lost),
+        n_layers=len(options.layers),
+        n_rows=n_rows,
+        n_forward=n_forward,
+        n_bytes=n_bytes,
+        models=tuple(
+            f"{role} {checkpoint.spec.name}"
+            for role, checkpoint in [
+                ("full", audit.full),
+                ("retain", audit.retain),
+                *(("source", source) for source in audit.sources.values()),
+            ]
+        ),
+    )
+
+
+def cache_bytes(
+    encoded: tuple[Encoded, ...], positions: str, n_layers: int, d_model: int, dtype: str
+) -> int:
+    """Bytes of activations a cache holds: one row per layer and the final norm's."""
+    n_rows = sum(len(e.token_ids if positions == "all" else e.read_positions) for e in encoded)
+    return n_rows * (n_layers + 1) * d_model * (4 if dtype == "float32" else 2)

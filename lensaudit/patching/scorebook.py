@@ -1,0 +1,111 @@
+"""Patched scores that were computed once are never computed again.
+
+A book holds the span log-probs of `full` with one donor patched in, by example and layer. S1, S2
+and the calibration rows are books of different donors. Thresholds are applied on reading, so no
+book depends on tau. Keys are content hashes of everything that determines the scores.
+"""
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+
+from lensaudit.data.spans import Encoded
+from lensaudit.errors import WorkError
+from lensaudit.files import append_jsonl, digest, make_folder, read_appended, slug
+
+ALGORITHM = 1
+"""Raised when a change of code changes scores."""
+
+
+@dataclass(frozen=True)
+class BookKey:
+    """Everything that determines patched scores, beside the examples."""
+
+    full: str
+    """Content hash of the weights patched into."""
+    donor: str
+    """Content hash of the weights the activations come from."""
+    tokenizer: str
+    dtype: str
+    device_class: str
+    attention: str
+    batch_policy: str
+    scope: str
+    component: str
+    last_layer: str
+    engine: str
+    algorithm: int = ALGORITHM
+
+
+@dataclass
+class Entry:
+    """Scores of one example, nats per token."""
+
+    baseline: float
+    scores: dict[int, float] = field(default_factory=dict)
+    """Layer -> span log-prob with the donor patched in there."""
+
+
+class ScoreBook:
+    """An append-only file of entries; every finished batch survives a kill."""
+
+    def __init__(self, root: Path, key: BookKey, name: str):
+        self.path = root / "scores" / f"{slug(name)}--{digest(asdict(key))}.jsonl"
+        self.key = key
+        self.entries: dict[str, Entry] = {}
+        for row in read_appended(self.path):
+            if "example" in row:
+                self._merge(row["example"], row["baseline"], row["scores"].items())
+
+    def _merge(self, example: str, baseline: float, scores: Iterable[tuple[str, float]]) -> None:
+        entry = self.entries.setdefault(example, Entry(baseline))
+        entry.scores |= {int(layer): score for layer, score in scores}
+
+    def emptied(self) -> "ScoreBook":
+        """This book without its entries, on disk too."""
+        self.path.unlink(missing_ok=True)
+        self.entries.clear()
+        return self
+
+    def missing(self, encoded: Encoded, layers: Sequence[int]) -> list[int]:
+        """The layers of an example that have no score yet."""
+        entry = self.entries.get(example_hash(encoded))
+        return [layer for layer in layers if entry is None or layer not in entry.scores]
+
+    def entry(self, encoded: Encoded) -> Entry | None:
+        """What is known of an example."""
+        return self.entries.get(example_hash(encoded))
+
+    def add(self, scored: Sequence[tuple[Encoded, Entry]]) -> None:
+        """Append a finished batch.
+
+        Raises:
+            WorkError: a score is not finite.
+        """
+        for encoded, entry in scored:
+            values = [entry.baseline, *entry.scores.values()]
+            if not all(map(math.isfinite, values)):
+                raise WorkError(
+                    f"example {encoded.idx}: a score is not finite; the model's logits overflow, "
+                    "try --dtype float32"
+                )
+        make_folder(self.path.parent)
+        rows = [
+            {
+                "example": example_hash(encoded),
+                "idx": encoded.idx,
+                "baseline": entry.baseline,
+                "scores": {str(layer): score for layer, score in entry.scores.items()},
+            }
+            for encoded, entry in scored
+        ]
+        header = [] if self.path.exists() else [{"key": asdict(self.key)}]
+        append_jsonl(self.path, [*header, *rows])
+        for row in rows:
+            self._merge(row["example"], row["baseline"], row["scores"].items())
+
+
+def example_hash(encoded: Encoded) -> str:
+    """Content hash of what a score depends on: tokens and span, not the example's number."""
+    return digest([encoded.token_ids, encoded.n_prompt, encoded.start, encoded.end])

@@ -1,0 +1,213 @@
+"""S1 and S2 over a data set: which rows are still to compute, in which batches, and resume.
+
+S1 patches `retain` into `full`, S2 a source; the calibration patches `full` into itself. Each is
+a donor with a score book, so they share batches, the clean run and one sweep.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+from lensaudit.activations.fill import Progress
+from lensaudit.data.spans import Encoded, buckets, make_batch
+from lensaudit.models.bridge import TransformerBridge, embedded
+from lensaudit.models.decoder import Decoder
+from lensaudit.patching import oracle
+from lensaudit.patching.donors import CachedDonor, Donor
+from lensaudit.patching.layout import Layout, layout_of
+from lensaudit.patching.options import PatchOptions
+from lensaudit.patching.scorebook import Entry, ScoreBook
+from lensaudit.patching.wavefront import CleanRun, Stack, Sweep, Swept
+
+Joins = Bool[Tensor, "source batch layer"]
+
+
+@dataclass(frozen=True)
+class Runner:
+    """Computes patched scores of one batch, by the sweep or by the oracle."""
+
+    full: TransformerBridge
+    clean: CachedDonor | None
+    """Cached run of `full` at all positions; the sweep reads prefixes from it."""
+    decoder: Decoder | None
+    """None: the oracle is used."""
+    options: PatchOptions
+    logit_rows: int
+
+    @property
+    def device(self) -> torch.device:
+        """Where `full` is."""
+        return next(self.full.original_model.parameters()).device
+
+    def fetch(self, bucket: Sequence[Encoded], donors: Sequence[Donor]) -> "Fetched":
+        """Read what a batch needs; safe to call from another thread for cached donors."""
+        layout = layout_of(bucket, self.options.scope)
+        if self.decoder is None or self.clean is None:
+            return Fetched(layout, None, [donor.padded(bucket) for donor in donors])
+        clean = self.clean.clean_run(bucket, layout)
+        return Fetched(layout, clean, [donor.packed(bucket, layout) for donor in donors])
+
+    def score(self, bucket: Sequence[Encoded], fetched: "Fetched", joins: Joins) -> Swept:
+        """Span log-probs of the rows in `joins`, nats per token; NaN elsewhere."""
+        with torch.inference_mode():
+            if fetched.clean is None or self.decoder is None:
+                return self._oracle(bucket, fetched.stacks, joins)
+            return self._sweep(bucket, fetched, joins)
+
+    def _sweep(self, bucket: Sequence[Encoded], fetched: "Fetched", joins: Joins) -> Swept:
+        assert fetched.clean is not None
+        assert self.decoder is not None
+        clean = fetched.clean.to(self.device)
+        if self.options.component != "resid":
+            clean = self._with_embedded(bucket, fetched.layout, clean)
+        sweep = Sweep(
+            self.decoder,
+            fetched.layout,
+            logit_rows=self.logit_rows,
+            component=self.options.component,
+            head=self.options.head,
+        )
+        return sweep.run(clean, [stack.to(self.device) for stack in fetched.stacks], joins)
+
+    def _with_embedded(self, bucket, layout: Layout, clean: CleanRun) -> CleanRun:
+        stream = embedded(self.full, make_batch(bucket).tokens.to(self.device))
+        return replace(
+            clean,
+            embedded=stream[layout.span_example, layout.span_pos],
+            embedded_prefix=stream[layout.prefix_example, layout.prefix_pos],
+        )
+
+    def _oracle(self, bucket, stacks: Sequence[Tensor], joins: Joins) -> Swept:
+        batch = make_batch(bucket, scope=self.options.scope).to(self.device)
+        scores = torch.full(joins.shape, torch.nan, device=self.device)
+        for source, stack in enumerate(stacks):
+            layers = joins[source].any(0).nonzero().squeeze(1).tolist()
+            if layers:
+                scores[source][:, layers] = oracle.patched(
+                    self.full,
+                    stack.to(self.device),
+                    batch,
+                    layers=layers,
+                    component=self.options.component,
+                    head=self.options.head,
+                )
+        scores = scores.where(joins.to(self.device), torch.nan)
+        return Swept(oracle.baseline(self.full, batch), scores)
+
+
+@dataclass(frozen=True)
+class Fetched:
+    """What a batch needs from disk."""
+
+    layout: Layout
+    clean: CleanRun | None
+    stacks: Sequence[Stack]
+
+
+Wanted = Callable[[Encoded, str], Sequence[int]]
+"""The layers whose score is wanted of an example and a donor."""
+
+
+def all_layers(layers: Sequence[int]) -> Wanted:
+    """Every layer asked for, of every donor."""
+    return lambda encoded, donor: layers
+
+
+def ke_layers(s1: ScoreBook, layers: Sequence[int], tau: float) -> Wanted:
+    """Only layers that can change UDS: those with S1 > tau, from a finished S1 book."""
+
+    def wanted(encoded: Encoded, donor: str) -> Sequence[int]:
+        entry = s1.entry(encoded)
+        assert entry is not None
+        return [at for at in layers if entry.baseline - entry.scores[at] > tau]
+
+    return wanted
+
+
+def complete(
+    runner: Runner,
+    encoded: Sequence[Encoded],
+    donors: Mapping[str, Donor],
+    books: Mapping[str, ScoreBook],
+    wanted: Wanted,
+    *,
+    batch_size: int,
+    what: str,
+    progress: Progress | None = None,
+) -> None:
+    """Fill the books of some donors: finished batches are on disk, an interruption keeps them.
+
+    The next batch is read while this one is computed.
+    """
+    names = list(donors)
+    todo = [
+        e
+        for e in encoded
+        if any(books[n].entry(e) is None or books[n].missing(e, wanted(e, n)) for n in names)
+    ]
+    n_done = len(encoded) - len(todo)
+    reading = [donors[name] for name in names]
+    with ThreadPoolExecutor(max_workers=1) as background:
+        for bucket, fetched in _ahead(background, runner, reading, todo, batch_size):
+            joins = _joins(bucket, books, wanted, names, runner.decoder, runner.options)
+            swept = runner.score(bucket, fetched, joins)
+            _record(bucket, swept, joins, [books[name] for name in names])
+            n_done += len(bucket)
+            if progress:
+                progress(what, n_done, len(encoded))
+
+
+def _ahead(
+    background: ThreadPoolExecutor,
+    runner: Runner,
+    donors: Sequence[Donor],
+    todo: Sequence[Encoded],
+    batch_size: int,
+) -> Iterator[tuple[list[Encoded], Fetched]]:
+    cached = all(isinstance(donor, CachedDonor) for donor in donors)
+    ahead = None
+    for bucket in [*buckets(todo, batch_size), None]:
+        # a live donor computes: two threads of it would only take turns
+        follows = background.submit(runner.fetch, bucket, donors) if bucket and cached else bucket
+        if ahead is not None:
+            held, answer = ahead
+            yield held, answer.result() if cached else runner.fetch(held, donors)
+        ahead = (bucket, follows) if bucket else None
+
+
+def _joins(bucket, books, wanted: Wanted, names, decoder, options: PatchOptions) -> Joins:
+    n_layers = max(options.layers) + 1 if decoder is None else len(decoder.blocks)
+    joins = torch.zeros(len(names), len(bucket), n_layers, dtype=torch.bool)
+    for source, name in enumerate(names):
+        for row, e in enumerate(bucket):
+            joins[source, row, books[name].missing(e, wanted(e, name))] = True
+    return joins
+
+
+def _record(
+    bucket: Sequence[Encoded], swept: Swept, joins: Joins, books: Sequence[ScoreBook]
+) -> None:
+    baseline = swept.baseline.tolist()
+    for book, scores, chosen in zip(books, swept.patched.tolist(), joins.tolist(), strict=True):
+        rows = [
+            (e, Entry(base, {at: row[at] for at, yes in enumerate(here) if yes}))
+            for e, base, row, here in zip(bucket, baseline, scores, chosen, strict=True)
+            if any(here) or book.entry(e) is None
+        ]
+        book.add(rows)
+
+
+def deltas(
+    book: ScoreBook, encoded: Sequence[Encoded], layers: Sequence[int]
+) -> Float[Tensor, "batch layer"]:
+    """Baseline minus patched, nats per token; NaN where no score was asked for."""
+    rows = []
+    for e in encoded:
+        entry = book.entry(e)
+        assert entry is not None
+        rows.append([entry.baseline - entry.scores.get(at, torch.nan) for at in layers])
+    return torch.tensor(rows, dtype=torch.float64).reshape(len(encoded), len(layers)).float()
