@@ -7,7 +7,7 @@ reference (gnueaj/unlearning-depth-score, fc31639, compute_uds.py:102-152 and 41
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, Protocol, runtime_checkable
 
 import torch
 
@@ -22,6 +22,7 @@ PROMPT_TEMPLATE = "Question: {question}\nAnswer: {prefix}"
 """compute_uds.py:736. No chat template; with an empty prefix the prompt ends in a blank."""
 
 
+@runtime_checkable
 class Tokenizer(Protocol):
     """What is asked of a tokenizer: a fast one, which reports character offsets."""
 
