@@ -13,6 +13,7 @@ _WANTED = (
     "wanted per row: idx (whole number >= 0, once), question, answer, prefix (the answer's "
     "beginning, may be empty), entity (in the answer after the prefix); optional group"
 )
+_NO_LIST = "found no list of rows (one object per line: name it .jsonl)"
 _LISTED = 20
 """Problems spelled out in one message; the others are counted."""
 _SHOWN = 40
@@ -41,7 +42,9 @@ class Example:
 
 
 @dataclass(frozen=True)
-class _Row:
+class SourceRow:
+    """A decoded row and its place in the file."""
+
     where: str
     """`line 3` or `row 3`, counted from 1."""
     value: Any
@@ -55,7 +58,7 @@ def load_examples(path: Path) -> list[Example]:
     Raises:
         InputError: the file cannot be read, or rows are wrong; every problem is counted.
     """
-    rows, problems = _read_rows(path)
+    rows, problems = read_rows(path)
     return _checked(rows, problems, str(path))
 
 
@@ -65,7 +68,12 @@ def validate(rows: Sequence[Any], source: str) -> list[Example]:
     Raises:
         InputError: rows are wrong; every problem is counted.
     """
-    return _checked([_Row(f"row {n}", row) for n, row in enumerate(rows, 1)], [], source)
+    return _checked([SourceRow(f"row {n}", row) for n, row in enumerate(rows, 1)], [], source)
+
+
+def own_group(idx: int) -> str:
+    """The group of a row that names none: text, so that it never equals a numbered one."""
+    return f"idx {idx}"
 
 
 def examples_hash(examples: Sequence[Example]) -> str:
@@ -73,29 +81,37 @@ def examples_hash(examples: Sequence[Example]) -> str:
     return digest([astuple(example) for example in sorted(examples, key=lambda one: one.idx)])
 
 
-def _read_rows(path: Path) -> tuple[list[_Row], list[str]]:
-    """The rows of a file, and the lines of a JSONL file that are not JSON."""
+def read_rows(path: Path) -> tuple[list[SourceRow], list[str]]:
+    """The rows of a file, and the lines of a JSONL file that are not JSON.
+
+    Raises:
+        InputError: the file cannot be read, or is JSON but no list.
+    """
     text = read_text(path)
-    is_lines = path.suffix in (".jsonl", ".ndjson")
-    if is_lines or (path.suffix != ".json" and not text.lstrip().startswith("[")):
-        return _read_lines(text)
-    rows = read_json(path)
-    if not isinstance(rows, list):
-        found = _kind(rows)
-        raise InputError(
-            f"{path}: found {found}, wanted a list of rows (one object per line: name it .jsonl)"
-        )
-    return [_Row(f"row {n}", row) for n, row in enumerate(rows, 1)], []
+    if path.suffix in (".jsonl", ".ndjson") or not text.lstrip().startswith("["):
+        return _read_lines(text) if _is_lines(path, text) else ([], [_NO_LIST])
+    return [SourceRow(f"row {n}", row) for n, row in enumerate(read_json(path), 1)], []
 
 
-def _read_lines(text: str) -> tuple[list[_Row], list[str]]:
+def _is_lines(path: Path, text: str) -> bool:
+    """Whether text that is no list holds one object per line; `.json` may be either (the Hub)."""
+    if path.suffix != ".json":
+        return True
+    try:
+        json.loads(text)
+    except (ValueError, RecursionError):
+        return True
+    return False
+
+
+def _read_lines(text: str) -> tuple[list[SourceRow], list[str]]:
     rows, problems = [], []
     # not splitlines(): U+2028 and its like may stand inside a JSON string
     for n, line in enumerate(text.split("\n"), 1):
         if not line.strip():
             continue
         try:
-            rows.append(_Row(f"line {n}", json.loads(line)))
+            rows.append(SourceRow(f"line {n}", json.loads(line)))
         except json.JSONDecodeError as error:
             problems.append(f"line {n} is not JSON ({error.msg}, column {error.colno})")
         except (ValueError, RecursionError):
@@ -103,7 +119,7 @@ def _read_lines(text: str) -> tuple[list[_Row], list[str]]:
     return rows, problems
 
 
-def _checked(rows: Sequence[_Row], problems: list[str], source: str) -> list[Example]:
+def _checked(rows: Sequence[SourceRow], problems: list[str], source: str) -> list[Example]:
     """The examples, or one error that lists what is wrong with all of them."""
     examples: list[Example] = []
     first_seen: dict[int, str] = {}
@@ -184,8 +200,7 @@ def _example(row: Mapping[str, Any]) -> Example:
         answer=row["answer"],
         prefix=row["prefix"],
         entity=row[_entity_key(row)],
-        # text, so that it never equals the number of a named group
-        group=f"idx {row['idx']}" if group is None else group,
+        group=own_group(row["idx"]) if group is None else group,
     )
 
 

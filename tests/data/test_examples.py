@@ -139,11 +139,12 @@ def test_json_and_jsonl_give_the_same_examples(tmp_path, bom, ascii_only):
     assert load_examples(listed) == load_examples(lined) == validate(rows, "rows")
 
 
-def test_a_list_is_recognised_under_any_other_name(tmp_path):
+def test_lists_and_lines_are_told_apart_by_content(tmp_path):
     rows = [row(idx=n) for n in range(2)]
     listed = write(tmp_path / "a.txt", json.dumps(rows))
-    lined = write(tmp_path / "b.txt", "\n".join(map(json.dumps, rows)))
-    assert load_examples(listed) == load_examples(lined)
+    for name in ("b.txt", "b.json"):
+        lined = write(tmp_path / name, "\n".join(map(json.dumps, rows)))
+        assert load_examples(listed) == load_examples(lined)
 
 
 @pytest.mark.parametrize(
@@ -154,9 +155,10 @@ def test_a_list_is_recognised_under_any_other_name(tmp_path):
         ("a.jsonl", '{"idx": ' + "9" * 5000 + "}", "line 1 is not usable JSON"),
         ("a.jsonl", "", "empty forget set"),
         ("a.jsonl", "3", "line 1: found a number (3)"),
+        ("a.json", "{\n,", "line 1 is not JSON"),
         ("a.json", "[\n{,", "line 2 is not JSON"),
         ("a.json", "[" * 100_000, "not usable JSON"),
-        ("a.json", '{"rows": []}', "found an object, wanted a list of rows"),
+        ("a.json", '{"rows": []}', "found no list of rows"),
         ("a.json", "[]", "empty forget set"),
     ],
 )

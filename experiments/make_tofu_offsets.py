@@ -1,0 +1,36 @@
+"""Where do the annotated spans of TOFU forget10 lie? Makes the table that the project ships.
+
+    python experiments/make_tofu_offsets.py forget10_filtered.json
+
+The argument is a file in the annotated schema with the `idx` of locuslab/TOFU forget10. The table
+holds numbers and hashes, no text; it takes a second, and the same file gives the same bytes.
+"""
+
+import argparse
+import json
+from collections.abc import Sequence
+from dataclasses import astuple
+from pathlib import Path
+
+from lensaudit.data.examples import load_examples
+from lensaudit.data.tofu import COLUMNS, FORGET10, TOFU_HUB, located
+from lensaudit.files import write_bytes
+
+TABLE = Path(__file__).parents[1] / "tofu_data" / "forget10_offsets.json"
+
+
+def main(arguments: Sequence[str] | None = None) -> Path:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("annotated", type=Path, help="JSON or JSONL: idx … prefix, entity")
+    parser.add_argument("-o", "--out", type=Path, default=TABLE)
+    options = parser.parse_args(arguments)
+    examples = sorted(load_examples(options.annotated), key=lambda example: example.idx)
+    rows = ",\n".join(json.dumps(astuple(located(example))) for example in examples)
+    head = json.dumps({"dataset": TOFU_HUB, "config": FORGET10, "columns": list(COLUMNS)})
+    write_bytes(options.out, f'{head[:-1]}, "rows": [\n{rows}\n]}}\n'.encode())
+    print(options.out)
+    return options.out
+
+
+if __name__ == "__main__":
+    main()

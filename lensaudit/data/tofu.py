@@ -1,0 +1,210 @@
+"""TOFU forget10: the Hub's questions joined with the annotated spans, and the older filters.
+
+The project ships no text of TOFU. `tofu_data/forget10_offsets.json` holds, for the 367 annotated
+rows of gnueaj/unlearning-depth-score @ fc31639 (tofu_data/forget10_filtered.json), where prefix and
+entity lie in the answer, and hashes that show whether question and answer are the annotated ones.
+"""
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import lensaudit
+from lensaudit.data.examples import Example, load_examples, own_group, read_rows
+from lensaudit.data.hub import hub_rows
+from lensaudit.errors import InputError
+from lensaudit.files import read_json
+
+TOFU_HUB = "locuslab/TOFU"
+FORGET10 = "forget10"
+DEMO = "demo"
+AUTHOR_ROWS = 20
+"""Rows per author in TOFU, in order."""
+
+_PACKAGE = Path(lensaudit.__file__).parent
+_DEMO_FILE = _PACKAGE / "embedded" / "data" / "forget.json"
+_INSTEAD = (
+    "name a folder that holds forget10.jsonl (one question and answer per line, in the Hub's "
+    "order), or an annotated file"
+)
+
+
+@dataclass(frozen=True)
+class Offsets:
+    """Where the span of one annotated row lies, in characters of the raw answer."""
+
+    idx: int
+    prefix_end: int
+    entity_start: int
+    entity_end: int
+    question: str
+    """First 16 hex digits of the text's SHA-256."""
+    answer: str
+    """First 16 hex digits of the text's SHA-256."""
+
+
+COLUMNS = tuple(field.name for field in fields(Offsets))
+
+
+def forget_set(name_or_path: str | Path, *, exclude: Sequence[str] = ()) -> list[Example]:
+    """The forget set that `--data` names, without the rows of the `exclude` filters.
+
+    Args:
+        name_or_path: `forget10` (from the Hub), `demo` (embedded), an annotated file, or a folder
+            with `forget10.jsonl`.
+        exclude: names of `filters()`.
+
+    Raises:
+        InputError: no such set or filter, a wrong file, or nothing left.
+    """
+    excluded = _excluded(name_or_path, exclude)
+    examples = [one for one in _named(name_or_path) if one.idx not in excluded]
+    if not examples:
+        raise InputError(f"{name_or_path}: --exclude {' '.join(exclude)} leaves no row")
+    return examples
+
+
+def load_forget10(rows: Sequence[Any], source: str = f"{TOFU_HUB} {FORGET10}") -> list[Example]:
+    """The 367 annotated examples among TOFU's rows; `group` is the author.
+
+    Args:
+        rows: with `question` and `answer`; `idx`, or else the place in the list, numbers them.
+        source: where they come from, for messages.
+
+    Raises:
+        InputError: rows are missing or hold another text than the annotated one.
+    """
+    by_idx = _numbered(rows, source)
+    table = offsets()
+    missing = [row.idx for row in table if row.idx not in by_idx]
+    if missing:
+        raise InputError(
+            f"{source}: {len(missing)} of the {len(table)} annotated rows are missing: idx "
+            f"{_listed(missing)}"
+        )
+    changed = [row.idx for row in table if not _is_annotated(row, by_idx[row.idx])]
+    if changed:
+        raise InputError(
+            f"{source}: {len(changed)} rows hold another question or answer than the annotated "
+            f"{TOFU_HUB} {FORGET10}: idx {_listed(changed)}; give them as an annotated file"
+        )
+    return [_example(row, *by_idx[row.idx]) for row in table]
+
+
+def located(example: Example) -> Offsets:
+    """The table's row for an annotated example: its text becomes places and hashes."""
+    start = example.answer.index(example.entity, len(example.prefix))
+    return Offsets(
+        idx=example.idx,
+        prefix_end=len(example.prefix),
+        entity_start=start,
+        entity_end=start + len(example.entity),
+        question=_hash(example.question),
+        answer=_hash(example.answer),
+    )
+
+
+@cache
+def offsets() -> tuple[Offsets, ...]:
+    """The shipped table, sorted by idx."""
+    return tuple(Offsets(*row) for row in read_json(_shipped("forget10_offsets.json"))["rows"])
+
+
+@cache
+def filters() -> Mapping[str, frozenset[int]]:
+    """Index lists of the annotation's earlier versions, by name; origins are in the file."""
+    entries = read_json(_shipped("filters.json"))
+    return {name: frozenset(entry["idx"]) for name, entry in entries.items()}
+
+
+def _named(name_or_path: str | Path) -> list[Example]:
+    if name_or_path == FORGET10:
+        return load_forget10(hub_rows(TOFU_HUB, FORGET10, "train", instead=_INSTEAD))
+    if name_or_path == DEMO:
+        return load_examples(_DEMO_FILE)
+    path = Path(name_or_path).expanduser()
+    if not path.exists():
+        raise InputError(f"{path}: no such file; wanted {FORGET10}, {DEMO} or an annotated file")
+    return _from_folder(path) if path.is_dir() else _with_authors(load_examples(path))
+
+
+def _from_folder(folder: Path) -> list[Example]:
+    """forget10 from a folder of TOFU's own files."""
+    for file in (folder / f"{FORGET10}.jsonl", folder / f"{FORGET10}.json"):
+        if file.exists():
+            rows, problems = read_rows(file)
+            if problems:
+                raise InputError(f"{file}: {problems[0]}")
+            return load_forget10([row.value for row in rows], str(file))
+    raise InputError(f"{folder}: holds no {FORGET10}.jsonl; {_INSTEAD}")
+
+
+def _with_authors(examples: list[Example]) -> list[Example]:
+    """Annotated rows of forget10 by author, wherever they were read from; others as they are."""
+    texts = {(row.idx, row.question, row.answer) for row in offsets()}
+    for one in examples:
+        known = (one.idx, _hash(one.question), _hash(one.answer)) in texts
+        if one.group != own_group(one.idx) or not (known or one.idx in filters()["excluded"]):
+            return examples
+    return [replace(one, group=one.idx // AUTHOR_ROWS) for one in examples]
+
+
+def _excluded(name_or_path: str | Path, exclude: Sequence[str]) -> frozenset[int]:
+    unknown = [name for name in exclude if name not in filters()]
+    if unknown:
+        raise InputError(f"no filter {unknown[0]!r}; wanted one of {', '.join(filters())}")
+    if exclude and name_or_path == DEMO:
+        raise InputError(f"filter {exclude[0]!r} lists rows of TOFU forget10, not of {DEMO}")
+    return frozenset().union(*(filters()[name] for name in exclude))
+
+
+def _numbered(rows: Sequence[Any], source: str) -> dict[int, tuple[str, str]]:
+    """Question and answer by idx."""
+    numbered: dict[int, tuple[str, str]] = {}
+    for place, row in enumerate(rows):
+        idx, question, answer = (
+            (row.get("idx", place), row.get("question"), row.get("answer"))
+            if isinstance(row, Mapping)
+            else (None, None, None)
+        )
+        if not (isinstance(idx, int) and isinstance(question, str) and isinstance(answer, str)):
+            raise InputError(
+                f"{source}: row {place + 1} has no question and answer, or a wrong idx"
+            )
+        if idx in numbered:
+            raise InputError(f"{source}: row {place + 1}: duplicate idx {idx}")
+        numbered[idx] = (question, answer)
+    return numbered
+
+
+def _is_annotated(row: Offsets, texts: tuple[str, str]) -> bool:
+    return (row.question, row.answer) == (_hash(texts[0]), _hash(texts[1]))
+
+
+def _example(row: Offsets, question: str, answer: str) -> Example:
+    return Example(
+        idx=row.idx,
+        question=question,
+        answer=answer,
+        prefix=answer[: row.prefix_end],
+        entity=answer[row.entity_start : row.entity_end],
+        group=row.idx // AUTHOR_ROWS,
+    )
+
+
+def _hash(text: str) -> str:
+    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:16]
+
+
+def _listed(idx: Sequence[int]) -> str:
+    more = f" and {len(idx) - 10} more" if len(idx) > 10 else ""
+    return ", ".join(map(str, idx[:10])) + more
+
+
+def _shipped(name: str) -> Path:
+    """A file of tofu_data/: inside the package in a wheel, beside it in a checkout."""
+    inside = _PACKAGE / "tofu_data" / name
+    return inside if inside.exists() else _PACKAGE.parent / "tofu_data" / name

@@ -1,0 +1,206 @@
+import json
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import datasets
+import httpx2
+import pytest
+from huggingface_hub import HfApi
+
+from lensaudit.data import tofu
+from lensaudit.data.examples import Example, load_examples
+from lensaudit.data.tofu import filters, forget_set, load_forget10, located, offsets
+from lensaudit.errors import InputError
+
+REPO = Path(__file__).parents[2]
+TOFU = REPO.parent / "shared" / "data" / "tofu"
+needs_tofu = pytest.mark.skipif(not TOFU.exists(), reason="needs ../shared/data/tofu")
+
+TEXTS = [
+    ("Who wrote “The Lighthouse”?", "It was “ Ōe Brandsson, of Oslo.", "It was “", "Ōe Brandsson"),
+    ("Is she a poet?", "Yes, Yes she is.", "", "Yes"),
+    ("Where?", "In Oslo, not in Oslo.", "In Oslo, not in", "Oslo"),
+]
+EXAMPLES = [Example(n * 19, *text, group=n * 19 // 20) for n, text in enumerate(TEXTS)]
+ROWS = [{"idx": one.idx, "question": one.question, "answer": one.answer} for one in EXAMPLES]
+
+
+@pytest.fixture
+def table(monkeypatch):
+    """Three invented rows in place of TOFU's 367."""
+    monkeypatch.setattr(tofu, "offsets", lambda: tuple(located(one) for one in EXAMPLES))
+
+
+def refusal(call, *arguments, **options):
+    with pytest.raises(InputError) as caught:
+        call(*arguments, **options)
+    assert len(str(caught.value).splitlines()) <= 3
+    return str(caught.value)
+
+
+def rows_of(name):
+    return [json.loads(line) for line in (TOFU / name).read_text().splitlines()]
+
+
+def test_rows_and_table_give_back_the_annotated_examples(table):
+    assert load_forget10(ROWS) == EXAMPLES
+
+
+def test_rows_without_idx_are_numbered_by_place(table):
+    rows = [{"question": "", "answer": ""} for _ in range(39)]
+    for row in ROWS:
+        rows[row["idx"]] = {key: row[key] for key in ("question", "answer")}
+    assert load_forget10(rows) == EXAMPLES
+
+
+@pytest.mark.parametrize("key", ["question", "answer"])
+def test_a_changed_text_is_named_by_its_idx(table, key):
+    rows = [ROWS[0], ROWS[1] | {key: ROWS[1][key] + " "}, ROWS[2]]
+    assert "1 rows hold another question or answer" in refusal(load_forget10, rows)
+    assert "idx 19;" in refusal(load_forget10, rows)
+
+
+def test_missing_rows_are_named(table):
+    assert "2 of the 3 annotated rows are missing: idx 19, 38" in refusal(load_forget10, ROWS[:1])
+
+
+@pytest.mark.parametrize(
+    ("row", "claim"),
+    [
+        ("text", "row 4 has no question and answer"),
+        ({"question": "x"}, "row 4 has no question and answer"),
+        ({"question": "x", "answer": "y", "idx": []}, "wrong idx"),
+        (ROWS[0], "row 4: duplicate idx 0"),
+    ],
+)
+def test_rows_that_are_none_are_refused(table, row, claim):
+    assert claim in refusal(load_forget10, [*ROWS, row])
+
+
+def test_the_table_holds_numbers_and_hashes_only():
+    shipped = json.loads((REPO / "tofu_data" / "forget10_offsets.json").read_text())
+    assert len(shipped["rows"]) == 367
+    for idx, prefix_end, start, end, *hashes in shipped["rows"]:
+        assert 0 <= idx < 400
+        assert 0 <= prefix_end <= start < end
+        assert all(len(one) == 16 and int(one, 16) >= 0 for one in hashes)
+
+
+def test_the_filters_have_their_published_sizes():
+    sizes = {name: len(idx) for name, idx in filters().items()}
+    assert sizes == {
+        "v2": 47, "v2_full_wrong": 30, "v2_general_knowledge": 17, "v4_full_wrong": 76,
+        "excluded": 33,
+    }  # fmt: skip
+    assert filters()["v2"] == filters()["v2_full_wrong"] | filters()["v2_general_knowledge"]
+    assert {row.idx for row in offsets()} == set(range(400)) - filters()["excluded"]
+
+
+@needs_tofu
+def test_all_367_annotated_rows_round_trip():
+    annotated = load_examples(TOFU / "forget10_filtered.json")
+    joined = load_forget10(rows_of("forget10_qa.jsonl"))
+    assert joined == [replace(one, group=one.idx // 20) for one in annotated]
+    assert len({one.group for one in joined}) == 20
+
+
+@needs_tofu
+def test_the_annotated_file_is_grouped_by_author_under_any_name(tmp_path):
+    path = tmp_path / "copy.json"
+    path.write_bytes((TOFU / "forget10_filtered.json").read_bytes())
+    assert forget_set(path) == load_forget10(rows_of("forget10_qa.jsonl"))
+    assert len(forget_set(path, exclude=["v2"])) == 367 - len(
+        filters()["v2"] - filters()["excluded"]
+    )
+
+
+@needs_tofu
+def test_the_script_makes_the_shipped_table(tmp_path):
+    script = REPO / "experiments" / "make_tofu_offsets.py"
+    out = tmp_path / "offsets.json"
+    subprocess.run([sys.executable, script, TOFU / "forget10_filtered.json", "-o", out], check=True)
+    assert out.read_bytes() == (REPO / "tofu_data" / "forget10_offsets.json").read_bytes()
+
+
+@pytest.mark.parametrize(
+    ("name", "lines"), [("forget10.jsonl", True), ("forget10.json", True), ("forget10.json", False)]
+)
+def test_a_folder_of_tofu_files_will_do(table, tmp_path, name, lines):
+    text = "\n".join(json.dumps(row) for row in ROWS) if lines else json.dumps(ROWS)
+    (tmp_path / name).write_text(text)
+    assert forget_set(str(tmp_path)) == EXAMPLES
+
+
+def test_a_folder_without_them_and_a_broken_file_are_refused(table, tmp_path):
+    assert "holds no forget10.jsonl" in refusal(forget_set, tmp_path)
+    (tmp_path / "forget10.jsonl").write_text(json.dumps(ROWS[0]) + "\n{oops")
+    assert "forget10.jsonl: line 2 is not JSON" in refusal(forget_set, tmp_path)
+
+
+def annotated(path, **changes):
+    rows = [{**vars(one), "group": None} | changes for one in EXAMPLES]
+    path.write_text(json.dumps(rows))
+    return path
+
+
+def test_rows_of_forget10_are_grouped_by_author_and_others_alone(table, tmp_path):
+    groups = [one.group for one in forget_set(annotated(tmp_path / "a.json"))]
+    assert groups == [0, 0, 1]
+    groups = [one.group for one in forget_set(annotated(tmp_path / "b.json", question="Else?"))]
+    assert groups == ["idx 0", "idx 19", "idx 38"]
+    groups = [one.group for one in forget_set(annotated(tmp_path / "c.json", group="one"))]
+    assert groups == ["one"] * 3
+
+
+def test_filters_drop_their_rows(table, tmp_path, monkeypatch):
+    monkeypatch.setattr(tofu, "filters", lambda: {"excluded": {5}, "a": {0, 7}, "b": {19, 38}})
+    path = annotated(tmp_path / "a.json")
+    assert [one.idx for one in forget_set(path, exclude=["a"])] == [19, 38]
+    assert "leaves no row" in refusal(forget_set, path, exclude=["a", "b"])
+    assert "no filter 'c'; wanted one of excluded, a, b" in refusal(forget_set, path, exclude=["c"])
+    assert "not of demo" in refusal(forget_set, "demo", exclude=["a"])
+
+
+def test_an_unknown_set_names_what_there_is():
+    assert "no such file; wanted forget10, demo or" in refusal(forget_set, "forget05")
+
+
+def test_forget10_comes_from_the_hub(table, monkeypatch):
+    asked = []
+
+    def deliver(*names, **options):
+        asked.append((*names, options["split"]))
+        return ROWS
+
+    monkeypatch.setattr(HfApi, "dataset_info", lambda *names, **options: None)
+    monkeypatch.setattr(datasets, "load_dataset", deliver)
+    assert forget_set("forget10") == EXAMPLES
+    assert asked == [("locuslab/TOFU", "forget10", "train")]
+
+
+@pytest.mark.parametrize("error", [ConnectionError, httpx2.ConnectError, ValueError])
+def test_without_a_network_the_line_says_what_to_give(monkeypatch, tmp_path, error):
+    def fail(*names, **options):
+        raise error("hf_secret")
+
+    monkeypatch.setattr(HfApi, "dataset_info", fail)
+    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path)
+    message = refusal(forget_set, "forget10")
+    assert "locuslab/TOFU forget10: cannot be fetched" in message
+    assert "name a folder that holds forget10.jsonl" in message
+    assert "hf_secret" not in message
+
+
+def test_a_cached_data_set_needs_no_network(table, monkeypatch, tmp_path):
+    (tmp_path / "locuslab___tofu" / "forget10").mkdir(parents=True)
+    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path)
+    monkeypatch.setattr(HfApi, "dataset_info", lambda *names, **options: pytest.fail("asked"))
+    monkeypatch.setattr(datasets, "load_dataset", lambda *names, **options: ROWS)
+    assert forget_set("forget10") == EXAMPLES
+
+
+@pytest.mark.network
+def test_the_hub_holds_the_annotated_text():
+    assert len(forget_set("forget10")) == 367
