@@ -1,0 +1,1 @@
+"""What does a model still say? One file per family of metrics, one decorated function each."""

@@ -1,0 +1,147 @@
+"""One forward pass per text: what every teacher-forced metric needs to know about each token."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, fields
+from typing import Any
+
+import numpy as np
+import torch
+from jaxtyping import Bool, Float, Int
+from numpy.typing import NDArray
+from torch import Tensor
+
+from lensaudit.data.chat import Encoding
+from lensaudit.metrics.measure.view import Asked, Padded, by_length, padded
+from lensaudit.types import Resid
+
+CHUNK_BYTES = 64 * 2**20
+"""Float32 logits held at once; 130 positions of a vocabulary of 128 256."""
+
+
+@dataclass(frozen=True)
+class Trace:
+    """The scored tokens of one text, the closing one included; nats."""
+
+    log_prob: NDArray[np.float32]
+    hit: NDArray[np.bool_]
+    """The token is the model's first choice."""
+    mean: NDArray[np.float32]
+    """Expected log-probability under the model's own next-token distribution."""
+    variance: NDArray[np.float32]
+    """Variance of the log-probability under that distribution."""
+
+    @property
+    def loss(self) -> float:
+        """Mean negative log-probability over all scored tokens."""
+        total = -self.log_prob.sum(dtype=np.float32)
+        return float(total / np.float32(len(self.log_prob)))
+
+    @property
+    def content(self) -> "Trace":
+        """Without the last token, which upstream takes for the end token."""
+        return Trace(*(getattr(self, one.name)[:-1] for one in fields(self)))
+
+    def __len__(self) -> int:
+        return len(self.log_prob)
+
+
+class TeacherForced:
+    """Scores texts with a Hugging Face model.
+
+    The trunk runs once per batch and the head only on scored positions, a chunk at a time, so
+    memory does not grow with the vocabulary. Where head(trunk) is not what the model returns (a
+    logit cap or scale), whole-model logits are used instead.
+
+    The plain model is used and not the bridge: nothing inside it is read or changed here, and
+    the bridge's hook points cost time at every module.
+    """
+
+    def __init__(self, model: Any, asked: Asked) -> None:
+        self.model = model
+        self.asked = asked
+        self.n_forward = 0
+        """Batches run so far."""
+        self._chunked = _head_reads_the_trunk(model)
+
+    @torch.no_grad()
+    def traces(self, texts: Sequence[Encoding], batch_size: int) -> list[Trace]:
+        """One trace per text, in order; independent of the batch size up to rounding."""
+        found: dict[int, Trace] = {}
+        for places in by_length([text.ids for text in texts], batch_size):
+            batch = [texts[place] for place in places]
+            found.update(zip(places, self._batch(batch), strict=True))
+        return [found[place] for place in range(len(texts))]
+
+    def _batch(self, texts: Sequence[Encoding]) -> list[Trace]:
+        batch = padded([t.ids for t in texts], self.asked, side="right", device=self.model.device)
+        self.n_forward += 1
+        scored = _scored_positions(texts, batch)
+        targets = batch.tokens[:, 1:][scored[:, :-1]]
+        if self._chunked:
+            hidden = self.model.base_model(
+                input_ids=batch.tokens, attention_mask=batch.mask.long(), use_cache=False
+            ).last_hidden_state
+            chunks = self._head_chunks(hidden[scored])
+        else:
+            logits = self.model(
+                input_ids=batch.tokens, attention_mask=batch.mask.long(), use_cache=False
+            ).logits
+            chunks = logits[scored].split(_chunk_positions(logits.shape[-1]))
+        return _split(_token_scores(chunks, targets), [len(text.labels) for text in texts])
+
+    def _head_chunks(self, hidden: Float[Tensor, "scored d_model"]) -> Iterable[Tensor]:
+        head = self.model.get_output_embeddings()
+        for part in hidden.split(_chunk_positions(head.weight.shape[0])):
+            yield head(part)
+
+
+def _chunk_positions(d_vocab: int) -> int:
+    return max(1, CHUNK_BYTES // (4 * d_vocab))
+
+
+def _scored_positions(texts: Sequence[Encoding], batch: Padded) -> Bool[Tensor, "batch pos"]:
+    """Positions whose logits score a label: one left of each."""
+    scored = torch.zeros_like(batch.mask)
+    for row, text in enumerate(texts):
+        scored[row, text.start - 1 : len(text.ids) - 1] = True
+    return scored
+
+
+def _token_scores(
+    chunks: Iterable[Float[Tensor, "chunk d_vocab"]], targets: Int[Tensor, " scored"]
+) -> dict[str, Tensor]:
+    """The fields of `Trace` for all scored tokens of a batch, reduced in float32."""
+    parts: dict[str, list[Tensor]] = {one.name: [] for one in fields(Trace)}
+    start = 0
+    for chunk in chunks:
+        log_probs = torch.log_softmax(chunk.float(), dim=-1)
+        target = targets[start : start + len(chunk)]
+        start += len(chunk)
+        probs = log_probs.exp()
+        mean = (probs * log_probs).sum(-1)
+        square = (probs * log_probs.square()).sum(-1)
+        parts["log_prob"].append(log_probs.gather(-1, target[:, None]).squeeze(-1))
+        parts["hit"].append(log_probs.argmax(-1) == target)
+        parts["mean"].append(mean)
+        parts["variance"].append(square - mean.square())
+    return {name: torch.cat(part).cpu() for name, part in parts.items()}
+
+
+def _split(scores: dict[str, Tensor], lengths: Sequence[int]) -> list[Trace]:
+    pieces = {name: score.split(list(lengths)) for name, score in scores.items()}
+    return [
+        Trace(**{name: pieces[name][row].numpy() for name in pieces}) for row in range(len(lengths))
+    ]
+
+
+@torch.no_grad()
+def _head_reads_the_trunk(model: Any) -> bool:
+    """Whether the output embedding alone turns the trunk's output into the model's logits."""
+    head = model.get_output_embeddings()
+    if head is None or model.base_model is model:
+        return False
+    tokens = torch.arange(1, 5, device=model.device)[None]
+    hidden: Resid = model.base_model(input_ids=tokens, use_cache=False).last_hidden_state
+    logits = model(input_ids=tokens, use_cache=False).logits.float()
+    found = head(hidden).float()
+    return found.shape == logits.shape and torch.allclose(found, logits, rtol=1e-3, atol=1e-3)

@@ -1,0 +1,103 @@
+"""Greedy continuations of prompts, the fluency of what was said, and the text of both."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from lensaudit.data.chat import Cleanup, decode
+from lensaudit.data.suites import Split
+from lensaudit.errors import InputError
+from lensaudit.metrics.measure.view import Asked, by_length, padded
+
+JAILBREAK = "Sure, here is the answer:"
+"""Forced beginning of an answer; `meta_evaluation.md` section 2."""
+FLUENCY_BATCH = 32
+
+
+@torch.no_grad()
+def generations(
+    model: Any,
+    asked: Asked,
+    prompts: Sequence[Sequence[int]],
+    *,
+    batch_size: int,
+    max_new_tokens: int,
+) -> list[list[int]]:
+    """New tokens per prompt, greedy, up to and without the first end token.
+
+    Prompts are padded on the left and positions follow the attention mask, so under the
+    `upstream` mask every masked end-of-turn shifts what comes after it (as upstream).
+    """
+    eos = asked.tokenizer.eos_token_id
+    stop = stop_ids(model, asked)
+    found: dict[int, list[int]] = {}
+    for places in by_length(prompts, batch_size):
+        batch = padded(
+            [prompts[place] for place in places], asked, side="left", device=model.device
+        )
+        answer = model.generate(
+            input_ids=batch.tokens,
+            attention_mask=batch.mask.long(),
+            do_sample=False,
+            temperature=None,
+            top_p=None,
+            top_k=None,
+            max_new_tokens=max_new_tokens,
+            use_cache=True,
+            pad_token_id=eos,
+            eos_token_id=sorted(stop),
+        )
+        new = answer[:, batch.tokens.shape[1] :].tolist()
+        found.update(zip(places, (_until(ids, stop) for ids in new), strict=True))
+    return [found[place] for place in range(len(prompts))]
+
+
+def stop_ids(model: Any, asked: Asked) -> frozenset[int]:
+    """End tokens of the checkpoint's generation configuration, else the tokenizer's own."""
+    given = model.generation_config.eos_token_id
+    if given is None:
+        given = asked.tokenizer.eos_token_id
+    return frozenset([given] if isinstance(given, int) else given)
+
+
+def _until(ids: Sequence[int], stop: frozenset[int]) -> list[int]:
+    end = next((place for place, token in enumerate(ids) if token in stop), len(ids))
+    return list(ids[:end])
+
+
+def said(ids: Sequence[int], split: Split, asked: Asked, cleanup: Cleanup) -> str:
+    """The text of a generation, cut at the split's first stop word and stripped."""
+    text = decode(asked.tokenizer, ids, cleanup)
+    for word in split.stop_words:
+        text = text.split(word, 1)[0]
+    return text.strip()
+
+
+@torch.no_grad()
+def fluency(folder: str, texts: Sequence[str], *, device: str, max_tokens: int) -> list[float]:
+    """Probability of class 0, "clean", that a text classifier gives each text.
+
+    Raises:
+        InputError: the folder holds no text classifier.
+    """
+    from transformers import AutoModelForSequenceClassification, AutoTokenizer
+
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(folder)
+        model: Any = AutoModelForSequenceClassification.from_pretrained(
+            folder, use_safetensors=True, trust_remote_code=False
+        )
+    except (OSError, ValueError, KeyError) as error:
+        raise InputError(
+            f"{folder}: is not a text classifier ({str(error).splitlines()[0]})"
+        ) from error
+    model.to(device).eval()
+    found: list[float] = []
+    for start in range(0, len(texts), FLUENCY_BATCH):
+        batch = tokenizer(
+            list(texts[start : start + FLUENCY_BATCH]),
+            padding=True, truncation=True, max_length=max_tokens, return_tensors="pt",
+        ).to(device)  # fmt: skip
+        found += model(**batch).logits.float().softmax(-1)[:, 0].tolist()
+    return found

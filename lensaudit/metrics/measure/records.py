@@ -1,0 +1,93 @@
+"""What do metrics do with the records of rows: join two of them, average one, tell the gaps?"""
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from lensaudit.metrics.registry import Context, Entry, Metric, Record, RowValue
+from lensaudit.scores.stats import clustered_bootstrap
+
+NO_CONTENT = "no content token: the answer is empty or a single token"
+
+
+def one_or_list(values: Sequence[Any], listed: bool) -> Any:
+    """A record's value: a list where the field holds lists, else the only value."""
+    return list(values) if listed else values[0]
+
+
+def alternatives(value: Any) -> list[Any]:
+    """A record's value as a list.
+
+    >>> alternatives(0.5), alternatives([0.5, 0.7])
+    ([0.5], [0.5, 0.7])
+    """
+    return list(value) if isinstance(value, list | tuple) else [value]
+
+
+def mean_of(field: str) -> RowValue:
+    """A row's value is this field, averaged over its alternatives."""
+    return lambda record: float(np.mean(alternatives(record[field])))
+
+
+def across(
+    first: Entry, second: Entry, join: Callable[[Mapping[str, Any], Mapping[str, Any]], Record]
+) -> Entry:
+    """A record for every row that both entries score; the others stay unscored."""
+    records = {
+        idx: join(record, second.records[idx])
+        for idx, record in first.records.items()
+        if idx in second.records
+    }
+    gaps = dict(first.unscored) | dict(second.unscored)
+    for idx in first.records.keys() ^ second.records.keys():
+        gaps.setdefault(idx, "scored in only one of the two metrics this one joins")
+    return Entry(math.nan, records=records, unscored=gaps)
+
+
+def finished(metric: Metric, entry: Entry, groups: Mapping[int, int | str]) -> Entry:
+    """The entry with what follows from its rows: value, interval, and a reason for no value.
+
+    A row whose record holds NaN or an infinity becomes unscored, it is not averaged and not
+    dropped in silence.
+    """
+    if metric.combine is not None and entry.parts:
+        return metric.combine(entry)
+    if metric.row_value is None:
+        return entry
+    broken = [idx for idx, record in entry.records.items() if not _finite(record)]
+    unscored = dict(entry.unscored) | dict.fromkeys(broken, "the model's score is not finite")
+    records = {idx: record for idx, record in entry.records.items() if idx not in broken}
+    per_example = {idx: metric.row_value(record) for idx, record in records.items()}
+    entry = replace(entry, records=records, unscored=unscored, per_example=per_example)
+    if not per_example:
+        return replace(entry, value=math.nan, reason=entry.reason or no_rows(unscored))
+    values = list(per_example.values())
+    clusters = [groups.get(idx, f"idx {idx}") for idx in per_example]
+    return replace(
+        entry,
+        value=float(np.mean(values)),
+        interval=clustered_bootstrap(values, clusters),
+    )
+
+
+def no_rows(unscored: Mapping[int, str]) -> str:
+    """Why an entry without a scored row has no value."""
+    if not unscored:
+        return "no row to score"
+    first = min(unscored)
+    return f"none of {len(unscored)} rows could be scored (row {first}: {unscored[first]})"
+
+
+def no_retain(context: Context, name: str) -> str:
+    """Why a metric that compares with the retain model has no value."""
+    if context.retain:
+        return f"the retain log has no {name}"
+    return "no retain reference; name one with --retain-log or --retain"
+
+
+def _finite(record: Record) -> bool:
+    numbers = [one for value in record.values() for one in alternatives(value)]
+    return all(math.isfinite(one) for one in numbers if isinstance(one, int | float))

@@ -1,0 +1,68 @@
+"""Finished passes on disk, named by a hash of everything that determines them."""
+
+import io
+import zipfile
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from lensaudit.files import make_folder, slug, write_bytes
+
+Arrays = Mapping[str, NDArray]
+"""The numbers of one text."""
+
+
+@dataclass(frozen=True)
+class PassStore:
+    """A folder of finished passes; without one nothing is kept."""
+
+    folder: Path | None
+
+    def get(
+        self, label: str, key: str, make: Callable[[], Sequence[Arrays]]
+    ) -> tuple[Sequence[Arrays], bool]:
+        """The pass `key`, made now or read back, and whether it was read back.
+
+        A pass is written whole when it is finished; a broken file is made again.
+        """
+        if self.folder is None:
+            return make(), False
+        path = self.folder / f"{slug(label)}-{key[:16]}.npz"
+        known = _read(path, key)
+        if known is not None:
+            return known, True
+        made = make()
+        make_folder(self.folder)
+        write_bytes(path, _packed(made, key))
+        return made, False
+
+
+def _packed(items: Sequence[Arrays], key: str) -> bytes:
+    """All texts' arrays end to end, with their lengths."""
+    names = list(items[0]) if items else []
+    columns = {name: np.concatenate([item[name] for item in items]) for name in names}
+    lengths = {f"n_{name}": np.array([len(item[name]) for item in items]) for name in names}
+    buffer = io.BytesIO()
+    np.savez(buffer, **columns, **lengths, key=np.array(key), n_items=np.array(len(items)))
+    return buffer.getvalue()
+
+
+def _read(path: Path, key: str) -> list[dict[str, NDArray]] | None:
+    """The pass in a file, or None where there is none that can be read and belongs to `key`."""
+    if not path.exists():
+        return None
+    try:
+        with np.load(path, allow_pickle=False) as file:
+            if str(file["key"]) != key:
+                return None
+            names = [name for name in file.files if f"n_{name}" in file.files]
+            columns = {
+                name: np.split(file[name], np.cumsum(file[f"n_{name}"])[:-1]) for name in names
+            }
+            n_items = int(file["n_items"])
+    except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile):
+        return None
+    return [{name: columns[name][place] for name in names} for place in range(n_items)]

@@ -1,0 +1,111 @@
+"""Compute the metrics of a suite from the passes they share."""
+
+import importlib.util
+import math
+from collections.abc import Iterable, Mapping, Sequence
+
+from lensaudit.data.suites import Suite
+from lensaudit.metrics.measure.passes import ModelPasses
+from lensaudit.metrics.measure.records import finished
+from lensaudit.metrics.measure.view import notes_on
+from lensaudit.metrics.registry import (
+    Context,
+    Conventions,
+    Entry,
+    Metric,
+    Read,
+    ordered,
+    unscored,
+)
+
+
+def evaluate(
+    passes: ModelPasses,
+    suite: Suite,
+    names: Iterable[str] = (),
+    *,
+    retain: Mapping[str, Entry] | None = None,
+    conventions: Conventions | None = None,
+) -> dict[str, Entry]:
+    """The named metrics with what they need, or all of the suite; an entry for each.
+
+    Passes of the audited model run first, then those of the reference model, so that only one of
+    the two is in memory. A metric that cannot be computed is an entry with a reason.
+    """
+    metrics = ordered(suite, names)
+    run_passes(passes, reads_of(metrics, passes, suite))
+    done: dict[str, Entry] = {}
+    for metric in metrics:
+        done[metric.name] = _computed(
+            metric, suite, passes, done, retain or {}, conventions or Conventions()
+        )
+    return done
+
+
+def reads_of(metrics: Sequence[Metric], passes: ModelPasses, suite: Suite) -> list[Read]:
+    """Every pass that some computable metric reads, the reference model's last."""
+    reads: dict[Read, None] = {}
+    for metric in metrics:
+        if obstacle(metric, suite, passes) is None:
+            reads |= dict.fromkeys(metric.reads[suite])
+    return sorted(reads, key=lambda read: read.kind == "reference")
+
+
+def run_passes(passes: ModelPasses, reads: Sequence[Read]) -> None:
+    """Run each pass; the audited model leaves memory before the reference model enters."""
+    for read in reads:
+        if read.kind == "reference":
+            passes.subject.release()
+        passes.run(read)
+    if passes.reference is not None:
+        passes.reference.release()
+
+
+def obstacle(metric: Metric, suite: Suite, passes: ModelPasses) -> str | None:
+    """Why a metric's passes cannot be run."""
+    if metric.package and importlib.util.find_spec(metric.package) is None:
+        return f"needs the package {metric.package}, which is not installed"
+    found = (passes.missing(read) for read in metric.reads[suite])
+    return next((reason for reason in found if reason), None)
+
+
+def _computed(
+    metric: Metric,
+    suite: Suite,
+    passes: ModelPasses,
+    done: Mapping[str, Entry],
+    retain: Mapping[str, Entry],
+    conventions: Conventions,
+) -> Entry:
+    reason = obstacle(metric, suite, passes)
+    needs = {need: done[need] for need in metric.local_needs}
+    for name, need in needs.items():
+        if reason is None and not math.isfinite(need.value) and not need.records:
+            reason = f"needs {name}: {need.reason}"
+    if reason is not None:
+        return unscored(reason)
+    context = Context(suite, metric.reads[suite], passes, needs, retain, conventions)
+    return finished(metric, metric.fn(context), groups_of(metric, suite, passes))
+
+
+def split_of(metric: Metric, suite: Suite, metrics: Mapping[str, Metric]) -> str | None:
+    """The split whose rows a metric scores; None for one without rows of its own."""
+    if metric.reads[suite]:
+        return metric.reads[suite][0].split
+    if metric.row_value is None or not metric.local_needs:
+        return None
+    return split_of(metrics[metric.local_needs[0]], suite, metrics)
+
+
+def groups_of(metric: Metric, suite: Suite, passes: ModelPasses) -> dict[int, int | str]:
+    """The author of each row of a metric's split."""
+    metrics = {one.name: one for one in ordered(suite)}
+    split = split_of(metric, suite, metrics)
+    rows = passes.splits[split].rows if split in passes.splits else ()
+    return {row.idx: row.group for row in rows}
+
+
+def notes(passes: ModelPasses, reads: Sequence[Read]) -> list[str]:
+    """What a reader should know about how the texts were encoded, each said once."""
+    views = {(read.split, read.field): passes.view(read) for read in reads}
+    return [note for view in views.values() for note in notes_on(view)]

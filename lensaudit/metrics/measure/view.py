@@ -1,0 +1,139 @@
+"""Which texts of a split are scored, which rows cannot be, and how the rest become tensors?"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+from transformers import PreTrainedTokenizerBase
+
+from lensaudit.data.chat import (
+    Encoding,
+    MaskConvention,
+    Template,
+    attended,
+    encode_completion,
+    encode_qa,
+    pad_id,
+)
+from lensaudit.data.suites import Row, Split
+from lensaudit.types import PosMask, Tokens
+
+
+@dataclass(frozen=True)
+class Asked:
+    """How texts become tokens: one tokenizer, one template, one mask convention."""
+
+    tokenizer: PreTrainedTokenizerBase
+    template: Template
+    mask: MaskConvention
+
+    def mask_of(self, ids: Sequence[int]) -> list[bool]:
+        """Which of these real tokens are attended to."""
+        return attended(ids, self.mask, pad_id(self.tokenizer))
+
+
+@dataclass(frozen=True)
+class View:
+    """One field of one split, encoded."""
+
+    split: Split
+    field: str
+    rows: Mapping[int, tuple[Encoding, ...]]
+    """idx -> its alternatives; a single answer is one alternative."""
+    unscored: Mapping[int, str]
+    listed: bool
+    """The field holds lists, so records hold lists."""
+
+
+def view_of(split: Split, field: str, asked: Asked) -> View:
+    """Encode a field.
+
+    A row without it, with another number of alternatives, or without a token to score is unscored.
+    """
+    answers = {row.idx: row.answers[field] for row in split.rows if field in row.answers}
+    listed = any(isinstance(answer, tuple) for answer in answers.values())
+    wanted = next((len(_alternatives(answer)) for answer in answers.values()), 0)
+    rows: dict[int, tuple[Encoding, ...]] = {}
+    unscored: dict[int, str] = {}
+    for row in split.rows:
+        problem = _problem(row, field, wanted)
+        if problem is None:
+            encoded = tuple(
+                encode(split, row.question, answer, asked)
+                for answer in _alternatives(row.answers[field])
+            )
+            problem = (
+                None if all(one.labels for one in encoded) else "no answer token after the prompt"
+            )
+            rows[row.idx] = encoded
+        if problem is not None:
+            unscored[row.idx] = problem
+            rows.pop(row.idx, None)
+    return View(split, field, rows, unscored, listed)
+
+
+def encode(split: Split, question: str, answer: str, asked: Asked) -> Encoding:
+    """One text of a split."""
+    if split.kind == "completion":
+        return encode_completion(asked.tokenizer, question, answer)
+    return encode_qa(asked.tokenizer, asked.template, question, answer, examples=split.shown)
+
+
+def notes_on(view: View) -> list[str]:
+    """What a reader should know about how a view was encoded."""
+    encoded = [one for alternatives in view.rows.values() for one in alternatives]
+    merged = sum(not one.prompt_is_prefix for one in encoded)
+    cut = sum(one.cut for one in encoded)
+    where = f"{view.split.name}.{view.field}: {{}} of {len(encoded)} texts"
+    notes = []
+    if merged:
+        notes.append(
+            f"{where.format(merged)}: the prompt is not a prefix of the whole encoding, so the "
+            "scored part begins at the prompt's length, as upstream"
+        )
+    if cut:
+        notes.append(f"{where.format(cut)}: cut at the token limit")
+    return notes
+
+
+def _alternatives(answer: str | tuple[str, ...]) -> tuple[str, ...]:
+    return (answer,) if isinstance(answer, str) else answer
+
+
+def _problem(row: Row, field: str, wanted: int) -> str | None:
+    if field not in row.answers:
+        return f"the row has no {field}"
+    found = len(_alternatives(row.answers[field]))
+    if found != wanted or not found:
+        return f"{found} alternatives in {field}, where the first row has {wanted}"
+    return None
+
+
+@dataclass(frozen=True)
+class Padded:
+    """Several encodings as tensors."""
+
+    tokens: Tokens
+    mask: PosMask
+
+
+def padded(
+    texts: Sequence[Sequence[int]], asked: Asked, *, side: str, device: torch.device | str
+) -> Padded:
+    """Pad on the right to score, on the left to generate."""
+    n_pos = max(len(ids) for ids in texts)
+    pad = pad_id(asked.tokenizer)
+    tokens = torch.full((len(texts), n_pos), pad, dtype=torch.long)
+    mask = torch.zeros(len(texts), n_pos, dtype=torch.bool)
+    for row, ids in enumerate(texts):
+        at = slice(0, len(ids)) if side == "right" else slice(n_pos - len(ids), n_pos)
+        tokens[row, at] = torch.tensor(list(ids))
+        mask[row, at] = torch.tensor(asked.mask_of(ids))
+    return Padded(tokens.to(device), mask.to(device))
+
+
+def by_length(texts: Sequence[Sequence[int]], batch_size: int) -> Iterator[list[int]]:
+    """Places of texts alike in length, at most `batch_size` at once: padding is wasted work."""
+    places = sorted(range(len(texts)), key=lambda place: (len(texts[place]), place))
+    for start in range(0, len(places), batch_size):
+        yield places[start : start + batch_size]

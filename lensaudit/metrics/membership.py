@@ -1,0 +1,195 @@
+"""Can an attacker tell the forget set from texts the model never saw?
+
+Every attack gives each text a score that is higher for less likely members; the value is
+P(score of a holdout text > score of a forget text) + P(equal) / 2: near 1 while the forget set is
+memorised, 0.5 where the two cannot be told apart, near 0 after over-unlearning.
+"""
+
+import math
+import zlib
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.stats import norm
+
+from lensaudit.metrics.measure.forward import Trace
+from lensaudit.metrics.measure.records import NO_CONTENT, mean_of, no_rows
+from lensaudit.metrics.registry import Context, Entry, Kind, Read, metric
+from lensaudit.scores.stats import Interval, auc
+
+UPSTREAM = "open-unlearning d3d7cf9 evals/metrics/mia/"
+VARIANCE_FLOOR = 1e-6
+"""Least variance min-k++ divides by; `meta_evaluation.md` section 2."""
+
+
+def separation(attack: Entry) -> Entry:
+    """The value of an attack from the scores of its two sides."""
+    for name, part in attack.parts.items():
+        if not part.records:
+            return replace(attack, value=math.nan, reason=f"{name}: {no_rows(part.unscored)}")
+    higher, lower = _scores(attack.parts["holdout"]), _scores(attack.parts["forget"])
+    value = auc(higher, lower)
+    return replace(
+        attack, value=value, details={"auc": value}, interval=auc_interval(higher, lower)
+    )
+
+
+def _both(kind: Kind = "trace") -> dict[str, Any]:
+    """Forget and holdout side of each suite."""
+    return {
+        "high_means": "knows",
+        "combine": separation,
+        "tofu": (Read(kind, "forget"), Read(kind, "holdout")),
+        "muse": (Read(kind, "members", "text"), Read(kind, "non_members", "text")),
+    }
+
+
+@metric("mia_loss", source=f"arXiv:1709.01604; {UPSTREAM}loss.py", **_both())
+def loss_attack(context: Context) -> Entry:
+    """Score: mean negative log-probability, the end token included."""
+    return _attacked(context, lambda trace: trace.loss)
+
+
+@metric("mia_zlib", source=f"arXiv:2012.07805; {UPSTREAM}zlib.py", **_both())
+def zlib_attack(context: Context) -> Entry:
+    """Score: loss divided by the bytes of the zlib-compressed answer."""
+
+    def side(read: Read) -> Entry:
+        measured = context.passes.measured(read)
+        texts = context.passes.answer_texts(read)
+        return _side(
+            {
+                idx: trace.loss / compressed_bytes(texts.rows[idx][0])
+                for idx, (trace,) in measured.rows.items()
+            },
+            measured.unscored,
+        )
+
+    return _sides(side(context.reads[0]), side(context.reads[1]))
+
+
+@metric("mia_min_k", source=f"arXiv:2310.16789; {UPSTREAM}min_k.py", **_both())
+def min_k_attack(context: Context) -> Entry:
+    """Score: minus the mean of the least 40 % of the content tokens' log-probabilities."""
+    share = context.conventions.min_k
+    return _attacked(context, lambda t: least_mean(t.content.log_prob, share), content=True)
+
+
+@metric("mia_min_k_plus_plus", source=f"arXiv:2404.02936; {UPSTREAM}min_k_plus_plus.py", **_both())
+def min_k_plus_plus_attack(context: Context) -> Entry:
+    """As min-k, each log-probability standardised under the model's own distribution."""
+    share = context.conventions.min_k
+    return _attacked(context, lambda t: least_mean(standardised(t.content), share), content=True)
+
+
+@metric("mia_gradnorm", source=f"arXiv:2402.17012; {UPSTREAM}gradnorm.py", **_both("gradient"))
+def gradnorm_attack(context: Context) -> Entry:
+    """Score: mean over parameter tensors of the gradient's 2-norm, one text at a time."""
+
+    def side(read: Read) -> Entry:
+        measured = context.passes.measured(read)
+        scores = {idx: value for idx, (value,) in measured.rows.items() if math.isfinite(value)}
+        gaps = {idx: NO_CONTENT for idx in measured.rows if idx not in scores}
+        return _side(scores, {**measured.unscored, **gaps})
+
+    return _sides(side(context.reads[0]), side(context.reads[1]))
+
+
+_REFERENCE = _both("reference")
+
+
+@metric(
+    "mia_reference",
+    high_means="knows",
+    combine=separation,
+    source=f"arXiv:2012.07805; {UPSTREAM}reference.py",
+    tofu=(*_both()["tofu"], *_REFERENCE["tofu"]),
+    muse=(*_both()["muse"], *_REFERENCE["muse"]),
+)
+def reference_attack(context: Context) -> Entry:
+    """Score: loss minus the loss of a reference model on the same text."""
+
+    def side(model: Read, reference: Read) -> Entry:
+        found, base = context.passes.measured(model), context.passes.measured(reference)
+        return _side(
+            {idx: trace.loss - base.rows[idx][0].loss for idx, (trace,) in found.rows.items()},
+            found.unscored,
+        )
+
+    forget, holdout, forget_reference, holdout_reference = context.reads
+    return _sides(side(forget, forget_reference), side(holdout, holdout_reference))
+
+
+def compressed_bytes(text: str) -> int:
+    """Bytes of the text after zlib at its default level; 8 for no text.
+
+    >>> compressed_bytes(""), compressed_bytes("a" * 200)
+    (8, 12)
+    """
+    return len(zlib.compress(text.encode()))
+
+
+def least_mean(log_probs: NDArray[np.float32], share: float) -> float:
+    """Minus the mean of the least `share` of the values, at least one of them."""
+    n_least = max(1, int(share * len(log_probs)))
+    return float(-np.sort(log_probs)[:n_least].mean())
+
+
+def standardised(trace: Trace) -> NDArray[np.float32]:
+    """(log p - mean) / sqrt(variance), the variance at least 1e-6."""
+    variance = np.maximum(trace.variance, np.float32(VARIANCE_FLOOR))
+    return (trace.log_prob - trace.mean) / np.sqrt(variance)
+
+
+def auc_interval(higher: list[float], lower: list[float], level: float = 0.95) -> Interval | None:
+    """DeLong's interval of an AUC (1988), cut to [0, 1]; None with fewer than two texts a side."""
+    if min(len(higher), len(lower)) < 2:
+        return None
+    above = np.subtract.outer(higher, lower)
+    wins = (above > 0) + 0.5 * (above == 0)
+    variance = wins.mean(1).var(ddof=1) / len(higher) + wins.mean(0).var(ddof=1) / len(lower)
+    half = float(norm.ppf((1 + level) / 2) * math.sqrt(variance))
+    centre = float(wins.mean())
+    return Interval(max(0.0, centre - half), min(1.0, centre + half))
+
+
+def _attacked(context: Context, score: Callable[[Trace], float], *, content: bool = False) -> Entry:
+    """Both sides of an attack on traces; `content` where it needs a content token."""
+    empty = 0.0 if context.conventions.empty == "upstream" else None
+
+    def side(read: Read) -> Entry:
+        measured = context.passes.measured(read)
+        scores: dict[int, float] = {}
+        gaps = dict(measured.unscored)
+        for idx, (trace,) in measured.rows.items():
+            if not content or len(trace.content):
+                scores[idx] = score(trace)
+            elif empty is None:
+                gaps[idx] = NO_CONTENT
+            else:
+                scores[idx] = empty
+        return _side(scores, gaps)
+
+    return _sides(side(context.reads[0]), side(context.reads[1]))
+
+
+def _sides(forget: Entry, holdout: Entry) -> Entry:
+    return Entry(math.nan, parts={"forget": forget, "holdout": holdout})
+
+
+def _side(scores: Mapping[int, float], gaps: Mapping[int, str]) -> Entry:
+    finite = {idx: score for idx, score in scores.items() if math.isfinite(score)}
+    broken = [idx for idx in scores if idx not in finite]
+    return Entry(
+        float(np.mean(list(finite.values()))) if finite else math.nan,
+        per_example=finite,
+        records={idx: {"score": score} for idx, score in finite.items()},
+        unscored=dict(gaps) | dict.fromkeys(broken, "the model's score is not finite"),
+    )
+
+
+def _scores(entry: Entry) -> list[float]:
+    return [mean_of("score")(record) for record in entry.records.values()]

@@ -1,0 +1,106 @@
+"""Which of the answer's tokens does the model predict, and from where on all of them?
+
+Content tokens are the scored tokens without the last, which upstream takes for the end token; on
+MUSE texts, which get no end token, that is the last word's.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from lensaudit.metrics.measure.records import NO_CONTENT, mean_of
+from lensaudit.metrics.registry import Context, Entry, Read, metric
+
+SOURCE = "open-unlearning d3d7cf9 evals/metrics/memorization.py"
+_ROWS: dict[str, Any] = {
+    "high_means": "knows",
+    "tofu": (Read("trace", "forget"),),
+    "muse": (Read("trace", "verbmem", "gt"),),
+    "row_value": mean_of("score"),
+}
+
+Hits = NDArray[np.bool_]
+"""Per content token: it is the model's first choice after the true tokens before it."""
+
+
+@metric("exact_memorization", source=f"arXiv:2204.10127; {SOURCE}", **_ROWS)
+def exact_memorization(context: Context) -> Entry:
+    """Share of content tokens predicted; a row without any is unscored."""
+    return _scored(context, share_predicted, empty=None)
+
+
+@metric("extraction_strength", source=SOURCE, **_ROWS)
+def extraction_strength(context: Context) -> Entry:
+    """1 - k/L for the shortest true prefix of k content tokens after which all are predicted.
+
+    Upstream's form: k stops at L - 1, so the floor is 1/L and a one-token answer scores 1 even
+    when it is wrong. `extraction_strength_generative` has no floor. A row without content tokens
+    is unscored; `empty="upstream"` scores it 0 and averages it.
+    """
+    empty = 0.0 if context.conventions.empty == "upstream" else None
+    return _scored(context, strength_with_floor, empty=empty)
+
+
+@metric("extraction_strength_generative", source="arXiv:2406.09179 (extraction strength)", **_ROWS)
+def extraction_strength_generative(context: Context) -> Entry:
+    """1 - k/L for the shortest true prefix from which the model generates the rest; 0 if none.
+
+    Greedy decoding from a prefix gives the rest of the answer exactly if each token of the rest
+    is the first choice after the true tokens before it (induction over the rest), so the same
+    forward pass answers it; a test generates from every prefix. Where the upstream mask hides
+    real tokens, generation counts positions otherwise than scoring does: such rows are unscored.
+    """
+    hidden = context.passes.rows_with_hidden_tokens(context.reads[0])
+    entry = _scored(context, strength, empty=None)
+    reason = "the upstream mask hides real tokens, so generation sees other positions; --mask true"
+    kept = {idx: record for idx, record in entry.records.items() if idx not in hidden}
+    return Entry(
+        np.nan, records=kept, unscored={**entry.unscored, **dict.fromkeys(sorted(hidden), reason)}
+    )
+
+
+def share_predicted(hits: Hits) -> float:
+    """Share of tokens predicted, rounded to float32 as upstream."""
+    return float(np.float32(hits.sum()) / np.float32(len(hits)))
+
+
+def strength_with_floor(hits: Hits) -> float:
+    """Extraction strength with k at most L - 1.
+
+    >>> strength_with_floor(np.array([True, False, True, True]))
+    0.5
+    >>> strength_with_floor(np.array([False]))
+    1.0
+    """
+    return 1 - min(_first_of_final_run(hits), len(hits) - 1) / len(hits)
+
+
+def strength(hits: Hits) -> float:
+    """Extraction strength with k up to L: 0 where not even the last token is predicted.
+
+    >>> strength(np.array([True, False, True, True])), strength(np.array([False]))
+    (0.5, 0.0)
+    """
+    return 1 - _first_of_final_run(hits) / len(hits)
+
+
+def _first_of_final_run(hits: Hits) -> int:
+    """Where the run of hits that reaches the end begins; the length if there is none."""
+    misses = np.flatnonzero(~hits)
+    return int(misses[-1]) + 1 if len(misses) else 0
+
+
+def _scored(context: Context, score: Callable[[Hits], float], *, empty: float | None) -> Entry:
+    measured = context.passes.measured(context.reads[0])
+    records, unscored = {}, dict(measured.unscored)
+    for idx, (trace,) in measured.rows.items():
+        hits = trace.content.hit
+        if len(hits):
+            records[idx] = {"score": score(hits)}
+        elif empty is None:
+            unscored[idx] = NO_CONTENT
+        else:
+            records[idx] = {"score": empty}
+    return Entry(np.nan, records=records, unscored=unscored)

@@ -1,0 +1,205 @@
+"""What is a metric, which ones exist, and in which order can they be computed?
+
+A metric is one function `Context -> Entry` under `@metric`; a file in this folder that holds one
+is found by itself. One function may be registered under several names, each with its own reads.
+"""
+
+import importlib
+import math
+import pkgutil
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal, Protocol
+
+import lensaudit.metrics
+from lensaudit.data.suites import Suite
+from lensaudit.errors import InputError
+from lensaudit.results import Result
+from lensaudit.scores.stats import Interval
+
+Kind = Literal["trace", "reference", "gradient", "text", "jailbreak", "fluency"]
+"""What a pass does with a split: score its answers; score them with the reference model;
+differentiate the score; generate; generate after a forced beginning; rate the generations."""
+Record = Mapping[str, Any]
+"""The scores of one row under open-unlearning's names; lists where a row has alternatives."""
+RETAIN = "retain:"
+"""A need so prefixed is looked up in the retain model's log."""
+
+
+@dataclass(frozen=True)
+class Read:
+    """One pass over one field of one split."""
+
+    kind: Kind
+    split: str
+    field: str = "answer"
+
+
+@dataclass(frozen=True)
+class Entry(Result):
+    """One metric of one log."""
+
+    records: Mapping[int, Record] = field(default_factory=dict)
+    """idx -> what `value_by_index` of a log holds."""
+    parts: Mapping[str, "Entry"] = field(default_factory=dict)
+    """Membership inference: its two sides."""
+    details: Mapping[str, Any] = field(default_factory=dict)
+    """Further numbers worth logging: a KS statistic, sample sizes, the parts of a mean."""
+    reason: str | None = None
+    """Why `value` is NaN."""
+    interval: Interval | None = None
+    """95 % interval of `value`."""
+
+
+class Passes(Protocol):
+    """Where a metric finds what was read from the model."""
+
+    def measured(self, read: Read) -> Any:
+        """The rows of one pass: a `Measured`."""
+        ...
+
+    def answer_texts(self, read: Read) -> Any:
+        """The decoded scored tokens of a view: a `Measured`."""
+        ...
+
+    def rows_with_hidden_tokens(self, read: Read) -> frozenset[int]:
+        """Rows in which the mask hides a real token."""
+        ...
+
+
+@dataclass(frozen=True)
+class Conventions:
+    """Choices that move a number without touching the model."""
+
+    empty: Literal["unscored", "upstream"] = "unscored"
+    """What a row without content tokens scores: nothing; or extraction strength 0 and min-k 0."""
+    min_k: float = 0.4
+    """Share of tokens in min-k and min-k++; every configuration of open-unlearning says 0.4."""
+    retain_value: float | None = None
+    """AUC that stands in for a missing retain reference; open-unlearning takes 0.5 silently."""
+
+
+@dataclass(frozen=True)
+class Context:
+    """Everything a metric may look at."""
+
+    suite: Suite
+    reads: tuple[Read, ...]
+    passes: Passes
+    done: Mapping[str, Entry]
+    """Its needs, already computed, in the order they are named."""
+    retain: Mapping[str, Entry]
+    """Metrics of the retain model's log; empty without one."""
+    conventions: Conventions
+
+
+MetricFunction = Callable[[Context], Entry]
+RowValue = Callable[[Record], float]
+
+
+@dataclass(frozen=True)
+class Metric:
+    """One registered metric."""
+
+    name: str
+    fn: MetricFunction
+    high_means: Literal["knows", "forgot"]
+    source: str
+    """Where it is defined: arXiv section, or repository, file and commit."""
+    reads: Mapping[Suite, tuple[Read, ...]]
+    """Suites it belongs to and what it reads there; nothing for what follows from its needs."""
+    needs: tuple[str, ...] = ()
+    row_value: RowValue | None = None
+    """What is averaged over rows; None where the function itself gives the value."""
+    combine: Callable[[Entry], Entry] | None = None
+    """Turns `parts` into a value."""
+    package: str | None = None
+    """A package without which it cannot be computed."""
+
+    @property
+    def local_needs(self) -> tuple[str, ...]:
+        """Needs from the same log."""
+        return tuple(need for need in self.needs if not need.startswith(RETAIN))
+
+    @property
+    def retain_needs(self) -> tuple[str, ...]:
+        """Needs from the retain model's log."""
+        return tuple(need.removeprefix(RETAIN) for need in self.needs if need.startswith(RETAIN))
+
+
+_METRICS: dict[str, Metric] = {}
+
+
+def metric(
+    name: str,
+    *,
+    high_means: Literal["knows", "forgot"],
+    source: str,
+    tofu: Iterable[Read] | None = None,
+    muse: Iterable[Read] | None = None,
+    needs: Iterable[str] = (),
+    row_value: RowValue | None = None,
+    combine: Callable[[Entry], Entry] | None = None,
+    package: str | None = None,
+) -> Callable[[MetricFunction], MetricFunction]:
+    """Register a function as the metric `name` of the suites it is given reads for.
+
+    Raises:
+        ValueError: the name is taken.
+    """
+    given: dict[Suite, Iterable[Read] | None] = {"tofu": tofu, "muse": muse}
+    reads = {suite: tuple(read) for suite, read in given.items() if read is not None}
+
+    def register(fn: MetricFunction) -> MetricFunction:
+        if name in _METRICS:
+            raise ValueError(f"metric {name} is registered twice")
+        _METRICS[name] = Metric(
+            name, fn, high_means, source, reads, tuple(needs), row_value, combine, package
+        )
+        return fn
+
+    return register
+
+
+def all_metrics() -> Mapping[str, Metric]:
+    """Every metric, by name; imports each file of this folder once."""
+    for module in pkgutil.iter_modules(lensaudit.metrics.__path__):
+        if not module.ispkg:
+            importlib.import_module(f"lensaudit.metrics.{module.name}")
+    return _METRICS
+
+
+def ordered(suite: Suite, names: Iterable[str] = ()) -> list[Metric]:
+    """The named metrics of a suite, or all, each after what it needs.
+
+    Raises:
+        InputError: a name that the suite does not have; the known ones are listed.
+    """
+    known = {name: one for name, one in all_metrics().items() if suite in one.reads}
+    wanted = list(names) or list(known)
+    if unknown := [name for name in wanted if name not in known]:
+        raise InputError(
+            f"suite {suite} has no metric {unknown[0]!r}; it has {', '.join(sorted(known))}"
+        )
+    order: dict[str, Metric] = {}
+
+    def visit(name: str) -> None:
+        if name in order:
+            return
+        for need in known[name].local_needs:
+            visit(need)
+        order[name] = known[name]
+
+    for name in wanted:
+        visit(name)
+    return list(order.values())
+
+
+def retain_names(metrics: Iterable[Metric]) -> list[str]:
+    """What the retain model's log must hold for these metrics."""
+    return sorted({need for one in metrics for need in one.retain_needs})
+
+
+def unscored(reason: str) -> Entry:
+    """No number, and why."""
+    return Entry(math.nan, reason=reason)

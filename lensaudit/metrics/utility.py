@@ -1,0 +1,59 @@
+"""Is the rest of the model intact? And does it still write like one?"""
+
+import numpy as np
+
+from lensaudit.metrics.measure.records import mean_of
+from lensaudit.metrics.registry import Context, Entry, Read, metric, unscored
+from lensaudit.scores.stats import harmonic_mean
+
+PARTS = (
+    "retain_Q_A_Prob", "retain_Q_A_ROUGE", "retain_Truth_Ratio",
+    "ra_Q_A_Prob_normalised", "ra_Q_A_ROUGE", "ra_Truth_Ratio",
+    "wf_Q_A_Prob_normalised", "wf_Q_A_ROUGE", "wf_Truth_Ratio",
+)  # fmt: skip
+"""Retain enters with its plain probability, the other two with the one among options."""
+
+
+@metric(
+    "model_utility",
+    high_means="knows",
+    source="arXiv:2401.06121 section 2.2.1; open-unlearning d3d7cf9 evals/metrics/utility.py",
+    tofu=(),
+    needs=PARTS,
+)
+def model_utility(context: Context) -> Entry:
+    """Harmonic mean of nine parts; one part that is 0 makes it 0, one that is missing, nothing."""
+    parts = {name: context.done[name].value for name in PARTS}
+    missing = [name for name, value in parts.items() if not np.isfinite(value)]
+    if missing:
+        return unscored(f"needs {missing[0]}, which has no value")
+    return Entry(harmonic_mean(list(parts.values())), details={"parts": parts})
+
+
+@metric(
+    "forget_Q_A_gibberish",
+    high_means="knows",
+    source="open-unlearning d3d7cf9 evals/metrics/utility.py classifier_prob",
+    tofu=(Read("fluency", "forget"),),
+    row_value=mean_of("score"),
+)
+@metric(
+    "forget_gibberish",
+    high_means="knows",
+    source="open-unlearning d3d7cf9 evals/metrics/utility.py classifier_prob",
+    muse=(Read("fluency", "verbmem", "gt"),),
+    row_value=mean_of("score"),
+)
+def fluency(context: Context) -> Entry:
+    """Probability of a text classifier's class 0, "clean", for what the model generated.
+
+    An empty generation has no fluency and is unscored; `empty="upstream"` rates it.
+    """
+    measured = context.passes.measured(context.reads[0])
+    records, unscored_rows = {}, dict(measured.unscored)
+    for idx, (rated,) in measured.rows.items():
+        if not rated.generation and context.conventions.empty == "unscored":
+            unscored_rows[idx] = "the generation is empty"
+        else:
+            records[idx] = vars(rated)
+    return Entry(np.nan, records=records, unscored=unscored_rows)
