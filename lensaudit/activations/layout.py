@@ -68,11 +68,23 @@ def read_index(file: h5py.File, spec: Spec, shard: Shard) -> Index:
     if tuple(vectors["example_ids"].tolist()) != shard.idx:
         raise ValueError(f"holds other examples than shard {shard.number} of its spec.json")
     check_index(index, n_examples=len(shard.idx), n_slabs=spec.fingerprint.layers + 1)
+    return index
+
+
+def activation_arrays(
+    file: h5py.File, spec: Spec, index: Index
+) -> tuple[h5py.Dataset, h5py.Dataset]:
+    """The residual stream and `final_norm`, of the type and shape that the spec implies.
+
+    Raises:
+        ValueError: they are not.
+    """
     stored = STORED[spec.fingerprint.dtype]
     shape = (spec.fingerprint.layers, len(index.positions), spec.fingerprint.d_model)
-    check_array(file, hook, stored, shape)
-    check_array(file, "final_norm", stored, shape[1:])
-    return index
+    return (
+        check_array(file, spec.fingerprint.hook, stored, shape),
+        check_array(file, "final_norm", stored, shape[1:]),
+    )
 
 
 _INTEGER_ARRAYS = ("offsets", "token_offsets", "token_ids", "positions", "nonfinite_rows")
@@ -85,8 +97,6 @@ def check_names(file: h5py.File, wanted: set[str]) -> None:
     for name in wanted:
         if type(file.get(name, getlink=True)) is not h5py.HardLink:
             raise ValueError(f"{name} is missing or a link")
-        if file.get(name, getclass=True) is not h5py.Dataset:
-            raise ValueError(f"{name} is not an array")
 
 
 def check_attributes(file: h5py.File, wanted: Mapping[str, str | int]) -> None:
@@ -110,6 +120,8 @@ def check_array(
         ValueError: external, virtual, chunked, filtered, unallocated, or of another type or shape.
     """
     data = file[name]
+    if not isinstance(data, h5py.Dataset):
+        raise ValueError(f"{name} is not an array")
     create = data.id.get_create_plist()
     if data.is_virtual or data.external or create.get_nfilters():
         raise ValueError(f"{name} is external, virtual or filtered")

@@ -37,7 +37,7 @@ def check_space(folder: Path, n_bytes: int, *, reserve_bytes: int = RESERVE_BYTE
         )
 
 
-def publish(path: Path, parts: Sequence[bytes]) -> bool:
+def publish(path: Path, parts: Sequence[bytes | memoryview]) -> bool:
     """Write, fsync, read back, then give the file its name; the first publisher wins.
 
     Returns:
@@ -65,7 +65,7 @@ def publish(path: Path, parts: Sequence[bytes]) -> bool:
     return published
 
 
-def _read_back(partial: Path, parts: Sequence[bytes]) -> None:
+def _read_back(partial: Path, parts: Sequence[bytes | memoryview]) -> None:
     """Catches short writes, which some network disks report as success."""
     wanted = xxhash.xxh3_128()
     for part in parts:

@@ -1,9 +1,11 @@
-"""Reading a cache: lazily, one shard at a time, each byte checked before it is used."""
+"""Reading a cache: lazily, a few files at a time, each byte checked before it is used."""
 
 import os
 import threading
+import weakref
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 
@@ -13,8 +15,10 @@ from jaxtyping import Float
 from torch import Tensor
 
 from lensaudit.activations.fingerprint import Fingerprint
+from lensaudit.activations.image import Slabs
+from lensaudit.activations.presence import Mark
 from lensaudit.activations.shard import ShardFile, check_bytes
-from lensaudit.activations.spec import Seal, Shard, Spec
+from lensaudit.activations.spec import SEAL, Seal, Shard, Spec
 from lensaudit.activations.tensors import ExampleActivations, LayerRows, SpanRows
 from lensaudit.activations.values import TORCH, from_bits
 from lensaudit.errors import InputError
@@ -27,21 +31,27 @@ _whole: set[tuple[str, int, int, int, int]] = set()
 
 
 class Activations:
-    """A cache on disk, read when asked; holds no more than what was asked for last."""
+    """A cache on disk, read when asked: keeps file handles and indices, no activations."""
 
     def __init__(self, folder: Path, spec: Spec, seal: Seal | None):
         self.folder, self.spec = folder, spec
-        sealed = seal.shards if seal else ()
-        self._sealed = {shard.number: shard for shard in sealed}
+        self.complete = seal is not None
+        self._sealed = {shard.number: shard for shard in seal.shards} if seal else {}
         self._shards: dict[int, Shard] = {}
         for shard in spec.shards():
             if seal or (folder / shard.file_name).exists():
                 self._shards.update(dict.fromkeys(shard.idx, shard))
-        self.idx: tuple[int, ...] = tuple(self._shards)
-        """Examples that can be read, in the order of the plan."""
-        self.complete = seal is not None
         self._open: OrderedDict[int, ShardFile] = OrderedDict()
         self._lock = threading.Lock()
+        self._mark = Mark(folder)
+        weakref.finalize(self, self._mark.remove)
+        with suppress(OSError):  # when it was last used, for `gc`; a read-only disk keeps its own
+            os.utime(folder / SEAL)
+
+    @property
+    def idx(self) -> tuple[int, ...]:
+        """Examples that can be read, in the order of the plan."""
+        return tuple(self._shards)
 
     @property
     def fingerprint(self) -> Fingerprint:
@@ -64,14 +74,14 @@ class Activations:
         return TORCH[self.fingerprint.dtype]
 
     def __len__(self) -> int:
-        return len(self.idx)
+        return len(self._shards)
 
     def __repr__(self) -> str:
-        print_ = self.fingerprint
+        identity = self.fingerprint
         state = "" if self.complete else ", incomplete"
         return (
-            f"<Activations {self.spec.name}: {len(self)} examples x {print_.layers} layers "
-            f"x {print_.d_model}, {print_.positions} positions, {print_.dtype}{state}>"
+            f"<Activations {self.spec.name}: {len(self)} examples x {identity.layers} layers "
+            f"x {identity.d_model}, {identity.positions} positions, {identity.dtype}{state}>"
         )
 
     def __enter__(self) -> "Activations":
@@ -86,10 +96,11 @@ class Activations:
         self.close()
 
     def close(self) -> None:
-        """Close the shard files."""
+        """Close the shard files; reading again opens them again."""
         with self._lock:
             while self._open:
                 self._open.popitem()[1].close()
+        self._mark.remove()
 
     def example(self, idx: int, *, layers: Sequence[int] | None = None) -> ExampleActivations:
         """One example at all layers, or at `layers` in the order given.
@@ -98,48 +109,60 @@ class Activations:
             InputError: the cache does not hold the example or a layer.
             VerificationError: the bytes on disk are not those that were written.
         """
-        return self._tensors(idx, self._layers(layers))
+        slabs = self._read(idx, range(self.n_layers) if layers is None else layers)
+        return ExampleActivations(
+            idx=idx,
+            token_ids=torch.from_numpy(slabs.token_ids),
+            positions=torch.from_numpy(slabs.positions),
+            resid=from_bits(slabs.resid, self.fingerprint.dtype),
+            final_norm=from_bits(slabs.final_norm, self.fingerprint.dtype),
+        )
 
     def examples(self, idx: Iterable[int] | None = None) -> Iterator[ExampleActivations]:
-        """Examples one after the other; at most one is in memory on our side."""
+        """Examples one after the other."""
         for wanted in self.idx if idx is None else idx:
             yield self.example(wanted)
 
     def layer(self, layer: int) -> "LayerView":
         """One layer over all examples."""
-        self._layers([layer])
+        self._check_layers([layer])
         return LayerView(self, layer)
 
-    def _layers(self, layers: Sequence[int] | None) -> Sequence[int]:
-        if layers is None:
-            return range(self.n_layers)
+    def layer_rows(self, layer: int, idx: Iterable[int]) -> LayerRows:
+        """One layer's rows of some examples, laid end to end; all of them in memory."""
+        wanted = tuple(idx)
+        found = [self._read(number, [layer], final_norm=False) for number in wanted]
+        edges = np.cumsum([0, *(len(slabs.positions) for slabs in found)], dtype=np.int64)
+        positions = [torch.from_numpy(slabs.positions) for slabs in found]
+        rows = [from_bits(slabs.resid[0], self.fingerprint.dtype) for slabs in found]
+        return LayerRows(
+            layer=layer,
+            idx=wanted,
+            offsets=torch.from_numpy(edges),
+            positions=torch.cat([torch.empty(0, dtype=torch.int64), *positions]),
+            resid=torch.cat([torch.empty(0, self.d_model, dtype=self.dtype), *rows]),
+        )
+
+    def _read(self, idx: int, layers: Sequence[int], *, final_norm: bool = True) -> Slabs:
+        self._check_layers(layers)
+        if idx not in self._shards:
+            raise InputError(f"{self.folder}: does not hold example idx {idx} ({self._holds()})")
+        with self._lock:
+            return self._shard_file(self._shards[idx]).read(idx, layers, final_norm=final_norm)
+
+    def _check_layers(self, layers: Sequence[int]) -> None:
         for layer in layers:
             if not 0 <= layer < self.n_layers:
                 raise InputError(
                     f"{self.folder}: no layer {layer}; it holds 0 to {self.n_layers - 1}"
                 )
-        return layers
 
-    def _tensors(self, idx: int, layers: Sequence[int]) -> ExampleActivations:
-        with self._lock:
-            slabs = self._shard_file(idx).read(idx, layers)
-        dtype = self.fingerprint.dtype
-        return ExampleActivations(
-            idx=idx,
-            token_ids=torch.from_numpy(slabs.token_ids),
-            positions=torch.from_numpy(slabs.positions),
-            resid=from_bits(slabs.resid, dtype),
-            final_norm=from_bits(slabs.final_norm, dtype),
-        )
-
-    def _shard_file(self, idx: int) -> ShardFile:
-        """The open file that holds `idx`; the least recently used one makes room."""
-        if idx not in self._shards:
-            raise InputError(f"{self.folder}: does not hold example idx {idx} ({self._holds()})")
-        shard = self._shards[idx]
+    def _shard_file(self, shard: Shard) -> ShardFile:
+        """The open file of a shard; the least recently used one makes room."""
         if shard.number not in self._open:
             path = self.folder / shard.file_name
             self._check_once(path, shard)
+            self._mark.renew()
             self._open[shard.number] = ShardFile(path, self.spec, shard)
             if len(self._open) > OPEN_SHARDS:
                 self._open.popitem(last=False)[1].close()
@@ -160,10 +183,10 @@ class Activations:
             _whole.add(state)
 
     def _holds(self) -> str:
-        if not self.idx:
+        if not self._shards:
             return "it is empty"
         state = "complete" if self.complete else "incomplete"
-        return f"it holds {len(self)}, {min(self.idx)} to {max(self.idx)}, {state}"
+        return f"it holds {len(self)}, {min(self._shards)} to {max(self._shards)}, {state}"
 
 
 class LayerView:
@@ -180,41 +203,26 @@ class LayerView:
     def __len__(self) -> int:
         return len(self._activations)
 
-    def __iter__(self) -> Iterator[ExampleActivations]:
-        """Examples one after the other, with this layer alone."""
+    def __iter__(self) -> Iterator[tuple[int, Float[Tensor, "pos d_model"]]]:
+        """Each example's idx and rows, one after the other."""
         for idx in self.idx:
-            yield self._activations.example(idx, layers=[self.layer])
+            yield idx, self.example(idx)
 
     def example(self, idx: int) -> Float[Tensor, "pos d_model"]:
         """The rows of one example."""
-        return self._activations.example(idx, layers=[self.layer]).resid[0]
+        return self.rows([idx]).resid
 
     def rows(self, idx: Iterable[int] | None = None) -> LayerRows:
-        """All rows of the examples, end to end; in memory at once."""
-        wanted = self.idx if idx is None else tuple(idx)
-        found = [self._activations.example(number, layers=[self.layer]) for number in wanted]
-        lengths = [len(example.positions) for example in found]
-        return LayerRows(
-            layer=self.layer,
-            idx=wanted,
-            offsets=torch.from_numpy(np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)),
-            positions=torch.cat([example.positions for example in found]),
-            resid=torch.cat([example.resid[0] for example in found]),
-        )
+        """All rows of some or all examples, laid end to end; in memory at once."""
+        return self._activations.layer_rows(self.layer, self.idx if idx is None else idx)
 
     def at_span(self, place: int) -> SpanRows:
         """The `place`-th cached row of each example; -1 is the last. Too short ones are listed."""
-        present, absent, rows = [], [], []
-        for example in self:
-            if -len(example.positions) <= place < len(example.positions):
-                present.append(example.idx)
-                rows.append(example.resid[0, place])
-            else:
-                absent.append(example.idx)
+        found = {idx: rows[place] for idx, rows in self if -len(rows) <= place < len(rows)}
         empty = torch.empty(0, self._activations.d_model, dtype=self._activations.dtype)
         return SpanRows(
             layer=self.layer,
-            idx=tuple(present),
-            absent=tuple(absent),
-            resid=torch.stack(rows) if rows else empty,
+            idx=tuple(found),
+            absent=tuple(idx for idx in self.idx if idx not in found),
+            resid=torch.stack(list(found.values())) if found else empty,
         )

@@ -14,6 +14,7 @@ from lensaudit.files import digest, slug
 SPEC = "spec.json"
 SEAL = "SEAL.json"
 SHARD_EXAMPLES = 32
+REPAIR = "run `lensaudit activations repair`"
 MAX_JSON_BYTES = 64 << 20
 """A larger spec.json or SEAL.json is refused unread."""
 
@@ -136,16 +137,16 @@ def read_spec(path: Path) -> Spec:
     if document.get("key") != fingerprint.key():
         raise VerificationError(
             f"{path}: says key {document.get('key')!s:.32}, "
-            f"its identity gives {fingerprint.key()}; {_REPAIR}"
+            f"its identity gives {fingerprint.key()}; {REPAIR}"
         )
     idx, name, size = document.get("idx"), document.get("name"), document.get("shard_examples")
     provenance = document.get("provenance")
-    if not (
-        _whole_numbers(idx)
-        and isinstance(name, str)
-        and isinstance(provenance, dict)
-        and type(size) is int
-        and size == SHARD_EXAMPLES
+    if (
+        not isinstance(idx, list)
+        or any(type(number) is not int for number in idx)
+        or not isinstance(name, str)
+        or not isinstance(provenance, dict)
+        or size != SHARD_EXAMPLES
     ):
         raise InputError(f"{path}: name, idx, shard_examples or provenance is malformed")
     spec = plan(name, fingerprint, idx, provenance)
@@ -166,11 +167,10 @@ def read_seal(path: Path) -> Seal | None:
     try:
         shards = tuple(SealedShard(**row) for row in document["shards"])
         seal = Seal(key=document["key"], spec_sha256=document["spec_sha256"], shards=shards)
-        whole = seal.content() == _json(document)
-    except (KeyError, TypeError):
-        whole = False
-    if not whole:
-        raise VerificationError(f"{path}: malformed; {_REPAIR}")
+    except (KeyError, TypeError) as error:
+        raise VerificationError(f"{path}: malformed; {REPAIR}") from error
+    if seal.content() != _json(document):
+        raise VerificationError(f"{path}: holds fields that no seal of ours has; {REPAIR}")
     return seal
 
 
@@ -184,13 +184,10 @@ def checked_seal(folder: Path, spec: Spec) -> Seal | None:
     if seal is None:
         return None
     if seal.key != spec.fingerprint.key() or seal.spec_sha256 != sha256(spec.content()):
-        raise VerificationError(f"{folder / SEAL}: seals another spec.json than is here; {_REPAIR}")
+        raise VerificationError(f"{folder / SEAL}: seals another spec.json than is here; {REPAIR}")
     if [shard.number for shard in seal.shards] != [shard.number for shard in spec.shards()]:
-        raise VerificationError(f"{folder / SEAL}: seals other shards than spec.json; {_REPAIR}")
+        raise VerificationError(f"{folder / SEAL}: seals other shards than spec.json; {REPAIR}")
     return seal
-
-
-_REPAIR = "run `lensaudit activations repair`"
 
 
 def _json(document: Mapping[str, Any]) -> bytes:
@@ -211,11 +208,7 @@ def _checked(path: Path) -> dict[str, Any]:
         rest = {name: value for name, value in document.items() if name != "digest"}
         whole = document["digest"] == digest(rest) and _json(document) == content
     except (AttributeError, KeyError, ValueError, RecursionError) as error:
-        raise VerificationError(f"{path}: damaged, not a document of ours; {_REPAIR}") from error
+        raise VerificationError(f"{path}: damaged, not a document of ours; {REPAIR}") from error
     if not whole or document.get("format") != FORMAT:
-        raise VerificationError(f"{path}: its content differs from its digest; {_REPAIR}")
+        raise VerificationError(f"{path}: its content differs from its digest; {REPAIR}")
     return document
-
-
-def _whole_numbers(value: Any) -> bool:
-    return isinstance(value, list) and all(type(item) is int for item in value)

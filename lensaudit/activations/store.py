@@ -6,13 +6,14 @@ from pathlib import Path
 from typing import Any
 
 from lensaudit.activations.fingerprint import Fingerprint
+from lensaudit.activations.presence import check_trusted
 from lensaudit.activations.publish import RESERVE_BYTES, publish
 from lensaudit.activations.reader import Activations, LayerView
 from lensaudit.activations.spec import SEAL, SPEC, Shard, Spec, checked_seal, plan, read_spec
 from lensaudit.activations.tensors import ExampleActivations, LayerRows, SpanRows
 from lensaudit.activations.writer import CacheWriter
 from lensaudit.errors import InputError, VerificationError
-from lensaudit.files import make_folder, slug, sweep_partials
+from lensaudit.files import make_folder, os_error, slug, sweep_partials
 
 __all__ = [
     "ActivationStore", "Activations", "CacheWriter", "ExampleActivations", "Fingerprint",
@@ -56,9 +57,10 @@ class ActivationStore:
             InputError: the folder cannot be written, or holds a cache of other examples.
         """
         make_folder(self.root)
+        check_trusted(self.root)
         spec = plan(name, fingerprint, idx, provenance)
         folder = self.folder(fingerprint.key()) or self.root / spec.folder_name()
-        folder.mkdir(mode=0o700, exist_ok=True)
+        make_private(folder)
         sweep_partials(folder)
         if not (folder / SPEC).exists():
             publish(folder / SPEC, (spec.content(),))
@@ -88,6 +90,15 @@ class ActivationStore:
         return activations if activations.complete or allow_partial else None
 
 
+def make_private(folder: Path) -> None:
+    """Make a cache folder that only its owner can enter, and check that it is ours."""
+    try:
+        folder.mkdir(mode=0o700, exist_ok=True)
+    except OSError as error:
+        raise os_error(error, folder) from error
+    check_trusted(folder)
+
+
 def is_cache(path: Path) -> bool:
     """Is this one of our folders, by its name? Links are not followed."""
     return bool(FOLDER.fullmatch(path.name)) and path.is_dir() and not path.is_symlink()
@@ -109,6 +120,7 @@ def open_folder(folder: Path, *, allow_partial: bool = False) -> Activations:
         InputError: it is incomplete and `allow_partial` is not set.
         VerificationError: its spec or seal is damaged, or they contradict each other.
     """
+    check_trusted(folder)
     spec = read_spec(folder / SPEC)
     key = folder.name.rpartition("--")[2]
     if FOLDER.fullmatch(folder.name) and key != spec.fingerprint.key():

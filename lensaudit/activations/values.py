@@ -52,7 +52,7 @@ def from_bits(bits: Shaped[np.ndarray, "*shape"], dtype: str) -> Float[Tensor, "
     return torch.from_numpy(bits)
 
 
-def extremes(bits: Shaped[np.ndarray, "*lead row d_model"], dtype: str) -> Extremes:
+def extremes(bits: Shaped[np.ndarray, "... row d_model"], dtype: str) -> Extremes:
     """Rows that hold a NaN or an infinity at any layer, and the count of large values.
 
     >>> extremes(np.array([[0.0, 1.0], [np.inf, 2e4]], np.float32), "float32")
@@ -64,6 +64,5 @@ def extremes(bits: Shaped[np.ndarray, "*lead row d_model"], dtype: str) -> Extre
         return Extremes(nonfinite_rows=np.zeros(0, np.int64), n_large=0)
     infinite = magnitude >= view.infinity
     n_large = int((magnitude > view.large).sum() - infinite.sum())
-    rows = infinite.any(axis=-1)
-    bad = rows.reshape(-1, rows.shape[-1]).any(axis=0)
+    bad = infinite.reshape(-1, *bits.shape[-2:]).any(axis=(0, 2))
     return Extremes(nonfinite_rows=np.flatnonzero(bad), n_large=n_large)

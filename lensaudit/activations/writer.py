@@ -1,25 +1,33 @@
 """Filling a cache: any number of processes, in any order, each shard whole or not there."""
 
-from collections.abc import Sequence
+import time
+import weakref
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from types import TracebackType
 
 import numpy as np
 
+from lensaudit.activations.image import Slabs, build
 from lensaudit.activations.layout import check_positions
+from lensaudit.activations.presence import Mark, claim
 from lensaudit.activations.publish import RESERVE_BYTES, check_space, publish
-from lensaudit.activations.shard import Slabs, build, check_shard
+from lensaudit.activations.shard import check_shard
 from lensaudit.activations.spec import SEAL, SPEC, Seal, Shard, Spec, sha256
 from lensaudit.activations.tensors import ExampleActivations
 from lensaudit.activations.values import TORCH, extremes, to_bits
 from lensaudit.errors import WorkError
 from lensaudit.files import write_bytes
 
+PATIENCE_S = 1800.0
+"""A shard of 32 examples takes seconds to minutes; one held for longer counts as free."""
+POLL_S = 0.2
+
 
 class CacheWriter:
     """One process's hand in filling one cache folder.
 
-    `with store.writer(...) as writer:` then, for each `shard` of `writer.missing()`, compute and
+    `with store.writer(...) as writer:` then, for each `shard` of `writer.claims()`, compute and
     `writer.publish(shard, examples)`; `writer.seal()` at the end.
     """
 
@@ -33,6 +41,8 @@ class CacheWriter:
     ):
         self.folder, self.spec = folder, spec
         self.allow_nonfinite, self.reserve_bytes = allow_nonfinite, reserve_bytes
+        self._mark = Mark(folder)
+        weakref.finalize(self, self._mark.remove)
 
     def __enter__(self) -> "CacheWriter":
         return self
@@ -46,11 +56,29 @@ class CacheWriter:
         self.close()
 
     def close(self) -> None:
-        """Release what this writer holds; what is published stays."""
+        """Leave the folder; what is published stays."""
+        self._mark.remove()
 
     def missing(self) -> list[Shard]:
         """Shards that nobody has published yet."""
         return [shard for shard in self.spec.shards() if not self.path(shard).exists()]
+
+    def claims(self, *, patience_s: float = PATIENCE_S) -> Iterator[Shard]:
+        """Missing shards, each held while the caller works on it; ends when all are published.
+
+        Shards that other processes work on are left to them, and waited for; a shard held for
+        longer than `patience_s`, or by a process that died, is handed out as well.
+        """
+        handed: set[int] = set()
+        while missing := [shard for shard in self.missing() if shard.number not in handed]:
+            before = len(handed)
+            for shard in missing:
+                with claim(self.folder, shard.file_name, patience_s=patience_s) as ours:
+                    if ours and not self.path(shard).exists():
+                        handed.add(shard.number)
+                        yield shard
+            if len(handed) == before:
+                time.sleep(POLL_S)
 
     def path(self, shard: Shard) -> Path:
         """Where a shard is, or will be."""
@@ -70,8 +98,9 @@ class CacheWriter:
         n_bytes = sum(slabs.resid.nbytes + slabs.final_norm.nbytes for slabs, _ in checked)
         check_space(self.folder, n_bytes, reserve_bytes=self.reserve_bytes)
         n_large = sum(count for _, count in checked)
-        head, image = build(self.spec, shard, [slabs for slabs, _ in checked], n_large=n_large)
-        if not publish(self.path(shard), (head, image)):
+        self._mark.renew()
+        image = build(self.spec, shard, [slabs for slabs, _ in checked], n_large=n_large)
+        if not publish(self.path(shard), image.parts):
             check_shard(self.path(shard), self.spec, shard)  # somebody was first: theirs counts
 
     def _slabs(self, example: ExampleActivations) -> tuple[Slabs, int]:

@@ -1,0 +1,154 @@
+"""The bytes of a shard file, made without touching the disk or copying the activations.
+
+HDF5 writes its metadata and small arrays to memory and only reserves room for the activations;
+the file is that memory with the activations' own buffers put in the reserved places. So a full
+disk never meets the HDF5 library, which ends the interpreter with a segmentation fault when it
+does, and a writer needs no second copy of a shard.
+"""
+
+import io
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+import h5py
+import numpy as np
+import xxhash
+from jaxtyping import Int64, Shaped
+
+from lensaudit.activations.fingerprint import FORMAT
+from lensaudit.activations.layout import HASH, INTEGER, STORED, attributes
+from lensaudit.activations.spec import SealedShard, Shard, Spec
+
+HEADER_BYTES = 512
+"""HDF5's user block: any HDF5 tool skips it."""
+
+
+@dataclass(frozen=True)
+class Slabs:
+    """One example as stored: numbers in the shard's stored type."""
+
+    idx: int
+    token_ids: Int64[np.ndarray, " token"]
+    positions: Int64[np.ndarray, " pos"]
+    resid: Shaped[np.ndarray, "layer pos d_model"]
+    final_norm: Shaped[np.ndarray, "norm_pos d_model"]
+    """Of the same positions; no rows where it was not asked for."""
+    nonfinite_rows: Int64[np.ndarray, " bad"]
+    """Rows, counted in this example, that hold NaN or infinity."""
+
+
+@dataclass(frozen=True)
+class Image:
+    """A shard file in memory."""
+
+    parts: tuple[memoryview, ...]
+    """Its bytes in order, header first; views of the activations, not copies."""
+    sealed: SealedShard
+    """What a seal says about it."""
+
+
+def header(n_bytes: int, xxh3_128: str) -> bytes:
+    """The user block, in text: the file's size and the hash of all that follows."""
+    text = f"{FORMAT} shard\nbytes {n_bytes}\nxxh3_128 {xxh3_128}\n"
+    return text.encode().ljust(HEADER_BYTES, b"\n")
+
+
+def slab_hashes(slabs: Iterable[np.ndarray]) -> Shaped[np.ndarray, " slab"]:
+    """XXH3-64 of each array's bytes."""
+    return np.array([xxhash.xxh3_64_intdigest(slab.data) for slab in slabs], HASH)
+
+
+def build(spec: Spec, shard: Shard, examples: Sequence[Slabs], *, n_large: int = 0) -> Image:
+    """The file of `shard`, from the slabs of its examples in order."""
+    fingerprint = spec.fingerprint
+    offsets = _edges([len(example.positions) for example in examples])
+    shape = (fingerprint.layers, int(offsets[-1]), fingerprint.d_model)
+    memory = io.BytesIO()
+    with h5py.File(memory, "w", libver=("v110", "v110")) as file:
+        for name, value in attributes(spec, shard).items():
+            file.attrs[name] = value
+        file.attrs["n_large"] = n_large
+        for name, array in _small_arrays(spec, shard, examples, offsets).items():
+            file[name] = array
+        # the large array last: memory then ends where it begins
+        reserved = {
+            _reserve(file, "final_norm", shape[1:], STORED[fingerprint.dtype]): [
+                example.final_norm for example in examples
+            ],
+            _reserve(file, fingerprint.hook, shape, STORED[fingerprint.dtype]): [
+                example.resid[layer] for layer in range(fingerprint.layers) for example in examples
+            ],
+        }
+        file.flush()
+        n_bytes = file.id.get_filesize()
+    parts = tuple(_assemble(memory.getbuffer(), n_bytes, reserved))
+    return _with_header(shard, parts)
+
+
+def _edges(lengths: Sequence[int]) -> Int64[np.ndarray, " edge"]:
+    return np.concatenate([[0], np.cumsum(lengths)]).astype(INTEGER)
+
+
+def _small_arrays(
+    spec: Spec, shard: Shard, examples: Sequence[Slabs], offsets: Int64[np.ndarray, " edge"]
+) -> dict[str, np.ndarray]:
+    """Everything but the activations."""
+    bad = [
+        start + example.nonfinite_rows
+        for start, example in zip(offsets[:-1], examples, strict=True)
+    ]
+    hashes = [slab_hashes([*example.resid, example.final_norm]) for example in examples]
+    return {
+        "example_ids": np.array(shard.idx, INTEGER),
+        "offsets": offsets,
+        "token_offsets": _edges([len(example.token_ids) for example in examples]),
+        "token_ids": np.concatenate([example.token_ids for example in examples]),
+        "positions": np.concatenate([example.positions for example in examples]),
+        "checksums": np.stack(hashes, axis=1),
+        "nonfinite_rows": np.concatenate(bad),
+        "spec": np.frombuffer(spec.content(), np.uint8),
+    }
+
+
+def _reserve(file: h5py.File, name: str, shape: tuple[int, ...], dtype: np.dtype) -> int:
+    """Room for an array in the file; where it begins, -1 if it is empty."""
+    create = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
+    create.set_layout(h5py.h5d.CONTIGUOUS)
+    create.set_alloc_time(h5py.h5d.ALLOC_TIME_EARLY)
+    create.set_fill_time(h5py.h5d.FILL_TIME_NEVER)
+    space, kind = h5py.h5s.create_simple(shape), h5py.h5t.py_create(dtype)
+    data = h5py.h5d.create(file.id, name.encode(), kind, space, dcpl=create)
+    offset = data.get_offset()
+    return -1 if offset is None else offset
+
+
+def _assemble(
+    memory: memoryview, n_bytes: int, reserved: dict[int, list[np.ndarray]]
+) -> Iterator[memoryview]:
+    """The memory's bytes, with the reserved places filled."""
+    ends = [0]
+    for offset, slabs in sorted(reserved.items()):
+        if offset < 0:
+            continue
+        yield from _stretch(memory, ends[-1], offset)
+        yield from (slab.data.cast("B") for slab in slabs if slab.size)
+        ends.append(offset + sum(slab.nbytes for slab in slabs))
+    yield from _stretch(memory, ends[-1], n_bytes)
+
+
+def _stretch(memory: memoryview, start: int, end: int) -> Iterator[memoryview]:
+    """Bytes `start:end`; those that HDF5 did not write are zero."""
+    written = memory[start : min(end, len(memory))]
+    yield written
+    if missing := end - start - len(written):
+        yield memoryview(bytes(missing))
+
+
+def _with_header(shard: Shard, parts: tuple[memoryview, ...]) -> Image:
+    hasher = xxhash.xxh3_128()
+    for part in parts:
+        hasher.update(part)
+    n_bytes = HEADER_BYTES + sum(map(len, parts))
+    sealed = SealedShard(number=shard.number, n_bytes=n_bytes, xxh3_128=hasher.hexdigest())
+    first = memoryview(header(n_bytes, sealed.xxh3_128))
+    return Image(parts=(first, *parts), sealed=sealed)
