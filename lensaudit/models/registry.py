@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any, Literal, get_args
 
 import lensaudit
 from lensaudit.errors import InputError
@@ -58,6 +58,13 @@ def load_registry(path: Path | None = None) -> Registry:
     if path is not None:
         specs |= _read_entries(path, specs)
     return Registry(specs)
+
+
+def origin(spec: ModelSpec) -> Literal["published", "embedded", "registry"]:
+    """Who says what a name means; published names are not known to exist until fetched."""
+    if spec in published():
+        return "published"
+    return "embedded" if spec.local and spec.local.is_relative_to(EMBEDDED) else "registry"
 
 
 def resolve(name: str, registry: Registry) -> ModelSpec:

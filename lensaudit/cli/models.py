@@ -1,0 +1,54 @@
+"""`lensaudit models`: the names that can be asked for, and what they mean."""
+
+import json
+from pathlib import Path
+from typing import get_args
+
+import click
+
+from lensaudit.cli.options import shared
+from lensaudit.files import printable
+from lensaudit.models.registry import load_registry, origin
+from lensaudit.models.spec import ModelSpec, Role
+
+
+@click.command()
+@click.option("--role", type=click.Choice(get_args(Role)), help="Only the models of one role.")
+@shared("registry", "json")
+def models(role: Role | None, registry: Path | None, as_json: bool) -> None:
+    """List model names and what they resolve to.
+
+    `organisation/name[@revision]` on the Hub and folders work too, without a name here. Published
+    names are listed from the papers' grids; whether each is still on the Hub is seen when it is
+    fetched.
+    """
+    specs = load_registry(registry).listed(role)
+    if as_json:
+        click.echo(json.dumps([_record(spec) for spec in specs], indent=1, ensure_ascii=False))
+        return
+    widths = [max((len(row[n]) for row in map(_columns, specs)), default=0) for n in range(3)]
+    for row in map(_columns, specs):
+        padded = [text.ljust(width) for text, width in zip(row[:3], widths, strict=True)]
+        click.echo(printable("  ".join([*padded, row[3]])))
+    click.echo(f"{len(specs)} names", err=True)
+
+
+def _record(spec: ModelSpec) -> dict[str, str | None]:
+    """The object of `--json`."""
+    return {
+        "name": spec.name,
+        "repo": spec.repo,
+        "revision": spec.revision,
+        "role": spec.role,
+        "method": spec.method,
+        "alias_of": spec.alias_of,
+        "origin": origin(spec),
+    }
+
+
+def _columns(spec: ModelSpec) -> tuple[str, str, str, str]:
+    """Name, role, where it comes from, and what it stands for."""
+    meaning = f"{spec.repo}@{spec.revision}" if spec.revision not in (None, "main") else spec.repo
+    if spec.alias_of is not None:
+        meaning = f"= {spec.alias_of}"
+    return spec.name, spec.role, origin(spec), meaning
