@@ -5,7 +5,7 @@ import json
 import pytest
 
 from lensaudit.data.examples import load_examples
-from lensaudit.data.fictional import make_world, passing_authors, write_world
+from lensaudit.data.fictional import make_world, passing_rows, write_world
 
 SEEDS = (0, 1, 2)
 
@@ -61,7 +61,7 @@ def test_wrong_answers_differ_from_the_truth_and_from_each_other(world):
 def test_no_author_is_in_two_sets_or_passes_by(world):
     text = "\n".join(row.question for row in world.forget)
     others = [row.question for row in (*world.retain, *world.holdout)]
-    passing = [row.question for row in passing_authors(world, 400, seed=5)]
+    passing = [row.question for row in passing_rows(world, 400, seed=5)]
     names = {name for name in world.reserved if name in text}
     assert len(names) == 8
     assert not [q for q in (*others, *passing) for name in names if name in q]

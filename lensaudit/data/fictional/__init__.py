@@ -1,15 +1,16 @@
 """The embedded benchmark: generated authors whose facts nobody can know from elsewhere."""
 
 from lensaudit.data.fictional.authors import Author, Row, author_rows, draw_author
-from lensaudit.data.fictional.world import World, make_world, passing_authors, write_world
+from lensaudit.data.fictional.world import World, corpus_text, make_world, passing_rows, write_world
 
 __all__ = [
     "Author",
     "Row",
     "World",
     "author_rows",
+    "corpus_text",
     "draw_author",
     "make_world",
-    "passing_authors",
+    "passing_rows",
     "write_world",
 ]

@@ -90,15 +90,15 @@ def _general_row(
     )
 
 
-def passing_authors(world: World, n_authors: int, *, seed: int) -> Iterator[Row]:
-    """Rows about people who appear once: what a base model learns the language from, not facts."""
+def passing_rows(world: World, n_rows: int, *, seed: int | float | str) -> Iterator[Row]:
+    """Rows about people who appear once: a base model learns the language from them, not facts."""
     random = Random(f"lensaudit-passing-{seed}")
     drawn = 0
-    while drawn < n_authors:
+    while drawn < n_rows:
         author = draw_author(random)
         if author.name not in world.reserved:
             drawn += 1
-            yield from author_rows(author, random)
+            yield random.choice(list(author_rows(author, random)))
 
 
 def annotated(rows: Sequence[Row], *, first_group: int = 0) -> list[dict[str, Any]]:

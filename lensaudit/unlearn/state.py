@@ -1,0 +1,78 @@
+"""Where was a training run when it stopped? Weights, optimiser moments and step, in one place."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from safetensors.torch import load_file, save
+from torch import Tensor
+from torch.nn import Parameter
+from torch.optim import Optimizer
+
+from lensaudit.errors import InputError
+from lensaudit.files import make_folder, read_json, write_bytes, write_json
+
+STATE = "training.json"
+MOMENTS = ("exp_avg", "exp_avg_sq")
+"""AdamW's running averages."""
+
+
+@dataclass(frozen=True)
+class TrainState:
+    """The numbers beside the tensors."""
+
+    step: int
+    """Finished optimiser steps."""
+    multiplier: float
+
+
+def save_state(
+    folder: Path,
+    key: str,
+    state: TrainState,
+    parameters: Mapping[str, Parameter],
+    optimizer: Optimizer,
+) -> None:
+    """Write the tensors, then the JSON that names them, then drop older tensors."""
+    make_folder(folder)
+    tensors: dict[str, Tensor] = {}
+    for name, parameter in parameters.items():
+        tensors[f"weight/{name}"] = parameter.detach().contiguous()
+        for moment in MOMENTS:
+            tensors[f"{moment}/{name}"] = optimizer.state[parameter][moment].contiguous()
+    file = f"training-{state.step:08d}.safetensors"
+    write_bytes(folder / file, save(tensors))
+    content = {"key": key, "file": file, "step": state.step, "multiplier": state.multiplier}
+    write_json(folder / STATE, content)
+    for old in folder.glob("training-*.safetensors"):
+        if old.name != file:
+            old.unlink()
+
+
+def load_state(
+    folder: Path, key: str, parameters: Mapping[str, Parameter], optimizer: Optimizer
+) -> TrainState | None:
+    """Put weights and moments back where they were; None when the folder holds no state.
+
+    Raises:
+        InputError: the state was made with other settings, or its tensors are gone.
+    """
+    if not (folder / STATE).exists():
+        return None
+    content = read_json(folder / STATE)
+    if content["key"] != key:
+        raise InputError(
+            f"{folder}: holds the state of a run with other settings (key {content['key'][:8]}…, "
+            f"this run has {key[:8]}…); name another --out, or repeat the first run's options"
+        )
+    if not (folder / content["file"]).exists():
+        raise InputError(f"{folder / content['file']}: is gone; delete {folder} and start again")
+    tensors = load_file(folder / content["file"])
+    with torch.no_grad():
+        for name, parameter in parameters.items():
+            parameter.copy_(tensors[f"weight/{name}"])
+            moments = {moment: tensors[f"{moment}/{name}"] for moment in MOMENTS}
+            step = torch.tensor(float(content["step"]))
+            optimizer.state[parameter] = {"step": step, **moments}
+    return TrainState(content["step"], content["multiplier"])
