@@ -48,6 +48,12 @@ def test_rows_and_table_give_back_the_annotated_examples(table):
     assert load_forget10(ROWS) == EXAMPLES
 
 
+def test_the_entity_lies_after_the_prefix_even_if_the_prefix_names_it():
+    # "In Oslo, not in" has 15 characters, then a blank, then "Oslo"
+    place = located(EXAMPLES[2])
+    assert (place.prefix_end, place.entity_start, place.entity_end) == (15, 16, 20)
+
+
 def test_rows_without_idx_are_numbered_by_place(table):
     rows = [{"question": "", "answer": ""} for _ in range(39)]
     for row in ROWS:
