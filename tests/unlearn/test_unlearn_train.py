@@ -1,0 +1,173 @@
+"""The loop: resumes to the same bits, stops on NaN, refuses the state of another run."""
+
+import dataclasses
+import json
+import math
+
+import pytest
+import torch
+from transformers import LlamaConfig, LlamaForCausalLM
+
+from lensaudit.errors import InputError, WorkError
+from lensaudit.unlearn.encode import Sample
+from lensaudit.unlearn.objective import FineTuning
+from lensaudit.unlearn.samples import finetune_batches, in_epochs, unlearn_batches
+from lensaudit.unlearn.train import Recipe, Run, Terms, train
+
+SAMPLES = [Sample(tuple(range(k, k + 5 + k % 3)), 2) for k in range(1, 11)]
+RECIPE = Recipe(n_steps=7, lr=1e-2, n_warmup=2, n_accumulate=2)
+
+
+@pytest.fixture
+def start():
+    config = LlamaConfig(
+        vocab_size=32, hidden_size=16, intermediate_size=32, num_hidden_layers=2,
+        num_attention_heads=2, num_key_value_heads=1, pad_token_id=0,
+    )  # fmt: skip
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        return LlamaForCausalLM(config)
+
+
+def copy_of(model):
+    twin = LlamaForCausalLM(model.config)
+    twin.load_state_dict(model.state_dict())
+    return twin
+
+
+def run_of(folder=None, *, recipe=RECIPE, seed=0, objective=None, save_every=3):
+    batch = finetune_batches(SAMPLES, batch_size=3, seed=seed, pad=0)
+    identity = {"data": seed}
+    return Run(objective or FineTuning(), batch, recipe, identity, folder, save_every)
+
+
+def same_bits(one, other):
+    theirs = other.state_dict()
+    return all(torch.equal(value, theirs[name]) for name, value in one.state_dict().items())
+
+
+def losses_of(model, run):
+    seen = []
+    train(model, run, report=lambda progress: seen.append(progress.loss))
+    return seen
+
+
+def stopping_at(step):
+    def report(progress):
+        if progress.step == step:
+            raise KeyboardInterrupt
+
+    return report
+
+
+def test_training_lowers_the_loss_and_moves_the_weights(start):
+    model = copy_of(start)
+    losses = losses_of(model, run_of(recipe=dataclasses.replace(RECIPE, n_steps=30)))
+    assert losses[-1] < 0.5 * losses[0]
+    assert not same_bits(model, start)
+    assert not model.training
+
+
+def test_the_same_seed_gives_the_same_bits_and_another_does_not(start):
+    one, other, third = copy_of(start), copy_of(start), copy_of(start)
+    train(one, run_of())
+    train(other, run_of())
+    train(third, run_of(seed=1))
+    assert same_bits(one, other)
+    assert not same_bits(one, third)
+
+
+@pytest.mark.parametrize("stop", [1, 3, 5, 6])
+def test_a_resumed_run_ends_in_the_same_bits(start, tmp_path, stop):
+    whole, resumed = copy_of(start), copy_of(start)
+    train(whole, run_of())
+    with pytest.raises(KeyboardInterrupt):
+        train(copy_of(start), run_of(tmp_path), report=stopping_at(stop))
+    steps = []
+    train(resumed, run_of(tmp_path), report=lambda progress: steps.append(progress.step))
+    assert steps[0] == stop // 3 * 3 + 1
+    assert same_bits(whole, resumed)
+
+
+def test_one_step_is_adamw_by_hand(start):
+    # bias-corrected AdamW moves every weight by lr * sign(gradient) in its first step
+    model = copy_of(start)
+    recipe = Recipe(n_steps=1, lr=1e-3, weight_decay=0.0, schedule="constant", max_grad_norm=1e9)
+    run = run_of(recipe=recipe)
+    twin = copy_of(start)
+    FineTuning()(twin, run.batch(0), 0.0).total.backward()
+    train(model, run)
+    gradient = twin.lm_head.weight.grad
+    moved = model.lm_head.weight - start.lm_head.weight
+    big = gradient.abs() > 1e-4
+    torch.testing.assert_close(moved[big], -1e-3 * gradient[big].sign(), rtol=1e-2, atol=0)
+
+
+def test_only_the_named_parameters_move(start):
+    model = copy_of(start)
+    recipe = dataclasses.replace(RECIPE, trainable=r"^model\.layers\.1\.")
+    train(model, run_of(recipe=recipe))
+    for name, value in model.named_parameters():
+        moved = not torch.equal(value, start.get_parameter(name))
+        assert moved == name.startswith("model.layers.1."), name
+
+
+def test_a_pattern_that_names_nothing_is_refused(start):
+    with pytest.raises(InputError, match="no parameter matches 'layer_9'"):
+        train(start, run_of(recipe=dataclasses.replace(RECIPE, trainable="layer_9")))
+
+
+def test_the_state_of_other_settings_is_refused(start, tmp_path):
+    train(copy_of(start), run_of(tmp_path))
+    other = dataclasses.replace(RECIPE, lr=2e-2)
+    for run in (run_of(tmp_path, recipe=other), run_of(tmp_path, seed=1)):
+        with pytest.raises(InputError, match="other settings"):
+            train(copy_of(start), run)
+
+
+def test_a_state_without_its_tensors_is_refused(start, tmp_path):
+    train(copy_of(start), run_of(tmp_path))
+    for file in tmp_path.glob("*.safetensors"):
+        file.unlink()
+    with pytest.raises(InputError, match="is gone"):
+        train(copy_of(start), run_of(tmp_path))
+
+
+class Failing(FineTuning):
+    """NaN from the fifth step on."""
+
+    def __call__(self, model, batch, multiplier):
+        terms = super().__call__(model, batch, multiplier)
+        self.__dict__["calls"] = self.__dict__.get("calls", 0) + 1
+        return Terms(terms.total * math.nan) if self.__dict__["calls"] > 8 else terms
+
+
+def test_nan_stops_with_the_step_and_keeps_the_last_state(start, tmp_path):
+    whole = copy_of(start)
+    train(whole, run_of(tmp_path / "whole", recipe=dataclasses.replace(RECIPE, n_steps=3)))
+    run = run_of(tmp_path / "bad", objective=Failing())
+    with pytest.raises(WorkError, match=r"loss is not finite at step 5 of 7 .* after step 3"):
+        train(copy_of(start), run)
+    state = json.loads((tmp_path / "bad" / "training.json").read_text())
+    assert state["step"] == 3
+    kept = sorted(file.name for file in (tmp_path / "bad").glob("*.safetensors"))
+    assert kept == [state["file"]]
+
+
+def test_every_row_comes_once_per_epoch_in_a_new_order():
+    rows = in_epochs(10, batch_size=4, seed=3)
+    first, second = ([rows(3 * epoch + k) for k in range(3)] for epoch in range(2))
+    for epoch in (first, second):
+        assert sorted(sum(epoch, [])) == list(range(10))
+        assert [len(batch) for batch in epoch] == [4, 4, 2]
+    assert first != second
+
+
+def test_unlearning_batches_pair_every_forget_row_with_a_retain_row_and_an_alternate():
+    alternates = [[Sample((9, k, 9), 1), Sample((8, k, 8), 1)] for k in range(10)]
+    batch = unlearn_batches(SAMPLES, SAMPLES[:2], alternates, batch_size=4, seed=0, pad=0)(0)
+    assert batch.retain.tokens.shape[0] == batch.alternate.tokens.shape[0] == 4
+    order = batch.forget.tokens[:, 0] - 1
+    assert torch.equal(batch.alternate.tokens[:, 1], order)
+    again = unlearn_batches(SAMPLES, SAMPLES[:2], alternates, batch_size=4, seed=0, pad=0)(0)
+    assert torch.equal(batch.retain.tokens, again.retain.tokens)
