@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 import torch
 import transformers
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor
 from transformer_lens.model_bridge import TransformerBridge
 
@@ -145,6 +145,31 @@ def logits_of(model: TransformerBridge, tokens: Tokens) -> Logits:
     """Logits at every position, no gradients."""
     with torch.no_grad():
         return model(tokens, return_type="logits")
+
+
+def cached_step(
+    model: TransformerBridge,
+    tokens: Tokens,
+    *,
+    mask: Int[Tensor, "batch cached_and_pos"],
+    positions: Tokens,
+    past: Any | None = None,
+) -> tuple[Float[Tensor, "batch d_vocab"], Any]:
+    """Logits after the last of `tokens`, and the keys and values of all so far (`past` grown).
+
+    Hooks fire. `mask` is 1 at real tokens, 0 at padding; `positions` are those of `tokens`.
+    """
+    with torch.no_grad():
+        logits, grown = model(
+            tokens,
+            return_type="logits_and_cache",
+            attention_mask=mask,
+            position_ids=positions,
+            past_key_values=past,
+            use_cache=True,
+            logits_to_keep=1,
+        )
+    return logits[:, -1], grown
 
 
 def unembedded(model: TransformerBridge, resid: Resid) -> Logits:

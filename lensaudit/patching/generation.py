@@ -1,0 +1,249 @@
+"""What does `full` say when its last prompt token is replaced? Greedy, batched, with a cache.
+
+The patch acts in one step only, at the last prompt token (gnueaj/unlearning-depth-score,
+patchscope/core.py:502-607); the keys and values it leaves behind carry it to the later steps. All
+tokens before that one are those of the clean run, so a prompt is read once however many rows
+continue it.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from lensaudit.errors import InputError, WorkError
+from lensaudit.models.bridge import (
+    TransformerBridge,
+    cached_step,
+    intervening,
+    n_layers,
+    residuals,
+)
+from lensaudit.patching.interventions import replace_at
+from lensaudit.patching.oracle import LastLayer
+from lensaudit.types import Intervention
+
+PATCHED_TOKENS = 20
+"""Tokens a patched run generates; core.py:502-607, default of `max_new_tokens`."""
+
+COMPACT_ABOVE = 0.25
+"""Share of ended rows above which they are cut out of the batch; a cut copies the cache."""
+
+_ENDED = -1
+
+
+@dataclass(frozen=True)
+class Rows:
+    """The rows of a patched generation: which prompt each continues, where and what is patched."""
+
+    prompt: Int[Tensor, " row"]
+    layer: Int[Tensor, " row"]
+    value: Float[Tensor, "row d_model"]
+    """Replaces the stream after `layer`, at the last prompt token."""
+
+    def interventions(self, device: torch.device) -> dict[int, Intervention]:
+        """One edit per layer, of its own rows, for the step of the last prompt token."""
+        value = self.value.to(device).unsqueeze(1)
+        return {
+            layer: replace_at(value, (self.layer == layer).to(device).unsqueeze(1))
+            for layer in self.layer.unique().tolist()
+        }
+
+
+@dataclass(frozen=True)
+class _Running:
+    """Rows in the middle of generation."""
+
+    row: Int[Tensor, " running"]
+    """Which of the rows asked for each one is."""
+    token: Int[Tensor, "running 1"]
+    mask: Int[Tensor, "running pos"]
+    past: Any
+    """Keys and values of all tokens but the last; None before the first one."""
+
+    def step(self, model: TransformerBridge) -> tuple[Float[Tensor, "running d_vocab"], Any]:
+        """Logits after the last token, and the grown keys and values."""
+        positions = self.mask.sum(1, keepdim=True) - 1
+        return cached_step(model, self.token, mask=self.mask, positions=positions, past=self.past)
+
+    def grown(self, token: Int[Tensor, " running"], past: Any) -> "_Running":
+        """With one more token each."""
+        mask = torch.cat((self.mask, torch.ones_like(self.mask[:, :1])), dim=1)
+        return _Running(self.row, token.unsqueeze(1), mask, past)
+
+    def only(self, alive: Bool[Tensor, " running"]) -> "_Running":
+        """Without the rows that ended; the keys and values are cut in place."""
+        chosen = alive.nonzero().squeeze(1)
+        self.past.batch_select_indices(chosen)
+        return _Running(self.row[chosen], self.token[chosen], self.mask[chosen], self.past)
+
+
+def stop_ids(*configured: int | Sequence[int] | None) -> frozenset[int]:
+    """Token ids that end a text, from what configurations call `eos_token_id`.
+
+    >>> sorted(stop_ids(2, None, [7, 2]))
+    [2, 7]
+    """
+    flat: set[int] = set()
+    for found in configured:
+        flat |= {found} if isinstance(found, int) else set(found or ())
+    return frozenset(flat)
+
+
+def generate(
+    model: TransformerBridge,
+    prompts: Sequence[Sequence[int]],
+    *,
+    max_new_tokens: int,
+    stop: frozenset[int],
+    row_prompt: Sequence[int] | None = None,
+    interventions: Mapping[int, Intervention] | None = None,
+) -> list[tuple[int, ...]]:
+    """Greedy continuations of `prompts`, up to and without the first token of `stop`.
+
+    Prompts are padded on the left and masked, so a row does not depend on its neighbours.
+
+    Args:
+        model: in eval mode.
+        prompts: token ids, at least one each.
+        max_new_tokens: longest continuation.
+        stop: ids that end a row.
+        row_prompt: which prompt each row continues; one row per prompt if not given.
+        interventions: edits of `[row, 1, d_model]` at the last prompt token; not before, not after.
+
+    Raises:
+        ValueError: an empty prompt, or no token to generate.
+        WorkError: logits are not finite.
+    """
+    if max_new_tokens < 1 or not all(prompts):
+        raise ValueError("generate: wanted max_new_tokens >= 1 and at least one token per prompt")
+    rows = torch.tensor(list(range(len(prompts)) if row_prompt is None else row_prompt)).long()
+    if not len(rows):
+        return []
+    running = _read_prompts(model, prompts, rows)
+    said = torch.full((len(rows), max_new_tokens), _ENDED)
+    ends = torch.tensor(sorted(stop), dtype=torch.long, device=running.row.device)
+    with intervening(model, interventions or {}):
+        logits, past = running.step(model)
+    for at in range(max_new_tokens):
+        if at:
+            logits, past = running.step(model)
+        token = _greedy(logits)
+        ended = torch.isin(token, ends) | _has_ended(said, running.row, at)
+        said[running.row.cpu(), at] = token.where(~ended, _ENDED).cpu()
+        if bool(ended.all()):
+            break
+        running = running.grown(token, past)
+        if float(ended.float().mean()) > COMPACT_ABOVE:
+            running = running.only(~ended)
+    return [tuple(token for token in ids if token != _ENDED) for ids in said.tolist()]
+
+
+def _has_ended(said: Tensor, row: Tensor, at: int) -> Tensor:
+    """Rows that ended at an earlier step."""
+    before = said[row.cpu(), at - 1] == _ENDED
+    return (before if at else torch.zeros_like(before)).to(row.device)
+
+
+def _greedy(logits: Float[Tensor, "row d_vocab"]) -> Int[Tensor, " row"]:
+    if not bool(logits.isfinite().all()):
+        raise WorkError("logits are not finite while generating; try --dtype float32")
+    return logits.argmax(-1)
+
+
+def _read_prompts(
+    model: TransformerBridge, prompts: Sequence[Sequence[int]], rows: Int[Tensor, " row"]
+) -> _Running:
+    """All but the last token of each prompt, once, then shared out to its rows."""
+    width = max(map(len, prompts))
+    tokens = torch.zeros(len(prompts), width, dtype=torch.long)
+    mask = torch.zeros_like(tokens)
+    for at, prompt in enumerate(prompts):
+        tokens[at, width - len(prompt) :] = torch.tensor(prompt)
+        mask[at, width - len(prompt) :] = 1
+    device = next(model.original_model.parameters()).device
+    tokens, mask, rows = tokens.to(device), mask.to(device), rows.to(device)
+    past = None
+    if width > 1:
+        before = mask[:, :-1]
+        positions = (before.cumsum(1) - 1).clamp(min=0)
+        _, past = cached_step(model, tokens[:, :-1], mask=before, positions=positions)
+        past.batch_select_indices(rows)
+    everyone = torch.arange(len(rows), device=device)
+    return _Running(everyone, tokens[rows, -1:], mask[rows], past)
+
+
+@dataclass(frozen=True)
+class Continuation:
+    """What `full` says with one layer patched."""
+
+    layer: int | None
+    """None: not patched."""
+    text: str
+
+
+def at_last_token(
+    stack: Float[Tensor, "layer d_model"], final_norm: Float[Tensor, " d_model"], mode: LastLayer
+) -> Float[Tensor, "layer d_model"]:
+    """What is patched in at each layer; in `reference` mode the last row is the normed stream."""
+    return stack if mode == "resid_post" else torch.cat((stack[:-1], final_norm.unsqueeze(0)))
+
+
+def patched_generation(
+    full: TransformerBridge,
+    source: TransformerBridge,
+    prompt: str,
+    *,
+    layers: Sequence[int] | None = None,
+    max_new_tokens: int = PATCHED_TOKENS,
+    last_layer: LastLayer = "resid_post",
+) -> list[Continuation]:
+    """What `full` says after `prompt`: unpatched, then with `source` patched in at each layer.
+
+    The stream of `source` replaces that of `full` at the prompt's last token alone.
+
+    Raises:
+        InputError: an empty prompt, or a layer the model lacks.
+    """
+    ids = full.tokenizer(prompt)["input_ids"]
+    chosen = list(range(n_layers(full)) if layers is None else layers)
+    if not ids:
+        raise InputError("an empty prompt; wanted at least one token")
+    if outside := [layer for layer in chosen if not 0 <= layer < n_layers(full)]:
+        raise InputError(f"layer {outside[0]}: the model has layers 0 to {n_layers(full) - 1}")
+    device = next(source.original_model.parameters()).device
+    stack, final_norm = residuals(source, torch.tensor([ids], device=device))
+    value = at_last_token(stack[0, :, -1], final_norm[0, -1], last_layer)
+    rows = Rows(torch.zeros(len(chosen), dtype=torch.long), torch.tensor(chosen), value[chosen])
+    generated = patched_rows(full, [ids], rows, max_new_tokens=max_new_tokens, stop=ends_of(full))
+    plain = generate(full, [ids], max_new_tokens=max_new_tokens, stop=ends_of(full))
+    texts = [full.tokenizer.decode(said, skip_special_tokens=True) for said in [*plain, *generated]]
+    return [Continuation(*pair) for pair in zip([None, *chosen], texts, strict=True)]
+
+
+def patched_rows(
+    full: TransformerBridge,
+    prompts: Sequence[Sequence[int]],
+    rows: Rows,
+    *,
+    max_new_tokens: int,
+    stop: frozenset[int],
+) -> list[tuple[int, ...]]:
+    """Greedy continuations of patched rows; see `generate`."""
+    return generate(
+        full,
+        prompts,
+        max_new_tokens=max_new_tokens,
+        stop=stop,
+        row_prompt=rows.prompt.tolist(),
+        interventions=rows.interventions(next(full.original_model.parameters()).device),
+    )
+
+
+def ends_of(model: TransformerBridge) -> frozenset[int]:
+    """Tokens that end a text: the checkpoint's generation configuration's and the tokenizer's."""
+    generation = getattr(model.original_model, "generation_config", None)
+    return stop_ids(getattr(generation, "eos_token_id", None), model.tokenizer.eos_token_id)
