@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -9,7 +10,7 @@ from typing import Any
 
 from lensaudit.activations.fingerprint import FORMAT, Fingerprint, fingerprint_of
 from lensaudit.errors import InputError, VerificationError
-from lensaudit.files import digest, slug
+from lensaudit.files import digest, printable, slug
 
 SPEC = "spec.json"
 SEAL = "SEAL.json"
@@ -55,6 +56,18 @@ class Spec:
     def folder_name(self) -> str:
         """`<slug>--<key>`: the slug is for people, the key decides."""
         return f"{slug(self.name)}--{self.fingerprint.key()}"
+
+    def command(self) -> str:
+        """The command that fills this cache, from its provenance."""
+        recipe = {"model": self.name, **self.provenance}
+        words = ["lensaudit", "cache"]
+        for option in ("model", "data", "limit", "batch_size", "registry"):
+            if (value := recipe.get(option)) is not None:
+                words += [f"--{option.replace('_', '-')}", printable(str(value))]
+        for name in recipe.get("exclude") or ():
+            words += ["--exclude", printable(str(name))]
+        words += ["--positions", self.fingerprint.positions, "--dtype", self.fingerprint.dtype]
+        return shlex.join(words)
 
     def content(self) -> bytes:
         """The bytes of `spec.json`, with a digest over everything else in it."""
@@ -132,11 +145,16 @@ def read_spec(path: Path) -> Spec:
         VerificationError: it does not agree with its own digest or key.
         InputError: missing, or not a spec.
     """
-    document = _checked(path)
-    fingerprint = fingerprint_of(document.get("fingerprint"), source=str(path))
+    return parse_spec(_content(path), source=str(path))
+
+
+def parse_spec(content: bytes, *, source: str) -> Spec:
+    """The spec in some bytes that `source` holds; see `read_spec`."""
+    document = _document(content, source)
+    fingerprint = fingerprint_of(document.get("fingerprint"), source=source)
     if document.get("key") != fingerprint.key():
         raise VerificationError(
-            f"{path}: says key {document.get('key')!s:.32}, "
+            f"{source}: says key {document.get('key')!s:.32}, "
             f"its identity gives {fingerprint.key()}; {REPAIR}"
         )
     idx, name, size = document.get("idx"), document.get("name"), document.get("shard_examples")
@@ -148,10 +166,10 @@ def read_spec(path: Path) -> Spec:
         or not isinstance(provenance, dict)
         or size != SHARD_EXAMPLES
     ):
-        raise InputError(f"{path}: name, idx, shard_examples or provenance is malformed")
+        raise InputError(f"{source}: name, idx, shard_examples or provenance is malformed")
     spec = plan(name, fingerprint, idx, provenance)
-    if spec.content() != _json(document):
-        raise InputError(f"{path}: holds fields that no spec of ours has")
+    if spec.content() != content:
+        raise InputError(f"{source}: holds fields that no spec of ours has")
     return spec
 
 
@@ -163,13 +181,15 @@ def read_seal(path: Path) -> Seal | None:
     """
     if not path.exists():
         return None
-    document = _checked(path)
+    content = _content(path)
+    document = _document(content, str(path))
     try:
         shards = tuple(SealedShard(**row) for row in document["shards"])
         seal = Seal(key=document["key"], spec_sha256=document["spec_sha256"], shards=shards)
+        whole = seal.content() == content
     except (KeyError, TypeError) as error:
         raise VerificationError(f"{path}: malformed; {REPAIR}") from error
-    if seal.content() != _json(document):
+    if not whole:
         raise VerificationError(f"{path}: holds fields that no seal of ours has; {REPAIR}")
     return seal
 
@@ -194,21 +214,24 @@ def _json(document: Mapping[str, Any]) -> bytes:
     return (json.dumps(document, indent=1, allow_nan=False) + "\n").encode()
 
 
-def _checked(path: Path) -> dict[str, Any]:
-    """A document of ours whose every byte is as written."""
+def _content(path: Path) -> bytes:
     try:
         size = path.stat().st_size
         if size > MAX_JSON_BYTES:
             raise InputError(f"{path}: {size} bytes; at most {MAX_JSON_BYTES} are read")
-        content = path.read_bytes()
+        return path.read_bytes()
     except OSError as error:
         raise InputError(f"{path}: cannot be read ({error.strerror})") from error
+
+
+def _document(content: bytes, source: str) -> dict[str, Any]:
+    """A document of ours whose every byte is as written."""
     try:
         document = json.loads(content)
         rest = {name: value for name, value in document.items() if name != "digest"}
         whole = document["digest"] == digest(rest) and _json(document) == content
     except (AttributeError, KeyError, ValueError, RecursionError) as error:
-        raise VerificationError(f"{path}: damaged, not a document of ours; {REPAIR}") from error
+        raise VerificationError(f"{source}: damaged, not a document of ours; {REPAIR}") from error
     if not whole or document.get("format") != FORMAT:
-        raise VerificationError(f"{path}: its content differs from its digest; {REPAIR}")
+        raise VerificationError(f"{source}: its content differs from its digest; {REPAIR}")
     return document

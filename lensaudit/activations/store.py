@@ -1,11 +1,11 @@
 """The activation store: a folder of caches, each found by what determines its numbers."""
 
-import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from lensaudit.activations.fingerprint import Fingerprint
+from lensaudit.activations.lookup import cache_folders, find, folder_key, folder_of, is_cache
 from lensaudit.activations.presence import check_trusted
 from lensaudit.activations.publish import RESERVE_BYTES, publish
 from lensaudit.activations.reader import Activations, LayerView
@@ -13,15 +13,12 @@ from lensaudit.activations.spec import SEAL, SPEC, Shard, Spec, checked_seal, pl
 from lensaudit.activations.tensors import ExampleActivations, LayerRows, SpanRows
 from lensaudit.activations.writer import CacheWriter
 from lensaudit.errors import InputError, VerificationError
-from lensaudit.files import make_folder, os_error, slug, sweep_partials
+from lensaudit.files import make_folder, os_error, sweep_partials
 
 __all__ = [
     "ActivationStore", "Activations", "CacheWriter", "ExampleActivations", "Fingerprint",
     "LayerRows", "LayerView", "Shard", "SpanRows", "Spec", "open_activations",
 ]  # fmt: skip
-
-FOLDER = re.compile(r"[a-z0-9._-]{1,40}--[0-9a-f]{32}")
-"""Name of a cache folder; nothing else in the store's root is ever touched."""
 
 
 class ActivationStore:
@@ -32,15 +29,7 @@ class ActivationStore:
 
     def folders(self) -> list[Path]:
         """The cache folders, by name."""
-        if not self.root.is_dir():
-            return []
-        return sorted(path for path in self.root.iterdir() if is_cache(path))
-
-    def folder(self, key: str) -> Path | None:
-        """The folder of a key, whatever its slug."""
-        found = [path for path in self.folders() if path.name.endswith(f"--{key}")]
-        sealed = [path for path in found if (path / SEAL).exists()]
-        return next(iter([*sealed, *found]), None)
+        return cache_folders(self.root)
 
     def writer(
         self,
@@ -59,7 +48,7 @@ class ActivationStore:
         make_folder(self.root)
         check_trusted(self.root)
         spec = plan(name, fingerprint, idx, provenance)
-        folder = self.folder(fingerprint.key()) or self.root / spec.folder_name()
+        folder = folder_of(fingerprint.key(), self.root) or self.root / spec.folder_name()
         make_private(folder)
         sweep_partials(folder)
         if not (folder / SPEC).exists():
@@ -82,12 +71,13 @@ class ActivationStore:
         Raises:
             VerificationError: the folder of this key says it holds something else.
         """
-        folder = self.folder(fingerprint.key())
+        folder = folder_of(fingerprint.key(), self.root)
         if folder is None or not (folder / SPEC).exists():
             return None
-        activations = open_folder(folder, allow_partial=True)
-        check_same(folder, activations.spec, fingerprint)
-        return activations if activations.complete or allow_partial else None
+        check_same(folder, read_spec(folder / SPEC), fingerprint)
+        if not (folder / SEAL).exists() and not allow_partial:
+            return None
+        return open_folder(folder, allow_partial=allow_partial)
 
 
 def make_private(folder: Path) -> None:
@@ -97,11 +87,6 @@ def make_private(folder: Path) -> None:
     except OSError as error:
         raise os_error(error, folder) from error
     check_trusted(folder)
-
-
-def is_cache(path: Path) -> bool:
-    """Is this one of our folders, by its name? Links are not followed."""
-    return bool(FOLDER.fullmatch(path.name)) and path.is_dir() and not path.is_symlink()
 
 
 def check_same(folder: Path, found: Spec, wanted: Fingerprint) -> None:
@@ -122,16 +107,14 @@ def open_folder(folder: Path, *, allow_partial: bool = False) -> Activations:
     """
     check_trusted(folder)
     spec = read_spec(folder / SPEC)
-    key = folder.name.rpartition("--")[2]
-    if FOLDER.fullmatch(folder.name) and key != spec.fingerprint.key():
+    key = folder_key(folder)
+    if is_cache(folder) and key != spec.fingerprint.key():
         raise VerificationError(
             f"{folder}: is named for key {key}, its spec.json says {spec.fingerprint.key()}"
         )
     seal = checked_seal(folder, spec)
     if seal is None and not allow_partial:
-        raise InputError(
-            f"{folder}: is not complete; run `lensaudit cache` for {spec.name} again to fill it"
-        )
+        raise InputError(f"{folder}: is not complete; run `{spec.command()}` to fill it")
     return Activations(folder, spec, seal)
 
 
@@ -152,39 +135,3 @@ def open_activations(
     """
     folder = find(name_or_key_or_path, root=Path(root))
     return open_folder(folder, allow_partial=allow_partial)
-
-
-def find(name_or_key_or_path: str | Path, *, root: Path) -> Path:
-    """The one cache folder that a name, a key or a path means.
-
-    Raises:
-        InputError: none or several match; lists them.
-    """
-    path = Path(name_or_key_or_path)
-    if (path / SPEC).is_file():
-        return path
-    text = str(name_or_key_or_path)
-    folders = ActivationStore(root).folders()
-    found = [folder for folder in folders if text in (folder.name, _key(folder))]
-    found = found or [folder for folder in folders if _named(folder, text)]
-    if not found and re.fullmatch(r"[0-9a-f]{4,31}", text):
-        found = [folder for folder in folders if _key(folder).startswith(text)]
-    match found:
-        case [folder]:
-            return folder
-        case []:
-            known = ", ".join(folder.name for folder in folders[:8]) or "it is empty"
-            raise InputError(f"{root}: no cache {text!r:.60}; run `lensaudit cache` ({known})")
-        case _:
-            keys = ", ".join(_key(folder) for folder in found)
-            raise InputError(f"{root}: {text!r:.60} means {len(found)} caches; give a key: {keys}")
-
-
-def _key(folder: Path) -> str:
-    return folder.name.rpartition("--")[2]
-
-
-def _named(folder: Path, name: str) -> bool:
-    if folder.name.rpartition("--")[0] != slug(name):
-        return False
-    return (folder / SPEC).is_file() and read_spec(folder / SPEC).name == name

@@ -16,6 +16,11 @@ from lensaudit.files import printable
 COMMANDS = {
     "cache": ("lensaudit.cli.cache:cache", "Cache a model's residual streams."),
     "patch": ("lensaudit.cli.patch:patch", "Patch residuals into full; score unlearning depth."),
+    "eval": ("lensaudit.cli.evaluate:evaluate", "Compute every metric of a suite in one pass."),
+    "activations": (
+        "lensaudit.cli.activations:activations",
+        "List, check, repair, prune and move activation caches.",
+    ),
     "models": ("lensaudit.cli.models:models", "List model names and what they resolve to."),
     "demo": ("lensaudit.cli.demo:demo", "Audit the embedded model family."),
 }

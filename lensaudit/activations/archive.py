@@ -1,0 +1,274 @@
+"""Moving a cache between machines: one tar per cache, and a reader that trusts no tar.
+
+A foreign archive can name paths outside its folder, hold links, claim sizes it does not have, or
+hold HDF5 files made to crash or mislead their reader. So only plain members of the expected names,
+order and sizes pass; the files are opened first by another process with bounded memory; and a cache
+appears in the store by one rename, or not at all.
+"""
+
+import hashlib
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tarfile
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+
+from lensaudit.activations.gc import staging_name
+from lensaudit.activations.inventory import IMPORTED
+from lensaudit.activations.lookup import folder_key, folder_of
+from lensaudit.activations.presence import check_trusted
+from lensaudit.activations.publish import RESERVE_BYTES, check_space, link_new
+from lensaudit.activations.spec import MAX_JSON_BYTES, SEAL, SPEC, Spec, checked_seal, parse_spec
+from lensaudit.activations.verification import verify
+from lensaudit.errors import InputError, VerificationError
+from lensaudit.files import (
+    make_folder,
+    os_error,
+    partial_path,
+    printable,
+    sync_folder,
+    write_bytes,
+    write_json,
+)
+
+BLOCK = tarfile.BLOCKSIZE
+COPY_BYTES = 1 << 20
+INSPECTION_S = 60.0
+INSPECTION_BYTES_PER_S = 20e6
+"""A slower inspection is taken for hung."""
+
+
+@dataclass(frozen=True)
+class Imported:
+    """A cache that came from elsewhere."""
+
+    folder: str
+    key: str
+    n_bytes: int
+    new: bool
+    """False if the store had it already; nothing was changed then."""
+
+
+def export(folder: Path, archive: Path) -> Path:
+    """One tar of a complete cache, after checking every byte of it.
+
+    Raises:
+        InputError: the cache is incomplete, or `archive` exists.
+        VerificationError: the cache is damaged.
+    """
+    if archive.exists():
+        raise InputError(f"{archive}: exists; name another file")
+    found = verify(folder)
+    if found.problems:
+        raise VerificationError(f"not exported: {found.problems[0].what}")
+    if not found.complete:
+        raise InputError(f"{folder}: is not complete; run `lensaudit cache` for {found.name} first")
+    check_space(archive.absolute().parent, found.n_bytes, reserve_bytes=0)
+    partial = partial_path(archive)
+    try:
+        try:
+            _write_tar(folder, partial)
+            if not link_new(partial, archive):
+                raise InputError(f"{archive}: exists; name another file")
+            sync_folder(archive.absolute().parent)
+        finally:
+            partial.unlink(missing_ok=True)
+    except OSError as error:
+        raise os_error(error, archive) from error
+    return archive
+
+
+def _write_tar(folder: Path, path: Path) -> None:
+    shards = sorted(folder.glob("shard-*.h5"))
+    with path.open("xb") as stream:
+        with tarfile.open(fileobj=stream, mode="w", format=tarfile.GNU_FORMAT) as tar:
+            for member in (folder / SPEC, folder / SEAL, *shards):
+                info = tarfile.TarInfo(f"{folder.name}/{member.name}")
+                info.size, info.mode = member.stat().st_size, 0o600
+                with member.open("rb") as source:
+                    tar.addfile(info, source)
+        stream.flush()
+        os.fsync(stream.fileno())
+
+
+def import_archive(archive: Path, root: Path, *, reserve_bytes: int = RESERVE_BYTES) -> Imported:
+    """Take a foreign cache into the store, if every byte of it is what a cache of ours holds.
+
+    Its numbers are as trustworthy as who made them: a hash shows damage, not intent. `info` shows
+    that a cache was imported, and the archive's SHA-256.
+
+    Raises:
+        InputError: not an archive of `export`, or the store holds an incomplete cache of its key.
+        VerificationError: something in it is damaged or hostile; nothing was imported.
+    """
+    make_folder(root)
+    check_trusted(root)
+    with _staging(root) as staging:
+        spec, folder, sha256 = _unpack(archive, staging, reserve_bytes)
+        n_bytes = _inspect(folder, archive)
+        record = {
+            "archive": printable(archive.name),
+            "sha256": sha256,
+            "imported": datetime.now(UTC).isoformat(timespec="seconds"),
+        }
+        write_json(folder / IMPORTED, record)
+        new = _move_in(folder, root)
+    return Imported(str(root / spec.folder_name()), folder_key(folder), n_bytes, new)
+
+
+@contextmanager
+def _staging(root: Path) -> Iterator[Path]:
+    staging = root / staging_name("import")
+    try:
+        staging.mkdir(mode=0o700)
+    except OSError as error:
+        raise os_error(error, root) from error
+    try:
+        yield staging
+    finally:
+        shutil.rmtree(staging, ignore_errors=True)
+
+
+def _unpack(archive: Path, staging: Path, reserve_bytes: int) -> tuple[Spec, Path, str]:
+    """Write the archive's members below `staging`; its spec, its folder, and its SHA-256."""
+    try:
+        with closing(_Tar(archive)) as tar:
+            content = tar.take(SPEC, MAX_JSON_BYTES)
+            spec = parse_spec(content, source=f"{archive}: {SPEC}")
+            folder = staging / spec.folder_name()
+            folder.mkdir(mode=0o700)
+            write_bytes(folder / SPEC, content)
+            write_bytes(folder / SEAL, tar.take(SEAL, MAX_JSON_BYTES))
+            seal = checked_seal(folder, spec)
+            if seal is None:
+                raise InputError(f"{archive}: holds no {SEAL}; only complete caches are imported")
+            check_space(staging, seal.n_bytes, reserve_bytes=reserve_bytes)
+            for shard, sealed in zip(spec.shards(), seal.shards, strict=True):
+                tar.copy(folder / shard.file_name, sealed.n_bytes)
+            tar.end(f"{spec.folder_name()}/")
+            return spec, folder, tar.sha256()
+    except FileNotFoundError as error:
+        raise InputError(f"{archive}: no such file") from error
+    except OSError as error:
+        raise os_error(error, archive) from error
+
+
+class _Tar:
+    """An archive of `export`, read once from front to end; nothing but plain members passes.
+
+    The headers are parsed one by one: the tar library's own walk follows links, sparse maps and
+    extension headers that ours never have.
+    """
+
+    def __init__(self, path: Path):
+        self._path = path
+        self._stream = path.open("rb")
+        self._hash = hashlib.sha256()
+        self._prefix: str | None = None
+
+    def close(self) -> None:
+        """Close the file."""
+        self._stream.close()
+
+    def take(self, name: str, limit: int) -> bytes:
+        """The next member, which must be `name` and small."""
+        size = self._header(name)
+        if size > limit:
+            raise InputError(f"{self._path}: {name} of {size} bytes; at most {limit} are read")
+        return b"".join(self._data(size))
+
+    def copy(self, target: Path, size: int) -> None:
+        """The next member, which must be named as `target` and of `size` bytes, as a new file."""
+        found = self._header(target.name)
+        if found != size:
+            raise VerificationError(
+                f"{self._path}: {target.name} has {found} bytes, its seal says {size}"
+            )
+        with target.open("xb") as stream:
+            for block in self._data(size):
+                stream.write(block)
+            stream.flush()
+            os.fsync(stream.fileno())
+
+    def end(self, prefix: str) -> None:
+        """Nothing but zeros may follow, and all members must have been of the folder `prefix`."""
+        if self._prefix != prefix:
+            raise InputError(f"{self._path}: its folder is {self._prefix!r:.80}, not {prefix!r}")
+        while block := self._read(COPY_BYTES, whole=False):
+            if block.strip(b"\0"):
+                raise InputError(f"{self._path}: holds more than one cache")
+
+    def sha256(self) -> str:
+        """Of everything that was read."""
+        return self._hash.hexdigest()
+
+    def _header(self, name: str) -> int:
+        try:
+            info = tarfile.TarInfo.frombuf(self._read(BLOCK), "utf-8", "strict")
+        except (tarfile.HeaderError, ValueError) as error:
+            raise InputError(f"{self._path}: not a tar that `export` wrote ({error})") from error
+        prefix, slash, last = info.name.rpartition("/")
+        self._prefix = self._prefix or prefix + slash
+        if info.type != tarfile.REGTYPE or last != name or prefix + slash != self._prefix:
+            raise InputError(
+                f"{self._path}: holds {printable(info.name)[:80]!r} (type {info.type!r}) "
+                f"where {name} is expected"
+            )
+        if info.size < 0:
+            raise InputError(f"{self._path}: {name} of {info.size} bytes")
+        return info.size
+
+    def _data(self, size: int) -> Iterator[bytes]:
+        for start in range(0, size, COPY_BYTES):
+            yield self._read(min(COPY_BYTES, size - start))
+        self._read(-size % BLOCK)
+
+    def _read(self, size: int, *, whole: bool = True) -> bytes:
+        block = self._stream.read(size)
+        if whole and len(block) < size:
+            raise InputError(f"{self._path}: ends in the middle; copy it again")
+        self._hash.update(block)
+        return block
+
+
+def _inspect(folder: Path, archive: Path) -> int:
+    """Verify in another process: a file made to crash its reader crashes that one; shard bytes."""
+    size = sum(path.stat().st_size for path in folder.iterdir())
+    command = [sys.executable, "-m", "lensaudit.activations.verification", str(folder)]
+    timeout = INSPECTION_S + size / INSPECTION_BYTES_PER_S
+    try:
+        done = subprocess.run(command, capture_output=True, timeout=timeout, check=False)
+    except subprocess.TimeoutExpired as error:
+        raise VerificationError(f"{archive}: hangs its reader; nothing was imported") from error
+    if done.returncode != 0:
+        how = f"signal {-done.returncode}" if done.returncode < 0 else f"exit {done.returncode}"
+        raise VerificationError(f"{archive}: breaks its reader ({how}); nothing was imported")
+    found = json.loads(done.stdout)
+    if found["problems"]:
+        what = found["problems"][0]["what"].replace(str(folder), folder.name)
+        raise VerificationError(f"{archive}: {what}; nothing was imported")
+    return found["n_bytes"]
+
+
+def _move_in(folder: Path, root: Path) -> bool:
+    """One rename; False if a complete cache of this key is there already."""
+    there = folder_of(folder_key(folder), root)
+    if there is not None and (there / SEAL).exists():
+        return False
+    if there is not None:
+        raise InputError(
+            f"{there}: an incomplete cache of this key is here; "
+            "run `lensaudit cache` to fill it, or remove it, then import again"
+        )
+    try:
+        folder.rename(root / folder.name)
+        sync_folder(root)
+    except OSError as error:
+        raise os_error(error, root / folder.name) from error
+    return True
