@@ -6,16 +6,14 @@ import hashlib
 import io
 import json
 import os
-import platform
 import re
-import secrets
-import time
 import unicodedata
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from lensaudit.errors import InputError, TryAgainError, WorkError
+from lensaudit.partials import partial_path, sweep_partials
 
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
 
@@ -26,7 +24,11 @@ def os_error(error: OSError, path: Path) -> InputError | TryAgainError | WorkErr
         case errno.ENOSPC | errno.EDQUOT:
             return TryAgainError(f"{path}: no space left on the device; free some and run again")
         case errno.EACCES | errno.EPERM | errno.EROFS:
-            return InputError(f"{path}: cannot be written ({error.strerror}); name another folder")
+            return InputError(f"{path}: access refused ({error.strerror}); name another folder")
+        case errno.EISDIR | errno.ENOTDIR | errno.ENAMETOOLONG | errno.ELOOP:
+            return InputError(f"{path}: {error.strerror}; name another file")
+        case errno.EAGAIN | errno.ENOLCK | errno.EMFILE | errno.ENFILE:
+            return TryAgainError(f"{path}: {error.strerror}; run again later")
         case _:
             return WorkError(f"{path}: {error.strerror or error}")
 
@@ -34,14 +36,17 @@ def os_error(error: OSError, path: Path) -> InputError | TryAgainError | WorkErr
 def make_folder(folder: Path) -> Path:
     """Create `folder` and check that it can be written, before any work.
 
+    What writers that were killed left in it is removed.
+
     Raises:
         InputError: the folder cannot be made or written.
     """
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        probe = folder / f".write-probe-{secrets.token_hex(4)}"
+        probe = partial_path(folder / ".probe")
         probe.touch()
         probe.unlink()
+        sweep_partials(folder)
     except OSError as error:
         if isinstance(error, FileExistsError | NotADirectoryError):
             raise InputError(f"{folder}: is a file; a folder is wanted here") from error
@@ -52,9 +57,12 @@ def make_folder(folder: Path) -> Path:
 def write_bytes(path: Path, content: bytes) -> Path:
     """Write by temporary file, fsync and rename: a file that exists is complete.
 
+    A symbolic link stays one: what it points to is replaced.
+
     Raises:
         InputError | TryAgainError | WorkError: by cause; the file is as it was before.
     """
+    wanted, path = path, Path(os.path.realpath(path)) if path.is_symlink() else path
     partial = partial_path(path)
     try:
         try:
@@ -68,69 +76,7 @@ def write_bytes(path: Path, content: bytes) -> Path:
             partial.unlink(missing_ok=True)
     except OSError as error:
         raise os_error(error, path) from error
-    return path
-
-
-def process_name(pid: int | None = None) -> str:
-    """`<machine>-<pid>` of a process here: who made a temporary file, and is it still alive?
-
-    The machine is a hash of the host's name, its boot and its process namespace, so a container
-    that shares the name but not the processes counts as another machine.
-    """
-    try:
-        space = f"{_BOOT.read_text()}{os.stat('/proc/self/ns/pid').st_ino}"
-    except OSError:  # not Linux
-        space = ""
-    machine = hashlib.blake2b(f"{platform.node()}{space}".encode(), digest_size=4).hexdigest()
-    return f"{machine}-{os.getpid() if pid is None else pid}"
-
-
-_BOOT = Path("/proc/sys/kernel/random/boot_id")
-
-
-def is_running(process: str) -> bool | None:
-    """Is the process of that name alive? None where it is of another machine."""
-    pid = int(process.rpartition("-")[2])
-    if process != process_name(pid):
-        return None
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except OSError:  # it belongs to another user
-        return True
-    return True
-
-
-def partial_path(path: Path) -> Path:
-    """Where `path` is written before it gets its name: tells who writes it, never ends in `.h5`."""
-    stem = path.name[:_LONGEST_STEM]
-    return path.with_name(f"{stem}.{process_name()}-{secrets.token_hex(4)}.partial")
-
-
-_LONGEST_STEM = 200  # of 255 bytes that file systems allow
-_PARTIAL = re.compile(r".*\.([0-9a-f]{8}-\d+)-[0-9a-f]{8}\.partial")
-PARTIAL_AGE_S = 6 * 3600.0
-"""A temporary file of another machine is taken for dead after this: none takes hours to write."""
-
-
-def sweep_partials(folder: Path) -> list[Path]:
-    """Remove what killed writers left in `folder`; files of living writers stay."""
-    swept = []
-    for path in folder.glob("*.partial"):
-        match = _PARTIAL.fullmatch(path.name)
-        if match is None:
-            continue
-        try:
-            running = is_running(match[1])
-            if running is None:
-                running = time.time() - path.stat().st_mtime < PARTIAL_AGE_S
-            if not running:
-                path.unlink()
-                swept.append(path)
-        except OSError:  # another process swept it first, or may and we may not
-            continue
-    return swept
+    return wanted
 
 
 def sync_folder(folder: Path) -> None:
@@ -160,13 +106,26 @@ def digest(value: Any) -> str:
 def write_json(path: Path, value: Any) -> Path:
     """Strict JSON (no NaN), written atomically."""
     text = json.dumps(value, indent=1, allow_nan=False, ensure_ascii=False)
-    return write_bytes(path, (text + "\n").encode())
+    return write_bytes(path, _utf8(text + "\n"))
 
 
 def write_jsonl(path: Path, rows: Iterable[Mapping[str, Any]]) -> Path:
     """One strict JSON object per line, written atomically."""
-    lines = (json.dumps(row, allow_nan=False, ensure_ascii=False) + "\n" for row in rows)
-    return write_bytes(path, "".join(lines).encode())
+    return write_bytes(path, _lines(rows))
+
+
+def _lines(rows: Iterable[Mapping[str, Any]]) -> bytes:
+    texts = (json.dumps(row, allow_nan=False, ensure_ascii=False) for row in rows)
+    return b"".join(_utf8(text + "\n") for text in texts)
+
+
+def _utf8(json_text: str) -> bytes:
+    r"""UTF-8; half of a surrogate pair, which a file name can hold, as its JSON escape.
+
+    >>> _utf8('"\ud800"')
+    b'"\\ud800"'
+    """
+    return json_text.encode("utf-8", "backslashreplace")
 
 
 def write_csv(path: Path, header: Sequence[str], rows: Iterable[Sequence[Any]]) -> Path:
@@ -175,34 +134,50 @@ def write_csv(path: Path, header: Sequence[str], rows: Iterable[Sequence[Any]]) 
     writer = csv.writer(buffer, lineterminator="\n")
     writer.writerow(header)
     writer.writerows([_cell(value) for value in row] for row in rows)
-    return write_bytes(path, buffer.getvalue().encode())
+    return write_bytes(path, _utf8(buffer.getvalue()))
 
 
 def _cell(value: Any) -> Any:
-    dangerous = isinstance(value, str) and value[:1] in ("=", "+", "-", "@")
+    dangerous = isinstance(value, str) and value[:1] in ("=", "+", "-", "@", "\t", "\r")
     return f"'{value}" if dangerous else value
 
 
 def append_jsonl(path: Path, rows: Iterable[Mapping[str, Any]]) -> None:
-    """Append whole lines and fsync: after a kill every earlier line is still there."""
-    text = "".join(json.dumps(row, allow_nan=False, ensure_ascii=False) + "\n" for row in rows)
+    """Append whole lines and fsync: after a kill every earlier line is still there.
+
+    One system call, so that lines of two processes do not mix. If the disk is full, none of the
+    rows stay.
+
+    Raises:
+        InputError | TryAgainError | WorkError: by cause; the file is as it was before.
+    """
+    content = _lines(rows)
     try:
-        with path.open("ab+") as stream:
-            _end_torn_line(stream)
-            stream.write(text.encode())
-            stream.flush()
-            os.fsync(stream.fileno())
+        with path.open("ab+", buffering=0) as stream:
+            end = stream.seek(0, os.SEEK_END)
+            try:
+                _write_all(stream, _newline_if_torn(stream, end) + content)
+            except OSError:
+                stream.truncate(end)
+                raise
     except OSError as error:
         raise os_error(error, path) from error
 
 
-def _end_torn_line(stream: io.BufferedRandom) -> None:
+def _write_all(stream: io.FileIO, content: bytes) -> None:
+    """One call unless the disk fills up or the content is gigabytes."""
+    left = memoryview(content)
+    while left:
+        left = left[stream.write(left) :]
+    os.fsync(stream.fileno())
+
+
+def _newline_if_torn(stream: io.FileIO, end: int) -> bytes:
     """A line cut by a kill gets its newline, so the next append does not extend it."""
-    if stream.seek(0, os.SEEK_END) == 0:
-        return
-    stream.seek(-1, os.SEEK_END)
-    if stream.read(1) != b"\n":
-        stream.write(b"\n")
+    if end == 0:
+        return b""
+    stream.seek(end - 1)
+    return b"" if stream.read(1) == b"\n" else b"\n"
 
 
 def read_appended(path: Path) -> Iterator[dict[str, Any]]:

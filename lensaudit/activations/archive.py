@@ -27,15 +27,8 @@ from lensaudit.activations.publish import RESERVE_BYTES, check_space, link_new
 from lensaudit.activations.spec import MAX_JSON_BYTES, SEAL, SPEC, Spec, checked_seal, parse_spec
 from lensaudit.activations.verification import verify
 from lensaudit.errors import InputError, VerificationError
-from lensaudit.files import (
-    make_folder,
-    os_error,
-    partial_path,
-    printable,
-    sync_folder,
-    write_bytes,
-    write_json,
-)
+from lensaudit.files import make_folder, os_error, printable, sync_folder, write_bytes, write_json
+from lensaudit.partials import partial_path
 
 BLOCK = tarfile.BLOCKSIZE
 COPY_BYTES = 1 << 20

@@ -14,7 +14,8 @@ from lensaudit.activations.lookup import cache_folders, matching
 from lensaudit.activations.presence import check_trusted, users
 from lensaudit.activations.spec import SPEC
 from lensaudit.errors import InputError
-from lensaudit.files import is_running, os_error, process_name, sweep_partials
+from lensaudit.files import os_error
+from lensaudit.partials import is_running, process_name, sweep_partials
 
 STAGED = re.compile(r"\.(?:deleting|import)-([0-9a-f]{8}-\d+)-[0-9a-f]{8}")
 """A folder on its way out or in, with the process that moves it."""

@@ -11,7 +11,8 @@ from pathlib import Path
 from filelock import FileLock, Timeout
 
 from lensaudit.errors import InputError
-from lensaudit.files import is_running, os_error, process_name
+from lensaudit.files import os_error
+from lensaudit.partials import is_running, process_name
 
 LOCKS = ".locks"
 USE_AGE_S = 24 * 3600.0

@@ -10,7 +10,8 @@ import xxhash
 
 from lensaudit.activations.shard import hash_rest
 from lensaudit.errors import TryAgainError, WorkError
-from lensaudit.files import os_error, partial_path, sync_folder
+from lensaudit.files import os_error, sync_folder
+from lensaudit.partials import partial_path
 
 RESERVE_BYTES = 2 << 30
 """Left free on the disk: other jobs write there too."""

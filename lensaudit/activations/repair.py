@@ -17,7 +17,8 @@ from lensaudit.activations.tensors import ExampleActivations
 from lensaudit.activations.verification import Repaired, check_key
 from lensaudit.activations.writer import CacheWriter
 from lensaudit.errors import InputError, LensAuditError, VerificationError, WorkError
-from lensaudit.files import os_error, sweep_partials, sync_folder, write_bytes
+from lensaudit.files import os_error, sync_folder, write_bytes
+from lensaudit.partials import sweep_partials
 
 Recompute = Callable[[Spec, Shard], Sequence[ExampleActivations]]
 """Makes the examples of one shard again, by the recipe in the spec's provenance."""

@@ -13,7 +13,8 @@ from lensaudit.activations.spec import SEAL, SPEC, Shard, Spec, checked_seal, pl
 from lensaudit.activations.tensors import ExampleActivations, LayerRows, SpanRows
 from lensaudit.activations.writer import CacheWriter
 from lensaudit.errors import InputError, VerificationError
-from lensaudit.files import make_folder, os_error, sweep_partials
+from lensaudit.files import make_folder, os_error
+from lensaudit.partials import sweep_partials
 
 __all__ = [
     "ActivationStore", "Activations", "CacheWriter", "ExampleActivations", "Fingerprint",

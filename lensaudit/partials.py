@@ -1,0 +1,69 @@
+"""Temporary files and marks: who made them, and may they go?"""
+
+import hashlib
+import os
+import platform
+import re
+import secrets
+import time
+from pathlib import Path
+
+PARTIAL_AGE_S = 6 * 3600.0
+"""A temporary file of another machine is taken for dead after this: none takes hours to write."""
+_LONGEST_STEM_BYTES = 200
+"""Of the 255 that file systems allow."""
+_PARTIAL = re.compile(r".*\.([0-9a-f]{8}-\d+)-[0-9a-f]{8}\.partial", re.DOTALL)
+_BOOT = Path("/proc/sys/kernel/random/boot_id")
+
+
+def process_name(pid: int | None = None) -> str:
+    """`<machine>-<pid>` of a process here: who made a temporary file, and is it still alive?
+
+    The machine is a hash of the host's name, its boot and its process namespace, so a container
+    that shares the name but not the processes counts as another machine.
+    """
+    try:
+        space = f"{_BOOT.read_text()}{os.stat('/proc/self/ns/pid').st_ino}"
+    except OSError:  # not Linux
+        space = ""
+    machine = hashlib.blake2b(f"{platform.node()}{space}".encode(), digest_size=4).hexdigest()
+    return f"{machine}-{os.getpid() if pid is None else pid}"
+
+
+def is_running(process: str) -> bool | None:
+    """Is the process of that name alive? None where it is of another machine."""
+    pid = int(process.rpartition("-")[2])
+    if process != process_name(pid):
+        return None
+    try:
+        os.kill(pid, 0)
+    except (ProcessLookupError, OverflowError):
+        return False
+    except OSError:  # it belongs to another user
+        return True
+    return True
+
+
+def partial_path(path: Path) -> Path:
+    """Where `path` is written before it gets its name: tells who writes it, never ends in `.h5`."""
+    stem = os.fsencode(path.name)[:_LONGEST_STEM_BYTES].decode("utf-8", "ignore")
+    return path.with_name(f"{stem}.{process_name()}-{secrets.token_hex(4)}.partial")
+
+
+def sweep_partials(folder: Path) -> list[Path]:
+    """Remove what killed writers left in `folder`; files of living writers stay."""
+    swept = []
+    for path in folder.glob("*.partial"):
+        match = _PARTIAL.fullmatch(path.name)
+        if match is None:
+            continue
+        try:
+            running = is_running(match[1])
+            if running is None:
+                running = time.time() - path.stat().st_mtime < PARTIAL_AGE_S
+            if not running:
+                path.unlink()
+                swept.append(path)
+        except OSError:  # another process swept it first, or may and we may not
+            continue
+    return swept

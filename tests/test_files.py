@@ -1,0 +1,233 @@
+"""Every file is complete or not there, and no name leads out of its folder."""
+
+import errno
+import json
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+from contextlib import suppress
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from lensaudit import files, partials
+from lensaudit.errors import InputError, TryAgainError, WorkError
+
+DERANDOMISED = settings(deadline=None, derandomize=True, max_examples=60)
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False)
+    | st.text(),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(), inner, max_size=4),
+    max_leaves=12,
+)  # fmt: skip
+
+
+class FailingOS:
+    """Stands in for `os`: the nth call of its system calls fails as on a full disk."""
+
+    def __init__(self, real, fail_at, names=("fsync", "replace", "open", "link")):
+        self._real, self._left, self._names = real, fail_at, names
+        self.reached = False
+
+    def __getattr__(self, name):
+        real = getattr(self._real, name)
+        if name not in self._names:
+            return real
+
+        def call(*args, **options):
+            self._left -= 1
+            if self._left == 0:
+                self.reached = True
+                raise OSError(errno.ENOSPC, "No space left on device")
+            return real(*args, **options)
+
+        return call
+
+
+def test_a_write_that_fails_at_any_step_leaves_the_old_file_and_no_leftover(tmp_path, monkeypatch):
+    path = tmp_path / "summary.json"
+    reached = 0
+    for fail_at in range(1, 9):
+        files.write_json(path, {"state": "old"})
+        with monkeypatch.context() as patch:
+            failing = FailingOS(os, fail_at)
+            patch.setattr(files, "os", failing)
+            with suppress(TryAgainError):
+                files.write_json(path, {"state": "new"})
+        reached += failing.reached
+        assert json.loads(path.read_text())["state"] in ("old", "new")
+        assert os.listdir(tmp_path) == ["summary.json"]
+    assert reached >= 2
+
+
+def test_a_writer_killed_in_a_loop_leaves_whole_json(tmp_path):
+    path = tmp_path / "summary.json"
+    code = f"""
+        from pathlib import Path
+        from lensaudit.files import write_json
+        n = 0
+        while True:
+            n += 1
+            write_json(Path({str(path)!r}), {{"n": n, "filler": "x" * 200_000}})
+    """
+    for _ in range(3):
+        child = subprocess.Popen([sys.executable, "-c", textwrap.dedent(code)])
+        deadline = time.monotonic() + 20
+        while not path.exists() and time.monotonic() < deadline:
+            time.sleep(0.01)
+        time.sleep(0.05)
+        child.send_signal(signal.SIGKILL)
+        child.wait()
+        assert json.loads(path.read_text())["n"] >= 1
+    files.make_folder(tmp_path)
+    assert os.listdir(tmp_path) == ["summary.json"]
+
+
+def test_sweeping_spares_living_writers_and_strangers(tmp_path):
+    mine = partials.partial_path(tmp_path / "a.json")
+    dead = subprocess.Popen([sys.executable, "-c", ""])
+    dead.wait()
+    killed = tmp_path / f"b.json.{partials.process_name(dead.pid)}-0123abcd.partial"
+    elsewhere = tmp_path / "c.json.ffffffff-1-0123abcd.partial"
+    old = tmp_path / "d.json.ffffffff-1-0123abcd.partial"
+    users_own = tmp_path / "notes.partial"
+    for path in (mine, killed, elsewhere, old, users_own):
+        path.touch()
+    long_ago = time.time() - partials.PARTIAL_AGE_S - 60
+    os.utime(old, (long_ago, long_ago))
+    assert sorted(partials.sweep_partials(tmp_path)) == [killed, old]
+    assert sorted(tmp_path.iterdir()) == sorted([mine, elsewhere, users_own])
+
+
+def test_appended_lines_survive_a_torn_one(tmp_path):
+    path = tmp_path / "results.jsonl"
+    files.append_jsonl(path, [{"idx": 0}])
+    with path.open("ab") as stream:
+        stream.write(b'{"idx": 1, "uds": 0.')
+    files.append_jsonl(path, [{"idx": 2}, {"idx": 3}])
+    assert [row["idx"] for row in files.read_appended(path)] == [0, 2, 3]
+
+
+def test_an_append_to_a_full_disk_adds_nothing(tmp_path):
+    resource = pytest.importorskip("resource")
+    path = tmp_path / "results.jsonl"
+    files.append_jsonl(path, [{"idx": 0}])
+    before = path.read_bytes()
+    code = f"""
+        import resource, signal, sys
+        from pathlib import Path
+        from lensaudit.errors import LensAuditError
+        from lensaudit.files import append_jsonl
+        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (5000, 5000))
+        try:
+            append_jsonl(Path({str(path)!r}), [{{"idx": n, "filler": "x" * 900}} for n in range(9)])
+        except LensAuditError:
+            sys.exit(7)
+    """
+    assert resource.RLIMIT_FSIZE
+    assert subprocess.run([sys.executable, "-c", textwrap.dedent(code)]).returncode == 7
+    assert path.read_bytes() == before
+
+
+def test_two_appending_processes_do_not_mix_their_lines(tmp_path):
+    path = tmp_path / "results.jsonl"
+    code = f"""
+        import sys
+        from pathlib import Path
+        from lensaudit.files import append_jsonl
+        for n in range(100):
+            append_jsonl(Path({str(path)!r}), [{{"who": sys.argv[1], "n": n, "x": "y" * 3000}}])
+    """
+    command = [sys.executable, "-c", textwrap.dedent(code)]
+    children = [subprocess.Popen([*command, who]) for who in "ab"]
+    assert [child.wait() for child in children] == [0, 0]
+    rows = list(files.read_appended(path))
+    for who in "ab":
+        assert [row["n"] for row in rows if row["who"] == who] == list(range(100))
+
+
+@DERANDOMISED
+@given(value=JSON)
+def test_json_round_trips(tmp_path_factory, value):
+    path = files.write_json(tmp_path_factory.mktemp("json") / "value.json", value)
+    assert files.read_json(path) == value
+
+
+def test_a_name_with_half_a_surrogate_is_written_and_read(tmp_path):
+    value = {"model": "caf\udce9"}  # what Python makes of a Latin-1 file name
+    assert files.read_json(files.write_json(tmp_path / "m.json", value)) == value
+
+
+def test_nan_is_refused_before_the_file_is_touched(tmp_path):
+    path = files.write_json(tmp_path / "r.json", {"uds": 0.5})
+    with pytest.raises(ValueError, match="not JSON compliant"):
+        files.write_json(path, {"uds": float("nan")})
+    assert files.read_json(path) == {"uds": 0.5}
+
+
+def test_a_symbolic_link_stays_one(tmp_path):
+    (tmp_path / "disk").mkdir()
+    link = tmp_path / "report.json"
+    link.symlink_to(tmp_path / "disk" / "real.json")
+    files.write_json(link, 1)
+    assert link.is_symlink()
+    assert (tmp_path / "disk" / "real.json").read_text() == "1\n"
+
+
+@pytest.mark.parametrize("value", ["=1+1", "+1", "-1", "@x", "\t=1"])
+def test_text_that_a_spreadsheet_would_run_is_quoted(tmp_path, value):
+    path = files.write_csv(tmp_path / "t.csv", ["text", "number"], [[value, -1.5]])
+    assert path.read_text().splitlines()[1] == f"'{value},-1.5"
+
+
+@pytest.mark.parametrize(
+    ("number", "kind"),
+    [
+        (errno.ENOSPC, TryAgainError), (errno.EDQUOT, TryAgainError), (errno.ENOLCK, TryAgainError),
+        (errno.EACCES, InputError), (errno.EROFS, InputError), (errno.EISDIR, InputError),
+        (errno.EIO, WorkError), (errno.ESTALE, WorkError),
+    ],
+)  # fmt: skip
+def test_errors_of_the_system_have_an_exit_code(tmp_path, number, kind):
+    error = files.os_error(OSError(number, os.strerror(number)), tmp_path)
+    assert type(error) is kind
+    assert str(tmp_path) in str(error)
+
+
+@DERANDOMISED
+@given(name=st.text(max_size=300))
+def test_no_name_leads_out_of_its_folder(tmp_path_factory, name):
+    root = tmp_path_factory.getbasetemp()
+    text = files.slug(name)
+    assert (root / text).resolve().parent == root.resolve()
+    assert 0 < len(text.encode()) <= 40
+    assert not text.startswith((".", "-"))
+
+
+@pytest.mark.parametrize("name", ["../x", "/etc/passwd", "a/../../b", "-rf", "a\nb", "\u202egpj"])
+def test_hostile_names_become_plain_ones(name):
+    assert files.slug(name).isascii()
+    assert not set(files.slug(name)) & set("/\\\n")
+
+
+def test_terminal_escapes_are_not_printed():
+    hostile = "ok\x1b]52;c;cm0gLXJm\x07\x9b31m\u202eabc\r"
+    assert files.printable(hostile) == "ok]52;c;cm0gLXJm31mabc"
+
+
+def test_a_file_where_a_folder_is_wanted_is_said(tmp_path):
+    (tmp_path / "f").touch()
+    with pytest.raises(InputError, match="is a file"):
+        files.make_folder(tmp_path / "f")
+
+
+def test_deeply_nested_json_is_an_input_error(tmp_path):
+    path = tmp_path / "deep.json"
+    path.write_text("[" * 100_000)
+    with pytest.raises(InputError):
+        files.read_json(path)
