@@ -80,6 +80,7 @@ class Audit:
             component=options.component_name,
             last_layer=options.last_layer,
             engine=options.engine,
+            measure=options.measure,
         )
         book = ScoreBook(self.root, key, donor.spec.name)
         return book.emptied() if self.fresh else book

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import torch
 from jaxtyping import Float
@@ -18,6 +18,7 @@ from lensaudit.patching.wavefront import CleanRun, Stack
 PaddedStack = Float[Tensor, "batch layer pos *d"]
 
 
+@runtime_checkable
 class Donor(Protocol):
     """Activations of one model, by batch."""
 

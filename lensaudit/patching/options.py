@@ -14,6 +14,9 @@ Engine = Literal["sweep", "oracle"]
 Profile = Literal["full", "ke"]
 """Which S2 rows are computed: all, or only those that can change UDS (layers with S1 > tau)."""
 
+Measure = Literal["logprob", "hit"]
+"""What is averaged over the span: log-prob, or whether the label is the most likely token."""
+
 
 @dataclass(frozen=True)
 class PatchOptions:
@@ -28,6 +31,7 @@ class PatchOptions:
     """The head that `component="head"` replaces."""
     engine: Engine = "sweep"
     profile: Profile = "full"
+    measure: Measure = "logprob"
     dtype: str = "float32"
     device: str = "cpu"
     attn: str = "eager"

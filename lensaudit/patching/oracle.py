@@ -13,8 +13,7 @@ from torch import Tensor
 from lensaudit.data.spans import Batch
 from lensaudit.models.bridge import Component, TransformerBridge, intervening, logits_of
 from lensaudit.patching.interventions import replace_at
-from lensaudit.scores.depth import span_logprob
-from lensaudit.types import SpanLogProb
+from lensaudit.scores.depth import LabelScore, label_logprob, span_mean
 
 LastLayer = Literal["resid_post", "reference"]
 """What is patched in at the last layer: the residual stream, or, as the reference does by way of
@@ -24,9 +23,11 @@ SourceStack = Float[Tensor, "batch layer pos *d"]
 """A source's activations at the positions of the batch's tokens."""
 
 
-def baseline(full: TransformerBridge, batch: Batch) -> SpanLogProb:
-    """Span log-prob of `full` without a patch, nats per token."""
-    return span_logprob(logits_of(full, batch.tokens), batch.tokens, batch.predict_at)
+def baseline(
+    full: TransformerBridge, batch: Batch, *, label_score: LabelScore = label_logprob
+) -> Float[Tensor, " batch"]:
+    """Span log-prob of `full` without a patch, nats per token; or the mean of another score."""
+    return span_mean(logits_of(full, batch.tokens), batch.tokens, batch.predict_at, label_score)
 
 
 def patched(
@@ -37,7 +38,8 @@ def patched(
     layers: Sequence[int],
     component: Component = "resid",
     head: int | None = None,
-) -> Float[Tensor, "batch layer"]:
+    label_score: LabelScore = label_logprob,
+) -> Float[Tensor, "batch chosen"]:
     """Span log-prob of `full` with `source` patched in at one layer at a time, nats per token.
 
     `source` holds every layer; the columns of the answer are `layers`. With `component="head"`
@@ -47,7 +49,7 @@ def patched(
     for layer in layers:
         edit = _edit(source[:, layer], batch, component, head)
         with intervening(full, {layer: edit}, component=component):
-            columns.append(baseline(full, batch))
+            columns.append(baseline(full, batch, label_score=label_score))
     return torch.stack(columns, dim=1)
 
 
@@ -68,7 +70,7 @@ def layer_deltas(
     layers: Sequence[int] | None = None,
     component: Component = "resid",
     head: int | None = None,
-) -> Float[Tensor, "batch layer"]:
+) -> Float[Tensor, "batch chosen"]:
     """Drop in span log-prob of `full`, nats per token, with `source` patched in at each layer."""
     chosen = range(source.shape[1]) if layers is None else layers
     scores = patched(full, source, batch, layers=chosen, component=component, head=head)

@@ -84,15 +84,17 @@ def agrees_with_oracle(
     """The runner if one example and layer agree with the oracle, else the oracle's runner."""
     if runner.decoder is None:
         return runner
+    # a tie of two tokens moves a hit, not a log-prob
+    checked = replace(runner, options=replace(runner.options, measure="logprob"))
     layers = runner.options.layers
     layer = layers[len(layers) // 2]
     joins = torch.zeros(1, 1, len(runner.decoder.blocks), dtype=torch.bool)
     joins[0, 0, layer] = True
-    swept = runner.score([example], runner.fetch([example], [donor]), joins)
-    slow = replace(runner, decoder=None)
+    swept = checked.score([example], checked.fetch([example], [donor]), joins)
+    slow = replace(checked, decoder=None)
     defined = slow.score([example], slow.fetch([example], [donor]), joins)
     gap = float((swept.patched - defined.patched)[joins.to(swept.patched.device)].abs().max())
     if gap <= TOLERANCE_NATS[runner.options.dtype]:
         return runner
     notice(f"the sweep misses the definition by {gap:.2g} nats; one pass per layer is used")
-    return slow
+    return replace(runner, decoder=None)

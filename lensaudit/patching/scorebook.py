@@ -35,6 +35,7 @@ class BookKey:
     component: str
     last_layer: str
     engine: str
+    measure: str
     algorithm: int = ALGORITHM
 
 

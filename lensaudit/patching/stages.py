@@ -19,11 +19,15 @@ from lensaudit.models.decoder import Decoder
 from lensaudit.patching import oracle
 from lensaudit.patching.donors import CachedDonor, Donor
 from lensaudit.patching.layout import Layout, layout_of
-from lensaudit.patching.options import PatchOptions
+from lensaudit.patching.options import Measure, PatchOptions
 from lensaudit.patching.scorebook import Entry, ScoreBook
 from lensaudit.patching.wavefront import CleanRun, Stack, Sweep, Swept
+from lensaudit.scores.depth import LabelScore, label_logprob
+from lensaudit.scores.erasure import label_hit
 
 Joins = Bool[Tensor, "source batch layer"]
+
+MEASURES: Mapping[Measure, LabelScore] = {"logprob": label_logprob, "hit": label_hit}
 
 
 @dataclass(frozen=True)
@@ -70,6 +74,7 @@ class Runner:
             logit_rows=self.logit_rows,
             component=self.options.component,
             head=self.options.head,
+            label_score=MEASURES[self.options.measure],
         )
         return sweep.run(clean, [stack.to(self.device) for stack in fetched.stacks], joins)
 
@@ -84,6 +89,7 @@ class Runner:
     def _oracle(self, bucket, stacks: Sequence[Tensor], joins: Joins) -> Swept:
         batch = make_batch(bucket, scope=self.options.scope).to(self.device)
         scores = torch.full(joins.shape, torch.nan, device=self.device)
+        label_score = MEASURES[self.options.measure]
         for source, stack in enumerate(stacks):
             layers = joins[source].any(0).nonzero().squeeze(1).tolist()
             if layers:
@@ -94,9 +100,10 @@ class Runner:
                     layers=layers,
                     component=self.options.component,
                     head=self.options.head,
+                    label_score=label_score,
                 )
         scores = scores.where(joins.to(self.device), torch.nan)
-        return Swept(oracle.baseline(self.full, batch), scores)
+        return Swept(oracle.baseline(self.full, batch, label_score=label_score), scores)
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ from torch import Tensor
 from lensaudit.models.bridge import Component
 from lensaudit.models.decoder import Attention, Block, Decoder, Packed
 from lensaudit.patching.layout import Index, Layout, Schedule, schedule_of
-from lensaudit.scores.depth import label_logprob, mean_per_example
+from lensaudit.scores.depth import LabelScore, label_logprob, mean_per_example
 
 MLP_CHUNK = 2048
 """Tokens per MLP call: large enough for full speed, small enough to bound its hidden layer."""
@@ -67,6 +67,7 @@ class Sweep:
     """Rows of [rows, d_vocab] logits held at once."""
     component: Component = "resid"
     head: int | None = None
+    label_score: LabelScore = label_logprob
 
     def run(
         self, clean: CleanRun, sources: list[Stack], joins: Bool[Tensor, "source batch layer"]
@@ -143,7 +144,7 @@ class Sweep:
     def _logprob(self, resid: Packed, label: Index) -> Float[Tensor, " token"]:
         """Label log-probs, a bounded number of full-vocabulary rows at a time."""
         parts = zip(resid.split(self.logit_rows), label.split(self.logit_rows), strict=True)
-        scores = [label_logprob(self.decoder.logits(part), labels) for part, labels in parts]
+        scores = [self.label_score(self.decoder.logits(part), labels) for part, labels in parts]
         return torch.cat(scores) if scores else resid.new_zeros(0, dtype=torch.float32)
 
 

@@ -4,6 +4,7 @@ Definitions: gnueaj/unlearning-depth-score (fc31639), compute_uds.py:282-350 and
 corrections: numbers are reduced in float32, and an example without KE layer has no score.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -15,6 +16,10 @@ from lensaudit.types import LayerDeltas, Logits, PosMask, SpanLogProb, Tokens
 TAU = 0.05
 """S1 delta (nats per token) above which a layer counts as encoding the knowledge; compute_uds.py
 default `--delta_threshold`."""
+
+
+LabelScore = Callable[[Float[Tensor, "row d_vocab"], Int[Tensor, " row"]], Float[Tensor, " row"]]
+"""A number per row of logits and its label."""
 
 
 def label_logprob(
@@ -42,14 +47,21 @@ def mean_per_example(
     return total / count
 
 
-def span_logprob(logits: Logits, tokens: Tokens, predict_at: PosMask) -> SpanLogProb:
-    """Mean log-probability of the span's tokens, nats per token.
+def span_mean(
+    logits: Logits, tokens: Tokens, predict_at: PosMask, label_score: LabelScore
+) -> Float[Tensor, " batch"]:
+    """Mean of `label_score` over the span's tokens.
 
     Position p scores token p + 1. NaN for an example whose `predict_at` is empty.
     """
     example, position = predict_at.nonzero(as_tuple=True)
-    scores = label_logprob(logits[example, position], tokens[example, position + 1])
+    scores = label_score(logits[example, position], tokens[example, position + 1])
     return mean_per_example(scores, example, len(tokens))
+
+
+def span_logprob(logits: Logits, tokens: Tokens, predict_at: PosMask) -> SpanLogProb:
+    """Mean log-probability of the span's tokens, nats per token; see `span_mean`."""
+    return span_mean(logits, tokens, predict_at, label_logprob)
 
 
 @dataclass(frozen=True)
