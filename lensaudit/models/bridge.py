@@ -46,24 +46,37 @@ def load(
     if device.startswith("cuda") and not torch.cuda.is_available():
         raise InputError(f"device {device}: no CUDA device is available; use --device cpu")
     transformers.utils.logging.disable_progress_bar()
+    name = checkpoint.spec.name
     try:
-        model = transformers.AutoModelForCausalLM.from_pretrained(
+        model, found = transformers.AutoModelForCausalLM.from_pretrained(
             checkpoint.folder,
             dtype=dtype,
             attn_implementation=attn,
             use_safetensors=True,
             trust_remote_code=False,
             local_files_only=True,
+            output_loading_info=True,
         )
-    except (OSError, ValueError, KeyError, RuntimeError) as error:
+    except (OSError, ValueError, KeyError, RuntimeError, StrictDataclassError) as error:
         reason = str(error).splitlines()[0]
-        raise InputError(f"{checkpoint.spec.name}: cannot be loaded ({reason})") from error
+        raise InputError(f"{name}: cannot be loaded ({reason})") from error
+    if found["missing_keys"]:
+        # transformers fills them at random and only warns
+        raise InputError(
+            f"{name}: the weights lack {len(found['missing_keys'])} tensors of its architecture "
+            f"(first {sorted(found['missing_keys'])[0]}); fetch or save the checkpoint again"
+        )
     return bridge_from(model.to(device), load_tokenizer(checkpoint))
 
 
 def bridge_from(model: Any, tokenizer: Any) -> TransformerBridge:
-    """A bridge on a Hugging Face causal model that is already in memory."""
+    """A bridge on a Hugging Face causal model that is already in memory.
+
+    The tokenizer is taken as it is; TransformerLens gives it a padding token where it has none.
+    """
     model.eval()
+    # TransformerLens fetches a tokenizer again, by name, unless it is marked so
+    tokenizer.init_kwargs = {"name_or_path": "", **tokenizer.init_kwargs, "add_bos_token": True}
     logging.getLogger("transformer_lens").setLevel(logging.ERROR)
     parameter = next(model.parameters())
     try:

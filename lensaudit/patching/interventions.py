@@ -1,13 +1,16 @@
 """Edits of the residual stream: pure functions, installed by `bridge.intervening` alone."""
 
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 from torch import Tensor, where
 
 from lensaudit.types import Intervention, PosMask, Resid
 
 
-def replace_at(source: Resid, mask: PosMask) -> Intervention:
-    """Activation patching: `source` where the mask holds, the running stream elsewhere."""
+def replace_at(source: Float[Tensor, "*at d"], mask: Bool[Tensor, "*at"]) -> Intervention:
+    """Activation patching: `source` where the mask holds, the running stream elsewhere.
+
+    `at` is batch and position; for attention heads also the head.
+    """
     return lambda resid: where(mask.unsqueeze(-1), source.to(resid), resid)
 
 

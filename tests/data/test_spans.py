@@ -1,0 +1,138 @@
+import json
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from lensaudit.data.examples import Example, load_examples
+from lensaudit.data.spans import (
+    Encoded,
+    SpanLost,
+    buckets,
+    check_tokenizer,
+    continuation_of,
+    encode,
+    make_batch,
+    prompt_of,
+)
+from lensaudit.errors import InputError
+
+
+def example(answer: str, prefix: str, entity: str) -> Example:
+    return Example(0, "Who is it?", answer, prefix, entity, 0)
+
+
+@pytest.fixture(scope="module")
+def tokenizer(shared):
+    from transformers import AutoTokenizer
+
+    return AutoTokenizer.from_pretrained(shared / "family" / "full")
+
+
+def test_tokens_and_positions_equal_the_reference_on_every_row(golden, forget):
+    wanted = golden("positions.json")
+    assert [e.idx for e in forget] == [row["idx"] for row in wanted]
+    for e, row in zip(forget, wanted, strict=True):
+        assert list(e.token_ids) == row["prompt_ids"] + row["ref_ids"]
+        assert (e.start, e.end) == (row["eval_start"], row["eval_end"])
+        assert list(e.token_ids[e.start + 1 : e.end + 1]) == row["eval_ref_ids"]
+        assert e.n_prompt == len(row["prompt_ids"])
+
+
+def test_real_tofu_rows_all_have_a_span_that_holds_the_entity(shared, tokenizer):
+    examples = load_examples(shared / "data" / "tofu" / "forget10_filtered.json")
+    assert len(examples) == 367
+    assert sum(not e.prefix for e in examples) == 21
+    for e in examples:
+        found = encode(e, tokenizer)
+        assert isinstance(found, Encoded), e.idx
+        text = tokenizer.decode(found.token_ids[found.start + 1 : found.end + 1])
+        assert e.entity.strip() in text, e.idx
+
+
+def test_an_empty_prefix_ends_the_prompt_in_a_blank_and_adds_none():
+    e = example("Yes, she is.", "", "Yes")
+    assert prompt_of(e).endswith("\nAnswer: ")
+    assert continuation_of(e, prompt_of(e)) == "Yes, she is."
+
+
+def test_a_missing_blank_is_restored_and_an_existing_one_kept():
+    assert continuation_of(example("It is “Ada”.", "It is “", "Ada"), "Answer: It is “") == " Ada”."
+    assert continuation_of(example("It is Ada.", "It is", "Ada"), "Answer: It is") == " Ada."
+
+
+def test_only_the_first_occurrence_is_scored(tokenizer):
+    e = encode(example("It is red and red.", "It is", "red"), tokenizer)
+    assert isinstance(e, Encoded)
+    assert tokenizer.decode(e.token_ids[e.start + 1 : e.end + 1]).strip() == "red"
+    assert e.start == e.n_prompt - 1
+
+
+def test_scoring_the_whole_answer_ends_the_prompt_at_answer(tokenizer):
+    e = encode(example("It is Ada.", "It is", "Ada"), tokenizer, scored="answer")
+    assert isinstance(e, Encoded)
+    assert tokenizer.decode(e.token_ids[e.n_prompt :]) == "It is Ada."
+    assert (e.start, e.end) == (e.n_prompt - 1, len(e.token_ids) - 1)
+
+
+def test_an_entity_that_the_text_lacks_is_unscored_with_a_reason(tokenizer):
+    found = encode(example("It is Ada.", "It is", "Bob"), tokenizer)
+    assert found == SpanLost(0, "no token of this tokenizer covers 'Bob'")
+
+
+class _Tokenizer:
+    def __init__(self, is_fast: bool, suffix: list[int]):
+        self.is_fast, self.suffix = is_fast, suffix
+        self.eos_token_id = 9
+
+    def __call__(self, text, add_special_tokens=True, **options):
+        return {"input_ids": [1, 5, *self.suffix] if add_special_tokens else [5]}
+
+
+def test_a_tokenizer_that_appends_eos_is_refused():
+    with pytest.raises(InputError, match=r"appends token 9 .*add_eos_token"):
+        check_tokenizer(_Tokenizer(True, [9]), "m")
+    check_tokenizer(_Tokenizer(True, []), "m")
+
+
+def test_a_tokenizer_without_offsets_is_refused():
+    with pytest.raises(InputError, match="no character offsets"):
+        check_tokenizer(_Tokenizer(False, []), "m")
+
+
+def test_predicting_positions_lie_one_left_of_the_span(ragged):
+    batch = make_batch(ragged)
+    for row, e in enumerate(ragged):
+        assert batch.predict_at[row].nonzero().squeeze(1).tolist() == list(range(e.start, e.end))
+        assert batch.tokens[row, : len(e.token_ids)].tolist() == list(e.token_ids)
+
+
+def test_scopes_replace_the_span_the_boundary_or_everything_up_to_the_end(ragged):
+    e = ragged[2]
+    at = {
+        scope: make_batch([e], scope=scope).patch_at[0].nonzero().squeeze(1).tolist()
+        for scope in ("span", "boundary", "prefix")
+    }
+    assert at == {"span": [4, 5, 6, 7, 8], "boundary": [2], "prefix": list(range(9))}
+
+
+def test_read_positions_hold_the_last_prompt_token_and_the_span(ragged):
+    assert ragged[2].read_positions == (2, 4, 5, 6, 7, 8)
+    assert ragged[0].read_positions == (4, 5, 6, 7)
+
+
+@settings(deadline=None, derandomize=True)
+@given(ends=st.lists(st.integers(1, 90), min_size=1, max_size=40), size=st.integers(1, 9))
+def test_buckets_hold_every_example_once_in_order_of_length(ends, size):
+    encoded = [Encoded(i, i, tuple([3] * (e + 1)), 1, 0, e) for i, e in enumerate(ends)]
+    found = list(buckets(encoded, size))
+    assert sorted(e.idx for bucket in found for e in bucket) == list(range(len(ends)))
+    assert [e.end for bucket in found for e in bucket] == sorted(ends)
+    assert all(len(bucket) <= size for bucket in found)
+
+
+def test_names_keep_their_diacritics(tokenizer):
+    text = json.loads('"Zoë Šikić-Ødegård"')
+    found = encode(example(f"It is {text}.", "It is", text), tokenizer)
+    assert isinstance(found, Encoded)
+    assert text in tokenizer.decode(found.token_ids)

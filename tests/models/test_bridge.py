@@ -1,0 +1,96 @@
+import pytest
+import torch
+
+from lensaudit.data.spans import make_batch
+from lensaudit.errors import InputError, WorkError
+from lensaudit.models.bridge import (
+    captured,
+    check_finite,
+    embedded,
+    intervening,
+    logits_of,
+    residuals,
+    unembedded,
+    user_hooks,
+)
+
+
+def test_residuals_are_the_hidden_states_before_the_final_norm(tiny, ragged):
+    model, tokens = tiny(), make_batch(ragged).tokens
+    stack, final_norm = residuals(model, tokens)
+    hf = model.original_model.model(tokens, output_hidden_states=True)
+    for layer in range(2):
+        assert torch.equal(stack[:, layer], hf.hidden_states[layer + 1])
+    # transformers applies the final norm to its last hidden state
+    assert torch.equal(final_norm, hf.hidden_states[3])
+    assert not torch.allclose(stack[:, 2], hf.hidden_states[3], atol=1e-2)
+    assert torch.equal(embedded(model, tokens), hf.hidden_states[0])
+
+
+def test_logits_are_those_of_the_hugging_face_model(family, forget):
+    from transformers import AutoModelForCausalLM
+
+    model, tokens = family("full"), make_batch(forget[:3]).tokens
+    folder = model.original_model.config._name_or_path
+    plain = AutoModelForCausalLM.from_pretrained(folder, attn_implementation="eager")
+    assert torch.allclose(logits_of(model, tokens), plain(tokens).logits, atol=1e-5)
+
+
+def test_the_last_residual_reads_out_to_the_logits(tiny, ragged):
+    model, tokens = tiny(), make_batch(ragged).tokens
+    stack, _ = residuals(model, tokens)
+    assert torch.allclose(unembedded(model, stack[:, -1]), logits_of(model, tokens), atol=1e-5)
+
+
+def test_hooks_are_gone_afterwards_and_after_an_error(tiny, ragged):
+    model, tokens = tiny(), make_batch(ragged).tokens
+    plain = logits_of(model, tokens)
+    with intervening(model, {0: lambda resid: resid * 2}):
+        assert not torch.allclose(logits_of(model, tokens), plain)
+        assert user_hooks(model) == ["blocks.0.hook_out"]
+    assert torch.equal(logits_of(model, tokens), plain)
+
+    def broken(resid):
+        raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError), intervening(model, {0: broken}):
+        logits_of(model, tokens)
+    assert torch.equal(logits_of(model, tokens), plain)
+    assert user_hooks(model) == []
+
+
+def test_two_layers_can_be_edited_at_once(tiny, ragged):
+    model, tokens = tiny(), make_batch(ragged).tokens
+    seen = []
+    edits = {layer: lambda resid, at=layer: seen.append(at) or resid for layer in (2, 0)}
+    with intervening(model, edits):
+        logits_of(model, tokens)
+    assert seen == [0, 2]
+
+
+def test_replacing_resid_mid_replaces_what_the_block_returns(tiny, ragged):
+    model, tokens = tiny(), make_batch(ragged).tokens
+    with intervening(model, {1: torch.zeros_like}, component="resid_mid"):
+        out = captured(model, tokens, ["blocks.1.hook_out"])["blocks.1.hook_out"]
+    mlp = model.original_model.model.layers[1]
+    # with a zero stream in between, the block returns the MLP of a normed zero: zero
+    assert mlp is not None
+    assert out.abs().max() < 1e-5
+
+
+def test_a_layer_the_model_lacks_is_refused(tiny):
+    with pytest.raises(InputError, match="layers 0 to 2"), intervening(tiny(), {3: torch.relu}):
+        pass
+
+
+def test_an_unknown_hook_is_refused(tiny, ragged):
+    with pytest.raises(InputError, match="no hook blocks"):
+        captured(tiny(), make_batch(ragged).tokens, ["blocks.0.nonsense"])
+
+
+def test_a_nan_names_its_example():
+    stack = torch.zeros(2, 3, 4, 5)
+    stack[1, 0, 0, 0] = torch.nan
+    check_finite(stack[:1], (7,), "m")
+    with pytest.raises(WorkError, match="example 9"):
+        check_finite(stack, (7, 9), "m")

@@ -1,0 +1,64 @@
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from lensaudit.patching.interventions import add, clamp, project_out, replace_at
+
+seeds = st.integers(0, 10_000)
+
+
+def draw(seed: int):
+    generator = torch.Generator().manual_seed(seed)
+    resid = torch.randn(2, 5, 8, generator=generator)
+    direction = torch.randn(8, generator=generator)
+    mask = torch.rand(2, 5, generator=generator) > 0.5
+    return resid, direction, mask
+
+
+@settings(deadline=None, derandomize=True)
+@given(seeds)
+def test_adding_is_undone_by_adding_the_opposite(seed):
+    resid, direction, mask = draw(seed)
+    there = add(direction, strength=3.0, mask=mask)(resid)
+    back = add(direction, strength=-3.0, mask=mask)(there)
+    assert torch.allclose(back, resid, atol=1e-5)
+    assert torch.equal(there[~mask], resid[~mask])
+
+
+@settings(deadline=None, derandomize=True)
+@given(seeds)
+def test_projecting_out_leaves_nothing_along_the_direction_and_is_idempotent(seed):
+    resid, direction, _ = draw(seed)
+    once = project_out(direction)(resid)
+    assert (once @ (direction / direction.norm())).abs().max() < 1e-4
+    assert torch.allclose(project_out(direction)(once), once, atol=1e-5)
+
+
+@settings(deadline=None, derandomize=True)
+@given(seeds)
+def test_clamping_sets_the_component_and_nothing_else(seed):
+    resid, direction, mask = draw(seed)
+    unit = direction / direction.norm()
+    found = clamp(direction, to=2.0, mask=mask)(resid)
+    assert torch.allclose((found @ unit)[mask], torch.full((int(mask.sum()),), 2.0), atol=1e-4)
+    assert torch.allclose(project_out(direction)(found), project_out(direction)(resid), atol=1e-4)
+
+
+def test_replacing_takes_the_source_where_the_mask_holds():
+    resid, _, mask = draw(0)
+    found = replace_at(resid + 1, mask)(resid)
+    assert torch.equal(found[mask], resid[mask] + 1)
+    assert torch.equal(found[~mask], resid[~mask])
+
+
+def test_interventions_do_not_write_into_the_stream():
+    resid, direction, mask = draw(1)
+    before = resid.clone()
+    for edit in (
+        add(direction, strength=1.0),
+        project_out(direction, mask=mask),
+        clamp(direction, to=1.0),
+        replace_at(resid * 2, mask),
+    ):
+        edit(resid)
+        assert torch.equal(resid, before)
