@@ -158,7 +158,8 @@ def attended(ids: Sequence[int], convention: MaskConvention, pad: int) -> list[b
 
 def pad_id(tokenizer: PreTrainedTokenizerBase) -> int:
     """The padding token; the end-of-text token where there is none, as upstream."""
-    return _eos(tokenizer) if tokenizer.pad_token_id is None else int(tokenizer.pad_token_id)
+    pad: Any = tokenizer.pad_token_id
+    return _eos(tokenizer) if pad is None else int(pad)
 
 
 def decode(tokenizer: PreTrainedTokenizerBase, ids: Sequence[int], cleanup: Cleanup) -> str:
@@ -195,7 +196,7 @@ def _chat_ids(
     shown = [turn for q, a in examples for turn in (("user", q), ("assistant", a))]
     turns = [*system, *shown, ("user", question), ("assistant", answer)]
     messages = [{"role": role, "content": text} for role, text in turns]
-    date = {"date_string": template.date_string} if template.date_string else {}
+    date: dict[str, Any] = {"date_string": template.date_string} if template.date_string else {}
 
     def ids(upto: list[dict[str, str]], prompt: bool) -> list[int]:
         # transformers 5 returns a mapping unless told not to

@@ -1,11 +1,13 @@
 """Which questions does a suite ask? The splits of TOFU and MUSE, and anybody's own rows."""
 
 import json
+import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
+from lensaudit.data.fictional import make_world, write_world
 from lensaudit.errors import InputError
 from lensaudit.files import digest, read_json, read_text
 
@@ -15,6 +17,10 @@ Answer = str | tuple[str, ...]
 
 TOFU_HUB = "locuslab/TOFU"
 MUSE_HUB = "muse-bench/MUSE-News"
+TOFU_ROWS_PER_AUTHOR = 20
+"""In the forget and holdout splits, author after author; arXiv:2401.06121 section 2.1."""
+DEMO_DATA = "demo"
+"""The generated authors, under TOFU's configuration names."""
 STOP_WORDS = ("\n\n", "\nQuestion", "Question:")
 """Where open-unlearning cuts a few-shot answer of MUSE."""
 
@@ -68,6 +74,8 @@ class _Part:
     """Hub split of the solved examples."""
     max_new_tokens: int = 200
     stop_words: tuple[str, ...] = ()
+    rows_per_author: int | None = None
+    """Of the published data set, whose rows do not name their authors."""
 
 
 def load_suite(
@@ -85,7 +93,7 @@ def load_suite(
         suite: `tofu` has forget, retain, ra (real authors), wf (world facts) and holdout;
             `muse` has forget_qa, retain_qa, verbmem, members and non_members.
         data: a folder with one `<config>.jsonl` per configuration (MUSE:
-            `<config>__<split>.jsonl`), or a Hub data set; the suite's own one by default.
+            `<config>__<split>.jsonl`), a Hub data set, or `demo`; the suite's own by default.
         forget_split: which part of TOFU is forgotten.
         question_key: field asked in forget and retain; the other splits keep `question`.
         own: split name -> file, read in place of the suite's.
@@ -94,6 +102,10 @@ def load_suite(
     Raises:
         InputError: nothing found, or rows that cannot be read.
     """
+    if data == DEMO_DATA and not Path(data).exists():
+        with tempfile.TemporaryDirectory() as folder:
+            made = str(write_world(make_world(), Path(folder)))
+            return load_suite(suite, made, question_key=question_key, own=own, limit=limit)
     own = own or {}
     parts = _parts(suite, forget_split, question_key)
     if unknown := sorted(set(own) - set(parts)):
@@ -116,11 +128,16 @@ def _parts(suite: Suite, forget_split: str, question_key: str) -> dict[str, _Par
     if suite == "tofu":
         holdout = forget_split.replace("forget", "holdout")
         return {
-            "forget": _Part(f"{forget_split}_perturbed", question=question_key, answers=fields),
+            "forget": _Part(
+                f"{forget_split}_perturbed",
+                question=question_key,
+                answers=fields,
+                rows_per_author=TOFU_ROWS_PER_AUTHOR,
+            ),
             "retain": _Part("retain_perturbed", question=question_key, answers=fields),
             "ra": _Part("real_authors_perturbed", answers=short),
             "wf": _Part("world_facts_perturbed", answers=short),
-            "holdout": _Part(holdout),
+            "holdout": _Part(holdout, rows_per_author=TOFU_ROWS_PER_AUTHOR),
         }
     qa = _Part("knowmem", max_new_tokens=32, stop_words=STOP_WORDS)
     text = _Part("privleak", kind="completion", question="", answers=("text",))
@@ -185,7 +202,10 @@ def _hub_rows(repo: str, part: _Part) -> _Raw:
             ) from error
 
     shown = fetch(part.shown) if part.shown else []
-    return f"{repo} {part.config}/{part.hub_split}", fetch(part.hub_split), shown
+    rows = fetch(part.hub_split)
+    if part.rows_per_author and repo == TOFU_HUB:
+        rows = [{**row, "group": n // part.rows_per_author} for n, row in enumerate(rows)]
+    return f"{repo} {part.config}/{part.hub_split}", rows, shown
 
 
 def read_rows(path: Path) -> list[Any]:

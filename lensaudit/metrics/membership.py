@@ -141,7 +141,7 @@ def least_mean(log_probs: NDArray[np.float32], share: float) -> float:
 def standardised(trace: Trace) -> NDArray[np.float32]:
     """(log p - mean) / sqrt(variance), the variance at least 1e-6."""
     variance = np.maximum(trace.variance, np.float32(VARIANCE_FLOOR))
-    return (trace.log_prob - trace.mean) / np.sqrt(variance)
+    return ((trace.log_prob - trace.mean) / np.sqrt(variance)).astype(np.float32)
 
 
 def auc_interval(higher: list[float], lower: list[float], level: float = 0.95) -> Interval | None:

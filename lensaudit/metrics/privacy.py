@@ -1,6 +1,7 @@
 """How far is a membership attack's success from what it has on a model that never knew?"""
 
 import math
+from dataclasses import replace
 from typing import Any
 
 from lensaudit.metrics.measure.records import no_retain
@@ -32,7 +33,11 @@ def privleak(context: Context) -> Entry:
     Below 0 the model still leaks, above 0 it is over-unlearned, 0 is best. Unbounded above, and
     it explodes as r nears 1; `s_mia_min_k` is the bounded, two-sided form.
     """
-    return _compared(context, lambda a, r: ((1 - a) - (1 - r)) / ((1 - r) + EPS) * 100)
+    entry = _compared(context, lambda a, r: ((1 - a) - (1 - r)) / ((1 - r) + EPS) * 100)
+    if not math.isfinite(entry.value):
+        return entry
+    reading = "over-unlearned" if entry.value > 0 else "under-unlearned"
+    return replace(entry, details={**entry.details, "reading": reading if entry.value else "even"})
 
 
 @metric("rel_diff", high_means="knows", **_MIN_K)
@@ -84,7 +89,7 @@ def _compared(context: Context, formula: Any) -> Entry:
     value = formula(model.value, reference)
     if not math.isfinite(value):
         return unscored(f"the retain model's {attack} is {reference}, which cannot be divided by")
-    details = {"retain_auc": reference, "auc": model.value}
+    details: dict[str, Any] = {"retain_auc": reference, "auc": model.value}
     if not known:
         details["retain_auc_is"] = "the value given with --ref-value"
     return Entry(value, details=details)

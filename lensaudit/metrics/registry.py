@@ -9,7 +9,7 @@ import math
 import pkgutil
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, Protocol, runtime_checkable
 
 import lensaudit.metrics
 from lensaudit.data.suites import Suite
@@ -51,6 +51,7 @@ class Entry(Result):
     """95 % interval of `value`."""
 
 
+@runtime_checkable
 class Passes(Protocol):
     """Where a metric finds what was read from the model."""
 
@@ -148,7 +149,9 @@ def metric(
         ValueError: the name is taken.
     """
     given: dict[Suite, Iterable[Read] | None] = {"tofu": tofu, "muse": muse}
-    reads = {suite: tuple(read) for suite, read in given.items() if read is not None}
+    reads: dict[Suite, tuple[Read, ...]] = {
+        suite: tuple(read) for suite, read in given.items() if read is not None
+    }
 
     def register(fn: MetricFunction) -> MetricFunction:
         if name in _METRICS:

@@ -108,7 +108,7 @@ def _scored_positions(texts: Sequence[Encoding], batch: Padded) -> Bool[Tensor, 
 
 
 def _token_scores(
-    chunks: Iterable[Float[Tensor, "chunk d_vocab"]], targets: Int[Tensor, " scored"]
+    chunks: Iterable[Float[Tensor, "_ d_vocab"]], targets: Int[Tensor, " scored"]
 ) -> dict[str, Tensor]:
     """The fields of `Trace` for all scored tokens of a batch, reduced in float32."""
     parts: dict[str, list[Tensor]] = {one.name: [] for one in fields(Trace)}

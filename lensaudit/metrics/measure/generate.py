@@ -1,6 +1,7 @@
 """Greedy continuations of prompts, the fluency of what was said, and the text of both."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -55,7 +56,7 @@ def generations(
 
 def stop_ids(model: Any, asked: Asked) -> frozenset[int]:
     """End tokens of the checkpoint's generation configuration, else the tokenizer's own."""
-    given = model.generation_config.eos_token_id
+    given: Any = model.generation_config.eos_token_id
     if given is None:
         given = asked.tokenizer.eos_token_id
     return frozenset([given] if isinstance(given, int) else given)
@@ -74,30 +75,44 @@ def said(ids: Sequence[int], split: Split, asked: Asked, cleanup: Cleanup) -> st
     return text.strip()
 
 
-@torch.no_grad()
-def fluency(folder: str, texts: Sequence[str], *, device: str, max_tokens: int) -> list[float]:
-    """Probability of class 0, "clean", that a text classifier gives each text.
+@dataclass(frozen=True)
+class Classifier:
+    """A text classifier whose class 0 is "clean" text."""
+
+    name: str
+    model: Any
+    tokenizer: Any
+
+    @torch.no_grad()
+    def clean(self, texts: Sequence[str], *, max_tokens: int) -> list[float]:
+        """Probability of class 0 for each text, cut to `max_tokens`."""
+        found: list[float] = []
+        for start in range(0, len(texts), FLUENCY_BATCH):
+            batch = self.tokenizer(
+                list(texts[start : start + FLUENCY_BATCH]),
+                padding=True, truncation=True, max_length=max_tokens, return_tensors="pt",
+            ).to(self.model.device)  # fmt: skip
+            found += self.model(**batch).logits.float().softmax(-1)[:, 0].tolist()
+        return found
+
+
+def open_classifier(name: str, device: str) -> Classifier:
+    """The classifier in a folder or Hub repository.
 
     Raises:
-        InputError: the folder holds no text classifier.
+        InputError: it is none, or its classes are not learned (a language model's folder).
     """
-    from transformers import AutoModelForSequenceClassification, AutoTokenizer
+    from transformers import AutoConfig, AutoModelForSequenceClassification, AutoTokenizer
 
     try:
-        tokenizer = AutoTokenizer.from_pretrained(folder)
+        config = AutoConfig.from_pretrained(name, trust_remote_code=False)
+        if not any("SequenceClassification" in one for one in config.architectures or ()):
+            raise ValueError(f"it is a {(config.architectures or ['model without a name'])[0]}")
+        tokenizer = AutoTokenizer.from_pretrained(name, trust_remote_code=False)
         model: Any = AutoModelForSequenceClassification.from_pretrained(
-            folder, use_safetensors=True, trust_remote_code=False
+            name, use_safetensors=True, trust_remote_code=False
         )
     except (OSError, ValueError, KeyError) as error:
-        raise InputError(
-            f"{folder}: is not a text classifier ({str(error).splitlines()[0]})"
-        ) from error
-    model.to(device).eval()
-    found: list[float] = []
-    for start in range(0, len(texts), FLUENCY_BATCH):
-        batch = tokenizer(
-            list(texts[start : start + FLUENCY_BATCH]),
-            padding=True, truncation=True, max_length=max_tokens, return_tensors="pt",
-        ).to(device)  # fmt: skip
-        found += model(**batch).logits.float().softmax(-1)[:, 0].tolist()
-    return found
+        reason = str(error).splitlines()[0]
+        raise InputError(f"{name}: is not a text classifier ({reason})") from error
+    return Classifier(name, model.to(device).eval(), tokenizer)

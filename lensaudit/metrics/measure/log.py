@@ -33,6 +33,12 @@ class Log:
     path: Path
     entries: Mapping[str, Entry]
 
+    @property
+    def complete(self) -> Mapping[str, Entry]:
+        """Its metrics and those that its rows determine: an older log has no truth ratio."""
+        again = recomputed(self, retain={}, conventions=Conventions())
+        return {**self.entries, **{n: e for n, e in again.items() if math.isfinite(e.value)}}
+
 
 def read_log(path: Path) -> Log:
     """A log in any of the three layouts; a folder means the log in it.
@@ -68,10 +74,11 @@ def write_log(folder: Path, suite: Suite, entries: Mapping[str, Entry]) -> Path:
     return write_json(folder / f"{suite.upper()}_EVAL.json", content)
 
 
-class _NoModel:
+class NoModel:
     """Stands where passes would be: a log cannot be asked anything new."""
 
     def measured(self, read: Read) -> Any:
+        """Nothing can be read."""
         raise LookupError(read)
 
     answer_texts = measured
@@ -105,7 +112,7 @@ def _recomputed(
 ) -> Entry | None:
     needs = {need: done[need] for need in metric.local_needs if need in done}
     if metric.needs and len(needs) == len(metric.local_needs):
-        context = Context(log.suite, (), _NoModel(), needs, retain, conventions)
+        context = Context(log.suite, (), NoModel(), needs, retain, conventions)
         return finished(metric, metric.fn(context), {})
     own = log.entries.get(metric.name)
     if own is None or not (own.records or own.parts):

@@ -12,7 +12,7 @@ from lensaudit.data.suites import Split
 from lensaudit.errors import InputError, WorkError
 from lensaudit.files import digest
 from lensaudit.metrics.measure.forward import TeacherForced, Trace
-from lensaudit.metrics.measure.generate import JAILBREAK, fluency, generations, said
+from lensaudit.metrics.measure.generate import JAILBREAK, generations, said
 from lensaudit.metrics.measure.gradient import gradient_norms
 from lensaudit.metrics.measure.store import Arrays, PassStore
 from lensaudit.metrics.measure.subject import Measured, PassOptions, Rated, Subject, Texts
@@ -177,11 +177,8 @@ class ModelPasses:
         if self.options.classifier is None:
             raise InputError("no text classifier; name one with --classifier")
         texts = {idx: self._said(read, ids) for idx, ids in self._generated(read).items()}
-        scores = fluency(
-            self.options.classifier,
-            list(texts.values()),
-            device=self.subject.conditions["device"],
-            max_tokens=self.options.classifier_tokens,
+        scores = self.options.classifier.clean(
+            list(texts.values()), max_tokens=self.options.classifier_tokens
         )
         rated = zip(texts.items(), scores, strict=True)
         return Measured({idx: (Rated(score, text),) for (idx, text), score in rated}, {}, False)

@@ -57,10 +57,16 @@ def finished(metric: Metric, entry: Entry, groups: Mapping[int, int | str]) -> E
         return metric.combine(entry)
     if metric.row_value is None:
         return entry
-    broken = [idx for idx, record in entry.records.items() if not _finite(record)]
-    unscored = dict(entry.unscored) | dict.fromkeys(broken, "the model's score is not finite")
-    records = {idx: record for idx, record in entry.records.items() if idx not in broken}
-    per_example = {idx: metric.row_value(record) for idx, record in records.items()}
+    unscored, per_example = dict(entry.unscored), {}
+    for idx, record in entry.records.items():
+        if not _finite(record):
+            unscored[idx] = "the model's score is not finite"
+            continue
+        try:
+            per_example[idx] = metric.row_value(record)
+        except KeyError as missing:  # a row of somebody else's log
+            unscored[idx] = f"its record has no {missing.args[0]}"
+    records = {idx: entry.records[idx] for idx in per_example}
     entry = replace(entry, records=records, unscored=unscored, per_example=per_example)
     if not per_example:
         return replace(entry, value=math.nan, reason=entry.reason or no_rows(unscored))

@@ -3,7 +3,7 @@
 import re
 from collections.abc import Iterator, Mapping
 
-from lensaudit.data.suites import Split
+from lensaudit.data.suites import Split, Suite
 from lensaudit.errors import InputError
 from lensaudit.files import digest, read_json
 from lensaudit.metrics.measure.log import Log
@@ -22,6 +22,18 @@ _ROWS = {
     "forget_truth_ratio": "forget", "forget_Q_A_Prob": "forget", "exact_memorization": "forget",
 }  # fmt: skip
 _SIDES = {"tofu": ("forget", "holdout"), "muse": ("members", "non_members")}
+
+
+def retain_reference(log: Log, passes: ModelPasses, suite: Suite) -> Mapping[str, Entry]:
+    """The metrics of a retain model's log, once it is known to belong to this run.
+
+    Raises:
+        InputError: the log belongs to another suite, split, template or mask.
+    """
+    if log.suite != suite:
+        raise InputError(f"{log.path}: is a log of suite {log.suite}, this run is {suite}")
+    check_retain(log, passes)
+    return log.complete
 
 
 def conditions(passes: ModelPasses) -> dict[str, object]:

@@ -5,6 +5,7 @@ import zipfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -43,10 +44,13 @@ class PassStore:
 def _packed(items: Sequence[Arrays], key: str) -> bytes:
     """All texts' arrays end to end, with their lengths."""
     names = list(items[0]) if items else []
-    columns = {name: np.concatenate([item[name] for item in items]) for name in names}
-    lengths = {f"n_{name}": np.array([len(item[name]) for item in items]) for name in names}
+    columns: dict[str, Any] = {
+        name: np.concatenate([item[name] for item in items]) for name in names
+    }
+    columns |= {f"n_{name}": np.array([len(item[name]) for item in items]) for name in names}
+    columns |= {"key": np.array(key), "n_items": np.array(len(items))}
     buffer = io.BytesIO()
-    np.savez(buffer, **columns, **lengths, key=np.array(key), n_items=np.array(len(items)))
+    np.savez(buffer, **columns)
     return buffer.getvalue()
 
 

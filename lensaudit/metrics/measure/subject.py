@@ -7,6 +7,7 @@ from typing import Any, Generic, TypeVar
 import torch
 
 from lensaudit.data.chat import Cleanup
+from lensaudit.metrics.measure.generate import Classifier
 
 T = TypeVar("T")
 
@@ -73,5 +74,5 @@ class PassOptions:
     max_new_tokens: int | None = None
     """None: what the split says."""
     cleanup: Cleanup = "upstream"
-    classifier: str | None = None
+    classifier: Classifier | None = None
     classifier_tokens: int = 32

@@ -18,6 +18,9 @@ from lensaudit.metrics.registry import (
     unscored,
 )
 
+_ORDER = ("trace", "gradient", "text", "jailbreak", "fluency", "reference")
+"""Of the passes: the quick and most read ones first, the other model's last."""
+
 
 def evaluate(
     passes: ModelPasses,
@@ -48,7 +51,7 @@ def reads_of(metrics: Sequence[Metric], passes: ModelPasses, suite: Suite) -> li
     for metric in metrics:
         if obstacle(metric, suite, passes) is None:
             reads |= dict.fromkeys(metric.reads[suite])
-    return sorted(reads, key=lambda read: read.kind == "reference")
+    return sorted(reads, key=lambda read: _ORDER.index(read.kind))
 
 
 def run_passes(passes: ModelPasses, reads: Sequence[Read]) -> None:
@@ -101,8 +104,9 @@ def groups_of(metric: Metric, suite: Suite, passes: ModelPasses) -> dict[int, in
     """The author of each row of a metric's split."""
     metrics = {one.name: one for one in ordered(suite)}
     split = split_of(metric, suite, metrics)
-    rows = passes.splits[split].rows if split in passes.splits else ()
-    return {row.idx: row.group for row in rows}
+    if split is None or split not in passes.splits:
+        return {}
+    return {row.idx: row.group for row in passes.splits[split].rows}
 
 
 def notes(passes: ModelPasses, reads: Sequence[Read]) -> list[str]:

@@ -1,0 +1,70 @@
+"""What is registered, and in which order it is computed."""
+
+import pkgutil
+
+import pytest
+
+import lensaudit.metrics
+from lensaudit.errors import InputError
+from lensaudit.metrics.registry import (
+    Entry,
+    all_metrics,
+    metric,
+    ordered,
+    retain_names,
+    unscored,
+)
+
+INFRASTRUCTURE = {"registry"}
+
+
+def test_every_file_registers_a_metric_and_names_its_source():
+    files = {
+        one.name for one in pkgutil.iter_modules(lensaudit.metrics.__path__) if not one.ispkg
+    } - INFRASTRUCTURE
+    registering = {one.fn.__module__.rpartition(".")[2] for one in all_metrics().values()}
+    assert files <= registering
+    for one in all_metrics().values():
+        assert "arXiv:" in one.source or "open-unlearning" in one.source or "gnueaj" in one.source
+        assert one.fn.__doc__
+        assert one.reads, one.name
+
+
+def test_every_name_of_the_published_suites_is_there():
+    tofu = {one.name for one in ordered("tofu")}
+    muse = {one.name for one in ordered("muse")}
+    assert {"forget_truth_ratio", "forget_truth_ratio_prob_mean", "rel_diff"} <= tofu
+    assert {"forget_Q_A_PERT_ROUGE", "forget_Q_A_jailbreak_ROUGE", "s_mia_zlib"} <= tofu
+    assert {"forget_verbmem_ROUGE", "mia_gradnorm", "privleak", "forget_gibberish"} <= muse
+    assert "model_utility" not in muse
+
+
+@pytest.mark.parametrize("suite", ["tofu", "muse"])
+def test_a_metric_comes_after_what_it_needs(suite):
+    done = set()
+    for one in ordered(suite):
+        assert set(one.local_needs) <= done
+        done.add(one.name)
+
+
+def test_one_metric_brings_its_needs_and_nothing_else():
+    names = [one.name for one in ordered("tofu", ["forget_quality"])]
+    assert names == [
+        "forget_Q_A_PARA_Prob", "forget_Q_A_PERT_Prob", "forget_truth_ratio", "forget_quality",
+    ]  # fmt: skip
+    assert retain_names(ordered("tofu", ["forget_quality"])) == ["forget_truth_ratio"]
+
+
+def test_an_unknown_name_lists_the_known_ones():
+    with pytest.raises(InputError, match=r"no metric 'forget_qualty'; it has .*forget_quality"):
+        ordered("tofu", ["forget_qualty"])
+    with pytest.raises(InputError, match="suite muse has no metric 'model_utility'"):
+        ordered("muse", ["model_utility"])
+
+
+def test_a_name_can_be_registered_once():
+    with pytest.raises(ValueError, match="registered twice"):
+
+        @metric("mia_loss", high_means="knows", source="here", tofu=())
+        def again(context) -> Entry:
+            return unscored("never")
