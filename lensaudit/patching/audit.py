@@ -18,6 +18,7 @@ from lensaudit.activations.fill import (
     fingerprint_of_run,
 )
 from lensaudit.activations.store import Activations, ActivationStore
+from lensaudit.data.examples import Example
 from lensaudit.data.spans import Encoded, SpanLost
 from lensaudit.models.bridge import DTYPES, TransformerBridge, load
 from lensaudit.models.checkpoint import Checkpoint
@@ -44,6 +45,8 @@ class Audit:
     options: PatchOptions
     root: Path
     """The activations folder."""
+    examples: tuple[Example, ...] = ()
+    """The texts behind `encoded` and `lost`."""
     fresh: bool = False
     notice: Notice = field(default=print)
     progress: Progress | None = None
@@ -145,12 +148,12 @@ def _compute(
     options = audit.options
     with ExitStack() as opened:
         caches = _cached_sources(audit, donors, books, opened)
-        full = _load(audit, audit.full)
+        full = loaded(audit, audit.full)
         check_model(full, audit.encoded[0], options.dtype)
         decoder = usable_decoder(full, options, audit.notice)
         clean = None
         if decoder is not None or options.component == "resid":
-            activations = opened.enter_context(_cache(audit, audit.full, "all", lambda: full))
+            activations = opened.enter_context(cached(audit, audit.full, "all", lambda: full))
             clean = CachedDonor(activations, "resid_post")
             caches[audit.full.weights] = CachedDonor(activations, options.last_layer)
         runner = Runner(full, clean, decoder, options, logit_rows_for(audit.full, options))
@@ -162,7 +165,7 @@ def _compute(
             return
         for weights, checkpoint in donors.items():
             if _incomplete(audit, books, weights):
-                model = full if weights == audit.full.weights else _load(audit, checkpoint)
+                model = full if weights == audit.full.weights else loaded(audit, checkpoint)
                 donor = LiveDonor(model, options.component, checkpoint.spec.name)
                 _fill_books(audit, runner, {weights: donor}, books)
 
@@ -208,14 +211,15 @@ def _cached_sources(audit: Audit, donors, books, opened: ExitStack) -> dict[str,
     for weights, checkpoint in donors.items():
         if weights == audit.full.weights or not _incomplete(audit, books, weights):
             continue
-        activations = _cache(audit, checkpoint, positions, lambda c=checkpoint: _load(audit, c))
+        activations = cached(audit, checkpoint, positions, lambda c=checkpoint: loaded(audit, c))
         caches[weights] = CachedDonor(opened.enter_context(activations), options.last_layer)
     return caches
 
 
-def _cache(
+def cached(
     audit: Audit, checkpoint: Checkpoint, positions: Positions, model: Callable
 ) -> Activations:
+    """A checkpoint's complete cache; `model` is called only if something is missing."""
     options = audit.options
     fingerprint = fingerprint_of_run(
         checkpoint, audit.encoded, positions=positions, dtype=options.dtype,
@@ -228,6 +232,7 @@ def _cache(
     )  # fmt: skip
 
 
-def _load(audit: Audit, checkpoint: Checkpoint) -> TransformerBridge:
+def loaded(audit: Audit, checkpoint: Checkpoint) -> TransformerBridge:
+    """The model of a checkpoint, as the audit's options say."""
     options = audit.options
     return load(checkpoint, dtype=DTYPES[options.dtype], device=options.device, attn=options.attn)

@@ -31,6 +31,19 @@ class Donor(Protocol):
         ...
 
 
+def as_patched(
+    resid: Float[Tensor, "layer *pos d_model"],
+    final_norm: Float[Tensor, "*pos d_model"],
+    last_layer: LastLayer,
+) -> Float[Tensor, "layer *pos d_model"]:
+    """What is patched in at each layer: the residual streams, or the reference's."""
+    if last_layer == "resid_post":
+        return resid
+    # hidden_states[-1] of transformers is the final norm's output, and the reference patches
+    # it in as if it were the last block's (compute_uds.py:555-569)
+    return torch.cat((resid[:-1], final_norm.unsqueeze(0)))
+
+
 @dataclass(frozen=True)
 class CachedDonor:
     """Residual streams read from the store."""
@@ -40,11 +53,12 @@ class CachedDonor:
 
     def _example(self, idx: int) -> tuple[Tensor, Float[Tensor, "layer pos d_model"]]:
         found = self.activations.example(idx)
-        if self.last_layer == "resid_post":
-            return found.positions, found.resid
-        # hidden_states[-1] of transformers is the final norm's output, and the reference patches
-        # it in as if it were the last block's (compute_uds.py:555-569)
-        return found.positions, torch.cat((found.resid[:-1], found.final_norm.unsqueeze(0)))
+        return found.positions, as_patched(found.resid, found.final_norm, self.last_layer)
+
+    def at_prompt_end(self, encoded: Encoded) -> Float[Tensor, "layer d_model"]:
+        """At the last prompt token."""
+        positions, resid = self._example(encoded.idx)
+        return resid[:, positions == encoded.n_prompt - 1].squeeze(1)
 
     def padded(self, bucket: Sequence[Encoded]) -> PaddedStack:
         """At the positions of `make_batch(bucket).tokens`; zero where nothing is cached."""

@@ -22,6 +22,7 @@ from lensaudit.models.bridge import (
     n_layers,
     residuals,
 )
+from lensaudit.patching.donors import as_patched
 from lensaudit.patching.interventions import replace_at
 from lensaudit.patching.oracle import LastLayer
 from lensaudit.types import Intervention
@@ -185,13 +186,6 @@ class Continuation:
     text: str
 
 
-def at_last_token(
-    stack: Float[Tensor, "layer d_model"], final_norm: Float[Tensor, " d_model"], mode: LastLayer
-) -> Float[Tensor, "layer d_model"]:
-    """What is patched in at each layer; in `reference` mode the last row is the normed stream."""
-    return stack if mode == "resid_post" else torch.cat((stack[:-1], final_norm.unsqueeze(0)))
-
-
 def patched_generation(
     full: TransformerBridge,
     source: TransformerBridge,
@@ -216,7 +210,7 @@ def patched_generation(
         raise InputError(f"layer {outside[0]}: the model has layers 0 to {n_layers(full) - 1}")
     device = next(source.original_model.parameters()).device
     stack, final_norm = residuals(source, torch.tensor([ids], device=device))
-    value = at_last_token(stack[0, :, -1], final_norm[0, -1], last_layer)
+    value = as_patched(stack[0, :, -1], final_norm[0, -1], last_layer)
     rows = Rows(torch.zeros(len(chosen), dtype=torch.long), torch.tensor(chosen), value[chosen])
     generated = patched_rows(full, [ids], rows, max_new_tokens=max_new_tokens, stop=ends_of(full))
     plain = generate(full, [ids], max_new_tokens=max_new_tokens, stop=ends_of(full))

@@ -160,6 +160,7 @@ def prepare(
         lost=lost,
         options=options if part == "resid" else replace(options, profile="full"),
         root=activations,
+        examples=tuple(examples),
         fresh=fresh,
         notice=notice,
         progress=progress,
