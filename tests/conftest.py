@@ -100,6 +100,63 @@ def tiny(tiny_tokenizer):
     return lambda seed=0, **changes: bridge_from(tiny_model(seed, **changes), tiny_tokenizer)
 
 
+ARCHITECTURES = {
+    "Llama": ("Llama", {}),
+    "Llama with a key head per query head": ("Llama", {"num_key_value_heads": 4}),
+    "Llama, tied": ("Llama", {"tie_word_embeddings": True}),
+    "Llama-3.2": (
+        "Llama",
+        {
+            "tie_word_embeddings": True,
+            "rope_parameters": {
+                "rope_type": "llama3", "rope_theta": 10000.0, "factor": 8.0,
+                "low_freq_factor": 1.0, "high_freq_factor": 4.0,
+                "original_max_position_embeddings": 16,
+            },
+        },
+    ),
+    "Qwen2": ("Qwen2", {}),
+    "Mistral": ("Mistral", {"sliding_window": 4}),
+    "Gemma": ("Gemma", {"head_dim": 8}),
+    "Gemma2": ("Gemma2", {"head_dim": 8, "query_pre_attn_scalar": 8, "sliding_window": 4}),
+}  # fmt: skip
+"""What the sweep is verified on: transformers' class, and its settings beside those of `tiny`."""
+
+
+def tiny_model_of(kind: str, seed: int = 0, **changes):
+    """A random model of 4 layers of one of transformers' causal classes."""
+    import torch
+    import transformers
+
+    torch.manual_seed(seed)
+    settings = {
+        "vocab_size": 61, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 4,
+        "num_attention_heads": 4, "num_key_value_heads": 2, "max_position_embeddings": 128,
+        "attn_implementation": "eager", "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2,
+    } | changes  # fmt: skip
+    config = getattr(transformers, f"{kind}Config")(**settings)
+    model = getattr(transformers, f"{kind}ForCausalLM")(config).eval()
+    with torch.no_grad():
+        for name, weight in model.named_parameters():
+            # logits of a fresh model are nearly flat: every test would pass on noise
+            uneven = torch.rand_like(weight) if "norm" in name or "bias" in name else weight * 3
+            weight.copy_(uneven)
+    return model
+
+
+@pytest.fixture(scope="session")
+def tiny_of(tiny_tokenizer):
+    """Bridged random models by architecture (a key of ARCHITECTURES) and seed; made once."""
+    from lensaudit.models.bridge import bridge_from
+
+    @functools.cache
+    def make(architecture: str, seed: int = 0):
+        kind, changes = ARCHITECTURES[architecture]
+        return bridge_from(tiny_model_of(kind, seed, **changes), tiny_tokenizer)
+
+    return make
+
+
 @pytest.fixture(scope="session")
 def ragged():
     """Encoded examples of uneven length: long prompt, short prompt, span of 1, span to the end."""
@@ -120,3 +177,12 @@ def ragged():
         )
         for idx, (n_prompt, start, end, n) in enumerate(shapes)
     ]
+
+
+@pytest.fixture(scope="session")
+def tiny_checkpoint(tmp_path_factory, tiny_tokenizer) -> Path:
+    """A folder with a random 3-layer Llama and its tokenizer."""
+    folder = tmp_path_factory.mktemp("tiny")
+    tiny_model().save_pretrained(folder)
+    tiny_tokenizer.save_pretrained(folder)
+    return folder

@@ -2,7 +2,6 @@
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -13,12 +12,11 @@ from lensaudit.cli.show import print_audit
 from lensaudit.errors import WorkError
 from lensaudit.files import canonical_json, make_folder
 from lensaudit.models.registry import load_registry
-from lensaudit.patching.audit import Audit, run
 from lensaudit.patching.deposit import clear, deposit, deposit_comparison, folders_for
-from lensaudit.patching.outcome import Outcome, calibration_of, outcome_of, summary_of
+from lensaudit.patching.outcome import summary_of
 from lensaudit.patching.plan import plan_of
 from lensaudit.patching.prepare import prepare
-from lensaudit.results import manifest
+from lensaudit.patching.session import manifest_of, score_all
 
 
 def patch_audit(
@@ -59,45 +57,6 @@ def patch_audit(
         deposit_comparison(next(iter(folders.values())).parent, outcomes)
     _report(summaries, folders, as_json)
     return summaries
-
-
-def score_all(audit: Audit) -> tuple[list[Outcome], dict[str, float | None]]:
-    """UDS of every source, and of the two anchors."""
-    found = run(audit)
-    audit = replace(audit, options=replace(audit.options, engine=found.engine))
-    calibration = calibration_of(
-        audit.encoded, audit.options, found.baseline, found.s1, found.self_patch
-    )
-    outcomes = [
-        outcome_of(
-            name, audit.encoded, audit.lost, audit.options, found.baseline, found.s1, found.s2[name]
-        )
-        for name in audit.sources
-    ]
-    return outcomes, calibration
-
-
-def manifest_of(audit: Audit, outcome: Outcome, started: float):
-    """How this result was made: options, content hashes, versions."""
-    models = {"full": audit.full, "retain": audit.retain, "source": audit.sources[outcome.source]}
-    inputs = {
-        role: {
-            "name": checkpoint.spec.name,
-            "repo": checkpoint.spec.repo,
-            "revision": checkpoint.spec.revision,
-            "weights": checkpoint.weights,
-            "tokenizer": checkpoint.tokenizer,
-        }
-        for role, checkpoint in models.items()
-    }
-    inputs["examples"] = {"n": len(audit.encoded) + len(audit.lost), "hash": audit.examples_hash}
-    return manifest(
-        "patch",
-        options=asdict(outcome.options),
-        inputs=inputs,
-        device=audit.options.device,
-        started=started,
-    )
 
 
 def _report(summaries: list[dict[str, Any]], folders: dict[str, Path], as_json: bool) -> None:

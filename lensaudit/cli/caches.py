@@ -15,13 +15,13 @@ from lensaudit.activations.fill import (
 from lensaudit.activations.store import ActivationStore
 from lensaudit.files import canonical_json
 from lensaudit.models.bridge import DTYPES, load
-from lensaudit.models.registry import load_registry
+from lensaudit.models.checkpoint import open_checkpoint
+from lensaudit.models.registry import load_registry, resolve
 from lensaudit.patching.plan import cache_bytes
 from lensaudit.patching.prepare import (
     default_data,
     encode_all,
     examples_for,
-    open_named,
     resolve_device,
     resolve_dtype,
 )
@@ -48,8 +48,9 @@ def cache_model(
     device = resolve_device(device)
     dtype = resolve_dtype(dtype, device)
     data = data or default_data(name)
+    spec = resolve(name, load_registry(registry))
     examples = examples_for(data, exclude=exclude, limit=limit)
-    checkpoint = open_named(name, load_registry(registry))
+    checkpoint = open_checkpoint(spec)
     encoded, lost = encode_all(examples, checkpoint)
     size = batch_size or CACHE_BATCH
     fingerprint = fingerprint_of_run(

@@ -16,13 +16,14 @@ PAIR_COLUMNS = ("a", "b", "uds_a", "uds_b", "difference", "low", "high", "n", "n
 def folders_for(sources: Sequence[str], out: Path | None) -> dict[str, Path]:
     """Result folder of each source: `out` itself for one, one folder inside it for several.
 
-    >>> folders_for(["demo/npo"], None)["demo/npo"].as_posix()
-    'experiments/out/demo-npo'
+    >>> [path.as_posix() for path in folders_for(["demo/npo", "./runs/npo"], None).values()]
+    ['experiments/out/demo-npo', 'experiments/out/npo']
     """
     base = out or Path("experiments/out")
     if len(sources) == 1 and out is not None:
         return {sources[0]: out}
-    names = [slug(source) for source in sources]
+    # of a folder its own name is enough; a registry or Hub name is kept whole
+    names = [slug(Path(s).name if s[:1] in "./~" else s) for s in sources]
     return {
         source: base / (name if names.count(name) == 1 else f"{name}-{digest(source)[:8]}")
         for source, name in zip(sources, names, strict=True)

@@ -3,7 +3,6 @@
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import torch
 
@@ -19,6 +18,7 @@ from lensaudit.models.checkpoint import (
     open_checkpoint,
 )
 from lensaudit.models.registry import DEMO, Registry, resolve
+from lensaudit.models.spec import ModelSpec
 from lensaudit.patching.audit import Audit
 from lensaudit.patching.options import (
     Engine,
@@ -60,11 +60,6 @@ def resolve_device(device: str) -> str:
 def resolve_dtype(dtype: str, device: str) -> str:
     """`auto` becomes float32 on a CPU and bfloat16 elsewhere."""
     return dtype if dtype != "auto" else ("float32" if device == "cpu" else "bfloat16")
-
-
-def open_named(name: str, registry: Registry) -> Checkpoint:
-    """The checkpoint a name stands for, opened and not loaded."""
-    return open_checkpoint(resolve(name, registry))
 
 
 def examples_for(data: str, *, exclude: Sequence[str] = (), limit: int | None) -> list[Example]:
@@ -133,8 +128,9 @@ def prepare(
     if last_layer == "reference" and part != "resid":
         raise InputError(f"--last-layer reference: has a meaning for resid only, not {component}")
     n_bytes = parse_memory(memory)
+    specs = _named_family(sources, full, retain, registry)
     examples = examples_for(data or default_data(sources[0]), exclude=exclude, limit=limit)
-    opened = _open_family(sources, full, retain, registry)
+    opened = _open_family(specs)
     anchor = opened["full"]
     encoded, lost = encode_all(examples, anchor)
     options = PatchOptions(
@@ -167,20 +163,24 @@ def prepare(
     )
 
 
-def _open_family(
+def _named_family(
     sources: Sequence[str], full: str | None, retain: str | None, registry: Registry
-) -> Mapping[str, Checkpoint]:
-    """All models of a run, checked to fit together before any work."""
-    names: dict[str, str] = {
+) -> dict[str, ModelSpec]:
+    """What the names of a run stand for, by role; nothing is opened."""
+    names = {
         "full": full or default_anchor("full", sources),
         "retain": retain or default_anchor("retain", sources),
     } | {f"source {name}": name for name in sources}
-    specs = {role: resolve(name, registry) for role, name in names.items()}
-    opened: dict[str, Any] = {role: open_checkpoint(spec) for role, spec in specs.items()}
+    return {role: resolve(name, registry) for role, name in names.items()}
+
+
+def _open_family(specs: Mapping[str, ModelSpec]) -> Mapping[str, Checkpoint]:
+    """All models of a run, checked to fit together before any work."""
+    opened = {role: open_checkpoint(spec) for role, spec in specs.items()}
     check_same_shape(*opened.values())
     if opened["full"].weights == opened["retain"].weights:
         raise InputError(
-            f"full ({names['full']}) and retain ({names['retain']}) have the same weights; "
-            "retain must be a model that never saw the forget set"
+            f"full ({specs['full'].name}) and retain ({specs['retain'].name}) have the same "
+            "weights; retain must be a model that never saw the forget set"
         )
     return opened

@@ -1,0 +1,24 @@
+"""A model by name, for a notebook."""
+
+from pathlib import Path
+
+from lensaudit.models.bridge import DTYPES, TransformerBridge, load
+from lensaudit.models.checkpoint import open_checkpoint
+from lensaudit.models.registry import load_registry, resolve
+
+
+def load_model(
+    name: str,
+    *,
+    dtype: str = "float32",
+    device: str = "cpu",
+    attn: str = "eager",
+    registry: Path | None = None,
+) -> TransformerBridge:
+    """The bridged model of a registry name, a Hub id with an optional revision, or a folder.
+
+    Raises:
+        InputError: unknown, unreachable or not loadable.
+    """
+    checkpoint = open_checkpoint(resolve(name, load_registry(registry)))
+    return load(checkpoint, dtype=DTYPES[dtype], device=device, attn=attn)

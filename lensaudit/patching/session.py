@@ -1,0 +1,47 @@
+"""A whole audit in one call: from opened models to scored outcomes and their record."""
+
+from dataclasses import asdict, replace
+from typing import Any
+
+from lensaudit.patching.audit import Audit, run
+from lensaudit.patching.outcome import Outcome, calibration_of, outcome_of
+from lensaudit.results import Manifest, manifest
+
+
+def score_all(audit: Audit) -> tuple[list[Outcome], dict[str, float | None]]:
+    """UDS of every source, and of the two anchors."""
+    found = run(audit)
+    audit = replace(audit, options=replace(audit.options, engine=found.engine))
+    calibration = calibration_of(
+        audit.encoded, audit.options, found.baseline, found.s1, found.self_patch
+    )
+    outcomes = [
+        outcome_of(
+            name, audit.encoded, audit.lost, audit.options, found.baseline, found.s1, found.s2[name]
+        )
+        for name in audit.sources
+    ]
+    return outcomes, calibration
+
+
+def manifest_of(audit: Audit, outcome: Outcome, started: float) -> Manifest:
+    """How this result was made: options, content hashes, versions."""
+    models = {"full": audit.full, "retain": audit.retain, "source": audit.sources[outcome.source]}
+    inputs: dict[str, Any] = {
+        role: {
+            "name": checkpoint.spec.name,
+            "repo": checkpoint.spec.repo,
+            "revision": checkpoint.spec.revision,
+            "weights": checkpoint.weights,
+            "tokenizer": checkpoint.tokenizer,
+        }
+        for role, checkpoint in models.items()
+    }
+    inputs["examples"] = {"n": len(audit.encoded) + len(audit.lost), "hash": audit.examples_hash}
+    return manifest(
+        "patch",
+        options=asdict(outcome.options),
+        inputs=inputs,
+        device=audit.options.device,
+        started=started,
+    )

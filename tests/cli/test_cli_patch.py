@@ -1,0 +1,222 @@
+import json
+import shutil
+
+import pytest
+
+from lensaudit.cli.main import run
+
+
+@pytest.fixture
+def audit(shared, tmp_path):
+    """Runs `lensaudit patch` on the family in ../shared."""
+
+    def call(*arguments: str, source: str = "npo", **replaced: str) -> int:
+        named = {
+            "--source": str(shared / "family" / source),
+            "--full": str(shared / "family" / "full"),
+            "--retain": str(shared / "family" / "retain"),
+            "--data": str(shared / "family" / "forget.json"),
+            "--activations": str(tmp_path / "activations"),
+            "--out": str(tmp_path / "out"),
+        } | {f"--{key}": value for key, value in replaced.items()}
+        options = [part for pair in named.items() for part in pair]
+        return run(["patch", *options, *arguments])
+
+    return call
+
+
+def summary(folder):
+    return json.loads((folder / "out" / "summary.json").read_text())
+
+
+def rows(folder):
+    return [
+        json.loads(line) for line in (folder / "out" / "results.jsonl").read_text().splitlines()
+    ]
+
+
+def test_a_run_reproduces_the_corrected_reference_and_reuses_everything(
+    audit, golden, tmp_path, capsys, monkeypatch
+):
+    assert audit() == 0
+    found, wanted = summary(tmp_path), golden("uds_corrected_npo.json")
+    assert found["uds"] == pytest.approx(wanted["avg_uds"], abs=1e-6)
+    assert (found["n"], found["n_scored"]) == (74, 73)
+    assert list(found["unscored"]) == ["345"]
+    assert found["calibration"]["retain"] == 1.0
+    assert found["calibration"]["full"] == pytest.approx(0, abs=1e-6)
+    assert found["ci95"][0] < found["uds"] < found["ci95"][1]
+    reference = {row["idx"]: row for row in wanted["examples"]}
+    for row in rows(tmp_path):
+        want = reference[row["idx"]]
+        assert row["baseline"] == pytest.approx(want["full_score"], abs=2e-5)
+        assert row["s1"] == pytest.approx(want["s1_deltas"], abs=4e-5)
+        assert row["s2"] == pytest.approx(want["s2_deltas"], abs=4e-5)
+        assert row["ke"] == want["ke_layers"]
+        if want["uds"] is None:
+            assert row["uds"] is None
+            assert "no layer encodes" in row["unscored"]
+        else:
+            assert row["uds"] == pytest.approx(want["uds"], abs=1e-5)
+            assert row["unscored"] is None
+    manifest = json.loads((tmp_path / "out" / "manifest.json").read_text())
+    assert manifest["inputs"]["source"]["weights"] != manifest["inputs"]["full"]["weights"]
+    assert manifest["options"]["last_layer"] == "resid_post"
+    table = (tmp_path / "out" / "layers.csv").read_text().splitlines()
+    assert len(table) == 1 + 74 * 6
+    assert "0.285" in capsys.readouterr().out
+
+    # everything is known now: no model is loaded again, other thresholds cost nothing
+    def no_load(*arguments, **options):
+        raise AssertionError("a model was loaded")
+
+    monkeypatch.setattr("lensaudit.patching.audit.load", no_load)
+    assert audit("--tau", "0.5", "--json") == 0
+    again = json.loads(capsys.readouterr().out)
+    assert again["tau"] == 0.5
+    assert again["n_scored"] <= 73
+
+
+def test_reference_mode_reproduces_the_published_convention(audit, golden, tmp_path):
+    assert audit("--last-layer", "reference", "--limit", "20", source="simnpo") == 0
+    wanted = {r["idx"]: r for r in golden("uds_ref_simnpo_float32_bs1.json")["examples"]}
+    for row in rows(tmp_path):
+        assert row["s1"] == pytest.approx(wanted[row["idx"]]["s1_deltas"], abs=4e-5)
+        assert row["s2"] == pytest.approx(wanted[row["idx"]]["s2_deltas"], abs=4e-5)
+        assert row["uds"] == pytest.approx(wanted[row["idx"]]["uds"], abs=1e-5)
+    assert summary(tmp_path)["calibration"]["full"] > 1e-6
+
+
+def test_the_oracle_and_other_batch_sizes_give_the_same_numbers(audit, tmp_path):
+    found = {}
+    for name, options in {
+        "sweep": ["--batch-size", "3"],
+        "oracle": ["--engine", "oracle", "--batch-size", "5"],
+        "one": ["--batch-size", "1"],
+    }.items():
+        assert audit("--limit", "7", "--fresh", *options) == 0
+        found[name] = rows(tmp_path)
+    for other in ("oracle", "one"):
+        for left, right in zip(found["sweep"], found[other], strict=True):
+            assert left["uds"] == pytest.approx(right["uds"], abs=1e-5)
+            assert left["s2"] == pytest.approx(right["s2"], abs=1e-4)
+
+
+def test_retain_as_source_is_exactly_one_and_full_is_zero(audit, tmp_path):
+    assert audit("--limit", "6", source="retain") == 0
+    assert {row["uds"] for row in rows(tmp_path)} == {1.0}
+    assert audit("--limit", "6", source="full") == 0
+    assert summary(tmp_path)["uds"] == pytest.approx(0, abs=1e-6)
+
+
+def test_several_sources_get_a_folder_each_and_a_comparison(audit, shared, tmp_path):
+    other = str(shared / "family" / "graddiff")
+    assert audit("--limit", "8", "--source", other) == 0
+    found = json.loads((tmp_path / "out" / "graddiff" / "summary.json").read_text())
+    assert found["profile"] == "ke"
+    assert found["uds"] > 0.8
+    table = (tmp_path / "out" / "comparison.csv").read_text().splitlines()
+    assert len(table) == 2
+    assert table[1].count(",") == 8
+
+
+def test_a_dry_run_says_what_is_missing_and_writes_nothing(audit, tmp_path, capsys):
+    assert audit("--dry-run") == 0
+    text = capsys.readouterr().out
+    assert "74 examples" in text or "examples: 74" in text
+    assert "1332 patched rows" in text  # 74 examples x 3 donors x 6 layers
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_components_and_scopes_run_from_the_command_line(audit, golden, tmp_path):
+    rows_of = {r["idx"]: r for r in golden("component_s1.json")["mlp"]["examples"]}
+    assert audit("--component", "mlp", "--limit", "5") == 0
+    for row in rows(tmp_path):
+        assert row["s1"] == pytest.approx(rows_of[row["idx"]]["s1_deltas"], abs=4e-5)
+    assert audit("--scope", "prefix", "--limit", "4") == 0
+    assert summary(tmp_path)["scope"] == "prefix"
+    # a model whose whole prefix is replaced keeps nothing of full
+    assert all(min(row["s1"]) > 0.05 for row in rows(tmp_path) if row["uds"] is not None)
+    assert audit("--component", "head:1", "--limit", "3", "--layers", "2-4") == 0
+    assert summary(tmp_path)["layers"] == [2, 3, 4]
+
+
+BAD = {
+    "no_such_file": (["--data", "no.json"], "no.json: no such file"),
+    "layer": (["--layers", "0-6"], "layers 0 to 5"),
+    "layer_spec": (["--layers", "1..3"], "not a layer specification"),
+    "component": (["--component", "neuron"], "--component neuron"),
+    "memory": (["--memory", "lots"], "--memory lots"),
+    "device": (["--device", "tpu"], "--device tpu"),
+    "batch": (["--batch-size", "0"], "not auto or a number"),
+    "model": (["--full", "idknlll"], "idknll"),
+    "same": (["--retain", "FULL"], "same weights"),
+    "reference": (["--component", "mlp", "--last-layer", "reference"], "resid only"),
+}
+
+
+@pytest.mark.parametrize("case", BAD)
+def test_bad_input_is_one_line_exit_2_and_leaves_no_summary(case, audit, shared, tmp_path, capsys):
+    arguments, message = BAD[case]
+    arguments = [a.replace("FULL", str(shared / "family" / "full")) for a in arguments]
+    assert audit(*arguments) == 2
+    error = capsys.readouterr().err
+    assert message in error
+    assert len(error.strip().splitlines()) <= 3
+    assert "Traceback" not in error
+    assert not (tmp_path / "out" / "summary.json").exists()
+
+
+def test_a_model_of_another_shape_is_refused(audit, shared, tmp_path, capsys, tiny_checkpoint):
+    assert audit("--source", str(tiny_checkpoint)) == 2
+    assert "layers" in capsys.readouterr().err
+
+
+def test_nan_weights_stop_the_run_with_the_example(audit, shared, tmp_path, capsys):
+    import torch
+    from safetensors.torch import load_file, save_file
+
+    broken = tmp_path / "broken"
+    shutil.copytree(shared / "family" / "npo", broken)
+    broken.chmod(0o755)
+    weights = broken / "model.safetensors"
+    weights.chmod(0o644)
+    tensors = load_file(weights)
+    tensors["model.layers.3.mlp.down_proj.weight"].fill_(torch.nan)
+    save_file(tensors, weights, metadata={"format": "pt"})
+    assert audit(source=str(broken)) == 1
+    error = capsys.readouterr().err
+    assert "not finite" in error
+    assert not (tmp_path / "out" / "summary.json").exists()
+
+
+def test_an_interrupted_run_keeps_its_batches_and_has_no_summary(
+    audit, tmp_path, capsys, monkeypatch
+):
+    from lensaudit.patching.scorebook import ScoreBook
+
+    add, calls = ScoreBook.add, []
+
+    def interrupted(self, scored):
+        add(self, scored)
+        calls.append(len(scored))
+        if len(calls) == 4:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(ScoreBook, "add", interrupted)
+    assert audit("--batch-size", "5") == 130
+    assert "run the same command again" in capsys.readouterr().err
+    assert not (tmp_path / "out" / "summary.json").exists()
+    monkeypatch.setattr(ScoreBook, "add", add)
+    assert audit("--dry-run") == 0
+    left = capsys.readouterr().out
+    assert f"to score: {1332 - sum(calls) * 6} " in left
+    assert audit() == 0
+    assert summary(tmp_path)["n_scored"] == 73
+
+
+def test_a_read_only_output_folder_is_refused(audit, tmp_path, capsys):
+    blocked = tmp_path / "file"
+    blocked.write_text("")
+    assert audit(out=str(blocked / "out")) == 2
+    assert str(blocked) in capsys.readouterr().err
