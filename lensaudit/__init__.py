@@ -54,7 +54,7 @@ _PUBLIC = {
 }
 """Public name -> module that defines it."""
 
-__all__ = ["__version__", *_PUBLIC]  # noqa: PLE0604
+__all__ = ["__version__", *_PUBLIC]
 
 
 def __getattr__(name: str) -> Any:

@@ -29,9 +29,10 @@ def patch_audit(
     as_json: bool,
     dry_run: bool,
     registry: Path | None,
+    quiet: bool = False,
     **options: Any,
 ) -> list[dict[str, Any]]:
-    """Audit the sources; returns their summaries.
+    """Audit the sources; returns their summaries, printed unless `quiet`.
 
     Raises:
         WorkError: nothing could be scored of a source; its files say why.
@@ -55,7 +56,8 @@ def patch_audit(
         summaries.append(summary)
     if len(outcomes) > 1:
         deposit_comparison(next(iter(folders.values())).parent, outcomes)
-    _report(summaries, folders, as_json)
+    if as_json or not quiet:
+        _report(summaries, folders, as_json)
     return summaries
 
 
