@@ -39,7 +39,7 @@ class CleanRun:
         moved = (getattr(self, f.name) for f in fields(self))
         return CleanRun(*(None if part is None else part.to(device) for part in moved))
 
-    def entering(self, layer: int) -> tuple[Packed, Packed]:
+    def entering(self, layer: int) -> tuple[Packed, Float[Tensor, "prefix_token d_model"]]:
         """Stream that enters a block: at the span, at the prefix."""
         if layer > 0:
             return self.span[layer - 1], self.prefix[layer - 1]
