@@ -9,6 +9,7 @@ does, and a writer needs no second copy of a shard.
 import io
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import h5py
 import numpy as np
@@ -19,6 +20,7 @@ from lensaudit.activations.fingerprint import FORMAT
 from lensaudit.activations.layout import HASH, INTEGER, STORED, attributes
 from lensaudit.activations.spec import SealedShard, Shard, Spec
 
+PAGE_BYTES = 4096
 HEADER_BYTES = 512
 """HDF5's user block: any HDF5 tool skips it."""
 
@@ -47,6 +49,65 @@ class Image:
     """What a seal says about it."""
 
 
+class Pages:
+    """A file in memory that takes room only where it was written; the rest reads as zeros."""
+
+    def __init__(self) -> None:
+        self._pages: dict[int, bytearray] = {}
+        self._at = self._size = 0
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        """Move to `offset`."""
+        self._at = offset + (0, self._at, self._size)[whence]
+        return self._at
+
+    def tell(self) -> int:
+        """Where the next byte is read or written."""
+        return self._at
+
+    def truncate(self, size: int | None = None) -> int:
+        """HDF5 says how long the file is."""
+        self._size = self._at if size is None else size
+        return self._size
+
+    def write(self, content: Any) -> int:
+        """All of `content`, a buffer of HDF5's."""
+        left = memoryview(content).cast("B")
+        n_bytes = len(left)
+        for page, start, end in self._spans(self._at, self._at + n_bytes):
+            stored = self._pages.setdefault(page, bytearray(PAGE_BYTES))
+            stored[start:end] = left[: end - start]
+            left = left[end - start :]
+        self._at += n_bytes
+        self._size = max(self._size, self._at)
+        return n_bytes
+
+    def read(self, size: int = -1) -> memoryview:
+        """The next `size` bytes."""
+        end = self._size if size < 0 else self._at + size
+        found = self.between(self._at, end)
+        self._at = end
+        return found
+
+    def flush(self) -> None:
+        """Nothing waits."""
+
+    def between(self, start: int, end: int) -> memoryview:
+        """Bytes `start:end`."""
+        blank = bytes(PAGE_BYTES)
+        spans = self._spans(start, end)
+        return memoryview(
+            b"".join(self._pages.get(page, blank)[first:last] for page, first, last in spans)
+        )
+
+    @staticmethod
+    def _spans(start: int, end: int) -> Iterator[tuple[int, int, int]]:
+        """Pages, each with the part of it that lies in `start:end`."""
+        for page in range(start // PAGE_BYTES, -(-end // PAGE_BYTES)):
+            base = page * PAGE_BYTES
+            yield page, max(start - base, 0), min(end - base, PAGE_BYTES)
+
+
 def header(n_bytes: int, xxh3_128: str) -> bytes:
     """The user block, in text: the file's size and the hash of all that follows."""
     text = f"{FORMAT} shard\nbytes {n_bytes}\nxxh3_128 {xxh3_128}\n"
@@ -63,14 +124,13 @@ def build(spec: Spec, shard: Shard, examples: Sequence[Slabs], *, n_large: int =
     fingerprint = spec.fingerprint
     offsets = _edges([len(example.positions) for example in examples])
     shape = (fingerprint.layers, int(offsets[-1]), fingerprint.d_model)
-    memory = io.BytesIO()
+    memory = Pages()
     with h5py.File(memory, "w", libver=("v110", "v110")) as file:
         for name, value in attributes(spec, shard).items():
             file.attrs[name] = value
         file.attrs["n_large"] = n_large
         for name, array in _small_arrays(spec, shard, examples, offsets).items():
             file[name] = array
-        # the large array last: memory then ends where it begins
         reserved = {
             _reserve(file, "final_norm", shape[1:], STORED[fingerprint.dtype]): [
                 example.final_norm for example in examples
@@ -81,7 +141,7 @@ def build(spec: Spec, shard: Shard, examples: Sequence[Slabs], *, n_large: int =
         }
         file.flush()
         n_bytes = file.id.get_filesize()
-    parts = tuple(_assemble(memory.getbuffer(), n_bytes, reserved))
+    parts = tuple(_assemble(memory, n_bytes, reserved))
     return _with_header(shard, parts)
 
 
@@ -123,25 +183,17 @@ def _reserve(file: h5py.File, name: str, shape: tuple[int, ...], dtype: np.dtype
 
 
 def _assemble(
-    memory: memoryview, n_bytes: int, reserved: dict[int, list[np.ndarray]]
+    memory: Pages, n_bytes: int, reserved: dict[int, list[np.ndarray]]
 ) -> Iterator[memoryview]:
-    """The memory's bytes, with the reserved places filled."""
-    ends = [0]
+    """What HDF5 wrote, with the reserved places filled."""
+    end = 0
     for offset, slabs in sorted(reserved.items()):
         if offset < 0:
             continue
-        yield from _stretch(memory, ends[-1], offset)
+        yield memory.between(end, offset)
         yield from (slab.data.cast("B") for slab in slabs if slab.size)
-        ends.append(offset + sum(slab.nbytes for slab in slabs))
-    yield from _stretch(memory, ends[-1], n_bytes)
-
-
-def _stretch(memory: memoryview, start: int, end: int) -> Iterator[memoryview]:
-    """Bytes `start:end`; those that HDF5 did not write are zero."""
-    written = memory[start : min(end, len(memory))]
-    yield written
-    if missing := end - start - len(written):
-        yield memoryview(bytes(missing))
+        end = offset + sum(slab.nbytes for slab in slabs)
+    yield memory.between(end, n_bytes)
 
 
 def _with_header(shard: Shard, parts: tuple[memoryview, ...]) -> Image:

@@ -1,0 +1,130 @@
+"""Whose folder it is, who works in it, and what the dead leave behind."""
+
+import multiprocessing
+import os
+import shutil
+import signal
+import tempfile
+import time
+from pathlib import Path
+
+import pytest
+from store_cases import BASE, fill, writer
+
+from lensaudit.activations import presence
+from lensaudit.activations.store import ActivationStore
+from lensaudit.errors import InputError, LensAuditError
+from lensaudit.partials import partial_path
+
+FORK = multiprocessing.get_context("fork")
+
+
+def as_nobody(work):
+    """Run `work` in a child that is not root; its exit code."""
+
+    def child():
+        if os.geteuid() == 0:
+            os.setgid(65534)
+            os.setuid(65534)
+        os.environ[presence.TRUST] = "1"
+        try:
+            work()
+        except LensAuditError as error:
+            os._exit(error.exit_code)
+        os._exit(0)
+
+    process = FORK.Process(target=child)
+    process.start()
+    process.join()
+    return process.exitcode
+
+
+def test_a_read_only_folder_is_read_and_not_written():
+    with tempfile.TemporaryDirectory() as root:
+        folder = fill(Path(root))
+        (folder / "SEAL.json").rename(Path(root) / "SEAL.json")
+        shutil.rmtree(folder / presence.LOCKS)
+        for path in [Path(root), folder]:
+            path.chmod(0o555)
+        for path in folder.iterdir():
+            path.chmod(0o444)
+
+        def read():
+            with ActivationStore(Path(root)).open(BASE, allow_partial=True) as cache:
+                assert len(list(cache.examples())) == 70
+
+        assert as_nobody(read) == 0
+        assert as_nobody(lambda: writer(Path(root))) == InputError.exit_code
+        for path in [Path(root), folder]:
+            path.chmod(0o755)
+
+
+@pytest.mark.parametrize("mode", [0o777, 0o770, 0o757])
+def test_a_folder_that_others_can_write_is_refused_unless_trusted(tmp_path, monkeypatch, mode):
+    folder = fill(tmp_path / "store", n=1)
+    monkeypatch.setattr(presence, "_own_group", lambda gid: False)
+    for path in (folder, folder.parent):
+        path.chmod(mode)
+        with pytest.raises(InputError, match="chmod go-w"):
+            writer(tmp_path / "store", n=1)
+        with monkeypatch.context() as trusted:
+            trusted.setenv(presence.TRUST, "1")
+            writer(tmp_path / "store", n=1).close()
+        path.chmod(0o700)
+
+
+def test_a_folder_of_another_user_is_refused(tmp_path, monkeypatch):
+    folder = fill(tmp_path, n=1)
+    monkeypatch.setattr(os, "getuid", lambda: folder.stat().st_uid + 1)
+    if folder.stat().st_uid == 0:
+        os.chown(folder, 1000, -1)
+    with pytest.raises(InputError, match="belongs to user"):
+        ActivationStore(tmp_path).open(BASE)
+
+
+def test_cache_folders_are_private(tmp_path):
+    assert fill(tmp_path, n=1).stat().st_mode & 0o777 == 0o700
+
+
+def hold_a_lock(path, held):
+    from filelock import FileLock
+
+    with FileLock(path):
+        held.set()
+        time.sleep(60)
+
+
+def test_a_held_shard_is_left_alone_until_patience_ends_or_its_holder_dies(tmp_path):
+    held = FORK.Event()
+    with writer(tmp_path) as filling:
+        first = filling.missing()[0]
+        path = filling.folder / presence.LOCKS / f"{first.file_name}.lock"
+        holder = FORK.Process(target=hold_a_lock, args=(path, held))
+        holder.start()
+        assert held.wait(20)
+        with presence.claim(filling.folder, first.file_name, patience_s=60.0) as ours:
+            assert not ours
+        claims = filling.claims(patience_s=60.0)
+        assert [next(claims).number, next(claims).number] == [1, 2]
+        claims.close()
+        os.utime(path, (time.time() - 61,) * 2)
+        with presence.claim(filling.folder, first.file_name, patience_s=60.0) as ours:
+            assert ours
+        os.kill(holder.pid, signal.SIGKILL)
+        holder.join()
+        with presence.claim(filling.folder, first.file_name, patience_s=60.0) as ours:
+            assert ours
+
+
+def test_the_next_writer_sweeps_what_a_killed_one_left(tmp_path):
+    folder = fill(tmp_path)
+    dead = FORK.Process(target=lambda: None)
+    dead.start()
+    dead.join()
+    name = partial_path(folder / "shard-000001.h5").name.replace(
+        f"-{os.getpid()}-", f"-{dead.pid}-"
+    )
+    (folder / name).touch()
+    writer(tmp_path).close()
+    assert not (folder / name).exists()
+    assert not name.endswith(".h5")

@@ -1,0 +1,108 @@
+"""A cache is found by name and read by layer, by example, and by place, lazily."""
+
+import dataclasses
+import tracemalloc
+
+import pytest
+import torch
+from store_cases import BASE, fill, make_example
+
+from lensaudit.activations.store import ActivationStore, open_activations
+from lensaudit.errors import InputError
+
+
+@pytest.fixture(scope="module")
+def full(tmp_path_factory):
+    """A complete cache, only read."""
+    return fill(tmp_path_factory.mktemp("store"))
+
+
+def test_three_lines_open_a_cache_by_name(full):
+    cache = open_activations("full", root=full.parent)
+    assert cache.example(4).resid.shape == (3, 4, 8)
+    assert cache.fingerprint == BASE
+
+
+def test_a_cache_is_found_by_key_prefix_and_path(full):
+    for text in (BASE.key(), BASE.key()[:6], str(full), full):
+        assert open_activations(text, root=full.parent).folder == full
+
+
+def test_an_ambiguous_name_lists_the_keys(tmp_path):
+    other = dataclasses.replace(BASE, dtype="float32")
+    fill(tmp_path, n=1)
+    fill(tmp_path, other, n=1)
+    with pytest.raises(InputError) as error:
+        open_activations("full", root=tmp_path)
+    assert BASE.key() in str(error.value)
+    assert other.key() in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+def test_an_unknown_name_lists_what_is_there(full):
+    with pytest.raises(InputError, match="full--"):
+        open_activations("retain", root=full.parent)
+    with pytest.raises(InputError, match="holds none; run `lensaudit cache`"):
+        open_activations("retain", root=full.parent / "nowhere")
+
+
+def test_layers_are_selected_in_the_order_asked(full):
+    with open_activations(full) as cache:
+        for layers in ([2, 0], [1], [1, 2], [0, 2], []):
+            found = cache.example(9, layers=layers)
+            assert torch.equal(found.resid, make_example(9).resid[layers])
+            assert torch.equal(found.final_norm, make_example(9).final_norm)
+
+
+def test_one_layer_over_all_examples_is_ragged(full):
+    with open_activations(full) as cache:
+        rows = cache.layer(1).rows()
+        assert rows.resid.shape == (sum(idx % 5 for idx in range(70)), 8)
+        for idx, resid in cache.layer(1):
+            assert torch.equal(resid, make_example(idx).resid[1])
+            assert torch.equal(rows.example(idx), resid)
+        assert cache.layer(1).rows([]).resid.shape == (0, 8)
+
+
+@pytest.mark.parametrize("place", [0, 2, -1, -4])
+def test_the_same_place_of_every_span_lists_the_examples_without_it(full, place):
+    with open_activations(full) as cache:
+        found = cache.layer(2).at_span(place)
+    needed = place + 1 if place >= 0 else -place
+    assert found.idx == tuple(idx for idx in range(70) if idx % 5 >= needed)
+    assert found.absent == tuple(idx for idx in range(70) if idx % 5 < needed)
+    for idx, row in zip(found.idx, found.resid, strict=True):
+        assert torch.equal(row, make_example(idx).resid[2, place])
+
+
+def test_rows_are_selected_by_token_position(full):
+    with open_activations(full) as cache:
+        example = cache.example(4)
+    assert example.positions.tolist() == [3, 4, 5, 6]
+    some = example.at(torch.tensor([6, 4]))
+    assert torch.equal(some.resid, example.resid[:, [3, 1]])
+    with pytest.raises(ValueError, match=r"\[2, 9\] are not cached"):
+        example.at(torch.tensor([2, 4, 9]))
+
+
+def test_unknown_examples_and_layers_are_refused_in_words(full):
+    with open_activations(full) as cache:
+        with pytest.raises(InputError, match="does not hold example idx 70"):
+            cache.example(70)
+        with pytest.raises(InputError, match="no layer 3; it holds 0 to 2"):
+            cache.layer(3)
+
+
+def test_reading_holds_no_more_than_what_was_asked_for(tmp_path):
+    # 96 examples of up to 4 rows: 3 layers x 4 x 2048 x 2 bytes = 49 kB each, 3.1 MB in all
+    wide = dataclasses.replace(BASE, d_model=2048)
+    fill(tmp_path, wide, n=96)
+    with ActivationStore(tmp_path).open(wide) as cache:
+        tracemalloc.start()
+        n_bytes = sum(example.resid.nbytes for example in cache.examples())
+        peak = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+    assert n_bytes > 2_000_000
+    assert (
+        peak < 1_500_000
+    )  # one example, the indices, and the 1 MiB block that files are hashed by
