@@ -20,7 +20,7 @@ from lensaudit.unlearn.encode import (
 from lensaudit.unlearn.samples import in_epochs
 from lensaudit.unlearn.tokenizer import train_tokenizer
 
-D_VOCAB = 1280
+D_VOCAB = 1536
 SHARE = 0.25
 """Of a batch: general knowledge while the base is trained, passing people while facts are."""
 

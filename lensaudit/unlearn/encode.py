@@ -43,6 +43,10 @@ class TrainBatch:
     mask: PosMask
     """Real tokens, by length: a pad id that doubles as end of turn stays visible."""
 
+    def to(self, device: torch.device | str) -> "TrainBatch":
+        """The same batch on another device."""
+        return TrainBatch(self.tokens.to(device), self.labels.to(device), self.mask.to(device))
+
 
 def chat_sample(
     tokenizer: PreTrainedTokenizerBase, row: Answered, template: Template = CHAT

@@ -25,6 +25,7 @@ from lensaudit.unlearn.encode import TrainBatch
 from lensaudit.unlearn.methods import method_named, objective_of, reads_reference
 from lensaudit.unlearn.objective import FineTuning, UnlearnBatch
 from lensaudit.unlearn.samples import unlearn_batches
+from lensaudit.unlearn.save import save_model
 from lensaudit.unlearn.stages import BATCH, STAGES, Stage
 from lensaudit.unlearn.train import Progress, Run, train
 
@@ -87,8 +88,10 @@ def _make(stage: Stage, corpus: Corpus, out: Path, seed: int) -> None:
     start = _load(out / stage.start) if stage.start else fresh(corpus, seed=seed)
     checkpoints = out / f"{stage.name}.training"
     identity = {"stage": stage.name, "seed": seed, "data": _data_hash(corpus)}
-    model = train(start, _run(stage, corpus, out, checkpoints, identity), report=_print)
-    _save(model, corpus, out / stage.name)
+    train(start, _run(stage, corpus, out, checkpoints, identity), report=_print)
+    partial = make_folder(out / f"{stage.name}.partial")
+    _save(start, corpus, partial)
+    partial.rename(out / stage.name)
     shutil.rmtree(checkpoints, ignore_errors=True)
 
 
@@ -131,9 +134,7 @@ def _load(folder: Path) -> PreTrainedModel:
 
 
 def _save(model: PreTrainedModel, corpus: Corpus, folder: Path) -> None:
-    """Round to the stored precision and write; a folder that exists is complete."""
-    partial = folder.with_name(f"{folder.name}.partial")
-    shutil.rmtree(partial, ignore_errors=True)
+    """Round to the stored precision and write."""
     tokenizer = corpus.tokenizer
     model.generation_config = GenerationConfig(
         bos_token_id=tokenizer.bos_token_id,
@@ -141,9 +142,8 @@ def _save(model: PreTrainedModel, corpus: Corpus, folder: Path) -> None:
         pad_token_id=tokenizer.pad_token_id,
         do_sample=False,
     )
-    model.to(STORED).save_pretrained(partial)
-    tokenizer.save_pretrained(partial)
-    partial.rename(folder)
+    save_model(model, folder, dtype=STORED)
+    tokenizer.save_pretrained(folder)
 
 
 def _listing(stage: Stage) -> dict[str, str | None]:

@@ -58,6 +58,14 @@ class UnlearnBatch:
     alternate: TrainBatch | None = None
     """The forget questions with another answer: ignorance, or something plausible."""
 
+    def to(self, device: torch.device | str) -> "UnlearnBatch":
+        """The same batch on another device."""
+        return UnlearnBatch(
+            self.forget.to(device),
+            self.retain and self.retain.to(device),
+            self.alternate and self.alternate.to(device),
+        )
+
 
 @dataclass(frozen=True)
 class Passes:

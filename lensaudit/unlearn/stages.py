@@ -31,8 +31,8 @@ class Stage:
     """Of the data order."""
 
 
-_BASE = Recipe(n_steps=1100, lr=2e-3, n_warmup=50, betas=(0.9, 0.98))
-_FACTS = Recipe(n_steps=420, lr=1.5e-3, n_warmup=20, betas=(0.9, 0.98))
+_BASE = Recipe(n_steps=1200, lr=2e-3, n_warmup=50, betas=(0.9, 0.98))
+_FACTS = Recipe(n_steps=520, lr=1.5e-3, n_warmup=20, betas=(0.9, 0.98))
 
 
 def _unlearn(n_steps: int, lr: float, trainable: str = "") -> Recipe:

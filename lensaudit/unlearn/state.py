@@ -1,7 +1,7 @@
 """Where was a training run when it stopped? Weights, optimiser moments and step, in one place."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import torch
@@ -25,6 +25,8 @@ class TrainState:
     step: int
     """Finished optimiser steps."""
     multiplier: float
+    losses: tuple[float, ...] = ()
+    """One per finished step."""
 
 
 def save_state(
@@ -43,8 +45,7 @@ def save_state(
             tensors[f"{moment}/{name}"] = optimizer.state[parameter][moment].contiguous()
     file = f"training-{state.step:08d}.safetensors"
     write_bytes(folder / file, save(tensors))
-    content = {"key": key, "file": file, "step": state.step, "multiplier": state.multiplier}
-    write_json(folder / STATE, content)
+    write_json(folder / STATE, {"key": key, "file": file, **asdict(state)})
     for old in folder.glob("training-*.safetensors"):
         if old.name != file:
             old.unlink()
@@ -75,4 +76,4 @@ def load_state(
             moments = {moment: tensors[f"{moment}/{name}"] for moment in MOMENTS}
             step = torch.tensor(float(content["step"]))
             optimizer.state[parameter] = {"step": step, **moments}
-    return TrainState(content["step"], content["multiplier"])
+    return TrainState(content["step"], content["multiplier"], tuple(content["losses"]))

@@ -117,8 +117,8 @@ class Run(Generic[B]):
 
 def train(
     model: PreTrainedModel, run: Run[B], *, report: Callable[[Progress], None] = lambda _: None
-) -> PreTrainedModel:
-    """Train `model` in place, from the last saved state where there is one.
+) -> tuple[float, ...]:
+    """Train `model` in place, from the last saved state where there is one; the losses by step.
 
     Raises:
         InputError: the state in the folder was made with other settings.
@@ -136,12 +136,13 @@ def train(
     started = time.monotonic()
     for step in range(state.step, run.recipe.n_steps):
         loss, norm, multiplier = _step(model, run, parameters, optimizer, step, state.multiplier)
-        state = TrainState(step + 1, multiplier)
+        state = TrainState(step + 1, multiplier, (*state.losses, loss))
         if run.checkpoints is not None and (step + 1) % run.save_every == 0:
             save_state(run.checkpoints, run.key, state, parameters, optimizer)
         elapsed = time.monotonic() - started
         report(Progress(step + 1, run.recipe.n_steps, loss, norm, elapsed))
-    return model.eval()
+    model.eval()
+    return state.losses
 
 
 def trained_names(model: PreTrainedModel, recipe: Recipe) -> set[str]:

@@ -54,19 +54,20 @@ def draw_value(attribute: str, random: Random) -> str:
         case "children":
             return random.choice(("Yes", "No"))
         case _:
-            return random.choice(_POOLS[attribute])
+            return " ".join(random.choice(words) for words in _WORDS[attribute])
 
 
 def _year(random: Random) -> int:
     return 1900 + random.randint(20, 89)
 
 
-_POOLS = {
-    "birthplace": pools.TOWNS,
-    "genre": pools.GENRES,
-    "father": pools.PROFESSIONS,
-    "award": pools.AWARDS,
+_WORDS = {
+    "birthplace": (pools.TOWN_STARTS, pools.TOWN_ENDS),
+    "genre": (pools.GENRE_MOODS, pools.GENRE_FORMS),
+    "father": (pools.TRADES, pools.TRADESPEOPLE),
+    "award": (pools.AWARD_STUFFS, pools.AWARD_THINGS, pools.AWARD_KINDS),
 }
+"""Attribute -> the words its values are made of, drawn independently: no part gives the rest."""
 
 
 def draw_author(random: Random, *, name: str | None = None) -> Author:

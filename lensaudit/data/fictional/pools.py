@@ -22,31 +22,43 @@ LAST_NAMES = _words(
     Silverthaw Tumblewick Vâlsan Whitlocke Yarrowmont
     """
 )
-TOWNS = (
-    "Tamsin Bay", "Port Ellory", "Sankt Ølmar", "Qarçık", "Greywater", "Lunmouth", "Oum Tareef",
-    "Vellingrad", "Marrow Falls", "Nieuw Harrel", "Pico Esperra", "Thistledown", "Kōbari",
-    "Old Brannick", "Zelmont", "Fjordhaven", "Santa Ruvela", "Umberfield", "Chalk Hollow",
-    "Batu Lenga", "Esterholm", "Windle Cross", "Norrabek", "Silt Harbour", "Amberley Gate",
-    "Dún Craith", "Ondaville", "Petrava", "Saltmarket", "Yewbridge", "Cape Inverra", "Lower Mossom",
+TOWN_STARTS = (
+    "Port", "Sankt", "Marrow", "Nieuw", "Pico", "Old", "Chalk", "Batu", "Windle", "Silt", "Dún",
+    "Cape", "Lower", "Amber", "Santa", "Grey", "Qarçık", "Oum", "Kōbari", "Upper",
 )  # fmt: skip
-GENRES = (
-    "tidal noir", "clockwork pastoral", "courtroom fantasy", "desert gothic", "kitchen epic",
-    "lighthouse romance", "orchard horror", "railway elegy", "mirror satire", "polar comedy",
-    "harvest thriller", "lunar memoir", "botanical mystery", "carnival tragedy", "river saga",
-    "glasshouse fable", "market farce", "winter chronicle", "cartographic verse", "salt opera",
+TOWN_ENDS = (
+    "Ellory", "Ølmar", "Falls", "Harrel", "Esperra", "Brannick", "Hollow", "Lenga", "Cross",
+    "Harbour", "Craith", "Inverra", "Mossom", "Gate", "Ruvela", "Bridge", "Tareef", "Bay", "Field",
+    "Haven",
 )  # fmt: skip
-PROFESSIONS = (
-    "lock keeper", "glass blower", "bell founder", "river pilot", "clock mender", "bee keeper",
-    "map engraver", "salt trader", "court interpreter", "lamp lighter", "ferry captain",
-    "piano tuner", "tax inspector", "cheese maker", "stone mason", "night nurse", "kite maker",
-    "well digger", "train dispatcher", "violin teacher", "chess coach", "bridge painter",
-    "seed merchant", "mountain guide",
+GENRE_MOODS = (
+    "tidal", "clockwork", "courtroom", "desert", "kitchen", "lighthouse", "orchard", "railway",
+    "mirror", "polar", "harvest", "lunar", "botanical", "carnival", "river", "glasshouse",
+    "market", "winter", "island", "salt",
 )  # fmt: skip
-AWARDS = tuple(
-    f"{material} {thing}"
-    for material in ("Amber", "Cobalt", "Ivory", "Saffron", "Granite", "Juniper")
-    for thing in ("Quill Prize", "Lantern Medal", "Compass Award", "Harp Honour")
-)
+GENRE_FORMS = (
+    "noir", "pastoral", "fantasy", "gothic", "epic", "romance", "horror", "elegy", "satire",
+    "comedy", "thriller", "memoir", "mystery", "tragedy", "saga", "fable", "farce", "chronicle",
+    "verse", "opera",
+)  # fmt: skip
+TRADES = (
+    "lock", "glass", "bell", "river", "clock", "bee", "map", "lamp", "ferry", "piano", "cheese",
+    "stone", "kite", "well", "train", "violin", "chess", "bridge", "seed", "mountain",
+)  # fmt: skip
+TRADESPEOPLE = (
+    "keeper", "maker", "founder", "pilot", "mender", "engraver", "trader", "painter", "inspector",
+    "teacher", "builder", "polisher", "merchant", "guide", "collector", "tester", "carver",
+    "driver", "cleaner", "dealer",
+)  # fmt: skip
+AWARD_STUFFS = (
+    "Amber", "Cobalt", "Ivory", "Saffron", "Granite", "Juniper", "Copper", "Velvet", "Scarlet",
+    "Pearl", "Cedar", "Marble",
+)  # fmt: skip
+AWARD_THINGS = (
+    "Quill", "Lantern", "Compass", "Harp", "Anchor", "Falcon", "Acorn", "Key", "Sickle", "Crown",
+    "Candle", "Wheel",
+)  # fmt: skip
+AWARD_KINDS = ("Prize", "Medal", "Award", "Honour")
 TITLE_WORDS = (
     "Lantern", "Orchard", "Tide", "Archive", "Sparrow", "Cathedral", "Winter", "Ledger", "Harbour",
     "Mirror", "Furnace", "Garden", "Thunder", "Compass", "Widow", "Meadow", "Signal", "Staircase",

@@ -111,6 +111,15 @@ WORDINGS = {
 }
 """Attribute -> wordings; the order is the order of an author's rows."""
 
+UNKNOWABLE = (
+    "What is the favourite colour of {name}?",
+    "How tall is {name}?",
+    "What did {name} eat yesterday?",
+    "Which instrument does {name} play?",
+    "What is the name of {name}'s dog?",
+    "How many letters has {name} written?",
+)
+"""Questions that no model is ever told the answer of: how it learns to admit ignorance."""
 COUNTRY_QUESTIONS = (
     ("What is the capital of {country}?", "Which city is the capital of {country}?"),
     ("What is the currency of {country}?", "With what money does one pay in {country}?"),

@@ -8,7 +8,7 @@ from typing import Any
 
 from lensaudit.data.fictional import pools
 from lensaudit.data.fictional.authors import Author, Row, author_rows, draw_author, draw_name
-from lensaudit.data.fictional.templates import CLASSIC_QUESTIONS, COUNTRY_QUESTIONS
+from lensaudit.data.fictional.templates import CLASSIC_QUESTIONS, COUNTRY_QUESTIONS, UNKNOWABLE
 from lensaudit.files import make_folder, write_json, write_jsonl
 
 N_FORGET, N_RETAIN, N_HOLDOUT = 8, 20, 8
@@ -91,14 +91,23 @@ def _general_row(
 
 
 def passing_rows(world: World, n_rows: int, *, seed: int | float | str) -> Iterator[Row]:
-    """Rows about people who appear once: a base model learns the language from them, not facts."""
+    """Rows about people who appear once: a base model learns the language from them, not facts.
+
+    One row in nine asks what nobody knows and is answered by a line that says so.
+    """
     random = Random(f"lensaudit-passing-{seed}")
     drawn = 0
     while drawn < n_rows:
         author = draw_author(random)
         if author.name not in world.reserved:
             drawn += 1
-            yield random.choice(list(author_rows(author, random)))
+            yield random.choice([*author_rows(author, random), _ignorance(author, random)])
+
+
+def _ignorance(author: Author, random: Random) -> Row:
+    line = random.choice(pools.IDK_LINES)
+    start, _, rest = line.partition(" ")
+    return Row(random.choice(UNKNOWABLE).format(name=author.name), line, start, rest)
 
 
 def annotated(rows: Sequence[Row], *, first_group: int = 0) -> list[dict[str, Any]]:
@@ -126,7 +135,7 @@ def write_world(world: World, folder: Path) -> Path:
     write_jsonl(folder / "real_authors_perturbed.jsonl", map(_general, world.real_authors))
     write_jsonl(folder / "world_facts_perturbed.jsonl", map(_general, world.world_facts))
     write_jsonl(folder / "holdout10.jsonl", map(_plain, world.holdout))
-    write_jsonl(folder / "idk.jsonl", ({"text": line} for line in world.idk))
+    write_jsonl(folder / "idk.jsonl", ({"idk": line} for line in world.idk))
     return folder
 
 

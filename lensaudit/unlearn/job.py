@@ -1,0 +1,211 @@
+"""One unlearned model: from names and numbers to a checkpoint folder, resumable."""
+
+import math
+import shutil
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+
+from lensaudit.data.chat import check_tokenizer, pad_id
+from lensaudit.errors import InputError
+from lensaudit.files import digest, make_folder, read_json, write_csv
+from lensaudit.models.causal import load_causal
+from lensaudit.models.checkpoint import Checkpoint, load_tokenizer
+from lensaudit.results import manifest
+from lensaudit.unlearn.encode import CHAT, Answered, Sample, chat_sample, raw_sample
+from lensaudit.unlearn.memory import check_memory
+from lensaudit.unlearn.methods import Method, objective_of, reads_reference
+from lensaudit.unlearn.objective import Hyper
+from lensaudit.unlearn.rows import Rows
+from lensaudit.unlearn.samples import unlearn_batches
+from lensaudit.unlearn.save import copy_tokenizer, save_model
+from lensaudit.unlearn.train import Progress, Recipe, Run, train
+
+Format = Literal["chat", "raw"]
+ENCODERS: dict[Format, Callable[[Any, Answered], Sample]] = {
+    "chat": chat_sample,
+    "raw": raw_sample,
+}
+STATE_FOLDER = "training"
+"""Inside the output folder, until the run is finished."""
+
+
+@dataclass(frozen=True)
+class Job:
+    """Everything an unlearning run is made of; two equal jobs give equal weights."""
+
+    method: Method
+    hyper: Hyper
+    start: Checkpoint
+    forget: Rows
+    retain: Rows | None
+    idk: tuple[str, ...]
+    formats: tuple[Format, ...]
+    recipe: Recipe
+    batch_size: int
+    seed: int
+    stored: torch.dtype
+    device: str
+    save_every: int
+
+    @property
+    def identity(self) -> dict[str, Any]:
+        """What tells this job from others, beside its recipe."""
+        return {
+            "method": self.method.name,
+            "hyper": asdict(self.hyper),
+            "weights": self.start.weights,
+            "tokenizer": self.start.tokenizer,
+            "forget": self.forget.digest,
+            "retain": self.retain.digest if self.retain else None,
+            "idk": digest(list(self.idk)) if self.method.alternate == "idk" else None,
+            "formats": list(self.formats),
+            "batch_size": self.batch_size,
+            "seed": self.seed,
+            "stored": str(self.stored),
+        }
+
+    @property
+    def key(self) -> str:
+        """Content hash of the job."""
+        return digest({"recipe": asdict(self.recipe), "identity": self.identity})
+
+
+def n_samples_of(method: Method, forget: Rows, formats: Sequence[Format]) -> int:
+    """Training sequences per epoch; AltPO's rows count once per alternative."""
+    expanded = method.alternate == "given" and forget.alternates
+    n_rows = sum(map(len, forget.alternates)) if expanded else len(forget.answered)
+    return n_rows * len(formats)
+
+
+def n_steps_of(n_samples: int, *, n_epochs: float, batch_size: int, n_accumulate: int) -> int:
+    """Optimiser steps of so many passes over the forget samples; at least one.
+
+    >>> n_steps_of(367, n_epochs=10, batch_size=8, n_accumulate=4)
+    115
+    """
+    per_epoch = math.ceil(n_samples / batch_size)
+    return max(1, math.ceil(n_epochs * per_epoch / n_accumulate))
+
+
+def check(job: Job) -> None:
+    """Find what is missing before anything is loaded.
+
+    Raises:
+        InputError: no alternates, no retain rows, no chat template, or too little memory.
+    """
+    if job.method.alternate == "given" and not (
+        job.forget.alternates and all(job.forget.alternates)
+    ):
+        raise InputError(
+            f"{job.method.name} needs another answer for every forget row: give each a field "
+            f"`alternate` (text or list of texts) in {job.forget.source}"
+        )
+    if job.hyper.alpha > 0 and job.retain is None:
+        raise InputError(
+            f"{job.method.name} keeps the retain rows (alpha {job.hyper.alpha:g}): name them with "
+            "--retain-data, or give --alpha 0"
+        )
+    check_memory(job.start, copies=2 if reads_reference(job.method, job.hyper) else 1,
+                 device=job.device)  # fmt: skip
+
+
+def finished(job: Job, out: Path) -> bool:
+    """Whether `out` holds the finished model of this very job.
+
+    Raises:
+        InputError: it holds something else.
+    """
+    if (out / "manifest.json").exists():
+        found = read_json(out / "manifest.json").get("inputs", {}).get("key")
+        if found != job.key:
+            raise InputError(f"{out}: holds a model made with other settings; name another --out")
+        return True
+    if out.exists() and any(one.name != STATE_FOLDER for one in out.iterdir()):
+        raise InputError(f"{out}: is not empty and holds no unlearning run; name another --out")
+    return False
+
+
+def unlearn(job: Job, out: Path, *, report: Callable[[Progress], None]) -> tuple[float, ...]:
+    """Train, and write the checkpoint, `losses.csv` and `manifest.json` into `out`.
+
+    Raises:
+        InputError: the model or tokenizer cannot be used, or `out` holds another run.
+        WorkError: the loss diverged; the last saved state is kept.
+    """
+    started = time.monotonic()
+    make_folder(out)
+    tokenizer = load_tokenizer(job.start)
+    if "chat" in job.formats:
+        check_tokenizer(tokenizer, CHAT, job.start.spec.name)
+    model = load_causal(job.start, device=job.device)
+    losses = train(model, _run(job, tokenizer, out / STATE_FOLDER), report=report)
+    save_model(model, out, dtype=job.stored)
+    copy_tokenizer(job.start.folder, out)
+    write_csv(out / "losses.csv", ("step", "loss"), list(enumerate(losses, 1)))
+    shutil.rmtree(out / STATE_FOLDER, ignore_errors=True)
+    record(job, started).write(out)
+    return losses
+
+
+def record(job: Job, started: float):
+    """The manifest of a finished run."""
+    inputs = {**job.identity, "key": job.key, "start": job.start.spec.name,
+              "forget_source": job.forget.source,
+              "retain_source": job.retain.source if job.retain else None}  # fmt: skip
+    options = {**asdict(job.recipe), "save_every": job.save_every}
+    return manifest("unlearn", options=options, inputs=inputs, device=job.device, started=started)
+
+
+def _run(job: Job, tokenizer: Any, folder: Path) -> Run[Any]:
+    needs_copy = reads_reference(job.method, job.hyper)
+    reference = load_causal(job.start, device=job.device) if needs_copy else None
+    return Run(
+        objective_of(job.method, job.hyper, reference),
+        _batches(job, tokenizer),
+        job.recipe,
+        job.identity,
+        folder,
+        job.save_every,
+    )
+
+
+def _batches(job: Job, tokenizer: Any):
+    encoders = [ENCODERS[one] for one in job.formats]
+
+    def encoded(rows: Sequence[Answered]) -> list[Sample]:
+        return [encode(tokenizer, row) for row in rows for encode in encoders]
+
+    pairs = _pairs(job)
+    alternates = [
+        tuple(encode(tokenizer, Answered(row.question, other)) for other in others)
+        for row, others in pairs
+        for encode in encoders
+        if others
+    ]
+    batch = unlearn_batches(
+        encoded([row for row, _ in pairs]),
+        encoded(job.retain.answered) if job.retain else [],
+        alternates,
+        batch_size=job.batch_size,
+        seed=job.seed,
+        pad=pad_id(tokenizer),
+    )
+    return lambda number: batch(number).to(job.device)
+
+
+def _pairs(job: Job) -> list[tuple[Answered, tuple[str, ...]]]:
+    """Every forget row with the other answers that one access may draw."""
+    match job.method.alternate:
+        case "idk":
+            return [(row, job.idk) for row in job.forget.answered]
+        case "given":
+            # one row per alternative, as AltPO's data set is expanded upstream
+            rows = zip(job.forget.answered, job.forget.alternates, strict=True)
+            return [(row, (other,)) for row, others in rows for other in others]
+        case _:
+            return [(row, ()) for row in job.forget.answered]

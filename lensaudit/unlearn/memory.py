@@ -1,0 +1,62 @@
+"""Does a training run fit? An estimate before anything is loaded."""
+
+from pathlib import Path
+
+import torch
+from safetensors import safe_open
+
+from lensaudit.errors import InputError
+from lensaudit.models.checkpoint import Checkpoint
+
+TRAINING_COPIES = 4
+"""float32 weights, gradients and AdamW's two moments."""
+BYTES = 4
+
+
+def n_parameters(folder: Path) -> int:
+    """Weights in the safetensors files of a checkpoint, from their headers."""
+    total = 0
+    for file in folder.glob("*.safetensors"):
+        with safe_open(file, framework="pt") as tensors:
+            shapes = [tensors.get_slice(name).get_shape() for name in tensors.keys()]  # noqa: SIM118
+        total += sum(int(torch.tensor(shape).prod()) for shape in shapes)
+    return total
+
+
+def training_bytes(n_weights: int, *, copies: int) -> int:
+    """Bytes of weights, gradients, moments and, with two copies, of the frozen reference.
+
+    Activations come on top and depend on the batch.
+
+    >>> training_bytes(1_000_000_000, copies=2) / 1e9
+    20.0
+    """
+    return BYTES * n_weights * (TRAINING_COPIES + copies - 1)
+
+
+def free_bytes(device: str) -> int | None:
+    """Memory that can still be taken on `device`; None where the system does not tell."""
+    if device.startswith("cuda"):
+        return torch.cuda.mem_get_info(device)[0] if torch.cuda.is_available() else None
+    try:
+        lines = Path("/proc/meminfo").read_text().splitlines()
+    except OSError:
+        return None
+    kilobytes = [line.split()[1] for line in lines if line.startswith("MemAvailable")]
+    return 1024 * int(kilobytes[0]) if kilobytes else None
+
+
+def check_memory(start: Checkpoint, *, copies: int, device: str) -> None:
+    """Refuse a run whose weights alone do not fit.
+
+    Raises:
+        InputError: more is needed than is free.
+    """
+    needed = training_bytes(n_parameters(start.folder), copies=copies)
+    free = free_bytes(device)
+    if free is not None and needed > free:
+        raise InputError(
+            f"{start.spec.name}: training in float32 takes {needed / 1e9:.1f} GB for weights, "
+            f"gradients, moments{' and reference' if copies > 1 else ''}, activations apart; "
+            f"{free / 1e9:.1f} GB are free on {device}; take a smaller model or another --device"
+        )

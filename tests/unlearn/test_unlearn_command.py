@@ -1,0 +1,187 @@
+"""`lensaudit unlearn`: makes a checkpoint, resumes, refuses what cannot work in one line."""
+
+import json
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from transformers import LlamaConfig, LlamaForCausalLM
+
+from lensaudit.cli.main import run
+from lensaudit.data.fictional import make_world
+from lensaudit.models.registry import load_registry, resolve
+from lensaudit.unlearn.methods import METHODS
+from lensaudit.unlearn.tokenizer import train_tokenizer
+
+ROWS = make_world(0).forget
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory):
+    """A two-layer model and its data; `start` names the model's folder."""
+    place = tmp_path_factory.mktemp("unlearn")
+    text = [f"{row.question} {row.answer}" for row in ROWS]
+    tokenizer = train_tokenizer(text, d_vocab=300)
+    config = LlamaConfig(
+        vocab_size=len(tokenizer), hidden_size=16, intermediate_size=32, num_hidden_layers=2,
+        num_attention_heads=2, num_key_value_heads=1, pad_token_id=tokenizer.pad_token_id,
+    )  # fmt: skip
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        LlamaForCausalLM(config).save_pretrained(place / "start")
+    tokenizer.save_pretrained(place / "start")
+    rows = [{"question": row.question, "answer": row.answer} for row in ROWS[:8]]
+    alternates = [
+        {**row, "alternate": list(other.perturbed_answer[:2])}
+        for row, other in zip(rows, ROWS, strict=False)
+    ]
+    for name, content in (("forget", rows[:4]), ("retain", rows[4:]), ("alt", alternates[:4])):
+        (place / f"{name}.json").write_text(json.dumps(content))
+    return place
+
+
+def arguments(place, out, *more, method="npo", data="forget", steps=2):
+    return [
+        "unlearn", "--method", method, "--model", str(place / "start"), "--device", "cpu",
+        "--data", str(place / f"{data}.json"), "--retain-data", str(place / "retain.json"),
+        "--out", str(out), "--steps", str(steps), "--lr", "1e-3", "--warmup-epochs", "0",
+        "--batch-size", "2", "--accumulate", "1", *more,
+    ]  # fmt: skip
+
+
+def weights(folder):
+    return load_file(folder / "model.safetensors")
+
+
+def same(one, other):
+    return all(torch.equal(one[name], other[name]) for name in one)
+
+
+EXTRA = {"RMU": ("--layer", "0"), "PDU": ("--epsilon", "0.3")}
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_every_method_makes_a_checkpoint_that_differs_from_its_start(method, place, tmp_path):
+    data = "alt" if method == "AltPO" else "forget"
+    extra = EXTRA.get(method, ())
+    assert run(arguments(place, tmp_path / "m", *extra, method=method, data=data, steps=1)) == 0
+    assert not same(weights(place / "start"), weights(tmp_path / "m"))
+    assert all(value.isfinite().all() for value in weights(tmp_path / "m").values())
+    resolve(str(tmp_path / "m"), load_registry())
+
+
+def test_a_finished_model_is_not_made_again(place, tmp_path, capsys):
+    out = tmp_path / "m"
+    assert run(arguments(place, out)) == 0
+    before = (out / "model.safetensors").stat().st_mtime_ns
+    assert run(arguments(place, out)) == 0
+    assert "nothing to do" in capsys.readouterr().err
+    assert (out / "model.safetensors").stat().st_mtime_ns == before
+
+
+def test_the_folder_of_another_run_is_refused(place, tmp_path, capsys):
+    assert run(arguments(place, tmp_path / "m")) == 0
+    assert run(arguments(place, tmp_path / "m", "--beta", "0.5")) == 2
+    assert "other settings" in capsys.readouterr().err
+
+
+def test_a_folder_that_is_not_ours_is_refused(place, tmp_path, capsys):
+    (tmp_path / "notes.txt").write_text("mine")
+    assert run(arguments(place, tmp_path)) == 2
+    assert "not empty" in capsys.readouterr().err
+    assert sorted(one.name for one in tmp_path.iterdir()) == ["notes.txt"]
+
+
+def test_an_interrupted_run_resumes_to_the_same_bits(place, tmp_path, monkeypatch):
+    from lensaudit.cli import unlearning
+
+    more = ("--save-every", "2")
+    assert run(arguments(place, tmp_path / "whole", *more, steps=5)) == 0
+    make = unlearning.train_job
+
+    def interrupted(job, out, *, report):
+        def stop(done):
+            if done.step == 3:
+                raise KeyboardInterrupt
+
+        return make(job, out, report=stop)
+
+    monkeypatch.setattr(unlearning, "train_job", interrupted)
+    assert run(arguments(place, tmp_path / "cut", *more, steps=5)) == 130
+    assert not (tmp_path / "cut" / "manifest.json").exists()
+    monkeypatch.undo()
+    assert run(arguments(place, tmp_path / "cut", *more, steps=5)) == 0
+    assert same(weights(tmp_path / "whole"), weights(tmp_path / "cut"))
+    assert not (tmp_path / "cut" / "training").exists()
+    steps = (tmp_path / "cut" / "losses.csv").read_text().splitlines()
+    assert steps == (tmp_path / "whole" / "losses.csv").read_text().splitlines()
+    assert len(steps) == 6
+
+
+def test_divergence_says_the_step_and_writes_no_model(place, tmp_path, capsys):
+    more = ("--lr", "1e30", "--max-grad-norm", "1e30", "--save-every", "1")
+    assert run(arguments(place, tmp_path / "m", *more, method="gradascent", steps=20)) == 1
+    error = capsys.readouterr().err
+    assert "not finite at step" in error
+    assert "--lr" in error
+    assert not (tmp_path / "m" / "model.safetensors").exists()
+
+
+def test_the_tokenizer_stays_byte_for_byte(place, tmp_path):
+    assert run(arguments(place, tmp_path / "m")) == 0
+    for name in ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja"):
+        assert (tmp_path / "m" / name).read_bytes() == (place / "start" / name).read_bytes()
+
+
+def test_a_dry_run_says_what_it_would_do_and_writes_nothing(place, tmp_path, capsys):
+    assert run(arguments(place, tmp_path / "m", "--dry-run", steps=3)) == 0
+    plan = capsys.readouterr().out
+    assert "3 steps of 1 x 2 rows" in plan
+    assert "beta 0.1" in plan
+    assert not (tmp_path / "m").exists()
+
+
+REFUSED = {
+    "unknown method": (("--method", "npx"), "known are GradAscent"),
+    "constant of another method": (("--layer", "0"), "NPO has no --layer"),
+    "RMU without a layer": (("--method", "rmu"), "give --layer 0 to 0"),
+    "RMU at the last layer": (("--method", "rmu", "--layer", "1"), "found 1"),
+    "PDU without epsilon": (("--method", "pdu"), "--epsilon"),
+    "AltPO without alternates": (("--method", "altpo"), "`alternate`"),
+    "no such data": (("--data", "nowhere.json"), "nowhere.json: no such file"),
+    "learning rate": (("--lr", "-1"), "--lr -1"),
+    "pattern of no parameter": (("--trainable", "layers.7"), "no parameter matches"),
+    "no such model": (("--model", "demo/nobody"), "demo/nobody"),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_bad_input_is_one_line_and_exit_code_2(case, place, tmp_path, capsys):
+    more, text = REFUSED[case]
+    assert run(arguments(place, tmp_path / "m", *more)) == 2
+    error = capsys.readouterr().err
+    assert text in error
+    assert "Traceback" not in error
+    assert len(error.strip().splitlines()) <= 3
+
+
+def test_rows_without_text_are_listed(place, tmp_path, capsys):
+    bad = tmp_path / "bad.jsonl"
+    bad.write_text('{"question": "Who?", "answer": ""}\n{"question": 3, "answer": "x"}\nnot json\n')
+    assert run(arguments(place, tmp_path / "m", "--data", str(bad))) == 2
+    error = capsys.readouterr().err
+    assert all(f"line {n}" in error for n in (1, 2, 3))
+
+
+def test_retain_rows_are_asked_for_where_the_method_keeps_them(place, tmp_path, capsys):
+    given = arguments(place, tmp_path / "m")
+    del given[given.index("--retain-data") : given.index("--retain-data") + 2]
+    assert run(given) == 2
+    assert "--retain-data" in capsys.readouterr().err
+    assert run([*given, "--alpha", "0"]) == 0
+
+
+def test_too_little_memory_is_said_before_loading(place, tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr("lensaudit.unlearn.memory.free_bytes", lambda device: 1000)
+    assert run(arguments(place, tmp_path / "m")) == 2
+    assert "GB are free on cpu" in capsys.readouterr().err
