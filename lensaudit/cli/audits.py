@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -52,7 +53,8 @@ def patch_audit(
     summaries = []
     for outcome in outcomes:
         summary = summary_of(outcome, calibration)
-        deposit(folders[outcome.source], outcome, summary, manifest_of(audit, outcome, started))
+        made = manifest_of(audit, outcome.source, asdict(outcome.options), started)
+        deposit(folders[outcome.source], outcome, summary, made)
         summaries.append(summary)
     if len(outcomes) > 1:
         deposit_comparison(next(iter(folders.values())).parent, outcomes)

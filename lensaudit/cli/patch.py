@@ -21,6 +21,19 @@ from lensaudit.cli.options import ProgressBar, notice, shared
     show_default=True,
     help="Unlearning Depth Score, or exact-match erasure.",
 )
+@click.option(
+    "--em-form",
+    type=click.Choice(["generation", "teacher"]),
+    help="EM: full generates, or is fed the true answer. [default: generation]",
+)
+@click.option(
+    "--em-threshold", type=float, help="EM from which a layer counts as KEPT. [default: 0.5]"
+)
+@click.option(
+    "--max-new-tokens",
+    type=click.IntRange(min=1),
+    help="EM: tokens that a patched run generates. [default: 20]",
+)
 @click.option("--layers", default="all", show_default=True, help="all, 3, 0-7, 0-15:3, -1, 0-3,8.")
 @click.option("--tau", type=float, default=0.05, show_default=True, help="KE threshold, nats.")
 @click.option(
@@ -62,13 +75,29 @@ from lensaudit.cli.options import ProgressBar, notice, shared
     help="Result folder. [default: experiments/out/<source>]",
 )
 @shared("json", "dry_run", "fresh")
-def patch(sources: tuple[str, ...], score: str, out: Path | None, **options: Any) -> None:
+def patch(
+    sources: tuple[str, ...],
+    score: str,
+    em_form: str | None,
+    em_threshold: float | None,
+    max_new_tokens: int | None,
+    **options: Any,
+) -> None:
     """Patch residuals of retain (S1) and of each source (S2) into full; score the depth.
 
     Writes manifest.json, summary.json, results.jsonl and layers.csv per source. UDS 0: the
     knowledge is intact; 1: erased to the level of a model that never saw it.
     """
-    from lensaudit.cli.audits import patch_audit
-
+    em = {"form": em_form, "threshold": em_threshold, "max_new_tokens": max_new_tokens}
+    given = {name: value for name, value in em.items() if value is not None}
     with ProgressBar() as progress:
-        patch_audit(sources, score=score, out=out, notice=notice, progress=progress, **options)
+        if score == "em":
+            from lensaudit.cli.em import em_audit
+
+            em_audit(sources, em=given, notice=notice, progress=progress, **options)
+            return
+        if given:
+            raise click.UsageError("--em-form, --em-threshold, --max-new-tokens: need --score em")
+        from lensaudit.cli.audits import patch_audit
+
+        patch_audit(sources, score=score, notice=notice, progress=progress, **options)

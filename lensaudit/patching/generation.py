@@ -237,6 +237,20 @@ def patched_rows(
     )
 
 
+def rows_that_fit(model: TransformerBridge, n_pos: int, memory_bytes: int) -> int:
+    """Rows of `n_pos` tokens whose keys, values and logits stay within half of the budget."""
+    config: Any = model.original_model.config
+    n_heads = config.num_attention_heads
+    d_head = getattr(config, "head_dim", None) or config.hidden_size // n_heads
+    n_kv = getattr(config, "num_key_value_heads", None) or n_heads
+    itemsize = next(model.original_model.parameters()).element_size()
+    cache = 2 * n_layers(model) * n_kv * d_head * n_pos * itemsize
+    # a layer's cache is copied as it grows, and spread to all heads to attend
+    working = 4 * n_heads * d_head * n_pos * itemsize
+    logits = config.vocab_size * (itemsize + 8)
+    return max(1, memory_bytes // 2 // (cache + working + logits))
+
+
 def ends_of(model: TransformerBridge) -> frozenset[int]:
     """Tokens that end a text: the checkpoint's generation configuration's and the tokenizer's."""
     generation = getattr(model.original_model, "generation_config", None)

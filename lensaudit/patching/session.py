@@ -1,6 +1,7 @@
 """A whole audit in one call: from opened models to scored outcomes and their record."""
 
-from dataclasses import asdict, replace
+from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from lensaudit.patching.audit import Audit, run
@@ -24,9 +25,9 @@ def score_all(audit: Audit) -> tuple[list[Outcome], dict[str, float | None]]:
     return outcomes, calibration
 
 
-def manifest_of(audit: Audit, outcome: Outcome, started: float) -> Manifest:
-    """How this result was made: options, content hashes, versions."""
-    models = {"full": audit.full, "retain": audit.retain, "source": audit.sources[outcome.source]}
+def manifest_of(audit: Audit, source: str, options: Mapping[str, Any], started: float) -> Manifest:
+    """How the result of one source was made: options, content hashes, versions."""
+    models = {"full": audit.full, "retain": audit.retain, "source": audit.sources[source]}
     inputs: dict[str, Any] = {
         role: {
             "name": checkpoint.spec.name,
@@ -40,7 +41,7 @@ def manifest_of(audit: Audit, outcome: Outcome, started: float) -> Manifest:
     inputs["examples"] = {"n": len(audit.encoded) + len(audit.lost), "hash": audit.examples_hash}
     return manifest(
         "patch",
-        options=asdict(outcome.options),
+        options=options,
         inputs=inputs,
         device=audit.options.device,
         started=started,

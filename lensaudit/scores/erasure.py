@@ -100,7 +100,7 @@ def erasure_score(
     Categories compare numbers of LOST layers, not which layers they are (as the reference).
 
     >>> erasure_score(torch.tensor([[0.9, 0.1, 0.2]]), torch.tensor([[1.0, 0.8, 0.0]])).udr
-    tensor([0.5000])
+    tensor([0.5000], dtype=torch.float64)
 
     Args:
         s1: with `retain` patched in.
@@ -115,9 +115,11 @@ def erasure_score(
     return Erasure(
         s1_lost=s1_lost,
         s2_lost=s2_lost,
-        udr=(s1_lost & s2_lost).sum(1) / n_ft,  # no FT layer: 0 / 0 = NaN, unscored
+        udr=(s1_lost & s2_lost).sum(1).double() / n_ft,  # no FT layer: 0 / 0 = NaN, unscored
         retention=s2.where(s1_lost, 0.0).sum(1) / n_ft,
-        category=tuple(map(_category, n_ft.tolist(), n_lost.tolist())),
+        category=tuple(
+            [_category(*pair) for pair in zip(n_ft.tolist(), n_lost.tolist(), strict=True)]
+        ),
         extra=n_lost - n_ft,
         lead=_first(s1_lost, known_layers) - _first(s2_lost, known_layers),
     )
@@ -154,7 +156,7 @@ class Tally:
 
 def tally(erasure: Erasure) -> Tally:
     """Count the categories; percentages leave general knowledge out of their base."""
-    count = {name: erasure.category.count(name) for name in CATEGORIES}
+    count: dict[Category, int] = {name: erasure.category.count(name) for name in CATEGORIES}
     base = sum(count.values()) - count["general_knowledge"]
     named: tuple[Category, ...] = ("over", "exact", "under")
     over = torch.tensor([name == "over" for name in erasure.category], dtype=torch.bool)

@@ -1,0 +1,251 @@
+"""Everything that an exact-match audit has the models say, each text once: books and resume.
+
+Models are loaded in turn. Every model says what follows each prompt by itself; `full` says it again
+with every donor patched in at every layer, all layers of an example in one batch.
+"""
+
+import functools
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from lensaudit.activations.fill import Positions, device_class
+from lensaudit.data.spans import Encoded
+from lensaudit.files import read_json
+from lensaudit.models.bridge import TransformerBridge
+from lensaudit.models.checkpoint import Checkpoint
+from lensaudit.patching.audit import Audit, cached, loaded
+from lensaudit.patching.donors import CachedDonor
+from lensaudit.patching.generation import Rows, generate, patched_rows, rows_that_fit, stop_ids
+from lensaudit.patching.preflight import check_model
+from lensaudit.patching.textbook import UNPATCHED, TextBook, TextKey
+
+MAX_BATCH = 64
+"""Examples per batch: an interruption loses at most this many."""
+
+
+@dataclass(frozen=True)
+class Spoken:
+    """Texts by weights hash, then by example in the order of the audit."""
+
+    own: Mapping[str, tuple[str, ...]]
+    """What each model says unpatched."""
+    patched: Mapping[str, tuple[tuple[str, ...], ...]]
+    """What `full` says with each donor patched in, by layer."""
+
+
+@dataclass(frozen=True)
+class Speakers:
+    """The books of a run, and what generation needs to know."""
+
+    audit: Audit
+    tokenizer: Any
+    stop: frozenset[int]
+    own: Mapping[str, TextBook]
+    patched: Mapping[str, TextBook]
+
+    def own_todo(self, weights: str) -> list[Encoded]:
+        """Examples that a model has not continued yet."""
+        return [e for e in self.audit.encoded if self.own[weights].missing(e, [UNPATCHED])]
+
+    def patched_todo(self, weights: str) -> list[Encoded]:
+        """Examples with a layer at which this donor was not patched in yet."""
+        layers, book = self.audit.options.layers, self.patched[weights]
+        return [e for e in self.audit.encoded if book.missing(e, layers)]
+
+    def n_rows(self) -> tuple[int, int]:
+        """Texts still to be generated: unpatched, patched."""
+        layers = self.audit.options.layers
+        patched = sum(
+            len(book.missing(e, layers))
+            for book in self.patched.values()
+            for e in self.audit.encoded
+        )
+        return sum(len(self.own_todo(weights)) for weights in self.own), patched
+
+    def decoded(self, said: Sequence[int]) -> str:
+        """The text of generated tokens."""
+        return self.tokenizer.decode(list(said), skip_special_tokens=True)
+
+
+def speakers(
+    audit: Audit, tokenizer: Any, *, max_new_tokens: int, reference_tokens: int
+) -> Speakers:
+    """Open the books; nothing is loaded."""
+    stop = _configured_stop(audit.full, tokenizer)
+    donors = audit.donors()
+    return Speakers(
+        audit,
+        tokenizer,
+        stop,
+        own={
+            weights: _book(audit, donor, None, reference_tokens, stop)
+            for weights, donor in donors.items()
+        },
+        patched={
+            weights: _book(audit, audit.full, donor, max_new_tokens, stop)
+            for weights, donor in donors.items()
+        },
+    )
+
+
+def _book(
+    audit: Audit, model: Checkpoint, donor: Checkpoint | None, n_tokens: int, stop: frozenset[int]
+) -> TextBook:
+    options = audit.options
+    policy = "padded" if options.dtype == "float32" else f"padded-{options.batch_size or 'auto'}"
+    key = TextKey(
+        model=model.weights,
+        donor=donor.weights if donor else "",
+        tokenizer=audit.full.tokenizer,
+        dtype=options.dtype,
+        device_class=device_class(options.device),
+        attention=options.attn,
+        batch_policy=policy,
+        last_layer=options.last_layer if donor else "",
+        max_new_tokens=n_tokens,
+        stop=tuple(sorted(stop)),
+    )
+    book = TextBook(audit.root, key, (donor or model).spec.name)
+    return book.emptied() if audit.fresh else book
+
+
+def _configured_stop(checkpoint: Checkpoint, tokenizer: Any) -> frozenset[int]:
+    """What ends a text, read from the folder: books are opened before a model is loaded."""
+    path = checkpoint.folder / "generation_config.json"
+    if not path.exists():
+        path = checkpoint.folder / "config.json"
+    return stop_ids(read_json(path).get("eos_token_id"), tokenizer.eos_token_id)
+
+
+def speak(audit: Audit, tokenizer: Any, *, max_new_tokens: int, reference_tokens: int) -> Spoken:
+    """Generate what no book holds yet, and read the rest.
+
+    Raises:
+        VerificationError: the preflight failed.
+        WorkError: an activation or a logit is not finite.
+    """
+    books = speakers(
+        audit, tokenizer, max_new_tokens=max_new_tokens, reference_tokens=reference_tokens
+    )
+    with ExitStack() as opened:
+        _fill(books, max_new_tokens, reference_tokens, opened)
+    layers = audit.options.layers
+    return Spoken(
+        own={
+            weights: tuple(book.texts(e, [UNPATCHED])[0] for e in audit.encoded)
+            for weights, book in books.own.items()
+        },
+        patched={
+            weights: tuple(tuple(book.texts(e, layers)) for e in audit.encoded)
+            for weights, book in books.patched.items()
+        },
+    )
+
+
+def _fill(books: Speakers, max_new_tokens: int, reference_tokens: int, opened: ExitStack) -> None:
+    audit, caches = books.audit, {}
+    full = audit.full.weights
+    donors = audit.donors()
+    for weights in sorted(donors, key=lambda w: w == full):  # full last: it stays
+        checkpoint = donors[weights]
+        model = functools.cache(lambda c=checkpoint: loaded(audit, c))
+        if books.patched_todo(weights):
+            # the other scores need all positions of full, and share its cache
+            positions: Positions = "all" if weights == full else "span"
+            activations = opened.enter_context(cached(audit, checkpoint, positions, model))
+            caches[weights] = CachedDonor(activations, audit.options.last_layer)
+        if todo := books.own_todo(weights):
+            _say_own(books, model(), weights, todo, reference_tokens)
+        if weights == full and caches:
+            check_model(model(), audit.encoded[0], audit.options.dtype)
+            _say_patched(books, model(), caches, max_new_tokens)
+
+
+def _say_own(
+    books: Speakers, model: TransformerBridge, weights: str, todo: Sequence[Encoded], n_tokens: int
+) -> None:
+    name = books.audit.donors()[weights].spec.name
+    n_all = len(books.audit.encoded)
+    n_done = n_all - len(todo)
+    for bucket in _buckets(books, model, todo, 1, n_tokens):
+        said = generate(
+            model, [_prompt(e) for e in bucket], max_new_tokens=n_tokens, stop=books.stop
+        )
+        texts = map(books.decoded, said)
+        books.own[weights].add(
+            {e: {UNPATCHED: text} for e, text in zip(bucket, texts, strict=True)}
+        )
+        n_done += len(bucket)
+        if books.audit.progress:
+            books.audit.progress(f"{name} speaks", n_done, n_all)
+
+
+def _say_patched(
+    books: Speakers, full: TransformerBridge, donors: Mapping[str, CachedDonor], n_tokens: int
+) -> None:
+    layers = books.audit.options.layers
+    todo = [
+        e for e in books.audit.encoded if any(books.patched[w].missing(e, layers) for w in donors)
+    ]
+    n_all = len(books.audit.encoded)
+    n_done = n_all - len(todo)
+    for bucket in _buckets(books, full, todo, len(donors) * len(layers), n_tokens):
+        _say_bucket(books, full, donors, bucket, n_tokens)
+        n_done += len(bucket)
+        if books.audit.progress:
+            books.audit.progress("patching and generating", n_done, n_all)
+
+
+def _say_bucket(
+    books: Speakers,
+    full: TransformerBridge,
+    donors: Mapping[str, CachedDonor],
+    bucket: Sequence[Encoded],
+    n_tokens: int,
+) -> None:
+    """All missing rows of a few examples, every donor and layer, in one batch."""
+    layers = books.audit.options.layers
+    rows = [
+        (weights, at, layer)
+        for at, e in enumerate(bucket)
+        for weights in donors
+        for layer in books.patched[weights].missing(e, layers)
+    ]
+    value = {(w, at): donors[w].at_prompt_end(bucket[at]) for w, at in {row[:2] for row in rows}}
+    said = patched_rows(
+        full,
+        [_prompt(e) for e in bucket],
+        Rows(
+            prompt=torch.tensor([at for _, at, _ in rows]),
+            layer=torch.tensor([layer for *_, layer in rows]),
+            value=torch.stack([value[w, at][layer] for w, at, layer in rows]),
+        ),
+        max_new_tokens=n_tokens,
+        stop=books.stop,
+    )
+    texts: dict[str, dict[Encoded, dict[int, str]]] = {weights: {} for weights in donors}
+    for (weights, at, layer), ids in zip(rows, said, strict=True):
+        texts[weights].setdefault(bucket[at], {})[layer] = books.decoded(ids)
+    for weights, by_example in texts.items():
+        books.patched[weights].add(by_example)
+
+
+def _prompt(encoded: Encoded) -> tuple[int, ...]:
+    return encoded.token_ids[: encoded.n_prompt]
+
+
+def _buckets(
+    books: Speakers, model: TransformerBridge, todo: Sequence[Encoded], n_rows: int, n_tokens: int
+) -> Iterator[list[Encoded]]:
+    """Examples alike in prompt length, as many as the memory holds with `n_rows` rows each."""
+    options = books.audit.options
+    by_length = sorted(todo, key=lambda e: (e.n_prompt, e.idx))
+    longest = by_length[-1].n_prompt + n_tokens
+    fit = rows_that_fit(model, longest, options.memory_bytes) // n_rows
+    size = options.batch_size or max(1, min(MAX_BATCH, fit))
+    for at in range(0, len(by_length), size):
+        yield by_length[at : at + size]
