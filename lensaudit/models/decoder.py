@@ -59,17 +59,18 @@ class Block:
     ln2_post: nn.Module | None
 
     def after_attention(
-        self, resid: Packed, mixed: Float[Tensor, "token n_heads*d_head"]
+        self, resid: Packed, mixed: Float[Tensor, "token d_mixed"]
     ) -> Packed:
         """The stream between attention and MLP, from the heads' concatenated outputs."""
         out = self.attention.o(mixed)
         return resid + (out if self.ln1_post is None else self.ln1_post(out))
 
-    def after_mlp(self, resid_mid: Packed, chunk: int) -> Packed:
-        """The block's output, `chunk` tokens at a time."""
-        if len(resid_mid) <= chunk:
-            return self._after_mlp(resid_mid)
-        return torch.cat([self._after_mlp(part) for part in resid_mid.split(chunk)])
+    def after_mlp(self, resid_mid: Packed, chunk: int, *, out: Packed | None = None) -> Packed:
+        """The block's output, `chunk` tokens at a time; written into `out` if it is given."""
+        out = torch.empty_like(resid_mid) if out is None else out
+        for target, part in zip(out.split(chunk), resid_mid.split(chunk), strict=True):
+            target.copy_(self._after_mlp(part))
+        return out
 
     def _after_mlp(self, resid_mid: Packed) -> Packed:
         inner = self.ln2(resid_mid)

@@ -36,9 +36,12 @@ class Layout:
     span_label: Index
     """Token id that follows each span token."""
     patched: Bool[Tensor, " token"]
+    all_patched: bool
     read: Bool[Tensor, " token"]
-    prefix_example: Index
-    prefix_pos: Index
+    read_token: Int[Tensor, " read"]
+    """Places where `read` holds."""
+    prefix_example: Int[Tensor, " prefix_token"]
+    prefix_pos: Int[Tensor, " prefix_token"]
     first: Int[Tensor, " batch"]
     """First replaced position of each example."""
 
@@ -58,6 +61,8 @@ def layout_of(encoded: Sequence[Encoded], scope: Scope) -> Layout:
     prefix_example, prefix_pos = _ragged(first)
     starts = np.array([e.start for e in encoded])[span_example]
     patch_end = np.array([high for _, high in ranges])[span_example]
+    read = torch.from_numpy(span_pos >= starts)
+    patched = torch.from_numpy(span_pos < patch_end)
     labels = np.concatenate(
         [e.token_ids[low + 1 : e.end + 1] for e, (low, _) in zip(encoded, ranges, strict=True)]
     )
@@ -70,8 +75,10 @@ def layout_of(encoded: Sequence[Encoded], scope: Scope) -> Layout:
         span_pos=torch.from_numpy(span_pos),
         span_column=torch.from_numpy(span_column),
         span_label=torch.from_numpy(labels.astype(np.int64)),
-        patched=torch.from_numpy(span_pos < patch_end),
-        read=torch.from_numpy(span_pos >= starts),
+        patched=patched,
+        all_patched=bool(patched.all()),
+        read=read,
+        read_token=read.nonzero().squeeze(1),
         prefix_example=torch.from_numpy(prefix_example),
         prefix_pos=torch.from_numpy(prefix_pos),
         first=torch.from_numpy(first),
@@ -101,7 +108,7 @@ class Schedule:
     """How many rows of the same example joined before its row."""
     row: Index
     """Its row as a flat index into [source, batch, layer]."""
-    read: Index
+    read: Int[Tensor, " read"]
     """The tokens, among those of all rows, whose logits are read."""
     count: tuple[int, ...]
     """Tokens present after each layer."""

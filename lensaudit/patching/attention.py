@@ -1,0 +1,228 @@
+"""Attention of rows that share a prefix: keys and values of the clean run, and the row's own.
+
+Rows are packed everywhere else; here they lie on a rectangle [batch, rank, column], as matrix
+products want it. The rectangle is as wide as the batch's longest span and as deep as its most
+rows, so batches are made of examples alike in both (`patching.batches`).
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from lensaudit.models.decoder import Attention, Block, Decoder, Packed
+from lensaudit.patching.layout import Index, Layout
+
+Heads = Float[Tensor, "token head d_head"]
+
+
+@dataclass(frozen=True)
+class Rotation:
+    """Rotary embedding at the positions of some packed tokens."""
+
+    cos: Float[Tensor, "token 1 d_head"]
+    sin: Float[Tensor, "token 1 d_head"]
+    """The first half negated: the rotated half of a head is then the head rolled by a half."""
+
+    @staticmethod
+    def at(cos: Float[Tensor, "pos d_head"], sin: Float[Tensor, "pos d_head"], pos) -> "Rotation":
+        """From the tables over all positions."""
+        low, high = sin.chunk(2, dim=-1)
+        signed = torch.cat((-low, high), dim=-1)
+        return Rotation(cos[pos].unsqueeze(1), signed[pos].unsqueeze(1))
+
+    def __getitem__(self, tokens) -> "Rotation":
+        return Rotation(self.cos[tokens], self.sin[tokens])
+
+    def turn(self, x: Heads) -> Heads:
+        """Half-split form, as in transformers' Llama: x cos + (-x_high, x_low) sin."""
+        return torch.addcmul(x * self.cos, x.roll(x.shape[-1] // 2, -1), self.sin)
+
+
+@dataclass(frozen=True)
+class Sight:
+    """Which keys a query sees: 0 where it does, -inf elsewhere. The same at every layer."""
+
+    before: Float[Tensor, "batch query prefix"]
+    """Over the prefix; one row for all queries where no window depends on the column."""
+    own: Float[Tensor, "column column"]
+
+    @staticmethod
+    def of(layout: Layout, window: int | None, like: Tensor) -> "Sight":
+        """Causal, and no further back than `window`."""
+        place = torch.arange(layout.n_prefix, device=like.device).view(1, 1, -1)
+        column = torch.arange(layout.width, device=like.device)
+        first = layout.first.view(-1, 1, 1)
+        before = place < first
+        back = column.unsqueeze(1) - column
+        own = back >= 0
+        if window is not None and window < layout.n_pos:
+            before = before & (first + column.view(1, -1, 1) - place < window)
+            own = own & (back < window)
+        return Sight(_penalty(before, like), _penalty(own, like))
+
+
+def _penalty(seen: Tensor, like: Tensor) -> Tensor:
+    return torch.zeros(seen.shape, dtype=like.dtype, device=like.device).masked_fill_(
+        ~seen, float("-inf")
+    )
+
+
+@dataclass(frozen=True)
+class Frame:
+    """What attention needs to know of a batch."""
+
+    layout: Layout
+    sights: Mapping[int | None, Sight]
+    """By sliding window."""
+    prefix_rotation: Rotation
+    span_rotation: Rotation
+
+    @staticmethod
+    def of(decoder: Decoder, layout: Layout, like: Tensor) -> "Frame":
+        """Masks and rotations, made once per batch."""
+        cos, sin = decoder.rotation(layout.n_pos, like)
+        windows = {block.attention.window for block in decoder.blocks}
+        return Frame(
+            layout=layout,
+            sights={window: Sight.of(layout, window, like) for window in windows},
+            prefix_rotation=Rotation.at(cos, sin, layout.prefix_pos),
+            span_rotation=Rotation.at(cos, sin, layout.span_pos),
+        )
+
+
+@dataclass(frozen=True)
+class Prefix:
+    """Keys and values of the clean prefix in one block, padded, by example and key head."""
+
+    key: Float[Tensor, "batch_kv prefix d_head"]
+    value: Float[Tensor, "batch_kv prefix d_head"]
+
+    @staticmethod
+    def of(block: Block, entering: Packed, frame: Frame) -> "Prefix":
+        """From the stream that enters the block: norm, projections, rotary embedding."""
+        attention, inner = block.attention, block.ln1(entering)
+        key = frame.prefix_rotation.turn(split_heads(attention.k(inner), attention))
+        value = split_heads(attention.v(inner), attention)
+        layout = frame.layout
+        place = layout.prefix_example, layout.prefix_pos
+        shape = (layout.n_examples, key.shape[1], layout.n_prefix, key.shape[2])
+        padded = []
+        for part in (key, value):
+            grid = part.new_zeros(shape)
+            grid.permute(0, 2, 1, 3).index_put_(place, part)
+            padded.append(grid.flatten(0, 1))
+        return Prefix(*padded)
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Where the tokens of some rows lie on the rectangle."""
+
+    n_rank: int
+    width: int
+    n_examples: int
+    example: Index
+    rank: Index
+    column: Index
+    rotation: Rotation
+
+    @staticmethod
+    def of(frame: Frame, place: Index, rank: Index, n_rank: int) -> "Rows":
+        """The smallest rectangle that holds the tokens at `place` of the packed span."""
+        layout = frame.layout
+        return Rows(
+            n_rank, layout.width, layout.n_examples,
+            layout.span_example[place], rank, layout.span_column[place],
+            frame.span_rotation[place],
+        )  # fmt: skip
+
+    def head(self, n_tokens: int, n_rank: int) -> "Rows":
+        """The first tokens: rows are packed in the order in which they join."""
+        return Rows(
+            n_rank, self.width, self.n_examples,
+            self.example[:n_tokens], self.rank[:n_tokens], self.column[:n_tokens],
+            self.rotation[slice(n_tokens)],
+        )  # fmt: skip
+
+    def spread(
+        self, packed: Float[Tensor, "token n_kv group d_head"]
+    ) -> Float[Tensor, "batch n_kv rank group column d_head"]:
+        """Packed tokens on the rectangle; empty places are zero."""
+        _, n_kv, n_group, d_head = packed.shape
+        grid = packed.new_zeros(
+            self.n_examples, n_kv, self.n_rank, n_group, self.width, d_head
+        )  # fmt: skip
+        self._tokens(grid).index_put_((self.example, self.rank, self.column), packed)
+        return grid
+
+    def gather(
+        self, grid: Float[Tensor, "batch n_kv rank group column d_head"]
+    ) -> Float[Tensor, "token d_mixed"]:
+        """The inverse of `spread`, heads joined."""
+        return self._tokens(grid)[self.example, self.rank, self.column].flatten(1)
+
+    @staticmethod
+    def _tokens(grid: Tensor) -> Tensor:
+        return grid.permute(0, 2, 4, 1, 3, 5)
+
+
+def split_heads(projected: Packed, attention: Attention) -> Heads:
+    """The heads of a projection."""
+    return projected.unflatten(1, (-1, attention.d_head))
+
+
+def attend(
+    attention: Attention, inner: Packed, prefix: Prefix, rows: Rows, sight: Sight
+) -> Float[Tensor, "token d_mixed"]:
+    """Causal attention of each row over the clean prefix and its own earlier tokens."""
+    query, key, value = (
+        split_heads(project(inner), attention)
+        for project in (attention.q, attention.k, attention.v)
+    )
+    n_kv = key.shape[1]
+    # query heads share a key head in groups
+    query = rows.spread(rows.rotation.turn(query).unflatten(1, (n_kv, -1)))
+    key = rows.spread(rows.rotation.turn(key).unsqueeze(2))
+    value = rows.spread(value.unsqueeze(2))
+    mixed = _mix(attention, query, (key, value), prefix, sight)
+    return rows.gather(mixed)
+
+
+def _mix(
+    attention: Attention, query: Tensor, own: tuple[Tensor, Tensor], prefix: Prefix, sight: Sight
+) -> Float[Tensor, "batch n_kv rank group column d_head"]:
+    n_rank, n_group, width = query.shape[2:5]
+    n_before = prefix.key.shape[1]
+    # by example and key head over the prefix; by row and key head over the row itself
+    flat, by_row = query.flatten(0, 1).flatten(1, 3), query.flatten(0, 2).flatten(1, 2)
+    own_key, own_value = (part.flatten(0, 2).squeeze(1) for part in own)
+    seen = _over(sight.before, query)
+    before = _weigh(attention, flat, prefix.key, seen)
+    within = _weigh(attention, by_row, own_key, sight.own.repeat(n_group, 1).unsqueeze(0))
+    scores = torch.cat((before, within.view(*flat.shape[:2], width)), dim=-1)
+    weights = scores.softmax(-1, dtype=torch.float32).to(query.dtype)
+    mixed = torch.bmm(weights[..., :n_before], prefix.value)
+    inside = weights[..., n_before:].unflatten(1, (n_rank, -1)).flatten(0, 1)
+    mixed.view(by_row.shape).baddbmm_(inside, own_value)
+    return mixed.view(query.shape)
+
+
+def _over(before: Float[Tensor, "batch query prefix"], query: Tensor) -> Tensor:
+    """The prefix mask for every key head, and for every query where it depends on the column."""
+    n_kv, n_rank, n_group = query.shape[1:4]
+    if before.shape[1] == 1:
+        return before.repeat_interleave(n_kv, dim=0)
+    spread = before[:, None, None, None].expand(-1, n_kv, n_rank, n_group, -1, -1)
+    return spread.flatten(2, 4).flatten(0, 1)
+
+
+def _weigh(attention: Attention, query: Tensor, key: Tensor, seen: Tensor) -> Tensor:
+    """Scaled and masked products of queries and keys."""
+    key = key.transpose(1, 2)
+    if attention.softcap is None:
+        return torch.baddbmm(seen, query, key, alpha=attention.scaling)
+    capped = torch.bmm(query, key).mul_(attention.scaling / attention.softcap).tanh_()
+    return capped.mul_(attention.softcap).add_(seen)
