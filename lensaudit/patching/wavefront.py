@@ -179,21 +179,21 @@ class _Moving:
         """Read what the span's labels get from every row, and from the clean run."""
         layout, device = self.layout, self.resid.device
         baseline = mean_per_example(
-            self._logprob(self.clean.span[-1], layout.read_token, layout.span_label),
+            self._read(self.clean.span[-1], layout.read_token, layout.span_label),
             layout.span_example[layout.read_token],
             layout.n_examples,
         )
         read = self.plan.read.to(device)
-        scores = self._logprob(self.resid, read, layout.span_label[self.place])
+        scores = self._read(self.resid, read, layout.span_label[self.place])
         patched = mean_per_example(scores, self.plan.row[self.plan.read].to(device), joins.numel())
         return Swept(baseline, patched.view(joins.shape))
 
-    def _logprob(
+    def _read(
         self, resid: Packed, read: Int[Tensor, " read"], label: Int[Tensor, " token"]
     ) -> Float[Tensor, " read"]:
-        """Label log-probs, a bounded number of full-vocabulary rows at a time."""
+        """Label scores, a bounded number of full-vocabulary rows at a time."""
         scores = [
-            label_logprob(self.sweep.decoder.logits(resid[rows]), label[rows])
+            self.sweep.label_score(self.sweep.decoder.logits(resid[rows]), label[rows])
             for rows in read.split(self.sweep.logit_rows)
         ]
         return torch.cat(scores) if scores else resid.new_zeros(0, dtype=torch.float32)

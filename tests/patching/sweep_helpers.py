@@ -62,9 +62,10 @@ def swept(full, stacks, encoded, *, scope="span", joins=None, logit_rows=7, **ho
 def defined(full, stacks, encoded, *, scope="span", **how):
     """The same from the oracle."""
     batch = make_batch(encoded, scope=scope)
+    read = {"label_score": how["label_score"]} if "label_score" in how else {}
     layers = range(stacks[0].shape[1])
     scores = [oracle.patched(full, s, batch, layers=layers, **how) for s in stacks]
-    return oracle.baseline(full, batch), torch.stack(scores)
+    return oracle.baseline(full, batch, **read), torch.stack(scores)
 
 
 def assert_equal(found, wanted, nats=NATS):

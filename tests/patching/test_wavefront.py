@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import conftest
 import pytest
 import torch
@@ -7,6 +9,7 @@ from sweep_helpers import NATS, assert_equal, defined, examples, source_stack, s
 
 from lensaudit.data.spans import make_batch
 from lensaudit.models.bridge import residuals
+from lensaudit.scores.erasure import label_hit
 
 COMPONENTS = {"resid": None, "attn": None, "mlp": None, "resid_mid": None, "head": 2}
 RAGGED = examples(
@@ -53,6 +56,23 @@ def test_several_sources_are_swept_at_once(tiny_of):
     found = swept(full, stacks, RAGGED)
     assert_equal(found, defined(full, stacks, RAGGED))
     assert (found.patched[0] - found.patched[1]).abs().max() > 100 * NATS
+
+
+def test_hits_can_be_read_instead_of_log_probs(tiny_of):
+    full = tiny_of("Llama")
+    stacks = [source_stack(full, RAGGED), source_stack(tiny_of("Llama", 1), RAGGED)]
+    said = full(make_batch(RAGGED).tokens).argmax(-1)
+    hits = []
+    for row, e in enumerate(RAGGED):
+        ids = list(e.token_ids)
+        ids[e.end] = int(said[row, e.end - 1])  # at least the last label is what full says
+        hits.append(replace(e, token_ids=tuple(ids)))
+    found = swept(full, stacks, hits, label_score=label_hit)
+    wanted = defined(full, stacks, hits, label_score=label_hit)
+    assert torch.equal(found.baseline, wanted[0])
+    assert torch.equal(found.patched, wanted[1])
+    assert (found.baseline > 0).all()
+    assert (found.patched[1] < found.patched[0]).any()
 
 
 def test_patching_full_with_itself_changes_nothing(tiny_of):
