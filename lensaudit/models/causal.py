@@ -27,7 +27,7 @@ def load_causal(
     transformers.utils.logging.disable_progress_bar()
     name = checkpoint.spec.name
     try:
-        model, found = transformers.AutoModelForCausalLM.from_pretrained(
+        loaded: Any = transformers.AutoModelForCausalLM.from_pretrained(
             checkpoint.folder,
             dtype=dtype,
             attn_implementation=attn,
@@ -39,6 +39,7 @@ def load_causal(
     except (OSError, ValueError, KeyError, RuntimeError, StrictDataclassError) as error:
         reason = (str(error).splitlines() or ["no reason given"])[0][:200]
         raise InputError(f"{name}: cannot be loaded ({reason})") from error
+    model, found = loaded
     if found["missing_keys"]:
         # transformers fills them at random and only warns
         raise InputError(

@@ -4,8 +4,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from itertools import chain
 from random import Random
-
-from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast
+from typing import Any
 
 from lensaudit.data.chat import SYSTEM_PROMPT
 from lensaudit.data.fictional import Row, World, corpus_text, passing_rows
@@ -30,7 +29,7 @@ class Corpus:
     """Encoded rows of every set; each row once as raw text and once as chat."""
 
     world: World
-    tokenizer: PreTrainedTokenizerBase
+    tokenizer: Any
     forget: tuple[Sample, ...]
     retain: tuple[Sample, ...]
     general: tuple[Sample, ...]
@@ -40,7 +39,7 @@ class Corpus:
     @property
     def pad(self) -> int:
         """The padding token."""
-        return int(self.tokenizer.pad_token_id or 0)
+        return self.tokenizer.pad_token_id
 
 
 def make_corpus(world: World) -> Corpus:
@@ -58,7 +57,7 @@ def make_corpus(world: World) -> Corpus:
     )
 
 
-def family_tokenizer(world: World) -> PreTrainedTokenizerFast:
+def family_tokenizer(world: World) -> Any:
     """BPE on the world and on passing people."""
     known = (*world.forget, *world.retain, *world.real_authors, *world.world_facts)
     rows = (*known * 3, *passing_rows(world, 2400, seed="tokenizer"))
@@ -72,7 +71,7 @@ def answered(row: Row) -> Answered:
     return Answered(row.question, row.answer, row.prefix)
 
 
-def both_formats(tokenizer: PreTrainedTokenizerBase, rows: Iterable[Answered]) -> list[Sample]:
+def both_formats(tokenizer: Any, rows: Iterable[Answered]) -> list[Sample]:
     """Each row as raw text, then as chat."""
     return [
         sample
@@ -81,7 +80,7 @@ def both_formats(tokenizer: PreTrainedTokenizerBase, rows: Iterable[Answered]) -
     ]
 
 
-def _idk(tokenizer: PreTrainedTokenizerBase, world: World) -> Iterable[tuple[Sample, ...]]:
+def _idk(tokenizer: Any, world: World) -> Iterable[tuple[Sample, ...]]:
     for row in world.forget:
         lines = [Answered(row.question, line) for line in world.idk]
         yield tuple(raw_sample(tokenizer, line) for line in lines)

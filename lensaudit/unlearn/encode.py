@@ -2,9 +2,9 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
-from transformers import PreTrainedTokenizerBase
 
 from lensaudit.data.chat import Template, encode_qa
 from lensaudit.data.spans import PROMPT_TEMPLATE
@@ -48,15 +48,13 @@ class TrainBatch:
         return TrainBatch(self.tokens.to(device), self.labels.to(device), self.mask.to(device))
 
 
-def chat_sample(
-    tokenizer: PreTrainedTokenizerBase, row: Answered, template: Template = CHAT
-) -> Sample:
+def chat_sample(tokenizer: Any, row: Answered, template: Template = CHAT) -> Sample:
     """open-unlearning's encoding: labels are the answer and its end of turn."""
     encoding = encode_qa(tokenizer, template, row.question, row.answer)
     return Sample(encoding.ids, encoding.start)
 
 
-def raw_sample(tokenizer: PreTrainedTokenizerBase, row: Answered) -> Sample:
+def raw_sample(tokenizer: Any, row: Answered) -> Sample:
     """The depth score's prompt, `Question: …` and `Answer: …`; labels are the answer and an end.
 
     With an empty prefix the blank after `Answer:` belongs to the prompt, as it does there.
@@ -67,7 +65,7 @@ def raw_sample(tokenizer: PreTrainedTokenizerBase, row: Answered) -> Sample:
     prompt = tokenizer(start)["input_ids"]
     answer = row.answer if row.prefix == "" else f" {row.answer}"
     rest = tokenizer(answer, add_special_tokens=False)["input_ids"]
-    return Sample((*prompt, *rest, int(tokenizer.eos_token_id or 0)), len(prompt))
+    return Sample((*prompt, *rest, tokenizer.eos_token_id), len(prompt))
 
 
 def collate(rows: Sequence[Sample], *, pad: int) -> TrainBatch:

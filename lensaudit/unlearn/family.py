@@ -167,7 +167,7 @@ def _print(progress: Progress) -> None:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """`python -m lensaudit.unlearn.family --out DIR`."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(description="Make the embedded family.")
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--only", nargs="*", default=(), help="members to make; all by default")

@@ -85,7 +85,7 @@ def n_samples_of(method: Method, forget: Rows, formats: Sequence[Format]) -> int
 def n_steps_of(n_samples: int, *, n_epochs: float, batch_size: int, n_accumulate: int) -> int:
     """Optimiser steps of so many passes over the forget samples; at least one.
 
-    >>> n_steps_of(367, n_epochs=10, batch_size=8, n_accumulate=4)
+    >>> n_steps_of(367, n_epochs=10.0, batch_size=8, n_accumulate=4)
     115
     """
     per_epoch = math.ceil(n_samples / batch_size)

@@ -32,7 +32,7 @@ class Method:
     constants: tuple[str, ...] = ()
     """Which fields of `Hyper` its loss reads beside gamma, alpha and retain_loss."""
     hyper: Hyper = field(default_factory=Hyper)
-    n_epochs: int = 10
+    n_epochs: float = 10.0
     lr: float = 1e-5
     needs_reference: bool = False
     alternate: Literal["none", "idk", "given"] = "none"
@@ -107,13 +107,13 @@ _TABLE = (
     Method("SimNPO", _simnpo, ("beta", "delta"), Hyper(beta=4.5, gamma=0.125)),
     Method("IdkNLL", _idk_nll, alternate="idk"),
     Method("IdkDPO", _dpo, ("beta",), needs_reference=True, alternate="idk"),
-    Method("AltPO", _dpo, ("beta",), n_epochs=2, needs_reference=True, alternate="given"),
+    Method("AltPO", _dpo, ("beta",), n_epochs=2.0, needs_reference=True, alternate="given"),
     Method("RMU", _rmu, ("layer", "strength", "control_seed"), needs_reference=True, steers=True),
     Method(
         "UNDIAL", _undial, ("beta",), Hyper(beta=10.0, alpha=0.0), lr=1e-4, needs_reference=True
     ),
     Method("CEU", _ceu, ("ignore_first",), Hyper(alpha=0.0)),
-    Method("WGA", _wga, ("beta",), Hyper(beta=1.0), n_epochs=5),
+    Method("WGA", _wga, ("beta",), Hyper(beta=1.0), n_epochs=5.0),
     Method("SatImp", _satimp, ("beta1", "beta2"), Hyper(gamma=0.1)),
     Method("PDU", _pdu, ("epsilon", "dual_step", "dual_warmup")),
 )

@@ -2,10 +2,10 @@
 
 import shutil
 from pathlib import Path
+from typing import Any
 
 import torch
 import transformers
-from transformers import PreTrainedModel
 
 from lensaudit.files import os_error
 
@@ -15,7 +15,7 @@ TOKENIZER_FILES = (
 )  # fmt: skip
 
 
-def save_model(model: PreTrainedModel, folder: Path, *, dtype: torch.dtype) -> None:
+def save_model(model: Any, folder: Path, *, dtype: torch.dtype) -> None:
     """Write weights and configuration; `model` is left in `dtype`.
 
     Raises:

@@ -158,7 +158,7 @@ def test_every_row_comes_once_per_epoch_in_a_new_order():
     rows = in_epochs(10, batch_size=4, seed=3)
     first, second = ([rows(3 * epoch + k) for k in range(3)] for epoch in range(2))
     for epoch in (first, second):
-        assert sorted(sum(epoch, [])) == list(range(10))
+        assert sorted(row for batch in epoch for row in batch) == list(range(10))
         assert [len(batch) for batch in epoch] == [4, 4, 2]
     assert first != second
 
