@@ -24,7 +24,15 @@ from lensaudit.activations.inventory import IMPORTED
 from lensaudit.activations.lookup import folder_key, folder_of
 from lensaudit.activations.presence import check_trusted
 from lensaudit.activations.publish import RESERVE_BYTES, check_space, link_new
-from lensaudit.activations.spec import MAX_JSON_BYTES, SEAL, SPEC, Spec, checked_seal, parse_spec
+from lensaudit.activations.spec import (
+    MAX_JSON_BYTES,
+    REPAIR,
+    SEAL,
+    SPEC,
+    Spec,
+    checked_seal,
+    parse_spec,
+)
 from lensaudit.activations.verification import verify
 from lensaudit.errors import InputError, VerificationError
 from lensaudit.files import make_folder, os_error, printable, sync_folder, write_bytes, write_json
@@ -245,6 +253,7 @@ def _inspect(folder: Path, archive: Path) -> int:
     found = json.loads(done.stdout)
     if found["problems"]:
         what = found["problems"][0]["what"].replace(str(folder), folder.name)
+        what = what.removesuffix(f"; {REPAIR}")
         raise VerificationError(f"{archive}: {what}; nothing was imported")
     return found["n_bytes"]
 

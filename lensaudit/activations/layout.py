@@ -20,6 +20,14 @@ STORED = {"float32": np.dtype("<f4"), "float16": np.dtype("<f2"), "bfloat16": np
 INTEGER = np.dtype("<i8")
 HASH = np.dtype("<u8")
 BYTE = np.dtype("u1")
+ABOUT = (
+    "Residual streams of a language model after each block: [layer, row, d_model]; final_norm is "
+    "the last of them after the final norm. Rows offsets[n]:offsets[n+1] are of example "
+    "example_ids[n], at its token positions positions[row]; its tokens are "
+    "token_ids[token_offsets[n]:token_offsets[n+1]]. logical_dtype bfloat16 is stored as its bits "
+    "in uint16. checksums are XXH3-64 of each layer's rows of each example, then of final_norm. "
+    "spec is the JSON that identifies the model, the data and how to make this again."
+)
 
 
 @dataclass(frozen=True)
@@ -47,6 +55,7 @@ def attributes(spec: Spec, shard: Shard) -> dict[str, str | int]:
         "shard": shard.number,
         "logical_dtype": spec.fingerprint.dtype,
         "complete": 1,
+        "about": ABOUT,
     }
 
 
@@ -108,7 +117,7 @@ def check_attributes(file: h5py.File, wanted: Mapping[str, str | int]) -> None:
             raise ValueError(f"attribute {name} is not a single value")
     for name, value in wanted.items():
         if (found := file.attrs[name]) != value:
-            raise ValueError(f"{name} is {found!r:.40}, its place wants {value!r:.40}")
+            raise ValueError(f"{name} is {found!s:.40}, its place wants {value!s:.40}")
 
 
 def check_array(

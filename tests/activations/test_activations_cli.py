@@ -1,0 +1,143 @@
+"""`lensaudit activations` says what it found, and its exit code agrees."""
+
+import json
+
+import pytest
+from store_cases import BASE, fill, flip
+
+from lensaudit.activations.inventory import describe
+from lensaudit.cli.activations import ByteSize
+from lensaudit.cli.main import run
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """A complete cache."""
+    return fill(tmp_path / "store")
+
+
+@pytest.fixture
+def call(tmp_path, capsys):
+    """Runs `lensaudit activations …` on the store; exit code, stdout, stderr."""
+
+    def calling(*words):
+        code = run(["activations", *words, "--activations", str(tmp_path / "store")])
+        captured = capsys.readouterr()
+        return code, captured.out, captured.err
+
+    return calling
+
+
+def test_ls_has_a_row_per_cache(folder, call):
+    code, out, _ = call("ls")
+    assert code == 0
+    header, row, total = out.splitlines()
+    assert header.startswith("NAME  KEY       STATE     EXAMPLES  LAYERS  POSITIONS  TYPE")
+        "NAME",
+        "KEY",
+        "STATE",
+        "EXAMPLES",
+        "LAYERS",
+        "POSITIONS",
+        "TYPE",
+        "SIZE",
+        "USED",
+    ]
+    assert row.split()[:7] == ["full", BASE.key()[:8], "complete", "70", "3", "span", "bfloat16"]
+    assert total.startswith("1 caches")
+    rows = json.loads(call("ls", "--json")[1])
+    assert [row["key"] for row in rows] == [BASE.key()]
+
+
+def test_ls_of_no_store_says_so(call):
+    assert call("ls") == (0, "no caches; `lensaudit cache` makes one\n", "")
+    assert json.loads(call("ls", "--json")[1]) == []
+
+
+def test_info_tells_identity_and_provenance(folder, call):
+    code, out, _ = call("info", "full")
+    assert code == 0
+    assert f"  weights: {'a' * 32}" in out
+    assert "  data: forget10" in out
+    assert json.loads(call("info", "full", "--json")[1])["fingerprint"] == BASE.document()
+
+
+def test_verify_of_a_whole_store_is_0_and_of_a_damaged_one_4(folder, call):
+    code, out, err = call("verify")
+    assert (code, err) == (0, "")
+    assert "whole, 3 shards" in out
+    flip(folder / "shard-000001.h5", 3000)
+    code, out, err = call("verify", "full")
+    assert code == 4
+    assert "shard-000001.h5" in out
+    assert err.startswith("lensaudit: 1 of 1 caches are damaged (1 files); run `lensaudit")
+    code, out, _ = call("verify", "--json")
+    assert code == 4
+    assert json.loads(out)[0]["problems"][0]["file"] == "shard-000001.h5"
+
+
+def test_repair_sets_aside_and_names_the_command_that_fills(folder, call):
+    assert "whole, nothing to do" in call("repair")[1]
+    flip(folder / "shard-000001.h5", 3000)
+    code, out, _ = call("repair")
+    assert code == 0
+    assert "2 files set aside, 0 shards made again, 1 missing" in out
+    assert "run `lensaudit cache --model full --data forget10 --limit 70" in out
+    assert call("verify")[0] == 0
+    assert "incomplete 2/3" in call("ls")[1]
+    assert json.loads(call("repair", "--json")[1])[0]["missing"] == ["shard-000001.h5"]
+
+
+def test_gc_asks_for_nothing_and_removes_what_it_says(folder, call):
+    code, out, _ = call("gc", "--max-size", "1kB", "--dry-run")
+    assert code == 0
+    assert f"would remove {folder}" in out
+    assert folder.exists()
+    assert "1 caches stay" in call("gc", "--max-size", "1kB", "--keep", "full")[1]
+    code, _, err = call("gc", "--max-size", "1kB", "--keep", "full,retain")
+    assert code == 2
+    assert "no cache 'retain' to keep; nothing was removed" in err
+    found = json.loads(call("gc", "--max-size", "0", "--json")[1])
+    assert [info["name"] for info in found["removed"]] == ["full"]
+    assert not folder.exists()
+
+
+def test_a_cache_goes_through_export_and_import(folder, call, tmp_path):
+    tar = tmp_path / "full.tar"
+    assert call("export", "full", "-o", str(tar))[:2] == (0, f"{tar}\n")
+    assert "was there already" in call("import", str(tar))[1]
+    call("gc", "--max-size", "0")
+    code, out, _ = call("import", str(tar), "--json")
+    assert code == 0
+    assert json.loads(out)["new"]
+    assert describe(folder).imported["archive"] == "full.tar"
+    assert call("verify")[0] == 0
+
+
+@pytest.mark.parametrize(
+    ("words", "code"),
+    [
+        (("info", "nobody"), 2), (("verify", "nobody"), 2), (("export", "nobody", "-o", "x"), 2),
+        (("import", "missing.tar"), 2), (("gc", "--max-size", "big"), 2), (("frob",), 2),
+    ],
+)  # fmt: skip
+def test_wrong_usage_is_2_and_one_line(folder, call, words, code):
+    found, _, err = call(*words)
+    assert found == code
+    assert len(err.splitlines()) == 1
+
+
+def test_hostile_names_are_printed_harmless(tmp_path, call):
+    fill(tmp_path / "store", name="evil\x1b]52;c;cm0=\x07\u202e", n=1)
+    for words in (("ls",), ("info", BASE.key()), ("verify",), ("repair",)):
+        out = call(*words)[1]
+        assert "\x1b" not in out
+        assert "\u202e" not in out
+
+
+@pytest.mark.parametrize(
+    ("text", "n_bytes"),
+    [("0", 0), ("200GB", 200e9), ("64GiB", 64 * 2**30), ("1.5 k", 1500), ("7b", 7), ("2T", 2e12)],
+)
+def test_sizes_are_read_in_powers_of_1000_or_1024(text, n_bytes):
+    assert ByteSize().convert(text, None, None) == n_bytes

@@ -1,0 +1,174 @@
+"""An archive is imported whole and verified, or not at all, whatever it was made to do."""
+
+import gzip
+import io
+import os
+import tarfile
+
+import pytest
+from store_cases import BASE, copy, fill, forge
+
+from lensaudit.activations import archive as archives
+from lensaudit.activations.archive import export, import_archive
+from lensaudit.activations.image import HEADER_BYTES
+from lensaudit.activations.lookup import cache_folders
+from lensaudit.activations.shard import check_bytes
+from lensaudit.activations.spec import MAX_JSON_BYTES, read_seal
+from lensaudit.errors import InputError, LensAuditError, VerificationError
+
+
+@pytest.fixture(scope="module")
+def full(tmp_path_factory):
+    """A complete cache, only read."""
+    return fill(tmp_path_factory.mktemp("store"))
+
+
+def packed(members):
+    """A tar of (name, content or TarInfo) pairs."""
+    stream = io.BytesIO()
+    with tarfile.open(fileobj=stream, mode="w", format=tarfile.GNU_FORMAT) as tar:
+        for name, content in members:
+            if isinstance(content, tarfile.TarInfo):
+                tar.addfile(content)
+                continue
+            info = tarfile.TarInfo(name)
+            info.size = len(content)
+            tar.addfile(info, io.BytesIO(content))
+    return stream.getvalue()
+
+
+def link(name, kind, target="/etc/passwd"):
+    info = tarfile.TarInfo(name)
+    info.type, info.linkname = kind, target
+    return name, info
+
+
+def members(folder):
+    names = ["spec.json", "SEAL.json", *sorted(path.name for path in folder.glob("*.h5"))]
+    return [(f"{folder.name}/{name}", (folder / name).read_bytes()) for name in names]
+
+
+def test_an_exported_cache_is_imported_unchanged(full, tmp_path):
+    tar = export(full, tmp_path / "full.tar")
+    imported = import_archive(tar, tmp_path / "other", reserve_bytes=0)
+    assert imported.new
+    for path in [*full.glob("*.h5"), *full.glob("*.json")]:
+        assert (tmp_path / "other" / full.name / path.name).read_bytes() == path.read_bytes()
+    assert not import_archive(tar, tmp_path / "other", reserve_bytes=0).new
+
+
+def _flipped(content, at):
+    return content[:at] + bytes([content[at] ^ 1]) + content[at + 1 :]
+
+
+BAD = {
+    "empty": lambda good: packed([]),
+    "not a tar": lambda good: b"x" * 5000,
+    "gzip": lambda good: gzip.compress(packed(good)),
+    "traversal": lambda good: packed([("../spec.json", good[0][1]), *good[1:]]),
+    "absolute": lambda good: packed([("/etc/spec.json", good[0][1]), *good[1:]]),
+    "dots inside": lambda good: packed([("full/../x/spec.json", good[0][1]), *good[1:]]),
+    "another folder": lambda good: packed([(f"x{name[1:]}", content) for name, content in good]),
+    "another folder later": lambda good: packed([*good[:2], ("x/shard-000000.h5", good[2][1])]),
+    "no folder": lambda good: packed([(name.split("/")[1], content) for name, content in good]),
+    "symlink": lambda good: packed([*good[:2], link(good[2][0], tarfile.SYMTYPE), *good[3:]]),
+    "hard link": lambda good: packed([*good[:2], link(good[2][0], tarfile.LNKTYPE), *good[3:]]),
+    "device": lambda good: packed([*good[:2], link(good[2][0], tarfile.CHRTYPE), *good[3:]]),
+    "sparse": lambda good: packed([*good[:2], link(good[2][0], tarfile.GNUTYPE_SPARSE)]),
+    "long name": lambda good: packed([*good[:2], ("x" * 300, b""), *good[2:]]),
+    "no seal": lambda good: packed([good[0], *good[2:]]),
+    "a shard less": lambda good: packed(good[:-1]),
+    "a shard twice": lambda good: packed([*good[:3], *good[2:]]),
+    "a file more": lambda good: packed([*good, ("full/run.sh", b"#!/bin/sh")]),
+    "two caches": lambda good: packed([*good, *good]),
+    "reordered": lambda good: packed([*good[:2], *reversed(good[2:])]),
+    "cut": lambda good: packed(good)[:-15_000],
+    "shards swapped": lambda good: packed(
+        [*good[:2], (good[2][0], good[3][1]), (good[3][0], good[2][1]), *good[4:]]
+    ),
+    "a flipped bit": lambda good: _flipped(packed(good), 20_000),
+    "an empty spec": lambda good: packed([(good[0][0], b""), *good[1:]]),
+}
+
+
+@pytest.mark.parametrize("kind", BAD)
+def test_a_bad_archive_changes_nothing(full, tmp_path, kind):
+    tar = tmp_path / "bad.tar"
+    tar.write_bytes(BAD[kind](members(full)))
+    before = sorted(tmp_path.parent.rglob("*"))
+    with pytest.raises(LensAuditError, match=r"bad\.tar"):
+        import_archive(tar, tmp_path / "store", reserve_bytes=0)
+    assert list((tmp_path / "store").iterdir()) == []
+    assert sorted(tmp_path.parent.rglob("*")) == sorted([*before, tmp_path / "store"])
+
+
+def test_a_huge_spec_is_refused_unread(full, tmp_path):
+    info = tarfile.TarInfo(f"{full.name}/spec.json")
+    info.size = MAX_JSON_BYTES + 1
+    (tmp_path / "bad.tar").write_bytes(info.tobuf() + bytes(512))
+    with pytest.raises(InputError, match="at most"):
+        import_archive(tmp_path / "bad.tar", tmp_path / "store")
+
+
+def claim_51_gb(file):
+    del file["resid_post"]
+    file.create_dataset("resid_post", (3, 1 << 30, 8), "u2")
+
+
+def test_a_forged_shard_in_an_archive_is_found_in_another_process(full, tmp_path):
+    folder = copy(full, tmp_path / "a")
+    forge(folder / "shard-000000.h5", claim_51_gb)
+    content = members(folder)
+    seal = content[1][1]
+    old = check_bytes(full / "shard-000000.h5")
+    new = check_bytes(folder / "shard-000000.h5")
+    assert old.xxh3_128 in seal.decode()
+    _reseal(folder, old, new)
+    (tmp_path / "bad.tar").write_bytes(packed(members(folder)))
+    with pytest.raises(VerificationError, match=r"has shape.*1073741824.*\); nothing was imported"):
+        import_archive(tmp_path / "bad.tar", tmp_path / "store", reserve_bytes=0)
+    assert cache_folders(tmp_path / "store") == []
+
+
+def _reseal(folder, old, new):
+    seal = read_seal(folder / "SEAL.json")
+    shards = tuple(new if shard == old else shard for shard in seal.shards)
+    forged = type(seal)(seal.key, seal.spec_sha256, shards)
+    (folder / "SEAL.json").write_bytes(forged.content())
+
+
+def test_a_file_that_crashes_its_reader_crashes_another_process(full, tmp_path, monkeypatch):
+    script = tmp_path / "python"
+    script.write_text("#!/bin/sh\nkill -SEGV $$\n")
+    script.chmod(0o755)
+    tar = export(full, tmp_path / "full.tar")
+    monkeypatch.setattr(archives.sys, "executable", str(script))
+    with pytest.raises(VerificationError, match=r"breaks its reader .signal 11.; nothing was"):
+        import_archive(tar, tmp_path / "store", reserve_bytes=0)
+    assert list((tmp_path / "store").iterdir()) == []
+
+
+def test_an_incomplete_or_damaged_cache_is_not_exported(full, tmp_path):
+    folder = copy(full, tmp_path / "store")
+    os.truncate(folder / "shard-000001.h5", HEADER_BYTES + 100)
+    with pytest.raises(VerificationError, match="not exported"):
+        export(folder, tmp_path / "x.tar")
+    (folder / "shard-000001.h5").unlink()
+    (folder / "SEAL.json").unlink()
+    with pytest.raises(InputError, match="is not complete"):
+        export(folder, tmp_path / "x.tar")
+    assert not (tmp_path / "x.tar").exists()
+
+
+def test_an_export_replaces_no_file(full, tmp_path):
+    (tmp_path / "x.tar").write_text("mine")
+    with pytest.raises(InputError, match="exists"):
+        export(full, tmp_path / "x.tar")
+    assert (tmp_path / "x.tar").read_text() == "mine"
+
+
+def test_a_key_is_imported_once_whatever_its_name(full, tmp_path):
+    fill(tmp_path / "store", BASE, name="another")
+    tar = export(full, tmp_path / "full.tar")
+    assert not import_archive(tar, tmp_path / "store", reserve_bytes=0).new
+    assert len(cache_folders(tmp_path / "store")) == 1

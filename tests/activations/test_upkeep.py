@@ -1,0 +1,287 @@
+"""Repair makes again what is broken and nothing else; gc keeps what is named or in use."""
+
+import dataclasses
+import json
+import multiprocessing
+import os
+import shutil
+import time
+
+import pytest
+from store_cases import BASE, copy, fill, flip, make_example, same, writer
+
+from lensaudit.activations import gc
+from lensaudit.activations import repair as module
+from lensaudit.activations.gc import collect, staging_name
+from lensaudit.activations.inventory import describe
+from lensaudit.activations.repair import repair
+from lensaudit.activations.spec import read_spec
+from lensaudit.activations.store import open_activations
+from lensaudit.activations.verification import verify
+from lensaudit.errors import InputError
+
+OTHERS = [dataclasses.replace(BASE, weights=letter * 32) for letter in "def"]
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """A complete cache."""
+    return fill(tmp_path / "store")
+
+
+def recomputing(done):
+    def recompute(spec, shard):
+        assert spec.provenance["model"] == "full"
+        done.append(shard.number)
+        return [make_example(idx) for idx in shard.idx]
+
+    return recompute
+
+
+def test_repair_makes_the_broken_shard_again_and_touches_no_other(folder):
+    others = {name: (folder / name).stat() for name in ("shard-000000.h5", "shard-000002.h5")}
+    flip(folder / "shard-000001.h5", 5000)
+    done = []
+    found = repair(folder, recompute=recomputing(done))
+    assert done == [1]
+    assert found.recomputed == ("shard-000001.h5",)
+    assert found.sealed
+    assert verify(folder).complete
+    for name, before in others.items():
+        assert (folder / name).stat().st_ino == before.st_ino
+    with open_activations(folder) as cache:
+        assert all(same(example, make_example(example.idx)) for example in cache.examples())
+
+
+def test_without_a_recipe_the_next_run_fills_exactly_what_was_set_aside(folder, tmp_path):
+    flip(folder / "shard-000001.h5", 5000)
+    found = repair(folder)
+    assert found.quarantined == ("SEAL.json", "shard-000001.h5")
+    assert found.missing == ("shard-000001.h5",)
+    assert found.command == (
+        "lensaudit cache --model full --data forget10 --limit 70 --positions span --dtype bfloat16"
+    )
+    assert len(list((folder / "quarantine").iterdir())) == 2
+    assert describe(folder).state == "incomplete"
+    with writer(tmp_path / "store") as filling:
+        assert [shard.number for shard in filling.missing()] == [1]
+    fill(tmp_path / "store")
+    assert verify(folder).complete
+
+
+def test_repairing_a_whole_cache_does_nothing(folder):
+    before = {path.name: path.stat().st_mtime_ns for path in folder.glob("*.*")}
+    found = repair(folder, recompute=recomputing([]))
+    assert found.sealed
+    assert not found.quarantined
+    assert {path.name: path.stat().st_mtime_ns for path in folder.glob("*.*")} == before
+
+
+@pytest.mark.parametrize("damage", ["flip", "gone"])
+def test_a_damaged_seal_is_made_again_from_the_shards(folder, damage):
+    path = folder / "SEAL.json"
+    before = path.read_bytes()
+    flip(path, 100) if damage == "flip" else path.unlink()
+    done = []
+    assert repair(folder, recompute=recomputing(done)).sealed
+    assert done == []
+    assert path.read_bytes() == before
+
+
+@pytest.mark.parametrize("damage", ["flip", "gone"])
+def test_a_damaged_spec_is_taken_from_a_shard(folder, damage):
+    path = folder / "spec.json"
+    before = path.read_bytes()
+    flip(path, 100) if damage == "flip" else path.unlink()
+    flip(folder / "shard-000000.h5", 5000)
+    done = []
+    assert repair(folder, recompute=recomputing(done)).sealed
+    assert done == [0]
+    assert path.read_bytes() == before
+    assert verify(folder).complete
+
+
+def test_with_nothing_whole_everything_is_set_aside_and_can_be_filled(folder, tmp_path):
+    for path in [*folder.glob("*.h5"), *folder.glob("*.json")]:
+        flip(path, 300)
+    found = repair(folder)
+    assert len(found.quarantined) == 4  # the spec and three shards
+    shutil.rmtree(folder / "quarantine")
+    (folder / "SEAL.json").unlink(missing_ok=True)
+    assert verify(fill(tmp_path / "store")).complete
+
+
+def test_a_valid_shard_that_the_seal_does_not_know_is_sealed_again(folder, tmp_path):
+    other = fill(tmp_path / "other", name="another")
+    (other / "shard-000001.h5").replace(folder / "shard-000001.h5")
+    done = []
+    assert repair(folder, recompute=recomputing(done)).sealed
+    assert done == []
+    assert verify(folder).complete
+
+
+def test_a_repair_killed_after_the_seal_went_leaves_an_incomplete_cache(folder, monkeypatch):
+    flip(folder / "shard-000001.h5", 5000)
+
+    real, left = module._quarantine, [1]
+
+    def killed(path):
+        if not left[0]:
+            raise KeyboardInterrupt
+        left[0] -= 1
+        return real(path)
+
+    monkeypatch.setattr(module, "_quarantine", killed)
+    with pytest.raises(KeyboardInterrupt):
+        repair(folder)
+    monkeypatch.undo()
+    assert describe(folder).state == "incomplete"
+    assert repair(folder, recompute=recomputing([])).sealed
+
+
+def used_at(folder, seconds):
+    for path in folder.rglob("*"):
+        os.utime(path, (seconds, seconds))
+
+
+@pytest.fixture
+def three(tmp_path):
+    """A store of three caches, oldest use first."""
+    root = tmp_path / "store"
+    folders = [
+        fill(root, other, name=name)
+        for other, name in zip(OTHERS, ("full", "retain", "demo/idk"), strict=True)
+    ]
+    for age, folder in enumerate(reversed(folders)):
+        used_at(folder, time.time() - 3600 * (age + 1))
+    return root, folders
+
+
+def test_gc_removes_what_was_not_used_for_longest(three):
+    root, folders = three
+    size = describe(folders[1]).n_bytes + describe(folders[2]).n_bytes
+    done = collect(root, max_bytes=size)
+    assert [info.folder for info in done.removed] == [str(folders[0])]
+    assert not folders[0].exists()
+    assert folders[1].exists()
+    assert folders[2].exists()
+    assert done.n_bytes_over == 0
+
+
+def test_opening_a_cache_counts_as_use(three):
+    root, folders = three
+    open_activations("full", root=root).close()
+    done = collect(root, max_bytes=sum(describe(folder).n_bytes for folder in folders) - 1)
+    assert [info.folder for info in done.removed] == [str(folders[1])]
+
+
+def test_gc_keeps_what_is_named_or_in_use(three):
+    root, folders = three
+    with open_activations("retain", root=root) as cache:
+        cache.example(0)
+        done = collect(root, max_bytes=0, keep=["full"])
+    assert [info.name for info in done.removed] == ["demo/idk"]
+    assert sorted(info.name for info in done.kept) == ["full", "retain"]
+    assert done.n_bytes_over > 0
+    assert verify(folders[0]).complete
+
+
+def test_gc_does_not_remove_under_a_filling_writer(three):
+    root, folders = three
+    (folders[0] / "SEAL.json").unlink()
+    with writer(root, OTHERS[0]):
+        collect(root, max_bytes=0)
+        assert folders[0].exists()
+    collect(root, max_bytes=0)
+    assert not folders[0].exists()
+
+
+def test_a_reader_that_comes_while_gc_looks_keeps_its_cache(three, monkeypatch):
+
+    root, folders = three
+    real = gc.users
+    opened = []
+
+    def late(folder):
+        found = real(folder)
+        if folder.name.startswith(".deleting"):
+            (folder / ".locks").mkdir(exist_ok=True)
+            (folder / ".locks" / f"use.{gc.process_name()}-00000000").touch()
+            opened.append(folder)
+        return real(folder) or found
+
+    monkeypatch.setattr(gc, "users", late)
+    done = collect(root, max_bytes=0)
+    assert opened
+    assert not done.removed
+    assert all(folder.exists() for folder in folders)
+
+
+def test_gc_refuses_to_keep_what_is_not_there_and_removes_nothing(three):
+    root, folders = three
+    with pytest.raises(InputError, match="no cache 'ful' to keep; nothing was removed"):
+        collect(root, max_bytes=0, keep=["ful"])
+    assert all(folder.exists() for folder in folders)
+
+
+def test_a_dry_run_removes_nothing(three):
+    root, folders = three
+    done = collect(root, max_bytes=0, dry_run=True)
+    assert len(done.removed) == 3
+    assert all(verify(folder).complete for folder in folders)
+
+
+def test_without_a_size_gc_removes_leftovers_only(three):
+    root, folders = three
+    process = multiprocessing.get_context("fork").Process(target=lambda: None)
+    process.start()
+    process.join()
+    dead = staging_name("deleting").replace(f"-{os.getpid()}-", f"-{process.pid}-")
+    mine, unknown = root / staging_name("import"), root / "notes"
+    for path in (root / dead, mine, unknown):
+        path.mkdir()
+    flip(folders[0] / "shard-000000.h5", 700)
+    repair(folders[0])
+    done = collect(root)
+    assert not done.removed
+    assert len(done.leftovers) == 3  # the deletion, the quarantined shard and seal
+    assert not (root / dead).exists()
+    assert mine.exists()
+    assert unknown.exists()
+
+
+def test_gc_follows_no_links_and_touches_nothing_else(three, tmp_path):
+    root, folders = three
+    outside = copy(folders[0], tmp_path / "outside")
+    link = root / f"linked--{'0' * 32}"
+    link.symlink_to(outside)
+    (root / "results").mkdir()
+    collect(root, max_bytes=0)
+    assert sorted(path.name for path in root.iterdir()) == sorted([link.name, "results"])
+    assert verify(outside).complete
+
+
+def test_a_description_needs_no_shard(folder):
+    for path in folder.glob("*.h5"):
+        path.write_bytes(b"")
+    info = describe(folder)
+    assert (info.name, info.state, info.n_examples, info.n_shards) == ("full", "complete", 70, 3)
+    assert info.provenance == {"model": "full", "data": "forget10", "limit": 70}
+
+
+def test_a_description_tells_damage_and_users(folder):
+    with open_activations(folder):
+        assert len(describe(folder).users) == 1
+    assert describe(folder).users == ()
+    (folder / "shard-000001.h5").unlink()
+    assert describe(folder).state == "damaged"
+    flip(folder / "spec.json", 50)
+    assert describe(folder).state == "damaged"
+    assert describe(folder).name is None
+
+
+def test_a_spec_is_plain_json_that_identifies_itself(folder):
+    document = json.loads((folder / "spec.json").read_text())
+    assert document["fingerprint"] == BASE.document()
+    assert document["idx"] == list(range(70))
+    assert read_spec(folder / "spec.json").idx == tuple(range(70))
