@@ -13,7 +13,7 @@ from transformer_lens.model_bridge import TransformerBridge
 
 from lensaudit.errors import InputError, WorkError
 from lensaudit.models.checkpoint import Checkpoint, load_tokenizer
-from lensaudit.types import Intervention, Logits, Resid, ResidStack, Tokens
+from lensaudit.types import Intervention, Logits, Resid, Tokens
 
 __all__ = ["TransformerBridge", "bridge_from", "intervening", "load", "residuals"]
 
@@ -241,7 +241,7 @@ def user_hooks(model: TransformerBridge) -> list[str]:
     )
 
 
-def check_finite(stack: ResidStack, idx: tuple[int, ...], name: str) -> None:
+def check_finite(stack: Float[Tensor, "batch *rest"], idx: tuple[int, ...], name: str) -> None:
     """Refuse NaN and infinite activations: every later number would be one.
 
     Raises:
