@@ -7,6 +7,7 @@ from typing import Any, Literal
 
 import torch
 import transformers
+from huggingface_hub.errors import StrictDataclassError
 from jaxtyping import Float, Int
 from torch import Tensor
 from transformer_lens.model_bridge import TransformerBridge
@@ -48,7 +49,7 @@ def load(
     transformers.utils.logging.disable_progress_bar()
     name = checkpoint.spec.name
     try:
-        model, found = transformers.AutoModelForCausalLM.from_pretrained(
+        loaded: Any = transformers.AutoModelForCausalLM.from_pretrained(
             checkpoint.folder,
             dtype=dtype,
             attn_implementation=attn,
@@ -60,6 +61,7 @@ def load(
     except (OSError, ValueError, KeyError, RuntimeError, StrictDataclassError) as error:
         reason = str(error).splitlines()[0]
         raise InputError(f"{name}: cannot be loaded ({reason})") from error
+    model, found = loaded
     if found["missing_keys"]:
         # transformers fills them at random and only warns
         raise InputError(
@@ -241,7 +243,9 @@ def user_hooks(model: TransformerBridge) -> list[str]:
     )
 
 
-def check_finite(stack: Float[Tensor, "batch *rest"], idx: tuple[int, ...], name: str) -> None:
+def check_finite(
+    stack: Float[Tensor, "batch layer pos *d"], idx: tuple[int, ...], name: str
+) -> None:
     """Refuse NaN and infinite activations: every later number would be one.
 
     Raises:

@@ -112,7 +112,7 @@ def decoder_of(model: TransformerBridge) -> Decoder:
     Raises:
         NotSweepable: an architecture the sweep was not verified on.
     """
-    hf = model.original_model
+    hf: Any = model.original_model
     name = type(hf).__name__
     if name not in VERIFIED:
         raise NotSweepable(f"the sweep is not verified on {name}")
