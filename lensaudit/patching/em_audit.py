@@ -14,7 +14,7 @@ from typing import Literal
 import torch
 
 from lensaudit.data.spans import Encoded
-from lensaudit.errors import InputError
+from lensaudit.errors import InputError, VerificationError
 from lensaudit.models.checkpoint import load_tokenizer
 from lensaudit.patching.audit import Audit, run
 from lensaudit.patching.generation import PATCHED_TOKENS
@@ -148,7 +148,13 @@ def _teacher(audit: Audit) -> EmFound:
 
 def _share(mean: float, encoded: Encoded) -> float:
     """A share of the span's tokens, without the rounding of the float32 mean."""
-    return round(mean * encoded.n_span) / encoded.n_span
+    n_hits = round(mean * encoded.n_span)
+    if not 0 <= n_hits <= encoded.n_span or abs(n_hits - mean * encoded.n_span) > 1e-3:
+        raise VerificationError(
+            f"example {encoded.idx}: {mean} is not a share of {encoded.n_span} tokens; "
+            "run again with --fresh"
+        )
+    return n_hits / encoded.n_span
 
 
 def _generation(audit: Audit, em: EmOptions) -> EmFound:
