@@ -77,7 +77,8 @@ def fill(
 ) -> Activations:
     """The complete cache of these numbers; `load` is called only if something is missing.
 
-    Shards are written by a second thread while the next one is computed.
+    Shards are written by a second thread while the next one is computed, and shared with other
+    processes that fill the same cache.
 
     Raises:
         WorkError: an activation is not finite.
@@ -90,13 +91,12 @@ def fill(
     with store.writer(
         fingerprint, name=name, idx=list(by_idx), provenance=provenance or {}
     ) as writer:
-        missing = writer.missing()
-        n_done = len(by_idx) - sum(len(shard.idx) for shard in missing)
-        model = load() if missing else None
+        n_done = len(by_idx) - sum(len(shard.idx) for shard in writer.missing())
+        model: TransformerBridge | None = None
         pending: Future[None] | None = None
         with ThreadPoolExecutor(max_workers=1) as background:
-            for shard in missing:
-                assert model is not None
+            for shard in writer.claims():
+                model = model or load()
                 wanted = [by_idx[idx] for idx in shard.idx]
                 done = list(_run(model, wanted, fingerprint.positions, batch_size, name))
                 done.sort(key=lambda example: shard.idx.index(example.idx))

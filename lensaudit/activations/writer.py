@@ -3,6 +3,7 @@
 import time
 import weakref
 from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from types import TracebackType
 
@@ -64,21 +65,36 @@ class CacheWriter:
         return [shard for shard in self.spec.shards() if not self.path(shard).exists()]
 
     def claims(self, *, patience_s: float = PATIENCE_S) -> Iterator[Shard]:
-        """Missing shards, each held while the caller works on it; ends when all are published.
+        """Missing shards, each held until it is published; ends when nothing is left to do.
 
         Shards that other processes work on are left to them, and waited for; a shard held for
-        longer than `patience_s`, or by a process that died, is handed out as well.
+        longer than `patience_s`, or by a process that died, is handed out as well. Publishing may
+        lag behind, in another thread.
         """
         handed: set[int] = set()
-        while missing := [shard for shard in self.missing() if shard.number not in handed]:
-            before = len(handed)
-            for shard in missing:
-                with claim(self.folder, shard.file_name, patience_s=patience_s) as ours:
-                    if ours and not self.path(shard).exists():
-                        handed.add(shard.number)
-                        yield shard
-            if len(handed) == before:
-                time.sleep(POLL_S)
+        with ExitStack() as every:
+            held: dict[int, ExitStack] = {}
+            while missing := [shard for shard in self.missing() if shard.number not in handed]:
+                before = len(handed)
+                for shard in missing:
+                    self._release_published(held)
+                    hold = every.enter_context(ExitStack())
+                    ours = hold.enter_context(
+                        claim(self.folder, shard.file_name, patience_s=patience_s)
+                    )
+                    if not ours or self.path(shard).exists():
+                        hold.close()
+                        continue
+                    held[shard.number] = hold
+                    handed.add(shard.number)
+                    yield shard
+                if len(handed) == before:
+                    time.sleep(POLL_S)
+
+    def _release_published(self, held: dict[int, ExitStack]) -> None:
+        for shard in self.spec.shards():
+            if shard.number in held and self.path(shard).exists():
+                held.pop(shard.number).close()
 
     def path(self, shard: Shard) -> Path:
         """Where a shard is, or will be."""

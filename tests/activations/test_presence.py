@@ -9,7 +9,7 @@ import time
 from pathlib import Path
 
 import pytest
-from store_cases import BASE, fill, writer
+from store_cases import BASE, fill, make_example, writer
 
 from lensaudit.activations import presence
 from lensaudit.activations.store import ActivationStore
@@ -128,3 +128,24 @@ def test_the_next_writer_sweeps_what_a_killed_one_left(tmp_path):
     writer(tmp_path).close()
     assert not (folder / name).exists()
     assert not name.endswith(".h5")
+
+
+def test_a_shard_stays_held_until_it_is_published(tmp_path):
+    with writer(tmp_path) as first, writer(tmp_path) as second:
+        ours, theirs = first.claims(), second.claims()
+        shards = [next(ours), next(ours)]
+        assert next(theirs).number == 2
+        first.publish(shards[1], [make_example(idx) for idx in shards[1].idx])
+        with presence.claim(first.folder, shards[0].file_name, patience_s=60.0) as free:
+            assert not free
+        ours.close()
+        with presence.claim(first.folder, shards[0].file_name, patience_s=60.0) as free:
+            assert free
+
+
+def test_claims_end_when_others_published_the_rest(tmp_path):
+    with writer(tmp_path) as first:
+        claims = first.claims()
+        next(claims)
+        fill(tmp_path)
+        assert list(claims) == []
