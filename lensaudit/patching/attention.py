@@ -199,11 +199,16 @@ def _mix(
     # by example and key head over the prefix; by row and key head over the row itself
     flat, by_row = query.flatten(0, 1).flatten(1, 3), query.flatten(0, 2).flatten(1, 2)
     own_key, own_value = (part.flatten(0, 2).squeeze(1) for part in own)
-    seen = _over(sight.before, query)
-    before = _weigh(attention, flat, prefix.key, seen)
-    within = _weigh(attention, by_row, own_key, sight.own.repeat(n_group, 1).unsqueeze(0))
-    scores = torch.cat((before, within.view(*flat.shape[:2], width)), dim=-1)
-    weights = scores.softmax(-1, dtype=torch.float32).to(query.dtype)
+    own_seen = sight.own.repeat(n_group, 1).unsqueeze(0)
+    # no names for what is joined and normed: at most two tensors of this size live at once
+    weights = torch.cat(
+        (
+            _weigh(attention, flat, prefix.key, _over(sight.before, query)),
+            _weigh(attention, by_row, own_key, own_seen).view(*flat.shape[:2], width),
+        ),
+        dim=-1,
+    ).softmax(-1, dtype=torch.float32)
+    weights = weights.to(query.dtype)
     mixed = torch.bmm(weights[..., :n_before], prefix.value)
     inside = weights[..., n_before:].unflatten(1, (n_rank, -1)).flatten(0, 1)
     mixed.view(by_row.shape).baddbmm_(inside, own_value)

@@ -1,11 +1,10 @@
 """One audit: which models, in which order, and what comes out. Models are loaded in turn."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-import torch
 from jaxtyping import Float
 from torch import Tensor
 
@@ -22,12 +21,19 @@ from lensaudit.data.examples import Example
 from lensaudit.data.spans import Encoded, SpanLost
 from lensaudit.models.bridge import DTYPES, TransformerBridge, load
 from lensaudit.models.checkpoint import Checkpoint
-from lensaudit.patching.budget import batch_size_for, logit_rows_for
+from lensaudit.models.sizes import sizes_on_disk
+from lensaudit.patching.books import Books
+from lensaudit.patching.budget import Room
 from lensaudit.patching.donors import CachedDonor, Donor, LiveDonor
-from lensaudit.patching.options import PatchOptions
-from lensaudit.patching.preflight import agrees_with_oracle, check_model, usable_decoder
+from lensaudit.patching.options import Engine, PatchOptions
+from lensaudit.patching.preflight import (
+    agrees_with_oracle,
+    check_model,
+    planned_engine,
+    usable_decoder,
+)
 from lensaudit.patching.scorebook import BookKey, ScoreBook
-from lensaudit.patching.stages import Runner, all_layers, complete, deltas, ke_layers
+from lensaudit.patching.stages import Runner, baselines, complete, deltas
 
 Notice = Callable[[str], None]
 
@@ -64,8 +70,8 @@ class Audit:
             unique.setdefault(checkpoint.weights, checkpoint)
         return unique
 
-    def book(self, donor: Checkpoint) -> ScoreBook:
-        """The scores of one donor patched into `full`."""
+    def book(self, donor: Checkpoint, *, engine: Engine | None = None) -> ScoreBook:
+        """The scores of one donor patched into `full`, by the engine of the options or another."""
         options = self.options
         key = BookKey(
             full=self.full.weights,
@@ -82,11 +88,24 @@ class Audit:
             scope=options.scope,
             component=options.component_name,
             last_layer=options.last_layer,
-            engine=options.engine,
+            engine=engine or options.engine,
             measure=options.measure,
         )
         book = ScoreBook(self.root, key, donor.spec.name)
         return book.emptied() if self.fresh else book
+
+    def books(self, engine: Engine) -> Books:
+        """The books of every donor, filled by `engine`."""
+        return Books(
+            engine,
+            {
+                weights: self.book(checkpoint, engine=engine)
+                for weights, checkpoint in self.donors().items()
+            },
+            self.retain.weights,
+            self.encoded,
+            self.options,
+        )
 
 
 @dataclass(frozen=True)
@@ -99,7 +118,8 @@ class Deltas:
     """By source name; NaN at layers that were not computed."""
     self_patch: Float[Tensor, "batch layer"]
     """`full` patched with itself: 0 where everything is right."""
-    engine: str
+    engine: Engine
+    """What computed them: the one asked for, or the oracle where the sweep may not be used."""
 
 
 def run(audit: Audit) -> Deltas:
@@ -109,108 +129,100 @@ def run(audit: Audit) -> Deltas:
         VerificationError: the preflight failed.
         WorkError: an activation or a score is not finite.
     """
-    donors = audit.donors()
-    books = {weights: audit.book(checkpoint) for weights, checkpoint in donors.items()}
+    books = audit.books(planned_engine(audit.full.architecture, audit.options, audit.notice))
+    if books.incomplete():
+        books = _compute(audit, books)
     layers, encoded = audit.options.layers, audit.encoded
-    s1_book = books[audit.retain.weights]
-    if any(_incomplete(audit, books, weights) for weights in donors):
-        _compute(audit, donors, books)
+    s1 = books.by_weights[audit.retain.weights]
     return Deltas(
-        baseline=torch.tensor([_baseline(s1_book, e) for e in encoded]),
-        s1=deltas(s1_book, encoded, layers),
+        baseline=baselines(s1, encoded),
+        s1=deltas(s1, encoded, layers),
         s2={
-            name: deltas(books[checkpoint.weights], encoded, layers)
+            name: deltas(books.by_weights[checkpoint.weights], encoded, layers)
             for name, checkpoint in audit.sources.items()
         },
-        self_patch=deltas(books[audit.full.weights], encoded, layers),
-        engine=audit.options.engine,
+        self_patch=deltas(books.by_weights[audit.full.weights], encoded, layers),
+        engine=books.engine,
     )
 
 
-def _baseline(book: ScoreBook, encoded: Encoded) -> float:
-    entry = book.entry(encoded)
-    assert entry is not None
-    return entry.baseline
-
-
-def _incomplete(audit: Audit, books: Mapping[str, ScoreBook], weights: str) -> bool:
-    """Are rows of this donor still to be scored?"""
-    s1, book = audit.retain.weights, books[weights]
-    wanted = all_layers(audit.options.layers)
-    if audit.options.profile == "ke" and weights != s1 and not _incomplete(audit, books, s1):
-        wanted = ke_layers(books[s1], audit.options.layers, audit.options.tau)
-    return any(book.entry(e) is None or book.missing(e, wanted(e, "")) for e in audit.encoded)
-
-
-def _compute(
-    audit: Audit, donors: Mapping[str, Checkpoint], books: Mapping[str, ScoreBook]
-) -> None:
+def _compute(audit: Audit, books: Books) -> Books:
+    """Fill the books; those of the oracle, if the sweep turns out not to be usable."""
     options = audit.options
+    room = Room(sizes_on_disk(audit.full, options.dtype), options, books.engine == "sweep")
+    room.check(audit.encoded, n_donors=len(books.incomplete()))
     with ExitStack() as opened:
-        caches = _cached_sources(audit, donors, books, opened)
+        caches = _cached_sources(audit, books, opened)
         full = loaded(audit, audit.full)
         check_model(full, audit.encoded[0], options.dtype)
-        decoder = usable_decoder(full, options, audit.notice)
+        decoder = usable_decoder(full, options, audit.notice) if room.sweeps else None
         clean = None
         if decoder is not None or options.component == "resid":
             activations = opened.enter_context(cached(audit, audit.full, "all", lambda: full))
             clean = CachedDonor(activations, "resid_post")
             caches[audit.full.weights] = CachedDonor(activations, options.last_layer)
-        runner = Runner(full, clean, decoder, options, logit_rows_for(audit.full, options))
+        runner = Runner(full, clean, decoder, options, replace(room, sweeps=decoder is not None))
         runner = agrees_with_oracle(
-            runner, audit.encoded[0], _self_donor(audit, caches, full), audit.notice
+            runner, audit.encoded, _self_donor(audit, caches, full), audit.notice
         )
+        if runner.engine != books.engine:
+            books = audit.books(runner.engine)
+            runner.room.check(audit.encoded, n_donors=len(books.incomplete()))
+            caches |= _cached_sources(audit, books, opened, there=caches)
         if options.component == "resid":
             _fill_books(audit, runner, caches, books)
-            return
-        for weights, checkpoint in donors.items():
-            if _incomplete(audit, books, weights):
-                model = full if weights == audit.full.weights else loaded(audit, checkpoint)
-                donor = LiveDonor(model, options.component, checkpoint.spec.name)
-                _fill_books(audit, runner, {weights: donor}, books)
+        else:
+            _fill_live(audit, runner, books)
+    return books
 
 
-def _self_donor(audit: Audit, caches: Mapping[str, CachedDonor], full: TransformerBridge):
+def _self_donor(audit: Audit, caches: Mapping[str, CachedDonor], full: TransformerBridge) -> Donor:
     if audit.options.component != "resid":
         return LiveDonor(full, audit.options.component, audit.full.spec.name)
     return caches[audit.full.weights]
 
 
-def _fill_books(
-    audit: Audit, runner: Runner, donors: Mapping[str, Donor], books: Mapping[str, ScoreBook]
-) -> None:
+def _fill_live(audit: Audit, runner: Runner, books: Books) -> None:
+    """Components are not cached: one source at a time runs beside `full`."""
+    donors = audit.donors()
+    for weights in books.incomplete():
+        checkpoint = donors[weights]
+        model = runner.full if weights == audit.full.weights else loaded(audit, checkpoint)
+        donor = LiveDonor(model, audit.options.component, checkpoint.spec.name)
+        _fill_books(audit, runner, {weights: donor}, books)
+
+
+def _fill_books(audit: Audit, runner: Runner, donors: Mapping[str, Donor], books: Books) -> None:
     """S1 first where S2 is wanted at KE layers only; else everything in one sweep."""
-    options = audit.options
-    n_sources = len(donors)
-    size = options.batch_size or batch_size_for(audit.full, options, audit.encoded, n_sources)
 
-    def fill_them(names: Sequence[str], wanted, what: str) -> None:
+    def fill_them(names: Sequence[str], what: str) -> None:
         chosen = {name: donors[name] for name in names if name in donors}
-        complete(
-            runner, audit.encoded, chosen, books, wanted,
-            batch_size=size, what=what, progress=audit.progress,
-        )  # fmt: skip
+        if chosen:
+            complete(
+                runner, audit.encoded, chosen, books.by_weights, books.wanted(names[0]),
+                what=what, progress=audit.progress,
+            )  # fmt: skip
 
-    every = all_layers(options.layers)
-    if options.profile == "full" or options.component != "resid":
-        fill_them(list(donors), every, "patching")
+    if audit.options.profile == "full":
+        fill_them(list(donors), "patching")
         return
-    s1 = audit.retain.weights
-    fill_them([s1], every, "patching S1")
-    rest = [name for name in donors if name != s1]
-    fill_them(rest, ke_layers(books[s1], options.layers, options.tau), "patching S2")
+    fill_them([books.s1], "patching S1")
+    fill_them([name for name in donors if name != books.s1], "patching S2")
 
 
-def _cached_sources(audit: Audit, donors, books, opened: ExitStack) -> dict[str, CachedDonor]:
+def _cached_sources(
+    audit: Audit, books: Books, opened: ExitStack, *, there: Collection[str] = ()
+) -> dict[str, CachedDonor]:
     """Caches of the donors that still have rows to score; one model in memory at a time."""
-    options = audit.options
+    options, donors = audit.options, audit.donors()
     if options.component != "resid":
         return {}
     positions: Positions = "all" if options.scope == "prefix" else "span"
     caches = {}
-    for weights, checkpoint in donors.items():
-        if weights == audit.full.weights or not _incomplete(audit, books, weights):
+    for weights in books.incomplete():
+        if weights == audit.full.weights or weights in there:
             continue
+        checkpoint = donors[weights]
         activations = cached(audit, checkpoint, positions, lambda c=checkpoint: loaded(audit, c))
         caches[weights] = CachedDonor(opened.enter_context(activations), options.last_layer)
     return caches

@@ -72,14 +72,15 @@ class CachedDonor:
 
     def packed(self, bucket: Sequence[Encoded], layout: Layout) -> Stack:
         """At the positions that the sweep's rows carry; zero where the scope replaces nothing."""
-        rows = [self._example(e.idx) for e in bucket]
-        n_layers, _, d_model = rows[0][1].shape
-        out = rows[0][1].new_zeros(n_layers, len(layout.span_pos), d_model)
+        n_layers, d_model = self.activations.n_layers, self.activations.d_model
+        n_span = len(layout.span_pos)
+        out = torch.zeros(n_layers, n_span, d_model, dtype=self.activations.dtype)
         lengths = torch.bincount(layout.span_example, minlength=len(bucket)).tolist()
         at = 0
-        for row, ((positions, resid), length) in enumerate(zip(rows, lengths, strict=True)):
+        for e, first, length in zip(bucket, layout.first.tolist(), lengths, strict=True):
+            positions, resid = self._example(e.idx)
             # the row's tokens are consecutive positions from `first`
-            column = positions - layout.first[row]
+            column = positions - first
             inside = (column >= 0) & (column < length)
             out[:, at + column[inside]] = resid[:, inside]
             at += length
@@ -87,11 +88,17 @@ class CachedDonor:
 
     def clean_run(self, bucket: Sequence[Encoded], layout: Layout) -> CleanRun:
         """The unpatched run of `full`, from a cache of all positions."""
-        stacks = [self.activations.example(e.idx).resid for e in bucket]
-        first = layout.first.tolist()
-        prefix = torch.cat([s[:, :low] for s, low in zip(stacks, first, strict=True)], dim=1)
-        parts = zip(stacks, first, bucket, strict=True)
-        span = torch.cat([s[:, low : e.end] for s, low, e in parts], dim=1)
+        n_layers, d_model = self.activations.n_layers, self.activations.d_model
+        dtype = self.activations.dtype
+        prefix = torch.empty(n_layers, len(layout.prefix_pos), d_model, dtype=dtype)
+        span = torch.empty(n_layers, len(layout.span_pos), d_model, dtype=dtype)
+        at_prefix = at_span = 0
+        # filled example by example: of what is read, one example at a time is held twice
+        for e, first in zip(bucket, layout.first.tolist(), strict=True):
+            resid = self.activations.example(e.idx).resid
+            prefix[:, at_prefix : at_prefix + first] = resid[:, :first]
+            span[:, at_span : at_span + e.end - first] = resid[:, first : e.end]
+            at_prefix, at_span = at_prefix + first, at_span + e.end - first
         return CleanRun(prefix, span)
 
 

@@ -6,7 +6,8 @@ to end, in the order in which the rows join.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
+from typing import Any
 
 import numpy as np
 import torch
@@ -47,8 +48,9 @@ class Layout:
 
     def to(self, device: torch.device) -> "Layout":
         """The same positions on another device."""
-        moved = {f.name: getattr(self, f.name) for f in fields(self)}
-        return Layout(**{k: v.to(device) if torch.is_tensor(v) else v for k, v in moved.items()})
+        here = {f.name: getattr(self, f.name) for f in fields(self)}
+        moved: dict[str, Any] = {k: v.to(device) for k, v in here.items() if torch.is_tensor(v)}
+        return replace(self, **moved)
 
 
 def layout_of(encoded: Sequence[Encoded], scope: Scope) -> Layout:

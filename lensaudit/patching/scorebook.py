@@ -5,6 +5,7 @@ and the calibration rows are books of different donors. Thresholds are applied o
 book depends on tau. Keys are content hashes of everything that determines the scores.
 """
 
+import functools
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, field
@@ -107,6 +108,7 @@ class ScoreBook:
             self._merge(row["example"], row["baseline"], row["scores"].items())
 
 
+@functools.lru_cache(maxsize=1 << 14)
 def example_hash(encoded: Encoded) -> str:
     """Content hash of what a score depends on: tokens and span, not the example's number."""
     return digest([encoded.token_ids, encoded.n_prompt, encoded.start, encoded.end])

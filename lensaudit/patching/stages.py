@@ -13,13 +13,14 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from lensaudit.activations.fill import Progress
-from lensaudit.data.spans import Encoded, buckets, make_batch
+from lensaudit.data.spans import Encoded, make_batch
 from lensaudit.models.bridge import TransformerBridge, embedded
 from lensaudit.models.decoder import Decoder
 from lensaudit.patching import oracle
+from lensaudit.patching.budget import Room
 from lensaudit.patching.donors import CachedDonor, Donor
 from lensaudit.patching.layout import Layout, layout_of
-from lensaudit.patching.options import Measure, PatchOptions
+from lensaudit.patching.options import Engine, Measure, PatchOptions
 from lensaudit.patching.scorebook import Entry, ScoreBook
 from lensaudit.patching.wavefront import CleanRun, Stack, Sweep, Swept
 from lensaudit.scores.depth import LabelScore, label_logprob
@@ -40,7 +41,16 @@ class Runner:
     decoder: Decoder | None
     """None: the oracle is used."""
     options: PatchOptions
-    logit_rows: int
+    room: Room
+
+    @property
+    def engine(self) -> Engine:
+        """Which one computes."""
+        return "oracle" if self.decoder is None else "sweep"
+
+    def by_oracle(self) -> "Runner":
+        """The same, by one hooked pass per layer."""
+        return replace(self, decoder=None, room=replace(self.room, sweeps=False))
 
     @property
     def device(self) -> torch.device:
@@ -53,7 +63,11 @@ class Runner:
         if self.decoder is None or self.clean is None:
             return Fetched(layout, None, [donor.padded(bucket) for donor in donors])
         clean = self.clean.clean_run(bucket, layout)
-        return Fetched(layout, clean, [donor.packed(bucket, layout) for donor in donors])
+        # `full` patched into itself hands over what the clean run holds already
+        stacks = [
+            clean.span if donor == self.clean else donor.packed(bucket, layout) for donor in donors
+        ]
+        return Fetched(layout, clean, stacks)
 
     def score(self, bucket: Sequence[Encoded], fetched: "Fetched", joins: Joins) -> Swept:
         """Span log-probs of the rows in `joins`, nats per token; NaN elsewhere."""
@@ -71,7 +85,8 @@ class Runner:
         sweep = Sweep(
             self.decoder,
             fetched.layout,
-            logit_rows=self.logit_rows,
+            logit_rows=self.room.logit_rows,
+            mlp_rows=self.room.mlp_rows,
             component=self.options.component,
             head=self.options.head,
             label_score=MEASURES[self.options.measure],
@@ -142,7 +157,6 @@ def complete(
     books: Mapping[str, ScoreBook],
     wanted: Wanted,
     *,
-    batch_size: int,
     what: str,
     progress: Progress | None = None,
 ) -> None:
@@ -151,15 +165,16 @@ def complete(
     The next batch is read while this one is computed.
     """
     names = list(donors)
-    todo = [
-        e
-        for e in encoded
-        if any(books[n].entry(e) is None or books[n].missing(e, wanted(e, n)) for n in names)
-    ]
+
+    def n_rows(e: Encoded) -> int:
+        return sum(len(books[name].missing(e, wanted(e, name))) for name in names)
+
+    todo = [e for e in encoded if n_rows(e) or any(books[n].entry(e) is None for n in names)]
     n_done = len(encoded) - len(todo)
+    batches = list(runner.room.batches(todo, n_rows, n_donors=len(names)))
     reading = [donors[name] for name in names]
     with ThreadPoolExecutor(max_workers=1) as background:
-        for bucket, fetched in _ahead(background, runner, reading, todo, batch_size):
+        for bucket, fetched in _ahead(background, runner, reading, batches):
             joins = _joins(bucket, books, wanted, names, runner.decoder, runner.options)
             swept = runner.score(bucket, fetched, joins)
             _record(bucket, swept, joins, [books[name] for name in names])
@@ -172,12 +187,11 @@ def _ahead(
     background: ThreadPoolExecutor,
     runner: Runner,
     donors: Sequence[Donor],
-    todo: Sequence[Encoded],
-    batch_size: int,
+    batches: Sequence[list[Encoded]],
 ) -> Iterator[tuple[list[Encoded], Fetched]]:
     cached = all(isinstance(donor, CachedDonor) for donor in donors)
     ahead = None
-    for bucket in [*buckets(todo, batch_size), None]:
+    for bucket in [*batches, None]:
         # a live donor computes: two threads of it would only take turns
         follows = background.submit(runner.fetch, bucket, donors) if bucket and cached else bucket
         if ahead is not None:
@@ -208,13 +222,23 @@ def _record(
         book.add(rows)
 
 
+def baselines(book: ScoreBook, encoded: Sequence[Encoded]) -> Float[Tensor, " batch"]:
+    """Span log-prob of the unpatched `full`, nats per token."""
+    return torch.tensor([_entry(book, e).baseline for e in encoded])
+
+
+def _entry(book: ScoreBook, encoded: Encoded) -> Entry:
+    entry = book.entry(encoded)
+    assert entry is not None
+    return entry
+
+
 def deltas(
     book: ScoreBook, encoded: Sequence[Encoded], layers: Sequence[int]
 ) -> Float[Tensor, "batch layer"]:
     """Baseline minus patched, nats per token; NaN where no score was asked for."""
     rows = []
     for e in encoded:
-        entry = book.entry(e)
-        assert entry is not None
+        entry = _entry(book, e)
         rows.append([entry.baseline - entry.scores.get(at, torch.nan) for at in layers])
     return torch.tensor(rows, dtype=torch.float64).reshape(len(encoded), len(layers)).float()

@@ -7,7 +7,7 @@ explanation in `docs/engine.md`. The definition is `patching.oracle`; this is te
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -18,9 +18,6 @@ from lensaudit.models.decoder import Block, Decoder, Packed
 from lensaudit.patching.attention import Frame, Prefix, Rows, attend
 from lensaudit.patching.layout import Index, Layout, Schedule, schedule_of
 from lensaudit.scores.depth import LabelScore, label_logprob, mean_per_example
-
-MLP_CHUNK = 2048
-"""Tokens per MLP call: large enough for full speed, small enough to bound its hidden layer."""
 
 Stack = Float[Tensor, "layer token *d"]
 
@@ -38,8 +35,8 @@ class CleanRun:
 
     def to(self, device: torch.device) -> "CleanRun":
         """The same run on another device."""
-        moved = (getattr(self, f.name) for f in fields(self))
-        return CleanRun(*(None if part is None else part.to(device) for part in moved))
+        here = {f.name: getattr(self, f.name) for f in fields(self)}
+        return replace(self, **{k: v.to(device) for k, v in here.items() if v is not None})
 
     def span_entering(self, layer: int) -> Packed:
         """Stream that enters a block, at the span."""
@@ -69,12 +66,14 @@ class Swept:
 
 @dataclass(frozen=True)
 class Sweep:
-    """One batch on one device: modules, positions, and the chunk that bounds the logits."""
+    """One batch on one device: modules, positions, and the chunks that bound memory."""
 
     decoder: Decoder
     layout: Layout
     logit_rows: int
     """Rows of [rows, d_vocab] logits held at once."""
+    mlp_rows: int = 2048
+    """Tokens per MLP call: enough for full speed, few enough to bound its hidden layer."""
     component: Component = "resid"
     head: int | None = None
     label_score: LabelScore = label_logprob
@@ -126,7 +125,7 @@ class _Moving:
             rows = self.rows.head(n_tokens, self.plan.n_rank[layer - 1])
             resid = self.resid[:n_tokens]
             mid = block.after_attention(resid, self._attend(block, resid, rows))
-            block.after_mlp(mid, MLP_CHUNK, out=resid)
+            block.after_mlp(mid, self.sweep.mlp_rows, out=resid)
 
     def _attend(self, block: Block, resid: Packed, rows: Rows) -> Tensor:
         assert self.prefix is not None
@@ -165,7 +164,7 @@ class _Moving:
             mid = entering + self._blended(value, mid - entering, tokens)
         if component == "resid_mid":
             mid = self._blended(value, mid, tokens)
-        after = block.after_mlp(mid, MLP_CHUNK)
+        after = block.after_mlp(mid, self.sweep.mlp_rows)
         return mid + self._blended(value, after - mid, tokens) if component == "mlp" else after
 
     def _blend(self, value: Packed, clean: Tensor, tokens: Index) -> Packed:

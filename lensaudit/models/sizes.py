@@ -1,0 +1,68 @@
+"""How large are a model's tensors? What batches and budgets are reckoned from."""
+
+from dataclasses import dataclass
+from typing import Any
+
+from lensaudit.models.checkpoint import Checkpoint
+
+BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """Axes of a decoder-only model, and bytes per value."""
+
+    n_layers: int
+    d_model: int
+    d_ff: int
+    d_vocab: int
+    n_heads: int
+    n_kv: int
+    d_head: int
+    n_bytes: int
+
+    @property
+    def per_token_flop(self) -> int:
+        """Arithmetic of all blocks on one token; attention's scores are not counted."""
+        mixing = self.d_model * self.d_head * 2 * (self.n_heads + self.n_kv)
+        return 2 * self.n_layers * (mixing + 3 * self.d_model * self.d_ff)
+
+    def run_bytes(self, n_batch: int, n_pos: int, *, n_logits: int) -> int:
+        """A forward pass without cached activations, its logits included."""
+        tokens = n_batch * n_pos
+        block = tokens * (3 * self.d_ff + 8 * self.d_model + 4 * self.n_heads * self.d_head)
+        scores = 4 * n_batch * self.n_heads * n_pos * n_pos
+        # transformers and the bridge each hold one copy of the logits
+        return self.n_bytes * (max(block, scores + tokens * self.d_model * 4)) + (
+            2 * n_logits * self.d_vocab * self.n_bytes
+        )
+
+    def residual_bytes(self, n_tokens: int) -> int:
+        """The residual stream of some tokens after every block, and the final norm's."""
+        return n_tokens * (self.n_layers + 1) * self.d_model * self.n_bytes
+
+
+def sizes_of(config: Any, dtype: str) -> Sizes:
+    """From a transformers configuration."""
+    config = config.get_text_config()
+    n_heads = config.num_attention_heads
+    return Sizes(
+        n_layers=config.num_hidden_layers,
+        d_model=config.hidden_size,
+        d_ff=getattr(config, "intermediate_size", None) or 4 * config.hidden_size,
+        d_vocab=config.vocab_size,
+        n_heads=n_heads,
+        n_kv=getattr(config, "num_key_value_heads", None) or n_heads,
+        d_head=getattr(config, "head_dim", None) or config.hidden_size // n_heads,
+        n_bytes=BYTES[dtype],
+    )
+
+
+def sizes_on_disk(checkpoint: Checkpoint, dtype: str) -> Sizes:
+    """Of a checkpoint that is not loaded."""
+    from transformers import AutoConfig  # takes seconds; opening a checkpoint does not need it
+
+    config = AutoConfig.from_pretrained(
+        checkpoint.folder, trust_remote_code=False, local_files_only=True
+    )
+    return sizes_of(config, dtype)
