@@ -130,8 +130,9 @@ def plan_text(audit: Audit, em: EmOptions) -> str:
 
 def _teacher(audit: Audit) -> EmFound:
     audit = replace(audit, options=replace(audit.options, measure="hit"))
-    run(audit)
-    filled = replace(audit, fresh=False)  # a fresh book would be emptied again
+    engine = run(audit).engine
+    options = replace(audit.options, engine=engine)
+    filled = replace(audit, options=options, fresh=False)  # fresh books would be emptied again
     layers, patched, own = audit.options.layers, {}, ()
     for weights, checkpoint in audit.donors().items():
         book = filled.book(checkpoint)

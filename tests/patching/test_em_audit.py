@@ -1,0 +1,293 @@
+import json
+from dataclasses import replace
+
+import pytest
+import torch
+
+from lensaudit.cli.main import run
+from lensaudit.data.spans import SpanLost
+from lensaudit.errors import InputError, VerificationError
+from lensaudit.models.registry import load_registry
+from lensaudit.patching import em_audit, oracle, spoken
+from lensaudit.patching.em_audit import NO_REFERENCE, EmOptions, check_em, plan_text, run_em
+from lensaudit.patching.em_outcome import NO_FT, em_outcome_of, em_summary_of
+from lensaudit.patching.prepare import prepare
+from lensaudit.scores.erasure import label_hit
+
+FEW = 12
+SOURCES = ("idknll", "graddiff", "npo", "simnpo")
+
+
+@pytest.fixture(scope="module")
+def opened(shared, tmp_path_factory):
+    """Prepares an audit of the family; one activations folder for all tests."""
+    root = tmp_path_factory.mktemp("em")
+
+    def prepared(*sources: str, **changes):
+        folder = shared / "family"
+        settings = {
+            "full": str(folder / "full"), "retain": str(folder / "retain"), "limit": FEW,
+            "data": str(folder / "forget.json"), "tau": 0.05, "activations": root,
+            "last_layer": "reference", "profile": "full",
+        } | changes  # fmt: skip
+        names = [str(folder / source) for source in sources]
+        return prepare(names, registry=load_registry(), **settings)
+
+    return prepared
+
+
+def outcomes(audit, em=EmOptions()):  # noqa: B008
+    found = run_em(audit, em)
+    return [
+        em_outcome_of(name.rpartition("/")[2], checkpoint.weights, audit, em, found)
+        for name, checkpoint in audit.sources.items()
+    ]
+
+
+def check_rows(outcome, reference):
+    """Texts, matches, rates and categories of one source against the reference's."""
+    place = {idx: at for at, idx in enumerate(reference["idx"])}
+    variant = reference["variants"][outcome.source]["examples"]
+    for row in outcome.rows():
+        at = place[row["idx"]]
+        want, s1 = variant[at], reference["s1"][at]
+        assert row["s1_texts"] == [layer["response"] for layer in s1]
+        assert row["s1_em"] == [layer["em"] for layer in s1]
+        assert row["s2_texts"] == [layer["response"] for layer in want["s2"]]
+        assert row["s2_em"] == [layer["em"] for layer in want["s2"]]
+        assert row["ft"] == want["ft"]
+        assert row["category"] == want["category"]
+        assert row["udr"] == pytest.approx(want["udr"], abs=1e-12)
+        assert row["retention"] == pytest.approx(want["retention"], abs=1e-12)
+        assert row["unscored"] == (NO_FT if want["udr"] is None else None)
+        for role, name in (("full",) * 2, ("retain",) * 2, ("source", outcome.source)):
+            baseline = reference["baselines"][name][at]
+            assert row["texts"][role] == baseline["text"]
+            assert row["truth_em"][role] == baseline["em_vs_gt"]
+
+
+def test_texts_matches_and_rates_are_the_reference_s(opened, golden):
+    (outcome,) = outcomes(opened("npo"))
+    check_rows(outcome, golden("em_mode.json"))
+    assert len(outcome.rows()) == FEW
+    assert {row["category"] for row in outcome.rows()} >= {"over", "under", "general_knowledge"}
+
+
+@pytest.mark.slow
+def test_all_variants_give_the_reference_s_aggregates(opened, golden):
+    reference = golden("em_mode.json")
+    for outcome in outcomes(opened(*SOURCES, limit=None)):
+        check_rows(outcome, reference)
+        summary, want = em_summary_of(outcome), reference["variants"][outcome.source]
+        assert summary["udr"] == pytest.approx(want["avg_udr"], abs=1e-9)
+        assert summary["retention"] == pytest.approx(want["avg_retention"], abs=1e-9)
+        assert summary["categories"] == want["counts"]
+        assert summary["category_percent"] == pytest.approx(want["pct"])
+        assert (summary["n"], summary["n_scored"]) == (74, want["n_evaluated"])
+        retain = reference["variants"]["retain"]
+        assert summary["calibration"]["retain"]["udr"] == retain["avg_udr"] == 1.0
+        assert summary["calibration"]["retain"]["retention"] == pytest.approx(
+            retain["avg_retention"], abs=1e-9
+        )
+
+
+def test_full_patched_into_itself_says_what_it_says_alone(opened):
+    audit = opened("npo", last_layer="resid_post", limit=6)
+    found = run_em(audit, EmOptions(max_new_tokens=30))
+    own = found.unpatched[audit.full.weights].texts
+    patched = found.patched[audit.full.weights]
+    assert all(set(texts) == {text} for texts, text in zip(patched.texts, own, strict=True))
+    assert bool((patched.em == 1).all())
+    other = found.patched[audit.retain.weights]
+    assert bool((other.em < 1).any())
+
+
+def test_retain_as_source_is_exact_or_general_knowledge(opened, golden):
+    audit = opened("npo")
+    found = run_em(audit, EmOptions())
+    outcome = em_outcome_of("retain", audit.retain.weights, audit, EmOptions(), found)
+    assert set(outcome.erasure.category) == {"exact", "general_knowledge"}
+    summary = em_summary_of(outcome)
+    assert summary["udr"] == 1.0
+    assert summary["calibration"]["full"]["udr"] == 0.0
+
+
+def test_a_reference_longer_than_a_patched_run_is_counted(opened, golden):
+    audit = opened("npo")
+    found = run_em(audit, EmOptions())
+    best = found.patched[audit.full.weights].em.amax(1)
+    assert found.n_cut == int((best < 1).sum()) > 0
+
+
+@pytest.fixture
+def counted(monkeypatch):
+    """Counts the rows that are generated with and without a patch."""
+    n_rows = {"generate": 0, "patched_rows": 0}
+    for name in n_rows:
+        real = getattr(spoken, name)
+
+        def counting(*arguments, name=name, real=real, **options):
+            said = real(*arguments, **options)
+            n_rows[name] += len(said)
+            return said
+
+        monkeypatch.setattr(spoken, name, counting)
+    return n_rows
+
+
+def test_what_was_said_once_is_not_said_again(opened, counted, tmp_path, monkeypatch):
+    audit = opened("npo", limit=3, activations=tmp_path)
+    first = outcomes(audit)[0].rows()
+    assert counted == {"generate": 3 * 3, "patched_rows": 3 * 3 * 6}
+    monkeypatch.setattr(spoken, "loaded", lambda *_: pytest.fail("a model was loaded"))
+    assert outcomes(audit)[0].rows() == first
+    strict = outcomes(audit, EmOptions(threshold=1.0))[0]  # thresholds act on reading
+    assert counted == {"generate": 3 * 3, "patched_rows": 3 * 3 * 6}
+    assert strict.erasure.s1_lost.sum() > outcomes(audit)[0].erasure.s1_lost.sum()
+
+
+def test_an_interrupted_run_goes_on_where_it_stopped(opened, counted, tmp_path, monkeypatch):
+    audit = opened("npo", limit=3, activations=tmp_path, batch_size=1)
+    real = spoken.patched_rows
+    done = []
+
+    def stopped(*arguments, **options):
+        if len(done) == 2:
+            raise KeyboardInterrupt
+        done.append(1)
+        return real(*arguments, **options)
+
+    monkeypatch.setattr(spoken, "patched_rows", stopped)
+    with pytest.raises(KeyboardInterrupt):
+        run_em(audit, EmOptions())
+    monkeypatch.setattr(spoken, "patched_rows", real)
+    plan = plan_text(audit, EmOptions())
+    assert "0 texts of up to 30 tokens, unpatched" in plan
+    assert f"{1 * 18} texts of up to 20 tokens, patched" in plan
+    resumed = outcomes(audit)[0]
+    assert counted["patched_rows"] == 3 * 18
+    whole = outcomes(opened("npo", limit=3))[0]
+    assert resumed.rows() == whole.rows()
+
+
+def test_a_changed_setting_is_said_anew_and_fresh_forgets(opened, counted, tmp_path):
+    audit = opened("npo", limit=2, activations=tmp_path)
+    run_em(audit, EmOptions())
+    n_rows = counted["patched_rows"]
+    run_em(audit, EmOptions(max_new_tokens=3))
+    assert counted["patched_rows"] == 2 * n_rows
+    run_em(opened("npo", limit=2, activations=tmp_path, last_layer="resid_post"), EmOptions())
+    assert counted["patched_rows"] == 3 * n_rows
+    assert counted["generate"] == 3 * 2  # unpatched texts depend on neither
+    run_em(replace(audit, fresh=True), EmOptions())
+    assert counted["patched_rows"] == 4 * n_rows
+    assert counted["generate"] == 2 * 3 * 2
+
+
+def test_a_silent_full_leaves_the_example_unscored(opened, monkeypatch):
+    audit = opened("npo", limit=4)
+    real = em_audit.speak
+
+    def silent(audit, *arguments, **options):
+        said = real(audit, *arguments, **options)
+        full = audit.full.weights
+        return replace(said, own={**said.own, full: (" . Nothing", *said.own[full][1:])})
+
+    monkeypatch.setattr(em_audit, "speak", silent)
+    audit = replace(audit, lost=(SpanLost(9999, "no token"),))
+    (outcome,) = outcomes(audit)
+    row = outcome.rows()[0]
+    assert row["unscored"] == NO_REFERENCE
+    assert row["udr"] is row["s1_em"] is row["category"] is None
+    assert row["texts"]["full"] == " . Nothing"
+    summary = em_summary_of(outcome)
+    assert summary["n"] == 5
+    assert sum(summary["categories"].values()) == 3
+    assert summary["unscored"]["9999"] == "no token"
+    assert outcome.rows()[-1]["unscored"] == "no token"
+
+
+def test_the_teacher_form_counts_the_hits_of_hooked_passes(opened, family):
+    from lensaudit.data.spans import make_batch
+    from lensaudit.models.bridge import residuals
+
+    em = EmOptions(form="teacher")
+    audit = opened("npo", last_layer="resid_post")
+    found = run_em(audit, em)
+    batch = make_batch(audit.encoded)
+    for name, checkpoint in (("retain", audit.retain), ("npo", *audit.sources.values())):
+        stack, _ = residuals(family(name), batch.tokens)
+        hits = oracle.patched(family("full"), stack, batch, layers=range(6), label_score=label_hit)
+        assert found.patched[checkpoint.weights].em.float().tolist() == hits.tolist()
+    itself = found.patched[audit.full.weights].em
+    own = torch.tensor(found.unpatched[audit.full.weights].em, dtype=torch.float64)
+    assert torch.equal(itself, own.unsqueeze(1).expand(-1, 6))
+    summary = em_summary_of(em_outcome_of("retain", audit.retain.weights, audit, em, found))
+    assert summary["udr"] == 1.0
+    assert 0 < summary["retention"] < 0.5
+    assert summary["truth_em"]["full"] == pytest.approx(float(own.mean()))
+
+
+def test_hits_and_log_probs_do_not_share_a_book(opened):
+    audit = opened("npo", limit=2)
+    hits = replace(audit, options=replace(audit.options, measure="hit"))
+    assert audit.book(audit.retain).path != hits.book(audit.retain).path
+
+
+@pytest.mark.parametrize("value", [-0.24, 1.5, 0.3])
+def test_a_score_that_is_no_share_of_the_span_is_refused(opened, value):
+    encoded = next(e for e in opened("npo").encoded if e.n_span == 2)
+    with pytest.raises(VerificationError, match="not a share"):
+        em_audit._share(value, encoded)
+
+
+@pytest.mark.parametrize(
+    ("changes", "em", "named"),
+    [
+        ({"profile": "ke"}, {}, "--profile"),
+        ({"scope": "prefix"}, {}, "--scope"),
+        ({"component": "mlp", "last_layer": "resid_post"}, {}, "--component"),
+        ({}, {"threshold": 0.0}, "--em-threshold"),
+        ({}, {"threshold": 1.1}, "--em-threshold"),
+        ({}, {"threshold": float("nan")}, "--em-threshold"),
+    ],
+)
+def test_settings_without_a_meaning_are_refused(opened, changes, em, named):
+    with pytest.raises(InputError, match=named):
+        check_em(opened("npo", **changes), EmOptions(**em))
+
+
+def test_the_command_writes_a_folder_and_a_readable_table(shared, tmp_path, capsys):
+    family = shared / "family"
+
+    def call(*options):
+        return run(
+            ["patch", "--source", str(family / "npo"), "--full", str(family / "full"),
+             "--retain", str(family / "retain"), "--data", str(family / "forget.json"),
+             "--activations", str(tmp_path / "a"), "--out", str(tmp_path / "out"),
+             "--limit", "5", *options]
+        )  # fmt: skip
+
+    assert call("--score", "em", "--dry-run") == 0
+    assert "15 texts of up to 30 tokens" in capsys.readouterr().out
+    assert not (tmp_path / "out").exists()
+    assert call("--score", "em", "--last-layer", "reference") == 0
+    said = capsys.readouterr().out
+    assert "UDR" in said
+    assert "general" not in said
+    assert all(len(line) <= 100 for line in said.splitlines())
+    written = {path.name for path in (tmp_path / "out").iterdir()}
+    assert written == {"manifest.json", "summary.json", "results.jsonl", "layers.csv"}
+    summary = json.loads((tmp_path / "out" / "summary.json").read_text())
+    assert (summary["score"], summary["em_form"], summary["threshold"]) == ("em", "generation", 0.5)
+    manifest = json.loads((tmp_path / "out" / "manifest.json").read_text())
+    assert manifest["options"]["em"]["max_new_tokens"] == 20
+    cells = (tmp_path / "out" / "layers.csv").read_text().splitlines()
+    assert len(cells) == 1 + 5 * 6
+    assert call("--score", "em", "--em-form", "teacher", "--json") == 0
+    assert json.loads(capsys.readouterr().out)["em_form"] == "teacher"
+
+
+def test_em_options_without_the_em_score_are_refused(tmp_path, capsys):
+    assert run(["patch", "--source", "x", "--max-new-tokens", "3"]) == 2
+    assert "--score em" in capsys.readouterr().err
