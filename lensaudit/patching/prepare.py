@@ -1,8 +1,10 @@
 """From names to an audit: everything that can be wrong with the input is found here."""
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import TypedDict, Unpack
 
 import torch
 
@@ -11,6 +13,7 @@ from lensaudit.data.examples import Example
 from lensaudit.data.spans import Encoded, Scope, SpanLost, check_tokenizer, encode
 from lensaudit.data.tofu import forget_set
 from lensaudit.errors import InputError
+from lensaudit.files import read_json
 from lensaudit.models.checkpoint import (
     Checkpoint,
     check_same_shape,
@@ -29,6 +32,7 @@ from lensaudit.patching.options import (
     parse_memory,
 )
 from lensaudit.patching.oracle import LastLayer
+from lensaudit.scores.depth import TAU
 
 
 def default_data(model: str) -> str:
@@ -90,6 +94,23 @@ def encode_all(
     return encoded, tuple(e for e in found if isinstance(e, SpanLost))
 
 
+class Settings(TypedDict, total=False):
+    """The options of `lensaudit patch`, as a user writes them; absent ones take their default."""
+
+    layers: str
+    component: str
+    scope: Scope
+    last_layer: LastLayer
+    tau: float
+    engine: Engine
+    profile: Profile | None
+    memory: str
+    dtype: str
+    device: str
+    attn: str
+    batch_size: int | None
+
+
 def prepare(
     sources: Sequence[str],
     *,
@@ -99,22 +120,11 @@ def prepare(
     data: str | None = None,
     exclude: Sequence[str] = (),
     limit: int | None = None,
-    layers: str = "all",
-    component: str = "resid",
-    scope: Scope = "span",
-    last_layer: LastLayer = "resid_post",
-    tau: float,
-    engine: Engine = "sweep",
-    profile: Profile | None = None,
-    memory: str = "2G",
-    dtype: str = "auto",
-    device: str = "auto",
-    attn: str = "eager",
-    batch_size: int | None = None,
     activations: Path = Path("activations"),
     fresh: bool = False,
     notice: Callable[[str], None] = print,
     progress: Progress | None = None,
+    **settings: Unpack[Settings],
 ) -> Audit:
     """An audit whose models are opened and whose examples are encoded; nothing is loaded.
 
@@ -123,44 +133,66 @@ def prepare(
     """
     if not sources:
         raise InputError("no --source: name the model to audit, or several")
-    device = resolve_device(device)
-    part, head = parse_component(component)
-    if last_layer == "reference" and part != "resid":
-        raise InputError(f"--last-layer reference: has a meaning for resid only, not {component}")
-    n_bytes = parse_memory(memory)
+    options = _checked(settings, n_sources=len(sources))
     specs = _named_family(sources, full, retain, registry)
     examples = examples_for(data or default_data(sources[0]), exclude=exclude, limit=limit)
     opened = _open_family(specs)
     anchor = opened["full"]
+    if options.head is not None:
+        _check_head(options.head, anchor)
     encoded, lost = encode_all(examples, anchor)
-    options = PatchOptions(
-        layers=parse_layers(layers, anchor.n_layers),
-        tau=tau,
-        last_layer=last_layer,
-        scope=scope,
-        component=part,
-        head=head,
-        engine=engine,
-        profile=profile or ("full" if len(sources) == 1 else "ke"),
-        dtype=resolve_dtype(dtype, device),
-        device=device,
-        attn=attn,
-        batch_size=batch_size,
-        memory_bytes=n_bytes,
-    )
     return Audit(
         full=anchor,
         retain=opened["retain"],
         sources={name: opened[f"source {name}"] for name in sources},
         encoded=encoded,
         lost=lost,
-        options=options if part == "resid" else replace(options, profile="full"),
+        options=replace(
+            options, layers=parse_layers(settings.get("layers", "all"), anchor.n_layers)
+        ),
         root=activations,
         examples=tuple(examples),
         fresh=fresh,
         notice=notice,
         progress=progress,
     )
+
+
+def _checked(settings: Settings, *, n_sources: int) -> PatchOptions:
+    """The settings with their defaults; layers are resolved once the model is opened."""
+    component = settings.get("component", "resid")
+    part, head = parse_component(component)
+    last_layer = settings.get("last_layer", "resid_post")
+    if last_layer == "reference" and part != "resid":
+        raise InputError(f"--last-layer reference: has a meaning for resid only, not {component}")
+    tau = settings.get("tau", TAU)
+    if not (math.isfinite(tau) and tau >= 0):
+        raise InputError(f"--tau {tau}: wanted a number of nats from 0")
+    device = resolve_device(settings.get("device", "auto"))
+    profile = settings.get("profile") or ("full" if n_sources == 1 else "ke")
+    return PatchOptions(
+        layers=(),
+        tau=tau,
+        last_layer=last_layer,
+        scope=settings.get("scope", "span"),
+        component=part,
+        head=head,
+        engine=settings.get("engine", "sweep"),
+        # components have no cached sources to skip rows of
+        profile=profile if part == "resid" else "full",
+        dtype=resolve_dtype(settings.get("dtype", "auto"), device),
+        device=device,
+        attn=settings.get("attn", "eager"),
+        batch_size=settings.get("batch_size"),
+        memory_bytes=parse_memory(settings.get("memory", "2G")),
+    )
+
+
+def _check_head(head: int, checkpoint: Checkpoint) -> None:
+    config = read_json(checkpoint.folder / "config.json")
+    n_heads = config.get("num_attention_heads", 0)
+    if not head < n_heads:
+        raise InputError(f"--component head:{head}: the model has heads 0 to {n_heads - 1}")
 
 
 def _named_family(

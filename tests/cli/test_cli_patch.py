@@ -146,6 +146,8 @@ BAD = {
     "layer": (["--layers", "0-6"], "layers 0 to 5"),
     "layer_spec": (["--layers", "1..3"], "not a layer specification"),
     "component": (["--component", "neuron"], "--component neuron"),
+    "head": (["--component", "head:4"], "heads 0 to 3"),
+    "tau": (["--tau", "nan"], "--tau nan"),
     "memory": (["--memory", "lots"], "--memory lots"),
     "device": (["--device", "tpu"], "--device tpu"),
     "batch": (["--batch-size", "0"], "not auto or a number"),

@@ -1,0 +1,92 @@
+import ast
+import importlib.metadata
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import click
+import pytest
+
+import lensaudit
+
+ROOT = Path(__file__).resolve().parents[1]
+FILES = sorted((ROOT / "lensaudit").rglob("*.py"))
+
+
+def n_lines(node) -> int:
+    body = ast.get_docstring(node, clean=False) or ""
+    return node.end_lineno - node.lineno + 1 - body.count("\n")
+
+
+def test_files_and_functions_stay_small():
+    long_files = [p.name for p in FILES if len(p.read_text().splitlines()) > 300]
+    long_functions = [
+        f"{path.name}:{node.name}"
+        for path in FILES
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.FunctionDef) and n_lines(node) > 60
+    ]
+    assert (long_files, long_functions) == ([], [])
+
+
+def test_every_module_says_what_it_answers():
+    assert [p.name for p in FILES if not ast.get_docstring(ast.parse(p.read_text()))] == []
+
+
+def test_nothing_catches_everything():
+    broad = [
+        f"{path.name}:{node.lineno}"
+        for path in FILES
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.ExceptHandler)
+        and (node.type is None or ast.unparse(node.type) in ("Exception", "BaseException"))
+        # a handler that raises what it does not know catches nothing
+        and not any(isinstance(n, ast.Raise) and n.exc is None for n in ast.walk(node))
+    ]
+    assert broad == []
+
+
+@pytest.mark.parametrize("name", sorted(lensaudit._PUBLIC))
+def test_every_public_name_exists_and_is_documented(name):
+    assert getattr(lensaudit, name).__doc__
+
+
+def test_an_unknown_public_name_is_an_attribute_error():
+    with pytest.raises(AttributeError, match="no attribute 'nonsense'"):
+        _ = lensaudit.nonsense
+
+
+def test_help_imports_nothing_heavy():
+    code = (
+        "import sys; from lensaudit.cli.main import run; run(['--help']);"
+        "print([m for m in ('torch', 'transformers', 'h5py', 'numpy', 'rich') if m in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines()[-1] == "[]"
+
+
+def test_every_listed_command_can_be_loaded():
+    from lensaudit.cli.main import COMMANDS, cli
+
+    for name in COMMANDS:
+        command = cli.get_command(click.Context(cli), name)
+        assert command is not None
+        assert command.help, name
+
+
+def test_the_version_is_the_packages():
+    settings = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    assert settings["project"]["version"] == lensaudit.__version__
+    assert importlib.metadata.version("lensaudit") == lensaudit.__version__
+
+
+def test_constraints_pin_every_direct_dependency():
+    settings = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    pinned = {
+        line.split("==")[0].lower().replace("_", "-")
+        for line in (ROOT / "constraints.txt").read_text().splitlines()
+    }
+    wanted = settings["dependencies"] + settings["optional-dependencies"]["dev"]
+    names = {d.split(">")[0].split("=")[0].split("<")[0].split("[")[0].lower() for d in wanted}
+    assert names - pinned == set()
