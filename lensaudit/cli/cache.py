@@ -5,7 +5,7 @@ from typing import Any
 
 import click
 
-from lensaudit.cli.options import ProgressBar, shared
+from lensaudit.cli.options import ProgressBar, check_names, shared
 
 
 @click.command()
@@ -27,6 +27,7 @@ def cache(name: str, activations: Path, **options: Any) -> None:
     A cache is found again by its content: weights, tokenizer, examples, type, attention. With a
     complete cache nothing is loaded.
     """
+    check_names([name], options["registry"])
     from lensaudit.cli.caches import cache_model
 
     with ProgressBar() as progress:

@@ -1,7 +1,7 @@
 """Options that several commands share, and how they report."""
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -103,6 +103,16 @@ OPTIONS: dict[str, Callable[[Any], Any]] = {
     ),
     "fresh": click.option("--fresh", is_flag=True, help="Ignore scores of earlier runs."),
 }
+
+
+def check_names(names: Iterable[str | None], registry: Path | None) -> None:
+    """Refuse an unknown model name at once, before anything that takes seconds is imported."""
+    from lensaudit.models.registry import load_registry, resolve
+
+    known = load_registry(registry)
+    for name in names:
+        if name is not None:
+            resolve(name, known)
 
 
 def notice(text: str) -> None:

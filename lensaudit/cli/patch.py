@@ -5,7 +5,7 @@ from typing import Any
 
 import click
 
-from lensaudit.cli.options import ProgressBar, notice, shared
+from lensaudit.cli.options import ProgressBar, check_names, notice, shared
 
 
 @click.command()
@@ -88,6 +88,7 @@ def patch(
     Writes manifest.json, summary.json, results.jsonl and layers.csv per source. UDS 0: the
     knowledge is intact; 1: erased to the level of a model that never saw it.
     """
+    check_names([*sources, options["full"], options["retain"]], options["registry"])
     em = {"form": em_form, "threshold": em_threshold, "max_new_tokens": max_new_tokens}
     given = {name: value for name, value in em.items() if value is not None}
     with ProgressBar() as progress:
