@@ -32,6 +32,7 @@ from lensaudit.activations.spec import (
     Spec,
     checked_seal,
     parse_spec,
+    read_spec,
 )
 from lensaudit.activations.verification import verify
 from lensaudit.errors import InputError, VerificationError
@@ -86,7 +87,7 @@ def export(folder: Path, archive: Path) -> Path:
 
 
 def _write_tar(folder: Path, path: Path) -> None:
-    shards = sorted(folder.glob("shard-*.h5"))
+    shards = [folder / shard.file_name for shard in read_spec(folder / SPEC).shards()]
     with path.open("xb") as stream:
         with tarfile.open(fileobj=stream, mode="w", format=tarfile.GNU_FORMAT) as tar:
             for member in (folder / SPEC, folder / SEAL, *shards):

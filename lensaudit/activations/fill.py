@@ -7,20 +7,30 @@ from typing import Any, Literal
 import torch
 
 from lensaudit.activations.fingerprint import Fingerprint
+from lensaudit.activations.spec import SHARD_EXAMPLES
 from lensaudit.activations.store import Activations, ActivationStore
 from lensaudit.activations.tensors import ExampleActivations
-from lensaudit.data.spans import PROMPT_TEMPLATE, Encoded, buckets, make_batch
-from lensaudit.errors import WorkError
+from lensaudit.data.spans import PROMPT_TEMPLATE, Encoded, buckets, by_length, make_batch
+from lensaudit.errors import InputError, WorkError
 from lensaudit.files import digest
 from lensaudit.models.bridge import TransformerBridge, check_finite, residuals
 from lensaudit.models.checkpoint import Checkpoint
+from lensaudit.models.sizes import Sizes, sizes_of
 
 Positions = Literal["span", "all"]
 Progress = Callable[[str, int, int], None]
 """Called with what is done, how much of it, and of how much."""
 
 CACHE_BATCH = 16
-"""Examples per forward pass while caching; part of the fingerprint for half-precision types."""
+"""Most examples per forward pass while caching; part of the fingerprint for half-precision."""
+
+CALL_FLOP = {"cpu": 1e9, "cuda": 1e13}
+"""What a forward pass costs beside its arithmetic: some 20 ms of Python."""
+FEW_TOKENS = 64
+"""Matrix products of fewer rows are no faster: the weights have to be read."""
+
+SLACK = 0.85
+"""Share of a memory budget that is planned for; allocators and libraries take some of the rest."""
 
 
 def encoded_hash(encoded: Sequence[Encoded]) -> str:
@@ -64,6 +74,29 @@ def fingerprint_of_run(
     )
 
 
+def cache_batch_that_fits(sizes: Sizes, encoded: Sequence[Encoded], memory_bytes: int) -> int:
+    """Examples per forward pass that fit a budget, with two shards of results in memory.
+
+    Raises:
+        InputError: not even one fits; says how much it takes.
+    """
+    lengths = sorted((len(e.token_ids) for e in encoded), reverse=True)
+    shards = 2 * sizes.residual_bytes(sum(lengths[:SHARD_EXAMPLES]))
+
+    def n_bytes(batch: int) -> int:
+        # as they are hooked, stacked, and tested for being finite
+        streams = 9 * sizes.residual_bytes(batch * lengths[0]) // 4
+        return shards + streams + sizes.run_bytes(batch, lengths[0], n_logits=batch)
+
+    fitting = [n for n in range(1, CACHE_BATCH + 1) if n_bytes(n) <= SLACK * memory_bytes]
+    if not fitting:
+        raise InputError(
+            f"--memory {memory_bytes >> 20}M: caching takes {n_bytes(1) >> 20}M above the weights; "
+            f"use --memory {int(n_bytes(1) / SLACK) + 1 >> 20}M or more"
+        )
+    return fitting[-1]
+
+
 def fill(
     store: ActivationStore,
     fingerprint: Fingerprint,
@@ -77,14 +110,14 @@ def fill(
 ) -> Activations:
     """The complete cache of these numbers; `load` is called only if something is missing.
 
-    Shards are written by a second thread while the next one is computed, and shared with other
-    processes that fill the same cache.
+    Shards hold examples alike in length. They are written by a second thread while the next one
+    is computed, and shared with other processes that fill the same cache.
 
     Raises:
         WorkError: an activation is not finite.
         TryAgainError: the disk is full; published shards are kept.
     """
-    by_idx = {e.idx: e for e in encoded}
+    by_idx = {e.idx: e for e in by_length(encoded)}
     complete = store.open(fingerprint)
     if complete is not None:
         return complete
@@ -123,10 +156,14 @@ def _run(
     name: str,
 ) -> Iterator[ExampleActivations]:
     device = next(model.original_model.parameters()).device
-    for bucket in buckets(encoded, batch_size):
-        tokens = make_batch(bucket).tokens
-        if positions == "span":
-            tokens = tokens[:, : max(e.end for e in bucket)]
+
+    def length(e: Encoded) -> int:
+        # no later position is kept, and none that is kept can see one
+        return e.end if positions == "span" else len(e.token_ids)
+
+    call_tokens = _call_tokens(model, device)
+    for bucket in buckets(encoded, batch_size, call_tokens=call_tokens, length=length):
+        tokens = make_batch(bucket).tokens[:, : max(map(length, bucket))]
         stack, final_norm = residuals(model, tokens.to(device))
         check_finite(stack, tuple(e.idx for e in bucket), name)
         for row, e in enumerate(bucket):
@@ -139,3 +176,10 @@ def _run(
                 resid=stack[row][:, at.to(device)].cpu(),
                 final_norm=final_norm[row][at.to(device)].cpu(),
             )
+
+
+def _call_tokens(model: TransformerBridge, device: torch.device) -> float:
+    """What a further batch costs, in tokens."""
+    sizes = sizes_of(model.original_model.config, "float32")
+    flop = CALL_FLOP["cpu" if device.type == "cpu" else "cuda"]
+    return max(FEW_TOKENS, flop / sizes.per_token_flop)

@@ -4,7 +4,6 @@ Arrays are contiguous and unfiltered, so a small file cannot claim much memory, 
 example) slab has its own XXH3-64: a read touches and checks exactly the bytes it returns.
 """
 
-import threading
 from collections.abc import Sequence
 from contextlib import closing
 from io import RawIOBase
@@ -91,7 +90,6 @@ class ShardFile:
             VerificationError: the structure is not that of shard `shard` of `spec`.
         """
         self.path, self.spec, self.shard = path, spec, shard
-        self._lock = threading.Lock()
         try:
             # no lock call: published shards never change, and some network disks refuse locks
             self._file = h5py.File(path, "r", locking=False)
@@ -140,19 +138,17 @@ class ShardFile:
         rows = np.empty((len(layers), end - start, self._resid.shape[2]), self._resid.dtype)
         if rows.size == 0:
             return rows
-        with self._lock:
-            if list(layers) == list(range(layers[0], layers[-1] + 1)):
-                self._resid.read_direct(rows, np.s_[layers[0] : layers[-1] + 1, start:end])
-            else:
-                for row, layer in enumerate(layers):
-                    self._resid.read_direct(rows, np.s_[layer, start:end], np.s_[row])
+        if list(layers) == list(range(layers[0], layers[-1] + 1)):
+            self._resid.read_direct(rows, np.s_[layers[0] : layers[-1] + 1, start:end])
+        else:
+            for row, layer in enumerate(layers):
+                self._resid.read_direct(rows, np.s_[layer, start:end], np.s_[row])
         return rows
 
     def _final_rows(self, start: int, end: int) -> np.ndarray:
         rows = np.empty((end - start, self._final_norm.shape[1]), self._final_norm.dtype)
         if rows.size:
-            with self._lock:
-                self._final_norm.read_direct(rows, np.s_[start:end])
+            self._final_norm.read_direct(rows, np.s_[start:end])
         return rows
 
     def _check(

@@ -13,7 +13,7 @@ from lensaudit.activations.spec import SEAL, SPEC, Shard, Spec, checked_seal, pl
 from lensaudit.activations.tensors import ExampleActivations, LayerRows, SpanRows
 from lensaudit.activations.writer import CacheWriter
 from lensaudit.errors import InputError, VerificationError
-from lensaudit.files import make_folder, os_error
+from lensaudit.files import make_folder, os_error, sync_folder
 from lensaudit.partials import sweep_partials
 
 __all__ = [
@@ -85,6 +85,7 @@ def make_private(folder: Path) -> None:
     """Make a cache folder that only its owner can enter, and check that it is ours."""
     try:
         folder.mkdir(mode=0o700, exist_ok=True)
+        sync_folder(folder.parent)
     except OSError as error:
         raise os_error(error, folder) from error
     check_trusted(folder)

@@ -137,7 +137,7 @@ class CacheWriter:
             raise WorkError(
                 f"example idx {example.idx}: NaN or infinity at token position {position} "
                 f"({len(bad)} of {len(example.positions)} rows) in {fingerprint.dtype}; "
-                "nothing was written for its shard: use a wider --dtype or --allow-nonfinite"
+                "nothing was written for its shard: cache it again with a wider --dtype"
             )
         slabs = Slabs(
             idx=example.idx,
