@@ -5,7 +5,9 @@ of its tokens; these are also the positions that patching replaces. The rules fo
 reference (gnueaj/unlearning-depth-score, fc31639, compute_uds.py:102-152 and 413-435).
 """
 
-from collections.abc import Iterator, Sequence
+import itertools
+import math
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol, runtime_checkable
 
@@ -194,8 +196,49 @@ def patched_range(encoded: Encoded, scope: Scope) -> tuple[int, int]:
             return 0, encoded.end
 
 
-def buckets(encoded: Sequence[Encoded], batch_size: int) -> Iterator[list[Encoded]]:
-    """Groups of at most `batch_size`, alike in length: padding is wasted work."""
-    by_length = sorted(encoded, key=lambda e: (e.end, len(e.token_ids), e.idx))
-    for at in range(0, len(by_length), batch_size):
-        yield by_length[at : at + batch_size]
+def by_length(encoded: Sequence[Encoded]) -> list[Encoded]:
+    """Neighbours alike in length."""
+    return sorted(encoded, key=_place)
+
+
+def buckets(
+    encoded: Sequence[Encoded],
+    batch_size: int,
+    *,
+    call_tokens: float = math.inf,
+    length: Callable[[Encoded], int] = lambda e: e.end,
+) -> Iterator[list[Encoded]]:
+    """Groups of at most `batch_size`, alike in length, with the least work.
+
+    A group costs its number of examples times its longest `length`, as padding is work too, and
+    `call_tokens` for being one more. With the default there are as few groups as possible.
+    """
+    ordered = sorted(encoded, key=lambda e: (length(e), *_place(e)))
+    if call_tokens == math.inf:
+        edges = [*range(0, len(ordered), batch_size), len(ordered)]
+    else:
+        edges = _cheapest([length(e) for e in ordered], batch_size, call_tokens)
+    for low, high in itertools.pairwise(edges):
+        yield ordered[low:high]
+
+
+def _place(e: Encoded) -> tuple[int, int, int]:
+    return e.end, len(e.token_ids), e.idx
+
+
+def _cheapest(lengths: Sequence[int], batch_size: int, call_tokens: float) -> list[int]:
+    """Edges of the cheapest partition of ascending lengths.
+
+    >>> _cheapest([3, 3, 9, 9], 4, call_tokens=5.0), _cheapest([3, 3, 9, 9], 4, call_tokens=20.0)
+    ([0, 2, 4], [0, 4])
+    """
+    cost, previous = [0.0], [0]
+    for end in range(1, len(lengths) + 1):
+        starts = range(max(0, end - batch_size), end)
+        sums = [cost[at] + (end - at) * lengths[end - 1] + call_tokens for at in starts]
+        cost.append(min(sums))
+        previous.append(starts[sums.index(cost[-1])])
+    edges = [len(lengths)]
+    while edges[-1]:
+        edges.append(previous[edges[-1]])
+    return edges[::-1]
