@@ -1,0 +1,148 @@
+"""The losses and the dual variable, by arithmetic that fits in a comment."""
+
+import math
+
+import pytest
+import torch
+from torch.nn.functional import cross_entropy
+
+from lensaudit.unlearn import losses
+from lensaudit.unlearn.methods import METHODS, control_vector
+from lensaudit.unlearn.objective import Hyper, Unlearning
+
+V = 5
+
+
+@pytest.fixture
+def logits():
+    return torch.randn(2, 4, V, generator=torch.Generator().manual_seed(0))
+
+
+@pytest.fixture
+def labels():
+    # row 0 answers two tokens, row 1 one; the first position has nothing to be predicted from
+    return torch.tensor([[-100, -100, 3, 1], [-100, -100, -100, 2]])
+
+
+def test_the_mean_weighs_tokens_and_the_sum_weighs_rows(logits, labels):
+    each = [
+        cross_entropy(logits[row, pos - 1], labels[row, pos])
+        for row, pos in [(0, 2), (0, 3), (1, 3)]
+    ]
+    assert losses.mean_nll(logits, labels).item() == pytest.approx(sum(each).item() / 3)
+    sums = losses.sequence_nll(logits, labels)
+    torch.testing.assert_close(sums, torch.stack([each[0] + each[1], each[2]]))
+
+
+def test_uniform_logits_cost_the_logarithm_of_the_vocabulary(labels):
+    flat = torch.zeros(2, 4, V)
+    assert losses.mean_nll(flat, labels).item() == pytest.approx(math.log(V))
+    assert losses.grad_ascent(flat, labels).item() == pytest.approx(-math.log(V))
+    # p = 1/5 everywhere: w = p, l = ln 5
+    assert losses.wga(flat, labels, beta=1.0).item() == pytest.approx(-math.log(V) / V)
+    # w = (1/5)^2 (4/5)^1
+    value = losses.satimp(flat, labels, beta1=2.0, beta2=1.0).item()
+    assert value == pytest.approx(-(1 / 25) * (4 / 5) * math.log(V))
+    # uniform over the four others against uniform over five: ln 5
+    assert losses.ceu(flat, labels, ignore_first=0).item() == pytest.approx(math.log(V))
+    assert losses.pdu(flat, labels).item() == 0
+
+
+def test_ceu_leaves_the_first_tokens_alone(logits, labels):
+    # with the first token of each row ignored only row 0's second one is left
+    changed = logits.clone()
+    changed[0, 1] += torch.arange(V)
+    changed[1, 2] += torch.arange(V)
+    same = [losses.ceu(one, labels, ignore_first=1).item() for one in (logits, changed)]
+    other = [losses.ceu(one, labels, ignore_first=0).item() for one in (logits, changed)]
+    assert same[0] == same[1]
+    assert other[0] != pytest.approx(other[1])
+
+
+def test_ceu_never_rewards_the_true_token():
+    # a model sure of the truth: the target is what it thinks of the rest
+    scores = torch.tensor([[[0.0, 0.0, 20.0, 1.0, 0.0]] * 2])
+    truth = torch.tensor([[-100, 2]])
+    assert losses.ceu(scores, truth, ignore_first=0).item() > 18
+
+
+def test_weights_of_wga_and_satimp_carry_no_gradient(labels):
+    # d/dz of -w l with w constant is -w (softmax - onehot): sums to zero over the vocabulary
+    scores = torch.zeros(2, 4, V, requires_grad=True)
+    losses.wga(scores, labels, beta=1.0).backward()
+    expected = -(1 / V) * (1 / V - 1.0) / 3
+    assert scores.grad is not None
+    assert scores.grad[1, 2, 2].item() == pytest.approx(expected)
+
+
+def test_npo_starts_with_gradient_weight_one():
+    # 2 sigmoid(beta (log p - log p_ref)) = 1 at the reference: the gradient of -NLL's mean
+    nll = torch.tensor([2.0, 7.0], requires_grad=True)
+    losses.npo(nll, nll.detach(), beta=0.1).backward()
+    torch.testing.assert_close(nll.grad, torch.tensor([-0.5, -0.5]))
+
+
+def test_simnpo_by_its_formula():
+    value = losses.simnpo(torch.tensor([6.0]), torch.tensor([3]), beta=4.5, delta=1.0)
+    assert value.item() == pytest.approx(-(2 / 4.5) * math.log(1 / (1 + math.exp(-4.5 * (2 - 1)))))
+
+
+def test_dpo_falls_when_the_win_rises_and_the_lose_drops():
+    zero = torch.zeros(1)
+    start = losses.dpo(zero, zero, zero, zero, beta=0.1)
+    assert losses.dpo(zero - 1, zero, zero, zero, beta=0.1) < start
+    assert losses.dpo(zero, zero, zero + 1, zero, beta=0.1) < start
+
+
+def test_undial_without_a_shift_is_the_entropy_of_the_teacher(logits, labels):
+    log_p = logits[:, :-1].log_softmax(-1)
+    entropy = -(log_p.exp() * log_p).sum(-1).mean()
+    value = losses.undial(logits, logits, labels % V, beta=0.0)
+    assert value.item() == pytest.approx(entropy.item(), rel=1e-6)
+    # lowered out of sight, the true token is pushed by its whole probability
+    student = logits.clone().requires_grad_()
+    losses.undial(student, logits, labels % V, beta=50.0).backward()
+    expected = logits[0, 1].softmax(-1)[3] / 6
+    assert student.grad is not None
+    assert student.grad[0, 1, 3].item() == pytest.approx(expected.item(), rel=1e-5)
+
+
+def test_the_divergence_from_oneself_is_zero(logits):
+    assert losses.kl_to_reference(logits, logits).item() == 0
+    assert losses.kl_to_reference(logits, logits.flip(-1)).item() > 0
+
+
+def test_rmu_divides_by_every_length_in_turn_unless_told_not_to():
+    # distances 1 and 4 per token, lengths 1 and 2: own (1/1 + 8/2) / 2 = 2.5
+    # reference mean(1, 8) * mean(1/1, 1/2) = 4.5 * 0.75 = 3.375
+    resid = torch.tensor([[[1.0], [9.0]], [[2.0], [2.0]]])
+    mask = torch.tensor([[True, False], [True, True]])
+    target = torch.zeros(1)
+    assert losses.rmu(resid, target, mask, lengths="own").item() == 2.5
+    assert losses.rmu(resid, target, mask).item() == 3.375
+
+
+def test_the_control_vector_is_positive_of_the_given_length_and_the_same_for_a_seed():
+    vector = control_vector(64, strength=10.0, seed=0)
+    assert vector.norm().item() == pytest.approx(10.0)
+    assert (vector > 0).all()
+    assert torch.equal(vector, control_vector(64, strength=10.0, seed=0))
+    assert not torch.equal(vector, control_vector(64, strength=10.0, seed=1))
+
+
+def test_pdu_raises_its_multiplier_while_the_retain_loss_is_too_large():
+    hyper = Hyper(alpha=1.0, epsilon=0.3, dual_step=5.0, dual_warmup=2)
+    pdu = Unlearning(METHODS["PDU"].forget, "nll", hyper)
+    assert pdu.first_multiplier == 1.0
+    assert pdu.next_multiplier(1.0, 0.5, step=1) == 1.0
+    assert pdu.next_multiplier(1.0, 0.5, step=2) == pytest.approx(2.0)
+    assert pdu.next_multiplier(0.1, 0.0, step=2) == 0.0
+
+
+def test_other_methods_keep_their_weight():
+    npo = Unlearning(METHODS["NPO"].forget, "nll", Hyper(alpha=2.0))
+    assert npo.next_multiplier(npo.first_multiplier, 9.0, step=50) == 2.0
+
+
+def test_there_are_thirteen_methods():
+    assert len(METHODS) == 13
