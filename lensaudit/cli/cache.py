@@ -18,7 +18,7 @@ from lensaudit.cli.options import ProgressBar, check_names, shared
     help="The read positions and the last prompt token, or every token.",
 )
 @shared(
-    "data", "exclude", "limit", "registry", "dtype", "device", "attn", "batch_size",
+    "data", "exclude", "limit", "registry", "dtype", "device", "attn", "batch_size", "memory",
     "activations", "json", "dry_run",
 )  # fmt: skip
 def cache(name: str, activations: Path, **options: Any) -> None:

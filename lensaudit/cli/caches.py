@@ -6,9 +6,9 @@ from pathlib import Path
 import click
 
 from lensaudit.activations.fill import (
-    CACHE_BATCH,
     Positions,
     Progress,
+    cache_batch_that_fits,
     fill,
     fingerprint_of_run,
 )
@@ -17,6 +17,8 @@ from lensaudit.files import canonical_json
 from lensaudit.models.bridge import DTYPES, load
 from lensaudit.models.checkpoint import open_checkpoint
 from lensaudit.models.registry import load_registry, resolve
+from lensaudit.models.sizes import sizes_on_disk
+from lensaudit.patching.options import parse_memory
 from lensaudit.patching.plan import cache_bytes
 from lensaudit.patching.prepare import (
     default_data,
@@ -40,6 +42,7 @@ def cache_model(
     device: str,
     attn: str,
     batch_size: int | None,
+    memory: str,
     as_json: bool,
     dry_run: bool,
     progress: Progress,
@@ -52,7 +55,8 @@ def cache_model(
     examples = examples_for(data, exclude=exclude, limit=limit)
     checkpoint = open_checkpoint(spec)
     encoded, lost = encode_all(examples, checkpoint)
-    size = batch_size or CACHE_BATCH
+    fitting = cache_batch_that_fits(sizes_on_disk(checkpoint, dtype), encoded, parse_memory(memory))
+    size = batch_size or fitting
     fingerprint = fingerprint_of_run(
         checkpoint, encoded, positions=positions, dtype=dtype, device=device, attention=attn,
         batch_size=size,

@@ -58,9 +58,7 @@ class Block:
     down: nn.Linear
     ln2_post: nn.Module | None
 
-    def after_attention(
-        self, resid: Packed, mixed: Float[Tensor, "token d_mixed"]
-    ) -> Packed:
+    def after_attention(self, resid: Packed, mixed: Float[Tensor, "token d_mixed"]) -> Packed:
         """The stream between attention and MLP, from the heads' concatenated outputs."""
         out = self.attention.o(mixed)
         return resid + (out if self.ln1_post is None else self.ln1_post(out))

@@ -1,11 +1,13 @@
 """What a run would do: counted from what is already there, nothing loaded or written."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from lensaudit.activations.fill import fingerprint_of_run
+from lensaudit.activations.fill import Positions, fingerprint_of_run
 from lensaudit.activations.store import ActivationStore
 from lensaudit.data.spans import Encoded
+from lensaudit.models.checkpoint import Checkpoint
 from lensaudit.patching.audit import Audit
+from lensaudit.patching.preflight import planned_engine
 
 
 @dataclass(frozen=True)
@@ -39,29 +41,22 @@ class Plan:
 
 def plan_of(audit: Audit) -> Plan:
     """Count what is missing."""
-    options = audit.options
-    n_rows = n_forward = n_bytes = 0
+    rows = _rows_missing(audit)
+    n_forward = n_bytes = 0
     for weights, checkpoint in audit.donors().items():
-        book = audit.book(checkpoint)
-        rows = sum(len(book.missing(e, options.layers)) for e in audit.encoded)
-        n_rows += rows
-        if not rows or options.component != "resid":
+        # the sweep reads the clean run of `full` whatever is patched into it
+        used = any(rows.values()) if weights == audit.full.weights else rows[weights]
+        if not used or audit.options.component != "resid":
             continue
-        positions = "all" if weights == audit.full.weights or options.scope == "prefix" else "span"
-        fingerprint = fingerprint_of_run(
-            checkpoint, audit.encoded, positions=positions, dtype=options.dtype,
-            device=options.device, attention=options.attn, batch_size=options.cache_batch,
-        )  # fmt: skip
-        if ActivationStore(audit.root).open(fingerprint) is None:
-            n_forward += len(audit.encoded)
-            n_bytes += cache_bytes(
-                audit.encoded, positions, checkpoint.n_layers, checkpoint.d_model, options.dtype
-            )
+        whole = weights == audit.full.weights or audit.options.scope == "prefix"
+        forward, size = _cache_missing(audit, checkpoint, "all" if whole else "span")
+        n_forward += forward
+        n_bytes += size
     return Plan(
         n_examples=len(audit.encoded) + len(audit.lost),
         n_lost=len(audit.lost),
-        n_layers=len(options.layers),
-        n_rows=n_rows,
+        n_layers=len(audit.options.layers),
+        n_rows=sum(rows.values()),
         n_forward=n_forward,
         n_bytes=n_bytes,
         models=tuple(
@@ -72,6 +67,34 @@ def plan_of(audit: Audit) -> Plan:
                 *(("source", source) for source in audit.sources.values()),
             ]
         ),
+    )
+
+
+def _rows_missing(audit: Audit) -> dict[str, int]:
+    """By donor. Rows at KE layers only are known once S1 is; until then all layers are counted."""
+    engine = planned_engine(audit.full.architecture, audit.options, lambda _: None)
+    books = replace(audit, fresh=False).books(engine)  # a fresh book would be emptied
+    rows = {}
+    for weights, book in books.by_weights.items():
+        wanted = books.wanted(weights)
+        lists = [
+            wanted(e, "") if audit.fresh else book.missing(e, wanted(e, "")) for e in audit.encoded
+        ]
+        rows[weights] = sum(map(len, lists))
+    return rows
+
+
+def _cache_missing(audit: Audit, checkpoint: Checkpoint, positions: Positions) -> tuple[int, int]:
+    """Forward passes and bytes of a cache still to be made."""
+    options = audit.options
+    fingerprint = fingerprint_of_run(
+        checkpoint, audit.encoded, positions=positions, dtype=options.dtype,
+        device=options.device, attention=options.attn, batch_size=options.cache_batch,
+    )  # fmt: skip
+    if ActivationStore(audit.root).open(fingerprint) is not None:
+        return 0, 0
+    return len(audit.encoded), cache_bytes(
+        audit.encoded, positions, checkpoint.n_layers, checkpoint.d_model, options.dtype
     )
 
 

@@ -8,7 +8,7 @@ from typing import TypedDict, Unpack
 
 import torch
 
-from lensaudit.activations.fill import Progress
+from lensaudit.activations.fill import Progress, cache_batch_that_fits
 from lensaudit.data.examples import Example
 from lensaudit.data.spans import Encoded, Scope, SpanLost, check_tokenizer, encode
 from lensaudit.data.tofu import forget_set
@@ -21,6 +21,7 @@ from lensaudit.models.checkpoint import (
     open_checkpoint,
 )
 from lensaudit.models.registry import DEMO, Registry, resolve
+from lensaudit.models.sizes import sizes_on_disk
 from lensaudit.models.spec import ModelSpec
 from lensaudit.patching.audit import Audit
 from lensaudit.patching.options import (
@@ -148,7 +149,11 @@ def prepare(
         encoded=encoded,
         lost=lost,
         options=replace(
-            options, layers=parse_layers(settings.get("layers", "all"), anchor.n_layers)
+            options,
+            layers=parse_layers(settings.get("layers", "all"), anchor.n_layers),
+            cache_batch=cache_batch_that_fits(
+                sizes_on_disk(anchor, options.dtype), encoded, options.memory_bytes
+            ),
         ),
         root=activations,
         examples=tuple(examples),
