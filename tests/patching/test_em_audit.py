@@ -9,6 +9,7 @@ from lensaudit.data.spans import SpanLost
 from lensaudit.errors import InputError, VerificationError
 from lensaudit.models.registry import load_registry
 from lensaudit.patching import em_audit, oracle, spoken
+from lensaudit.patching.donors import CachedDonor
 from lensaudit.patching.em_audit import NO_REFERENCE, EmOptions, check_em, plan_text, run_em
 from lensaudit.patching.em_outcome import NO_FT, em_outcome_of, em_summary_of
 from lensaudit.patching.prepare import prepare
@@ -182,6 +183,23 @@ def test_a_changed_setting_is_said_anew_and_fresh_forgets(opened, counted, tmp_p
     run_em(replace(audit, fresh=True), EmOptions())
     assert counted["patched_rows"] == 4 * n_rows
     assert counted["generate"] == 2 * 3 * 2
+
+
+def test_layers_said_before_are_not_said_again(opened, counted, tmp_path):
+    run_em(opened("npo", limit=2, activations=tmp_path, layers="0-1,5"), EmOptions())
+    assert counted["patched_rows"] == 3 * 2 * 3
+    outcome = outcomes(opened("npo", limit=2, activations=tmp_path))[0]
+    assert counted["patched_rows"] == 3 * 2 * 6
+    assert outcome.rows() == outcomes(opened("npo", limit=2))[0].rows()
+
+
+def test_a_cache_gives_what_is_patched_in_at_the_prompt_s_end(ragged, monkeypatch):
+    late = next(e for e in ragged if e.start > e.n_prompt - 1)
+    positions = torch.tensor(late.read_positions)
+    stream = positions.float().expand(3, -1).unsqueeze(-1)  # each position holds its own number
+    monkeypatch.setattr(CachedDonor, "_example", lambda self, idx: (positions, stream))
+    donor = object.__new__(CachedDonor)
+    assert donor.at_prompt_end(late).tolist() == [[late.n_prompt - 1.0]] * 3
 
 
 def test_a_silent_full_leaves_the_example_unscored(opened, monkeypatch):

@@ -4,7 +4,8 @@ import pytest
 import torch
 
 from lensaudit.errors import InputError
-from lensaudit.models.bridge import logits_of
+from lensaudit.models.bridge import intervening, logits_of, residuals
+from lensaudit.patching.interventions import replace_at
 from lensaudit.patching.probes import (
     KINDS,
     Probe,
@@ -12,7 +13,6 @@ from lensaudit.patching.probes import (
     ask,
     ask_patched,
     cloze_of,
-    encode_probe,
     probe_of,
 )
 
@@ -120,12 +120,14 @@ def test_candidates_are_scored_over_all_their_tokens(tiny):
 
 
 def test_only_the_prompt_end_is_patched(tiny):
-    encoded = encode_probe(WORDS, tiny().tokenizer)
-    assert [(e.n_prompt - 1, e.start, e.n_span) for e in encoded] == [
-        (2, 2, 1),
-        (2, 2, 2),
-        (2, 2, 1),
-    ]
+    full, source = tiny(0), tiny(1)
+    tokens = torch.tensor([[7, 9, 33, 12, 5]])  # the prompt and the candidate of two tokens
+    stack, _ = residuals(source, tokens)
+    at_end = torch.tensor([[False, False, True, False, False]])
+    with intervening(full, {1: replace_at(stack[:, 1], at_end)}):
+        logp = logits_of(full, tokens)[0].log_softmax(-1)
+    found = ask_patched(full, source, WORDS, layers=[1])
+    assert float(found.logprob[0, 1]) == pytest.approx(float(logp[2, 12] + logp[3, 5]), abs=1e-5)
 
 
 def test_a_model_patched_with_itself_scores_as_by_itself(tiny):
