@@ -31,10 +31,10 @@ _FILE = click.Path(path_type=Path, dir_okay=False)
 @click.option("--epochs", type=float, help="Passes over the forget rows. [default: the method's]")
 @click.option("--steps", type=click.IntRange(min=1), help="Optimiser steps, instead of --epochs.")
 @click.option("--lr", type=float, help="Peak. [default: the method's; 5e-4 for demo/… models]")
-@click.option("--warmup-epochs", type=float, default=1.0, show_default=True)
+@click.option("--warmup-epochs", type=click.FloatRange(min=0), default=1.0, show_default=True)
 @click.option("--schedule", type=click.Choice(["linear", "constant"]), default="linear",
               show_default=True)  # fmt: skip
-@click.option("--weight-decay", type=float, default=0.01, show_default=True)
+@click.option("--weight-decay", type=click.FloatRange(min=0), default=0.01, show_default=True)
 @click.option("--max-grad-norm", type=float, default=1.0, show_default=True)
 @click.option("--batch-size", type=click.IntRange(min=1), default=8, show_default=True)
 @click.option("--accumulate", type=click.IntRange(min=1), default=4, show_default=True,

@@ -114,12 +114,8 @@ def _retain_rows(named: str | None, forget_data: str) -> Rows | None:
 def _recipe(options: Mapping[str, Any], method: Method, n_samples: int) -> Recipe:
     """Epochs become steps; what is left out is the method's published value."""
     sizes = {"batch_size": options["batch_size"], "n_accumulate": options["accumulate"]}
-    n_epochs = options["epochs"] if options["epochs"] is not None else method.n_epochs
-    if n_epochs <= 0:
-        raise InputError(f"--epochs {n_epochs:g}: wanted a positive number")
-    lr = options["lr"] or (DEMO_LR if is_demo(options["model"]) else method.lr)
-    if not (math.isfinite(lr) and lr > 0):
-        raise InputError(f"--lr {lr:g}: wanted a positive number")
+    n_epochs = _positive(options, "epochs", method.n_epochs)
+    lr = _positive(options, "lr", DEMO_LR if is_demo(options["model"]) else method.lr)
     n_steps = options["steps"] or n_steps_of(n_samples, n_epochs=n_epochs, **sizes)
     n_warmup = n_steps_of(n_samples, n_epochs=options["warmup_epochs"], **sizes)
     return Recipe(
@@ -129,9 +125,16 @@ def _recipe(options: Mapping[str, Any], method: Method, n_samples: int) -> Recip
         schedule=options["schedule"],
         n_accumulate=options["accumulate"],
         weight_decay=options["weight_decay"],
-        max_grad_norm=options["max_grad_norm"],
+        max_grad_norm=_positive(options, "max_grad_norm", 1.0),
         trainable=options["trainable"],
     )
+
+
+def _positive(options: Mapping[str, Any], name: str, default: float) -> float:
+    value = default if options[name] is None else options[name]
+    if not (math.isfinite(value) and value > 0):
+        raise InputError(f"--{name.replace('_', '-')} {value:g}: wanted a number above 0")
+    return value
 
 
 def plan_of(job: Job, out: Path) -> list[str]:

@@ -5,21 +5,22 @@ import shutil
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
+from itertools import chain
 from pathlib import Path
 from typing import Any, Literal
 
 import torch
 
-from lensaudit.data.chat import check_tokenizer, pad_id
+from lensaudit.data.chat import PLAIN, check_tokenizer, pad_id
 from lensaudit.errors import InputError
-from lensaudit.files import digest, make_folder, read_json, write_csv
+from lensaudit.files import digest, make_folder, read_json, write_csv, write_json
 from lensaudit.models.causal import load_causal
 from lensaudit.models.checkpoint import Checkpoint, load_tokenizer
 from lensaudit.results import manifest
 from lensaudit.unlearn.encode import CHAT, Answered, Sample, chat_sample, raw_sample
 from lensaudit.unlearn.memory import check_memory
 from lensaudit.unlearn.methods import Method, objective_of, reads_reference
-from lensaudit.unlearn.objective import Hyper
+from lensaudit.unlearn.objective import Hyper, UnlearnBatch
 from lensaudit.unlearn.rows import Rows
 from lensaudit.unlearn.samples import unlearn_batches
 from lensaudit.unlearn.save import copy_tokenizer, save_model
@@ -96,7 +97,7 @@ def check(job: Job) -> None:
     """Find what is missing before anything is loaded.
 
     Raises:
-        InputError: no alternates, no retain rows, no chat template, or too little memory.
+        InputError: no alternates, no retain rows, rows on both sides, or too little memory.
     """
     if job.method.alternate == "given" and not (
         job.forget.alternates and all(job.forget.alternates)
@@ -110,6 +111,12 @@ def check(job: Job) -> None:
             f"{job.method.name} keeps the retain rows (alpha {job.hyper.alpha:g}): name them with "
             "--retain-data, or give --alpha 0"
         )
+    both = set(job.forget.answered) & set(job.retain.answered if job.retain else ())
+    if both:
+        raise InputError(
+            f"{len(both)} rows are to be forgotten and kept (first {next(iter(both)).question!r}); "
+            "name other --retain-data"
+        )
     check_memory(job.start, copies=2 if reads_reference(job.method, job.hyper) else 1,
                  device=job.device)  # fmt: skip
 
@@ -120,14 +127,20 @@ def finished(job: Job, out: Path) -> bool:
     Raises:
         InputError: it holds something else.
     """
-    if (out / "manifest.json").exists():
-        found = read_json(out / "manifest.json").get("inputs", {}).get("key")
-        if found != job.key:
-            raise InputError(f"{out}: holds a model made with other settings; name another --out")
-        return True
-    if out.exists() and any(one.name != STATE_FOLDER for one in out.iterdir()):
+    for mark in (out / "manifest.json", out / STATE_FOLDER / "job.json"):
+        if mark.exists():
+            if _key_in(mark) != job.key:
+                raise InputError(f"{out}: holds a run with other settings; name another --out")
+            return mark.name == "manifest.json"
+    if out.is_dir() and any(out.iterdir()):
         raise InputError(f"{out}: is not empty and holds no unlearning run; name another --out")
     return False
+
+
+def _key_in(mark: Path) -> Any:
+    content = read_json(mark)
+    inputs = content.get("inputs") if isinstance(content, dict) else None
+    return inputs.get("key") if isinstance(inputs, dict) else None
 
 
 def unlearn(job: Job, out: Path, *, report: Callable[[Progress], None]) -> tuple[float, ...]:
@@ -139,16 +152,19 @@ def unlearn(job: Job, out: Path, *, report: Callable[[Progress], None]) -> tuple
     """
     started = time.monotonic()
     make_folder(out)
+    write_json(make_folder(out / STATE_FOLDER) / "job.json", {"inputs": {"key": job.key}})
     tokenizer = load_tokenizer(job.start)
-    if "chat" in job.formats:
-        check_tokenizer(tokenizer, CHAT, job.start.spec.name)
+    for one in job.formats:
+        check_tokenizer(tokenizer, CHAT if one == "chat" else PLAIN, job.start.spec.name)
     model = load_causal(job.start, device=job.device)
-    losses = train(model, _run(job, tokenizer, out / STATE_FOLDER), report=report)
+    limit = getattr(model.config, "max_position_embeddings", None)
+    batches = _batches(job, tokenizer, limit)
+    losses = train(model, _run(job, batches, out / STATE_FOLDER), report=report)
     save_model(model, out, dtype=job.stored)
     copy_tokenizer(job.start.folder, out)
     write_csv(out / "losses.csv", ("step", "loss"), list(enumerate(losses, 1)))
-    shutil.rmtree(out / STATE_FOLDER, ignore_errors=True)
     record(job, started).write(out)
+    shutil.rmtree(out / STATE_FOLDER, ignore_errors=True)
     return losses
 
 
@@ -161,12 +177,12 @@ def record(job: Job, started: float):
     return manifest("unlearn", options=options, inputs=inputs, device=job.device, started=started)
 
 
-def _run(job: Job, tokenizer: Any, folder: Path) -> Run[Any]:
+def _run(job: Job, batches: Callable[[int], UnlearnBatch], folder: Path) -> Run[UnlearnBatch]:
     needs_copy = reads_reference(job.method, job.hyper)
     reference = load_causal(job.start, device=job.device) if needs_copy else None
     return Run(
         objective_of(job.method, job.hyper, reference),
-        _batches(job, tokenizer),
+        batches,
         job.recipe,
         job.identity,
         folder,
@@ -174,22 +190,30 @@ def _run(job: Job, tokenizer: Any, folder: Path) -> Run[Any]:
     )
 
 
-def _batches(job: Job, tokenizer: Any):
+def _batches(job: Job, tokenizer: Any, limit: int | None) -> Callable[[int], UnlearnBatch]:
     encoders = [ENCODERS[one] for one in job.formats]
 
     def encoded(rows: Sequence[Answered]) -> list[Sample]:
         return [encode(tokenizer, row) for row in rows for encode in encoders]
 
     pairs = _pairs(job)
+    forget = encoded([row for row, _ in pairs])
+    retain = encoded(job.retain.answered) if job.retain else []
     alternates = [
         tuple(encode(tokenizer, Answered(row.question, other)) for other in others)
         for row, others in pairs
         for encode in encoders
         if others
     ]
+    longest = max(len(one.ids) for one in chain(forget, retain, *alternates))
+    if limit is not None and longest > limit:
+        raise InputError(
+            f"{job.start.spec.name}: reads {limit} tokens, the longest row has {longest}; "
+            "leave long rows out of the data"
+        )
     batch = unlearn_batches(
-        encoded([row for row, _ in pairs]),
-        encoded(job.retain.answered) if job.retain else [],
+        forget,
+        retain,
         alternates,
         batch_size=job.batch_size,
         seed=job.seed,

@@ -4,6 +4,7 @@ Constants: open-unlearning (github.com/locuslab/open-unlearning, commit d3d7cf9)
 and `configs/experiment/unlearn/tofu`.
 """
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
@@ -139,14 +140,15 @@ def hyper_of(method: Method, given: Mapping[str, Any], *, n_layers: int) -> Hype
     """The method's constants with the `given` ones in their place.
 
     Raises:
-        InputError: a constant that the method does not read; RMU without a usable layer; PDU
-            without epsilon.
+        InputError: a constant that the method does not read or that is out of range; RMU without
+            a usable layer; PDU without epsilon.
     """
     if unread := sorted(set(given) - {*COMMON, *method.constants}):
         option = unread[0].replace("_", "-")
         known = ", ".join(f"--{name.replace('_', '-')}" for name in (*COMMON, *method.constants))
         raise InputError(f"{method.name} has no --{option}; it reads {known}")
     hyper = replace(method.hyper, **given)
+    _check_numbers(method, hyper)
     if method.steers and (hyper.layer is None or not 0 <= hyper.layer < n_layers - 1):
         found = "none given" if hyper.layer is None else f"found {hyper.layer}"
         raise InputError(
@@ -156,6 +158,15 @@ def hyper_of(method: Method, given: Mapping[str, Any], *, n_layers: int) -> Hype
     if method.name == "PDU" and hyper.epsilon is None:
         raise InputError("PDU needs --epsilon, the retain loss it allows (TOFU: 0.3 nats)")
     return hyper
+
+
+def _check_numbers(method: Method, hyper: Hyper) -> None:
+    for name in (*COMMON, *method.constants):
+        value = getattr(hyper, name)
+        if isinstance(value, float) and not (math.isfinite(value) and value >= 0):
+            raise InputError(f"--{name.replace('_', '-')} {value:g}: wanted a number from 0")
+    if "beta" in method.constants and hyper.beta == 0:
+        raise InputError(f"--beta 0: {method.name} divides by it; wanted a number above 0")
 
 
 def reads_reference(method: Method, hyper: Hyper) -> bool:

@@ -1,17 +1,18 @@
 """Where was a training run when it stopped? Weights, optimiser moments and step, in one place."""
 
+import os
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import torch
-from safetensors.torch import load_file, save
+from safetensors.torch import load_file, save_file
 from torch import Tensor
 from torch.nn import Parameter
 from torch.optim import Optimizer
 
 from lensaudit.errors import InputError
-from lensaudit.files import make_folder, read_json, write_bytes, write_json
+from lensaudit.files import make_folder, os_error, read_json, sync_folder, write_json
 
 STATE = "training.json"
 MOMENTS = ("exp_avg", "exp_avg_sq")
@@ -40,15 +41,28 @@ def save_state(
     make_folder(folder)
     tensors: dict[str, Tensor] = {}
     for name, parameter in parameters.items():
-        tensors[f"weight/{name}"] = parameter.detach().contiguous()
+        tensors[f"weight/{name}"] = parameter.detach().cpu().contiguous()
         for moment in MOMENTS:
-            tensors[f"{moment}/{name}"] = optimizer.state[parameter][moment].contiguous()
+            tensors[f"{moment}/{name}"] = optimizer.state[parameter][moment].cpu().contiguous()
     file = f"training-{state.step:08d}.safetensors"
-    write_bytes(folder / file, save(tensors))
+    _write_tensors(tensors, folder / file)
     write_json(folder / STATE, {"key": key, "file": file, **asdict(state)})
     for old in folder.glob("training-*.safetensors"):
         if old.name != file:
             old.unlink()
+
+
+def _write_tensors(tensors: Mapping[str, Tensor], path: Path) -> None:
+    """Straight to disk, where `write_bytes` would hold a second copy of a large model."""
+    partial = path.with_suffix(".partial")
+    try:
+        save_file(dict(tensors), partial)
+        os.replace(partial, path)
+        sync_folder(path.parent)
+    except OSError as error:
+        raise os_error(error, path) from error
+    finally:
+        partial.unlink(missing_ok=True)
 
 
 def load_state(
@@ -73,7 +87,9 @@ def load_state(
     with torch.no_grad():
         for name, parameter in parameters.items():
             parameter.copy_(tensors[f"weight/{name}"])
-            moments = {moment: tensors[f"{moment}/{name}"] for moment in MOMENTS}
+            moments = {
+                moment: tensors[f"{moment}/{name}"].to(parameter.device) for moment in MOMENTS
+            }
             step = torch.tensor(float(content["step"]))
             optimizer.state[parameter] = {"step": step, **moments}
     return TrainState(content["step"], content["multiplier"], tuple(content["losses"]))

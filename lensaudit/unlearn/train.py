@@ -149,10 +149,13 @@ def trained_names(model: PreTrainedModel, recipe: Recipe) -> set[str]:
     """The parameters that move.
 
     Raises:
-        InputError: the expression names none.
+        InputError: the expression names none, or is none.
     """
     every = [name for name, _ in model.named_parameters()]
-    names = {name for name in every if re.search(recipe.trainable, name)}
+    try:
+        names = {name for name in every if re.search(recipe.trainable, name)}
+    except re.error as error:
+        raise InputError(f"{recipe.trainable!r} is not a regular expression: {error}") from error
     if not names:
         raise InputError(f"no parameter matches {recipe.trainable!r}; names look like {every[1]!r}")
     return names

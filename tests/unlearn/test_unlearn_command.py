@@ -85,6 +85,19 @@ def test_the_folder_of_another_run_is_refused(place, tmp_path, capsys):
     assert "other settings" in capsys.readouterr().err
 
 
+def test_a_run_killed_while_writing_the_model_is_finished_by_the_next(place, tmp_path, monkeypatch):
+    def killed(*given, **options):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("lensaudit.unlearn.job.copy_tokenizer", killed)
+    assert run(arguments(place, tmp_path / "m")) == 130
+    assert (tmp_path / "m" / "model.safetensors").exists()
+    monkeypatch.undo()
+    assert run(arguments(place, tmp_path / "m", "--beta", "0.5")) == 2
+    assert run(arguments(place, tmp_path / "m")) == 0
+    assert (tmp_path / "m" / "manifest.json").exists()
+
+
 def test_a_folder_that_is_not_ours_is_refused(place, tmp_path, capsys):
     (tmp_path / "notes.txt").write_text("mine")
     assert run(arguments(place, tmp_path)) == 2
@@ -150,6 +163,11 @@ REFUSED = {
     "AltPO without alternates": (("--method", "altpo"), "`alternate`"),
     "no such data": (("--data", "nowhere.json"), "nowhere.json: no such file"),
     "learning rate": (("--lr", "-1"), "--lr -1"),
+    "learning rate 0": (("--lr", "0"), "--lr 0"),
+    "epochs": (("--epochs", "nan"), "--epochs nan"),
+    "beta 0": (("--beta", "0"), "divides by it"),
+    "alpha below 0": (("--alpha", "-1"), "--alpha -1"),
+    "no regular expression": (("--trainable", "("), "not a regular expression"),
     "pattern of no parameter": (("--trainable", "layers.7"), "no parameter matches"),
     "no such model": (("--model", "demo/nobody"), "demo/nobody"),
 }
@@ -179,6 +197,19 @@ def test_retain_rows_are_asked_for_where_the_method_keeps_them(place, tmp_path, 
     assert run(given) == 2
     assert "--retain-data" in capsys.readouterr().err
     assert run([*given, "--alpha", "0"]) == 0
+
+
+def test_rows_on_both_sides_are_refused(place, tmp_path, capsys):
+    both = ("--retain-data", str(place / "forget.json"))
+    assert run(arguments(place, tmp_path / "m", *both)) == 2
+    assert "4 rows are to be forgotten and kept" in capsys.readouterr().err
+
+
+def test_rows_longer_than_the_model_reads_are_refused(place, tmp_path, capsys):
+    rows = [{"question": "Who? " * 800, "answer": "Ada."}]
+    (tmp_path / "long.json").write_text(json.dumps(rows))
+    assert run(arguments(place, tmp_path / "m", "--data", str(tmp_path / "long.json"))) == 2
+    assert "reads 2048 tokens, the longest row has" in capsys.readouterr().err
 
 
 def test_too_little_memory_is_said_before_loading(place, tmp_path, capsys, monkeypatch):

@@ -1,0 +1,90 @@
+"""Rows to forget and to keep, and lines of ignorance: read from where they are named."""
+
+import json
+
+import pytest
+
+from lensaudit.data.fictional import make_world
+from lensaudit.errors import InputError
+from lensaudit.unlearn.encode import Answered, raw_sample
+from lensaudit.unlearn.rows import idk_lines, load_rows
+from lensaudit.unlearn.tokenizer import train_tokenizer
+
+
+def test_demo_is_the_embedded_data_with_wrong_answers_as_alternates():
+    world = make_world(0)
+    forget, retain = (load_rows("demo", part=part) for part in ("forget", "retain"))
+    assert [one.answer for one in forget.answered] == [row.answer for row in world.forget]
+    assert [one.prefix for one in retain.answered] == [row.prefix for row in world.retain]
+    assert forget.alternates == tuple(row.perturbed_answer for row in world.forget)
+    assert retain.alternates == ()
+
+
+def test_the_digest_follows_the_content_and_not_the_file(tmp_path):
+    rows = [{"question": "Who?", "answer": "Ada."}]
+    for name, content in (("a", rows), ("b", rows), ("c", [{**rows[0], "alternate": "Bob."}])):
+        (tmp_path / f"{name}.json").write_text(json.dumps(content))
+    a, b, c = (load_rows(str(tmp_path / f"{name}.json"), part="forget") for name in "abc")
+    assert a.digest == b.digest != c.digest
+    assert c.alternates == (("Bob.",),)
+
+
+@pytest.mark.parametrize(
+    ("row", "problem"),
+    [
+        (3, "is no object"),
+        ({"question": "Who?"}, "answer is missing"),
+        ({"question": " ", "answer": "x"}, "question is missing, empty"),
+        ({"question": "Who?", "answer": "Ada.", "prefix": "Bob"}, "prefix does not begin"),
+        ({"question": "Who?", "answer": "Ada.", "alternate": [1]}, "alternate is neither"),
+    ],
+)
+def test_wrong_rows_are_named(row, problem, tmp_path):
+    file = tmp_path / "rows.json"
+    file.write_text(json.dumps([{"question": "Who?", "answer": "Ada."}, row]))
+    with pytest.raises(InputError, match=f"row 2: {problem}"):
+        load_rows(str(file), part="forget")
+
+
+def test_many_problems_are_counted(tmp_path):
+    file = tmp_path / "rows.json"
+    file.write_text(json.dumps([1] * 9))
+    with pytest.raises(InputError, match=r"row 5: .* \(and 4 more\)"):
+        load_rows(str(file), part="forget")
+
+
+def test_an_empty_file_is_refused(tmp_path):
+    (tmp_path / "rows.json").write_text("[]")
+    with pytest.raises(InputError, match="holds no rows"):
+        load_rows(str(tmp_path / "rows.json"), part="forget")
+
+
+def test_lines_of_ignorance_are_text_or_objects_with_one_text(tmp_path):
+    file = tmp_path / "idk.jsonl"
+    file.write_text('I don\'t know.\n\n{"idk": "No idea."}\n')
+    assert idk_lines(file) == ("I don't know.", "No idea.")
+    assert len(idk_lines(None)) > 10
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [("\n\n", "holds no line"), ("{", "line 1 is not JSON"), ('{"a": 1}', "does not hold one")],
+)
+def test_wrong_lines_of_ignorance_are_refused(text, problem, tmp_path):
+    (tmp_path / "idk.txt").write_text(text)
+    with pytest.raises(InputError, match=problem):
+        idk_lines(tmp_path / "idk.txt")
+
+
+def test_raw_text_splits_an_empty_prefix_as_the_depth_score_does():
+    tokenizer = train_tokenizer(["Question: Is it? Answer: Yes, it is."] * 9, d_vocab=300)
+
+    def parts(prefix):
+        sample = raw_sample(tokenizer, Answered("Is it?", "Yes, it is.", prefix))
+        return (
+            tokenizer.decode(sample.ids[: sample.n_prompt], skip_special_tokens=True),
+            tokenizer.decode(sample.ids[sample.n_prompt :]),
+        )
+
+    assert parts("") == ("Question: Is it?\nAnswer: ", "Yes, it is.<|eot_id|>")
+    assert parts("Yes,") == parts(None) == ("Question: Is it?\nAnswer:", " Yes, it is.<|eot_id|>")
