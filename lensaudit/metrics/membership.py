@@ -148,12 +148,18 @@ def auc_interval(higher: list[float], lower: list[float], level: float = 0.95) -
     """DeLong's interval of an AUC (1988), cut to [0, 1]; None with fewer than two texts a side."""
     if min(len(higher), len(lower)) < 2:
         return None
-    above = np.subtract.outer(higher, lower)
-    wins = (above > 0) + 0.5 * (above == 0)
-    variance = wins.mean(1).var(ddof=1) / len(higher) + wins.mean(0).var(ddof=1) / len(lower)
+    wins, losses = _share_below(higher, lower), 1 - _share_below(lower, higher)
+    variance = wins.var(ddof=1) / len(higher) + losses.var(ddof=1) / len(lower)
     half = float(norm.ppf((1 + level) / 2) * math.sqrt(variance))
     centre = float(wins.mean())
     return Interval(max(0.0, centre - half), min(1.0, centre + half))
+
+
+def _share_below(values: list[float], others: list[float]) -> NDArray[np.float64]:
+    """For each value, the share of the others below it, ties counting one half."""
+    ranked = np.sort(others)
+    left, right = (np.searchsorted(ranked, values, side) for side in ("left", "right"))
+    return (left + right) / (2 * len(others))
 
 
 def _attacked(context: Context, score: Callable[[Trace], float], *, content: bool = False) -> Entry:

@@ -96,6 +96,40 @@ def test_wrong_rows_are_refused_with_their_place(tmp_path, rows, said):
         load_suite("tofu", own={"forget": own})
 
 
+def test_the_hub_is_read_by_configuration_and_its_authors_are_known(monkeypatch):
+    import datasets
+
+    asked = []
+
+    def load(repo, config, split):
+        asked.append((repo, config, split))
+        return [{"question": f"Q{n}", "answer": "A"} for n in range(40)]
+
+    monkeypatch.setattr(datasets, "load_dataset", load)
+    splits = load_suite("tofu", forget_split="forget05")
+    assert ("locuslab/TOFU", "forget05_perturbed", "train") in asked
+    assert ("locuslab/TOFU", "holdout05", "train") in asked
+    assert [splits["forget"].rows[n].group for n in (0, 19, 20)] == [0, 0, 1]
+    assert splits["ra"].rows[0].group == "idx 0"
+
+
+def test_a_hub_that_does_not_answer_is_one_line(monkeypatch):
+    import datasets
+
+    def load(repo, config, split):
+        raise ConnectionError("no route\nto host")
+
+    monkeypatch.setattr(datasets, "load_dataset", load)
+    with pytest.raises(InputError, match=r"knowmem: cannot be fetched \(no route\).*--data"):
+        load_suite("muse")
+
+
+def test_the_generated_authors_have_every_split():
+    splits = load_suite("tofu", "demo", limit=2)
+    assert list(splits) == ["forget", "retain", "ra", "wf", "holdout"]
+    assert len(splits["forget"].rows[0].answers["perturbed_answer"]) > 1
+
+
 def test_a_broken_line_is_named(tmp_path):
     own = tmp_path / "mine.jsonl"
     own.write_text('{"question": "Q", "answer": "A"}\n{"question"\n')

@@ -3,9 +3,12 @@
 import pkgutil
 
 import pytest
+from metric_helpers import tiny_passes
 
 import lensaudit.metrics
 from lensaudit.errors import InputError
+from lensaudit.metrics import registry
+from lensaudit.metrics.measure.suite import evaluate
 from lensaudit.metrics.registry import (
     Entry,
     all_metrics,
@@ -60,6 +63,25 @@ def test_an_unknown_name_lists_the_known_ones():
         ordered("tofu", ["forget_qualty"])
     with pytest.raises(InputError, match="suite muse has no metric 'model_utility'"):
         ordered("muse", ["model_utility"])
+
+
+NEW = '''
+from lensaudit.metrics.registry import Entry, metric
+
+@metric("share_of_ones", high_means="knows", source="arXiv:0000.00000", tofu=())
+def share_of_ones(context) -> Entry:
+    """One."""
+    return Entry(1.0)
+'''
+
+
+def test_a_new_metric_is_one_file(tmp_path, monkeypatch, tiny_tokenizer):
+    known = dict(all_metrics())
+    (tmp_path / "share.py").write_text(NEW)
+    monkeypatch.setattr(lensaudit.metrics, "__path__", [*lensaudit.metrics.__path__, str(tmp_path)])
+    monkeypatch.setattr(registry, "_METRICS", known)
+    found = evaluate(tiny_passes(tiny_tokenizer), "tofu", ["share_of_ones"])
+    assert found["share_of_ones"].value == 1
 
 
 def test_a_name_can_be_registered_once():

@@ -9,10 +9,10 @@ import torch
 from metric_helpers import UPSTREAM, needs_goldens
 
 from lensaudit.metrics.forget_quality import forget_quality
-from lensaudit.metrics.measure.forward import Trace, _split, _token_scores
+from lensaudit.metrics.measure.forward import Trace, token_traces
 from lensaudit.metrics.measure.log import NoModel
 from lensaudit.metrics.measure.records import finished
-from lensaudit.metrics.membership import compressed_bytes, least_mean, standardised
+from lensaudit.metrics.membership import auc_interval, compressed_bytes, least_mean, standardised
 from lensaudit.metrics.memorization import share_predicted, strength, strength_with_floor
 from lensaudit.metrics.privacy import privleak, rel_diff, similarity
 from lensaudit.metrics.probability import probability_record
@@ -169,7 +169,7 @@ def traces_of(vectors):
         at = [place for place, label in enumerate(labels) if label != -100]
         scored = torch.tensor(logits)[[place - 1 for place in at]]
         chunks = scored.split(2)
-        found += _split(_token_scores(chunks, torch.tensor([ids[p] for p in at])), [len(at)])
+        found += token_traces(chunks, torch.tensor([ids[p] for p in at]), [len(at)])
     return found
 
 
@@ -234,3 +234,13 @@ def test_an_empty_trace_has_no_loss():
     nothing = np.array([], dtype=np.float32)
     with np.errstate(invalid="ignore"):
         assert math.isnan(Trace(nothing, nothing.astype(bool), nothing, nothing).loss)
+
+
+def test_the_interval_of_an_auc_is_delongs():
+    higher, lower = [3.0, 2.0, 2.0, 5.0], [1.0, 2.0, 0.5]
+    wins = np.array([[(h > low) + 0.5 * (h == low) for low in lower] for h in higher])
+    variance = wins.mean(1).var(ddof=1) / 4 + wins.mean(0).var(ddof=1) / 3
+    found = auc_interval(higher, lower)
+    assert found.low == pytest.approx(wins.mean() - 1.959964 * np.sqrt(variance), rel=1e-6)
+    assert found.high == 1.0
+    assert auc_interval([1.0], lower) is None

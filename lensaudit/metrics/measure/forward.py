@@ -14,8 +14,8 @@ from lensaudit.data.chat import Encoding
 from lensaudit.metrics.measure.view import Asked, Padded, by_length, padded
 from lensaudit.types import Resid
 
-CHUNK_BYTES = 64 * 2**20
-"""Float32 logits held at once; 130 positions of a vocabulary of 128 256."""
+CHUNK_BYTES = 16 * 2**20
+"""Float32 logits computed at once; 32 positions of a vocabulary of 128 256."""
 
 
 @dataclass(frozen=True)
@@ -87,7 +87,7 @@ class TeacherForced:
                 input_ids=batch.tokens, attention_mask=batch.mask.long(), use_cache=False
             ).logits
             chunks = logits[scored].split(_chunk_positions(logits.shape[-1]))
-        return _split(_token_scores(chunks, targets), [len(text.labels) for text in texts])
+        return token_traces(chunks, targets, [len(text.labels) for text in texts])
 
     def _head_chunks(self, hidden: Float[Tensor, "scored d_model"]) -> Iterable[Tensor]:
         head = self.model.get_output_embeddings()
@@ -107,27 +107,34 @@ def _scored_positions(texts: Sequence[Encoding], batch: Padded) -> Bool[Tensor, 
     return scored
 
 
-def _token_scores(
-    chunks: Iterable[Float[Tensor, "_ d_vocab"]], targets: Int[Tensor, " scored"]
-) -> dict[str, Tensor]:
-    """The fields of `Trace` for all scored tokens of a batch, reduced in float32."""
-    parts: dict[str, list[Tensor]] = {one.name: [] for one in fields(Trace)}
+def token_traces(
+    chunks: Iterable[Float[Tensor, "_ d_vocab"]],
+    targets: Int[Tensor, " scored"],
+    lengths: Sequence[int],
+) -> list[Trace]:
+    """Traces of texts of these lengths from the logits of all their scored tokens.
+
+    Reduced in float32; logits may come in chunks of any size.
+    """
+    # filled in place: results allocated between chunks would keep their freed memory from reuse
+    scores = {
+        "log_prob": targets.new_empty(len(targets), dtype=torch.float32),
+        "hit": targets.new_empty(len(targets), dtype=torch.bool),
+        "mean": targets.new_empty(len(targets), dtype=torch.float32),
+        "variance": targets.new_empty(len(targets), dtype=torch.float32),
+    }
     start = 0
     for chunk in chunks:
+        at = slice(start, start + len(chunk))
+        start = at.stop
         log_probs = torch.log_softmax(chunk.float(), dim=-1)
-        target = targets[start : start + len(chunk)]
-        start += len(chunk)
-        probs = log_probs.exp()
-        mean = (probs * log_probs).sum(-1)
-        square = (probs * log_probs.square()).sum(-1)
-        parts["log_prob"].append(log_probs.gather(-1, target[:, None]).squeeze(-1))
-        parts["hit"].append(log_probs.argmax(-1) == target)
-        parts["mean"].append(mean)
-        parts["variance"].append(square - mean.square())
-    return {name: torch.cat(part).cpu() for name, part in parts.items()}
-
-
-def _split(scores: dict[str, Tensor], lengths: Sequence[int]) -> list[Trace]:
+        scores["log_prob"][at] = log_probs.gather(-1, targets[at, None]).squeeze(-1)
+        scores["hit"][at] = log_probs.argmax(-1) == targets[at]
+        weighted = log_probs.exp()
+        scores["mean"][at] = torch.linalg.vecdot(weighted, log_probs)
+        square = torch.linalg.vecdot(weighted.mul_(log_probs), log_probs)
+        scores["variance"][at] = square - scores["mean"][at].square()
+    scores = {name: score.cpu() for name, score in scores.items()}
     pieces = {name: score.split(list(lengths)) for name, score in scores.items()}
     return [
         Trace(**{name: pieces[name][row].numpy() for name in pieces}) for row in range(len(lengths))

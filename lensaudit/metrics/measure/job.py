@@ -116,11 +116,11 @@ def run_job(job: Job, progress: Progress = lambda line: None) -> Evaluated:
     entries = evaluate(
         passes, job.suite, job.metrics, retain=reference, conventions=job.conventions
     )
-    _write(job, passes, entries, started)
+    said = notes(passes, reads_of(metrics, passes, job.suite))
+    _write(job, passes, entries, said, started)
     if not any(math.isfinite(entry.value) for entry in entries.values()):
         first = next(iter(entries.values()))
         raise WorkError(f"no metric has a value; {first.reason}; see {job.folder}")
-    said = notes(passes, reads_of(metrics, passes, job.suite))
     return Evaluated(entries, {one.name: one for one in metrics}, job.folder, tuple(said))
 
 
@@ -220,7 +220,9 @@ def _retain_entries(
     return run_job(theirs, progress).entries
 
 
-def _write(job: Job, passes: ModelPasses, entries: Mapping[str, Entry], started: float) -> None:
+def _write(
+    job: Job, passes: ModelPasses, entries: Mapping[str, Entry], said: list[str], started: float
+) -> None:
     write_log(job.folder, job.suite, entries)
     write_jsonl(job.folder / "results.jsonl", result_rows(job.suite, passes, entries))
     subjects = {"model": passes.subject, "reference": passes.reference}
@@ -231,6 +233,7 @@ def _write(job: Job, passes: ModelPasses, entries: Mapping[str, Entry], started:
     }
     inputs["data"] = {name: split.digest for name, split in passes.splits.items()}
     inputs["conditions"] = conditions(passes)
+    inputs["notes"] = said
     options = {key: str(v) if isinstance(v, Path) else v for key, v in asdict(job).items()}
     options |= {"empty": job.conventions.empty, **passes.subject.conditions}
     options["template"] = asdict(passes.asked.template)

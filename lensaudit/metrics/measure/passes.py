@@ -1,7 +1,6 @@
 """Runs each pass once, keeps it, and hands its rows to every metric that reads it."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict
 from typing import Any, TypeVar
 
 import numpy as np
@@ -48,7 +47,7 @@ class ModelPasses:
         """Forward passes of whole batches that scored answers."""
         self._views: dict[tuple[str, str], View] = {}
         self._arrays: dict[str, Sequence[Arrays]] = {}
-        self._scorers: dict[int, TeacherForced] = {}
+        self._scorers: dict[str, TeacherForced] = {}
 
     def missing(self, read: Read) -> str | None:
         """Why a pass cannot be run, known before any work."""
@@ -78,6 +77,13 @@ class ModelPasses:
             self._gradients(read)
         else:
             self._traced(read)
+
+    def release(self) -> None:
+        """Let go of all weights; they are loaded again where they are needed again."""
+        self._scorers.clear()
+        for subject in (self.subject, self.reference):
+            if subject is not None:
+                subject.release()
 
     def measured(self, read: Read) -> Measured:
         """The rows of one pass; see `Read` for what a kind holds."""
@@ -208,10 +214,9 @@ class ModelPasses:
         return self.reference
 
     def _scorer(self, subject: Subject) -> TeacherForced:
-        model = subject.model
-        if id(model) not in self._scorers:
-            self._scorers = {id(model): TeacherForced(model, self.asked)}
-        return self._scorers[id(model)]
+        if subject.weights not in self._scorers:
+            self._scorers[subject.weights] = TeacherForced(subject.model, self.asked)
+        return self._scorers[subject.weights]
 
     def _kept(
         self,
@@ -231,18 +236,22 @@ class ModelPasses:
     def _key(
         self, label: str, subject: Subject, texts: Sequence[Any], determines: Mapping[str, Any]
     ) -> str:
-        ids = [asdict(text) if isinstance(text, Encoding) else text for text in texts]
         return digest(
             {
                 "version": PASS_VERSION,
                 "kind": label.partition("-")[0],
-                "texts": ids,
-                "mask": [self.asked.mask_of(_ids(text)) for text in texts],
+                # a hash of hashes: the texts of a whole split never stand in memory twice
+                "texts": [self._text_key(text) for text in texts],
                 "weights": subject.weights,
                 "conditions": dict(subject.conditions),
                 **determines,
             }
         )
+
+    def _text_key(self, text: Encoding | tuple[int, ...]) -> str:
+        """What a pass depends on in one text: its tokens, the scored ones, the visible ones."""
+        ids, start = (text.ids, text.start) if isinstance(text, Encoding) else (text, len(text))
+        return digest([list(ids), start, self.asked.mask_of(ids)])
 
     def _sized(self, make: Callable[[int], T]) -> T:
         size = self.options.batch_size or AUTO_BATCH
@@ -261,7 +270,3 @@ class ModelPasses:
 
 def _encodings(view: View) -> list[Encoding]:
     return [one for alternatives in view.rows.values() for one in alternatives]
-
-
-def _ids(text: Encoding | tuple[int, ...]) -> tuple[int, ...]:
-    return text.ids if isinstance(text, Encoding) else text

@@ -55,13 +55,13 @@ def reads_of(metrics: Sequence[Metric], passes: ModelPasses, suite: Suite) -> li
 
 
 def run_passes(passes: ModelPasses, reads: Sequence[Read]) -> None:
-    """Run each pass; the audited model leaves memory before the reference model enters."""
-    for read in reads:
-        if read.kind == "reference":
-            passes.subject.release()
+    """Run each pass; one model leaves memory before another enters."""
+    kinds = [read.kind for read in reads]
+    for place, read in enumerate(reads):
+        if read.kind == "reference" and "reference" not in kinds[:place]:
+            passes.release()
         passes.run(read)
-    if passes.reference is not None:
-        passes.reference.release()
+    passes.release()
 
 
 def obstacle(metric: Metric, suite: Suite, passes: ModelPasses) -> str | None:

@@ -133,7 +133,11 @@ def padded(
 
 
 def by_length(texts: Sequence[Sequence[int]], batch_size: int) -> Iterator[list[int]]:
-    """Places of texts alike in length, at most `batch_size` at once: padding is wasted work."""
-    places = sorted(range(len(texts)), key=lambda place: (len(texts[place]), place))
+    """Places of texts alike in length, at most `batch_size` at once: padding is wasted work.
+
+    The longest come first: what does not fit into memory fails at once, and later batches fit
+    where earlier ones were.
+    """
+    places = sorted(range(len(texts)), key=lambda place: (-len(texts[place]), place))
     for start in range(0, len(places), batch_size):
         yield places[start : start + batch_size]
