@@ -19,7 +19,7 @@ from lensaudit.models.checkpoint import load_tokenizer
 from lensaudit.patching.audit import Audit, run
 from lensaudit.patching.generation import PATCHED_TOKENS
 from lensaudit.patching.plan import plan_of
-from lensaudit.patching.spoken import speak, speakers
+from lensaudit.patching.spoken import n_rows, speak
 from lensaudit.scores.erasure import EM_THRESHOLD, ExactMatch, exact_match, first_sentence
 
 EmForm = Literal["generation", "teacher"]
@@ -112,12 +112,11 @@ def plan_text(audit: Audit, em: EmOptions) -> str:
     """What a run would do, in a few lines; nothing is loaded or written."""
     if em.form == "teacher":
         options = replace(audit.options, measure="hit")
-        return plan_of(replace(audit, options=options, fresh=False)).text()
-    tokenizer = load_tokenizer(audit.full)
-    own, patched = speakers(
-        replace(audit, fresh=False), tokenizer,
+        return plan_of(replace(audit, options=options)).text()
+    own, patched = n_rows(
+        audit, load_tokenizer(audit.full),
         max_new_tokens=em.max_new_tokens, reference_tokens=em.reference_tokens,
-    ).n_rows()  # fmt: skip
+    )  # fmt: skip
     return "\n".join(
         [
             f"examples: {len(audit.encoded)}; layers: {len(audit.options.layers)}",

@@ -56,16 +56,6 @@ class Speakers:
         layers, book = self.audit.options.layers, self.patched[weights]
         return [e for e in self.audit.encoded if book.missing(e, layers)]
 
-    def n_rows(self) -> tuple[int, int]:
-        """Texts still to be generated: unpatched, patched."""
-        layers = self.audit.options.layers
-        patched = sum(
-            len(book.missing(e, layers))
-            for book in self.patched.values()
-            for e in self.audit.encoded
-        )
-        return sum(len(self.own_todo(weights)) for weights in self.own), patched
-
     def decoded(self, said: Sequence[int]) -> str:
         """The text of generated tokens."""
         return self.tokenizer.decode(list(said), skip_special_tokens=True)
@@ -90,6 +80,21 @@ def speakers(
             for weights, donor in donors.items()
         },
     )
+
+
+def n_rows(
+    audit: Audit, tokenizer: Any, *, max_new_tokens: int, reference_tokens: int
+) -> tuple[int, int]:
+    """Texts a run would generate: unpatched, patched. Writes nothing."""
+    n_donors, n_examples, layers = len(audit.donors()), len(audit.encoded), audit.options.layers
+    if audit.fresh:
+        return n_donors * n_examples, n_donors * n_examples * len(layers)
+    books = speakers(
+        audit, tokenizer, max_new_tokens=max_new_tokens, reference_tokens=reference_tokens
+    )
+    own = sum(len(books.own_todo(weights)) for weights in books.own)
+    missing = (b.missing(e, layers) for b in books.patched.values() for e in audit.encoded)
+    return own, sum(map(len, missing))
 
 
 def _book(

@@ -1,10 +1,8 @@
-import json
 from dataclasses import replace
 
 import pytest
 import torch
 
-from lensaudit.cli.main import run
 from lensaudit.data.spans import SpanLost
 from lensaudit.errors import InputError, VerificationError
 from lensaudit.models.registry import load_registry
@@ -180,6 +178,8 @@ def test_a_changed_setting_is_said_anew_and_fresh_forgets(opened, counted, tmp_p
     run_em(opened("npo", limit=2, activations=tmp_path, last_layer="resid_post"), EmOptions())
     assert counted["patched_rows"] == 3 * n_rows
     assert counted["generate"] == 3 * 2  # unpatched texts depend on neither
+    assert " 0 texts of up to 20" in plan_text(audit, EmOptions())
+    assert f"{n_rows} texts" in plan_text(replace(audit, fresh=True), EmOptions())
     run_em(replace(audit, fresh=True), EmOptions())
     assert counted["patched_rows"] == 4 * n_rows
     assert counted["generate"] == 2 * 3 * 2
@@ -273,39 +273,3 @@ def test_a_score_that_is_no_share_of_the_span_is_refused(opened, value):
 def test_settings_without_a_meaning_are_refused(opened, changes, em, named):
     with pytest.raises(InputError, match=named):
         check_em(opened("npo", **changes), EmOptions(**em))
-
-
-def test_the_command_writes_a_folder_and_a_readable_table(shared, tmp_path, capsys):
-    family = shared / "family"
-
-    def call(*options):
-        return run(
-            ["patch", "--source", str(family / "npo"), "--full", str(family / "full"),
-             "--retain", str(family / "retain"), "--data", str(family / "forget.json"),
-             "--activations", str(tmp_path / "a"), "--out", str(tmp_path / "out"),
-             "--limit", "5", *options]
-        )  # fmt: skip
-
-    assert call("--score", "em", "--dry-run") == 0
-    assert "15 texts of up to 30 tokens" in capsys.readouterr().out
-    assert not (tmp_path / "out").exists()
-    assert call("--score", "em", "--last-layer", "reference") == 0
-    said = capsys.readouterr().out
-    assert "UDR" in said
-    assert "general" not in said
-    assert all(len(line) <= 100 for line in said.splitlines())
-    written = {path.name for path in (tmp_path / "out").iterdir()}
-    assert written == {"manifest.json", "summary.json", "results.jsonl", "layers.csv"}
-    summary = json.loads((tmp_path / "out" / "summary.json").read_text())
-    assert (summary["score"], summary["em_form"], summary["threshold"]) == ("em", "generation", 0.5)
-    manifest = json.loads((tmp_path / "out" / "manifest.json").read_text())
-    assert manifest["options"]["em"]["max_new_tokens"] == 20
-    cells = (tmp_path / "out" / "layers.csv").read_text().splitlines()
-    assert len(cells) == 1 + 5 * 6
-    assert call("--score", "em", "--em-form", "teacher", "--json") == 0
-    assert json.loads(capsys.readouterr().out)["em_form"] == "teacher"
-
-
-def test_em_options_without_the_em_score_are_refused(tmp_path, capsys):
-    assert run(["patch", "--source", "x", "--max-new-tokens", "3"]) == 2
-    assert "--score em" in capsys.readouterr().err
