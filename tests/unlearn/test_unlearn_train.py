@@ -103,6 +103,16 @@ def test_one_step_is_adamw_by_hand(start):
     torch.testing.assert_close(moved[big], -1e-3 * gradient[big].sign(), rtol=1e-2, atol=0)
 
 
+def test_accumulated_gradients_are_averaged(start):
+    # the same batch twice: the mean of two equal gradients is the gradient of one
+    norms = []
+    for n_accumulate in (1, 2):
+        recipe = Recipe(n_steps=1, lr=1e-3, n_accumulate=n_accumulate)
+        run = dataclasses.replace(run_of(recipe=recipe), batch=lambda number: run_of().batch(0))
+        train(copy_of(start), run, report=lambda progress: norms.append(progress.grad_norm))
+    assert norms[0] == pytest.approx(norms[1], rel=1e-5)
+
+
 def test_only_the_named_parameters_move(start):
     model = copy_of(start)
     recipe = dataclasses.replace(RECIPE, trainable=r"^model\.layers\.1\.")
