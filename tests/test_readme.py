@@ -1,0 +1,95 @@
+"""The README is true: its commands run, its Python runs, its links exist."""
+
+import json
+import os
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+README = (ROOT / "README.md").read_text()
+
+
+def blocks(language: str) -> list[str]:
+    return re.findall(rf"```{language}\n(.*?)```", README, re.S)
+
+
+def commands() -> list[str]:
+    lines = [line.split("  #")[0].strip() for block in blocks("sh") for line in block.splitlines()]
+    return [line for line in lines if line.startswith("lensaudit ")]
+
+
+OFFLINE = [c for c in commands() if "demo" in c or "models" in c or "activations" in c]
+NETWORK = [c for c in commands() if c not in OFFLINE and "./" not in c]
+
+
+@pytest.fixture(scope="module")
+def workplace(tmp_path_factory):
+    """One working folder for all commands, in the order of the README."""
+    return tmp_path_factory.mktemp("readme")
+
+
+def call(command: str, folder: Path) -> subprocess.CompletedProcess:
+    program = "from lensaudit.cli.main import main; main()"
+    return subprocess.run(
+        [sys.executable, "-c", program, *shlex.split(command)[1:]],
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        env=os.environ | {"HF_HUB_OFFLINE": "1", "HF_DATASETS_OFFLINE": "1"},
+    )
+
+
+def test_every_offline_command_and_the_python_run_in_order(workplace):
+    assert len(OFFLINE) >= 5
+    for command in OFFLINE:
+        done = call(command, workplace)
+        assert done.returncode == 0, f"{command}\n{done.stderr}"
+        assert done.stdout.strip(), command
+    for source in blocks("python"):
+        done = subprocess.run(
+            [sys.executable, "-c", source], cwd=workplace, capture_output=True, text=True
+        )
+        assert done.returncode == 0, done.stderr
+    summary = json.loads((workplace / "experiments/out/demo-npo/summary.json").read_text())
+    assert summary["n"] > 0
+
+
+@pytest.mark.parametrize("command", NETWORK)
+def test_commands_that_need_the_hub_say_so_in_one_line_without_it(command, tmp_path):
+    done = call(command, tmp_path)
+    assert done.returncode == 2
+    assert "cannot be fetched" in done.stderr
+    assert len(done.stderr.strip().splitlines()) <= 3
+
+
+def test_the_registry_example_is_read_as_the_text_says(tmp_path):
+    from lensaudit.models.registry import load_registry, resolve
+
+    (tmp_path / "names.toml").write_text(blocks("toml")[0])
+    (tmp_path / "runs" / "my-idknll").mkdir(parents=True)
+    (tmp_path / "runs" / "my-idknll" / "config.json").write_text("{}")
+    registry = load_registry(tmp_path / "names.toml")
+    assert resolve("idknll", registry).local == tmp_path / "runs" / "my-idknll"
+    assert resolve("mine", registry).repo == "lab/tofu-npo"
+
+
+def test_every_link_of_the_readme_exists():
+    targets = re.findall(r"\]\((?!http)([^)#]+)\)", README)
+    assert [t for t in targets if not (ROOT / t).exists()] == []
+
+
+def test_every_room_of_the_table_exists():
+    rooms = re.findall(r"`(lensaudit/[a-z]+/)`", README)
+    assert len(rooms) >= 7
+    assert [room for room in rooms if not (ROOT / room).is_dir()] == []
+
+
+def test_make_targets_of_the_readme_exist():
+    makefile = (ROOT / "Makefile").read_text()
+    for target in re.findall(r"make (\w+)", "\n".join(blocks("sh"))):
+        assert re.search(rf"^{target}:", makefile, re.M), target
