@@ -42,7 +42,8 @@ def save_state(
     tensors: dict[str, Tensor] = {}
     for name, parameter in parameters.items():
         tensors[f"weight/{name}"] = parameter.detach().cpu().contiguous()
-        for moment in MOMENTS:
+        # a parameter that the loss never reached (RMU: above its layer) has no moments
+        for moment in MOMENTS if optimizer.state.get(parameter) else ():
             tensors[f"{moment}/{name}"] = optimizer.state[parameter][moment].cpu().contiguous()
     file = f"training-{state.step:08d}.safetensors"
     _write_tensors(tensors, folder / file)
@@ -87,6 +88,8 @@ def load_state(
     with torch.no_grad():
         for name, parameter in parameters.items():
             parameter.copy_(tensors[f"weight/{name}"])
+            if f"{MOMENTS[0]}/{name}" not in tensors:
+                continue
             moments = {
                 moment: tensors[f"{moment}/{name}"].to(parameter.device) for moment in MOMENTS
             }

@@ -105,10 +105,11 @@ def test_a_folder_that_is_not_ours_is_refused(place, tmp_path, capsys):
     assert sorted(one.name for one in tmp_path.iterdir()) == ["notes.txt"]
 
 
-def test_an_interrupted_run_resumes_to_the_same_bits(place, tmp_path, monkeypatch):
+@pytest.mark.parametrize("method", ["npo", "rmu", "pdu"])
+def test_an_interrupted_run_resumes_to_the_same_bits(method, place, tmp_path, monkeypatch):
     from lensaudit.cli import unlearning
 
-    more = ("--save-every", "2")
+    more = ("--save-every", "2", "--method", method, *EXTRA.get(method.upper(), ()))
     assert run(arguments(place, tmp_path / "whole", *more, steps=5)) == 0
     make = unlearning.train_job
 
