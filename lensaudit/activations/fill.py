@@ -161,8 +161,8 @@ def _run(
         # no later position is kept, and none that is kept can see one
         return e.end if positions == "span" else len(e.token_ids)
 
-    call_tokens = _call_tokens(model, device)
-    for bucket in buckets(encoded, batch_size, call_tokens=call_tokens, length=length):
+    price = call_tokens(model)
+    for bucket in buckets(encoded, batch_size, call_tokens=price, length=length):
         tokens = make_batch(bucket).tokens[:, : max(map(length, bucket))]
         stack, final_norm = residuals(model, tokens.to(device))
         check_finite(stack, tuple(e.idx for e in bucket), name)
@@ -178,8 +178,9 @@ def _run(
             )
 
 
-def _call_tokens(model: TransformerBridge, device: torch.device) -> float:
-    """What a further batch costs, in tokens."""
+def call_tokens(model: TransformerBridge) -> float:
+    """What a further forward pass costs, in tokens."""
     sizes = sizes_of(model.original_model.config, "float32")
+    device = next(model.original_model.parameters()).device
     flop = CALL_FLOP["cpu" if device.type == "cpu" else "cuda"]
     return max(FEW_TOKENS, flop / sizes.per_token_flop)

@@ -24,23 +24,52 @@ ROW_TOKENS = {"cpu": 2048, "cuda": 16384}
 SLACK = 0.85
 """Share of the budget that is planned for; allocators and libraries take some of the rest."""
 
+MAX_STRIPS = 12
+"""Orders of the examples that are tried to find the one that pads least."""
+
 MiB = 1 << 20
 
 
 @dataclass(frozen=True)
 class Load:
-    """What an example brings into a batch."""
+    """What an example, or a batch of them, brings: sums, and the largest of what is padded."""
 
-    example: Encoded
+    n_examples: int
+    n_pos: int
+    """Longest sequence."""
     n_prefix: int
+    """Longest prefix."""
     n_span: int
-    """Tokens per row."""
+    """Most tokens per row."""
     n_rows: int
+    """Most rows of one example."""
+    row_tokens: int
+    """Tokens of all rows."""
+    clean_tokens: int
+    """Tokens up to the last that is read."""
+    span_tokens: int
+
+    def __add__(self, other: "Load") -> "Load":
+        return Load(
+            self.n_examples + other.n_examples,
+            max(self.n_pos, other.n_pos),
+            max(self.n_prefix, other.n_prefix),
+            max(self.n_span, other.n_span),
+            max(self.n_rows, other.n_rows),
+            self.row_tokens + other.row_tokens,
+            self.clean_tokens + other.clean_tokens,
+            self.span_tokens + other.span_tokens,
+        )
+
+    @property
+    def cells(self) -> int:
+        """(query, key) pairs per head on the rectangle that attention lays the rows on."""
+        return self.n_examples * self.n_rows * self.n_span * (self.n_prefix + self.n_span)
 
 
 @dataclass(frozen=True)
 class Room:
-    """Sizes of the model, the budget, and how many donors share it."""
+    """Sizes of the model, the budget, and how rows are scored."""
 
     sizes: Sizes
     options: PatchOptions
@@ -72,53 +101,49 @@ class Room:
     def load(self, e: Encoded, n_rows: int) -> Load:
         """What an example with `n_rows` patched rows brings."""
         first, _ = patched_range(e, self.options.scope)
-        return Load(e, first, e.end - first, n_rows)
+        n_span = e.end - first
+        return Load(
+            1, len(e.token_ids), first, n_span, n_rows, n_rows * n_span, e.end, n_span
+        )  # fmt: skip
 
-    def bytes_of(self, loads: Sequence[Load], *, n_donors: int) -> int:
-        """Peak above the weights while these examples are scored."""
+    def bytes_of(self, load: Load, *, n_donors: int) -> int:
+        """Peak above the weights while a batch is scored."""
         if not self.sweeps:
-            return self._oracle_bytes(loads, n_donors)
+            return self._oracle_bytes(load, n_donors)
         s = self.sizes
-        row_tokens = sum(load.n_rows * load.n_span for load in loads)
-        clean = sum(load.example.end for load in loads)
-        sources = n_donors * sum(load.n_span for load in loads)
-        held = 2 * s.n_layers * (clean + sources) * s.d_model + 2 * row_tokens * s.d_model
-        hidden = min(row_tokens, self.mlp_rows) * (2 * s.d_ff + 3 * s.d_model)
-        at_work = max(self._attention_values(loads), row_tokens * s.d_model + hidden)
-        logits = min(row_tokens, self.logit_rows) * self._logit_bytes
-        return self._live_bytes(loads) + s.n_bytes * held + max(s.n_bytes * at_work, logits)
+        sources = n_donors * load.span_tokens
+        held = 2 * s.n_layers * (load.clean_tokens + sources) * s.d_model
+        rows = load.row_tokens * s.d_model
+        hidden = min(load.row_tokens, self.mlp_rows) * (2 * s.d_ff + 3 * s.d_model)
+        at_work = max(self._attention_values(load), rows + hidden)
+        logits = min(load.row_tokens, self.logit_rows) * self._logit_bytes
+        fixed = self._live_bytes(load) + s.n_bytes * (held + 2 * rows)
+        return fixed + max(s.n_bytes * at_work, logits)
 
-    def _attention_values(self, loads: Sequence[Load]) -> int:
+    def _attention_values(self, load: Load) -> int:
         s = self.sizes
-        row_tokens = sum(load.n_rows * load.n_span for load in loads)
-        n_prefix = max(load.n_prefix for load in loads)
-        width = max(load.n_span for load in loads)
-        cells = len(loads) * max(load.n_rows for load in loads) * width
         d_query, d_key = s.n_heads * s.d_head, s.n_kv * s.d_head
-        packed = row_tokens * (s.d_model + 3 * d_query + 4 * d_key)
-        spread = cells * (2 * d_query + 2 * d_key)
-        keys = len(loads) * n_prefix * (2 * d_key + s.d_model + 2 * d_key)
+        packed = load.row_tokens * (s.d_model + 3 * d_query + 4 * d_key)
+        spread = load.n_examples * load.n_rows * load.n_span * (2 * d_query + 2 * d_key)
+        keys = load.n_examples * load.n_prefix * (4 * d_key + s.d_model)
         # two at a time of: products, joined products, weights; weights are float32 first
-        scores = cells * s.n_heads * (n_prefix + width) * (2 if s.n_bytes == 4 else 4)
+        scores = load.cells * s.n_heads * (2 if s.n_bytes == 4 else 4)
         return packed + spread + keys + scores
 
-    def _oracle_bytes(self, loads: Sequence[Load], n_donors: int) -> int:
-        n_pos = max(len(load.example.token_ids) for load in loads)
-        tokens = len(loads) * n_pos
+    def _oracle_bytes(self, load: Load, n_donors: int) -> int:
+        tokens = load.n_examples * load.n_pos
         stacks = 2 * n_donors * self.sizes.residual_bytes(tokens)
-        read = sum(load.n_span for load in loads) * self._logit_bytes
-        run = self.sizes.run_bytes(len(loads), n_pos, n_logits=tokens)
-        return self._live_bytes(loads) + stacks + run + read
+        read = load.span_tokens * self._logit_bytes
+        run = self.sizes.run_bytes(load.n_examples, load.n_pos, n_logits=tokens)
+        return self._live_bytes(load) + stacks + run + read
 
-    def _live_bytes(self, loads: Sequence[Load]) -> int:
+    def _live_bytes(self, load: Load) -> int:
         """A component is not cached: the source runs beside `full`."""
         if self.options.component == "resid":
             return 0
-        n_pos = max(len(load.example.token_ids) for load in loads)
-        tokens = len(loads) * n_pos
-        return 3 * self.sizes.residual_bytes(tokens) + self.sizes.run_bytes(
-            len(loads), n_pos, n_logits=len(loads)
-        )
+        n, n_pos = load.n_examples, load.n_pos
+        run = self.sizes.run_bytes(n, n_pos, n_logits=n)
+        return 3 * self.sizes.residual_bytes(n * n_pos) + run
 
     def check(self, encoded: Sequence[Encoded], *, n_donors: int) -> None:
         """Refuse a budget in which the largest example does not fit.
@@ -127,9 +152,8 @@ class Room:
             InputError: says how much it takes.
         """
         n_rows = n_donors * len(self.options.layers)
-        needed = max(
-            self.bytes_of([self.load(e, n_rows)], n_donors=n_donors) for e in encoded
-        )  # fmt: skip
+        loads = [self.load(e, n_rows) for e in encoded]
+        needed = max(self.bytes_of(load, n_donors=n_donors) for load in loads)
         if needed > self.planned:
             raise InputError(
                 f"--memory {self.options.memory_bytes // MiB}M: one example of this model takes "
@@ -139,43 +163,49 @@ class Room:
 
     def batches(
         self, todo: Sequence[Encoded], n_rows: Callable[[Encoded], int], *, n_donors: int
-    ) -> Iterator[list[Encoded]]:
-        """Groups of examples alike in span and length, as many as fit."""
-        loads = [self.load(e, n_rows(e)) for e in todo]
+    ) -> list[list[Encoded]]:
+        """Groups of examples alike in span and length, as many as fit.
+
+        A hooked pass pays its longest sequence in everything; a sweep pays its longest prefix
+        times its widest span, in attention alone. So examples are cut into strips alike in span,
+        each sorted by length, with the number of strips that pads least.
+        """
+        loads = [(e, self.load(e, n_rows(e))) for e in sorted(todo, key=_length)]
+        found = list(self._cut(loads, n_donors))
+        n_strips = range(2, min(len(found), MAX_STRIPS) + 1) if self.sweeps else ()
+        others = (list(self._cut(_strips(loads, n), n_donors)) for n in n_strips)
+        best = min([found, *others], key=lambda batches: sum(total.cells for _, total in batches))
+        return [batch for batch, _ in best]
+
+    def _cut(
+        self, loads: Sequence[tuple[Encoded, Load]], n_donors: int
+    ) -> Iterator[tuple[list[Encoded], Load]]:
+        """Batches, with what each brings, in the order given."""
         most = self.options.batch_size or MAX_BATCH
         tokens = ROW_TOKENS["cuda" if self.options.device.startswith("cuda") else "cpu"]
-        batch: list[Load] = []
-        for load in self._alike(loads, tokens):
-            fuller = [*batch, load]
-            n_tokens = sum(one.n_rows * one.n_span for one in fuller)
-            too_many = self.options.batch_size is None and n_tokens > tokens
+        batch: list[Encoded] = []
+        total = None
+        for e, load in loads:
+            fuller = load if total is None else total + load
+            too_many = self.options.batch_size is None and fuller.row_tokens > tokens
             too_large = self.bytes_of(fuller, n_donors=n_donors) > self.planned
-            if batch and (len(batch) == most or too_many or too_large):
-                yield [one.example for one in batch]
-                fuller = [load]
-            batch = fuller
-        if batch:
-            yield [one.example for one in batch]
-
-    def _alike(self, loads: Sequence[Load], batch_tokens: int) -> list[Load]:
-        """Ordered so that neighbours are alike in span, then in length.
-
-        A batch pays its widest span and its longest prefix in attention alone, a hooked pass its
-        longest sequence in everything.
-        """
-        by_length = sorted(loads, key=_length)
-        if not self.sweeps:
-            return by_length
-        n_batches = max(
-            sum(load.n_rows * load.n_span for load in loads) / batch_tokens,
-            len(loads) / (self.options.batch_size or MAX_BATCH),
-        )
-        n_strips = max(1, math.isqrt(math.ceil(n_batches)))
-        by_span = sorted(loads, key=lambda load: (load.n_span, *_length(load)))
-        edges = [len(loads) * at // n_strips for at in range(n_strips + 1)]
-        strips = [by_span[low:high] for low, high in itertools.pairwise(edges)]
-        return [load for strip in strips for load in sorted(strip, key=_length)]
+            if total is not None and (len(batch) == most or too_many or too_large):
+                yield batch, total
+                batch, fuller = [], load
+            batch.append(e)
+            total = fuller
+        if total is not None:
+            yield batch, total
 
 
-def _length(load: Load) -> tuple[int, int, int]:
-    return load.example.end, len(load.example.token_ids), load.example.idx
+def _strips(loads: Sequence[tuple[Encoded, Load]], n: int) -> list[tuple[Encoded, Load]]:
+    """Reordered in `n` strips alike in span; within one the order stays."""
+    by_span = sorted(range(len(loads)), key=lambda at: loads[at][1].n_span)
+    edges = [len(loads) * at // n for at in range(n + 1)]
+    return [
+        loads[at] for low, high in itertools.pairwise(edges) for at in sorted(by_span[low:high])
+    ]
+
+
+def _length(e: Encoded) -> tuple[int, int, int]:
+    return e.end, len(e.token_ids), e.idx

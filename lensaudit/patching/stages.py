@@ -171,7 +171,7 @@ def complete(
 
     todo = [e for e in encoded if n_rows(e) or any(books[n].entry(e) is None for n in names)]
     n_done = len(encoded) - len(todo)
-    batches = list(runner.room.batches(todo, n_rows, n_donors=len(names)))
+    batches = runner.room.batches(todo, n_rows, n_donors=len(names))
     reading = [donors[name] for name in names]
     with ThreadPoolExecutor(max_workers=1) as background:
         for bucket, fetched in _ahead(background, runner, reading, batches):

@@ -1,0 +1,125 @@
+"""What is timed: model shapes with random weights, and token ids as long as TOFU's."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from tokenizers import Tokenizer, models
+from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
+
+from lensaudit.data.spans import Encoded
+from lensaudit.models.bridge import TransformerBridge, bridge_from
+from lensaudit.models.checkpoint import Checkpoint
+from lensaudit.models.spec import ModelSpec
+
+PERCENTILES = (0, 5, 25, 50, 75, 90, 95, 99, 100)
+N_PROMPT = (17, 23, 30, 37, 44, 54, 58, 70, 96)
+N_TAIL = (0, 1, 4, 13, 22, 31, 35, 48, 52)
+N_WITH_SPAN = (40, 36, 49, 30, 43, 51, 37, 20, 19, 13, 9, 8, 4, 3, 1, 2, 1, 1)
+"""TOFU forget10, 367 annotated examples under the Llama-3 tokenizer: percentiles of the prompt's
+and the tail's length, and how many examples have a span of 1, 2, … 18 tokens."""
+
+
+@dataclass(frozen=True)
+class Shape:
+    """A Llama configuration, and how much of the slow form is timed."""
+
+    name: str
+    text: str
+    config: LlamaConfig
+    n_examples: int
+    n_doubled: int
+    """Examples of the run that is compared with one of twice as many."""
+    n_oracle_layers: int
+    """Layers whose hooked pass is timed; the others cost the same."""
+
+
+SHAPES = ("embedded", "llama-1b")
+
+
+def shape_named(name: str) -> Shape:
+    """`embedded`: the family shipped with the package; `llama-1b`: Llama-3.2-1B."""
+    if name == "embedded":
+        config = LlamaConfig(
+            vocab_size=2048, hidden_size=64, intermediate_size=176, num_hidden_layers=16,
+            num_attention_heads=4, num_key_value_heads=2, tie_word_embeddings=False,
+            max_position_embeddings=512,
+        )  # fmt: skip
+        return Shape(name, "16 layers of 64, vocabulary 2,048", config, 128, 128, 16)
+    if name == "llama-1b":
+        config = LlamaConfig(
+            vocab_size=128256, hidden_size=2048, intermediate_size=8192, num_hidden_layers=16,
+            num_attention_heads=32, num_key_value_heads=8, head_dim=64, tie_word_embeddings=True,
+            max_position_embeddings=131072,
+            rope_parameters={
+                "rope_type": "llama3", "rope_theta": 500000.0, "factor": 32.0,
+                "low_freq_factor": 1.0, "high_freq_factor": 4.0,
+                "original_max_position_embeddings": 8192,
+            },
+        )  # fmt: skip
+        text = "Llama-3.2-1B, random weights, float32"
+        return Shape(name, text, config, 32, 32, 2)
+    raise ValueError(f"shape {name}: wanted one of {', '.join(SHAPES)}")
+
+
+def random_model(config: LlamaConfig, *, seed: int = 0) -> TransformerBridge:
+    """A bridged model whose weights were never trained."""
+    torch.manual_seed(seed)
+    words = Tokenizer(models.WordLevel({"<s>": 0, "</s>": 1}, unk_token="<s>"))
+    # without a token for the beginning: TransformerLens would load it again from its folder
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=words, eos_token="</s>")
+    return bridge_from(LlamaForCausalLM(config).float(), tokenizer)
+
+
+def random_examples(n: int, d_vocab: int, *, seed: int = 0) -> list[Encoded]:
+    """Random tokens whose lengths are the n-quantiles of TOFU's, independently shuffled."""
+    generator = np.random.default_rng(seed)
+    at = (np.arange(n) + 0.5) / n
+    spans = np.repeat(np.arange(1, len(N_WITH_SPAN) + 1), N_WITH_SPAN)
+    n_span = generator.permutation(np.quantile(spans, at, method="nearest"))
+    n_prompt = generator.permutation(np.interp(100 * at, PERCENTILES, N_PROMPT).round())
+    n_tail = generator.permutation(np.interp(100 * at, PERCENTILES, N_TAIL).round())
+    found = []
+    for idx, parts in enumerate(zip(n_prompt, n_span, n_tail, strict=True)):
+        prompt, span, tail = map(int, parts)
+        tokens = generator.integers(2, d_vocab, prompt + span + tail).tolist()
+        found.append(Encoded(idx, idx // 20, tuple(tokens), prompt, prompt - 1, prompt - 1 + span))
+    return found
+
+
+@dataclass(frozen=True)
+class Lengths:
+    """Token counts over a set of examples."""
+
+    total: int
+    """Whole sequences."""
+    read: int
+    """Up to the last position whose logits are read."""
+    span: int
+
+
+def lengths_of(encoded: Sequence[Encoded]) -> Lengths:
+    """Sums over the examples."""
+    return Lengths(
+        total=sum(len(e.token_ids) for e in encoded),
+        read=sum(e.end for e in encoded),
+        span=sum(e.n_span for e in encoded),
+    )
+
+
+def checkpoint_of(shape: Shape, name: str) -> Checkpoint:
+    """What stands for a model on disk; its hash is its name."""
+    config = shape.config
+    return Checkpoint(
+        spec=ModelSpec(name, name, None, "full", None),
+        folder=Path(),
+        weights=name,
+        tokenizer="-",
+        n_layers=config.num_hidden_layers,
+        d_model=config.hidden_size,
+        d_vocab=config.vocab_size,
+        architecture="LlamaForCausalLM",
+        dtype="float32",
+    )

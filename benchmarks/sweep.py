@@ -1,0 +1,304 @@
+"""How much faster is the sweep than one hooked pass per layer? `make bench` prints the table.
+
+    python -m benchmarks.sweep --shape embedded --shape llama-1b
+
+(a) one hooked pass per layer, S1 known; (b) the sweep with the clean run cached and the source
+model run; (c) the sweep with every activation cached; (d), (e) the same two at KE layers only.
+Everything a user waits for is timed but the loading of weights: caches are written to disk and
+read back, scores are recorded. All rows of a table come from one process.
+"""
+
+import argparse
+import shutil
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import torch
+
+from benchmarks.machine import Timed, describe, help_ratio, matmul_peak, timed
+from benchmarks.shapes import (
+    SHAPES,
+    Shape,
+    checkpoint_of,
+    lengths_of,
+    random_examples,
+    random_model,
+    shape_named,
+)
+from lensaudit.activations.fill import (
+    cache_batch_that_fits,
+    call_tokens,
+    fill,
+    fingerprint_of_run,
+)
+from lensaudit.activations.spec import SHARD_EXAMPLES
+from lensaudit.activations.store import Activations, ActivationStore
+from lensaudit.data.spans import Encoded, buckets, by_length, make_batch
+from lensaudit.models.bridge import TransformerBridge, residuals
+from lensaudit.models.checkpoint import Checkpoint
+from lensaudit.models.decoder import decoder_of
+from lensaudit.models.sizes import sizes_of
+from lensaudit.patching import oracle
+from lensaudit.patching.budget import Room
+from lensaudit.patching.donors import CachedDonor
+from lensaudit.patching.options import PatchOptions, parse_memory
+from lensaudit.patching.scorebook import BookKey, ScoreBook
+from lensaudit.patching.stages import Runner, all_layers, complete
+
+KE_FROM = 5
+"""On the published 1B model about 11 of 16 layers are KE; the early ones are missing."""
+ORACLE_BATCHES = (1, 8, 32)
+MiB = 1 << 20
+
+
+@dataclass(frozen=True)
+class Bench:
+    """A model, its examples, and a folder for caches."""
+
+    shape: Shape
+    model: TransformerBridge
+    encoded: Sequence[Encoded]
+    options: PatchOptions
+    root: Path
+
+    @property
+    def n_layers(self) -> int:
+        """Blocks of the model."""
+        return self.shape.config.num_hidden_layers
+
+    def cache(self, checkpoint: Checkpoint, positions) -> Activations:
+        """The activations of a model, computed and written unless they are there."""
+        fingerprint = fingerprint_of_run(
+            checkpoint, self.encoded, positions=positions, dtype="float32", device="cpu",
+            batch_size=self.options.cache_batch,
+        )  # fmt: skip
+        return fill(
+            ActivationStore(self.root), fingerprint, self.encoded, name=checkpoint.spec.name,
+            load=lambda: self.model, batch_size=self.options.cache_batch,
+        )  # fmt: skip
+
+    def source(self) -> Checkpoint:
+        """The audited model: the same weights run again, under another name."""
+        return checkpoint_of(self.shape, "source")
+
+    def forget(self) -> None:
+        """Remove the source's cache and the scores."""
+        for folder in (*self.root.glob("source--*"), self.root / "scores"):
+            shutil.rmtree(folder, ignore_errors=True)
+
+    def sweep(self, layers: Sequence[int]) -> None:
+        """Score the source at `layers`; its activations are read or made."""
+        with (
+            self.cache(checkpoint_of(self.shape, "full"), "all") as clean,
+            self.cache(self.source(), "span") as activations,
+        ):
+            options = replace(self.options, layers=tuple(layers))
+            room = Room(sizes_of(self.shape.config, "float32"), options, True)
+            runner = Runner(
+                self.model, CachedDonor(clean, "resid_post"), decoder_of(self.model), options, room
+            )
+            shutil.rmtree(self.root / "scores", ignore_errors=True)
+            book = ScoreBook(self.root, _key(), "source")
+            complete(
+                runner, self.encoded, {"source": CachedDonor(activations, "resid_post")},
+                {"source": book}, all_layers(layers), what="",
+            )  # fmt: skip
+
+    def source_run(self, layers: Sequence[int]) -> None:
+        """Run the source model, then sweep."""
+        self.forget()
+        self.sweep(layers)
+
+    def oracle(self, batch_size: int, layers: Sequence[int]) -> None:
+        """Run the source model, then `full` once for each of `layers`."""
+        for bucket in buckets(self.encoded, batch_size):
+            batch = make_batch(bucket)
+            stack, _ = residuals(self.model, batch.tokens)
+            if layers:
+                oracle.patched(self.model, stack, batch, layers=layers)
+
+
+def _key() -> BookKey:
+    return BookKey(*["-"] * 12)
+
+
+def oracle_runs(bench: Bench, *, n_runs: int, n_layers: int) -> dict[int, Timed]:
+    """(a) by batch size; the best size is run `n_runs` times.
+
+    A pass costs the same wherever it is patched, so `n_layers` passes are timed and scaled.
+    """
+    layers = [at * bench.n_layers // n_layers for at in range(n_layers)]
+    scale = bench.n_layers / n_layers
+
+    def measured(size: int, n: int) -> Timed:
+        source = timed(lambda: bench.oracle(size, []), n_runs=n).median
+        passes = timed(lambda: bench.oracle(size, layers), n_runs=n)
+        seconds = tuple(source + scale * (one - source) for one in passes.seconds)
+        return Timed(seconds, passes.peak_bytes)
+
+    found = {size: measured(size, 1) for size in ORACLE_BATCHES if size <= len(bench.encoded)}
+    best = min(found, key=lambda size: found[size].median)
+    return found if n_runs == 1 else found | {best: measured(best, n_runs)}
+
+
+def sweep_runs(bench: Bench, *, n_runs: int) -> dict[str, Timed]:
+    """(b) to (e)."""
+    every, ke = range(bench.n_layers), range(KE_FROM, bench.n_layers)
+    bench.source_run([0])  # fills the cache of full, and pays what the first call pays
+    return {
+        "b": timed(lambda: bench.source_run(every), n_runs=n_runs),
+        "c": timed(lambda: bench.sweep(every), n_runs=n_runs),
+        "d": timed(lambda: bench.source_run(ke), n_runs=n_runs),
+        "e": timed(lambda: bench.sweep(ke), n_runs=n_runs),
+    }
+
+
+NAMES = {
+    "b": "(b) sweep, source model run", "c": "(c) sweep, all cached",
+    "d": "(d) as (b), KE layers only", "e": "(e) as (c), KE layers only",
+}  # fmt: skip
+
+
+def table(bench: Bench, slow: dict[int, Timed], fast: dict[str, Timed]) -> list[str]:
+    """Markdown lines: seconds per example, ratio to (a), and peak memory above the weights."""
+    n = len(bench.encoded)
+    best = min(slow, key=lambda size: slow[size].median)
+    lines = ["| | s per example | (a) / this | peak above weights, MB |", "|---|---|---|---|"]
+    rows = [(f"(a) one pass per layer, batch {size}", one) for size, one in slow.items()]
+    rows += [(NAMES[key], one) for key, one in fast.items()]
+    for name, one in rows:
+        ratio = slow[best].median / one.median
+        mark = " (best)" if name.endswith(f"batch {best}") else ""
+        lines.append(
+            f"| {name}{mark} | {one.median / n:.4g} | {ratio:.1f} | {one.peak_bytes / MiB:.0f} |"
+        )
+    return lines
+
+
+def facts(bench: Bench, fast: dict[str, Timed], peak: float) -> list[str]:
+    """Share of the matrix-multiply peak, the arithmetic bounds, padding."""
+    swept, cached = arithmetic(bench, cached=False), arithmetic(bench, cached=True)
+    slow = oracle_arithmetic(bench)
+    padded = sum(
+        len(bucket) * max(len(e.token_ids) for e in bucket) for bucket in buckets(bench.encoded, 8)
+    )
+    lengths, n = lengths_of(bench.encoded), len(bench.encoded)
+    return [
+        f"- matrix-multiply peak {peak / 1e9:.0f} GFLOP/s; "
+        f"(b) runs at {swept / fast['b'].median / peak:.0%} of it, "
+        f"(c) at {cached / fast['c'].median / peak:.0%} (useful arithmetic only)",
+        f"- the arithmetic alone allows (a)/(b) {slow / swept:.1f}, (a)/(c) {slow / cached:.1f}",
+        f"- {n} examples, tokens on average: {lengths.total / n:.1f} in all, "
+        f"{lengths.read / n:.1f} up to the last read, {lengths.span / n:.2f} in the span",
+        f"- padding: of (a) {1 - lengths.total / padded:.0%} at batch 8, of the source run "
+        f"{source_padding(bench):.0%}; the sweep's matrix products none, "
+        f"its attention {attention_padding(bench):.0%}",
+    ]
+
+
+def arithmetic(bench: Bench, *, cached: bool) -> float:
+    """Floating-point operations of (b), or of (c): no padding, attention's scores left out."""
+    sizes, lengths = sizes_of(bench.shape.config, "float32"), lengths_of(bench.encoded)
+    n = bench.n_layers
+    block, head = sizes.per_token_flop / n, 2 * sizes.d_model * sizes.d_vocab
+    keys = 4 * sizes.d_model * sizes.n_kv * sizes.d_head * (n - 1) * (lengths.read - lengths.span)
+    swept = lengths.span * (block * n * (n - 1) / 2 + head * (n + 1)) + keys
+    return swept + (0 if cached else lengths.read * block * n)
+
+
+def oracle_arithmetic(bench: Bench) -> float:
+    """Of (a): the source's blocks, and all of `full` once per layer."""
+    sizes, lengths = sizes_of(bench.shape.config, "float32"), lengths_of(bench.encoded)
+    head = 2 * sizes.d_model * sizes.d_vocab
+    passes = bench.n_layers * (sizes.per_token_flop + head)
+    return lengths.total * (sizes.per_token_flop + passes)
+
+
+def source_padding(bench: Bench) -> float:
+    """Share of the source run's tokens that are padding."""
+    computed = 0
+    ordered = by_length(bench.encoded)
+    for at in range(0, len(ordered), SHARD_EXAMPLES):
+        for bucket in buckets(
+            ordered[at : at + SHARD_EXAMPLES],
+            bench.options.cache_batch,
+            call_tokens=call_tokens(bench.model),
+        ):
+            computed += len(bucket) * max(e.end for e in bucket)
+    return 1 - lengths_of(bench.encoded).read / computed
+
+
+def attention_padding(bench: Bench) -> float:
+    """Share of attention's (query, key) cells that are empty."""
+    room = Room(sizes_of(bench.shape.config, "float32"), bench.options, True)
+    used = laid = 0
+    for batch in room.batches(bench.encoded, lambda e: bench.n_layers, n_donors=1):
+        width, prefix = max(e.n_span for e in batch), max(e.start for e in batch)
+        laid += len(batch) * width * (prefix + width)
+        used += sum(e.n_span * e.end for e in batch)
+    return 1 - used / laid
+
+
+def doubled(shape: Shape, model: TransformerBridge, memory: str, n_runs: int) -> str:
+    """Cost of (b) on twice the examples."""
+    found = {}
+    for n in (shape.n_doubled, 2 * shape.n_doubled):
+        with bench_of(shape, model, n, memory) as bench:
+            bench.source_run([0])
+            found[n] = timed(lambda b=bench: b.source_run(range(b.n_layers)), n_runs=n_runs)
+    (n, once), (_, twice) = found.items()
+    return (
+        f"- (b) on {2 * n} examples instead of {n}: {twice.median / once.median:.2f}x the time, "
+        f"peak {twice.peak_bytes / MiB:.0f} MB instead of {once.peak_bytes / MiB:.0f} MB"
+    )
+
+
+@contextmanager
+def bench_of(shape: Shape, model: TransformerBridge, n: int, memory: str) -> Iterator[Bench]:
+    """A benchmark on `n` examples, in a folder that is removed."""
+    encoded = random_examples(n, shape.config.vocab_size)
+    n_bytes = parse_memory(memory)
+    fitting = cache_batch_that_fits(sizes_of(shape.config, "float32"), encoded, n_bytes)
+    n_layers = shape.config.num_hidden_layers
+    options = PatchOptions(tuple(range(n_layers)), memory_bytes=n_bytes, cache_batch=fitting)
+    with tempfile.TemporaryDirectory() as folder:
+        yield Bench(shape, model, encoded, options, Path(folder))
+
+
+def report(shape: Shape, *, memory: str, n_runs: int) -> Iterator[str]:
+    """The section of one shape, line by line."""
+    model = random_model(shape.config)
+    yield f"\n## {shape.name}: {shape.text}\n"
+    with bench_of(shape, model, shape.n_examples, memory) as bench:
+        peak = matmul_peak()
+        fast = sweep_runs(bench, n_runs=n_runs)
+        slow = oracle_runs(bench, n_runs=n_runs, n_layers=shape.n_oracle_layers)
+        peak = max(peak, matmul_peak())
+        yield from table(bench, slow, fast)
+        yield ""
+        yield f"- budget {memory}; median of {n_runs} runs"
+        yield from facts(bench, fast, peak)
+    yield doubled(shape, model, memory, n_runs)
+
+
+def main() -> None:
+    """Print the table."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+    )
+    parser.add_argument("--shape", action="append", choices=SHAPES, help="default: all, in turn")
+    parser.add_argument("--memory", default="2G", help="budget above the weights")
+    parser.add_argument("--runs", type=int, default=3, help="of every row; the median counts")
+    chosen = parser.parse_args()
+    torch.set_grad_enabled(False)
+    print(f"{describe()}\n\n- {help_ratio()}")
+    for name in chosen.shape or SHAPES:
+        for line in report(shape_named(name), memory=chosen.memory, n_runs=chosen.runs):
+            print(line, flush=True)
+
+
+if __name__ == "__main__":
+    main()
