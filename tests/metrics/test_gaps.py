@@ -154,5 +154,25 @@ def test_a_prompt_that_is_not_a_prefix_is_reported(tiny_tokenizer):
 
     merged = Encoding((1, 5, 7), 2, (1, 6))
     view = View(tiny_split(), "answer", {0: (merged,)}, {}, False)
-    assert "1 of 1 texts: the prompt is not a prefix" in notes_on(view)[0]
-    assert notes_on(View(tiny_split(), "answer", {}, {}, False)) == []
+    fine = View(tiny_split("holdout"), "answer", {0: (Encoding((1, 5), 1, (1,)),)}, {}, False)
+    assert notes_on([view, fine])[0].startswith("1 of 2 texts (forget.answer): the prompt")
+    assert notes_on([fine]) == []
+
+
+def test_one_model_leaves_memory_before_the_reference_model_enters(tiny_tokenizer):
+    audited_in_memory = []
+
+    def load():
+        audited_in_memory.append(passes.subject._model is not None)
+        return tiny_model(1)
+
+    conditions = {"device": "cpu", "dtype": "float32", "attn": "eager"}
+    passes = tiny_passes(tiny_tokenizer, reference=Subject("ref", "ref", conditions, load))
+    found = evaluate(passes, "tofu", ["mia_reference", "forget_Q_A_ROUGE"])
+    assert audited_in_memory == [False]
+    assert passes.subject._model is None
+    loss = evaluate(tiny_passes(tiny_tokenizer, seed=1), "tofu", ["mia_loss"])["mia_loss"]
+    own = evaluate(tiny_passes(tiny_tokenizer), "tofu", ["mia_loss"])["mia_loss"]
+    for idx, score in found["mia_reference"].parts["forget"].per_example.items():
+        wanted = own.parts["forget"].per_example[idx] - loss.parts["forget"].per_example[idx]
+        assert score == pytest.approx(wanted, abs=1e-6)

@@ -110,6 +110,6 @@ def groups_of(metric: Metric, suite: Suite, passes: ModelPasses) -> dict[int, in
 
 
 def notes(passes: ModelPasses, reads: Sequence[Read]) -> list[str]:
-    """What a reader should know about how the texts were encoded, each said once."""
+    """What a reader should know about how the texts were encoded."""
     views = {(read.split, read.field): passes.view(read) for read in reads}
-    return [note for view in views.values() for note in notes_on(view)]
+    return notes_on(list(views.values()))

@@ -1,6 +1,6 @@
 """Which texts of a split are scored, which rows cannot be, and how the rest become tensors?"""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -79,21 +79,31 @@ def encode(split: Split, question: str, answer: str, asked: Asked) -> Encoding:
     return encode_qa(asked.tokenizer, asked.template, question, answer, examples=split.shown)
 
 
-def notes_on(view: View) -> list[str]:
-    """What a reader should know about how a view was encoded."""
-    encoded = [one for alternatives in view.rows.values() for one in alternatives]
-    merged = sum(not one.prompt_is_prefix for one in encoded)
-    cut = sum(one.cut for one in encoded)
-    where = f"{view.split.name}.{view.field}: {{}} of {len(encoded)} texts"
+def notes_on(views: Sequence[View]) -> list[str]:
+    """What a reader should know about how texts were encoded, one line per matter."""
+    merged = _concerned(views, lambda text: not text.prompt_is_prefix)
+    cut = _concerned(views, lambda text: text.cut)
     notes = []
     if merged:
         notes.append(
-            f"{where.format(merged)}: the prompt is not a prefix of the whole encoding, so the "
-            "scored part begins at the prompt's length, as upstream"
+            f"{merged}: the prompt's tokens are not the beginning of prompt and answer together, "
+            "so what is scored begins at the prompt's length, as upstream"
         )
     if cut:
-        notes.append(f"{where.format(cut)}: cut at the token limit")
+        notes.append(f"{cut}: cut at the token limit")
     return notes
+
+
+def _concerned(views: Sequence[View], concerns: Callable[[Encoding], bool]) -> str:
+    """How many texts something concerns, and where; nothing if none."""
+    texts = {
+        f"{view.split.name}.{view.field}": [one for row in view.rows.values() for one in row]
+        for view in views
+    }
+    found = {name: sum(map(concerns, encoded)) for name, encoded in texts.items()}
+    where = ", ".join(name for name, count in found.items() if count)
+    total = sum(map(len, texts.values()))
+    return f"{sum(found.values())} of {total} texts ({where})" if where else ""
 
 
 def _alternatives(answer: str | tuple[str, ...]) -> tuple[str, ...]:
