@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+import transformers
 from transformers import GenerationConfig, LlamaConfig, LlamaForCausalLM, PreTrainedModel
 
 from lensaudit.data.fictional import make_world, write_world
@@ -173,6 +174,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--only", nargs="*", default=(), help="members to make; all by default")
     given = parser.parse_args(arguments)
     torch.set_num_threads(1)
+    transformers.utils.logging.disable_progress_bar()
     make_family(given.out, seed=given.seed, only=given.only)
 
 
