@@ -19,7 +19,8 @@ def blocks(language: str) -> list[str]:
 
 
 def commands() -> list[str]:
-    lines = [line.split("  #")[0].strip() for block in blocks("sh") for line in block.splitlines()]
+    lines = [line for block in blocks("sh") for line in block.splitlines()]
+    lines = [re.split(r"\s#", line)[0].strip() for line in lines]
     return [line for line in lines if line.startswith("lensaudit ")]
 
 

@@ -22,7 +22,7 @@ COMMANDS = {
         "List, check, repair, prune and move activation caches.",
     ),
     "models": ("lensaudit.cli.models:models", "List model names and what they resolve to."),
-    "unlearn": ("lensaudit.cli.unlearn:unlearn", "Unlearn a forget set by one of thirteen methods."),
+    "unlearn": ("lensaudit.cli.unlearn:unlearn", "Unlearn a forget set by one of 13 methods."),
     "demo": ("lensaudit.cli.demo:demo", "Audit the embedded model family."),
 }
 """Name -> (module:command, line of `lensaudit --help`). The help needs no import."""
