@@ -117,7 +117,9 @@ def kill_writers(root: Path, *, n_kills: int, seed: int = 0) -> Kills:
             shutil.rmtree(root)
             acknowledged = set()
         with _child(_fill_and_tell, root) as (child, told):
-            child.join(timeout=chance.uniform(0.02, 0.5))
+            if chance.random() < 0.8:  # else some are killed before their first shard
+                told.poll(60)
+            child.join(timeout=chance.uniform(0.0, 0.3))
             if child.is_alive():
                 n_done += 1
                 os.kill(child.pid, signal.SIGKILL)

@@ -75,11 +75,12 @@ def describe(folder: Path) -> CacheInfo:
 
 
 def _disk_use(folder: Path) -> tuple[int, float]:
-    """Bytes of all files, and when one was last changed: opening a cache touches its seal."""
+    """Bytes of everything, and when a file was last changed: opening a cache touches its seal."""
     n_bytes, last = 0, 0.0
     for path in folder.rglob("*"):
         with suppress(OSError):  # gone meanwhile
             stat = path.lstat()
             n_bytes += stat.st_size
-            last = max(last, stat.st_mtime)
+            if path.parent == folder and path.is_file():
+                last = max(last, stat.st_mtime)
     return n_bytes, last

@@ -31,6 +31,9 @@ def packed(members):
             if isinstance(content, tarfile.TarInfo):
                 tar.addfile(content)
                 continue
+            if isinstance(content, tuple):
+                tar.addfile(content[0], io.BytesIO(content[1]))
+                continue
             info = tarfile.TarInfo(name)
             info.size = len(content)
             tar.addfile(info, io.BytesIO(content))
@@ -41,6 +44,13 @@ def link(name, kind, target="/etc/passwd"):
     info = tarfile.TarInfo(name)
     info.type, info.linkname = kind, target
     return name, info
+
+
+def _link_with_bytes(member):
+    name, content = member
+    info = link(name, tarfile.SYMTYPE)[1]
+    info.size = len(content)
+    return name, (info, content)
 
 
 def members(folder):
@@ -72,6 +82,8 @@ BAD = {
     "another folder later": lambda good: packed([*good[:2], ("x/shard-000000.h5", good[2][1])]),
     "no folder": lambda good: packed([(name.split("/")[1], content) for name, content in good]),
     "symlink": lambda good: packed([*good[:2], link(good[2][0], tarfile.SYMTYPE), *good[3:]]),
+    "a link with bytes": lambda good: packed([*good[:2], _link_with_bytes(good[2]), *good[3:]]),
+    "a byte more than sealed": lambda good: packed([*good[:-1], (good[-1][0], good[-1][1] + b"0")]),
     "hard link": lambda good: packed([*good[:2], link(good[2][0], tarfile.LNKTYPE), *good[3:]]),
     "device": lambda good: packed([*good[:2], link(good[2][0], tarfile.CHRTYPE), *good[3:]]),
     "sparse": lambda good: packed([*good[:2], link(good[2][0], tarfile.GNUTYPE_SPARSE)]),

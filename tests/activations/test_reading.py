@@ -1,7 +1,10 @@
 """A cache is found by name and read by layer, by example, and by place, lazily."""
 
 import dataclasses
+import os
 import tracemalloc
+from contextlib import suppress
+from pathlib import Path
 
 import pytest
 import torch
@@ -91,6 +94,32 @@ def test_unknown_examples_and_layers_are_refused_in_words(full):
             cache.example(70)
         with pytest.raises(InputError, match="no layer 3; it holds 0 to 2"):
             cache.layer(3)
+
+
+def test_few_files_are_open_at_once(tmp_path):
+    descriptors = Path("/proc/self/fd")
+    if not descriptors.exists():
+        pytest.skip("open files are counted in /proc")
+    fill(tmp_path, n=12 * 32)
+    with ActivationStore(tmp_path).open(BASE) as cache:
+        for _ in cache.examples():
+            pass
+        shards = [fd for fd in descriptors.iterdir() if _is_shard(fd)]
+        assert 1 <= len(shards) <= 8
+    assert not [fd for fd in descriptors.iterdir() if _is_shard(fd)]
+
+
+def _is_shard(descriptor):
+    with suppress(OSError):
+        return os.readlink(descriptor).endswith(".h5")
+    return False
+
+
+def test_reading_asks_for_no_lock(full):
+    fcntl = pytest.importorskip("fcntl")
+    with (full / "shard-000000.h5").open("rb") as stream, open_activations(full) as cache:
+        fcntl.flock(stream, fcntl.LOCK_EX)
+        assert cache.example(1).idx == 1
 
 
 def test_reading_holds_no_more_than_what_was_asked_for(tmp_path):

@@ -12,7 +12,7 @@ from lensaudit.activations import reader
 from lensaudit.activations.shard import check_bytes
 from lensaudit.activations.store import open_activations
 from lensaudit.activations.verification import verify
-from lensaudit.errors import LensAuditError, VerificationError
+from lensaudit.errors import VerificationError
 
 
 @pytest.fixture
@@ -38,7 +38,7 @@ def test_a_flip_in_any_byte_of_the_spec_or_seal_is_found(folder, name):
     for at in range(path.stat().st_size):
         bit = chance.randrange(8)
         flip(path, at, bit)
-        with pytest.raises(LensAuditError):
+        with pytest.raises(VerificationError):
             open_activations(folder)
         if at % 50 == 0:
             found = verify(folder)
@@ -76,6 +76,12 @@ def test_a_shard_of_another_cache_in_its_place_is_found(folder, tmp_path):
     other = fill(tmp_path / "other", name="another")  # same numbers, other spec: other bytes
     (other / "shard-000001.h5").replace(folder / "shard-000001.h5")
     assert "the seal says" in verify(folder).problems[0].what
+
+
+def test_a_seal_of_another_spec_is_found(folder, tmp_path):
+    other = fill(tmp_path / "other", name="another")
+    (other / "SEAL.json").replace(folder / "SEAL.json")
+    assert "seals another spec.json" in verify(folder).problems[0].what
 
 
 def test_reading_a_damaged_shard_says_what_to_do(folder):

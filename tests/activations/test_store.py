@@ -174,6 +174,8 @@ def test_a_folder_whose_spec_says_another_identity_is_refused_naming_both(tmp_pa
     folder = fill(tmp_path / "a", n=1)
     other = dataclasses.replace(BASE, weights="d" * 32)
     folder.rename(folder.with_name(f"full--{other.key()}"))
+    with pytest.raises(VerificationError, match="weights"):
+        writer(tmp_path / "a", other, n=1)
     with pytest.raises(VerificationError) as error:
         ActivationStore(tmp_path / "a").open(other)
     assert f"weights: {'a' * 32}, {'d' * 32}" in str(error.value)

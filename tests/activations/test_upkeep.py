@@ -175,11 +175,14 @@ def test_opening_a_cache_counts_as_use(three):
     assert [info.folder for info in done.removed] == [str(folders[1])]
 
 
-def test_gc_keeps_what_is_named_or_in_use(three):
+def test_gc_keeps_what_is_named_or_in_use(three, monkeypatch):
     root, folders = three
+    removed, real = [], gc.remove
+    monkeypatch.setattr(gc, "remove", lambda folder: removed.append(folder) or real(folder))
     with open_activations("retain", root=root) as cache:
         cache.example(0)
         done = collect(root, max_bytes=0, keep=["full"])
+    assert removed == [folders[2]]  # not even moved for a moment
     assert [info.name for info in done.removed] == ["demo/idk"]
     assert sorted(info.name for info in done.kept) == ["full", "retain"]
     assert done.n_bytes_over > 0
