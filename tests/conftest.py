@@ -135,7 +135,7 @@ def tiny_model_of(kind: str, seed: int = 0, **changes):
         "attn_implementation": "eager", "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2,
     } | changes  # fmt: skip
     config = getattr(transformers, f"{kind}Config")(**settings)
-    model = getattr(transformers, f"{kind}ForCausalLM")(config).eval()
+    model = transformers.AutoModelForCausalLM.from_config(config).eval()
     with torch.no_grad():
         for name, weight in model.named_parameters():
             # logits of a fresh model are nearly flat: every test would pass on noise

@@ -26,7 +26,7 @@ CACHE_BATCH = 16
 
 CALL_FLOP = {"cpu": 1e9, "cuda": 1e13}
 """What a forward pass costs beside its arithmetic: some 20 ms of Python."""
-FEW_TOKENS = 64
+FEW_TOKENS = 64.0
 """Matrix products of fewer rows are no faster: the weights have to be read."""
 
 SLACK = 0.85

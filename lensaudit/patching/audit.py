@@ -5,6 +5,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+import torch
 from jaxtyping import Float
 from torch import Tensor
 
@@ -133,15 +134,19 @@ def run(audit: Audit) -> Deltas:
     if books.incomplete():
         books = _compute(audit, books)
     layers, encoded = audit.options.layers, audit.encoded
-    s1 = books.by_weights[audit.retain.weights]
+    s1 = deltas(books.by_weights[audit.retain.weights], encoded, layers)
+
+    def s2(donor: Checkpoint) -> Float[Tensor, "batch layer"]:
+        found = deltas(books.by_weights[donor.weights], encoded, layers)
+        # rows that another run left in the book are not part of this one
+        return found if audit.options.profile == "full" else found.where(s1 > tau, torch.nan)
+
+    tau = audit.options.tau
     return Deltas(
-        baseline=baselines(s1, encoded),
-        s1=deltas(s1, encoded, layers),
-        s2={
-            name: deltas(books.by_weights[checkpoint.weights], encoded, layers)
-            for name, checkpoint in audit.sources.items()
-        },
-        self_patch=deltas(books.by_weights[audit.full.weights], encoded, layers),
+        baseline=baselines(books.by_weights[audit.retain.weights], encoded),
+        s1=s1,
+        s2={name: s2(checkpoint) for name, checkpoint in audit.sources.items()},
+        self_patch=s2(audit.full),
         engine=books.engine,
     )
 

@@ -1,0 +1,218 @@
+"""A whole run: which rows are computed, by which engine, and what survives an interruption."""
+
+import json
+
+import pytest
+import torch
+from audit_helpers import audit_in, save_family, save_questions
+
+from lensaudit.errors import InputError, VerificationError
+from lensaudit.patching import stages
+from lensaudit.patching.audit import run
+from lensaudit.patching.plan import plan_of
+from lensaudit.patching.session import score_all
+from lensaudit.patching.wavefront import Sweep
+
+
+@pytest.fixture(scope="module")
+def family(tmp_path_factory, tiny_tokenizer):
+    folder = tmp_path_factory.mktemp("family")
+    return save_questions(save_family(folder, tiny_tokenizer))
+
+
+@pytest.fixture
+def audit(family, tmp_path):
+    """Audits that share nothing on disk with other tests."""
+    return lambda *sources, **settings: audit_in(
+        family, sources or ("a",), activations=tmp_path / "activations", **settings
+    )[0]
+
+
+@pytest.fixture
+def rows(monkeypatch):
+    """Counts the rows that the sweep computes."""
+    counted = []
+    plain = Sweep.run
+
+    def counting(self, clean, sources, joins):
+        counted.append(int(joins.sum()))
+        return plain(self, clean, sources, joins)
+
+    monkeypatch.setattr(Sweep, "run", counting)
+    return counted
+
+
+@pytest.fixture(scope="module")
+def tau(family):
+    """Half of the rows are KE."""
+    return float(run(audit_in(family)[0]).s1.median())
+
+
+def uds(audit):
+    return [outcome.depth.uds for outcome in score_all(audit)[0]]
+
+
+def test_both_engines_give_the_same_deltas_and_say_who_computed(audit):
+    swept, slow = run(audit("a", "b", profile="full")), run(audit("a", "b", profile="full",
+                                                                  engine="oracle"))  # fmt: skip
+    assert (swept.engine, slow.engine) == ("sweep", "oracle")
+    assert (swept.s1 - slow.s1).abs().max() <= 1e-4
+    for name in swept.s2:
+        assert (swept.s2[name] - slow.s2[name]).abs().max() <= 1e-4
+        assert swept.s2[name].abs().max() > 0.1
+    assert swept.self_patch.abs().max() <= 1e-5
+    assert slow.self_patch.abs().max() == 0
+
+
+def test_scores_of_one_engine_are_not_those_of_the_other(audit, rows):
+    run(audit())
+    before = len(rows)
+    run(audit(engine="oracle"))
+    assert len(rows) == before  # nothing is swept, and nothing is read from the sweep's books
+    keys = {
+        json.loads(path.read_text().splitlines()[0])["key"]["engine"]
+        for path in audit().root.glob("scores/*.jsonl")
+    }
+    assert keys == {"sweep", "oracle"}
+
+
+def test_ke_rows_are_enough_for_the_same_uds(audit, rows, tau):
+    whole = uds(audit("a", "b", profile="full", tau=tau))
+    n_full = sum(rows)
+    rows.clear()
+    part = audit("a", "b", tau=tau, fresh=True)
+    assert part.options.profile == "ke"  # the default for several sources
+    found = run(part)
+    assert sum(rows) < n_full
+    for wanted, got in zip(whole, uds(audit("a", "b", tau=tau)), strict=True):
+        assert (wanted - got).abs().nan_to_num().max() <= 1e-6
+        assert torch.equal(wanted.isnan(), got.isnan())
+    ke = found.s1 > tau
+    assert ke.any()
+    assert not ke.all()
+    for s2 in (*found.s2.values(), found.self_patch):
+        assert torch.equal(s2.isfinite(), ke)
+
+
+def test_ke_rows_are_the_same_whatever_another_run_left(audit, tau):
+    alone = run(audit("a", profile="ke", tau=tau))
+    run(audit("a", profile="full", tau=tau))
+    after = run(audit("a", profile="ke", tau=tau))
+    for name in alone.s2:
+        assert torch.equal(alone.s2[name].nan_to_num(9), after.s2[name].nan_to_num(9))
+
+
+def test_a_lower_tau_computes_only_what_is_new(audit, rows, tau):
+    run(audit("a", profile="ke", tau=tau))
+    rows.clear()
+    found = run(audit("a", profile="ke", tau=tau / 2))
+    new = int(((found.s1 > tau / 2) & (found.s1 <= tau)).sum())
+    assert new > 0
+    preflight = 4  # two examples, at two layers
+    assert sum(rows) == 2 * new + preflight  # of the source, and of full patched into itself
+
+
+def test_an_interrupted_run_goes_on_where_it_stopped(audit, rows, monkeypatch):
+    wanted = run(audit(batch_size=2))
+    n_all = sum(rows)
+    rows.clear()
+    fresh = audit(batch_size=2, fresh=True)
+    plain, calls = stages.Runner.score, []
+
+    def dying(self, bucket, fetched, joins):
+        calls.append(len(bucket))
+        if len(calls) == 5:
+            raise KeyboardInterrupt
+        return plain(self, bucket, fetched, joins)
+
+    monkeypatch.setattr(stages.Runner, "score", dying)
+    with pytest.raises(KeyboardInterrupt):
+        run(fresh)
+    monkeypatch.setattr(stages.Runner, "score", plain)
+    done = sum(rows)
+    assert 0 < done < n_all
+    again = run(audit(batch_size=2))
+    preflight = 4
+    assert sum(rows) == n_all + preflight  # no row twice
+    assert torch.allclose(again.s1, wanted.s1, atol=1e-6)
+    for name in wanted.s2:
+        assert torch.allclose(again.s2[name], wanted.s2[name], atol=1e-6)
+    rows.clear()
+    run(audit(batch_size=2))
+    assert rows == []
+
+
+def test_all_models_are_opened_before_the_first_forward_pass(audit, family, monkeypatch):
+    def no_load(*arguments, **options):
+        raise AssertionError("a model was loaded")
+
+    monkeypatch.setattr("lensaudit.patching.audit.load", no_load)
+    with pytest.raises(InputError, match="missing"):
+        run(audit("a", "missing"))
+
+
+def test_a_dry_run_counts_and_leaves_everything(audit):
+    plan = plan_of(audit())
+    assert (plan.n_rows, plan.n_forward) == (9 * 4 * 3, 27)
+    assert not audit().root.exists()
+    run(audit())
+    books = {path: path.read_text() for path in audit().root.glob("scores/*")}
+    plan = plan_of(audit())
+    assert (plan.n_rows, plan.n_forward) == (0, 0)
+    plan = plan_of(audit(fresh=True))
+    assert (plan.n_rows, plan.n_forward) == (9 * 4 * 3, 0)
+    assert books == {path: path.read_text() for path in audit().root.glob("scores/*")}
+
+
+def test_one_more_source_shares_s1_and_the_clean_run(audit, rows):
+    run(audit("a", profile="full"))
+    rows.clear()
+    assert plan_of(audit("a", "b", profile="full")).n_rows == 9 * 4
+    run(audit("a", "b", profile="full"))
+    assert sum(rows) == 9 * 4 + 4
+
+
+def test_a_budget_too_small_for_one_example_is_refused(family, tmp_path, tiny_tokenizer):
+    folder = save_family(
+        tmp_path, tiny_tokenizer, names=("full", "retain", "a"),
+        vocab_size=1_000_000, hidden_size=16, num_hidden_layers=2,
+    )  # fmt: skip
+    save_questions(folder)
+    with pytest.raises(InputError, match=r"--memory 64M.*use --memory \d+M"):
+        run(audit_in(folder, memory="64M")[0])
+
+
+@pytest.mark.parametrize(
+    ("kind", "changes"), [("Qwen3", {"head_dim": 8}), ("GPT2", {"num_key_value_heads": 4})]
+)
+def test_an_architecture_not_verified_goes_to_the_oracle_with_a_notice(
+    tmp_path, tiny_tokenizer, kind, changes
+):
+    folder = save_family(tmp_path, tiny_tokenizer, kind, names=("full", "retain", "a"), **changes)
+    audit, notices = audit_in(save_questions(folder, n=3))
+    found = run(audit)
+    assert found.engine == "oracle"
+    assert notices == [
+        f"the sweep is not verified on {audit.full.architecture}; "
+        "one pass per layer is used instead"
+    ]
+    outcomes, _ = score_all(audit)
+    assert outcomes[0].options.engine == "oracle"
+    assert found.self_patch.abs().max() == 0
+    assert next(iter(found.s2.values())).abs().max() > 0.01
+
+
+def test_hooks_on_full_stop_the_sweep_and_not_the_oracle(audit, monkeypatch):
+    from lensaudit.patching import audit as module
+
+    plain = module.load
+
+    def hooked(*arguments, **options):
+        model = plain(*arguments, **options)
+        model.add_hook("blocks.1.hook_out", lambda value, hook: value * 1.5)
+        return model
+
+    monkeypatch.setattr("lensaudit.patching.audit.load", hooked)
+    with pytest.raises(VerificationError, match="--engine oracle"):
+        run(audit())
+    assert run(audit(engine="oracle")).engine == "oracle"
