@@ -16,17 +16,12 @@ from lensaudit.activations.store import ActivationStore
 from lensaudit.files import canonical_json
 from lensaudit.models.bridge import DTYPES, load
 from lensaudit.models.checkpoint import open_checkpoint
+from lensaudit.models.device import resolve_device, resolve_dtype
 from lensaudit.models.registry import load_registry, resolve
 from lensaudit.models.sizes import sizes_on_disk
 from lensaudit.patching.options import parse_memory
 from lensaudit.patching.plan import cache_bytes
-from lensaudit.patching.prepare import (
-    default_data,
-    encode_all,
-    examples_for,
-    resolve_device,
-    resolve_dtype,
-)
+from lensaudit.patching.prepare import default_data, encode_all, examples_for
 
 
 def cache_model(

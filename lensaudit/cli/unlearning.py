@@ -12,9 +12,10 @@ from lensaudit.data.tofu import DEMO
 from lensaudit.errors import InputError
 from lensaudit.files import canonical_json
 from lensaudit.models.checkpoint import open_checkpoint
+from lensaudit.models.device import resolve_device
 from lensaudit.models.registry import DEMO as DEMO_NAMES
 from lensaudit.models.registry import load_registry, resolve
-from lensaudit.patching.prepare import default_data, resolve_device
+from lensaudit.patching.prepare import default_data
 from lensaudit.unlearn.job import Format, Job, check, finished, n_samples_of, n_steps_of
 from lensaudit.unlearn.job import unlearn as train_job
 from lensaudit.unlearn.memory import n_parameters, training_bytes

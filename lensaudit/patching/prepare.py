@@ -6,8 +6,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TypedDict, Unpack
 
-import torch
-
 from lensaudit.activations.fill import Progress, cache_batch_that_fits
 from lensaudit.data.examples import Example
 from lensaudit.data.spans import Encoded, Scope, SpanLost, check_tokenizer, encode
@@ -20,6 +18,7 @@ from lensaudit.models.checkpoint import (
     load_tokenizer,
     open_checkpoint,
 )
+from lensaudit.models.device import resolve_device, resolve_dtype
 from lensaudit.models.registry import DEMO, Registry, resolve
 from lensaudit.models.sizes import sizes_on_disk
 from lensaudit.models.spec import ModelSpec
@@ -45,26 +44,6 @@ def default_anchor(anchor: str, sources: Sequence[str]) -> str:
     """`full` or `retain` of the family that the sources belong to."""
     demo = all(name.startswith(DEMO) for name in sources)
     return f"{DEMO}{anchor}" if demo else anchor
-
-
-def resolve_device(device: str) -> str:
-    """`auto` becomes `cuda` where there is one, else `cpu`."""
-    if device == "auto":
-        return "cuda" if torch.cuda.is_available() else "cpu"
-    kind, _, number = device.partition(":")
-    known = kind in ("cpu", "cuda", "mps") and (not number or number.isdigit())
-    if not known:
-        raise InputError(f"--device {device}: wanted auto, cpu, cuda or cuda:N")
-    if kind == "cuda" and int(number or 0) >= torch.cuda.device_count():
-        raise InputError(
-            f"--device {device}: this machine has {torch.cuda.device_count()} CUDA devices"
-        )
-    return device
-
-
-def resolve_dtype(dtype: str, device: str) -> str:
-    """`auto` becomes float32 on a CPU and bfloat16 elsewhere."""
-    return dtype if dtype != "auto" else ("float32" if device == "cpu" else "bfloat16")
 
 
 def examples_for(data: str, *, exclude: Sequence[str] = (), limit: int | None) -> list[Example]:

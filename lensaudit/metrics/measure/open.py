@@ -10,8 +10,8 @@ from lensaudit.errors import InputError
 from lensaudit.metrics.measure.subject import Subject
 from lensaudit.models.causal import load_causal
 from lensaudit.models.checkpoint import Checkpoint, load_tokenizer, open_checkpoint
+from lensaudit.models.device import resolve_device, resolve_dtype
 from lensaudit.models.registry import load_registry, resolve
-from lensaudit.patching.prepare import resolve_device, resolve_dtype
 
 
 def open_subject(
