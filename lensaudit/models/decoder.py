@@ -22,6 +22,9 @@ VERIFIED = (
 )
 """Architectures whose sweep is tested equal to the oracle."""
 
+ROTATIONS = ("default", "linear", "llama3", "yarn")
+"""Rotary embeddings of a position that do not depend on how long the sequence is."""
+
 Packed = Float[Tensor, "token d_model"]
 
 
@@ -115,6 +118,9 @@ def decoder_of(model: TransformerBridge) -> Decoder:
     if name not in VERIFIED:
         raise NotSweepable(f"the sweep is not verified on {name}")
     config = hf.config
+    rope = (config.rope_parameters or {}).get("rope_type", "default")
+    if rope not in ROTATIONS:
+        raise NotSweepable(f"the sweep is not verified on {rope} rotary embeddings")
     return Decoder(
         embed=_bare(hf.model.embed_tokens),
         rotary=_bare(hf.model.rotary_emb),

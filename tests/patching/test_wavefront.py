@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from sweep_helpers import NATS, assert_equal, defined, examples, source_stack, swept
 
 from lensaudit.data.spans import make_batch
-from lensaudit.models.bridge import residuals
+from lensaudit.models.bridge import bridge_from, residuals
 from lensaudit.scores.erasure import label_hit
 
 COMPONENTS = {"resid": None, "attn": None, "mlp": None, "resid_mid": None, "head": 2}
@@ -26,6 +26,29 @@ def test_every_architecture_equals_the_oracle(tiny_of, architecture):
     assert_equal(swept(full, stacks, RAGGED), wanted)
     # and a patch does something at every layer
     assert ((wanted[1] - wanted[0].unsqueeze(-1)).abs().amax((0, 1)) > 100 * NATS).all()
+
+
+def rope(kind, **more):
+    return {"rope_parameters": {"rope_type": kind, "rope_theta": 1e4, "factor": 4.0} | more}
+
+
+@pytest.mark.parametrize(
+    ("kind", "changes"),
+    [
+        ("Llama", rope("linear")),
+        ("Llama", rope("yarn", original_max_position_embeddings=16)),
+        ("Llama", {"attention_bias": True, "mlp_bias": True, "head_dim": 12}),
+        ("Qwen2", {"use_sliding_window": True, "sliding_window": 4, "max_window_layers": 2}),
+        ("Gemma2", {"head_dim": 8, "sliding_window": 4, "attn_logit_softcapping": None}),
+    ],
+)
+def test_settings_of_an_architecture_are_followed(tiny_tokenizer, kind, changes):
+    full, source = (
+        bridge_from(conftest.tiny_model_of(kind, seed, **changes), tiny_tokenizer)
+        for seed in (0, 1)
+    )
+    stacks = [source_stack(source, RAGGED)]
+    assert_equal(swept(full, stacks, RAGGED), defined(full, stacks, RAGGED))
 
 
 @pytest.mark.parametrize("architecture", ["Llama", "Gemma2"])
@@ -128,8 +151,6 @@ def test_tokens_after_the_span_are_not_read(tiny_of):
 def test_keys_out_of_a_sliding_window_are_not_seen(tiny_of):
     full, source = tiny_of("Mistral"), tiny_of("Mistral", 1)
     wide = conftest.tiny_model_of("Mistral", 0, sliding_window=None)
-    from lensaudit.models.bridge import bridge_from
-
     unbounded = bridge_from(wide, full.tokenizer)
     stacks = [source_stack(source, RAGGED)]
     gap = swept(full, stacks, RAGGED).patched - swept(unbounded, stacks, RAGGED).patched
@@ -180,8 +201,6 @@ BFLOAT16_NATS = 0.25
 
 @pytest.mark.parametrize("architecture", ["Llama-3.2", "Gemma2"])
 def test_bfloat16_stays_near_the_float32_oracle(tiny_of, tiny_tokenizer, architecture):
-    from lensaudit.models.bridge import bridge_from
-
     kind, changes = conftest.ARCHITECTURES[architecture]
     full, source = tiny_of(architecture), tiny_of(architecture, 1)
     wanted = defined(full, [source_stack(source, RAGGED)], RAGGED)
@@ -193,5 +212,4 @@ def test_bfloat16_stays_near_the_float32_oracle(tiny_of, tiny_tokenizer, archite
     found = swept(narrow[0], [stack], RAGGED)
     assert found.patched.dtype == torch.float32
     assert_equal(found, wanted, nats=BFLOAT16_NATS)
-    # the oracle in bfloat16 is no nearer
     assert found.patched.isfinite().all()

@@ -1,0 +1,85 @@
+import conftest
+import pytest
+import torch
+
+from lensaudit.data.spans import make_batch
+from lensaudit.models.bridge import bridge_from, embedded, logits_of, residuals, unembedded
+from lensaudit.models.decoder import NotSweepable, decoder_of
+from lensaudit.models.sizes import sizes_of
+
+
+@pytest.mark.parametrize("architecture", conftest.ARCHITECTURES)
+def test_the_readout_is_the_bridges(tiny_of, ragged, architecture):
+    model = tiny_of(architecture)
+    stack, _ = residuals(model, make_batch(ragged).tokens)
+    last = stack[:, -1].flatten(0, 1)
+    wanted = unembedded(model, stack[:, -1]).flatten(0, 1)
+    with torch.no_grad():
+        assert torch.allclose(decoder_of(model).logits(last.clone()), wanted, atol=1e-5)
+    assert torch.allclose(
+        wanted, logits_of(model, make_batch(ragged).tokens).flatten(0, 1), atol=1e-4
+    )
+
+
+@pytest.mark.parametrize("architecture", conftest.ARCHITECTURES)
+def test_half_a_block_and_the_other_half_are_the_block(tiny_of, ragged, architecture):
+    model = tiny_of(architecture)
+    decoder, tokens = decoder_of(model), make_batch(ragged).tokens
+    entering = embedded(model, tokens).flatten(0, 1)
+    heads, _ = residuals(model, tokens, component="head")
+    wanted = residuals(model, tokens)[0][:, 0].flatten(0, 1)
+    block = decoder.blocks[0]
+    with torch.no_grad():
+        mid = block.after_attention(entering, heads[:, 0].flatten(0, 1).flatten(1))
+        whole, parts = block.after_mlp(mid, 10_000), block.after_mlp(mid, 3)
+        in_place = mid.clone()
+        block.after_mlp(in_place, 7, out=in_place)
+    assert torch.allclose(whole, wanted, atol=1e-5)
+    assert torch.allclose(parts, whole, atol=1e-6)
+    assert torch.allclose(in_place, whole, atol=1e-6)
+
+
+def test_windows_and_softcaps_are_those_of_the_configuration(tiny_of):
+    windows = {
+        name: [block.attention.window for block in decoder_of(tiny_of(name)).blocks]
+        for name in ("Llama", "Mistral", "Gemma2")
+    }
+    assert windows == {"Llama": [None] * 4, "Mistral": [4] * 4, "Gemma2": [4, None, 4, None]}
+    gemma = decoder_of(tiny_of("Gemma2"))
+    assert gemma.logit_softcap == 30.0
+    assert gemma.blocks[0].attention.softcap == 50.0
+    assert gemma.blocks[0].ln1_post is not None
+    llama = decoder_of(tiny_of("Llama"))
+    assert (llama.logit_softcap, llama.blocks[0].attention.softcap) == (None, None)
+    assert llama.blocks[0].ln1_post is None
+
+
+@pytest.mark.parametrize(
+    ("kind", "changes"),
+    [("Qwen3", {"head_dim": 8}), ("GPT2", {"num_key_value_heads": 4}), ("Phi3", {})],
+)
+def test_other_architectures_are_refused(tiny_tokenizer, kind, changes):
+    model = bridge_from(conftest.tiny_model_of(kind, **changes), tiny_tokenizer)
+    with pytest.raises(NotSweepable, match=f"not verified on {kind}"):
+        decoder_of(model)
+
+
+@pytest.mark.parametrize("rope", ["dynamic", "longrope"])
+def test_a_rotation_that_depends_on_the_sequences_length_is_refused(tiny_tokenizer, rope):
+    parameters = {"rope_type": rope, "rope_theta": 10000.0, "factor": 2.0}
+    if rope == "longrope":
+        parameters |= {"short_factor": [1.0] * 4, "long_factor": [2.0] * 4}
+    changes = {"rope_parameters": parameters, "original_max_position_embeddings": 16}
+    model = bridge_from(conftest.tiny_model_of("Llama", **changes), tiny_tokenizer)
+    with pytest.raises(NotSweepable, match=rope):
+        decoder_of(model)
+
+
+def test_sizes_are_read_from_any_configuration(tiny_of):
+    sizes = sizes_of(tiny_of("Llama").original_model.config, "bfloat16")
+    assert (sizes.n_layers, sizes.d_model, sizes.d_ff, sizes.d_vocab) == (4, 32, 48, 61)
+    assert (sizes.n_heads, sizes.n_kv, sizes.d_head, sizes.n_bytes) == (4, 2, 8, 2)
+    # one block: q and o 32 x 32, k and v 32 x 16, three of 32 x 48; two operations each
+    assert sizes.per_token_flop == 4 * 2 * (2 * 32 * 32 + 2 * 32 * 16 + 3 * 32 * 48)
+    gpt2 = sizes_of(conftest.tiny_model_of("GPT2", num_key_value_heads=4).config, "float32")
+    assert (gpt2.n_layers, gpt2.d_model, gpt2.n_heads, gpt2.d_head) == (4, 32, 4, 8)
