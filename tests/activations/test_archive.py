@@ -2,7 +2,10 @@
 
 import gzip
 import io
+import json
 import os
+import subprocess
+import sys
 import tarfile
 
 import pytest
@@ -184,3 +187,17 @@ def test_a_key_is_imported_once_whatever_its_name(full, tmp_path):
     tar = export(full, tmp_path / "full.tar")
     assert not import_archive(tar, tmp_path / "store", reserve_bytes=0).new
     assert len(cache_folders(tmp_path / "store")) == 1
+
+
+def test_the_inspecting_process_has_bounded_memory(full):
+    code = (
+        "import resource\n"
+        "from lensaudit.activations import verification\n"
+        "verification.main()\n"
+        "print(resource.getrlimit(resource.RLIMIT_AS)[0])"
+    )
+    command = [sys.executable, "-c", code, str(full)]
+    found = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    verdict, limit = found.splitlines()
+    assert json.loads(verdict)["complete"]
+    assert 0 < int(limit) < 5 << 30

@@ -149,3 +149,31 @@ def test_claims_end_when_others_published_the_rest(tmp_path):
         next(claims)
         fill(tmp_path)
         assert list(claims) == []
+
+
+def test_reading_and_publishing_renew_the_mark_of_use(tmp_path):
+    fill(tmp_path, n=40)
+    with ActivationStore(tmp_path).open(BASE) as cache:
+        old = time.time() - 2 * presence.USE_AGE_S
+        (mark,) = (cache.folder / presence.LOCKS).glob("use.*")
+        os.utime(mark, (old, old))
+        cache.example(0)
+        assert mark.stat().st_mtime > time.time() - 3600
+    assert not mark.exists()
+    with writer(tmp_path / "other") as filling:
+        (mark,) = (filling.folder / presence.LOCKS).glob("use.*")
+        os.utime(mark, (old, old))
+        shard = filling.missing()[0]
+        filling.publish(shard, [make_example(idx) for idx in shard.idx])
+        assert mark.stat().st_mtime > time.time() - 3600
+
+
+def test_a_mark_of_another_machine_counts_until_it_is_old(tmp_path):
+    folder = fill(tmp_path, n=1)
+    mark = folder / presence.LOCKS / "use.ffffffff-1-00000000"
+    mark.touch()
+    assert presence.users(folder) == ["ffffffff-1"]
+    old = time.time() - presence.USE_AGE_S - 60
+    os.utime(mark, (old, old))
+    assert presence.users(folder) == []
+    assert not mark.exists()
