@@ -194,22 +194,23 @@ def test_the_trained_family_equals_the_oracle(family, forget):
     assert_equal(swept(full, stacks, encoded), defined(full, stacks, encoded), nats=1e-5)
 
 
-BFLOAT16_NATS = 0.25
-"""Half-precision kernels round differently for every batch shape: the reference itself moves by
-0.06 nats between batch sizes 1 and 8."""
+BFLOAT16 = {"Llama-3.2": 0.03, "Gemma2": 0.25}
+"""Nats from the float32 oracle, on these random models. Half-precision kernels round differently
+for every batch shape: the UDS reference itself moves by 0.06 between batch sizes 1 and 8."""
 
 
-@pytest.mark.parametrize("architecture", ["Llama-3.2", "Gemma2"])
+@pytest.mark.parametrize("architecture", BFLOAT16)
 def test_bfloat16_stays_near_the_float32_oracle(tiny_of, tiny_tokenizer, architecture):
     kind, changes = conftest.ARCHITECTURES[architecture]
     full, source = tiny_of(architecture), tiny_of(architecture, 1)
     wanted = defined(full, [source_stack(source, RAGGED)], RAGGED)
-    narrow = [
+    narrow, donor = [
         bridge_from(conftest.tiny_model_of(kind, seed, **changes).bfloat16(), tiny_tokenizer)
         for seed in (0, 1)
     ]
-    stack = residuals(narrow[1], make_batch(RAGGED).tokens)[0]
-    found = swept(narrow[0], [stack], RAGGED)
+    stacks = [residuals(donor, make_batch(RAGGED).tokens)[0]]
+    found = swept(narrow, stacks, RAGGED)
     assert found.patched.dtype == torch.float32
-    assert_equal(found, wanted, nats=BFLOAT16_NATS)
-    assert found.patched.isfinite().all()
+    assert_equal(found, wanted, nats=BFLOAT16[architecture])
+    # most of that is the type's: the oracle in bfloat16 is nearer to the sweep than to itself
+    assert_equal(found, defined(narrow, stacks, RAGGED), nats=0.03)
