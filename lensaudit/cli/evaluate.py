@@ -35,7 +35,8 @@ def _file() -> click.Path:
     "--retain-log", type=click.Path(path_type=Path),
     help="Log of the retain model: TOFU_EVAL.json, MUSE_EVAL.json, or the older layout.",
 )  # fmt: skip
-@click.option("--retain", help="Retain model, evaluated first under the same options.")
+@click.option("--retain", help="Retain model, evaluated first; also patched in, for UDS.")
+@click.option("--full", help="Model patched into, for UDS. [default: full, or demo/full]")
 @click.option(
     "--ref-value", type=click.FloatRange(0, 1),
     help="AUC that stands in for a missing retain reference (0.5 in open-unlearning).",
@@ -63,7 +64,7 @@ def _file() -> click.Path:
     "--batch-size", type=BatchSize(), default="auto", show_default=True, help="Texts per batch."
 )
 @click.option("--max-new-tokens", type=click.IntRange(min=1), help="[default: the suite's]")
-@shared("dtype", "device", "attn", "limit", "registry")
+@shared("dtype", "device", "attn", "limit", "registry", "activations")
 @click.option(
     "--out", type=click.Path(path_type=Path), help="[default: experiments/out/<model>-<suite>]"
 )

@@ -17,11 +17,14 @@ from lensaudit.errors import InputError
 from lensaudit.results import Result
 from lensaudit.scores.stats import Interval
 
-Kind = Literal["trace", "reference", "gradient", "text", "jailbreak", "fluency"]
+Kind = Literal["trace", "reference", "gradient", "text", "jailbreak", "fluency", "patched"]
 """What a pass does with a split: score its answers; score them with the reference model;
-differentiate the score; generate; generate after a forced beginning; rate the generations."""
+differentiate the score; generate; generate after a forced beginning; rate the generations;
+patch the model into `full`, where the field names the score."""
 Record = Mapping[str, Any]
 """The scores of one row under open-unlearning's names; lists where a row has alternatives."""
+ANNOTATED = "annotated"
+"""The split of `patched` passes: the annotated forget set, which is not part of a suite."""
 RETAIN = "retain:"
 """A need so prefixed is looked up in the retain model's log."""
 

@@ -22,6 +22,7 @@ from lensaudit.metrics.measure.generate import open_classifier
 from lensaudit.metrics.measure.log import read_log, recomputed, write_log
 from lensaudit.metrics.measure.open import open_subject, tokenizer_for
 from lensaudit.metrics.measure.passes import ModelPasses
+from lensaudit.metrics.measure.patched import Patching, annotated_set
 from lensaudit.metrics.measure.retain import conditions, retain_reference
 from lensaudit.metrics.measure.rows import result_rows
 from lensaudit.metrics.measure.store import PassStore
@@ -29,7 +30,7 @@ from lensaudit.metrics.measure.subject import PassOptions
 from lensaudit.metrics.measure.suite import evaluate, notes, reads_of
 from lensaudit.metrics.measure.view import Asked
 from lensaudit.metrics.registry import Conventions, Entry, Metric, ordered, retain_names
-from lensaudit.models.registry import DEMO
+from lensaudit.models.registry import DEMO, load_registry, resolve
 from lensaudit.results import manifest
 
 CLASSIFIER_TOKENS: Mapping[Suite, int] = {"tofu": 32, "muse": 512}
@@ -53,6 +54,8 @@ class Job:
     limit: int | None = None
     retain_log: Path | None = None
     retain: str | None = None
+    full: str | None = None
+    """What retain and the model are patched into; None: the anchor of the model's family."""
     ref_value: float | None = None
     reference: str | None = None
     classifier: str | None = None
@@ -68,6 +71,7 @@ class Job:
     device: str = "auto"
     attn: str = "eager"
     registry: Path | None = None
+    activations: Path = Path("activations")
     out: Path | None = None
 
     @property
@@ -132,9 +136,11 @@ def plan(job: Job) -> list[str]:
     for read in reads:
         asks = read.kind in ("text", "jailbreak", "fluency")
         name = f"{read.kind} {read.split}" if asks else f"{read.kind} {read.split}.{read.field}"
-        n_texts = sum(map(len, passes.view(read).rows.values()))
-        n_rows = len(passes.splits[read.split].rows)
-        lines[name] = f"{name}: {n_rows} questions" if asks else f"{name}: {n_texts} texts"
+        if asks or read.kind == "patched":
+            lines[name] = f"{name}: {len(passes.all_splits[read.split].rows)} questions"
+        else:
+            n_texts = sum(map(len, passes.view(read).rows.values()))
+            lines[name] = f"{name}: {n_texts} texts"
     return list(lines.values())
 
 
@@ -173,8 +179,9 @@ def prepare(job: Job, progress: Progress, *, dry: bool = False) -> ModelPasses:
     asked = Asked(tokenizer, template, job.mask)
     store = PassStore(None if dry else job.folder / "passes")
     return ModelPasses(
-        subject, splits, asked, options, store=store, reference=reference, progress=progress
-    )
+        subject, splits, asked, options, store=store, reference=reference,
+        patching=_patching(job, progress), progress=progress,
+    )  # fmt: skip
 
 
 def from_log(job: Job, log: Path) -> Evaluated:
@@ -193,6 +200,24 @@ def _template(job: Job) -> Template:
     if job.template:
         return read_template(job.template)
     return Template() if job.suite == "tofu" else PLAIN
+
+
+def _patching(job: Job, progress: Progress) -> Patching:
+    registry = load_registry(job.registry)
+    for name in (job.full, job.retain):
+        if name is not None:
+            resolve(name, registry)
+
+    def data() -> str:
+        return annotated_set(
+            job.model, suite=job.suite, data=job.data, forget_split=job.forget_split, own=_own(job)
+        )
+
+    return Patching(
+        model=job.model, full=job.full, retain=job.retain, data=data, registry=registry,
+        settings={"dtype": job.dtype, "device": job.device, "attn": job.attn},
+        root=job.activations, limit=job.limit, notice=progress,
+    )  # fmt: skip
 
 
 def _own(job: Job) -> dict[str, Path]:
@@ -232,6 +257,7 @@ def _write(
         if one is not None
     }
     inputs["data"] = {name: split.digest for name, split in passes.splits.items()}
+    inputs |= passes.patching.inputs() if passes.patching else {}
     inputs["conditions"] = conditions(passes)
     inputs["notes"] = said
     options = {key: str(v) if isinstance(v, Path) else v for key, v in asdict(job).items()}

@@ -13,6 +13,7 @@ from lensaudit.files import digest
 from lensaudit.metrics.measure.forward import TeacherForced, Trace
 from lensaudit.metrics.measure.generate import JAILBREAK, generations, said
 from lensaudit.metrics.measure.gradient import gradient_norms
+from lensaudit.metrics.measure.patched import NO_RETAIN, Patching
 from lensaudit.metrics.measure.store import Arrays, PassStore
 from lensaudit.metrics.measure.subject import Measured, PassOptions, Rated, Subject, Texts
 from lensaudit.metrics.measure.view import Asked, View, encode, view_of
@@ -38,10 +39,12 @@ class ModelPasses:
         *,
         store: PassStore,
         reference: Subject | None = None,
+        patching: Patching | None = None,
         progress: Callable[[str], None] = lambda line: None,
     ) -> None:
         self.subject, self.reference = subject, reference
         self.splits, self.asked, self.options = splits, asked, options
+        self.patching = patching
         self.store, self.progress = store, progress
         self.n_forward = 0
         """Forward passes of whole batches that scored answers."""
@@ -50,7 +53,9 @@ class ModelPasses:
         self._scorers: dict[str, TeacherForced] = {}
 
     def missing(self, read: Read) -> str | None:
-        """Why a pass cannot be run, known before any work."""
+        """Why a pass cannot be run, known before any work; of a patched one, why it failed."""
+        if read.kind == "patched":
+            return self.patching.missing(read.field) if self.patching else NO_RETAIN
         if read.split not in self.splits:
             return f"the data has no {read.split} split"
         split = self.splits[read.split]
@@ -62,6 +67,12 @@ class ModelPasses:
             return "no text classifier; name one with --classifier"
         return None
 
+    @property
+    def all_splits(self) -> Mapping[str, Split]:
+        """The suite's splits, and the annotated set once it is opened."""
+        own = self.patching.split if self.patching else None
+        return {**self.splits, own.name: own} if own else self.splits
+
     def view(self, read: Read) -> View:
         """The encoded field that a pass reads."""
         key = (read.split, read.field)
@@ -71,7 +82,10 @@ class ModelPasses:
 
     def run(self, read: Read) -> None:
         """Run a pass, or find it finished."""
-        if read.kind in ("text", "jailbreak", "fluency"):
+        if read.kind == "patched" and self.patching:
+            n_rows = self.patching.run(read.field)
+            self.progress(f"patched {read.field}: {n_rows} examples")
+        elif read.kind in ("text", "jailbreak", "fluency"):
             self._generated(read)
         elif read.kind == "gradient":
             self._gradients(read)
@@ -87,18 +101,21 @@ class ModelPasses:
 
     def measured(self, read: Read) -> Measured:
         """The rows of one pass; see `Read` for what a kind holds."""
-        view = self.view(read)
         match read.kind:
             case "trace" | "reference":
-                return self._by_row(view, [Trace(**item) for item in self._traced(read)])
+                traces = [Trace(**item) for item in self._traced(read)]
+                return self._by_row(self.view(read), traces)
             case "gradient":
-                return self._by_row(
-                    view, [float(item["norm"][0]) for item in self._gradients(read)]
-                )
+                norms = [float(item["norm"][0]) for item in self._gradients(read)]
+                return self._by_row(self.view(read), norms)
             case "text" | "jailbreak":
                 return self._texts(read)
             case "fluency":
                 return self._rated(read)
+            case "patched":
+                if self.patching is None:
+                    raise InputError(NO_RETAIN)
+                return self.patching.scored(read.field)
 
     def answer_texts(self, read: Read) -> Measured[str]:
         """The decoded scored tokens of a view."""

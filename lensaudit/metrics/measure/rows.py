@@ -14,7 +14,7 @@ def result_rows(
 ) -> Iterator[dict[str, Any]]:
     """The rows of `results.jsonl`, split by split."""
     scored = _by_split(suite, entries)
-    for name, split in passes.splits.items():
+    for name, split in passes.all_splits.items():
         theirs = scored.get(name, {})
         for row in split.rows:
             scores = {

@@ -18,8 +18,8 @@ from lensaudit.metrics.registry import (
     unscored,
 )
 
-_ORDER = ("trace", "gradient", "text", "jailbreak", "fluency", "reference")
-"""Of the passes: the quick and most read ones first, the other model's last."""
+_ORDER = ("trace", "gradient", "text", "jailbreak", "fluency", "reference", "patched")
+"""Of the passes: the quick and most read ones first, those that need other models last."""
 
 
 def evaluate(
@@ -58,7 +58,7 @@ def run_passes(passes: ModelPasses, reads: Sequence[Read]) -> None:
     """Run each pass; one model leaves memory before another enters."""
     kinds = [read.kind for read in reads]
     for place, read in enumerate(reads):
-        if read.kind == "reference" and "reference" not in kinds[:place]:
+        if read.kind in ("reference", "patched") and read.kind not in kinds[:place]:
             passes.release()
         passes.run(read)
     passes.release()
@@ -104,12 +104,15 @@ def groups_of(metric: Metric, suite: Suite, passes: ModelPasses) -> dict[int, in
     """The author of each row of a metric's split."""
     metrics = {one.name: one for one in ordered(suite)}
     split = split_of(metric, suite, metrics)
-    if split is None or split not in passes.splits:
+    splits = passes.all_splits
+    if split is None or split not in splits:
         return {}
-    return {row.idx: row.group for row in passes.splits[split].rows}
+    return {row.idx: row.group for row in splits[split].rows}
 
 
 def notes(passes: ModelPasses, reads: Sequence[Read]) -> list[str]:
     """What a reader should know about how the texts were encoded."""
-    views = {(read.split, read.field): passes.view(read) for read in reads}
+    views = {
+        (read.split, read.field): passes.view(read) for read in reads if read.kind != "patched"
+    }
     return notes_on(list(views.values()))

@@ -1,0 +1,221 @@
+"""UDS and EM-erasure as members of the suite, on the embedded family."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from metric_helpers import FAMILY, UPSTREAM, needs_goldens, tiny_passes
+
+from lensaudit.cli.main import run
+from lensaudit.errors import InputError, VerificationError
+from lensaudit.metrics.measure import patched
+from lensaudit.metrics.measure.patched import NO_RETAIN, annotated_set
+from lensaudit.metrics.measure.suite import evaluate
+from lensaudit.metrics.registry import ordered
+
+DEPTH = ("uds", "em_erasure")
+LIMIT = 24
+
+
+def command(folder, *more, model="demo/idknll", metrics=DEPTH, limit=LIMIT):
+    chosen = [part for name in metrics for part in ("--metric", name)]
+    return [
+        "eval", "--model", model, "--limit", str(limit), "--out", str(folder / "out"),
+        "--activations", str(folder / "activations"), *chosen, *map(str, more),
+    ]  # fmt: skip
+
+
+def log(folder):
+    return json.loads((folder / "out" / "TOFU_EVAL.json").read_text())
+
+
+@pytest.fixture(scope="module")
+def evaluated(tmp_path_factory):
+    """The folder of one evaluation."""
+    folder = tmp_path_factory.mktemp("depth")
+    assert run(command(folder, "--retain", "demo/retain")) == 0
+    return folder
+
+
+def patch_summary(folder, capsys, *more):
+    out = folder / f"patch{len(more)}"
+    status = run(
+        [
+            "patch", "--source", "demo/idknll", "--limit", str(LIMIT), "--out", str(out),
+            "--activations", str(folder / "own activations"), *more,
+        ]
+    )  # fmt: skip
+    assert status == 0
+    capsys.readouterr()
+    rows = [json.loads(line) for line in (out / "results.jsonl").read_text().splitlines()]
+    return json.loads((out / "summary.json").read_text()), rows
+
+
+@pytest.mark.parametrize(
+    ("name", "key", "more"),
+    [("uds", "uds", ()), ("em_erasure", "udr", ("--score", "em", "--em-form", "teacher"))],
+)
+def test_the_suite_and_patch_give_the_same_number(evaluated, capsys, name, key, more):
+    summary, rows = patch_summary(evaluated, capsys, *more)
+    entry = log(evaluated)[name]
+    assert entry["agg_value"] == pytest.approx(summary[key], rel=1e-6)
+    assert entry["interval_95"] == pytest.approx(summary["ci95"], rel=1e-6)
+    assert entry.get("unscored", {}) == summary["unscored"]
+    assert len(rows) == LIMIT
+    for row in rows:
+        found = entry["value_by_index"][str(row["idx"])][key]
+        assert found == (None if row[key] is None else pytest.approx(row[key], abs=1e-6))
+    assert entry["calibration"] == summary["calibration"]
+
+
+def test_values_differ_between_rows_and_reach_summary_and_rows(evaluated):
+    entry = log(evaluated)["uds"]
+    assert len({record["uds"] for record in entry["value_by_index"].values()}) > LIMIT / 2
+    summary = json.loads((evaluated / "out" / "TOFU_SUMMARY.json").read_text())
+    assert summary == {name: log(evaluated)[name]["agg_value"] for name in DEPTH}
+    lines = (evaluated / "out" / "results.jsonl").read_text().splitlines()
+    rows = [json.loads(line) for line in lines]
+    assert [row["split"] for row in rows] == ["annotated"] * LIMIT
+    assert rows[3]["entity"] in rows[3]["answer"]
+    assert rows[3]["scores"]["uds"] == entry["value_by_index"]["3"]["uds"]
+    inputs = json.loads((evaluated / "out" / "manifest.json").read_text())["inputs"]
+    assert inputs["patched_full"]["name"] == "demo/full"
+    assert inputs["patched_retain"]["name"] == "demo/retain"
+
+
+def test_the_log_gives_its_depth_again_without_a_model(evaluated, capsys):
+    path = evaluated / "out" / "TOFU_EVAL.json"
+    assert run(["eval", "--from-log", str(path), "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["uds"] == pytest.approx(log(evaluated)["uds"]["agg_value"])
+
+
+@pytest.mark.parametrize(("model", "wanted"), [("demo/full", 0.0), ("demo/retain", 1.0)])
+def test_a_high_depth_means_forgotten(evaluated, tmp_path, capsys, model, wanted):
+    more = ("--retain", "demo/retain", "--out", tmp_path / "out")
+    assert run([*command(evaluated, model=model), *map(str, more)]) == 0
+    assert {name: log(tmp_path)[name]["agg_value"] for name in DEPTH} == dict.fromkeys(
+        DEPTH, pytest.approx(wanted, abs=1e-4)
+    )
+    assert all(one.high_means == "forgot" for one in ordered("tofu", DEPTH))
+    assert "↑ forgot" in capsys.readouterr().out
+
+
+def test_full_is_what_the_user_says(tmp_path):
+    more = ("--retain", "demo/retain", "--full", "demo/npo")
+    assert run(command(tmp_path, *more, metrics=("uds",), limit=2)) == 0
+    assert log(tmp_path)["uds"]["full_model"] == "demo/npo"
+
+
+def reasons(folder, *more, **changes):
+    """What depth lacks in an evaluation that has another metric."""
+    assert run(command(folder, *more, metrics=(*DEPTH, "mia_loss"), limit=2, **changes)) == 0
+    found = log(folder)
+    assert found["mia_loss"]["agg_value"] is not None
+    assert [found[name]["agg_value"] for name in DEPTH] == [None, None]
+    said = {found[name]["reason"] for name in DEPTH}
+    assert len(said) == 1
+    return said.pop()
+
+
+def test_without_a_retain_model_there_is_a_reason(tmp_path):
+    assert reasons(tmp_path) == NO_RETAIN
+
+
+def test_a_retain_log_cannot_be_patched_in(tmp_path):
+    assert run(command(tmp_path / "r", model="demo/retain", metrics=("mia_loss",), limit=2)) == 0
+    assert reasons(tmp_path, "--retain-log", tmp_path / "r" / "out") == NO_RETAIN
+
+
+def test_own_rows_without_spans_are_a_reason(tmp_path):
+    own = tmp_path / "mine.jsonl"
+    own.write_text('{"question": "Who?", "answer": "Ada Lovelace wrote it."}\n')
+    said = reasons(tmp_path, "--retain", "demo/retain", "--forget", own, "--holdout", own)
+    assert "mine.jsonl" in said
+    assert "prefix" in said
+    assert "\n" not in said
+
+
+@needs_goldens
+def test_muse_has_nothing_to_patch(tmp_path):
+    tokenizer = UPSTREAM / "tokenizers" / "tok_pad"
+    more = ("--suite", "muse", "--data", UPSTREAM / "data" / "muse", "--tokenizer", tokenizer)
+    assert (
+        run(command(tmp_path, *more, metrics=("uds", "mia_loss"), model=str(FAMILY / "npo"))) == 0
+    )
+    found = json.loads((tmp_path / "out" / "MUSE_EVAL.json").read_text())
+    assert found["uds"]["reason"].startswith("suite muse has no annotated forget set")
+    assert found["mia_loss"]["agg_value"] is not None
+
+
+def test_the_plan_has_the_patched_passes_and_writes_nothing(tmp_path, capsys):
+    assert run(command(tmp_path, "--retain", "demo/retain", "--dry-run")) == 0
+    assert capsys.readouterr().out.splitlines() == [
+        f"patched annotated.uds: {LIMIT} questions",
+        f"patched annotated.em: {LIMIT} questions",
+    ]
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_retain_model_equal_to_full_is_a_reason(tmp_path):
+    assert "same weights" in reasons(tmp_path, "--retain", "demo/full")
+
+
+def test_patching_that_fails_leaves_the_other_metrics(tmp_path, monkeypatch, capsys):
+    def failing(audit, model):
+        raise VerificationError("the bridge and the model disagree")
+
+    monkeypatch.setattr(patched, "_SCORES", dict.fromkeys(("uds", "em"), failing))
+    said = reasons(tmp_path, "--retain", "demo/retain")
+    assert said == "patching failed: the bridge and the model disagree"
+    assert said in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("option", ["--retain", "--full"])
+def test_an_unknown_name_is_refused_before_any_work(tmp_path, capsys, option):
+    assert run(command(tmp_path, option, "demo/nope")) == 2
+    assert "demo/nope" in capsys.readouterr().err
+    assert not (tmp_path / "out" / "TOFU_EVAL.json").exists()
+
+
+@pytest.mark.parametrize("suite", ["tofu", "muse"])
+def test_passes_that_name_no_models_give_a_reason(tiny_tokenizer, suite):
+    found = evaluate(tiny_passes(tiny_tokenizer), suite, DEPTH)
+    assert {entry.reason for entry in found.values()} == {NO_RETAIN}
+
+
+def chosen(tmp_path, **changes):
+    asked = {"model": "npo", "suite": "tofu", "data": None, "forget_split": "forget10", "own": {}}
+    asked |= changes
+    return annotated_set(asked.pop("model"), **asked)
+
+
+def test_the_annotated_set_follows_the_data(tmp_path):
+    assert chosen(tmp_path) == "forget10"
+    assert chosen(tmp_path, model="demo/npo", forget_split="forget05") == "demo"
+    assert chosen(tmp_path, data="demo") == "demo"
+    assert chosen(tmp_path, data=str(tmp_path)) == str(tmp_path)
+    assert chosen(tmp_path, own={"forget": tmp_path / "f"}) == str(tmp_path / "f")
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"suite": "muse"}, "suite muse has no annotated"),
+        ({"forget_split": "forget05"}, "forget05 has no annotated"),
+        ({"data": "someone/else"}, "someone/else has no annotated"),
+        ({"own": {"holdout": Path("h")}}, "name one with --forget"),
+    ],
+)
+def test_data_without_an_annotated_set_says_so(tmp_path, changes, said):
+    with pytest.raises(InputError, match=said):
+        chosen(tmp_path, **changes)
+
+
+def test_the_suite_starts_without_the_bridge():
+    code = "import sys, lensaudit.metrics.measure.job, lensaudit.metrics.depth;"
+    code += "print('transformer_lens' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "False"
