@@ -26,7 +26,7 @@ def test_an_interruption_is_130(monkeypatch, capsys):
         raise KeyboardInterrupt
 
     monkeypatch.setattr("lensaudit.cli.audits.patch_audit", interrupted)
-    assert run(["patch", "--source", "x"]) == 130
+    assert run(["patch", "--source", "demo/npo"]) == 130
     assert "interrupted" in capsys.readouterr().err
 
 

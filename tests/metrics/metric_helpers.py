@@ -5,7 +5,7 @@ import json
 from pathlib import Path
 
 import pytest
-from conftest import SHARED, tiny_model
+from support import SHARED, tiny_model
 
 from lensaudit.data.chat import PLAIN, Template
 from lensaudit.data.suites import Row, Split, load_suite

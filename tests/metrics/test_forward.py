@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 import torch
-from conftest import tiny_model
+from support import tiny_model
 
 from lensaudit.data.chat import Encoding
 from lensaudit.metrics.measure import forward

@@ -5,8 +5,8 @@ from dataclasses import replace
 
 import pytest
 import torch
-from conftest import tiny_model
 from metric_helpers import tiny_passes, tiny_split
+from support import tiny_model
 
 from lensaudit.data.suites import Row
 from lensaudit.metrics.measure.subject import Subject

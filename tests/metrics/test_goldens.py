@@ -4,8 +4,8 @@ import json
 import math
 
 import pytest
-from conftest import SHARED
 from metric_helpers import FAMILY, family_subject, goldens, needs_goldens, scenario_passes
+from support import SHARED
 
 from lensaudit.metrics.measure.log import read_log, recomputed, write_log
 from lensaudit.metrics.measure.retain import retain_reference

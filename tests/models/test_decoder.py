@@ -1,5 +1,5 @@
-import conftest
 import pytest
+import support
 import torch
 
 from lensaudit.data.spans import make_batch
@@ -8,7 +8,7 @@ from lensaudit.models.decoder import NotSweepable, decoder_of
 from lensaudit.models.sizes import sizes_of
 
 
-@pytest.mark.parametrize("architecture", conftest.ARCHITECTURES)
+@pytest.mark.parametrize("architecture", support.ARCHITECTURES)
 def test_the_readout_is_the_bridges(tiny_of, ragged, architecture):
     model = tiny_of(architecture)
     stack, _ = residuals(model, make_batch(ragged).tokens)
@@ -21,7 +21,7 @@ def test_the_readout_is_the_bridges(tiny_of, ragged, architecture):
     )
 
 
-@pytest.mark.parametrize("architecture", conftest.ARCHITECTURES)
+@pytest.mark.parametrize("architecture", support.ARCHITECTURES)
 def test_half_a_block_and_the_other_half_are_the_block(tiny_of, ragged, architecture):
     model = tiny_of(architecture)
     decoder, tokens = decoder_of(model), make_batch(ragged).tokens
@@ -59,7 +59,7 @@ def test_windows_and_softcaps_are_those_of_the_configuration(tiny_of):
     [("Qwen3", {"head_dim": 8}), ("GPT2", {"num_key_value_heads": 4}), ("Phi3", {})],
 )
 def test_other_architectures_are_refused(tiny_tokenizer, kind, changes):
-    model = bridge_from(conftest.tiny_model_of(kind, **changes), tiny_tokenizer)
+    model = bridge_from(support.tiny_model_of(kind, **changes), tiny_tokenizer)
     with pytest.raises(NotSweepable, match=f"not verified on {kind}"):
         decoder_of(model)
 
@@ -70,7 +70,7 @@ def test_a_rotation_that_depends_on_the_sequences_length_is_refused(tiny_tokeniz
     if rope == "longrope":
         parameters |= {"short_factor": [1.0] * 4, "long_factor": [2.0] * 4}
     changes = {"rope_parameters": parameters, "original_max_position_embeddings": 16}
-    model = bridge_from(conftest.tiny_model_of("Llama", **changes), tiny_tokenizer)
+    model = bridge_from(support.tiny_model_of("Llama", **changes), tiny_tokenizer)
     with pytest.raises(NotSweepable, match=rope):
         decoder_of(model)
 
@@ -81,5 +81,5 @@ def test_sizes_are_read_from_any_configuration(tiny_of):
     assert (sizes.n_heads, sizes.n_kv, sizes.d_head, sizes.n_bytes) == (4, 2, 8, 2)
     # one block: q and o 32 x 32, k and v 32 x 16, three of 32 x 48; two operations each
     assert sizes.per_token_flop == 4 * 2 * (2 * 32 * 32 + 2 * 32 * 16 + 3 * 32 * 48)
-    gpt2 = sizes_of(conftest.tiny_model_of("GPT2", num_key_value_heads=4).config, "float32")
+    gpt2 = sizes_of(support.tiny_model_of("GPT2", num_key_value_heads=4).config, "float32")
     assert (gpt2.n_layers, gpt2.d_model, gpt2.n_heads, gpt2.d_head) == (4, 32, 4, 8)

@@ -2,7 +2,7 @@
 
 import json
 
-import conftest
+import support
 
 from lensaudit.models.registry import load_registry
 from lensaudit.patching.prepare import prepare
@@ -11,7 +11,7 @@ from lensaudit.patching.prepare import prepare
 def save_family(folder, tokenizer, kind="Llama", names=("full", "retain", "a", "b"), **changes):
     """A random model per name."""
     for seed, name in enumerate(names):
-        conftest.tiny_model_of(kind, seed, **changes).save_pretrained(folder / name)
+        support.tiny_model_of(kind, seed, **changes).save_pretrained(folder / name)
         tokenizer.save_pretrained(folder / name)
     return folder
 

@@ -1,7 +1,7 @@
 from dataclasses import replace
 
-import conftest
 import pytest
+import support
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -18,7 +18,7 @@ RAGGED = examples(
 """Spans of 1 and 18 tokens, at position 0, at the sequence's end, after a long prompt."""
 
 
-@pytest.mark.parametrize("architecture", conftest.ARCHITECTURES)
+@pytest.mark.parametrize("architecture", support.ARCHITECTURES)
 def test_every_architecture_equals_the_oracle(tiny_of, architecture):
     full, source = tiny_of(architecture), tiny_of(architecture, 1)
     stacks = [source_stack(source, RAGGED)]
@@ -44,8 +44,7 @@ def rope(kind, **more):
 )
 def test_settings_of_an_architecture_are_followed(tiny_tokenizer, kind, changes):
     full, source = (
-        bridge_from(conftest.tiny_model_of(kind, seed, **changes), tiny_tokenizer)
-        for seed in (0, 1)
+        bridge_from(support.tiny_model_of(kind, seed, **changes), tiny_tokenizer) for seed in (0, 1)
     )
     stacks = [source_stack(source, RAGGED)]
     assert_equal(swept(full, stacks, RAGGED), defined(full, stacks, RAGGED))
@@ -150,7 +149,7 @@ def test_tokens_after_the_span_are_not_read(tiny_of):
 
 def test_keys_out_of_a_sliding_window_are_not_seen(tiny_of):
     full, source = tiny_of("Mistral"), tiny_of("Mistral", 1)
-    wide = conftest.tiny_model_of("Mistral", 0, sliding_window=None)
+    wide = support.tiny_model_of("Mistral", 0, sliding_window=None)
     unbounded = bridge_from(wide, full.tokenizer)
     stacks = [source_stack(source, RAGGED)]
     gap = swept(full, stacks, RAGGED).patched - swept(unbounded, stacks, RAGGED).patched
@@ -170,7 +169,7 @@ def shapes(draw):
 @settings(max_examples=40, deadline=None, derandomize=True)
 @given(
     rows=st.lists(shapes(), min_size=1, max_size=5),
-    architecture=st.sampled_from(sorted(conftest.ARCHITECTURES)),
+    architecture=st.sampled_from(sorted(support.ARCHITECTURES)),
     scope=st.sampled_from(["span", "boundary", "prefix"]),
     component=st.sampled_from(sorted(COMPONENTS)),
     n_sources=st.integers(1, 2),
@@ -201,11 +200,11 @@ for every batch shape: the UDS reference itself moves by 0.06 between batch size
 
 @pytest.mark.parametrize("architecture", BFLOAT16)
 def test_bfloat16_stays_near_the_float32_oracle(tiny_of, tiny_tokenizer, architecture):
-    kind, changes = conftest.ARCHITECTURES[architecture]
+    kind, changes = support.ARCHITECTURES[architecture]
     full, source = tiny_of(architecture), tiny_of(architecture, 1)
     wanted = defined(full, [source_stack(source, RAGGED)], RAGGED)
     narrow, donor = [
-        bridge_from(conftest.tiny_model_of(kind, seed, **changes).bfloat16(), tiny_tokenizer)
+        bridge_from(support.tiny_model_of(kind, seed, **changes).bfloat16(), tiny_tokenizer)
         for seed in (0, 1)
     ]
     stacks = [residuals(donor, make_batch(RAGGED).tokens)[0]]

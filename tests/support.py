@@ -1,0 +1,70 @@
+"""Small random models and paths that tests and fixtures share."""
+
+from pathlib import Path
+
+SHARED = Path(__file__).resolve().parents[2] / "shared"
+"""Checkpoints, data and golden values that are not part of the project."""
+
+
+def tiny_model(seed: int = 0, **changes):
+    """A random Llama, 3 layers of 32, grouped-query attention, uneven norm weights."""
+    import torch
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    torch.manual_seed(seed)
+    settings = {
+        "vocab_size": 61, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 3,
+        "num_attention_heads": 4, "num_key_value_heads": 2, "max_position_embeddings": 128,
+        "tie_word_embeddings": False, "attn_implementation": "eager", "pad_token_id": 0,
+        "bos_token_id": 1, "eos_token_id": 2,
+    } | changes  # fmt: skip
+    model = LlamaForCausalLM(LlamaConfig(**settings)).eval()
+    with torch.no_grad():
+        for name, weight in model.named_parameters():
+            # logits of a fresh model are nearly flat: every test would pass on noise
+            weight.copy_(torch.rand_like(weight) + 0.5 if "norm" in name else weight * 4)
+    return model
+
+
+ARCHITECTURES = {
+    "Llama": ("Llama", {}),
+    "Llama with a key head per query head": ("Llama", {"num_key_value_heads": 4}),
+    "Llama, tied": ("Llama", {"tie_word_embeddings": True}),
+    "Llama-3.2": (
+        "Llama",
+        {
+            "tie_word_embeddings": True,
+            "rope_parameters": {
+                "rope_type": "llama3", "rope_theta": 10000.0, "factor": 8.0,
+                "low_freq_factor": 1.0, "high_freq_factor": 4.0,
+                "original_max_position_embeddings": 16,
+            },
+        },
+    ),
+    "Qwen2": ("Qwen2", {}),
+    "Mistral": ("Mistral", {"sliding_window": 4}),
+    "Gemma": ("Gemma", {"head_dim": 8}),
+    "Gemma2": ("Gemma2", {"head_dim": 8, "query_pre_attn_scalar": 8, "sliding_window": 4}),
+}  # fmt: skip
+"""What the sweep is verified on: transformers' class, and its settings beside those of `tiny`."""
+
+
+def tiny_model_of(kind: str, seed: int = 0, **changes):
+    """A random model of 4 layers of one of transformers' causal classes."""
+    import torch
+    import transformers
+
+    torch.manual_seed(seed)
+    settings = {
+        "vocab_size": 61, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 4,
+        "num_attention_heads": 4, "num_key_value_heads": 2, "max_position_embeddings": 128,
+        "attn_implementation": "eager", "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2,
+    } | changes  # fmt: skip
+    config = getattr(transformers, f"{kind}Config")(**settings)
+    model = transformers.AutoModelForCausalLM.from_config(config).eval()
+    with torch.no_grad():
+        for name, weight in model.named_parameters():
+            # logits of a fresh model are nearly flat: every test would pass on noise
+            uneven = torch.rand_like(weight) if "norm" in name or "bias" in name else weight * 8
+            weight.copy_(uneven)
+    return model
