@@ -137,8 +137,13 @@ def test_components_and_scopes_run_from_the_command_line(audit, golden, tmp_path
     assert summary(tmp_path)["scope"] == "prefix"
     # a model whose whole prefix is replaced keeps nothing of full
     assert all(min(row["s1"]) > 0.05 for row in rows(tmp_path) if row["uds"] is not None)
-    assert audit("--component", "head:1", "--limit", "3", "--layers", "2-4") == 0
+    head = ["--component", "head:1", "--limit", "3", "--layers", "2-4"]
+    assert audit(*head, "--tau", "0") == 0
     assert summary(tmp_path)["layers"] == [2, 3, 4]
+    # one head moves no score by tau: there is no number, and the run says so
+    assert audit(*head) == 1
+    assert summary(tmp_path)["uds"] is None
+    assert len(summary(tmp_path)["unscored"]) == 3
 
 
 BAD = {
