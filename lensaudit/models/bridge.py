@@ -6,13 +6,12 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Literal
 
 import torch
-import transformers
-from huggingface_hub.errors import StrictDataclassError
 from jaxtyping import Float, Int
 from torch import Tensor
 from transformer_lens.model_bridge import TransformerBridge
 
 from lensaudit.errors import InputError, WorkError
+from lensaudit.models.causal import load_causal
 from lensaudit.models.checkpoint import Checkpoint, load_tokenizer
 from lensaudit.types import Intervention, Logits, Resid, Tokens
 
@@ -44,31 +43,8 @@ def load(
     Raises:
         InputError: the device is absent, or the folder is not a causal language model.
     """
-    if device.startswith("cuda") and not torch.cuda.is_available():
-        raise InputError(f"device {device}: no CUDA device is available; use --device cpu")
-    transformers.utils.logging.disable_progress_bar()
-    name = checkpoint.spec.name
-    try:
-        loaded: Any = transformers.AutoModelForCausalLM.from_pretrained(
-            checkpoint.folder,
-            dtype=dtype,
-            attn_implementation=attn,
-            use_safetensors=True,
-            trust_remote_code=False,
-            local_files_only=True,
-            output_loading_info=True,
-        )
-    except (OSError, ValueError, KeyError, RuntimeError, StrictDataclassError) as error:
-        reason = str(error).splitlines()[0]
-        raise InputError(f"{name}: cannot be loaded ({reason})") from error
-    model, found = loaded
-    if found["missing_keys"]:
-        # transformers fills them at random and only warns
-        raise InputError(
-            f"{name}: the weights lack {len(found['missing_keys'])} tensors of its architecture "
-            f"(first {sorted(found['missing_keys'])[0]}); fetch or save the checkpoint again"
-        )
-    return bridge_from(model.to(device), load_tokenizer(checkpoint))
+    model = load_causal(checkpoint, dtype=dtype, device=device, attn=attn)
+    return bridge_from(model, load_tokenizer(checkpoint))
 
 
 def bridge_from(model: Any, tokenizer: Any) -> TransformerBridge:
