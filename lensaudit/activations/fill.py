@@ -15,7 +15,7 @@ from lensaudit.errors import InputError, WorkError
 from lensaudit.files import digest
 from lensaudit.models.bridge import TransformerBridge, check_finite, residuals
 from lensaudit.models.checkpoint import Checkpoint
-from lensaudit.models.sizes import Sizes, sizes_of
+from lensaudit.models.sizes import Sizes, budget_for, planned_bytes, sizes_of
 
 Positions = Literal["span", "all"]
 Progress = Callable[[str, int, int], None]
@@ -28,9 +28,6 @@ CALL_FLOP = {"cpu": 1e9, "cuda": 1e13}
 """What a forward pass costs beside its arithmetic: some 20 ms of Python."""
 FEW_TOKENS = 64.0
 """Matrix products of fewer rows are no faster: the weights have to be read."""
-
-SLACK = 0.85
-"""Share of a memory budget that is planned for; allocators and libraries take some of the rest."""
 
 
 def encoded_hash(encoded: Sequence[Encoded]) -> str:
@@ -88,11 +85,11 @@ def cache_batch_that_fits(sizes: Sizes, encoded: Sequence[Encoded], memory_bytes
         streams = 9 * sizes.residual_bytes(batch * lengths[0]) // 4
         return shards + streams + sizes.run_bytes(batch, lengths[0], n_logits=batch)
 
-    fitting = [n for n in range(1, CACHE_BATCH + 1) if n_bytes(n) <= SLACK * memory_bytes]
+    fitting = [n for n in range(1, CACHE_BATCH + 1) if n_bytes(n) <= planned_bytes(memory_bytes)]
     if not fitting:
         raise InputError(
             f"--memory {memory_bytes >> 20}M: caching takes {n_bytes(1) >> 20}M above the weights; "
-            f"use --memory {int(n_bytes(1) / SLACK) + 1 >> 20}M or more"
+            f"use --memory {budget_for(n_bytes(1)) >> 20}M"
         )
     return fitting[-1]
 

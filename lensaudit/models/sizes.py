@@ -1,11 +1,27 @@
 """How large are a model's tensors? What batches and budgets are reckoned from."""
 
+import math
 from dataclasses import dataclass
 from typing import Any
 
 from lensaudit.models.checkpoint import Checkpoint
 
 BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
+
+FIXED_BYTES = 64 << 20
+"""What libraries keep for themselves: packed matrices, freed memory not given back."""
+SLACK = 0.85
+"""Share of the rest of a budget that is planned for."""
+
+
+def planned_bytes(budget: int) -> int:
+    """How much of a memory budget tensors may take."""
+    return int(SLACK * (budget - FIXED_BYTES))
+
+
+def budget_for(n_bytes: int) -> int:
+    """The budget in which tensors of `n_bytes` may be planned; whole MiB."""
+    return math.ceil((n_bytes / SLACK + FIXED_BYTES) / (1 << 20)) << 20
 
 
 @dataclass(frozen=True)

@@ -6,13 +6,12 @@ very examples of a batch; see `docs/engine.md`.
 """
 
 import itertools
-import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from lensaudit.data.spans import Encoded, patched_range
 from lensaudit.errors import InputError
-from lensaudit.models.sizes import Sizes
+from lensaudit.models.sizes import Sizes, budget_for, planned_bytes
 from lensaudit.patching.options import PatchOptions
 
 MAX_BATCH = 64
@@ -20,9 +19,6 @@ MAX_BATCH = 64
 
 ROW_TOKENS = {"cpu": 2048, "cuda": 16384}
 """Tokens of a batch's rows at which matrix products run at full speed."""
-
-SLACK = 0.85
-"""Share of the budget that is planned for; allocators and libraries take some of the rest."""
 
 MAX_STRIPS = 12
 """Orders of the examples that are tried to find the one that pads least."""
@@ -79,7 +75,7 @@ class Room:
     @property
     def planned(self) -> int:
         """Bytes to plan for."""
-        return int(SLACK * self.options.memory_bytes)
+        return planned_bytes(self.options.memory_bytes)
 
     @property
     def mlp_rows(self) -> int:
@@ -158,7 +154,7 @@ class Room:
             raise InputError(
                 f"--memory {self.options.memory_bytes // MiB}M: one example of this model takes "
                 f"{needed // MiB}M above the weights; "
-                f"use --memory {math.ceil(needed / SLACK / MiB)}M"
+                f"use --memory {budget_for(needed) // MiB}M"
             )
 
     def batches(

@@ -112,7 +112,7 @@ def parse_memory(text: str) -> int:
     2147483648
 
     Raises:
-        InputError: not a size, or under 64 MiB.
+        InputError: not a size, or under 256 MiB.
     """
     units = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
     body = text.strip().upper().removesuffix("IB").removesuffix("B")
@@ -121,6 +121,6 @@ def parse_memory(text: str) -> int:
         n_bytes = int(float(body.removesuffix(unit)) * units[unit])
     except ValueError as error:
         raise InputError(f"--memory {text}: not a size; wanted like 800M or 2G") from error
-    if n_bytes < 64 << 20:
-        raise InputError(f"--memory {text}: too small to work in; wanted at least 64M")
+    if n_bytes < 256 << 20:
+        raise InputError(f"--memory {text}: too small to work in; wanted at least 256M")
     return n_bytes

@@ -175,11 +175,11 @@ def test_one_more_source_shares_s1_and_the_clean_run(audit, rows):
 def test_a_budget_too_small_for_one_example_is_refused(family, tmp_path, tiny_tokenizer):
     folder = save_family(
         tmp_path, tiny_tokenizer, names=("full", "retain", "a"),
-        vocab_size=1_000_000, hidden_size=16, num_hidden_layers=2,
+        vocab_size=2_000_000, hidden_size=16, num_hidden_layers=2,
     )  # fmt: skip
     save_questions(folder)
-    with pytest.raises(InputError, match=r"--memory 64M.*use --memory \d+M"):
-        run(audit_in(folder, memory="64M")[0])
+    with pytest.raises(InputError, match=r"--memory 256M.*use --memory \d+M"):
+        run(audit_in(folder, memory="256M")[0])
 
 
 @pytest.mark.parametrize(

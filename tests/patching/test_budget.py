@@ -1,0 +1,138 @@
+import json
+import subprocess
+import sys
+from dataclasses import replace
+from functools import reduce
+from operator import add
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from sweep_helpers import examples
+
+from lensaudit.errors import InputError
+from lensaudit.models.sizes import Sizes
+from lensaudit.patching.budget import MAX_BATCH, MiB, Room
+from lensaudit.patching.options import PatchOptions
+
+LLAMA_1B = Sizes(16, 2048, 8192, 128_256, 32, 8, 64, 4)
+SMALL = Sizes(16, 64, 176, 2048, 4, 2, 16, 4)
+
+
+def room(sizes=LLAMA_1B, memory=2 << 30, **options):
+    layers = tuple(range(sizes.n_layers))
+    return Room(sizes, PatchOptions(layers, memory_bytes=memory, **options), sweeps=True)
+
+
+def sixteen(example):
+    return 16
+
+
+def many(n, step=7):
+    """Lengths and spans that repeat out of step."""
+    return examples([(9 + step * i % 50, 8 + step * i % 50, 9 + step * i % 50 + i % 11,
+                      30 + step * i % 60) for i in range(n)])  # fmt: skip
+
+
+def total(where, batch):
+    return reduce(add, (where.load(e, 16) for e in batch))
+
+
+@settings(deadline=None, derandomize=True, max_examples=40)
+@given(
+    n=st.integers(1, 60),
+    gib=st.floats(0.3, 4),
+    n_donors=st.integers(1, 3),
+    size=st.none() | st.integers(1, 70),
+    sweeps=st.booleans(),
+)
+def test_batches_hold_every_example_once_and_stay_within_the_plan(n, gib, n_donors, size, sweeps):
+    where = replace(room(memory=int(gib * 2**30), batch_size=size), sweeps=sweeps)
+    encoded = many(n)
+    batches = where.batches(encoded, sixteen, n_donors=n_donors)
+    assert sorted(e.idx for batch in batches for e in batch) == list(range(n))
+    assert all(len(batch) <= (size or MAX_BATCH) for batch in batches)
+    for batch in batches:
+        fits = where.bytes_of(total(where, batch), n_donors=n_donors) <= where.planned
+        assert fits or len(batch) == 1
+
+
+def test_a_smaller_budget_makes_smaller_batches_and_chunks():
+    encoded = many(60)
+    found = [room(memory=mib * MiB) for mib in (400, 8000)]
+    few, all_at_once = (len(r.batches(encoded, sixteen, n_donors=1)) for r in found)
+    assert few > all_at_once
+    assert found[0].logit_rows < found[1].logit_rows
+    assert found[0].mlp_rows < found[1].mlp_rows
+
+
+def test_a_batch_size_is_a_limit_and_the_budget_one_too():
+    encoded = many(40)
+    asked = room(SMALL, batch_size=8).batches(encoded, sixteen, n_donors=1)
+    assert {len(batch) for batch in asked} == {8}
+    tight = room(memory=700 * MiB, batch_size=40).batches(encoded, sixteen, n_donors=1)
+    assert len(tight) > 1
+
+
+def test_strips_alike_in_span_pad_less_than_one_order_of_length():
+    encoded = many(300)
+    where = room(SMALL)
+    batches = where.batches(encoded, sixteen, n_donors=1)
+    loads = [(e, where.load(e, 16)) for e in sorted(encoded, key=lambda e: e.end)]
+
+    def cells(found):
+        return sum(total(where, batch).cells for batch in found)
+
+    assert cells(batches) < 0.8 * cells(batch for batch, _ in where._cut(loads, 1))
+
+
+def test_fewer_rows_make_larger_batches():
+    encoded = many(60)
+    whole = room(SMALL).batches(encoded, sixteen, n_donors=1)
+    ke = room(SMALL).batches(encoded, lambda e: 5, n_donors=1)
+    assert len(ke) < len(whole)
+
+
+def test_a_budget_that_holds_no_example_names_one_that_does():
+    encoded = many(5)
+    with pytest.raises(InputError, match=r"one example .* takes \d+M .* use --memory (\d+)M") as no:
+        room(memory=64 * MiB).check(encoded, n_donors=1)
+    enough = int(str(no.value).rpartition("--memory ")[2].rstrip("M"))
+    room(memory=enough * MiB).check(encoded, n_donors=1)
+    with pytest.raises(InputError):
+        room(memory=(enough - 2) * MiB).check(encoded, n_donors=1)
+
+
+MEASURE = """
+import json, sys, tempfile
+from pathlib import Path
+import torch
+from benchmarks.machine import timed
+from benchmarks.shapes import Shape, random_model
+from benchmarks.sweep import bench_of
+from transformers import LlamaConfig
+torch.set_grad_enabled(False)
+config = LlamaConfig(
+    vocab_size=20000, hidden_size=256, intermediate_size=1024, num_hidden_layers=6,
+    num_attention_heads=8, num_key_value_heads=2, tie_word_embeddings=True,
+)
+shape, found = Shape("", "", config, 1, 1, 1), {}
+model = random_model(config)
+for memory in ("256M", "2G"):
+    with bench_of(shape, model, 96, memory) as bench:
+        bench.source_run([5])
+        found[memory] = timed(lambda: bench.source_run(range(6)), n_runs=1).peak_bytes
+print(json.dumps(found))
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the high-water mark is read from /proc")
+def test_the_measured_peak_is_within_the_budget(pytestconfig):
+    answer = subprocess.run(
+        [sys.executable, "-c", MEASURE], cwd=pytestconfig.rootpath, check=True,
+        capture_output=True, text=True,
+    )  # fmt: skip
+    peak = json.loads(answer.stdout.splitlines()[-1])
+    assert peak["256M"] <= 256 * MiB
+    # and it would not be without one
+    assert peak["2G"] > 256 * MiB

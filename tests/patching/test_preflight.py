@@ -1,0 +1,138 @@
+import pytest
+import support
+import torch
+from audit_helpers import audit_in, save_family, save_questions
+
+from lensaudit.data.spans import make_batch
+from lensaudit.errors import VerificationError
+from lensaudit.models.bridge import residuals
+from lensaudit.patching import preflight
+from lensaudit.patching.attention import Rotation, Sight
+from lensaudit.patching.audit import run
+from lensaudit.patching.donors import LiveDonor
+from lensaudit.patching.layout import layout_of
+from lensaudit.patching.options import PatchOptions
+from lensaudit.patching.preflight import OtherLayers, check_model, planned_engine, usable_decoder
+from lensaudit.patching.session import score_all
+
+
+@pytest.fixture(scope="module")
+def family(tmp_path_factory, tiny_tokenizer):
+    folder = tmp_path_factory.mktemp("family")
+    return save_questions(save_family(folder, tiny_tokenizer, names=("full", "retain", "a")))
+
+
+def unturned(self, x):
+    return x
+
+
+def sees_one_more(plain):
+    def of(layout, window, like):
+        sight = plain(layout, window, like)
+        return Sight(sight.before, torch.zeros_like(sight.own))
+
+    return staticmethod(of)
+
+
+@pytest.mark.parametrize("broken", ["rotation", "causality", "readout"])
+def test_a_wrong_sweep_falls_back_to_the_oracle_with_a_notice(
+    family, tmp_path, monkeypatch, broken
+):
+    if broken == "rotation":
+        monkeypatch.setattr(Rotation, "turn", unturned)
+    elif broken == "causality":
+        monkeypatch.setattr(Sight, "of", sees_one_more(Sight.of))
+    else:
+        monkeypatch.setattr(
+            "lensaudit.patching.wavefront.mean_per_example",
+            lambda values, example, n: values.new_zeros(n),
+        )
+    audit, notices = audit_in(family, activations=tmp_path)
+    found = run(audit)
+    assert found.engine == "oracle"
+    assert len(notices) == 1
+    assert "misses the definition by" in notices[0]
+    slow = run(audit_in(family, activations=tmp_path, engine="oracle")[0])
+    assert torch.equal(found.s1, slow.s1)
+    assert not list(tmp_path.glob("scores/*sweep*"))
+    # a second run finds the oracle's scores, and still says who made them
+    outcomes, _ = score_all(audit)
+    assert outcomes[0].options.engine == "oracle"
+
+
+def test_a_right_sweep_is_used_without_a_word(family, tmp_path):
+    audit, notices = audit_in(family, activations=tmp_path)
+    assert run(audit).engine == "sweep"
+    assert notices == []
+
+
+def test_the_donor_of_the_check_hands_over_the_layer_below(tiny_of):
+    model = tiny_of("Llama")
+    from sweep_helpers import examples
+
+    encoded = examples([(4, 3, 5, 8), (2, 2, 3, 5)])
+    plain = LiveDonor(model, "resid", "full")
+    other, layout = OtherLayers(plain), layout_of(encoded, "span")
+    assert torch.equal(other.padded(encoded)[:, 2], plain.padded(encoded)[:, 1])
+    assert torch.equal(other.packed(encoded, layout)[3], plain.packed(encoded, layout)[2])
+
+
+@pytest.mark.parametrize(
+    ("architecture", "engine", "planned"),
+    [
+        ("LlamaForCausalLM", "sweep", "sweep"),
+        ("LlamaForCausalLM", "oracle", "oracle"),
+        ("Qwen3ForCausalLM", "sweep", "oracle"),
+    ],
+)
+def test_the_engine_is_planned_from_the_architecture(architecture, engine, planned):
+    notices = []
+    options = PatchOptions(layers=(0,), engine=engine)
+    assert planned_engine(architecture, options, notices.append) == planned
+    assert len(notices) == (planned != engine)
+
+
+def test_sound_models_pass(tiny_of, ragged):
+    for architecture in support.ARCHITECTURES:
+        check_model(tiny_of(architecture), ragged[0], "float32")
+
+
+def test_a_model_in_training_mode_is_refused(tiny, ragged):
+    model = tiny()
+    model.train()
+    with pytest.raises(VerificationError, match=r"model\.eval"):
+        check_model(model, ragged[0], "float32")
+
+
+def test_a_readout_that_is_not_the_models_is_refused(tiny, ragged, monkeypatch):
+    plain = preflight.unembedded
+    monkeypatch.setattr(preflight, "unembedded", lambda model, resid: plain(model, resid) + 1)
+    with pytest.raises(VerificationError, match="miss the logits"):
+        check_model(tiny(), ragged[0], "float32")
+
+
+def test_a_model_that_something_else_edits_is_refused(tiny, ragged):
+    model, calls = tiny(), []
+
+    def drifting(value, hook):
+        calls.append(1)
+        return value * (1 + len(calls) * 1e-3)
+
+    model.add_hook("blocks.1.hook_in", drifting)
+    with pytest.raises(VerificationError, match=r"changed a score|miss the logits"):
+        check_model(model, ragged[0], "float32")
+
+
+def test_hooks_are_named_and_refused(tiny, ragged):
+    model, notices = tiny(), []
+    options = PatchOptions(layers=(0,))
+    assert usable_decoder(model, options, notices.append) is not None
+    model.add_hook("blocks.2.hook_mlp_out", lambda value, hook: value)
+    with pytest.raises(VerificationError, match=r"blocks\.2"):
+        usable_decoder(model, options, notices.append)
+    # they do fire in the hooked form
+    batch = make_batch(ragged)
+    before = residuals(model, batch.tokens)[0]
+    model.add_hook("blocks.2.hook_mlp_out", lambda value, hook: value * 0)
+    assert not torch.equal(residuals(model, batch.tokens)[0], before)
+    assert notices == []
