@@ -16,11 +16,12 @@ from lensaudit.cli.options import ProgressBar, check_names, notice, shared
 @click.option("--retain", help="Model that never saw the forget set. [default: retain]")
 @click.option(
     "--score",
-    type=click.Choice(["uds", "em"]),
+    type=click.Choice(["uds", "lens", "em"]),
     default="uds",
     show_default=True,
-    help="Unlearning Depth Score, or exact-match erasure.",
+    help="Unlearning Depth Score; Logit Lens depth, a fast screen; or exact-match erasure.",
 )
+@click.option("--lens", is_flag=True, help="Report the Logit Lens depth beside UDS.")
 @click.option(
     "--em-form",
     type=click.Choice(["generation", "teacher"]),
@@ -78,6 +79,7 @@ from lensaudit.cli.options import ProgressBar, check_names, notice, shared
 def patch(
     sources: tuple[str, ...],
     score: str,
+    lens: bool,
     em_form: str | None,
     em_threshold: float | None,
     max_new_tokens: int | None,
@@ -101,4 +103,4 @@ def patch(
             raise click.UsageError("--em-form, --em-threshold, --max-new-tokens: need --score em")
         from lensaudit.cli.audits import patch_audit
 
-        patch_audit(sources, score=score, notice=notice, progress=progress, **options)
+        patch_audit(sources, score=score, lens=lens, notice=notice, progress=progress, **options)

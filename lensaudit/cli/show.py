@@ -1,6 +1,7 @@
 """What a person reads in the terminal: tables, a layer profile, and a sentence."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import PurePath
 from typing import Any
 
 from rich.console import Console
@@ -29,41 +30,85 @@ def profile(values: Sequence[float | None], top: float) -> str:
     )
 
 
+def labels(names: Iterable[str]) -> dict[str, str]:
+    """Short names for a table: a folder's last part, where that is not ambiguous.
+
+    >>> labels(["demo/npo", "runs/a/npo", "/data/b", "/data/full"])["/data/b"]
+    'b'
+    """
+    known = list(dict.fromkeys(names))
+    last = {name: PurePath(name).name for name in known if name[:1] in ("/", ".", "~")}
+    taken = [last.get(name, name) for name in known]
+    return {
+        name: printable(short if taken.count(short) == 1 else name)
+        for name, short in zip(known, taken, strict=True)
+    }
+
+
 def verdict(summary: Mapping[str, Any]) -> str:
     """What the score says, in words.
 
-    >>> verdict({"source": "x", "uds": 0.05, "ci95": [0.03, 0.08]})
+    >>> verdict({"source": "x", "score": "uds", "uds": 0.05, "ci95": [0.03, 0.08]})
     'x: hidden. UDS 0.050 [0.030, 0.080]: about 5 % of what full encodes and retain lacks is gone.'
     """
-    uds = summary["uds"]
-    if uds is None:
+    score = summary[summary["score"]]
+    if score is None:
         return f"{summary['source']}: no verdict. No example could be scored."
     low, high = summary["ci95"]
-    word = "erased" if uds >= 0.75 else "partly erased" if uds >= 0.25 else "hidden"
+    if summary["score"] == "lens":
+        return f"{summary['source']}: Logit Lens depth {score:.3f} [{low:.3f}, {high:.3f}]."
+    word = "erased" if score >= 0.75 else "partly erased" if score >= 0.25 else "hidden"
     return (
-        f"{summary['source']}: {word}. UDS {uds:.3f} [{low:.3f}, {high:.3f}]: "
-        f"about {round(100 * uds)} % of what full encodes and retain lacks is gone."
+        f"{summary['source']}: {word}. UDS {score:.3f} [{low:.3f}, {high:.3f}]: "
+        f"about {round(100 * score)} % of what full encodes and retain lacks is gone."
     )
 
 
 def audit_table(summaries: Sequence[Mapping[str, Any]]) -> Table:
     """Calibration rows first, then one row per source."""
-    table = Table(title="Unlearning depth: 0 intact, 1 erased to the level of retain")
-    for name in ("model", "UDS", "95 % interval", "scored", "erasure by layer"):
+    score = summaries[0]["score"]
+    with_lens = score == "uds" and "lens" in summaries[0]
+    title = "Unlearning depth" if score == "uds" else "Logit Lens depth"
+    table = Table(title=f"{title}: 0 intact, 1 erased to the level of retain")
+    heading = "UDS" if score == "uds" else "lens"
+    for name in ("model", heading, "95 % interval", "scored", "erasure by layer"):
         table.add_column(name, justify="left" if name in ("model", "erasure by layer") else "right")
+    if with_lens:
+        table.add_column("lens", justify="right")
     calibration = summaries[0]["calibration"]
     for anchor in ("full", "retain"):
         table.add_row(f"[dim]{anchor}[/]", number(calibration[anchor]), "", "calibration", "")
     table.add_section()
+    label = labels(summary["source"] for summary in summaries)
     for summary in summaries:
-        interval = summary["ci95"]
         erasure = [row["erasure"] for row in summary["per_layer"]]
         table.add_row(
-            printable(summary["source"]),
-            number(summary["uds"]),
-            f"{interval[0]:.3f} to {interval[1]:.3f}" if interval else "–",
+            label[summary["source"]],
+            number(summary[score]),
+            _interval(summary["ci95"]),
             f"{summary['n_scored']}/{summary['n']}",
             f"▕{profile(erasure, 1.0)}▏",
+            *([number(summary["lens"])] if with_lens else []),
+        )
+    return table
+
+
+def _interval(ends: Sequence[float | str] | None) -> str:
+    if not ends or "" in ends:
+        return "–"
+    return f"{ends[0]:.3f} to {ends[1]:.3f}"
+
+
+def pair_table(pairs: Sequence[Sequence[Any]]) -> Table:
+    """Differences between sources, on the examples that both score."""
+    table = Table(title="Differences: a minus b, on the same examples, authors resampled")
+    for name in ("a", "b", "difference", "95 % interval", "examples", "authors"):
+        table.add_column(name, justify="left" if name in ("a", "b") else "right")
+    label = labels(name for pair in pairs for name in pair[:2])
+    for first, second, _, _, difference, low, high, n, n_groups in pairs:
+        gap = number(None if difference == "" else difference)
+        table.add_row(
+            label[first], label[second], gap, _interval([low, high]), str(n), str(n_groups)
         )
     return table
 
@@ -88,10 +133,14 @@ def _bar(value: float | None, top: float, width: int = 24) -> str:
     return "" if value is None else "▬" * round(width * max(0.0, value) / top if top else 0)
 
 
-def print_audit(summaries: Sequence[Mapping[str, Any]]) -> None:
+def print_audit(
+    summaries: Sequence[Mapping[str, Any]], pairs: Sequence[Sequence[Any]] = ()
+) -> None:
     """Tables and verdicts on stdout."""
     console = Console(highlight=False)
     console.print(audit_table(summaries))
+    if pairs:
+        console.print(pair_table(pairs))
     if len(summaries) == 1:
         console.print(layer_table(summaries[0]))
     for summary in summaries:
@@ -99,3 +148,5 @@ def print_audit(summaries: Sequence[Mapping[str, Any]]) -> None:
         if summary["unscored"]:
             n = len(summary["unscored"])
             console.print(f"  {n} unscored; reasons in summary.json", markup=False)
+    if summaries[0]["score"] == "lens":
+        console.print("A screen: it sees what can be read out directly. --score uds patches.")

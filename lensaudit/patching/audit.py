@@ -157,7 +157,7 @@ def _compute(audit: Audit, books: Books) -> Books:
     room = Room(sizes_on_disk(audit.full, options.dtype), options, books.engine == "sweep")
     room.check(audit.encoded, n_donors=len(books.incomplete()))
     with ExitStack() as opened:
-        caches = _cached_sources(audit, books, opened)
+        caches = cached_sources(audit, books, opened)
         full = loaded(audit, audit.full)
         check_model(full, audit.encoded[0], options.dtype)
         decoder = usable_decoder(full, options, audit.notice) if room.sweeps else None
@@ -173,7 +173,7 @@ def _compute(audit: Audit, books: Books) -> Books:
         if runner.engine != books.engine:
             books = audit.books(runner.engine)
             runner.room.check(audit.encoded, n_donors=len(books.incomplete()))
-            caches |= _cached_sources(audit, books, opened, there=caches)
+            caches |= cached_sources(audit, books, opened, there=caches)
         if options.component == "resid":
             _fill_books(audit, runner, caches, books)
         else:
@@ -215,7 +215,7 @@ def _fill_books(audit: Audit, runner: Runner, donors: Mapping[str, Donor], books
     fill_them([name for name in donors if name != books.s1], "patching S2")
 
 
-def _cached_sources(
+def cached_sources(
     audit: Audit, books: Books, opened: ExitStack, *, there: Collection[str] = ()
 ) -> dict[str, CachedDonor]:
     """Caches of the donors that still have rows to score; one model in memory at a time."""

@@ -10,7 +10,7 @@ from lensaudit.results import Manifest
 from lensaudit.scores.stats import clustered_bootstrap
 
 LAYER_COLUMNS = ("idx", "group", "layer", "s1", "s2", "ke", "erasure")
-PAIR_COLUMNS = ("a", "b", "uds_a", "uds_b", "difference", "low", "high", "n", "n_groups")
+PAIR_COLUMNS = ("a", "b", "score_a", "score_b", "difference", "low", "high", "n", "n_groups")
 
 
 def folders_for(sources: Sequence[str], out: Path | None) -> dict[str, Path]:
@@ -62,7 +62,7 @@ def _layer_rows(outcome: Outcome) -> list[list[Any]]:
 
 
 def differences(outcomes: Sequence[Outcome]) -> list[list[Any]]:
-    """Paired differences of UDS between all pairs of sources, on the examples both score.
+    """Paired differences of the score between all pairs of sources, on the examples both score.
 
     The interval resamples authors (95 %, percentile); the same examples enter on both sides.
     """
@@ -85,6 +85,10 @@ def differences(outcomes: Sequence[Outcome]) -> list[list[Any]]:
     return rows
 
 
-def deposit_comparison(folder: Path, outcomes: Sequence[Outcome]) -> Path:
-    """Write comparison.csv: one row per pair of sources."""
-    return write_csv(folder / "comparison.csv", PAIR_COLUMNS, differences(outcomes))
+def deposit_comparison(folder: Path, outcomes: Sequence[Outcome]) -> list[list[Any]]:
+    """Write comparison.csv, one row per pair of sources; returns its rows."""
+    rows = differences(outcomes)
+    score = outcomes[0].score
+    header = [column.replace("score_", f"{score}_") for column in PAIR_COLUMNS]
+    write_csv(folder / "comparison.csv", header, rows)
+    return rows

@@ -10,7 +10,8 @@ from lensaudit.models.bridge import Component
 from lensaudit.patching.oracle import LastLayer
 from lensaudit.scores.depth import TAU
 
-Engine = Literal["sweep", "oracle"]
+Engine = Literal["sweep", "oracle", "lens"]
+"""What computes: the sweep, one hooked pass per layer, or (`--score lens`) no patch at all."""
 Profile = Literal["full", "ke"]
 """Which S2 rows are computed: all, or only those that can change UDS (layers with S1 > tau)."""
 

@@ -31,6 +31,11 @@ class Outcome:
     """idx -> reason."""
 
     @property
+    def score(self) -> str:
+        """`uds`, or `lens` where streams were read instead of patched in."""
+        return "lens" if self.options.engine == "lens" else "uds"
+
+    @property
     def scored(self) -> Float[Tensor, " scored"]:
         """UDS of the examples that have one."""
         return self.depth.uds[self.depth.uds.isfinite()]
@@ -55,7 +60,7 @@ class Outcome:
         rows += [
             {
                 "idx": idx, "baseline": None, "s1": None, "s2": None,
-                "ke": [], "uds": None, "unscored": reason,
+                "ke": [], self.score: None, "unscored": reason,
             }
             for idx, reason in self.unscored.items()
             if idx not in known
@@ -72,7 +77,7 @@ class Outcome:
             "s1": finite(self.s1[at].tolist()),
             "s2": finite(self.s2[at].tolist()),
             "ke": [layer for layer, yes in zip(self.options.layers, ke, strict=True) if yes],
-            "uds": finite([float(self.depth.uds[at])])[0],
+            self.score: finite([float(self.depth.uds[at])])[0],
             "unscored": self.unscored.get(e.idx),
         }
 
@@ -122,7 +127,8 @@ def summary_of(outcome: Outcome, calibration: Mapping[str, float | None]) -> dic
     options = outcome.options
     return {
         "source": outcome.source,
-        "uds": outcome.uds,
+        "score": outcome.score,
+        outcome.score: outcome.uds,
         "ci95": [interval.low, interval.high] if interval else None,
         "n": len(outcome.encoded) + len(_lost(outcome)),
         "n_scored": len(outcome.scored),
@@ -139,6 +145,21 @@ def summary_of(outcome: Outcome, calibration: Mapping[str, float | None]) -> dic
         "baseline": _mean(outcome.baseline.double()),
         "per_layer": outcome.layer_rows(),
     }
+
+
+def beside(
+    outcome: Outcome, lens: Outcome, calibration: Mapping[str, float | None]
+) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+    """Summary and rows of UDS with the Logit Lens depth of the same source beside it."""
+    interval = lens.interval()
+    summary = summary_of(outcome, calibration) | {
+        "lens": lens.uds,
+        "lens_ci95": [interval.low, interval.high] if interval else None,
+        "lens_n_scored": len(lens.scored),
+        "lens_per_layer": lens.layer_rows(),
+    }
+    read = {row["idx"]: row["lens"] for row in lens.rows()}
+    return summary, [row | {"lens": read[row["idx"]]} for row in outcome.rows()]
 
 
 def calibration_of(

@@ -48,7 +48,8 @@ def plan_of(audit: Audit) -> Plan:
         used = any(rows.values()) if weights == audit.full.weights else rows[weights]
         if not used or audit.options.component != "resid":
             continue
-        whole = weights == audit.full.weights or audit.options.scope == "prefix"
+        patched_into = weights == audit.full.weights and audit.options.engine != "lens"
+        whole = patched_into or audit.options.scope == "prefix"
         forward, size = _cache_missing(audit, checkpoint, "all" if whole else "span")
         n_forward += forward
         n_bytes += size

@@ -4,14 +4,27 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from lensaudit.patching.audit import Audit, run
+from lensaudit.patching.audit import Audit, Deltas, run
+from lensaudit.patching.lens import lens_options, read_all
 from lensaudit.patching.outcome import Outcome, calibration_of, outcome_of
 from lensaudit.results import Manifest, manifest
 
+Scored = tuple[list[Outcome], dict[str, float | None]]
+"""One outcome per source, and the scores of the two anchors."""
 
-def score_all(audit: Audit) -> tuple[list[Outcome], dict[str, float | None]]:
+
+def score_all(audit: Audit) -> Scored:
     """UDS of every source, and of the two anchors."""
-    found = run(audit)
+    return _scored(audit, run(audit))
+
+
+def score_lens(audit: Audit) -> Scored:
+    """Logit Lens depth of every source, and of the two anchors."""
+    audit = replace(audit, options=lens_options(audit.options))
+    return _scored(audit, read_all(audit))
+
+
+def _scored(audit: Audit, found: Deltas) -> Scored:
     audit = replace(audit, options=replace(audit.options, engine=found.engine))
     calibration = calibration_of(
         audit.encoded, audit.options, found.baseline, found.s1, found.self_patch

@@ -7,6 +7,7 @@ a donor with a score book, so they share batches, the clean run and one sweep.
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from typing import Protocol, runtime_checkable
 
 import torch
 from jaxtyping import Bool, Float
@@ -31,6 +32,29 @@ Joins = Bool[Tensor, "source batch layer"]
 MEASURES: Mapping[Measure, LabelScore] = {"logprob": label_logprob, "hit": label_hit}
 
 
+@runtime_checkable
+class Scorer(Protocol):
+    """What computes the scores of one batch."""
+
+    @property
+    def room(self) -> Room:
+        """What batches are made from."""
+        ...
+
+    @property
+    def n_layers(self) -> int:
+        """Layers a row can be of."""
+        ...
+
+    def fetch(self, bucket: Sequence[Encoded], donors: Sequence[Donor]) -> "Fetched":
+        """Read what a batch needs."""
+        ...
+
+    def score(self, bucket: Sequence[Encoded], fetched: "Fetched", joins: Joins) -> Swept:
+        """The rows in `joins`; NaN elsewhere."""
+        ...
+
+
 @dataclass(frozen=True)
 class Runner:
     """Computes patched scores of one batch, by the sweep or by the oracle."""
@@ -51,6 +75,11 @@ class Runner:
     def by_oracle(self) -> "Runner":
         """The same, by one hooked pass per layer."""
         return replace(self, decoder=None, room=replace(self.room, sweeps=False))
+
+    @property
+    def n_layers(self) -> int:
+        """Blocks of `full`."""
+        return len(self.full.blocks)
 
     @property
     def device(self) -> torch.device:
@@ -151,7 +180,7 @@ def ke_layers(s1: ScoreBook, layers: Sequence[int], tau: float) -> Wanted:
 
 
 def complete(
-    runner: Runner,
+    runner: Scorer,
     encoded: Sequence[Encoded],
     donors: Mapping[str, Donor],
     books: Mapping[str, ScoreBook],
@@ -175,7 +204,7 @@ def complete(
     reading = [donors[name] for name in names]
     with ThreadPoolExecutor(max_workers=1) as background:
         for bucket, fetched in _ahead(background, runner, reading, batches):
-            joins = _joins(bucket, books, wanted, names, runner.decoder, runner.options)
+            joins = _joins(bucket, books, wanted, names, runner.n_layers)
             swept = runner.score(bucket, fetched, joins)
             _record(bucket, swept, joins, [books[name] for name in names])
             n_done += len(bucket)
@@ -185,7 +214,7 @@ def complete(
 
 def _ahead(
     background: ThreadPoolExecutor,
-    runner: Runner,
+    runner: Scorer,
     donors: Sequence[Donor],
     batches: Sequence[list[Encoded]],
 ) -> Iterator[tuple[list[Encoded], Fetched]]:
@@ -200,8 +229,7 @@ def _ahead(
         ahead = (bucket, follows) if bucket else None
 
 
-def _joins(bucket, books, wanted: Wanted, names, decoder, options: PatchOptions) -> Joins:
-    n_layers = max(options.layers) + 1 if decoder is None else len(decoder.blocks)
+def _joins(bucket, books, wanted: Wanted, names, n_layers: int) -> Joins:
     joins = torch.zeros(len(names), len(bucket), n_layers, dtype=torch.bool)
     for source, name in enumerate(names):
         for row, e in enumerate(bucket):
