@@ -25,19 +25,14 @@ import torch
 
 from benchmarks import store_faults
 from benchmarks.machine import describe
-from benchmarks.shapes import random_examples, random_model, shape_named
+from benchmarks.store_cost import overhead, overhead_line
 from lensaudit.activations import reader
-from lensaudit.activations.fill import fill
 from lensaudit.activations.store import Activations, ActivationStore, ExampleActivations
 from lensaudit.activations.verification import verify
-from lensaudit.data.spans import buckets, make_batch
 from lensaudit.files import write_bytes
 
 N_EXAMPLES = 400
 FINGERPRINT = replace(store_faults.FINGERPRINT, layers=16, d_model=2048)
-N_CACHED = 64
-"""Examples of the forward-pass comparison: two shards, so one is written behind the other."""
-BATCH = 16
 
 
 @dataclass(frozen=True)
@@ -186,40 +181,6 @@ def example_times(folder: Path) -> tuple[float, float]:
     return 1e3 * median(first), 1e3 * median(later)
 
 
-@dataclass(frozen=True)
-class Overhead:
-    """What caching all positions adds to the forward passes of Llama-3.2-1B's shape."""
-
-    forward_s: float
-    fill_s: float
-    n_bytes: int
-
-
-def overhead(root: Path) -> Overhead:
-    """The same batches through the same model, bare and into a cache, twice in turn."""
-    shape = shape_named("llama-1b")
-    model = random_model(shape.config)
-    encoded = random_examples(N_CACHED, shape.config.vocab_size)
-    fingerprint = replace(FINGERPRINT, dtype="float32")
-
-    def forward(n_examples: int = N_CACHED) -> None:
-        with torch.no_grad():
-            for bucket in buckets(encoded[:n_examples], BATCH):
-                model(make_batch(bucket).tokens, return_type="logits", logits_to_keep=1)
-
-    forward(BATCH)
-    bare, cached, n_bytes = [], [], 0
-    for number in range(2):
-        store = ActivationStore(root / f"model-{number}", reserve_bytes=0)
-        bare.append(seconds(forward))
-        cached.append(
-            seconds(lambda s=store: fill(s, fingerprint, encoded, name="x", load=lambda: model))
-        )
-        n_bytes = sum(path.stat().st_size for path in store.root.rglob("*.h5"))
-        shutil.rmtree(store.root)
-    return Overhead(min(bare), min(cached), n_bytes)
-
-
 def drills(root: Path) -> Iterator[tuple[str, str]]:
     """Long runs of every fault drill, each with its counts in words."""
     kills = store_faults.kill_writers(root / "kills", n_kills=30)
@@ -263,16 +224,6 @@ def speed_table(found: Speed) -> str:
     ]  # fmt: skip
     lines = ["| what | measured | wanted | beside it |", "|---|---|---|---|"]
     return "\n".join(lines + [f"| {' | '.join(row)} |" for row in rows])
-
-
-def overhead_line(found: Overhead) -> str:
-    """One sentence."""
-    more = 100 * (found.fill_s / found.forward_s - 1)
-    return (
-        f"Caching all positions of {N_CACHED} examples, Llama-3.2-1B's shape in float32 "
-        f"({found.n_bytes / 1e6:.0f} MB): {found.fill_s:.1f} s; the bare forward passes: "
-        f"{found.forward_s:.1f} s; {more:+.1f} % (wanted at most +10 %)."
-    )
 
 
 def main() -> None:
