@@ -32,7 +32,7 @@ slow: $(READY)            ## the long tests: gigabytes and minutes
 	$(BIN)/pytest -m slow
 
 bench: $(READY)           ## speed against the one-pass-per-layer method
-	$(BIN)/python benchmarks/sweep.py
+	$(BIN)/python -m benchmarks.sweep
 
 family: $(READY)          ## train the embedded family again, into build/family
 	$(BIN)/python -m lensaudit.unlearn.family --out build/family
