@@ -76,10 +76,8 @@ class Timed:
         return median(self.seconds)
 
 
-def timed(run: Callable[[], object], *, n_runs: int, warm_up: bool = False) -> Timed:
-    """Run a few times, and keep the time of each."""
-    if warm_up:
-        run()
+def timed(run: Callable[[], object], *, n_runs: int, what: str = "") -> Timed:
+    """Run a few times, and keep the time of each; progress is told on stderr."""
     seconds, peak = [], 0
     for _ in range(n_runs):
         before = _settle()
@@ -87,6 +85,7 @@ def timed(run: Callable[[], object], *, n_runs: int, warm_up: bool = False) -> T
         run()
         seconds.append(time.perf_counter() - started)
         peak = max(peak, _status("VmHWM") - before)
+        print(f"{what}: {seconds[-1]:.2f} s, peak {peak >> 20} MB", file=sys.stderr, flush=True)
     return Timed(tuple(seconds), peak)
 
 

@@ -9,6 +9,7 @@ read back, scores are recorded. All rows of a table come from one process.
 """
 
 import argparse
+import os
 import shutil
 import tempfile
 from collections.abc import Iterator, Sequence
@@ -134,8 +135,9 @@ def oracle_runs(bench: Bench, *, n_runs: int, n_layers: int) -> dict[int, Timed]
     scale = bench.n_layers / n_layers
 
     def measured(size: int, n: int) -> Timed:
-        source = timed(lambda: bench.oracle(size, []), n_runs=n).median
-        passes = timed(lambda: bench.oracle(size, layers), n_runs=n)
+        what = f"(a) batch {size}"
+        source = timed(lambda: bench.oracle(size, []), n_runs=n, what=f"{what}, source").median
+        passes = timed(lambda: bench.oracle(size, layers), n_runs=n, what=what)
         seconds = tuple(source + scale * (one - source) for one in passes.seconds)
         return Timed(seconds, passes.peak_bytes)
 
@@ -149,10 +151,10 @@ def sweep_runs(bench: Bench, *, n_runs: int) -> dict[str, Timed]:
     every, ke = range(bench.n_layers), range(KE_FROM, bench.n_layers)
     bench.source_run([0])  # fills the cache of full, and pays what the first call pays
     return {
-        "b": timed(lambda: bench.source_run(every), n_runs=n_runs),
-        "c": timed(lambda: bench.sweep(every), n_runs=n_runs),
-        "d": timed(lambda: bench.source_run(ke), n_runs=n_runs),
-        "e": timed(lambda: bench.sweep(ke), n_runs=n_runs),
+        "b": timed(lambda: bench.source_run(every), n_runs=n_runs, what="(b)"),
+        "c": timed(lambda: bench.sweep(every), n_runs=n_runs, what="(c)"),
+        "d": timed(lambda: bench.source_run(ke), n_runs=n_runs, what="(d)"),
+        "e": timed(lambda: bench.sweep(ke), n_runs=n_runs, what="(e)"),
     }
 
 
@@ -248,7 +250,9 @@ def doubled(shape: Shape, model: TransformerBridge, memory: str, n_runs: int) ->
     for n in (shape.n_doubled, 2 * shape.n_doubled):
         with bench_of(shape, model, n, memory) as bench:
             bench.source_run([0])
-            found[n] = timed(lambda b=bench: b.source_run(range(b.n_layers)), n_runs=n_runs)
+            found[n] = timed(
+                lambda b=bench: b.source_run(range(b.n_layers)), n_runs=n_runs, what=f"(b), {n}"
+            )
     (n, once), (_, twice) = found.items()
     return (
         f"- (b) on {2 * n} examples instead of {n}: {twice.median / once.median:.2f}x the time, "
@@ -292,8 +296,10 @@ def main() -> None:
     parser.add_argument("--shape", action="append", choices=SHAPES, help="default: all, in turn")
     parser.add_argument("--memory", default="2G", help="budget above the weights")
     parser.add_argument("--runs", type=int, default=3, help="of every row; the median counts")
+    parser.add_argument("--threads", type=int, default=os.cpu_count(), help="default: all cores")
     chosen = parser.parse_args()
     torch.set_grad_enabled(False)
+    torch.set_num_threads(chosen.threads)
     print(f"{describe()}\n\n- {help_ratio()}")
     for name in chosen.shape or SHAPES:
         for line in report(shape_named(name), memory=chosen.memory, n_runs=chosen.runs):
