@@ -144,15 +144,22 @@ class ProgressBar:
             BarColumn,
             MofNCompleteColumn,
             Progress,
+            ProgressColumn,
+            Task,
             TextColumn,
             TimeElapsedColumn,
             TimeRemainingColumn,
         )
+        from rich.text import Text
+
+        class Rate(ProgressColumn):
+            def render(self, task: Task) -> Text:
+                return Text(f"{task.speed:.3g}/s" if task.speed else "")
 
         if self._bar is None:
             self._bar = Progress(
                 TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(),
-                TimeElapsedColumn(), TimeRemainingColumn(),
+                Rate(), TimeElapsedColumn(), TimeRemainingColumn(),
                 console=Console(stderr=True), transient=True,
             )  # fmt: skip
             self._bar.start()
