@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from typing import Literal, Protocol, runtime_checkable
 
 Status = Literal[
     "ok", "low_mass", "refusal", "no_logprobs", "parse_error", "api_error", "budget", "unscored"
@@ -43,6 +43,7 @@ class Verdict:
             raise ValueError(f"wanted a score, or a reason and a status other than ok: {self}")
 
 
+@runtime_checkable
 class Judge(Protocol):
     """Anything that scores answers; `EntityJudge`, `IdkJudge` and `ScalarJudge` do."""
 
