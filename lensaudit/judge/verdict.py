@@ -24,6 +24,8 @@ class JudgeRequest:
     """A judge's prompt with `{question}` and `{answer}`; programmatic judges do not read it."""
     entity: str = ""
     """The fact that `EntityJudge` looks for in the answer."""
+    truth: str = ""
+    """The right answer, for prompts with `{truth}`."""
 
 
 @dataclass(frozen=True)
@@ -36,13 +38,14 @@ class Verdict:
     """Why there is no score; empty where there is one."""
     status: Status = "ok"
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         if (self.score is None) != bool(self.reason) or (self.score is None) == (
             self.status == "ok"
         ):
             raise ValueError(f"wanted a score, or a reason and a status other than ok: {self}")
 
 
+@runtime_checkable
 @runtime_checkable
 class Judge(Protocol):
     """Anything that scores answers; `EntityJudge`, `IdkJudge` and `ScalarJudge` do."""

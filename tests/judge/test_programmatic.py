@@ -23,13 +23,13 @@ def asked(answer: str, entity: str = "") -> JudgeRequest:
 @pytest.mark.parametrize(
     ("answer", "entity", "score"),
     [
-        ("She was born in Pico Ølmar.", "Pico Ølmar", 100),
-        ("she was born in PICO ØLMAR", "Pico Ølmar", 100),
-        ("The Cafe Prize, in 1981", "Café-Prize", 100),
-        ("born in 19310", "1931", 0),
-        ("a stone-trader’s son", "stone trader", 100),
-        ("a stone tradership", "stone trader", 0),
-        ("", "Lund", 0),
+        ("She was born in Pico Ølmar.", "Pico Ølmar", 100.0),
+        ("she was born in PICO ØLMAR", "Pico Ølmar", 100.0),
+        ("The Cafe Prize, in 1981", "Café-Prize", 100.0),
+        ("born in 19310", "1931", 0.0),
+        ("a stone-trader’s son", "stone trader", 100.0),
+        ("a stone tradership", "stone trader", 0.0),
+        ("", "Lund", 0.0),
     ],
 )
 def test_the_entity_judge_finds_whole_words(answer, entity, score):

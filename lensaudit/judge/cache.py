@@ -1,0 +1,101 @@
+"""Every answer that was paid for, kept at once: the reason a run can be resumed for nothing."""
+
+import json
+import sqlite3
+import threading
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from lensaudit.errors import InputError, LensAuditError, TryAgainError
+from lensaudit.files import canonical_json, make_folder
+from lensaudit.judge.calls import Call, Reply
+
+_BUSY_MS = 30_000
+_TABLES = """
+CREATE TABLE IF NOT EXISTS judgement (
+  key TEXT PRIMARY KEY, created REAL NOT NULL, model TEXT NOT NULL, host TEXT NOT NULL,
+  request TEXT NOT NULL, response TEXT NOT NULL
+);
+CREATE TABLE IF NOT EXISTS capability (
+  host TEXT NOT NULL, model TEXT NOT NULL, created REAL NOT NULL, found TEXT NOT NULL,
+  PRIMARY KEY (host, model)
+);
+"""
+
+
+class AnswerCache:
+    """Answers by the hash of their request, in one SQLite file; several processes may share it.
+
+    Raises:
+        InputError: the file is no such cache.
+        TryAgainError: it is locked or the disk is full.
+    """
+
+    def __init__(self, path: Path):
+        self.path = path
+        make_folder(path.parent)
+        self._lock = threading.Lock()
+        try:
+            self._base = sqlite3.connect(path, check_same_thread=False, timeout=_BUSY_MS / 1000)
+            # FULL: an answer that was paid for survives the machine, not only the process
+            self._base.executescript(f"PRAGMA journal_mode=WAL; PRAGMA synchronous=FULL;{_TABLES}")
+        except sqlite3.Error as error:
+            raise self._problem(error) from error
+
+    def get(self, call: Call, *, since: float = 0.0) -> Reply | None:
+        """The answer to a call, unless it is older than `since` (seconds since 1970)."""
+        query = "SELECT response FROM judgement WHERE key = ? AND created >= ?"
+        row = self._one(query, (call.key, since))
+        return Reply(json.loads(row[0])) if row else None
+
+    def put(self, call: Call, reply: Reply) -> None:
+        """Keep an answer; on return it is on the disk."""
+        row = (
+            call.key, time.time(), str(call.body["model"]), call.host,
+            canonical_json(dict(call.body)), json.dumps(reply.raw),
+        )  # fmt: skip
+        self._write("INSERT OR REPLACE INTO judgement VALUES (?, ?, ?, ?, ?, ?)", row)
+
+    def found(self, host: str, model: str) -> Any:
+        """What a probe found out about a model, or None."""
+        query = "SELECT found FROM capability WHERE host = ? AND model = ?"
+        row = self._one(query, (host, model))
+        return json.loads(row[0]) if row else None
+
+    def keep_found(self, host: str, model: str, found: Mapping[str, Any]) -> None:
+        """Keep what a probe found out."""
+        row = (host, model, time.time(), canonical_json(dict(found)))
+        self._write("INSERT OR REPLACE INTO capability VALUES (?, ?, ?, ?)", row)
+
+    def close(self) -> None:
+        """Close the file."""
+        self._base.close()
+
+    def __enter__(self) -> "AnswerCache":
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+    def _one(self, query: str, values: tuple[Any, ...]) -> Any:
+        try:
+            with self._lock:
+                return self._base.execute(query, values).fetchone()
+        except sqlite3.Error as error:
+            raise self._problem(error) from error
+
+    def _write(self, query: str, values: tuple[Any, ...]) -> None:
+        try:
+            with self._lock, self._base:
+                self._base.execute(query, values)
+        except sqlite3.Error as error:
+            raise self._problem(error) from error
+
+    def _problem(self, error: sqlite3.Error) -> LensAuditError:
+        if isinstance(error, sqlite3.OperationalError) and any(
+            word in str(error) for word in ("locked", "full", "busy")
+        ):
+            return TryAgainError(f"{self.path}: {error}; run again later")
+        return InputError(f"{self.path}: not usable as a cache of answers ({error})")

@@ -1,0 +1,169 @@
+"""One request on the wire and what came of it."""
+
+import hashlib
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from lensaudit.files import canonical_json
+from lensaudit.judge.endpoint import Endpoint
+from lensaudit.judge.scale import TokenProb
+from lensaudit.judge.verdict import Status
+
+PATH = "/chat/completions"
+TOP_LOGPROBS = 20
+"""The most that OpenAI and, by default, vLLM give."""
+KEY_DIGITS = 64
+
+
+@dataclass(frozen=True)
+class Call:
+    """A chat completion to ask for."""
+
+    host: str
+    body: Mapping[str, Any]
+    """The JSON that is sent."""
+    replicate: int = 0
+    """Tells repeated samples of one request apart."""
+
+    @cached_property
+    def key(self) -> str:
+        """SHA-256 of everything the answer depends on; the `custom_id` of batches, too."""
+        content = {"host": self.host, "body": dict(self.body), "replicate": self.replicate}
+        return hashlib.sha256(canonical_json(content).encode()).hexdigest()
+
+    @property
+    def n_chars(self) -> int:
+        """Characters sent."""
+        return sum(len(str(message["content"])) for message in self.body["messages"])
+
+    @property
+    def max_tokens(self) -> int:
+        """Tokens that may come back."""
+        body = self.body
+        return int(body.get("max_tokens") or body.get("max_completion_tokens") or 0)
+
+
+@dataclass(frozen=True)
+class Usage:
+    """Tokens that a server counted."""
+
+    tokens_in: int
+    tokens_out: int
+
+
+@dataclass(frozen=True)
+class Reply:
+    """A server's answer, as it came."""
+
+    raw: Mapping[str, Any]
+
+    @property
+    def text(self) -> str:
+        """What the judge says."""
+        return _message(self.raw).get("content") or ""
+
+    @property
+    def refusal(self) -> str:
+        """The judge's refusal, where the server marks one."""
+        blocked = self.raw["choices"][0].get("finish_reason") == "content_filter"
+        return str(_message(self.raw).get("refusal") or ("content filter" if blocked else ""))
+
+    @property
+    def cut(self) -> bool:
+        """Did it end because the tokens allowed were used up?"""
+        return self.raw["choices"][0].get("finish_reason") == "length"
+
+    @cached_property
+    def steps(self) -> tuple[tuple[TokenProb, ...], ...]:
+        """Alternatives per token, the chosen one first; empty where the server sent none."""
+        logprobs = self.raw["choices"][0].get("logprobs")
+        content = logprobs.get("content") if isinstance(logprobs, Mapping) else None
+        if not isinstance(content, list):
+            return ()
+        return tuple(_alternatives(step) for step in content if isinstance(step, Mapping))
+
+    @property
+    def first_token(self) -> tuple[TokenProb, ...]:
+        """Alternatives for the first token."""
+        return self.steps[0] if self.steps else ()
+
+    @property
+    def usage(self) -> Usage | None:
+        """What was counted, if the server says."""
+        usage = self.raw.get("usage")
+        if not isinstance(usage, Mapping):
+            return None
+        counts = [usage.get("prompt_tokens"), usage.get("completion_tokens")]
+        whole = [n for n in counts if isinstance(n, int) and not isinstance(n, bool) and n >= 0]
+        return Usage(*whole) if len(whole) == 2 else None
+
+
+@dataclass(frozen=True)
+class Failure:
+    """A call without a usable answer."""
+
+    status: Status
+    reason: str
+
+
+Outcome = Reply | Failure
+
+
+def chat_call(
+    endpoint: Endpoint,
+    messages: tuple[Mapping[str, str], ...],
+    settings: Mapping[str, Any],
+    replicate: int = 0,
+) -> Call:
+    """A call for one answer to `messages`."""
+    body = {"model": endpoint.model, "messages": [dict(m) for m in messages], **settings}
+    return Call(endpoint.host, body, replicate)
+
+
+def user(text: str) -> Mapping[str, str]:
+    """A message of the user; some chat templates know no system message."""
+    return {"role": "user", "content": text}
+
+
+def checked(raw: Any, call: Call, endpoint: Endpoint) -> Outcome:
+    """A server's JSON as a reply, without keys, or why it is none.
+
+    A reply without the probabilities that were asked for is a failure: it is not kept, so that it
+    is asked again once the server sends them.
+    """
+    try:
+        raw = json.loads(endpoint.redacted(json.dumps(raw)))
+        message = _message(raw)
+    except (ValueError, LookupError, TypeError, AttributeError):
+        return Failure("api_error", "the server's reply is no chat completion")
+    content = message.get("content")
+    if content is not None and not isinstance(content, str):
+        return Failure("api_error", "the server's reply holds no text")
+    reply = Reply(raw)
+    if call.body.get("logprobs") and not reply.first_token and not reply.refusal:
+        return Failure("no_logprobs", "the server sent no log-probabilities")
+    return reply
+
+
+def _message(raw: Any) -> Mapping[str, Any]:
+    message = raw["choices"][0]["message"]
+    if not isinstance(message, Mapping):
+        raise TypeError("message")
+    return message
+
+
+def _alternatives(step: Mapping[str, Any]) -> tuple[TokenProb, ...]:
+    listed = step.get("top_logprobs")
+    rows = [step, *(listed if isinstance(listed, list) else [])]
+    return tuple(
+        TokenProb(row["token"], float(row["logprob"]))
+        for row in rows
+        if isinstance(row, Mapping)
+        and isinstance(row.get("token"), str)
+        and isinstance(row.get("logprob"), int | float)
+        and not math.isnan(row["logprob"])
+    )

@@ -1,0 +1,160 @@
+"""Which server is asked, as whom: addresses and keys, and where a key must not go."""
+
+import ipaddress
+import os
+import re
+import stat
+from dataclasses import dataclass, field
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from lensaudit.errors import InputError
+
+OPENAI_URL = "https://api.openai.com/v1"
+DEFAULT_KEY_ENV = "OPENAI_API_KEY"
+NO_KEY = "EMPTY"
+"""Sent to local servers, which want some word."""
+_SECRET = re.compile(r"\b(?:sk|pk|rk|gsk|hf|xai)[-_][A-Za-z0-9_-]{6,}|(?i:bearer)\s+[^\s\"']{6,}")
+_MAX_KEY_BYTES = 4096
+
+
+@dataclass(frozen=True)
+class Endpoint:
+    """A language model behind an address."""
+
+    base_url: str
+    model: str
+    key: str = field(default=NO_KEY, repr=False)
+    """Never written: not in results, caches, logs or messages."""
+
+    @property
+    def host(self) -> str:
+        """Host and port: what caches and results name."""
+        return urlsplit(self.base_url).netloc
+
+    @property
+    def local(self) -> bool:
+        """Is it this machine or a private network?"""
+        return is_local(self.base_url)
+
+    def redacted(self, text: str) -> str:
+        """Text of the server without the key, or anything that looks like one."""
+        if self.key != NO_KEY:
+            text = text.replace(self.key, "[key]")
+        return _SECRET.sub("[key]", text)
+
+
+def open_endpoint(
+    model: str,
+    base_url: str | None = None,
+    *,
+    key_env: str | None = None,
+    key_file: Path | None = None,
+) -> Endpoint:
+    """The endpoint with its key: from `key_file`, from the variable `key_env`, or none if local.
+
+    `OPENAI_API_KEY` is sent by default only where `base_url` is OpenAI's or the one in
+    `OPENAI_BASE_URL`; for any other server the key must be named.
+
+    Raises:
+        InputError: a bad address, no key, a key that others can read, or one that would travel
+            unencrypted.
+    """
+    url = check_url(base_url or os.environ.get("OPENAI_BASE_URL") or OPENAI_URL)
+    if not model.strip():
+        raise InputError("the judge's model has no name; give --model")
+    key = _key(url, key_env, key_file)
+    if key != NO_KEY and url.startswith("http://") and not is_local(url):
+        raise InputError(f"{url}: the key would travel unencrypted; use https")
+    return Endpoint(url, model, key)
+
+
+def check_url(url: str) -> str:
+    """The address without a trailing slash.
+
+    Raises:
+        InputError: not http(s), or with a user, a query or a fragment in it.
+    """
+    try:
+        parts = urlsplit(url)
+        host, _ = parts.hostname, parts.port
+    except ValueError as error:
+        raise InputError(f"--base-url is no address ({error})") from error
+    if parts.username or parts.password:
+        raise InputError("--base-url holds a user name or password; give a key by --key-env")
+    if parts.scheme not in ("http", "https") or not host:
+        raise InputError(f"--base-url is {url!r}, wanted http(s)://host[:port]/v1")
+    if parts.query or parts.fragment:
+        raise InputError("--base-url holds a query or fragment; wanted http(s)://host[:port]/v1")
+    return url.rstrip("/")
+
+
+def is_local(url: str) -> bool:
+    """Loopback, private and link-local addresses, and the name localhost.
+
+    >>> is_local("http://127.0.0.1:8000/v1"), is_local("https://api.openai.com/v1")
+    (True, False)
+    """
+    host = (urlsplit(url).hostname or "").rstrip(".")
+    if host == "localhost" or host.endswith(".localhost"):
+        return True
+    try:
+        address = ipaddress.ip_address(host)
+    except ValueError:
+        return False
+    return address.is_loopback or address.is_private or address.is_link_local
+
+
+def _key(url: str, key_env: str | None, key_file: Path | None) -> str:
+    if key_file is not None:
+        return read_key(key_file)
+    if key_env is not None:
+        if not os.environ.get(key_env):
+            raise InputError(f"the variable {key_env} is not set; it should hold the judge's key")
+        return check_key(os.environ[key_env], f"the variable {key_env}")
+    own = {OPENAI_URL, (os.environ.get("OPENAI_BASE_URL") or OPENAI_URL).rstrip("/")}
+    if os.environ.get(DEFAULT_KEY_ENV) and urlsplit(url).netloc in {
+        urlsplit(one).netloc for one in own
+    }:
+        return check_key(os.environ[DEFAULT_KEY_ENV], f"the variable {DEFAULT_KEY_ENV}")
+    if is_local(url):
+        return NO_KEY
+    raise InputError(
+        f"no key for {urlsplit(url).netloc}; name a variable by --key-env or a file by --key-file"
+    )
+
+
+def read_key(path: Path) -> str:
+    """The key in a file that only its owner can read.
+
+    Raises:
+        InputError: missing, readable by others, or not one line of text.
+    """
+    try:
+        descriptor = os.open(path, os.O_RDONLY)
+        with os.fdopen(descriptor, "rb") as stream:
+            mode = os.fstat(descriptor).st_mode
+            # checked on the open file: the name could point elsewhere a moment later
+            if os.name == "posix" and mode & (stat.S_IRWXG | stat.S_IRWXO):
+                raise InputError(
+                    f"{path}: others can read this key (mode {stat.S_IMODE(mode):04o}); "
+                    f"run: chmod 600 {path}"
+                )
+            content = stream.read(_MAX_KEY_BYTES + 1)
+    except OSError as error:
+        raise InputError(f"{path}: the key cannot be read ({error.strerror})") from error
+    if len(content) > _MAX_KEY_BYTES:
+        raise InputError(f"{path}: too long for a key; wanted one line")
+    return check_key(content.decode("utf-8", "replace"), str(path))
+
+
+def check_key(text: str, source: str) -> str:
+    """The key without blanks around it.
+
+    Raises:
+        InputError: empty, or not printable ASCII without blanks; the message does not show it.
+    """
+    key = text.strip()
+    if not key or not key.isascii() or not key.isprintable() or " " in key:
+        raise InputError(f"{source}: holds no key; wanted one line of ASCII without blanks")
+    return key

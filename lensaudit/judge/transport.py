@@ -1,0 +1,201 @@
+"""OpenAI's SDK behind five calls, and its errors as ours."""
+
+import io
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from lensaudit.errors import InputError, WorkError
+from lensaudit.judge.calls import PATH, Call, Failure, Outcome, checked
+from lensaudit.judge.endpoint import OPENAI_URL, Endpoint
+
+if TYPE_CHECKING:
+    import openai
+
+TIMEOUT_S = 60.0
+RETRIES = 6
+"""After the first attempt; the SDK waits 0.5 s * 2^n up to 8 s, or what the server says."""
+_BODY_TRIES = 2
+"""A reply that is no JSON is asked for once more; the SDK does not count it as an error."""
+_FATAL = {301, 302, 303, 307, 308, 401, 403, 404}
+_SHOWN = 160
+
+
+class EndpointError(WorkError):
+    """The server refuses every call: asking on is of no use."""
+
+
+@dataclass(frozen=True)
+class BatchInfo:
+    """A batch as the server describes it."""
+
+    id: str
+    status: str
+    input_file: str
+    output_file: str | None
+    error_file: str | None
+    problem: str
+    """Why it failed, if it did."""
+    done: int
+    total: int
+
+
+class Transport:
+    """One connection pool to an endpoint; safe to call from several threads.
+
+    Raises:
+        InputError: the SDK is not installed.
+    """
+
+    def __init__(self, endpoint: Endpoint, *, timeout_s: float = TIMEOUT_S, retries: int = RETRIES):
+        try:
+            import openai
+        except ImportError as error:
+            raise InputError(
+                "a language model as judge needs OpenAI's SDK; run: pip install 'lensaudit[judge]'"
+            ) from error
+        self.endpoint = endpoint
+        self._sdk = openai
+        self._client = openai.OpenAI(
+            base_url=endpoint.base_url,
+            api_key=endpoint.key,
+            timeout=timeout_s,
+            max_retries=retries,
+            # a redirect would carry texts to another server; HTTP_PROXY captures loopback, too
+            http_client=openai.DefaultHttpxClient(
+                follow_redirects=False, trust_env=not endpoint.local, timeout=timeout_s
+            ),
+        )
+        if endpoint.base_url != OPENAI_URL:  # the SDK reads these from the environment
+            self._client.organization = self._client.project = None
+
+    def close(self) -> None:
+        """Close the connections."""
+        self._client.close()
+
+    def chat(self, call: Call) -> Outcome:
+        """One answer, after retries; or why there is none.
+
+        Raises:
+            EndpointError: no call can succeed: the key, the model or the address is wrong.
+        """
+        outcome: Outcome = Failure("api_error", "")
+        for _ in range(_BODY_TRIES):
+            try:
+                raw = self._client.post(PATH, cast_to=object, body=dict(call.body))
+            except self._sdk.OpenAIError as error:
+                if self._fatal(error):
+                    raise EndpointError(self._line(error)) from error
+                return Failure("api_error", self._line(error))
+            except ValueError:
+                outcome = Failure("api_error", "the server's reply is not JSON")
+                continue
+            outcome = checked(raw, call, self.endpoint)
+            if not isinstance(outcome, Failure) or outcome.status != "api_error":
+                return outcome
+        return outcome
+
+    def upload(self, content: bytes) -> str:
+        """Send a file of batch requests; its id."""
+        file = ("requests.jsonl", io.BytesIO(content))
+        return self._guarded(lambda: self._client.files.create(file=file, purpose="batch").id)
+
+    def create_batch(self, file_id: str, mark: str) -> BatchInfo:
+        """Start the batch of an uploaded file; this is what costs money."""
+        return self._guarded(
+            lambda: self._info(
+                self._client.batches.create(
+                    input_file_id=file_id,
+                    endpoint="/v1/chat/completions",
+                    completion_window="24h",
+                    metadata={"lensaudit": mark},
+                )
+            )
+        )
+
+    def batch(self, batch_id: str) -> BatchInfo:
+        """How a batch is doing."""
+        return self._guarded(lambda: self._info(self._client.batches.retrieve(batch_id)))
+
+    def cancel(self, batch_id: str) -> BatchInfo:
+        """Stop a batch; what is done by then is paid for and can be collected."""
+        return self._guarded(lambda: self._info(self._client.batches.cancel(batch_id)))
+
+    def batch_of(self, file_id: str) -> BatchInfo | None:
+        """The batch started from a file: found again after a kill in between."""
+
+        def look() -> BatchInfo | None:
+            every = (self._info(one) for one in self._client.batches.list(limit=100))
+            return next((one for one in every if one.input_file == file_id), None)
+
+        return self._guarded(look)
+
+    def download(self, file_id: str) -> str:
+        """The text of a file, without keys."""
+        text = self._guarded(lambda: self._client.files.content(file_id).text)
+        return self.endpoint.redacted(text)
+
+    def _guarded(self, action: Any) -> Any:
+        try:
+            return action()
+        except self._sdk.NotFoundError as error:
+            raise EndpointError(
+                f"{self.endpoint.host} has no such batch or file, or no batches at all (404); "
+                "leave --batch out, or use `lensaudit judge batch export` and `import`"
+            ) from error
+        except self._sdk.OpenAIError as error:
+            raise EndpointError(self._line(error)) from error
+
+    @staticmethod
+    def _info(batch: Any) -> BatchInfo:
+        counts = batch.request_counts
+        errors = batch.errors.data if batch.errors and batch.errors.data else []
+        return BatchInfo(
+            id=batch.id,
+            status=batch.status,
+            input_file=batch.input_file_id,
+            output_file=batch.output_file_id,
+            error_file=batch.error_file_id,
+            problem="; ".join(f"{one.code}: {one.message}" for one in errors[:2])[:_SHOWN],
+            done=(counts.completed + counts.failed) if counts else 0,
+            total=counts.total if counts else 0,
+        )
+
+    def _fatal(self, error: "openai.OpenAIError") -> bool:
+        if not isinstance(error, self._sdk.APIStatusError):
+            return False
+        return error.status_code in _FATAL or error.code == "insufficient_quota"
+
+    def _line(self, error: "openai.OpenAIError") -> str:
+        """One line for the user, without the key."""
+        host = self.endpoint.host
+        if isinstance(error, self._sdk.APITimeoutError):
+            return f"{host} did not answer in time, after retries"
+        if isinstance(error, self._sdk.APIConnectionError):
+            return f"{host} cannot be reached ({self._text(str(error.__cause__ or error))})"
+        if not isinstance(error, self._sdk.APIStatusError):
+            return self._text(str(error))
+        said = self._text(_said(error.body) or "no reason given")
+        match error.status_code:
+            case 401 | 403:
+                todo = "; check --key-env or --key-file"
+            case 404:
+                todo = "; check --model, and that --base-url ends as the server wants it (/v1)"
+            case status if status in _FATAL:
+                todo = "; it redirects: give the final address as --base-url"
+            case _:
+                todo = ""
+        return f"{host} refuses ({error.status_code}: {said}){todo}"
+
+    def _text(self, text: str) -> str:
+        return " ".join(self.endpoint.redacted(text).split())[:_SHOWN]
+
+
+def _said(body: Any) -> str:
+    """The message in an error's body, in any of the usual layouts."""
+    if isinstance(body, Mapping):
+        inner = body.get("error", body)
+        message = inner.get("message") if isinstance(inner, Mapping) else inner
+        return str(message) if message else json.dumps(dict(body))
+    return str(body or "")
