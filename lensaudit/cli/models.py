@@ -43,12 +43,15 @@ def _record(spec: ModelSpec) -> dict[str, str | None]:
         "method": spec.method,
         "alias_of": spec.alias_of,
         "origin": origin(spec),
+        "adapter": spec.adapter.repo if spec.adapter else None,
     }
 
 
 def _columns(spec: ModelSpec) -> tuple[str, str, str, str]:
     """Name, role, where it comes from, and what it stands for."""
     meaning = f"{spec.repo}@{spec.revision}" if spec.revision not in (None, "main") else spec.repo
+    if spec.adapter is not None:
+        meaning += f" + {spec.adapter.repo}"
     if spec.alias_of is not None:
         meaning = f"= {spec.alias_of}"
     return spec.name, spec.role, origin(spec), meaning

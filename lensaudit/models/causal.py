@@ -8,6 +8,7 @@ from huggingface_hub.errors import StrictDataclassError
 
 from lensaudit.errors import InputError
 from lensaudit.models.checkpoint import Checkpoint
+from lensaudit.models.merge import merged
 
 
 def load_causal(
@@ -19,6 +20,8 @@ def load_causal(
 ) -> Any:
     """The model in eval mode: safetensors only, no remote code, nothing fetched.
 
+    An adapter is merged in float32 before the model takes its dtype.
+
     Raises:
         InputError: the device is absent, or the folder is not a whole causal language model.
     """
@@ -29,7 +32,7 @@ def load_causal(
     try:
         loaded: Any = transformers.AutoModelForCausalLM.from_pretrained(
             checkpoint.folder,
-            dtype=dtype,
+            dtype=torch.float32 if checkpoint.adapter else dtype,
             attn_implementation=attn,
             use_safetensors=True,
             trust_remote_code=False,
@@ -46,4 +49,6 @@ def load_causal(
             f"{name}: the weights lack {len(found['missing_keys'])} tensors of its architecture "
             f"(first {sorted(found['missing_keys'])[0]}); fetch or save the checkpoint again"
         )
+    if checkpoint.adapter:
+        model = merged(model, checkpoint.adapter, dtype=dtype)
     return model.to(device).eval()

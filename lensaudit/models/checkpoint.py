@@ -10,7 +10,8 @@ from safetensors import SafetensorError, safe_open
 
 from lensaudit.errors import InputError
 from lensaudit.files import read_json
-from lensaudit.models.hashing import tokenizer_hash, weights_hash
+from lensaudit.models.adapter import CONFIG, Adapter, open_adapter, trained_on
+from lensaudit.models.hashing import merged_hash, tokenizer_hash, weights_hash
 from lensaudit.models.hub import fetch
 from lensaudit.models.spec import ModelSpec
 
@@ -31,7 +32,7 @@ class Checkpoint:
     spec: ModelSpec
     folder: Path
     weights: str
-    """Content hash of the weight files and of the configuration."""
+    """Content hash of the weight files and of the configuration; with the adapter's, if any."""
     tokenizer: str
     """Content hash of the tokenizer, its special tokens and its chat template."""
     n_layers: int
@@ -43,6 +44,8 @@ class Checkpoint:
     """Of the stored weights: `bfloat16`; a mixed file gives its first floating-point one."""
     pickled: bool = False
     """The weights are pickles, allowed by the user; safetensors otherwise."""
+    adapter: Adapter | None = None
+    """Merged into the weights when they are loaded."""
 
 
 def open_checkpoint(spec: ModelSpec, *, allow_pickle: bool = False) -> Checkpoint:
@@ -58,21 +61,23 @@ def open_checkpoint(spec: ModelSpec, *, allow_pickle: bool = False) -> Checkpoin
         InputError: it cannot be fetched, or a file is missing or broken.
     """
     folder = fetch(spec, allow_pickle=allow_pickle) if spec.local is None else spec.local
-    if (folder / "adapter_config.json").exists():
+    if (folder / CONFIG).exists():
         raise InputError(
-            f"{spec.name}: {folder} holds an adapter (adapter_config.json); merge it into its base "
-            "model (merge_and_unload) and save that"
+            f"{spec.name}: {folder} holds an adapter{trained_on(folder)}; name its base model too: "
+            f"BASE+{spec.name}"
         )
+    adapter = open_adapter(spec.adapter) if spec.adapter else None
     config = _config(folder)
     files = _shards(folder, "model", "safetensors")
     pickled = not files
     if pickled:
         files = _pickles(folder, spec, allow_pickle)
     text = config.get("text_config") or config
+    weights = weights_hash(files, config)
     return Checkpoint(
         spec=spec,
         folder=folder,
-        weights=weights_hash(files, config),
+        weights=merged_hash(weights, adapter.weights) if adapter else weights,
         tokenizer=tokenizer_hash(folder),
         n_layers=_size(text, _LAYERS, folder),
         d_model=_size(text, _WIDTH, folder),
@@ -80,6 +85,7 @@ def open_checkpoint(spec: ModelSpec, *, allow_pickle: bool = False) -> Checkpoin
         architecture=str((config.get("architectures") or ["unknown"])[0]),
         dtype=_stored_dtype(files, config, pickled),
         pickled=pickled,
+        adapter=adapter,
     )
 
 

@@ -16,6 +16,11 @@ _SETTLED_S = 2.0
 """A file changed later than this ago may change again within one tick of its time stamp."""
 _INERT = ("_name_or_path", "transformers_version", "dtype", "torch_dtype", "use_cache")
 """Keys of config.json that no activation depends on; the dtype is fingerprinted by itself."""
+_INERT_ADAPTER = (
+    "base_model_name_or_path", "revision", "inference_mode", "task_type", "auto_mapping",
+    "peft_version",
+)  # fmt: skip
+"""Keys of adapter_config.json that no merged weight depends on."""
 _TOKENIZER_FILES = (
     "tokenizer.model", "vocab.json", "merges.txt", "vocab.txt", "added_tokens.json",
     "special_tokens_map.json",
@@ -33,6 +38,17 @@ def weights_hash(files: Sequence[Path], config: Mapping[str, Any]) -> str:
     shards = sorted((file.name, file_sha256(file)) for file in files)
     relevant = {key: value for key, value in config.items() if key not in _INERT}
     return _sha256([shards, relevant])
+
+
+def adapter_hash(file: Path, config: Mapping[str, Any]) -> str:
+    """Hash of an adapter's matrices and of the settings that give them meaning."""
+    relevant = {key: value for key, value in config.items() if key not in _INERT_ADAPTER}
+    return _sha256([file_sha256(file), relevant])
+
+
+def merged_hash(base: str, adapter: str) -> str:
+    """Hash of a base model's weights with an adapter merged into them."""
+    return _sha256(["merged in float32", base, adapter])
 
 
 def tokenizer_hash(folder: Path) -> str:

@@ -25,10 +25,10 @@ EMBEDDED = Path(lensaudit.__file__).parent / "embedded"
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*", re.ASCII)
 _REVISION = re.compile(r"[A-Za-z0-9][\w./-]*", re.ASCII)
 _NAME = re.compile(r"[\w-][\w. +-]*(/[\w-][\w. +-]*)?")
-_KEYS = ("repo", "path", "revision", "role", "method")
+_KEYS = ("repo", "path", "revision", "role", "method", "adapter")
 _WANTED = (
     'wanted: name = "organisation/name", name = "folder", or a table with repo or path and '
-    "optionally revision, role, method"
+    "optionally revision, role, method, adapter"
 )
 
 
@@ -72,6 +72,7 @@ def resolve(name: str, registry: Registry) -> ModelSpec:
 
     In this order: a registry name or alias, `name@revision`, the full name of a published
     repository, a folder that holds `config.json`, and any `organisation/name[@revision]`.
+    `base+adapter` is the first of these with a LoRA adapter: a folder, or a Hub repository.
 
     Raises:
         InputError: no such name or folder; the nearest names are listed.
@@ -79,6 +80,8 @@ def resolve(name: str, registry: Registry) -> ModelSpec:
     base, at, revision = name.partition("@")
     spec = registry.specs.get(base) or _by_repository().get(base)
     folder = Path(os.path.abspath(os.path.expanduser(name)))
+    if "+" in (revision if base in registry.specs else name) and not os.path.exists(folder):
+        return _with_adapter(name, registry)
     if spec is None and name.strip() and os.path.exists(folder):
         return _checked_folder(ModelSpec(name, str(folder), None, "unlearned", None), folder)
     if spec is None:
@@ -88,6 +91,33 @@ def resolve(name: str, registry: Registry) -> ModelSpec:
     if spec.local is not None:
         return _checked_folder(spec, spec.local)
     return replace(spec, name=name, revision=_checked_revision(name, revision)) if at else spec
+
+
+def _with_adapter(name: str, registry: Registry) -> ModelSpec:
+    """The spec of `base+adapter`; a `+` may stand in a folder's name too."""
+    splits = [(name[:at], name[at + 1 :]) for at, sign in enumerate(name) if sign == "+"]
+    on_disk = [pair for pair in splits if os.path.exists(os.path.expanduser(pair[1]))]
+    base, adapter = (on_disk or splits)[-1]
+    spec = resolve(base, registry)
+    if spec.adapter is not None:
+        raise InputError(f"{name}: {base} has an adapter already; only one can be merged")
+    named = _adapter_spec(adapter, Path())
+    if named.local is not None and not os.path.isfile(named.local / "adapter_config.json"):
+        raise InputError(
+            f"{name}: no adapter at {adapter}; wanted a folder with adapter_config.json, or "
+            "organisation/name[@revision]"
+        )
+    return replace(spec, name=name, role="unlearned", adapter=named)
+
+
+def _adapter_spec(place: str, parent: Path) -> ModelSpec:
+    """The spec of an adapter in a folder, relative to `parent`, or on the Hub."""
+    folder = Path(os.path.abspath(parent / os.path.expanduser(place)))
+    repo, at, revision = place.partition("@")
+    if not os.path.exists(folder) and _HUB_ID.fullmatch(repo):
+        revision = _checked_revision(place, revision) if at else "main"
+        return ModelSpec(place, repo, revision, "unlearned", "LoRA")
+    return ModelSpec(place, str(folder), None, "unlearned", "LoRA", local=folder)
 
 
 def _from_hub(name: str, registry: Registry) -> ModelSpec:
@@ -129,6 +159,10 @@ def _checked_folder(spec: ModelSpec, folder: Path) -> ModelSpec:
     if not os.path.isdir(folder):
         raise InputError(f"{folder}: is a file; a folder with config.json is wanted")
     if not os.path.isfile(folder / "config.json"):
+        if os.path.isfile(folder / "adapter_config.json"):
+            raise InputError(
+                f"{folder}: holds an adapter without its base model; name both: BASE+{spec.name}"
+            )
         raise InputError(f"{folder}: no config.json; a folder saved by save_pretrained is wanted")
     return replace(spec, local=folder)
 
@@ -230,5 +264,6 @@ def _entry_spec(name: str, entry: Any, parent: Path, shipped: ModelSpec | None) 
         revision=None if is_folder else table.get("revision", revision or "main"),
         role=table.get("role", shipped.role if shipped else "unlearned"),
         method=table.get("method", shipped.method if shipped else None),
+        adapter=_adapter_spec(table["adapter"], parent) if "adapter" in table else None,
         local=folder if is_folder else None,
     )

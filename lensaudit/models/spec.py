@@ -25,3 +25,6 @@ class ModelSpec:
     """The longer name this one is short for."""
     local: Path | None = None
     """The folder, for a checkpoint on disk."""
+    adapter: "ModelSpec | None" = None
+    """LoRA weights merged into the checkpoint when it is loaded, themselves a folder or on the
+    Hub."""

@@ -31,6 +31,7 @@ def test_json_is_a_list_of_objects(capsys):
         "method": "NPO",
         "alias_of": "npo_lr5e5_b05_a1_ep10",
         "origin": "published",
+        "adapter": None,
     }
     assert by_name["full"]["method"] is None
     assert len(by_name) == len(rows)

@@ -1,0 +1,250 @@
+import json
+import sys
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from support import tiny_model
+from transformers import AutoModelForCausalLM
+
+from lensaudit.errors import InputError
+from lensaudit.models.causal import load_causal
+from lensaudit.models.checkpoint import load_tokenizer, open_checkpoint
+from lensaudit.models.registry import load_registry, resolve
+
+Q, DOWN = "model.layers.{}.self_attn.q_proj", "model.layers.{}.mlp.down_proj"
+SETTINGS = {
+    "peft_type": "LORA", "task_type": "CAUSAL_LM", "r": 4, "lora_alpha": 8,
+    "target_modules": ["q_proj", "down_proj"], "base_model_name_or_path": "somebody/base",
+    "inference_mode": True, "bias": "none",
+}  # fmt: skip
+
+
+def matrices(modules, *, rank=4, seed=0):
+    """Random A and B per module, named as peft names them."""
+    tensors = {}
+    weights = tiny_model().state_dict()
+    torch.manual_seed(seed)  # tiny_model sets its own
+    for module in modules:
+        d_out, d_in = weights[f"{module}.weight"].shape
+        r = rank(module) if callable(rank) else rank
+        tensors[f"base_model.model.{module}.lora_A.weight"] = torch.randn(r, d_in) / 4
+        tensors[f"base_model.model.{module}.lora_B.weight"] = torch.randn(d_out, r) / 4
+    return tensors
+
+
+def every_module():
+    return [name.format(layer) for layer in range(3) for name in (Q, DOWN)]
+
+
+def write_adapter(folder, tensors, **settings):
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "adapter_config.json").write_text(json.dumps(SETTINGS | settings))
+    save_file(tensors, folder / "adapter_model.safetensors")
+    return folder
+
+
+@pytest.fixture
+def adapter(tmp_path):
+    return write_adapter(tmp_path / "adapter", matrices(every_module()))
+
+
+@pytest.fixture
+def opened(tiny_checkpoint):
+    return lambda adapter: open_checkpoint(resolve(f"{tiny_checkpoint}+{adapter}", load_registry()))
+
+
+def added(tensors, scale):
+    """The base model with scale * B A added by hand, per module."""
+    model = tiny_model()
+    weights = model.state_dict()
+    for name, a in tensors.items():
+        if ".lora_A." in name:
+            module = name.removeprefix("base_model.model.").removesuffix(".lora_A.weight")
+            b = tensors[name.replace("lora_A", "lora_B")]
+            weights[f"{module}.weight"] += scale(module) * b @ a
+    model.load_state_dict(weights)
+    return model
+
+
+def assert_same_weights(found, wanted, **tolerance):
+    found, wanted = found.state_dict(), wanted.state_dict()
+    assert found.keys() == wanted.keys()
+    for name, tensor in wanted.items():
+        torch.testing.assert_close(found[name], tensor, **tolerance)
+
+
+def test_the_merged_model_is_base_plus_scaled_product(adapter, opened):
+    tensors = load_file(adapter / "adapter_model.safetensors")
+    wanted = added(tensors, lambda module: 8 / 4)
+    assert_same_weights(load_causal(opened(adapter)), wanted, atol=1e-6, rtol=1e-6)
+    assert not torch.allclose(tiny_model().state_dict()[f"{Q.format(0)}.weight"],
+                              wanted.state_dict()[f"{Q.format(0)}.weight"])  # fmt: skip
+
+
+def test_rank_and_alpha_patterns_and_rslora_change_the_scale(tmp_path, opened):
+    tensors = matrices(every_module(), rank=lambda m: 2 if "down" in m else 4)
+    folder = write_adapter(
+        tmp_path / "a", tensors, use_rslora=True, rank_pattern={"down_proj": 2},
+        alpha_pattern={"down_proj": 3},
+    )  # fmt: skip
+    wanted = added(tensors, lambda m: 3 / 2**0.5 if "down" in m else 8 / 4**0.5)
+    assert_same_weights(load_causal(opened(folder)), wanted, atol=1e-6, rtol=1e-6)
+
+
+def test_whole_modules_of_an_adapter_replace_those_of_the_base(tmp_path, opened):
+    tensors = matrices([Q.format(1)])
+    head = torch.randn(61, 32)
+    tensors["base_model.model.lm_head.weight"] = head
+    folder = write_adapter(
+        tmp_path / "a", tensors, target_modules=["q_proj"], layers_to_transform=[1],
+        modules_to_save=["lm_head"],
+    )  # fmt: skip
+    weights = load_causal(opened(folder)).state_dict()
+    assert torch.equal(weights["lm_head.weight"], head)
+
+
+def test_bfloat16_is_taken_after_merging_as_if_the_merged_model_had_been_saved(
+    adapter, opened, tmp_path
+):
+    load_causal(opened(adapter)).save_pretrained(tmp_path / "merged")
+    wanted = AutoModelForCausalLM.from_pretrained(tmp_path / "merged", dtype=torch.bfloat16).eval()
+    found = load_causal(opened(adapter), dtype=torch.bfloat16)
+    assert_same_weights(found, wanted, atol=0, rtol=0)
+    tokens = torch.arange(50).unsqueeze(0)
+    with torch.no_grad():
+        assert torch.equal(found(tokens).logits, wanted(tokens).logits)
+    buffers = {n: b.dtype for n, b in found.named_buffers()}
+    assert buffers == {n: b.dtype for n, b in wanted.named_buffers()}
+
+
+def test_the_hash_is_of_base_matrices_and_scale_not_of_names(adapter, opened, tmp_path):
+    tensors = load_file(adapter / "adapter_model.safetensors")
+
+    def weights(name, tensors=tensors, **settings):
+        return opened(write_adapter(tmp_path / name, tensors, **settings)).weights
+
+    first = opened(adapter).weights
+    assert weights("elsewhere", base_model_name_or_path="other/name") == first
+    assert weights("stronger", lora_alpha=16) != first
+    assert weights("other", matrices(every_module(), seed=1)) != first
+    base = open_checkpoint(resolve(str(opened(adapter).folder), load_registry()))
+    assert base.weights != first
+    assert base.tokenizer == opened(adapter).tokenizer
+
+
+def test_the_tokenizer_is_the_bases(adapter, opened):
+    assert len(load_tokenizer(opened(adapter))) == 61
+
+
+def refusal(action):
+    with pytest.raises(InputError) as caught:
+        action()
+    assert len(str(caught.value).splitlines()) == 1
+    return str(caught.value)
+
+
+def test_an_adapter_alone_asks_for_its_base_and_follows_no_name(adapter):
+    said = refusal(lambda: resolve(str(adapter), load_registry()))
+    assert f"BASE+{adapter}" in said
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"peft_type": "IA3"}, "peft_type is 'IA3'; only LORA"),
+        ({"target_modules": ["no_such_module"]}, "cannot be merged (Target modules"),
+        ({"r": 2}, "cannot be merged ("),
+    ],
+)
+def test_settings_that_do_not_fit_are_refused_in_one_line(tmp_path, opened, settings, said):
+    folder = write_adapter(tmp_path / "a", matrices(every_module()), **settings)
+    assert said in refusal(lambda: load_causal(opened(folder)))
+
+
+def test_matrices_without_a_place_and_places_without_matrices_are_refused(tmp_path, opened):
+    short = matrices(every_module()[:-1])
+    said = refusal(lambda: load_causal(opened(write_adapter(tmp_path / "short", short))))
+    assert "2 tensors do not fit" in said
+    assert "is not in the adapter" in said
+    assert "somebody/base" in said
+    long = matrices(every_module())
+    long["base_model.model.model.layers.7.self_attn.q_proj.lora_A.weight"] = torch.ones(4, 32)
+    said = refusal(lambda: load_causal(opened(write_adapter(tmp_path / "long", long))))
+    assert "has no place in the model" in said
+
+
+def test_pickled_and_damaged_matrices_are_refused(adapter, opened):
+    weights = adapter / "adapter_model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:-5])
+    assert "damaged" in refusal(lambda: opened(adapter))
+    weights.rename(adapter / "adapter_model.bin")
+    assert "only a pickle" in refusal(lambda: opened(adapter))
+
+
+def test_merging_that_changes_what_the_adapter_computes_is_refused(
+    tmp_path, tiny_tokenizer, opened
+):
+    # the unembedding is the embedding: merged there, the adapter acts twice
+    base = tmp_path / "tied"
+    tiny_model(tie_word_embeddings=True).save_pretrained(base)
+    tiny_tokenizer.save_pretrained(base)
+    name = "base_model.model.model.embed_tokens.lora_embedding_{}"
+    tensors = {name.format("A"): torch.randn(4, 61), name.format("B"): torch.randn(32, 4)}
+    folder = write_adapter(tmp_path / "a", tensors, target_modules=["embed_tokens"])
+    checkpoint = open_checkpoint(resolve(f"{base}+{folder}", load_registry()))
+    assert "tied to the unembedding" in refusal(lambda: load_causal(checkpoint))
+
+
+def test_without_peft_the_package_to_install_is_named(adapter, opened, monkeypatch):
+    monkeypatch.setitem(sys.modules, "peft", None)
+    assert "lensaudit[lora]" in refusal(lambda: load_causal(opened(adapter)))
+
+
+def test_names_of_base_and_adapter(adapter, tiny_checkpoint, tmp_path):
+    registry = load_registry()
+    spec = resolve("full@v2+lab/adapter@main", registry)
+    assert (spec.revision, spec.adapter.repo, spec.adapter.revision) == (
+        "v2",
+        "lab/adapter",
+        "main",
+    )
+    assert spec.role == "unlearned"
+    plus = tmp_path / "lr1e-5+wd"
+    plus.symlink_to(adapter)
+    assert resolve(f"demo/full+{plus}", registry).adapter.local == plus
+    assert "no adapter at" in refusal(lambda: resolve("demo/full+./nothing", registry))
+    assert "no adapter at" in refusal(lambda: resolve(f"demo/full+{tiny_checkpoint}", registry))
+    twice = f"demo/full+{adapter}+{adapter}"
+    assert "only one" in refusal(lambda: resolve(twice, registry))
+    assert "unknown model" in refusal(lambda: resolve(f"nonsense+{adapter}", registry))
+
+
+def test_a_registry_entry_can_name_an_adapter_beside_the_file(adapter, tiny_checkpoint, tmp_path):
+    file = tmp_path / "names.toml"
+    file.write_text(f'mine = {{ path = "{tiny_checkpoint}", adapter = "adapter" }}\n')
+    spec = resolve("mine", load_registry(file))
+    assert spec.adapter.local == adapter
+    assert open_checkpoint(spec).adapter.folder == adapter
+
+
+def test_an_adapter_that_changes_nothing_scores_as_its_base(tmp_path):
+    from lensaudit.cli.main import run
+
+    d_model = json.loads((resolve("demo/full", load_registry()).local / "config.json").read_text())
+    width = d_model["hidden_size"]
+    name = "base_model.model.model.layers.0.self_attn.q_proj.lora_{}.weight"
+    folder = write_adapter(
+        tmp_path / "zero",
+        {name.format("A"): torch.randn(4, width), name.format("B"): torch.zeros(width, 4)},
+        target_modules=["q_proj"], layers_to_transform=[0],
+    )  # fmt: skip
+    out, activations = tmp_path / "out", tmp_path / "activations"
+    code = run(
+        ["patch", "--source", f"demo/full+{folder}", "--limit", "3", "--data", "demo",
+         "--full", "demo/full", "--retain", "demo/retain",
+         "--out", str(out), "--activations", str(activations)]
+    )  # fmt: skip
+    assert code == 0
+    # its cache holds fewer positions than that of full: sums are rounded in another order
+    assert abs(json.loads((out / "summary.json").read_text())["uds"]) < 1e-6
