@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from itertools import chain
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, Protocol
 
 import torch
 
@@ -121,7 +121,16 @@ def check(job: Job) -> None:
                  device=job.device)  # fmt: skip
 
 
-def finished(job: Job, out: Path) -> bool:
+class Keyed(Protocol):
+    """A job that a folder can be told to belong to."""
+
+    @property
+    def key(self) -> str:
+        """Content hash of the job."""
+        ...
+
+
+def finished(job: Keyed, out: Path) -> bool:
     """Whether `out` holds the finished model of this very job.
 
     Raises:
@@ -133,7 +142,9 @@ def finished(job: Job, out: Path) -> bool:
                 raise InputError(f"{out}: holds a run with other settings; name another --out")
             return mark.name == "manifest.json"
     if out.is_dir() and any(out.iterdir()):
-        raise InputError(f"{out}: is not empty and holds no unlearning run; name another --out")
+        raise InputError(
+            f"{out}: is not empty and holds no run of this command; name another --out"
+        )
     return False
 
 

@@ -1,0 +1,1 @@
+"""Can unlearned knowledge be brought back? Attacks on an unlearned model."""

@@ -1,0 +1,223 @@
+"""Does knowledge come back at once when the model sees the forget set again? Relearning.
+
+One pass of plain fine-tuning on the forget answers; what hides knowledge gives way to it, what was
+erased must be learned anew. So the same attack on `retain`, which never had the knowledge, says
+how much one pass teaches: only a change beyond that one is recovery.
+
+Settings are those of the UDS meta-evaluation (`meta_evaluation.md` section 4.4); training is in
+float32 where theirs is in bfloat16.
+"""
+
+import copy
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import PreTrainedModel
+
+from lensaudit.attacks.checkpoints import begin, seal
+from lensaudit.data.chat import PLAIN, check_tokenizer, pad_id
+from lensaudit.errors import InputError
+from lensaudit.files import digest, write_csv
+from lensaudit.models.causal import load_causal
+from lensaudit.models.checkpoint import Checkpoint, load_tokenizer
+from lensaudit.results import Manifest, manifest
+from lensaudit.unlearn.encode import CHAT, Answered, Sample, TrainBatch, collate
+from lensaudit.unlearn.job import ENCODERS, Format, n_steps_of
+from lensaudit.unlearn.memory import check_memory
+from lensaudit.unlearn.objective import FineTuning
+from lensaudit.unlearn.rows import Rows
+from lensaudit.unlearn.samples import in_epochs
+from lensaudit.unlearn.train import Progress, Recipe, Run, train
+
+Report = Callable[[Progress], None]
+
+
+@dataclass(frozen=True)
+class Relearning:
+    """How the model is shown the forget set; the defaults are the published attack."""
+
+    lr: float = 2e-5
+    """Peak; falls to 0 along a straight line, without a rise before it."""
+    n_epochs: float = 1.0
+    batch_size: int = 8
+    n_accumulate: int = 4
+    """Parts that a step's `batch_size * n_accumulate` rows are read in: 32 rows a step."""
+    weight_decay: float = 0.0
+    max_grad_norm: float = 1.0
+    n_warmup: int = 0
+    formats: tuple[Format, ...] = ("chat",)
+    seed: int = 42
+    """Of the order of rows; the default of transformers' Trainer."""
+
+    def recipe(self, n_samples: int) -> Recipe:
+        """The training recipe for so many sequences; 400 of them are 13 steps."""
+        n_steps = n_steps_of(
+            n_samples,
+            n_epochs=self.n_epochs,
+            batch_size=self.batch_size * self.n_accumulate,
+            n_accumulate=1,
+        )
+        return Recipe(
+            n_steps=n_steps,
+            lr=self.lr,
+            n_warmup=min(self.n_warmup, n_steps),
+            n_accumulate=self.n_accumulate,
+            weight_decay=self.weight_decay,
+            max_grad_norm=self.max_grad_norm,
+        )
+
+
+def relearned(
+    model: PreTrainedModel,
+    tokenizer: Any,
+    rows: Sequence[Answered],
+    *,
+    settings: Relearning | None = None,
+    report: Report = lambda _: None,
+) -> PreTrainedModel:
+    """A copy of a causal model, fine-tuned on `rows`, in the model's dtype; `model` stays as it is.
+
+    Training is in float32. The same arguments give the same weights.
+
+    Raises:
+        InputError: the tokenizer lacks a chat template or a row is longer than the model reads.
+        WorkError: the loss diverged.
+    """
+    settings = settings or Relearning()
+    dtype = next(model.parameters()).dtype
+    twin = copy.deepcopy(model).float()
+    run = run_of(twin, tokenizer, rows, settings, name=type(model).__name__)
+    train(twin, run, report=report)
+    return twin.to(dtype)
+
+
+def run_of(
+    model: PreTrainedModel,
+    tokenizer: Any,
+    rows: Sequence[Answered],
+    settings: Relearning,
+    *,
+    name: str,
+    identity: dict[str, Any] | None = None,
+    checkpoints: Path | None = None,
+    save_every: int = 50,
+) -> Run[TrainBatch]:
+    """The training run of an attack."""
+    for one in settings.formats:
+        check_tokenizer(tokenizer, CHAT if one == "chat" else PLAIN, name)
+    samples = [ENCODERS[one](tokenizer, row) for row in rows for one in settings.formats]
+    limit = getattr(model.config, "max_position_embeddings", None)
+    longest = max(len(one.ids) for one in samples)
+    if limit is not None and longest > limit:
+        raise InputError(
+            f"{name}: reads {limit} tokens, the longest row has {longest}; leave long rows out of "
+            "the data"
+        )
+    batch = relearn_batches(samples, settings, pad=pad_id(tokenizer))
+    return Run(
+        FineTuning(),
+        lambda number: batch(number).to(model.device),
+        settings.recipe(len(samples)),
+        identity or {},
+        checkpoints,
+        save_every,
+    )
+
+
+def relearn_batches(
+    samples: Sequence[Sample], settings: Relearning, *, pad: int
+) -> Callable[[int], TrainBatch]:
+    """Batch number to batch; every row once per epoch.
+
+    A step's rows are dealt out to its parts, so that the last step of an epoch, which is short,
+    reads no row of the next epoch.
+    """
+    n_parts = settings.n_accumulate
+    step_rows = in_epochs(
+        len(samples), batch_size=settings.batch_size * n_parts, seed=settings.seed
+    )
+
+    def batch(number: int) -> TrainBatch:
+        step, part = divmod(number, n_parts)
+        rows = step_rows(step)
+        # fewer rows than parts: some rows count twice in the step's mean
+        chosen = rows[part::n_parts] or [rows[part % len(rows)]]
+        return collate([samples[row] for row in chosen], pad=pad)
+
+    return batch
+
+
+@dataclass(frozen=True)
+class Job:
+    """Everything a relearned model is made of; two equal jobs give equal weights."""
+
+    start: Checkpoint
+    rows: Rows
+    settings: Relearning
+    stored: torch.dtype
+    device: str
+    save_every: int = 50
+
+    @property
+    def identity(self) -> dict[str, Any]:
+        """What tells this job from others."""
+        return {
+            "command": "relearn",
+            "weights": self.start.weights,
+            "tokenizer": self.start.tokenizer,
+            "forget": self.rows.digest,
+            "settings": asdict(self.settings) | {"formats": list(self.settings.formats)},
+            "stored": str(self.stored),
+        }
+
+    @property
+    def key(self) -> str:
+        """Content hash of the job."""
+        return digest(self.identity)
+
+    @property
+    def recipe(self) -> Recipe:
+        """Steps and learning rate."""
+        return self.settings.recipe(len(self.rows.answered) * len(self.settings.formats))
+
+
+def check(job: Job) -> None:
+    """Find what is missing before anything is loaded.
+
+    Raises:
+        InputError: too little memory.
+    """
+    check_memory(job.start, copies=1, device=job.device)
+
+
+def relearn(job: Job, out: Path, *, report: Report) -> tuple[float, ...]:
+    """Write the checkpoint, `losses.csv` and `manifest.json` into `out`; the losses by step.
+
+    Raises:
+        InputError: model or tokenizer cannot be used, or `out` holds another run.
+        WorkError: the loss diverged; the last saved state is kept.
+    """
+    started = time.monotonic()
+    folder = begin(job, out)
+    tokenizer = load_tokenizer(job.start)
+    model = load_causal(job.start, device=job.device)
+    run = run_of(
+        model, tokenizer, job.rows.answered, job.settings, name=job.start.spec.name,
+        identity=job.identity, checkpoints=folder, save_every=job.save_every,
+    )  # fmt: skip
+    losses = train(model, run, report=report)
+    write_csv(out / "losses.csv", ("step", "loss"), list(enumerate(losses, 1)))
+    seal(model, job.start, out, dtype=job.stored, record=lambda: record(job, started))
+    return losses
+
+
+def record(job: Job, started: float) -> Manifest:
+    """The manifest of a finished run."""
+    inputs = {**job.identity, "key": job.key, "start": job.start.spec.name,
+              "forget_source": job.rows.source}  # fmt: skip
+    options = {**asdict(job.recipe), "save_every": job.save_every}
+    return manifest("relearn", options=options, inputs=inputs, device=job.device, started=started)

@@ -1,0 +1,160 @@
+"""A quantised model: which layers change, by how much; what transformers loads is the same."""
+
+import copy
+import dataclasses
+
+import pytest
+import torch
+from support import tiny_model, tiny_model_of
+from transformers import GPT2Config, GPT2LMHeadModel
+
+from lensaudit.attacks.nf4 import int8, nf4
+from lensaudit.attacks.quantize import (
+    engine_of,
+    overall,
+    quantised,
+    quantised_names,
+)
+from lensaudit.errors import InputError, WorkError
+
+
+def changed(before, after):
+    theirs = dict(after.named_parameters())
+    return {name for name, one in before.named_parameters() if not torch.equal(one, theirs[name])}
+
+
+@pytest.mark.parametrize("method", ["nf4", "int8"])
+def test_every_linear_layer_of_the_blocks_is_rounded_and_nothing_else(method):
+    model = tiny_model()
+    twin, errors = quantised(model, method, engine="torch")
+    inside = {name for name, _ in model.named_parameters() if ".layers." in name}
+    assert changed(model, twin) == {name for name in inside if "norm" not in name}
+    assert {f"{one.name}.weight" for one in errors} == changed(model, twin)
+    rounding = {"nf4": nf4, "int8": int8}[method]
+    weight = model.model.layers[1].mlp.down_proj.weight
+    assert torch.equal(twin.model.layers[1].mlp.down_proj.weight, rounding(weight))
+
+
+def test_the_given_model_stays_as_it_is():
+    model = tiny_model()
+    before = copy.deepcopy(model.state_dict())
+    quantised(model, "nf4")
+    assert all(torch.equal(before[name], one) for name, one in model.state_dict().items())
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
+def test_the_copy_keeps_the_dtype(dtype):
+    twin, _ = quantised(tiny_model().to(dtype), "nf4", engine="torch")
+    assert {one.dtype for one in twin.parameters()} == {dtype}
+
+
+def test_a_readout_that_is_tied_to_the_embedding_stays():
+    model = tiny_model(tie_word_embeddings=True)
+    twin, _ = quantised(model, "nf4", engine="torch")
+    assert twin.lm_head.weight is twin.model.embed_tokens.weight
+    assert torch.equal(twin.lm_head.weight, model.lm_head.weight)
+
+
+@pytest.mark.parametrize("kind", ["Qwen2", "Gemma2", "Mistral"])
+def test_biases_and_norms_of_other_families_stay(kind):
+    model = tiny_model_of(kind)
+    twin, _ = quantised(model, "nf4", engine="torch")
+    names = changed(model, twin)
+    assert len(names) == 4 * 7
+    assert all(name.endswith("_proj.weight") for name in names)
+
+
+def test_the_transposed_layers_of_gpt2_are_rounded_along_their_inputs():
+    torch.manual_seed(0)
+    model = GPT2LMHeadModel(GPT2Config(n_layer=1, n_embd=32, n_head=2, vocab_size=40)).eval()
+    twin, errors = quantised(model, "nf4", engine="torch")
+    weight, rounded = model.transformer.h[0].mlp.c_fc.weight, twin.transformer.h[0].mlp.c_fc.weight
+    assert torch.equal(rounded, nf4(weight.T.contiguous()).T)
+    assert len(errors) == 4
+    assert torch.equal(twin.transformer.wte.weight, model.transformer.wte.weight)
+
+
+def test_the_errors_are_those_of_the_weights():
+    model = tiny_model()
+    twin, errors = quantised(model, "nf4", engine="torch")
+    first = errors[0]
+    before, after = (one.get_submodule(first.name).weight.detach() for one in (model, twin))
+    assert first.relative == pytest.approx(float((after - before).norm() / before.norm()))
+    assert first.largest == pytest.approx(float((after - before).abs().max()))
+    assert first.n_weights == before.numel()
+    vectors = [
+        torch.cat([one.get_submodule(e.name).weight.detach().flatten() for e in errors])
+        for one in (model, twin)
+    ]
+    whole = float((vectors[1] - vectors[0]).norm() / vectors[0].norm())
+    assert overall(errors) == pytest.approx(whole, rel=1e-5)
+    assert 0.05 < whole < 0.12
+
+
+def test_a_matrix_of_zeros_has_no_error():
+    model = tiny_model()
+    torch.nn.init.zeros_(model.model.layers[0].mlp.up_proj.weight)
+    _, errors = quantised(model, "nf4", engine="torch")
+    (zero,) = [one for one in errors if one.name == "model.layers.0.mlp.up_proj"]
+    assert (zero.norm, zero.relative) == (0.0, 0.0)
+
+
+def test_weights_that_are_not_finite_are_refused_by_name():
+    model = tiny_model()
+    with torch.no_grad():
+        model.model.layers[2].self_attn.k_proj.weight[0, 0] = torch.nan
+    with pytest.raises(WorkError, match=r"model\.layers\.2\.self_attn\.k_proj: .* not finite"):
+        quantised(model, "nf4")
+
+
+def test_weights_beyond_float16_are_refused_for_int8():
+    model = tiny_model()
+    with torch.no_grad():
+        model.model.layers[0].self_attn.k_proj.weight[0, 0] = 1e6
+    with pytest.raises(WorkError, match="beyond the range of float16"):
+        quantised(model, "int8", engine="torch")
+
+
+def test_without_bitsandbytes_auto_is_plain_torch(monkeypatch):
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    assert engine_of("auto") == "torch"
+    with pytest.raises(InputError, match="--engine torch"):
+        engine_of("bitsandbytes")
+
+
+def test_a_model_that_is_quantised_already_is_refused():
+    model = tiny_model()
+    model.is_quantized = True
+    with pytest.raises(InputError, match="quantised already"):
+        quantised(model, "nf4")
+
+
+@pytest.mark.parametrize("kind", ["Llama", "Llama, tied", "Qwen2"])
+def test_transformers_loads_the_same_weights_with_bitsandbytes(kind, tmp_path):
+    pytest.importorskip("bitsandbytes", reason="bitsandbytes is not installed (extra bnb)")
+    from support import ARCHITECTURES
+    from transformers import AutoModelForCausalLM, BitsAndBytesConfig
+
+    name, changes = ARCHITECTURES[kind]
+    # widths that bitsandbytes' CPU kernel reads rightly; see `_packed_nf4`
+    wide = {"hidden_size": 64, "intermediate_size": 128} | changes
+    model = tiny_model_of(name, **wide).to(torch.bfloat16)
+    model.save_pretrained(tmp_path)
+    config = BitsAndBytesConfig(
+        load_in_4bit=True, bnb_4bit_quant_type="nf4", bnb_4bit_compute_dtype=torch.bfloat16
+    )
+    packed = AutoModelForCausalLM.from_pretrained(
+        tmp_path, quantization_config=config, device_map="cpu", dtype=torch.bfloat16
+    )
+    # before any forward pass: one on a CPU repacks the weights
+    theirs = packed.dequantize().state_dict()
+    twin, _ = quantised(model, "nf4", engine="torch")
+    assert set(theirs) >= set(dict(twin.named_parameters()))
+    for name, weight in twin.named_parameters():
+        assert torch.equal(weight, theirs[name]), name
+
+
+def test_the_errors_are_plain_data():
+    _, errors = quantised(tiny_model(), "nf4")
+    assert dataclasses.is_dataclass(errors[0])
+    assert quantised_names(tiny_model()) == tuple(one.name for one in errors)
