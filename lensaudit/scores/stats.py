@@ -2,7 +2,7 @@
 
 import math
 import warnings
-from collections.abc import Hashable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -151,6 +151,53 @@ def clustered_bootstrap(
     sizes = np.bincount(member)
     means = _resampled_means(sums, sizes, n_resamples, np.random.default_rng(seed))
     low, high = np.quantile(means, [(1 - level) / 2, (1 + level) / 2])
+    return Interval(float(low), float(high))
+
+
+def clustered_bootstrap_of(
+    statistic: Callable[[NDArray[np.float64]], NDArray[np.float64]],
+    columns: NDArray[Any],
+    clusters: Sequence[Hashable],
+    *,
+    n_resamples: int = 2000,
+    level: float = 0.95,
+    seed: int = 0,
+) -> Interval:
+    """Percentile interval of a function of several means, such as a ratio, by whole clusters.
+
+    Every resample draws the same clusters for all columns, so that what is paired stays paired.
+
+    Args:
+        statistic: resample by column means -> one number per resample; NaN where it is undefined.
+        columns: row by column.
+        clusters: label of each row.
+        n_resamples: resamples drawn.
+        level: of confidence.
+        seed: of the draws.
+
+    Returns:
+        Both ends NaN when a value or the statistic of any resample is NaN.
+
+    Raises:
+        ValueError: no rows, another number of labels than rows, or an option out of range.
+    """
+    if columns.ndim != 2 or not len(columns) or len(columns) != len(clusters):
+        raise ValueError(f"bootstrap: found {columns.shape} values, {len(clusters)} cluster labels")
+    if n_resamples < 1 or not 0 < level < 1:
+        raise ValueError("bootstrap: wanted n_resamples >= 1 and 0 < level < 1")
+    order: dict[Hashable, int] = {}
+    member = np.array([order.setdefault(cluster, len(order)) for cluster in clusters])
+    sizes = np.bincount(member)
+    means = [
+        _resampled_means(
+            np.bincount(member, weights=column), sizes, n_resamples, np.random.default_rng(seed)
+        )
+        for column in columns.astype(float).T
+    ]
+    values = statistic(np.stack(means, axis=1))
+    if np.isnan(values).any():
+        return Interval(math.nan, math.nan)
+    low, high = np.quantile(values, [(1 - level) / 2, (1 + level) / 2])
     return Interval(float(low), float(high))
 
 

@@ -1,0 +1,135 @@
+"""One retraining on T: fine-tune, and read V after every epoch.
+
+The learning rate is constant after its rise, so the model after epoch e of a long run is the model
+of a run of e epochs: one run gives every epoch of the grid.
+"""
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from lensaudit.attacks.rtt.encode import LossOn
+from lensaudit.attacks.rtt.readout import Reading
+from lensaudit.errors import WorkError
+from lensaudit.unlearn.encode import Sample
+from lensaudit.unlearn.objective import FineTuning
+from lensaudit.unlearn.samples import finetune_batches
+from lensaudit.unlearn.train import Progress, Recipe, Run, train
+
+
+@dataclass(frozen=True)
+class Sweep:
+    """What is tried in each run on T.
+
+    The learning rates are for float32 master weights and AdamW; upstream's 1e-7 to 3.2e-6 belong
+    to Lion on half-precision weights, most of which such steps do not move (`rtt.md` section 5).
+    """
+
+    lrs: tuple[float, ...] = (2e-6, 5e-6, 1e-5, 2e-5, 5e-5)
+    n_epochs: int = 6
+    batch_size: int = 4
+    n_warmup: int = 24
+    """Steps of linear rise; upstream's."""
+    loss_on: LossOn = "all"
+    weight_decay: float = 0.0
+    max_grad_norm: float = 1.0
+    trainable: str = ""
+    """Regular expression on parameter names; empty: all."""
+    seed: int = 0
+    """Of the data order."""
+
+    def n_steps(self, n_samples: int) -> int:
+        """Optimiser steps of one epoch."""
+        return math.ceil(n_samples / self.batch_size)
+
+    def recipe(self, lr: float, n_samples: int) -> Recipe:
+        """The training run of one learning rate."""
+        return Recipe(
+            n_steps=self.n_epochs * self.n_steps(n_samples),
+            lr=lr,
+            n_warmup=self.n_warmup,
+            schedule="constant",
+            weight_decay=self.weight_decay,
+            max_grad_norm=self.max_grad_norm,
+            trainable=self.trainable,
+        )
+
+
+@dataclass(frozen=True)
+class Point:
+    """V after an epoch; epoch 0 is the model as it was."""
+
+    epoch: int
+    readings: tuple[Reading, ...]
+    train_loss: float | None = None
+    """Mean over the epoch's steps, nats per token."""
+
+    def reading(self, readout: str) -> Reading:
+        """The one of that readout."""
+        return next(one for one in self.readings if one.readout == readout)
+
+
+@dataclass(frozen=True)
+class Retrained:
+    """A finished run, or what there is of one that diverged."""
+
+    points: tuple[Point, ...]
+    """From epoch 1."""
+    failure: str = ""
+
+
+class StartWeights:
+    """The weights that every run of a sweep begins with, kept once, in main memory."""
+
+    def __init__(self, model: Any) -> None:
+        tensors = (*model.named_parameters(), *model.named_buffers())
+        self._kept = {name: one.detach().to("cpu", copy=True) for name, one in tensors}
+
+    def restore(self, model: Any) -> None:
+        """Put them back, bit for bit."""
+        with torch.no_grad():
+            for name, tensor in (*model.named_parameters(), *model.named_buffers()):
+                tensor.copy_(self._kept[name])
+
+
+def retrain(
+    model: Any,
+    samples: Sequence[Sample],
+    *,
+    sweep: Sweep,
+    lr: float,
+    read_v: Callable[[], tuple[Reading, ...]],
+) -> Retrained:
+    """Train `model` in place on `samples` and read V after each epoch.
+
+    A run that diverges is a result: it ends with the epochs before, and says at which step.
+    """
+    per_epoch = sweep.n_steps(len(samples))
+    recipe = sweep.recipe(lr, len(samples))
+    batches = finetune_batches(samples, batch_size=sweep.batch_size, seed=sweep.seed, pad=0)
+    points: list[Point] = []
+    losses: list[float] = []
+
+    def after(step: Progress) -> None:
+        losses.append(step.loss)
+        if step.step % per_epoch == 0:
+            model.eval()
+            mean = sum(losses[-per_epoch:]) / per_epoch
+            points.append(Point(step.step // per_epoch, read_v(), mean))
+            model.train()
+
+    run = Run(FineTuning(), lambda number: batches(number).to(model.device), recipe, identity={})
+    devices = [model.device] if model.device.type == "cuda" else []
+    with torch.random.fork_rng(devices=devices):
+        torch.manual_seed(sweep.seed)  # models with dropout draw from the global stream
+        try:
+            train(model, run, report=after)
+        except WorkError:
+            failure = f"not finite after {len(losses)} of {recipe.n_steps} steps"
+            return Retrained(tuple(points), failure)
+        finally:
+            model.eval()
+    return Retrained(tuple(points))

@@ -1,0 +1,203 @@
+"""Do the work of a study: measure, check that unlearning worked, retrain, write down.
+
+Models are held one at a time. A job whose id is in the log is not done again.
+"""
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from random import Random
+from typing import Any, Literal
+
+from lensaudit.attacks.rtt.defects import handled, inspect
+from lensaudit.attacks.rtt.encode import EncodedItem
+from lensaudit.attacks.rtt.log import Finished, Log, opened
+from lensaudit.attacks.rtt.readout import Reading, read
+from lensaudit.attacks.rtt.retrain import Point, StartWeights, retrain
+from lensaudit.attacks.rtt.study import Cell, Job, Role, Study, job_identity, measuring, retraining
+from lensaudit.attacks.rtt.verdict import gate_of
+from lensaudit.errors import InputError, PartialError, VerificationError
+
+Defects = Literal["refuse", "keep"]
+Report = Callable[[str, int, int], None]
+"""What is done, how much of it, of how much."""
+
+
+def _quiet(what: str, done: int, total: int) -> None:
+    """Report nothing."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The cells of a study, in the order they are filled."""
+
+    measured: tuple[Cell, ...]
+    retrained: tuple[Cell, ...]
+
+    @property
+    def cells(self) -> list[Cell]:
+        """All of them."""
+        return [*self.measured, *self.retrained]
+
+    def pending(self, log: Log) -> list[Cell]:
+        """Those whose jobs the log lacks, each job once."""
+        left = {one.job.job_id: one for one in reversed(self.cells)}
+        return [one for one in reversed(left.values()) if one.job.job_id not in log.finished]
+
+
+def plan_of(study: Study) -> Plan:
+    """Every job of a study, checked before any model is loaded.
+
+    Raises:
+        InputError: the data, the letters, the splits or the grid cannot be used.
+    """
+    _check(study)
+    roles = list(study.subjects)
+    return Plan(
+        tuple(cell for role in roles for cell in measuring(study, role)),
+        tuple(cell for role in roles for cell in retraining(study, role)),
+    )
+
+
+def run(
+    study: Study,
+    log: Log | None = None,
+    *,
+    defects: Defects = "refuse",
+    report: Report = _quiet,
+) -> Log:
+    """Fill the log with the study's jobs.
+
+    Args:
+        study: models, data and grid.
+        log: from `read_log`, to resume; in memory by default.
+        defects: `keep` runs on ambiguous, repeated or leaking items as upstream does; to leave
+            them out, give data from `handled(data, "drop")`.
+        report: called as work proceeds.
+
+    Raises:
+        InputError: something cannot be used; nothing was done.
+        VerificationError: the original does not know the facts, or unlearning did not lower its
+            accuracy; the measurements are in the log.
+        PartialError: some runs diverged; they are in the log and not tried again.
+    """
+    log = Log() if log is None else log
+    handled(study.data, defects)
+    plan = plan_of(study)
+    log.open(opened(study, plan.cells, inspect(study.data).counts))
+    for role in study.subjects:
+        _fill(study, role, measuring(study, role), log, report)
+    verdict = gate_of(log.studies[study.study_id], log)
+    if not verdict.passed:
+        raise VerificationError(
+            f"{study.unlearned.name}: {verdict.reason}; recovery would mean nothing\n"
+            "the measurements are kept; to retrain nevertheless switch the gate off"
+        )
+    for role in study.subjects:
+        _fill(study, role, retraining(study, role), log, report)
+    _complain(plan, log)
+    return log
+
+
+def _check(study: Study) -> None:
+    sweep = study.sweep
+    if not sweep.lrs or min(sweep.lrs) <= 0 or len(set(sweep.lrs)) != len(sweep.lrs):
+        raise InputError(f"learning rates {sweep.lrs}: wanted one or more, above 0, each once")
+    if sweep.n_epochs < 1 or sweep.batch_size < 1 or study.score_batch < 1:
+        raise InputError("epochs and batch sizes: wanted 1 or more")
+    if not study.readouts:
+        raise InputError("no readout; wanted letter, answer or both")
+    if study.tokenizer.eos_token_id is None:
+        raise InputError(
+            "the tokenizer has no end-of-text token; set eos_token in its configuration"
+        )
+    _ = study.letters, study.held_out  # each says what is wrong with it
+
+
+def _fill(study: Study, role: Role, cells: Sequence[Cell], log: Log, report: Report) -> None:
+    """Do the jobs of one model that the log lacks."""
+    left = [one for one in cells if one.job.job_id not in log.finished]
+    if not left:
+        return
+    subject = study.subjects[role]
+    model = subject.load()
+    _check_length(study, model, subject.name)
+    trains = left[0].job.lr is not None
+    start = StartWeights(model) if trains else None
+    try:
+        for number, cell in enumerate(left):
+            report(f"{cell.condition} {subject.name}", number, len(left))
+            began = time.monotonic()
+            if start is not None:
+                start.restore(model)
+            done = _retrain(study, cell, model, log) if trains else _measure(study, cell, model)
+            seconds = round(time.monotonic() - began, 3)
+            log.add(replace(done, seconds=seconds), cell.job.identity)
+        report(f"{left[0].condition} {subject.name}", len(left), len(left))
+    finally:
+        if start is not None:
+            start.restore(model)
+
+
+def _measure(study: Study, cell: Cell, model: Any) -> Finished:
+    readings = _readings(study, model, study.encoded[cell.job.split].items)
+    return Finished(cell.job.job_id, "ok", (Point(0, readings),))
+
+
+def _retrain(study: Study, cell: Cell, model: Any, log: Log) -> Finished:
+    job = cell.job
+    assert job.lr is not None
+    items = study.encoded[job.split].items
+    before = Job(job.weights, job.split, job_identity(study, job.weights, job.split))
+    made = retrain(
+        model,
+        study.trained_on(job.split),
+        sweep=study.sweep,
+        lr=job.lr,
+        read_v=lambda: _readings(study, model, items),
+    )
+    curve = (*log.finished[before.job_id].curve, *made.points)
+    if made.failure:
+        return Finished(job.job_id, "diverged", curve, reason=made.failure)
+    fit = _readings(study, model, _sample_of_t(study, job.split))[0]
+    return Finished(job.job_id, "ok", curve, t_accuracy=fit.accuracy)
+
+
+def _readings(study: Study, model: Any, items: Sequence[EncodedItem]) -> tuple[Reading, ...]:
+    return read(
+        model,
+        items,
+        readouts=study.readouts,
+        letters=study.letters,
+        batch_size=study.score_batch,
+    )
+
+
+def _sample_of_t(study: Study, held_out: str) -> list[EncodedItem]:
+    """As many items of T as V has, the same in every run."""
+    items = [
+        item for name, split in study.encoded.items() if name != held_out for item in split.items
+    ]
+    n = min(len(items), len(study.encoded[held_out].items))
+    return Random(study.sweep.seed).sample(items, n)
+
+
+def _check_length(study: Study, model: Any, name: str) -> None:
+    limit = getattr(model.config, "max_position_embeddings", None)
+    longest = max(split.longest for split in study.encoded.values())
+    if limit is not None and longest > limit:
+        raise InputError(
+            f"{name}: reads {limit} tokens, the longest item has {longest}; leave long items out"
+        )
+
+
+def _complain(plan: Plan, log: Log) -> None:
+    """Tell which runs diverged, once all work is done."""
+    lost = [one for one in plan.retrained if log.finished[one.job.job_id].status == "diverged"]
+    if lost:
+        listed = ", ".join(f"{one.condition} {one.job.split} lr {one.job.lr:g}" for one in lost[:8])
+        more = f" and {len(lost) - 8} more" if len(lost) > 8 else ""
+        raise PartialError(
+            f"{len(lost)} of {len(plan.retrained)} runs diverged: {listed}{more}\n"
+            "their epochs up to there are in the log and count; leave these learning rates out"
+        )

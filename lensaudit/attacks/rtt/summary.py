@@ -1,0 +1,218 @@
+"""What did retraining bring back? A pure function of the log.
+
+Recovery is `B / C` (arXiv:2410.08827 section 5.1), which cannot fall below chance over C. Measured
+from the floor it is `(B - N) / (C - N)`: 1 for knowledge that was hidden, 0 for knowledge that is
+not there. `gap_closed`, `(B - A) / (C - A)`, asks how much of the loss came back.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from lensaudit.attacks.rtt.curves import measured, v_runs
+from lensaudit.attacks.rtt.log import Log, Opened
+from lensaudit.attacks.rtt.notes import notes_of
+from lensaudit.attacks.rtt.select import (
+    EpochRule,
+    Marks,
+    Selected,
+    Selection,
+    select,
+)
+from lensaudit.attacks.rtt.study import CONDITIONS, Condition
+from lensaudit.attacks.rtt.verdict import Verdict, gate_of, mean_of
+from lensaudit.scores.stats import Interval, clustered_bootstrap_of, wilson
+
+Means = NDArray[np.float64]
+"""Resample by condition."""
+
+
+@dataclass(frozen=True)
+class Accuracy:
+    """Of one condition."""
+
+    value: float
+    """Mean over the held-out splits; a fraction."""
+    interval: Interval
+    """Wilson, on the items of all held-out splits together."""
+    n: int
+    """Items."""
+    n_splits: int
+
+
+@dataclass(frozen=True)
+class Ratio:
+    """A recovery number, or why there is none."""
+
+    value: float | None
+    interval: Interval | None = None
+    """Bootstrap over groups, the chosen cells held fixed; None where a resample has no ratio."""
+    reason: str = ""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """The retrained conditions under one way of selecting, and what follows from them."""
+
+    selection: Selection
+    rule: EpochRule
+    accuracies: Mapping[Condition, Accuracy]
+    """Of B, C and N, those that there are."""
+    chosen: Mapping[Condition, Selected]
+    recovery: Ratio
+    """B / C."""
+    adjusted: Ratio
+    """(B - N) / (C - N)."""
+    gap_closed: Ratio
+    """(B - A) / (C - A)."""
+
+
+@dataclass(frozen=True)
+class Summary:
+    """Everything a study says."""
+
+    study: Opened
+    readout: str
+    as_they_are: Mapping[Condition, Accuracy]
+    """0, A and N0 on the held-out splits."""
+    all_splits: Mapping[Condition, Accuracy]
+    """The same on every split."""
+    verdict: Verdict
+    main: Outcome
+    others: tuple[Outcome, ...]
+    """Every other selection and epoch rule."""
+    notes: tuple[str, ...]
+    """What a reader must know before believing the numbers."""
+
+
+def summarize(
+    log: Log,
+    *,
+    selection: Selection = "per_v",
+    rule: EpochRule = "max",
+    readout: str | None = None,
+) -> tuple[Summary, ...]:
+    """One summary per study of the log, oldest first.
+
+    Args:
+        log: from `run` or `read_log`.
+        selection: which cells speak for a sweep; applied to B, C and N alike.
+        rule: any epoch, or the last.
+        readout: `letter` or `answer`; the study's first by default.
+    """
+    return tuple(_summary(one, log, selection, rule, readout) for one in log.studies.values())
+
+
+def _summary(
+    study: Opened, log: Log, selection: Selection, rule: EpochRule, readout: str | None
+) -> Summary:
+    readout = readout if readout in study.readouts else study.readouts[0]
+    verdict = gate_of(study, log)
+    ways: list[tuple[Selection, EpochRule]] = [
+        (one, other) for one in ("per_v", "global", "nested") for other in ("max", "final")
+    ]
+    outcomes = {way: _outcome(study, log, readout, *way, verdict) for way in ways}
+    main = outcomes.pop((selection, rule))
+    every = [split.name for split in study.splits]
+    return Summary(
+        study=study,
+        readout=readout,
+        as_they_are=_measured(study, log, readout, study.held_out),
+        all_splits=_measured(study, log, readout, every),
+        verdict=verdict,
+        main=main,
+        others=tuple(outcomes.values()),
+        notes=notes_of(study, log, main.chosen, readout),
+    )
+
+
+def _measured(
+    study: Opened, log: Log, readout: str, splits: Sequence[str]
+) -> dict[Condition, Accuracy]:
+    found: dict[Condition, Accuracy] = {}
+    for condition, _ in CONDITIONS.values():
+        marks = measured(study, log, condition, readout, splits)
+        if marks is not None:
+            found[condition] = _accuracy(marks)
+    return found
+
+
+def _outcome(
+    study: Opened,
+    log: Log,
+    readout: str,
+    selection: Selection,
+    rule: EpochRule,
+    verdict: Verdict,
+) -> Outcome:
+    chosen: dict[Condition, Selected] = {}
+    marks: dict[Condition, tuple[Marks, ...]] = {}
+    for _, condition in CONDITIONS.values():
+        runs = v_runs(study, log, condition, readout)
+        n_epochs = study.sweep["n_epochs"]
+        found = select(runs, selection=selection, rule=rule, n_epochs=n_epochs)
+        if found is not None:
+            chosen[condition], marks[condition] = found, found.marks
+    unlearned = measured(study, log, "A", readout, study.held_out)
+    if unlearned is not None:
+        marks["A"] = unlearned
+
+    def ratio(*names: Condition) -> Ratio:
+        if not verdict.passed:
+            return Ratio(None, reason=verdict.reason)
+        return _ratio(study, marks, names)
+
+    return Outcome(
+        selection=selection,
+        rule=rule,
+        accuracies={name: _accuracy(one.marks) for name, one in chosen.items()},
+        chosen=chosen,
+        recovery=ratio("B", "C"),
+        adjusted=ratio("B", "C", "N"),
+        gap_closed=ratio("B", "C", "A"),
+    )
+
+
+def _accuracy(marks: tuple[Marks, ...]) -> Accuracy:
+    joined = np.concatenate(marks)
+    k, n = int(joined.sum()), len(joined)
+    return Accuracy(mean_of(marks), wilson(k, n), n, len(marks))
+
+
+def _ratio(
+    study: Opened,
+    marks: Mapping[Condition, tuple[Marks, ...]],
+    names: Sequence[Condition],
+) -> Ratio:
+    """B over C, both measured from the third condition where one is named."""
+    if missing := [name for name in names if name not in marks]:
+        return Ratio(None, reason=f"condition {missing[0]} is missing")
+    formula = _over if len(names) == 2 else _from_floor
+    value = formula(np.array([[mean_of(marks[name]) for name in names]])).item()
+    if math.isnan(value):
+        floor = names[2] if len(names) == 3 else "0"
+        return Ratio(
+            None, reason=f"C is not above {floor}: retraining does not bring the facts out"
+        )
+    columns = np.stack([np.concatenate(marks[name]) for name in names], axis=1)
+    by_name = {split.name: split.groups for split in study.splits}
+    groups = [group for name in study.held_out for group in by_name[name]]
+    interval = clustered_bootstrap_of(formula, columns, groups)
+    return Ratio(value, None if math.isnan(interval.low) else interval)
+
+
+def _over(means: Means) -> Means:
+    return _divided(means[:, 0], means[:, 1])
+
+
+def _from_floor(means: Means) -> Means:
+    return _divided(means[:, 0] - means[:, 2], means[:, 1] - means[:, 2])
+
+
+def _divided(above: Means, below: Means) -> Means:
+    """NaN where the divisor is not positive: such a ratio has no meaning."""
+    safe = np.where(below > 0, below, 1.0)
+    return np.where(below > 0, above / safe, math.nan)
