@@ -19,9 +19,9 @@ __all__ = ["TransformerBridge", "bridge_from", "intervening", "load", "residuals
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
-Component = Literal["resid", "attn", "mlp", "resid_mid", "head"]
+Component = Literal["resid", "attn", "mlp", "resid_mid", "head", "resid_pre"]
 """What is replaced: the block's output; attention's or the MLP's contribution to the stream; the
-stream between them; one attention head's output before the output projection."""
+stream between them; one attention head's output before the output projection; the block's input."""
 
 
 def load(
@@ -91,6 +91,7 @@ def hook_name(layer: int, component: Component = "resid") -> str:
         "mlp": "hook_mlp_out",
         "resid_mid": "hook_resid_mid",
         "head": "attn.hook_z",
+        "resid_pre": "hook_in",
     }
     return f"blocks.{layer}.{names[component]}"
 

@@ -1,9 +1,15 @@
 """Edits of the residual stream: pure functions, installed by `bridge.intervening` alone."""
 
-from jaxtyping import Bool, Float
-from torch import Tensor, where
+from typing import Literal, get_args
+
+from jaxtyping import Bool, Float, Int
+from torch import Tensor, where, zeros_like
 
 from lensaudit.types import Intervention, PosMask, Resid
+
+Where = Literal["all", "prompt", "response", "last_prompt"]
+"""Which positions are edited; see `mask_of`."""
+WHERE: tuple[Where, ...] = get_args(Where)
 
 
 def replace_at(source: Float[Tensor, "*at d"], mask: Bool[Tensor, "*at"]) -> Intervention:
@@ -28,6 +34,47 @@ def add(
     return intervention
 
 
+def strength_of(ratio: float, direction: Float[Tensor, " d_model"], *, resid_norm: float) -> float:
+    """The strength at which what is added is `ratio` times as long as the stream.
+
+    >>> from torch import ones
+    >>> strength_of(0.5, ones(4), resid_norm=8.0)  # 0.5 * 8 / 2
+    2.0
+    """
+    return ratio * resid_norm / float(direction.float().norm())
+
+
+def mask_of(
+    where: Where, positions: Int[Tensor, "batch pos"], n_prompt: Int[Tensor, " batch"]
+) -> PosMask:
+    """Where a rule holds, in terms of each row's own positions.
+
+    `prompt` is before the answer; `response` begins at the last prompt token, whose output is the
+    first token of the answer; `last_prompt` is that one alone.
+
+    >>> from torch import arange, tensor
+    >>> mask_of("response", arange(-1, 3).unsqueeze(0), tensor([2])).int()
+    tensor([[0, 0, 1, 1]], dtype=torch.int32)
+
+    Args:
+        where: the rule.
+        positions: place of each token in its own sequence, from 0; negative at padding. With
+            cached keys and values these are the places of the new tokens, not 0.
+        n_prompt: tokens of each prompt.
+    """
+    last = n_prompt.unsqueeze(1).to(positions) - 1
+    real = positions >= 0
+    match where:
+        case "all":
+            return real
+        case "prompt":
+            return real & (positions <= last)
+        case "response":
+            return real & (positions >= last)
+        case "last_prompt":
+            return real & (positions == last)
+
+
 def project_out(
     direction: Float[Tensor, " d_model"], *, mask: PosMask | None = None
 ) -> Intervention:
@@ -35,16 +82,43 @@ def project_out(
     return clamp(direction, to=0.0, mask=mask)
 
 
-def clamp(
-    direction: Float[Tensor, " d_model"], *, to: float, mask: PosMask | None = None
+def project_out_span(
+    basis: Float[Tensor, "rank d_model"],
+    *,
+    centre: Float[Tensor, " d_model"] | None = None,
+    mask: PosMask | None = None,
 ) -> Intervention:
-    """The component along the unit vector of `direction` set to `to`. Idempotent."""
+    """Ablation of the components along the orthonormal rows of `basis`. Idempotent.
+
+    With a `centre` they become those of the centre, which stays nearer to what the model has seen.
+    """
+
+    def intervention(resid: Resid) -> Resid:
+        wide, axes = resid.float(), basis.float().to(resid.device)
+        middle = zeros_like(axes[0]) if centre is None else centre.float().to(resid.device)
+        removed = (wide - middle) @ axes.T @ axes
+        return _where(mask, (wide - removed).to(resid.dtype), resid)
+
+    return intervention
+
+
+def clamp(
+    direction: Float[Tensor, " d_model"],
+    *,
+    to: float | Float[Tensor, " batch"],
+    mask: PosMask | None = None,
+) -> Intervention:
+    """The component along the unit vector of `direction` set to `to`, one for all or one per row.
+
+    Idempotent.
+    """
     unit = direction.float() / direction.float().norm()
 
     def intervention(resid: Resid) -> Resid:
         wide = resid.float()
         component = wide @ unit.to(wide.device)
-        shift = (to - component).unsqueeze(-1) * unit.to(wide.device)
+        wanted = to.to(component).unsqueeze(1) if isinstance(to, Tensor) else to
+        shift = (wanted - component).unsqueeze(-1) * unit.to(wide.device)
         return _where(mask, (wide + shift).to(resid.dtype), resid)
 
     return intervention

@@ -1,0 +1,121 @@
+"""Answers with and without a trait, asked for by pairs of system prompts."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from lensaudit.errors import InputError
+from lensaudit.files import append_jsonl, digest, read_appended
+from lensaudit.judge.verdict import Judge, JudgeRequest
+from lensaudit.steer.contrast import Sample, whole_pairs
+from lensaudit.steer.judging import Judging, judged
+from lensaudit.steer.speaker import Ask, Sampling, Speaker
+from lensaudit.steer.trait import ContrastRow, Elicitation, Trait
+
+KEPT_FROM = 50.0
+"""A pair stays if the positive answer scores at least this and the negative one less, and both
+cohere at least so much; arXiv:2507.21509."""
+
+
+@dataclass(frozen=True)
+class _Asked:
+    """One elicited answer and where it belongs."""
+
+    ask: Ask
+    positive: bool
+    pair: int
+
+
+def asked(elicitation: Elicitation, n_rollouts: int) -> list[_Asked]:
+    """Every question under every system prompt, `n_rollouts` times; pairs share a number."""
+    found: list[_Asked] = []
+    pair = 0
+    for positive, negative in zip(elicitation.positive, elicitation.negative, strict=True):
+        for question in elicitation.questions:
+            for rollout in range(n_rollouts):
+                for side, system in ((True, positive), (False, negative)):
+                    key = digest([question, system, rollout])
+                    found.append(_Asked(Ask(key, question, system), side, pair))
+                pair += 1
+    return found
+
+
+def elicit(
+    trait: Trait,
+    *,
+    n_rollouts: int,
+    identity: str,
+    sampling: Sampling,
+    load: Callable[[], Speaker],
+    log: Path,
+    progress: Callable[[str, int, int], None] | None = None,
+) -> list[Sample]:
+    """The trait's answers, generated where `log` lacks them.
+
+    Args:
+        trait: with an elicitation.
+        n_rollouts: answers per question and system prompt.
+        identity: hash of what determines an answer beside its prompt: weights, format, sampling.
+        sampling: how they are drawn.
+        load: called only if something is missing.
+        log: JSONL of what was said; grows batch by batch.
+        progress: told how many there are.
+
+    Raises:
+        InputError: the trait has no elicitation.
+    """
+    if trait.elicitation is None:
+        raise InputError(f"trait {trait.name}: no extraction prompts and no contrast rows")
+    wanted = asked(trait.elicitation, n_rollouts)
+    known = {row["key"]: row["text"] for row in read_appended(log) if "key" in row}
+    keys = [digest([identity, vars(sampling), one.ask.key]) for one in wanted]
+    missing = [one.ask for one, key in zip(wanted, keys, strict=True) if key not in known]
+    if missing:
+        for batch in load().answers(missing):
+            rows = [
+                {"key": digest([identity, vars(sampling), ask.key]), "question": ask.question,
+                 "system": ask.system, "text": text}
+                for ask, text in batch
+            ]  # fmt: skip
+            append_jsonl(log, rows)
+            known |= {row["key"]: row["text"] for row in rows}
+            if progress:
+                progress("eliciting", sum(key in known for key in keys), len(keys))
+    samples = [
+        Sample(
+            number,
+            ContrastRow(one.ask.question, known[key]),
+            one.positive,
+            one.pair,
+            one.ask.system,
+        )
+        for number, (one, key) in enumerate(zip(wanted, keys, strict=True))
+        if known[key]
+    ]
+    return whole_pairs(samples)
+
+
+def filtered(
+    samples: Sequence[Sample], trait: Trait, judge: Judge, coherence: Judge, log: Path
+) -> list[Sample]:
+    """Pairs in which the answers differ in the trait and both hold together.
+
+    Raises:
+        InputError: no pair is left.
+    """
+    judging = Judging(trait, judge, coherence, log)
+    requests = [JudgeRequest(one.idx, one.row.question, one.row.answer) for one in samples]
+    verdicts = judged(judging, requests)
+    good = {
+        one.idx
+        for one, (score, sound) in zip(samples, verdicts, strict=True)
+        if sound.score is not None and sound.score >= KEPT_FROM
+        if score.score is not None and (score.score >= KEPT_FROM) == one.positive
+    }
+    kept = whole_pairs([one for one in samples if one.idx in good])
+    if not kept:
+        raise InputError(
+            f"trait {trait.name}: {judge.name} finds no pair of answers that differ in the trait "
+            f"(of {len(samples) // 2}); use another model, another judge or --filter none"
+        )
+    return kept

@@ -1,0 +1,78 @@
+"""What is an answer worth? Every answer is judged once, and what was judged is kept."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from lensaudit.files import append_jsonl, digest, read_appended
+from lensaudit.judge.prompts import COHERENCE
+from lensaudit.judge.verdict import Judge, JudgeRequest, Verdict
+from lensaudit.steer.trait import Trait
+
+JUDGED_AT_ONCE = 64
+"""Requests handed to a judge before its verdicts are written down."""
+PASSING = ("api_error", "budget")
+"""Not verdicts: asked again in the next run."""
+
+
+@dataclass(frozen=True)
+class Judging:
+    """Who judges a trait, who judges coherence, and where it is written down."""
+
+    trait: Trait
+    judge: Judge
+    coherence: Judge
+    log: Path
+
+    def roles(self) -> tuple[tuple[Judge, str], tuple[Judge, str]]:
+        """Each judge and its prompt."""
+        return (self.judge, self.trait.eval_prompt), (self.coherence, COHERENCE)
+
+
+def judged(
+    judging: Judging,
+    requests: Sequence[JudgeRequest],
+    progress: Callable[[str, int, int], None] | None = None,
+) -> list[tuple[Verdict, Verdict]]:
+    """Trait and coherence of each request, in order; asked only where the log lacks it."""
+    first, second = (
+        _verdicts(judge, [replace(one, prompt=prompt) for one in requests], judging.log, progress)
+        for judge, prompt in judging.roles()
+    )
+    return list(zip(first, second, strict=True))
+
+
+def _verdicts(
+    judge: Judge,
+    requests: Sequence[JudgeRequest],
+    log: Path,
+    progress: Callable[[str, int, int], None] | None,
+) -> list[Verdict]:
+    keys = [_key(judge, request) for request in requests]
+    known = {row["key"]: _verdict(row) for row in read_appended(log) if "key" in row}
+    missing = {
+        key: request for key, request in zip(keys, requests, strict=True) if key not in known
+    }
+    items = list(missing.items())
+    for start in range(0, len(items), JUDGED_AT_ONCE):
+        some = items[start : start + JUDGED_AT_ONCE]
+        found = judge.score([request for _, request in some])
+        rows = []
+        for (key, _), verdict in zip(some, found, strict=True):
+            known[key] = verdict
+            if verdict.status not in PASSING:
+                rows.append({"key": key, "judge": judge.name, **vars(verdict)})
+        append_jsonl(log, rows)
+        if progress:
+            progress(
+                f"judging by {judge.name}", min(start + JUDGED_AT_ONCE, len(items)), len(items)
+            )
+    return [known[key] for key in keys]
+
+
+def _key(judge: Judge, request: JudgeRequest) -> str:
+    return digest([judge.name, request.prompt, request.question, request.answer, request.entity])
+
+
+def _verdict(row: dict[str, object]) -> Verdict:
+    return Verdict(row["score"], row["reason"], row["status"])  # pyright: ignore
