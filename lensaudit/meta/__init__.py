@@ -1,0 +1,1 @@
+"""Which metric can be trusted? Faithfulness, robustness and aggregates over many models."""

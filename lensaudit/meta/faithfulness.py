@@ -1,0 +1,143 @@
+"""Does a metric tell models that know from models that do not? AUC over two pools of models.
+
+Definition: arXiv:2506.12618 section 4.1; `meta_evaluation.md` section 3. The score is the metric's
+value turned so that higher means more knowledge; the pool that knows is positive.
+"""
+
+import math
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+
+import numpy as np
+
+from lensaudit.errors import InputError
+from lensaudit.meta.catalogue import Judged
+from lensaudit.meta.values import Values
+from lensaudit.scores.pools import Threshold, auc_interval, best_threshold
+from lensaudit.scores.stats import Interval, auc
+
+LEAST = 2
+"""Models per pool below which an AUC is not given."""
+N_BINS = 10
+
+
+@dataclass(frozen=True)
+class Histogram:
+    """Values of both pools, as the metric gives them, in the same bins."""
+
+    edges: tuple[float, ...]
+    knows: tuple[int, ...]
+    forgot: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Faithfulness:
+    """One metric over two pools; NaN where there is no number, with the reason."""
+
+    metric: Judged
+    auc: float
+    interval: Interval | None
+    """95 % bootstrap interval over models."""
+    n_knows: int
+    """Models with a value."""
+    n_forgot: int
+    knows_mean: float
+    """Of the raw values."""
+    forgot_mean: float
+    threshold: Threshold | None
+    """In the knowledge direction; see `Judged.knowledge`."""
+    histogram: Histogram | None
+    excluded: Mapping[str, str] = field(default_factory=dict)
+    """Model -> why it has no value of this metric."""
+    to_do: Mapping[str, str] = field(default_factory=dict)
+    """Model -> why it was not measured yet. While there is one, `auc` is NaN."""
+    preliminary: float = math.nan
+    """The AUC of the models that are measured, while others are to do."""
+    reason: str | None = None
+    """Why `auc` is NaN, or what a reader should know about it."""
+
+    @property
+    def raw_threshold(self) -> float:
+        """The threshold on the metric's own values; NaN without one."""
+        return self.metric.knowledge(self.threshold.at) if self.threshold else math.nan
+
+
+def check_pools(knows: Sequence[str], forgot: Sequence[str], values: Values) -> None:
+    """Refuse pools that say nothing: empty, with a model twice, or with a model in both.
+
+    Raises:
+        InputError: names the pool and the models.
+    """
+    for name, pool in (("--pool-knows", knows), ("--pool-forgot", forgot)):
+        if not pool:
+            raise InputError(f"{name}: an empty pool; name at least {LEAST} models")
+        if twice := [model for model, n in Counter(pool).items() if n > 1]:
+            raise InputError(f"{name}: {', '.join(twice)} is named twice")
+    if both := sorted(set(knows) & set(forgot)):
+        raise InputError(f"the pools overlap: {', '.join(both)} is in both")
+    owner = {values.weights[model]: model for model in knows if model in values.weights}
+    for model in forgot:
+        other = owner.get(values.weights.get(model, ""))
+        if other is not None:
+            raise InputError(f"the pools overlap: {other} and {model} have the same weights")
+
+
+def faithfulness(
+    metric: Judged, knows: Sequence[str], forgot: Sequence[str], values: Values, *, seed: int = 0
+) -> Faithfulness:
+    """AUC, interval, threshold, means and histogram of one metric."""
+    raw = [_present(pool, metric.key, values) for pool in (knows, forgot)]
+    turned = [[metric.knowledge(value) for value in pool] for pool in raw]
+    missing = [m for m in (*knows, *forgot) if math.isnan(values.value(m, metric.key))]
+    to_do = {m: values.why_not(m, metric.key) for m in missing if values.is_to_do(m)}
+    enough = min(map(len, raw)) >= LEAST
+    area = auc(*turned) if enough else math.nan
+    return Faithfulness(
+        metric,
+        auc=math.nan if to_do else area,
+        interval=auc_interval(*turned, seed=seed) if enough else None,
+        n_knows=len(raw[0]),
+        n_forgot=len(raw[1]),
+        knows_mean=_mean(raw[0]),
+        forgot_mean=_mean(raw[1]),
+        threshold=best_threshold(*turned) if enough else None,
+        histogram=_histogram(*raw),
+        excluded={m: values.why_not(m, metric.key) for m in missing if m not in to_do},
+        to_do=to_do,
+        preliminary=area if to_do else math.nan,
+        reason=_reason(raw, to_do),
+    )
+
+
+def _present(pool: Sequence[str], key: str, values: Values) -> list[float]:
+    found = [values.value(model, key) for model in pool]
+    return [value for value in found if not math.isnan(value)]
+
+
+def _mean(values: Sequence[float]) -> float:
+    return math.fsum(values) / len(values) if values else math.nan
+
+
+def _reason(raw: Sequence[Sequence[float]], to_do: Mapping[str, str]) -> str | None:
+    if to_do:
+        return f"{len(to_do)} to do: {', '.join(to_do)}"
+    if min(map(len, raw)) < LEAST:
+        return (
+            f"{len(raw[0])} that know and {len(raw[1])} that forgot have a value, "
+            f"wanted at least {LEAST} each"
+        )
+    if len({value for pool in raw for value in pool}) == 1:
+        return "the metric has one value on every model: it tells nothing apart"
+    return None
+
+
+def _histogram(knows: Sequence[float], forgot: Sequence[float]) -> Histogram | None:
+    both = [*knows, *forgot]
+    if not both or not all(map(math.isfinite, both)):
+        return None
+    edges = np.histogram_bin_edges(both, bins=N_BINS)
+    counts = [tuple(np.histogram(pool, bins=edges)[0].tolist()) for pool in (knows, forgot)]
+    assert all(low < high for low, high in pairwise(edges))
+    return Histogram(tuple(edges.tolist()), *counts)

@@ -1,0 +1,226 @@
+"""Results on disk become values: folders of many models, published files, single evaluations.
+
+What is understood, told apart by content:
+
+    TOFU_EVAL.json                          a log of `lensaudit eval` or of open-unlearning
+    summary.json with `source`              a run of `lensaudit patch`
+    ep5/, ep10/ of category/model/          the run folder of the UDS repository
+    method_results.json, results.json       its published files
+    a folder of any of these                all of them; `to_do.json` names models that failed
+"""
+
+import math
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from lensaudit.errors import InputError
+from lensaudit.files import read_json
+from lensaudit.meta.aggregate import EPOCHS
+from lensaudit.meta.catalogue import SUITE_NAMES, UTILITY_PARTS
+from lensaudit.meta.published import method_results, number_or_none, run_results
+from lensaudit.meta.values import Values, merged, short_name, values_of
+from lensaudit.metrics.privacy import ATTACKS, similarity
+
+TO_DO = "to_do.json"
+"""Model -> why its run failed, beside the folders of those that did not."""
+LOG = "TOFU_EVAL.json"
+SUMMARY = "summary.json"
+_WANTED = (
+    f"holds no results; wanted {LOG} (lensaudit eval), {SUMMARY} (lensaudit patch), "
+    "ep5/ and ep10/ with memorization/MODEL/summary.json, method_results.json, or folders of these"
+)
+_KEYS = {suite: key for key, suite in SUITE_NAMES.items()}
+_NUMBERS = ("memorization", "privacy", "utility", "uds", "gen_rouge")
+"""Categories of an epoch folder."""
+_ATTACKED = {"loss": "loss", "zlib": "zlib", "min_k": "min_k", "min_k++": "min_kpp"}
+_UTILITY = {**{suite: key for key, suite in UTILITY_PARTS.items()}} | {
+    # the plain name means the probability among options there
+    f"{split}_Q_A_Prob": f"{split}_q_prob" for split in ("ra", "wf")
+}  # fmt: skip
+
+
+def read_values(paths: Iterable[Path], *, attack: str | None = None) -> Values:
+    """The values in files and folders.
+
+    Args:
+        paths: files or folders.
+        attack: which side of a robustness file is meant: `before`, `quantize` or `relearn`.
+
+    Raises:
+        InputError: a path holds no results, or two give different values.
+    """
+    return merged(_read(path, attack) for path in paths)
+
+
+def _read(path: Path, attack: str | None) -> Values:
+    if not path.exists():
+        raise InputError(f"{path}: no such file or folder")
+    if path.is_file():
+        return _file(path, attack)
+    found = _folder(path, attack)
+    if not found:
+        raise InputError(f"{path}: {_WANTED}")
+    return merged(found)
+
+
+def _file(path: Path, attack: str | None) -> Values:
+    content = read_json(path)
+    if not isinstance(content, dict) or not content:
+        raise InputError(f"{path}: {_WANTED}")
+    if isinstance(content.get("models"), list):
+        return method_results(content, path)
+    if path.name == SUMMARY and "source" in content:
+        return _patch_summary(content, path)
+    if all(isinstance(row, dict) and "agg_value" in row for row in content.values()):
+        return _log(content, path)
+    if all(isinstance(row, dict) for row in content.values()):
+        return run_results(content, path, attack=attack)
+    raise InputError(f"{path}: {_WANTED}")
+
+
+def _folder(folder: Path, attack: str | None) -> list[Values]:
+    """What a folder holds by itself, else what its sub-folders do."""
+    for name in (LOG, SUMMARY):
+        if (folder / name).is_file():
+            return [_file(folder / name, attack)]
+    found = [_to_do(folder / TO_DO)] if (folder / TO_DO).is_file() else []
+    for epoch in EPOCHS:
+        if (folder / epoch).is_dir():
+            found += _epoch(folder / epoch, epoch)
+    if not found and any((folder / category).is_dir() for category in _NUMBERS):
+        found += _epoch(folder, folder.name if folder.name in EPOCHS else None)
+    for child in sorted(folder.iterdir()):
+        if child.is_dir() and child.name not in (*EPOCHS, *_NUMBERS):
+            found += _folder(child, attack)
+    return found
+
+
+def _to_do(path: Path) -> Values:
+    content = read_json(path)
+    if not isinstance(content, dict):
+        raise InputError(f"{path}: wanted an object of model names and reasons")
+    return Values(to_do={str(model): str(why) for model, why in content.items()})
+
+
+def _log(content: Mapping[str, Any], path: Path) -> Values:
+    """One model's log; its name is in the manifest beside it, else it is the folder's."""
+    name, weights = path.parent.name, None
+    manifest = path.parent / "manifest.json"
+    if manifest.is_file():
+        model = (read_json(manifest).get("inputs") or {}).get("model") or {}
+        name, weights = model.get("name", name), model.get("weights")
+    values: dict[str, float] = {}
+    reasons: dict[str, str] = {}
+    for suite, entry in content.items():
+        key = _KEYS.get(suite, suite)
+        value = number_or_none(entry["agg_value"], f"{path}: {suite}")
+        if value is not None and math.isfinite(value):
+            values[key] = value
+        else:
+            reasons[key] = str(entry.get("reason") or "null in the log")
+    name = short_name(name)
+    return Values({name: values}, {name: reasons}, weights={name: weights} if weights else {})
+
+
+def _patch_summary(content: Mapping[str, Any], path: Path) -> Values:
+    name = short_name(str(content["source"]))
+    keys = {"uds": "uds", "lens": "logit_lens", "udr": "em_erasure"}
+    row = {
+        key: number_or_none(content[own], f"{path}: {own}")
+        for own, key in keys.items()
+        if own in content
+    }
+    return values_of({name: row})
+
+
+def _epoch(folder: Path, epoch: str | None) -> list[Values]:
+    """Every `category/model/summary.json` of one epoch's folder."""
+    found = []
+    for category in _NUMBERS:
+        for summary in sorted((folder / category).glob(f"*/{SUMMARY}")):
+            content = read_json(summary)
+            if not isinstance(content, dict):
+                raise InputError(f"{summary}: wanted an object")
+            row = _CATEGORIES[category](content, summary)
+            found.append(values_of({_in_epoch(summary.parent.name, epoch): row}))
+    return found
+
+
+def _in_epoch(model: str, epoch: str | None) -> str:
+    """The anchors are there once per epoch under one name, measured twice."""
+    return f"{model}_{epoch}" if epoch and model in ("full", "retain") else model
+
+
+Row = dict[str, float | None]
+
+
+def _memorization(content: Mapping[str, Any], path: Path) -> Row:
+    keys = ("em", "es", "prob", "paraprob", "truth_ratio")
+    return _picked(content, {f"avg_{key}": key for key in keys}, path)
+
+
+def _privacy(content: Mapping[str, Any], path: Path) -> Row:
+    row: Row = {}
+    for name, raw in (content.get("attacks") or {}).items():
+        own = _ATTACKED.get(name)
+        if own is None or not isinstance(raw, Mapping):
+            raise InputError(f"{path}: unknown attack {name!r}; wanted {', '.join(_ATTACKED)}")
+        row |= _picked(raw, {"auc": f"mia_{own}", "s_mia": f"s_mia_{own}"}, path)
+    return row
+
+
+def _utility(content: Mapping[str, Any], path: Path) -> Row:
+    row = _picked(content.get("metrics") or {}, _UTILITY, path)
+    return row | _picked(content, {"fluency": "fluency"}, path)
+
+
+def _uds(content: Mapping[str, Any], path: Path) -> Row:
+    return _picked(content, {"avg_uds": "uds"}, path)
+
+
+def _rouge(content: Mapping[str, Any], path: Path) -> Row:
+    keys = ("rouge", "para_rouge", "jailbreak_rouge")
+    return _picked(content.get("metrics") or {}, {key: key for key in keys}, path)
+
+
+_CATEGORIES: Mapping[str, Callable[[Mapping[str, Any], Path], Row]] = {
+    "memorization": _memorization, "privacy": _privacy, "utility": _utility,
+    "uds": _uds, "gen_rouge": _rouge,
+}  # fmt: skip
+
+
+def _picked(content: Mapping[str, Any], keys: Mapping[str, str], path: Path) -> Row:
+    return {
+        key: number_or_none(content[own], f"{path}: {own}")
+        for own, key in keys.items()
+        if own in content
+    }
+
+
+def with_s_mia(values: Values, reference: Mapping[str, float]) -> Values:
+    """s_MIA added where the attack's AUC is known and it is not.
+
+    Args:
+        values: the table.
+        reference: attack key (`mia_loss`) -> AUC of the retain model, before any attack on it.
+    """
+    by_model = {model: dict(row) for model, row in values.by_model.items()}
+    reasons = {model: dict(row) for model, row in values.reasons.items()}
+    for model, row in by_model.items():
+        for suite, attack in ATTACKS.items():
+            key, own = _KEYS[suite], _KEYS[attack]
+            if key in row or own not in row:
+                continue
+            why = reasons.setdefault(model, {})
+            if own not in reference:
+                why[key] = f"the retain model has no {own} to compare with"
+                continue
+            value = similarity(row[own], reference[own])
+            if math.isfinite(value):
+                row[key] = value
+                why.pop(key, None)
+            else:
+                why[key] = f"the retain model's {own} is {reference[own]:g}, no denominator"
+    return replace(values, by_model=by_model, reasons=reasons)

@@ -1,0 +1,248 @@
+"""Does a metric survive quantisation and relearning? Stability per model, over a filtered set.
+
+Everything is in the knowledge direction first (`Judged.knowledge`). Before is b, after is a, and
+d = a - b; the retain model's is d_ret.
+
+    symmetric   Q = 1 - |a - b| / (|a| + |b| + eps)
+                R = 1 - |d - d_ret| / (|d| + |d_ret| + eps)                  cut to [0, 1]
+    recovery    Q = min(b / a, 1), 1 if a <= 0: punishes an increase of knowledge only
+    as_written  Q = min(a / b, 1), 1 if b <= 0: as the text of the UDS repository says it
+    both        R = d_ret / d cut to [0, 1], 1 if |d| < 1e-8
+
+Symmetric is the form of the paper's tables, `recovery` that of open-unlearning
+(arXiv:2506.12618), and `as_written` is upside down relative to the code that was used:
+`meta_evaluation.md` section 4. In the one-sided forms deltas of opposite sign give R = 0.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+
+from lensaudit.meta.catalogue import CATALOGUE, Judged
+from lensaudit.meta.values import Values
+from lensaudit.scores.stats import harmonic_mean
+
+EPS = 1e-6
+"""Of the symmetric forms; gnueaj/unlearning-depth-score plot_quant_symmetric.py."""
+NO_SHIFT = 1e-8
+"""A shift below it is none, in the one-sided form of R."""
+LEAST_UTILITY = 0.8
+"""Share of the full model's utility below which a model is not used."""
+Form = Literal["symmetric", "recovery", "as_written"]
+Attack = Literal["quantize", "relearn"]
+Filter = Literal["both", "utility", "none"]
+
+
+def quantization(before: float, after: float, form: Form = "symmetric") -> float:
+    """Q of one model: 1 where quantisation leaves the metric alone.
+
+    >>> quantization(0.4, 0.5, "recovery"), quantization(0.4, 0.5, "as_written")
+    (0.8, 1.0)
+    """
+    if form == "symmetric":
+        return max(0.0, 1 - min(abs(after - before) / (abs(before) + abs(after) + EPS), 1.0))
+    above, below = (before, after) if form == "recovery" else (after, before)
+    return _cut(above / below) if below > 0 else 1.0
+
+
+def relearning(delta: float, delta_retain: float, form: Form = "symmetric") -> float:
+    """R of one model: 1 where relearning moves the metric as it moves that of retain.
+
+    >>> relearning(0.4, 0.2, "recovery"), relearning(0.2, -0.2, "recovery")
+    (0.5, 0.0)
+    """
+    if form == "symmetric":
+        apart = abs(delta - delta_retain) / (abs(delta) + abs(delta_retain) + EPS)
+        return max(0.0, 1 - min(apart, 1.0))
+    return _cut(delta_retain / delta) if abs(delta) >= NO_SHIFT else 1.0
+
+
+def _cut(value: float) -> float:
+    return min(1.0, max(0.0, value))
+
+
+@dataclass(frozen=True)
+class Usable:
+    """Which models a metric is judged on."""
+
+    models: tuple[str, ...]
+    n_candidates: int
+    n_utility: int
+    """Candidates whose utility suffices."""
+    out: Mapping[str, str] = field(default_factory=dict)
+    """Model -> why it is not used."""
+    to_do: Mapping[str, str] = field(default_factory=dict)
+    """Model -> why it is not known yet whether it can be used."""
+
+
+@dataclass(frozen=True)
+class Stability:
+    """One metric under one attack; NaN where there is no number, with the reason."""
+
+    metric: Judged
+    attack: Attack
+    form: Form
+    value: float
+    """Mean over the usable models."""
+    per_model: Mapping[str, float]
+    usable: Usable
+    excluded: Mapping[str, str] = field(default_factory=dict)
+    """Usable models without a number -> why."""
+    to_do: Mapping[str, str] = field(default_factory=dict)
+    """Usable models not attacked or not measured yet. While there is one, `value` is NaN."""
+    preliminary: float = math.nan
+    """The mean over the measured models, while others are to do."""
+    retain_shift: float | None = None
+    """d_ret, under relearning."""
+    reason: str | None = None
+
+    @property
+    def n(self) -> int:
+        """Models behind `value`."""
+        return len(self.per_model)
+
+
+def usable(
+    metric: Judged,
+    models: Sequence[str],
+    values: Values,
+    *,
+    utility_rel: Mapping[str, float],
+    threshold: float,
+    by: Filter = "both",
+) -> Usable:
+    """The models that forgot by the metric's own threshold and still work.
+
+    Args:
+        metric: the metric; s_MIA takes the models of its attack, so `threshold` is the attack's.
+        models: the candidates.
+        values: before the attack.
+        utility_rel: of each candidate.
+        threshold: on raw values; NaN where the pools gave none, and then no model is usable.
+        by: which of the two filters to apply.
+    """
+    own = CATALOGUE[metric.usable_as] if metric.usable_as else metric
+    to_do = {m: values.why_not(m, own.key) for m in models if values.is_to_do(m)}
+    out: dict[str, str] = {}
+    measured = [model for model in models if model not in to_do]
+    for model in measured:
+        utility = utility_rel.get(model, math.nan)
+        if by != "none" and not utility >= LEAST_UTILITY:
+            shown = "unknown" if math.isnan(utility) else f"{utility:.3f} < {LEAST_UTILITY}"
+            out[model] = f"relative utility {shown}"
+    n_utility = len(measured) - len(out)
+    for model in measured:
+        if by == "both" and model not in out:
+            why = _on_the_wrong_side(own, values, model, threshold)
+            if why:
+                out[model] = why
+    left = tuple(model for model in measured if model not in out)
+    return Usable(left, len(models), n_utility, out, to_do)
+
+
+def _on_the_wrong_side(metric: Judged, values: Values, model: str, threshold: float) -> str | None:
+    if math.isnan(threshold):
+        return f"{metric.key} has no faithfulness threshold"
+    value = values.value(model, metric.key)
+    if math.isnan(value):
+        return f"{metric.key}: {values.why_not(model, metric.key)}"
+    forgot = value <= threshold if metric.high_means == "knows" else value >= threshold
+    return None if forgot else f"{metric.key} {value:.4f} is on the side that knows"
+
+
+def stability(
+    metric: Judged,
+    attack: Attack,
+    chosen: Usable,
+    before: Values,
+    after: Values,
+    *,
+    retain: str | None = None,
+    form: Form = "symmetric",
+) -> Stability:
+    """Q or R of one metric: the mean over its usable models.
+
+    Args:
+        metric: the metric.
+        attack: `quantize` gives Q, `relearn` gives R.
+        chosen: its models.
+        before: values before the attack.
+        after: values after it, under the same names.
+        retain: the retain model's name, for R.
+        form: see the module.
+    """
+    shift, reason = None, None
+    if attack == "relearn":
+        shift, reason = _shift(metric, retain, before, after)
+    per_model: dict[str, float] = {}
+    excluded: dict[str, str] = {}
+    to_do: dict[str, str] = dict(chosen.to_do)
+    for model in chosen.models:
+        gap, is_to_do = _gap(metric, model, before, after)
+        if gap is not None:
+            (to_do if is_to_do else excluded)[model] = gap
+        elif reason is None:
+            b, a = (metric.knowledge(v.value(model, metric.key)) for v in (before, after))
+            per_model[model] = (
+                quantization(b, a, form) if shift is None else relearning(a - b, shift, form)
+            )
+    mean = math.fsum(per_model.values()) / len(per_model) if per_model else math.nan
+    return Stability(
+        metric, attack, form,
+        value=math.nan if to_do else mean,
+        per_model=per_model, usable=chosen, excluded=excluded, to_do=to_do,
+        preliminary=mean if to_do else math.nan, retain_shift=shift,
+        reason=reason or _reason(chosen, per_model, to_do),
+    )  # fmt: skip
+
+
+def _shift(
+    metric: Judged, retain: str | None, before: Values, after: Values
+) -> tuple[float | None, str | None]:
+    """The retain model's own shift, or why there is none."""
+    if retain is None:
+        return None, "relearning needs the retain model's own shift; name it with --retain"
+    gap, _ = _gap(metric, retain, before, after)
+    if gap is not None:
+        return None, f"retain model {retain}: {gap}"
+    b, a = (metric.knowledge(v.value(retain, metric.key)) for v in (before, after))
+    return a - b, None
+
+
+def _gap(metric: Judged, model: str, before: Values, after: Values) -> tuple[str | None, bool]:
+    """Why a model has no pair of values, and whether it only waits to be measured."""
+    for when, values in (("before", before), ("after", after)):
+        if math.isnan(values.value(model, metric.key)):
+            return f"{when}: {values.why_not(model, metric.key)}", values.is_to_do(model)
+    return None, False
+
+
+def _reason(chosen: Usable, per_model: Mapping[str, float], to_do: Mapping[str, str]) -> str | None:
+    if to_do:
+        return f"{len(to_do)} to do: {', '.join(to_do)}"
+    if not chosen.models:
+        return f"none of {chosen.n_candidates} models passes the filter"
+    return None if per_model else f"none of {len(chosen.models)} usable models has both values"
+
+
+def on_common(stabilities: Sequence[Stability]) -> tuple[tuple[str, ...], list[float]]:
+    """The models that every metric with a usable one has, and each metric's mean over them.
+
+    Metrics that are filtered to different models are not comparable; these means are. NaN for a
+    metric without any model, and for all where no model is common.
+    """
+    with_models = [set(one.per_model) for one in stabilities if one.per_model]
+    common = sorted(set.intersection(*with_models)) if with_models else []
+    means = [
+        math.fsum(one.per_model[m] for m in common) / len(common)
+        if common and one.per_model
+        else math.nan
+        for one in stabilities
+    ]
+    return tuple(common), means
+
+
+def combined(*parts: float) -> float:
+    """Harmonic mean; NaN if a part is. Robustness of Q and R, Overall of AUC and Robustness."""
+    return harmonic_mean(parts) if parts else math.nan

@@ -1,0 +1,134 @@
+"""Every published aggregate, ranking and filter, computed again from the published values."""
+
+import json
+
+import pytest
+
+from lensaudit.meta.aggregate import aggregated, ranking
+from lensaudit.meta.catalogue import CATALOGUE
+from lensaudit.meta.documents import read_sources
+from lensaudit.meta.published import THRESHOLDS
+from lensaudit.meta.reading import read_values
+from lensaudit.meta.robustness import usable
+from lensaudit.meta.table import table_rows
+
+RECOMPUTED = (
+    "mem", "privacy_mia", "privacy", "model_utility", "utility", "utility_rel", "overall",
+)  # fmt: skip
+USABLE = {"uds": 12, "es": 14, "em": 16, "truth_ratio": 17, "paraprob": 40, "logit_lens": 16}
+HEADLINE = {
+    "uds": (0.971, 0.932, 0.951), "logit_lens": (0.927, 0.879, 0.902), "es": (0.891, 0.859, 0.875),
+    "truth_ratio": (0.947, 0.379, 0.542), "cka": (0.648, 0.026, 0.051),
+    "para_rouge": (0.832, 0.119, 0.209), "fisher_masked_0.001": (0.712, 0.721, 0.716),
+}  # fmt: skip
+"""Faithfulness, robustness, overall as printed; `meta_evaluation.md` section 6."""
+BEST = {
+    "altpo": ("altpo_lr5e5_b01_a1_ep5", 0.784, 0.766, 0.816),
+    "npo": ("npo_lr2e5_b01_a1_ep10", 0.752, 0.710, 0.619),
+    "simnpo": ("simnpo_lr5e5_b35_a1_d1_g0125_ep10", 0.733, 0.722, 0.739),
+    "idkdpo": ("idkdpo_lr5e5_b01_a1_ep10", 0.720, 0.709, 0.686),
+    "graddiff": ("graddiff_lr2e5_a5_ep5", 0.686, 0.637, 0.515),
+    "rmu": ("rmu_lr2e5_l5_s10_ep10", 0.631, 0.625, 0.667),
+    "undial": ("undial_lr3e4_b10_a5_ep5", 0.088, 0.103, 0.871),
+}
+"""Model, Overall without UDS, with it, UDS; section 7."""
+
+
+@pytest.fixture(scope="module")
+def published(shared):
+    return shared / "data" / "published"
+
+
+@pytest.fixture(scope="module")
+def values(published):
+    return read_values([published / "method_results.json"])
+
+
+@pytest.fixture(scope="module")
+def rows(values):
+    return {row.model: row for row in aggregated(values)}
+
+
+def test_every_aggregate_of_all_152_rows_comes_out(published, rows):
+    content = json.loads((published / "method_results.json").read_text())["models"]
+    assert len(content) == len(rows) == 152
+    worst = {
+        name: max(abs(getattr(rows[raw["model"]], name) - raw[name]) for raw in content)
+        for name in RECOMPUTED
+    }
+    assert max(worst.values()) < 1e-12, worst
+    assert [raw["method"] for raw in content] == [rows[raw["model"]].method for raw in content]
+    # the cap of utility_rel bites, and a zero component is no zero mean
+    assert sum(row.utility_rel == 1 for row in rows.values()) == 14
+    assert 0 < rows["altpo_lr2e5_b01_a1_ep5"].privacy < 1e-11
+
+
+def test_the_ranking_table_comes_out(rows):
+    ranked = {one.method: one for one in ranking(list(rows.values()))}
+    assert list(ranked)[:7] == list(BEST)
+    assert {m: one.n_models for m, one in ranked.items()} == dict.fromkeys(ranked, 18) | {
+        "simnpo": 24
+    }
+    for method, (model, without, overall, uds) in BEST.items():
+        best = ranked[method].best_without_uds
+        assert best.model == model
+        found = (best.overall_without_uds, best.overall, best.uds)
+        assert found == pytest.approx((without, overall, uds), abs=5e-4)
+    assert ranked["altpo"].best_with_uds.model == "altpo_lr5e5_b01_a2_ep10"
+    assert ranked["npo"].best_with_uds.model == "npo_lr5e5_b01_a5_ep10"
+    npo = ranked["npo"]
+    assert (npo.uds_mean, npo.uds_low, npo.uds_high) == pytest.approx(
+        (0.643, 0.432, 0.818), abs=5e-4
+    )
+
+
+@pytest.mark.parametrize(("key", "n"), USABLE.items())
+def test_the_filters_leave_the_published_numbers_of_models(values, rows, key, n):
+    models = [model for model in values.models if model not in ("full", "retain")]
+    found = usable(
+        CATALOGUE[key], models, values, threshold=THRESHOLDS[key],
+        utility_rel={model: rows[model].utility_rel for model in models},
+    )  # fmt: skip
+    assert (found.n_candidates, found.n_utility, len(found.models)) == (150, 124, n)
+    assert len(found.out) == 150 - n
+    if key == "uds":
+        methods = [model.partition("_")[0] for model in found.models]
+        assert {m: methods.count(m) for m in set(methods)} == {"altpo": 5, "npo": 3, "simnpo": 4}
+
+
+def test_a_membership_score_is_judged_on_the_models_of_its_attack(values, rows):
+    assert {one.usable_as for one in CATALOGUE.values()} == {
+        None, "mia_loss", "mia_zlib", "mia_min_k", "mia_min_kpp"
+    }  # fmt: skip
+
+
+def test_every_published_robustness_and_overall_comes_out(published):
+    content = json.loads((published / "meta_eval.json").read_text())["robustness"]
+    found = {
+        row.metric.key: row for row in table_rows(read_sources([published / "meta_eval.json"]))
+    }
+    assert found.keys() == content.keys() == CATALOGUE.keys()
+    worst = max(abs(found[key].robustness - content[key]["agg"]) for key in content)
+    assert 0 < worst < 1.5e-4
+    for key, wanted in HEADLINE.items():
+        row = found[key]
+        numbers = (row.faithfulness.auc, row.robustness, row.overall)
+        assert numbers == pytest.approx(wanted, abs=1e-3), key
+
+
+def test_the_table_puts_the_best_overall_first(published):
+    rows = table_rows(read_sources([published / "meta_eval.json"]))
+    assert [row.metric.key for row in rows[:3]] == ["uds", "logit_lens", "es"]
+    overall = [row.overall for row in rows]
+    assert overall == sorted(overall, reverse=True)
+
+
+def test_labels_and_directions_are_the_published_ones(published):
+    content = json.loads((published / "meta_eval.json").read_text())
+    for raw in content["metrics"]:
+        one = CATALOGUE[raw["key"]]
+        assert one.category == raw["category"]
+        assert one.label == raw["label"].removesuffix(" (Ours)")
+        means = content["faithfulness"][raw["key"]]
+        rises = means["p_mean"] > means["n_mean"]
+        assert rises == (one.high_means == "knows"), raw["key"]
