@@ -1,0 +1,1 @@
+"""A judge on this machine that speaks OpenAI's protocol: for tests and for trying without a key."""
