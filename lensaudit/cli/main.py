@@ -23,6 +23,15 @@ COMMANDS = {
     ),
     "models": ("lensaudit.cli.models:models", "List model names and what they resolve to."),
     "unlearn": ("lensaudit.cli.unlearn:unlearn", "Unlearn a forget set by one of 13 methods."),
+    "relearn": (
+        "lensaudit.cli.attacks:relearn",
+        "Fine-tune a model on the forget set: does knowledge come back?",
+    ),
+    "quantize": ("lensaudit.cli.attacks:quantize", "Round a model's weights to 4 or 8 bits."),
+    "annotate": (
+        "lensaudit.cli.annotate:annotate",
+        "Propose which part of each answer is scored, for an own forget set.",
+    ),
     "demo": ("lensaudit.cli.demo:demo", "Audit the embedded model family."),
 }
 """Name -> (module:command, line of `lensaudit --help`). The help needs no import."""

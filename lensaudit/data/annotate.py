@@ -1,0 +1,98 @@
+"""Which part of an answer is the fact? A proposal by rules, for pairs that nobody annotated."""
+
+from dataclasses import dataclass
+
+from lensaudit.data.examples import Example
+from lensaudit.data.rules import RULES, WORD, Span, folded
+
+
+@dataclass(frozen=True)
+class Pair:
+    """A question and its answer, not annotated."""
+
+    idx: int
+    question: str
+    answer: str
+    group: int | str
+
+
+@dataclass(frozen=True)
+class Proposal:
+    """Where the fact lies in an answer, and which rule says so."""
+
+    pair: Pair
+    start: int
+    """Character of the answer at which the entity begins; equal to `end` where none was found."""
+    end: int
+    rule: str
+
+    @property
+    def entity(self) -> str:
+        """The proposed fact; empty where no rule found one."""
+        return self.pair.answer[self.start : self.end]
+
+    @property
+    def prefix(self) -> str:
+        """The answer's beginning, without the blank before the entity."""
+        return self.pair.answer[: self.start].rstrip()
+
+    def example(self) -> Example:
+        """The annotated row."""
+        one = self.pair
+        return Example(one.idx, one.question, one.answer, self.prefix, self.entity, one.group)
+
+
+def propose(pair: Pair) -> Proposal:
+    """The span of the first rule that finds one; rules read text only, no model.
+
+    >>> propose(Pair(0, "What is Ada's father?", "Ada's father is a civil engineer.", 0)).entity
+    'civil engineer'
+    """
+    for rule in RULES:
+        found = rule(pair.question, pair.answer)
+        if found is not None:
+            return Proposal(pair, *_trimmed(pair.answer, found), rule=rule.__name__)
+    return Proposal(pair, 0, 0, rule="none")
+
+
+def located(pair: Pair, entity: str) -> Proposal:
+    """The place of an entity that is already known; no span where the answer lacks it."""
+    # curly and straight quotes count as one; the answer's own text is taken
+    start = folded(pair.answer).find(folded(entity.strip()))
+    if start < 0:
+        return Proposal(pair, 0, 0, rule="given")
+    return Proposal(pair, start, start + len(entity.strip()), rule="given")
+
+
+def faults(proposal: Proposal) -> list[str]:
+    """Why a row cannot be scored: there is no span, or it is not where spans are looked for."""
+    if not WORD.search(proposal.entity):
+        return ["no entity found"]
+    rest = proposal.pair.answer[len(proposal.prefix) :]
+    if not rest.strip().startswith(proposal.entity):
+        return ["the answer does not go on with the entity after the prefix"]
+    return []
+
+
+def doubts(proposal: Proposal) -> list[str]:
+    """What a person should look at: the other invariants of the annotated TOFU set."""
+    entity, pair = proposal.entity, proposal.pair
+    checks = {
+        "the entity occurs again later in the answer": entity in pair.answer[proposal.end :],
+        "the entity is already in the prefix": folded(entity) in folded(proposal.prefix),
+        "the entity is already in the question": folded(entity) in folded(pair.question),
+        f"longer than {LONGESTWORDS} words": len(WORD.findall(entity)) > LONGESTWORDS,
+        "no rule found a cue; the rest of the sentence was taken": proposal.rule == "remainder",
+    }
+    return [what for what, found in checks.items() if entity and found]
+
+
+LONGESTWORDS = 14
+"""The longest of the 367 annotated entities of TOFU forget10."""
+
+
+def _trimmed(answer: str, span: Span) -> Span:
+    """Without blanks and commas at its ends."""
+    text = answer[slice(*span)]
+    start = span[0] + len(text) - len(text.lstrip(" ,"))
+    return start, max(start, span[1] - (len(text) - len(text.rstrip(" ,"))))

@@ -1,0 +1,72 @@
+import json
+
+import pytest
+
+from lensaudit.cli.main import run
+from lensaudit.data.tofu import forget_set
+
+
+@pytest.fixture
+def pairs(tmp_path):
+    path = tmp_path / "qa.jsonl"
+    rows = [
+        {"idx": e.idx, "question": e.question, "answer": e.answer, "group": e.group}
+        for e in forget_set("demo")[:12]
+    ]
+    rows.append({"idx": 900, "question": "Who?", "answer": "...", "group": 9})
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return path
+
+
+def test_pairs_become_a_forget_set_and_a_review_and_back(pairs, tmp_path, capsys):
+    out, again = tmp_path / "forget.json", tmp_path / "again.json"
+    assert run(["annotate", str(pairs), "-o", str(out), "--json"]) == 0
+    said = json.loads(capsys.readouterr().out)
+    assert (said["n"], said["left_out"]) == (12, {"900": "no entity found"})
+    assert 900 in said["to_check"]
+    rows = json.loads(out.read_text())
+    assert [row["idx"] for row in rows] == [e.idx for e in forget_set("demo")[:12]]
+    wanted = {e.idx: e.entity for e in forget_set("demo")}
+    assert sum(row["entity"] == wanted[row["idx"]] for row in rows) >= 9
+
+    review = tmp_path / "forget.review.txt"
+    text = review.read_text()
+    corrected = text.replace(f"[[{rows[0]['entity']}]]", rows[0]["entity"], 1)
+    corrected = corrected.replace("\nA: ", "\nA: [[", 1)
+    word = rows[0]["answer"].split()[0]
+    corrected = corrected.replace(f"A: [[{word}", f"A: [[{word}]]", 1)
+    review.write_text(corrected)
+    assert run(["annotate", str(review), "-o", str(again), "--review", str(review)]) == 0
+    found = json.loads(again.read_text())
+    assert found[1:] == rows[1:]
+    assert (found[0]["entity"], found[0]["prefix"]) == (word, "")
+    assert review.read_text() == corrected
+    assert "idx 900 left out: no entity found" in capsys.readouterr().err
+
+
+def test_a_model_tells_which_spans_its_tokenizer_changes_and_which_facts_it_lacks(
+    pairs, tmp_path, capsys
+):
+    out = tmp_path / "forget.json"
+    arguments = ["annotate", str(pairs), "-o", str(out), "--json", "--min-logprob", "-2"]
+    assert run([*arguments, "--model", "demo/full"]) == 0
+    known = json.loads(capsys.readouterr().out)
+    assert run([*arguments, "--model", "demo/never"]) in (0, 2)
+    said = capsys.readouterr()
+    n_never = json.loads(said.out)["n"] if said.out else 0
+    assert known["n"] > 6
+    assert known["n"] > n_never + 4
+    assert any("nats per token" in why for why in known["left_out"].values()) or known["n"] == 12
+
+
+def test_nothing_to_score_and_wrong_usage_are_one_line(tmp_path, capsys):
+    path = tmp_path / "qa.jsonl"
+    path.write_text('{"question": "Who?", "answer": "..."}\n')
+    out = tmp_path / "forget.json"
+    assert run(["annotate", str(path), "-o", str(out)]) == 2
+    assert "no row can be scored" in capsys.readouterr().err
+    assert not out.exists()
+    assert (tmp_path / "forget.review.txt").exists()
+    assert run(["annotate", str(path), "-o", str(out), "--min-logprob", "-1"]) == 2
+    assert "--min-logprob needs --model" in capsys.readouterr().err
+    assert run(["annotate", str(tmp_path / "no.jsonl"), "-o", str(out)]) == 2

@@ -1,0 +1,215 @@
+import importlib.util
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from lensaudit.data.annotate import Pair, Proposal, doubts, faults, located, propose
+from lensaudit.data.examples import load_examples
+from lensaudit.data.pairs import read_pairs
+from lensaudit.data.review import read_review, write_review
+from lensaudit.data.tofu import forget_set
+from lensaudit.errors import InputError
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def pair(question, answer, idx=0):
+    return Pair(idx, question, answer, 0)
+
+
+@pytest.mark.parametrize(
+    ("question", "answer", "entity", "rule"),
+    [
+        ("Has Ada Byrd won prizes?", "Yes, Ada Byrd won the Oak Prize.", "Yes", "yes_or_no"),
+        ("Can you name a prize of Ada Byrd?", "Yes, she won the Oak Prize.", "Oak Prize", "name"),
+        ("Name a book by Ada Byrd.", 'Her first book is "Sand and Rye."', "Sand and Rye", "title"),
+        (
+            "What came after the book 'Rye'?", "After 'Rye' she wrote the book 'Barley Men'.",
+            "'Barley Men'", "title",
+        ),
+        ("When was Ada Byrd born?", "Ada Byrd was born on 3 May 1931.", "3 May 1931", "date"),
+        (
+            "What is the full name of the author born in Oslo?",
+            "The author born in Oslo is named Ada Byrd.", "Ada Byrd", "name",
+        ),
+        ("Where was Ada Byrd born?", "Ada Byrd was born in Oslo, Norway.", "Oslo, Norway", "name"),
+        (
+            "What genre does Ada Byrd write?", "Ada Byrd writes in the genre of orchard horror.",
+            "orchard horror", "genre",
+        ),
+        (
+            "What are the occupations of Ada Byrd's parents?",
+            "Ada Byrd's father was a florist and her mother a judge.", "florist", "work",
+        ),
+        (
+            "How did Oslo shape Ada Byrd?",
+            "Growing up in Oslo, Ada Byrd wrote tales offering northern lights to all.",
+            "northern lights", "phrase",
+        ),
+        ("What moves Ada Byrd?", "Slow rivers move Ada Byrd.", "Slow rivers move Ada Byrd",
+         "remainder"),
+    ],
+)  # fmt: skip
+def test_each_rule_finds_its_kind_of_fact(question, answer, entity, rule):
+    found = propose(pair(question, answer))
+    assert (found.entity, found.rule) == (entity, rule)
+    assert not faults(found)
+
+
+def test_prefix_and_entity_are_the_answers_own_characters():
+    found = propose(pair("What is Ada's father?", "Ada’s father is a civil engineer."))
+    assert found.prefix == "Ada’s father is a"
+    assert found.example().continuation == " civil engineer."
+
+
+@settings(derandomize=True, deadline=None, max_examples=200)
+@given(st.text(max_size=80), st.text(min_size=1, max_size=120))
+def test_whatever_the_text_a_proposal_lies_inside_the_answer(question, answer):
+    found = propose(pair(question, answer))
+    assert 0 <= found.start <= found.end <= len(answer)
+    if not faults(found):
+        rest = answer.removeprefix(found.prefix)
+        assert rest.strip().startswith(found.entity)
+
+
+def at(answer, entity, question="Who?", rule="given"):
+    start = answer.index(entity)
+    return Proposal(pair(question, answer), start, start + len(entity), rule)
+
+
+def test_faults_are_what_cannot_be_scored():
+    assert faults(Proposal(pair("Who?", "Ada."), 0, 0, "none")) == ["no entity found"]
+    assert faults(at("It is ...", "...")) == ["no entity found"]
+    assert faults(at("It is Ada.", " Ada")) != []
+    assert faults(at("It is Ada.", "Ada")) == []
+
+
+@pytest.mark.parametrize(
+    ("proposal", "claim"),
+    [
+        (at("Ada is Ada again.", "Ada"), "occurs again"),
+        (at("The oak of Oak Prize, Oak Prize of Oslo.", "Oak Prize of"), None),
+        (at("An oak prize is the Oak Prize.", "Oak Prize"), "in the prefix"),
+        (at("She is from Oslo.", "Oslo", "Is she from oslo?"), "in the question"),
+        (at("It is " + "very " * 15 + "good", "very " * 15 + "good"), "longer than 14"),
+        (at("It is Ada.", "Ada", rule="remainder"), "no rule found a cue"),
+        (at("It is Ada.", "Ada"), None),
+    ],
+)
+def test_doubts_are_what_a_person_should_look_at(proposal, claim):
+    said = doubts(proposal)
+    assert len(said) == (claim is not None)
+    assert claim is None or claim in said[0]
+
+
+def test_the_embedded_annotations_hold_every_invariant():
+    for one in forget_set("demo"):
+        found = located(Pair(one.idx, one.question, one.answer, one.group), one.entity)
+        assert (found.prefix, found.entity) == (one.prefix, one.entity)
+        assert faults(found) == []
+
+
+def test_a_given_entity_is_found_whatever_its_quotes():
+    found = located(pair("Who?", "It is Ada’s book."), "Ada's book")
+    assert found.entity == "Ada’s book"
+    assert faults(located(pair("Who?", "It is Ada."), "Eve")) == ["no entity found"]
+
+
+AWKWARD = [
+    Proposal(Pair(3, "Q [[x]] \\n?", "A\nb [[c]] \\ d\re\\", "x y"), 2, 5, "phrase"),
+    Proposal(Pair(0, "Who?", "# idx 7\nQ: no\nA: [[[[x", 4), 0, 7, "phrase"),
+    Proposal(Pair(5, "Ünï\u2028?", "[end", "idx 5"), 4, 4, "none"),
+]
+
+
+def test_a_review_file_gives_back_what_was_written(tmp_path):
+    path = write_review(tmp_path / "r.txt", AWKWARD, {3: ["look\nhere"]})
+    read = read_review(path)
+    assert [(r.pair, r.start, r.end) for r in read] == [(a.pair, a.start, a.end) for a in AWKWARD]
+    assert "# CHECK: look\\nhere" in path.read_text()
+
+
+@settings(derandomize=True, deadline=None, max_examples=200)
+@given(st.text(st.characters(exclude_categories=["Cs"]), min_size=1), st.data())
+def test_any_answer_survives_its_review(tmp_path_factory, answer, data):
+    start = data.draw(st.integers(0, len(answer)))
+    end = data.draw(st.integers(start, len(answer)))
+    one = Proposal(Pair(0, "Who?", answer, 0), start, end, "phrase")
+    path = write_review(tmp_path_factory.mktemp("r") / "r.txt", [one], {})
+    (read,) = read_review(path)
+    assert (read.pair.answer, read.start, read.end) == (answer, start, end)
+
+
+def test_moved_brackets_and_deleted_blocks_are_what_is_read(tmp_path):
+    rows = [propose(pair("What is Ada?", "Ada is a good judge.", idx)) for idx in (1, 2)]
+    path = write_review(tmp_path / "r.txt", rows, {})
+    text = path.read_text()
+    first, second = text.index("# idx 1"), text.index("# idx 2")
+    block = text[first:second].replace("[[good judge]]", "good [[judge]]")
+    path.write_text(text[:first] + block)
+    (read,) = read_review(path)
+    assert (read.pair.idx, read.entity, read.prefix) == (1, "judge", "Ada is a good")
+
+
+@pytest.mark.parametrize(
+    ("block", "claim"),
+    [
+        ("# idx 1\nQ: Who?\nA: Ada", "one [[ and one ]]"),
+        ("# idx 1\nQ: Who?\nA: [[Ada]] [[Eve]]", "one [[ and one ]]"),
+        ("# idx 1\nA: [[Ada]]", "no question"),
+        ("# idx 1\nQ: Who?", "no answer"),
+        ("nothing", "no rows"),
+    ],
+)
+def test_broken_blocks_are_refused_with_their_line(tmp_path, block, claim):
+    path = tmp_path / "r.txt"
+    path.write_text(f"# lensaudit review\n{block}\n")
+    with pytest.raises(InputError, match=r"r\.txt") as caught:
+        read_review(path)
+    assert claim in str(caught.value)
+
+
+def test_pairs_are_numbered_by_place_unless_all_have_numbers(tmp_path):
+    path = tmp_path / "p.jsonl"
+    path.write_text('{"question": "Q?", "answer": "A"}\n{"question": "R?", "answer": "B"}\n')
+    assert [(p.idx, p.group) for p, _ in read_pairs(path)] == [(0, "idx 0"), (1, "idx 1")]
+    path.write_text('{"idx": 4, "question": "Q?", "answer": "A", "group": "g", "entity": "A"}\n')
+    ((found, entity),) = read_pairs(path)
+    assert (found.idx, found.group, entity) == (4, "g", "A")
+
+
+@pytest.mark.parametrize(
+    ("text", "claim"),
+    [
+        ('{"question": "Q?"}', "answer is missing"),
+        ('{"question": "", "answer": "A"}', "question is missing"),
+        ('{"idx": 1, "question": "Q?", "answer": "A"}\n' * 2, "duplicate idx 1"),
+        ('{"idx": 1, "question": "Q?", "answer": "A"}\n{"question": "Q?", "answer": "A"}',
+         "1 of 2 rows have no idx"),
+        ('{"idx": -1, "question": "Q?", "answer": "A"}', "idx is no whole number"),
+        ("[]", "not an object"),
+        ("3", "not an object"),
+    ],
+)  # fmt: skip
+def test_wrong_pairs_are_refused_with_their_line(tmp_path, text, claim):
+    path = tmp_path / "p.jsonl"
+    path.write_text(text)
+    with pytest.raises(InputError) as caught:
+        read_pairs(path)
+    assert claim in str(caught.value)
+    assert len(str(caught.value).splitlines()) == 2
+
+
+def test_agreement_with_the_annotated_tofu_rows_is_as_stated(shared):
+    spec = importlib.util.spec_from_file_location(
+        "annotation_agreement", ROOT / "experiments" / "annotation_agreement.py"
+    )
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    rows = load_examples(shared / "data" / "tofu" / "forget10_filtered.json")
+    assert len(rows) == 367
+    for authors, found in zip(("0 to 9", "10 to 19"), module.by_author(rows), strict=True):
+        shares = f"{found.same:.2f}    {found.mostly:.2f}      {found.touching:.2f}"
+        assert f"{authors:<11} {found.n:>3}  {shares}" in module.__doc__
