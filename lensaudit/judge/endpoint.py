@@ -50,6 +50,7 @@ def open_endpoint(
     *,
     key_env: str | None = None,
     key_file: Path | None = None,
+    offline: bool = False,
 ) -> Endpoint:
     """The endpoint with its key: from `key_file`, from the variable `key_env`, or none if local.
 
@@ -63,7 +64,7 @@ def open_endpoint(
     url = check_url(base_url or os.environ.get("OPENAI_BASE_URL") or OPENAI_URL)
     if not model.strip():
         raise InputError("the judge's model has no name; give --model")
-    key = _key(url, key_env, key_file)
+    key = NO_KEY if offline else _key(url, key_env, key_file)
     if key != NO_KEY and url.startswith("http://") and not is_local(url):
         raise InputError(f"{url}: the key would travel unencrypted; use https")
     return Endpoint(url, model, key)

@@ -117,7 +117,7 @@ def weighted(tokens: Sequence[TokenProb], mode: Mode) -> Reading:
 
 
 def _expected(worth: dict[float, float], shown: tuple[TokenProb, ...]) -> Reading:
-    mass = sum(worth.values())
+    mass = sum(worth.values(), 0.0)
     argmax = max(worth, key=lambda value: worth[value]) if worth else None
     if mass < MIN_MASS:
         said = shown[0].token
