@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from itertools import chain
 from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, Protocol, runtime_checkable
 
 import torch
 
@@ -121,6 +121,7 @@ def check(job: Job) -> None:
                  device=job.device)  # fmt: skip
 
 
+@runtime_checkable
 class Keyed(Protocol):
     """A job that a folder can be told to belong to."""
 
