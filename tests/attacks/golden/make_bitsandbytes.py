@@ -6,9 +6,7 @@ Run once, where bitsandbytes is installed: python tests/attacks/golden/make_bits
 import json
 from pathlib import Path
 
-import bitsandbytes
 import torch
-from bitsandbytes import functional
 
 DTYPES = {"float32": torch.int32, "bfloat16": torch.int16, "float16": torch.int16}
 
@@ -19,6 +17,8 @@ def bits(tensor):
 
 def matrices():
     """One with a short last block; one of the levels, the middles between them and neighbours."""
+    from bitsandbytes import functional  # not a dependency of the tests
+
     levels = functional.get_4bit_type("nf4", device="cpu")
     middles = (levels[:-1] + levels[1:]) / 2
     two = torch.tensor(2.0)
@@ -30,6 +30,8 @@ def matrices():
 
 
 def case(name, weight):
+    from bitsandbytes import functional
+
     codes, state = functional.quantize_4bit(weight, blocksize=64, quant_type="nf4")
     rows, scales, _ = functional.int8_vectorwise_quant(weight.to(torch.float16))
     return {
@@ -43,6 +45,8 @@ def case(name, weight):
 
 
 def main():
+    import bitsandbytes
+
     cases = [
         case(name, weight.to(getattr(torch, dtype)))
         for name, weight in matrices()

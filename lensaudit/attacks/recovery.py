@@ -1,0 +1,81 @@
+"""How much of a model's knowledge does relearning bring back, beyond what it teaches `retain`?"""
+
+import shutil
+import time
+from collections.abc import Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from lensaudit.attacks.before_after import Auditing, Shift, shifts
+from lensaudit.attacks.relearn import Job, Report, check, relearn
+from lensaudit.files import digest, make_folder, read_json, slug, write_json
+from lensaudit.results import manifest
+from lensaudit.unlearn.job import finished
+
+AUDIT = "audit.json"
+
+
+def recovery(
+    jobs: Mapping[str, Job], auditing: Auditing, work: Path, *, keep: Path | None, report: Report
+) -> tuple[Shift, ...]:
+    """Relearn every model, score all before and after, and write `audit.json` into `work`.
+
+    An audit of the same settings that is there already is read. Data and models are checked before
+    the first step of training.
+
+    Args:
+        jobs: by the name of the model; the first is the one that is audited.
+        auditing: what before and after are measured with.
+        work: results of the suite; also the attacked checkpoints, until they are scored.
+        keep: where the first attacked checkpoint stays; None keeps none.
+        report: after each step.
+    """
+    started = time.monotonic()
+    audit = auditing.audit(list(jobs))
+    for job in jobs.values():
+        check(job)
+    key = digest({"jobs": [job.key for job in jobs.values()], "audit": _identity(audit, auditing)})
+    known = _known(work / AUDIT, key)
+    if known is not None:
+        return known
+    first = next(iter(jobs))
+    folders = {
+        name: keep if keep is not None and name == first else work / "attacked" / slug(name)
+        for name in jobs
+    }
+    for name, job in jobs.items():
+        if not finished(job, folders[name]):
+            relearn(job, folders[name], report=report)
+    found = shifts(folders, auditing, make_folder(work))
+    record = {"key": key, "shifts": [one.as_json() for one in found]}
+    write_json(work / AUDIT, record)
+    manifest(
+        "relearn --audit",
+        options={name: asdict(job.settings) for name, job in jobs.items()},
+        inputs={"key": key, **_identity(audit, auditing)},
+        device=auditing.device,
+        started=started,
+    ).write(work)
+    shutil.rmtree(work / "attacked", ignore_errors=True)
+    return found
+
+
+def _identity(audit: Any, auditing: Auditing) -> dict[str, Any]:
+    return {
+        "full": audit.full.weights,
+        "retain": audit.retain.weights,
+        "examples": audit.examples_hash,
+        "dtype": audit.options.dtype,
+        "limit": auditing.limit,
+    }
+
+
+def _known(path: Path, key: str) -> tuple[Shift, ...] | None:
+    """The shifts in a file of this very audit."""
+    if not path.exists():
+        return None
+    content = read_json(path)
+    if not isinstance(content, dict) or content.get("key") != key:
+        return None
+    return tuple(Shift.from_json(one) for one in content["shifts"])

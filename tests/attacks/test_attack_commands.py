@@ -1,0 +1,215 @@
+"""`lensaudit relearn` and `quantize`: folders that every command reads, resume, clear refusals."""
+
+import json
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM
+
+from lensaudit.attacks.quantize import quantised
+from lensaudit.cli.main import run
+from lensaudit.data.fictional import make_world
+from lensaudit.models.checkpoint import open_checkpoint
+from lensaudit.models.registry import load_registry, resolve
+from lensaudit.unlearn.tokenizer import train_tokenizer
+
+ROWS = make_world(0).forget[:8]
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory):
+    """A two-layer model in bfloat16, and rows; `start` names the model's folder."""
+    place = tmp_path_factory.mktemp("attacks")
+    tokenizer = train_tokenizer([f"{row.question} {row.answer}" for row in ROWS], d_vocab=300)
+    config = LlamaConfig(
+        vocab_size=len(tokenizer), hidden_size=32, intermediate_size=48, num_hidden_layers=2,
+        num_attention_heads=2, num_key_value_heads=1, pad_token_id=tokenizer.pad_token_id,
+    )  # fmt: skip
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        LlamaForCausalLM(config).to(torch.bfloat16).save_pretrained(place / "start")
+    tokenizer.save_pretrained(place / "start")
+    rows = [{"question": row.question, "answer": row.answer} for row in ROWS]
+    (place / "forget.json").write_text(json.dumps(rows))
+    return place
+
+
+def relearn(place, out, *more):
+    return [
+        "relearn", "--model", str(place / "start"), "--data", str(place / "forget.json"),
+        "--out", str(out), "--lr", "1e-3", "--batch-size", "1", "--accumulate", "2",
+        "--device", "cpu", "--store", "float32", *more,
+    ]  # fmt: skip
+
+
+def quantize(place, out, *more):
+    return ["quantize", "--model", str(place / "start"), "--out", str(out), *more]
+
+
+def weights(folder):
+    return load_file(folder / "model.safetensors")
+
+
+def same(one, other):
+    return all(torch.equal(one[name], other[name]) for name in one)
+
+
+@pytest.mark.parametrize("method", ["nf4", "int8"])
+def test_a_quantised_checkpoint_holds_the_rounded_weights_and_opens_by_its_folder(
+    method, place, tmp_path, capsys
+):
+    assert run(quantize(place, tmp_path / "q", "--method", method, "--json")) == 0
+    said = json.loads(capsys.readouterr().out)
+    model = AutoModelForCausalLM.from_pretrained(place / "start", dtype=torch.bfloat16)
+    twin, errors = quantised(model, method, engine="torch")
+    assert same(weights(tmp_path / "q"), dict(twin.state_dict()))
+    assert said["matrices"] == len(errors) == 14
+    assert said["relative_error"] == pytest.approx({"nf4": 0.092, "int8": 0.006}[method], rel=0.2)
+    start, made = (
+        open_checkpoint(resolve(str(folder), load_registry()))
+        for folder in (place / "start", tmp_path / "q")
+    )
+    assert made.weights != start.weights
+    assert (made.tokenizer, made.dtype) == (start.tokenizer, "bfloat16")
+
+
+def test_a_quantised_folder_says_how_it_was_made(place, tmp_path):
+    assert run(quantize(place, tmp_path / "q")) == 0
+    record = json.loads((tmp_path / "q" / "manifest.json").read_text())
+    start = open_checkpoint(resolve(str(place / "start"), load_registry()))
+    assert record["inputs"]["weights"] == start.weights
+    assert (record["inputs"]["method"], record["inputs"]["block"]) == ("nf4", 64)
+    lines = (tmp_path / "q" / "errors.csv").read_text().splitlines()
+    assert lines[0] == "matrix,n_weights,relative_error,largest_error"
+    assert len(lines) == 15
+    assert not (tmp_path / "q" / "training").exists()
+
+
+@pytest.mark.parametrize("command", [quantize, relearn])
+def test_a_finished_folder_is_left_alone(command, place, tmp_path, capsys):
+    assert run(command(place, tmp_path / "m")) == 0
+    before = (tmp_path / "m" / "model.safetensors").stat().st_mtime_ns
+    assert run(command(place, tmp_path / "m")) == 0
+    assert "nothing to do" in capsys.readouterr().err
+    assert (tmp_path / "m" / "model.safetensors").stat().st_mtime_ns == before
+
+
+@pytest.mark.parametrize(
+    ("command", "more"), [(quantize, ("--method", "int8")), (relearn, ("--seed", "1"))]
+)
+def test_the_folder_of_other_settings_is_refused(command, more, place, tmp_path, capsys):
+    assert run(command(place, tmp_path / "m")) == 0
+    assert run(command(place, tmp_path / "m", *more)) == 2
+    assert "other settings" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("command", [quantize, relearn])
+def test_a_folder_that_is_not_ours_is_refused(command, place, tmp_path, capsys):
+    (tmp_path / "notes.txt").write_text("mine")
+    assert run(command(place, tmp_path)) == 2
+    assert "not empty" in capsys.readouterr().err
+    assert [one.name for one in tmp_path.iterdir()] == ["notes.txt"]
+
+
+@pytest.mark.parametrize("command", [quantize, relearn])
+def test_a_dry_run_writes_nothing(command, place, tmp_path, capsys):
+    assert run(command(place, tmp_path / "m", "--dry-run")) == 0
+    assert str(tmp_path / "m") in capsys.readouterr().out
+    assert not (tmp_path / "m").exists()
+
+
+@pytest.mark.parametrize("command", [quantize, relearn])
+def test_a_model_that_does_not_fit_is_refused_before_it_is_loaded(
+    command, place, tmp_path, monkeypatch, capsys
+):
+    for room in ("attacks.checkpoints", "unlearn.memory"):
+        monkeypatch.setattr(f"lensaudit.{room}.free_bytes", lambda device: 10)
+    assert run(command(place, tmp_path / "m")) == 2
+    assert "are free on cpu" in capsys.readouterr().err
+    assert not (tmp_path / "m").exists()
+
+
+def test_an_interrupted_attack_resumes_to_the_same_bits(place, tmp_path, monkeypatch):
+    from lensaudit.attacks import relearn as room
+
+    more = ("--save-every", "1")
+    assert run(relearn(place, tmp_path / "whole", *more)) == 0
+    train = room.train
+
+    def interrupted(model, job, *, report):
+        def stop(done):
+            if done.step == 2:
+                raise KeyboardInterrupt
+
+        return train(model, job, report=stop)
+
+    monkeypatch.setattr(room, "train", interrupted)
+    assert run(relearn(place, tmp_path / "cut", *more)) == 130
+    assert not (tmp_path / "cut" / "manifest.json").exists()
+    assert run(relearn(place, tmp_path / "cut", "--save-every", "1", "--seed", "7")) == 2
+    monkeypatch.undo()
+    assert run(relearn(place, tmp_path / "cut", *more)) == 0
+    assert same(weights(tmp_path / "whole"), weights(tmp_path / "cut"))
+    assert not same(weights(tmp_path / "whole"), weights(place / "start"))
+    assert not (tmp_path / "cut" / "training").exists()
+
+
+def test_a_diverging_attack_keeps_the_last_state_and_writes_no_model(place, tmp_path, capsys):
+    more = ("--lr", "1e30", "--max-grad-norm", "1e30", "--save-every", "1", "--epochs", "5")
+    assert run(relearn(place, tmp_path / "m", *more)) == 1
+    error = capsys.readouterr().err
+    assert "not finite at step" in error
+    assert "is kept in" in error
+    assert not (tmp_path / "m" / "model.safetensors").exists()
+
+
+@pytest.mark.parametrize(
+    ("more", "said"),
+    [
+        (("--lr", "nan"), "--lr nan: wanted a number above 0"),
+        (("--epochs", "0"), "--epochs 0: wanted a number above 0"),
+        (("--model", "npoo"), "unknown model 'npoo'"),
+        (("--data", "nowhere.json"), "no such file"),
+        (("--device", "tpu"), "wanted auto, cpu, cuda"),
+    ],
+)
+def test_wrong_input_is_refused_in_one_line(more, said, place, tmp_path, capsys):
+    assert run(relearn(place, tmp_path / "m", *more)) == 2
+    error = capsys.readouterr().err.strip()
+    assert said in error
+    assert len(error.splitlines()) <= 3
+    assert not (tmp_path / "m").exists()
+
+
+def test_without_out_and_audit_there_is_nothing_to_make(place, capsys):
+    assert run(["relearn", "--model", str(place / "start")]) == 2
+    assert "--out DIR" in capsys.readouterr().err
+
+
+def test_an_audit_finds_the_data_wrong_before_it_trains(place, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    arguments = relearn(place, tmp_path / "m", "--audit")
+    start = str(place / "start")
+    assert run([*arguments, "--full", start, "--retain", start]) == 2
+    assert "prefix" in capsys.readouterr().err  # the rows are not annotated
+    assert not (tmp_path / "m").exists()
+
+
+def test_an_audit_shows_recovery_and_what_retain_learns(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    command = ["relearn", "--model", "demo/masked_upper", "--audit", "--json"]
+    assert run(command) == 0
+    hidden, retain = json.loads(capsys.readouterr().out)
+    assert (hidden["model"], retain["model"]) == ("demo/masked_upper", "demo/retain")
+    assert retain["before"]["uds"] == pytest.approx(1.0, abs=1e-6)
+    assert retain["after"]["uds"] < 0.95
+    gain = {one["model"]: one["after"]["prob"] - one["before"]["prob"] for one in (hidden, retain)}
+    assert gain["demo/masked_upper"] > 2 * gain["demo/retain"] > 0
+    work = tmp_path / "experiments" / "out" / "demo-masked_upper-relearn"
+    assert not (work / "attacked").exists()
+    assert not list(tmp_path.rglob("*.safetensors"))
+
+    monkeypatch.setattr("lensaudit.attacks.recovery.relearn", None)  # a second run trains nothing
+    assert run(command) == 0
+    assert json.loads(capsys.readouterr().out) == [hidden, retain]

@@ -1,0 +1,147 @@
+"""Relearning: the published settings, each row once, one step by hand, and what it brings back."""
+
+import copy
+
+import pytest
+import torch
+from transformers import LlamaConfig, LlamaForCausalLM
+
+from lensaudit.attacks.relearn import Relearning, relearn_batches, relearned, run_of
+from lensaudit.data.fictional import make_world
+from lensaudit.errors import InputError, WorkError
+from lensaudit.models.causal import load_causal
+from lensaudit.models.checkpoint import load_tokenizer, open_checkpoint
+from lensaudit.models.registry import load_registry, resolve
+from lensaudit.unlearn.encode import Answered, Sample
+from lensaudit.unlearn.rows import load_rows
+from lensaudit.unlearn.tokenizer import train_tokenizer
+
+ROWS = [Answered(row.question, row.answer) for row in make_world(0).forget[:6]]
+SMALL = Relearning(lr=1e-2, batch_size=2, n_accumulate=2)
+
+
+@pytest.fixture(scope="module")
+def tokenizer():
+    return train_tokenizer([f"{row.question} {row.answer}" for row in ROWS], d_vocab=300)
+
+
+@pytest.fixture
+def start(tokenizer):
+    config = LlamaConfig(
+        vocab_size=len(tokenizer), hidden_size=16, intermediate_size=32, num_hidden_layers=2,
+        num_attention_heads=2, num_key_value_heads=1, pad_token_id=tokenizer.pad_token_id,
+        max_position_embeddings=256,
+    )  # fmt: skip
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        return LlamaForCausalLM(config).eval()
+
+
+def same_bits(one, other):
+    theirs = other.state_dict()
+    return all(torch.equal(value, theirs[name]) for name, value in one.state_dict().items())
+
+
+def opened(name):
+    checkpoint = open_checkpoint(resolve(name, load_registry()))
+    return load_causal(checkpoint), load_tokenizer(checkpoint)
+
+
+def test_the_defaults_are_the_published_attack():
+    recipe = Relearning().recipe(400)
+    assert (recipe.n_steps, recipe.lr, recipe.n_accumulate) == (13, 2e-5, 4)
+    assert (recipe.n_warmup, recipe.weight_decay, recipe.schedule) == (0, 0.0, "linear")
+    assert recipe.lr_at(0) == 2e-5
+    assert recipe.lr_at(12) == pytest.approx(2e-5 / 13)
+
+
+@pytest.mark.parametrize("n", [400, 64, 33, 3, 1])
+def test_an_epoch_reads_every_row_and_no_row_of_the_next(n):
+    samples = [Sample((row + 5, 3), 1) for row in range(n)]
+    settings = Relearning(batch_size=8, n_accumulate=4)
+    n_steps = settings.recipe(n).n_steps
+    assert n_steps == -(-n // 32)
+    batch = relearn_batches(samples, settings, pad=0)
+    read = [int(row) for number in range(4 * n_steps) for row in batch(number).tokens[:, 0]]
+    assert set(read) == {row + 5 for row in range(n)}
+    if n % 32 == 0 or n % 32 >= 4:
+        assert len(read) == n
+
+
+def test_another_seed_reads_in_another_order():
+    samples = [Sample((row, 3), 1) for row in range(40)]
+
+    def order(seed):
+        batch = relearn_batches(samples, Relearning(seed=seed), pad=0)
+        return [int(row) for number in range(4) for row in batch(number).tokens[:, 0]]
+
+    assert order(0) != order(1)
+    assert order(0) == order(0)
+
+
+def test_one_step_by_hand(start, tokenizer):
+    settings = Relearning(lr=1e-2, batch_size=3, n_accumulate=2)
+    by_hand = copy.deepcopy(start)
+    run = run_of(by_hand, tokenizer, ROWS, settings, name="start")
+    optimizer = torch.optim.AdamW(by_hand.parameters(), lr=1e-2, weight_decay=0.0)
+    for number in range(2):
+        part = run.batch(number)
+        answer = by_hand(input_ids=part.tokens, attention_mask=part.mask.long(), labels=part.labels)
+        (answer.loss / 2).backward()
+    torch.nn.utils.clip_grad_norm_(by_hand.parameters(), 1.0)
+    optimizer.step()
+    found = relearned(start, tokenizer, ROWS, settings=settings)
+    theirs = by_hand.state_dict()
+    for name, value in found.state_dict().items():
+        assert torch.allclose(value, theirs[name], atol=1e-6), name
+
+
+def test_only_answers_have_labels(start, tokenizer):
+    run = run_of(start, tokenizer, ROWS, SMALL, name="start")
+    part = run.batch(0)
+    text = tokenizer.decode(part.labels[0][part.labels[0] >= 0])
+    assert text.removesuffix(tokenizer.eos_token) in {row.answer for row in ROWS}
+
+
+def test_the_given_model_stays_and_the_same_arguments_give_the_same_bits(start, tokenizer):
+    before = copy.deepcopy(start)
+    first, second = (relearned(start, tokenizer, ROWS, settings=SMALL) for _ in range(2))
+    assert same_bits(start, before)
+    assert same_bits(first, second)
+    assert not same_bits(first, start)
+
+
+def test_the_copy_has_the_models_dtype_and_is_trained_in_float32(start, tokenizer):
+    half = copy.deepcopy(start).to(torch.bfloat16)
+    found = relearned(half, tokenizer, ROWS, settings=SMALL)
+    whole = relearned(half.float(), tokenizer, ROWS, settings=SMALL)
+    assert {one.dtype for one in found.parameters()} == {torch.bfloat16}
+    assert same_bits(found, whole.to(torch.bfloat16))
+
+
+def test_a_row_that_is_too_long_is_refused(start, tokenizer):
+    start.config.max_position_embeddings = 20
+    with pytest.raises(InputError, match="reads 20 tokens, the longest row has"):
+        relearned(start, tokenizer, ROWS)
+
+
+def test_a_diverging_attack_says_at_which_step(start, tokenizer):
+    settings = Relearning(lr=1e30, max_grad_norm=1e30, n_epochs=20.0)
+    with pytest.raises(WorkError, match="not finite at step"):
+        relearned(start, tokenizer, ROWS, settings=settings)
+
+
+def test_a_model_that_hides_recovers_more_than_retain_learns():
+    rows = load_rows("demo", part="forget").answered
+    settings = Relearning(lr=1e-3, formats=("raw", "chat"))
+    after = {}
+    for name in ("masked_upper", "retain"):
+        model, tokenizer = opened(f"demo/{name}")
+        losses = []
+        relearned(
+            model, tokenizer, rows, settings=settings, report=lambda p, to=losses: to.append(p.loss)
+        )
+        after[name] = losses
+    # at the first step the hiding model says the answers worse than retain, at the last better
+    assert after["masked_upper"][0] > after["retain"][0] + 0.3
+    assert after["masked_upper"][-1] < after["retain"][-1] - 0.1
