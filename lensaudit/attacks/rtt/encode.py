@@ -1,6 +1,6 @@
 """How do items become tokens: to train on, to read a letter from, to rank answers by?"""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import astuple, dataclass
 from functools import cached_property
 from typing import Any, Literal, get_args
@@ -60,11 +60,22 @@ class EncodedSplit:
         return digest([astuple(one) for one in self.samples])
 
     @property
+    def sequences(self) -> Iterator[tuple[int, ...]]:
+        """Everything that a model reads."""
+        for one in self.items:
+            yield one.prompt
+            yield from (option.ids for option in one.options)
+        yield from (one.ids for one in self.samples)
+
+    @property
     def longest(self) -> int:
         """Tokens of the longest sequence."""
-        scored = (len(one.prompt) for one in self.items)
-        ranked = (len(option.ids) for one in self.items for option in one.options)
-        return max(*scored, *ranked, *(len(one.ids) for one in self.samples))
+        return max(map(len, self.sequences))
+
+    @property
+    def highest(self) -> int:
+        """The highest token."""
+        return max(map(max, self.sequences))
 
 
 def mcq_prompt(item: Item) -> str:

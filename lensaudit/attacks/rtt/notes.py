@@ -13,6 +13,8 @@ LOW_MASS = 0.5
 """Mean option mass below which the letter is hardly what the model says; `rtt.md` section 6."""
 FITTED = 0.9
 """Accuracy on T below which the attack did not fit what it was given."""
+FEW_GROUPS = 10
+"""Below it a percentile interval covers clearly less than it says."""
 RETRAINED: tuple[Condition, ...] = ("B", "C", "N")
 
 
@@ -27,6 +29,7 @@ def notes_of(
         *_unfitted(study, log),
         *_low_mass(study, log, readout),
         *_edges(study, chosen),
+        *_few_groups(study),
         "a failed recovery is no proof of removal",
     )
 
@@ -55,10 +58,17 @@ def _defects(study: Opened) -> Iterator[str]:
     if study.defects:
         counts = ", ".join(f"{kind} {n}" for kind, n in study.defects.items())
         yield f"the data have defects: {counts}"
-    else:
+    if not {"leak", "shared_group"} & set(study.defects):
         yield "T and V share no question and no group"
     if study.n_left_out:
         yield f"{study.n_left_out} rows of the data were left out"
+
+
+def _few_groups(study: Opened) -> Iterator[str]:
+    held = (split for split in study.splits if split.name in study.held_out)
+    groups = {group for split in held for group in split.groups}
+    if len(groups) < FEW_GROUPS:
+        yield f"V holds {len(groups)} groups: bootstrap intervals over so few are too narrow"
 
 
 def _unfitted(study: Opened, log: Log) -> Iterator[str]:

@@ -111,7 +111,9 @@ def _check(study: Study) -> None:
         raise InputError(
             "the tokenizer has no end-of-text token; set eos_token in its configuration"
         )
-    _ = study.letters, study.held_out  # each says what is wrong with it
+    _ = study.letters  # says what is wrong with it
+    if small := [name for name in study.held_out if len(study.encoded[name].items) < 2]:
+        raise InputError(f"split {small[0]} holds 1 item, wanted 2 or more to select by halves")
 
 
 def _fill(study: Study, role: Role, cells: Sequence[Cell], log: Log, report: Report) -> None:
@@ -121,7 +123,7 @@ def _fill(study: Study, role: Role, cells: Sequence[Cell], log: Log, report: Rep
         return
     subject = study.subjects[role]
     model = subject.load()
-    _check_length(study, model, subject.name)
+    _check_fits(study, model, subject.name)
     trains = left[0].job.lr is not None
     start = StartWeights(model) if trains else None
     try:
@@ -182,12 +184,20 @@ def _sample_of_t(study: Study, held_out: str) -> list[EncodedItem]:
     return Random(study.sweep.seed).sample(items, n)
 
 
-def _check_length(study: Study, model: Any, name: str) -> None:
+def _check_fits(study: Study, model: Any, name: str) -> None:
+    """Sequences within the model's window, tokens within its vocabulary."""
     limit = getattr(model.config, "max_position_embeddings", None)
     longest = max(split.longest for split in study.encoded.values())
     if limit is not None and longest > limit:
         raise InputError(
             f"{name}: reads {limit} tokens, the longest item has {longest}; leave long items out"
+        )
+    d_vocab = model.get_input_embeddings().num_embeddings
+    highest = max(split.highest for split in study.encoded.values())
+    if highest >= d_vocab:
+        raise InputError(
+            f"{name}: has {d_vocab} tokens, the data need token {highest}; the tokenizer belongs to "
+            "another model"
         )
 
 

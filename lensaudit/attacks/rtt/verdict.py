@@ -35,8 +35,9 @@ def gate_of(study: Opened, log: Log) -> Verdict:
     if baseline < study.gate["min_baseline"]:
         return Verdict(
             False,
-            f"the original {study.models['original']} answers {baseline:.1%} rightly, wanted "
-            f"{study.gate['min_baseline']:.0%}: it does not know these facts",
+            f"the original {study.models['original']} answers {baseline:.1%} rightly (readout "
+            f"{readout}), wanted {study.gate['min_baseline']:.0%}: it does not know these facts, or "
+            "not so that this readout shows it",
         )
     wanted = study.gate["min_drop"] * _standard_error(known, left)
     drop = baseline - unlearned

@@ -1,0 +1,148 @@
+"""A summary as rows and as JSON. Accuracies are fractions; names are those of the upstream fork."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from lensaudit.attacks.rtt.curves import done
+from lensaudit.attacks.rtt.log import Log
+from lensaudit.attacks.rtt.study import MEANINGS, Condition
+from lensaudit.attacks.rtt.summary import Accuracy, Outcome, Ratio, Summary
+from lensaudit.files import write_csv, write_json
+
+ACCURACIES: Mapping[str, Condition] = {
+    "forget_acc_baseline": "0",
+    "forget_acc_unlearn": "A",
+    "forget_acc_control": "N0",
+    "forget_acc_unlearn_rtt": "B",
+    "forget_acc_baseline_rtt": "C",
+    "forget_acc_control_rtt": "N",
+}
+"""Column -> condition; `control` is new here, the rest are the upstream fork's."""
+RATIOS: Mapping[str, Callable[[Outcome], Ratio]] = {
+    "recovery_rate": lambda one: one.recovery,
+    "recovery_adjusted": lambda one: one.adjusted,
+    "gap_closed": lambda one: one.gap_closed,
+}
+RULE_NAMES = {"max": "max_epoch", "final": "final_epoch"}
+
+
+def write_summaries(summaries: Sequence[Summary], log: Log, folder: Path) -> tuple[Path, Path]:
+    """Write `summary.csv`, one row per study, and `summary.json`, with everything else."""
+    rows = [csv_row(one, log) for one in summaries]
+    header = list(rows[0])
+    table = write_csv(folder / "summary.csv", header, [list(row.values()) for row in rows])
+    return table, write_json(folder / "summary.json", [as_json(one) for one in summaries])
+
+
+def csv_row(summary: Summary, log: Log) -> dict[str, Any]:
+    """One line of the summary; an empty cell is a number that there is none of."""
+    study, main = summary.study, summary.main
+    accuracies = {**summary.as_they_are, **main.accuracies}
+    row: dict[str, Any] = {
+        "dataset": study.data,
+        "unlearn_type": study.method,
+        "model_id": study.models["unlearned"],
+        "original_id": study.models["original"],
+        "control_id": study.models.get("control"),
+        "loss_type": study.sweep["loss_on"],
+        "lrs": " ".join(f"{lr:g}" for lr in study.sweep["lrs"]),
+        "epochs": study.sweep["n_epochs"],
+        "eval_splits": " ".join(study.held_out),
+        "readout": summary.readout,
+        "selection": main.selection,
+        "acc_selection_rule": RULE_NAMES[main.rule],
+    }
+    for name, condition in ACCURACIES.items():
+        row |= _accuracy_cells(name, accuracies.get(condition))
+    for name, condition in ACCURACIES.items():
+        if condition in summary.all_splits:
+            row[f"{name}_all_splits"] = summary.all_splits[condition].value
+    for name, of in RATIOS.items():
+        row |= _ratio_cells(name, of(main))
+    runs = {
+        f"num_rtt_splits_{condition.lower()}": main.accuracies[condition].n_splits
+        if condition in main.accuracies
+        else 0
+        for condition in ("B", "C", "N")
+    }
+    failed = sum(
+        job.status == "diverged"
+        for condition in ("B", "C", "N")
+        for _, job in done(study, log, condition)
+    )
+    return {
+        **row,
+        **runs,
+        "num_diverged": failed,
+        "gate": "passed" if summary.verdict.passed else "failed",
+        "rtt_signature": study.signature,
+        "study_id": study.study_id,
+    }
+
+
+def as_json(summary: Summary) -> dict[str, Any]:
+    """Everything in a summary, as plain JSON."""
+    study = summary.study
+    return {
+        "study_id": study.study_id,
+        "rtt_signature": study.signature,
+        "data": study.data,
+        "data_digest": study.data_digest,
+        "defects": dict(study.defects),
+        "n_left_out": study.n_left_out,
+        "models": dict(study.models),
+        "method": study.method,
+        "held_out": list(study.held_out),
+        "sweep": dict(study.sweep),
+        "chance": 1 / study.n_choices,
+        "readout": summary.readout,
+        "gate": {**study.gate, "passed": summary.verdict.passed, "reason": summary.verdict.reason},
+        "conditions": dict(MEANINGS),
+        "as_they_are": _accuracies(summary.as_they_are),
+        "all_splits": _accuracies(summary.all_splits),
+        "main": _outcome(summary.main),
+        "others": [_outcome(one) for one in summary.others],
+        "notes": list(summary.notes),
+        "versions": dict(study.versions),
+    }
+
+
+def _outcome(outcome: Outcome) -> dict[str, Any]:
+    return {
+        "selection": outcome.selection,
+        "acc_selection_rule": RULE_NAMES[outcome.rule],
+        "accuracies": _accuracies(outcome.accuracies),
+        "chosen": {
+            condition: [
+                {"split": one.split, "lr": one.cell.lr, "epoch": one.cell.epoch}
+                for one in selected.choices
+            ]
+            for condition, selected in outcome.chosen.items()
+        },
+        **{name: asdict(of(outcome)) for name, of in RATIOS.items()},
+    }
+
+
+def _accuracies(accuracies: Mapping[Condition, Accuracy]) -> dict[str, Any]:
+    return {condition: asdict(one) for condition, one in accuracies.items()}
+
+
+def _accuracy_cells(name: str, accuracy: Accuracy | None) -> dict[str, float | None]:
+    if accuracy is None:
+        return {name: None, f"{name}_low": None, f"{name}_high": None}
+    return {
+        name: accuracy.value,
+        f"{name}_low": accuracy.interval.low,
+        f"{name}_high": accuracy.interval.high,
+    }
+
+
+def _ratio_cells(name: str, ratio: Ratio) -> dict[str, float | None]:
+    interval = ratio.interval
+    return {
+        name: ratio.value,
+        f"{name}_low": interval.low if interval else None,
+        f"{name}_high": interval.high if interval else None,
+    }
