@@ -196,8 +196,8 @@ def _check_fits(study: Study, model: Any, name: str) -> None:
     highest = max(split.highest for split in study.encoded.values())
     if highest >= d_vocab:
         raise InputError(
-            f"{name}: has {d_vocab} tokens, the data need token {highest}; the tokenizer belongs to "
-            "another model"
+            f"{name}: has {d_vocab} tokens, the data need token {highest}; its tokenizer is "
+            "another model's"
         )
 
 

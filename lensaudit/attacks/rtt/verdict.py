@@ -36,8 +36,8 @@ def gate_of(study: Opened, log: Log) -> Verdict:
         return Verdict(
             False,
             f"the original {study.models['original']} answers {baseline:.1%} rightly (readout "
-            f"{readout}), wanted {study.gate['min_baseline']:.0%}: it does not know these facts, or "
-            "not so that this readout shows it",
+            f"{readout}), wanted {study.gate['min_baseline']:.0%}: it does not know these "
+            "facts, or this readout does not show it",
         )
     wanted = study.gate["min_drop"] * _standard_error(known, left)
     drop = baseline - unlearned
