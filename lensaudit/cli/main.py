@@ -33,6 +33,7 @@ COMMANDS = {
         "lensaudit.cli.annotate:annotate",
         "Propose which part of each answer is scored, for an own forget set.",
     ),
+    "steer": ("lensaudit.cli.steering:steer", "Find directions, steer with them, audit by them."),
     "demo": ("lensaudit.cli.demo:demo", "Audit the embedded model family."),
 }
 """Name -> (module:command, line of `lensaudit --help`). The help needs no import."""

@@ -26,6 +26,7 @@ from lensaudit.steer.contrast import (
 )
 from lensaudit.steer.directions import Method, direction_of
 from lensaudit.steer.separation import Separation, mean_separation, separation
+from lensaudit.steer.trait import question_hash
 from lensaudit.steer.vector import SteeringVector, finite
 
 N_FOLDS = 5
@@ -184,6 +185,7 @@ def _vector(job: Extraction, contrast: Contrast, column: int, method: Method) ->
         weights=job.checkpoint.weights,
         data=samples_hash(job.samples),
         dtype=job.dtype,
+        asked=tuple(sorted({question_hash(one.row.question) for one in job.samples})),
     )
 
 

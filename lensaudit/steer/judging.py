@@ -6,6 +6,7 @@ from pathlib import Path
 
 from lensaudit.files import append_jsonl, digest, read_appended
 from lensaudit.judge.prompts import COHERENCE
+from lensaudit.judge.scalar import ScalarJudge
 from lensaudit.judge.verdict import Judge, JudgeRequest, Verdict
 from lensaudit.steer.trait import Trait
 
@@ -70,8 +71,18 @@ def _verdicts(
     return [known[key] for key in keys]
 
 
+def identity_of(judge: Judge) -> dict[str, str]:
+    """What a verdict depends on beside the request; scores of two identities do not mix."""
+    found = {"name": judge.name}
+    if isinstance(judge, ScalarJudge):
+        found |= {"host": judge.endpoint.host, "mode": judge.capability.mode}
+    return found
+
+
 def _key(judge: Judge, request: JudgeRequest) -> str:
-    return digest([judge.name, request.prompt, request.question, request.answer, request.entity])
+    return digest(
+        [identity_of(judge), request.prompt, request.question, request.answer, request.entity]
+    )
 
 
 def _verdict(row: dict[str, object]) -> Verdict:

@@ -128,8 +128,8 @@ def check_disjoint(evaluation: Sequence[str], extraction: Sequence[str], source:
     Raises:
         InputError: a question is in both sets; case and spacing do not count.
     """
-    known = {_plain(question) for question in extraction}
-    common = [question for question in evaluation if _plain(question) in known]
+    known = {question_hash(question) for question in extraction}
+    common = [question for question in evaluation if question_hash(question) in known]
     if common:
         raise InputError(
             f"{source}: {len(common)} evaluation questions are extraction questions too "
@@ -137,8 +137,13 @@ def check_disjoint(evaluation: Sequence[str], extraction: Sequence[str], source:
         )
 
 
-def _plain(text: str) -> str:
-    return " ".join(text.casefold().split()).rstrip("?.! ")
+def question_hash(text: str) -> str:
+    """16 hex digits; case, spacing and the closing mark do not count.
+
+    >>> question_hash("Who is it?") == question_hash("who  is it")
+    True
+    """
+    return digest(" ".join(text.casefold().split()).rstrip("?.! "))[:16]
 
 
 def _text(found: Mapping[str, Any], key: str, source: str, default: str | None = None) -> str:

@@ -45,6 +45,8 @@ class SteeringVector:
     data: str = ""
     """Content hash of the contrast rows."""
     dtype: str = ""
+    asked: tuple[str, ...] = ()
+    """Hashes of the questions it was estimated from: none of them may be asked to test it."""
 
     @property
     def norm(self) -> float:
@@ -67,6 +69,7 @@ class SteeringVector:
     def document(self) -> dict[str, Any]:
         """Provenance as JSON; the vector itself is in the safetensors file."""
         fields = {key: value for key, value in vars(self).items() if key != "vector"}
+        fields["asked"] = list(self.asked)
         return {
             "schema": SCHEMA, "layer_convention": LAYER_CONVENTION, "hook": "resid_post",
             "norm": self.norm, "d_model": len(self.vector), "hash": self.hash(), **fields,
@@ -114,6 +117,7 @@ def _load_own(path: Path) -> SteeringVector:
         )
     found = SteeringVector(
         vector=_checked(_tensor(path), path),
+        asked=tuple(document.get("asked", ())),
         **{key: document[key] for key in _OWN if key in document},
     )
     if not isinstance(found.layer, int) or document.get("hash") != found.hash():
