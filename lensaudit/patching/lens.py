@@ -13,7 +13,7 @@ Definition: gnueaj/unlearning-depth-score @ fc31639, compute_representation_base
 layer is taken before the final norm there too.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 
@@ -127,7 +127,7 @@ def _fill(audit: Audit, books: Books) -> None:
         caches = cached_sources(audit, books, opened)
         full = loaded(audit, audit.full)
         check_model(full, audit.encoded[0], audit.options.dtype)
-        own = CachedDonor(opened.enter_context(_own_cache(audit, full)), "resid_post")
+        own = CachedDonor(opened.enter_context(own_cache(audit, lambda: full)), "resid_post")
         if audit.full.weights in books.incomplete():
             caches[audit.full.weights] = own
         room = Room(sizes_on_disk(audit.full, audit.options.dtype), audit.options, sweeps=True)
@@ -137,12 +137,12 @@ def _fill(audit: Audit, books: Books) -> None:
         )  # fmt: skip
 
 
-def _own_cache(audit: Audit, full: TransformerBridge) -> Activations:
-    """That of all positions, if an audit left one; else one of the spans."""
+def own_cache(audit: Audit, load: Callable[[], TransformerBridge]) -> Activations:
+    """The cache of `full`: that of all positions, if an audit left one; else one of the spans."""
     options = audit.options
     whole = fingerprint_of_run(
         audit.full, audit.encoded, positions="all", dtype=options.dtype, device=options.device,
         attention=options.attn, batch_size=options.cache_batch,
     )  # fmt: skip
     found = ActivationStore(audit.root).open(whole)
-    return found if found is not None else cached(audit, audit.full, "span", lambda: full)
+    return found if found is not None else cached(audit, audit.full, "span", load)

@@ -3,8 +3,9 @@
 TransformerLens is imported when the pass is asked for, not before: most evaluations do without.
 """
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,10 +14,12 @@ import torch
 from lensaudit.data.suites import DEMO_DATA, TOFU_HUB, Row, Split, Suite
 from lensaudit.data.tofu import DEMO, FORGET10
 from lensaudit.errors import InputError, VerificationError, WorkError
+from lensaudit.metrics.measure.compared import cka_layers, fisher_layers
 from lensaudit.metrics.measure.subject import Measured
 from lensaudit.metrics.registry import ANNOTATED
 from lensaudit.models.registry import DEMO as DEMO_NAMES
 from lensaudit.models.registry import Registry
+from lensaudit.scores.representation import LayerErasure, weighted_erasure
 
 if TYPE_CHECKING:
     from lensaudit.patching.audit import Audit
@@ -24,6 +27,7 @@ if TYPE_CHECKING:
 NO_RETAIN = "no retain model to patch in (a log holds no activations); name one with --retain"
 _UDS = ("tau", "last_layer", "scope", "component", "engine", "calibration")
 _EM = ("em_form", "threshold", "last_layer", "scope", "component", "retention", "calibration")
+_LENS = ("tau", "calibration")
 """What of a summary of `lensaudit patch` goes into the log."""
 
 
@@ -172,7 +176,43 @@ def _em(audit: "Audit", model: str) -> Scored:
     return _scored(audit, outcome.rows(), "udr", em_summary_of(outcome), _EM)
 
 
-_SCORES: Mapping[str, Callable[["Audit", str], Scored]] = {"uds": _uds, "em": _em}
+def _lens(audit: "Audit", model: str) -> Scored:
+    from lensaudit.patching.outcome import summary_of
+    from lensaudit.patching.session import score_lens
+
+    (outcome,), calibration = score_lens(audit)
+    return _scored(audit, outcome.rows(), "lens", summary_of(outcome, calibration), _LENS)
+
+
+def _cka(audit: "Audit", model: str) -> Scored:
+    return _layered(audit, {"cka": cka_layers(audit, model)})
+
+
+def _fisher(audit: "Audit", model: str) -> Scored:
+    found = fisher_layers(audit, model)
+    return _layered(audit, {f"{share:.4f}".rstrip("0"): rows for share, rows in found.items()})
+
+
+_SCORES: Mapping[str, Callable[["Audit", str], Scored]] = {
+    "uds": _uds, "em": _em, "lens": _lens, "cka": _cka, "fisher": _fisher,
+}  # fmt: skip
+
+
+def _layered(audit: "Audit", found: Mapping[str, Sequence[LayerErasure]]) -> Scored:
+    """Scores without rows: one number per name, and what each layer says."""
+    values = {name: weighted_erasure(rows) for name, rows in found.items()}
+    return Scored(
+        {},
+        {item.idx: item.reason for item in audit.lost},
+        listed=False,
+        details={
+            "full_model": audit.full.spec.name,
+            "retain_model": audit.retain.spec.name,
+            "n_examples": len(audit.encoded),
+            "values": {name: v if math.isfinite(v) else None for name, v in values.items()},
+            "layers": {name: [asdict(row) for row in rows] for name, rows in found.items()},
+        },
+    )
 
 
 def _scored(

@@ -1,0 +1,197 @@
+"""CKA, Logit Lens and masked Fisher: equal to the reference on the trained family."""
+
+import json
+import math
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from lensaudit.cli.main import run
+from lensaudit.errors import InputError
+from lensaudit.metrics.measure import compared
+from lensaudit.metrics.measure.compared import cka_layers, decoder_blocks, fisher, fisher_layers
+from lensaudit.metrics.registry import all_metrics
+from lensaudit.models.registry import load_registry
+from lensaudit.patching.prepare import prepare
+from lensaudit.patching.session import score_lens
+from lensaudit.scores.representation import (
+    LayerErasure,
+    cka,
+    cka_erasure,
+    fisher_erasure,
+    fisher_mask,
+    weighted_erasure,
+)
+
+VARIANTS = ("idknll", "graddiff", "npo", "simnpo", "full", "retain")
+
+
+@pytest.fixture(scope="module")
+def audited(shared, tmp_path_factory):
+    """Audits of the trained family on its own forget set, one per variant."""
+    root = tmp_path_factory.mktemp("activations")
+
+    def audit(name):
+        family = shared / "family"
+        return prepare(
+            [str(family / name)], registry=load_registry(), full=str(family / "full"),
+            retain=str(family / "retain"), data=str(family / "forget.json"), activations=root,
+            notice=lambda line: None,
+        ), str(family / name)  # fmt: skip
+
+    return audit
+
+
+@pytest.mark.parametrize("name", VARIANTS)
+def test_cka_is_the_references(audited, golden, name):
+    audit, source = audited(name)
+    wanted = golden("repr_cka_logitlens.json")["variants"][name]["cka"]
+    found = cka_layers(audit, source)
+    assert weighted_erasure(found) == pytest.approx(wanted["score"], abs=2e-5)
+    for layer, one in enumerate(found):
+        row = wanted["per_layer"][str(layer)]
+        assert one.erasure == pytest.approx(row["erasure"], abs=2e-5)
+        assert one.weight == pytest.approx(row["weight"], abs=2e-5)
+
+
+@pytest.mark.parametrize("name", VARIANTS)
+def test_the_lens_is_the_references(audited, golden, name):
+    audit, _ = audited(name)
+    wanted = golden("repr_cka_logitlens.json")["variants"][name]["logit_lens"]
+    (outcome,), _ = score_lens(audit)
+    assert outcome.uds == pytest.approx(wanted["score"], abs=1e-5)
+    assert len(outcome.scored) == wanted["n_examples_scored"]
+
+
+@pytest.mark.parametrize("name", ["npo", "full", "retain"])
+def test_masked_fisher_is_the_references(audited, golden, name):
+    audit, source = audited(name)
+    wanted = golden("repr_fisher_masked.json")["variants"][name]
+    for share, found in fisher_layers(audit, source).items():
+        rows = wanted[f"fisher_masked_{share}"]
+        assert weighted_erasure(found) == pytest.approx(rows["score"], abs=1e-4), share
+        for layer, one in enumerate(found):
+            row = rows["per_layer"][str(layer)]
+            assert one.erasure == pytest.approx(row["erasure"], abs=1e-3)
+            assert one.weight == pytest.approx(row["weight"], rel=1e-4)
+
+
+def test_fisher_is_kept_and_needs_the_checkpoint_no_more(audited, monkeypatch):
+    audit, source = audited("npo")
+    first = fisher_layers(audit, source)
+
+    def gone(*args, **options):
+        raise AssertionError("a model was loaded again")
+
+    monkeypatch.setattr(compared, "load_causal", gone)
+    assert fisher_layers(audit, source) == first
+    # a model not seen before is loaded, the anchors are not
+    with pytest.raises(AssertionError, match="loaded again"):
+        fisher_layers(*audited("simnpo"))
+    names = sorted(path.suffix for path in (audit.root / "fisher").iterdir())
+    assert names.count(".safetensors") == 1
+
+
+def test_a_spoilt_fisher_file_is_an_error_that_names_it(audited, tmp_path):
+    path = tmp_path / "x.safetensors"
+    path.write_bytes(b"no tensors")
+    with pytest.raises(InputError, match=r"x\.safetensors: spoilt"):
+        compared._read_anchors(path)
+
+
+def test_fisher_is_the_mean_squared_gradient_of_every_layer(audited):
+    audit, _ = audited("npo")
+    checkpoint = audit.full
+    few = audit.encoded[:2]
+    object.__setattr__(audit, "encoded", few)
+    found = fisher(audit, checkpoint)
+    model = compared.load_causal(checkpoint)
+    wanted = 0.0
+    for e in few:
+        model.zero_grad()
+        logits = model(torch.tensor([e.token_ids])).logits[0].log_softmax(-1)
+        labels = [e.token_ids[p + 1] for p in range(e.start, e.end)]
+        (-logits[range(e.start, e.end), labels].mean()).backward()
+        grads = [p.grad.flatten() for p in decoder_blocks(model)[3].parameters()]
+        wanted = wanted + torch.cat(grads) ** 2 / 2
+    torch.testing.assert_close(found[3], wanted, rtol=1e-3, atol=1e-9)
+    at = [torch.tensor([5, 0])] * len(found)
+    picked = fisher(audit, checkpoint, at=at)
+    torch.testing.assert_close(picked[3], found[3][[5, 0]])
+
+
+ROWS = st.integers(0, 1000).map(
+    lambda seed: torch.randn(7, 4, generator=torch.Generator().manual_seed(seed))
+)
+
+
+@given(ROWS, ROWS)
+@settings(deadline=None, derandomize=True, max_examples=25)
+def test_cka_ignores_rotation_scale_and_offset_and_is_symmetric(a, b):
+    rotation, _ = torch.linalg.qr(torch.randn(4, 4, generator=torch.Generator().manual_seed(1)))
+    assert cka(a, 3 * b @ rotation + 2) == pytest.approx(cka(a, b), abs=1e-4)
+    assert cka(b, a) == pytest.approx(cka(a, b), abs=1e-5)
+    assert 0 <= cka(a, b) <= 1 + 1e-5
+    assert cka(a, a) == pytest.approx(1, abs=1e-5)
+
+
+def test_constant_rows_have_no_alignment():
+    assert cka(torch.ones(5, 3), torch.randn(5, 3)) == 0.0
+
+
+def test_erasure_by_hand():
+    assert cka_erasure(0.5, 0.75).erasure == pytest.approx(0.5)
+    assert cka_erasure(0.5, 0.2).erasure == 0.0
+    assert fisher_erasure(full=1.0, retain=3.0, model=2.0).erasure == pytest.approx(0.5)
+    assert fisher_erasure(full=1.0, retain=3.0, model=9.0).erasure == 1.0
+    # full is as curved as retain: nothing to lose, and no weight
+    assert fisher_erasure(full=3.0, retain=3.0, model=0.0) == LayerErasure(1.0, 0.0)
+
+
+def test_no_layer_with_a_weight_is_no_score():
+    assert math.isnan(weighted_erasure([]))
+    assert math.isnan(weighted_erasure([LayerErasure(1.0, 1e-9)]))
+    assert weighted_erasure([LayerErasure(1.0, 1e-7), LayerErasure(0.0, 0.0)]) == 1.0
+
+
+def test_masks_are_nested_and_take_what_retain_has_more_of():
+    full = torch.tensor([0.0, 5.0, 1.0, 0.0])
+    retain = torch.tensor([1.0, 0.0, 4.0, 2.0])
+    mask = fisher_mask(full, retain, 0.75)
+    assert mask.at.tolist() == [2, 3, 0]
+    assert fisher_mask(full, retain, 0.5).at.tolist() == [2, 3]
+    assert mask.retain.tolist() == [4.0, 2.0, 1.0]
+
+
+def test_a_model_without_a_list_of_layers_is_refused():
+    class Odd(torch.nn.Module):
+        config = type("C", (), {"num_hidden_layers": 3})()
+
+    with pytest.raises(InputError, match="Odd: its 3 layers"):
+        decoder_blocks(Odd())
+
+
+def test_the_suite_has_all_five(tmp_path, capsys):
+    names = ["cka", "logit_lens", "fisher_masked_0.001", "fisher_masked_0.01", "uds"]
+    arguments = ["eval", "--model", "demo/npo", "--retain", "demo/retain", "--limit", "6",
+                 "--out", str(tmp_path / "out"), "--activations", str(tmp_path / "a")]  # fmt: skip
+    assert run([*arguments, *(part for name in names for part in ("--metric", name))]) == 0
+    log = json.loads((tmp_path / "out" / "TOFU_EVAL.json").read_text())
+    assert sorted(log) == sorted(names)
+    values = {name: log[name]["agg_value"] for name in names}
+    assert all(0 <= value <= 1 for value in values.values())
+    assert len(set(values.values())) == 5
+    assert len(log["cka"]["per_layer"]) == 16
+    assert len(log["logit_lens"]["value_by_index"]) == 6
+    assert log["fisher_masked_0.01"]["n_examples"] == 6
+    known = all_metrics()
+    assert {known[name].high_means for name in names} == {"forgot"}
+    assert "compute_representation_baselines" in known["cka"].source
+    capsys.readouterr()
+    command = ["patch", "--source", "demo/npo", "--limit", "6", "--score", "lens", "--out",
+               str(tmp_path / "p"), "--activations", str(tmp_path / "a")]  # fmt: skip
+    assert run(command) == 0
+    summary = json.loads((tmp_path / "p" / "summary.json").read_text())
+    assert summary["lens"] == pytest.approx(values["logit_lens"], rel=1e-6)
