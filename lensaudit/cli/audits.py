@@ -13,7 +13,13 @@ from lensaudit.cli.show import print_audit
 from lensaudit.errors import WorkError
 from lensaudit.files import canonical_json, make_folder
 from lensaudit.models.registry import load_registry
-from lensaudit.patching.deposit import clear, deposit, deposit_comparison, folders_for
+from lensaudit.patching.deposit import (
+    clear,
+    deposit,
+    deposit_comparison,
+    folders_for,
+    with_texts,
+)
 from lensaudit.patching.lens import lens_options
 from lensaudit.patching.outcome import beside, summary_of
 from lensaudit.patching.plan import plan_of
@@ -60,10 +66,11 @@ def patch_audit(
     read = {one.source: one for one in score_lens(audit)[0]} if lens and score == "uds" else {}
     summaries = []
     for outcome in outcomes:
-        summary, rows = summary_of(outcome, calibration), None
+        summary, rows = summary_of(outcome, calibration), outcome.rows()
         if outcome.source in read:
             summary, rows = beside(outcome, read[outcome.source], calibration)
         made = manifest_of(audit, outcome.source, asdict(outcome.options), started)
+        rows = with_texts(rows, audit.examples)
         deposit(folders[outcome.source], outcome, summary, made, rows=rows)
         summaries.append(summary)
     pairs = []

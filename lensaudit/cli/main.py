@@ -14,6 +14,7 @@ from lensaudit.errors import LensAuditError
 from lensaudit.files import printable
 
 COMMANDS = {
+    "audit": ("lensaudit.cli.audit:audit", "Audit models in one go: everything, to one page."),
     "cache": ("lensaudit.cli.cache:cache", "Cache a model's residual streams."),
     "patch": ("lensaudit.cli.patch:patch", "Patch residuals into full; score unlearning depth."),
     "eval": ("lensaudit.cli.evaluate:evaluate", "Compute every metric of a suite in one pass."),
@@ -33,7 +34,9 @@ COMMANDS = {
         "lensaudit.cli.annotate:annotate",
         "Propose which part of each answer is scored, for an own forget set.",
     ),
+    "report": ("lensaudit.cli.reporting:report", "Write one HTML page of results on disk."),
     "steer": ("lensaudit.cli.steering:steer", "Find directions, steer with them, audit by them."),
+    "doctor": ("lensaudit.cli.doctor:doctor", "Check versions, device, disk, caches and the bridge."),
     "demo": ("lensaudit.cli.demo:demo", "Audit the embedded model family."),
 }
 """Name -> (module:command, line of `lensaudit --help`). The help needs no import."""

@@ -1,9 +1,10 @@
 """The files a run leaves: written when everything is finished, the summary last."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from lensaudit.data.examples import Example
 from lensaudit.files import digest, slug, write_csv, write_json, write_jsonl
 from lensaudit.patching.outcome import Outcome, finite
 from lensaudit.results import Manifest
@@ -49,6 +50,17 @@ def deposit(
     write_csv(folder / "layers.csv", LAYER_COLUMNS, _layer_rows(outcome))
     manifest.write(folder)
     write_json(folder / "summary.json", dict(summary))
+
+
+def with_texts(
+    rows: Iterable[Mapping[str, Any]], examples: Iterable[Example]
+) -> list[dict[str, Any]]:
+    """Rows with what was asked, so that a result can be read without its forget set."""
+    asked = {
+        e.idx: {"question": e.question, "answer": e.answer, "prefix": e.prefix, "entity": e.entity}
+        for e in examples
+    }
+    return [{"idx": row["idx"], **asked.get(row["idx"], {}), **row} for row in rows]
 
 
 def _layer_rows(outcome: Outcome) -> list[list[Any]]:

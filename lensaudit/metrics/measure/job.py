@@ -260,6 +260,14 @@ def _write(
     inputs |= passes.patching.inputs() if passes.patching else {}
     inputs["conditions"] = conditions(passes)
     inputs["notes"] = said
+    inputs["metrics"] = {
+        one.name: {
+            "high_means": one.high_means,
+            "family": one.fn.__module__.rpartition(".")[2],
+            "source": one.source,
+        }
+        for one in ordered(job.suite, entries)
+    }
     options = {key: str(v) if isinstance(v, Path) else v for key, v in asdict(job).items()}
     options |= {"empty": job.conventions.empty, **passes.subject.conditions}
     options["template"] = asdict(passes.asked.template)

@@ -1,0 +1,151 @@
+"""Results of many kinds become one document: models joined by weights, runs by conditions."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import lensaudit
+from lensaudit.data.examples import Example
+from lensaudit.errors import InputError
+from lensaudit.report.document import Condition, Document
+from lensaudit.report.eval_runs import EvalRun, read_eval
+from lensaudit.report.extras import (
+    read_aggregates,
+    read_interventions,
+    read_meta,
+    read_rtt,
+    read_steering,
+)
+from lensaudit.report.locate import WANTED, Found, LeftOut, locate
+from lensaudit.report.pairs import read_pairs
+from lensaudit.report.patch_runs import PatchRun, Texts, read_patch
+from lensaudit.report.runs import condition_of, depth_of
+from lensaudit.report.shelf import Shelf, kinds_of
+
+_MOST_TEXTS = 12
+"""EM runs whose generated texts are kept: the page stays under 5 MB."""
+
+
+@dataclass
+class _Read:
+    """What was found, by kind."""
+
+    patches: list[PatchRun] = field(default_factory=list)
+    evals: list[EvalRun] = field(default_factory=list)
+    pairs: list[Mapping[str, Any]] = field(default_factory=list)
+    meta: list[Mapping[str, Any]] = field(default_factory=list)
+    steering: list[Mapping[str, Any]] = field(default_factory=list)
+    rtt: list[Mapping[str, Any]] = field(default_factory=list)
+    aggregates: list[Mapping[str, Any]] = field(default_factory=list)
+
+    def take(self, one: Found, texts: Mapping[int, Texts]) -> None:
+        """Read one result into its list."""
+        match one.kind:
+            case "patch":
+                self.patches.append(read_patch(one.path, texts))
+            case "eval":
+                self.evals.append(read_eval(one.path))
+            case "comparison":
+                self.pairs += read_pairs(one.path)
+            case "meta":
+                self.meta.append(read_meta(one.path))
+            case "aggregate":
+                self.aggregates += read_aggregates(one.path)
+            case "rtt":
+                self.rtt.append(read_rtt(one.path))
+            case "interventions":
+                self.steering.append(read_interventions(one.path))
+            case _:
+                self.steering.append(read_steering(one.path))
+
+    @property
+    def empty(self) -> bool:
+        """Nothing worth a page."""
+        parts = (self.patches, self.evals, self.meta, self.steering, self.rtt, self.aggregates)
+        return not any(parts)
+
+
+def assemble(
+    paths: Sequence[Path], *, title: str | None = None, examples: Iterable[Example] = ()
+) -> Document:
+    """Everything found under `paths`.
+
+    `examples` fill in questions and entities that older results do not hold.
+
+    Raises:
+        InputError: a path does not exist, or nothing under any of them is a finished result.
+    """
+    found, left = locate(paths)
+    given = {e.idx: Texts(**{**vars(e), "group": str(e.group)}) for e in examples}
+    read = _Read()
+    for one in found:
+        try:
+            read.take(one, given)
+        except InputError as error:
+            left.append(LeftOut(str(one.path.parent), str(error)))
+    if read.empty:
+        first = f": {left[0].path}: {left[0].reason}" if left else ""
+        raise InputError(f"nothing to report{first or '; ' + WANTED}")
+    return _document(read, left, title)
+
+
+def _document(read: _Read, left: Sequence[LeftOut], title: str | None) -> Document:
+    runs, repeated = latest(read.patches)
+    shelf = Shelf.of(runs, read.evals, read.aggregates)
+    conditions = _conditions(runs)
+    place = {hash_: at for at, hash_ in enumerate(conditions)}
+    n_em = sum(run.score == "em" for run in runs)
+    depths = [
+        depth_of(
+            run, model=shelf.place(run.weights), condition=place[run.condition],
+            manifest=shelf.manifest(run.folder, run.manifest), with_texts=n_em <= _MOST_TEXTS,
+        )
+        for run in runs
+    ]  # fmt: skip
+    return Document(
+        title=title or _title(read),
+        version=lensaudit.__version__,
+        made=datetime.now(UTC).isoformat(timespec="seconds"),
+        conditions=list(conditions.values()),
+        depths=depths,
+        models=shelf.models(),
+        metric_kinds=kinds_of(read.evals, read.aggregates),
+        pairs=read.pairs,
+        meta=read.meta,
+        steering=read.steering,
+        rtt=read.rtt,
+        manifests=shelf.manifests,
+        left_out=[asdict(one) for one in (*left, *repeated)],
+    )
+
+
+def latest(runs: Sequence[PatchRun]) -> tuple[list[PatchRun], list[LeftOut]]:
+    """Of several runs of one model under one condition the one that finished last."""
+    kept: dict[tuple[str, str], PatchRun] = {}
+    left = []
+    for run in sorted(runs, key=lambda one: str(one.manifest.get("finished", ""))):
+        earlier = kept.pop((run.weights, run.condition), None)
+        if earlier is not None:
+            left.append(LeftOut(str(earlier.folder), f"the same as {run.folder}, run earlier"))
+        kept[run.weights, run.condition] = run
+    return list(kept.values()), left
+
+
+def _title(read: _Read) -> str:
+    names = list(dict.fromkeys(run.source for run in read.patches))
+    names = names or list(dict.fromkeys(run.model for run in read.evals))
+    if not names:
+        return "Results of lensaudit"
+    return f"Audit of {names[0]}" if len(names) == 1 else f"Audit of {len(names)} models"
+
+
+def _conditions(runs: Sequence[PatchRun]) -> dict[str, Condition]:
+    """By hash; UDS first, then those with the most runs."""
+    by_hash: dict[str, list[PatchRun]] = {}
+    for run in runs:
+        by_hash.setdefault(run.condition, []).append(run)
+    order = ("uds", "lens", "em")
+    ranked = sorted(by_hash.values(), key=lambda runs: (order.index(runs[0].score), -len(runs)))
+    return {runs[0].condition: condition_of(runs[0]) for runs in ranked}

@@ -1,0 +1,56 @@
+// The results. Tables stay packed until something looks at them.
+const DATA = JSON.parse($('#data').textContent);
+
+const bytes = (text) => {
+  const raw = atob(text);
+  const out = new Uint8Array(raw.length);
+  for (let at = 0; at < raw.length; at += 1) out[at] = raw.charCodeAt(at);
+  return out;
+};
+const once = (make) => {
+  const kept = new Map();
+  return (key) => {
+    if (!kept.has(key)) kept.set(key, make(key));
+    return kept.get(key);
+  };
+};
+
+const floats = (text) => new Float32Array(bytes(text).buffer);
+const steps = ({ step, base64 }) => Float32Array.from(new Int16Array(bytes(base64).buffer), (v) => (v === -32768 ? NaN : v * step));
+const shares = (text) => Float32Array.from(bytes(text), (v) => (v === 255 ? NaN : v / 254));
+
+const CONDITIONS = DATA.conditions.map((one, at) => ({ ...one, at }));
+const MODELS = DATA.models;
+const RUNS = DATA.depths.map((one, at) => ({
+  ...one, at, label: MODELS[one.model].label, info: MODELS[one.model], where: CONDITIONS[one.condition],
+}));
+
+const sharedTables = once((condition) => ({
+  s1: condition.score === 'em' ? shares(condition.s1) : floats(condition.s1),
+  baseline: condition.baseline ? floats(condition.baseline) : null,
+}));
+
+// Everything per example of one run; erasure is derived, as in the formula.
+const tables = once((run) => {
+  const { s1, baseline } = sharedTables(run.where);
+  const s2 = run.where.score === 'em' ? shares(run.s2) : steps(run.s2);
+  const scores = floats(run.scores);
+  const erasure = new Float32Array(s1.length).fill(NaN);
+  if (run.where.score !== 'em') {
+    const tau = run.where.settings.tau;
+    for (let at = 0; at < s1.length; at += 1) if (s1[at] > tau) erasure[at] = clamp(s2[at] / s1[at], 0, 1);
+  }
+  const reasons = new Map(Object.entries(run.unscored).flatMap(([why, idx]) => idx.map((one) => [one, why])));
+  return { s1, s2, baseline, scores, erasure, reasons };
+});
+
+const runsOf = (condition) => RUNS.filter((run) => run.condition === condition.at);
+const byScore = (runs) => [...runs].sort((a, b) => (a.value ?? 9) - (b.value ?? 9));
+const SCORE_NAMES = { uds: 'UDS', lens: 'Lens depth', em: 'UDR' };
+const SCORE_LONG = { uds: 'Unlearning Depth Score', lens: 'Logit Lens depth', em: 'exact match' };
+const wordOf = (value) => (!Number.isFinite(value) ? 'no verdict' : value >= 0.75 ? 'erased' : value >= 0.25 ? 'partly erased' : 'hidden');
+const wordClass = (value) => `word-${wordOf(value).replace(' ', '-')}`;
+
+// The EM run of the same model, where one was made.
+const emOf = (run) => RUNS.find((one) => one.where.score === 'em' && one.model === run.model);
+const place = once((condition) => new Map(condition.examples.map((one, at) => [one.idx, at])));

@@ -1,0 +1,87 @@
+// Elements from data: every text enters as a text node, so no text can become markup.
+const SVG = 'http://www.w3.org/2000/svg';
+const $ = (query, root = document) => root.querySelector(query);
+
+function fill(node, attributes, children) {
+  for (const [name, value] of Object.entries(attributes || {})) {
+    if (value === null || value === undefined || value === false) continue;
+    if (name.startsWith('on')) node.addEventListener(name.slice(2), value);
+    else if (name === 'style') for (const [key, one] of Object.entries(value)) node.style.setProperty(key, one);
+    else if (name === 'value') node.value = value;
+    else if (name === 'checked') node.checked = value;
+    else node.setAttribute(name, value === true ? '' : value);
+  }
+  for (const child of children.flat(Infinity)) {
+    if (child === null || child === undefined || child === false) continue;
+    node.append(child instanceof Node ? child : document.createTextNode(String(child)));
+  }
+  return node;
+}
+
+const h = (tag, attributes, ...children) => fill(document.createElement(tag), attributes, children);
+const g = (tag, attributes, ...children) => fill(document.createElementNS(SVG, tag), attributes, children);
+const bdi = (text, kind) => h('bdi', { class: kind }, text);
+
+const fmt = (value, digits = 3) => (Number.isFinite(value) ? value.toFixed(digits).replace(/^-(0\.?0*)$/, '$1') : '–');
+const brief = (value) => {
+  if (!Number.isFinite(value)) return '–';
+  const size = Math.abs(value);
+  return size !== 0 && (size < 1e-3 || size >= 1e5) ? value.toExponential(2) : String(Number(value.toPrecision(4)));
+};
+const percent = (share) => (Number.isFinite(share) ? `${Math.round(100 * share)} %` : '–');
+const clamp = (value, low, high) => Math.min(high, Math.max(low, value));
+const mean = (values) => {
+  const there = values.filter(Number.isFinite);
+  return there.length ? there.reduce((a, b) => a + b, 0) / there.length : NaN;
+};
+
+function button(label, onclick, attributes) {
+  return h('button', { type: 'button', onclick, ...attributes }, label);
+}
+
+function choice(label, options, value, onchange) {
+  const list = h('select', { onchange: (event) => onchange(event.target.value) },
+    options.map(([key, text]) => h('option', { value: key }, text)));
+  list.value = value;
+  return h('label', {}, label, list);
+}
+
+function segments(label, options, value, onchange) {
+  return h('span', { class: 'segments', role: 'group', 'aria-label': label },
+    options.map(([key, text]) => button(text, () => onchange(key), { 'aria-pressed': String(key === value) })));
+}
+
+// One tooltip for the page, beside the pointer, never under it.
+const tip = {
+  show(event, ...children) {
+    const box = $('#tip');
+    box.replaceChildren(...children.flat(Infinity).filter(Boolean));
+    box.hidden = false;
+    const { width, height } = box.getBoundingClientRect();
+    box.style.left = `${clamp(event.clientX + 14, 4, Math.max(4, innerWidth - width - 8))}px`;
+    const below = event.clientY + 16;
+    box.style.top = `${below + height > innerHeight ? Math.max(4, event.clientY - height - 12) : below}px`;
+  },
+  hide() { $('#tip').hidden = true; },
+};
+const hover = (node, lines) => {
+  node.addEventListener('pointermove', (event) => tip.show(event, lines()));
+  node.addEventListener('pointerleave', tip.hide);
+  return node;
+};
+
+function save(name, type, text) {
+  const url = URL.createObjectURL(new Blob([text], { type }));
+  const link = h('a', { href: url, download: name });
+  link.click();
+  setTimeout(() => URL.revokeObjectURL(url), 1000);
+}
+
+function csv(header, rows) {
+  const cell = (value) => {
+    let text = value === null || value === undefined || Number.isNaN(value) ? '' : String(value);
+    if (typeof value === 'string' && /^[=+\-@\t\r]/.test(text)) text = `'${text}`;
+    return /[",\n\r]/.test(text) ? `"${text.replaceAll('"', '""')}"` : text;
+  };
+  return [header, ...rows].map((row) => row.map(cell).join(',')).join('\n') + '\n';
+}

@@ -1,0 +1,74 @@
+// One example in words: what was asked, which fact was scored, and where it survives.
+function answerOf(one) {
+  if (!one.entity) return one.answer ? h('p', { class: 'answer' }, bdi(one.answer)) : null;
+  const from = one.answer.indexOf(one.entity, Math.min(one.prefix.length, one.answer.length));
+  if (from < 0) return h('p', { class: 'answer' }, bdi(one.prefix), ' ', h('mark', {}, bdi(one.entity)));
+  return h('p', { class: 'answer' }, h('bdi', {}, one.answer.slice(0, from), h('mark', {}, one.entity), one.answer.slice(from + one.entity.length)));
+}
+
+function drawDetail(box) {
+  const run = heat.run;
+  const which = heat.rows[heat.at];
+  if (which === undefined) { box.replaceChildren(h('p', { class: 'muted' }, 'No example matches.')); return; }
+  const one = run.where.examples[which];
+  const { scores, baseline, reasons } = tables(run);
+  const score = scores[which];
+  const em = run.where.score === 'em' ? run : emOf(run);
+  const said = em && em.extra.texts && em.extra.texts[place(em.where).get(one.idx)];
+  const category = em && em.extra.category[place(em.where).get(one.idx)];
+  box.replaceChildren(...[
+    h('p', { class: 'muted', style: { margin: '0' } }, `idx ${one.idx}${one.group && !one.group.startsWith('idx ') ? ` · author ${one.group}` : ''}`),
+    h('p', { class: 'q' }, bdi(one.question || 'The question was not kept with this result; name its forget set with --data.')),
+    answerOf(one),
+    h('dl', { class: 'facts' },
+      h('dt', {}, SCORE_NAMES[run.where.score]), h('dd', {}, Number.isFinite(score)
+        ? h('span', { class: `big ${run.where.score === 'em' ? '' : wordClass(score)}` }, fmt(score)) : h('span', { class: 'gone' }, bdi(reasons.get(one.idx) ?? 'unscored'))),
+      baseline && [h('dt', {}, 'full says it'), h('dd', {}, `${fmt(baseline[which], 2)} nats per token (p ${fmt(Math.exp(baseline[which]), 2)})`)],
+      category && [h('dt', {}, 'exact match'), h('dd', {}, category.replace('_', ' '))],
+      said && Object.entries(said).map(([role, text]) => [h('dt', {}, role === 'source' ? short(run.label, 20) : role), h('dd', {}, bdi(`“${text.trim()}”`))])),
+    run.where.score !== 'em' && exampleChart(run, which, Math.min(310, widthOf(box, 200) - 40)),
+  ].filter(Boolean));
+}
+
+function exampleChart(run, which, width) {
+  const { layers } = run.where;
+  const { s1, s2 } = tables(run);
+  const cut = (values) => Array.from(values.subarray(which * layers.length, (which + 1) * layers.length));
+  const [one, two] = [cut(s1), cut(s2)];
+  const there = [...one, ...two].filter(Number.isFinite);
+  const [low, top] = [Math.min(0, ...there), Math.max(0.1, ...there)];
+  const x = linear(-0.5, layers.length - 0.5, 34, width - 2);
+  const y = linear(low, top, 108, 10);
+  const wide = (x(1) - x(0)) * 0.36 || 8;
+  const bar = (value, at, shift, colour) => Number.isFinite(value) && g('rect', { x: x(at) + shift, y: Math.min(y(value), y(0)), width: wide, height: Math.max(1, Math.abs(y(value) - y(0))), fill: colour, rx: 1 });
+  return h('div', {}, canvas(width, 132, `S1 and S2 of example ${run.where.examples[which].idx}`, yAxis(ticks(low, top, 3), y, 34, width),
+    layers.map((layer, at) => [bar(one[at], at, -wide, css('--s1')), bar(two[at], at, 0, css('--s2')),
+      (layers.length <= 16 || at % 4 === 0) && g('text', { x: x(at), y: 126, 'text-anchor': 'middle', style: { 'font-size': '10px' } }, layer)])),
+  key(marker(css('--s1'), 'S1, retain'), marker(css('--s2'), 'S2, this model')));
+}
+
+function mountExtremes() {
+  if (!RUNS.some((run) => run.where.score !== 'em')) return;
+  const body = section('extremes');
+  const draw = () => {
+    const run = current.run();
+    const { scores, erasure } = tables(run);
+    const { examples, layers } = run.where;
+    const ranked = examples.map((_, at) => at).filter((at) => Number.isFinite(scores[at])).sort((a, b) => scores[a] - scores[b]);
+    const n = Math.min(5, Math.floor(ranked.length / 2));
+    const one = (at) => h('button', { type: 'button', class: 'case', onclick: () => {
+      state.set({ find: '', only: '', example: examples[at].idx });
+      document.getElementById('examples').scrollIntoView();
+    } },
+    h('span', { class: `score ${run.where.score === 'em' ? '' : wordClass(scores[at])}` }, fmt(scores[at], 2)),
+    h('p', {}, h('b', {}, bdi(short(examples[at].question || `idx ${examples[at].idx}`, 240)))),
+    h('p', { class: 'answer' }, bdi(short(examples[at].prefix, 160)), ' ', examples[at].entity && h('mark', {}, bdi(short(examples[at].entity, 160)))),
+    run.where.score !== 'em' && strip(Array.from(erasure.subarray(at * layers.length, (at + 1) * layers.length))));
+    body.replaceChildren(n === 0 ? h('p', { class: 'muted' }, 'Fewer than two examples were scored.')
+      : h('div', { class: 'pair' },
+        h('div', {}, h('h3', { class: 'word-hidden' }, 'Most held'), h('div', { class: 'cases' }, ranked.slice(0, n).map(one))),
+        h('div', {}, h('h3', { class: 'word-erased' }, 'Most erased'), h('div', { class: 'cases' }, ranked.slice(-n).reverse().map(one)))));
+  };
+  state.on(['settings', 'model', 'theme'], draw);
+  draw();
+}

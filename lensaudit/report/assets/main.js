@@ -1,0 +1,88 @@
+// Theme, navigation, and the start.
+const THEMES = ['', 'light', 'dark'];
+const system = matchMedia('(prefers-color-scheme: dark)');
+
+function applyTheme() {
+  const wanted = state.get('theme');
+  document.documentElement.dataset.theme = printing ? 'light' : wanted || (system.matches ? 'dark' : 'light');
+  const label = `${wanted || 'auto'} theme`;
+  $('#theme').textContent = label;
+}
+
+function mountTop() {
+  state.on(['theme'], applyTheme);
+  applyTheme();
+  $('#theme').addEventListener('click', () => state.set({ theme: THEMES[(THEMES.indexOf(state.get('theme')) + 1) % 3] }));
+
+  const models = $('#pick-model');
+  const drawModels = () => {
+    const runs = byScore(current.runs());
+    models.hidden = runs.length < 2;
+    $('select', models).replaceChildren(...runs.map((run) => h('option', { value: run.label }, `${run.label} ${fmt(run.value, 2)}`)));
+    if (current.run()) $('select', models).value = current.run().label;
+  };
+  $('select', models).addEventListener('change', (event) => state.set({ model: event.target.value, example: null }));
+  state.on(['settings', 'model'], drawModels);
+  drawModels();
+
+  const settings = $('#pick-condition');
+  settings.hidden = CONDITIONS.length < 2;
+  $('select', settings).replaceChildren(...CONDITIONS.map((one) => h('option', { value: one.id }, conditionName(one))));
+  const follow = () => { if (CONDITIONS.length) $('select', settings).value = current.condition().id; };
+  $('select', settings).addEventListener('change', (event) => state.set({ settings: event.target.value }));
+  state.on(['settings'], follow);
+  follow();
+  addEventListener('keydown', (event) => {
+    if (event.target.closest('input, select, textarea') || event.ctrlKey || event.metaKey || event.altKey) return;
+    const runs = byScore(current.runs());
+    const at = runs.indexOf(current.run());
+    if (event.key === '[' && at > 0) current.choose(runs[at - 1]);
+    if (event.key === ']' && at >= 0 && at < runs.length - 1) current.choose(runs[at + 1]);
+  });
+}
+
+// What tells this condition from the others of its score.
+function conditionName(one) {
+  const differs = Object.entries(one.settings).filter(([name, value]) => CONDITIONS.some((other) => other.score === one.score && String(other.settings[name]) !== String(value)) && !['engine', 'profile'].includes(name));
+  return [SCORE_NAMES[one.score], `into ${one.full}`, `${one.examples.length} examples`, ...differs.map(([name, value]) => `${name} ${value}`)].join(' · ');
+}
+
+function mountNav() {
+  const shown = [...document.querySelectorAll('main > section')].filter((one) => !one.hidden && one.dataset.title);
+  const go = (id) => (event) => { event.preventDefault(); document.getElementById(id).scrollIntoView(); };
+  $('#nav').append(...shown.map((one) => h('a', { href: `#${one.id}`, onclick: go(one.id) }, one.dataset.title)));
+  $('.brand').addEventListener('click', go('verdict'));
+  $('.skip').addEventListener('click', go('verdict'));
+  const seen = new IntersectionObserver((entries) => entries.forEach(({ isIntersecting, target }) => {
+    if (!isIntersecting) return;
+    for (const link of $('#nav').children) {
+      if (link.getAttribute('href') === `#${target.id}`) link.setAttribute('aria-current', 'true'); else link.removeAttribute('aria-current');
+    }
+  }), { rootMargin: '-20% 0px -70% 0px' });
+  [document.getElementById('verdict'), ...shown].forEach((one) => seen.observe(one));
+}
+
+function repaint(forPrint) {
+  printing = forPrint;
+  applyTheme();
+  state.repaint();
+}
+
+mountTop();
+mountScale();
+mountModels();
+mountLayers();
+mountExamples();
+mountExtremes();
+mountCategories();
+mountMetrics();
+mountCompare();
+mountMeta();
+mountSteering();
+mountRtt();
+mountRecord();
+mountNav();
+system.addEventListener('change', () => repaint(false));
+addEventListener('beforeprint', () => repaint(true));
+addEventListener('afterprint', () => repaint(false));
+document.documentElement.dataset.ready = 'true';

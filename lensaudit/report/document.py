@@ -1,0 +1,86 @@
+"""What the page holds: one record per part, turned into the JSON that its script reads."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from lensaudit.report.pack import Stepped
+from lensaudit.report.patch_runs import Texts
+
+
+@dataclass(frozen=True)
+class Condition:
+    """What runs share that can be compared row by row: models, forget set, settings."""
+
+    id: str
+    score: str
+    """`uds`, `lens` or `em`."""
+    full: str
+    retain: str
+    settings: Mapping[str, Any]
+    calibration: Mapping[str, Any]
+    layers: tuple[int, ...]
+    examples: tuple[Texts, ...]
+    baseline: str
+    """Float32 per example, nats per token; empty for EM."""
+    s1: str
+    """Float32 per example and layer; for EM shares in a byte each."""
+
+
+@dataclass(frozen=True)
+class Depth:
+    """One run of one model."""
+
+    model: int
+    """Place in `Document.models`."""
+    condition: int
+    value: float | None
+    low: float | None
+    high: float | None
+    n: int
+    n_scored: int
+    verdict: str
+    unscored: Mapping[str, list[int]]
+    profile: Mapping[str, list[Any]]
+    """Columns of `per_layer`."""
+    scores: str
+    """Float32 per example."""
+    s2: Stepped | str
+    """Deltas; for EM shares in a byte each."""
+    extra: Mapping[str, Any]
+    """Lens depth beside UDS; or retention, categories and texts of an EM run."""
+    manifest: int
+
+
+@dataclass(frozen=True)
+class Model:
+    """One set of weights."""
+
+    name: str
+    label: str
+    method: str | None
+    epoch: str | None
+    role: str | None
+    metrics: Mapping[str, list[Any]]
+    """Name -> value, low, high, scored, unscored, reason."""
+    manifest: int | None
+    """Of its evaluation."""
+
+
+@dataclass(frozen=True)
+class Document:
+    """All of it."""
+
+    title: str
+    version: str
+    made: str
+    conditions: list[Condition]
+    depths: list[Depth]
+    models: list[Model]
+    metric_kinds: list[Mapping[str, Any]]
+    pairs: list[Mapping[str, Any]]
+    meta: list[Mapping[str, Any]]
+    steering: list[Mapping[str, Any]]
+    rtt: list[Mapping[str, Any]]
+    manifests: list[Mapping[str, Any]] = field(default_factory=list)
+    left_out: list[Mapping[str, str]] = field(default_factory=list)

@@ -1,0 +1,167 @@
+"""A document becomes one HTML file: no torch, no network, nothing to fetch when it is opened."""
+
+import base64
+import hashlib
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup
+
+from lensaudit.data.examples import Example
+from lensaudit.files import write_bytes
+from lensaudit.report.assemble import assemble
+from lensaudit.report.document import Condition, Document
+from lensaudit.report.locate import LeftOut
+from lensaudit.report.reading import brief
+from lensaudit.report.texts import visible_values
+from lensaudit.report.words import calibration_problem, headline, tally, word_of
+
+SCRIPTS = (
+    "dom.js", "data.js", "state.js", "colour.js", "chart.js", "table.js", "overview.js",
+    "profile.js", "heat.js", "examples.js", "metrics.js", "compare.js", "more.js", "main.js",
+)  # fmt: skip
+"""In this order one script."""
+
+_KEEP = ("s1", "s2", "scores", "baseline", "base64")
+"""Packed tables: long, and made of letters that need no care."""
+
+
+def write_report(
+    paths: Sequence[Path], out: Path, *, title: str | None = None, examples: Iterable[Example] = ()
+) -> list[LeftOut]:
+    """Write the page of everything found under `paths`; returns what is not on it, and why.
+
+    Raises:
+        InputError: a path does not exist, or nothing under any of them is a finished result.
+    """
+    document = assemble(paths, title=title, examples=examples)
+    write_bytes(out, render(document).encode("utf-8"))
+    return [LeftOut(one["path"], one["reason"]) for one in document.left_out]
+
+
+def render(document: Document) -> str:
+    """The page. Every text of a model or a data set in it is text, whatever it spells."""
+    environment = Environment(
+        loader=PackageLoader("lensaudit.report", "assets"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    script = "\n".join(["'use strict';", *map(_asset, SCRIPTS)])
+    script = f"(() => {{\n{script}\n}})();\n"
+    style = _asset("page.css")
+    shown = _shown(document)
+    return environment.get_template("page.html.j2").render(
+        document=visible_values(_light(document)),
+        lead=_lead(document),
+        script=Markup(script),
+        style=Markup(style),
+        data=Markup(as_script_data(shown)),
+        policy=policy(script, style),
+    )
+
+
+def policy(script: str, style: str) -> str:
+    """A content-security policy: this script and this style sheet run, and nothing is fetched."""
+    return (
+        f"default-src 'none'; script-src {_hash(script)}; style-src {_hash(style)}; "
+        "img-src data:; base-uri 'none'; form-action 'none'"
+    )
+
+
+def as_script_data(value: Any) -> str:
+    r"""JSON that cannot end the script element it stands in.
+
+    >>> as_script_data({"a": "</script>"})
+    '{"a":"\\u003c/script>"}'
+    """
+    text = json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+    return text.replace("<", "\\u003c")
+
+
+def _hash(text: str) -> str:
+    digest = base64.b64encode(hashlib.sha256(text.encode()).digest()).decode("ascii")
+    return f"'sha256-{digest}'"
+
+
+def _asset(name: str) -> str:
+    return (resources.files("lensaudit.report") / "assets" / name).read_text(encoding="utf-8")
+
+
+def _shown(document: Document) -> dict[str, Any]:
+    """The document as the script reads it: visible texts, short numbers, packed tables as is."""
+    return _walk(asdict(document))
+
+
+def _walk(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {
+            (key if isinstance(key, str) else str(key)): (
+                one if key in _KEEP and isinstance(one, str) else _walk(one)
+            )
+            for key, one in visible_keys(value)
+        }
+    if isinstance(value, list | tuple):
+        return [_walk(one) for one in value]
+    return brief(visible_values(value))
+
+
+def visible_keys(record: dict[Any, Any]) -> Iterable[tuple[str, Any]]:
+    """Items under keys that are made visible too: a reason or a metric's name may be hostile."""
+    return ((visible_values(str(key), 300), one) for key, one in record.items())
+
+
+def _light(document: Document) -> dict[str, Any]:
+    """What the template itself shows: no tables."""
+    return {
+        "title": document.title,
+        "version": document.version,
+        "made": document.made,
+        "left_out": document.left_out,
+        "rows": [
+            {
+                "name": document.models[d.model].label, "value": d.value, "low": d.low,
+                "high": d.high, "n": d.n, "n_scored": d.n_scored, "verdict": d.verdict,
+                "score": document.conditions[d.condition].score,
+            }
+            for d in document.depths
+        ],
+    }  # fmt: skip
+
+
+def _lead(document: Document) -> dict[str, Any]:
+    """The verdict in words, of the runs under the first UDS condition."""
+    first = next((at for at, c in enumerate(document.conditions) if c.score == "uds"), None)
+    if first is None:
+        return {"headline": "No unlearning depth was measured.", "word": "no verdict",
+                "tally": [], "problem": None, "condition": None}  # fmt: skip
+    scores = {
+        document.models[d.model].label: d.value for d in document.depths if d.condition == first
+    }
+    condition = document.conditions[first]
+    words = [word_of(score) for score in scores.values()]
+    return visible_values(
+        {
+            "headline": headline(scores),
+            "word": "hidden" if "hidden" in words else words[0],
+            "tally": [{"word": word, "names": names} for word, names in tally(scores)],
+            "problem": calibration_problem(condition.calibration),
+            "condition": _condition(condition),
+        },
+        300,
+    )
+
+
+def _condition(condition: Condition) -> dict[str, Any]:
+    return {
+        "full": condition.full,
+        "retain": condition.retain,
+        "n": len(condition.examples),
+        "n_layers": len(condition.layers),
+    }

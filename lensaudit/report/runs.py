@@ -1,0 +1,86 @@
+"""One patch run as the page holds it: tables packed, texts made visible."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from lensaudit.report.document import Condition, Depth
+from lensaudit.report.pack import floats, shares, stepped
+from lensaudit.report.patch_runs import PatchRun, role_of, unscored_of
+from lensaudit.report.words import word_of
+
+_SETTINGS = (
+    "tau", "threshold", "em_form", "scope", "component", "last_layer", "engine", "profile",
+    "max_new_tokens",
+)  # fmt: skip
+
+
+def condition_of(run: PatchRun) -> Condition:
+    """What a run shares with all of its condition."""
+    em = run.score == "em"
+    return Condition(
+        id=run.condition[:8],
+        score=run.score,
+        full=role_of(run.manifest, "full"),
+        retain=role_of(run.manifest, "retain"),
+        settings={name: run.summary[name] for name in _SETTINGS if name in run.summary},
+        calibration=run.summary["calibration"],
+        layers=run.layers,
+        examples=run.examples,
+        baseline="" if em else floats(run.baseline),
+        s1=shares(run.s1) if em else floats(run.s1),
+    )
+
+
+def depth_of(
+    run: PatchRun, *, model: int, condition: int, manifest: int, with_texts: bool
+) -> Depth:
+    """The run itself."""
+    em = run.score == "em"
+    return Depth(
+        model=model,
+        condition=condition,
+        value=run.value,
+        low=run.interval.low if run.interval else None,
+        high=run.interval.high if run.interval else None,
+        n=int(run.summary["n"]),
+        n_scored=int(run.summary["n_scored"]),
+        verdict=word_of(run.value) if run.score == "uds" else "",
+        unscored=unscored_of(run.summary),
+        profile=_columns(run.summary.get("per_layer")),
+        scores=floats(run.scores),
+        s2=shares(run.s2) if em else stepped(run.s2),
+        extra=_em_extra(run, with_texts) if em else _lens_extra(run),
+        manifest=manifest,
+    )
+
+
+def _columns(rows: Any) -> dict[str, list[Any]]:
+    """Rows of equal fields as one list per field."""
+    if not isinstance(rows, list) or not rows or not all(isinstance(row, dict) for row in rows):
+        return {}
+    return {name: [row.get(name) for row in rows] for name in rows[0]}
+
+
+def _lens_extra(run: PatchRun) -> dict[str, Any]:
+    summary = run.summary
+    if summary.get("lens") is None or run.score == "lens":
+        return {}
+    return {"lens": summary["lens"], "lens_ci95": summary.get("lens_ci95")}
+
+
+def _em_extra(run: PatchRun, with_texts: bool) -> dict[str, Any]:
+    summary = run.summary
+    names = (
+        "retention", "retention_ci95", "categories", "category_percent", "over_erased_by",
+        "udr_histogram", "truth_em",
+    )  # fmt: skip
+    extra = {name: summary[name] for name in names if name in summary}
+    extra["category"] = [row.get("category") for row in run.rows]
+    if with_texts:
+        extra["texts"] = [_said(row) for row in run.rows]
+    return extra
+
+
+def _said(row: Mapping[str, Any]) -> dict[str, str]:
+    texts = row.get("texts")
+    return {role: str(text) for role, text in texts.items()} if isinstance(texts, dict) else {}

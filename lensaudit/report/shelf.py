@@ -1,0 +1,118 @@
+"""The models of a page: one per set of weights, with what every kind of result says of it."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from lensaudit.report.document import Model
+from lensaudit.report.eval_runs import EvalRun, MetricKind, MetricValue
+from lensaudit.report.names import labels, made_with
+from lensaudit.report.patch_runs import PatchRun, role_of
+from lensaudit.report.reading import Row, number
+
+AGGREGATES = {
+    "overall": None, "overall_without_uds": None, "uds": "forgot", "mem": "forgot",
+    "privacy": "forgot", "privacy_mia": "forgot", "utility_rel": "knows", "utility": "knows",
+    "model_utility": "knows",
+}  # fmt: skip
+"""Aggregates of `lensaudit meta aggregate`, and what a high value means."""
+
+
+@dataclass
+class Shelf:
+    """Models by weights, and manifests in the order in which they are asked for."""
+
+    names: dict[str, str]
+    evals: dict[str, EvalRun]
+    anchors: dict[str, str]
+    """Name -> `full` or `retain`."""
+    aggregates: dict[str, Row]
+    """By name."""
+    manifests: list[Mapping[str, Any]] = field(default_factory=list)
+
+    @classmethod
+    def of(
+        cls, runs: Sequence[PatchRun], evals: Sequence[EvalRun], aggregates: Sequence[Row]
+    ) -> "Shelf":
+        """Every model that any result names."""
+        names = {run.weights: run.source for run in runs}
+        anchors = {role_of(run.manifest, role): role for run in runs for role in ("full", "retain")}
+        evaluated: dict[str, EvalRun] = {}
+        for run in evals:
+            names.setdefault(run.weights, run.model)
+            evaluated.setdefault(run.weights, run)
+        known = set(names.values())
+        by_name = {str(row["model"]): row for row in aggregates}
+        names |= {f"name {name}": name for name in by_name if name not in known}
+        return cls(names, evaluated, anchors, by_name)
+
+    def place(self, weights: str) -> int:
+        """Where a model stands in `models`."""
+        return list(self.names).index(weights)
+
+    def manifest(self, folder: Path, content: Mapping[str, Any]) -> int:
+        """Where a manifest stands, now that it is kept."""
+        self.manifests.append({"folder": str(folder), "content": content})
+        return len(self.manifests) - 1
+
+    def models(self) -> list[Model]:
+        """One record per set of weights; weights of the same name are told apart."""
+        label = labels(self.names.values())
+        taken = list(self.names.values())
+        return [
+            self._model(
+                weights,
+                label[name] if taken.count(name) == 1 else f"{label[name]} {weights[-6:]}",
+            )
+            for weights, name in self.names.items()
+        ]
+
+    def _model(self, weights: str, label: str) -> Model:
+        name = self.names[weights]
+        made, row, run = made_with(name), self.aggregates.get(name, {}), self.evals.get(weights)
+        measured = _aggregated(row) | (dict(run.values) if run else {})
+        return Model(
+            name=name,
+            label=label,
+            method=made.method or row.get("method"),
+            epoch=made.epoch or _digits(row.get("epoch")),
+            role=self.anchors.get(name) or made.role,
+            metrics={metric: _listed(value) for metric, value in measured.items()},
+            manifest=self.manifest(run.folder, run.manifest) if run and run.manifest else None,
+        )
+
+
+def kinds_of(runs: Sequence[EvalRun], aggregates: Sequence[Row]) -> list[Mapping[str, Any]]:
+    """Every metric once; a log that says its direction wins over one that does not."""
+    kinds: dict[str, MetricKind] = {}
+    for run in runs:
+        for name, kind in run.kinds.items():
+            if name not in kinds or kinds[name].high_means is None:
+                kinds[name] = kind
+    for name, high in AGGREGATES.items():
+        if name not in kinds and any(name in row for row in aggregates):
+            kinds[name] = MetricKind(name, "aggregate", high, "lensaudit meta aggregate")
+    return [asdict(kind) for kind in sorted(kinds.values(), key=lambda k: (k.family, k.name))]
+
+
+def _aggregated(row: Row) -> dict[str, MetricValue]:
+    reasons = row.get("reasons")
+    why = reasons if isinstance(reasons, Mapping) else {}
+    return {
+        name: MetricValue(
+            number(row[name], f"aggregate of {row['model']}: {name}"), None, 0, 0, why.get(name)
+        )
+        for name in AGGREGATES
+        if name in row
+    }
+
+
+def _listed(value: MetricValue) -> list[Any]:
+    """As the page reads it: value, low, high, scored, unscored, reason."""
+    low, high = (value.interval.low, value.interval.high) if value.interval else (None, None)
+    return [value.value, low, high, value.n_scored, value.n_unscored, value.reason]
+
+
+def _digits(epoch: Any) -> str | None:
+    return "".join(filter(str.isdigit, str(epoch))) or None if epoch else None
