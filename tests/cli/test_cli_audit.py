@@ -1,0 +1,105 @@
+import json
+
+import pytest
+
+from lensaudit.cli.main import run
+from lensaudit.data.tofu import forget_set
+from lensaudit.errors import WorkError
+
+ASKED = ["audit", "--source", "demo/npo", "--limit", "2"]
+
+
+@pytest.fixture(scope="module")
+def audited(tmp_path_factory):
+    """An audit that was planned, run and run again; what each printed."""
+    folder = tmp_path_factory.mktemp("audit")
+    place = ["-o", str(folder / "out"), "--activations", str(folder / "activations")]
+    return folder, [*ASKED, *place]
+
+
+def test_an_audit_is_planned_run_and_resumed(audited, capsys):
+    folder, command = audited
+    assert run([*command, "--dry-run"]) == 0
+    planned = capsys.readouterr()
+    assert not (folder / "out").exists()
+    assert "to cache: 6 forward passes" in planned.out
+    assert "to score: 96 patched rows" in planned.out
+    assert "eval demo/retain: to do; 50 texts scored" in planned.out
+    assert planned.out.splitlines()[-1] == f"report: {folder / 'out' / 'audit.html'}"
+
+    assert run([*command, "--json"]) == 0
+    first = capsys.readouterr()
+    said = json.loads(first.out)
+    assert planned.out.splitlines()[0] in first.err
+    assert "evaluating demo/npo: " in first.err
+    summary = json.loads((folder / "out" / "patch" / "summary.json").read_text())
+    assert said["sources"][0]["uds"] == summary["uds"]
+    page = (folder / "out" / "audit.html").read_text()
+    assert "demo/npo" in page
+    assert "Content-Security-Policy" in page
+    log = folder / "out" / "eval" / "demo-npo" / "TOFU_EVAL.json"
+    assert json.loads(log.read_text())["forget_quality"]["agg_value"] is not None
+
+    assert run([*command, "--dry-run"]) == 0
+    again = capsys.readouterr().out
+    assert "to cache: 0 forward passes" in again
+    assert "to score: 0 patched rows" in again
+    assert again.count(": done;") == 2
+    before = log.stat().st_mtime_ns
+    passes = {p: p.stat().st_mtime_ns for p in (log.parent / "passes").iterdir()}
+    assert run([*command, "--json"]) == 0
+    assert json.loads(capsys.readouterr().out) == said
+    assert log.stat().st_mtime_ns > before
+    assert {p: p.stat().st_mtime_ns for p in (log.parent / "passes").iterdir()} == passes
+
+    assert run([*command, "--dry-run", "--fresh"]) == 0
+    fresh = capsys.readouterr().out
+    assert "to score: 96 patched rows" in fresh
+    assert fresh.count(": to do;") == 2
+
+
+def test_other_options_are_another_evaluation(audited, capsys):
+    _, command = audited
+    assert run([*command, "--batch-size", "1", "--dry-run"]) == 0
+    assert ": done;" not in capsys.readouterr().out
+
+
+def test_a_failed_evaluation_leaves_the_rest_and_exits_with_3(tmp_path, monkeypatch, capsys):
+    def fails(job, progress):
+        raise WorkError("the disk hums")
+
+    monkeypatch.setattr("lensaudit.cli.auditing.run_job", fails)
+    place = ["-o", str(tmp_path / "out"), "--activations", str(tmp_path / "activations")]
+    assert run([*ASKED, *place]) == 3
+    said = capsys.readouterr()
+    assert "2 steps failed" in said.err
+    assert "demo/npo: the disk hums" in said.err
+    assert (tmp_path / "out" / "audit.html").exists()
+    assert "demo/npo" in said.out
+
+
+def test_an_own_forget_set_without_output_metrics(tmp_path, capsys):
+    data = tmp_path / "forget.json"
+    data.write_text(json.dumps([vars(e) for e in forget_set("demo")[4:6]]))
+    place = ["-o", str(tmp_path / "out"), "--activations", str(tmp_path / "activations")]
+    command = ["audit", "--source", "demo/graddiff", "--data", str(data), *place]
+    assert run([*command, "--suite", "none", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["sources"][0]["n"] == 2
+    assert not (tmp_path / "out" / "eval").exists()
+    assert run([*command, "--dry-run"]) == 0
+    assert "eval demo/graddiff: to do" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("options", "claim"),
+    [
+        (["--source", "nonsense"], "unknown model"),
+        (["--source", "demo/npo", "--holdout", "no.jsonl"], "no.jsonl"),
+        (["--source", "demo/npo", "--data", "no.json"], "no such file"),
+    ],
+)
+def test_wrong_input_is_found_before_any_work(tmp_path, capsys, options, claim):
+    place = ["-o", str(tmp_path / "out"), "--activations", str(tmp_path / "activations")]
+    assert run(["audit", *options, *place]) == 2
+    assert claim in capsys.readouterr().err
+    assert list(tmp_path.iterdir()) == []

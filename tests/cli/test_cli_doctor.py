@@ -1,0 +1,96 @@
+import json
+import re
+from importlib import metadata
+
+import pytest
+
+from lensaudit.cli import checkup
+from lensaudit.cli.main import run
+from lensaudit.models.parity import Parity
+
+
+@pytest.fixture
+def healthy(tmp_path):
+    return ["doctor", "--activations", str(tmp_path / "activations")]
+
+
+def test_a_healthy_installation_passes_and_writes_nothing(healthy, tmp_path, capsys):
+    assert run([*healthy, "--json"]) == 0
+    said = json.loads(capsys.readouterr().out)
+    states = {check["name"]: check["state"] for check in said["checks"]}
+    assert said["ok"]
+    assert states["torch"] == states["transformer-lens"] == states["bridge on demo/full"] == "ok"
+    assert "fail" not in states.values()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_bridge_is_compared_with_hugging_face_and_a_gap_fails(healthy, capsys, monkeypatch):
+    assert run(healthy) == 0
+    line = next(one for one in capsys.readouterr().out.splitlines() if "bridge on" in one)
+    gaps = [float(gap) for gap in re.findall(r"by ([0-9.e+-]+) of|residuals by ([0-9.e+-]+)", line)
+            for gap in gap if gap]  # fmt: skip
+    assert len(gaps) == 2
+    assert max(gaps) < 1e-5
+    monkeypatch.setattr(checkup, "parity", lambda *a, **k: Parity(0.5, 0.0, 1e-5))
+    assert run(healthy) == 4
+    said = capsys.readouterr()
+    assert "FAIL  bridge on demo/full: logits differ from Hugging Face's by 5.0e-01" in said.out
+    assert "1 of" in said.err
+
+
+@pytest.mark.parametrize(("logits", "resid"), [(1.0, 0.0), (0.0, 1.0), (float("nan"), 0.0)])
+def test_parity_holds_only_if_both_gaps_are_small_numbers(logits, resid):
+    assert not Parity(logits, resid, 1e-5).holds
+    assert Parity(0.0, 0.0, 1e-5).holds
+
+
+def test_parity_sees_a_model_that_differs(monkeypatch):
+    from lensaudit.models import parity as module
+    from lensaudit.models.checkpoint import open_checkpoint
+    from lensaudit.models.registry import load_registry, resolve
+
+    checkpoint = open_checkpoint(resolve("demo/full", load_registry()))
+    honest = module.logits_of
+    monkeypatch.setattr(module, "logits_of", lambda *a: honest(*a) * 1.01)
+    found = module.parity(checkpoint)
+    assert found.logits == pytest.approx(0.01, rel=1e-3)
+    assert found.resid < 1e-5
+
+
+def test_an_old_and_an_absent_package_fail_with_what_to_install(monkeypatch):
+    texts = ["numpy>=99", "no-such-package>=1", "scipy>=1", "unwanted; extra == 'dev'"]
+    monkeypatch.setattr(metadata, "requires", lambda name: texts)
+    found = {check.name: check for check in checkup.versions()}
+    assert list(found) == ["numpy", "no-such-package", "scipy"]
+    assert "wanted >=99; pip install 'numpy>=99'" in found["numpy"].found
+    assert [check.state for check in found.values()] == ["fail", "fail", "ok"]
+
+
+def test_little_disk_is_a_note_and_a_refused_folder_a_failure(tmp_path, monkeypatch):
+    assert checkup.disk("x", tmp_path / "a" / "b").state in ("ok", "note")
+    monkeypatch.setattr(checkup, "LOW_DISK_BYTES", 1 << 62)
+    assert checkup.disk("x", tmp_path).state == "note"
+    monkeypatch.setattr(checkup.os, "access", lambda *a: False)
+    assert checkup.disk("x", tmp_path).state == "fail"
+
+
+def test_a_damaged_cache_fails_and_an_unfinished_one_is_noted(tmp_path):
+    from lensaudit.activations.lookup import cache_folders
+
+    assert (
+        run(["cache", "--model", "demo/npo", "--limit", "2", "--activations", str(tmp_path)]) == 0
+    )
+    assert checkup.caches(tmp_path).state == "ok"
+    (folder,) = cache_folders(tmp_path)
+    (folder / "spec.json").write_text("{")
+    found = checkup.caches(tmp_path)
+    assert found.state == "fail"
+    assert "lensaudit activations repair" in found.found
+
+
+def test_an_absent_device_fails_and_nothing_is_loaded(healthy, capsys, monkeypatch):
+    monkeypatch.setattr("torch.cuda.device_count", lambda: 1)
+    assert run([*healthy, "--device", "cuda:7"]) == 4
+    said = capsys.readouterr().out
+    assert "FAIL  device: --device cuda:7: this machine has 1 CUDA devices" in said
+    assert "bridge on" not in said
