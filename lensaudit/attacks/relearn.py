@@ -89,7 +89,7 @@ def relearned(
     """
     settings = settings or Relearning()
     dtype = next(model.parameters()).dtype
-    twin = copy.deepcopy(model).float()
+    twin: Any = copy.deepcopy(model).float()
     run = run_of(twin, tokenizer, rows, settings, name=type(model).__name__)
     train(twin, run, report=report)
     return twin.to(dtype)

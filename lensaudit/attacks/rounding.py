@@ -3,6 +3,7 @@
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -90,8 +91,9 @@ def error_rows(errors: Sequence[MatrixError]) -> list[list[Any]]:
 def record(job: Job, errors: Sequence[MatrixError], started: float) -> Manifest:
     """The manifest of a finished folder."""
     inputs = {**job.identity, "key": job.key, "start": job.start.spec.name}
+    engine = engine_of(job.engine)
     options = {
-        "engine": engine_of(job.engine),
+        "engine": engine if engine == "torch" else f"{engine} {version(engine)}",
         "double_quantisation": False,
         "n_matrices": len(errors),
         "relative_error": overall(errors),
