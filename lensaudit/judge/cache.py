@@ -18,9 +18,9 @@ CREATE TABLE IF NOT EXISTS judgement (
   key TEXT PRIMARY KEY, created REAL NOT NULL, model TEXT NOT NULL, host TEXT NOT NULL,
   request TEXT NOT NULL, response TEXT NOT NULL
 );
-CREATE TABLE IF NOT EXISTS capability (
-  host TEXT NOT NULL, model TEXT NOT NULL, created REAL NOT NULL, found TEXT NOT NULL,
-  PRIMARY KEY (host, model)
+CREATE TABLE IF NOT EXISTS fact (
+  kind TEXT NOT NULL, host TEXT NOT NULL, model TEXT NOT NULL, created REAL NOT NULL,
+  content TEXT NOT NULL, PRIMARY KEY (kind, host, model)
 );
 """
 
@@ -51,23 +51,23 @@ class AnswerCache:
         return Reply(json.loads(row[0])) if row else None
 
     def put(self, call: Call, reply: Reply) -> None:
-        """Keep an answer; on return it is on the disk."""
+        """Keep an answer; on return it is on the disk. The first answer to a call is replaced."""
         row = (
             call.key, time.time(), str(call.body["model"]), call.host,
             canonical_json(dict(call.body)), json.dumps(reply.raw),
         )  # fmt: skip
         self._write("INSERT OR REPLACE INTO judgement VALUES (?, ?, ?, ?, ?, ?)", row)
 
-    def found(self, host: str, model: str) -> Any:
-        """What a probe found out about a model, or None."""
-        query = "SELECT found FROM capability WHERE host = ? AND model = ?"
-        row = self._one(query, (host, model))
+    def fact(self, kind: str, host: str, model: str) -> Any:
+        """What was found out about a model, or None; `kind` says by what."""
+        query = "SELECT content FROM fact WHERE kind = ? AND host = ? AND model = ?"
+        row = self._one(query, (kind, host, model))
         return json.loads(row[0]) if row else None
 
-    def keep_found(self, host: str, model: str, found: Mapping[str, Any]) -> None:
-        """Keep what a probe found out."""
-        row = (host, model, time.time(), canonical_json(dict(found)))
-        self._write("INSERT OR REPLACE INTO capability VALUES (?, ?, ?, ?)", row)
+    def keep_fact(self, kind: str, host: str, model: str, content: Mapping[str, Any]) -> None:
+        """Keep what was found out."""
+        row = (kind, host, model, time.time(), canonical_json(dict(content)))
+        self._write("INSERT OR REPLACE INTO fact VALUES (?, ?, ?, ?, ?)", row)
 
     def close(self) -> None:
         """Close the file."""

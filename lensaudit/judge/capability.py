@@ -16,6 +16,7 @@ from lensaudit.judge.scale import Mode, uses_logprobs
 from lensaudit.judge.transport import EndpointError
 
 Format = Literal["json_schema", "json_object", "none"]
+KIND = "capability"
 NUMBER_PROBE = "Reply with the number 100 and nothing else."
 LETTER_PROBE = "Reply with the letter A and nothing else."
 FORMAT_PROBE = 'Reply with the JSON object {"ok": 1} and nothing else.'
@@ -72,7 +73,7 @@ def capability_of(
         InputError: the server refuses, or has no log-probabilities for a `mode` that reads them.
         TryAgainError: the server does not answer.
     """
-    known = None if fresh else asker.cache.found(endpoint.host, endpoint.model)
+    known = None if fresh else asker.cache.fact(KIND, endpoint.host, endpoint.model)
     if known is not None and set(known) == {field.name for field in fields(Capability)}:
         found = Capability(**known)
     elif asker.transport is None:
@@ -84,7 +85,7 @@ def capability_of(
         return Capability(mode)
     else:
         found = probe(asker, endpoint)
-        asker.cache.keep_found(endpoint.host, endpoint.model, asdict(found))
+        asker.cache.keep_fact(KIND, endpoint.host, endpoint.model, asdict(found))
     if mode is None:
         return found
     if uses_logprobs(mode) and not found.n_alternatives:

@@ -39,7 +39,21 @@ IDK = _TRAIT.format(
     low="it gives an answer",
     high="it declines",
 )
-BUILT_IN = {"coherence": COHERENCE, "idk": IDK}
+CONFIDENCE = _TRAIT.format(
+    task="is confident: states its claims as settled, without hedges.",
+    focus="Judge how it is said, not whether it is true.",
+    low="it commits to nothing",
+    high="no trace of doubt",
+)
+FORMALITY = _TRAIT.format(
+    task="is formal: the language of an official letter.",
+    focus="Judge the language, not the content.",
+    low="slang",
+    high="official",
+)
+BUILT_IN = {
+    "coherence": COHERENCE, "idk": IDK, "confidence": CONFIDENCE, "formality": FORMALITY,
+}  # fmt: skip
 """Scalar prompts by name."""
 
 

@@ -1,0 +1,194 @@
+"""Is the judge any good? Its scores beside labels that were set by hand."""
+
+import math
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from statistics import fmean
+
+from scipy.stats import spearmanr
+
+from lensaudit.data.examples import read_rows
+from lensaudit.errors import InputError
+from lensaudit.files import digest
+from lensaudit.judge.asking import Progress
+from lensaudit.judge.opening import JudgeOptions, open_bench
+from lensaudit.judge.programmatic import PROGRAMMATIC
+from lensaudit.judge.prompts import BUILT_IN, prompt_id, read_template
+from lensaudit.judge.verdict import JudgeRequest, Verdict
+
+FOLDER = Path(__file__).parent / "calibration"
+KIND = "calibration"
+CLOSE = 20
+"""Points within which a score counts as that of the label."""
+_FEWEST = 3
+
+
+@dataclass(frozen=True)
+class Labelled:
+    """An answer with the score a person gives it."""
+
+    request: JudgeRequest
+    label: float
+    """0 to 100."""
+    pair: int | None
+    """Two answers of one pair say the same, one at greater length."""
+
+
+@dataclass(frozen=True)
+class Agreement:
+    """How far a judge agrees with the labels."""
+
+    labels: str
+    """Name or file of the set."""
+    labels_digest: str
+    judge: str
+    mode: str
+    prompt_id: str
+    n: int
+    n_invalid: int
+    """Answers without a score."""
+    spearman: float | None
+    mae: float | None
+    """Mean absolute error, points of 100."""
+    bias: float | None
+    """Mean of score - label."""
+    within_20: float | None
+    """Share of scores at most 20 points off."""
+    length_effect: float | None
+    """Spearman of the error score - label with the answer's length: 0 where length is no merit."""
+    pair_gap: float | None
+    """Mean |difference| beyond the labels' own between a short answer and its longer twin."""
+    first_problem: str = ""
+
+
+def shipped_sets() -> list[str]:
+    """Names of the sets in the package."""
+    return sorted(path.stem for path in FOLDER.glob("*.jsonl"))
+
+
+def read_labels(name_or_path: str) -> list[Labelled]:
+    """A shipped set by name, or a file of rows `{"question", "answer", "label"}`.
+
+    Raises:
+        InputError: no such set, or a row without them.
+    """
+    path = Path(name_or_path)
+    if name_or_path in shipped_sets():
+        path = FOLDER / f"{name_or_path}.jsonl"
+    elif not path.is_file():
+        names = ", ".join(shipped_sets())
+        raise InputError(f"{name_or_path}: no such set or file; shipped are {names}")
+    rows, problems = read_rows(path)
+    if problems or len(rows) < _FEWEST:
+        problem = problems[0] if problems else f"{len(rows)} rows, wanted {_FEWEST} or more"
+        raise InputError(f"{path}: {problem}")
+    return [_labelled(row.value, at, f"{path}: {row.where}") for at, row in enumerate(rows)]
+
+
+def _labelled(row: object, at: int, where: str) -> Labelled:
+    wanted = "wanted question, answer and a label from 0 to 100"
+    if not isinstance(row, dict):
+        raise InputError(f"{where}: is no object; {wanted}")
+    texts, label = [row.get("question"), row.get("answer")], row.get("label")
+    number = isinstance(label, int | float) and not isinstance(label, bool)
+    if not all(isinstance(text, str) and text for text in texts) or not number:
+        raise InputError(f"{where}: {wanted}")
+    if not 0 <= label <= 100:
+        raise InputError(f"{where}: label is {label}; {wanted}")
+    pair = row.get("pair")
+    return Labelled(
+        JudgeRequest(at, row["question"], row["answer"]),
+        float(label),
+        pair if isinstance(pair, int) else None,
+    )
+
+
+def calibrate_words(name_or_path: str, judge: str) -> Agreement:
+    """A programmatic judge beside the labels.
+
+    Raises:
+        InputError: no such judge or set.
+    """
+    if judge not in PROGRAMMATIC or judge == "entity":
+        raise InputError(f"--words {judge}: no such judge here; known are idk, variety")
+    rows = read_labels(name_or_path)
+    verdicts = PROGRAMMATIC[judge].score([row.request for row in rows])
+    return agreement(rows, verdicts, labels=name_or_path, judge=judge, mode="words", prompt="")
+
+
+def calibrate_model(
+    name_or_path: str,
+    prompt: str | None,
+    options: JudgeOptions,
+    progress: Progress = lambda what, done, total: None,
+) -> Agreement:
+    """A language model beside the labels; the result is kept for later manifests.
+
+    Raises:
+        InputError: no such set or prompt, or the server refuses.
+        WorkError: the server refuses half-way.
+    """
+    rows = read_labels(name_or_path)
+    template = _prompt(name_or_path if prompt is None else prompt)
+    with open_bench(options, progress) as bench:
+        judge = bench.judge(template)
+        verdicts = judge.score([row.request for row in rows])
+        found = agreement(
+            rows, verdicts, labels=name_or_path, judge=judge.name,
+            mode=judge.capability.mode, prompt=template,
+        )  # fmt: skip
+        kind = f"{KIND}:{found.prompt_id}"
+        bench.asker.cache.keep_fact(kind, bench.endpoint.host, judge.name, asdict(found))
+        return found
+
+
+def _prompt(name: str) -> str:
+    if name in BUILT_IN:
+        return BUILT_IN[name]
+    if not Path(name).is_file():
+        raise InputError(f"no prompt {name!r}; give --prompt: {', '.join(BUILT_IN)}, or a file")
+    return read_template(Path(name))
+
+
+def agreement(
+    rows: Sequence[Labelled], verdicts: Sequence[Verdict], *,
+    labels: str, judge: str, mode: str, prompt: str,
+) -> Agreement:  # fmt: skip
+    """The report; what cannot be computed is None."""
+    scored = [(row, v.score) for row, v in zip(rows, verdicts, strict=True) if v.score is not None]
+    errors = [score - row.label for row, score in scored]
+    lengths = [float(len(row.request.answer)) for row, _ in scored]
+    return Agreement(
+        labels=labels,
+        labels_digest=digest([[r.request.question, r.request.answer, r.label] for r in rows]),
+        judge=judge,
+        mode=mode,
+        prompt_id=prompt_id(prompt),
+        n=len(rows),
+        n_invalid=len(rows) - len(scored),
+        spearman=_spearman([row.label for row, _ in scored], [score for _, score in scored]),
+        mae=fmean(map(abs, errors)) if errors else None,
+        bias=fmean(errors) if errors else None,
+        within_20=fmean(abs(error) <= CLOSE for error in errors) if errors else None,
+        length_effect=_spearman(errors, lengths),
+        pair_gap=_pair_gap(scored),
+        first_problem=next((v.reason for v in verdicts if v.score is None), ""),
+    )
+
+
+def _spearman(a: Sequence[float], b: Sequence[float]) -> float | None:
+    if len(set(a)) < 2 or len(set(b)) < 2:
+        return None
+    value = float(spearmanr(a, b).statistic)  # pyright: ignore[reportAttributeAccessIssue]
+    return None if math.isnan(value) else value
+
+
+def _pair_gap(scored: Sequence[tuple[Labelled, float]]) -> float | None:
+    errors: dict[int, list[float]] = defaultdict(list)
+    for row, score in scored:
+        if row.pair is not None:
+            errors[row.pair].append(score - row.label)
+    gaps = [abs(pair[0] - pair[1]) for pair in errors.values() if len(pair) == 2]
+    return fmean(gaps) if gaps else None

@@ -1,0 +1,203 @@
+"""What a judge found in a log: rows, summaries and files."""
+
+import math
+import statistics
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from lensaudit.errors import PartialError, WorkError
+from lensaudit.files import write_csv, write_json, write_jsonl
+from lensaudit.judge.asking import Asker, Counts
+from lensaudit.judge.budget import Spent
+from lensaudit.judge.calls import Outcome, Reply
+from lensaudit.judge.grading import Grader, Judged
+from lensaudit.judge.items import Items
+from lensaudit.scores.stats import clustered_bootstrap
+
+UNFINISHED = frozenset({"budget", "api_error", "no_logprobs"})
+"""Statuses that another run can change; the others are what the judge says."""
+
+
+@dataclass(frozen=True)
+class Findings:
+    """Everything one run of a judge found."""
+
+    items: Items
+    grader: Grader
+    rows: tuple[Judged, ...]
+    """Every item and every gap, in the order of the log."""
+    found: Mapping[str, Outcome]
+    counts: Counts | None = None
+    spent: Spent | None = None
+    fatal: str = ""
+
+    @property
+    def status(self) -> dict[str, int]:
+        """How many rows have which status."""
+        return dict(sorted(Counter(row.status for row in self.rows).items()))
+
+    @property
+    def n_scored(self) -> int:
+        """Rows with scores."""
+        return sum(row.status == "ok" for row in self.rows)
+
+
+@dataclass(frozen=True)
+class Column:
+    """One metric of one context, over the rows that have it."""
+
+    mean: float | None
+    median: float | None
+    std: float | None
+    """Of the sample, n - 1; None below two rows."""
+    min: float | None
+    max: float | None
+    n: int
+    n_invalid: int
+    ci95: tuple[float, float] | None
+    """Bootstrap over authors where the log names them, else over rows."""
+
+
+def judge_items(grader: Grader, items: Items, asker: Asker | None) -> Findings:
+    """Judge every item; what fails has its reason. Without an asker nobody is asked."""
+    assignment = grader.assignment(items.items)
+    found = asker.settle(assignment) if asker is not None else {}
+    return findings_of(grader, items, found, asker)
+
+
+def findings_of(
+    grader: Grader, items: Items, found: Mapping[str, Outcome], asker: Asker | None
+) -> Findings:
+    """The findings when all outcomes are known."""
+    rows = grader.judged(items.items, found)
+    rows += [Judged(g.context, g.idx, g.idx, {}, "unscored", g.reason) for g in items.gaps]
+    order = {context: at for at, context in enumerate(items.contexts)}
+    rows.sort(key=lambda row: order[row.context])
+    if asker is None:
+        return Findings(items, grader, tuple(rows), found)
+    return Findings(
+        items, grader, tuple(rows), found, asker.counts, asker.budget.spent, asker.fatal
+    )
+
+
+def columns(findings: Findings) -> dict[str, dict[str, Column]]:
+    """Context -> metric -> summary."""
+    out: dict[str, dict[str, Column]] = {}
+    for context in findings.items.contexts:
+        rows = [row for row in findings.rows if row.context == context]
+        out[context] = {name: _column(rows, name) for name in findings.grader.metrics(context)}
+    return out
+
+
+def _column(rows: list[Judged], name: str) -> Column:
+    scored = [row for row in rows if name in row.scores]
+    values = [row.scores[name] for row in scored]
+    if not values:
+        return Column(None, None, None, None, None, 0, len(rows), None)
+    interval = clustered_bootstrap(values, [row.group for row in scored])
+    return Column(
+        mean=math.fsum(values) / len(values),
+        median=statistics.median(values),
+        std=statistics.stdev(values) if len(values) > 1 else None,
+        min=min(values),
+        max=max(values),
+        n=len(values),
+        n_invalid=len(rows) - len(values),
+        ci95=(interval.low, interval.high),
+    )
+
+
+def summary_of(findings: Findings, calibration: Any = None) -> dict[str, Any]:
+    """The content of `summary.json`."""
+    tables = columns(findings)
+    return {
+        "judge": dict(findings.grader.identity),
+        "calibration": calibration,
+        "log": str(findings.items.source),
+        "log_digest": findings.items.digest,
+        "n": len(findings.rows),
+        "n_scored": findings.n_scored,
+        "status": findings.status,
+        "contexts": {
+            context: {name: asdict(column) for name, column in table.items()}
+            for context, table in tables.items()
+        },
+        "calls": asdict(findings.counts) if findings.counts else None,
+        "spent": asdict(findings.spent) if findings.spent else None,
+    }
+
+
+def deposit(folder: Path, findings: Findings, calibration: Any = None) -> None:
+    """Write scores.csv, summary.csv, results.jsonl, raw.jsonl and, last, summary.json."""
+    names = list(
+        dict.fromkeys(n for c in findings.items.contexts for n in findings.grader.metrics(c))
+    )
+    write_csv(
+        folder / "scores.csv",
+        ["context_type", "id", *names, "status"],
+        (
+            [row.context, row.idx, *(row.scores.get(name, "") for name in names), row.status]
+            for row in findings.rows
+        ),
+    )
+    _write_summary_csv(folder / "summary.csv", findings)
+    write_jsonl(folder / "results.jsonl", map(_row, findings.rows))
+    write_jsonl(folder / "raw.jsonl", _raw(findings))
+    write_json(folder / "summary.json", summary_of(findings, calibration))
+
+
+def _write_summary_csv(path: Path, findings: Findings) -> None:
+    """Upstream's layout, `<context>_<metric>` per row, with counts."""
+    fields = ("mean", "median", "std", "min", "max", "n", "n_invalid")
+    rows = []
+    for context, table in columns(findings).items():
+        for name, column in table.items():
+            cells = [getattr(column, field) for field in fields]
+            rows.append([f"{context}_{name}", *("" if cell is None else cell for cell in cells)])
+    write_csv(path, ["metric", *fields], rows)
+
+
+def _row(row: Judged) -> dict[str, Any]:
+    return {
+        "context": row.context,
+        "idx": row.idx,
+        "scores": dict(row.scores),
+        "status": row.status,
+        "unscored": row.reason or None,
+        **row.evidence,
+        "keys": list(row.keys),
+    }
+
+
+def _raw(findings: Findings) -> list[dict[str, Any]]:
+    """Every reply behind the rows, once."""
+    used = dict.fromkeys(key for row in findings.rows for key in row.keys)
+    replies = {key: findings.found.get(key) for key in used}
+    return [
+        {"key": key, "response": reply.raw}
+        for key, reply in replies.items()
+        if isinstance(reply, Reply)
+    ]
+
+
+def refuse_unfinished(findings: Findings, folder: Path) -> None:
+    """Raise if another run could score more.
+
+    Raises:
+        WorkError: no row has a score, or the server refused half-way.
+        PartialError: some have none for want of budget or of an answer.
+    """
+    waiting = Counter(row.status for row in findings.rows if row.status in UNFINISHED)
+    if not waiting:
+        return
+    first = next(row.reason for row in findings.rows if row.status in UNFINISHED)
+    why = findings.fatal or first
+    counts = ", ".join(f"{n} {status}" for status, n in sorted(waiting.items()))
+    line = (
+        f"{findings.n_scored} of {len(findings.rows)} judged, {counts}: {why}; what there is is in "
+        f"{folder}, the same command goes on from there"
+    )
+    raise WorkError(line) if findings.fatal or not findings.n_scored else PartialError(line)

@@ -1,0 +1,172 @@
+"""Which generations are judged? Those in the logs that `eval` and `patch` write."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from lensaudit.data.examples import read_rows
+from lensaudit.errors import InputError
+from lensaudit.files import digest, read_json
+from lensaudit.judge.verdict import JudgeRequest
+
+CONTEXTS = (
+    "forget_Q_A_ROUGE", "retain_Q_A_ROUGE", "ra_Q_A_ROUGE", "wf_Q_A_ROUGE",
+    "forget_knowmem_ROUGE", "forget_verbmem_ROUGE", "retain_knowmem_ROUGE",
+)  # fmt: skip
+"""Metrics of a log whose generations are judged by default (pull request 121, `llm_judge.yaml`)."""
+_NONE_SAID = "the log holds no generation"
+
+
+@dataclass(frozen=True)
+class Item:
+    """One generation of a log."""
+
+    context: str
+    """The log's metric or split; `forget` in it decides the rubric."""
+    request: JudgeRequest
+    group: int | str
+    """The author, where the log names one, else the row itself: what intervals resample."""
+
+    @property
+    def idx(self) -> int:
+        """The data set's number."""
+        return self.request.idx
+
+
+@dataclass(frozen=True)
+class Gap:
+    """A row without anything to judge."""
+
+    context: str
+    idx: int
+    reason: str
+
+
+@dataclass(frozen=True)
+class Items:
+    """What a log holds to be judged."""
+
+    source: Path
+    items: tuple[Item, ...]
+    gaps: tuple[Gap, ...] = ()
+
+    @property
+    def contexts(self) -> tuple[str, ...]:
+        """In the order of the log."""
+        return tuple(dict.fromkeys(one.context for one in (*self.items, *self.gaps)))
+
+    @property
+    def digest(self) -> str:
+        """Content hash of what is judged."""
+        rows = [
+            [one.context, one.idx, one.request.question, one.request.truth, one.request.answer]
+            for one in self.items
+        ]
+        return digest(rows)
+
+
+def read_items(path: Path, *, contexts: Sequence[str] = (), limit: int | None = None) -> Items:
+    """The generations of a log, a results.jsonl, or the folder of either.
+
+    Args:
+        path: `TOFU_EVAL.json` or `MUSE_EVAL.json` in open-unlearning's layout; rows of `eval` or
+            of `patch --score em`; or own rows `{"idx", "question", "answer", "generation"}` with an
+            optional `context`, `entity` and `group`.
+        contexts: only these metrics or splits.
+        limit: only the first rows of each context, in the order of the log.
+
+    Raises:
+        InputError: unreadable, or nothing to judge in it.
+    """
+    path = _file_in(path) if path.is_dir() else path
+    found = [_kept(one, contexts) for one in _read(path, contexts)]
+    every = [one for one in found if one is not None]
+    if not any(isinstance(one, Item) for one in every):
+        wanted = f" of {', '.join(contexts)}" if contexts else ""
+        raise InputError(
+            f"{path}: holds no generation{wanted} to judge; wanted TOFU_EVAL.json, MUSE_EVAL.json, "
+            "or rows with question, answer and generation"
+        )
+    counts: dict[str, int] = {}
+    kept = []
+    for one in every:
+        counts[one.context] = counts.get(one.context, 0) + 1
+        if limit is None or counts[one.context] <= limit:
+            kept.append(one)
+    return Items(
+        path,
+        tuple(one for one in kept if isinstance(one, Item)),
+        tuple(one for one in kept if isinstance(one, Gap)),
+    )
+
+
+def _kept(one: Item | Gap, contexts: Sequence[str]) -> Item | Gap | None:
+    return one if not contexts or one.context in contexts else None
+
+
+def _file_in(folder: Path) -> Path:
+    for name in ("results.jsonl", "TOFU_EVAL.json", "MUSE_EVAL.json"):
+        if (folder / name).exists():
+            return folder / name
+    raise InputError(f"{folder}: has no results.jsonl, TOFU_EVAL.json or MUSE_EVAL.json in it")
+
+
+def _read(path: Path, contexts: Sequence[str]) -> Iterator[Item | Gap]:
+    if path.suffix == ".json":
+        content = read_json(path)
+        if isinstance(content, dict):
+            return _from_log(content, contexts or CONTEXTS)
+    rows, problems = read_rows(path)
+    if problems:
+        raise InputError(f"{path}: {problems[0]}")
+    return _from_rows([row.value for row in rows], path)
+
+
+def _from_log(content: Mapping[str, Any], contexts: Sequence[str]) -> Iterator[Item | Gap]:
+    for context in (name for name in contexts if isinstance(content.get(name), dict)):
+        rows = content[context].get("value_by_index") or {}
+        for key, record in rows.items():
+            idx = int(key) if str(key).isdigit() else -1
+            texts = record if isinstance(record, dict) else {}
+            said = _text(texts.get("generation"))
+            if idx < 0 or said is None:
+                yield Gap(context, max(idx, 0), _NONE_SAID)
+                continue
+            yield _item(context, idx, texts.get("input"), texts.get("ground_truth"), said)
+
+
+def _from_rows(rows: Sequence[Any], path: Path) -> Iterator[Item | Gap]:
+    for n, row in enumerate(rows, 1):
+        if not isinstance(row, dict) or not isinstance(row.get("idx"), int):
+            raise InputError(f"{path}: row {n} has no idx; wanted a whole number")
+        context = str(row.get("context") or row.get("split") or "forget")
+        texts = row.get("texts")
+        said = _text(row.get("generation"))
+        if said is None and isinstance(texts, dict):
+            said = _text(texts.get("source"))
+        if said is None:
+            yield Gap(context, row["idx"], _NONE_SAID)
+            continue
+        yield _item(
+            context, row["idx"], row.get("question"), row.get("answer"), said,
+            entity=row.get("entity"), group=row.get("group"),
+        )  # fmt: skip
+
+
+def _item(
+    context: str, idx: int, question: Any, truth: Any, said: str, *,
+    entity: Any = None, group: Any = None,
+) -> Item:  # fmt: skip
+    request = JudgeRequest(
+        idx, _text(question) or "", said, entity=_text(entity) or "", truth=_text(truth) or ""
+    )
+    named = isinstance(group, int | str) and not isinstance(group, bool)
+    return Item(context, request, group if named else f"idx {idx}")
+
+
+def _text(value: Any) -> str | None:
+    """A text; the first of several."""
+    if isinstance(value, list) and value:
+        value = value[0]
+    return value if isinstance(value, str) else None

@@ -1,0 +1,210 @@
+"""Judging a log from names to files: everything that can be wrong is found before work starts."""
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import filelock
+
+from lensaudit.errors import InputError, TryAgainError
+from lensaudit.files import make_folder, slug
+from lensaudit.judge.asking import Progress
+from lensaudit.judge.budget import expected_usage
+from lensaudit.judge.calls import Call, Usage
+from lensaudit.judge.capability import KIND
+from lensaudit.judge.findings import Findings, deposit, judge_items
+from lensaudit.judge.grading import (
+    MAX_TOKENS,
+    Grader,
+    ProgrammaticGrader,
+    RubricGrader,
+    ScalarGrader,
+)
+from lensaudit.judge.items import Items, read_items
+from lensaudit.judge.opening import Bench, JudgeOptions, open_bench
+from lensaudit.judge.programmatic import PROGRAMMATIC
+from lensaudit.judge.prompts import BUILT_IN
+from lensaudit.results import manifest
+
+WORDS = "words:"
+"""Prefix of the judges that need no server."""
+
+
+@dataclass(frozen=True)
+class JudgeJob:
+    """What to judge, how, by whom, and where results go."""
+
+    log: Path
+    by: str = "rubric"
+    """`rubric`, a built-in prompt, `words:` and a programmatic judge, or a prompt's file."""
+    options: JudgeOptions | None = None
+    """None for a judge of words."""
+    contexts: tuple[str, ...] = ()
+    limit: int | None = None
+    max_tokens: int = MAX_TOKENS
+    out: Path | None = None
+
+    @property
+    def folder(self) -> Path:
+        """Where results go."""
+        if self.out is not None:
+            return self.out
+        log = self.log if self.log.is_dir() else self.log.parent
+        return Path("experiments/out") / f"{slug(log.resolve().name)}-judge-{slug(self.name)}"
+
+    @property
+    def name(self) -> str:
+        """What the scores are called."""
+        return Path(self.by).stem if _is_file(self.by) else self.by.removeprefix(WORDS)
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What a run would ask."""
+
+    items: Items
+    n_calls: int
+    n_cached: int
+    tokens: Usage
+    """At most, of the calls that are not in the cache."""
+    cost: float
+    mode: str
+
+
+def run_job(job: JudgeJob, progress: Progress = lambda what, done, total: None) -> Findings:
+    """Judge a log and write the results, also where they are partial.
+
+    Raises:
+        InputError: before anything is asked.
+        TryAgainError: another process judges into the same folder.
+    """
+    started = time.monotonic()
+    items = read_items(job.log, contexts=job.contexts, limit=job.limit)
+    template = template_of_job(job)
+    if job.options is None:
+        grader = ProgrammaticGrader(PROGRAMMATIC[job.name])
+        return written(job, judge_items(grader, items, None), started)
+    with open_bench(job.options, progress) as bench, locked(job.folder):
+        grader = grader_of(job, bench, template)
+        return written(job, judge_items(grader, items, bench.asker), started, bench)
+
+
+def plan_job(job: JudgeJob) -> Plan:
+    """What a run would ask; sends nothing, so an unknown model counts as the best one."""
+    items = read_items(job.log, contexts=job.contexts, limit=job.limit)
+    template = template_of_job(job)
+    if job.options is None:
+        return Plan(items, 0, 0, Usage(0, 0), 0.0, "words")
+    with unsent(job) as bench:
+        grader = grader_of(job, bench, template)
+        calls = {call.key: call for call in grader.assignment(items.items).pending({})}
+        missing = [c for c in calls.values() if bench.asker.cache.get(c) is None]
+        usage = _sum(missing)
+        return Plan(
+            items,
+            len(calls),
+            len(calls) - len(missing),
+            usage,
+            job.options.prices.cost(usage),
+            str(grader.identity.get("mode") or grader.identity.get("format")),
+        )
+
+
+def template_of_job(job: JudgeJob) -> str:
+    """The scalar prompt; empty for the rubric and for words.
+
+    Raises:
+        InputError: an unknown name, or a prompt without its placeholders.
+    """
+    if job.by.startswith(WORDS):
+        if job.name not in PROGRAMMATIC:
+            names = ", ".join(WORDS + name for name in PROGRAMMATIC)
+            raise InputError(f"--by {job.by}: no such judge; known are {names}")
+        return ""
+    if job.by == "rubric":
+        return ""
+    if job.by in BUILT_IN:
+        return BUILT_IN[job.by]
+    if not _is_file(job.by):
+        known = ", ".join(["rubric", *BUILT_IN, *(WORDS + name for name in PROGRAMMATIC)])
+        raise InputError(f"--by {job.by}: no such judge or file; known are {known}")
+    return read_template(Path(job.by))
+
+
+def _is_file(by: str) -> bool:
+    return Path(by).suffix in (".txt", ".md", ".json") or Path(by).is_file()
+
+
+def grader_of(job: JudgeJob, bench: Bench, template: str) -> Grader:
+    """The grader of a language model; probes it if need be."""
+    capability = bench.capability()
+    if job.by == "rubric":
+        return RubricGrader(bench.endpoint, capability, job.max_tokens)
+    return ScalarGrader(bench.endpoint, capability, template, job.name)
+
+
+def needed(job: JudgeJob) -> JudgeOptions:
+    """The options of a job that asks a language model.
+
+    Raises:
+        InputError: it asks nobody.
+    """
+    if job.options is None:
+        raise InputError(f"--by {job.by} asks nobody; use `lensaudit judge run`")
+    return job.options
+
+
+@contextmanager
+def unsent(job: JudgeJob) -> Iterator[Bench]:
+    """A bench that cannot send; an unknown model is taken to be able to do everything."""
+    options = replace(needed(job), offline=True, fresh=False)
+    with open_bench(options) as bench:
+        endpoint = bench.endpoint
+        if bench.asker.cache.fact(KIND, endpoint.host, endpoint.model) is None:
+            options = replace(options, mode=options.mode or "int100")
+        yield Bench(options, endpoint, bench.asker)
+
+
+@contextmanager
+def locked(folder: Path) -> Iterator[None]:
+    """One judge per folder."""
+    lock = filelock.FileLock(make_folder(folder) / ".judge.lock")
+    try:
+        lock.acquire(timeout=0)
+    except filelock.Timeout as error:
+        raise TryAgainError(f"{folder}: another process judges into it; run again later") from error
+    try:
+        yield
+    finally:
+        lock.release()
+
+
+def _sum(calls: list[Call]) -> Usage:
+    each = [expected_usage(call) for call in calls]
+    return Usage(sum(one.tokens_in for one in each), sum(one.tokens_out for one in each))
+
+
+def written(
+    job: JudgeJob, findings: Findings, started: float, bench: Bench | None = None
+) -> Findings:
+    """The findings, after their files and the manifest are written."""
+    folder = make_folder(job.folder)
+    deposit(folder, findings)
+    options: dict[str, Any] = {
+        "by": job.by, "contexts": list(job.contexts), "limit": job.limit,
+        "max_tokens": job.max_tokens,
+    }  # fmt: skip
+    if bench is not None and job.options is not None:
+        options |= {
+            "model": bench.endpoint.model, "base_url": bench.endpoint.base_url,
+            "mode": job.options.mode, "caps": asdict(job.options.caps),
+            "prices": asdict(job.options.prices), "cache": str(job.options.cache),
+            "offline": job.options.offline, "fresh": job.options.fresh,
+        }  # fmt: skip
+    inputs = {"log": str(findings.items.source), "items": findings.items.digest}
+    inputs |= {"judge": dict(findings.grader.identity)}
+    manifest("judge", options=options, inputs=inputs, device="none", started=started).write(folder)
+    return findings
