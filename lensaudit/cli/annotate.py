@@ -4,7 +4,7 @@ from pathlib import Path
 
 import click
 
-from lensaudit.cli.options import check_names, shared
+from lensaudit.cli.options import ModelName, check_names, shared
 
 
 @click.command()
@@ -17,7 +17,7 @@ from lensaudit.cli.options import check_names, shared
     "--review", type=click.Path(path_type=Path, dir_okay=False),
     help="Text file to correct by hand. [default: beside --out, .review.txt]",
 )  # fmt: skip
-@click.option("--model", help="Check every span with this model's tokenizer.")
+@click.option("--model", type=ModelName(), help="Check every span with this model's tokenizer.")
 @click.option(
     "--min-logprob", type=float, metavar="NATS",
     help="Leave out facts to which --model gives less per token, e.g. -2: it never knew them.",

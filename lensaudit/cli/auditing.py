@@ -9,6 +9,7 @@ import click
 
 from lensaudit.activations.fill import Progress
 from lensaudit.cli.audits import patch_audit
+from lensaudit.cli.options import is_quiet
 from lensaudit.cli.show import print_audit
 from lensaudit.data.suites import DEMO_DATA
 from lensaudit.data.tofu import DEMO, FORGET10
@@ -60,7 +61,8 @@ def run_audit(
     if dry_run:
         click.echo("\n".join(lines))
         return
-    click.echo("\n".join(lines), err=True)
+    if not is_quiet():
+        click.echo("\n".join(lines), err=True)
     make_folder(steps.out)
     summaries = patch_audit(
         steps.sources, score="uds", notice=notice, progress=progress, as_json=False,
@@ -92,8 +94,9 @@ def steps_of(
     """The steps that options ask for."""
     names = tuple(dict.fromkeys(sources))
     anchor = retain or default_anchor("retain", names)
-    more = f"-and-{len(names) - 1}-more" if len(names) > 1 else ""
-    out = out or Path("experiments/out") / f"audit-{slug(names[0])}{more}"
+    first, *others = names
+    more = f"-and-{len(others)}-more" if others else ""
+    out = out or Path("experiments/out") / f"audit-{slug(first)}{more}"
     patch = {**shared, "full": full, "retain": retain, "data": data, "out": out / "patch"}
     models = dict.fromkeys((anchor, *names)) if suite == "tofu" else ()
     same = {key: shared[key] for key in _SAME}
@@ -113,11 +116,9 @@ _SAME = ("limit", "registry", "dtype", "device", "attn", "batch_size", "activati
 """Options that patching and evaluation share."""
 
 
-def _own_data(
-    data: str | None, holdout: Path | None, retain_set: Path | None
-) -> dict[str, str | Path | None]:
+def _own_data(data: str | None, holdout: Path | None, retain_set: Path | None) -> dict[str, Any]:
     """What `--data` means for the evaluation: a known set, a folder of TOFU's files, or rows."""
-    own: dict[str, str | Path | None] = {"holdout": holdout, "retain_set": retain_set}
+    own: dict[str, Any] = {"holdout": holdout, "retain_set": retain_set}
     if data in (None, FORGET10):
         return own
     if data == DEMO:

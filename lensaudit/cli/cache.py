@@ -5,11 +5,13 @@ from typing import Any
 
 import click
 
-from lensaudit.cli.options import ProgressBar, check_names, shared
+from lensaudit.cli.options import ModelName, ProgressBar, check_names, shared
 
 
 @click.command()
-@click.option("--model", "name", required=True, help="Name, Hub id[@revision] or folder.")
+@click.option(
+    "--model", "name", type=ModelName(), required=True, help="Name, Hub id[@revision] or folder."
+)
 @click.option(
     "--positions",
     type=click.Choice(["span", "all"]),

@@ -4,12 +4,12 @@ from pathlib import Path
 
 import click
 
-from lensaudit.cli.options import check_names, shared
+from lensaudit.cli.options import ModelName, check_names, shared
 
 
 @click.command()
 @click.option(
-    "--model", default="demo/full", show_default=True,
+    "--model", type=ModelName(), default="demo/full", show_default=True,
     help="Compare the bridge with Hugging Face on this model.",
 )  # fmt: skip
 @shared("registry", "dtype", "device", "activations", "json")

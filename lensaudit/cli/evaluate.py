@@ -5,7 +5,7 @@ from typing import Any
 
 import click
 
-from lensaudit.cli.options import BatchSize, notice, shared
+from lensaudit.cli.options import BatchSize, ModelName, notice, shared
 
 
 def _file() -> click.Path:
@@ -13,7 +13,7 @@ def _file() -> click.Path:
 
 
 @click.command("eval")
-@click.option("--model", help="Name, Hub id[@revision] or folder.")
+@click.option("--model", type=ModelName(), help="Name, Hub id[@revision] or folder.")
 @click.option(
     "--suite", type=click.Choice(["tofu", "muse"]), default="tofu", show_default=True,
     help="Which questions are asked.",
@@ -35,13 +35,17 @@ def _file() -> click.Path:
     "--retain-log", type=click.Path(path_type=Path),
     help="Log of the retain model: TOFU_EVAL.json, MUSE_EVAL.json, or the older layout.",
 )  # fmt: skip
-@click.option("--retain", help="Retain model, evaluated first; also patched in, for UDS.")
-@click.option("--full", help="Model patched into, for UDS. [default: full, or demo/full]")
+@click.option(
+    "--retain", type=ModelName(), help="Retain model, evaluated first; also patched in, for UDS."
+)
+@click.option(
+    "--full", type=ModelName(), help="Model patched into, for UDS. [default: full, or demo/full]"
+)
 @click.option(
     "--ref-value", type=click.FloatRange(0, 1),
     help="AUC that stands in for a missing retain reference (0.5 in open-unlearning).",
 )  # fmt: skip
-@click.option("--reference", help="Reference model of mia_reference.")
+@click.option("--reference", type=ModelName(), help="Reference model of mia_reference.")
 @click.option("--classifier", help="Text classifier whose class 0 is clean text.")
 @click.option(
     "--tokenizer", type=click.Path(path_type=Path), help="Folder. [default: the model's own]"

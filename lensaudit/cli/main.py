@@ -36,7 +36,10 @@ COMMANDS = {
     ),
     "report": ("lensaudit.cli.reporting:report", "Write one HTML page of results on disk."),
     "steer": ("lensaudit.cli.steering:steer", "Find directions, steer with them, audit by them."),
-    "doctor": ("lensaudit.cli.doctor:doctor", "Check versions, device, disk, caches and the bridge."),
+    "doctor": (
+        "lensaudit.cli.doctor:doctor",
+        "Check versions, device, disk, caches and the bridge.",
+    ),
     "demo": ("lensaudit.cli.demo:demo", "Audit the embedded model family."),
 }
 """Name -> (module:command, line of `lensaudit --help`). The help needs no import."""
@@ -65,8 +68,13 @@ class LazyGroup(click.Group):
 @click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__, package_name="lensaudit")
 @click.option("-v", "--verbose", is_flag=True, help="Show third-party warnings and progress bars.")
-def cli(verbose: bool) -> None:
-    """Is unlearned knowledge gone, or only hidden? Audits a language model from inside."""
+@click.option("-q", "--quiet", is_flag=True, help="No progress and no remarks; errors only.")
+def cli(verbose: bool, quiet: bool) -> None:
+    """Is unlearned knowledge gone, or only hidden? Audits a language model from inside.
+
+    Results go to stdout, progress and remarks to stderr. Completion in the shell: run
+    `eval "$(_LENSAUDIT_COMPLETE=bash_source lensaudit)"`, or with zsh_source or fish_source.
+    """
     if not verbose:
         silence_third_parties()
 

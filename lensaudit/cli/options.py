@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import click
+from click.shell_completion import CompletionItem
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
@@ -33,6 +34,19 @@ class BatchSize(click.ParamType):
         if str(value).isdigit() and int(value) > 0:
             return int(value)
         self.fail(f"{value!r} is not auto or a number from 1", param, ctx)
+
+
+class ModelName(click.ParamType):
+    """A model as the user names it; the shell completes registered names and folders."""
+
+    name = "name"
+
+    def shell_complete(self, ctx: Any, param: Any, incomplete: str) -> list[CompletionItem]:
+        """Names of the registry that begin so; where none does, the shell completes paths."""
+        from lensaudit.models.registry import load_registry
+
+        known = [name for name in load_registry().specs if name.startswith(incomplete)]
+        return [CompletionItem(name) for name in known] or [CompletionItem(incomplete, type="dir")]
 
 
 def _path(**kind: bool) -> click.Path:
@@ -115,9 +129,16 @@ def check_names(names: Iterable[str | None], registry: Path | None) -> None:
             resolve(name, known)
 
 
+def is_quiet() -> bool:
+    """Whether `lensaudit --quiet` was asked for: results and errors only."""
+    context = click.get_current_context(silent=True)
+    return context is not None and bool(context.find_root().params.get("quiet"))
+
+
 def notice(text: str) -> None:
     """A remark that changes nothing of the result, on stderr."""
-    click.echo(f"lensaudit: {text}", err=True)
+    if not is_quiet():
+        click.echo(f"lensaudit: {text}", err=True)
 
 
 class ProgressBar:
@@ -130,6 +151,8 @@ class ProgressBar:
 
     def __call__(self, what: str, done: int, total: int) -> None:
         """Report `done` of `total`."""
+        if is_quiet():
+            return
         if sys.stderr.isatty():
             self._draw(what, done, total)
             return
