@@ -36,6 +36,7 @@ COMMANDS = {
     ),
     "report": ("lensaudit.cli.reporting:report", "Write one HTML page of results on disk."),
     "steer": ("lensaudit.cli.steering:steer", "Find directions, steer with them, audit by them."),
+    "judge": ("lensaudit.cli.judging:judge", "Judge answers by a language model or word lists."),
     "doctor": (
         "lensaudit.cli.doctor:doctor",
         "Check versions, device, disk, caches and the bridge.",

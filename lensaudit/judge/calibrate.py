@@ -92,11 +92,10 @@ def _labelled(row: object, at: int, where: str) -> Labelled:
     if not isinstance(row, dict):
         raise InputError(f"{where}: is no object; {wanted}")
     texts, label = [row.get("question"), row.get("answer")], row.get("label")
-    number = isinstance(label, int | float) and not isinstance(label, bool)
-    if not all(isinstance(text, str) and text for text in texts) or not number:
+    if not all(isinstance(text, str) and text for text in texts):
         raise InputError(f"{where}: {wanted}")
-    if not 0 <= label <= 100:
-        raise InputError(f"{where}: label is {label}; {wanted}")
+    if isinstance(label, bool) or not isinstance(label, int | float) or not 0 <= label <= 100:
+        raise InputError(f"{where}: label is {label!r:.40}; {wanted}")
     pair = row.get("pair")
     return Labelled(
         JudgeRequest(at, row["question"], row["answer"]),

@@ -26,7 +26,7 @@ from lensaudit.judge.grading import (
 from lensaudit.judge.items import Items, read_items
 from lensaudit.judge.opening import Bench, JudgeOptions, open_bench
 from lensaudit.judge.programmatic import PROGRAMMATIC
-from lensaudit.judge.prompts import BUILT_IN
+from lensaudit.judge.prompts import BUILT_IN, read_template
 from lensaudit.results import manifest
 
 WORDS = "words:"
@@ -192,7 +192,7 @@ def written(
 ) -> Findings:
     """The findings, after their files and the manifest are written."""
     folder = make_folder(job.folder)
-    deposit(folder, findings)
+    deposit(folder, findings, _calibrations(findings, bench))
     options: dict[str, Any] = {
         "by": job.by, "contexts": list(job.contexts), "limit": job.limit,
         "max_tokens": job.max_tokens,
@@ -208,3 +208,16 @@ def written(
     inputs |= {"judge": dict(findings.grader.identity)}
     manifest("judge", options=options, inputs=inputs, device="none", started=started).write(folder)
     return findings
+
+
+def _calibrations(findings: Findings, bench: Bench | None) -> dict[str, Any]:
+    """How far this judge agreed with labels under the prompts in use, where that was tried."""
+    if bench is None:
+        return {}
+    prompts = findings.grader.identity["prompts"]
+    endpoint = bench.endpoint
+    found = {
+        name: bench.asker.cache.fact(f"calibration:{prompt}", endpoint.host, endpoint.model)
+        for name, prompt in prompts.items()
+    }
+    return {name: one for name, one in found.items() if one is not None}
