@@ -15,12 +15,12 @@ from lensaudit.attacks.rtt.log import FILE, Log, read_log
 from lensaudit.attacks.rtt.mcq import load_mcq, save_mcq
 from lensaudit.attacks.rtt.readout import Readout
 from lensaudit.attacks.rtt.retrain import Sweep
-from lensaudit.attacks.rtt.run import plan_of, run
 from lensaudit.attacks.rtt.study import Gate, Study, from_checkpoint
 from lensaudit.attacks.rtt.summary import Summary, summarize
 from lensaudit.attacks.rtt.table import as_json as summary_json
 from lensaudit.attacks.rtt.table import write_summaries
 from lensaudit.attacks.rtt.tofu import load_facts, split_by_author
+from lensaudit.attacks.rtt.work import plan_of, run
 from lensaudit.cli.show_rtt import print_inspection, print_summary
 from lensaudit.errors import InputError, LensAuditError, PartialError, VerificationError
 from lensaudit.files import canonical_json, make_folder

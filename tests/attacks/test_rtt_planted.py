@@ -1,10 +1,18 @@
 """Planted truth: retraining tells knowledge that is hidden from knowledge that is not there."""
 
+import copy
+import json
+import math
+
+import numpy as np
 import pytest
 import rtt_support as world
 import torch
 
 from lensaudit.attacks import rtt
+from lensaudit.attacks.rtt.table import ACCURACIES, as_json, csv_row, write_summaries
+from lensaudit.errors import InputError, PartialError, VerificationError
+from lensaudit.scores.stats import wilson
 
 SWEEP = rtt.Sweep(lrs=(1e-3, 3e-3), n_epochs=6, batch_size=8, n_warmup=4, loss_on="answer")
 
@@ -21,17 +29,315 @@ def study(unlearned, **changes):
     return rtt.Study(unlearned=unlearned, **settings | changes)
 
 
+def planted():
+    """The two studies: one model hides the years, the other never saw them."""
+    return [
+        study(rtt.in_memory("hidden", world.hidden())),
+        study(rtt.in_memory("never", world.fresh(1))),
+    ]
+
+
 @pytest.fixture(scope="module")
-def log():
+def log(tmp_path_factory):
     torch.set_num_threads(1)
-    log = rtt.Log()
-    for name, model in (("hidden", world.hidden()), ("never", world.fresh(1))):
-        rtt.run(study(rtt.in_memory(name, model)), log)
+    log = rtt.read_log(tmp_path_factory.mktemp("rtt") / "jobs.jsonl")
+    for one in planted():
+        rtt.run(one, log)
     return log
 
 
 def test_hidden_knowledge_comes_back_and_absent_knowledge_does_not(log):
     hidden, never = rtt.summarize(log)
+    # alike before: nobody could tell them apart by asking
     assert abs(hidden.as_they_are["A"].value - never.as_they_are["A"].value) < 0.05
     assert hidden.main.adjusted.value > 0.9
-    assert abs(never.main.adjusted.value) < 0.15
+    assert never.main.adjusted.value < 0.15
+    assert hidden.main.accuracies["C"].value > 0.9
+    assert never.main.accuracies["N"].value < 0.4
+
+
+def test_every_selection_tells_them_apart(log):
+    hidden, never = rtt.summarize(log)
+    for a, b in zip(hidden.others, never.others, strict=True):
+        assert a.adjusted.value > 0.9
+        assert b.adjusted.value < 0.15
+
+
+def test_the_ratio_to_the_ceiling_alone_does_not_fall_to_zero(log):
+    # B / C has the floor f / C: why the control is needed
+    _, never = rtt.summarize(log)
+    assert never.main.recovery.value > 0.25
+    assert never.main.adjusted.interval.low < 0 < never.main.adjusted.interval.high
+
+
+def test_running_again_does_nothing(log, monkeypatch):
+    assert log.n_added > 0
+    before = log.path.read_bytes()
+    again = rtt.read_log(log.path)
+    loads = []
+    for one in planted():
+        for subject in one.subjects.values():
+            monkeypatch.setattr(
+                type(subject), "load", property(lambda self: loads.append(self.name)), raising=False
+            )
+        rtt.run(one, again)
+    assert again.n_added == 0
+    assert loads == []
+    assert log.path.read_bytes() == before
+
+
+def test_original_and_control_are_run_once_for_both_models(log):
+    first, second = planted()
+    plans = [rtt.plan_of(one) for one in (first, second)]
+    jobs = [{cell.job.job_id for cell in plan.cells} for plan in plans]
+    n_each = len(world.dataset().splits) + 2 * len(SWEEP.lrs)
+    assert log.n_added == 4 * n_each == len(jobs[0] | jobs[1])
+    assert len(jobs[0] & jobs[1]) == 2 * n_each
+
+
+def test_the_summary_is_a_function_of_the_log(log):
+    again = rtt.read_log(log.path)
+    assert list(map(as_json, rtt.summarize(again))) == list(map(as_json, rtt.summarize(log)))
+
+
+def test_conditions_are_compared_on_the_same_items(log):
+    for summary in rtt.summarize(log):
+        held = summary.study.held_out
+        assert len(held) == 2
+        accuracies = [*summary.as_they_are.values(), *summary.main.accuracies.values()]
+        assert {one.n for one in accuracies} == {48}
+        assert {one.n for one in summary.all_splits.values()} == {96}
+        for selected in summary.main.chosen.values():
+            assert tuple(one.split for one in selected.choices) == held
+
+
+def test_accuracies_are_fractions_and_per_v_is_never_below_global(log):
+    for summary in rtt.summarize(log):
+        outcomes = {(one.selection, one.rule): one for one in (summary.main, *summary.others)}
+        assert len(outcomes) == 6
+        for one in outcomes.values():
+            assert all(0 <= accuracy.value <= 1 for accuracy in one.accuracies.values())
+        for rule in ("max", "final"):
+            for condition, accuracy in outcomes["per_v", rule].accuracies.items():
+                assert accuracy.value >= outcomes["global", rule].accuracies[condition].value
+
+
+def test_the_log_holds_the_curve_from_epoch_0(log):
+    hidden, _ = rtt.summarize(log)
+    for place in hidden.study.places:
+        curve = log.finished[place.job_id].curve
+        assert [point.epoch for point in curve] == list(range(1 if place.lr is None else 7))
+    before = {p.split: log.finished[p.job_id].curve[0] for p in hidden.study.places
+              if p.condition == "A"}  # fmt: skip
+    for place in hidden.study.places:
+        if place.condition == "B":
+            assert log.finished[place.job_id].curve[0] == before[place.split]
+
+
+def test_numbers_follow_from_the_marks(log):
+    hidden, _ = rtt.summarize(log)
+    b, c, n = (
+        np.mean([marks.mean() for marks in hidden.main.chosen[name].marks]) for name in "BCN"
+    )
+    a = hidden.as_they_are["A"].value
+    assert hidden.main.recovery.value == pytest.approx(b / c)
+    assert hidden.main.adjusted.value == pytest.approx((b - n) / (c - n))
+    assert hidden.main.gap_closed.value == pytest.approx((b - a) / (c - a))
+    assert hidden.main.accuracies["N"].interval == wilson(round(n * 48), 48)
+
+
+def test_the_table_has_the_fields_of_the_brief(log, tmp_path):
+    summaries = rtt.summarize(log)
+    row = csv_row(summaries[0], log)
+    assert {
+        "forget_acc_unlearn", "forget_acc_unlearn_rtt", "forget_acc_baseline_rtt",
+        "forget_acc_baseline", "forget_acc_control_rtt", "rtt_signature", "num_rtt_splits_b",
+        "num_rtt_splits_c", "recovery_rate", "recovery_adjusted", "gap_closed",
+    } <= set(row)  # fmt: skip
+    assert row["num_rtt_splits_b"] == row["num_rtt_splits_c"] == row["num_rtt_splits_n"] == 2
+    assert row["acc_selection_rule"] == "max_epoch"
+    assert all(0 <= row[name] <= 1 for name in ACCURACIES)
+    table, full = write_summaries(summaries, log, tmp_path)
+    assert len(table.read_text().splitlines()) == 3
+    assert [one["models"]["unlearned"] for one in json.loads(full.read_text())] == [
+        "hidden", "never"
+    ]  # fmt: skip
+
+
+def test_the_models_have_their_weights_back_after_a_run():
+    model = world.fresh(1)
+    before = copy.deepcopy(model.state_dict())
+    quick = rtt.Sweep(lrs=(1e-2,), n_epochs=1, batch_size=32, n_warmup=0, loss_on="answer")
+    log = rtt.run(study(rtt.in_memory("never", model), sweep=quick, n_eval_splits=1))
+    assert log.n_added
+    assert all(torch.equal(model.state_dict()[name], one) for name, one in before.items())
+    assert not model.training
+
+
+QUICK = rtt.Sweep(lrs=(1e-3,), n_epochs=1, batch_size=32, n_warmup=0, loss_on="answer")
+
+
+def test_a_killed_run_goes_on_where_it_was(tmp_path):
+    one = study(rtt.in_memory("never", world.fresh(1)), sweep=QUICK)
+    whole = rtt.run(one, rtt.read_log(tmp_path / "whole.jsonl"))
+    lines = whole.path.read_text().splitlines(keepends=True)
+    cut = tmp_path / "cut.jsonl"
+    cut.write_text("".join(lines[:9]) + lines[9][:40])  # killed while it wrote
+    resumed = rtt.run(one, rtt.read_log(cut))
+    assert resumed.n_added == whole.n_added - 8
+    assert numbers(rtt.read_log(cut)) == numbers(whole)
+
+
+def numbers(log):
+    """Everything but seconds."""
+    return {key: (one.status, one.curve, one.t_accuracy) for key, one in log.finished.items()}
+
+
+def test_the_order_of_splits_changes_no_number():
+    splits = {one.name: [rtt.Draft(i.question, i.choices, i.answer) for i in one.items]
+              for one in world.dataset().splits}  # fmt: skip
+    backwards = rtt.make_dataset("births", dict(reversed(splits.items())))
+    a = study(rtt.in_memory("never", world.fresh(1)), sweep=QUICK)
+    b = study(rtt.in_memory("never", world.fresh(1)), sweep=QUICK, data=backwards)
+    assert a.study_id == b.study_id
+
+
+def test_any_setting_makes_other_jobs():
+    base = study(rtt.in_memory("never", world.fresh(1)), sweep=QUICK)
+    changes = [
+        {"sweep": rtt.Sweep(**{**vars(QUICK), name: value})}
+        for name, value in {
+            "n_epochs": 2, "batch_size": 8, "n_warmup": 1, "loss_on": "all", "weight_decay": 0.1,
+            "max_grad_norm": 0.5, "trainable": "lm_head", "seed": 1, "lrs": (2e-3,),
+        }.items()
+    ]  # fmt: skip
+    changes.append({"readouts": ("answer",)})
+    keys = {retrained_jobs(base)}
+    for change in changes:
+        keys.add(retrained_jobs(study(rtt.in_memory("never", world.fresh(1)), **change)))
+    assert len(keys) == len(changes) + 1
+
+
+def retrained_jobs(one):
+    return tuple(cell.job.job_id for cell in rtt.plan_of(one).retrained)
+
+
+def test_nothing_unlearned_means_no_recovery_and_no_training():
+    same = study(rtt.in_memory("same", world.knows()), sweep=QUICK)
+    log = rtt.Log()
+    with pytest.raises(VerificationError, match="nothing is unlearned"):
+        rtt.run(same, log)
+    assert all(one.curve[-1].epoch == 0 for one in log.finished.values())
+    (summary,) = rtt.summarize(log)
+    assert not summary.verdict.passed
+    assert summary.main.recovery.value is None
+    assert "nothing is unlearned" in summary.main.recovery.reason
+
+
+def test_an_original_that_does_not_know_the_facts_stops_the_study():
+    stranger = rtt.in_memory("stranger", world.fresh(7))
+    one = study(rtt.in_memory("never", world.fresh(1)), original=stranger, sweep=QUICK)
+    with pytest.raises(VerificationError, match=r"stranger answers .* does not know"):
+        rtt.run(one)
+
+
+def test_gates_can_be_switched_off():
+    same = study(rtt.in_memory("same", world.knows()), sweep=QUICK, gate=rtt.Gate(0.0, 0.0))
+    (summary,) = rtt.summarize(rtt.run(same))
+    assert summary.main.recovery.value == 1.0
+    assert summary.main.gap_closed.value is None
+    assert "C is not above A" in summary.main.gap_closed.reason
+
+
+def test_without_a_control_there_is_no_floor():
+    one = study(rtt.in_memory("never", world.fresh(1)), control=None, sweep=QUICK)
+    (summary,) = rtt.summarize(rtt.run(one))
+    assert summary.main.recovery.value is not None
+    assert summary.main.adjusted.value is None
+    assert summary.main.adjusted.reason == "condition N is missing"
+    assert any("no negative control" in note for note in summary.notes)
+
+
+def test_a_diverging_learning_rate_is_told_and_not_tried_again():
+    wild = rtt.Sweep(**{**vars(QUICK), "lrs": (1e-3, 1e30)})
+    one = study(rtt.in_memory("never", world.fresh(1)), sweep=wild)
+    log = rtt.Log()
+    with pytest.raises(
+        PartialError, match=r"6 of 12 runs diverged: C split_\d lr 1e\+30, C split_\d lr 1e\+30, B"
+    ):
+        rtt.run(one, log)
+    done = log.n_added
+    with pytest.raises(PartialError, match="diverged"):
+        rtt.run(one, log)
+    assert log.n_added == done
+    (summary,) = rtt.summarize(log)
+    assert summary.main.accuracies["C"].n_splits == 2
+    assert math.isfinite(summary.main.accuracies["C"].value)
+    assert csv_row(summary, log)["num_diverged"] == 6
+    assert any("runs diverged" in note for note in summary.notes)
+
+
+def test_a_log_that_is_not_full_says_so(log):
+    partial = rtt.Log(studies=dict(log.studies), finished=dict(log.finished))
+    hidden = next(iter(log.studies.values()))
+    gone = [place.job_id for place in hidden.places if place.condition == "B"]
+    for job_id in gone:
+        del partial.finished[job_id]
+    summary = rtt.summarize(partial)[0]
+    assert "B" not in summary.main.accuracies
+    assert summary.main.recovery.reason == "condition B is missing"
+    assert f"{len(gone)} of {len(hidden.places)} jobs are not done" in summary.notes[0]
+
+
+@pytest.mark.parametrize(
+    ("changes", "problem"),
+    [
+        ({"sweep": rtt.Sweep(lrs=())}, "learning rates"),
+        ({"sweep": rtt.Sweep(lrs=(1e-3, -1.0))}, "learning rates"),
+        ({"sweep": rtt.Sweep(lrs=(1e-3, 1e-3))}, "learning rates"),
+        ({"sweep": rtt.Sweep(n_epochs=0)}, "epochs and batch sizes"),
+        ({"readouts": ()}, "no readout"),
+        ({"n_eval_splits": 5}, "5 splits to hold out, but births has 4"),
+        ({"eval_splits": ("split_9",)}, "no split 'split_9'"),
+    ],
+)
+def test_a_study_that_cannot_be_run_is_refused_before_any_work(changes, problem):
+    log = rtt.Log()
+    with pytest.raises(InputError, match=problem):
+        rtt.run(study(rtt.in_memory("never", world.fresh(1)), **changes), log)
+    assert log.finished == {}
+
+
+def test_leaking_data_are_refused_before_any_work():
+    items = [rtt.Draft("When was n1 born?", ("y0", "y1", "y2", "y3"), 0)]
+    data = rtt.make_dataset("leaking", {"split_0": items, "split_1": items})
+    log = rtt.Log()
+    with pytest.raises(InputError, match="the same question in several splits"):
+        rtt.run(study(rtt.in_memory("never", world.fresh(1)), data=data), log)
+    assert log.studies == {}
+
+
+def test_items_longer_than_the_model_reads_are_refused():
+    long = [[rtt.Draft(f"When was {name} born {'born ' * 70}?", ("y0", "y1"), 0)
+             for name in names] for names in (("n1", "n2"), ("n3", "n4"))]  # fmt: skip
+    data = rtt.make_dataset("long", {"split_0": long[0], "split_1": long[1]})
+    with pytest.raises(InputError, match="knows: reads 64 tokens, the longest item has"):
+        rtt.run(study(rtt.in_memory("never", world.fresh(1)), data=data))
+
+
+def test_held_out_splits_are_drawn_as_upstream_draws_them():
+    from hashlib import md5
+    from random import Random
+
+    one = study(rtt.in_memory("never", world.fresh(1)), eval_seed=3)
+    seed = int(md5(b"3-births").hexdigest(), 16)
+    assert one.held_out == tuple(f"split_{n}" for n in sorted(Random(seed).sample(range(4), 2)))
+
+
+def test_a_file_that_is_no_log_is_refused(tmp_path):
+    path = tmp_path / "jobs.jsonl"
+    path.write_text('{"kind": "study", "study_id": "x"}\n')
+    with pytest.raises(InputError, match="entry 1 is no line of a retraining log"):
+        rtt.read_log(path)
+    with pytest.raises(InputError, match="no such log"):
+        rtt.read_log(tmp_path / "absent", must_exist=True)

@@ -10,9 +10,9 @@ from lensaudit.attacks.rtt.items import Dataset, Draft, Item, McqSplit, make_dat
 from lensaudit.attacks.rtt.log import Log, read_log
 from lensaudit.attacks.rtt.mcq import load_mcq, save_mcq
 from lensaudit.attacks.rtt.retrain import Sweep
-from lensaudit.attacks.rtt.run import plan_of, run
 from lensaudit.attacks.rtt.study import Gate, Study, Subject, from_checkpoint, in_memory
 from lensaudit.attacks.rtt.summary import Summary, summarize
+from lensaudit.attacks.rtt.work import plan_of, run
 
 __all__ = [
     "Dataset", "Defect", "Draft", "Gate", "Inspection", "Item", "Log", "McqSplit", "Study",

@@ -148,7 +148,7 @@ def opened(study: Study, cells: list[Cell], defects: Mapping[str, int]) -> Opene
             for one in study.data.splits
         ),
         held_out=study.held_out,
-        sweep=asdict(study.sweep),
+        sweep={**asdict(study.sweep), "lrs": list(study.sweep.lrs)},
         readouts=study.readouts,
         gate=asdict(study.gate),
         places=tuple(

@@ -89,7 +89,8 @@ class StartWeights:
         self._kept = {name: one.detach().to("cpu", copy=True) for name, one in tensors}
 
     def restore(self, model: Any) -> None:
-        """Put them back, bit for bit."""
+        """Put them back, bit for bit, and let go of gradients that a diverged run left behind."""
+        model.zero_grad(set_to_none=True)
         with torch.no_grad():
             for name, tensor in (*model.named_parameters(), *model.named_buffers()):
                 tensor.copy_(self._kept[name])

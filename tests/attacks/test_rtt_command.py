@@ -1,0 +1,171 @@
+"""`lensaudit rtt` from outside: files, exit codes, one line per error."""
+
+import csv
+import json
+
+import pytest
+import rtt_support as world
+
+from lensaudit.attacks.rtt import Draft, make_dataset, save_mcq
+from lensaudit.cli.main import run as lensaudit
+
+ATTACK = ["--lr", "3e-3", "--epochs", "4", "--batch-size", "8", "--warmup", "2",
+          "--loss-on", "answer", "--readout", "answer"]  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory):
+    """Folders: the original, the one that hides, the one that never knew."""
+    root = tmp_path_factory.mktemp("models")
+    made = {"knows": world.knows(), "hidden": world.hidden(), "never": world.fresh(1),
+            "control": world.fresh(2)}  # fmt: skip
+    for name, model in made.items():
+        model.save_pretrained(root / name)
+        world.tokenizer().save_pretrained(root / name)
+    return root
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory):
+    return save_mcq(world.dataset(), tmp_path_factory.mktemp("data") / "births")
+
+
+def command(models, data, out, *more, unlearned=("hidden",)):
+    names = [part for name in unlearned for part in ("--unlearned", str(models / name))]
+    return ["rtt", "run", *names, "--original", str(models / "knows"),
+            "--control", str(models / "control"), "--data", str(data), "--out", str(out),
+            *ATTACK, *more]  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def finished(models, data, tmp_path_factory):
+    """A finished run of two models."""
+    out = tmp_path_factory.mktemp("out")
+    assert lensaudit(command(models, data, out, unlearned=("hidden", "never"))) == 0
+    return out
+
+
+def rows(out):
+    with (out / "summary.csv").open() as stream:
+        return list(csv.DictReader(stream))
+
+
+def test_the_summary_tells_hidden_from_absent(finished):
+    hidden, never = rows(finished)
+    assert float(hidden["recovery_adjusted"]) > 0.9
+    assert float(never["recovery_adjusted"]) < 0.15
+    assert hidden["rtt_signature"] == never["rtt_signature"]
+    assert {path.name for path in finished.iterdir()} == {
+        "jobs.jsonl", "summary.csv", "summary.json", "manifest.json", "mcq"
+    }  # fmt: skip
+
+
+def test_the_same_command_does_nothing_again(finished, models, data, capsys):
+    before = (finished / "jobs.jsonl").read_bytes(), (finished / "summary.csv").read_bytes()
+    again = command(models, data, finished, unlearned=("hidden", "never"))
+    assert lensaudit([*again, "--dry-run"]) == 0
+    assert "0 runs of 0 steps together to do" in capsys.readouterr().out
+    assert lensaudit(again) == 0
+    assert "0 jobs done, 24 were in the log" in capsys.readouterr().err
+    assert (
+        (finished / "jobs.jsonl").read_bytes(),
+        (finished / "summary.csv").read_bytes(),
+    ) == before
+
+
+def test_the_log_alone_gives_the_same_summary(finished, tmp_path, capsys):
+    (tmp_path / "jobs.jsonl").write_bytes((finished / "jobs.jsonl").read_bytes())
+    assert lensaudit(["rtt", "summarize", str(tmp_path)]) == 0
+    assert (tmp_path / "summary.csv").read_bytes() == (finished / "summary.csv").read_bytes()
+    assert "(B-N)/(C-N)" in capsys.readouterr().out
+    assert lensaudit(["rtt", "summarize", str(tmp_path), "--selection", "nested", "--json"]) == 0
+    shown = json.loads(capsys.readouterr().out)
+    assert [one["main"]["selection"] for one in shown] == ["nested", "nested"]
+
+
+def test_a_model_that_unlearned_nothing_ends_with_code_4_and_keeps_the_measurements(
+    models, data, tmp_path, capsys
+):
+    assert lensaudit(command(models, data, tmp_path, unlearned=("knows",))) == 4
+    assert "nothing is unlearned" in capsys.readouterr().err
+    assert rows(tmp_path)[0]["recovery_rate"] == ""
+    assert rows(tmp_path)[0]["gate"] == "failed"
+    assert lensaudit(["rtt", "summarize", str(tmp_path)]) == 4
+
+
+def test_a_diverging_rate_ends_with_code_3_and_a_summary(models, data, tmp_path, capsys):
+    assert lensaudit(command(models, data, tmp_path, "--lr", "1e30", "--epochs", "1")) == 3
+    assert "6 of 12 runs diverged" in capsys.readouterr().err
+    assert rows(tmp_path)[0]["num_diverged"] == "6"
+
+
+@pytest.mark.parametrize(
+    ("more", "problem"),
+    [
+        (["--no-control"], "exclude each other"),
+        (["--hold-out", "split_7"], "no split 'split_7'"),
+        (["--v-runs", "9"], "9 splits to hold out"),
+        (["--lr", "-1"], "learning rates"),
+        (["--only", "split_0"], "found 1 of the files"),
+        (["--device", "nonsense"], "wanted auto, cpu, cuda"),
+        (["--trainable", "nothing_like_it"], "no parameter matches"),
+        (["--unlearned", "idknl"], "unknown model 'idknl'; nearest"),
+    ],
+)
+def test_wrong_usage_ends_with_code_2_and_one_message(
+    models, data, tmp_path, capsys, more, problem
+):
+    arguments = command(models, data, tmp_path / "out", *more)
+    assert lensaudit(arguments) == 2
+    error = capsys.readouterr().err
+    assert problem in error
+    assert "Traceback" not in error
+
+
+def test_leaking_data_end_with_code_2_unless_they_are_dropped(models, tmp_path, capsys):
+    splits = {
+        one.name: [Draft(i.question, i.choices, i.answer) for i in one.items]
+        for one in world.dataset().splits
+    }
+    splits["split_0"].append(splits["split_1"][0])
+    data = save_mcq(make_dataset("leaking", splits), tmp_path / "leaking")
+    dry = command(models, data, tmp_path / "out", "--dry-run")
+    assert lensaudit(dry) == 2
+    assert "the same question in several splits" in capsys.readouterr().err
+    assert lensaudit([*dry, "--defects", "drop"]) == 0
+    assert "95 items in 4 splits, 2 left out" in capsys.readouterr().out
+    assert not (tmp_path / "out").exists()
+    assert lensaudit(["rtt", "validate", str(data)]) == 4
+
+
+def test_validate_reports_random_birthdays_and_writes_nothing_away(shared, tmp_path, capsys):
+    folder = shared / "data" / "rtt" / "random_bd"
+    assert lensaudit(["rtt", "validate", str(folder), "--json"]) == 4
+    report = json.loads(capsys.readouterr().out)
+    kinds = [one["kind"] for one in report["defects"]]
+    assert (report["n_items"], kinds.count("ambiguous"), kinds.count("leak")) == (1570, 34, 19)
+    years = shared / "data" / "rtt" / "dates_years"
+    assert lensaudit(["rtt", "validate", str(years), "--only", "split_0", "--only", "split_4"]) == 0
+    assert "choices always ascend" in capsys.readouterr().out
+
+
+def test_validate_cuts_the_embedded_forget_set_and_writes_it(tmp_path, capsys):
+    out = tmp_path / "mcq"
+    assert lensaudit(["rtt", "validate", "demo", "--splits", "4", "--model", "demo/full",
+                      "--write", str(out)]) == 0  # fmt: skip
+    assert "no defects found" in capsys.readouterr().out
+    assert len(list(out.glob("split_*.jsonl"))) == 4
+
+
+@pytest.mark.parametrize(
+    ("arguments", "problem"),
+    [
+        (["rtt", "validate", "nowhere.jsonl"], "no such file"),
+        (["rtt", "validate", "demo", "--splits", "9"], "9 splits of 8 authors"),
+        (["rtt", "validate", "demo", "--only", "split_0"], "--only names splits of a folder"),
+        (["rtt", "summarize", "nowhere"], "no such log"),
+    ],
+)
+def test_wrong_names_end_with_code_2(arguments, problem, capsys):
+    assert lensaudit(arguments) == 2
+    assert problem in capsys.readouterr().err

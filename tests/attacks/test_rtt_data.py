@@ -1,0 +1,255 @@
+"""Multiple-choice data: what is refused, what is reported, and how forget sets are cut."""
+
+import json
+from collections import Counter
+
+import pytest
+
+from lensaudit.attacks.rtt import Draft, handled, inspect, load_mcq, make_dataset, save_mcq
+from lensaudit.attacks.rtt.tofu import load_facts, split_by_author
+from lensaudit.errors import InputError
+
+GOOD = {"question": "When?", "choices": ["1", "2", "3", "4"], "answer": 1}
+
+
+def folder_of(tmp_path, *splits):
+    for number, rows in enumerate(splits):
+        lines = (row if isinstance(row, str) else json.dumps(row) for row in rows)
+        (tmp_path / f"split_{number}.jsonl").write_text("\n".join(lines))
+    return tmp_path
+
+
+def small(*questions, **changes):
+    """Two splits of one item each, or one split per question given."""
+    drafts = {
+        f"split_{n}": [Draft(q, ("a", "b", "c", "d"), 0, **changes)]
+        for n, q in enumerate(questions)
+    }
+    return make_dataset("small", drafts)
+
+
+@pytest.mark.parametrize(
+    ("row", "problem"),
+    [
+        ("{", "line 1 is not JSON"),
+        ([1], "is no object"),
+        ({**GOOD, "question": " "}, "question is missing, empty or not text"),
+        ({**GOOD, "choices": ["1"]}, "choices is no list of 2 to 8"),
+        ({**GOOD, "choices": ["1", "", "3", "4"]}, "a choice is empty"),
+        ({**GOOD, "choices": ["1", True, "3", "4"]}, "neither text nor a number"),
+        ({**GOOD, "answer": 4}, "answer is 4, wanted a place from 0 to 3"),
+        ({**GOOD, "answer": "B"}, "answer is 'B'"),
+        ({**GOOD, "answer": True}, "answer is True"),
+        ({**GOOD, "group": [1]}, "group is neither a number nor text"),
+    ],
+)
+def test_a_row_that_is_no_item_is_refused_with_its_place(tmp_path, row, problem):
+    with pytest.raises(InputError, match=r"split_0\.jsonl: line 1") as error:
+        load_mcq(folder_of(tmp_path, [row], [GOOD]))
+    assert problem in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("splits", "problem"),
+    [
+        ([[GOOD]], "found 1 of the files"),
+        ([[GOOD], []], "holds no item"),
+        ([[GOOD], [{**GOOD, "choices": ["1", "2"]}]], r"items have \[2, 4\] choices"),
+    ],
+)
+def test_splits_that_cannot_take_turns_are_refused(tmp_path, splits, problem):
+    with pytest.raises(InputError, match=problem):
+        load_mcq(folder_of(tmp_path, *splits))
+
+
+def test_a_split_that_is_not_there_is_named_with_those_that_are(tmp_path):
+    with pytest.raises(InputError, match="no split 'split_7'; it holds split_0, split_1"):
+        load_mcq(folder_of(tmp_path, [GOOD], [GOOD]), only=("split_0", "split_7"))
+
+
+def test_numbers_become_texts_and_other_files_are_not_read(tmp_path):
+    folder = folder_of(
+        tmp_path, [{**GOOD, "choices": [1, 2, 3, 4]}], [{**GOOD, "question": "Who?"}]
+    )
+    (tmp_path / "dev.jsonl").write_text("nonsense")
+    (tmp_path / "corpus_split_0.jsonl").write_text("nonsense")
+    dataset = load_mcq(folder)
+    assert dataset.items[0].choices == ("1", "2", "3", "4")
+    assert [split.name for split in dataset.splits] == ["split_0", "split_1"]
+
+
+def test_written_splits_are_read_back_equal(tmp_path):
+    dataset = split_by_author("demo", load_facts("demo")[1], n_splits=4)
+    again = load_mcq(save_mcq(dataset, tmp_path / "mcq"))
+    assert again.splits == dataset.splits
+    assert again.digest == dataset.digest
+
+
+def test_random_birthdays_load_with_their_defects_reported(shared):
+    # counts of rtt.md section 2
+    dataset = load_mcq(shared / "data" / "rtt" / "random_bd")
+    found = inspect(dataset)
+    assert found.n_items == 1570
+    assert found.counts == {
+        "ambiguous": 34, "repeated": 2, "leak": 19, "duplicate_choice": 75, "future_year": 387
+    }  # fmt: skip
+    assert all("different answers" in one.detail for one in found.of("leak"))
+    assert len(dataset.left_out) == 0
+
+
+def test_years_load_with_their_defects_reported(shared):
+    found = inspect(load_mcq(shared / "data" / "rtt" / "dates_years"))
+    assert found.n_items == 789
+    assert found.n_answers == (192, 177, 212, 208)
+    assert found.counts == {"leak": 1, "sorted": 1}
+
+
+def test_ambiguous_and_repeated_items_and_leaks_are_found():
+    twice = Draft("Who?", ("Ada", " ada", "Bob", "Eve"), 0)
+    wrong_twice = Draft("Where?", ("a", "b", "b", "c"), 0)
+    plain = Draft("When?", ("a", "b", "c", "d"), 2)
+    dataset = make_dataset(
+        "bad", {"split_0": [twice, wrong_twice, plain, plain], "split_1": [twice]}
+    )
+    found = inspect(dataset)
+    assert found.counts == {"ambiguous": 2, "repeated": 1, "leak": 1, "duplicate_choice": 3}
+    assert found.of("ambiguous")[0].idx == (0,)
+    assert found.of("repeated")[0].idx == (2, 3)
+    assert found.of("leak")[0].idx == (0, 4)
+    assert not found.of("duplicate_choice")[0].blocks
+
+
+def test_an_author_on_both_sides_is_a_leak():
+    found = inspect(small("When?", "Where?", group="ada"))
+    assert [one.kind for one in found.blocking] == ["shared_group"]
+
+
+def test_defects_are_refused_dropped_or_kept():
+    clean = [Draft(f"When {n}?", ("a", "b", "c", "d"), 0) for n in range(4)]
+    leak = Draft("Who?", ("a", "b", "c", "d"), 1)
+    dataset = make_dataset("bad", {"split_0": [*clean[:2], leak], "split_1": [*clean[2:], leak]})
+    with pytest.raises(InputError, match="1 x the same question in several splits"):
+        handled(dataset, "refuse")
+    assert handled(dataset, "keep") is dataset
+    dropped = handled(dataset, "drop")
+    assert [item.idx for item in dropped.items] == [0, 1, 3, 4]
+    assert set(dropped.left_out) == {"item 2", "item 5"}
+
+
+def test_dropping_every_item_of_a_split_is_refused():
+    with pytest.raises(InputError, match="leaves a split without items"):
+        handled(small("When?", "when?"), "drop")
+
+
+def test_the_order_in_which_splits_are_given_changes_nothing():
+    drafts = {f"split_{n}": [Draft(f"When {n}?", ("a", "b"), 0)] for n in range(12)}
+    backwards = dict(reversed(drafts.items()))
+    assert make_dataset("x", drafts) == make_dataset("x", backwards)
+    assert [one.name for one in make_dataset("x", drafts).splits][-2:] == ["split_10", "split_11"]
+
+
+@pytest.mark.parametrize(
+    "splits",
+    [
+        {"a": [Draft("Q?", ("x", "y"), 0)]},
+        {"a": [Draft("Q?", ("x", "y"), 0)], "b": []},
+        {"a": [Draft("Q?", ("x", "y"), 2)], "b": [Draft("R?", ("x", "y"), 0)]},
+        {"a": [Draft("Q?", ("x", "y", "z"), 2)], "b": [Draft("R?", ("x", "y"), 0)]},
+    ],
+)
+def test_a_caller_gets_no_data_set_of_wrong_items(splits):
+    with pytest.raises(ValueError, match="wanted"):
+        make_dataset("x", splits)
+
+
+def test_authors_are_cut_whole_and_places_are_balanced():
+    name, facts = load_facts("demo")
+    dataset = split_by_author(name, facts, n_splits=4)
+    authors = [{item.group for item in split.items} for split in dataset.splits]
+    assert [len(one) for one in authors] == [2, 2, 2, 2]
+    assert len(set().union(*authors)) == 8
+    for split in dataset.splits:
+        assert set(Counter(item.answer for item in split.items).values()) == {4}
+    assert inspect(dataset).defects == ()
+
+
+def test_choices_are_the_answer_and_three_of_its_perturbed_ones():
+    name, facts = load_facts("demo")
+    by_question = {fact.question: fact for fact in facts}
+    for item in split_by_author(name, facts).items:
+        fact = by_question[item.question]
+        assert item.right == fact.answer
+        assert set(item.choices) - {item.right} <= set(fact.wrong)
+        assert len(set(item.choices)) == 4
+
+
+def test_a_seed_draws_authors_and_choices():
+    name, facts = load_facts("demo")
+    assert split_by_author(name, facts, seed=3) == split_by_author(name, facts, seed=3)
+    assert split_by_author(name, facts, seed=3).digest != split_by_author(name, facts).digest
+
+
+def test_an_annotated_row_exchanges_its_entity_for_those_of_alike_questions(tmp_path):
+    rows = [
+        {"idx": n, "question": f"Where was {name} born?", "answer": f"{name} is from {town}.",
+         "entity": town}
+        for n, (name, town) in enumerate([("Ada", "Rome"), ("Bob", "Oslo"), ("Eve", "Kyiv"),
+                                          ("Kim", "Lima")])
+    ]  # fmt: skip
+    rows.append({"idx": 4, "question": "What?", "answer": "It is tea.", "entity": "tea"})
+    path = tmp_path / "rows.jsonl"
+    path.write_text("\n".join(map(json.dumps, rows)))
+    name, facts = load_facts(str(path), rows_per_author=1)
+    items = {item.question: item for item in split_by_author(name, facts, n_splits=2).items}
+    ada = items["Where was Ada born?"]
+    assert name == "rows"
+    assert set(ada.choices) == {f"Ada is from {town}." for town in ("Rome", "Oslo", "Kyiv", "Lima")}
+    assert ada.right == "Ada is from Rome."
+
+
+def test_a_row_with_too_few_wrong_answers_is_left_out_with_the_reason(tmp_path):
+    rows = [
+        {"question": f"Q{n}?", "answer": "a", "group": n, "perturbed_answer": ["b", "c", "d"]}
+        for n in range(3)
+    ]
+    rows.append({"question": "Q3?", "answer": "a", "group": 2, "perturbed_answer": ["b", "B", "a"]})
+    path = tmp_path / "rows.jsonl"
+    path.write_text("\n".join(map(json.dumps, rows)))
+    dataset = split_by_author(*load_facts(str(path)), n_splits=3)
+    assert len(dataset.items) == 3
+    assert dataset.left_out == {"line 4": "1 distinct wrong answers, wanted 3"}
+
+
+@pytest.mark.parametrize(
+    ("row", "problem"),
+    [
+        ({"question": "Q?", "answer": "a"}, "names no author"),
+        ({"question": "Q?", "answer": "a", "group": 1}, "neither perturbed_answer nor an entity"),
+        (
+            {"question": "Q?", "answer": "a", "group": 1, "perturbed_answer": "b"},
+            "no list of texts",
+        ),
+        ({"question": "Q?", "group": 1}, "answer is missing"),
+    ],
+)
+def test_rows_that_cannot_become_items_are_refused(tmp_path, row, problem):
+    path = tmp_path / "rows.jsonl"
+    path.write_text(json.dumps(row))
+    with pytest.raises(InputError, match="line 1") as error:
+        load_facts(str(path))
+    assert problem in str(error.value)
+
+
+def test_more_splits_than_authors_are_refused():
+    name, facts = load_facts("demo")
+    with pytest.raises(InputError, match="9 splits of 8 authors"):
+        split_by_author(name, facts, n_splits=9)
+
+
+def test_the_annotated_forget_set_of_tofu_is_cut_by_its_twenty_authors(shared):
+    path = shared / "data" / "tofu" / "forget10_filtered.json"
+    dataset = split_by_author(*load_facts(str(path), rows_per_author=20))
+    authors = [{item.group for item in split.items} for split in dataset.splits]
+    assert [len(one) for one in authors] == [4] * 5
+    assert len(set().union(*authors)) == 20
+    assert inspect(dataset).blocking == ()

@@ -1,0 +1,117 @@
+"""One retraining: epochs, restored weights, divergence."""
+
+import copy
+
+import pytest
+import rtt_support as world
+import torch
+
+from lensaudit.attacks.rtt import Sweep, in_memory
+from lensaudit.attacks.rtt.encode import encode_split
+from lensaudit.attacks.rtt.readout import read
+from lensaudit.attacks.rtt.retrain import StartWeights, retrain
+from lensaudit.errors import InputError
+
+SWEEP = Sweep(lrs=(1e-3,), n_epochs=2, batch_size=5, n_warmup=3, loss_on="answer")
+
+
+@pytest.fixture(scope="module")
+def splits():
+    return [encode_split(world.tokenizer(), one, "answer") for one in world.dataset().splits]
+
+
+def attack(model, splits, *, sweep=SWEEP, lr=1e-3):
+    def read_v():
+        return read(model, splits[0].items, readouts=("answer",), letters=None, batch_size=32)
+
+    return retrain(model, splits[1].samples, sweep=sweep, lr=lr, read_v=read_v)
+
+
+def weights(model):
+    return {name: one.clone() for name, one in model.state_dict().items()}
+
+
+def same(a, b):
+    return all(torch.equal(a[name], b[name]) for name in a)
+
+
+def test_a_long_run_holds_every_shorter_one(splits):
+    short, long = world.fresh(0), world.fresh(0)
+    two = attack(short, splits)
+    four = attack(long, splits, sweep=Sweep(**{**vars(SWEEP), "n_epochs": 4}))
+    assert [point.epoch for point in four.points] == [1, 2, 3, 4]
+    assert four.points[:2] == two.points
+    assert not same(weights(short), weights(long))
+
+
+def test_the_loss_of_the_first_step_is_transformers_own(splits):
+    # one step per epoch: the epoch's mean loss is that of the untouched model
+    model = world.fresh(0)
+    one = Sweep(**{**vars(SWEEP), "batch_size": 100, "n_epochs": 1})
+    total, n = 0.0, 0
+    for sample in splits[1].samples:
+        labels = [-100] * sample.n_prompt + list(sample.ids[sample.n_prompt :])
+        ids = torch.tensor([sample.ids])
+        with torch.no_grad():
+            loss = model(input_ids=ids, labels=torch.tensor([labels])).loss
+        total, n = (
+            total + loss.item() * (len(labels) - sample.n_prompt),
+            n + len(labels) - sample.n_prompt,
+        )
+    assert attack(model, splits, sweep=one).points[0].train_loss == pytest.approx(
+        total / n, rel=1e-5
+    )
+
+
+def test_start_weights_come_back_bit_for_bit(splits):
+    model = world.fresh(0)
+    before = weights(model)
+    start = StartWeights(model)
+    first = attack(model, splits)
+    assert not same(before, weights(model))
+    start.restore(model)
+    assert same(before, weights(model))
+    assert attack(model, splits) == first
+
+
+def test_a_diverging_run_keeps_its_epochs_and_says_where_it_ended(splits):
+    made = attack(world.fresh(0), splits, lr=1e30)
+    assert made.failure.startswith("not finite after")
+    assert len(made.points) < 2
+    assert all(reading.n for point in made.points for reading in point.readings)
+
+
+def test_a_diverged_run_leaves_nothing_behind_for_the_next(splits):
+    model = world.fresh(0)
+    start = StartWeights(model)
+    clean = attack(model, splits)
+    start.restore(model)
+    assert attack(model, splits, lr=1e30).failure
+    start.restore(model)
+    assert attack(model, splits) == clean
+
+
+def test_dropout_repeats_itself_and_leaves_the_random_stream_alone(splits):
+    def dropped():
+        model = world.fresh(0)
+        for layer in model.model.layers:
+            layer.self_attn.attention_dropout = 0.5
+        return model
+
+    torch.manual_seed(1)
+    state = torch.get_rng_state()
+    first = attack(dropped(), splits)
+    assert torch.equal(state, torch.get_rng_state())
+    torch.rand(7)
+    assert attack(dropped(), splits) == first
+    assert first != attack(world.fresh(0), splits)
+
+
+def test_half_precision_weights_are_refused():
+    with pytest.raises(InputError, match=r"weights are torch\.bfloat16, wanted torch\.float32"):
+        in_memory("half", copy.deepcopy(world.fresh(0)).to(torch.bfloat16))
+
+
+def test_equal_weights_are_one_model_and_others_another():
+    names = [in_memory("x", world.fresh(seed)).weights for seed in (0, 0, 1)]
+    assert names[0] == names[1] != names[2]
