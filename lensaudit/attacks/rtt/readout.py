@@ -71,12 +71,9 @@ def _letter(model: Any, items: Sequence[EncodedItem], letters: Letters, batch_si
     parts: dict[int, Tensor] = {}
     with torch.no_grad():
         for places, batch in _batches(prompts, batch_size, model.device):
-            last = batch.mask.sum(1) - 1
-            said = (
-                logits(model, batch)[torch.arange(len(places), device=last.device), last]
-                .float()
-                .log_softmax(-1)
-            )
+            ends = batch.mask.sum(1) - 1
+            rows = torch.arange(len(places), device=ends.device)
+            said = logits(model, batch)[rows, ends].float().log_softmax(-1)
             by_letter = [said[:, list(ids)].logsumexp(-1) for ids in letters.ids]
             parts |= dict(zip(places, torch.stack(by_letter, -1).cpu(), strict=True))
     scores = _finite(torch.stack([parts[place] for place in range(len(items))]))
