@@ -35,8 +35,10 @@ COMMANDS = {
         "Propose which part of each answer is scored, for an own forget set.",
     ),
     "report": ("lensaudit.cli.reporting:report", "Write one HTML page of results on disk."),
+    "meta": ("lensaudit.cli.meta:meta", "Judge the metrics themselves, over many models."),
     "steer": ("lensaudit.cli.steering:steer", "Find directions, steer with them, audit by them."),
     "judge": ("lensaudit.cli.judging:judge", "Judge answers by a language model or word lists."),
+    "sweep": ("lensaudit.cli.sweeping:sweep", "Audit many checkpoints: plan, run, collect."),
     "doctor": (
         "lensaudit.cli.doctor:doctor",
         "Check versions, device, disk, caches and the bridge.",

@@ -64,17 +64,18 @@ class Ranked:
     uds_high: float
 
 
-def aggregated(values: Values, *, fluency: bool = True) -> list[Aggregate]:
+def aggregated(values: Values, *, full: str = "full", fluency: bool = True) -> list[Aggregate]:
     """The aggregates of every model, in the order of the results.
 
     Args:
         values: of the forget-set metrics, s_MIA, UDS, the nine utility parts and fluency. The
             utility to divide by is the one the results name, else that of the full model's own
             row of the same epoch (`full_ep5`), else of the row `full`.
+        full: name of that row.
         fluency: False where no text classifier rated the generations: utility is then the
             model utility alone, for the full model too.
     """
-    reference = _full_utility(values, fluency=fluency) | dict(values.full_utility)
+    reference = _full_utility(values, full, fluency=fluency) | dict(values.full_utility)
     return [_aggregate(model, values, reference, fluency=fluency) for model in values.models]
 
 
@@ -183,11 +184,11 @@ def _relative(parts: _Parts, full: float, epoch: str | None) -> None:
         )
 
 
-def _full_utility(values: Values, *, fluency: bool) -> dict[str | None, float]:
+def _full_utility(values: Values, full: str, *, fluency: bool) -> dict[str | None, float]:
     """The full model's own utility, per epoch where it has a row of that epoch."""
     found = {}
     for epoch in (None, *EPOCHS):
-        for name in (f"full_{epoch}", "full", "demo/full"):
+        for name in (f"{full}_{epoch}", full):
             utility = _utilities(name, values, fluency=fluency).found["utility"]
             if math.isfinite(utility):
                 found[epoch] = utility

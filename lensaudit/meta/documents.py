@@ -14,7 +14,7 @@ from lensaudit.files import read_json
 from lensaudit.meta.aggregate import SCORES, Aggregate, Ranked
 from lensaudit.meta.catalogue import Judged
 from lensaudit.meta.faithfulness import Faithfulness
-from lensaudit.meta.published import checked_number
+from lensaudit.meta.published import N_USABLE, checked_number
 from lensaudit.meta.robustness import Attack, Stability, on_common
 from lensaudit.meta.table import Faith, Sources, Stable, TableRow, cells, null
 from lensaudit.meta.values import Values
@@ -246,7 +246,10 @@ def _published(content: Mapping[str, Any], path: Path) -> Sources:
         return {name: _number(row.get(key), f"{path}: {name}") for name, row in rows.items()}
 
     stable = {
-        attack: {name: Stable(value) for name, value in read("robustness", key).items()}
+        attack: {
+            name: Stable(value, n=N_USABLE.get(name))
+            for name, value in read("robustness", key).items()
+        }
         for attack, key in (("quantize", "quantization"), ("relearn", "relearning"))
     }
     faith = {name: Faith(value) for name, value in read("faithfulness", "auc_roc").items()}

@@ -91,7 +91,7 @@ def faithfulness(
     raw = [_present(pool, metric.key, values) for pool in (knows, forgot)]
     turned = [[metric.knowledge(value) for value in pool] for pool in raw]
     missing = [m for m in (*knows, *forgot) if math.isnan(values.value(m, metric.key))]
-    to_do = {m: values.why_not(m, metric.key) for m in missing if values.is_to_do(m)}
+    to_do = {m: values.why_not(m, metric.key) for m in missing if values.is_to_do(m, metric.key)}
     enough = min(map(len, raw)) >= LEAST
     area = auc(*turned) if enough else math.nan
     return Faithfulness(

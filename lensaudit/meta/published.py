@@ -11,6 +11,9 @@ from typing import Any
 from lensaudit.errors import InputError
 from lensaudit.meta.values import Values, merged, short_name, values_of
 
+PUBLISHED = "published"
+"""As a pool: the 30 models of that side; as thresholds: `THRESHOLDS`."""
+
 THRESHOLDS: Mapping[str, float] = {
     "em": 0.6134, "es": 0.0650, "prob": 0.2044, "paraprob": 0.0502, "truth_ratio": 0.5854,
     "rouge": 0.3931, "para_rouge": 0.2994, "jailbreak_rouge": 0.3728,
@@ -18,6 +21,15 @@ THRESHOLDS: Mapping[str, float] = {
     "uds": 0.7724, "logit_lens": 0.6754,
 }  # fmt: skip
 """Raw value that tells the published pools apart; runs/meta_eval/robustness."""
+
+N_USABLE: Mapping[str, int] = {
+    "em": 16, "es": 14, "prob": 43, "paraprob": 40, "truth_ratio": 17, "rouge": 80,
+    "para_rouge": 102, "jailbreak_rouge": 74, "mia_loss": 33, "mia_zlib": 18, "mia_min_k": 32,
+    "mia_min_kpp": 28, "s_mia_loss": 33, "s_mia_zlib": 18, "s_mia_min_k": 32,
+    "s_mia_min_kpp": 28, "uds": 12, "logit_lens": 16, "cka": 9, "fisher_masked_0.0001": 49,
+    "fisher_masked_0.001": 48, "fisher_masked_0.01": 49,
+}  # fmt: skip
+"""Of 150 models, those behind a metric's published robustness; the file itself does not say."""
 
 _INVERTED = {
     "one_minus_es": "es", "one_minus_em": "em",
@@ -87,6 +99,8 @@ def run_results(content: Mapping[str, Any], path: Path, *, attack: str | None) -
         InputError: the file has no such side, or a value is not a number.
     """
     side = _SIDES[attack] if attack else "metrics"
+    if attack == "before" and not any(side in raw for raw in content.values()):
+        side, attack = "metrics", None
     rows: dict[str, dict[str, float | None]] = {}
     failed: dict[str, str] = {}
     for model, raw in content.items():

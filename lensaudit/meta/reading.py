@@ -25,6 +25,8 @@ from lensaudit.metrics.privacy import ATTACKS, similarity
 
 TO_DO = "to_do.json"
 """Model -> why its run failed, beside the folders of those that did not."""
+DONE = "meta.json"
+"""In a model's folder: the name it is measured under, and what the finished result depends on."""
 LOG = "TOFU_EVAL.json"
 SUMMARY = "summary.json"
 _WANTED = (
@@ -104,13 +106,20 @@ def _to_do(path: Path) -> Values:
     return Values(to_do={str(model): str(why) for model, why in content.items()})
 
 
+def read_model(folder: Path) -> Values:
+    """The values in the folder of one model that was evaluated."""
+    return _file(folder / LOG, None)
+
+
 def _log(content: Mapping[str, Any], path: Path) -> Values:
-    """One model's log; its name is in the manifest beside it, else it is the folder's."""
+    """One model's log; its name is in a file beside it, else it is the folder's."""
     name, weights = path.parent.name, None
-    manifest = path.parent / "manifest.json"
+    manifest, done = path.parent / "manifest.json", path.parent / DONE
     if manifest.is_file():
         model = (read_json(manifest).get("inputs") or {}).get("model") or {}
         name, weights = model.get("name", name), model.get("weights")
+    if done.is_file():  # an attacked model is measured under the name of the model
+        name = read_json(done).get("model", name)
     values: dict[str, float] = {}
     reasons: dict[str, str] = {}
     for suite, entry in content.items():

@@ -123,7 +123,7 @@ def usable(
         by: which of the two filters to apply.
     """
     own = CATALOGUE[metric.usable_as] if metric.usable_as else metric
-    to_do = {m: values.why_not(m, own.key) for m in models if values.is_to_do(m)}
+    to_do = {m: values.why_not(m, own.key) for m in models if values.is_to_do(m, own.key)}
     out: dict[str, str] = {}
     measured = [model for model in models if model not in to_do]
     for model in measured:
@@ -214,7 +214,9 @@ def _gap(metric: Judged, model: str, before: Values, after: Values) -> tuple[str
     """Why a model has no pair of values, and whether it only waits to be measured."""
     for when, values in (("before", before), ("after", after)):
         if math.isnan(values.value(model, metric.key)):
-            return f"{when}: {values.why_not(model, metric.key)}", values.is_to_do(model)
+            return f"{when}: {values.why_not(model, metric.key)}", values.is_to_do(
+                model, metric.key
+            )
     return None, False
 
 

@@ -11,6 +11,9 @@ from lensaudit.models.published import published
 TOLERANCE = 1e-9
 """Two files may give the same value of a model and a metric, differing by no more."""
 
+BROKEN = "patching failed"
+"""How the reason of a patched metric begins whose pass broke; it is worth another try."""
+
 
 @dataclass(frozen=True)
 class Values:
@@ -39,9 +42,11 @@ class Values:
             return "to do: no result of this model was found"
         return self.reasons.get(model, {}).get(key, "its results lack this metric")
 
-    def is_to_do(self, model: str) -> bool:
-        """Nothing was measured on the model, which is not the same as measured in vain."""
-        return model in self.to_do or (model not in self.by_model and model not in self.reasons)
+    def is_to_do(self, model: str, key: str = "") -> bool:
+        """Not measured yet, or its pass broke: not the same as measured in vain."""
+        if model in self.to_do or (model not in self.by_model and model not in self.reasons):
+            return True
+        return self.reasons.get(model, {}).get(key, "").startswith(BROKEN)
 
     @property
     def models(self) -> tuple[str, ...]:

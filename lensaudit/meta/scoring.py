@@ -1,0 +1,184 @@
+"""Measure many models, one in memory at a time; go on where an interrupted run stopped.
+
+Every model is one evaluation job in a folder of its own. A model whose job failed stays to do: it
+is named in `to_do.json` with the reason, and the next run tries it again.
+"""
+
+import hashlib
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from lensaudit.errors import InputError, VerificationError, WorkError
+from lensaudit.files import digest, make_folder, read_json, slug, write_json
+from lensaudit.meta.catalogue import SUITE_NAMES, Judged
+from lensaudit.meta.reading import DONE, LOG, TO_DO, read_model
+from lensaudit.meta.values import BROKEN, Values, merged
+from lensaudit.metrics.measure.job import Job, run_job
+from lensaudit.models.checkpoint import open_checkpoint
+from lensaudit.models.registry import Registry, load_registry, resolve
+
+_NOT_IDENTITY = ("model", "out", "activations", "registry", "batch_size", "metrics")
+"""Fields of a job that do not change what it finds, or are said otherwise."""
+
+Notice = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class Subject:
+    """A model to measure: how results name it, and where its weights come from."""
+
+    name: str
+    identity: Mapping[str, Any]
+    """What its weights are, without opening them where that may mean a download."""
+    checkpoint: Callable[[], str]
+    """Makes or finds the checkpoint; the name or folder to evaluate."""
+    release: Callable[[], None] = lambda: None
+    """Called when it was measured."""
+
+
+@dataclass(frozen=True)
+class Scoring:
+    """What is measured, under which conditions, and where results are kept."""
+
+    job: Job
+    """Everything but the model, the metrics and the folder."""
+    metrics: tuple[str, ...]
+    """Names in `lensaudit eval`."""
+    folder: Path
+    notice: Notice = lambda line: None
+
+    def key(self, subject: Subject) -> str:
+        """Content hash of what a finished result depends on."""
+        conditions = {k: v for k, v in asdict(self.job).items() if k not in _NOT_IDENTITY}
+        registry = load_registry(self.job.registry)
+        for anchor in ("full", "retain"):
+            if conditions[anchor] is not None:
+                conditions[anchor] = identity_of(conditions[anchor], registry)
+        plain = {name: _content(value) for name, value in conditions.items()}
+        return digest([dict(subject.identity), plain, sorted(self.metrics)])
+
+
+def _content(value: Any) -> Any:
+    """A value of a job as JSON; for files and folders of rows, what is in them."""
+    path = Path(value) if isinstance(value, str | Path) else None
+    if path is None or not path.exists():
+        return value if path is None else str(value)
+    files = sorted(path.glob("*.json*")) if path.is_dir() else [path]
+    return [hashlib.sha256(one.read_bytes()).hexdigest() for one in files]
+
+
+def suite_names(metrics: Iterable[Judged], extra: Iterable[str] = ()) -> tuple[str, ...]:
+    """What a job must compute; s_MIA follows from the attack itself and retain's."""
+    keys = (one.usable_as or one.key for one in metrics)
+    return tuple(dict.fromkeys(SUITE_NAMES.get(key, key) for key in (*keys, *extra)))
+
+
+def named(name: str, registry: Registry) -> Subject:
+    """A model that is there already.
+
+    Raises:
+        InputError: no such name.
+    """
+    return Subject(name, identity_of(name, registry), lambda: name)
+
+
+def identity_of(name: str, registry: Registry) -> dict[str, Any]:
+    """A model's weights: by content for a folder, by name and revision for the Hub.
+
+    A finished result of a Hub checkpoint that was deleted to save space stays usable.
+    """
+    spec = resolve(name, registry)
+    if spec.local is None and spec.adapter is None:
+        return {"repo": spec.repo, "revision": spec.revision}
+    try:
+        return {"weights": open_checkpoint(spec).weights}
+    except InputError:  # measuring it will say what is wrong
+        return {"unopened": name}
+
+
+def measured(subjects: Sequence[Subject], scoring: Scoring) -> Values:
+    """The values of every model: measured now, or found finished.
+
+    Raises:
+        InputError: not one model could be measured; the first reason is given.
+    """
+    make_folder(scoring.folder)
+    folders = folders_of([subject.name for subject in subjects], scoring.folder)
+    to_do: dict[str, str] = {}
+    for number, subject in enumerate(subjects, 1):
+        scoring.notice(f"{scoring.folder.name}: model {number} of {len(subjects)}: {subject.name}")
+        reason = _measure(subject, scoring, folders[subject.name])
+        if reason is not None:
+            to_do[subject.name] = reason
+            scoring.notice(f"to do: {subject.name}: {reason}")
+        write_json(scoring.folder / TO_DO, to_do)
+    if subjects and len(to_do) == len(subjects):
+        first, reason = next(iter(to_do.items()))
+        raise InputError(f"none of {len(subjects)} models could be measured; {first}: {reason}")
+    done = [read_model(folders[s.name]) for s in subjects if s.name not in to_do]
+    return merged([*done, Values(to_do=to_do)])
+
+
+def folders_of(names: Sequence[str], parent: Path) -> dict[str, Path]:
+    """A folder per model; names that look alike on disk are told apart by a hash.
+
+    >>> [path.name for path in folders_of(["a/b", "a-b", "c"], Path("x")).values()]
+    ['a-b-230946ed', 'a-b-c0e5be22', 'c']
+    """
+    slugs = [slug(name, limit=80) for name in names]
+    return {
+        name: parent / (short if slugs.count(short) == 1 else f"{short}-{digest(name)[:8]}")
+        for name, short in zip(names, slugs, strict=True)
+    }
+
+
+def _measure(subject: Subject, scoring: Scoring, folder: Path) -> str | None:
+    """Measure one model, unless that was done; why it could not be."""
+    key = scoring.key(subject)
+    if _is_done(folder, key):
+        return None
+    (folder / DONE).unlink(missing_ok=True)
+    (folder / LOG).unlink(missing_ok=True)
+    try:
+        model = subject.checkpoint()
+        job = replace(scoring.job, model=model, metrics=scoring.metrics, out=folder)
+        entries = run_job(job, scoring.notice).entries
+        reasons = [entry.reason or "" for entry in entries.values()]
+    except (InputError, WorkError, VerificationError, torch.OutOfMemoryError) as error:
+        if not (isinstance(error, WorkError) and (folder / LOG).exists()):
+            return next(iter(str(error).splitlines()), type(error).__name__)
+        # it ran and has no value at all, which its log explains
+        reasons = _reasons(folder)
+    failed = [reason for reason in reasons if reason.startswith(BROKEN)]
+    if failed and len(failed) == len(reasons):
+        return failed[0]
+    write_json(folder / DONE, {"model": subject.name, "key": None if failed else key})
+    subject.release()
+    return None
+
+
+def _is_done(folder: Path, key: str) -> bool:
+    if not ((folder / DONE).exists() and (folder / LOG).exists()):
+        return False
+    return read_json(folder / DONE).get("key") == key
+
+
+def _reasons(folder: Path) -> list[str]:
+    return [str(entry.get("reason") or "") for entry in read_json(folder / LOG).values()]
+
+
+def plan_lines(subjects: Sequence[str], scoring: Scoring) -> list[str]:
+    """What would be measured, for `--dry-run`."""
+    registry = load_registry(scoring.job.registry)
+    for name in subjects:
+        resolve(name, registry)
+    folders = folders_of(subjects, scoring.folder)
+    finished = [n for n in subjects if _is_done(folders[n], scoring.key(named(n, registry)))]
+    return [
+        f"{scoring.folder}: {len(subjects)} models x {len(scoring.metrics)} metrics, "
+        f"{len(finished)} finished"
+    ]
