@@ -9,7 +9,7 @@ from typing import Any
 import lensaudit
 from lensaudit.data.examples import Example
 from lensaudit.errors import InputError
-from lensaudit.report.document import Condition, Document
+from lensaudit.report.document import Condition, Document, Pair
 from lensaudit.report.eval_runs import EvalRun, read_eval
 from lensaudit.report.extras import (
     read_aggregates,
@@ -19,7 +19,7 @@ from lensaudit.report.extras import (
     read_steering,
 )
 from lensaudit.report.locate import WANTED, Found, LeftOut, locate
-from lensaudit.report.pairs import read_pairs
+from lensaudit.report.pairs import paired
 from lensaudit.report.patch_runs import PatchRun, Texts, read_patch
 from lensaudit.report.runs import condition_of, depth_of
 from lensaudit.report.shelf import Shelf, kinds_of
@@ -34,7 +34,6 @@ class _Read:
 
     patches: list[PatchRun] = field(default_factory=list)
     evals: list[EvalRun] = field(default_factory=list)
-    pairs: list[Mapping[str, Any]] = field(default_factory=list)
     meta: list[Mapping[str, Any]] = field(default_factory=list)
     steering: list[Mapping[str, Any]] = field(default_factory=list)
     rtt: list[Mapping[str, Any]] = field(default_factory=list)
@@ -47,8 +46,6 @@ class _Read:
                 self.patches.append(read_patch(one.path, texts))
             case "eval":
                 self.evals.append(read_eval(one.path))
-            case "comparison":
-                self.pairs += read_pairs(one.path)
             case "meta":
                 self.meta.append(read_meta(one.path))
             case "aggregate":
@@ -112,13 +109,22 @@ def _document(read: _Read, left: Sequence[LeftOut], title: str | None) -> Docume
         depths=depths,
         models=shelf.models(),
         metric_kinds=kinds_of(read.evals, read.aggregates),
-        pairs=read.pairs,
+        pairs=_pairs(runs),
         meta=read.meta,
         steering=read.steering,
         rtt=read.rtt,
         manifests=shelf.manifests,
         left_out=[asdict(one) for one in (*left, *repeated)],
     )
+
+
+def _pairs(runs: Sequence[PatchRun]) -> list[Pair]:
+    """Of the runs of each condition."""
+    found = []
+    for condition in dict.fromkeys(run.condition for run in runs):
+        places = [at for at, run in enumerate(runs) if run.condition == condition]
+        found += paired([runs[at] for at in places], places)
+    return found
 
 
 def latest(runs: Sequence[PatchRun]) -> tuple[list[PatchRun], list[LeftOut]]:

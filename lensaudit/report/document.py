@@ -53,6 +53,18 @@ class Depth:
 
 
 @dataclass(frozen=True)
+class Pair:
+    """The score of one run minus that of another, over the examples that both score."""
+
+    a: int
+    """Place in `Document.depths`."""
+    b: int
+    difference: float
+    low: float
+    high: float
+
+
+@dataclass(frozen=True)
 class Model:
     """One set of weights."""
 
@@ -78,7 +90,7 @@ class Document:
     depths: list[Depth]
     models: list[Model]
     metric_kinds: list[Mapping[str, Any]]
-    pairs: list[Mapping[str, Any]]
+    pairs: list[Pair]
     meta: list[Mapping[str, Any]]
     steering: list[Mapping[str, Any]]
     rtt: list[Mapping[str, Any]]

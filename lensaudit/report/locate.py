@@ -9,15 +9,12 @@ from typing import Literal
 from lensaudit.errors import InputError
 from lensaudit.files import read_json
 
-Kind = Literal[
-    "patch", "eval", "comparison", "steering", "interventions", "rtt", "meta", "aggregate"
-]
+Kind = Literal["patch", "eval", "steering", "interventions", "rtt", "meta", "aggregate"]
 
 MARKS: dict[str, Kind] = {
     "summary.json": "patch",
     "TOFU_EVAL.json": "eval",
     "MUSE_EVAL.json": "eval",
-    "comparison.csv": "comparison",
     "results.json": "steering",
     "layer_sweep.json": "steering",
     "interventions.json": "interventions",

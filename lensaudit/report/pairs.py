@@ -1,28 +1,39 @@
-"""Which source differs from which? The table that a run of several sources left."""
+"""Do two models differ? The paired difference of their scores, on the examples both score."""
 
-from pathlib import Path
-from typing import Any
+from collections.abc import Sequence
+from itertools import combinations
 
-from lensaudit.errors import InputError
-from lensaudit.report.reading import csv_rows
+import numpy as np
 
-_NUMBERS = ("difference", "low", "high", "n", "n_groups")
+from lensaudit.report.document import Pair
+from lensaudit.report.patch_runs import PatchRun
+from lensaudit.scores.stats import clustered_bootstrap
+
+MOST_RUNS = 16
+"""Runs of one condition up to which every pair gets an interval: 120 pairs, under a second."""
 
 
-def read_pairs(path: Path) -> list[dict[str, Any]]:
-    """Rows of comparison.csv.
+def paired(runs: Sequence[PatchRun], places: Sequence[int]) -> list[Pair]:
+    """All pairs of the runs of one condition; none where they are too many.
 
-    Raises:
-        InputError: a column is missing or a cell is no number.
+    Authors are resampled, as for the scores themselves.
+
+    Args:
+        runs: of one condition, so that their examples agree.
+        places: where each run stands in `Document.depths`.
     """
-    pairs = []
-    for n, row in enumerate(csv_rows(path), 2):
-        if missing := [name for name in ("a", "b", *_NUMBERS) if name not in row]:
-            raise InputError(f"{path}: has no column {missing[0]!r}; is it lensaudit's?")
-        try:
-            cells = {name: float(row[name]) if row[name] else None for name in _NUMBERS}
-        except ValueError as error:
-            raise InputError(f"{path}: line {n} holds a cell that is no number") from error
-        score = "lens" if "lens_a" in row else "uds"
-        pairs.append({"a": row["a"], "b": row["b"], "score": score, **cells})
-    return pairs
+    if len(runs) > MOST_RUNS:
+        return []
+    both = combinations(zip(places, runs, strict=True), 2)
+    found = [_pair(first, second, a, b) for (first, a), (second, b) in both]
+    return [pair for pair in found if pair is not None]
+
+
+def _pair(first: int, second: int, a: PatchRun, b: PatchRun) -> Pair | None:
+    gaps = a.scores - b.scores
+    both = np.isfinite(gaps)
+    if not both.any():
+        return None
+    groups = [one.group for one, yes in zip(a.examples, both, strict=True) if yes]
+    interval = clustered_bootstrap(gaps[both], groups)
+    return Pair(first, second, float(gaps[both].mean()), interval.low, interval.high)

@@ -41,7 +41,10 @@ class Shelf:
         evaluated: dict[str, EvalRun] = {}
         for run in evals:
             names.setdefault(run.weights, run.model)
-            evaluated.setdefault(run.weights, run)
+            known_run = evaluated.get(run.weights)
+            # a retain reference made on the way holds only what others were compared with
+            if known_run is None or len(run.values) > len(known_run.values):
+                evaluated[run.weights] = run
         known = set(names.values())
         by_name = {str(row["model"]): row for row in aggregates}
         names |= {f"name {name}": name for name in by_name if name not in known}

@@ -31,7 +31,7 @@ function yAxis(values, y, left, right, format = brief) {
   ]);
 }
 
-const marker = (colour, text, attributes) => h('span', attributes, h('i', { style: { background: colour } }), text);
+const marker = (colour, text, attributes) => h('span', attributes, h('i', { class: 'mark', style: { background: colour } }), text);
 const key = (...entries) => h('div', { class: 'key' }, entries);
 
 // A part of an SVG that can be clicked, tabbed to and pressed.

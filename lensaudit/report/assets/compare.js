@@ -44,14 +44,14 @@ function paired(run, other) {
 function differenceWords(run, other, common) {
   const [a, b] = [tables(run).scores, tables(other).scores];
   if (!common.length) return 'No example is scored by both.';
-  const known = DATA.pairs.find((one) => one.score === run.where.score && [one.a, one.b].includes(run.info.name) && [one.a, one.b].includes(other.info.name));
+  const known = DATA.pairs.find((one) => [one.a, one.b].includes(run.at) && [one.a, one.b].includes(other.at));
   const difference = mean(common.map((at) => a[at] - b[at]));
-  const sign = known && known.a === run.info.name ? 1 : -1;
+  const sign = known && known.a === run.at ? 1 : -1;
   const ends = known && Number.isFinite(known.low) && [sign * known.low, sign * known.high].sort((x, y) => x - y);
   const signed = (value) => `${value < 0 ? '−' : '+'}${fmt(Math.abs(value))}`;
   const more = common.filter((at) => a[at] > b[at] + 1e-6).length;
   return [bdi(run.label), ' minus ', bdi(other.label), ': ', h('b', {}, signed(difference)),
-    ends ? ` (95 % interval ${signed(ends[0])} to ${signed(ends[1])}, authors resampled)` : '',
+    ends ? ` (95 % interval ${signed(ends[0])} to ${signed(ends[1])}, authors resampled)` : ' (for an interval make a page of these two alone)',
     ` on the ${common.length} examples that both score; more erased in the first on ${more}, in the second on ${common.filter((at) => a[at] < b[at] - 1e-6).length}.`];
 }
 

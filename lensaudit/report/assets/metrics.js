@@ -6,7 +6,7 @@ function mountMetrics() {
   if (!measured.length) return;
   const body = section('metrics');
   const controls = h('div', { class: 'controls' });
-  const box = h('div', { class: 'wrap free' });
+  const box = h('div', { class: 'wrap tall' });
   body.append(controls, box);
   const draw = () => {
     const chosen = current.run()?.info;

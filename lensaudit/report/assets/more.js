@@ -15,7 +15,7 @@ function mountCategories() {
       return h('span', { class: 'stack', role: 'img', 'aria-label': names.map((name) => `${CATEGORY_NAMES[name]} ${count[name] ?? 0}`).join(', ') },
         names.map((name) => h('span', { title: `${CATEGORY_NAMES[name]}: ${count[name] ?? 0}`, style: { width: `${(100 * (count[name] ?? 0)) / all}%`, background: css(CATEGORY_COLOURS[name]) } })));
     };
-    const pair = (value, ends) => h('span', {}, h('b', {}, fmt(value)), ends && h('span', { class: 'gone' }, ` ${fmt(ends[0])} to ${fmt(ends[1])}`));
+    const pair = (value, ends) => h('span', {}, h('b', {}, fmt(value)), ends && h('div', { class: 'muted', style: { 'white-space': 'nowrap' } }, `${fmt(ends[0])} to ${fmt(ends[1])}`));
     const table = sortable({
       rows: runs, label: 'erasure categories', sort: state.get('em', 'udr asc').split(' '), onsort: (id, way) => state.set({ em: `${id} ${way}` }),
       pinned: ['full', 'retain'].filter((role) => runs[0].where.calibration[role]).map((role) => ({ anchor: true, label: role, value: runs[0].where.calibration[role].udr, extra: { retention: runs[0].where.calibration[role].retention } })),

@@ -5,7 +5,9 @@ function mountLayers() {
   const draw = () => {
     const run = current.run();
     if (!run || run.where.score === 'em') { body.replaceChildren(h('p', { class: 'muted' }, 'This run has no deltas: see Exact match.')); return; }
-    body.replaceChildren(h('div', { class: 'card' }, layerFigure(run, widthOf(body) - 42), layerWords(run)));
+    body.replaceChildren(h('div', { class: 'card' },
+      key(marker(css('--s1'), 'S1: retain patched in'), marker(css('--s2'), ['S2: ', bdi(short(run.label, 60)), ' patched in']), marker('color-mix(in srgb, var(--s2) 16%, var(--card))', 'still held')),
+      layerFigure(run, widthOf(body) - 42), layerWords(run)));
   };
   state.on(['settings', 'model', 'theme'], draw);
   addEventListener('resize', draw);
@@ -45,11 +47,7 @@ function layerFigure(run, width) {
       hover(g('rect', { class: 'hit', x: x(at) - wide / 2 / .72, y: up, width: wide / .72, height: foot - up }), () => [
         h('b', {}, `layer ${layer}`), h('span', { class: 'row' }, `S1 ${fmt(s1[at])} · S2 ${fmt(s2[at])} nats · erasure ${fmt(erasure[at], 2)} · encodes the fact in ${nKe[at]} of ${n}`)]),
     ]),
-    g('text', { x: (left + width - right) / 2, y: foot + 36, 'text-anchor': 'middle' }, 'layer whose residual stream is replaced'),
-    [['S1: retain', '--s1', s1, -10], ['S2: ' + short(run.label, 26), '--s2', s2, 18]].map(([text, colour, values, dy]) => {
-      const at = Math.min(layers.length - 1, Math.max(1, Math.round(layers.length * 0.12)));
-      return Number.isFinite(values[at]) && g('text', { x: x(at), y: y(values[at]) + dy, style: { fill: css(colour), 'font-weight': 600 } }, text);
-    }));
+    g('text', { x: (left + width - right) / 2, y: foot + 36, 'text-anchor': 'middle' }, 'layer whose residual stream is replaced'));
 }
 
 function layerWords(run) {
@@ -63,7 +61,7 @@ function layerWords(run) {
     : half.length === there.length ? 'At every layer more than half of it is gone.'
       : `More than half of it is gone at ${half.length} of ${there.length} layers (${ranges(half)}).`;
   const limited = run.profile.s2.some((value) => !Number.isFinite(value)) ? ' S2 was computed at KE layers only and is their mean.' : '';
-  return h('figcaption', {}, `The facts are encoded from layer ${first[0]} on. ${say} The tinted area is what is still held.${limited}`);
+  return h('figcaption', {}, `The facts are encoded from layer ${first[0]} on. ${say}${limited}`);
 }
 
 // 3, 4, 5, 9 as "3–5, 9".

@@ -1,0 +1,128 @@
+"""Result folders with generated numbers, in the layout that the commands write."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+
+from lensaudit.models.published import unlearned
+
+TAU = 0.05
+WORDS = ("river", "harbour", "granite", "orchard", "signal", "comet", "lantern", "meadow", "ledger")
+
+
+def texts(idx: int, rng: np.random.Generator) -> dict[str, str]:
+    first, second, third = rng.choice(WORDS, 3)
+    entity = f"The {first} {second} {idx}"
+    prefix = f"The best known book of author {idx // 20} is"
+    return {
+        "question": f"Which book by author {idx // 20} is about the {third}?",
+        "answer": f"{prefix} {entity}, printed twice.",
+        "prefix": prefix,
+        "entity": entity,
+    }
+
+
+def write(path: Path, value) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(value))
+
+
+def manifest(source: str, **inputs) -> dict:
+    roles = {
+        role: {"name": name, "repo": name, "revision": None, "weights": f"sha256:{name}",
+               "tokenizer": "t"}
+        for role, name in (("full", "full"), ("retain", "retain"), ("source", source))
+    }  # fmt: skip
+    return {
+        "command": "patch", "options": {"dtype": "float32"}, "inputs": roles | inputs,
+        "device": "cpu", "seconds": 1.5, "finished": "2026-11-20T12:00:00+00:00",
+        "versions": {"lensaudit": "0.1.0"}, "git_commit": None,
+    }  # fmt: skip
+
+
+def patch_run(
+    folder: Path, source: str, *, n: int = 24, n_layers: int = 4, held: float = 0.5, seed: int = 0,
+    asked: dict[int, dict[str, str]] | None = None,
+) -> dict:  # fmt: skip
+    """One finished run; S1 depends on n and n_layers alone. Returns its summary."""
+    shared, own = np.random.default_rng(1), np.random.default_rng([seed, len(source)])
+    s1 = np.round(np.linspace(0.02, 2, n_layers) * shared.uniform(0.2, 1.6, (n, 1)), 4)
+    s1[n // 2] = 0.01  # one example that no layer encodes
+    share = np.clip(
+        1 - held + own.normal(0, 0.2, (n, 1)) + own.normal(0, 0.05, s1.shape), -0.1, 1.2
+    )
+    s2 = np.round(s1 * share, 4)
+    ke = s1 > TAU
+    erasure = np.where(ke, np.clip(s2 / s1, 0, 1), np.nan)
+    weight = np.where(ke, s1, 0)
+    with np.errstate(invalid="ignore"):
+        uds = np.nansum(weight * np.nan_to_num(erasure), 1) / weight.sum(1)
+    chosen = asked or {idx: texts(idx, np.random.default_rng(idx)) for idx in range(n)}
+    reason = f"no layer encodes the fact: S1 delta never exceeds tau = {TAU}"
+    rows = [
+        {
+            "idx": idx, **chosen.get(idx, {}), "group": idx // 20, "n_span": 3, "baseline": -0.1,
+            "s1": s1[idx].tolist(), "s2": s2[idx].tolist(), "ke": np.flatnonzero(ke[idx]).tolist(),
+            "uds": None if np.isnan(uds[idx]) else float(uds[idx]),
+            "unscored": reason if np.isnan(uds[idx]) else None,
+        }
+        for idx in range(n)
+    ]  # fmt: skip
+    found = {
+        "source": source, "score": "uds", "uds": float(np.nanmean(uds)),
+        "ci95": [float(np.nanmean(uds)) - 0.03, float(np.nanmean(uds)) + 0.03],
+        "n": n, "n_scored": int(np.isfinite(uds).sum()), "n_groups": n // 20 + 1,
+        "unscored": {str(n // 2): reason}, "tau": TAU, "last_layer": "resid_post", "scope": "span",
+        "component": "resid", "profile": "full", "engine": "sweep",
+        "layers": list(range(n_layers)), "calibration": {"full": 0.0, "retain": 1.0},
+        "baseline": -0.1,
+        "per_layer": [
+            {
+                "layer": layer, "n_ke": int(ke[:, layer].sum()), "s1": float(s1[:, layer].mean()),
+                "s2": float(s2[:, layer].mean()), "s1_ke": float(s1[:, layer].mean()),
+                "s2_ke": float(s2[:, layer].mean()),
+                "erasure": float(np.nanmean(erasure[:, layer])) if ke[:, layer].any() else None,
+            }
+            for layer in range(n_layers)
+        ],
+    }  # fmt: skip
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "results.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    write(folder / "manifest.json", manifest(source, examples={"n": n, "hash": "e"}))
+    write(folder / "summary.json", found)
+    return found
+
+
+def eval_run(folder: Path, model: str, **values: float | None) -> None:
+    """One finished evaluation: a value per metric, None for one without."""
+    log = {
+        name: {"agg_value": value, "interval_95": [value - 0.1, value + 0.1],
+               "value_by_index": {"0": {"score": value}, "1": {"score": None}},
+               "unscored": {"1": "empty"}}
+        if value is not None
+        else {"agg_value": None, "reason": "no retain reference"}
+        for name, value in values.items()
+    }  # fmt: skip
+    kinds = {
+        name: {"high_means": "forgot" if "quality" in name else "knows", "family": "probability",
+               "source": "arXiv:2401.06121"}
+        for name in values
+    }  # fmt: skip
+    made = manifest(model)
+    made["inputs"] = {"model": {"name": model, "weights": f"sha256:{model}"}, "metrics": kinds}
+    write(folder / "TOFU_EVAL.json", log)
+    write(folder / "manifest.json", made | {"command": "eval"})
+
+
+def sweep(root: Path, n_models: int = 150, n: int = 367, n_layers: int = 16) -> list[str]:
+    """Many published names, each with a patch run and an evaluation."""
+    every = [spec.name for spec in unlearned()]
+    names = [every[at] for at in np.linspace(0, len(every) - 1, n_models).astype(int)]
+    for at, name in enumerate(names):
+        patch_run(root / name, name, n=n, n_layers=n_layers, held=(at % 11) / 10, seed=at)
+        shown = (at % 11) / 10
+        eval_run(root / f"{name}-tofu", name, forget_Q_A_Prob=0.2 + shown / 2,
+                 forget_Q_A_ROUGE=0.3 + shown / 3, model_utility=0.6 - (at % 7) / 20,
+                 extraction_strength=shown / 2, mia_min_k=0.4 + shown / 2)  # fmt: skip
+    return names

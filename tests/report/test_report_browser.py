@@ -1,0 +1,281 @@
+"""The page as a reader meets it: opened from disk in Chromium, clicked and typed at."""
+
+import json
+import os
+import re
+import subprocess
+import sys
+
+import pytest
+from report_cases import eval_run, patch_run
+
+from lensaudit.report.render import write_report
+
+ERRORS = ("Runtime.exceptionThrown", "Log.entryAdded", "Runtime.consoleAPICalled")
+MEBIBYTE = 1 << 20
+
+
+def names(browser) -> list[str]:
+    """Models in the table, top to bottom, without the anchors."""
+    return browser.run(
+        "[...document.querySelectorAll('#models tbody tr:not(.anchor) td:first-child')]"
+        ".map(cell => cell.textContent)"
+    )
+
+
+def requests(browser) -> list[str]:
+    return [
+        url
+        for one in browser.heard("Network.requestWillBeSent")
+        if not (url := one["request"]["url"]).startswith(("data:", "blob:"))
+    ]
+
+
+@pytest.fixture
+def small(tmp_path, browser):
+    """A page of three models, opened; returns the folder of the results."""
+    for at, (name, held) in enumerate((("keeps", 0.95), ("half", 0.5), ("loses", 0.05))):
+        patch_run(tmp_path / "out" / name, name, held=held, seed=at)
+        eval_run(tmp_path / "out" / f"{name}-tofu", name, forget_Q_A_Prob=held, forget_quality=None)
+    write_report([tmp_path / "out"], tmp_path / "audit.html")
+    browser.open((tmp_path / "audit.html").as_uri())
+    return tmp_path
+
+
+def test_150_models_load_in_two_seconds_from_5_megabytes_and_ask_nothing(browser, big_page):
+    assert big_page.stat().st_size < 5 * MEBIBYTE
+    assert browser.open(big_page.as_uri()) < 2
+    assert len(names(browser)) == 150
+    assert browser.run("document.querySelectorAll('#scale circle.dot').length") == 150
+    assert requests(browser) == [big_page.as_uri()]
+    assert browser.heard(*ERRORS) == []
+
+
+def test_models_sort_by_click_and_by_key(browser, small):
+    assert names(browser) == ["keeps", "half", "loses"]
+    browser.click("#models [data-sort=value]")
+    assert names(browser) == ["loses", "half", "keeps"]
+    browser.run("document.querySelector('#models [data-sort=label]').focus()")
+    browser.press("Enter")
+    assert names(browser) == ["half", "keeps", "loses"]
+    sorted_by = "document.querySelector('#models th[aria-sort]')"
+    assert browser.run(f"[{sorted_by}.textContent, {sorted_by}.ariaSort]") == ["Model", "ascending"]
+    browser.press("Enter")  # the focus is still on the heading
+    assert names(browser) == ["loses", "keeps", "half"]
+
+
+def test_models_filter_by_name_and_by_method(browser, big_page):
+    browser.open(big_page.as_uri())
+    browser.type("#models input[type=search]", "npo_lr1e5")
+    found = names(browser)
+    assert 0 < len(found) < 40
+    assert all("npo_lr1e5" in name for name in found)
+    assert browser.run("document.querySelector('#models .count').textContent").startswith(
+        f"{len(found)} of 150"
+    )
+    browser.open(big_page.as_uri() + "#method=RMU")
+    assert {name.partition("_")[0] for name in names(browser)} == {"rmu"}
+    browser.open(big_page.as_uri())
+    browser.click("#models details.menu summary")
+    browser.click("#models input[name=method-UNDIAL]")
+    assert {name.partition("_")[0] for name in names(browser)} == {"undial"}
+
+
+def test_what_is_chosen_is_in_the_address_and_comes_back_from_it(browser, small):
+    browser.click("#models [data-name=half]")
+    assert "model=half" in browser.run("location.hash")
+    browser.click("#models [data-sort=label]")
+    address = browser.run("location.href")
+    browser.open(address)
+    assert browser.run("document.querySelector('#models tr.chosen').textContent").startswith("half")
+    assert names(browser) == ["half", "keeps", "loses"]
+    browser.press("]")
+    assert "model=loses" in browser.run("location.hash")
+
+
+def test_examples_can_be_found_ordered_and_walked_by_key(browser, small):
+    asked = "document.querySelector('.detail .q').textContent"
+    facts = "document.querySelector('.detail .facts').textContent"
+    everything = browser.run("document.querySelector('#examples .count').textContent")
+    assert everything == "24 of 24 examples"
+    browser.click("#examples .heat-scroll", 0.5, 0.02)
+    first = browser.run(asked)
+    browser.run("document.querySelector('.heat-scroll').focus()")
+    browser.press("ArrowDown")
+    second = browser.run(asked)
+    assert first != second
+    browser.press("Enter")
+    kept = int(re.search(r"example=(\d+)", browser.run("location.hash"))[1])
+    rows = (small / "out" / "keeps" / "results.jsonl").read_text().splitlines()
+    assert json.loads(rows[kept])["question"] == second
+    browser.type("#examples input[type=search]", "author 1")
+    assert (
+        browser.run("document.querySelector('#examples .count').textContent") == "4 of 24 examples"
+    )
+    browser.open((small / "audit.html").as_uri() + "#only=no+verdict")
+    assert "no layer encodes the fact" in browser.run(facts)
+
+
+def test_the_map_sorts_by_the_layer_that_is_clicked(browser, small):
+    browser.click("#examples .heat-head [data-layer='2']")
+    assert "order=L2" in browser.run("location.hash")
+    top = browser.run("document.querySelector('.detail p').textContent")
+    browser.click("#examples .heat-head [data-layer='2']")
+    assert "order=-L2" in browser.run("location.hash")
+    assert browser.run("document.querySelector('.detail p').textContent") != top
+
+
+def test_hovering_the_map_says_question_fact_and_deltas(browser, small):
+    browser.hover("#examples .heat-scroll", 0.5, 0.02)
+    said = browser.run("document.querySelector('#tip').textContent")
+    row = json.loads((small / "out" / "keeps" / "results.jsonl").read_text().splitlines()[0])
+    assert "Which book by author" in said
+    assert re.search(r"layer \d: S1 \d\.\d{3}, S2 -?\d\.\d{3} nats, erasure \d\.\d\d", said), said
+    assert row["entity"].split()[0] in said
+
+
+def test_the_page_shows_the_numbers_of_the_results(browser, small):
+    summary = json.loads((small / "out" / "half" / "summary.json").read_text())
+    row = browser.run(
+        "[...document.querySelectorAll('#models tbody tr')]"
+        ".find(row => row.textContent.startsWith('half')).textContent"
+    )
+    assert f"{summary['uds']:.3f}" in row
+    assert "23/24" in row
+    anchors = browser.run(
+        "[...document.querySelectorAll('#models tr.anchor')].map(row => row.textContent)"
+    )
+    assert anchors[0].startswith("full · full0.000")
+    assert anchors[1].startswith("retain · retain1.000")
+    metrics = browser.run("document.querySelector('#metrics table').textContent")
+    assert "forget_Q_A_Prob↑ knows0.950.85 to 1.05" in metrics
+    assert "forget_quality↑ forgotno retain reference" in metrics
+
+
+def test_two_models_are_compared_on_the_same_examples_with_an_interval(browser, small):
+    browser.open((small / "audit.html").as_uri() + "#model=keeps&with=loses")
+    said = browser.run("document.querySelector('#compare .lede + .controls ~ .lede')?.textContent"
+                       " ?? document.querySelector('#compare .body').textContent")  # fmt: skip
+    means = [
+        json.loads((small / "out" / name / "summary.json").read_text())["uds"]
+        for name in ("keeps", "loses")
+    ]
+    assert f"keeps minus loses: −{means[1] - means[0]:.3f} (95 % interval −" in said
+    assert "on the 23 examples that both score" in said
+
+
+def test_downloads_are_csv_and_json_of_what_is_shown(browser, small):
+    browser.run(
+        "window.saved = []; URL.createObjectURL = blob => { saved.push(blob); return 'blob:x' };"
+        "HTMLAnchorElement.prototype.click = function () { saved.push(this.download) }"
+    )
+    browser.run("[...document.querySelectorAll('#downloads button')].forEach(one => one.click())")
+    kinds = browser.run("saved.filter(one => typeof one === 'string')")
+    assert kinds == ["models.csv", "examples.csv", "metrics.csv", "audit.json"]
+    texts = browser.run(
+        "Promise.all(saved.filter(one => typeof one !== 'string').map(one => one.text()))"
+    )
+    models, examples, metrics, everything = texts
+    assert [line.split(",")[0] for line in models.splitlines()] == [
+        "model", "half", "keeps", "loses",
+    ]  # fmt: skip
+    assert len(examples.splitlines()) == 25
+    header, first, *_ = (line.split(",") for line in examples.splitlines())
+    row = json.loads((small / "out" / "keeps" / "results.jsonl").read_text().splitlines()[0])
+    assert float(first[header.index("s2_3")]) == pytest.approx(row["s2"][3], abs=1e-4)
+    assert "keeps,forget_Q_A_Prob,knows,0.95" in metrics
+    assert json.loads(everything)["models"][0]["name"] == "half"
+
+
+HOSTILE = {
+    "question": "</script><script>window.owned = 1</script><img src=x onerror=owned=1>",
+    "answer": "<b>bold</b> \u202egnp.exe \x1b[31m " + "x" * MEBIBYTE,
+    "prefix": "<b>bold</b>",
+    "entity": "\u202egnp.exe",
+}
+NAME = "</script><svg onload=owned=1>\u2066model\u202e"
+
+
+def test_hostile_text_stays_text(browser, tmp_path):
+    asked = dict.fromkeys(range(24), HOSTILE)
+    patch_run(tmp_path / "out" / "a", NAME, asked=asked)
+    eval_run(tmp_path / "out" / "b", NAME, **{"<img src=x onerror=owned=1>": 0.5})
+    (tmp_path / "out" / "<u>broken").mkdir()
+    (tmp_path / "out" / "<u>broken" / "manifest.json").write_text("{}")
+    write_report([tmp_path / "out"], tmp_path / "audit.html", title="<script>owned=1</script>")
+    page = (tmp_path / "audit.html").read_text()
+    assert len(page) < MEBIBYTE
+    assert page.count("<script") == 2
+    browser.open((tmp_path / "audit.html").as_uri())
+    assert browser.run("typeof window.owned") == "undefined"
+    assert browser.heard(*ERRORS) == []
+    assert browser.run("document.querySelectorAll('img, u, section b b, svg[onload]').length") == 0
+    assert browser.run("document.querySelector('.detail .q').textContent") == HOSTILE["question"]
+    assert "‹U+202E›gnp.exe" in browser.run("document.querySelector('.detail').textContent")
+    assert "‹U+2066›model‹U+202E›" in browser.run("document.querySelector('h1').textContent")
+    assert not re.search("[\u202a-\u202e\u2066-\u2069\x1b]", browser.run("document.body.innerHTML"))
+
+
+def test_a_script_that_is_not_the_page_s_own_does_not_run(browser, small):
+    browser.run(
+        "(() => { const s = document.createElement('script'); s.textContent = 'window.owned = 1';"
+        "document.body.append(s); document.body.insertAdjacentHTML('beforeend',"
+        "'<img src=x onerror=\"window.owned = 2\">'); })()"
+    )
+    assert browser.run("typeof window.owned") == "undefined"
+    leaked = browser.run("fetch('https://example.org').then(() => 'sent', () => 'refused')")
+    assert leaked == "refused"
+
+
+def test_dark_follows_the_system_and_the_choice_and_print_is_light(browser, small):
+    page = (small / "audit.html").as_uri()
+    paper = "getComputedStyle(document.body).backgroundColor"
+    light = browser.run(paper)
+    browser.media(scheme="dark")
+    browser.wait(f"{paper} !== '{light}'")
+    dark = browser.run(paper)
+    browser.open(page + "#theme=light")
+    assert browser.run(paper) == light
+    browser.open(page)
+    assert browser.run(paper) == dark
+    browser.media(scheme="dark", medium="print")
+    assert browser.run(paper) == "rgb(255, 255, 255)"
+    assert browser.run("getComputedStyle(document.querySelector('.top')).display") == "none"
+    browser.media()
+
+
+def test_one_model_and_no_metrics_make_a_page_without_empty_parts(browser, tmp_path):
+    patch_run(tmp_path / "out", "only", held=0.02)
+    write_report([tmp_path / "out"], tmp_path / "audit.html")
+    browser.open((tmp_path / "audit.html").as_uri())
+    assert browser.heard(*ERRORS) == []
+    assert browser.run("document.querySelector('h1').textContent") == (
+        "only lost what it was made to forget."
+    )
+    shown = browser.run(
+        "[...document.querySelectorAll('main > section')].filter(s => !s.hidden).map(s => s.id)"
+    )
+    assert shown == ["verdict", "models", "layers", "examples", "extremes", "reading", "record"]
+
+
+@pytest.mark.slow
+def test_the_page_of_the_embedded_family(browser, tmp_path):
+    program = "from lensaudit.cli.main import main; main()"
+
+    def call(*arguments: str) -> None:
+        subprocess.run(
+            [sys.executable, "-c", program, *arguments], cwd=tmp_path, check=True,
+            capture_output=True, env=os.environ | {"HF_HUB_OFFLINE": "1"},
+        )  # fmt: skip
+
+    call("demo", "--out", "family")
+    call("patch", "--source", "demo/npo", "--score", "em", "--out", "em")
+    call("eval", "--model", "demo/npo", "--retain", "demo/retain", "--limit", "8", "--out", "ev")
+    call("report", "family", "em", "ev", "-o", "audit.html")
+    assert browser.open((tmp_path / "audit.html").as_uri()) < 2
+    assert browser.heard(*ERRORS) == []
+    assert browser.run("document.querySelector('h1').textContent") == (
+        "3 of 7 models still hold what they were made to forget."
+    )
+    assert browser.run("document.querySelectorAll('#categories tbody tr').length") == 3
+    assert browser.run("document.querySelectorAll('#metrics tr[data-metric]').length") > 30

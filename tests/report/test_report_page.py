@@ -1,0 +1,230 @@
+import base64
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from report_cases import eval_run, patch_run, write
+
+from lensaudit.cli.main import run
+from lensaudit.errors import InputError
+from lensaudit.report.assemble import assemble
+from lensaudit.report.locate import locate
+from lensaudit.report.pack import floats, shares, stepped
+from lensaudit.report.render import policy, write_report
+
+
+def page_data(path) -> dict:
+    text = path.read_text()
+    return json.loads(re.search(r'id="data">(.*?)</script>', text, re.S)[1])
+
+
+def decoded(text: str, dtype: str) -> np.ndarray:
+    return np.frombuffer(base64.b64decode(text), dtype)
+
+
+def test_tables_survive_packing_within_a_step():
+    values = np.array([[0.0, -7.25, np.nan], [3.5, 1e-3, 7.0]])
+    packed = stepped(values)
+    back = decoded(packed.base64, "<i2").reshape(2, 3) * packed.step
+    assert np.nanmax(np.abs(back - values)[np.isfinite(values)]) <= packed.step / 2
+    assert decoded(packed.base64, "<i2")[2] == -32768
+    assert decoded(floats(values), "<f4")[1] == np.float32(-7.25)
+    assert decoded(shares([[0.0, 0.5, 1.0, np.nan]]), "u1").tolist() == [0, 127, 254, 255]
+
+
+def test_a_page_of_nothing_but_gaps_can_be_packed():
+    assert stepped([[None, None]]).step == 1.0
+
+
+def test_the_page_holds_what_the_results_hold(tmp_path):
+    found = patch_run(tmp_path / "out", "npo", n=30, n_layers=5)
+    write_report([tmp_path / "out"], tmp_path / "audit.html")
+    data = page_data(tmp_path / "audit.html")
+    (depth,), (condition,) = data["depths"], data["conditions"]
+    assert depth["value"] == pytest.approx(found["uds"], rel=1e-5)
+    assert [depth["low"], depth["high"]] == pytest.approx(found["ci95"], rel=1e-4)
+    rows = [json.loads(line) for line in (tmp_path / "out" / "results.jsonl").open()]
+    assert decoded(condition["s1"], "<f4").reshape(30, 5)[3] == pytest.approx(rows[3]["s1"])
+    s2 = decoded(depth["s2"]["base64"], "<i2").reshape(30, 5) * depth["s2"]["step"]
+    assert s2[3] == pytest.approx(rows[3]["s2"], abs=1e-4)
+    scores = decoded(depth["scores"], "<f4")
+    assert scores[3] == pytest.approx(rows[3]["uds"])
+    assert np.isnan(scores[15])
+    assert list(depth["unscored"].values()) == [[15]]
+    assert condition["examples"][3]["entity"] == rows[3]["entity"]
+    assert data["manifests"][0]["content"]["inputs"]["full"]["name"] == "full"
+
+
+def test_runs_of_one_condition_share_s1_and_other_settings_stand_apart(tmp_path):
+    patch_run(tmp_path / "a", "a")
+    patch_run(tmp_path / "b", "b", seed=1)
+    patch_run(tmp_path / "c", "c", n_layers=6)
+    document = assemble([tmp_path])
+    assert [len(one.layers) for one in document.conditions] == [4, 6]
+    assert [one.condition for one in document.depths] == [0, 0, 1]
+    assert [(one.a, one.b) for one in document.pairs] == [(0, 1)]
+
+
+def test_the_difference_of_two_models_is_paired_and_has_an_interval(tmp_path):
+    gaps = [patch_run(tmp_path / name, name, held=held)["uds"] for name, held in
+            (("a", 0.9), ("b", 0.1))]  # fmt: skip
+    (pair,) = assemble([tmp_path]).pairs
+    assert pair.difference == pytest.approx(gaps[0] - gaps[1])  # both score the same examples
+    assert pair.low < pair.difference < pair.high < 0
+
+
+def test_results_of_one_model_are_joined_by_weights(tmp_path):
+    patch_run(tmp_path / "uds", "npo")
+    eval_run(tmp_path / "eval", "npo", model_utility=0.5)
+    eval_run(tmp_path / "eval" / "retain", "retain", forget_truth_ratio=0.7)
+    document = assemble([tmp_path])
+    assert [(one.name, one.role) for one in document.models] == [
+        ("npo", "unlearned"), ("retain", "retain"),
+    ]  # fmt: skip
+    assert document.models[0].metrics["model_utility"][:4] == [0.5, 0.4, 0.6, 1]
+    assert document.models[0].method == "NPO"
+
+
+def test_of_two_runs_of_the_same_the_later_is_shown_and_the_other_named(tmp_path):
+    patch_run(tmp_path / "old", "npo", held=0.1)
+    patch_run(tmp_path / "new", "npo", held=0.9)
+    made = json.loads((tmp_path / "new" / "manifest.json").read_text())
+    write(tmp_path / "new" / "manifest.json", made | {"finished": "2026-11-21T00:00:00+00:00"})
+    document = assemble([tmp_path])
+    assert [one.value for one in document.depths] == [
+        json.loads((tmp_path / "new" / "summary.json").read_text())["uds"]
+    ]
+    assert document.left_out[0]["path"].endswith("old")
+
+
+def broken(tmp_path, name: str, text: str) -> str:
+    """Why a run with this file instead of its own is left out."""
+    patch_run(tmp_path / "good", "good")
+    patch_run(tmp_path / "bad", "bad")
+    (tmp_path / "bad" / name).write_text(text)
+    left = write_report([tmp_path / "good", tmp_path / "bad"], tmp_path / "audit.html")
+    assert [one.path for one in left] == [str(tmp_path / "bad")]
+    assert "left-out" in (tmp_path / "audit.html").read_text()
+    return left[0].reason
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "reason"),
+    [
+        ("summary.json", "{", "line 1 is not JSON"),
+        ("summary.json", '{"accuracy": 1}', "has no 'source'"),
+        ("summary.json", "[]", "wanted a JSON object"),
+        ("manifest.json", "{}", "has no 'command'"),
+        ("results.jsonl", '{"idx": 0, "s1": [1', "line 1 is not JSON; was it cut?"),
+        ("results.jsonl", '{"idx": 0, "s1": [1, 2], "s2": [1, 2]}', "s1 is not 4 numbers"),
+        ("results.jsonl", '{"idx": 0, "s1": ["a", 1, 1, 1]}', "s1 is not 4 numbers"),
+        ("results.jsonl", '{"question": "?"}', "a row has no idx"),
+        ("results.jsonl", "", "holds no example"),
+    ],
+)
+def test_a_damaged_result_is_left_out_with_its_reason(tmp_path, name, text, reason):
+    assert reason in broken(tmp_path, name, text)
+
+
+def test_unfinished_and_foreign_folders_are_one_line_each(tmp_path, capsys):
+    patch_run(tmp_path / "good", "good")
+    patch_run(tmp_path / "cut", "cut")
+    (tmp_path / "cut" / "summary.json").unlink()
+    (tmp_path / "holiday").mkdir()
+    (tmp_path / "holiday" / "beach.jpg").write_bytes(b"\xff\xd8")
+    folders = [str(tmp_path / name) for name in ("good", "cut", "holiday")]
+    assert run(["report", *folders, "-o", str(tmp_path / "audit.html")]) == 0
+    said = capsys.readouterr()
+    assert said.out == f"written: {tmp_path / 'audit.html'}\n"
+    unfinished, foreign = said.err.splitlines()
+    assert unfinished == (
+        f"lensaudit: left out {folders[1]}: unfinished: holds manifest.json but no summary; "
+        "run its command again to go on"
+    )
+    assert foreign == f"lensaudit: left out {folders[2]}: holds no result of lensaudit"
+
+
+@pytest.mark.parametrize("what", ["nowhere", "empty", "file.txt"])
+def test_nothing_to_report_is_an_error_in_one_line(tmp_path, capsys, what):
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "file.txt").write_text("hello")
+    assert run(["report", str(tmp_path / what), "-o", str(tmp_path / "audit.html")]) == 2
+    said = capsys.readouterr().err
+    assert len(said.splitlines()) == 1
+    assert what in said
+    assert not (tmp_path / "audit.html").exists()
+
+
+def test_a_page_that_cannot_be_written_is_an_error_in_one_line(tmp_path, capsys):
+    patch_run(tmp_path / "out", "a")
+    assert run(["report", str(tmp_path / "out"), "-o", str(tmp_path / "no" / "audit.html")]) == 1
+    assert len(capsys.readouterr().err.splitlines()) == 1
+
+
+def test_links_and_hidden_folders_are_not_followed(tmp_path):
+    patch_run(tmp_path / "out" / ".hidden", "a")
+    patch_run(tmp_path / "elsewhere", "b")
+    (tmp_path / "out" / "link").symlink_to(tmp_path / "elsewhere")
+    assert locate([tmp_path / "out"])[0] == []
+
+
+def test_questions_of_older_results_come_from_the_forget_set(tmp_path):
+    patch_run(tmp_path / "out", "a", asked={idx: {} for idx in range(24)} | {-1: {}})
+    rows = [
+        {"idx": idx, "question": f"Who is {idx}?", "answer": f"Ada {idx}.", "prefix": "",
+         "entity": f"Ada {idx}"} for idx in range(24)
+    ]  # fmt: skip
+    write(tmp_path / "forget.json", rows)
+    page = tmp_path / "audit.html"
+    arguments = ["report", str(tmp_path / "out"), "-o", str(page)]
+    assert run(arguments) == 0
+    assert page_data(page)["conditions"][0]["examples"][5]["question"] == ""
+    assert run([*arguments, "--data", str(tmp_path / "forget.json")]) == 0
+    assert page_data(page)["conditions"][0]["examples"][5]["question"] == "Who is 5?"
+
+
+def test_anchors_that_are_off_are_an_alarm(tmp_path):
+    patch_run(tmp_path / "out", "a")
+    summary = json.loads((tmp_path / "out" / "summary.json").read_text())
+    write(tmp_path / "out" / "summary.json", summary | {"calibration": {"full": 0.4, "retain": 1}})
+    write_report([tmp_path / "out"], tmp_path / "audit.html")
+    assert "full as source reads 0.400, not 0" in (tmp_path / "audit.html").read_text()
+
+
+def test_the_page_without_javascript_still_has_the_scores(tmp_path):
+    found = patch_run(tmp_path / "out", "npo")
+    write_report([tmp_path / "out"], tmp_path / "audit.html")
+    page = (tmp_path / "audit.html").read_text()
+    text = re.search(r"<noscript>(.*?)</noscript>", page, re.S)[1]
+    assert f"{found['uds']:.3f}" in text
+    assert f"{found['ci95'][0]:.3f} to {found['ci95'][1]:.3f}" in text
+
+
+def test_the_policy_names_this_script_and_this_style_and_nothing_else(tmp_path):
+    patch_run(tmp_path / "out", "npo")
+    write_report([tmp_path / "out"], tmp_path / "audit.html")
+    page = (tmp_path / "audit.html").read_text()
+    script = re.findall(r"<script>(.*?)</script>", page, re.S)[-1]
+    style = re.search(r"<style>(.*?)</style>", page, re.S)[1]
+    said = re.search(r'Content-Security-Policy" content="(.*?)"', page)[1].replace("&#39;", "'")
+    assert said == policy(script, style)
+    assert "unsafe" not in said
+    assert not re.search(r"(?:src|href)=[\"']?(?:https?:)?//", page)
+
+
+def test_the_report_imports_no_torch():
+    code = (
+        "import sys; import lensaudit.report.render, lensaudit.cli.reporting;"
+        "print([m for m in ('torch', 'transformers', 'h5py', 'datasets') if m in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
+
+
+def test_a_path_that_is_not_there_is_refused():
+    with pytest.raises(InputError, match="no such file or folder"):
+        assemble([Path("/nowhere/at/all")])
