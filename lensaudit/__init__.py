@@ -57,11 +57,17 @@ _PUBLIC = {
 __all__ = ["__version__", *_PUBLIC]
 
 
+_MODULES = ("frames", "plot")
+"""Results as data frames, and pictures of them: `la.frames.layers(folder)`."""
+
+
 def __getattr__(name: str) -> Any:
+    if name in _MODULES:
+        return importlib.import_module(f"lensaudit.{name}")
     if name not in _PUBLIC:
         raise AttributeError(f"module 'lensaudit' has no attribute {name!r}")
     return getattr(importlib.import_module(_PUBLIC[name]), name)
 
 
 def __dir__() -> list[str]:
-    return sorted(__all__)
+    return sorted([*__all__, *_MODULES])
