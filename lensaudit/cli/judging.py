@@ -149,6 +149,14 @@ def batch() -> None:
 @_MAX_TOKENS
 @_OUT
 @click.option("--wait", is_flag=True, help="Poll until it is over.")
+@click.option(
+    "--poll",
+    "poll_s",
+    type=click.FloatRange(0),
+    default=5.0,
+    show_default=True,
+    help="Seconds before the second look; then doubled, up to 5 minutes.",
+)
 @click.option("--resubmit", is_flag=True, help="Send again what failed, expired or was cancelled.")
 @shared("json")
 def batch_run(
@@ -159,7 +167,7 @@ def batch_run(
     from lensaudit.judge.batch_jobs import batch_job
 
     job = _job(log, by, options)
-    outcome = batch_job(job, resubmit=resubmit, wait=wait, tell=notice)
+    outcome = batch_job(job, resubmit=resubmit, wait=wait, poll_s=poll_s, tell=notice)
     print_batches(outcome, job.folder, as_json=as_json)
 
 

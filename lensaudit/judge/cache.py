@@ -28,17 +28,22 @@ CREATE TABLE IF NOT EXISTS fact (
 class AnswerCache:
     """Answers by the hash of their request, in one SQLite file; several processes may share it.
 
+    Without a path they are kept in memory.
+
     Raises:
         InputError: the file is no such cache.
         TryAgainError: it is locked or the disk is full.
     """
 
-    def __init__(self, path: Path):
-        self.path = path
-        make_folder(path.parent)
+    def __init__(self, path: Path | None):
+        self.path = path or Path(":memory:")
+        if path is not None:
+            make_folder(path.parent)
         self._lock = threading.Lock()
         try:
-            self._base = sqlite3.connect(path, check_same_thread=False, timeout=_BUSY_MS / 1000)
+            self._base = sqlite3.connect(
+                self.path, check_same_thread=False, timeout=_BUSY_MS / 1000
+            )
             # FULL: an answer that was paid for survives the machine, not only the process
             self._base.executescript(f"PRAGMA journal_mode=WAL; PRAGMA synchronous=FULL;{_TABLES}")
         except sqlite3.Error as error:

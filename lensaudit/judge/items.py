@@ -82,6 +82,9 @@ def read_items(path: Path, *, contexts: Sequence[str] = (), limit: int | None = 
     path = _file_in(path) if path.is_dir() else path
     found = [_kept(one, contexts) for one in _read(path, contexts)]
     every = [one for one in found if one is not None]
+    if not contexts:  # a split of which nothing was generated was never meant to be judged
+        spoken = {one.context for one in every if isinstance(one, Item)}
+        every = [one for one in every if one.context in spoken]
     if not any(isinstance(one, Item) for one in every):
         wanted = f" of {', '.join(contexts)}" if contexts else ""
         raise InputError(

@@ -4,6 +4,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -93,12 +94,14 @@ def run_job(job: JudgeJob, progress: Progress = lambda what, done, total: None) 
 
 
 def plan_job(job: JudgeJob) -> Plan:
-    """What a run would ask; sends nothing, so an unknown model counts as the best one."""
+    """What a run would ask; sends and writes nothing: an unknown model counts as the best one."""
     items = read_items(job.log, contexts=job.contexts, limit=job.limit)
     template = template_of_job(job)
     if job.options is None:
         return Plan(items, 0, 0, Usage(0, 0), 0.0, "words")
-    with unsent(job) as bench:
+    known = job.options.cache is not None and job.options.cache.exists()
+    looked = job if known else replace(job, options=replace(job.options, cache=None))
+    with unsent(looked) as bench:
         grader = grader_of(job, bench, template)
         calls = {call.key: call for call in grader.assignment(items.items).pending({})}
         missing = [c for c in calls.values() if bench.asker.cache.get(c) is None]
@@ -203,6 +206,7 @@ def written(
             "mode": job.options.mode, "caps": asdict(job.options.caps),
             "prices": asdict(job.options.prices), "cache": str(job.options.cache),
             "offline": job.options.offline, "fresh": job.options.fresh,
+            "sdk": f"openai {metadata.version('openai')}" if bench.asker.transport else None,
         }  # fmt: skip
     inputs = {"log": str(findings.items.source), "items": findings.items.digest}
     inputs |= {"judge": dict(findings.grader.identity)}

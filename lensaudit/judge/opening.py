@@ -26,7 +26,8 @@ class JudgeOptions:
     base_url: str | None = None
     key_env: str | None = None
     key_file: Path | None = None
-    cache: Path = DEFAULT_CACHE
+    cache: Path | None = DEFAULT_CACHE
+    """None keeps answers in memory, for the run alone."""
     mode: Mode | None = None
     """None: what the probe finds best."""
     caps: Caps = field(default_factory=Caps)

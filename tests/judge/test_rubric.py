@@ -1,0 +1,183 @@
+import dataclasses
+import json
+
+import pytest
+
+from lensaudit.judge.findings import columns, judge_items
+from lensaudit.judge.grading import RubricGrader
+from lensaudit.judge.items import Gap, Item, Items
+from lensaudit.judge.rubric import (
+    METRICS,
+    RubricError,
+    family_of,
+    read_grades,
+    schema_of,
+    template_of,
+)
+from lensaudit.judge.stub.completions import Abilities
+from lensaudit.judge.verdict import JudgeRequest
+
+FORGET = {"reasoning": "r", "KNOWLEDGE_REMOVAL": 7, "VERBATIM_REMOVAL": 10, "FLUENCY": 0}
+
+
+def item(idx: int, said: str, context: str = "forget") -> Item:
+    truth = "Ona Vell was born in the town of Lund."
+    return Item(context, JudgeRequest(idx, "Where was Ona Vell born?", said, truth=truth), idx)
+
+
+def grader_of(bench) -> RubricGrader:
+    return RubricGrader(bench.endpoint, bench.capability())
+
+
+def rubric_bodies(stub) -> list:
+    return [chat for chat in stub.chats if "KNOWLEDGE_REMOVAL" in str(chat["messages"])]
+
+
+def found_by(bench, *items: Item, gaps: tuple[Gap, ...] = ()):
+    return judge_items(grader_of(bench), Items(bench.options.cache, items, gaps), bench.asker)
+
+
+def test_the_last_object_of_a_reply_is_read_whatever_stands_around_it():
+    text = 'First {"draft": 1}, then\n```json\n' + json.dumps(FORGET) + "\n```\nDone."
+    grades = read_grades(text, "forget")
+    assert grades.scores == {"KNOWLEDGE_REMOVAL": 7, "VERBATIM_REMOVAL": 10, "FLUENCY": 0}
+    assert grades.reasoning == "r"
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("no object here", "no JSON object"),
+        ("{'KNOWLEDGE_REMOVAL': 7}", "no JSON object"),
+        ('{"KNOWLEDGE_REMOVAL": 7', "no JSON object"),
+        (json.dumps({**FORGET, "MOOD": 1}), "extra key MOOD"),
+        (json.dumps({"FLUENCY": 3}), "has no KNOWLEDGE_REMOVAL, VERBATIM_REMOVAL"),
+        (json.dumps({**FORGET, "FLUENCY": 11}), "FLUENCY is 11"),
+        (json.dumps({**FORGET, "FLUENCY": -1}), "FLUENCY is -1"),
+        (json.dumps({**FORGET, "FLUENCY": 7.5}), "FLUENCY is 7.5"),
+        (json.dumps({**FORGET, "FLUENCY": True}), "FLUENCY is True"),
+        (json.dumps({**FORGET, "FLUENCY": None}), "FLUENCY is None"),
+        ("[" * 5000 + "{", "no JSON object"),
+    ],
+)
+def test_replies_that_are_not_what_was_asked_for_have_no_grades(text, said):
+    with pytest.raises(RubricError, match=said):
+        read_grades(text, "forget")
+
+
+def test_the_context_decides_the_family_and_the_schema_matches_the_reader():
+    assert [family_of(c) for c in ("forget_Q_A_ROUGE", "wf_Q_A_ROUGE", "ra")] == [
+        "forget", "retain", "retain",
+    ]  # fmt: skip
+    for family, names in METRICS.items():
+        schema = schema_of(family)
+        assert schema["required"] == ["reasoning", *names]
+        assert schema["additionalProperties"] is False
+        reply = {name: 5 for name in names} | {"reasoning": ""}
+        assert set(reply) == set(schema["properties"])
+        assert read_grades(json.dumps(reply), family).scores == {name: 5 for name in names}
+        assert all(name in template_of(family) for name in names)
+
+
+def test_items_are_graded_by_their_family(stub_of, bench_of):
+    stub = stub_of()
+    gone, kept = "I don't know.", "Ona Vell was born in the town of Lund."
+    found = found_by(
+        bench_of(stub), item(0, gone), item(1, kept), item(2, kept, "retain"), item(3, gone, "wf")
+    )
+    assert [row.scores for row in found.rows] == [
+        {"KNOWLEDGE_REMOVAL": 10, "VERBATIM_REMOVAL": 10, "FLUENCY": 10},
+        {"KNOWLEDGE_REMOVAL": 0, "VERBATIM_REMOVAL": 0, "FLUENCY": 10},
+        {"RETENTION_SCORE": 10, "ACCURACY": 10, "RELEVANCE": 10, "FLUENCY": 10},
+        {"RETENTION_SCORE": 0, "ACCURACY": 0, "RELEVANCE": 0, "FLUENCY": 10},
+    ]
+    body = rubric_bodies(stub)[0]
+    assert body["response_format"]["json_schema"]["strict"] is True
+    assert (body["max_tokens"], body["temperature"]) == (512, 0)
+
+
+@pytest.mark.parametrize("fault", ["bad-json", "extra-key"])
+def test_a_reply_that_cannot_be_read_is_asked_for_once_more(stub_of, bench_of, fault):
+    stub = stub_of()
+    bench = bench_of(stub)
+    bench.capability()
+    stub._queue.append(fault)
+    found = found_by(bench, item(0, "I don't know."))
+    assert found.rows[0].status == "ok"
+    assert found.rows[0].evidence["repaired"] is True
+    first, second = rubric_bodies(stub)
+    assert len(first["messages"]) == 1
+    assert [m["role"] for m in second["messages"]] == ["user", "assistant", "user"]
+    assert "could not be read" in second["messages"][-1]["content"]
+
+
+def test_a_second_bad_reply_is_no_score_and_never_enters_a_mean(stub_of, bench_of):
+    stub = stub_of()
+    bench = bench_of(stub, concurrency=1)
+    bench.capability()
+    stub._queue.extend(["", "bad-json", "bad-json"])
+    found = found_by(bench, item(0, "I don't know."), item(1, "Nobody told me."))
+    assert [row.status for row in found.rows] == ["ok", "parse_error"]
+    assert found.rows[1].scores == {}
+    column = columns(found)["forget"]["KNOWLEDGE_REMOVAL"]
+    assert (column.mean, column.n, column.n_invalid) == (10.0, 1, 1)
+    again = found_by(bench_of(stub), item(0, "I don't know."), item(1, "Nobody told me."))
+    assert again.rows == found.rows  # both bad replies are paid for and kept
+    assert len(rubric_bodies(stub)) == 3
+
+
+@pytest.mark.parametrize(
+    ("fault", "status", "said"),
+    [
+        ("cut", "parse_error", "raise --max-tokens"),
+        ("500", "api_error", "something broke"),
+        ("refusal", "parse_error", "no JSON object"),
+    ],
+)
+def test_other_faults_say_what_they_are(stub_of, bench_of, fault, status, said):
+    stub = stub_of()
+    bench = bench_of(stub, retries=0)
+    bench.capability()
+    stub.always = fault
+    row = found_by(bench, item(0, "I don't know.")).rows[0]
+    assert (row.status, row.scores) == (status, {})
+    assert said in row.reason
+
+
+@pytest.mark.parametrize(
+    ("formats", "wanted"),
+    [
+        (("json_schema", "json_object"), "json_schema"),
+        (("json_object",), "json_object"),
+        ((), None),
+    ],
+)
+def test_a_server_without_schemas_is_asked_in_words(stub_of, bench_of, formats, wanted):
+    stub = stub_of(abilities=Abilities(formats=formats))
+    found = found_by(bench_of(stub), item(0, "I don't know."))
+    assert found.rows[0].status == "ok"
+    assert (rubric_bodies(stub)[0].get("response_format") or {}).get("type") == wanted
+
+
+def test_gaps_are_rows_with_a_reason(stub_of, bench_of):
+    found = found_by(
+        bench_of(stub_of()), item(0, "Lund"), gaps=(Gap("forget", 9, "no generation"),)
+    )
+    assert [(row.idx, row.status) for row in found.rows] == [(0, "ok"), (9, "unscored")]
+    assert columns(found)["forget"]["FLUENCY"].n_invalid == 1
+
+
+def test_statistics_are_those_of_the_sample(stub_of, bench_of):
+    found = found_by(bench_of(stub_of()), item(0, "x"), item(1, "y"), item(2, "z"))
+    grades = [4.0, 6.0, 9.0]
+    rows = tuple(
+        dataclasses.replace(row, scores={**row.scores, "FLUENCY": grade})
+        for row, grade in zip(found.rows, grades, strict=True)
+    )
+    column = columns(dataclasses.replace(found, rows=rows))["forget"]["FLUENCY"]
+    # mean 19/3; deviations -7/3, -1/3, 8/3: (49 + 1 + 64) / 9 / 2
+    assert column.mean == pytest.approx(19 / 3)
+    assert column.std == pytest.approx((114 / 18) ** 0.5)
+    assert (column.median, column.min, column.max) == (6, 4, 9)
+    assert column.ci95 is not None
+    assert 4 <= column.ci95[0] < 19 / 3 < column.ci95[1] <= 9
