@@ -29,6 +29,10 @@ def _file() -> click.Path:
     "--suite", type=click.Choice(["tofu", "none"]), default="tofu", show_default=True,
     help="Output-level metrics beside the depth; none leaves them out.",
 )  # fmt: skip
+@click.option(
+    "--inside", is_flag=True,
+    help="Also the suite's metrics that look inside: EM-erasure, CKA, Logit Lens, Fisher. Slow.",
+)  # fmt: skip
 @click.option("--holdout", type=_file(), help="Own rows no model saw, for membership attacks.")
 @click.option("--retain-set", type=_file(), help="Own rows that should be kept.")
 @shared(

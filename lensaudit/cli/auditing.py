@@ -14,7 +14,7 @@ from lensaudit.cli.show import print_audit
 from lensaudit.data.suites import DEMO_DATA
 from lensaudit.data.tofu import DEMO, FORGET10
 from lensaudit.errors import InputError, LensAuditError, PartialError
-from lensaudit.files import canonical_json, make_folder, read_json, slug
+from lensaudit.files import canonical_json, make_folder, read_json, slug, write_bytes
 from lensaudit.metrics.measure.job import Job, plan, run_job
 from lensaudit.models.checkpoint import open_checkpoint
 from lensaudit.models.registry import load_registry, resolve
@@ -83,6 +83,7 @@ def steps_of(
     sources: Sequence[str],
     *,
     suite: str,
+    inside: bool,
     out: Path | None,
     full: str | None,
     retain: str | None,
@@ -105,7 +106,8 @@ def steps_of(
     jobs = (
         Job(
             model=name, full=full, out=logs[name], **same, **own,
-            retain_log=None if name == anchor else logs[anchor] / LOG,
+            retain=anchor if inside and name != anchor else None,
+            retain_log=None if inside or name == anchor else logs[anchor] / LOG,
         )
         for name in models
     )  # fmt: skip
@@ -183,6 +185,8 @@ def _evaluated(steps: Steps, notice: Notice, progress: Progress, *, fresh: bool)
         if fresh:
             for kept in (job.folder / "passes").glob("*.npz"):
                 kept.unlink()
+        if job.retain is not None:
+            _share_passes(steps.jobs[0].folder / "passes", job.folder / "retain" / "passes")
         lacks_log = job.retain_log is not None and not job.retain_log.exists()
         said = _PassCount(job.model, len(plan(_alone(job))), notice, progress)
         try:
@@ -190,6 +194,13 @@ def _evaluated(steps: Steps, notice: Notice, progress: Progress, *, fresh: bool)
         except LensAuditError as error:
             failed[job.model] = str(error).splitlines()[0]
     return failed
+
+
+def _share_passes(made: Path, wanted: Path) -> None:
+    """Passes are found by content: those of the retain model serve every source."""
+    for one in made.glob("*.npz"):
+        if not (wanted / one.name).exists():
+            write_bytes(make_folder(wanted) / one.name, one.read_bytes())
 
 
 @dataclass

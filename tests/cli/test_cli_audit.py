@@ -78,6 +78,20 @@ def test_a_failed_evaluation_leaves_the_rest_and_exits_with_3(tmp_path, monkeypa
     assert "demo/npo" in said.out
 
 
+@pytest.mark.slow
+def test_inside_metrics_are_added_and_the_retain_model_speaks_once(tmp_path, capsys):
+    place = ["-o", str(tmp_path / "out"), "--activations", str(tmp_path / "activations")]
+    assert run([*ASKED, *place, "--inside", "--json"]) == 0
+    logs = tmp_path / "out" / "eval"
+    log = json.loads((logs / "demo-npo" / "TOFU_EVAL.json").read_text())
+    said = json.loads(capsys.readouterr().out)["sources"][0]
+    assert log["uds"]["agg_value"] == pytest.approx(said["uds"])
+    assert log["em_erasure"]["agg_value"] is not None
+    made = {p.name: p.read_bytes() for p in (logs / "demo-retain" / "passes").iterdir()}
+    shared = {p.name: p.read_bytes() for p in (logs / "demo-npo/retain/passes").iterdir()}
+    assert shared.items() <= made.items()
+
+
 def test_an_own_forget_set_without_output_metrics(tmp_path, capsys):
     data = tmp_path / "forget.json"
     data.write_text(json.dumps([vars(e) for e in forget_set("demo")[4:6]]))
