@@ -194,22 +194,3 @@ def test_an_audit_finds_the_data_wrong_before_it_trains(place, tmp_path, monkeyp
     assert run([*arguments, "--full", start, "--retain", start]) == 2
     assert "prefix" in capsys.readouterr().err  # the rows are not annotated
     assert not (tmp_path / "m").exists()
-
-
-def test_an_audit_shows_recovery_and_what_retain_learns(tmp_path, monkeypatch, capsys):
-    monkeypatch.chdir(tmp_path)
-    command = ["relearn", "--model", "demo/masked_upper", "--audit", "--json"]
-    assert run(command) == 0
-    hidden, retain = json.loads(capsys.readouterr().out)
-    assert (hidden["model"], retain["model"]) == ("demo/masked_upper", "demo/retain")
-    assert retain["before"]["uds"] == pytest.approx(1.0, abs=1e-6)
-    assert retain["after"]["uds"] < 0.95
-    gain = {one["model"]: one["after"]["prob"] - one["before"]["prob"] for one in (hidden, retain)}
-    assert gain["demo/masked_upper"] > 2 * gain["demo/retain"] > 0
-    work = tmp_path / "experiments" / "out" / "demo-masked_upper-relearn"
-    assert not (work / "attacked").exists()
-    assert not list(tmp_path.rglob("*.safetensors"))
-
-    monkeypatch.setattr("lensaudit.attacks.recovery.relearn", None)  # a second run trains nothing
-    assert run(command) == 0
-    assert json.loads(capsys.readouterr().out) == [hidden, retain]
