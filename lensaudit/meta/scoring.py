@@ -52,14 +52,14 @@ class Scoring:
     notice: Notice = lambda line: None
 
     def key(self, subject: Subject) -> str:
-        """Content hash of what a finished result depends on."""
+        """Content hash of what a finished result depends on, beside its metrics."""
         conditions = {k: v for k, v in asdict(self.job).items() if k not in _NOT_IDENTITY}
         registry = load_registry(self.job.registry)
         for anchor in ("full", "retain"):
             if conditions[anchor] is not None:
                 conditions[anchor] = identity_of(conditions[anchor], registry)
         plain = {name: _content(value) for name, value in conditions.items()}
-        return digest([dict(subject.identity), plain, sorted(self.metrics)])
+        return digest([dict(subject.identity), plain])
 
 
 def _content(value: Any) -> Any:
@@ -139,14 +139,16 @@ def folders_of(names: Sequence[str], parent: Path) -> dict[str, Path]:
 def _measure(subject: Subject, scoring: Scoring, folder: Path) -> str | None:
     """Measure one model, unless that was done; why it could not be."""
     key = scoring.key(subject)
-    if _is_done(folder, key):
+    known = _finished(folder, key)
+    if set(scoring.metrics) <= known:
         return None
+    # what an earlier run found under the same conditions stays in the log
+    metrics = tuple(dict.fromkeys((*scoring.metrics, *sorted(known))))
     (folder / DONE).unlink(missing_ok=True)
     (folder / LOG).unlink(missing_ok=True)
     try:
         model = subject.checkpoint()
-        job = replace(scoring.job, model=model, metrics=scoring.metrics, out=folder)
-        entries = run_job(job, scoring.notice).entries
+        entries = run_job(replace(scoring.job, model=model, metrics=metrics, out=folder)).entries
         reasons = [entry.reason or "" for entry in entries.values()]
     except (InputError, WorkError, VerificationError, torch.OutOfMemoryError) as error:
         if not (isinstance(error, WorkError) and (folder / LOG).exists()):
@@ -156,15 +158,18 @@ def _measure(subject: Subject, scoring: Scoring, folder: Path) -> str | None:
     failed = [reason for reason in reasons if reason.startswith(BROKEN)]
     if failed and len(failed) == len(reasons):
         return failed[0]
-    write_json(folder / DONE, {"model": subject.name, "key": None if failed else key})
+    done = {"model": subject.name, "key": None if failed else key, "metrics": list(metrics)}
+    write_json(folder / DONE, done)
     subject.release()
     return None
 
 
-def _is_done(folder: Path, key: str) -> bool:
+def _finished(folder: Path, key: str) -> frozenset[str]:
+    """The metrics that a model's folder holds under the same conditions."""
     if not ((folder / DONE).exists() and (folder / LOG).exists()):
-        return False
-    return read_json(folder / DONE).get("key") == key
+        return frozenset()
+    done = read_json(folder / DONE)
+    return frozenset(done["metrics"]) if done.get("key") == key else frozenset()
 
 
 def _reasons(folder: Path) -> list[str]:
@@ -177,7 +182,12 @@ def plan_lines(subjects: Sequence[str], scoring: Scoring) -> list[str]:
     for name in subjects:
         resolve(name, registry)
     folders = folders_of(subjects, scoring.folder)
-    finished = [n for n in subjects if _is_done(folders[n], scoring.key(named(n, registry)))]
+    wanted = set(scoring.metrics)
+    finished = [
+        name
+        for name in subjects
+        if wanted <= _finished(folders[name], scoring.key(named(name, registry)))
+    ]
     return [
         f"{scoring.folder}: {len(subjects)} models x {len(scoring.metrics)} metrics, "
         f"{len(finished)} finished"

@@ -1,0 +1,221 @@
+"""Results on disk become values, whoever wrote them; nothing is dropped without a word."""
+
+import json
+import math
+
+import pytest
+
+from lensaudit.errors import InputError
+from lensaudit.meta.aggregate import aggregated
+from lensaudit.meta.reading import read_values, with_s_mia
+from lensaudit.meta.values import Values, merged, short_name, values_of
+
+
+def put(path, content):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(content))
+    return path
+
+
+PRIVACY = {
+    "attack": "all",
+    "attacks": {
+        name: {"auc": auc, "retain_auc": 0.4, "full_auc": 0.99, "s_mia": s}
+        for name, auc, s in (
+            ("loss", 0.5, 0.75), ("zlib", 0.6, 0.5), ("min_k", 0.44, 0.9), ("min_k++", 0.4, 1.0)
+        )
+    },
+    "privacy_score": 0.7,
+}  # fmt: skip
+UTILITY = {
+    "metrics": {
+        f"{split}_{part}": value
+        for split in ("retain", "ra", "wf")
+        for part, value in (("Q_A_Prob", 0.5), ("Q_A_ROUGE", 0.6), ("Truth_Ratio", 0.4))
+    },
+    "model_utility": 0.49, "fluency": 0.9, "utility": 0.6,
+}  # fmt: skip
+MEMORY = {"avg_em": 0.6, "avg_es": 0.1, "avg_prob": 0.3, "avg_paraprob": 0.2,
+          "avg_truth_ratio": 0.5, "avg_mem": 0.6, "num_examples": 400}  # fmt: skip
+
+
+@pytest.fixture
+def runs(tmp_path):
+    """The run folder of the UDS repository: two epochs, three models, one folder per category."""
+    for epoch in ("ep5", "ep10"):
+        for model in ("full", "retain", f"npo_lr1e5_b01_a1_{epoch}"):
+            folder = tmp_path / "runs" / epoch
+            put(folder / "memorization" / model / "summary.json", MEMORY)
+            put(folder / "privacy" / model / "summary.json", PRIVACY)
+            put(folder / "utility" / model / "summary.json",
+                UTILITY | {"fluency": 0.9 if epoch == "ep5" else 0.8})  # fmt: skip
+            put(folder / "uds" / model / "summary.json", {"avg_uds": 0.7, "avg_udr": 0.7})
+            put(folder / "gen_rouge" / model / "summary.json", {"metrics": {"rouge": 0.35}})
+    return tmp_path / "runs"
+
+
+def test_the_run_folder_of_the_reference_is_read_category_by_category(runs):
+    values = read_values([runs])
+    assert set(values.models) == {
+        "full_ep5", "retain_ep5", "full_ep10", "retain_ep10",
+        "npo_lr1e5_b01_a1_ep5", "npo_lr1e5_b01_a1_ep10",
+    }  # fmt: skip
+    row = values.by_model["npo_lr1e5_b01_a1_ep5"]
+    assert row["es"] == 0.1
+    assert row["mia_min_kpp"] == 0.4
+    assert row["s_mia_zlib"] == 0.5
+    assert row["ra_q_prob"] == 0.5
+    assert (row["uds"], row["rouge"], row["fluency"]) == (0.7, 0.35, 0.9)
+    assert "mem" not in row
+
+
+def test_each_epoch_is_divided_by_its_own_full_model(runs):
+    rows = {row.model: row for row in aggregated(read_values([runs]))}
+    assert rows["npo_lr1e5_b01_a1_ep10"].utility_rel == pytest.approx(1)
+    assert rows["npo_lr1e5_b01_a1_ep10"].utility < rows["npo_lr1e5_b01_a1_ep5"].utility
+    # 1 - es, 1 - em, 1 - paraprob, 1 - truth ratio
+    expected = 4 / (1 / 0.9 + 1 / 0.4 + 1 / 0.8 + 1 / 0.5)
+    assert rows["npo_lr1e5_b01_a1_ep5"].mem == pytest.approx(expected)
+
+
+def test_a_category_that_is_missing_is_a_reason_not_a_hole(runs):
+    (runs / "ep5" / "uds" / "npo_lr1e5_b01_a1_ep5" / "summary.json").unlink()
+    row = {r.model: r for r in aggregated(read_values([runs]))}["npo_lr1e5_b01_a1_ep5"]
+    assert math.isnan(row.privacy)
+    assert row.reasons["privacy"] == "uds: its results lack this metric"
+    assert row.reasons["overall"] == "privacy: uds: its results lack this metric"
+    assert math.isfinite(row.overall_without_uds)
+
+
+def test_an_evaluation_is_read_under_the_names_of_the_catalogue(tmp_path):
+    log = {
+        "extraction_strength": {"agg_value": 0.2},
+        "forget_truth_ratio_prob_mean": {"agg_value": 0.5},
+        "ra_Q_A_Prob": {"agg_value": 0.1},
+        "ra_Q_A_Prob_normalised": {"agg_value": 0.6},
+        "uds": {"agg_value": None, "reason": "no retain model"},
+    }
+    put(tmp_path / "npo-tofu" / "TOFU_EVAL.json", log)
+    values = read_values([tmp_path])
+    assert values.by_model == {
+        "npo-tofu": {"es": 0.2, "truth_ratio": 0.5, "ra_Q_A_Prob": 0.1, "ra_q_prob": 0.6}
+    }
+    assert values.why_not("npo-tofu", "uds") == "no retain model"
+    manifest = {"inputs": {"model": {"name": "demo/npo", "weights": "abc"}}}
+    put(tmp_path / "npo-tofu" / "manifest.json", manifest)
+    named = read_values([tmp_path])
+    assert list(named.by_model) == ["demo/npo"]
+    assert named.weights == {"demo/npo": "abc"}
+
+
+def test_an_evaluation_and_a_patch_run_of_one_model_join(tmp_path):
+    put(tmp_path / "a" / "TOFU_EVAL.json", {"extraction_strength": {"agg_value": 0.2}})
+    put(tmp_path / "a" / "manifest.json", {"inputs": {"model": {"name": "demo/npo"}}})
+    put(tmp_path / "b" / "summary.json", {"source": "demo/npo", "uds": 0.4, "lens": None})
+    values = read_values([tmp_path / "a", tmp_path / "b"])
+    assert values.by_model == {"demo/npo": {"es": 0.2, "uds": 0.4}}
+    assert values.why_not("demo/npo", "logit_lens") == "null in the results"
+
+
+def test_two_results_that_disagree_are_refused(tmp_path):
+    for name, uds in (("a", 0.4), ("b", 0.5)):
+        put(tmp_path / name / "summary.json", {"source": "demo/npo", "uds": uds})
+    with pytest.raises(
+        InputError, match=r"demo/npo: uds is 0\.4 in one result and 0\.5 in another"
+    ):
+        read_values([tmp_path])
+
+
+POOL = {
+    "open-unlearning/pos_tofu_Llama-3.2-1B-Instruct_full_lr1e-05_wd0.01_epoch5": {
+        "metrics": {"uds": 0.6, "es": None}, "pool": "P"
+    },
+    "open-unlearning/neg_tofu_Llama-3.2-1B-Instruct_retain90_lr1e-05_wd0.01_epoch5": {
+        "error": "CUDA out of memory", "pool": "N"
+    },
+}  # fmt: skip
+
+
+def test_the_authors_pool_file_is_read_and_a_failed_model_stays_to_do(tmp_path):
+    values = read_values([put(tmp_path / "results.json", POOL)])
+    assert values.by_model == {"pos_full_lr1e5_wd001_ep5": {"uds": 0.6}}
+    assert values.why_not("pos_full_lr1e5_wd001_ep5", "es") == "null in the results"
+    assert values.to_do == {"neg_retain90_lr1e5_wd001_ep5": "CUDA out of memory"}
+    assert values.is_to_do("neg_retain90_lr1e5_wd001_ep5")
+
+
+def test_both_sides_of_the_authors_robustness_file(tmp_path):
+    path = put(tmp_path / "results.json", {
+        "retain": {"metrics_before": {"uds": 1.0}, "metrics_after_quant": {"uds": 0.9}},
+        "npo": {"metrics_before": {"uds": 0.8}},
+    })  # fmt: skip
+    assert read_values([path], attack="before").value("npo", "uds") == 0.8
+    after = read_values([path], attack="quantize")
+    assert after.value("retain", "uds") == 0.9
+    assert after.to_do == {"npo": "no metrics_after_quant in results.json"}
+    with pytest.raises(InputError, match="no model has metrics_after_relearn"):
+        read_values([path], attack="relearn")
+
+
+def test_what_failed_is_named_until_it_is_measured(tmp_path):
+    put(tmp_path / "to_do.json", {"demo/npo": "no such folder", "demo/gone": "not found"})
+    put(tmp_path / "npo" / "TOFU_EVAL.json", {"uds": {"agg_value": 0.4}})
+    put(tmp_path / "npo" / "meta.json", {"model": "demo/npo", "key": "k", "metrics": ["uds"]})
+    values = read_values([tmp_path])
+    assert values.value("demo/npo", "uds") == 0.4
+    assert values.to_do == {"demo/gone": "not found"}
+
+
+def test_s_mia_follows_from_the_attack_and_retains_own():
+    values = values_of({"npo": {"mia_loss": 0.3, "mia_zlib": 0.2, "mia_min_k": 0.1}, "other": {}})
+    found = with_s_mia(values, {"mia_loss": 0.4, "mia_zlib": 0.0})
+    assert found.value("npo", "s_mia_loss") == pytest.approx(0.75)
+    # a retain reference with AUC 0 divides nothing; a missing one compares with nothing
+    assert found.why_not("npo", "s_mia_zlib") == "the retain model's mia_zlib is 0, no denominator"
+    assert "no mia_min_k to compare with" in found.why_not("npo", "s_mia_min_k")
+    assert found.why_not("other", "s_mia_loss") == "its results lack this metric"
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        ([1], "holds no results"),
+        ({}, "holds no results"),
+        ({"models": [{"uds": 1}]}, "model 1: has no name"),
+        ({"models": [{"model": "a", "uds": "x"}]}, r"model 1 \(a\): uds is 'x', wanted a number"),
+        ({"models": [{"model": "a"}, {"model": "a"}]}, "a is there twice"),
+        ({"uds": {"agg_value": True}}, "uds is True, wanted a number"),
+    ],
+)
+def test_what_is_no_result_is_refused_by_name(tmp_path, content, said):
+    with pytest.raises(InputError, match=said):
+        read_values([put(tmp_path / "TOFU_EVAL.json", content)])
+
+
+def test_an_empty_folder_and_a_missing_path_are_refused(tmp_path):
+    with pytest.raises(InputError, match="holds no results; wanted TOFU_EVAL"):
+        read_values([tmp_path])
+    with pytest.raises(InputError, match="no such file or folder"):
+        read_values([tmp_path / "nowhere"])
+
+
+def test_an_unknown_attack_in_a_privacy_summary_is_refused(tmp_path):
+    path = tmp_path / "ep5" / "privacy" / "npo_ep5" / "summary.json"
+    put(path, {"attacks": {"lira": {"auc": 0.5}}})
+    with pytest.raises(InputError, match="unknown attack 'lira'"):
+        read_values([tmp_path])
+
+
+def test_a_value_beats_a_reason_and_a_result_beats_to_do():
+    tables = (
+        Values(reasons={"a": {"uds": "old"}}, to_do={"a": "x", "b": "y"}),
+        values_of({"a": {"uds": 0.5}}),
+    )
+    found = merged(tables)
+    assert found.reasons["a"] == {}
+    assert found.to_do == {"b": "y"}
+
+
+def test_repositories_are_read_under_their_short_names():
+    assert short_name("open-unlearning/tofu_Llama-3.2-1B-Instruct_full") == "full"
+    assert short_name("somebody/else") == "somebody/else"
