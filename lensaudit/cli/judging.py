@@ -160,7 +160,7 @@ def batch() -> None:
 @click.option("--resubmit", is_flag=True, help="Send again what failed, expired or was cancelled.")
 @shared("json")
 def batch_run(
-    log: Path, by: str, wait: bool, resubmit: bool, as_json: bool, **options: Any
+    log: Path, by: str, wait: bool, poll_s: float, resubmit: bool, as_json: bool, **options: Any
 ) -> None:
     """Send LOG off; the same command again collects. Exit code 75 while a batch is not over."""
     from lensaudit.cli.judgements import print_batches

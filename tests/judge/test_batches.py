@@ -1,0 +1,315 @@
+import json
+import subprocess
+import sys
+
+import pytest
+
+from lensaudit.errors import InputError, WorkError
+from lensaudit.judge.batch_jobs import batch_job, export_job, import_job
+from lensaudit.judge.batches import STATE, Desk, read_state
+from lensaudit.judge.budget import Caps
+from lensaudit.judge.exchange import shards
+from lensaudit.judge.jobs import JudgeJob, run_job
+from lensaudit.judge.opening import JudgeOptions
+from lensaudit.judge.transport import EndpointError
+
+
+@pytest.fixture
+def log(tmp_path):
+    path = tmp_path / "rows.jsonl"
+    rows = [
+        {
+            "idx": idx, "context": "forget" if idx < 4 else "forget2", "question": f"Q{idx}?",
+            "answer": f"It is town {idx}.", "generation": f"town {idx} it is\u2028 {'so ' * idx}",
+        }
+        for idx in range(7)
+    ]  # fmt: skip
+    path.write_text("".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows))
+    return path
+
+
+@pytest.fixture
+def job_on(log, tmp_path):
+    """A factory of jobs on a stub; one folder and one cache per test."""
+
+    def make(stub, **options):
+        wanted = {"cache": tmp_path / "answers.sqlite", "retries": 0} | options
+        model = JudgeOptions("stub-judge", stub.url, **wanted)
+        return JudgeJob(log, "rubric", model, out=tmp_path / "out")
+
+    return make
+
+
+def submissions(stub) -> int:
+    return stub.paths.count("POST /v1/batches")
+
+
+def to_the_end(job, **options):
+    return batch_job(job, wait=True, poll_s=0.0, **options)
+
+
+def test_a_batch_goes_through_its_states_and_gives_what_online_calls_give(
+    stub_of, job_on, tmp_path
+):
+    stub = stub_of()
+    job = job_on(stub)
+    first = batch_job(job)
+    assert (first.findings, first.submitted) == (None, 7)
+    states = []
+    while (outcome := batch_job(job)).findings is None:
+        states += outcome.lines
+    assert [line.split(": ")[1] for line in states] == ["in_progress (0/0)", "finalizing (0/0)"]
+    assert submissions(stub) == 1
+    n_chats = len(stub.chats)
+    online = job_on(stub, cache=tmp_path / "other.sqlite")
+    assert run_job(online).rows == outcome.findings.rows
+    assert len(stub.chats) > n_chats  # the pair: online really asked
+
+
+def test_results_in_another_order_land_on_their_own_rows(stub_of, job_on):
+    stub = stub_of()
+    job = job_on(stub)
+    to_the_end(job)
+    sent, came = stub.filing.files["file-1"], stub.filing.files["file-2"]
+    ids = [
+        [json.loads(line)["custom_id"] for line in text.split(b"\n") if line]
+        for text in (sent, came)
+    ]
+    assert ids[0] != ids[1]
+    assert sorted(ids[0]) == sorted(ids[1])
+    rows = batch_job(job).findings.rows
+    for row in rows:
+        body = next(
+            json.loads(li)["body"] for li in sent.split(b"\n") if row.keys[0].encode() in li
+        )
+        assert f"Q{row.idx}?" in body["messages"][0]["content"]
+
+
+def test_running_it_again_after_the_end_asks_for_nothing(stub_of, job_on):
+    stub = stub_of()
+    found = to_the_end(job_on(stub)).findings
+    n_paths = len(stub.paths)
+    again = batch_job(job_on(stub)).findings
+    assert again.rows == found.rows
+    assert len(stub.paths) == n_paths
+
+
+def test_lines_in_the_error_file_are_rows_with_a_reason(stub_of, job_on):
+    stub = stub_of(n_batch_errors=2)
+    found = to_the_end(job_on(stub)).findings
+    assert found.status == {"api_error": 2, "ok": 5}
+    reasons = [row.reason for row in found.rows if row.status == "api_error"]
+    assert all("context_length_exceeded" in reason for reason in reasons)
+    assert batch_job(job_on(stub)).findings.rows == found.rows
+    assert submissions(stub) == 1
+    stub.filing.n_errors = 0
+    assert to_the_end(job_on(stub), resubmit=True).findings.status == {"ok": 7}
+    assert stub.filing.files["file-4"].count(b"\n") == 2  # only what was missing
+
+
+@pytest.mark.parametrize("end", ["expired", "cancelled"])
+def test_half_a_batch_is_kept_and_only_the_rest_sent_again(stub_of, job_on, end):
+    stub = stub_of(batch_end=end)
+    found = to_the_end(job_on(stub)).findings
+    assert found.status == {"api_error": 4, "ok": 3}
+    assert {r.reason for r in found.rows if r.reason} == {
+        f"its batch is {end} without an answer; run again with --resubmit"
+    }
+    stub.filing.end = "completed"
+    assert batch_job(job_on(stub)).findings.status == {"api_error": 4, "ok": 3}  # not by itself
+    assert to_the_end(job_on(stub), resubmit=True).findings.status == {"ok": 7}
+    last = max(stub.filing.batches.values(), key=lambda batch: batch.id)
+    assert stub.filing.files[last.input_file].count(b"\n") == 4
+
+
+def test_a_failed_batch_says_why(stub_of, job_on):
+    stub = stub_of(batch_end="failed")
+    found = to_the_end(job_on(stub)).findings
+    assert found.status == {"api_error": 7}
+    assert "token_limit_exceeded" in found.rows[0].reason
+
+
+def test_a_cancelled_batch_is_collected(stub_of, job_on, bench_of, tmp_path):
+    stub = stub_of()
+    job = job_on(stub)
+    batch_job(job)
+    bench = bench_of(stub)
+    asker = bench.asker
+    desk = Desk(tmp_path / "out", asker.transport, asker.cache, bench.endpoint, asker.budget)
+    assert [info.status for info in desk.cancel()] == ["cancelled"]
+    assert batch_job(job).findings.status == {"api_error": 4, "ok": 3}
+
+
+def test_bad_replies_are_repaired_in_a_second_batch(stub_of, job_on):
+    stub = stub_of()
+    job = job_on(stub)
+    batch_job(job)
+    stub._queue.extend(["bad-json", "bad-json"])
+    found = to_the_end(job).findings
+    assert found.status == {"ok": 7}
+    assert sum(row.evidence["repaired"] for row in found.rows) == 2
+    assert submissions(stub) == 2
+
+
+def test_the_state_belongs_to_what_was_sent(stub_of, job_on, log):
+    stub = stub_of()
+    batch_job(job_on(stub))
+    rows = log.read_text().replace("Q3?", "Q33?")
+    log.write_text(rows)
+    with pytest.raises(InputError, match=f"{STATE}: is about other requests"):
+        batch_job(job_on(stub))
+    assert submissions(stub) == 1
+
+
+def test_a_request_file_that_was_changed_is_noticed(stub_of, job_on, tmp_path):
+    stub = stub_of()
+    to_the_end(job_on(stub))
+    path = tmp_path / "out" / "batch-requests-1.jsonl"
+    path.write_text(path.read_text().replace("Q3", "Q4"))
+    with pytest.raises(WorkError, match="is not the file that was sent"):
+        batch_job(job_on(stub))
+
+
+@pytest.mark.parametrize("text", ["{}", "[]", '{"schema": "judge-batch/9"}', "no json"])
+def test_a_file_that_is_no_state_is_refused(tmp_path, text):
+    (tmp_path / STATE).write_text(text)
+    with pytest.raises(InputError, match=STATE):
+        read_state(tmp_path)
+
+
+def test_a_kill_between_upload_and_batch_sends_nothing_twice(stub_of, job_on, monkeypatch):
+    stub = stub_of()
+    job = job_on(stub)
+    real = EndpointError("killed")
+
+    def killed(*args):
+        raise real
+
+    with monkeypatch.context() as patch:
+        patch.setattr("lensaudit.judge.transport.Transport.create_batch", killed)
+        with pytest.raises(EndpointError, match="killed"):
+            batch_job(job)
+    assert read_state(job.folder).sent[0].batch_id is None
+    assert to_the_end(job).findings.status == {"ok": 7}
+    assert stub.paths.count("POST /v1/files") == 1
+
+
+def test_a_kill_after_the_batch_was_created_finds_it_again(stub_of, job_on, monkeypatch):
+    stub = stub_of()
+    job = job_on(stub)
+    batch_job(job)
+    state = json.loads((job.folder / STATE).read_text())
+    state["sent"][0] |= {"batch_id": None, "status": "uploaded"}
+    (job.folder / STATE).write_text(json.dumps(state))
+    assert to_the_end(job).findings.status == {"ok": 7}
+    assert submissions(stub) == 1
+
+
+def test_a_budget_is_checked_before_anything_is_uploaded(stub_of, job_on, bench_of):
+    stub = stub_of()
+    bench_of(stub).capability()
+    with pytest.raises(InputError, match=r"nothing was sent: --max-calls 6 .* request 7 of 7"):
+        batch_job(job_on(stub, caps=Caps(calls=6)))
+    assert "POST /v1/files" not in stub.paths
+
+
+def test_a_server_without_batches_is_one_line(stub_of, job_on):
+    with pytest.raises(EndpointError, match="no batches at all") as error:
+        batch_job(job_on(stub_of(batches=False)))
+    assert "judge batch export" in str(error.value)
+    assert len(str(error.value).splitlines()) == 1
+
+
+def test_what_online_calls_answered_is_not_sent_again(stub_of, job_on):
+    stub = stub_of()
+    run_job(job_on(stub))
+    assert batch_job(job_on(stub)).findings.status == {"ok": 7}
+    assert submissions(stub) == 0
+
+
+def test_files_carried_by_hand_give_the_same_result(stub_of, job_on, tmp_path):
+    stub = stub_of()
+    job = job_on(stub)
+    target, results = tmp_path / "requests.jsonl", tmp_path / "results.jsonl"
+    assert export_job(job, target) == 7
+    assert stub.paths == []
+    lines = [json.loads(line) for line in target.read_text().split("\n") if line]
+    assert {line["url"] for line in lines} == {"/v1/chat/completions"}
+    assert [len(line["custom_id"]) for line in lines] == [64] * 7
+    done = [stub.filing._result(line) for line in reversed(lines)]
+    # raw line separators inside strings are JSON, and no line ends
+    results.write_text("".join(json.dumps(row, ensure_ascii=False) + "\n" for row in done))
+    found = import_job(job, results)
+    assert found.status == {"ok": 7}
+    assert export_job(job, target) == 0
+    assert import_job(job, results).rows == found.rows
+    assert stub.paths == []
+
+
+def test_results_of_other_requests_are_refused(stub_of, job_on, tmp_path):
+    path = tmp_path / "results.jsonl"
+    path.write_text(json.dumps({"custom_id": "abc", "response": {"status_code": 200}}) + "\n")
+    with pytest.raises(InputError, match="answers none of these 7 items"):
+        import_job(job_on(stub_of()), path)
+
+
+def test_part_of_the_results_is_part_of_the_rows(stub_of, job_on, tmp_path):
+    stub = stub_of()
+    job = job_on(stub)
+    target, results = tmp_path / "requests.jsonl", tmp_path / "results.jsonl"
+    export_job(job, target)
+    lines = [json.loads(line) for line in target.read_text().split("\n") if line]
+    rows = [json.dumps(stub.filing._result(line)) for line in lines[:3]]
+    results.write_text("\n".join([*rows, '{"torn', "7"]))
+    found = import_job(job, results)
+    assert found.status == {"api_error": 4, "ok": 3}
+    assert export_job(job, target) == 4
+
+
+def test_files_stay_within_what_servers_take(monkeypatch):
+    monkeypatch.setattr("lensaudit.judge.exchange.MAX_LINES", 3)
+    monkeypatch.setattr("lensaudit.judge.exchange.MAX_BYTES", 10)
+    parts = shards([b"a\n"] * 4 + [b"1234567\n"] * 2 + [b"longer than all\n"])
+    assert parts == [b"a\n" * 3, b"a\n1234567\n", b"1234567\n", b"longer than all\n"]
+    assert shards([]) == []
+
+
+def test_several_files_are_several_batches(stub_of, job_on, monkeypatch):
+    monkeypatch.setattr("lensaudit.judge.exchange.MAX_LINES", 3)
+    stub = stub_of()
+    assert to_the_end(job_on(stub)).findings.status == {"ok": 7}
+    assert submissions(stub) == 3
+
+
+KILLED = """
+import sys
+from pathlib import Path
+from lensaudit.judge.jobs import JudgeJob, run_job
+from lensaudit.judge.opening import JudgeOptions
+url, log, folder = sys.argv[1:]
+options = JudgeOptions("stub-judge", url, cache=Path(folder) / "answers.sqlite", concurrency=1)
+def progress(what, done, total):
+    print(done, flush=True)
+run_job(JudgeJob(Path(log), "rubric", options, out=Path(folder) / "out"), progress)
+"""
+
+
+def test_a_killed_run_pays_for_nothing_twice(stub_of, job_on, log, tmp_path):
+    stub = stub_of(delay_s=0.05)
+    process = subprocess.Popen(
+        [sys.executable, "-c", KILLED, stub.url, str(log), str(tmp_path)],
+        stdout=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    assert process.stdout is not None
+    while process.stdout.readline().strip() != "3":
+        assert process.poll() is None
+    process.kill()
+    process.wait()
+    before = {str(chat["messages"]) for chat in stub.chats[:-1]}  # the last may be in flight
+    n_asked = len(stub.chats)
+    found = run_job(job_on(stub))
+    assert found.status == {"ok": 7}
+    after = {str(chat["messages"]) for chat in stub.chats[n_asked:]}
+    assert after
+    assert before & after == set()
+    assert found.counts.cached >= 3
