@@ -53,6 +53,7 @@ class Job:
     question_key: str = "question"
     limit: int | None = None
     retain_log: Path | None = None
+    """Compared with in place of evaluating `retain`, which then is only patched in."""
     retain: str | None = None
     full: str | None = None
     """What retain and the model are patched into; None: the anchor of the model's family."""
@@ -112,8 +113,6 @@ def run_job(job: Job, progress: Progress = lambda line: None) -> Evaluated:
         WorkError: no metric could be computed.
     """
     started = time.monotonic()
-    if job.retain and job.retain_log:
-        raise InputError("--retain and --retain-log both name the retain reference; give one")
     metrics = ordered(job.suite, job.metrics)
     passes = prepare(job, progress)
     reference = _retain_entries(job, metrics, passes, progress)

@@ -1,0 +1,198 @@
+"""All finished units as one table, and as the folders that `meta` and `report` read.
+
+results/table.csv, table.json, table.parquet   one row per unit and metric
+results/collected.json                          how many planned units each number rests on
+results/<variant>/<model>/{eval,patch}          as `lensaudit eval` and `patch` leave them
+results/<variant>/to_do.json                    models without a result, and why
+"""
+
+import importlib.util
+import os
+import shutil
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from lensaudit.errors import PartialError, VerificationError
+from lensaudit.files import make_folder, os_error, slug, write_csv, write_json
+from lensaudit.sweep.layout import Layout
+from lensaudit.sweep.plan import Plan, Unit
+from lensaudit.sweep.results import damaged
+from lensaudit.sweep.state import State, states_of, strangers
+
+COLUMNS = (
+    "model", "role", "method", "variant", "metric", "family", "high_means", "value", "low", "high",
+    "n_scored", "n_unscored", "reason", "weights", "dtype", "device", "unit",
+)  # fmt: skip
+_SHOWN = 5
+
+
+@dataclass(frozen=True)
+class Collected:
+    """What was written."""
+
+    folder: Path
+    n_planned: int
+    n_done: int
+    missing: Mapping[str, str]
+    """Label of a unit -> why it is not there."""
+    notes: tuple[str, ...] = ()
+
+
+def collect(
+    layout: Layout, plan: Plan, out: Path | None = None, *, allow_missing: bool = False
+) -> Collected:
+    """Write the table and the folders.
+
+    Args:
+        layout: the sweep.
+        plan: its plan.
+        out: where to; the sweep's `results/` by default.
+        allow_missing: go on where planned units are not done.
+
+    Raises:
+        PartialError: planned units are not done; names them.
+        VerificationError: a finished unit's files were changed.
+    """
+    states = states_of(layout, plan)
+    missing = {one.unit.label: why_missing(one) for one in states if one.result is None}
+    if missing and not allow_missing:
+        named = "; ".join(f"{label}: {why}" for label, why in list(missing.items())[:_SHOWN])
+        more = f" (and {len(missing) - _SHOWN} more)" if len(missing) > _SHOWN else ""
+        raise PartialError(
+            f"{len(missing)} of {len(states)} planned units have no result: {named}{more}\n"
+            "run the sweep again, or collect what is there with --allow-missing"
+        )
+    done = [one for one in states if one.result is not None]
+    for one in done:
+        if bad := damaged(layout, one.unit, one.result or {}):
+            raise VerificationError(
+                f"{one.unit.label}: {layout.unit(one.unit.id) / bad[0]} was changed after it was "
+                "finished; `lensaudit sweep retry --redo` computes the unit again"
+            )
+    folder = make_folder(out or layout.results)
+    _clear(folder)
+    _folders(layout, plan, done, folder)
+    _to_do(states, folder)
+    rows = [row for one in done for row in table_rows(one.unit, one.result or {})]
+    _table(folder, rows)
+    write_json(folder / "collected.json", summary(plan, states, rows, missing))
+    return Collected(folder, len(states), len(done), missing, notes(layout, plan, rows))
+
+
+def why_missing(state: State) -> str:
+    """Why a planned unit has no result."""
+    if state.name == "running":
+        return f"running ({state.worker})"
+    if state.failure is None:
+        return "not begun"
+    return f"{state.failure.kind}: {state.failure.reason}"
+
+
+def table_rows(unit: Unit, result: Mapping[str, Any]) -> Iterator[list[Any]]:
+    """One row per metric of a unit, in the order of `COLUMNS`."""
+    of_unit = {key: result.get(key) for key in ("role", "method", "weights", "dtype", "device")}
+    for metric, value in result["values"].items():
+        row = {
+            **of_unit, **value,
+            "model": unit.target, "variant": unit.variant, "metric": metric, "unit": unit.id,
+        }  # fmt: skip
+        yield [row[column] for column in COLUMNS]
+
+
+def summary(
+    plan: Plan, states: Sequence[State], rows: Sequence[Sequence[Any]], missing: Mapping[str, str]
+) -> dict[str, Any]:
+    """How many of the planned units are behind each metric of each variant."""
+    planned = Counter(one.unit.variant for one in states)
+    found: dict[str, dict[str, dict[str, int]]] = {}
+    at = {name: COLUMNS.index(name) for name in ("variant", "metric", "value")}
+    for row in rows:
+        counts = found.setdefault(row[at["variant"]], {}).setdefault(
+            row[at["metric"]], {"n_values": 0, "n_planned": planned[row[at["variant"]]]}
+        )
+        counts["n_values"] += row[at["value"]] is not None
+    return {
+        "plan": plan.hash,
+        "n_planned": len(states),
+        "n_done": len(states) - len(missing),
+        "missing": dict(missing),
+        "metrics": found,
+    }
+
+
+def notes(layout: Layout, plan: Plan, rows: Sequence[Sequence[Any]]) -> tuple[str, ...]:
+    """What a reader of the table has to know."""
+    said = []
+    for column in ("dtype", "device"):
+        kinds = sorted({str(row[COLUMNS.index(column)]) for row in rows})
+        if len(kinds) > 1:
+            said.append(f"units were measured with different {column}: {', '.join(kinds)}")
+    if others := strangers(layout, plan):
+        said.append(
+            f"{len(others)} results of another plan are not collected; "
+            "`lensaudit sweep gc --others` removes them"
+        )
+    return tuple(said)
+
+
+def _clear(folder: Path) -> None:
+    """Take away an earlier collection: what is here belongs to one plan."""
+    for name in ("collected.json", "table.csv", "table.json", "table.parquet"):
+        (folder / name).unlink(missing_ok=True)
+    for variant in folder.iterdir():
+        if variant.is_dir() and (variant / "to_do.json").is_file():
+            shutil.rmtree(variant)
+
+
+def _folders(layout: Layout, plan: Plan, done: Sequence[State], folder: Path) -> None:
+    names = [slug(target.name) for target in plan.targets]
+    for state in done:
+        unit = state.unit
+        name = slug(unit.target)
+        name = name if names.count(name) == 1 else f"{name}-{unit.id[:8]}"
+        for part in ("eval", "patch"):
+            source = layout.unit(unit.id) / part
+            if source.is_dir():
+                _copy(source, folder / unit.variant / name / part)
+
+
+def _copy(source: Path, to: Path) -> None:
+    """Files of a unit, as links where the disk can: a copy of what is never changed is waste."""
+    try:
+        shutil.copytree(source, to, copy_function=_link)
+    except OSError as error:
+        raise os_error(error, to) from error
+
+
+def _link(source: str, to: str) -> str:
+    try:
+        os.link(source, to)
+    except OSError:  # another disk, or one without links
+        shutil.copy2(source, to)
+    return to
+
+
+def _to_do(states: Sequence[State], folder: Path) -> None:
+    for variant in dict.fromkeys(one.unit.variant for one in states):
+        missing = {
+            one.unit.target: why_missing(one)
+            for one in states
+            if one.unit.variant == variant and one.result is None
+        }
+        write_json(make_folder(folder / variant) / "to_do.json", missing)
+
+
+def _table(folder: Path, rows: Sequence[Sequence[Any]]) -> None:
+    write_csv(
+        folder / "table.csv", COLUMNS, [["" if v is None else v for v in row] for row in rows]
+    )
+    write_json(folder / "table.json", [dict(zip(COLUMNS, row, strict=True)) for row in rows])
+    if all(importlib.util.find_spec(name) is not None for name in ("pandas", "pyarrow")):
+        import pandas
+
+        partial = folder / "table.parquet.partial"
+        pandas.DataFrame(rows, columns=list(COLUMNS)).to_parquet(partial, index=False)
+        os.replace(partial, folder / "table.parquet")

@@ -1,0 +1,287 @@
+"""What is to be done? An immutable, hashed list of units: one checkpoint, one variant each."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, fields, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Literal, get_args
+
+from lensaudit import __version__
+from lensaudit.errors import InputError
+from lensaudit.files import digest, make_folder, read_json, slug, write_json
+from lensaudit.models.registry import DEMO
+from lensaudit.models.spec import ModelSpec
+from lensaudit.sweep.layout import Layout
+
+SCHEMA = 1
+ALGORITHM = 1
+"""Raised when a unit's numbers change their meaning: finished units are then done again."""
+Variant = Literal["base", "nf4", "int8", "relearn-1ep"]
+VARIANTS: tuple[Variant, ...] = get_args(Variant)
+ANCHORS = ("retain", "full")
+"""In this order: the log of `retain` is what others are compared with."""
+
+
+@dataclass(frozen=True)
+class Target:
+    """A checkpoint of the plan, resolved: names may change their meaning, this does not."""
+
+    name: str
+    """Unique in the plan; what tables and reports show."""
+    repo: str
+    """On the Hub, or the folder."""
+    revision: str | None
+    role: str
+    method: str | None
+    is_folder: bool
+    weights: str | None = None
+    """Content hash; None for a Hub checkpoint, whose files name their own hashes."""
+    adapter: str | None = None
+    """Folder or `repo@revision` of a LoRA adapter on it."""
+
+    @property
+    def identity(self) -> list[str | None]:
+        """What decides its numbers: content where that is known, else where it comes from."""
+        return [self.weights] if self.weights else [self.repo, self.revision, self.adapter]
+
+    def entry(self, folder: Path | None = None) -> dict[str, Any]:
+        """Its row of a registry file; `folder` is where its files are by now."""
+        place: dict[str, Any] = {"repo": self.repo, "revision": self.revision}
+        if self.is_folder or folder is not None:
+            place = {"path": str(folder or self.repo)}
+        rest = {"role": self.role, "method": self.method, "adapter": self.adapter}
+        return {key: value for key, value in {**place, **rest}.items() if value is not None}
+
+
+@dataclass(frozen=True)
+class Conditions:
+    """What is measured and how: the same for every unit. Names are those of `lensaudit eval`."""
+
+    suite: Literal["tofu", "muse"] = "tofu"
+    metrics: tuple[str, ...] = ()
+    """None means all that can be computed."""
+    lens: bool = False
+    """Logit Lens depth beside UDS."""
+    data: str | None = None
+    forget_split: str = "forget10"
+    forget: str | None = None
+    holdout: str | None = None
+    retain_set: str | None = None
+    question_key: str = "question"
+    limit: int | None = None
+    max_new_tokens: int | None = None
+    classifier: str | None = None
+    mask: Literal["true", "upstream"] = "true"
+    dtype: str = "auto"
+    device: str = "auto"
+    attn: str = "eager"
+    batch_size: int | None = None
+    memory: str = "2G"
+    relearn_on: str | None = None
+    """Rows of the relearn variant; None: the forget set."""
+
+    @property
+    def identity(self) -> dict[str, Any]:
+        """What decides numbers; memory does not."""
+        return {key: value for key, value in asdict(self).items() if key != "memory"}
+
+
+@dataclass(frozen=True)
+class Unit:
+    """One checkpoint in one variant, with all its scores."""
+
+    id: str
+    target: str
+    """The checkpoint's name."""
+    variant: Variant
+
+    @property
+    def label(self) -> str:
+        """For messages."""
+        return self.target if self.variant == "base" else f"{self.target} ({self.variant})"
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Everything a sweep consists of."""
+
+    conditions: Conditions
+    data: str
+    """Content hash of what is asked."""
+    anchors: Mapping[str, str]
+    """`full` and `retain` -> the target's name."""
+    targets: tuple[Target, ...]
+    units: tuple[Unit, ...]
+    attacks: Mapping[str, Any]
+    """Variant -> the settings that make it."""
+    made_by: str = __version__
+
+    @cached_property
+    def by_name(self) -> Mapping[str, Target]:
+        """Targets by name."""
+        return {target.name: target for target in self.targets}
+
+    @cached_property
+    def by_id(self) -> Mapping[str, Unit]:
+        """Units by id."""
+        return {unit.id: unit for unit in self.units}
+
+    def anchor_units(self) -> list[Unit]:
+        """The units that all others wait for, in order."""
+        names = [self.anchors[role] for role in ANCHORS]
+        base = {unit.target: unit for unit in self.units if unit.variant == "base"}
+        return [base[name] for name in names]
+
+    @cached_property
+    def content(self) -> dict[str, Any]:
+        """As JSON, without its hash."""
+        return {
+            "schema": SCHEMA,
+            "lensaudit": self.made_by,
+            "conditions": asdict(self.conditions),
+            "data": self.data,
+            "anchors": dict(self.anchors),
+            "attacks": dict(self.attacks),
+            "targets": [asdict(target) for target in self.targets],
+            "units": [asdict(unit) for unit in self.units],
+        }
+
+    @cached_property
+    def hash(self) -> str:
+        """Content hash of the plan."""
+        return digest(self.content)
+
+
+def make_plan(
+    targets: Sequence[Target],
+    *,
+    anchors: Mapping[str, Target],
+    variants: Sequence[Variant],
+    conditions: Conditions,
+    data: str,
+    attacks: Mapping[str, Any],
+) -> Plan:
+    """The units of every target and variant; the anchors are added where they are not named.
+
+    The retain model is a unit of every variant: what an attack does to it is the measure of what
+    the attack does to others.
+    """
+    if not targets:
+        raise InputError("the plan is empty: name a model, a pattern, a role or a list")
+    everyone = _unique([*(anchors[role] for role in ANCHORS), *targets])
+    by_identity = {tuple(target.identity): target for target in everyone}
+    named = {role: by_identity[tuple(anchors[role].identity)].name for role in ANCHORS}
+    if named["full"] == named["retain"]:
+        raise InputError(
+            f"full and retain are the same checkpoint ({named['full']}); retain must be a model "
+            "that never saw the forget set"
+        )
+    chosen = {tuple(target.identity) for target in targets}
+    keys = [[anchors[role].identity for role in ANCHORS], data, conditions.identity, ALGORITHM]
+    units = []
+    for target in everyone:
+        asked = tuple(target.identity) in chosen
+        wanted: set[str] = set(variants) if asked or target.name == named["retain"] else set()
+        wanted |= {"base"} if target.name in named.values() else set()
+        units += [
+            Unit(digest([target.identity, one, attacks.get(one), *keys]), target.name, one)
+            for one in VARIANTS
+            if one in wanted
+        ]
+    return Plan(
+        conditions, data, named, everyone, tuple(units),
+        {one: attacks[one] for one in VARIANTS if one in attacks and one in variants},
+    )  # fmt: skip
+
+
+def _unique(targets: Sequence[Target]) -> tuple[Target, ...]:
+    """Each checkpoint once, in order, under names that differ."""
+    by_identity: dict[tuple[str | None, ...], Target] = {}
+    for target in targets:
+        by_identity.setdefault(tuple(target.identity), target)
+    names: set[str] = set()
+    found = []
+    for target in by_identity.values():
+        clash = target.name in names
+        name = f"{target.name}-{digest(target.identity)[:8]}" if clash else target.name
+        names.add(name)
+        found.append(replace(target, name=name))
+    return tuple(found)
+
+
+def target_of(spec: ModelSpec, weights: str | None) -> Target:
+    """The plan's record of a checkpoint."""
+    inner = spec.adapter
+    adapter = None
+    if inner is not None:
+        adapter = str(inner.local) if inner.local else f"{inner.repo}@{inner.revision}"
+    return Target(
+        name=_name_of(spec),
+        repo=str(spec.local) if spec.local else spec.repo,
+        revision=spec.revision,
+        role=spec.role,
+        method=spec.method,
+        is_folder=spec.local is not None,
+        weights=weights,
+        adapter=adapter,
+    )
+
+
+def _name_of(spec: ModelSpec) -> str:
+    """A name that a registry file accepts and a reader knows."""
+    if spec.name.startswith(DEMO):
+        return spec.name
+    plain = spec.alias_of or spec.name
+    known = all(sign not in plain for sign in "/@+~\\")
+    # of a folder its own name says enough, of `checkpoint-500` the run's name is wanted too
+    parts = Path(plain).parts[-2:] if Path(plain).name.startswith("checkpoint") else (plain,)
+    return plain if known and slug(plain) == plain.lower() else slug("-".join(parts)[-40:])
+
+
+def write_plan(root: Path, plan: Plan) -> Path:
+    """Write `plan.json`; a folder holds one plan for ever.
+
+    Raises:
+        InputError: the folder holds another plan.
+    """
+    path = Layout(make_folder(root)).plan
+    if path.exists():
+        if read_plan(root).hash == plan.hash:
+            return path
+        raise InputError(
+            f"{root}: holds another plan; plans do not change, name another folder with --out"
+        )
+    return write_json(path, plan.content | {"hash": plan.hash})
+
+
+def read_plan(root: Path) -> Plan:
+    """The plan of a sweep's folder.
+
+    Raises:
+        InputError: there is none, it was changed, or another version wrote it.
+    """
+    path = Layout(root).plan
+    if not path.exists():
+        raise InputError(f"{root}: holds no plan.json; make one with `lensaudit sweep plan`")
+    content = read_json(path)
+    if not isinstance(content, dict) or content.get("schema") != SCHEMA:
+        raise InputError(f"{path}: is not a plan of this version (schema {SCHEMA})")
+    made = content.pop("hash", None)
+    if digest(content) != made:
+        raise InputError(
+            f"{path}: was changed after it was made; plans do not change: make another one in "
+            "another folder with `lensaudit sweep plan`"
+        )
+    conditions: dict[str, Any] = content["conditions"]
+    known = {one.name for one in fields(Conditions)}
+    if unknown := sorted(conditions.keys() - known):
+        raise InputError(f"{path}: has the condition {unknown[0]!r}; another version wrote it")
+    return Plan(
+        Conditions(**{**conditions, "metrics": tuple(conditions["metrics"])}),
+        content["data"],
+        content["anchors"],
+        tuple(Target(**target) for target in content["targets"]),
+        tuple(Unit(**unit) for unit in content["units"]),
+        content["attacks"],
+        content["lensaudit"],
+    )

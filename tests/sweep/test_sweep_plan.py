@@ -1,0 +1,161 @@
+"""What is planned: stable, complete, immutable."""
+
+import json
+
+import pytest
+from sweep_helpers import SMALL, command, planned
+
+from lensaudit.errors import InputError
+from lensaudit.models.registry import load_registry
+from lensaudit.models.spec import ModelSpec
+from lensaudit.sweep.plan import Conditions, Target, make_plan, read_plan, target_of
+from lensaudit.sweep.select import listed, select
+
+
+def targets(*names):
+    return [Target(name, f"org/{name}", "main", "unlearned", None, False) for name in names]
+
+
+def plan_of(names, variants=("base",), conditions=None, data="d", attacks=None):
+    retain, full = targets("retain", "full")
+    return make_plan(
+        targets(*names), anchors={"retain": retain, "full": full}, variants=variants,
+        conditions=conditions or Conditions(), data=data, attacks=attacks or {},
+    )  # fmt: skip
+
+
+def test_patterns_roles_and_aliases_name_published_checkpoints_once():
+    registry = load_registry()
+    found = select(["idknll_*_ep10", "idknll_lr1e5_a1_ep10", "idknll"], registry)
+    assert len(found) == 20 + 1  # 5 learning rates x 4 alphas; the alias is an epoch-5 model
+    assert len(select(["role:unlearned"], registry)) == 398
+    assert len(select(["role:pool_knows", "role:pool_forgot"], registry)) == 60
+
+
+def test_the_order_of_names_does_not_change_units():
+    ids = {unit.id for unit in plan_of(["a", "b"]).units}
+    assert ids == {unit.id for unit in plan_of(["b", "a", "b"]).units}
+
+
+def test_the_anchors_come_first_and_retain_has_every_variant():
+    plan = plan_of(["a"], variants=("base", "nf4"), attacks={"nf4": {"block": 64}})
+    assert [unit.label for unit in plan.units] == [
+        "retain", "retain (nf4)", "full", "a", "a (nf4)",
+    ]  # fmt: skip
+    assert [unit.label for unit in plan.anchor_units()] == ["retain", "full"]
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"data": "other"},
+        {"conditions": Conditions(limit=3)},
+        {"conditions": Conditions(metrics=("uds",))},
+        {"conditions": Conditions(dtype="bfloat16")},
+    ],
+)
+def test_what_decides_a_number_decides_the_unit(change):
+    before, after = plan_of(["a"]), plan_of(["a"], **change)
+    assert not {unit.id for unit in before.units} & {unit.id for unit in after.units}
+
+
+def test_memory_and_other_models_in_the_plan_do_not_change_a_unit():
+    before = {unit.id for unit in plan_of(["a"]).units}
+    assert before == {u.id for u in plan_of(["a"], conditions=Conditions(memory="1G")).units}
+    assert before < {u.id for u in plan_of(["a", "b"]).units}
+
+
+def test_two_checkpoints_of_one_name_stay_apart():
+    retain, full = targets("retain", "full")
+    same = [Target("x", place, None, "unlearned", None, True, f"sha:{place}") for place in "pq"]
+    plan = make_plan(
+        same, anchors={"retain": retain, "full": full}, variants=("base",),
+        conditions=Conditions(), data="d", attacks={},
+    )  # fmt: skip
+    names = [target.name for target in plan.targets]
+    assert len(set(names)) == 4
+
+
+@pytest.mark.parametrize(
+    ("name", "wanted"),
+    [
+        ("demo/npo", "demo/npo"),
+        ("npo_lr5e5_b05_a1_ep10", "npo_lr5e5_b05_a1_ep10"),
+        ("open-unlearning/some_Model@v2", "open-unlearning-some_model-v2"),
+        ("runs/a/checkpoint-500", "a-checkpoint-500"),
+    ],
+)
+def test_names_in_tables_are_usable_in_a_registry_file(name, wanted):
+    assert target_of(ModelSpec(name, "r", "main", "unlearned", None), None).name == wanted
+
+
+def test_a_plan_is_written_once_and_read_back(tmp_path, capsys):
+    assert planned(tmp_path, "demo/npo") == 0
+    first = read_plan(tmp_path)
+    assert [unit.label for unit in first.units] == ["demo/retain", "demo/full", "demo/npo"]
+    assert all(target.weights for target in first.targets)
+    assert planned(tmp_path, "demo/npo") == 0
+    assert read_plan(tmp_path) == first
+    assert planned(tmp_path, "demo/idknll") == 2
+    assert "holds another plan" in capsys.readouterr().err
+
+
+def test_a_plan_changed_on_disk_is_refused(tmp_path, capsys):
+    planned(tmp_path, "demo/npo")
+    path = tmp_path / "plan.json"
+    content = json.loads(path.read_text())
+    content["conditions"]["limit"] = 3
+    path.write_text(json.dumps(content))
+    for verb in ("run", "status", "collect", "retry", "gc"):
+        assert command("sweep", verb, tmp_path) == 2
+        assert "was changed after it was made" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["nonsense_*"], "pattern 'nonsense_*' matches no model"),
+        (["role:nobody"], "no such role"),
+        ([], "the plan is empty"),
+        (["demo/nop"], "unknown model"),
+        (["demo/npo", "--variants", "int3"], "variant 'int3'"),
+        (["demo/npo", "--variants", ""], "no variant"),
+        (["demo/npo", "--retain", "demo/full"], "the same checkpoint"),
+        (["demo/npo", "--metrics", "truth"], "no metric 'truth'"),
+        (["demo/npo", "--data", "no/such"], "no/such"),
+    ],
+)
+def test_bad_input_is_one_line_before_any_work(tmp_path, capsys, arguments, said):
+    assert command("sweep", "plan", *arguments, "--out", tmp_path / "out") == 2
+    error = capsys.readouterr().err
+    assert said in error
+    assert len(error.splitlines()) <= 3
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_list_file_holds_names_and_comments(tmp_path):
+    path = tmp_path / "models.txt"
+    path.write_text("# pools\nnpo  # the default\n\nsimnpo\n")
+    assert listed(path) == ["npo", "simnpo"]
+    path.write_text("# nothing\n")
+    with pytest.raises(InputError, match="holds no model name"):
+        listed(path)
+
+
+def test_the_forecast_counts_what_a_unit_does(tmp_path, capsys):
+    planned(tmp_path, "demo/npo", variants="base,nf4")
+    capsys.readouterr()
+    assert command("sweep", "run", tmp_path, "--dry-run", "--json") == 0
+    found = json.loads(capsys.readouterr().out)
+    # retain and npo in two variants, full in one; 2 questions and 2 holdout rows scored
+    assert (found["n_units"], found["to_do"]) == (5, 5)
+    assert found["per_unit"] == {
+        "scored": 4, "differentiated": 0, "generated": 0, "patched_examples": 2,
+    }  # fmt: skip
+    assert found["patched_forwards_left"] == 2 * 16 * 5
+    assert not (tmp_path / "units").exists()
+
+
+def test_a_dry_plan_writes_nothing(tmp_path):
+    assert planned(tmp_path / "s", "demo/npo", more=(*SMALL, "--dry-run")) == 0
+    assert not (tmp_path / "s").exists()

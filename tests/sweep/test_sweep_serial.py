@@ -1,0 +1,150 @@
+"""A sweep of the embedded family, one unit after another, to its table."""
+
+import csv
+import json
+import re
+import shutil
+
+import pytest
+from sweep_helpers import METRICS, command, planned, rows_of
+
+from lensaudit.meta.reading import read_values
+from lensaudit.sweep.layout import Layout
+from lensaudit.sweep.plan import read_plan
+from lensaudit.sweep.results import finished
+
+
+@pytest.fixture(scope="module")
+def swept(tmp_path_factory):
+    root = tmp_path_factory.mktemp("sweep")
+    assert planned(root, "demo/npo", "demo/never") == 0
+    assert command("sweep", "run", root) == 0
+    return root
+
+
+def result(root, name):
+    layout, plan = Layout(root), read_plan(root)
+    unit = next(unit for unit in plan.units if unit.label == name)
+    return finished(layout, unit)
+
+
+def test_a_unit_holds_what_the_commands_give(swept, tmp_path):
+    retain_log = swept / "units" / result(swept, "demo/retain")["unit"] / "eval"
+    command(
+        "eval", "--model", "demo/npo", "--retain", "demo/retain", "--retain-log", retain_log,
+        *(part for name in METRICS.split(",") for part in ("--metric", name)), "--limit", 2,
+        "--activations", tmp_path / "own", "--out", tmp_path / "eval",
+    )  # fmt: skip
+    alone = json.loads((tmp_path / "eval" / "TOFU_SUMMARY.json").read_text())
+    values = {name: one["value"] for name, one in result(swept, "demo/npo")["values"].items()}
+    assert values == pytest.approx(alone, abs=1e-5)
+    command(
+        "patch", "--source", "demo/npo", "--limit", 2, "--out", tmp_path / "patch",
+        "--activations", tmp_path / "own",
+    )  # fmt: skip
+    folder = swept / "units" / result(swept, "demo/npo")["unit"] / "patch"
+    for name in ("results.jsonl", "summary.json"):
+        ours, theirs = ((one / name).read_text() for one in (folder, tmp_path / "patch"))
+        assert numbers(ours) == pytest.approx(numbers(theirs), abs=1e-5)
+
+
+def numbers(text: str) -> list[float]:
+    return [float(one) for one in re.findall(r"-?\d+\.?\d*(?:e-?\d+)?", text)]
+
+
+def test_calibration_reads_0_and_1(swept):
+    assert result(swept, "demo/full")["values"]["uds"]["value"] == pytest.approx(0, abs=1e-6)
+    assert result(swept, "demo/retain")["values"]["uds"]["value"] == 1
+    assert result(swept, "demo/retain")["values"]["privleak"]["value"] == 0
+
+
+def test_running_again_does_nothing(swept, capsys):
+    before = sorted((swept / "attempts").rglob("*"))
+    sizes = [path.stat().st_size for path in before]
+    assert command("sweep", "run", swept) == 0
+    assert "begins" not in capsys.readouterr().err
+    assert [path.stat().st_size for path in before] == sizes
+
+
+def test_only_results_are_left_of_finished_units(swept):
+    assert list((swept / "work").iterdir()) == []
+    for unit in (swept / "units").iterdir():
+        assert sorted(path.name for path in unit.iterdir()) == ["eval", "patch", "result.json"]
+        assert not (unit / "eval" / "passes").exists()
+
+
+def test_the_table_has_a_row_per_unit_and_metric(swept, capsys):
+    assert command("sweep", "collect", swept) == 0
+    rows = list(csv.DictReader((swept / "results" / "table.csv").open()))
+    n_metrics = len(result(swept, "demo/npo")["values"])
+    assert len(rows) == 4 * n_metrics
+    uds = {row["model"]: float(row["value"]) for row in rows if row["metric"] == "uds"}
+    assert uds["demo/never"] == result(swept, "demo/never")["values"]["uds"]["value"]
+    table = json.loads((swept / "results" / "table.json").read_text())
+    assert [row["value"] for row in table] == [float(row["value"]) for row in rows]
+    counted = json.loads((swept / "results" / "collected.json").read_text())
+    assert counted["metrics"]["base"]["uds"] == {"n_values": 4, "n_planned": 4}
+
+
+def test_the_parquet_table_is_the_same(swept):
+    pandas = pytest.importorskip("pandas")
+    pytest.importorskip("pyarrow")
+    command("sweep", "collect", swept)
+    table = json.loads((swept / "results" / "table.json").read_text())
+    frame = pandas.read_parquet(swept / "results" / "table.parquet")
+    assert frame["value"].tolist() == [row["value"] for row in table]
+    assert frame["metric"].tolist() == [row["metric"] for row in table]
+
+
+def test_meta_reads_the_collected_folder(swept):
+    command("sweep", "collect", swept)
+    values = read_values([swept / "results" / "base"])
+    assert set(values.by_model) == {"demo/retain", "demo/full", "demo/npo", "demo/never"}
+    wanted = result(swept, "demo/npo")["values"]["uds"]["value"]
+    assert values.by_model["demo/npo"]["uds"] == wanted
+
+
+def test_report_reads_the_collected_folder(swept, tmp_path):
+    command("sweep", "collect", swept)
+    page = tmp_path / "page.html"
+    assert command("report", swept / "results" / "base", "-o", page) == 0
+    assert "demo/never" in page.read_text()
+
+
+def test_a_changed_result_is_not_collected(swept, tmp_path, capsys):
+    root = tmp_path / "copy"
+    shutil.copytree(swept, root)
+    log = root / "units" / result(root, "demo/npo")["unit"] / "eval" / "TOFU_SUMMARY.json"
+    log.write_text(log.read_text().replace("0.", "0.1", 1))
+    assert command("sweep", "collect", root) == 4
+    assert "was changed after it was finished" in capsys.readouterr().err
+    assert command("sweep", "retry", root, "demo/npo", "--redo") == 0
+    assert command("sweep", "run", root) == 0
+    assert command("sweep", "collect", root) == 0
+
+
+def test_results_of_another_plan_are_named_and_left_alone(swept, tmp_path, capsys):
+    root = tmp_path / "copy"
+    shutil.copytree(swept, root)
+    (root / "units" / ("0" * 32)).mkdir()
+    assert command("sweep", "collect", root) == 0
+    assert "1 results of another plan are not collected" in capsys.readouterr().err
+    command("sweep", "gc", root)
+    assert (root / "units" / ("0" * 32)).exists()
+    command("sweep", "gc", root, "--others")
+    assert not (root / "units" / ("0" * 32)).exists()
+
+
+def test_the_log_says_who_did_a_unit(swept):
+    layout, plan = Layout(swept), read_plan(swept)
+    start, end = rows_of(layout, plan.units[0])
+    assert (start["event"], end["event"], end["outcome"]) == ("start", "end", "done")
+    assert end["peak_bytes"] > 1 << 20
+    assert end["seconds"] > 0
+
+
+def test_status_is_json_for_scripts(swept, capsys):
+    assert command("sweep", "status", swept, "--json") == 0
+    found = json.loads(capsys.readouterr().out)
+    assert (found["done"], found["to_do"], found["failed"], found["running"]) == (4, 0, 0, 0)
+    assert {row["model"] for row in found["units"]} >= {"demo/npo", "demo/never"}
