@@ -32,6 +32,7 @@ def place(tmp_path_factory):
     tokenizer.save_pretrained(place / "start")
     rows = [{"question": row.question, "answer": row.answer} for row in ROWS]
     (place / "forget.json").write_text(json.dumps(rows))
+    (place / "half.json").write_text(json.dumps(rows[:4]))
     return place
 
 
@@ -102,6 +103,13 @@ def test_the_folder_of_other_settings_is_refused(command, more, place, tmp_path,
     assert run(command(place, tmp_path / "m")) == 0
     assert run(command(place, tmp_path / "m", *more)) == 2
     assert "other settings" in capsys.readouterr().err
+
+
+def test_the_folder_of_other_rows_or_of_another_attack_is_refused(place, tmp_path, capsys):
+    assert run(relearn(place, tmp_path / "m")) == 0
+    assert run(relearn(place, tmp_path / "m", "--data", str(place / "half.json"))) == 2
+    assert run(quantize(place, tmp_path / "m")) == 2
+    assert capsys.readouterr().err.count("other settings") == 2
 
 
 @pytest.mark.parametrize("command", [quantize, relearn])
@@ -194,3 +202,21 @@ def test_an_audit_finds_the_data_wrong_before_it_trains(place, tmp_path, monkeyp
     assert run([*arguments, "--full", start, "--retain", start]) == 2
     assert "prefix" in capsys.readouterr().err  # the rows are not annotated
     assert not (tmp_path / "m").exists()
+
+
+@pytest.mark.parametrize("command", [quantize, relearn])
+def test_a_run_killed_while_it_writes_is_finished_by_the_next(
+    command, place, tmp_path, monkeypatch
+):
+    def killed(*given):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("lensaudit.attacks.checkpoints.copy_tokenizer", killed)
+    assert run(command(place, tmp_path / "m")) == 130
+    assert (tmp_path / "m" / "model.safetensors").exists()
+    assert not (tmp_path / "m" / "manifest.json").exists()
+    monkeypatch.undo()
+    assert run(command(place, tmp_path / "m", "--store", "float16")) == 2
+    assert run(command(place, tmp_path / "m")) == 0
+    assert (tmp_path / "m" / "manifest.json").exists()
+    assert (tmp_path / "m" / "tokenizer.json").exists()

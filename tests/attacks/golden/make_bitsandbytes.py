@@ -16,7 +16,10 @@ def bits(tensor):
 
 
 def matrices():
-    """One with a short last block; one of the levels, the middles between them and neighbours."""
+    """Random ones; the levels, the middles between them and neighbours; a short block.
+
+    In the short block a division and a product with the reciprocal round to other sides of a middle.
+    """
     from bitsandbytes import functional  # not a dependency of the tests
 
     levels = functional.get_4bit_type("nf4", device="cpu")
@@ -27,6 +30,10 @@ def matrices():
     edges[1, -1] = 1.0
     yield "random", torch.randn(3, 50, generator=torch.Generator().manual_seed(0))
     yield "edges", edges
+    scale = torch.tensor(1.0 + 3 / 997)
+    short = middles * scale
+    short = torch.cat([short, short.nextafter(two), short.nextafter(-two), scale.reshape(1)])
+    yield "short", short.reshape(2, 23)
 
 
 def case(name, weight):
