@@ -16,9 +16,9 @@ def bits(tensor):
 
 
 def matrices():
-    """Random ones; the levels, the middles between them and neighbours; a short block.
+    """Random weights; the levels, the middles between them and neighbours; a short block.
 
-    In the short block a division and a product with the reciprocal round to other sides of a middle.
+    In the short block, division and product with the reciprocal round to other sides of a middle.
     """
     from bitsandbytes import functional  # not a dependency of the tests
 
