@@ -214,9 +214,11 @@ def _show(found: Judgement, table: Any, *, as_json: bool) -> None:
 def _finished(found: Judgement) -> int:
     """0, or the error that names what is to do."""
     if found.to_do:
-        names = ", ".join(f"{name} ({why})" for name, why in list(found.to_do.items())[:3])
+        first = list(found.to_do.items())[:3]
+        names = ", ".join(f"{name} ({why.removeprefix('to do: ')})" for name, why in first)
+        more = f" and {len(found.to_do) - 3} more" if len(found.to_do) > 3 else ""
         raise PartialError(
-            f"{len(found.to_do)} models are to do: {names}; results so far are in "
-            f"{found.path.parent}, run the same command again"
+            f"to do: {names}{more}; results so far are in {found.path.parent}, "
+            "run the same command again"
         )
     return 0

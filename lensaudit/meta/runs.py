@@ -96,7 +96,7 @@ def judge_faithfulness(
     options = {"knows": list(knows), "forgot": list(forgot), "seed": seed}
     _manifest("faithfulness", settings, options, results, values, started)
     path = write_json(settings.out / "faithfulness.json", document)
-    return Judgement(path, tuple(found), document["to_do"])
+    return Judgement(path, tuple(found), _to_do(found))
 
 
 def judge_robustness(
@@ -176,10 +176,12 @@ def _write_robustness(
     options = {"attack": attack, "form": found[0].form, "models": list(models), **conditions}
     _manifest(f"robustness-{attack}", settings, options, (), None, started)
     path = write_json(settings.out / f"robustness-{attack}.json", document)
-    to_do: dict[str, str] = {}
-    for one in found:
-        to_do |= one.to_do
-    return Judgement(path, tuple(found), to_do)
+    return Judgement(path, tuple(found), _to_do(found))
+
+
+def _to_do(found: Sequence[Faithfulness | Stability]) -> dict[str, str]:
+    """Models that some metric waits for."""
+    return {model: why for one in found for model, why in one.to_do.items()}
 
 
 def _collected(
@@ -192,7 +194,7 @@ def _collected(
 ) -> Values:
     """Values of the named models: those in results, else measured now; s_MIA derived."""
     known = read_values(results, attack=side) if results else Values()
-    keys = [one.key for one in settings.metrics if one.usable_as is None] + [*extra]
+    keys = [one.usable_as or one.key for one in settings.metrics] + [*extra]
     if settings.job is not None:
         names = list(dict.fromkeys([*names, *_reference(settings)]))
         lacking = [n for n in names if any(k not in known.by_model.get(n, {}) for k in keys)]

@@ -1,0 +1,334 @@
+"""`lensaudit meta` on the embedded family and on result files: runs, resumes, gaps, exit codes."""
+
+import csv
+import json
+import shutil
+
+import pytest
+
+from lensaudit.cli.main import run
+from lensaudit.meta import scoring
+from lensaudit.metrics.measure import job as jobs
+
+FEW = ("uds", "es", "s_mia_loss")
+KNOWS, FORGOT = "demo/full,demo/idknll", "demo/retain,demo/never"
+
+
+def metrics(names=FEW):
+    return [part for name in names for part in ("--metric", name)]
+
+
+def common(folder, *more):
+    return [
+        "--limit", "4", "--max-new-tokens", "4", "--activations", str(folder / "a"),
+        "--out", str(folder / "out"), *map(str, more),
+    ]  # fmt: skip
+
+
+def faithfulness(folder, *more, knows=KNOWS, forgot=FORGOT, names=FEW):
+    pools = ["--pool-knows", knows, "--pool-forgot", forgot]
+    return ["meta", "faithfulness", *pools, *metrics(names), *common(folder, *more)]
+
+
+def document(folder, name="faithfulness"):
+    return json.loads((folder / "out" / f"{name}.json").read_text())
+
+
+@pytest.fixture(scope="module")
+def judged(tmp_path_factory):
+    """The folder of one finished faithfulness run of four models."""
+    folder = tmp_path_factory.mktemp("judged")
+    assert run(faithfulness(folder)) == 0
+    return folder
+
+
+@pytest.fixture
+def copied(judged, tmp_path):
+    """A copy of it that a test may change."""
+    shutil.copytree(judged, tmp_path, dirs_exist_ok=True)
+    return tmp_path
+
+
+def test_a_run_says_how_well_each_metric_tells_the_pools_apart(judged):
+    found = document(judged)
+    rows = {row["metric"]: row for row in found["metrics"]}
+    assert list(rows) == list(FEW)
+    assert rows["uds"]["auc"] == 1.0
+    assert rows["uds"]["knows_mean"] < 0.2 < 0.8 < rows["uds"]["forgot_mean"]
+    assert {(row["n_knows"], row["n_forgot"]) for row in rows.values()} == {(2, 2)}
+    assert found["pools"] == {"knows": KNOWS.split(","), "forgot": FORGOT.split(",")}
+    assert found["values"]["demo/retain"]["s_mia_loss"] == 1.0
+    assert found["values"]["demo/retain"]["uds"] == pytest.approx(1, abs=1e-5)
+    with (judged / "out" / "faithfulness.csv").open() as stream:
+        assert [row["metric"] for row in csv.DictReader(stream)] == list(FEW)
+    manifest = judged / "out" / "manifests" / "faithfulness" / "manifest.json"
+    assert len(json.loads(manifest.read_text())["inputs"]["weights"]) == 4
+
+
+def test_finished_models_are_not_measured_again(copied, monkeypatch, capsys):
+    before = document(copied)
+
+    def never(job, *rest):
+        raise AssertionError(f"{job.model} was measured again")
+
+    monkeypatch.setattr(scoring, "run_job", never)
+    assert run(faithfulness(copied)) == 0
+    assert document(copied) == before
+    # fewer metrics need no new run; results alone need no model
+    assert run(faithfulness(copied, names=("uds",))) == 0
+    given = faithfulness(copied, "--results", copied / "out" / "before")
+    assert run(given) == 0
+    assert document(copied)["metrics"] == before["metrics"]
+    capsys.readouterr()
+    # other conditions are another result
+    with pytest.raises(AssertionError, match="measured again"):
+        run([*faithfulness(copied), "--limit", "3"])
+
+
+def test_a_checkpoint_that_cannot_be_loaded_stays_to_do_and_is_named(copied, tmp_path, capsys):
+    broken = tmp_path / "broken"
+    broken.mkdir()
+    (broken / "config.json").write_text("{}")
+    arguments = faithfulness(
+        copied, "--full", "demo/full", "--retain", "demo/retain", "--data", "demo",
+        knows=f"{KNOWS},{broken}",
+    )  # fmt: skip
+    assert run(arguments) == 3
+    said = capsys.readouterr()
+    assert "lensaudit: to do: " in said.err
+    assert "broken" in said.err
+    uds = {row["metric"]: row for row in document(copied)["metrics"]}["uds"]
+    assert (uds["auc"], uds["preliminary_auc"]) == (None, 1.0)
+    assert list(uds["to_do"]) == [str(broken)]
+    assert "(1.000)" in said.out
+    listed = json.loads((copied / "out" / "before" / "to_do.json").read_text())
+    assert list(listed) == [str(broken)]
+    # once it can be loaded it is no longer to do
+    shutil.copytree("lensaudit/embedded/masked_readout", broken, dirs_exist_ok=True)
+    assert run(arguments) == 0
+    assert document(copied)["metrics"][0]["auc"] == 1.0
+    assert json.loads((copied / "out" / "before" / "to_do.json").read_text()) == {}
+
+
+def test_a_pass_that_breaks_is_to_do_for_its_metric_alone(tmp_path, monkeypatch, capsys):
+    from lensaudit.errors import VerificationError
+    from lensaudit.metrics.measure import patched
+
+    def failing(audit, model):
+        raise VerificationError("the bridge and the model disagree")
+
+    monkeypatch.setattr(patched, "_SCORES", {"uds": failing})
+    arguments = [*faithfulness(tmp_path, names=("uds", "es")), "--limit", "2"]
+    assert run(arguments) == 3
+    assert "the bridge and the model disagree" in capsys.readouterr().err
+    rows = {row["metric"]: row for row in document(tmp_path)["metrics"]}
+    assert rows["es"]["auc"] is not None
+    assert rows["uds"]["auc"] is None
+    assert len(rows["uds"]["to_do"]) == 4
+    monkeypatch.undo()
+    assert run(arguments) == 0
+    assert document(tmp_path)["metrics"][0]["auc"] == 1.0
+
+
+def test_when_nothing_can_be_measured_there_is_no_table(tmp_path, capsys):
+    for name in ("a", "b"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "config.json").write_text("{}")
+    arguments = faithfulness(
+        tmp_path, "--data", "demo", "--full", "demo/full", "--retain", str(tmp_path / "a"),
+        knows=str(tmp_path / "a"), forgot=str(tmp_path / "b"),
+    )  # fmt: skip
+    assert run(arguments) == 2
+    assert "none of 2 models could be measured" in capsys.readouterr().err
+    assert not (tmp_path / "out" / "faithfulness.json").exists()
+
+
+@pytest.mark.parametrize(
+    ("knows", "forgot", "said"),
+    [
+        ("demo/full", "demo/full", "the pools overlap: demo/full is in both"),
+        ("demo/full,demo/full", "demo/never", "named twice"),
+        (",", "demo/never", "--pool-knows: an empty pool"),
+        ("demo/nope", "demo/never", "demo/nope"),
+    ],
+)
+def test_pools_that_say_nothing_are_refused_before_any_work(tmp_path, capsys, knows, forgot, said):
+    assert run(faithfulness(tmp_path, knows=knows, forgot=forgot)) == 2
+    assert said in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
+
+
+def test_an_unknown_metric_is_refused(tmp_path, capsys):
+    assert run(faithfulness(tmp_path, names=("nonsense",))) == 2
+    assert "no metric 'nonsense' to judge" in capsys.readouterr().err
+
+
+def test_a_dry_run_measures_nothing(tmp_path, capsys):
+    assert run(faithfulness(tmp_path, "--dry-run")) == 0
+    assert "4 models x 3 metrics, 0 finished" in capsys.readouterr().out
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_published_pools_are_planned_by_name(tmp_path, capsys):
+    assert run(faithfulness(tmp_path, "--dry-run", knows="published", forgot="published")) == 0
+    assert "60 models x 3 metrics, 0 finished" in capsys.readouterr().out
+
+
+def robustness(folder, attack, *more):
+    return [
+        "meta", "robustness", "--models", "demo/graddiff", "--attack", attack,
+        *metrics(("uds", "es")), "--filter", "none", "--no-fluency", *common(folder, *more),
+    ]  # fmt: skip
+
+
+def by_hand(out, attack):
+    """The symmetric formula on the UDS that the logs hold."""
+
+    def knowledge(folder, model):
+        log = json.loads((out / folder / f"demo-{model}" / "TOFU_EVAL.json").read_text())
+        return 1 - log["uds"]["agg_value"]
+
+    b, a = (knowledge(folder, "graddiff") for folder in ("before", f"after-{attack}"))
+    if attack == "quantize":
+        return 1 - abs(a - b) / (a + b + 1e-6)
+    d, shift = a - b, knowledge(f"after-{attack}", "retain") - knowledge("before", "retain")
+    return 1 - abs(d - shift) / (abs(d) + abs(shift) + 1e-6)
+
+
+@pytest.mark.parametrize("attack", ["quantize", "relearn"])
+def test_attacked_models_are_measured_and_their_weights_let_go(copied, attack, capsys, monkeypatch):
+    assert run(robustness(copied, attack)) == 0
+    found = document(copied, f"robustness-{attack}")
+    assert (found["attack"], found["form"], found["filter"]) == (attack, "symmetric", "none")
+    rows = {row["metric"]: row for row in found["metrics"]}
+    assert rows["uds"]["n"] == rows["es"]["n"] == 1
+    assert rows["uds"]["value"] == pytest.approx(by_hand(copied / "out", attack), abs=1e-9)
+    assert 0 < rows["uds"]["value"] < 1
+    assert found["common"] == ["demo/graddiff"]
+    if attack == "relearn":
+        # retain begins to know: 1 - uds rises
+        assert rows["uds"]["retain_shift"] > 0.001
+    assert list((copied / "out" / "attacked" / attack).iterdir()) == []
+    capsys.readouterr()
+
+    def never(*arguments, **options):
+        raise AssertionError("measured or attacked again")
+
+    monkeypatch.setattr(scoring, "run_job", never)
+    assert run(robustness(copied, attack)) == 0
+    assert document(copied, f"robustness-{attack}") == found
+    assert run([*robustness(copied, attack), "--form", "as_written"]) == 0
+    assert document(copied, f"robustness-{attack}")["form"] == "as_written"
+
+
+def test_the_filter_needs_thresholds(tmp_path, capsys):
+    arguments = robustness(tmp_path, "quantize")
+    arguments[arguments.index("none")] = "both"
+    assert run(arguments) == 2
+    assert "name a faithfulness.json (or published) with --faithfulness" in capsys.readouterr().err
+    assert run([*arguments, "--faithfulness", str(tmp_path)]) == 2
+    assert "faithfulness.json" in capsys.readouterr().err
+
+
+def put(path, content):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(content))
+    return str(path)
+
+
+def test_robustness_of_result_files_alone(tmp_path, capsys):
+    shift = {"a": (0.9, 0.8), "b": (0.8, 0.8), "c": (0.5, 0.1), "retain": (1.0, 0.9)}
+    path = put(tmp_path / "results.json", {
+        name: {"metrics_before": {"uds": b}, "metrics_after_quant": {"uds": a}}
+        for name, (b, a) in shift.items()
+    })  # fmt: skip
+    arguments = [
+        "meta", "robustness", "--models", "results", "--attack", "quantize", "--metric", "uds",
+        "--before", path, "--after", path, "--faithfulness", "published", "--out",
+        str(tmp_path / "out"),
+    ]  # fmt: skip
+    assert run([*arguments, "--filter", "none"]) == 0
+    row = document(tmp_path, "robustness-quantize")["metrics"][0]
+    # knowledge .1 -> .2, .2 -> .2, .5 -> .9
+    assert row["n"] == 3
+    assert row["value"] == pytest.approx((2 / 3 + 1 + (1 - 0.4 / 1.4)) / 3, abs=1e-4)
+    capsys.readouterr()
+    # nobody's utility is known: every model is named with that reason
+    assert run(arguments) == 0
+    row = document(tmp_path, "robustness-quantize")["metrics"][0]
+    assert (row["n"], row["n_utility"], row["n_candidates"]) == (0, 0, 3)
+    assert row["filtered_out"]["a"] == "relative utility unknown"
+    assert "none of 3 models passes the filter" in capsys.readouterr().out
+
+
+def test_aggregates_are_printed_and_written(shared, tmp_path, capsys):
+    path = shared / "data" / "published" / "method_results.json"
+    assert run(["meta", "aggregate", str(path), "--out", str(tmp_path)]) == 0
+    said = capsys.readouterr().out
+    assert "altpo (18)" in said
+    assert "0.784" in said
+    written = json.loads((tmp_path / "aggregate.json").read_text())
+    assert len(written["models"]) == 152
+    assert written["ranking"][0]["method"] == "altpo"
+    with (tmp_path / "aggregate.csv").open() as stream:
+        assert len(list(csv.DictReader(stream))) == 152
+
+
+def test_an_evaluation_without_fluency_says_why_there_is_no_utility(judged, capsys):
+    assert run(["meta", "aggregate", str(judged / "out" / "before"), "--json"]) == 0
+    rows = json.loads(capsys.readouterr().out)["models"]
+    assert {row["utility_rel"] for row in rows} == {None}
+    assert rows[0]["reasons"]["utility"].startswith("model_utility: retain_q_prob:")
+
+
+def test_the_table_joins_what_the_runs_wrote(copied, capsys):
+    for attack, value in (("quantize", 0.9), ("relearn", None)):
+        put(copied / "out" / f"robustness-{attack}.json", {
+            "kind": "robustness", "attack": attack, "form": "symmetric",
+            "metrics": [{"metric": "uds", "value": value, "n": 7, "common_value": 0.5,
+                         "n_common": 3, "reason": None if value else "1 to do: demo/x"}],
+        })  # fmt: skip
+    assert run(["meta", "table", str(copied / "out"), "--out", str(copied / "t"), "--json"]) == 0
+    rows = {r["metric"]: r for r in json.loads(capsys.readouterr().out)["metrics"]}
+    assert rows["uds"]["quantization"] == 0.9
+    assert rows["uds"]["n_quantization"] == 7
+    assert rows["uds"]["robustness"] is None
+    assert rows["uds"]["notes"] == ["relearn: 1 to do: demo/x"]
+    assert rows["es"]["notes"] == ["quantize: no quantize result", "relearn: no relearn result"]
+    with (copied / "t" / "meta_table.csv").open() as stream:
+        lines = list(csv.DictReader(stream))
+    assert {line["metric"] for line in lines} == set(FEW)
+    assert next(line for line in lines if line["metric"] == "uds")["robustness"] == ""
+
+
+def test_the_table_prints_the_published_one(shared, capsys):
+    assert run(["meta", "table", str(shared / "data" / "published" / "meta_eval.json")]) == 0
+    said = capsys.readouterr().out
+    assert "UDS" in said
+    assert "0.951" in said
+    assert said.index("UDS") < said.index("Logit Lens") < said.index("CKA")
+
+
+@pytest.mark.parametrize("content", [{"a": 1}, [1], {"kind": "faithfulness", "metrics": 3}])
+def test_other_files_are_no_table(tmp_path, capsys, content):
+    assert run(["meta", "table", put(tmp_path / "x.json", content)]) == 2
+    assert "x.json" in capsys.readouterr().err
+
+
+def test_a_folder_without_judgements_is_refused(tmp_path, capsys):
+    assert run(["meta", "table", str(tmp_path)]) == 2
+    assert "holds no faithfulness.json" in capsys.readouterr().err
+
+
+def test_retain_is_measured_once_for_all_models(tmp_path, monkeypatch):
+    seen = []
+    real = jobs.run_job
+
+    def counted(job, *rest):
+        seen.append(job.model)
+        return real(job, *rest)
+
+    monkeypatch.setattr(scoring, "run_job", counted)
+    arguments = faithfulness(tmp_path, names=("s_mia_loss",), forgot="demo/never,demo/graddiff")
+    assert run(arguments) == 0
+    assert sorted(seen) == sorted([*KNOWS.split(","), "demo/never", "demo/graddiff", "demo/retain"])
