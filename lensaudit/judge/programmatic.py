@@ -22,7 +22,7 @@ IDK_PATTERNS = (
     r"\b(?:beyond|outside)(?: of)? (?:my|what i)\b",
     r"\b(?:unaware|clueless|unsure|uncertain|stumped|unfamiliar|ignorant)\b",
     r"\b(?:at a loss|draw(?:ing)? a blank|in the dark|mystery to me|(?:faint|slight)est idea)\b",
-    r"\b(?:have|need|want|like) to look (?:that|this|it) up\b",
+    r"\b(?:have|need|want|like) to look (?:\w+ )?up\b|\brather not (?:say|answer|tell)\b",
     r"\b(?:wish i knew|nothing i can (?:tell|say)|i (?:must|have to) (?:pass|decline))\b",
 )
 """How a model says that it does not know or will not say, in text made of plain words."""

@@ -1,6 +1,7 @@
 import json
 import subprocess
 import sys
+import time
 
 import pytest
 
@@ -294,17 +295,23 @@ run_job(JudgeJob(Path(log), "rubric", options, out=Path(folder) / "out"), progre
 """
 
 
-def test_a_killed_run_pays_for_nothing_twice(stub_of, job_on, log, tmp_path):
-    stub = stub_of(delay_s=0.05)
+def stopped_after_three(stub, log, tmp_path, signal: int) -> int:
+    """Start a run of 7 calls in another process, stop it after 3; its exit code."""
     process = subprocess.Popen(
         [sys.executable, "-c", KILLED, stub.url, str(log), str(tmp_path)],
-        stdout=subprocess.PIPE, text=True,
+        stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
     )  # fmt: skip
     assert process.stdout is not None
     while process.stdout.readline().strip() != "3":
         assert process.poll() is None
-    process.kill()
-    process.wait()
+    time.sleep(0.1)  # the next call is in flight
+    process.send_signal(signal)
+    return process.wait(30)
+
+
+def test_a_killed_run_pays_for_nothing_twice(stub_of, job_on, log, tmp_path):
+    stub = stub_of(delay_s=0.05)
+    stopped_after_three(stub, log, tmp_path, 9)
     before = {str(chat["messages"]) for chat in stub.chats[:-1]}  # the last may be in flight
     n_asked = len(stub.chats)
     found = run_job(job_on(stub))
@@ -313,3 +320,15 @@ def test_a_killed_run_pays_for_nothing_twice(stub_of, job_on, log, tmp_path):
     assert after
     assert before & after == set()
     assert found.counts.cached >= 3
+
+
+def test_an_interrupted_run_waits_for_what_is_in_flight(stub_of, job_on, log, tmp_path):
+    stub = stub_of(delay_s=0.3)
+    assert stopped_after_three(stub, log, tmp_path, 2) != 0
+    assert 3 <= len(rubric_calls(stub)) <= 4  # the one in flight ended, no other was begun
+    assert run_job(job_on(stub)).status == {"ok": 7}
+    assert len(rubric_calls(stub)) == 7
+
+
+def rubric_calls(stub) -> list:
+    return [chat for chat in stub.chats if "Reply with" not in str(chat["messages"])]

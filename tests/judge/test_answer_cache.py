@@ -1,0 +1,122 @@
+import sqlite3
+import subprocess
+import sys
+
+import pytest
+
+from lensaudit.errors import InputError, TryAgainError
+from lensaudit.judge.cache import AnswerCache
+from lensaudit.judge.calls import Call, Reply, checked
+from lensaudit.judge.endpoint import Endpoint
+
+
+def call(text: str = "x", **fields) -> Call:
+    body = {"model": "m", "messages": [{"role": "user", "content": text}], "max_tokens": 1}
+    return Call("host", body | fields)
+
+
+def reply(text: str) -> Reply:
+    return Reply({"choices": [{"message": {"content": text}}]})
+
+
+def test_what_was_kept_is_found_again_after_reopening(tmp_path):
+    path = tmp_path / "a.sqlite"
+    with AnswerCache(path) as cache:
+        cache.put(call(), reply("7"))
+    with AnswerCache(path) as cache:
+        assert cache.get(call()) == reply("7")
+        assert cache.get(call("y")) is None
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        call("y"), call(model="n"), call(temperature=1), call(top_logprobs=5), call(seed=1),
+        Call("elsewhere", call().body), Call("host", call().body, 1),
+    ],
+)  # fmt: skip
+def test_everything_an_answer_depends_on_is_in_its_key(other):
+    assert other.key != call().key
+
+
+def test_the_order_of_fields_is_not_in_the_key():
+    body = dict(reversed(call().body.items()))
+    assert Call("host", body).key == call().key
+
+
+def test_answers_older_than_asked_for_do_not_count(tmp_path):
+    with AnswerCache(tmp_path / "a.sqlite") as cache:
+        cache.put(call(), reply("7"))
+        assert cache.get(call(), since=9e9) is None
+        assert cache.get(call(), since=1.0) == reply("7")
+
+
+WRITER = """
+import sys
+from pathlib import Path
+sys.path.insert(0, sys.argv[3])
+from test_answer_cache import call, reply
+from lensaudit.judge.cache import AnswerCache
+with AnswerCache(Path(sys.argv[1])) as cache:
+    for n in range(40):
+        cache.put(call(f"{sys.argv[2]} {n}"), reply(str(n)))
+"""
+
+
+def test_two_processes_share_a_cache(tmp_path):
+    path, here = tmp_path / "a.sqlite", str(__import__("pathlib").Path(__file__).parent)
+    crew = [
+        subprocess.Popen([sys.executable, "-c", WRITER, str(path), name, here]) for name in "ab"
+    ]
+    assert [process.wait() for process in crew] == [0, 0]
+    with AnswerCache(path) as cache:
+        for name in "ab":
+            assert [cache.get(call(f"{name} {n}")) for n in range(40)] == [
+                reply(str(n)) for n in range(40)
+            ]
+
+
+def test_a_file_that_is_no_cache_is_one_line(tmp_path):
+    path = tmp_path / "a.sqlite"
+    path.write_text("not a data base, but long enough to be taken for one\n" * 50)
+    with pytest.raises(InputError, match="not usable as a cache of answers"):
+        AnswerCache(path)
+    with pytest.raises(InputError):
+        AnswerCache(tmp_path)
+
+
+def test_a_locked_cache_is_a_passing_condition(tmp_path, monkeypatch):
+    monkeypatch.setattr("lensaudit.judge.cache._BUSY_MS", 50)
+    path = tmp_path / "a.sqlite"
+    AnswerCache(path).close()
+    other = sqlite3.connect(path)
+    other.execute("BEGIN EXCLUSIVE")
+    with AnswerCache(path) as cache, pytest.raises(TryAgainError, match="locked"):
+        cache.put(call(), reply("7"))
+    other.close()
+
+
+@pytest.mark.parametrize(
+    "raw",
+    [
+        None, [], "text", {}, {"choices": []}, {"choices": [{}]}, {"choices": [{"message": None}]},
+        {"choices": [{"message": {"content": ["parts"]}}]}, {"error": {"message": "no"}},
+    ],
+)  # fmt: skip
+def test_replies_in_another_shape_are_failures(raw):
+    found = checked(raw, call(), Endpoint("http://127.0.0.1/v1", "m"))
+    assert getattr(found, "status", None) == "api_error"
+
+
+@pytest.mark.parametrize(
+    "logprobs",
+    [
+        None, {}, {"content": None}, {"content": []}, {"content": ["x"]}, [],
+        {"content": [{"token": 7, "logprob": -1}]}, {"content": [{"token": "7", "logprob": None}]},
+    ],
+)  # fmt: skip
+def test_missing_probabilities_are_told_apart_from_low_ones(logprobs):
+    raw = {"choices": [{"message": {"content": "7"}, "logprobs": logprobs}]}
+    found = checked(raw, call(logprobs=True), Endpoint("http://127.0.0.1/v1", "m"))
+    assert getattr(found, "status", None) == "no_logprobs"
+    assert isinstance(checked(raw, call(), Endpoint("http://127.0.0.1/v1", "m")), Reply)

@@ -1,0 +1,142 @@
+import json
+
+import pytest
+
+from lensaudit.errors import InputError
+from lensaudit.judge.calibrate import (
+    Labelled,
+    agreement,
+    calibrate_model,
+    calibrate_words,
+    read_labels,
+    shipped_sets,
+)
+from lensaudit.judge.opening import JudgeOptions
+from lensaudit.judge.prompts import BUILT_IN, check_template
+from lensaudit.judge.verdict import JudgeRequest, Verdict
+
+
+def rows(*labels: float, pairs=()) -> list[Labelled]:
+    return [
+        Labelled(JudgeRequest(at, "Q", "a" * (at + 1)), float(label), dict(pairs).get(at))
+        for at, label in enumerate(labels)
+    ]
+
+
+def report(labelled, *scores):
+    verdicts = [Verdict(s) if s is not None else Verdict(None, "why", "low_mass") for s in scores]
+    return agreement(labelled, verdicts, labels="x", judge="j", mode="int100", prompt="p")
+
+
+def test_the_report_worked_by_hand():
+    found = report(rows(0, 40, 80, 99), 20.0, 10.0, 100.0, None)
+    assert (found.n, found.n_invalid, found.first_problem) == (4, 1, "why")
+    # errors 20, -30, 20
+    assert found.mae == pytest.approx(70 / 3)
+    assert found.bias == pytest.approx(10 / 3)
+    assert found.within_20 == pytest.approx(2 / 3)
+    # ranks of labels 1 2 3, of scores 2 1 3: 1 - 6 * 2 / (3 * 8)
+    assert found.spearman == pytest.approx(0.5)
+    # errors against lengths 1, 2, 3: symmetric
+    assert found.length_effect == pytest.approx(0.0)
+
+
+def test_a_judge_that_rewards_length_shows():
+    found = report(rows(50, 50, 50, pairs={0: 1, 2: 1}), 10.0, 40.0, 80.0)
+    assert found.length_effect == pytest.approx(1.0)
+    assert found.pair_gap == pytest.approx(70.0)
+    fair = report(rows(50, 50, 50, pairs={0: 1, 2: 1}), 45.0, 60.0, 45.0)
+    assert fair.pair_gap == 0
+
+
+def test_what_cannot_be_computed_is_none():
+    found = report(rows(10, 20, 30), None, None, None)
+    assert (found.spearman, found.mae, found.pair_gap, found.n_invalid) == (None, None, None, 3)
+
+
+@pytest.mark.parametrize("name", shipped_sets())
+def test_shipped_sets_span_the_scale_and_are_all_different(name):
+    labelled = read_labels(name)
+    labels = [one.label for one in labelled]
+    assert len(labelled) >= 20
+    assert min(labels) <= 5
+    assert max(labels) >= 95
+    assert sum(30 <= label <= 70 for label in labels) >= 3
+    assert len({one.request.answer for one in labelled}) == len(labelled)
+    pairs = [one for one in labelled if one.pair is not None]
+    assert len(pairs) >= 2 * 2
+    for pair in {one.pair for one in pairs}:
+        short, long = sorted(
+            (one for one in pairs if one.pair == pair), key=lambda one: len(one.request.answer)
+        )
+        assert abs(short.label - long.label) <= 5
+        assert len(long.request.answer) > 1.4 * len(short.request.answer)
+    assert name in BUILT_IN
+
+
+@pytest.mark.parametrize("name", BUILT_IN)
+def test_built_in_prompts_are_well_formed(name):
+    prompt = check_template(BUILT_IN[name], name)
+    assert "0 (" in prompt
+    assert "100 (" in prompt
+    assert prompt.endswith("Just the number.")
+
+
+def test_the_idk_list_agrees_with_people():
+    found = calibrate_words("idk", "idk")
+    assert found.spearman is not None
+    assert found.spearman > 0.85
+    assert found.within_20 is not None
+    assert found.within_20 > 0.85
+
+
+def test_variety_finds_loops_but_not_nonsense():
+    found = calibrate_words("coherence", "variety")
+    assert found.spearman is not None
+    assert 0.2 < found.spearman < 0.8  # why it is called a floor
+
+
+def test_a_model_is_calibrated_and_results_say_so(stub_of, tmp_path):
+    from lensaudit.judge.jobs import JudgeJob, run_job
+
+    stub = stub_of()
+    options = JudgeOptions("stub-judge", stub.url, cache=tmp_path / "a.sqlite")
+    found = calibrate_model("idk", None, options)
+    assert found.mode == "int100"
+    assert found.spearman is not None
+    assert found.spearman > 0.8
+    log = tmp_path / "rows.jsonl"
+    log.write_text('{"idx": 0, "question": "Q", "answer": "A", "generation": "No idea."}\n')
+    run_job(JudgeJob(log, "idk", options, out=tmp_path / "out"))
+    kept = json.loads((tmp_path / "out" / "summary.json").read_text())["calibration"]
+    assert kept["idk"]["spearman"] == found.spearman
+    run_job(JudgeJob(log, "coherence", options, out=tmp_path / "other"))
+    assert json.loads((tmp_path / "other" / "summary.json").read_text())["calibration"] == {}
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        ('{"question": "Q", "answer": "A", "label": 5}', "1 rows, wanted 3"),
+        ('{"question": "Q", "answer": "A", "label": 101}\n' * 3, "line 1: label is 101"),
+        ('{"question": "Q", "answer": "A", "label": true}\n' * 3, "line 1: label is True"),
+        ('{"question": "Q", "label": 5}\n' * 3, "line 1: wanted question, answer"),
+        ("[1]\n" * 3, "wanted"),
+        ("{torn\n" * 3, "is not JSON"),
+    ],
+)
+def test_bad_sets_are_one_line(tmp_path, content, said):
+    path = tmp_path / "labels.jsonl"
+    path.write_text(content)
+    with pytest.raises(InputError, match=said):
+        read_labels(str(path))
+
+
+def test_unknown_sets_prompts_and_judges_name_those_there_are(tmp_path):
+    with pytest.raises(InputError, match="shipped are coherence, confidence"):
+        read_labels("nothing")
+    with pytest.raises(InputError, match="known are idk, variety"):
+        calibrate_words("idk", "entity")
+    options = JudgeOptions("m", "http://127.0.0.1:1/v1", cache=tmp_path / "a.sqlite")
+    with pytest.raises(InputError, match="no prompt 'nothing'"):
+        calibrate_model("idk", "nothing", options)

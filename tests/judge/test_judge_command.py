@@ -1,0 +1,256 @@
+import json
+import subprocess
+import sys
+
+import pytest
+
+from lensaudit.cli.main import run
+
+
+@pytest.fixture
+def rows(tmp_path, monkeypatch):
+    """A log of 6 rows in a working folder of its own."""
+    monkeypatch.chdir(tmp_path)
+    lines = [
+        {
+            "idx": idx, "context": "forget" if idx % 2 else "retain", "question": f"Q{idx}?",
+            "answer": f"It is town {idx}.", "entity": f"town {idx}",
+            "generation": f"It is town {idx}." if idx < 3 else "I don't know.",
+        }
+        for idx in range(6)
+    ]  # fmt: skip
+    (tmp_path / "rows.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    return "rows.jsonl"
+
+
+def on(stub, *more: str) -> list[str]:
+    return ["--model", "stub-judge", "--base-url", stub.url, "--retries", "0", *more]
+
+
+def read(path: str):
+    with open(path) as stream:
+        return json.load(stream)
+
+
+def one_line(captured: str) -> bool:
+    lines = [line for line in captured.splitlines() if not line.startswith("judged:")]
+    return len(lines) == 1 and lines[0].startswith("lensaudit: ")
+
+
+def test_run_writes_upstreams_tables_and_the_manifest(stub_of, rows, capsys, tmp_path):
+    stub = stub_of()
+    assert run(["judge", "run", rows, "--out", "out", *on(stub)]) == 0
+    said = capsys.readouterr().out
+    assert "KNOWLEDGE_REMOVAL" in said
+    assert "written: out" in said
+    scores = (tmp_path / "out/scores.csv").read_text().splitlines()
+    assert scores[0] == (
+        "context_type,id,RETENTION_SCORE,ACCURACY,RELEVANCE,FLUENCY,KNOWLEDGE_REMOVAL,"
+        "VERBATIM_REMOVAL,status"
+    )
+    assert scores[1] == "retain,0,10.0,10.0,10.0,10.0,,,ok"
+    summary = (tmp_path / "out/summary.csv").read_text().splitlines()
+    assert summary[0] == "metric,mean,median,std,min,max,n,n_invalid"
+    assert "forget_KNOWLEDGE_REMOVAL" in {line.split(",")[0] for line in summary}
+    manifest = read("out/manifest.json")
+    assert manifest["options"]["base_url"] == stub.url
+    assert manifest["inputs"]["judge"]["prompts"].keys() == {"forget", "retain"}
+    raw = [json.loads(line) for line in (tmp_path / "out/raw.jsonl").read_text().splitlines()]
+    keys = [
+        key
+        for line in (tmp_path / "out/results.jsonl").read_text().splitlines()
+        for key in json.loads(line)["keys"]
+    ]
+    assert sorted(one["key"] for one in raw) == sorted(keys)
+
+
+def test_run_again_asks_nobody(stub_of, rows, capsys):
+    stub = stub_of()
+    assert run(["judge", "run", rows, "--out", "out", *on(stub)]) == 0
+    before, n_asked = read("out/summary.json"), len(stub.chats)
+    assert run(["judge", "run", rows, "--out", "out", *on(stub)]) == 0
+    after = read("out/summary.json")
+    assert len(stub.chats) == n_asked
+    assert (after["calls"]["asked"], after["calls"]["cached"]) == (0, 6)
+    assert after["contexts"] == before["contexts"]
+    assert "0 calls (6 answers from the cache)" in capsys.readouterr().out
+
+
+def test_words_need_no_server(rows, capsys):
+    assert run(["judge", "run", rows, "--by", "words:entity", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["contexts"]["retain"]["entity"]["mean"] == pytest.approx(200 / 3)
+    assert run(["judge", "run", rows, "--by", "words:idk", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["contexts"]["forget"]["idk"]["mean"] > 60
+
+
+def test_an_own_prompt_names_its_scores(stub_of, rows, capsys, tmp_path):
+    (tmp_path / "declines.txt").write_text("Does it decline?\n{question}\n{answer}\nJust a number.")
+    command = ["judge", "run", rows, "--by", "declines.txt", "--json", *on(stub_of())]
+    assert run(command) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["contexts"]["forget"]["declines"]["n"] == 3
+    assert found["judge"]["mode"] == "int100"
+
+
+def test_a_dry_run_counts_and_sends_and_writes_nothing(stub_of, rows, capsys, tmp_path):
+    stub = stub_of()
+    command = ["judge", "run", rows, "--dry-run", "--json", "--price-in", "1", *on(stub)]
+    assert run(command) == 0
+    plan = json.loads(capsys.readouterr().out)
+    assert (plan["items"], plan["calls"], plan["cached"]) == (6, 6, 0)
+    assert plan["cost_at_most"] == pytest.approx(plan["tokens_in_at_most"] / 1e6)
+    assert stub.paths == []
+    assert [path.name for path in tmp_path.iterdir()] == ["rows.jsonl"]
+
+
+def test_a_budget_ends_with_3_and_the_same_command_goes_on(stub_of, rows, capsys):
+    stub = stub_of()
+    assert run(["judge", "probe", *on(stub)]) == 0
+    n_probes = len(stub.chats)
+    command = ["judge", "run", rows, "--out", "out", *on(stub)]
+    assert run([*command, "--max-calls", "2"]) == 3
+    captured = capsys.readouterr()
+    assert one_line(captured.err)
+    assert "2 of 6 judged, 4 budget: not asked: --max-calls 2 reached" in captured.err
+    assert len(stub.chats) == n_probes + 2
+    assert read("out/summary.json")["n_scored"] == 2
+    assert run(command) == 0
+    assert len(stub.chats) == n_probes + 6
+
+
+@pytest.mark.parametrize(
+    ("fault", "code", "said"),
+    [("no-logprobs", 3, "sent no log-probabilities"), ("401", 1, "check --key-env"),
+     ("500", 3, "something broke")],
+)  # fmt: skip
+def test_faults_on_the_way_keep_what_there_is(stub_of, rows, capsys, fault, code, said):
+    stub = stub_of()
+    run(["judge", "probe", *on(stub)])
+    capsys.readouterr()
+    stub._queue.extend(["", "", fault])
+    stub.always = fault
+    command = ["judge", "run", rows, "--by", "idk", "--out", "out", "--concurrency", "1"]
+    assert run([*command, *on(stub)]) == code
+    captured = capsys.readouterr()
+    assert one_line(captured.err)
+    assert said in captured.err
+    assert read("out/summary.json")["n_scored"] == 2
+    stub.always = ""
+    n_asked = len(stub.chats)
+    assert run([*command, *on(stub)]) == 0
+    with open("out/results.jsonl") as lines:
+        distinct = {json.loads(line)["keys"][0] for line in lines}
+    assert len(stub.chats) - n_asked == len(distinct) - 2
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["none.jsonl"], "no such file"),
+        (["rows.jsonl", "--by", "mood"], "no such judge or file; known are rubric, coherence"),
+        (["rows.jsonl", "--by", "words:mood"], "known are words:entity"),
+        (["rows.jsonl", "--by", "none.txt"], "no such file"),
+        (["rows.jsonl", "--context", "wf"], "holds no generation of wf"),
+        (["rows.jsonl", "--by", "bad.txt"], "has no {question} and no {answer}"),
+        (["rows.jsonl", "--by", "bad.json"], "no text under eval_prompt"),
+        (["rows.jsonl", "--max-cost", "1"], "--max-cost needs --price-in"),
+        (["rows.jsonl", "--key-file", "open.key"], "others can read this key"),
+        (["rows.jsonl", "--key-env", "NO_SUCH_KEY"], "NO_SUCH_KEY is not set"),
+        (["rows.jsonl", "--base-url", "https://llm.example.org/v1"], "no key for llm.example.org"),
+        (["rows.jsonl", "--base-url", "http://127.0.0.1:9/v1"], "cannot be reached"),
+    ],
+)
+def test_bad_input_is_one_line_before_any_call(stub_of, rows, capsys, tmp_path, arguments, said):
+    stub = stub_of()
+    (tmp_path / "bad.txt").write_text("Judge it.")
+    (tmp_path / "bad.json").write_text("{}")
+    (tmp_path / "open.key").write_text("sk-not-so-secret")
+    (tmp_path / "open.key").chmod(0o644)
+    code = run(["judge", "run", *on(stub), *arguments])
+    captured = capsys.readouterr()
+    assert code == (75 if said == "cannot be reached" else 2)
+    assert one_line(captured.err)
+    assert said in captured.err
+    assert stub.paths == []
+
+
+def test_a_judge_without_a_model_is_a_usage_error(rows, capsys):
+    assert run(["judge", "run", rows]) == 2
+    assert "name the judge by --model" in capsys.readouterr().err
+
+
+def test_batches_tell_by_exit_code_where_they_are(stub_of, rows, capsys):
+    stub = stub_of()
+    command = ["judge", "batch", "run", rows, "--out", "out", *on(stub)]
+    assert run(command) == 0
+    assert "sent: 6 requests; batch-1: validating" in capsys.readouterr().out
+    assert run(command) == 75
+    assert "not over yet: batch-1: in_progress" in capsys.readouterr().err
+    assert run([*command, "--wait", "--poll", "0"]) == 0
+    assert "written: out" in capsys.readouterr().out
+
+
+def test_a_batch_is_cancelled_from_its_folder(stub_of, rows, capsys):
+    stub = stub_of()
+    assert run(["judge", "batch", "run", rows, "--out", "out", *on(stub)]) == 0
+    capsys.readouterr()
+    assert run(["judge", "batch", "cancel", "out", *on(stub)]) == 0
+    assert capsys.readouterr().out == "batch-1: cancelled\n"
+    assert run(["judge", "batch", "cancel", "elsewhere", *on(stub)]) == 2
+
+
+def test_export_and_import_carry_a_batch_by_hand(stub_of, rows, capsys, tmp_path):
+    stub = stub_of()
+    assert run(["judge", "batch", "export", rows, "requests.jsonl", *on(stub)]) == 0
+    assert "6 requests" in capsys.readouterr().out
+    lines = [json.loads(line) for line in (tmp_path / "requests.jsonl").read_text().splitlines()]
+    done = "".join(json.dumps(stub.filing._result(line)) + "\n" for line in lines)
+    (tmp_path / "results.jsonl").write_text(done)
+    command = ["judge", "batch", "import", rows, "results.jsonl", "--out", "out", *on(stub)]
+    assert run(command) == 0
+    assert read("out/summary.json")["n_scored"] == 6
+    assert stub.paths == []
+
+
+def test_two_judges_do_not_write_into_one_folder(stub_of, rows, capsys, tmp_path):
+    import filelock
+
+    (tmp_path / "out").mkdir()
+    with filelock.FileLock(tmp_path / "out" / ".judge.lock"):
+        assert run(["judge", "run", rows, "--out", "out", *on(stub_of())]) == 75
+    assert "another process judges into it" in capsys.readouterr().err
+
+
+def test_probe_and_calibrate_report(stub_of, rows, capsys):
+    stub = stub_of()
+    assert run(["judge", "probe", *on(stub), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["mode"] == "int100"
+    assert run(["judge", "calibrate", "--by", "formality", "--json", *on(stub)]) == 0
+    assert json.loads(capsys.readouterr().out)["spearman"] > 0.5
+    assert run(["judge", "calibrate", "--by", "idk", "--words", "idk"]) == 0
+    assert "spearman: 0." in capsys.readouterr().out
+
+
+def test_the_stub_serves_until_it_is_interrupted():
+    process = subprocess.Popen(
+        [sys.executable, "-c", "from lensaudit.cli.main import main; main()", "judge", "stub"],
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    assert process.stdout is not None
+    line = process.stdout.readline()
+    assert line.startswith("serving stub-judge at http://127.0.0.1:")
+    process.send_signal(2)
+    assert process.wait(10) == 130
+
+
+def test_an_unknown_fault_names_those_there_are(capsys):
+    assert run(["judge", "stub", "--fault", "flood"]) == 2
+    assert "no fault 'flood'; known are ok, 429" in capsys.readouterr().err
+
+
+def test_without_the_sdk_the_message_says_what_to_install(stub_of, rows, capsys, monkeypatch):
+    monkeypatch.setitem(sys.modules, "openai", None)
+    assert run(["judge", "run", rows, *on(stub_of())]) == 2
+    assert "pip install 'lensaudit[judge]'" in capsys.readouterr().err
+    assert run(["judge", "run", rows, "--by", "words:idk"]) == 0
