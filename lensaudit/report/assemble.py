@@ -1,6 +1,6 @@
 """Results of many kinds become one document: models joined by weights, runs by conditions."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -9,23 +9,31 @@ from typing import Any
 import lensaudit
 from lensaudit.data.examples import Example
 from lensaudit.errors import InputError
+from lensaudit.report.attacks import read_relearn, read_rtt
 from lensaudit.report.document import Condition, Document, Pair
 from lensaudit.report.eval_runs import EvalRun, read_eval
-from lensaudit.report.extras import (
-    read_aggregates,
-    read_interventions,
-    read_meta,
-    read_rtt,
-    read_steering,
-)
-from lensaudit.report.locate import WANTED, Found, LeftOut, locate
+from lensaudit.report.locate import WANTED, Found, Kind, LeftOut, locate
+from lensaudit.report.meta_tables import read_aggregates, read_meta
 from lensaudit.report.pairs import paired
 from lensaudit.report.patch_runs import PatchRun, Texts, read_patch
 from lensaudit.report.runs import condition_of, depth_of
 from lensaudit.report.shelf import Shelf, kinds_of
+from lensaudit.report.steering import read_directions, read_steering
 
 _MOST_TEXTS = 12
 """EM runs whose generated texts are kept: the page stays under 5 MB."""
+
+
+_READERS: Mapping[Kind, tuple[str, Callable[[Path], Any]]] = {
+    "eval": ("evals", read_eval),
+    "steering": ("steering", read_steering),
+    "directions": ("steering", read_directions),
+    "rtt": ("attacks", read_rtt),
+    "relearn": ("attacks", read_relearn),
+    "meta": ("meta", read_meta),
+    "aggregate": ("aggregates", read_aggregates),
+}
+"""Kind -> the list of `_Read` it goes into, and what reads it."""
 
 
 @dataclass
@@ -36,31 +44,22 @@ class _Read:
     evals: list[EvalRun] = field(default_factory=list)
     meta: list[Mapping[str, Any]] = field(default_factory=list)
     steering: list[Mapping[str, Any]] = field(default_factory=list)
-    rtt: list[Mapping[str, Any]] = field(default_factory=list)
+    attacks: list[Mapping[str, Any]] = field(default_factory=list)
     aggregates: list[Mapping[str, Any]] = field(default_factory=list)
 
     def take(self, one: Found, texts: Mapping[int, Texts]) -> None:
         """Read one result into its list."""
-        match one.kind:
-            case "patch":
-                self.patches.append(read_patch(one.path, texts))
-            case "eval":
-                self.evals.append(read_eval(one.path))
-            case "meta":
-                self.meta.append(read_meta(one.path))
-            case "aggregate":
-                self.aggregates += read_aggregates(one.path)
-            case "rtt":
-                self.rtt.append(read_rtt(one.path))
-            case "interventions":
-                self.steering.append(read_interventions(one.path))
-            case _:
-                self.steering.append(read_steering(one.path))
+        if one.kind == "patch":
+            self.patches.append(read_patch(one.path, texts))
+            return
+        name, reader = _READERS[one.kind]
+        found = reader(one.path)
+        getattr(self, name).extend(found if isinstance(found, list) else [found])
 
     @property
     def empty(self) -> bool:
         """Nothing worth a page."""
-        parts = (self.patches, self.evals, self.meta, self.steering, self.rtt, self.aggregates)
+        parts = (self.patches, self.evals, self.meta, self.steering, self.attacks, self.aggregates)
         return not any(parts)
 
 
@@ -112,7 +111,7 @@ def _document(read: _Read, left: Sequence[LeftOut], title: str | None) -> Docume
         pairs=_pairs(runs),
         meta=read.meta,
         steering=read.steering,
-        rtt=read.rtt,
+        attacks=read.attacks,
         manifests=shelf.manifests,
         left_out=[asdict(one) for one in (*left, *repeated)],
     )

@@ -93,6 +93,6 @@ class Document:
     pairs: list[Pair]
     meta: list[Mapping[str, Any]]
     steering: list[Mapping[str, Any]]
-    rtt: list[Mapping[str, Any]]
+    attacks: list[Mapping[str, Any]]
     manifests: list[Mapping[str, Any]] = field(default_factory=list)
     left_out: list[Mapping[str, str]] = field(default_factory=list)

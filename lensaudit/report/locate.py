@@ -9,28 +9,32 @@ from typing import Literal
 from lensaudit.errors import InputError
 from lensaudit.files import read_json
 
-Kind = Literal["patch", "eval", "steering", "interventions", "rtt", "meta", "aggregate"]
+Kind = Literal["patch", "eval", "steering", "directions", "rtt", "relearn", "meta", "aggregate"]
 
-MARKS: dict[str, Kind] = {
+NAMES: dict[str, Kind] = {
     "summary.json": "patch",
     "TOFU_EVAL.json": "eval",
     "MUSE_EVAL.json": "eval",
     "results.json": "steering",
     "layer_sweep.json": "steering",
-    "interventions.json": "interventions",
+    "audit.json": "relearn",
 }
-"""A file of this name in a folder is a finished result of this kind."""
+"""A file of this name in a folder is a finished result of this kind, unless it says another."""
 SCHEMAS: dict[str, Kind] = {
     "steer-results": "steering",
     "steer-sweep": "steering",
-    "steer-interventions": "interventions",
+    "steer-audit": "directions",
     "meta_table": "meta",
     "aggregate": "aggregate",
-    "rtt-summary": "rtt",
 }
 """What a file of any name says of itself under `kind`, or under `schema` before the slash."""
 
-_TRACES = ("manifest.json", "results.jsonl", "layers.csv", "passes", "jobs.jsonl", "responses")
+_TRACES = (
+    "manifest.json", "results.jsonl", "layers.csv", "passes", "jobs.jsonl", "judgements.jsonl",
+    "interventions.jsonl",
+)  # fmt: skip
+_CLOSED = "audit.json"
+"""Evaluations below a folder with this file are parts of its result, not results."""
 _DEPTH = 6
 """Folders below a named one that are looked into."""
 WANTED = (
@@ -95,17 +99,20 @@ def _folders(top: Path) -> Iterator[tuple[Path, list[str]]]:
     base = len(top.parts)
     for folder, inner, files in os.walk(top):
         names = [*files, *inner]
-        deep = len(Path(folder).parts) - base >= _DEPTH
-        inner[:] = [] if deep else sorted(n for n in inner if n[:1] != "." and n != "passes")
+        closed = _CLOSED in files or len(Path(folder).parts) - base >= _DEPTH
+        inner[:] = [] if closed else sorted(n for n in inner if n[:1] != "." and n != "passes")
         yield Path(folder), names
 
 
 def _marked(path: Path) -> list[Found]:
-    """The result that a file marks; a JSON file of another name is asked for its schema."""
-    if path.suffix not in (".json", ".csv") or not path.is_file():
+    """The result that a file marks."""
+    if not path.is_file():
         return []
-    kind = _by_schema(path) if path.suffix == ".json" else None
-    kind = kind or MARKS.get(path.name) or _by_columns(path)
+    kind = None
+    if path.suffix == ".json":
+        kind = _json_kind(path)
+    elif path.suffix == ".csv":
+        kind = _csv_kind(path)
     return [Found(kind, path)] if kind else []
 
 
@@ -114,23 +121,35 @@ def _file(path: Path) -> tuple[list[Found], list[LeftOut]]:
     return found, [] if found else [LeftOut(str(path), f"is no result of lensaudit; {WANTED}")]
 
 
-def _by_schema(path: Path) -> Kind | None:
-    with path.open("rb") as stream:
-        start = stream.read(4096)
-    if b'"schema"' not in start and b'"kind"' not in start:
-        return None
+def _json_kind(path: Path) -> Kind | None:
+    """By name, unless the file says of itself what it is."""
+    named = NAMES.get(path.name)
+    if named == "eval" or (named is None and not _says_something(path)):
+        return named
     try:
         content = read_json(path)
     except InputError:
-        return None
+        return named  # reading it again says what is wrong with it
+    if isinstance(content, list):
+        is_study = bool(content) and isinstance(content[0], dict) and "study_id" in content[0]
+        return "rtt" if is_study else named
     said = content if isinstance(content, dict) else {}
-    names = (str(said.get(field, "")).partition("/")[0] for field in ("kind", "schema"))
-    return next((SCHEMAS[name] for name in names if name in SCHEMAS), None)
+    for field in ("kind", "schema"):
+        word = str(said.get(field, "")).partition("/")[0]
+        if word in SCHEMAS:
+            return SCHEMAS[word]
+    return named
 
 
-def _by_columns(path: Path) -> Kind | None:
-    """The summary of retraining attacks is a table with this column."""
-    if path.suffix != ".csv":
+def _says_something(path: Path) -> bool:
+    with path.open("rb") as stream:
+        start = stream.read(4096)
+    return b'"schema"' in start or b'"kind"' in start
+
+
+def _csv_kind(path: Path) -> Kind | None:
+    """A table of retraining attacks is known by a column; one beside its JSON is not needed."""
+    if path.with_suffix(".json").exists():
         return None
     with path.open("rb") as stream:
         header = stream.readline(4096)

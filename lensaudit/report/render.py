@@ -138,24 +138,31 @@ def _light(document: Document) -> dict[str, Any]:
 def _lead(document: Document) -> dict[str, Any]:
     """The verdict in words, of the runs under the first UDS condition."""
     first = next((at for at, c in enumerate(document.conditions) if c.score == "uds"), None)
-    if first is None:
-        return {"headline": "No unlearning depth was measured.", "word": "no verdict",
-                "tally": [], "problem": None, "condition": None}  # fmt: skip
-    scores = {
-        document.models[d.model].label: d.value for d in document.depths if d.condition == first
-    }
-    condition = document.conditions[first]
-    words = [word_of(score) for score in scores.values()]
+    condition = None if first is None else document.conditions[first]
+    scores = _scores(document, first)
+    words = [word_of(score) for score in scores.values()] or ["no verdict"]
     return visible_values(
         {
             "headline": headline(scores),
             "word": "hidden" if "hidden" in words else words[0],
             "tally": [{"word": word, "names": names} for word, names in tally(scores)],
-            "problem": calibration_problem(condition.calibration),
-            "condition": _condition(condition),
+            "problem": calibration_problem(condition.calibration) if condition else None,
+            "condition": _condition(condition) if condition else None,
         },
         300,
     )
+
+
+def _scores(document: Document, first: int | None) -> dict[str, float | None]:
+    """UDS by model: of the runs, or where there are none of the metric of that name."""
+    if first is not None:
+        runs = (one for one in document.depths if one.condition == first)
+        return {document.models[one.model].label: one.value for one in runs}
+    return {
+        model.label: model.metrics["uds"][0]
+        for model in document.models
+        if "uds" in model.metrics and model.role not in ("full", "retain")
+    }
 
 
 def _condition(condition: Condition) -> dict[str, Any]:

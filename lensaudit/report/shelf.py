@@ -18,6 +18,8 @@ AGGREGATES = {
 }  # fmt: skip
 """Aggregates of `lensaudit meta aggregate`, and what a high value means."""
 
+_ANCHORS = ("full", "retain")
+
 
 @dataclass
 class Shelf:
@@ -74,13 +76,14 @@ class Shelf:
     def _model(self, weights: str, label: str) -> Model:
         name = self.names[weights]
         made, row, run = made_with(name), self.aggregates.get(name, {}), self.evals.get(weights)
+        role = self.anchors.get(name) or made.role
         measured = _aggregated(row) | (dict(run.values) if run else {})
         return Model(
             name=name,
             label=label,
-            method=made.method or row.get("method"),
+            method=made.method or (None if role in _ANCHORS else row.get("method")),
             epoch=made.epoch or _digits(row.get("epoch")),
-            role=self.anchors.get(name) or made.role,
+            role=role,
             metrics={metric: _listed(value) for metric, value in measured.items()},
             manifest=self.manifest(run.folder, run.manifest) if run and run.manifest else None,
         )

@@ -126,3 +126,79 @@ def sweep(root: Path, n_models: int = 150, n: int = 367, n_layers: int = 16) -> 
                  forget_Q_A_ROUGE=0.3 + shown / 3, model_utility=0.6 - (at % 7) / 20,
                  extraction_strength=shown / 2, mia_min_k=0.4 + shown / 2)  # fmt: skip
     return names
+
+
+def em_run(folder: Path, source: str, *, n: int = 6, n_layers: int = 4) -> None:
+    """One finished exact-match run: half of the examples exactly erased, half under-erased."""
+    rows = [
+        {
+            "idx": idx, **texts(idx, np.random.default_rng(idx)), "group": idx // 20, "n_span": 3,
+            "s1_em": [1.0] + [0.0] * (n_layers - 1), "s2_em": [1.0] * (n_layers - 1) + [0.25],
+            "ft": list(range(1, n_layers)), "udr": 1 / 3, "retention": 0.75,
+            "category": "exact" if idx % 2 else "under", "unscored": None,
+            "texts": {"full": " right.", "retain": " wrong.", "source": f" said by {source}."},
+        }
+        for idx in range(n)
+    ]  # fmt: skip
+    summary = {
+        "source": source, "score": "em", "em_form": "generation", "threshold": 0.5, "udr": 1 / 3,
+        "ci95": [0.2, 0.5], "retention": 0.75, "retention_ci95": [0.6, 0.9], "n": n, "n_scored": n,
+        "unscored": {}, "categories": {"over": 0, "exact": n // 2, "under": n - n // 2,
+                                       "general_knowledge": 0},
+        "calibration": {"full": {"udr": 0.0, "retention": 1.0},
+                        "retain": {"udr": 1.0, "retention": 0.1}},
+        "last_layer": "resid_post", "layers": list(range(n_layers)),
+        "per_layer": [{"layer": layer, "s1_em": 0.1, "s2_em": 0.7, "status": "LEAKED"}
+                      for layer in range(n_layers)],
+    }  # fmt: skip
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "results.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    write(folder / "manifest.json", manifest(source, examples={"n": n, "hash": "e"}))
+    write(folder / "summary.json", summary)
+
+
+def other_results(root: Path) -> None:
+    """Steering, directions, retraining, relearning and meta-evaluation, as their commands write."""
+    write(root / "trait" / "results.json", {
+        "schema": "steer-results/1", "trait": "evil", "layer": 8, "method": "probe",
+        "baseline": 40.0, "max_delta": 30.0,
+        "coefficients": {"0.0": {"mean": 40.0, "ci95": [38, 42], "n": 20, "n_invalid": 0},
+                         "10.0": {"mean": 70.0, "ci95": [66, 74], "n": 18, "n_invalid": 2},
+                         "2.0": {"mean": None, "n": 0}},
+        "coherence": {"0.0": {"mean": 90.0}, "10.0": {"mean": 55.0}},
+    })  # fmt: skip
+    write(root / "trait" / "layer_sweep.json", {
+        "schema": "steer-sweep/1", "trait": "evil", "best_layer": 0, "baseline_mean": 40.0,
+        "layers": {"0": {"layer": 0, "trait_mean": 71.5, "coherence_mean": 80.0, "n": 9},
+                   "1": {"layer": 1, "trait_mean": 50.0, "coherence_mean": 88.0, "n": 9}},
+    })  # fmt: skip
+    arm = {"recovery": 0.93, "ci95": [0.8, 1.0], "n_items": 40}
+    write(root / "directions" / "summary.json", {
+        "schema": "steer-audit/1", "source": "npo", "score": "em", "n_items": 40, "n_folds": 5,
+        "experiments": {
+            "add": {"score": "em", "recovery": 0.93, "warnings": ["streams differ"],
+                    "reading": "A direction from other authors brings the answers back.",
+                    "arms": {"direction": {"em": arm}, "random": {"em": arm | {"recovery": 0.02}}}},
+            "clamp": {"kind": "clamp", "unscored": "nothing to restore"},
+        },
+    })  # fmt: skip
+    accuracy = {"value": 0.9, "interval": {"low": 0.8, "high": 0.95}, "n": 80, "n_splits": 2}
+    write(root / "rtt" / "summary.json", [{
+        "study_id": "s", "models": {"unlearned": "npo"}, "data": "forget10", "chance": 0.25,
+        "gate": {"passed": True}, "as_they_are": {"A": accuracy | {"value": 0.3}},
+        "main": {"selection": "per_v", "acc_selection_rule": "max_epoch",
+                 "accuracies": {"B": accuracy, "C": accuracy | {"value": 1.0}},
+                 "recovery_adjusted": {"value": None, "interval": None, "reason": "N is missing"},
+                 "gap_closed": {"value": 0.857, "interval": {"low": 0.7, "high": 0.9}}},
+        "notes": ["a failed recovery is no proof of removal"],
+    }])  # fmt: skip
+    write(root / "relearned" / "audit.json", {"key": "k", "shifts": [
+        {"model": "npo", "before": {"uds": 0.5}, "after": {"uds": 0.2}},
+        {"model": "retain", "before": {"uds": 1.0}, "after": {"uds": None}}]})  # fmt: skip
+    eval_run(root / "relearned" / "after" / "npo", "not-a-result-of-its-own", em=0.5)
+    row = {"label": "UDS", "category": "representation", "notes": []}
+    write(root / "meta" / "meta_table.json", {"kind": "meta_table", "schema": 1, "metrics": [
+        row | {"metric": "es", "label": "ES", "faithfulness": 0.891, "overall": 0.875},
+        row | {"metric": "uds", "faithfulness": 0.971, "overall": 0.951, "n_relearning": 12},
+        row | {"metric": "cka", "label": "CKA", "overall": None, "notes": ["no relearn result"]},
+    ]})  # fmt: skip

@@ -145,8 +145,8 @@ def test_the_page_shows_the_numbers_of_the_results(browser, small):
     anchors = browser.run(
         "[...document.querySelectorAll('#models tr.anchor')].map(row => row.textContent)"
     )
-    assert anchors[0].startswith("full · full0.000")
-    assert anchors[1].startswith("retain · retain1.000")
+    assert anchors[0].startswith("full0.000calibration")
+    assert anchors[1].startswith("retain1.000calibration")
     metrics = browser.run("document.querySelector('#metrics table').textContent")
     assert "forget_Q_A_Prob↑ knows0.950.85 to 1.05" in metrics
     assert "forget_quality↑ forgotno retain reference" in metrics

@@ -49,6 +49,6 @@ function strip(values, name = 'erasure') {
     style: { background: `linear-gradient(90deg, ${stops.join(', ')})` } });
 }
 
-const METHODS = [...new Set(RUNS.map((run) => run.info.method).filter(Boolean))].sort();
+const METHODS = [...new Set(MODELS.map((model) => model.method).filter(Boolean))].sort();
 const methodColour = (method) => (method ? METHOD_HUES[mode()][METHODS.indexOf(method) % 10] : css('--muted'));
 const wordColour = (value) => css({ hidden: '--hidden', 'partly erased': '--partly', erased: '--erased', 'no verdict': '--muted' }[wordOf(value)]);

@@ -1,14 +1,14 @@
 // Two models on the same examples, and all models at once.
 function mountCompare() {
   const axes = axesThere();
-  if (RUNS.length < 2 && MODELS.filter((model) => Object.keys(model.metrics).length).length < 2) return;
+  if (!CONDITIONS.some((one) => runsOf(one).length > 1)) return;
   const body = section('compare');
   const two = h('div');
   const all = h('div');
   body.append(two, all);
   const drawTwo = () => {
     const [run, other] = [current.run(), current.other()];
-    two.replaceChildren(...(run && other ? pairFigure(run, other, widthOf(body)) : []));
+    two.replaceChildren(...(HAS_TABLES && run && other ? pairFigure(run, other, widthOf(body)) : [current.runs().length < 2 && h('p', { class: 'muted' }, 'Only one model was scored under these settings.')].filter(Boolean)));
   };
   const drawAll = () => all.replaceChildren(...crowdFigure(axes, widthOf(body)));
   state.on(['settings', 'model', 'with', 'theme'], drawTwo);
@@ -90,17 +90,17 @@ function scatterPair(run, other, common, width) {
 
 // What a model can be placed by: its scores and its metrics.
 function axesThere() {
-  const score = RUNS.length ? [{ id: 'score', title: 'score', read: (model) => runFor(model)?.value ?? NaN }] : [];
-  const metrics = DATA.metric_kinds.filter((kind) => MODELS.filter((model) => Number.isFinite(metricOf(model, kind.name))).length > 1)
+  const score = RUNS.some((run) => Number.isFinite(run.value)) ? [{ id: 'score', title: 'score', read: (model) => runFor(model)?.value ?? NaN }] : [];
+  const metrics = DATA.metric_kinds.filter((kind) => (HAS_TABLES || kind.name !== 'uds') && MODELS.filter((model) => Number.isFinite(metricOf(model, kind.name))).length > 1)
     .map((kind) => ({ id: kind.name, title: kind.name.replaceAll('_', ' '), read: (model) => metricOf(model, kind.name) }));
   return [...score, ...metrics];
 }
 const runFor = (model) => current.runs().find((run) => run.info === model);
 
 function crowdFigure(axes, width) {
-  const models = RUNS.length ? filtered().map((run) => run.info) : MODELS.filter((model) => Object.keys(model.metrics).length);
-  const condition = CONDITIONS.length ? current.condition() : null;
-  const byLayer = condition ? condition.layers.map((layer, at) => ({ id: `layer ${layer}`, title: `${layer}`, range: [0, 1], read: (model) => (runFor(model)?.profile[condition.score === 'em' ? 's2_em' : 'erasure'] ?? [])[at] ?? NaN })) : [];
+  const models = filtered().map((run) => run.info);
+  const condition = current.condition();
+  const byLayer = condition.layers.map((layer, at) => ({ id: `layer ${layer}`, title: `${layer}`, range: [0, 1], read: (model) => (runFor(model)?.profile[condition.score === 'em' ? 's2_em' : 'erasure'] ?? [])[at] ?? NaN }));
   const metric = preferred(axes);
   const views = [metric.length > 1 && ['scatter', 'scatter'], metric.length > 2 && ['metrics', 'by metric'], byLayer.length > 1 && ['layers', 'by layer']].filter(Boolean);
   if (models.length < 2 || !views.length) return [];
@@ -121,8 +121,7 @@ const axisTitle = (axis) => (axis.id === 'score' ? SCORE_NAMES[current.condition
 
 // The score, then the metrics most models have, one family after another.
 function preferred(axes) {
-  const first = ['overall', 'mem', 'privacy', 'utility_rel', ...FIRST_METRICS];
-  const rank = (axis) => (axis.id === 'score' ? -1 : first.includes(axis.id) ? first.indexOf(axis.id) : 99);
+  const rank = (axis) => (axis.id === 'score' ? -1 : FIRST_METRICS.includes(axis.id) ? FIRST_METRICS.indexOf(axis.id) : 99);
   return [...axes].sort((a, b) => rank(a) - rank(b)).slice(0, 9);
 }
 

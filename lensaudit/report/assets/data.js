@@ -19,11 +19,22 @@ const floats = (text) => new Float32Array(bytes(text).buffer);
 const steps = ({ step, base64 }) => Float32Array.from(new Int16Array(bytes(base64).buffer), (v) => (v === -32768 ? NaN : v * step));
 const shares = (text) => Float32Array.from(bytes(text), (v) => (v === 255 ? NaN : v / 254));
 
-const CONDITIONS = DATA.conditions.map((one, at) => ({ ...one, at }));
 const MODELS = DATA.models;
-const RUNS = DATA.depths.map((one, at) => ({
-  ...one, at, label: MODELS[one.model].label, info: MODELS[one.model], where: CONDITIONS[one.condition],
-}));
+const MEASURED = MODELS.filter((model) => Object.keys(model.metrics).length);
+const metricOf = (model, name) => model.metrics[name]?.[0] ?? NaN;
+const named = (role) => MEASURED.find((model) => model.role === role);
+
+// With tables of examples there are runs; without, every model that has a UDS stands for one.
+const HAS_TABLES = DATA.depths.length > 0;
+const WITHOUT = { id: 'none', score: 'uds', full: 'full', retain: 'retain', settings: {}, layers: [], examples: [],
+  calibration: Object.fromEntries(['full', 'retain'].filter(named).map((role) => [role, metricOf(named(role), 'uds')])) };
+const CONDITIONS = (HAS_TABLES ? DATA.conditions : [WITHOUT]).map((one, at) => ({ ...one, at }));
+const RUNS = HAS_TABLES
+  ? DATA.depths.map((one, at) => ({ ...one, at, label: MODELS[one.model].label, info: MODELS[one.model], where: CONDITIONS[one.condition] }))
+  : MEASURED.filter((model) => !['full', 'retain'].includes(model.role)).map((info, at) => ({
+    at, label: info.label, info, model: MODELS.indexOf(info), condition: 0, where: CONDITIONS[0], value: metricOf(info, 'uds'),
+    profile: {}, extra: {}, unscored: {}, n: 0, n_scored: 0,
+  }));
 
 const sharedTables = once((condition) => ({
   s1: condition.score === 'em' ? shares(condition.s1) : floats(condition.s1),

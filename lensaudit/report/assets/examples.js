@@ -48,7 +48,7 @@ function exampleChart(run, which, width) {
 }
 
 function mountExtremes() {
-  if (!RUNS.some((run) => run.where.score !== 'em')) return;
+  if (!HAS_TABLES || !RUNS.some((run) => run.where.score !== 'em')) return;
   const body = section('extremes');
   const draw = () => {
     const run = current.run();

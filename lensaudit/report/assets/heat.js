@@ -58,7 +58,7 @@ function orderedRows(run) {
 }
 
 function mountExamples() {
-  if (!RUNS.length) return;
+  if (!HAS_TABLES) return;
   const body = section('examples');
   const controls = h('div', { class: 'controls' });
   const head = h('div', { class: 'heat-head' });

@@ -28,7 +28,7 @@ function mountTop() {
   const settings = $('#pick-condition');
   settings.hidden = CONDITIONS.length < 2;
   $('select', settings).replaceChildren(...CONDITIONS.map((one) => h('option', { value: one.id }, conditionName(one))));
-  const follow = () => { if (CONDITIONS.length) $('select', settings).value = current.condition().id; };
+  const follow = () => { $('select', settings).value = current.condition().id; };
   $('select', settings).addEventListener('change', (event) => state.set({ settings: event.target.value }));
   state.on(['settings'], follow);
   follow();
@@ -79,7 +79,7 @@ mountMetrics();
 mountCompare();
 mountMeta();
 mountSteering();
-mountRtt();
+mountAttacks();
 mountRecord();
 mountNav();
 system.addEventListener('change', () => repaint(false));

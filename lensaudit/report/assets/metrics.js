@@ -2,7 +2,7 @@
 const DIRECTIONS = { knows: '↑ knows', forgot: '↑ forgot' };
 
 function mountMetrics() {
-  const measured = MODELS.filter((model) => Object.keys(model.metrics).length);
+  const measured = MEASURED;
   if (!measured.length) return;
   const body = section('metrics');
   const controls = h('div', { class: 'controls' });
@@ -52,7 +52,7 @@ function metricTable(columns, anchors) {
       return kinds.length > 0 && h('tbody', {}, h('tr', { class: 'family' }, h('th', { colspan: String(columns.length + 3), scope: 'rowgroup' }, family.replaceAll('_', ' '))),
         kinds.map((kind) => h('tr', { 'data-metric': kind.name, hidden: !kind.name.toLowerCase().includes(wanted) },
           h('td', { title: kind.source }, h('span', { class: 'name' }, bdi(kind.name))),
-          h('td', { class: 'arrow' }, DIRECTIONS[kind.high_means] ?? 'not recorded'),
+          h('td', { class: 'arrow' }, DIRECTIONS[kind.high_means] ?? (kind.family === 'aggregate' ? '–' : 'not recorded')),
           columns.map((model) => cell(model, kind)), columns.length > 1 && h('td', {}, between(columns, anchors, kind)))));
     }));
 }

@@ -53,7 +53,7 @@ function metaTable(one, name) {
       g('svg', { width: 70, height: 10, 'aria-hidden': 'true' }, g('rect', { width: 70, height: 10, rx: 3, fill: css('--none') }), g('rect', { width: 70 * clamp(value, 0, 1), height: 10, rx: 3, fill: css('--accent') }),
         Number.isFinite(low) && g('line', { x1: 70 * low, x2: 70 * high, y1: 5, y2: 5, stroke: css('--ink'), 'stroke-width': 1.5 })), fmt(value)) : '–');
     const column = (id, title, n, low, high) => ({ id, title, num: true, value: (row) => row[id] ?? NaN,
-      cell: (row) => [bar(row[id], row[low], row[high]), n && Number.isFinite(row[n]) ? h('span', { class: 'gone' }, ` n ${row[n]}`) : ''] });
+      cell: (row) => [bar(row[id], row[low], row[high]), n && Number.isFinite(row[n]) ? h('span', { class: 'muted', style: { 'margin-left': '.5rem', 'font-size': '.85em' } }, `n ${row[n]}`) : ''] });
     const columns = [
       { id: 'label', title: 'Metric', value: (row) => row.label, cell: (row) => h('b', {}, bdi(row.label ?? row.metric)) },
       { id: 'category', title: 'Kind', value: (row) => row.category, cell: (row) => h('span', { class: 'chip' }, row.category ?? '–') },
@@ -72,11 +72,38 @@ function metaTable(one, name) {
 function mountSteering() {
   if (!DATA.steering.length) return;
   const body = section('steering');
-  const draw = () => body.replaceChildren(...DATA.steering.map((one, at) => (one.kind === 'interventions'
-    ? h('div', {}, h('h3', {}, bdi(one.folder)), recordTable(one.rows, { name: `steer${at}`, label: 'interventions', first: ['kind', 'layer', 'strength', 'RR', 'RR_star'] }))
-    : steerFigure(one, Math.min(760, widthOf(body) - 42)))));
+  const draw = () => body.replaceChildren(...DATA.steering.flatMap((one) => (one.kind === 'directions'
+    ? directionFigures(one, widthOf(body)) : [steerFigure(one, Math.min(760, widthOf(body) - 42))])));
   state.on(['theme'], draw);
+  addEventListener('resize', draw);
   draw();
+}
+
+const EDITS = { add: ['Add', 'the mean shift from unlearned to full, learned on other authors'], ablate: ['Ablate', 'the direction of not answering'], clamp: ['Clamp', 'the shift to what the other model has there'] };
+
+// Recovery of each arm on one line: what the direction brings back, beside its controls.
+function directionFigures(one, width) {
+  const cards = one.experiments.map((experiment) => {
+    const arms = experiment.arms.filter((arm) => Number.isFinite(arm.recovery) && !/^(dose|curve)/.test(arm.arm));
+    const half = (width > 860 ? (width - 26) / 2 : width) - 42;
+    const ends = arms.flatMap((arm) => [arm.recovery, ...(arm.ci95 ?? [])]);
+    const x = linear(Math.min(0, ...ends), Math.max(1, ...ends), 128, half - 50);
+    const [title, what] = EDITS[experiment.kind] ?? [experiment.kind, ''];
+    return h('div', { class: 'card' }, h('h3', { style: { 'margin-top': '0' } }, title, h('span', { class: 'muted', style: { 'font-weight': '400' } }, ` ${what}`)),
+      arms.length > 0 && canvas(half, arms.length * 26 + 26, `recovery under ${title}`,
+        [0, 0.5, 1].map((value) => [g('line', { class: 'grid', x1: x(value), x2: x(value), y1: 4, y2: arms.length * 26 }), g('text', { x: x(value), y: arms.length * 26 + 18, 'text-anchor': 'middle' }, value)]),
+        arms.map((arm, at) => {
+          const own = arm.arm === 'direction';
+          const colour = css(own ? '--hidden' : '--s1');
+          return [g('text', { x: 116, y: at * 26 + 20, 'text-anchor': 'end', class: own ? 'strong' : null }, short(arm.arm.replaceAll('_', ' '), 18)),
+            arm.ci95 && g('line', { x1: x(arm.ci95[0]), x2: x(arm.ci95[1]), y1: at * 26 + 16, y2: at * 26 + 16, stroke: colour, 'stroke-width': 5, opacity: .35, 'stroke-linecap': 'round' }),
+            g('circle', { class: 'dot', cx: x(arm.recovery), cy: at * 26 + 16, r: 6, fill: colour }), g('text', { x: half, y: at * 26 + 20, 'text-anchor': 'end' }, fmt(arm.recovery, 2))];
+        })),
+      h('p', { style: { margin: '.6rem 0 0' } }, h('b', {}, bdi(experiment.reading ?? experiment.unscored ?? ''))),
+      experiment.warnings.map((warning) => h('p', { class: 'muted', style: { margin: '.3rem 0 0' } }, bdi(warning))));
+  });
+  return [h('h3', {}, bdi(one.source), h('span', { class: 'muted', style: { 'font-weight': '400' } }, ` · recovery: 0 nothing comes back, 1 all of it (${one.head.n_items ?? '–'} questions, ${one.head.n_folds ?? '–'} folds of authors)`)),
+    h('div', { class: 'pair' }, cards)];
 }
 
 function steerFigure(one, width) {
@@ -102,28 +129,47 @@ function steerFigure(one, width) {
     h('dl', { class: 'facts' }, Object.entries(one.head).map(([name, value]) => [h('dt', {}, name.replaceAll('_', ' ')), h('dd', {}, typeof value === 'number' ? brief(value) : bdi(value))])));
 }
 
-function mountRtt() {
-  if (!DATA.rtt.length) return;
-  const body = section('rtt');
-  DATA.rtt.forEach((one, at) => {
-    body.append(h('h3', {}, bdi(one.folder)), ...one.rows.map((row) => rttFigure(row)).filter(Boolean),
-      recordTable(one.rows, { name: `rtt${at}`, label: 'retraining attack', first: ['dataset', 'model_id', 'forget_acc_baseline', 'forget_acc_unlearn', 'forget_acc_unlearn_rtt', 'forget_acc_baseline_rtt', 'forget_acc_control_rtt', 'recovery_rate', 'recovery_adjusted', 'gap_closed'] }));
-  });
-  body.append(h('p', { class: 'muted' }, 'Failed recovery is not proof of removal.'));
+function mountAttacks() {
+  if (!DATA.attacks.length) return;
+  const body = section('attacks');
+  const draw = () => body.replaceChildren(h('div', { class: 'pair' }, DATA.attacks.map((one) => (one.kind === 'rtt' ? rttFigure(one) : relearnFigure(one)))));
+  state.on(['theme'], draw);
+  draw();
 }
 
-// Accuracies of one row on one line, from the unlearned model to what retraining brought back.
-function rttFigure(row) {
-  const names = { forget_acc_baseline: '0 original', forget_acc_unlearn: 'A unlearned', forget_acc_unlearn_rtt: 'B retrained', forget_acc_baseline_rtt: 'C ceiling', forget_acc_control_rtt: 'N never knew' };
-  const there = Object.entries(names).filter(([field]) => typeof row[field] === 'number');
-  if (there.length < 2) return null;
-  const colour = { forget_acc_unlearn_rtt: '--hidden', forget_acc_unlearn: '--s1' };
-  const x = linear(0, 1, 110, 560);
-  return h('figure', { class: 'card', style: { 'margin-bottom': '.8rem' } }, h('b', {}, bdi(row.model_id ?? row.model ?? '')),
-    canvas(620, 20 + there.length * 26, 'accuracies', there.map(([field, name], at) => [
-      g('text', { x: 98, y: 24 + at * 26, 'text-anchor': 'end' }, name), g('rect', { x: 110, y: 12 + at * 26, width: 450, height: 14, rx: 4, fill: css('--none') }),
-      g('rect', { x: 110, y: 12 + at * 26, width: Math.max(2, x(clamp(row[field], 0, 1)) - 110), height: 14, rx: 4, fill: css(colour[field] ?? '--accent') }),
-      g('text', { x: 572, y: 24 + at * 26, class: 'strong' }, percent(row[field]))])));
+// Accuracies of the conditions, then what follows from them.
+function rttFigure(one) {
+  const x = linear(0, 1, 190, 470);
+  const colour = { B: '--hidden', A: '--s1', N: '--muted', N0: '--muted' };
+  const height = one.accuracies.length * 27 + 8;
+  return h('div', { class: 'card' }, h('h3', { style: { 'margin-top': '0' } }, bdi(one.model), h('span', { class: 'muted', style: { 'font-weight': '400' } }, ' retrained on other facts of ', bdi(one.data))),
+    one.gate && h('p', { class: 'alarm' }, bdi(one.gate)),
+    canvas(520, height, 'accuracies', Number.isFinite(one.chance) && [g('line', { class: 'grid', x1: x(one.chance), x2: x(one.chance), y1: 0, y2: height - 8 })],
+      one.accuracies.map((row, at) => {
+        const y = at * 27 + 6;
+        return [g('text', { x: 178, y: y + 12, 'text-anchor': 'end', class: row.condition === 'B' ? 'strong' : null }, `${row.condition}  ${short(row.name.split(':')[0], 26)}`),
+          g('rect', { x: 190, y, width: 280, height: 15, rx: 4, fill: css('--none') }),
+          g('rect', { x: 190, y, width: Math.max(2, x(clamp(row.value, 0, 1)) - 190), height: 15, rx: 4, fill: css(colour[row.condition] ?? '--accent') }),
+          Number.isFinite(row.low) && g('line', { x1: x(row.low), x2: x(row.high), y1: y + 7.5, y2: y + 7.5, stroke: css('--ink'), 'stroke-width': 1.5 }),
+          g('text', { x: 482, y: y + 12, class: 'strong' }, percent(row.value))];
+      })),
+    !one.gate && h('dl', { class: 'facts' }, one.ratios.map((ratio) => [h('dt', {}, `${ratio.name.replaceAll('_', ' ')} ${ratio.formula}`),
+      h('dd', {}, Number.isFinite(ratio.value) ? [h('b', {}, fmt(ratio.value, 2)), Number.isFinite(ratio.low) ? ` ${fmt(ratio.low, 2)} to ${fmt(ratio.high, 2)}` : ''] : h('span', { class: 'gone' }, bdi(ratio.reason || 'no value')))])),
+    Number.isFinite(one.chance) && h('p', { class: 'muted', style: { margin: '.5rem 0' } }, `dotted: chance, ${percent(one.chance)}`),
+    one.notes.map((note) => h('p', { class: 'muted', style: { margin: '.2rem 0' } }, bdi(note))));
+}
+
+function relearnFigure(one) {
+  const arrow = (row) => h('span', { style: { 'white-space': 'nowrap' } }, `${fmt(row.before)} → `, h('b', {}, fmt(row.after)));
+  const models = [...new Set(one.rows.map((row) => row.model))];
+  const scores = [...new Set(one.rows.map((row) => row.score))];
+  return h('div', { class: 'card' }, h('h3', { style: { 'margin-top': '0' } }, 'Relearning: one pass over the forget answers'),
+    h('table', { 'aria-label': 'relearning' }, h('thead', {}, h('tr', {}, h('th', {}, 'Score'), models.map((model) => h('th', {}, bdi(model))))),
+      h('tbody', {}, scores.map((score) => h('tr', {}, h('td', {}, score), models.map((model) => {
+        const row = one.rows.find((each) => each.model === model && each.score === score);
+        return h('td', {}, row ? arrow(row) : '–');
+      }))))),
+    h('p', { class: 'muted' }, 'Before and after. The retain model had nothing to recover: only a change beyond its own is recovery.'));
 }
 
 function mountRecord() {
@@ -131,10 +177,10 @@ function mountRecord() {
   const chosen = () => current.run();
   body.append(h('div', { class: 'controls', id: 'downloads' },
     RUNS.length > 0 && button('models.csv', () => save('models.csv', 'text/csv', modelsCsv())),
-    RUNS.length > 0 && button('examples.csv of the chosen model', () => save('examples.csv', 'text/csv', examplesCsv(chosen()))),
-    MODELS.some((model) => Object.keys(model.metrics).length) && button('metrics.csv', () => save('metrics.csv', 'text/csv', metricsCsv())),
+    HAS_TABLES && button('examples.csv of the chosen model', () => save('examples.csv', 'text/csv', examplesCsv(chosen()))),
+    MEASURED.length > 0 && button('metrics.csv', () => save('metrics.csv', 'text/csv', metricsCsv())),
     button('everything as JSON', () => save('audit.json', 'application/json', $('#data').textContent))));
-  const conditions = CONDITIONS.map((one) => h('tr', {}, h('td', {}, SCORE_LONG[one.score]), h('td', {}, bdi(one.full, 'name')), h('td', {}, bdi(one.retain, 'name')), h('td', { class: 'num' }, one.examples.length),
+  const conditions = DATA.conditions.map((one) => h('tr', {}, h('td', {}, SCORE_LONG[one.score]), h('td', {}, bdi(one.full, 'name')), h('td', {}, bdi(one.retain, 'name')), h('td', { class: 'num' }, one.examples.length),
     h('td', {}, Object.entries(one.settings).filter(([, value]) => value !== null).map(([name, value]) => `${name} ${value}`).join(', '))));
   if (conditions.length) body.append(h('div', { class: 'wrap free' }, h('table', { 'aria-label': 'settings' }, h('thead', {}, h('tr', {}, ['score', 'full', 'retain', 'examples', 'settings'].map((title) => h('th', {}, title)))), h('tbody', {}, conditions))));
   const shown = (one) => {

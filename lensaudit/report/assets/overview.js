@@ -10,7 +10,7 @@ function mountScale() {
   const draw = () => {
     const condition = current.condition();
     const runs = byScore(current.runs());
-    if (!runs.length) { box.hidden = true; return; }
+    if (!runs.some((run) => Number.isFinite(run.value))) { box.hidden = true; return; }
     const width = widthOf(box, 300) - 40;
     box.replaceChildren(runs.length > 12 ? crowd(runs, condition, width) : forest(runs, condition, width));
   };
@@ -110,8 +110,7 @@ function crowd(runs, condition, width) {
     h('figcaption', {}, `${SCORE_LONG[condition.score]} of ${runs.length} models; click one to look at it. The bars at the ends are full and retain as sources.`));
 }
 
-const FIRST_METRICS = ['model_utility', 'forget_Q_A_Prob', 'forget_Q_A_ROUGE', 'forget_quality', 'mia_min_k', 'extraction_strength'];
-const metricOf = (model, name) => model.metrics[name]?.[0] ?? NaN;
+const FIRST_METRICS = ['overall', 'mem', 'privacy', 'utility_rel', 'model_utility', 'forget_Q_A_Prob', 'forget_Q_A_ROUGE', 'forget_quality', 'mia_min_k', 'extraction_strength'];
 const metricsThere = once((condition) => DATA.metric_kinds.filter(({ name }) => runsOf(condition).some((run) => Number.isFinite(metricOf(run.info, name)))));
 
 function mountModels() {
@@ -170,7 +169,7 @@ function drawModelControls(controls) {
 function columnsOf(condition) {
   const runs = runsOf(condition);
   const score = SCORE_NAMES[condition.score];
-  const chosen = state.get('columns') ? state.list('columns') : FIRST_METRICS.filter((name) => metricsThere(condition).some((kind) => kind.name === name)).slice(0, 4);
+  const chosen = state.get('columns') ? state.list('columns') : FIRST_METRICS.filter((name) => metricsThere(condition).some((kind) => kind.name === name)).slice(0, HAS_TABLES ? 3 : 6);
   const layer = condition.score === 'em' ? 's2_em' : 'erasure';
   return [
     { id: 'label', title: 'Model', value: (run) => run.label, cell: (run) => (run.anchor
@@ -178,10 +177,10 @@ function columnsOf(condition) {
     runs.some((run) => run.info.method) && { id: 'method', title: 'Method', value: (run) => run.info.method ?? null, cell: (run) => run.info?.method && h('span', { class: 'chip' }, run.info.method) },
     runs.some((run) => run.info.epoch) && { id: 'epoch', title: 'Epochs', num: true, value: (run) => Number(run.info.epoch ?? NaN), cell: (run) => run.info?.epoch },
     { id: 'value', title: score, num: true, help: SCORE_LONG[condition.score], value: (run) => run.value, cell: (run) => h('b', { class: run.anchor || condition.score !== 'uds' ? null : wordClass(run.value) }, fmt(run.value)) },
-    { id: 'interval', title: '95 % interval', cell: (run) => (run.anchor ? 'calibration' : interval(run)) },
-    condition.score === 'uds' && { id: 'word', title: 'Verdict', cell: (run) => (run.anchor ? '' : h('span', { class: wordClass(run.value) }, run.verdict)) },
-    { id: 'scored', title: 'Scored', num: true, value: (run) => run.n_scored, cell: (run) => (run.anchor ? '' : `${run.n_scored}/${run.n}`) },
-    { id: 'strip', title: condition.score === 'em' ? 'Still said, by layer' : 'Erasure by layer', cell: (run) => (run.anchor || !run.profile[layer] ? '' : strip(run.profile[layer], condition.score === 'em' ? 'match' : 'erasure')) },
+    HAS_TABLES && { id: 'interval', title: '95 % interval', cell: (run) => (run.anchor ? 'calibration' : interval(run)) },
+    condition.score === 'uds' && { id: 'word', title: 'Verdict', cell: (run) => (run.anchor ? '' : h('span', { class: wordClass(run.value) }, wordOf(run.value))) },
+    HAS_TABLES && { id: 'scored', title: 'Scored', num: true, value: (run) => run.n_scored, cell: (run) => (run.anchor ? '' : `${run.n_scored}/${run.n}`) },
+    HAS_TABLES && { id: 'strip', title: condition.score === 'em' ? 'Still said, by layer' : 'Erasure by layer', cell: (run) => (run.anchor || !run.profile[layer] ? '' : strip(run.profile[layer], condition.score === 'em' ? 'match' : 'erasure')) },
     runs.some((run) => Number.isFinite(run.extra.lens)) && { id: 'lens', title: 'Lens', num: true, help: 'Logit Lens depth', value: (run) => run.extra.lens, cell: (run) => (run.anchor ? '' : fmt(run.extra.lens)) },
     ...chosen.map((name) => ({ id: name, title: name.replaceAll('_', ' '), help: name, num: true, value: (run) => metricOf(run.info, name), cell: (run) => brief(metricOf(run.info ?? { metrics: {} }, name)) })),
   ].filter(Boolean);
@@ -189,8 +188,8 @@ function columnsOf(condition) {
 
 function anchorsOf(condition) {
   return ['full', 'retain'].map((role) => ({
-    anchor: role, label: `${role} · ${condition[role]}`, value: calibrated(condition, role), n: 0, n_scored: 0, profile: {}, extra: {}, verdict: '',
-    info: MODELS.find((model) => model.name === condition[role]) ?? { metrics: {} },
+    anchor: role, label: condition[role] === role ? role : `${role} · ${condition[role]}`, value: calibrated(condition, role), n: 0, n_scored: 0, profile: {}, extra: {}, verdict: '',
+    info: MODELS.find((model) => model.name === condition[role]) ?? named(role) ?? { metrics: {} },
   }));
 }
 

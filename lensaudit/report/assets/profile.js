@@ -1,6 +1,6 @@
 // Where in the network: S1 and S2 by layer, and the share that is gone.
 function mountLayers() {
-  if (!RUNS.some((run) => run.where.score !== 'em')) return;
+  if (!HAS_TABLES || !RUNS.some((run) => run.where.score !== 'em')) return;
   const body = section('layers');
   const draw = () => {
     const run = current.run();

@@ -42,7 +42,7 @@ const state = (() => {
 // The condition, the run and the run it is compared with.
 const current = {
   condition: () => CONDITIONS.find((one) => one.id === state.get('settings')) || CONDITIONS[0],
-  runs: () => (CONDITIONS.length ? runsOf(current.condition()) : []),
+  runs: () => runsOf(current.condition()),
   run() {
     const runs = current.runs();
     return runs.find((run) => run.label === state.get('model')) || byScore(runs)[0];

@@ -1,0 +1,160 @@
+"""The parts beside UDS: exact match, steering, attacks, meta-evaluation, aggregates."""
+
+import json
+
+import pytest
+from report_cases import em_run, eval_run, other_results, patch_run, write
+
+from lensaudit.errors import InputError
+from lensaudit.report.assemble import assemble
+from lensaudit.report.attacks import read_rtt
+from lensaudit.report.render import write_report
+from lensaudit.report.steering import read_steering
+
+ERRORS = ("Runtime.exceptionThrown", "Log.entryAdded", "Runtime.consoleAPICalled")
+
+
+@pytest.fixture
+def page(tmp_path, browser):
+    """A page with every part, opened."""
+    patch_run(tmp_path / "out" / "uds", "npo", n=6)
+    em_run(tmp_path / "out" / "em", "npo")
+    other_results(tmp_path / "out")
+    assert write_report([tmp_path / "out"], tmp_path / "audit.html") == []
+    browser.open((tmp_path / "audit.html").as_uri())
+    return tmp_path / "audit.html"
+
+
+def text(browser, selector: str) -> str:
+    return browser.run(f"document.querySelector('{selector}').textContent")
+
+
+def test_every_part_that_has_a_result_is_shown_without_an_error(browser, page):
+    shown = browser.run(
+        "[...document.querySelectorAll('main > section')].filter(s => !s.hidden).map(s => s.id)"
+    )
+    assert shown == [
+        "verdict", "models", "layers", "examples", "extremes", "categories", "meta", "steering",
+        "attacks", "reading", "record",
+    ]  # fmt: skip
+    assert browser.heard(*ERRORS) == []
+
+
+def test_categories_are_counted_and_anchors_stand_above(browser, page):
+    rows = browser.run(
+        "[...document.querySelectorAll('#categories tbody tr')].map(row => row.innerText)"
+    )
+    assert [row.split("\t")[0].strip() for row in rows] == ["full", "retain", "npo"]
+    assert "0.333" in rows[2]
+    assert "0.200 to 0.500" in rows[2]
+    assert rows[2].split("\t")[4:8] == ["3", "0", "3", "0"]  # exact, over, under, general
+
+
+def test_an_example_says_what_the_models_said_and_its_category(browser, page):
+    browser.open(page.as_uri() + "#example=1")
+    said = text(browser, ".detail")
+    assert "exact matchexact" in said
+    assert "“said by npo.”" in said
+    browser.open(page.as_uri() + "#heat=match")
+    assert text(browser, "#examples .heat-legend").startswith("loststill said")
+    assert browser.heard(*ERRORS) == []
+
+
+def test_an_exact_match_run_alone_makes_a_page(browser, tmp_path):
+    em_run(tmp_path / "out", "npo")
+    write_report([tmp_path / "out"], tmp_path / "audit.html")
+    browser.open((tmp_path / "audit.html").as_uri())
+    assert browser.heard(*ERRORS) == []
+    assert "UDR" in text(browser, "#models thead")
+
+
+def test_the_meta_table_sorts_with_gaps_last(browser, page):
+    first = "[...document.querySelectorAll('#meta tbody tr')].map(row => row.cells[0].textContent)"
+    assert browser.run(first) == ["UDS", "ES", "CKA"]
+    browser.click("#meta [data-sort=overall]")
+    assert browser.run(first) == ["ES", "UDS", "CKA"]
+
+
+def test_steering_is_in_order_of_strength_and_directions_say_their_reading(browser, page):
+    said = text(browser, "#steering")
+    assert "A direction from other authors brings the answers back." in said
+    assert "streams differ" in said
+    assert "nothing to restore" in said
+    trait = next(one for one in assemble([page.parent / "out"]).steering if "points" in one)
+    assert [point["x"] for point in trait["points"]] in ([0.0, 2.0, 10.0], [0.0, 1.0])
+
+
+def test_attacks_show_accuracies_ratios_and_reasons(browser, page):
+    said = text(browser, "#attacks")
+    assert "B  unlearned, retrained90 %" in said
+    assert "gap closed (B − A) / (C − A)0.86 0.70 to 0.90" in said
+    assert "N is missing" in said
+    assert "0.500 → 0.200" in said
+    assert "1.000 → –" in said
+
+
+def test_evaluations_inside_an_attack_are_not_models_of_their_own(tmp_path):
+    other_results(tmp_path)
+    assert assemble([tmp_path]).models == []
+
+
+def test_a_table_of_another_tool_s_retraining_is_read(tmp_path):
+    header = "dataset,model_id,forget_acc_unlearn,forget_acc_unlearn_rtt,recovery_rate"
+    (tmp_path / "runs.csv").write_text(f"{header}\nyears,gd,0.3,0.85,\n")
+    (study,) = assemble([tmp_path / "runs.csv"]).attacks
+    assert [(one["condition"], one["value"]) for one in study["accuracies"]] == [
+        ("A", 0.3), ("B", 0.85),
+    ]  # fmt: skip
+    (tmp_path / "runs.csv").write_text(f"{header}\nyears,gd,0.3,much,\n")
+    with pytest.raises(InputError, match="'much' is no number"):
+        read_rtt(tmp_path / "runs.csv")
+
+
+def test_a_foreign_results_json_is_refused(tmp_path):
+    write(tmp_path / "results.json", {"accuracy": 0.5})
+    with pytest.raises(InputError, match="has no 'trait'"):
+        read_steering(tmp_path / "results.json")
+
+
+def test_aggregates_alone_make_a_leaderboard_with_methods(browser, tmp_path):
+    named = {"full": 0.0, "retain": 1.0, "npo_a": 0.1, "npo_b": 0.9, "dpo_a": None}
+    rows = [
+        {"model": name, "method": name.partition("_")[0], "epoch": "ep5", "uds": uds, "mem": 0.5}
+        for name, uds in named.items()
+    ]
+    write(tmp_path / "out" / "aggregate.json", {"kind": "aggregate", "schema": 1, "models": rows})
+    write_report([tmp_path / "out"], tmp_path / "audit.html")
+    browser.open((tmp_path / "audit.html").as_uri())
+    assert browser.heard(*ERRORS) == []
+    assert text(browser, "h1") == "1 of 3 models still holds what it was made to forget."
+    cells = browser.run(
+        "[...document.querySelectorAll('#models tbody tr')].map(row => row.cells[0].textContent)"
+    )
+    assert cells == ["full", "retain", "npo_a", "npo_b", "dpo_a"]
+
+
+def test_metrics_of_a_log_without_a_manifest_have_no_direction(browser, tmp_path):
+    eval_run(tmp_path / "out", "theirs", forget_Q_A_Prob=0.5)
+    (tmp_path / "out" / "manifest.json").unlink()
+    write_report([tmp_path / "out"], tmp_path / "audit.html")
+    browser.open((tmp_path / "audit.html").as_uri())
+    assert browser.heard(*ERRORS) == []
+    assert "not recorded" in text(browser, "#metrics")
+
+
+def test_a_logit_lens_run_is_told_from_uds(browser, tmp_path):
+    patch_run(tmp_path / "a", "npo")
+    patch_run(tmp_path / "b", "npo")
+    summary = json.loads((tmp_path / "b" / "summary.json").read_text())
+    summary |= {"score": "lens", "lens": summary.pop("uds"), "engine": "lens"}
+    write(tmp_path / "b" / "summary.json", summary)
+    rows = (tmp_path / "b" / "results.jsonl").read_text().replace('"uds"', '"lens"')
+    (tmp_path / "b" / "results.jsonl").write_text(rows)
+    write_report([tmp_path / "a", tmp_path / "b"], tmp_path / "audit.html")
+    browser.open((tmp_path / "audit.html").as_uri())
+    options = "[...document.querySelectorAll('#pick-condition option')].map(o => o.textContent)"
+    assert [one.split(" · ")[0] for one in browser.run(options)] == ["UDS", "Lens depth"]
+    lens = browser.run("document.querySelectorAll('#pick-condition option')[1].value")
+    browser.open((tmp_path / "audit.html").as_uri() + f"#settings={lens}")
+    assert "Lens depth" in text(browser, "#models thead")
+    assert browser.heard(*ERRORS) == []
