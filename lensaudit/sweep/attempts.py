@@ -162,14 +162,15 @@ def peak_bytes() -> int:
 class StopSignals:
     """SIGTERM and SIGUSR2 set `asked`; the second one interrupts. As they were afterwards."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, install: bool = True) -> None:
+        self.install = install
         self.asked = False
         self.attempt: Attempt | None = None
         self._before: dict[signal.Signals, Any] = {}
 
     def __enter__(self) -> "StopSignals":
         """Answer the signals, where this thread may."""
-        for number in (signal.SIGTERM, signal.SIGUSR2):
+        for number in (signal.SIGTERM, signal.SIGUSR2) if self.install else ():
             try:
                 self._before[number] = signal.signal(number, self._asked)
             except ValueError:  # not the main thread: whoever owns it decides

@@ -2,7 +2,7 @@
 
 import math
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -18,6 +18,7 @@ from lensaudit.patching.prepare import prepare
 from lensaudit.patching.session import manifest_of, score_all, score_lens
 from lensaudit.sweep.plan import Conditions
 from lensaudit.sweep.planning import patched_data
+from lensaudit.sweep.room import Room
 
 LENS = "logit_lens"
 FAILED = "patching failed"
@@ -34,23 +35,6 @@ class Subject:
     registry: Path
     retain_log: Path | None
     """Of the retain model; None while that is what is measured."""
-
-
-@dataclass(frozen=True)
-class Room:
-    """What a unit may take, and who is told how far it is."""
-
-    activations: Path
-    halvings: int = 0
-    """Of batch and memory, because it ran out before."""
-    report: Callable[[str], None] = lambda line: None
-    """Called after each pass; may raise to stop between passes."""
-
-    def batch_size(self, conditions: Conditions) -> int | None:
-        """The planned batch, halved as often as memory ran out."""
-        if not self.halvings:
-            return conditions.batch_size
-        return max(1, (conditions.batch_size or 32) >> self.halvings)
 
 
 def measure(subject: Subject, conditions: Conditions, out: Path, room: Room) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from lensaudit.errors import PartialError, TryAgainError, WorkError
 from lensaudit.sweep.layout import Layout
 from lensaudit.sweep.plan import Plan, Unit, read_plan
 from lensaudit.sweep.state import State, state_of, states_of
-from lensaudit.sweep.work import Order, Report, groups
+from lensaudit.sweep.work import RUNNER, Order, Report, groups
 
 Engine = Callable[[Sequence[Order]], None]
 """Does orders wherever it does them; returns when all were tried. Outcomes are on disk."""
@@ -28,6 +28,7 @@ class RunOptions:
     quota_bytes: int | None = None
     offline: bool = False
     pause_s: float = FIRST_PAUSE_S
+    runner: str = RUNNER
 
 
 def run_sweep(root: Path, engine: Engine, options: RunOptions, report: Report) -> list[State]:
@@ -116,7 +117,7 @@ class _Run:
                 [
                     Order(
                         str(self.layout.root.resolve()), ids, self.run, self.options.engine, until,
-                        self.options.quota_bytes, self.options.offline,
+                        self.options.quota_bytes, self.options.offline, self.options.runner,
                     )
                     for ids in groups([one.unit for one in todo])
                 ]

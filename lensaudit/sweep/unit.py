@@ -12,9 +12,10 @@ from lensaudit.models.checkpoint import Checkpoint, open_checkpoint
 from lensaudit.models.registry import load_registry, resolve
 from lensaudit.results import git_commit
 from lensaudit.sweep.layout import Layout
-from lensaudit.sweep.measure import Room, Subject, measure, resolved
+from lensaudit.sweep.measure import Subject, measure, resolved
 from lensaudit.sweep.plan import Plan, Target, Unit
 from lensaudit.sweep.results import prepared, publish
+from lensaudit.sweep.room import Room
 from lensaudit.sweep.variants import made
 
 Obtain = Callable[[Target], Path | None]

@@ -50,7 +50,8 @@ def garbage(layout: Layout, plan: Plan, *, others: bool = False) -> list[Path]:
     found = [path for path in _children(layout.root / "claims") if _is_void(path, idle)]
     found += [path for path in _children(layout.root / "work") if path.name in done]
     found += _children(layout.weights / "trash")
-    if all(state.name == "done" for state in states):
+    found += _children(layout.root / "slurm") if len(done) == len(states) else []
+    if len(done) == len(states):
         found += [path for path in _children(layout.weights) if path.name != "trash"]
     if others:
         found += [layout.units / name for name in strangers(layout, plan)]

@@ -1,5 +1,8 @@
 """What a worker does, whichever engine started it: the units of one checkpoint, in sequence."""
 
+import importlib
+import os
+import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -10,9 +13,24 @@ from lensaudit.sweep.claims import claimed
 from lensaudit.sweep.failures import Failure, Preempted
 from lensaudit.sweep.layout import Layout
 from lensaudit.sweep.plan import Plan, Unit, read_plan
+from lensaudit.sweep.room import Room
 from lensaudit.sweep.state import state_of
 
 Report = Callable[[str], None]
+
+
+RUNNER = "lensaudit.sweep.unit:run_unit"
+SHARE = "LENSAUDIT_GPU_SHARE"
+"""Environment variable: part of a GPU's memory that a worker may take."""
+
+
+OWN_SIGNALS = ("slurm", "ray")
+"""Engines that answer signals themselves: submitit puts the job back into the queue."""
+
+
+def said(line: str) -> None:
+    """A worker's line on stderr, where it has no driver to tell."""
+    print(f"lensaudit: {line}", file=sys.stderr, flush=True)
 
 
 def _silent(line: str) -> None:
@@ -35,6 +53,8 @@ class Order:
     quota_bytes: int | None = None
     """Of the fetched weights; None is the planned default."""
     offline: bool = False
+    runner: str = RUNNER
+    """`module:function` that does a unit."""
 
 
 def work(order: Order, report: Report = _silent) -> None:
@@ -47,7 +67,7 @@ def work(order: Order, report: Report = _silent) -> None:
     """
     layout = Layout(Path(order.root))
     plan = read_plan(layout.root)
-    with StopSignals() as signals:
+    with StopSignals(install=order.engine not in OWN_SIGNALS) as signals:
         for unit_id in order.units:
             _check_time(order, signals)
             attempt(layout, plan, plan.by_id[unit_id], order, signals, report)
@@ -84,12 +104,24 @@ def _run(
     layout: Layout, plan: Plan, unit: Unit, order: Order, halvings: int, report: Report
 ) -> None:
     # seconds to import; a worker that finds nothing to do needs none of it
-    from lensaudit.sweep.measure import Room
-    from lensaudit.sweep.unit import run_unit
     from lensaudit.sweep.weights import obtainer
 
+    module, _, function = order.runner.partition(":")
+    run_unit = getattr(importlib.import_module(module), function)
+    _take_share()
     obtain = obtainer(layout, plan, quota_bytes=order.quota_bytes, offline=order.offline)
     run_unit(layout, plan, unit, obtain, Room(layout.activations, halvings, report))
+
+
+def _take_share() -> None:
+    """Keep to this worker's part of a GPU: an over-large unit then fails alone."""
+    share = os.environ.get(SHARE)
+    if share is None:
+        return
+    import torch
+
+    if torch.cuda.is_available():
+        torch.cuda.set_per_process_memory_fraction(float(share))
 
 
 def _stopping(order: Order, signals: StopSignals) -> Report:

@@ -1,12 +1,23 @@
 """Small sweeps of the embedded family, and units that cost nothing."""
 
+import functools
 import json
+import os
+import signal
+import time
 from pathlib import Path
 
+import httpx
+from huggingface_hub.errors import HfHubHTTPError
+
 from lensaudit.cli.main import run
+from lensaudit.errors import InputError, TryAgainError, WorkError
+from lensaudit.sweep.engines.pool import run_pool
+from lensaudit.sweep.engines.serial import run_serial
 from lensaudit.sweep.layout import Layout
 from lensaudit.sweep.plan import Conditions, Target, make_plan, write_plan
 from lensaudit.sweep.results import publish
+from lensaudit.sweep.run import RunOptions, run_sweep
 
 METRICS = "exact_memorization,forget_Q_A_Prob,privleak,uds"
 SMALL = ("--metrics", METRICS, "--limit", "2", "--max-new-tokens", "4")
@@ -63,3 +74,69 @@ def calls(root: Path) -> list[str]:
 
 def rows_of(layout: Layout, unit) -> list[dict]:
     return [json.loads(line) for line in layout.attempts(unit.id).read_text().splitlines()]
+
+
+def behave(root: Path, label: str, *actions: str) -> None:
+    """What happens at the first attempts at a unit; later ones go well."""
+    folder = root / "behaviour"
+    folder.mkdir(exist_ok=True)
+    (folder / label).write_text("\n".join(actions))
+
+
+def unruly_run_unit(layout, plan, unit, obtain, room):
+    """A toy unit that does what `behave` said."""
+    path = layout.root / "behaviour" / unit.label
+    actions = path.read_text().splitlines() if path.exists() else []
+    if actions:
+        path.write_text("\n".join(actions[1:]))
+        with (layout.root / "calls.txt").open("a") as stream:
+            stream.write(f"{unit.label} {actions[0]}\n")
+        _act(actions[0], layout.work(unit.id), room)
+    toy_run_unit(layout, plan, unit, obtain, room)
+
+
+def _act(action: str, work: Path, room) -> None:
+    if action == "die":
+        os.kill(os.getpid(), signal.SIGKILL)
+    if action == "wait":
+        (work.parent / f"{work.name}.waits").touch()
+        while True:
+            time.sleep(0.05)
+            room.report("")
+    raise ERRORS[action]
+
+
+def _http(status: int, **headers: str) -> HfHubHTTPError:
+    response = httpx.Response(
+        status, headers=headers, request=httpx.Request("GET", "https://hub.test")
+    )
+    return HfHubHTTPError("no", response=response)
+
+
+def caused(error: Exception, cause: Exception) -> Exception:
+    error.__cause__ = cause
+    return error
+
+
+ERRORS = {
+    "429": caused(InputError("HTTP 429"), _http(429, **{"Retry-After": "7"})),
+    "404": caused(InputError("HTTP 404"), _http(404)),
+    "full disk": TryAgainError("no space left"),
+    "reset": caused(InputError("no network"), ConnectionResetError()),
+    "OOM": RuntimeError("CUDA out of memory. Tried to allocate"),
+    "bug": KeyError("layer"),
+    "bad weights": WorkError("activations of example 3 are not finite"),
+    "memory": MemoryError(),
+}
+UNRULY = "sweep_helpers:unruly_run_unit"
+
+
+def swept(root: Path, engine=None, **options) -> list:
+    """Run a toy sweep; pauses cost nothing."""
+    engine = engine or functools.partial(run_serial, report=lambda line: None)
+    options = RunOptions(**({"runner": UNRULY, "pause_s": 0.0} | options))
+    return run_sweep(root, engine, options, lambda line: None)
+
+
+def run_pool_of(n: int):
+    return functools.partial(run_pool, slots=[{}] * n, report=lambda line: None)

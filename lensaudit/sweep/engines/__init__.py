@@ -4,16 +4,21 @@ An engine takes orders and returns when each was tried; what came of it is on di
 repetition after a lost worker and queues are the engine's.
 """
 
+import importlib.util
 from collections.abc import Sequence
 from functools import partial
-from typing import Any
 
+from lensaudit.errors import InputError
+from lensaudit.sweep.engines.pool import run_pool, slots_for
 from lensaudit.sweep.engines.serial import run_serial
 from lensaudit.sweep.plan import Plan
 from lensaudit.sweep.run import Engine
 from lensaudit.sweep.work import Report
 
 __all__ = ["engine_of"]
+
+_PACKAGES = {"ray": ("ray", "ray"), "slurm": ("submitit", "slurm")}
+"""Engine -> its package, and the extra that installs it."""
 
 
 def engine_of(
@@ -33,5 +38,50 @@ def engine_of(
     Raises:
         InputError: it is not installed, or has not what is asked for.
     """
-    given: dict[str, Any] = {}
-    return partial(run_serial, report=report, **given)
+    _check_installed(name)
+    wants_gpu = plan.conditions.device.startswith("cuda")
+    if name in ("serial", "pool"):
+        check_gpu(plan)
+    if name == "pool":
+        indices = [one.strip() for one in (gpus or "").split(",") if one.strip()]
+        slots = slots_for(workers=workers, gpus=indices, per_gpu=per_gpu)
+        return partial(run_pool, slots=slots, report=report)
+    if name == "ray":
+        from lensaudit.sweep.engines.ray import Cluster, run_ray
+
+        share = 1 / per_gpu if wants_gpu else 0.0
+        return partial(run_ray, cluster=Cluster(address, workers, share), report=report)
+    if name == "slurm":
+        from lensaudit.sweep.engines.slurm import parameters_of, run_slurm
+
+        given = parameters_of(slurm, workers=workers)
+        return partial(run_slurm, cluster=cluster, parameters=given, report=report)
+    return partial(run_serial, report=report)
+
+
+def _check_installed(name: str) -> None:
+    if name not in _PACKAGES:
+        return
+    package, extra = _PACKAGES[name]
+    if importlib.util.find_spec(package) is None:
+        raise InputError(
+            f"--engine {name}: the package {package} is not installed; pip install "
+            f"'lensaudit[{extra}]', or take --engine pool"
+        )
+
+
+def check_gpu(plan: Plan) -> None:
+    """Refuse a plan for CUDA where this machine has none.
+
+    Raises:
+        InputError: there is no CUDA device.
+    """
+    if not plan.conditions.device.startswith("cuda"):
+        return
+    import torch
+
+    if not torch.cuda.is_available():
+        raise InputError(
+            f"the plan says --device {plan.conditions.device}, and no CUDA device is available "
+            "here; run it where there is one, or plan again with --device cpu"
+        )

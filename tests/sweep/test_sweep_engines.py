@@ -1,0 +1,193 @@
+"""Units in processes that are killed: all others complete, nothing is done twice."""
+
+import functools
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from sweep_helpers import behave, calls, command, swept, toy_plan
+
+from lensaudit.errors import InputError, PartialError
+from lensaudit.sweep.engines import engine_of
+from lensaudit.sweep.engines.pool import run_pool, slots_for
+from lensaudit.sweep.failures import MAX_KILLS
+from lensaudit.sweep.layout import Layout
+from lensaudit.sweep.plan import Conditions
+from lensaudit.sweep.state import states_of
+
+HERE = Path(__file__).parent
+QUIET = functools.partial(print, file=sys.stderr)
+
+
+def pool(n):
+    return functools.partial(run_pool, slots=[{}] * n, report=QUIET)
+
+
+def ray_engine(n):
+    pytest.importorskip("ray")
+    from lensaudit.sweep.engines.ray import Cluster, run_ray
+
+    return functools.partial(run_ray, cluster=Cluster(None, n, 0.0), report=QUIET)
+
+
+def slurm_engine(n):
+    pytest.importorskip("submitit")
+    from lensaudit.sweep.engines.slurm import parameters_of, run_slurm
+
+    given = parameters_of([], workers=n)
+    return functools.partial(run_slurm, cluster="local", parameters=given, report=QUIET)
+
+
+def names(root, plan):
+    return {one.unit.label: one.name for one in states_of(Layout(root), plan)}
+
+
+@pytest.fixture
+def importable(monkeypatch):
+    """Other processes find the toys too."""
+    monkeypatch.setenv("PYTHONPATH", str(HERE))
+
+
+KILLED = [
+    "retain", "full", "m0", "m1 die", "m1 die", "m1", "m2", "m3 404", "m4",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "engine",
+    [
+        pytest.param(pool, id="pool"),
+        pytest.param(ray_engine, id="ray", marks=pytest.mark.slow),
+        pytest.param(slurm_engine, id="submitit", marks=pytest.mark.slow),
+    ],
+)
+def test_killed_workers_cost_only_what_they_were_doing(tmp_path, importable, engine):
+    plan = toy_plan(tmp_path, n=5)
+    behave(tmp_path, "m1", "die", "die")
+    behave(tmp_path, "m3", "404")
+    with pytest.raises(PartialError, match="1 of 7 units failed: m3: permanent"):
+        swept(tmp_path, engine(2))
+    assert sorted(calls(tmp_path)) == sorted(KILLED)
+    assert [one for one, state in names(tmp_path, plan).items() if state != "done"] == ["m3"]
+    killed = {one.unit.label: one.history.n_killed for one in states_of(Layout(tmp_path), plan)}
+    assert killed == {name: 2 if name == "m1" else 0 for name in killed}
+
+
+def test_a_unit_that_kills_its_workers_is_poison_and_the_others_go_on(tmp_path):
+    plan = toy_plan(tmp_path, n=2)
+    behave(tmp_path, "m0", *["die"] * 9)
+    with pytest.raises(PartialError, match="m0: poison: its worker was killed 3 times"):
+        swept(tmp_path, pool(1))
+    assert calls(tmp_path).count("m0 die") == MAX_KILLS
+    assert names(tmp_path, plan)["m1"] == "done"
+
+
+def start(root, *more):
+    """A driver in a process of its own, on the pool, with toy units."""
+    code = (
+        "import sys, functools; sys.path.insert(0, sys.argv[1])\n"
+        "from pathlib import Path\n"
+        "from sweep_helpers import swept, run_pool_of\n"
+        "swept(Path(sys.argv[2]), run_pool_of(1))\n"
+    )
+    return subprocess.Popen(
+        [sys.executable, "-c", code, str(HERE), str(root)], stderr=subprocess.PIPE, text=True
+    )
+
+
+def until(condition, seconds=60):
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end
+        time.sleep(0.05)
+
+
+def ended(pid: int) -> bool:
+    """Gone, or a zombie that nobody fetches."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
+    except FileNotFoundError:
+        return True
+
+
+@pytest.mark.skipif(not Path("/proc").exists(), reason="needs /proc")
+def test_killing_the_driver_loses_nothing_and_leaves_no_worker(tmp_path):
+    plan = toy_plan(tmp_path, n=3)
+    behave(tmp_path, "m1", "wait")
+    driver = start(tmp_path)
+    until(lambda: list((tmp_path / "work").glob("*.waits")))
+    running = next(one for one in states_of(Layout(tmp_path), plan) if one.name == "running")
+    assert running.unit.label == "m1"
+    worker = int(running.worker.rpartition("-")[2])
+    driver.kill()
+    driver.wait()
+    until(lambda: ended(worker), 30)
+    assert names(tmp_path, plan)["m1"] == "to do"
+    swept(tmp_path)
+    assert sorted(calls(tmp_path)) == sorted(["retain", "full", "m0", "m1 wait", "m1", "m2"])
+    assert set(names(tmp_path, plan).values()) == {"done"}
+
+
+def test_a_worker_told_to_stop_ends_the_run_without_blame(tmp_path):
+    plan = toy_plan(tmp_path, n=2)
+    behave(tmp_path, "m0", "wait")
+    driver = start(tmp_path)
+    until(lambda: list((tmp_path / "work").glob("*.waits")))
+    running = next(one for one in states_of(Layout(tmp_path), plan) if one.name == "running")
+    os.kill(int(running.worker.rpartition("-")[2]), signal.SIGTERM)
+    _, errors = driver.communicate(timeout=60)
+    assert "Preempted: told to stop" in errors
+    state = next(one for one in states_of(Layout(tmp_path), plan) if one.unit.label == "m0")
+    assert (state.name, state.failure.kind, state.history.n_killed) == ("to do", "preempted", 0)
+
+
+def test_slots_share_gpus_and_their_memory():
+    slots = slots_for(workers=None, gpus=["0", "1"], per_gpu=2)
+    assert [slot["CUDA_VISIBLE_DEVICES"] for slot in slots] == ["0", "1", "0", "1"]
+    assert {slot["LENSAUDIT_GPU_SHARE"] for slot in slots} == {"0.4750"}
+    assert slots_for(workers=3, gpus=[], per_gpu=1) == [{}, {}, {}]
+    with pytest.raises(InputError, match="--workers 5"):
+        slots_for(workers=5, gpus=["0"], per_gpu=4)
+
+
+def test_an_engine_that_is_not_installed_is_named_with_its_extra(tmp_path, monkeypatch, capsys):
+    toy_plan(tmp_path)
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    for engine in ("ray", "slurm"):
+        assert command("sweep", "run", tmp_path, "--engine", engine) == 2
+        assert f"pip install 'lensaudit[{engine}]'" in capsys.readouterr().err
+
+
+def test_a_plan_for_cuda_is_refused_where_there_is_none(tmp_path):
+    import torch
+
+    if torch.cuda.is_available():
+        pytest.skip("there is a CUDA device here")
+    plan = toy_plan(tmp_path)
+    object.__setattr__(plan, "conditions", Conditions(device="cuda"))
+    for engine in ("serial", "pool"):
+        with pytest.raises(InputError, match="no CUDA device is available"):
+            engine_of(engine, plan, report=QUIET)
+
+
+@pytest.mark.slow
+def test_ray_refuses_a_gpu_plan_on_a_cluster_without_one(tmp_path, importable):
+    pytest.importorskip("ray")
+    from lensaudit.sweep.engines.ray import Cluster, run_ray
+
+    toy_plan(tmp_path)
+    with pytest.raises(InputError, match="the cluster has none"):
+        swept(tmp_path, functools.partial(run_ray, cluster=Cluster(None, 1, 0.5), report=QUIET))
+
+
+def test_slurm_without_slurm_is_one_line(tmp_path, capsys):
+    pytest.importorskip("submitit")
+    toy_plan(tmp_path)
+    assert command("sweep", "run", tmp_path, "--engine", "slurm") == 2
+    assert "lensaudit: --engine slurm:" in capsys.readouterr().err
+    assert command("sweep", "run", tmp_path, "--engine", "slurm", "--slurm", "partition") == 2
+    assert "wanted KEY=VALUE" in capsys.readouterr().err

@@ -1,0 +1,266 @@
+"""Failures have classes; finished is what is published; nothing is done twice."""
+
+import json
+import os
+import time
+
+import pytest
+from sweep_helpers import (
+    ERRORS,
+    behave,
+    calls,
+    caused,
+    command,
+    rows_of,
+    swept,
+    toy_plan,
+    toy_run_unit,
+)
+
+from lensaudit.errors import InputError, PartialError, TryAgainError, WorkError
+from lensaudit.partials import process_name
+from lensaudit.sweep import claims
+from lensaudit.sweep.attempts import Attempt, history
+from lensaudit.sweep.claims import claimed, holder
+from lensaudit.sweep.failures import MAX_KILLS, MAX_TRIES, Preempted, failure_of
+from lensaudit.sweep.layout import Layout
+from lensaudit.sweep.results import finished
+from lensaudit.sweep.room import Room
+from lensaudit.sweep.state import state_of, states_of
+
+LABELS = ["retain", "full", "m0", "m1", "m2"]
+
+
+def names(root, plan):
+    return {one.unit.label: one.name for one in states_of(Layout(root), plan)}
+
+
+@pytest.mark.parametrize(
+    ("action", "kind"),
+    [
+        ("429", "transient"), ("full disk", "transient"), ("reset", "transient"),
+        ("404", "permanent"), ("bug", "permanent"), ("bad weights", "permanent"),
+        ("OOM", "resource"), ("memory", "resource"),
+    ],
+)  # fmt: skip
+def test_every_error_has_its_class(action, kind):
+    assert failure_of(ERRORS[action]).kind == kind
+
+
+def test_a_server_that_asks_for_a_pause_gets_it():
+    assert failure_of(ERRORS["429"]).retry_after_s == 7
+
+
+def test_a_pause_given_as_a_date_is_by_the_servers_clock():
+    from sweep_helpers import _http
+
+    dates = {
+        "Retry-After": "Fri, 20 Nov 2026 10:00:30 GMT",
+        "Date": "Fri, 20 Nov 2026 10:00:00 GMT",
+    }
+    assert failure_of(caused(InputError("no"), _http(503, **dates))).retry_after_s == 30
+
+
+def test_an_interrupt_and_a_deadline_are_not_the_units_fault():
+    assert failure_of(KeyboardInterrupt()).kind == "preempted"
+    assert failure_of(Preempted("told to stop")).kind == "preempted"
+
+
+def test_a_passing_failure_is_tried_again_in_the_same_run(tmp_path):
+    toy_plan(tmp_path)
+    behave(tmp_path, "m1", "429", "full disk")
+    swept(tmp_path)
+    assert calls(tmp_path) == ["retain", "full", "m0", "m1 429", "m2", "m1 full disk", "m1"]
+
+
+def test_passing_failures_end_a_run_and_the_next_one_tries_again(tmp_path):
+    plan = toy_plan(tmp_path)
+    behave(tmp_path, "m1", *["reset"] * MAX_TRIES)
+    with pytest.raises(PartialError, match="m1: transient: no network"):
+        swept(tmp_path)
+    assert calls(tmp_path).count("m1 reset") == MAX_TRIES
+    assert names(tmp_path, plan)["m1"] == "to do"
+    swept(tmp_path)
+    assert set(names(tmp_path, plan).values()) == {"done"}
+
+
+def test_a_permanent_failure_is_tried_once_and_never_looks_finished(tmp_path, capsys):
+    plan = toy_plan(tmp_path)
+    behave(tmp_path, "m1", "404")
+    with pytest.raises(PartialError, match="1 of 5 units failed: m1: permanent: HTTP 404"):
+        swept(tmp_path)
+    with pytest.raises(PartialError):
+        swept(tmp_path)
+    assert calls(tmp_path).count("m1 404") == 1
+    assert finished(Layout(tmp_path), plan.units[3]) is None
+    assert command("sweep", "status", tmp_path) == 0
+    out = capsys.readouterr().out
+    assert "done 4/5" in out
+    assert "failed 1 (1 permanent)" in out
+    assert "failed: m1 base: permanent: HTTP 404" in out
+
+
+def test_collect_refuses_holes_and_names_them(tmp_path, capsys):
+    toy_plan(tmp_path)
+    behave(tmp_path, "m1", "404")
+    with pytest.raises(PartialError):
+        swept(tmp_path)
+    assert command("sweep", "collect", tmp_path) == 3
+    assert "1 of 5 planned units have no result: m1: permanent" in capsys.readouterr().err
+    assert not (tmp_path / "results").exists()
+    assert command("sweep", "collect", tmp_path, "--allow-missing", "--json") == 0
+    streams = capsys.readouterr()
+    assert "missing: m1: permanent: HTTP 404" in streams.err
+    assert json.loads(streams.out)["n_done"] == 4
+    to_do = json.loads((tmp_path / "results" / "base" / "to_do.json").read_text())
+    assert to_do == {"m1": "permanent: HTTP 404"}
+    counted = json.loads((tmp_path / "results" / "collected.json").read_text())
+    assert counted["metrics"]["base"]["toy"] == {"n_values": 4, "n_planned": 5}
+
+
+def test_retry_lets_a_failed_unit_be_tried_again(tmp_path, capsys):
+    plan = toy_plan(tmp_path)
+    behave(tmp_path, "m1", "bug")
+    with pytest.raises(PartialError, match="m1: permanent: KeyError: 'layer'"):
+        swept(tmp_path)
+    assert command("sweep", "retry", tmp_path, "nobody") == 2
+    assert command("sweep", "retry", tmp_path) == 0
+    assert "1 units will be tried again" in capsys.readouterr().out
+    swept(tmp_path)
+    assert set(names(tmp_path, plan).values()) == {"done"}
+    assert calls(tmp_path).count("m0") == 1
+
+
+def test_a_bug_leaves_its_traceback_in_the_log(tmp_path):
+    plan = toy_plan(tmp_path)
+    behave(tmp_path, "m1", "bug")
+    with pytest.raises(PartialError):
+        swept(tmp_path)
+    end = rows_of(Layout(tmp_path), plan.units[3])[-1]
+    assert any("_act" in line for line in end["traceback"])
+
+
+def test_a_unit_that_ran_out_of_memory_gets_half_the_batch_each_time(tmp_path):
+    plan = toy_plan(tmp_path)
+    behave(tmp_path, "m1", "OOM", "memory")
+    swept(tmp_path)
+    assert finished(Layout(tmp_path), plan.units[3])["halvings"] == 2
+    room = Room(tmp_path, halvings=2)
+    assert room.batch_size(plan.conditions) == 8  # 32 halved twice
+
+
+def test_an_anchor_that_fails_stops_the_run_before_anything_else(tmp_path):
+    toy_plan(tmp_path)
+    behave(tmp_path, "retain", "404")
+    with pytest.raises(WorkError, match="the anchor retain failed, all other units wait for it"):
+        swept(tmp_path)
+    assert calls(tmp_path) == ["retain 404"]
+
+
+def test_out_of_time_stops_between_units_and_the_next_run_goes_on(tmp_path):
+    plan = toy_plan(tmp_path)
+    with pytest.raises(Preempted, match="out of time"):
+        swept(tmp_path, max_hours=1e-9)
+    assert calls(tmp_path) == []
+    swept(tmp_path)
+    assert set(names(tmp_path, plan).values()) == {"done"}
+
+
+def dead_attempt(path, told=False):
+    """The log of an attempt whose process is gone."""
+    trying = Attempt(path, run="r", engine="pool")
+    trying.__enter__()
+    gone = process_name(2**22 + 1)
+    path.write_text(path.read_text().replace(process_name(), gone))
+    trying.key = trying.key.replace(process_name(), gone)
+    if told:
+        trying.told_to_stop()
+
+
+def test_a_worker_killed_often_is_poison_unless_it_was_told_to_stop(tmp_path):
+    plan = toy_plan(tmp_path)
+    layout, unit = Layout(tmp_path), plan.units[3]
+    for n in range(MAX_KILLS):
+        assert state_of(layout, unit).name == "to do"
+        assert history(layout.attempts(unit.id)).n_killed == n
+        dead_attempt(layout.attempts(unit.id))
+    assert state_of(layout, unit).name == "failed"
+    assert state_of(layout, unit).failure.kind == "poison"
+    other = plan.units[4]
+    for _ in range(MAX_KILLS):
+        dead_attempt(layout.attempts(other.id), told=True)
+    assert state_of(layout, other).name == "to do"
+    with pytest.raises(PartialError, match="m1: poison: its worker was killed 3 times"):
+        swept(tmp_path)
+    assert "m1" not in calls(tmp_path)
+
+
+def test_a_unit_complete_but_not_yet_published_is_published_and_not_done_again(tmp_path):
+    plan = toy_plan(tmp_path)
+    swept(tmp_path)
+    layout, unit = Layout(tmp_path), plan.units[3]
+    os.rename(layout.unit(unit.id), layout.work(unit.id))  # killed just before the rename
+    swept(tmp_path, runner="lensaudit.sweep.unit:run_unit")
+    assert finished(layout, unit) is not None
+    assert calls(tmp_path).count("m1") == 1
+
+
+@pytest.mark.parametrize("content", ["", "{}", '{"schema": 1, "unit": "x"}', "[1"])
+def test_a_torn_result_is_not_a_result(tmp_path, content):
+    plan = toy_plan(tmp_path)
+    swept(tmp_path)
+    layout, unit = Layout(tmp_path), plan.units[3]
+    (layout.unit(unit.id) / "result.json").write_text(content)
+    assert state_of(layout, unit).name == "to do"
+    swept(tmp_path)
+    assert finished(layout, unit) is not None
+
+
+def test_a_claimed_unit_is_left_to_its_worker(tmp_path):
+    plan = toy_plan(tmp_path)
+    layout, unit = Layout(tmp_path), plan.units[3]
+    with claimed(layout.claim(unit.id)) as mine, claimed(layout.claim(unit.id)) as second:
+        assert (mine, second) == (True, False)
+        with pytest.raises(TryAgainError, match=r"1 of 5 units are not done \(1 running elsewhere"):
+            swept(tmp_path)
+    swept(tmp_path)
+    assert sorted(calls(tmp_path)) == sorted(LABELS)
+
+
+def test_a_claim_of_a_dead_process_is_void_at_once(tmp_path):
+    path = tmp_path / "claims" / "u.json"
+    path.parent.mkdir()
+    path.write_text(json.dumps({"process": process_name(2**22 + 1), "nonce": "n"}))
+    assert holder(path) is None
+    with claimed(path) as mine:
+        assert mine
+        assert holder(path) == process_name()
+    assert not path.exists()
+
+
+def test_a_claim_of_another_machine_is_void_when_it_is_silent(tmp_path):
+    path = tmp_path / "claims" / "u.json"
+    path.parent.mkdir()
+    path.write_text(json.dumps({"process": "0123abcd-17", "nonce": "n"}))
+    assert holder(path) == "0123abcd-17"
+    silent = time.time() - claims.STALE_S - 1
+    os.utime(path, (silent, silent))
+    assert holder(path) is None
+
+
+def test_ages_are_taken_from_the_file_systems_clock(tmp_path, monkeypatch):
+    path = tmp_path / "claims" / "u.json"
+    path.parent.mkdir()
+    path.write_text(json.dumps({"process": "0123abcd-17", "nonce": "n"}))
+    monkeypatch.setattr(time, "time", lambda: 4e9)  # this node's clock is decades ahead
+    assert holder(path) == "0123abcd-17"
+
+
+def test_a_worker_that_finished_second_keeps_the_first_result(tmp_path):
+    plan = toy_plan(tmp_path)
+    layout, unit = Layout(tmp_path), plan.units[3]
+    toy_run_unit(layout, plan, unit, None, Room(tmp_path))
+    first = (layout.unit(unit.id) / "result.json").stat().st_mtime_ns
+    toy_run_unit(layout, plan, unit, None, Room(tmp_path))
+    assert (layout.unit(unit.id) / "result.json").stat().st_mtime_ns == first
+    assert not layout.work(unit.id).exists()
