@@ -6,7 +6,7 @@ READY  := $(VENV)/.ready
 # two threaded torch processes on two cores crawl; tests run one process per core instead
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: demo test lint bench slow family clean
+.PHONY: demo test lint bench slow family docs clean
 
 $(READY): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
@@ -36,6 +36,9 @@ bench: $(READY)           ## speed against the one-pass-per-layer method
 
 family: $(READY)          ## train the embedded family again, into build/family
 	$(BIN)/python -m lensaudit.unlearn.family --out build/family
+
+docs: $(READY)            ## write docs/reference/ again
+	$(BIN)/python docs/make_reference.py
 
 clean:
 	rm -rf $(VENV) build dist .pytest_cache .ruff_cache

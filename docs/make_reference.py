@@ -1,0 +1,117 @@
+"""Write docs/reference/ from the commands' help and the docstrings.
+
+Command: python docs/make_reference.py
+
+With `--check` nothing is written; the exit code is 1 if a page is not current.
+"""
+
+import ast
+import importlib
+import inspect
+import sys
+import textwrap
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import click
+
+import lensaudit
+from lensaudit.cli.main import COMMANDS, cli
+
+FOLDER = Path(__file__).resolve().parent / "reference"
+WIDTH = 100
+NOTE = "Made by `python docs/make_reference.py`; do not edit.\n"
+MODULES = ("lensaudit.frames", "lensaudit.plot")
+"""Modules whose functions are public as they are."""
+
+
+def pages() -> dict[str, str]:
+    """Content of every page, by file name."""
+    return {"commands.md": commands_page(), "python.md": python_page()}
+
+
+def commands_page() -> str:
+    parts = ["# Commands", NOTE, _help(cli, "lensaudit")]
+    for name in COMMANDS:
+        command = cli.get_command(click.Context(cli), name)
+        if command is not None:
+            parts += [f"## lensaudit {name}\n", *_with_subcommands(command, f"lensaudit {name}")]
+    return "\n".join(parts)
+
+
+def _with_subcommands(command: click.Command, name: str) -> Iterator[str]:
+    yield _help(command, name)
+    if isinstance(command, click.Group):
+        context = click.Context(command, info_name=name)
+        for inner in command.list_commands(context):
+            found = command.get_command(context, inner)
+            if found is not None:
+                yield f"### {name} {inner}\n"
+                yield from _with_subcommands(found, f"{name} {inner}")
+
+
+def _help(command: click.Command, name: str) -> str:
+    context = click.Context(command, info_name=name, terminal_width=WIDTH, max_content_width=WIDTH)
+    return f"```text\n{command.get_help(context)}\n```\n"
+
+
+def python_page() -> str:
+    by_module: dict[str, list[str]] = {}
+    for name, module in lensaudit._PUBLIC.items():
+        by_module.setdefault(module, []).append(name)
+    for module in MODULES:
+        loaded = importlib.import_module(module)
+        own = [
+            name
+            for name, value in vars(loaded).items()
+            if inspect.isfunction(value) and value.__module__ == module and name[:1] != "_"
+        ]
+        by_module[module] = own
+    parts = ["# Python", NOTE, "`import lensaudit as la`; each name is loaded when it is used.\n"]
+    for module, names in by_module.items():
+        loaded = importlib.import_module(module)
+        parts.append(f"## {module}\n\n{_first_line(loaded)}\n")
+        where = f"la.{module.rpartition('.')[2]}" if module in MODULES else "la"
+        parts += [_entry(getattr(loaded, name), f"{where}.{name}") for name in names]
+    return "\n".join(parts)
+
+
+def _first_line(value: Any) -> str:
+    return (inspect.getdoc(value) or "").splitlines()[0]
+
+
+def _entry(value: Any, name: str) -> str:
+    doc = textwrap.indent(inspect.getdoc(value) or "", "    ")
+    return f"### {name}\n\n```text\n{name}{_signature(value)}\n\n{doc}\n```\n"
+
+
+def _signature(value: Any) -> str:
+    """As written in the source: evaluated annotations of tensors are long."""
+    (node,) = ast.parse(textwrap.dedent(inspect.getsource(value))).body
+    if isinstance(node, ast.FunctionDef):
+        returns = f" -> {ast.unparse(node.returns)}" if node.returns else ""
+        return f"({ast.unparse(node.args)}){returns}"
+    fields = [
+        ast.unparse(one) for one in getattr(node, "body", []) if isinstance(one, ast.AnnAssign)
+    ]
+    return f"({', '.join(fields)})"
+
+
+def main() -> None:
+    stale = [
+        name
+        for name, text in pages().items()
+        if not (FOLDER / name).exists() or (FOLDER / name).read_text(encoding="utf-8") != text
+    ]
+    if "--check" in sys.argv:
+        print("\n".join(f"not current: docs/reference/{name}" for name in stale))
+        sys.exit(1 if stale else 0)
+    FOLDER.mkdir(exist_ok=True)
+    for name in stale:
+        (FOLDER / name).write_text(pages()[name], encoding="utf-8")
+        print(f"written: docs/reference/{name}")
+
+
+if __name__ == "__main__":
+    main()

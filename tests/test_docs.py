@@ -1,0 +1,131 @@
+"""The documentation is true: commands run, Python runs, links and files exist.
+
+Blocks marked `sh` and `python` are run page by page, in one folder, from the top. `sh hub` needs
+the Hub and must say so in one line without it; `sh yours` names files of the reader's and is only
+parsed. A block marked `jsonl NAME` is a file that later commands read.
+"""
+
+import os
+import re
+import shlex
+from pathlib import Path
+
+import click
+import pytest
+
+from lensaudit.cli.main import COMMANDS, cli, run
+
+DOCS = Path(__file__).resolve().parents[1] / "docs"
+PAGES = (
+    "tutorial", "own-model", "own-forget-set", "python", "terminal", "uds", "comparison",
+)  # fmt: skip
+FAST = ("own-forget-set", "terminal")
+"""Run by default; the others take 10 to 60 seconds each and are `slow`."""
+
+
+def text_of(page):
+    return (DOCS / f"{page}.md").read_text()
+
+
+def blocks(page):
+    """Language, name or kind, and content of every fenced block."""
+    return re.findall(r"```(\w+)(?: ([\w.-]+))?\n(.*?)```", text_of(page), re.S)
+
+
+def commands(block):
+    lines = (re.split(r"\s#", line)[0].strip() for line in block.splitlines())
+    return [line for line in lines if line.startswith("lensaudit ")]
+
+
+@pytest.mark.parametrize(
+    "page", [pytest.param(p, marks=[] if p in FAST else [pytest.mark.slow]) for p in PAGES]
+)
+def test_the_commands_and_the_python_of_a_page_run_in_order(page, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("MPLBACKEND", "Agg")
+    n_run = 0
+    for language, kind, content in blocks(page):
+        if language == "jsonl":
+            (tmp_path / kind).write_text(content)
+        elif language == "python":
+            exec(compile(content, f"{page}.md", "exec"), {})
+            n_run += 1
+        elif language == "sh" and not kind:
+            for command in commands(content):
+                code = run(shlex.split(command)[1:])
+                said = capsys.readouterr()
+                assert (code, command) == (0, command), said.err[-500:]
+                assert said.out.strip(), command
+                n_run += 1
+    assert n_run >= 1
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_commands_on_the_readers_own_files_are_well_formed(page):
+    for language, kind, content in blocks(page):
+        if language != "sh" or kind != "yours":
+            continue
+        for command in commands(content):
+            name, *arguments = shlex.split(command)[1:]
+            found = cli.get_command(click.Context(cli), name)
+            assert found is not None, name
+            found.make_context(name, arguments, parent=click.Context(cli))
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_commands_that_need_the_hub_say_so_in_one_line(page, tmp_path, monkeypatch, capsys):
+    from huggingface_hub import constants
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
+    for language, kind, content in blocks(page):
+        if language == "sh" and kind == "hub":
+            for command in commands(content):
+                assert run(shlex.split(command)[1:]) == 2
+                said = capsys.readouterr().err
+                assert "not in the local cache" in said or "cannot be fetched" in said
+                assert len(said.strip().splitlines()) <= 3
+
+
+@pytest.mark.parametrize("path", sorted(DOCS.rglob("*.md")), ids=lambda p: p.name)
+def test_every_link_leads_somewhere(path):
+    targets = re.findall(r"\]\((?!http)([^)#\s]+)\)", path.read_text())
+    assert [t for t in targets if not os.path.exists(path.parent / t)] == []
+
+
+def test_the_index_lists_every_page_that_is_tested_here():
+    index = (DOCS / "README.md").read_text()
+    assert [page for page in PAGES if f"({page}.md)" not in index] == []
+
+
+def test_the_exit_codes_of_the_pages_are_those_of_the_errors():
+    from lensaudit import errors
+
+    table = dict(re.findall(r"^\| (\d+) \| (.+?) \|$", text_of("terminal"), re.M))
+    codes = {str(kind.exit_code) for kind in vars(errors).values() if hasattr(kind, "exit_code")}
+    assert codes | {"0", "130"} == table.keys()
+    readme = (DOCS.parent / "README.md").read_text()
+    assert dict(re.findall(r"^\| (\d+) \| (.+?) \|$", readme, re.M)) == table
+
+
+def test_the_agreement_of_the_page_is_that_of_the_experiment():
+    stated = (DOCS.parent / "experiments" / "annotation_agreement.py").read_text()
+    for row in re.findall(r"^(\d+ to \d+) +(\d+) +([\d.]+) +([\d.]+) +([\d.]+)$", stated, re.M):
+        shares = " | ".join(f"{round(100 * float(share))} %" for share in row[2:])
+        assert f"| {row[0]} | {row[1]} | {shares} |" in text_of("own-forget-set")
+
+
+def test_every_command_is_in_the_reference():
+    reference = (DOCS / "reference" / "commands.md").read_text()
+    assert [name for name in COMMANDS if f"## lensaudit {name}\n" not in reference] == []
+
+
+def test_the_reference_is_current():
+    import subprocess
+    import sys
+
+    script = str(DOCS / "make_reference.py")
+    done = subprocess.run([sys.executable, script, "--check"], capture_output=True, text=True)
+    assert done.returncode == 0, (
+        f"{done.stdout}\nrun `python docs/make_reference.py`\n{done.stderr}"
+    )
