@@ -143,13 +143,14 @@ function geometry({ scroll }) {
 function drawHeatHead(part) {
   const { label, cell, width, bar, dense } = geometry(part);
   const order = state.get('order', 'score');
-  part.head.replaceChildren(
+  part.head.replaceChildren(...[
     !dense && h('span', { class: 'side', style: { left: '.8rem' } }, 'fact'),
     ...heat.run.where.layers.map((layer, at) => button(cell < 15 && at % 2 ? '' : layer, () => state.set({ order: order === `L${layer}` ? `-L${layer}` : `L${layer}` }), {
       'aria-label': `sort by layer ${layer}`, 'data-layer': layer, 'aria-pressed': String(order.replace('-', '') === `L${layer}`),
       style: { left: `${label + at * cell}px`, width: `${cell}px` },
     })),
-    dense ? '' : h('span', { class: 'side', style: { left: `${width - bar + 10}px` } }, SCORE_NAMES[heat.run.where.score]));
+    !dense && h('span', { class: 'side', style: { left: `${width - bar + 10}px` } }, SCORE_NAMES[heat.run.where.score]),
+  ].filter(Boolean));
   const name = { erasure: 'erasure', s1: 'delta', s2: 'delta', difference: 'difference', match: 'match' }[viewOf(heat.run)];
   const [from, to] = { erasure: ['still held', 'erased'], delta: ['0', `${brief(spread())} nats`], difference: [short(current.other()?.label ?? '', 18), short(heat.run.label, 18)], match: ['lost', 'still said'] }[name];
   part.legend.replaceChildren(...[

@@ -169,7 +169,7 @@ function drawModelControls(controls) {
 function columnsOf(condition) {
   const runs = runsOf(condition);
   const score = SCORE_NAMES[condition.score];
-  const chosen = state.get('columns') ? state.list('columns') : FIRST_METRICS.filter((name) => metricsThere(condition).some((kind) => kind.name === name)).slice(0, HAS_TABLES ? 3 : 6);
+  const chosen = state.get('columns') ? state.list('columns') : FIRST_METRICS.filter((name) => metricsThere(condition).some((kind) => kind.name === name)).slice(0, HAS_TABLES ? 2 : 6);
   const layer = condition.score === 'em' ? 's2_em' : 'erasure';
   return [
     { id: 'label', title: 'Model', value: (run) => run.label, cell: (run) => (run.anchor
@@ -195,11 +195,11 @@ function anchorsOf(condition) {
 
 function interval(run) {
   if (!Number.isFinite(run.low)) return '–';
-  const x = linear(0, 1, 0, 96);
+  const x = linear(0, 1, 4, 76);
   const colour = wordColour(run.value);
   return h('span', { style: { display: 'inline-flex', gap: '.7rem', 'align-items': 'center', 'white-space': 'nowrap' } },
-    g('svg', { width: 96, height: 12, 'aria-hidden': 'true' },
-      g('line', { x1: 0, x2: 96, y1: 6, y2: 6, class: 'axis' }),
+    g('svg', { width: 80, height: 12, 'aria-hidden': 'true' },
+      g('line', { x1: 4, x2: 76, y1: 6, y2: 6, class: 'axis' }),
       g('line', { x1: x(run.low), x2: x(run.high), y1: 6, y2: 6, stroke: colour, 'stroke-width': 4, 'stroke-linecap': 'round', opacity: .4 }),
       g('circle', { cx: x(run.value), cy: 6, r: 3.6, fill: colour })),
     h('span', { class: 'muted' }, `${fmt(run.low)} to ${fmt(run.high)}`));

@@ -1,0 +1,37 @@
+"""docs/report.md is true: its commands run, in order, and its claims hold."""
+
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+
+from lensaudit.cli.main import run
+from lensaudit.report.pairs import MOST_RUNS
+from lensaudit.report.texts import LONGEST
+from lensaudit.report.words import ERASED_FROM, HIDDEN_BELOW
+
+DOCS = Path(__file__).parents[2] / "docs"
+TEXT = (DOCS / "report.md").read_text()
+
+
+@pytest.mark.slow
+def test_the_commands_run_and_make_a_page(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    (block,) = re.findall(r"```sh\n(.*?)```", TEXT, re.S)
+    for command in block.splitlines():
+        assert run(shlex.split(command)[1:]) == 0, capsys.readouterr().err
+    page = (tmp_path / "audit.html").read_text()
+    assert 'left-out"' not in page
+    assert all(f'"score":"{score}"' in page for score in ("uds", "em"))
+
+
+def test_the_numbers_of_the_text_are_those_of_the_code():
+    assert f"below {HIDDEN_BELOW}" in TEXT
+    assert f"from {ERASED_FROM}" in TEXT
+    assert f"up to {MOST_RUNS} models" in TEXT
+    assert f"cut at {LONGEST} characters" in TEXT
+
+
+def test_the_picture_is_there_and_small():
+    assert 0 < (DOCS / "img" / "report.png").stat().st_size < 300_000
