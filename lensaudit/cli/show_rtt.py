@@ -20,7 +20,8 @@ def print_summary(summary: Summary) -> None:
     study = summary.study
     console = _console()
     console.print(_accuracies(summary))
-    console.print(_recovery(summary))
+    if summary.verdict.passed:
+        console.print(_recovery(summary))
     for note in summary.notes:
         click.echo(f"- {printable(note)}")
     click.echo(

@@ -1,5 +1,7 @@
 """Readouts and training text, against plain one-by-one computations."""
 
+from random import Random
+
 import pytest
 import rtt_support as world
 import torch
@@ -29,11 +31,21 @@ def bpe():
 
 @pytest.fixture(scope="module")
 def split():
-    """Items of uneven length."""
+    """Items of uneven length, and choices of one to four tokens."""
+    random = Random(4)
+
+    def words(pool, most):
+        return " ".join(random.choices(pool, k=random.randint(1, most)))
+
     items = [
-        Item(0, "When was n1 born?", ("y0", "y1", "y2", "y3"), 2, 0),
-        Item(1, "When was n2 n3 n4 born born?", ("y0 y1", "y3", "y2 y5 y4", "y7"), 0, 1),
-        Item(2, "n5?", ("y6", "y1 y2", "y4", "y5"), 3, 2),
+        Item(
+            idx,
+            f"When was {words(world.NAMES, 5)} born?",
+            tuple(words(world.YEARS, 4) for _ in range(4)),
+            random.randrange(4),
+            idx,
+        )
+        for idx in range(12)
     ]
     return McqSplit("split_0", tuple(items))
 
@@ -58,7 +70,8 @@ def test_the_letter_is_read_after_the_colon(split):
     assert found.correct == tuple((rows.argmax(1) == truth).nonzero().flatten().tolist())
     assert found.option_mass == pytest.approx(rows.exp().sum(1).mean().item(), rel=1e-5)
     centred = rows - rows.mean(0)
-    assert found.calibrated == (centred.argmax(1) == truth).float().mean().item()
+    assert 0 < len(found.correct) < 12
+    assert found.calibrated == (centred.argmax(1) == truth).double().mean().item()
 
 
 def test_both_variants_of_a_letter_count(split):
@@ -92,6 +105,7 @@ def test_answers_are_ranked_by_their_mean_log_probability(split):
             )
         right += [place] if int(torch.stack(means).argmax()) == item.answer else []
     assert found.correct == tuple(right)
+    assert 0 < len(right) < 12
     assert found.option_mass is None
 
 

@@ -107,6 +107,18 @@ def test_dropout_repeats_itself_and_leaves_the_random_stream_alone(splits):
     assert first != attack(world.fresh(0), splits)
 
 
+def test_steps_are_taken_in_training_mode_and_v_is_read_in_eval_mode(splits):
+    model = world.fresh(0)
+    modes = []
+    model.register_forward_pre_hook(
+        lambda module, _: modes.append((module.training, torch.is_grad_enabled()))
+    )
+    attack(model, splits)
+    assert set(modes) == {(True, True), (False, False)}
+    assert modes[-1] == (False, False)
+    assert not model.training
+
+
 def test_half_precision_weights_are_refused():
     with pytest.raises(InputError, match=r"weights are torch\.bfloat16, wanted torch\.float32"):
         in_memory("half", copy.deepcopy(world.fresh(0)).to(torch.bfloat16))

@@ -12,10 +12,12 @@ from lensaudit.attacks.rtt.mcq import load_mcq, save_mcq
 from lensaudit.attacks.rtt.retrain import Sweep
 from lensaudit.attacks.rtt.study import Gate, Study, Subject, from_checkpoint, in_memory
 from lensaudit.attacks.rtt.summary import Summary, summarize
+from lensaudit.attacks.rtt.tofu import load_facts, split_by_author
 from lensaudit.attacks.rtt.work import plan_of, run
 
 __all__ = [
     "Dataset", "Defect", "Draft", "Gate", "Inspection", "Item", "Log", "McqSplit", "Study",
     "Subject", "Summary", "Sweep", "from_checkpoint", "handled", "in_memory", "inspect",
-    "load_mcq", "make_dataset", "plan_of", "read_log", "run", "save_mcq", "summarize",
+    "load_facts", "load_mcq", "make_dataset", "plan_of", "read_log", "run", "save_mcq",
+    "split_by_author", "summarize",
 ]  # fmt: skip

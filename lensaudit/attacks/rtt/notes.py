@@ -8,6 +8,7 @@ from lensaudit.attacks.rtt.curves import done
 from lensaudit.attacks.rtt.log import Log, Opened
 from lensaudit.attacks.rtt.select import Selected
 from lensaudit.attacks.rtt.study import MEANINGS, Condition
+from lensaudit.attacks.rtt.verdict import Verdict
 
 LOW_MASS = 0.5
 """Mean option mass below which the letter is hardly what the model says; `rtt.md` section 6."""
@@ -19,9 +20,16 @@ RETRAINED: tuple[Condition, ...] = ("B", "C", "N")
 
 
 def notes_of(
-    study: Opened, log: Log, chosen: Mapping[Condition, Selected], readout: str
+    study: Opened,
+    log: Log,
+    *,
+    verdict: Verdict,
+    chosen: Mapping[Condition, Selected],
+    readout: str,
 ) -> tuple[str, ...]:
     """The remarks on a study, most serious first."""
+    if not verdict.passed:
+        return (verdict.reason, *_defects(study), *_low_mass(study, log, readout))
     return (
         *_incomplete(study, log),
         *_no_control(study),

@@ -103,6 +103,7 @@ def retrain(
     sweep: Sweep,
     lr: float,
     read_v: Callable[[], tuple[Reading, ...]],
+    report: Callable[[int], None] = lambda epoch: None,
 ) -> Retrained:
     """Train `model` in place on `samples` and read V after each epoch.
 
@@ -121,6 +122,7 @@ def retrain(
             mean = sum(losses[-per_epoch:]) / per_epoch
             points.append(Point(step.step // per_epoch, read_v(), mean))
             model.train()
+            report(points[-1].epoch)
 
     run = Run(FineTuning(), lambda number: batches(number).to(model.device), recipe, identity={})
     devices = [model.device] if model.device.type == "cuda" else []

@@ -125,7 +125,7 @@ def _summary(
         verdict=verdict,
         main=main,
         others=tuple(outcomes.values()),
-        notes=notes_of(study, log, main.chosen, readout),
+        notes=notes_of(study, log, verdict=verdict, chosen=main.chosen, readout=readout),
     )
 
 

@@ -126,16 +126,24 @@ def _fill(study: Study, role: Role, cells: Sequence[Cell], log: Log, report: Rep
     _check_fits(study, model, subject.name)
     trains = left[0].job.lr is not None
     start = StartWeights(model) if trains else None
+    n_epochs = study.sweep.n_epochs if trains else 1
+    what = f"{left[0].condition} {subject.name}: {'epochs' if trains else 'splits'}"
     try:
         for number, cell in enumerate(left):
-            report(f"{cell.condition} {subject.name}", number, len(left))
+
+            def tell(epoch: int, number: int = number) -> None:
+                report(what, number * n_epochs + epoch, len(left) * n_epochs)
+
+            tell(0)
             began = time.monotonic()
-            if start is not None:
+            if start is None:
+                done = _measure(study, cell, model)
+            else:
                 start.restore(model)
-            done = _retrain(study, cell, model, log) if trains else _measure(study, cell, model)
+                done = _retrain(study, cell, model, log, tell)
             seconds = round(time.monotonic() - began, 3)
             log.add(replace(done, seconds=seconds), cell.job.identity)
-        report(f"{left[0].condition} {subject.name}", len(left), len(left))
+        report(what, len(left) * n_epochs, len(left) * n_epochs)
     finally:
         if start is not None:
             start.restore(model)
@@ -146,7 +154,9 @@ def _measure(study: Study, cell: Cell, model: Any) -> Finished:
     return Finished(cell.job.job_id, "ok", (Point(0, readings),))
 
 
-def _retrain(study: Study, cell: Cell, model: Any, log: Log) -> Finished:
+def _retrain(
+    study: Study, cell: Cell, model: Any, log: Log, tell: Callable[[int], None]
+) -> Finished:
     job = cell.job
     assert job.lr is not None
     items = study.encoded[job.split].items
@@ -157,6 +167,7 @@ def _retrain(study: Study, cell: Cell, model: Any, log: Log) -> Finished:
         sweep=study.sweep,
         lr=job.lr,
         read_v=lambda: _readings(study, model, items),
+        report=tell,
     )
     curve = (*log.finished[before.job_id].curve, *made.points)
     if made.failure:
