@@ -248,3 +248,35 @@ def test_an_adapter_that_changes_nothing_scores_as_its_base(tmp_path):
     assert code == 0
     # its cache holds fewer positions than that of full: sums are rounded in another order
     assert abs(json.loads((out / "summary.json").read_text())["uds"]) < 1e-6
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {},
+        {"use_dora": True},
+        {"use_rslora": True, "bias": "lora_only"},
+        {"modules_to_save": ["lm_head", "embed_tokens"]},
+        {"target_modules": "all-linear", "exclude_modules": ["o_proj"]},
+        {"target_modules": ["embed_tokens", "q_proj"]},
+        {"init_lora_weights": "pissa"},
+    ],
+    ids=str,
+)
+def test_adapters_that_peft_saved_compute_what_they_computed_before(tmp_path, opened, settings):
+    import peft
+
+    chosen = {"r": 4, "lora_alpha": 8, "target_modules": ["q_proj", "down_proj"]} | settings
+    adapted = peft.get_peft_model(tiny_model(), peft.LoraConfig(task_type="CAUSAL_LM", **chosen))
+    torch.manual_seed(3)
+    with torch.no_grad():
+        for parameter in adapted.parameters():
+            if parameter.requires_grad:
+                parameter.add_(torch.randn_like(parameter) / 8)
+    adapted.eval().save_pretrained(tmp_path / "a")
+    tokens = torch.arange(40).unsqueeze(0)
+    with torch.no_grad():
+        wanted, base = adapted(tokens).logits, tiny_model()(tokens).logits
+        found = load_causal(opened(tmp_path / "a"))(tokens).logits
+    torch.testing.assert_close(found, wanted, atol=2e-5 * float(wanted.abs().max()), rtol=0)
+    assert float((wanted - base).abs().max()) > 0.1 * float(base.abs().max())
