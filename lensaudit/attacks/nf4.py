@@ -1,8 +1,8 @@
 """What is left of a weight matrix after four or eight bits? Quantise, dequantise, in plain torch.
 
-The arithmetic is bitsandbytes' own, step by step, so that the numbers are equal to the last bit on
-every device; `tests/attacks` compares them. The first forward pass of a bitsandbytes model on a CPU
-may repack its weights, after which its own `dequantize` is wrong; nothing here is ever run packed.
+The arithmetic is bitsandbytes' own, step by step, so that the numbers are equal to the last bit;
+`tests/attacks` compares them on a CPU. The first forward pass of a bitsandbytes model on a CPU may
+repack its weights, after which its own `dequantize` is wrong; nothing here is ever run packed.
 """
 
 import torch
@@ -42,7 +42,8 @@ def nf4_codes(weight: Float[Tensor, "..."]) -> tuple[Codes, Scales]:
         scaled[-1] = blocks[-1] / absmax[-1]  # bitsandbytes divides in the short block alone
     levels = torch.tensor(NF4, device=weight.device)
     middles = (levels[:-1] + levels[1:]) / 2
-    return torch.bucketize(scaled.clamp(-1, 1), middles), absmax.squeeze(1)
+    codes = torch.bucketize(scaled.clamp(-1, 1), middles, out_int32=True)
+    return codes, absmax.squeeze(1)
 
 
 def nf4(weight: Float[Tensor, "..."]) -> Float[Tensor, "..."]:

@@ -1,7 +1,7 @@
 """Does knowledge survive, or come back, when weights are rounded? A model as NF4 or int8 has it.
 
-Quantise, dequantise, audit as an ordinary model: the same numbers on every device, which a packed
-model does not give (its kernels round differently from each other, and on a CPU in bfloat16).
+Quantise, dequantise, audit as an ordinary model: a packed model's numbers depend on its kernels,
+which round differently from each other (on a CPU in bfloat16, whatever the compute dtype).
 """
 
 import copy
