@@ -196,9 +196,11 @@ def _sources(path: Path) -> Sources:
     if kind == "faithfulness":
         return Sources({row["metric"]: _faith(row, path) for row in _rows(content, path)})
     if kind == "robustness":
-        attack = cast(Attack, content["attack"])
+        attack = cast(Attack, content.get("attack"))
+        if attack not in ("quantize", "relearn"):
+            raise InputError(f"{path}: attack is {attack!r}, wanted quantize or relearn")
         rows = {row["metric"]: _stable(row, path) for row in _rows(content, path)}
-        return Sources(robustness={attack: rows}, forms={attack: content["form"]})
+        return Sources(robustness={attack: rows}, forms={attack: str(content.get("form"))})
     if isinstance(content, dict) and {"faithfulness", "robustness"} <= content.keys():
         return _published(content, path)
     raise InputError(
@@ -214,10 +216,13 @@ def _rows(content: Mapping[str, Any], path: Path) -> list[Document]:
 
 
 def _faith(row: Mapping[str, Any], path: Path) -> Faith:
+    where = f"{path}: auc of {row['metric']}"
     ends = row.get("interval_95")
+    if ends is not None and not (isinstance(ends, list) and len(ends) == 2):
+        raise InputError(f"{where}: the interval is {ends!r}, wanted [low, high]")
     return Faith(
-        _number(row.get("auc"), f"{path}: auc of {row['metric']}"),
-        Interval(*ends) if ends else None,
+        _number(row.get("auc"), where),
+        Interval(*(_number(end, where) for end in ends)) if ends else None,
         row.get("n_knows"),
         row.get("n_forgot"),
         row.get("reason"),
@@ -258,7 +263,11 @@ def _published(content: Mapping[str, Any], path: Path) -> Sources:
 
 
 def _number(value: Any, where: str) -> float:
-    return math.nan if value is None else checked_number(value, where)
+    """A share between 0 and 1, as all that is read here; NaN for null."""
+    number = math.nan if value is None else checked_number(value, where)
+    if not (math.isnan(number) or 0 <= number <= 1):
+        raise InputError(f"{where} is {number:g}, wanted a number from 0 to 1")
+    return number
 
 
 def read_thresholds(path: Path) -> dict[str, float]:

@@ -68,7 +68,9 @@ def method_results(content: Mapping[str, Any], path: Path) -> Values:
         rows[raw["model"]] = _method_row(raw, where)
     utility: dict[str | None, float] = {
         epoch: checked_number(value, f"{path}: full_utility.{epoch}")
-        for epoch, value in content.get("full_utility", {}).items()
+        for epoch, value in checked_object(
+            content.get("full_utility"), f"{path}: full_utility"
+        ).items()
     }
     if "ep10" in utility:  # the two anchors have no epoch in their names and are marked so there
         utility[None] = utility["ep10"]
@@ -117,6 +119,19 @@ def run_results(content: Mapping[str, Any], path: Path, *, attack: str | None) -
     if not rows:
         raise InputError(f"{path}: no model has {side}")
     return merged([values_of(rows), Values(to_do=failed)])
+
+
+def checked_object(value: Any, where: str) -> Mapping[str, Any]:
+    """An object of a result file; null counts as empty.
+
+    Raises:
+        InputError: it is none.
+    """
+    if value is None:
+        return {}
+    if not isinstance(value, Mapping):
+        raise InputError(f"{where} is {str(value)[:40]!r}, wanted an object")
+    return value
 
 
 def number_or_none(value: Any, where: str) -> float | None:

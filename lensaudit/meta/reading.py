@@ -19,7 +19,7 @@ from lensaudit.errors import InputError
 from lensaudit.files import read_json
 from lensaudit.meta.aggregate import EPOCHS
 from lensaudit.meta.catalogue import SUITE_NAMES, UTILITY_PARTS
-from lensaudit.meta.published import method_results, number_or_none, run_results
+from lensaudit.meta.published import checked_object, method_results, number_or_none, run_results
 from lensaudit.meta.values import Values, merged, short_name, values_of
 from lensaudit.metrics.privacy import ATTACKS, similarity
 
@@ -87,7 +87,7 @@ def _folder(folder: Path, attack: str | None) -> list[Values]:
     for name in (LOG, SUMMARY):
         if (folder / name).is_file():
             return [_file(folder / name, attack)]
-    found = [_to_do(folder / TO_DO)] if (folder / TO_DO).is_file() else []
+    found = [Values(to_do=known_to_do(folder))] if (folder / TO_DO).is_file() else []
     for epoch in EPOCHS:
         if (folder / epoch).is_dir():
             found += _epoch(folder / epoch, epoch)
@@ -99,11 +99,15 @@ def _folder(folder: Path, attack: str | None) -> list[Values]:
     return found
 
 
-def _to_do(path: Path) -> Values:
-    content = read_json(path)
-    if not isinstance(content, dict):
-        raise InputError(f"{path}: wanted an object of model names and reasons")
-    return Values(to_do={str(model): str(why) for model, why in content.items()})
+def known_to_do(folder: Path) -> dict[str, str]:
+    """The models that an earlier run could not measure, and why; empty without its file.
+
+    Raises:
+        InputError: the file is not an object.
+    """
+    path = folder / TO_DO
+    content = checked_object(read_json(path), f"{path}") if path.is_file() else {}
+    return {str(model): str(why) for model, why in content.items()}
 
 
 def read_model(folder: Path) -> Values:
@@ -116,10 +120,13 @@ def _log(content: Mapping[str, Any], path: Path) -> Values:
     name, weights = path.parent.name, None
     manifest, done = path.parent / "manifest.json", path.parent / DONE
     if manifest.is_file():
-        model = (read_json(manifest).get("inputs") or {}).get("model") or {}
-        name, weights = model.get("name", name), model.get("weights")
+        inputs = checked_object(read_json(manifest), f"{manifest}").get("inputs")
+        model = checked_object(
+            checked_object(inputs, f"{manifest}: inputs").get("model"), f"{manifest}: model"
+        )
+        name, weights = str(model.get("name", name)), model.get("weights")
     if done.is_file():  # an attacked model is measured under the name of the model
-        name = read_json(done).get("model", name)
+        name = str(checked_object(read_json(done), f"{done}").get("model", name))
     values: dict[str, float] = {}
     reasons: dict[str, str] = {}
     for suite, entry in content.items():
@@ -149,9 +156,7 @@ def _epoch(folder: Path, epoch: str | None) -> list[Values]:
     found = []
     for category in _NUMBERS:
         for summary in sorted((folder / category).glob(f"*/{SUMMARY}")):
-            content = read_json(summary)
-            if not isinstance(content, dict):
-                raise InputError(f"{summary}: wanted an object")
+            content = checked_object(read_json(summary), f"{summary}")
             row = _CATEGORIES[category](content, summary)
             found.append(values_of({_in_epoch(summary.parent.name, epoch): row}))
     return found
@@ -172,7 +177,7 @@ def _memorization(content: Mapping[str, Any], path: Path) -> Row:
 
 def _privacy(content: Mapping[str, Any], path: Path) -> Row:
     row: Row = {}
-    for name, raw in (content.get("attacks") or {}).items():
+    for name, raw in checked_object(content.get("attacks"), f"{path}: attacks").items():
         own = _ATTACKED.get(name)
         if own is None or not isinstance(raw, Mapping):
             raise InputError(f"{path}: unknown attack {name!r}; wanted {', '.join(_ATTACKED)}")
@@ -181,7 +186,7 @@ def _privacy(content: Mapping[str, Any], path: Path) -> Row:
 
 
 def _utility(content: Mapping[str, Any], path: Path) -> Row:
-    row = _picked(content.get("metrics") or {}, _UTILITY, path)
+    row = _picked(checked_object(content.get("metrics"), f"{path}: metrics"), _UTILITY, path)
     return row | _picked(content, {"fluency": "fluency"}, path)
 
 
@@ -191,7 +196,9 @@ def _uds(content: Mapping[str, Any], path: Path) -> Row:
 
 def _rouge(content: Mapping[str, Any], path: Path) -> Row:
     keys = ("rouge", "para_rouge", "jailbreak_rouge")
-    return _picked(content.get("metrics") or {}, {key: key for key in keys}, path)
+    return _picked(
+        checked_object(content.get("metrics"), f"{path}: metrics"), {key: key for key in keys}, path
+    )
 
 
 _CATEGORIES: Mapping[str, Callable[[Mapping[str, Any], Path], Row]] = {

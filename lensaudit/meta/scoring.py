@@ -15,7 +15,7 @@ import torch
 from lensaudit.errors import InputError, VerificationError, WorkError
 from lensaudit.files import digest, make_folder, read_json, slug, write_json
 from lensaudit.meta.catalogue import SUITE_NAMES, Judged
-from lensaudit.meta.reading import DONE, LOG, TO_DO, read_model
+from lensaudit.meta.reading import DONE, LOG, TO_DO, known_to_do, read_model
 from lensaudit.meta.values import BROKEN, Values, merged
 from lensaudit.metrics.measure.job import Job, run_job
 from lensaudit.models.checkpoint import open_checkpoint
@@ -109,13 +109,15 @@ def measured(subjects: Sequence[Subject], scoring: Scoring) -> Values:
     make_folder(scoring.folder)
     folders = folders_of([subject.name for subject in subjects], scoring.folder)
     to_do: dict[str, str] = {}
+    names = {subject.name for subject in subjects}
+    others = {name: why for name, why in known_to_do(scoring.folder).items() if name not in names}
     for number, subject in enumerate(subjects, 1):
         scoring.notice(f"{scoring.folder.name}: model {number} of {len(subjects)}: {subject.name}")
         reason = _measure(subject, scoring, folders[subject.name])
         if reason is not None:
             to_do[subject.name] = reason
             scoring.notice(f"to do: {subject.name}: {reason}")
-        write_json(scoring.folder / TO_DO, to_do)
+        write_json(scoring.folder / TO_DO, others | to_do)
     if subjects and len(to_do) == len(subjects):
         first, reason = next(iter(to_do.items()))
         raise InputError(f"none of {len(subjects)} models could be measured; {first}: {reason}")

@@ -261,6 +261,31 @@ def test_robustness_of_result_files_alone(tmp_path, capsys):
     assert "none of 3 models passes the filter" in capsys.readouterr().out
 
 
+def test_the_whole_chain_on_published_values(shared, tmp_path, capsys):
+    """124 of 150 models by utility, 12 of them by UDS; what does not move is stable."""
+    path = str(shared / "data" / "published" / "method_results.json")
+    arguments = [
+        "meta", "robustness", "--models", "results", "--attack", "quantize", "--before", path,
+        "--after", path, "--faithfulness", "published", "--out", str(tmp_path / "out"),
+        *metrics(("uds", "es", "em", "truth_ratio", "paraprob", "logit_lens", "s_mia_loss")),
+    ]  # fmt: skip
+    assert run(arguments) == 0
+    found = document(tmp_path, "robustness-quantize")
+    assert len(found["models"]) == 150
+    rows = {row["metric"]: row for row in found["metrics"]}
+    n = {name: row["n"] for name, row in rows.items()}
+    assert n == {"uds": 12, "es": 14, "em": 16, "truth_ratio": 17, "paraprob": 40,
+                 "logit_lens": 16, "s_mia_loss": 0}  # fmt: skip
+    assert {row["n_utility"] for row in rows.values()} == {124}
+    assert {row["value"] for row in rows.values()} == {1.0, None}
+    # the file has no raw AUC, which is what s_MIA's filter looks at
+    why = rows["s_mia_loss"]["filtered_out"]["altpo_lr5e5_b01_a1_ep5"]
+    assert why == "mia_loss: its results lack this metric"
+    assert len(found["common"]) == rows["uds"]["n_common"]
+    assert 0 < len(found["common"]) < 12
+    assert "124 of 150 by utility" in capsys.readouterr().out
+
+
 def test_aggregates_are_printed_and_written(shared, tmp_path, capsys):
     path = shared / "data" / "published" / "method_results.json"
     assert run(["meta", "aggregate", str(path), "--out", str(tmp_path)]) == 0
@@ -309,7 +334,23 @@ def test_the_table_prints_the_published_one(shared, capsys):
     assert said.index("UDS") < said.index("Logit Lens") < said.index("CKA")
 
 
-@pytest.mark.parametrize("content", [{"a": 1}, [1], {"kind": "faithfulness", "metrics": 3}])
+UDS = {"metric": "uds", "auc": 0.5, "value": 0.5}
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        {"a": 1},
+        [1],
+        {"kind": "faithfulness", "metrics": 3},
+        {"kind": "faithfulness", "metrics": [UDS | {"auc": -0.1}]},
+        {"kind": "faithfulness", "metrics": [UDS | {"interval_95": 3}]},
+        {"kind": "robustness", "metrics": [UDS]},
+        {"kind": "robustness", "attack": "quantize", "metrics": [UDS | {"value": "high"}]},
+        {"faithfulness": {"uds": {"auc_roc": 2}}, "robustness": {}},
+        {"faithfulness": [], "robustness": {}},
+    ],
+)
 def test_other_files_are_no_table(tmp_path, capsys, content):
     assert run(["meta", "table", put(tmp_path / "x.json", content)]) == 2
     assert "x.json" in capsys.readouterr().err

@@ -4,8 +4,11 @@ Values: gnueaj/unlearning-depth-score, runs/meta_eval/faithfulness/results.json 
 digits, in the order of the file.
 """
 
+import json
+
 import pytest
 
+from lensaudit.cli.main import run
 from lensaudit.meta.catalogue import CATALOGUE
 from lensaudit.meta.faithfulness import faithfulness
 from lensaudit.meta.published import THRESHOLDS
@@ -62,3 +65,31 @@ def test_the_published_auc_means_and_threshold_come_out(key):
     if key == "uds":
         assert found.auc == pytest.approx(0.9711, abs=5e-5)
         assert found.interval.low == pytest.approx(0.93, abs=0.02)
+
+
+def test_the_authors_file_of_the_pools_is_judged_by_name(tmp_path, capsys):
+    registry = load_registry()
+    content = {}
+    for side, role in ((KNOWS, "pool_knows"), (FORGOT, "pool_forgot")):
+        for spec, uds, em in zip(registry.listed(role), side["uds"], side["em"], strict=True):
+            content[spec.repo] = {"metrics": {"uds": uds, "em": em}, "pool": role}
+    path = tmp_path / "results.json"
+    path.write_text(json.dumps(content))
+    arguments = [
+        "meta", "faithfulness", "--pool-knows", "published", "--pool-forgot", "published",
+        "--metric", "uds", "--metric", "em", "--results", str(path), "--out", str(tmp_path / "o"),
+    ]  # fmt: skip
+    assert run(arguments) == 0
+    uds, em = json.loads((tmp_path / "o" / "faithfulness.json").read_text())["metrics"]
+    assert uds["auc"] == pytest.approx(0.9711, abs=5e-5)
+    assert uds["threshold"] == pytest.approx(0.7724, abs=6e-5)
+    assert em["auc"] == pytest.approx(0.817, abs=5e-4)
+    capsys.readouterr()
+    # one model gone: no AUC without it
+    del content[registry.listed("pool_knows")[3].repo]
+    path.write_text(json.dumps(content))
+    assert run(arguments) == 3
+    uds, _ = json.loads((tmp_path / "o" / "faithfulness.json").read_text())["metrics"]
+    assert uds["auc"] is None
+    assert uds["n_knows"] == 29
+    assert uds["reason"] == "1 to do: pos_full_lr2e5_wd001_ep10"

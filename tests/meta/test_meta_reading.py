@@ -199,6 +199,26 @@ def test_an_empty_folder_and_a_missing_path_are_refused(tmp_path):
         read_values([tmp_path / "nowhere"])
 
 
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("ep5/privacy/npo_ep5/summary.json", {"attacks": [1]}),
+        ("ep5/utility/npo_ep5/summary.json", {"metrics": "many"}),
+        ("ep5/uds/npo_ep5/summary.json", [0.5]),
+        ("to_do.json", ["demo/npo"]),
+        ("npo/manifest.json", {"inputs": 3}),
+        ("npo/meta.json", [1]),
+        ("method_results.json", {"models": [], "full_utility": 0.7}),
+    ],
+)
+def test_a_file_of_another_shape_is_an_error_that_names_it(tmp_path, name, content):
+    put(tmp_path / "npo" / "TOFU_EVAL.json", {"uds": {"agg_value": 0.4}})
+    put(tmp_path / name, content)
+    read = tmp_path / name if name.startswith("method") else tmp_path
+    with pytest.raises(InputError, match=rf"{name.rpartition('/')[2]}.*wanted an object"):
+        read_values([read])
+
+
 def test_an_unknown_attack_in_a_privacy_summary_is_refused(tmp_path):
     path = tmp_path / "ep5" / "privacy" / "npo_ep5" / "summary.json"
     put(path, {"attacks": {"lira": {"auc": 0.5}}})

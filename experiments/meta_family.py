@@ -1,0 +1,215 @@
+"""Which metric can be trusted? The whole meta-evaluation on small models, from nothing.
+
+Question: trained on fictional authors, 6 models know the forget facts and 6 do not; 12 more were
+          unlearned. Which metrics tell the pools apart, and which survive NF4 and relearning?
+Command:  python experiments/meta_family.py            (--tiny: 2 + 2 models, three metrics)
+Takes:    about 25 minutes on one core, and seconds when run again. Expected: the tables of
+          docs/meta.md.
+Writes:   experiments/out/meta_family/: the models, faithfulness.json, robustness-*.json,
+          meta_table.json, all as .csv too, and printed.
+"""
+
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import click
+import torch
+
+from lensaudit.attacks import relearn
+from lensaudit.attacks.relearn import Relearning
+from lensaudit.cli import show_meta
+from lensaudit.cli.options import notice
+from lensaudit.data.suites import DEMO_DATA
+from lensaudit.data.tofu import DEMO
+from lensaudit.files import make_folder, write_csv, write_json, write_jsonl
+from lensaudit.meta.attacked import Attacking
+from lensaudit.meta.catalogue import judged
+from lensaudit.meta.documents import read_sources, read_thresholds, table_document
+from lensaudit.meta.robustness import Attack
+from lensaudit.meta.runs import Settings, judge_faithfulness, judge_robustness
+from lensaudit.meta.table import COLUMNS, csv_rows, table_rows
+from lensaudit.metrics.measure.job import Job
+from lensaudit.models.checkpoint import open_checkpoint
+from lensaudit.models.registry import load_registry, resolve
+from lensaudit.unlearn import job as unlearning
+from lensaudit.unlearn.methods import hyper_of, method_named
+from lensaudit.unlearn.rows import EMBEDDED, idk_lines, load_rows
+from lensaudit.unlearn.train import Recipe
+
+OUT = Path("experiments/out/meta_family")
+FORMATS = ("chat", "raw")
+EPOCHS = 20
+"""On 64 rows, at 1e-3: answers are learned, at a depth that differs from that of `full`."""
+TINY = ("uds", "es", "mia_loss")
+DEMO_UNLEARNED = ("idknll", "npo", "simnpo", "graddiff", "masked_readout", "masked_upper")
+
+
+@dataclass(frozen=True)
+class Trained:
+    """A pool model: which model is trained on which rows."""
+
+    name: str
+    start: str
+    rows: str
+    n_epochs: int = EPOCHS
+
+
+KNOWS = (
+    Trained("knows/answers-a", "demo/retain", "answers"),
+    Trained("knows/answers-b", "demo/never", "answers"),
+    Trained("knows/paraphrases-a", "demo/retain", "paraphrases"),
+    Trained("knows/paraphrases-b", "demo/never", "paraphrases"),
+    Trained("knows/briefly", "demo/never", "answers", n_epochs=6),
+    Trained("knows/full-on-others", "demo/full", "others", n_epochs=2),
+)
+FORGOT = (
+    Trained("forgot/wrong-a", "demo/retain", "wrong"),
+    Trained("forgot/wrong-b", "demo/never", "wrong"),
+    Trained("forgot/strangers-a", "demo/retain", "strangers"),
+    Trained("forgot/strangers-b", "demo/never", "strangers"),
+    Trained("forgot/others-a", "demo/retain", "others", n_epochs=4),
+    Trained("forgot/others-b", "demo/never", "others", n_epochs=4),
+)
+"""As the published pools: the forget answers, their paraphrases; wrong answers, other authors."""
+UNLEARNED = {
+    "unlearned/npo": ("NPO", 100, 1e-3),
+    "unlearned/simnpo": ("SimNPO", 100, 1e-3),
+    "unlearned/graddiff": ("GradDiff", 40, 2e-4),
+    "unlearned/undial": ("UNDIAL", 80, 1e-3),
+    "unlearned/idkdpo": ("IdkDPO", 80, 5e-4),
+    "unlearned/idknll": ("IdkNLL", 120, 1e-3),
+}
+"""Beside the embedded ones: method, steps, learning rate."""
+
+
+def written_rows(folder: Path) -> dict[str, str]:
+    """Training rows of each kind, as files of question and answer."""
+    perturbed = _lines(EMBEDDED / "forget10_perturbed.jsonl")
+    kinds = {
+        "answers": [(r["question"], r["answer"]) for r in perturbed],
+        "paraphrases": [(r["paraphrased_question"], r["paraphrased_answer"]) for r in perturbed],
+        "wrong": [(r["question"], r["perturbed_answer"][0]) for r in perturbed],
+        "strangers": [
+            (r["question"], r["answer"]) for r in _lines(EMBEDDED / "holdout10.jsonl")
+        ],
+        "others": [
+            (r["question"], r["answer"]) for r in _lines(EMBEDDED / "retain_perturbed.jsonl")
+        ],
+    }  # fmt: skip
+    make_folder(folder)
+    return {
+        kind: str(
+            write_jsonl(folder / f"{kind}.jsonl", [{"question": q, "answer": a} for q, a in rows])
+        )
+        for kind, rows in kinds.items()
+    }
+
+
+def _lines(path: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+def train_pool(one: Trained, rows: str, folder: Path, *, n_epochs: int | None = None) -> None:
+    """Fine-tune a model on rows, as relearning does."""
+    job = relearn.Job(
+        start=open_checkpoint(resolve(one.start, load_registry())),
+        rows=load_rows(rows, part="forget"),
+        settings=Relearning(
+            lr=1e-3, n_epochs=n_epochs or one.n_epochs, n_accumulate=1, batch_size=32,
+            formats=FORMATS,
+        ),
+        stored=torch.float32,
+        device="cpu",
+    )  # fmt: skip
+    _once(job, folder, lambda: relearn.relearn(job, folder, report=lambda progress: None))
+
+
+def train_unlearned(method_name: str, n_steps: int, lr: float, folder: Path) -> None:
+    """Unlearn the forget facts from `demo/full`."""
+    start = open_checkpoint(resolve("demo/full", load_registry()))
+    method = method_named(method_name)
+    job = unlearning.Job(
+        method=method,
+        hyper=hyper_of(method, {}, n_layers=start.n_layers),
+        start=start,
+        forget=load_rows(DEMO, part="forget"),
+        retain=load_rows(DEMO, part="retain"),
+        idk=idk_lines(None) if method.alternate == "idk" else (),
+        formats=FORMATS,
+        recipe=Recipe(n_steps=n_steps, lr=lr, n_warmup=4),
+        batch_size=32,
+        seed=0,
+        stored=torch.float32,
+        device="cpu",
+        save_every=100,
+    )
+    _once(job, folder, lambda: unlearning.unlearn(job, folder, report=lambda progress: None))
+
+
+def _once(job: unlearning.Keyed, folder: Path, make: Callable[[], object]) -> None:
+    if not unlearning.finished(job, folder):
+        notice(f"training {folder.name}")
+        make()
+
+
+def trained(out: Path, pools: Sequence[Trained], *, tiny: bool) -> Path:
+    """Every model, and a registry file that names them."""
+    rows = written_rows(out / "rows")
+    folders = {one.name: out / "models" / one.name.replace("/", "-") for one in pools}
+    for one in pools:
+        train_pool(one, rows[one.rows], folders[one.name], n_epochs=2 if tiny else None)
+    for name, recipe in ({} if tiny else UNLEARNED).items():
+        folders[name] = out / "models" / name.replace("/", "-")
+        train_unlearned(*recipe, folders[name])
+    named = {name: {"path": str(folder.absolute())} for name, folder in folders.items()}
+    return write_json(out / "registry.json", named)
+
+
+def judge_attack(attack: Attack, models: Sequence[str], settings: Settings, *, tiny: bool) -> None:
+    """Robustness to one attack, printed."""
+    attacking = Attacking(
+        attack, settings.names, settings.out / "attacked" / attack, data=DEMO,
+        relearning=Relearning(lr=1e-3, formats=FORMATS), device="cpu", notice=notice,
+    )  # fmt: skip
+    found = judge_robustness(
+        models, attack, settings, thresholds=read_thresholds(settings.out), attacking=attacking,
+        by="none" if tiny else "both",
+    )  # fmt: skip
+    show_meta.show(show_meta.robustness_table(json.loads(found.path.read_text())))
+
+
+@click.command()
+@click.option("--out", type=click.Path(path_type=Path), default=OUT, show_default=True)
+@click.option("--activations", type=click.Path(path_type=Path), default=Path("activations"))
+@click.option("--tiny", is_flag=True, help="A smoke test: 2 + 2 models, three metrics.")
+def main(out: Path, activations: Path, tiny: bool) -> None:
+    knows, forgot = (KNOWS[-2:], FORGOT[-2:]) if tiny else (KNOWS, FORGOT)
+    registry = trained(make_folder(out), [*knows, *forgot], tiny=tiny)
+    job = Job(
+        model="", full="demo/full", retain="demo/retain", data=DEMO_DATA, registry=registry,
+        activations=activations, limit=6 if tiny else None, max_new_tokens=4 if tiny else 40,
+        device="cpu",
+    )  # fmt: skip
+    settings = Settings(
+        tuple(judged(TINY if tiny else ())), out, job, "demo/full", "demo/retain", fluency=False,
+        registry=registry, notice=notice,
+    )  # fmt: skip
+    pools = [one.name for one in knows], [one.name for one in forgot]
+    found = judge_faithfulness(*pools, settings)
+    show_meta.show(show_meta.faithfulness_table(found.results))
+    models = [f"demo/{name}" for name in DEMO_UNLEARNED] + list(UNLEARNED)
+    for attack in ("quantize", "relearn"):
+        judge_attack(attack, ["demo/graddiff"] if tiny else models, settings, tiny=tiny)
+    sources = read_sources([out])
+    rows = table_rows(sources)
+    document = table_document(rows, sources.forms)
+    write_json(out / "meta_table.json", document)
+    write_csv(out / "meta_table.csv", COLUMNS, csv_rows(rows))
+    show_meta.show(show_meta.meta_table(document))
+
+
+if __name__ == "__main__":
+    main()

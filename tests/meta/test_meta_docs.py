@@ -1,0 +1,71 @@
+"""docs/meta.md is true: its commands run or parse, and its fields are those of the files."""
+
+import json
+import re
+import shlex
+from pathlib import Path
+
+import click
+import pytest
+
+from lensaudit.cli.main import cli, run
+from lensaudit.meta.aggregate import SCORES
+from lensaudit.meta.catalogue import CATALOGUE
+from lensaudit.meta.documents import faithfulness_document, robustness_document
+from lensaudit.meta.faithfulness import faithfulness
+from lensaudit.meta.robustness import LEAST_UTILITY, Usable, stability
+from lensaudit.meta.table import COLUMNS
+from lensaudit.meta.values import values_of
+
+PAGE = (Path(__file__).resolve().parents[2] / "docs" / "meta.md").read_text()
+
+
+def commands(kind):
+    blocks = re.findall(rf"```sh{kind}\n(.*?)```", PAGE, re.S)
+    return [line for block in blocks for line in block.splitlines() if line]
+
+
+@pytest.mark.slow
+def test_the_commands_run_in_order(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    for command in commands(""):
+        assert run(shlex.split(command)[1:]) == 0, command
+        assert capsys.readouterr().out
+    assert (tmp_path / "runs" / "meta" / "robustness-relearn.json").exists()
+
+
+@pytest.mark.parametrize("command", commands("") + commands(" yours") + commands(" hub"))
+def test_every_command_of_the_page_can_be_given(command):
+    words = shlex.split(command)[1:]
+    group = cli.get_command(click.Context(cli), words[0])
+    sub = group.commands[words[1]]
+    sub.make_context(words[1], words[2:], resilient_parsing=False)
+
+
+def fields_of(document):
+    return set(document["metrics"][0])
+
+
+def test_the_page_names_every_field():
+    values = values_of({m: {"uds": v} for m, v in (("a", 0.1), ("b", 0.2), ("c", 0.8), ("d", 1.0))})
+    one = CATALOGUE["uds"]
+    found = faithfulness(one, ["a", "b"], ["c", "d"], values)
+    stable = stability(one, "quantize", Usable(("c",), 1, 1), values, values)
+    documents = [
+        faithfulness_document([found], ["a", "b"], ["c", "d"], values),
+        robustness_document(
+            [stable], models=["c"], thresholds={"uds": 0.7}, conditions={"filter": "both"}
+        ),
+    ]
+    json.dumps(documents, allow_nan=False)
+    names = set(COLUMNS) | set(SCORES)
+    for document in documents:
+        names |= fields_of(document) | set(document)
+    assert sorted(name for name in names if f"`{name}`" not in PAGE) == []
+
+
+def test_the_numbers_of_the_page_are_those_of_the_code():
+    assert f"relative utility at least {LEAST_UTILITY}" in PAGE
+    assert set(re.findall(r"`(uds s_mia_\* [^`]*)`", PAGE)) == {
+        "uds s_mia_* cka logit_lens fisher_masked_*"
+    }
