@@ -141,3 +141,26 @@ def gc(folder: Path, others: bool, dry_run: bool) -> None:
     from lensaudit.cli.sweeps import clean
 
     clean(folder, others=others, dry_run=dry_run)
+
+
+@sweep.command("fetch")
+@FOLDER
+@click.option("--quota", type=ByteSize(), help="At most. [default: all that is needed]")
+def fetch(folder: Path, quota: int | None) -> None:
+    """Fetch the checkpoints of all units that are left, for `run --offline` without a network."""
+    from lensaudit.cli.sweeps import fetch_all
+
+    fetch_all(folder, quota)
+
+
+@sweep.command("verify")
+@FOLDER
+@click.option("--sample", type=click.IntRange(min=1), default=5, show_default=True)
+@click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True)
+@click.option("--tolerance", type=click.FloatRange(min=0), help="[default: by dtype]")
+@shared("json")
+def verify(folder: Path, sample: int, seed: int, tolerance: float | None, as_json: bool) -> None:
+    """Compute random finished units again from nothing and compare. Exit code 4: they differ."""
+    from lensaudit.cli.sweeps import check_again
+
+    check_again(folder, sample=sample, seed=seed, tolerance=tolerance, as_json=as_json)

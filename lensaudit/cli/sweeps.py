@@ -2,13 +2,14 @@
 
 import time
 from collections.abc import Sequence
-from dataclasses import fields
+from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Any
 
 import click
 
 from lensaudit.cli.options import notice
+from lensaudit.errors import PartialError
 from lensaudit.files import canonical_json
 from lensaudit.sweep.collect import collect
 from lensaudit.sweep.engines import engine_of
@@ -140,3 +141,32 @@ def clean(folder: Path, *, others: bool, dry_run: bool) -> None:
         click.echo(f"{'would remove' if dry_run else 'removed'}: {path}")
     freed = 0 if dry_run else remove(paths)
     click.echo(f"{len(paths)} leftovers" + ("" if dry_run else f", {freed / 1e6:.1f} MB freed"))
+
+
+def fetch_all(folder: Path, quota: int | None) -> None:
+    """Fetch what is left to do; failures are named at the end."""
+    from lensaudit.sweep.weights import fetch_left
+
+    failed = fetch_left(Layout(folder), read_plan(folder), quota, notice)
+    if failed:
+        named = "; ".join(failed.values())
+        raise PartialError(f"{len(failed)} checkpoints were not fetched: {named}")
+
+
+def check_again(
+    folder: Path, *, sample: int, seed: int, tolerance: float | None, as_json: bool
+) -> None:
+    """Compute random units again and say how far they are off."""
+    from lensaudit.sweep.verify import refuse, verify_sweep
+
+    found = verify_sweep(
+        Layout(folder), read_plan(folder), sample=sample, seed=seed, tolerance=tolerance,
+        report=notice,
+    )  # fmt: skip
+    if as_json:
+        click.echo(canonical_json([asdict(one) for one in found]))
+    else:
+        for one in found:
+            worst = f"{one.worst:.2e} at {one.metric}" if one.metric else "none"
+            click.echo(f"{one.unit}: {one.n_values} values, largest difference {worst}")
+    refuse(found)

@@ -16,9 +16,9 @@ from lensaudit.errors import InputError, LensAuditError
 from lensaudit.files import os_error
 from lensaudit.models.spec import ModelSpec
 
-_WANTED = ("*.safetensors", "*.json", "*.jinja", "tokenizer.model", "merges.txt", "vocab.txt")
+WANTED = ("*.safetensors", "*.json", "*.jinja", "tokenizer.model", "merges.txt", "vocab.txt")
 _PICKLED = ("pytorch_model*.bin",)
-_UNWANTED = ("*/*", "consolidated*", "*.index.fp16.json")
+UNWANTED = ("*/*", "consolidated*", "*.index.fp16.json")
 """Subfolders (other formats) and Mistral's second copy of its weights."""
 
 _LINES: tuple[tuple[type[Exception], str], ...] = (
@@ -43,21 +43,24 @@ def fetch(spec: ModelSpec, *, allow_pickle: bool = False) -> Path:
     Raises:
         InputError: there is no such repository or revision, no access, or no network.
     """
-    patterns = [*_WANTED, *(_PICKLED if allow_pickle else ())]
+    patterns = [*WANTED, *(_PICKLED if allow_pickle else ())]
     try:
         folder = snapshot_download(
             spec.repo,
             revision=spec.revision,
             allow_patterns=patterns,
-            ignore_patterns=list(_UNWANTED),
+            ignore_patterns=list(UNWANTED),
         )
     except (OSError, HTTPError, ValueError) as error:
-        raise _explained(error, spec) from error
+        raise explained(error, spec) from error
     return Path(folder)
 
 
-def _explained(error: Exception, spec: ModelSpec) -> LensAuditError:
-    """The user's line. The error's own text is not quoted: it may be long or hold a token."""
+def explained(error: Exception, spec: ModelSpec) -> LensAuditError:
+    """The user's line for what the Hub's library raised.
+
+    The error's own text is not quoted: it may be long or hold a token.
+    """
     name = spec.name if spec.name == spec.repo else f"{spec.name} ({spec.repo})"
     for kind, line in _LINES:
         if isinstance(error, kind):

@@ -26,7 +26,7 @@ def forecast_of(layout: Layout, plan: Plan) -> dict[str, Any]:
     states = states_of(layout, plan)
     left = [one.unit for one in states if one.name == "to do"]
     waiting = list(dict.fromkeys(unit.target for unit in left))
-    to_fetch = bytes_to_fetch(layout, [plan.by_name[name] for name in waiting])
+    to_fetch = bytes_to_fetch(layout, plan, waiting)
     work = work_of(plan.conditions)
     sizes = _sizes(plan)
     examples = work["patched_examples"]
@@ -41,7 +41,7 @@ def forecast_of(layout: Layout, plan: Plan) -> dict[str, Any]:
         "failed": sum(one.name == "failed" for one in states),
         "to_do": len(left),
         "units_left": [unit.label for unit in left],
-        "checkpoints_to_fetch": {name: size for name, size in to_fetch.items()},
+        "checkpoints_to_fetch": to_fetch,
         "per_unit": work,
         "texts_left": {key: count * len(left) for key, count in work.items()},
         "layers": sizes.n_layers if sizes else None,

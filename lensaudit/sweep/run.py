@@ -1,8 +1,10 @@
 """A run: the anchors, then everything else, until nothing is left that another try could do."""
 
 import secrets
+import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -113,12 +115,40 @@ class _Run:
                 self.report(f"waits {wait:.0f} s before {len(todo)} units are tried again")
                 time.sleep(min(wait, LONGEST_PAUSE_S))
                 pause *= 2
-            self.engine(
-                [
-                    Order(
-                        str(self.layout.root.resolve()), ids, self.run, self.options.engine, until,
-                        self.options.quota_bytes, self.options.offline, self.options.runner,
-                    )
-                    for ids in groups([one.unit for one in todo])
-                ]
-            )  # fmt: skip
+            orders = self._orders([one.unit for one in todo], until)
+            with self._fetching(orders):
+                self.engine(orders)
+
+    def _orders(self, units: Sequence[Unit], until: float | None) -> list[Order]:
+        root, options = str(self.layout.root.resolve()), self.options
+        return [
+            Order(
+                root, ids, self.run, options.engine, until, options.quota_bytes, options.offline,
+                options.runner,
+            )
+            for ids in groups(units)
+        ]  # fmt: skip
+
+    @contextmanager
+    def _fetching(self, orders: Sequence[Order]) -> Iterator[None]:
+        """Fetch the next checkpoints while the engine works."""
+        targets = [self.plan.by_name[self.plan.by_id[one.units[0]].target] for one in orders]
+        remote = [target for target in targets if not target.is_folder]
+        if not remote or self.options.offline or self.options.runner != RUNNER:
+            yield
+            return
+        from lensaudit.sweep.weights import Weights, fetch_ahead
+
+        stop = threading.Event()
+        weights = Weights(
+            self.layout, self.plan, self.options.quota_bytes, pause=lambda s: stop.wait(s) and None
+        )
+        thread = threading.Thread(
+            target=fetch_ahead, args=(weights, remote, stop.is_set), daemon=True
+        )
+        thread.start()
+        try:
+            yield
+        finally:
+            stop.set()
+            thread.join(timeout=1)

@@ -1,5 +1,7 @@
 """How far is a sweep? One line for people, one object for scripts."""
 
+import contextlib
+import os
 import statistics
 from collections.abc import Sequence
 from dataclasses import asdict
@@ -55,11 +57,10 @@ def _row(state: State) -> dict[str, Any]:
 def folder_bytes(layout: Layout, name: str) -> int:
     """Bytes of the files under a folder of the sweep; what vanishes meanwhile counts as nothing."""
     total = 0
-    for path in (layout.root / name).rglob("*"):
-        try:
-            total += 0 if path.is_symlink() or not path.is_file() else path.stat().st_size
-        except OSError:
-            continue
+    for folder, _, names in os.walk(layout.root / name):
+        for file in names:
+            with contextlib.suppress(OSError):
+                total += os.lstat(os.path.join(folder, file)).st_size
     return total
 
 

@@ -1,21 +1,284 @@
-"""Checkpoint files: those that lie somewhere are read where they are."""
+"""Checkpoint files: used where they are, or fetched into the sweep's own folder within a quota.
 
-from collections.abc import Sequence
+Every process of the sweep agrees through one journal, changed under a lock. The user's model cache
+is read and never written. A checkpoint is removed when all its units are done or failed for good;
+the anchors stay until the sweep is finished.
+"""
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
+from filelock import FileLock
+
+from lensaudit.errors import InputError, LensAuditError
+from lensaudit.files import make_folder, read_json, slug, write_json
+from lensaudit.partials import is_running, process_name
+from lensaudit.sweep import hubfiles
 from lensaudit.sweep.layout import Layout
-from lensaudit.sweep.plan import Target
+from lensaudit.sweep.plan import Plan, Target
+from lensaudit.sweep.state import state_of
+
+POLL_S = 0.5
+DEFAULT_CHECKPOINTS = 4
+"""The quota where none is given, in units of the first checkpoint fetched: both anchors, the one
+that is worked on, and the next."""
+NO_QUOTA = 1 << 62
+Rows = dict[str, dict[str, Any]]
 
 
-def obtainer(layout, plan, *, quota_bytes=None, offline=False):
-    """What gives a unit its checkpoint's files."""
+@dataclass(frozen=True)
+class Weights:
+    """The fetched checkpoints of a sweep."""
 
-    def obtain(target: Target) -> Path | None:
-        return None
+    layout: Layout
+    plan: Plan
+    quota_bytes: int | None = None
+    offline: bool = False
+    pause: Callable[[float], None] = time.sleep
 
-    return obtain
+    def obtain(self, target: Target, *, ahead: bool = False) -> Path | None:
+        """The folder of a checkpoint; waits until there is room for it.
+
+        Args:
+            target: the checkpoint.
+            ahead: fetched for later: nothing is removed to make room for it.
+
+        Returns:
+            None for a checkpoint that needs no fetching.
+
+        Raises:
+            InputError: it is larger than the quota, or may not be fetched.
+            LensAuditError: it cannot be fetched.
+        """
+        if target.is_folder:
+            return None
+        own = self._folder(target)
+        there: hubfiles.Listing | None = None
+        while True:
+            with self._journal() as rows:
+                row = rows.get(own.name)
+                if row is not None and row["state"] == "ready" and own.is_dir():
+                    if not ahead:
+                        row["users"] = sorted({*row["users"], process_name()})
+                    return own
+                mine = there is not None and self._reserved(rows, own.name, there.n_bytes, ahead)
+            if mine and there is not None:
+                self._fetched(target, there, own)
+                there = None
+                continue
+            if there is None:
+                if (found := hubfiles.cached(target)) is not None:
+                    return found
+                there = self._listed(target)
+                continue
+            self.pause(POLL_S)
+
+    def release(self, target: Target) -> None:
+        """This process needs a checkpoint no more; it goes when no unit needs it."""
+        if target.is_folder:
+            return
+        own = self._folder(target)
+        with self._journal() as rows:
+            row = rows.get(own.name)
+            if row is None:
+                return
+            row["users"] = [one for one in row["users"] if one != process_name()]
+            if not self._is_needed(target) and not _living(row["users"]):
+                self._drop(rows, own.name)
+
+    def check_room(self, target: Target) -> None:
+        """Refuse a checkpoint that does not fit beside what is kept.
+
+        Raises:
+            InputError: the quota is too small.
+        """
+        n_bytes, used = self._listed(target).n_bytes, self.used_bytes()
+        if self.quota_bytes is not None and used + n_bytes > self.quota_bytes:
+            raise InputError(
+                f"the quota of {self.quota_bytes / 1e9:.2f} GB has no room for "
+                f"{n_bytes / 1e9:.2f} GB beside {used / 1e9:.2f} GB; give a larger --quota"
+            )
+
+    def used_bytes(self) -> int:
+        """What fetched checkpoints take, those under way included."""
+        with self._journal() as rows:
+            return sum(row["bytes"] for row in rows.values())
+
+    def is_here(self, target: Target) -> bool:
+        """Needs no fetching any more."""
+        if target.is_folder:
+            return True
+        with self._journal() as rows:
+            ready = rows.get(self._folder(target).name, {}).get("state") == "ready"
+        return ready or hubfiles.cached(target) is not None
+
+    def unused(self) -> int:
+        """Checkpoints that were fetched ahead and wait for their worker."""
+        anchors = {self._folder(self.plan.by_name[one]).name for one in self.plan.anchors.values()}
+        with self._journal() as rows:
+            return sum(not row["users"] for name, row in rows.items() if name not in anchors)
+
+    def _folder(self, target: Target) -> Path:
+        return self.layout.weights / slug(f"{target.repo}--{target.revision}", 180)
+
+    @contextmanager
+    def _journal(self) -> Iterator[Rows]:
+        """What is fetched, to be read and changed by one process at a time."""
+        path = self.layout.weights / "journal.json"
+        if not path.parent.is_dir():
+            make_folder(path.parent)
+        with FileLock(path.with_suffix(".lock")):
+            rows: Rows = read_json(path) if path.exists() else {}
+            before = repr(rows)
+            yield rows
+            if repr(rows) != before:
+                write_json(path, rows)
+
+    def _listed(self, target: Target) -> hubfiles.Listing:
+        if self.offline:
+            raise InputError(
+                f"{target.name}: its files are not here and --offline forbids to fetch them; run "
+                "`lensaudit sweep fetch` where there is a network"
+            )
+        found = hubfiles.listing(target)
+        if self.quota_bytes is not None and found.n_bytes > self.quota_bytes:
+            raise InputError(
+                f"{target.name}: takes {found.n_bytes / 1e9:.2f} GB, the quota is "
+                f"{self.quota_bytes / 1e9:.2f} GB; give a larger --quota"
+            )
+        return found
+
+    def _reserved(self, rows: Rows, name: str, n_bytes: int, ahead: bool) -> bool:
+        """Take room for a checkpoint, if nobody fetches it and there is room."""
+        row = rows.get(name)
+        if row is not None and row["state"] == "fetching" and _living([row["owner"]]):
+            return False
+        others = {key: one for key, one in rows.items() if key != name}
+        quota = self.quota_bytes or DEFAULT_CHECKPOINTS * max(
+            [n_bytes, *(one["bytes"] for one in others.values())]
+        )
+        if not ahead:
+            self._make_room(rows, name, quota - n_bytes)
+        if sum(one["bytes"] for key, one in rows.items() if key != name) + n_bytes > quota:
+            self._check_stuck(rows, name, n_bytes, quota)
+            return False
+        rows[name] = {
+            "state": "fetching", "bytes": n_bytes, "owner": process_name(), "users": [],
+        }  # fmt: skip
+        return True
+
+    def _make_room(self, rows: Rows, name: str, room: int) -> None:
+        """Remove what nobody works on, the latest first: it was fetched too early."""
+        kept = {self._folder(self.plan.by_name[one]).name for one in self.plan.anchors.values()}
+        for other in reversed([key for key in rows if key not in kept and key != name]):
+            if sum(one["bytes"] for key, one in rows.items() if key != name) <= room:
+                return
+            row = rows[other]
+            busy = _living([row["owner"]]) if row["state"] == "fetching" else _living(row["users"])
+            if not busy:
+                self._drop(rows, other)
+
+    def _check_stuck(self, rows: Rows, name: str, n_bytes: int, quota: int) -> None:
+        """Refuse what the anchors alone leave no room for: waiting would never end."""
+        kept = {self._folder(self.plan.by_name[one]).name for one in self.plan.anchors.values()}
+        pinned = sum(row["bytes"] for key, row in rows.items() if key in kept and key != name)
+        if pinned + n_bytes > quota:
+            raise InputError(
+                f"the quota of {quota / 1e9:.2f} GB has no room for {n_bytes / 1e9:.2f} GB beside "
+                f"the anchors' {pinned / 1e9:.2f} GB; give a larger --quota"
+            )
+
+    def _fetched(self, target: Target, there: hubfiles.Listing, own: Path) -> None:
+        """Download into a folder of another name, which becomes the checkpoint's when checked."""
+        partial = own.with_name(f"{own.name}.partial")
+        try:
+            # one download at a time: a server refuses who asks for everything at once
+            with FileLock(self.layout.weights / "download.lock"):
+                hubfiles.download(target, there, partial)
+            partial.rename(own)
+        except BaseException:
+            with self._journal() as rows:
+                # its bytes stay reserved: the next try goes on with what is there
+                rows[own.name] = {**rows[own.name], "owner": None}
+            raise
+        with self._journal() as rows:
+            rows[own.name] = {**rows[own.name], "state": "ready"}
+
+    def _drop(self, rows: Rows, name: str) -> None:
+        for folder in (self.layout.weights / name, self.layout.weights / f"{name}.partial"):
+            if folder.exists():
+                hubfiles.removed(folder, self.layout.weights / "trash")
+        rows.pop(name, None)
+
+    def _is_needed(self, target: Target) -> bool:
+        anchors = self.plan.anchors.values()
+        units = self.plan.units
+        if target.name not in anchors:
+            units = [unit for unit in units if unit.target == target.name]
+        return any(state_of(self.layout, one).name in ("to do", "running") for one in units)
 
 
-def bytes_to_fetch(layout: Layout, targets: Sequence[Target]) -> dict[str, int | None]:
-    """Not yet."""
-    return {}
+def _living(processes: Sequence[str | None]) -> bool:
+    """Is one of them alive? Of another machine it is taken to be."""
+    return any(one is not None and is_running(one) is not False for one in processes)
+
+
+def fetch_ahead(
+    weights: Weights, targets: Sequence[Target], stop: Callable[[], bool], *, depth: int = 2
+) -> None:
+    """Fetch checkpoints in the order they are needed, a few ahead of the work.
+
+    A failure is left to the worker that needs the checkpoint: there it is the unit's.
+    """
+    for target in targets:
+        while not stop() and weights.unused() >= depth:
+            weights.pause(POLL_S)
+        if stop():
+            return
+        try:
+            weights.obtain(target, ahead=True)
+        except LensAuditError:
+            continue
+
+
+def bytes_to_fetch(layout: Layout, plan: Plan, names: Sequence[str]) -> dict[str, int | None]:
+    """Checkpoints that are not here, and their sizes; None where the Hub cannot be asked."""
+    found: dict[str, int | None] = {}
+    for name in names:
+        target = plan.by_name[name]
+        if target.is_folder or hubfiles.cached(target) is not None:
+            continue
+        if (layout.weights / "journal.json").exists() and Weights(layout, plan).is_here(target):
+            continue
+        try:
+            found[name] = hubfiles.listing(target).n_bytes
+        except LensAuditError:
+            # one answer is enough: without a network every question takes its time
+            return {one: None for one in names if not plan.by_name[one].is_folder}
+    return found
+
+
+def fetch_left(
+    layout: Layout, plan: Plan, quota_bytes: int | None, report: Callable[[str], None]
+) -> dict[str, str]:
+    """Fetch the checkpoints of all units that are left; name -> why one was not fetched."""
+    left = [unit for unit in plan.units if state_of(layout, unit).name != "done"]
+    names = dict.fromkeys([*plan.anchors.values(), *(unit.target for unit in left)])
+    weights = Weights(layout, plan, NO_QUOTA if quota_bytes is None else quota_bytes)
+    failed: dict[str, str] = {}
+    for at, name in enumerate(names if left else (), 1):
+        target = plan.by_name[name]
+        try:
+            # fetched ahead: nothing makes room for another, all of it is wanted
+            if not weights.is_here(target):
+                weights.check_room(target)
+                weights.obtain(target, ahead=True)
+            report(f"{at}/{len(names)} {name}")
+        except LensAuditError as error:
+            failed[name] = f"{name}: {error}"
+            report(failed[name])
+    return failed

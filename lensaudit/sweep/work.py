@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from lensaudit.sweep.attempts import Attempt, StopSignals
 from lensaudit.sweep.claims import claimed
@@ -71,6 +72,9 @@ def work(order: Order, report: Report = _silent) -> None:
         for unit_id in order.units:
             _check_time(order, signals)
             attempt(layout, plan, plan.by_id[unit_id], order, signals, report)
+    if not all(target.is_folder for target in plan.targets):
+        target = plan.by_name[plan.by_id[order.units[0]].target]
+        _weights(layout, plan, order).release(target)
 
 
 def attempt(
@@ -104,13 +108,17 @@ def _run(
     layout: Layout, plan: Plan, unit: Unit, order: Order, halvings: int, report: Report
 ) -> None:
     # seconds to import; a worker that finds nothing to do needs none of it
-    from lensaudit.sweep.weights import obtainer
-
     module, _, function = order.runner.partition(":")
     run_unit = getattr(importlib.import_module(module), function)
     _take_share()
-    obtain = obtainer(layout, plan, quota_bytes=order.quota_bytes, offline=order.offline)
+    obtain = _weights(layout, plan, order).obtain
     run_unit(layout, plan, unit, obtain, Room(layout.activations, halvings, report))
+
+
+def _weights(layout: Layout, plan: Plan, order: Order) -> Any:
+    from lensaudit.sweep.weights import Weights
+
+    return Weights(layout, plan, order.quota_bytes, order.offline)
 
 
 def _take_share() -> None:
