@@ -124,7 +124,7 @@ def everything_in(folder) -> bytes:
     return b"\n".join(parts)
 
 
-@pytest.mark.parametrize("fault", ["ok", "401", "cut", "500"])
+@pytest.mark.parametrize("fault", ["ok", "401", "cut", "500", "echo"])
 @pytest.mark.parametrize("kind", [["run"], ["batch", "run", "--wait", "--poll", "0"]])
 def test_no_file_and_no_message_ever_holds_the_key(
     stub_of, key_file, log, tmp_path, monkeypatch, capfd, fault, kind
@@ -140,13 +140,14 @@ def test_no_file_and_no_message_ever_holds_the_key(
     assert run(["judge", "probe", *command[-10:-4], "--key-file", str(key_file)]) == 0
     stub.always = "" if fault == "ok" else fault
     code = run(command)
-    assert (code == 0) == (fault in ("ok", "cut"))
+    assert (code == 0) == (fault in ("ok", "cut", "echo"))
     said = capfd.readouterr()
     key_file.unlink()
     assert KEY not in said.out + said.err
     content = everything_in(tmp_path)
     assert KEY.encode() not in content
     assert b"stub-judge" in content
+    assert (b"[key]" in content) == (fault in ("401", "echo"))  # the server repeats it
 
 
 def test_the_key_is_really_sent(stub_of, bench_of, key_file, answers):

@@ -12,7 +12,7 @@ from lensaudit.judge.stub.opinions import Opinion, opinion
 
 FAULTS = (
     "429", "500", "401", "404", "quota", "timeout", "drop", "malformed", "no-choices", "bad-json",
-    "extra-key", "no-logprobs", "low-mass", "refusal", "no-usage", "cut",
+    "extra-key", "no-logprobs", "low-mass", "refusal", "no-usage", "cut", "echo",
 )  # fmt: skip
 """What can be made to go wrong with a chat completion."""
 Tokens = Literal["whole", "digits", "blank"]
@@ -71,8 +71,8 @@ def complete(body: Mapping[str, Any], abilities: Abilities, fault: str, key: str
         return Answer(200, b'{"choices": [{"message": {"content": "8')
     if fault == "no-choices":
         return Answer.of({"id": "chatcmpl-stub", "choices": []})
-    said = _spoilt(opinion(str(body["messages"][0]["content"])), fault)
     # asked again after a bad reply, the judge still judges the first message
+    said = _spoilt(opinion(str(body["messages"][0]["content"])), fault, key)
     return Answer.of(_completion(body, abilities, said, fault))
 
 
@@ -94,8 +94,10 @@ def _unsupported(body: Mapping[str, Any], abilities: Abilities) -> str:
     return ""
 
 
-def _spoilt(said: Opinion, fault: str) -> Opinion:
+def _spoilt(said: Opinion, fault: str, key: str) -> Opinion:
     match fault:
+        case "echo":  # a server that repeats what it should keep to itself
+            return Opinion(f"{said.text} {key}")
         case "bad-json":
             return Opinion("Sure! Here is what I think: {'KNOWLEDGE_REMOVAL': ten}")
         case "extra-key" if said.text.startswith("{"):
