@@ -1,0 +1,81 @@
+"""docs/judge.md is true: its commands run in order against the stub, its numbers are right."""
+
+import re
+import shlex
+from pathlib import Path
+
+import click
+import pytest
+
+from lensaudit.cli.main import cli, run
+from lensaudit.judge.calibrate import calibrate_words, read_labels, shipped_sets
+from lensaudit.judge.prompts import BUILT_IN, MAX_CHARS
+
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "judge.md"
+TEXT = PAGE.read_text()
+
+
+def blocks(language: str, kind: str = "") -> list[str]:
+    wanted = f"{language} {kind}".strip()
+    return re.findall(rf"```{re.escape(wanted)}\n(.*?)```", TEXT, re.S)
+
+
+def commands(kind: str = "") -> list[str]:
+    return [line for block in blocks("sh", kind) for line in block.splitlines()]
+
+
+def test_the_commands_of_the_page_run_in_order(stub_of, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "answers.jsonl").write_text(blocks("jsonl", "answers.jsonl")[0])
+    stub = stub_of()
+    assert len(commands()) >= 9
+    for command in commands():
+        line = command.replace("http://127.0.0.1:8765/v1", stub.url)
+        if "other-judge" in line:  # it was not probed: nothing may be sent
+            n_paths = len(stub.paths)
+        code = run(shlex.split(line)[1:])
+        said = capsys.readouterr()
+        assert (code, command) == (0, command), said.err
+        assert said.out.strip()
+    assert len(stub.paths) == n_paths
+    files = {path.name for path in (tmp_path / "judged").iterdir()}
+    assert files >= set(re.findall(r"^\| `(\w+\.\w+)`", TEXT, re.M))
+
+
+def test_commands_on_the_readers_own_files_are_well_formed():
+    assert len(commands("yours")) >= 3
+    for command in commands("yours"):
+        found, arguments = cli, shlex.split(command)[1:]
+        while isinstance(found, click.Group):
+            name, *arguments = arguments
+            found = found.get_command(click.Context(found), name)
+        assert found is not None
+        found.make_context(found.name, arguments)
+
+
+def test_the_python_of_the_page_runs():
+    for source in blocks("python"):
+        exec(compile(source, str(PAGE), "exec"), {})
+
+
+def test_the_numbers_of_the_page_are_those_of_the_code():
+    for name in shipped_sets():
+        assert f"`{name}` ({len(read_labels(name))}" in TEXT
+    assert all(f"`{name}`" in TEXT for name in BUILT_IN)
+    assert f"cut at {MAX_CHARS} characters" in TEXT
+    for judge, labels in (("idk", "idk"), ("variety", "coherence")):
+        found = calibrate_words(labels, judge).spearman
+        assert found == pytest.approx(
+            float(re.search(rf"([\d.]+) \(`{judge}` on `{labels}`\)", TEXT)[1]), abs=0.005
+        )
+
+
+def test_four_gold_answers_of_tofu_decline(shared):
+    import json
+
+    from lensaudit.judge.programmatic import declines
+
+    lines = (shared / "data" / "tofu" / "forget10_qa.jsonl").read_text().split("\n")
+    answers = [json.loads(line)["answer"] for line in lines if line]
+    assert len(answers) == 393
+    assert sum(map(declines, answers)) == 4
