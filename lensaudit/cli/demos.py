@@ -11,7 +11,7 @@ from rich.table import Table
 
 from lensaudit.activations.fill import Progress
 from lensaudit.cli.audits import patch_audit
-from lensaudit.cli.show import number, verdict
+from lensaudit.cli.show import number
 from lensaudit.data.spans import make_batch
 from lensaudit.data.tofu import forget_set
 from lensaudit.errors import WorkError
@@ -19,6 +19,7 @@ from lensaudit.models.bridge import load, logits_of
 from lensaudit.models.checkpoint import open_checkpoint
 from lensaudit.models.registry import DEMO, load_registry, resolve
 from lensaudit.patching.prepare import encode_all
+from lensaudit.report.words import ERASED_FROM, HIDDEN_BELOW, verdict
 from lensaudit.scores.depth import span_logprob
 
 SILENT_NATS = 1.0
@@ -86,8 +87,10 @@ def _print(summaries: list[dict[str, Any]], says: Mapping[str, float]) -> None:
     for summary in summaries:
         console.print(verdict(summary), markup=False)
     silent = says[f"{DEMO}full"] - SILENT_NATS
-    hidden = [s["source"] for s in summaries if s["uds"] < 0.25 and says[s["source"]] < silent]
-    erased = [s["source"] for s in summaries if s["uds"] >= 0.75]
+    hidden = [
+        s["source"] for s in summaries if s["uds"] < HIDDEN_BELOW and says[s["source"]] < silent
+    ]
+    erased = [s["source"] for s in summaries if s["uds"] >= ERASED_FROM]
     console.print()
     console.print(
         f"Stopped saying it but still holding it: {', '.join(hidden) or 'none'}.", markup=False

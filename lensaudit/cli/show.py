@@ -1,13 +1,14 @@
 """What a person reads in the terminal: tables, a layer profile, and a sentence."""
 
-from collections.abc import Iterable, Mapping, Sequence
-from pathlib import PurePath
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rich.console import Console
 from rich.table import Table
 
 from lensaudit.files import printable
+from lensaudit.report.names import labels
+from lensaudit.report.words import verdict
 
 BLOCKS = " ▁▂▃▄▅▆▇█"
 
@@ -30,40 +31,6 @@ def profile(values: Sequence[float | None], top: float) -> str:
     )
 
 
-def labels(names: Iterable[str]) -> dict[str, str]:
-    """Short names for a table: a folder's last part, where that is not ambiguous.
-
-    >>> labels(["demo/npo", "runs/a/npo", "/data/b", "/data/full"])["/data/b"]
-    'b'
-    """
-    known = list(dict.fromkeys(names))
-    last = {name: PurePath(name).name for name in known if name[:1] in ("/", ".", "~")}
-    taken = [last.get(name, name) for name in known]
-    return {
-        name: printable(short if taken.count(short) == 1 else name)
-        for name, short in zip(known, taken, strict=True)
-    }
-
-
-def verdict(summary: Mapping[str, Any]) -> str:
-    """What the score says, in words.
-
-    >>> verdict({"source": "x", "score": "uds", "uds": 0.05, "ci95": [0.03, 0.08]})
-    'x: hidden. UDS 0.050 [0.030, 0.080]: about 5 % of what full encodes and retain lacks is gone.'
-    """
-    score = summary[summary["score"]]
-    if score is None:
-        return f"{summary['source']}: no verdict. No example could be scored."
-    low, high = summary["ci95"]
-    if summary["score"] == "lens":
-        return f"{summary['source']}: Logit Lens depth {score:.3f} [{low:.3f}, {high:.3f}]."
-    word = "erased" if score >= 0.75 else "partly erased" if score >= 0.25 else "hidden"
-    return (
-        f"{summary['source']}: {word}. UDS {score:.3f} [{low:.3f}, {high:.3f}]: "
-        f"about {round(100 * score)} % of what full encodes and retain lacks is gone."
-    )
-
-
 def audit_table(summaries: Sequence[Mapping[str, Any]]) -> Table:
     """Calibration rows first, then one row per source."""
     score = summaries[0]["score"]
@@ -83,7 +50,7 @@ def audit_table(summaries: Sequence[Mapping[str, Any]]) -> Table:
     for summary in summaries:
         erasure = [row["erasure"] for row in summary["per_layer"]]
         table.add_row(
-            label[summary["source"]],
+            printable(label[summary["source"]]),
             number(summary[score]),
             _interval(summary["ci95"]),
             f"{summary['n_scored']}/{summary['n']}",
@@ -108,7 +75,12 @@ def pair_table(pairs: Sequence[Sequence[Any]]) -> Table:
     for first, second, _, _, difference, low, high, n, n_groups in pairs:
         gap = number(None if difference == "" else difference)
         table.add_row(
-            label[first], label[second], gap, _interval([low, high]), str(n), str(n_groups)
+            printable(label[first]),
+            printable(label[second]),
+            gap,
+            _interval([low, high]),
+            str(n),
+            str(n_groups),
         )
     return table
 

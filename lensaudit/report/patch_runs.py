@@ -73,6 +73,7 @@ def read_patch(summary_file: Path, texts: Mapping[int, Texts]) -> PatchRun:
     score = summary["score"]
     if score not in SCORES:
         raise InputError(f"{summary_file}: score {str(score)[:40]!r}; wanted {', '.join(SCORES)}")
+    _check_summary(summary, summary_file)
     manifest = json_object(folder / "manifest.json")
     need(manifest, folder / "manifest.json", "command", "inputs", "options", "versions")
     rows = tuple(json_lines(folder / "results.jsonl"))
@@ -97,6 +98,25 @@ def read_patch(summary_file: Path, texts: Mapping[int, Texts]) -> PatchRun:
         baseline=_numbers(rows, "baseline", folder),
         condition=_condition(summary, manifest, rows),
     )
+
+
+def _check_summary(summary: Row, path: Path) -> None:
+    """Refuse what the page could not draw."""
+    n, n_scored, rows = summary["n"], summary["n_scored"], summary.get("per_layer")
+    if type(n) is not int or type(n_scored) is not int:
+        raise InputError(f"{path}: n and n_scored are not whole numbers")
+    if not isinstance(summary["calibration"], Mapping):
+        raise InputError(f"{path}: calibration is not an object")
+    if not isinstance(rows, list) or not all(isinstance(row, Mapping) for row in rows):
+        raise InputError(f"{path}: per_layer is not a list of layers")
+    columns = _EM_COLUMNS if summary["score"] == "em" else _COLUMNS
+    for row in rows:
+        need(row, path, *columns)
+        numbers([row[name] for name in columns], None, f"{path}: per_layer")
+
+
+_COLUMNS = ("layer", "n_ke", "s1", "s2", "s2_ke", "erasure")
+_EM_COLUMNS = ("layer", "s1_em", "s2_em")
 
 
 def interval_of(ends: Any, where: str) -> Interval | None:

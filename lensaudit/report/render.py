@@ -4,7 +4,7 @@ import base64
 import hashlib
 import json
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -95,8 +95,12 @@ def _asset(name: str) -> str:
 
 
 def _shown(document: Document) -> dict[str, Any]:
-    """The document as the script reads it: visible texts, short numbers, packed tables as is."""
-    return _walk(asdict(document))
+    """The document as the script reads it: visible texts, short numbers, packed tables as is.
+
+    Manifests keep every digit.
+    """
+    rest = _walk(asdict(replace(document, manifests=[])))
+    return rest | {"manifests": visible_values(document.manifests)}
 
 
 def _walk(value: Any) -> Any:

@@ -279,3 +279,32 @@ def test_the_page_of_the_embedded_family(browser, tmp_path):
     )
     assert browser.run("document.querySelectorAll('#categories tbody tr').length") == 3
     assert browser.run("document.querySelectorAll('#metrics tr[data-metric]').length") > 30
+
+
+def test_the_keyboard_keeps_its_place_when_a_part_is_drawn_again(browser, small):
+    label = "document.activeElement.textContent"
+    browser.run(
+        "[...document.querySelectorAll('#examples button')]"
+        ".find(one => one.textContent === 'S1').focus()"
+    )
+    browser.press("Enter")
+    assert "heat=s1" in browser.run("location.hash")
+    assert browser.run(label) == "S1"
+    browser.run("document.querySelector('#models [data-name=loses]').focus()")
+    browser.press("Enter")
+    assert browser.run(label) == "loses"
+    assert browser.run("document.querySelector('#models tr.chosen').textContent").startswith(
+        "loses"
+    )
+
+
+def test_the_first_of_each_method_is_that_of_the_chosen_order(browser, big_page):
+    browser.open(big_page.as_uri() + "#first=1")
+    methods = [name.partition("_")[0] for name in names(browser)]
+    assert len(methods) == len(set(methods)) == 8
+    rows = "[...document.querySelectorAll('#models tbody tr:not(.anchor)')]"
+    value = f"{rows}.map(row => +row.cells[3].textContent)"
+    assert browser.run(value) == sorted(browser.run(value))
+    lowest = max(browser.run(value))
+    browser.click("#models [data-sort=value]")
+    assert browser.run(value)[0] > lowest  # now the highest of each method

@@ -228,3 +228,21 @@ def test_the_report_imports_no_torch():
 def test_a_path_that_is_not_there_is_refused():
     with pytest.raises(InputError, match="no such file or folder"):
         assemble([Path("/nowhere/at/all")])
+
+
+def test_manifests_keep_every_digit(tmp_path):
+    patch_run(tmp_path / "out", "a")
+    made = json.loads((tmp_path / "out" / "manifest.json").read_text()) | {"seconds": 1.23456789012}
+    write(tmp_path / "out" / "manifest.json", made)
+    write_report([tmp_path / "out"], tmp_path / "audit.html")
+    assert page_data(tmp_path / "audit.html")["manifests"][0]["content"] == made
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [("n", "many"), ("calibration", 1), ("per_layer", {}), ("per_layer", [{"layer": 0}]),
+     ("layers", "all"), ("ci95", [0.1]), ("uds", "high")],
+)  # fmt: skip
+def test_a_summary_that_cannot_be_drawn_is_left_out(tmp_path, field, value):
+    found = patch_run(tmp_path / "bad", "bad") | {field: value}
+    assert str(tmp_path) in broken(tmp_path, "summary.json", json.dumps(found))

@@ -8,9 +8,9 @@ function mountCompare() {
   body.append(two, all);
   const drawTwo = () => {
     const [run, other] = [current.run(), current.other()];
-    two.replaceChildren(...(HAS_TABLES && run && other ? pairFigure(run, other, widthOf(body)) : [current.runs().length < 2 && h('p', { class: 'muted' }, 'Only one model was scored under these settings.')].filter(Boolean)));
+    refocus(two, ...((HAS_TABLES && run && other ? pairFigure(run, other, widthOf(body)) : [current.runs().length < 2 && h('p', { class: 'muted' }, 'Only one model was scored under these settings.')].filter(Boolean))));
   };
-  const drawAll = () => all.replaceChildren(...crowdFigure(axes, widthOf(body)));
+  const drawAll = () => refocus(all, ...crowdFigure(axes, widthOf(body)));
   state.on(['settings', 'model', 'with', 'theme'], drawTwo);
   state.on(['settings', 'model', 'with', 'theme', 'view', 'x', 'y', 'method', 'epoch', 'q'], drawAll);
   addEventListener('resize', () => { drawTwo(); drawAll(); });

@@ -116,16 +116,14 @@ function drawHeatControls(controls) {
   const run = current.run();
   const layers = run.where.layers.map((layer) => [`-L${layer}`, `layer ${layer}, erased first`]);
   const orders = [['score', 'most held first'], ['-score', 'most erased first'], ['idx', 'number'], ['author', 'author'], ['entity', 'entity'], ['-s1', 'best known first'], ...layers, ...layers.map(([id]) => [id.slice(1), `layer ${id.slice(2)}, held first`])];
-  const focused = document.activeElement?.closest('.controls') === controls ? document.activeElement.getAttribute('data-key') : null;
-  controls.replaceChildren(...[
-    h('input', { type: 'search', 'data-key': 'find', placeholder: 'Find in questions and facts', 'aria-label': 'Find examples', value: state.get('find'), oninput: (event) => state.set({ find: event.target.value }) }),
+  refocus(controls, ...[
+    h('input', { type: 'search', placeholder: 'Find in questions and facts', 'aria-label': 'Find examples', value: state.get('find'), oninput: (event) => state.set({ find: event.target.value }) }),
     viewsOf(run).length > 1 && segments('what the colour shows', viewsOf(run).map((view) => [view, VIEWS[view]]), viewOf(run), (view) => state.set({ heat: view })),
     choice('order', orders, state.get('order', 'score'), (order) => state.set({ order })),
     run.where.score !== 'em' && choice('show', [['', 'all'], ['hidden', 'hidden'], ['partly erased', 'partly erased'], ['erased', 'erased'], ['no verdict', 'unscored']], state.get('only'), (only) => state.set({ only })),
     segments('row height', [['', 'read'], ['1', 'overview']], state.get('dense'), (dense) => state.set({ dense })),
     h('span', { class: 'count', 'aria-live': 'polite' }),
   ].filter(Boolean));
-  if (focused) $(`[data-key="${focused}"]`, controls)?.focus();
 }
 
 // Where things are: label, cells, bar.
@@ -143,7 +141,7 @@ function geometry({ scroll }) {
 function drawHeatHead(part) {
   const { label, cell, width, bar, dense } = geometry(part);
   const order = state.get('order', 'score');
-  part.head.replaceChildren(...[
+  refocus(part.head, ...[
     !dense && h('span', { class: 'side', style: { left: '.8rem' } }, 'fact'),
     ...heat.run.where.layers.map((layer, at) => button(cell < 15 && at % 2 ? '' : layer, () => state.set({ order: order === `L${layer}` ? `-L${layer}` : `L${layer}` }), {
       'aria-label': `sort by layer ${layer}`, 'data-layer': layer, 'aria-pressed': String(order.replace('-', '') === `L${layer}`),

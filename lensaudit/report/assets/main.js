@@ -68,20 +68,17 @@ function repaint(forPrint) {
   state.repaint();
 }
 
-mountTop();
-mountScale();
-mountModels();
-mountLayers();
-mountExamples();
-mountExtremes();
-mountCategories();
-mountMetrics();
-mountCompare();
-mountMeta();
-mountSteering();
-mountAttacks();
-mountRecord();
-mountNav();
+// A part that cannot be drawn says so; the others stay.
+for (const [id, mount] of [['nav', mountTop], ['scale', mountScale], ['models', mountModels], ['layers', mountLayers], ['examples', mountExamples],
+  ['extremes', mountExtremes], ['categories', mountCategories], ['metrics', mountMetrics], ['compare', mountCompare], ['meta', mountMeta],
+  ['steering', mountSteering], ['attacks', mountAttacks], ['record', mountRecord], ['nav', mountNav]]) {
+  try {
+    mount();
+  } catch (error) {
+    document.getElementById(id).append(h('p', { class: 'alarm' }, `This part could not be drawn: ${error.message}`));
+    console.error(error);
+  }
+}
 system.addEventListener('change', () => repaint(false));
 addEventListener('beforeprint', () => repaint(true));
 addEventListener('afterprint', () => repaint(false));

@@ -15,13 +15,12 @@ function mountMetrics() {
     const picked = measured.find((one) => one.label === state.get('with') && one !== model && !anchors.includes(one));
     const shown = [model, picked, ...anchors].filter(Boolean);
     const columns = shown.length ? shown : measured.slice(0, 4);
-    controls.replaceChildren(...[
+    refocus(controls, ...[
       !model && chosen && h('span', { class: 'muted' }, bdi(chosen.label), ' was not evaluated: run lensaudit eval. '),
       measured.length > 2 && choice('beside', [['', 'the anchors'], ...measured.filter((one) => one !== model && !anchors.includes(one)).map((one) => [one.label, one.label])], state.get('with'), (other) => state.set({ with: other })),
       h('input', { type: 'search', placeholder: 'Filter metrics', 'aria-label': 'Filter metrics', value: state.get('metric'), oninput: (event) => state.set({ metric: event.target.value }) }),
     ].filter(Boolean));
-    table();
-    function table() { box.replaceChildren(metricTable(columns, anchors)); }
+    refocus(box, metricTable(columns, anchors));
   };
   state.on(['settings', 'model', 'with', 'theme'], draw);
   state.on(['metric'], () => {

@@ -12,7 +12,7 @@ function mountScale() {
     const runs = byScore(current.runs());
     if (!runs.some((run) => Number.isFinite(run.value))) { box.hidden = true; return; }
     const width = widthOf(box, 300) - 40;
-    box.replaceChildren(runs.length > 12 ? crowd(runs, condition, width) : forest(runs, condition, width));
+    refocus(box, runs.length > 12 ? crowd(runs, condition, width) : forest(runs, condition, width));
   };
   state.on(['settings', 'model', 'theme'], draw);
   addEventListener('resize', draw);
@@ -127,14 +127,14 @@ function mountModels() {
       columns: columnsOf(condition), rows: shown, pinned: anchorsOf(condition),
       sort: state.get('sort', 'value asc').split(' '),
       onsort: (id, way) => state.set({ sort: `${id} ${way}` }),
-      label: 'models', rowClass: (run) => (run === current.run() ? 'chosen' : null),
+      label: 'models', firstOf: state.get('first') && ((run) => run.info.method ?? run.label), rowClass: (run) => (run === current.run() ? 'chosen' : null),
     });
     refocus(box, table.node);
-    $('.count', controls).textContent = `${shown.length} of ${current.runs().length} models`;
+    $('.count', controls).textContent = `${table.sorted.length} of ${current.runs().length} models`;
   };
   const redrawControls = () => { drawModelControls(controls); draw(); };
   state.on(['sort', 'q', 'method', 'epoch', 'model', 'columns', 'theme'], draw);
-  state.on(['settings'], redrawControls);
+  state.on(['settings', 'first'], redrawControls);
   redrawControls();
 }
 
@@ -157,10 +157,11 @@ function drawModelControls(controls) {
     }), text))));
   const counted = (read) => [...new Set(runs.map(read))].sort((a, b) => String(a).localeCompare(String(b), 'en', { numeric: true }))
     .map((value) => [value, `${value} (${runs.filter((run) => read(run) === value).length})`]);
-  controls.replaceChildren(...[
+  refocus(controls, ...[
     runs.length > 6 && h('input', { type: 'search', placeholder: 'Filter by name', 'aria-label': 'Filter models by name', value: state.get('q'), oninput: (event) => state.set({ q: event.target.value }) }),
     menu('method', 'Methods', counted((run) => run.info.method ?? 'other')),
     menu('epoch', 'Epochs', counted((run) => run.info.epoch ?? '–')),
+    METHODS.length > 1 && runs.length > 12 && segments('which models', [['', 'all'], ['1', 'first of each method']], state.get('first'), (first) => state.set({ first })),
     menu('columns', 'Columns', metricsThere(current.condition()).map(({ name }) => [name, name])),
     h('span', { class: 'count', 'aria-live': 'polite' }),
   ].filter(Boolean));

@@ -1,5 +1,5 @@
 // A table that sorts by click or key; gaps stay at the end in both directions.
-function sortable({ columns, rows, pinned = [], sort, onsort, label, rowClass }) {
+function sortable({ columns, rows, pinned = [], sort, onsort, label, rowClass, firstOf }) {
   const [by, direction] = sort;
   const column = columns.find((one) => one.id === by);
   const empty = (value) => value === null || value === undefined || Number.isNaN(value);
@@ -9,7 +9,8 @@ function sortable({ columns, rows, pinned = [], sort, onsort, label, rowClass })
     const order = typeof x === 'string' ? x.localeCompare(String(y)) : x - y;
     return direction === 'desc' ? -order : order;
   };
-  const sorted = column ? [...rows].sort(compare) : rows;
+  const ranked = column ? [...rows].sort(compare) : rows;
+  const sorted = firstOf ? ranked.filter((row, at) => ranked.findIndex((one) => firstOf(one) === firstOf(row)) === at) : ranked;
   const head = columns.map((one) => h('th', {
     scope: 'col', class: one.num ? 'num' : null,
     'aria-sort': column && one.id === column.id ? (direction === 'desc' ? 'descending' : 'ascending') : null,
@@ -40,14 +41,16 @@ function recordTable(rows, { name, first = [], label, titles = {} }) {
   return box;
 }
 
-// Replace a table and keep the keyboard where it was.
-function refocus(box, node) {
-  const focused = document.activeElement;
-  const sort = box.contains(focused) && focused.dataset ? focused.dataset.sort : null;
-  const chosen = box.contains(focused) && focused.dataset ? focused.dataset.name : null;
+// Replace what a box holds and keep the keyboard and the scroll where they were.
+function refocus(box, ...nodes) {
+  const reachable = () => [...box.querySelectorAll('button, select, input, summary, [tabindex="0"]')];
+  const name = (one) => one.dataset.sort || one.dataset.name || one.getAttribute('aria-label') || one.textContent;
+  const focused = box.contains(document.activeElement) ? document.activeElement : null;
+  const [was, at] = focused ? [name(focused), reachable().indexOf(focused)] : [null, -1];
   const scroll = [box.scrollTop, box.scrollLeft];
-  box.replaceChildren(node);
+  box.replaceChildren(...nodes);
   [box.scrollTop, box.scrollLeft] = scroll;
-  const again = [...node.querySelectorAll('button')].find((one) => (sort && one.dataset.sort === sort) || (chosen && one.dataset.name === chosen));
+  if (!focused) return;
+  const again = reachable().find((one) => name(one) === was) ?? reachable()[at];
   if (again) again.focus({ preventScroll: true });
 }
