@@ -31,6 +31,12 @@ def text(models):
     ]
 
 
+def cells(text):
+    """First cell -> other cells, of all Markdown tables."""
+    lines = [line.strip("| ").split(" | ") for line in text.splitlines() if line.startswith("| ")]
+    return {line[0]: line[1:] for line in lines}
+
+
 def logits(model, text):
     with torch.no_grad():
         return model(text).logits
@@ -125,8 +131,7 @@ def test_a_tiny_run_prints_both_tables(models, tmp_path, monkeypatch):
 
     monkeypatch.chdir(tmp_path)
     done = CliRunner().invoke(planted_truth.main, ["--tiny"], catch_exceptions=False)
-    lines = [line.split(" | ") for line in done.stdout.splitlines() if line.startswith("| ")]
-    rows = {line[0].removeprefix("| "): line[1:] for line in lines}
+    rows = cells(done.stdout)
     assert set(planted_truth.TINY) <= set(rows)
     uds = {name: float(rows[name][2]) for name in planted_truth.TINY}
     assert uds["full"] < 0.01
@@ -135,3 +140,23 @@ def test_a_tiny_run_prints_both_tables(models, tmp_path, monkeypatch):
     assert uds["never"] > 0.8
     assert rows["UDS"][0].startswith("1.00")
     assert (tmp_path / "experiments" / "out" / "planted_truth" / "scores.json").exists()
+
+
+@pytest.mark.slow
+def test_the_tables_of_the_documents_come_out(models, tmp_path, monkeypatch):
+    import planted_truth
+
+    monkeypatch.chdir(tmp_path)
+    done = CliRunner().invoke(planted_truth.main, [], catch_exceptions=False)
+    found = cells(done.stdout)
+    shown = cells((EXPERIMENTS.parent / "docs" / "planted_truth.md").read_text())
+    assert set(found) <= set(shown)
+    for one in models.planted():
+        # UDS and Lens; training takes other paths on other machines
+        wanted = pytest.approx([float(number) for number in shown[one.name][2:4]], abs=0.1)
+        assert [float(number) for number in found[one.name][2:4]] == wanted, one.name
+    summary = cells((EXPERIMENTS.parent / "README.md").read_text())
+    for score in ("UDS", "Lens", "EM", "Prob", "RTT B"):
+        assert summary[score] == shown[score]
+        for wanted, number in zip(shown[score], found[score], strict=True):
+            assert float(number.split()[0]) == pytest.approx(float(wanted.split()[0]), abs=0.15)
