@@ -7,11 +7,12 @@ from typing import Any
 
 import click
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 from lensaudit.cli.options import notice
 from lensaudit.errors import InputError, TryAgainError
-from lensaudit.files import canonical_json
+from lensaudit.files import canonical_json, printable
 from lensaudit.judge.batch_jobs import BatchOutcome
 from lensaudit.judge.calibrate import Agreement
 from lensaudit.judge.capability import Capability
@@ -46,7 +47,12 @@ def _table(findings: Findings) -> Table:
             low_high = "–" if column.ci95 is None else "{:.4g} to {:.4g}".format(*column.ci95)
             scored = f"{column.n}/{column.n + column.n_invalid}"
             table.add_row(
-                context, name, _number(column.mean), low_high, _number(column.median), scored
+                _plain(context),
+                _plain(name),
+                _number(column.mean),
+                low_high,
+                _number(column.median),
+                scored,
             )
     return table
 
@@ -144,6 +150,11 @@ def serve_stub(
     with stub:
         click.echo(f"serving {MODEL} at {stub.url}; it counts words and understands nothing")
         stub.wait()
+
+
+def _plain(text: str) -> str:
+    """A name from a file, without markup and escapes."""
+    return escape(printable(text))
 
 
 def _number(value: float | None) -> str:

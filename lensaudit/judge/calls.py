@@ -136,7 +136,11 @@ def checked(raw: Any, call: Call, endpoint: Endpoint) -> Outcome:
     is asked again once the server sends them.
     """
     try:
-        raw = json.loads(endpoint.redacted(json.dumps(raw)))
+        # NaN and infinities are no JSON, and could not be written
+        text = endpoint.redacted(json.dumps(raw))
+        raw = json.loads(text, parse_constant=lambda name: None)
+        if isinstance(raw, dict) and "choices" not in raw and "error" in raw:
+            return Failure("api_error", f"the server's reply is an error: {raw['error']!s:.160}")
         message = _message(raw)
     except (ValueError, LookupError, TypeError, AttributeError):
         return Failure("api_error", "the server's reply is no chat completion")

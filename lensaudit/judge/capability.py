@@ -138,9 +138,13 @@ def _adapted(found: Capability, reason: str) -> Capability:
 
 def _with_mode(found: Capability, outcome: Outcome, asker: Asker, endpoint: Endpoint) -> Capability:
     if isinstance(outcome, Failure):
-        return _without(replace(found, n_alternatives=0), "the server sends no log-probabilities")
+        found = replace(found, n_alternatives=0)
+        settings = found.settings(max_tokens=_PROBE_TOKENS)
+        outcome = _once(asker, chat_call(endpoint, (user(NUMBER_PROBE),), settings))
+        found = replace(found, thinks=_thinks(outcome))
+        return _without(found, "the server sends no log-probabilities")
+    found = replace(found, thinks=_thinks(outcome))
     if not outcome.first_token:
-        found = replace(found, thinks=outcome.cut and not outcome.text.strip())
         return _without(found, "the server takes no request for log-probabilities")
     first = outcome.first_token[0].token.strip()
     if first == "100":
@@ -154,6 +158,11 @@ def _with_mode(found: Capability, outcome: Outcome, asker: Asker, endpoint: Endp
     if isinstance(letter, Reply) and letter.first_token[0].token.strip() == "A":
         return replace(found, mode="letters", note=f"asked for 100 it begins with {first!r}")
     return _without(found, f"asked for 100 it begins with {first!r}")
+
+
+def _thinks(outcome: Outcome) -> bool:
+    """Were the tokens of the probe used up without a number?"""
+    return isinstance(outcome, Reply) and outcome.cut and "1" not in outcome.text
 
 
 def _without(found: Capability, note: str) -> Capability:

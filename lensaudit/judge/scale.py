@@ -22,6 +22,7 @@ N_SAMPLES = 5
 """Answers averaged in mode `sample` (spec: 5 to 10)."""
 _SHOWN_TOKENS = 5
 _ROUNDING = 1e-3
+_THOUGHT = re.compile(r"\s*<think(?:ing)?>.*?</think(?:ing)?>", re.DOTALL)
 _NUMBER = re.compile(r'\s*["\'`*]*(\d{1,3})(?:\.0+)?["\'`*]*\s*(?:/\s*100|%)?\s*\.?["\'`*]*\s*')
 
 Mode = Literal["int100", "digit10", "letters", "sample", "text"]
@@ -136,6 +137,7 @@ def parsed(text: str) -> Reading:
     >>> parsed(" 85/100. ").score, parsed("7 of 10 say 85").status
     (85.0, 'parse_error')
     """
+    text = _THOUGHT.sub("", text, count=1)
     match = _NUMBER.fullmatch(text)
     if match is not None and int(match[1]) <= 100:
         return Reading(float(match[1]), argmax=float(match[1]))

@@ -1,3 +1,4 @@
+import math
 import sqlite3
 import subprocess
 import sys
@@ -5,6 +6,7 @@ import sys
 import pytest
 
 from lensaudit.errors import InputError, TryAgainError
+from lensaudit.files import write_jsonl
 from lensaudit.judge.cache import AnswerCache
 from lensaudit.judge.calls import Call, Reply, checked
 from lensaudit.judge.endpoint import Endpoint
@@ -106,6 +108,21 @@ def test_a_locked_cache_is_a_passing_condition(tmp_path, monkeypatch):
 def test_replies_in_another_shape_are_failures(raw):
     found = checked(raw, call(), Endpoint("http://127.0.0.1/v1", "m"))
     assert getattr(found, "status", None) == "api_error"
+
+
+def test_an_error_that_comes_as_a_success_is_told():
+    raw = {"error": {"message": "upstream is busy", "code": 502}}
+    found = checked(raw, call(), Endpoint("http://127.0.0.1/v1", "m"))
+    assert "upstream is busy" in getattr(found, "reason", "")
+
+
+def test_numbers_that_are_no_json_can_be_kept(tmp_path):
+    step = {"token": "7", "logprob": -0.1, "top_logprobs": [{"token": "8", "logprob": -math.inf}]}
+    raw = {"choices": [{"message": {"content": "7"}, "logprobs": {"content": [step]}}]}
+    found = checked(raw, call(logprobs=True), Endpoint("http://127.0.0.1/v1", "m"))
+    assert isinstance(found, Reply)
+    assert [one.token for one in found.first_token] == ["7"]
+    write_jsonl(tmp_path / "raw.jsonl", [found.raw])
 
 
 @pytest.mark.parametrize(

@@ -159,6 +159,13 @@ def test_a_server_without_schemas_is_asked_in_words(stub_of, bench_of, formats, 
     assert (rubric_bodies(stub)[0].get("response_format") or {}).get("type") == wanted
 
 
+def test_a_model_that_thinks_first_is_given_room(stub_of, bench_of):
+    stub = stub_of(abilities=Abilities(thinks=True))
+    found = found_by(bench_of(stub), item(0, "I don't know."))
+    assert found.rows[0].status == "ok"
+    assert rubric_bodies(stub)[0]["max_tokens"] > 512
+
+
 def test_gaps_are_rows_with_a_reason(stub_of, bench_of):
     found = found_by(
         bench_of(stub_of()), item(0, "Lund"), gaps=(Gap("forget", 9, "no generation"),)

@@ -35,6 +35,8 @@ def test_a_language_model_is_a_judge_and_gives_the_stubs_number(stub_of, bench_o
         (Abilities(tokens="blank"), "sample"),
         (Abilities(logprobs=False), "sample"),
         (Abilities(logprobs=False, temperature=False), "text"),
+        (Abilities(thinks=True), "sample"),
+        (Abilities(thinks=True, logprobs=False, temperature=False), "text"),
     ],
 )
 def test_the_probe_chooses_a_mode_that_reads_right(stub_of, bench_of, answers, abilities, mode):

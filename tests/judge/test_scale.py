@@ -83,7 +83,15 @@ def test_scores_are_convex_and_forget_the_order(weights, rng):
 
 
 @pytest.mark.parametrize(
-    ("text", "score"), [("85", 85), (" 7\n", 7), ("85/100", 85), ("**85**", 85), ("100%.", 100)]
+    ("text", "score"),
+    [
+        ("85", 85),
+        (" 7\n", 7),
+        ("85/100", 85),
+        ("**85**", 85),
+        ("100%.", 100),
+        ("<think>\n50 or 60?\n</think>\n85", 85),
+    ],
 )
 def test_a_reply_that_is_a_number_is_read(text, score):
     assert parsed(text).score == score

@@ -51,6 +51,8 @@ class Abilities:
     formats: tuple[str, ...] = ("json_schema", "json_object")
     tokens_field: Literal["max_tokens", "max_completion_tokens"] = "max_tokens"
     temperature: bool = True
+    thinks: bool = False
+    """Does it begin with a train of thought?"""
 
 
 def error(status: int, code: str, message: str) -> Answer:
@@ -113,7 +115,8 @@ def _spoilt(said: Opinion, fault: str, key: str) -> Opinion:
 def _completion(
     body: Mapping[str, Any], abilities: Abilities, said: Opinion, fault: str
 ) -> dict[str, Any]:
-    tokens = _tokens(said.text, abilities.tokens)
+    text = f"<think>\nThe words are to be counted, one by one.\n</think>\n{said.text}"
+    tokens = _tokens(text if abilities.thinks else said.text, abilities.tokens)
     limit = body.get(abilities.tokens_field) or len(tokens)
     limit = min(limit, len(tokens) // 2) if fault == "cut" else limit
     kept = tokens[:limit]
