@@ -14,7 +14,7 @@ from lensaudit.attacks.rtt.table import ACCURACIES, as_json, csv_row, write_summ
 from lensaudit.errors import InputError, PartialError, VerificationError
 from lensaudit.scores.stats import wilson
 
-SWEEP = rtt.Sweep(lrs=(1e-3, 3e-3), n_epochs=6, batch_size=8, n_warmup=4, loss_on="answer")
+SWEEP = rtt.Sweep(lrs=(1e-3, 4e-3), n_epochs=3, batch_size=8, n_warmup=4, loss_on="answer")
 
 
 def study(unlearned, **changes):
@@ -126,7 +126,7 @@ def test_the_log_holds_the_curve_from_epoch_0(log):
     hidden, _ = rtt.summarize(log)
     for place in hidden.study.places:
         curve = log.finished[place.job_id].curve
-        assert [point.epoch for point in curve] == list(range(1 if place.lr is None else 7))
+        assert [point.epoch for point in curve] == list(range(1 if place.lr is None else 4))
     before = {p.split: log.finished[p.job_id].curve[0] for p in hidden.study.places
               if p.condition == "A"}  # fmt: skip
     for place in hidden.study.places:
@@ -249,6 +249,21 @@ def test_gates_can_be_switched_off():
     assert "C is not above A" in summary.main.gap_closed.reason
 
 
+def test_a_ceiling_below_the_floor_gives_no_ratio():
+    one = study(
+        rtt.in_memory("never", world.fresh(1)),
+        original=rtt.in_memory("stranger", world.fresh(7)),
+        control=rtt.in_memory("knows", world.knows()),
+        sweep=QUICK,
+        gate=rtt.Gate(0.0, 0.0),
+    )
+    (summary,) = rtt.summarize(rtt.run(one))
+    accuracies = summary.main.accuracies
+    assert accuracies["N"].value > accuracies["C"].value
+    assert summary.main.adjusted.value is None
+    assert summary.main.adjusted.reason.startswith("C is not above N")
+
+
 def test_without_a_control_there_is_no_floor():
     one = study(rtt.in_memory("never", world.fresh(1)), control=None, sweep=QUICK)
     (summary,) = rtt.summarize(rtt.run(one))
@@ -341,3 +356,39 @@ def test_a_file_that_is_no_log_is_refused(tmp_path):
         rtt.read_log(path)
     with pytest.raises(InputError, match="no such log"):
         rtt.read_log(tmp_path / "absent", must_exist=True)
+
+
+def test_the_summary_says_whether_the_attack_fitted_and_whether_letters_were_spoken(log):
+    hidden, _ = rtt.summarize(log)
+    fits = {name: one.t_accuracy for name, one in hidden.checks.items()}
+    assert fits["0"] is fits["A"] is fits["N0"] is None
+    assert fits["B"] == fits["C"] == 1.0
+    by_hand = [log.finished[place.job_id].t_accuracy for place in hidden.study.places
+               if place.condition == "N" and place.lr]  # fmt: skip
+    assert fits["N"] == max(by_hand) < 0.9
+    assert hidden.notes[1].startswith("T itself is answered rightly, at best: C 100%, B 100%, N ")
+    assert "the attack did not fit" in hidden.notes[1]
+    spoken, _ = rtt.summarize(log, readout="letter")
+    mass = np.mean([
+        reading.option_mass
+        for choice in spoken.main.chosen["B"].choices
+        for place in spoken.study.places
+        if (place.condition, place.split, place.lr) == ("B", choice.split, choice.cell.lr)
+        for reading in log.finished[place.job_id].curve[choice.cell.epoch].readings
+        if reading.readout == "letter"
+    ])  # fmt: skip
+    assert spoken.checks["B"].option_mass == pytest.approx(mass)
+    assert any("below half a model says something else" in note for note in spoken.notes)
+
+
+def test_the_edges_of_the_grid_are_told(log):
+    hidden, _ = rtt.summarize(log)
+    at_last = {name for name, one in hidden.main.chosen.items()
+               if any(choice.cell.epoch == 3 for choice in one.choices)}  # fmt: skip
+    at_highest = {name for name, one in hidden.main.chosen.items()
+                  if any(choice.cell.lr == 4e-3 for choice in one.choices)}  # fmt: skip
+    assert at_highest
+    assert at_last
+    assert {note[0] for note in hidden.notes if "last epoch was chosen" in note} == at_last
+    assert {note[0] for note in hidden.notes if "highest learning rate" in note} == at_highest
+    assert not any("groups" in note and "too narrow" in note for note in hidden.notes)

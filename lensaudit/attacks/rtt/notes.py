@@ -2,12 +2,11 @@
 
 from collections.abc import Iterator, Mapping
 
-import numpy as np
-
+from lensaudit.attacks.rtt.checks import Check
 from lensaudit.attacks.rtt.curves import done
 from lensaudit.attacks.rtt.log import Log, Opened
 from lensaudit.attacks.rtt.select import Selected
-from lensaudit.attacks.rtt.study import MEANINGS, Condition
+from lensaudit.attacks.rtt.study import Condition
 from lensaudit.attacks.rtt.verdict import Verdict
 
 LOW_MASS = 0.5
@@ -25,17 +24,17 @@ def notes_of(
     *,
     verdict: Verdict,
     chosen: Mapping[Condition, Selected],
-    readout: str,
+    checks: Mapping[Condition, Check],
 ) -> tuple[str, ...]:
     """The remarks on a study, most serious first."""
     if not verdict.passed:
-        return (verdict.reason, *_defects(study), *_low_mass(study, log, readout))
+        return (verdict.reason, *_defects(study), *_masses(checks))
     return (
         *_incomplete(study, log),
         *_no_control(study),
         *_defects(study),
-        *_unfitted(study, log),
-        *_low_mass(study, log, readout),
+        *_fits(checks),
+        *_masses(checks),
         *_edges(study, chosen),
         *_few_groups(study),
         "a failed recovery is no proof of removal",
@@ -79,31 +78,24 @@ def _few_groups(study: Opened) -> Iterator[str]:
         yield f"V holds {len(groups)} groups: bootstrap intervals over so few are too narrow"
 
 
-def _unfitted(study: Opened, log: Log) -> Iterator[str]:
-    for condition in RETRAINED:
-        fits = [job.t_accuracy for _, job in done(study, log, condition)]
-        best = max((one for one in fits if one is not None), default=None)
-        if best is not None and best < FITTED:
-            yield (
-                f"{condition}: T itself is answered to at most {best:.0%} after the last epoch; "
-                "the attack did not fit, try higher learning rates or more epochs"
-            )
-
-
-def _low_mass(study: Opened, log: Log, readout: str) -> Iterator[str]:
-    if readout != "letter":
+def _fits(checks: Mapping[Condition, Check]) -> Iterator[str]:
+    fits = {name: one.t_accuracy for name, one in checks.items() if one.t_accuracy is not None}
+    if not fits:
         return
-    for condition in ("0", "A", "N0", *RETRAINED):
-        masses = [
-            mass
-            for _, job in done(study, log, condition)
-            if job.curve and (mass := job.curve[-1].reading(readout).option_mass) is not None
-        ]
-        if masses and np.mean(masses) < LOW_MASS:
-            yield (
-                f"{condition} ({MEANINGS[condition]}): the letters have {np.mean(masses):.0%} of "
-                "the probability; read it with --readout answer"
-            )
+    listed = ", ".join(f"{name} {fit:.0%}" for name, fit in fits.items())
+    weak = min(fits.values()) < FITTED
+    advice = "; the attack did not fit, try higher learning rates or more epochs" if weak else ""
+    yield f"T itself is answered rightly, at best: {listed}{advice}"
+
+
+def _masses(checks: Mapping[Condition, Check]) -> Iterator[str]:
+    masses = {name: one.option_mass for name, one in checks.items() if one.option_mass is not None}
+    if not masses:
+        return
+    listed = ", ".join(f"{name} {mass:.0%}" for name, mass in masses.items())
+    low = min(masses.values()) < LOW_MASS
+    advice = "; below half a model says something else, take --readout answer" if low else ""
+    yield f"probability of the letters: {listed}{advice}"
 
 
 def _edges(study: Opened, chosen: Mapping[Condition, Selected]) -> Iterator[str]:

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from lensaudit.attacks.rtt.checks import Check, checks_of
 from lensaudit.attacks.rtt.curves import measured, v_runs
 from lensaudit.attacks.rtt.log import Log, Opened
 from lensaudit.attacks.rtt.notes import notes_of
@@ -84,6 +85,7 @@ class Summary:
     main: Outcome
     others: tuple[Outcome, ...]
     """Every other selection and epoch rule."""
+    checks: Mapping[Condition, Check]
     notes: tuple[str, ...]
     """What a reader must know before believing the numbers."""
 
@@ -117,6 +119,7 @@ def _summary(
     outcomes = {way: _outcome(study, log, readout, *way, verdict) for way in ways}
     main = outcomes.pop((selection, rule))
     every = [split.name for split in study.splits]
+    checks = checks_of(study, log, main.chosen, readout)
     return Summary(
         study=study,
         readout=readout,
@@ -125,7 +128,8 @@ def _summary(
         verdict=verdict,
         main=main,
         others=tuple(outcomes.values()),
-        notes=notes_of(study, log, verdict=verdict, chosen=main.chosen, readout=readout),
+        checks=checks,
+        notes=notes_of(study, log, verdict=verdict, chosen=main.chosen, checks=checks),
     )
 
 

@@ -102,6 +102,7 @@ def as_json(summary: Summary) -> dict[str, Any]:
         "conditions": dict(MEANINGS),
         "as_they_are": _accuracies(summary.as_they_are),
         "all_splits": _accuracies(summary.all_splits),
+        "checks": {condition: asdict(one) for condition, one in summary.checks.items()},
         "main": _outcome(summary.main),
         "others": [_outcome(one) for one in summary.others],
         "notes": list(summary.notes),
