@@ -11,7 +11,7 @@ from lensaudit.files import write_csv, write_json, write_jsonl
 
 SUMMARY = {
     "score": "uds", "uds": 0.25, "ci95": [0.1, 0.4], "n": 3, "n_scored": 2, "layers": [0, 1],
-    "calibration": {"full": 0.0, "retain": 1.0}, "tau": 0.05, "scope": "span",
+    "calibration": {"full": 0.0, "retain": 1.0}, "per_layer": [], "tau": 0.05, "scope": "span",
     "component": "resid", "last_layer": "resid_post", "engine": "sweep",
 }  # fmt: skip
 ROWS = [

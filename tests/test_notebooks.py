@@ -9,13 +9,11 @@ from pathlib import Path
 import pytest
 
 FOLDER = Path(__file__).resolve().parents[1] / "notebooks"
-SLOW = {"first_audit", "own_adapter"}
 NAMES = sorted(path.stem for path in FOLDER.glob("*.py"))
 
 
-@pytest.mark.parametrize(
-    "name", [pytest.param(n, marks=[pytest.mark.slow] if n in SLOW else []) for n in NAMES]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("name", NAMES)
 def test_each_notebook_runs_and_leaves_what_it_says(name, tmp_path):
     environment = os.environ | {"HF_HUB_OFFLINE": "1", "MPLBACKEND": "Agg"}
     done = subprocess.run(

@@ -92,16 +92,30 @@ def test_inside_metrics_are_added_and_the_retain_model_speaks_once(tmp_path, cap
     assert shared.items() <= made.items()
 
 
+@pytest.mark.slow
 def test_an_own_forget_set_without_output_metrics(tmp_path, capsys):
-    data = tmp_path / "forget.json"
-    data.write_text(json.dumps([vars(e) for e in forget_set("demo")[4:6]]))
     place = ["-o", str(tmp_path / "out"), "--activations", str(tmp_path / "activations")]
-    command = ["audit", "--source", "demo/graddiff", "--data", str(data), *place]
+    command = ["audit", "--source", "demo/graddiff", "--data", own_rows(tmp_path), *place]
     assert run([*command, "--suite", "none", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["sources"][0]["n"] == 2
     assert not (tmp_path / "out" / "eval").exists()
-    assert run([*command, "--dry-run"]) == 0
-    assert "eval demo/graddiff: to do" in capsys.readouterr().out
+
+
+def test_an_own_forget_set_is_planned_for_both_steps(tmp_path, capsys):
+    command = ["audit", "--source", "demo/graddiff", "--data", own_rows(tmp_path), "--dry-run"]
+    place = ["-o", str(tmp_path / "out"), "--activations", str(tmp_path / "activations")]
+    assert run([*command, *place]) == 0
+    said = capsys.readouterr().out
+    assert "patch: examples: 2; layers: 16" in said
+    assert "eval demo/graddiff: to do" in said
+    assert run([*command, *place, "--suite", "none"]) == 0
+    assert "eval" not in capsys.readouterr().out
+
+
+def own_rows(folder):
+    path = folder / "forget.json"
+    path.write_text(json.dumps([vars(e) for e in forget_set("demo")[4:6]]))
+    return str(path)
 
 
 @pytest.mark.parametrize(
