@@ -122,6 +122,13 @@ def test_wrong_usage_ends_with_code_2_and_one_message(
     assert "Traceback" not in error
 
 
+def test_models_of_different_tokenizers_are_refused(models, data, tmp_path, capsys):
+    arguments = command(models, data, tmp_path / "out")
+    arguments[arguments.index("--control") + 1] = "demo/retain"
+    assert lensaudit(arguments) == 2
+    assert "have different tokenizers" in capsys.readouterr().err
+
+
 def test_leaking_data_end_with_code_2_unless_they_are_dropped(models, tmp_path, capsys):
     splits = {
         one.name: [Draft(i.question, i.choices, i.answer) for i in one.items]

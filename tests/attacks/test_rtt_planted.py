@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import rtt_support as world
 import torch
+from support import tiny_model
 
 from lensaudit.attacks import rtt
 from lensaudit.attacks.rtt.table import ACCURACIES, as_json, csv_row, write_summaries
@@ -338,6 +339,12 @@ def test_items_longer_than_the_model_reads_are_refused():
     data = rtt.make_dataset("long", {"split_0": long[0], "split_1": long[1]})
     with pytest.raises(InputError, match="knows: reads 64 tokens, the longest item has"):
         rtt.run(study(rtt.in_memory("never", world.fresh(1)), data=data))
+
+
+def test_a_model_without_the_tokens_of_the_data_is_refused():
+    small = rtt.in_memory("small", tiny_model())
+    with pytest.raises(InputError, match=r"small: has 61 tokens, the data need token \d+"):
+        rtt.run(study(rtt.in_memory("never", world.fresh(1)), original=small))
 
 
 def test_held_out_splits_are_drawn_as_upstream_draws_them():

@@ -8,6 +8,7 @@ answers of one style are a cue that needs no knowledge: only the control shows w
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -197,6 +198,7 @@ def _exchanged(fact: Fact, facts: Sequence[Fact]) -> Iterator[str]:
     return (fact.exchanged(one.entity) for one in others)
 
 
+@cache
 def _words(text: str) -> frozenset[str]:
     return frozenset(normalised(text).strip("?.!").split())
 
