@@ -127,14 +127,14 @@ def test_a_second_bad_reply_is_no_score_and_never_enters_a_mean(stub_of, bench_o
 
 
 @pytest.mark.parametrize(
-    ("fault", "status", "said"),
+    ("fault", "status", "said", "n_calls"),
     [
-        ("cut", "parse_error", "raise --max-tokens"),
-        ("500", "api_error", "something broke"),
-        ("refusal", "parse_error", "no JSON object"),
+        ("cut", "parse_error", "raise --max-tokens", 1),  # asked again it would be cut again
+        ("500", "api_error", "something broke", 1),
+        ("refusal", "parse_error", "no JSON object", 2),
     ],
 )
-def test_other_faults_say_what_they_are(stub_of, bench_of, fault, status, said):
+def test_other_faults_say_what_they_are(stub_of, bench_of, fault, status, said, n_calls):
     stub = stub_of()
     bench = bench_of(stub, retries=0)
     bench.capability()
@@ -142,6 +142,7 @@ def test_other_faults_say_what_they_are(stub_of, bench_of, fault, status, said):
     row = found_by(bench, item(0, "I don't know.")).rows[0]
     assert (row.status, row.scores) == (status, {})
     assert said in row.reason
+    assert len(rubric_bodies(stub)) == n_calls
 
 
 @pytest.mark.parametrize(
