@@ -146,3 +146,50 @@ def sweep(name: str, **options: Any) -> None:
 
     with ProgressBar() as progress:
         run_sweep(name, notice=notice, progress=progress, **options)
+
+
+@steer.command()
+@click.option("--source", "name", required=True, help="Unlearned model to look into.")
+@click.option("--full", help="Model that knows. [default: full, or demo/full]")
+@click.option("--retain", help="Model that never saw the set. [default: retain, or demo/retain]")
+@click.option(
+    "--experiment", "kinds", multiple=True, type=click.Choice(["add", "ablate", "clamp"]),
+    help="Repeatable. [default: all]",
+)  # fmt: skip
+@shared("data", "exclude", "limit")
+@click.option("--retain-data", metavar="NAME|FILE",
+              help="Questions that should be kept. [default: demo, or retain90]")  # fmt: skip
+@click.option("--n-retain", type=click.IntRange(min=2), default=64, show_default=True,
+              help="How many of them, evenly taken.")  # fmt: skip
+@click.option("--layers", default="all", show_default=True, help="all, 5-13, 3,7,-1 …")
+@click.option("--strengths", default="0.25,0.5,0.75,1,1.25,1.5,2", show_default=True,
+              help="ADD: 1 is the exact mean shift.")  # fmt: skip
+@click.option("--score", type=click.Choice(["em", "logprob"]), default="em", show_default=True,
+              help="What decides: entity tokens right, or their log-prob.")  # fmt: skip
+@click.option("--at", type=click.Choice(["prefix", "span"]), default="prefix", show_default=True,
+              help="Where directions are read: last prefix token, or the entity's.")  # fmt: skip
+@click.option("--folds", "n_folds", type=click.IntRange(min=2), default=5, show_default=True)
+@click.option("--randoms", "n_random", type=click.IntRange(min=1), default=5, show_default=True,
+              help="Random directions of equal length per fold.")  # fmt: skip
+@click.option("--kl-cap", type=click.FloatRange(min=0), default=0.1, show_default=True,
+              help="ABLATE: most that retain answers may change, nats per token.")  # fmt: skip
+@click.option("--max-new-tokens", type=click.IntRange(min=1), default=32, show_default=True,
+              help="ABLATE: longest free answer.")  # fmt: skip
+@click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True)
+@click.option("--format", "form", type=click.Choice(["auto", "chat", "raw"]), default="raw",
+              show_default=True, help="How questions without a prefix are asked.")  # fmt: skip
+@click.option("--out", type=_OUT, help="[default: experiments/out/steering/<model>/audit]")
+@shared("registry", "dtype", "device", "attn", "memory", "activations", "json", "dry_run")
+def audit(name: str, full: str | None, retain: str | None, **options: Any) -> None:
+    """Is a direction all that hides the answers? Estimated on some authors, scored on others.
+
+    ADD brings full's shift back, ABLATE removes the refusal (or the shift), CLAMP asks whether one
+    component is necessary and sufficient. Each beside random directions of equal length, one from
+    retain questions, and a model that never saw the answers. Writes interventions.jsonl,
+    summary.json and manifest.json; run again to resume.
+    """
+    check_names([name, full, retain], options["registry"])
+    from lensaudit.cli.steer_audits import run_audit
+
+    with ProgressBar() as progress:
+        run_audit(name, full=full, retain=retain, progress=progress, **options)

@@ -23,7 +23,6 @@ DEEPEST = 0.8
 FEWEST_DECLINED = 4
 """Declined questions on each side of the means from which there is an IDK direction."""
 VARIANTS = ("layer", "centred", "everywhere")
-GENERATED_TOKENS = 32
 KL_TRIES = 12
 """Candidates in order of score whose KL on retain examples is measured."""
 
@@ -41,13 +40,13 @@ class Said:
 
 def said(
     bench: Bench, role: Role, part: Part, rows: Sequence[int], entities: Sequence[str],
-    edits: Edits = NO_EDITS,
+    max_new_tokens: int, edits: Edits = NO_EDITS,
 ) -> Said:  # fmt: skip
     """Greedy answers to some questions; `entities` are those of the rows."""
     model = bench.models[role]
     asked = [bench.questions[part][row] for row in rows]
     ids = continuations(
-        model, [e.token_ids for e in asked], max_new_tokens=GENERATED_TOKENS,
+        model, [e.token_ids for e in asked], max_new_tokens=max_new_tokens,
         stop=ends_of(model), edits=edits, idx=[e.idx for e in asked],
     )  # fmt: skip
     texts = [model.tokenizer.decode(list(one), skip_special_tokens=True) for one in ids]
@@ -219,7 +218,10 @@ def ablate(
     found = with_costs(bench, found, tested)
     return [
         *grid,
-        *(_heard(bench, one, arm, rows, entities) for one, arm in zip(found, tested, strict=True)),
+        *(
+            _heard(bench, one, arm, rows, entities, search)
+            for one, arm in zip(found, tested, strict=True)
+        ),
     ]
 
 
@@ -253,11 +255,13 @@ def _random_axes(d_model: int, rank: int, seed: int) -> Float[Tensor, "_ d_model
 
 
 def _heard(
-    bench: Bench, finding: Finding, arm: Arm, rows: Sequence[int], entities: Sequence[str]
-) -> Finding:
+    bench: Bench, finding: Finding, arm: Arm, rows: Sequence[int], entities: Sequence[str],
+    search: Search,
+) -> Finding:  # fmt: skip
     """With what the model says to the questions; an ablation often leaves inventions."""
     own = [entities[row] for row in rows]
-    after = said(bench, arm.label.role, "forget", rows, own, arm.edits)
+    how = {"max_new_tokens": search.max_new_tokens, "edits": arm.edits}
+    after = said(bench, arm.label.role, "forget", rows, own, **how)
     spoke = [right for no, right in zip(after.declines, after.correct, strict=True) if not no]
     shares = {
         "idk_rate": _share(after.declines),
@@ -266,7 +270,7 @@ def _heard(
     }
     if arm.label.arm == "direction":
         n = len(bench.encoded["retain"])
-        kept = said(bench, "unlearned", "retain", range(n), [""] * n, arm.edits)
+        kept = said(bench, "unlearned", "retain", range(n), [""] * n, **how)
         shares["idk_rate_retain"] = _share(kept.declines)
     by_idx = dict(zip(finding.em, map(float, after.correct), strict=True))
     return replace(finding, said=by_idx, speech=shares)

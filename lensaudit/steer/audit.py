@@ -61,6 +61,7 @@ class Audit:
                 {part: encoded_hash(rows) for part, rows in self.encoded.items()},
                 [[e.idx, str(e.group)] for e in self.encoded["forget"]],
                 asdict(self.search), self.n_folds, self.at, self.form, self.runs.dtype,
+                "ablate" in self.kinds,
             ]
         )  # fmt: skip
 
@@ -190,11 +191,11 @@ def _computed(
     by_idx = {one.idx: one.entity for one in audit.examples["forget"]}
     entities = [by_idx[e.idx] for e in audit.encoded["forget"]]
     if plain:
-        yield [_plain_row(bench, entities)]
+        yield [_plain_row(audit, bench, entities)]
     questions: tuple[Said, Said] | None = None
     for kind, fold in missing:
         if kind == "ablate":
-            questions = questions or _said_plain(bench, entities)
+            questions = questions or _said_plain(audit, bench, entities)
             source = source_of(bench, fold.rows(bench.encoded["forget"], fold.estimate), *questions)
             findings = ablate(bench, fold, audit.search, source, entities)
             extra = {"direction_source": source.name}
@@ -205,19 +206,26 @@ def _computed(
         yield [{**one.document(), **extra} for one in findings] or [empty]
 
 
-def _said_plain(bench: Bench, entities: Sequence[str]) -> tuple[Said, Said]:
+def _said_plain(audit: Audit, bench: Bench, entities: Sequence[str]) -> tuple[Said, Said]:
     """What the unlearned model says to all questions, unhindered."""
-    n_retain = len(bench.encoded["retain"])
-    forget = said(bench, "unlearned", "forget", range(len(entities)), entities)
-    return forget, said(bench, "unlearned", "retain", range(n_retain), [""] * n_retain)
+    n_retain, n = len(bench.encoded["retain"]), audit.search.max_new_tokens
+    rows = range(len(entities))
+    forget = said(bench, "unlearned", "forget", rows, entities, max_new_tokens=n)
+    no_entities = [""] * n_retain
+    return forget, said(
+        bench, "unlearned", "retain", range(n_retain), no_entities, max_new_tokens=n
+    )
 
 
-def _plain_row(bench: Bench, entities: Sequence[str]) -> dict[str, Any]:
+def _plain_row(audit: Audit, bench: Bench, entities: Sequence[str]) -> dict[str, Any]:
     """Scores of the three models without an intervention."""
     encoded = bench.encoded["forget"]
     scores = {role: bench.plain(role) for role in ROLES}
     rows = range(len(encoded))
-    spoken = {role: said(bench, role, "forget", rows, entities) for role in ROLES}
+    n = audit.search.max_new_tokens
+    # only ABLATE reads them, and they take longer than all the rest
+    asked: tuple[Role, ...] = ROLES if "ablate" in audit.kinds else ()
+    spoken = {role: said(bench, role, "forget", rows, entities, max_new_tokens=n) for role in asked}
     return {
         "schema": SCHEMA,
         "kind": "plain",
@@ -240,6 +248,7 @@ def summed_up(audit: Audit, rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]
             {role: dict(zip(base["idx"], base[score][role], strict=True)) for role in ROLES}, groups
         )
         for score in SCORES
+        if base[score]
     }
     findings = [
         read_finding(row) for row in rows if row["kind"] != "plain" and not row.get("empty")

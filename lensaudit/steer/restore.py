@@ -31,6 +31,8 @@ class Search:
     seed: int = 0
     kl_cap: float = 0.1
     ranks: tuple[int, ...] = (1, 2, 4, 8, 16)
+    max_new_tokens: int = 32
+    """Of a free answer; ABLATE alone."""
 
 
 def moved_layers(

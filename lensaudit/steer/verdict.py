@@ -140,7 +140,7 @@ def summary_of(
         arms.setdefault(_arm_key(one), []).append(one)
     main = arms["direction"]
     found = {
-        name: {key: recovery_of(own, plain[key], key) for key in SCORES if own[0].values(key)}
+        name: {key: recovery_of(own, plain[key], key) for key in plain if own[0].values(key)}
         for name, own in arms.items()
     }
     value = found["direction"][score].value
