@@ -24,6 +24,7 @@ def test_the_commands_run(tmp_path, monkeypatch):
         assert run(shlex.split(command)[1:]) == 0, command
 
 
+@pytest.mark.slow
 def test_the_table_is_what_its_command_prints(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     (command,) = [line for line in blocks("sh")[0].splitlines() if "--audit" in line]
