@@ -16,6 +16,7 @@ from lensaudit.report.locate import WANTED, Found, Kind, LeftOut, locate
 from lensaudit.report.meta_tables import read_aggregates, read_meta
 from lensaudit.report.pairs import paired
 from lensaudit.report.patch_runs import PatchRun, Texts, read_patch
+from lensaudit.report.reading import json_object
 from lensaudit.report.runs import condition_of, depth_of
 from lensaudit.report.shelf import Shelf, kinds_of
 from lensaudit.report.steering import read_directions, read_steering
@@ -46,6 +47,8 @@ class _Read:
     steering: list[Mapping[str, Any]] = field(default_factory=list)
     attacks: list[Mapping[str, Any]] = field(default_factory=list)
     aggregates: list[Mapping[str, Any]] = field(default_factory=list)
+    manifests: list[Mapping[str, Any]] = field(default_factory=list)
+    """Of results that are neither patch runs nor evaluations."""
 
     def take(self, one: Found, texts: Mapping[int, Texts]) -> None:
         """Read one result into its list."""
@@ -54,6 +57,9 @@ class _Read:
             return
         name, reader = _READERS[one.kind]
         found = reader(one.path)
+        beside = one.path.parent / "manifest.json"
+        if one.kind != "eval" and beside.exists():
+            self.manifests.append({"folder": str(one.path.parent), "content": json_object(beside)})
         getattr(self, name).extend(found if isinstance(found, list) else [found])
 
     @property
@@ -112,7 +118,7 @@ def _document(read: _Read, left: Sequence[LeftOut], title: str | None) -> Docume
         meta=read.meta,
         steering=read.steering,
         attacks=read.attacks,
-        manifests=shelf.manifests,
+        manifests=[*shelf.manifests, *read.manifests],
         left_out=[asdict(one) for one in (*left, *repeated)],
     )
 

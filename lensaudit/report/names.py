@@ -1,9 +1,10 @@
 """What is a model called on the page, and what was it made with? From its name alone."""
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from pathlib import PurePath
+from itertools import zip_longest
+from pathlib import Path, PurePath
 
 from lensaudit.models.published import published
 
@@ -49,6 +50,18 @@ def labels(names: Iterable[str]) -> dict[str, str]:
         name: short if taken.count(short) == 1 else name
         for name, short in zip(known, taken, strict=True)
     }
+
+
+def told_apart(folders: Sequence[Path]) -> list[str]:
+    """The first part of each path in which they all differ; numbers where there is none.
+
+    >>> told_apart([Path("out/base/npo/patch"), Path("out/nf4/npo/patch")])
+    ['base', 'nf4']
+    """
+    for parts in zip_longest(*(folder.parts for folder in folders), fillvalue=""):
+        if len(set(parts)) == len(parts):
+            return list(parts)
+    return [str(n) for n in range(1, len(folders) + 1)]
 
 
 _SPECS = {spec.name: spec for spec in published()}

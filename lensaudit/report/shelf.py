@@ -7,7 +7,7 @@ from typing import Any
 
 from lensaudit.report.document import Model
 from lensaudit.report.eval_runs import EvalRun, MetricKind, MetricValue
-from lensaudit.report.names import labels, made_with
+from lensaudit.report.names import labels, made_with, told_apart
 from lensaudit.report.patch_runs import PatchRun, role_of
 from lensaudit.report.reading import Row, number
 
@@ -26,6 +26,8 @@ class Shelf:
     """Models by weights, and manifests in the order in which they are asked for."""
 
     names: dict[str, str]
+    folders: dict[str, Path]
+    """Where a model was first met."""
     evals: dict[str, EvalRun]
     anchors: dict[str, str]
     """Name -> `full` or `retain`."""
@@ -39,10 +41,12 @@ class Shelf:
     ) -> "Shelf":
         """Every model that any result names."""
         names = {run.weights: run.source for run in runs}
+        folders = {run.weights: run.folder for run in reversed(runs)}
         anchors = {role_of(run.manifest, role): role for run in runs for role in ("full", "retain")}
         evaluated: dict[str, EvalRun] = {}
         for run in evals:
             names.setdefault(run.weights, run.model)
+            folders.setdefault(run.weights, run.folder)
             known_run = evaluated.get(run.weights)
             # a retain reference made on the way holds only what others were compared with
             if known_run is None or len(run.values) > len(known_run.values):
@@ -50,7 +54,7 @@ class Shelf:
         known = set(names.values())
         by_name = {str(row["model"]): row for row in aggregates}
         names |= {f"name {name}": name for name in by_name if name not in known}
-        return cls(names, evaluated, anchors, by_name)
+        return cls(names, folders, evaluated, anchors, by_name)
 
     def place(self, weights: str) -> int:
         """Where a model stands in `models`."""
@@ -62,16 +66,15 @@ class Shelf:
         return len(self.manifests) - 1
 
     def models(self) -> list[Model]:
-        """One record per set of weights; weights of the same name are told apart."""
+        """One record per set of weights; weights of the same name are told apart by folder."""
         label = labels(self.names.values())
-        taken = list(self.names.values())
-        return [
-            self._model(
-                weights,
-                label[name] if taken.count(name) == 1 else f"{label[name]} {weights[-6:]}",
-            )
-            for weights, name in self.names.items()
-        ]
+        shown = {weights: label[name] for weights, name in self.names.items()}
+        for name in set(self.names.values()):
+            same = [weights for weights, other in self.names.items() if other == name]
+            if len(same) > 1:
+                parts = told_apart([self.folders[weights] for weights in same])
+                shown |= {w: f"{label[name]} · {part}" for w, part in zip(same, parts, strict=True)}
+        return [self._model(weights, shown[weights]) for weights in self.names]
 
     def _model(self, weights: str, label: str) -> Model:
         name = self.names[weights]

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from report_cases import eval_run, patch_run, write
+from report_cases import eval_run, other_results, patch_run, write
 
 from lensaudit.cli.main import run
 from lensaudit.errors import InputError
@@ -246,3 +246,27 @@ def test_manifests_keep_every_digit(tmp_path):
 def test_a_summary_that_cannot_be_drawn_is_left_out(tmp_path, field, value):
     found = patch_run(tmp_path / "bad", "bad") | {field: value}
     assert str(tmp_path) in broken(tmp_path, "summary.json", json.dumps(found))
+
+
+def test_of_two_evaluations_the_one_that_holds_more_is_shown(tmp_path):
+    eval_run(tmp_path / "a" / "retain", "retain", forget_truth_ratio=0.7)
+    eval_run(tmp_path / "b", "retain", forget_truth_ratio=0.7, model_utility=0.5)
+    eval_run(tmp_path / "c" / "retain", "retain", forget_truth_ratio=0.7)
+    (model,) = assemble([tmp_path]).models
+    assert set(model.metrics) == {"forget_truth_ratio", "model_utility"}
+
+
+def test_one_name_with_other_weights_is_told_apart_by_folder(tmp_path):
+    for variant in ("base", "nf4"):
+        patch_run(tmp_path / variant / "npo" / "patch", "npo")
+    file = tmp_path / "nf4" / "npo" / "patch" / "manifest.json"
+    made = json.loads(file.read_text())
+    made["inputs"]["source"]["weights"] = "sha256:rounded"
+    write(file, made)
+    assert {one.label for one in assemble([tmp_path]).models} == {"npo · base", "npo · nf4"}
+
+
+def test_manifests_of_attacks_are_in_the_record(tmp_path):
+    other_results(tmp_path)
+    write(tmp_path / "rtt" / "manifest.json", {"command": "rtt run"})
+    assert [one["content"]["command"] for one in assemble([tmp_path]).manifests] == ["rtt run"]
