@@ -23,12 +23,22 @@ def folders_for(sources: Sequence[str], out: Path | None) -> dict[str, Path]:
     base = out or Path("experiments/out")
     if len(sources) == 1 and out is not None:
         return {sources[0]: out}
-    # of a folder its own name is enough; a registry or Hub name is kept whole
-    names = [slug(Path(s).name if s[:1] in "./~" else s) for s in sources]
+    names = [slug(_named(source)) for source in sources]
     return {
         source: base / (name if names.count(name) == 1 else f"{name}-{digest(source)[:8]}")
         for source, name in zip(sources, names, strict=True)
     }
+
+
+def _named(source: str) -> str:
+    """Of a folder or an adapter its own name is enough; a registry or Hub name is kept whole.
+
+    >>> _named("demo/full+runs/one/adapter")
+    'demo/full+adapter'
+    """
+    base, *adapter = source.split("+")
+    base = Path(base).name if base[:1] in ("/", ".", "~") else base
+    return "+".join([base, *(Path(place).name for place in adapter)])
 
 
 def clear(folder: Path) -> None:
