@@ -59,6 +59,8 @@ def test_the_interval_is_the_same_again_and_has_no_width_between_separate_pools(
     assert auc_interval([1.0, 2.0, 4.0], [0.0, 3.0]) == auc_interval([1.0, 2.0, 4.0], [0.0, 3.0])
     separate = auc_interval([2.0, 3.0], [0.0, 1.0])
     assert (separate.low, separate.high) == (1.0, 1.0)
+    tied = auc_interval([1.0, 1.0], [1.0, 1.0])
+    assert (tied.low, tied.high) == (0.5, 0.5)
 
 
 def test_nan_gives_no_interval_and_bad_options_are_refused():

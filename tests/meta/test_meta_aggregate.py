@@ -1,0 +1,116 @@
+"""Aggregates worked by hand, and every part that can be missing."""
+
+import math
+
+import pytest
+
+from lensaudit.meta.aggregate import EPS, aggregated, epoch_of, needed_keys, ranking
+from lensaudit.meta.values import Values, values_of
+
+FORGET = {"es": 0.2, "em": 0.5, "paraprob": 0.2, "truth_ratio": 0.5}
+ATTACKS = dict.fromkeys(("s_mia_loss", "s_mia_zlib", "s_mia_min_k", "s_mia_min_kpp"), 0.5)
+PARTS = {
+    f"{split}_{part}": 0.6
+    for split in ("retain", "ra", "wf")
+    for part in ("q_prob", "q_rouge", "truth_ratio")
+}
+WHOLE = FORGET | ATTACKS | PARTS | {"uds": 1.0, "fluency": 0.9}
+
+
+def row_of(changes=None, *, full=True, **options):
+    """The aggregates of `npo_a`, whose values are WHOLE with changes."""
+    rows = {"npo_a": WHOLE | (changes or {})}
+    if full:
+        rows["full"] = WHOLE | {"fluency": 1.0}
+    return {row.model: row for row in aggregated(values_of(rows), **options)}["npo_a"]
+
+
+def test_by_hand():
+    row = row_of()
+    assert row.mem == pytest.approx(4 / (1 / 0.8 + 1 / 0.5 + 1 / 0.8 + 1 / 0.5))
+    assert row.privacy_mia == pytest.approx(0.5)
+    assert row.privacy == pytest.approx(2 / (1 / 0.5 + 1 / 1.0))
+    assert row.model_utility == pytest.approx(0.6)
+    assert row.utility == pytest.approx(2 / (1 / 0.6 + 1 / 0.9))
+    assert row.utility_rel == pytest.approx(row.utility / (2 / (1 / 0.6 + 1 / 1.0)))
+    assert row.overall == pytest.approx(3 / (1 / row.mem + 1 / row.privacy + 1 / row.utility_rel))
+    assert row.overall_without_uds < row.overall
+    assert row.reasons == {}
+    assert (row.method, row.epoch) == ("npo", None)
+
+
+def test_a_zero_attack_score_gives_almost_nothing_but_not_zero():
+    row = row_of({"s_mia_loss": 0.0})
+    assert row.privacy_mia == pytest.approx(4 * EPS)
+    assert row.overall == pytest.approx(3 * (row.privacy + EPS), rel=1e-3)
+
+
+@pytest.mark.parametrize(("value", "shown"), [(1.0, "1 - em is 0"), (1.25, "1 - em is -0.25")])
+def test_memorisation_of_everything_has_no_mean(value, shown):
+    row = row_of({"em": value})
+    assert math.isnan(row.mem)
+    assert row.reasons["mem"] == f"{shown}: no harmonic mean"
+    assert row.reasons["overall"] == f"mem: {shown}: no harmonic mean"
+    assert math.isfinite(row.privacy)
+
+
+def test_a_negative_part_is_a_reason():
+    assert row_of({"fluency": -0.1}).reasons["utility"] == "fluency is -0.1: no harmonic mean"
+
+
+@pytest.mark.parametrize("key", needed_keys())
+def test_every_part_that_is_missing_is_named(key):
+    row = row_of({key: None})
+    assert math.isnan(row.overall)
+    assert f"{key}: null in the results" in row.reasons["overall"]
+
+
+def test_without_fluency_utility_is_the_model_utility_of_both():
+    row = row_of({"fluency": None}, fluency=False)
+    assert row.utility == row.model_utility
+    assert row.utility_rel == pytest.approx(1)
+
+
+def test_better_than_full_is_capped():
+    assert row_of({"fluency": 1.0, "retain_q_prob": 0.9}).utility_rel == 1.0
+
+
+def test_without_a_full_model_there_is_no_relative_utility():
+    row = row_of(full=False)
+    assert math.isfinite(row.utility)
+    assert row.reasons["utility_rel"] == "no utility of the full model to divide by"
+
+
+def test_the_full_model_can_have_another_name():
+    values = values_of({"npo_a": WHOLE, "demo/full": WHOLE})
+    rows = {row.model: row for row in aggregated(values, full="demo/full")}
+    assert rows["npo_a"].utility_rel == pytest.approx(1)
+
+
+def test_a_model_that_is_to_do_says_so():
+    values = Values(values_of({"full": WHOLE}).by_model, to_do={"npo_b": "not found"})
+    row = {one.model: one for one in aggregated(values)}["npo_b"]
+    assert row.reasons["mem"] == "es: to do: not found"
+
+
+def test_methods_are_ranked_by_their_best_without_uds_and_gaps_come_last():
+    better, worse = WHOLE | {"es": 0.1}, WHOLE | {"es": 0.3, "uds": 0.2}
+    values = values_of(
+        {
+            "npo_a": WHOLE, "npo_b": better, "rmu_a": worse, "idk_a": FORGET,
+            "full": WHOLE, "retain": WHOLE,
+        }
+    )  # fmt: skip
+    ranked = ranking(aggregated(values))
+    assert [one.method for one in ranked] == ["npo", "rmu", "idk"]
+    npo, rmu, idk = ranked
+    assert npo.best_without_uds.model == "npo_b"
+    assert (npo.n_models, npo.uds_mean) == (2, 1.0)
+    assert (rmu.uds_low, rmu.uds_high) == (0.2, 0.2)
+    assert idk.best_without_uds is None
+    assert math.isnan(idk.uds_mean)
+
+
+def test_the_epoch_is_the_end_of_the_name():
+    assert epoch_of("simnpo_lr5e5_b35_a1_d1_g0125_ep10") == "ep10"
+    assert epoch_of("full") is None
