@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from lensaudit.errors import InputError
-from lensaudit.files import read_text, write_bytes
+from lensaudit.files import printable, read_text, write_bytes
 from lensaudit.judge.batches import Desk
 from lensaudit.judge.exchange import cached, ingest, request_lines, result_rows
 from lensaudit.judge.findings import Findings, findings_of, judge_items
@@ -21,6 +21,7 @@ from lensaudit.judge.jobs import (
     written,
 )
 from lensaudit.judge.opening import Bench, JudgeOptions, open_bench
+from lensaudit.judge.transport import BatchInfo
 
 POLL_S, LONGEST_POLL_S = 5.0, 300.0
 
@@ -63,7 +64,7 @@ def batch_job(
             state = desk.advance(assignment, resubmit=resubmit)
             # what failed again after being sent again is not sent a third time
             resubmit, submitted = False, submitted + state.submitted
-            lines = tuple(f"{b.id}: {b.status} ({b.done}/{b.total})" for b in state.open)
+            lines = tuple(f"{_state(b)} ({b.done}/{b.total})" for b in state.open)
             if not state.open:
                 findings = findings_of(grader, items, state.found, bench.asker)
                 return BatchOutcome(written(job, findings, started, bench), (), submitted)
@@ -77,7 +78,7 @@ def batch_job(
 def cancel_job(options: JudgeOptions, folder: Path) -> tuple[str, ...]:
     """Stop the batches of a folder; a line for each."""
     with open_bench(options) as bench:
-        return tuple(f"{info.id}: {info.status}" for info in _desk(bench, folder).cancel())
+        return tuple(map(_state, _desk(bench, folder).cancel()))
 
 
 def export_job(job: JudgeJob, target: Path) -> int:
@@ -113,6 +114,10 @@ def import_job(job: JudgeJob, results: Path) -> Findings:
                 "--model, --base-url and --mode as in the export?"
             )
         return written(job, judge_items(grader, items, bench.asker), started, bench)
+
+
+def _state(batch: BatchInfo) -> str:
+    return printable(f"{batch.id}: {batch.status}")
 
 
 def _desk(bench: Bench, folder: Path) -> Desk:

@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
 from lensaudit.errors import InputError, WorkError
-from lensaudit.files import digest, read_json, read_text, write_bytes, write_json
+from lensaudit.files import digest, read_json, read_text, slug, write_bytes, write_json
 from lensaudit.judge.asking import Assignment
 from lensaudit.judge.budget import Budget
 from lensaudit.judge.cache import AnswerCache
@@ -162,7 +162,7 @@ class Desk:
                 continue
             text = self.transport.download(file_id)
             # kept before it is read: a crash in between costs nothing
-            write_bytes(self.folder / f"batch-{info.id}-{kind}.jsonl", text.encode())
+            write_bytes(self.folder / f"batch-{slug(info.id)}-{kind}.jsonl", text.encode())
             failed |= ingest(text, assignment, self.cache, self.endpoint)[1]
         return failed
 

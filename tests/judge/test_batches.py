@@ -282,6 +282,15 @@ def test_several_files_are_several_batches(stub_of, job_on, monkeypatch):
     assert submissions(stub) == 3
 
 
+def test_a_servers_ids_are_no_paths_and_no_terminal_codes(stub_of, job_on, tmp_path):
+    stub = stub_of()
+    stub.filing.prefix = "../../\x1b[31mx"
+    first = batch_job(job_on(stub))
+    assert "\x1b" not in first.lines[0]
+    assert to_the_end(job_on(stub)).findings.status == {"ok": 7}
+    assert len(list((tmp_path / "out").glob("*output.jsonl"))) == 1
+
+
 KILLED = """
 import sys
 from pathlib import Path

@@ -36,6 +36,8 @@ class Filing:
     end: BatchEnd = "completed"
     n_errors: int = 0
     """Lines of a batch that end up in its error file."""
+    prefix: str = "batch-"
+    """What ids of batches begin with."""
     files: dict[str, bytes] = field(default_factory=dict)
     batches: dict[str, Batch] = field(default_factory=dict)
     _shuffle: random.Random = field(default_factory=lambda: random.Random(0))
@@ -69,7 +71,7 @@ class Filing:
         file_id = str(body.get("input_file_id"))
         if file_id not in self.files:
             return error(400, "invalid_file", f"no such file: {file_id}")
-        batch = Batch(f"batch-{len(self.batches) + 1}", file_id, body.get("metadata") or {})
+        batch = Batch(f"{self.prefix}{len(self.batches) + 1}", file_id, body.get("metadata") or {})
         self.batches[batch.id] = batch
         return self.describe(batch.id)
 

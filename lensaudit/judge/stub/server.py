@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
+from urllib.parse import unquote
 
 from lensaudit.judge.stub.completions import Abilities, Answer, complete, error
 from lensaudit.judge.stub.filing import BatchEnd, Filing
@@ -96,7 +97,8 @@ class JudgeStub:
 
     def route(self, method: str, path: str, body: bytes, headers: Mapping[str, str]) -> Answer:
         """The answer to anything but a completion."""
-        parts = path.split("?")[0].removeprefix(_PREFIX).strip("/").split("/")
+        steps = path.split("?")[0].removeprefix(_PREFIX).strip("/").split("/")
+        parts = [unquote(step) for step in steps]
         if parts[0] in ("files", "batches") and not self.batches:
             return error(404, "not_found", f"no {parts[0]} here")
         with self._lock:
