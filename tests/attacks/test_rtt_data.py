@@ -119,6 +119,15 @@ def test_ambiguous_and_repeated_items_and_leaks_are_found():
     assert not found.of("duplicate_choice")[0].blocks
 
 
+def test_choices_that_always_ascend_are_told_from_those_that_do_not():
+    def of(*choices):
+        drafts = {f"split_{n}": [Draft(f"When {n}?", one, 0)] for n, one in enumerate(choices)}
+        return inspect(make_dataset("x", drafts)).counts
+
+    assert of(("1", "2", "3"), ("4", "5", "6")) == {"sorted": 1}
+    assert of(("1", "2", "3"), ("4", "6", "5")) == {}
+
+
 def test_an_author_on_both_sides_is_a_leak():
     found = inspect(small("When?", "Where?", group="ada"))
     assert [one.kind for one in found.blocking] == ["shared_group"]
@@ -189,22 +198,25 @@ def test_a_seed_draws_authors_and_choices():
     assert split_by_author(name, facts, seed=3).digest != split_by_author(name, facts).digest
 
 
-def test_an_annotated_row_exchanges_its_entity_for_those_of_alike_questions(tmp_path):
-    rows = [
-        {"idx": n, "question": f"Where was {name} born?", "answer": f"{name} is from {town}.",
-         "entity": town}
-        for n, (name, town) in enumerate([("Ada", "Rome"), ("Bob", "Oslo"), ("Eve", "Kyiv"),
-                                          ("Kim", "Lima")])
-    ]  # fmt: skip
-    rows.append({"idx": 4, "question": "What?", "answer": "It is tea.", "entity": "tea"})
+def test_an_annotated_row_exchanges_its_entity_for_those_of_others_alike_questions(tmp_path):
+    born = [("Ada", "Rome"), ("Bob", "Oslo"), ("Eve", "Kyiv"), ("Kim", "Lima")]
+    rows = []
+    for name, town in born:
+        answer = f"{name} is from {town}."
+        rows.append({"question": f"Where was {name} born?", "answer": answer, "entity": town})
+        # the same author's own town is no wrong answer for him
+        rows.append({"question": f"Where was {name} raised?", "answer": f"In {name}ville.",
+                     "entity": f"{name}ville"})  # fmt: skip
+    rows.append({"question": "What?", "answer": "It is tea.", "entity": "tea"})
     path = tmp_path / "rows.jsonl"
-    path.write_text("\n".join(map(json.dumps, rows)))
-    name, facts = load_facts(str(path), rows_per_author=1)
+    path.write_text("\n".join(json.dumps({"idx": n, **row}) for n, row in enumerate(rows)))
+    name, facts = load_facts(str(path), rows_per_author=2)
     items = {item.question: item for item in split_by_author(name, facts, n_splits=2).items}
     ada = items["Where was Ada born?"]
     assert name == "rows"
-    assert set(ada.choices) == {f"Ada is from {town}." for town in ("Rome", "Oslo", "Kyiv", "Lima")}
+    assert set(ada.choices) == {f"Ada is from {town}." for _, town in born}
     assert ada.right == "Ada is from Rome."
+    assert ada.group == 0
 
 
 def test_a_row_with_too_few_wrong_answers_is_left_out_with_the_reason(tmp_path):

@@ -183,11 +183,14 @@ def _author(row: Mapping[str, Any], place: int, rows_per_author: int | None) -> 
 
 def _wrong(fact: Fact, facts: Sequence[Fact], seed: int) -> list[str]:
     """Distinct wrong answers, at most as many as an item takes."""
-    if fact.wrong:
-        texts = list(fact.wrong)
-        Random(f"wrong-{seed}-{fact.where}").shuffle(texts)
-        return _distinct(texts, fact.answer)
-    return _distinct(_exchanged(fact, facts), fact.answer)
+    random = Random(f"wrong-{seed}-{fact.where}")
+    if not fact.wrong:
+        found = _distinct(_exchanged(fact, facts), fact.answer)
+        random.shuffle(found)  # else the likest would always stand first
+        return found
+    texts = list(fact.wrong)
+    random.shuffle(texts)
+    return _distinct(texts, fact.answer)
 
 
 def _exchanged(fact: Fact, facts: Sequence[Fact]) -> Iterator[str]:
