@@ -115,16 +115,19 @@ def _load_own(path: Path) -> SteeringVector:
             f"{path.with_suffix('.json')}: layer_convention is {convention!r}, wanted "
             f"{LAYER_CONVENTION!r} (layer 16 = output of block 16 = hidden_states[17])"
         )
-    found = SteeringVector(
-        vector=_checked(_tensor(path), path),
+    typed = all(isinstance(document.get(key), kind) for key, kind in _TYPED)
+    vector = _checked(_tensor(path), path)
+    found = typed and SteeringVector(
+        vector=vector,
         asked=tuple(document.get("asked", ())),
         **{key: document[key] for key in _OWN if key in document},
     )
-    if not isinstance(found.layer, int) or document.get("hash") != found.hash():
+    if not found or document.get("hash") != found.hash():
         raise InputError(f"{path}: its .json describes another vector; extract it again")
     return found
 
 
+_TYPED = (("layer", int), ("method", str), ("position", str))
 _OWN = (
     "layer", "method", "position", "trait", "n_pos", "n_neg", "resid_norm", "scores", "model",
     "weights", "data", "dtype",
