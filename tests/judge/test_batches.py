@@ -313,7 +313,7 @@ def stopped_after_three(stub, log, tmp_path, signal: int) -> int:
     assert process.stdout is not None
     while process.stdout.readline().strip() != "3":
         assert process.poll() is None
-    time.sleep(0.1)  # the next call is in flight
+    time.sleep(0.05)  # the next call is in flight
     process.send_signal(signal)
     return process.wait(30)
 
@@ -332,7 +332,7 @@ def test_a_killed_run_pays_for_nothing_twice(stub_of, job_on, log, tmp_path):
 
 
 def test_an_interrupted_run_waits_for_what_is_in_flight(stub_of, job_on, log, tmp_path):
-    stub = stub_of(delay_s=0.3)
+    stub = stub_of(delay_s=0.15)
     assert stopped_after_three(stub, log, tmp_path, 2) != 0
     assert 3 <= len(rubric_calls(stub)) <= 4  # the one in flight ended, no other was begun
     assert run_job(job_on(stub)).status == {"ok": 7}
