@@ -39,6 +39,8 @@ COMMANDS = {
     "steer": ("lensaudit.cli.steering:steer", "Find directions, steer with them, audit by them."),
     "judge": ("lensaudit.cli.judging:judge", "Judge answers by a language model or word lists."),
     "sweep": ("lensaudit.cli.sweeping:sweep", "Audit many checkpoints: plan, run, collect."),
+    "lm-eval": ("lensaudit.cli.lm_eval:lm_eval", "Run lm-evaluation-harness on a model."),
+    "watch": ("lensaudit.cli.watching:watch", "Audit each new checkpoint of a training run."),
     "doctor": (
         "lensaudit.cli.doctor:doctor",
         "Check versions, device, disk, caches and the bridge.",

@@ -70,14 +70,16 @@ def entries(found: Evaluated) -> list[tuple[str, Entry]]:
 
 
 def _job(subject: Subject, conditions: Conditions, out: Path, room: Room) -> Job:
-    shared = {
+    shared: dict[str, Any] = {
         key: getattr(conditions, key)
         for key in (
             "suite", "metrics", "data", "forget_split", "question_key", "limit", "classifier",
             "mask", "dtype", "device", "attn", "max_new_tokens",
         )
     }  # fmt: skip
-    files = {key: getattr(conditions, key) for key in ("forget", "holdout", "retain_set")}
+    for key in ("forget", "holdout", "retain_set"):
+        path = getattr(conditions, key)
+        shared[key] = None if path is None else Path(path)
     return Job(
         model=subject.name,
         retain=subject.retain,
@@ -88,7 +90,6 @@ def _job(subject: Subject, conditions: Conditions, out: Path, room: Room) -> Job
         batch_size=room.batch_size(conditions),
         out=out,
         **shared,
-        **{key: None if path is None else Path(path) for key, path in files.items()},
     )
 
 

@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -68,7 +68,7 @@ def checked_variants(variants: Sequence[str]) -> tuple[Variant, ...]:
     """
     if unknown := [one for one in variants if one not in VARIANTS]:
         raise InputError(f"variant {unknown[0]!r}: wanted {', '.join(VARIANTS)}")
-    chosen = tuple(one for one in VARIANTS if one in variants)
+    chosen: tuple[Variant, ...] = tuple(one for one in VARIANTS if one in variants)
     if not chosen:
         raise InputError(f"no variant; wanted some of {', '.join(VARIANTS)}")
     return chosen
@@ -76,14 +76,14 @@ def checked_variants(variants: Sequence[str]) -> tuple[Variant, ...]:
 
 def with_data(conditions: Conditions, names: Sequence[str]) -> Conditions:
     """The conditions with absolute paths, and the embedded data for the embedded family."""
-    values = asdict(conditions) | {"metrics": conditions.metrics}
+    changes: dict[str, Any] = {}
     if conditions.data is None and all(name.startswith(DEMO_NAMES) for name in names):
-        values["data"] = DEMO_DATA
+        changes["data"] = DEMO_DATA
     for key in ("forget", "holdout", "retain_set", "data", "relearn_on"):
-        value = values[key]
+        value = changes.get(key, getattr(conditions, key))
         if value is not None and os.path.exists(value):
-            values[key] = os.path.abspath(value)
-    return Conditions(**values)
+            changes[key] = os.path.abspath(value)
+    return replace(conditions, **changes)
 
 
 def planned(spec: ModelSpec) -> Target:

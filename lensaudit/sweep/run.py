@@ -140,9 +140,7 @@ class _Run:
         from lensaudit.sweep.weights import Weights, fetch_ahead
 
         stop = threading.Event()
-        weights = Weights(
-            self.layout, self.plan, self.options.quota_bytes, pause=lambda s: stop.wait(s) and None
-        )
+        weights = Weights(self.layout, self.plan, self.options.quota_bytes, pause=stop.wait)
         thread = threading.Thread(
             target=fetch_ahead, args=(weights, remote, stop.is_set), daemon=True
         )

@@ -38,7 +38,7 @@ class Weights:
     plan: Plan
     quota_bytes: int | None = None
     offline: bool = False
-    pause: Callable[[float], None] = time.sleep
+    pause: Callable[[float], object] = time.sleep
 
     def obtain(self, target: Target, *, ahead: bool = False) -> Path | None:
         """The folder of a checkpoint; waits until there is room for it.

@@ -29,7 +29,7 @@ def pool(n):
 
 def ray_engine(n):
     pytest.importorskip("ray")
-    from lensaudit.sweep.engines.ray import Cluster, run_ray
+    from lensaudit.sweep.engines.ray_tasks import Cluster, run_ray
 
     return functools.partial(run_ray, cluster=Cluster(None, n, 0.0), report=QUIET)
 
@@ -177,7 +177,7 @@ def test_a_plan_for_cuda_is_refused_where_there_is_none(tmp_path):
 @pytest.mark.slow
 def test_ray_refuses_a_gpu_plan_on_a_cluster_without_one(tmp_path, importable):
     pytest.importorskip("ray")
-    from lensaudit.sweep.engines.ray import Cluster, run_ray
+    from lensaudit.sweep.engines.ray_tasks import Cluster, run_ray
 
     toy_plan(tmp_path)
     with pytest.raises(InputError, match="the cluster has none"):

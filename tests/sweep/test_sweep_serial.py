@@ -6,20 +6,12 @@ import re
 import shutil
 
 import pytest
-from sweep_helpers import METRICS, command, planned, rows_of
+from sweep_helpers import METRICS, command, rows_of
 
 from lensaudit.meta.reading import read_values
 from lensaudit.sweep.layout import Layout
 from lensaudit.sweep.plan import read_plan
 from lensaudit.sweep.results import finished
-
-
-@pytest.fixture(scope="module")
-def swept(tmp_path_factory):
-    root = tmp_path_factory.mktemp("sweep")
-    assert planned(root, "demo/npo", "demo/never") == 0
-    assert command("sweep", "run", root) == 0
-    return root
 
 
 def result(root, name):
@@ -77,13 +69,18 @@ def test_the_table_has_a_row_per_unit_and_metric(swept, capsys):
     assert command("sweep", "collect", swept) == 0
     rows = list(csv.DictReader((swept / "results" / "table.csv").open()))
     n_metrics = len(result(swept, "demo/npo")["values"])
-    assert len(rows) == 4 * n_metrics
-    uds = {row["model"]: float(row["value"]) for row in rows if row["metric"] == "uds"}
-    assert uds["demo/never"] == result(swept, "demo/never")["values"]["uds"]["value"]
+    assert len(rows) == 5 * n_metrics
+    uds = {
+        (row["model"], row["variant"]): float(row["value"])
+        for row in rows
+        if row["metric"] == "uds"
+    }
+    wanted = result(swept, "demo/npo (nf4)")["values"]["uds"]["value"]
+    assert uds["demo/npo", "nf4"] == wanted
     table = json.loads((swept / "results" / "table.json").read_text())
     assert [row["value"] for row in table] == [float(row["value"]) for row in rows]
     counted = json.loads((swept / "results" / "collected.json").read_text())
-    assert counted["metrics"]["base"]["uds"] == {"n_values": 4, "n_planned": 4}
+    assert counted["metrics"]["base"]["uds"] == {"n_values": 3, "n_planned": 3}
 
 
 def test_the_parquet_table_is_the_same(swept):
@@ -99,7 +96,7 @@ def test_the_parquet_table_is_the_same(swept):
 def test_meta_reads_the_collected_folder(swept):
     command("sweep", "collect", swept)
     values = read_values([swept / "results" / "base"])
-    assert set(values.by_model) == {"demo/retain", "demo/full", "demo/npo", "demo/never"}
+    assert set(values.by_model) == {"demo/retain", "demo/full", "demo/npo"}
     wanted = result(swept, "demo/npo")["values"]["uds"]["value"]
     assert values.by_model["demo/npo"]["uds"] == wanted
 
@@ -108,7 +105,7 @@ def test_report_reads_the_collected_folder(swept, tmp_path):
     command("sweep", "collect", swept)
     page = tmp_path / "page.html"
     assert command("report", swept / "results" / "base", "-o", page) == 0
-    assert "demo/never" in page.read_text()
+    assert "demo/npo" in page.read_text()
 
 
 def test_a_changed_result_is_not_collected(swept, tmp_path, capsys):
@@ -119,8 +116,8 @@ def test_a_changed_result_is_not_collected(swept, tmp_path, capsys):
     assert command("sweep", "collect", root) == 4
     assert "was changed after it was finished" in capsys.readouterr().err
     assert command("sweep", "retry", root, "demo/npo", "--redo") == 0
-    assert command("sweep", "run", root) == 0
-    assert command("sweep", "collect", root) == 0
+    assert result(root, "demo/npo") is None
+    assert result(root, "demo/retain") is not None
 
 
 def test_results_of_another_plan_are_named_and_left_alone(swept, tmp_path, capsys):
@@ -146,5 +143,25 @@ def test_the_log_says_who_did_a_unit(swept):
 def test_status_is_json_for_scripts(swept, capsys):
     assert command("sweep", "status", swept, "--json") == 0
     found = json.loads(capsys.readouterr().out)
-    assert (found["done"], found["to_do"], found["failed"], found["running"]) == (4, 0, 0, 0)
-    assert {row["model"] for row in found["units"]} >= {"demo/npo", "demo/never"}
+    assert (found["done"], found["to_do"], found["failed"], found["running"]) == (5, 0, 0, 0)
+    assert {row["model"] for row in found["units"]} == {"demo/retain", "demo/full", "demo/npo"}
+
+
+def test_an_attacked_anchor_is_measured_against_the_unattacked_one(swept):
+    base, after = result(swept, "demo/retain"), result(swept, "demo/retain (nf4)")
+    assert base["values"]["uds"]["value"] == 1
+    assert 0.5 < after["values"]["uds"]["value"] < 1
+    folder = swept / "units" / after["unit"]
+    manifest = json.loads((folder / "eval" / "manifest.json").read_text())
+    assert manifest["inputs"]["model"] == {"name": "demo/retain", "weights": after["weights"]}
+    assert manifest["inputs"]["patched_retain"]["weights"] == base["weights"]
+
+
+def test_no_attacked_checkpoint_stays(swept):
+    assert list(swept.rglob("*.safetensors")) == []
+
+
+def test_collected_variants_are_folders_of_the_same_names(swept):
+    assert command("sweep", "collect", swept) == 0
+    names = sorted(path.name for path in (swept / "results" / "nf4").iterdir())
+    assert names == ["demo-npo", "demo-retain", "to_do.json"]

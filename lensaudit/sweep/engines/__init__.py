@@ -47,7 +47,7 @@ def engine_of(
         slots = slots_for(workers=workers, gpus=indices, per_gpu=per_gpu)
         return partial(run_pool, slots=slots, report=report)
     if name == "ray":
-        from lensaudit.sweep.engines.ray import Cluster, run_ray
+        from lensaudit.sweep.engines.ray_tasks import Cluster, run_ray
 
         share = 1 / per_gpu if wants_gpu else 0.0
         return partial(run_ray, cluster=Cluster(address, workers, share), report=report)

@@ -45,7 +45,7 @@ def run_ray(orders: Sequence[Order], *, cluster: Cluster, report: Report) -> Non
 
 def _connected(cluster: Cluster) -> Any:
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-    import ray
+    import ray  # pyright: ignore[reportMissingImports]
 
     if ray.is_initialized():
         return ray

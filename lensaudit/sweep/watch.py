@@ -1,0 +1,180 @@
+"""A training run as it goes: every new checkpoint is audited, and a curve kept."""
+
+import contextlib
+import re
+import shutil
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from lensaudit.errors import InputError, LensAuditError
+from lensaudit.files import append_jsonl, make_folder, read_appended, slug, write_csv, write_json
+from lensaudit.models.checkpoint import Checkpoint, open_checkpoint
+from lensaudit.models.registry import Registry, resolve
+from lensaudit.sweep.failures import failure_of
+from lensaudit.sweep.measure import Subject, measure, resolved
+from lensaudit.sweep.plan import Conditions, Target, target_of
+from lensaudit.sweep.room import Room
+
+CURVE = ("uds", "em_erasure", "model_utility")
+"""Always in the curve, first; every other metric follows."""
+_STEP = re.compile(r"(?:checkpoint|step|epoch|iter|global_step)[-_]?(\d+)$", re.IGNORECASE)
+_SETTLED_S = 5.0
+"""A checkpoint whose files changed later than this ago may still be written."""
+
+
+@dataclass(frozen=True)
+class Watch:
+    """What is watched and how each checkpoint is measured."""
+
+    folder: Path
+    out: Path
+    conditions: Conditions
+    anchors: dict[str, Target]
+    """`full` and `retain`."""
+    settled_s: float = _SETTLED_S
+    report: Callable[[str], None] = lambda line: None
+
+    @property
+    def log(self) -> Path:
+        """One line per audited checkpoint, appended."""
+        return self.out / "audited.jsonl"
+
+
+def steps_of(folder: Path) -> dict[int, Path]:
+    """Checkpoint folders by training step, in order.
+
+    Raises:
+        InputError: the folder does not exist, or two folders name one step.
+    """
+    if not folder.is_dir():
+        raise InputError(f"{folder}: no such folder; name the output folder of a training run")
+    found: dict[int, Path] = {}
+    for path in sorted(folder.iterdir()):
+        match = _STEP.search(path.name)
+        if match is None or not path.is_dir():
+            continue
+        step = int(match[1])
+        if step in found:
+            raise InputError(f"{folder}: {found[step].name} and {path.name} are both step {step}")
+        found[step] = path
+    return dict(sorted(found.items()))
+
+
+def is_complete(folder: Path, settled_s: float) -> bool:
+    """Is nobody writing a checkpoint any more? Its files are whole, and quiet for a while."""
+    with contextlib.suppress(OSError, LensAuditError):
+        latest = max(path.stat().st_mtime for path in folder.iterdir() if path.is_file())
+        if time.time() - latest < settled_s:
+            return False
+        open_checkpoint(resolve(str(folder), Registry({})))
+        return True
+    return False
+
+
+def watch(watched: Watch, *, follow: Callable[[], bool], every_s: float = 30.0) -> list[dict]:
+    """Audit what is there, and what comes while `follow()`; the curve's rows.
+
+    Raises:
+        LensAuditError: the anchors cannot be measured.
+    """
+    make_folder(watched.out)
+    retain_log = _retain_log(watched)
+    while True:
+        goes_on = follow()
+        for step, folder in steps_of(watched.folder).items():
+            if is_complete(folder, watched.settled_s):
+                _audit(watched, step, folder, retain_log)
+        if not goes_on:
+            return write_curve(watched)
+        time.sleep(every_s)
+
+
+def _audit(watched: Watch, step: int, folder: Path, retain_log: Path) -> None:
+    checkpoint = open_checkpoint(resolve(str(folder), Registry({})))
+    known = {row["weights"]: row for row in read_appended(watched.log) if row.get("step") == step}
+    if checkpoint.weights in known:
+        return
+    watched.report(f"step {step}: {folder.name}")
+    name = f"step-{step}"
+    row: dict[str, Any] = {"step": step, "weights": checkpoint.weights, "folder": folder.name}
+    try:
+        row["values"] = _measured(watched, checkpoint, name, retain_log)
+    except LensAuditError as error:
+        failure = failure_of(error)
+        watched.report(f"step {step}: {failure.kind}: {failure.reason}")
+        if failure.kind != "permanent":
+            return
+        row["failure"] = failure.reason
+    append_jsonl(watched.log, [{**row, "time": time.time()}])
+    write_curve(watched)
+
+
+def _measured(
+    watched: Watch, checkpoint: Checkpoint, name: str, retain_log: Path | None
+) -> dict[str, Any]:
+    out = make_folder(watched.out / name)
+    subject = _subject(watched, target_of(checkpoint.spec, checkpoint.weights), name, retain_log)
+    room = Room(watched.out / "activations", report=lambda line: None)
+    values = measure(subject, watched.conditions, out, room)
+    if resolved(out)["weights"] != checkpoint.weights:
+        shutil.rmtree(out)
+        raise InputError(f"{checkpoint.folder}: changed while it was audited")
+    shutil.rmtree(out / "eval" / "passes", ignore_errors=True)
+    return values
+
+
+def _subject(watched: Watch, target: Target, name: str, retain_log: Path | None) -> Subject:
+    names = {role: f"{role}-anchor" for role in watched.anchors}
+    entries = {names[role]: one.entry() for role, one in watched.anchors.items()}
+    entries[name] = target.entry()
+    registry = write_json(watched.out / name / "registry.json", entries)
+    return Subject(name, names["full"], names["retain"], registry, retain_log)
+
+
+def _retain_log(watched: Watch) -> Path:
+    """The retain model's log, made once."""
+    conditions, retain = watched.conditions, watched.anchors["retain"]
+    out = make_folder(watched.out / "anchor")
+    log = out / "eval" / f"{conditions.suite.upper()}_EVAL.json"
+    mark = out / "complete.json"
+    if not mark.exists():
+        watched.report("retain model")
+        subject = _subject(watched, retain, "anchor", None)
+        measure(subject, conditions, out, Room(watched.out / "activations"))
+        shutil.rmtree(out / "eval" / "passes", ignore_errors=True)
+        write_json(mark, {"retain": retain.name})
+    return log
+
+
+def write_curve(watched: Watch) -> list[dict]:
+    """`curve.csv` and `curve.json`: one row per step, one column per metric."""
+    rows = sorted(_latest(watched), key=lambda row: row["step"])
+    found = dict.fromkeys(key for row in rows for key in row.get("values", {}))
+    metrics = [key for key in CURVE if key in found] + [k for k in found if k not in CURVE]
+    table = [
+        {
+            "step": row["step"],
+            **{key: row.get("values", {}).get(key, {}).get("value") for key in metrics},
+            "failure": row.get("failure"),
+        }
+        for row in rows
+    ]
+    header = ("step", *metrics, "failure")
+    cells = [["" if row[key] is None else row[key] for key in header] for row in table]
+    write_csv(watched.out / "curve.csv", header, cells)
+    write_json(watched.out / "curve.json", table)
+    return table
+
+
+def _latest(watched: Watch) -> Iterator[dict[str, Any]]:
+    """The last audit of each step: a run that began again overwrites its checkpoints."""
+    rows = {row["step"]: row for row in read_appended(watched.log) if "step" in row}
+    yield from rows.values()
+
+
+def output_for(folder: Path, out: Path | None) -> Path:
+    """Where the curve goes."""
+    return out or Path("experiments/out") / f"watch-{slug(folder.resolve().name)}"

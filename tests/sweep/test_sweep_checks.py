@@ -1,0 +1,116 @@
+"""Attacked variants, units computed again, and training runs that are watched."""
+
+import json
+import shutil
+
+import pytest
+from sweep_helpers import METRICS, command
+
+from lensaudit.models.registry import EMBEDDED
+from lensaudit.sweep.layout import Layout
+from lensaudit.sweep.plan import Unit, read_plan
+from lensaudit.sweep.results import finished
+from lensaudit.sweep.verify import compare
+
+FAST = ("--metrics", "exact_memorization,uds", "--limit", "2")
+
+
+def results(root):
+    layout, plan = Layout(root), read_plan(root)
+    return {unit.label: finished(layout, unit) for unit in plan.units}
+
+
+@pytest.mark.slow
+def test_an_attacked_unit_equals_an_audit_of_the_attacked_checkpoint(swept, tmp_path):
+    found = results(swept)["demo/npo (nf4)"]
+    folder = tmp_path / "nf4"
+    assert command(
+        "quantize", "--model", "demo/npo", "--method", "nf4", "--out", folder, "--engine",
+        "torch",
+    ) == 0  # fmt: skip
+    assert command(
+        "eval", "--model", folder, "--retain", "demo/retain", "--full", "demo/full", "--data",
+        "demo", "--retain-log", swept / "units" / results(swept)["demo/retain"]["unit"] / "eval",
+        *(part for name in METRICS.split(",") for part in ("--metric", name)), "--limit", 2,
+        "--activations", tmp_path / "a", "--out", tmp_path / "eval",
+    ) == 0  # fmt: skip
+    alone = json.loads((tmp_path / "eval" / "TOFU_SUMMARY.json").read_text())
+    values = {name: one["value"] for name, one in found["values"].items()}
+    assert values == pytest.approx(alone, abs=1e-5)
+    base = results(swept)["demo/npo"]
+    assert found["weights"] != base["weights"]
+    assert found["values"]["uds"]["value"] != base["values"]["uds"]["value"]
+
+
+def test_units_computed_again_agree(swept, capsys):
+    capsys.readouterr()
+    assert command("sweep", "verify", swept, "--sample", 1, "--seed", 1, "--json") == 0
+    (found,) = json.loads(capsys.readouterr().out)
+    assert found["n_values"] == len(results(swept)["demo/npo"]["values"])
+    assert found["worst"] < 1e-5
+    assert list(swept.glob("verify-*")) == []
+
+
+@pytest.mark.slow
+def test_a_number_that_cannot_be_reproduced_is_named(swept, tmp_path, capsys):
+    root = shutil.copytree(swept, tmp_path / "copy")
+    for result in (root / "units").glob("*/result.json"):
+        content = json.loads(result.read_text())
+        content["values"]["uds"]["value"] += 0.01
+        result.write_text(json.dumps(content))
+    assert command("sweep", "verify", root, "--sample", 1) == 4
+    assert "differ by more than 0.001" in capsys.readouterr().err
+
+
+def test_a_value_on_one_side_only_is_a_difference():
+    unit = Unit("0", "u", "base")
+    one, none = {"m": {"value": 0.5}}, {"m": {"value": None}}
+    assert not compare(unit, one, none, 1.0).is_within
+    assert not compare(unit, one, {}, 1.0).is_within
+    assert compare(unit, none, none, 0.0).is_within
+    # 100 against 101 differs by 1 %, 0.5 against 0.51 by 0.01
+    assert compare(unit, {"m": {"value": 100.0}}, {"m": {"value": 101.0}}, 0.011).is_within
+    assert not compare(unit, one, {"m": {"value": 0.52}}, 0.011).is_within
+
+
+def watch(run, out, *more):
+    return command(
+        "watch", run, "--data", "demo", *FAST, "--once", "--settled", 0, "--out", out, *more
+    )
+
+
+@pytest.mark.slow
+def test_a_watched_run_has_a_curve_over_steps(tmp_path, capsys):
+    run, out = tmp_path / "run", tmp_path / "out"
+    for step, name in ((200, "npo"), (100, "full")):
+        shutil.copytree(EMBEDDED / name, run / f"checkpoint-{step}")
+    torn = shutil.copytree(EMBEDDED / "idknll", run / "checkpoint-300")
+    whole = (torn / "model.safetensors").read_bytes()
+    (torn / "model.safetensors").write_bytes(whole[: len(whole) // 2])
+    assert watch(run, out) == 0
+    rows = json.loads((out / "curve.json").read_text())
+    assert [row["step"] for row in rows] == [100, 200]  # the third is still being written
+    assert rows[0]["uds"] == pytest.approx(0, abs=1e-6)
+    assert rows[1]["uds"] > 0.1
+    (torn / "model.safetensors").write_bytes(whole)
+    capsys.readouterr()
+    assert watch(run, out) == 0
+    told = capsys.readouterr().err
+    assert "step 300" in told
+    assert "step 100" not in told
+    lines = (out / "curve.csv").read_text().splitlines()
+    assert lines[0] == "step,uds,exact_memorization,failure"
+    assert [line.split(",")[0] for line in lines[1:]] == ["100", "200", "300"]
+
+
+def test_a_checkpoint_of_another_shape_is_a_row_with_its_reason(tmp_path, tiny_checkpoint, capsys):
+    run, out = tmp_path / "run", tmp_path / "out"
+    shutil.copytree(tiny_checkpoint, run / "step_7")
+    assert watch(run, out) == 0
+    (row,) = json.loads((out / "curve.json").read_text())
+    assert (row["step"], row["failure"][:29]) == (7, "models of different shape: st")
+
+
+def test_a_folder_that_is_none_is_one_line(tmp_path, capsys):
+    assert watch(tmp_path / "nothing", tmp_path / "out") == 2
+    assert "name the output folder of a training run" in capsys.readouterr().err
