@@ -278,6 +278,10 @@ def test_the_page_of_the_embedded_family(browser, tmp_path):
         "3 of 7 models still hold what they were made to forget."
     )
     assert browser.run("document.querySelectorAll('#categories tbody tr').length") == 3
+    # the model that holds most comes first; another one was evaluated
+    assert "demo/masked_readout was not evaluated" in browser.run(
+        "document.querySelector('#metrics').textContent"
+    )
     assert browser.run("document.querySelectorAll('#metrics tr[data-metric]').length") > 30
 
 

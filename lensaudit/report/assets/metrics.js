@@ -13,8 +13,8 @@ function mountMetrics() {
     const model = measured.includes(chosen) ? chosen : null;
     const anchors = ['full', 'retain'].map((role) => measured.find((one) => one.role === role && one !== model)).filter(Boolean);
     const picked = measured.find((one) => one.label === state.get('with') && one !== model && !anchors.includes(one));
-    const shown = [model, picked, ...anchors].filter(Boolean);
-    const columns = shown.length ? shown : measured.slice(0, 4);
+    const own = model ? [model, picked].filter(Boolean) : measured.filter((one) => !anchors.includes(one)).slice(0, 3);
+    const columns = [...own, ...anchors];
     refocus(controls, ...[
       !model && chosen && h('span', { class: 'muted' }, bdi(chosen.label), ' was not evaluated: run lensaudit eval. '),
       measured.length > 2 && choice('beside', [['', 'the anchors'], ...measured.filter((one) => one !== model && !anchors.includes(one)).map((one) => [one.label, one.label])], state.get('with'), (other) => state.set({ with: other })),
