@@ -1,5 +1,7 @@
 """Where does a model run, and in which numbers?"""
 
+from pathlib import Path
+
 import torch
 
 from lensaudit.errors import InputError
@@ -27,3 +29,15 @@ def resolve_device(device: str) -> str:
 def resolve_dtype(dtype: str, device: str) -> str:
     """`auto` becomes float32 on a CPU and bfloat16 elsewhere."""
     return dtype if dtype != "auto" else ("float32" if device == "cpu" else "bfloat16")
+
+
+def free_bytes(device: str) -> int | None:
+    """Memory that can still be taken on `device`; None where the system does not tell."""
+    if device.startswith("cuda"):
+        return torch.cuda.mem_get_info(device)[0] if torch.cuda.is_available() else None
+    try:
+        lines = Path("/proc/meminfo").read_text().splitlines()
+    except OSError:
+        return None
+    kilobytes = [line.split()[1] for line in lines if line.startswith("MemAvailable")]
+    return 1024 * int(kilobytes[0]) if kilobytes else None

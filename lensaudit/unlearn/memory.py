@@ -7,6 +7,7 @@ from safetensors import safe_open
 
 from lensaudit.errors import InputError
 from lensaudit.models.checkpoint import Checkpoint
+from lensaudit.models.device import free_bytes
 
 TRAINING_COPIES = 4
 """float32 weights, gradients and AdamW's two moments."""
@@ -32,18 +33,6 @@ def training_bytes(n_weights: int, *, copies: int) -> int:
     20.0
     """
     return BYTES * n_weights * (TRAINING_COPIES + copies - 1)
-
-
-def free_bytes(device: str) -> int | None:
-    """Memory that can still be taken on `device`; None where the system does not tell."""
-    if device.startswith("cuda"):
-        return torch.cuda.mem_get_info(device)[0] if torch.cuda.is_available() else None
-    try:
-        lines = Path("/proc/meminfo").read_text().splitlines()
-    except OSError:
-        return None
-    kilobytes = [line.split()[1] for line in lines if line.startswith("MemAvailable")]
-    return 1024 * int(kilobytes[0]) if kilobytes else None
 
 
 def check_memory(start: Checkpoint, *, copies: int, device: str) -> None:

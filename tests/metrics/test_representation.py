@@ -122,6 +122,13 @@ def test_fisher_is_the_mean_squared_gradient_of_every_layer(audited):
     torch.testing.assert_close(picked[3], found[3][[5, 0]])
 
 
+def test_fisher_that_does_not_fit_is_refused_before_the_first_pass(audited, monkeypatch):
+    audit, _ = audited("npo")
+    monkeypatch.setattr(compared, "free_bytes", lambda device: 1000)
+    with pytest.raises(InputError, match=r"Fisher information takes 0\.0 GB beside the model"):
+        fisher(audit, audit.full)
+
+
 ROWS = st.integers(0, 1000).map(
     lambda seed: torch.randn(7, 4, generator=torch.Generator().manual_seed(seed))
 )

@@ -4,7 +4,7 @@ Neither patches anything. CKA reads the span caches that an audit fills; the Fis
 needs one backward pass per example of each model, and what it gave is kept by content hash.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,6 +21,7 @@ from lensaudit.errors import InputError
 from lensaudit.files import digest, make_folder, read_json, write_bytes, write_json
 from lensaudit.models.causal import load_causal
 from lensaudit.models.checkpoint import Checkpoint
+from lensaudit.models.device import free_bytes
 from lensaudit.scores.depth import label_logprob
 from lensaudit.scores.representation import (
     FisherMask,
@@ -192,31 +193,53 @@ def fisher(
         checkpoint, dtype=getattr(torch, options.dtype), device=options.device, attn=options.attn
     )
     layers = [list(block.parameters()) for block in decoder_blocks(model)]
+    _check_room([one for layer in layers for one in layer], checkpoint.spec.name, whole=at is None)
     model.requires_grad_(False)
     for parameter in (one for layer in layers for one in layer):
         parameter.requires_grad_(True)
     totals: list[Tensor] = []
     for number, example in enumerate(audit.encoded, 1):
-        squares = [one.square_() for one in _gradients(model, layers, example)]
-        if at is not None:
-            squares = [one[places.to(one.device)] for one, places in zip(squares, at, strict=True)]
-        totals = [t.add_(s) for t, s in zip(totals, squares, strict=True)] if totals else squares
+        for layer, gradient in enumerate(_gradients(model, layers, example)):
+            places = slice(None) if at is None else at[layer].to(gradient.device)
+            if number == 1:
+                totals.append(gradient[places].square())
+            else:
+                totals[layer].addcmul_(gradient[places], gradient[places])
         if audit.progress is not None:
             audit.progress(f"Fisher of {checkpoint.spec.name}", number, len(audit.encoded))
     return [total.cpu() / len(audit.encoded) for total in totals]
 
 
+def _check_room(parameters: Sequence[Tensor], name: str, *, whole: bool) -> None:
+    """Refuse what does not fit, before the first pass.
+
+    Raises:
+        InputError: gradients, and float32 totals of all parameters, take more than is free.
+    """
+    first = parameters[0]
+    per_parameter = first.element_size() + (4 if whole else 0)
+    needed = per_parameter * sum(one.numel() for one in parameters)
+    free = free_bytes(str(first.device))
+    if free is not None and needed > free:
+        raise InputError(
+            f"{name}: Fisher information takes {needed / 1e9:.1f} GB beside the model, "
+            f"{free / 1e9:.1f} GB are free on {first.device}; take a larger machine, or leave "
+            "fisher_masked_… out with --metric"
+        )
+
+
 def _gradients(
     model: Any, layers: Sequence[Sequence[Tensor]], example: Encoded
-) -> list[Float[Tensor, " parameter"]]:
-    """Of the negative mean span log-prob; each layer's parameters laid end to end, in float32."""
+) -> Iterator[Float[Tensor, " parameter"]]:
+    """Of the negative mean span log-prob: each layer's parameters end to end, in float32."""
     tokens = torch.tensor([example.token_ids[: example.end + 1]], device=model.device)
     with torch.enable_grad():
         logits = model(input_ids=tokens[:, :-1], use_cache=False).logits[0, example.start :]
         loss = -label_logprob(logits, tokens[0, example.start + 1 :]).mean()
         wanted = [parameter for layer in layers for parameter in layer]
         found = iter(torch.autograd.grad(loss, wanted))
-    return [torch.cat([next(found).float().flatten() for _ in layer]) for layer in layers]
+    for layer in layers:
+        yield torch.cat([next(found).float().flatten() for _ in layer])
 
 
 def decoder_blocks(model: Any) -> Sequence[torch.nn.Module]:
