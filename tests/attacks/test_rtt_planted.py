@@ -347,6 +347,17 @@ def test_a_model_without_the_tokens_of_the_data_is_refused():
         rtt.run(study(rtt.in_memory("never", world.fresh(1)), original=small))
 
 
+def test_v_is_neither_trained_on_nor_in_the_sample_of_t():
+    one = study(rtt.in_memory("never", world.fresh(1)))
+    held = one.encoded["split_1"]
+    assert len(one.trained_on("split_1")) == 72
+    assert not set(one.trained_on("split_1")) & set(held.samples)
+    assert len(one.sample_of_t("split_1")) == 24
+    assert not {item.prompt for item in one.sample_of_t("split_1")} & {
+        item.prompt for item in held.items
+    }
+
+
 def test_held_out_splits_are_drawn_as_upstream_draws_them():
     from hashlib import md5
     from random import Random

@@ -9,7 +9,13 @@ from typing import Any, Literal
 
 import torch
 
-from lensaudit.attacks.rtt.encode import EncodedSplit, Letters, encode_split, letters_of
+from lensaudit.attacks.rtt.encode import (
+    EncodedItem,
+    EncodedSplit,
+    Letters,
+    encode_split,
+    letters_of,
+)
 from lensaudit.attacks.rtt.items import Dataset
 from lensaudit.attacks.rtt.readout import Readout
 from lensaudit.attacks.rtt.retrain import Sweep
@@ -173,6 +179,13 @@ class Study:
             if name != held_out
             for sample in split.samples
         ]
+
+    def sample_of_t(self, held_out: str) -> list[EncodedItem]:
+        """As many items of T as V has, the same in every run."""
+        others = [split for name, split in self.encoded.items() if name != held_out]
+        items = [item for split in others for item in split.items]
+        n = min(len(items), len(self.encoded[held_out].items))
+        return Random(self.sweep.seed).sample(items, n)
 
     @cached_property
     def signature(self) -> str:

@@ -6,7 +6,6 @@ Models are held one at a time. A job whose id is in the log is not done again.
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from random import Random
 from typing import Any, Literal
 
 from lensaudit.attacks.rtt.defects import handled, inspect
@@ -172,7 +171,7 @@ def _retrain(
     curve = (*log.finished[before.job_id].curve, *made.points)
     if made.failure:
         return Finished(job.job_id, "diverged", curve, reason=made.failure)
-    fit = _readings(study, model, _sample_of_t(study, job.split))[0]
+    fit = _readings(study, model, study.sample_of_t(job.split))[0]
     return Finished(job.job_id, "ok", curve, t_accuracy=fit.accuracy)
 
 
@@ -184,15 +183,6 @@ def _readings(study: Study, model: Any, items: Sequence[EncodedItem]) -> tuple[R
         letters=study.letters,
         batch_size=study.score_batch,
     )
-
-
-def _sample_of_t(study: Study, held_out: str) -> list[EncodedItem]:
-    """As many items of T as V has, the same in every run."""
-    items = [
-        item for name, split in study.encoded.items() if name != held_out for item in split.items
-    ]
-    n = min(len(items), len(study.encoded[held_out].items))
-    return Random(study.sweep.seed).sample(items, n)
 
 
 def _check_fits(study: Study, model: Any, name: str) -> None:
