@@ -115,7 +115,7 @@ def _check_summary(summary: Row, path: Path) -> None:
         numbers([row[name] for name in columns], None, f"{path}: per_layer")
 
 
-_COLUMNS = ("layer", "n_ke", "s1", "s2", "s2_ke", "erasure")
+_COLUMNS = ("layer", "n_ke", "s1", "s2", "s1_ke", "s2_ke", "erasure")
 _EM_COLUMNS = ("layer", "s1_em", "s2_em")
 
 

@@ -43,7 +43,7 @@ def manifest(source: str, **inputs) -> dict:
 
 def patch_run(
     folder: Path, source: str, *, n: int = 24, n_layers: int = 4, held: float = 0.5, seed: int = 0,
-    asked: dict[int, dict[str, str]] | None = None,
+    asked: dict[int, dict[str, str]] | None = None, profile: str = "full",
 ) -> dict:  # fmt: skip
     """One finished run; S1 depends on n and n_layers alone. Returns its summary."""
     shared, own = np.random.default_rng(1), np.random.default_rng([seed, len(source)])
@@ -54,6 +54,7 @@ def patch_run(
     )
     s2 = np.round(s1 * share, 4)
     ke = s1 > TAU
+    known = np.where(ke | (profile == "full"), s2, None).tolist()
     erasure = np.where(ke, np.clip(s2 / s1, 0, 1), np.nan)
     weight = np.where(ke, s1, 0)
     with np.errstate(invalid="ignore"):
@@ -63,7 +64,7 @@ def patch_run(
     rows = [
         {
             "idx": idx, **chosen.get(idx, {}), "group": idx // 20, "n_span": 3, "baseline": -0.1,
-            "s1": s1[idx].tolist(), "s2": s2[idx].tolist(), "ke": np.flatnonzero(ke[idx]).tolist(),
+            "s1": s1[idx].tolist(), "s2": known[idx], "ke": np.flatnonzero(ke[idx]).tolist(),
             "uds": None if np.isnan(uds[idx]) else float(uds[idx]),
             "unscored": reason if np.isnan(uds[idx]) else None,
         }
@@ -74,14 +75,15 @@ def patch_run(
         "ci95": [float(np.nanmean(uds)) - 0.03, float(np.nanmean(uds)) + 0.03],
         "n": n, "n_scored": int(np.isfinite(uds).sum()), "n_groups": n // 20 + 1,
         "unscored": {str(n // 2): reason}, "tau": TAU, "last_layer": "resid_post", "scope": "span",
-        "component": "resid", "profile": "full", "engine": "sweep",
+        "component": "resid", "profile": profile, "engine": "sweep",
         "layers": list(range(n_layers)), "calibration": {"full": 0.0, "retain": 1.0},
         "baseline": -0.1,
         "per_layer": [
             {
                 "layer": layer, "n_ke": int(ke[:, layer].sum()), "s1": float(s1[:, layer].mean()),
-                "s2": float(s2[:, layer].mean()), "s1_ke": float(s1[:, layer].mean()),
-                "s2_ke": float(s2[:, layer].mean()),
+                "s2": None if None in [row[layer] for row in known] else float(s2[:, layer].mean()),
+                "s1_ke": float(s1[ke[:, layer], layer].mean()) if ke[:, layer].any() else None,
+                "s2_ke": float(s2[ke[:, layer], layer].mean()) if ke[:, layer].any() else None,
                 "erasure": float(np.nanmean(erasure[:, layer])) if ke[:, layer].any() else None,
             }
             for layer in range(n_layers)

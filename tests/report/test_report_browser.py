@@ -312,3 +312,20 @@ def test_the_first_of_each_method_is_that_of_the_chosen_order(browser, big_page)
     lowest = max(browser.run(value))
     browser.click("#models [data-sort=value]")
     assert browser.run(value)[0] > lowest  # now the highest of each method
+
+
+def test_where_s2_is_known_at_ke_layers_only_both_lines_are_means_over_those(browser, tmp_path):
+    found = patch_run(tmp_path / "out", "npo", profile="ke")
+    assert [row["s2_ke"] is None for row in found["per_layer"]] == [True, False, False, False]
+    write_report([tmp_path / "out"], tmp_path / "audit.html")
+    browser.open((tmp_path / "audit.html").as_uri())
+    assert browser.run("document.querySelectorAll('#layers circle').length") == 6
+    assert "S2 was computed at KE layers only" in browser.run(
+        "document.querySelector('#layers figcaption').textContent"
+    )
+    lines = browser.run(
+        "[...document.querySelectorAll('#layers path')].map(one => one.getAttribute('d'))"
+    )
+    assert lines[1].count("M") == lines[2].count("M") == 1
+    assert lines[1].count("L") == lines[2].count("L") == 2  # three layers, no line through 0
+    assert browser.heard(*ERRORS) == []

@@ -113,7 +113,7 @@ function steerFigure(one, width) {
   const xs = one.points.map((point) => point.x);
   const x = linear(Math.min(...xs), Math.max(...xs), 54, width - 20);
   const y = linear(low, top, 210, 14);
-  const line = (field, colour, dash) => g('path', { d: path(points.map((point) => [x(point.x), y(point[field])])), fill: 'none', stroke: colour, 'stroke-width': 2.5, 'stroke-dasharray': dash });
+  const line = (field, colour, dash) => g('path', { d: path(points.map((point) => [x(point.x), y(point[field] ?? NaN)])), fill: 'none', stroke: colour, 'stroke-width': 2.5, 'stroke-dasharray': dash });
   const layers = one.kind === 'layers';
   return h('div', { class: 'card', style: { 'margin-bottom': '1rem' } },
     h('h3', { style: { 'margin-top': '0' } }, bdi(one.head.trait ?? 'trait'), layers ? ', by layer' : ', by strength'),

@@ -14,10 +14,17 @@ function mountLayers() {
   draw();
 }
 
+// Over all examples; where S2 was computed at KE layers only, both over the examples that have one.
+const partial = (profile) => profile.s2.some((value) => !Number.isFinite(value));
+function means(profile) {
+  const [s1, s2] = partial(profile) ? [profile.s1_ke, profile.s2_ke] : [profile.s1, profile.s2];
+  return { s1: s1.map((value) => value ?? NaN), s2: s2.map((value) => value ?? NaN) };
+}
+
 function layerFigure(run, width) {
   const { layers } = run.where;
-  const { s1, n_ke: nKe, erasure } = run.profile;
-  const s2 = run.profile.s2.some(Number.isFinite) ? run.profile.s2 : run.profile.s2_ke;
+  const { s1, s2 } = means(run.profile);
+  const { n_ke: nKe, erasure } = run.profile;
   const top = Math.max(0.1, ...[...s1, ...s2].filter(Number.isFinite));
   const low = Math.min(0, ...[...s1, ...s2].filter(Number.isFinite));
   const [left, right, up, down, foot] = [52, 12, 16, 268, 352];
@@ -25,7 +32,7 @@ function layerFigure(run, width) {
   const y = linear(low, top * 1.04, down, up);
   const wide = (x(1) - x(0)) * 0.72;
   const held = layers.map((_, at) => [x(at), y(s1[at])]).filter(([, b]) => Number.isFinite(b));
-  const reached = layers.map((_, at) => [x(at), y(Math.min(s2[at] ?? 0, s1[at]))]).filter(([, b]) => Number.isFinite(b));
+  const reached = layers.map((_, at) => [x(at), y(Math.min(s2[at], s1[at]))]).filter(([, b]) => Number.isFinite(b));
   const table = ramp('erasure');
   const e = linear(0, 1, foot, foot - 48);
   const n = run.where.examples.length;
@@ -60,7 +67,7 @@ function layerWords(run) {
   const say = half.length === 0 ? 'At no layer is more than half of it gone.'
     : half.length === there.length ? 'At every layer more than half of it is gone.'
       : `More than half of it is gone at ${half.length} of ${there.length} layers (${ranges(half)}).`;
-  const limited = run.profile.s2.some((value) => !Number.isFinite(value)) ? ' S2 was computed at KE layers only and is their mean.' : '';
+  const limited = partial(run.profile) ? ' S2 was computed at KE layers only: both lines are means over the examples that the layer encodes.' : '';
   return h('figcaption', {}, `The facts are encoded from layer ${first[0]} on. ${say}${limited}`);
 }
 
