@@ -103,7 +103,7 @@ function crowdFigure(axes, width) {
   const byLayer = condition.layers.map((layer, at) => ({ id: `layer ${layer}`, title: `${layer}`, range: [0, 1], read: (model) => (runFor(model)?.profile[condition.score === 'em' ? 's2_em' : 'erasure'] ?? [])[at] ?? NaN }));
   const metric = preferred(axes);
   const views = [metric.length > 1 && ['scatter', 'scatter'], metric.length > 2 && ['metrics', 'by metric'], byLayer.length > 1 && ['layers', 'by layer']].filter(Boolean);
-  if (models.length < 2 || !views.length) return [];
+  if (models.length < 3 || !views.length) return [];
   const wanted = state.get('view', views[0][0]);
   const view = views.some(([id]) => id === wanted) ? wanted : views[0][0];
   const named = (id, otherwise) => axes.find((one) => one.id === state.get(id)) ?? otherwise;

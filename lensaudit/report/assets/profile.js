@@ -21,6 +21,17 @@ function means(profile) {
   return { s1: s1.map((value) => value ?? NaN), s2: s2.map((value) => value ?? NaN) };
 }
 
+// What is still held, per layer: s1 times (1 - erasure), over the examples that S1's mean is over.
+function heldBelow(run) {
+  const { s1, erasure } = tables(run);
+  const { layers, examples } = run.where;
+  return layers.map((_, layer) => {
+    const cells = examples.map((__, row) => row * layers.length + layer).filter((cell) => Number.isFinite(erasure[cell]));
+    const held = cells.reduce((sum, cell) => sum + s1[cell] * (1 - erasure[cell]), 0);
+    return held / (partial(run.profile) ? cells.length : examples.length);
+  });
+}
+
 function layerFigure(run, width) {
   const { layers } = run.where;
   const { s1, s2 } = means(run.profile);
@@ -32,7 +43,8 @@ function layerFigure(run, width) {
   const y = linear(low, top * 1.04, down, up);
   const wide = (x(1) - x(0)) * 0.72;
   const held = layers.map((_, at) => [x(at), y(s1[at])]).filter(([, b]) => Number.isFinite(b));
-  const reached = layers.map((_, at) => [x(at), y(Math.min(s2[at], s1[at]))]).filter(([, b]) => Number.isFinite(b));
+  const below = heldBelow(run);
+  const reached = layers.map((_, at) => [x(at), y(s1[at] - below[at])]).filter(([, b]) => Number.isFinite(b));
   const table = ramp('erasure');
   const e = linear(0, 1, foot, foot - 48);
   const n = run.where.examples.length;
