@@ -59,6 +59,7 @@ def run_rtt(
         for study in studies:
             click.echo("\n".join(_plan_lines(study, log)))
         return
+    n_known = sum(job_id in log.finished for job_id in _job_ids(studies))
     make_folder(folder)
     save_mcq(data, make_folder(folder / "mcq") / f"{data.name}-{data.digest[:8]}")
     errors = []
@@ -73,7 +74,7 @@ def run_rtt(
     _write(summarize(log, **ways), log, folder)
     _record(studies, options, started).write(folder)
     _show(summaries, folder, as_json)
-    notice(f"{log.n_added} jobs done, {_n_jobs(studies) - log.n_added} were in the log")
+    notice(f"{log.n_added} jobs done, {n_known} were in the log")
     if errors:
         raise _worst(errors)
 
@@ -248,8 +249,8 @@ def _record(studies: Sequence[Study], options: Mapping[str, Any], started: float
     return manifest("rtt run", options=plain, inputs=inputs, device=device, started=started)
 
 
-def _n_jobs(studies: Sequence[Study]) -> int:
-    return len({one.job.job_id for study in studies for one in plan_of(study).cells})
+def _job_ids(studies: Sequence[Study]) -> set[str]:
+    return {one.job.job_id for study in studies for one in plan_of(study).cells}
 
 
 def _show(summaries: Sequence[Summary], folder: Path, as_json: bool) -> None:

@@ -87,7 +87,9 @@ def test_a_model_that_unlearned_nothing_ends_with_code_4_and_keeps_the_measureme
     models, data, tmp_path, capsys
 ):
     assert lensaudit(command(models, data, tmp_path, unlearned=("knows",))) == 4
-    assert "nothing is unlearned" in capsys.readouterr().err
+    error = capsys.readouterr().err
+    assert "nothing is unlearned" in error
+    assert "8 jobs done, 0 were in the log" in error
     assert rows(tmp_path)[0]["recovery_rate"] == ""
     assert rows(tmp_path)[0]["gate"] == "failed"
     assert lensaudit(["rtt", "summarize", str(tmp_path)]) == 4

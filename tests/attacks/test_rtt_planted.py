@@ -11,7 +11,11 @@ import torch
 from support import tiny_model
 
 from lensaudit.attacks import rtt
+from lensaudit.attacks.rtt.log import Finished
+from lensaudit.attacks.rtt.readout import Reading
+from lensaudit.attacks.rtt.retrain import Point
 from lensaudit.attacks.rtt.table import ACCURACIES, as_json, csv_row, write_summaries
+from lensaudit.attacks.rtt.verdict import gate_of
 from lensaudit.errors import InputError, PartialError, VerificationError
 from lensaudit.scores.stats import wilson
 
@@ -240,6 +244,21 @@ def test_an_original_that_does_not_know_the_facts_stops_the_study():
     one = study(rtt.in_memory("never", world.fresh(1)), original=stranger, sweep=QUICK)
     with pytest.raises(VerificationError, match=r"stranger answers .* does not know"):
         rtt.run(one)
+
+
+@pytest.mark.parametrize(("n_lost", "passes"), [(1, False), (3, False), (5, True)])
+def test_the_drop_must_be_two_standard_errors(log, n_lost, passes):
+    # 48 of 48 against 48 - k: SE = sqrt(p (1 - p) / 48); k = 3: 0.0625 < 2 x 0.0349; k = 5:
+    # 0.1042 > 2 x 0.0441
+    hidden = next(iter(log.studies.values()))
+    changed = rtt.Log(studies={hidden.study_id: hidden}, finished=dict(log.finished))
+    for place in hidden.places:
+        if place.condition == "A":
+            n_right = 24 - (n_lost if place.split == hidden.held_out[0] else 0)
+            reading = Reading("answer", 24, tuple(range(n_right)))
+            done = Finished(place.job_id, "ok", (Point(0, (reading,)),))
+            changed.finished[place.job_id] = done
+    assert gate_of(hidden, changed).passed == passes
 
 
 def test_gates_can_be_switched_off():
