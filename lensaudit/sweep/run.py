@@ -47,6 +47,7 @@ def run_sweep(root: Path, engine: Engine, options: RunOptions, report: Report) -
         run.rounds([unit])
         _check_anchor(state_of(layout, unit, run=run.run))
     run.rounds(plan.units)
+    run.let_go()
     return concluded(states_of(layout, plan, run=run.run))
 
 
@@ -118,6 +119,16 @@ class _Run:
             orders = self._orders([one.unit for one in todo], until)
             with self._fetching(orders):
                 self.engine(orders)
+
+    def let_go(self) -> None:
+        """Remove the fetched anchors, if no unit is left that reads them."""
+        remote = [self.plan.by_name[name] for name in self.plan.anchors.values()]
+        remote = [target for target in remote if not target.is_folder]
+        if remote and self.layout.weights.is_dir():
+            from lensaudit.sweep.weights import Weights
+
+            for target in remote:
+                Weights(self.layout, self.plan).release(target)
 
     def _orders(self, units: Sequence[Unit], until: float | None) -> list[Order]:
         root, options = str(self.layout.root.resolve()), self.options

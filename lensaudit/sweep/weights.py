@@ -65,6 +65,8 @@ class Weights:
                     if not ahead:
                         row["users"] = sorted({*row["users"], process_name()})
                     return own
+                if ahead and not self._is_needed(target):
+                    return None  # its worker was faster and is through
                 mine = there is not None and self._reserved(rows, own.name, there.n_bytes, ahead)
             if mine and there is not None:
                 self._fetched(target, there, own)

@@ -223,3 +223,24 @@ def test_offline_uses_what_was_fetched_and_says_what_is_missing(hub, plan, layou
 def test_the_forecast_asks_the_hub_for_sizes(hub, plan, layout, size):
     weights_of(layout, plan).obtain(plan.by_name["m0"])
     assert bytes_to_fetch(layout, plan, ["m0", "m1"]) == {"m1": size}
+
+
+def test_a_whole_sweep_fetches_runs_and_leaves_no_weights(hub, plan, layout, size, monkeypatch):
+    import sweep_helpers
+
+    def fetching_unit(layout, plan, unit, obtain, room):
+        names = {unit.target, *plan.anchors.values()}
+        folders = [obtain(plan.by_name[name]) for name in sorted(names)]
+        assert all((folder / "model.safetensors").is_file() for folder in folders)
+        toy_run_unit(layout, plan, unit, obtain, room)
+
+    monkeypatch.setattr(sweep_helpers, "fetching_unit", fetching_unit, raising=False)
+    hub.refusals = [(503, {})]
+    states = sweep_helpers.swept(
+        layout.root, runner="sweep_helpers:fetching_unit", quota_bytes=int(3.2 * size)
+    )
+    assert {state.name for state in states} == {"done"}
+    assert bytes_on_disk(layout) == 0
+    # each checkpoint once: no second download for the anchors that every unit reads
+    files = [one for one in hub.requests if one.startswith("GET") and one.endswith(".safetensors")]
+    assert len(files) == len(NAMES)
