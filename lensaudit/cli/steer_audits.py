@@ -111,6 +111,7 @@ def audit_of(
         n_random=options["n_random"],
         seed=options["seed"],
         kl_cap=options["kl_cap"],
+        where=options["where"],
         max_new_tokens=options["max_new_tokens"],
     )
     return prepare(

@@ -168,6 +168,10 @@ def sweep(name: str, **options: Any) -> None:
               help="What decides: entity tokens right, or their log-prob.")  # fmt: skip
 @click.option("--at", type=click.Choice(["prefix", "span"]), default="prefix", show_default=True,
               help="Where directions are read: last prefix token, or the entity's.")  # fmt: skip
+@click.option(
+    "--positions", "where", type=click.Choice(["response", "all"]), default="response",
+    show_default=True, help="ADD and CLAMP: from the last prefix token on, or all.",
+)  # fmt: skip
 @click.option("--folds", "n_folds", type=click.IntRange(min=2), default=5, show_default=True)
 @click.option("--randoms", "n_random", type=click.IntRange(min=1), default=5, show_default=True,
               help="Random directions of equal length per fold.")  # fmt: skip

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from jaxtyping import Float
 from torch import Tensor
 
+from lensaudit.patching.interventions import Where
 from lensaudit.steer.bench import Bench, Role
 from lensaudit.steer.edits import Edits, clamping
 from lensaudit.steer.finding import Arm, Finding, Label, best_of, findings_of, with_costs
@@ -27,7 +28,9 @@ def mediate(bench: Bench, fold: Fold, search: Search) -> list[Finding]:
         return []
     dev = fold.rows(bench.encoded["forget"], fold.dev)
     tried = [
-        clamping_arm(bench, "direction", "unlearned", layer, gaps[layer], estimate)
+        clamping_arm(
+            bench, "direction", "unlearned", layer, gaps[layer], estimate, where=search.where
+        )
         for layer in layers
     ]
     grid = findings_of(bench, "clamp", "dev", fold.number, dev, tried)
@@ -48,13 +51,14 @@ def component(
 
 def clamping_arm(
     bench: Bench, name: str, role: Role, layer: int, direction: Float[Tensor, " d_model"],
-    rows: Sequence[int], *, like: Role = "full", dose: float = 1.0, seed: int | None = None,
+    rows: Sequence[int], *, where: Where, like: Role = "full", dose: float = 1.0,
+    seed: int | None = None,
 ) -> Arm:  # fmt: skip
     """The component clamped between the model's own mean (dose 0) and another's (dose 1)."""
     own = component(bench, role, layer, direction, rows)
     wanted = component(bench, like, layer, direction, rows)
     to = own + dose * (wanted - own)
-    edits = Edits({("resid", layer): clamping(direction, to)}, "response")
+    edits = Edits({("resid", layer): clamping(direction, to)}, where)
     return Arm(Label(name, role, layer, to, f"dose {dose:g}", seed), edits, direction)
 
 
@@ -67,11 +71,11 @@ def _arms(
     estimate: Sequence[int],
 ) -> list[Arm]:
     def arm(name: str, role: Role, along: Float[Tensor, " d_model"] = direction, **how) -> Arm:
-        return clamping_arm(bench, name, role, layer, along, estimate, **how)
+        return clamping_arm(bench, name, role, layer, along, estimate, where=search.where, **how)
 
     arms = [arm("direction", "unlearned"), arm("sufficiency", "full", like="unlearned")]
     arms += [arm("dose", "unlearned", dose=dose) for dose in DOSES]
-    arms.append(_per_example(bench, layer, direction))
+    arms.append(_per_example(bench, layer, direction, search.where))
     for seed, along in randoms(direction, search, fold):
         arms.append(arm("random", "unlearned", along, seed=seed))
         arms.append(arm("random_sufficiency", "full", along, like="unlearned", seed=seed))
@@ -84,10 +88,12 @@ def _arms(
     return arms
 
 
-def _per_example(bench: Bench, layer: int, direction: Float[Tensor, " d_model"]) -> Arm:
+def _per_example(
+    bench: Bench, layer: int, direction: Float[Tensor, " d_model"], where: Where
+) -> Arm:
     """Each example's own component in the full model: one number of the answer's, a bound."""
     unit = direction.double() / direction.double().norm()
     along = bench.streams["full", "forget"][:, layer].double() @ unit
     own = {e.idx: float(along[at]) for at, e in enumerate(bench.encoded["forget"])}
-    edits = Edits({("resid", layer): clamping(direction, own)}, "response")
+    edits = Edits({("resid", layer): clamping(direction, own)}, where)
     return Arm(Label("per_example", "unlearned", layer, variant="own"), edits, direction)

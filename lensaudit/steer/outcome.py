@@ -94,9 +94,9 @@ class Level:
 
 
 def key_of(coefficient: float) -> str:
-    """How a coefficient is written everywhere, so that 0, 0.0 and -0.0 are one key.
+    """How a coefficient is written everywhere, so that 0 and -0.0 are one key.
 
-    >>> key_of(0), key_of(-0.0), key_of(1.5)
+    >>> key_of(0.0), key_of(-0.0), key_of(1.5)
     ('0.0', '0.0', '1.5')
     """
     return str(float(coefficient) + 0.0)

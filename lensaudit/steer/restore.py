@@ -7,6 +7,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from lensaudit.patching.interventions import Where
 from lensaudit.steer.bench import Bench, Role
 from lensaudit.steer.directions import random_direction, scaled_to
 from lensaudit.steer.edits import Edits, adding
@@ -31,6 +32,8 @@ class Search:
     seed: int = 0
     kl_cap: float = 0.1
     ranks: tuple[int, ...] = (1, 2, 4, 8, 16)
+    where: Where = "response"
+    """Positions of ADD and CLAMP: from the last prefix token on, or `all`."""
     max_new_tokens: int = 32
     """Of a free answer; ABLATE alone."""
 
@@ -58,10 +61,10 @@ def randoms(
 
 def adding_arm(
     name: str, role: Role, layer: int, direction: Float[Tensor, " d_model"], strength: float,
-    seed: int | None = None,
+    where: Where, seed: int | None = None,
 ) -> Arm:  # fmt: skip
-    """A direction added from the last prefix token on."""
-    edits = Edits({("resid", layer): adding(direction, strength)}, "response")
+    """A direction added after one block."""
+    edits = Edits({("resid", layer): adding(direction, strength)}, where)
     return Arm(Label(name, role, layer, strength, seed=seed), edits, direction)
 
 
@@ -94,7 +97,7 @@ def _grid(
 ) -> list[Arm]:
     name = "direction" if role == "unlearned" else "never_trained"
     return [
-        adding_arm(name, role, layer, gaps[layer], strength)
+        adding_arm(name, role, layer, gaps[layer], strength, search.where)
         for layer in moved_layers(bench, gaps, search.layers)
         for strength in search.strengths
     ]
@@ -102,8 +105,9 @@ def _grid(
 
 def _curve(chosen: Arm, gaps: Float[Tensor, "layer d_model"], search: Search) -> list[Arm]:
     """The chosen layer at every strength: where the effect peaks."""
+    layer = chosen.label.layer
     return [
-        adding_arm("curve", "unlearned", chosen.label.layer, gaps[chosen.label.layer], strength)
+        adding_arm("curve", "unlearned", layer, gaps[layer], strength, search.where)
         for strength in search.strengths
     ]
 
@@ -116,16 +120,16 @@ def _controls(
     gaps: Float[Tensor, "layer d_model"],
 ) -> list[Arm]:
     """Random and retain-derived directions of equal length, and the opposite on full."""
-    layer, strength = chosen.label.layer, chosen.label.strength or 0.0
+    layer, strength, where = chosen.label.layer, chosen.label.strength or 0.0, search.where
     arms = [
-        adding_arm("random", "unlearned", layer, direction, strength, seed)
+        adding_arm("random", "unlearned", layer, direction, strength, where, seed)
         for seed, direction in randoms(gaps[layer], search, fold)
     ]
     kept = bench.gap("full", "unlearned", range(len(bench.encoded["retain"])), "retain")[layer]
     if float(kept.norm()) > 0:
         equal = scaled_to(kept, float(gaps[layer].norm()))
-        arms.append(adding_arm("retain_derived", "unlearned", layer, equal, strength))
-    arms.append(adding_arm("reverse", "full", layer, gaps[layer], -strength))
+        arms.append(adding_arm("retain_derived", "unlearned", layer, equal, strength, where))
+    arms.append(adding_arm("reverse", "full", layer, gaps[layer], -strength, where))
     return arms
 
 

@@ -1,0 +1,121 @@
+"""From judged answers to the numbers of results.json."""
+
+import pytest
+
+from lensaudit.errors import InputError
+from lensaudit.steer.evaluate import checked_coefficients
+from lensaudit.steer.outcome import (
+    Judged,
+    Level,
+    chosen_on_dev,
+    correlation,
+    halves,
+    key_of,
+    rank_correlation,
+    slope,
+    summary_of,
+)
+
+QUESTIONS = [f"question {at}" for at in range(4)]
+
+
+def level(*scores, coherence=90.0):
+    """Two rollouts of each question in turn."""
+    return Level(
+        tuple(
+            Judged(at // 2, at % 2, "said", score, coherence, "" if score is not None else "low")
+            for at, score in enumerate(scores)
+        )
+    )
+
+
+def summary(levels, polarity=1):
+    return summary_of(
+        levels, QUESTIONS, polarity=polarity, seed=0, ratios=dict.fromkeys(levels, 0.0)
+    )
+
+
+def test_worked_by_hand():
+    levels = {
+        0.0: level(10.0, 20.0, 30.0, 40.0, 10.0, 20.0, 30.0, 40.0),
+        1.0: level(30.0, 40.0, 50.0, None, 30.0, 40.0, 50.0, 60.0),
+        2.0: level(50.0, 60.0, 70.0, 80.0, 50.0, 60.0, 70.0, 80.0),
+    }
+    found = summary(levels)
+    one = found["coefficients"]["1.0"]
+    assert found["baseline"] == 25.0
+    # 300 / 7; the missing one as baseline: 325 / 8
+    assert one["mean"] == pytest.approx(300 / 7)
+    assert one["mean_invalid_as_baseline"] == pytest.approx(325 / 8)
+    assert (one["n"], one["n_total"], one["n_invalid"]) == (7, 8, 1)
+    # population: mean of squares 500 minus 225
+    assert found["coefficients"]["0.0"]["std"] == pytest.approx((750 - 625) ** 0.5)
+    assert found["max_delta"] == 40.0
+    assert found["slope"] == pytest.approx(20.0)
+    assert found["spearman"] == 1.0
+    assert 0.99 < found["controllability"] < 1.0
+
+
+def test_a_baseline_of_zero_is_a_baseline():
+    found = summary({0.0: level(0.0, 0.0), 1.0: level(30.0, 30.0)})
+    assert (found["baseline"], found["max_delta"]) == (0.0, 30.0)
+
+
+def test_the_largest_change_is_at_least_zero_and_follows_the_polarity():
+    levels = {0.0: level(50.0, 50.0), 1.0: level(20.0, 20.0), 2.0: level(30.0, 30.0)}
+    assert summary(levels)["max_delta"] == 0.0
+    assert summary(levels, polarity=-1)["max_delta"] == -30.0
+
+
+def test_what_falls_apart_is_flagged_and_left_out():
+    levels = {
+        0.0: level(10.0, 10.0),
+        1.0: level(40.0, 40.0),
+        2.0: level(90.0, 90.0, coherence=49.9),
+    }
+    found = summary(levels)
+    assert found["coherence_warnings"] == ["2.0"]
+    assert (found["max_delta"], found["max_delta_coherent"]) == (80.0, 30.0)
+    assert found["coherence"]["2.0"] == {"mean": pytest.approx(49.9), "n": 2}
+
+
+def test_the_setting_is_chosen_on_one_half_and_reported_on_the_other():
+    dev, test = halves(QUESTIONS, 0)
+    assert dev | test == frozenset(range(4))
+    assert not dev & test
+    # on dev questions 1.0 wins; on the others it does nothing
+    one = [80.0 if at // 2 in dev else 10.0 for at in range(8)]
+    two = [20.0 if at // 2 in dev else 90.0 for at in range(8)]
+    levels = {0.0: level(*[10.0] * 8), 1.0: level(*one), 2.0: level(*two)}
+    found = chosen_on_dev(levels, QUESTIONS, polarity=1, seed=0)
+    assert (found["setting"], found["dev_mean"], found["test_delta"]) == (1.0, 80.0, 0.0)
+    assert halves(["one"], 0) == (frozenset({0}), frozenset({0}))
+
+
+def test_correlations_need_three_points_that_differ():
+    assert correlation({0.0: 1.0, 1.0: 2.0}) is None
+    assert correlation({0.0: 1.0, 1.0: 1.0, 2.0: 1.0}) is None
+    # a small effect is as controllable as a large one
+    assert correlation({0.0: 1.0, 1.0: 1.1, 2.0: 1.2}) == pytest.approx(1.0)
+    # saturation lowers Pearson's r, not Spearman's rho
+    points = {0.0: 0.0, 1.0: 90.0, 2.0: 99.0, 3.0: 100.0}
+    assert correlation(points) < 0.85
+    assert rank_correlation(points) == pytest.approx(1.0)
+    assert slope({1.0: 5.0}) is None
+
+
+def test_no_scores_leave_nulls_and_no_number():
+    found = summary({0.0: level(None, None), 1.0: level(None, None)})
+    assert found["baseline"] is found["max_delta"] is found["chosen"] is None
+    assert found["coefficients"]["0.0"]["ci95"] is None
+    assert found["coefficients"]["1.0"]["n_invalid"] == 2
+
+
+def test_coefficients_are_keyed_alike_and_hold_the_baseline():
+    assert checked_coefficients([1.0, 0.0, -0.0, 0.5]) == (0.0, 0.5, 1.0)
+    assert [key_of(one) for one in (0.0, -0.0, 2.0)] == ["0.0", "0.0", "2.0"]
+    with pytest.raises(InputError, match=r"0\.5,1\.0: has no 0"):
+        checked_coefficients([0.5, 1.0])
+    for wrong in ([], [0.0, float("nan")], [0.0, float("inf")]):
+        with pytest.raises(InputError, match="finite numbers"):
+            checked_coefficients(wrong)
