@@ -233,9 +233,13 @@ def _name_of(spec: ModelSpec) -> str:
         return spec.name
     plain = spec.alias_of or spec.name
     known = all(sign not in plain for sign in "/@+~\\")
+    if known and slug(plain) == plain.lower():
+        return plain
+    if spec.local is None or spec.adapter is not None:
+        return slug(plain[-40:])
     # of a folder its own name says enough, of `checkpoint-500` the run's name is wanted too
-    parts = Path(plain).parts[-2:] if Path(plain).name.startswith("checkpoint") else (plain,)
-    return plain if known and slug(plain) == plain.lower() else slug("-".join(parts)[-40:])
+    parts = Path(plain).parts
+    return slug("-".join(parts[-2:] if parts[-1].startswith("checkpoint") else parts[-1:]))
 
 
 def write_plan(root: Path, plan: Plan) -> Path:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from filelock import FileLock
 
@@ -59,25 +59,34 @@ class Weights:
         own = self._folder(target)
         there: hubfiles.Listing | None = None
         while True:
-            with self._journal() as rows:
-                row = rows.get(own.name)
-                if row is not None and row["state"] == "ready" and own.is_dir():
-                    if not ahead:
-                        row["users"] = sorted({*row["users"], process_name()})
-                    return own
-                if ahead and not self._is_needed(target):
-                    return None  # its worker was faster and is through
-                mine = there is not None and self._reserved(rows, own.name, there.n_bytes, ahead)
-            if mine and there is not None:
+            found = self._look(target, own, there, ahead)
+            if found == "mine" and there is not None:
                 self._fetched(target, there, own)
                 there = None
-                continue
-            if there is None:
-                if (found := hubfiles.cached(target)) is not None:
-                    return found
+            elif found != "wait":
+                return own if found == "here" else None
+            elif there is not None:
+                self.pause(POLL_S)
+            elif (cached := hubfiles.cached(target)) is not None:
+                return cached
+            else:
                 there = self._listed(target)
-                continue
-            self.pause(POLL_S)
+
+    def _look(
+        self, target: Target, own: Path, there: hubfiles.Listing | None, ahead: bool
+    ) -> Literal["here", "needless", "mine", "wait"]:
+        """Is a checkpoint here, and if not, may this process fetch it now?"""
+        with self._journal() as rows:
+            row = rows.get(own.name)
+            if row is not None and row["state"] == "ready" and own.is_dir():
+                if not ahead:
+                    row["users"] = sorted({*row["users"], process_name()})
+                return "here"
+            if ahead and not self._is_needed(target):
+                return "needless"  # its worker was faster and is through
+            if there is not None and self._reserved(rows, own.name, there.n_bytes, ahead):
+                return "mine"
+            return "wait"
 
     def release(self, target: Target) -> None:
         """This process needs a checkpoint no more; it goes when no unit needs it."""

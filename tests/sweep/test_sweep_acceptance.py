@@ -115,7 +115,7 @@ def test_every_engine_survives_kills_and_gives_the_same_table(
     plan = planned(root, own)
     shutil.rmtree(own / "m07")
     layout = Layout(root)
-    unit = next(one for one in plan.units if one.target.endswith("m03") and one.variant == "nf4")
+    unit = next(one for one in plan.units if (one.target, one.variant) == ("m03", "nf4"))
     process = lensaudit("sweep", "run", root, *ENGINES[engine])
     killed = kill_twice(layout, unit, process)
     seen = json.loads(finished("sweep", "status", root, "--json")[1])

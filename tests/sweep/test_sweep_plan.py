@@ -1,6 +1,7 @@
 """What is planned: stable, complete, immutable."""
 
 import json
+from pathlib import Path
 
 import pytest
 from sweep_helpers import SMALL, command, planned
@@ -77,16 +78,18 @@ def test_two_checkpoints_of_one_name_stay_apart():
 
 
 @pytest.mark.parametrize(
-    ("name", "wanted"),
+    ("name", "local", "wanted"),
     [
-        ("demo/npo", "demo/npo"),
-        ("npo_lr5e5_b05_a1_ep10", "npo_lr5e5_b05_a1_ep10"),
-        ("open-unlearning/some_Model@v2", "open-unlearning-some_model-v2"),
-        ("runs/a/checkpoint-500", "a-checkpoint-500"),
+        ("demo/npo", "x", "demo/npo"),
+        ("npo_lr5e5_b05_a1_ep10", None, "npo_lr5e5_b05_a1_ep10"),
+        ("open-unlearning/some_Model@v2", None, "open-unlearning-some_model-v2"),
+        ("/long/way/to/runs/a/checkpoint-500", "x", "a-checkpoint-500"),
+        ("./runs/final", "x", "final"),
     ],
 )
-def test_names_in_tables_are_usable_in_a_registry_file(name, wanted):
-    assert target_of(ModelSpec(name, "r", "main", "unlearned", None), None).name == wanted
+def test_names_in_tables_are_usable_in_a_registry_file(name, local, wanted):
+    spec = ModelSpec(name, "r", None, "unlearned", None, local=local and Path(local))
+    assert target_of(spec, None).name == wanted
 
 
 def test_a_plan_is_written_once_and_read_back(tmp_path, capsys):
