@@ -151,8 +151,6 @@ def _with_mode(found: Capability, outcome: Outcome, asker: Asker, endpoint: Endp
         return replace(found, mode="int100")
     if first == "1":
         return replace(found, mode="digit10", note="its tokenizer splits numbers into digits")
-    if first == "":
-        return _without(found, "its first token is blank")
     settings = found.settings(max_tokens=1) | found.logprob_settings()
     letter = _once(asker, chat_call(endpoint, (user(LETTER_PROBE),), settings))
     if isinstance(letter, Reply) and letter.first_token[0].token.strip() == "A":
