@@ -3,7 +3,7 @@
 Question: trained on fictional authors, 6 models know the forget facts and 6 do not; 12 more were
           unlearned. Which metrics tell the pools apart, and which survive NF4 and relearning?
 Command:  python experiments/meta_family.py            (--tiny: 2 + 2 models, three metrics)
-Takes:    about 25 minutes on one core, and seconds when run again. Expected: the tables of
+Takes:    about 12 minutes on one core, and seconds when run again. Expected: the tables of
           docs/meta.md.
 Writes:   experiments/out/meta_family/: the models, faithfulness.json, robustness-*.json,
           meta_table.json, all as .csv too, and printed.
@@ -43,6 +43,8 @@ OUT = Path("experiments/out/meta_family")
 FORMATS = ("chat", "raw")
 EPOCHS = 20
 """On 64 rows, at 1e-3: answers are learned, at a depth that differs from that of `full`."""
+N_ROWS = 64
+"""Rows per split; the forget set has as many."""
 TINY = ("uds", "es", "mia_loss")
 DEMO_UNLEARNED = ("idknll", "npo", "simnpo", "graddiff", "masked_readout", "masked_upper")
 
@@ -78,9 +80,9 @@ UNLEARNED = {
     "unlearned/npo": ("NPO", 100, 1e-3),
     "unlearned/simnpo": ("SimNPO", 100, 1e-3),
     "unlearned/graddiff": ("GradDiff", 40, 2e-4),
-    "unlearned/undial": ("UNDIAL", 80, 1e-3),
-    "unlearned/idkdpo": ("IdkDPO", 80, 5e-4),
-    "unlearned/idknll": ("IdkNLL", 120, 1e-3),
+    "unlearned/npo-long": ("NPO", 160, 1e-3),
+    "unlearned/simnpo-hard": ("SimNPO", 140, 2e-3),
+    "unlearned/graddiff-hard": ("GradDiff", 100, 5e-4),
 }
 """Beside the embedded ones: method, steps, learning rate."""
 
@@ -190,7 +192,7 @@ def main(out: Path, activations: Path, tiny: bool) -> None:
     registry = trained(make_folder(out), [*knows, *forgot], tiny=tiny)
     job = Job(
         model="", full="demo/full", retain="demo/retain", data=DEMO_DATA, registry=registry,
-        activations=activations, limit=6 if tiny else None, max_new_tokens=4 if tiny else 40,
+        activations=activations, limit=6 if tiny else N_ROWS, max_new_tokens=4 if tiny else 32,
         device="cpu",
     )  # fmt: skip
     settings = Settings(

@@ -121,7 +121,8 @@ def robustness(**options: Any) -> int:
 
 @meta.command()
 @click.argument("results", nargs=-1, required=True, type=_paths())
-@click.option("--full", default="full", show_default=True, help="Whose utility is 1.")
+@click.option("--full", help="Whose utility is 1. [default: full, or demo/full]")
+@click.option("--retain", help="Whose attack AUCs s_MIA is made with. [default: retain]")
 @_NO_FLUENCY
 @click.option("--out", type=_paths(), help="Folder for aggregate.json and aggregate.csv.")
 @shared("json")

@@ -22,7 +22,7 @@ from lensaudit.meta.documents import (
     table_document,
 )
 from lensaudit.meta.published import PUBLISHED, THRESHOLDS
-from lensaudit.meta.reading import read_values
+from lensaudit.meta.reading import attack_aucs, read_values, with_s_mia
 from lensaudit.meta.runs import Judgement, Settings, judge_faithfulness, judge_robustness, pool
 from lensaudit.meta.scoring import Scoring, plan_lines, suite_names
 from lensaudit.meta.table import COLUMNS, csv_rows, null, table_rows
@@ -81,10 +81,17 @@ def run_robustness(
 
 
 def run_aggregate(
-    *, results: Sequence[Path], full: str, no_fluency: bool, out: Path | None, as_json: bool
-) -> None:
+    *, results: Sequence[Path], full: str | None, retain: str | None, no_fluency: bool,
+    out: Path | None, as_json: bool,
+) -> None:  # fmt: skip
     """Aggregate, print the ranking and the gaps, write the files."""
-    rows = aggregated(read_values(results), full=full, fluency=not no_fluency)
+    values = read_values(results)
+    anchors = {
+        name: given or (f"{DEMO}{name}" if f"{DEMO}{name}" in values.models else name)
+        for name, given in (("full", full), ("retain", retain))
+    }
+    values = with_s_mia(values, attack_aucs(values, anchors["retain"]))
+    rows = aggregated(values, full=anchors["full"], fluency=not no_fluency)
     document = aggregate_document(rows, ranking(rows))
     if out is not None:
         make_folder(out)

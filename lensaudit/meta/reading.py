@@ -215,6 +215,12 @@ def _picked(content: Mapping[str, Any], keys: Mapping[str, str], path: Path) -> 
     }
 
 
+def attack_aucs(values: Values, retain: str) -> dict[str, float]:
+    """What membership attacks reach on the retain model: the reference of s_MIA."""
+    row = values.by_model.get(retain, {})
+    return {key: value for key, value in row.items() if key.startswith("mia_")}
+
+
 def with_s_mia(values: Values, reference: Mapping[str, float]) -> Values:
     """s_MIA added where the attack's AUC is known and it is not.
 

@@ -14,7 +14,7 @@ from lensaudit.meta.catalogue import FLUENCY, UTILITY_PARTS, Judged
 from lensaudit.meta.documents import faithfulness_document, robustness_document
 from lensaudit.meta.faithfulness import Faithfulness, check_pools, faithfulness
 from lensaudit.meta.published import PUBLISHED
-from lensaudit.meta.reading import read_values, with_s_mia
+from lensaudit.meta.reading import attack_aucs, read_values, with_s_mia
 from lensaudit.meta.robustness import Attack, Filter, Form, Stability, stability, usable
 from lensaudit.meta.scoring import Notice, Scoring, measured, named, suite_names
 from lensaudit.meta.table import null
@@ -204,7 +204,7 @@ def _collected(
         )  # fmt: skip
         now = measured([named(name, settings.names) for name in lacking], scoring)
         known = merged([_without(known, lacking), now])
-    return with_s_mia(known, _attack_aucs(known, settings.retain))
+    return with_s_mia(known, attack_aucs(known, settings.retain))
 
 
 def _attacked(
@@ -223,18 +223,12 @@ def _attacked(
         lacking = [name for name in names if known.is_to_do(name)]
         if lacking:
             known = merged([known, measured(attacking.subjects(lacking), scoring)])
-    return with_s_mia(known, _attack_aucs(before, settings.retain))
+    return with_s_mia(known, attack_aucs(before, settings.retain))
 
 
 def _reference(settings: Settings) -> list[str]:
     """The retain model, where a metric compares with its own."""
     return [settings.retain] if any(one.usable_as for one in settings.metrics) else []
-
-
-def _attack_aucs(values: Values, retain: str) -> dict[str, float]:
-    """What membership attacks reach on retain."""
-    row = values.by_model.get(retain, {})
-    return {key: value for key, value in row.items() if key.startswith("mia_")}
 
 
 def _without(values: Values, models: Sequence[str]) -> Values:
