@@ -102,7 +102,7 @@ def load_suite(
     Raises:
         InputError: nothing found, or rows that cannot be read.
     """
-    if data == DEMO_DATA and not Path(data).exists():
+    if data == DEMO_DATA:  # also where a folder has that name: it is `./demo`
         with tempfile.TemporaryDirectory() as folder:
             made = str(write_world(make_world(), Path(folder)))
             return load_suite(suite, made, question_key=question_key, own=own, limit=limit)

@@ -12,7 +12,7 @@ from lensaudit.steer.trait import Trait
 
 JUDGED_AT_ONCE = 64
 """Requests handed to a judge before its verdicts are written down."""
-PASSING = ("api_error", "budget")
+PASSING = ("api_error", "budget", "no_logprobs")
 """Not verdicts: asked again in the next run."""
 
 

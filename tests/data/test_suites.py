@@ -130,6 +130,12 @@ def test_the_generated_authors_have_every_split():
     assert len(splits["forget"].rows[0].answers["perturbed_answer"]) > 1
 
 
+def test_a_folder_of_their_name_does_not_hide_the_generated_authors(tmp_path, monkeypatch):
+    (tmp_path / "demo").mkdir()
+    monkeypatch.chdir(tmp_path)
+    assert list(load_suite("tofu", "demo", limit=1)) == ["forget", "retain", "ra", "wf", "holdout"]
+
+
 def test_a_broken_line_is_named(tmp_path):
     own = tmp_path / "mine.jsonl"
     own.write_text('{"question": "Q", "answer": "A"}\n{"question"\n')
