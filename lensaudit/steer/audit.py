@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from lensaudit.activations.fill import encoded_hash
 from lensaudit.data.examples import Example, load_examples, read_rows
@@ -35,6 +35,7 @@ LOG = "interventions.jsonl"
 SUMMARY_SCHEMA = "steer-audit/1"
 
 Progress = Callable[[str, int, int], None]
+Row = TypeVar("Row")
 
 
 @dataclass(frozen=True)
@@ -133,7 +134,7 @@ def retain_examples(named: str, limit: int = N_RETAIN) -> list[Example]:
     return evenly(examples, limit)
 
 
-def evenly(examples: Sequence[Example], limit: int) -> list[Example]:
+def evenly(examples: Sequence[Row], limit: int) -> list[Row]:
     """At most `limit` of them, at equal distances.
 
     >>> evenly([0, 1, 2, 3, 4], 3)
