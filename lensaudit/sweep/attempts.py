@@ -8,7 +8,6 @@ import signal
 import sys
 import time
 import traceback
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType, TracebackType
@@ -108,7 +107,6 @@ class Attempt:
         self.key = f"{process_name()}-{time.time_ns()}"
         self.failure: Failure | None = None
         self._started = time.monotonic()
-        self._before: Callable[[], None] = lambda: None
 
     def __enter__(self) -> "Attempt":
         """Log the start; signals that ask for an end are answered from now on."""

@@ -1,12 +1,11 @@
 """One unit from its checkpoint to its published result."""
 
-import shutil
 import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
-from lensaudit.errors import InputError
+from lensaudit.errors import InputError, TryAgainError
 from lensaudit.files import make_folder, write_json
 from lensaudit.models.checkpoint import Checkpoint, open_checkpoint
 from lensaudit.models.registry import load_registry, resolve
@@ -59,6 +58,7 @@ def stage(layout: Layout, plan: Plan, unit: Unit, work: Path, obtain: Obtain) ->
 
     Raises:
         InputError: a checkpoint is missing, or is not the planned one.
+        TryAgainError: the retain model is not done yet.
     """
     target = plan.by_name[unit.target]
     names = {role: plan.anchors[role] for role in ("full", "retain")}
@@ -96,7 +96,7 @@ def _retain_log(layout: Layout, plan: Plan, unit: Unit) -> Path | None:
         return None
     log = layout.unit(anchor.id) / "eval" / f"{plan.conditions.suite.upper()}_EVAL.json"
     if not log.exists():
-        raise InputError(
+        raise TryAgainError(
             f"{unit.label}: waits for the retain model {anchor.target}, which is not done; "
             "run the sweep again"
         )
@@ -109,8 +109,3 @@ def _check(target: Target, found: Checkpoint) -> None:
             f"{target.name}: {found.folder} holds other weights than when the plan was made; "
             "plan again, in another folder"
         )
-
-
-def discard(layout: Layout, unit: Unit) -> None:
-    """Remove what an unfinished unit left."""
-    shutil.rmtree(layout.work(unit.id), ignore_errors=True)

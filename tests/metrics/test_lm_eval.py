@@ -1,10 +1,12 @@
 """lm-evaluation-harness on models in memory: the harness's own numbers, every argument passed."""
 
+import copy
 import json
 import socket
 
 import pytest
 import torch
+import yaml
 from lm_eval_tasks import demo_rows, write_tasks
 
 from lensaudit.cli.main import run
@@ -142,17 +144,17 @@ def test_quantised_and_steered_models_are_asked_in_memory(tasks, tmp_path, no_ne
 def test_a_dictionary_task_stays_as_it_is_and_keeps_its_name(tasks, tmp_path, no_network):
     checkpoint = open_checkpoint(resolve("demo/full", load_registry()))
     model, tokenizer = load_causal(checkpoint), load_tokenizer(checkpoint)
-    task = {"task": "own_choice", "num_fewshot": 1}
-    before = dict(task)
+    task = yaml.safe_load((tasks / "own_choice.yaml").read_text()) | {"task": "own_inline"}
+    before = copy.deepcopy(task)
     for name in ("first", "second"):
         found = run_tasks(
-            model, tokenizer, [task], tmp_path / name, identity={}, include=tasks,
-            arguments=Arguments(limit=2),
+            model, tokenizer, [task], tmp_path / name, identity={},
+            arguments=Arguments(limit=2, num_fewshot=1),
         )  # fmt: skip
         assert task == before
-        assert "own_choice/acc,none" in found.values
-        made = json.loads((tmp_path / name / "own_choice.json").read_text())
-        assert made["n-shot"] == {"own_choice": 1}
+        assert "own_inline/acc,none" in found.values
+        made = json.loads((tmp_path / name / "own_inline.json").read_text())
+        assert made["n-shot"] == {"own_inline": 1}
 
 
 def test_filters_that_share_a_metric_keep_both_values():

@@ -20,7 +20,7 @@ from lensaudit.files import digest, make_folder, read_json, slug, write_json, wr
 from lensaudit.models.hashing import file_sha256
 
 Task = str | Mapping[str, Any]
-"""A task's name, or a dictionary as the harness takes them: an override or a whole new task."""
+"""A task's name, or a whole task as a dictionary, as its YAML file would say it."""
 SCHEMA = "lm-eval/1"
 SEED = 1234
 """Of few-shot examples and of everything drawn; the harness's own for few-shot examples."""
