@@ -72,12 +72,19 @@ def planned(root, checkpoints):
     return read_plan(root)
 
 
+def begun(layout, unit):
+    """Processes that have begun a unit: one that only holds its claim has nothing to lose."""
+    path = layout.attempts(unit.id)
+    rows = map(json.loads, path.read_text().splitlines() if path.exists() else ())
+    return {row["process"] for row in rows if row["event"] == "start"}
+
+
 def kill_twice(layout, unit, process):
     """Kill the worker of a unit each time it works on it, twice; the workers' process numbers."""
     killed = []
     while len(killed) < 2 and process.poll() is None:
         state = state_of(layout, unit)
-        if state.name == "running" and "-" in (state.worker or ""):
+        if state.name == "running" and state.worker in begun(layout, unit):
             number = int(state.worker.rpartition("-")[2])
             if number not in killed:
                 os.kill(number, signal.SIGKILL)
