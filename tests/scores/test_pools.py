@@ -44,13 +44,13 @@ def test_the_interval_agrees_with_resampling_one_model_at_a_time():
     knows = [rng.gauss(0.5, 1) for _ in range(12)]
     forgot = [rng.gauss(0, 1) for _ in range(9)]
     areas = []
-    for _ in range(3000):
+    for _ in range(600):
         a, b = rng.choices(knows, k=12), rng.choices(forgot, k=9)
         areas.append(roc_auc_score([1] * 12 + [0] * 9, a + b))
     low, high = np.quantile(areas, [0.025, 0.975])
     found = auc_interval(knows, forgot)
-    assert found.low == pytest.approx(low, abs=0.02)
-    assert found.high == pytest.approx(high, abs=0.02)
+    assert found.low == pytest.approx(low, abs=0.03)
+    assert found.high == pytest.approx(high, abs=0.03)
     assert found.low < auc(knows, forgot) < found.high
     assert high - low > 0.1
 
