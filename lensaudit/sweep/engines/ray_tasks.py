@@ -30,17 +30,14 @@ def run_ray(orders: Sequence[Order], *, cluster: Cluster, report: Report) -> Non
         Preempted: a worker was told to stop, or is out of time.
     """
     ray: Any = _connected(cluster)
-    try:
-        if cluster.gpu_share and ray.cluster_resources().get("GPU", 0) < cluster.gpu_share:
-            raise InputError(
-                "--engine ray: the plan needs a GPU and the cluster has none; a task would wait "
-                "for ever"
-            )
-        tasks = [_task(ray, order, cluster) for order in orders]
-        _finish(ray, tasks, report)
-    finally:
-        if cluster.address is None:
-            ray.shutdown()
+    if cluster.gpu_share and ray.cluster_resources().get("GPU", 0) < cluster.gpu_share:
+        raise InputError(
+            "--engine ray: the plan needs a GPU and the cluster has none; a task would wait "
+            "for ever"
+        )
+    tasks = [_task(ray, order, cluster) for order in orders]
+    # a new Ray stays for the next round, and ends with this process
+    _finish(ray, tasks, report)
 
 
 def _connected(cluster: Cluster) -> Any:
