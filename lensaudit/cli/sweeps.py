@@ -44,7 +44,9 @@ def make(
 
     named = None if metrics == "all" else tuple(_list(metrics))
     known = {one.name for one in fields(Conditions)}
-    given = {key: str(v) if isinstance(v, Path) else v for key, v in conditions.items()}
+    given: dict[str, Any] = {
+        key: str(v) if isinstance(v, Path) else v for key, v in conditions.items()
+    }
     plan = plan_sweep(
         [*models, *(name for file in files for name in listed(file))],
         variants=_list(variants),
