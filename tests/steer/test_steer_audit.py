@@ -1,6 +1,7 @@
 """The directions audit on models whose truth is planted, and on the embedded family."""
 
 import json
+from dataclasses import replace
 
 import planted
 import pytest
@@ -8,6 +9,7 @@ import pytest
 from lensaudit.data.tofu import forget_set
 from lensaudit.errors import InputError
 from lensaudit.files import read_appended
+from lensaudit.steer import bench
 from lensaudit.steer.audit import LOG, prepare, retain_examples, run
 from lensaudit.steer.bench import Runs
 from lensaudit.steer.finding import read_finding
@@ -126,9 +128,24 @@ def test_every_author_is_scored_once_and_never_by_a_direction_of_their_own(hidde
         assert of_fold == fold.score
 
 
-def test_a_second_run_loads_nothing_and_finds_the_same(hidden, monkeypatch):
-    from lensaudit.steer import bench
+def test_directions_are_estimated_on_no_author_that_is_scored(hidden, tmp_path, monkeypatch):
+    audit, _, _ = hidden
+    audit = replace(audit, kinds=("add", "clamp"))
+    known, read = bench.Bench.gap, []
 
+    def gap(self, minuend, subtrahend, rows, part="forget"):
+        if part == "forget":
+            read.append(frozenset(self.encoded[part][row].group for row in rows))
+        return known(self, minuend, subtrahend, rows, part)
+
+    monkeypatch.setattr(bench.Bench, "gap", gap)
+    run(audit, tmp_path)
+    everyone = frozenset(e.group for e in audit.encoded["forget"])
+    # all authors are read for one cosine, which is reported and steers nothing
+    assert set(read) - {everyone} == {fold.estimate for fold in audit.folds()}
+
+
+def test_a_second_run_loads_nothing_and_finds_the_same(hidden, monkeypatch):
     audit, summary, out = hidden
     monkeypatch.setattr(bench, "load", lambda *args, **options: pytest.fail("loaded a model"))
     assert run(audit, out) == summary

@@ -18,7 +18,8 @@ def direction(seed=0, d_model=32):
     return torch.randn(d_model, generator=torch.Generator().manual_seed(seed))
 
 
-def steered(where="all", strength=3.0, layer=1):
+def steered(where="all", strength=0.15, layer=1):
+    """Strong enough to change what is said, weak enough to leave more than one token to say."""
     return Edits({("resid", layer): adding(direction(), strength)}, where)
 
 
@@ -116,6 +117,23 @@ def test_a_row_draws_its_own_numbers_whatever_the_batch_and_the_coefficient(tiny
     assert said([0, 1, 2], steered(), seed=1) != together
     # nothing is added, so the same numbers choose the same tokens
     assert said([0, 1, 2], steered(strength=0.0)) == said([0, 1, 2], Edits())
+
+
+def test_numbers_belong_to_the_rows_key_and_differ_between_keys():
+    options = {"n_steps": 5, "seed": 0, "temperature": 1.0}
+    first, second = draws_of(["a", "b"], **options).numbers
+    assert torch.equal(draws_of(["b"], **options).numbers[0], second)
+    assert not torch.equal(first, second)
+
+
+def test_rows_that_are_left_keep_their_own_prompt_lengths(tiny):
+    model, edits = tiny(), steered("response", 0.1)
+    prompts = [PROMPTS[0], PROMPTS[2], PROMPTS[1]]
+    free = continuations(model, prompts, max_new_tokens=8, stop=NONE, edits=edits)
+    stop = frozenset({free[0][0]})
+    assert not stop & {*free[1], *free[2]}
+    cut = continuations(model, prompts, max_new_tokens=8, stop=stop, edits=edits)
+    assert cut == [(), *free[1:]]
 
 
 def test_a_temperature_of_zero_is_greedy():
