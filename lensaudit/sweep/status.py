@@ -83,7 +83,7 @@ def line_of(status: dict[str, Any]) -> str:
 def _duration(seconds: float) -> str:
     """The largest unit that says enough.
 
-    >>> _duration(50), _duration(400), _duration(9000)
+    >>> _duration(50.0), _duration(400.0), _duration(9000.0)
     ('50 s', '7 min', '2.5 h')
     """
     if seconds < 100:
