@@ -190,7 +190,10 @@ def clustered_bootstrap_of(
     sizes = np.bincount(member)
     means = [
         _resampled_means(
-            np.bincount(member, weights=column), sizes, n_resamples, np.random.default_rng(seed)
+            np.bincount(member, weights=column).astype(float),
+            sizes,
+            n_resamples,
+            np.random.default_rng(seed),
         )
         for column in columns.astype(float).T
     ]

@@ -187,7 +187,6 @@ def test_own_rows_need_no_suite_folder(tmp_path):
     ("more", "said"),
     [
         (["--metric", "nope"], "no metric 'nope'"),
-        (["--retain", "x", "--retain-log", "y"], "give one"),
         (["--classifier", FAMILY / "full"], "is not a text classifier"),
         (["--tokenizer", "/nowhere"], "no such folder"),
         (["--question-key", "ask"], "no text under 'ask'"),

@@ -2,7 +2,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from sweep_helpers import examples
+from wavefront_helpers import examples
 
 from lensaudit.patching.layout import layout_of, packed_prefix, packed_span, schedule_of
 

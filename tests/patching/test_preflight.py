@@ -68,7 +68,7 @@ def test_a_right_sweep_is_used_without_a_word(family, tmp_path):
 
 def test_the_donor_of_the_check_hands_over_the_layer_below(tiny_of):
     model = tiny_of("Llama")
-    from sweep_helpers import examples
+    from wavefront_helpers import examples
 
     encoded = examples([(4, 3, 5, 8), (2, 2, 3, 5)])
     plain = LiveDonor(model, "resid", "full")
