@@ -1,5 +1,6 @@
 """`relearn` and `quantize` behind the options: resolve, plan, attack, print."""
 
+import csv
 import math
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -12,16 +13,16 @@ from rich.table import Table
 from lensaudit.attacks import recovery, relearn, rounding
 from lensaudit.attacks.before_after import Auditing, Shift
 from lensaudit.attacks.checkpoints import stored_dtype
-from lensaudit.attacks.quantize import engine_of, overall
+from lensaudit.attacks.quantize import engine_of
 from lensaudit.attacks.relearn import Relearning
 from lensaudit.cli.unlearning import FORMATS, is_demo
 from lensaudit.errors import InputError
-from lensaudit.files import canonical_json, slug
+from lensaudit.files import canonical_json, read_json, read_text, slug
 from lensaudit.models.checkpoint import open_checkpoint
 from lensaudit.models.device import resolve_device
 from lensaudit.models.registry import load_registry, resolve
 from lensaudit.patching.prepare import default_anchor, default_data
-from lensaudit.unlearn.job import finished
+from lensaudit.unlearn.job import finished, kept_losses
 from lensaudit.unlearn.memory import n_parameters, training_bytes
 from lensaudit.unlearn.rows import load_rows
 from lensaudit.unlearn.train import Progress
@@ -52,17 +53,32 @@ def run_quantize(
         return
     if finished(job, out):
         notice(f"{out} holds this model already; nothing to do")
-        return
-    errors = rounding.quantize(job, out)
-    worst = max(errors, key=lambda one: one.relative)
-    summary = {"out": str(out), "method": job.method, "engine": engine_of(job.engine),
-               "matrices": len(errors), "relative_error": overall(errors),
-               "worst": {"matrix": worst.name, "relative_error": worst.relative}}  # fmt: skip
+        if not as_json:
+            return
+    else:
+        rounding.quantize(job, out)
+    _print_errors(job, out, as_json=as_json)
+
+
+def _print_errors(job: rounding.Job, out: Path, *, as_json: bool) -> None:
+    """What a finished folder says of its rounding."""
+    made = read_json(out / "manifest.json")["options"]
+    path = out / "errors.csv"
+    rows = csv.DictReader(read_text(path).splitlines())
+    try:
+        errors = {row["matrix"]: float(row["relative_error"]) for row in rows}
+        worst = max(errors, key=errors.__getitem__)
+    except (KeyError, TypeError, ValueError) as reason:
+        raise InputError(f"{path}: damaged ({reason}); make the model again elsewhere") from reason
+    error, n = made["relative_error"], len(errors)
+    summary = {"out": str(out), "method": job.method, "engine": made["engine"].split()[0],
+               "matrices": n, "relative_error": error,
+               "worst": {"matrix": worst, "relative_error": errors[worst]}}  # fmt: skip
     click.echo(
         canonical_json(summary)
         if as_json
-        else f"{out}: {job.method} of {start.spec.name}, {len(errors)} matrices, relative weight "
-        f"error {overall(errors):.4f} (worst {worst.relative:.4f}, {worst.name})"
+        else f"{out}: {job.method} of {job.start.spec.name}, {n} matrices, relative weight "
+        f"error {error:.4f} (worst {errors[worst]:.4f}, {worst})"
     )
 
 
@@ -112,8 +128,11 @@ def _checkpoint(
 ) -> None:
     if finished(job, out):
         notice(f"{out} holds this model already; nothing to do")
-        return
-    losses = relearn.relearn(job, out, report=report)
+        if not as_json:
+            return
+        losses = kept_losses(out)
+    else:
+        losses = relearn.relearn(job, out, report=report)
     summary = {"out": str(out), "steps": len(losses), "first_loss": losses[0],
                "last_loss": losses[-1]}  # fmt: skip
     click.echo(

@@ -108,6 +108,9 @@ def print_batches(outcome: BatchOutcome, folder: Path, *, as_json: bool) -> None
     state = "; ".join(outcome.lines)
     if not outcome.submitted:
         raise TryAgainError(f"not over yet: {state}; run the same command again later")
+    if as_json:
+        click.echo(canonical_json({"sent": outcome.submitted, "batches": list(outcome.lines)}))
+        return
     click.echo(f"sent: {outcome.submitted} requests; {state}")
     click.echo("run the same command again to collect")
 

@@ -16,7 +16,15 @@ from lensaudit.models.device import resolve_device
 from lensaudit.models.registry import DEMO as DEMO_NAMES
 from lensaudit.models.registry import load_registry, resolve
 from lensaudit.patching.prepare import default_data
-from lensaudit.unlearn.job import Format, Job, check, finished, n_samples_of, n_steps_of
+from lensaudit.unlearn.job import (
+    Format,
+    Job,
+    check,
+    finished,
+    kept_losses,
+    n_samples_of,
+    n_steps_of,
+)
 from lensaudit.unlearn.job import unlearn as train_job
 from lensaudit.unlearn.memory import n_parameters, training_bytes
 from lensaudit.unlearn.methods import (
@@ -53,14 +61,17 @@ def run_unlearn(
     if dry_run:
         click.echo("\n".join(plan_of(job, out)))
         return
-    if finished(job, out):
-        notice(f"{out} holds this model already; nothing to do")
-        return
 
     def report(done: Progress) -> None:
         progress("step", done.step, done.n_steps)
 
-    losses = train_job(job, out, report=report)
+    if finished(job, out):
+        notice(f"{out} holds this model already; nothing to do")
+        if not as_json:
+            return
+        losses = kept_losses(out)
+    else:
+        losses = train_job(job, out, report=report)
     summary = {"out": str(out), "method": job.method.name, "steps": job.recipe.n_steps,
                "first_loss": losses[0], "last_loss": losses[-1]}  # fmt: skip
     click.echo(

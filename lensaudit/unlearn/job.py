@@ -1,5 +1,6 @@
 """One unlearned model: from names and numbers to a checkpoint folder, resumable."""
 
+import csv
 import math
 import shutil
 import time
@@ -13,7 +14,7 @@ import torch
 
 from lensaudit.data.chat import PLAIN, check_tokenizer, pad_id
 from lensaudit.errors import InputError
-from lensaudit.files import digest, make_folder, read_json, write_csv, write_json
+from lensaudit.files import digest, make_folder, read_json, read_text, write_csv, write_json
 from lensaudit.models.causal import load_causal
 from lensaudit.models.checkpoint import Checkpoint, load_tokenizer
 from lensaudit.results import manifest
@@ -147,6 +148,22 @@ def finished(job: Keyed, out: Path) -> bool:
             f"{out}: is not empty and holds no run of this command; name another --out"
         )
     return False
+
+
+def kept_losses(out: Path) -> tuple[float, ...]:
+    """The losses of a finished folder, by step.
+
+    Raises:
+        InputError: its `losses.csv` is gone or has no losses.
+    """
+    path = out / "losses.csv"
+    try:
+        losses = [float(row["loss"]) for row in csv.DictReader(read_text(path).splitlines())]
+    except (KeyError, TypeError, ValueError) as error:
+        raise InputError(f"{path}: damaged ({error}); make the model again elsewhere") from error
+    if not losses:
+        raise InputError(f"{path}: holds no losses; make the model again elsewhere")
+    return tuple(losses)
 
 
 def _key_in(mark: Path) -> Any:

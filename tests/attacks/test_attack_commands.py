@@ -96,6 +96,18 @@ def test_a_finished_folder_is_left_alone(command, place, tmp_path, capsys):
     assert (tmp_path / "m" / "model.safetensors").stat().st_mtime_ns == before
 
 
+@pytest.mark.parametrize("command", [quantize, relearn])
+def test_a_finished_folder_gives_the_same_json_again(command, place, tmp_path, capsys):
+    assert run(command(place, tmp_path / "m", "--json")) == 0
+    first = capsys.readouterr().out
+    assert run(command(place, tmp_path / "m", "--json")) == 0
+    assert json.loads(capsys.readouterr().out) == json.loads(first)
+    table = "errors.csv" if command is quantize else "losses.csv"
+    (tmp_path / "m" / table).write_text("nothing\n")
+    assert run(command(place, tmp_path / "m", "--json")) == 2
+    assert table in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("command", "more"), [(quantize, ("--method", "int8")), (relearn, ("--seed", "1"))]
 )

@@ -191,6 +191,13 @@ def test_batches_tell_by_exit_code_where_they_are(stub_of, rows, capsys):
     assert "written: out" in capsys.readouterr().out
 
 
+def test_a_sent_batch_is_one_json_document(stub_of, rows, capsys):
+    command = ["judge", "batch", "run", rows, "--out", "out", *on(stub_of()), "--json"]
+    assert run(command) == 0
+    said = json.loads(capsys.readouterr().out)
+    assert said == {"sent": 6, "batches": ["batch-1: validating (0/0)"]}
+
+
 def test_a_batch_is_cancelled_from_its_folder(stub_of, rows, capsys):
     stub = stub_of()
     assert run(["judge", "batch", "run", rows, "--out", "out", *on(stub)]) == 0

@@ -79,6 +79,17 @@ def test_a_finished_model_is_not_made_again(place, tmp_path, capsys):
     assert (out / "model.safetensors").stat().st_mtime_ns == before
 
 
+def test_a_finished_folder_gives_the_same_json_again(place, tmp_path, capsys):
+    out = tmp_path / "m"
+    assert run(arguments(place, out, "--json")) == 0
+    first = capsys.readouterr().out
+    assert run(arguments(place, out, "--json")) == 0
+    assert json.loads(capsys.readouterr().out) == json.loads(first)
+    (out / "losses.csv").write_text("step,loss\n1,many\n")
+    assert run(arguments(place, out, "--json")) == 2
+    assert "losses.csv: damaged" in capsys.readouterr().err
+
+
 def test_the_folder_of_another_run_is_refused(place, tmp_path, capsys):
     assert run(arguments(place, tmp_path / "m")) == 0
     assert run(arguments(place, tmp_path / "m", "--beta", "0.5")) == 2
