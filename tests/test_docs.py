@@ -100,6 +100,50 @@ def test_the_index_lists_every_page_that_is_tested_here():
     assert [page for page in PAGES if f"({page}.md)" not in index] == []
 
 
+def elsewhere():
+    """Pages whose commands another test file runs: it names the page and runs `sh` blocks."""
+    tests = [one.read_text() for one in Path(__file__).parent.glob("*/test_*.py")]
+    return {
+        page.stem
+        for page in DOCS.glob("*.md")
+        for text in tests
+        if f'"{page.name}"' in text and "```" in text and "run(" in text
+    }
+
+
+def test_every_page_with_commands_is_run_by_a_test():
+    with_commands = {
+        page.stem
+        for page in DOCS.glob("*.md")
+        if any("lensaudit " in content for _, _, content in blocks(page.stem))
+    }
+    assert with_commands >= {"steering", "lm_eval", "tutorial"}
+    assert with_commands - set(PAGES) - elsewhere() == set()
+
+
+MENTIONED = sorted(
+    (page.name, command)
+    for page in (DOCS.parent / "README.md", DOCS.parent / "CHANGELOG.md", *DOCS.glob("*.md"))
+    for command in re.findall(
+        r"`lensaudit ([a-z][^`]*)`", re.sub(r"```.*?```", "", page.read_text(), flags=re.S)
+    )
+)
+
+
+def test_commands_and_options_in_the_text_exist():
+    assert len(MENTIONED) > 50
+    odd = []
+    for page, text in MENTIONED:
+        found, words = cli, shlex.split(text)
+        while isinstance(found, click.Group) and words and re.fullmatch("[a-z][a-z-]*", words[0]):
+            found = found.get_command(click.Context(found), words.pop(0))
+        known = {option for one in found.params for option in one.opts} if found else set()
+        unknown = [word for word in words if word[:2] == "--" and word not in known]
+        if found is None or unknown:
+            odd.append((page, text))
+    assert odd == []
+
+
 def test_the_exit_codes_of_the_pages_are_those_of_the_errors():
     from lensaudit import errors
 

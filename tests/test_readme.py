@@ -60,6 +60,25 @@ def test_every_offline_command_and_the_python_run_in_order(workplace):
     assert summary["n"] > 0
 
 
+OWN = [c for c in commands() if c not in OFFLINE and "./" in c]
+
+
+@pytest.mark.parametrize("command", OWN)
+def test_commands_on_own_folders_run_where_they_exist(command, tmp_path):
+    package = ROOT / "lensaudit" / "embedded"
+    for name, model in (("unlearned", "npo"), ("full", "full"), ("retain", "retain")):
+        (tmp_path / name).symlink_to(package / model)
+    (tmp_path / "forget.json").symlink_to(package / "data" / "forget.json")
+    done = call(command, tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.strip()
+
+
+def test_no_command_of_the_readme_is_left_out():
+    assert len(OWN) == 1
+    assert sorted([*OFFLINE, *NETWORK, *OWN]) == sorted(commands())
+
+
 @pytest.mark.parametrize("command", NETWORK)
 def test_commands_that_need_the_hub_say_so_in_one_line_without_it(command, tmp_path):
     done = call(command, tmp_path)
