@@ -10,7 +10,7 @@ from lensaudit.errors import InputError
 from lensaudit.files import digest, slug
 from lensaudit.judge.budget import Caps
 from lensaudit.judge.opening import DEFAULT_CACHE, JudgeOptions, open_bench
-from lensaudit.judge.programmatic import PROGRAMMATIC
+from lensaudit.judge.programmatic import PROGRAMMATIC, EntityJudge
 from lensaudit.judge.verdict import Judge
 from lensaudit.models.checkpoint import Checkpoint, load_tokenizer, open_checkpoint
 from lensaudit.models.device import resolve_device, resolve_dtype
@@ -86,7 +86,15 @@ def samples_of(
     trait: Trait, subject: Subject, options: dict[str, Any], folder: Path, progress: Progress
 ) -> list[Sample]:
     """Written answers, or elicited ones, without the pairs that a judge cannot tell apart."""
+    filtering = options["filter_judge"]
+    if filtering == EntityJudge().name:
+        raise InputError("--filter entity: elicited answers have no entity; use another judge")
     if trait.positive and trait.negative:
+        if filtering != "none":
+            raise InputError(
+                f"--filter {filtering}: the answers of {trait.name} are written, not elicited, and "
+                "are taken as they are; leave it out"
+            )
         return written(trait)
     sampling = Sampling(options["temperature"], options["max_new_tokens"], options["seed"])
     folder.mkdir(parents=True, exist_ok=True)
@@ -95,9 +103,9 @@ def samples_of(
         sampling=sampling, log=folder / "elicited.jsonl", progress=progress,
         load=lambda: subject.speaker(sampling, "2G", options["batch_size"]),
     )  # fmt: skip
-    if options["filter_judge"] == "none":
+    if filtering == "none":
         return samples
-    wanted = {**options, "judge": options["filter_judge"], "coherence_judge": None}
+    wanted = {**options, "judge": filtering, "coherence_judge": None}
     with judges(wanted, progress) as (judge, coherence):
         return filtered(samples, trait, judge, coherence, folder / "judgements.jsonl")
 
@@ -133,9 +141,20 @@ def _endpoint(
 
 
 def asked_trait(options: dict[str, Any]) -> Trait:
-    """The trait with its first --questions questions."""
+    """The trait with its first --questions questions.
+
+    Raises:
+        InputError: the judge looks for entities that the trait does not name.
+    """
     trait = load_trait(options["trait"])
-    return replace(trait, questions=trait.questions[: options["n_questions"]])
+    judges = options["judge"], options["coherence_judge"]
+    if EntityJudge().name in judges and not trait.entities:
+        raise InputError(
+            f"--judge entity: trait {trait.name} names no entities; give its file a list "
+            "`entities`, one for each of its questions, or use another judge"
+        )
+    n = options["n_questions"]
+    return replace(trait, questions=trait.questions[:n], entities=trait.entities[:n])
 
 
 def grid_of(text: str, vector: SteeringVector, *, as_ratio: bool) -> list[float]:

@@ -153,7 +153,9 @@ def _with_mode(found: Capability, outcome: Outcome, asker: Asker, endpoint: Endp
         return replace(found, mode="digit10", note="its tokenizer splits numbers into digits")
     settings = found.settings(max_tokens=1) | found.logprob_settings()
     letter = _once(asker, chat_call(endpoint, (user(LETTER_PROBE),), settings))
-    if isinstance(letter, Reply) and letter.first_token[0].token.strip() == "A":
+    # a refusal comes without alternatives
+    alternatives = letter.first_token if isinstance(letter, Reply) else ()
+    if alternatives and alternatives[0].token.strip() == "A":
         return replace(found, mode="letters", note=f"asked for 100 it begins with {first!r}")
     return _without(found, f"asked for 100 it begins with {first!r}")
 

@@ -4,11 +4,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from lensaudit.errors import InputError
+from lensaudit.errors import InputError, PartialError
 from lensaudit.files import append_jsonl, digest, read_appended
 from lensaudit.judge.verdict import Judge, JudgeRequest
 from lensaudit.steer.contrast import Sample, whole_pairs
-from lensaudit.steer.judging import Judging, judged
+from lensaudit.steer.judging import PASSING, Judging, judged
 from lensaudit.steer.speaker import Ask, Sampling, Speaker
 from lensaudit.steer.trait import ContrastRow, Elicitation, Trait
 
@@ -102,10 +102,18 @@ def filtered(
 
     Raises:
         InputError: no pair is left.
+        PartialError: the judge could not be asked about some answers; a direction from the others
+            would be another one.
     """
     judging = Judging(trait, judge, coherence, log)
     requests = [JudgeRequest(one.idx, one.row.question, one.row.answer) for one in samples]
     verdicts = judged(judging, requests)
+    waiting = [one.reason for pair in verdicts for one in pair if one.status in PASSING]
+    if waiting:
+        raise PartialError(
+            f"{len(waiting)} of {2 * len(samples)} judgements of elicited answers are missing "
+            f"({waiting[0]}); {log} holds the others, run the same command again to go on"
+        )
     good = {
         one.idx
         for one, (score, sound) in zip(samples, verdicts, strict=True)

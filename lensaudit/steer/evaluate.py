@@ -148,8 +148,9 @@ def levels_of(job: Evaluation, settings: Sequence[Setting]) -> list[Level]:
     """Answers and verdicts of every setting; what is on disk is not made again."""
     make_folder(job.out / "responses")
     said = answers(job, settings)
+    entities = job.trait.entities or ("",) * len(job.questions)
     requests = [
-        JudgeRequest(question, job.questions[question], text)
+        JudgeRequest(question, job.questions[question], text, entity=entities[question])
         for texts in said
         for (question, _), text in texts.items()
     ]

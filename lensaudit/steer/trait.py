@@ -50,6 +50,8 @@ class Trait:
     positive: tuple[ContrastRow, ...] = ()
     """Written answers with the trait, in place of elicited ones."""
     negative: tuple[ContrastRow, ...] = ()
+    entities: tuple[str, ...] = ()
+    """What the right answer to each of `questions` holds; read by the judge `entity` alone."""
 
     def hash(self) -> str:
         """Content hash of what is asked and how it is judged."""
@@ -97,6 +99,7 @@ def parse_trait(found: Any, name: str, source: str = "") -> Trait:
         elicitation=_elicitation(found.get("extraction"), f"{source}: extraction"),
         positive=_rows(found, "positive", source),
         negative=_rows(found, "negative", source),
+        entities=_entities(found, source),
     )
     check_disjoint(trait.questions, extraction_questions(trait), source)
     return trait
@@ -162,6 +165,16 @@ def _texts(found: Mapping[str, Any], key: str, source: str) -> tuple[str, ...]:
             raise InputError(f"{source}: {key}, item {place}: wanted a text")
     if twice := next((v for v in values if values.count(v) > 1), None):
         raise InputError(f"{source}: {key}: {twice[:60]!r} stands there twice")
+    return tuple(values)
+
+
+def _entities(found: Mapping[str, Any], source: str) -> tuple[str, ...]:
+    values, n = found.get("entities", []), len(found["questions"])
+    if not isinstance(values, list) or len(values) not in (0, n):
+        raise InputError(f"{source}: entities: wanted a list of {n}, one for each question")
+    for place, value in enumerate(values, 1):
+        if not isinstance(value, str) or not value.strip():
+            raise InputError(f"{source}: entities, item {place}: wanted a text")
     return tuple(values)
 
 

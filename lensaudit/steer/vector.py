@@ -115,23 +115,43 @@ def _load_own(path: Path) -> SteeringVector:
             f"{path.with_suffix('.json')}: layer_convention is {convention!r}, wanted "
             f"{LAYER_CONVENTION!r} (layer 16 = output of block 16 = hidden_states[17])"
         )
-    typed = all(isinstance(document.get(key), kind) for key, kind in _TYPED)
-    vector = _checked(_tensor(path), path)
-    found = typed and SteeringVector(
-        vector=vector,
+    _check_types(document, path.with_suffix(".json"))
+    found = SteeringVector(
+        vector=_checked(_tensor(path), path),
         asked=tuple(document.get("asked", ())),
         **{key: document[key] for key in _OWN if key in document},
     )
-    if not found or document.get("hash") != found.hash():
+    if document.get("hash") != found.hash():
         raise InputError(f"{path}: its .json describes another vector; extract it again")
     return found
 
 
-_TYPED = (("layer", int), ("method", str), ("position", str))
+_TYPED: Mapping[str, type] = {
+    "layer": int, "method": str, "position": str, "trait": str, "n_pos": int, "n_neg": int,
+    "model": str, "weights": str, "data": str, "dtype": str, "asked": list,
+}  # fmt: skip
+_NEEDED = ("layer", "method", "position")
 _OWN = (
     "layer", "method", "position", "trait", "n_pos", "n_neg", "resid_norm", "scores", "model",
     "weights", "data", "dtype",
 )  # fmt: skip
+
+
+def _check_types(document: Mapping[str, Any], path: Path) -> None:
+    """Refuse what the hash of the numbers does not cover and a command would trip over."""
+    bad = [
+        key
+        for key, kind in _TYPED.items()
+        if (key in document or key in _NEEDED) and not isinstance(document.get(key), kind)
+    ]
+    norm, scores = document.get("resid_norm"), document.get("scores")
+    length = isinstance(norm, int | float) and math.isfinite(norm) and norm >= 0
+    bad += ["resid_norm"] if not (norm is None or length) else []
+    bad += ["scores"] if not isinstance(scores, dict | None) else []
+    if bad:
+        raise InputError(
+            f"{path}: {', '.join(bad)} missing or of another type; extract the vector again"
+        )
 
 
 def _tensor(path: Path) -> Tensor:

@@ -3,7 +3,8 @@ import dataclasses
 import pytest
 
 from lensaudit.errors import InputError, TryAgainError, WorkError
-from lensaudit.judge.capability import Capability, capability_of
+from lensaudit.judge.calls import Reply
+from lensaudit.judge.capability import LETTER_PROBE, Capability, capability_of
 from lensaudit.judge.prompts import MAX_CHARS, fill
 from lensaudit.judge.stub.completions import Abilities
 from lensaudit.judge.stub.server import JudgeStub
@@ -79,6 +80,19 @@ def test_a_probe_is_kept_and_asked_again_only_on_demand(stub_of, bench_of):
     assert len(stub.chats) == n_asked > 0
     capability_of(bench.asker, bench.endpoint, fresh=True)
     assert len(stub.chats) > n_asked
+
+
+def test_a_judge_that_refuses_the_letter_probe_is_asked_for_text(stub_of, bench_of, monkeypatch):
+    bench = bench_of(stub_of(abilities=Abilities(tokens="blank")))
+    refusal = {"message": {"content": None, "refusal": "no"}, "logprobs": None}
+    chat = bench.asker.transport.chat
+
+    def refusing(call):
+        asked = LETTER_PROBE in str(call.body["messages"])
+        return Reply({"choices": [refusal]}) if asked else chat(call)
+
+    monkeypatch.setattr(bench.asker.transport, "chat", refusing)
+    assert bench.capability().mode == "sample"
 
 
 def test_a_mode_without_what_it_reads_is_refused(stub_of, bench_of):

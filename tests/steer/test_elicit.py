@@ -2,7 +2,7 @@
 
 import pytest
 
-from lensaudit.errors import InputError
+from lensaudit.errors import InputError, PartialError
 from lensaudit.judge.verdict import Verdict
 from lensaudit.steer.contrast import encode_sample, positions_read, prompt_ids, written
 from lensaudit.steer.elicit import asked, elicit, filtered
@@ -33,7 +33,11 @@ class Judge:
         self.name, self._scores = name, scores
 
     def score(self, requests):
-        return [Verdict(self._scores[request.idx]) for request in requests]
+        found = [self._scores[request.idx] for request in requests]
+        return [
+            Verdict(None, "the server is down", "api_error") if score is None else Verdict(score)
+            for score in found
+        ]
 
 
 def test_every_question_is_asked_under_both_prompts_of_every_pair():
@@ -68,6 +72,18 @@ def test_only_pairs_that_differ_in_the_trait_and_cohere_are_kept(tiny, tmp_path)
     with pytest.raises(InputError, match="finds no pair"):
         filtered(found, trait(), judges[0], Judge("c", dict.fromkeys(scores, 0.0)),
                  tmp_path / "other.jsonl")  # fmt: skip
+
+
+def test_answers_that_could_not_be_judged_are_not_taken_for_bad_ones(tiny, tmp_path):
+    found = samples(tiny, tmp_path / "log.jsonl")
+    scores = {one.idx: 80.0 if one.positive else 20.0 for one in found}
+    sound = Judge("b", dict.fromkeys(scores, 90.0))
+    log = tmp_path / "judged.jsonl"
+    with pytest.raises(PartialError, match=f"1 of {2 * len(found)} judgements"):
+        filtered(found, trait(), Judge("a", scores | {found[0].idx: None}), sound, log)
+    # the others are kept: the judge is asked about the one alone
+    rest = Judge("a", {found[0].idx: 80.0})
+    assert filtered(found, trait(), rest, Judge("b", {}), log) == found
 
 
 def test_the_answers_positions_are_its_own_and_the_last_prompt_token_is_before_them(tiny_tokenizer):

@@ -10,6 +10,7 @@ from lensaudit.files import read_appended, write_json
 from lensaudit.judge.stub.completions import Abilities
 from lensaudit.judge.stub.server import JudgeStub
 from lensaudit.steer import speaker
+from lensaudit.steer.trait import FOLDER
 
 ASK = [
     "--model", "demo/full", "--trait", "demo_idk", "--positions", "last_prompt",
@@ -201,6 +202,8 @@ def test_an_endpoint_without_probabilities_is_asked_for_text_and_the_results_say
         (["--vector", "nowhere.safetensors"], "no such file"),
         (["--trait", "nonsense"], "no such trait"),
         (["--judge", "stub", "--base-url", "nonsense"], "--base-url"),
+        (["--judge", "entity"], "names no entities"),
+        (["--coherence-judge", "entity"], "names no entities"),
         (["--model", "demo/nonsense"], "demo/nonsense"),
     ],
 )
@@ -210,6 +213,31 @@ def test_bad_input_is_one_line_before_any_work(vectors, tmp_path, capsys, more, 
     assert message in err
     assert len(err.strip().splitlines()) <= 3
     assert not (tmp_path / "responses").exists()
+
+
+def test_the_entity_judge_looks_for_the_entity_of_each_question(vectors, tmp_path):
+    trait = json.loads((FOLDER / "demo_idk.json").read_text())
+    entities = [f"nothing {at}" for at in range(len(trait["questions"]))]
+    write_json(tmp_path / "own.json", trait | {"entities": entities})
+    more = ["--trait", tmp_path / "own.json", "--questions", "2"]
+    assert evaluate(vectors, tmp_path / "o", *more, judge="entity") == 0
+    assert results(tmp_path / "o")["coefficients"]["0.0"] | {"ci95": 0} == {
+        "mean": 0.0, "std": 0.0, "n": 2, "n_total": 2, "n_invalid": 0, "ci95": 0,
+        "mean_invalid_as_baseline": 0.0, "ratio": 0.0,
+    }  # fmt: skip
+    said = next(iter(read_appended(tmp_path / "o" / "responses" / "coef_0.0.jsonl")))
+    entities[said["question"]] = said["text"].split()[0]
+    write_json(tmp_path / "own.json", trait | {"entities": entities})
+    assert evaluate(vectors, tmp_path / "o", *more, judge="entity") == 0
+    assert results(tmp_path / "o")["coefficients"]["0.0"]["mean"] >= 50.0
+
+
+def test_a_filter_that_would_not_be_used_is_refused(tmp_path, capsys):
+    extract = ["steer", "extract", "--model", "demo/full", "--out", str(tmp_path)]
+    assert run([*extract, "--trait", "demo_idk", "--filter", "idk"]) == 2
+    assert "are written, not elicited" in capsys.readouterr().err
+    assert run([*extract, "--trait", "refusal", "--filter", "entity"]) == 2
+    assert "have no entity" in capsys.readouterr().err
 
 
 def test_a_vector_is_not_tested_on_what_it_was_extracted_from(vectors, tmp_path, capsys):

@@ -56,6 +56,8 @@ def test_the_judge_of_a_refusal_trait_is_not_told_to_call_refusals_by_that_name(
         ({"questions": ["Why?", " "]}, "item 2"),
         ({"questions": ["Why?", "Why?"]}, "stands there twice"),
         ({"polarity": 0}, "polarity is 0"),
+        ({"entities": ["fine", "ill"]}, "wanted a list of 1"),
+        ({"entities": [3]}, "entities, item 1"),
         ({"refusal_is_trait": "no"}, "wanted true or false"),
         ({"extraction": ["Why?"]}, "wanted an object with positive"),
         (

@@ -48,7 +48,12 @@ def changed(tmp_path, **changes):
         ({"layer_convention": "hidden_states"}, "hidden_states"),
         ({"schema": "other/1"}, "wanted an object of schema"),
         ({"layer": 1}, "describes another vector"),
-        ({"layer": "2"}, "describes another vector"),
+        ({"layer": "2"}, "layer missing or of another type"),
+        ({"method": None}, "method missing or of another type"),
+        ({"asked": 5}, "asked missing"),
+        ({"resid_norm": "long"}, "resid_norm missing"),
+        ({"resid_norm": -1.0}, "resid_norm missing"),
+        ({"n_pos": "x", "scores": [1]}, "n_pos, scores missing"),
     ],
 )
 def test_a_description_that_does_not_fit_is_refused(tmp_path, changes, message):
