@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lensaudit.cli.main import run
-from lensaudit.errors import InputError
+from lensaudit.errors import InputError, WorkError
 from lensaudit.metrics.measure import compared
 from lensaudit.metrics.measure.compared import cka_layers, decoder_blocks, fisher, fisher_layers
 from lensaudit.metrics.registry import all_metrics
@@ -126,6 +126,22 @@ def test_fisher_that_does_not_fit_is_refused_before_the_first_pass(audited, monk
     audit, _ = audited("npo")
     monkeypatch.setattr(compared, "free_bytes", lambda device: 1000)
     with pytest.raises(InputError, match=r"Fisher information takes 0\.0 GB beside the model"):
+        fisher(audit, audit.full)
+
+
+def test_weights_that_are_no_numbers_are_no_erasure(audited, monkeypatch):
+    audit, _ = audited("npo")
+    real = compared.load_causal
+
+    def spoilt(*args, **options):
+        model = real(*args, **options)
+        with torch.no_grad():
+            next(decoder_blocks(model)[0].parameters())[0] = math.nan
+        return model
+
+    monkeypatch.setattr(compared, "load_causal", spoilt)
+    object.__setattr__(audit, "encoded", audit.encoded[:1])
+    with pytest.raises(WorkError, match="its Fisher information holds NaN or infinity"):
         fisher(audit, audit.full)
 
 

@@ -17,7 +17,7 @@ from safetensors.torch import load_file, save
 from torch import Tensor
 
 from lensaudit.data.spans import Encoded
-from lensaudit.errors import InputError
+from lensaudit.errors import InputError, WorkError
 from lensaudit.files import digest, make_folder, read_json, write_bytes, write_json
 from lensaudit.models.causal import load_causal
 from lensaudit.models.checkpoint import Checkpoint
@@ -207,6 +207,11 @@ def fisher(
                 totals[layer].addcmul_(gradient[places], gradient[places])
         if audit.progress is not None:
             audit.progress(f"Fisher of {checkpoint.spec.name}", number, len(audit.encoded))
+    if not all(total.isfinite().all() for total in totals):
+        raise WorkError(
+            f"{checkpoint.spec.name}: its Fisher information holds NaN or infinity; "
+            "check the weights, or take a wider --dtype"
+        )
     return [total.cpu() / len(audit.encoded) for total in totals]
 
 
