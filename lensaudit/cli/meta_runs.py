@@ -12,7 +12,7 @@ from lensaudit.cli.options import check_names, notice
 from lensaudit.data.suites import DEMO_DATA
 from lensaudit.errors import InputError, PartialError
 from lensaudit.files import canonical_json, make_folder, read_json, write_csv, write_json
-from lensaudit.meta.aggregate import SCORES, aggregated, ranking
+from lensaudit.meta.aggregate import EPOCHS, SCORES, aggregated, ranking
 from lensaudit.meta.attacked import Attacking
 from lensaudit.meta.catalogue import judged
 from lensaudit.meta.documents import (
@@ -91,6 +91,8 @@ def run_aggregate(
         for name, given in (("full", full), ("retain", retain))
     }
     values = with_s_mia(values, attack_aucs(values, anchors["retain"]))
+    if not values.models:
+        raise InputError(f"{', '.join(map(str, results))}: no model has results")
     rows = aggregated(values, full=anchors["full"], fluency=not no_fluency)
     document = aggregate_document(rows, ranking(rows))
     if out is not None:
@@ -170,7 +172,8 @@ def _models(names: Sequence[str], before: Sequence[Path], options: Mapping[str, 
         if not before:
             raise InputError("--models results: needs --before, the results to take them from")
         anchors = {options["full"] or "full", options["retain"] or "retain"}
-        anchors |= {f"{one}_{epoch}" for one in anchors for epoch in ("ep5", "ep10")}
+        anchors |= {f"{one}_{epoch}" for one in anchors for epoch in EPOCHS}
+        anchors |= {f"{DEMO}full", f"{DEMO}retain"}
         listed = read_values(before, attack="before").models
         found += [model for model in listed if model not in anchors]
     return list(dict.fromkeys(found))

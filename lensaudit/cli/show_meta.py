@@ -17,8 +17,9 @@ Document = Mapping[str, Any]
 
 def show(table: Table) -> None:
     """Print a table; a pipe has no width, and 80 columns would cut the names."""
-    console = Console(highlight=False)
-    (console if console.is_terminal else Console(highlight=False, width=WIDTH)).print(table)
+    plain: dict[str, Any] = {"highlight": False, "markup": False, "emoji": False}
+    console = Console(**plain)
+    (console if console.is_terminal else Console(**plain, width=WIDTH)).print(table)
 
 
 def number(value: float | None, digits: int = 3) -> str:
@@ -53,7 +54,7 @@ def faithfulness_table(results: Sequence[Faithfulness]) -> Table:
     for one in order:
         ends, threshold = one.interval, one.threshold
         table.add_row(
-            one.metric.key,
+            printable(one.metric.key),
             number(one.auc) if math.isnan(one.preliminary) else f"({number(one.preliminary)})",
             f"{ends.low:.3f} to {ends.high:.3f}" if ends else "",
             f"{one.n_knows}+{one.n_forgot}",
@@ -78,7 +79,7 @@ def robustness_table(document: Document) -> Table:
         value = row["value"]
         shown = number(value) if value is not None else f"({number(row['preliminary'])})"
         table.add_row(
-            row["metric"],
+            printable(row["metric"]),
             shown if shown != "(–)" else "–",
             str(row["n"]),
             f"{row['n_utility']} of {row['n_candidates']} by utility",
@@ -98,11 +99,11 @@ def ranking_table(document: Document) -> Table:
     for row in document["ranking"]:
         best, other = row["best_without_uds"] or {}, row["best_with_uds"] or {}
         table.add_row(
-            f"{row['method']} ({row['n_models']})",
-            best.get("model", "–"),
+            printable(f"{row['method']} ({row['n_models']})"),
+            printable(best.get("model", "–")),
             number(best.get("overall_without_uds")), number(best.get("overall")),
             number(best.get("uds")),
-            "same" if other == best and best else other.get("model", "–"),
+            "same" if other == best and best else printable(other.get("model", "–")),
             number(row["uds_mean"]),
             f"{number(row['uds_low'])} to {number(row['uds_high'])}",
         )  # fmt: skip
@@ -119,7 +120,8 @@ def aggregate_table(document: Document) -> Table:
         remark = next((f"{name}: {why}" for name, why in missing.items()), "")
         more = f" (and {len(missing) - 1} more)" if len(missing) > 1 else ""
         numbers = (number(row[name]) for name in shown)
-        table.add_row(row["model"], number(row["uds"]), *numbers, printable(remark + more))
+        name = printable(row["model"])
+        table.add_row(name, number(row["uds"]), *numbers, printable(remark + more))
     return table
 
 
@@ -133,7 +135,7 @@ def meta_table(document: Document) -> Table:
     for row in document["metrics"]:
         low, high = row["faithfulness_low"], row["faithfulness_high"]
         table.add_row(
-            row["label"],
+            printable(row["label"]),
             number(row["faithfulness"]),
             f"{low:.3f} to {high:.3f}" if low is not None else "",
             number(row["quantization"]), _count(row["n_quantization"]),

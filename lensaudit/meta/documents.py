@@ -210,7 +210,9 @@ def _sources(path: Path) -> Sources:
 
 def _rows(content: Mapping[str, Any], path: Path) -> list[Document]:
     rows = content.get("metrics")
-    if not isinstance(rows, list) or not all(isinstance(r, dict) and "metric" in r for r in rows):
+    if not isinstance(rows, list) or not all(
+        isinstance(row, dict) and isinstance(row.get("metric"), str) for row in rows
+    ):
         raise InputError(f"{path}: its metrics are not a list of named rows")
     return rows
 
@@ -220,8 +222,11 @@ def _faith(row: Mapping[str, Any], path: Path) -> Faith:
     ends = row.get("interval_95")
     if ends is not None and not (isinstance(ends, list) and len(ends) == 2):
         raise InputError(f"{where}: the interval is {ends!r}, wanted [low, high]")
+    auc = _number(row.get("auc"), where)
+    if ends is None or None in ends or math.isnan(auc):
+        ends = None
     return Faith(
-        _number(row.get("auc"), where),
+        auc,
         Interval(*(_number(end, where) for end in ends)) if ends else None,
         row.get("n_knows"),
         row.get("n_forgot"),

@@ -21,6 +21,8 @@ from lensaudit.scores.stats import Interval, auc
 LEAST = 2
 """Models per pool below which an AUC is not given."""
 N_BINS = 10
+LEAST_RANGE = 1e-9
+"""Values closer than this are drawn as one: floats cannot hold the edges of bins so narrow."""
 
 
 @dataclass(frozen=True)
@@ -47,7 +49,7 @@ class Faithfulness:
     """Of the raw values."""
     forgot_mean: float
     threshold: Threshold | None
-    """In the knowledge direction; see `Judged.knowledge`."""
+    """In the knowledge direction, see `Judged.knowledge`; None while a model is to do."""
     histogram: Histogram | None
     excluded: Mapping[str, str] = field(default_factory=dict)
     """Model -> why it has no value of this metric."""
@@ -77,11 +79,15 @@ def check_pools(knows: Sequence[str], forgot: Sequence[str], values: Values) -> 
             raise InputError(f"{name}: {', '.join(twice)} is named twice")
     if both := sorted(set(knows) & set(forgot)):
         raise InputError(f"the pools overlap: {', '.join(both)} is in both")
-    owner = {values.weights[model]: model for model in knows if model in values.weights}
-    for model in forgot:
-        other = owner.get(values.weights.get(model, ""))
-        if other is not None:
-            raise InputError(f"the pools overlap: {other} and {model} have the same weights")
+    owner: dict[str, str] = {}
+    for model in (*knows, *forgot):
+        weights = values.weights.get(model)
+        if weights is None:
+            continue
+        other = owner.setdefault(weights, model)
+        if other != model:
+            what = "the pools overlap" if (other in knows) != (model in knows) else "counted twice"
+            raise InputError(f"{what}: {other} and {model} have the same weights")
 
 
 def faithfulness(
@@ -102,7 +108,7 @@ def faithfulness(
         n_forgot=len(raw[1]),
         knows_mean=_mean(raw[0]),
         forgot_mean=_mean(raw[1]),
-        threshold=best_threshold(*turned) if enough else None,
+        threshold=best_threshold(*turned) if enough and not to_do else None,
         histogram=_histogram(*raw),
         excluded={m: values.why_not(m, metric.key) for m in missing if m not in to_do},
         to_do=to_do,
@@ -137,7 +143,9 @@ def _histogram(knows: Sequence[float], forgot: Sequence[float]) -> Histogram | N
     both = [*knows, *forgot]
     if not both or not all(map(math.isfinite, both)):
         return None
-    edges = np.histogram_bin_edges(both, bins=N_BINS)
+    low, high = min(both), max(both)
+    margin = 0.5 if high - low < LEAST_RANGE else 0.0
+    edges = np.linspace(low - margin, high + margin, N_BINS + 1)
     counts = [tuple(np.histogram(pool, bins=edges)[0].tolist()) for pool in (knows, forgot)]
     assert all(low < high for low, high in pairwise(edges))
     return Histogram(tuple(edges.tolist()), *counts)

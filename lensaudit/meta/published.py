@@ -74,6 +74,8 @@ def method_results(content: Mapping[str, Any], path: Path) -> Values:
     }
     if "ep10" in utility:  # the two anchors have no epoch in their names and are marked so there
         utility[None] = utility["ep10"]
+    if not rows:
+        raise InputError(f"{path}: its list of models is empty")
     found = values_of(rows)
     return Values(found.by_model, found.reasons, full_utility=utility)
 

@@ -85,8 +85,9 @@ def _file(path: Path, attack: str | None) -> Values:
 def _folder(folder: Path, attack: str | None) -> list[Values]:
     """What a folder holds by itself, else what its sub-folders do."""
     for name in (LOG, SUMMARY):
-        if (folder / name).is_file():
-            return [_file(folder / name, attack)]
+        path = folder / name
+        if path.is_file() and (name == LOG or _of_patch_run(path)):
+            return [_file(path, attack)]
     found = [Values(to_do=known_to_do(folder))] if (folder / TO_DO).is_file() else []
     for epoch in EPOCHS:
         if (folder / epoch).is_dir():
@@ -97,6 +98,12 @@ def _folder(folder: Path, attack: str | None) -> list[Values]:
         if child.is_dir() and child.name not in (*EPOCHS, *_NUMBERS):
             found += _folder(child, attack)
     return found
+
+
+def _of_patch_run(summary: Path) -> bool:
+    """Other commands write a summary.json as well, without a value of a metric."""
+    content = read_json(summary)
+    return isinstance(content, dict) and "source" in content
 
 
 def known_to_do(folder: Path) -> dict[str, str]:

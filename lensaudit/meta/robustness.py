@@ -172,12 +172,14 @@ def stability(
         retain: the retain model's name, for R.
         form: see the module.
     """
-    shift, reason = None, None
+    shift, reason, waits = None, None, False
     if attack == "relearn":
-        shift, reason = _shift(metric, retain, before, after)
+        shift, reason, waits = _shift(metric, retain, before, after)
     per_model: dict[str, float] = {}
     excluded: dict[str, str] = {}
     to_do: dict[str, str] = dict(chosen.to_do)
+    if retain is not None and reason is not None and waits:
+        to_do[retain] = reason.removeprefix(f"retain model {retain}: ")
     for model in chosen.models:
         gap, is_to_do = _gap(metric, model, before, after)
         if gap is not None:
@@ -199,15 +201,15 @@ def stability(
 
 def _shift(
     metric: Judged, retain: str | None, before: Values, after: Values
-) -> tuple[float | None, str | None]:
-    """The retain model's own shift, or why there is none."""
+) -> tuple[float | None, str | None, bool]:
+    """The retain model's own shift, or why there is none, and whether it is only to do."""
     if retain is None:
-        return None, "relearning needs the retain model's own shift; name it with --retain"
-    gap, _ = _gap(metric, retain, before, after)
+        return None, "relearning needs the retain model's own shift; name it with --retain", False
+    gap, is_to_do = _gap(metric, retain, before, after)
     if gap is not None:
-        return None, f"retain model {retain}: {gap}"
+        return None, f"retain model {retain}: {gap}", is_to_do
     b, a = (metric.knowledge(v.value(retain, metric.key)) for v in (before, after))
-    return a - b, None
+    return a - b, None, False
 
 
 def _gap(metric: Judged, model: str, before: Values, after: Values) -> tuple[str | None, bool]:

@@ -16,7 +16,7 @@ from lensaudit.meta.faithfulness import Faithfulness, check_pools, faithfulness
 from lensaudit.meta.published import PUBLISHED
 from lensaudit.meta.reading import attack_aucs, read_values, with_s_mia
 from lensaudit.meta.robustness import Attack, Filter, Form, Stability, stability, usable
-from lensaudit.meta.scoring import Notice, Scoring, measured, named, suite_names
+from lensaudit.meta.scoring import Notice, Scoring, identity_of, measured, named, suite_names
 from lensaudit.meta.table import null
 from lensaudit.meta.values import Values, merged, short_name
 from lensaudit.metrics.measure.job import Job
@@ -86,7 +86,7 @@ def judge_faithfulness(
         InputError: the pools are empty or overlap, or results cannot be read.
     """
     started = time.monotonic()
-    check_pools(knows, forgot, Values())
+    check_pools(knows, forgot, Values(weights=_local_weights([*knows, *forgot], settings)))
     values = _collected([*knows, *forgot], settings, results=results)
     check_pools(knows, forgot, values)
     found = [faithfulness(one, knows, forgot, values, seed=seed) for one in settings.metrics]
@@ -154,9 +154,20 @@ def judge_robustness(
         stability(one, attack, models_of, values, attacked, retain=settings.retain, form=form)
         for one, models_of in zip(settings.metrics, chosen, strict=True)
     ]
-    return _write_robustness(
+    judgement = _write_robustness(
         found, models, settings, thresholds, {"filter": by, "retain": settings.retain}, started
     )
+    waiting = {settings.full: values.to_do.get(settings.full)} if by != "none" else {}
+    to_do = {name: why for name, why in waiting.items() if why is not None}
+    return replace(judgement, to_do=to_do | dict(judgement.to_do))
+
+
+def _local_weights(names: Sequence[str], settings: Settings) -> dict[str, str]:
+    """Content hashes of the models on this disk, where models are measured at all."""
+    if settings.job is None:
+        return {}
+    found = {name: identity_of(name, settings.names).get("weights") for name in names}
+    return {name: weights for name, weights in found.items() if weights is not None}
 
 
 def _write_robustness(
@@ -220,9 +231,11 @@ def _attacked(
         folder = settings.out / f"after-{attack}"
         metrics = suite_names(settings.metrics)
         scoring = Scoring(settings.job, metrics, folder, settings.notice)
-        lacking = [name for name in names if known.is_to_do(name)]
+        keys = [one.usable_as or one.key for one in settings.metrics]
+        lacking = [n for n in names if any(k not in known.by_model.get(n, {}) for k in keys)]
         if lacking:
-            known = merged([known, measured(attacking.subjects(lacking), scoring)])
+            now = measured(attacking.subjects(lacking), scoring)
+            known = merged([_without(known, lacking), now])
     return with_s_mia(known, attack_aucs(before, settings.retain))
 
 

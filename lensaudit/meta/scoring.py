@@ -171,7 +171,9 @@ def _finished(folder: Path, key: str) -> frozenset[str]:
     if not ((folder / DONE).exists() and (folder / LOG).exists()):
         return frozenset()
     done = read_json(folder / DONE)
-    return frozenset(done["metrics"]) if done.get("key") == key else frozenset()
+    if not isinstance(done, dict) or done.get("key") != key:
+        return frozenset()
+    return frozenset(done.get("metrics", ()))
 
 
 def _reasons(folder: Path) -> list[str]:

@@ -150,10 +150,12 @@ def test_when_nothing_can_be_measured_there_is_no_table(tmp_path, capsys):
         ("demo/full,demo/full", "demo/never", "named twice"),
         (",", "demo/never", "--pool-knows: an empty pool"),
         ("demo/nope", "demo/never", "demo/nope"),
+        ("demo/never", "lensaudit/embedded/never", "have the same weights"),
     ],
 )
 def test_pools_that_say_nothing_are_refused_before_any_work(tmp_path, capsys, knows, forgot, said):
-    assert run(faithfulness(tmp_path, knows=knows, forgot=forgot)) == 2
+    anchors = ("--full", "demo/full", "--retain", "demo/retain")
+    assert run(faithfulness(tmp_path, *anchors, knows=knows, forgot=forgot)) == 2
     assert said in capsys.readouterr().err
     assert not (tmp_path / "out").exists()
 
@@ -261,6 +263,24 @@ def test_robustness_of_result_files_alone(tmp_path, capsys):
     assert "none of 3 models passes the filter" in capsys.readouterr().out
 
 
+def test_the_anchors_in_the_results_are_no_candidates(tmp_path, capsys):
+    logs = ("demo/full", "demo/retain", "demo/npo")
+    for at, model in enumerate(logs):
+        put(tmp_path / str(at) / "TOFU_EVAL.json", {"uds": {"agg_value": 0.5}})
+        put(tmp_path / str(at) / "manifest.json", {"inputs": {"model": {"name": model}}})
+    arguments = [
+        "meta", "robustness", "--models", "results", "--attack", "relearn", "--metric", "uds",
+        "--before", str(tmp_path), "--after", str(tmp_path / "2"), "--filter", "none",
+        "--out", str(tmp_path / "out"),
+    ]  # fmt: skip
+    # retain was not attacked: to do, so no number and no success
+    assert run(arguments) == 3
+    assert "to do: demo/retain (after: to do: no result" in capsys.readouterr().err
+    found = document(tmp_path, "robustness-relearn")
+    assert found["models"] == ["demo/npo"]
+    assert found["metrics"][0]["value"] is None
+
+
 def test_the_whole_chain_on_published_values(shared, tmp_path, capsys):
     """124 of 150 models by utility, 12 of them by UDS; what does not move is stable."""
     path = str(shared / "data" / "published" / "method_results.json")
@@ -348,6 +368,7 @@ UDS = {"metric": "uds", "auc": 0.5, "value": 0.5}
         {"kind": "faithfulness", "metrics": 3},
         {"kind": "faithfulness", "metrics": [UDS | {"auc": -0.1}]},
         {"kind": "faithfulness", "metrics": [UDS | {"interval_95": 3}]},
+        {"kind": "faithfulness", "metrics": [UDS | {"metric": [1]}]},
         {"kind": "robustness", "metrics": [UDS]},
         {"kind": "robustness", "attack": "quantize", "metrics": [UDS | {"value": "high"}]},
         {"faithfulness": {"uds": {"auc_roc": 2}}, "robustness": {}},
@@ -357,6 +378,20 @@ UDS = {"metric": "uds", "auc": 0.5, "value": 0.5}
 def test_other_files_are_no_table(tmp_path, capsys, content):
     assert run(["meta", "table", put(tmp_path / "x.json", content)]) == 2
     assert "x.json" in capsys.readouterr().err
+
+
+def test_names_and_reasons_are_shown_as_they_are(tmp_path, capsys):
+    name, why = "[/x] [bold]a\x1b[31m", "no [/folder]"
+    row = UDS | {"metric": name, "auc": None, "reason": why, "interval_95": [None, 0.5]}
+    path = put(tmp_path / "faithfulness.json", {"kind": "faithfulness", "metrics": [row]})
+    assert run(["meta", "table", path]) == 0
+    said = "".join(capsys.readouterr().out.split())
+    assert "\x1b" not in said
+    assert "[/x][bold]a" in said
+    log = {"extraction_strength": {"agg_value": 0.2}}
+    put(tmp_path / "[bold]b" / "TOFU_EVAL.json", log)
+    assert run(["meta", "aggregate", str(tmp_path)]) == 0
+    assert "[bold]b" in capsys.readouterr().out
 
 
 def test_a_folder_without_judgements_is_refused(tmp_path, capsys):

@@ -66,6 +66,13 @@ def test_the_histogram_counts_every_model_once():
     assert found.knows[-1] == 2
 
 
+@pytest.mark.parametrize("apart", [1e-16, 1e-15, 1e-10])
+def test_values_that_differ_by_rounding_are_drawn_in_one_bin(apart):
+    found = judge("es", [1.0, 1.0], [1.0 - apart] * 2).histogram
+    assert (max(found.knows), max(found.forgot)) == (2, 2)
+    assert found.edges[0] < 1.0 < found.edges[-1]
+
+
 def test_a_constant_metric_tells_nothing_and_says_so():
     found = judge("es", [0.5] * 3, [0.5] * 3)
     assert found.auc == 0.5
@@ -90,6 +97,8 @@ def test_a_model_that_failed_to_load_leaves_no_auc_but_a_preliminary_one():
     later = faithfulness(CATALOGUE["es"], ["p0", "p1"], ["n0", "n1", "n2", "n3"], waiting)
     assert math.isnan(later.auc)
     assert later.preliminary == 1.0
+    # nor a threshold that models would be filtered by
+    assert (found.raw_threshold, later.threshold) == (pytest.approx(0.35), None)
     assert later.to_do == {
         "n2": "to do: no such folder", "n3": "to do: no result of this model was found"
     }  # fmt: skip
@@ -110,7 +119,8 @@ def test_pools_with_fewer_than_two_values_have_no_auc():
         (["a"], [], "--pool-forgot: an empty pool"),
         (["a", "b", "a"], ["c"], "a is named twice"),
         (["a", "b"], ["b", "c"], "the pools overlap: b is in both"),
-        (["a"], ["c"], "a and c have the same weights"),
+        (["a"], ["c"], "the pools overlap: a and c have the same weights"),
+        (["a", "c"], ["b"], "counted twice: a and c have the same weights"),
     ],
 )
 def test_pools_that_say_nothing_are_refused(knows, forgot, said):

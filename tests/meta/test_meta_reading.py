@@ -181,6 +181,7 @@ def test_s_mia_follows_from_the_attack_and_retains_own():
     [
         ([1], "holds no results"),
         ({}, "holds no results"),
+        ({"models": []}, "its list of models is empty"),
         ({"models": [{"uds": 1}]}, "model 1: has no name"),
         ({"models": [{"model": "a", "uds": "x"}]}, r"model 1 \(a\): uds is 'x', wanted a number"),
         ({"models": [{"model": "a"}, {"model": "a"}]}, "a is there twice"),
@@ -190,6 +191,14 @@ def test_s_mia_follows_from_the_attack_and_retains_own():
 def test_what_is_no_result_is_refused_by_name(tmp_path, content, said):
     with pytest.raises(InputError, match=said):
         read_values([put(tmp_path / "TOFU_EVAL.json", content)])
+
+
+def test_the_summary_of_another_command_is_no_result(tmp_path):
+    put(tmp_path / "judge" / "summary.json", {"n_scored": 3})
+    with pytest.raises(InputError, match="holds no results"):
+        read_values([tmp_path])
+    put(tmp_path / "patch" / "summary.json", {"source": "demo/npo", "uds": 0.4})
+    assert read_values([tmp_path]).by_model == {"demo/npo": {"uds": 0.4}}
 
 
 def test_an_empty_folder_and_a_missing_path_are_refused(tmp_path):

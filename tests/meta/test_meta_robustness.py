@@ -128,6 +128,9 @@ def test_relearning_without_retains_own_shift_has_no_number(retain, said):
     found = stability(CATALOGUE["uds"], "relearn", chosen(a=0.8), before, after, retain=retain)
     assert math.isnan(found.value)
     assert said in found.reason
+    # a retain model that was not attacked yet is to do, not a result without numbers
+    waits = {"r": "after: to do: no result of this model was found"} if retain else {}
+    assert found.to_do == waits
 
 
 def test_a_negative_shift_of_retain_is_a_shift_like_any_other():
