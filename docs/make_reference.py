@@ -52,7 +52,13 @@ def _with_subcommands(command: click.Command, name: str) -> Iterator[str]:
 
 
 def _help(command: click.Command, name: str) -> str:
-    context = click.Context(command, info_name=name, terminal_width=WIDTH, max_content_width=WIDTH)
+    context = click.Context(
+        command,
+        info_name=name,
+        terminal_width=WIDTH,
+        max_content_width=WIDTH,
+        **cli.context_settings,  # inherited by every command where it is called
+    )
     return f"```text\n{command.get_help(context)}\n```\n"
 
 
