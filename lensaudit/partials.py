@@ -41,7 +41,17 @@ def is_running(process: str) -> bool | None:
         return False
     except OSError:  # it belongs to another user
         return True
-    return True
+    return not _is_zombie(pid)
+
+
+def _is_zombie(pid: int) -> bool:
+    """Has it ended, only that its parent never asked how? It writes nothing any more."""
+    try:
+        # the name before the state is in brackets, and may hold some itself
+        state = Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()[0]
+    except (OSError, IndexError):  # not Linux, or gone by now
+        return False
+    return state in ("Z", "X")
 
 
 def partial_path(path: Path) -> Path:

@@ -100,6 +100,8 @@ def edit_of(
     if steer is None:
         if ablate:
             raise InputError("--ablate removes a direction; name its vector with --steer")
+        if coefficient != 1.0:
+            raise InputError("--coefficient scales a vector; name it with --steer")
         return Edit(quantize)
     vector = load_vector(
         steer, d_model=checkpoint.d_model, n_layers=checkpoint.n_layers, name=checkpoint.spec.name

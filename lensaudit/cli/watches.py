@@ -45,8 +45,8 @@ def run_watch(
     steps_of(folder)
     ordered(asked.suite, names)
     asked = with_data(asked, [folder.name])
-    data_digest(asked)
-    watched = Watch(folder, output_for(folder, out), asked, anchors, settled_s, notice)
+    data = data_digest(asked)
+    watched = Watch(folder, output_for(folder, out), asked, anchors, data, settled_s, notice)
     rows = watch(watched, follow=follow, every_s=every_s)
     if as_json:
         click.echo(canonical_json(rows))

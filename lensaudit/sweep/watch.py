@@ -5,17 +5,26 @@ import re
 import shutil
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from lensaudit.errors import InputError, LensAuditError
-from lensaudit.files import append_jsonl, make_folder, read_appended, slug, write_csv, write_json
+from lensaudit.files import (
+    append_jsonl,
+    digest,
+    make_folder,
+    read_appended,
+    read_json,
+    slug,
+    write_csv,
+    write_json,
+)
 from lensaudit.models.checkpoint import Checkpoint, open_checkpoint
 from lensaudit.models.registry import Registry, resolve
 from lensaudit.sweep.failures import failure_of
 from lensaudit.sweep.measure import Subject, measure, resolved
-from lensaudit.sweep.plan import Conditions, Target, target_of
+from lensaudit.sweep.plan import ALGORITHM, Conditions, Target, target_of
 from lensaudit.sweep.room import Room
 
 CURVE = ("uds", "em_erasure", "model_utility")
@@ -34,8 +43,16 @@ class Watch:
     conditions: Conditions
     anchors: dict[str, Target]
     """`full` and `retain`."""
+    data: str = ""
+    """Content hash of what is asked."""
     settled_s: float = _SETTLED_S
     report: Callable[[str], None] = lambda line: None
+
+    @property
+    def key(self) -> str:
+        """What decides the curve beside the checkpoints: one folder holds one."""
+        anchors = {role: target.identity for role, target in self.anchors.items()}
+        return digest([anchors, self.data, self.conditions.identity, ALGORITHM])
 
     @property
     def log(self) -> Path:
@@ -78,18 +95,38 @@ def watch(watched: Watch, *, follow: Callable[[], bool], every_s: float = 30.0) 
     """Audit what is there, and what comes while `follow()`; the curve's rows.
 
     Raises:
+        InputError: the output folder holds a curve of other conditions.
         LensAuditError: the anchors cannot be measured.
     """
-    make_folder(watched.out)
+    _check_same(watched)
     retain_log = _retain_log(watched)
     while True:
         goes_on = follow()
         for step, folder in steps_of(watched.folder).items():
             if is_complete(folder, watched.settled_s):
                 _audit(watched, step, folder, retain_log)
+            elif not goes_on:
+                watched.report(
+                    f"step {step}: not audited: {folder.name} is not whole, or was changed less "
+                    f"than {watched.settled_s:g} s ago"
+                )
         if not goes_on:
             return write_curve(watched)
         time.sleep(every_s)
+
+
+def _check_same(watched: Watch) -> None:
+    """Refuse to mix two kinds of numbers in one curve, or to read another retain log."""
+    path = make_folder(watched.out) / "watch.json"
+    if not path.exists():
+        write_json(path, {"key": watched.key, "conditions": asdict(watched.conditions)})
+        return
+    found = read_json(path)
+    if not isinstance(found, dict) or found.get("key") != watched.key:
+        raise InputError(
+            f"{watched.out}: holds a curve of other metrics, data, anchors or settings; give the "
+            "same options as before, or name another folder with --out"
+        )
 
 
 def _audit(watched: Watch, step: int, folder: Path, retain_log: Path) -> None:

@@ -174,6 +174,78 @@ def test_a_plan_for_cuda_is_refused_where_there_is_none(tmp_path):
             engine_of(engine, plan, report=QUIET)
 
 
+@pytest.mark.parametrize(
+    ("engine", "option", "wanted"),
+    [
+        ("serial", ("--workers", 2), "pool or ray or slurm"),
+        ("pool", ("--address", "auto"), "ray"),
+        ("pool", ("--slurm", "timeout_min=3"), "slurm"),
+        ("ray", ("--gpus", "0"), "pool"),
+        ("slurm", ("--per-gpu", 2), "pool or ray"),
+    ],
+)
+def test_an_option_of_another_engine_is_refused(tmp_path, capsys, engine, option, wanted):
+    toy_plan(tmp_path)
+    assert command("sweep", "run", tmp_path, "--engine", engine, *option) == 2
+    said = capsys.readouterr().err
+    assert f"{option[0]} means nothing to --engine {engine}" in said
+    assert f"take --engine {wanted}\n" in said
+
+
+def test_workers_on_gpus_are_refused_where_there_is_none(tmp_path, capsys):
+    import torch
+
+    if torch.cuda.is_available():
+        pytest.skip("there is a CUDA device here")
+    toy_plan(tmp_path)
+    assert command("sweep", "run", tmp_path, "--engine", "pool", "--gpus", "0,1") == 2
+    assert "--gpus 0,1: no CUDA device is available here" in capsys.readouterr().err
+
+
+def test_a_worker_that_died_while_it_waited_is_begun_again(tmp_path, importable, monkeypatch):
+    from concurrent.futures.process import BrokenProcessPool
+
+    from lensaudit.sweep.engines import pool as module
+
+    plan, begun = toy_plan(tmp_path, n=2), []
+    executor = module._executor
+
+    def broken_first(slot, order):
+        made = executor(slot, order)
+        begun.append(made)
+        if len(begun) == 1:
+            monkeypatch.setattr(made, "submit", _broken)
+        return made
+
+    def _broken(*_):
+        raise BrokenProcessPool("a child process terminated abruptly")
+
+    monkeypatch.setattr(module, "_executor", broken_first)
+    swept(tmp_path, pool(1))
+    assert set(names(tmp_path, plan).values()) == {"done"}
+
+
+@pytest.mark.parametrize(("device", "share", "needs"), [("cpu", 0, False), ("auto", 0.5, False),
+                                                        ("cuda", 0.5, True)])  # fmt: skip
+def test_ray_asks_for_gpus_where_a_plan_may_use_them(tmp_path, monkeypatch, device, share, needs):
+    monkeypatch.setattr("lensaudit.sweep.engines._check_installed", lambda name: None)
+    plan = toy_plan(tmp_path)
+    object.__setattr__(plan, "conditions", Conditions(device=device))
+    cluster = engine_of("ray", plan, report=QUIET, per_gpu=2).keywords["cluster"]
+    assert (cluster.gpu_share, cluster.needs_gpu) == (share, needs)
+
+
+@pytest.mark.slow
+def test_ray_does_a_plan_that_may_use_gpus_where_there_is_none(tmp_path, importable):
+    pytest.importorskip("ray")
+    from lensaudit.sweep.engines.ray_tasks import Cluster, run_ray
+
+    plan = toy_plan(tmp_path)
+    cluster = Cluster(None, 1, 0.5, needs_gpu=False)
+    swept(tmp_path, functools.partial(run_ray, cluster=cluster, report=QUIET))
+    assert set(names(tmp_path, plan).values()) == {"done"}
+
+
 @pytest.mark.slow
 def test_ray_refuses_a_gpu_plan_on_a_cluster_without_one(tmp_path, importable):
     pytest.importorskip("ray")

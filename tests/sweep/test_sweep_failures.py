@@ -2,6 +2,8 @@
 
 import json
 import os
+import subprocess
+import sys
 import time
 
 import pytest
@@ -236,6 +238,19 @@ def test_a_claim_of_a_dead_process_is_void_at_once(tmp_path):
         assert mine
         assert holder(path) == process_name()
     assert not path.exists()
+
+
+@pytest.mark.skipif(not os.path.exists("/proc/self/stat"), reason="needs /proc")
+def test_a_claim_of_a_killed_process_that_nobody_fetched_is_void_at_once(tmp_path):
+    process = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
+    path = tmp_path / "u.json"
+    path.write_text(json.dumps({"process": process_name(process.pid), "nonce": "n"}))
+    assert holder(path) == process_name(process.pid)
+    process.kill()
+    os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)  # ended, and still a zombie
+    os.kill(process.pid, 0)
+    assert holder(path) is None
+    process.communicate()
 
 
 def test_a_claim_of_another_machine_is_void_when_it_is_silent(tmp_path):

@@ -19,6 +19,13 @@ __all__ = ["engine_of"]
 
 _PACKAGES = {"ray": ("ray", "ray"), "slurm": ("submitit", "slurm")}
 """Engine -> its package, and the extra that installs it."""
+_TAKES = {
+    "serial": (),
+    "pool": ("workers", "gpus", "per-gpu"),
+    "ray": ("workers", "address", "per-gpu"),
+    "slurm": ("workers", "slurm", "cluster"),
+}
+"""Engine -> the options that mean something to it."""
 
 
 def engine_of(
@@ -38,10 +45,15 @@ def engine_of(
     Raises:
         InputError: it is not installed, or has not what is asked for.
     """
+    given = {
+        "workers": workers is not None, "gpus": gpus is not None, "per-gpu": per_gpu != 1,
+        "address": address is not None, "slurm": bool(slurm), "cluster": cluster != "slurm",
+    }  # fmt: skip
+    _check_options(name, [option for option, is_given in given.items() if is_given])
     _check_installed(name)
-    wants_gpu = plan.conditions.device.startswith("cuda")
+    device = plan.conditions.device
     if name in ("serial", "pool"):
-        check_gpu(plan)
+        check_gpu(plan, gpus)
     if name == "pool":
         indices = [one.strip() for one in (gpus or "").split(",") if one.strip()]
         slots = slots_for(workers=workers, gpus=indices, per_gpu=per_gpu)
@@ -49,14 +61,26 @@ def engine_of(
     if name == "ray":
         from lensaudit.sweep.engines.ray_tasks import Cluster, run_ray
 
-        share = 1 / per_gpu if wants_gpu else 0.0
-        return partial(run_ray, cluster=Cluster(address, workers, share), report=report)
+        # Ray hides all GPUs from a task that asks for none: `auto` asks where there are some
+        share = 1 / per_gpu if device.startswith(("cuda", "auto")) else 0.0
+        placed = Cluster(address, workers, share, needs_gpu=device.startswith("cuda"))
+        return partial(run_ray, cluster=placed, report=report)
     if name == "slurm":
         from lensaudit.sweep.engines.slurm import parameters_of, run_slurm
 
-        given = parameters_of(slurm, workers=workers)
-        return partial(run_slurm, cluster=cluster, parameters=given, report=report)
+        parameters = parameters_of(slurm, workers=workers)
+        return partial(run_slurm, cluster=cluster, parameters=parameters, report=report)
     return partial(run_serial, report=report)
+
+
+def _check_options(name: str, given: Sequence[str]) -> None:
+    """Refuse what the engine would not look at."""
+    if unused := [option for option in given if option not in _TAKES[name]]:
+        engines = [engine for engine, takes in _TAKES.items() if unused[0] in takes]
+        raise InputError(
+            f"--{unused[0]} means nothing to --engine {name}; leave it out, or take --engine "
+            f"{' or '.join(engines)}"
+        )
 
 
 def _check_installed(name: str) -> None:
@@ -70,18 +94,21 @@ def _check_installed(name: str) -> None:
         )
 
 
-def check_gpu(plan: Plan) -> None:
-    """Refuse a plan for CUDA where this machine has none.
+def check_gpu(plan: Plan, gpus: str | None = None) -> None:
+    """Refuse a plan for CUDA, or workers on GPUs, where this machine has none.
 
     Raises:
         InputError: there is no CUDA device.
     """
-    if not plan.conditions.device.startswith("cuda"):
+    if gpus is None and not plan.conditions.device.startswith("cuda"):
         return
     import torch
 
-    if not torch.cuda.is_available():
-        raise InputError(
-            f"the plan says --device {plan.conditions.device}, and no CUDA device is available "
-            "here; run it where there is one, or plan again with --device cpu"
-        )
+    if torch.cuda.is_available():
+        return
+    if gpus is not None:
+        raise InputError(f"--gpus {gpus}: no CUDA device is available here; give --workers instead")
+    raise InputError(
+        f"the plan says --device {plan.conditions.device}, and no CUDA device is available "
+        "here; run it where there is one, or plan again with --device cpu"
+    )

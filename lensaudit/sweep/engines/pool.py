@@ -85,8 +85,7 @@ class _Pool:
             # one try more than a poisoned unit takes: that one finds it poisoned and goes on
             for _ in range((MAX_KILLS + 1) * len(order.units)):
                 executor = executor or _executor(slot, order)
-                ended = executor.submit(_work, order)
-                if not self._died(ended, order):
+                if not self._died(_submitted(executor, order), order):
                     break
                 executor.shutdown(wait=False)
                 executor = None
@@ -103,6 +102,16 @@ class _Pool:
             self.errors.append(error)
             self.waiting.clear()
         return False
+
+
+def _submitted(executor: ProcessPoolExecutor, order: Order) -> Future[None]:
+    """The order's future; of a worker that died while it waited, one that says so."""
+    try:
+        return executor.submit(_work, order)
+    except BrokenProcessPool as error:
+        ended: Future[None] = Future()
+        ended.set_exception(error)
+        return ended
 
 
 def _executor(slot: Mapping[str, str], order: Order) -> ProcessPoolExecutor:

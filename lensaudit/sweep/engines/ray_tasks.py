@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from lensaudit.errors import InputError, TryAgainError
@@ -20,6 +20,8 @@ class Cluster:
     """At once, on a new one."""
     gpu_share: float
     """Of a GPU, per worker; a figure for placement, Ray does not limit memory."""
+    needs_gpu: bool = True
+    """Without a GPU in the cluster: refused if true, done on CPUs if not."""
 
 
 def run_ray(orders: Sequence[Order], *, cluster: Cluster, report: Report) -> None:
@@ -31,10 +33,12 @@ def run_ray(orders: Sequence[Order], *, cluster: Cluster, report: Report) -> Non
     """
     ray: Any = _connected(cluster)
     if cluster.gpu_share and ray.cluster_resources().get("GPU", 0) < cluster.gpu_share:
-        raise InputError(
-            "--engine ray: the plan needs a GPU and the cluster has none; a task would wait "
-            "for ever"
-        )
+        if cluster.needs_gpu:
+            raise InputError(
+                "--engine ray: the plan needs a GPU and the cluster has none; a task would wait "
+                "for ever"
+            )
+        cluster = replace(cluster, gpu_share=0.0)
     tasks = [_task(ray, order, cluster) for order in orders]
     # a new Ray stays for the next round, and ends with this process
     _finish(ray, tasks, report)
