@@ -235,8 +235,8 @@ def _run(
             log_samples=True,
             **seeds,
         )
-    except (OSError, ValueError, KeyError, TypeError, ImportError) as error:
-        reason = next(iter(str(error).splitlines()), type(error).__name__)
+    except _refusals() as error:
+        reason = next(iter(str(error.__cause__ or error).splitlines()), type(error).__name__)
         raise InputError(f"task {_name(task)}: the harness refuses it ({reason[:200]})") from error
     if not found or not any(v is not None for v in values_of(found["results"]).values()):
         raise WorkError(f"task {_name(task)}: the harness found no number")
@@ -246,6 +246,15 @@ def _run(
     kept = {key: _plain(found.get(key)) for key in _KEPT}
     versions = {"lm_eval": metadata.version("lm_eval"), "date": found.get("date")}
     return {"results": _plain(found["results"]), "samples": samples, **kept, **versions}
+
+
+def _refusals() -> tuple[type[Exception], ...]:
+    """What the harness raises where a task, its template or its data is wrong."""
+    from datasets.exceptions import DatasetsError
+    from jinja2 import TemplateError
+
+    known = (OSError, ValueError, KeyError, IndexError, TypeError, ImportError)
+    return (*known, DatasetsError, TemplateError)
 
 
 def _plain(value: Any) -> Any:
