@@ -189,8 +189,9 @@ def check(job: Job) -> None:
     """Find what is missing before anything is loaded.
 
     Raises:
-        InputError: too little memory.
+        InputError: epochs that cannot be counted, or too little memory.
     """
+    _ = job.recipe
     check_memory(job.start, copies=1, device=job.device)
 
 

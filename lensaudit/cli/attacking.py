@@ -1,13 +1,13 @@
 """`relearn` and `quantize` behind the options: resolve, plan, attack, print."""
 
 import csv
-import math
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 import click
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 from lensaudit.attacks import recovery, relearn, rounding
@@ -15,9 +15,9 @@ from lensaudit.attacks.before_after import Auditing, Shift
 from lensaudit.attacks.checkpoints import stored_dtype
 from lensaudit.attacks.quantize import engine_of
 from lensaudit.attacks.relearn import Relearning
-from lensaudit.cli.unlearning import FORMATS, is_demo
+from lensaudit.cli.unlearning import FORMATS, decay_of, is_demo, positive
 from lensaudit.errors import InputError
-from lensaudit.files import canonical_json, read_json, read_text, slug
+from lensaudit.files import canonical_json, printable, read_json, read_text, slug
 from lensaudit.models.checkpoint import open_checkpoint
 from lensaudit.models.device import resolve_device
 from lensaudit.models.registry import load_registry, resolve
@@ -151,17 +151,13 @@ def job_of(options: Mapping[str, Any], model: str) -> relearn.Job:
     """
     start = open_checkpoint(resolve(model, load_registry(options["registry"])))
     demo = is_demo(options["model"])
-    lr = options["lr"] if options["lr"] is not None else (DEMO_LR if demo else Relearning().lr)
-    for name, value in {"lr": lr, "epochs": options["epochs"]}.items():
-        if not (math.isfinite(value) and value > 0):
-            raise InputError(f"--{name} {value:g}: wanted a number above 0")
     settings = Relearning(
-        lr=lr,
-        n_epochs=options["epochs"],
+        lr=positive(options, "lr", DEMO_LR if demo else Relearning().lr),
+        n_epochs=positive(options, "epochs", 1.0),
         batch_size=options["batch_size"],
         n_accumulate=options["accumulate"],
-        weight_decay=options["weight_decay"],
-        max_grad_norm=options["max_grad_norm"],
+        weight_decay=decay_of(options),
+        max_grad_norm=positive(options, "max_grad_norm", 1.0),
         formats=FORMATS[options["formats"] or ("both" if demo else "chat")],
         seed=options["seed"],
     )
@@ -200,6 +196,6 @@ def _print(shifts: tuple[Shift, ...], work: Path, *, as_json: bool) -> None:
         table.add_column(name, justify="right")
     for one in shifts:
         cells = (f"{one.before[name]:.3f} -> {one.after[name]:.3f}" for name in names)
-        table.add_row(one.model, *cells)
+        table.add_row(escape(printable(one.model)), *cells)
     Console(highlight=False, width=100).print(table)
     click.echo(f"written: {work}")

@@ -120,7 +120,7 @@ def validate_data(
         click.echo(f"written: {save_mcq(dataset, write)}", err=as_json)
     if found.blocking:
         raise VerificationError(
-            f"{dataset.name}: {len(found.blocking)} defects that `lensaudit rtt run` refuses; "
+            f"{dataset.name}: defects that `lensaudit rtt run` refuses: {len(found.blocking)}; "
             "mend them, or run with --defects drop or keep"
         )
 

@@ -2,6 +2,7 @@
 
 import click
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 from lensaudit.attacks.rtt.defects import MEANINGS as DEFECTS
@@ -33,11 +34,15 @@ def print_summary(summary: Summary) -> None:
 def print_inspection(dataset: Dataset, found: Inspection) -> None:
     """Sizes, the prior of the letters, and defects with examples."""
     sizes = ", ".join(f"{split.name} {len(split.items)}" for split in dataset.splits)
-    click.echo(f"{dataset.name}: {found.n_items} items of {dataset.n_choices} choices: {sizes}")
+    click.echo(
+        f"{printable(dataset.name)}: {found.n_items} items of {dataset.n_choices} choices: {sizes}"
+    )
     places = zip(LETTERS, found.n_answers, strict=False)
     click.echo("right answers: " + ", ".join(f"{letter} {n}" for letter, n in places))
     for where, reason in list(dataset.left_out.items())[:EXAMPLES]:
-        click.echo(f"left out: {where}: {printable(reason)} ({len(dataset.left_out)} in all)")
+        click.echo(
+            f"left out: {printable(where)}: {printable(reason)} ({len(dataset.left_out)} in all)"
+        )
     for kind, n in found.counts.items():
         defects = found.of(next(one.kind for one in found.defects if one.kind == kind))
         mark = "refused" if defects[0].blocks else "noted"
@@ -55,7 +60,8 @@ def _console() -> Console:
 
 
 def _accuracies(summary: Summary) -> Table:
-    table = Table(title=f"{summary.study.models['unlearned']} on {summary.study.data}")
+    title = f"{summary.study.models['unlearned']} on {summary.study.data}"
+    table = Table(title=escape(printable(title)))
     for name in ("", "model", "accuracy", "95 % interval", "items"):
         table.add_column(name, justify="right" if name in ("accuracy", "items") else "left")
     accuracies = {**summary.as_they_are, **summary.main.accuracies}
@@ -76,7 +82,7 @@ def _recovery(summary: Summary) -> Table:
     for outcome in (summary.main, *summary.others):
         table.add_row(outcome.selection, outcome.rule, *_ratios(outcome))
     if reason := summary.main.adjusted.reason:
-        table.caption = printable(reason)
+        table.caption = escape(printable(reason))
     return table
 
 

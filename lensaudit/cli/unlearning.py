@@ -126,8 +126,8 @@ def _retain_rows(named: str | None, forget_data: str) -> Rows | None:
 def _recipe(options: Mapping[str, Any], method: Method, n_samples: int) -> Recipe:
     """Epochs become steps; what is left out is the method's published value."""
     sizes = {"batch_size": options["batch_size"], "n_accumulate": options["accumulate"]}
-    n_epochs = _positive(options, "epochs", method.n_epochs)
-    lr = _positive(options, "lr", DEMO_LR if is_demo(options["model"]) else method.lr)
+    n_epochs = positive(options, "epochs", method.n_epochs)
+    lr = positive(options, "lr", DEMO_LR if is_demo(options["model"]) else method.lr)
     n_steps = options["steps"] or n_steps_of(n_samples, n_epochs=n_epochs, **sizes)
     n_warmup = n_steps_of(n_samples, n_epochs=options["warmup_epochs"], **sizes)
     return Recipe(
@@ -136,16 +136,33 @@ def _recipe(options: Mapping[str, Any], method: Method, n_samples: int) -> Recip
         n_warmup=min(n_warmup, n_steps) if options["warmup_epochs"] > 0 else 0,
         schedule=options["schedule"],
         n_accumulate=options["accumulate"],
-        weight_decay=options["weight_decay"],
-        max_grad_norm=_positive(options, "max_grad_norm", 1.0),
+        weight_decay=decay_of(options),
+        max_grad_norm=positive(options, "max_grad_norm", 1.0),
         trainable=options["trainable"],
     )
 
 
-def _positive(options: Mapping[str, Any], name: str, default: float) -> float:
+def positive(options: Mapping[str, Any], name: str, default: float) -> float:
+    """A number option, or its default.
+
+    Raises:
+        InputError: it is no number above 0.
+    """
     value = default if options[name] is None else options[name]
     if not (math.isfinite(value) and value > 0):
         raise InputError(f"--{name.replace('_', '-')} {value:g}: wanted a number above 0")
+    return value
+
+
+def decay_of(options: Mapping[str, Any]) -> float:
+    """`--weight-decay`; its range is the command's, which lets nan and infinity pass.
+
+    Raises:
+        InputError: it is neither 0 nor a number above.
+    """
+    value = options["weight_decay"]
+    if not math.isfinite(value):
+        raise InputError(f"--weight-decay {value:g}: wanted a number from 0")
     return value
 
 

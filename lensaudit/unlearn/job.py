@@ -89,9 +89,14 @@ def n_steps_of(n_samples: int, *, n_epochs: float, batch_size: int, n_accumulate
 
     >>> n_steps_of(367, n_epochs=10.0, batch_size=8, n_accumulate=4)
     115
+
+    Raises:
+        InputError: that many passes cannot be counted.
     """
-    per_epoch = math.ceil(n_samples / batch_size)
-    return max(1, math.ceil(n_epochs * per_epoch / n_accumulate))
+    n_batches = n_epochs * math.ceil(n_samples / batch_size)
+    if not math.isfinite(n_batches):
+        raise InputError(f"{n_epochs:g} epochs of {n_samples} rows: wanted a number of them")
+    return max(1, math.ceil(n_batches / n_accumulate))
 
 
 def check(job: Job) -> None:

@@ -147,6 +147,10 @@ def hyper_of(method: Method, given: Mapping[str, Any], *, n_layers: int) -> Hype
         option = unread[0].replace("_", "-")
         known = ", ".join(f"--{name.replace('_', '-')}" for name in (*COMMON, *method.constants))
         raise InputError(f"{method.name} has no --{option}; it reads {known}")
+    if method.steers and "retain_loss" in given:
+        raise InputError(
+            f"{method.name} has no --retain-loss: it holds the retain rows' residuals in place"
+        )
     hyper = replace(method.hyper, **given)
     _check_numbers(method, hyper)
     if method.steers and (hyper.layer is None or not 0 <= hyper.layer < n_layers - 1):

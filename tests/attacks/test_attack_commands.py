@@ -7,6 +7,7 @@ import torch
 from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM
 
+from lensaudit.attacks.before_after import Shift
 from lensaudit.attacks.quantize import quantised
 from lensaudit.cli.main import run
 from lensaudit.data.fictional import make_world
@@ -189,6 +190,9 @@ def test_a_diverging_attack_keeps_the_last_state_and_writes_no_model(place, tmp_
     [
         (("--lr", "nan"), "--lr nan: wanted a number above 0"),
         (("--epochs", "0"), "--epochs 0: wanted a number above 0"),
+        (("--epochs", "1e308"), "1e+308 epochs of"),
+        (("--max-grad-norm", "-1"), "--max-grad-norm -1: wanted a number above 0"),
+        (("--weight-decay", "inf"), "--weight-decay inf: wanted a number from 0"),
         (("--model", "npoo"), "unknown model 'npoo'"),
         (("--data", "nowhere.json"), "no such file"),
         (("--device", "tpu"), "wanted auto, cpu, cuda"),
@@ -232,3 +236,12 @@ def test_a_run_killed_while_it_writes_is_finished_by_the_next(
     assert run(command(place, tmp_path / "m")) == 0
     assert (tmp_path / "m" / "manifest.json").exists()
     assert (tmp_path / "m" / "tokenizer.json").exists()
+
+
+def test_a_model_name_with_markup_is_printed_as_it_is(place, tmp_path, monkeypatch, capsys):
+    scores = {"uds": 0.5}
+    found = (Shift("./m[/b]", scores, scores),)
+    monkeypatch.setattr("lensaudit.attacks.recovery.recovery", lambda *_, **__: found)
+    monkeypatch.chdir(tmp_path)
+    assert run(["relearn", "--model", "demo/npo", "--audit"]) == 0
+    assert "./m[/b]" in capsys.readouterr().out

@@ -3,6 +3,7 @@
 import copy
 import json
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -16,6 +17,7 @@ from lensaudit.attacks.rtt.readout import Reading
 from lensaudit.attacks.rtt.retrain import Point
 from lensaudit.attacks.rtt.table import ACCURACIES, as_json, csv_row, write_summaries
 from lensaudit.attacks.rtt.verdict import gate_of
+from lensaudit.cli.show_rtt import print_summary
 from lensaudit.errors import InputError, PartialError, VerificationError
 from lensaudit.scores.stats import wilson
 
@@ -259,6 +261,37 @@ def test_the_drop_must_be_two_standard_errors(log, n_lost, passes):
             done = Finished(place.job_id, "ok", (Point(0, (reading,)),))
             changed.finished[place.job_id] = done
     assert gate_of(hidden, changed).passed == passes
+
+
+def test_the_gate_looks_at_the_readout_that_is_reported(log):
+    # answers are known and letters are not: by letters there is nothing to recover
+    finished = {
+        job_id: replace(done, curve=tuple(mute(point) for point in done.curve))
+        for job_id, done in log.finished.items()
+    }
+    by_answer, by_letter = (
+        rtt.summarize(rtt.Log(studies=dict(log.studies), finished=finished), readout=one)[0]
+        for one in ("answer", "letter")
+    )
+    assert by_answer.main.recovery.value is not None
+    assert by_letter.main.recovery.value is None
+    assert "(readout letter)" in by_letter.verdict.reason
+    # the log holds the fit to T by the study's own readout alone
+    assert by_answer.checks["B"].t_accuracy == 1.0
+    assert by_letter.checks["B"].t_accuracy is None
+
+
+def mute(point):
+    """No letter is right."""
+    letter = Reading("letter", point.reading("letter").n, (), option_mass=0.0)
+    return replace(point, readings=(point.reading("answer"), letter))
+
+
+def test_names_with_markup_are_printed_as_they_are(log, capsys):
+    summary, _ = rtt.summarize(log)
+    names = {**summary.study.models, "unlearned": "./m[/b]"}
+    print_summary(replace(summary, study=replace(summary.study, models=names)))
+    assert "./m[/b] on births" in capsys.readouterr().out
 
 
 def test_gates_can_be_switched_off():

@@ -177,6 +177,12 @@ REFUSED = {
     "learning rate": (("--lr", "-1"), "--lr -1"),
     "learning rate 0": (("--lr", "0"), "--lr 0"),
     "epochs": (("--epochs", "nan"), "--epochs nan"),
+    "endless warm-up": (("--warmup-epochs", "inf"), "inf epochs of"),
+    "weight decay": (("--weight-decay", "nan"), "--weight-decay nan"),
+    "RMU's retain term is its own": (
+        ("--method", "rmu", "--layer", "0", "--retain-loss", "kl"),
+        "RMU has no --retain-loss",
+    ),
     "beta 0": (("--beta", "0"), "divides by it"),
     "alpha below 0": (("--alpha", "-1"), "--alpha -1"),
     "no regular expression": (("--trainable", "("), "not a regular expression"),

@@ -17,7 +17,8 @@ class Check:
     """What a condition's numbers rest on."""
 
     t_accuracy: float | None
-    """The best run's accuracy on a sample of T after its last epoch; None without training."""
+    """The best run's accuracy on a sample of T after its last epoch; None without training, and
+    for a readout that is not the study's first, which alone reads T."""
     option_mass: float | None
     """Mean probability of all letters, over held-out splits; None for other readouts."""
     calibrated: float | None
@@ -34,7 +35,7 @@ def checks_of(
             readings = list(_spoken(study, log, condition, chosen.get(condition), readout))
             if readings:
                 found[condition] = Check(
-                    _best_fit(study, log, condition),
+                    _best_fit(study, log, condition) if readout == study.readouts[0] else None,
                     _mean([one.option_mass for one in readings]),
                     _mean([one.calibrated for one in readings]),
                 )

@@ -112,7 +112,7 @@ def _summary(
     study: Opened, log: Log, selection: Selection, rule: EpochRule, readout: str | None
 ) -> Summary:
     readout = readout if readout in study.readouts else study.readouts[0]
-    verdict = gate_of(study, log)
+    verdict = gate_of(study, log, readout)
     ways: list[tuple[Selection, EpochRule]] = [
         (one, other) for one in ("per_v", "global", "nested") for other in ("max", "final")
     ]

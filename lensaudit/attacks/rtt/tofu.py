@@ -67,6 +67,9 @@ def load_facts(
         rows = hub_rows(TOFU_HUB, f"{name_or_path}_perturbed", "train", instead=instead)
         return name_or_path, _facts(name_or_path, _placed(rows), AUTHOR_ROWS)
     path = Path(name_or_path).expanduser()
+    if not path.exists():
+        known = ", ".join((DEMO, *TOFU_PAIRS))
+        raise InputError(f"{path}: no such file or folder; wanted one, or {known}")
     rows, problems = read_rows(path)
     if problems:
         raise InputError(f"{path}: {problems[0]}\n{_WANTED}")

@@ -19,14 +19,19 @@ class Verdict:
     """Why not."""
 
 
-def gate_of(study: Opened, log: Log) -> Verdict:
+def gate_of(study: Opened, log: Log, readout: str | None = None) -> Verdict:
     """Both gates, on the items that are held out, with the readout that is reported.
 
     The original must answer at least `min_baseline` rightly. Unlearning must have lowered that by
     `min_drop` standard errors of the difference of two proportions (`rtt.md` section 9), and at
     all: a model that recovers what it never lost scores 100 %.
+
+    Args:
+        study: what was run.
+        log: holds its measurements.
+        readout: the one that is reported; the study's first by default.
     """
-    readout = study.readouts[0]
+    readout = readout or study.readouts[0]
     known = measured(study, log, "0", readout, study.held_out)
     left = measured(study, log, "A", readout, study.held_out)
     if known is None or left is None:

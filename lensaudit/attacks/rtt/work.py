@@ -3,6 +3,7 @@
 Models are held one at a time. A job whose id is in the log is not done again.
 """
 
+import math
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -100,8 +101,10 @@ def run(
 
 def _check(study: Study) -> None:
     sweep = study.sweep
-    if not sweep.lrs or min(sweep.lrs) <= 0 or len(set(sweep.lrs)) != len(sweep.lrs):
+    usable = all(math.isfinite(lr) and lr > 0 for lr in sweep.lrs)
+    if not sweep.lrs or not usable or len(set(sweep.lrs)) != len(sweep.lrs):
         raise InputError(f"learning rates {sweep.lrs}: wanted one or more, above 0, each once")
+    _check_numbers(study)
     if sweep.n_epochs < 1 or sweep.batch_size < 1 or study.score_batch < 1:
         raise InputError("epochs and batch sizes: wanted 1 or more")
     if not study.readouts:
@@ -113,6 +116,17 @@ def _check(study: Study) -> None:
     _ = study.letters  # says what is wrong with it
     if small := [name for name in study.held_out if len(study.encoded[name].items) < 2]:
         raise InputError(f"split {small[0]} holds 1 item, wanted 2 or more to select by halves")
+
+
+def _check_numbers(study: Study) -> None:
+    """What a hash cannot hold and a comparison would let pass."""
+    for name, value in {
+        "weight decay": study.sweep.weight_decay,
+        "gate on the original": study.gate.min_baseline,
+        "gate on the drop": study.gate.min_drop,
+    }.items():
+        if not (math.isfinite(value) and value >= 0):
+            raise InputError(f"{name} {value:g}: wanted a number from 0")
 
 
 def _fill(study: Study, role: Role, cells: Sequence[Cell], log: Log, report: Report) -> None:
