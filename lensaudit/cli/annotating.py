@@ -49,6 +49,9 @@ def annotate_pairs(
     if min_logprob is not None and model is None:
         raise click.UsageError("--min-logprob needs --model, which is asked for the facts")
     reviewed = is_review(read_text(pairs))
+    kept = {out.resolve()} if reviewed else {out.resolve(), review.resolve()}
+    if pairs.resolve() in kept:
+        raise InputError(f"{pairs}: would be written over; name another --out or --review")
     proposals = (
         read_review(pairs)
         if reviewed
@@ -62,12 +65,36 @@ def annotate_pairs(
         )
     make_folder(out.parent)
     if not (reviewed and review.resolve() == pairs.resolve()):
+        _refuse_edited(review, found.proposals)
         write_review(review, found.proposals, found.remarks)
     if not found.kept:
         raise InputError(f"{pairs}: no row can be scored; the reasons are in {review}")
     validate([_row(one) for one in found.kept], str(pairs))
     write_json(out, [_row(one) for one in found.kept])
     _say(found, out, review, as_json=as_json)
+
+
+def _refuse_edited(review: Path, proposals: Sequence[Proposal]) -> None:
+    """A review that a person corrected is never written over: brackets moved or blocks deleted.
+
+    Raises:
+        InputError: `review` exists and holds other spans than were proposed, or something else.
+    """
+    if not review.exists():
+        return
+    try:
+        edited = _spans(read_review(review)) != _spans(proposals)
+    except InputError:
+        edited = True
+    if edited:
+        raise InputError(
+            f"{review}: holds other spans than proposed here; if you corrected it run "
+            f"`lensaudit annotate {review} -o …`, else name another --review or delete it"
+        )
+
+
+def _spans(proposals: Sequence[Proposal]) -> list[tuple[int, str, str, int, int]]:
+    return [(p.pair.idx, p.pair.question, p.pair.answer, p.start, p.end) for p in proposals]
 
 
 def checked(proposals: Sequence[Proposal], *, reviewed: bool = False) -> Annotated:

@@ -13,6 +13,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from lensaudit.data.examples import Example
+from lensaudit.errors import InputError
 from lensaudit.files import write_bytes
 from lensaudit.report.assemble import assemble
 from lensaudit.report.document import Condition, Document
@@ -39,9 +40,20 @@ def write_report(
     Raises:
         InputError: a path does not exist, or nothing under any of them is a finished result.
     """
+    _refuse_foreign(out)
     document = assemble(paths, title=title, examples=examples)
     write_bytes(out, render(document).encode("utf-8"))
     return [LeftOut(one["path"], one["reason"]) for one in document.left_out]
+
+
+def _refuse_foreign(out: Path) -> None:
+    """Only a page is written over: a slip of the keys must not cost a result or a forget set."""
+    if not out.is_file():
+        return
+    with out.open("rb") as stream:
+        start = stream.read(64)
+    if start.strip() and not start.lstrip().lower().startswith(b"<!doctype html"):
+        raise InputError(f"{out}: exists and is no HTML page; name another file with --out")
 
 
 def render(document: Document) -> str:

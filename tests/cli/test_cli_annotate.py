@@ -59,6 +59,25 @@ def test_a_model_tells_which_spans_its_tokenizer_changes_and_which_facts_it_lack
     assert any("nats per token" in why for why in known["left_out"].values()) or known["n"] == 12
 
 
+def test_a_corrected_review_and_the_pairs_are_never_written_over(pairs, tmp_path, capsys):
+    out, review = tmp_path / "forget.json", tmp_path / "forget.review.txt"
+    command = ["annotate", str(pairs), "-o", str(out)]
+    assert run(command) == 0
+    assert run(command) == 0  # nobody touched the review
+    capsys.readouterr()
+    corrected = review.read_text().split("# idx 900")[0]
+    review.write_text(corrected)
+    assert run(command) == 2
+    assert "name another --review" in capsys.readouterr().err
+    assert review.read_text() == corrected
+    before = pairs.read_text()
+    for more in (["-o", str(pairs)], ["-o", str(out), "--review", str(pairs)]):
+        assert run(["annotate", str(pairs), *more]) == 2
+        assert "would be written over" in capsys.readouterr().err
+    assert run(["annotate", str(review), "-o", str(review)]) == 2
+    assert (pairs.read_text(), review.read_text()) == (before, corrected)
+
+
 def test_nothing_to_score_and_wrong_usage_are_one_line(tmp_path, capsys):
     path = tmp_path / "qa.jsonl"
     path.write_text('{"question": "Who?", "answer": "..."}\n')

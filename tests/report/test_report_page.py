@@ -165,6 +165,17 @@ def test_a_page_that_cannot_be_written_is_an_error_in_one_line(tmp_path, capsys)
     assert len(capsys.readouterr().err.splitlines()) == 1
 
 
+def test_only_a_page_is_written_over(tmp_path, capsys):
+    patch_run(tmp_path / "out", "a")
+    command = ["report", str(tmp_path / "out"), "-o", str(tmp_path / "audit.html")]
+    assert run(command) == run(command) == 0
+    (found,) = (tmp_path / "out").rglob("summary.json")
+    before = found.read_bytes()
+    assert run(["report", str(tmp_path / "out"), "-o", str(found)]) == 2
+    assert "is no HTML page" in capsys.readouterr().err
+    assert found.read_bytes() == before
+
+
 def test_links_and_hidden_folders_are_not_followed(tmp_path):
     patch_run(tmp_path / "out" / ".hidden", "a")
     patch_run(tmp_path / "elsewhere", "b")
