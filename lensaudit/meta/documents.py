@@ -14,7 +14,7 @@ from lensaudit.files import read_json
 from lensaudit.meta.aggregate import SCORES, Aggregate, Ranked
 from lensaudit.meta.catalogue import Judged
 from lensaudit.meta.faithfulness import Faithfulness
-from lensaudit.meta.published import N_USABLE, checked_number
+from lensaudit.meta.published import N_USABLE, UDS_ROBUSTNESS, checked_number
 from lensaudit.meta.robustness import Attack, Stability, on_common
 from lensaudit.meta.table import Faith, Sources, Stable, TableRow, cells, null
 from lensaudit.meta.values import Values
@@ -255,12 +255,15 @@ def _published(content: Mapping[str, Any], path: Path) -> Sources:
             raise InputError(f"{path}: {part} is not an object of metrics")
         return {name: _number(row.get(key), f"{path}: {name}") for name, row in rows.items()}
 
+    attacks = {"quantize": "quantization", "relearn": "relearning"}
+    found = {attack: read("robustness", key) for attack, key in attacks.items()}
+    ours = tuple(one.get("uds") for one in found.values()) == UDS_ROBUSTNESS
     stable = {
         attack: {
-            name: Stable(value, n=N_USABLE.get(name))
-            for name, value in read("robustness", key).items()
+            name: Stable(value, n=N_USABLE.get(name) if ours else None)
+            for name, value in one.items()
         }
-        for attack, key in (("quantize", "quantization"), ("relearn", "relearning"))
+        for attack, one in found.items()
     }
     faith = {name: Faith(value) for name, value in read("faithfulness", "auc_roc").items()}
     published: dict[Attack, str] = {"quantize": "symmetric", "relearn": "symmetric"}

@@ -31,6 +31,9 @@ N_USABLE: Mapping[str, int] = {
 }  # fmt: skip
 """Of 150 models, those behind a metric's published robustness; the file itself does not say."""
 
+UDS_ROBUSTNESS = (0.9677, 0.8997)
+"""Q and R of UDS in that file: in another one of its layout, n is not known."""
+
 _INVERTED = {
     "one_minus_es": "es", "one_minus_em": "em",
     "one_minus_paraprob": "paraprob", "one_minus_truth": "truth_ratio",

@@ -116,6 +116,16 @@ def test_every_published_robustness_and_overall_comes_out(published):
         assert numbers == pytest.approx(wanted, abs=1e-3), key
 
 
+def test_the_numbers_of_models_are_those_of_the_published_file_alone(published, tmp_path):
+    path = published / "meta_eval.json"
+    assert {row.metric.key: row.quantize.n for row in table_rows(read_sources([path]))}["uds"] == 12
+    content = json.loads(path.read_text())
+    content["robustness"]["uds"]["quantization"] = 0.5
+    other = tmp_path / "meta_eval.json"
+    other.write_text(json.dumps(content))
+    assert {row.quantize.n for row in table_rows(read_sources([other]))} == {None}
+
+
 def test_the_table_puts_the_best_overall_first(published):
     rows = table_rows(read_sources([published / "meta_eval.json"]))
     assert [row.metric.key for row in rows[:3]] == ["uds", "logit_lens", "es"]
