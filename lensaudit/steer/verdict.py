@@ -50,7 +50,7 @@ class Recovery:
     """How much of a gap an arm closes: 0 none, 1 all of it."""
 
     value: float | None
-    """None where the gap is not above two standard errors."""
+    """None where full is not ahead by more than two standard errors."""
     interval: Interval | None
     mean: float
     """Mean score under the intervention."""
@@ -82,10 +82,14 @@ def standard_error(values: Sequence[float], groups: Sequence[int | str]) -> floa
 
 
 def is_gap(plain: Plain, before: Role, target: Role, idx: Sequence[int]) -> bool:
-    """Is the gap between two models above two standard errors?"""
-    gaps = plain.gaps(before, target, idx)
+    """Is full ahead of the other model by more than two standard errors?
+
+    Behind it there is nothing to bring back: closing that gap would make answers worse.
+    """
+    other = target if before == "full" else before
+    gaps = plain.gaps(other, "full", idx)
     groups = [plain.groups[one] for one in idx]
-    return abs(math.fsum(gaps) / len(gaps)) > LEAST_SE * standard_error(gaps, groups)
+    return math.fsum(gaps) / len(gaps) > LEAST_SE * standard_error(gaps, groups)
 
 
 def recovery_of(findings: Sequence[Finding], plain: Plain, score: str) -> Recovery:
@@ -147,7 +151,7 @@ def summary_of(
     control = found["never_trained"][score].value if "never_trained" in found else None
     summary = {
         "kind": kind,
-        "unscored": None if value is not None else "nothing to restore: the gap is within 2 SE",
+        "unscored": None if value is not None else _NO_GAP,
         "score": score,
         "recovery": value,
         "ci95": found["direction"][score].document()["ci95"],
@@ -171,6 +175,7 @@ def summary_of(
     return summary | {"warnings": _warnings(summary), "reading": reading(kind, summary)}
 
 
+_NO_GAP = "nothing to restore: full is not ahead by more than 2 SE"
 _SAME = "the streams of full and unlearned are equal: the difference lies after the last block"
 _NO_SHIFT: Mapping[Kind, str] = {
     "add": _SAME,
