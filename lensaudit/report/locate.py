@@ -35,6 +35,7 @@ _TRACES = (
 )  # fmt: skip
 _CLOSED = "audit.json"
 """Evaluations below a folder with this file are parts of its result, not results."""
+_MODEL = "a model, not a result; `lensaudit audit --source` with this folder scores it"
 _DEPTH = 6
 """Folders below a named one that are looked into."""
 WANTED = (
@@ -86,7 +87,8 @@ def _in_folder(top: Path) -> tuple[list[Found], list[LeftOut]]:
         found += here
         traces = [name for name in _TRACES if name in names]
         if traces and not here:
-            left.append(LeftOut(str(folder), _unfinished(traces)))
+            is_model = any(name.endswith(".safetensors") for name in names)
+            left.append(LeftOut(str(folder), _MODEL if is_model else _unfinished(traces)))
     return found, left
 
 

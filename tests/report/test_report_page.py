@@ -165,6 +165,15 @@ def test_a_page_that_cannot_be_written_is_an_error_in_one_line(tmp_path, capsys)
     assert len(capsys.readouterr().err.splitlines()) == 1
 
 
+def test_a_checkpoint_is_not_taken_for_an_unfinished_result(tmp_path, capsys):
+    for name in ("manifest.json", "model.safetensors"):
+        (tmp_path / name).write_text("{}")
+    assert run(["report", str(tmp_path), "-o", str(tmp_path / "audit.html")]) == 2
+    said = capsys.readouterr().err
+    assert "a model, not a result" in said
+    assert "run its command again" not in said
+
+
 def test_only_a_page_is_written_over(tmp_path, capsys):
     patch_run(tmp_path / "out", "a")
     command = ["report", str(tmp_path / "out"), "-o", str(tmp_path / "audit.html")]
