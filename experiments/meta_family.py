@@ -207,7 +207,7 @@ def main(out: Path, activations: Path, tiny: bool) -> None:
         judge_attack(attack, ["demo/graddiff"] if tiny else models, settings, tiny=tiny)
     sources = read_sources([out])
     rows = table_rows(sources)
-    document = table_document(rows, sources.forms)
+    document = table_document(rows, sources)
     write_json(out / "meta_table.json", document)
     write_csv(out / "meta_table.csv", COLUMNS, csv_rows(rows))
     show_meta.show(show_meta.meta_table(document))

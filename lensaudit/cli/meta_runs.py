@@ -118,7 +118,7 @@ def run_table(*, results: Sequence[Path], out: Path | None, as_json: bool) -> No
     """The table of tables."""
     sources = read_sources(results)
     rows = table_rows(sources)
-    document = table_document(rows, sources.forms)
+    document = table_document(rows, sources)
     if out is not None:
         make_folder(out)
         write_csv(out / "meta_table.csv", COLUMNS, csv_rows(rows))

@@ -127,8 +127,15 @@ def aggregate_table(document: Document) -> Table:
 
 def meta_table(document: Document) -> Table:
     """One row per metric."""
+    forms = [
+        f"{attack} {form}, filter {document['filters'].get(attack)}"
+        for attack, form in document["forms"].items()
+    ]
     table = _table(
-        "Robustness = HM(Q, R), Overall = HM(faithfulness, robustness); n: models behind Q and R",
+        printable(
+            "Robustness = HM(Q, R), Overall = HM(faithfulness, robustness); "
+            + "; ".join(["n: models behind Q and R", *forms])
+        ),
         metric="left", faithfulness="right", interval="left", Q="right", n_Q="right", R="right",
         n_R="right", robustness="right", common="right", overall="right", remark="left",
     )  # fmt: skip

@@ -144,12 +144,13 @@ def _ranked(one: Ranked) -> Document:
     }
 
 
-def table_document(rows: Sequence[TableRow], forms: Mapping[Attack, str]) -> Document:
+def table_document(rows: Sequence[TableRow], sources: Sources) -> Document:
     """`meta_table.json`, what the report shows."""
     return {
         "kind": "meta_table",
         "schema": SCHEMA,
-        "forms": dict(forms),
+        "forms": dict(sources.forms),
+        "filters": dict(sources.filters),
         "metrics": [cells(row) | {"notes": list(row.notes)} for row in rows],
     }
 
@@ -170,13 +171,15 @@ def read_sources(paths: Sequence[Path]) -> Sources:
     faith: dict[str, Faith] = {}
     robust: dict[Attack, dict[str, Stable]] = {}
     forms: dict[Attack, str] = {}
+    filters: dict[Attack, str] = {}
     for path in _documents(paths):
         found = _sources(path)
         faith |= found.faithfulness
         forms |= found.forms
+        filters |= found.filters
         for attack, results in found.robustness.items():
             robust.setdefault(attack, {}).update(results)
-    return Sources(faith, robust, forms)
+    return Sources(faith, robust, forms, filters)
 
 
 def _documents(paths: Sequence[Path]) -> list[Path]:
@@ -200,7 +203,8 @@ def _sources(path: Path) -> Sources:
         if attack not in ("quantize", "relearn"):
             raise InputError(f"{path}: attack is {attack!r}, wanted quantize or relearn")
         rows = {row["metric"]: _stable(row, path) for row in _rows(content, path)}
-        return Sources(robustness={attack: rows}, forms={attack: str(content.get("form"))})
+        form, by = str(content.get("form")), str(content.get("filter"))
+        return Sources({}, {attack: rows}, {attack: form}, {attack: by})
     if isinstance(content, dict) and {"faithfulness", "robustness"} <= content.keys():
         return _published(content, path)
     raise InputError(
@@ -267,7 +271,7 @@ def _published(content: Mapping[str, Any], path: Path) -> Sources:
     }
     faith = {name: Faith(value) for name, value in read("faithfulness", "auc_roc").items()}
     published: dict[Attack, str] = {"quantize": "symmetric", "relearn": "symmetric"}
-    return Sources(faith, cast(Any, stable), published)
+    return Sources(faith, cast(Any, stable), published, dict.fromkeys(published, "both"))
 
 
 def _number(value: Any, where: str) -> float:

@@ -51,6 +51,8 @@ class Sources:
     robustness: Mapping[Attack, Mapping[str, Stable]] = field(default_factory=dict)
     forms: Mapping[Attack, str] = field(default_factory=dict)
     """The formula behind each attack's numbers."""
+    filters: Mapping[Attack, str] = field(default_factory=dict)
+    """Which filters picked the models of each."""
 
 
 @dataclass(frozen=True)

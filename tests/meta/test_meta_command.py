@@ -333,11 +333,17 @@ def test_the_table_joins_what_the_runs_wrote(copied, capsys):
     for attack, value in (("quantize", 0.9), ("relearn", None)):
         put(copied / "out" / f"robustness-{attack}.json", {
             "kind": "robustness", "attack": attack, "form": "symmetric",
+            "filter": "both" if attack == "quantize" else "none",
             "metrics": [{"metric": "uds", "value": value, "n": 7, "common_value": 0.5,
                          "n_common": 3, "reason": None if value else "1 to do: demo/x"}],
         })  # fmt: skip
+    assert run(["meta", "table", str(copied / "out")]) == 0
+    said = " ".join(capsys.readouterr().out.split())
+    assert "quantize symmetric, filter both; relearn symmetric, filter none" in said
     assert run(["meta", "table", str(copied / "out"), "--out", str(copied / "t"), "--json"]) == 0
-    rows = {r["metric"]: r for r in json.loads(capsys.readouterr().out)["metrics"]}
+    found = json.loads(capsys.readouterr().out)
+    assert found["filters"] == {"quantize": "both", "relearn": "none"}
+    rows = {r["metric"]: r for r in found["metrics"]}
     assert rows["uds"]["quantization"] == 0.9
     assert rows["uds"]["n_quantization"] == 7
     assert rows["uds"]["robustness"] is None
