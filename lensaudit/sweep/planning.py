@@ -23,6 +23,10 @@ from lensaudit.patching.prepare import default_anchor
 from lensaudit.sweep.plan import VARIANTS, Conditions, Plan, Target, Variant, make_plan, target_of
 from lensaudit.sweep.select import select
 
+DEMO_RELEARNING = Relearning(lr=1e-3, formats=("raw", "chat"))
+"""As `lensaudit relearn` does it to demo/… models: 2e-5 would leave their million weights as they
+are."""
+
 
 def plan_sweep(
     names: Sequence[str],
@@ -154,12 +158,17 @@ def attacks_of(conditions: Conditions, variants: Sequence[Variant]) -> Mapping[s
         from lensaudit.unlearn.rows import load_rows
 
         rows = load_rows(relearned_rows(conditions), part="forget")
-        settings = asdict(Relearning())
+        settings = asdict(relearning_of(conditions))
         found["relearn-1ep"] = settings | {
             "formats": list(settings["formats"]),
             "rows": rows.digest,
         }
     return found
+
+
+def relearning_of(conditions: Conditions) -> Relearning:
+    """The published attack, or that of the embedded family where its data is asked."""
+    return DEMO_RELEARNING if conditions.data == DEMO_DATA else Relearning()
 
 
 def relearned_rows(conditions: Conditions) -> str:

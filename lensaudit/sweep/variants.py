@@ -14,7 +14,7 @@ from lensaudit.files import read_json
 from lensaudit.models.checkpoint import Checkpoint
 from lensaudit.models.device import resolve_device
 from lensaudit.sweep.plan import Conditions, Variant
-from lensaudit.sweep.planning import relearned_rows
+from lensaudit.sweep.planning import relearned_rows, relearning_of
 from lensaudit.unlearn.rows import load_rows
 
 
@@ -53,7 +53,7 @@ def _rounding(start: Checkpoint, method: Method, conditions: Conditions) -> roun
 def _relearning(start: Checkpoint, conditions: Conditions) -> relearn.Job:
     rows = load_rows(relearned_rows(conditions), part="forget")
     device = resolve_device(conditions.device)
-    return relearn.Job(start, rows, relearn.Relearning(), stored(start), device)
+    return relearn.Job(start, rows, relearning_of(conditions), stored(start), device)
 
 
 def stored(start: Checkpoint) -> torch.dtype:

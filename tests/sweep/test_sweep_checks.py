@@ -73,6 +73,35 @@ def test_a_value_on_one_side_only_is_a_difference():
     assert not compare(unit, one, {"m": {"value": 0.52}}, 0.011).is_within
 
 
+@pytest.mark.slow
+def test_a_relearned_unit_equals_an_audit_of_the_relearned_checkpoint(tmp_path):
+    root, folder = tmp_path / "sweep", tmp_path / "relearned"
+    assert command(
+        "sweep", "plan", "demo/npo", "--variants", "base,relearn-1ep", *FAST, "--out", root
+    ) == 0  # fmt: skip
+    assert command("sweep", "run", root) == 0
+    found = results(root)
+    assert list(found) == [
+        "demo/retain", "demo/retain (relearn-1ep)", "demo/full", "demo/npo",
+        "demo/npo (relearn-1ep)",
+    ]  # fmt: skip
+    assert command(
+        "relearn", "--model", "demo/npo", "--data", "demo", "--out", folder
+    ) == 0  # fmt: skip
+    assert command(
+        "eval", "--model", folder, "--retain", "demo/retain", "--full", "demo/full", "--data",
+        "demo", *(part for name in FAST[1].split(",") for part in ("--metric", name)), "--limit",
+        2, "--activations", tmp_path / "a", "--out", tmp_path / "eval",
+    ) == 0  # fmt: skip
+    alone = json.loads((tmp_path / "eval" / "TOFU_SUMMARY.json").read_text())
+    after = found["demo/npo (relearn-1ep)"]["values"]
+    assert {name: one["value"] for name, one in after.items()} == pytest.approx(alone, abs=1e-5)
+    # one epoch on the forget set brings some of it back
+    before = found["demo/npo"]["values"]
+    assert after["uds"]["value"] < before["uds"]["value"]
+    assert list(root.rglob("*.safetensors")) == []
+
+
 def watch(run, out, *more):
     return command(
         "watch", run, "--data", "demo", *FAST, "--once", "--settled", 0, "--out", out, *more
@@ -90,6 +119,7 @@ def test_a_watched_run_has_a_curve_over_steps(tmp_path, capsys):
     assert watch(run, out) == 0
     rows = json.loads((out / "curve.json").read_text())
     assert [row["step"] for row in rows] == [100, 200]  # the third is still being written
+    assert "step 300: not audited: checkpoint-300 is not whole" in capsys.readouterr().err
     assert rows[0]["uds"] == pytest.approx(0, abs=1e-6)
     assert rows[1]["uds"] > 0.1
     (torn / "model.safetensors").write_bytes(whole)
@@ -109,6 +139,21 @@ def test_a_checkpoint_of_another_shape_is_a_row_with_its_reason(tmp_path, tiny_c
     assert watch(run, out) == 0
     (row,) = json.loads((out / "curve.json").read_text())
     assert (row["step"], row["failure"][:29]) == (7, "models of different shape: st")
+
+
+def test_one_curve_is_of_one_kind_of_numbers(tmp_path, tiny_checkpoint, capsys):
+    run, out = tmp_path / "run", tmp_path / "out"
+    shutil.copytree(tiny_checkpoint, run / "step_7")
+    assert watch(run, out) == 0
+    before = (out / "curve.json").read_bytes()
+    assert watch(run, out) == 0
+    capsys.readouterr()
+    for change in (("--limit", 3), ("--metrics", "uds"), ("--retain", "demo/never")):
+        assert watch(run, out, *change) == 2
+        assert (
+            "holds a curve of other metrics, data, anchors or settings" in capsys.readouterr().err
+        )
+    assert (out / "curve.json").read_bytes() == before
 
 
 def test_a_folder_that_is_none_is_one_line(tmp_path, capsys):

@@ -10,6 +10,7 @@ from lensaudit.errors import InputError
 from lensaudit.models.registry import load_registry
 from lensaudit.models.spec import ModelSpec
 from lensaudit.sweep.plan import Conditions, Target, make_plan, read_plan, target_of
+from lensaudit.sweep.planning import relearning_of
 from lensaudit.sweep.select import listed, select
 
 
@@ -157,6 +158,14 @@ def test_the_forecast_counts_what_a_unit_does(tmp_path, capsys):
     }  # fmt: skip
     assert found["patched_forwards_left"] == 2 * 16 * 5
     assert not (tmp_path / "units").exists()
+
+
+def test_the_relearned_variant_says_its_settings(tmp_path):
+    assert planned(tmp_path, "demo/npo", variants="relearn-1ep") == 0
+    settings = read_plan(tmp_path).attacks["relearn-1ep"]
+    assert (settings["lr"], settings["formats"], settings["n_epochs"]) == (1e-3, ["raw", "chat"], 1)
+    published = relearning_of(Conditions())
+    assert (published.lr, published.formats, published.n_epochs) == (2e-5, ("chat",), 1)
 
 
 def test_a_dry_plan_writes_nothing(tmp_path):
