@@ -161,8 +161,8 @@ def levels_of(job: Evaluation, settings: Sequence[Setting]) -> list[Level]:
         found = []
         for (question, rollout), text in texts.items():
             trait, sound = next(verdicts)
-            reason = f"{trait.status}: {trait.reason}" if trait.reason else ""
-            found.append(Judged(question, rollout, text, trait.score, sound.score, reason))
+            why = [f"{one.status}: {one.reason}" if one.reason else "" for one in (trait, sound)]
+            found.append(Judged(question, rollout, text, trait.score, sound.score, *why))
         levels.append(Level(tuple(found)))
     return levels
 
@@ -220,15 +220,16 @@ def check_judged(levels: Any, job: Evaluation) -> None:
         PartialError: answers wait for their verdict.
     """
     waiting = [
-        one.reason
+        reason
         for level in levels
         for one in level.answers
-        if one.trait is None and one.reason.split(":")[0] in PASSING
+        for reason in (one.reason, one.coherence_reason)
+        if reason.split(":")[0] in PASSING
     ]
     if waiting:
         raise PartialError(
-            f"{len(waiting)} answers were not judged ({waiting[0]}); {job.out} holds the others, "
-            "run the same command again to go on"
+            f"{len(waiting)} verdicts on trait or coherence are missing ({waiting[0]}); {job.out} "
+            "holds the others, run the same command again to go on"
         )
 
 

@@ -32,6 +32,8 @@ class Judged:
     coherence: float | None
     reason: str = ""
     """Why there is no trait score."""
+    coherence_reason: str = ""
+    """Why there is no coherence."""
 
 
 @dataclass(frozen=True)

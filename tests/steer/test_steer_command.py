@@ -163,12 +163,28 @@ def test_a_budget_stops_before_the_call_and_the_next_run_goes_on(
         code = evaluate(vectors, tmp_path / "llm", *model, "--max-calls", 5, judge="stub-judge")
         assert code == 3
         assert len(stub.chats) <= 5
-        assert "were not judged" in capsys.readouterr().err
+        assert "verdicts on trait or coherence are missing" in capsys.readouterr().err
         partial = results(tmp_path / "llm")
         assert sum(row["n_invalid"] for row in partial["coefficients"].values()) > 0
         assert evaluate(vectors, tmp_path / "llm", *model, judge="stub-judge") == 0
     whole = results(tmp_path / "llm")
     assert sum(row["n_invalid"] for row in whole["coefficients"].values()) == 0
+
+
+def test_coherence_that_was_not_judged_is_told_as_well(vectors, evaluated, tmp_path):
+    for name in ("whole", "cut"):
+        shutil.copytree(evaluated, tmp_path / name)
+    with JudgeStub() as stub:
+        model = ["--base-url", stub.url, "--judge-cache"]
+        more = [*model, tmp_path / "1.sqlite"]
+        assert evaluate(vectors, tmp_path / "whole", *more, judge="stub-judge") == 0
+        # coherence comes last, so one call less leaves every trait score
+        more = [*model, tmp_path / "2.sqlite", "--max-calls", len(stub.chats) - 1]
+        assert evaluate(vectors, tmp_path / "cut", *more, judge="stub-judge") == 3
+    cut = results(tmp_path / "cut")
+    assert sum(row["n_invalid"] for row in cut["coefficients"].values()) == 0
+    n_coherent = [row["n"] for row in cut["coherence"].values()]
+    assert sum(n_coherent) < sum(row["n"] for row in cut["coefficients"].values())
 
 
 def test_a_judge_that_refuses_keeps_the_answers(vectors, tmp_path, capsys):
