@@ -157,6 +157,80 @@ def test_a_dictionary_task_stays_as_it_is_and_keeps_its_name(tasks, tmp_path, no
         assert made["n-shot"] == {"own_inline": 1}
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"data_files": "{folder}/torn.json"}, "JSON parse error"),
+        ({"data_files": "{folder}/none.json"}, "none.json"),
+        ({"doc_to_text": "{{ question.split( }}"}, "unexpected '}'"),
+        ({"test_split": "nowhere"}, "nowhere"),
+    ],
+)
+def test_a_task_that_cannot_be_read_is_one_line(tasks, tmp_path, no_network, capsys, change, said):
+    task = yaml.safe_load((tasks / "own_choice.yaml").read_text()) | {"task": "own_bad"}
+    (tmp_path / "torn.json").write_text('{"question": "x"')
+    if "data_files" in change:
+        task["dataset_kwargs"]["data_files"] = change["data_files"].format(folder=tmp_path)
+    else:
+        task |= change
+    (tmp_path / "bad").mkdir()
+    (tmp_path / "bad" / "own_bad.yaml").write_text(yaml.safe_dump(task))
+    given = ("--model", "demo/full", "--tasks", "own_bad", "--include", tmp_path / "bad")
+    assert command(*given, "--out", tmp_path / "out") == 2
+    lines = [one for one in capsys.readouterr().err.splitlines() if one.startswith("lensaudit:")]
+    assert lines[-1].startswith("lensaudit: task own_bad: the harness refuses it (")
+    assert said in lines[-1]
+
+
+@pytest.mark.slow
+def test_a_patched_model_is_asked_with_its_patch_and_not_after(tasks, tmp_path, no_network):
+    from lensaudit.models.bridge import bridge_from, intervening
+
+    checkpoint = open_checkpoint(resolve("demo/full", load_registry()))
+    tokenizer = load_tokenizer(checkpoint)
+    bridge = bridge_from(load_causal(checkpoint), tokenizer)
+    donor = load_causal(open_checkpoint(resolve("demo/retain", load_registry())))
+    seen = {}
+
+    def scores(name):
+        found = run_tasks(
+            bridge.original_model, tokenizer, ["own_choice"], tmp_path / name,
+            identity={"patch": name}, arguments=Arguments(batch_size=4), include=tasks,
+        )  # fmt: skip
+        assert found.reused == ()
+        rows = (tmp_path / name / "own_choice.samples.jsonl").read_text().splitlines()
+        return [float(choice[0][0]) for row in rows for choice in json.loads(row)["resps"]]
+
+    def patched(resid):
+        """What retain has after layer 8, for the tokens that full is asked."""
+        return seen["resid"]
+
+    def remember(module, inputs, kwargs):
+        states = donor(kwargs.get("input_ids", *inputs[:1]), output_hidden_states=True)
+        seen["resid"] = states.hidden_states[9]
+
+    before = scores("before")
+    asked = bridge.original_model.register_forward_pre_hook(remember, with_kwargs=True)
+    with intervening(bridge, {8: patched}):
+        found = scores("patched")
+    asked.remove()
+    assert scores("after") == pytest.approx(before)
+    # patched at every position, full's upper blocks stand on retain's lower ones
+    stitched = load_causal(checkpoint)
+    stitched.model.embed_tokens = donor.model.embed_tokens
+    for layer in range(9):
+        stitched.model.layers[layer] = donor.model.layers[layer]
+    run_tasks(
+        stitched, tokenizer, ["own_choice"], tmp_path / "stitched", identity={},
+        arguments=Arguments(batch_size=4), include=tasks,
+    )  # fmt: skip
+    rows = (tmp_path / "stitched" / "own_choice.samples.jsonl").read_text().splitlines()
+    wanted = [float(choice[0][0]) for row in rows for choice in json.loads(row)["resps"]]
+    assert found == pytest.approx(wanted, abs=1e-3)
+    assert found != pytest.approx(before, abs=1e-1)
+
+
 def test_filters_that_share_a_metric_keep_both_values():
     found = values_of(
         {"gsm": {"alias": "gsm", "exact_match,strict": 0.1, "exact_match,flexible": 0.2}}
@@ -179,5 +253,7 @@ def test_an_unknown_task_is_one_line(tasks, tmp_path, no_network, capsys):
     assert "unknown task 'no_such_task'" in capsys.readouterr().err
     assert command(*given, "--tasks", "own_choice,own_choice") == 2
     assert "is named twice" in capsys.readouterr().err
+    assert command(*given, "--tasks", "own_choice", "--coefficient", 3) == 2
+    assert "--coefficient scales a vector" in capsys.readouterr().err
     assert command(*given, "--tasks", "own_choice", "--ablate") == 2
     assert "name its vector with --steer" in capsys.readouterr().err
