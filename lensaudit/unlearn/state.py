@@ -6,6 +6,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import torch
+from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 from torch.nn import Parameter
@@ -17,6 +18,8 @@ from lensaudit.files import make_folder, os_error, read_json, sync_folder, write
 STATE = "training.json"
 MOMENTS = ("exp_avg", "exp_avg_sq")
 """AdamW's running averages."""
+WRITTEN = {"key", "file", "step", "multiplier", "losses"}
+"""What the JSON of a state holds."""
 
 
 @dataclass(frozen=True)
@@ -66,25 +69,35 @@ def _write_tensors(tensors: Mapping[str, Tensor], path: Path) -> None:
         partial.unlink(missing_ok=True)
 
 
+def _read_tensors(path: Path) -> dict[str, Tensor]:
+    advice = f"delete {path.parent} and start again"
+    if not path.exists():
+        raise InputError(f"{path}: is gone; {advice}")
+    try:
+        return load_file(path)
+    except SafetensorError as error:
+        raise InputError(f"{path}: is damaged ({error}); {advice}") from error
+
+
 def load_state(
     folder: Path, key: str, parameters: Mapping[str, Parameter], optimizer: Optimizer
 ) -> TrainState | None:
     """Put weights and moments back where they were; None when the folder holds no state.
 
     Raises:
-        InputError: the state was made with other settings, or its tensors are gone.
+        InputError: the state was made with other settings, or it is damaged or not all there.
     """
     if not (folder / STATE).exists():
         return None
     content = read_json(folder / STATE)
+    if not isinstance(content, dict) or not content.keys() >= WRITTEN:
+        raise InputError(f"{folder / STATE}: is damaged; delete {folder} and start again")
     if content["key"] != key:
         raise InputError(
             f"{folder}: holds the state of a run with other settings (key {content['key'][:8]}…, "
             f"this run has {key[:8]}…); name another --out, or repeat the first run's options"
         )
-    if not (folder / content["file"]).exists():
-        raise InputError(f"{folder / content['file']}: is gone; delete {folder} and start again")
-    tensors = load_file(folder / content["file"])
+    tensors = _read_tensors(folder / Path(content["file"]).name)
     with torch.no_grad():
         for name, parameter in parameters.items():
             parameter.copy_(tensors[f"weight/{name}"])

@@ -143,6 +143,15 @@ def test_a_state_without_its_tensors_is_refused(start, tmp_path):
         train(copy_of(start), run_of(tmp_path))
 
 
+@pytest.mark.parametrize("pattern", ["training.json", "*.safetensors"])
+def test_a_damaged_state_is_refused(start, tmp_path, pattern):
+    train(copy_of(start), run_of(tmp_path))
+    (file,) = tmp_path.glob(pattern)
+    file.write_text("{}")
+    with pytest.raises(InputError, match="is damaged"):
+        train(copy_of(start), run_of(tmp_path))
+
+
 class Failing(FineTuning):
     """NaN from the fifth step on."""
 
