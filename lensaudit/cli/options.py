@@ -8,6 +8,8 @@ from typing import Any, TypeVar
 import click
 from click.shell_completion import CompletionItem
 
+from lensaudit.files import printable
+
 Command = TypeVar("Command", bound=Callable[..., Any])
 
 
@@ -136,9 +138,9 @@ def is_quiet() -> bool:
 
 
 def notice(text: str) -> None:
-    """A remark that changes nothing of the result, on stderr."""
+    """A remark that changes nothing of the result, on stderr; names in it may be anybody's."""
     if not is_quiet():
-        click.echo(f"lensaudit: {text}", err=True)
+        click.echo(f"lensaudit: {printable(text)}", err=True)
 
 
 class ProgressBar:
@@ -153,6 +155,7 @@ class ProgressBar:
         """Report `done` of `total`."""
         if is_quiet():
             return
+        what = printable(what)
         if sys.stderr.isatty():
             self._draw(what, done, total)
             return
@@ -181,7 +184,7 @@ class ProgressBar:
 
         if self._bar is None:
             self._bar = Progress(
-                TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(),
+                TextColumn("{task.description}", markup=False), BarColumn(), MofNCompleteColumn(),
                 Rate(), TimeElapsedColumn(), TimeRemainingColumn(),
                 console=Console(stderr=True), transient=True,
             )  # fmt: skip

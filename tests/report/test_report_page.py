@@ -165,6 +165,16 @@ def test_a_page_that_cannot_be_written_is_an_error_in_one_line(tmp_path, capsys)
     assert len(capsys.readouterr().err.splitlines()) == 1
 
 
+def test_a_folder_s_name_cannot_colour_the_terminal(tmp_path, capsys):
+    patch_run(tmp_path / "out", "a")
+    (tmp_path / "\x1b[31mred").mkdir()
+    (tmp_path / "\x1b[31mred" / "manifest.json").write_text("{}")
+    assert run(["report", str(tmp_path), "-o", str(tmp_path / "audit.html")]) == 0
+    said = capsys.readouterr().err
+    assert "[31mred: unfinished" in said
+    assert "\x1b" not in said
+
+
 def test_a_checkpoint_is_not_taken_for_an_unfinished_result(tmp_path, capsys):
     for name in ("manifest.json", "model.safetensors"):
         (tmp_path / name).write_text("{}")
