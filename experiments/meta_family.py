@@ -120,7 +120,7 @@ def train_pool(one: Trained, rows: str, folder: Path, *, n_epochs: int | None = 
         start=open_checkpoint(resolve(one.start, load_registry())),
         rows=load_rows(rows, part="forget"),
         settings=Relearning(
-            lr=1e-3, n_epochs=n_epochs or one.n_epochs, n_accumulate=1, batch_size=32,
+            lr=1e-3, n_epochs=float(n_epochs or one.n_epochs), n_accumulate=1, batch_size=32,
             formats=FORMATS,
         ),
         stored=torch.float32,

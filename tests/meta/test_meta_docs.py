@@ -17,6 +17,7 @@ from lensaudit.meta.robustness import LEAST_UTILITY, Usable, stability
 from lensaudit.meta.table import COLUMNS
 from lensaudit.meta.values import values_of
 
+EXPERIMENTS = Path(__file__).resolve().parents[2] / "experiments"
 PAGE = (Path(__file__).resolve().parents[2] / "docs" / "meta.md").read_text()
 
 
@@ -32,6 +33,21 @@ def test_the_commands_run_in_order(tmp_path, monkeypatch, capsys):
         assert run(shlex.split(command)[1:]) == 0, command
         assert capsys.readouterr().out
     assert (tmp_path / "runs" / "meta" / "robustness-relearn.json").exists()
+
+
+@pytest.mark.slow
+def test_a_tiny_run_of_the_experiment_writes_every_judgement(tmp_path, monkeypatch, capsys):
+    monkeypatch.syspath_prepend(EXPERIMENTS)
+    import meta_family
+
+    options = ["--tiny", "--out", str(tmp_path / "out"), "--activations", str(tmp_path / "a")]
+    meta_family.main(options, standalone_mode=False)
+    table = json.loads((tmp_path / "out" / "meta_table.json").read_text())
+    rows = {row["metric"]: row for row in table["metrics"]}
+    assert set(rows) == set(meta_family.TINY)
+    assert rows["uds"]["faithfulness"] == 1.0
+    assert all(0 <= row[key] <= 1 for row in rows.values() for key in ("robustness", "overall"))
+    assert {row["n_relearning"] for row in rows.values()} == {1}
 
 
 @pytest.mark.parametrize("command", commands("") + commands(" yours") + commands(" hub"))
