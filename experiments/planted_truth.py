@@ -119,7 +119,7 @@ def retraining(models: Sequence[Planted]) -> Column:
     for one in models:
         study = rtt.Study(
             data, tokenizer(), original, rtt.in_memory(one.name, one.make()), None, sweep=SWEEP,
-            readouts=("answer",), gate=rtt.Gate(0, 0),
+            readouts=("answer",), gate=rtt.Gate(0.0, 0.0),
         )  # fmt: skip
         rtt.run(study, log, defects="keep")  # one log: the original is retrained once
     found = [summary.main.accuracies["B"].value for summary in rtt.summarize(log)]
