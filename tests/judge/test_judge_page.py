@@ -54,6 +54,7 @@ def test_commands_on_the_readers_own_files_are_well_formed():
 
 
 def test_the_python_of_the_page_runs():
+    assert blocks("python")
     for source in blocks("python"):
         exec(compile(source, str(PAGE), "exec"), {})
 
