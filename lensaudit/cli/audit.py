@@ -5,7 +5,7 @@ from typing import Any
 
 import click
 
-from lensaudit.cli.options import ModelName, ProgressBar, check_names, notice, shared
+from lensaudit.cli.options import ProgressBar, check_names, notice, shared
 
 
 def _file() -> click.Path:
@@ -13,18 +13,7 @@ def _file() -> click.Path:
 
 
 @click.command()
-@click.option(
-    "--source",
-    "sources",
-    type=ModelName(),
-    multiple=True,
-    required=True,
-    help="Model to audit. Repeatable.",
-)
-@click.option("--full", type=ModelName(), help="Model patched into. [default: full, or demo/full]")
-@click.option(
-    "--retain", type=ModelName(), help="Model that never saw the forget set. [default: retain]"
-)
+@shared("sources", "full", "retain")
 @click.option(
     "--suite", type=click.Choice(["tofu", "none"]), default="tofu", show_default=True,
     help="Output-level metrics beside the depth; none leaves them out.",

@@ -56,6 +56,20 @@ def _path(**kind: bool) -> click.Path:
 
 
 OPTIONS: dict[str, Callable[[Any], Any]] = {
+    "sources": click.option(
+        "--source",
+        "sources",
+        type=ModelName(),
+        multiple=True,
+        required=True,
+        help="Model to audit. Repeatable.",
+    ),
+    "full": click.option(
+        "--full", type=ModelName(), help="Model patched into. [default: full, or demo/full]"
+    ),
+    "retain": click.option(
+        "--retain", type=ModelName(), help="Model that never saw the forget set. [default: retain]"
+    ),
     "data": click.option(
         "--data",
         metavar="NAME|FILE",

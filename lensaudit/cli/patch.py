@@ -5,22 +5,11 @@ from typing import Any
 
 import click
 
-from lensaudit.cli.options import ModelName, ProgressBar, check_names, notice, shared
+from lensaudit.cli.options import ProgressBar, check_names, notice, shared
 
 
 @click.command()
-@click.option(
-    "--source",
-    "sources",
-    type=ModelName(),
-    multiple=True,
-    required=True,
-    help="Model to audit. Repeatable.",
-)
-@click.option("--full", type=ModelName(), help="Model patched into. [default: full, or demo/full]")
-@click.option(
-    "--retain", type=ModelName(), help="Model that never saw the forget set. [default: retain]"
-)
+@shared("sources", "full", "retain")
 @click.option(
     "--score",
     type=click.Choice(["uds", "lens", "em"]),
