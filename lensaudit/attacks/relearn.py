@@ -151,6 +151,10 @@ def relearn_batches(
     return batch
 
 
+DEMO_RELEARNING = Relearning(lr=1e-3, formats=("raw", "chat"))
+"""For demo/… models, which know both forms: 2e-5 would leave their million weights as they are."""
+
+
 @dataclass(frozen=True)
 class Job:
     """Everything a relearned model is made of; two equal jobs give equal weights."""

@@ -14,7 +14,7 @@ from lensaudit.attacks import recovery, relearn, rounding
 from lensaudit.attacks.before_after import Auditing, Shift
 from lensaudit.attacks.checkpoints import stored_dtype
 from lensaudit.attacks.quantize import engine_of
-from lensaudit.attacks.relearn import Relearning
+from lensaudit.attacks.relearn import DEMO_RELEARNING, Relearning
 from lensaudit.cli.unlearning import FORMATS, decay_of, is_demo, positive
 from lensaudit.errors import InputError
 from lensaudit.files import canonical_json, printable, read_json, read_text, slug
@@ -27,8 +27,6 @@ from lensaudit.unlearn.memory import n_parameters, training_bytes
 from lensaudit.unlearn.rows import load_rows
 from lensaudit.unlearn.train import Progress
 
-DEMO_LR = 1e-3
-"""Four steps on a model of a million weights; 2e-5 would leave it as it is."""
 Notice = Callable[[str], None]
 
 
@@ -152,7 +150,7 @@ def job_of(options: Mapping[str, Any], model: str) -> relearn.Job:
     start = open_checkpoint(resolve(model, load_registry(options["registry"])))
     demo = is_demo(options["model"])
     settings = Relearning(
-        lr=positive(options, "lr", DEMO_LR if demo else Relearning().lr),
+        lr=positive(options, "lr", DEMO_RELEARNING.lr if demo else Relearning().lr),
         n_epochs=positive(options, "epochs", 1.0),
         batch_size=options["batch_size"],
         n_accumulate=options["accumulate"],

@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from lensaudit.attacks.relearn import Relearning
+from lensaudit.attacks.relearn import DEMO_RELEARNING, Relearning
 from lensaudit.cli import show_meta
 from lensaudit.cli.options import check_names, notice
 from lensaudit.data.suites import DEMO_DATA
@@ -31,8 +31,6 @@ from lensaudit.metrics.measure.job import Job
 from lensaudit.models.registry import DEMO, load_registry
 from lensaudit.patching.prepare import default_anchor
 
-DEMO_LR = 1e-3
-"""Four steps on a model of a million weights; 2e-5 would leave it as it is."""
 RESULTS = "results"
 """As --models: every model of the results but the anchors."""
 _JOB = ("data", "forget", "holdout", "classifier", "batch_size", "max_new_tokens", "dtype",
@@ -199,7 +197,7 @@ def _relearn_data(options: Mapping[str, Any], names: Sequence[str]) -> str:
 
 def _relearning(lr: float | None, names: Sequence[str], options: Mapping[str, Any]) -> Relearning:
     demo = (options["data"] or _default_data(names, options)) == DEMO_DATA
-    settings = Relearning(lr=DEMO_LR, formats=("chat", "raw")) if demo else Relearning()
+    settings = Relearning(lr=DEMO_RELEARNING.lr, formats=("chat", "raw")) if demo else Relearning()
     return settings if lr is None else Relearning(lr=lr, formats=settings.formats)
 
 

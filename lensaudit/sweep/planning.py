@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from lensaudit.attacks.nf4 import BLOCK
-from lensaudit.attacks.relearn import Relearning
+from lensaudit.attacks.relearn import DEMO_RELEARNING, Relearning
 from lensaudit.data.suites import DEMO_DATA, load_suite
 from lensaudit.data.tofu import DEMO, forget_set
 from lensaudit.errors import InputError
@@ -22,10 +22,6 @@ from lensaudit.models.spec import ModelSpec
 from lensaudit.patching.prepare import default_anchor
 from lensaudit.sweep.plan import VARIANTS, Conditions, Plan, Target, Variant, make_plan, target_of
 from lensaudit.sweep.select import select
-
-DEMO_RELEARNING = Relearning(lr=1e-3, formats=("raw", "chat"))
-"""As `lensaudit relearn` does it to demo/… models: 2e-5 would leave their million weights as they
-are."""
 
 
 def plan_sweep(
