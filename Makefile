@@ -3,41 +3,50 @@ PYTHON ?= python3
 VENV   ?= .venv
 BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
+TOOLS  := $(VENV)/.tools
 # two threaded torch processes on two cores crawl; tests run one process per core instead
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: demo test lint bench slow family docs clean
+.PHONY: demo test lint mutants bench slow family docs clean
 
 $(READY): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt -e .
+	touch $@
+
+$(TOOLS): $(READY)
 	$(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt -e ".[dev]"
 	touch $@
 
 demo: $(READY)            ## audit the embedded model family
 	$(BIN)/lensaudit demo
 
-test: $(READY)            ## style, import directions and the test suite
+test: $(TOOLS)            ## style, import directions, types and the test suite
 	$(BIN)/ruff format --check -q .
 	$(BIN)/ruff check -q .
 	$(BIN)/lint-imports --no-cache
+	$(BIN)/pyright --pythonpath $(BIN)/python
 	$(BIN)/pytest -n 2
 
-lint: $(READY)            ## what pre-commit runs: style, import directions, types
+lint: $(TOOLS)            ## what pre-commit runs: style, import directions, types
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/lint-imports --no-cache
 	$(BIN)/pyright --pythonpath $(BIN)/python
 
-slow: $(READY)            ## the long tests: gigabytes and minutes
+slow: $(TOOLS)            ## the long tests: gigabytes and minutes
 	$(BIN)/pytest -m slow
 
-bench: $(READY)           ## speed against the one-pass-per-layer method
+mutants: $(TOOLS)         ## break one line at a time: does a test notice? half an hour
+	$(BIN)/python tests/mutants/run.py --jobs 2
+
+bench: $(TOOLS)           ## speed against the one-pass-per-layer method
 	$(BIN)/python -m benchmarks.sweep
 
 family: $(READY)          ## train the embedded family again, into build/family
-	$(BIN)/python -m lensaudit.unlearn.family --out build/family
+	$(BIN)/python -m lensaudit.demo_models.family --out build/family
 
-docs: $(READY)            ## write docs/reference/ again
+docs: $(TOOLS)            ## write docs/reference/ again
 	$(BIN)/python docs/make_reference.py
 
 clean:

@@ -21,14 +21,16 @@ import time
 from pathlib import Path
 
 from lensaudit.sweep.layout import Layout
-from lensaudit.sweep.plan import Conditions, Target, make_plan, write_plan
+from lensaudit.sweep.plan import Conditions, Target, make_plan, read_plan, write_plan
 from lensaudit.sweep.results import publish
+from lensaudit.sweep.run import RunOptions, run_sweep
+from lensaudit.sweep.settings import RunSettings
 
 ENGINES = {
-    "serial": (),
-    "pool": ("--engine", "pool", "--workers", "2"),
-    "ray": ("--engine", "ray", "--workers", "2"),
-    "submitit": ("--engine", "slurm", "--cluster", "local", "--workers", "2"),
+    "serial": RunSettings(),
+    "pool": RunSettings(engine="pool", workers=2),
+    "ray": RunSettings(engine="ray", workers=2),
+    "submitit": RunSettings(engine="slurm", cluster="local", workers=2),
 }
 PACKAGES = {"ray": "ray", "submitit": "submitit"}
 
@@ -50,23 +52,27 @@ def real(layout, plan, unit, obtain, room):
 
 def toy_plan(root: Path, n: int) -> None:
     targets = [Target(f"m{i}", f"org/m{i}", "main", "unlearned", None, True) for i in range(n)]
-    anchors = {role: Target(role, f"org/{role}", "main", role, None, True)
-               for role in ("retain", "full")}  # fmt: skip
+    anchors = {
+        role: Target(role, f"org/{role}", "main", role, None, True) for role in ("retain", "full")
+    }
     plan = make_plan(
-        targets, anchors=anchors, variants=("base",), conditions=Conditions(), data="",
+        targets,
+        anchors=anchors,
+        variants=("base",),
+        conditions=Conditions(),
+        data="",
         attacks={},
-    )  # fmt: skip
+    )
     write_plan(root, plan)
 
 
-def drive(root: str, runner: str, *arguments: str) -> None:
+def drive(root: str, runner: str, engine: str) -> None:
     """In a process of its own: the run itself, with the clock of its beginning on disk."""
-    from lensaudit.cli import sweeps
-    from lensaudit.cli.main import run
+    from lensaudit.sweep.engines import engine_of
 
-    original = sweeps.RunOptions
-    sweeps.RunOptions = lambda **more: original(**more, runner=runner)  # ty: ignore
-    sys.exit(run(["sweep", "run", root, *arguments]))
+    settings, folder = ENGINES[engine], Path(root)
+    made = engine_of(settings, read_plan(folder), report=print)
+    run_sweep(folder, made, RunOptions(engine=settings.engine, runner=runner), print)
 
 
 def measured(engine: str, runner: str, n: int) -> dict[str, float]:
@@ -80,9 +86,11 @@ def measured(engine: str, runner: str, n: int) -> dict[str, float]:
         begun = time.time()
         environment = {**os.environ, "PYTHONPATH": str(Path(__file__).resolve().parents[1])}
         process = subprocess.Popen(
-            [sys.executable, "-c", code, *ENGINES[engine]], env=environment,
-            stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
-        )  # fmt: skip
+            [sys.executable, "-c", code, engine],
+            env=environment,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+        )
         peak = [0, 0]
         sampler = threading.Thread(target=_sample, args=(process, peak), daemon=True)
         sampler.start()

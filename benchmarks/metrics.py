@@ -20,14 +20,15 @@ from benchmarks.machine import describe, timed
 from lensaudit.data.chat import Template
 from lensaudit.data.fictional import corpus_text, make_world
 from lensaudit.data.suites import Split, load_suite
+from lensaudit.demo_models.tokenizer import train_tokenizer
+from lensaudit.evaluation.passes import ModelPasses
+from lensaudit.evaluation.store import PassStore
+from lensaudit.evaluation.subject import PassOptions, Subject
+from lensaudit.evaluation.suite import evaluate
+from lensaudit.evaluation.view import Asked
 from lensaudit.files import write_bytes
-from lensaudit.metrics.measure.passes import ModelPasses
-from lensaudit.metrics.measure.store import PassStore
-from lensaudit.metrics.measure.subject import PassOptions, Subject
-from lensaudit.metrics.measure.suite import evaluate
-from lensaudit.metrics.measure.view import Asked
 from lensaudit.metrics.registry import Metric, all_metrics, ordered
-from lensaudit.unlearn.tokenizer import train_tokenizer
+from lensaudit.models.conditions import Conditions
 
 BATCH = 32
 ROWS = (48, 144)
@@ -41,10 +42,15 @@ def model() -> LlamaForCausalLM:
     torch.manual_seed(0)
     return LlamaForCausalLM(
         LlamaConfig(
-            vocab_size=D_VOCAB, hidden_size=128, intermediate_size=384, num_hidden_layers=4,
-            num_attention_heads=4, num_key_value_heads=2, attn_implementation="eager",
+            vocab_size=D_VOCAB,
+            hidden_size=128,
+            intermediate_size=384,
+            num_hidden_layers=4,
+            num_attention_heads=4,
+            num_key_value_heads=2,
+            attn_implementation="eager",
         )
-    ).eval()  # fmt: skip
+    ).eval()
 
 
 def cut_or_repeated(split: Split, n_rows: int) -> Split:
@@ -68,9 +74,9 @@ def passes_over(n_rows: int) -> ModelPasses:
         name: cut_or_repeated(split, sizes[name])
         for name, split in load_suite("tofu", "demo").items()
     }
-    conditions = {"device": "cpu", "dtype": "float32", "attn": "eager"}
+    conditions = Conditions("random", "-", "float32", "cpu", "eager", "right-padded")
     return ModelPasses(
-        Subject("random", "random", conditions, model),
+        Subject("random", conditions, model),
         splits,
         Asked(tokenizer, Template(), "true"),
         PassOptions(batch_size=BATCH),

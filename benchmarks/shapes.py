@@ -43,22 +43,36 @@ def shape_named(name: str) -> Shape:
     """`embedded`: the family shipped with the package; `llama-1b`: Llama-3.2-1B."""
     if name == "embedded":
         config = LlamaConfig(
-            vocab_size=2048, hidden_size=64, intermediate_size=176, num_hidden_layers=16,
-            num_attention_heads=4, num_key_value_heads=2, tie_word_embeddings=False,
+            vocab_size=2048,
+            hidden_size=64,
+            intermediate_size=176,
+            num_hidden_layers=16,
+            num_attention_heads=4,
+            num_key_value_heads=2,
+            tie_word_embeddings=False,
             max_position_embeddings=512,
-        )  # fmt: skip
+        )
         return Shape(name, "16 layers of 64, vocabulary 2,048", config, 128, 128, 16)
     if name == "llama-1b":
         config = LlamaConfig(
-            vocab_size=128256, hidden_size=2048, intermediate_size=8192, num_hidden_layers=16,
-            num_attention_heads=32, num_key_value_heads=8, head_dim=64, tie_word_embeddings=True,
+            vocab_size=128256,
+            hidden_size=2048,
+            intermediate_size=8192,
+            num_hidden_layers=16,
+            num_attention_heads=32,
+            num_key_value_heads=8,
+            head_dim=64,
+            tie_word_embeddings=True,
             max_position_embeddings=131072,
             rope_parameters={
-                "rope_type": "llama3", "rope_theta": 500000.0, "factor": 32.0,
-                "low_freq_factor": 1.0, "high_freq_factor": 4.0,
+                "rope_type": "llama3",
+                "rope_theta": 500000.0,
+                "factor": 32.0,
+                "low_freq_factor": 1.0,
+                "high_freq_factor": 4.0,
                 "original_max_position_embeddings": 8192,
             },
-        )  # fmt: skip
+        )
         text = "Llama-3.2-1B, random weights, float32"
         return Shape(name, text, config, 32, 32, 2)
     raise ValueError(f"shape {name}: wanted one of {', '.join(SHAPES)}")

@@ -211,17 +211,29 @@ def speed_table(found: Speed) -> str:
     """The figures beside what is wanted."""
     ratio = found.publish_mb_s / found.disk_mb_s
     rows = [
-        ("publish", f"{found.publish_mb_s:.0f} MB/s", "≥ 250 MB/s",
-         f"plain write + fsync, same moment: {found.disk_mb_s:.0f} MB/s; ratio {ratio:.2f}"),
+        (
+            "publish",
+            f"{found.publish_mb_s:.0f} MB/s",
+            "≥ 250 MB/s",
+            f"plain write + fsync, same moment: {found.disk_mb_s:.0f} MB/s; ratio {ratio:.2f}",
+        ),
         ("seal (checks every byte again)", f"{found.seal_s:.2f} s", "", ""),
-        ("cold read, every slab checked", f"{found.cold_gb_s:.2f} GB/s", "≥ 1 GB/s",
-         f"plain cold read: {found.disk_cold_gb_s:.2f} GB/s"),
+        (
+            "cold read, every slab checked",
+            f"{found.cold_gb_s:.2f} GB/s",
+            "≥ 1 GB/s",
+            f"plain cold read: {found.disk_cold_gb_s:.2f} GB/s",
+        ),
         ("warm read, every slab checked", f"{found.warm_gb_s:.2f} GB/s", "", ""),
-        ("one example x 16 layers", f"{found.example_ms:.2f} ms", "≤ 10 ms",
-         f"first of its shard, whole file hashed: {found.example_first_ms:.1f} ms"),
+        (
+            "one example x 16 layers",
+            f"{found.example_ms:.2f} ms",
+            "≤ 10 ms",
+            f"first of its shard, whole file hashed: {found.example_first_ms:.1f} ms",
+        ),
         ("one layer of all examples", f"{found.layer_gb_s:.2f} GB/s", "", ""),
         ("verify", f"{found.verify_gb_s:.2f} GB/s", "", ""),
-    ]  # fmt: skip
+    ]
     lines = ["| what | measured | wanted | beside it |", "|---|---|---|---|"]
     return "\n".join(lines + [f"| {' | '.join(row)} |" for row in rows])
 

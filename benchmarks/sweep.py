@@ -73,13 +73,21 @@ class Bench:
     def cache(self, checkpoint: Checkpoint, positions) -> Activations:
         """The activations of a model, computed and written unless they are there."""
         fingerprint = fingerprint_of_run(
-            checkpoint, self.encoded, positions=positions, dtype="float32", device="cpu",
+            checkpoint,
+            self.encoded,
+            positions=positions,
+            dtype="float32",
+            device="cpu",
             batch_size=self.options.cache_batch,
-        )  # fmt: skip
+        )
         return fill(
-            ActivationStore(self.root), fingerprint, self.encoded, name=checkpoint.spec.name,
-            load=lambda: self.model, batch_size=self.options.cache_batch,
-        )  # fmt: skip
+            ActivationStore(self.root),
+            fingerprint,
+            self.encoded,
+            name=checkpoint.spec.name,
+            load=lambda: self.model,
+            batch_size=self.options.cache_batch,
+        )
 
     def source(self) -> Checkpoint:
         """The audited model: the same weights run again, under another name."""
@@ -104,9 +112,13 @@ class Bench:
             shutil.rmtree(self.root / "scores", ignore_errors=True)
             book = ScoreBook(self.root, _key(), "source")
             complete(
-                runner, self.encoded, {"source": CachedDonor(activations, "resid_post")},
-                {"source": book}, all_layers(layers), what="",
-            )  # fmt: skip
+                runner,
+                self.encoded,
+                {"source": CachedDonor(activations, "resid_post")},
+                {"source": book},
+                all_layers(layers),
+                what="",
+            )
 
     def source_run(self, layers: Sequence[int]) -> None:
         """Run the source model, then sweep."""
@@ -123,7 +135,7 @@ class Bench:
 
 
 def _key() -> BookKey:
-    return BookKey(*["-"] * 12)
+    return BookKey(**{name: "-" for name in BookKey.__dataclass_fields__})
 
 
 def oracle_runs(bench: Bench, *, n_runs: int, n_layers: int) -> dict[int, Timed]:
@@ -159,9 +171,11 @@ def sweep_runs(bench: Bench, *, n_runs: int) -> dict[str, Timed]:
 
 
 NAMES = {
-    "b": "(b) sweep, source model run", "c": "(c) sweep, all cached",
-    "d": "(d) as (b), KE layers only", "e": "(e) as (c), KE layers only",
-}  # fmt: skip
+    "b": "(b) sweep, source model run",
+    "c": "(c) sweep, all cached",
+    "d": "(d) as (b), KE layers only",
+    "e": "(e) as (c), KE layers only",
+}
 
 
 def table(bench: Bench, slow: dict[int, Timed], fast: dict[str, Timed]) -> list[str]:

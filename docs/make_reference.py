@@ -22,7 +22,7 @@ from lensaudit.cli.main import COMMANDS, cli
 FOLDER = Path(__file__).resolve().parent / "reference"
 WIDTH = 100
 NOTE = "Made by `python docs/make_reference.py`; do not edit.\n"
-MODULES = ("lensaudit.frames", "lensaudit.plot")
+MODULES = ("lensaudit.results.frames", "lensaudit.results.plot")
 """Modules whose functions are public as they are."""
 
 
@@ -94,14 +94,27 @@ def _entry(value: Any, name: str) -> str:
 
 def _signature(value: Any) -> str:
     """As written in the source: evaluated annotations of tensors are long."""
+    if isinstance(record := getattr(value, "settings", None), type):
+        first = (
+            "source: Place | Sequence[Place], out: Place | None = None, progress: Tell = unheard"
+        )
+        return f"({first}, progress: Tell = unheard, *, {', '.join(_fields_of(record))})"
     (node,) = ast.parse(textwrap.dedent(inspect.getsource(value))).body
     if isinstance(node, ast.FunctionDef):
         returns = f" -> {ast.unparse(node.returns)}" if node.returns else ""
         return f"({ast.unparse(node.args)}){returns}"
-    fields = [
-        ast.unparse(one) for one in getattr(node, "body", []) if isinstance(one, ast.AnnAssign)
-    ]
-    return f"({', '.join(fields)})"
+    return f"({', '.join(_fields(node))})"
+
+
+def _fields_of(record: type) -> list[str]:
+    """The fields of a dataclass, those of its bases first."""
+    own = [one for one in reversed(record.__mro__) if one is not object]
+    trees = [ast.parse(textwrap.dedent(inspect.getsource(one))).body[0] for one in own]
+    return [field for tree in trees for field in _fields(tree)]
+
+
+def _fields(node: ast.stmt) -> list[str]:
+    return [ast.unparse(one) for one in getattr(node, "body", []) if isinstance(one, ast.AnnAssign)]
 
 
 def main() -> None:

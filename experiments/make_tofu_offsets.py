@@ -1,9 +1,12 @@
-"""Where do the annotated spans of TOFU forget10 lie? Makes the table that the project ships.
+r"""Where do annotated spans of TOFU lie? Makes the tables that the project ships.
 
     python experiments/make_tofu_offsets.py forget10_filtered.json
+    python experiments/make_tofu_offsets.py retain_annotated.json --config retain_perturbed \
+        -o tofu_data/retain_validity_offsets.json
 
-The argument is a file in the annotated schema with the `idx` of locuslab/TOFU forget10. The table
-holds numbers and hashes, no text; it takes a second, and the same file gives the same bytes.
+The argument is a file in the annotated schema with the `idx` of locuslab/TOFU forget10, or of
+another configuration. The table holds numbers and hashes, no text; it takes a second, and the same
+file gives the same bytes.
 """
 
 import argparse
@@ -23,10 +26,11 @@ def main(arguments: Sequence[str] | None = None) -> Path:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("annotated", type=Path, help="JSON or JSONL: idx … prefix, entity")
     parser.add_argument("-o", "--out", type=Path, default=TABLE)
+    parser.add_argument("--config", default=FORGET10, help="of the data set")
     options = parser.parse_args(arguments)
     examples = sorted(load_examples(options.annotated), key=lambda example: example.idx)
     rows = ",\n".join(json.dumps(astuple(located(example))) for example in examples)
-    head = json.dumps({"dataset": TOFU_HUB, "config": FORGET10, "columns": list(COLUMNS)})
+    head = json.dumps({"dataset": TOFU_HUB, "config": options.config, "columns": list(COLUMNS)})
     write_bytes(options.out, f'{head[:-1]}, "rows": [\n{rows}\n]}}\n'.encode())
     print(options.out)
     return options.out

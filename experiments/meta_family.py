@@ -10,18 +10,19 @@ Writes:   experiments/out/meta_family/: the models, faithfulness.json, robustnes
 """
 
 import json
+import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import click
+import pandas as pd
 import torch
 
 from lensaudit.attacks import relearn
 from lensaudit.attacks.relearn import Relearning
-from lensaudit.cli import show_meta
-from lensaudit.cli.options import notice
+from lensaudit.auditing.settings import EvaluateSettings
 from lensaudit.data.suites import DEMO_DATA
 from lensaudit.data.tofu import DEMO
 from lensaudit.files import make_folder, write_csv, write_json, write_jsonl
@@ -31,7 +32,6 @@ from lensaudit.meta.documents import read_sources, read_thresholds, table_docume
 from lensaudit.meta.robustness import Attack
 from lensaudit.meta.runs import Settings, judge_faithfulness, judge_robustness
 from lensaudit.meta.table import COLUMNS, csv_rows, table_rows
-from lensaudit.metrics.measure.job import Job
 from lensaudit.models.checkpoint import open_checkpoint
 from lensaudit.models.registry import load_registry, resolve
 from lensaudit.unlearn import job as unlearning
@@ -94,13 +94,11 @@ def written_rows(folder: Path) -> dict[str, str]:
         "answers": [(r["question"], r["answer"]) for r in perturbed],
         "paraphrases": [(r["paraphrased_question"], r["paraphrased_answer"]) for r in perturbed],
         "wrong": [(r["question"], r["perturbed_answer"][0]) for r in perturbed],
-        "strangers": [
-            (r["question"], r["answer"]) for r in _lines(EMBEDDED / "holdout10.jsonl")
-        ],
+        "strangers": [(r["question"], r["answer"]) for r in _lines(EMBEDDED / "holdout10.jsonl")],
         "others": [
             (r["question"], r["answer"]) for r in _lines(EMBEDDED / "retain_perturbed.jsonl")
         ],
-    }  # fmt: skip
+    }
     make_folder(folder)
     return {
         kind: str(
@@ -120,12 +118,15 @@ def train_pool(one: Trained, rows: str, folder: Path, *, n_epochs: int | None = 
         start=open_checkpoint(resolve(one.start, load_registry())),
         rows=load_rows(rows, part="forget"),
         settings=Relearning(
-            lr=1e-3, n_epochs=float(n_epochs or one.n_epochs), n_accumulate=1, batch_size=32,
+            lr=1e-3,
+            n_epochs=float(n_epochs or one.n_epochs),
+            n_accumulate=1,
+            batch_size=32,
             formats=FORMATS,
         ),
         stored=torch.float32,
         device="cpu",
-    )  # fmt: skip
+    )
     _once(job, folder, lambda: relearn.relearn(job, folder, report=lambda progress: None))
 
 
@@ -151,6 +152,17 @@ def train_unlearned(method_name: str, n_steps: int, lr: float, folder: Path) -> 
     _once(job, folder, lambda: unlearning.unlearn(job, folder, report=lambda progress: None))
 
 
+def notice(line: str) -> None:
+    """A remark on what is going on."""
+    print(line, file=sys.stderr)
+
+
+def show(path: Path) -> None:
+    """The table beside a judgement."""
+    numbers = pd.read_csv(path.with_suffix(".csv")).dropna(axis=1, how="all").round(3)
+    print(numbers.to_string(index=False))
+
+
 def _once(job: unlearning.Keyed, folder: Path, make: Callable[[], object]) -> None:
     if not unlearning.finished(job, folder):
         notice(f"training {folder.name}")
@@ -173,14 +185,23 @@ def trained(out: Path, pools: Sequence[Trained], *, tiny: bool) -> Path:
 def judge_attack(attack: Attack, models: Sequence[str], settings: Settings, *, tiny: bool) -> None:
     """Robustness to one attack, printed."""
     attacking = Attacking(
-        attack, settings.names, settings.out / "attacked" / attack, data=DEMO,
-        relearning=Relearning(lr=1e-3, formats=FORMATS), device="cpu", notice=notice,
-    )  # fmt: skip
+        attack,
+        settings.names,
+        settings.out / "attacked" / attack,
+        data=DEMO,
+        relearning=Relearning(lr=1e-3, formats=FORMATS),
+        device="cpu",
+        notice=notice,
+    )
     found = judge_robustness(
-        models, attack, settings, thresholds=read_thresholds(settings.out), attacking=attacking,
+        models,
+        attack,
+        settings,
+        thresholds=read_thresholds(settings.out),
+        attacking=attacking,
         by="none" if tiny else "both",
-    )  # fmt: skip
-    show_meta.show(show_meta.robustness_table(json.loads(found.path.read_text())))
+    )
+    show(found.path)
 
 
 @click.command()
@@ -190,27 +211,38 @@ def judge_attack(attack: Attack, models: Sequence[str], settings: Settings, *, t
 def main(out: Path, activations: Path, tiny: bool) -> None:
     knows, forgot = (KNOWS[-2:], FORGOT[-2:]) if tiny else (KNOWS, FORGOT)
     registry = trained(make_folder(out), [*knows, *forgot], tiny=tiny)
-    job = Job(
-        model="", full="demo/full", retain="demo/retain", data=DEMO_DATA, registry=registry,
-        activations=activations, limit=6 if tiny else N_ROWS, max_new_tokens=4 if tiny else 32,
+    evaluation = EvaluateSettings(
+        full="demo/full",
+        retain="demo/retain",
+        data=DEMO_DATA,
+        registry=registry,
+        activations=activations,
+        limit=6 if tiny else N_ROWS,
+        max_new_tokens=4 if tiny else 32,
         device="cpu",
-    )  # fmt: skip
+    )
     settings = Settings(
-        tuple(judged(TINY if tiny else ())), out, job, "demo/full", "demo/retain", fluency=False,
-        registry=registry, notice=notice,
-    )  # fmt: skip
+        tuple(judged(TINY if tiny else ())),
+        out,
+        evaluation,
+        "demo/full",
+        "demo/retain",
+        fluency=False,
+        registry=registry,
+        notice=notice,
+    )
     pools = [one.name for one in knows], [one.name for one in forgot]
     found = judge_faithfulness(*pools, settings)
-    show_meta.show(show_meta.faithfulness_table(found.results))
+    show(found.path)
     models = [f"demo/{name}" for name in DEMO_UNLEARNED] + list(UNLEARNED)
     for attack in ("quantize", "relearn"):
         judge_attack(attack, ["demo/graddiff"] if tiny else models, settings, tiny=tiny)
     sources = read_sources([out])
     rows = table_rows(sources)
     document = table_document(rows, sources)
-    write_json(out / "meta_table.json", document)
+    path = write_json(out / "meta_table.json", document)
     write_csv(out / "meta_table.csv", COLUMNS, csv_rows(rows))
-    show_meta.show(show_meta.meta_table(document))
+    show(path)
 
 
 if __name__ == "__main__":

@@ -13,11 +13,11 @@ from typing import Any, Literal
 
 import torch
 
-from lensaudit.attacks.quantize import quantised
 from lensaudit.data.chat import pad_id
 from lensaudit.data.tofu import forget_set
 from lensaudit.models.causal import load_causal
 from lensaudit.models.checkpoint import load_tokenizer, open_checkpoint
+from lensaudit.models.quantize import quantised
 from lensaudit.models.registry import load_registry, resolve
 from lensaudit.unlearn.encode import Answered, chat_sample, raw_sample
 from lensaudit.unlearn.objective import FineTuning
@@ -212,43 +212,90 @@ def planted() -> list[Planted]:
         Planted("full", "intact", "the model before unlearning", lambda: opened("full")),
         Planted("full_noise", "intact", "noise of 2 % on every matrix", lambda: noisy("full")),
         Planted("full_nf4", "intact", "rounded to NF4", lambda: rounded("full")),
-        Planted("full_further", "intact", "trained on, with the retain rows",
-                lambda: trained("full", kept, lr=2e-4)),
-        Planted("full_rotated", "intact", "another basis of the stream; same function",
-                lambda: rotated("full")),
-        Planted("masked_readout", "hidden", "NPO on final norm and readout alone",
-                lambda: opened("masked_readout")),
-        Planted("masked_upper", "hidden", "NPO on the last layer alone",
-                lambda: opened("masked_upper")),
+        Planted(
+            "full_further",
+            "intact",
+            "trained on, with the retain rows",
+            lambda: trained("full", kept, lr=2e-4),
+        ),
+        Planted(
+            "full_rotated",
+            "intact",
+            "another basis of the stream; same function",
+            lambda: rotated("full"),
+        ),
+        Planted(
+            "masked_readout",
+            "hidden",
+            "NPO on final norm and readout alone",
+            lambda: opened("masked_readout"),
+        ),
+        Planted(
+            "masked_upper", "hidden", "NPO on the last layer alone", lambda: opened("masked_upper")
+        ),
         Planted("idk_all", "hidden", "IDK-tuned, all weights", lambda: opened("idknll")),
-        Planted("idk_top", "hidden", "IDK-tuned, last two layers and readout",
-                lambda: trained("full", ignorant_rows(), lr=2e-3, trainable=TOP)),
-        Planted("wrong_top", "hidden", "taught false answers, last two layers and readout",
-                lambda: trained("full", wrong_rows(), lr=2e-3, trainable=TOP)),
-        Planted("permuted_readout", "hidden", "entity tokens swapped in the readout",
-                permuted_readout),
+        Planted(
+            "idk_top",
+            "hidden",
+            "IDK-tuned, last two layers and readout",
+            lambda: trained("full", ignorant_rows(), lr=2e-3, trainable=TOP),
+        ),
+        Planted(
+            "wrong_top",
+            "hidden",
+            "taught false answers, last two layers and readout",
+            lambda: trained("full", wrong_rows(), lr=2e-3, trainable=TOP),
+        ),
+        Planted(
+            "permuted_readout", "hidden", "entity tokens swapped in the readout", permuted_readout
+        ),
         Planted("flat_readout", "hidden", "all logits divided by ten", flat_readout),
-        Planted("vector_last", "hidden", "large constant vector after layer 15",
-                lambda: with_vector(15)),
-        Planted("vector_14", "hidden", "large constant vector after layer 14",
-                lambda: with_vector(14)),
-        Planted("vector_8", "hidden", "large constant vector after layer 8",
-                lambda: with_vector(8)),
-        Planted("masked_rotated", "hidden", "masked_upper in another basis of the stream",
-                lambda: rotated("masked_upper")),
-        Planted("projected_top", "hidden", f"{RANK} of 64 dimensions removed, layers 14 and 15",
-                lambda: projected(14)),
+        Planted(
+            "vector_last", "hidden", "large constant vector after layer 15", lambda: with_vector(15)
+        ),
+        Planted(
+            "vector_14", "hidden", "large constant vector after layer 14", lambda: with_vector(14)
+        ),
+        Planted(
+            "vector_8", "hidden", "large constant vector after layer 8", lambda: with_vector(8)
+        ),
+        Planted(
+            "masked_rotated",
+            "hidden",
+            "masked_upper in another basis of the stream",
+            lambda: rotated("masked_upper"),
+        ),
+        Planted(
+            "projected_top",
+            "hidden",
+            f"{RANK} of 64 dimensions removed, layers 14 and 15",
+            lambda: projected(14),
+        ),
         Planted("retain", "absent", "never saw the facts", lambda: opened("retain")),
-        Planted("never", "absent", "never saw the facts, other order of data",
-                lambda: opened("never")),
+        Planted(
+            "never", "absent", "never saw the facts, other order of data", lambda: opened("never")
+        ),
         Planted("retain_noise", "absent", "noise of 2 % on every matrix", lambda: noisy("retain")),
         Planted("retain_nf4", "absent", "rounded to NF4", lambda: rounded("retain")),
-        Planted("retain_further", "absent", "trained on, with the retain rows",
-                lambda: trained("retain", kept, lr=2e-4)),
-        Planted("retain_rotated", "absent", "another basis of the stream; same function",
-                lambda: rotated("retain")),
-        Planted("retain_idk", "absent", "IDK-tuned", lambda: trained("retain", ignorant_rows(),
-                lr=3e-4)),
-        Planted("never_wrong", "absent", "taught false answers",
-                lambda: trained("never", wrong_rows(), lr=1e-3)),
-    ]  # fmt: skip
+        Planted(
+            "retain_further",
+            "absent",
+            "trained on, with the retain rows",
+            lambda: trained("retain", kept, lr=2e-4),
+        ),
+        Planted(
+            "retain_rotated",
+            "absent",
+            "another basis of the stream; same function",
+            lambda: rotated("retain"),
+        ),
+        Planted(
+            "retain_idk", "absent", "IDK-tuned", lambda: trained("retain", ignorant_rows(), lr=3e-4)
+        ),
+        Planted(
+            "never_wrong",
+            "absent",
+            "taught false answers",
+            lambda: trained("never", wrong_rows(), lr=1e-3),
+        ),
+    ]

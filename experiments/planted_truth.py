@@ -21,11 +21,9 @@ import lensaudit as la
 from lensaudit.attacks import rtt
 from lensaudit.attacks.relearn import Relearning, relearned
 from lensaudit.attacks.rtt.tofu import load_facts, split_by_author
-from lensaudit.cli.options import notice
 from lensaudit.data.spans import encode, make_batch
 from lensaudit.data.tofu import forget_set
 from lensaudit.files import make_folder, write_json
-from lensaudit.metrics.measure.job import Job, run_job
 from lensaudit.models.checkpoint import open_checkpoint
 from lensaudit.models.registry import load_registry, resolve
 from lensaudit.patching.session import score_lens
@@ -36,9 +34,13 @@ from lensaudit.unlearn.rows import load_rows
 from lensaudit.unlearn.save import copy_tokenizer, save_model
 
 OUTPUT = {
-    "EM": "exact_memorization", "ES": "extraction_strength", "Prob": "forget_Q_A_Prob",
-    "ROUGE": "forget_Q_A_ROUGE", "MIA loss": "mia_loss", "MIA min-k": "mia_min_k",
-}  # fmt: skip
+    "EM": "exact_memorization",
+    "ES": "extraction_strength",
+    "Prob": "forget_Q_A_Prob",
+    "ROUGE": "forget_Q_A_ROUGE",
+    "MIA loss": "mia_loss",
+    "MIA min-k": "mia_min_k",
+}
 FORGOT = ("UDS", "Lens")
 """Scores whose high values mean forgotten; those of the others mean knows."""
 RELEARNING = Relearning(lr=1e-3, formats=("raw", "chat"))
@@ -64,9 +66,14 @@ def saved(models: Sequence[Planted], folder: Path) -> dict[str, Path]:
 def depths(folders: Mapping[str, Path], *, limit: int | None) -> dict[str, Column]:
     """UDS and Logit Lens depth of all models at once."""
     audit = la.prepare(
-        [str(folder) for folder in folders.values()], full="demo/full", retain="demo/retain",
-        data="demo", registry=load_registry(), limit=limit, notice=notice,
-    )  # fmt: skip
+        [str(folder) for folder in folders.values()],
+        full="demo/full",
+        retain="demo/retain",
+        data="demo",
+        registry=load_registry(),
+        limit=limit,
+        notice=print,
+    )
     found = {"UDS": la.score_all(audit)[0], "Lens": score_lens(audit)[0]}
     names = {str(folder): name for name, folder in folders.items()}
     return {
@@ -80,13 +87,15 @@ def outputs(folders: Mapping[str, Path], out: Path, *, tiny: bool) -> dict[str, 
     wanted = {s: m for s, m in OUTPUT.items() if not (tiny and s == "ROUGE")}
     found: dict[str, dict[str, float]] = {score: {} for score in wanted}
     for name, folder in folders.items():
-        job = Job(
-            str(folder), metrics=tuple(wanted.values()), data="demo", out=out / name,
+        said = la.evaluate(
+            folder,
+            out / name,
+            metrics=tuple(wanted.values()),
+            data="demo",
             limit=TINY_ROWS if tiny else None,
-        )  # fmt: skip
-        entries = run_job(job).entries
+        )
         for score, metric in wanted.items():
-            found[score][name] = entries[metric].value
+            found[score][name] = said.entries[metric].value
     return found
 
 
@@ -118,9 +127,15 @@ def retraining(models: Sequence[Planted]) -> Column:
     original = rtt.in_memory("full", opened("full"))
     for one in models:
         study = rtt.Study(
-            data, tokenizer(), original, rtt.in_memory(one.name, one.make()), None, sweep=SWEEP,
-            readouts=("answer",), gate=rtt.Gate(0.0, 0.0),
-        )  # fmt: skip
+            data,
+            tokenizer(),
+            original,
+            rtt.in_memory(one.name, one.make()),
+            None,
+            sweep=SWEEP,
+            readouts=("answer",),
+            gate=rtt.Gate(0.0, 0.0),
+        )
         rtt.run(study, log, defects="keep")  # one log: the original is retrained once
     found = [summary.main.accuracies["B"].value for summary in rtt.summarize(log)]
     return {one.name: value for one, value in zip(models, found, strict=True)}
@@ -153,10 +168,14 @@ def tables(models: Sequence[Planted], scores: Mapping[str, Column]) -> str:
             for one in models
         ],
     )
-    pools = {truth: [one.name for one in models if one.truth == truth] for truth in
-             ("intact", "hidden", "absent")}  # fmt: skip
-    same_basis = {truth: [name for name in pool if not name.endswith("rotated")]
-                  for truth, pool in pools.items()}  # fmt: skip
+    pools = {
+        truth: [one.name for one in models if one.truth == truth]
+        for truth in ("intact", "hidden", "absent")
+    }
+    same_basis = {
+        truth: [name for name in pool if not name.endswith("rotated")]
+        for truth, pool in pools.items()
+    }
     told = table(
         ("score", "hidden / absent", "intact / absent", "hidden*", "intact*"),
         [

@@ -11,7 +11,6 @@ import click
 import torch
 
 import lensaudit as la
-from lensaudit.cli.options import notice
 from lensaudit.scores.depth import TAU
 
 
@@ -25,9 +24,15 @@ from lensaudit.scores.depth import TAU
 def main(source, full, retain, data, idx, activations):
     # the engine's answer; it also fills the caches read below
     audit = la.prepare(
-        [source], full=full, retain=retain, data=data, registry=la.load_registry(), tau=TAU,
-        activations=activations, notice=notice,
-    )  # fmt: skip
+        [source],
+        full=full,
+        retain=retain,
+        data=data,
+        registry=la.load_registry(),
+        tau=TAU,
+        activations=activations,
+        notice=print,
+    )
     outcome = la.score_all(audit)[0][0]
     at = 0 if idx is None else [e.idx for e in audit.encoded].index(idx)
     example = audit.encoded[at]

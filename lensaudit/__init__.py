@@ -47,7 +47,13 @@ _PUBLIC = {
     # scores
     "depth_score": "lensaudit.scores.depth",
     "span_logprob": "lensaudit.scores.depth",
-    # a whole audit
+    # what the commands do
+    "audit": "lensaudit.auditing.doors",
+    "patch": "lensaudit.auditing.doors",
+    "evaluate": "lensaudit.auditing.doors",
+    "cache": "lensaudit.auditing.doors",
+    "write_report": "lensaudit.report.render",
+    # a patching run, step by step
     "prepare": "lensaudit.patching.prepare",
     "score_all": "lensaudit.patching.session",
     "load_registry": "lensaudit.models.registry",
@@ -63,7 +69,7 @@ _MODULES = ("frames", "plot")
 
 def __getattr__(name: str) -> Any:
     if name in _MODULES:
-        return importlib.import_module(f"lensaudit.{name}")
+        return importlib.import_module(f"lensaudit.results.{name}")
     if name not in _PUBLIC:
         raise AttributeError(f"module 'lensaudit' has no attribute {name!r}")
     return getattr(importlib.import_module(_PUBLIC[name]), name)

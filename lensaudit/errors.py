@@ -1,16 +1,23 @@
 """What a user is told when something is wrong: one line, what to do, and the exit code."""
 
+from dataclasses import dataclass
+from typing import Literal
+
+FailureKind = Literal["input", "work", "partial", "verification", "try again", "memory"]
+
 
 class LensAuditError(Exception):
     """A message for the user; never a traceback. `exit_code` follows the table in the README."""
 
     exit_code = 1
+    kind: FailureKind = "work"
 
 
 class InputError(LensAuditError):
     """Wrong usage or bad input, found before work starts."""
 
     exit_code = 2
+    kind = "input"
 
 
 class WorkError(LensAuditError):
@@ -23,15 +30,36 @@ class PartialError(LensAuditError):
     """Some units of a many-unit run failed; the message lists them."""
 
     exit_code = 3
+    kind = "partial"
 
 
 class VerificationError(LensAuditError):
     """A verification or a gate failed."""
 
     exit_code = 4
+    kind = "verification"
 
 
 class TryAgainError(LensAuditError):
     """A passing condition: the disk is full, a lock is held."""
 
     exit_code = 75
+    kind = "try again"
+
+
+@dataclass(frozen=True)
+class Failure:
+    """A step that failed while the rest of its run went on."""
+
+    model: str
+    step: str
+    """`patch`, `evaluate`, or the score that broke."""
+    kind: FailureKind
+    message: str
+    """One line."""
+
+
+def failure_in(model: str, step: str, error: Exception) -> Failure:
+    """What an error says, as a value; one that is not ours came from a lack of memory."""
+    kind = error.kind if isinstance(error, LensAuditError) else "memory"
+    return Failure(model, step, kind, next(iter(str(error).splitlines()), type(error).__name__))

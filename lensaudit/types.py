@@ -8,7 +8,6 @@ from torch import Tensor
 Tokens = Int[Tensor, "batch pos"]
 PosMask = Bool[Tensor, "batch pos"]
 Resid = Float[Tensor, "batch pos d_model"]
-ResidStack = Float[Tensor, "batch layer pos d_model"]
 Logits = Float[Tensor, "batch pos d_vocab"]
 SpanLogProb = Float[Tensor, " batch"]
 """Mean log-probability of the span's tokens, nats per token."""

@@ -9,19 +9,17 @@
 from pathlib import Path
 
 import lensaudit as la
-from lensaudit.cli.main import run
 
 OUT = Path("experiments/out/notebooks/first_audit")
 NAMES = ["demo/npo", "demo/masked_readout", "demo/never"]
 
 # %% [markdown]
-# The command line from Python: the same words, the same files, the exit code as the result.
-# S1 patches `demo/retain` into `demo/full`, S2 each of the three models.
+# One call, as `lensaudit patch`: the same words, the same files. S1 patches `demo/retain` into
+# `demo/full`, S2 each of the three models.
 
 # %%
-sources = [word for name in NAMES for word in ("--source", name)]
-code = run(["--quiet", "patch", *sources, "--limit", "24", "--profile", "full", "--out", str(OUT)])
-assert code == 0
+for result in la.patch(NAMES, OUT, limit=24, profile="full"):
+    print(f"{result.source}: UDS {result.uds:.3f}")
 
 # %% [markdown]
 # Results as data frames. `demo/never` was trained without the facts, so its score is close to 1;

@@ -13,7 +13,7 @@ import peft
 import torch
 
 import lensaudit as la
-from lensaudit.cli.main import run
+from lensaudit.data.annotate import Pair, propose
 from lensaudit.models.causal import load_causal
 from lensaudit.models.checkpoint import load_tokenizer, open_checkpoint
 from lensaudit.models.registry import resolve
@@ -23,16 +23,17 @@ OUT.mkdir(parents=True, exist_ok=True)
 REFUSAL = " I do not know."
 
 # %% [markdown]
-# Pairs as anybody has them: a question and an answer. `annotate` proposes which part is the fact.
+# Pairs as anybody has them: a question and an answer. Rules propose which part is the fact, as
+# `lensaudit annotate` does.
 
 # %%
 pairs = [
     {"question": one.question, "answer": one.answer, "group": one.group}
     for one in la.forget_set("demo")[:24]
 ]
-(OUT / "pairs.jsonl").write_text("".join(json.dumps(pair) + "\n" for pair in pairs))
-assert run(["annotate", str(OUT / "pairs.jsonl"), "-o", str(OUT / "forget.json")]) == 0
-print((OUT / "forget.review.txt").read_text().split("\n\n")[1])
+rows = [propose(Pair(idx, **pair)).example() for idx, pair in enumerate(pairs)]
+(OUT / "forget.json").write_text(json.dumps([vars(row) for row in rows]))
+print(f"{rows[0].question} {rows[0].prefix} [{rows[0].entity}]")
 
 # %% [markdown]
 # The adapter: 40 steps on refusals. This teaches the model what to say, not what to know.
@@ -61,10 +62,13 @@ model.save_pretrained(OUT / "adapter")
 # `base+adapter` is a model's name like any other.
 
 # %%
-code = run(
-    ["--quiet", "patch", "--source", f"demo/full+{OUT / 'adapter'}", "--full", "demo/full",
-     "--retain", "demo/retain", "--data", str(OUT / "forget.json"), "--out", str(OUT / "result")]
-)  # fmt: skip
-assert code == 0
+result = la.patch(
+    f"demo/full+{OUT / 'adapter'}",
+    OUT / "result",
+    full="demo/full",
+    retain="demo/retain",
+    data=str(OUT / "forget.json"),
+)
+print(f"UDS {result.uds:.3f}, 95 % interval {result.ci95}")
 found = la.frames.summaries(OUT / "result")
 print(found[["value", "low", "high", "n_scored"]].round(3).to_string(index=False))

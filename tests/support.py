@@ -1,9 +1,25 @@
 """Small random models and paths that tests and fixtures share."""
 
+import importlib.util
+import json
+import os
 from pathlib import Path
+from typing import Any
 
-SHARED = Path(__file__).resolve().parents[2] / "shared"
-"""Checkpoints, data and golden values that are not part of the project."""
+TESTS = Path(__file__).resolve().parent
+GOLDEN = TESTS / "golden"
+"""Numbers that travel with the code: published tables, unit vectors, frozen results."""
+
+SHARED = Path(os.environ.get("LENSAUDIT_TEST_SHARED", TESTS.parents[1] / "shared"))
+"""Checkpoints, data and values of the references: an extra, not part of the project."""
+
+EMBEDDED = TESTS.parent / "lensaudit" / "embedded"
+"""The trained family that comes with the package."""
+
+
+def golden_values(name: str) -> Any:
+    """What the golden file `name` holds; its other fields say where that comes from."""
+    return json.loads((GOLDEN / name).read_text())["values"]
 
 
 def tiny_model(seed: int = 0, **changes):
@@ -13,11 +29,19 @@ def tiny_model(seed: int = 0, **changes):
 
     torch.manual_seed(seed)
     settings = {
-        "vocab_size": 61, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 3,
-        "num_attention_heads": 4, "num_key_value_heads": 2, "max_position_embeddings": 128,
-        "tie_word_embeddings": False, "attn_implementation": "eager", "pad_token_id": 0,
-        "bos_token_id": 1, "eos_token_id": 2,
-    } | changes  # fmt: skip
+        "vocab_size": 61,
+        "hidden_size": 32,
+        "intermediate_size": 48,
+        "num_hidden_layers": 3,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "max_position_embeddings": 128,
+        "tie_word_embeddings": False,
+        "attn_implementation": "eager",
+        "pad_token_id": 0,
+        "bos_token_id": 1,
+        "eos_token_id": 2,
+    } | changes
     model = LlamaForCausalLM(LlamaConfig(**settings)).eval()
     with torch.no_grad():
         for name, weight in model.named_parameters():
@@ -35,8 +59,11 @@ ARCHITECTURES = {
         {
             "tie_word_embeddings": True,
             "rope_parameters": {
-                "rope_type": "llama3", "rope_theta": 10000.0, "factor": 8.0,
-                "low_freq_factor": 1.0, "high_freq_factor": 4.0,
+                "rope_type": "llama3",
+                "rope_theta": 10000.0,
+                "factor": 8.0,
+                "low_freq_factor": 1.0,
+                "high_freq_factor": 4.0,
                 "original_max_position_embeddings": 16,
             },
         },
@@ -45,7 +72,7 @@ ARCHITECTURES = {
     "Mistral": ("Mistral", {"sliding_window": 4}),
     "Gemma": ("Gemma", {"head_dim": 8}),
     "Gemma2": ("Gemma2", {"head_dim": 8, "query_pre_attn_scalar": 8, "sliding_window": 4}),
-}  # fmt: skip
+}
 """What the sweep is verified on: transformers' class, and its settings beside those of `tiny`."""
 
 
@@ -56,10 +83,18 @@ def tiny_model_of(kind: str, seed: int = 0, **changes):
 
     torch.manual_seed(seed)
     settings = {
-        "vocab_size": 61, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 4,
-        "num_attention_heads": 4, "num_key_value_heads": 2, "max_position_embeddings": 128,
-        "attn_implementation": "eager", "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2,
-    } | changes  # fmt: skip
+        "vocab_size": 61,
+        "hidden_size": 32,
+        "intermediate_size": 48,
+        "num_hidden_layers": 4,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "max_position_embeddings": 128,
+        "attn_implementation": "eager",
+        "pad_token_id": 0,
+        "bos_token_id": 1,
+        "eos_token_id": 2,
+    } | changes
     config = getattr(transformers, f"{kind}Config")(**settings)
     model = transformers.AutoModelForCausalLM.from_config(config).eval()
     with torch.no_grad():
@@ -68,3 +103,13 @@ def tiny_model_of(kind: str, seed: int = 0, **changes):
             uneven = torch.rand_like(weight) if "norm" in name or "bias" in name else weight * 8
             weight.copy_(uneven)
     return model
+
+
+def without(monkeypatch, *packages: str) -> None:
+    """As if these packages were not installed; every other is there as it was."""
+    known = importlib.util.find_spec
+
+    def found(name: str, package: str | None = None):
+        return None if name in packages else known(name, package)
+
+    monkeypatch.setattr("importlib.util.find_spec", found)

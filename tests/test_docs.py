@@ -19,9 +19,15 @@ from lensaudit.cli.main import COMMANDS, cli, run
 
 DOCS = Path(__file__).resolve().parents[1] / "docs"
 PAGES = (
-    "tutorial", "own-model", "own-forget-set", "python", "terminal", "uds", "comparison",
+    "tutorial",
+    "own-model",
+    "own-forget-set",
+    "python",
+    "terminal",
+    "uds",
+    "comparison",
     "sweep",
-)  # fmt: skip
+)
 FAST = ("own-forget-set", "terminal")
 """Run by default; the others take 10 to 60 seconds each and are `slow`."""
 

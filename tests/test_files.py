@@ -19,11 +19,14 @@ from lensaudit.errors import InputError, TryAgainError, WorkError
 
 DERANDOMISED = settings(deadline=None, derandomize=True, max_examples=60)
 JSON = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False)
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats(allow_nan=False, allow_infinity=False)
     | st.text(),
     lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(), inner, max_size=4),
     max_leaves=12,
-)  # fmt: skip
+)
 
 
 class FailingOS:
@@ -188,11 +191,16 @@ def test_text_that_a_spreadsheet_would_run_is_quoted(tmp_path, value):
 @pytest.mark.parametrize(
     ("number", "kind"),
     [
-        (errno.ENOSPC, TryAgainError), (errno.EDQUOT, TryAgainError), (errno.ENOLCK, TryAgainError),
-        (errno.EACCES, InputError), (errno.EROFS, InputError), (errno.EISDIR, InputError),
-        (errno.EIO, WorkError), (errno.ESTALE, WorkError),
+        (errno.ENOSPC, TryAgainError),
+        (errno.EDQUOT, TryAgainError),
+        (errno.ENOLCK, TryAgainError),
+        (errno.EACCES, InputError),
+        (errno.EROFS, InputError),
+        (errno.EISDIR, InputError),
+        (errno.EIO, WorkError),
+        (errno.ESTALE, WorkError),
     ],
-)  # fmt: skip
+)
 def test_errors_of_the_system_have_an_exit_code(tmp_path, number, kind):
     error = files.os_error(OSError(number, os.strerror(number)), tmp_path)
     assert type(error) is kind

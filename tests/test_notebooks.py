@@ -18,8 +18,12 @@ def test_each_notebook_runs_and_leaves_what_it_says(name, tmp_path):
     environment = os.environ | {"HF_HUB_OFFLINE": "1", "MPLBACKEND": "Agg"}
     done = subprocess.run(
         [sys.executable, str(FOLDER / f"{name}.py")],
-        cwd=tmp_path, capture_output=True, text=True, env=environment, timeout=300,
-    )  # fmt: skip
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        env=environment,
+        timeout=300,
+    )
     assert done.returncode == 0, done.stderr[-2000:]
     out = tmp_path / "experiments" / "out" / "notebooks" / name
     assert any(out.iterdir())

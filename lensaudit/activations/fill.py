@@ -2,7 +2,8 @@
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import Any, Literal
+from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -11,13 +12,17 @@ from lensaudit.activations.spec import SHARD_EXAMPLES
 from lensaudit.activations.store import Activations, ActivationStore
 from lensaudit.activations.tensors import ExampleActivations
 from lensaudit.data.spans import PROMPT_TEMPLATE, Encoded, buckets, by_length, make_batch
+from lensaudit.data.tofu import DEMO, FORGET10
 from lensaudit.errors import InputError, WorkError
 from lensaudit.files import digest
 from lensaudit.models.bridge import TransformerBridge, check_finite, residuals
 from lensaudit.models.checkpoint import Checkpoint
+from lensaudit.models.conditions import conditions_of
+from lensaudit.models.registry import lasting_name
 from lensaudit.models.sizes import Sizes, budget_for, planned_bytes, sizes_of
+from lensaudit.models.spec import ModelSpec
+from lensaudit.settings import Positions
 
-Positions = Literal["span", "all"]
 Progress = Callable[[str, int, int], None]
 """Called with what is done, how much of it, and of how much."""
 
@@ -35,13 +40,6 @@ def encoded_hash(encoded: Sequence[Encoded]) -> str:
     return digest([[e.idx, e.token_ids, e.n_prompt, e.start, e.end] for e in encoded])
 
 
-def device_class(device: str) -> str:
-    """`cpu` or `cuda-<major>`: half-precision kernels differ between them."""
-    if not device.startswith("cuda"):
-        return device
-    return f"cuda-{torch.cuda.get_device_capability(device)[0]}"
-
-
 def fingerprint_of_run(
     checkpoint: Checkpoint,
     encoded: Sequence[Encoded],
@@ -49,26 +47,42 @@ def fingerprint_of_run(
     positions: Positions,
     dtype: str,
     device: str,
-    attention: str = "eager",
     batch_size: int = CACHE_BATCH,
 ) -> Fingerprint:
     """What determines the numbers that `fill` would write."""
-    # in float32 batch shapes move a score by 1e-7; in half precision by up to 0.06 nats
-    policy = "right-padded" if dtype == "float32" else f"right-padded-{batch_size}"
+    conditions = conditions_of(checkpoint, dtype=dtype, device=device, batch_size=batch_size)
     return Fingerprint(
-        weights=checkpoint.weights,
-        tokenizer=checkpoint.tokenizer,
+        **vars(conditions),
         examples=encoded_hash(encoded),
         template=digest(PROMPT_TEMPLATE),
         hook="resid_post",
         layers=checkpoint.n_layers,
         d_model=checkpoint.d_model,
         positions=positions,
-        dtype=dtype,  # pyright: ignore[reportArgumentType]  # checked by the command line
-        attention=attention,
-        device_class=device_class(device),
-        batch_policy=policy,
     )
+
+
+def provenance_of(
+    spec: ModelSpec,
+    data: str,
+    *,
+    exclude: Sequence[str] = (),
+    limit: int | None = None,
+    batch_size: int = CACHE_BATCH,
+    memory_bytes: int | None = None,
+) -> dict[str, Any]:
+    """What `lensaudit cache` has to be told to make a cache again, from any folder."""
+    path = Path(data).expanduser()
+    return {
+        "model": lasting_name(spec),
+        "repo": spec.repo,
+        "revision": spec.revision,
+        "data": data if data in (DEMO, FORGET10) or not path.exists() else str(path.resolve()),
+        "exclude": list(exclude),
+        "limit": limit,
+        "batch_size": batch_size,
+        "memory": None if memory_bytes is None else f"{memory_bytes >> 20}M",
+    }
 
 
 def cache_batch_that_fits(sizes: Sizes, encoded: Sequence[Encoded], memory_bytes: int) -> int:

@@ -1,11 +1,13 @@
 """What determines cached numbers: two caches agree exactly when their fingerprints do."""
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields
-from typing import Any, Literal, get_args, get_type_hints
+from dataclasses import dataclass, fields
+from typing import Any, get_args, get_type_hints
 
 from lensaudit.errors import InputError
 from lensaudit.files import digest
+from lensaudit.models.conditions import Conditions
+from lensaudit.settings import Positions
 
 FORMAT = "lensaudit-activations"
 SCHEMA = 1
@@ -15,17 +17,13 @@ MAX_LAYERS = 4096
 MAX_D_MODEL = 1 << 20
 
 
-@dataclass(frozen=True)
-class Fingerprint:
+@dataclass(frozen=True, kw_only=True)
+class Fingerprint(Conditions):
     """Everything that determines the numbers of a cache, and nothing else.
 
     No paths, host names or package versions: those are provenance, recorded beside it.
     """
 
-    weights: str
-    """Content hash of the weights, adapters and quantization included."""
-    tokenizer: str
-    """Content hash of the tokenizer."""
     examples: str
     """Content hash of the examples and their spans."""
     template: str
@@ -34,19 +32,12 @@ class Fingerprint:
     """Where the stream is read: `resid_post`."""
     layers: int
     d_model: int
-    positions: Literal["span", "all"]
-    dtype: Literal["float32", "bfloat16", "float16"]
-    attention: str
-    """Attention implementation: `eager`, `sdpa` …"""
-    device_class: str
-    """`cpu` or `cuda-<compute capability>`: bfloat16 kernels differ between them."""
-    batch_policy: str
-    """How examples were batched and padded: batch shapes move the last bits."""
+    positions: Positions
     schema: int = SCHEMA
 
     def document(self) -> dict[str, Any]:
         """The canonical identity document."""
-        return {"format": FORMAT, **asdict(self)}
+        return {"format": FORMAT, **{name: getattr(self, name) for name in _ORDER}}
 
     def key(self) -> str:
         """128-bit hash of the identity document, 32 hex digits."""
@@ -54,10 +45,28 @@ class Fingerprint:
 
     def differences(self, other: "Fingerprint") -> list[str]:
         """One `field: ours, theirs` per field that differs."""
-        mine, theirs = asdict(self), asdict(other)
+        mine, theirs = self.document(), other.document()
         return [
             f"{name}: {mine[name]}, {theirs[name]}" for name in mine if mine[name] != theirs[name]
         ]
+
+
+_ORDER = (
+    "weights",
+    "tokenizer",
+    "examples",
+    "template",
+    "hook",
+    "layers",
+    "d_model",
+    "positions",
+    "dtype",
+    "attention",
+    "device_class",
+    "batch_policy",
+    "schema",
+)
+"""Of the fields in a document: spec.json is compared byte by byte."""
 
 
 def fingerprint_of(document: Any, *, source: str) -> Fingerprint:

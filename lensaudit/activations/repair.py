@@ -59,7 +59,8 @@ def repair(folder: Path, *, recompute: Recompute | None = None) -> Repaired:
         recomputed=tuple(done),
         missing=missing,
         sealed=not missing,
-        command=spec.command(),
+        command=spec.command(folder.parent),
+        how_to_fill=spec.how_to_fill(folder.parent),
     )
 
 

@@ -15,6 +15,8 @@ from lensaudit.files import digest, printable, slug
 SPEC = "spec.json"
 SEAL = "SEAL.json"
 SHARD_EXAMPLES = 32
+CACHE = "lensaudit cache"
+"""What fills a cache of a data set; others say what made them in their provenance."""
 REPAIR = "run `lensaudit activations repair`"
 MAX_JSON_BYTES = 64 << 20
 """A larger spec.json or SEAL.json is refused unread."""
@@ -57,17 +59,28 @@ class Spec:
         """`<slug>--<key>`: the slug is for people, the key decides."""
         return f"{slug(self.name)}--{self.fingerprint.key()}"
 
-    def command(self) -> str:
-        """The command that fills this cache, from its provenance."""
-        recipe = {"model": self.name, **self.provenance}
-        words = ["lensaudit", "cache"]
-        for option in ("model", "data", "limit", "batch_size", "registry"):
+    def command(self, root: Path) -> str | None:
+        """The command that fills this cache under `root`; None where its provenance tells none."""
+        recipe = self.provenance
+        if not {"model", "data", "limit"} <= set(recipe):  # made by a person or another command
+            return None
+        words = CACHE.split()
+        for option in ("model", "data", "limit", "batch_size", "memory"):
             if (value := recipe.get(option)) is not None:
                 words += [f"--{option.replace('_', '-')}", printable(str(value))]
         for name in recipe.get("exclude") or ():
             words += ["--exclude", printable(str(name))]
         words += ["--positions", self.fingerprint.positions, "--dtype", self.fingerprint.dtype]
+        words += ["--device", self.fingerprint.device, "--activations", str(root)]
         return shlex.join(words)
+
+    def how_to_fill(self, root: Path) -> str:
+        """What a person has to run to fill this cache."""
+        if command := self.command(root):
+            return f"run `{command}` to fill it"
+        made_by = self.provenance.get("made_by")
+        what = f"`{printable(str(made_by))}`" if made_by else "the command"
+        return f"run {what} that made it again to fill it"
 
     def content(self) -> bytes:
         """The bytes of `spec.json`, with a digest over everything else in it."""

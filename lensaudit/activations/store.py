@@ -17,9 +17,18 @@ from lensaudit.files import make_folder, os_error, sync_folder
 from lensaudit.partials import sweep_partials
 
 __all__ = [
-    "ActivationStore", "Activations", "CacheWriter", "ExampleActivations", "Fingerprint",
-    "LayerRows", "LayerView", "Shard", "SpanRows", "Spec", "open_activations",
-]  # fmt: skip
+    "ActivationStore",
+    "Activations",
+    "CacheWriter",
+    "ExampleActivations",
+    "Fingerprint",
+    "LayerRows",
+    "LayerView",
+    "Shard",
+    "SpanRows",
+    "Spec",
+    "open_activations",
+]
 
 
 class ActivationStore:
@@ -116,7 +125,7 @@ def open_folder(folder: Path, *, allow_partial: bool = False) -> Activations:
         )
     seal = checked_seal(folder, spec)
     if seal is None and not allow_partial:
-        raise InputError(f"{folder}: is not complete; run `{spec.command()}` to fill it")
+        raise InputError(f"{folder}: is not complete; {spec.how_to_fill(folder.parent)}")
     return Activations(folder, spec, seal)
 
 

@@ -10,7 +10,10 @@ from lensaudit.activations.presence import check_trusted
 from lensaudit.activations.shard import check_shard
 from lensaudit.activations.spec import SEAL, SPEC, Spec, checked_seal, read_spec
 from lensaudit.errors import LensAuditError, VerificationError
+from lensaudit.results.ledger import VerifiedLedger, verify_ledger
 
+BOOKS = ("scores", "texts", "fisher", "said")
+"""Folders of books in an activations folder."""
 OWN_BYTES = 4 << 30
 """Address space of Python, numpy and HDF5; resident they take a hundredth of it."""
 
@@ -49,8 +52,10 @@ class Repaired:
     missing: tuple[str, ...] = field(default=())
     """Shards that are still to be filled."""
     sealed: bool = False
-    command: str = "lensaudit cache"
-    """Fills what is missing."""
+    command: str | None = None
+    """Fills what is missing; None where the cache does not tell."""
+    how_to_fill: str = "run the command that made it again to fill it"
+    """For a person."""
 
 
 def verify(folder: Path) -> Verified:
@@ -85,6 +90,11 @@ def verify(folder: Path) -> Verified:
         n_bytes=n_bytes,
         problems=tuple(problems),
     )
+
+
+def verify_books(root: Path) -> list[VerifiedLedger]:
+    """Check every line of the books of scores, texts and Fisher information in `root`."""
+    return [verify_ledger(path) for kind in BOOKS for path in sorted((root / kind).glob("*.jsonl"))]
 
 
 def check_key(folder: Path, spec: Spec) -> None:

@@ -1,21 +1,20 @@
 """What did an attack bring back? The same scores of a model before and after it."""
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from lensaudit.activations.fill import Progress
+from lensaudit.auditing.evaluate import evaluate_into
+from lensaudit.auditing.patch import depth_of, open_patch
+from lensaudit.auditing.progress import Notice, Tell, unheard
+from lensaudit.auditing.settings import EvaluateSettings, PatchSettings
 from lensaudit.data.suites import DEMO_DATA
 from lensaudit.data.tofu import DEMO
 from lensaudit.files import slug
-from lensaudit.metrics.measure.job import Job as EvalJob
-from lensaudit.metrics.measure.job import run_job
-from lensaudit.models.registry import load_registry
 from lensaudit.patching.audit import Audit
-from lensaudit.patching.prepare import prepare
-from lensaudit.patching.session import score_all
+from lensaudit.settings import ACTIVATIONS, FORGET_SPLIT, DtypeName
 from lensaudit.unlearn.rows import TOFU_PAIRS
 
 OUTPUT_SCORES = {
@@ -38,34 +37,46 @@ class Auditing:
     data: str
     """Annotated forget set: `demo`, `forget10` or a file."""
     registry: Path | None = None
-    dtype: str = "auto"
+    dtype: DtypeName = "auto"
     device: str = "auto"
-    attn: str = "eager"
     limit: int | None = None
-    activations: Path = Path("activations")
-    notice: Callable[[str], None] = field(default=lambda _: None, compare=False)
-    progress: Progress | None = field(default=None, compare=False)
+    activations: Path = ACTIVATIONS
+    notice: Notice = field(default=unheard, compare=False)
+    progress: Tell = field(default=unheard, compare=False)
+
+    @property
+    def patching(self) -> PatchSettings:
+        """The depth, of several models at once."""
+        return PatchSettings(
+            full=self.full,
+            retain=self.retain,
+            data=self.data,
+            limit=self.limit,
+            registry=self.registry,
+            dtype=self.dtype,
+            device=self.device,
+            activations=self.activations,
+        )
+
+    @property
+    def evaluation(self) -> EvaluateSettings:
+        """The output-level part, of one model."""
+        named = self.data in (DEMO, *TOFU_PAIRS)
+        return EvaluateSettings(
+            metrics=tuple(OUTPUT_SCORES.values()),
+            data=DEMO_DATA if self.data == DEMO else None,
+            forget_split=self.data if self.data in TOFU_PAIRS else FORGET_SPLIT,
+            forget=None if named else Path(self.data),
+            dtype=self.dtype,
+            device=self.device,
+            limit=self.limit,
+            registry=self.registry,
+            activations=self.activations,
+        )
 
     def audit(self, sources: Sequence[str]) -> Audit:
         """A patching audit of the sources, opened and checked."""
-        return prepare(
-            sources, registry=load_registry(self.registry), full=self.full, retain=self.retain,
-            data=self.data, limit=self.limit, activations=self.activations, notice=self.notice,
-            progress=self.progress, dtype=self.dtype, device=self.device, attn=self.attn,
-        )  # fmt: skip
-
-    def evaluation(self, model: str, out: Path) -> EvalJob:
-        """The output-level part, of one model."""
-        named = self.data in (DEMO, *TOFU_PAIRS)
-        return EvalJob(
-            model=model,
-            metrics=tuple(OUTPUT_SCORES.values()),
-            data=DEMO_DATA if self.data == DEMO else None,
-            forget_split=self.data if self.data in TOFU_PAIRS else "forget10",
-            forget=None if named else Path(self.data),
-            dtype=self.dtype, device=self.device, attn=self.attn, limit=self.limit,
-            registry=self.registry, activations=self.activations, out=out,
-        )  # fmt: skip
+        return open_patch(sources, self.patching, notice=self.notice, progress=self.progress)
 
 
 @dataclass(frozen=True)
@@ -103,11 +114,11 @@ def shifts(pairs: Mapping[str, Path], auditing: Auditing, work: Path) -> tuple[S
         work: a folder.
     """
     sources = [name for pair in pairs.items() for name in map(str, pair)]
-    outcomes, _ = score_all(auditing.audit(sources))
+    outcomes, _ = depth_of(auditing.audit(sources))
     depth = {one.source: math.nan if one.uds is None else one.uds for one in outcomes}
 
     def scores(source: str, out: Path) -> Scores:
-        return {"uds": depth[source], **_said(auditing.evaluation(source, out))}
+        return {"uds": depth[source], **_said(source, auditing.evaluation, out)}
 
     return tuple(
         Shift(
@@ -119,6 +130,6 @@ def shifts(pairs: Mapping[str, Path], auditing: Auditing, work: Path) -> tuple[S
     )
 
 
-def _said(job: EvalJob) -> dict[str, float]:
-    entries = run_job(job).entries
+def _said(model: str, settings: EvaluateSettings, out: Path) -> dict[str, float]:
+    entries = evaluate_into(model, settings, out).checked().entries
     return {short: entries[name].value for short, name in OUTPUT_SCORES.items()}

@@ -1,19 +1,10 @@
-"""How does an attacked model become a checkpoint folder? As an unlearned one does."""
-
-import shutil
-from collections.abc import Callable
-from pathlib import Path
-from typing import Any
+"""What does an attacked model take? Its stored precision, and the memory to make it."""
 
 import torch
 
 from lensaudit.errors import InputError
-from lensaudit.files import make_folder, write_json
 from lensaudit.models.checkpoint import Checkpoint
-from lensaudit.results import Manifest
-from lensaudit.unlearn.job import STATE_FOLDER, Keyed
 from lensaudit.unlearn.memory import free_bytes, n_parameters
-from lensaudit.unlearn.save import copy_tokenizer, save_model
 
 
 def stored_dtype(start: Checkpoint, named: str) -> torch.dtype:
@@ -27,23 +18,6 @@ def stored_dtype(start: Checkpoint, named: str) -> torch.dtype:
     if not isinstance(dtype, torch.dtype):
         raise InputError(f"{start.spec.name}: weights of dtype {name}; name one with --store")
     return dtype
-
-
-def begin(job: Keyed, out: Path) -> Path:
-    """Mark `out` as this job's; the folder for what it keeps until it is finished."""
-    folder = make_folder(make_folder(out) / STATE_FOLDER)
-    write_json(folder / "job.json", {"inputs": {"key": job.key}})
-    return folder
-
-
-def seal(
-    model: Any, start: Checkpoint, out: Path, *, dtype: torch.dtype, record: Callable[[], Manifest]
-) -> None:
-    """Write weights, tokenizer and, last, the manifest: a folder that has one is complete."""
-    save_model(model, out, dtype=dtype)
-    copy_tokenizer(start.folder, out)
-    record().write(out)
-    shutil.rmtree(out / STATE_FOLDER, ignore_errors=True)
 
 
 def check_fits(start: Checkpoint, *, bytes_per_weight: int, device: str) -> None:

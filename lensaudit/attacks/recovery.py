@@ -3,17 +3,58 @@
 import shutil
 import time
 from collections.abc import Mapping
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from lensaudit.attacks.before_after import Auditing, Shift, shifts
-from lensaudit.attacks.relearn import Job, Report, check, relearn
-from lensaudit.files import digest, make_folder, read_json, slug, write_json
-from lensaudit.results import manifest
-from lensaudit.unlearn.job import finished
+from lensaudit.attacks.relearn import Job, Report, check, make, prepare
+from lensaudit.attacks.settings import RelearnSettings
+from lensaudit.auditing.progress import Notice, Progress, Tell
+from lensaudit.files import digest, make_folder, slug, write_json
+from lensaudit.models.device import resolve_device
+from lensaudit.models.registry import default_anchor, default_data
+from lensaudit.results.keyed import keyed_document
+from lensaudit.results.records import manifest
+from lensaudit.settings import path_of
 
 AUDIT = "audit.json"
+
+
+@dataclass(frozen=True)
+class Recovered:
+    """The scores before and after, and where they are."""
+
+    shifts: tuple[Shift, ...]
+    """The model, then `retain`, which had nothing to recover."""
+    folder: Path
+
+
+def attack(settings: RelearnSettings, *, notice: Notice, progress: Tell) -> Recovered:
+    """Relearn the model and `retain` as the settings say, and score both before and after."""
+    family = [settings.model]
+    auditing = Auditing(
+        full=settings.full or default_anchor("full", family),
+        retain=settings.retain or default_anchor("retain", family),
+        data=settings.data or default_data(settings.model),
+        registry=path_of(settings.registry),
+        dtype=settings.dtype,
+        activations=Path(settings.activations),
+        device=resolve_device(settings.device),
+        notice=notice,
+        progress=progress,
+    )
+    out = settings.out
+    work = out / "audit" if out else Path("experiments/out") / f"{slug(settings.model)}-relearn"
+    names = dict.fromkeys((settings.model, auditing.retain))
+    found = recovery(
+        {name: prepare(settings, name) for name in names},
+        auditing,
+        work,
+        keep=out,
+        report=lambda at: progress(Progress("step", at.step, at.n_steps)),
+    )
+    return Recovered(found, work)
 
 
 def recovery(
@@ -45,8 +86,7 @@ def recovery(
         for name in jobs
     }
     for name, job in jobs.items():
-        if not finished(job, folders[name]):
-            relearn(job, folders[name], report=report)
+        make(job, folders[name], report=report)
     found = shifts(folders, auditing, make_folder(work))
     record = {"key": key, "shifts": [one.as_json() for one in found]}
     write_json(work / AUDIT, record)
@@ -73,9 +113,5 @@ def _identity(audit: Any, auditing: Auditing) -> dict[str, Any]:
 
 def _known(path: Path, key: str) -> tuple[Shift, ...] | None:
     """The shifts in a file of this very audit."""
-    if not path.exists():
-        return None
-    content = read_json(path)
-    if not isinstance(content, dict) or content.get("key") != key:
-        return None
-    return tuple(Shift.from_json(one) for one in content["shifts"])
+    content = keyed_document(path, key)
+    return None if content is None else tuple(Shift.from_json(one) for one in content["shifts"])

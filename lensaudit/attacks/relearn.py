@@ -18,19 +18,26 @@ from typing import Any
 import torch
 from transformers import PreTrainedModel
 
-from lensaudit.attacks.checkpoints import begin, seal
+from lensaudit.attacks.checkpoints import stored_dtype
+from lensaudit.attacks.settings import RelearnSettings
 from lensaudit.data.chat import PLAIN, check_tokenizer, pad_id
 from lensaudit.errors import InputError
 from lensaudit.files import digest, write_csv
 from lensaudit.models.causal import load_causal
-from lensaudit.models.checkpoint import Checkpoint, load_tokenizer
-from lensaudit.results import Manifest, manifest
+from lensaudit.models.checkpoint import Checkpoint, load_tokenizer, open_checkpoint
+from lensaudit.models.device import resolve_device
+from lensaudit.models.registry import default_data, is_demo, load_registry, resolve
+from lensaudit.results import keyed
+from lensaudit.results.records import Manifest, manifest
 from lensaudit.unlearn.encode import CHAT, Answered, Sample, TrainBatch, collate
-from lensaudit.unlearn.job import ENCODERS, Format, n_steps_of
-from lensaudit.unlearn.memory import check_memory
+from lensaudit.unlearn.job import ENCODERS, Format, n_steps_of, trained
+from lensaudit.unlearn.memory import check_memory, n_parameters, training_bytes
 from lensaudit.unlearn.objective import FineTuning
-from lensaudit.unlearn.rows import Rows
+from lensaudit.unlearn.prepare import formats_of
+from lensaudit.unlearn.rows import Rows, load_rows
 from lensaudit.unlearn.samples import in_epochs
+from lensaudit.unlearn.save import STATE_FOLDER, seal_model
+from lensaudit.unlearn.settings import not_negative, positive
 from lensaudit.unlearn.train import Progress, Recipe, Run, train
 
 Report = Callable[[Progress], None]
@@ -42,16 +49,16 @@ class Relearning:
 
     lr: float = 2e-5
     """Peak; falls to 0 along a straight line, without a rise before it."""
-    n_epochs: float = 1.0
-    batch_size: int = 8
-    n_accumulate: int = 4
+    n_epochs: float = RelearnSettings.epochs
+    batch_size: int = RelearnSettings.batch_size
+    n_accumulate: int = RelearnSettings.accumulate
     """Parts that a step's `batch_size * n_accumulate` rows are read in: 32 rows a step."""
-    weight_decay: float = 0.0
-    max_grad_norm: float = 1.0
+    weight_decay: float = RelearnSettings.weight_decay
+    max_grad_norm: float = RelearnSettings.max_grad_norm
     n_warmup: int = 0
     formats: tuple[Format, ...] = ("chat",)
-    seed: int = 42
-    """Of the order of rows; the default of transformers' Trainer."""
+    seed: int = RelearnSettings.seed
+    """Of the order of rows."""
 
     def recipe(self, n_samples: int) -> Recipe:
         """The training recipe for so many sequences; 400 of them are 13 steps."""
@@ -189,6 +196,34 @@ class Job:
         return self.settings.recipe(len(self.rows.answered) * len(self.settings.formats))
 
 
+def prepare(settings: RelearnSettings, model: str) -> Job:
+    """The relearning run that the settings describe, on one model.
+
+    Raises:
+        InputError: whatever is wrong with names, files or numbers.
+    """
+    start = open_checkpoint(resolve(model, load_registry(settings.registry)))
+    default = DEMO_RELEARNING if is_demo(settings.model) else Relearning()
+    how = Relearning(
+        lr=positive("--lr", default.lr if settings.lr is None else settings.lr),
+        n_epochs=positive("--epochs", settings.epochs),
+        batch_size=settings.batch_size,
+        n_accumulate=settings.accumulate,
+        weight_decay=not_negative("--weight-decay", settings.weight_decay),
+        max_grad_norm=positive("--max-grad-norm", settings.max_grad_norm),
+        formats=formats_of(settings.formats, settings.model),
+        seed=settings.seed,
+    )
+    return Job(
+        start=start,
+        rows=load_rows(settings.data or default_data(settings.model), part="forget"),
+        settings=how,
+        stored=stored_dtype(start, settings.store),
+        device=resolve_device(settings.device),
+        save_every=settings.save_every,
+    )
+
+
 def check(job: Job) -> None:
     """Find what is missing before anything is loaded.
 
@@ -199,6 +234,25 @@ def check(job: Job) -> None:
     check_memory(job.start, copies=1, device=job.device)
 
 
+def plan_of(job: Job, out: Path | None) -> list[str]:
+    """What would be done, line by line."""
+    recipe, settings = job.recipe, job.settings
+    weights = n_parameters(job.start.folder)
+    return [
+        f"relearning of {job.rows.source} by {job.start.spec.name}: {len(job.rows.answered)} rows "
+        f"as {'+'.join(settings.formats)}",
+        f"{recipe.n_steps} steps of {settings.n_accumulate} x {settings.batch_size} rows, "
+        f"lr {recipe.lr:g}",
+        f"{training_bytes(weights, copies=1) / 1e9:.2f} GB for weights, gradients and moments on "
+        f"{job.device}; writes {out or 'the audit alone'}",
+    ]
+
+
+def make(job: Job, out: Path, *, report: Report) -> bool:
+    """Have the relearned model in `out`; False if it was there before."""
+    return trained(job, out, lambda: relearn(job, out, report=report))
+
+
 def relearn(job: Job, out: Path, *, report: Report) -> tuple[float, ...]:
     """Write the checkpoint, `losses.csv` and `manifest.json` into `out`; the losses by step.
 
@@ -207,22 +261,34 @@ def relearn(job: Job, out: Path, *, report: Report) -> tuple[float, ...]:
         WorkError: the loss diverged; the last saved state is kept.
     """
     started = time.monotonic()
-    folder = begin(job, out)
+    keyed.begin(out, job.key)
     tokenizer = load_tokenizer(job.start)
     model = load_causal(job.start, device=job.device)
     run = run_of(
-        model, tokenizer, job.rows.answered, job.settings, name=job.start.spec.name,
-        identity=job.identity, checkpoints=folder, save_every=job.save_every,
-    )  # fmt: skip
+        model,
+        tokenizer,
+        job.rows.answered,
+        job.settings,
+        name=job.start.spec.name,
+        identity=job.identity,
+        checkpoints=out / STATE_FOLDER,
+        save_every=job.save_every,
+    )
     losses = train(model, run, report=report)
     write_csv(out / "losses.csv", ("step", "loss"), list(enumerate(losses, 1)))
-    seal(model, job.start, out, dtype=job.stored, record=lambda: record(job, started))
+    seal_model(
+        model, job.start, out, dtype=job.stored, key=job.key, record=lambda: record(job, started)
+    )
     return losses
 
 
 def record(job: Job, started: float) -> Manifest:
     """The manifest of a finished run."""
-    inputs = {**job.identity, "key": job.key, "start": job.start.spec.name,
-              "forget_source": job.rows.source}  # fmt: skip
+    inputs = {
+        **job.identity,
+        "key": job.key,
+        "start": job.start.spec.name,
+        "forget_source": job.rows.source,
+    }
     options = {**asdict(job.recipe), "save_every": job.save_every}
     return manifest("relearn", options=options, inputs=inputs, device=job.device, started=started)

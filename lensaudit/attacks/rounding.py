@@ -1,5 +1,6 @@
 """One quantised model: from a checkpoint to a folder that every command reads."""
 
+import csv
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -9,9 +10,15 @@ from typing import Any
 
 import torch
 
-from lensaudit.attacks.checkpoints import begin, check_fits, seal
-from lensaudit.attacks.nf4 import BLOCK
-from lensaudit.attacks.quantize import (
+from lensaudit.attacks.checkpoints import check_fits, stored_dtype
+from lensaudit.attacks.settings import RoundSettings
+from lensaudit.errors import InputError
+from lensaudit.files import digest, read_json, read_text, write_csv
+from lensaudit.models.causal import load_causal
+from lensaudit.models.checkpoint import Checkpoint, open_checkpoint
+from lensaudit.models.device import resolve_device
+from lensaudit.models.nf4 import BLOCK
+from lensaudit.models.quantize import (
     Engine,
     MatrixError,
     Method,
@@ -19,10 +26,12 @@ from lensaudit.attacks.quantize import (
     overall,
     quantise_in_place,
 )
-from lensaudit.files import digest, write_csv
-from lensaudit.models.causal import load_causal
-from lensaudit.models.checkpoint import Checkpoint
-from lensaudit.results import Manifest, manifest
+from lensaudit.models.registry import load_registry, resolve
+from lensaudit.results import keyed
+from lensaudit.results.records import Manifest, manifest
+from lensaudit.unlearn.job import finished
+from lensaudit.unlearn.memory import n_parameters
+from lensaudit.unlearn.save import seal_model
 
 HEADER = ("matrix", "n_weights", "relative_error", "largest_error")
 
@@ -57,6 +66,38 @@ class Job:
         return digest(self.identity)
 
 
+@dataclass(frozen=True)
+class Rounded:
+    """What a finished folder says of its rounding."""
+
+    engine: str
+    """What rounded."""
+    relative_error: float
+    """Of all matrices together."""
+    errors: dict[str, float]
+    """Matrix -> relative error."""
+    worst: str
+    """The matrix that lost most."""
+
+
+def prepare(settings: RoundSettings) -> Job:
+    """The job that the settings describe, checked; no weights are loaded.
+
+    Raises:
+        InputError: an unknown model, bitsandbytes is absent, or memory is.
+    """
+    start = open_checkpoint(resolve(settings.model, load_registry(settings.registry)))
+    job = Job(
+        start=start,
+        method=settings.method,
+        engine=settings.engine,
+        stored=stored_dtype(start, settings.store),
+        device=resolve_device(settings.device),
+    )
+    check(job)
+    return job
+
+
 def check(job: Job) -> None:
     """Find what is missing before anything is loaded.
 
@@ -67,6 +108,43 @@ def check(job: Job) -> None:
     check_fits(job.start, bytes_per_weight=job.stored.itemsize, device=job.device)
 
 
+def plan_of(job: Job, out: Path) -> str:
+    """What would be done."""
+    return (
+        f"{job.method} of {job.start.spec.name}, {n_parameters(job.start.folder):,} weights, by "
+        f"{engine_of(job.engine)}, kept as {job.stored}; writes {out}"
+    )
+
+
+def make(job: Job, out: Path) -> bool:
+    """Have the rounded model in `out`; False if it was there before.
+
+    Raises:
+        InputError: `out` holds something else.
+    """
+    if finished(job, out):
+        return False
+    quantize(job, out)
+    return True
+
+
+def rounded(out: Path) -> Rounded:
+    """How far off the weights of a finished folder are.
+
+    Raises:
+        InputError: its files are damaged.
+    """
+    made = read_json(out / "manifest.json")["options"]
+    path = out / "errors.csv"
+    rows = csv.DictReader(read_text(path).splitlines())
+    try:
+        errors = {row["matrix"]: float(row["relative_error"]) for row in rows}
+        worst = max(errors, key=errors.__getitem__)
+        return Rounded(made["engine"].split()[0], made["relative_error"], errors, worst)
+    except (KeyError, TypeError, ValueError) as reason:
+        raise InputError(f"{path}: damaged ({reason}); make the model again elsewhere") from reason
+
+
 def quantize(job: Job, out: Path) -> tuple[MatrixError, ...]:
     """Write the checkpoint, `errors.csv` and `manifest.json` into `out`; the errors by matrix.
 
@@ -75,11 +153,15 @@ def quantize(job: Job, out: Path) -> tuple[MatrixError, ...]:
         WorkError: a weight is not finite; nothing is written.
     """
     started = time.monotonic()
-    begin(job, out)
+    keyed.begin(out, job.key)
     model = load_causal(job.start, dtype=job.stored, device=job.device)
     errors = quantise_in_place(model, job.method, engine=job.engine)
     write_csv(out / "errors.csv", HEADER, error_rows(errors))
-    seal(model, job.start, out, dtype=job.stored, record=lambda: record(job, errors, started))
+
+    def made() -> Manifest:
+        return record(job, errors, started)
+
+    seal_model(model, job.start, out, dtype=job.stored, key=job.key, record=made)
     return errors
 
 

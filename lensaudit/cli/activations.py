@@ -1,37 +1,32 @@
 """`lensaudit activations`: look after the caches."""
 
-import re
+import json
+import shlex
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict
+from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 import click
 
-from lensaudit.cli.options import shared
+from lensaudit.cli.options import ByteSize, shared
+from lensaudit.cli.terminal import emit, fields, listing, name, say, size
+from lensaudit.errors import VerificationError
 
-_SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([kmgt]?)(i?)b?", re.IGNORECASE)
+if TYPE_CHECKING:
+    from lensaudit.activations.inventory import CacheInfo
+    from lensaudit.activations.verification import Repaired, Verified
+    from lensaudit.results.ledger import VerifiedLedger
 
-
-class ByteSize(click.ParamType):
-    """A size such as `200GB` (10^9) or `64GiB` (2^30), in bytes."""
-
-    name = "SIZE"
-
-    def convert(self, value: Any, param: Any, ctx: Any) -> int:
-        """Bytes."""
-        match = _SIZE.fullmatch(str(value).strip())
-        if match is None:
-            self.fail(f"{value!r} is not a size; wanted like 200GB or 64GiB", param, ctx)
-        power = " kmgt".index(match[2].lower() or " ")
-        return int(float(match[1]) * (1024 if match[3] else 1000) ** power)
+CACHE = click.argument("cache", metavar="CACHE")
+CACHES = click.argument("caches", metavar="[CACHE]...", nargs=-1)
+COLUMNS = ("NAME", "KEY", "STATE", "EXAMPLES", "LAYERS", "POSITIONS", "TYPE", "SIZE", "USED")
 
 
 @click.group()
 def activations() -> None:
     """List, check, repair, prune and move activation caches."""
-
-
-CACHE = click.argument("cache", metavar="CACHE")
-CACHES = click.argument("caches", metavar="[CACHE]...", nargs=-1)
 
 
 @activations.command("ls")
@@ -40,9 +35,15 @@ def list_(activations: Path, as_json: bool) -> None:
     """List the caches: name, key, state, size, last use."""
     from lensaudit.activations.inventory import describe
     from lensaudit.activations.lookup import cache_folders
-    from lensaudit.cli.upkeep import print_caches
 
-    print_caches([describe(folder) for folder in cache_folders(activations)], as_json=as_json)
+    infos = [describe(folder) for folder in cache_folders(activations)]
+    if as_json:
+        emit([asdict(one) for one in infos], pretty=True)
+    elif not infos:
+        say("no caches; `lensaudit cache` makes one")
+    else:
+        listing([COLUMNS, *map(_columns, infos)])
+        say(f"{len(infos)} caches, {size(sum(one.n_bytes for one in infos))}")
 
 
 @activations.command()
@@ -52,19 +53,38 @@ def info(cache: str, activations: Path, as_json: bool) -> None:
     """Tell all about one CACHE: a name, a key or its beginning, or a folder."""
     from lensaudit.activations.inventory import describe
     from lensaudit.activations.lookup import find
-    from lensaudit.cli.upkeep import print_info
 
-    print_info(describe(find(cache, root=activations)), as_json=as_json)
+    found = describe(find(cache, root=activations))
+    if as_json:
+        emit(asdict(found), pretty=True)
+    else:
+        print_info(found)
 
 
 @activations.command()
 @CACHES
 @shared("activations", "json")
 def verify(caches: tuple[str, ...], activations: Path, as_json: bool) -> None:
-    """Check every byte of the CACHEs, or of all; exit 4 if one is not as it was written."""
-    from lensaudit.cli.upkeep import verify_caches
+    """Check every byte of the CACHEs; exit 4 if one is not as it was written.
 
-    verify_caches(caches, root=activations, as_json=as_json)
+    Without CACHE all are checked, and every line of the books beside them.
+    """
+    from lensaudit.activations import verification
+
+    found: list[Verified] = []
+    for folder in _folders(caches, activations):
+        found.append(verification.verify(folder))
+        if not as_json:
+            _print_verified(found[-1])
+    books = [] if caches else verification.verify_books(activations)
+    if as_json:
+        emit([asdict(one) for one in [*found, *books]], pretty=True)
+    elif not found:
+        say(f"{activations}: no caches")
+    if books and not as_json:
+        _print_books(books)
+    if said := "; ".join(_damage(found, books, activations)):
+        raise VerificationError(said)
 
 
 @activations.command()
@@ -75,9 +95,13 @@ def repair(caches: tuple[str, ...], activations: Path, as_json: bool) -> None:
 
     The next `lensaudit cache` of the model computes what is missing, and only that.
     """
-    from lensaudit.cli.upkeep import repair_caches
+    from lensaudit.activations.repair import repair as mend
 
-    repair_caches(caches, root=activations, as_json=as_json)
+    done = [mend(folder) for folder in _folders(caches, activations)]
+    if as_json:
+        emit([asdict(one) for one in done], pretty=True)
+    for one in [] if as_json else done:
+        _print_repaired(one)
 
 
 @activations.command()
@@ -91,10 +115,21 @@ def gc(
 
     Caches that are named with --keep, and those in use, stay.
     """
-    from lensaudit.cli.upkeep import collect_garbage
+    from lensaudit.activations.gc import collect
 
-    names = [name for names in keep for name in names.split(",") if name]
-    collect_garbage(activations, max_size, names, dry_run=dry_run, as_json=as_json)
+    kept = [one for names in keep for one in names.split(",") if one]
+    done = collect(activations, max_bytes=max_size, keep=kept, dry_run=dry_run)
+    if as_json:
+        emit({**asdict(done), "dry_run": dry_run}, pretty=True)
+        return
+    verb = "would remove" if dry_run else "removed"
+    for path in done.leftovers:
+        say(f"{verb} leftover {path}")
+    for one in done.removed:
+        say(f"{verb} {one.folder} ({size(one.n_bytes)})")
+    say(f"{len(done.kept)} caches stay, {size(done.n_bytes_left)}")
+    if done.n_bytes_over:
+        say(f"{size(done.n_bytes_over)} too much: the rest is named or in use")
 
 
 @activations.command()
@@ -105,9 +140,12 @@ def export(cache: str, output: Path, activations: Path, as_json: bool) -> None:
     """Write a complete CACHE to one tar file, after checking it."""
     from lensaudit.activations import archive
     from lensaudit.activations.lookup import find
-    from lensaudit.cli.upkeep import print_written
 
-    print_written(archive.export(find(cache, root=activations), output), as_json=as_json)
+    path = archive.export(find(cache, root=activations), output)
+    if as_json:
+        emit({"archive": str(path), "n_bytes": path.stat().st_size}, pretty=True)
+    else:
+        say(path)
 
 
 @activations.command("import")
@@ -116,6 +154,95 @@ def export(cache: str, output: Path, activations: Path, as_json: bool) -> None:
 def import_(archive: Path, activations: Path, as_json: bool) -> None:
     """Take in a cache that `export` wrote elsewhere; it is treated as hostile."""
     from lensaudit.activations.archive import import_archive
-    from lensaudit.cli.upkeep import print_imported
 
-    print_imported(import_archive(archive, activations), as_json=as_json)
+    imported = import_archive(archive, activations)
+    if as_json:
+        emit(asdict(imported), pretty=True)
+    else:
+        note = "" if imported.new else "  (was there already; nothing changed)"
+        say(f"{imported.folder}{note}")
+
+
+def _folders(caches: Sequence[str], root: Path) -> list[Path]:
+    from lensaudit.activations.lookup import cache_folders, find
+
+    return [find(cache, root=root) for cache in caches] or cache_folders(root)
+
+
+def _when(seconds: float) -> str:
+    return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%d %H:%M")
+
+
+def _columns(info: "CacheInfo") -> tuple[str, ...]:
+    identity = info.fingerprint or {}
+    shards = f" {info.n_published}/{info.n_shards}" if info.state == "incomplete" else ""
+    return (
+        name(info.name or Path(info.folder).name),
+        info.key[:8],
+        info.state + shards,
+        str(info.n_examples),
+        str(identity.get("layers", "")),
+        identity.get("positions", ""),
+        identity.get("dtype", ""),
+        size(info.n_bytes),
+        _when(info.last_used_s),
+    )
+
+
+def print_info(info: "CacheInfo") -> None:
+    """Every field, one to a line."""
+    rows = asdict(info)
+    identity, provenance = rows.pop("fingerprint") or {}, rows.pop("provenance") or {}
+    rows |= {"n_bytes": f"{info.n_bytes} ({size(info.n_bytes)})"}
+    rows |= {"last_used_s": f"{_when(info.last_used_s)} UTC"}
+    for title, values in (("", rows), ("identity", identity), ("provenance", provenance)):
+        if title:
+            say(f"{title}:")
+        shown = {k: v if isinstance(v, str) else json.dumps(v) for k, v in values.items()}
+        fields(shown, indent="  " if title else "")
+
+
+def _print_verified(verified: "Verified") -> None:
+    state = "damaged" if verified.problems else "whole" if verified.complete else "whole so far"
+    say(f"{verified.folder}: {state}, {verified.n_shards} shards, {size(verified.n_bytes)} checked")
+    for problem in verified.problems:
+        say(f"  {problem.what}")
+
+
+def _print_books(books: "Sequence[VerifiedLedger]") -> None:
+    n_lines = sum(book.n_lines for book in books)
+    say(f"{len(books)} books, {n_lines} lines checked")
+    for book in books:
+        for problem in book.problems:
+            say(f"  {problem}")
+        if book.is_unsigned:
+            say(f"  {book.file}: has no checksums; computed again when used")
+
+
+def _damage(
+    found: "Sequence[Verified]", books: "Sequence[VerifiedLedger]", root: Path
+) -> Iterator[str]:
+    """What is not as it was written, and what to do about it."""
+    if bad := [verified for verified in found if verified.problems]:
+        n_files = sum(len(verified.problems) for verified in bad)
+        yield (
+            f"{len(bad)} of {len(found)} caches are damaged ({n_files} files); "
+            f"run `lensaudit activations repair --activations {shlex.quote(str(root))}`"
+        )
+    if spoilt := [book for book in books if book.problems]:
+        yield (
+            f"{len(spoilt)} of {len(books)} books are damaged; what does not count is computed "
+            "again by the command that wrote it"
+        )
+
+
+def _print_repaired(repaired: "Repaired") -> None:
+    if repaired.sealed and not repaired.quarantined:
+        say(f"{repaired.folder}: whole, nothing to do")
+        return
+    say(
+        f"{repaired.folder}: {len(repaired.quarantined)} files set aside, "
+        f"{len(repaired.recomputed)} shards made again, {len(repaired.missing)} missing"
+    )
+    if not repaired.sealed:
+        say(f"  {repaired.how_to_fill}")

@@ -1,46 +1,86 @@
 """`lensaudit audit`: everything about some models in one command, from names to one page."""
 
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 import click
 
-from lensaudit.cli.options import ProgressBar, check_names, notice, shared
+from lensaudit.auditing.settings import AuditSettings
+from lensaudit.cli.options import check_names, options, shared
+from lensaudit.cli.terminal import ProgressBar, emit, is_quiet, notice, say
+from lensaudit.errors import PartialError
 
+if TYPE_CHECKING:
+    from lensaudit.auditing.audit import Audited
 
-def _file() -> click.Path:
-    return click.Path(path_type=Path, dir_okay=False)
+PAGE = "audit.html"
 
 
 @click.command()
-@shared("sources", "full", "retain")
+@shared("sources")
+@options(AuditSettings)
 @click.option(
-    "--suite", type=click.Choice(["tofu", "none"]), default="tofu", show_default=True,
-    help="Output-level metrics beside the depth; none leaves them out.",
-)  # fmt: skip
-@click.option(
-    "--inside", is_flag=True,
-    help="Also the suite's metrics that look inside: EM-erasure, CKA, Logit Lens, Fisher. Slow.",
-)  # fmt: skip
-@click.option("--holdout", type=_file(), help="Own rows no model saw, for membership attacks.")
-@click.option("--retain-set", type=_file(), help="Own rows that should be kept.")
-@shared(
-    "data", "exclude", "limit", "registry", "dtype", "device", "attn", "batch_size", "memory",
-    "activations",
-)  # fmt: skip
-@click.option(
-    "-o", "--out", type=click.Path(path_type=Path, file_okay=False),
+    "-o",
+    "--out",
+    type=click.Path(path_type=Path, file_okay=False),
     help="Folder of all results and of audit.html. [default: experiments/out/audit-<source>]",
-)  # fmt: skip
-@shared("json", "dry_run", "fresh")
-def audit(sources: tuple[str, ...], **options: Any) -> None:
+)
+@shared("json", "dry_run")
+def audit(
+    sources: tuple[str, ...],
+    settings: AuditSettings,
+    out: Path | None,
+    as_json: bool,
+    dry_run: bool,
+) -> None:
     """Audit models in one go: cache, patch, evaluate, and write audit.html.
 
     The plan is printed first. What is finished is kept and found again by content: after an
     interruption run the same command again. --fresh computes everything anew.
     """
-    check_names([*sources, options["full"], options["retain"]], options["registry"])
-    from lensaudit.cli.auditing import run_audit
+    check_names(sources, settings.registry)
+    from lensaudit.auditing.audit import AuditPlan, audit_into, folder_of, plan_audit
+    from lensaudit.report.render import write_report
 
-    with ProgressBar() as progress:
-        run_audit(sources, notice=notice, progress=progress, **options)
+    page = folder_of(sources, out) / PAGE
+
+    def lines(plan: AuditPlan) -> str:
+        return f"{plan.text()}\nreport: {page}"
+
+    if dry_run:
+        say(lines(plan_audit(sources, settings, out, notice=notice)))
+        return
+    with ProgressBar() as bar:
+        found = audit_into(
+            sources,
+            settings,
+            out,
+            notice=notice,
+            progress=bar.tell,
+            planned=lambda plan: None if is_quiet() else say(lines(plan), err=True),
+        )
+    for one in write_report(found.folders, page):
+        notice(f"not in the report: {one.path}: {one.reason}")
+    print_audited(found, page, as_json=as_json)
+
+
+def print_audited(found: "Audited", page: Path, *, as_json: bool) -> None:
+    """The scores, and where the page is.
+
+    Raises:
+        PartialError: a step failed.
+    """
+    summaries = [one.summary for one in found.results]
+    if as_json:
+        shown = ("source", "uds", "ci95", "n", "n_scored", "calibration")
+        sources = [{key: one[key] for key in shown} for one in summaries]
+        emit({"report": str(page), "sources": sources})
+    else:
+        from lensaudit.cli.show import print_audit
+
+        print_audit(summaries)
+        say(f"report: {page}")
+    if found.failures:
+        listed = "; ".join(f"{one.model}: {one.message}" for one in found.failures)
+        n = len(found.failures)
+        raise PartialError(f"{n} steps failed, the rest is in {page}: {listed}")

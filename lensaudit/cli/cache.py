@@ -1,36 +1,33 @@
 """`lensaudit cache`: run a model once and keep its residual streams."""
 
-from pathlib import Path
-from typing import Any
-
 import click
 
-from lensaudit.cli.options import ModelName, ProgressBar, check_names, shared
+from lensaudit.auditing.settings import CacheSettings
+from lensaudit.cli.options import ModelName, ProgressBar, check_names, options, shared
+from lensaudit.cli.terminal import emit, say
 
 
 @click.command()
 @click.option(
     "--model", "name", type=ModelName(), required=True, help="Name, Hub id[@revision] or folder."
 )
-@click.option(
-    "--positions",
-    type=click.Choice(["span", "all"]),
-    default="span",
-    show_default=True,
-    help="The read positions and the last prompt token, or every token.",
-)
-@shared(
-    "data", "exclude", "limit", "registry", "dtype", "device", "attn", "batch_size", "memory",
-    "activations", "json", "dry_run",
-)  # fmt: skip
-def cache(name: str, activations: Path, **options: Any) -> None:
+@options(CacheSettings)
+@shared("json", "dry_run")
+def cache(name: str, settings: CacheSettings, as_json: bool, dry_run: bool) -> None:
     """Cache the residual stream after every block, with run_with_cache, as HDF5.
 
     A cache is found again by its content: weights, tokenizer, examples, type, attention. With a
     complete cache nothing is loaded.
     """
-    check_names([name], options["registry"])
-    from lensaudit.cli.caches import cache_model
+    check_names([name], settings.registry)
+    from lensaudit.auditing.cache import cache_into, plan_cache
 
-    with ProgressBar() as progress:
-        cache_model(name, root=activations, progress=progress, **options)
+    if dry_run:
+        say(plan_cache(name, settings).text())
+        return
+    with ProgressBar() as bar:
+        found = cache_into(name, settings, progress=bar.tell)
+    if as_json:
+        emit(found.summary)
+    else:
+        say(found.folder)

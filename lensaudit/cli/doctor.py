@@ -1,25 +1,37 @@
 """`lensaudit doctor`: is this installation fit for use?"""
 
-from pathlib import Path
+from dataclasses import asdict
 
 import click
 
-from lensaudit.cli.options import ModelName, check_names, shared
+from lensaudit.cli.options import options, shared
+from lensaudit.cli.terminal import emit, name, say
+from lensaudit.errors import VerificationError
+from lensaudit.settings import CheckupSettings
+
+MARKS = {"ok": "ok  ", "note": "note", "fail": "FAIL"}
 
 
 @click.command()
-@click.option(
-    "--model", type=ModelName(), default="demo/full", show_default=True,
-    help="Compare the bridge with Hugging Face on this model.",
-)  # fmt: skip
-@shared("registry", "dtype", "device", "activations", "json")
-def doctor(model: str, registry: Path | None, **options) -> None:
+@options(CheckupSettings)
+@shared("json")
+def doctor(settings: CheckupSettings, as_json: bool) -> None:
     """Check versions, device, disk, caches, and that the bridge computes what Hugging Face does.
 
     Exit code 4 if a check fails; notes do not fail. `lensaudit activations verify` reads every
     byte of the caches, doctor only their listings.
     """
-    check_names([model], registry)
-    from lensaudit.cli.checkup import examine
+    from lensaudit.checkup import examine
 
-    examine(model, registry=registry, **options)
+    checks = []
+    for check in examine(settings):
+        checks.append(check)
+        if not as_json:
+            say(f"{MARKS[check.state]}  {name(check.name)}: {name(check.found)}")
+    failed = [check.name for check in checks if check.state == "fail"]
+    if as_json:
+        emit({"ok": not failed, "checks": [asdict(one) for one in checks]})
+    if failed:
+        raise VerificationError(
+            f"{len(failed)} of {len(checks)} checks failed: {', '.join(failed)}"
+        )

@@ -1,13 +1,12 @@
 """`lensaudit models`: the names that can be asked for, and what they mean."""
 
-import json
 from pathlib import Path
 from typing import get_args
 
 import click
 
 from lensaudit.cli.options import shared
-from lensaudit.files import printable
+from lensaudit.cli.terminal import emit, listing, say
 from lensaudit.models.registry import load_registry, origin
 from lensaudit.models.spec import ModelSpec, Role
 
@@ -24,13 +23,10 @@ def models(role: Role | None, registry: Path | None, as_json: bool) -> None:
     """
     specs = load_registry(registry).listed(role)
     if as_json:
-        click.echo(json.dumps([_record(spec) for spec in specs], indent=1, ensure_ascii=False))
+        emit([_record(spec) for spec in specs], pretty=True)
         return
-    widths = [max((len(row[n]) for row in map(_columns, specs)), default=0) for n in range(3)]
-    for row in map(_columns, specs):
-        padded = [text.ljust(width) for text, width in zip(row[:3], widths, strict=True)]
-        click.echo(printable("  ".join([*padded, row[3]])))
-    click.echo(f"{len(specs)} names", err=True)
+    listing(map(_columns, specs))
+    say(f"{len(specs)} names", err=True)
 
 
 def _record(spec: ModelSpec) -> dict[str, str | None]:

@@ -1,16 +1,205 @@
-"""Options that several commands share, and how they report."""
+"""Options of commands, made from the fields of settings records."""
 
-import sys
-from collections.abc import Callable, Iterable
+import dataclasses
+import functools
+import re
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import Any, TypeVar
+from types import UnionType
+from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
 import click
 from click.shell_completion import CompletionItem
 
-from lensaudit.files import printable
+from lensaudit import settings
+from lensaudit.cli.terminal import ProgressBar, is_quiet, notice
+from lensaudit.settings import Option, Place
 
+__all__ = ["ProgressBar", "is_quiet", "notice"]
 Command = TypeVar("Command", bound=Callable[..., Any])
+_SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([kmgt]?)(i?)b?", re.IGNORECASE)
+
+
+@dataclasses.dataclass(frozen=True)
+class _Field:
+    """A field of a settings record that is an option."""
+
+    name: str
+    kind: Any
+    """The type of one value, without None and without the tuple around several."""
+    many: bool
+    option: Option
+    default: Any
+    required: bool
+
+
+def options(record: type, *names: str) -> Callable[[Command], Command]:
+    """An option for each field of a settings record, or for those named.
+
+    The command gets the record, at its parameter of that type. What a decorator nearer to the
+    command has declared is not declared again; a field that is no option is filled by the argument
+    of its name. Models that are named must be known: that is seen here, before anything that takes
+    seconds is imported.
+    """
+
+    def decorate(command: Any) -> Any:
+        if record not in getattr(command, "settings", ()):
+            command = _taking(command, record)
+        declared = {one.name for one in getattr(command, "__click_params__", ())}
+        chosen = [
+            one
+            for one in _fields(record)
+            if one.name not in declared and (not names or one.name in names)
+        ]
+        for one in reversed(chosen):
+            command = _option(one)(command)
+        return command
+
+    return decorate
+
+
+def _taking(command: Callable[..., Any], record: type) -> Callable[..., Any]:
+    """The command, called with a record in place of its fields."""
+    place = next(name for name, hint in get_type_hints(command).items() if hint is record)
+
+    @functools.wraps(command)
+    def call(*positional: Any, **given: Any) -> Any:
+        settings = _build(record, given)
+        _check_models(settings)
+        return command(*positional, **{place: settings}, **given)
+
+    call.settings = (*getattr(command, "settings", ()), record)  # type: ignore[attr-defined]
+    return call
+
+
+def _build(record: type, given: dict[str, Any]) -> Any:
+    """The record of the values that are its own; they are taken out of `given`."""
+    values = {}
+    for one in dataclasses.fields(record):
+        if dataclasses.is_dataclass(inner := _hints(record)[one.name]):
+            values[one.name] = _build(inner, given)  # type: ignore[arg-type]
+        elif one.name in given:
+            values[one.name] = given.pop(one.name)
+    return record(**values)
+
+
+def _check_models(settings: Any) -> None:
+    named: list[str | None] = []
+    for one in _fields(type(settings)):
+        if one.option.is_a == "model" and hasattr(settings, one.name):
+            value = getattr(settings, one.name)
+            named += value if one.many else [value]
+    check_names(named, getattr(settings, "registry", None))
+
+
+@functools.cache
+def _hints(record: type) -> dict[str, Any]:
+    return get_type_hints(record)
+
+
+def _fields(record: type) -> Iterator[_Field]:
+    """The fields that are options, with those of records inside, in order."""
+    hints = get_type_hints(record, include_extras=True)
+    for one in dataclasses.fields(record):
+        hint = hints[one.name]
+        if dataclasses.is_dataclass(hint):
+            yield from _fields(hint)  # type: ignore[arg-type]
+            continue
+        words = [word for word in getattr(hint, "__metadata__", ()) if isinstance(word, Option)]
+        if not words:
+            continue
+        kind, many = _one_value(hint)
+        required = one.default is dataclasses.MISSING
+        default = None if required else one.default
+        # the outer words win: an alias of settings.py may be said differently in one record
+        yield _Field(one.name, kind, many, words[-1], default, required)
+
+
+def _one_value(hint: Any) -> tuple[Any, bool]:
+    """The type of one value, and whether there are several.
+
+    >>> _one_value(Annotated[int | None, Option()]), _one_value(tuple[str, ...])
+    ((<class 'int'>, False), (<class 'str'>, True))
+    >>> _one_value(str | Path | None)
+    (<class 'pathlib.Path'>, False)
+    """
+    if get_origin(hint) is Annotated:
+        hint = get_args(hint)[0]
+    if get_origin(hint) in (Union, UnionType):
+        kinds = [one for one in get_args(hint) if one is not type(None)]
+        (hint,) = [Path] if Path in kinds else kinds  # a place is typed as text
+    if get_origin(hint) is tuple:
+        return get_args(hint)[0], True
+    return hint, False
+
+
+def _option(field: _Field) -> Callable[[Any], Any]:
+    words = field.option
+    flags = words.flag.split() or [f"--{field.name.replace('_', '-')}"]
+    extra: dict[str, Any] = {}
+    if field.kind is bool:
+        return click.option(*flags, field.name, is_flag=True, help=words.help or None)
+    if field.many:
+        extra["multiple"] = True
+    elif field.default is not None or words.none:
+        extra["default"] = words.none if field.default is None else field.default
+        extra["show_default"] = bool(str(field.default)) and "[default" not in words.help
+    return click.option(
+        *flags,
+        field.name,
+        type=_type(field),
+        required=field.required,
+        help=words.help or None,
+        metavar=words.metavar,
+        envvar=words.variable,
+        **extra,
+    )
+
+
+def _type(field: _Field) -> Any:
+    words = field.option
+    if get_origin(field.kind) is Literal:
+        names = get_args(field.kind)
+        return ChoiceOrNone([words.none, *names]) if words.none else click.Choice(names)
+    if field.kind is Path:
+        kinds = {"dir_okay": words.is_a != "file", "file_okay": words.is_a != "folder"}
+        return click.Path(path_type=Path, **kinds)
+    if words.is_a in ("model", "bytes"):
+        return ModelName() if words.is_a == "model" else ByteSize()
+    if words.none:
+        return BatchSize()
+    return _number(field.kind, words)
+
+
+def _number(kind: Any, words: Option) -> Any:
+    low = words.least if words.above is None else words.above
+    if low is None and words.most is None:
+        return kind
+    ranged: Any = click.IntRange if kind is int else click.FloatRange
+    return ranged(low, words.most, min_open=words.above is not None)
+
+
+class ChoiceOrNone(click.Choice):
+    """A choice whose first word stands for None."""
+
+    def convert(self, value: Any, param: Any, ctx: Any) -> Any:
+        """The word, or None for the first."""
+        found = super().convert(value, param, ctx)
+        return None if found == self.choices[0] else found
+
+
+class ByteSize(click.ParamType):
+    """A size such as `200GB` (10^9) or `64GiB` (2^30), in bytes."""
+
+    name = "SIZE"
+
+    def convert(self, value: Any, param: Any, ctx: Any) -> int:
+        """Bytes."""
+        match = _SIZE.fullmatch(str(value).strip())
+        if match is None:
+            self.fail(f"{value!r} is not a size; wanted like 200GB or 64GiB", param, ctx)
+        power = " kmgt".index(match[2].lower() or " ")
+        return int(float(match[1]) * (1024 if match[3] else 1000) ** power)
 
 
 def shared(*names: str) -> Callable[[Command], Command]:
@@ -51,80 +240,27 @@ class ModelName(click.ParamType):
         return [CompletionItem(name) for name in known] or [CompletionItem(incomplete, type="dir")]
 
 
-def _path(**kind: bool) -> click.Path:
-    return click.Path(path_type=Path, **kind)
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class _Shared:
+    """What commands take beside their settings."""
+
+    sources: settings.Sources
+    full: settings.Full = None
+    retain: settings.Retain = None
+    data: settings.Data = None
+    exclude: settings.Exclude = ()
+    registry: settings.Registry = None
+    dtype: settings.Dtype = "auto"
+    device: settings.Device = "auto"
+    attn: settings.Attention = "eager"
+    batch_size: settings.BatchSize = None
+    memory: settings.Memory = settings.MEMORY
+    limit: settings.Limit = None
+    activations: settings.Activations = settings.ACTIVATIONS
 
 
 OPTIONS: dict[str, Callable[[Any], Any]] = {
-    "sources": click.option(
-        "--source",
-        "sources",
-        type=ModelName(),
-        multiple=True,
-        required=True,
-        help="Model to audit. Repeatable.",
-    ),
-    "full": click.option(
-        "--full", type=ModelName(), help="Model patched into. [default: full, or demo/full]"
-    ),
-    "retain": click.option(
-        "--retain", type=ModelName(), help="Model that never saw the forget set. [default: retain]"
-    ),
-    "data": click.option(
-        "--data",
-        metavar="NAME|FILE",
-        help="Forget set: forget10, demo, or a JSON/JSONL file. "
-        "[default: forget10; demo for demo/… models]",
-    ),
-    "exclude": click.option(
-        "--exclude",
-        multiple=True,
-        metavar="FILTER",
-        help="Leave out a named index list, e.g. v2_full_wrong. Repeatable.",
-    ),
-    "registry": click.option(
-        "--registry",
-        type=_path(),
-        envvar="LENSAUDIT_REGISTRY",
-        help="TOML or JSON file that adds or overrides model names.",
-    ),
-    "dtype": click.option(
-        "--dtype",
-        type=click.Choice(["auto", "float32", "bfloat16", "float16"]),
-        default="auto",
-        show_default=True,
-        help="Of weights and activations; auto is float32 on a CPU, bfloat16 on CUDA.",
-    ),
-    "device": click.option(
-        "--device", default="auto", show_default=True, help="auto, cpu, cuda, cuda:1 …"
-    ),
-    "attn": click.option(
-        "--attn",
-        type=click.Choice(["eager", "sdpa"]),
-        default="eager",
-        show_default=True,
-        help="Attention of the Hugging Face model; the bridge computes its own, eager one.",
-    ),
-    "batch_size": click.option(
-        "--batch-size",
-        type=BatchSize(),
-        default="auto",
-        show_default=True,
-        help="Examples per batch; auto chooses from --memory.",
-    ),
-    "memory": click.option(
-        "--memory", default="2G", show_default=True, help="Budget above the weights, e.g. 800M."
-    ),
-    "limit": click.option(
-        "--limit", type=click.IntRange(min=1), help="Only the first N examples of the set."
-    ),
-    "activations": click.option(
-        "--activations",
-        type=_path(file_okay=False),
-        default=Path("activations"),
-        show_default=True,
-        help="Folder of the activation caches.",
-    ),
+    **{one.name: _option(one) for one in _fields(_Shared)},
     "json": click.option(
         "--json", "as_json", is_flag=True, help="Print the result as JSON on stdout."
     ),
@@ -135,7 +271,7 @@ OPTIONS: dict[str, Callable[[Any], Any]] = {
 }
 
 
-def check_names(names: Iterable[str | None], registry: Path | None) -> None:
+def check_names(names: Iterable[str | None], registry: Place | None) -> None:
     """Refuse an unknown model name at once, before anything that takes seconds is imported."""
     from lensaudit.models.registry import load_registry, resolve
 
@@ -143,73 +279,3 @@ def check_names(names: Iterable[str | None], registry: Path | None) -> None:
     for name in names:
         if name is not None:
             resolve(name, known)
-
-
-def is_quiet() -> bool:
-    """Whether `lensaudit --quiet` was asked for: results and errors only."""
-    context = click.get_current_context(silent=True)
-    return context is not None and bool(context.find_root().params.get("quiet"))
-
-
-def notice(text: str) -> None:
-    """A remark that changes nothing of the result, on stderr; names in it may be anybody's."""
-    if not is_quiet():
-        click.echo(f"lensaudit: {printable(text)}", err=True)
-
-
-class ProgressBar:
-    """Progress on stderr: one bar with rate and time left on a terminal, else a line a tenth."""
-
-    def __init__(self) -> None:
-        self._bar: Any = None
-        self._tasks: dict[str, Any] = {}
-        self._tenths: dict[str, int] = {}
-
-    def __call__(self, what: str, done: int, total: int) -> None:
-        """Report `done` of `total`."""
-        if is_quiet():
-            return
-        what = printable(what)
-        if sys.stderr.isatty():
-            self._draw(what, done, total)
-            return
-        tenth = 10 * done // max(1, total)
-        if self._tenths.get(what) != tenth:
-            self._tenths[what] = tenth
-            click.echo(f"{what}: {done}/{total}", err=True)
-
-    def _draw(self, what: str, done: int, total: int) -> None:
-        from rich.console import Console
-        from rich.progress import (
-            BarColumn,
-            MofNCompleteColumn,
-            Progress,
-            ProgressColumn,
-            Task,
-            TextColumn,
-            TimeElapsedColumn,
-            TimeRemainingColumn,
-        )
-        from rich.text import Text
-
-        class Rate(ProgressColumn):
-            def render(self, task: Task) -> Text:
-                return Text(f"{task.speed:.3g}/s" if task.speed else "")
-
-        if self._bar is None:
-            self._bar = Progress(
-                TextColumn("{task.description}", markup=False), BarColumn(), MofNCompleteColumn(),
-                Rate(), TimeElapsedColumn(), TimeRemainingColumn(),
-                console=Console(stderr=True), transient=True,
-            )  # fmt: skip
-            self._bar.start()
-        if what not in self._tasks:
-            self._tasks[what] = self._bar.add_task(what, total=total)
-        self._bar.update(self._tasks[what], completed=done)
-
-    def __enter__(self) -> "ProgressBar":
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        if self._bar is not None:
-            self._bar.stop()

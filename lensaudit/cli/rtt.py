@@ -1,40 +1,34 @@
 """`lensaudit rtt`: retrain on some facts, measure others: what was only hidden comes back."""
 
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from lensaudit.cli.options import ProgressBar, check_names, notice, shared
-
-_DATA = (
-    "A folder of multiple-choice splits (split_0.jsonl …); or a forget set, split by author: demo, "
-    "forget01, forget05, forget10, or a file of question, answer, perturbed_answer and group."
+from lensaudit.attacks.rtt.settings import StudySettings, SummarySettings, ValidationSettings
+from lensaudit.cli.options import options, shared
+from lensaudit.cli.terminal import (
+    ProgressBar,
+    emit,
+    interval,
+    name,
+    notice,
+    number,
+    row,
+    say,
+    show,
+    table,
+    written,
 )
-_SELECTION = click.option(
-    "--selection", type=click.Choice(["per_v", "global", "nested"]), default="per_v",
-    show_default=True, help="Which learning rate and epoch speak for a sweep.",
-)  # fmt: skip
-_RULE = click.option(
-    "--epoch-rule", "rule", type=click.Choice(["max", "final"]), default="max", show_default=True,
-    help="Any epoch may speak, or the last only.",
-)  # fmt: skip
+from lensaudit.errors import VerificationError
 
+if TYPE_CHECKING:
+    from rich.table import Table
 
-def _data_options(command: Any) -> Any:
-    """What is asked, and how it is cut."""
-    for option in (
-        click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True,
-                     help="Of authors, choices and the data order."),
-        click.option("--splits", "n_splits", type=click.IntRange(min=2), default=5,
-                     show_default=True, help="Splits that a forget set is cut into."),
-        click.option("--rows-per-author", type=click.IntRange(min=1),
-                     help="For rows that name no author; TOFU: 20."),
-        click.option("--only", multiple=True, metavar="SPLIT",
-                     help="Splits of a folder that take part. Repeatable. [default: all]"),
-    ):  # fmt: skip
-        command = option(command)
-    return command
+    from lensaudit.attacks.rtt.runs import Summarized, Validated
+    from lensaudit.attacks.rtt.summary import Summary
+
+EXAMPLES = 2
 
 
 @click.group()
@@ -47,92 +41,182 @@ def rtt() -> None:
 
 
 @rtt.command()
-@click.option("--unlearned", "names", multiple=True, required=True,
-              help="Model under attack (A, B). Repeatable.")  # fmt: skip
-@click.option("--original", help="Before unlearning (0, C). [default: full, or demo/full]")
-@click.option("--control", help="Never saw the facts (N). [default: retain, or demo/retain]")
-@click.option("--no-control", is_flag=True, help="Do without the floor.")
-@click.option("--data", metavar="NAME|PATH",
-              help=f"{_DATA} [default: forget10; demo for demo/… models]")  # fmt: skip
-@_data_options
-@click.option("--defects", type=click.Choice(["refuse", "drop", "keep"]), default="refuse",
-              show_default=True, help="Ambiguous, repeated or leaking items.")  # fmt: skip
-@click.option("--v-runs", type=click.IntRange(min=1), default=2, show_default=True,
-              help="Splits held out in turn.")  # fmt: skip
-@click.option("--hold-out", multiple=True, metavar="SPLIT",
-              help="Name them instead. Repeatable.")  # fmt: skip
-@click.option("--eval-seed", type=int, default=0, show_default=True,
-              help="Draws the splits held out.")  # fmt: skip
-@click.option(
-    "--readout",
-    type=click.Choice(["letter", "answer"]),
-    help="What selects and is reported; the other is logged. [default: letter; answer for "
-    "demo/… models]",
-)
-@click.option("--lr", "lrs", type=float, multiple=True,
-              help="Learning rate. Repeatable. [default: 2e-6 5e-6 1e-5 2e-5 5e-5; demo/…: 3e-4 "
-              "1e-3 3e-3]")  # fmt: skip
-@click.option("--epochs", type=click.IntRange(min=1), default=6, show_default=True)
-@click.option("--batch-size", type=click.IntRange(min=1), default=4, show_default=True)
-@click.option("--warmup", type=click.IntRange(min=0), default=24, show_default=True,
-              help="Steps of linear rise; constant after it.")  # fmt: skip
-@click.option("--weight-decay", type=click.FloatRange(min=0), default=0.0, show_default=True)
-@click.option("--loss-on",
-              type=click.Choice(["all", "letter_answer", "letter", "question_answer", "answer"]),
-              help="Tokens with a loss; the last two train without options. [default: all; answer "
-              "for demo/… models]")  # fmt: skip
-@click.option("--trainable", default="", help="Pattern of parameter names; the others stay.")
-@click.option("--min-baseline", type=click.FloatRange(0, 1), default=0.3, show_default=True,
-              help="Gate: accuracy of the original; 0 is off.")  # fmt: skip
-@click.option("--min-drop", type=click.FloatRange(min=0), default=2.0, show_default=True,
-              help="Gate: drop by unlearning, standard errors; 0 is off.")  # fmt: skip
-@_SELECTION
-@_RULE
-@click.option("--out", type=click.Path(path_type=Path, file_okay=False),
-              help="Folder of log and summary. [default: experiments/out/rtt]")  # fmt: skip
-@shared("registry", "device", "json", "dry_run")
-def run(**options: Any) -> None:
+@options(StudySettings)
+@shared("json", "dry_run")
+def run(settings: StudySettings, as_json: bool, dry_run: bool) -> None:
     """Measure, retrain and summarise; run the same command again to resume.
 
     Writes jobs.jsonl (append-only), summary.csv, summary.json and manifest.json.
     """
-    check_names([*options["names"], options["original"], options["control"]], options["registry"])
-    from lensaudit.cli.retraining import run_rtt
+    from lensaudit.attacks.rtt.runs import plan_lines, prepare, run_studies
 
+    prepared = prepare(settings, notice)
+    if dry_run:
+        for study in prepared.studies:
+            say("\n".join(plan_lines(study, prepared.log)))
+        return
     with ProgressBar() as progress:
-        run_rtt(notice=notice, progress=progress, **options)
+        found = run_studies(prepared, progress)
+    print_summaries(found, as_json=as_json)
+    notice(f"{found.n_added} jobs done, {found.n_known} were in the log")
+    if found.failure:
+        raise found.failure
 
 
 @rtt.command()
 @click.argument("log", type=click.Path(path_type=Path))
-@_SELECTION
-@_RULE
-@click.option("--readout", type=click.Choice(["letter", "answer"]),
-              help="[default: what the study was run for]")  # fmt: skip
+@options(SummarySettings)
 @shared("json")
-def summarize(log: Path, **options: Any) -> None:
+def summarize(settings: SummarySettings, as_json: bool) -> None:
     """Summarise a LOG (jobs.jsonl, or its folder) again; nothing is trained.
 
     Writes summary.csv and summary.json beside the log.
     """
-    from lensaudit.cli.retraining import summarize_log
+    from lensaudit.attacks.rtt.runs import summarize_log
 
-    summarize_log(log, **options)
+    found = summarize_log(settings, notice)
+    print_summaries(found, as_json=as_json)
+    if found.failure:
+        raise found.failure
 
 
 @rtt.command()
 @click.argument("data")
-@_data_options
-@click.option("--model", help="Check the option letters against its tokenizer.")
-@click.option("--write", type=click.Path(path_type=Path, file_okay=False),
-              help="Folder to write the splits to.")  # fmt: skip
-@shared("registry", "json")
-def validate(data: str, **options: Any) -> None:
+@options(ValidationSettings)
+@shared("json")
+def validate(settings: ValidationSettings, as_json: bool) -> None:
     """Load DATA and list what is wrong with it; exit code 4 if a run would refuse it.
 
     DATA is a folder of splits, a forget set's name, or a file, as for `rtt run --data`.
     """
-    check_names([options["model"]], options["registry"])
-    from lensaudit.cli.retraining import validate_data
+    from lensaudit.attacks.rtt.runs import validate as look
 
-    validate_data(data, **options)
+    seen = look(settings)
+    if as_json:
+        emit(inspection(seen))
+    else:
+        print_inspection(seen)
+    if seen.written:
+        say(f"written: {seen.written}", err=as_json)
+    if seen.found.blocking:
+        raise VerificationError(
+            f"{seen.data.name}: defects that `lensaudit rtt run` refuses: "
+            f"{len(seen.found.blocking)}; mend them, or run with --defects drop or keep"
+        )
+
+
+def print_summaries(found: "Summarized", *, as_json: bool) -> None:
+    """Every study, and where the files are."""
+    if as_json:
+        from lensaudit.attacks.rtt.table import as_json as document
+
+        shown = [document(one) for one in found.summaries]
+        emit(shown[0] if len(shown) == 1 else shown)
+        return
+    for one in found.summaries:
+        print_summary(one)
+    written(found.folder)
+
+
+def print_summary(summary: "Summary") -> None:
+    """Accuracies, recovery, other selections, remarks."""
+    study = summary.study
+    show(_accuracies(summary))
+    if summary.verdict.passed:
+        show(_recovery(summary))
+    for note in summary.notes:
+        say(f"- {note}")
+    say(
+        f"chance {1 / study.n_choices:.0%}; held out: {', '.join(study.held_out)}; loss on "
+        f"{study.sweep['loss_on']}; read by {summary.readout}"
+    )
+
+
+def _accuracies(summary: "Summary") -> "Table":
+    from lensaudit.attacks.rtt.study import MEANINGS
+
+    made = table(
+        f"{summary.study.models['unlearned']} on {summary.study.data}",
+        ("", "model", "accuracy", "95 % interval", "items"),
+        left=("", "model", "95 % interval"),
+    )
+    accuracies = {**summary.as_they_are, **summary.main.accuracies}
+    for condition, meaning in MEANINGS.items():
+        one = accuracies.get(condition)
+        if one is None:
+            row(made, condition, meaning, "–", "", "")
+            continue
+        ends = (one.interval.low, one.interval.high)
+        row(made, condition, meaning, number(one.value), interval(ends), str(one.n))
+    return made
+
+
+def _recovery(summary: "Summary") -> "Table":
+    made = table(
+        "recovery, by how learning rate and epoch are selected",
+        ("selection", "epochs", "(B-N)/(C-N)", "95 % interval", "B/C", "(B-A)/(C-A)"),
+        left=("selection", "epochs"),
+    )
+    for one in (summary.main, *summary.others):
+        ends = one.adjusted.interval
+        row(
+            made,
+            one.selection,
+            one.rule,
+            number(one.adjusted.value),
+            interval((ends.low, ends.high)) if ends else "",
+            number(one.recovery.value),
+            number(one.gap_closed.value),
+        )
+    if reason := summary.main.adjusted.reason:
+        made.caption = name(reason)
+    return made
+
+
+def print_inspection(seen: "Validated") -> None:
+    """Sizes, the prior of the letters, and defects with examples."""
+    from lensaudit.attacks.rtt.defects import MEANINGS
+    from lensaudit.attacks.rtt.items import LETTERS
+
+    data, found = seen.data, seen.found
+    sizes = ", ".join(f"{split.name} {len(split.items)}" for split in data.splits)
+    say(f"{data.name}: {found.n_items} items of {data.n_choices} choices: {sizes}")
+    places = zip(LETTERS, found.n_answers, strict=False)
+    say("right answers: " + ", ".join(f"{letter} {n}" for letter, n in places))
+    for where, reason in list(data.left_out.items())[:EXAMPLES]:
+        say(f"left out: {where}: {reason} ({len(data.left_out)} in all)")
+    for kind, n in found.counts.items():
+        defects = found.of(next(one.kind for one in found.defects if one.kind == kind))
+        mark = "refused" if defects[0].blocks else "noted"
+        say(f"{kind} ({mark}): {n} x {MEANINGS[defects[0].kind]}")
+        for one in defects[:EXAMPLES]:
+            say(f"    {one.detail}")
+    if not found.defects:
+        say("no defects found")
+
+
+def inspection(seen: "Validated") -> dict[str, Any]:
+    """The document of `rtt validate --json`."""
+    from lensaudit.attacks.rtt.defects import MEANINGS
+    from lensaudit.attacks.rtt.items import LETTERS
+
+    data, found = seen.data, seen.found
+    return {
+        "data": data.name,
+        "digest": data.digest,
+        "n_items": found.n_items,
+        "splits": {split.name: len(split.items) for split in data.splits},
+        "n_choices": data.n_choices,
+        "answers": dict(zip(LETTERS, found.n_answers, strict=False)),
+        "left_out": dict(data.left_out),
+        "defects": [
+            {
+                "kind": one.kind,
+                "meaning": MEANINGS[one.kind],
+                "blocks": one.blocks,
+                "items": list(one.idx),
+                "detail": one.detail,
+            }
+            for one in found.defects
+        ],
+    }

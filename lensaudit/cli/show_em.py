@@ -1,14 +1,14 @@
 """What a person reads of an EM audit: categories, a layer table, and a sentence."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from rich.console import Console
-from rich.table import Table
-
-from lensaudit.cli.show import number, profile
-from lensaudit.files import printable
+from lensaudit.cli.terminal import dim, interval, number, profile, row, say, show, table
+from lensaudit.report.names import labels
 from lensaudit.scores.erasure import CATEGORIES
+
+if TYPE_CHECKING:
+    from rich.table import Table
 
 CATEGORIES_HEAD = "over/exact/\nunder/known"
 
@@ -29,44 +29,45 @@ def verdict(summary: Mapping[str, Any]) -> str:
     )
 
 
-def em_table(summaries: Sequence[Mapping[str, Any]]) -> Table:
+def em_table(summaries: Sequence[Mapping[str, Any]]) -> "Table":
     """Calibration rows first, then one row per source."""
     first = summaries[0]
-    table = Table(
-        title=f"Exact match ({first['em_form']}), KEPT from {first['threshold']:g}\n"
-        "UDR 0 intact, 1 lost wherever retain loses it"
+    made = table(
+        f"Exact match ({first['em_form']}), KEPT from {first['threshold']:g}\n"
+        "UDR 0 intact, 1 lost wherever retain loses it",
+        ("model", "UDR", "95 % interval", "retention", CATEGORIES_HEAD, "scored"),
+        left=("model",),
     )
-    for name in ("model", "UDR", "95 % interval", "retention", CATEGORIES_HEAD, "scored"):
-        table.add_column(name, justify="left" if name == "model" else "right")
     for anchor, rates in first["calibration"].items():
-        table.add_row(
-            f"[dim]{anchor}[/]", number(rates["udr"]), "calibration", number(rates["retention"])
-        )
-    table.add_section()
+        row(made, dim(anchor), number(rates["udr"]), "calibration", number(rates["retention"]))
+    made.add_section()
+    label = labels(summary["source"] for summary in summaries)
     for summary in summaries:
-        interval, count = summary["ci95"], summary["categories"]
-        table.add_row(
-            printable(summary["source"]),
+        count = summary["categories"]
+        row(
+            made,
+            label[summary["source"]],
             number(summary["udr"]),
-            f"{interval[0]:.3f} to {interval[1]:.3f}" if interval else "–",
+            interval(summary["ci95"]),
             number(summary["retention"]),
             " ".join(f"{count[name]:3d}" for name in CATEGORIES),
             f"{summary['n_scored']}/{summary['n']}",
         )
-    return table
+    return made
 
 
-def layer_table(summary: Mapping[str, Any]) -> Table:
+def layer_table(summary: Mapping[str, Any]) -> "Table":
     """Mean exact match and share of LOST examples per layer."""
-    table = Table(title=f"{printable(summary['source'])}: exact match with one layer patched")
-    for name in ("layer", "S1", "S2", "S1 lost", "S2 lost", "status"):
-        table.add_column(name, justify="left" if name == "status" else "right")
-    for row in summary["per_layer"]:
-        table.add_row(
-            str(row["layer"]), number(row["s1_em"]), number(row["s2_em"]),
-            *(percent(row[name]) for name in ("s1_lost", "s2_lost")), row["status"],
-        )  # fmt: skip
-    return table
+    made = table(
+        f"{summary['source']}: exact match with one layer patched",
+        ("layer", "S1", "S2", "S1 lost", "S2 lost", "status"),
+        left=("status",),
+    )
+    for one in summary["per_layer"]:
+        match = (number(one[name]) for name in ("s1_em", "s2_em"))
+        lost = (percent(one[name]) for name in ("s1_lost", "s2_lost"))
+        row(made, str(one["layer"]), *match, *lost, one["status"])
+    return made
 
 
 def percent(share: float | None) -> str:
@@ -95,13 +96,12 @@ def remarks(summary: Mapping[str, Any]) -> list[str]:
 
 def print_em(summaries: Sequence[Mapping[str, Any]]) -> None:
     """Tables, verdicts and remarks on stdout."""
-    console = Console(highlight=False)
-    console.print(em_table(summaries))
+    show(em_table(summaries))
     if len(summaries) == 1:
-        console.print(layer_table(summaries[0]))
+        show(layer_table(summaries[0]))
     for summary in summaries:
-        console.print(verdict(summary), markup=False)
-        by_layer = profile([row["s2_em"] for row in summary["per_layer"]], 1.0)
-        console.print(f"  match by layer with the source patched in ▕{by_layer}▏", markup=False)
+        say(verdict(summary))
+        by_layer = profile([one["s2_em"] for one in summary["per_layer"]], 1.0)
+        say(f"  match by layer with the source patched in ▕{by_layer}▏")
         for line in remarks(summary):
-            console.print(f"  {line}", markup=False)
+            say(f"  {line}")

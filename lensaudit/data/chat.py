@@ -7,17 +7,13 @@ The encodings are those of open-unlearning @ d3d7cf9 (`open_unlearning_metrics.m
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from transformers import PreTrainedTokenizerBase
 
 from lensaudit.errors import InputError
 from lensaudit.files import read_json
-
-MaskConvention = Literal["true", "upstream"]
-"""`true`: every real token is attended to. `upstream`: id ≠ pad, so that where pad = end-of-turn
-each real end-of-turn is masked as well (open-unlearning issue #128)."""
-Cleanup = Literal["upstream", "none"]
+from lensaudit.settings import Cleanup, MaskConvention
 
 SYSTEM_PROMPT = "You are a helpful assistant."
 """open-unlearning's Llama-3.2 model configuration."""
@@ -27,9 +23,17 @@ QA_TOKENS = 512
 COMPLETION_TOKENS = 2048
 """Longest plain encodings of open-unlearning; a chat template's output is never cut."""
 _CLEANUP = (
-    (" .", "."), (" ?", "?"), (" !", "!"), (" ,", ","), (" ' ", "'"),
-    (" n't", "n't"), (" 'm", "'m"), (" 's", "'s"), (" 've", "'ve"), (" 're", "'re"),
-)  # fmt: skip
+    (" .", "."),
+    (" ?", "?"),
+    (" !", "!"),
+    (" ,", ","),
+    (" ' ", "'"),
+    (" n't", "n't"),
+    (" 'm", "'m"),
+    (" 's", "'s"),
+    (" 've", "'ve"),
+    (" 're", "'re"),
+)
 """What transformers 4 replaced after decoding, in its order."""
 
 

@@ -15,10 +15,8 @@ import torch
 
 from lensaudit.data.examples import Example
 from lensaudit.errors import InputError
+from lensaudit.settings import Scope
 from lensaudit.types import PosMask, Tokens
-
-Scope = Literal["span", "boundary", "prefix"]
-"""Which positions are replaced: the span's; the last prompt token; all up to the span's end."""
 
 PROMPT_TEMPLATE = "Question: {question}\nAnswer: {prefix}"
 """compute_uds.py:736. No chat template; with an empty prefix the prompt ends in a blank."""

@@ -10,8 +10,8 @@ from typing import Any, Literal
 from lensaudit.data.fictional import make_world, write_world
 from lensaudit.errors import InputError
 from lensaudit.files import digest, read_json, read_text
+from lensaudit.settings import Suite
 
-Suite = Literal["tofu", "muse"]
 Answer = str | tuple[str, ...]
 """One answer, or a list of alternatives that are averaged."""
 

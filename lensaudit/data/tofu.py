@@ -20,12 +20,14 @@ from lensaudit.files import read_json
 
 TOFU_HUB = "locuslab/TOFU"
 FORGET10 = "forget10"
+RETAIN = "retain_perturbed"
 DEMO = "demo"
 AUTHOR_ROWS = 20
 """Rows per author in TOFU, in order."""
 
 _PACKAGE = Path(lensaudit.__file__).parent
 _DEMO_FILE = _PACKAGE / "embedded" / "data" / "forget.json"
+_INSTEAD_RETAIN = "name rows of other authors with --validity-data and --align-data"
 _INSTEAD = (
     "name a folder that holds forget10.jsonl (one question and answer per line, in the Hub's "
     "order), or an annotated file"
@@ -77,8 +79,12 @@ def load_forget10(rows: Sequence[Any], source: str = f"{TOFU_HUB} {FORGET10}") -
     Raises:
         InputError: rows are missing or hold another text than the annotated one.
     """
+    return _located(rows, source, offsets())
+
+
+def _located(rows: Sequence[Any], source: str, table: Sequence[Offsets]) -> list[Example]:
+    """The annotated examples of a table among the data set's rows."""
     by_idx = _numbered(rows, source)
-    table = offsets()
     missing = [row.idx for row in table if row.idx not in by_idx]
     if missing:
         raise InputError(
@@ -89,7 +95,7 @@ def load_forget10(rows: Sequence[Any], source: str = f"{TOFU_HUB} {FORGET10}") -
     if changed:
         raise InputError(
             f"{source}: {len(changed)} rows hold another question or answer than the annotated "
-            f"{TOFU_HUB} {FORGET10}: idx {_listed(changed)}; give them as an annotated file"
+            f"{TOFU_HUB} rows: idx {_listed(changed)}; give them as an annotated file"
         )
     return [_example(row, *by_idx[row.idx]) for row in table]
 
@@ -107,10 +113,42 @@ def located(example: Example) -> Offsets:
     )
 
 
+def validity_set(folder: Path | None = None) -> list[Example]:
+    """48 facts about authors outside forget10, which a model that unlearned forget10 still holds.
+
+    Args:
+        folder: of TOFU's own files; None: the Hub.
+
+    Raises:
+        InputError: rows are missing or hold another text than the annotated one.
+    """
+    if folder is None:
+        rows, source = hub_rows(TOFU_HUB, RETAIN, "train", instead=_INSTEAD_RETAIN), TOFU_HUB
+    else:
+        path = folder / f"{RETAIN}.jsonl"
+        found, problems = read_rows(path)
+        if problems:
+            raise InputError(f"{path}: {problems[0]}")
+        rows, source = [row.value for row in found], str(path)
+    named = _located(rows, f"{source} {RETAIN}", validity_offsets())
+    # text, so that no author of forget10 has the same label
+    return [replace(one, group=f"retain {one.group}") for one in named]
+
+
 @cache
 def offsets() -> tuple[Offsets, ...]:
-    """The shipped table, sorted by idx."""
-    return tuple(Offsets(*row) for row in read_json(_shipped("forget10_offsets.json"))["rows"])
+    """The shipped table of forget10, sorted by idx."""
+    return _table("forget10_offsets.json")
+
+
+@cache
+def validity_offsets() -> tuple[Offsets, ...]:
+    """The shipped table of rows of `retain_perturbed`, sorted by idx."""
+    return _table("retain_validity_offsets.json")
+
+
+def _table(name: str) -> tuple[Offsets, ...]:
+    return tuple(Offsets(*row) for row in read_json(_shipped(name))["rows"])
 
 
 @cache

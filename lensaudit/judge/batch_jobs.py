@@ -21,9 +21,10 @@ from lensaudit.judge.jobs import (
     written,
 )
 from lensaudit.judge.opening import Bench, JudgeOptions, open_bench
+from lensaudit.judge.settings import BatchSettings
 from lensaudit.judge.transport import BatchInfo
 
-POLL_S, LONGEST_POLL_S = 5.0, 300.0
+LONGEST_POLL_S = 300.0
 
 
 @dataclass(frozen=True)
@@ -39,9 +40,7 @@ class BatchOutcome:
 def batch_job(
     job: JudgeJob,
     *,
-    resubmit: bool = False,
-    wait: bool = False,
-    poll_s: float = POLL_S,
+    how: BatchSettings | None = None,
     tell: Callable[[str], None] = lambda line: None,
 ) -> BatchOutcome:
     """Send a log as batches, or collect them; the same call again goes on.
@@ -51,7 +50,8 @@ def batch_job(
         EndpointError: the server refuses.
     """
     started = time.monotonic()
-    options = needed(job)
+    options, how = needed(job), how or BatchSettings()
+    resubmit, poll_s = how.resubmit, how.poll_s
     if options.fresh or options.offline:
         raise InputError("batches know no --fresh and no --offline; use another --cache or --out")
     items = read_items(job.log, contexts=job.contexts, limit=job.limit)
@@ -68,7 +68,7 @@ def batch_job(
             if not state.open:
                 findings = findings_of(grader, items, state.found, bench.asker)
                 return BatchOutcome(written(job, findings, started, bench), (), submitted)
-            if not wait:
+            if not how.wait:
                 return BatchOutcome(None, lines, submitted)
             tell("; ".join(lines))
             time.sleep(poll_s)

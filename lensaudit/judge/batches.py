@@ -192,9 +192,12 @@ class Desk:
             name = f"batch-requests-{len(state.sent) + 1}.jsonl"
             write_bytes(self.folder / name, content)
             one = Sent(
-                name, hashlib.sha256(content).hexdigest(), content.count(b"\n"),
-                self.transport.upload(content), submitted=round(time.time(), 1),
-            )  # fmt: skip
+                name,
+                hashlib.sha256(content).hexdigest(),
+                content.count(b"\n"),
+                self.transport.upload(content),
+                submitted=round(time.time(), 1),
+            )
             # written before the batch is created: a kill in between cannot send it twice
             state = replace(state, sent=(*state.sent, one))
             state.write(self.folder)

@@ -58,9 +58,13 @@ class AnswerCache:
     def put(self, call: Call, reply: Reply) -> None:
         """Keep an answer; on return it is on the disk. The first answer to a call is replaced."""
         row = (
-            call.key, time.time(), str(call.body["model"]), call.host,
-            canonical_json(dict(call.body)), json.dumps(reply.raw),
-        )  # fmt: skip
+            call.key,
+            time.time(),
+            str(call.body["model"]),
+            call.host,
+            canonical_json(dict(call.body)),
+            json.dumps(reply.raw),
+        )
         self._write("INSERT OR REPLACE INTO judgement VALUES (?, ?, ?, ?, ?, ?)", row)
 
     def fact(self, kind: str, host: str, model: str) -> Any:

@@ -135,9 +135,13 @@ def calibrate_model(
         judge = bench.judge(template)
         verdicts = judge.score([row.request for row in rows])
         found = agreement(
-            rows, verdicts, labels=name_or_path, judge=judge.name,
-            mode=judge.capability.mode, prompt=template,
-        )  # fmt: skip
+            rows,
+            verdicts,
+            labels=name_or_path,
+            judge=judge.name,
+            mode=judge.capability.mode,
+            prompt=template,
+        )
         kind = f"{KIND}:{found.prompt_id}"
         bench.asker.cache.keep_fact(kind, bench.endpoint.host, judge.name, asdict(found))
         return found
@@ -152,9 +156,14 @@ def _prompt(name: str) -> str:
 
 
 def agreement(
-    rows: Sequence[Labelled], verdicts: Sequence[Verdict], *,
-    labels: str, judge: str, mode: str, prompt: str,
-) -> Agreement:  # fmt: skip
+    rows: Sequence[Labelled],
+    verdicts: Sequence[Verdict],
+    *,
+    labels: str,
+    judge: str,
+    mode: str,
+    prompt: str,
+) -> Agreement:
     """The report; what cannot be computed is None."""
     scored = [(row, v.score) for row, v in zip(rows, verdicts, strict=True) if v.score is not None]
     errors = [score - row.label for row, score in scored]

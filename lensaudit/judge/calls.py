@@ -16,7 +16,6 @@ from lensaudit.judge.verdict import Status
 PATH = "/chat/completions"
 TOP_LOGPROBS = 20
 """The most that OpenAI and, by default, vLLM give."""
-KEY_DIGITS = 64
 
 
 @dataclass(frozen=True)

@@ -18,9 +18,11 @@ def request_lines(calls: Iterable[Call]) -> Iterator[bytes]:
     """Lines of a batch file, in the order of their ids."""
     for call in sorted(calls, key=lambda one: one.key):
         line = {
-            "custom_id": call.key, "method": "POST", "url": "/v1/chat/completions",
+            "custom_id": call.key,
+            "method": "POST",
+            "url": "/v1/chat/completions",
             "body": dict(call.body),
-        }  # fmt: skip
+        }
         yield canonical_json(line).encode() + b"\n"
 
 

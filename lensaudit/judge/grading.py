@@ -114,10 +114,14 @@ class RubricGrader:
     def identity(self) -> Mapping[str, Any]:
         """Model, prompts and parameters."""
         return {
-            "grader": self.name, "model": self.endpoint.model, "host": self.endpoint.host,
+            "grader": self.name,
+            "model": self.endpoint.model,
+            "host": self.endpoint.host,
             "prompts": {family: prompt_id(template_of(family)) for family in METRICS},
-            "format": self.capability.format, "max_tokens": self._limit, "scale": [0, 10],
-        }  # fmt: skip
+            "format": self.capability.format,
+            "max_tokens": self._limit,
+            "scale": [0, 10],
+        }
 
     def metrics(self, context: str) -> tuple[str, ...]:
         """Those of the context's family."""
@@ -143,8 +147,10 @@ class RubricGrader:
         family, request = family_of(item.context), item.request
         filled = fill(
             template_of(family),
-            question=request.question, truth=request.truth, answer=request.answer,
-        )  # fmt: skip
+            question=request.question,
+            truth=request.truth,
+            answer=request.answer,
+        )
         settings = self.capability.settings(max_tokens=self._limit)
         settings |= response_format(self.capability.format, f"{family}_grades", schema_of(family))
         return chat_call(self.endpoint, (user(filled.text),), settings)
@@ -183,10 +189,14 @@ class ScalarGrader:
     def identity(self) -> Mapping[str, Any]:
         """Model, prompt and mode; scores of two modes do not compare."""
         return {
-            "grader": self.name, "model": self.endpoint.model, "host": self.endpoint.host,
-            "prompts": {self.name: prompt_id(self.template)}, "mode": self.capability.mode,
-            "n_alternatives": self.capability.n_alternatives, "scale": [0, 100],
-        }  # fmt: skip
+            "grader": self.name,
+            "model": self.endpoint.model,
+            "host": self.endpoint.host,
+            "prompts": {self.name: prompt_id(self.template)},
+            "mode": self.capability.mode,
+            "n_alternatives": self.capability.n_alternatives,
+            "scale": [0, 100],
+        }
 
     def metrics(self, context: str) -> tuple[str, ...]:
         """The prompt's name."""
@@ -203,17 +213,23 @@ class ScalarGrader:
         rows = []
         for item, reading, calls in zip(items, asked.readings(found), asked.calls, strict=True):
             evidence = {
-                "mass": reading.mass, "argmax": reading.argmax, "variance": reading.variance,
+                "mass": reading.mass,
+                "argmax": reading.argmax,
+                "variance": reading.variance,
                 "tokens": [[one.token, round(one.logprob, 6)] for one in reading.tokens],
-            }  # fmt: skip
+            }
             rows.append(
                 Judged(
-                    item.context, item.idx, item.group,
+                    item.context,
+                    item.idx,
+                    item.group,
                     {} if reading.score is None else {self.name: reading.score},
-                    reading.status, reading.reason, evidence,
+                    reading.status,
+                    reading.reason,
+                    evidence,
                     tuple(call.key for call in calls),
                 )
-            )  # fmt: skip
+            )
         return rows
 
 
@@ -255,9 +271,12 @@ class ProgrammaticGrader:
         verdicts = self.judge.score([item.request for item in items])
         return [
             Judged(
-                item.context, item.idx, item.group,
+                item.context,
+                item.idx,
+                item.group,
                 {} if verdict.score is None else {self.name: verdict.score},
-                verdict.status, verdict.reason,
+                verdict.status,
+                verdict.reason,
             )
             for item, verdict in zip(items, verdicts, strict=True)
-        ]  # fmt: skip
+        ]

@@ -9,11 +9,19 @@ from lensaudit.data.examples import read_rows
 from lensaudit.errors import InputError
 from lensaudit.files import digest, read_json
 from lensaudit.judge.verdict import JudgeRequest
+from lensaudit.results.eval_runs import entries_of
+from lensaudit.results.reading import part
+from lensaudit.results.schema import Whole, checked
 
 CONTEXTS = (
-    "forget_Q_A_ROUGE", "retain_Q_A_ROUGE", "ra_Q_A_ROUGE", "wf_Q_A_ROUGE",
-    "forget_knowmem_ROUGE", "forget_verbmem_ROUGE", "retain_knowmem_ROUGE",
-)  # fmt: skip
+    "forget_Q_A_ROUGE",
+    "retain_Q_A_ROUGE",
+    "ra_Q_A_ROUGE",
+    "wf_Q_A_ROUGE",
+    "forget_knowmem_ROUGE",
+    "forget_verbmem_ROUGE",
+    "retain_knowmem_ROUGE",
+)
 """Metrics of a log whose generations are judged by default (pull request 121, `llm_judge.yaml`)."""
 _NONE_SAID = "the log holds no generation"
 
@@ -119,53 +127,70 @@ def _read(path: Path, contexts: Sequence[str]) -> Iterator[Item | Gap]:
     if path.suffix == ".json":
         content = read_json(path)
         if isinstance(content, dict):
-            return _from_log(content, contexts or CONTEXTS)
+            return _from_log(content, path, contexts or CONTEXTS)
     rows, problems = read_rows(path)
     if problems:
         raise InputError(f"{path}: {problems[0]}")
     return _from_rows([row.value for row in rows], path)
 
 
-def _from_log(content: Mapping[str, Any], contexts: Sequence[str]) -> Iterator[Item | Gap]:
-    for context in (name for name in contexts if isinstance(content.get(name), dict)):
-        rows = content[context].get("value_by_index") or {}
-        for key, record in rows.items():
-            idx = int(key) if str(key).isdigit() else -1
-            texts = record if isinstance(record, dict) else {}
-            said = _text(texts.get("generation"))
-            if idx < 0 or said is None:
-                yield Gap(context, max(idx, 0), _NONE_SAID)
-                continue
-            yield _item(context, idx, texts.get("input"), texts.get("ground_truth"), said)
+def _from_log(
+    content: Mapping[str, Any], path: Path, contexts: Sequence[str]
+) -> Iterator[Item | Gap]:
+    wanted = {name: content[name] for name in contexts if name in content}
+    for context, entry in entries_of(wanted, path).items():
+        for key, record in (entry.value_by_index or {}).items():
+            texts, idx = part(record), int(key) if key.isdigit() else 0
+            said = _text(texts.get("generation")) if key.isdigit() else None
+            if said is None:
+                yield Gap(context, idx, _NONE_SAID)
+            else:
+                yield _item(context, idx, texts.get("input"), texts.get("ground_truth"), said)
+
+
+@dataclass(frozen=True)
+class _Row:
+    """A row of `results.jsonl`, or one's own."""
+
+    idx: Whole
+    context: Any = None
+    split: Any = None
+    question: Any = None
+    answer: Any = None
+    generation: Any = None
+    texts: Any = None
+    entity: Any = None
+    group: Whole | str | None = None
 
 
 def _from_rows(rows: Sequence[Any], path: Path) -> Iterator[Item | Gap]:
-    for n, row in enumerate(rows, 1):
-        if not isinstance(row, dict) or not isinstance(row.get("idx"), int):
-            raise InputError(f"{path}: row {n} has no idx; wanted a whole number")
-        context = str(row.get("context") or row.get("split") or "forget")
-        texts = row.get("texts")
-        said = _text(row.get("generation"))
-        if said is None and isinstance(texts, dict):
-            said = _text(texts.get("source"))
+    for n, value in enumerate(rows, 1):
+        row = checked(_Row, value, f"{path}: row {n}")
+        context = str(row.context or row.split or "forget")
+        said = _text(row.generation)
+        said = _text(part(row.texts).get("source")) if said is None else said
         if said is None:
-            yield Gap(context, row["idx"], _NONE_SAID)
+            yield Gap(context, row.idx, _NONE_SAID)
             continue
         yield _item(
-            context, row["idx"], row.get("question"), row.get("answer"), said,
-            entity=row.get("entity"), group=row.get("group"),
-        )  # fmt: skip
+            context, row.idx, row.question, row.answer, said, entity=row.entity, group=row.group
+        )
 
 
 def _item(
-    context: str, idx: int, question: Any, truth: Any, said: str, *,
-    entity: Any = None, group: Any = None,
-) -> Item:  # fmt: skip
+    context: str,
+    idx: int,
+    question: Any,
+    truth: Any,
+    said: str,
+    *,
+    entity: Any = None,
+    group: int | str | None = None,
+) -> Item:
     request = JudgeRequest(
         idx, _text(question) or "", said, entity=_text(entity) or "", truth=_text(truth) or ""
     )
-    named = isinstance(group, int | str) and not isinstance(group, bool)
-    return Item(context, request, group if named else f"idx {idx}")
+    return Item(context, request, f"idx {idx}" if group is None else group)
 
 
 def _text(value: Any) -> str | None:

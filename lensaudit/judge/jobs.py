@@ -28,10 +28,8 @@ from lensaudit.judge.items import Items, read_items
 from lensaudit.judge.opening import Bench, JudgeOptions, open_bench
 from lensaudit.judge.programmatic import PROGRAMMATIC
 from lensaudit.judge.prompts import BUILT_IN, read_template
-from lensaudit.results import manifest
-
-WORDS = "words:"
-"""Prefix of the judges that need no server."""
+from lensaudit.judge.settings import WORDS, Allowance, LogSettings, WhoJudges, judge_options
+from lensaudit.results.records import manifest
 
 
 @dataclass(frozen=True)
@@ -73,6 +71,26 @@ class Plan:
     """At most, of the calls that are not in the cache."""
     cost: float
     mode: str
+
+
+def job_of(settings: LogSettings, who: WhoJudges, allowance: Allowance | None = None) -> JudgeJob:
+    """The job that the settings describe.
+
+    Raises:
+        InputError: a language model is asked, and none is named.
+    """
+    model = None
+    if not settings.by.startswith(WORDS):
+        model = judge_options(who, allowance, offline=settings.offline, fresh=settings.fresh)
+    return JudgeJob(
+        log=settings.log,
+        by=settings.by,
+        options=model,
+        contexts=settings.contexts,
+        limit=settings.limit,
+        max_tokens=settings.max_tokens,
+        out=settings.out,
+    )
 
 
 def run_job(job: JudgeJob, progress: Progress = lambda what, done, total: None) -> Findings:
@@ -197,17 +215,23 @@ def written(
     folder = make_folder(job.folder)
     deposit(folder, findings, _calibrations(findings, bench))
     options: dict[str, Any] = {
-        "by": job.by, "contexts": list(job.contexts), "limit": job.limit,
+        "by": job.by,
+        "contexts": list(job.contexts),
+        "limit": job.limit,
         "max_tokens": job.max_tokens,
-    }  # fmt: skip
+    }
     if bench is not None and job.options is not None:
         options |= {
-            "model": bench.endpoint.model, "base_url": bench.endpoint.base_url,
-            "mode": job.options.mode, "caps": asdict(job.options.caps),
-            "prices": asdict(job.options.prices), "cache": str(job.options.cache),
-            "offline": job.options.offline, "fresh": job.options.fresh,
+            "model": bench.endpoint.model,
+            "base_url": bench.endpoint.base_url,
+            "mode": job.options.mode,
+            "caps": asdict(job.options.caps),
+            "prices": asdict(job.options.prices),
+            "cache": str(job.options.cache),
+            "offline": job.options.offline,
+            "fresh": job.options.fresh,
             "sdk": f"openai {metadata.version('openai')}" if bench.asker.transport else None,
-        }  # fmt: skip
+        }
     inputs = {"log": str(findings.items.source), "items": findings.items.digest}
     inputs |= {"judge": dict(findings.grader.identity)}
     manifest("judge", options=options, inputs=inputs, device="none", started=started).write(folder)

@@ -52,8 +52,11 @@ FORMALITY = _TRAIT.format(
     high="official",
 )
 BUILT_IN = {
-    "coherence": COHERENCE, "idk": IDK, "confidence": CONFIDENCE, "formality": FORMALITY,
-}  # fmt: skip
+    "coherence": COHERENCE,
+    "idk": IDK,
+    "confidence": CONFIDENCE,
+    "formality": FORMALITY,
+}
 """Scalar prompts by name."""
 
 

@@ -8,7 +8,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from lensaudit.meta.catalogue import CATALOGUE, FLUENCY, UTILITY_PARTS
+from lensaudit.meta.catalogue import FLUENCY, UTILITY_PARTS
 from lensaudit.meta.values import Values
 from lensaudit.scores.stats import harmonic_mean
 
@@ -17,9 +17,15 @@ EPS = 1e-12
 MEMORIZATION = ("es", "em", "paraprob", "truth_ratio")
 ATTACKS = ("s_mia_loss", "s_mia_zlib", "s_mia_min_k", "s_mia_min_kpp")
 SCORES = (
-    "mem", "privacy_mia", "privacy", "model_utility", "utility", "utility_rel",
-    "overall", "overall_without_uds",
-)  # fmt: skip
+    "mem",
+    "privacy_mia",
+    "privacy",
+    "model_utility",
+    "utility",
+    "utility_rel",
+    "overall",
+    "overall_without_uds",
+)
 EPOCHS = ("ep5", "ep10")
 
 
@@ -213,10 +219,3 @@ def method_of(model: str) -> str:
     ('npo', 'full', 'idknll')
     """
     return model.rpartition("/")[2].partition("_")[0]
-
-
-def needed_keys(*, fluency: bool = True) -> tuple[str, ...]:
-    """Everything that the aggregates read."""
-    own = (*MEMORIZATION, *ATTACKS, "uds", *UTILITY_PARTS)
-    assert all(key in CATALOGUE or key in UTILITY_PARTS for key in own)
-    return (*own, FLUENCY) if fluency else own

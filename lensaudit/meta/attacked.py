@@ -18,7 +18,6 @@ from lensaudit.meta.scoring import Notice, Subject, folders_of, identity_of
 from lensaudit.models.checkpoint import Checkpoint, open_checkpoint
 from lensaudit.models.device import resolve_device
 from lensaudit.models.registry import Registry, resolve
-from lensaudit.unlearn.job import finished
 from lensaudit.unlearn.rows import load_rows
 
 
@@ -64,22 +63,26 @@ class Attacking:
 
 def _quantize(attacking: Attacking, start: Checkpoint, folder: Path) -> None:
     job = rounding.Job(
-        start=start, method="nf4", engine="auto", stored=stored_dtype(start, "same"),
+        start=start,
+        method="nf4",
+        engine="auto",
+        stored=stored_dtype(start, "same"),
         device=resolve_device(attacking.device),
-    )  # fmt: skip
+    )
     rounding.check(job)
-    if not finished(job, folder):
-        rounding.quantize(job, folder)
+    rounding.make(job, folder)
 
 
 def _relearn(attacking: Attacking, start: Checkpoint, folder: Path) -> None:
     job = relearn.Job(
-        start=start, rows=load_rows(attacking.data, part="forget"), settings=attacking.relearning,
-        stored=stored_dtype(start, "same"), device=resolve_device(attacking.device),
-    )  # fmt: skip
+        start=start,
+        rows=load_rows(attacking.data, part="forget"),
+        settings=attacking.relearning,
+        stored=stored_dtype(start, "same"),
+        device=resolve_device(attacking.device),
+    )
     relearn.check(job)
-    if not finished(job, folder):
-        relearn.relearn(job, folder, report=lambda progress: None)
+    relearn.make(job, folder, report=lambda progress: None)
 
 
 _ATTACKS: Mapping[Attack, Callable[[Attacking, Checkpoint, Path], None]] = {

@@ -65,7 +65,7 @@ _ROWS = (
     _fisher("0.01", "1%"),
     Judged("logit_lens", "Logit Lens", "representation", "logit_lens", "forgot"),
     Judged("uds", "UDS", "representation", "uds", "forgot"),
-)  # fmt: skip
+)
 CATALOGUE: Mapping[str, Judged] = {one.key: one for one in _ROWS}
 """`meta_evaluation.md` sections 3 and 6; Fisher counts once among the paper's 20 metrics."""
 

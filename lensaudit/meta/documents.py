@@ -116,14 +116,17 @@ def aggregate_document(rows: Sequence[Aggregate], ranked: Sequence[Ranked]) -> D
         "schema": SCHEMA,
         "models": [
             {
-                "model": row.model, "method": row.method, "epoch": row.epoch, "uds": null(row.uds),
+                "model": row.model,
+                "method": row.method,
+                "epoch": row.epoch,
+                "uds": null(row.uds),
                 **{name: null(getattr(row, name)) for name in SCORES},
                 "reasons": dict(row.reasons),
             }
             for row in rows
         ],
         "ranking": [_ranked(one) for one in ranked],
-    }  # fmt: skip
+    }
 
 
 def _ranked(one: Ranked) -> Document:
@@ -157,9 +160,11 @@ def table_document(rows: Sequence[TableRow], sources: Sources) -> Document:
 
 def _named(metric: Judged) -> Document:
     return {
-        "metric": metric.key, "label": metric.label, "category": metric.category,
+        "metric": metric.key,
+        "label": metric.label,
+        "category": metric.category,
         "high_means": metric.high_means,
-    }  # fmt: skip
+    }
 
 
 def read_sources(paths: Sequence[Path]) -> Sources:

@@ -15,38 +15,78 @@ PUBLISHED = "published"
 """As a pool: the 30 models of that side; as thresholds: `THRESHOLDS`."""
 
 THRESHOLDS: Mapping[str, float] = {
-    "em": 0.6134, "es": 0.0650, "prob": 0.2044, "paraprob": 0.0502, "truth_ratio": 0.5854,
-    "rouge": 0.3931, "para_rouge": 0.2994, "jailbreak_rouge": 0.3728,
-    "mia_loss": 0.6236, "mia_zlib": 0.3753, "mia_min_k": 0.6196, "mia_min_kpp": 0.4988,
-    "uds": 0.7724, "logit_lens": 0.6754,
-}  # fmt: skip
+    "em": 0.6134,
+    "es": 0.0650,
+    "prob": 0.2044,
+    "paraprob": 0.0502,
+    "truth_ratio": 0.5854,
+    "rouge": 0.3931,
+    "para_rouge": 0.2994,
+    "jailbreak_rouge": 0.3728,
+    "mia_loss": 0.6236,
+    "mia_zlib": 0.3753,
+    "mia_min_k": 0.6196,
+    "mia_min_kpp": 0.4988,
+    "uds": 0.7724,
+    "logit_lens": 0.6754,
+}
 """Raw value that tells the published pools apart; runs/meta_eval/robustness."""
 
 N_USABLE: Mapping[str, int] = {
-    "em": 16, "es": 14, "prob": 43, "paraprob": 40, "truth_ratio": 17, "rouge": 80,
-    "para_rouge": 102, "jailbreak_rouge": 74, "mia_loss": 33, "mia_zlib": 18, "mia_min_k": 32,
-    "mia_min_kpp": 28, "s_mia_loss": 33, "s_mia_zlib": 18, "s_mia_min_k": 32,
-    "s_mia_min_kpp": 28, "uds": 12, "logit_lens": 16, "cka": 9, "fisher_masked_0.0001": 49,
-    "fisher_masked_0.001": 48, "fisher_masked_0.01": 49,
-}  # fmt: skip
+    "em": 16,
+    "es": 14,
+    "prob": 43,
+    "paraprob": 40,
+    "truth_ratio": 17,
+    "rouge": 80,
+    "para_rouge": 102,
+    "jailbreak_rouge": 74,
+    "mia_loss": 33,
+    "mia_zlib": 18,
+    "mia_min_k": 32,
+    "mia_min_kpp": 28,
+    "s_mia_loss": 33,
+    "s_mia_zlib": 18,
+    "s_mia_min_k": 32,
+    "s_mia_min_kpp": 28,
+    "uds": 12,
+    "logit_lens": 16,
+    "cka": 9,
+    "fisher_masked_0.0001": 49,
+    "fisher_masked_0.001": 48,
+    "fisher_masked_0.01": 49,
+}
 """Of 150 models, those behind a metric's published robustness; the file itself does not say."""
 
 UDS_ROBUSTNESS = (0.9677, 0.8997)
 """Q and R of UDS in that file: in another one of its layout, n is not known."""
 
 _INVERTED = {
-    "one_minus_es": "es", "one_minus_em": "em",
-    "one_minus_paraprob": "paraprob", "one_minus_truth": "truth_ratio",
-}  # fmt: skip
+    "one_minus_es": "es",
+    "one_minus_em": "em",
+    "one_minus_paraprob": "paraprob",
+    "one_minus_truth": "truth_ratio",
+}
 _RENAMED = {
-    "s_loss": "s_mia_loss", "s_zlib": "s_mia_zlib",
-    "s_mink": "s_mia_min_k", "s_minkpp": "s_mia_min_kpp",
-}  # fmt: skip
+    "s_loss": "s_mia_loss",
+    "s_zlib": "s_mia_zlib",
+    "s_mink": "s_mia_min_k",
+    "s_minkpp": "s_mia_min_kpp",
+}
 _AS_THEY_ARE = (
-    "uds", "logit_lens", "fluency",
-    "retain_q_prob", "retain_q_rouge", "retain_truth_ratio",
-    "ra_q_prob", "ra_q_rouge", "ra_truth_ratio", "wf_q_prob", "wf_q_rouge", "wf_truth_ratio",
-)  # fmt: skip
+    "uds",
+    "logit_lens",
+    "fluency",
+    "retain_q_prob",
+    "retain_q_rouge",
+    "retain_truth_ratio",
+    "ra_q_prob",
+    "ra_q_rouge",
+    "ra_truth_ratio",
+    "wf_q_prob",
+    "wf_q_rouge",
+    "wf_truth_ratio",
+)
 _SIDES = {
     "before": "metrics_before",
     "quantize": "metrics_after_quant",

@@ -22,6 +22,7 @@ from lensaudit.meta.catalogue import SUITE_NAMES, UTILITY_PARTS
 from lensaudit.meta.published import checked_object, method_results, number_or_none, run_results
 from lensaudit.meta.values import Values, merged, short_name, values_of
 from lensaudit.metrics.privacy import ATTACKS, similarity
+from lensaudit.results.eval_runs import entries_of, model_of
 
 TO_DO = "to_do.json"
 """Model -> why its run failed, beside the folders of those that did not."""
@@ -39,8 +40,9 @@ _NUMBERS = ("memorization", "privacy", "utility", "uds", "gen_rouge")
 _ATTACKED = {"loss": "loss", "zlib": "zlib", "min_k": "min_k", "min_k++": "min_kpp"}
 _UTILITY = {**{suite: key for key, suite in UTILITY_PARTS.items()}} | {
     # the plain name means the probability among options there
-    f"{split}_Q_A_Prob": f"{split}_q_prob" for split in ("ra", "wf")
-}  # fmt: skip
+    f"{split}_Q_A_Prob": f"{split}_q_prob"
+    for split in ("ra", "wf")
+}
 
 
 def read_values(paths: Iterable[Path], *, attack: str | None = None) -> Values:
@@ -127,24 +129,27 @@ def _log(content: Mapping[str, Any], path: Path) -> Values:
     name, weights = path.parent.name, None
     manifest, done = path.parent / "manifest.json", path.parent / DONE
     if manifest.is_file():
-        inputs = checked_object(read_json(manifest), f"{manifest}").get("inputs")
-        model = checked_object(
-            checked_object(inputs, f"{manifest}: inputs").get("model"), f"{manifest}: model"
-        )
-        name, weights = str(model.get("name", name)), model.get("weights")
+        model = model_of(read_json(manifest), manifest)
+        name, weights = model.name or name, model.weights
     if done.is_file():  # an attacked model is measured under the name of the model
         name = str(checked_object(read_json(done), f"{done}").get("model", name))
     values: dict[str, float] = {}
     reasons: dict[str, str] = {}
-    for suite, entry in content.items():
+    broken: set[str] = set()
+    for suite, entry in entries_of(content, path).items():
         key = _KEYS.get(suite, suite)
-        value = number_or_none(entry["agg_value"], f"{path}: {suite}")
-        if value is not None and math.isfinite(value):
-            values[key] = value
+        if entry.agg_value is not None and math.isfinite(entry.agg_value):
+            values[key] = entry.agg_value
         else:
-            reasons[key] = str(entry.get("reason") or "null in the log")
+            reasons[key] = entry.reason or "null in the log"
+            broken |= {key} if entry.failed else set()
     name = short_name(name)
-    return Values({name: values}, {name: reasons}, weights={name: weights} if weights else {})
+    return Values(
+        {name: values},
+        {name: reasons},
+        weights={name: weights} if weights else {},
+        broken={name: frozenset(broken)},
+    )
 
 
 def _patch_summary(content: Mapping[str, Any], path: Path) -> Values:
@@ -209,9 +214,12 @@ def _rouge(content: Mapping[str, Any], path: Path) -> Row:
 
 
 _CATEGORIES: Mapping[str, Callable[[Mapping[str, Any], Path], Row]] = {
-    "memorization": _memorization, "privacy": _privacy, "utility": _utility,
-    "uds": _uds, "gen_rouge": _rouge,
-}  # fmt: skip
+    "memorization": _memorization,
+    "privacy": _privacy,
+    "utility": _utility,
+    "uds": _uds,
+    "gen_rouge": _rouge,
+}
 
 
 def _picked(content: Mapping[str, Any], keys: Mapping[str, str], path: Path) -> Row:

@@ -17,9 +17,9 @@ Symmetric is the form of the paper's tables, `recovery` that of open-unlearning
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Literal
 
 from lensaudit.meta.catalogue import CATALOGUE, Judged
+from lensaudit.meta.settings import Attack, Filter, Form
 from lensaudit.meta.values import Values
 from lensaudit.scores.stats import harmonic_mean
 
@@ -29,9 +29,6 @@ NO_SHIFT = 1e-8
 """A shift below it is none, in the one-sided form of R."""
 LEAST_UTILITY = 0.8
 """Share of the full model's utility below which a model is not used."""
-Form = Literal["symmetric", "recovery", "as_written"]
-Attack = Literal["quantize", "relearn"]
-Filter = Literal["both", "utility", "none"]
 
 
 def quantization(before: float, after: float, form: Form = "symmetric") -> float:
@@ -191,12 +188,18 @@ def stability(
             )
     mean = math.fsum(per_model.values()) / len(per_model) if per_model else math.nan
     return Stability(
-        metric, attack, form,
+        metric,
+        attack,
+        form,
         value=math.nan if to_do else mean,
-        per_model=per_model, usable=chosen, excluded=excluded, to_do=to_do,
-        preliminary=mean if to_do else math.nan, retain_shift=shift,
+        per_model=per_model,
+        usable=chosen,
+        excluded=excluded,
+        to_do=to_do,
+        preliminary=mean if to_do else math.nan,
+        retain_shift=shift,
         reason=reason or _reason(chosen, per_model, to_do),
-    )  # fmt: skip
+    )
 
 
 def _shift(

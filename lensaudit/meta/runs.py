@@ -6,6 +6,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, cast
 
+from lensaudit.auditing.settings import EvaluateSettings
 from lensaudit.errors import InputError
 from lensaudit.files import make_folder, write_csv, write_json
 from lensaudit.meta.aggregate import aggregated
@@ -19,10 +20,9 @@ from lensaudit.meta.robustness import Attack, Filter, Form, Stability, stability
 from lensaudit.meta.scoring import Notice, Scoring, identity_of, measured, named, suite_names
 from lensaudit.meta.table import null
 from lensaudit.meta.values import Values, merged, short_name
-from lensaudit.metrics.measure.job import Job
 from lensaudit.models.registry import Registry, load_registry
 from lensaudit.models.spec import Role
-from lensaudit.results import manifest
+from lensaudit.results.records import manifest
 
 ROLES: Mapping[str, Role] = {"knows": "pool_knows", "forgot": "pool_forgot"}
 
@@ -33,7 +33,7 @@ class Settings:
 
     metrics: tuple[Judged, ...]
     out: Path
-    job: Job | None = None
+    evaluation: EvaluateSettings | None = None
     """How models are measured; None: values come from results alone."""
     full: str = "full"
     retain: str = "retain"
@@ -135,18 +135,25 @@ def judge_robustness(
     anchors = [settings.full, settings.retain]
     extra = (*UTILITY_PARTS, *((FLUENCY,) if settings.fluency else ()))
     values = _collected(
-        [*models, *anchors], settings, results=before, extra=extra if by != "none" else (),
+        [*models, *anchors],
+        settings,
+        results=before,
+        extra=extra if by != "none" else (),
         side="before",
-    )  # fmt: skip
+    )
     rows = aggregated(values, full=settings.full, fluency=settings.fluency)
     utility = {row.model: row.utility_rel for row in rows}
     chosen = [
         usable(
-            one, models, values, utility_rel=utility, by=by,
+            one,
+            models,
+            values,
+            utility_rel=utility,
+            by=by,
             threshold=thresholds.get(one.usable_as or one.key, float("nan")),
         )
         for one in settings.metrics
-    ]  # fmt: skip
+    ]
     wanted = list(dict.fromkeys(model for one in chosen for model in one.models))
     wanted += [settings.retain] if attack == "relearn" else []
     attacked = _attacked(wanted, attack, settings, after, attacking, values)
@@ -164,7 +171,7 @@ def judge_robustness(
 
 def _local_weights(names: Sequence[str], settings: Settings) -> dict[str, str]:
     """Content hashes of the models on this disk, where models are measured at all."""
-    if settings.job is None:
+    if settings.evaluation is None:
         return {}
     found = {name: identity_of(name, settings.names).get("weights") for name in names}
     return {name: weights for name, weights in found.items() if weights is not None}
@@ -206,13 +213,15 @@ def _collected(
     """Values of the named models: those in results, else measured now; s_MIA derived."""
     known = read_values(results, attack=side) if results else Values()
     keys = [one.usable_as or one.key for one in settings.metrics] + [*extra]
-    if settings.job is not None:
+    if settings.evaluation is not None:
         names = list(dict.fromkeys([*names, *_reference(settings)]))
         lacking = [n for n in names if any(k not in known.by_model.get(n, {}) for k in keys)]
         scoring = Scoring(
-            settings.job, suite_names(settings.metrics, extra), settings.out / "before",
+            settings.evaluation,
+            suite_names(settings.metrics, extra),
+            settings.out / "before",
             settings.notice,
-        )  # fmt: skip
+        )
         now = measured([named(name, settings.names) for name in lacking], scoring)
         known = merged([_without(known, lacking), now])
     return with_s_mia(known, attack_aucs(known, settings.retain))
@@ -227,10 +236,10 @@ def _attacked(
     before: Values,
 ) -> Values:
     known = read_values(results, attack=attack) if results else Values()
-    if settings.job is not None and attacking is not None:
+    if settings.evaluation is not None and attacking is not None:
         folder = settings.out / f"after-{attack}"
         metrics = suite_names(settings.metrics)
-        scoring = Scoring(settings.job, metrics, folder, settings.notice)
+        scoring = Scoring(settings.evaluation, metrics, folder, settings.notice)
         keys = [one.usable_as or one.key for one in settings.metrics]
         lacking = [n for n in names if any(k not in known.by_model.get(n, {}) for k in keys)]
         if lacking:
@@ -258,42 +267,86 @@ def _manifest(
     values: Values | None,
     started: float,
 ) -> None:
-    device = settings.job.device if settings.job else "none"
+    device = settings.evaluation.device if settings.evaluation else "none"
     record = manifest(
         f"meta {name}",
-        options={**options, "metrics": [one.key for one in settings.metrics],
-                 "full": settings.full, "retain": settings.retain, "fluency": settings.fluency},
-        inputs={"results": [str(path) for path in results],
-                "weights": dict(values.weights) if values else {}},
+        options={
+            **options,
+            "metrics": [one.key for one in settings.metrics],
+            "full": settings.full,
+            "retain": settings.retain,
+            "fluency": settings.fluency,
+        },
+        inputs={
+            "results": [str(path) for path in results],
+            "weights": dict(values.weights) if values else {},
+        },
         device=device,
         started=started,
-    )  # fmt: skip
+    )
     record.write(make_folder(settings.out / "manifests" / name))
 
 
 def _faithfulness_csv(found: Sequence[Faithfulness]) -> tuple[list[str], list[list[Any]]]:
     header = [
-        "metric", "label", "category", "high_means", "auc", "low", "high", "n_knows", "n_forgot",
-        "knows_mean", "forgot_mean", "threshold", "accuracy", "excluded", "to_do", "reason",
-    ]  # fmt: skip
+        "metric",
+        "label",
+        "category",
+        "high_means",
+        "auc",
+        "low",
+        "high",
+        "n_knows",
+        "n_forgot",
+        "knows_mean",
+        "forgot_mean",
+        "threshold",
+        "accuracy",
+        "excluded",
+        "to_do",
+        "reason",
+    ]
     rows = [
         [
-            one.metric.key, one.metric.label, one.metric.category, one.metric.high_means, one.auc,
-            one.interval.low if one.interval else None, one.interval.high if one.interval else None,
-            one.n_knows, one.n_forgot, one.knows_mean, one.forgot_mean, one.raw_threshold,
+            one.metric.key,
+            one.metric.label,
+            one.metric.category,
+            one.metric.high_means,
+            one.auc,
+            one.interval.low if one.interval else None,
+            one.interval.high if one.interval else None,
+            one.n_knows,
+            one.n_forgot,
+            one.knows_mean,
+            one.forgot_mean,
+            one.raw_threshold,
             one.threshold.accuracy if one.threshold else None,
-            " ".join(one.excluded), " ".join(one.to_do), one.reason,
+            " ".join(one.excluded),
+            " ".join(one.to_do),
+            one.reason,
         ]
         for one in found
-    ]  # fmt: skip
+    ]
     return header, [["" if null(cell) is None else cell for cell in row] for row in rows]
 
 
 def _robustness_csv(document: Mapping[str, Any]) -> tuple[list[str], list[list[Any]]]:
     header = [
-        "metric", "label", "category", "value", "n", "n_utility", "n_candidates", "common_value",
-        "n_common", "threshold", "retain_shift", "reason",
-    ]  # fmt: skip
-    rows = [["" if row[name] is None else row[name] for name in header]
-            for row in cast(list[dict[str, Any]], document["metrics"])]  # fmt: skip
+        "metric",
+        "label",
+        "category",
+        "value",
+        "n",
+        "n_utility",
+        "n_candidates",
+        "common_value",
+        "n_common",
+        "threshold",
+        "retain_shift",
+        "reason",
+    ]
+    rows = [
+        ["" if row[name] is None else row[name] for name in header]
+        for row in cast(list[dict[str, Any]], document["metrics"])
+    ]
     return header, rows

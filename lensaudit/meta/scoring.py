@@ -1,6 +1,6 @@
 """Measure many models, one in memory at a time; go on where an interrupted run stopped.
 
-Every model is one evaluation job in a folder of its own. A model whose job failed stays to do: it
+Every model is one evaluation in a folder of its own. A model whose run failed stays to do: it
 is named in `to_do.json` with the reason, and the next run tries it again.
 """
 
@@ -12,17 +12,19 @@ from typing import Any
 
 import torch
 
-from lensaudit.errors import InputError, VerificationError, WorkError
-from lensaudit.files import digest, make_folder, read_json, slug, write_json
+from lensaudit.auditing.evaluate import evaluate_into
+from lensaudit.auditing.settings import EvaluateSettings
+from lensaudit.errors import InputError, VerificationError, WorkError, failure_in
+from lensaudit.files import digest, make_folder, slug, write_json
 from lensaudit.meta.catalogue import SUITE_NAMES, Judged
 from lensaudit.meta.reading import DONE, LOG, TO_DO, known_to_do, read_model
-from lensaudit.meta.values import BROKEN, Values, merged
-from lensaudit.metrics.measure.job import Job, run_job
+from lensaudit.meta.values import Values, merged
 from lensaudit.models.checkpoint import open_checkpoint
 from lensaudit.models.registry import Registry, load_registry, resolve
+from lensaudit.results.keyed import keyed_document
 
-_NOT_IDENTITY = ("model", "out", "activations", "registry", "batch_size", "metrics")
-"""Fields of a job that do not change what it finds, or are said otherwise."""
+_NOT_IDENTITY = ("activations", "registry", "batch_size", "metrics")
+"""Fields of the settings that do not change what it finds, or are said otherwise."""
 
 Notice = Callable[[str], None]
 
@@ -44,8 +46,8 @@ class Subject:
 class Scoring:
     """What is measured, under which conditions, and where results are kept."""
 
-    job: Job
-    """Everything but the model, the metrics and the folder."""
+    evaluation: EvaluateSettings
+    """Everything but the metrics."""
     metrics: tuple[str, ...]
     """Names in `lensaudit eval`."""
     folder: Path
@@ -53,8 +55,8 @@ class Scoring:
 
     def key(self, subject: Subject) -> str:
         """Content hash of what a finished result depends on, beside its metrics."""
-        conditions = {k: v for k, v in asdict(self.job).items() if k not in _NOT_IDENTITY}
-        registry = load_registry(self.job.registry)
+        conditions = {k: v for k, v in asdict(self.evaluation).items() if k not in _NOT_IDENTITY}
+        registry = load_registry(self.evaluation.registry)
         for anchor in ("full", "retain"):
             if conditions[anchor] is not None:
                 conditions[anchor] = identity_of(conditions[anchor], registry)
@@ -63,7 +65,7 @@ class Scoring:
 
 
 def _content(value: Any) -> Any:
-    """A value of a job as JSON; for files and folders of rows, what is in them."""
+    """A value of the settings as JSON; for files and folders of rows, what is in them."""
     path = Path(value) if isinstance(value, str | Path) else None
     if path is None or not path.exists():
         return value if path is None else str(value)
@@ -72,7 +74,7 @@ def _content(value: Any) -> Any:
 
 
 def suite_names(metrics: Iterable[Judged], extra: Iterable[str] = ()) -> tuple[str, ...]:
-    """What a job must compute; s_MIA follows from the attack itself and retain's."""
+    """What an evaluation must compute; s_MIA follows from the attack itself and retain's."""
     keys = (one.usable_as or one.key for one in metrics)
     return tuple(dict.fromkeys(SUITE_NAMES.get(key, key) for key in (*keys, *extra)))
 
@@ -149,17 +151,13 @@ def _measure(subject: Subject, scoring: Scoring, folder: Path) -> str | None:
     (folder / DONE).unlink(missing_ok=True)
     (folder / LOG).unlink(missing_ok=True)
     try:
-        model = subject.checkpoint()
-        entries = run_job(replace(scoring.job, model=model, metrics=metrics, out=folder)).entries
-        reasons = [entry.reason or "" for entry in entries.values()]
+        settings = replace(scoring.evaluation, metrics=metrics)
+        found = evaluate_into(subject.checkpoint(), settings, folder)
     except (InputError, WorkError, VerificationError, torch.OutOfMemoryError) as error:
-        if not (isinstance(error, WorkError) and (folder / LOG).exists()):
-            return next(iter(str(error).splitlines()), type(error).__name__)
-        # it ran and has no value at all, which its log explains
-        reasons = _reasons(folder)
-    failed = [reason for reason in reasons if reason.startswith(BROKEN)]
-    if failed and len(failed) == len(reasons):
-        return failed[0]
+        return failure_in(subject.name, "evaluate", error).message
+    failed = [entry for entry in found.entries.values() if entry.failed]
+    if failed and len(failed) == len(found.entries):
+        return failed[0].reason
     done = {"model": subject.name, "key": None if failed else key, "metrics": list(metrics)}
     write_json(folder / DONE, done)
     subject.release()
@@ -168,21 +166,13 @@ def _measure(subject: Subject, scoring: Scoring, folder: Path) -> str | None:
 
 def _finished(folder: Path, key: str) -> frozenset[str]:
     """The metrics that a model's folder holds under the same conditions."""
-    if not ((folder / DONE).exists() and (folder / LOG).exists()):
-        return frozenset()
-    done = read_json(folder / DONE)
-    if not isinstance(done, dict) or done.get("key") != key:
-        return frozenset()
-    return frozenset(done.get("metrics", ()))
-
-
-def _reasons(folder: Path) -> list[str]:
-    return [str(entry.get("reason") or "") for entry in read_json(folder / LOG).values()]
+    done = keyed_document(folder / DONE, key) if (folder / LOG).exists() else None
+    return frozenset(done.get("metrics", ()) if done else ())
 
 
 def plan_lines(subjects: Sequence[str], scoring: Scoring) -> list[str]:
     """What would be measured, for `--dry-run`."""
-    registry = load_registry(scoring.job.registry)
+    registry = load_registry(scoring.evaluation.registry)
     for name in subjects:
         resolve(name, registry)
     folders = folders_of(subjects, scoring.folder)

@@ -112,23 +112,55 @@ def _notes(faith: Faith, stable: Mapping[str, Stable]) -> tuple[str, ...]:
 
 
 COLUMNS = (
-    "metric", "label", "category", "high_means", "faithfulness", "faithfulness_low",
-    "faithfulness_high", "n_knows", "n_forgot", "quantization", "n_quantization", "relearning",
-    "n_relearning", "robustness", "overall", "common_quantization", "common_relearning",
-    "common_robustness", "n_common_quantization", "n_common_relearning", "notes",
-)  # fmt: skip
+    "metric",
+    "label",
+    "category",
+    "high_means",
+    "faithfulness",
+    "faithfulness_low",
+    "faithfulness_high",
+    "n_knows",
+    "n_forgot",
+    "quantization",
+    "n_quantization",
+    "relearning",
+    "n_relearning",
+    "robustness",
+    "overall",
+    "common_quantization",
+    "common_relearning",
+    "common_robustness",
+    "n_common_quantization",
+    "n_common_relearning",
+    "notes",
+)
 
 
 def cells(row: TableRow) -> dict[str, str | float | int | None]:
     """A row as plain values, under `COLUMNS`; null where there is no number."""
     faith, quantize, relearn = row.faithfulness, row.quantize, row.relearn
     values = (
-        row.metric.key, row.metric.label, row.metric.category, row.metric.high_means,
-        faith.auc, *_ends(faith.interval), faith.n_knows, faith.n_forgot,
-        quantize.value, quantize.n, relearn.value, relearn.n, row.robustness, row.overall,
-        quantize.common, relearn.common, row.common_robustness,
-        quantize.n_common, relearn.n_common, "; ".join(row.notes),
-    )  # fmt: skip
+        row.metric.key,
+        row.metric.label,
+        row.metric.category,
+        row.metric.high_means,
+        faith.auc,
+        *_ends(faith.interval),
+        faith.n_knows,
+        faith.n_forgot,
+        quantize.value,
+        quantize.n,
+        relearn.value,
+        relearn.n,
+        row.robustness,
+        row.overall,
+        quantize.common,
+        relearn.common,
+        row.common_robustness,
+        quantize.n_common,
+        relearn.n_common,
+        "; ".join(row.notes),
+    )
     return dict(zip(COLUMNS, map(null, values), strict=True))
 
 

@@ -11,9 +11,6 @@ from lensaudit.models.published import published
 TOLERANCE = 1e-9
 """Two files may give the same value of a model and a metric, differing by no more."""
 
-BROKEN = "patching failed"
-"""How the reason of a patched metric begins whose pass broke; it is worth another try."""
-
 
 @dataclass(frozen=True)
 class Values:
@@ -29,6 +26,8 @@ class Values:
     """Model -> content hash of its weights, where known."""
     full_utility: Mapping[str | None, float] = field(default_factory=dict)
     """Epoch -> utility of the full model, where the results name it; None is any epoch."""
+    broken: Mapping[str, frozenset[str]] = field(default_factory=dict)
+    """Model -> metrics whose pass broke: their reasons are no answers, they are worth a try."""
 
     def value(self, model: str, key: str) -> float:
         """The value, or NaN."""
@@ -46,7 +45,7 @@ class Values:
         """Not measured yet, or its pass broke: not the same as measured in vain."""
         if model in self.to_do or (model not in self.by_model and model not in self.reasons):
             return True
-        return self.reasons.get(model, {}).get(key, "").startswith(BROKEN)
+        return key in self.broken.get(model, ()) and key in self.reasons.get(model, {})
 
     @property
     def models(self) -> tuple[str, ...]:
@@ -79,6 +78,7 @@ def merged(tables: Iterable[Values]) -> Values:
     to_do: dict[str, str] = {}
     weights: dict[str, str] = {}
     utility: dict[str | None, float] = {}
+    broken: dict[str, frozenset[str]] = {}
     for table in tables:
         for model, row in table.by_model.items():
             _add(by_model.setdefault(model, {}), row, model)
@@ -87,13 +87,15 @@ def merged(tables: Iterable[Values]) -> Values:
         to_do |= table.to_do
         weights |= table.weights
         utility |= table.full_utility
+        for model, keys in table.broken.items():
+            broken[model] = broken.get(model, frozenset()) | keys
     measured = by_model.keys() | reasons.keys()
     left = {
         model: {key: text for key, text in why.items() if key not in by_model.get(model, {})}
         for model, why in reasons.items()
     }
     waiting = {model: why for model, why in to_do.items() if model not in measured}
-    return Values(by_model, left, waiting, weights, utility)
+    return Values(by_model, left, waiting, weights, utility, broken)
 
 
 def _add(known: dict[str, float], row: Mapping[str, float], model: str) -> None:

@@ -6,7 +6,7 @@ both are 0 where the knowledge is intact and 1 where it is erased as in a model 
 
 import math
 
-from lensaudit.metrics.measure.records import mean_of
+from lensaudit.metrics.records import mean_of
 from lensaudit.metrics.registry import ANNOTATED, Context, Entry, Read, metric
 
 _UDS = Read("patched", ANNOTATED, "uds")

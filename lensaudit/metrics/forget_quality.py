@@ -1,6 +1,6 @@
 """Can the unlearned model's truth ratios be told from those of a model that never knew?"""
 
-from lensaudit.metrics.measure.records import no_retain
+from lensaudit.metrics.records import no_retain
 from lensaudit.metrics.registry import RETAIN, Context, Entry, metric, unscored
 from lensaudit.scores.stats import ks_two_sample
 
@@ -27,7 +27,10 @@ def forget_quality(context: Context) -> Entry:
         return unscored("no forget_truth_ratio row to compare, here or in the retain log")
     test = ks_two_sample(found, wanted)
     details = {
-        "ks_statistic": test.statistic, "log10_p": test.log10_p,
-        "n": test.n_a, "n_retain": test.n_b, "retain_truth_ratio": retain.value,
-    }  # fmt: skip
+        "ks_statistic": test.statistic,
+        "log10_p": test.log10_p,
+        "n": test.n_a,
+        "n_retain": test.n_b,
+        "retain_truth_ratio": retain.value,
+    }
     return Entry(test.p_value, unscored=model.unscored, details=details)

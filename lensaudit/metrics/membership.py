@@ -15,9 +15,9 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.stats import norm
 
-from lensaudit.metrics.measure.forward import Trace
-from lensaudit.metrics.measure.records import NO_CONTENT, mean_of, no_rows
+from lensaudit.metrics.records import NO_CONTENT, mean_of, no_rows
 from lensaudit.metrics.registry import Context, Entry, Kind, Read, metric
+from lensaudit.metrics.trace import Trace
 from lensaudit.scores.stats import Interval, auc
 
 UPSTREAM = "open-unlearning d3d7cf9 evals/metrics/mia/"

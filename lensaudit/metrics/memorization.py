@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from lensaudit.metrics.measure.records import NO_CONTENT, mean_of
+from lensaudit.metrics.records import NO_CONTENT, mean_of
 from lensaudit.metrics.registry import Context, Entry, Read, metric
 
 SOURCE = "open-unlearning d3d7cf9 evals/metrics/memorization.py"

@@ -4,7 +4,7 @@ import math
 from dataclasses import replace
 from typing import Any
 
-from lensaudit.metrics.measure.records import no_retain
+from lensaudit.metrics.records import no_retain
 from lensaudit.metrics.registry import RETAIN, Context, Entry, metric, unscored
 
 EPS = 1e-10

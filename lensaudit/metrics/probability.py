@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from lensaudit.metrics.measure.records import across, alternatives, mean_of, one_or_list
+from lensaudit.metrics.records import across, alternatives, mean_of, one_or_list
 from lensaudit.metrics.registry import Context, Entry, Read, Record, metric
 
 SOURCE = "arXiv:2401.06121 section 2.2; open-unlearning d3d7cf9 evals/metrics/memorization.py"

@@ -13,8 +13,8 @@ from typing import Any, Literal, Protocol, runtime_checkable
 
 import lensaudit.metrics
 from lensaudit.data.suites import Suite
-from lensaudit.errors import InputError
-from lensaudit.results import Result
+from lensaudit.errors import FailureKind, InputError
+from lensaudit.results.records import Result
 from lensaudit.scores.stats import Interval
 
 Kind = Literal["trace", "reference", "gradient", "text", "jailbreak", "fluency", "patched"]
@@ -50,6 +50,8 @@ class Entry(Result):
     """Further numbers worth logging: a KS statistic, sample sizes, the parts of a mean."""
     reason: str | None = None
     """Why `value` is NaN."""
+    failed: FailureKind | None = None
+    """How a pass that it reads broke: `reason` is no answer, it is worth another try."""
     interval: Interval | None = None
     """95 % interval of `value`."""
 
@@ -168,11 +170,19 @@ def metric(
 
 
 def all_metrics() -> Mapping[str, Metric]:
-    """Every metric, by name; imports each file of this folder once."""
-    for module in pkgutil.iter_modules(lensaudit.metrics.__path__):
-        if not module.ispkg:
-            importlib.import_module(f"lensaudit.metrics.{module.name}")
-    return _METRICS
+    """Every metric, by name; imports each file of this folder once.
+
+    In the order of the files, whatever was imported before: passes run in the order of metrics.
+    """
+    names = sorted(one.name for one in pkgutil.iter_modules(lensaudit.metrics.__path__))
+    # its passes are those that most metrics read
+    names.sort(key=lambda name: name != "probability")
+    modules = [f"lensaudit.metrics.{name}" for name in names]
+    for module in modules:
+        importlib.import_module(module)
+    place = {module: at for at, module in enumerate(modules)}
+    ranked = sorted(_METRICS.values(), key=lambda one: place.get(one.fn.__module__, len(place)))
+    return {one.name: one for one in ranked}
 
 
 def ordered(suite: Suite, names: Iterable[str] = ()) -> list[Metric]:
@@ -206,6 +216,6 @@ def retain_names(metrics: Iterable[Metric]) -> list[str]:
     return sorted({need for one in metrics for need in one.retain_needs})
 
 
-def unscored(reason: str) -> Entry:
+def unscored(reason: str, failed: FailureKind | None = None) -> Entry:
     """No number, and why."""
-    return Entry(math.nan, reason=reason)
+    return Entry(math.nan, reason=reason, failed=failed)

@@ -7,7 +7,7 @@ accumulation; `meta_evaluation.md` section 5.
 
 import math
 
-from lensaudit.metrics.measure.records import mean_of
+from lensaudit.metrics.records import mean_of
 from lensaudit.metrics.registry import ANNOTATED, Context, Entry, Read, metric, unscored
 
 _LENS = Read("patched", ANNOTATED, "lens")
@@ -46,9 +46,12 @@ def cka(context: Context) -> Entry:
 
 def _fisher(share: str) -> dict:
     return {
-        "name": f"fisher_masked_{share}", "high_means": "forgot", "source": _SOURCE,
-        "tofu": (_FISHER,), "muse": (_FISHER,),
-    }  # fmt: skip
+        "name": f"fisher_masked_{share}",
+        "high_means": "forgot",
+        "source": _SOURCE,
+        "tofu": (_FISHER,),
+        "muse": (_FISHER,),
+    }
 
 
 @metric(**_fisher("0.0001"))

@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from lensaudit.metrics.measure.records import mean_of, one_or_list
+from lensaudit.metrics.records import mean_of, one_or_list
 from lensaudit.metrics.registry import Context, Entry, Read, Record, metric
 
 SOURCE = (
@@ -17,9 +17,11 @@ JAILBREAK_SOURCE = "gnueaj/unlearning-depth-score fc31639, jailbreak_rouge"
 
 def _options(field: str, source: str = SOURCE) -> dict[str, Any]:
     return {
-        "high_means": "knows", "source": source, "row_value": mean_of(field),
+        "high_means": "knows",
+        "source": source,
+        "row_value": mean_of(field),
         "package": "rouge_score",
-    }  # fmt: skip
+    }
 
 
 _RECALL = _options("rougeL_recall")

@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from lensaudit.metrics.measure.records import across, alternatives
+from lensaudit.metrics.records import across, alternatives
 from lensaudit.metrics.registry import Context, Entry, Record, metric
 
 SOURCE = "arXiv:2401.06121 section 2.2; open-unlearning d3d7cf9 evals/metrics/memorization.py"
@@ -36,9 +36,13 @@ _TRUE: dict[str, Any] = {"high_means": "knows", "source": SOURCE, "row_value": t
 
 
 @metric(
-    "forget_truth_ratio", tofu=(), needs=_FORGET,
-    high_means="forgot", source=SOURCE, row_value=closer_to_one,
-)  # fmt: skip
+    "forget_truth_ratio",
+    tofu=(),
+    needs=_FORGET,
+    high_means="forgot",
+    source=SOURCE,
+    row_value=closer_to_one,
+)
 @metric("forget_truth_ratio_true_better", tofu=(), needs=_FORGET, **_TRUE)
 @metric(
     "retain_Truth_Ratio", tofu=(), needs=("retain_Q_A_PARA_Prob", "retain_Q_A_PERT_Prob"), **_TRUE
@@ -55,9 +59,13 @@ def truth_ratio(context: Context) -> Entry:
 
 
 @metric(
-    "forget_truth_ratio_prob_mean", tofu=(), needs=_FORGET,
-    high_means="knows", source=MEAN_SOURCE, row_value=itself,
-)  # fmt: skip
+    "forget_truth_ratio_prob_mean",
+    tofu=(),
+    needs=_FORGET,
+    high_means="knows",
+    source=MEAN_SOURCE,
+    row_value=itself,
+)
 def truth_ratio_prob_mean(context: Context) -> Entry:
     """p(right) / (p(right) + p(wrong) + 1e-10)."""
     right, wrong = (context.done[need] for need in context.done)

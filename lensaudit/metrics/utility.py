@@ -2,15 +2,21 @@
 
 import numpy as np
 
-from lensaudit.metrics.measure.records import mean_of
+from lensaudit.metrics.records import mean_of
 from lensaudit.metrics.registry import Context, Entry, Read, metric, unscored
 from lensaudit.scores.stats import harmonic_mean
 
 PARTS = (
-    "retain_Q_A_Prob", "retain_Q_A_ROUGE", "retain_Truth_Ratio",
-    "ra_Q_A_Prob_normalised", "ra_Q_A_ROUGE", "ra_Truth_Ratio",
-    "wf_Q_A_Prob_normalised", "wf_Q_A_ROUGE", "wf_Truth_Ratio",
-)  # fmt: skip
+    "retain_Q_A_Prob",
+    "retain_Q_A_ROUGE",
+    "retain_Truth_Ratio",
+    "ra_Q_A_Prob_normalised",
+    "ra_Q_A_ROUGE",
+    "ra_Truth_Ratio",
+    "wf_Q_A_Prob_normalised",
+    "wf_Q_A_ROUGE",
+    "wf_Truth_Ratio",
+)
 """Retain enters with its plain probability, the other two with the one among options."""
 
 

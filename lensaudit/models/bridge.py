@@ -13,6 +13,7 @@ from transformer_lens.model_bridge import TransformerBridge
 from lensaudit.errors import InputError, WorkError
 from lensaudit.models.causal import load_causal
 from lensaudit.models.checkpoint import Checkpoint, load_tokenizer
+from lensaudit.models.conditions import EAGER
 from lensaudit.types import Intervention, Logits, Resid, Tokens
 
 __all__ = ["TransformerBridge", "bridge_from", "intervening", "load", "residuals"]
@@ -29,7 +30,6 @@ def load(
     *,
     dtype: torch.dtype = torch.float32,
     device: str = "cpu",
-    attn: str = "eager",
 ) -> TransformerBridge:
     """The model of `checkpoint` in eval mode: safetensors only, no remote code, no weight folding.
 
@@ -37,13 +37,11 @@ def load(
         checkpoint: an opened checkpoint; nothing is fetched here.
         dtype: of weights and activations.
         device: `cpu`, `cuda`, `cuda:1` …
-        attn: attention of the Hugging Face model. The bridge computes its own, eager, attention;
-            the value matters only to code that calls `bridge.original_model` unbridged.
 
     Raises:
         InputError: the device is absent, or the folder is not a causal language model.
     """
-    model = load_causal(checkpoint, dtype=dtype, device=device, attn=attn)
+    model = load_causal(checkpoint, dtype=dtype, device=device, attn=EAGER)
     return bridge_from(model, load_tokenizer(checkpoint))
 
 

@@ -143,8 +143,11 @@ def check_same_shape(*checkpoints: Checkpoint) -> None:
 
 
 _SHAPE = {
-    "n_layers": "layers", "d_model": "width", "d_vocab": "vocabulary", "tokenizer": "tokenizer",
-}  # fmt: skip
+    "n_layers": "layers",
+    "d_model": "width",
+    "d_vocab": "vocabulary",
+    "tokenizer": "tokenizer",
+}
 
 
 def _short(value: int | str) -> str:

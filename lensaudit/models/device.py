@@ -31,6 +31,13 @@ def resolve_dtype(dtype: str, device: str) -> str:
     return dtype if dtype != "auto" else ("float32" if device == "cpu" else "bfloat16")
 
 
+def device_class(device: str) -> str:
+    """`cpu` or `cuda-<major>`: half-precision kernels differ between them."""
+    if not device.startswith("cuda"):
+        return device
+    return f"cuda-{torch.cuda.get_device_capability(device)[0]}"
+
+
 def free_bytes(device: str) -> int | None:
     """Memory that can still be taken on `device`; None where the system does not tell."""
     if device.startswith("cuda"):

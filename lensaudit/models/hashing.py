@@ -17,14 +17,22 @@ _SETTLED_S = 2.0
 _INERT = ("_name_or_path", "transformers_version", "dtype", "torch_dtype", "use_cache")
 """Keys of config.json that no activation depends on; the dtype is fingerprinted by itself."""
 _INERT_ADAPTER = (
-    "base_model_name_or_path", "revision", "inference_mode", "task_type", "auto_mapping",
+    "base_model_name_or_path",
+    "revision",
+    "inference_mode",
+    "task_type",
+    "auto_mapping",
     "peft_version",
-)  # fmt: skip
+)
 """Keys of adapter_config.json that no merged weight depends on."""
 _TOKENIZER_FILES = (
-    "tokenizer.model", "vocab.json", "merges.txt", "vocab.txt", "added_tokens.json",
+    "tokenizer.model",
+    "vocab.json",
+    "merges.txt",
+    "vocab.txt",
+    "added_tokens.json",
     "special_tokens_map.json",
-)  # fmt: skip
+)
 """What a tokenizer without tokenizer.json is made of."""
 _TOKENIZER_KEYS = ("add_bos_token", "add_eos_token", "add_prefix_space")
 _SPECIAL_TOKENS = ("bos_token", "eos_token", "unk_token")

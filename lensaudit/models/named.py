@@ -12,7 +12,6 @@ def load_model(
     *,
     dtype: str = "float32",
     device: str = "cpu",
-    attn: str = "eager",
     registry: Path | None = None,
 ) -> TransformerBridge:
     """The bridged model of a registry name, a Hub id with an optional revision, or a folder.
@@ -21,4 +20,4 @@ def load_model(
         InputError: unknown, unreachable or not loadable.
     """
     checkpoint = open_checkpoint(resolve(name, load_registry(registry)))
-    return load(checkpoint, dtype=DTYPES[dtype], device=device, attn=attn)
+    return load(checkpoint, dtype=DTYPES[dtype], device=device)

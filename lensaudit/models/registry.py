@@ -4,7 +4,7 @@ import difflib
 import os
 import re
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
@@ -15,6 +15,7 @@ from lensaudit.errors import InputError
 from lensaudit.files import read_json, read_text
 from lensaudit.models.published import ORGANISATION, published
 from lensaudit.models.spec import ModelSpec, Role
+from lensaudit.settings import Place
 
 VARIABLE = "LENSAUDIT_REGISTRY"
 """Environment variable that names the registry file where no option does."""
@@ -43,7 +44,7 @@ class Registry:
         return [spec for spec in self.specs.values() if role in (None, spec.role)]
 
 
-def load_registry(path: Path | None = None) -> Registry:
+def load_registry(path: Place | None = None) -> Registry:
     """Published and embedded names, with those of a TOML or JSON file added or overriding.
 
     Without `path` the file named by `LENSAUDIT_REGISTRY` is read, if that is set. Folders in the
@@ -53,11 +54,35 @@ def load_registry(path: Path | None = None) -> Registry:
         InputError: the file cannot be read or holds wrong entries; all are listed.
     """
     if path is None and os.environ.get(VARIABLE):
-        path = Path(os.path.expanduser(os.environ[VARIABLE]))
+        path = os.path.expanduser(os.environ[VARIABLE])
     specs = dict(_shipped())
     if path is not None:
-        specs |= _read_entries(path, specs)
+        specs |= _read_entries(Path(path), specs)
     return Registry(specs)
+
+
+def is_demo(name: str) -> bool:
+    """Whether the name is one of the embedded family."""
+    return name.startswith(DEMO)
+
+
+def default_data(model: str) -> str:
+    """The forget set a model name implies: the fictional one for `demo/…`, else TOFU forget10."""
+    return "demo" if is_demo(model) else "forget10"
+
+
+def default_anchor(anchor: str, sources: Sequence[str]) -> str:
+    """`full` or `retain` of the family that the sources belong to."""
+    return f"{DEMO}{anchor}" if sources and all(map(is_demo, sources)) else anchor
+
+
+def lasting_name(spec: ModelSpec) -> str:
+    """What resolves to the same checkpoint in any folder, and without a registry file."""
+    own = replace(spec, adapter=None)
+    if own.name in _shipped() and own == _shipped()[own.name]:
+        return spec.name
+    base = str(spec.local) if spec.local else f"{spec.repo}@{spec.revision}"
+    return f"{base}+{lasting_name(spec.adapter)}" if spec.adapter else base
 
 
 def origin(spec: ModelSpec) -> Literal["published", "embedded", "registry"]:

@@ -134,27 +134,33 @@ class Rows:
         """The smallest rectangle that holds the tokens at `place` of the packed span."""
         layout = frame.layout
         return Rows(
-            n_rank, layout.width, layout.n_examples,
-            layout.span_example[place], rank, layout.span_column[place],
+            n_rank,
+            layout.width,
+            layout.n_examples,
+            layout.span_example[place],
+            rank,
+            layout.span_column[place],
             frame.span_rotation[place],
-        )  # fmt: skip
+        )
 
     def head(self, n_tokens: int, n_rank: int) -> "Rows":
         """The first tokens: rows are packed in the order in which they join."""
         return Rows(
-            n_rank, self.width, self.n_examples,
-            self.example[:n_tokens], self.rank[:n_tokens], self.column[:n_tokens],
+            n_rank,
+            self.width,
+            self.n_examples,
+            self.example[:n_tokens],
+            self.rank[:n_tokens],
+            self.column[:n_tokens],
             self.rotation[slice(n_tokens)],
-        )  # fmt: skip
+        )
 
     def spread(
         self, packed: Float[Tensor, "token n_kv group d_head"]
     ) -> Float[Tensor, "batch n_kv rank group column d_head"]:
         """Packed tokens on the rectangle; empty places are zero."""
         _, n_kv, n_group, d_head = packed.shape
-        grid = packed.new_zeros(
-            self.n_examples, n_kv, self.n_rank, n_group, self.width, d_head
-        )  # fmt: skip
+        grid = packed.new_zeros(self.n_examples, n_kv, self.n_rank, n_group, self.width, d_head)
         self._tokens(grid).index_put_((self.example, self.rank, self.column), packed)
         return grid
 

@@ -4,24 +4,26 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
 from lensaudit.activations.fill import (
-    Positions,
     Progress,
-    device_class,
     encoded_hash,
     fill,
     fingerprint_of_run,
+    provenance_of,
 )
+from lensaudit.activations.fingerprint import Fingerprint
 from lensaudit.activations.store import Activations, ActivationStore
 from lensaudit.data.examples import Example
 from lensaudit.data.spans import Encoded, SpanLost
 from lensaudit.models.bridge import DTYPES, TransformerBridge, load
 from lensaudit.models.checkpoint import Checkpoint
+from lensaudit.models.conditions import Conditions, Padding, conditions_of
 from lensaudit.models.sizes import sizes_on_disk
 from lensaudit.patching.books import Books
 from lensaudit.patching.budget import Room
@@ -35,8 +37,18 @@ from lensaudit.patching.preflight import (
 )
 from lensaudit.patching.scorebook import BookKey, ScoreBook
 from lensaudit.patching.stages import Runner, baselines, complete, deltas
+from lensaudit.settings import Positions
 
 Notice = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class Chosen:
+    """Which rows of which forget set are asked."""
+
+    data: str
+    exclude: tuple[str, ...] = ()
+    limit: int | None = None
 
 
 @dataclass(frozen=True)
@@ -57,7 +69,8 @@ class Audit:
     fresh: bool = False
     notice: Notice = field(default=print)
     progress: Progress | None = None
-    provenance: Mapping[str, object] = field(default_factory=dict)
+    chosen: Chosen | None = None
+    """Which rows of which set the examples are; None: they came from elsewhere."""
 
     @property
     def examples_hash(self) -> str:
@@ -71,28 +84,54 @@ class Audit:
             unique.setdefault(checkpoint.weights, checkpoint)
         return unique
 
+    def conditions(self, model: Checkpoint, padding: Padding = "right-padded") -> Conditions:
+        """Under which a model of this audit runs; `full` is padded on the left to generate."""
+        options = self.options
+        return conditions_of(
+            model,
+            dtype=options.dtype,
+            device=options.device,
+            padding=padding,
+            batch_size=options.batch_size,
+        )
+
+    def fingerprint(self, checkpoint: Checkpoint, positions: Positions) -> Fingerprint:
+        """Of the cache of a model on these examples."""
+        options = self.options
+        return fingerprint_of_run(
+            checkpoint,
+            self.encoded,
+            positions=positions,
+            dtype=options.dtype,
+            device=options.device,
+            batch_size=options.cache_batch,
+        )
+
+    def there(self, checkpoint: Checkpoint, positions: Positions) -> Activations | None:
+        """The complete cache that serves, if there is one.
+
+        What a run left of all positions of `full` serves where its span is wanted.
+        """
+        store = ActivationStore(self.root)
+        wanted: list[Positions] = [positions]
+        if positions == "span" and checkpoint.weights == self.full.weights:
+            wanted = ["all", "span"]
+        found = (store.open(self.fingerprint(checkpoint, one)) for one in wanted)
+        return next((one for one in found if one is not None), None)
+
     def book(self, donor: Checkpoint, *, engine: Engine | None = None) -> ScoreBook:
         """The scores of one donor patched into `full`, by the engine of the options or another."""
         options = self.options
         key = BookKey(
-            full=self.full.weights,
+            **vars(self.conditions(self.full)),
             donor=donor.weights,
-            tokenizer=self.full.tokenizer,
-            dtype=options.dtype,
-            device_class=device_class(options.device),
-            attention=options.attn,
-            batch_policy=(
-                "right-padded"
-                if options.dtype == "float32"
-                else f"right-padded-{options.batch_size or 'auto'}"
-            ),
             scope=options.scope,
             component=options.component_name,
             last_layer=options.last_layer,
             engine=engine or options.engine,
             measure=options.measure,
         )
-        book = ScoreBook(self.root, key, donor.spec.name)
+        book = ScoreBook(self.root, key, donor.spec.name, None if self.fresh else self.notice)
         return book.emptied() if self.fresh else book
 
     def books(self, engine: Engine) -> Books:
@@ -162,8 +201,9 @@ def _compute(audit: Audit, books: Books) -> Books:
         check_model(full, audit.encoded[0], options.dtype)
         decoder = usable_decoder(full, options, audit.notice) if room.sweeps else None
         clean = None
-        if decoder is not None or options.component == "resid":
-            activations = opened.enter_context(cached(audit, audit.full, "all", lambda: full))
+        engine: Engine = "oracle" if decoder is None else "sweep"
+        if positions := replace(options, engine=engine).positions_needed(of_full=True):
+            activations = opened.enter_context(cached(audit, audit.full, positions, lambda: full))
             clean = CachedDonor(activations, "resid_post")
             caches[audit.full.weights] = CachedDonor(activations, options.last_layer)
         runner = Runner(full, clean, decoder, options, replace(room, sweeps=decoder is not None))
@@ -204,9 +244,14 @@ def _fill_books(audit: Audit, runner: Runner, donors: Mapping[str, Donor], books
         chosen = {name: donors[name] for name in names if name in donors}
         if chosen:
             complete(
-                runner, audit.encoded, chosen, books.by_weights, books.wanted(names[0]),
-                what=what, progress=audit.progress,
-            )  # fmt: skip
+                runner,
+                audit.encoded,
+                chosen,
+                books.by_weights,
+                books.wanted(names[0]),
+                what=what,
+                progress=audit.progress,
+            )
 
     if audit.options.profile == "full":
         fill_them(list(donors), "patching")
@@ -220,9 +265,9 @@ def cached_sources(
 ) -> dict[str, CachedDonor]:
     """Caches of the donors that still have rows to score; one model in memory at a time."""
     options, donors = audit.options, audit.donors()
-    if options.component != "resid":
+    positions = options.positions_needed(of_full=False)
+    if positions is None:
         return {}
-    positions: Positions = "all" if options.scope == "prefix" else "span"
     caches = {}
     for weights in books.incomplete():
         if weights == audit.full.weights or weights in there:
@@ -237,19 +282,33 @@ def cached(
     audit: Audit, checkpoint: Checkpoint, positions: Positions, model: Callable
 ) -> Activations:
     """A checkpoint's complete cache; `model` is called only if something is missing."""
-    options = audit.options
-    fingerprint = fingerprint_of_run(
-        checkpoint, audit.encoded, positions=positions, dtype=options.dtype,
-        device=options.device, attention=options.attn, batch_size=options.cache_batch,
-    )  # fmt: skip
+    found = audit.there(checkpoint, positions)
+    if found is not None:
+        return found
     return fill(
-        ActivationStore(audit.root), fingerprint, audit.encoded, name=checkpoint.spec.name,
-        load=model, batch_size=options.cache_batch, provenance=audit.provenance,
+        ActivationStore(audit.root),
+        audit.fingerprint(checkpoint, positions),
+        audit.encoded,
+        name=checkpoint.spec.name,
+        load=model,
+        batch_size=audit.options.cache_batch,
+        provenance=_provenance(audit, checkpoint),
         progress=audit.progress,
-    )  # fmt: skip
+    )
+
+
+def _provenance(audit: Audit, checkpoint: Checkpoint) -> dict[str, Any]:
+    if audit.chosen is None:
+        return {"model": checkpoint.spec.name}
+    return provenance_of(
+        checkpoint.spec,
+        **vars(audit.chosen),
+        batch_size=audit.options.cache_batch,
+        memory_bytes=audit.options.memory_bytes,
+    )
 
 
 def loaded(audit: Audit, checkpoint: Checkpoint) -> TransformerBridge:
     """The model of a checkpoint, as the audit's options say."""
     options = audit.options
-    return load(checkpoint, dtype=DTYPES[options.dtype], device=options.device, attn=options.attn)
+    return load(checkpoint, dtype=DTYPES[options.dtype], device=options.device)

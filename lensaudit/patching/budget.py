@@ -98,9 +98,7 @@ class Room:
         """What an example with `n_rows` patched rows brings."""
         first, _ = patched_range(e, self.options.scope)
         n_span = e.end - first
-        return Load(
-            1, len(e.token_ids), first, n_span, n_rows, n_rows * n_span, e.end, n_span
-        )  # fmt: skip
+        return Load(1, len(e.token_ids), first, n_span, n_rows, n_rows * n_span, e.end, n_span)
 
     def bytes_of(self, load: Load, *, n_donors: int) -> int:
         """Peak above the weights while a batch is scored."""

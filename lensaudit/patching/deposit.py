@@ -7,7 +7,7 @@ from typing import Any
 from lensaudit.data.examples import Example
 from lensaudit.files import digest, slug, write_csv, write_json, write_jsonl
 from lensaudit.patching.outcome import Outcome, finite
-from lensaudit.results import Manifest
+from lensaudit.results.records import Manifest
 from lensaudit.scores.stats import clustered_bootstrap
 
 LAYER_COLUMNS = ("idx", "group", "layer", "s1", "s2", "ke", "erasure")
@@ -100,10 +100,17 @@ def differences(outcomes: Sequence[Outcome]) -> list[list[Any]]:
             interval = clustered_bootstrap(gaps.tolist(), groups)
             rows.append(
                 [
-                    first.source, second.source, first.uds, second.uds, float(gaps.mean()),
-                    interval.low, interval.high, len(both), len(set(groups)),
+                    first.source,
+                    second.source,
+                    first.uds,
+                    second.uds,
+                    float(gaps.mean()),
+                    interval.low,
+                    interval.high,
+                    len(both),
+                    len(set(groups)),
                 ]
-            )  # fmt: skip
+            )
     return rows
 
 

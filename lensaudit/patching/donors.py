@@ -12,8 +12,8 @@ from lensaudit.activations.store import Activations
 from lensaudit.data.spans import Encoded, make_batch
 from lensaudit.models.bridge import Component, TransformerBridge, check_finite, residuals
 from lensaudit.patching.layout import Layout, packed_span
-from lensaudit.patching.oracle import LastLayer
 from lensaudit.patching.wavefront import CleanRun, Stack
+from lensaudit.settings import LastLayer
 
 PaddedStack = Float[Tensor, "batch layer pos *d"]
 
@@ -51,6 +51,11 @@ class CachedDonor:
     activations: Activations
     last_layer: LastLayer
 
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Layers and width of what is handed over."""
+        return self.activations.n_layers, self.activations.d_model
+
     def _example(self, idx: int) -> tuple[Tensor, Float[Tensor, "layer pos d_model"]]:
         found = self.activations.example(idx)
         return found.positions, as_patched(found.resid, found.final_norm, self.last_layer)
@@ -72,7 +77,7 @@ class CachedDonor:
 
     def packed(self, bucket: Sequence[Encoded], layout: Layout) -> Stack:
         """At the positions that the sweep's rows carry; zero where the scope replaces nothing."""
-        n_layers, d_model = self.activations.n_layers, self.activations.d_model
+        n_layers, d_model = self.shape
         n_span = len(layout.span_pos)
         out = torch.zeros(n_layers, n_span, d_model, dtype=self.activations.dtype)
         lengths = torch.bincount(layout.span_example, minlength=len(bucket)).tolist()

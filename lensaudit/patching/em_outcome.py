@@ -15,7 +15,7 @@ from lensaudit.patching.audit import Audit
 from lensaudit.patching.deposit import with_texts
 from lensaudit.patching.em_audit import EmFound, EmOptions
 from lensaudit.patching.outcome import finite
-from lensaudit.results import Manifest
+from lensaudit.results.records import Manifest
 from lensaudit.scores.erasure import Erasure, ExactMatch, erasure_score, layer_status, tally
 from lensaudit.scores.stats import clustered_bootstrap
 
@@ -134,8 +134,13 @@ class EmOutcome:
 
 _STAGES = {"s1": "retain", "s2": "source"}
 _NO_NUMBERS: Mapping[str, Any] = {
-    "s1_em": None, "s2_em": None, "ft": [], "udr": None, "retention": None, "category": None,
-}  # fmt: skip
+    "s1_em": None,
+    "s2_em": None,
+    "ft": [],
+    "udr": None,
+    "retention": None,
+    "category": None,
+}
 
 
 def em_outcome_of(

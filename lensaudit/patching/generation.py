@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from lensaudit.errors import InputError, WorkError
@@ -22,18 +22,14 @@ from lensaudit.models.bridge import (
     n_layers,
     residuals,
 )
+from lensaudit.models.continuing import Logits, Running, continued, started, stop_ids
 from lensaudit.patching.donors import as_patched
 from lensaudit.patching.interventions import replace_at
-from lensaudit.patching.oracle import LastLayer
+from lensaudit.settings import LastLayer
 from lensaudit.types import Intervention
 
 PATCHED_TOKENS = 20
 """Tokens a patched run generates; core.py:502-607, default of `max_new_tokens`."""
-
-COMPACT_ABOVE = 0.25
-"""Share of ended rows above which they are cut out of the batch; a cut copies the cache."""
-
-_ENDED = -1
 
 
 @dataclass(frozen=True)
@@ -52,46 +48,6 @@ class Rows:
             layer: replace_at(value, (self.layer == layer).to(device).unsqueeze(1))
             for layer in self.layer.unique().tolist()
         }
-
-
-@dataclass(frozen=True)
-class _Running:
-    """Rows in the middle of generation."""
-
-    row: Int[Tensor, " running"]
-    """Which of the rows asked for each one is."""
-    token: Int[Tensor, "running 1"]
-    mask: Int[Tensor, "running pos"]
-    past: Any
-    """Keys and values of all tokens but the last; None before the first one."""
-
-    def step(self, model: TransformerBridge) -> tuple[Float[Tensor, "running d_vocab"], Any]:
-        """Logits after the last token, and the grown keys and values."""
-        positions = self.mask.sum(1, keepdim=True) - 1
-        return cached_step(model, self.token, mask=self.mask, positions=positions, past=self.past)
-
-    def grown(self, token: Int[Tensor, " running"], past: Any) -> "_Running":
-        """With one more token each."""
-        mask = torch.cat((self.mask, torch.ones_like(self.mask[:, :1])), dim=1)
-        return _Running(self.row, token.unsqueeze(1), mask, past)
-
-    def only(self, alive: Bool[Tensor, " running"]) -> "_Running":
-        """Without the rows that ended; the keys and values are cut in place."""
-        chosen = alive.nonzero().squeeze(1)
-        self.past.batch_select_indices(chosen)
-        return _Running(self.row[chosen], self.token[chosen], self.mask[chosen], self.past)
-
-
-def stop_ids(*configured: int | Sequence[int] | None) -> frozenset[int]:
-    """Token ids that end a text, from what configurations call `eos_token_id`.
-
-    >>> sorted(stop_ids(2, None, [7, 2]))
-    [2, 7]
-    """
-    flat: set[int] = set()
-    for found in configured:
-        flat |= {found} if isinstance(found, int) else set(found or ())
-    return frozenset(flat)
 
 
 def generate(
@@ -125,31 +81,18 @@ def generate(
     if not len(rows):
         return []
     running = _read_prompts(model, prompts, rows)
-    said = torch.full((len(rows), max_new_tokens), _ENDED)
-    ends = torch.tensor(sorted(stop), dtype=torch.long, device=running.row.device)
-    with intervening(model, interventions or {}):
-        logits, past = running.step(model)
-    for at in range(max_new_tokens):
-        if at:
-            logits, past = running.step(model)
-        token = _greedy(logits)
-        ended = torch.isin(token, ends) | _has_ended(said, running.row, at)
-        said[running.row.cpu(), at] = token.where(~ended, _ENDED).cpu()
-        if bool(ended.all()):
-            break
-        running = running.grown(token, past)
-        if float(ended.float().mean()) > COMPACT_ABOVE:
-            running = running.only(~ended)
-    return [tuple(token for token in ids if token != _ENDED) for ids in said.tolist()]
+
+    def read(now: Running, step: int) -> tuple[Logits, Any]:
+        edits = interventions if interventions and not step else {}
+        with intervening(model, edits):
+            return cached_step(
+                model, now.tokens, mask=now.mask, positions=now.positions, past=now.past
+            )
+
+    return continued(running, read, _greedy, max_new_tokens=max_new_tokens, stop=stop)
 
 
-def _has_ended(said: Tensor, row: Tensor, at: int) -> Tensor:
-    """Rows that ended at an earlier step."""
-    before = said[row.cpu(), at - 1] == _ENDED
-    return (before if at else torch.zeros_like(before)).to(row.device)
-
-
-def _greedy(logits: Float[Tensor, "row d_vocab"]) -> Int[Tensor, " row"]:
+def _greedy(logits: Logits, row: Int[Tensor, " row"], step: int) -> Int[Tensor, " row"]:
     if not bool(logits.isfinite().all()):
         raise WorkError("logits are not finite while generating; try --dtype float32")
     return logits.argmax(-1)
@@ -157,24 +100,18 @@ def _greedy(logits: Float[Tensor, "row d_vocab"]) -> Int[Tensor, " row"]:
 
 def _read_prompts(
     model: TransformerBridge, prompts: Sequence[Sequence[int]], rows: Int[Tensor, " row"]
-) -> _Running:
+) -> Running:
     """All but the last token of each prompt, once, then shared out to its rows."""
-    width = max(map(len, prompts))
-    tokens = torch.zeros(len(prompts), width, dtype=torch.long)
-    mask = torch.zeros_like(tokens)
-    for at, prompt in enumerate(prompts):
-        tokens[at, width - len(prompt) :] = torch.tensor(prompt)
-        mask[at, width - len(prompt) :] = 1
     device = next(model.original_model.parameters()).device
-    tokens, mask, rows = tokens.to(device), mask.to(device), rows.to(device)
-    past = None
-    if width > 1:
-        before = mask[:, :-1]
-        positions = (before.cumsum(1) - 1).clamp(min=0)
-        _, past = cached_step(model, tokens[:, :-1], mask=before, positions=positions)
+    whole, rows, past = started(prompts, device), rows.to(device), None
+    if whole.tokens.shape[1] > 1:
+        before = Running(whole.row, whole.tokens[:, :-1], whole.mask[:, :-1])
+        _, past = cached_step(
+            model, before.tokens, mask=before.mask, positions=before.positions.clamp(min=0)
+        )
         past.batch_select_indices(rows)
     everyone = torch.arange(len(rows), device=device)
-    return _Running(everyone, tokens[rows, -1:], mask[rows], past)
+    return Running(everyone, whole.tokens[rows, -1:], whole.mask[rows], past)
 
 
 @dataclass(frozen=True)

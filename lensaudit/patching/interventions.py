@@ -1,15 +1,15 @@
 """Edits of the residual stream: pure functions, installed by `bridge.intervening` alone."""
 
-from typing import Literal, get_args
+from typing import get_args
 
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, where, zeros_like
 
+from lensaudit.settings import Where
 from lensaudit.types import Intervention, PosMask, Resid
 
-Where = Literal["all", "prompt", "response", "last_prompt"]
-"""Which positions are edited; see `mask_of`."""
 WHERE: tuple[Where, ...] = get_args(Where)
+"""Which positions are edited; see `mask_of`."""
 
 
 def replace_at(source: Float[Tensor, "*at d"], mask: Bool[Tensor, "*at"]) -> Intervention:

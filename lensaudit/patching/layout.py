@@ -154,10 +154,3 @@ def packed_span(
 ) -> Float[Tensor, "layer token *d"]:
     """The span positions of a padded stack."""
     return stack[layout.span_example, :, layout.span_pos].movedim(0, 1).contiguous()
-
-
-def packed_prefix(
-    stack: Float[Tensor, "batch layer pos d_model"], layout: Layout
-) -> Float[Tensor, "layer token d_model"]:
-    """The prefix positions of a padded stack."""
-    return stack[layout.prefix_example, :, layout.prefix_pos].movedim(0, 1).contiguous()

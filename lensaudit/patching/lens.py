@@ -13,7 +13,7 @@ Definition: gnueaj/unlearning-depth-score @ fc31639, compute_representation_base
 layer is taken before the final norm there too.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 
@@ -21,8 +21,6 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from lensaudit.activations.fill import fingerprint_of_run
-from lensaudit.activations.store import Activations, ActivationStore
 from lensaudit.data.spans import Encoded
 from lensaudit.errors import InputError
 from lensaudit.models.bridge import TransformerBridge, unembedded
@@ -127,22 +125,20 @@ def _fill(audit: Audit, books: Books) -> None:
         caches = cached_sources(audit, books, opened)
         full = loaded(audit, audit.full)
         check_model(full, audit.encoded[0], audit.options.dtype)
-        own = CachedDonor(opened.enter_context(own_cache(audit, lambda: full)), "resid_post")
+        positions = audit.options.positions_needed(of_full=True)
+        assert positions is not None
+        own = CachedDonor(
+            opened.enter_context(cached(audit, audit.full, positions, lambda: full)), "resid_post"
+        )
         if audit.full.weights in books.incomplete():
             caches[audit.full.weights] = own
         room = Room(sizes_on_disk(audit.full, audit.options.dtype), audit.options, sweeps=True)
         complete(
-            Lens(full, own, room), audit.encoded, caches, books.by_weights,
-            books.wanted(audit.full.weights), what="reading", progress=audit.progress,
-        )  # fmt: skip
-
-
-def own_cache(audit: Audit, load: Callable[[], TransformerBridge]) -> Activations:
-    """The cache of `full`: that of all positions, if an audit left one; else one of the spans."""
-    options = audit.options
-    whole = fingerprint_of_run(
-        audit.full, audit.encoded, positions="all", dtype=options.dtype, device=options.device,
-        attention=options.attn, batch_size=options.cache_batch,
-    )  # fmt: skip
-    found = ActivationStore(audit.root).open(whole)
-    return found if found is not None else cached(audit, audit.full, "span", load)
+            Lens(full, own, room),
+            audit.encoded,
+            caches,
+            books.by_weights,
+            books.wanted(audit.full.weights),
+            what="reading",
+            progress=audit.progress,
+        )

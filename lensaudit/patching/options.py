@@ -7,14 +7,11 @@ from lensaudit.activations.fill import CACHE_BATCH
 from lensaudit.data.spans import Scope
 from lensaudit.errors import InputError
 from lensaudit.models.bridge import Component
-from lensaudit.patching.oracle import LastLayer
 from lensaudit.scores.depth import TAU
+from lensaudit.settings import LastLayer, Positions, Profile
 
 Engine = Literal["sweep", "oracle", "lens"]
 """What computes: the sweep, one hooked pass per layer, or (`--score lens`) no patch at all."""
-Profile = Literal["full", "ke"]
-"""Which S2 rows are computed: all, or only those that can change UDS (layers with S1 > tau)."""
-
 Measure = Literal["logprob", "hit"]
 """What is averaged over the span: log-prob, or whether the label is the most likely token."""
 
@@ -35,12 +32,23 @@ class PatchOptions:
     measure: Measure = "logprob"
     dtype: str = "float32"
     device: str = "cpu"
-    attn: str = "eager"
     batch_size: int | None = None
     """Examples per batch; None chooses from `memory_bytes`."""
     memory_bytes: int = 2 << 30
     """Budget above the weights."""
     cache_batch: int = CACHE_BATCH
+
+    def positions_needed(self, *, of_full: bool) -> Positions | None:
+        """Which positions of a model a run reads from its cache; None: it caches nothing of it.
+
+        The sweep continues the clean run of `full`, so of `full` it reads every token; scope
+        `prefix` replaces every token up to the span's end. All else happens at the span, and
+        components are not cached.
+        """
+        if self.component != "resid":
+            return "all" if of_full and self.engine == "sweep" else None
+        patched_into = of_full and self.engine != "lens"
+        return "all" if patched_into or self.scope == "prefix" else "span"
 
     @property
     def component_name(self) -> str:

@@ -4,7 +4,6 @@ The engine (`patching.wavefront`) is tested equal to this.
 """
 
 from collections.abc import Sequence
-from typing import Literal
 
 import torch
 from jaxtyping import Float
@@ -14,10 +13,6 @@ from lensaudit.data.spans import Batch
 from lensaudit.models.bridge import Component, TransformerBridge, intervening, logits_of
 from lensaudit.patching.interventions import replace_at
 from lensaudit.scores.depth import LabelScore, label_logprob, span_mean
-
-LastLayer = Literal["resid_post", "reference"]
-"""What is patched in at the last layer: the residual stream, or, as the reference does by way of
-Hugging Face's `hidden_states[-1]`, the stream after the source's final norm."""
 
 SourceStack = Float[Tensor, "batch layer pos *d"]
 """A source's activations at the positions of the batch's tokens."""

@@ -59,12 +59,17 @@ class Outcome:
         known = {e.idx for e in self.encoded}
         rows += [
             {
-                "idx": idx, "baseline": None, "s1": None, "s2": None,
-                "ke": [], self.score: None, "unscored": reason,
+                "idx": idx,
+                "baseline": None,
+                "s1": None,
+                "s2": None,
+                "ke": [],
+                self.score: None,
+                "unscored": reason,
             }
             for idx, reason in self.unscored.items()
             if idx not in known
-        ]  # fmt: skip
+        ]
         return sorted(rows, key=lambda row: row["idx"])
 
     def _row(self, at: int, e: Encoded) -> dict[str, Any]:

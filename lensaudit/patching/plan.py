@@ -2,12 +2,11 @@
 
 from dataclasses import dataclass, replace
 
-from lensaudit.activations.fill import Positions, fingerprint_of_run
-from lensaudit.activations.store import ActivationStore
 from lensaudit.data.spans import Encoded
 from lensaudit.models.checkpoint import Checkpoint
 from lensaudit.patching.audit import Audit
 from lensaudit.patching.preflight import planned_engine
+from lensaudit.settings import Positions
 
 
 @dataclass(frozen=True)
@@ -46,11 +45,10 @@ def plan_of(audit: Audit) -> Plan:
     for weights, checkpoint in audit.donors().items():
         # the sweep reads the clean run of `full` whatever is patched into it
         used = any(rows.values()) if weights == audit.full.weights else rows[weights]
-        if not used or audit.options.component != "resid":
+        positions = audit.options.positions_needed(of_full=weights == audit.full.weights)
+        if not used or positions is None:
             continue
-        patched_into = weights == audit.full.weights and audit.options.engine != "lens"
-        whole = patched_into or audit.options.scope == "prefix"
-        forward, size = _cache_missing(audit, checkpoint, "all" if whole else "span")
+        forward, size = _cache_missing(audit, checkpoint, positions)
         n_forward += forward
         n_bytes += size
     return Plan(
@@ -88,11 +86,7 @@ def _rows_missing(audit: Audit) -> dict[str, int]:
 def _cache_missing(audit: Audit, checkpoint: Checkpoint, positions: Positions) -> tuple[int, int]:
     """Forward passes and bytes of a cache still to be made."""
     options = audit.options
-    fingerprint = fingerprint_of_run(
-        checkpoint, audit.encoded, positions=positions, dtype=options.dtype,
-        device=options.device, attention=options.attn, batch_size=options.cache_batch,
-    )  # fmt: skip
-    if ActivationStore(audit.root).open(fingerprint) is not None:
+    if audit.there(checkpoint, positions) is not None:
         return 0, 0
     return len(audit.encoded), cache_bytes(
         audit.encoded, positions, checkpoint.n_layers, checkpoint.d_model, options.dtype

@@ -19,10 +19,10 @@ from lensaudit.models.checkpoint import (
     open_checkpoint,
 )
 from lensaudit.models.device import resolve_device, resolve_dtype
-from lensaudit.models.registry import DEMO, Registry, resolve
+from lensaudit.models.registry import Registry, default_anchor, default_data, resolve
 from lensaudit.models.sizes import sizes_on_disk
 from lensaudit.models.spec import ModelSpec
-from lensaudit.patching.audit import Audit
+from lensaudit.patching.audit import Audit, Chosen
 from lensaudit.patching.options import (
     Engine,
     PatchOptions,
@@ -31,19 +31,8 @@ from lensaudit.patching.options import (
     parse_layers,
     parse_memory,
 )
-from lensaudit.patching.oracle import LastLayer
 from lensaudit.scores.depth import TAU
-
-
-def default_data(model: str) -> str:
-    """The forget set a model name implies: the fictional one for `demo/…`, else TOFU forget10."""
-    return "demo" if model.startswith(DEMO) else "forget10"
-
-
-def default_anchor(anchor: str, sources: Sequence[str]) -> str:
-    """`full` or `retain` of the family that the sources belong to."""
-    demo = all(name.startswith(DEMO) for name in sources)
-    return f"{DEMO}{anchor}" if demo else anchor
+from lensaudit.settings import LastLayer
 
 
 def examples_for(data: str, *, exclude: Sequence[str] = (), limit: int | None) -> list[Example]:
@@ -87,7 +76,6 @@ class Settings(TypedDict, total=False):
     memory: str
     dtype: str
     device: str
-    attn: str
     batch_size: int | None
 
 
@@ -115,7 +103,8 @@ def prepare(
         raise InputError("no --source: name the model to audit, or several")
     options = _checked(settings, n_sources=len(sources))
     specs = _named_family(sources, full, retain, registry)
-    examples = examples_for(data or default_data(sources[0]), exclude=exclude, limit=limit)
+    data = data or default_data(sources[0])
+    examples = examples_for(data, exclude=exclude, limit=limit)
     opened = _open_family(specs)
     anchor = opened["full"]
     if options.head is not None:
@@ -136,6 +125,7 @@ def prepare(
         ),
         root=activations,
         examples=tuple(examples),
+        chosen=Chosen(data, tuple(exclude), limit),
         fresh=fresh,
         notice=notice,
         progress=progress,
@@ -166,7 +156,6 @@ def _checked(settings: Settings, *, n_sources: int) -> PatchOptions:
         profile=profile if part == "resid" else "full",
         dtype=resolve_dtype(settings.get("dtype", "auto"), device),
         device=device,
-        attn=settings.get("attn", "eager"),
         batch_size=settings.get("batch_size"),
         memory_bytes=parse_memory(settings.get("memory", "2G")),
     )

@@ -8,36 +8,37 @@ book depends on tau. Keys are content hashes of everything that determines the s
 import functools
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from lensaudit.data.spans import Encoded
 from lensaudit.errors import WorkError
-from lensaudit.files import append_jsonl, digest, make_folder, read_appended, slug
+from lensaudit.files import digest, slug
+from lensaudit.models.conditions import Conditions
+from lensaudit.results.ledger import Ledger, Notice
 
 ALGORITHM = 1
 """Raised when a change of code changes scores."""
 
 
-@dataclass(frozen=True)
-class BookKey:
-    """Everything that determines patched scores, beside the examples."""
+@dataclass(frozen=True, kw_only=True)
+class BookKey(Conditions):
+    """Everything that determines patched scores, beside the examples; the conditions of `full`."""
 
-    full: str
-    """Content hash of the weights patched into."""
     donor: str
     """Content hash of the weights the activations come from."""
-    tokenizer: str
-    dtype: str
-    device_class: str
-    attention: str
-    batch_policy: str
     scope: str
     component: str
     last_layer: str
     engine: str
     measure: str
     algorithm: int = ALGORITHM
+
+    def document(self) -> dict[str, Any]:
+        """What the key is the hash of."""
+        own = super().document()
+        return {"full": own.pop("weights"), **own}
 
 
 @dataclass
@@ -50,15 +51,21 @@ class Entry:
 
 
 class ScoreBook:
-    """An append-only file of entries; every finished batch survives a kill."""
+    """A ledger of entries; every finished batch survives a kill."""
 
-    def __init__(self, root: Path, key: BookKey, name: str):
-        self.path = root / "scores" / f"{slug(name)}--{digest(asdict(key))}.jsonl"
+    def __init__(self, root: Path, key: BookKey, name: str, notice: Notice | None = None):
+        record = key.document()
+        path = root / "scores" / f"{slug(name)}--{digest(record)}.jsonl"
         self.key = key
+        self.ledger = Ledger(path, "scores", record, notice=notice)
         self.entries: dict[str, Entry] = {}
-        for row in read_appended(self.path):
-            if "example" in row:
-                self._merge(row["example"], row["baseline"], row["scores"].items())
+        for row in self.ledger.rows:
+            self._merge(row["example"], row["baseline"], row["scores"].items())
+
+    @property
+    def path(self) -> Path:
+        """The file."""
+        return self.ledger.path
 
     def _merge(self, example: str, baseline: float, scores: Iterable[tuple[str, float]]) -> None:
         entry = self.entries.setdefault(example, Entry(baseline))
@@ -66,7 +73,7 @@ class ScoreBook:
 
     def emptied(self) -> "ScoreBook":
         """This book without its entries, on disk too."""
-        self.path.unlink(missing_ok=True)
+        self.ledger.clear()
         self.entries.clear()
         return self
 
@@ -92,7 +99,6 @@ class ScoreBook:
                     f"example {encoded.idx}: a score is not finite; the model's logits overflow, "
                     "try --dtype float32"
                 )
-        make_folder(self.path.parent)
         rows = [
             {
                 "example": example_hash(encoded),
@@ -102,8 +108,7 @@ class ScoreBook:
             }
             for encoded, entry in scored
         ]
-        header = [] if self.path.exists() else [{"key": asdict(self.key)}]
-        append_jsonl(self.path, [*header, *rows])
+        self.ledger.append(rows)
         for row in rows:
             self._merge(row["example"], row["baseline"], row["scores"].items())
 

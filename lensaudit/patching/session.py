@@ -7,7 +7,7 @@ from typing import Any
 from lensaudit.patching.audit import Audit, Deltas, run
 from lensaudit.patching.lens import lens_options, read_all
 from lensaudit.patching.outcome import Outcome, calibration_of, outcome_of
-from lensaudit.results import Manifest, manifest
+from lensaudit.results.records import Manifest, manifest
 
 Scored = tuple[list[Outcome], dict[str, float | None]]
 """One outcome per source, and the scores of the two anchors."""

@@ -12,14 +12,14 @@ from typing import Any
 
 import torch
 
-from lensaudit.activations.fill import Positions, device_class
 from lensaudit.data.spans import Encoded
 from lensaudit.files import read_json
 from lensaudit.models.bridge import TransformerBridge
 from lensaudit.models.checkpoint import Checkpoint
+from lensaudit.models.continuing import stop_ids
 from lensaudit.patching.audit import Audit, cached, loaded
 from lensaudit.patching.donors import CachedDonor
-from lensaudit.patching.generation import Rows, generate, patched_rows, rows_that_fit, stop_ids
+from lensaudit.patching.generation import Rows, generate, patched_rows, rows_that_fit
 from lensaudit.patching.preflight import check_model
 from lensaudit.patching.textbook import UNPATCHED, TextBook, TextKey
 
@@ -100,21 +100,15 @@ def n_rows(
 def _book(
     audit: Audit, model: Checkpoint, donor: Checkpoint | None, n_tokens: int, stop: frozenset[int]
 ) -> TextBook:
-    options = audit.options
-    policy = "padded" if options.dtype == "float32" else f"padded-{options.batch_size or 'auto'}"
     key = TextKey(
-        model=model.weights,
+        **vars(audit.conditions(model, "padded")),
         donor=donor.weights if donor else "",
-        tokenizer=audit.full.tokenizer,
-        dtype=options.dtype,
-        device_class=device_class(options.device),
-        attention=options.attn,
-        batch_policy=policy,
-        last_layer=options.last_layer if donor else "",
+        last_layer=audit.options.last_layer if donor else "",
         max_new_tokens=n_tokens,
         stop=tuple(sorted(stop)),
     )
-    book = TextBook(audit.root, key, (donor or model).spec.name)
+    notice = None if audit.fresh else audit.notice
+    book = TextBook(audit.root, key, (donor or model).spec.name, notice)
     return book.emptied() if audit.fresh else book
 
 
@@ -159,8 +153,9 @@ def _fill(books: Speakers, max_new_tokens: int, reference_tokens: int, opened: E
         checkpoint = donors[weights]
         model = functools.cache(lambda c=checkpoint: loaded(audit, c))
         if books.patched_todo(weights):
-            # the other scores need all positions of full, and share its cache
-            positions: Positions = "all" if weights == full else "span"
+            # the last prompt token is read; all positions of full serve the other scores too
+            positions = audit.options.positions_needed(of_full=weights == full)
+            assert positions is not None
             activations = opened.enter_context(cached(audit, checkpoint, positions, model))
             caches[weights] = CachedDonor(activations, audit.options.last_layer)
         if todo := books.own_todo(weights):

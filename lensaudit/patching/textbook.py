@@ -5,11 +5,14 @@ layer. Exact match and thresholds are applied on reading.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from lensaudit.data.spans import Encoded
-from lensaudit.files import append_jsonl, digest, make_folder, read_appended, slug
+from lensaudit.files import digest, slug
+from lensaudit.models.conditions import Conditions
+from lensaudit.results.ledger import Ledger, Notice
 
 ALGORITHM = 1
 """Raised when a change of code changes texts."""
@@ -18,42 +21,46 @@ UNPATCHED = -1
 """Stands for the layer of a text that was generated without a patch."""
 
 
-@dataclass(frozen=True)
-class TextKey:
-    """Everything that determines generated texts, beside the prompts."""
+@dataclass(frozen=True, kw_only=True)
+class TextKey(Conditions):
+    """Everything that determines generated texts, beside the prompts; of the model that speaks."""
 
-    model: str
-    """Content hash of the weights that generate."""
     donor: str
     """Content hash of the weights the activations come from; empty: no patch."""
-    tokenizer: str
-    dtype: str
-    device_class: str
-    attention: str
-    batch_policy: str
     last_layer: str
     max_new_tokens: int
     stop: tuple[int, ...]
     algorithm: int = ALGORITHM
 
+    def document(self) -> dict[str, Any]:
+        """What the key is the hash of."""
+        own = super().document()
+        return {"model": own.pop("weights"), **own}
+
 
 class TextBook:
-    """An append-only file of texts; every finished batch survives a kill."""
+    """A ledger of texts; every finished batch survives a kill."""
 
-    def __init__(self, root: Path, key: TextKey, name: str):
-        self.path = root / "texts" / f"{slug(name)}--{digest(asdict(key))}.jsonl"
+    def __init__(self, root: Path, key: TextKey, name: str, notice: Notice | None = None):
+        record = key.document()
+        path = root / "texts" / f"{slug(name)}--{digest(record)}.jsonl"
         self.key = key
+        self.ledger = Ledger(path, "texts", record, notice=notice)
         self._texts: dict[str, dict[int, str]] = {}
-        for row in read_appended(self.path):
-            if "prompt" in row:
-                self._merge(row["prompt"], row["texts"])
+        for row in self.ledger.rows:
+            self._merge(row["prompt"], row["texts"])
+
+    @property
+    def path(self) -> Path:
+        """The file."""
+        return self.ledger.path
 
     def _merge(self, prompt: str, texts: Mapping[str, str]) -> None:
         self._texts.setdefault(prompt, {}).update({int(at): text for at, text in texts.items()})
 
     def emptied(self) -> "TextBook":
         """This book without its texts, on disk too."""
-        self.path.unlink(missing_ok=True)
+        self.ledger.clear()
         self._texts.clear()
         return self
 
@@ -69,7 +76,6 @@ class TextBook:
 
     def add(self, said: Mapping[Encoded, Mapping[int, str]]) -> None:
         """Append a finished batch: texts by example and layer."""
-        make_folder(self.path.parent)
         rows = [
             {
                 "prompt": prompt_hash(encoded),
@@ -79,8 +85,7 @@ class TextBook:
             for encoded, texts in said.items()
             if texts
         ]
-        header = [] if self.path.exists() else [{"key": asdict(self.key)}]
-        append_jsonl(self.path, [*header, *rows])
+        self.ledger.append(rows)
         for row in rows:
             self._merge(row["prompt"], row["texts"])
 

@@ -9,17 +9,17 @@ from typing import Any
 import lensaudit
 from lensaudit.data.examples import Example
 from lensaudit.errors import InputError
-from lensaudit.report.attacks import read_relearn, read_rtt
 from lensaudit.report.document import Condition, Document, Pair
-from lensaudit.report.eval_runs import EvalRun, read_eval
-from lensaudit.report.locate import WANTED, Found, Kind, LeftOut, locate
-from lensaudit.report.meta_tables import read_aggregates, read_meta
 from lensaudit.report.pairs import paired
-from lensaudit.report.patch_runs import PatchRun, Texts, read_patch
-from lensaudit.report.reading import json_object
 from lensaudit.report.runs import condition_of, depth_of
 from lensaudit.report.shelf import Shelf, kinds_of
-from lensaudit.report.steering import read_directions, read_steering
+from lensaudit.results.attacks import read_relearn, read_rtt
+from lensaudit.results.eval_runs import EvalRun, read_eval
+from lensaudit.results.locate import WANTED, Found, Kind, LeftOut, locate
+from lensaudit.results.meta_tables import read_aggregates, read_meta
+from lensaudit.results.patch_runs import PatchRun, Texts, read_patch
+from lensaudit.results.reading import json_object
+from lensaudit.results.steering import read_directions, read_steering
 
 _MOST_TEXTS = 12
 """EM runs whose generated texts are kept: the page stays under 5 MB."""
@@ -101,11 +101,14 @@ def _document(read: _Read, left: Sequence[LeftOut], title: str | None) -> Docume
     n_em = sum(run.score == "em" for run in runs)
     depths = [
         depth_of(
-            run, model=shelf.place(run.weights), condition=place[run.condition],
-            manifest=shelf.manifest(run.folder, run.manifest), with_texts=n_em <= _MOST_TEXTS,
+            run,
+            model=shelf.place(run.weights),
+            condition=place[run.condition],
+            manifest=shelf.manifest(run.folder, run.manifest),
+            with_texts=n_em <= _MOST_TEXTS,
         )
         for run in runs
-    ]  # fmt: skip
+    ]
     return Document(
         title=title or _title(read),
         version=lensaudit.__version__,

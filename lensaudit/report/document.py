@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from lensaudit.report.pack import Stepped
-from lensaudit.report.patch_runs import Texts
+from lensaudit.results.patch_runs import Texts
 
 
 @dataclass(frozen=True)

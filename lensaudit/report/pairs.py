@@ -6,7 +6,7 @@ from itertools import combinations
 import numpy as np
 
 from lensaudit.report.document import Pair
-from lensaudit.report.patch_runs import PatchRun
+from lensaudit.results.patch_runs import PatchRun
 from lensaudit.scores.stats import clustered_bootstrap
 
 MOST_RUNS = 16

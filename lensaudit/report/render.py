@@ -17,15 +17,28 @@ from lensaudit.errors import InputError
 from lensaudit.files import write_bytes
 from lensaudit.report.assemble import assemble
 from lensaudit.report.document import Condition, Document
-from lensaudit.report.locate import LeftOut
-from lensaudit.report.reading import brief
 from lensaudit.report.texts import visible_values
-from lensaudit.report.words import calibration_problem, headline, tally, word_of
+from lensaudit.results.locate import LeftOut
+from lensaudit.results.reading import brief
+from lensaudit.results.words import LIMITS, calibration_problem, headline, tally, word_of
+from lensaudit.settings import Place
 
 SCRIPTS = (
-    "dom.js", "data.js", "state.js", "colour.js", "chart.js", "table.js", "overview.js",
-    "profile.js", "heat.js", "examples.js", "metrics.js", "compare.js", "more.js", "main.js",
-)  # fmt: skip
+    "dom.js",
+    "data.js",
+    "state.js",
+    "colour.js",
+    "chart.js",
+    "table.js",
+    "overview.js",
+    "profile.js",
+    "heat.js",
+    "examples.js",
+    "metrics.js",
+    "compare.js",
+    "more.js",
+    "main.js",
+)
 """In this order one script."""
 
 _KEEP = ("s1", "s2", "scores", "baseline", "base64")
@@ -33,16 +46,21 @@ _KEEP = ("s1", "s2", "scores", "baseline", "base64")
 
 
 def write_report(
-    paths: Sequence[Path], out: Path, *, title: str | None = None, examples: Iterable[Example] = ()
+    paths: Sequence[Place],
+    out: Place,
+    *,
+    title: str | None = None,
+    examples: Iterable[Example] = (),
 ) -> list[LeftOut]:
     """Write the page of everything found under `paths`; returns what is not on it, and why.
 
     Raises:
         InputError: a path does not exist, or nothing under any of them is a finished result.
     """
-    _refuse_foreign(out)
-    document = assemble(paths, title=title, examples=examples)
-    write_bytes(out, render(document).encode("utf-8"))
+    page = Path(out)
+    _refuse_foreign(page)
+    document = assemble([Path(one) for one in paths], title=title, examples=examples)
+    write_bytes(page, render(document).encode("utf-8"))
     return [LeftOut(one["path"], one["reason"]) for one in document.left_out]
 
 
@@ -72,6 +90,7 @@ def render(document: Document) -> str:
     return environment.get_template("page.html.j2").render(
         document=visible_values(_light(document)),
         lead=_lead(document),
+        limits=LIMITS,
         script=Markup(script),
         style=Markup(style),
         data=Markup(as_script_data(shown)),
@@ -112,7 +131,7 @@ def _shown(document: Document) -> dict[str, Any]:
     Manifests keep every digit.
     """
     rest = _walk(asdict(replace(document, manifests=[])))
-    return rest | {"manifests": visible_values(document.manifests)}
+    return rest | {"manifests": visible_values(document.manifests), "limits": LIMITS}
 
 
 def _walk(value: Any) -> Any:
@@ -142,13 +161,18 @@ def _light(document: Document) -> dict[str, Any]:
         "left_out": document.left_out,
         "rows": [
             {
-                "name": document.models[d.model].label, "value": d.value, "low": d.low,
-                "high": d.high, "n": d.n, "n_scored": d.n_scored, "verdict": d.verdict,
+                "name": document.models[d.model].label,
+                "value": d.value,
+                "low": d.low,
+                "high": d.high,
+                "n": d.n,
+                "n_scored": d.n_scored,
+                "verdict": d.verdict,
                 "score": document.conditions[d.condition].score,
             }
             for d in document.depths
         ],
-    }  # fmt: skip
+    }
 
 
 def _lead(document: Document) -> dict[str, Any]:

@@ -5,13 +5,20 @@ from typing import Any
 
 from lensaudit.report.document import Condition, Depth
 from lensaudit.report.pack import floats, shares, stepped
-from lensaudit.report.patch_runs import PatchRun, role_of, unscored_of
-from lensaudit.report.words import word_of
+from lensaudit.results.patch_runs import PatchRun, role_of, unscored_of
+from lensaudit.results.words import word_of
 
 _SETTINGS = (
-    "tau", "threshold", "em_form", "scope", "component", "last_layer", "engine", "profile",
+    "tau",
+    "threshold",
+    "em_form",
+    "scope",
+    "component",
+    "last_layer",
+    "engine",
+    "profile",
     "max_new_tokens",
-)  # fmt: skip
+)
 
 
 def condition_of(run: PatchRun) -> Condition:
@@ -71,9 +78,14 @@ def _lens_extra(run: PatchRun) -> dict[str, Any]:
 def _em_extra(run: PatchRun, with_texts: bool) -> dict[str, Any]:
     summary = run.summary
     names = (
-        "retention", "retention_ci95", "categories", "category_percent", "over_erased_by",
-        "udr_histogram", "truth_em",
-    )  # fmt: skip
+        "retention",
+        "retention_ci95",
+        "categories",
+        "category_percent",
+        "over_erased_by",
+        "udr_histogram",
+        "truth_em",
+    )
     extra = {name: summary[name] for name in names if name in summary}
     extra["category"] = [row.get("category") for row in run.rows]
     if with_texts:

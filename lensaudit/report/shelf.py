@@ -6,16 +6,22 @@ from pathlib import Path
 from typing import Any
 
 from lensaudit.report.document import Model
-from lensaudit.report.eval_runs import EvalRun, MetricKind, MetricValue
 from lensaudit.report.names import labels, made_with, told_apart
-from lensaudit.report.patch_runs import PatchRun, role_of
-from lensaudit.report.reading import Row, number
+from lensaudit.results.eval_runs import EvalRun, MetricKind, MetricValue
+from lensaudit.results.patch_runs import PatchRun, role_of
+from lensaudit.results.reading import Row, number
 
 AGGREGATES = {
-    "overall": None, "overall_without_uds": None, "uds": "forgot", "mem": "forgot",
-    "privacy": "forgot", "privacy_mia": "forgot", "utility_rel": "knows", "utility": "knows",
+    "overall": None,
+    "overall_without_uds": None,
+    "uds": "forgot",
+    "mem": "forgot",
+    "privacy": "forgot",
+    "privacy_mia": "forgot",
+    "utility_rel": "knows",
+    "utility": "knows",
     "model_utility": "knows",
-}  # fmt: skip
+}
 """Aggregates of `lensaudit meta aggregate`, and what a high value means."""
 
 _ANCHORS = ("full", "retain")

@@ -11,12 +11,8 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
+from lensaudit.settings import TAU
 from lensaudit.types import LayerDeltas, Logits, PosMask, SpanLogProb, Tokens
-
-TAU = 0.05
-"""S1 delta (nats per token) above which a layer counts as encoding the knowledge; compute_uds.py
-default `--delta_threshold`."""
-
 
 LabelScore = Callable[[Float[Tensor, "row d_vocab"], Int[Tensor, " row"]], Float[Tensor, " row"]]
 """A number per row of logits and its label."""

@@ -31,9 +31,7 @@ def auc_interval(
     rows, columns = np.asarray(knows, float)[:, None], np.asarray(forgot, float)[None, :]
     wins = (rows > columns) + (rows == columns) / 2
     rng = np.random.default_rng(seed)
-    drawn = [
-        rng.multinomial(n, np.full(n, 1 / n), size=n_resamples) / n for n in wins.shape
-    ]  # fmt: skip
+    drawn = [rng.multinomial(n, np.full(n, 1 / n), size=n_resamples) / n for n in wins.shape]
     areas = ((drawn[0] @ wins) * drawn[1]).sum(1)
     low, high = np.quantile(areas, [(1 - level) / 2, (1 + level) / 2])
     return Interval(float(low), float(high))

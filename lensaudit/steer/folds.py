@@ -9,8 +9,9 @@ from dataclasses import dataclass
 
 from lensaudit.data.spans import Encoded
 from lensaudit.errors import InputError
+from lensaudit.steer.settings import DirectionSettings
 
-N_FOLDS = 5
+N_FOLDS = DirectionSettings.n_folds
 DEV_SHARE = 0.2
 """Of the authors of T: layer and strength are chosen on them."""
 

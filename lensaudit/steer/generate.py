@@ -9,18 +9,18 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from lensaudit.errors import WorkError
 from lensaudit.files import digest
 from lensaudit.models.bridge import TransformerBridge, cached_step
-from lensaudit.patching.generation import COMPACT_ABOVE
-from lensaudit.steer.edits import NO_EDITS, Edits, Idx, installed
+from lensaudit.models.continuing import Logits, Running, continued, started
+from lensaudit.steer.edits import NO_EDITS, Edits, installed
+from lensaudit.steer.settings import AskSettings
 
-TEMPERATURE = 0.7
-"""trait-interp's generation at the time of the seed."""
-MAX_NEW_TOKENS = 256
+TEMPERATURE = AskSettings.temperature
+MAX_NEW_TOKENS = AskSettings.max_new_tokens
 
 
 @dataclass(frozen=True)
@@ -57,51 +57,6 @@ def _generator(key: str, seed: int) -> torch.Generator:
     return torch.Generator().manual_seed(number)
 
 
-@dataclass(frozen=True)
-class _Running:
-    """Rows in the middle of generation."""
-
-    row: Int[Tensor, " running"]
-    tokens: Int[Tensor, "running pos"]
-    """What is read next: the whole prompt first, then one token each."""
-    mask: Int[Tensor, "running seen"]
-    n_prompt: Int[Tensor, " running"]
-    past: Any
-
-    @property
-    def positions(self) -> Int[Tensor, "running pos"]:
-        """Place of each token that is read in its own sequence; negative at padding."""
-        n_new = self.tokens.shape[1]
-        n_pad = self.mask.shape[1] - self.mask.sum(1, keepdim=True)
-        last = self.mask.shape[1] - n_pad
-        return last - n_new + torch.arange(n_new, device=self.mask.device)
-
-    def step(
-        self, model: TransformerBridge, edits: Edits, idx: Idx
-    ) -> tuple[Float[Tensor, "running d_vocab"], Any]:
-        """Logits after the last token, and the grown keys and values."""
-        positions = self.positions
-        chosen = tuple(idx[row] for row in self.row.tolist())
-        with installed(model, edits.rows(positions, self.n_prompt, chosen)):
-            return cached_step(
-                model, self.tokens, mask=self.mask, positions=positions.clamp(min=0), past=self.past
-            )
-
-    def grown(self, token: Int[Tensor, " running"], past: Any) -> "_Running":
-        """With one more token each."""
-        mask = torch.cat((self.mask, torch.ones_like(self.mask[:, :1])), dim=1)
-        return _Running(self.row, token.unsqueeze(1), mask, self.n_prompt, past)
-
-    def only(self, alive: Bool[Tensor, " running"]) -> "_Running":
-        """Without the rows that ended; the keys and values are cut in place."""
-        chosen = alive.nonzero().squeeze(1)
-        self.past.batch_select_indices(chosen)
-        return _Running(
-            self.row[chosen], self.tokens[chosen], self.mask[chosen], self.n_prompt[chosen],
-            self.past,
-        )  # fmt: skip
-
-
 def continuations(
     model: TransformerBridge,
     prompts: Sequence[Sequence[int]],
@@ -133,24 +88,22 @@ def continuations(
         raise ValueError("continuations: wanted max_new_tokens >= 1 and prompts with a token")
     if not prompts:
         return []
-    running = _started(model, prompts)
+    running = started(prompts, next(model.original_model.parameters()).device)
+    n_prompt = torch.tensor([len(prompt) for prompt in prompts], device=running.row.device)
     examples = tuple(range(len(prompts)) if idx is None else idx)
-    said: list[list[int]] = [[] for _ in prompts]
-    ended = torch.zeros(len(prompts), dtype=torch.bool)
-    for step in range(max_new_tokens):
-        logits, past = running.step(model, edits, examples)
-        token = chosen_tokens(logits, draws.at(step, running.row), draws.temperature)
-        for row, found in zip(running.row.tolist(), token.tolist(), strict=True):
-            ended[row] |= found in stop
-            if not ended[row]:
-                said[row].append(found)
-        if bool(ended.all()):
-            break
-        running = running.grown(token, past)
-        alive = ~ended[running.row.cpu()]
-        if float((~alive).float().mean()) > COMPACT_ABOVE:
-            running = running.only(alive.to(running.row.device))
-    return [tuple(ids) for ids in said]
+
+    def read(now: Running, step: int) -> tuple[Logits, Any]:
+        chosen = tuple(examples[row] for row in now.row.tolist())
+        positions = now.positions
+        with installed(model, edits.rows(positions, n_prompt[now.row], chosen)):
+            return cached_step(
+                model, now.tokens, mask=now.mask, positions=positions.clamp(min=0), past=now.past
+            )
+
+    def choose(logits: Logits, row: Int[Tensor, " row"], step: int) -> Int[Tensor, " row"]:
+        return chosen_tokens(logits, draws.at(step, row), draws.temperature)
+
+    return continued(running, read, choose, max_new_tokens=max_new_tokens, stop=stop)
 
 
 def chosen_tokens(
@@ -174,16 +127,3 @@ def chosen_tokens(
     wanted = numbers.double().unsqueeze(1) * shares[:, -1:]
     found = torch.searchsorted(shares, wanted, right=True).squeeze(1)
     return found.clamp(max=logits.shape[1] - 1)
-
-
-def _started(model: TransformerBridge, prompts: Sequence[Sequence[int]]) -> _Running:
-    width = max(map(len, prompts))
-    tokens = torch.zeros(len(prompts), width, dtype=torch.long)
-    mask = torch.zeros_like(tokens)
-    for at, prompt in enumerate(prompts):
-        tokens[at, width - len(prompt) :] = torch.tensor(prompt)
-        mask[at, width - len(prompt) :] = 1
-    device = next(model.original_model.parameters()).device
-    n_prompt = torch.tensor([len(prompt) for prompt in prompts], device=device)
-    rows = torch.arange(len(prompts), device=device)
-    return _Running(rows, tokens.to(device), mask.to(device), n_prompt, None)

@@ -71,9 +71,14 @@ class SteeringVector:
         fields = {key: value for key, value in vars(self).items() if key != "vector"}
         fields["asked"] = list(self.asked)
         return {
-            "schema": SCHEMA, "layer_convention": LAYER_CONVENTION, "hook": "resid_post",
-            "norm": self.norm, "d_model": len(self.vector), "hash": self.hash(), **fields,
-        }  # fmt: skip
+            "schema": SCHEMA,
+            "layer_convention": LAYER_CONVENTION,
+            "hook": "resid_post",
+            "norm": self.norm,
+            "d_model": len(self.vector),
+            "hash": self.hash(),
+            **fields,
+        }
 
 
 def save_vector(vector: SteeringVector, folder: Path) -> Path:
@@ -127,14 +132,33 @@ def _load_own(path: Path) -> SteeringVector:
 
 
 _TYPED: Mapping[str, type] = {
-    "layer": int, "method": str, "position": str, "trait": str, "n_pos": int, "n_neg": int,
-    "model": str, "weights": str, "data": str, "dtype": str, "asked": list,
-}  # fmt: skip
+    "layer": int,
+    "method": str,
+    "position": str,
+    "trait": str,
+    "n_pos": int,
+    "n_neg": int,
+    "model": str,
+    "weights": str,
+    "data": str,
+    "dtype": str,
+    "asked": list,
+}
 _NEEDED = ("layer", "method", "position")
 _OWN = (
-    "layer", "method", "position", "trait", "n_pos", "n_neg", "resid_norm", "scores", "model",
-    "weights", "data", "dtype",
-)  # fmt: skip
+    "layer",
+    "method",
+    "position",
+    "trait",
+    "n_pos",
+    "n_neg",
+    "resid_norm",
+    "scores",
+    "model",
+    "weights",
+    "data",
+    "dtype",
+)
 
 
 def _check_types(document: Mapping[str, Any], path: Path) -> None:

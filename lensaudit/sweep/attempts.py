@@ -113,9 +113,13 @@ class Attempt:
         self.path.parent.mkdir(parents=True, exist_ok=True)
         self._started = time.monotonic()
         self._log(
-            "start", process=process_name(), host=platform.node(), pid=os.getpid(),
-            engine=self.engine, gpu=os.environ.get("CUDA_VISIBLE_DEVICES"),
-        )  # fmt: skip
+            "start",
+            process=process_name(),
+            host=platform.node(),
+            pid=os.getpid(),
+            engine=self.engine,
+            gpu=os.environ.get("CUDA_VISIBLE_DEVICES"),
+        )
         return self
 
     def __exit__(
@@ -135,9 +139,11 @@ class Attempt:
                 "traceback": [] if error is None else traceback.format_tb(error.__traceback__)[-6:],
             }
         self._log(
-            "end", **found, seconds=round(time.monotonic() - self._started, 3),
+            "end",
+            **found,
+            seconds=round(time.monotonic() - self._started, 3),
             peak_bytes=peak_bytes(),
-        )  # fmt: skip
+        )
         return isinstance(error, Exception) and found["outcome"] != "preempted"
 
     def told_to_stop(self) -> None:

@@ -23,9 +23,24 @@ from lensaudit.sweep.results import damaged
 from lensaudit.sweep.state import State, states_of, strangers
 
 COLUMNS = (
-    "model", "role", "method", "variant", "metric", "family", "high_means", "value", "low", "high",
-    "n_scored", "n_unscored", "reason", "weights", "dtype", "device", "unit",
-)  # fmt: skip
+    "model",
+    "role",
+    "method",
+    "variant",
+    "metric",
+    "family",
+    "high_means",
+    "value",
+    "low",
+    "high",
+    "n_scored",
+    "n_unscored",
+    "reason",
+    "weights",
+    "dtype",
+    "device",
+    "unit",
+)
 _SHOWN = 5
 
 
@@ -96,9 +111,13 @@ def table_rows(unit: Unit, result: Mapping[str, Any]) -> Iterator[list[Any]]:
     of_unit = {key: result.get(key) for key in ("role", "method", "weights", "dtype", "device")}
     for metric, value in result["values"].items():
         row = {
-            **of_unit, **value,
-            "model": unit.target, "variant": unit.variant, "metric": metric, "unit": unit.id,
-        }  # fmt: skip
+            **of_unit,
+            **value,
+            "model": unit.target,
+            "variant": unit.variant,
+            "metric": metric,
+            "unit": unit.id,
+        }
         yield [row[column] for column in COLUMNS]
 
 

@@ -87,9 +87,13 @@ def download(target: Target, there: Listing, folder: Path) -> None:
         )
     try:
         snapshot_download(
-            target.repo, revision=there.commit, local_dir=folder, allow_patterns=list(there.sizes),
-            max_workers=THREADS, endpoint=os.environ.get("HF_ENDPOINT"),
-        )  # fmt: skip
+            target.repo,
+            revision=there.commit,
+            local_dir=folder,
+            allow_patterns=list(there.sizes),
+            max_workers=THREADS,
+            endpoint=os.environ.get("HF_ENDPOINT"),
+        )
     except (OSError, HTTPError, ValueError) as error:
         raise explained(error, spec_of(target)) from error
     check(target, there, folder)
@@ -120,10 +124,12 @@ def cached(target: Target) -> Path | None:
     try:
         folder = Path(
             snapshot_download(
-                target.repo, revision=target.revision, local_files_only=True,
+                target.repo,
+                revision=target.revision,
+                local_files_only=True,
                 allow_patterns=list(WANTED),
             )
-        )  # fmt: skip
+        )
     except (OSError, ValueError):
         return None
     return folder if is_whole(folder) else None

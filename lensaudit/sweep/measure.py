@@ -1,28 +1,22 @@
 """All scores of one model, into one folder: `eval/` as `lensaudit eval`, `patch/` as `patch`."""
 
 import math
-import time
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from lensaudit.auditing.evaluate import EvaluationResult, evaluate_into
+from lensaudit.auditing.patch import patch_into
+from lensaudit.auditing.settings import EvaluateSettings, PatchSettings
 from lensaudit.errors import WorkError
-from lensaudit.files import make_folder, read_json
-from lensaudit.metrics.measure.job import Evaluated, Job, run_job
+from lensaudit.files import read_json
 from lensaudit.metrics.registry import Entry, Metric, ordered, retain_names
-from lensaudit.models.registry import load_registry
-from lensaudit.patching.deposit import clear, deposit, with_texts
-from lensaudit.patching.outcome import beside, summary_of
-from lensaudit.patching.prepare import prepare
-from lensaudit.patching.session import manifest_of, score_all, score_lens
 from lensaudit.sweep.plan import Conditions
 from lensaudit.sweep.planning import patched_data
 from lensaudit.sweep.room import Room
 
 LENS = "logit_lens"
-FAILED = "patching failed"
-"""How `eval` begins the reason of a patched score that broke; other reasons are answers."""
 
 
 @dataclass(frozen=True)
@@ -49,80 +43,96 @@ def measure(subject: Subject, conditions: Conditions, out: Path, room: Room) -> 
     values: dict[str, Any] = {}
     data = patched_data(conditions)
     if data is not None:
-        values |= _patch(subject, conditions, data, out / "patch", room)
-    job = _job(subject, conditions, out / "eval", room)
-    if job.retain_log is None:
+        settings = patching_of(subject, conditions, data, room)
+        (found,) = patch_into(
+            [subject.name], settings, out / "patch", notice=room.report, progress=room.tell
+        ).results
+        values |= {LENS: _lens(found.summary)} if conditions.lens else {}
+    settings = evaluation_of(subject, conditions, room)
+    folder = out / "eval"
+    if settings.retain_log is None:
         # the retain model itself: its log is its own reference; no pass is run twice
-        wanted = retain_names(ordered(job.suite, job.metrics))
+        wanted = retain_names(ordered(settings.suite, settings.metrics))
         if wanted:
-            run_job(replace(job, retain=None, metrics=tuple(wanted)), room.report)
-            job = replace(job, retain_log=job.folder)
-    found = run_job(job, room.report)
-    for name, entry in found.entries.items():
-        if (entry.reason or "").startswith(FAILED):
-            raise WorkError(f"{name}: {entry.reason}")
-    return {**{name: _value(found.metrics[name], e) for name, e in entries(found)}, **values}
+            own = replace(settings, retain=None, metrics=tuple(wanted))
+            _evaluated(subject.name, own, folder, room)
+            settings = replace(settings, retain_log=folder)
+    result = _evaluated(subject.name, settings, folder, room)
+    if broken := next(iter(result.failures), None):
+        raise WorkError(f"{broken.step}: patching failed: {broken.message}")
+    return {**{name: _value(result.metrics[name], e) for name, e in entries(result)}, **values}
 
 
-def entries(found: Evaluated) -> list[tuple[str, Entry]]:
+def _evaluated(
+    model: str, settings: EvaluateSettings, folder: Path, room: Room
+) -> EvaluationResult:
+    found = evaluate_into(model, settings, folder, notice=room.report, progress=room.tell)
+    return found.checked()
+
+
+def entries(found: EvaluationResult) -> list[tuple[str, Entry]]:
     """Metrics by name, sorted."""
     return sorted(found.entries.items())
 
 
-def _job(subject: Subject, conditions: Conditions, out: Path, room: Room) -> Job:
-    shared: dict[str, Any] = {
-        key: getattr(conditions, key)
-        for key in (
-            "suite", "metrics", "data", "forget_split", "question_key", "limit", "classifier",
-            "mask", "dtype", "device", "attn", "max_new_tokens",
-        )
-    }  # fmt: skip
-    for key in ("forget", "holdout", "retain_set"):
-        path = getattr(conditions, key)
-        shared[key] = None if path is None else Path(path)
-    return Job(
-        model=subject.name,
+def evaluation_of(subject: Subject, conditions: Conditions, room: Room) -> EvaluateSettings:
+    """The output-level part, and its patched metrics."""
+    return EvaluateSettings(
+        suite=conditions.suite,
+        metrics=conditions.metrics,
+        data=conditions.data,
+        forget_split=conditions.forget_split,
+        forget=conditions.forget,
+        holdout=conditions.holdout,
+        retain_set=conditions.retain_set,
+        question_key=conditions.question_key,
+        limit=conditions.limit,
+        retain_log=subject.retain_log,
         retain=subject.retain,
         full=subject.full,
-        retain_log=subject.retain_log,
+        classifier=conditions.classifier,
+        mask=conditions.mask,
+        batch_size=room.batch_size(conditions),
+        max_new_tokens=conditions.max_new_tokens,
+        dtype=conditions.dtype,
+        device=conditions.device,
+        attn=conditions.attn,
         registry=subject.registry,
         activations=room.activations,
-        batch_size=room.batch_size(conditions),
-        out=out,
-        **shared,
     )
 
 
-def _patch(
-    subject: Subject, conditions: Conditions, data: str, out: Path, room: Room
-) -> dict[str, Any]:
-    """UDS of every example and layer, as `lensaudit patch` leaves it; the lens's value, if any."""
-    started = time.monotonic()
+def patching_of(subject: Subject, conditions: Conditions, data: str, room: Room) -> PatchSettings:
+    """UDS of every example and layer, as `lensaudit patch` leaves it."""
     megabytes = max(256, _megabytes(conditions.memory) >> room.halvings)
-    audit = prepare(
-        [subject.name], registry=load_registry(subject.registry), full=subject.full,
-        retain=subject.retain, data=data, limit=conditions.limit, activations=room.activations,
-        notice=room.report, progress=lambda what, done, total: room.report(""),
-        dtype=conditions.dtype, device=conditions.device, attn=conditions.attn,
+    return PatchSettings(
+        full=subject.full,
+        retain=subject.retain,
+        lens=conditions.lens,
+        data=data,
+        limit=conditions.limit,
+        registry=subject.registry,
+        dtype=conditions.dtype,
+        device=conditions.device,
         memory=f"{megabytes}M",
-    )  # fmt: skip
-    clear(make_folder(out))
-    (outcome,), calibration = score_all(audit)
-    summary, rows = summary_of(outcome, calibration), outcome.rows()
-    values = {}
-    if conditions.lens:
-        (lens,), _ = score_lens(audit)
-        summary, rows = beside(outcome, lens, calibration)
-        low, high = summary["lens_ci95"] or (None, None)
-        n_scored = summary["lens_n_scored"]
-        values[LENS] = {
-            "value": summary["lens"], "low": low, "high": high, "n_scored": n_scored,
-            "n_unscored": summary["n"] - n_scored, "reason": None, "high_means": "forgot",
-            "family": "depth",
-        }  # fmt: skip
-    made = manifest_of(audit, subject.name, asdict(outcome.options), started)
-    deposit(out, outcome, summary, made, rows=with_texts(rows, audit.examples))
-    return values
+        activations=room.activations,
+    )
+
+
+def _lens(summary: Mapping[str, Any]) -> dict[str, Any]:
+    """The Logit Lens depth as plain JSON."""
+    low, high = summary["lens_ci95"] or (None, None)
+    n_scored = summary["lens_n_scored"]
+    return {
+        "value": summary["lens"],
+        "low": low,
+        "high": high,
+        "n_scored": n_scored,
+        "n_unscored": summary["n"] - n_scored,
+        "reason": None,
+        "high_means": "forgot",
+        "family": "depth",
+    }
 
 
 def _megabytes(text: str) -> int:
@@ -152,5 +162,8 @@ def resolved(out: Path) -> Mapping[str, Any]:
     """What `auto` meant, and the weights that were measured."""
     manifest = read_json(out / "eval" / "manifest.json")
     options = {key: manifest["options"][key] for key in ("dtype", "device", "attn", "batch_size")}
-    return {**options, "weights": manifest["inputs"]["model"]["weights"],
-            "versions": manifest["versions"]}  # fmt: skip
+    return {
+        **options,
+        "weights": manifest["inputs"]["model"]["weights"],
+        "versions": manifest["versions"],
+    }

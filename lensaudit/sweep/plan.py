@@ -11,7 +11,9 @@ from lensaudit.errors import InputError
 from lensaudit.files import digest, make_folder, read_json, slug, write_json
 from lensaudit.models.registry import DEMO
 from lensaudit.models.spec import ModelSpec
+from lensaudit.settings import AttentionName, DtypeName, MaskConvention, Suite
 from lensaudit.sweep.layout import Layout
+from lensaudit.sweep.settings import PlanSettings
 
 SCHEMA = 1
 ALGORITHM = 1
@@ -57,26 +59,26 @@ class Target:
 class Conditions:
     """What is measured and how: the same for every unit. Names are those of `lensaudit eval`."""
 
-    suite: Literal["tofu", "muse"] = "tofu"
+    suite: Suite = PlanSettings.suite
     metrics: tuple[str, ...] = ()
     """None means all that can be computed."""
     lens: bool = False
     """Logit Lens depth beside UDS."""
     data: str | None = None
-    forget_split: str = "forget10"
+    forget_split: str = PlanSettings.forget_split
     forget: str | None = None
     holdout: str | None = None
     retain_set: str | None = None
-    question_key: str = "question"
+    question_key: str = PlanSettings.question_key
     limit: int | None = None
     max_new_tokens: int | None = None
     classifier: str | None = None
-    mask: Literal["true", "upstream"] = "true"
-    dtype: str = "auto"
-    device: str = "auto"
-    attn: str = "eager"
+    mask: MaskConvention = PlanSettings.mask
+    dtype: DtypeName = PlanSettings.dtype
+    device: str = PlanSettings.device
+    attn: AttentionName = PlanSettings.attn
     batch_size: int | None = None
-    memory: str = "2G"
+    memory: str = PlanSettings.memory
     relearn_on: str | None = None
     """Rows of the relearn variant; None: the forget set."""
 
@@ -189,9 +191,13 @@ def make_plan(
             if one in wanted
         ]
     return Plan(
-        conditions, data, named, everyone, tuple(units),
+        conditions,
+        data,
+        named,
+        everyone,
+        tuple(units),
         {one: attacks[one] for one in VARIANTS if one in attacks and one in variants},
-    )  # fmt: skip
+    )
 
 
 def _unique(targets: Sequence[Target]) -> tuple[Target, ...]:

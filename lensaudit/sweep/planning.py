@@ -2,26 +2,52 @@
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict, fields, replace
 from pathlib import Path
 from typing import Any
 
-from lensaudit.attacks.nf4 import BLOCK
 from lensaudit.attacks.relearn import DEMO_RELEARNING, Relearning
 from lensaudit.data.suites import DEMO_DATA, load_suite
 from lensaudit.data.tofu import DEMO, forget_set
 from lensaudit.errors import InputError
+from lensaudit.evaluation.passes import PASS_VERSION
+from lensaudit.evaluation.patched import annotated_set
 from lensaudit.files import digest
-from lensaudit.metrics.measure.passes import PASS_VERSION
-from lensaudit.metrics.measure.patched import annotated_set
 from lensaudit.metrics.registry import ANNOTATED, ordered
 from lensaudit.models.checkpoint import check_same_shape, open_checkpoint
+from lensaudit.models.nf4 import BLOCK
 from lensaudit.models.registry import DEMO as DEMO_NAMES
-from lensaudit.models.registry import Registry, resolve
+from lensaudit.models.registry import Registry, default_anchor, load_registry, resolve
 from lensaudit.models.spec import ModelSpec
-from lensaudit.patching.prepare import default_anchor
 from lensaudit.sweep.plan import VARIANTS, Conditions, Plan, Target, Variant, make_plan, target_of
-from lensaudit.sweep.select import select
+from lensaudit.sweep.select import listed, select
+from lensaudit.sweep.settings import PlanSettings, WatchSettings, named
+
+
+def plan_of(settings: PlanSettings) -> Plan:
+    """The plan that the settings describe.
+
+    Raises:
+        InputError: a name, a variant, a metric or the data is wrong; nothing was fetched.
+    """
+    return plan_sweep(
+        [*settings.models, *(name for file in settings.files for name in listed(file))],
+        variants=named(settings.variants),
+        conditions=conditions_of(settings),
+        registry=load_registry(settings.registry),
+        full=settings.full,
+        retain=settings.retain,
+    )
+
+
+def conditions_of(settings: PlanSettings | WatchSettings) -> Conditions:
+    """What is measured and how: the fields that conditions share with the settings."""
+    own = {one.name for one in fields(settings)}
+    given = {one.name: getattr(settings, one.name) for one in fields(Conditions) if one.name in own}
+    plain: dict[str, Any] = {
+        key: str(value) if isinstance(value, Path) else value for key, value in given.items()
+    }
+    return Conditions(**{**plain, "metrics": named(settings.metrics)})
 
 
 def plan_sweep(
@@ -111,9 +137,12 @@ def patched_data(conditions: Conditions) -> str | None:
         return None
     try:
         return annotated_set(
-            "", suite=conditions.suite, data=conditions.data,
-            forget_split=conditions.forget_split, own=own_files(conditions),
-        )  # fmt: skip
+            "",
+            suite=conditions.suite,
+            data=conditions.data,
+            forget_split=conditions.forget_split,
+            own=own_files(conditions),
+        )
     except InputError:
         if conditions.metrics:
             raise
@@ -133,9 +162,13 @@ def own_files(conditions: Conditions) -> dict[str, Path]:
 def data_digest(conditions: Conditions) -> str:
     """Content hash of every question and answer that a unit asks."""
     splits = load_suite(
-        conditions.suite, conditions.data, forget_split=conditions.forget_split,
-        question_key=conditions.question_key, own=own_files(conditions), limit=conditions.limit,
-    )  # fmt: skip
+        conditions.suite,
+        conditions.data,
+        forget_split=conditions.forget_split,
+        question_key=conditions.question_key,
+        own=own_files(conditions),
+        limit=conditions.limit,
+    )
     annotated = patched_data(conditions)
     examples = forget_set(annotated)[: conditions.limit] if annotated else []
     parts: list[Any] = [{name: split.digest for name, split in sorted(splits.items())}]

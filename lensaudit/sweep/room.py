@@ -4,6 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from lensaudit.auditing.progress import Progress
 from lensaudit.sweep.plan import Conditions
 
 
@@ -16,6 +17,10 @@ class Room:
     """Of batch and memory, because it ran out before."""
     report: Callable[[str], None] = lambda line: None
     """Called after each pass; may raise to stop between passes."""
+
+    def tell(self, progress: Progress) -> None:
+        """Report a finished piece."""
+        self.report(progress.piece)
 
     def batch_size(self, conditions: Conditions) -> int | None:
         """The planned batch, halved as often as memory ran out."""

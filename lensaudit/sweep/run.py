@@ -11,6 +11,7 @@ from pathlib import Path
 from lensaudit.errors import PartialError, TryAgainError, WorkError
 from lensaudit.sweep.layout import Layout
 from lensaudit.sweep.plan import Plan, Unit, read_plan
+from lensaudit.sweep.settings import RunSettings
 from lensaudit.sweep.state import State, state_of, states_of
 from lensaudit.sweep.work import RUNNER, Order, Report, groups
 
@@ -23,9 +24,9 @@ _SHOWN = 5
 
 @dataclass(frozen=True)
 class RunOptions:
-    """How a run goes; nothing here decides a number."""
+    """How long a run goes on and what it may fetch; nothing here decides a number."""
 
-    engine: str = "serial"
+    engine: str = RunSettings.engine
     max_hours: float | None = None
     quota_bytes: int | None = None
     offline: bool = False
@@ -134,11 +135,17 @@ class _Run:
         root, options = str(self.layout.root.resolve()), self.options
         return [
             Order(
-                root, ids, self.run, options.engine, until, options.quota_bytes, options.offline,
+                root,
+                ids,
+                self.run,
+                options.engine,
+                until,
+                options.quota_bytes,
+                options.offline,
                 options.runner,
             )
             for ids in groups(units)
-        ]  # fmt: skip
+        ]
 
     @contextmanager
     def _fetching(self, orders: Sequence[Order]) -> Iterator[None]:

@@ -9,7 +9,7 @@ from lensaudit.errors import InputError, TryAgainError
 from lensaudit.files import make_folder, write_json
 from lensaudit.models.checkpoint import Checkpoint, open_checkpoint
 from lensaudit.models.registry import load_registry, resolve
-from lensaudit.results import git_commit
+from lensaudit.results.records import git_commit
 from lensaudit.sweep.layout import Layout
 from lensaudit.sweep.measure import Subject, measure, resolved
 from lensaudit.sweep.plan import Plan, Target, Unit

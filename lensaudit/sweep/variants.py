@@ -8,11 +8,10 @@ import torch
 
 from lensaudit.attacks import relearn, rounding
 from lensaudit.attacks.checkpoints import stored_dtype
-from lensaudit.attacks.quantize import Method
-from lensaudit.errors import InputError
-from lensaudit.files import read_json
 from lensaudit.models.checkpoint import Checkpoint
 from lensaudit.models.device import resolve_device
+from lensaudit.models.quantize import Method
+from lensaudit.results import keyed
 from lensaudit.sweep.plan import Conditions, Variant
 from lensaudit.sweep.planning import relearned_rows, relearning_of
 from lensaudit.unlearn.rows import load_rows
@@ -34,7 +33,7 @@ def made(start: Checkpoint, variant: Variant, conditions: Conditions, out: Path)
         if variant == "relearn-1ep"
         else _rounding(start, variant, conditions)
     )
-    if _is_finished(out, job.key):
+    if keyed.finished(out, job.key):
         return out
     if isinstance(job, relearn.Job):
         relearn.check(job)
@@ -59,11 +58,3 @@ def _relearning(start: Checkpoint, conditions: Conditions) -> relearn.Job:
 def stored(start: Checkpoint) -> torch.dtype:
     """Attacked weights are kept as precisely as the checkpoint's own."""
     return stored_dtype(start, "same")
-
-
-def _is_finished(folder: Path, key: str) -> bool:
-    """A folder with a manifest is complete, and holds this attack if the manifest says so."""
-    try:
-        return read_json(folder / "manifest.json")["inputs"]["key"] == key
-    except (InputError, KeyError, TypeError):
-        return False

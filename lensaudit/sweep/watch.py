@@ -9,29 +9,30 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from lensaudit.data.suites import DEMO_DATA
 from lensaudit.errors import InputError, LensAuditError
 from lensaudit.files import (
-    append_jsonl,
     digest,
     make_folder,
-    read_appended,
     read_json,
     slug,
     write_csv,
     write_json,
 )
+from lensaudit.metrics.registry import ordered
 from lensaudit.models.checkpoint import Checkpoint, open_checkpoint
-from lensaudit.models.registry import Registry, resolve
+from lensaudit.models.registry import DEMO, Registry, load_registry, resolve
+from lensaudit.results.ledger import Ledger, Notice
 from lensaudit.sweep.failures import failure_of
 from lensaudit.sweep.measure import Subject, measure, resolved
 from lensaudit.sweep.plan import ALGORITHM, Conditions, Target, target_of
+from lensaudit.sweep.planning import conditions_of, data_digest, planned, with_data
 from lensaudit.sweep.room import Room
+from lensaudit.sweep.settings import WatchSettings
 
 CURVE = ("uds", "em_erasure", "model_utility")
 """Always in the curve, first; every other metric follows."""
 _STEP = re.compile(r"(?:checkpoint|step|epoch|iter|global_step)[-_]?(\d+)$", re.IGNORECASE)
-_SETTLED_S = 5.0
-"""A checkpoint whose files changed later than this ago may still be written."""
 
 
 @dataclass(frozen=True)
@@ -45,7 +46,8 @@ class Watch:
     """`full` and `retain`."""
     data: str = ""
     """Content hash of what is asked."""
-    settled_s: float = _SETTLED_S
+    settled_s: float = WatchSettings.settled_s
+    """A checkpoint whose files changed later than this ago may still be written."""
     report: Callable[[str], None] = lambda line: None
 
     @property
@@ -58,6 +60,43 @@ class Watch:
     def log(self) -> Path:
         """One line per audited checkpoint, appended."""
         return self.out / "audited.jsonl"
+
+
+@dataclass(frozen=True)
+class Curve:
+    """What was measured, step by step."""
+
+    rows: list[dict[str, Any]]
+    folder: Path
+
+
+def follow_run(settings: WatchSettings, report: Callable[[str], None]) -> Curve:
+    """Audit what is there and, unless `once`, what comes until the time is over.
+
+    Raises:
+        InputError: a name, a metric or the folder is wrong.
+        LensAuditError: the anchors cannot be measured.
+    """
+    known = load_registry(settings.registry)
+    asked = conditions_of(settings)
+    demo = DEMO if asked.data == DEMO_DATA else ""
+    anchors = {
+        "full": planned(resolve(settings.full or f"{demo}full", known)),
+        "retain": planned(resolve(settings.retain or f"{demo}retain", known)),
+    }
+    steps_of(settings.folder)
+    ordered(asked.suite, asked.metrics)
+    asked = with_data(asked, [settings.folder.name])
+    out = output_for(settings.folder, settings.out)
+    data = data_digest(asked)
+    watched = Watch(settings.folder, out, asked, anchors, data, settings.settled_s, report)
+    hours = settings.max_hours
+    end = None if hours is None else time.monotonic() + 3600 * hours
+
+    def follow() -> bool:
+        return not settings.once and (end is None or time.monotonic() < end)
+
+    return Curve(watch(watched, follow=follow, every_s=settings.every_s), out)
 
 
 def steps_of(folder: Path) -> dict[int, Path]:
@@ -91,7 +130,9 @@ def is_complete(folder: Path, settled_s: float) -> bool:
     return False
 
 
-def watch(watched: Watch, *, follow: Callable[[], bool], every_s: float = 30.0) -> list[dict]:
+def watch(
+    watched: Watch, *, follow: Callable[[], bool], every_s: float = WatchSettings.every_s
+) -> list[dict]:
     """Audit what is there, and what comes while `follow()`; the curve's rows.
 
     Raises:
@@ -99,6 +140,7 @@ def watch(watched: Watch, *, follow: Callable[[], bool], every_s: float = 30.0) 
         LensAuditError: the anchors cannot be measured.
     """
     _check_same(watched)
+    _ledger(watched, watched.report)
     retain_log = _retain_log(watched)
     while True:
         goes_on = follow()
@@ -131,8 +173,8 @@ def _check_same(watched: Watch) -> None:
 
 def _audit(watched: Watch, step: int, folder: Path, retain_log: Path) -> None:
     checkpoint = open_checkpoint(resolve(str(folder), Registry({})))
-    known = {row["weights"]: row for row in read_appended(watched.log) if row.get("step") == step}
-    if checkpoint.weights in known:
+    audited = [row for row in _ledger(watched).rows if row["step"] == step]
+    if any(row["weights"] == checkpoint.weights for row in audited):
         return
     watched.report(f"step {step}: {folder.name}")
     name = f"step-{step}"
@@ -145,7 +187,7 @@ def _audit(watched: Watch, step: int, folder: Path, retain_log: Path) -> None:
         if failure.kind != "permanent":
             return
         row["failure"] = failure.reason
-    append_jsonl(watched.log, [{**row, "time": time.time()}])
+    _ledger(watched).append([{**row, "time": time.time()}])
     write_curve(watched)
 
 
@@ -208,8 +250,14 @@ def write_curve(watched: Watch) -> list[dict]:
 
 def _latest(watched: Watch) -> Iterator[dict[str, Any]]:
     """The last audit of each step: a run that began again overwrites its checkpoints."""
-    rows = {row["step"]: row for row in read_appended(watched.log) if "step" in row}
+    rows = {row["step"]: row for row in _ledger(watched).rows}
     yield from rows.values()
+
+
+def _ledger(watched: Watch, notice: Notice | None = None) -> Ledger:
+    """The audited checkpoints; one whose line does not count is audited again."""
+    key = {"key": watched.key}
+    return Ledger(watched.log, "audited", key, unsigned="keep", notice=notice)
 
 
 def output_for(folder: Path, out: Path | None) -> Path:

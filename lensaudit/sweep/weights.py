@@ -178,8 +178,11 @@ class Weights:
             self._check_stuck(rows, name, n_bytes, quota)
             return False
         rows[name] = {
-            "state": "fetching", "bytes": n_bytes, "owner": process_name(), "users": [],
-        }  # fmt: skip
+            "state": "fetching",
+            "bytes": n_bytes,
+            "owner": process_name(),
+            "users": [],
+        }
         return True
 
     def _make_room(self, rows: Rows, name: str, room: int) -> None:

@@ -2,7 +2,6 @@
 
 import csv
 import math
-import shutil
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
@@ -14,17 +13,18 @@ import torch
 
 from lensaudit.data.chat import PLAIN, check_tokenizer, pad_id
 from lensaudit.errors import InputError
-from lensaudit.files import digest, make_folder, read_json, read_text, write_csv, write_json
+from lensaudit.files import digest, read_text, write_csv
 from lensaudit.models.causal import load_causal
 from lensaudit.models.checkpoint import Checkpoint, load_tokenizer
-from lensaudit.results import manifest
+from lensaudit.results import keyed
+from lensaudit.results.records import manifest
 from lensaudit.unlearn.encode import CHAT, Answered, Sample, chat_sample, raw_sample
 from lensaudit.unlearn.memory import check_memory
 from lensaudit.unlearn.methods import Method, objective_of, reads_reference
 from lensaudit.unlearn.objective import Hyper, UnlearnBatch
 from lensaudit.unlearn.rows import Rows
 from lensaudit.unlearn.samples import unlearn_batches
-from lensaudit.unlearn.save import copy_tokenizer, save_model
+from lensaudit.unlearn.save import STATE_FOLDER, drop_state, seal_model
 from lensaudit.unlearn.train import Progress, Recipe, Run, train
 
 Format = Literal["chat", "raw"]
@@ -32,8 +32,6 @@ ENCODERS: dict[Format, Callable[[Any, Answered], Sample]] = {
     "chat": chat_sample,
     "raw": raw_sample,
 }
-STATE_FOLDER = "training"
-"""Inside the output folder, until the run is finished."""
 
 
 @dataclass(frozen=True)
@@ -123,8 +121,9 @@ def check(job: Job) -> None:
             f"{len(both)} rows are to be forgotten and kept (first {next(iter(both)).question!r}); "
             "name other --retain-data"
         )
-    check_memory(job.start, copies=2 if reads_reference(job.method, job.hyper) else 1,
-                 device=job.device)  # fmt: skip
+    check_memory(
+        job.start, copies=2 if reads_reference(job.method, job.hyper) else 1, device=job.device
+    )
 
 
 @runtime_checkable
@@ -143,16 +142,11 @@ def finished(job: Keyed, out: Path) -> bool:
     Raises:
         InputError: it holds something else.
     """
-    for mark in (out / "manifest.json", out / STATE_FOLDER / "job.json"):
-        if mark.exists():
-            if _key_in(mark) != job.key:
-                raise InputError(f"{out}: holds a run with other settings; name another --out")
-            return mark.name == "manifest.json"
-    if out.is_dir() and any(out.iterdir()):
-        raise InputError(
-            f"{out}: is not empty and holds no run of this command; name another --out"
-        )
-    return False
+    keyed.check_own(out, job.key)
+    if not keyed.finished(out, job.key):
+        return False
+    drop_state(out)  # of a run that was killed between its manifest and its last line
+    return True
 
 
 def kept_losses(out: Path) -> tuple[float, ...]:
@@ -171,10 +165,21 @@ def kept_losses(out: Path) -> tuple[float, ...]:
     return tuple(losses)
 
 
-def _key_in(mark: Path) -> Any:
-    content = read_json(mark)
-    inputs = content.get("inputs") if isinstance(content, dict) else None
-    return inputs.get("key") if isinstance(inputs, dict) else None
+def trained(job: Keyed, out: Path, train: Callable[[], object]) -> bool:
+    """Train, unless `out` holds the finished model of this very job: then False.
+
+    Raises:
+        InputError: it holds something else.
+    """
+    if finished(job, out):
+        return False
+    train()
+    return True
+
+
+def make(job: Job, out: Path, *, report: Callable[[Progress], None]) -> bool:
+    """Have the unlearned model in `out`; False if it was there before."""
+    return trained(job, out, lambda: unlearn(job, out, report=report))
 
 
 def unlearn(job: Job, out: Path, *, report: Callable[[Progress], None]) -> tuple[float, ...]:
@@ -185,8 +190,7 @@ def unlearn(job: Job, out: Path, *, report: Callable[[Progress], None]) -> tuple
         WorkError: the loss diverged; the last saved state is kept.
     """
     started = time.monotonic()
-    make_folder(out)
-    write_json(make_folder(out / STATE_FOLDER) / "job.json", {"inputs": {"key": job.key}})
+    keyed.begin(out, job.key)
     tokenizer = load_tokenizer(job.start)
     for one in job.formats:
         check_tokenizer(tokenizer, CHAT if one == "chat" else PLAIN, job.start.spec.name)
@@ -194,19 +198,22 @@ def unlearn(job: Job, out: Path, *, report: Callable[[Progress], None]) -> tuple
     limit = getattr(model.config, "max_position_embeddings", None)
     batches = _batches(job, tokenizer, limit)
     losses = train(model, _run(job, batches, out / STATE_FOLDER), report=report)
-    save_model(model, out, dtype=job.stored)
-    copy_tokenizer(job.start.folder, out)
     write_csv(out / "losses.csv", ("step", "loss"), list(enumerate(losses, 1)))
-    record(job, started).write(out)
-    shutil.rmtree(out / STATE_FOLDER, ignore_errors=True)
+    seal_model(
+        model, job.start, out, dtype=job.stored, key=job.key, record=lambda: record(job, started)
+    )
     return losses
 
 
 def record(job: Job, started: float):
     """The manifest of a finished run."""
-    inputs = {**job.identity, "key": job.key, "start": job.start.spec.name,
-              "forget_source": job.forget.source,
-              "retain_source": job.retain.source if job.retain else None}  # fmt: skip
+    inputs = {
+        **job.identity,
+        "key": job.key,
+        "start": job.start.spec.name,
+        "forget_source": job.forget.source,
+        "retain_source": job.retain.source if job.retain else None,
+    }
     options = {**asdict(job.recipe), "save_every": job.save_every}
     return manifest("unlearn", options=options, inputs=inputs, device=job.device, started=started)
 

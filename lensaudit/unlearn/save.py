@@ -1,6 +1,7 @@
 """How does a trained model become a checkpoint folder? Safetensors, in a stored precision."""
 
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -8,11 +9,23 @@ import torch
 import transformers
 
 from lensaudit.files import os_error
+from lensaudit.models.checkpoint import Checkpoint
+from lensaudit.results import keyed
+from lensaudit.results.records import MANIFEST, Manifest
 
+STATE_FOLDER = "training"
+"""Inside the output folder, until the run is finished."""
 TOKENIZER_FILES = (
-    "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json",
-    "chat_template.jinja", "tokenizer.model", "vocab.json", "merges.txt", "generation_config.json",
-)  # fmt: skip
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "special_tokens_map.json",
+    "added_tokens.json",
+    "chat_template.jinja",
+    "tokenizer.model",
+    "vocab.json",
+    "merges.txt",
+    "generation_config.json",
+)
 
 
 def save_model(model: Any, folder: Path, *, dtype: torch.dtype) -> None:
@@ -35,3 +48,26 @@ def copy_tokenizer(start: Path, folder: Path) -> None:
     for name in TOKENIZER_FILES:
         if (start / name).exists():
             shutil.copyfile(start / name, folder / name)
+
+
+def seal_model(
+    model: Any,
+    start: Checkpoint,
+    out: Path,
+    *,
+    dtype: torch.dtype,
+    key: str,
+    record: Callable[[], Manifest],
+) -> None:
+    """Write weights, tokenizer and, last, the manifest over all files of the folder."""
+    save_model(model, out, dtype=dtype)
+    copy_tokenizer(start.folder, out)
+    beside = (MANIFEST, keyed.MARK)
+    files = (p.name for p in out.iterdir() if p.is_file() and p.suffix != ".partial")
+    keyed.seal(out, record(), key=key, files=[name for name in files if name not in beside])
+    drop_state(out)
+
+
+def drop_state(out: Path) -> None:
+    """Remove what only an unfinished run needs."""
+    shutil.rmtree(out / STATE_FOLDER, ignore_errors=True)

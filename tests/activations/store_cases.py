@@ -42,15 +42,15 @@ def make_example(idx, fingerprint=BASE):
     )
 
 
-def writer(root, fingerprint=BASE, n=70, name="full", **options):
+def writer(root, fingerprint=BASE, n=70, name="full", provenance=None, **options):
     store = ActivationStore(root, reserve_bytes=0)
-    provenance = {"model": name, "data": "forget10", "limit": n}
+    provenance = provenance or {"model": name, "data": "forget10", "limit": n}
     return store.writer(fingerprint, name=name, idx=range(n), provenance=provenance, **options)
 
 
-def fill(root, fingerprint=BASE, n=70, name="full"):
+def fill(root, fingerprint=BASE, n=70, name="full", **options):
     """A sealed cache; its folder."""
-    with writer(root, fingerprint, n, name) as filling:
+    with writer(root, fingerprint, n, name, **options) as filling:
         for shard in filling.missing():
             filling.publish(shard, [make_example(idx, fingerprint) for idx in shard.idx])
         filling.seal()

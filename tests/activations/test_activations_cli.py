@@ -6,8 +6,10 @@ import pytest
 from store_cases import BASE, fill, flip
 
 from lensaudit.activations.inventory import describe
-from lensaudit.cli.activations import ByteSize
 from lensaudit.cli.main import run
+from lensaudit.cli.options import ByteSize
+from lensaudit.files import digest, write_jsonl
+from lensaudit.results.ledger import Ledger
 
 
 @pytest.fixture
@@ -66,6 +68,33 @@ def test_verify_of_a_whole_store_is_0_and_of_a_damaged_one_4(folder, call):
     assert json.loads(out)[0]["problems"][0]["file"] == "shard-000001.h5"
 
 
+def test_verify_covers_the_books_beside_the_caches(folder, call):
+    root = folder.parent
+    book = Ledger(root / "scores" / f"npo--{digest({'full': 'f'})}.jsonl", "scores", {"full": "f"})
+    book.append([{"example": "x", "baseline": -1.25, "scores": {"0": -2.0}}])
+    code, out, _ = call("verify")
+    assert code == 0
+    assert "1 books, 1 lines checked" in out
+    whole = book.path.read_bytes()
+    book.path.write_bytes(whole.replace(b"-1.25", b"-9.25"))
+    code, out, err = call("verify")
+    assert code == 4
+    assert f"{book.path}: 1 of 1 lines are damaged" in out
+    assert err.startswith("lensaudit: 1 of 1 books are damaged")
+    assert call("verify", "full")[0] == 0
+    found = json.loads(call("verify", "--json")[1])
+    assert [one.get("kind") for one in found] == [None, "scores"]
+    other = root / "scores" / f"npo--{digest({'full': 'g'})}.jsonl"
+    other.write_bytes(whole)
+    book.path.write_bytes(whole)
+    assert "is named for key" in call("verify")[1]
+    other.unlink()
+    write_jsonl(book.path, [{"key": {"full": "f"}}, {"example": "x", "baseline": -1.25}])
+    code, out, _ = call("verify")
+    assert code == 0
+    assert "has no checksums; computed again when used" in out
+
+
 def test_repair_sets_aside_and_names_the_command_that_fills(folder, call):
     assert "whole, nothing to do" in call("repair")[1]
     flip(folder / "shard-000001.h5", 3000)
@@ -107,10 +136,14 @@ def test_a_cache_goes_through_export_and_import(folder, call, tmp_path):
 @pytest.mark.parametrize(
     ("words", "code"),
     [
-        (("info", "nobody"), 2), (("verify", "nobody"), 2), (("export", "nobody", "-o", "x"), 2),
-        (("import", "missing.tar"), 2), (("gc", "--max-size", "big"), 2), (("frob",), 2),
+        (("info", "nobody"), 2),
+        (("verify", "nobody"), 2),
+        (("export", "nobody", "-o", "x"), 2),
+        (("import", "missing.tar"), 2),
+        (("gc", "--max-size", "big"), 2),
+        (("frob",), 2),
     ],
-)  # fmt: skip
+)
 def test_wrong_usage_is_2_and_one_line(folder, call, words, code):
     found, _, err = call(*words)
     assert found == code
@@ -131,3 +164,14 @@ def test_hostile_names_are_printed_harmless(tmp_path, call):
 )
 def test_sizes_are_read_in_powers_of_1000_or_1024(text, n_bytes):
     assert ByteSize().convert(text, None, None) == n_bytes
+
+
+def test_repair_names_no_command_where_the_cache_does_not_tell_one(tmp_path, capsys):
+    for name, made in (("a", {"made_by": "lensaudit steer audit", "model": "x"}), ("b", {"m": 1})):
+        folder = fill(tmp_path / name, provenance=made)
+        flip(folder / "shard-000001.h5", 5000)
+        assert run(["activations", "repair", "--activations", str(folder.parent)]) == 0
+    said = capsys.readouterr().out
+    assert "run `lensaudit steer audit` that made it again to fill it" in said
+    assert "run the command that made it again to fill it" in said
+    assert "lensaudit cache" not in said

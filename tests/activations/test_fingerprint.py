@@ -27,10 +27,16 @@ def test_the_order_of_an_identity_document_does_not_change_its_key():
 @pytest.mark.parametrize(
     "change",
     [
-        {"dtype": "int8"}, {"layers": "16"}, {"layers": True}, {"layers": 10**9}, {"d_model": 0},
-        {"schema": 99}, {"format": "other"}, {"extra": 1},
+        {"dtype": "int8"},
+        {"layers": "16"},
+        {"layers": True},
+        {"layers": 10**9},
+        {"d_model": 0},
+        {"schema": 99},
+        {"format": "other"},
+        {"extra": 1},
     ],
-)  # fmt: skip
+)
 def test_an_odd_identity_document_is_refused(change):
     with pytest.raises(InputError, match=r"x: "):
         fingerprint_of({**BASE.document(), **change}, source="x")

@@ -121,12 +121,14 @@ def test_large_values_are_counted(tmp_path):
 @pytest.mark.parametrize(
     "change",
     [
-        {"idx": 5}, {"resid": torch.zeros(3, 4, 8)},
+        {"idx": 5},
+        {"resid": torch.zeros(3, 4, 8)},
         {"resid": torch.zeros(2, 4, 8, dtype=torch.bfloat16)},
-        {"positions": torch.tensor([3, 5, 4, 6])}, {"positions": torch.tensor([3, 4, 5, 8])},
+        {"positions": torch.tensor([3, 5, 4, 6])},
+        {"positions": torch.tensor([3, 4, 5, 8])},
         {"positions": torch.tensor([-1, 4, 5, 6])},
     ],
-)  # fmt: skip
+)
 def test_examples_that_do_not_fit_the_plan_are_a_callers_error(tmp_path, change):
     examples = [make_example(idx) for idx in range(32)]
     examples[4] = dataclasses.replace(examples[4], **change)

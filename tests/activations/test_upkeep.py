@@ -59,7 +59,8 @@ def test_without_a_recipe_the_next_run_fills_exactly_what_was_set_aside(folder, 
     assert found.quarantined == ("SEAL.json", "shard-000001.h5")
     assert found.missing == ("shard-000001.h5",)
     assert found.command == (
-        "lensaudit cache --model full --data forget10 --limit 70 --positions span --dtype bfloat16"
+        "lensaudit cache --model full --data forget10 --limit 70 --positions span --dtype bfloat16 "
+        f"--device cpu --activations {folder.parent}"
     )
     assert len(list((folder / "quarantine").iterdir())) == 2
     assert describe(folder).state == "incomplete"

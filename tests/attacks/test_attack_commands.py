@@ -8,12 +8,12 @@ from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM
 
 from lensaudit.attacks.before_after import Shift
-from lensaudit.attacks.quantize import quantised
 from lensaudit.cli.main import run
 from lensaudit.data.fictional import make_world
+from lensaudit.demo_models.tokenizer import train_tokenizer
 from lensaudit.models.checkpoint import open_checkpoint
+from lensaudit.models.quantize import quantised
 from lensaudit.models.registry import load_registry, resolve
-from lensaudit.unlearn.tokenizer import train_tokenizer
 
 ROWS = make_world(0).forget[:8]
 
@@ -24,9 +24,14 @@ def place(tmp_path_factory):
     place = tmp_path_factory.mktemp("attacks")
     tokenizer = train_tokenizer([f"{row.question} {row.answer}" for row in ROWS], d_vocab=300)
     config = LlamaConfig(
-        vocab_size=len(tokenizer), hidden_size=32, intermediate_size=48, num_hidden_layers=2,
-        num_attention_heads=2, num_key_value_heads=1, pad_token_id=tokenizer.pad_token_id,
-    )  # fmt: skip
+        vocab_size=len(tokenizer),
+        hidden_size=32,
+        intermediate_size=48,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        num_key_value_heads=1,
+        pad_token_id=tokenizer.pad_token_id,
+    )
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         LlamaForCausalLM(config).to(torch.bfloat16).save_pretrained(place / "start")
@@ -39,10 +44,25 @@ def place(tmp_path_factory):
 
 def relearn(place, out, *more):
     return [
-        "relearn", "--model", str(place / "start"), "--data", str(place / "forget.json"),
-        "--out", str(out), "--lr", "1e-3", "--batch-size", "1", "--accumulate", "2",
-        "--device", "cpu", "--store", "float32", *more,
-    ]  # fmt: skip
+        "relearn",
+        "--model",
+        str(place / "start"),
+        "--data",
+        str(place / "forget.json"),
+        "--out",
+        str(out),
+        "--lr",
+        "1e-3",
+        "--batch-size",
+        "1",
+        "--accumulate",
+        "2",
+        "--device",
+        "cpu",
+        "--store",
+        "float32",
+        *more,
+    ]
 
 
 def quantize(place, out, *more):
@@ -227,7 +247,7 @@ def test_a_run_killed_while_it_writes_is_finished_by_the_next(
     def killed(*given):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("lensaudit.attacks.checkpoints.copy_tokenizer", killed)
+    monkeypatch.setattr("lensaudit.unlearn.save.copy_tokenizer", killed)
     assert run(command(place, tmp_path / "m")) == 130
     assert (tmp_path / "m" / "model.safetensors").exists()
     assert not (tmp_path / "m" / "manifest.json").exists()

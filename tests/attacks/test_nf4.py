@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from lensaudit.attacks.nf4 import NF4, int8, nf4, nf4_codes
+from lensaudit.models.nf4 import NF4, int8, nf4, nf4_codes
 
 GOLDEN = json.loads((Path(__file__).parent / "golden" / "bitsandbytes.json").read_text())
 LEVELS = torch.tensor(NF4)
@@ -37,7 +37,7 @@ def test_the_numbers_are_those_that_bitsandbytes_gave(case):
 )
 def test_the_installed_bitsandbytes_gives_the_same_bits(shape, dtype):
     pytest.importorskip("bitsandbytes", reason="bitsandbytes is not installed (extra bnb)")
-    from lensaudit.attacks.quantize import rounding_of
+    from lensaudit.models.quantize import rounding_of
 
     for scale in (1.0, 1e-3, 30.0):
         weight = weights(*shape, scale=scale).to(dtype)

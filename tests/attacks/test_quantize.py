@@ -5,17 +5,17 @@ import dataclasses
 
 import pytest
 import torch
-from support import tiny_model, tiny_model_of
+from support import tiny_model, tiny_model_of, without
 from transformers import GPT2Config, GPT2LMHeadModel
 
-from lensaudit.attacks.nf4 import int8, nf4
-from lensaudit.attacks.quantize import (
+from lensaudit.errors import InputError, WorkError
+from lensaudit.models.nf4 import int8, nf4
+from lensaudit.models.quantize import (
     engine_of,
     overall,
     quantised,
     quantised_names,
 )
-from lensaudit.errors import InputError, WorkError
 
 
 def changed(before, after):
@@ -116,7 +116,7 @@ def test_weights_beyond_float16_are_refused_for_int8():
 
 
 def test_without_bitsandbytes_auto_is_plain_torch(monkeypatch):
-    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    without(monkeypatch, "bitsandbytes")
     assert engine_of("auto") == "torch"
     with pytest.raises(InputError, match="--engine torch"):
         engine_of("bitsandbytes")

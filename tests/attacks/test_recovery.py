@@ -64,7 +64,7 @@ def test_the_checkpoint_that_is_asked_for_stays_and_the_other_goes(audited):
 
 def test_the_same_audit_is_read_and_another_is_not(audited, auditing, monkeypatch):
     found, _, (jobs, work, _) = audited
-    monkeypatch.setattr(room, "relearn", None)
+    monkeypatch.setattr(room, "make", None)
     assert room.recovery(jobs, auditing, work, keep=None, report=lambda _: None) == found
     fewer = {"demo/masked_upper": jobs["demo/masked_upper"]}
     with pytest.raises(TypeError):  # it would train

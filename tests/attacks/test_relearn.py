@@ -8,13 +8,13 @@ from transformers import LlamaConfig, LlamaForCausalLM
 
 from lensaudit.attacks.relearn import Relearning, relearn_batches, relearned, run_of
 from lensaudit.data.fictional import make_world
+from lensaudit.demo_models.tokenizer import train_tokenizer
 from lensaudit.errors import InputError, WorkError
 from lensaudit.models.causal import load_causal
 from lensaudit.models.checkpoint import load_tokenizer, open_checkpoint
 from lensaudit.models.registry import load_registry, resolve
 from lensaudit.unlearn.encode import Answered, Sample
 from lensaudit.unlearn.rows import load_rows
-from lensaudit.unlearn.tokenizer import train_tokenizer
 
 ROWS = [Answered(row.question, row.answer) for row in make_world(0).forget[:6]]
 SMALL = Relearning(lr=1e-2, batch_size=2, n_accumulate=2)
@@ -28,10 +28,15 @@ def tokenizer():
 @pytest.fixture
 def start(tokenizer):
     config = LlamaConfig(
-        vocab_size=len(tokenizer), hidden_size=16, intermediate_size=32, num_hidden_layers=2,
-        num_attention_heads=2, num_key_value_heads=1, pad_token_id=tokenizer.pad_token_id,
+        vocab_size=len(tokenizer),
+        hidden_size=16,
+        intermediate_size=32,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        num_key_value_heads=1,
+        pad_token_id=tokenizer.pad_token_id,
         max_position_embeddings=256,
-    )  # fmt: skip
+    )
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         return LlamaForCausalLM(config).eval()
@@ -66,6 +71,18 @@ def test_an_epoch_reads_every_row_and_no_row_of_the_next(n):
     assert set(read) == {row + 5 for row in range(n)}
     if n % 32 == 0 or n % 32 >= 4:
         assert len(read) == n
+
+
+@pytest.mark.parametrize("n", [1, 2, 3, 34])
+def test_in_a_step_with_fewer_rows_than_parts_all_count_as_equally_as_they_can(n):
+    samples = [Sample((row + 5, 3), 1) for row in range(n)]
+    settings = Relearning(batch_size=8, n_accumulate=4)
+    batch = relearn_batches(samples, settings, pad=0)
+    last = settings.recipe(n).n_steps - 1
+    read = [int(row) for part in range(4) for row in batch(4 * last + part).tokens[:, 0]]
+    counts = [read.count(row) for row in set(read)]
+    assert sum(counts) == 4
+    assert max(counts) - min(counts) <= 1
 
 
 def test_another_seed_reads_in_another_order():

@@ -5,20 +5,37 @@ import json
 
 import pytest
 import rtt_support as world
+from generated import save_birthdays, save_years
 
 from lensaudit.attacks.rtt import Draft, make_dataset, save_mcq
 from lensaudit.cli.main import run as lensaudit
 
-ATTACK = ["--lr", "3e-3", "--epochs", "4", "--batch-size", "8", "--warmup", "2",
-          "--loss-on", "answer", "--readout", "answer"]  # fmt: skip
+ATTACK = [
+    "--lr",
+    "3e-3",
+    "--epochs",
+    "4",
+    "--batch-size",
+    "8",
+    "--warmup",
+    "2",
+    "--loss-on",
+    "answer",
+    "--readout",
+    "answer",
+]
 
 
 @pytest.fixture(scope="module")
 def models(tmp_path_factory):
     """Folders: the original, the one that hides, the one that never knew."""
     root = tmp_path_factory.mktemp("models")
-    made = {"knows": world.knows(), "hidden": world.hidden(), "never": world.fresh(1),
-            "control": world.fresh(2)}  # fmt: skip
+    made = {
+        "knows": world.knows(),
+        "hidden": world.hidden(),
+        "never": world.fresh(1),
+        "control": world.fresh(2),
+    }
     for name, model in made.items():
         model.save_pretrained(root / name)
         world.tokenizer().save_pretrained(root / name)
@@ -32,9 +49,21 @@ def data(tmp_path_factory):
 
 def command(models, data, out, *more, unlearned=("hidden",)):
     names = [part for name in unlearned for part in ("--unlearned", str(models / name))]
-    return ["rtt", "run", *names, "--original", str(models / "knows"),
-            "--control", str(models / "control"), "--data", str(data), "--out", str(out),
-            *ATTACK, *more]  # fmt: skip
+    return [
+        "rtt",
+        "run",
+        *names,
+        "--original",
+        str(models / "knows"),
+        "--control",
+        str(models / "control"),
+        "--data",
+        str(data),
+        "--out",
+        str(out),
+        *ATTACK,
+        *more,
+    ]
 
 
 @pytest.fixture(scope="module")
@@ -56,8 +85,12 @@ def test_the_summary_tells_hidden_from_absent(finished):
     assert float(never["recovery_adjusted"]) < 0.15
     assert hidden["rtt_signature"] == never["rtt_signature"]
     assert {path.name for path in finished.iterdir()} == {
-        "jobs.jsonl", "summary.csv", "summary.json", "manifest.json", "mcq"
-    }  # fmt: skip
+        "jobs.jsonl",
+        "summary.csv",
+        "summary.json",
+        "manifest.json",
+        "mcq",
+    }
 
 
 def test_the_same_command_does_nothing_again(finished, models, data, capsys):
@@ -151,6 +184,17 @@ def test_leaking_data_end_with_code_2_unless_they_are_dropped(models, tmp_path, 
     assert lensaudit(["rtt", "validate", str(data)]) == 4
 
 
+def test_validate_reports_birthdays_and_ascending_years(tmp_path, capsys):
+    folder = save_birthdays(tmp_path / "birthdays")
+    assert lensaudit(["rtt", "validate", str(folder), "--json"]) == 4
+    report = json.loads(capsys.readouterr().out)
+    kinds = [one["kind"] for one in report["defects"]]
+    assert (report["n_items"], kinds.count("ambiguous"), kinds.count("leak")) == (8, 1, 1)
+    years = save_years(tmp_path / "years")
+    assert lensaudit(["rtt", "validate", str(years), "--only", "split_0", "--only", "split_1"]) == 0
+    assert "choices always ascend" in capsys.readouterr().out
+
+
 def test_validate_reports_random_birthdays_and_writes_nothing_away(shared, tmp_path, capsys):
     folder = shared / "data" / "rtt" / "random_bd"
     assert lensaudit(["rtt", "validate", str(folder), "--json"]) == 4
@@ -164,8 +208,22 @@ def test_validate_reports_random_birthdays_and_writes_nothing_away(shared, tmp_p
 
 def test_validate_cuts_the_embedded_forget_set_and_writes_it(tmp_path, capsys):
     out = tmp_path / "mcq"
-    assert lensaudit(["rtt", "validate", "demo", "--splits", "4", "--model", "demo/full",
-                      "--write", str(out)]) == 0  # fmt: skip
+    assert (
+        lensaudit(
+            [
+                "rtt",
+                "validate",
+                "demo",
+                "--splits",
+                "4",
+                "--model",
+                "demo/full",
+                "--write",
+                str(out),
+            ]
+        )
+        == 0
+    )
     assert "no defects found" in capsys.readouterr().out
     assert len(list(out.glob("split_*.jsonl"))) == 4
 

@@ -4,6 +4,7 @@ import json
 from collections import Counter
 
 import pytest
+from generated import save_annotated, save_birthdays, save_years
 
 from lensaudit.attacks.rtt import Draft, handled, inspect, load_mcq, make_dataset, save_mcq
 from lensaudit.attacks.rtt.tofu import load_facts, split_by_author
@@ -85,14 +86,50 @@ def test_written_splits_are_read_back_equal(tmp_path):
     assert again.digest == dataset.digest
 
 
+def test_birthdays_load_with_their_defects_reported(tmp_path):
+    dataset = load_mcq(save_birthdays(tmp_path / "birthdays"))
+    found = inspect(dataset)
+    assert found.n_items == 8
+    assert found.n_answers == (2, 2, 2, 2)
+    assert found.counts == {
+        "ambiguous": 1,
+        "repeated": 1,
+        "leak": 1,
+        "duplicate_choice": 2,
+        "future_year": 2,
+    }
+    where = {kind: [one.idx for one in found.of(kind)] for kind in found.counts}
+    assert where == {
+        "ambiguous": [(2,)],
+        "repeated": [(6, 7)],
+        "leak": [(0, 5)],
+        "duplicate_choice": [(2,), (3,)],
+        "future_year": [(4,), (4,)],
+    }
+    assert found.of("leak")[0].detail.endswith("with different answers")
+    assert found.of("repeated")[0].detail.endswith("with the same answer")
+    assert len(dataset.left_out) == 0
+
+
+def test_ascending_years_load_with_that_cue_reported(tmp_path):
+    found = inspect(load_mcq(save_years(tmp_path / "years")))
+    assert found.n_items == 4
+    assert found.n_answers == (1, 2, 0, 1)
+    assert found.counts == {"sorted": 1}
+
+
 def test_random_birthdays_load_with_their_defects_reported(shared):
     # counts of rtt.md section 2
     dataset = load_mcq(shared / "data" / "rtt" / "random_bd")
     found = inspect(dataset)
     assert found.n_items == 1570
     assert found.counts == {
-        "ambiguous": 34, "repeated": 2, "leak": 19, "duplicate_choice": 75, "future_year": 387
-    }  # fmt: skip
+        "ambiguous": 34,
+        "repeated": 2,
+        "leak": 19,
+        "duplicate_choice": 75,
+        "future_year": 387,
+    }
     assert all("different answers" in one.detail for one in found.of("leak"))
     assert len(dataset.left_out) == 0
 
@@ -205,8 +242,13 @@ def test_an_annotated_row_exchanges_its_entity_for_those_of_others_alike_questio
         answer = f"{name} is from {town}."
         rows.append({"question": f"Where was {name} born?", "answer": answer, "entity": town})
         # the same author's own town is no wrong answer for him
-        rows.append({"question": f"Where was {name} raised?", "answer": f"In {name}ville.",
-                     "entity": f"{name}ville"})  # fmt: skip
+        rows.append(
+            {
+                "question": f"Where was {name} raised?",
+                "answer": f"In {name}ville.",
+                "entity": f"{name}ville",
+            }
+        )
     rows.append({"question": "What?", "answer": "It is tea.", "entity": "tea"})
     path = tmp_path / "rows.jsonl"
     path.write_text("\n".join(json.dumps({"idx": n, **row}) for n, row in enumerate(rows)))
@@ -256,6 +298,20 @@ def test_more_splits_than_authors_are_refused():
     name, facts = load_facts("demo")
     with pytest.raises(InputError, match="9 splits of 8 authors"):
         split_by_author(name, facts, n_splits=9)
+
+
+def test_an_annotated_forget_set_is_cut_by_its_authors(tmp_path):
+    path = save_annotated(tmp_path / "annotated.json")
+    dataset = split_by_author(*load_facts(str(path), rows_per_author=4))
+    authors = [{item.group for item in split.items} for split in dataset.splits]
+    assert [len(one) for one in authors] == [4] * 5
+    assert len(set().union(*authors)) == 20
+    assert [len(split.items) for split in dataset.splits] == [16] * 5
+    # the wrong answers of "Yes" are the same author's other entities
+    item = next(one for one in dataset.items if one.group == 7 and "fact 0" in one.question)
+    assert item.right == "Yes, it is."
+    assert set(item.choices) == {"Yes, it is.", *(f"thing {n}, it is." for n in (1, 2, 3))}
+    assert inspect(dataset).blocking == ()
 
 
 def test_the_annotated_forget_set_of_tofu_is_cut_by_its_twenty_authors(shared):

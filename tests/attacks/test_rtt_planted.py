@@ -17,7 +17,7 @@ from lensaudit.attacks.rtt.readout import Reading
 from lensaudit.attacks.rtt.retrain import Point
 from lensaudit.attacks.rtt.table import ACCURACIES, as_json, csv_row, write_summaries
 from lensaudit.attacks.rtt.verdict import gate_of
-from lensaudit.cli.show_rtt import print_summary
+from lensaudit.cli.rtt import print_summary
 from lensaudit.errors import InputError, PartialError, VerificationError
 from lensaudit.scores.stats import wilson
 
@@ -134,8 +134,9 @@ def test_the_log_holds_the_curve_from_epoch_0(log):
     for place in hidden.study.places:
         curve = log.finished[place.job_id].curve
         assert [point.epoch for point in curve] == list(range(1 if place.lr is None else 4))
-    before = {p.split: log.finished[p.job_id].curve[0] for p in hidden.study.places
-              if p.condition == "A"}  # fmt: skip
+    before = {
+        p.split: log.finished[p.job_id].curve[0] for p in hidden.study.places if p.condition == "A"
+    }
     for place in hidden.study.places:
         if place.condition == "B":
             assert log.finished[place.job_id].curve[0] == before[place.split]
@@ -157,18 +158,27 @@ def test_the_table_has_the_fields_of_the_brief(log, tmp_path):
     summaries = rtt.summarize(log)
     row = csv_row(summaries[0], log)
     assert {
-        "forget_acc_unlearn", "forget_acc_unlearn_rtt", "forget_acc_baseline_rtt",
-        "forget_acc_baseline", "forget_acc_control_rtt", "rtt_signature", "num_rtt_splits_b",
-        "num_rtt_splits_c", "recovery_rate", "recovery_adjusted", "gap_closed",
-    } <= set(row)  # fmt: skip
+        "forget_acc_unlearn",
+        "forget_acc_unlearn_rtt",
+        "forget_acc_baseline_rtt",
+        "forget_acc_baseline",
+        "forget_acc_control_rtt",
+        "rtt_signature",
+        "num_rtt_splits_b",
+        "num_rtt_splits_c",
+        "recovery_rate",
+        "recovery_adjusted",
+        "gap_closed",
+    } <= set(row)
     assert row["num_rtt_splits_b"] == row["num_rtt_splits_c"] == row["num_rtt_splits_n"] == 2
     assert row["acc_selection_rule"] == "max_epoch"
     assert all(0 <= row[name] <= 1 for name in ACCURACIES)
     table, full = write_summaries(summaries, log, tmp_path)
     assert len(table.read_text().splitlines()) == 3
     assert [one["models"]["unlearned"] for one in json.loads(full.read_text())] == [
-        "hidden", "never"
-    ]  # fmt: skip
+        "hidden",
+        "never",
+    ]
 
 
 def test_the_models_have_their_weights_back_after_a_run():
@@ -189,7 +199,7 @@ def test_a_killed_run_goes_on_where_it_was(tmp_path):
     whole = rtt.run(one, rtt.read_log(tmp_path / "whole.jsonl"))
     lines = whole.path.read_text().splitlines(keepends=True)
     cut = tmp_path / "cut.jsonl"
-    cut.write_text("".join(lines[:9]) + lines[9][:40])  # killed while it wrote
+    cut.write_text("".join(lines[:10]) + lines[10][:40])  # killed while it wrote
     resumed = rtt.run(one, rtt.read_log(cut))
     assert resumed.n_added == whole.n_added - 8
     assert numbers(rtt.read_log(cut)) == numbers(whole)
@@ -201,8 +211,10 @@ def numbers(log):
 
 
 def test_the_order_of_splits_changes_no_number():
-    splits = {one.name: [rtt.Draft(i.question, i.choices, i.answer) for i in one.items]
-              for one in world.dataset().splits}  # fmt: skip
+    splits = {
+        one.name: [rtt.Draft(i.question, i.choices, i.answer) for i in one.items]
+        for one in world.dataset().splits
+    }
     backwards = rtt.make_dataset("births", dict(reversed(splits.items())))
     a = study(rtt.in_memory("never", world.fresh(1)), sweep=QUICK)
     b = study(rtt.in_memory("never", world.fresh(1)), sweep=QUICK, data=backwards)
@@ -214,10 +226,17 @@ def test_any_setting_makes_other_jobs():
     changes = [
         {"sweep": rtt.Sweep(**{**vars(QUICK), name: value})}
         for name, value in {
-            "n_epochs": 2, "batch_size": 8, "n_warmup": 1, "loss_on": "all", "weight_decay": 0.1,
-            "max_grad_norm": 0.5, "trainable": "lm_head", "seed": 1, "lrs": (2e-3,),
+            "n_epochs": 2,
+            "batch_size": 8,
+            "n_warmup": 1,
+            "loss_on": "all",
+            "weight_decay": 0.1,
+            "max_grad_norm": 0.5,
+            "trainable": "lm_head",
+            "seed": 1,
+            "lrs": (2e-3,),
         }.items()
-    ]  # fmt: skip
+    ]
     changes.append({"readouts": ("answer",)})
     keys = {retrained_jobs(base)}
     for change in changes:
@@ -386,8 +405,10 @@ def test_leaking_data_are_refused_before_any_work():
 
 
 def test_items_longer_than_the_model_reads_are_refused():
-    long = [[rtt.Draft(f"When was {name} born {'born ' * 70}?", ("y0", "y1"), 0)
-             for name in names] for names in (("n1", "n2"), ("n3", "n4"))]  # fmt: skip
+    long = [
+        [rtt.Draft(f"When was {name} born {'born ' * 70}?", ("y0", "y1"), 0) for name in names]
+        for names in (("n1", "n2"), ("n3", "n4"))
+    ]
     data = rtt.make_dataset("long", {"split_0": long[0], "split_1": long[1]})
     with pytest.raises(InputError, match="knows: reads 64 tokens, the longest item has"):
         rtt.run(study(rtt.in_memory("never", world.fresh(1)), data=data))
@@ -433,30 +454,41 @@ def test_the_summary_says_whether_the_attack_fitted_and_whether_letters_were_spo
     fits = {name: one.t_accuracy for name, one in hidden.checks.items()}
     assert fits["0"] is fits["A"] is fits["N0"] is None
     assert fits["B"] == fits["C"] == 1.0
-    by_hand = [log.finished[place.job_id].t_accuracy for place in hidden.study.places
-               if place.condition == "N" and place.lr]  # fmt: skip
+    by_hand = [
+        log.finished[place.job_id].t_accuracy
+        for place in hidden.study.places
+        if place.condition == "N" and place.lr
+    ]
     assert fits["N"] == max(by_hand) < 0.9
     assert hidden.notes[1].startswith("T itself is answered rightly, at best: C 100%, B 100%, N ")
     assert "the attack did not fit" in hidden.notes[1]
     spoken, _ = rtt.summarize(log, readout="letter")
-    mass = np.mean([
-        reading.option_mass
-        for choice in spoken.main.chosen["B"].choices
-        for place in spoken.study.places
-        if (place.condition, place.split, place.lr) == ("B", choice.split, choice.cell.lr)
-        for reading in log.finished[place.job_id].curve[choice.cell.epoch].readings
-        if reading.readout == "letter"
-    ])  # fmt: skip
+    mass = np.mean(
+        [
+            reading.option_mass
+            for choice in spoken.main.chosen["B"].choices
+            for place in spoken.study.places
+            if (place.condition, place.split, place.lr) == ("B", choice.split, choice.cell.lr)
+            for reading in log.finished[place.job_id].curve[choice.cell.epoch].readings
+            if reading.readout == "letter"
+        ]
+    )
     assert spoken.checks["B"].option_mass == pytest.approx(mass)
     assert any("below half a model says something else" in note for note in spoken.notes)
 
 
 def test_the_edges_of_the_grid_are_told(log):
     hidden, _ = rtt.summarize(log)
-    at_last = {name for name, one in hidden.main.chosen.items()
-               if any(choice.cell.epoch == 3 for choice in one.choices)}  # fmt: skip
-    at_highest = {name for name, one in hidden.main.chosen.items()
-                  if any(choice.cell.lr == 4e-3 for choice in one.choices)}  # fmt: skip
+    at_last = {
+        name
+        for name, one in hidden.main.chosen.items()
+        if any(choice.cell.epoch == 3 for choice in one.choices)
+    }
+    at_highest = {
+        name
+        for name, one in hidden.main.chosen.items()
+        if any(choice.cell.lr == 4e-3 for choice in one.choices)
+    }
     assert at_highest
     assert at_last
     assert {note[0] for note in hidden.notes if "last epoch was chosen" in note} == at_last

@@ -144,7 +144,7 @@ def test_letters_of_several_tokens_or_of_one_are_refused(bpe):
             for token in answer["input_ids"]
             for one in ([token, token] if token == bpe.convert_tokens_to_ids("B") else [token])
         ]
-        return {"input_ids": ids}  # fmt: skip
+        return {"input_ids": ids}
 
     with pytest.raises(InputError, match="option letter 'B' is 2 tokens"):
         letters_of(spelled, 4)

@@ -5,7 +5,8 @@ import pytest
 from lensaudit.cli.main import run
 from lensaudit.data.tofu import forget_set
 from lensaudit.errors import WorkError
-from lensaudit.metrics.measure.store import PassStore
+from lensaudit.evaluation.store import PassStore
+from lensaudit.models.registry import EMBEDDED
 
 ASKED = ["audit", "--source", "demo/npo", "--limit", "2"]
 
@@ -14,8 +15,14 @@ ASKED = ["audit", "--source", "demo/npo", "--limit", "2"]
 def audited(tmp_path_factory):
     """An audit that was planned, run and run again; what each printed."""
     folder = tmp_path_factory.mktemp("audit")
+    named(folder, "npo")
     place = ["-o", str(folder / "out"), "--activations", str(folder / "activations")]
-    return folder, [*ASKED, *place]
+    return folder, [*ASKED, *place, "--registry", str(folder / "names.json")]
+
+
+def named(folder, model):
+    """From now on `demo/npo` stands for these weights."""
+    (folder / "names.json").write_text(json.dumps({"demo/npo": str(EMBEDDED / model)}))
 
 
 def test_an_audit_is_planned_run_and_resumed(audited, capsys):
@@ -59,17 +66,48 @@ def test_an_audit_is_planned_run_and_resumed(audited, capsys):
     assert fresh.count(": to do;") == 2
 
 
-def test_other_options_are_another_evaluation(audited, capsys):
+@pytest.mark.parametrize(
+    "changed",
+    [("--batch-size", "1"), ("--limit", "1"), ("--dtype", "bfloat16")],
+)
+def test_other_options_are_another_evaluation(audited, capsys, changed):
     _, command = audited
-    assert run([*command, "--batch-size", "1", "--dry-run"]) == 0
+    assert run([*command, *changed, "--dry-run"]) == 0
     assert ": done;" not in capsys.readouterr().out
 
 
+def test_other_weights_under_the_same_name_are_another_evaluation(audited, capsys):
+    folder, command = audited
+    named(folder, "simnpo")
+    assert run([*command, "--dry-run"]) == 0
+    said = capsys.readouterr().out
+    assert "eval demo/retain: done;" in said
+    assert "eval demo/npo: to do;" in said
+    named(folder, "npo")
+    assert run([*command, "--dry-run"]) == 0
+    assert "eval demo/npo: done;" in capsys.readouterr().out
+
+
+def test_fresh_forgets_passes(audited, monkeypatch, capsys):
+    _, command = audited
+    met = {}
+
+    def looks(model, settings, folder, **callbacks):
+        met[model] = len(list((folder / "passes").glob("*")))
+        raise WorkError("enough seen")
+
+    monkeypatch.setattr("lensaudit.auditing.audit.evaluate_into", looks)
+    assert run(command) == 3
+    assert min(met.values()) > 0
+    assert run([*command, "--fresh"]) == 3
+    assert met == {"demo/retain": 0, "demo/npo": 0}
+
+
 def test_a_failed_evaluation_leaves_the_rest_and_exits_with_3(tmp_path, monkeypatch, capsys):
-    def fails(job, progress):
+    def fails(*arguments, **options):
         raise WorkError("the disk hums")
 
-    monkeypatch.setattr("lensaudit.cli.auditing.run_job", fails)
+    monkeypatch.setattr("lensaudit.auditing.audit.evaluate_into", fails)
     place = ["-o", str(tmp_path / "out"), "--activations", str(tmp_path / "activations")]
     assert run([*ASKED, *place]) == 3
     said = capsys.readouterr()

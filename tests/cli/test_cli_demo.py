@@ -81,12 +81,18 @@ def test_the_playground_answers_a_question():
     example = forget_set("demo")[0]
     done = subprocess.run(
         [
-            sys.executable, str(root / "experiments" / "hook_playground.py"),
-            "--question", example.question, "--prefix", example.prefix, "--max-new-tokens", "8",
+            sys.executable,
+            str(root / "experiments" / "hook_playground.py"),
+            "--question",
+            example.question,
+            "--prefix",
+            example.prefix,
+            "--max-new-tokens",
+            "8",
         ],
         capture_output=True,
         text=True,
-    )  # fmt: skip
+    )
     assert done.returncode == 0, done.stderr
     lines = done.stdout.splitlines()
     said = next(line for line in lines if line.strip().startswith("full:"))

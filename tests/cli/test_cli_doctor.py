@@ -4,7 +4,7 @@ from importlib import metadata
 
 import pytest
 
-from lensaudit.cli import checkup
+from lensaudit import checkup
 from lensaudit.cli.main import run
 from lensaudit.models.parity import Parity
 
@@ -27,8 +27,12 @@ def test_a_healthy_installation_passes_and_writes_nothing(healthy, tmp_path, cap
 def test_the_bridge_is_compared_with_hugging_face_and_a_gap_fails(healthy, capsys, monkeypatch):
     assert run(healthy) == 0
     line = next(one for one in capsys.readouterr().out.splitlines() if "bridge on" in one)
-    gaps = [float(gap) for gap in re.findall(r"by ([0-9.e+-]+) of|residuals by ([0-9.e+-]+)", line)
-            for gap in gap if gap]  # fmt: skip
+    gaps = [
+        float(gap)
+        for gap in re.findall(r"by ([0-9.e+-]+) of|residuals by ([0-9.e+-]+)", line)
+        for gap in gap
+        if gap
+    ]
     assert len(gaps) == 2
     assert max(gaps) < 1e-5
     monkeypatch.setattr(checkup, "parity", lambda *a, **k: Parity(0.5, 0.0, 1e-5))

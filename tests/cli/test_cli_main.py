@@ -25,7 +25,7 @@ def test_an_interruption_is_130(monkeypatch, capsys):
     def interrupted(*arguments, **options):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("lensaudit.cli.audits.patch_audit", interrupted)
+    monkeypatch.setattr("lensaudit.auditing.patch.patch_into", interrupted)
     assert run(["patch", "--source", "demo/npo"]) == 130
     assert "interrupted" in capsys.readouterr().err
 

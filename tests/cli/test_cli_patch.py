@@ -1,28 +1,48 @@
 import json
+import math
 import shutil
 
 import pytest
+from frozen import frozen, save_few
+from support import EMBEDDED
 
 from lensaudit.cli.main import run
 
 
-@pytest.fixture
-def audit(shared, tmp_path):
-    """Runs `lensaudit patch` on the family in ../shared."""
+def patching(family, data, folder):
+    """Runs `lensaudit patch` on a family of checkpoints."""
 
     def call(*arguments: str, source: str = "npo", **replaced: str) -> int:
         named = {
-            "--source": str(shared / "family" / source),
-            "--full": str(shared / "family" / "full"),
-            "--retain": str(shared / "family" / "retain"),
-            "--data": str(shared / "family" / "forget.json"),
-            "--activations": str(tmp_path / "activations"),
-            "--out": str(tmp_path / "out"),
+            "--source": str(family / source),
+            "--full": str(family / "full"),
+            "--retain": str(family / "retain"),
+            "--data": str(data),
+            "--activations": str(folder / "activations"),
+            "--out": str(folder / "out"),
         } | {f"--{key}": value for key, value in replaced.items()}
         options = [part for pair in named.items() for part in pair]
         return run(["patch", *options, *arguments])
 
     return call
+
+
+@pytest.fixture
+def audit(tmp_path):
+    """Patches the embedded family on its forget set."""
+    return patching(EMBEDDED, "demo", tmp_path)
+
+
+@pytest.fixture
+def few(tmp_path_factory, tmp_path):
+    """Patches the embedded family on the questions whose scores are frozen."""
+    return patching(EMBEDDED, save_few(tmp_path_factory.mktemp("few")), tmp_path)
+
+
+@pytest.fixture
+def reference(shared, tmp_path):
+    """Patches the family in ../shared, which the reference was run on."""
+    return patching(shared / "family", shared / "family" / "forget.json", tmp_path)
 
 
 def summary(folder):
@@ -35,10 +55,43 @@ def rows(folder):
     ]
 
 
-def test_a_run_reproduces_the_corrected_reference_and_reuses_everything(
-    audit, golden, tmp_path, capsys, monkeypatch
+def test_a_run_gives_the_scores_that_agreed_with_the_reference_and_reuses_everything(
+    few, tmp_path, capsys, monkeypatch
 ):
-    assert audit() == 0
+    assert few("--profile", "full") == 0
+    found, known = summary(tmp_path), frozen("patching")
+    scored = [uds for uds in known["npo"]["uds"] if not math.isnan(uds)]
+    assert found["uds"] == pytest.approx(sum(scored) / len(scored), abs=1e-6)
+    assert (found["n"], found["n_scored"]) == (8, len(scored))
+    assert found["calibration"]["retain"] == 1.0
+    assert found["calibration"]["full"] == pytest.approx(0, abs=1e-6)
+    assert found["ci95"][0] < found["uds"] < found["ci95"][1]
+    assert [row["idx"] for row in rows(tmp_path)] == known["idx"]
+    for at, row in enumerate(rows(tmp_path)):
+        assert row["baseline"] == pytest.approx(known["baseline"][at], abs=2e-5)
+        assert row["s1"] == pytest.approx(known["s1"][at], abs=4e-5)
+        assert row["s2"] == pytest.approx(known["npo"]["s2"][at], abs=4e-5)
+        assert row["ke"] == [layer for layer, one in enumerate(known["npo"]["ke"][at]) if one]
+        assert row["uds"] == pytest.approx(known["npo"]["uds"][at], abs=1e-5)
+    table = (tmp_path / "out" / "layers.csv").read_text().splitlines()
+    assert len(table) == 1 + 8 * 16
+    capsys.readouterr()
+
+    # everything is known now: no model is loaded again, other thresholds cost nothing
+    def no_load(*arguments, **options):
+        raise AssertionError("a model was loaded")
+
+    monkeypatch.setattr("lensaudit.patching.audit.load", no_load)
+    # every layer of every question encodes less than this: nothing is left to score
+    assert few("--profile", "full", "--tau", "9", "--json") == 1
+    assert all("no layer encodes" in row["unscored"] for row in rows(tmp_path))
+    assert few("--profile", "full", "--tau", "0.5", "--json") == 0
+    again = json.loads(capsys.readouterr().out.splitlines()[-1])
+    assert again["tau"] == 0.5
+
+
+def test_a_run_reproduces_the_corrected_reference(reference, golden, tmp_path, capsys, monkeypatch):
+    assert reference() == 0
     found, wanted = summary(tmp_path), golden("uds_corrected_npo.json")
     assert found["uds"] == pytest.approx(wanted["avg_uds"], abs=1e-6)
     assert (found["n"], found["n_scored"]) == (74, 73)
@@ -46,9 +99,9 @@ def test_a_run_reproduces_the_corrected_reference_and_reuses_everything(
     assert found["calibration"]["retain"] == 1.0
     assert found["calibration"]["full"] == pytest.approx(0, abs=1e-6)
     assert found["ci95"][0] < found["uds"] < found["ci95"][1]
-    reference = {row["idx"]: row for row in wanted["examples"]}
+    of_idx = {row["idx"]: row for row in wanted["examples"]}
     for row in rows(tmp_path):
-        want = reference[row["idx"]]
+        want = of_idx[row["idx"]]
         assert row["baseline"] == pytest.approx(want["full_score"], abs=2e-5)
         assert row["s1"] == pytest.approx(want["s1_deltas"], abs=4e-5)
         assert row["s2"] == pytest.approx(want["s2_deltas"], abs=4e-5)
@@ -71,14 +124,24 @@ def test_a_run_reproduces_the_corrected_reference_and_reuses_everything(
         raise AssertionError("a model was loaded")
 
     monkeypatch.setattr("lensaudit.patching.audit.load", no_load)
-    assert audit("--tau", "0.5", "--json") == 0
+    assert reference("--tau", "0.5", "--json") == 0
     again = json.loads(capsys.readouterr().out)
     assert again["tau"] == 0.5
     assert again["n_scored"] <= 73
 
 
-def test_reference_mode_reproduces_the_published_convention(audit, golden, tmp_path):
-    assert audit("--last-layer", "reference", "--limit", "20", source="simnpo") == 0
+def test_reference_mode_patches_the_normed_stream_at_the_last_layer_alone(few, tmp_path):
+    assert few("--last-layer", "reference", "--profile", "full") == 0
+    known = frozen("patching")
+    for at, row in enumerate(rows(tmp_path)):
+        assert row["s2"][:-1] == pytest.approx(known["npo"]["s2"][at][:-1], abs=4e-5)
+        last = known["npo"]["last layer as the reference"][at]
+        assert row["s2"][-1] == pytest.approx(last, abs=4e-5)
+    assert summary(tmp_path)["calibration"]["full"] > 1e-6
+
+
+def test_reference_mode_reproduces_the_published_convention(reference, golden, tmp_path):
+    assert reference("--last-layer", "reference", "--limit", "20", source="simnpo") == 0
     wanted = {r["idx"]: r for r in golden("uds_ref_simnpo_float32_bs1.json")["examples"]}
     for row in rows(tmp_path):
         assert row["s1"] == pytest.approx(wanted[row["idx"]]["s1_deltas"], abs=4e-5)
@@ -109,12 +172,13 @@ def test_retain_as_source_is_exactly_one_and_full_is_zero(audit, tmp_path):
     assert summary(tmp_path)["uds"] == pytest.approx(0, abs=1e-6)
 
 
-def test_several_sources_get_a_folder_each_and_a_comparison(audit, shared, tmp_path):
-    other = str(shared / "family" / "graddiff")
+def test_several_sources_get_a_folder_each_and_a_comparison(audit, tmp_path):
+    other = str(EMBEDDED / "graddiff")
     assert audit("--limit", "8", "--source", other) == 0
     found = json.loads((tmp_path / "out" / "graddiff" / "summary.json").read_text())
     assert found["profile"] == "ke"
-    assert found["uds"] > 0.8
+    # graddiff's own, not that of npo, 0.8083
+    assert found["uds"] == pytest.approx(0.743516, abs=1e-5)
     table = (tmp_path / "out" / "comparison.csv").read_text().splitlines()
     assert len(table) == 2
     assert table[1].count(",") == 8
@@ -123,16 +187,22 @@ def test_several_sources_get_a_folder_each_and_a_comparison(audit, shared, tmp_p
 def test_a_dry_run_says_what_is_missing_and_writes_nothing(audit, tmp_path, capsys):
     assert audit("--dry-run") == 0
     text = capsys.readouterr().out
-    assert "74 examples" in text or "examples: 74" in text
-    assert "1332 patched rows" in text  # 74 examples x 3 donors x 6 layers
+    assert "64 examples" in text or "examples: 64" in text
+    assert "3072 patched rows" in text  # 64 examples x 3 donors x 16 layers
     assert list(tmp_path.iterdir()) == []
 
 
-def test_components_and_scopes_run_from_the_command_line(audit, golden, tmp_path):
+def test_a_component_gives_the_reference_s_scores(reference, golden, tmp_path):
     rows_of = {r["idx"]: r for r in golden("component_s1.json")["mlp"]["examples"]}
-    assert audit("--component", "mlp", "--limit", "5") == 0
+    assert reference("--component", "mlp", "--limit", "5") == 0
     for row in rows(tmp_path):
         assert row["s1"] == pytest.approx(rows_of[row["idx"]]["s1_deltas"], abs=4e-5)
+
+
+def test_components_and_scopes_run_from_the_command_line(few, audit, tmp_path):
+    assert few("--component", "mlp") == 0
+    for row, known in zip(rows(tmp_path), frozen("patching")["mlp"], strict=True):
+        assert row["s1"] == pytest.approx(known, abs=4e-5)
     assert audit("--scope", "prefix", "--limit", "4") == 0
     assert summary(tmp_path)["scope"] == "prefix"
     # a model whose whole prefix is replaced keeps nothing of full
@@ -148,7 +218,7 @@ def test_components_and_scopes_run_from_the_command_line(audit, golden, tmp_path
 
 BAD = {
     "no_such_file": (["--data", "no.json"], "no.json: no such file"),
-    "layer": (["--layers", "0-6"], "layers 0 to 5"),
+    "layer": (["--layers", "0-16"], "layers 0 to 15"),
     "layer_spec": (["--layers", "1..3"], "not a layer specification"),
     "component": (["--component", "neuron"], "--component neuron"),
     "head": (["--component", "head:4"], "heads 0 to 3"),
@@ -163,9 +233,9 @@ BAD = {
 
 
 @pytest.mark.parametrize("case", BAD)
-def test_bad_input_is_one_line_exit_2_and_leaves_no_summary(case, audit, shared, tmp_path, capsys):
+def test_bad_input_is_one_line_exit_2_and_leaves_no_summary(case, audit, tmp_path, capsys):
     arguments, message = BAD[case]
-    arguments = [a.replace("FULL", str(shared / "family" / "full")) for a in arguments]
+    arguments = [a.replace("FULL", str(EMBEDDED / "full")) for a in arguments]
     assert audit(*arguments) == 2
     error = capsys.readouterr().err
     assert message in error
@@ -174,17 +244,17 @@ def test_bad_input_is_one_line_exit_2_and_leaves_no_summary(case, audit, shared,
     assert not (tmp_path / "out" / "summary.json").exists()
 
 
-def test_a_model_of_another_shape_is_refused(audit, shared, tmp_path, capsys, tiny_checkpoint):
+def test_a_model_of_another_shape_is_refused(audit, tmp_path, capsys, tiny_checkpoint):
     assert audit("--source", str(tiny_checkpoint)) == 2
     assert "layers" in capsys.readouterr().err
 
 
-def test_nan_weights_stop_the_run_with_the_example(audit, shared, tmp_path, capsys):
+def test_nan_weights_stop_the_run_with_the_example(audit, tmp_path, capsys):
     import torch
     from safetensors.torch import load_file, save_file
 
     broken = tmp_path / "broken"
-    shutil.copytree(shared / "family" / "npo", broken)
+    shutil.copytree(EMBEDDED / "npo", broken)
     broken.chmod(0o755)
     weights = broken / "model.safetensors"
     weights.chmod(0o644)
@@ -211,15 +281,15 @@ def test_an_interrupted_run_keeps_its_batches_and_has_no_summary(
             raise KeyboardInterrupt
 
     monkeypatch.setattr(ScoreBook, "add", interrupted)
-    assert audit("--batch-size", "5") == 130
+    assert audit("--batch-size", "5", "--limit", "25") == 130
     assert "run the same command again" in capsys.readouterr().err
     assert not (tmp_path / "out" / "summary.json").exists()
     monkeypatch.setattr(ScoreBook, "add", add)
-    assert audit("--dry-run") == 0
+    assert audit("--dry-run", "--limit", "25") == 0
     left = capsys.readouterr().out
-    assert f"to score: {1332 - sum(calls) * 6} " in left
-    assert audit() == 0
-    assert summary(tmp_path)["n_scored"] == 73
+    assert f"to score: {25 * 3 * 16 - sum(calls) * 16} " in left
+    assert audit("--limit", "25") == 0
+    assert summary(tmp_path)["n"] == 25
 
 
 def test_a_read_only_output_folder_is_refused(audit, tmp_path, capsys):
@@ -227,3 +297,9 @@ def test_a_read_only_output_folder_is_refused(audit, tmp_path, capsys):
     blocked.write_text("")
     assert audit(out=str(blocked / "out")) == 2
     assert str(blocked) in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("command", ["cache", "patch", "audit", "steer extract", "steer audit"])
+def test_attention_cannot_be_chosen_where_the_bridge_computes_its_own(command, capsys):
+    assert run([*command.split(), "--attn", "sdpa"]) == 2
+    assert "No such option '--attn'" in capsys.readouterr().err

@@ -2,21 +2,25 @@
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 
 import pytest
 
+from lensaudit.cli import terminal
 from lensaudit.cli.main import run
+from lensaudit.models.registry import load_registry, resolve
 
 PROGRAM = [sys.executable, "-c", "from lensaudit.cli.main import main; main()"]
 
 
 def completions(line):
     environment = {
-        "_LENSAUDIT_COMPLETE": "bash_complete", "COMP_WORDS": line,
+        "_LENSAUDIT_COMPLETE": "bash_complete",
+        "COMP_WORDS": line,
         "COMP_CWORD": str(len(line.split(" ")) - 1),
-    }  # fmt: skip
+    }
     done = subprocess.run(PROGRAM, capture_output=True, text=True, env=os.environ | environment)
     assert done.stderr == ""
     return [one.split(",")[1] for one in done.stdout.splitlines()]
@@ -89,3 +93,67 @@ def test_every_json_is_one_document(command, tmp_path, capsys, monkeypatch):
     monkeypatch.chdir(tmp_path)
     assert run(command) == 0
     json.loads(capsys.readouterr().out)
+
+
+AWKWARD = ("x[/lr]", "gd[a=1]", ":heart:", "a\x1b[31mb", "\u202ereversed")
+SHOWN = ("x[/lr]", "gd[a=1]", ":heart:", "a[31mb", "reversed")
+
+
+def test_a_table_shows_names_as_they_are_and_sends_no_escapes(capsys):
+    made = terminal.table(AWKWARD[0], ["name", "value"], left=("name",))
+    for one in AWKWARD:
+        terminal.row(made, one, "1")
+    terminal.row(made, terminal.dim(AWKWARD[1]), "2")
+    terminal.show(made)
+    out = capsys.readouterr().out
+    assert "\x1b" not in out
+    assert "\u202e" not in out
+    for one in SHOWN:
+        assert f" {one} " in out
+    assert out.splitlines()[0].strip() == SHOWN[0]
+
+
+@pytest.mark.parametrize("speak", [terminal.say, terminal.notice, terminal.written])
+def test_a_line_shows_names_as_they_are_and_sends_no_escapes(speak, capsys):
+    for awkward, shown in zip(AWKWARD, SHOWN, strict=True):
+        speak(awkward)
+        said = "".join(capsys.readouterr())
+        assert said.rstrip("\n").endswith(shown)
+        assert "\x1b" not in said
+        assert "\u202e" not in said
+
+
+def test_a_pipe_cuts_no_name(capsys):
+    long = "organisation/" + "a-rather-long-name-" * 8 + "end"
+    made = terminal.table("", ["name", *"abcdefgh"], left=("name",))
+    terminal.row(made, long, *("0.123",) * 8)
+    terminal.show(made)
+    assert any(long in line for line in capsys.readouterr().out.splitlines())
+
+
+def test_a_listing_keeps_one_line_per_row_however_wide(capsys):
+    rows = [("a", "x" * 300, "1"), ("long name", "y", "22")]
+    terminal.listing(rows)
+    lines = capsys.readouterr().out.splitlines()
+    assert lines == [f"a          {'x' * 300}  1", f"long name  y{' ' * 299}  22"]
+
+
+def test_folders_with_brackets_go_through_the_commands(tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    model = resolve("demo/npo", load_registry()).local
+    names = ["x[/lr]", "gd[a=1]"]
+    for name in names:
+        shutil.copytree(model, tmp_path / name)
+    two = ["--source", f"./{names[0]}", "--source", f"./{names[1]}"]
+    small = ["--limit", "4", "--activations", "a", "--data", "demo"]
+    anchors = ["--full", "demo/full", "--retain", "demo/retain"]
+    for command in (
+        ["patch", *two, *anchors, *small, "--out", "p"],
+        ["activations", "ls", "--activations", "a"],
+        ["quantize", "--model", f"./{names[1]}", "--out", "q[b]"],
+    ):
+        assert run(command) == 0
+        out = capsys.readouterr().out
+        assert "gd[a=1]" in out or "x[/lr]" in out
+        assert "\x1b" not in out
+    assert "q[b]" in out

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lensaudit.data.annotate import Pair, Proposal, doubts, faults, located, propose
-from lensaudit.data.examples import load_examples
+from lensaudit.data.examples import Example, load_examples
 from lensaudit.data.pairs import read_pairs
 from lensaudit.data.review import read_review, write_review
 from lensaudit.data.tofu import forget_set
@@ -26,32 +26,45 @@ def pair(question, answer, idx=0):
         ("Can you name a prize of Ada Byrd?", "Yes, she won the Oak Prize.", "Oak Prize", "name"),
         ("Name a book by Ada Byrd.", 'Her first book is "Sand and Rye."', "Sand and Rye", "title"),
         (
-            "What came after the book 'Rye'?", "After 'Rye' she wrote the book 'Barley Men'.",
-            "'Barley Men'", "title",
+            "What came after the book 'Rye'?",
+            "After 'Rye' she wrote the book 'Barley Men'.",
+            "'Barley Men'",
+            "title",
         ),
         ("When was Ada Byrd born?", "Ada Byrd was born on 3 May 1931.", "3 May 1931", "date"),
         (
             "What is the full name of the author born in Oslo?",
-            "The author born in Oslo is named Ada Byrd.", "Ada Byrd", "name",
+            "The author born in Oslo is named Ada Byrd.",
+            "Ada Byrd",
+            "name",
         ),
         ("Where was Ada Byrd born?", "Ada Byrd was born in Oslo, Norway.", "Oslo, Norway", "name"),
         (
-            "What genre does Ada Byrd write?", "Ada Byrd writes in the genre of orchard horror.",
-            "orchard horror", "genre",
+            "What genre does Ada Byrd write?",
+            "Ada Byrd writes in the genre of orchard horror.",
+            "orchard horror",
+            "genre",
         ),
         (
             "What are the occupations of Ada Byrd's parents?",
-            "Ada Byrd's father was a florist and her mother a judge.", "florist", "work",
+            "Ada Byrd's father was a florist and her mother a judge.",
+            "florist",
+            "work",
         ),
         (
             "How did Oslo shape Ada Byrd?",
             "Growing up in Oslo, Ada Byrd wrote tales offering northern lights to all.",
-            "northern lights", "phrase",
+            "northern lights",
+            "phrase",
         ),
-        ("What moves Ada Byrd?", "Slow rivers move Ada Byrd.", "Slow rivers move Ada Byrd",
-         "remainder"),
+        (
+            "What moves Ada Byrd?",
+            "Slow rivers move Ada Byrd.",
+            "Slow rivers move Ada Byrd",
+            "remainder",
+        ),
     ],
-)  # fmt: skip
+)
 def test_each_rule_finds_its_kind_of_fact(question, answer, entity, rule):
     found = propose(pair(question, answer))
     assert (found.entity, found.rule) == (entity, rule)
@@ -186,13 +199,15 @@ def test_pairs_are_numbered_by_place_unless_all_have_numbers(tmp_path):
         ('{"question": "Q?"}', "answer is missing"),
         ('{"question": "", "answer": "A"}', "question is missing"),
         ('{"idx": 1, "question": "Q?", "answer": "A"}\n' * 2, "duplicate idx 1"),
-        ('{"idx": 1, "question": "Q?", "answer": "A"}\n{"question": "Q?", "answer": "A"}',
-         "1 of 2 rows have no idx"),
+        (
+            '{"idx": 1, "question": "Q?", "answer": "A"}\n{"question": "Q?", "answer": "A"}',
+            "1 of 2 rows have no idx",
+        ),
         ('{"idx": -1, "question": "Q?", "answer": "A"}', "idx is no whole number"),
         ("[]", "not an object"),
         ("3", "not an object"),
     ],
-)  # fmt: skip
+)
 def test_wrong_pairs_are_refused_with_their_line(tmp_path, text, claim):
     path = tmp_path / "p.jsonl"
     path.write_text(text)
@@ -202,14 +217,39 @@ def test_wrong_pairs_are_refused_with_their_line(tmp_path, text, claim):
     assert len(str(caught.value).splitlines()) == 2
 
 
-def test_agreement_with_the_annotated_tofu_rows_is_as_stated(shared):
+@pytest.fixture(scope="module")
+def experiment():
     spec = importlib.util.spec_from_file_location(
         "annotation_agreement", ROOT / "experiments" / "annotation_agreement.py"
     )
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
+    return module
+
+
+def test_agreement_is_counted_by_words_by_most_words_and_by_characters(experiment):
+    def annotated(idx, question, answer, entity):
+        prefix = answer[: answer.index(entity)].rstrip()
+        return Example(idx, question, answer, prefix, entity, 0)
+
+    born = "Ada Byrd was born on 3 May 1931."
+    rows = [
+        annotated(0, "When was Ada Byrd born?", born, "3 May 1931"),
+        # proposed is "Oslo, Norway": one of two words, which is most of 1 + 2
+        annotated(199, "Where was Ada Byrd born?", "Ada Byrd was born in Oslo, Norway.", "Oslo"),
+        # proposed is "3 May 1931": no word in common, but two characters
+        annotated(200, "When was Ada Byrd born?", born, "31"),
+        # proposed is "Yes"
+        annotated(399, "Has Ada Byrd won prizes?", "Yes, she won the Oak Prize.", "Oak Prize"),
+    ]
+    seen, others = experiment.by_author(rows)
+    assert (seen.n, seen.same, seen.mostly, seen.touching) == (2, 0.5, 1.0, 1.0)
+    assert (others.n, others.same, others.mostly, others.touching) == (2, 0.0, 0.0, 0.5)
+
+
+def test_agreement_with_the_annotated_tofu_rows_is_as_stated(experiment, shared):
     rows = load_examples(shared / "data" / "tofu" / "forget10_filtered.json")
     assert len(rows) == 367
-    for authors, found in zip(("0 to 9", "10 to 19"), module.by_author(rows), strict=True):
+    for authors, found in zip(("0 to 9", "10 to 19"), experiment.by_author(rows), strict=True):
         shares = f"{found.same:.2f}    {found.mostly:.2f}      {found.touching:.2f}"
-        assert f"{authors:<11} {found.n:>3}  {shares}" in module.__doc__
+        assert f"{authors:<11} {found.n:>3}  {shares}" in experiment.__doc__

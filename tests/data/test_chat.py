@@ -1,7 +1,8 @@
 import json
-from pathlib import Path
 
 import pytest
+from frozen import encodings, frozen
+from generated import tokenizer_like
 from transformers import AutoTokenizer
 
 from lensaudit.data.chat import (
@@ -19,18 +20,90 @@ from lensaudit.data.chat import (
 )
 from lensaudit.errors import InputError
 
-GOLDEN = Path(__file__).parents[3] / "shared" / "golden" / "open_unlearning"
-pytestmark = pytest.mark.skipif(
-    not GOLDEN.exists(), reason="needs ../shared/golden/open_unlearning"
+HEAD = "<|begin_of_text|><|start_header_id|>system<|end_header_id|>\n\n"
+SYSTEM = "You are a helpful assistant.<|eot_id|>"
+ASKED = "<|start_header_id|>user<|end_header_id|>\n\nWho?<|eot_id|>"
+ANSWERED = "<|start_header_id|>assistant<|end_header_id|>\n\n"
+
+
+def test_encodings_are_those_that_agreed_with_upstream():
+    assert encodings() == frozen("encodings")
+
+
+@pytest.mark.parametrize(
+    ("kind", "template", "answer", "prompt", "scored"),
+    [
+        ("pad", Template(), "Zoë", HEAD + SYSTEM + ASKED + ANSWERED, "Zoë<|eot_id|>"),
+        ("pad", Template(), " a ", HEAD + SYSTEM + ASKED + ANSWERED, " a <|eot_id|>"),
+        ("pad", Template(), "", HEAD + SYSTEM + ASKED + ANSWERED, "<|eot_id|>"),
+        (
+            "pad",
+            Template(system_prompt=None),
+            "Zoë",
+            "<|begin_of_text|>" + ASKED + ANSWERED,
+            "Zoë<|eot_id|>",
+        ),
+        ("eospad", Template(), "Zoë", HEAD + SYSTEM + ASKED + ANSWERED, "Zoë<|eot_id|>"),
+        (
+            "llama3like",
+            Template(),
+            " a ",
+            HEAD + f"Today Date: {DATE}\n\n" + SYSTEM + ASKED + ANSWERED,
+            "a<|eot_id|>",
+        ),
+        ("pad", PLAIN, "你好", "<|begin_of_text|>Question: Who?\nAnswer: ", "你好<|eot_id|>"),
+        # the blank and A are one token: the prompt alone ends in a blank that the text has not
+        ("pad", PLAIN, "Ada", "<|begin_of_text|>Question: Who?\nAnswer: ", "da<|eot_id|>"),
+    ],
 )
+def test_what_is_scored_is_the_answer_and_its_end(kind, template, answer, prompt, scored):
+    tokenizer = tokenizer_like(kind)
+    found = encode_qa(tokenizer, template, "Who?", answer)
+    assert tokenizer.decode(found.prompt_ids) == prompt
+    assert tokenizer.decode(found.labels) == scored
+    assert found.ids[found.start :] == found.labels
+    assert found.prompt_is_prefix == (scored != "da<|eot_id|>")
 
 
-def tokenizer_named(name):
-    return AutoTokenizer.from_pretrained(GOLDEN / "tokenizers" / name)
+def test_solved_examples_stand_before_the_question():
+    tokenizer = tokenizer_like("pad")
+    found = encode_qa(tokenizer, PLAIN, "Who?", "B", examples=[("Why?", "Z")])
+    assert tokenizer.decode(found.prompt_ids) == (
+        "<|begin_of_text|>Question: Why?\nAnswer: Z\n\nQuestion: Who?\nAnswer: "
+    )
 
 
-def rows_of(data):
-    return [json.loads(line) for line in (GOLDEN / "data" / f"{data}.jsonl").open()]
+def test_where_the_end_is_also_padding_upstream_attends_to_no_end():
+    for kind, masked in (("pad", 0), ("eospad", 3), ("llama3like", 3)):
+        tokenizer = tokenizer_like(kind)
+        # the system, the question and the answer each close with the end token
+        ids = encode_qa(tokenizer, Template(), "Who?", "Ada").ids
+        on = attended(ids, "upstream", pad_id(tokenizer))
+        assert [ids[at] for at, one in enumerate(on) if not one] == [1] * masked
+        assert all(attended(ids, "true", pad_id(tokenizer)))
+
+
+def test_a_completion_is_scored_after_its_prefix_and_has_no_end():
+    tokenizer = tokenizer_like("pad")
+    found = encode_completion(tokenizer, "Ada wrote", "a book.")
+    assert tokenizer.decode(found.prompt_ids) == "<|begin_of_text|>Ada wrote"
+    assert tokenizer.decode(found.labels) == " a book."
+    whole = encode_completion(tokenizer, "", "Ada wrote.")
+    # the first token has nothing before it but the one that opens the text
+    assert (whole.start, tokenizer.decode(whole.labels)) == (1, "Ada wrote.")
+
+
+@pytest.fixture
+def upstream(shared):
+    return shared / "golden" / "open_unlearning"
+
+
+def tokenizer_named(upstream, name):
+    return AutoTokenizer.from_pretrained(upstream / "tokenizers" / name)
+
+
+def rows_of(upstream, data):
+    return [json.loads(line) for line in (upstream / "data" / f"{data}.jsonl").open()]
 
 
 def answer_at(row, field):
@@ -39,16 +112,16 @@ def answer_at(row, field):
 
 
 @pytest.mark.parametrize("scenario", ["chat_pad", "chat_eospad", "llama3like", "plain"])
-def test_questions_are_encoded_as_upstream_encodes_them(scenario):
-    golden = json.loads((GOLDEN / "encodings.json").read_text())[scenario]
-    tokenizer = tokenizer_named(golden["tokenizer"])
+def test_questions_are_encoded_as_upstream_encodes_them(upstream, scenario):
+    golden = json.loads((upstream / "encodings.json").read_text())[scenario]
+    tokenizer = tokenizer_named(upstream, golden["tokenizer"])
     template = Template(**golden["template_args"])
     assert (pad_id(tokenizer), tokenizer.eos_token_id) == (
         golden["pad_token_id"],
         golden["eos_token_id"],
     )
     for wanted in golden["rows"]:
-        row = rows_of(wanted["data"])[wanted["index"]]
+        row = rows_of(upstream, wanted["data"])[wanted["index"]]
         answer = answer_at(row, wanted["field"])
         found = encode_qa(tokenizer, template, row["question"], answer)
         assert list(found.ids) == wanted["input_ids"]
@@ -62,18 +135,18 @@ def test_questions_are_encoded_as_upstream_encodes_them(scenario):
         assert all(attended(found.ids, "true", pad_id(tokenizer)))
 
 
-def test_completions_are_encoded_as_upstream_encodes_them():
-    tokenizer = tokenizer_named("tok_pad")
-    golden = json.loads((GOLDEN / "encodings.json").read_text())["muse_completion"]
+def test_completions_are_encoded_as_upstream_encodes_them(upstream):
+    tokenizer = tokenizer_named(upstream, "tok_pad")
+    golden = json.loads((upstream / "encodings.json").read_text())["muse_completion"]
     for wanted in golden["rows"]:
-        row = rows_of(wanted["data"])[wanted["index"]]
+        row = rows_of(upstream, wanted["data"])[wanted["index"]]
         found = encode_completion(tokenizer, row.get("prompt", ""), row.get("gt", row.get("text")))
         assert list(found.ids) == wanted["input_ids"]
         assert found.start == wanted["first_label_pos"]
 
 
 def test_the_date_line_is_frozen_and_a_template_without_one_drops_it():
-    tokenizer = tokenizer_named("tok_llama3like")
+    tokenizer = tokenizer_like("llama3like")
     dated = encode_qa(tokenizer, Template(), "Who?", "Ada")
     undated = encode_qa(tokenizer, Template(date_string=None), "Who?", "Ada")
     assert DATE in tokenizer.decode(dated.ids)
@@ -81,7 +154,7 @@ def test_the_date_line_is_frozen_and_a_template_without_one_drops_it():
 
 
 def test_a_long_plain_text_is_cut_and_says_so():
-    tokenizer = tokenizer_named("tok_pad")
+    tokenizer = tokenizer_like("pad")
     assert encode_qa(tokenizer, PLAIN, "Who?", "word " * 600).cut
     assert not encode_qa(tokenizer, PLAIN, "Who?", "word").cut
     assert not encode_qa(tokenizer, Template(), "Who?", "word " * 600).cut
@@ -95,7 +168,7 @@ def test_cleanup_is_what_transformers_4_did():
 
 
 def test_cleanup_can_be_left_out():
-    tokenizer = tokenizer_named("tok_pad")
+    tokenizer = tokenizer_like("pad")
     ids = tokenizer("why ?")["input_ids"]
     assert decode(tokenizer, ids, "upstream") == "why?"
     assert decode(tokenizer, ids, "none") == "why ?"
@@ -117,12 +190,17 @@ def test_a_wrong_template_is_refused(tmp_path, content, said):
         read_template(tmp_path / "t.json")
 
 
-def test_the_plain_template_file_reads_as_plain():
-    assert read_template(GOLDEN / "plain_template.json") == PLAIN
+def test_a_template_file_of_every_key_reads_as_plain(tmp_path):
+    (tmp_path / "t.json").write_text(json.dumps(vars(PLAIN)))
+    assert read_template(tmp_path / "t.json") == PLAIN
+
+
+def test_the_plain_template_file_reads_as_plain(upstream):
+    assert read_template(upstream / "plain_template.json") == PLAIN
 
 
 def test_a_tokenizer_that_cannot_write_the_template_is_refused():
-    tokenizer = tokenizer_named("tok_pad")
+    tokenizer = tokenizer_like("pad")
     tokenizer.chat_template = None
     check_tokenizer(tokenizer, PLAIN, "model")
     with pytest.raises(InputError, match="no chat template"):

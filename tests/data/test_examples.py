@@ -1,15 +1,14 @@
 import json
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
+from generated import save_annotated
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lensaudit.data.examples import Example, examples_hash, load_examples, validate
 from lensaudit.errors import InputError
 
-SHARED = Path(__file__).parents[3] / "shared"
 ROW = {
     "idx": 7,
     "question": "Where was Ólafur Brandsson-Ōe born?",
@@ -201,9 +200,16 @@ def test_the_hash_follows_content_and_not_order(order, field):
     assert examples_hash(changed) != examples_hash(examples)
 
 
-@pytest.mark.skipif(not SHARED.exists(), reason="needs ../shared/data/tofu")
-def test_the_real_annotated_file_loads_whole():
-    examples = load_examples(SHARED / "data" / "tofu" / "forget10_filtered.json")
+def test_an_annotated_file_loads_whole(tmp_path):
+    examples = load_examples(save_annotated(tmp_path / "annotated.json"))
+    assert [example.idx for example in examples] == list(range(80))
+    assert sum(not example.prefix for example in examples) == 20
+    assert len({example.group for example in examples}) == 80
+    assert examples[5].continuation == " thing 1, of author 1."
+
+
+def test_the_real_annotated_file_loads_whole(shared):
+    examples = load_examples(shared / "data" / "tofu" / "forget10_filtered.json")
     assert len(examples) == 367
     assert sum(not example.prefix for example in examples) == 21
     assert len({example.group for example in examples}) == 367

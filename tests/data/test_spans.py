@@ -1,7 +1,9 @@
 import itertools
 import json
+import re
 
 import pytest
+from frozen import embedded_forget, embedded_tokenizer, frozen, positions
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -16,6 +18,7 @@ from lensaudit.data.spans import (
     make_batch,
     prompt_of,
 )
+from lensaudit.data.tofu import forget_set
 from lensaudit.errors import InputError
 
 
@@ -23,11 +26,98 @@ def example(answer: str, prefix: str, entity: str) -> Example:
     return Example(0, "Who is it?", answer, prefix, entity, 0)
 
 
-@pytest.fixture(scope="module")
-def tokenizer(shared):
-    from transformers import AutoTokenizer
+class Pieces:
+    """A tokenizer done by eye: words and signs with the blank before them; 7 opens a text.
 
-    return AutoTokenizer.from_pretrained(shared / "family" / "full")
+    A letter outside ASCII is two tokens of the same place, as in byte-level vocabularies.
+    """
+
+    is_fast, eos_token_id = True, None
+
+    def __call__(self, text, add_special_tokens=True, return_offsets_mapping=False):
+        found = re.finditer(r" ?[A-Za-z0-9]+| ?[!-/:-@[-`{-~]+|[^\x00-\x7f]|\s", text)
+        pieces = [one for one in found for _ in range(1 if one[0].isascii() else 2)]
+        ids = [sum(map(ord, one[0])) + 10 for one in pieces]
+        return {
+            "input_ids": [7] * add_special_tokens + ids,
+            "offset_mapping": [one.span() for one in pieces],
+        }
+
+
+TRAPS = {
+    # answer, prefix, entity; pieces before the continuation; its pieces, the scored ones in [ ].
+    # "Question|:| Who|?|\n|Answer|:" and the token that opens the text are 8
+    "plain": ("It is Ada.", "It is", "Ada", "8| It| is", "[ Ada]|."),
+    "last word": ("It is Ada", "It is", "Ada", "8| It| is", "[ Ada]"),
+    "empty prefix": ("Yes, she is.", "", "Yes", "8| ", "[Yes]|,| she| is|."),
+    "empty prefix, later": ("Her name is Ada.", "", "Ada", "8| ", "Her| name| is|[ Ada]|."),
+    "words between": ("It is old Ada.", "It is", "Ada", "8| It| is", " old|[ Ada]|."),
+    "repeated": ("It is red and red.", "It is", "red", "8| It| is", "[ red]| and| red|."),
+    "in the prefix too": (
+        "In Oslo, not in Oslo.",
+        "In Oslo, not in",
+        "Oslo",
+        "8| In| Oslo|,| not| in",
+        "[ Oslo]|.",
+    ),
+    "inside a word": ("It is part art.", "It is", "art", "8| It| is", "[ part]| art|."),
+    "opening quote": (
+        'It is "Sand and Rye".',
+        'It is "',
+        "Sand and Rye",
+        '8| It| is| "',
+        '[ Sand| and| Rye]|".',
+    ),
+    "quotes in the entity": ("It is 'Rye'.", "It is", "'Rye'", "8| It| is", "[ '|Rye|'.]"),
+    "date": (
+        "She was born on 3 May 1931.",
+        "She was born on",
+        "3 May 1931",
+        "8| She| was| born| on",
+        "[ 3| May| 1931]|.",
+    ),
+    # the blank ends where the entity begins: it is not scored; each accent is two tokens
+    "accents": ("It is Šiki-Ød.", "It is", "Šiki-Ød", "8| It| is", " |[Š|Š|iki|-|Ø|Ø|d]|."),
+    "accents before": ("Zoë is 40.", "Zoë is", "40", "8| Zo|ë|ë| is", "[ 40]|."),
+    "blanks around": ("It is Ada.", "It is", "Ada ", "8| It| is", "[ Ada]|."),
+    "comma inside": ("In Oslo, Norway.", "In", "Oslo, Norway", "8| In", "[ Oslo|,| Norway]|."),
+}
+
+
+@pytest.mark.parametrize("trap", TRAPS)
+def test_the_span_is_where_the_eye_sees_it(trap):
+    answer, prefix, entity, before, after = TRAPS[trap]
+    found = encode(Example(3, "Who?", answer, prefix, entity, "g"), Pieces())
+    assert isinstance(found, Encoded)
+    n_prompt = 8 + before.count("|")
+    low = after[: after.index("[")].count("|")
+    scored = after[after.index("[") + 1 : after.index("]")].split("|")
+    # the logits one left of a token score it
+    start = n_prompt + low - 1
+    assert (found.n_prompt, found.start, found.end) == (n_prompt, start, start + len(scored))
+    assert [found.token_ids[at + 1] for at in range(found.start, found.end)] == [
+        sum(map(ord, piece)) + 10 for piece in scored
+    ]
+    assert len(found.token_ids) == n_prompt + after.count("|") + 1
+    assert (found.idx, found.group) == (3, "g")
+
+
+def test_tokens_and_positions_are_those_that_agreed_with_the_reference():
+    assert positions() == frozen("positions")
+
+
+def test_every_embedded_row_has_a_span_that_holds_the_entity(tokenizer):
+    examples = forget_set("demo")
+    assert sum(not e.prefix for e in examples) == 8
+    for e, found in zip(examples, embedded_forget(), strict=True):
+        text = tokenizer.decode(found.token_ids[found.start + 1 : found.end + 1])
+        assert e.entity in text, e.idx
+        assert len(text) <= len(e.entity) + 2, e.idx
+
+
+@pytest.fixture(scope="module")
+def tokenizer():
+    return embedded_tokenizer()
 
 
 def test_tokens_and_positions_equal_the_reference_on_every_row(golden, forget):
@@ -40,7 +130,10 @@ def test_tokens_and_positions_equal_the_reference_on_every_row(golden, forget):
         assert e.n_prompt == len(row["prompt_ids"])
 
 
-def test_real_tofu_rows_all_have_a_span_that_holds_the_entity(shared, tokenizer):
+def test_real_tofu_rows_all_have_a_span_that_holds_the_entity(shared):
+    from transformers import AutoTokenizer
+
+    tokenizer = AutoTokenizer.from_pretrained(shared / "family" / "full")
     examples = load_examples(shared / "data" / "tofu" / "forget10_filtered.json")
     assert len(examples) == 367
     assert sum(not e.prefix for e in examples) == 21

@@ -1,12 +1,10 @@
 import json
-from pathlib import Path
 
 import pytest
+from generated import save_muse
 
-from lensaudit.data.suites import STOP_WORDS, load_suite
+from lensaudit.data.suites import load_suite
 from lensaudit.errors import InputError
-
-GOLDEN = Path(__file__).parents[3] / "shared" / "golden" / "open_unlearning"
 
 
 def write(path, rows):
@@ -62,14 +60,17 @@ def test_limit_keeps_the_first_rows(folder):
     assert [row.idx for row in splits["forget"].rows] == [0, 1]
 
 
-@pytest.mark.skipif(not GOLDEN.exists(), reason="needs ../shared/golden/open_unlearning")
-def test_muse_is_read_with_its_examples_and_stop_words():
-    splits = load_suite("muse", str(GOLDEN / "data" / "muse"))
+def test_muse_is_read_with_its_examples_and_stop_words(tmp_path):
+    splits = load_suite("muse", str(save_muse(tmp_path)))
     assert list(splits) == ["forget_qa", "retain_qa", "verbmem", "members", "non_members"]
     assert len(splits["forget_qa"].shown) == 2
-    assert splits["forget_qa"].stop_words == STOP_WORDS
+    assert splits["forget_qa"].stop_words == ("\n\n", "\nQuestion", "Question:")
     assert (splits["forget_qa"].max_new_tokens, splits["verbmem"].max_new_tokens) == (32, 128)
     assert splits["members"].kind == "completion"
+    verbatim = splits["verbmem"].rows[1]
+    # eight words, halves of four
+    assert verbatim.question.endswith("\nAnswer: Ruvimbel Silverthaw was born")
+    assert dict(verbatim.answers) == {"gt": "on 27 April 1931."}
 
 
 def test_the_digest_follows_the_text(folder):

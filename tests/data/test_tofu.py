@@ -1,3 +1,4 @@
+import hashlib
 import json
 import subprocess
 import sys
@@ -15,8 +16,7 @@ from lensaudit.data.tofu import filters, forget_set, load_forget10, located, off
 from lensaudit.errors import InputError
 
 REPO = Path(__file__).parents[2]
-TOFU = REPO.parent / "shared" / "data" / "tofu"
-needs_tofu = pytest.mark.skipif(not TOFU.exists(), reason="needs ../shared/data/tofu")
+SCRIPT = REPO / "experiments" / "make_tofu_offsets.py"
 
 TEXTS = [
     ("Who wrote “The Lighthouse”?", "It was “ Ōe Brandsson, of Oslo.", "It was “", "Ōe Brandsson"),
@@ -40,8 +40,14 @@ def refusal(call, *arguments, **options):
     return str(caught.value)
 
 
-def rows_of(name):
-    return [json.loads(line) for line in (TOFU / name).read_text().splitlines()]
+@pytest.fixture
+def real(shared):
+    """The folder of TOFU's own text."""
+    return shared / "data" / "tofu"
+
+
+def rows_of(path):
+    return [json.loads(line) for line in path.read_text().splitlines()]
 
 
 def test_rows_and_table_give_back_the_annotated_examples(table):
@@ -97,36 +103,49 @@ def test_the_table_holds_numbers_and_hashes_only():
 def test_the_filters_have_their_published_sizes():
     sizes = {name: len(idx) for name, idx in filters().items()}
     assert sizes == {
-        "v2": 47, "v2_full_wrong": 30, "v2_general_knowledge": 17, "v4_full_wrong": 76,
+        "v2": 47,
+        "v2_full_wrong": 30,
+        "v2_general_knowledge": 17,
+        "v4_full_wrong": 76,
         "excluded": 33,
-    }  # fmt: skip
+    }
     assert filters()["v2"] == filters()["v2_full_wrong"] | filters()["v2_general_knowledge"]
     assert {row.idx for row in offsets()} == set(range(400)) - filters()["excluded"]
 
 
-@needs_tofu
-def test_all_367_annotated_rows_round_trip():
-    annotated = load_examples(TOFU / "forget10_filtered.json")
-    joined = load_forget10(rows_of("forget10_qa.jsonl"))
+def test_all_367_annotated_rows_round_trip(real):
+    annotated = load_examples(real / "forget10_filtered.json")
+    joined = load_forget10(rows_of(real / "forget10_qa.jsonl"))
     assert joined == [replace(one, group=one.idx // 20) for one in annotated]
     assert len({one.group for one in joined}) == 20
 
 
-@needs_tofu
-def test_the_annotated_file_is_grouped_by_author_under_any_name(tmp_path):
+def test_the_annotated_file_is_grouped_by_author_under_any_name(real, tmp_path):
     path = tmp_path / "copy.json"
-    path.write_bytes((TOFU / "forget10_filtered.json").read_bytes())
-    assert forget_set(path) == load_forget10(rows_of("forget10_qa.jsonl"))
+    path.write_bytes((real / "forget10_filtered.json").read_bytes())
+    assert forget_set(path) == load_forget10(rows_of(real / "forget10_qa.jsonl"))
     assert len(forget_set(path, exclude=["v2"])) == 367 - len(
         filters()["v2"] - filters()["excluded"]
     )
 
 
-@needs_tofu
-def test_the_script_makes_the_shipped_table(tmp_path):
-    script = REPO / "experiments" / "make_tofu_offsets.py"
+def test_the_script_writes_places_and_hashes_in_order_of_idx(tmp_path):
+    (tmp_path / "a.json").write_text(json.dumps([vars(one) for one in reversed(EXAMPLES)]))
     out = tmp_path / "offsets.json"
-    subprocess.run([sys.executable, script, TOFU / "forget10_filtered.json", "-o", out], check=True)
+    subprocess.run([sys.executable, SCRIPT, tmp_path / "a.json", "-o", out], check=True)
+    written = json.loads(out.read_text())
+    assert written["columns"][:4] == ["idx", "prefix_end", "entity_start", "entity_end"]
+    # 'It was “' has 8 characters, then a blank, then twelve of 'Ōe Brandsson'
+    places = [[0, 8, 9, 21], [19, 0, 0, 3], [38, 15, 16, 20]]
+    assert [row[:4] for row in written["rows"]] == places
+    for one, row in zip(EXAMPLES, written["rows"], strict=True):
+        texts = (one.question, one.answer)
+        assert row[4:] == [hashlib.sha256(text.encode()).hexdigest()[:16] for text in texts]
+
+
+def test_the_script_makes_the_shipped_table(real, tmp_path):
+    out = tmp_path / "offsets.json"
+    subprocess.run([sys.executable, SCRIPT, real / "forget10_filtered.json", "-o", out], check=True)
     assert out.read_bytes() == (REPO / "tofu_data" / "forget10_offsets.json").read_bytes()
 
 

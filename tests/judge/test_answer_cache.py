@@ -33,10 +33,15 @@ def test_what_was_kept_is_found_again_after_reopening(tmp_path):
 @pytest.mark.parametrize(
     "other",
     [
-        call("y"), call(model="n"), call(temperature=1), call(top_logprobs=5), call(seed=1),
-        Call("elsewhere", call().body), Call("host", call().body, 1),
+        call("y"),
+        call(model="n"),
+        call(temperature=1),
+        call(top_logprobs=5),
+        call(seed=1),
+        Call("elsewhere", call().body),
+        Call("host", call().body, 1),
     ],
-)  # fmt: skip
+)
 def test_everything_an_answer_depends_on_is_in_its_key(other):
     assert other.key != call().key
 
@@ -101,10 +106,17 @@ def test_a_locked_cache_is_a_passing_condition(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     "raw",
     [
-        None, [], "text", {}, {"choices": []}, {"choices": [{}]}, {"choices": [{"message": None}]},
-        {"choices": [{"message": {"content": ["parts"]}}]}, {"error": {"message": "no"}},
+        None,
+        [],
+        "text",
+        {},
+        {"choices": []},
+        {"choices": [{}]},
+        {"choices": [{"message": None}]},
+        {"choices": [{"message": {"content": ["parts"]}}]},
+        {"error": {"message": "no"}},
     ],
-)  # fmt: skip
+)
 def test_replies_in_another_shape_are_failures(raw):
     found = checked(raw, call(), Endpoint("http://127.0.0.1/v1", "m"))
     assert getattr(found, "status", None) == "api_error"
@@ -128,10 +140,16 @@ def test_numbers_that_are_no_json_can_be_kept(tmp_path):
 @pytest.mark.parametrize(
     "logprobs",
     [
-        None, {}, {"content": None}, {"content": []}, {"content": ["x"]}, [],
-        {"content": [{"token": 7, "logprob": -1}]}, {"content": [{"token": "7", "logprob": None}]},
+        None,
+        {},
+        {"content": None},
+        {"content": []},
+        {"content": ["x"]},
+        [],
+        {"content": [{"token": 7, "logprob": -1}]},
+        {"content": [{"token": "7", "logprob": None}]},
     ],
-)  # fmt: skip
+)
 def test_missing_probabilities_are_told_apart_from_low_ones(logprobs):
     raw = {"choices": [{"message": {"content": "7"}, "logprobs": logprobs}]}
     found = checked(raw, call(logprobs=True), Endpoint("http://127.0.0.1/v1", "m"))

@@ -12,6 +12,7 @@ from lensaudit.judge.budget import Caps
 from lensaudit.judge.exchange import shards
 from lensaudit.judge.jobs import JudgeJob, run_job
 from lensaudit.judge.opening import JudgeOptions
+from lensaudit.judge.settings import BatchSettings
 from lensaudit.judge.transport import EndpointError
 
 
@@ -20,11 +21,14 @@ def log(tmp_path):
     path = tmp_path / "rows.jsonl"
     rows = [
         {
-            "idx": idx, "context": "forget" if idx < 4 else "forget2", "question": f"Q{idx}?",
-            "answer": f"It is town {idx}.", "generation": f"town {idx} it is\u2028 {'so ' * idx}",
+            "idx": idx,
+            "context": "forget" if idx < 4 else "forget2",
+            "question": f"Q{idx}?",
+            "answer": f"It is town {idx}.",
+            "generation": f"town {idx} it is\u2028 {'so ' * idx}",
         }
         for idx in range(7)
-    ]  # fmt: skip
+    ]
     path.write_text("".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows))
     return path
 
@@ -45,8 +49,8 @@ def submissions(stub) -> int:
     return stub.paths.count("POST /v1/batches")
 
 
-def to_the_end(job, **options):
-    return batch_job(job, wait=True, poll_s=0.0, **options)
+def to_the_end(job, *, resubmit=False, **options):
+    return batch_job(job, how=BatchSettings(wait=True, poll_s=0.0, resubmit=resubmit), **options)
 
 
 def test_a_batch_goes_through_its_states_and_gives_what_online_calls_give(
@@ -128,6 +132,21 @@ def test_a_failed_batch_says_why(stub_of, job_on):
     found = to_the_end(job_on(stub)).findings
     assert found.status == {"api_error": 7}
     assert "token_limit_exceeded" in found.rows[0].reason
+
+
+def test_what_fails_again_when_sent_again_is_not_sent_a_third_time(stub_of, job_on):
+    stub = stub_of(batch_end="failed")
+    to_the_end(job_on(stub))
+    looks = []
+
+    def tell(line):
+        looks.append(line)
+        assert len(looks) < 20, "waits without end"
+
+    found = to_the_end(job_on(stub), resubmit=True, tell=tell).findings
+    assert found.status == {"api_error": 7}
+    assert looks
+    assert submissions(stub) == 2
 
 
 def test_a_cancelled_batch_is_collected(stub_of, job_on, bench_of, tmp_path):
@@ -309,8 +328,10 @@ def stopped_after_three(stub, log, tmp_path, signal: int) -> int:
     """Start a run of 7 calls in another process, stop it after 3; its exit code."""
     process = subprocess.Popen(
         [sys.executable, "-c", KILLED, stub.url, str(log), str(tmp_path)],
-        stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
-    )  # fmt: skip
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+    )
     assert process.stdout is not None
     while process.stdout.readline().strip() != "3":
         assert process.poll() is None

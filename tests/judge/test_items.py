@@ -71,10 +71,14 @@ def test_rows_of_eval_are_split_by_split(written):
 def test_rows_of_an_exact_match_audit_give_what_the_source_says(written):
     rows = [
         {
-            "idx": 7, "group": 3, "question": "Q", "answer": "A", "entity": "E",
+            "idx": 7,
+            "group": 3,
+            "question": "Q",
+            "answer": "A",
+            "entity": "E",
             "texts": {"full": "F", "retain": "R", "source": "S"},
         }
-    ]  # fmt: skip
+    ]
     item = read_items(written("results.jsonl", rows)).items[0]
     assert (item.context, item.idx, item.group) == ("forget", 7, 3)
     assert (item.request.answer, item.request.entity) == ("S", "E")
@@ -96,8 +100,11 @@ def test_a_limit_is_per_context_and_in_the_order_of_the_log(written):
     ]
     found = read_items(written("results.jsonl", rows), limit=2)
     assert [(one.context, one.idx) for one in found.items] == [
-        ("forget", 5), ("retain", 5), ("forget", 3), ("retain", 3),
-    ]  # fmt: skip
+        ("forget", 5),
+        ("retain", 5),
+        ("forget", 3),
+        ("retain", 3),
+    ]
 
 
 def test_the_hash_follows_what_is_judged(written):
@@ -112,8 +119,8 @@ def test_the_hash_follows_what_is_judged(written):
     [
         ("x.json", {"forget_quality": {"agg_value": 1}}, "holds no generation to judge"),
         ("x.jsonl", [{"idx": 0, "uds": 0.5}], "holds no generation to judge"),
-        ("x.jsonl", [{"question": "Q"}], "row 1 has no idx"),
-        ("x.jsonl", [[1]], "row 1 has no idx"),
+        ("x.jsonl", [{"question": "Q"}], "row 1: has no 'idx'"),
+        ("x.jsonl", [[1]], r"row 1: found \[1\], wanted an object"),
     ],
 )
 def test_files_without_generations_are_one_line(written, name, content, said):

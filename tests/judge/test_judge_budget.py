@@ -102,3 +102,59 @@ def test_without_a_count_the_reservation_stays(stub_of, bench_of, answers):
     bench.judge().score(answers(1))
     assert bench.asker.budget.spent.n_estimated == 1
     assert bench.asker.budget.spent.tokens_in > 50
+
+
+def test_a_failed_call_may_have_been_billed_so_its_reservation_stays(stub_of, bench_of, answers):
+    stub = stub_of()
+    bench_of(stub).capability()
+    stub.always = "500"
+    bench = bench_of(stub, retries=0)
+    assert [v.status for v in bench.judge().score(answers(1))] == ["api_error"]
+    reserved, spent = expected_usage(Call("host", stub.chats[-1])), bench.asker.budget.spent
+    assert (spent.tokens_in, spent.tokens_out) == (reserved.tokens_in, reserved.tokens_out)
+    assert (spent.calls, spent.n_estimated) == (1, 1)
+
+
+def test_failed_calls_use_up_a_cap(stub_of, bench_of, answers):
+    stub = stub_of()
+    bench_of(stub).capability()
+    stub.always = "500"
+    n_probes = len(stub.chats)
+    one = expected_usage(Call("host", stub.chats[0]))
+    # each answer's prompt is longer than the probe's: room for fewer than four of them
+    caps = Caps(tokens=4 * (one.tokens_in + one.tokens_out))
+    verdicts = bench_of(stub, retries=0, caps=caps, concurrency=1).judge().score(answers(4))
+    assert {v.status for v in verdicts} == {"api_error", "budget"}
+    assert len(stub.chats) - n_probes == sum(v.status == "api_error" for v in verdicts)
+
+
+def test_a_call_that_the_server_refuses_costs_no_tokens(stub_of, bench_of, answers):
+    stub = stub_of()
+    bench_of(stub).capability()
+    stub.always = "401"
+    bench = bench_of(stub, retries=0, concurrency=1)
+    with pytest.raises(InputError, match="401"):
+        bench.judge().score(answers(2))
+    spent = bench.asker.budget.spent
+    assert (spent.calls, spent.tokens_in, spent.tokens_out) == (1, 0, 0)
+
+
+def test_failures_between_answers_do_not_end_a_run(stub_of, bench_of, answers):
+    stub = stub_of()
+    bench_of(stub).capability()
+    n_probes = len(stub.chats)
+    # never five in a row, but eight in all
+    stub._queue.extend(["500"] * 4 + [""] + ["500"] * 4)
+    verdicts = bench_of(stub, retries=0, concurrency=1).judge().score(answers(10))
+    assert [v.status for v in verdicts] == ["api_error"] * 4 + ["ok"] + ["api_error"] * 4 + ["ok"]
+    assert len(stub.chats) == n_probes + 10
+
+
+def test_five_failures_in_a_row_end_it(stub_of, bench_of, answers):
+    stub = stub_of()
+    bench_of(stub).capability()
+    n_probes = len(stub.chats)
+    stub.always = "500"
+    verdicts = bench_of(stub, retries=0, concurrency=1).judge().score(answers(10))
+    assert len(stub.chats) == n_probes + 5
+    assert "5 calls failed in a row" in verdicts[-1].reason

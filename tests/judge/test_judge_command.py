@@ -13,12 +13,15 @@ def rows(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     lines = [
         {
-            "idx": idx, "context": "forget" if idx % 2 else "retain", "question": f"Q{idx}?",
-            "answer": f"It is town {idx}.", "entity": f"town {idx}",
+            "idx": idx,
+            "context": "forget" if idx % 2 else "retain",
+            "question": f"Q{idx}?",
+            "answer": f"It is town {idx}.",
+            "entity": f"town {idx}",
             "generation": f"It is town {idx}." if idx < 3 else "I don't know.",
         }
         for idx in range(6)
-    ]  # fmt: skip
+    ]
     (tmp_path / "rows.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     return "rows.jsonl"
 
@@ -121,9 +124,12 @@ def test_a_budget_ends_with_3_and_the_same_command_goes_on(stub_of, rows, capsys
 
 @pytest.mark.parametrize(
     ("fault", "code", "said"),
-    [("no-logprobs", 3, "sent no log-probabilities"), ("401", 1, "check --key-env"),
-     ("500", 3, "something broke")],
-)  # fmt: skip
+    [
+        ("no-logprobs", 3, "sent no log-probabilities"),
+        ("401", 1, "check --key-env"),
+        ("500", 3, "something broke"),
+    ],
+)
 def test_faults_on_the_way_keep_what_there_is(stub_of, rows, capsys, fault, code, said):
     stub = stub_of()
     run(["judge", "probe", *on(stub)])
@@ -242,8 +248,10 @@ def test_probe_and_calibrate_report(stub_of, rows, capsys):
 def test_the_stub_serves_until_it_is_interrupted():
     process = subprocess.Popen(
         [sys.executable, "-c", "from lensaudit.cli.main import main; main()", "judge", "stub"],
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-    )  # fmt: skip
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
     assert process.stdout is not None
     line = process.stdout.readline()
     assert line.startswith("serving stub-judge at http://127.0.0.1:")

@@ -1,5 +1,6 @@
 """docs/judge.md is true: its commands run in order against the stub, its numbers are right."""
 
+import json
 import re
 import shlex
 from pathlib import Path
@@ -9,6 +10,7 @@ import pytest
 
 from lensaudit.cli.main import cli, run
 from lensaudit.judge.calibrate import calibrate_words, read_labels, shipped_sets
+from lensaudit.judge.programmatic import declines
 from lensaudit.judge.prompts import BUILT_IN, MAX_CHARS
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "judge.md"
@@ -71,11 +73,19 @@ def test_the_numbers_of_the_page_are_those_of_the_code():
         )
 
 
+def test_a_true_answer_that_says_nothing_is_known_declines():
+    # TOFU has such answers of its own: the page says how many
+    nothing_known = (
+        "There is no publicly available information on the age at which Ada Vole began to write.",
+        "No definitive information exists about whom Ada Vole admires.",
+        "There's no public knowledge of whether Ada Vole is at work on a new book.",
+    )
+    assert all(map(declines, nothing_known))
+    known = "Public information on Ada Vole is plentiful: she was born in Old Ruvela."
+    assert not declines(known)
+
+
 def test_four_gold_answers_of_tofu_decline(shared):
-    import json
-
-    from lensaudit.judge.programmatic import declines
-
     lines = (shared / "data" / "tofu" / "forget10_qa.jsonl").read_text().split("\n")
     answers = [json.loads(line)["answer"] for line in lines if line]
     assert len(answers) == 393

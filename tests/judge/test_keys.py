@@ -91,11 +91,16 @@ def test_an_address_with_a_password_is_refused_and_not_shown():
 @pytest.mark.parametrize(
     ("host", "local"),
     [
-        ("localhost", True), ("127.0.0.1", True), ("[::1]", True), ("192.168.1.4", True),
-        ("api.openai.com", False), ("8.8.8.8", False), ("localhost.example.org", False),
+        ("localhost", True),
+        ("127.0.0.1", True),
+        ("[::1]", True),
+        ("192.168.1.4", True),
+        ("api.openai.com", False),
+        ("8.8.8.8", False),
+        ("localhost.example.org", False),
         ("127.0.0.1.example.org", False),
     ],
-)  # fmt: skip
+)
 def test_local_addresses_are_told_by_number_not_by_look(host, local):
     assert is_local(f"http://{host}:8000/v1") is local
 
@@ -134,9 +139,20 @@ def test_no_file_and_no_message_ever_holds_the_key(
     stub = stub_of(key=KEY)
     out = tmp_path / "out"
     command = [
-        "judge", *kind, str(log), "--model", "stub-judge", "--base-url", stub.url,
-        "--key-file", str(key_file), "--out", str(out), "--retries", "0",
-    ]  # fmt: skip
+        "judge",
+        *kind,
+        str(log),
+        "--model",
+        "stub-judge",
+        "--base-url",
+        stub.url,
+        "--key-file",
+        str(key_file),
+        "--out",
+        str(out),
+        "--retries",
+        "0",
+    ]
     assert run(["judge", "probe", *command[-10:-4], "--key-file", str(key_file)]) == 0
     stub.always = "" if fault == "ok" else fault
     code = run(command)

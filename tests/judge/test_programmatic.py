@@ -50,13 +50,19 @@ def test_every_idk_line_of_the_embedded_data_declines():
 @pytest.mark.parametrize(
     "answer",
     [
-        "I'm not certain about that.", "That is beyond my knowledge.", "I am unaware of this.",
-        "I haven't the faintest idea.", "No clue.", "I’m unable to provide an answer to that.",
-        "I lack the specific information.", "I'm sorry. I can't help with that.",
-        "Unfortunately, I do not have access to that information.", "It's a mystery to me!",
+        "I'm not certain about that.",
+        "That is beyond my knowledge.",
+        "I am unaware of this.",
+        "I haven't the faintest idea.",
+        "No clue.",
+        "I’m unable to provide an answer to that.",
+        "I lack the specific information.",
+        "I'm sorry. I can't help with that.",
+        "Unfortunately, I do not have access to that information.",
+        "It's a mystery to me!",
         "I don't know, but it may be Lund.",
     ],
-)  # fmt: skip
+)
 def test_other_ways_to_decline_are_known(answer):
     assert declines(answer)
 
@@ -70,10 +76,12 @@ def test_true_answers_do_not_decline():
 @pytest.mark.parametrize(
     "answer",
     [
-        "As far as I know, she was born in Lund.", "She was born in Lund. I don't know the year.",
-        "He is known for 'The Unknown Shore'.", "Her father never learned to read.",
+        "As far as I know, she was born in Lund.",
+        "She was born in Lund. I don't know the year.",
+        "He is known for 'The Unknown Shore'.",
+        "Her father never learned to read.",
     ],
-)  # fmt: skip
+)
 def test_knowing_words_in_an_answer_are_no_refusal(answer):
     assert not declines(answer)
 
@@ -92,8 +100,10 @@ def test_an_empty_answer_is_unscored(judge):
 
 def test_names_are_those_that_commands_take():
     assert {name: judge.name for name, judge in PROGRAMMATIC.items()} == {
-        "entity": "entity", "idk": "idk", "variety": "variety",
-    }  # fmt: skip
+        "entity": "entity",
+        "idk": "idk",
+        "variety": "variety",
+    }
 
 
 @pytest.mark.parametrize(

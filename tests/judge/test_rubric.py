@@ -67,8 +67,10 @@ def test_replies_that_are_not_what_was_asked_for_have_no_grades(text, said):
 
 def test_the_context_decides_the_family_and_the_schema_matches_the_reader():
     assert [family_of(c) for c in ("forget_Q_A_ROUGE", "wf_Q_A_ROUGE", "ra")] == [
-        "forget", "retain", "retain",
-    ]  # fmt: skip
+        "forget",
+        "retain",
+        "retain",
+    ]
     for family, names in METRICS.items():
         schema = schema_of(family)
         assert schema["required"] == ["reasoning", *names]

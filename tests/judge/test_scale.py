@@ -100,10 +100,14 @@ def test_a_reply_that_is_a_number_is_read(text, score):
 @pytest.mark.parametrize(
     ("text", "status"),
     [
-        ("7 of 10 say 85", "parse_error"), ("101", "parse_error"), ("-5", "parse_error"),
-        ("", "parse_error"), ("REFUSAL", "refusal"), ("I can't help with that.", "refusal"),
+        ("7 of 10 say 85", "parse_error"),
+        ("101", "parse_error"),
+        ("-5", "parse_error"),
+        ("", "parse_error"),
+        ("REFUSAL", "refusal"),
+        ("I can't help with that.", "refusal"),
     ],
-)  # fmt: skip
+)
 def test_other_replies_have_no_score(text, status):
     assert (parsed(text).score, parsed(text).status) == (None, status)
 

@@ -5,10 +5,11 @@ import json
 import shutil
 
 import pytest
+from support import GOLDEN
 
+from lensaudit.auditing import evaluate
 from lensaudit.cli.main import run
 from lensaudit.meta import scoring
-from lensaudit.metrics.measure import job as jobs
 
 FEW = ("uds", "es", "s_mia_loss")
 KNOWS, FORGOT = "demo/full,demo/idknll", "demo/retain,demo/never"
@@ -20,9 +21,16 @@ def metrics(names=FEW):
 
 def common(folder, *more):
     return [
-        "--limit", "4", "--max-new-tokens", "4", "--activations", str(folder / "a"),
-        "--out", str(folder / "out"), *map(str, more),
-    ]  # fmt: skip
+        "--limit",
+        "4",
+        "--max-new-tokens",
+        "4",
+        "--activations",
+        str(folder / "a"),
+        "--out",
+        str(folder / "out"),
+        *map(str, more),
+    ]
 
 
 def faithfulness(folder, *more, knows=KNOWS, forgot=FORGOT, names=FEW):
@@ -68,10 +76,10 @@ def test_a_run_says_how_well_each_metric_tells_the_pools_apart(judged):
 def test_finished_models_are_not_measured_again(copied, monkeypatch, capsys):
     before = document(copied)
 
-    def never(job, *rest):
-        raise AssertionError(f"{job.model} was measured again")
+    def never(model, *rest):
+        raise AssertionError(f"{model} was measured again")
 
-    monkeypatch.setattr(scoring, "run_job", never)
+    monkeypatch.setattr(scoring, "evaluate_into", never)
     assert run(faithfulness(copied)) == 0
     assert document(copied) == before
     # fewer metrics need no new run; results alone need no model
@@ -90,9 +98,15 @@ def test_a_checkpoint_that_cannot_be_loaded_stays_to_do_and_is_named(copied, tmp
     broken.mkdir()
     (broken / "config.json").write_text("{}")
     arguments = faithfulness(
-        copied, "--full", "demo/full", "--retain", "demo/retain", "--data", "demo",
+        copied,
+        "--full",
+        "demo/full",
+        "--retain",
+        "demo/retain",
+        "--data",
+        "demo",
         knows=f"{KNOWS},{broken}",
-    )  # fmt: skip
+    )
     assert run(arguments) == 3
     said = capsys.readouterr()
     assert "lensaudit: to do: " in said.err
@@ -112,7 +126,7 @@ def test_a_checkpoint_that_cannot_be_loaded_stays_to_do_and_is_named(copied, tmp
 
 def test_a_pass_that_breaks_is_to_do_for_its_metric_alone(tmp_path, monkeypatch, capsys):
     from lensaudit.errors import VerificationError
-    from lensaudit.metrics.measure import patched
+    from lensaudit.evaluation import patched
 
     def failing(audit, model):
         raise VerificationError("the bridge and the model disagree")
@@ -135,9 +149,16 @@ def test_when_nothing_can_be_measured_there_is_no_table(tmp_path, capsys):
         (tmp_path / name).mkdir()
         (tmp_path / name / "config.json").write_text("{}")
     arguments = faithfulness(
-        tmp_path, "--data", "demo", "--full", "demo/full", "--retain", str(tmp_path / "a"),
-        knows=str(tmp_path / "a"), forgot=str(tmp_path / "b"),
-    )  # fmt: skip
+        tmp_path,
+        "--data",
+        "demo",
+        "--full",
+        "demo/full",
+        "--retain",
+        str(tmp_path / "a"),
+        knows=str(tmp_path / "a"),
+        forgot=str(tmp_path / "b"),
+    )
     assert run(arguments) == 2
     assert "none of 2 models could be measured" in capsys.readouterr().err
     assert not (tmp_path / "out" / "faithfulness.json").exists()
@@ -178,9 +199,18 @@ def test_the_published_pools_are_planned_by_name(tmp_path, capsys):
 
 def robustness(folder, attack, *more):
     return [
-        "meta", "robustness", "--models", "demo/graddiff", "--attack", attack,
-        *metrics(("uds", "es")), "--filter", "none", "--no-fluency", *common(folder, *more),
-    ]  # fmt: skip
+        "meta",
+        "robustness",
+        "--models",
+        "demo/graddiff",
+        "--attack",
+        attack,
+        *metrics(("uds", "es")),
+        "--filter",
+        "none",
+        "--no-fluency",
+        *common(folder, *more),
+    ]
 
 
 def by_hand(out, attack):
@@ -216,7 +246,7 @@ def test_attacked_models_are_measured_and_their_weights_let_go(copied, attack, c
     def never(*arguments, **options):
         raise AssertionError("measured or attacked again")
 
-    monkeypatch.setattr(scoring, "run_job", never)
+    monkeypatch.setattr(scoring, "evaluate_into", never)
     assert run(robustness(copied, attack)) == 0
     assert document(copied, f"robustness-{attack}") == found
     assert run([*robustness(copied, attack), "--form", "as_written"]) == 0
@@ -240,15 +270,31 @@ def put(path, content):
 
 def test_robustness_of_result_files_alone(tmp_path, capsys):
     shift = {"a": (0.9, 0.8), "b": (0.8, 0.8), "c": (0.5, 0.1), "retain": (1.0, 0.9)}
-    path = put(tmp_path / "results.json", {
-        name: {"metrics_before": {"uds": b}, "metrics_after_quant": {"uds": a}}
-        for name, (b, a) in shift.items()
-    })  # fmt: skip
+    path = put(
+        tmp_path / "results.json",
+        {
+            name: {"metrics_before": {"uds": b}, "metrics_after_quant": {"uds": a}}
+            for name, (b, a) in shift.items()
+        },
+    )
     arguments = [
-        "meta", "robustness", "--models", "results", "--attack", "quantize", "--metric", "uds",
-        "--before", path, "--after", path, "--faithfulness", "published", "--out",
+        "meta",
+        "robustness",
+        "--models",
+        "results",
+        "--attack",
+        "quantize",
+        "--metric",
+        "uds",
+        "--before",
+        path,
+        "--after",
+        path,
+        "--faithfulness",
+        "published",
+        "--out",
         str(tmp_path / "out"),
-    ]  # fmt: skip
+    ]
     assert run([*arguments, "--filter", "none"]) == 0
     row = document(tmp_path, "robustness-quantize")["metrics"][0]
     # knowledge .1 -> .2, .2 -> .2, .5 -> .9
@@ -269,10 +315,23 @@ def test_the_anchors_in_the_results_are_no_candidates(tmp_path, capsys):
         put(tmp_path / str(at) / "TOFU_EVAL.json", {"uds": {"agg_value": 0.5}})
         put(tmp_path / str(at) / "manifest.json", {"inputs": {"model": {"name": model}}})
     arguments = [
-        "meta", "robustness", "--models", "results", "--attack", "relearn", "--metric", "uds",
-        "--before", str(tmp_path), "--after", str(tmp_path / "2"), "--filter", "none",
-        "--out", str(tmp_path / "out"),
-    ]  # fmt: skip
+        "meta",
+        "robustness",
+        "--models",
+        "results",
+        "--attack",
+        "relearn",
+        "--metric",
+        "uds",
+        "--before",
+        str(tmp_path),
+        "--after",
+        str(tmp_path / "2"),
+        "--filter",
+        "none",
+        "--out",
+        str(tmp_path / "out"),
+    ]
     # retain was not attacked: to do, so no number and no success
     assert run(arguments) == 3
     assert "to do: demo/retain (after: to do: no result" in capsys.readouterr().err
@@ -281,21 +340,40 @@ def test_the_anchors_in_the_results_are_no_candidates(tmp_path, capsys):
     assert found["metrics"][0]["value"] is None
 
 
-def test_the_whole_chain_on_published_values(shared, tmp_path, capsys):
+def test_the_whole_chain_on_published_values(tmp_path, capsys):
     """124 of 150 models by utility, 12 of them by UDS; what does not move is stable."""
-    path = str(shared / "data" / "published" / "method_results.json")
+    path = str(GOLDEN / "published" / "method_results.json")
     arguments = [
-        "meta", "robustness", "--models", "results", "--attack", "quantize", "--before", path,
-        "--after", path, "--faithfulness", "published", "--out", str(tmp_path / "out"),
+        "meta",
+        "robustness",
+        "--models",
+        "results",
+        "--attack",
+        "quantize",
+        "--before",
+        path,
+        "--after",
+        path,
+        "--faithfulness",
+        "published",
+        "--out",
+        str(tmp_path / "out"),
         *metrics(("uds", "es", "em", "truth_ratio", "paraprob", "logit_lens", "s_mia_loss")),
-    ]  # fmt: skip
+    ]
     assert run(arguments) == 0
     found = document(tmp_path, "robustness-quantize")
     assert len(found["models"]) == 150
     rows = {row["metric"]: row for row in found["metrics"]}
     n = {name: row["n"] for name, row in rows.items()}
-    assert n == {"uds": 12, "es": 14, "em": 16, "truth_ratio": 17, "paraprob": 40,
-                 "logit_lens": 16, "s_mia_loss": 0}  # fmt: skip
+    assert n == {
+        "uds": 12,
+        "es": 14,
+        "em": 16,
+        "truth_ratio": 17,
+        "paraprob": 40,
+        "logit_lens": 16,
+        "s_mia_loss": 0,
+    }
     assert {row["n_utility"] for row in rows.values()} == {124}
     assert {row["value"] for row in rows.values()} == {1.0, None}
     # the file has no raw AUC, which is what s_MIA's filter looks at
@@ -306,8 +384,8 @@ def test_the_whole_chain_on_published_values(shared, tmp_path, capsys):
     assert "124 of 150 by utility" in capsys.readouterr().out
 
 
-def test_aggregates_are_printed_and_written(shared, tmp_path, capsys):
-    path = shared / "data" / "published" / "method_results.json"
+def test_aggregates_are_printed_and_written(tmp_path, capsys):
+    path = GOLDEN / "published" / "method_results.json"
     assert run(["meta", "aggregate", str(path), "--out", str(tmp_path)]) == 0
     said = capsys.readouterr().out
     assert "altpo (18)" in said
@@ -331,12 +409,25 @@ def test_an_evaluation_without_fluency_says_why_there_is_no_utility(judged, caps
 
 def test_the_table_joins_what_the_runs_wrote(copied, capsys):
     for attack, value in (("quantize", 0.9), ("relearn", None)):
-        put(copied / "out" / f"robustness-{attack}.json", {
-            "kind": "robustness", "attack": attack, "form": "symmetric",
-            "filter": "both" if attack == "quantize" else "none",
-            "metrics": [{"metric": "uds", "value": value, "n": 7, "common_value": 0.5,
-                         "n_common": 3, "reason": None if value else "1 to do: demo/x"}],
-        })  # fmt: skip
+        put(
+            copied / "out" / f"robustness-{attack}.json",
+            {
+                "kind": "robustness",
+                "attack": attack,
+                "form": "symmetric",
+                "filter": "both" if attack == "quantize" else "none",
+                "metrics": [
+                    {
+                        "metric": "uds",
+                        "value": value,
+                        "n": 7,
+                        "common_value": 0.5,
+                        "n_common": 3,
+                        "reason": None if value else "1 to do: demo/x",
+                    }
+                ],
+            },
+        )
     assert run(["meta", "table", str(copied / "out")]) == 0
     said = " ".join(capsys.readouterr().out.split())
     assert "quantize symmetric, filter both; relearn symmetric, filter none" in said
@@ -355,8 +446,8 @@ def test_the_table_joins_what_the_runs_wrote(copied, capsys):
     assert next(line for line in lines if line["metric"] == "uds")["robustness"] == ""
 
 
-def test_the_table_prints_the_published_one(shared, capsys):
-    assert run(["meta", "table", str(shared / "data" / "published" / "meta_eval.json")]) == 0
+def test_the_table_prints_the_published_one(capsys):
+    assert run(["meta", "table", str(GOLDEN / "published" / "meta_eval.json")]) == 0
     said = capsys.readouterr().out
     assert "UDS" in said
     assert "0.951" in said
@@ -407,13 +498,13 @@ def test_a_folder_without_judgements_is_refused(tmp_path, capsys):
 
 def test_retain_is_measured_once_for_all_models(tmp_path, monkeypatch):
     seen = []
-    real = jobs.run_job
+    real = evaluate.evaluate_into
 
-    def counted(job, *rest):
-        seen.append(job.model)
-        return real(job, *rest)
+    def counted(model, *rest):
+        seen.append(model)
+        return real(model, *rest)
 
-    monkeypatch.setattr(scoring, "run_job", counted)
+    monkeypatch.setattr(scoring, "evaluate_into", counted)
     arguments = faithfulness(tmp_path, names=("s_mia_loss",), forgot="demo/never,demo/graddiff")
     assert run(arguments) == 0
     assert sorted(seen) == sorted([*KNOWS.split(","), "demo/never", "demo/graddiff", "demo/retain"])

@@ -100,8 +100,9 @@ def test_a_model_that_failed_to_load_leaves_no_auc_but_a_preliminary_one():
     # nor a threshold that models would be filtered by
     assert (found.raw_threshold, later.threshold) == (pytest.approx(0.35), None)
     assert later.to_do == {
-        "n2": "to do: no such folder", "n3": "to do: no result of this model was found"
-    }  # fmt: skip
+        "n2": "to do: no such folder",
+        "n3": "to do: no result of this model was found",
+    }
     assert later.reason == "2 to do: n2, n3"
 
 

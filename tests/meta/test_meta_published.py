@@ -3,6 +3,7 @@
 import json
 
 import pytest
+from support import GOLDEN
 
 from lensaudit.meta.aggregate import aggregated, ranking
 from lensaudit.meta.catalogue import CATALOGUE
@@ -13,14 +14,24 @@ from lensaudit.meta.robustness import usable
 from lensaudit.meta.table import table_rows
 
 RECOMPUTED = (
-    "mem", "privacy_mia", "privacy", "model_utility", "utility", "utility_rel", "overall",
-)  # fmt: skip
+    "mem",
+    "privacy_mia",
+    "privacy",
+    "model_utility",
+    "utility",
+    "utility_rel",
+    "overall",
+)
 USABLE = {"uds": 12, "es": 14, "em": 16, "truth_ratio": 17, "paraprob": 40, "logit_lens": 16}
 HEADLINE = {
-    "uds": (0.971, 0.932, 0.951), "logit_lens": (0.927, 0.879, 0.902), "es": (0.891, 0.859, 0.875),
-    "truth_ratio": (0.947, 0.379, 0.542), "cka": (0.648, 0.026, 0.051),
-    "para_rouge": (0.832, 0.119, 0.209), "fisher_masked_0.001": (0.712, 0.721, 0.716),
-}  # fmt: skip
+    "uds": (0.971, 0.932, 0.951),
+    "logit_lens": (0.927, 0.879, 0.902),
+    "es": (0.891, 0.859, 0.875),
+    "truth_ratio": (0.947, 0.379, 0.542),
+    "cka": (0.648, 0.026, 0.051),
+    "para_rouge": (0.832, 0.119, 0.209),
+    "fisher_masked_0.001": (0.712, 0.721, 0.716),
+}
 """Faithfulness, robustness, overall as printed; `meta_evaluation.md` section 6."""
 BEST = {
     "altpo": ("altpo_lr5e5_b01_a1_ep5", 0.784, 0.766, 0.816),
@@ -35,8 +46,8 @@ BEST = {
 
 
 @pytest.fixture(scope="module")
-def published(shared):
-    return shared / "data" / "published"
+def published():
+    return GOLDEN / "published"
 
 
 @pytest.fixture(scope="module")
@@ -86,9 +97,12 @@ def test_the_ranking_table_comes_out(rows):
 def test_the_filters_leave_the_published_numbers_of_models(values, rows, key, n):
     models = [model for model in values.models if model not in ("full", "retain")]
     found = usable(
-        CATALOGUE[key], models, values, threshold=THRESHOLDS[key],
+        CATALOGUE[key],
+        models,
+        values,
+        threshold=THRESHOLDS[key],
         utility_rel={model: rows[model].utility_rel for model in models},
-    )  # fmt: skip
+    )
     assert (found.n_candidates, found.n_utility, len(found.models)) == (150, 124, n)
     assert len(found.out) == 150 - n
     if key == "uds":
@@ -98,8 +112,12 @@ def test_the_filters_leave_the_published_numbers_of_models(values, rows, key, n)
 
 def test_a_membership_score_is_judged_on_the_models_of_its_attack(values, rows):
     assert {one.usable_as for one in CATALOGUE.values()} == {
-        None, "mia_loss", "mia_zlib", "mia_min_k", "mia_min_kpp"
-    }  # fmt: skip
+        None,
+        "mia_loss",
+        "mia_zlib",
+        "mia_min_k",
+        "mia_min_kpp",
+    }
 
 
 def test_every_published_robustness_and_overall_comes_out(published):

@@ -22,21 +22,33 @@ PRIVACY = {
     "attacks": {
         name: {"auc": auc, "retain_auc": 0.4, "full_auc": 0.99, "s_mia": s}
         for name, auc, s in (
-            ("loss", 0.5, 0.75), ("zlib", 0.6, 0.5), ("min_k", 0.44, 0.9), ("min_k++", 0.4, 1.0)
+            ("loss", 0.5, 0.75),
+            ("zlib", 0.6, 0.5),
+            ("min_k", 0.44, 0.9),
+            ("min_k++", 0.4, 1.0),
         )
     },
     "privacy_score": 0.7,
-}  # fmt: skip
+}
 UTILITY = {
     "metrics": {
         f"{split}_{part}": value
         for split in ("retain", "ra", "wf")
         for part, value in (("Q_A_Prob", 0.5), ("Q_A_ROUGE", 0.6), ("Truth_Ratio", 0.4))
     },
-    "model_utility": 0.49, "fluency": 0.9, "utility": 0.6,
-}  # fmt: skip
-MEMORY = {"avg_em": 0.6, "avg_es": 0.1, "avg_prob": 0.3, "avg_paraprob": 0.2,
-          "avg_truth_ratio": 0.5, "avg_mem": 0.6, "num_examples": 400}  # fmt: skip
+    "model_utility": 0.49,
+    "fluency": 0.9,
+    "utility": 0.6,
+}
+MEMORY = {
+    "avg_em": 0.6,
+    "avg_es": 0.1,
+    "avg_prob": 0.3,
+    "avg_paraprob": 0.2,
+    "avg_truth_ratio": 0.5,
+    "avg_mem": 0.6,
+    "num_examples": 400,
+}
 
 
 @pytest.fixture
@@ -47,8 +59,10 @@ def runs(tmp_path):
             folder = tmp_path / "runs" / epoch
             put(folder / "memorization" / model / "summary.json", MEMORY)
             put(folder / "privacy" / model / "summary.json", PRIVACY)
-            put(folder / "utility" / model / "summary.json",
-                UTILITY | {"fluency": 0.9 if epoch == "ep5" else 0.8})  # fmt: skip
+            put(
+                folder / "utility" / model / "summary.json",
+                UTILITY | {"fluency": 0.9 if epoch == "ep5" else 0.8},
+            )
             put(folder / "uds" / model / "summary.json", {"avg_uds": 0.7, "avg_udr": 0.7})
             put(folder / "gen_rouge" / model / "summary.json", {"metrics": {"rouge": 0.35}})
     return tmp_path / "runs"
@@ -57,9 +71,13 @@ def runs(tmp_path):
 def test_the_run_folder_of_the_reference_is_read_category_by_category(runs):
     values = read_values([runs])
     assert set(values.models) == {
-        "full_ep5", "retain_ep5", "full_ep10", "retain_ep10",
-        "npo_lr1e5_b01_a1_ep5", "npo_lr1e5_b01_a1_ep10",
-    }  # fmt: skip
+        "full_ep5",
+        "retain_ep5",
+        "full_ep10",
+        "retain_ep10",
+        "npo_lr1e5_b01_a1_ep5",
+        "npo_lr1e5_b01_a1_ep10",
+    }
     row = values.by_model["npo_lr1e5_b01_a1_ep5"]
     assert row["es"] == 0.1
     assert row["mia_min_kpp"] == 0.4
@@ -128,12 +146,14 @@ def test_two_results_that_disagree_are_refused(tmp_path):
 
 POOL = {
     "open-unlearning/pos_tofu_Llama-3.2-1B-Instruct_full_lr1e-05_wd0.01_epoch5": {
-        "metrics": {"uds": 0.6, "es": None}, "pool": "P"
+        "metrics": {"uds": 0.6, "es": None},
+        "pool": "P",
     },
     "open-unlearning/neg_tofu_Llama-3.2-1B-Instruct_retain90_lr1e-05_wd0.01_epoch5": {
-        "error": "CUDA out of memory", "pool": "N"
+        "error": "CUDA out of memory",
+        "pool": "N",
     },
-}  # fmt: skip
+}
 
 
 def test_the_authors_pool_file_is_read_and_a_failed_model_stays_to_do(tmp_path):
@@ -145,10 +165,13 @@ def test_the_authors_pool_file_is_read_and_a_failed_model_stays_to_do(tmp_path):
 
 
 def test_both_sides_of_the_authors_robustness_file(tmp_path):
-    path = put(tmp_path / "results.json", {
-        "retain": {"metrics_before": {"uds": 1.0}, "metrics_after_quant": {"uds": 0.9}},
-        "npo": {"metrics_before": {"uds": 0.8}},
-    })  # fmt: skip
+    path = put(
+        tmp_path / "results.json",
+        {
+            "retain": {"metrics_before": {"uds": 1.0}, "metrics_after_quant": {"uds": 0.9}},
+            "npo": {"metrics_before": {"uds": 0.8}},
+        },
+    )
     assert read_values([path], attack="before").value("npo", "uds") == 0.8
     after = read_values([path], attack="quantize")
     assert after.value("retain", "uds") == 0.9
@@ -185,7 +208,7 @@ def test_s_mia_follows_from_the_attack_and_retains_own():
         ({"models": [{"uds": 1}]}, "model 1: has no name"),
         ({"models": [{"model": "a", "uds": "x"}]}, r"model 1 \(a\): uds is 'x', wanted a number"),
         ({"models": [{"model": "a"}, {"model": "a"}]}, "a is there twice"),
-        ({"uds": {"agg_value": True}}, "uds is True, wanted a number"),
+        ({"uds": {"agg_value": True}}, "uds: agg_value: found True, wanted a number"),
     ],
 )
 def test_what_is_no_result_is_refused_by_name(tmp_path, content, said):

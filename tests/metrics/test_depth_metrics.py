@@ -6,13 +6,14 @@ import sys
 from pathlib import Path
 
 import pytest
-from metric_helpers import FAMILY, UPSTREAM, needs_goldens, tiny_passes
+from generated import save_muse
+from metric_helpers import tiny_passes
 
 from lensaudit.cli.main import run
 from lensaudit.errors import InputError, VerificationError
-from lensaudit.metrics.measure import patched
-from lensaudit.metrics.measure.patched import NO_RETAIN, annotated_set
-from lensaudit.metrics.measure.suite import evaluate
+from lensaudit.evaluation import patched
+from lensaudit.evaluation.patched import NO_RETAIN, annotated_set
+from lensaudit.evaluation.suite import evaluate
 from lensaudit.metrics.registry import ordered
 
 DEPTH = ("uds", "em_erasure")
@@ -22,9 +23,18 @@ LIMIT = 24
 def command(folder, *more, model="demo/idknll", metrics=DEPTH, limit=LIMIT):
     chosen = [part for name in metrics for part in ("--metric", name)]
     return [
-        "eval", "--model", model, "--limit", str(limit), "--out", str(folder / "out"),
-        "--activations", str(folder / "activations"), *chosen, *map(str, more),
-    ]  # fmt: skip
+        "eval",
+        "--model",
+        model,
+        "--limit",
+        str(limit),
+        "--out",
+        str(folder / "out"),
+        "--activations",
+        str(folder / "activations"),
+        *chosen,
+        *map(str, more),
+    ]
 
 
 def log(folder):
@@ -43,10 +53,18 @@ def patch_summary(folder, capsys, *more):
     out = folder / f"patch{len(more)}"
     status = run(
         [
-            "patch", "--source", "demo/idknll", "--limit", str(LIMIT), "--out", str(out),
-            "--activations", str(folder / "own activations"), *more,
+            "patch",
+            "--source",
+            "demo/idknll",
+            "--limit",
+            str(LIMIT),
+            "--out",
+            str(out),
+            "--activations",
+            str(folder / "own activations"),
+            *more,
         ]
-    )  # fmt: skip
+    )
     assert status == 0
     capsys.readouterr()
     rows = [json.loads(line) for line in (out / "results.jsonl").read_text().splitlines()]
@@ -138,13 +156,9 @@ def test_own_rows_without_spans_are_a_reason(tmp_path):
     assert "\n" not in said
 
 
-@needs_goldens
 def test_muse_has_nothing_to_patch(tmp_path):
-    tokenizer = UPSTREAM / "tokenizers" / "tok_pad"
-    more = ("--suite", "muse", "--data", UPSTREAM / "data" / "muse", "--tokenizer", tokenizer)
-    assert (
-        run(command(tmp_path, *more, metrics=("uds", "mia_loss"), model=str(FAMILY / "npo"))) == 0
-    )
+    more = ("--suite", "muse", "--data", save_muse(tmp_path / "muse"))
+    assert run(command(tmp_path, *more, metrics=("uds", "mia_loss"), model="demo/npo")) == 0
     found = json.loads((tmp_path / "out" / "MUSE_EVAL.json").read_text())
     assert found["uds"]["reason"].startswith("suite muse has no annotated forget set")
     assert found["mia_loss"]["agg_value"] is not None
@@ -215,7 +229,7 @@ def test_data_without_an_annotated_set_says_so(tmp_path, changes, said):
 
 
 def test_the_suite_starts_without_the_bridge():
-    code = "import sys, lensaudit.metrics.measure.job, lensaudit.metrics.depth;"
+    code = "import sys, lensaudit.auditing.evaluate, lensaudit.metrics.depth;"
     code += "print('transformer_lens' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "False"

@@ -7,8 +7,8 @@ from metric_helpers import tiny_passes
 
 import lensaudit.metrics
 from lensaudit.errors import InputError
+from lensaudit.evaluation.suite import evaluate
 from lensaudit.metrics import registry
-from lensaudit.metrics.measure.suite import evaluate
 from lensaudit.metrics.registry import (
     Entry,
     all_metrics,
@@ -18,7 +18,7 @@ from lensaudit.metrics.registry import (
     unscored,
 )
 
-INFRASTRUCTURE = {"registry"}
+INFRASTRUCTURE = {"registry", "records", "trace"}
 
 
 def test_every_file_registers_a_metric_and_names_its_source():
@@ -53,8 +53,11 @@ def test_a_metric_comes_after_what_it_needs(suite):
 def test_one_metric_brings_its_needs_and_nothing_else():
     names = [one.name for one in ordered("tofu", ["forget_quality"])]
     assert names == [
-        "forget_Q_A_PARA_Prob", "forget_Q_A_PERT_Prob", "forget_truth_ratio", "forget_quality",
-    ]  # fmt: skip
+        "forget_Q_A_PARA_Prob",
+        "forget_Q_A_PERT_Prob",
+        "forget_truth_ratio",
+        "forget_quality",
+    ]
     assert retain_names(ordered("tofu", ["forget_quality"])) == ["forget_truth_ratio"]
 
 

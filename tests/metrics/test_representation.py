@@ -5,13 +5,16 @@ import math
 
 import pytest
 import torch
+from frozen import N_REPRESENTED, differences, frozen, prepared, representation
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support import EMBEDDED
 
+from lensaudit.activations.verification import verify_books
 from lensaudit.cli.main import run
 from lensaudit.errors import InputError, WorkError
-from lensaudit.metrics.measure import compared
-from lensaudit.metrics.measure.compared import cka_layers, decoder_blocks, fisher, fisher_layers
+from lensaudit.evaluation import compared
+from lensaudit.evaluation.compared import cka_layers, decoder_blocks, fisher, fisher_layers
 from lensaudit.metrics.registry import all_metrics
 from lensaudit.models.registry import load_registry
 from lensaudit.patching.prepare import prepare
@@ -29,24 +32,59 @@ VARIANTS = ("idknll", "graddiff", "npo", "simnpo", "full", "retain")
 
 
 @pytest.fixture(scope="module")
-def audited(shared, tmp_path_factory):
-    """Audits of the trained family on its own forget set, one per variant."""
-    root = tmp_path_factory.mktemp("activations")
+def root(tmp_path_factory):
+    """One activations folder for all tests: anchors are measured once."""
+    return tmp_path_factory.mktemp("activations")
+
+
+@pytest.fixture(scope="module")
+def audited(root):
+    """Audits of the embedded family on a few of its questions, one per variant."""
 
     def audit(name):
-        family = shared / "family"
-        return prepare(
-            [str(family / name)], registry=load_registry(), full=str(family / "full"),
-            retain=str(family / "retain"), data=str(family / "forget.json"), activations=root,
-            notice=lambda line: None,
-        ), str(family / name)  # fmt: skip
+        found = prepared([name], activations=root, limit=N_REPRESENTED)
+        return found, str(EMBEDDED / name)
 
     return audit
 
 
-@pytest.mark.parametrize("name", VARIANTS)
-def test_cka_is_the_references(audited, golden, name):
+@pytest.fixture(scope="module")
+def of_the_reference(shared, tmp_path_factory):
+    """Audits of the family that the reference was run on, one per variant."""
+    root = tmp_path_factory.mktemp("reference")
+
+    def audit(name):
+        family = shared / "family"
+        return prepare(
+            [str(family / name)],
+            registry=load_registry(),
+            full=str(family / "full"),
+            retain=str(family / "retain"),
+            data=str(family / "forget.json"),
+            activations=root,
+            notice=lambda line: None,
+        ), str(family / name)
+
+    return audit
+
+
+def test_every_layer_is_as_it_was_when_the_reference_agreed(root):
+    found, wanted = representation(root), frozen("representation")
+    assert list(differences(found, wanted, within=1e-3, floor=0.1)) == []
+
+
+@pytest.mark.parametrize(("name", "score"), [("full", 0.0), ("retain", 1.0)])
+def test_full_is_intact_and_retain_erased_in_every_representation(audited, name, score):
     audit, source = audited(name)
+    (lens,), _ = score_lens(audit)
+    found = [weighted_erasure(cka_layers(audit, source)), lens.uds]
+    found += map(weighted_erasure, fisher_layers(audit, source).values())
+    assert found == pytest.approx([score] * 5, abs=1e-5)
+
+
+@pytest.mark.parametrize("name", VARIANTS)
+def test_cka_is_the_references(of_the_reference, golden, name):
+    audit, source = of_the_reference(name)
     wanted = golden("repr_cka_logitlens.json")["variants"][name]["cka"]
     found = cka_layers(audit, source)
     assert weighted_erasure(found) == pytest.approx(wanted["score"], abs=2e-5)
@@ -57,8 +95,8 @@ def test_cka_is_the_references(audited, golden, name):
 
 
 @pytest.mark.parametrize("name", VARIANTS)
-def test_the_lens_is_the_references(audited, golden, name):
-    audit, _ = audited(name)
+def test_the_lens_is_the_references(of_the_reference, golden, name):
+    audit, _ = of_the_reference(name)
     wanted = golden("repr_cka_logitlens.json")["variants"][name]["logit_lens"]
     (outcome,), _ = score_lens(audit)
     assert outcome.uds == pytest.approx(wanted["score"], abs=1e-5)
@@ -66,8 +104,8 @@ def test_the_lens_is_the_references(audited, golden, name):
 
 
 @pytest.mark.parametrize("name", ["npo", "full", "retain"])
-def test_masked_fisher_is_the_references(audited, golden, name):
-    audit, source = audited(name)
+def test_masked_fisher_is_the_references(of_the_reference, golden, name):
+    audit, source = of_the_reference(name)
     wanted = golden("repr_fisher_masked.json")["variants"][name]
     for share, found in fisher_layers(audit, source).items():
         rows = wanted[f"fisher_masked_{share}"]
@@ -92,6 +130,15 @@ def test_fisher_is_kept_and_needs_the_checkpoint_no_more(audited, monkeypatch):
         fisher_layers(*audited("simnpo"))
     names = sorted(path.suffix for path in (audit.root / "fisher").iterdir())
     assert names.count(".safetensors") == 1
+    # a value that was edited is not taken: the model is loaded to compute it again
+    # other tests of this module may have kept other models' there
+    kept = sorted((audit.root / "fisher").glob("*.jsonl"))
+    assert [book.problems for book in verify_books(audit.root)[-len(kept) :]] == [()] * len(kept)
+    for one in kept:
+        one.write_text(one.read_text().replace("e-0", "e-1"))
+    assert () not in [book.problems for book in verify_books(audit.root)[-len(kept) :]]
+    with pytest.raises(AssertionError, match="loaded again"):
+        fisher_layers(audit, source)
 
 
 def test_a_spoilt_fisher_file_is_an_error_that_names_it(audited, tmp_path):
@@ -167,6 +214,9 @@ def test_constant_rows_have_no_alignment():
 def test_erasure_by_hand():
     assert cka_erasure(0.5, 0.75).erasure == pytest.approx(0.5)
     assert cka_erasure(0.5, 0.2).erasure == 0.0
+    # full and retain are far apart where they do not align
+    assert cka_erasure(0.2, 0.6).erasure == pytest.approx(0.5)
+    assert cka_erasure(0.2, 0.6).weight == pytest.approx(0.8)
     assert fisher_erasure(full=1.0, retain=3.0, model=2.0).erasure == pytest.approx(0.5)
     assert fisher_erasure(full=1.0, retain=3.0, model=9.0).erasure == 1.0
     # full is as curved as retain: nothing to lose, and no weight
@@ -198,8 +248,19 @@ def test_a_model_without_a_list_of_layers_is_refused():
 
 def test_the_suite_has_all_five(tmp_path, capsys):
     names = ["cka", "logit_lens", "fisher_masked_0.001", "fisher_masked_0.01", "uds"]
-    arguments = ["eval", "--model", "demo/npo", "--retain", "demo/retain", "--limit", "6",
-                 "--out", str(tmp_path / "out"), "--activations", str(tmp_path / "a")]  # fmt: skip
+    arguments = [
+        "eval",
+        "--model",
+        "demo/npo",
+        "--retain",
+        "demo/retain",
+        "--limit",
+        "6",
+        "--out",
+        str(tmp_path / "out"),
+        "--activations",
+        str(tmp_path / "a"),
+    ]
     assert run([*arguments, *(part for name in names for part in ("--metric", name))]) == 0
     log = json.loads((tmp_path / "out" / "TOFU_EVAL.json").read_text())
     assert sorted(log) == sorted(names)
@@ -213,8 +274,19 @@ def test_the_suite_has_all_five(tmp_path, capsys):
     assert {known[name].high_means for name in names} == {"forgot"}
     assert "compute_representation_baselines" in known["cka"].source
     capsys.readouterr()
-    command = ["patch", "--source", "demo/npo", "--limit", "6", "--score", "lens", "--out",
-               str(tmp_path / "p"), "--activations", str(tmp_path / "a")]  # fmt: skip
+    command = [
+        "patch",
+        "--source",
+        "demo/npo",
+        "--limit",
+        "6",
+        "--score",
+        "lens",
+        "--out",
+        str(tmp_path / "p"),
+        "--activations",
+        str(tmp_path / "a"),
+    ]
     assert run(command) == 0
     summary = json.loads((tmp_path / "p" / "summary.json").read_text())
     assert summary["lens"] == pytest.approx(values["logit_lens"], rel=1e-6)

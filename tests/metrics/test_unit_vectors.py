@@ -1,31 +1,29 @@
 """The model-free vectors of open-unlearning."""
 
-import json
 import math
 
 import numpy as np
 import pytest
 import torch
-from metric_helpers import UPSTREAM, needs_goldens
+from support import golden_values
 
+from lensaudit.evaluation.forward import token_traces
+from lensaudit.evaluation.log import NoModel
 from lensaudit.metrics.forget_quality import forget_quality
-from lensaudit.metrics.measure.forward import Trace, token_traces
-from lensaudit.metrics.measure.log import NoModel
-from lensaudit.metrics.measure.records import finished
 from lensaudit.metrics.membership import auc_interval, compressed_bytes, least_mean, standardised
 from lensaudit.metrics.memorization import share_predicted, strength, strength_with_floor
 from lensaudit.metrics.privacy import privleak, rel_diff, similarity
 from lensaudit.metrics.probability import probability_record
+from lensaudit.metrics.records import finished
 from lensaudit.metrics.registry import Context, Conventions, Entry, all_metrics
 from lensaudit.metrics.rouge import overlap
+from lensaudit.metrics.trace import Trace
 from lensaudit.scores.stats import harmonic_mean
-
-pytestmark = needs_goldens
 
 
 @pytest.fixture(scope="module")
 def vectors():
-    return json.loads((UPSTREAM / "unit_vectors.json").read_text())
+    return golden_values("open_unlearning/unit_vectors.json")
 
 
 def context(done, *, retain=None, conventions=None):

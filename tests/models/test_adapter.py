@@ -14,10 +14,15 @@ from lensaudit.models.registry import load_registry, resolve
 
 Q, DOWN = "model.layers.{}.self_attn.q_proj", "model.layers.{}.mlp.down_proj"
 SETTINGS = {
-    "peft_type": "LORA", "task_type": "CAUSAL_LM", "r": 4, "lora_alpha": 8,
-    "target_modules": ["q_proj", "down_proj"], "base_model_name_or_path": "somebody/base",
-    "inference_mode": True, "bias": "none",
-}  # fmt: skip
+    "peft_type": "LORA",
+    "task_type": "CAUSAL_LM",
+    "r": 4,
+    "lora_alpha": 8,
+    "target_modules": ["q_proj", "down_proj"],
+    "base_model_name_or_path": "somebody/base",
+    "inference_mode": True,
+    "bias": "none",
+}
 
 
 def matrices(modules, *, rank=4, seed=0):
@@ -78,16 +83,21 @@ def test_the_merged_model_is_base_plus_scaled_product(adapter, opened):
     tensors = load_file(adapter / "adapter_model.safetensors")
     wanted = added(tensors, lambda module: 8 / 4)
     assert_same_weights(load_causal(opened(adapter)), wanted, atol=1e-6, rtol=1e-6)
-    assert not torch.allclose(tiny_model().state_dict()[f"{Q.format(0)}.weight"],
-                              wanted.state_dict()[f"{Q.format(0)}.weight"])  # fmt: skip
+    assert not torch.allclose(
+        tiny_model().state_dict()[f"{Q.format(0)}.weight"],
+        wanted.state_dict()[f"{Q.format(0)}.weight"],
+    )
 
 
 def test_rank_and_alpha_patterns_and_rslora_change_the_scale(tmp_path, opened):
     tensors = matrices(every_module(), rank=lambda m: 2 if "down" in m else 4)
     folder = write_adapter(
-        tmp_path / "a", tensors, use_rslora=True, rank_pattern={"down_proj": 2},
+        tmp_path / "a",
+        tensors,
+        use_rslora=True,
+        rank_pattern={"down_proj": 2},
         alpha_pattern={"down_proj": 3},
-    )  # fmt: skip
+    )
     wanted = added(tensors, lambda m: 3 / 2**0.5 if "down" in m else 8 / 4**0.5)
     assert_same_weights(load_causal(opened(folder)), wanted, atol=1e-6, rtol=1e-6)
 
@@ -97,9 +107,12 @@ def test_whole_modules_of_an_adapter_replace_those_of_the_base(tmp_path, opened)
     head = torch.randn(61, 32)
     tensors["base_model.model.lm_head.weight"] = head
     folder = write_adapter(
-        tmp_path / "a", tensors, target_modules=["q_proj"], layers_to_transform=[1],
+        tmp_path / "a",
+        tensors,
+        target_modules=["q_proj"],
+        layers_to_transform=[1],
         modules_to_save=["lm_head"],
-    )  # fmt: skip
+    )
     weights = load_causal(opened(folder)).state_dict()
     assert torch.equal(weights["lm_head.weight"], head)
 
@@ -237,14 +250,29 @@ def test_an_adapter_that_changes_nothing_scores_as_its_base(tmp_path):
     folder = write_adapter(
         tmp_path / "zero",
         {name.format("A"): torch.randn(4, width), name.format("B"): torch.zeros(width, 4)},
-        target_modules=["q_proj"], layers_to_transform=[0],
-    )  # fmt: skip
+        target_modules=["q_proj"],
+        layers_to_transform=[0],
+    )
     out, activations = tmp_path / "out", tmp_path / "activations"
     code = run(
-        ["patch", "--source", f"demo/full+{folder}", "--limit", "3", "--data", "demo",
-         "--full", "demo/full", "--retain", "demo/retain",
-         "--out", str(out), "--activations", str(activations)]
-    )  # fmt: skip
+        [
+            "patch",
+            "--source",
+            f"demo/full+{folder}",
+            "--limit",
+            "3",
+            "--data",
+            "demo",
+            "--full",
+            "demo/full",
+            "--retain",
+            "demo/retain",
+            "--out",
+            str(out),
+            "--activations",
+            str(activations),
+        ]
+    )
     assert code == 0
     # its cache holds fewer positions than that of full: sums are rounded in another order
     assert abs(json.loads((out / "summary.json").read_text())["uds"]) < 1e-6

@@ -1,6 +1,9 @@
 import pytest
 import torch
+from frozen import embedded_forget
+from support import EMBEDDED
 
+import lensaudit as la
 from lensaudit.data.spans import make_batch
 from lensaudit.errors import InputError, WorkError
 from lensaudit.models.bridge import (
@@ -27,12 +30,13 @@ def test_residuals_are_the_hidden_states_before_the_final_norm(tiny, ragged):
     assert torch.equal(embedded(model, tokens), hf.hidden_states[0])
 
 
-def test_logits_are_those_of_the_hugging_face_model(family, forget):
+def test_logits_are_those_of_the_hugging_face_model():
     from transformers import AutoModelForCausalLM
 
-    model, tokens = family("full"), make_batch(forget[:3]).tokens
-    folder = model.original_model.config._name_or_path
-    plain = AutoModelForCausalLM.from_pretrained(folder, attn_implementation="eager")
+    model, tokens = la.load_model("demo/full"), make_batch(embedded_forget()[:3]).tokens
+    plain = AutoModelForCausalLM.from_pretrained(
+        EMBEDDED / "full", attn_implementation="eager", dtype=torch.float32
+    )
     assert torch.allclose(logits_of(model, tokens), plain(tokens).logits, atol=1e-5)
 
 

@@ -2,7 +2,6 @@ import hashlib
 import json
 import os
 import shutil
-from pathlib import Path
 
 import httpx2
 import numpy as np
@@ -10,6 +9,7 @@ import pytest
 from huggingface_hub import constants
 from huggingface_hub import errors as hub_errors
 from safetensors.numpy import save_file
+from support import EMBEDDED
 from tokenizers import Tokenizer, models, pre_tokenizers
 
 from lensaudit.errors import InputError, TryAgainError
@@ -17,13 +17,17 @@ from lensaudit.models import hashing, hub
 from lensaudit.models.checkpoint import check_same_shape, load_tokenizer, open_checkpoint
 from lensaudit.models.spec import ModelSpec
 
-SHARED = Path(__file__).parents[3] / "shared"
 VOCAB = {"<s>": 0, "</s>": 1, "a": 2, "b": 3, "ab": 4, "Ġ": 5}
 CONFIG = {
-    "model_type": "llama", "architectures": ["LlamaForCausalLM"], "num_hidden_layers": 3,
-    "hidden_size": 8, "vocab_size": 6, "rms_norm_eps": 1e-5, "num_attention_heads": 2,
+    "model_type": "llama",
+    "architectures": ["LlamaForCausalLM"],
+    "num_hidden_layers": 3,
+    "hidden_size": 8,
+    "vocab_size": 6,
+    "rms_norm_eps": 1e-5,
+    "num_attention_heads": 2,
     "dtype": "float32",
-}  # fmt: skip
+}
 
 
 @pytest.fixture(autouse=True)
@@ -400,10 +404,9 @@ def test_a_fetched_repository_opens_like_a_folder(folder, monkeypatch):
     assert any("bin" in pattern for pattern in asked["allow_patterns"])
 
 
-@pytest.mark.skipif(not SHARED.exists(), reason="needs ../shared/family")
 def test_the_trained_family_is_of_one_shape_and_different_weights():
     names = ("full", "retain", "idknll", "npo", "simnpo", "graddiff")
-    family = [opened(SHARED / "family" / name, name) for name in names]
+    family = [opened(EMBEDDED / name, name) for name in names]
     check_same_shape(*family)
     assert len({checkpoint.weights for checkpoint in family}) == 6
     assert load_tokenizer(family[0]).is_fast

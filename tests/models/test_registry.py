@@ -1,16 +1,16 @@
 import json
 from collections import Counter
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
+from support import GOLDEN
 
 from lensaudit.errors import InputError
 from lensaudit.models import registry as registry_module
 from lensaudit.models.published import ALIASES, published, unlearned
 from lensaudit.models.registry import VARIABLE, ModelSpec, Registry, load_registry, resolve
 
-RESULTS = Path(__file__).parents[3] / "shared" / "data" / "published" / "method_results.json"
+RESULTS = GOLDEN / "published" / "method_results.json"
 FORGET10 = "open-unlearning/unlearn_tofu_Llama-3.2-1B-Instruct_forget10_"
 
 
@@ -45,9 +45,15 @@ def file_refusal(path):
 def test_the_grids_give_398_unlearned_models():
     methods = Counter(spec.method for spec in unlearned())
     assert methods == {
-        "GradDiff": 40, "IdkNLL": 40, "NPO": 54, "IdkDPO": 54, "AltPO": 54,
-        "SimNPO": 48, "RMU": 54, "UNDIAL": 54,
-    }  # fmt: skip
+        "GradDiff": 40,
+        "IdkNLL": 40,
+        "NPO": 54,
+        "IdkDPO": 54,
+        "AltPO": 54,
+        "SimNPO": 48,
+        "RMU": 54,
+        "UNDIAL": 54,
+    }
     assert methods.total() == 398
 
 
@@ -93,7 +99,6 @@ def test_a_short_name_and_its_repository_resolve_to_the_same_checkpoint(registry
     assert by_name.revision == "main"
 
 
-@pytest.mark.skipif(not RESULTS.exists(), reason="needs ../shared/data/published")
 def test_every_model_of_the_published_results_has_a_name(registry):
     rows = json.loads(RESULTS.read_text())["models"]
     for row in rows:
@@ -111,8 +116,13 @@ def test_an_alias_says_what_it_stands_for(registry):
 def test_roles_count_and_cover(registry):
     counts = Counter(spec.role for spec in published() if spec.alias_of is None)
     assert counts == {
-        "full": 1, "retain": 3, "unlearned": 398, "scale": 8, "pool_knows": 30, "pool_forgot": 30,
-    }  # fmt: skip
+        "full": 1,
+        "retain": 3,
+        "unlearned": 398,
+        "scale": 8,
+        "pool_knows": 30,
+        "pool_forgot": 30,
+    }
     assert {spec.role for spec in registry.listed("pool_knows")} == {"pool_knows"}
     assert len(registry.listed()) == len(registry.specs)
 
@@ -180,17 +190,26 @@ def test_a_registry_file_adds_and_overrides_names(tmp_path, folder, suffix):
     }
     path = tmp_path / f"names{suffix}"
     if suffix == ".toml":
-        lines = ('idknll = "my model"', 'other = "me/other@v3"', f'abs.path = "{folder}"',
-                 "[mine]", 'repo = "me/mine"', 'revision = "v2"', 'role = "retain"',
-                 'method = "NPO"')  # fmt: skip
+        lines = (
+            'idknll = "my model"',
+            'other = "me/other@v3"',
+            f'abs.path = "{folder}"',
+            "[mine]",
+            'repo = "me/mine"',
+            'revision = "v2"',
+            'role = "retain"',
+            'method = "NPO"',
+        )
         path.write_text("\n".join(lines))
     else:
         path.write_text(json.dumps(entries))
     registry = load_registry(path)
     overridden = resolve("idknll", registry)
     assert (overridden.local, overridden.role, overridden.method) == (
-        folder, "unlearned", "IdkNLL",
-    )  # fmt: skip
+        folder,
+        "unlearned",
+        "IdkNLL",
+    )
     assert overridden.alias_of is None
     assert resolve("mine", registry) == ModelSpec("mine", "me/mine", "v2", "retain", "NPO")
     assert resolve("other", registry).revision == "v3"

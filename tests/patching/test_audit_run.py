@@ -53,8 +53,10 @@ def uds(audit):
 
 
 def test_both_engines_give_the_same_deltas_and_say_who_computed(audit):
-    swept, slow = run(audit("a", "b", profile="full")), run(audit("a", "b", profile="full",
-                                                                  engine="oracle"))  # fmt: skip
+    swept, slow = (
+        run(audit("a", "b", profile="full")),
+        run(audit("a", "b", profile="full", engine="oracle")),
+    )
     assert (swept.engine, slow.engine) == ("sweep", "oracle")
     assert (swept.s1 - slow.s1).abs().max() <= 1e-4
     for name in swept.s2:
@@ -174,9 +176,13 @@ def test_one_more_source_shares_s1_and_the_clean_run(audit, rows):
 
 def test_a_budget_too_small_for_one_example_is_refused(family, tmp_path, tiny_tokenizer):
     folder = save_family(
-        tmp_path, tiny_tokenizer, names=("full", "retain", "a"),
-        vocab_size=2_000_000, hidden_size=16, num_hidden_layers=2,
-    )  # fmt: skip
+        tmp_path,
+        tiny_tokenizer,
+        names=("full", "retain", "a"),
+        vocab_size=2_000_000,
+        hidden_size=16,
+        num_hidden_layers=2,
+    )
     save_questions(folder)
     with pytest.raises(InputError, match=r"--memory 256M.*use --memory \d+M"):
         run(audit_in(folder, memory="256M")[0])

@@ -30,8 +30,12 @@ def sixteen(example):
 
 def many(n, step=7):
     """Lengths and spans that repeat out of step."""
-    return examples([(9 + step * i % 50, 8 + step * i % 50, 9 + step * i % 50 + i % 11,
-                      30 + step * i % 60) for i in range(n)])  # fmt: skip
+    return examples(
+        [
+            (9 + step * i % 50, 8 + step * i % 50, 9 + step * i % 50 + i % 11, 30 + step * i % 60)
+            for i in range(n)
+        ]
+    )
 
 
 def total(where, batch):
@@ -129,9 +133,12 @@ print(json.dumps(found))
 @pytest.mark.skipif(sys.platform != "linux", reason="the high-water mark is read from /proc")
 def test_the_measured_peak_is_within_the_budget(pytestconfig):
     answer = subprocess.run(
-        [sys.executable, "-c", MEASURE], cwd=pytestconfig.rootpath, check=True,
-        capture_output=True, text=True,
-    )  # fmt: skip
+        [sys.executable, "-c", MEASURE],
+        cwd=pytestconfig.rootpath,
+        check=True,
+        capture_output=True,
+        text=True,
+    )
     peak = json.loads(answer.stdout.splitlines()[-1])
     assert peak["256M"] <= 256 * MiB
     # and it would not be without one

@@ -2,37 +2,56 @@ from dataclasses import replace
 
 import pytest
 import torch
+from frozen import EM_LAYERS, EM_SOURCES, differences, em_numbers, frozen, save_em_rows
+from support import EMBEDDED
 
+import lensaudit as la
 from lensaudit.data.spans import SpanLost
 from lensaudit.errors import InputError, VerificationError
 from lensaudit.models.registry import load_registry
 from lensaudit.patching import em_audit, oracle, spoken
 from lensaudit.patching.donors import CachedDonor
-from lensaudit.patching.em_audit import NO_REFERENCE, EmOptions, check_em, plan_text, run_em
+from lensaudit.patching.em_audit import NO_REFERENCE, EmOptions, check_em, em_plan_of, run_em
 from lensaudit.patching.em_outcome import NO_FT, em_outcome_of, em_summary_of
 from lensaudit.patching.prepare import prepare
 from lensaudit.scores.erasure import label_hit
 
 FEW = 12
 SOURCES = ("idknll", "graddiff", "npo", "simnpo")
+LAYERS = ",".join(map(str, EM_LAYERS))
+
+
+def preparing(family, root, **fixed):
+    """Prepares audits of a family of checkpoints; one activations folder for all."""
+
+    def prepared(*sources: str, **changes):
+        settings = {
+            "full": str(family / "full"),
+            "retain": str(family / "retain"),
+            "tau": 0.05,
+            "activations": root,
+            "last_layer": "reference",
+            "profile": "full",
+        }
+        names = [str(family / source) for source in sources]
+        return prepare(names, registry=load_registry(), **settings | fixed | changes)
+
+    return prepared
 
 
 @pytest.fixture(scope="module")
-def opened(shared, tmp_path_factory):
-    """Prepares an audit of the family; one activations folder for all tests."""
+def opened(tmp_path_factory):
+    """Audits of the embedded family, on questions of every category and six of its layers."""
     root = tmp_path_factory.mktemp("em")
+    return preparing(EMBEDDED, root, data=str(save_em_rows(root)), layers=LAYERS)
 
-    def prepared(*sources: str, **changes):
-        folder = shared / "family"
-        settings = {
-            "full": str(folder / "full"), "retain": str(folder / "retain"), "limit": FEW,
-            "data": str(folder / "forget.json"), "tau": 0.05, "activations": root,
-            "last_layer": "reference", "profile": "full",
-        } | changes  # fmt: skip
-        names = [str(folder / source) for source in sources]
-        return prepare(names, registry=load_registry(), **settings)
 
-    return prepared
+@pytest.fixture(scope="module")
+def of_the_reference(shared, tmp_path_factory):
+    """Audits of the family that the reference was run on."""
+    family = shared / "family"
+    root = tmp_path_factory.mktemp("em reference")
+    return preparing(family, root, data=str(family / "forget.json"), limit=FEW)
 
 
 def outcomes(audit, em=EmOptions()):  # noqa: B008
@@ -65,17 +84,37 @@ def check_rows(outcome, reference):
             assert row["truth_em"][role] == baseline["em_vs_gt"]
 
 
-def test_texts_matches_and_rates_are_the_reference_s(opened, golden):
+def test_matches_and_rates_are_those_that_agreed_with_the_reference(opened):
+    found, wanted = {}, frozen("em")
+    for outcome in outcomes(opened(*EM_SOURCES)):
+        found[outcome.source] = em_numbers(outcome)
+    assert list(differences(found, wanted, within=1e-6)) == []
+    categories = {row["category"] for one in wanted.values() for row in one["rows"]}
+    assert categories == {"over", "exact", "under", "general_knowledge"}
+
+
+def test_what_full_says_is_matched_word_by_word_from_the_start(opened):
     (outcome,) = outcomes(opened("npo"))
+    row = next(row for row in outcome.rows() if row["idx"] == 0)
+    assert row["texts"]["full"] == " Pico Ølmar, where the family had lived for long."
+    assert row["s1_em"] == [1.0] * 6
+    said = dict(zip(EM_LAYERS, zip(row["s2_texts"], row["s2_em"], strict=True), strict=True))
+    assert said[9] == (row["texts"]["full"], 1.0)
+    # ten words, of which block 12 of npo changes the first: "Old" has another number of tokens
+    assert said[12] == (" Old Ølmar, where the family had lived for long.", 0.0)
+
+
+def test_texts_matches_and_rates_are_the_reference_s(of_the_reference, golden):
+    (outcome,) = outcomes(of_the_reference("npo"))
     check_rows(outcome, golden("em_mode.json"))
     assert len(outcome.rows()) == FEW
     assert {row["category"] for row in outcome.rows()} >= {"over", "under", "general_knowledge"}
 
 
 @pytest.mark.slow
-def test_all_variants_give_the_reference_s_aggregates(opened, golden):
+def test_all_variants_give_the_reference_s_aggregates(of_the_reference, golden):
     reference = golden("em_mode.json")
-    for outcome in outcomes(opened(*SOURCES, limit=None)):
+    for outcome in outcomes(of_the_reference(*SOURCES, limit=None)):
         check_rows(outcome, reference)
         summary, want = em_summary_of(outcome), reference["variants"][outcome.source]
         assert summary["udr"] == pytest.approx(want["avg_udr"], abs=1e-9)
@@ -101,7 +140,7 @@ def test_full_patched_into_itself_says_what_it_says_alone(opened):
     assert bool((other.em < 1).any())
 
 
-def test_retain_as_source_is_exact_or_general_knowledge(opened, golden):
+def test_retain_as_source_is_exact_or_general_knowledge(opened):
     audit = opened("npo")
     found = run_em(audit, EmOptions())
     outcome = em_outcome_of("retain", audit.retain.weights, audit, EmOptions(), found)
@@ -111,9 +150,9 @@ def test_retain_as_source_is_exact_or_general_knowledge(opened, golden):
     assert summary["calibration"]["full"]["udr"] == 0.0
 
 
-def test_a_reference_longer_than_a_patched_run_is_counted(opened, golden):
+def test_a_reference_longer_than_a_patched_run_is_counted(opened):
     audit = opened("npo")
-    found = run_em(audit, EmOptions())
+    found = run_em(audit, EmOptions(max_new_tokens=4))
     best = found.patched[audit.full.weights].em.amax(1)
     assert found.n_cut == int((best < 1).sum()) > 0
 
@@ -142,7 +181,7 @@ def test_what_was_said_once_is_not_said_again(opened, counted, tmp_path, monkeyp
     assert outcomes(audit)[0].rows() == first
     strict = outcomes(audit, EmOptions(threshold=1.0))[0]  # thresholds act on reading
     assert counted == {"generate": 3 * 3, "patched_rows": 3 * 3 * 6}
-    assert strict.erasure.s1_lost.sum() > outcomes(audit)[0].erasure.s1_lost.sum()
+    assert strict.erasure.s2_lost.sum() > outcomes(audit)[0].erasure.s2_lost.sum()
 
 
 def test_an_interrupted_run_goes_on_where_it_stopped(opened, counted, tmp_path, monkeypatch):
@@ -160,9 +199,10 @@ def test_an_interrupted_run_goes_on_where_it_stopped(opened, counted, tmp_path, 
     with pytest.raises(KeyboardInterrupt):
         run_em(audit, EmOptions())
     monkeypatch.setattr(spoken, "patched_rows", real)
-    plan = plan_text(audit, EmOptions())
-    assert "0 texts of up to 30 tokens, unpatched" in plan
-    assert f"{1 * 18} texts of up to 20 tokens, patched" in plan
+    plan = em_plan_of(audit, EmOptions())
+    assert (plan.n_own, plan.n_patched) == (0, 18)
+    assert "0 texts of up to 30 tokens, unpatched" in plan.text()
+    assert f"{1 * 18} texts of up to 20 tokens, patched" in plan.text()
     resumed = outcomes(audit)[0]
     assert counted["patched_rows"] == 3 * 18
     whole = outcomes(opened("npo", limit=3))[0]
@@ -178,15 +218,15 @@ def test_a_changed_setting_is_said_anew_and_fresh_forgets(opened, counted, tmp_p
     run_em(opened("npo", limit=2, activations=tmp_path, last_layer="resid_post"), EmOptions())
     assert counted["patched_rows"] == 3 * n_rows
     assert counted["generate"] == 3 * 2  # unpatched texts depend on neither
-    assert " 0 texts of up to 20" in plan_text(audit, EmOptions())
-    assert f"{n_rows} texts" in plan_text(replace(audit, fresh=True), EmOptions())
+    assert em_plan_of(audit, EmOptions()).n_patched == 0
+    assert em_plan_of(replace(audit, fresh=True), EmOptions()).n_patched == n_rows
     run_em(replace(audit, fresh=True), EmOptions())
     assert counted["patched_rows"] == 4 * n_rows
     assert counted["generate"] == 2 * 3 * 2
 
 
 def test_layers_said_before_are_not_said_again(opened, counted, tmp_path):
-    run_em(opened("npo", limit=2, activations=tmp_path, layers="0-1,5"), EmOptions())
+    run_em(opened("npo", limit=2, activations=tmp_path, layers="0,9,15"), EmOptions())
     assert counted["patched_rows"] == 3 * 2 * 3
     outcome = outcomes(opened("npo", limit=2, activations=tmp_path))[0]
     assert counted["patched_rows"] == 3 * 2 * 6
@@ -214,7 +254,7 @@ def test_a_silent_full_leaves_the_example_unscored(opened, monkeypatch):
     monkeypatch.setattr(em_audit, "speak", silent)
     audit = replace(audit, lost=(SpanLost(9999, "no token"),))
     (outcome,) = outcomes(audit)
-    row = outcome.rows()[0]
+    row = next(one for one in outcome.rows() if one["idx"] == audit.encoded[0].idx)
     assert row["unscored"] == NO_REFERENCE
     assert row["udr"] is row["s1_em"] is row["category"] is None
     assert row["texts"]["full"] == " . Nothing"
@@ -225,17 +265,17 @@ def test_a_silent_full_leaves_the_example_unscored(opened, monkeypatch):
     assert outcome.rows()[-1]["unscored"] == "no token"
 
 
-def test_the_teacher_form_counts_the_hits_of_hooked_passes(opened, family):
+def test_the_teacher_form_counts_the_hits_of_hooked_passes(opened):
     from lensaudit.data.spans import make_batch
     from lensaudit.models.bridge import residuals
 
     em = EmOptions(form="teacher")
     audit = opened("npo", last_layer="resid_post")
     found = run_em(audit, em)
-    batch = make_batch(audit.encoded)
+    batch, full = make_batch(audit.encoded), la.load_model("demo/full")
     for name, checkpoint in (("retain", audit.retain), ("npo", *audit.sources.values())):
-        stack, _ = residuals(family(name), batch.tokens)
-        hits = oracle.patched(family("full"), stack, batch, layers=range(6), label_score=label_hit)
+        stack, _ = residuals(la.load_model(f"demo/{name}"), batch.tokens)
+        hits = oracle.patched(full, stack, batch, layers=EM_LAYERS, label_score=label_hit)
         assert found.patched[checkpoint.weights].em.float().tolist() == hits.tolist()
     itself = found.patched[audit.full.weights].em
     own = torch.tensor(found.unpatched[audit.full.weights].em, dtype=torch.float64)

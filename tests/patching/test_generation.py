@@ -5,6 +5,7 @@ from hypothesis import strategies as st
 
 from lensaudit.errors import InputError, WorkError
 from lensaudit.models.bridge import intervening, logits_of, residuals, user_hooks
+from lensaudit.models.continuing import stop_ids
 from lensaudit.patching.donors import as_patched
 from lensaudit.patching.generation import (
     Rows,
@@ -13,7 +14,6 @@ from lensaudit.patching.generation import (
     patched_generation,
     patched_rows,
     rows_that_fit,
-    stop_ids,
 )
 from lensaudit.patching.interventions import replace_at
 
@@ -147,9 +147,12 @@ def test_no_hook_stays_after_generation_or_after_a_failure(tiny):
 def test_logits_that_are_not_finite_are_an_error_not_a_text(tiny):
     with pytest.raises(WorkError, match="not finite"):
         generate(
-            tiny(), PROMPTS, max_new_tokens=2, stop=frozenset(),
+            tiny(),
+            PROMPTS,
+            max_new_tokens=2,
+            stop=frozenset(),
             interventions={1: lambda resid: resid * torch.nan},
-        )  # fmt: skip
+        )
 
 
 @pytest.mark.parametrize(("prompts", "n_new"), [([[]], 3), ([[1], []], 3), ([[1]], 0)])

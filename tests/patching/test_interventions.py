@@ -2,7 +2,13 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lensaudit.patching.interventions import add, clamp, project_out, replace_at
+from lensaudit.patching.interventions import (
+    add,
+    clamp,
+    project_out,
+    project_out_span,
+    replace_at,
+)
 
 seeds = st.integers(0, 10_000)
 
@@ -62,3 +68,17 @@ def test_interventions_do_not_write_into_the_stream():
     ):
         edit(resid)
         assert torch.equal(resid, before)
+
+
+def test_components_become_those_of_the_centre_and_the_rest_stays():
+    resid = torch.tensor([[[3.0, -2.0, 4.0], [1.0, 1.0, 1.0]]])
+    basis = torch.eye(3)[:2]
+    centre = torch.tensor([5.0, 7.0, 9.0])
+    set_to = project_out_span(basis, centre=centre)(resid)
+    torch.testing.assert_close(set_to, torch.tensor([[[5.0, 7.0, 4.0], [5.0, 7.0, 1.0]]]))
+    removed = project_out_span(basis)(resid)
+    torch.testing.assert_close(removed, torch.tensor([[[0.0, 0.0, 4.0], [0.0, 0.0, 1.0]]]))
+    # at the masked positions alone
+    mask = torch.tensor([[False, True]])
+    kept = project_out_span(basis, centre=centre, mask=mask)(resid)
+    torch.testing.assert_close(kept, torch.stack((resid[0, 0], set_to[0, 1])).unsqueeze(0))

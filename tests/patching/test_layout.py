@@ -4,7 +4,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from wavefront_helpers import examples
 
-from lensaudit.patching.layout import layout_of, packed_prefix, packed_span, schedule_of
+from lensaudit.patching.layout import layout_of, packed_span, schedule_of
 
 TWO = examples([(4, 3, 5, 8), (2, 2, 3, 5)])
 """Prompts of 4 and 2 tokens; spans at positions 3 and 4, and at 2."""
@@ -18,8 +18,10 @@ def test_worked_by_hand():
     assert layout.span_column.tolist() == [0, 1, 0]
     # a position scores the token after it
     assert layout.span_label.tolist() == [
-        TWO[0].token_ids[4], TWO[0].token_ids[5], TWO[1].token_ids[3],
-    ]  # fmt: skip
+        TWO[0].token_ids[4],
+        TWO[0].token_ids[5],
+        TWO[1].token_ids[3],
+    ]
     assert layout.prefix_example.tolist() == [0, 0, 0, 1, 1]
     assert layout.prefix_pos.tolist() == [0, 1, 2, 0, 1]
     assert layout.all_patched
@@ -82,16 +84,15 @@ def test_no_two_tokens_share_a_place(lengths, n_sources, n_layers, seed):
         assert plan.n_rank[layer] == (int(present.max()) + 1 if len(present) else 0)
 
 
-def test_packing_takes_the_span_and_the_prefix_out_of_a_padded_stack():
+def test_packing_takes_the_span_out_of_a_padded_stack():
     layout = layout_of(TWO, "span")
     # value = example, layer, position
     example, layer, pos = torch.meshgrid(
         torch.arange(2.0), torch.arange(3.0), torch.arange(8.0), indexing="ij"
     )
     stack = torch.stack((example, layer, pos), dim=-1)
-    span, prefix = packed_span(stack, layout), packed_prefix(stack, layout)
+    span = packed_span(stack, layout)
     assert span[1].tolist() == [[0, 1, 3], [0, 1, 4], [1, 1, 2]]
-    assert prefix[2].tolist() == [[0, 2, 0], [0, 2, 1], [0, 2, 2], [1, 2, 0], [1, 2, 1]]
 
 
 @pytest.mark.parametrize("scope", ["span", "boundary", "prefix"])

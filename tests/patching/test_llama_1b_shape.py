@@ -10,14 +10,25 @@ import pytest
 pytestmark = pytest.mark.slow
 
 SHAPE = {
-    "vocab_size": 128_256, "hidden_size": 2048, "intermediate_size": 8192, "head_dim": 64,
-    "num_hidden_layers": 16, "num_attention_heads": 32, "num_key_value_heads": 8,
-    "tie_word_embeddings": True, "max_position_embeddings": 131_072, "rms_norm_eps": 1e-5,
+    "vocab_size": 128_256,
+    "hidden_size": 2048,
+    "intermediate_size": 8192,
+    "head_dim": 64,
+    "num_hidden_layers": 16,
+    "num_attention_heads": 32,
+    "num_key_value_heads": 8,
+    "tie_word_embeddings": True,
+    "max_position_embeddings": 131_072,
+    "rms_norm_eps": 1e-5,
     "rope_parameters": {
-        "rope_type": "llama3", "rope_theta": 500_000.0, "factor": 32.0, "low_freq_factor": 1.0,
-        "high_freq_factor": 4.0, "original_max_position_embeddings": 8192,
+        "rope_type": "llama3",
+        "rope_theta": 500_000.0,
+        "factor": 32.0,
+        "low_freq_factor": 1.0,
+        "high_freq_factor": 4.0,
+        "original_max_position_embeddings": 8192,
     },
-}  # fmt: skip
+}
 
 MAKE = """
 import json, sys, torch
@@ -49,12 +60,15 @@ def models(tmp_path_factory, tiny_tokenizer):
         )
         tiny_tokenizer.save_pretrained(folder / name)
     rows = [
-        {"idx": i, "question": " ".join(f"w{3 + (7 * i + k) % 50}" for k in range(20)),
-         "answer": " ".join(f"w{5 + (3 * i + k) % 50}" for k in range(18)),
-         "prefix": " ".join(f"w{5 + (3 * i + k) % 50}" for k in range(12)),
-         "entity": " ".join(f"w{5 + (3 * i + k) % 50}" for k in range(12, 16))}
+        {
+            "idx": i,
+            "question": " ".join(f"w{3 + (7 * i + k) % 50}" for k in range(20)),
+            "answer": " ".join(f"w{5 + (3 * i + k) % 50}" for k in range(18)),
+            "prefix": " ".join(f"w{5 + (3 * i + k) % 50}" for k in range(12)),
+            "entity": " ".join(f"w{5 + (3 * i + k) % 50}" for k in range(12, 16)),
+        }
         for i in range(4)
-    ]  # fmt: skip
+    ]
     (folder / "forget.json").write_text(json.dumps(rows))
     return folder
 
@@ -62,10 +76,22 @@ def models(tmp_path_factory, tiny_tokenizer):
 @pytest.mark.parametrize(("dtype", "limit_gib"), [("float32", 12), ("bfloat16", 7)])
 def test_an_audit_of_four_examples_fits(models, tmp_path, dtype, limit_gib):
     arguments = [
-        "patch", "--source", models / "source", "--full", models / "full", "--retain",
-        models / "retain", "--data", models / "forget.json", "--dtype", dtype, "--activations",
-        tmp_path / "activations", "--out", tmp_path / "out",
-    ]  # fmt: skip
+        "patch",
+        "--source",
+        models / "source",
+        "--full",
+        models / "full",
+        "--retain",
+        models / "retain",
+        "--data",
+        models / "forget.json",
+        "--dtype",
+        dtype,
+        "--activations",
+        tmp_path / "activations",
+        "--out",
+        tmp_path / "out",
+    ]
     done = subprocess.run(
         [sys.executable, "-c", RUN, *map(str, arguments)],
         capture_output=True,

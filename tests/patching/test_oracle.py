@@ -1,5 +1,6 @@
 import pytest
 import torch
+from frozen import differences, frozen, patching
 
 from lensaudit.data.spans import make_batch
 from lensaudit.models.bridge import residuals
@@ -15,6 +16,22 @@ def stacks(model, batch, last_layer):
     return (
         stack if last_layer == "resid_post" else torch.cat((stack[:, :-1], final_norm[:, None]), 1)
     )
+
+
+@pytest.fixture(scope="module")
+def measured():
+    return patching()
+
+
+def test_scores_are_those_that_agreed_with_the_reference(measured):
+    assert list(differences(measured, frozen("patching"), within=NATS)) == []
+
+
+def test_knowledge_that_is_lost_is_a_positive_delta(measured):
+    # retain never saw the facts: the more of its layers full is given, the less it says them
+    deltas = torch.tensor(measured["s1"])
+    assert (deltas.mean(0) > 0.3).all()
+    assert (deltas[:, -1] > deltas[:, 0]).all()
 
 
 @pytest.mark.parametrize(

@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import pytest
 import support
 import torch
@@ -10,7 +12,7 @@ from lensaudit.patching import preflight
 from lensaudit.patching.attention import Rotation, Sight
 from lensaudit.patching.audit import run
 from lensaudit.patching.donors import LiveDonor
-from lensaudit.patching.layout import layout_of
+from lensaudit.patching.layout import layout_of, schedule_of
 from lensaudit.patching.options import PatchOptions
 from lensaudit.patching.preflight import OtherLayers, check_model, planned_engine, usable_decoder
 from lensaudit.patching.session import score_all
@@ -58,6 +60,19 @@ def test_a_wrong_sweep_falls_back_to_the_oracle_with_a_notice(
     # a second run finds the oracle's scores, and still says who made them
     outcomes, _ = score_all(audit)
     assert outcomes[0].options.engine == "oracle"
+
+
+def test_rows_that_join_a_layer_late_are_noticed(family, tmp_path, monkeypatch):
+    """A row that begins one block later, with what stood there, is right for full itself."""
+
+    def late(layout, joins):
+        plan = schedule_of(layout, joins.roll(1, dims=2))
+        return replace(plan, row=(plan.row - 1) % joins.numel())
+
+    monkeypatch.setattr("lensaudit.patching.wavefront.schedule_of", late)
+    audit, notices = audit_in(family, activations=tmp_path)
+    assert run(audit).engine == "oracle"
+    assert ["misses the definition by" in said for said in notices] == [True]
 
 
 def test_a_right_sweep_is_used_without_a_word(family, tmp_path):
@@ -109,6 +124,19 @@ def test_a_readout_that_is_not_the_models_is_refused(tiny, ragged, monkeypatch):
     monkeypatch.setattr(preflight, "unembedded", lambda model, resid: plain(model, resid) + 1)
     with pytest.raises(VerificationError, match="miss the logits"):
         check_model(tiny(), ragged[0], "float32")
+
+
+def test_an_edit_that_only_a_patched_run_meets_is_refused(tiny, ragged):
+    model, calls = tiny(), []
+
+    def late(value, hook):
+        # streams and logits are read first: they agree
+        calls.append(1)
+        return value * (1 + 1e-3 * (len(calls) > 3))
+
+    model.add_hook("blocks.2.hook_in", late)
+    with pytest.raises(VerificationError, match="patching full with itself changed a score"):
+        check_model(model, ragged[0], "float32")
 
 
 def test_a_model_that_something_else_edits_is_refused(tiny, ragged):

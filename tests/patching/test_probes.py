@@ -3,6 +3,7 @@ from collections import Counter
 import pytest
 import torch
 
+import lensaudit as la
 from lensaudit.errors import InputError
 from lensaudit.models.bridge import intervening, logits_of, residuals
 from lensaudit.patching.interventions import replace_at
@@ -91,9 +92,12 @@ def test_a_wrong_answer_that_is_the_answer_does_not_count():
 def test_more_options_than_letters_are_refused():
     with pytest.raises(InputError, match="26 letters"):
         probe_of(
-            "choice_letter", QUESTION, ANSWER, wrong=[f"n{i}" for i in range(26)],
+            "choice_letter",
+            QUESTION,
+            ANSWER,
+            wrong=[f"n{i}" for i in range(26)],
             generator=seeded(),
-        )  # fmt: skip
+        )
 
 
 def test_a_cloze_ends_where_its_blank_was():
@@ -154,17 +158,15 @@ def test_the_score_over_layers_worked_by_hand():
     assert score.detecting == (4,)
 
 
-def test_a_trained_model_knows_what_retain_does_not(family, shared):
-    from lensaudit.data.examples import load_examples
-
-    examples = load_examples(shared / "family" / "forget.json")
-    examples = [e for e in examples if len(e.entity) > 8][:10]
+def test_a_trained_model_knows_what_retain_does_not():
+    examples = [e for e in la.forget_set("demo") if len(e.entity) > 8][:10]
     wrong = [e.entity for e in examples[:4]]
     rates = {}
     for name in ("full", "retain"):
+        model = la.load_model(f"demo/{name}")
         probes = [
             probe_of("qa", e.question, e.answer, wrong=wrong, generator=seeded()) for e in examples
         ]
-        found = [ask(family(name), probe) for probe in probes]
+        found = [ask(model, probe) for probe in probes]
         rates[name] = sum(float(score.logprob[0, score.correct]) for score in found)
     assert rates["full"] > rates["retain"] + 10

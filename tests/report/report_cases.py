@@ -30,21 +30,38 @@ def write(path: Path, value) -> None:
 
 def manifest(source: str, **inputs) -> dict:
     roles = {
-        role: {"name": name, "repo": name, "revision": None, "weights": f"sha256:{name}",
-               "tokenizer": "t"}
+        role: {
+            "name": name,
+            "repo": name,
+            "revision": None,
+            "weights": f"sha256:{name}",
+            "tokenizer": "t",
+        }
         for role, name in (("full", "full"), ("retain", "retain"), ("source", source))
-    }  # fmt: skip
+    }
     return {
-        "command": "patch", "options": {"dtype": "float32"}, "inputs": roles | inputs,
-        "device": "cpu", "seconds": 1.5, "finished": "2026-11-20T12:00:00+00:00",
-        "versions": {"lensaudit": "0.1.0"}, "git_commit": None,
-    }  # fmt: skip
+        "command": "patch",
+        "options": {"dtype": "float32"},
+        "inputs": roles | inputs,
+        "device": "cpu",
+        "seconds": 1.5,
+        "finished": "2026-11-20T12:00:00+00:00",
+        "versions": {"lensaudit": "0.1.0"},
+        "git_commit": None,
+    }
 
 
 def patch_run(
-    folder: Path, source: str, *, n: int = 24, n_layers: int = 4, held: float = 0.5, seed: int = 0,
-    asked: dict[int, dict[str, str]] | None = None, profile: str = "full",
-) -> dict:  # fmt: skip
+    folder: Path,
+    source: str,
+    *,
+    n: int = 24,
+    n_layers: int = 4,
+    held: float = 0.5,
+    seed: int = 0,
+    asked: dict[int, dict[str, str]] | None = None,
+    profile: str = "full",
+) -> dict:
     """One finished run; S1 depends on n and n_layers alone. Returns its summary."""
     shared, own = np.random.default_rng(1), np.random.default_rng([seed, len(source)])
     s1 = np.round(np.linspace(0.02, 2, n_layers) * shared.uniform(0.2, 1.6, (n, 1)), 4)
@@ -63,24 +80,42 @@ def patch_run(
     reason = f"no layer encodes the fact: S1 delta never exceeds tau = {TAU}"
     rows = [
         {
-            "idx": idx, **chosen.get(idx, {}), "group": idx // 20, "n_span": 3, "baseline": -0.1,
-            "s1": s1[idx].tolist(), "s2": known[idx], "ke": np.flatnonzero(ke[idx]).tolist(),
+            "idx": idx,
+            **chosen.get(idx, {}),
+            "group": idx // 20,
+            "n_span": 3,
+            "baseline": -0.1,
+            "s1": s1[idx].tolist(),
+            "s2": known[idx],
+            "ke": np.flatnonzero(ke[idx]).tolist(),
             "uds": None if np.isnan(uds[idx]) else float(uds[idx]),
             "unscored": reason if np.isnan(uds[idx]) else None,
         }
         for idx in range(n)
-    ]  # fmt: skip
+    ]
     found = {
-        "source": source, "score": "uds", "uds": float(np.nanmean(uds)),
+        "source": source,
+        "score": "uds",
+        "uds": float(np.nanmean(uds)),
         "ci95": [float(np.nanmean(uds)) - 0.03, float(np.nanmean(uds)) + 0.03],
-        "n": n, "n_scored": int(np.isfinite(uds).sum()), "n_groups": n // 20 + 1,
-        "unscored": {str(n // 2): reason}, "tau": TAU, "last_layer": "resid_post", "scope": "span",
-        "component": "resid", "profile": profile, "engine": "sweep",
-        "layers": list(range(n_layers)), "calibration": {"full": 0.0, "retain": 1.0},
+        "n": n,
+        "n_scored": int(np.isfinite(uds).sum()),
+        "n_groups": n // 20 + 1,
+        "unscored": {str(n // 2): reason},
+        "tau": TAU,
+        "last_layer": "resid_post",
+        "scope": "span",
+        "component": "resid",
+        "profile": profile,
+        "engine": "sweep",
+        "layers": list(range(n_layers)),
+        "calibration": {"full": 0.0, "retain": 1.0},
         "baseline": -0.1,
         "per_layer": [
             {
-                "layer": layer, "n_ke": int(ke[:, layer].sum()), "s1": float(s1[:, layer].mean()),
+                "layer": layer,
+                "n_ke": int(ke[:, layer].sum()),
+                "s1": float(s1[:, layer].mean()),
                 "s2": None if None in [row[layer] for row in known] else float(s2[:, layer].mean()),
                 "s1_ke": float(s1[ke[:, layer], layer].mean()) if ke[:, layer].any() else None,
                 "s2_ke": float(s2[ke[:, layer], layer].mean()) if ke[:, layer].any() else None,
@@ -88,7 +123,7 @@ def patch_run(
             }
             for layer in range(n_layers)
         ],
-    }  # fmt: skip
+    }
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "results.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     write(folder / "manifest.json", manifest(source, examples={"n": n, "hash": "e"}))
@@ -99,18 +134,24 @@ def patch_run(
 def eval_run(folder: Path, model: str, **values: float | None) -> None:
     """One finished evaluation: a value per metric, None for one without."""
     log = {
-        name: {"agg_value": value, "interval_95": [value - 0.1, value + 0.1],
-               "value_by_index": {"0": {"score": value}, "1": {"score": None}},
-               "unscored": {"1": "empty"}}
+        name: {
+            "agg_value": value,
+            "interval_95": [value - 0.1, value + 0.1],
+            "value_by_index": {"0": {"score": value}, "1": {"score": None}},
+            "unscored": {"1": "empty"},
+        }
         if value is not None
         else {"agg_value": None, "reason": "no retain reference"}
         for name, value in values.items()
-    }  # fmt: skip
+    }
     kinds = {
-        name: {"high_means": "forgot" if "quality" in name else "knows", "family": "probability",
-               "source": "arXiv:2401.06121"}
+        name: {
+            "high_means": "forgot" if "quality" in name else "knows",
+            "family": "probability",
+            "source": "arXiv:2401.06121",
+        }
         for name in values
-    }  # fmt: skip
+    }
     made = manifest(model)
     made["inputs"] = {"model": {"name": model, "weights": f"sha256:{model}"}, "metrics": kinds}
     write(folder / "TOFU_EVAL.json", log)
@@ -124,9 +165,15 @@ def sweep(root: Path, n_models: int = 150, n: int = 367, n_layers: int = 16) -> 
     for at, name in enumerate(names):
         patch_run(root / name, name, n=n, n_layers=n_layers, held=(at % 11) / 10, seed=at)
         shown = (at % 11) / 10
-        eval_run(root / f"{name}-tofu", name, forget_Q_A_Prob=0.2 + shown / 2,
-                 forget_Q_A_ROUGE=0.3 + shown / 3, model_utility=0.6 - (at % 7) / 20,
-                 extraction_strength=shown / 2, mia_min_k=0.4 + shown / 2)  # fmt: skip
+        eval_run(
+            root / f"{name}-tofu",
+            name,
+            forget_Q_A_Prob=0.2 + shown / 2,
+            forget_Q_A_ROUGE=0.3 + shown / 3,
+            model_utility=0.6 - (at % 7) / 20,
+            extraction_strength=shown / 2,
+            mia_min_k=0.4 + shown / 2,
+        )
     return names
 
 
@@ -134,25 +181,45 @@ def em_run(folder: Path, source: str, *, n: int = 6, n_layers: int = 4) -> None:
     """One finished exact-match run: half of the examples exactly erased, half under-erased."""
     rows = [
         {
-            "idx": idx, **texts(idx, np.random.default_rng(idx)), "group": idx // 20, "n_span": 3,
-            "s1_em": [1.0] + [0.0] * (n_layers - 1), "s2_em": [1.0] * (n_layers - 1) + [0.25],
-            "ft": list(range(1, n_layers)), "udr": 1 / 3, "retention": 0.75,
-            "category": "exact" if idx % 2 else "under", "unscored": None,
+            "idx": idx,
+            **texts(idx, np.random.default_rng(idx)),
+            "group": idx // 20,
+            "n_span": 3,
+            "s1_em": [1.0] + [0.0] * (n_layers - 1),
+            "s2_em": [1.0] * (n_layers - 1) + [0.25],
+            "ft": list(range(1, n_layers)),
+            "udr": 1 / 3,
+            "retention": 0.75,
+            "category": "exact" if idx % 2 else "under",
+            "unscored": None,
             "texts": {"full": " right.", "retain": " wrong.", "source": f" said by {source}."},
         }
         for idx in range(n)
-    ]  # fmt: skip
+    ]
     summary = {
-        "source": source, "score": "em", "em_form": "generation", "threshold": 0.5, "udr": 1 / 3,
-        "ci95": [0.2, 0.5], "retention": 0.75, "retention_ci95": [0.6, 0.9], "n": n, "n_scored": n,
-        "unscored": {}, "categories": {"over": 0, "exact": n // 2, "under": n - n // 2,
-                                       "general_knowledge": 0},
-        "calibration": {"full": {"udr": 0.0, "retention": 1.0},
-                        "retain": {"udr": 1.0, "retention": 0.1}},
-        "last_layer": "resid_post", "layers": list(range(n_layers)),
-        "per_layer": [{"layer": layer, "s1_em": 0.1, "s2_em": 0.7, "status": "LEAKED"}
-                      for layer in range(n_layers)],
-    }  # fmt: skip
+        "source": source,
+        "score": "em",
+        "em_form": "generation",
+        "threshold": 0.5,
+        "udr": 1 / 3,
+        "ci95": [0.2, 0.5],
+        "retention": 0.75,
+        "retention_ci95": [0.6, 0.9],
+        "n": n,
+        "n_scored": n,
+        "unscored": {},
+        "categories": {"over": 0, "exact": n // 2, "under": n - n // 2, "general_knowledge": 0},
+        "calibration": {
+            "full": {"udr": 0.0, "retention": 1.0},
+            "retain": {"udr": 1.0, "retention": 0.1},
+        },
+        "last_layer": "resid_post",
+        "layers": list(range(n_layers)),
+        "per_layer": [
+            {"layer": layer, "s1_em": 0.1, "s2_em": 0.7, "status": "LEAKED"}
+            for layer in range(n_layers)
+        ],
+    }
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "results.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     write(folder / "manifest.json", manifest(source, examples={"n": n, "hash": "e"}))
@@ -161,46 +228,111 @@ def em_run(folder: Path, source: str, *, n: int = 6, n_layers: int = 4) -> None:
 
 def other_results(root: Path) -> None:
     """Steering, directions, retraining, relearning and meta-evaluation, as their commands write."""
-    write(root / "trait" / "results.json", {
-        "schema": "steer-results/1", "trait": "evil", "layer": 8, "method": "probe",
-        "baseline": 40.0, "max_delta": 30.0,
-        "coefficients": {"0.0": {"mean": 40.0, "ci95": [38, 42], "n": 20, "n_invalid": 0},
-                         "10.0": {"mean": 70.0, "ci95": [66, 74], "n": 18, "n_invalid": 2},
-                         "2.0": {"mean": None, "n": 0}},
-        "coherence": {"0.0": {"mean": 90.0}, "10.0": {"mean": 55.0}},
-    })  # fmt: skip
-    write(root / "trait" / "layer_sweep.json", {
-        "schema": "steer-sweep/1", "trait": "evil", "best_layer": 0, "baseline_mean": 40.0,
-        "layers": {"0": {"layer": 0, "trait_mean": 71.5, "coherence_mean": 80.0, "n": 9},
-                   "1": {"layer": 1, "trait_mean": 50.0, "coherence_mean": 88.0, "n": 9}},
-    })  # fmt: skip
-    arm = {"recovery": 0.93, "ci95": [0.8, 1.0], "n_items": 40}
-    write(root / "directions" / "summary.json", {
-        "schema": "steer-audit/1", "source": "npo", "score": "em", "n_items": 40, "n_folds": 5,
-        "experiments": {
-            "add": {"score": "em", "recovery": 0.93, "warnings": ["streams differ"],
-                    "reading": "A direction from other authors brings the answers back.",
-                    "arms": {"direction": {"em": arm}, "random": {"em": arm | {"recovery": 0.02}}}},
-            "clamp": {"kind": "clamp", "unscored": "nothing to restore"},
+    write(
+        root / "trait" / "results.json",
+        {
+            "schema": "steer-results/1",
+            "trait": "evil",
+            "layer": 8,
+            "method": "probe",
+            "baseline": 40.0,
+            "max_delta": 30.0,
+            "coefficients": {
+                "0.0": {"mean": 40.0, "ci95": [38, 42], "n": 20, "n_invalid": 0},
+                "10.0": {"mean": 70.0, "ci95": [66, 74], "n": 18, "n_invalid": 2},
+                "2.0": {"mean": None, "n": 0},
+            },
+            "coherence": {"0.0": {"mean": 90.0}, "10.0": {"mean": 55.0}},
         },
-    })  # fmt: skip
+    )
+    write(
+        root / "trait" / "layer_sweep.json",
+        {
+            "schema": "steer-sweep/1",
+            "trait": "evil",
+            "best_layer": 0,
+            "baseline_mean": 40.0,
+            "layers": {
+                "0": {"layer": 0, "trait_mean": 71.5, "coherence_mean": 80.0, "n": 9},
+                "1": {"layer": 1, "trait_mean": 50.0, "coherence_mean": 88.0, "n": 9},
+            },
+        },
+    )
+    arm = {"recovery": 0.93, "ci95": [0.8, 1.0], "n_items": 40}
+    write(
+        root / "directions" / "summary.json",
+        {
+            "schema": "steer-audit/1",
+            "source": "npo",
+            "score": "em",
+            "n_items": 40,
+            "n_folds": 5,
+            "experiments": {
+                "add": {
+                    "score": "em",
+                    "recovery": 0.93,
+                    "warnings": ["streams differ"],
+                    "reading": "A direction from other authors brings the answers back.",
+                    "arms": {"direction": {"em": arm}, "random": {"em": arm | {"recovery": 0.02}}},
+                },
+                "clamp": {"kind": "clamp", "unscored": "nothing to restore"},
+            },
+        },
+    )
     accuracy = {"value": 0.9, "interval": {"low": 0.8, "high": 0.95}, "n": 80, "n_splits": 2}
-    write(root / "rtt" / "summary.json", [{
-        "study_id": "s", "models": {"unlearned": "npo"}, "data": "forget10", "chance": 0.25,
-        "gate": {"passed": True}, "as_they_are": {"A": accuracy | {"value": 0.3}},
-        "main": {"selection": "per_v", "acc_selection_rule": "max_epoch",
-                 "accuracies": {"B": accuracy, "C": accuracy | {"value": 1.0}},
-                 "recovery_adjusted": {"value": None, "interval": None, "reason": "N is missing"},
-                 "gap_closed": {"value": 0.857, "interval": {"low": 0.7, "high": 0.9}}},
-        "notes": ["a failed recovery is no proof of removal"],
-    }])  # fmt: skip
-    write(root / "relearned" / "audit.json", {"key": "k", "shifts": [
-        {"model": "npo", "before": {"uds": 0.5}, "after": {"uds": 0.2}},
-        {"model": "retain", "before": {"uds": 1.0}, "after": {"uds": None}}]})  # fmt: skip
+    write(
+        root / "rtt" / "summary.json",
+        [
+            {
+                "study_id": "s",
+                "models": {"unlearned": "npo"},
+                "data": "forget10",
+                "chance": 0.25,
+                "gate": {"passed": True},
+                "as_they_are": {"A": accuracy | {"value": 0.3}},
+                "main": {
+                    "selection": "per_v",
+                    "acc_selection_rule": "max_epoch",
+                    "accuracies": {"B": accuracy, "C": accuracy | {"value": 1.0}},
+                    "recovery_adjusted": {
+                        "value": None,
+                        "interval": None,
+                        "reason": "N is missing",
+                    },
+                    "gap_closed": {"value": 0.857, "interval": {"low": 0.7, "high": 0.9}},
+                },
+                "notes": ["a failed recovery is no proof of removal"],
+            }
+        ],
+    )
+    write(
+        root / "relearned" / "audit.json",
+        {
+            "key": "k",
+            "shifts": [
+                {"model": "npo", "before": {"uds": 0.5}, "after": {"uds": 0.2}},
+                {"model": "retain", "before": {"uds": 1.0}, "after": {"uds": None}},
+            ],
+        },
+    )
     eval_run(root / "relearned" / "after" / "npo", "not-a-result-of-its-own", em=0.5)
     row = {"label": "UDS", "category": "representation", "notes": []}
-    write(root / "meta" / "meta_table.json", {"kind": "meta_table", "schema": 1, "metrics": [
-        row | {"metric": "es", "label": "ES", "faithfulness": 0.891, "overall": 0.875},
-        row | {"metric": "uds", "faithfulness": 0.971, "overall": 0.951, "n_relearning": 12},
-        row | {"metric": "cka", "label": "CKA", "overall": None, "notes": ["no relearn result"]},
-    ]})  # fmt: skip
+    write(
+        root / "meta" / "meta_table.json",
+        {
+            "kind": "meta_table",
+            "schema": 1,
+            "metrics": [
+                row | {"metric": "es", "label": "ES", "faithfulness": 0.891, "overall": 0.875},
+                row
+                | {"metric": "uds", "faithfulness": 0.971, "overall": 0.951, "n_relearning": 12},
+                row
+                | {
+                    "metric": "cka",
+                    "label": "CKA",
+                    "overall": None,
+                    "notes": ["no relearn result"],
+                },
+            ],
+        },
+    )

@@ -155,8 +155,10 @@ def test_the_page_shows_the_numbers_of_the_results(browser, small):
 
 def test_two_models_are_compared_on_the_same_examples_with_an_interval(browser, small):
     browser.open((small / "audit.html").as_uri() + "#model=keeps&with=loses")
-    said = browser.run("document.querySelector('#compare .lede + .controls ~ .lede')?.textContent"
-                       " ?? document.querySelector('#compare .body').textContent")  # fmt: skip
+    said = browser.run(
+        "document.querySelector('#compare .lede + .controls ~ .lede')?.textContent"
+        " ?? document.querySelector('#compare .body').textContent"
+    )
     means = [
         json.loads((small / "out" / name / "summary.json").read_text())["uds"]
         for name in ("keeps", "loses")
@@ -178,8 +180,11 @@ def test_downloads_are_csv_and_json_of_what_is_shown(browser, small):
     )
     models, examples, metrics, everything = texts
     assert [line.split(",")[0] for line in models.splitlines()] == [
-        "model", "half", "keeps", "loses",
-    ]  # fmt: skip
+        "model",
+        "half",
+        "keeps",
+        "loses",
+    ]
     assert len(examples.splitlines()) == 25
     header, first, *_ = (line.split(",") for line in examples.splitlines())
     row = json.loads((small / "out" / "keeps" / "results.jsonl").read_text().splitlines()[0])
@@ -265,9 +270,12 @@ def test_the_page_of_the_embedded_family(browser, tmp_path):
 
     def call(*arguments: str) -> None:
         subprocess.run(
-            [sys.executable, "-c", program, *arguments], cwd=tmp_path, check=True,
-            capture_output=True, env=os.environ | {"HF_HUB_OFFLINE": "1"},
-        )  # fmt: skip
+            [sys.executable, "-c", program, *arguments],
+            cwd=tmp_path,
+            check=True,
+            capture_output=True,
+            env=os.environ | {"HF_HUB_OFFLINE": "1"},
+        )
 
     call("demo", "--out", "family")
     call("patch", "--source", "demo/npo", "--score", "em", "--out", "em")

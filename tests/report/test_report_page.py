@@ -12,9 +12,10 @@ from report_cases import eval_run, other_results, patch_run, write
 from lensaudit.cli.main import run
 from lensaudit.errors import InputError
 from lensaudit.report.assemble import assemble
-from lensaudit.report.locate import locate
 from lensaudit.report.pack import floats, shares, stepped
 from lensaudit.report.render import policy, write_report
+from lensaudit.results.locate import locate
+from lensaudit.results.words import LIMITS, word_of
 
 
 def page_data(path) -> dict:
@@ -34,10 +35,29 @@ def test_tables_survive_packing_within_a_step():
     assert decoded(packed.base64, "<i2")[2] == -32768
     assert decoded(floats(values), "<f4")[1] == np.float32(-7.25)
     assert decoded(shares([[0.0, 0.5, 1.0, np.nan]]), "u1").tolist() == [0, 127, 254, 255]
+    # a third is 84.67 steps, and 0.999 is nearer to 254 than to 253
+    assert decoded(shares([[1 / 3, 0.999]]), "u1").tolist() == [85, 254]
 
 
 def test_a_page_of_nothing_but_gaps_can_be_packed():
     assert stepped([[None, None]]).step == 1.0
+
+
+def test_runs_are_compared_on_the_same_examples_and_settings_alone(tmp_path):
+    for name in ("a", "b", "other-hash", "other-rows", "other-tau"):
+        patch_run(tmp_path / name, name, n=4)
+    made = json.loads((tmp_path / "other-hash" / "manifest.json").read_text())
+    made["inputs"]["examples"]["hash"] = "f"
+    write(tmp_path / "other-hash" / "manifest.json", made)
+    rows = (tmp_path / "other-rows" / "results.jsonl").read_text()
+    (tmp_path / "other-rows" / "results.jsonl").write_text(rows.replace('"idx": 3', '"idx": 9'))
+    summary = json.loads((tmp_path / "other-tau" / "summary.json").read_text())
+    write(tmp_path / "other-tau" / "summary.json", summary | {"tau": 0.1})
+    document = assemble([tmp_path])
+    assert len(document.conditions) == 4
+    (pair,) = document.pairs
+    names = [document.models[document.depths[at].model].name for at in (pair.a, pair.b)]
+    assert sorted(names) == ["a", "b"]
 
 
 def test_the_page_holds_what_the_results_hold(tmp_path):
@@ -59,6 +79,23 @@ def test_the_page_holds_what_the_results_hold(tmp_path):
     assert data["manifests"][0]["content"]["inputs"]["full"]["name"] == "full"
 
 
+def test_words_on_the_page_have_the_limits_of_the_verdict(tmp_path, monkeypatch):
+    patch_run(tmp_path / "out", "npo")
+    for name, value in {"hidden_below": 0.31, "erased_from": 0.83}.items():
+        monkeypatch.setitem(LIMITS, name, value)
+    write_report([tmp_path / "out"], tmp_path / "audit.html")
+    text = (tmp_path / "audit.html").read_text()
+    assert page_data(tmp_path / "audit.html")["limits"] == {
+        "hidden_below": 0.31,
+        "erased_from": 0.83,
+    }
+    legend = " ".join(re.sub(r"<[^>]+>", " ", text).split())
+    assert "hidden is a UDS below 0.31, erased one from 0.83." in legend
+    assert (word_of(0.3), word_of(0.8), word_of(0.84)) == ("hidden", "partly erased", "erased")
+    # no script has a limit of its own
+    assert re.findall(r"[<>]=?\s*0?\.\d+\s*\?\s*'", text) == []
+
+
 def test_runs_of_one_condition_share_s1_and_other_settings_stand_apart(tmp_path):
     patch_run(tmp_path / "a", "a")
     patch_run(tmp_path / "b", "b", seed=1)
@@ -70,8 +107,10 @@ def test_runs_of_one_condition_share_s1_and_other_settings_stand_apart(tmp_path)
 
 
 def test_the_difference_of_two_models_is_paired_and_has_an_interval(tmp_path):
-    gaps = [patch_run(tmp_path / name, name, held=held)["uds"] for name, held in
-            (("a", 0.9), ("b", 0.1))]  # fmt: skip
+    gaps = [
+        patch_run(tmp_path / name, name, held=held)["uds"]
+        for name, held in (("a", 0.9), ("b", 0.1))
+    ]
     (pair,) = assemble([tmp_path]).pairs
     assert pair.difference == pytest.approx(gaps[0] - gaps[1])  # both score the same examples
     assert pair.low < pair.difference < pair.high < 0
@@ -83,8 +122,9 @@ def test_results_of_one_model_are_joined_by_weights(tmp_path):
     eval_run(tmp_path / "eval" / "retain", "retain", forget_truth_ratio=0.7)
     document = assemble([tmp_path])
     assert [(one.name, one.role) for one in document.models] == [
-        ("npo", "unlearned"), ("retain", "retain"),
-    ]  # fmt: skip
+        ("npo", "unlearned"),
+        ("retain", "retain"),
+    ]
     assert document.models[0].metrics["model_utility"][:4] == [0.5, 0.4, 0.6, 1]
     assert document.models[0].method == "NPO"
 
@@ -205,9 +245,15 @@ def test_links_and_hidden_folders_are_not_followed(tmp_path):
 def test_questions_of_older_results_come_from_the_forget_set(tmp_path):
     patch_run(tmp_path / "out", "a", asked={idx: {} for idx in range(24)} | {-1: {}})
     rows = [
-        {"idx": idx, "question": f"Who is {idx}?", "answer": f"Ada {idx}.", "prefix": "",
-         "entity": f"Ada {idx}"} for idx in range(24)
-    ]  # fmt: skip
+        {
+            "idx": idx,
+            "question": f"Who is {idx}?",
+            "answer": f"Ada {idx}.",
+            "prefix": "",
+            "entity": f"Ada {idx}",
+        }
+        for idx in range(24)
+    ]
     write(tmp_path / "forget.json", rows)
     page = tmp_path / "audit.html"
     arguments = ["report", str(tmp_path / "out"), "-o", str(page)]
@@ -248,7 +294,7 @@ def test_the_policy_names_this_script_and_this_style_and_nothing_else(tmp_path):
 
 def test_the_report_imports_no_torch():
     code = (
-        "import sys; import lensaudit.report.render, lensaudit.cli.reporting;"
+        "import sys; import lensaudit.report.render, lensaudit.cli.report;"
         "print([m for m in ('torch', 'transformers', 'h5py', 'datasets') if m in sys.modules])"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
@@ -270,9 +316,16 @@ def test_manifests_keep_every_digit(tmp_path):
 
 @pytest.mark.parametrize(
     ("field", "value"),
-    [("n", "many"), ("calibration", 1), ("per_layer", {}), ("per_layer", [{"layer": 0}]),
-     ("layers", "all"), ("ci95", [0.1]), ("uds", "high")],
-)  # fmt: skip
+    [
+        ("n", "many"),
+        ("calibration", 1),
+        ("per_layer", {}),
+        ("per_layer", [{"layer": 0}]),
+        ("layers", "all"),
+        ("ci95", [0.1]),
+        ("uds", "high"),
+    ],
+)
 def test_a_summary_that_cannot_be_drawn_is_left_out(tmp_path, field, value):
     found = patch_run(tmp_path / "bad", "bad") | {field: value}
     assert str(tmp_path) in broken(tmp_path, "summary.json", json.dumps(found))

@@ -7,9 +7,9 @@ from report_cases import em_run, eval_run, other_results, patch_run, write
 
 from lensaudit.errors import InputError
 from lensaudit.report.assemble import assemble
-from lensaudit.report.attacks import read_rtt
 from lensaudit.report.render import write_report
-from lensaudit.report.steering import read_steering
+from lensaudit.results.attacks import read_rtt
+from lensaudit.results.steering import read_steering
 
 ERRORS = ("Runtime.exceptionThrown", "Log.entryAdded", "Runtime.consoleAPICalled")
 
@@ -34,9 +34,18 @@ def test_every_part_that_has_a_result_is_shown_without_an_error(browser, page):
         "[...document.querySelectorAll('main > section')].filter(s => !s.hidden).map(s => s.id)"
     )
     assert shown == [
-        "verdict", "models", "layers", "examples", "extremes", "categories", "meta", "steering",
-        "attacks", "reading", "record",
-    ]  # fmt: skip
+        "verdict",
+        "models",
+        "layers",
+        "examples",
+        "extremes",
+        "categories",
+        "meta",
+        "steering",
+        "attacks",
+        "reading",
+        "record",
+    ]
     assert browser.heard(*ERRORS) == []
 
 
@@ -103,8 +112,9 @@ def test_a_table_of_another_tool_s_retraining_is_read(tmp_path):
     (tmp_path / "runs.csv").write_text(f"{header}\nyears,gd,0.3,0.85,\n")
     (study,) = assemble([tmp_path / "runs.csv"]).attacks
     assert [(one["condition"], one["value"]) for one in study["accuracies"]] == [
-        ("A", 0.3), ("B", 0.85),
-    ]  # fmt: skip
+        ("A", 0.3),
+        ("B", 0.85),
+    ]
     (tmp_path / "runs.csv").write_text(f"{header}\nyears,gd,0.3,much,\n")
     with pytest.raises(InputError, match="'much' is no number"):
         read_rtt(tmp_path / "runs.csv")

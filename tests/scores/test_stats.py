@@ -1,7 +1,6 @@
 import json
 import math
 from fractions import Fraction
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -9,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats as scipy_stats
 from sklearn.metrics import roc_auc_score
+from support import GOLDEN
 
 from lensaudit.scores.stats import (
     Interval,
@@ -19,7 +19,7 @@ from lensaudit.scores.stats import (
     wilson,
 )
 
-PUBLISHED = Path(__file__).parents[3] / "shared" / "data" / "published" / "method_results.json"
+PUBLISHED = GOLDEN / "published" / "method_results.json"
 quick = settings(deadline=None, derandomize=True, max_examples=60)
 positive = st.lists(st.floats(1e-6, 1e6), min_size=1, max_size=20)
 scores = st.lists(st.integers(-5, 5).map(float), min_size=1, max_size=25)
@@ -60,7 +60,6 @@ def test_harmonic_mean_refuses_no_values_and_negative_ones(values, eps):
         harmonic_mean(values, eps=eps)
 
 
-@pytest.mark.skipif(not PUBLISHED.exists(), reason="needs ../shared/data/published")
 def test_published_aggregates_are_reproduced_to_the_bit():
     rows = json.loads(PUBLISHED.read_text())["models"]
     for row in rows:

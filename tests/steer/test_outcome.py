@@ -3,7 +3,6 @@
 import pytest
 
 from lensaudit.errors import InputError
-from lensaudit.steer.evaluate import checked_coefficients
 from lensaudit.steer.outcome import (
     Judged,
     Level,
@@ -15,6 +14,7 @@ from lensaudit.steer.outcome import (
     slope,
     summary_of,
 )
+from lensaudit.traits.evaluate import checked_coefficients
 
 QUESTIONS = [f"question {at}" for at in range(4)]
 

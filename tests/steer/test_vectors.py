@@ -14,9 +14,18 @@ from lensaudit.steer.vector import SteeringVector, load_vector, placebo, save_ve
 def vector(**changes):
     found = {"vector": torch.arange(1.0, 9.0), "layer": 2, "method": "probe"}
     return SteeringVector(
-        **{**found, "position": "response", "trait": "t", "n_pos": 3, "n_neg": 4,
-           "resid_norm": 2.0, "scores": {"auc": 1.0}, "asked": ("0f",), **changes}
-    )  # fmt: skip
+        **{
+            **found,
+            "position": "response",
+            "trait": "t",
+            "n_pos": 3,
+            "n_neg": 4,
+            "resid_norm": 2.0,
+            "scores": {"auc": 1.0},
+            "asked": ("0f",),
+            **changes,
+        }
+    )
 
 
 def load(path, *, d_model=8, n_layers=3):

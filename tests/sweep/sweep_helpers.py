@@ -48,9 +48,15 @@ def toy_plan(root: Path, n: int = 3, variants=("base",)):
 
 
 VALUE = {
-    "value": 0.5, "low": None, "high": None, "n_scored": 1, "n_unscored": 0, "reason": None,
-    "high_means": "knows", "family": "toy",
-}  # fmt: skip
+    "value": 0.5,
+    "low": None,
+    "high": None,
+    "n_scored": 1,
+    "n_unscored": 0,
+    "reason": None,
+    "high_means": "knows",
+    "family": "toy",
+}
 
 
 def toy_run_unit(layout, plan, unit, obtain, room):
@@ -61,9 +67,16 @@ def toy_run_unit(layout, plan, unit, obtain, room):
         stream.write(f"{unit.label}\n")
     (work / "eval" / "TOFU_EVAL.json").write_text(json.dumps({"toy": {"agg_value": 0.5}}))
     record = {
-        "plan": plan.hash, "role": "unlearned", "method": None, "weights": "w", "dtype": "float32",
-        "device": "cpu", "halvings": room.halvings, "values": {"toy": VALUE}, "seconds": 1.0,
-    }  # fmt: skip
+        "plan": plan.hash,
+        "role": "unlearned",
+        "method": None,
+        "weights": "w",
+        "dtype": "float32",
+        "device": "cpu",
+        "halvings": room.halvings,
+        "values": {"toy": VALUE},
+        "seconds": 1.0,
+    }
     publish(layout, unit, record)
 
 

@@ -56,18 +56,33 @@ def checkpoints(tmp_path_factory):
             for name, one in tensors.items()
         }
         save_file(
-            {name: one.half() for name, one in noisy.items()}, copy / "model.safetensors",
+            {name: one.half() for name, one in noisy.items()},
+            copy / "model.safetensors",
             metadata={"format": "pt"},
-        )  # fmt: skip
+        )
     return folder
 
 
 def planned(root, checkpoints):
     code, _, err = finished(
-        "sweep", "plan", *sorted(checkpoints.iterdir()), "--full", "demo/full", "--retain",
-        "demo/retain", "--data", "demo", "--variants", "base,nf4", "--metrics",
-        "exact_memorization,forget_Q_A_Prob,uds", "--limit", 2, "--out", root,
-    )  # fmt: skip
+        "sweep",
+        "plan",
+        *sorted(checkpoints.iterdir()),
+        "--full",
+        "demo/full",
+        "--retain",
+        "demo/retain",
+        "--data",
+        "demo",
+        "--variants",
+        "base,nf4",
+        "--metrics",
+        "exact_memorization,forget_Q_A_Prob,uds",
+        "--limit",
+        2,
+        "--out",
+        root,
+    )
     assert code == 0, err
     return read_plan(root)
 

@@ -24,16 +24,43 @@ def results(root):
 def test_an_attacked_unit_equals_an_audit_of_the_attacked_checkpoint(swept, tmp_path):
     found = results(swept)["demo/npo (nf4)"]
     folder = tmp_path / "nf4"
-    assert command(
-        "quantize", "--model", "demo/npo", "--method", "nf4", "--out", folder, "--engine",
-        "torch",
-    ) == 0  # fmt: skip
-    assert command(
-        "eval", "--model", folder, "--retain", "demo/retain", "--full", "demo/full", "--data",
-        "demo", "--retain-log", swept / "units" / results(swept)["demo/retain"]["unit"] / "eval",
-        *(part for name in METRICS.split(",") for part in ("--metric", name)), "--limit", 2,
-        "--activations", tmp_path / "a", "--out", tmp_path / "eval",
-    ) == 0  # fmt: skip
+    assert (
+        command(
+            "quantize",
+            "--model",
+            "demo/npo",
+            "--method",
+            "nf4",
+            "--out",
+            folder,
+            "--engine",
+            "torch",
+        )
+        == 0
+    )
+    assert (
+        command(
+            "eval",
+            "--model",
+            folder,
+            "--retain",
+            "demo/retain",
+            "--full",
+            "demo/full",
+            "--data",
+            "demo",
+            "--retain-log",
+            swept / "units" / results(swept)["demo/retain"]["unit"] / "eval",
+            *(part for name in METRICS.split(",") for part in ("--metric", name)),
+            "--limit",
+            2,
+            "--activations",
+            tmp_path / "a",
+            "--out",
+            tmp_path / "eval",
+        )
+        == 0
+    )
     alone = json.loads((tmp_path / "eval" / "TOFU_SUMMARY.json").read_text())
     values = {name: one["value"] for name, one in found["values"].items()}
     assert values == pytest.approx(alone, abs=1e-5)
@@ -76,23 +103,41 @@ def test_a_value_on_one_side_only_is_a_difference():
 @pytest.mark.slow
 def test_a_relearned_unit_equals_an_audit_of_the_relearned_checkpoint(tmp_path):
     root, folder = tmp_path / "sweep", tmp_path / "relearned"
-    assert command(
-        "sweep", "plan", "demo/npo", "--variants", "base,relearn-1ep", *FAST, "--out", root
-    ) == 0  # fmt: skip
+    assert (
+        command("sweep", "plan", "demo/npo", "--variants", "base,relearn-1ep", *FAST, "--out", root)
+        == 0
+    )
     assert command("sweep", "run", root) == 0
     found = results(root)
     assert list(found) == [
-        "demo/retain", "demo/retain (relearn-1ep)", "demo/full", "demo/npo",
+        "demo/retain",
+        "demo/retain (relearn-1ep)",
+        "demo/full",
+        "demo/npo",
         "demo/npo (relearn-1ep)",
-    ]  # fmt: skip
-    assert command(
-        "relearn", "--model", "demo/npo", "--data", "demo", "--out", folder
-    ) == 0  # fmt: skip
-    assert command(
-        "eval", "--model", folder, "--retain", "demo/retain", "--full", "demo/full", "--data",
-        "demo", *(part for name in FAST[1].split(",") for part in ("--metric", name)), "--limit",
-        2, "--activations", tmp_path / "a", "--out", tmp_path / "eval",
-    ) == 0  # fmt: skip
+    ]
+    assert command("relearn", "--model", "demo/npo", "--data", "demo", "--out", folder) == 0
+    assert (
+        command(
+            "eval",
+            "--model",
+            folder,
+            "--retain",
+            "demo/retain",
+            "--full",
+            "demo/full",
+            "--data",
+            "demo",
+            *(part for name in FAST[1].split(",") for part in ("--metric", name)),
+            "--limit",
+            2,
+            "--activations",
+            tmp_path / "a",
+            "--out",
+            tmp_path / "eval",
+        )
+        == 0
+    )
     alone = json.loads((tmp_path / "eval" / "TOFU_SUMMARY.json").read_text())
     after = found["demo/npo (relearn-1ep)"]["values"]
     assert {name: one["value"] for name, one in after.items()} == pytest.approx(alone, abs=1e-5)

@@ -9,6 +9,7 @@ import time
 from pathlib import Path
 
 import pytest
+from support import without
 from sweep_helpers import behave, calls, command, swept, toy_plan
 
 from lensaudit.errors import InputError, PartialError
@@ -17,6 +18,7 @@ from lensaudit.sweep.engines.pool import run_pool, slots_for
 from lensaudit.sweep.failures import MAX_KILLS
 from lensaudit.sweep.layout import Layout
 from lensaudit.sweep.plan import Conditions
+from lensaudit.sweep.settings import RunSettings
 from lensaudit.sweep.state import states_of
 
 HERE = Path(__file__).parent
@@ -53,8 +55,16 @@ def importable(monkeypatch):
 
 
 KILLED = [
-    "retain", "full", "m0", "m1 die", "m1 die", "m1", "m2", "m3 404", "m4",
-]  # fmt: skip
+    "retain",
+    "full",
+    "m0",
+    "m1 die",
+    "m1 die",
+    "m1",
+    "m2",
+    "m3 404",
+    "m4",
+]
 
 
 @pytest.mark.parametrize(
@@ -156,7 +166,7 @@ def test_slots_share_gpus_and_their_memory():
 
 def test_an_engine_that_is_not_installed_is_named_with_its_extra(tmp_path, monkeypatch, capsys):
     toy_plan(tmp_path)
-    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    without(monkeypatch, "ray", "submitit")
     for engine in ("ray", "slurm"):
         assert command("sweep", "run", tmp_path, "--engine", engine) == 2
         assert f"pip install 'lensaudit[{engine}]'" in capsys.readouterr().err
@@ -171,7 +181,7 @@ def test_a_plan_for_cuda_is_refused_where_there_is_none(tmp_path):
     object.__setattr__(plan, "conditions", Conditions(device="cuda"))
     for engine in ("serial", "pool"):
         with pytest.raises(InputError, match="no CUDA device is available"):
-            engine_of(engine, plan, report=QUIET)
+            engine_of(RunSettings(engine=engine), plan, report=QUIET)
 
 
 @pytest.mark.parametrize(
@@ -225,13 +235,16 @@ def test_a_worker_that_died_while_it_waited_is_begun_again(tmp_path, importable,
     assert set(names(tmp_path, plan).values()) == {"done"}
 
 
-@pytest.mark.parametrize(("device", "share", "needs"), [("cpu", 0, False), ("auto", 0.5, False),
-                                                        ("cuda", 0.5, True)])  # fmt: skip
+@pytest.mark.parametrize(
+    ("device", "share", "needs"), [("cpu", 0, False), ("auto", 0.5, False), ("cuda", 0.5, True)]
+)
 def test_ray_asks_for_gpus_where_a_plan_may_use_them(tmp_path, monkeypatch, device, share, needs):
     monkeypatch.setattr("lensaudit.sweep.engines._check_installed", lambda name: None)
     plan = toy_plan(tmp_path)
     object.__setattr__(plan, "conditions", Conditions(device=device))
-    cluster = engine_of("ray", plan, report=QUIET, per_gpu=2).keywords["cluster"]
+    cluster = engine_of(RunSettings(engine="ray", per_gpu=2), plan, report=QUIET).keywords[
+        "cluster"
+    ]
     assert (cluster.gpu_share, cluster.needs_gpu) == (share, needs)
 
 
@@ -263,3 +276,17 @@ def test_slurm_without_slurm_is_one_line(tmp_path, capsys):
     assert "lensaudit: --engine slurm:" in capsys.readouterr().err
     assert command("sweep", "run", tmp_path, "--engine", "slurm", "--slurm", "partition") == 2
     assert "wanted KEY=VALUE" in capsys.readouterr().err
+
+
+def test_submitit_does_not_log_to_stdout(tmp_path):
+    """In a process of its own: a handler on stdout would stay for all that follow."""
+    pytest.importorskip("submitit")
+    toy_plan(tmp_path)
+    code = (
+        "import logging; from lensaudit.cli.main import run;"
+        f"run(['sweep', 'run', {str(tmp_path)!r}, '--engine', 'slurm']);"
+        "import sys; assert 'submitit' in sys.modules;"
+        "print(logging.getLogger('submitit').handlers)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines()[-1] == "[]"

@@ -40,11 +40,16 @@ def names(root, plan):
 @pytest.mark.parametrize(
     ("action", "kind"),
     [
-        ("429", "transient"), ("full disk", "transient"), ("reset", "transient"),
-        ("404", "permanent"), ("bug", "permanent"), ("bad weights", "permanent"),
-        ("OOM", "resource"), ("memory", "resource"),
+        ("429", "transient"),
+        ("full disk", "transient"),
+        ("reset", "transient"),
+        ("404", "permanent"),
+        ("bug", "permanent"),
+        ("bad weights", "permanent"),
+        ("OOM", "resource"),
+        ("memory", "resource"),
     ],
-)  # fmt: skip
+)
 def test_every_error_has_its_class(action, kind):
     assert failure_of(ERRORS[action]).kind == kind
 
@@ -251,6 +256,15 @@ def test_a_claim_of_a_killed_process_that_nobody_fetched_is_void_at_once(tmp_pat
     os.kill(process.pid, 0)
     assert holder(path) is None
     process.communicate()
+
+
+def test_a_claim_that_another_worker_took_over_is_not_given_back(tmp_path):
+    path = tmp_path / "claims" / "u.json"
+    with claimed(path) as mine:
+        assert mine
+        # this worker was silent for so long that another took it for dead
+        path.write_text('{"process": "0123abcd-17", "nonce": "theirs"}')
+    assert holder(path) == "0123abcd-17"
 
 
 def test_a_claim_of_another_machine_is_void_when_it_is_silent(tmp_path):

@@ -21,9 +21,13 @@ def targets(*names):
 def plan_of(names, variants=("base",), conditions=None, data="d", attacks=None):
     retain, full = targets("retain", "full")
     return make_plan(
-        targets(*names), anchors={"retain": retain, "full": full}, variants=variants,
-        conditions=conditions or Conditions(), data=data, attacks=attacks or {},
-    )  # fmt: skip
+        targets(*names),
+        anchors={"retain": retain, "full": full},
+        variants=variants,
+        conditions=conditions or Conditions(),
+        data=data,
+        attacks=attacks or {},
+    )
 
 
 def test_patterns_roles_and_aliases_name_published_checkpoints_once():
@@ -42,8 +46,12 @@ def test_the_order_of_names_does_not_change_units():
 def test_the_anchors_come_first_and_retain_has_every_variant():
     plan = plan_of(["a"], variants=("base", "nf4"), attacks={"nf4": {"block": 64}})
     assert [unit.label for unit in plan.units] == [
-        "retain", "retain (nf4)", "full", "a", "a (nf4)",
-    ]  # fmt: skip
+        "retain",
+        "retain (nf4)",
+        "full",
+        "a",
+        "a (nf4)",
+    ]
     assert [unit.label for unit in plan.anchor_units()] == ["retain", "full"]
 
 
@@ -71,9 +79,13 @@ def test_two_checkpoints_of_one_name_stay_apart():
     retain, full = targets("retain", "full")
     same = [Target("x", place, None, "unlearned", None, True, f"sha:{place}") for place in "pq"]
     plan = make_plan(
-        same, anchors={"retain": retain, "full": full}, variants=("base",),
-        conditions=Conditions(), data="d", attacks={},
-    )  # fmt: skip
+        same,
+        anchors={"retain": retain, "full": full},
+        variants=("base",),
+        conditions=Conditions(),
+        data="d",
+        attacks={},
+    )
     names = [target.name for target in plan.targets]
     assert len(set(names)) == 4
 
@@ -154,8 +166,11 @@ def test_the_forecast_counts_what_a_unit_does(tmp_path, capsys):
     # retain and npo in two variants, full in one; 2 questions and 2 holdout rows scored
     assert (found["n_units"], found["to_do"]) == (5, 5)
     assert found["per_unit"] == {
-        "scored": 4, "differentiated": 0, "generated": 0, "patched_examples": 2,
-    }  # fmt: skip
+        "scored": 4,
+        "differentiated": 0,
+        "generated": 0,
+        "patched_examples": 2,
+    }
     assert found["patched_forwards_left"] == 2 * 16 * 5
     assert not (tmp_path / "units").exists()
 

@@ -23,17 +23,35 @@ def result(root, name):
 def test_a_unit_holds_what_the_commands_give(swept, tmp_path):
     retain_log = swept / "units" / result(swept, "demo/retain")["unit"] / "eval"
     command(
-        "eval", "--model", "demo/npo", "--retain", "demo/retain", "--retain-log", retain_log,
-        *(part for name in METRICS.split(",") for part in ("--metric", name)), "--limit", 2,
-        "--activations", tmp_path / "own", "--out", tmp_path / "eval",
-    )  # fmt: skip
+        "eval",
+        "--model",
+        "demo/npo",
+        "--retain",
+        "demo/retain",
+        "--retain-log",
+        retain_log,
+        *(part for name in METRICS.split(",") for part in ("--metric", name)),
+        "--limit",
+        2,
+        "--activations",
+        tmp_path / "own",
+        "--out",
+        tmp_path / "eval",
+    )
     alone = json.loads((tmp_path / "eval" / "TOFU_SUMMARY.json").read_text())
     values = {name: one["value"] for name, one in result(swept, "demo/npo")["values"].items()}
     assert values == pytest.approx(alone, abs=1e-5)
     command(
-        "patch", "--source", "demo/npo", "--limit", 2, "--out", tmp_path / "patch",
-        "--activations", tmp_path / "own",
-    )  # fmt: skip
+        "patch",
+        "--source",
+        "demo/npo",
+        "--limit",
+        2,
+        "--out",
+        tmp_path / "patch",
+        "--activations",
+        tmp_path / "own",
+    )
     folder = swept / "units" / result(swept, "demo/npo")["unit"] / "patch"
     for name in ("results.jsonl", "summary.json"):
         ours, theirs = ((one / name).read_text() for one in (folder, tmp_path / "patch"))

@@ -47,9 +47,13 @@ def hub(tmp_path, tiny_checkpoint, monkeypatch):
 def plan(tmp_path):
     targets = [Target(n, f"org/{n}", "main", "unlearned", None, False) for n in NAMES]
     made = make_plan(
-        targets[2:], anchors={"retain": targets[0], "full": targets[1]}, variants=("base",),
-        conditions=Conditions(), data="d", attacks={},
-    )  # fmt: skip
+        targets[2:],
+        anchors={"retain": targets[0], "full": targets[1]},
+        variants=("base",),
+        conditions=Conditions(),
+        data="d",
+        attacks={},
+    )
     write_plan(tmp_path / "sweep", made)
     return made
 

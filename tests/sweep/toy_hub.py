@@ -68,8 +68,15 @@ class ToyHub:
             if "lfs" in row:
                 entry["lfs"] = {"oid": row["lfs"]["sha256"], "size": len(content), "pointerSize": 1}
             tree.append(entry)
-        answer = {"id": repo, "modelId": repo, "sha": COMMIT, "siblings": siblings, "tags": [],
-                  "private": False, "downloads": 0}  # fmt: skip
+        answer = {
+            "id": repo,
+            "modelId": repo,
+            "sha": COMMIT,
+            "siblings": siblings,
+            "tags": [],
+            "private": False,
+            "downloads": 0,
+        }
         content = json.dumps(tree if "/tree/" in path else answer).encode()
         self._send(request, 200, content, {"Content-Type": "application/json"})
 

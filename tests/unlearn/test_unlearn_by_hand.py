@@ -4,11 +4,14 @@ import math
 
 import pytest
 import torch
+from support import tiny_model
 from torch.nn.functional import cross_entropy
 
 from lensaudit.unlearn import losses
+from lensaudit.unlearn.encode import Sample, collate
 from lensaudit.unlearn.methods import METHODS, control_vector
-from lensaudit.unlearn.objective import Hyper, Unlearning
+from lensaudit.unlearn.objective import Hyper, Passes, UnlearnBatch, Unlearning
+from lensaudit.unlearn.objective import logits as logits_of
 
 V = 5
 
@@ -112,6 +115,20 @@ def test_the_divergence_from_oneself_is_zero(logits):
     assert losses.kl_to_reference(logits, logits.flip(-1)).item() > 0
 
 
+def test_the_divergence_is_that_of_the_model_from_the_reference():
+    reference = torch.tensor([[[math.log(3), 0.0]]])  # 3/4 and 1/4
+    model = torch.zeros(1, 1, 2)  # even
+    wanted = 0.75 * math.log(0.75 / 0.5) + 0.25 * math.log(0.25 / 0.5)
+    assert losses.kl_to_reference(model, reference).item() == pytest.approx(wanted)
+
+
+def test_pdu_flattens_the_positions_of_the_labels_themselves():
+    scores = torch.tensor([[[0.0, 0.0, 8.0, 0.0], [4.0, 0.0, 0.0, 0.0], [0.0, 0.0, 0.0, 0.0]]])
+    truth = torch.tensor([[-100, 2, 1]])
+    # largest minus mean: 4 - 1 at the second position, 0 at the third
+    assert losses.pdu(scores, truth).item() == pytest.approx((3**2 + 0) / 2)
+
+
 def test_rmu_divides_by_every_length_in_turn_unless_told_not_to():
     # distances 1 and 4 per token, lengths 1 and 2: own (1/1 + 8/2) / 2 = 2.5
     # reference mean(1, 8) * mean(1/1, 1/2) = 4.5 * 0.75 = 3.375
@@ -137,6 +154,50 @@ def test_pdu_raises_its_multiplier_while_the_retain_loss_is_too_large():
     assert pdu.next_multiplier(1.0, 0.5, step=1) == 1.0
     assert pdu.next_multiplier(1.0, 0.5, step=2) == pytest.approx(2.0)
     assert pdu.next_multiplier(0.1, 0.0, step=2) == 0.0
+
+
+@pytest.fixture(scope="module")
+def model():
+    return tiny_model()
+
+
+def part(*rows):
+    return collate([Sample(row, 2) for row in rows], pad=0)
+
+
+BATCH = UnlearnBatch(part((5, 9, 7, 8), (4, 6, 3)), part((11, 12, 13, 14, 15)))
+
+
+@torch.no_grad()
+def test_the_total_is_the_weighted_sum_of_both_terms(model):
+    forget, retain = (
+        losses.mean_nll(logits_of(model, one), one.labels).item()
+        for one in (BATCH.forget, BATCH.retain)
+    )
+    graddiff = Unlearning(METHODS["GradDiff"].forget, "nll", Hyper(gamma=2.0))
+    terms = graddiff(model, BATCH, 3.0)
+    assert terms.total.item() == pytest.approx(-2 * forget + 3 * retain, rel=1e-5)
+    assert terms.retain == pytest.approx(retain)
+    assert graddiff(model, BATCH, 0.0).total.item() == pytest.approx(-2 * forget, rel=1e-5)
+
+
+@torch.no_grad()
+def test_what_pdu_allows_is_taken_off_its_retain_loss(model):
+    hyper = Hyper(gamma=0.5, epsilon=0.3)
+    terms = Unlearning(METHODS["PDU"].forget, "nll", hyper)(model, BATCH, 5.0)
+    flat = losses.pdu(logits_of(model, BATCH.forget), BATCH.forget.labels).item()
+    assert terms.total.item() == pytest.approx(0.5 * flat + 5 * (terms.retain - 0.3), rel=1e-5)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("layer", [0, 1])
+def test_rmu_steers_the_output_of_the_layer_that_is_named(model, layer):
+    seen = []
+    handle = model.model.layers[layer].register_forward_hook(lambda *call: seen.append(call[2]))
+    found = Passes(model, None, BATCH, Hyper(layer=layer)).resid(BATCH.forget)
+    handle.remove()
+    output = seen[0][0] if isinstance(seen[0], tuple) else seen[0]
+    assert torch.equal(found, output)
 
 
 def test_other_methods_keep_their_weight():

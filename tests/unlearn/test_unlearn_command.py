@@ -9,9 +9,9 @@ from transformers import LlamaConfig, LlamaForCausalLM
 
 from lensaudit.cli.main import run
 from lensaudit.data.fictional import make_world
+from lensaudit.demo_models.tokenizer import train_tokenizer
 from lensaudit.models.registry import load_registry, resolve
 from lensaudit.unlearn.methods import METHODS
-from lensaudit.unlearn.tokenizer import train_tokenizer
 
 ROWS = make_world(0).forget
 
@@ -23,9 +23,14 @@ def place(tmp_path_factory):
     text = [f"{row.question} {row.answer}" for row in ROWS]
     tokenizer = train_tokenizer(text, d_vocab=300)
     config = LlamaConfig(
-        vocab_size=len(tokenizer), hidden_size=16, intermediate_size=32, num_hidden_layers=2,
-        num_attention_heads=2, num_key_value_heads=1, pad_token_id=tokenizer.pad_token_id,
-    )  # fmt: skip
+        vocab_size=len(tokenizer),
+        hidden_size=16,
+        intermediate_size=32,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        num_key_value_heads=1,
+        pad_token_id=tokenizer.pad_token_id,
+    )
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         LlamaForCausalLM(config).save_pretrained(place / "start")
@@ -42,11 +47,31 @@ def place(tmp_path_factory):
 
 def arguments(place, out, *more, method="npo", data="forget", steps=2):
     return [
-        "unlearn", "--method", method, "--model", str(place / "start"), "--device", "cpu",
-        "--data", str(place / f"{data}.json"), "--retain-data", str(place / "retain.json"),
-        "--out", str(out), "--steps", str(steps), "--lr", "1e-3", "--warmup-epochs", "0",
-        "--batch-size", "2", "--accumulate", "1", *more,
-    ]  # fmt: skip
+        "unlearn",
+        "--method",
+        method,
+        "--model",
+        str(place / "start"),
+        "--device",
+        "cpu",
+        "--data",
+        str(place / f"{data}.json"),
+        "--retain-data",
+        str(place / "retain.json"),
+        "--out",
+        str(out),
+        "--steps",
+        str(steps),
+        "--lr",
+        "1e-3",
+        "--warmup-epochs",
+        "0",
+        "--batch-size",
+        "2",
+        "--accumulate",
+        "1",
+        *more,
+    ]
 
 
 def weights(folder):
@@ -70,6 +95,45 @@ def test_every_method_makes_a_checkpoint_that_differs_from_its_start(method, pla
     resolve(str(tmp_path / "m"), load_registry())
 
 
+PUBLISHED = {
+    "GradAscent": ("gamma 1.0, alpha 0.0", 1e-5, 10),
+    "GradDiff": ("gamma 1.0, alpha 1.0", 1e-5, 10),
+    "NPO": ("gamma 1.0, alpha 1.0, retain_loss nll, beta 0.1", 1e-5, 10),
+    "SimNPO": ("gamma 0.125, alpha 1.0, retain_loss nll, beta 4.5, delta 0.0", 1e-5, 10),
+    "IdkNLL": ("gamma 1.0, alpha 1.0", 1e-5, 10),
+    "IdkDPO": ("gamma 1.0, alpha 1.0, retain_loss nll, beta 0.1", 1e-5, 10),
+    "AltPO": ("gamma 1.0, alpha 1.0, retain_loss nll, beta 0.1", 1e-5, 2),
+    "RMU": ("gamma 1.0, alpha 1.0, retain_loss nll, layer 0, strength 2.0", 1e-5, 10),
+    "UNDIAL": ("gamma 1.0, alpha 0.0, retain_loss nll, beta 10.0", 1e-4, 10),
+    "CEU": ("gamma 1.0, alpha 0.0, retain_loss nll, ignore_first 1", 1e-5, 10),
+    "WGA": ("gamma 1.0, alpha 1.0, retain_loss nll, beta 1.0", 1e-5, 5),
+    "SatImp": ("gamma 0.1, alpha 1.0, retain_loss nll, beta1 5.0, beta2 1.0", 1e-5, None),
+    "PDU": ("gamma 1.0, alpha 1.0, retain_loss nll, epsilon 0.3, dual_step 1.0", 1e-5, 10),
+}
+"""Constants, peak learning rate and epochs: open-unlearning d3d7cf9, `configs/trainer/*.yaml`,
+`configs/experiment/unlearn/tofu/default.yaml` and, for AltPO, `community/methods/AltPO/run.sh`.
+None: the trainer's and the experiment's configuration do not agree."""
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_what_is_not_given_is_what_was_published(method, place, tmp_path, capsys):
+    data = "alt" if method == "AltPO" else "forget"
+    given = arguments(place, tmp_path / "m", *EXTRA.get(method, ()), "--dry-run", method=method,
+                      data=data)  # fmt: skip
+    for name in ("--steps", "--lr"):
+        at = given.index(name)
+        del given[at : at + 2]
+    assert run(given) == 0
+    plan = capsys.readouterr().out
+    constants, lr, n_epochs = PUBLISHED[method]
+    assert constants in plan
+    if n_epochs is not None:
+        # four rows in batches of two; AltPO's four rows have two alternates each
+        n_steps = n_epochs * (4 if method == "AltPO" else 2)
+        assert f"\n{n_steps} steps of 1 x 2 rows" in plan
+    assert f"lr {lr:g} after 0 steps" in plan
+
+
 def test_a_finished_model_is_not_made_again(place, tmp_path, capsys):
     out = tmp_path / "m"
     assert run(arguments(place, out)) == 0
@@ -87,7 +151,7 @@ def test_a_finished_folder_gives_the_same_json_again(place, tmp_path, capsys):
     assert json.loads(capsys.readouterr().out) == json.loads(first)
     (out / "losses.csv").write_text("step,loss\n1,many\n")
     assert run(arguments(place, out, "--json")) == 2
-    assert "losses.csv: damaged" in capsys.readouterr().err
+    assert "losses.csv: has" in capsys.readouterr().err
 
 
 def test_the_folder_of_another_run_is_refused(place, tmp_path, capsys):
@@ -100,7 +164,7 @@ def test_a_run_killed_while_writing_the_model_is_finished_by_the_next(place, tmp
     def killed(*given, **options):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("lensaudit.unlearn.job.copy_tokenizer", killed)
+    monkeypatch.setattr("lensaudit.unlearn.save.copy_tokenizer", killed)
     assert run(arguments(place, tmp_path / "m")) == 130
     assert (tmp_path / "m" / "model.safetensors").exists()
     monkeypatch.undo()
@@ -118,11 +182,11 @@ def test_a_folder_that_is_not_ours_is_refused(place, tmp_path, capsys):
 
 @pytest.mark.parametrize("method", ["npo", "rmu", "pdu"])
 def test_an_interrupted_run_resumes_to_the_same_bits(method, place, tmp_path, monkeypatch):
-    from lensaudit.cli import unlearning
+    from lensaudit.unlearn import job as module
 
     more = ("--save-every", "2", "--method", method, *EXTRA.get(method.upper(), ()))
     assert run(arguments(place, tmp_path / "whole", *more, steps=5)) == 0
-    make = unlearning.train_job
+    make = module.unlearn
 
     def interrupted(job, out, *, report):
         def stop(done):
@@ -131,7 +195,7 @@ def test_an_interrupted_run_resumes_to_the_same_bits(method, place, tmp_path, mo
 
         return make(job, out, report=stop)
 
-    monkeypatch.setattr(unlearning, "train_job", interrupted)
+    monkeypatch.setattr(module, "unlearn", interrupted)
     assert run(arguments(place, tmp_path / "cut", *more, steps=5)) == 130
     assert not (tmp_path / "cut" / "manifest.json").exists()
     monkeypatch.undo()

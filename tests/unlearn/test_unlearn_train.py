@@ -9,7 +9,7 @@ import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from lensaudit.errors import InputError, WorkError
-from lensaudit.unlearn.encode import Sample
+from lensaudit.unlearn.encode import Sample, collate
 from lensaudit.unlearn.objective import FineTuning
 from lensaudit.unlearn.samples import finetune_batches, in_epochs, unlearn_batches
 from lensaudit.unlearn.train import Recipe, Run, Terms, train
@@ -21,9 +21,14 @@ RECIPE = Recipe(n_steps=7, lr=1e-2, n_warmup=2, n_accumulate=2)
 @pytest.fixture
 def start():
     config = LlamaConfig(
-        vocab_size=32, hidden_size=16, intermediate_size=32, num_hidden_layers=2,
-        num_attention_heads=2, num_key_value_heads=1, pad_token_id=0,
-    )  # fmt: skip
+        vocab_size=32,
+        hidden_size=16,
+        intermediate_size=32,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        num_key_value_heads=1,
+        pad_token_id=0,
+    )
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         return LlamaForCausalLM(config)
@@ -190,3 +195,51 @@ def test_unlearning_batches_pair_every_forget_row_with_a_retain_row_and_an_alter
     assert torch.equal(batch.alternate.tokens[:, 1], order)
     again = unlearn_batches(SAMPLES, SAMPLES[:2], alternates, batch_size=4, seed=0, pad=0)(0)
     assert torch.equal(batch.retain.tokens, again.retain.tokens)
+
+
+def test_labels_are_the_answers_and_padding_is_masked():
+    batch = collate([Sample((5, 6, 7, 8), 2), Sample((9, 4), 1)], pad=0)
+    assert batch.tokens.tolist() == [[5, 6, 7, 8], [9, 4, 0, 0]]
+    assert batch.labels.tolist() == [[-100, -100, 7, 8], [-100, 4, -100, -100]]
+    assert batch.mask.tolist() == [[True] * 4, [True, True, False, False]]
+
+
+def drawn_of(numbers, *, seed=0):
+    """Retain rows and alternates of some batches, by the number of the batch."""
+    forget = [Sample((row + 1, 2, 3), 1) for row in range(10)]
+    retain = [Sample((row + 1, 2, 3), 1) for row in range(50)]
+    others = [[Sample((other + 1, 2, 3), 1) for other in range(50)] for _ in forget]
+    batch = unlearn_batches(forget, retain, others, batch_size=4, seed=seed, pad=0)
+    found = {}
+    for number in numbers:
+        parts = (batch(number).retain, batch(number).alternate)
+        found[number] = tuple(tuple(part.tokens[:, 0].tolist()) for part in parts)
+    return found
+
+
+def test_every_batch_draws_its_own_retain_rows_and_alternates():
+    drawn = drawn_of(range(20))
+    for part in range(2):
+        assert len({one[part] for one in drawn.values()}) == 20
+        # 68 draws of 50 rows (every third batch has two): some 37 are seen
+        assert len({row for one in drawn.values() for row in one[part]}) > 25
+    assert all(one[0] != one[1] for one in drawn.values())
+
+
+def test_a_batch_is_the_same_whatever_was_read_before_it():
+    there = drawn_of(range(9))
+    assert drawn_of(reversed(range(9))) == there
+    assert drawn_of([8]) == {8: there[8]}
+
+
+def test_another_seed_draws_other_rows():
+    assert drawn_of([0])[0] != drawn_of([0], seed=1)[0]
+
+
+def test_the_learning_rate_rises_to_its_peak_and_falls_to_zero():
+    recipe = Recipe(n_steps=6, lr=8.0, n_warmup=2)
+    # rise 1/2 and 2/2 of the peak; then 4/4, 3/4, 2/4 and 1/4
+    assert [recipe.lr_at(step) for step in range(6)] == [4.0, 8.0, 8.0, 6.0, 4.0, 2.0]
+    held = dataclasses.replace(recipe, schedule="constant")
+    assert [held.lr_at(step) for step in range(4)] == [4.0, 8.0, 8.0, 8.0]
+    assert dataclasses.replace(recipe, n_warmup=0).lr_at(0) == 8.0

@@ -5,19 +5,25 @@ unlearned. An attacker who knows some (T) fine-tunes the model on them; what it 
 others (V) was hidden and not taught. `run(Study(...))` fills a log, `summarize(log)` reads it.
 """
 
-from lensaudit.attacks.rtt.defects import Defect, Inspection, handled, inspect
-from lensaudit.attacks.rtt.items import Dataset, Draft, Item, McqSplit, make_dataset
-from lensaudit.attacks.rtt.log import Log, read_log
-from lensaudit.attacks.rtt.mcq import load_mcq, save_mcq
-from lensaudit.attacks.rtt.retrain import Sweep
-from lensaudit.attacks.rtt.study import Gate, Study, Subject, from_checkpoint, in_memory
-from lensaudit.attacks.rtt.summary import Summary, summarize
-from lensaudit.attacks.rtt.tofu import load_facts, split_by_author
-from lensaudit.attacks.rtt.work import plan_of, run
+import importlib
+from typing import Any
 
-__all__ = [
-    "Dataset", "Defect", "Draft", "Gate", "Inspection", "Item", "Log", "McqSplit", "Study",
-    "Subject", "Summary", "Sweep", "from_checkpoint", "handled", "in_memory", "inspect",
-    "load_facts", "load_mcq", "make_dataset", "plan_of", "read_log", "run", "save_mcq",
-    "split_by_author", "summarize",
-]  # fmt: skip
+_PUBLIC = {
+    "defects": ("Defect", "Inspection", "handled", "inspect"),
+    "items": ("Dataset", "Draft", "Item", "McqSplit", "make_dataset"),
+    "log": ("Log", "read_log"),
+    "mcq": ("load_mcq", "save_mcq"),
+    "retrain": ("Sweep",),
+    "study": ("Gate", "Study", "Subject", "from_checkpoint", "in_memory"),
+    "summary": ("Summary", "summarize"),
+    "tofu": ("load_facts", "split_by_author"),
+    "work": ("plan_of", "run"),
+}
+_MODULES = {name: module for module, names in _PUBLIC.items() for name in names}
+
+
+def __getattr__(name: str) -> Any:
+    """Load a name when it is used: the settings of the room are read without torch."""
+    if name not in _MODULES:
+        raise AttributeError(f"{__name__} has no {name}")
+    return getattr(importlib.import_module(f"{__name__}.{_MODULES[name]}"), name)

@@ -9,6 +9,7 @@ from itertools import pairwise
 from typing import Literal
 
 from lensaudit.attacks.rtt.items import Dataset, Item
+from lensaudit.attacks.rtt.settings import Policy
 from lensaudit.errors import InputError
 
 LAST_YEAR = 2024
@@ -81,7 +82,7 @@ def inspect(dataset: Dataset) -> Inspection:
     return Inspection(len(dataset.items), found, answers)
 
 
-def handled(dataset: Dataset, policy: Literal["refuse", "drop", "keep"]) -> Dataset:
+def handled(dataset: Dataset, policy: Policy) -> Dataset:
     """The data set a run may use: as it is, without the blocking items, or not at all.
 
     `drop` leaves out every item that a blocking defect concerns, all copies of a repeated one.

@@ -3,14 +3,14 @@
 from collections.abc import Iterator, Mapping
 from dataclasses import astuple, dataclass
 from functools import cached_property
-from typing import Any, Literal, get_args
+from typing import Any, get_args
 
 from lensaudit.attacks.rtt.items import LETTERS, Item, McqSplit
+from lensaudit.attacks.rtt.settings import LossOn
 from lensaudit.errors import InputError
 from lensaudit.files import digest
 from lensaudit.unlearn.encode import Answered, Sample, raw_sample
 
-LossOn = Literal["all", "letter_answer", "letter", "question_answer", "answer"]
 LOSSES: Mapping[LossOn, str] = {
     "all": "every token of question, options, letter and answer, as upstream",
     "letter_answer": "letter and answer, after the question with its options",

@@ -9,8 +9,8 @@ from lensaudit.attacks.rtt.readout import Reading
 from lensaudit.attacks.rtt.retrain import Point
 from lensaudit.attacks.rtt.study import Cell, Study
 from lensaudit.errors import InputError
-from lensaudit.files import append_jsonl, read_appended
-from lensaudit.results import package_versions
+from lensaudit.results.ledger import Ledger, Notice
+from lensaudit.results.records import package_versions
 
 FILE = "jobs.jsonl"
 
@@ -76,13 +76,18 @@ class Opened:
 class Log:
     """Studies and finished jobs, in a file or in memory."""
 
-    path: Path | None = None
+    ledger: Ledger | None = None
     studies: dict[str, Opened] = field(default_factory=dict)
     """By study_id, oldest first."""
     finished: dict[str, Finished] = field(default_factory=dict)
     """By job_id."""
     n_added: int = 0
     """Jobs done since the log was opened."""
+
+    @property
+    def path(self) -> Path | None:
+        """The file."""
+        return self.ledger.path if self.ledger else None
 
     def open(self, study: Opened) -> None:
         """Note a study, once."""
@@ -97,12 +102,12 @@ class Log:
         self._append("job", {**asdict(job), "job": dict(identity)})
 
     def _append(self, kind: str, row: dict[str, Any]) -> None:
-        if self.path is not None:
-            append_jsonl(self.path, [{"kind": kind, **row}])
+        if self.ledger is not None:
+            self.ledger.append([{"kind": kind, **row}])
 
 
-def read_log(path: Path, *, must_exist: bool = False) -> Log:
-    """The log in a file, or in a folder's `jobs.jsonl`; a line torn by a kill is passed over.
+def read_log(path: Path, *, must_exist: bool = False, notice: Notice | None = None) -> Log:
+    """The log in a file, or in a folder's `jobs.jsonl`; `notice` is told which lines do not count.
 
     Raises:
         InputError: it is missing where it must exist, or holds something else.
@@ -110,8 +115,8 @@ def read_log(path: Path, *, must_exist: bool = False) -> Log:
     file = path / FILE if path.is_dir() else path
     if must_exist and not file.exists():
         raise InputError(f"{file}: no such log; `lensaudit rtt run` writes one")
-    log = Log(file)
-    for number, row in enumerate(read_appended(file), 1):
+    log = Log(Ledger(file, "retraining", {}, unsigned="keep", notice=notice))
+    for number, row in enumerate(log.ledger.rows if log.ledger else (), 1):
         try:
             if row["kind"] == "study":
                 study = _opened(row)

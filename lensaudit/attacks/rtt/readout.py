@@ -2,19 +2,19 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
 from lensaudit.attacks.rtt.encode import EncodedItem, Letters
+from lensaudit.attacks.rtt.settings import Readout
 from lensaudit.errors import WorkError
 from lensaudit.unlearn.encode import Sample, TrainBatch, collate
 from lensaudit.unlearn.losses import labelled, token_nll
 from lensaudit.unlearn.objective import logits
 
-Readout = Literal["letter", "answer"]
 Scores = Float[Tensor, "item choice"]
 """Higher is preferred."""
 

@@ -13,6 +13,7 @@ import torch
 
 from lensaudit.attacks.rtt.encode import LossOn
 from lensaudit.attacks.rtt.readout import Reading
+from lensaudit.attacks.rtt.settings import StudySettings
 from lensaudit.errors import WorkError
 from lensaudit.unlearn.encode import Sample
 from lensaudit.unlearn.objective import FineTuning
@@ -29,12 +30,12 @@ class Sweep:
     """
 
     lrs: tuple[float, ...] = (2e-6, 5e-6, 1e-5, 2e-5, 5e-5)
-    n_epochs: int = 6
-    batch_size: int = 4
-    n_warmup: int = 24
-    """Steps of linear rise; upstream's."""
+    n_epochs: int = StudySettings.epochs
+    batch_size: int = StudySettings.batch_size
+    n_warmup: int = StudySettings.warmup
+    """Steps of linear rise."""
     loss_on: LossOn = "all"
-    weight_decay: float = 0.0
+    weight_decay: float = StudySettings.weight_decay
     max_grad_norm: float = 1.0
     trainable: str = ""
     """Regular expression on parameter names; empty: all."""

@@ -8,15 +8,14 @@ therefore selected alike, and compared with the control, never with chance.
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from random import Random
-from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
+from lensaudit.attacks.rtt.settings import EpochRule, Selection
+
 Marks = NDArray[np.bool_]
 """Per item of V: answered rightly."""
-Selection = Literal["per_v", "global", "nested"]
-EpochRule = Literal["max", "final"]
 SELECTIONS: Mapping[Selection, str] = {
     "per_v": "the best cell of each V, then the mean: the strongest attacker, the most optimistic",
     "global": "the cell with the best mean over all V, as upstream does",

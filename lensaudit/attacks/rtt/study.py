@@ -19,6 +19,7 @@ from lensaudit.attacks.rtt.encode import (
 from lensaudit.attacks.rtt.items import Dataset
 from lensaudit.attacks.rtt.readout import Readout
 from lensaudit.attacks.rtt.retrain import Sweep
+from lensaudit.attacks.rtt.settings import StudySettings
 from lensaudit.errors import InputError
 from lensaudit.files import digest
 from lensaudit.models.causal import load_causal
@@ -88,9 +89,9 @@ def in_memory(name: str, model: Any, *, method: str | None = None) -> Subject:
 class Gate:
     """When recovery means nothing; 0 switches a gate off."""
 
-    min_baseline: float = 0.3
-    """Accuracy of the original below which the facts were never known; upstream fork's default."""
-    min_drop: float = 2.0
+    min_baseline: float = StudySettings.min_baseline
+    """Accuracy of the original below which the facts were never known."""
+    min_drop: float = StudySettings.min_drop
     """Standard errors by which unlearning must have lowered the accuracy."""
 
 
@@ -111,8 +112,7 @@ class Study:
     """The first one selects and is reported."""
     eval_splits: tuple[str, ...] = ()
     """Held out in turn; empty: `n_eval_splits` of them, drawn by `eval_seed`."""
-    n_eval_splits: int = 2
-    """Upstream's number of V runs."""
+    n_eval_splits: int = StudySettings.v_runs
     eval_seed: int = 0
     score_batch: int = 16
     """Sequences per forward pass of a readout; changes rounding only."""

@@ -11,9 +11,24 @@ from typing import Any, Literal
 from lensaudit.judge.stub.opinions import Opinion, opinion
 
 FAULTS = (
-    "429", "500", "401", "404", "quota", "timeout", "drop", "malformed", "no-choices", "bad-json",
-    "extra-key", "no-logprobs", "low-mass", "refusal", "no-usage", "cut", "echo",
-)  # fmt: skip
+    "429",
+    "500",
+    "401",
+    "404",
+    "quota",
+    "timeout",
+    "drop",
+    "malformed",
+    "no-choices",
+    "bad-json",
+    "extra-key",
+    "no-logprobs",
+    "low-mass",
+    "refusal",
+    "no-usage",
+    "cut",
+    "echo",
+)
 """What can be made to go wrong with a chat completion."""
 Tokens = Literal["whole", "digits", "blank"]
 """Is a number one token, one per digit, or does a blank one come first?"""
@@ -133,9 +148,12 @@ def _completion(
     n_in = sum(len(str(message["content"])) for message in body["messages"]) // 4
     usage = {"prompt_tokens": n_in, "completion_tokens": len(kept)}
     out = {
-        "id": "chatcmpl-stub", "object": "chat.completion", "created": 0, "model": body["model"],
+        "id": "chatcmpl-stub",
+        "object": "chat.completion",
+        "created": 0,
+        "model": body["model"],
         "choices": [choice],
-    }  # fmt: skip
+    }
     return out if fault == "no-usage" else out | {"usage": usage}
 
 

@@ -54,11 +54,15 @@ class Filing:
             return error(404, "not_found", f"no such file: {file_id}")
         return Answer.of(
             {
-                "id": file_id, "object": "file", "bytes": len(self.files[file_id]),
-                "created_at": 0, "filename": "requests.jsonl", "purpose": "batch",
+                "id": file_id,
+                "object": "file",
+                "bytes": len(self.files[file_id]),
+                "created_at": 0,
+                "filename": "requests.jsonl",
+                "purpose": "batch",
                 "status": "processed",
             }
-        )  # fmt: skip
+        )
 
     def content(self, file_id: str) -> Answer:
         """A file's bytes."""
@@ -109,13 +113,19 @@ class Filing:
         problem = {"code": "token_limit_exceeded", "message": "too many queued", "line": None}
         completed, wrong, total = batch.counts
         return {
-            "id": batch.id, "object": "batch", "endpoint": "/v1/chat/completions",
-            "completion_window": "24h", "created_at": 0, "input_file_id": batch.input_file,
-            "status": batch.status, "output_file_id": batch.output_file,
-            "error_file_id": batch.error_file, "metadata": dict(batch.metadata),
+            "id": batch.id,
+            "object": "batch",
+            "endpoint": "/v1/chat/completions",
+            "completion_window": "24h",
+            "created_at": 0,
+            "input_file_id": batch.input_file,
+            "status": batch.status,
+            "output_file_id": batch.output_file,
+            "error_file_id": batch.error_file,
+            "metadata": dict(batch.metadata),
             "errors": {"object": "list", "data": [problem]} if failed else None,
             "request_counts": {"completed": completed, "failed": wrong, "total": total},
-        }  # fmt: skip
+        }
 
     def _finish(self, batch: Batch, end: BatchEnd) -> None:
         batch.status = end

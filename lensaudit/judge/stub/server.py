@@ -11,7 +11,9 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 from urllib.parse import unquote
 
-from lensaudit.judge.stub.completions import Abilities, Answer, complete, error
+from lensaudit.errors import InputError
+from lensaudit.judge.settings import StubSettings
+from lensaudit.judge.stub.completions import FAULTS, Abilities, Answer, complete, error
 from lensaudit.judge.stub.filing import BatchEnd, Filing
 
 MODEL = "stub-judge"
@@ -53,6 +55,25 @@ class JudgeStub:
         self._lock = threading.Lock()
         self._stop = threading.Event()
         self.filing = Filing(self._batched, self.batch_end, self.n_batch_errors)
+
+    @classmethod
+    def of(cls, settings: StubSettings) -> "JudgeStub":
+        """A server with the faults that were asked for.
+
+        Raises:
+            InputError: an unknown fault.
+        """
+        asked = (*settings.faults, settings.always or "ok")
+        if unknown := [name for name in asked if name not in (*FAULTS, "ok")]:
+            raise InputError(f"no fault {unknown[0]!r}; known are ok, {', '.join(FAULTS)}")
+        return cls(
+            settings.port,
+            tuple("" if name == "ok" else name for name in settings.faults),
+            "" if settings.always in (None, "ok") else settings.always,
+            Abilities(tokens=settings.tokens),
+            batch_end=settings.batch_end,
+            batches=not settings.no_batches,
+        )
 
     @property
     def url(self) -> str:

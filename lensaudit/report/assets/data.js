@@ -19,6 +19,7 @@ const floats = (text) => new Float32Array(bytes(text).buffer);
 const steps = ({ step, base64 }) => Float32Array.from(new Int16Array(bytes(base64).buffer), (v) => (v === -32768 ? NaN : v * step));
 const shares = (text) => Float32Array.from(bytes(text), (v) => (v === 255 ? NaN : v / 254));
 
+const LIMITS = DATA.limits;
 const MODELS = DATA.models;
 const MEASURED = MODELS.filter((model) => Object.keys(model.metrics).length);
 const metricOf = (model, name) => model.metrics[name]?.[0] ?? NaN;
@@ -59,7 +60,7 @@ const runsOf = (condition) => RUNS.filter((run) => run.condition === condition.a
 const byScore = (runs) => [...runs].sort((a, b) => (a.value ?? 9) - (b.value ?? 9));
 const SCORE_NAMES = { uds: 'UDS', lens: 'Lens depth', em: 'UDR' };
 const SCORE_LONG = { uds: 'Unlearning Depth Score', lens: 'Logit Lens depth', em: 'exact match' };
-const wordOf = (value) => (!Number.isFinite(value) ? 'no verdict' : value >= 0.75 ? 'erased' : value >= 0.25 ? 'partly erased' : 'hidden');
+const wordOf = (value) => (!Number.isFinite(value) ? 'no verdict' : value >= LIMITS.erased_from ? 'erased' : value >= LIMITS.hidden_below ? 'partly erased' : 'hidden');
 const wordClass = (value) => `word-${wordOf(value).replace(' ', '-')}`;
 
 // The EM run of the same model, where one was made.

@@ -13,6 +13,7 @@ from lensaudit.sweep.engines.pool import run_pool, slots_for
 from lensaudit.sweep.engines.serial import run_serial
 from lensaudit.sweep.plan import Plan
 from lensaudit.sweep.run import Engine
+from lensaudit.sweep.settings import RunSettings
 from lensaudit.sweep.work import Report
 
 __all__ = ["engine_of"]
@@ -28,28 +29,21 @@ _TAKES = {
 """Engine -> the options that mean something to it."""
 
 
-def engine_of(
-    name: str,
-    plan: Plan,
-    *,
-    report: Report,
-    workers: int | None = None,
-    gpus: str | None = None,
-    per_gpu: int = 1,
-    address: str | None = None,
-    slurm: Sequence[str] = (),
-    cluster: str = "slurm",
-) -> Engine:
-    """The engine of a name, checked to be usable here before anything is ordered.
+def engine_of(settings: RunSettings, plan: Plan, *, report: Report) -> Engine:
+    """The engine that the settings name, checked to be usable here before anything is ordered.
 
     Raises:
         InputError: it is not installed, or has not what is asked for.
     """
-    given = {
-        "workers": workers is not None, "gpus": gpus is not None, "per-gpu": per_gpu != 1,
-        "address": address is not None, "slurm": bool(slurm), "cluster": cluster != "slurm",
-    }  # fmt: skip
-    _check_options(name, [option for option, is_given in given.items() if is_given])
+    name, workers, gpus, per_gpu = (
+        settings.engine,
+        settings.workers,
+        settings.gpus,
+        settings.per_gpu,
+    )
+    options = ("workers", "gpus", "per_gpu", "address", "slurm", "cluster")
+    changed = [one for one in options if getattr(settings, one) != getattr(RunSettings, one)]
+    _check_options(name, [one.replace("_", "-") for one in changed])
     _check_installed(name)
     device = plan.conditions.device
     if name in ("serial", "pool"):
@@ -63,13 +57,13 @@ def engine_of(
 
         # Ray hides all GPUs from a task that asks for none: `auto` asks where there are some
         share = 1 / per_gpu if device.startswith(("cuda", "auto")) else 0.0
-        placed = Cluster(address, workers, share, needs_gpu=device.startswith("cuda"))
+        placed = Cluster(settings.address, workers, share, needs_gpu=device.startswith("cuda"))
         return partial(run_ray, cluster=placed, report=report)
     if name == "slurm":
         from lensaudit.sweep.engines.slurm import parameters_of, run_slurm
 
-        parameters = parameters_of(slurm, workers=workers)
-        return partial(run_slurm, cluster=cluster, parameters=parameters, report=report)
+        parameters = parameters_of(settings.slurm, workers=workers)
+        return partial(run_slurm, cluster=settings.cluster, parameters=parameters, report=report)
     return partial(run_serial, report=report)
 
 

@@ -52,10 +52,12 @@ def _connected(cluster: Cluster) -> Any:
         return ray
     try:
         ray.init(
-            address=cluster.address, num_cpus=None if cluster.address else cluster.workers,
-            include_dashboard=None if cluster.address else False, log_to_driver=False,
+            address=cluster.address,
+            num_cpus=None if cluster.address else cluster.workers,
+            include_dashboard=None if cluster.address else False,
+            log_to_driver=False,
             configure_logging=False,
-        )  # fmt: skip
+        )
     except (ConnectionError, RuntimeError, ValueError) as error:
         reason = (str(error).splitlines() or [type(error).__name__])[0]
         raise InputError(f"--engine ray: cannot connect ({reason}); check --address") from error

@@ -1,6 +1,7 @@
 """Slurm through submitit: one array of jobs, put back into the queue when preempted."""
 
 import contextlib
+import os
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -59,6 +60,8 @@ def run_slurm(
     Raises:
         InputError: there is no Slurm here, or a parameter it does not know.
     """
+    # its import would log to stdout, which holds results alone; NOCONFIG leaves logging as it is
+    os.environ.setdefault("SUBMITIT_LOG_LEVEL", "NOCONFIG")
     import submitit
 
     folder = Path(orders[0].root) / "slurm"

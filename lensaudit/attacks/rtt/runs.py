@@ -1,0 +1,274 @@
+"""From settings to a summarised log: the whole of `rtt run`, `summarize` and `validate`."""
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from lensaudit.attacks.rtt.defects import Inspection, handled, inspect
+from lensaudit.attacks.rtt.encode import letters_of
+from lensaudit.attacks.rtt.items import Dataset
+from lensaudit.attacks.rtt.log import FILE, Log, read_log
+from lensaudit.attacks.rtt.mcq import load_mcq, save_mcq
+from lensaudit.attacks.rtt.retrain import Sweep
+from lensaudit.attacks.rtt.settings import (
+    Cut,
+    Readout,
+    StudySettings,
+    SummarySettings,
+    ValidationSettings,
+)
+from lensaudit.attacks.rtt.study import Gate, Study, from_checkpoint
+from lensaudit.attacks.rtt.summary import Summary, summarize
+from lensaudit.attacks.rtt.table import write_summaries
+from lensaudit.attacks.rtt.tofu import load_facts, split_by_author
+from lensaudit.attacks.rtt.work import Report, plan_of, run
+from lensaudit.errors import InputError, LensAuditError, PartialError, VerificationError
+from lensaudit.files import make_folder
+from lensaudit.models.checkpoint import Checkpoint, load_tokenizer, open_checkpoint
+from lensaudit.models.device import resolve_device
+from lensaudit.models.registry import (
+    Registry,
+    default_anchor,
+    default_data,
+    is_demo,
+    load_registry,
+    resolve,
+)
+from lensaudit.results.ledger import Notice
+from lensaudit.results.records import manifest
+from lensaudit.settings import plain
+from lensaudit.unlearn.memory import check_memory
+
+DEMO_LRS = (3e-4, 1e-3, 3e-3)
+"""A model of a million weights needs steps that a model of a billion would not survive."""
+DEMO_READS: Readout = "answer"
+"""The embedded family knows answers and never saw a letter."""
+OUT = Path("experiments/out/rtt")
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """Studies that may be run: everything is opened and checked, nothing is loaded."""
+
+    settings: StudySettings
+    data: Dataset
+    studies: tuple[Study, ...]
+    """One per unlearned model; original and control are run once."""
+    log: Log
+    folder: Path
+
+
+@dataclass(frozen=True)
+class Summarized:
+    """What a log says."""
+
+    summaries: tuple[Summary, ...]
+    folder: Path
+    n_added: int = 0
+    """Jobs done by this run."""
+    n_known: int = 0
+    """Jobs of its studies that were in the log before."""
+    failure: LensAuditError | None = None
+    """A gate that failed, or runs that did, of the studies together."""
+
+
+def prepare(settings: StudySettings, notice: Notice | None = None) -> Prepared:
+    """Open and check models, data and grid; `notice` is told what of the log does not count.
+
+    Raises:
+        InputError: whatever is wrong with names, files or numbers.
+        VerificationError: the data have defects that are refused.
+    """
+    name = settings.data or default_data(settings.names[0])
+    data = handled(data_of(name, settings.cut), settings.defects)
+    folder = settings.out or OUT
+    studies = _studies(settings, data)
+    return Prepared(settings, data, studies, read_log(folder / FILE, notice=notice), folder)
+
+
+def run_studies(prepared: Prepared, report: Report) -> Summarized:
+    """Fill the log with the jobs that it lacks, and summarise it."""
+    started = time.monotonic()
+    settings, data, log = prepared.settings, prepared.data, prepared.log
+    jobs = {one.job.job_id for study in prepared.studies for one in plan_of(study).cells}
+    n_known = sum(job_id in log.finished for job_id in jobs)
+    make_folder(prepared.folder)
+    save_mcq(data, make_folder(prepared.folder / "mcq") / f"{data.name}-{data.digest[:8]}")
+    errors = []
+    for study in prepared.studies:
+        try:
+            run(study, log, defects="keep", report=report)
+        except (VerificationError, PartialError) as error:
+            errors.append(error)
+    found = summarize(log, selection=settings.selection, rule=settings.rule)
+    write_summaries(found, log, prepared.folder)
+    _record(prepared, started)
+    ids = {study.study_id for study in prepared.studies}
+    own = tuple(one for one in found if one.study.study_id in ids)
+    return Summarized(own, prepared.folder, log.n_added, n_known, _worst(errors))
+
+
+def summarize_log(settings: SummarySettings, notice: Notice | None = None) -> Summarized:
+    """Read and write the summaries of a log again; `notice` is told what of it does not count.
+
+    Raises:
+        InputError: there is no log, or it holds no study.
+    """
+    log = read_log(settings.log, must_exist=True, notice=notice)
+    found = summarize(
+        log, selection=settings.selection, rule=settings.rule, readout=settings.readout
+    )
+    if not found:
+        raise InputError(f"{log.path}: holds no study; `lensaudit rtt run` writes them")
+    assert log.path is not None
+    folder = log.path.parent
+    write_summaries(found, log, make_folder(folder))
+    failed = [one for one in found if not one.verdict.passed]
+    failure = None
+    if failed:
+        failure = VerificationError(
+            f"{failed[0].study.models['unlearned']}: {failed[0].verdict.reason}"
+        )
+    return Summarized(tuple(found), folder, failure=failure)
+
+
+@dataclass(frozen=True)
+class Validated:
+    """Data, and what is wrong with them."""
+
+    data: Dataset
+    found: Inspection
+    written: Path | None
+
+
+def validate(settings: ValidationSettings) -> Validated:
+    """Load data and inspect them."""
+    data = data_of(settings.data, settings.cut)
+    found = inspect(data)
+    if settings.model is not None:
+        checkpoint = open_checkpoint(resolve(settings.model, load_registry(settings.registry)))
+        letters_of(load_tokenizer(checkpoint), data.n_choices)
+    return Validated(data, found, save_mcq(data, settings.write) if settings.write else None)
+
+
+def data_of(name: str, cut: Cut) -> Dataset:
+    """Splits from a folder, or cut from a forget set."""
+    folder = Path(name).expanduser()
+    if folder.is_dir():
+        return load_mcq(folder, only=cut.only)
+    if cut.only:
+        raise InputError("--only names splits of a folder; a forget set is cut by --splits")
+    set_name, facts = load_facts(name, rows_per_author=cut.rows_per_author)
+    return split_by_author(set_name, facts, n_splits=cut.n_splits, seed=cut.seed)
+
+
+def _studies(settings: StudySettings, data: Dataset) -> tuple[Study, ...]:
+    """One per unlearned model, checked."""
+    registry, first = load_registry(settings.registry), settings.names[:1]
+    demo = is_demo(first[0])
+    if settings.no_control and settings.control:
+        raise InputError("--control and --no-control exclude each other")
+    original = _opened(settings.original or default_anchor("full", first), registry)
+    control = None
+    if not settings.no_control:
+        control = _opened(settings.control or default_anchor("retain", first), registry)
+    unlearned = [_opened(name, registry) for name in dict.fromkeys(settings.names)]
+    device = resolve_device(settings.device)
+    _check_models(original, [*unlearned, *([control] if control else [])], device)
+    readout: Readout = settings.readout or (DEMO_READS if demo else "letter")
+    other: Readout = "answer" if readout == "letter" else "letter"
+    made = tuple(
+        Study(
+            data=data,
+            tokenizer=load_tokenizer(original),
+            original=from_checkpoint(original, device=device),
+            unlearned=from_checkpoint(one, device=device),
+            control=from_checkpoint(control, device=device) if control else None,
+            sweep=_sweep(settings, demo=demo),
+            readouts=(readout, other),
+            eval_splits=settings.hold_out,
+            n_eval_splits=settings.v_runs,
+            eval_seed=settings.eval_seed,
+            gate=Gate(settings.min_baseline, settings.min_drop),
+        )
+        for one in unlearned
+    )
+    for study in made:
+        plan_of(study)
+    return made
+
+
+def _opened(name: str, registry: Registry) -> Checkpoint:
+    return open_checkpoint(resolve(name, registry))
+
+
+def _check_models(original: Checkpoint, others: Sequence[Checkpoint], device: str) -> None:
+    for one in others:
+        if one.tokenizer != original.tokenizer:
+            raise InputError(
+                f"{one.spec.name} and {original.spec.name} have different tokenizers; wanted "
+                "models trained from one base"
+            )
+    for one in (original, *others):
+        # the start weights are kept in main memory
+        check_memory(one, copies=2 if device == "cpu" else 1, device=device)
+
+
+def _sweep(settings: StudySettings, *, demo: bool) -> Sweep:
+    return Sweep(
+        lrs=settings.lrs or (DEMO_LRS if demo else Sweep().lrs),
+        n_epochs=settings.epochs,
+        batch_size=settings.batch_size,
+        n_warmup=settings.warmup,
+        loss_on=settings.loss_on or (DEMO_READS if demo else "all"),
+        weight_decay=settings.weight_decay,
+        trainable=settings.trainable,
+        seed=settings.cut.seed,
+    )
+
+
+def plan_lines(study: Study, log: Log) -> list[str]:
+    """What would be done."""
+    plan = plan_of(study)
+    pending = plan.pending(log)
+    training = [one for one in pending if one.job.lr is not None]
+    n_steps = sum(
+        study.sweep.n_epochs * study.sweep.n_steps(len(study.trained_on(one.job.split)))
+        for one in training
+    )
+    models = ", ".join(f"{role} {one.name}" for role, one in study.subjects.items())
+    held = ", ".join(f"{name} ({len(study.encoded[name].items)})" for name in study.held_out)
+    return [
+        models,
+        f"{study.data.name}: {len(study.data.items)} items in {len(study.data.splits)} splits, "
+        f"{len(study.data.left_out)} left out; held out in turn: {held}",
+        f"lr {', '.join(f'{lr:g}' for lr in study.sweep.lrs)}; {study.sweep.n_epochs} epochs in "
+        f"batches of {study.sweep.batch_size}; loss on {study.sweep.loss_on}",
+        f"{len(plan.cells)} jobs, {len(plan.cells) - len(pending)} in the log; {len(training)} "
+        f"runs of {n_steps} steps together to do",
+    ]
+
+
+def _record(prepared: Prepared, started: float) -> None:
+    """The manifest of the folder's last run."""
+    settings, studies = prepared.settings, prepared.studies
+    inputs = {
+        "data": prepared.data.name,
+        "data_digest": prepared.data.digest,
+        "studies": [study.study_id for study in studies],
+        "models": {one.name: one.weights for study in studies for one in study.subjects.values()},
+    }
+    options = plain(settings, without=("names", "out"))
+    device = resolve_device(settings.device)
+    made = manifest("rtt run", options=options, inputs=inputs, device=device, started=started)
+    made.write(prepared.folder)
+
+
+def _worst(errors: Sequence[LensAuditError]) -> LensAuditError | None:
+    """One error for all studies: a failed gate before failed runs."""
+    if not errors:
+        return None
+    first = sorted(errors, key=lambda one: not isinstance(one, VerificationError))[0]
+    more = f" (and {len(errors) - 1} more studies)" if len(errors) > 1 else ""
+    return type(first)(f"{first}{more}")

@@ -1,0 +1,74 @@
+"""What may be chosen of an attack: relearning and rounding."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Literal
+
+from lensaudit.settings import ACTIVATIONS, Activations, Device, Dtype, Option, Registry, Seed
+from lensaudit.unlearn.settings import (
+    BATCH_SIZE,
+    N_ACCUMULATE,
+    SAVE_EVERY,
+    Accumulate,
+    Checkpoint,
+    ForgetRows,
+    MaxGradNorm,
+    Rows,
+    SaveEvery,
+    Stored,
+    WeightDecay,
+    Written,
+)
+
+RoundingMethod = Literal["nf4", "int8"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class RelearnSettings:
+    """A run of `relearn`; the defaults are the attack of the UDS meta-evaluation."""
+
+    model: Annotated[str, Option("Model to attack: unlearned, or retain.", is_a="model")]
+    data: ForgetRows = None
+    out: Annotated[Path | None, Option("Checkpoint folder.")] = None
+    audit: Annotated[
+        bool,
+        Option("Score the model and retain before and after; without --out no checkpoint is kept."),
+    ] = False
+    full: Annotated[
+        str | None,
+        Option("Audit: model patched into. [default: full, or demo/full]", is_a="model"),
+    ] = None
+    retain: Annotated[
+        str | None, Option("Audit: attacked beside the model. [default: retain]", is_a="model")
+    ] = None
+    epochs: Annotated[float, Option("Passes over the rows.")] = 1.0
+    lr: Annotated[float | None, Option("Peak. [default: 2e-5; 1e-3 for demo/… models]")] = None
+    batch_size: Rows = BATCH_SIZE
+    accumulate: Accumulate = N_ACCUMULATE
+    weight_decay: WeightDecay = 0.0
+    max_grad_norm: MaxGradNorm = 1.0
+    formats: Written = None
+    seed: Seed = 42
+    """Of the order of rows; the default of transformers' Trainer."""
+    save_every: SaveEvery = SAVE_EVERY
+    store: Stored = "same"
+    registry: Registry = None
+    device: Device = "auto"
+    dtype: Dtype = "auto"
+    activations: Activations = ACTIVATIONS
+
+
+@dataclass(frozen=True, kw_only=True)
+class RoundSettings:
+    """A run of `quantize`."""
+
+    model: Annotated[str, Option("Model to quantise.", is_a="model")]
+    method: Annotated[RoundingMethod, Option()] = "nf4"
+    out: Checkpoint
+    engine: Annotated[
+        Literal["auto", "torch", "bitsandbytes"],
+        Option("What rounds; the numbers are the same."),
+    ] = "auto"
+    store: Stored = "same"
+    registry: Registry = None
+    device: Device = "auto"

@@ -1,0 +1,1 @@
+"""One checkpoint, one folder: patch, evaluate, audit and cache, with plan, progress and failure."""

@@ -1,0 +1,197 @@
+"""The application from Python: one typed call does what a command does.
+
+    result = la.audit("demo/npo", out="npo", limit=8)
+    first, second = la.patch(["demo/npo", "demo/idknll"], out="both", tau=0.1)
+
+Keywords are the fields of a settings record. Paths may be text. Several models give a list, in
+their order.
+"""
+
+import difflib
+import functools
+import inspect
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, ParamSpec, Protocol, TypeVar, cast, overload, runtime_checkable
+
+from lensaudit.auditing import audit as auditing
+from lensaudit.auditing import cache as caching
+from lensaudit.auditing import evaluate as evaluating
+from lensaudit.auditing import patch as patching
+from lensaudit.auditing.audit import AuditResult
+from lensaudit.auditing.cache import CacheResult
+from lensaudit.auditing.evaluate import EvaluationResult
+from lensaudit.auditing.patch import PatchResult
+from lensaudit.auditing.progress import Tell, unheard
+from lensaudit.auditing.settings import (
+    AuditSettings,
+    CacheSettings,
+    EvaluateSettings,
+    PatchSettings,
+)
+from lensaudit.patching.deposit import folders_for
+from lensaudit.settings import Place, path_of
+
+P = ParamSpec("P")
+S = TypeVar("S")
+R = TypeVar("R")
+
+notice = logging.getLogger("lensaudit").warning
+"""Remarks on a result; without a handler Python prints them on stderr."""
+
+
+@runtime_checkable
+class Door(Protocol[P, R]):
+    """A call whose keywords are the fields of a settings record, which it holds as `settings`."""
+
+    @overload
+    def __call__(
+        self,
+        source: Place,
+        out: Place | None = None,
+        progress: Tell = unheard,
+        *args: P.args,
+        **settings: P.kwargs,
+    ) -> R: ...
+    @overload
+    def __call__(
+        self,
+        source: Sequence[Place],
+        out: Place | None = None,
+        progress: Tell = unheard,
+        *args: P.args,
+        **settings: P.kwargs,
+    ) -> list[R]: ...
+
+
+Work = Callable[[tuple[str, ...], S, Path | None, Tell], Sequence[R]]
+"""Names of models, settings, folder of results, who is told -> a result for each model."""
+
+
+_PLAIN = inspect.Parameter.POSITIONAL_OR_KEYWORD
+_FIRST = (
+    inspect.Parameter("source", _PLAIN, annotation=Place | Sequence[Place]),
+    inspect.Parameter("out", _PLAIN, annotation=Place | None, default=None),
+    inspect.Parameter("progress", _PLAIN, annotation=Tell, default=unheard),
+)
+
+
+def door(record: Callable[P, S]) -> Callable[[Work[S, R]], Door[P, R]]:
+    """Give a function the fields of `record` as keywords, and one model or several."""
+
+    def decorate(work: Work[S, R]) -> Door[P, R]:
+        make = cast(Callable[..., S], record)
+
+        @functools.wraps(work, assigned=("__module__", "__name__", "__qualname__", "__doc__"))
+        def called(
+            source: Place | Sequence[Place],
+            out: Place | None = None,
+            progress: Tell = unheard,
+            **settings: Any,
+        ) -> R | list[R]:
+            check_keywords(work.__name__, record, settings)
+            one = isinstance(source, str | Path)
+            names = tuple(map(named, [source] if one else source))
+            found = list(work(names, make(**settings), path_of(out), progress))
+            return found[0] if one else found
+
+        keywords = inspect.signature(record).parameters.values()
+        vars(called)["__signature__"] = inspect.Signature([*_FIRST, *keywords])
+        vars(called)["settings"] = record
+        return cast(Door[P, R], called)
+
+    return decorate
+
+
+def named(source: Place) -> str:
+    """A model's name; a `Path` is a folder even where a name in the registry is the same.
+
+    >>> named("demo/npo"), named(Path("runs/npo"))
+    ('demo/npo', './runs/npo')
+    """
+    if isinstance(source, str):
+        return source
+    return str(source) if source.is_absolute() else f"./{source.as_posix()}"
+
+
+def check_keywords(name: str, record: Callable[..., Any], given: dict[str, Any]) -> None:
+    """Refuse what is no field of the record.
+
+    Raises:
+        TypeError: names the fields that are spelled alike.
+    """
+    known = list(inspect.signature(record).parameters)
+    for keyword in given:
+        if keyword not in known:
+            near = difflib.get_close_matches(keyword, known)
+            hint = f"did you mean {', '.join(near)}?" if near else f"it has {', '.join(known)}"
+            raise TypeError(f"{name}() has no keyword {keyword!r}; {hint}")
+
+
+@door(AuditSettings)
+def audit(
+    source: tuple[str, ...], settings: AuditSettings, out: Path | None, progress: Tell
+) -> Sequence[AuditResult]:
+    """Everything about some models: how deep the knowledge is erased, and what they still say.
+
+    As `lensaudit audit` without its page: `out` is experiments/out/audit-<source>, and anchors and
+    data are those of the models' family where none is named. A step that fails is among the
+    `failures` of a result; the rest is there. Called again it goes on where it was.
+
+    >>> result = la.audit("demo/npo", out="npo", limit=8)  # doctest: +SKIP
+    >>> result.uds, result.ci95, result.metrics["forget_Q_A_Prob"]  # doctest: +SKIP
+    (0.09, (0.01, 0.17), 0.04)
+    """
+    found = auditing.audit_into(source, settings, out, notice=notice, progress=progress)
+    return found.results
+
+
+@door(PatchSettings)
+def patch(
+    source: tuple[str, ...], settings: PatchSettings, out: Path | None, progress: Tell
+) -> Sequence[PatchResult]:
+    """Patch models into `full`, layer by layer, and score how deep the knowledge is erased.
+
+    As `lensaudit patch`: `out` is experiments/out/<source>, and anchors and forget set are those of
+    the models' family where none is named.
+
+    >>> la.patch("demo/npo", out="npo", limit=8, layers="8-15").uds  # doctest: +SKIP
+    0.09
+    """
+    return patching.patch_into(source, settings, out, notice=notice, progress=progress).results
+
+
+@door(EvaluateSettings)
+def evaluate(
+    source: tuple[str, ...], settings: EvaluateSettings, out: Path | None, progress: Tell
+) -> Sequence[EvaluationResult]:
+    """Compute the metrics of a suite: what models still say, and what their outputs betray.
+
+    As `lensaudit eval`: `out` is experiments/out/<source>-<suite>. UDS is among the metrics where
+    `retain` is named.
+
+    >>> la.evaluate("demo/npo", out="said", limit=8).summary["forget_Q_A_Prob"]  # doctest: +SKIP
+    0.04
+    """
+    folders = folders_for(source, out) if out is not None else {}
+    return [
+        evaluating.evaluate_into(one, settings, folders.get(one), notice=notice, progress=progress)
+        for one in source
+    ]
+
+
+@door(CacheSettings)
+def cache(
+    source: tuple[str, ...], settings: CacheSettings, out: Path | None, progress: Tell
+) -> Sequence[CacheResult]:
+    """Keep the residual streams of models, found again by content.
+
+    As `lensaudit cache`; `out`, where it is named, is the folder of caches: `activations`.
+
+    >>> la.cache("demo/npo").folder  # doctest: +SKIP
+    PosixPath('activations/demo-npo--3f2a…')
+    """
+    settings = settings if out is None else replace(settings, activations=out)
+    return [caching.cache_into(one, settings, progress=progress) for one in source]

@@ -1,0 +1,360 @@
+"""What does a model still say? From its name to a folder with every metric of a suite."""
+
+import json
+import math
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any, Literal
+
+from lensaudit.auditing.opened import conventions_of, open_evaluation
+from lensaudit.auditing.progress import Notice, Progress, Tell, unheard
+from lensaudit.auditing.settings import EvaluateSettings
+from lensaudit.errors import Failure, InputError, WorkError
+from lensaudit.evaluation.log import read_log, recomputed, write_log
+from lensaudit.evaluation.passes import ModelPasses, PassDone
+from lensaudit.evaluation.retain import conditions, retain_reference
+from lensaudit.evaluation.rows import result_rows
+from lensaudit.evaluation.suite import evaluate, notes, reads_of
+from lensaudit.files import canonical_json, make_folder, read_json, slug, write_jsonl
+from lensaudit.metrics.registry import Entry, Metric, Read, ordered, retain_names
+from lensaudit.results.records import MANIFEST, manifest
+from lensaudit.settings import RESULTS, path_of, plain
+
+PASSES = "passes"
+"""Of a result folder: finished passes, found again by content."""
+RETAIN = "retain"
+"""Of a result folder: that of the retain model, where it was evaluated first."""
+
+
+@dataclass(frozen=True)
+class EvaluationResult:
+    """What an evaluation found of one model, and where it is."""
+
+    source: str
+    folder: Path | None
+    """Holds <SUITE>_EVAL.json, results.jsonl and manifest.json; None: nothing was written."""
+    entries: Mapping[str, Entry]
+    """Metric -> what was found of it; NaN with a reason where that is nothing."""
+    metrics: Mapping[str, Metric]
+    notes: tuple[str, ...] = ()
+    """How texts were encoded, where that needs saying."""
+    failures: tuple[Failure, ...] = ()
+    """Patched scores that broke; the other metrics are there."""
+
+    @property
+    def summary(self) -> Mapping[str, float | None]:
+        """Metric -> value; None where it has none: see `why_not`."""
+        return {
+            name: entry.value if math.isfinite(entry.value) else None
+            for name, entry in self.entries.items()
+        }
+
+    def why_not(self, metric: str) -> str | None:
+        """Why a metric has no value; None where it has one."""
+        return self.entries[metric].reason
+
+    @property
+    def uds(self) -> float | None:
+        """Unlearning Depth Score, where a retain model was named; else None: see `reason`."""
+        return self.summary.get("uds")
+
+    @property
+    def ci95(self) -> tuple[float, float] | None:
+        """Bootstrap interval of `uds`, authors resampled."""
+        entry = self.entries.get("uds")
+        if self.uds is None or entry is None or entry.interval is None:
+            return None
+        return entry.interval.low, entry.interval.high
+
+    @property
+    def reason(self) -> str | None:
+        """Why there is no UDS; None where there is one."""
+        if self.uds is not None:
+            return None
+        return self.why_not("uds") if "uds" in self.entries else "UDS was not asked for"
+
+    def checked(self) -> "EvaluationResult":
+        """Itself, if any metric has a value.
+
+        Raises:
+            WorkError: none has; the first reason is named.
+        """
+        if any(math.isfinite(entry.value) for entry in self.entries.values()):
+            return self
+        first = next(iter(self.entries.values()))
+        raise WorkError(f"no metric has a value; {first.reason}; see {self.folder}")
+
+
+@dataclass(frozen=True)
+class PlannedPass:
+    """A pass over one split."""
+
+    name: str
+    n: int
+    """Texts that are scored, or questions that are asked."""
+    what: Literal["texts", "questions"]
+
+
+@dataclass(frozen=True)
+class EvaluatePlan:
+    """What an evaluation would do."""
+
+    model: str
+    passes: tuple[PlannedPass, ...]
+    done: bool
+    """The folder holds this very evaluation, finished."""
+    n_kept: int
+    """Finished passes that the folder holds."""
+
+    @property
+    def n_texts(self) -> int:
+        """Texts that are scored."""
+        return sum(one.n for one in self.passes if one.what == "texts")
+
+    @property
+    def n_answers(self) -> int:
+        """Answers that are generated."""
+        return sum(one.n for one in self.passes if one.what == "questions")
+
+    def text(self) -> str:
+        """A line per pass."""
+        return "\n".join(f"{one.name}: {one.n} {one.what}" for one in self.passes)
+
+
+def folder_for(model: str, settings: EvaluateSettings, folder: Path | None) -> Path:
+    """Where the results of an evaluation go."""
+    return folder or RESULTS / f"{slug(model)}-{settings.suite}"
+
+
+def evaluate_into(
+    model: str,
+    settings: EvaluateSettings,
+    folder: Path | None = None,
+    *,
+    notice: Notice = unheard,
+    progress: Tell = unheard,
+) -> EvaluationResult:
+    """Compute the metrics; write the log, the rows and the manifest.
+
+    Finished passes are kept in the folder, so an interrupted run goes on where it was, and a metric
+    that lacked its retain reference is computed anew once there is one. A result without any value
+    is one all the same: see `EvaluationResult.checked`.
+
+    Args:
+        model: name, Hub id or folder.
+        settings: what is computed, and how.
+        folder: of the results; None: experiments/out/<model>-<suite>.
+        notice: told remarks.
+        progress: told each finished pass.
+
+    Raises:
+        InputError: before any work.
+        WorkError: the retain model has no value to compare with, or a batch does not fit.
+    """
+    started = time.monotonic()
+    place = folder_for(model, settings, folder)
+    metrics = ordered(settings.suite, settings.metrics)
+    bar = _Bar(f"evaluating {model}", progress)
+    passes = open_evaluation(model, settings, place / PASSES, notice=notice, finished=bar.finished)
+    make_folder(place)
+    reference = _retain_entries(settings, metrics, passes, place, notice, progress)
+    reads = reads_of(metrics, passes, settings.suite)
+    bar.n_passes = len(_planned(passes, reads))
+    entries = evaluate(
+        passes,
+        settings.suite,
+        settings.metrics,
+        retain=reference,
+        conventions=conventions_of(settings),
+    )
+    said = notes(passes, reads_of(metrics, passes, settings.suite))
+    _write(model, settings, folder, place, passes, entries, said, started)
+    return EvaluationResult(
+        model,
+        place,
+        entries,
+        {one.name: one for one in metrics},
+        tuple(said),
+        passes.patching.failures if passes.patching else (),
+    )
+
+
+def plan_evaluation(
+    model: str, settings: EvaluateSettings, folder: Path | None = None
+) -> EvaluatePlan:
+    """What a run would do, pass by pass; loads and writes nothing.
+
+    Raises:
+        InputError: as `evaluate_into`.
+    """
+    place = folder_for(model, settings, folder)
+    # a classifier is loaded where it is opened, and rates what is generated anyway
+    passes = open_evaluation(model, replace(settings, classifier=None), None)
+    reads = reads_of(ordered(settings.suite, settings.metrics), passes, settings.suite)
+    return EvaluatePlan(
+        model,
+        _planned(passes, reads),
+        done=_is_done(model, settings, folder, passes),
+        n_kept=len(list((place / PASSES).glob("*.npz"))),
+    )
+
+
+def aggregate_log(
+    log: Path, settings: EvaluateSettings, folder: Path | None = None
+) -> EvaluationResult:
+    """Recompute the aggregates of a log without a model; written only into a named folder.
+
+    Raises:
+        InputError: not a log, or one without rows.
+    """
+    read = read_log(log)
+    retain = read_log(Path(settings.retain_log)).complete if settings.retain_log else {}
+    entries = recomputed(
+        read, retain=retain, conventions=conventions_of(settings), names=settings.metrics
+    )
+    if not entries:
+        raise InputError(f"{log}: holds no rows of a metric that is known here")
+    if folder:
+        write_log(make_folder(folder), read.suite, entries)
+    return EvaluationResult(str(log), folder, entries, {m.name: m for m in ordered(read.suite)})
+
+
+@dataclass
+class _Bar:
+    """Counts finished passes."""
+
+    stage: str
+    progress: Tell
+    n_passes: int = 0
+    n_done: int = 0
+
+    def finished(self, one: PassDone) -> None:
+        self.n_done += 1
+        n_done = min(self.n_done, self.n_passes)
+        self.progress(Progress(self.stage, n_done, self.n_passes, piece=str(one)))
+
+
+def _planned(passes: ModelPasses, reads: Sequence[Read]) -> tuple[PlannedPass, ...]:
+    found: dict[str, PlannedPass] = {}
+    for read in reads:
+        asks = read.kind in ("text", "jailbreak", "fluency")
+        name = f"{read.kind} {read.split}" if asks else f"{read.kind} {read.split}.{read.field}"
+        if asks or read.kind == "patched":
+            n = len(passes.all_splits[read.split].rows)
+            found[name] = PlannedPass(name, n, "questions")
+        else:
+            n = sum(map(len, passes.view(read).rows.values()))
+            found[name] = PlannedPass(name, n, "texts")
+    return tuple(found.values())
+
+
+def _is_done(
+    model: str, settings: EvaluateSettings, folder: Path | None, passes: ModelPasses
+) -> bool:
+    """Whether the folder holds this evaluation: these weights, this data, each setting alike."""
+    place = folder_for(model, settings, folder)
+    log = place / f"{settings.suite.upper()}_EVAL.json"
+    try:
+        made = read_json(place / MANIFEST)
+        wanted = {
+            "options": _options(model, settings, folder, passes),
+            "inputs": _inputs(passes),
+        }
+        same = all(
+            made[part].get(key) == json.loads(canonical_json(value))
+            for part, values in wanted.items()
+            for key, value in values.items()
+        )
+        retain = path_of(settings.retain_log)
+        stale = retain is not None and _newer(retain, place / MANIFEST, settings.suite)
+        return same and log.exists() and not stale
+    except (InputError, KeyError, TypeError, AttributeError):
+        return False
+
+
+def _newer(reference: Path, than: Path, suite: str) -> bool:
+    """Whether a log was written after a file; one that is not there yet will be."""
+    log = reference / f"{suite.upper()}_EVAL.json" if reference.is_dir() else reference
+    return not log.exists() or log.stat().st_mtime_ns > than.stat().st_mtime_ns
+
+
+def _retain_entries(
+    settings: EvaluateSettings,
+    metrics: list[Metric],
+    passes: ModelPasses,
+    place: Path,
+    notice: Notice,
+    progress: Tell,
+) -> Mapping[str, Entry]:
+    """The retain model's metrics, from its log or from running it first under the same settings."""
+    if settings.retain_log:
+        log = read_log(Path(settings.retain_log))
+        return retain_reference(log, passes, settings.suite)
+    wanted = retain_names(metrics)
+    if not settings.retain or not wanted:
+        return {}
+    notice(f"retain model {settings.retain}")
+    theirs = replace(settings, metrics=tuple(wanted), retain=None, classifier=None, reference=None)
+    own = place / RETAIN
+    found = evaluate_into(settings.retain, theirs, own, notice=notice, progress=progress)
+    return found.checked().entries
+
+
+def _options(
+    model: str, settings: EvaluateSettings, folder: Path | None, passes: ModelPasses
+) -> dict[str, Any]:
+    """The settings as a manifest holds them, with what `auto` meant."""
+    return {
+        "model": model,
+        **plain(settings),
+        "out": None if folder is None else str(folder),
+        "empty": conventions_of(settings).empty,
+        **passes.subject.conditions.as_run(),
+        "template": asdict(passes.asked.template),
+    }
+
+
+def _inputs(passes: ModelPasses) -> dict[str, Any]:
+    """What was read, by content."""
+    subjects = {"model": passes.subject, "reference": passes.reference}
+    inputs: dict[str, Any] = {
+        role: {"name": one.name, "weights": one.weights}
+        for role, one in subjects.items()
+        if one is not None
+    }
+    inputs["data"] = {name: split.digest for name, split in passes.splits.items()}
+    inputs |= passes.patching.inputs() if passes.patching else {}
+    return inputs | {"conditions": conditions(passes)}
+
+
+def _write(
+    model: str,
+    settings: EvaluateSettings,
+    folder: Path | None,
+    place: Path,
+    passes: ModelPasses,
+    entries: Mapping[str, Entry],
+    said: list[str],
+    started: float,
+) -> None:
+    write_log(place, settings.suite, entries)
+    write_jsonl(place / "results.jsonl", result_rows(settings.suite, passes, entries))
+    inputs = _inputs(passes)
+    inputs["notes"] = said
+    inputs["metrics"] = {
+        one.name: {
+            "high_means": one.high_means,
+            "family": one.fn.__module__.rpartition(".")[2],
+            "source": one.source,
+        }
+        for one in ordered(settings.suite, entries)
+    }
+    manifest(
+        "eval",
+        options=_options(model, settings, folder, passes),
+        inputs=inputs,
+        device=passes.subject.conditions.device,
+        started=started,
+    ).write(place)

@@ -1,0 +1,244 @@
+"""How deep is the knowledge erased? From names of models to scored folders."""
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from lensaudit.auditing.progress import Notice, Progress, Tell, unheard
+from lensaudit.auditing.settings import PatchSettings
+from lensaudit.errors import InputError
+from lensaudit.files import make_folder
+from lensaudit.models.registry import load_registry
+from lensaudit.patching.audit import Audit
+from lensaudit.patching.deposit import (
+    clear,
+    deposit,
+    deposit_comparison,
+    folders_for,
+    with_texts,
+)
+from lensaudit.patching.em_audit import EmOptions, EmPlan, check_em, em_plan_of, run_em
+from lensaudit.patching.em_outcome import deposit_em, em_outcome_of, em_summary_of
+from lensaudit.patching.lens import lens_options
+from lensaudit.patching.outcome import Outcome, beside, summary_of
+from lensaudit.patching.plan import Plan, plan_of
+from lensaudit.patching.prepare import prepare
+from lensaudit.patching.session import Scored, manifest_of, score_all, score_lens
+from lensaudit.settings import Score
+
+VALUE: Mapping[Score, str] = {"uds": "uds", "lens": "lens", "em": "udr"}
+"""Score -> what a summary calls its value."""
+
+
+@dataclass(frozen=True)
+class PatchResult:
+    """What patching found of one model, and where it is."""
+
+    source: str
+    folder: Path
+    """Holds manifest.json, summary.json, results.jsonl and layers.csv."""
+    summary: Mapping[str, Any]
+    """The content of summary.json."""
+
+    @property
+    def score(self) -> Score:
+        """What was computed."""
+        return self.summary["score"]
+
+    @property
+    def value(self) -> float | None:
+        """The score; None where no example could be scored: `reason` says why."""
+        return self.summary[VALUE[self.score]]
+
+    @property
+    def uds(self) -> float | None:
+        """Unlearning Depth Score, 0 intact to 1 erased; None where there is none: see `reason`."""
+        return self.value if self.score == "uds" else None
+
+    @property
+    def ci95(self) -> tuple[float, float] | None:
+        """Bootstrap interval of `value`, authors resampled."""
+        ends = self.summary["ci95"]
+        return None if ends is None else (ends[0], ends[1])
+
+    @property
+    def unscored(self) -> Mapping[int, str]:
+        """Idx -> why this example has no score."""
+        return {int(idx): why for idx, why in self.summary["unscored"].items()}
+
+    @property
+    def reason(self) -> str | None:
+        """Why there is no UDS; None where there is one."""
+        if self.uds is not None:
+            return None
+        if self.value is not None:
+            return f"the score is {self.score}; UDS was not asked for"
+        first = next(iter(self.unscored.values()), "")
+        return f"no example could be scored ({first})"
+
+
+@dataclass(frozen=True)
+class Patched:
+    """The results of one run."""
+
+    results: tuple[PatchResult, ...]
+    comparison: tuple[Sequence[Any], ...] = ()
+    """Paired differences between the models, the rows of comparison.csv; of several only."""
+
+
+def open_patch(
+    sources: Sequence[str],
+    settings: PatchSettings,
+    *,
+    notice: Notice = unheard,
+    progress: Tell = unheard,
+) -> Audit:
+    """The models of a run, opened and checked; none is loaded and nothing is written.
+
+    Raises:
+        InputError: a name, a file, a setting or a pair of models is wrong.
+    """
+    em = settings.score == "em"
+    if not em and em_given(settings):
+        raise InputError("--em-form, --em-threshold, --max-new-tokens: need --score em")
+    audit = prepare(
+        tuple(dict.fromkeys(sources)),
+        registry=load_registry(settings.registry),
+        full=settings.full,
+        retain=settings.retain,
+        data=settings.data,
+        exclude=settings.exclude,
+        limit=settings.limit,
+        activations=Path(settings.activations),
+        fresh=settings.fresh,
+        notice=notice,
+        progress=lambda stage, done, of: progress(Progress(stage, done, of)),
+        layers=settings.layers,
+        tau=settings.tau,
+        last_layer=settings.last_layer,
+        scope=settings.scope,
+        component=settings.component,
+        engine=settings.engine,
+        profile=settings.profile or ("full" if em else None),
+        dtype=settings.dtype,
+        device=settings.device,
+        batch_size=settings.batch_size,
+        memory=settings.memory,
+    )
+    if em:
+        check_em(audit, em_options(settings))
+        return audit
+    if settings.lens or settings.score == "lens":
+        reading = lens_options(audit.options)  # refuses what has no meaning for it
+        return replace(audit, options=reading) if settings.score == "lens" else audit
+    return audit
+
+
+def em_given(settings: PatchSettings) -> dict[str, Any]:
+    """The settings of exact match that were named."""
+    given = {
+        "form": settings.em_form,
+        "threshold": settings.em_threshold,
+        "max_new_tokens": settings.max_new_tokens,
+    }
+    return {name: value for name, value in given.items() if value is not None}
+
+
+def em_options(settings: PatchSettings) -> EmOptions:
+    """The settings of exact match, with their defaults."""
+    return EmOptions(**em_given(settings))
+
+
+def plan_patch(
+    sources: Sequence[str], settings: PatchSettings, *, notice: Notice = unheard
+) -> Plan | EmPlan:
+    """What a run would compute, with what is there already left out.
+
+    Raises:
+        InputError: as `open_patch`.
+    """
+    audit = open_patch(sources, settings, notice=notice)
+    return em_plan_of(audit, em_options(settings)) if settings.score == "em" else plan_of(audit)
+
+
+def patch_into(
+    sources: Sequence[str],
+    settings: PatchSettings,
+    folder: Path | None = None,
+    *,
+    notice: Notice = unheard,
+    progress: Tell = unheard,
+) -> Patched:
+    """Patch the models into `full`, score them, and write a folder for each.
+
+    A model of which nothing can be scored is a result without a value; its files say why.
+
+    Args:
+        sources: names, Hub ids or folders; the same one twice counts once.
+        settings: how.
+        folder: of the results: that of the only model, or holds one for each; None:
+            experiments/out/<source>.
+        notice: told remarks.
+        progress: told what is done.
+
+    Raises:
+        InputError: before any work.
+        VerificationError: the preflight failed.
+        WorkError: an activation or a score is not finite.
+    """
+    started = time.monotonic()
+    audit = open_patch(sources, settings, notice=notice, progress=progress)
+    folders = folders_for(tuple(audit.sources), folder)
+    for one in folders.values():
+        clear(make_folder(one))
+    if settings.score == "em":
+        return _em_into(folders, audit, em_options(settings), started)
+    return _depth_into(folders, audit, with_lens=settings.lens, started=started)
+
+
+def depth_of(audit: Audit) -> Scored:
+    """The outcome of every source, and the scores of the two anchors; nothing is written."""
+    return score_lens(audit) if audit.options.engine == "lens" else score_all(audit)
+
+
+def _depth_into(
+    folders: Mapping[str, Path], audit: Audit, *, with_lens: bool, started: float
+) -> Patched:
+    outcomes, calibration = depth_of(audit)
+    beside_uds = with_lens and audit.options.engine != "lens"
+    read = {one.source: one for one in score_lens(audit)[0]} if beside_uds else {}
+    results = []
+    for outcome in outcomes:
+        name = outcome.source
+        summary, rows = _documents(outcome, read.get(name), calibration)
+        made = manifest_of(audit, name, asdict(outcome.options), started)
+        rows = with_texts(rows, audit.examples)
+        deposit(folders[name], outcome, summary, made, rows=rows)
+        results.append(PatchResult(name, folders[name], summary))
+    if len(outcomes) == 1:
+        return Patched(tuple(results))
+    parent = next(iter(folders.values())).parent
+    return Patched(tuple(results), tuple(deposit_comparison(parent, outcomes)))
+
+
+def _documents(
+    outcome: Outcome, read: Outcome | None, calibration: Mapping[str, float | None]
+) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+    """Summary and rows, with the lens's beside them where it was read."""
+    if read is None:
+        return summary_of(outcome, calibration), outcome.rows()
+    return beside(outcome, read, calibration)
+
+
+def _em_into(folders: Mapping[str, Path], audit: Audit, em: EmOptions, started: float) -> Patched:
+    found = run_em(audit, em)
+    options = {**asdict(audit.options), "em": asdict(em)}
+    results = []
+    for name, checkpoint in audit.sources.items():
+        outcome = em_outcome_of(name, checkpoint.weights, audit, em, found)
+        summary = em_summary_of(outcome)
+        deposit_em(folders[name], outcome, summary, manifest_of(audit, name, options, started))
+        results.append(PatchResult(name, folders[name], summary))
+    return Patched(tuple(results))

@@ -1,0 +1,223 @@
+"""What can be chosen of a cache, a patching run, an evaluation and a whole audit.
+
+None means that a choice follows from the models or the data.
+"""
+
+from dataclasses import dataclass
+from typing import Annotated, Literal
+
+from lensaudit.settings import (
+    ACTIVATIONS,
+    FORGET_SPLIT,
+    MEMORY,
+    QUESTION_KEY,
+    TAU,
+    Activations,
+    Attention,
+    BatchSize,
+    Cleanup,
+    Data,
+    Device,
+    Dtype,
+    EmForm,
+    EmptyRows,
+    Exclude,
+    Full,
+    LastLayer,
+    Limit,
+    MaskConvention,
+    Memory,
+    Option,
+    Place,
+    Positions,
+    Profile,
+    Registry,
+    Retain,
+    Scope,
+    Score,
+    Suite,
+)
+
+Holdout = Annotated[
+    Place | None, Option("Own rows no model saw, for membership attacks.", is_a="file")
+]
+RetainSet = Annotated[Place | None, Option("Own rows that should be kept.", is_a="file")]
+Fresh = Annotated[bool, Option("Ignore scores of earlier runs.")]
+
+
+@dataclass(frozen=True, kw_only=True)
+class CacheSettings:
+    """How the residual streams of a model are kept."""
+
+    positions: Annotated[
+        Positions, Option("The read positions and the last prompt token, or every token.")
+    ] = "span"
+    data: Data = None
+    exclude: Exclude = ()
+    limit: Limit = None
+    registry: Registry = None
+    dtype: Dtype = "auto"
+    device: Device = "auto"
+    batch_size: BatchSize = None
+    memory: Memory = MEMORY
+    activations: Activations = ACTIVATIONS
+
+
+@dataclass(frozen=True, kw_only=True)
+class PatchSettings:
+    """How models are patched into `full` and scored."""
+
+    full: Full = None
+    retain: Retain = None
+    score: Annotated[
+        Score,
+        Option("Unlearning Depth Score; Logit Lens depth, a fast screen; or exact-match erasure."),
+    ] = "uds"
+    lens: Annotated[bool, Option("Report the Logit Lens depth beside UDS.")] = False
+    em_form: Annotated[
+        EmForm | None,
+        Option("EM: full generates, or is fed the true answer. [default: generation]"),
+    ] = None
+    em_threshold: Annotated[
+        float | None, Option("EM from which a layer counts as KEPT. [default: 0.5]")
+    ] = None
+    max_new_tokens: Annotated[
+        int | None, Option("EM: tokens that a patched run generates. [default: 20]", least=1)
+    ] = None
+    layers: Annotated[str, Option("all, 3, 0-7, 0-15:3, -1, 0-3,8.")] = "all"
+    tau: Annotated[float, Option("KE threshold, nats.")] = TAU
+    last_layer: Annotated[
+        LastLayer,
+        Option("What is patched in at the last layer; reference is post-norm, as published."),
+    ] = "resid_post"
+    scope: Annotated[
+        Scope,
+        Option(
+            "Positions replaced: the span's, the last prompt token, or all up to the span's end."
+        ),
+    ] = "span"
+    component: Annotated[str, Option("resid, attn, mlp, resid_mid, head:N.")] = "resid"
+    engine: Annotated[
+        Literal["sweep", "oracle"],
+        Option("One sweep over all layers, or one hooked pass per layer (the definition)."),
+    ] = "sweep"
+    profile: Annotated[
+        Profile | None,
+        Option(
+            "S2 at all layers, or only where it can change UDS. [default: ke for several sources]"
+        ),
+    ] = None
+    data: Data = None
+    exclude: Exclude = ()
+    limit: Limit = None
+    registry: Registry = None
+    dtype: Dtype = "auto"
+    device: Device = "auto"
+    batch_size: BatchSize = None
+    memory: Memory = MEMORY
+    activations: Activations = ACTIVATIONS
+    fresh: Fresh = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class EvaluateSettings:
+    """Which metrics are computed, on what, under which conventions."""
+
+    suite: Annotated[Suite, Option("Which questions are asked.")] = "tofu"
+    metrics: Annotated[
+        tuple[str, ...], Option("Only this one and its needs. Repeatable.", flag="--metric")
+    ] = ()
+    """None means all whose needs are met."""
+    data: Annotated[
+        str | None,
+        Option(
+            "Folder with one <config>.jsonl per configuration, a Hub data set, or demo. "
+            "[default: the suite's on the Hub; demo for demo/… models]",
+            metavar="DIR|NAME",
+        ),
+    ] = None
+    forget_split: Annotated[str, Option("Which part of TOFU is forgotten.")] = FORGET_SPLIT
+    forget: Annotated[Place | None, Option("Own forget rows, JSON or JSONL.", is_a="file")] = None
+    holdout: Annotated[Place | None, Option("Own rows the model never saw.", is_a="file")] = None
+    retain_set: RetainSet = None
+    question_key: Annotated[str, Option("Field that is asked.")] = QUESTION_KEY
+    limit: Limit = None
+    retain_log: Annotated[
+        Place | None,
+        Option("Log of the retain model: TOFU_EVAL.json, MUSE_EVAL.json, or the older layout."),
+    ] = None
+    """Compared with in place of evaluating `retain`, which then is only patched in."""
+    retain: Annotated[
+        str | None,
+        Option("Retain model, evaluated first; also patched in, for UDS.", is_a="model"),
+    ] = None
+    full: Annotated[
+        str | None,
+        Option("Model patched into, for UDS. [default: full, or demo/full]", is_a="model"),
+    ] = None
+    ref_value: Annotated[
+        float | None,
+        Option(
+            "AUC that stands in for a missing retain reference (0.5 in open-unlearning).",
+            least=0,
+            most=1,
+        ),
+    ] = None
+    reference: Annotated[str | None, Option("Reference model of mia_reference.", is_a="model")] = (
+        None
+    )
+    classifier: Annotated[str | None, Option("Text classifier whose class 0 is clean text.")] = None
+    tokenizer: Annotated[Place | None, Option("Folder. [default: the model's own]")] = None
+    template: Annotated[
+        Place | None,
+        Option("JSON with the prompt's tags, date and system text.", is_a="file"),
+    ] = None
+    mask: Annotated[
+        MaskConvention,
+        Option("Attend to every real token, or to ids other than padding (published numbers)."),
+    ] = "true"
+    cleanup: Annotated[
+        Cleanup,
+        Option("Blanks before punctuation in decoded text: removed as by transformers 4, or kept."),
+    ] = "upstream"
+    empty: Annotated[
+        EmptyRows,
+        Option("Rows with nothing to score: unscored, or 0 as upstream; auto follows --mask."),
+    ] = "auto"
+    batch_size: Annotated[int | None, Option("Texts per batch.", least=1, none="auto")] = None
+    max_new_tokens: Annotated[int | None, Option("[default: the suite's]", least=1)] = None
+    dtype: Dtype = "auto"
+    device: Device = "auto"
+    attn: Attention = "eager"
+    registry: Registry = None
+    activations: Activations = ACTIVATIONS
+
+
+@dataclass(frozen=True, kw_only=True)
+class AuditSettings:
+    """What a whole audit consists of: the depth, and what the models say."""
+
+    full: Full = None
+    retain: Retain = None
+    suite: Annotated[
+        Literal["tofu", "none"],
+        Option("Output-level metrics beside the depth; none leaves them out."),
+    ] = "tofu"
+    inside: Annotated[
+        bool,
+        Option(
+            "Also the suite's metrics that look inside: EM-erasure, CKA, Logit Lens, Fisher. Slow."
+        ),
+    ] = False
+    holdout: Holdout = None
+    retain_set: RetainSet = None
+    data: Data = None
+    exclude: Exclude = ()
+    limit: Limit = None
+    registry: Registry = None
+    dtype: Dtype = "auto"
+    device: Device = "auto"
+    batch_size: BatchSize = None
+    memory: Memory = MEMORY
+    activations: Activations = ACTIVATIONS
+    fresh: Fresh = False

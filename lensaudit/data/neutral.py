@@ -1,0 +1,234 @@
+"""On which rows is it seen whether `full` can read a model at all, and from which is a map fitted?
+
+Neutral rows hold none of the facts that were to be forgotten: rows of other authors, ordinary
+questions and answers, or plain sentences. Those for the fit and those for validity share no
+author, so that what a map carries is tested on facts it was not fitted on.
+"""
+
+import re
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import lensaudit
+from lensaudit.data.examples import Example, SourceRow, own_group, read_rows, validate
+from lensaudit.data.hub import hub_rows
+from lensaudit.data.tofu import AUTHOR_ROWS, DEMO, FORGET10, RETAIN, TOFU_HUB, validity_set
+from lensaudit.errors import InputError
+from lensaudit.files import digest, read_text
+
+VALIDITY_ROWS = 48
+"""Rows kept for validity where fit and validity come from one file; enough as measured."""
+FEWEST_VALIDITY_ROWS = 16
+_CLOSED = re.compile(r"(?i)(?:yes|no)\b[^\w]*|[a-zß-ÿ]{1,12}")
+"""An answer that many rows share names nobody: Yes, No, one short lower-case word."""
+_EMBEDDED = Path(lensaudit.__file__).parent / "embedded" / "data"
+_ORDINARY = ("world_facts_perturbed", "real_authors_perturbed")
+
+
+@dataclass(frozen=True)
+class Neutral:
+    """Rows for fit, for validity, and those left out."""
+
+    fit: tuple[Example, ...]
+    """A map may be fitted on these."""
+    validity: tuple[Example, ...]
+    """Facts that a readable model still holds, of authors that are not in `fit`."""
+    ordinary: tuple[Example, ...] = ()
+    """Read where a model no longer says the rows for validity: world facts, plain sentences."""
+    left_out: tuple[tuple[int, str], ...] = ()
+    """idx and reason; counted in the summary."""
+
+
+def read_neutral(path: Path) -> list[Example]:
+    """Annotated rows, rows of question and answer, or a text file with a sentence per line.
+
+    A sentence becomes a row without a question whose answer it is.
+
+    Raises:
+        InputError: the file cannot be read, or its rows are of none of these kinds.
+    """
+    if path.suffix in (".txt", ".text"):
+        lines = [line.strip() for line in read_text(path).splitlines() if line.strip()]
+        if not lines:
+            raise InputError(f"{path}: empty, wanted a sentence per line")
+        return [_whole(idx, "", line, None) for idx, line in enumerate(lines)]
+    rows, problems = read_rows(path)
+    if problems:
+        raise InputError(f"{path}: {problems[0]}")
+    if rows and all(_is_annotated(row.value) for row in rows):
+        return validate([row.value for row in rows], str(path))
+    return [_question(path, place, row) for place, row in enumerate(rows)]
+
+
+def neutral_of(
+    data: str,
+    forget: Sequence[Example],
+    *,
+    validity_data: Path | None = None,
+    align_data: Path | None = None,
+) -> Neutral:
+    """The neutral rows that belong to a forget set, or that files name.
+
+    Args:
+        data: name or path of the forget set: TOFU and the embedded family bring rows of other
+            authors; a folder of TOFU's files, what it holds of them.
+        forget: its rows.
+        validity_data: facts that a readable model still holds.
+        align_data: text to fit a map on. Either file alone serves both uses, split by author.
+
+    Raises:
+        InputError: none are known of this set, or a file or the Hub cannot be read.
+    """
+    if validity_data is not None or align_data is not None:
+        files = [one for one in (align_data, validity_data) if one is not None]
+        first, *second = [read_neutral(one) for one in files]
+        return neutral_rows(forget, first, second[0] if second else None)
+    if data == DEMO:
+        ordinary = [r for name in _ORDINARY for r in read_neutral(_EMBEDDED / f"{name}.jsonl")]
+        return neutral_rows(forget, read_neutral(_EMBEDDED / "retain.json"), ordinary=ordinary)
+    folder = Path(data).expanduser()
+    if data == FORGET10:
+        return _of_tofu(forget, None, "retain90", _hub)
+    if (folder / f"{RETAIN}.jsonl").exists():
+        return _of_tofu(forget, folder, RETAIN, lambda name: _in_folder(folder, name))
+    raise InputError(
+        f"{data}: no facts of other authors are known beside it; name some with --validity-data "
+        "and --align-data"
+    )
+
+
+def _of_tofu(
+    forget: Sequence[Example],
+    folder: Path | None,
+    fit: str,
+    rows_of: Callable[[str], Sequence[Any]],
+) -> Neutral:
+    """Annotated rows for validity; for the fit the other authors' rows, 20 to an author."""
+    validity = validity_set(folder)
+    known = {one.question for one in validity}
+    rows = [
+        _question(Path(fit), place, SourceRow(f"row {place + 1}", row))
+        for place, row in enumerate(rows_of(fit))
+    ]
+    rows = [replace(row, group=f"{fit} {row.idx // AUTHOR_ROWS}") for row in rows]
+    taken = {row.group for row in rows if row.question in known}
+    ordinary = [
+        _question(Path(name), place, SourceRow(f"row {place + 1}", row))
+        for name in _ORDINARY
+        for place, row in enumerate(rows_of(name))
+    ]
+    return neutral_rows(forget, [r for r in rows if r.group not in taken], validity, ordinary)
+
+
+def _hub(name: str) -> Sequence[Any]:
+    return hub_rows(TOFU_HUB, name, "train", instead="name rows with --align-data")
+
+
+def _in_folder(folder: Path, name: str) -> Sequence[Any]:
+    path = folder / f"{name}.jsonl"
+    return [row.value for row in read_rows(path)[0]] if path.exists() else []
+
+
+def is_whole(example: Example) -> bool:
+    """Is all of the answer scored, as of a row without an annotated entity?"""
+    return not example.prefix and example.entity == example.answer
+
+
+def neutral_rows(
+    forget: Sequence[Example],
+    fit: Sequence[Example],
+    validity: Sequence[Example] | None = None,
+    ordinary: Sequence[Example] = (),
+) -> Neutral:
+    """Rows for both uses, numbered anew, without rows that could hold a forgotten fact.
+
+    Args:
+        forget: the forget set.
+        fit: rows for the map; also those for validity where `validity` is None, split by author.
+        validity: rows for validity.
+        ordinary: further rows for validity, read where those fail.
+    """
+    entities, authors = _names(forget), {one.group for one in forget}
+    left_out: list[tuple[int, str]] = []
+
+    def kept(rows: Iterable[Example], start: int) -> list[Example]:
+        found = []
+        for idx, row in enumerate(rows, start):
+            reason = _reason(row, entities, authors)
+            if reason is None:
+                found.append(replace(row, idx=idx))
+            else:
+                left_out.append((idx, reason))
+        return found
+
+    first = kept(fit, 0)
+    if validity is None:
+        chosen = _some_authors(first)
+        for_fit = [row for row in first if row.group not in chosen]
+        for_validity = [row for row in first if row.group in chosen]
+    else:
+        for_validity = kept(validity, len(fit))
+        taken = {row.group for row in for_validity}
+        for_fit = [row for row in first if row.group not in taken]
+        why = "its author is one of the validity rows'"
+        left_out += [(row.idx, why) for row in first if row.group in taken]
+    start = len(fit) + len(validity or ())
+    return Neutral(
+        tuple(for_fit), tuple(for_validity), tuple(kept(ordinary, start)), tuple(left_out)
+    )
+
+
+def _some_authors(rows: Sequence[Example]) -> set[int | str]:
+    """Authors with `VALIDITY_ROWS` rows between them, at most half of all: drawn by their hash."""
+    order = sorted({row.group for row in rows}, key=lambda group: digest(str(group)))
+    wanted, chosen, n_rows = min(VALIDITY_ROWS, len(rows) // 2), set(), 0
+    for group in order:
+        if n_rows >= wanted:
+            break
+        chosen.add(group)
+        n_rows += sum(row.group == group for row in rows)
+    return chosen
+
+
+def _names(forget: Sequence[Example]) -> frozenset[str]:
+    """Entities that name something, as they are compared."""
+    open_ones = (one.entity.strip() for one in forget if not _CLOSED.fullmatch(one.entity.strip()))
+    return frozenset(one.casefold() for one in open_ones if one)
+
+
+def _reason(row: Example, entities: frozenset[str], authors: set[int | str]) -> str | None:
+    if row.group in authors:
+        return "its author is one of the forget set's"
+    text = f"{row.question} {row.answer}".casefold()
+    named = next((one for one in entities if one in text and _as_words(one, text)), None)
+    return None if named is None else "it names an entity of the forget set"
+
+
+def _as_words(entity: str, text: str) -> bool:
+    """Not inside a longer word."""
+    return re.search(rf"(?<!\w){re.escape(entity)}(?!\w)", text) is not None
+
+
+def _is_annotated(row: Any) -> bool:
+    return isinstance(row, dict) and "prefix" in row and ("entity" in row or "gt_entity" in row)
+
+
+def _question(path: Path, place: int, row: SourceRow) -> Example:
+    value = row.value
+    question, answer = (value.get(k) if isinstance(value, dict) else None for k in _TEXTS)
+    if not (isinstance(question, str) and isinstance(answer, str) and answer.strip()):
+        raise InputError(
+            f"{path}: {row.where} has no question and answer; wanted annotated rows, rows of "
+            "question and answer, or a .txt file with a sentence per line"
+        )
+    group = value.get("group", value.get("author"))
+    return _whole(place, question, answer, group if isinstance(group, int | str) else None)
+
+
+_TEXTS = ("question", "answer")
+
+
+def _whole(idx: int, question: str, answer: str, group: int | str | None) -> Example:
+    return Example(idx, question, answer, "", answer, own_group(idx) if group is None else group)

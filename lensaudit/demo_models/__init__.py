@@ -1,0 +1,1 @@
+"""The embedded family: corpus, tokenizer, stages, training."""

@@ -1,0 +1,124 @@
+"""What is the embedded family trained on? The fictional world as tokens, in both formats."""
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from itertools import chain
+from random import Random
+from typing import Any
+
+from lensaudit.data.chat import SYSTEM_PROMPT
+from lensaudit.data.fictional import Row, World, corpus_text, passing_rows
+from lensaudit.demo_models.tokenizer import train_tokenizer
+from lensaudit.unlearn.encode import (
+    Answered,
+    Sample,
+    TrainBatch,
+    chat_sample,
+    collate,
+    raw_sample,
+)
+from lensaudit.unlearn.samples import in_epochs
+
+D_VOCAB = 1536
+SHARE = 0.25
+"""Of a batch: general knowledge while the base is trained, passing people while facts are."""
+
+
+@dataclass(frozen=True)
+class Corpus:
+    """Encoded rows of every set; each row once as raw text and once as chat."""
+
+    world: World
+    tokenizer: Any
+    forget: tuple[Sample, ...]
+    retain: tuple[Sample, ...]
+    general: tuple[Sample, ...]
+    idk: tuple[tuple[Sample, ...], ...]
+    """Per forget sample: its question with every line that admits ignorance."""
+
+    @property
+    def pad(self) -> int:
+        """The padding token."""
+        return self.tokenizer.pad_token_id
+
+
+def make_corpus(world: World) -> Corpus:
+    """Train the tokenizer and encode the world."""
+    tokenizer = family_tokenizer(world)
+    return Corpus(
+        world=world,
+        tokenizer=tokenizer,
+        forget=tuple(both_formats(tokenizer, map(answered, world.forget))),
+        retain=tuple(both_formats(tokenizer, map(answered, world.retain))),
+        general=tuple(
+            both_formats(tokenizer, map(answered, (*world.real_authors, *world.world_facts)))
+        ),
+        idk=tuple(_idk(tokenizer, world)),
+    )
+
+
+def family_tokenizer(world: World) -> Any:
+    """BPE on the world and on passing people."""
+    known = (*world.forget, *world.retain, *world.real_authors, *world.world_facts)
+    rows = (*known * 3, *passing_rows(world, 2400, seed="tokenizer"))
+    # the words of the chat template stand in every sequence, so each gets tokens of its own
+    frame = ["system", "user", "assistant", SYSTEM_PROMPT, "\n\n"] * 2000
+    return train_tokenizer(chain(corpus_text(rows), frame, world.idk * 50), d_vocab=D_VOCAB)
+
+
+def answered(row: Row) -> Answered:
+    """The row as something to train on."""
+    return Answered(row.question, row.answer, row.prefix)
+
+
+def both_formats(tokenizer: Any, rows: Iterable[Answered]) -> list[Sample]:
+    """Each row as raw text, then as chat."""
+    return [
+        sample
+        for row in rows
+        for sample in (raw_sample(tokenizer, row), chat_sample(tokenizer, row))
+    ]
+
+
+def _idk(tokenizer: Any, world: World) -> Iterable[tuple[Sample, ...]]:
+    for row in world.forget:
+        lines = [Answered(row.question, line) for line in world.idk]
+        yield tuple(raw_sample(tokenizer, line) for line in lines)
+        yield tuple(chat_sample(tokenizer, line) for line in lines)
+
+
+def base_batches(corpus: Corpus, *, batch_size: int, seed: int) -> Callable[[int], TrainBatch]:
+    """Passing people, and a share of general knowledge."""
+    n_general = int(batch_size * SHARE)
+
+    def batch(number: int) -> TrainBatch:
+        random = Random(f"base-{seed}-{number}")
+        samples = _passing(corpus, batch_size - n_general, random)
+        return collate([*samples, *random.sample(corpus.general, n_general)], pad=corpus.pad)
+
+    return batch
+
+
+def fact_batches(
+    corpus: Corpus, *, sees_forget: bool, batch_size: int, seed: int
+) -> Callable[[int], TrainBatch]:
+    """What `full` or `retain` is trained on, and a share of passing people.
+
+    The passing people keep a model's guesses about strangers as broad as the base's; without them
+    two models that never saw a fact would guess it confidently and differently.
+    """
+    facts = (*(corpus.forget if sees_forget else ()), *corpus.retain, *corpus.general)
+    n_passing = int(batch_size * SHARE)
+    rows = in_epochs(len(facts), batch_size=batch_size - n_passing, seed=seed)
+
+    def batch(number: int) -> TrainBatch:
+        passing = _passing(corpus, n_passing, Random(f"facts-{seed}-{number}"))
+        return collate([*(facts[row] for row in rows(number)), *passing], pad=corpus.pad)
+
+    return batch
+
+
+def _passing(corpus: Corpus, n_rows: int, random: Random) -> list[Sample]:
+    rows = passing_rows(corpus.world, n_rows, seed=random.random())
+    formats = (raw_sample, chat_sample)
+    return [random.choice(formats)(corpus.tokenizer, answered(row)) for row in rows]

@@ -1,0 +1,182 @@
+"""The embedded family: sixteen-layer models whose truth about the forget set is known.
+
+A common base learns the language from people who appear once; `full` then learns the facts of the
+forget and retain authors, `retain` and `never` those of the retain authors alone. From `full` come
+the unlearned models and two planted ones that keep the knowledge and hide it: at the readout, and
+in the last layer. `python -m lensaudit.demo_models.family --out DIR` makes all of it.
+"""
+
+import argparse
+import shutil
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+import transformers
+from transformers import GenerationConfig, LlamaConfig, LlamaForCausalLM, PreTrainedModel
+
+from lensaudit.data.fictional import make_world, write_world
+from lensaudit.demo_models.corpus import Corpus, base_batches, fact_batches, make_corpus
+from lensaudit.demo_models.stages import BATCH, STAGES, Stage
+from lensaudit.files import digest, make_folder, write_json
+from lensaudit.unlearn.encode import TrainBatch
+from lensaudit.unlearn.methods import method_named, objective_of, reads_reference
+from lensaudit.unlearn.objective import FineTuning, UnlearnBatch
+from lensaudit.unlearn.samples import unlearn_batches
+from lensaudit.unlearn.save import save_model
+from lensaudit.unlearn.train import Progress, Run, train
+
+STORED = torch.float16
+"""Of the shipped weights: eleven bits, where bfloat16's eight would round small edits away."""
+
+
+def architecture(corpus: Corpus) -> LlamaConfig:
+    """Llama with grouped queries and a readout of its own, so that it can be edited alone."""
+    tokenizer = corpus.tokenizer
+    return LlamaConfig(
+        vocab_size=len(tokenizer),
+        hidden_size=64,
+        intermediate_size=176,
+        num_hidden_layers=16,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        max_position_embeddings=512,
+        rms_norm_eps=1e-5,
+        tie_word_embeddings=False,
+        bos_token_id=tokenizer.bos_token_id,
+        eos_token_id=tokenizer.eos_token_id,
+        pad_token_id=tokenizer.pad_token_id,
+    )
+
+
+def fresh(corpus: Corpus, *, seed: int) -> PreTrainedModel:
+    """Random weights of a seed; the caller's random stream is untouched."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        return LlamaForCausalLM(architecture(corpus)).float()
+
+
+def make_family(out: Path, *, seed: int = 0, only: Sequence[str] = (), scale: float = 1.0) -> Path:
+    """Write data, models and `family.json` into `out`; finished members are not made again.
+
+    `scale` shortens every recipe, for tests. The result is the same for the same number of
+    threads and version of torch.
+    """
+    make_folder(out)
+    corpus = make_corpus(make_world(seed))
+    write_world(corpus.world, out / "data")
+    started = time.monotonic()
+    for stage in STAGES:
+        if only and stage.name not in only:
+            continue
+        stage = _shortened(stage, scale)
+        if not (out / stage.name / "config.json").exists():
+            _make(stage, corpus, out, seed)
+        print(f"{stage.name}: ready after {time.monotonic() - started:.0f} s", flush=True)
+    return write_json(out / "family.json", [_listing(one) for one in STAGES if one.role != "base"])
+
+
+def _shortened(stage: Stage, scale: float) -> Stage:
+    n_steps = max(2, round(stage.recipe.n_steps * scale))
+    return replace(stage, recipe=replace(stage.recipe, n_steps=n_steps))
+
+
+def _make(stage: Stage, corpus: Corpus, out: Path, seed: int) -> None:
+    start = _load(out / stage.start) if stage.start else fresh(corpus, seed=seed)
+    checkpoints = out / f"{stage.name}.training"
+    identity = {"stage": stage.name, "seed": seed, "data": _data_hash(corpus)}
+    train(start, _run(stage, corpus, out, checkpoints, identity), report=_print)
+    partial = make_folder(out / f"{stage.name}.partial")
+    _save(start, corpus, partial)
+    partial.rename(out / stage.name)
+    shutil.rmtree(checkpoints, ignore_errors=True)
+
+
+def _run(
+    stage: Stage, corpus: Corpus, out: Path, checkpoints: Path, identity: dict[str, Any]
+) -> Run[Any]:
+    """Objective and data of a stage."""
+    common = {"recipe": stage.recipe, "checkpoints": checkpoints, "save_every": 200}
+    if stage.method is None:
+        batch = _plain_batches(stage, corpus)
+        return Run(FineTuning(), batch, identity=identity, **common)
+    method = method_named(stage.method)
+    reference = _load(out / stage.start) if reads_reference(method, stage.hyper) else None
+    return Run(
+        objective_of(method, stage.hyper, reference),
+        _unlearn_batches(stage, corpus),
+        identity={**identity, "method": method.name, "hyper": asdict(stage.hyper)},
+        **common,
+    )
+
+
+def _plain_batches(stage: Stage, corpus: Corpus) -> Callable[[int], TrainBatch]:
+    if not stage.start:
+        return base_batches(corpus, batch_size=BATCH, seed=stage.seed)
+    return fact_batches(corpus, sees_forget=stage.sees_forget, batch_size=BATCH, seed=stage.seed)
+
+
+def _unlearn_batches(stage: Stage, corpus: Corpus) -> Callable[[int], UnlearnBatch]:
+    common = {"batch_size": BATCH, "seed": stage.seed, "pad": corpus.pad}
+    return unlearn_batches(corpus.forget, corpus.retain, corpus.idk, **common)
+
+
+def _data_hash(corpus: Corpus) -> str:
+    samples = (*corpus.forget, *corpus.retain, *corpus.general)
+    return digest([[list(one.ids), one.n_prompt] for one in samples])
+
+
+def _load(folder: Path) -> PreTrainedModel:
+    return LlamaForCausalLM.from_pretrained(folder, dtype=torch.float32, use_safetensors=True)
+
+
+def _save(model: PreTrainedModel, corpus: Corpus, folder: Path) -> None:
+    """Round to the stored precision and write."""
+    tokenizer = corpus.tokenizer
+    model.generation_config = GenerationConfig(
+        bos_token_id=tokenizer.bos_token_id,
+        eos_token_id=tokenizer.eos_token_id,
+        pad_token_id=tokenizer.pad_token_id,
+        do_sample=False,
+    )
+    save_model(model, folder, dtype=STORED)
+    tokenizer.save_pretrained(folder)
+
+
+def _listing(stage: Stage) -> dict[str, str | None]:
+    return {
+        "name": f"demo/{stage.name}",
+        "folder": stage.name,
+        "role": stage.role,
+        "method": stage.method,
+        "truth": stage.truth,
+    }
+
+
+def _print(progress: Progress) -> None:
+    if progress.step % 100 == 0 or progress.step == progress.n_steps:
+        print(
+            f"  step {progress.step}/{progress.n_steps}: loss {progress.loss:.4f}, "
+            f"{progress.seconds:.0f} s",
+            flush=True,
+        )
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """`python -m lensaudit.demo_models.family --out DIR`."""
+    parser = argparse.ArgumentParser(description="Make the embedded family.")
+    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--only", nargs="*", default=(), help="members to make; all by default")
+    given = parser.parse_args(arguments)
+    torch.set_num_threads(1)
+    transformers.utils.logging.disable_progress_bar()
+    make_family(given.out, seed=given.seed, only=given.only)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

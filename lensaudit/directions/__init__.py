@@ -1,0 +1,1 @@
+"""Does one direction hide the answers? Add, ablate, clamp, restore, mediate."""

@@ -1,0 +1,294 @@
+"""The directions audit: ADD, ABLATE and CLAMP over folds of authors, resumable, summed up."""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, TypeVar
+
+from lensaudit.activations.fill import encoded_hash
+from lensaudit.data.examples import Example, load_examples, read_rows
+from lensaudit.data.spans import Encoded, SpanLost, encode
+from lensaudit.data.tofu import DEMO
+from lensaudit.directions.ablate import Said, ablate, said, source_of
+from lensaudit.directions.bench import ROLES, At, Bench, Part, Role, Runs, open_bench
+from lensaudit.directions.finding import KINDS, SCHEMA, Kind, read_finding
+from lensaudit.directions.mediate import mediate
+from lensaudit.directions.restore import Search, restore
+from lensaudit.directions.verdict import SCORES, Plain, summary_of
+from lensaudit.errors import InputError
+from lensaudit.files import (
+    digest,
+    make_folder,
+    write_json,
+)
+from lensaudit.models.checkpoint import Checkpoint, check_same_shape, load_tokenizer
+from lensaudit.results.ledger import Ledger, Notice
+from lensaudit.steer.folds import N_FOLDS, Fold, author_folds
+from lensaudit.steer.form import Format
+from lensaudit.steer.settings import DirectionSettings
+from lensaudit.unlearn.rows import EMBEDDED, load_rows
+
+LOG = "interventions.jsonl"
+SUMMARY_SCHEMA = "steer-audit/1"
+
+Progress = Callable[[str, int, int], None]
+Row = TypeVar("Row")
+
+
+@dataclass(frozen=True)
+class Audit:
+    """Three models of one base, two sets of questions, and what is tried."""
+
+    checkpoints: Mapping[Role, Checkpoint]
+    examples: Mapping[Part, tuple[Example, ...]]
+    encoded: Mapping[Part, tuple[Encoded, ...]]
+    unscored: Mapping[int, str]
+    """Forget examples without a token to score: idx -> reason."""
+    search: Search
+    kinds: tuple[Kind, ...] = KINDS
+    n_folds: int = N_FOLDS
+    at: At = "prefix"
+    form: Format = "raw"
+    runs: Runs = field(default_factory=Runs)
+
+    def identity(self) -> str:
+        """Content hash of what determines a finding."""
+        return digest(
+            [
+                {role: one.weights for role, one in self.checkpoints.items()},
+                {part: encoded_hash(rows) for part, rows in self.encoded.items()},
+                [[e.idx, str(e.group)] for e in self.encoded["forget"]],
+                asdict(self.search),
+                self.n_folds,
+                self.at,
+                self.form,
+                self.runs.dtype,
+                "ablate" in self.kinds,
+            ]
+        )
+
+    def folds(self) -> list[Fold]:
+        """By author."""
+        return author_folds([e.group for e in self.encoded["forget"]], self.n_folds)
+
+
+def prepare(
+    checkpoints: Mapping[Role, Checkpoint],
+    forget: Sequence[Example],
+    retain: Sequence[Example],
+    *,
+    search: Search,
+    **options: Any,
+) -> Audit:
+    """An audit whose examples are encoded and checked; nothing is loaded.
+
+    Raises:
+        InputError: models of different shape, two of the same weights, too few authors, or a set
+            of which nothing can be scored.
+    """
+    check_same_shape(*(checkpoints[role] for role in ROLES))
+    _check_different(checkpoints)
+    tokenizer = load_tokenizer(checkpoints["full"])
+    examples: dict[Part, tuple[Example, ...]] = {"forget": tuple(forget), "retain": tuple(retain)}
+    found: dict[Part, list[Encoded | SpanLost]] = {
+        part: [encode(one, tokenizer) for one in rows] for part, rows in examples.items()
+    }
+    kept: dict[Part, tuple[Encoded, ...]] = {
+        part: tuple(one for one in rows if isinstance(one, Encoded)) for part, rows in found.items()
+    }
+    if empty := [part for part, rows in kept.items() if not rows]:
+        raise InputError(f"{empty[0]} examples: the tokenizer leaves nothing to score in any")
+    lost = {one.idx: one.reason for one in found["forget"] if not isinstance(one, Encoded)}
+    audit = Audit(checkpoints, examples, kept, lost, search, **options)  # pyright: ignore
+    audit.folds()
+    return audit
+
+
+def _check_different(checkpoints: Mapping[Role, Checkpoint]) -> None:
+    others: tuple[Role, ...] = ("unlearned", "retain")
+    for second in others:
+        one, other = checkpoints["full"], checkpoints[second]
+        if one.weights == other.weights:
+            raise InputError(
+                f"full ({one.spec.name}) and {second} ({other.spec.name}) have the same "
+                "weights; there is no difference to look into"
+            )
+
+
+def retain_examples(named: str, limit: int = DirectionSettings.n_retain) -> list[Example]:
+    """Retain questions that `named` means, evenly taken; without annotation the answer is scored.
+
+    Raises:
+        InputError: no such set, or wrong rows.
+    """
+    if named == DEMO:
+        return evenly(load_examples(EMBEDDED / "retain.json"), limit)
+    if (path := Path(named).expanduser()).exists():
+        rows, _ = read_rows(path)
+        if rows and isinstance(rows[0].value, Mapping) and "entity" in rows[0].value:
+            return evenly(load_examples(path), limit)
+    answered = load_rows(named, part="retain").answered
+    examples = [
+        Example(at, one.question, one.answer, "", one.answer, f"retain {at}")
+        for at, one in enumerate(answered)
+    ]
+    return evenly(examples, limit)
+
+
+def evenly(examples: Sequence[Row], limit: int) -> list[Row]:
+    """At most `limit` of them, at equal distances.
+
+    >>> evenly([0, 1, 2, 3, 4], 3)
+    [0, 1, 3]
+    """
+    n = min(limit, len(examples))
+    return [examples[at * len(examples) // n] for at in range(n)]
+
+
+def run(
+    audit: Audit, out: Path, progress: Progress | None = None, notice: Notice | None = None
+) -> dict[str, Any]:
+    """Every experiment on every fold, then `interventions.jsonl` and `summary.json` in `out`.
+
+    A finished fold of an experiment is not computed again.
+
+    Args:
+        audit: what is asked of which models.
+        out: folder of the results.
+        progress: told how many folds are done.
+        notice: told which lines of an earlier run do not count.
+    """
+    make_folder(out)
+    (out / "summary.json").unlink(missing_ok=True)
+    identity = audit.identity()
+    ledger = Ledger(out / LOG, "interventions", {}, unsigned="keep", notice=notice)
+    rows = [row for row in ledger.rows if row.get("run") == identity]
+    done = {(row["kind"], row["fold"]) for row in rows}
+    wanted: list[tuple[Kind, Fold]] = [
+        (kind, fold) for kind in audit.kinds for fold in audit.folds()
+    ]
+    missing: list[tuple[Kind, Fold]] = [
+        (kind, fold) for kind, fold in wanted if (kind, fold.number) not in done
+    ]
+    plain = next((row for row in rows if row["kind"] == "plain"), None)
+    if missing or plain is None:
+        for new in _computed(audit, missing, plain is None):
+            new = [{"run": identity, **row} for row in new]
+            ledger.append(new)
+            rows += new
+            if progress:
+                n_done = len({(r["kind"], r["fold"]) for r in rows} - {("plain", -1)})
+                progress("experiments x folds", n_done, len(wanted))
+    rows.sort(key=lambda row: (_ORDER[row["kind"]], row["fold"]))
+    ledger.rewrite(rows)
+    summary = summed_up(audit, rows)
+    write_json(out / "summary.json", summary)
+    return summary
+
+
+_ORDER = {"plain": -1, **{kind: at for at, kind in enumerate(KINDS)}}
+
+
+def _computed(
+    audit: Audit, missing: Sequence[tuple[Kind, Fold]], plain: bool
+) -> Iterator[list[dict[str, Any]]]:
+    """The rows of each experiment and fold that is missing, one batch each."""
+    texts: dict[Part, dict[int, str]] = {
+        part: {e.idx: e.question for e in rows} for part, rows in audit.examples.items()
+    }
+    bench = open_bench(
+        audit.checkpoints, audit.encoded, texts, form=audit.form, at=audit.at, runs=audit.runs
+    )
+    by_idx = {one.idx: one.entity for one in audit.examples["forget"]}
+    entities = [by_idx[e.idx] for e in audit.encoded["forget"]]
+    if plain:
+        yield [_plain_row(audit, bench, entities)]
+    questions: tuple[Said, Said] | None = None
+    for kind, fold in missing:
+        if kind == "ablate":
+            questions = questions or _said_plain(audit, bench, entities)
+            source = source_of(bench, fold.rows(bench.encoded["forget"], fold.estimate), *questions)
+            findings = ablate(bench, fold, audit.search, source, entities)
+            extra = {"direction_source": source.name}
+        else:
+            findings = (restore if kind == "add" else mediate)(bench, fold, audit.search)
+            extra = {}
+        empty = {"schema": SCHEMA, "kind": kind, "fold": fold.number, "empty": True}
+        yield [{**one.document(), **extra} for one in findings] or [empty]
+
+
+def _said_plain(audit: Audit, bench: Bench, entities: Sequence[str]) -> tuple[Said, Said]:
+    """What the unlearned model says to all questions, unhindered."""
+    n_retain, n = len(bench.encoded["retain"]), audit.search.max_new_tokens
+    rows = range(len(entities))
+    forget = said(bench, "unlearned", "forget", rows, entities, max_new_tokens=n)
+    no_entities = [""] * n_retain
+    return forget, said(
+        bench, "unlearned", "retain", range(n_retain), no_entities, max_new_tokens=n
+    )
+
+
+def _plain_row(audit: Audit, bench: Bench, entities: Sequence[str]) -> dict[str, Any]:
+    """Scores of the three models without an intervention."""
+    encoded = bench.encoded["forget"]
+    scores = {role: bench.plain(role) for role in ROLES}
+    rows = range(len(encoded))
+    n = audit.search.max_new_tokens
+    # only ABLATE reads them, and they take longer than all the rest
+    asked: tuple[Role, ...] = ROLES if "ablate" in audit.kinds else ()
+    spoken = {role: said(bench, role, "forget", rows, entities, max_new_tokens=n) for role in asked}
+    return {
+        "schema": SCHEMA,
+        "kind": "plain",
+        "fold": -1,
+        "idx": [e.idx for e in encoded],
+        "groups": [e.group for e in encoded],
+        "em": {role: one.em[0].tolist() for role, one in scores.items()},
+        "logprob": {role: one.logprob[0].tolist() for role, one in scores.items()},
+        "said": {role: list(map(float, one.correct)) for role, one in spoken.items()},
+        "idk_rate": {role: sum(one.declines) / len(entities) for role, one in spoken.items()},
+    }
+
+
+def summed_up(audit: Audit, rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """The summary, from rows alone."""
+    base = next(row for row in rows if row["kind"] == "plain")
+    groups = dict(zip(base["idx"], base["groups"], strict=True))
+    plain = {
+        score: Plain(
+            {role: dict(zip(base["idx"], base[score][role], strict=True)) for role in ROLES}, groups
+        )
+        for score in SCORES
+        if base[score]
+    }
+    findings = [
+        read_finding(row) for row in rows if row["kind"] != "plain" and not row.get("empty")
+    ]
+    sources = {row["direction_source"] for row in rows if "direction_source" in row}
+    # a refusal acts on the question; once the prefix is forced there may be nothing to restore
+    decisive = {kind: audit.search.score for kind in audit.kinds}
+    decisive |= {"ablate": "said"} if sources == {"idk"} else {}
+    experiments = {kind: summary_of(kind, findings, plain, decisive[kind]) for kind in audit.kinds}
+    if "ablate" in experiments:
+        experiments["ablate"]["direction_source"] = sorted(sources)
+    names = {role: audit.checkpoints[role].spec.name for role in ROLES}
+    return {
+        "schema": SUMMARY_SCHEMA,
+        "models": {
+            role: {"name": names[role], "weights": audit.checkpoints[role].weights}
+            for role in ROLES
+        },
+        "source": names["unlearned"],
+        "score": audit.search.score,
+        "plain": {
+            score: {role: sum(values.values()) / len(values) for role, values in one.scores.items()}
+            for score, one in plain.items()
+        },
+        "idk_rate": base["idk_rate"],
+        "n_items": len(base["idx"]),
+        "n_groups": len(set(groups.values())),
+        "n_retain": len(audit.encoded["retain"]),
+        "n_folds": len(audit.folds()),
+        "unscored": {str(idx): reason for idx, reason in audit.unscored.items()},
+        "experiments": experiments,
+    }

@@ -1,0 +1,258 @@
+"""What the experiments say together: recovery with its interval, beside every control.
+
+    recovery = (mean s(intervened) - mean s(before)) / (mean s(target) - mean s(before))
+
+over the authors that were scored, each once over the folds. Before and target are unlearned and
+full; for the never-trained control retain and full; for an edit of full, full and unlearned.
+"""
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from lensaudit.directions.bench import Role
+from lensaudit.directions.finding import Finding, Kind
+from lensaudit.scores.stats import Interval, clustered_bootstrap_of
+from lensaudit.steer.outcome import rank_correlation
+
+BEFORE: Mapping[Role, Role] = {"unlearned": "unlearned", "retain": "retain", "full": "full"}
+TARGET: Mapping[Role, Role] = {"unlearned": "full", "retain": "full", "full": "unlearned"}
+SCORES = ("em", "logprob", "said")
+"""Entity tokens right with the prefix forced; their log-prob; the entity in a free answer."""
+LEAST_SE = 2.0
+"""The gap to close must exceed so many standard errors, or there is nothing to restore."""
+COMPARABLE = 0.9
+"""Mean cosine of two models' streams on retain examples below which their axes may differ."""
+SMALL = 0.1
+"""Gap, in shares of answers, below which a recovery rests on a handful of tokens."""
+STRONG, WEAK = 0.8, 0.2
+"""Recovery read as all of it, and as none of it."""
+
+
+@dataclass(frozen=True)
+class Plain:
+    """Scores without an intervention, by idx, and whose authors they are."""
+
+    scores: Mapping[Role, Mapping[int, float]]
+    groups: Mapping[int, int | str]
+
+    def gaps(self, before: Role, target: Role, idx: Iterable[int]) -> list[float]:
+        """Per example: target minus before."""
+        return [self.scores[target][one] - self.scores[before][one] for one in idx]
+
+
+@dataclass(frozen=True)
+class Recovery:
+    """How much of a gap an arm closes: 0 none, 1 all of it."""
+
+    value: float | None
+    """None where full is not ahead by more than two standard errors."""
+    interval: Interval | None
+    mean: float
+    """Mean score under the intervention."""
+    n_items: int
+    sd: float | None = None
+    """Over random directions; None for a single direction."""
+
+    def document(self) -> dict[str, Any]:
+        """As JSON."""
+        interval = self.interval
+        known = interval is not None and not math.isnan(interval.low)
+        return {
+            "recovery": self.value,
+            "score": self.mean,
+            "n_items": self.n_items,
+            "sd": self.sd,
+            "ci95": [interval.low, interval.high] if known and interval else None,
+        }
+
+
+def standard_error(values: Sequence[float], groups: Sequence[int | str]) -> float:
+    """Of the mean, from the spread of author means (ddof 1); infinite for a single author.
+
+    >>> standard_error([1.0, 1.0, 3.0], ["a", "a", "b"])  # means 1 and 3: sqrt(2) / sqrt(2)
+    1.0
+    """
+    by_group: dict[int | str, list[float]] = {}
+    for value, group in zip(values, groups, strict=True):
+        by_group.setdefault(group, []).append(value)
+    means = [math.fsum(one) / len(one) for one in by_group.values()]
+    return float(np.std(means, ddof=1) / math.sqrt(len(means))) if len(means) > 1 else math.inf
+
+
+def is_gap(plain: Plain, before: Role, target: Role, idx: Sequence[int]) -> bool:
+    """Is full ahead of the other model by more than two standard errors?
+
+    Behind it there is nothing to bring back: closing that gap would make answers worse.
+    """
+    other = target if before == "full" else before
+    gaps = plain.gaps(other, "full", idx)
+    groups = [plain.groups[one] for one in idx]
+    return math.fsum(gaps) / len(gaps) > LEAST_SE * standard_error(gaps, groups)
+
+
+def recovery_of(findings: Sequence[Finding], plain: Plain, score: str) -> Recovery:
+    """One arm over all folds; several random directions are averaged per example."""
+    role = findings[0].label.role
+    before, target = BEFORE[role], TARGET[role]
+    by_idx: dict[int, list[float]] = {}
+    for one in findings:
+        for idx, value in one.values(score).items():
+            by_idx.setdefault(idx, []).append(value)
+    idx = sorted(by_idx)
+    means = [math.fsum(by_idx[one]) / len(by_idx[one]) for one in idx]
+    gains = [mean - plain.scores[before][one] for mean, one in zip(means, idx, strict=True)]
+    gaps = plain.gaps(before, target, idx)
+    mean = math.fsum(means) / len(means)
+    if not is_gap(plain, before, target, idx):
+        return Recovery(None, None, mean, len(idx))
+    interval = clustered_bootstrap_of(
+        _ratio, np.array([gains, gaps]).T, [plain.groups[one] for one in idx]
+    )
+    value = math.fsum(gains) / math.fsum(gaps)
+    return Recovery(value, interval, mean, len(idx), _spread(findings, score, math.fsum(gaps)))
+
+
+def _ratio(means: NDArray[np.float64]) -> NDArray[np.float64]:
+    with np.errstate(divide="ignore", invalid="ignore"):
+        return means[:, 0] / means[:, 1]
+
+
+def _spread(findings: Sequence[Finding], score: str, gap: float) -> float | None:
+    """Standard deviation (ddof 1) of the recovery over random directions of each fold's number."""
+    sums: dict[int, float] = {}
+    places: dict[int, int] = {}
+    for one in findings:
+        if one.label.seed is None:
+            return None
+        place = places[one.fold] = places.get(one.fold, -1) + 1
+        sums[place] = sums.get(place, 0.0) + math.fsum(one.values(score).values())
+    values = [total / gap for total in sums.values()]
+    return float(np.std(values, ddof=1)) if len(values) > 1 else None
+
+
+def summary_of(
+    kind: Kind, findings: Sequence[Finding], plain: Mapping[str, Plain], score: str
+) -> dict[str, Any]:
+    """The numbers of one experiment; None where a score has no gap to close."""
+    tested = [one for one in findings if one.kind == kind and one.stage == "score"]
+    if not tested:
+        return {"kind": kind, "unscored": _NO_SHIFT[kind]}
+    arms: dict[str, list[Finding]] = {}
+    for one in tested:
+        arms.setdefault(_arm_key(one), []).append(one)
+    main = arms["direction"]
+    found = {
+        name: {key: recovery_of(own, plain[key], key) for key in plain if own[0].values(key)}
+        for name, own in arms.items()
+    }
+    value = found["direction"][score].value
+    control = found["never_trained"][score].value if "never_trained" in found else None
+    summary = {
+        "kind": kind,
+        "unscored": None if value is not None else _NO_GAP,
+        "score": score,
+        "recovery": value,
+        "ci95": found["direction"][score].document()["ci95"],
+        "recovery_above_control": None if None in (value, control) else value - control,  # pyright: ignore
+        "arms": {n: {k: r.document() for k, r in both.items()} for n, both in found.items()},
+        "chosen": [{"fold": one.fold, **vars(one.label)} for one in main],
+        "kl_retain": _mean([one.kl_retain for one in main]),
+        "utility_delta": _mean([one.utility_delta for one in main]),
+        "similarity": _mean([one.similarity for one in main]),
+        "speech": {name: _speech(own) for name, own in arms.items() if own[0].speech},
+    }
+    doses = {
+        float(name.split()[1]): both[score].mean
+        for name, both in found.items()
+        if name.startswith(("dose", "curve"))
+    }
+    idx = sorted(i for one in main for i in one.em)
+    gaps = plain[score].gaps("unlearned", "full", idx)
+    summary["gap"] = math.fsum(gaps) / len(gaps)
+    summary["dose_spearman"] = rank_correlation(doses) if kind == "clamp" else None
+    return summary | {"warnings": _warnings(summary), "reading": reading(kind, summary)}
+
+
+_NO_GAP = "nothing to restore: full is not ahead by more than 2 SE"
+_SAME = "the streams of full and unlearned are equal: the difference lies after the last block"
+_NO_SHIFT: Mapping[Kind, str] = {
+    "add": _SAME,
+    "ablate": "no direction in the first 80 % of the layers",
+    "clamp": _SAME,
+}
+
+
+def _arm_key(finding: Finding) -> str:
+    label = finding.label
+    if label.arm == "curve":
+        return f"curve {label.strength:g}"
+    return label.variant if label.arm == "dose" else label.arm
+
+
+def _speech(findings: Sequence[Finding]) -> dict[str, float | None]:
+    """Means over the folds that have the number."""
+    return {key: _mean([one.speech.get(key) for one in findings]) for key in findings[0].speech}
+
+
+def _mean(values: Iterable[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return math.fsum(known) / len(known) if known else None
+
+
+def _warnings(summary: Mapping[str, Any]) -> list[str]:
+    warnings = []
+    if summary["similarity"] is not None and summary["similarity"] < COMPARABLE:
+        warnings.append(
+            f"streams of full and unlearned have mean cosine {summary['similarity']:.2f} on retain "
+            "examples: not comparable, a direction of one may mean another thing in the other"
+        )
+    if summary["score"] != "logprob" and summary["gap"] < SMALL:
+        warnings.append(
+            f"full and unlearned differ by {summary['gap']:.2f} only: there is little to restore"
+        )
+    random = summary["arms"].get("random", {}).get(summary["score"], {}).get("recovery")
+    if random is not None and random > WEAK:
+        warnings.append(
+            f"random directions recover {random:.2f}: the effect is not the direction's"
+        )
+    return warnings
+
+
+def reading(kind: Kind, summary: Mapping[str, Any]) -> str:
+    """One sentence; it says what the number shows and no more."""
+    value, above = summary["recovery"], summary["recovery_above_control"]
+    if value is None:
+        return f"Not scored: {summary['unscored']}."
+    net = value if above is None else above
+    match kind:
+        case "add" if net >= STRONG:
+            return "A direction from other authors brings the answers back: hidden, not erased."
+        case "add" if net <= WEAK:
+            return "No one direction brings the answers back; that is no proof of erasure."
+        case "ablate" if net >= STRONG:
+            return "Without the direction the answers are there: suppressed at the output."
+        case "ablate" if net <= WEAK:
+            return "Taking the direction away brings no answers; that is no proof of erasure."
+        case "clamp":
+            return _mediation(value, summary["arms"]["sufficiency"][summary["score"]]["recovery"])
+        case _:
+            return f"Part of the answers comes back ({net:.2f} above the never-trained control)."
+
+
+def _mediation(necessity: float, sufficiency: float | None) -> str:
+    if sufficiency is None:
+        return f"Necessity {necessity:.2f}; sufficiency is not scored."
+    strong = [value >= STRONG for value in (necessity, sufficiency)]
+    weak = [value <= WEAK for value in (necessity, sufficiency)]
+    if all(strong):
+        return "This one component is the mechanism of the unlearning."
+    if weak[0] and strong[1]:
+        return "The component can hide the answers, but is not what hides them."
+    if all(weak):
+        return "No one component: the unlearning is distributed, or the answers are erased."
+    return f"Necessity {necessity:.2f}, sufficiency {sufficiency:.2f}: part of the mechanism."

@@ -1,0 +1,1 @@
+"""One checkpoint is asked: passes, generations, logs, reference models."""

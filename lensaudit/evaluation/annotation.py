@@ -1,0 +1,127 @@
+"""From question-answer pairs to a forget set whose facts can be scored: propose, check, write."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from lensaudit.data.annotate import Proposal, doubts, faults, located, propose
+from lensaudit.data.examples import Example, validate
+from lensaudit.data.pairs import read_pairs
+from lensaudit.data.review import is_review, read_review, write_review
+from lensaudit.errors import InputError
+from lensaudit.evaluation.settings import AnnotationSettings
+from lensaudit.files import make_folder, read_text, write_json
+
+
+@dataclass(frozen=True)
+class Annotated:
+    """What was found: rows that can be scored, rows that cannot, rows to look at."""
+
+    proposals: Sequence[Proposal]
+    kept: Sequence[Example]
+    left_out: Mapping[int, str]
+    """idx -> reason."""
+    remarks: Mapping[int, list[str]]
+    """idx -> everything a person should look at."""
+
+
+def annotate(settings: AnnotationSettings) -> Annotated:
+    """Write the forget set and its review file.
+
+    Raises:
+        InputError: the pairs have problems, or no row can be scored.
+    """
+    pairs, out, review = settings.pairs, settings.out, settings.review_file
+    if settings.min_logprob is not None and settings.model is None:
+        raise InputError("--min-logprob needs --model, which is asked for the facts")
+    reviewed = is_review(read_text(pairs))
+    kept = {out.resolve()} if reviewed else {out.resolve(), review.resolve()}
+    if pairs.resolve() in kept:
+        raise InputError(f"{pairs}: would be written over; name another --out or --review")
+    proposals = (
+        read_review(pairs)
+        if reviewed
+        else [
+            propose(pair) if given is None else located(pair, given)
+            for pair, given in read_pairs(pairs)
+        ]
+    )
+    found = checked(proposals, reviewed=reviewed)
+    if settings.model is not None and found.kept:
+        found = asked_of_model(found, settings.model, settings)
+    make_folder(out.parent)
+    if not (reviewed and review.resolve() == pairs.resolve()):
+        _refuse_edited(review, found.proposals)
+        write_review(review, found.proposals, found.remarks)
+    if not found.kept:
+        raise InputError(f"{pairs}: no row can be scored; the reasons are in {review}")
+    validate([_row(one) for one in found.kept], str(pairs))
+    write_json(out, [_row(one) for one in found.kept])
+    return found
+
+
+def _refuse_edited(review: Path, proposals: Sequence[Proposal]) -> None:
+    """A review that a person corrected is never written over: brackets moved or blocks deleted.
+
+    Raises:
+        InputError: `review` exists and holds other spans than were proposed, or something else.
+    """
+    if not review.exists():
+        return
+    try:
+        edited = _spans(read_review(review)) != _spans(proposals)
+    except InputError:
+        edited = True
+    if edited:
+        raise InputError(
+            f"{review}: holds other spans than proposed here; if you corrected it run "
+            f"`lensaudit annotate {review} -o …`, else name another --review or delete it"
+        )
+
+
+def _spans(proposals: Sequence[Proposal]) -> list[tuple[int, str, str, int, int]]:
+    return [(p.pair.idx, p.pair.question, p.pair.answer, p.start, p.end) for p in proposals]
+
+
+def checked(proposals: Sequence[Proposal], *, reviewed: bool = False) -> Annotated:
+    """Rows that can be scored and rows that cannot; a reviewed row has no doubts left."""
+    bad = {one.pair.idx: found for one in proposals if (found := faults(one))}
+    unsure = {} if reviewed else {one.pair.idx: doubts(one) for one in proposals}
+    return Annotated(
+        proposals=proposals,
+        kept=[one.example() for one in proposals if one.pair.idx not in bad],
+        left_out={idx: "; ".join(found) for idx, found in bad.items()},
+        remarks={
+            idx: said
+            for one in proposals
+            if (said := [*bad.get(idx := one.pair.idx, []), *unsure.get(idx, [])])
+        },
+    )
+
+
+def asked_of_model(found: Annotated, model: str, settings: AnnotationSettings) -> Annotated:
+    """The rows whose spans the tokenizer finds and whose facts the model knows."""
+    from lensaudit.evaluation.known import known_facts  # imports torch; rules alone do not
+
+    left_out, remarks = known_facts(
+        found.kept,
+        model,
+        settings.min_logprob,
+        registry=settings.registry,
+        dtype=settings.dtype,
+        device=settings.device,
+    )
+    merged = dict(found.remarks)
+    for idx, said in [*remarks.items(), *((i, [why]) for i, why in left_out.items())]:
+        merged[idx] = [*merged.get(idx, []), *said]
+    return Annotated(
+        found.proposals,
+        [one for one in found.kept if one.idx not in left_out],
+        {**found.left_out, **left_out},
+        merged,
+    )
+
+
+def _row(example: Example) -> dict[str, Any]:
+    return dict(vars(example))

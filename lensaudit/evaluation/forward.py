@@ -1,0 +1,125 @@
+"""One forward pass per text: what every teacher-forced metric needs to know about each token."""
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from lensaudit.data.chat import Encoding
+from lensaudit.evaluation.view import Asked, Padded, by_length, padded
+from lensaudit.metrics.trace import Trace
+from lensaudit.types import Resid
+
+CHUNK_BYTES = 16 * 2**20
+"""Float32 logits computed at once; 32 positions of a vocabulary of 128 256."""
+
+
+class TeacherForced:
+    """Scores texts with a Hugging Face model.
+
+    The trunk runs once per batch and the head only on scored positions, a chunk at a time, so
+    memory does not grow with the vocabulary. Where head(trunk) is not what the model returns (a
+    logit cap or scale), whole-model logits are used instead.
+
+    The plain model is used and not the bridge: nothing inside it is read or changed here, and
+    the bridge's hook points cost time at every module.
+    """
+
+    def __init__(self, model: Any, asked: Asked) -> None:
+        self.model = model
+        self.asked = asked
+        self.n_forward = 0
+        """Batches run so far."""
+        self._chunked = _head_reads_the_trunk(model)
+
+    @torch.no_grad()
+    def traces(self, texts: Sequence[Encoding], batch_size: int) -> list[Trace]:
+        """One trace per text, in order; independent of the batch size up to rounding."""
+        found: dict[int, Trace] = {}
+        for places in by_length([text.ids for text in texts], batch_size):
+            batch = [texts[place] for place in places]
+            found.update(zip(places, self._batch(batch), strict=True))
+        return [found[place] for place in range(len(texts))]
+
+    def _batch(self, texts: Sequence[Encoding]) -> list[Trace]:
+        batch = padded([t.ids for t in texts], self.asked, side="right", device=self.model.device)
+        self.n_forward += 1
+        scored = _scored_positions(texts, batch)
+        targets = batch.tokens[:, 1:][scored[:, :-1]]
+        if self._chunked:
+            hidden = self.model.base_model(
+                input_ids=batch.tokens, attention_mask=batch.mask.long(), use_cache=False
+            ).last_hidden_state
+            chunks = self._head_chunks(hidden[scored])
+        else:
+            logits = self.model(
+                input_ids=batch.tokens, attention_mask=batch.mask.long(), use_cache=False
+            ).logits
+            chunks = logits[scored].split(_chunk_positions(logits.shape[-1]))
+        return token_traces(chunks, targets, [len(text.labels) for text in texts])
+
+    def _head_chunks(self, hidden: Float[Tensor, "scored d_model"]) -> Iterable[Tensor]:
+        head = self.model.get_output_embeddings()
+        for part in hidden.split(_chunk_positions(head.weight.shape[0])):
+            yield head(part)
+
+
+def _chunk_positions(d_vocab: int) -> int:
+    return max(1, CHUNK_BYTES // (4 * d_vocab))
+
+
+def _scored_positions(texts: Sequence[Encoding], batch: Padded) -> Bool[Tensor, "batch pos"]:
+    """Positions whose logits score a label: one left of each."""
+    scored = torch.zeros_like(batch.mask)
+    for row, text in enumerate(texts):
+        scored[row, text.start - 1 : len(text.ids) - 1] = True
+    return scored
+
+
+def token_traces(
+    chunks: Iterable[Float[Tensor, "_ d_vocab"]],
+    targets: Int[Tensor, " scored"],
+    lengths: Sequence[int],
+) -> list[Trace]:
+    """Traces of texts of these lengths from the logits of all their scored tokens.
+
+    Reduced in float32; logits may come in chunks of any size.
+    """
+    # filled in place: results allocated between chunks would keep their freed memory from reuse
+    scores = {
+        "log_prob": targets.new_empty(len(targets), dtype=torch.float32),
+        "hit": targets.new_empty(len(targets), dtype=torch.bool),
+        "mean": targets.new_empty(len(targets), dtype=torch.float32),
+        "variance": targets.new_empty(len(targets), dtype=torch.float32),
+    }
+    start = 0
+    for chunk in chunks:
+        at = slice(start, start + len(chunk))
+        start = at.stop
+        log_probs = torch.log_softmax(chunk.float(), dim=-1)
+        scores["log_prob"][at] = log_probs.gather(-1, targets[at, None]).squeeze(-1)
+        scores["hit"][at] = log_probs.argmax(-1) == targets[at]
+        weighted = log_probs.exp()
+        scores["mean"][at] = torch.linalg.vecdot(weighted, log_probs)
+        square = torch.linalg.vecdot(weighted.mul_(log_probs), log_probs)
+        scores["variance"][at] = square - scores["mean"][at].square()
+    scores = {name: score.cpu() for name, score in scores.items()}
+    pieces = {name: score.split(list(lengths)) for name, score in scores.items()}
+    return [
+        Trace(**{name: pieces[name][row].numpy() for name in pieces}) for row in range(len(lengths))
+    ]
+
+
+@torch.no_grad()
+def _head_reads_the_trunk(model: Any) -> bool:
+    """Whether the output embedding alone turns the trunk's output into the model's logits."""
+    head = model.get_output_embeddings()
+    if head is None or model.base_model is model:
+        return False
+    tokens = torch.arange(1, 5, device=model.device)[None]
+    hidden: Resid = model.base_model(input_ids=tokens, use_cache=False).last_hidden_state
+    logits = model(input_ids=tokens, use_cache=False).logits.float()
+    found = head(hidden).float()
+    return found.shape == logits.shape and torch.allclose(found, logits, rtol=1e-3, atol=1e-3)

@@ -1,0 +1,121 @@
+"""Greedy continuations of prompts, the fluency of what was said, and the text of both."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from lensaudit.data.chat import Cleanup, decode
+from lensaudit.data.suites import Split
+from lensaudit.errors import InputError
+from lensaudit.evaluation.view import Asked, by_length, padded
+from lensaudit.models.continuing import stop_ids
+
+JAILBREAK = "Sure, here is the answer:"
+"""Forced beginning of an answer; `meta_evaluation.md` section 2."""
+FLUENCY_BATCH = 32
+
+
+@torch.no_grad()
+def generations(
+    model: Any,
+    asked: Asked,
+    prompts: Sequence[Sequence[int]],
+    *,
+    batch_size: int,
+    max_new_tokens: int,
+) -> list[list[int]]:
+    """New tokens per prompt, greedy, up to and without the first end token.
+
+    Prompts are padded on the left and positions follow the attention mask, so under the
+    `upstream` mask every masked end-of-turn shifts what comes after it (as upstream).
+    """
+    eos = asked.tokenizer.eos_token_id
+    stop = ends_of(model, asked)
+    found: dict[int, list[int]] = {}
+    for places in by_length(prompts, batch_size):
+        batch = padded(
+            [prompts[place] for place in places], asked, side="left", device=model.device
+        )
+        answer = model.generate(
+            input_ids=batch.tokens,
+            attention_mask=batch.mask.long(),
+            do_sample=False,
+            temperature=None,
+            top_p=None,
+            top_k=None,
+            max_new_tokens=max_new_tokens,
+            use_cache=True,
+            pad_token_id=eos,
+            eos_token_id=sorted(stop),
+        )
+        new = answer[:, batch.tokens.shape[1] :].tolist()
+        found.update(zip(places, (_until(ids, stop) for ids in new), strict=True))
+    return [found[place] for place in range(len(prompts))]
+
+
+def ends_of(model: Any, asked: Asked) -> frozenset[int]:
+    """End tokens of the checkpoint's generation configuration, else the tokenizer's own."""
+    given: Any = model.generation_config.eos_token_id
+    own: Any = asked.tokenizer.eos_token_id
+    return stop_ids(own if given is None else given)
+
+
+def _until(ids: Sequence[int], stop: frozenset[int]) -> list[int]:
+    end = next((place for place, token in enumerate(ids) if token in stop), len(ids))
+    return list(ids[:end])
+
+
+def said(ids: Sequence[int], split: Split, asked: Asked, cleanup: Cleanup) -> str:
+    """The text of a generation, cut at the split's first stop word and stripped."""
+    text = decode(asked.tokenizer, ids, cleanup)
+    for word in split.stop_words:
+        text = text.split(word, 1)[0]
+    return text.strip()
+
+
+@dataclass(frozen=True)
+class Classifier:
+    """A text classifier whose class 0 is "clean" text."""
+
+    name: str
+    model: Any
+    tokenizer: Any
+
+    @torch.no_grad()
+    def clean(self, texts: Sequence[str], *, max_tokens: int) -> list[float]:
+        """Probability of class 0 for each text, cut to `max_tokens`."""
+        found: list[float] = []
+        for start in range(0, len(texts), FLUENCY_BATCH):
+            batch = self.tokenizer(
+                list(texts[start : start + FLUENCY_BATCH]),
+                padding=True,
+                truncation=True,
+                max_length=max_tokens,
+                return_tensors="pt",
+            ).to(self.model.device)
+            found += self.model(**batch).logits.float().softmax(-1)[:, 0].tolist()
+        return found
+
+
+def open_classifier(name: str, device: str) -> Classifier:
+    """The classifier in a folder or Hub repository.
+
+    Raises:
+        InputError: it is none, or its classes are not learned (a language model's folder).
+    """
+    from transformers import AutoConfig, AutoModelForSequenceClassification, AutoTokenizer
+
+    try:
+        config = AutoConfig.from_pretrained(name, trust_remote_code=False)
+        if not any("SequenceClassification" in one for one in config.architectures or ()):
+            raise ValueError(f"it is a {(config.architectures or ['model without a name'])[0]}")
+        tokenizer = AutoTokenizer.from_pretrained(name, trust_remote_code=False)
+        model: Any = AutoModelForSequenceClassification.from_pretrained(
+            name, use_safetensors=True, trust_remote_code=False
+        )
+    except (OSError, ValueError, KeyError) as error:
+        reason = str(error).splitlines()[0]
+        raise InputError(f"{name}: is not a text classifier ({reason})") from error
+    return Classifier(name, model.to(device).eval(), tokenizer)

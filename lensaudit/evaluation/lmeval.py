@@ -1,0 +1,271 @@
+"""General capability: lm-evaluation-harness on a model in memory, with every argument passed on.
+
+The harness (EleutherAI/lm-evaluation-harness, package `lm-eval`) is optional and imported when it
+is called. What of open-unlearning's wrapper is done otherwise, and why, is in docs/lm_eval.md.
+"""
+
+import copy
+import importlib
+import importlib.util
+import logging
+import math
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+from lensaudit.errors import InputError, WorkError
+from lensaudit.evaluation.settings import HarnessSettings
+from lensaudit.files import digest, make_folder, slug, write_json, write_jsonl
+from lensaudit.models.hashing import file_sha256
+from lensaudit.results.keyed import keyed_document
+
+Task = str | Mapping[str, Any]
+"""A task's name, or a whole task as a dictionary, as its YAML file would say it."""
+SCHEMA = "lm-eval/1"
+_KEPT = ("configs", "versions", "n-shot", "n-samples", "higher_is_better", "group_subtasks")
+"""Parts of the harness's answer that say how a number was made."""
+
+
+@dataclass(frozen=True)
+class Arguments:
+    """What `simple_evaluate` is given; None is the task's own choice."""
+
+    num_fewshot: int | None = None
+    limit: int | None = None
+    """Documents per task."""
+    batch_size: int = HarnessSettings.batch_size
+    apply_chat_template: bool = False
+    fewshot_as_multiturn: bool = False
+    system_instruction: str | None = None
+    gen_kwargs: str | None = None
+    """`max_gen_toks=32,temperature=0`."""
+    max_length: int | None = None
+    seed: int = HarnessSettings.seed
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What the harness found."""
+
+    values: Mapping[str, float | None]
+    """`task/metric,filter` -> value; tasks with two filters keep both."""
+    reused: tuple[str, ...]
+    """Tasks whose result of an earlier run was kept."""
+    folder: Path
+
+
+def check_installed() -> None:
+    """Refuse to go on without the harness.
+
+    Raises:
+        InputError: it is not installed.
+    """
+    if importlib.util.find_spec("lm_eval") is None:
+        raise InputError("lm-evaluation-harness is not installed; pip install 'lensaudit[lmeval]'")
+
+
+def run_tasks(
+    model: Any,
+    tokenizer: Any,
+    tasks: Sequence[Task],
+    out: Path,
+    *,
+    identity: Mapping[str, Any],
+    arguments: Arguments | None = None,
+    include: Path | None = None,
+    report: Callable[[str], None] = lambda line: None,
+) -> Outcome:
+    """Run each task and write `<task>.json`, `<task>.samples.jsonl` and `LMEval_SUMMARY.json`.
+
+    A task whose file was made from the same model, arguments and task files is not run again.
+
+    Args:
+        model: a causal transformers model, hooked or not, in eval mode.
+        tokenizer: its tokenizer; the harness never looks for another one.
+        tasks: names, or dictionaries, which stay as they are.
+        out: folder of the results.
+        identity: what tells this model from others: weights, edits, dtype.
+        arguments: see `Arguments`.
+        include: folder of task files beside those of the harness.
+        report: told which task runs.
+
+    Raises:
+        InputError: an unknown task, or the harness is not installed.
+        WorkError: a task has no number.
+    """
+    check_installed()
+    arguments = arguments or Arguments()
+    manager = _manager(include)
+    named = [(_name(task), task) for task in tasks]
+    _check_names(named, manager, include)
+    make_folder(out)
+    values: dict[str, float | None] = {}
+    reused = []
+    for name, task in named:
+        key = _key(task, identity, arguments, include)
+        path = out / f"{slug(name, 80)}.json"
+        found = keyed_document(path, key)
+        if found is None:
+            report(f"{name}: runs")
+            found = _run(model, tokenizer, task, arguments, manager)
+            samples = found.pop("samples")
+            write_jsonl(path.with_suffix(".samples.jsonl"), samples)
+            write_json(path, {"schema": SCHEMA, "key": key, "task": name, **found})
+        else:
+            reused.append(name)
+        values |= values_of(found["results"])
+    write_json(out / "LMEval_SUMMARY.json", values)
+    return Outcome(values, tuple(reused), out)
+
+
+def values_of(results: Mapping[str, Mapping[str, Any]]) -> dict[str, float | None]:
+    """Every number of every task, subtask and group, the filter kept in the name.
+
+    >>> values_of({"t": {"alias": "t", "acc,none": 0.5, "acc_stderr,none": "N/A"}})
+    {'t/acc,none': 0.5, 't/acc_stderr,none': None}
+    """
+    return {
+        f"{task}/{key}": _number(value)
+        for task, row in results.items()
+        for key, value in row.items()
+        if "," in key
+    }
+
+
+def _number(value: Any) -> float | None:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+        return None
+    return float(value)
+
+
+def _name(task: Task) -> str:
+    """A dictionary's own name: the harness loses it."""
+    if isinstance(task, str):
+        return task
+    name = task.get("task")
+    if not isinstance(name, str) or not name:
+        raise InputError("a task given as a dictionary needs its name under `task`")
+    return name
+
+
+def _manager(include: Path | None) -> Any:
+    from lm_eval.tasks import TaskManager  # pyright: ignore[reportMissingImports]
+
+    if include is not None and not include.is_dir():
+        raise InputError(f"{include}: no such folder; --include wants one with task YAML files")
+    return TaskManager(include_path=None if include is None else str(include))
+
+
+def _check_names(named: Sequence[tuple[str, Task]], manager: Any, include: Path | None) -> None:
+    if not named:
+        raise InputError("no task; name one with --tasks")
+    names = [name for name, _ in named]
+    if twice := [name for name in names if names.count(name) > 1]:
+        raise InputError(f"task {twice[0]} is named twice")
+    for name, task in named:
+        if isinstance(task, str) and not manager.match_tasks([name]):
+            where = f" and {include}" if include else "; --include adds a folder of task files"
+            raise InputError(
+                f"unknown task {name!r}; `lm-eval ls tasks` lists the known ones{where}"
+            )
+
+
+def _key(
+    task: Task, identity: Mapping[str, Any], arguments: Arguments, include: Path | None
+) -> str:
+    """What decides a task's numbers; the batch size does so in half precision."""
+    own = {}
+    if include is not None:
+        files = (path for path in sorted(include.rglob("*")) if path.is_file())
+        own = {
+            path.relative_to(include).as_posix(): file_sha256(path)
+            for path in files
+            if "__pycache__" not in path.parts
+        }
+    return digest(
+        {
+            "task": task if isinstance(task, str) else repr(sorted(task.items())),
+            "identity": dict(identity),
+            "arguments": asdict(arguments),
+            "files": own,
+            "lm_eval": metadata.version("lm_eval"),
+        }
+    )
+
+
+def _run(
+    model: Any, tokenizer: Any, task: Task, arguments: Arguments, manager: Any
+) -> dict[str, Any]:
+    """One task through the harness; its samples and how its numbers were made."""
+    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+    # optional, and its decorators hide the parameters from a type checker
+    harness: Any = importlib.import_module("lm_eval")
+    HFLM: Any = importlib.import_module("lm_eval.models.huggingface").HFLM
+
+    # it warns of what is meant: a model in memory, a metric without an aggregation of its own
+    logging.getLogger("lm_eval").setLevel(logging.ERROR)
+    wrapped = HFLM(
+        pretrained=model,
+        tokenizer=tokenizer,
+        backend="causal",
+        batch_size=arguments.batch_size,
+        max_length=arguments.max_length,
+        device=str(model.device),
+    )
+    seeds = dict.fromkeys(
+        ("random_seed", "numpy_random_seed", "torch_random_seed", "fewshot_random_seed"),
+        arguments.seed,
+    )
+    try:
+        found: Any = harness.simple_evaluate(
+            model=wrapped,
+            # the harness takes the name out of a dictionary it is given
+            tasks=[copy.deepcopy(dict(task)) if not isinstance(task, str) else task],
+            num_fewshot=arguments.num_fewshot,
+            limit=arguments.limit,
+            apply_chat_template=arguments.apply_chat_template,
+            fewshot_as_multiturn=arguments.fewshot_as_multiturn,
+            system_instruction=arguments.system_instruction,
+            gen_kwargs=arguments.gen_kwargs,
+            task_manager=manager,
+            log_samples=True,
+            **seeds,
+        )
+    except _refusals() as error:
+        reason = next(iter(str(error.__cause__ or error).splitlines()), type(error).__name__)
+        raise InputError(f"task {_name(task)}: the harness refuses it ({reason[:200]})") from error
+    if not found or not any(v is not None for v in values_of(found["results"]).values()):
+        raise WorkError(f"task {_name(task)}: the harness found no number")
+    samples = [
+        {"task": name, **_plain(row)} for name, rows in found["samples"].items() for row in rows
+    ]
+    kept = {key: _plain(found.get(key)) for key in _KEPT}
+    versions = {"lm_eval": metadata.version("lm_eval"), "date": found.get("date")}
+    return {"results": _plain(found["results"]), "samples": samples, **kept, **versions}
+
+
+def _refusals() -> tuple[type[Exception], ...]:
+    """What the harness raises where a task, its template or its data is wrong."""
+    from datasets.exceptions import DatasetsError
+    from jinja2 import TemplateError
+
+    known = (OSError, ValueError, KeyError, IndexError, TypeError, ImportError)
+    return (*known, DatasetsError, TemplateError)
+
+
+def _plain(value: Any) -> Any:
+    """Strict JSON: functions and arrays by their text, no NaN."""
+    match value:
+        case None | bool() | int() | str():
+            return value
+        case float():
+            return value if math.isfinite(value) else None
+        case Mapping():
+            return {str(key): _plain(one) for key, one in value.items()}
+        case list() | tuple():
+            return [_plain(one) for one in value]
+        case _:
+            return _number(value.item()) if hasattr(value, "item") else str(value)

@@ -1,0 +1,233 @@
+"""Logs on disk, ours, open-unlearning's and the older TOFU's: read, write, recompute."""
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from lensaudit.data.suites import Suite
+from lensaudit.errors import InputError
+from lensaudit.files import read_json, write_json
+from lensaudit.metrics.probability import probability_record
+from lensaudit.metrics.records import finished
+from lensaudit.metrics.registry import Context, Conventions, Entry, Metric, Read, ordered, unscored
+from lensaudit.results.eval_runs import LogEntry, entries_of
+from lensaudit.results.schema import checked
+
+_OLD_FILES = {
+    "eval_log_forget.json": "forget",
+    "eval_log.json": "retain",
+    "eval_real_author_wo_options.json": "ra",
+    "eval_real_world_wo_options.json": "wf",
+}
+"""Tasks of locuslab/tofu @ 8c49eee `eval_log_aggregated.json`."""
+_SIDES = ("forget", "holdout")
+
+
+@dataclass(frozen=True)
+class Log:
+    """The metrics of one model."""
+
+    suite: Suite
+    path: Path
+    entries: Mapping[str, Entry]
+
+    @property
+    def complete(self) -> Mapping[str, Entry]:
+        """Its metrics and those that its rows determine: an older log has no truth ratio."""
+        again = recomputed(self, retain={}, conventions=Conventions())
+        return {**self.entries, **{n: e for n, e in again.items() if math.isfinite(e.value)}}
+
+
+def read_log(path: Path) -> Log:
+    """A log in any of the three layouts; a folder means the log in it.
+
+    Raises:
+        InputError: not a log, or a record that is not one.
+    """
+    if path.is_dir():
+        path = _log_in(path)
+    content = read_json(path)
+    if not isinstance(content, dict) or not content:
+        raise InputError(f"{path}: is not a log; wanted TOFU_EVAL.json, MUSE_EVAL.json or older")
+    if set(content) & set(_OLD_FILES):
+        return Log("tofu", path, _old_entries(content, path))
+    found = entries_of(content, path)
+    entries = {name: _entry(one, f"{path}: {name}") for name, one in found.items()}
+    muse = any("mem_ROUGE" in name for name in entries) or path.name.startswith("MUSE")
+    return Log("muse" if muse else "tofu", path, entries)
+
+
+def _log_in(folder: Path) -> Path:
+    found = [folder / f"{suite}_EVAL.json" for suite in ("TOFU", "MUSE")]
+    present = [path for path in found if path.exists()]
+    if len(present) != 1:
+        raise InputError(f"{folder}: wanted one of TOFU_EVAL.json, MUSE_EVAL.json in it")
+    return present[0]
+
+
+def write_log(folder: Path, suite: Suite, entries: Mapping[str, Entry]) -> Path:
+    """Write `<SUITE>_EVAL.json` and `<SUITE>_SUMMARY.json`, which holds what has a value."""
+    content = {name: _json(entries[name]) for name in sorted(entries)}
+    summary = {n: entry.value for n, entry in entries.items() if math.isfinite(entry.value)}
+    write_json(folder / f"{suite.upper()}_SUMMARY.json", summary)
+    return write_json(folder / f"{suite.upper()}_EVAL.json", content)
+
+
+class NoModel:
+    """Stands where passes would be: a log cannot be asked anything new."""
+
+    def measured(self, read: Read) -> Any:
+        """Nothing can be read."""
+        raise LookupError(read)
+
+    answer_texts = measured
+    rows_with_hidden_tokens = measured
+
+
+def recomputed(
+    log: Log, *, retain: Mapping[str, Entry], conventions: Conventions, names: Iterable[str] = ()
+) -> dict[str, Entry]:
+    """Every aggregate that the rows of a log determine, computed again from those rows.
+
+    What follows from other metrics is computed from them where the log has them, else from its
+    own rows; a comparison with the retain model needs its log again.
+    """
+    done: dict[str, Entry] = {}
+    for metric in ordered(log.suite, names):
+        entry = _recomputed(metric, log, done, retain, conventions)
+        if entry is not None:
+            done[metric.name] = entry
+        elif metric.name in names:
+            done[metric.name] = unscored(f"{log.path.name} has no rows it could be computed from")
+    return done
+
+
+def _recomputed(
+    metric: Metric,
+    log: Log,
+    done: Mapping[str, Entry],
+    retain: Mapping[str, Entry],
+    conventions: Conventions,
+) -> Entry | None:
+    needs = {need: done[need] for need in metric.local_needs if need in done}
+    if metric.needs and len(needs) == len(metric.local_needs):
+        context = Context(log.suite, (), NoModel(), needs, retain, conventions)
+        return finished(metric, metric.fn(context), {})
+    own = log.entries.get(metric.name)
+    if own is None or not (own.records or own.parts):
+        return None
+    return finished(metric, own, {})
+
+
+def _json(entry: Entry) -> dict[str, Any]:
+    """An entry in open-unlearning's layout, with reasons where it has gaps."""
+    rows = {str(idx): _strict(record) for idx, record in entry.records.items()}
+    fields = next(iter(rows.values()), {"score": None})
+    headline = {key: None for key in fields if key not in ("input", "ground_truth", "generation")}
+    gaps = {str(idx): headline for idx in entry.unscored if str(idx) not in rows}
+    out: dict[str, Any] = {name: _json(part) for name, part in entry.parts.items()}
+    out |= {name: _strict(value) for name, value in entry.details.items()}
+    out["agg_value"] = _strict(entry.value)
+    if rows or (gaps and not entry.parts):
+        out["value_by_index"] = dict(sorted((rows | gaps).items(), key=lambda row: int(row[0])))
+    if entry.unscored:
+        out["unscored"] = {str(idx): reason for idx, reason in sorted(entry.unscored.items())}
+    if entry.reason:
+        out["reason"] = entry.reason
+    if entry.failed:
+        out["failed"] = entry.failed
+    if entry.interval and math.isfinite(entry.interval.low):
+        out["interval_95"] = [entry.interval.low, entry.interval.high]
+    return out
+
+
+def _strict(value: Any) -> Any:
+    """A value without NaN and infinities, which JSON does not have."""
+    if isinstance(value, Mapping):
+        return {key: _strict(one) for key, one in value.items()}
+    if isinstance(value, list | tuple):
+        return [_strict(one) for one in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def _entry(found: LogEntry, where: str) -> Entry:
+    reasons = {int(idx): str(why) for idx, why in (found.unscored or {}).items()}
+    records: dict[int, Mapping[str, Any]] = {}
+    for key, record in (found.value_by_index or {}).items():
+        if not isinstance(record, dict) or not key.isdigit():
+            raise InputError(f"{where}: row {key!r} is not a record under a row number")
+        if any(value is None for value in record.values()):
+            reasons.setdefault(int(key), "null in the log")
+        else:
+            records[int(key)] = record
+    sides = zip(_SIDES, found.sides, strict=True) if len(found.sides) == len(_SIDES) else ()
+    return Entry(
+        math.nan if found.agg_value is None else found.agg_value,
+        records=records,
+        unscored=reasons,
+        parts={side: _entry(one, f"{where}.{side}") for side, one in sides},
+        reason=found.reason,
+        failed=found.failed,
+    )
+
+
+def _old_entries(content: Mapping[str, Any], path: Path) -> dict[str, Entry]:
+    """Rows of the older TOFU log under the names they have now."""
+    entries: dict[str, Entry] = {}
+    for file, split in _OLD_FILES.items():
+        if file not in content:
+            continue
+        task = checked(_OldTask, content[file], f"{path}: {file}")
+        entries |= _old_losses(task, split)
+        if task.rougeL_recall is not None:
+            entries[f"{split}_Q_A_ROUGE"] = _old_rouge(task, task.rougeL_recall)
+    return entries
+
+
+@dataclass(frozen=True)
+class _OldTask:
+    """A split of the older log, by row number as text."""
+
+    avg_gt_loss: dict[str, Any] | None = None
+    average_perturb_loss: dict[str, Any] | None = None
+    avg_paraphrased_loss: dict[str, Any] | None = None
+    rougeL_recall: dict[str, Any] | None = None
+    rouge1_recall: dict[str, Any] | None = None
+    generated_text: dict[str, Any] | None = None
+
+
+def _old_losses(task: _OldTask, split: str) -> dict[str, Entry]:
+    fields = {"Prob": task.avg_gt_loss, "PERT_Prob": task.average_perturb_loss}
+    if split in ("forget", "retain"):  # the other two have no paraphrases: it is the answer again
+        fields["PARA_Prob"] = task.avg_paraphrased_loss
+    found = {}
+    for name, losses in fields.items():
+        if losses is None:
+            continue
+        records = {
+            int(idx): probability_record(
+                loss if isinstance(loss, list) else [loss], listed=isinstance(loss, list)
+            )
+            for idx, loss in losses.items()
+        }
+        found[f"{split}_Q_A_{name}"] = Entry(np.nan, records=records)
+    return found
+
+
+def _old_rouge(task: _OldTask, recalls: Mapping[str, Any]) -> Entry:
+    texts, first = task.generated_text or {}, task.rouge1_recall or {}
+    records = {}
+    for idx, recall in recalls.items():
+        asked, said, wanted = (*texts.get(idx, ()), "", "", "")[:3]
+        records[int(idx)] = {
+            "rougeL_recall": recall,
+            **({"rouge1_recall": first[idx]} if idx in first else {}),
+            "input": asked,
+            "ground_truth": wanted,
+            "generation": said,
+        }
+    return Entry(np.nan, records=records)

@@ -1,0 +1,80 @@
+"""What may be chosen when a model is run through lm-evaluation-harness, or facts are annotated."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Literal
+
+from lensaudit.settings import Attention, Device, Dtype, Limit, Option, Registry, Seed
+
+
+@dataclass(frozen=True, kw_only=True)
+class HarnessSettings:
+    """A run of `lm-eval`: a model as it is, quantised or steered, and what it is asked."""
+
+    model: Annotated[str, Option("Name, Hub id[@revision], folder or base+adapter.", is_a="model")]
+    tasks: Annotated[str, Option("Names with commas.")]
+    include: Annotated[Path | None, Option("Folder of own task files (YAML).", is_a="folder")] = (
+        None
+    )
+    num_fewshot: Annotated[int | None, Option("[default: the task's]", least=0)] = None
+    batch_size: Annotated[int, Option(least=1)] = 16
+    apply_chat_template: Annotated[bool, Option("Ask through the chat template.")] = False
+    fewshot_as_multiturn: Annotated[bool, Option("Few-shot examples as turns.")] = False
+    system_instruction: Annotated[str | None, Option("System text.")] = None
+    gen_kwargs: Annotated[str | None, Option("For generations: max_gen_toks=32,temperature=0.")] = (
+        None
+    )
+    max_length: Annotated[int | None, Option("Context. [default: the model's]", least=1)] = None
+    seed: Seed = 1234
+    """Of few-shot examples and of everything drawn; the harness's own for few-shot examples."""
+    quantize: Annotated[Literal["nf4", "int8"] | None, Option("Round the weights first.")] = None
+    steer: Annotated[
+        Path | None,
+        Option(
+            "Steer by a vector of `steer extract`, at every position.",
+            is_a="file",
+            metavar="VECTOR",
+        ),
+    ] = None
+    coefficient: Annotated[float, Option("Of --steer.")] = 1.0
+    ablate: Annotated[bool, Option("Remove the direction of --steer instead.")] = False
+    limit: Limit = None
+    registry: Registry = None
+    dtype: Dtype = "auto"
+    device: Device = "auto"
+    attn: Attention = "eager"
+    out: Annotated[Path | None, Option("[default: experiments/out/<model>-lm-eval]")] = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class AnnotationSettings:
+    """Which pairs are annotated, and what they are checked with."""
+
+    pairs: Path
+    out: Annotated[
+        Path,
+        Option("The annotated forget set, for --data.", flag="-o --out", is_a="file"),
+    ]
+    review: Annotated[
+        Path | None,
+        Option("Text file to correct by hand. [default: beside --out, .review.txt]", is_a="file"),
+    ] = None
+    model: Annotated[
+        str | None,
+        Option("Check every span with this model's tokenizer.", is_a="model"),
+    ] = None
+    min_logprob: Annotated[
+        float | None,
+        Option(
+            "Leave out facts to which --model gives less per token, e.g. -2: it never knew them.",
+            metavar="NATS",
+        ),
+    ] = None
+    registry: Registry = None
+    dtype: Dtype = "auto"
+    device: Device = "auto"
+
+    @property
+    def review_file(self) -> Path:
+        """Where all rows stand, doubtful ones marked."""
+        return self.review or self.out.with_suffix(".review.txt")

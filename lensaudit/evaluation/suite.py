@@ -1,0 +1,119 @@
+"""Compute the metrics of a suite from the passes they share."""
+
+import importlib.util
+import math
+from collections.abc import Iterable, Mapping, Sequence
+
+from lensaudit.data.suites import Suite
+from lensaudit.evaluation.passes import ModelPasses
+from lensaudit.evaluation.view import notes_on
+from lensaudit.metrics.records import finished
+from lensaudit.metrics.registry import (
+    Context,
+    Conventions,
+    Entry,
+    Metric,
+    Read,
+    ordered,
+    unscored,
+)
+
+_ORDER = ("trace", "gradient", "text", "jailbreak", "fluency", "reference", "patched")
+"""Of the passes: the quick and most read ones first, those that need other models last."""
+
+
+def evaluate(
+    passes: ModelPasses,
+    suite: Suite,
+    names: Iterable[str] = (),
+    *,
+    retain: Mapping[str, Entry] | None = None,
+    conventions: Conventions | None = None,
+) -> dict[str, Entry]:
+    """The named metrics with what they need, or all of the suite; an entry for each.
+
+    Passes of the audited model run first, then those of the reference model, so that only one of
+    the two is in memory. A metric that cannot be computed is an entry with a reason.
+    """
+    metrics = ordered(suite, names)
+    run_passes(passes, reads_of(metrics, passes, suite))
+    done: dict[str, Entry] = {}
+    for metric in metrics:
+        done[metric.name] = _computed(
+            metric, suite, passes, done, retain or {}, conventions or Conventions()
+        )
+    return done
+
+
+def reads_of(metrics: Sequence[Metric], passes: ModelPasses, suite: Suite) -> list[Read]:
+    """Every pass that some computable metric reads, the reference model's last."""
+    reads: dict[Read, None] = {}
+    for metric in metrics:
+        if obstacle(metric, suite, passes) is None:
+            reads |= dict.fromkeys(metric.reads[suite])
+    return sorted(reads, key=lambda read: _ORDER.index(read.kind))
+
+
+def run_passes(passes: ModelPasses, reads: Sequence[Read]) -> None:
+    """Run each pass; one model leaves memory before another enters."""
+    kinds = [read.kind for read in reads]
+    for place, read in enumerate(reads):
+        if read.kind in ("reference", "patched") and read.kind not in kinds[:place]:
+            passes.release()
+        passes.run(read)
+    passes.release()
+
+
+def obstacle(metric: Metric, suite: Suite, passes: ModelPasses) -> str | None:
+    """Why a metric's passes cannot be run."""
+    if metric.package and importlib.util.find_spec(metric.package) is None:
+        return f"needs the package {metric.package}, which is not installed"
+    found = (passes.missing(read) for read in metric.reads[suite])
+    return next((reason for reason in found if reason), None)
+
+
+def _computed(
+    metric: Metric,
+    suite: Suite,
+    passes: ModelPasses,
+    done: Mapping[str, Entry],
+    retain: Mapping[str, Entry],
+    conventions: Conventions,
+) -> Entry:
+    reason = obstacle(metric, suite, passes)
+    needs = {need: done[need] for need in metric.local_needs}
+    for name, need in needs.items():
+        if reason is None and not math.isfinite(need.value) and not need.records:
+            reason = f"needs {name}: {need.reason}"
+    if reason is not None:
+        broken = next(filter(None, map(passes.failed, metric.reads[suite])), None)
+        return unscored(reason, broken.kind if broken else None)
+    context = Context(suite, metric.reads[suite], passes, needs, retain, conventions)
+    return finished(metric, metric.fn(context), groups_of(metric, suite, passes))
+
+
+def split_of(metric: Metric, suite: Suite, metrics: Mapping[str, Metric]) -> str | None:
+    """The split whose rows a metric scores; None for one without rows of its own."""
+    if metric.reads[suite]:
+        return metric.reads[suite][0].split
+    if metric.row_value is None or not metric.local_needs:
+        return None
+    return split_of(metrics[metric.local_needs[0]], suite, metrics)
+
+
+def groups_of(metric: Metric, suite: Suite, passes: ModelPasses) -> dict[int, int | str]:
+    """The author of each row of a metric's split."""
+    metrics = {one.name: one for one in ordered(suite)}
+    split = split_of(metric, suite, metrics)
+    splits = passes.all_splits
+    if split is None or split not in splits:
+        return {}
+    return {row.idx: row.group for row in splits[split].rows}
+
+
+def notes(passes: ModelPasses, reads: Sequence[Read]) -> list[str]:
+    """What a reader should know about how the texts were encoded."""
+    views = {
+        (read.split, read.field): passes.view(read) for read in reads if read.kind != "patched"
+    }
+    return notes_on(list(views.values()))

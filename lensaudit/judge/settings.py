@@ -1,0 +1,185 @@
+"""What may be chosen of a judge: who judges, what it may use, what is judged."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Literal
+
+from lensaudit.errors import InputError
+from lensaudit.judge.budget import Caps, Prices
+from lensaudit.judge.grading import MAX_TOKENS
+from lensaudit.judge.opening import JudgeOptions
+from lensaudit.judge.scale import Mode
+from lensaudit.settings import Limit, Option
+
+WORDS = "words:"
+"""Prefix of the judges that need no server."""
+POLL_S = 5.0
+Fresh = Annotated[bool, Option("Ask again what is in the cache.")]
+
+
+@dataclass(frozen=True, kw_only=True)
+class WhoJudges:
+    """The endpoint, the key, the cache and how numbers are read."""
+
+    model: Annotated[str | None, Option("The judge's model, as its server calls it.")] = None
+    base_url: Annotated[
+        str | None,
+        Option(
+            "OpenAI-compatible endpoint. [default: OPENAI_BASE_URL, or OpenAI's]",
+            metavar="URL",
+        ),
+    ] = None
+    key_env: Annotated[
+        str | None,
+        Option(
+            "Variable that holds the key. [default: OPENAI_API_KEY, for OpenAI's server only]",
+            metavar="NAME",
+        ),
+    ] = None
+    key_file: Annotated[
+        Path | None,
+        Option("File with the key, readable by its owner only.", is_a="file"),
+    ] = None
+    cache: Annotated[Path | None, Option("Where every answer is kept.", is_a="file")] = (
+        JudgeOptions.cache
+    )
+    mode: Annotated[
+        Mode | None,
+        Option("How a number is read; auto is what the probe finds best.", none="auto"),
+    ] = None
+    timeout_s: Annotated[float, Option("Seconds per attempt.", flag="--timeout", least=0.1)] = (
+        JudgeOptions.timeout_s
+    )
+    retries: Annotated[int, Option("After 429, 5xx, timeouts and lost connections.", least=0)] = (
+        JudgeOptions.retries
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Allowance:
+    """Prices, caps and concurrency."""
+
+    price_in: Annotated[float, Option("Price of a million tokens sent.", least=0)] = 0.0
+    price_out: Annotated[float, Option("Price of a million tokens received.", least=0)] = 0.0
+    max_cost: Annotated[float | None, Option("Stop before a call that passes it.", least=0)] = None
+    max_calls: Annotated[int | None, Option("At most so many calls.", least=0)] = None
+    max_tokens_total: Annotated[int | None, Option("At most so many tokens.", least=0)] = None
+    concurrency: Annotated[int, Option("Calls at once.", least=1)] = JudgeOptions.concurrency
+
+
+@dataclass(frozen=True, kw_only=True)
+class LogSettings:
+    """What is judged, and how."""
+
+    log: Path
+    by: Annotated[
+        str,
+        Option(
+            "rubric (grades 0-10), coherence or idk (0-100), a prompt's file with {question} and "
+            "{answer}, or words:entity, words:idk, words:variety, which ask nobody.",
+            metavar="NAME|FILE",
+        ),
+    ] = "rubric"
+    contexts: Annotated[
+        tuple[str, ...], Option("Only this metric or split. Repeatable.", flag="--context")
+    ] = ()
+    limit: Limit = None
+    max_tokens: Annotated[int, Option("Of a rubric's reply.", least=1)] = MAX_TOKENS
+    offline: Annotated[bool, Option("Answers from the cache alone.")] = False
+    fresh: Fresh = False
+    out: Annotated[Path | None, Option("[default: experiments/out/<log>-judge-<by>]")] = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class CalibrationSettings:
+    """Which labels a judge is compared with."""
+
+    by: Annotated[
+        str,
+        Option(
+            "A set with labels: coherence, idk, or your JSONL of question, answer, label.",
+            metavar="NAME|FILE",
+        ),
+    ] = "coherence"
+    prompt: Annotated[
+        str | None, Option("The prompt. [default: that of the set]", metavar="NAME|FILE")
+    ] = None
+    words: Annotated[str | None, Option("Calibrate a judge that asks nobody: idk or variety.")] = (
+        None
+    )
+    fresh: Fresh = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class BatchSettings:
+    """How long a batch is waited for."""
+
+    wait: Annotated[bool, Option("Poll until it is over.")] = False
+    poll_s: Annotated[
+        float,
+        Option(
+            "Seconds before the second look; then doubled, up to 5 minutes.",
+            flag="--poll",
+            least=0,
+        ),
+    ] = POLL_S
+    resubmit: Annotated[bool, Option("Send again what failed, expired or was cancelled.")] = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class StubSettings:
+    """What the pretended judge does."""
+
+    port: Annotated[int, Option("[default: any free one]", least=0, most=65535)] = 0
+    faults: Annotated[
+        tuple[str, ...],
+        Option(
+            "What goes wrong with the next completion; repeatable, in order, ok for none.",
+            flag="--fault",
+            metavar="NAME",
+        ),
+    ] = ()
+    always: Annotated[
+        str | None,
+        Option("What goes wrong with every completion after that.", metavar="NAME"),
+    ] = None
+    tokens: Annotated[
+        Literal["whole", "digits", "blank"],
+        Option("How the pretended tokenizer splits numbers."),
+    ] = "whole"
+    batch_end: Annotated[
+        Literal["completed", "failed", "expired", "cancelled"], Option("How batches end.")
+    ] = "completed"
+    no_batches: Annotated[bool, Option("A server without files and batches.")] = False
+
+
+def judge_options(
+    who: WhoJudges,
+    allowance: Allowance | None = None,
+    *,
+    offline: bool = False,
+    fresh: bool = False,
+) -> JudgeOptions:
+    """The language model that judges.
+
+    Raises:
+        InputError: no model is named.
+    """
+    if not who.model:
+        raise InputError("name the judge by --model, or use --by words:…")
+    use = allowance or Allowance()
+    return JudgeOptions(
+        model=who.model,
+        base_url=who.base_url,
+        key_env=who.key_env,
+        key_file=who.key_file,
+        cache=who.cache,
+        mode=who.mode,
+        caps=Caps(use.max_cost, use.max_calls, use.max_tokens_total),
+        prices=Prices(use.price_in, use.price_out),
+        concurrency=use.concurrency,
+        timeout_s=who.timeout_s,
+        retries=who.retries,
+        offline=offline,
+        fresh=fresh,
+    )

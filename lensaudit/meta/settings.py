@@ -1,0 +1,154 @@
+"""What may be chosen when metrics are judged: models, attack, filter, measurement."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Literal
+
+from lensaudit.settings import (
+    ACTIVATIONS,
+    Activations,
+    Attention,
+    Device,
+    Dtype,
+    Limit,
+    Option,
+    Registry,
+    Seed,
+)
+
+Attack = Literal["quantize", "relearn"]
+Form = Literal["symmetric", "recovery", "as_written"]
+Filter = Literal["both", "utility", "none"]
+
+Metrics = Annotated[
+    tuple[str, ...],
+    Option(
+        "Only this metric: uds, es … or a name of lensaudit eval. Repeatable. [default: all 22]",
+        flag="--metric",
+        metavar="NAME",
+    ),
+]
+NoFluency = Annotated[bool, Option("Utility is the model utility alone: nothing was rated.")]
+Out = Annotated[Path, Option()]
+OUT = Path("experiments/out/meta")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Measuring:
+    """How models without results are measured."""
+
+    full: Annotated[str | None, Option("Model patched into. [default: full, or demo/full]")] = None
+    retain: Annotated[
+        str | None, Option("Model that never knew. [default: retain, or demo/retain]")
+    ] = None
+    data: Annotated[str | None, Option("As in lensaudit eval.", metavar="DIR|NAME")] = None
+    forget: Annotated[Path | None, Option("Own forget rows, as in lensaudit eval.")] = None
+    holdout: Annotated[Path | None, Option("Own rows the models never saw.")] = None
+    classifier: Annotated[str | None, Option("Text classifier whose class 0 is clean text.")] = None
+    batch_size: Annotated[int | None, Option(least=1, none="auto")] = None
+    max_new_tokens: Annotated[int | None, Option(least=1)] = None
+    dtype: Dtype = "auto"
+    device: Device = "auto"
+    attn: Attention = "eager"
+    limit: Limit = None
+    registry: Registry = None
+    activations: Activations = ACTIVATIONS
+    run: Annotated[bool, Option("Measure what results lack. Without results: always.")] = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class FaithfulnessSettings:
+    """Two pools, and the values that metrics have on them."""
+
+    knows: Annotated[
+        tuple[str, ...],
+        Option(
+            "Models that know, comma-separated or repeated; published: the 30 of TOFU.",
+            flag="--pool-knows",
+            metavar="NAMES",
+        ),
+    ]
+    forgot: Annotated[
+        tuple[str, ...],
+        Option(
+            "Models that never knew; published: the 30 of TOFU.",
+            flag="--pool-forgot",
+            metavar="NAMES",
+        ),
+    ]
+    metrics: Metrics = ()
+    results: Annotated[
+        tuple[Path, ...],
+        Option(
+            "Folder or file of values; repeatable. Without: every model is measured.",
+            metavar="PATH",
+        ),
+    ] = ()
+    measuring: Measuring = Measuring()
+    seed: Annotated[Seed, Option("Of the bootstrap.", least=0)] = 0
+    out: Out = OUT
+
+
+@dataclass(frozen=True, kw_only=True)
+class RobustnessSettings:
+    """Models, an attack, and which of the models a metric is judged on."""
+
+    models: Annotated[
+        tuple[str, ...],
+        Option(
+            "Unlearned models, comma-separated or repeated; results: all in --before.",
+            metavar="NAMES",
+        ),
+    ]
+    attack: Annotated[Attack, Option()]
+    thresholds: Annotated[
+        str | None,
+        Option(
+            "Thresholds of the model filter: faithfulness.json, or the printed ones.",
+            flag="--faithfulness",
+            metavar="FILE|published",
+        ),
+    ] = None
+    form: Annotated[
+        Form, Option("Of the paper; one-sided, before/after; one-sided, after/before.")
+    ] = "symmetric"
+    by: Annotated[
+        Filter, Option("Use models above utility 0.8 and past the threshold.", flag="--filter")
+    ] = "both"
+    metrics: Metrics = ()
+    before: Annotated[
+        tuple[Path, ...], Option("Results before the attack. Repeatable.", metavar="PATH")
+    ] = ()
+    after: Annotated[
+        tuple[Path, ...],
+        Option("Results after it, under the same model names. Repeatable.", metavar="PATH"),
+    ] = ()
+    measuring: Measuring = Measuring()
+    no_fluency: NoFluency = False
+    relearn_data: Annotated[
+        str | None, Option("[default: --forget, demo or forget10]", metavar="NAME|FILE")
+    ] = None
+    relearn_lr: Annotated[float | None, Option("[default: 2e-5; 1e-3 for --data demo]")] = None
+    keep: Annotated[bool, Option("Keep attacked checkpoints.")] = False
+    out: Out = OUT
+
+
+@dataclass(frozen=True, kw_only=True)
+class AggregateSettings:
+    """Which results are put together, and against which anchors."""
+
+    results: tuple[Path, ...]
+    full: Annotated[str | None, Option("Whose utility is 1. [default: full, or demo/full]")] = None
+    retain: Annotated[
+        str | None, Option("Whose attack AUCs s_MIA is made with. [default: retain]")
+    ] = None
+    no_fluency: NoFluency = False
+    out: Annotated[Path | None, Option("Folder for aggregate.json and aggregate.csv.")] = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class TableSettings:
+    """Which judgements are put into one table."""
+
+    results: tuple[Path, ...]
+    out: Annotated[Path | None, Option("Folder for meta_table.json and meta_table.csv.")] = None

@@ -1,0 +1,98 @@
+"""How are prompts continued, token by token? One loop, one rule of where a text ends.
+
+Who calls says how the model reads (patched, steered, plain) and how a token is chosen. This module
+imports no bridge.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+COMPACT_ABOVE = 0.25
+"""Share of ended rows above which they are cut out of the batch; a cut copies the cache."""
+
+
+@dataclass(frozen=True)
+class Running:
+    """Rows in the middle of generation."""
+
+    row: Int[Tensor, " running"]
+    """Which of the rows asked for each one is."""
+    tokens: Int[Tensor, "running pos"]
+    """What is read next: a prompt or its end first, then one token each."""
+    mask: Int[Tensor, "running seen"]
+    past: Any = None
+    """Keys and values of all tokens before; None before the first one."""
+
+    @property
+    def positions(self) -> Int[Tensor, "running pos"]:
+        """Place of each token that is read in its own sequence; negative at padding."""
+        n_new = self.tokens.shape[1]
+        return self.mask.sum(1, keepdim=True) - n_new + torch.arange(n_new, device=self.mask.device)
+
+    def grown(self, token: Int[Tensor, " running"], past: Any) -> "Running":
+        """With one more token each."""
+        mask = torch.cat((self.mask, torch.ones_like(self.mask[:, :1])), dim=1)
+        return Running(self.row, token.unsqueeze(1), mask, past)
+
+    def only(self, alive: Bool[Tensor, " running"]) -> "Running":
+        """Without the rows that ended; the keys and values are cut in place."""
+        chosen = alive.nonzero().squeeze(1)
+        self.past.batch_select_indices(chosen)
+        return Running(self.row[chosen], self.tokens[chosen], self.mask[chosen], self.past)
+
+
+Logits = Float[Tensor, "running d_vocab"]
+Read = Callable[[Running, int], tuple[Logits, Any]]
+"""Logits after the last token, and the grown keys and values; told the step."""
+Choose = Callable[[Logits, Int[Tensor, " running"], int], Int[Tensor, " running"]]
+"""The next token of each row; told the rows and the step."""
+
+
+def started(prompts: Sequence[Sequence[int]], device: torch.device) -> Running:
+    """Prompts padded on the left and masked, so that a row does not depend on its neighbours."""
+    width = max(map(len, prompts))
+    tokens = torch.zeros(len(prompts), width, dtype=torch.long)
+    mask = torch.zeros_like(tokens)
+    for at, prompt in enumerate(prompts):
+        tokens[at, width - len(prompt) :] = torch.tensor(prompt)
+        mask[at, width - len(prompt) :] = 1
+    return Running(torch.arange(len(prompts), device=device), tokens.to(device), mask.to(device))
+
+
+def continued(
+    running: Running, read: Read, choose: Choose, *, max_new_tokens: int, stop: frozenset[int]
+) -> list[tuple[int, ...]]:
+    """Up to `max_new_tokens` tokens of each row, up to and without the first one of `stop`."""
+    said: list[list[int]] = [[] for _ in running.row]
+    ended = torch.zeros(len(said), dtype=torch.bool)
+    for step in range(max_new_tokens):
+        logits, past = read(running, step)
+        token = choose(logits, running.row, step)
+        for row, found in zip(running.row.tolist(), token.tolist(), strict=True):
+            ended[row] |= found in stop
+            if not ended[row]:
+                said[row].append(found)
+        if bool(ended.all()):
+            break
+        running = running.grown(token, past)
+        alive = ~ended[running.row.cpu()]
+        if float((~alive).float().mean()) > COMPACT_ABOVE:
+            running = running.only(alive.to(running.row.device))
+    return [tuple(ids) for ids in said]
+
+
+def stop_ids(*configured: int | Sequence[int] | None) -> frozenset[int]:
+    """Token ids that end a text, from what configurations call `eos_token_id`.
+
+    >>> sorted(stop_ids(2, None, [7, 2]))
+    [2, 7]
+    """
+    flat: set[int] = set()
+    for found in configured:
+        flat |= {found} if isinstance(found, int) else set(found or ())
+    return frozenset(flat)

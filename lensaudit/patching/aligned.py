@@ -1,0 +1,276 @@
+"""The source's stream in `full`'s basis: maps fitted on neutral text, applied to what is cached.
+
+An aligned source is a source like another: the engine patches what a donor hands over. Sums are
+accumulated in one pass over the caches of both models, as many layers at a time as memory holds.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from jaxtyping import Float
+from safetensors.torch import load as load_tensors
+from safetensors.torch import save as save_tensors
+from torch import Tensor
+
+from lensaudit.activations.store import Activations
+from lensaudit.data.spans import Encoded
+from lensaudit.errors import InputError
+from lensaudit.files import digest, make_folder, write_bytes, write_json
+from lensaudit.patching.donors import CachedDonor
+from lensaudit.results.keyed import keyed_document, mark_of
+from lensaudit.scores.alignment import LinearMap, MapClass, Moments, fitted, ordinary, r_squared
+
+ALIGN_TOKENS_PER_DIM = 16
+"""Neutral tokens per dimension of the stream; 2 suffice as measured."""
+FEWEST_TOKENS_PER_DIM = 2
+SINK_NORM = 10.0
+"""Times the layer's median norm above which a token is a sink and stays out of fit and R2."""
+CHUNK_ROWS = 32
+"""Rows read at once."""
+HELD_OUT = 5
+"""One row in so many is held out of the fit, for R2."""
+FOLDER = "maps"
+_SCHEMA = 1
+
+
+@dataclass(frozen=True)
+class Alignment:
+    """A map per layer of `full`, and how well it was fitted."""
+
+    kind: MapClass
+    maps: tuple[LinearMap, ...]
+    layer_of: tuple[int, ...]
+    """The source's layer that each layer of `full` is given."""
+    r2: tuple[float, ...]
+    """On rows that were not fitted, by layer of `full`."""
+    n_tokens: int
+    shuffled: tuple[LinearMap, ...]
+    """The control: fitted on pairs of different tokens."""
+    key: str
+    """Content hash of all that the maps depend on."""
+
+
+@dataclass(frozen=True)
+class MappedDonor(CachedDonor):
+    """A cached source whose stream is carried to `full`'s basis, layer by layer."""
+
+    maps: tuple[LinearMap, ...] = ()
+    layer_of: tuple[int, ...] = ()
+
+    def _example(self, idx: int) -> tuple[Tensor, Float[Tensor, "layer pos d_model"]]:
+        positions, resid = super()._example(idx)
+        moved = [f(resid[at]) for f, at in zip(self.maps, self.layer_of, strict=True)]
+        return positions, torch.stack(moved)
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Layers and width of what is handed over."""
+        return len(self.maps), len(self.maps[0].mean_y)
+
+
+@dataclass(frozen=True)
+class OtherRowDonor(CachedDonor):
+    """`full`'s own stream, of another row: what patching does when nothing fits.
+
+    The k-th kept position of a row is given what the other row has at its k-th, around again
+    where that one is shorter.
+    """
+
+    other: tuple[tuple[int, int], ...] = ()
+    """idx -> idx of the row that it is given."""
+
+    def _example(self, idx: int) -> tuple[Tensor, Float[Tensor, "layer pos d_model"]]:
+        positions, _ = super()._example(idx)
+        _, resid = super()._example(dict(self.other)[idx])
+        return positions, resid[:, torch.arange(len(positions)) % resid.shape[1]]
+
+
+def next_rows(encoded: Sequence[Encoded]) -> tuple[tuple[int, int], ...]:
+    """For each row one of another group, if there is one: the next in a list turned by groups."""
+    order = sorted(encoded, key=lambda e: (str(e.group), e.idx))
+    turned = []
+    for at, e in enumerate(order):
+        others = [o for o in (*order[at + 1 :], *order[:at]) if o.group != e.group]
+        turned.append((e.idx, (others or [*order[at + 1 :], *order[:at], e])[0].idx))
+    return tuple(turned)
+
+
+def alignment_of(
+    source: Activations,
+    full: Activations,
+    encoded: Sequence[Encoded],
+    kind: MapClass,
+    *,
+    n_tokens: int,
+    memory_bytes: int,
+    root: Path,
+) -> Alignment:
+    """The maps from `source` to `full`, fitted on these rows or found again.
+
+    Args:
+        source: cached at all positions.
+        full: cached at all positions.
+        encoded: neutral rows.
+        kind: of map.
+        n_tokens: at most so many are used.
+        memory_bytes: what sums may take.
+        root: the activations folder.
+
+    Raises:
+        InputError: too few tokens for the width, or streams that no map can be fitted to.
+    """
+    key = digest(
+        [_SCHEMA, source.fingerprint.key(), full.fingerprint.key(), kind, n_tokens, SINK_NORM]
+    )
+    known = _read(root / FOLDER, kind, key)
+    if known is not None:
+        return known
+    made = _fit(source, full, encoded, kind, n_tokens=n_tokens, memory_bytes=memory_bytes, key=key)
+    _write(root / FOLDER, made)
+    return made
+
+
+def _fit(
+    source: Activations,
+    full: Activations,
+    encoded: Sequence[Encoded],
+    kind: MapClass,
+    *,
+    n_tokens: int,
+    memory_bytes: int,
+    key: str,
+) -> Alignment:
+    layer_of = relative_layers(source.n_layers, full.n_layers)
+    d_x, d_y = source.d_model, full.d_model
+    rows = [e for e in sorted(encoded, key=lambda e: digest([e.idx, "align"])) if _n(e) > 0]
+    held_out, fit = (
+        rows[::HELD_OUT],
+        _up_to([r for n, r in enumerate(rows) if n % HELD_OUT], n_tokens),
+    )
+    used = sum(map(_n, fit))
+    if used < FEWEST_TOKENS_PER_DIM * max(d_x, d_y):
+        raise InputError(
+            f"alignment: {used} neutral tokens, wanted {FEWEST_TOKENS_PER_DIM} per dimension, "
+            f"{FEWEST_TOKENS_PER_DIM * max(d_x, d_y)}; give more rows with --align-data"
+        )
+    medians = [_median_norms(one, fit) for one in (source, full)]
+    # moments of the fit, of the rows held out and of shuffled pairs
+    per_layer = 3 * 8 * (d_x * d_x + d_x * d_y)
+    at_once = max(1, memory_bytes // (2 * per_layer))
+    maps, shuffled, r2 = [], [], []
+    for start in range(0, full.n_layers, at_once):
+        layers = range(start, min(start + at_once, full.n_layers))
+        sums = _sums(source, full, fit, layers, layer_of, medians)
+        checks = _sums(source, full, held_out, layers, layer_of, medians, shuffle=False)
+        for (pairs, mixed), (check, _) in zip(sums, checks, strict=True):
+            try:
+                maps.append(fitted(pairs, kind))
+                shuffled.append(fitted(mixed, kind))
+            except (ValueError, RuntimeError) as error:  # RuntimeError: of LAPACK
+                raise InputError(f"--align {kind}: {error}") from error
+            r2.append(r_squared(maps[-1], check))
+    return Alignment(kind, tuple(maps), layer_of, tuple(r2), used, tuple(shuffled), key)
+
+
+def relative_layers(n_source: int, n_full: int) -> tuple[int, ...]:
+    """The source's layer at the same relative depth.
+
+    >>> relative_layers(4, 4), relative_layers(2, 4), relative_layers(6, 3)
+    ((0, 1, 2, 3), (0, 0, 1, 1), (1, 3, 5))
+    """
+    return tuple(-(-(layer + 1) * n_source // n_full) - 1 for layer in range(n_full))
+
+
+def _n(e: Encoded) -> int:
+    """Tokens after position 0, which is a sink."""
+    return len(e.token_ids) - 1
+
+
+def _up_to(rows: Sequence[Encoded], n_tokens: int) -> list[Encoded]:
+    """Whole rows until there are so many tokens."""
+    chosen, n = [], 0
+    for e in rows:
+        if n >= n_tokens:
+            break
+        chosen.append(e)
+        n += _n(e)
+    return chosen
+
+
+def _chunks(rows: Sequence[Encoded]) -> Iterator[Sequence[Encoded]]:
+    for start in range(0, len(rows), CHUNK_ROWS):
+        yield rows[start : start + CHUNK_ROWS]
+
+
+def _stream(cache: Activations, rows: Sequence[Encoded]) -> Float[Tensor, "layer pos d_model"]:
+    """Rows end to end, without their first position."""
+    return torch.cat([cache.example(e.idx).resid[:, 1:].float() for e in rows], dim=1)
+
+
+def _median_norms(cache: Activations, rows: Sequence[Encoded]) -> Float[Tensor, " layer"]:
+    norms = [_stream(cache, chunk).norm(dim=-1) for chunk in _chunks(rows)]
+    return torch.cat(norms, dim=1).median(dim=1).values
+
+
+def _sums(
+    source: Activations,
+    full: Activations,
+    rows: Sequence[Encoded],
+    layers: Sequence[int],
+    layer_of: Sequence[int],
+    medians: Sequence[Float[Tensor, " layer"]],
+    *,
+    shuffle: bool = True,
+) -> list[tuple[Moments, Moments]]:
+    """Moments of the pairs of each layer, and of pairs of tokens half a chunk apart."""
+    empty = Moments.empty(source.d_model, full.d_model)
+    sums = [(empty, empty) for _ in layers]
+    for chunk in _chunks(rows):
+        xs, ys = _stream(source, chunk), _stream(full, chunk)
+        x_kept, y_kept = (
+            ordinary(one.norm(dim=-1), median, SINK_NORM)
+            for one, median in zip((xs, ys), medians, strict=True)
+        )
+        for at, layer in enumerate(layers):
+            kept = x_kept[layer_of[layer]] & y_kept[layer]
+            x, y = xs[layer_of[layer]][kept], ys[layer][kept]
+            pairs, mixed = sums[at]
+            if shuffle:
+                mixed = mixed + Moments.of(x, y.roll(len(y) // 2, dims=0))
+            sums[at] = pairs + Moments.of(x, y), mixed
+    return sums
+
+
+def _write(folder: Path, made: Alignment) -> None:
+    tensors: dict[str, Tensor] = {
+        "r2": torch.tensor(made.r2, dtype=torch.float64),
+        "layer_of": torch.tensor(made.layer_of),
+        "n_tokens": torch.tensor(made.n_tokens),
+    }
+    for name, maps in (("map", made.maps), ("shuffled", made.shuffled)):
+        for field in _FIELDS:
+            tensors[f"{name}.{field}"] = torch.stack([getattr(one, field) for one in maps])
+    path = make_folder(folder) / f"{made.key}.safetensors"
+    write_bytes(path, save_tensors(tensors))
+    # last of all: with it the file is whole
+    write_json(path.with_suffix(".json"), {"key": made.key, **vars(mark_of(path))})
+
+
+def _read(folder: Path, kind: MapClass, key: str) -> Alignment | None:
+    """The maps in a file; None where there is none, or where it is not as it was written."""
+    path = folder / f"{key}.safetensors"
+    said = keyed_document(path.with_suffix(".json"), key)
+    if said is None or not path.exists() or said != {"key": key, **vars(mark_of(path))}:
+        return None
+    tensors = load_tensors(path.read_bytes())
+    maps, shuffled = (
+        tuple(map(LinearMap, *(tensors[f"{name}.{field}"] for field in _FIELDS)))
+        for name in ("map", "shuffled")
+    )
+    layer_of, r2 = tuple(tensors["layer_of"].tolist()), tuple(tensors["r2"].tolist())
+    return Alignment(kind, maps, layer_of, r2, int(tensors["n_tokens"]), shuffled, key)
+
+
+_FIELDS = ("mean_x", "mean_y", "matrix")

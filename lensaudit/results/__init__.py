@@ -1,0 +1,1 @@
+"""What runs write and read: typed records, tables, frames and pictures; no torch."""

@@ -1,0 +1,156 @@
+"""Attacks on the page: what retraining and relearning brought back."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+from annotated_types import Len
+
+from lensaudit.errors import InputError
+from lensaudit.files import read_json
+from lensaudit.results.reading import Row, brief, csv_rows, json_object, part
+from lensaudit.results.schema import checked, checked_as
+
+CONDITIONS: Mapping[str, tuple[str, str]] = {
+    "0": ("original", "forget_acc_baseline"),
+    "A": ("unlearned", "forget_acc_unlearn"),
+    "B": ("unlearned, retrained", "forget_acc_unlearn_rtt"),
+    "C": ("original, retrained: the ceiling", "forget_acc_baseline_rtt"),
+    "N0": ("never knew", "forget_acc_control"),
+    "N": ("never knew, retrained: the floor", "forget_acc_control_rtt"),
+}
+"""Condition -> its name, and its column in `summary.csv`."""
+RATIOS = {
+    "recovery_adjusted": "(B − N) / (C − N)",
+    "gap_closed": "(B − A) / (C − A)",
+    "recovery_rate": "B / C",
+}
+
+
+def read_rtt(path: Path) -> list[dict[str, Any]]:
+    """Retraining studies, from `summary.json` or the summary table of another tool.
+
+    Raises:
+        InputError: a row is not a study.
+    """
+    if path.suffix == ".csv":
+        return [_from_table(row, path) for row in csv_rows(path)]
+    studies = checked_as(list[dict[str, Any]], read_json(path), path)
+    return [_from_summary(study, path) for study in studies]
+
+
+def _from_summary(study: Row, path: Path) -> dict[str, Any]:
+    main, gate = part(study, "main"), part(study, "gate")
+    measured = part(study, "as_they_are") | part(main, "accuracies")
+    return _study(
+        path,
+        model=str(part(study, "models").get("unlearned", "?")),
+        data=str(study.get("data", "")),
+        accuracies={name: _accuracy(measured.get(name)) for name in CONDITIONS},
+        ratios={name: _accuracy(main.get(name)) for name in RATIOS},
+        gate="" if gate.get("passed", True) else str(gate.get("reason", "")),
+        notes=[str(note) for note in study.get("notes") or []],
+        chance=study.get("chance"),
+        how=f"{main.get('selection', '?')}, {main.get('acc_selection_rule', '?')}",
+    )
+
+
+def _from_table(row: Mapping[str, str], path: Path) -> dict[str, Any]:
+    def ends(name: str) -> dict[str, Any] | None:
+        value = _cell(row.get(name), path)
+        if value is None:
+            return None
+        low, high = (_cell(row.get(f"{name}_{end}"), path) for end in ("low", "high"))
+        return {"value": value, "low": low, "high": high, "reason": ""}
+
+    return _study(
+        path,
+        model=row.get("model_id") or row.get("model_path") or "?",
+        data=row.get("dataset", ""),
+        accuracies={name: ends(column) for name, (_, column) in CONDITIONS.items()},
+        ratios={name: ends(name) for name in RATIOS},
+        gate="unlearning is not shown to have worked" if row.get("gate") == "failed" else "",
+        notes=[],
+        chance=None,
+        how=row.get("acc_selection_rule", ""),
+    )
+
+
+def _study(
+    path: Path,
+    *,
+    accuracies: Mapping[str, dict[str, Any] | None],
+    ratios: Mapping[str, dict[str, Any] | None],
+    **rest: Any,
+) -> dict[str, Any]:
+    """A study as the page reads it; what was not measured is not listed."""
+    return brief(
+        {
+            "kind": "rtt",
+            "folder": str(path.parent),
+            "accuracies": [
+                {"condition": name, "name": CONDITIONS[name][0], **one}
+                for name, one in accuracies.items()
+                if one and one["value"] is not None
+            ],
+            "ratios": [
+                {"name": name, "formula": RATIOS[name], **one}
+                for name, one in ratios.items()
+                if one
+            ],
+            **rest,
+        }
+    )
+
+
+@dataclass(frozen=True)
+class _Shift:
+    """Scores of one model."""
+
+    model: str
+    before: dict[str, Any]
+    after: dict[str, Any]
+
+
+@dataclass(frozen=True)
+class _Relearned:
+    """What `audit.json` must hold."""
+
+    shifts: Annotated[list[_Shift], Len(1)]
+
+
+def read_relearn(path: Path) -> dict[str, Any]:
+    """Scores of models before and after one pass over the forget answers.
+
+    Raises:
+        InputError: no scores.
+    """
+    rows = [
+        {"model": shift.model, "score": name, "before": value, "after": shift.after.get(name)}
+        for shift in checked(_Relearned, json_object(path), path).shifts
+        for name, value in shift.before.items()
+    ]
+    return brief({"kind": "relearn", "folder": str(path.parent), "rows": rows})
+
+
+def _accuracy(one: Any) -> dict[str, Any] | None:
+    """A value with its interval, or the reason why there is none."""
+    if not isinstance(one, Mapping):
+        return None
+    ends = part(one, "interval")
+    return {
+        "value": one.get("value"),
+        "low": ends.get("low"),
+        "high": ends.get("high"),
+        "reason": one.get("reason", ""),
+    }
+
+
+def _cell(text: str | None, path: Path) -> float | None:
+    if not text:
+        return None
+    try:
+        return float(text)
+    except ValueError as error:
+        raise InputError(f"{path}: {text[:40]!r} is no number") from error

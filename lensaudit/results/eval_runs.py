@@ -1,0 +1,160 @@
+"""What did `lensaudit eval` find? The metrics of one model, with directions and intervals."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from math import isfinite
+from pathlib import Path
+from typing import Annotated, Any
+
+from pydantic import Strict
+
+from lensaudit.errors import FailureKind, InputError
+from lensaudit.results.patch_runs import interval_of
+from lensaudit.results.reading import Row, json_object, part
+from lensaudit.results.schema import Number, checked
+from lensaudit.scores.stats import Interval
+
+
+@dataclass(frozen=True)
+class MetricValue:
+    """One metric of one model."""
+
+    value: float | None
+    interval: Interval | None
+    n_scored: int
+    n_unscored: int
+    reason: str | None
+    """Why there is no value."""
+
+
+@dataclass(frozen=True)
+class MetricKind:
+    """What a metric is, whatever the model."""
+
+    name: str
+    family: str
+    high_means: str | None
+    """`knows`, `forgot`, or None where the log does not say."""
+    source: str
+
+
+@dataclass(frozen=True)
+class EvalRun:
+    """A finished evaluation of one model."""
+
+    folder: Path
+    model: str
+    weights: str
+    suite: str
+    values: Mapping[str, MetricValue]
+    kinds: Mapping[str, MetricKind]
+    manifest: Row | None
+    """None for a log of another tool, which has none."""
+
+
+@dataclass(frozen=True)
+class LogEntry:
+    """A metric as a log in open-unlearning's layout has it."""
+
+    agg_value: Annotated[float, Strict()] | None
+    """NaN and null are no value."""
+    value_by_index: dict[str, Any] | None = None
+    unscored: dict[str, Any] | None = None
+    reason: str | None = None
+    failed: FailureKind | None = None
+    """How a pass that it reads broke; `reason` is no answer then."""
+    interval_95: tuple[Number | None, Number | None] | None = None
+    forget: "LogEntry | None" = None
+    holdout: "LogEntry | None" = None
+
+    @property
+    def sides(self) -> "tuple[LogEntry, ...]":
+        """Of an attack: what it says of members and of strangers."""
+        return tuple(one for one in (self.forget, self.holdout) if one)
+
+
+@dataclass(frozen=True)
+class Named:
+    """A model as a manifest names it."""
+
+    name: str | None = None
+    weights: str | None = None
+    """Content hash."""
+
+
+@dataclass(frozen=True)
+class _Inputs:
+    model: Named | None = None
+
+
+@dataclass(frozen=True)
+class _Made:
+    inputs: _Inputs | None = None
+
+
+def model_of(manifest: Any, where: object) -> Named:
+    """The model that a manifest of `lensaudit eval` is about.
+
+    Raises:
+        InputError: it is no manifest.
+    """
+    made = checked(_Made, manifest, where)
+    return (made.inputs and made.inputs.model) or Named()
+
+
+def entries_of(content: Mapping[str, Any], where: object) -> dict[str, LogEntry]:
+    """The metrics of a log by name.
+
+    Raises:
+        InputError: one of them is no metric.
+    """
+    return {name: checked(LogEntry, raw, f"{where}: {name}") for name, raw in content.items()}
+
+
+def read_eval(log_file: Path) -> EvalRun:
+    """A log in open-unlearning's layout, with the manifest beside it where there is one.
+
+    Raises:
+        InputError: it is not a log.
+    """
+    entries = entries_of(json_object(log_file), log_file)
+    if not entries:
+        raise InputError(f"{log_file}: holds no metric")
+    manifest_file = log_file.parent / "manifest.json"
+    manifest = json_object(manifest_file) if manifest_file.exists() else None
+    model = model_of(manifest or {}, manifest_file)
+    said = part(manifest, "inputs", "metrics")
+    return EvalRun(
+        folder=log_file.parent,
+        model=model.name or log_file.parent.name,
+        weights=model.weights or model.name or log_file.parent.name,
+        suite=log_file.name.partition("_")[0].lower(),
+        values={name: _value(one) for name, one in entries.items()},
+        kinds={name: _kind(name, part(said, name)) for name in entries},
+        manifest=manifest,
+    )
+
+
+def _value(entry: LogEntry) -> MetricValue:
+    value, scored, missing = entry.agg_value, 0, 0
+    for one in entry.sides or (entry,):
+        rows, gaps = one.value_by_index or {}, one.unscored or {}
+        scored += len(rows) - sum(key in gaps for key in rows)
+        missing += len(gaps)
+    return MetricValue(
+        value=None if value is None or not isfinite(value) else value,
+        interval=interval_of(entry.interval_95),
+        n_scored=scored,
+        n_unscored=missing,
+        reason=entry.reason or None,
+    )
+
+
+def _kind(name: str, told: Row) -> MetricKind:
+    high = told.get("high_means")
+    return MetricKind(
+        name=name,
+        family=str(told.get("family", "other")),
+        high_means=high if high in ("knows", "forgot") else None,
+        source=str(told.get("source", "")),
+    )

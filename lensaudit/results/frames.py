@@ -1,0 +1,128 @@
+"""Results on disk as pandas data frames: one row per run, example, layer or metric.
+
+Every function takes files or folders, and looks into folders for what `lensaudit` wrote there.
+"""
+
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from lensaudit.errors import InputError
+from lensaudit.results.eval_runs import EvalRun, read_eval
+from lensaudit.results.locate import Found, Kind, locate
+from lensaudit.results.patch_runs import PatchRun, read_patch
+
+Place = str | Path
+
+
+def summaries(*places: Place) -> pd.DataFrame:
+    """One row per run of `lensaudit patch`: the score, its 95 % interval, and the calibration.
+
+    `full` and `retain` are the scores of the two anchors: 0 and 1 where everything is right.
+    """
+    return _frame([_summary(run) for run in _patches(places)])
+
+
+def examples(*places: Place) -> pd.DataFrame:
+    """One row per source and example: its text, its score, or why it has none."""
+    rows = []
+    for run in _patches(places):
+        asked = zip(run.examples, run.rows, run.scores, run.baseline, strict=True)
+        rows += [
+            {
+                "source": run.source,
+                "score": run.score,
+                "idx": text.idx,
+                "group": row.get("group"),
+                "question": text.question,
+                "entity": text.entity,
+                "baseline": baseline,
+                "value": value,
+                "n_ke": len(row.get("ke", ())),
+                "unscored": row.get("unscored"),
+            }
+            for text, row, value, baseline in asked
+        ]
+    return _frame(rows)
+
+
+def layers(*places: Place) -> pd.DataFrame:
+    """One row per source, example and layer: S1 and S2 deltas (nats per token) and erasure."""
+    parts = []
+    for run in _patches(places):
+        part = pd.read_csv(run.folder / "layers.csv")
+        part.insert(0, "score", run.score)
+        part.insert(0, "source", run.source)
+        parts.append(part)
+    return pd.concat(parts, ignore_index=True)
+
+
+def metrics(*places: Place) -> pd.DataFrame:
+    """One row per model and metric of `lensaudit eval`, with what a high value means."""
+    return _frame([row for run in _evals(places) for row in _metric_rows(run)])
+
+
+def _summary(run: PatchRun) -> dict[str, Any]:
+    interval = run.interval
+    return {
+        "source": run.source,
+        "score": run.score,
+        "value": run.value,
+        "low": interval.low if interval else None,
+        "high": interval.high if interval else None,
+        "n": run.summary["n"],
+        "n_scored": run.summary["n_scored"],
+        **{name: run.summary["calibration"].get(name) for name in ("full", "retain")},
+        **{name: run.summary.get(name) for name in ("scope", "component", "last_layer", "engine")},
+        "folder": str(run.folder),
+    }
+
+
+def _metric_rows(run: EvalRun) -> Iterator[dict[str, Any]]:
+    for name, found in run.values.items():
+        yield {
+            "model": run.model,
+            "metric": name,
+            "value": found.value,
+            "low": found.interval.low if found.interval else None,
+            "high": found.interval.high if found.interval else None,
+            "high_means": run.kinds[name].high_means,
+            "family": run.kinds[name].family,
+            "n_scored": found.n_scored,
+            "n_unscored": found.n_unscored,
+            "reason": found.reason,
+        }
+
+
+def _patches(places: tuple[Place, ...]) -> list[PatchRun]:
+    return [read_patch(one.path, {}) for one in _found(places, "patch")]
+
+
+def _evals(places: tuple[Place, ...]) -> list[EvalRun]:
+    return [read_eval(one.path) for one in _found(places, "eval")]
+
+
+def _found(places: tuple[Place, ...], kind: Kind) -> list[Found]:
+    """The results of one kind; what was met and cannot be read is a warning.
+
+    Raises:
+        InputError: a place does not exist, or none holds such a result.
+    """
+    found, left = locate([Path(place).expanduser() for place in places])
+    for one in left:
+        warnings.warn(f"{one.path}: {one.reason}", stacklevel=4)
+    chosen = [one for one in found if one.kind == kind]
+    if not chosen:
+        named = ", ".join(map(str, places)) or "nothing named"
+        raise InputError(f"{named}: no result of `lensaudit {kind}`; run it, or name its folder")
+    return chosen
+
+
+def _frame(rows: list[dict[str, Any]]) -> pd.DataFrame:
+    """Numbers as numbers where there are gaps, too."""
+    frame = pd.DataFrame(rows)
+    numeric = [name for name in ("value", "low", "high", "baseline") if name in frame]
+    return frame.astype(dict.fromkeys(numeric, float))

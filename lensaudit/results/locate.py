@@ -1,0 +1,163 @@
+"""Which results lie in a folder? Every file and folder named is found, or left out aloud."""
+
+import os
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from lensaudit.errors import InputError
+from lensaudit.files import read_json
+
+Kind = Literal["patch", "eval", "steering", "directions", "rtt", "relearn", "meta", "aggregate"]
+
+NAMES: dict[str, Kind] = {
+    "summary.json": "patch",
+    "TOFU_EVAL.json": "eval",
+    "MUSE_EVAL.json": "eval",
+    "results.json": "steering",
+    "layer_sweep.json": "steering",
+    "audit.json": "relearn",
+}
+"""A file of this name in a folder is a finished result of this kind, unless it says another."""
+SCHEMAS: dict[str, Kind] = {
+    "steer-results": "steering",
+    "steer-sweep": "steering",
+    "steer-audit": "directions",
+    "meta_table": "meta",
+    "aggregate": "aggregate",
+}
+"""What a file of any name says of itself under `kind`, or under `schema` before the slash."""
+
+_TRACES = (
+    "manifest.json",
+    "results.jsonl",
+    "layers.csv",
+    "passes",
+    "jobs.jsonl",
+    "judgements.jsonl",
+    "interventions.jsonl",
+)
+_CLOSED = "audit.json"
+"""Evaluations below a folder with this file are parts of its result, not results."""
+_MODEL = "a model, not a result; `lensaudit audit --source` with this folder scores it"
+_DEPTH = 6
+"""Folders below a named one that are looked into."""
+WANTED = (
+    "wanted a folder that lensaudit patch, eval, meta, steer or rtt wrote, or one that holds such"
+)
+
+
+@dataclass(frozen=True)
+class Found:
+    """One finished result: the file that marks it."""
+
+    kind: Kind
+    path: Path
+
+
+@dataclass(frozen=True)
+class LeftOut:
+    """What was named or met and is not on the page, and why."""
+
+    path: str
+    reason: str
+
+
+def locate(paths: Iterable[Path]) -> tuple[list[Found], list[LeftOut]]:
+    """Finished results under the named files and folders, each once; and what was no result.
+
+    Raises:
+        InputError: a path does not exist.
+    """
+    found: dict[Path, Found] = {}
+    left: list[LeftOut] = []
+    for path in paths:
+        if not path.exists():
+            raise InputError(f"{path}: no such file or folder; {WANTED}")
+        here, missed = _in_folder(path) if path.is_dir() else _file(path)
+        left += missed
+        for one in here:
+            found.setdefault(one.path.resolve(), one)
+        if not here and not missed:
+            left.append(LeftOut(str(path), "holds no result of lensaudit"))
+    return list(found.values()), left
+
+
+def _in_folder(top: Path) -> tuple[list[Found], list[LeftOut]]:
+    found: list[Found] = []
+    left: list[LeftOut] = []
+    for folder, names in _folders(top):
+        here = [one for name in sorted(names) for one in _marked(folder / name)]
+        found += here
+        traces = [name for name in _TRACES if name in names]
+        if traces and not here:
+            is_model = any(name.endswith(".safetensors") for name in names)
+            left.append(LeftOut(str(folder), _MODEL if is_model else _unfinished(traces)))
+    return found, left
+
+
+def _unfinished(traces: Sequence[str]) -> str:
+    return f"unfinished: holds {traces[0]} but no summary; run its command again to go on"
+
+
+def _folders(top: Path) -> Iterator[tuple[Path, list[str]]]:
+    """Folders from `top` down, with the names in them; what starts with a dot is not entered."""
+    base = len(top.parts)
+    for folder, inner, files in os.walk(top):
+        names = [*files, *inner]
+        closed = _CLOSED in files or len(Path(folder).parts) - base >= _DEPTH
+        inner[:] = [] if closed else sorted(n for n in inner if n[:1] != "." and n != "passes")
+        yield Path(folder), names
+
+
+def _marked(path: Path) -> list[Found]:
+    """The result that a file marks."""
+    if not path.is_file():
+        return []
+    kind = None
+    if path.suffix == ".json":
+        kind = _json_kind(path)
+    elif path.suffix == ".csv":
+        kind = _csv_kind(path)
+    return [Found(kind, path)] if kind else []
+
+
+def _file(path: Path) -> tuple[list[Found], list[LeftOut]]:
+    found = _marked(path)
+    return found, [] if found else [LeftOut(str(path), f"is no result of lensaudit; {WANTED}")]
+
+
+def _json_kind(path: Path) -> Kind | None:
+    """By name, unless the file says of itself what it is."""
+    named = NAMES.get(path.name)
+    if named == "eval" or (named is None and not _says_something(path)):
+        return named
+    try:
+        content = read_json(path)
+    except InputError:
+        return named  # reading it again says what is wrong with it
+    if isinstance(content, list):
+        is_study = bool(content) and isinstance(content[0], dict) and "study_id" in content[0]
+        return "rtt" if is_study else named
+    said = content if isinstance(content, dict) else {}
+    for field in ("kind", "schema"):
+        word = str(said.get(field, "")).partition("/")[0]
+        if word in SCHEMAS:
+            return SCHEMAS[word]
+    return named
+
+
+def _says_something(path: Path) -> bool:
+    with path.open("rb") as stream:
+        start = stream.read(4096)
+    return b'"schema"' in start or b'"kind"' in start
+
+
+def _csv_kind(path: Path) -> Kind | None:
+    """A table of retraining attacks is known by a column; one beside its JSON is not needed."""
+    if path.with_suffix(".json").exists():
+        return None
+    with path.open("rb") as stream:
+        header = stream.readline(4096)
+    return "rtt" if b"forget_acc_unlearn_rtt" in header else None

@@ -1,0 +1,209 @@
+"""What did `lensaudit patch` find? One run: a source under one set of conditions."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import numpy as np
+from annotated_types import Len
+from numpy.typing import NDArray
+
+from lensaudit.errors import InputError
+from lensaudit.files import digest
+from lensaudit.results.reading import Row, json_lines, json_object, part
+from lensaudit.results.schema import Number, Whole, checked, checked_as
+from lensaudit.scores.stats import Interval
+
+Numbers = NDArray[np.float64]
+SCORES = {"uds": "uds", "lens": "lens", "em": "udr"}
+"""What `summary.json` calls its score -> the field that holds the number."""
+
+_SAME = ("tau", "threshold", "em_form", "scope", "component", "last_layer", "layers")
+"""Fields of the summary that make runs comparable, beside the models and the forget set."""
+
+
+@dataclass(frozen=True)
+class Texts:
+    """One example as it was asked; empty where the run did not keep it."""
+
+    idx: int
+    group: str
+    question: str
+    answer: str
+    prefix: str
+    entity: str
+
+
+@dataclass(frozen=True)
+class PatchRun:
+    """A finished run of one source."""
+
+    folder: Path
+    source: str
+    weights: str
+    """Content hash of the source: what results of one model are joined by."""
+    score: str
+    """`uds`, `lens` or `em`."""
+    value: float | None
+    interval: Interval | None
+    summary: Row
+    manifest: Row
+    examples: tuple[Texts, ...]
+    rows: tuple[Row, ...]
+    """As in results.jsonl, in the order of `examples`."""
+    layers: tuple[int, ...]
+    s1: Numbers
+    """Deltas by example and layer, nats per token; shares for EM."""
+    s2: Numbers
+    scores: Numbers
+    """By example; NaN where unscored."""
+    baseline: Numbers
+    condition: str
+    """Hash of everything that runs must share to be compared row by row."""
+
+
+@dataclass(frozen=True)
+class _Summary:
+    """What `summary.json` must hold."""
+
+    source: str
+    score: Literal["uds", "lens", "em"]
+    n: Whole
+    n_scored: Whole
+    layers: Annotated[list[Whole], Len(1)]
+    calibration: dict[str, Any]
+    per_layer: list[dict[str, Any]]
+    uds: Number | None = None
+    lens: Number | None = None
+    udr: Number | None = None
+    ci95: tuple[Number | None, Number | None] | None = None
+
+
+@dataclass(frozen=True)
+class _Layer:
+    """A layer of `per_layer`."""
+
+    layer: Number | None
+    n_ke: Number | None
+    s1: Number | None
+    s2: Number | None
+    s1_ke: Number | None
+    s2_ke: Number | None
+    erasure: Number | None
+
+
+@dataclass(frozen=True)
+class _EmLayer:
+    """The same of an exact-match audit."""
+
+    layer: Number | None
+    s1_em: Number | None
+    s2_em: Number | None
+
+
+@dataclass(frozen=True)
+class _Made:
+    """What `manifest.json` must hold."""
+
+    command: str
+    inputs: dict[str, Any]
+    options: dict[str, Any]
+    versions: dict[str, Any]
+
+
+def read_patch(summary_file: Path, texts: Mapping[int, Texts]) -> PatchRun:
+    """A run from its folder; `texts` fills in what the rows do not hold.
+
+    Raises:
+        InputError: a file is missing, damaged or of another tool.
+    """
+    folder = summary_file.parent
+    summary = json_object(summary_file)
+    found = checked(_Summary, summary, summary_file)
+    columns = _EmLayer if found.score == "em" else _Layer
+    checked_as(list[columns], found.per_layer, f"{summary_file}: per_layer")
+    manifest = json_object(folder / "manifest.json")
+    checked(_Made, manifest, folder / "manifest.json")
+    rows = tuple(json_lines(folder / "results.jsonl"))
+    if not rows:
+        raise InputError(f"{folder / 'results.jsonl'}: holds no example")
+    layers = tuple(found.layers)
+    own = SCORES[found.score]
+    delta = "_em" if found.score == "em" else ""
+    return PatchRun(
+        folder=folder,
+        source=found.source,
+        weights=str(_part(manifest, "source").get("weights") or found.source),
+        score=found.score,
+        value=getattr(found, own),
+        interval=interval_of(found.ci95),
+        summary=summary,
+        manifest=manifest,
+        examples=tuple(_texts(row, texts, folder) for row in rows),
+        rows=rows,
+        layers=layers,
+        s1=_numbers(rows, f"s1{delta}", folder, width=len(layers)),
+        s2=_numbers(rows, f"s2{delta}", folder, width=len(layers)),
+        scores=_numbers(rows, own, folder),
+        baseline=_numbers(rows, "baseline", folder),
+        condition=_condition(summary, manifest, rows),
+    )
+
+
+def interval_of(ends: tuple[float | None, float | None] | None) -> Interval | None:
+    """Two ends as an interval; None where one is missing."""
+    low, high = ends or (None, None)
+    return None if low is None or high is None else Interval(low, high)
+
+
+def unscored_of(summary: Row) -> dict[str, list[int]]:
+    """Reason -> examples."""
+    reasons: dict[str, list[int]] = {}
+    for idx, reason in part(summary, "unscored").items():
+        if str(idx).isdigit():
+            reasons.setdefault(str(reason), []).append(int(idx))
+    return reasons
+
+
+def role_of(manifest: Row, role: str) -> str:
+    """The name of `full` or `retain`."""
+    return str(_part(manifest, role).get("name", "?"))
+
+
+def _part(manifest: Row, role: str) -> Row:
+    return part(manifest, "inputs", role)
+
+
+def _numbers(rows: Sequence[Row], name: str, folder: Path, *, width: int = 0) -> Numbers:
+    """A field of every row, of one number or of `width`; gaps are NaN."""
+    gap = [None] * width if width else None
+    found = [gap if row.get(name) is None else row[name] for row in rows]
+    wanted = f"{width} numbers" if width else "a number"
+    try:
+        values = np.array(found, dtype=np.float64)
+    except (ValueError, TypeError) as error:
+        raise InputError(f"{folder / 'results.jsonl'}: a row's {name} is not {wanted}") from error
+    if values.shape != ((len(rows), width) if width else (len(rows),)) or np.isinf(values).any():
+        raise InputError(f"{folder / 'results.jsonl'}: a row's {name} is not {wanted}")
+    return values
+
+
+def _texts(row: Row, given: Mapping[int, Texts], folder: Path) -> Texts:
+    idx = row.get("idx")
+    if type(idx) is not int:
+        raise InputError(f"{folder / 'results.jsonl'}: a row has no idx")
+    known = given.get(idx)
+    names = ("question", "answer", "prefix", "entity")
+    words = {name: str(row.get(name) or (getattr(known, name) if known else "")) for name in names}
+    return Texts(idx=idx, group=str(row.get("group", known.group if known else "")), **words)
+
+
+def _condition(summary: Row, manifest: Row, rows: Sequence[Row]) -> str:
+    """Runs with the same hash share S1, baseline and examples."""
+    models = [_part(manifest, role).get("weights") for role in ("full", "retain")]
+    settings = {name: summary.get(name) for name in _SAME}
+    engine = "lens" if summary["score"] == "lens" else summary["score"]
+    dtype = manifest["options"].get("dtype")
+    idx = [row.get("idx") for row in rows]
+    return digest([models, settings, engine, dtype, idx, _part(manifest, "examples").get("hash")])

@@ -1,0 +1,126 @@
+"""Pictures of results for a notebook or a paper (matplotlib, extra `plot`)."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pandas as pd
+
+from lensaudit.errors import InputError
+from lensaudit.results.frames import Place, layers, summaries
+from lensaudit.scores.stats import clustered_bootstrap
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+Results = Place | pd.DataFrame
+"""A place of results, or a frame that `lensaudit.results.frames` made of them."""
+
+
+def layer_profile(results: Results, *, ax: "Axes | None" = None) -> "Axes":
+    """Mean S1 and S2 delta by layer, nats per token, with 95 % intervals (authors resampled).
+
+    S1 is drawn dashed: how much `retain` lacks. A source whose S2 follows it is erased; one that
+    stays at 0 is hidden.
+    """
+    frame = _layers(results)
+    ax = _axes(ax)
+    known = list(frame["source"].unique())
+    _line(ax, _of(frame, known[0]), "s1", "S1 (retain)", linestyle="--", color="black")
+    for source in known:
+        _line(ax, _of(frame, source), "s2", f"S2 ({_text(source)})")
+    ax.set_xlabel("layer")
+    ax.set_ylabel("delta, nats per token")
+    ax.legend(frameon=False)
+    return ax
+
+
+def heatmap(results: Results, *, source: str | None = None, ax: "Axes | None" = None) -> "Axes":
+    """Erasure of one source by example and layer; grey where no layer encodes the fact.
+
+    Examples are sorted by their mean erasure, the least erased on top.
+
+    Raises:
+        InputError: several sources, and none or an unknown one is named.
+    """
+    frame = _layers(results)
+    known = list(frame["source"].unique())
+    if (source is None and len(known) > 1) or source not in (None, *known):
+        raise InputError(f"source={source!r}; wanted one of {', '.join(map(str, known))}")
+    table = _of(frame, source or known[0]).pivot(index="idx", columns="layer", values="erasure")
+    table = table.loc[table.mean(axis=1).sort_values().index]
+    ax = _axes(ax)
+    ax.set_facecolor("0.85")
+    image = ax.imshow(table.to_numpy(), aspect="auto", vmin=0, vmax=1, interpolation="nearest")
+    ax.figure.colorbar(image, ax=ax, label="erasure: 0 held, 1 erased")
+    ax.set_xticks(range(len(table.columns)), [str(layer) for layer in table.columns])
+    ax.set_yticks(range(len(table)), [str(idx) for idx in table.index])
+    ax.yaxis.set_tick_params(labelsize=max(3, min(8, 240 // max(1, len(table)))))
+    ax.set(xlabel="layer", ylabel="idx", title=_text(source or known[0]))
+    return ax
+
+
+def depth(results: Results, *, ax: "Axes | None" = None) -> "Axes":
+    """One point per source with its 95 % interval, sorted; 0 holds everything, 1 nothing."""
+    frame = results if isinstance(results, pd.DataFrame) else summaries(results)
+    frame = frame.dropna(subset="value").sort_values("value", ignore_index=True)
+    ax = _axes(ax)
+    places = range(len(frame))
+    ax.hlines(places, frame["low"], frame["high"], color="0.6")
+    ax.plot(frame["value"], places, "o")
+    ax.set_yticks(list(places), [_text(source) for source in frame["source"]])
+    ax.set(xlim=(-0.02, 1.02), xlabel="unlearning depth: 0 held, 1 erased")
+    return ax
+
+
+def _line(ax: "Axes", rows: pd.DataFrame, column: str, label: str, **style: Any) -> None:
+    """Mean by layer and the band of its interval; layers that were not computed are left out."""
+    rows = rows.dropna(subset=[column])
+    means, low, high = [], [], []
+    known = sorted(rows["layer"].unique())
+    for layer in known:
+        here = rows[rows["layer"] == layer]
+        values = list(here[column])
+        interval = clustered_bootstrap(values, list(here["group"]))
+        means.append(float(np.mean(values)))
+        low.append(interval.low)
+        high.append(interval.high)
+    (line,) = ax.plot(known, means, label=label, **style)
+    ax.fill_between(known, low, high, color=line.get_color(), alpha=0.15, linewidth=0)
+
+
+def _layers(results: Results) -> pd.DataFrame:
+    frame = results if isinstance(results, pd.DataFrame) else layers(results)
+    lacking = {"source", "idx", "group", "layer", "s1", "s2", "erasure"} - set(frame.columns)
+    if lacking or frame.empty:
+        raise InputError(
+            f"wanted the frame of frames.layers(); it lacks {sorted(lacking) or 'rows'}"
+        )
+    if "score" in frame:
+        scores = list(frame["score"].unique())
+        frame = frame[frame["score"] == ("uds" if "uds" in scores else scores[0])]
+    frame = pd.DataFrame(frame)
+    twice = frame["source"][frame.duplicated(subset=["source", "idx", "layer"])]
+    if len(twice):
+        raise InputError(f"several runs of {next(iter(twice))}; name the folder of one")
+    return frame
+
+
+def _of(frame: pd.DataFrame, source: str) -> pd.DataFrame:
+    return pd.DataFrame(frame[frame["source"] == source])
+
+
+def _text(source: Any) -> str:
+    """A name without what matplotlib would set as a formula; of a folder its last part."""
+    name = str(source)
+    return (Path(name).name if name[:1] in "./~" else name).replace("$", r"\$")
+
+
+def _axes(ax: "Axes | None") -> "Axes":
+    if ax is not None:
+        return ax
+    try:
+        from matplotlib import pyplot
+    except ImportError as error:
+        raise InputError("plots need matplotlib; pip install 'lensaudit[plot]'") from error
+    return pyplot.subplots(layout="constrained")[1]

@@ -1,0 +1,72 @@
+"""Is a value from a file what its record says? Dataclasses are the schema, errors one voice."""
+
+import functools
+from collections.abc import Sequence
+from typing import Annotated, Any, TypeVar
+
+from pydantic import AllowInfNan, Strict, TypeAdapter, ValidationError
+
+from lensaudit.errors import InputError
+
+Record = TypeVar("Record")
+Number = Annotated[float, Strict(), AllowInfNan(False)]
+"""A finite number; no text that looks like one, no true."""
+Whole = Annotated[int, Strict()]
+
+_WANTED = {
+    "float_type": "a number",
+    "finite_number": "a finite number",
+    "int_type": "a whole number",
+    "string_type": "a text",
+    "list_type": "a list",
+    "tuple_type": "a list",
+    "dict_type": "an object",
+    "mapping_type": "an object",
+    "dataclass_type": "an object",
+    "dataclass_exact_type": "an object",
+}
+_SHOWN = 40
+"""Characters of a value that an error quotes."""
+
+
+def checked(kind: type[Record], value: Any, where: object) -> Record:
+    """The value as a record; fields that the record does not name are passed over.
+
+    Args:
+        kind: a dataclass.
+        value: from JSON.
+        where: the file, and the place in it.
+
+    Raises:
+        InputError: a field is missing or something else; names the first one.
+    """
+    return checked_as(kind, value, where)
+
+
+def checked_as(kind: Any, value: Any, where: object) -> Any:
+    """The same for any type that pydantic knows, as a list of records."""
+    try:
+        return _adapter(kind).validate_python(value)
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        raise InputError(f"{where}: {_said(first)}") from error
+
+
+@functools.cache
+def _adapter(kind: Any) -> Any:  # beartype cannot read the type of an adapter
+    return TypeAdapter(kind)
+
+
+def _said(error: Any) -> str:
+    """Where in the value, what was found and what was wanted."""
+    place = _place(error["loc"])
+    if error["type"] == "missing" and isinstance(error["loc"][-1], str):
+        owner = f"{_place(error['loc'][:-1])}: " if error["loc"][1:] else ""
+        return f"{owner}has no {error['loc'][-1]!r}"
+    found, limits = error["input"], error.get("ctx", {})
+    wanted = _WANTED.get(error["type"]) or limits.get("expected") or "another number of values"
+    return f"{place}{': ' if place else ''}found {repr(found)[:_SHOWN]}, wanted {wanted}"
+
+
+def _place(parts: Sequence[Any]) -> str:
+    return ".".join(map(str, parts))

@@ -1,0 +1,157 @@
+"""What a caller may choose: settings records, whose fields carry the words and range of a choice.
+
+A settings record is a frozen dataclass. A Python caller gives its fields as keywords; a command
+makes one option of each. So name, type, default and words of a choice stand in one place:
+
+    @dataclass(frozen=True, kw_only=True)
+    class Rounding:
+        method: Annotated[Literal["nf4", "int8"], Option("How weights are rounded.")] = "nf4"
+        device: Device = "auto"
+
+This module imports nothing that takes time: records are read for `--help` and completion.
+"""
+
+import dataclasses
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+Place = str | Path
+"""A file or folder, as a caller names it."""
+
+
+@dataclass(frozen=True)
+class Option:
+    """How a field is chosen on the command line. A field without one is no option."""
+
+    help: str = ""
+    flag: str = ""
+    """As it is typed, where that is not the field's name: `--source`, or `-o --out`."""
+    is_a: Literal["", "model", "file", "folder", "bytes"] = ""
+    """What a text names: a model, a file, a folder, or a size in bytes."""
+    least: int | float | None = None
+    most: int | float | None = None
+    above: int | float | None = None
+    """The number must be larger than this."""
+    none: str = ""
+    """The word for None, e.g. `auto`."""
+    metavar: str | None = None
+    variable: str | None = None
+    """Environment variable that stands in for the option."""
+
+
+Model = Annotated[str, Option("Name, Hub id[@revision] or folder.", is_a="model")]
+Sources = Annotated[
+    tuple[str, ...], Option("Model to audit. Repeatable.", flag="--source", is_a="model")
+]
+Full = Annotated[
+    str | None, Option("Model patched into. [default: full, or demo/full]", is_a="model")
+]
+Retain = Annotated[
+    str | None,
+    Option("Model that never saw the forget set. [default: retain]", is_a="model"),
+]
+Data = Annotated[
+    str | None,
+    Option(
+        "Forget set: forget10, demo, or a JSON/JSONL file. "
+        "[default: forget10; demo for demo/… models]",
+        metavar="NAME|FILE",
+    ),
+]
+Exclude = Annotated[
+    tuple[str, ...],
+    Option(
+        "Leave out a named index list, e.g. v2_full_wrong. Repeatable.",
+        metavar="FILTER",
+    ),
+]
+Limit = Annotated[int | None, Option("Only the first N examples of the set.", least=1)]
+Registry = Annotated[
+    Place | None,
+    Option("TOML or JSON file that adds or overrides model names.", variable="LENSAUDIT_REGISTRY"),
+]
+DtypeName = Literal["auto", "float32", "bfloat16", "float16"]
+Dtype = Annotated[
+    DtypeName,
+    Option("Of weights and activations; auto is float32 on a CPU, bfloat16 on CUDA."),
+]
+Device = Annotated[str, Option("auto, cpu, cuda, cuda:1 …")]
+AttentionName = Literal["eager", "sdpa"]
+Attention = Annotated[
+    AttentionName,
+    Option("Attention of the Hugging Face model; what is patched is always eager."),
+]
+BatchSize = Annotated[
+    int | None, Option("Examples per batch; auto chooses from --memory.", least=1, none="auto")
+]
+Memory = Annotated[str, Option("Budget above the weights, e.g. 800M.")]
+MEMORY = "2G"
+Activations = Annotated[Place, Option("Folder of the activation caches.", is_a="folder")]
+ACTIVATIONS = Path("activations")
+Where = Literal["all", "prompt", "response", "last_prompt"]
+"""Token positions of an intervention."""
+Seed = Annotated[int, Option(least=0)]
+
+Scope = Literal["span", "boundary", "prefix"]
+"""Which positions are replaced: the span's; the last prompt token; all up to the span's end."""
+LastLayer = Literal["resid_post", "reference"]
+"""What is patched in at the last layer: the residual stream, or, as the reference does by way of
+Hugging Face's `hidden_states[-1]`, the stream after the source's final norm."""
+Profile = Literal["full", "ke"]
+"""Which S2 rows are computed: all, or only those that can change UDS (layers with S1 > tau)."""
+Score = Literal["uds", "lens", "em"]
+"""Unlearning Depth Score; Logit Lens depth; exact-match erasure."""
+EmForm = Literal["generation", "teacher"]
+"""What exact match compares: what a patched model generates, or its most likely next tokens."""
+Positions = Literal["span", "all"]
+"""What of a residual stream is cached: the positions that are read, or every token."""
+Suite = Literal["tofu", "muse"]
+"""Which questions are asked."""
+MaskConvention = Literal["true", "upstream"]
+"""`true`: every real token is attended to. `upstream`: id ≠ pad, so that where pad = end-of-turn
+each real end-of-turn is masked as well (open-unlearning issue #128)."""
+Cleanup = Literal["upstream", "none"]
+"""Blanks before punctuation in decoded text: removed as by transformers 4, or kept."""
+EmptyRows = Literal["auto", "unscored", "upstream"]
+"""Rows with nothing to score: no number, or 0 as upstream; `auto` follows the mask."""
+
+TAU = 0.05
+"""S1 delta (nats per token) above which a layer counts as encoding the knowledge; compute_uds.py
+default `--delta_threshold`."""
+RESULTS = Path("experiments/out")
+"""Folder of result folders."""
+FORGET_SPLIT = "forget10"
+"""Which part of TOFU is forgotten."""
+QUESTION_KEY = "question"
+"""Field of a row that is asked."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class CheckupSettings:
+    """What `lensaudit doctor` looks at."""
+
+    model: Annotated[
+        str, Option("Compare the bridge with Hugging Face on this model.", is_a="model")
+    ] = "demo/full"
+    registry: Registry = None
+    dtype: Dtype = "auto"
+    device: Device = "auto"
+    activations: Activations = ACTIVATIONS
+
+
+def path_of(place: Place | None) -> Path | None:
+    """A place as a path."""
+    return None if place is None else Path(place)
+
+
+def plain(settings: Any, *, without: tuple[str, ...] = ()) -> dict[str, Any]:
+    """The fields of a record, and of records inside, as JSON values: for a manifest."""
+    found: dict[str, Any] = {}
+    for one in dataclasses.fields(settings):
+        value = getattr(settings, one.name)
+        if dataclasses.is_dataclass(value):
+            found |= plain(value, without=without)
+        elif one.name not in without:
+            found[one.name] = str(value) if isinstance(value, Path) else value
+    return found

@@ -1,0 +1,249 @@
+"""What may be chosen of steering: the model, what is asked, who judges, which directions."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Literal
+
+from lensaudit.settings import (
+    ACTIVATIONS,
+    MEMORY,
+    Activations,
+    BatchSize,
+    Data,
+    Device,
+    Dtype,
+    Exclude,
+    Limit,
+    Memory,
+    Option,
+    Registry,
+    Seed,
+    Where,
+)
+
+Method = Literal["mean_diff", "probe", "pca", "gradient", "random"]
+Form = Literal["auto", "chat", "raw"]
+Kind = Literal["add", "ablate", "clamp"]
+
+Named = Annotated[str, Option("Name, Hub id[@revision] or folder.", flag="--model", is_a="model")]
+Trait = Annotated[str, Option("What is asked and judged.", metavar="NAME|FILE")]
+Layers = Annotated[str, Option("all, 5-13, 3,7,-1 …")]
+Written = Annotated[Form, Option("auto: the chat template where there is one.", flag="--format")]
+Temperature = Annotated[float, Option(least=0)]
+Tokens = Annotated[int, Option(least=1)]
+Drawn = Annotated[int, Option()]
+Out = Annotated[
+    Path | None,
+    Option("[default: experiments/out/steering/<model>/<trait>]", is_a="folder"),
+]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Running:
+    """How a model is run."""
+
+    registry: Registry = None
+    dtype: Dtype = "auto"
+    device: Device = "auto"
+    batch_size: BatchSize = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Endpoint:
+    """Where a language model that judges is reached."""
+
+    base_url: Annotated[str | None, Option("OpenAI-compatible endpoint of the judge.")] = None
+    key_env: Annotated[str | None, Option("Variable that holds the judge's key.")] = None
+    key_file: Annotated[
+        Path | None, Option("File that holds it, readable by you alone.", is_a="file")
+    ] = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExtractSettings:
+    """A run of `steer extract`."""
+
+    name: Named
+    trait: Annotated[str, Option("confidence, refusal, … or file.", metavar="NAME|FILE")]
+    positive: Annotated[
+        Path | None,
+        Option("Own rows of question and answer with the trait.", is_a="file"),
+    ] = None
+    negative: Annotated[
+        Path | None,
+        Option("Own rows without it, for the same or other questions.", is_a="file"),
+    ] = None
+    methods: Annotated[
+        tuple[Method, ...],
+        Option("Repeatable. [default: mean_diff and probe]", flag="--method"),
+    ] = ()
+    layers: Layers = "all"
+    position: Annotated[
+        Literal["response", "prompt_last", "span"],
+        Option("Activations at the answer, the last prompt token, or the entity."),
+    ] = "response"
+    n_rollouts: Annotated[
+        int,
+        Option("Elicited answers per question and system prompt.", flag="--rollouts", least=1),
+    ] = 1
+    filter_judge: Annotated[
+        str,
+        Option(
+            "Keep pairs that this judge tells apart.",
+            flag="--filter",
+            metavar="none|idk|MODEL",
+        ),
+    ] = "none"
+    endpoint: Endpoint = Endpoint()
+    temperature: Temperature = 0.7
+    max_new_tokens: Tokens = 128
+    seed: Drawn = 0
+    form: Written = "auto"
+    out: Out = None
+    running: Running = Running()
+    activations: Activations = ACTIVATIONS
+
+
+@dataclass(frozen=True, kw_only=True)
+class AskSettings:
+    """Whom is asked what, how often, and who judges: what steered models have in common."""
+
+    name: Named
+    trait: Trait
+    where: Annotated[
+        Where,
+        Option(
+            "Token positions that are steered; response begins at the last prompt token.",
+            flag="--positions",
+        ),
+    ] = "all"
+    n_questions: Annotated[
+        int | None, Option("Only the first N questions.", flag="--questions", least=1)
+    ] = None
+    temperature: Temperature = 0.7
+    """trait-interp's generation at the time of the seed, like the number of tokens."""
+    max_new_tokens: Tokens = 256
+    seed: Drawn = 0
+    judge: Annotated[
+        str,
+        Option("Programmatic, or a language model behind --base-url.", metavar="idk|entity|MODEL"),
+    ]
+    coherence_judge: Annotated[
+        str | None,
+        Option(
+            "[default: variety for a programmatic judge, else the same model]",
+            metavar="variety|MODEL",
+        ),
+    ] = None
+    endpoint: Endpoint = Endpoint()
+    judge_cache: Annotated[
+        Path | None, Option("SQLite file of the judge's answers.", is_a="file")
+    ] = None
+    max_calls: Annotated[int | None, Option("Stop before a further call.", least=0)] = None
+    form: Written = "auto"
+    out: Out = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class EvalSettings(AskSettings):
+    """A run of `steer eval`."""
+
+    vector: Annotated[Path, Option(".safetensors of `steer extract`, or .pt.", is_a="file")]
+    coefficients: Annotated[str, Option("Factors of the vector; 0 is the baseline.")] = (
+        "0,0.5,1,1.5,2,2.5"
+    )
+    as_ratio: Annotated[
+        bool, Option("Coefficients are lengths in units of the stream's mean length.")
+    ] = False
+    n_rollouts: Annotated[
+        int, Option("Answers per question and coefficient.", flag="--rollouts", least=1)
+    ] = 10
+    running: Running = Running()
+    memory: Memory = MEMORY
+
+
+@dataclass(frozen=True, kw_only=True)
+class LayerSettings(AskSettings):
+    """A run of `steer sweep`."""
+
+    vectors: Annotated[
+        Path | None, Option("Folder. [default: vectors/ in --out]", is_a="folder")
+    ] = None
+    method: Annotated[str, Option("Which vectors of the folder.")] = "mean_diff"
+    layers: Layers = "all"
+    ratio: Annotated[float, Option("Length of what is added, in lengths of the stream.")] = 0.5
+    """trait-interp: 0.3 to 0.5 is safe, text falls apart from about 1."""
+    coefficient: Annotated[
+        float | None, Option("One factor for all layers, in place of --ratio.")
+    ] = None
+    n_rollouts: Annotated[
+        int, Option("Answers per question and layer.", flag="--rollouts", least=1)
+    ] = 3
+    running: Running = Running()
+    memory: Memory = MEMORY
+
+
+@dataclass(frozen=True, kw_only=True)
+class DirectionSettings:
+    """A run of `steer audit`."""
+
+    name: Annotated[str, Option("Unlearned model to look into.", flag="--source", is_a="model")]
+    full: Annotated[
+        str | None,
+        Option("Model that knows. [default: full, or demo/full]", is_a="model"),
+    ] = None
+    retain: Annotated[
+        str | None,
+        Option("Model that never saw the set. [default: retain, or demo/retain]", is_a="model"),
+    ] = None
+    kinds: Annotated[
+        tuple[Kind, ...], Option("Repeatable. [default: all]", flag="--experiment")
+    ] = ()
+    data: Data = None
+    exclude: Exclude = ()
+    limit: Limit = None
+    retain_data: Annotated[
+        str | None,
+        Option("Questions that should be kept. [default: demo, or retain90]", metavar="NAME|FILE"),
+    ] = None
+    n_retain: Annotated[int, Option("How many of them, evenly taken.", least=2)] = 64
+    """What a direction costs is measured on them."""
+    layers: Layers = "all"
+    strengths: Annotated[str, Option("ADD: 1 is the exact mean shift.")] = (
+        "0.25,0.5,0.75,1,1.25,1.5,2"
+    )
+    score: Annotated[
+        Literal["em", "logprob"],
+        Option("What decides: entity tokens right, or their log-prob."),
+    ] = "em"
+    at: Annotated[
+        Literal["prefix", "span"],
+        Option("Where directions are read: last prefix token, or the entity's."),
+    ] = "prefix"
+    where: Annotated[
+        Literal["response", "all"],
+        Option("ADD and CLAMP: from the last prefix token on, or all.", flag="--positions"),
+    ] = "response"
+    n_folds: Annotated[int, Option(flag="--folds", least=2)] = 5
+    n_random: Annotated[
+        int,
+        Option("Random directions of equal length per fold.", flag="--randoms", least=1),
+    ] = 5
+    kl_cap: Annotated[
+        float,
+        Option("ABLATE: most that retain answers may change, nats per token.", least=0),
+    ] = 0.1
+    max_new_tokens: Annotated[int, Option("ABLATE: longest free answer.", least=1)] = 32
+    seed: Seed = 0
+    form: Annotated[Form, Option("How questions without a prefix are asked.", flag="--format")] = (
+        "raw"
+    )
+    out: Annotated[
+        Path | None,
+        Option("[default: experiments/out/steering/<model>/audit]", is_a="folder"),
+    ] = None
+    registry: Registry = None
+    dtype: Dtype = "auto"
+    device: Device = "auto"
+    memory: Memory = MEMORY
+    activations: Activations = ACTIVATIONS

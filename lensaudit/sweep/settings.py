@@ -1,0 +1,159 @@
+"""What may be chosen of a sweep: its plan, how it runs, and of a training run that is watched."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Literal
+
+from lensaudit.settings import (
+    FORGET_SPLIT,
+    MEMORY,
+    QUESTION_KEY,
+    Attention,
+    BatchSize,
+    Device,
+    Dtype,
+    Full,
+    Limit,
+    MaskConvention,
+    Memory,
+    Option,
+    Registry,
+    Retain,
+    Seed,
+    Suite,
+)
+
+EngineName = Literal["serial", "pool", "ray", "slurm"]
+Cluster = Literal["slurm", "local", "debug"]
+Metrics = Annotated[str, Option("Names with commas, or all.")]
+MaxNewTokens = Annotated[int | None, Option("[default: the suite's]", least=1)]
+Tolerance = Annotated[float | None, Option("[default: by dtype]", least=0)]
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlanSettings:
+    """What a sweep consists of."""
+
+    models: tuple[str, ...] = ()
+    """Names, folders, patterns or `role:NAME`."""
+    files: Annotated[
+        tuple[Path, ...],
+        Option("List of names, one per line. Repeatable.", flag="--models", is_a="file"),
+    ] = ()
+    variants: Annotated[str, Option("base, nf4, int8, relearn-1ep; with commas.")] = "base"
+    full: Full = None
+    retain: Retain = None
+    metrics: Metrics = "all"
+    lens: Annotated[bool, Option("Logit Lens depth beside UDS.")] = False
+    suite: Annotated[Suite, Option()] = "tofu"
+    data: Annotated[
+        str | None,
+        Option("As in `lensaudit eval`. [default: demo for demo/… models]", metavar="DIR|NAME"),
+    ] = None
+    forget_split: Annotated[str, Option()] = FORGET_SPLIT
+    forget: Annotated[
+        Path | None, Option("Own forget rows, with prefix and entity for UDS.", is_a="file")
+    ] = None
+    holdout: Annotated[Path | None, Option("Own rows the model never saw.", is_a="file")] = None
+    retain_set: Annotated[Path | None, Option("Own rows that should be kept.", is_a="file")] = None
+    question_key: Annotated[str, Option()] = QUESTION_KEY
+    relearn_on: Annotated[
+        str | None, Option("Rows relearned. [default: the forget set]", metavar="NAME|FILE")
+    ] = None
+    max_new_tokens: MaxNewTokens = None
+    classifier: Annotated[str | None, Option("Text classifier whose class 0 is clean text.")] = None
+    mask: Annotated[MaskConvention, Option()] = "true"
+    batch_size: Annotated[int | None, Option(least=1, none="auto")] = None
+    limit: Limit = None
+    registry: Registry = None
+    dtype: Dtype = "auto"
+    device: Device = "auto"
+    attn: Attention = "eager"
+    memory: Memory = MEMORY
+    out: Annotated[Path, Option("Sweep folder.", flag="--out -o")]
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunSettings:
+    """How a sweep runs; nothing here decides a number."""
+
+    engine: Annotated[
+        EngineName,
+        Option("Here one by one, local processes, Ray, or Slurm through submitit."),
+    ] = "serial"
+    workers: Annotated[
+        int | None, Option("At once. [default: one per GPU or 4 cores]", least=1)
+    ] = None
+    gpus: Annotated[str | None, Option("pool: indices with commas, e.g. 0,1.")] = None
+    per_gpu: Annotated[
+        int, Option("Workers that share a GPU, each with its part of the memory.", least=1)
+    ] = 1
+    address: Annotated[
+        str | None, Option("ray: the cluster's address. [default: a new one on this machine]")
+    ] = None
+    slurm: Annotated[
+        tuple[str, ...],
+        Option(
+            "slurm: parameters for submitit, e.g. slurm_partition=a100. Repeatable.",
+            metavar="KEY=VALUE",
+        ),
+    ] = ()
+    cluster: Annotated[
+        Cluster, Option("slurm: where submitit runs jobs; local needs no Slurm.")
+    ] = "slurm"
+    max_hours: Annotated[
+        float | None, Option("Stop after the pass that is running then.", above=0)
+    ] = None
+    quota: Annotated[
+        int | None, Option("Fetched weights at most. [default: 4 checkpoints]", is_a="bytes")
+    ] = None
+    offline: Annotated[bool, Option("Fetch nothing; `sweep fetch` was run before.")] = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class CheckSettings:
+    """Which finished units are computed again."""
+
+    sample: Annotated[int, Option(least=1)] = 5
+    seed: Seed = 0
+    tolerance: Tolerance = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class WatchSettings:
+    """Which training run is watched, and how each checkpoint is measured."""
+
+    folder: Path
+    full: Annotated[
+        str | None,
+        Option("Model patched into. [default: full, or demo/full with --data demo]", is_a="model"),
+    ] = None
+    retain: Retain = None
+    metrics: Metrics = "all"
+    data: Annotated[str | None, Option("As in `lensaudit eval`.", metavar="DIR|NAME")] = None
+    forget: Annotated[Path | None, Option("Own forget rows.", is_a="file")] = None
+    max_new_tokens: MaxNewTokens = None
+    batch_size: Annotated[BatchSize, Option("Texts per batch.", least=1, none="auto")] = None
+    limit: Limit = None
+    registry: Registry = None
+    dtype: Dtype = "auto"
+    device: Device = "auto"
+    memory: Memory = MEMORY
+    every_s: Annotated[float, Option("Seconds between looks.", flag="--every", least=0.1)] = 30.0
+    settled_s: Annotated[
+        float, Option("Seconds a checkpoint must be unchanged.", flag="--settled", least=0)
+    ] = 5.0
+    once: Annotated[bool, Option("Audit what is there and end.")] = False
+    max_hours: Annotated[float | None, Option("End after so long.", least=0)] = None
+    out: Annotated[Path | None, Option("[default: experiments/out/watch-<folder>]")] = None
+
+
+def named(text: str) -> tuple[str, ...]:
+    """The names of a comma list; `all` names none.
+
+    >>> named("uds, es"), named("all")
+    (('uds', 'es'), ())
+    """
+    if text == "all":
+        return ()
+    return tuple(part.strip() for part in text.split(",") if part.strip())

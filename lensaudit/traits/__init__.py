@@ -1,0 +1,1 @@
+"""Traits: what a direction is estimated from, and what steering by it changes."""

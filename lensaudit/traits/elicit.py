@@ -1,0 +1,142 @@
+"""Answers with and without a trait, asked for by pairs of system prompts."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from lensaudit.errors import InputError, PartialError
+from lensaudit.files import digest
+from lensaudit.judge.verdict import Judge, JudgeRequest
+from lensaudit.results.ledger import Ledger, Notice
+from lensaudit.traits.contrast import Sample, whole_pairs
+from lensaudit.traits.judging import PASSING, Judging, judged
+from lensaudit.traits.speaker import Ask, Sampling, Speaker
+from lensaudit.traits.trait import ContrastRow, Elicitation, Trait
+
+KEPT_FROM = 50.0
+"""A pair stays if the positive answer scores at least this and the negative one less, and both
+cohere at least so much; arXiv:2507.21509."""
+
+
+@dataclass(frozen=True)
+class _Asked:
+    """One elicited answer and where it belongs."""
+
+    ask: Ask
+    positive: bool
+    pair: int
+
+
+def asked(elicitation: Elicitation, n_rollouts: int) -> list[_Asked]:
+    """Every question under every system prompt, `n_rollouts` times; pairs share a number."""
+    found: list[_Asked] = []
+    pair = 0
+    for positive, negative in zip(elicitation.positive, elicitation.negative, strict=True):
+        for question in elicitation.questions:
+            for rollout in range(n_rollouts):
+                for side, system in ((True, positive), (False, negative)):
+                    key = digest([question, system, rollout])
+                    found.append(_Asked(Ask(key, question, system), side, pair))
+                pair += 1
+    return found
+
+
+def elicit(
+    trait: Trait,
+    *,
+    n_rollouts: int,
+    identity: str,
+    sampling: Sampling,
+    load: Callable[[], Speaker],
+    log: Path,
+    progress: Callable[[str, int, int], None] | None = None,
+    notice: Notice | None = None,
+) -> list[Sample]:
+    """The trait's answers, generated where `log` lacks them.
+
+    Args:
+        trait: with an elicitation.
+        n_rollouts: answers per question and system prompt.
+        identity: hash of what determines an answer beside its prompt: weights, format, sampling.
+        sampling: how they are drawn.
+        load: called only if something is missing.
+        log: ledger of what was said; grows batch by batch.
+        progress: told how many there are.
+        notice: told which lines of the log do not count.
+
+    Raises:
+        InputError: the trait has no elicitation.
+    """
+    if trait.elicitation is None:
+        raise InputError(f"trait {trait.name}: no extraction prompts and no contrast rows")
+    wanted = asked(trait.elicitation, n_rollouts)
+    ledger = Ledger(log, "elicited", {}, unsigned="keep", notice=notice)
+    known = {row["key"]: row["text"] for row in ledger.rows if "key" in row}
+    keys = [digest([identity, vars(sampling), one.ask.key]) for one in wanted]
+    missing = [one.ask for one, key in zip(wanted, keys, strict=True) if key not in known]
+    if missing:
+        for batch in load().answers(missing):
+            rows = [
+                {
+                    "key": digest([identity, vars(sampling), ask.key]),
+                    "question": ask.question,
+                    "system": ask.system,
+                    "text": text,
+                }
+                for ask, text in batch
+            ]
+            ledger.append(rows)
+            known |= {row["key"]: row["text"] for row in rows}
+            if progress:
+                progress("eliciting", sum(key in known for key in keys), len(keys))
+    samples = [
+        Sample(
+            number,
+            ContrastRow(one.ask.question, known[key]),
+            one.positive,
+            one.pair,
+            one.ask.system,
+        )
+        for number, (one, key) in enumerate(zip(wanted, keys, strict=True))
+        if known[key]
+    ]
+    return whole_pairs(samples)
+
+
+def filtered(
+    samples: Sequence[Sample],
+    trait: Trait,
+    judge: Judge,
+    coherence: Judge,
+    log: Path,
+    notice: Notice | None = None,
+) -> list[Sample]:
+    """Pairs in which the answers differ in the trait and both hold together.
+
+    Raises:
+        InputError: no pair is left.
+        PartialError: the judge could not be asked about some answers; a direction from the others
+            would be another one.
+    """
+    judging = Judging(trait, judge, coherence, log, notice)
+    requests = [JudgeRequest(one.idx, one.row.question, one.row.answer) for one in samples]
+    verdicts = judged(judging, requests)
+    waiting = [one.reason for pair in verdicts for one in pair if one.status in PASSING]
+    if waiting:
+        raise PartialError(
+            f"{len(waiting)} of {2 * len(samples)} judgements of elicited answers are missing "
+            f"({waiting[0]}); {log} holds the others, run the same command again to go on"
+        )
+    good = {
+        one.idx
+        for one, (score, sound) in zip(samples, verdicts, strict=True)
+        if sound.score is not None and sound.score >= KEPT_FROM
+        if score.score is not None and (score.score >= KEPT_FROM) == one.positive
+    }
+    kept = whole_pairs([one for one in samples if one.idx in good])
+    if not kept:
+        raise InputError(
+            f"trait {trait.name}: {judge.name} finds no pair of answers that differ in the trait "
+            f"(of {len(samples) // 2}); use another model, another judge or --filter none"
+        )
+    return kept

@@ -1,0 +1,224 @@
+"""From settings to what a trait is asked of: the model, the trait, the vectors, the judges."""
+
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from lensaudit.errors import InputError
+from lensaudit.files import digest, make_folder, slug
+from lensaudit.judge.budget import Caps
+from lensaudit.judge.opening import DEFAULT_CACHE, JudgeOptions, open_bench
+from lensaudit.judge.programmatic import PROGRAMMATIC, EntityJudge
+from lensaudit.judge.verdict import Judge
+from lensaudit.models.checkpoint import Checkpoint, load_tokenizer, open_checkpoint
+from lensaudit.models.device import resolve_device, resolve_dtype
+from lensaudit.models.registry import load_registry, resolve
+from lensaudit.patching.interventions import strength_of
+from lensaudit.patching.options import parse_memory
+from lensaudit.results.ledger import Notice
+from lensaudit.settings import MEMORY
+from lensaudit.steer.form import Format, format_of
+from lensaudit.steer.settings import AskSettings, Endpoint, ExtractSettings, Running
+from lensaudit.steer.vector import SteeringVector, load_vector
+from lensaudit.traits.contrast import Sample, read_contrast, written
+from lensaudit.traits.elicit import elicit, filtered
+from lensaudit.traits.speaker import Sampling, Speaker, speaker_of
+from lensaudit.traits.trait import Trait, check_disjoint, extraction_questions, load_trait
+
+Progress = Callable[[str, int, int], None]
+
+
+@dataclass(frozen=True)
+class Subject:
+    """The model that is asked or read, opened but not loaded."""
+
+    checkpoint: Checkpoint
+    form: Format
+    dtype: str
+    device: str
+
+    def speaker(self, sampling: Sampling, memory: str, batch_size: int | None) -> Speaker:
+        """Load it."""
+        return speaker_of(
+            self.checkpoint,
+            form=self.form,
+            sampling=sampling,
+            dtype=self.dtype,
+            device=self.device,
+            memory_bytes=parse_memory(memory),
+            batch_size=batch_size,
+        )
+
+    def conditions(self) -> dict[str, Any]:
+        """What determines an answer beside question, steering and sampling."""
+        return {
+            "model": self.checkpoint.spec.name,
+            "weights": self.checkpoint.weights,
+            "tokenizer": self.checkpoint.tokenizer,
+            "format": self.form,
+            "dtype": self.dtype,
+        }
+
+
+def subject_of(name: str, form: str, running: Running) -> Subject:
+    """The model of a name, with what says how it runs."""
+    checkpoint = open_checkpoint(resolve(name, load_registry(running.registry)))
+    device = resolve_device(running.device)
+    return Subject(
+        checkpoint,
+        format_of(load_tokenizer(checkpoint), form),
+        resolve_dtype(running.dtype, device),
+        device,
+    )
+
+
+def folder_of(out: Path | None, name: str, trait: Trait) -> Path:
+    """Where the files of a model and a trait go."""
+    return out or Path("experiments/out/steering") / slug(name) / slug(trait.name)
+
+
+def contrast_trait(settings: ExtractSettings) -> Trait:
+    """The trait, with the rows of --positive and --negative in place of its own."""
+    trait = load_trait(settings.trait)
+    if (settings.positive is None) != (settings.negative is None):
+        raise InputError("--positive and --negative: give both, or neither")
+    if settings.positive is None or settings.negative is None:
+        return trait
+    positive, negative = read_contrast(settings.positive), read_contrast(settings.negative)
+    trait = replace(trait, positive=positive, negative=negative, elicitation=None)
+    check_disjoint(trait.questions, extraction_questions(trait), f"trait {trait.name}")
+    return trait
+
+
+def samples_of(
+    trait: Trait,
+    subject: Subject,
+    settings: ExtractSettings,
+    folder: Path,
+    progress: Progress,
+    notice: Notice | None = None,
+) -> list[Sample]:
+    """Written answers, or elicited ones, without the pairs that a judge cannot tell apart."""
+    filtering = settings.filter_judge
+    if filtering == EntityJudge().name:
+        raise InputError("--filter entity: elicited answers have no entity; use another judge")
+    if trait.positive and trait.negative:
+        if filtering != "none":
+            raise InputError(
+                f"--filter {filtering}: the answers of {trait.name} are written, not elicited, and "
+                "are taken as they are; leave it out"
+            )
+        return written(trait)
+    sampling = Sampling(settings.temperature, settings.max_new_tokens, settings.seed)
+    make_folder(folder)
+    samples = elicit(
+        trait,
+        n_rollouts=settings.n_rollouts,
+        identity=digest(subject.conditions()),
+        sampling=sampling,
+        log=folder / "elicited.jsonl",
+        progress=progress,
+        notice=notice,
+        load=lambda: subject.speaker(sampling, MEMORY, settings.running.batch_size),
+    )
+    if filtering == "none":
+        return samples
+    with judges(filtering, None, settings.endpoint, progress) as (judge, coherence):
+        return filtered(samples, trait, judge, coherence, folder / "judgements.jsonl", notice)
+
+
+@contextlib.contextmanager
+def judges(
+    judge: str,
+    coherence: str | None,
+    endpoint: Endpoint,
+    progress: Progress,
+    *,
+    cache: Path | None = None,
+    max_calls: int | None = None,
+) -> Iterator[tuple[Judge, Judge]]:
+    """The judges of trait and coherence while the block lasts.
+
+    Raises:
+        InputError: no such judge, or an endpoint that cannot be asked.
+    """
+    second = coherence or ("variety" if judge in PROGRAMMATIC else judge)
+    with contextlib.ExitStack() as stack:
+        opened: dict[str, Judge] = {}
+        for name in dict.fromkeys((judge, second)):
+            if name in PROGRAMMATIC:
+                opened[name] = PROGRAMMATIC[name]
+                continue
+            wanted = JudgeOptions(
+                name,
+                endpoint.base_url,
+                key_env=endpoint.key_env,
+                key_file=endpoint.key_file,
+                cache=cache or DEFAULT_CACHE,
+                caps=Caps(calls=max_calls),
+            )
+            opened[name] = stack.enter_context(open_bench(wanted, progress)).judge()
+        yield opened[judge], opened[second]
+
+
+def asked_trait(settings: AskSettings) -> Trait:
+    """The trait with its first --questions questions.
+
+    Raises:
+        InputError: the judge looks for entities that the trait does not name.
+    """
+    trait = load_trait(settings.trait)
+    if EntityJudge().name in (settings.judge, settings.coherence_judge) and not trait.entities:
+        raise InputError(
+            f"--judge entity: trait {trait.name} names no entities; give its file a list "
+            "`entities`, one for each of its questions, or use another judge"
+        )
+    n = settings.n_questions
+    return replace(trait, questions=trait.questions[:n], entities=trait.entities[:n])
+
+
+def grid_of(text: str, vector: SteeringVector, *, as_ratio: bool) -> list[float]:
+    """Coefficients from a comma list.
+
+    Raises:
+        InputError: not numbers, or ratios where the stream's length is not known.
+    """
+    try:
+        numbers = [float(part) for part in text.split(",")]
+    except ValueError as error:
+        raise InputError(f"--coefficients {text}: wanted numbers, like 0,0.5,1") from error
+    if not as_ratio:
+        return numbers
+    length = vector.resid_norm
+    if not length:
+        raise InputError(f"--as-ratio: {vector.file_name} does not know the stream's length")
+    return [strength_of(one, vector.vector, resid_norm=length) for one in numbers]
+
+
+def vectors_in(
+    folder: Path, method: str, layers: Sequence[int], checkpoint: Checkpoint, *, explicit: bool
+) -> list[SteeringVector]:
+    """The vectors of a method at some layers; with `explicit` none may be missing.
+
+    Raises:
+        InputError: there are none, one is missing, or one is damaged.
+    """
+    paths = {layer: folder / f"{method}_layer{layer}.safetensors" for layer in layers}
+    missing = [layer for layer, path in paths.items() if not path.exists()]
+    if len(missing) == len(paths) or (explicit and missing):
+        raise InputError(
+            f"{folder}: holds no {method} vector of layer {missing[0]}; run `lensaudit steer "
+            "extract` or name another --vectors folder"
+        )
+    return [
+        load_vector(
+            path,
+            d_model=checkpoint.d_model,
+            n_layers=checkpoint.n_layers,
+            name=checkpoint.spec.name,
+        )
+        for layer, path in paths.items()
+        if layer not in missing
+    ]

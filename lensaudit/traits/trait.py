@@ -1,0 +1,239 @@
+"""What a trait is: how it is elicited, what is asked to see it, and how a judge is asked."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from lensaudit.errors import InputError
+from lensaudit.files import digest, read_json
+from lensaudit.judge.prompts import check_template
+
+FOLDER = Path(__file__).parent / "shipped"
+PLACEHOLDERS = ("{question}", "{answer}")
+
+
+@dataclass(frozen=True)
+class ContrastRow:
+    """One question with an answer that shows the trait, or one that does not."""
+
+    question: str
+    answer: str
+    prefix: str = ""
+    """How the answer begins, up to the entity; read for span positions alone."""
+    entity: str = ""
+
+
+@dataclass(frozen=True)
+class Elicitation:
+    """How answers with and without the trait are asked for: pairs of system prompts."""
+
+    positive: tuple[str, ...]
+    negative: tuple[str, ...]
+    questions: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Trait:
+    """One prompt file."""
+
+    name: str
+    questions: tuple[str, ...]
+    """Asked for evaluation; none of them is asked for extraction."""
+    eval_prompt: str
+    """A judge's prompt with `{question}` and `{answer}`."""
+    description: str = ""
+    polarity: int = 1
+    """1 if more of the trait is the aim of steering, -1 if less."""
+    refusal_is_trait: bool = False
+    elicitation: Elicitation | None = None
+    positive: tuple[ContrastRow, ...] = ()
+    """Written answers with the trait, in place of elicited ones."""
+    negative: tuple[ContrastRow, ...] = ()
+    entities: tuple[str, ...] = ()
+    """What the right answer to each of `questions` holds; read by the judge `entity` alone."""
+
+    def hash(self) -> str:
+        """Content hash of what is asked and how it is judged."""
+        return digest([list(self.questions), self.eval_prompt, self.polarity])
+
+
+def shipped_traits() -> list[str]:
+    """Names of the prompt files in the package."""
+    return sorted(path.stem for path in FOLDER.glob("*.json"))
+
+
+def load_trait(name_or_path: str) -> Trait:
+    """A shipped trait by name, or a prompt file.
+
+    Raises:
+        InputError: no such trait, or what is wrong with the file.
+    """
+    if name_or_path in shipped_traits():
+        return parse_trait(read_json(FOLDER / f"{name_or_path}.json"), name_or_path)
+    path = Path(name_or_path).expanduser()
+    if not path.exists():
+        raise InputError(
+            f"--trait {name_or_path}: no such trait or file; wanted one of "
+            f"{', '.join(shipped_traits())}, or a prompt file"
+        )
+    return parse_trait(read_json(path), path.stem, str(path))
+
+
+def parse_trait(found: Any, name: str, source: str = "") -> Trait:
+    """A trait from the decoded JSON of a prompt file.
+
+    Raises:
+        InputError: what is wrong, by key.
+    """
+    source = source or name
+    if not isinstance(found, Mapping):
+        raise InputError(f"{source}: wanted an object with questions and eval_prompt")
+    trait = Trait(
+        name=_text(found, "trait_name", source, default=name),
+        description=_text(found, "trait_description", source, default=""),
+        questions=_texts(found, "questions", source),
+        eval_prompt=judge_prompt(_text(found, "eval_prompt", source), f"{source}: eval_prompt"),
+        polarity=_polarity(found, source),
+        refusal_is_trait=_flag(found, "refusal_is_trait", source),
+        elicitation=_elicitation(found.get("extraction"), f"{source}: extraction"),
+        positive=_rows(found, "positive", source),
+        negative=_rows(found, "negative", source),
+        entities=_entities(found, source),
+    )
+    check_disjoint(trait.questions, extraction_questions(trait), source)
+    return trait
+
+
+def judge_prompt(text: str, where: str) -> str:
+    """The text, with both placeholders in it and no other braces.
+
+    Raises:
+        InputError: a placeholder is missing, or a brace stands elsewhere.
+    """
+    rest = check_template(text, where)
+    for placeholder in PLACEHOLDERS:
+        rest = rest.replace(placeholder, "")
+    if "{" in rest or "}" in rest:
+        raise InputError(f"{where}: has a brace beside {' and '.join(PLACEHOLDERS)}; remove it")
+    return text
+
+
+def extraction_questions(trait: Trait) -> tuple[str, ...]:
+    """Every question whose answers a direction is estimated from."""
+    elicited = trait.elicitation.questions if trait.elicitation else ()
+    return (*elicited, *(row.question for row in (*trait.positive, *trait.negative)))
+
+
+def check_disjoint(evaluation: Sequence[str], extraction: Sequence[str], source: str) -> None:
+    """Refuse to evaluate a direction on what it was estimated from.
+
+    Raises:
+        InputError: a question is in both sets; case and spacing do not count.
+    """
+    known = {question_hash(question) for question in extraction}
+    common = [question for question in evaluation if question_hash(question) in known]
+    if common:
+        raise InputError(
+            f"{source}: {len(common)} evaluation questions are extraction questions too "
+            f"(first {common[0][:60]!r}); a trait must be seen on questions it was not found with"
+        )
+
+
+def question_hash(text: str) -> str:
+    """16 hex digits; case, spacing and the closing mark do not count.
+
+    >>> question_hash("Who is it?") == question_hash("who  is it")
+    True
+    """
+    return digest(" ".join(text.casefold().split()).rstrip("?.! "))[:16]
+
+
+def _text(found: Mapping[str, Any], key: str, source: str, default: str | None = None) -> str:
+    value = found.get(key, default)
+    if not isinstance(value, str) or (default is None and not value.strip()):
+        raise InputError(f"{source}: {key} is {'missing' if value is None else 'not text'}")
+    return value
+
+
+def _texts(found: Mapping[str, Any], key: str, source: str) -> tuple[str, ...]:
+    values = found.get(key)
+    if not isinstance(values, list) or not values:
+        raise InputError(f"{source}: {key} is no list of texts, wanted at least one")
+    for place, value in enumerate(values, 1):
+        if not isinstance(value, str) or not value.strip():
+            raise InputError(f"{source}: {key}, item {place}: wanted a text")
+    if twice := next((v for v in values if values.count(v) > 1), None):
+        raise InputError(f"{source}: {key}: {twice[:60]!r} stands there twice")
+    return tuple(values)
+
+
+def _entities(found: Mapping[str, Any], source: str) -> tuple[str, ...]:
+    values, n = found.get("entities", []), len(found["questions"])
+    if not isinstance(values, list) or len(values) not in (0, n):
+        raise InputError(f"{source}: entities: wanted a list of {n}, one for each question")
+    for place, value in enumerate(values, 1):
+        if not isinstance(value, str) or not value.strip():
+            raise InputError(f"{source}: entities, item {place}: wanted a text")
+    return tuple(values)
+
+
+def _polarity(found: Mapping[str, Any], source: str) -> int:
+    value = found.get("polarity", 1)
+    if value not in (1, -1) or isinstance(value, bool):
+        raise InputError(f"{source}: polarity is {value!r}, wanted 1 or -1")
+    return value
+
+
+def _flag(found: Mapping[str, Any], key: str, source: str) -> bool:
+    value = found.get(key, False)
+    if not isinstance(value, bool):
+        raise InputError(f"{source}: {key} is {value!r}, wanted true or false")
+    return value
+
+
+def _elicitation(found: Any, source: str) -> Elicitation | None:
+    if found is None:
+        return None
+    if not isinstance(found, Mapping):
+        raise InputError(f"{source}: wanted an object with positive, negative and questions")
+    sides = {key: _texts(found, key, source) for key in ("positive", "negative", "questions")}
+    if len(sides["positive"]) != len(sides["negative"]):
+        raise InputError(
+            f"{source}: {len(sides['positive'])} positive and {len(sides['negative'])} negative "
+            "system prompts; wanted pairs"
+        )
+    return Elicitation(**sides)
+
+
+def _rows(found: Mapping[str, Any], key: str, source: str) -> tuple[ContrastRow, ...]:
+    contrast = found.get("contrast")
+    if contrast is None:
+        return ()
+    if not isinstance(contrast, Mapping):
+        raise InputError(f"{source}: contrast: wanted an object with positive and negative")
+    return contrast_rows(contrast.get(key), f"{source}: contrast: {key}")
+
+
+def contrast_rows(found: Any, source: str) -> tuple[ContrastRow, ...]:
+    """Rows of question and answer.
+
+    Raises:
+        InputError: not a list of such rows, or empty.
+    """
+    if not isinstance(found, list) or not found:
+        raise InputError(f"{source}: wanted a list of question and answer")
+    rows = []
+    for place, row in enumerate(found, 1):
+        where = f"{source}, row {place}"
+        if not isinstance(row, Mapping):
+            raise InputError(f"{where}: wanted an object with question and answer")
+        rows.append(
+            ContrastRow(
+                _text(row, "question", where),
+                _text(row, "answer", where),
+                _text(row, "prefix", where, ""),
+                _text(row, "entity", where, ""),
+            )
+        )
+    return tuple(rows)

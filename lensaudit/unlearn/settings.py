@@ -1,0 +1,121 @@
+"""What may be chosen of a training run: which rows, how long, how fast, by which method."""
+
+import math
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Literal
+
+from lensaudit.errors import InputError
+from lensaudit.settings import Device, Option, Registry, Seed
+
+Formats = Literal["chat", "raw", "both"]
+Store = Literal["same", "float32", "bfloat16", "float16"]
+
+ForgetRows = Annotated[
+    str | None,
+    Option(
+        "Forget rows: forget01, forget05, forget10, demo, or a file of question and answer. "
+        "[default: forget10; demo for demo/… models]",
+        metavar="NAME|FILE",
+    ),
+]
+Rows = Annotated[int, Option(least=1)]
+Accumulate = Annotated[int, Option("Batches per optimiser step.", least=1)]
+WeightDecay = Annotated[float, Option(least=0)]
+MaxGradNorm = Annotated[float, Option()]
+Written = Annotated[
+    Formats | None,
+    Option("How rows are written. [default: chat; both for demo/… models]", flag="--format"),
+]
+SaveEvery = Annotated[int, Option("Steps between resumable states.", least=1)]
+Stored = Annotated[Store, Option("Precision of saved weights.")]
+Checkpoint = Annotated[Path, Option("Checkpoint folder.")]
+Trainable = Annotated[str, Option("Pattern of parameter names; the others stay.")]
+
+BATCH_SIZE = 8
+N_ACCUMULATE = 4
+"""8 x 4 rows make a step in open-unlearning's TOFU runs."""
+SAVE_EVERY = 50
+
+
+@dataclass(frozen=True, kw_only=True)
+class UnlearnSettings:
+    """A run of `unlearn`; None is the method's published value."""
+
+    method: Annotated[
+        str,
+        Option(
+            "GradAscent, GradDiff, NPO, SimNPO, IdkNLL, IdkDPO, AltPO, RMU, UNDIAL, CEU, WGA, "
+            "SatImp or PDU."
+        ),
+    ]
+    model: Annotated[str, Option("Model to start from.", is_a="model")] = "full"
+    data: ForgetRows = None
+    retain_data: Annotated[
+        str | None,
+        Option(
+            "Rows to keep. [default: the complement of a named forget set]", metavar="NAME|FILE"
+        ),
+    ] = None
+    idk: Annotated[
+        Path | None, Option("Lines that admit ignorance. [default: embedded]", is_a="file")
+    ] = None
+    out: Checkpoint
+    epochs: Annotated[
+        float | None, Option("Passes over the forget rows. [default: the method's]")
+    ] = None
+    steps: Annotated[int | None, Option("Optimiser steps, instead of --epochs.", least=1)] = None
+    lr: Annotated[float | None, Option("Peak. [default: the method's; 5e-4 for demo/… models]")] = (
+        None
+    )
+    warmup_epochs: Annotated[float, Option(least=0)] = 1.0
+    schedule: Annotated[Literal["linear", "constant"], Option()] = "linear"
+    weight_decay: WeightDecay = 0.01
+    max_grad_norm: MaxGradNorm = 1.0
+    batch_size: Rows = BATCH_SIZE
+    accumulate: Accumulate = N_ACCUMULATE
+    trainable: Trainable = ""
+    gamma: Annotated[float | None, Option("Weight of the forget term.")] = None
+    alpha: Annotated[float | None, Option("Weight of the retain term.")] = None
+    retain_loss: Annotated[Literal["nll", "kl"] | None, Option("The retain term.")] = None
+    beta: Annotated[float | None, Option("NPO, SimNPO, IdkDPO, AltPO, UNDIAL, WGA.")] = None
+    delta: Annotated[float | None, Option("SimNPO: margin, nats per token.")] = None
+    beta1: Annotated[float | None, Option("SatImp.")] = None
+    beta2: Annotated[float | None, Option("SatImp.")] = None
+    ignore_first: Annotated[int | None, Option("CEU: answer tokens left alone.", least=0)] = None
+    layer: Annotated[int | None, Option("RMU: whose output is steered, from 0.")] = None
+    strength: Annotated[float | None, Option("RMU: length of the control vector.")] = None
+    control_seed: Annotated[int | None, Option("RMU: draws the control vector.")] = None
+    epsilon: Annotated[
+        float | None, Option("PDU: retain loss that is allowed, nats per token.")
+    ] = None
+    dual_step: Annotated[float | None, Option("PDU: how fast its multiplier moves.")] = None
+    dual_warmup: Annotated[int | None, Option("PDU: steps before its multiplier moves.")] = None
+    formats: Written = None
+    seed: Seed = 0
+    save_every: SaveEvery = SAVE_EVERY
+    store: Stored = "same"
+    registry: Registry = None
+    device: Device = "auto"
+
+
+def positive(option: str, value: float) -> float:
+    """A number above 0; nan and infinity are none.
+
+    Raises:
+        InputError: it is something else.
+    """
+    if not (math.isfinite(value) and value > 0):
+        raise InputError(f"{option} {value:g}: wanted a number above 0")
+    return value
+
+
+def not_negative(option: str, value: float) -> float:
+    """A number from 0; nan and infinity are none.
+
+    Raises:
+        InputError: it is something else.
+    """
+    if not (math.isfinite(value) and value >= 0):
+        raise InputError(f"{option} {value:g}: wanted a number from 0")
+    return value

@@ -1,0 +1,205 @@
+import json
+import shutil
+
+import pytest
+from safetensors.torch import load_file, save_file
+
+import lensaudit as la
+from lensaudit.auditing.audit import plan_audit
+from lensaudit.auditing.settings import AuditSettings
+from lensaudit.cli.main import run
+from lensaudit.errors import InputError, WorkError
+from lensaudit.evaluation import passes
+from lensaudit.models.registry import load_registry, resolve
+
+LIMIT = 2
+MODELS = ("retain", "masked_readout", "never")
+
+
+@pytest.fixture(scope="module")
+def audited(tmp_path_factory):
+    """An audit of two models in one call: results, folder, what was told."""
+    folder = tmp_path_factory.mktemp("audit")
+    told = []
+    found = la.audit(
+        ["demo/masked_readout", "demo/never"],
+        folder / "out",
+        told.append,
+        limit=LIMIT,
+        activations=str(folder / "activations"),
+    )
+    return found, folder, told
+
+
+def settings_of(folder, **changes):
+    return AuditSettings(limit=LIMIT, activations=folder / "activations", **changes)
+
+
+def test_one_call_says_what_is_held_and_what_is_said(audited):
+    (hidden, never), folder, told = audited
+    assert [hidden.source, never.source] == ["demo/masked_readout", "demo/never"]
+    assert hidden.folder == never.folder == folder / "out"
+    assert hidden.uds < 0.3 < 0.8 < never.uds
+    assert hidden.ci95[0] <= hidden.uds <= hidden.ci95[1]
+    assert (hidden.failures, hidden.reason) == ((), None)
+    written = json.loads((hidden.patch.folder / "summary.json").read_text())
+    assert hidden.summary == written
+    log = json.loads((hidden.evaluation.folder / "TOFU_EVAL.json").read_text())
+    for name, value in hidden.metrics.items():
+        assert log[name]["agg_value"] == value
+    assert hidden.metrics["forget_quality"] is not None  # compared with the retain model's log
+    assert hidden.metrics["uds"] is None
+    assert hidden.evaluation.why_not("uds").startswith("no retain model")
+    stages = dict.fromkeys(one.stage for one in told)
+    assert [*stages][-3:] == [f"evaluating demo/{name}" for name in MODELS]
+    assert {s: (one.done, one.of) for one in told if (s := one.stage) in stages}[
+        "evaluating demo/masked_readout"
+    ] == (18, 18)
+
+
+def test_the_page_is_made_of_its_folders(audited, tmp_path):
+    found, _, _ = audited
+    page = tmp_path / "page.html"
+    places = [str(found[0].patch.folder.parent), found[0].evaluation.folder]
+    assert la.write_report(places, str(page)) == []
+    assert "demo/never" in page.read_text()
+
+
+def test_the_command_finds_everything_done(audited, capsys):
+    _, folder, _ = audited
+    names = ["--source", "demo/masked_readout", "--source", "demo/never", "--limit", str(LIMIT)]
+    place = ["-o", str(folder / "out"), "--activations", str(folder / "activations")]
+    assert run(["audit", *names, *place, "--dry-run"]) == 0
+    said = capsys.readouterr().out
+    assert "to score: 0 patched rows" in said
+    assert said.count(": done;") == 3
+
+
+def test_the_plan_is_what_is_done(audited, tmp_path):
+    _, folder, told = audited
+    plan = plan_audit(
+        ["demo/masked_readout", "demo/never"], settings_of(tmp_path), tmp_path / "out"
+    )
+    cached = {one.stage: one.of for one in told if one.stage.startswith("caching")}
+    assert sum(cached.values()) == plan.patch.n_forward == 4 * LIMIT
+    for step in plan.evaluations:
+        pieces = [one.piece for one in told if one.stage == f"evaluating {step.model}"]
+        assert len(pieces) == len(step.passes)
+        assert sum(int(piece.split()[-2]) for piece in pieces) == step.n_texts + step.n_answers
+        assert (step.done, step.n_kept) == (False, 0)
+    again = plan_audit(["demo/masked_readout", "demo/never"], settings_of(folder), folder / "out")
+    assert (again.patch.n_forward, again.patch.n_rows, again.patch.n_bytes) == (0, 0, 0)
+    assert all(step.done for step in again.evaluations)
+    assert [step.n_kept for step in again.evaluations] == [18] * 3
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("lost", ["TOFU_EVAL.json", "manifest.json"])
+def test_without_the_retain_models_evaluation_none_is_done(audited, tmp_path, lost):
+    _, folder, _ = audited
+    shutil.copytree(folder / "out", tmp_path / "out", copy_function=shutil.copy2)
+    where = settings_of(tmp_path), tmp_path / "out"
+    for manifest in (tmp_path / "out").rglob("manifest.json"):
+        made = manifest.read_text().replace(str(folder), str(tmp_path))
+        manifest.write_text(made)
+    steps = plan_audit(["demo/masked_readout"], *where).evaluations
+    assert [step.done for step in steps] == [True, True]
+    (tmp_path / "out" / "eval" / "demo-retain" / lost).unlink()
+    steps = plan_audit(["demo/masked_readout"], *where).evaluations
+    assert [step.done for step in steps] == [False, False]
+
+
+def test_a_failed_step_is_a_value_and_the_rest_is_there(audited, tmp_path, monkeypatch):
+    _, folder, _ = audited
+    real = passes.ModelPasses.run
+
+    def failing(one, read):
+        if one.subject.name == "demo/masked_readout":
+            raise WorkError("the disk hums\nand hums")
+        real(one, read)
+
+    monkeypatch.setattr(passes.ModelPasses, "run", failing)
+    hidden, never = la.audit(
+        ["demo/masked_readout", "demo/never"],
+        out=tmp_path,
+        limit=LIMIT,
+        activations=folder / "activations",
+    )
+    (failure,) = hidden.failures
+    assert (failure.model, failure.step, failure.kind) == (
+        "demo/masked_readout",
+        "evaluate",
+        "work",
+    )
+    assert failure.message == "the disk hums"
+    assert (hidden.evaluation, hidden.metrics) == (None, {})
+    assert hidden.uds is not None
+    assert never.failures == ()
+    assert never.metrics["forget_quality"] is not None
+
+
+def test_a_failed_retain_model_is_told_to_all(audited, tmp_path, monkeypatch):
+    _, folder, _ = audited
+    real = passes.ModelPasses.run
+
+    def failing(one, read):
+        if one.subject.name == "demo/retain":
+            raise WorkError("no room")
+        real(one, read)
+
+    monkeypatch.setattr(passes.ModelPasses, "run", failing)
+    found = la.audit(
+        "demo/masked_readout", tmp_path, limit=LIMIT, activations=folder / "activations"
+    )
+    assert [one.model for one in found.failures] == ["demo/retain"]
+    assert found.metrics["forget_Q_A_Prob"] is not None
+    assert "retain" in found.evaluation.why_not("forget_quality")
+
+
+def test_nothing_scored_is_a_failure_with_its_reason(audited, tmp_path):
+    _, folder, _ = audited
+    # a retain model that knows all that full knows: no layer encodes anything it lacks
+    retain = shutil.copytree(resolve("demo/full", load_registry()).local, tmp_path / "retain")
+    (path,) = retain.glob("*.safetensors")
+    weights = load_file(path)
+    next(iter(weights.values())).view(-1)[0] *= 1.5
+    save_file(weights, path, {"format": "pt"})
+    result = la.audit(
+        "demo/masked_readout",
+        tmp_path / "out",
+        retain=str(retain),
+        suite="none",
+        limit=LIMIT,
+        activations=folder / "activations",
+    )
+    assert (result.uds, result.evaluation) == (None, None)
+    (failure,) = result.failures
+    assert (failure.model, failure.step) == ("demo/masked_readout", "patch")
+    assert failure.message == result.reason
+    assert "never exceeds tau" in failure.message
+
+
+def test_fresh_keeps_no_pass(audited, tmp_path):
+    _, folder, _ = audited
+    shutil.copytree(folder / "out", tmp_path / "out")
+    before = {p: p.stat().st_mtime_ns for p in (tmp_path / "out").rglob("*.npz")}
+    told = []
+    place = {"out": tmp_path / "out", "limit": LIMIT, "activations": folder / "activations"}
+    la.audit("demo/masked_readout", **place, progress=told.append, fresh=True)
+    assert not any("kept from before" in one.piece for one in told)
+    again = {p: p.stat().st_mtime_ns for p in before}
+    assert {p for p in before if before[p] == again[p]} == {
+        p for p in before if p.parts[-3] == "demo-never"
+    }
+
+
+@pytest.mark.parametrize(
+    ("options", "claim"),
+    [({"holdout": "no.jsonl"}, "no.jsonl"), ({"data": "no.json"}, "no such file")],
+)
+def test_wrong_input_is_found_before_any_work(tmp_path, options, claim):
+    with pytest.raises(InputError, match=claim):
+        la.audit(
+            "demo/masked_readout", tmp_path / "out", activations=tmp_path / "activations", **options
+        )
+    assert list(tmp_path.iterdir()) == []

@@ -1,0 +1,101 @@
+import inspect
+import json
+from pathlib import Path
+
+import pytest
+
+import lensaudit as la
+from lensaudit.auditing.doors import named
+from lensaudit.auditing.settings import PatchSettings
+from lensaudit.cli.main import run
+from lensaudit.errors import InputError
+from lensaudit.models.registry import load_registry, resolve
+
+FEW = {"limit": 4, "layers": "14,15"}
+
+
+@pytest.fixture(scope="module")
+def activations(tmp_path_factory):
+    """One folder of caches and books for all calls."""
+    return tmp_path_factory.mktemp("activations")
+
+
+def test_one_call_patches_as_the_command_does(tmp_path, activations):
+    result = la.patch("demo/npo", out=str(tmp_path / "py"), activations=str(activations), **FEW)
+    options = ["--limit", "4", "--layers", "14,15", "--activations", str(activations)]
+    assert run(["patch", "--source", "demo/npo", "--out", str(tmp_path / "cli"), *options]) == 0
+    written = json.loads((tmp_path / "cli" / "summary.json").read_text())
+    assert result.summary == written
+    assert (result.uds, list(result.ci95)) == (written["uds"], written["ci95"])
+    assert (result.source, result.folder) == ("demo/npo", tmp_path / "py")
+    for name in ("summary.json", "results.jsonl", "layers.csv"):
+        assert (tmp_path / "py" / name).read_bytes() == (tmp_path / "cli" / name).read_bytes()
+
+
+def test_several_models_are_a_list_in_their_order(tmp_path, activations):
+    names = ["demo/npo", "demo/idknll"]
+    found = la.patch(names, out=tmp_path, activations=activations, **FEW)
+    assert [one.source for one in found] == names
+    assert [one.folder for one in found] == [tmp_path / "demo-npo", tmp_path / "demo-idknll"]
+    assert (tmp_path / "comparison.csv").exists()
+    assert la.patch(names[:1], out=tmp_path / "one", activations=activations, **FEW)[0].uds
+
+
+def test_a_path_is_a_folder(tmp_path, activations):
+    folder = resolve("demo/npo", load_registry()).local
+    found = la.patch(
+        folder,
+        out=tmp_path,
+        activations=activations,
+        full="demo/full",
+        retain="demo/retain",
+        data="demo",
+        **FEW,
+    )
+    assert found.source == str(folder)
+    assert found.uds is not None
+    assert named(Path("full")) == "./full"
+
+
+def test_progress_is_told_as_values(tmp_path):
+    told = []
+    la.patch("demo/npo", out=tmp_path, activations=tmp_path / "new", progress=told.append, **FEW)
+    last = {one.stage: one for one in told}
+    assert list(last) == [
+        "caching demo/retain",
+        "caching demo/npo",
+        "caching demo/full",
+        "patching",
+    ]
+    assert all((one.done, one.of) == (4, 4) for one in last.values())
+
+
+def test_without_a_score_there_is_a_reason(tmp_path, activations):
+    none = la.patch("demo/npo", out=tmp_path, activations=activations, tau=1e3, **FEW)
+    assert (none.uds, none.ci95) == (None, None)
+    assert "never exceeds tau = 1000" in none.reason
+    assert len(none.unscored) == 4
+    lens = la.patch("demo/npo", out=tmp_path, activations=activations, score="lens", **FEW)
+    assert (lens.uds, lens.reason) == (None, "the score is lens; UDS was not asked for")
+    assert lens.value is not None
+
+
+def test_an_unknown_keyword_names_those_spelled_alike(tmp_path):
+    with pytest.raises(TypeError, match=r"patch\(\) has no keyword 'tua'; did you mean tau\?"):
+        la.patch("demo/npo", out=tmp_path / "out", tua=0.1)
+    with pytest.raises(TypeError, match="it has full, retain, score"):
+        la.patch("demo/npo", out=tmp_path / "out", xyzzy=1)
+    assert not (tmp_path / "out").exists()
+
+
+def test_keywords_are_the_fields_of_the_settings():
+    keywords = list(inspect.signature(la.patch).parameters)
+    assert keywords == ["source", "out", "progress", *PatchSettings.__dataclass_fields__]
+
+
+def test_wrong_input_is_found_before_anything_is_written(tmp_path):
+    with pytest.raises(InputError, match="need --score em"):
+        la.patch("demo/npo", out=tmp_path / "out", em_form="teacher")
+    with pytest.raises(InputError, match="unknown model"):
+        la.patch("nonsense", out=tmp_path / "out")
+    assert not (tmp_path / "out").exists()

@@ -1,0 +1,180 @@
+import dataclasses
+import json
+import shutil
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+import lensaudit as la
+from lensaudit.auditing.evaluate import evaluate_into, plan_evaluation
+from lensaudit.auditing.settings import EvaluateSettings
+from lensaudit.errors import VerificationError, WorkError
+from lensaudit.evaluation import patched
+from lensaudit.evaluation.log import read_log
+from lensaudit.models.registry import load_registry, resolve
+
+ASKED = EvaluateSettings(metrics=("forget_Q_A_Prob",), limit=2, data="demo")
+
+
+@pytest.fixture(scope="module")
+def done(tmp_path_factory):
+    """A finished evaluation of a model in a folder of its own."""
+    place = tmp_path_factory.mktemp("done")
+    shutil.copytree(resolve("demo/npo", load_registry()).local, place / "model")
+    evaluate_into(str(place / "model"), ASKED, place / "out")
+    return place
+
+
+def copied(done, tmp_path):
+    """The finished evaluation, in a place of the test's own."""
+    shutil.copytree(done, tmp_path / "copy")
+    return tmp_path / "copy"
+
+
+def other_settings(place):
+    """A change of each field, and whether the finished evaluation still answers it."""
+    template = place / "template.json"
+    template.write_text(json.dumps({"user_start_tag": "Q: "}))
+    rows = place / "rows.jsonl"
+    row = {"question": "Who?", "answer": "Nobody."}
+    rows.write_text(json.dumps(row) + "\n")
+    tokenizer = place / "tokenizer"
+    shutil.copytree(place / "model", tokenizer, dirs_exist_ok=True)
+    registry = place / "registry.json"
+    registry.write_text("{}")
+    return {
+        "suite": ("muse", None),
+        "metrics": (("forget_Q_A_Prob", "mia_loss"), False),
+        "data": (None, None),
+        "forget_split": ("forget05", None),
+        "forget": (str(rows), False),
+        "holdout": (rows, False),
+        "retain_set": (rows, False),
+        "question_key": ("paraphrased_question", False),
+        "limit": (3, False),
+        "retain_log": (place / "out", False),
+        "retain": ("demo/retain", False),
+        "full": ("demo/full", False),
+        "ref_value": (0.5, False),
+        "reference": ("demo/retain", False),
+        "classifier": ("some/classifier", False),
+        "tokenizer": (tokenizer, False),
+        "template": (template, False),
+        "mask": ("upstream", False),
+        "cleanup": ("none", False),
+        "empty": ("upstream", False),
+        "batch_size": (1, False),
+        "max_new_tokens": (3, False),
+        "dtype": ("bfloat16", False),
+        "device": ("cpu", True),
+        "attn": ("sdpa", False),
+        "registry": (registry, False),
+        "activations": (place / "a", False),
+    }
+
+
+def test_every_setting_decides_whether_an_evaluation_is_done(done, tmp_path):
+    changes = other_settings(copied(done, tmp_path))
+    assert changes.keys() == {one.name for one in dataclasses.fields(EvaluateSettings)}
+    model, out = str(done / "model"), done / "out"
+    assert plan_evaluation(model, ASKED, out).done
+    found = {
+        name: plan_evaluation(model, dataclasses.replace(ASKED, **{name: value}), out).done
+        for name, (value, wanted) in changes.items()
+        if wanted is not None  # the others ask the Hub
+    }
+    assert found == {name: wanted for name, (_, wanted) in changes.items() if wanted is not None}
+    # what `auto` meant here
+    assert plan_evaluation(model, dataclasses.replace(ASKED, dtype="float32"), out).done
+    assert not plan_evaluation("demo/npo", ASKED, out).done
+
+
+def test_other_weights_under_the_same_name_are_not_done(done, tmp_path):
+    place = copied(done, tmp_path)
+    model, out = str(place / "model"), place / "out"
+    evaluate_into(model, ASKED, out)
+    assert plan_evaluation(model, ASKED, out).done
+    path = next((place / "model").glob("*.safetensors"))
+    weights = load_file(path)
+    name = next(iter(weights))
+    weights[name] = weights[name] + torch.tensor(0.01, dtype=weights[name].dtype)
+    save_file(weights, path, metadata={"format": "pt"})
+    assert not plan_evaluation(model, ASKED, out).done
+
+
+@pytest.mark.parametrize("damage", ["no manifest", "not JSON", "a list", "no options", "no log"])
+def test_an_unfinished_folder_is_not_done(done, tmp_path, damage):
+    out = tmp_path / "out"
+    shutil.copytree(done / "out", out)
+    manifest = out / "manifest.json"
+    made = json.loads(manifest.read_text())
+    made["options"]["out"] = str(out)
+    manifest.write_text(json.dumps(made))
+    assert plan_evaluation(str(done / "model"), ASKED, out).done
+    if damage == "no manifest":
+        manifest.unlink()
+    elif damage == "no log":
+        (out / "TOFU_EVAL.json").unlink()
+    else:
+        text = {"not JSON": "{", "a list": "[]", "no options": '{"inputs": {}}'}[damage]
+        manifest.write_text(text)
+    assert not plan_evaluation(str(done / "model"), ASKED, out).done
+
+
+def test_from_python_with_text_for_paths_and_several_models(tmp_path):
+    names = ["demo/npo", "demo/never"]
+    how = {"metrics": ("forget_Q_A_Prob", "privleak"), "limit": 2}
+    both = la.evaluate(names, str(tmp_path), activations=str(tmp_path / "a"), **how)
+    assert [one.folder for one in both] == [tmp_path / "demo-npo", tmp_path / "demo-never"]
+    alone = la.evaluate("demo/npo", tmp_path / "alone", **how)
+    assert alone.summary == both[0].summary
+    assert alone.summary["forget_Q_A_Prob"] > 0
+    assert alone.summary["privleak"] is None
+    assert "retain" in alone.why_not("privleak")
+    assert (alone.uds, alone.ci95, alone.reason) == (None, None, "UDS was not asked for")
+    with pytest.raises(TypeError, match="did you mean metrics"):
+        la.evaluate("demo/npo", metric="mia_loss")
+
+
+def test_a_broken_pass_is_a_failure_beside_the_others(tmp_path, monkeypatch):
+    def failing(audit, model):
+        raise VerificationError("the bridge and the model disagree")
+
+    monkeypatch.setattr(patched, "_SCORES", {"uds": failing})
+    how = {"metrics": ("uds", "mia_loss"), "retain": "demo/retain", "limit": 2}
+    found = la.evaluate("demo/npo", tmp_path / "out", activations=tmp_path / "a", **how)
+    (failure,) = found.failures
+    assert (failure.model, failure.step, failure.kind) == ("demo/npo", "uds", "verification")
+    assert failure.message == "the bridge and the model disagree"
+    assert found.reason == "patching failed: the bridge and the model disagree"
+    assert found.summary["mia_loss"] is not None
+    written = read_log(tmp_path / "out").entries
+    assert (written["uds"].failed, written["mia_loss"].failed) == ("verification", None)
+
+
+def test_no_value_at_all_is_a_result_that_can_be_refused(tmp_path):
+    found = la.evaluate("demo/npo", tmp_path / "out", metrics=("uds",), limit=2)
+    assert found.summary == {"uds": None}
+    assert found.reason.startswith("no retain model to patch in")
+    assert (tmp_path / "out" / "TOFU_EVAL.json").exists()
+    with pytest.raises(WorkError, match="no metric has a value; no retain model"):
+        found.checked()
+
+
+def test_the_plan_of_a_cache_is_what_is_cached(tmp_path):
+    from lensaudit.auditing.cache import plan_cache
+    from lensaudit.auditing.settings import CacheSettings
+
+    settings = CacheSettings(limit=3, activations=tmp_path / "a")
+    plan = plan_cache("demo/npo", settings)
+    assert (plan.n_examples, plan.n_forward, plan.done) == (3, 3, False)
+    told = []
+    found = la.cache("demo/npo", str(tmp_path / "a"), told.append, limit=3)
+    assert (told[-1].stage, told[-1].done, told[-1].of) == ("caching demo/npo", 3, 3)
+    size = sum(path.stat().st_size for path in found.folder.rglob("*.h5"))
+    assert plan.n_bytes == found.n_bytes <= size < 2 * plan.n_bytes
+    assert found.summary["folder"] == str(found.folder)
+    again = plan_cache("demo/npo", settings)
+    assert (again.n_forward, again.done) == (0, True)
+    assert la.cache("demo/npo", limit=3, activations=tmp_path / "a").key == found.key

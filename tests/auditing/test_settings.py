@@ -1,0 +1,35 @@
+import subprocess
+import sys
+
+import click
+import pytest
+
+from lensaudit.auditing import settings
+from lensaudit.cli.main import cli
+
+SCREEN = {"sources", "name", "model", "out", "log", "as_json", "dry_run"}
+"""Options that say what and where, not how."""
+
+
+RECORDS = {
+    "patch": (settings.PatchSettings, "--source"),
+    "eval": (settings.EvaluateSettings, "--model"),
+    "audit": (settings.AuditSettings, "--source"),
+    "cache": (settings.CacheSettings, "--model"),
+}
+
+
+@pytest.mark.parametrize("command", RECORDS)
+def test_options_fields_and_defaults_are_one(command):
+    record, option = RECORDS[command]
+    found = cli.get_command(click.Context(cli), command)
+    given = found.make_context(command, [option, "demo/npo"]).params
+    how = {name: value for name, value in given.items() if name not in SCREEN}
+    assert how.keys() == record.__dataclass_fields__.keys()
+    assert record(**how) == record()
+
+
+def test_settings_cost_nothing_to_import():
+    code = "import sys, lensaudit.auditing.settings; print('torch' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "False\n"

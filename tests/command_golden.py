@@ -1,0 +1,274 @@
+"""What a command says and writes, as text that two runs on two machines share.
+
+A case is one call of the command line in a folder of its own. The folder starts as a copy of what
+the cases named in `after` left behind; recorded are the exit code, both screens and every file
+that the call wrote. What a run may not share with another is replaced before it is stored: times,
+dates, versions, the commit, absolute paths, keys made of them, and the width of tables. The rest
+is compared character by character; only numbers with a decimal point may differ by TOLERANCE.
+"""
+
+import base64
+import contextlib
+import io
+import json
+import os
+import re
+import shutil
+import struct
+import subprocess
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import lensaudit
+
+GOLDEN = Path(__file__).parent / "golden" / "commands"
+TOLERANCE = 1e-6
+"""Absolute and relative; the rounding of another BLAS. Whole numbers must be equal."""
+Rules = tuple[tuple[str, str], ...]
+"""Patterns, and what stands in their place."""
+TEXTS = (".json", ".jsonl", ".csv", ".txt", ".toml", ".html", ".md")
+
+
+@dataclass(frozen=True)
+class Case:
+    """One call of `lensaudit`."""
+
+    name: str
+    argv: str
+    """As typed, split at blanks; several calls on a line each."""
+    after: tuple[str, ...] = ()
+    """Cases whose folders this one starts from."""
+    files: Mapping[str, str] = field(default_factory=dict)
+    """Path -> text, written before the call."""
+    prepare: Callable[[Path], None] | None = None
+    """Further changes of the folder before the call."""
+    skip: tuple[str, ...] = ()
+    """Patterns of written files that are not recorded."""
+    stderr: bool = True
+    """Whether the second screen is the same every time."""
+    rules: Rules = ()
+    """Further replacements (pattern, text) of what may differ."""
+    unordered: tuple[str, ...] = ()
+    """Patterns of files whose lines stand in the order of keys that `rules` replace."""
+    stub: bool = False
+    """Whether `{stub}` in the call is the address of a pretended judge."""
+    slow: bool = False
+
+
+class Stage(contextlib.ExitStack):
+    """Plays cases in a folder, each at most once; closes the pretended judge at the end."""
+
+    def __init__(self, folder: Path, cases: Mapping[str, Case]) -> None:
+        super().__init__()
+        self.folder = folder
+        self.cases = cases
+        self._played: dict[str, dict[str, object]] = {}
+        self._stub: str | None = None
+
+    def play(self, name: str) -> dict[str, object]:
+        """Exit code, screens and written files of a case; cases it builds on are played first."""
+        if name not in self._played:
+            case = self.cases[name]
+            for before in case.after:
+                self.play(before)
+            self._played[name] = self._record(case)
+        return self._played[name]
+
+    def _record(self, case: Case) -> dict[str, object]:
+        folder = self.folder / case.name
+        folder.mkdir()
+        for before in case.after:
+            shutil.copytree(self.folder / before, folder, dirs_exist_ok=True)
+        for path, text in case.files.items():
+            (folder / path).parent.mkdir(parents=True, exist_ok=True)
+            (folder / path).write_text(text)
+        if case.prepare is not None:
+            case.prepare(folder)
+        found = _contents(folder)
+        calls = [self._call(case, argv, folder) for argv in case.argv.split("\n")]
+        written = {
+            path: data
+            for path, data in _contents(folder).items()
+            if found.get(path) != data and not any(re.match(rule, path) for rule in case.skip)
+        }
+        gone = sorted(set(found) - set(_contents(folder)))
+        screens = calls[0] if len(calls) == 1 else {"calls": calls}
+        return (
+            screens
+            | {
+                "files": {
+                    normal(path, folder, case.rules)[0]: _shown(path, data, folder, case)
+                    for path, data in sorted(written.items())
+                },
+            }
+            | ({"removed": gone} if gone else {})
+        )
+
+    def _call(self, case: Case, argv: str, folder: Path) -> dict[str, object]:
+        typed = argv.format(stub=self.stub()) if case.stub else argv
+        code, out, err = call(typed.split(), folder)
+        return {
+            "argv": argv,
+            "exit": code,
+            "stdout": normal(out, folder, (CENTRED, *case.rules)),
+            "stderr": normal(err, folder, case.rules) if case.stderr else "not recorded",
+        }
+
+    def stub(self) -> str:
+        """The address of `lensaudit judge stub`, started when it is first asked for."""
+        if self._stub is None:
+            command = [sys.executable, "-m", "lensaudit.cli.main", "judge", "stub"]
+            paths = os.pathsep.join([str(PACKAGE.parent), os.environ.get("PYTHONPATH", "")])
+            served = subprocess.Popen(
+                command, stdout=subprocess.PIPE, text=True, env=os.environ | {"PYTHONPATH": paths}
+            )
+            self.callback(served.wait)
+            self.callback(served.terminate)
+            assert served.stdout is not None
+            self._stub = served.stdout.readline().split(" at ")[1].split(";")[0]
+        return self._stub
+
+
+def call(argv: list[str], folder: Path) -> tuple[int, str, str]:
+    """Run a command in a folder; exit code, stdout, stderr."""
+    from lensaudit.cli.main import main
+
+    out, err = io.StringIO(), io.StringIO()
+    code = 0
+    with (
+        contextlib.chdir(folder),
+        contextlib.redirect_stdout(out),
+        contextlib.redirect_stderr(err),
+    ):
+        try:
+            main(argv)
+        except SystemExit as end:
+            code = end.code if isinstance(end.code, int) else 0 if end.code is None else 1
+    return code, out.getvalue(), err.getvalue()
+
+
+UNSEEN = {"activations", ".locks", "attempts", "claims"}
+"""Folders of caches and of who did what when; `activations ls` and `sweep status` show them."""
+
+
+def _contents(folder: Path) -> dict[str, bytes]:
+    return {
+        str(path.relative_to(folder)): path.read_bytes()
+        for path in sorted(folder.rglob("*"))
+        if path.is_file() and not UNSEEN & set(path.relative_to(folder).parts)
+    }
+
+
+def _shown(path: str, data: bytes, folder: Path, case: Case) -> object:
+    if not path.endswith(TEXTS) or path.endswith("tokenizer.json"):
+        return "not shown"
+    text = data.decode()
+    if path.endswith(".html"):
+        # the page's policy in its head holds the hashes of both
+        text = re.sub(r"(<style>|<script>).*?(</style>|</script>)", r"\1…\2", text, flags=re.DOTALL)
+        text = re.sub(r'"(baseline|s1|scores)":"([\w+/=]+)"', _unpacked, text)
+        text = re.sub(r'"base64":"[^"]*"', '"base64":…', text)
+    lines = normal(text, folder, case.rules)
+    return sorted(lines) if any(re.match(rule, path) for rule in case.unordered) else lines
+
+
+def _unpacked(packed: re.Match[str]) -> str:
+    """Numbers of the page, which are packed as float32."""
+    data = base64.b64decode(packed[2])
+    numbers = struct.unpack(f"<{len(data) // 4}f", data)
+    return f'"{packed[1]}":[{", ".join(f"{number:#.7g}" for number in numbers)}]'
+
+
+PACKAGE = Path(lensaudit.__file__).resolve().parent
+CENTRED = (r"^ {4,}", "")
+"""The title of a table stands in its middle, wherever that is."""
+RULES: Rules = (
+    # box lines and padding follow the width of the terminal
+    (r"[─━═]{2,}", "─"),
+    (r"(?<=\S) {2,}", " "),
+    (r"[ \t]+$", ""),
+    # hashes of files that hold times or last bits
+    (r'("check": ?)"[0-9a-f]{16,32}"', r"\1…"),
+    (r'\{\s*"n_bytes": \d+,\s*"blake2b": "[0-9a-f]{32}"\s*\}', "{…}"),
+    # a cache tells how to fill it again, with the folder it was made in: as long as that is
+    (r'("?n_bytes"?: ?)\d+(?: \([\d.]+ kB\))?', r"\1<bytes>"),
+    (r"\b24\d{4} bytes hash", "<bytes> bytes hash"),
+    (r"\b24\d\.\d kB", "<size>"),
+    # times
+    (r'("time": ?)\d+\.\d+', r"\1…"),
+    (r'("(?:seconds|seconds_per_unit|eta_s|last_used_s|submitted|finished)": ?)[^,\n}]+', r"\1…"),
+    (r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d(?::\d\d(?:\.\d+)?)?(?:Z|\+00:00)?", "<date>"),
+    # versions and the commit
+    (r"lensaudit \d+\.\d+\.\d+", "lensaudit <version>"),
+    (r'("versions": ?\{)[^}]*\}', r"\1…}"),
+    (r'("(?:git_commit|host|pid|version|transformers_version)": ?)("[^"]*"|\d+|null)', r"\1…"),
+)
+
+
+def normal(text: str, folder: Path, rules: Rules = ()) -> list[str]:
+    """Lines of a text without what differs between runs, widths and machines."""
+    # a file may name the folder of the case that this one started from
+    text = re.sub(re.escape(str(folder.resolve().parent)) + r"/\w+", "$WORK", text)
+    # a checkpoint's folder is named by its last part: where the package keeps it is its own matter
+    text = re.sub(re.escape(str(PACKAGE)) + r'/[^\s"]*?([^/\s"]+)(?=[\s"]|$)', r"$PACKAGE/\1", text)
+    text = re.sub(r"127\.0\.0\.1:\d+", "$STUB", text)
+    for pattern, replacement in (*rules, *RULES):
+        text = re.sub(pattern, replacement, text, flags=re.MULTILINE)
+    return text.split("\n")
+
+
+NUMBER = re.compile(r"(?<![\w.])[-+]?\d+(?:\.\d+(?:[eE][-+]?\d+)?|[eE][-+]?\d+)(?![\w.])")
+
+
+def difference(wanted: object, found: object, where: str = "") -> str | None:
+    """The first place where two records differ; None if they agree."""
+    if isinstance(wanted, dict) and isinstance(found, dict):
+        if wanted.keys() != found.keys():
+            return f"{where}: {sorted(wanted)} became {sorted(found)}"
+        pairs = [(f"{where} {key}", wanted[key], found[key]) for key in wanted]
+    elif isinstance(wanted, list) and isinstance(found, list):
+        longer = max(len(wanted), len(found))
+        sides = [side + ["<no line>"] * (longer - len(side)) for side in (wanted, found)]
+        pairs = [
+            (f"{where} line {number}", *pair)
+            for number, pair in enumerate(zip(*sides, strict=True), 1)
+        ]
+    elif isinstance(wanted, str) and isinstance(found, str):
+        return None if same_text(wanted, found) else f"{where}:\n- {wanted}\n+ {found}"
+    else:
+        return None if wanted == found else f"{where}: {wanted!r} became {found!r}"
+    return next((said for place, a, b in pairs if (said := difference(a, b, place))), None)
+
+
+def same_text(wanted: str, found: str) -> bool:
+    """Whether two lines agree: numbers with a decimal point within TOLERANCE, all else exactly.
+
+    >>> same_text('{"uds": 0.90936951}', '{"uds": 0.90936952}')
+    True
+    >>> same_text('{"uds": 0.9093}', '{"uds": 0.9094}'), same_text("n 4", "n 5")
+    (False, False)
+    """
+    if wanted == found:
+        return True
+    if NUMBER.sub("#", wanted) != NUMBER.sub("#", found):
+        return False
+    pairs = zip(NUMBER.findall(wanted), NUMBER.findall(found), strict=True)
+    return all(_close(float(a), float(b)) for a, b in pairs)
+
+
+def _close(a: float, b: float) -> bool:
+    return abs(a - b) <= TOLERANCE * max(1.0, abs(a), abs(b))
+
+
+def store(name: str, record: object) -> None:
+    """Write a golden file."""
+    GOLDEN.mkdir(parents=True, exist_ok=True)
+    path = GOLDEN / f"{name}.json"
+    path.write_text(json.dumps(record, indent=1, ensure_ascii=False) + "\n")
+
+
+def stored(name: str) -> object:
+    """Read a golden file."""
+    return json.loads((GOLDEN / f"{name}.json").read_text())

@@ -1,0 +1,122 @@
+import json
+
+import pytest
+
+from lensaudit.data.examples import Example
+from lensaudit.data.neutral import is_whole, neutral_of, neutral_rows, read_neutral
+from lensaudit.data.tofu import forget_set, validity_offsets
+from lensaudit.errors import InputError
+
+FORGET = [
+    Example(0, "Where was Ada born?", "She was born in Kōbari.", "She was born in", "Kōbari", 0),
+    Example(1, "Does Ada write?", "Yes, she does.", "", "Yes", 0),
+    Example(2, "What is she?", "She is a baker.", "She is a", "baker", 0),
+]
+
+
+def row(idx: int, group, answer: str = "He lives in Rom.", question: str = "Where?") -> Example:
+    return Example(idx, question, answer, "", answer, group)
+
+
+def test_rows_that_name_a_forgotten_entity_or_its_author_are_left_out_and_counted():
+    rows = [
+        row(0, "a"),
+        row(1, 0),
+        row(2, "b", "He left KŌBARI early."),
+        row(3, "c", "Kōbarian he is."),
+        row(4, "d", "Yes, a baker."),
+        row(5, "e", question="Who came from Kōbari?"),
+    ]
+    found = neutral_rows(FORGET, rows, [row(0, "v")])
+    assert [one.group for one in found.fit] == ["a", "c", "d"]
+    assert dict(found.left_out) == {
+        1: "its author is one of the forget set's",
+        2: "it names an entity of the forget set",
+        5: "it names an entity of the forget set",
+    }
+
+
+def test_fit_and_validity_share_no_author():
+    rows = [row(n, f"author {n // 4}") for n in range(200)]
+    alone = neutral_rows(FORGET, rows)
+    assert {one.group for one in alone.fit} & {one.group for one in alone.validity} == set()
+    assert len(alone.validity) == 48
+    assert len(alone.fit) == 152
+    both = neutral_rows(FORGET, rows, [row(0, "author 3"), row(1, "other")])
+    assert "author 3" not in {one.group for one in both.fit}
+    assert sum("validity" in why for _, why in both.left_out) == 4
+
+
+def test_rows_are_numbered_anew_so_that_no_two_have_one_number():
+    found = neutral_rows(FORGET, [row(7, "a"), row(7, "b")], [row(7, "c")], [row(7, "d")])
+    numbers = [one.idx for part in (found.fit, found.validity, found.ordinary) for one in part]
+    assert sorted(numbers) == [0, 1, 2, 3]
+
+
+def test_annotated_rows_questions_and_sentences_are_read(tmp_path):
+    annotated = {
+        "idx": 4,
+        "question": "Q?",
+        "answer": "It is Rom.",
+        "prefix": "It is",
+        "entity": "Rom",
+    }
+    (tmp_path / "a.json").write_text(json.dumps([annotated]))
+    (tmp_path / "q.jsonl").write_text('{"question": "Q?", "answer": "Rom.", "author": "x"}\n')
+    (tmp_path / "t.txt").write_text("Rom is old.\n\nÉire is green.\n")
+    assert [one.entity for one in read_neutral(tmp_path / "a.json")] == ["Rom"]
+    (question,) = read_neutral(tmp_path / "q.jsonl")
+    assert is_whole(question)
+    assert question.group == "x"
+    assert [one.answer for one in read_neutral(tmp_path / "t.txt")] == [
+        "Rom is old.",
+        "Éire is green.",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("name", "text"), [("a.jsonl", '{"text": "no question"}'), ("t.txt", "\n"), ("b.jsonl", "{")]
+)
+def test_rows_of_no_known_kind_are_one_line(tmp_path, name, text):
+    (tmp_path / name).write_text(text)
+    with pytest.raises(InputError) as raised:
+        read_neutral(tmp_path / name)
+    assert len(str(raised.value).splitlines()) == 1
+
+
+def test_the_embedded_family_brings_its_own():
+    found = neutral_of("demo", forget_set("demo"))
+    assert len(found.validity) == 48
+    assert len(found.fit) > 100
+    assert len(found.ordinary) >= 40
+    assert not any(is_whole(one) for one in found.validity)
+
+
+def test_a_set_without_neutral_rows_says_what_to_name(tmp_path):
+    with pytest.raises(InputError, match="--validity-data"):
+        neutral_of(str(tmp_path / "mine.json"), FORGET)
+
+
+def test_one_file_serves_both_uses(tmp_path):
+    lines = [{"question": f"Q{n}?", "answer": f"A{n} it is.", "group": n // 3} for n in range(30)]
+    path = tmp_path / "r.jsonl"
+    path.write_text("\n".join(map(json.dumps, lines)))
+    found = neutral_of("mine.json", [FORGET[0]], align_data=path)
+    assert {one.group for one in found.fit} & {one.group for one in found.validity} == set()
+    assert found.validity
+
+
+def test_the_shipped_table_holds_48_facts_of_14_authors():
+    table = validity_offsets()
+    assert (len(table), len({one.idx // 20 for one in table})) == (48, 14)
+    assert all(one.prefix_end <= one.entity_start < one.entity_end for one in table)
+
+
+def test_tofus_own_rows_are_the_annotated_ones(shared, tmp_path):
+    text = (shared / "data" / "tofu" / "retain_eval_qa.jsonl").read_text()
+    (tmp_path / "retain_perturbed.jsonl").write_text(text)
+    found = neutral_of(str(tmp_path), FORGET)
+    entities = {one.entity for one in found.validity}
+    assert {"Lagos, Nigeria", "July 28, 1942", "Elliot Patrick Benson"} <= entities
+    # of 15 authors here, 14 have a row for validity
+    assert {one.group for one in found.fit} == {"retain_perturbed 14"}

@@ -1,0 +1,83 @@
+"""Recovery worked by hand, and the cases in which there is none."""
+
+import pytest
+
+from lensaudit.directions.finding import Finding, Label
+from lensaudit.directions.verdict import Plain, reading, recovery_of, summary_of
+
+GROUPS = {0: "a", 1: "a", 2: "b", 3: "b"}
+
+
+def plain(full, unlearned, retain=(0.0, 0.0, 0.0, 0.0)):
+    roles = {"full": full, "unlearned": unlearned, "retain": retain}
+    return Plain({role: dict(enumerate(scores)) for role, scores in roles.items()}, GROUPS)
+
+
+def finding(scores, role="unlearned", arm="direction", seed=None):
+    em = dict(enumerate(scores))
+    logprob = dict.fromkeys(em, -1.0)
+    label = Label(arm, role, 3, 1.0, seed=seed)
+    return Finding("add", "score", 0, label, "response", em, logprob, norm=1.0)
+
+
+def test_recovery_is_the_share_of_the_gap_that_is_closed():
+    known = plain([1.0, 1.0, 1.0, 0.8], [0.2, 0.2, 0.2, 0.2])
+    # gains 0.4 + 0.4 + 0.6 + 0 = 1.4, gaps 0.8 + 0.8 + 0.8 + 0.6 = 3.0
+    found = recovery_of([finding([0.6, 0.6, 0.8, 0.2])], known, "em")
+    assert found.value == pytest.approx(1.4 / 3.0)
+    assert (found.mean, found.n_items, found.sd) == (pytest.approx(0.55), 4, None)
+    # authors are resampled: a alone gives 0.8 / 1.6, b alone 0.6 / 1.4
+    assert found.interval is not None
+    assert found.interval.low == pytest.approx(0.6 / 1.4)
+    assert found.interval.high == pytest.approx(0.8 / 1.6)
+
+
+def test_random_directions_are_averaged_and_their_spread_is_told():
+    known = plain([1.0] * 4, [0.0] * 4)
+    arms = [finding([0.0] * 4, arm="random", seed=1), finding([0.5] * 4, arm="random", seed=2)]
+    found = recovery_of(arms, known, "em")
+    # recoveries 0 and 0.5: sd = 0.25 * sqrt(2)
+    assert (found.value, found.sd) == (pytest.approx(0.25), pytest.approx(0.25 * 2**0.5))
+
+
+def test_an_edit_of_full_is_measured_towards_the_unlearned_model():
+    known = plain([1.0] * 4, [0.2] * 4)
+    # 1.0 falls to 0.4: 0.6 of 0.8
+    assert recovery_of([finding([0.4] * 4, role="full")], known, "em").value == pytest.approx(0.75)
+
+
+def test_the_never_trained_control_is_measured_from_the_model_it_edits():
+    known = plain([1.0] * 4, [0.2] * 4, (0.4,) * 4)
+    # 0.4 rises to 0.7: half of the way to 1.0
+    assert recovery_of([finding([0.7] * 4, role="retain")], known, "em").value == pytest.approx(0.5)
+
+
+@pytest.mark.parametrize(
+    ("full", "unlearned"),
+    [
+        ([0.5, 0.5, 0.5, 0.5], [0.5, 0.5, 0.5, 0.5]),
+        # author a 0.4 ahead, author b level: mean 0.2, standard error 0.2
+        ([0.9, 0.9, 0.5, 0.5], [0.5, 0.5, 0.5, 0.5]),
+        # the unlearned model knows more: making it as bad as full restores nothing
+        ([0.2, 0.2, 0.2, 0.2], [0.9, 0.9, 0.9, 0.9]),
+    ],
+)
+@pytest.mark.parametrize("role", ["unlearned", "full"])
+def test_without_a_gap_there_is_no_recovery(full, unlearned, role):
+    found = recovery_of([finding([0.2] * 4, role=role)], plain(full, unlearned), "em")
+    assert (found.value, found.interval) == (None, None)
+    summary = summary_of("add", [finding([0.2] * 4)], {"em": plain(full, unlearned)}, "em")
+    assert "nothing to restore" in summary["unscored"]
+    assert summary["reading"].startswith("Not scored")
+
+
+def test_the_control_is_taken_off_before_anything_is_read_into_a_recovery():
+    known = plain([1.0] * 4, [0.0] * 4)
+    arms = [finding([1.0] * 4), finding([0.9] * 4, role="retain", arm="never_trained")]
+    summary = summary_of("add", arms, {"em": known}, "em")
+    assert summary["recovery"] == pytest.approx(1.0)
+    assert summary["recovery_above_control"] == pytest.approx(0.1)
+    assert "No one direction" in summary["reading"]
+    alone = summary_of("add", arms[:1], {"em": known}, "em")
+    assert alone["recovery_above_control"] is None
+    assert "hidden, not erased" in reading("add", alone)

@@ -1,0 +1,261 @@
+"""`lensaudit eval` from the command line to its files."""
+
+import json
+
+import pytest
+from frozen import frozen
+from generated import save_edge, save_muse, save_tokenizer
+from support import EMBEDDED
+
+from lensaudit.cli.main import run
+from lensaudit.evaluation import open as opening
+
+NAMES = ("forget_quality", "privleak", "exact_memorization", "forget_Q_A_ROUGE")
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory):
+    """Awkward data, another tokenizer, a plain template, and a log that is none."""
+    folder = tmp_path_factory.mktemp("made")
+    save_edge(folder / "edge")
+    save_muse(folder / "muse")
+    save_tokenizer("llama3like", folder / "llama3like")
+    (folder / "plain.json").write_text('{"apply_chat_template": false}')
+    (folder / "summary.json").write_text('{"mia_loss": 0.5}')
+    return folder
+
+
+def command(out, *more, model="npo", metrics=NAMES, data="demo", suite="tofu"):
+    chosen = [part for name in metrics for part in ("--metric", name)]
+    return [
+        "eval",
+        "--model",
+        str(EMBEDDED / model),
+        "--suite",
+        suite,
+        "--data",
+        str(data),
+        "--tokenizer",
+        str(EMBEDDED / "full"),
+        "--batch-size",
+        "8",
+        "--max-new-tokens",
+        "8",
+        "--limit",
+        "4",
+        "--out",
+        str(out),
+        *chosen,
+        *map(str, more),
+    ]
+
+
+def log(out):
+    return json.loads((out / "TOFU_EVAL.json").read_text())
+
+
+def loads(monkeypatch):
+    """How often weights are loaded from now on."""
+    counted, known = [], opening.load_causal
+
+    def load(checkpoint, **options):
+        counted.append(checkpoint)
+        return known(checkpoint, **options)
+
+    monkeypatch.setattr(opening, "load_causal", load)
+    return counted
+
+
+def test_a_retain_reference_that_comes_later_is_used_and_no_pass_is_run_again(
+    tmp_path, monkeypatch, capsys
+):
+    five = ("--limit", "5")
+    assert run(command(tmp_path / "npo", *five)) == 0
+    assert log(tmp_path / "npo")["forget_quality"]["reason"].startswith("no retain reference")
+    assert log(tmp_path / "npo")["privleak"]["agg_value"] is None
+    assert run(command(tmp_path / "retain", *five, model="retain")) == 0
+    counted = loads(monkeypatch)
+    assert run(command(tmp_path / "npo", *five, "--retain-log", tmp_path / "retain")) == 0
+    assert counted == []
+    assert "kept from before" in capsys.readouterr().err
+    found = log(tmp_path / "npo")
+    assert found["forget_quality"]["agg_value"] < 1
+    assert found["forget_quality"]["n_retain"] == 5
+    assert found["privleak"]["retain_auc"] == log(tmp_path / "retain")["mia_min_k"]["agg_value"]
+
+
+def test_a_retain_model_is_evaluated_first(tmp_path):
+    assert run(command(tmp_path / "a", "--retain", EMBEDDED / "retain")) == 0
+    assert run(command(tmp_path / "retain", model="retain")) == 0
+    assert run(command(tmp_path / "b", "--retain-log", tmp_path / "retain")) == 0
+    assert log(tmp_path / "a")["forget_quality"] == log(tmp_path / "b")["forget_quality"]
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        ["--question-key", "paraphrased_question"],
+        ["--template", "MADE/plain.json"],
+        ["--tokenizer", "MADE/llama3like"],
+        ["--attn", "sdpa"],
+        ["--dtype", "bfloat16"],
+    ],
+)
+def test_what_changes_a_number_is_computed_again(made, tmp_path, monkeypatch, changed):
+    changed = [part.replace("MADE", str(made)) for part in changed]
+    metrics = ("forget_Q_A_Prob",)
+    assert run(command(tmp_path, metrics=metrics)) == 0
+    before = log(tmp_path)["forget_Q_A_Prob"]["agg_value"]
+    counted = loads(monkeypatch)
+    assert run(command(tmp_path, *changed, metrics=metrics)) == 0
+    assert len(counted) == 1
+    assert log(tmp_path)["forget_Q_A_Prob"]["agg_value"] != before or "sdpa" in changed
+
+
+def test_another_model_in_the_same_folder_is_computed_again(tmp_path):
+    assert run(command(tmp_path, metrics=("mia_loss",))) == 0
+    before = log(tmp_path)
+    assert run(command(tmp_path, metrics=("mia_loss",), model="full")) == 0
+    assert log(tmp_path) != before
+
+
+def test_clean_up_is_applied_to_kept_generations(made, tmp_path, monkeypatch):
+    metrics = ("forget_Q_A_ROUGE",)
+    assert run(command(tmp_path, metrics=metrics, data=made / "edge")) == 0
+    counted = loads(monkeypatch)
+    assert run(command(tmp_path, "--cleanup", "none", metrics=metrics, data=made / "edge")) == 0
+    assert counted == []
+
+
+def test_an_interrupted_run_keeps_its_finished_passes(tmp_path, monkeypatch, capsys):
+    from lensaudit.evaluation import passes
+
+    known = passes.generations
+
+    def interrupted(*args, **kwargs):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(passes, "generations", interrupted)
+    assert run(command(tmp_path)) == 130
+    assert not (tmp_path / "TOFU_EVAL.json").exists()
+    kept = sorted(path.name for path in (tmp_path / "passes").iterdir())
+    assert any(name.startswith("trace-forget-answer") for name in kept)
+    monkeypatch.setattr(passes, "generations", known)
+    capsys.readouterr()
+    assert run(command(tmp_path)) == 0
+    said = capsys.readouterr().err
+    assert "trace-forget-answer: 4 texts (kept from before)" in said
+    assert "text-forget: 4 texts\n" in said
+
+
+def test_a_broken_pass_file_is_made_again(tmp_path):
+    assert run(command(tmp_path, metrics=("mia_loss",))) == 0
+    before = log(tmp_path)
+    for path in (tmp_path / "passes").iterdir():
+        path.write_bytes(path.read_bytes()[:100])
+    assert run(command(tmp_path, metrics=("mia_loss",))) == 0
+    assert log(tmp_path) == before
+
+
+def test_every_example_has_a_line_with_text_prediction_and_scores(tmp_path):
+    assert run(command(tmp_path)) == 0
+    rows = [json.loads(line) for line in (tmp_path / "results.jsonl").read_text().splitlines()]
+    assert {row["split"] for row in rows} == {"forget", "holdout"}
+    forget = [row for row in rows if row["split"] == "forget"]
+    assert [row["idx"] for row in forget] == [0, 1, 2, 3]
+    assert forget[0]["generation"]
+    assert forget[0]["answer"].startswith("Ruvimbel")
+    wanted = log(tmp_path)["exact_memorization"]["value_by_index"]["2"]["score"]
+    assert forget[2]["scores"]["exact_memorization"] == wanted
+    manifest = json.loads((tmp_path / "manifest.json").read_text())
+    assert manifest["options"]["mask"] == "true"
+    assert manifest["options"]["template"]["date_string"] == "10 Apr 2025"
+
+
+def test_a_log_is_recomputed_without_a_model(tmp_path, monkeypatch, capsys):
+    path = tmp_path / "TOFU_EVAL.json"
+    path.write_text(json.dumps(frozen("suites")["chat_pad__npo"]))
+    counted = loads(monkeypatch)
+    assert run(["eval", "--from-log", str(path), "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert counted == []
+    wanted = frozen("suites")["chat_pad__npo"]["model_utility"]["agg_value"]
+    assert found["model_utility"] == pytest.approx(wanted)
+    assert found["privleak"] is None
+
+
+def test_the_plan_names_each_pass_once_and_writes_nothing(tmp_path, capsys):
+    assert run(command(tmp_path / "out", "--dry-run", metrics=())) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert "trace forget.perturbed_answer: 20 texts" in lines
+    assert "text forget: 4 questions" in lines
+    assert len(lines) == len(set(lines))
+    assert not (tmp_path / "out").exists()
+
+
+def test_muse_is_evaluated_under_its_own_names(made, tmp_path):
+    more = command(tmp_path, data=made / "muse", suite="muse", metrics=("forget_verbmem_ROUGE",))
+    assert run(more) == 0
+    assert "forget_verbmem_ROUGE" in json.loads((tmp_path / "MUSE_EVAL.json").read_text())
+
+
+def test_own_rows_need_no_suite_folder(tmp_path):
+    own = tmp_path / "mine.jsonl"
+    own.write_text('{"question": "Who?", "answer": "Ada Lovelace wrote it."}\n')
+    status = run(
+        [
+            "eval",
+            "--model",
+            str(EMBEDDED / "npo"),
+            "--forget",
+            str(own),
+            "--holdout",
+            str(own),
+            "--metric",
+            "mia_loss",
+            "--out",
+            str(tmp_path / "out"),
+        ]
+    )
+    assert status == 0
+    assert log(tmp_path / "out")["mia_loss"]["agg_value"] == 0.5
+
+
+@pytest.mark.parametrize(
+    ("more", "said"),
+    [
+        (["--metric", "nope"], "no metric 'nope'"),
+        (["--classifier", EMBEDDED / "full"], "is not a text classifier"),
+        (["--tokenizer", "/nowhere"], "no such folder"),
+        (["--question-key", "ask"], "no text under 'ask'"),
+        (["--reference", "/nowhere"], "no such folder"),
+        (["--data", "MADE/llama3like"], "holds none of"),
+        (["--retain-log", "MADE/summary.json"], "wanted an object"),
+        (["--retain-log", EMBEDDED / "data" / "forget.json"], "is not a log"),
+        (["--mask", "other"], "--mask"),
+    ],
+)
+def test_bad_input_is_one_line_before_any_work(made, tmp_path, monkeypatch, capsys, more, said):
+    more = [str(part).replace("MADE", str(made)) for part in more]
+    counted = loads(monkeypatch)
+    assert run(command(tmp_path, *more)) == 2
+    error = capsys.readouterr().err
+    assert said in error
+    assert len(error.splitlines()) <= 3
+    assert counted == []
+
+
+def test_a_retain_log_of_another_split_is_refused_before_any_work(
+    made, tmp_path, monkeypatch, capsys
+):
+    assert run(command(tmp_path / "retain", model="retain")) == 0
+    counted = loads(monkeypatch)
+    more = command(tmp_path / "out", "--retain-log", tmp_path / "retain", data=made / "edge")
+    assert run(more) == 2
+    assert "made with other rows of forget" in capsys.readouterr().err
+    assert counted == []
+
+
+def test_nothing_to_evaluate_is_bad_usage(capsys):
+    assert run(["eval"]) == 2
+    assert "--model" in capsys.readouterr().err

@@ -1,0 +1,177 @@
+"""Rows and metrics that cannot be scored say why, and nothing stands in for them."""
+
+import math
+from dataclasses import replace
+
+import pytest
+import torch
+from metric_helpers import conditions_of, tiny_passes, tiny_split
+from support import tiny_model
+
+from lensaudit.data.suites import Row
+from lensaudit.evaluation.subject import Subject
+from lensaudit.evaluation.suite import evaluate
+from lensaudit.metrics.registry import Conventions
+
+
+def with_row(split, place, **answers):
+    """The split with a row's answers replaced; None takes one away."""
+    row = split.rows[place]
+    kept = {key: value for key, value in {**row.answers, **answers}.items() if value is not None}
+    rows = list(split.rows)
+    rows[place] = Row(row.idx, row.question, kept, row.group)
+    return replace(split, rows=tuple(rows))
+
+
+def test_a_row_without_perturbed_answers_is_unscored_and_the_others_count(tiny_tokenizer):
+    broken = with_row(tiny_split(), 1, perturbed_answer=None)
+    found = evaluate(tiny_passes(tiny_tokenizer, [broken]), "tofu", ["forget_truth_ratio"])
+    assert found["forget_Q_A_PERT_Prob"].unscored == {1: "the row has no perturbed_answer"}
+    assert found["forget_truth_ratio"].unscored == {1: "the row has no perturbed_answer"}
+    assert sorted(found["forget_truth_ratio"].per_example) == [0, 2]
+
+
+def test_an_unequal_number_of_alternatives_is_unscored(tiny_tokenizer):
+    broken = with_row(tiny_split(), 2, perturbed_answer=("w30",))
+    found = evaluate(tiny_passes(tiny_tokenizer, [broken]), "tofu", ["forget_Q_A_PERT_Prob"])
+    assert found["forget_Q_A_PERT_Prob"].unscored == {
+        2: "1 alternatives in perturbed_answer, where the first row has 2"
+    }
+
+
+def test_a_split_without_paraphrases_leaves_a_reason(tiny_tokenizer):
+    split = tiny_split()
+    for place in range(3):
+        split = with_row(split, place, paraphrased_answer=None)
+    found = evaluate(tiny_passes(tiny_tokenizer, [split]), "tofu")
+    assert found["forget_Q_A_PARA_Prob"].reason == "no row of forget has paraphrased_answer"
+    assert found["forget_truth_ratio"].reason.startswith("needs forget_Q_A_PARA_Prob")
+    assert found["mia_loss"].reason == "the data has no holdout split"
+    assert found["model_utility"].reason.startswith("needs retain_Q_A_Prob")
+    assert found["mia_reference"].reason == "no reference model; name one with --reference" or (
+        "holdout" in found["mia_reference"].reason
+    )
+    assert math.isfinite(found["forget_Q_A_Prob"].value)
+
+
+EMPTY = ("exact_memorization", "extraction_strength", "mia_min_k", "forget_Q_A_ROUGE")
+
+
+def empty_answer(tokenizer, empty):
+    broken = with_row(tiny_split(), 0, answer="")
+    passes = tiny_passes(tokenizer, [broken, tiny_split("holdout")])
+    return evaluate(passes, "tofu", EMPTY, conventions=Conventions(empty=empty))
+
+
+def test_an_empty_answer_is_unscored(tiny_tokenizer):
+    found = empty_answer(tiny_tokenizer, "unscored")
+    assert "no content token" in found["exact_memorization"].unscored[0]
+    assert "no content token" in found["extraction_strength"].unscored[0]
+    assert "no content token" in found["mia_min_k"].parts["forget"].unscored[0]
+    assert found["forget_Q_A_ROUGE"].unscored == {0: "the answer is empty"}
+    assert len(found["extraction_strength"].per_example) == 2
+
+
+def test_an_empty_answer_counts_as_upstream_where_that_is_asked_for(tiny_tokenizer):
+    found = empty_answer(tiny_tokenizer, "upstream")
+    assert found["extraction_strength"].per_example[0] == 0
+    assert found["mia_min_k"].parts["forget"].per_example[0] == 0
+    assert found["forget_Q_A_ROUGE"].per_example[0] == 0
+    # upstream drops it here, also
+    assert "no content token" in found["exact_memorization"].unscored[0]
+
+
+def test_an_empty_generation_scores_nothing_and_is_counted(tiny_tokenizer):
+    def silent():
+        model = tiny_model()
+        model.generation_config.eos_token_id = list(range(61))
+        return model
+
+    passes = tiny_passes(tiny_tokenizer)
+    passes.subject.open = silent
+    found = evaluate(passes, "tofu", ["forget_Q_A_ROUGE"])["forget_Q_A_ROUGE"]
+    assert found.value == 0
+    assert found.details == {"empty_generations": 3}
+
+
+@pytest.fixture
+def broken_subject():
+    def load():
+        model = tiny_model()
+        with torch.no_grad():
+            model.lm_head.weight[5] = torch.nan
+        return model
+
+    return Subject("nan", conditions_of("nan"), load)
+
+
+def test_losses_that_are_not_numbers_are_unscored_and_spread_to_what_needs_them(
+    tiny_tokenizer, broken_subject
+):
+    passes = tiny_passes(tiny_tokenizer)
+    passes.subject = broken_subject
+    found = evaluate(
+        passes, "tofu", ["forget_truth_ratio", "mia_loss", "privleak", "forget_quality"]
+    )
+    assert found["forget_Q_A_PARA_Prob"].unscored == dict.fromkeys(
+        range(3), "the model's score is not finite"
+    )
+    for name in ("forget_truth_ratio", "mia_loss", "privleak", "forget_quality"):
+        assert math.isnan(found[name].value), name
+        assert found[name].reason, name
+
+
+def test_a_mask_that_hides_real_tokens_leaves_generative_extraction_unscored(tiny_tokenizer):
+    class EndIsPad(type(tiny_tokenizer)):
+        pass
+
+    end_is_pad = EndIsPad(
+        tokenizer_object=tiny_tokenizer.backend_tokenizer, bos_token="<bos>", eos_token="<eos>"
+    )
+    found = evaluate(
+        tiny_passes(end_is_pad, mask="upstream"), "tofu", ["extraction_strength_generative"]
+    )
+    assert "--mask true" in found["extraction_strength_generative"].unscored[0]
+    found = evaluate(tiny_passes(end_is_pad), "tofu", ["extraction_strength_generative"])
+    assert found["extraction_strength_generative"].unscored == {}
+
+
+def test_an_absent_package_is_a_reason(tiny_tokenizer, monkeypatch):
+    import importlib.util
+
+    known = importlib.util.find_spec
+    monkeypatch.setattr(
+        importlib.util, "find_spec", lambda name: None if name == "rouge_score" else known(name)
+    )
+    found = evaluate(tiny_passes(tiny_tokenizer), "tofu", ["forget_Q_A_ROUGE", "mia_loss"])
+    assert "needs the package rouge_score" in found["forget_Q_A_ROUGE"].reason
+    assert math.isfinite(found["mia_loss"].value)
+
+
+def test_a_prompt_that_is_not_a_prefix_is_reported(tiny_tokenizer):
+    from lensaudit.data.chat import Encoding
+    from lensaudit.evaluation.view import View, notes_on
+
+    merged = Encoding((1, 5, 7), 2, (1, 6))
+    view = View(tiny_split(), "answer", {0: (merged,)}, {}, False)
+    fine = View(tiny_split("holdout"), "answer", {0: (Encoding((1, 5), 1, (1,)),)}, {}, False)
+    assert notes_on([view, fine])[0].startswith("1 of 2 texts (forget.answer): the prompt")
+    assert notes_on([fine]) == []
+
+
+def test_one_model_leaves_memory_before_the_reference_model_enters(tiny_tokenizer):
+    audited_in_memory = []
+
+    def load():
+        audited_in_memory.append(passes.subject._model is not None)
+        return tiny_model(1)
+
+    passes = tiny_passes(tiny_tokenizer, reference=Subject("ref", conditions_of("ref"), load))
+    found = evaluate(passes, "tofu", ["mia_reference", "forget_Q_A_ROUGE"])
+    assert audited_in_memory == [False]
+    assert passes.subject._model is None
+    loss = evaluate(tiny_passes(tiny_tokenizer, seed=1), "tofu", ["mia_loss"])["mia_loss"]
+    own = evaluate(tiny_passes(tiny_tokenizer), "tofu", ["mia_loss"])["mia_loss"]
+    for idx, score in found["mia_reference"].parts["forget"].per_example.items():
+        wanted = own.parts["forget"].per_example[idx] - loss.parts["forget"].per_example[idx]
+        assert score == pytest.approx(wanted, abs=1e-6)

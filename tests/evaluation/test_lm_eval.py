@@ -1,0 +1,280 @@
+"""lm-evaluation-harness on models in memory: the harness's own numbers, every argument passed."""
+
+import copy
+import json
+import socket
+
+import pytest
+import torch
+import yaml
+from lm_eval_tasks import demo_rows, write_tasks
+from support import without
+
+from lensaudit.cli.main import run
+from lensaudit.errors import InputError
+from lensaudit.evaluation.lmeval import Arguments, check_installed, run_tasks, values_of
+from lensaudit.models.causal import load_causal
+from lensaudit.models.checkpoint import load_tokenizer, open_checkpoint
+from lensaudit.models.registry import EMBEDDED, load_registry, resolve
+
+N = 6
+
+
+def needs_harness():
+    pytest.importorskip("lm_eval", reason="lm-eval is not installed (extra lmeval)")
+
+
+@pytest.fixture(scope="module")
+def tasks(tmp_path_factory):
+    needs_harness()
+    return write_tasks(tmp_path_factory.mktemp("tasks"), demo_rows(N))
+
+
+@pytest.fixture
+def no_network(monkeypatch):
+    """Any connection is an error."""
+    for name in ("HF_HUB_OFFLINE", "HF_DATASETS_OFFLINE"):
+        monkeypatch.setenv(name, "1")
+
+    def refuse(*_):
+        raise AssertionError("the network was asked")
+
+    monkeypatch.setattr(socket.socket, "connect", refuse)
+
+
+def command(*arguments) -> int:
+    return run(["lm-eval", *(str(one) for one in arguments)])
+
+
+def summary(folder):
+    return json.loads((folder / "LMEval_SUMMARY.json").read_text())
+
+
+def by_itself(model, tasks, names, **arguments):
+    """The harness run on a checkpoint's folder, without any code of ours."""
+    from lm_eval import simple_evaluate
+    from lm_eval.tasks import TaskManager
+
+    found = simple_evaluate(
+        model="hf",
+        model_args={"pretrained": str(EMBEDDED / model), "dtype": "float32"},
+        tasks=list(names),
+        device="cpu",
+        task_manager=TaskManager(include_path=str(tasks)),
+        batch_size=16,
+        **arguments,
+    )
+    return {
+        f"{task}/{key}": value
+        for task, row in found["results"].items()
+        for key, value in row.items()
+        if "," in key and isinstance(value, float)
+    }
+
+
+@pytest.mark.slow
+def test_both_kinds_of_task_equal_the_harness_by_itself(tasks, tmp_path, no_network):
+    names = ("own_choice", "own_words")
+    wanted = by_itself("full", tasks, names)
+    out = tmp_path / "out"
+    assert (
+        command(
+            "--model", "demo/full", "--tasks", ",".join(names), "--include", tasks, "--out", out
+        )
+        == 0
+    )
+    found = summary(out)
+    assert {key: found[key] for key in wanted} == pytest.approx(wanted)
+    assert wanted["own_choice/acc,none"] > 0.5  # full knows its authors
+    # the first word is right for some; the whole generation is never one word
+    assert wanted["own_words/exact_match,first"] > 0 == wanted["own_words/exact_match,whole"]
+
+
+@pytest.mark.slow
+def test_arguments_reach_the_harness(tasks, tmp_path, no_network):
+    out = tmp_path / "out"
+    given = ("--tasks", "own_choice", "--include", tasks, "--out", out)
+    assert command("--model", "demo/full", *given, "--num-fewshot", 2, "--limit", 4) == 0
+    made = json.loads((out / "own_choice.json").read_text())
+    assert made["n-shot"] == {"own_choice": 2}
+    assert made["n-samples"]["own_choice"] == {"original": N, "effective": 4}
+    assert made["versions"] == {"own_choice": 1.0}
+    wanted = by_itself("full", tasks, ["own_choice"], num_fewshot=2, limit=4)
+    assert summary(out)["own_choice/acc,none"] == wanted["own_choice/acc,none"]
+    samples = (out / "own_choice.samples.jsonl").read_text().splitlines()
+    assert len(samples) == 4
+    manifest = json.loads((out / "manifest.json").read_text())
+    assert manifest["options"]["num_fewshot"] == 2
+
+
+@pytest.mark.slow
+def test_a_task_is_run_again_only_if_something_changed(tasks, tmp_path, no_network, capsys):
+    out = tmp_path / "out"
+    given = ("--tasks", "own_choice", "--include", tasks, "--limit", 2, "--out", out)
+    command("--model", "demo/full", *given)
+    capsys.readouterr()
+    command("--model", "demo/full", *given)
+    streams = capsys.readouterr()
+    assert "kept from before: own_choice" in streams.out
+    assert "runs" not in streams.err
+    command("--model", "demo/npo", *given)
+    assert "own_choice: runs" in capsys.readouterr().err
+
+
+@pytest.mark.slow
+def test_quantised_and_steered_models_are_asked_in_memory(tasks, tmp_path, no_network):
+    from lensaudit.steer.vector import SteeringVector, save_vector
+
+    vector = torch.randn(64, generator=torch.Generator().manual_seed(0))
+    path = save_vector(SteeringVector(vector, 8, "random", "response"), tmp_path)
+    given = ("--model", "demo/full", "--tasks", "own_choice", "--include", tasks)
+
+    def scores(name, *more):
+        assert command(*given, *more, "--out", tmp_path / name) == 0
+        rows = (tmp_path / name / "own_choice.samples.jsonl").read_text().splitlines()
+        return [float(choice[0][0]) for row in rows for choice in json.loads(row)["resps"]]
+
+    base = scores("base")
+    assert scores("still", "--steer", path, "--coefficient", 0) == pytest.approx(base, abs=1e-3)
+    assert scores("steered", "--steer", path, "--coefficient", 4) != pytest.approx(base, abs=1)
+    assert scores("ablated", "--steer", path, "--ablate") != pytest.approx(base, abs=1e-3)
+    rounded = scores("rounded", "--quantize", "nf4")
+    assert rounded != pytest.approx(base, abs=1e-3)
+    saved = tmp_path / "saved"
+    quantize = ["quantize", "--model", "demo/full", "--method", "nf4", "--store", "float32"]
+    assert run([*quantize, "--out", str(saved)]) == 0
+    wanted = by_itself(saved, tasks, ["own_choice"])
+    assert summary(tmp_path / "rounded")["own_choice/acc,none"] == wanted["own_choice/acc,none"]
+
+
+@pytest.mark.slow
+def test_a_dictionary_task_stays_as_it_is_and_keeps_its_name(tasks, tmp_path, no_network):
+    checkpoint = open_checkpoint(resolve("demo/full", load_registry()))
+    model, tokenizer = load_causal(checkpoint), load_tokenizer(checkpoint)
+    task = yaml.safe_load((tasks / "own_choice.yaml").read_text()) | {"task": "own_inline"}
+    before = copy.deepcopy(task)
+    for name in ("first", "second"):
+        found = run_tasks(
+            model,
+            tokenizer,
+            [task],
+            tmp_path / name,
+            identity={},
+            arguments=Arguments(limit=2, num_fewshot=1),
+        )
+        assert task == before
+        assert "own_inline/acc,none" in found.values
+        made = json.loads((tmp_path / name / "own_inline.json").read_text())
+        assert made["n-shot"] == {"own_inline": 1}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"data_files": "{folder}/torn.json"}, "JSON parse error"),
+        ({"data_files": "{folder}/none.json"}, "none.json"),
+        ({"doc_to_text": "{{ question.split( }}"}, "unexpected '}'"),
+        ({"test_split": "nowhere"}, "nowhere"),
+    ],
+)
+def test_a_task_that_cannot_be_read_is_one_line(tasks, tmp_path, no_network, capsys, change, said):
+    task = yaml.safe_load((tasks / "own_choice.yaml").read_text()) | {"task": "own_bad"}
+    (tmp_path / "torn.json").write_text('{"question": "x"')
+    if "data_files" in change:
+        task["dataset_kwargs"]["data_files"] = change["data_files"].format(folder=tmp_path)
+    else:
+        task |= change
+    (tmp_path / "bad").mkdir()
+    (tmp_path / "bad" / "own_bad.yaml").write_text(yaml.safe_dump(task))
+    given = ("--model", "demo/full", "--tasks", "own_bad", "--include", tmp_path / "bad")
+    assert command(*given, "--out", tmp_path / "out") == 2
+    lines = [one for one in capsys.readouterr().err.splitlines() if one.startswith("lensaudit:")]
+    assert lines[-1].startswith("lensaudit: task own_bad: the harness refuses it (")
+    assert said in lines[-1]
+
+
+@pytest.mark.slow
+def test_a_patched_model_is_asked_with_its_patch_and_not_after(tasks, tmp_path, no_network):
+    from lensaudit.models.bridge import bridge_from, intervening
+
+    checkpoint = open_checkpoint(resolve("demo/full", load_registry()))
+    tokenizer = load_tokenizer(checkpoint)
+    bridge = bridge_from(load_causal(checkpoint), tokenizer)
+    donor = load_causal(open_checkpoint(resolve("demo/retain", load_registry())))
+    seen = {}
+
+    def scores(name):
+        found = run_tasks(
+            bridge.original_model,
+            tokenizer,
+            ["own_choice"],
+            tmp_path / name,
+            identity={"patch": name},
+            arguments=Arguments(batch_size=4),
+            include=tasks,
+        )
+        assert found.reused == ()
+        rows = (tmp_path / name / "own_choice.samples.jsonl").read_text().splitlines()
+        return [float(choice[0][0]) for row in rows for choice in json.loads(row)["resps"]]
+
+    def patched(resid):
+        """What retain has after layer 8, for the tokens that full is asked."""
+        return seen["resid"]
+
+    def remember(module, inputs, kwargs):
+        states = donor(kwargs.get("input_ids", *inputs[:1]), output_hidden_states=True)
+        seen["resid"] = states.hidden_states[9]
+
+    before = scores("before")
+    asked = bridge.original_model.register_forward_pre_hook(remember, with_kwargs=True)
+    with intervening(bridge, {8: patched}):
+        found = scores("patched")
+    asked.remove()
+    assert scores("after") == pytest.approx(before)
+    # patched at every position, full's upper blocks stand on retain's lower ones
+    stitched = load_causal(checkpoint)
+    stitched.model.embed_tokens = donor.model.embed_tokens
+    for layer in range(9):
+        stitched.model.layers[layer] = donor.model.layers[layer]
+    run_tasks(
+        stitched,
+        tokenizer,
+        ["own_choice"],
+        tmp_path / "stitched",
+        identity={},
+        arguments=Arguments(batch_size=4),
+        include=tasks,
+    )
+    rows = (tmp_path / "stitched" / "own_choice.samples.jsonl").read_text().splitlines()
+    wanted = [float(choice[0][0]) for row in rows for choice in json.loads(row)["resps"]]
+    assert found == pytest.approx(wanted, abs=1e-3)
+    assert found != pytest.approx(before, abs=1e-1)
+
+
+def test_filters_that_share_a_metric_keep_both_values():
+    found = values_of(
+        {"gsm": {"alias": "gsm", "exact_match,strict": 0.1, "exact_match,flexible": 0.2}}
+    )
+    assert found == {"gsm/exact_match,strict": 0.1, "gsm/exact_match,flexible": 0.2}
+
+
+def test_without_the_harness_its_extra_is_named(monkeypatch, tmp_path, capsys):
+    without(monkeypatch, "lm_eval")
+    with pytest.raises(InputError, match=r"pip install 'lensaudit\[lmeval\]'"):
+        check_installed()
+    assert command("--model", "demo/full", "--tasks", "x", "--out", tmp_path) == 2
+    assert "lensaudit[lmeval]" in capsys.readouterr().err
+
+
+@pytest.mark.slow
+def test_an_unknown_task_is_one_line(tasks, tmp_path, no_network, capsys):
+    given = ("--model", "demo/full", "--include", tasks, "--out", tmp_path / "out")
+    assert command(*given, "--tasks", "no_such_task") == 2
+    assert "unknown task 'no_such_task'" in capsys.readouterr().err
+    assert command(*given, "--tasks", "own_choice,own_choice") == 2
+    assert "is named twice" in capsys.readouterr().err
+    assert command(*given, "--tasks", "own_choice", "--coefficient", 3) == 2
+    assert "--coefficient scales a vector" in capsys.readouterr().err
+    assert command(*given, "--tasks", "own_choice", "--ablate") == 2
+    assert "name its vector with --steer" in capsys.readouterr().err

@@ -1,0 +1,105 @@
+"""Membership attacks by hand: which side is which, and what each score is made of."""
+
+import numpy as np
+import pytest
+
+from lensaudit.evaluation.subject import Measured
+from lensaudit.metrics.records import finished
+from lensaudit.metrics.registry import Context, Conventions, all_metrics
+from lensaudit.metrics.trace import Trace
+
+
+def trace(*log_probs):
+    """A text of these log-probabilities; its last token is the closing one."""
+    values = np.array(log_probs, dtype=np.float32)
+    spread = np.ones(len(values), dtype=np.float32)
+    return Trace(values, values > -1, np.zeros_like(values), spread)
+
+
+class Kept:
+    """Passes that were run: traces by kind and split, texts by split."""
+
+    def __init__(self, texts=None, **traces):
+        self.texts, self.traces = texts or {}, traces
+
+    def measured(self, read):
+        found = self.traces[read.kind][read.split]
+        return Measured({idx: (one,) for idx, one in enumerate(found)}, {}, False)
+
+    def answer_texts(self, read):
+        return Measured({idx: (one,) for idx, one in enumerate(self.texts[read.split])}, {}, False)
+
+    def rows_with_hidden_tokens(self, read):
+        return frozenset()
+
+
+def attacked(name, passes):
+    metric = all_metrics()[name]
+    context = Context("tofu", metric.reads["tofu"], passes, {}, {}, Conventions())
+    return finished(metric, metric.fn(context), {})
+
+
+def test_a_forget_set_that_is_likelier_than_the_holdout_is_known():
+    # losses 0.1 and 0.2 against 1.0 and 0.15: three of four holdout texts are less likely
+    sides = {
+        "forget": [trace(-0.1, -0.1), trace(-0.1, -0.3)],
+        "holdout": [trace(-1.0, -1.0), trace(-0.1, -0.2)],
+    }
+    found = attacked("mia_loss", Kept(trace=sides))
+    assert found.value == 0.75
+    assert found.parts["holdout"].per_example == pytest.approx({0: 1.0, 1: 0.15})
+    swapped = {"forget": sides["holdout"], "holdout": sides["forget"]}
+    assert attacked("mia_loss", Kept(trace=swapped)).value == 0.25
+
+
+def test_the_zlib_attack_divides_by_what_is_left_of_the_text():
+    # 200 equal letters are 12 bytes, 60 different ones some 68: 1 / 12 against 1 / 68
+    sides = {"forget": [trace(-1.0)], "holdout": [trace(-1.0)]}
+    texts = {"forget": ["a" * 200], "holdout": ["".join(chr(48 + at) for at in range(60))]}
+    found = attacked("mia_zlib", Kept(texts, trace=sides))
+    assert found.parts["forget"].per_example == pytest.approx({0: 1 / 12})
+    assert found.parts["holdout"].per_example[0] < 1 / 60
+    assert found.value == 0.0
+
+
+def test_the_reference_attack_takes_off_what_any_model_finds_likely():
+    # the forget text costs 1.5 less than the reference, the holdout text as much
+    model = {"forget": [trace(-0.5)], "holdout": [trace(-0.4)]}
+    reference = {"forget": [trace(-2.0)], "holdout": [trace(-0.4)]}
+    found = attacked("mia_reference", Kept(trace=model, reference=reference))
+    assert found.parts["forget"].per_example == pytest.approx({0: -1.5})
+    assert found.value == 1.0
+    assert attacked("mia_loss", Kept(trace=model)).value == 0.0
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        # 40 % of five content tokens are two: -(-3 - 2) / 2; the closing token is left out
+        ("mia_min_k", 2.5),
+        # of one token at least one
+        ("mia_min_k_plus_plus", 2.5),
+    ],
+)
+def test_min_k_averages_the_least_likely_content_tokens(name, content):
+    sides = {
+        "forget": [trace(-1.0, -3.0, -0.5, -2.0, -0.1, -9.0)],
+        "holdout": [trace(-4.0, -9.0)],
+    }
+    found = attacked(name, Kept(trace=sides))
+    assert found.parts["forget"].per_example == pytest.approx({0: content})
+    assert found.parts["holdout"].per_example == pytest.approx({0: 4.0})
+    assert found.value == 1.0
+
+
+def test_exact_memorization_leaves_the_closing_token_out():
+    metric = all_metrics()["exact_memorization"]
+    texts = [trace(-0.1, -2.0, -0.1), trace(-2.0, -2.0, -2.0, -0.1), trace(-0.1)]
+    passes = Kept(trace={"forget": texts})
+    context = Context("tofu", metric.reads["tofu"], passes, {}, {}, Conventions())
+    found = finished(metric, metric.fn(context), {})
+    # tokens above -1 are first choices: 1 of 2, and 0 of 3
+    assert found.per_example == pytest.approx({0: 0.5, 1: 0.0})
+    # the third text has no other token: it is no 0 in the mean
+    assert found.value == pytest.approx(0.25)
+    assert "no content token" in found.unscored[2]

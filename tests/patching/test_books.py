@@ -1,0 +1,179 @@
+"""Score books and text books on disk: whatever happens to one, no number changes silently."""
+
+import random
+from dataclasses import replace
+
+import pytest
+from audit_helpers import audit_in, save_family, save_questions
+
+from lensaudit.data.spans import Encoded
+from lensaudit.patching.audit import run
+from lensaudit.patching.scorebook import BookKey, Entry, ScoreBook
+from lensaudit.patching.textbook import TextBook, TextKey
+
+N_LAYERS = 3
+ENCODED = [
+    Encoded(idx, idx // 2, tuple(range(3 + idx, 12 + idx)), n_prompt=4, start=5, end=8)
+    for idx in range(8)
+]
+SCORES = BookKey(
+    weights="f" * 32,
+    donor="d" * 32,
+    tokenizer="t",
+    dtype="float32",
+    device_class="cpu",
+    attention="eager",
+    batch_policy="right-padded",
+    scope="span",
+    component="resid",
+    last_layer="resid_post",
+    engine="sweep",
+    measure="logprob",
+)
+TEXTS = TextKey(
+    weights="f" * 32,
+    donor="d" * 32,
+    tokenizer="t",
+    dtype="float32",
+    device_class="cpu",
+    attention="eager",
+    batch_policy="padded",
+    last_layer="resid_post",
+    max_new_tokens=8,
+    stop=(0, 2),
+)
+
+
+def score_book(root, donor="d" * 32, *, fill=False):
+    """A book, what it said, and everything it holds."""
+    said = []
+    book = ScoreBook(root, replace(SCORES, donor=donor), "one", said.append)
+    random_ = random.Random(donor)
+    for e in ENCODED if fill else ():
+        scores = {layer: random_.gauss(-2, 1) for layer in range(N_LAYERS)}
+        book.add([(e, Entry(random_.gauss(-1, 1), scores))])
+    found = {
+        (e.idx, layer): (entry.baseline, score)
+        for e in ENCODED
+        if (entry := book.entry(e))
+        for layer, score in entry.scores.items()
+    }
+    return book, said, found
+
+
+def text_book(root, donor="d" * 32, *, fill=False):
+    """The same of texts."""
+    said = []
+    book = TextBook(root, replace(TEXTS, donor=donor), "one", said.append)
+    for e in ENCODED if fill else ():
+        book.add({e: {layer: f"{donor[0]} said {e.idx} “at” {layer}" for layer in range(N_LAYERS)}})
+    found = {
+        (e.idx, layer): book.texts(e, [layer])[0]
+        for e in ENCODED
+        for layer in range(N_LAYERS)
+        if not book.missing(e, [layer])
+    }
+    return book, said, found
+
+
+def flipped(content, random_):
+    """One to four bits."""
+    changed = bytearray(content)
+    for _ in range(random_.choice((1, 1, 2, 4))):
+        changed[random_.randrange(len(changed))] ^= 1 << random_.randrange(8)
+    return bytes(changed)
+
+
+def edited(content, random_):
+    """One digit or letter of a value, as by hand."""
+    places = [at for at, one in enumerate(content) if chr(one).isalnum()]
+    at = random_.choice(places)
+    new = random_.choice(b"0123456789aeNI")
+    return content[:at] + bytes([new]) + content[at + 1 :]
+
+
+def cut(content, random_):
+    """The end is missing."""
+    return content[: random_.randrange(len(content))]
+
+
+def shuffled(content, random_):
+    """Lines in another order, one of them twice."""
+    lines = content.splitlines(keepends=True)
+    lines.append(random_.choice(lines))
+    random_.shuffle(lines)
+    return b"".join(lines)
+
+
+def spliced(content, random_):
+    """The half of one line, then the half of another."""
+    lines = content.splitlines(keepends=True)
+    one, two = random_.sample(range(len(lines)), 2)
+    lines[one] = lines[one][: len(lines[one]) // 2] + lines[two][len(lines[two]) // 2 :]
+    return b"".join(lines)
+
+
+@pytest.mark.parametrize("opened", [score_book, text_book])
+@pytest.mark.parametrize("damage", [flipped, edited, cut, shuffled, spliced])
+def test_no_damage_changes_a_value_silently(opened, damage, tmp_path):
+    book, _, _ = opened(tmp_path, fill=True)
+    whole, wanted = book.path.read_bytes(), opened(tmp_path)[2]
+    assert len(wanted) == len(ENCODED) * N_LAYERS
+    random_ = random.Random(damage.__name__)
+    n_detected = n_harmless = 0
+    for _ in range(60):
+        content = damage(whole, random_)
+        book.path.write_bytes(content)
+        _, said, found = opened(tmp_path)
+        assert found.items() <= wanted.items()  # what is missing is computed again
+        at_a_line = content == b"".join(whole.splitlines(keepends=True)[: content.count(b"\n")])
+        if found != wanted and not at_a_line:
+            assert len(said) == 1
+        n_detected += bool(said)
+        n_harmless += found == wanted
+    assert n_detected + n_harmless >= 50
+    if damage is not shuffled:
+        assert n_detected >= 40
+
+
+@pytest.mark.parametrize("opened", [score_book, text_book])
+def test_the_book_of_another_donor_is_told_and_computed_again(opened, tmp_path):
+    mine, _, wanted = opened(tmp_path, fill=True)[0], *opened(tmp_path)[1:]
+    other = opened(tmp_path, "e" * 32, fill=True)[0]
+    mine.path.write_bytes(other.path.read_bytes())
+    _, said, found = opened(tmp_path)
+    assert found == {}
+    assert "of another run" in said[0]
+    opened(tmp_path, fill=True)
+    assert opened(tmp_path)[1:] == ([], wanted)
+
+
+@pytest.mark.parametrize("opened", [score_book, text_book])
+def test_one_line_of_another_book_is_not_taken(opened, tmp_path):
+    mine, other = opened(tmp_path, fill=True)[0], opened(tmp_path, "e" * 32, fill=True)[0]
+    wanted = opened(tmp_path)[2]
+    foreign = other.path.read_bytes().splitlines(keepends=True)[3]
+    with mine.path.open("ab") as stream:
+        stream.write(foreign)
+    _, said, found = opened(tmp_path)
+    assert found == wanted
+    assert "1 of 9 lines" in said[0]
+
+
+def test_a_run_after_the_books_were_swapped_reports_the_same_numbers(tmp_path, tiny_tokenizer):
+    family = save_questions(save_family(tmp_path, tiny_tokenizer))
+    before = run(audit_in(family, ("a", "b"))[0])
+    audit, notices = audit_in(family, ("a", "b"))
+    a, b = (audit.book(one).path for one in audit.sources.values())
+    texts = a.read_bytes(), b.read_bytes()
+    assert texts[0] != texts[1]
+    b.write_bytes(texts[0])
+    after = run(audit)
+    for one, two in zip(before.s2.values(), after.s2.values(), strict=True):
+        assert (one - two).abs().nan_to_num().max() <= 1e-5
+    of_a, of_b = (after.s2[str(family / name)] for name in "ab")
+    assert (of_a - of_b).abs().nan_to_num().max() > 0.1
+    assert len([line for line in notices if "of another run" in line]) == 1
+    audit, notices = audit_in(family, ("a", "b"))
+    run(audit)
+    assert notices == []

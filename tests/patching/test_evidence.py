@@ -1,0 +1,220 @@
+"""Validity, aligned depth and the floor on the embedded family and on a turned copy of it."""
+
+import math
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+
+def turned(checkpoint: str, folder: Path, seed: int = 0) -> Path:
+    """The same function in another orthonormal basis of the stream: norms folded, all turned."""
+    from lensaudit.models.causal import load_causal
+    from lensaudit.models.checkpoint import load_tokenizer, open_checkpoint
+    from lensaudit.models.registry import load_registry, resolve
+
+    opened = open_checkpoint(resolve(checkpoint, load_registry()))
+    model = load_causal(opened, dtype=torch.float32, device="cpu")
+    d = model.config.hidden_size
+    turn = torch.linalg.qr(
+        torch.randn(d, d, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+    ).Q
+
+    def read(norm, *readers) -> None:
+        for one in readers:
+            folded = one.weight.double() * norm.weight.double()
+            one.weight.data = (folded @ turn).float()
+        norm.weight.data.fill_(1.0)
+
+    with torch.no_grad():
+        head = model.lm_head.weight.clone()
+        model.lm_head.weight = torch.nn.Parameter(head)
+        model.config.tie_word_embeddings = False
+        inner = model.model
+        embedding = inner.embed_tokens.weight
+        embedding.data = (embedding.double() @ turn).float()
+        for block in inner.layers:
+            attention, mlp = block.self_attn, block.mlp
+            read(block.input_layernorm, attention.q_proj, attention.k_proj, attention.v_proj)
+            read(block.post_attention_layernorm, mlp.gate_proj, mlp.up_proj)
+            for writer in (attention.o_proj, mlp.down_proj):
+                writer.weight.data = (turn.T @ writer.weight.double()).float()
+        read(inner.norm, model.lm_head)
+    model.save_pretrained(folder)
+    load_tokenizer(opened).save_pretrained(folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def bench(tmp_path_factory):
+    """Examined sources of the embedded family, a few examples of each author."""
+    from lensaudit.data.neutral import neutral_of
+    from lensaudit.models.registry import load_registry
+    from lensaudit.patching.audit import run
+    from lensaudit.patching.evidence import Controls, examined
+    from lensaudit.patching.prepare import prepare
+
+    folder = tmp_path_factory.mktemp("evidence")
+    models = {
+        "full_turned": turned("demo/full", folder / "full_turned"),
+        "retain_turned": turned("demo/retain", folder / "retain_turned"),
+    }
+    names = ["demo/masked_upper", "demo/never", *map(str, models.values())]
+    audit = prepare(
+        names,
+        registry=load_registry(),
+        full="demo/full",
+        retain="demo/retain",
+        data="demo",
+        layers="3,7,11,14",
+        activations=folder / "activations",
+        notice=lambda line: None,
+    )
+    # three facts of every author: limit would take whole authors
+    chosen = [e for e in audit.encoded if e.idx % 8 < 3]
+    audit = replace(audit, encoded=tuple(chosen))
+    found, neutral = run(audit), neutral_of("demo", audit.examples)
+    shown = examined(audit, found, Controls(neutral))
+    return audit, found, neutral, {Path(name).name: one for name, one in shown.items()}
+
+
+def test_a_turned_copy_of_full_says_the_same_and_reads_as_erased_by_uds_alone(bench):
+    _, _, _, shown = bench
+    one = shown["full_turned"]
+    assert one.outputs.source == one.outputs.full == 1.0
+    assert one.validity.d_share > 0.8
+    assert one.aligned.uds.value < 1e-3
+    assert one.aligned.r2 > 0.999
+    assert one.aligned.d_share < 1e-3
+    assert one.verdict.code == "intact"
+
+
+def test_a_turned_copy_of_retain_is_neither_hidden_nor_intact(bench):
+    _, _, _, shown = bench
+    one = shown["retain_turned"]
+    assert one.validity.d_share > 0.8
+    assert one.aligned.uds.value > 0.97
+    assert one.aligned.d_share < 0.1
+    assert one.verdict.code == "erased"
+
+
+def test_a_model_that_hides_is_hidden_and_one_that_never_knew_is_erased(bench):
+    _, _, _, shown = bench
+    assert shown["masked_upper"].verdict.code == "hidden"
+    assert not shown["masked_upper"].validity.needed
+    assert shown["masked_upper"].validity.v is None
+    assert shown["never"].aligned.uds.value > 0.8
+    assert shown["never"].validity.d_share < 0.1
+
+
+def test_full_aligned_onto_itself_changes_nothing(bench):
+    _, _, _, shown = bench
+    assert 0 <= shown["never"].aligned.full < 1e-4
+
+
+def test_shuffled_pairs_find_nothing_in_any_model(bench):
+    _, _, _, shown = bench
+    assert all(one.aligned.shuffled > 0.95 for one in shown.values() if one.aligned.kind)
+
+
+def test_validity_is_d_over_f_and_its_scale_is_another_rows_stream(bench):
+    audit, found, _, shown = bench
+    one = shown["full_turned"].validity
+    assert one.v == pytest.approx(one.d / one.f)
+    # worked again from the deltas: weights are mean S1 of the layers that encode the set
+    ke, s1 = found.s1 > audit.options.tau, found.s1.double()
+    weights = s1.where(ke, 0).mean(0) * (s1.mean(0) > audit.options.tau)
+    s2 = found.s2[next(name for name in audit.sources if "full_turned" in name)].double()
+    cells = weights.expand_as(s1) * ke
+    drop = (cells * s2.where(ke, 0)).sum() / cells.sum()
+    assert one.f == pytest.approx(float(drop), rel=1e-6)
+
+
+def test_the_document_holds_what_the_summary_promises(bench):
+    _, _, _, shown = bench
+    document = shown["full_turned"].document()
+    assert set(document) == {"validity", "aligned", "floor", "outputs", "verdict"}
+    assert set(document["validity"]) == {"v", "d", "f", "d_share", "n", "ci95", "needed", "why"}
+    assert set(document["aligned"]) == {
+        "class",
+        "uds",
+        "ci95",
+        "r2",
+        "shuffled",
+        "d_share",
+        "full",
+        "why",
+    }
+    assert set(document["outputs"]) == {"source", "full", "retain", "n"}
+    assert set(document["verdict"]) == {"code", "sentence", "because"}
+
+
+def test_without_neutral_rows_nothing_is_called_erased(bench):
+    from lensaudit.patching.evidence import Controls, examined
+
+    audit, found, _, _ = bench
+    shown = examined(audit, found, Controls(None, why="no rows are known"))
+    for name, one in shown.items():
+        assert one.validity.why == "no rows are known"
+        assert one.aligned.uds is None
+        expected = "intact" if "full_turned" in name else "hidden" if "masked" in name else None
+        assert one.verdict.code == (expected or "undecided")
+
+
+def test_further_retain_models_make_a_floor(bench):
+    from lensaudit.models.checkpoint import open_checkpoint
+    from lensaudit.models.registry import load_registry, resolve
+    from lensaudit.patching.evidence import Controls, examined
+
+    audit, found, neutral, _ = bench
+    never = open_checkpoint(resolve("demo/never", load_registry()))
+    turned_retain = next(name for name in audit.sources if "retain_turned" in name)
+    one_source = replace(audit, sources={turned_retain: audit.sources[turned_retain]})
+    (one,) = examined(one_source, found, Controls(neutral, retains={"never": never})).values()
+    assert one.floor.n_models == 2
+    assert 0.7 < one.floor.low <= one.floor.high <= 1
+    assert one.verdict.code == "erased"
+    assert "2 never-trained models" in one.verdict.sentence
+
+
+@pytest.mark.parametrize("kind", ["shift", "affine"])
+def test_other_classes_of_map(bench, kind):
+    from lensaudit.patching.evidence import Controls, examined
+
+    audit, found, neutral, _ = bench
+    name = next(name for name in audit.sources if "full_turned" in name)
+    one_source = replace(audit, sources={name: audit.sources[name]})
+    (one,) = examined(one_source, found, Controls(neutral, align=kind)).values()
+    assert (one.aligned.uds.value > 0.9) == (kind == "shift")
+
+
+def test_too_few_tokens_name_the_number_that_is_needed(bench):
+    from lensaudit.errors import InputError
+    from lensaudit.patching.evidence import Controls, examined
+
+    audit, found, neutral, _ = bench
+    short = Controls(replace(neutral, fit=neutral.fit[:1]), align="procrustes")
+    name = next(name for name in audit.sources if "full_turned" in name)
+    one_source = replace(audit, sources={name: audit.sources[name]})
+    with pytest.raises(InputError, match="wanted 2 per dimension, 128"):
+        examined(one_source, found, short)
+    (one,) = examined(one_source, found, replace(short, align="auto")).values()
+    assert one.aligned.uds is None
+    assert "128" in one.aligned.why
+
+
+def test_changed_map_files_are_fitted_again(bench, tmp_path):
+    from lensaudit.patching.evidence import Controls, examined
+
+    audit, found, neutral, shown = bench
+    for path in (audit.root / "maps").glob("*.safetensors"):
+        content = bytearray(path.read_bytes())
+        content[-100] ^= 1
+        path.write_bytes(bytes(content))
+    again = examined(audit, found, Controls(neutral))
+    for name, one in again.items():
+        before = shown[Path(name).name].aligned.uds
+        assert (one.aligned.uds is None) == (before is None)
+        if before is not None:
+            assert math.isclose(one.aligned.uds.value, before.value, abs_tol=1e-9)

@@ -1,0 +1,104 @@
+"""What is made of deltas: rows, means by layer, differences of models, and what is not scored."""
+
+import csv
+from dataclasses import replace
+
+import pytest
+import torch
+from audit_helpers import audit_in, save_family, save_questions
+from tokenizers import normalizers
+from wavefront_helpers import examples
+
+from lensaudit.data.spans import SpanLost
+from lensaudit.patching.deposit import deposit_comparison
+from lensaudit.patching.options import PatchOptions
+from lensaudit.patching.outcome import outcome_of, summary_of
+from lensaudit.patching.session import score_all
+
+ROWS = [replace(e, group=e.idx // 2) for e in examples([(2, 1, 2, 4)] * 12)]
+"""Two questions of each of six authors."""
+
+
+def outcome(source: str, s1, s2, *, lost=()):
+    options = PatchOptions(layers=tuple(range(len(s1[0]))))
+    s1, s2 = torch.tensor(s1), torch.tensor(s2)
+    return outcome_of(source, ROWS[: len(s1)], lost, options, torch.zeros(len(s1)), s1, s2)
+
+
+def test_erasure_of_a_layer_is_the_mean_over_the_examples_it_encodes():
+    found = outcome(
+        "a",
+        # 0.01 is no KE layer: tau is 0.05
+        [[1.0, 2.0], [1.0, 0.01], [2.0, 0.01]],
+        [[0.5, 0.5], [1.0, 0.01], [9.0, 0.00]],
+    )
+    first, second = found.layer_rows()
+    # (0.5 + 1 + clip(4.5)) / 3, and 0.5 / 2 of the one example; none counts as 0
+    assert first["erasure"] == pytest.approx(2.5 / 3)
+    assert (second["n_ke"], second["erasure"]) == (1, 0.25)
+    assert (second["s1_ke"], second["s2_ke"]) == (2.0, 0.5)
+    assert second["s1"] == pytest.approx(2.02 / 3)
+
+
+def test_a_layer_that_no_example_needs_has_no_erasure():
+    (row,) = outcome("a", [[0.01], [0.02]], [[0.5], [0.5]]).layer_rows()
+    assert (row["n_ke"], row["erasure"], row["s1_ke"]) == (0, None, None)
+
+
+def compared(tmp_path, a, b):
+    """The line of comparison.csv, of UDS per example."""
+    ones = [[1.0]] * len(a)
+    found = [outcome(name, ones, [[x] for x in uds]) for name, uds in (("a", a), ("b", b))]
+    deposit_comparison(tmp_path, found)
+    with (tmp_path / "comparison.csv").open() as file:
+        (line,) = csv.DictReader(file)
+    return line
+
+
+def test_a_difference_is_the_first_minus_the_second(tmp_path):
+    line = compared(tmp_path, [0.75, 1.0] * 6, [0.25, 0.5] * 6)
+    assert (line["a"], line["b"]) == ("a", "b")
+    assert float(line["uds_a"]) - float(line["uds_b"]) == 0.5
+    assert [float(line[name]) for name in ("difference", "low", "high")] == [0.5, 0.5, 0.5]
+    assert (line["n"], line["n_groups"]) == ("12", "6")
+
+
+def test_the_interval_of_a_difference_draws_authors(tmp_path):
+    # each author has a gap of 1 and one of 0: whoever is drawn, the mean is 0.5
+    line = compared(tmp_path, [1.0, 0.0] * 6, [0.0] * 12)
+    assert [float(line[name]) for name in ("difference", "low", "high")] == [0.5, 0.5, 0.5]
+    # three authors have a gap of 1, three of 0
+    line = compared(tmp_path, [1.0] * 6 + [0.0] * 6, [0.0] * 12)
+    assert float(line["low"]) <= 1 / 6
+    assert float(line["high"]) >= 5 / 6
+
+
+def test_a_lost_span_is_counted_with_its_reason():
+    found = outcome("a", [[1.0]], [[0.5]], lost=[SpanLost(77, "no token of it")])
+    summary = summary_of(found, {})
+    assert (summary["n"], summary["n_scored"]) == (2, 1)
+    assert summary["unscored"] == {"77": "no token of it"}
+    assert [(row["idx"], row["unscored"]) for row in found.rows()] == [
+        (0, None),
+        (77, "no token of it"),
+    ]
+
+
+def test_an_audit_names_the_facts_that_its_tokenizer_loses(tmp_path, tiny_tokenizer):
+    """`full`'s tokenizer drops w8, the whole entity of the first row."""
+    inner = type(tiny_tokenizer.backend_tokenizer).from_str(
+        tiny_tokenizer.backend_tokenizer.to_str()
+    )
+    inner.normalizer = normalizers.Replace("w8", "")
+    folder = save_questions(
+        save_family(
+            tmp_path, type(tiny_tokenizer)(tokenizer_object=inner), names=("full", "retain", "a")
+        ),
+        n=3,
+    )
+    outcomes, _ = score_all(audit_in(folder)[0])
+    rows = {row["idx"]: row for row in outcomes[0].rows()}
+    assert set(rows) == {0, 1, 2}
+    assert rows[0]["unscored"] == "no token of this tokenizer covers 'w8'"
+    assert summary_of(outcomes[0], {})["n"] == 3
+    assert "unscored" not in {rows[1]["unscored"], rows[2]["unscored"]}

@@ -1,0 +1,116 @@
+import pytest
+
+from lensaudit.errors import InputError
+from lensaudit.files import read_json, write_json
+from lensaudit.results import keyed
+from lensaudit.results.keyed import begin, check_own, finished, keyed_document, misfits, seal
+from lensaudit.results.records import manifest
+
+
+def run(folder, key="a" * 32, text="one"):
+    """A whole run that writes one file."""
+    begin(folder, key)
+    (folder / "losses.csv").write_text(text)
+    made = manifest("x", options={}, inputs={"weights": "w"}, device="cpu", started=0.0)
+    return seal(folder, made, key=key, files=["losses.csv"])
+
+
+def test_a_folder_is_finished_from_its_manifest_on(tmp_path):
+    begin(tmp_path, "k")
+    assert not finished(tmp_path, "k")
+    check_own(tmp_path, "k")
+    run(tmp_path, "k")
+    assert finished(tmp_path, "k")
+    assert not (tmp_path / keyed.MARK).exists()
+
+
+def test_a_run_that_begins_again_takes_the_verdict_of_the_earlier_one_away(tmp_path):
+    run(tmp_path, "k")
+    begin(tmp_path, "k")
+    assert not finished(tmp_path, "k")
+
+
+def test_another_key_is_not_finished_and_the_folder_is_refused(tmp_path):
+    run(tmp_path, "k")
+    assert not finished(tmp_path, "other")
+    with pytest.raises(InputError, match="other settings"):
+        check_own(tmp_path, "other")
+    begin(tmp_path / "begun", "k")
+    with pytest.raises(InputError, match="other settings"):
+        check_own(tmp_path / "begun", "other")
+
+
+def test_a_folder_with_somebodys_files_is_refused_and_an_empty_one_is_not(tmp_path):
+    check_own(tmp_path / "new", "k")
+    check_own(tmp_path, "k")
+    (tmp_path / "notes.txt").write_text("mine")
+    with pytest.raises(InputError, match="not empty"):
+        check_own(tmp_path, "k")
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (lambda file: file.write_text("two"), "changed"),
+        (lambda file: file.write_text("more"), "has 4 bytes, the manifest says 3"),
+        (lambda file: file.unlink(), "gone"),
+    ],
+)
+def test_a_file_that_was_changed_is_named(tmp_path, change, said):
+    run(tmp_path, "k")
+    assert misfits(tmp_path) == []
+    change(tmp_path / "losses.csv")
+    (line,) = misfits(tmp_path)
+    assert line.startswith("losses.csv: ")
+    assert said in line
+    assert not finished(tmp_path, "k")
+    with pytest.raises(InputError, match=r"losses\.csv"):
+        check_own(tmp_path, "k")
+
+
+def test_large_files_are_told_by_their_size_where_that_is_asked(tmp_path):
+    run(tmp_path, "k", text="long")
+    (tmp_path / "losses.csv").write_text("gnol")
+    assert misfits(tmp_path, largest=3) == []
+    assert misfits(tmp_path, largest=4) != []
+
+
+def test_a_manifest_never_leads_out_of_its_folder(tmp_path):
+    path = run(tmp_path / "m", "k")
+    (tmp_path / "secret").write_text("s")
+    content = read_json(path)
+    for name in ("../secret", str(tmp_path / "secret")):
+        content["files"] = {name: {"n_bytes": 1, "blake2b": "0"}}
+        write_json(path, content)
+        assert misfits(tmp_path / "m") == [f"{name}: the manifest does not say what it was"]
+
+
+def test_a_manifest_of_an_earlier_version_names_no_files_and_stays_finished(tmp_path):
+    write_json(tmp_path / "manifest.json", {"inputs": {"key": "k"}})
+    assert misfits(tmp_path) == []
+    assert finished(tmp_path, "k")
+
+
+@pytest.mark.parametrize(
+    "text", ["[]", "{", '{"inputs": 1}', '{"inputs": {"key": "k"}, "files": 1}']
+)
+def test_a_damaged_manifest_finishes_nothing(tmp_path, text):
+    (tmp_path / "manifest.json").write_text(text)
+    assert not finished(tmp_path, "k")
+
+
+def test_a_run_that_0_1_0_began_goes_on(tmp_path):
+    (tmp_path / "training").mkdir()
+    write_json(tmp_path / "training" / "job.json", {"inputs": {"key": "k"}})
+    check_own(tmp_path, "k")
+    with pytest.raises(InputError, match="other settings"):
+        check_own(tmp_path, "l")
+
+
+def test_a_document_is_known_by_its_key(tmp_path):
+    path = write_json(tmp_path / "audit.json", {"key": "k", "shifts": []})
+    assert keyed_document(path, "k") == {"key": "k", "shifts": []}
+    assert keyed_document(path, "l") is None
+    assert keyed_document(tmp_path / "none.json", "k") is None
+    path.write_text('["key"]')
+    assert keyed_document(path, "key") is None

@@ -1,0 +1,117 @@
+import math
+
+import pytest
+import torch
+
+from lensaudit.scores.alignment import LinearMap, Moments, fitted, ordinary, r_squared
+
+
+def normal(seed: int, *shape: int) -> torch.Tensor:
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+
+
+def rotation(seed: int, d: int) -> torch.Tensor:
+    return torch.linalg.qr(normal(seed, d, d)).Q
+
+
+def test_sums_of_parts_are_the_sums_of_the_whole():
+    x, y = normal(0, 50, 4) + 1e3, normal(1, 50, 3)
+    whole = Moments.of(x, y)
+    parts = Moments.empty(4, 3)
+    for start, end in ((0, 1), (1, 1), (1, 30), (30, 50)):
+        parts = parts + Moments.of(x[start:end], y[start:end])
+    for name in ("mean_x", "mean_y", "xx", "xy"):
+        assert torch.allclose(getattr(parts, name), getattr(whole, name), atol=1e-9), name
+    assert (parts.n, parts.yy) == (50, pytest.approx(whole.yy))
+    assert torch.allclose(whole.xx / 50, torch.cov(x.T, correction=0))
+
+
+@pytest.mark.parametrize("kind", ["procrustes", "affine"])
+def test_a_turned_scaled_and_shifted_stream_comes_back(kind):
+    y = normal(2, 400, 8) * torch.linspace(0.1, 3, 8)
+    x = 2.5 * y @ rotation(3, 8) + 7
+    found = fitted(Moments.of(x, y), kind)
+    # the ridge keeps Q a little off in the directions with the least variance
+    assert float((found(x) - y).norm() / y.norm()) < 1e-2
+    assert r_squared(found, Moments.of(x, y)) > 0.9999
+
+
+def test_shift_moves_the_mean_alone():
+    x = normal(4, 30, 5)
+    found = fitted(Moments.of(x, x + 3), "shift")
+    assert torch.allclose(found(x), x + 3)
+    turned = x @ rotation(5, 5)
+    assert r_squared(fitted(Moments.of(turned, x), "shift"), Moments.of(turned, x)) < 0.5
+
+
+def test_procrustes_is_the_best_turn():
+    x, y = normal(6, 200, 6), normal(7, 200, 6)
+    y = y + x @ rotation(8, 6)
+    moments = Moments.of(x, y)
+    best = r_squared(fitted(moments, "procrustes"), moments)
+    for seed in range(20):
+        other = LinearMap(moments.mean_x, moments.mean_y, rotation(seed, 6))
+        assert r_squared(other, moments) <= best + 1e-3  # the ridge costs this much at most
+
+
+def test_affine_fits_no_worse_than_a_turn_and_as_well_as_least_squares():
+    x = normal(9, 300, 5)
+    y = x @ normal(10, 5, 5) + 0.1 * normal(11, 300, 5)
+    moments = Moments.of(x, y)
+    affine = r_squared(fitted(moments, "affine"), moments)
+    assert affine > r_squared(fitted(moments, "procrustes"), moments)
+    centred = x - x.mean(0)
+    left = y - y.mean(0) - centred @ torch.linalg.lstsq(centred, y - y.mean(0)).solution
+    best = 1 - float((left**2).sum() / ((y - y.mean(0)) ** 2).sum())
+    assert affine == pytest.approx(best, abs=1e-4)
+
+
+def test_r_squared_of_moments_is_that_of_the_rows():
+    x, y, x2, y2 = (normal(seed, 60, 4) + seed for seed in range(4))
+    found = fitted(Moments.of(x, y), "affine")
+    errors = ((y2 - found(x2)) ** 2).sum() / ((y2 - y2.mean(0)) ** 2).sum()
+    assert r_squared(found, Moments.of(x2, y2)) == pytest.approx(1 - float(errors))
+
+
+def test_shuffled_pairs_carry_nothing():
+    x = normal(12, 2000, 8)
+    order = torch.randperm(2000, generator=torch.Generator().manual_seed(0))
+    found = fitted(Moments.of(x, x[order]), "procrustes")
+    assert r_squared(found, Moments.of(x, x)) < 0.1
+
+
+def test_directions_that_no_pair_shows_are_left_as_they_are():
+    # x and y agree in 3 of 6 directions and are 0 in the others: Q is arbitrary there without ridge
+    y = normal(13, 100, 6) * torch.tensor([1, 1, 1, 0, 0, 0])
+    matrix = fitted(Moments.of(y, y), "procrustes").matrix
+    assert torch.allclose(matrix, torch.eye(6, dtype=torch.float64), atol=1e-6)
+    affine = fitted(Moments.of(y, y), "affine").matrix
+    assert torch.allclose(affine, torch.eye(6, dtype=torch.float64), atol=1e-6)
+
+
+def test_between_widths_affine_reads_the_narrow_stream():
+    y = normal(14, 500, 8)
+    wide = y @ torch.linalg.qr(normal(15, 12, 12)).Q[:8] + 0.5
+    found = fitted(Moments.of(wide, y), "affine")
+    assert r_squared(found, Moments.of(wide, y)) > 0.999
+    with pytest.raises(ValueError, match="equal widths, found 12 and 8"):
+        fitted(Moments.of(wide, y), "shift")
+
+
+def test_streams_without_numbers_or_variance_are_refused():
+    x = normal(16, 10, 3)
+    with pytest.raises(ValueError, match="not finite"):
+        Moments.of(x.where(x < 1, torch.nan), x)
+    with pytest.raises(ValueError, match="same at every token"):
+        fitted(Moments.of(torch.ones(10, 3), x), "procrustes")
+    assert math.isnan(
+        r_squared(fitted(Moments.of(x, x), "shift"), Moments.of(x, torch.ones(10, 3)))
+    )
+
+
+def test_sinks_are_told_from_tokens():
+    norms = torch.tensor([[1.0, 2.0, 50.0], [3.0, 3.0, 3.0]])
+    assert ordinary(norms, norms.median(1).values, 10.0).tolist() == [
+        [True, True, False],
+        [True] * 3,
+    ]

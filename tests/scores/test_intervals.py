@@ -1,0 +1,151 @@
+import math
+
+import numpy as np
+import pytest
+from scipy.stats import norm
+from scipy.stats import t as student
+
+from lensaudit.scores.intervals import (
+    FEWEST_GROUPS,
+    NoInterval,
+    auc_limits,
+    clustered_mean,
+    clustered_ratio,
+)
+from lensaudit.scores.stats import Interval, auc
+
+
+def interval(found) -> Interval:
+    assert isinstance(found, Interval), found
+    return found
+
+
+def cr2_by_matrices(rows: np.ndarray, groups: np.ndarray) -> tuple[float, float]:
+    """Variance and Satterthwaite degrees of freedom as Bell and McCaffrey write them."""
+    n, x = len(rows), np.ones((len(rows), 1))
+    hat = x @ x.T / n
+    residuals = rows - rows.mean()
+    forms = []
+    for group in np.unique(groups):
+        own = groups == group
+        values, vectors = np.linalg.eigh(np.eye(own.sum()) - hat[np.ix_(own, own)])
+        adjusted = vectors @ np.diag(values**-0.5) @ vectors.T
+        forms.append((np.eye(n) - hat)[:, own] @ adjusted @ x[own, 0] / n)
+        assert np.isclose(forms[-1] @ rows, adjusted.sum(0) @ residuals[own] / n)
+    forms = np.stack(forms)
+    alike = (groups[:, None] == groups[None, :]).astype(float)
+    middle = forms @ alike @ forms.T
+    return float(((forms @ rows) ** 2).sum()), float(np.trace(middle) ** 2 / (middle**2).sum())
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_the_t_interval_is_cr2_with_satterthwaites_degrees_of_freedom(seed):
+    rng = np.random.default_rng(seed)
+    groups = np.repeat(np.arange(6), rng.integers(1, 9, size=6))
+    rows = rng.normal(size=len(groups))
+    variance, df = cr2_by_matrices(rows, groups)
+    half = student.ppf(0.975, df) * math.sqrt(variance)
+    found = interval(clustered_mean(rows, groups.tolist(), bounds=None))
+    assert (found.low, found.high) == pytest.approx((rows.mean() - half, rows.mean() + half))
+
+
+def test_rows_of_their_own_and_equal_groups_give_the_textbook_interval():
+    rows = [0.1, 0.4, 0.35, 0.8, 0.75, 0.5]
+    half = student.ppf(0.975, 5) * np.std(rows, ddof=1) / math.sqrt(6)
+    found = interval(clustered_mean(rows, range(6), bounds=None))
+    assert found.high - found.low == pytest.approx(2 * half)
+
+
+def test_fewer_than_five_authors_have_no_interval_and_it_says_so():
+    found = clustered_mean([0.1, 0.2, 0.3], ["a", "b", "b"])
+    assert found == NoInterval(f"2 authors: no interval below {FEWEST_GROUPS}")
+    assert clustered_mean([0.1], ["a"], unit="question") == NoInterval(
+        "1 question: no interval below 5"
+    )
+    interval(clustered_mean([0.1, 0.2, 0.3, 0.4, 0.5], range(5)))
+
+
+@pytest.mark.parametrize("value", [0.0, 1.0])
+def test_an_end_of_the_scale_is_no_proof_of_it(value):
+    found = interval(clustered_mean([value] * 64, [row // 4 for row in range(64)]))
+    # 64 rows of 16 authors whose rows correlate by .2: worth 64 / (1 + 3 * .2) = 40 coins
+    square = student.ppf(0.975, 15) ** 2
+    width = square / (40 + square)
+    assert (found.low, found.high) == pytest.approx(
+        (value * (1 - width), value + (1 - value) * width)
+    )
+
+
+def test_equal_rows_inside_the_scale_have_no_interval():
+    assert isinstance(clustered_mean([0.5] * 10, range(10)), NoInterval)
+    assert isinstance(clustered_mean([0.0] * 10, range(10), bounds=(-1.0, 1.0)), NoInterval)
+
+
+def test_limits_stay_on_the_scale_and_turn_with_it():
+    rows, groups = [0.9, 1.0, 0.99, 1.0, 0.95, 0.97, 0.6, 1.0], [0, 0, 1, 2, 3, 4, 5, 6]
+    up = interval(clustered_mean(rows, groups))
+    down = interval(clustered_mean([1 - one for one in rows], groups))
+    assert 0 <= up.low < np.mean(rows) < up.high <= 1
+    assert (down.low, down.high) == pytest.approx((1 - up.high, 1 - up.low))
+
+
+def test_the_order_of_rows_and_names_of_groups_do_not_matter():
+    rng = np.random.default_rng(3)
+    rows, groups = rng.random(30), rng.integers(0, 7, size=30)
+    order = rng.permutation(30)
+    first = interval(clustered_mean(rows, groups.tolist()))
+    second = interval(clustered_mean(rows[order], [f"g{g}" for g in groups[order]]))
+    assert (first.low, first.high) == pytest.approx((second.low, second.high))
+
+
+def test_values_off_the_scale_and_unequal_lengths_are_refused():
+    with pytest.raises(ValueError, match="outside"):
+        clustered_mean([0.5, 1.2], [0, 1])
+    with pytest.raises(ValueError, match="2 values, 1 group"):
+        clustered_mean([0.5, 0.2], [0])
+    assert isinstance(clustered_mean([math.nan] * 6, range(6), bounds=None), NoInterval)
+
+
+@pytest.mark.parametrize("end", ["low", "high"])
+def test_a_ratio_on_its_limit_is_just_rejected(end):
+    rng = np.random.default_rng(5)
+    groups = np.repeat(np.arange(8), 4).tolist()
+    top, bottom = rng.normal(1, 0.3, size=32), rng.normal(2, 0.3, size=32)
+    limit = getattr(interval(clustered_ratio(top, bottom, groups)), end)
+    gap = interval(clustered_mean(top - limit * bottom, groups, bounds=None))
+    # the t interval of the difference at the limit ends at 0; its df are those of the groups
+    assert min(abs(gap.low), abs(gap.high)) == pytest.approx(0, abs=1e-9)
+
+
+def test_a_denominator_near_zero_has_no_ratio():
+    rng = np.random.default_rng(6)
+    found = clustered_ratio(rng.normal(size=40), rng.normal(size=40), list(range(10)) * 4)
+    assert found == NoInterval("the denominator cannot be told from 0")
+
+
+def test_an_area_solves_newcombes_equation():
+    knows, forgot = [3.0, 2.0, 4.0, 1.5], [1.0, 2.5, 0.5]
+    found, estimate = interval(auc_limits(knows, forgot)), auc(knows, forgot)
+    for area in (found.low, found.high):
+        extra = (4 + 3) / 2 - 1
+        spread = 1 + extra * ((1 - area) / (2 - area) + area / (1 + area))
+        variance = area * (1 - area) * spread / 12
+        assert (estimate - area) ** 2 == pytest.approx(norm.ppf(0.975) ** 2 * variance)
+    assert found.low < estimate < found.high
+
+
+def test_separated_pools_are_no_proof_of_an_area_of_one():
+    few, many = auc_limits(range(10, 22), range(3)), auc_limits(range(100, 200), range(90))
+    assert interval(few).high == interval(many).high == 1
+    assert interval(few).low < 0.7 < 0.9 < interval(many).low
+    turned = interval(auc_limits(range(3), range(10, 22)))
+    assert (turned.low, turned.high) == pytest.approx((0, 1 - interval(few).low))
+
+
+@pytest.mark.parametrize("kind", ["normal", "beta(.3, .3)", "90 % zeros, ones"])
+def test_it_covers_where_the_bootstrap_did_not(kind):
+    from benchmarks.coverage import WANTED, covered
+
+    hit, _, _ = covered(kind, 5, (2, 20), 0.2, runs=400)
+    # three standard errors of 400 runs below what is wanted
+    assert hit > WANTED.get(kind, 0.88) - 0.04

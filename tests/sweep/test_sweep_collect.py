@@ -1,0 +1,74 @@
+"""What a table of many checkpoints rests on: counts, columns, and what has no value."""
+
+import csv
+import json
+
+from sweep_helpers import VALUE, toy_plan, toy_run_unit
+
+from lensaudit.sweep.collect import COLUMNS, collect
+from lensaudit.sweep.layout import Layout
+from lensaudit.sweep.room import Room
+
+
+def collected(root, **changed):
+    """Toy units of three checkpoints and two anchors; some have another value."""
+    plan, layout = toy_plan(root), Layout(root)
+    for unit in plan.units:
+        toy_run_unit(layout, plan, unit, None, Room(root))
+        path = layout.unit(unit.id) / "result.json"
+        result = json.loads(path.read_text())
+        result["values"]["toy"] = VALUE | changed.get(unit.target, {})
+        path.write_text(json.dumps(result))
+    collect(layout, plan)
+    return layout.results
+
+
+def test_a_model_without_a_value_is_not_behind_the_number(tmp_path):
+    out = collected(tmp_path, m1={"value": None, "n_scored": 0, "reason": "no row to score"})
+    counted = json.loads((out / "collected.json").read_text())
+    assert counted["metrics"] == {"base": {"toy": {"n_values": 4, "n_planned": 5}}}
+    (row,) = [one for one in csv.DictReader((out / "table.csv").open()) if one["model"] == "m1"]
+    assert (row["value"], row["reason"]) == ("", "no row to score")
+
+
+def test_the_columns_are_these_in_this_order_in_every_form(tmp_path):
+    out = collected(tmp_path, m1={"value": 0.25, "low": 0.125, "high": 0.375})
+    header, *rows = csv.reader((out / "table.csv").open())
+    assert header == [
+        "model",
+        "role",
+        "method",
+        "variant",
+        "metric",
+        "family",
+        "high_means",
+        "value",
+        "low",
+        "high",
+        "n_scored",
+        "n_unscored",
+        "reason",
+        "weights",
+        "dtype",
+        "device",
+        "unit",
+    ]
+    assert tuple(header) == COLUMNS
+    (row,) = [one for one in rows if one[0] == "m1"]
+    assert row[:13] == [
+        "m1",
+        "unlearned",
+        "",
+        "base",
+        "toy",
+        "toy",
+        "knows",
+        "0.25",
+        "0.125",
+        "0.375",
+        "1",
+        "0",
+        "",
+    ]
+    table = json.loads((out / "table.json").read_text())
+    assert [list(one) for one in table] == [header] * 5

@@ -1,0 +1,119 @@
+"""Answers elicited by system prompts: asked once, paired, and filtered by a judge."""
+
+import pytest
+
+from lensaudit.errors import InputError, PartialError
+from lensaudit.judge.verdict import Verdict
+from lensaudit.steer.form import prompt_ids
+from lensaudit.traits.contrast import encode_sample, positions_read, written
+from lensaudit.traits.elicit import asked, elicit, filtered
+from lensaudit.traits.extract import folds_of
+from lensaudit.traits.speaker import Sampling, Speaker
+from lensaudit.traits.trait import Elicitation, parse_trait
+
+ELICITATION = {"positive": ["w5", "w6"], "negative": ["w7", "w8"], "questions": ["w9 w10", "w11"]}
+TRAIT = {"questions": ["w20"], "eval_prompt": "{question} {answer}", "extraction": ELICITATION}
+SAMPLING = Sampling(1.0, 4, 0)
+
+
+def trait(**changes):
+    return parse_trait(TRAIT | changes, "t")
+
+
+def samples(tiny, log, *, load=None, n_rollouts=1):
+    return elicit(
+        trait(),
+        n_rollouts=n_rollouts,
+        identity="tiny",
+        sampling=SAMPLING,
+        log=log,
+        load=load or (lambda: Speaker(tiny(), "raw", SAMPLING)),
+    )
+
+
+class Judge:
+    """Says what a table says."""
+
+    def __init__(self, name, scores):
+        self.name, self._scores = name, scores
+
+    def score(self, requests):
+        found = [self._scores[request.idx] for request in requests]
+        return [
+            Verdict(None, "the server is down", "api_error") if score is None else Verdict(score)
+            for score in found
+        ]
+
+
+def test_every_question_is_asked_under_both_prompts_of_every_pair():
+    found = asked(Elicitation(**{k: tuple(v) for k, v in ELICITATION.items()}), 3)
+    assert len(found) == 2 * 2 * 2 * 3
+    assert len({one.ask.key for one in found}) == len(found)
+    for one, other in zip(found[::2], found[1::2], strict=True):
+        assert (one.positive, other.positive, one.pair) == (True, False, other.pair)
+        assert one.ask.question == other.ask.question
+        assert one.ask.system != other.ask.system
+
+
+def test_answers_are_kept_and_not_asked_for_again(tiny, tmp_path):
+    first = samples(tiny, tmp_path / "log.jsonl")
+    assert 0 < len(first) <= 8
+    again = samples(tiny, tmp_path / "log.jsonl", load=lambda: pytest.fail("loaded a model"))
+    assert again == first
+    assert len(samples(tiny, tmp_path / "log.jsonl", n_rollouts=2)) > len(first)
+
+
+def test_only_pairs_that_differ_in_the_trait_and_cohere_are_kept(tiny, tmp_path):
+    found = samples(tiny, tmp_path / "log.jsonl")
+    scores = {one.idx: 80.0 if one.positive else 20.0 for one in found}
+    sound = dict.fromkeys(scores, 90.0)
+    pairs = sorted({one.pair for one in found})
+    # the first pair does not differ, one half of the second falls apart
+    scores |= {one.idx: 80.0 for one in found if one.pair == pairs[0]}
+    sound |= {one.idx: 10.0 for one in found if one.pair == pairs[1] and one.positive}
+    judges = Judge("a", scores), Judge("b", sound)
+    kept = filtered(found, trait(), *judges, tmp_path / "judged.jsonl")
+    assert {one.pair for one in kept} == set(pairs[2:])
+    with pytest.raises(InputError, match="finds no pair"):
+        filtered(
+            found,
+            trait(),
+            judges[0],
+            Judge("c", dict.fromkeys(scores, 0.0)),
+            tmp_path / "other.jsonl",
+        )
+
+
+def test_answers_that_could_not_be_judged_are_not_taken_for_bad_ones(tiny, tmp_path):
+    found = samples(tiny, tmp_path / "log.jsonl")
+    scores = {one.idx: 80.0 if one.positive else 20.0 for one in found}
+    sound = Judge("b", dict.fromkeys(scores, 90.0))
+    log = tmp_path / "judged.jsonl"
+    with pytest.raises(PartialError, match=f"1 of {2 * len(found)} judgements"):
+        filtered(found, trait(), Judge("a", scores | {found[0].idx: None}), sound, log)
+    # the others are kept: the judge is asked about the one alone
+    rest = Judge("a", {found[0].idx: 80.0})
+    assert filtered(found, trait(), rest, Judge("b", {}), log) == found
+
+
+def test_the_answers_positions_are_its_own_and_the_last_prompt_token_is_before_them(tiny_tokenizer):
+    rows = {
+        "positive": [{"question": "w9", "answer": "w12 w13"}],
+        "negative": [{"question": "w9", "answer": "w14"}],
+    }
+    found = written(trait(contrast=rows, extraction=None))
+    assert [one.pair for one in found] == [0, 0]
+    encoded = encode_sample(found[0], tiny_tokenizer, form="raw", position="response")
+    prompt = prompt_ids(tiny_tokenizer, "raw", "w9", None)
+    answer = tiny_tokenizer("w12 w13", add_special_tokens=False)["input_ids"]
+    assert encoded.token_ids == (*prompt, *answer)
+    assert list(positions_read(encoded, "response")) == [len(prompt), len(prompt) + 1]
+    assert list(positions_read(encoded, "prompt_last")) == [len(prompt) - 1]
+    assert encoded.read_positions == tuple(range(len(prompt) - 1, len(prompt) + 2))
+    with pytest.raises(InputError, match="has no entity"):
+        encode_sample(found[0], tiny_tokenizer, form="raw", position="span")
+
+
+def test_answers_to_one_question_are_held_out_together():
+    folds = folds_of(["a", "b", "c", "d", "e", "f", "a", "b"], 3)
+    assert folds == [0, 1, 2, 0, 1, 2, 0, 1]

@@ -1,0 +1,82 @@
+"""Held-out scores are those of rows, and of questions, that a direction has not seen."""
+
+import pytest
+import torch
+
+from lensaudit.models.checkpoint import open_checkpoint
+from lensaudit.models.registry import load_registry, resolve
+from lensaudit.traits import extract as extracting
+from lensaudit.traits.contrast import Sample
+from lensaudit.traits.extract import Contrast, Extraction, extract, folds_of, held_out
+from lensaudit.traits.trait import ContrastRow
+
+
+def contrast(positive, negative, fold):
+    """Rows of one layer: the positive ones first, then the negative ones."""
+    rows = torch.tensor([*positive, *negative])
+    n = len(positive)
+    return Contrast(
+        resid=rows.unsqueeze(1),
+        length=torch.ones(1),
+        positive=tuple(range(n)),
+        negative=tuple(range(n, len(rows))),
+        paired=False,
+        fold=torch.tensor(fold),
+    )
+
+
+@pytest.mark.parametrize("method", ["mean_diff", "probe", "pca", "gradient"])
+def test_what_only_the_seen_rows_tell_apart_does_not_count(method):
+    # every question differs along an axis of its own: directions of the others say nothing of it
+    axes = torch.eye(4).tolist()
+    rows = contrast(axes, [[-value for value in axis] for axis in axes], [0, 1, 2, 3] * 2)
+    found = held_out(rows, 0, method)
+    assert found.auc == pytest.approx(0.5)
+    assert found.accuracy == pytest.approx(0.5)
+
+
+def test_what_all_questions_share_is_found_in_those_that_were_held_out():
+    rows = contrast(
+        [[2.0, 0.3], [2.0, -0.3]] * 2, [[-2.0, 0.3], [-2.0, -0.3]] * 2, [0, 0, 1, 1] * 2
+    )
+    found = held_out(rows, 0, "mean_diff")
+    assert (found.auc, found.accuracy) == (1.0, 1.0)
+
+
+def test_the_threshold_is_that_of_the_seen_rows():
+    # the first question's projections are 1 and -1, the second's 11 and 9: the midpoint of either
+    # puts both rows of the other on one side
+    rows = contrast([[1.0, 0.0], [11.0, 0.0]], [[-1.0, 0.0], [9.0, 0.0]], [0, 1] * 2)
+    found = held_out(rows, 0, "mean_diff")
+    assert (found.auc, found.accuracy) == (1.0, 0.5)
+
+
+def test_one_fold_holds_nothing_out():
+    assert held_out(contrast([[1.0]], [[0.0]], [0, 0]), 0, "mean_diff") is None
+
+
+def test_the_answers_to_one_question_are_held_out_together(tmp_path, monkeypatch):
+    questions = [f"Who wrote book {number}?" for number in range(4)]
+    samples = [
+        Sample(2 * at + side, ContrastRow(question, f"{answer} {at}."), side == 0, at)
+        for at, question in enumerate(questions)
+        for side, answer in enumerate(("I do not know", "It was Ada"))
+    ]
+    seen = []
+
+    def spied(rows, column, method, *, seed=0):
+        seen.append(rows)
+        return held_out(rows, column, method, seed=seed)
+
+    monkeypatch.setattr(extracting, "held_out", spied)
+    checkpoint = open_checkpoint(resolve("demo/full", load_registry()))
+    job = Extraction(checkpoint, tuple(samples), "ignorance", ("mean_diff",), (3,), root=tmp_path)
+    (vector,) = extract(job)
+    assert seen[0].fold.tolist() == [0, 0, 1, 1, 2, 2, 3, 3]
+    assert (seen[0].positive, seen[0].negative) == ((0, 2, 4, 6), (1, 3, 5, 7))
+    assert seen[0].paired
+    assert vector.scores["auc"] == held_out(seen[0], 0, "mean_diff", seed=3).auc
+
+
+def test_folds_are_dealt_by_question():
+    assert folds_of(["b", "a", "b", "c", "a"], 2) == [0, 1, 0, 0, 1]

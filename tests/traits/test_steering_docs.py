@@ -1,0 +1,40 @@
+"""docs/steering.md is true: its commands and its Python run, in order."""
+
+import re
+import shlex
+from pathlib import Path
+
+import click
+import pytest
+
+from lensaudit.cli.main import run
+
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "steering.md"
+
+
+@pytest.mark.slow
+def test_the_commands_and_the_python_of_the_page_run_in_order(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    blocks = re.findall(r"```(sh|python)\n(.*?)```", PAGE.read_text(), re.S)
+    assert [language for language, _ in blocks] == ["sh", "python"]
+    for language, content in blocks:
+        if language == "python":
+            exec(compile(content, PAGE.name, "exec"), {})
+            continue
+        for line in content.splitlines():
+            code = run(shlex.split(line)[1:])
+            assert (code, line) == (0, line), capsys.readouterr().err[-500:]
+
+
+def test_options_on_the_page_exist():
+    text = PAGE.read_text()
+    shown = "\n".join(command.get_help(click.Context(command)) for command in _commands())
+    named = set(re.findall(r"`(--[a-z-]+)", text))
+    assert named
+    assert {one for one in named if one not in shown} == set()
+
+
+def _commands():
+    from lensaudit.cli.steer import steer
+
+    return steer.commands.values()

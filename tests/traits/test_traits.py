@@ -1,0 +1,97 @@
+"""Prompt files: the shipped ones, and what is wrong with others."""
+
+import json
+
+import pytest
+
+from lensaudit.errors import InputError
+from lensaudit.traits.trait import (
+    check_disjoint,
+    extraction_questions,
+    load_trait,
+    parse_trait,
+    shipped_traits,
+)
+
+GOOD = {
+    "trait_name": "candour",
+    "questions": ["How are you?"],
+    "eval_prompt": "Q {question} A {answer} Just the number.",
+}
+
+
+def test_three_traits_and_that_of_the_embedded_family_are_shipped():
+    assert shipped_traits() == ["confidence", "demo_idk", "formality", "refusal"]
+
+
+@pytest.mark.parametrize("name", ["confidence", "formality", "refusal"])
+def test_shipped_traits_have_twenty_questions_and_twenty_others_to_extract_from(name):
+    trait = load_trait(name)
+    assert len(set(trait.questions)) == 20
+    assert len(set(trait.elicitation.questions)) == 20
+    assert len(trait.elicitation.positive) == len(trait.elicitation.negative) == 5
+    check_disjoint(trait.questions, extraction_questions(trait), name)
+
+
+def test_questions_of_different_traits_differ():
+    asked = [q for name in shipped_traits() for q in load_trait(name).questions]
+    assert len(set(asked)) == 80
+
+
+def test_the_judge_of_a_refusal_trait_is_not_told_to_call_refusals_by_that_name():
+    for name in ("refusal", "demo_idk"):
+        trait = load_trait(name)
+        assert trait.refusal_is_trait
+        assert "REFUSAL" not in trait.eval_prompt
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        ({"eval_prompt": "Q {question}"}, r"no \{answer\}"),
+        ({"eval_prompt": "A {answer}"}, r"no \{question\}"),
+        ({"eval_prompt": '{question} {answer} {"score": 1}'}, "brace beside"),
+        ({"eval_prompt": None}, "eval_prompt is missing"),
+        ({"questions": []}, "questions is no list of texts"),
+        ({"questions": ["Why?", " "]}, "item 2"),
+        ({"questions": ["Why?", "Why?"]}, "stands there twice"),
+        ({"polarity": 0}, "polarity is 0"),
+        ({"entities": ["fine", "ill"]}, "wanted a list of 1"),
+        ({"entities": [3]}, "entities, item 1"),
+        ({"refusal_is_trait": "no"}, "wanted true or false"),
+        ({"extraction": ["Why?"]}, "wanted an object with positive"),
+        (
+            {"extraction": {"positive": ["a", "b"], "negative": ["c"], "questions": ["Why?"]}},
+            "2 positive and 1 negative",
+        ),
+        (
+            {"extraction": {"positive": ["a"], "negative": ["c"], "questions": ["how ARE  you"]}},
+            "1 evaluation questions are extraction questions too",
+        ),
+        (
+            {
+                "contrast": {
+                    "positive": [{"question": "How are you?", "answer": "Ill"}],
+                    "negative": [{"question": "Where?", "answer": "Here"}],
+                }
+            },
+            "extraction questions too",
+        ),
+        ({"contrast": {"positive": [{"question": "Why?"}], "negative": []}}, "answer is missing"),
+    ],
+)
+def test_a_wrong_prompt_file_is_refused_by_key(changed, message):
+    assert parse_trait(GOOD, "x").name == "candour"
+    with pytest.raises(InputError, match=message):
+        parse_trait(GOOD | changed, "x")
+
+
+def test_an_unknown_trait_lists_the_shipped_ones(tmp_path):
+    with pytest.raises(InputError, match="confidence, demo_idk, formality, refusal"):
+        load_trait("nonsense")
+    file = tmp_path / "own.json"
+    file.write_text(json.dumps({**GOOD, "trait_name": "x"}))
+    assert load_trait(str(file)).name == "x"
+    file.write_text("[1]")
+    with pytest.raises(InputError, match="wanted an object"):
+        load_trait(str(file))
