@@ -12,6 +12,7 @@ This module imports nothing that takes time: records are read for `--help` and c
 """
 
 import dataclasses
+import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -120,7 +121,9 @@ TAU = 0.05
 """S1 delta (nats per token) above which a layer counts as encoding the knowledge; compute_uds.py
 default `--delta_threshold`."""
 RESULTS = Path("experiments/out")
-"""Folder of result folders."""
+"""Folder of result folders where nobody names another."""
+RESULTS_VARIABLE = "LENSAUDIT_OUT"
+"""Environment variable that names another; a project file's `out` does for a command."""
 FORGET_SPLIT = "forget10"
 """Which part of TOFU is forgotten."""
 QUESTION_KEY = "question"
@@ -138,6 +141,11 @@ class CheckupSettings:
     dtype: Dtype = "auto"
     device: Device = "auto"
     activations: Activations = ACTIVATIONS
+
+
+def results_folder() -> Path:
+    """Folder of result folders."""
+    return Path(os.environ.get(RESULTS_VARIABLE) or RESULTS)
 
 
 def path_of(place: Place | None) -> Path | None:

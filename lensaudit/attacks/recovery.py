@@ -16,7 +16,7 @@ from lensaudit.models.device import resolve_device
 from lensaudit.models.registry import default_anchor, default_data
 from lensaudit.results.keyed import keyed_document
 from lensaudit.results.records import manifest
-from lensaudit.settings import path_of
+from lensaudit.settings import path_of, results_folder
 
 AUDIT = "audit.json"
 
@@ -45,7 +45,7 @@ def attack(settings: RelearnSettings, *, notice: Notice, progress: Tell) -> Reco
         progress=progress,
     )
     out = settings.out
-    work = out / "audit" if out else Path("experiments/out") / f"{slug(settings.model)}-relearn"
+    work = out / "audit" if out else results_folder() / f"{slug(settings.model)}-relearn"
     names = dict.fromkeys((settings.model, auditing.retain))
     found = recovery(
         {name: prepare(settings, name) for name in names},

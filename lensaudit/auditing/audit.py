@@ -23,7 +23,7 @@ from lensaudit.files import make_folder, slug, write_bytes
 from lensaudit.models.registry import default_anchor
 from lensaudit.patching.deposit import folders_for
 from lensaudit.patching.plan import Plan
-from lensaudit.settings import RESULTS
+from lensaudit.settings import results_folder
 
 PATCH, EVAL = "patch", "eval"
 """Of an audit's folder: depth, and what each model says."""
@@ -216,7 +216,7 @@ def folder_of(sources: Sequence[str], folder: Path | None = None) -> Path:
     """Where the results of an audit go."""
     first, *others = dict.fromkeys(sources)
     more = f"-and-{len(others)}-more" if others else ""
-    return folder or RESULTS / f"audit-{slug(first)}{more}"
+    return folder or results_folder() / f"audit-{slug(first)}{more}"
 
 
 def _steps(sources: Sequence[str], settings: AuditSettings, folder: Path | None) -> _Steps:

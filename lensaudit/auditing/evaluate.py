@@ -20,7 +20,7 @@ from lensaudit.evaluation.suite import evaluate, notes, reads_of
 from lensaudit.files import canonical_json, make_folder, read_json, slug, write_jsonl
 from lensaudit.metrics.registry import Entry, Metric, Read, ordered, retain_names
 from lensaudit.results.records import MANIFEST, manifest
-from lensaudit.settings import RESULTS, path_of, plain
+from lensaudit.settings import path_of, plain, results_folder
 
 PASSES = "passes"
 """Of a result folder: finished passes, found again by content."""
@@ -125,7 +125,7 @@ class EvaluatePlan:
 
 def folder_for(model: str, settings: EvaluateSettings, folder: Path | None) -> Path:
     """Where the results of an evaluation go."""
-    return folder or RESULTS / f"{slug(model)}-{settings.suite}"
+    return folder or results_folder() / f"{slug(model)}-{settings.suite}"
 
 
 def evaluate_into(

@@ -14,6 +14,7 @@ from lensaudit.errors import LensAuditError
 from lensaudit.files import printable
 
 COMMANDS = {
+    "init": ("lensaudit.cli.init:init", "Write lensaudit.toml: models and rows, named once."),
     "audit": ("lensaudit.cli.audit:audit", "Audit models in one go: everything, to one page."),
     "cache": ("lensaudit.cli.cache:cache", "Cache a model's residual streams."),
     "patch": ("lensaudit.cli.patch:patch", "Patch residuals into full; score unlearning depth."),
@@ -62,7 +63,8 @@ class LazyGroup(click.Group):
         if cmd_name not in COMMANDS:
             return None
         module, attribute = COMMANDS[cmd_name][0].split(":")
-        return getattr(importlib.import_module(module), attribute)
+        command = getattr(importlib.import_module(module), attribute)
+        return importlib.import_module("lensaudit.cli.project").with_project(command, cmd_name)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """The help lines, from the table alone."""

@@ -76,6 +76,26 @@ def own_group(idx: int) -> str:
     return f"idx {idx}"
 
 
+def rows_alone(examples: Sequence[Example]) -> str | None:
+    """What to know of rows that name no author; None where all do.
+
+    >>> rows_alone([Example(0, "q", "a", "", "a", own_group(0)), Example(1, "q", "a", "", "a", 7)])
+    '1 of 2 rows names no author and is counted as its own author: intervals may be too narrow'
+    """
+    return said_alone(sum(one.group == own_group(one.idx) for one in examples), len(examples))
+
+
+def said_alone(n_alone: int, n: int) -> str | None:
+    """The sentence for `n_alone` of `n` rows."""
+    if not n_alone:
+        return None
+    who = "no row names an author: each row is" if n_alone == n else ""
+    if not who:
+        verb = "names no author and is" if n_alone == 1 else "name no author and are each"
+        who = f"{n_alone} of {n} rows {verb}"
+    return f"{who} counted as its own author: intervals may be too narrow"
+
+
 def examples_hash(examples: Sequence[Example]) -> str:
     """Content hash of a forget set, whatever the order of its rows; 32 hex digits."""
     return digest([astuple(example) for example in sorted(examples, key=lambda one: one.idx)])

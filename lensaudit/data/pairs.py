@@ -1,6 +1,7 @@
 """Question-answer pairs that nobody annotated: what `lensaudit annotate` reads."""
 
 from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -11,15 +12,36 @@ from lensaudit.errors import InputError
 _WANTED = "wanted per row: question, answer; optional idx (all or none), group, entity"
 
 
-def read_pairs(path: Path) -> list[tuple[Pair, str | None]]:
+@dataclass(frozen=True)
+class Fields:
+    """What the fields of a row are called in somebody's file."""
+
+    question: str = "question"
+    answer: str = "answer"
+    group: str = "group"
+
+    def usual(self, row: Any) -> Any:
+        """The row under the usual names; what is no object stays what it is."""
+        if not isinstance(row, Mapping):
+            return row
+        named = {usual: row[own] for usual, own in vars(self).items() if own in row}
+        return {**row, **named}
+
+
+def read_pairs(path: Path, fields: Fields = Fields()) -> list[tuple[Pair, str | None]]:
     """The pairs of a file, each with its entity where the row names one.
 
     Rows without `idx` are numbered from 0 in the order of the file.
 
+    Args:
+        path: JSON or JSONL.
+        fields: what is asked, answered and who it is about, as the file calls it.
+
     Raises:
         InputError: the file cannot be read, or rows are wrong; every problem is counted.
     """
-    rows, problems = read_rows(path)
+    read, problems = read_rows(path)
+    rows = [replace(row, value=fields.usual(row.value)) for row in read]
     numbered = [isinstance(row.value, Mapping) and "idx" in row.value for row in rows]
     if any(numbered) and not all(numbered):
         problems.append(f"{numbered.count(False)} of {len(rows)} rows have no idx")

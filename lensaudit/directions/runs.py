@@ -20,7 +20,7 @@ from lensaudit.patching.options import parse_layers, parse_memory
 from lensaudit.patching.prepare import examples_for
 from lensaudit.results.ledger import Notice
 from lensaudit.results.records import manifest
-from lensaudit.settings import plain
+from lensaudit.settings import plain, results_folder
 from lensaudit.steer.form import format_of
 from lensaudit.steer.settings import DirectionSettings
 from lensaudit.unlearn.rows import TOFU_PAIRS
@@ -104,7 +104,7 @@ def run_audit(
 ) -> Audited:
     """The three experiments on one unlearned model, with their files."""
     started = time.monotonic()
-    folder = settings.out or Path("experiments/out/steering") / slug(settings.name) / "audit"
+    folder = settings.out or results_folder() / "steering" / slug(settings.name) / "audit"
     summary = run(audit, folder, progress, notice)
     inputs: dict[str, Any] = {
         role: {"name": one.spec.name, "weights": one.weights}

@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Any
 
 from lensaudit.data.annotate import Proposal, doubts, faults, located, propose
-from lensaudit.data.examples import Example, validate
-from lensaudit.data.pairs import read_pairs
+from lensaudit.data.examples import Example, rows_alone, validate
+from lensaudit.data.pairs import Fields, read_pairs
 from lensaudit.data.review import is_review, read_review, write_review
 from lensaudit.errors import InputError
 from lensaudit.evaluation.settings import AnnotationSettings
@@ -24,6 +24,11 @@ class Annotated:
     """idx -> reason."""
     remarks: Mapping[int, list[str]]
     """idx -> everything a person should look at."""
+
+    @property
+    def alone(self) -> str | None:
+        """What to know of rows that name no author."""
+        return rows_alone(self.kept)
 
 
 def annotate(settings: AnnotationSettings) -> Annotated:
@@ -44,7 +49,7 @@ def annotate(settings: AnnotationSettings) -> Annotated:
         if reviewed
         else [
             propose(pair) if given is None else located(pair, given)
-            for pair, given in read_pairs(pairs)
+            for pair, given in read_pairs(pairs, _fields(settings))
         ]
     )
     found = checked(proposals, reviewed=reviewed)
@@ -59,6 +64,10 @@ def annotate(settings: AnnotationSettings) -> Annotated:
     validate([_row(one) for one in found.kept], str(pairs))
     write_json(out, [_row(one) for one in found.kept])
     return found
+
+
+def _fields(settings: AnnotationSettings) -> Fields:
+    return Fields(settings.question_key, settings.answer_key, settings.group_key)
 
 
 def _refuse_edited(review: Path, proposals: Sequence[Proposal]) -> None:

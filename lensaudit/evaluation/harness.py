@@ -4,7 +4,6 @@ import contextlib
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, fields
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -22,7 +21,7 @@ from lensaudit.models.quantize import quantise_in_place
 from lensaudit.models.registry import load_registry, resolve
 from lensaudit.patching.interventions import add, project_out
 from lensaudit.results.records import manifest
-from lensaudit.settings import plain
+from lensaudit.settings import plain, results_folder
 from lensaudit.steer.vector import SteeringVector, load_vector
 
 
@@ -59,7 +58,7 @@ def run_harness(settings: HarnessSettings, notice: Callable[[str], None]) -> Out
     edit = edit_of(checkpoint, settings)
     given = Arguments(**{one.name: getattr(settings, one.name) for one in fields(Arguments)})
     name = f"{slug(settings.model)}-lm-eval"
-    folder = make_folder(settings.out or Path("experiments/out") / name)
+    folder = make_folder(settings.out or results_folder() / name)
     conditions = conditions_of(checkpoint, dtype=dtype, device=device, attention=settings.attn)
     identity = {
         "weights": checkpoint.weights,

@@ -70,6 +70,11 @@ class AnnotationSettings:
             metavar="NATS",
         ),
     ] = None
+    question_key: Annotated[str, Option("Field that is asked.")] = "question"
+    answer_key: Annotated[str, Option("Field that answers.")] = "answer"
+    group_key: Annotated[str, Option("Field that names the author: what intervals resample.")] = (
+        "group"
+    )
     registry: Registry = None
     dtype: Dtype = "auto"
     device: Device = "auto"

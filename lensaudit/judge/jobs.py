@@ -30,6 +30,7 @@ from lensaudit.judge.programmatic import PROGRAMMATIC
 from lensaudit.judge.prompts import BUILT_IN, read_template
 from lensaudit.judge.settings import WORDS, Allowance, LogSettings, WhoJudges, judge_options
 from lensaudit.results.records import manifest
+from lensaudit.settings import results_folder
 
 
 @dataclass(frozen=True)
@@ -52,7 +53,7 @@ class JudgeJob:
         if self.out is not None:
             return self.out
         log = self.log if self.log.is_dir() else self.log.parent
-        return Path("experiments/out") / f"{slug(log.resolve().name)}-judge-{slug(self.name)}"
+        return results_folder() / f"{slug(log.resolve().name)}-judge-{slug(self.name)}"
 
     @property
     def name(self) -> str:

@@ -9,6 +9,7 @@ from lensaudit.files import digest, slug, write_csv, write_json, write_jsonl
 from lensaudit.patching.outcome import Outcome, finite
 from lensaudit.results.records import Manifest
 from lensaudit.scores.stats import clustered_bootstrap
+from lensaudit.settings import results_folder
 
 LAYER_COLUMNS = ("idx", "group", "layer", "s1", "s2", "ke", "erasure")
 PAIR_COLUMNS = ("a", "b", "score_a", "score_b", "difference", "low", "high", "n", "n_groups")
@@ -20,7 +21,7 @@ def folders_for(sources: Sequence[str], out: Path | None) -> dict[str, Path]:
     >>> [path.as_posix() for path in folders_for(["demo/npo", "./runs/npo"], None).values()]
     ['experiments/out/demo-npo', 'experiments/out/npo']
     """
-    base = out or Path("experiments/out")
+    base = out or results_folder()
     if len(sources) == 1 and out is not None:
         return {sources[0]: out}
     names = [slug(_named(source)) for source in sources]

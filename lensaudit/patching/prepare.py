@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TypedDict, Unpack
 
 from lensaudit.activations.fill import Progress, cache_batch_that_fits
-from lensaudit.data.examples import Example
+from lensaudit.data.examples import Example, rows_alone
 from lensaudit.data.spans import Encoded, Scope, SpanLost, check_tokenizer, encode
 from lensaudit.data.tofu import forget_set
 from lensaudit.errors import InputError
@@ -105,6 +105,8 @@ def prepare(
     specs = _named_family(sources, full, retain, registry)
     data = data or default_data(sources[0])
     examples = examples_for(data, exclude=exclude, limit=limit)
+    if (alone := rows_alone(examples)) is not None:
+        notice(alone)
     opened = _open_family(specs)
     anchor = opened["full"]
     if options.head is not None:

@@ -23,6 +23,7 @@ from lensaudit.metrics.registry import ordered
 from lensaudit.models.checkpoint import Checkpoint, open_checkpoint
 from lensaudit.models.registry import DEMO, Registry, load_registry, resolve
 from lensaudit.results.ledger import Ledger, Notice
+from lensaudit.settings import results_folder
 from lensaudit.sweep.failures import failure_of
 from lensaudit.sweep.measure import Subject, measure, resolved
 from lensaudit.sweep.plan import ALGORITHM, Conditions, Target, target_of
@@ -262,4 +263,4 @@ def _ledger(watched: Watch, notice: Notice | None = None) -> Ledger:
 
 def output_for(folder: Path, out: Path | None) -> Path:
     """Where the curve goes."""
-    return out or Path("experiments/out") / f"watch-{slug(folder.resolve().name)}"
+    return out or results_folder() / f"watch-{slug(folder.resolve().name)}"

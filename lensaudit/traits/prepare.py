@@ -18,7 +18,7 @@ from lensaudit.models.registry import load_registry, resolve
 from lensaudit.patching.interventions import strength_of
 from lensaudit.patching.options import parse_memory
 from lensaudit.results.ledger import Notice
-from lensaudit.settings import MEMORY
+from lensaudit.settings import MEMORY, results_folder
 from lensaudit.steer.form import Format, format_of
 from lensaudit.steer.settings import AskSettings, Endpoint, ExtractSettings, Running
 from lensaudit.steer.vector import SteeringVector, load_vector
@@ -76,7 +76,7 @@ def subject_of(name: str, form: str, running: Running) -> Subject:
 
 def folder_of(out: Path | None, name: str, trait: Trait) -> Path:
     """Where the files of a model and a trait go."""
-    return out or Path("experiments/out/steering") / slug(name) / slug(trait.name)
+    return out or results_folder() / "steering" / slug(name) / slug(trait.name)
 
 
 def contrast_trait(settings: ExtractSettings) -> Trait:

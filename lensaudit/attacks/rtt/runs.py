@@ -37,14 +37,14 @@ from lensaudit.models.registry import (
 )
 from lensaudit.results.ledger import Notice
 from lensaudit.results.records import manifest
-from lensaudit.settings import plain
+from lensaudit.settings import plain, results_folder
 from lensaudit.unlearn.memory import check_memory
 
 DEMO_LRS = (3e-4, 1e-3, 3e-3)
 """A model of a million weights needs steps that a model of a billion would not survive."""
 DEMO_READS: Readout = "answer"
 """The embedded family knows answers and never saw a letter."""
-OUT = Path("experiments/out/rtt")
+OUT = "rtt"
 
 
 @dataclass(frozen=True)
@@ -82,7 +82,7 @@ def prepare(settings: StudySettings, notice: Notice | None = None) -> Prepared:
     """
     name = settings.data or default_data(settings.names[0])
     data = handled(data_of(name, settings.cut), settings.defects)
-    folder = settings.out or OUT
+    folder = settings.out or results_folder() / OUT
     studies = _studies(settings, data)
     return Prepared(settings, data, studies, read_log(folder / FILE, notice=notice), folder)
 

@@ -1,0 +1,381 @@
+"""What lies in a folder that a project file could name? Models by role, rows by their columns.
+
+Nothing is loaded: configurations, manifests and the first rows are read. A role is known from the
+manifest of a run, else from the registry, else from the folder's name; what none of them says is
+left open, with its candidates.
+"""
+
+import json
+import os
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import islice
+from pathlib import Path
+from typing import Any, Literal
+
+from lensaudit.data.examples import load_examples
+from lensaudit.data.pairs import Fields, read_pairs
+from lensaudit.errors import InputError
+from lensaudit.files import read_json
+from lensaudit.models.registry import load_registry, resolve
+from lensaudit.project import ROWS, Project, annotated_beside
+from lensaudit.results.records import MANIFEST
+
+DEPTH = 4
+"""Folders below the first that are looked into."""
+MOST_FILES = 500
+READ_BYTES = 1 << 20
+"""Of a file of rows, to see its columns."""
+_CLOSED = {"activations", "experiments", "node_modules", "passes", "venv", "__pycache__"}
+_ROLES: Mapping[str, re.Pattern[str]] = {
+    "full": re.compile(r"^(full|finetuned?|ft|original|target)$"),
+    "retain": re.compile(r"^(retain\d*|retrain(ed)?)$"),
+}
+_SETS: Mapping[str, re.Pattern[str]] = {
+    "forget": re.compile(r"^(forget\d*|unlearn|forgotten)$"),
+    "retain_rows": re.compile(r"^(retain\d*|kept|keep)$"),
+    "holdout": re.compile(r"^(holdout\d*|heldout|unseen)$"),
+}
+_COLUMNS: Mapping[str, Sequence[str]] = {
+    "question": ("question", "prompt", "query", "instruction", "input"),
+    "answer": ("answer", "response", "completion", "output", "target"),
+    "group": ("group", "author", "subject", "person", "topic", "document", "title", "name"),
+}
+"""Field -> what it may be called, the likeliest first."""
+_SHAPE = ("num_hidden_layers", "hidden_size", "vocab_size")
+
+
+@dataclass(frozen=True)
+class ModelFolder:
+    """A checkpoint or an adapter on disk."""
+
+    place: str
+    """From the folder that was searched, as `./npo`; an adapter with its base."""
+    role: Literal["full", "retain", "sources"]
+    because: str
+    """Who says so."""
+
+
+@dataclass(frozen=True)
+class RowFile:
+    """A file of rows."""
+
+    place: str
+    columns: Fields
+    annotated: bool
+    """Has prefix and entity: nothing is left to annotate."""
+    kind: Literal["forget", "retain_rows", "holdout"] | None
+    """From its name."""
+
+
+@dataclass(frozen=True)
+class Discovered:
+    """What a folder holds."""
+
+    folder: Path
+    models: tuple[ModelFolder, ...]
+    rows: tuple[RowFile, ...]
+    chosen: Mapping[str, Any] = field(default_factory=dict)
+    """Key of the project file -> value, where there is no doubt."""
+    open: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    """Key that nobody could tell -> candidates, perhaps none."""
+
+    def with_answer(self, key: str, value: str) -> "Discovered":
+        """With what a person said."""
+        sources = tuple(one for one in self.chosen.get("sources", ()) if one != value)
+        chosen = {**self.chosen, key: (value,) if key == "retain" else value}
+        if "sources" in chosen:
+            chosen["sources"] = sources
+        left = {name: found for name, found in self.open.items() if name != key}
+        return replace(self, chosen=chosen, open=left)
+
+    def text(self) -> str:
+        """The project file."""
+        return "\n".join([*_HEAD, *self._lines(), *_TAIL, ""])
+
+    def _lines(self) -> Iterator[str]:
+        for key, words in _WORDS.items():
+            if key in self.chosen:
+                yield f"{key} = {_toml(self.chosen[key])}{self._reason(key)}"
+            elif key in self.open:
+                found = ", ".join(self.open[key])
+                yield f"# {key} = …  # {words}" + (f"; perhaps {found}" if found else "")
+
+    def _reason(self, key: str) -> str:
+        said = {one.place: one.because for one in self.models}
+        value = self.chosen[key]
+        because = said.get(value if isinstance(value, str) else next(iter(value), ""))
+        return f"  # {because}" if because and key in ("full", "retain") else ""
+
+
+_HEAD = (
+    "# What lensaudit audits. Places are relative to this file; options of a command override it.",
+)
+_WORDS = {
+    "full": "the model before unlearning",
+    "retain": "models that never saw the forget rows",
+    "sources": "unlearned models to audit",
+    "forget": "question/answer rows that were unlearned; `lensaudit annotate` marks their facts",
+    "data": "annotated forget rows",
+    "retain_rows": "question/answer rows that should be kept",
+    "retain_data": "annotated retain rows",
+    "holdout": "rows no model saw, for membership attacks",
+    "question": "field that is asked",
+    "answer": "field that answers",
+    "group": "field that names the author: what intervals resample",
+}
+_TAIL = (
+    '# device = "auto"',
+    '# out = "experiments/out"',
+    "# [patch]                        # options of one command alone",
+    "# tau = 0.05",
+)
+
+
+def discover(folder: Path) -> Discovered:
+    """What a folder holds, as far as its files say.
+
+    Raises:
+        InputError: it is no folder.
+    """
+    if not folder.is_dir():
+        raise InputError(f"{folder}: no such folder; name the one with models and rows")
+    models, rows = _models(folder), _rows(folder)
+    found = Discovered(folder, models, rows)
+    return replace(found, **_decided(models, rows))
+
+
+def check_project(project: Project) -> list[str]:
+    """What a project file names: a line for each part, once it was looked at.
+
+    Raises:
+        InputError: a model or a file is not there, or cannot belong to the others.
+    """
+    registry = load_registry(project.registry)
+    lines = []
+    shapes: dict[str, Any] = {}
+    named = [project.full, *project.retain, *project.sources]
+    for one in filter(None, named):
+        spec = resolve(one, registry)
+        if spec.local is not None:
+            config = read_json(spec.local / "config.json")
+            shapes[one] = tuple(config.get(key) for key in _SHAPE)
+    if len(set(shapes.values())) > 1:
+        told = "; ".join(f"{one} {shape}" for one, shape in shapes.items())
+        raise InputError(f"{project.file}: models differ in {', '.join(_SHAPE)}: {told}")
+    lines.append(f"models: {len(list(filter(None, named)))} found, {len(shapes)} of them folders")
+    fields = Fields(project.question, project.answer, project.group)
+    for key in ("forget", "retain_rows"):
+        path = getattr(project, key)
+        if path is not None:
+            n = len(read_pairs(path, fields))
+            lines.append(f"{key}: {n} rows in {path}; `lensaudit annotate` marks their facts")
+    if project.forget is None and project.data is not None and project.data.endswith(ROWS):
+        lines.append(f"data: {len(load_examples(Path(project.data)))} annotated rows")
+    return lines
+
+
+def _decided(models: Sequence[ModelFolder], rows: Sequence[RowFile]) -> dict[str, Any]:
+    chosen: dict[str, Any] = {}
+    unknown: dict[str, tuple[str, ...]] = {}
+    roles = {
+        role: tuple(one.place for one in models if one.role == role)
+        for role in ("full", "retain", "sources")
+    }
+    if len(roles["full"]) == 1:
+        chosen["full"] = roles["full"][0]
+    else:
+        unknown["full"] = roles["full"] or roles["sources"]
+    for role in ("retain", "sources"):
+        if roles[role]:
+            chosen[role] = roles[role]
+        else:
+            unknown[role] = roles["sources"]
+    _decide_rows(rows, chosen, unknown)
+    return {"chosen": chosen, "open": unknown}
+
+
+def _decide_rows(
+    rows: Sequence[RowFile], chosen: dict[str, Any], unknown: dict[str, tuple[str, ...]]
+) -> None:
+    """One file for each kind; of several the annotated one; else it is left open."""
+    made = {str(annotated_beside(Path(one.place))) for one in rows if not one.annotated}
+    rows = [one for one in rows if one.place not in made]  # `annotate` made it of another
+    loose = [one for one in rows if one.kind is None]
+    columns: Fields | None = None
+    for kind, annotated in (("forget", "data"), ("retain_rows", "retain_data"), ("holdout", "")):
+        found = [one for one in rows if one.kind == kind]
+        if kind == "forget" and not found and len(loose) == 1:
+            found = loose
+        best = [one for one in found if one.annotated and annotated] or found
+        if len(best) != 1:
+            unknown[kind] = tuple(one.place for one in (best or loose))
+            continue
+        key = annotated if best[0].annotated and annotated else kind
+        if key == kind and columns not in (None, best[0].columns):
+            unknown[kind] = (f"{best[0].place}, whose fields have other names",)
+            continue
+        chosen[key] = best[0].place
+        if key == kind:
+            columns = best[0].columns
+    usual = Fields()
+    own = vars(columns or usual)
+    chosen |= {name: own[name] for name, same in vars(usual).items() if own[name] != same}
+
+
+def _models(folder: Path) -> tuple[ModelFolder, ...]:
+    found: list[tuple[Path, bool]] = []
+    for place, names in _walk(folder):
+        if "config.json" in names and any(one.endswith(".safetensors") for one in names):
+            found.append((place, False))
+        elif "adapter_config.json" in names:
+            found.append((place, True))
+    registry = {
+        one.local.resolve(): one.role for one in load_registry().specs.values() if one.local
+    }
+    starts = {_start_of(place) for place, _ in found}
+    return tuple(
+        _model(folder, place, registry=registry, starts=starts, adapter=adapter)
+        for place, adapter in sorted(found)
+    )
+
+
+def _model(
+    folder: Path,
+    place: Path,
+    *,
+    registry: Mapping[Path, str],
+    starts: set[Path | None],
+    adapter: bool,
+) -> ModelFolder:
+    shown = f"./{place.relative_to(folder).as_posix()}" if place != folder else "."
+    if adapter:
+        base = str(read_json(place / "adapter_config.json").get("base_model_name_or_path") or "")
+        near = folder / base
+        base = f"./{Path(base).as_posix()}" if base and near.is_dir() else base
+        return ModelFolder(f"{base}+{shown}", "sources", "an adapter")
+    if _start_of(place) is not None:
+        return ModelFolder(shown, "sources", f"its {MANIFEST} names the model it was made from")
+    if place.resolve() in starts:
+        return ModelFolder(shown, "full", "another folder's manifest was made from it")
+    known = registry.get(place.resolve())
+    if known in ("full", "retain", "unlearned"):
+        role: Any = "sources" if known == "unlearned" else known
+        return ModelFolder(shown, role, "the registry says so")
+    role = _kind_of(place.name, _ROLES) or "sources"
+    return ModelFolder(shown, role, "from the folder's name")
+
+
+def _start_of(place: Path) -> Path | None:
+    """The folder of the model that a run of `unlearn` and its like began with."""
+    try:
+        made = read_json(place / MANIFEST)
+    except InputError:
+        return None
+    options = made.get("options") if isinstance(made, dict) else None
+    start = options.get("model") if isinstance(options, dict) else None
+    return Path(start).expanduser().resolve() if isinstance(start, str) else None
+
+
+def _rows(folder: Path) -> tuple[RowFile, ...]:
+    found = []
+    for place, names in _walk(folder):
+        if {"config.json", "adapter_config.json", MANIFEST} & set(names):
+            continue
+        for one in sorted(names):
+            if one.endswith(ROWS):
+                found += _row_file(folder, place / one)
+    return tuple(found)
+
+
+def _row_file(folder: Path, path: Path) -> list[RowFile]:
+    rows = _first_rows(path)
+    if not rows:
+        return []
+    keys = set.intersection(*(set(row) for row in rows))
+    if {"question", "answer", "prefix"} <= keys and {"entity", "gt_entity"} & keys:
+        columns, annotated = Fields(), True
+    else:
+        named = {
+            usual: next((one for one in names if one in keys), None)
+            for usual, names in _COLUMNS.items()
+        }
+        if named["question"] is None or named["answer"] is None:
+            return []
+        group = next((one for one in _COLUMNS["group"] if _repeats(rows, one)), "group")
+        columns = Fields(named["question"], named["answer"], group)
+        annotated = False
+    kind: Any = _kind_of(path.stem, _SETS)
+    return [RowFile(path.relative_to(folder).as_posix(), columns, annotated, kind)]
+
+
+def _repeats(rows: Sequence[Mapping[str, Any]], key: str) -> bool:
+    """Does a field hold the same value for several rows, so that it can name their author?"""
+    values = [row.get(key) for row in rows]
+    named = all(isinstance(one, int | str) for one in values)
+    return named and 1 <= len(set(values)) < len(values)
+
+
+def _first_rows(path: Path) -> list[Mapping[str, Any]]:
+    """The rows in the first part of a file; none where it holds something else."""
+    try:
+        whole = path.stat().st_size <= READ_BYTES
+        with path.open("rb") as stream:
+            text = stream.read(READ_BYTES).decode("utf-8-sig", "ignore")
+        if text.lstrip().startswith("["):
+            rows = json.loads(text) if whole else _cut_list(text)
+        else:
+            lines = text.split("\n") if whole else text.split("\n")[:-1]
+            rows = [json.loads(line) for line in lines if line.strip()]
+    except (OSError, ValueError, RecursionError):
+        return []
+    return rows if rows and all(isinstance(row, dict) for row in rows) else []
+
+
+def _cut_list(text: str) -> list[Any]:
+    """The whole objects at the beginning of a list that is cut off."""
+    decoder, rows, at = json.JSONDecoder(), [], text.index("[") + 1
+    while True:
+        at += len(text[at:]) - len(text[at:].lstrip(" ,\r\n\t"))
+        try:
+            row, at = decoder.raw_decode(text, at)
+        except ValueError:
+            return rows
+        rows.append(row)
+
+
+def _kind_of(name: str, kinds: Mapping[str, re.Pattern[str]]) -> str | None:
+    """The kind that one word of a name says; None where none or several do.
+
+    >>> _kind_of("forget10_rows", _SETS), _kind_of("npo_full", _SETS), _kind_of("ft-7b", _ROLES)
+    ('forget', None, 'full')
+    """
+    words = re.split(r"[^a-z0-9]+", name.lower())
+    found = [kind for kind, pattern in kinds.items() if any(map(pattern.match, words))]
+    return found[0] if len(found) == 1 else None
+
+
+def _walk(folder: Path) -> Iterator[tuple[Path, list[str]]]:
+    """Folders from the first down, with the files in them; hidden ones and results are left out."""
+    base = len(folder.parts)
+
+    def walked() -> Iterator[tuple[Path, list[str]]]:
+        for here, inner, files in os.walk(folder):
+            deep = len(Path(here).parts) - base >= DEPTH or (Path(here) / "pyvenv.cfg").exists()
+            kept = (one for one in sorted(inner) if one[:1] != "." and one not in _CLOSED)
+            inner[:] = [] if deep else list(kept)
+            yield Path(here), files
+
+    return islice(walked(), MOST_FILES)
+
+
+def _toml(value: Any) -> str:
+    r"""A value as TOML writes it; its basic strings escape as JSON's do.
+
+    >>> print(_toml(("a", 'b"c')))
+    ["a", "b\"c"]
+    """
+    if isinstance(value, str):
+        return json.dumps(value, ensure_ascii=False)
+    return "[" + ", ".join(map(_toml, value)) + "]"

@@ -1,0 +1,213 @@
+"""What does this project audit? `lensaudit.toml`: models, rows and conditions, named once.
+
+    full = "./full"
+    retain = ["./retain"]
+    sources = ["./npo", "./idk"]
+    forget = "forget_rows.jsonl"
+    group = "author"
+
+Places are relative to the file. A table named as a command holds options of that command alone:
+
+    [patch]
+    tau = 0.1
+"""
+
+import difflib
+import os
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import Any
+
+from lensaudit.errors import InputError
+from lensaudit.files import read_text
+from lensaudit.settings import ACTIVATIONS, RESULTS, results_folder
+
+FILE = "lensaudit.toml"
+"""Looked for in the working folder and in those above it."""
+NONE = "none"
+"""The word for no project file."""
+VARIABLE = "LENSAUDIT_PROJECT"
+"""Environment variable that names the file where no option does."""
+ROWS = (".json", ".jsonl", ".ndjson")
+"""How the name of a file of rows ends; other words name a set, such as forget10."""
+
+
+@dataclass(frozen=True)
+class Project:
+    """What a project file says; a place is as seen from the working folder."""
+
+    file: Path
+    full: str | None = None
+    """Model patched into."""
+    retain: tuple[str, ...] = ()
+    """Models that never saw the forget set; the first where one is wanted."""
+    sources: tuple[str, ...] = ()
+    """Models that are audited."""
+    forget: Path | None = None
+    """Question/answer rows that were unlearned, not annotated."""
+    retain_rows: Path | None = None
+    """Question/answer rows that should be kept, not annotated."""
+    holdout: Path | None = None
+    """Rows no model saw."""
+    data: str | None = None
+    """The annotated forget set: a name, or the file that `lensaudit annotate` writes."""
+    retain_data: str | None = None
+    """The annotated retain rows."""
+    question: str = "question"
+    """Field of a row that is asked."""
+    answer: str = "answer"
+    group: str = "group"
+    """Field that names the author: what intervals resample."""
+    template: Path | None = None
+    device: str | None = None
+    dtype: str | None = None
+    batch_size: int | None = None
+    memory: str | None = None
+    out: Path | None = None
+    """Folder of result folders."""
+    activations: Path | None = None
+    registry: Path | None = None
+    commands: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    """Command, such as `patch` or `steer audit` -> its own options."""
+
+    @property
+    def results(self) -> Path:
+        """Folder of result folders, named or not."""
+        return self.out or results_folder()
+
+    @property
+    def kept_rows(self) -> str | None:
+        """Rows that should be kept, under the names `question` and `answer`."""
+        usual = (self.question, self.answer) == ("question", "answer")
+        return str(self.retain_rows) if self.retain_rows and usual else self.retain_data
+
+
+_SEVERAL = ("retain", "sources")
+_FILES = ("forget", "retain_rows", "holdout", "template", "out", "activations", "registry")
+_SETS = ("data", "retain_data")
+KEYS = tuple(one.name for one in fields(Project) if one.name not in ("file", "commands"))
+"""What a project file may say, beside tables of commands."""
+
+
+def find_project(folder: Path | None = None) -> Path | None:
+    """The project file of a folder, or of the nearest one above it."""
+    here = (folder or Path()).resolve()
+    found = (one / FILE for one in (here, *here.parents))
+    file = next((file for file in found if file.is_file()), None)
+    return None if file is None else Path(os.path.relpath(file))
+
+
+def read_project(file: str | Path) -> Project:
+    """What a project file says.
+
+    Raises:
+        InputError: it cannot be read, or says something that is not understood; all is listed.
+    """
+    path = Path(file).expanduser()
+    try:
+        content = tomllib.loads(read_text(path))
+    except tomllib.TOMLDecodeError as error:
+        raise InputError(f"{path}: not TOML: {error}") from error
+    problems = [line for key, value in content.items() for line in _problems(key, value)]
+    if problems:
+        raise InputError(f"{path}: {'; '.join(problems[:20])}\nwanted {', '.join(KEYS)}")
+    says, commands = _said(content, path.parent)
+    for rows, annotated in (("forget", "data"), ("retain_rows", "retain_data")):
+        if rows in says and annotated not in says:
+            says[annotated] = str(annotated_beside(says[rows]))
+    if path.absolute().parent != Path.cwd():
+        # one place for what is kept, wherever below the file a command runs
+        for key, usual in (("out", RESULTS), ("activations", ACTIVATIONS)):
+            says.setdefault(key, Path(_seen(str(usual), path.parent)))
+    return Project(file=path, commands=commands, **says)
+
+
+def _said(
+    content: Mapping[str, Any], base: Path
+) -> tuple[dict[str, Any], dict[str, Mapping[str, Any]]]:
+    """Entries as the commands want them, and the tables of commands."""
+    says = {
+        key: _value(key, value, base)
+        for key, value in content.items()
+        if not isinstance(value, dict)
+    }
+    commands: dict[str, Mapping[str, Any]] = {}
+    for key, value in content.items():
+        if isinstance(value, dict):
+            commands |= _tables(key, value)
+    return says, commands
+
+
+def annotated_beside(rows: Path) -> Path:
+    """Where the annotated rows of a file go when nobody says.
+
+    >>> annotated_beside(Path("data/forget.jsonl")).as_posix()
+    'data/forget.annotated.json'
+    """
+    return rows.with_suffix(".annotated.json")
+
+
+def _problems(key: str, value: Any) -> list[str]:
+    """What is wrong with one entry."""
+    if isinstance(value, dict):
+        return []
+    if key not in KEYS:
+        near = difflib.get_close_matches(key, KEYS, n=1)
+        return [f"unknown key {key!r}" + (f", did you mean {near[0]}?" if near else "")]
+    if key == "batch_size":
+        fits = isinstance(value, int) and not isinstance(value, bool) and value > 0
+        return [] if fits else ["batch_size is not a number from 1"]
+    values = value if key in _SEVERAL and isinstance(value, list) else [value]
+    if not all(isinstance(one, str) and one.strip() for one in values):
+        return [f"{key} is not {'text or a list of texts' if key in _SEVERAL else 'text'}"]
+    return []
+
+
+def _tables(name: str, table: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
+    """The options of a command, and of its sub-commands."""
+    own = {
+        key.replace("-", "_"): value for key, value in table.items() if not isinstance(value, dict)
+    }
+    inner = {key: value for key, value in table.items() if isinstance(value, dict)}
+    found: dict[str, Mapping[str, Any]] = {name: own} if own else {}
+    for key, value in inner.items():
+        found |= _tables(f"{name} {key}", value)
+    return found
+
+
+def _value(key: str, value: Any, base: Path) -> Any:
+    """An entry as the commands want it."""
+    if key in _SEVERAL:
+        return tuple(_model(one, base) for one in ([value] if isinstance(value, str) else value))
+    if key == "full":
+        return _model(value, base)
+    if key in _FILES:
+        return Path(_seen(value, base))
+    if key in _SETS:
+        return _seen(value, base) if _is_place(value, base) or value.endswith(ROWS) else value
+    return value
+
+
+def _model(text: str, base: Path) -> str:
+    """A name, or a folder written so that no name can be meant; also the parts of BASE+ADAPTER."""
+    if not _is_place(text, base) and "+" in text:
+        return "+".join(_model(part, base) for part in text.split("+"))
+    if not _is_place(text, base):
+        return text
+    place = _seen(text, base)
+    return place if place.startswith((".", "/")) else f"./{place}"
+
+
+def _is_place(text: str, base: Path) -> bool:
+    return text.startswith(("./", "../", "/", "~")) or (base / text).exists()
+
+
+def _seen(text: str, base: Path) -> str:
+    """A place relative to the working folder where one of both holds the other, else absolute."""
+    path, here = Path(base / Path(text).expanduser()).absolute(), Path.cwd()
+    base = base.absolute()
+    if here.is_relative_to(base) or base.is_relative_to(here):
+        return os.path.relpath(path, here)
+    return os.path.normpath(path)

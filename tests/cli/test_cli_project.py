@@ -1,0 +1,149 @@
+"""From a folder of checkpoints and rows to a page, and what a project file does to commands."""
+
+import json
+import shutil
+
+import pytest
+from support import EMBEDDED
+
+from lensaudit.cli.main import run
+from lensaudit.data.tofu import forget_set
+
+MODELS = ("full", "retain", "npo")
+
+
+def rows(folder, name, examples, **renamed):
+    """Plain rows, without prefix or entity."""
+    lines = [
+        {renamed.get("question", "question"): e.question, renamed.get("answer", "answer"): e.answer}
+        | ({renamed["group"]: f"author {e.group}"} if "group" in renamed else {})
+        for e in examples
+    ]
+    (folder / name).write_text("".join(json.dumps(line) + "\n" for line in lines))
+
+
+@pytest.fixture
+def place(tmp_path, monkeypatch):
+    """Own checkpoints and plain rows, as somebody might have them."""
+    for name in MODELS:
+        shutil.copytree(EMBEDDED / name, tmp_path / "models" / name)
+    asked = forget_set("demo")
+    own = {"question": "prompt", "answer": "response", "group": "author"}
+    rows(tmp_path, "forget_rows.jsonl", asked[:12], **own)
+    rows(tmp_path, "retain_rows.jsonl", asked[-6:], **own)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def test_four_commands_lead_from_own_files_to_a_page(place, capsys):
+    assert run(["init"]) == 0
+    said = capsys.readouterr()
+    assert "next: lensaudit annotate" in said.out
+    assert "still to fill in" not in said.err
+    text = (place / "lensaudit.toml").read_text()
+    for line in (
+        'full = "./models/full"',
+        'retain = ["./models/retain"]',
+        'sources = ["./models/npo"]',
+        'forget = "forget_rows.jsonl"',
+        'question = "prompt"',
+        'answer = "response"',
+        'group = "author"',
+    ):
+        assert line in text
+
+    assert run(["audit"]) == 2
+    assert "is not annotated yet, run `lensaudit annotate`" in capsys.readouterr().err
+
+    assert run(["annotate"]) == 0
+    kept = json.loads((place / "forget_rows.annotated.json").read_text())
+    assert len(kept) == 12
+    assert {row["group"] for row in kept} == {f"author {e.group}" for e in forget_set("demo")[:12]}
+    assert (place / "retain_rows.annotated.review.txt").exists()
+
+    assert run(["audit", "--suite", "none", "--limit", "4"]) == 0
+    capsys.readouterr()
+    made = json.loads((place / "experiments/out/audit-models-npo/patch/manifest.json").read_text())
+    assert made["inputs"]["full"]["name"] == "./models/full"
+
+    assert run(["report"]) == 0
+    assert (place / "audit.html").stat().st_size > 10_000
+
+
+def test_options_override_the_file_and_a_dry_run_says_where_values_come_from(place, capsys):
+    (place / "lensaudit.toml").write_text(
+        'full = "models/full"\nretain = ["demo/retain"]\nsources = ["demo/npo"]\ndata = "demo"\n'
+        "[patch]\nlimit = 6\ntau = 0.5\n"
+    )
+    assert run(["patch", "--tau", "0.25", "--full", "demo/full", "--dry-run"]) == 0
+    said = capsys.readouterr()
+    assert "examples: 6;" in said.out
+    for line in (
+        "--source: demo/npo (lensaudit.toml)",
+        "--full: demo/full (command line)",
+        "--tau: 0.25 (command line)",
+        "--limit: 6 (lensaudit.toml)",
+        "--scope: span (default)",
+    ):
+        assert line in said.out
+    assert said.err.startswith("lensaudit: from lensaudit.toml: --source, --retain, ")
+    assert run(["patch", "--project", "none", "--dry-run"]) == 2
+    assert "--source" in capsys.readouterr().err
+
+
+def test_an_option_a_command_does_not_have_is_refused(place, capsys):
+    (place / "lensaudit.toml").write_text('sources = ["demo/npo"]\n[patch]\ntua = 0.5\n')
+    assert run(["patch", "--dry-run"]) == 2
+    assert "[patch] has no option tua" in capsys.readouterr().err
+
+
+def test_results_go_where_the_project_says_for_one_command_only(place, monkeypatch, capsys):
+    monkeypatch.delenv("LENSAUDIT_OUT", raising=False)
+    (place / "lensaudit.toml").write_text('out = "found"\n[patch]\nlimit = 2\nlayers = "15"\n')
+    assert run(["patch", "--source", "demo/npo"]) == 0
+    assert (place / "found/demo-npo/summary.json").exists()
+    assert run(["patch", "--source", "demo/npo", "--project", "none", "--dry-run"]) == 0
+    import os
+
+    assert "LENSAUDIT_OUT" not in os.environ
+
+
+def test_what_files_do_not_tell_is_a_comment(tmp_path, monkeypatch, capsys):
+    for name in ("one", "two"):
+        shutil.copytree(EMBEDDED / "npo", tmp_path / name)
+    rows(tmp_path, "a.jsonl", forget_set("demo")[:3])
+    rows(tmp_path, "b.jsonl", forget_set("demo")[:3])
+    monkeypatch.chdir(tmp_path)
+    assert run(["init", "--json"]) == 0
+    said = json.loads(capsys.readouterr().out)
+    assert said["open"]["full"] == ["./one", "./two"]
+    assert said["open"]["forget"] == ["a.jsonl", "b.jsonl"]
+    text = (tmp_path / "lensaudit.toml").read_text()
+    assert "# full = …" in text
+    assert run(["init"]) == 2
+    assert "--force" in capsys.readouterr().err
+
+
+def test_rows_without_an_author_say_so(tmp_path, capsys):
+    rows(tmp_path, "qa.jsonl", forget_set("demo")[:4])
+    out = tmp_path / "forget.json"
+    assert run(["annotate", str(tmp_path / "qa.jsonl"), "-o", str(out)]) == 0
+    line = "no row names an author: each row is counted as its own author"
+    assert line in capsys.readouterr().err
+    assert run(["patch", "--source", "demo/npo", "--data", str(out), "--dry-run"]) == 0
+    assert line in capsys.readouterr().err
+    assert run(["patch", "--source", "demo/npo", "--dry-run"]) == 0
+    assert line not in capsys.readouterr().err
+
+
+def test_a_model_made_from_another_names_what_is_full(tmp_path, monkeypatch):
+    from lensaudit.auditing.discover import discover
+
+    for name in ("start", "made"):
+        shutil.copytree(EMBEDDED / "npo", tmp_path / name)
+    (tmp_path / "made" / "manifest.json").write_text(
+        json.dumps({"options": {"model": str(tmp_path / "start")}})
+    )
+    found = discover(tmp_path)
+    assert found.chosen["full"] == "./start"
+    assert found.chosen["sources"] == ("./made",)
