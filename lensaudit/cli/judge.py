@@ -88,6 +88,8 @@ def probe(who: WhoJudges, as_json: bool) -> None:
         emit(asdict(found))
         return
     say(f"{endpoint.model} at {endpoint.host}: mode {found.mode}, JSON by {found.format}")
+    if found.thinks:
+        notice("it thinks before it answers: replies may have more tokens, see --max-tokens")
     if found.note:
         notice(found.note)
 
@@ -229,12 +231,15 @@ def _account(findings: "Findings") -> str:
     """What was asked, what it took, what has no score."""
     parts = [f"{n} {status}" for status, n in findings.status.items() if status != "ok"]
     gaps = f"; without a score: {', '.join(parts)}" if parts else ""
+    if findings.n_cut:
+        gaps += f"; {findings.n_cut} with a text of which the judge saw the beginning alone"
     if findings.counts is None or findings.spent is None:
         return f"nobody was asked{gaps}"
     spent = findings.spent
     cost = f", cost {spent.cost:.4g}" if spent.cost else ""
+    failed = f"{findings.counts.failed} of them failed, " if findings.counts.failed else ""
     return (
-        f"{findings.counts.asked} calls ({findings.counts.cached} answers from the cache), "
+        f"{findings.counts.asked} calls ({failed}{findings.counts.cached} answers from the cache), "
         f"{spent.tokens_in} tokens in, {spent.tokens_out} out{cost}{gaps}"
     )
 
@@ -250,11 +255,18 @@ def print_plan(plan: "Plan", *, as_json: bool) -> None:
         "tokens_out_at_most": plan.tokens.tokens_out,
         "cost_at_most": plan.cost,
         "mode": plan.mode,
+        "max_tokens_of_a_reply": plan.max_tokens,
+        "probed": plan.probed,
     }
     if as_json:
         emit(found)
     else:
         fields({key.replace("_", " "): value for key, value in found.items()})
+        if not plan.probed:
+            notice(
+                "the model was never probed; run `lensaudit judge probe` for its own mode and "
+                "limits"
+            )
 
 
 def print_batches(outcome: "BatchOutcome", folder: Path, *, as_json: bool) -> None:
@@ -281,9 +293,10 @@ def print_agreement(agreement: "Agreement", *, as_json: bool) -> None:
     found = asdict(agreement)
     if as_json:
         emit(found)
-        return
-    shown = {
-        key.replace("_", " "): brief(value) if isinstance(value, float) or value is None else value
-        for key, value in found.items()
-    }
-    fields(shown)
+    else:
+        fields({key.replace("_", " "): _brief(value) for key, value in found.items()})
+    agreement.checked()
+
+
+def _brief(value: object) -> object:
+    return brief(value) if isinstance(value, float) or value is None else value

@@ -33,7 +33,10 @@ class Counts:
     """Where the answers of a run came from."""
 
     asked: int
+    """Sent to the server, those that failed too."""
     cached: int
+    failed: int = 0
+    """Of those asked, without a usable answer."""
 
 
 @dataclass
@@ -55,7 +58,8 @@ class Asker:
     @property
     def counts(self) -> Counts:
         """So far."""
-        return Counts(self.budget.spent.calls, self.n_cached)
+        spent = self.budget.spent
+        return Counts(spent.calls, self.n_cached, spent.n_failed)
 
     def settle(self, assignment: Assignment) -> dict[str, Outcome]:
         """Ask until the assignment wants nothing more; outcomes by key."""
@@ -124,7 +128,7 @@ class _Crew:
         try:
             outcome = self._transport.chat(call)
         except EndpointError as error:
-            self._asker.budget.release(call)
+            self._asker.budget.fail(call, billed=False)
             with self._lock:
                 self.fatal = str(error)
             self.stop(Failure("api_error", f"not asked: {error}"))
@@ -133,8 +137,7 @@ class _Crew:
             self._asker.cache.put(call, outcome)
             self._asker.budget.settle(call, outcome.usage)
         else:
-            # it may have been billed; without a count the reservation stays
-            self._asker.budget.settle(call, None)
+            self._asker.budget.fail(call, billed=outcome.cause != "refused")
         self._count(outcome)
         return outcome
 

@@ -107,7 +107,10 @@ def import_job(job: JudgeJob, results: Path) -> Findings:
         assignment = grader.assignment(items.items)
         ids = {key for key, _ in result_rows(text)}
         before = cached(assignment, bench.asker.cache)
-        n_new, failed = ingest(text, assignment, bench.asker.cache, bench.endpoint)
+        try:
+            n_new, failed = ingest(text, assignment, bench.asker.cache, bench.endpoint)
+        except InputError as error:
+            raise InputError(f"{results}: {error}") from error
         if not n_new and not failed and not ids & set(before):
             raise InputError(
                 f"{results}: answers none of these {len(items.items)} items; same log, --by, "

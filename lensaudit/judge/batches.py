@@ -14,7 +14,7 @@ from lensaudit.judge.cache import AnswerCache
 from lensaudit.judge.calls import Call, Failure, Outcome
 from lensaudit.judge.endpoint import Endpoint
 from lensaudit.judge.exchange import cached, ingest, request_lines, result_rows, shards
-from lensaudit.judge.transport import BatchInfo, Transport
+from lensaudit.judge.transport import BatchInfo, EndpointError, Transport
 
 SCHEMA = "judge-batch/1"
 STATE = "batch_state.json"
@@ -98,7 +98,9 @@ class Desk:
             for key in sent
             if key not in found and not resubmit
         }
-        calls = [call for call in assignment.pending({**old, **found}) if call.key not in old]
+        asked = assignment.pending({**old, **found})
+        # two rows with the same texts are one call
+        calls = list({call.key: call for call in asked if call.key not in old}.values())
         if not calls:
             return Progress({**old, **found}, (), 0)
         running = self._submit(state, calls)
@@ -162,8 +164,12 @@ class Desk:
                 continue
             text = self.transport.download(file_id)
             # kept before it is read: a crash in between costs nothing
-            write_bytes(self.folder / f"batch-{slug(info.id)}-{kind}.jsonl", text.encode())
-            failed |= ingest(text, assignment, self.cache, self.endpoint)[1]
+            name = f"batch-{slug(info.id)}-{digest(info.id)[:8]}-{kind}.jsonl"
+            write_bytes(self.folder / name, text.encode("utf-8", "backslashreplace"))
+            try:
+                failed |= ingest(text, assignment, self.cache, self.endpoint)[1]
+            except InputError as error:
+                raise WorkError(f"{self.folder / name}: {error}; the server's fault") from error
         return failed
 
     def _sent_keys(self, state: State) -> set[str]:
@@ -202,6 +208,8 @@ class Desk:
             state = replace(state, sent=(*state.sent, one))
             state.write(self.folder)
             info = self.transport.create_batch(one.file_id, one.sha256[:16])
+            if info.id in {earlier.batch_id for earlier in state.sent}:
+                raise EndpointError(f"{self.endpoint.host}: gives two batches the id {info.id!r}")
             one = replace(one, batch_id=info.id, status=info.status)
             state = replace(state, sent=(*state.sent[:-1], one))
             state.write(self.folder)

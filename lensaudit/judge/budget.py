@@ -40,11 +40,15 @@ class Spent:
     """What a run used."""
 
     calls: int
+    """Sent, those that failed too: `--max-calls` limits what is sent."""
     tokens_in: int
     tokens_out: int
     cost: float
     n_estimated: int
     """Calls whose tokens the server did not count; they enter as reserved."""
+    n_failed: int = 0
+    """Calls without a usable answer. Those that the server refused cost nothing; the others may
+    have been billed and enter as reserved."""
 
 
 def expected_usage(call: Call) -> Usage:
@@ -65,7 +69,7 @@ class Budget:
         if self.caps.cost is not None and not any(vars(self.prices).values()):
             raise InputError("--max-cost needs --price-in and --price-out (per million tokens)")
         self._lock = threading.Lock()
-        self._calls = self._estimated = 0
+        self._calls = self._estimated = self._failed = 0
         self._in = self._out = 0
 
     def reserve(self, call: Call) -> str:
@@ -87,16 +91,20 @@ class Budget:
                 self._add(expected_usage(call), -1)
                 self._add(usage, 1)
 
-    def release(self, call: Call) -> None:
-        """Give the tokens of a call back that the server refused; it still counts as a call."""
+    def fail(self, call: Call, *, billed: bool) -> None:
+        """A call without a usable answer: it stays a call; its tokens stay if it may be billed."""
         with self._lock:
-            self._add(expected_usage(call), -1)
+            self._failed += 1
+            if billed:
+                self._estimated += 1
+            else:
+                self._add(expected_usage(call), -1)
 
     @property
     def spent(self) -> Spent:
         """So far, reservations included."""
         cost = self.prices.cost(Usage(self._in, self._out))
-        return Spent(self._calls, self._in, self._out, cost, self._estimated)
+        return Spent(self._calls, self._in, self._out, cost, self._estimated, self._failed)
 
     def _add(self, usage: Usage, sign: int) -> None:
         self._in += sign * usage.tokens_in

@@ -10,7 +10,7 @@ from statistics import fmean
 from scipy.stats import spearmanr
 
 from lensaudit.data.examples import read_rows
-from lensaudit.errors import InputError
+from lensaudit.errors import InputError, WorkError
 from lensaudit.files import digest
 from lensaudit.judge.asking import Progress
 from lensaudit.judge.opening import JudgeOptions, open_bench
@@ -61,6 +61,16 @@ class Agreement:
     pair_gap: float | None
     """Mean |difference| beyond the labels' own between a short answer and its longer twin."""
     first_problem: str = ""
+
+    def checked(self) -> "Agreement":
+        """Itself, if any answer has a score.
+
+        Raises:
+            WorkError: none has; the first reason is named.
+        """
+        if self.n_invalid < self.n:
+            return self
+        raise WorkError(f"none of {self.n} answers has a score: {self.first_problem}")
 
 
 def shipped_sets() -> list[str]:

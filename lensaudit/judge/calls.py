@@ -6,11 +6,11 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, Literal
 
 from lensaudit.files import canonical_json
 from lensaudit.judge.endpoint import Endpoint
-from lensaudit.judge.scale import TokenProb
+from lensaudit.judge.scale import TokenProb, unthought
 from lensaudit.judge.verdict import Status
 
 PATH = "/chat/completions"
@@ -66,6 +66,11 @@ class Reply:
         return _message(self.raw).get("content") or ""
 
     @property
+    def said(self) -> str:
+        """The text without the thought that a server may leave before it."""
+        return unthought(self.text)
+
+    @property
     def refusal(self) -> str:
         """The judge's refusal, where the server marks one."""
         blocked = self.raw["choices"][0].get("finish_reason") == "content_filter"
@@ -75,6 +80,19 @@ class Reply:
     def cut(self) -> bool:
         """Did it end because the tokens allowed were used up?"""
         return self.raw["choices"][0].get("finish_reason") == "length"
+
+    @property
+    def thought(self) -> bool:
+        """Did the model think before it answered, by what the server reports?
+
+        It counts or sends the reasoning, the text begins with it, or all tokens went without text.
+        """
+        message, usage = _message(self.raw), self.raw.get("usage")
+        details = usage.get("completion_tokens_details") if isinstance(usage, Mapping) else None
+        counted = details.get("reasoning_tokens") if isinstance(details, Mapping) else None
+        sent = message.get("reasoning_content") or message.get("reasoning")
+        begun = self.text.lstrip().startswith("<think")
+        return bool(counted or sent or begun or (self.cut and not self.text.strip()))
 
     @cached_property
     def steps(self) -> tuple[tuple[TokenProb, ...], ...]:
@@ -101,12 +119,18 @@ class Reply:
         return Usage(*whole) if len(whole) == 2 else None
 
 
+Cause = Literal["", "refused", "garbage", "silent"]
+
+
 @dataclass(frozen=True)
 class Failure:
     """A call without a usable answer."""
 
     status: Status
     reason: str
+    cause: Cause = ""
+    """`refused`: the server does not take the request (4xx); `garbage`: what it sends is no chat
+    completion; `silent`: it sends nothing, or that it is in trouble; "": something else."""
 
 
 Outcome = Reply | Failure
@@ -136,16 +160,15 @@ def checked(raw: Any, call: Call, endpoint: Endpoint) -> Outcome:
     """
     try:
         # NaN and infinities are no JSON, and could not be written
-        text = endpoint.redacted(json.dumps(raw))
-        raw = json.loads(text, parse_constant=lambda name: None)
+        raw = json.loads(json.dumps(endpoint.cleared(raw)), parse_constant=lambda name: None)
         if isinstance(raw, dict) and "choices" not in raw and "error" in raw:
             return Failure("api_error", f"the server's reply is an error: {raw['error']!s:.160}")
         message = _message(raw)
-    except (ValueError, LookupError, TypeError, AttributeError):
-        return Failure("api_error", "the server's reply is no chat completion")
+    except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
+        return Failure("api_error", "the server's reply is no chat completion", "garbage")
     content = message.get("content")
     if content is not None and not isinstance(content, str):
-        return Failure("api_error", "the server's reply holds no text")
+        return Failure("api_error", "the server's reply holds no text", "garbage")
     reply = Reply(raw)
     if call.body.get("logprobs") and not reply.first_token and not reply.refusal:
         return Failure("no_logprobs", "the server sent no log-probabilities")

@@ -3,12 +3,12 @@
 A tokenizer that splits numbers into digits would give "8" for 85, with full mass.
 """
 
-import re
+import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields, replace
 from typing import Any, Literal
 
-from lensaudit.errors import InputError, TryAgainError
+from lensaudit.errors import InputError, LensAuditError, TryAgainError
 from lensaudit.judge.asking import Asker
 from lensaudit.judge.calls import TOP_LOGPROBS, Call, Failure, Outcome, Reply, chat_call, user
 from lensaudit.judge.endpoint import Endpoint
@@ -16,13 +16,17 @@ from lensaudit.judge.scale import Mode, uses_logprobs
 from lensaudit.judge.transport import EndpointError
 
 Format = Literal["json_schema", "json_object", "none"]
-KIND = "capability"
+KIND = "capability/2"
+"""Of facts in the cache; the number says which questions were asked."""
 NUMBER_PROBE = "Reply with the number 100 and nothing else."
 LETTER_PROBE = "Reply with the letter A and nothing else."
-FORMAT_PROBE = 'Reply with the JSON object {"ok": 1} and nothing else.'
+FORMAT_PROBE = "Reply with the word JSON and nothing else."
+"""Asks for no object: what comes as one was made one by the server. OpenAI wants the word JSON."""
 _PROBE_TOKENS = 5
 """Enough to see how 100 is split, and a blank before it."""
-_BAD_REQUEST = re.compile(r"refuses \((?:400|415|422)\b")
+_FORMAT_TOKENS = 20
+_THINKING_TOKENS = 2048
+"""Room for a thought before the object."""
 _FEWER = 5
 _ATTEMPTS = 6
 _SCHEMA = {
@@ -46,8 +50,9 @@ class Capability:
     n_alternatives: int = TOP_LOGPROBS
     """Alternatives per token it gives; 0: no log-probabilities."""
     thinks: bool = False
-    """Does it use up a few tokens before it says anything?"""
+    """Does it think before it answers? See `Reply.thought`."""
     format: Format = "json_schema"
+    """The strictest that the server holds its replies to."""
     note: str = ""
     """Why not a better mode."""
 
@@ -73,9 +78,9 @@ def capability_of(
         InputError: the server refuses, or has no log-probabilities for a `mode` that reads them.
         TryAgainError: the server does not answer.
     """
-    known = None if fresh else asker.cache.fact(KIND, endpoint.host, endpoint.model)
-    if known is not None and set(known) == {field.name for field in fields(Capability)}:
-        found = Capability(**known)
+    known = None if fresh else known_capability(asker, endpoint)
+    if known is not None:
+        found = known
     elif asker.transport is None:
         if mode is None:
             raise InputError(
@@ -91,6 +96,14 @@ def capability_of(
     if uses_logprobs(mode) and not found.n_alternatives:
         raise InputError(f"--mode {mode} reads log-probabilities; {endpoint.host} sends none")
     return replace(found, mode=mode)
+
+
+def known_capability(asker: Asker, endpoint: Endpoint) -> Capability | None:
+    """What an earlier probe found; None where there was none, or one that looked for less."""
+    known = asker.cache.fact(KIND, endpoint.host, endpoint.model)
+    if known is None or set(known) != {field.name for field in fields(Capability)}:
+        return None
+    return Capability(**known)
 
 
 def probe(asker: Asker, endpoint: Endpoint) -> Capability:
@@ -115,15 +128,23 @@ def _parameters(asker: Asker, endpoint: Endpoint) -> tuple[Capability, Outcome]:
         outcome = _once(asker, chat_call(endpoint, (user(NUMBER_PROBE),), settings))
         if isinstance(outcome, Reply) or outcome.status == "no_logprobs":
             return found, outcome
+        if outcome.cause != "refused":
+            raise _unusable(outcome)
         found = _adapted(found, outcome.reason)
     raise InputError(f"{endpoint.host}: refuses one parameter after the other; {outcome.reason}")
+
+
+def _unusable(outcome: Failure) -> LensAuditError:
+    """Why a probe ends here: the server is silent for now, or is no such server."""
+    if outcome.cause == "silent":
+        return TryAgainError(f"the judge cannot be probed: {outcome.reason}")
+    todo = "; is --base-url an OpenAI-compatible server (.../v1)?" * (outcome.cause == "garbage")
+    return InputError(f"the judge cannot be probed: {outcome.reason}{todo}")
 
 
 def _adapted(found: Capability, reason: str) -> Capability:
     """Without the parameter that the server's message names."""
     text = reason.lower()
-    if not _BAD_REQUEST.search(text):
-        raise TryAgainError(f"the judge cannot be probed: {reason}")
     if "max_completion_tokens" in text and found.tokens_field == "max_tokens":
         return replace(found, tokens_field="max_completion_tokens")
     if "logprobs" in text and found.n_alternatives:
@@ -141,9 +162,11 @@ def _with_mode(found: Capability, outcome: Outcome, asker: Asker, endpoint: Endp
         found = replace(found, n_alternatives=0)
         settings = found.settings(max_tokens=_PROBE_TOKENS)
         outcome = _once(asker, chat_call(endpoint, (user(NUMBER_PROBE),), settings))
-        found = replace(found, thinks=_thinks(outcome))
+        if isinstance(outcome, Failure):
+            raise _unusable(outcome)
+        found = replace(found, thinks=outcome.thought)
         return _without(found, "the server sends no log-probabilities")
-    found = replace(found, thinks=_thinks(outcome))
+    found = replace(found, thinks=outcome.thought)
     if not outcome.first_token:
         return _without(found, "the server takes no request for log-probabilities")
     first = outcome.first_token[0].token.strip()
@@ -160,24 +183,38 @@ def _with_mode(found: Capability, outcome: Outcome, asker: Asker, endpoint: Endp
     return _without(found, f"asked for 100 it begins with {first!r}")
 
 
-def _thinks(outcome: Outcome) -> bool:
-    """Were the tokens of the probe used up without a number?"""
-    return isinstance(outcome, Reply) and outcome.cut and "1" not in outcome.text
-
-
 def _without(found: Capability, note: str) -> Capability:
     """The best mode that reads text alone."""
     return replace(found, mode="sample" if found.temperature else "text", note=note)
 
 
 def _format(found: Capability, asker: Asker, endpoint: Endpoint) -> Format:
-    """The strictest form of JSON that the server takes."""
+    """The strictest form of JSON that the server keeps to, whatever it takes."""
+    n_tokens = _THINKING_TOKENS if found.thinks else _FORMAT_TOKENS
     formats: tuple[Format, ...] = ("json_schema", "json_object")
     for name in formats:
-        settings = found.settings(max_tokens=20) | response_format(name, "ok", _SCHEMA)
-        if isinstance(_once(asker, chat_call(endpoint, (user(FORMAT_PROBE),), settings)), Reply):
+        settings = found.settings(max_tokens=n_tokens) | response_format(name, "ok", _SCHEMA)
+        outcome = _once(asker, chat_call(endpoint, (user(FORMAT_PROBE),), settings))
+        if isinstance(outcome, Failure):
+            if outcome.cause != "refused":
+                raise _unusable(outcome)
+        elif _keeps_to(name, outcome):
             return name
     return "none"
+
+
+def _keeps_to(name: Format, reply: Reply) -> bool:
+    """Is the reply the object that only the request field asks for? A cut one has its beginning."""
+    text = reply.said.strip()
+    if reply.cut:
+        return text.startswith('{"ok"' if name == "json_schema" else "{")
+    try:
+        value = json.loads(text)
+    except (ValueError, RecursionError):
+        return False
+    if name == "json_object":
+        return isinstance(value, dict)
+    return isinstance(value, dict) and set(value) == {"ok"} and isinstance(value["ok"], int)
 
 
 def response_format(name: Format, title: str, schema: Mapping[str, Any]) -> dict[str, Any]:
@@ -203,5 +240,8 @@ def _once(asker: Asker, call: Call) -> Outcome:
         outcome = asker.transport.chat(call)
     except EndpointError as error:
         raise InputError(str(error)) from error
-    asker.budget.settle(call, outcome.usage if isinstance(outcome, Reply) else None)
+    if isinstance(outcome, Reply):
+        asker.budget.settle(call, outcome.usage)
+    else:
+        asker.budget.fail(call, billed=outcome.cause != "refused")
     return outcome

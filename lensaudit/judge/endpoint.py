@@ -1,11 +1,14 @@
 """Which server is asked, as whom: addresses and keys, and where a key must not go."""
 
+import html
 import ipaddress
 import os
 import re
 import stat
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
+from typing import Any
 from urllib.parse import urlsplit
 
 from lensaudit.errors import InputError
@@ -40,8 +43,24 @@ class Endpoint:
     def redacted(self, text: str) -> str:
         """Text of the server without the key, or anything that looks like one."""
         if self.key != NO_KEY:
-            text = text.replace(self.key, "[key]")
+            text = self._spellings.sub("[key]", text)
         return _SECRET.sub("[key]", text)
+
+    def cleared(self, value: Any) -> Any:
+        """A JSON value of the server with every text in it redacted, names of fields too."""
+        match value:
+            case str():
+                return self.redacted(value)
+            case dict():
+                return {self.redacted(name): self.cleared(one) for name, one in value.items()}
+            case list():
+                return [self.cleared(one) for one in value]
+            case _:
+                return value
+
+    @cached_property
+    def _spellings(self) -> re.Pattern[str]:
+        return re.compile("".join(map(_spelt, self.key)))
 
 
 def open_endpoint(
@@ -104,6 +123,18 @@ def is_local(url: str) -> bool:
     except ValueError:
         return False
     return address.is_loopback or address.is_private or address.is_link_local
+
+
+def _spelt(character: str) -> str:
+    r"""Pattern of a character as it is, and as JSON (in JSON ...), HTML and addresses escape it.
+
+    >>> [bool(re.fullmatch(_spelt('"'), one)) for one in ('"', r"\"", r"\\u0022", "&quot;", "%22")]
+    [True, True, True, True, True]
+    """
+    code = ord(character)
+    plain = r"\\{1,8}(?:u005c)?" if character == "\\" else rf"\\{{0,8}}{re.escape(character)}"
+    entity = re.escape(html.escape(character))
+    return rf"(?:{plain}|(?i:\\{{1,8}}u{code:04x}|&#0*{code};|&#x0*{code:x};|%{code:02x})|{entity})"
 
 
 def _key(url: str, key_env: str | None, key_file: Path | None) -> str:

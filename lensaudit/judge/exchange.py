@@ -4,6 +4,7 @@ import json
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
+from lensaudit.errors import InputError
 from lensaudit.files import canonical_json
 from lensaudit.judge.asking import Assignment
 from lensaudit.judge.cache import AnswerCache
@@ -57,8 +58,15 @@ def ingest(
 
     Returns:
         How many answers are new, and why other calls have none.
+
+    Raises:
+        InputError: two lines answer one call; nothing is kept of the file.
     """
-    rows = dict(result_rows(text))
+    rows: dict[str, Mapping[str, Any]] = {}
+    for key, row in result_rows(text):
+        if key in rows:
+            raise InputError(f"custom_id {key[:16]} stands twice; which line answers it?")
+        rows[key] = row
     n_new, failed = 0, dict[str, str]()
     while True:
         wanted = {call.key: call for call in assignment.pending(cached(assignment, cache))}

@@ -44,6 +44,11 @@ class Findings:
         """Rows with scores."""
         return sum(row.status == "ok" for row in self.rows)
 
+    @property
+    def n_cut(self) -> int:
+        """Rows with a text of which the judge saw the beginning alone."""
+        return sum(row.cut for row in self.rows)
+
 
 @dataclass(frozen=True)
 class Column:
@@ -120,6 +125,7 @@ def summary_of(findings: Findings, calibration: Any = None) -> dict[str, Any]:
         "log_digest": findings.items.digest,
         "n": len(findings.rows),
         "n_scored": findings.n_scored,
+        "n_cut": findings.n_cut,
         "status": findings.status,
         "contexts": {
             context: {name: asdict(column) for name, column in table.items()}
@@ -137,9 +143,13 @@ def deposit(folder: Path, findings: Findings, calibration: Any = None) -> None:
     )
     write_csv(
         folder / "scores.csv",
-        ["context_type", "id", *names, "status"],
+        ["context_type", "id", *names, "status", "cut"],
         (
-            [row.context, row.idx, *(row.scores.get(name, "") for name in names), row.status]
+            [
+                *(row.context, row.idx),
+                *(row.scores.get(name, "") for name in names),
+                *(row.status, int(row.cut)),
+            ]
             for row in findings.rows
         ),
     )
@@ -167,6 +177,7 @@ def _row(row: Judged) -> dict[str, Any]:
         "scores": dict(row.scores),
         "status": row.status,
         "unscored": row.reason or None,
+        "cut": row.cut,
         **row.evidence,
         "keys": list(row.keys),
     }
@@ -184,14 +195,19 @@ def _raw(findings: Findings) -> list[dict[str, Any]]:
 
 
 def refuse_unfinished(findings: Findings, folder: Path) -> None:
-    """Raise if another run could score more.
+    """Raise if there is no score, or another run could give more.
 
     Raises:
-        WorkError: no row has a score, or the server refused half-way.
+        WorkError: no row has a score, whatever the reason, or the server refused half-way.
         PartialError: some have none for want of budget or of an answer.
     """
     waiting = Counter(row.status for row in findings.rows if row.status in UNFINISHED)
     if not waiting:
+        if not findings.n_scored:
+            raise WorkError(
+                f"none of {len(findings.rows)} judged: {findings.rows[0].reason}; what there is is "
+                f"in {folder}"
+            )
         return
     first = next(row.reason for row in findings.rows if row.status in UNFINISHED)
     why = findings.fatal or first

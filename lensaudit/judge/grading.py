@@ -9,7 +9,7 @@ from lensaudit.judge.calls import Call, Failure, Outcome, Reply, chat_call, user
 from lensaudit.judge.capability import Capability, response_format
 from lensaudit.judge.endpoint import Endpoint
 from lensaudit.judge.items import Item
-from lensaudit.judge.prompts import fill, prompt_id
+from lensaudit.judge.prompts import fill, is_cut, prompt_id
 from lensaudit.judge.rubric import (
     METRICS,
     RubricError,
@@ -22,9 +22,8 @@ from lensaudit.judge.rubric import (
 from lensaudit.judge.scalar import ScalarAssignment
 from lensaudit.judge.verdict import Judge, Status
 
-MAX_TOKENS = 512
-"""Of a rubric's reply (pull request 121, `llm_judge.yaml`)."""
-_THINKING_TOKENS = 8192
+RUBRIC_TOKENS, THINKING_TOKENS = 512, 8192
+"""Of a rubric's reply (pull request 121, `llm_judge.yaml`), without and with a thought before."""
 
 
 @dataclass(frozen=True)
@@ -41,6 +40,8 @@ class Judged:
     evidence: Mapping[str, Any] = field(default_factory=dict)
     keys: tuple[str, ...] = ()
     """The calls it rests on, in the cache of answers."""
+    cut: bool = False
+    """A text was too long for the judge: of it the beginning alone was judged."""
 
 
 @runtime_checkable
@@ -55,6 +56,11 @@ class Grader(Protocol):
     @property
     def identity(self) -> Mapping[str, Any]:
         """What scores of two runs must share to be compared, as plain JSON values."""
+        ...
+
+    @property
+    def limit(self) -> int | None:
+        """Tokens that a reply may have; None where nobody is asked."""
         ...
 
     def metrics(self, context: str) -> tuple[str, ...]:
@@ -107,7 +113,8 @@ class RubricGrader:
 
     endpoint: Endpoint
     capability: Capability
-    max_tokens: int = MAX_TOKENS
+    max_tokens: int | None = None
+    """Of a reply; None: what the grades take."""
     name: str = "rubric"
 
     @property
@@ -119,7 +126,7 @@ class RubricGrader:
             "host": self.endpoint.host,
             "prompts": {family: prompt_id(template_of(family)) for family in METRICS},
             "format": self.capability.format,
-            "max_tokens": self._limit,
+            "max_tokens": self.limit,
             "scale": [0, 10],
         }
 
@@ -140,8 +147,9 @@ class RubricGrader:
         return [self._judged(item, asked, at, found) for at, item in enumerate(items)]
 
     @property
-    def _limit(self) -> int:
-        return max(self.max_tokens, _THINKING_TOKENS) if self.capability.thinks else self.max_tokens
+    def limit(self) -> int:
+        """Tokens that a reply may have; a number that was named is a cap, thoughts included."""
+        return self.max_tokens or (THINKING_TOKENS if self.capability.thinks else RUBRIC_TOKENS)
 
     def _call(self, item: Item) -> Call:
         family, request = family_of(item.context), item.request
@@ -151,16 +159,17 @@ class RubricGrader:
             truth=request.truth,
             answer=request.answer,
         )
-        settings = self.capability.settings(max_tokens=self._limit)
+        settings = self.capability.settings(max_tokens=self.limit)
         settings |= response_format(self.capability.format, f"{family}_grades", schema_of(family))
-        return chat_call(self.endpoint, (user(filled.text),), settings)
+        return chat_call(self.endpoint, (user(filled),), settings)
 
     def _judged(
         self, item: Item, asked: RubricAssignment, at: int, found: Mapping[str, Outcome]
     ) -> Judged:
         calls = [asked.first[at], asked.repair(at, found)]
         keys = tuple(call.key for call in calls if call is not None)
-        blank = Judged(item.context, item.idx, item.group, {}, keys=keys)
+        cut = is_cut(item.request)
+        blank = Judged(item.context, item.idx, item.group, {}, keys=keys, cut=cut)
         outcome = found[keys[-1]]
         if isinstance(outcome, Failure):
             return replace(blank, status=outcome.status, reason=outcome.reason)
@@ -169,8 +178,8 @@ class RubricGrader:
         try:
             grades = read_grades(outcome.text, family_of(item.context))
         except RubricError as error:
-            cut = f"; it ends after {self._limit} tokens, raise --max-tokens" if outcome.cut else ""
-            return replace(blank, status="parse_error", reason=f"{error}{cut}")
+            end = f"; it ends after {self.limit} tokens, raise --max-tokens" if outcome.cut else ""
+            return replace(blank, status="parse_error", reason=f"{error}{end}")
         scores = {name: float(grade) for name, grade in grades.scores.items()}
         evidence = {"reasoning": grades.reasoning, "repaired": len(keys) > 1}
         return replace(blank, scores=scores, evidence=evidence)
@@ -184,6 +193,8 @@ class ScalarGrader:
     capability: Capability
     template: str
     name: str
+    max_tokens: int | None = None
+    """Of a reply in words; None: what a number takes."""
 
     @property
     def identity(self) -> Mapping[str, Any]:
@@ -195,8 +206,14 @@ class ScalarGrader:
             "prompts": {self.name: prompt_id(self.template)},
             "mode": self.capability.mode,
             "n_alternatives": self.capability.n_alternatives,
+            "max_tokens": self.limit,
             "scale": [0, 100],
         }
+
+    @property
+    def limit(self) -> int:
+        """Tokens that a reply may have."""
+        return self.assignment(()).limit
 
     def metrics(self, context: str) -> tuple[str, ...]:
         """The prompt's name."""
@@ -205,7 +222,7 @@ class ScalarGrader:
     def assignment(self, items: Sequence[Item]) -> ScalarAssignment:
         """One call per item, several in mode `sample`."""
         requests = tuple(replace(item.request, prompt=self.template) for item in items)
-        return ScalarAssignment(self.endpoint, self.capability, requests)
+        return ScalarAssignment(self.endpoint, self.capability, requests, self.max_tokens)
 
     def judged(self, items: Sequence[Item], found: Mapping[str, Outcome]) -> list[Judged]:
         """A row per item, with its mass and variance."""
@@ -228,6 +245,7 @@ class ScalarGrader:
                     reading.reason,
                     evidence,
                     tuple(call.key for call in calls),
+                    is_cut(item.request),
                 )
             )
         return rows
@@ -252,6 +270,11 @@ class ProgrammaticGrader:
     def name(self) -> str:
         """The judge's."""
         return self.judge.name
+
+    @property
+    def limit(self) -> None:
+        """Nobody is asked."""
+        return None
 
     @property
     def identity(self) -> Mapping[str, Any]:

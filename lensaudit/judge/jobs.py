@@ -15,10 +15,9 @@ from lensaudit.files import make_folder, slug
 from lensaudit.judge.asking import Progress
 from lensaudit.judge.budget import expected_usage
 from lensaudit.judge.calls import Call, Usage
-from lensaudit.judge.capability import KIND
+from lensaudit.judge.capability import known_capability
 from lensaudit.judge.findings import Findings, deposit, judge_items
 from lensaudit.judge.grading import (
-    MAX_TOKENS,
     Grader,
     ProgrammaticGrader,
     RubricGrader,
@@ -44,7 +43,8 @@ class JudgeJob:
     """None for a judge of words."""
     contexts: tuple[str, ...] = ()
     limit: int | None = None
-    max_tokens: int = MAX_TOKENS
+    max_tokens: int | None = None
+    """Of a reply; None: what is asked for takes."""
     out: Path | None = None
 
     @property
@@ -72,6 +72,11 @@ class Plan:
     """At most, of the calls that are not in the cache."""
     cost: float
     mode: str
+    max_tokens: int | None
+    """Of one reply; None where nobody is asked."""
+    probed: bool
+    """Is it known how the model can be asked? If not, mode and tokens are those of a model that
+    can do everything and does not think."""
 
 
 def job_of(settings: LogSettings, who: WhoJudges, allowance: Allowance | None = None) -> JudgeJob:
@@ -117,7 +122,7 @@ def plan_job(job: JudgeJob) -> Plan:
     items = read_items(job.log, contexts=job.contexts, limit=job.limit)
     template = template_of_job(job)
     if job.options is None:
-        return Plan(items, 0, 0, Usage(0, 0), 0.0, "words")
+        return Plan(items, 0, 0, Usage(0, 0), 0.0, "words", None, probed=True)
     known = job.options.cache is not None and job.options.cache.exists()
     looked = job if known else replace(job, options=replace(job.options, cache=None))
     with unsent(looked) as bench:
@@ -132,6 +137,8 @@ def plan_job(job: JudgeJob) -> Plan:
             usage,
             job.options.prices.cost(usage),
             str(grader.identity.get("mode") or grader.identity.get("format")),
+            grader.limit,
+            probed=is_probed(bench),
         )
 
 
@@ -165,7 +172,7 @@ def grader_of(job: JudgeJob, bench: Bench, template: str) -> Grader:
     capability = bench.capability()
     if job.by == "rubric":
         return RubricGrader(bench.endpoint, capability, job.max_tokens)
-    return ScalarGrader(bench.endpoint, capability, template, job.name)
+    return ScalarGrader(bench.endpoint, capability, template, job.name, job.max_tokens)
 
 
 def needed(job: JudgeJob) -> JudgeOptions:
@@ -184,10 +191,14 @@ def unsent(job: JudgeJob) -> Iterator[Bench]:
     """A bench that cannot send; an unknown model is taken to be able to do everything."""
     options = replace(needed(job), offline=True, fresh=False)
     with open_bench(options) as bench:
-        endpoint = bench.endpoint
-        if bench.asker.cache.fact(KIND, endpoint.host, endpoint.model) is None:
+        if not is_probed(bench):
             options = replace(options, mode=options.mode or "int100")
-        yield Bench(options, endpoint, bench.asker)
+        yield Bench(options, bench.endpoint, bench.asker)
+
+
+def is_probed(bench: Bench) -> bool:
+    """Is it known how the model can be asked?"""
+    return known_capability(bench.asker, bench.endpoint) is not None
 
 
 @contextmanager

@@ -61,9 +61,11 @@ class Bench:
 
 @contextmanager
 def open_bench(
-    options: JudgeOptions, progress: Progress = lambda what, done, total: None
+    options: JudgeOptions,
+    progress: Progress = lambda what, done, total: None,
+    budget: Budget | None = None,
 ) -> Iterator[Bench]:
-    """Everything a judge needs, while the block lasts.
+    """Everything a judge needs, while the block lasts; a `budget` may be shared with another.
 
     Raises:
         InputError: no key, a bad address, no SDK; before anything is sent.
@@ -75,7 +77,7 @@ def open_bench(
         key_file=options.key_file,
         offline=options.offline,
     )
-    budget = Budget(options.caps, options.prices)
+    budget = budget or Budget(options.caps, options.prices)
     transport = None
     if not options.offline:
         transport = Transport(endpoint, timeout_s=options.timeout_s, retries=options.retries)

@@ -8,7 +8,7 @@ from lensaudit.judge.asking import Asker, refuse_fatal
 from lensaudit.judge.calls import Call, Failure, Outcome, chat_call, user
 from lensaudit.judge.capability import Capability
 from lensaudit.judge.endpoint import Endpoint
-from lensaudit.judge.prompts import check_template, fill
+from lensaudit.judge.prompts import check_template, fill, is_cut
 from lensaudit.judge.scale import (
     N_SAMPLES,
     SUFFIXES,
@@ -20,8 +20,8 @@ from lensaudit.judge.scale import (
 )
 from lensaudit.judge.verdict import JudgeRequest, Verdict
 
-_TEXT_TOKENS = 16
-_THINKING_TOKENS = 4096
+TEXT_TOKENS, THINKING_TOKENS = 16, 4096
+"""Of a reply that is a number in words, without and with a thought before it."""
 _EMPTY = Reading(None, "unscored", "the answer is empty")
 
 
@@ -32,6 +32,15 @@ class ScalarAssignment:
     endpoint: Endpoint
     capability: Capability
     requests: tuple[JudgeRequest, ...]
+    max_tokens: int | None = None
+    """Of a reply; None: what a number takes."""
+
+    @property
+    def limit(self) -> int:
+        """Tokens that a reply may have; one that is read by its first token has one."""
+        if uses_logprobs(self.capability.mode):
+            return 1
+        return self.max_tokens or (THINKING_TOKENS if self.capability.thinks else TEXT_TOKENS)
 
     @cached_property
     def calls(self) -> tuple[tuple[Call, ...], ...]:
@@ -54,13 +63,11 @@ class ScalarAssignment:
             return ()
         capability, mode = self.capability, self.capability.mode
         texts = {"question": request.question, "answer": request.answer, "truth": request.truth}
-        messages = (user(fill(request.prompt, **texts).text + SUFFIXES[mode]),)
-        if uses_logprobs(mode):
-            settings = capability.settings(max_tokens=1) | capability.logprob_settings()
-            return (chat_call(self.endpoint, messages, settings),)
-        n_tokens = _THINKING_TOKENS if capability.thinks else _TEXT_TOKENS
-        if mode == "text":
+        messages = (user(fill(request.prompt, **texts) + SUFFIXES[mode]),)
+        n_tokens = self.limit
+        if mode != "sample":
             settings = capability.settings(max_tokens=n_tokens)
+            settings |= capability.logprob_settings() if uses_logprobs(mode) else {}
             return (chat_call(self.endpoint, messages, settings),)
         return tuple(
             chat_call(
@@ -110,7 +117,10 @@ class ScalarJudge:
         """
         readings = self.readings(requests)
         refuse_fatal(self.asker)
-        return [reading.verdict for reading in readings]
+        return [
+            replace(reading.verdict, cut=is_cut(request))
+            for reading, request in zip(readings, requests, strict=True)
+        ]
 
     def readings(self, requests: Sequence[JudgeRequest]) -> list[Reading]:
         """Scores with their evidence.

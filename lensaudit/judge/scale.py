@@ -129,6 +129,11 @@ def _expected(worth: dict[float, float], shown: tuple[TokenProb, ...]) -> Readin
     return Reading(score, "ok", "", mass, argmax, max(0.0, variance), shown)
 
 
+def unthought(text: str) -> str:
+    """A reply without the thought that a server may leave before it."""
+    return _THOUGHT.sub("", text, count=1)
+
+
 def parsed(text: str) -> Reading:
     """The score in a reply that is a number and nothing else.
 
@@ -137,7 +142,7 @@ def parsed(text: str) -> Reading:
     >>> parsed(" 85/100. ").score, parsed("7 of 10 say 85").status
     (85.0, 'parse_error')
     """
-    text = _THOUGHT.sub("", text, count=1)
+    text = unthought(text)
     match = _NUMBER.fullmatch(text)
     if match is not None and int(match[1]) <= 100:
         return Reading(float(match[1]), argmax=float(match[1]))

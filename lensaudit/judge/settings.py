@@ -6,7 +6,6 @@ from typing import Annotated, Literal
 
 from lensaudit.errors import InputError
 from lensaudit.judge.budget import Caps, Prices
-from lensaudit.judge.grading import MAX_TOKENS
 from lensaudit.judge.opening import JudgeOptions
 from lensaudit.judge.scale import Mode
 from lensaudit.settings import Limit, Option
@@ -18,21 +17,20 @@ Fresh = Annotated[bool, Option("Ask again what is in the cache.")]
 
 
 @dataclass(frozen=True, kw_only=True)
-class WhoJudges:
-    """The endpoint, the key, the cache and how numbers are read."""
+class Server:
+    """Where a language model that judges is reached, and how: endpoint, key, cache, mode."""
 
-    model: Annotated[str | None, Option("The judge's model, as its server calls it.")] = None
     base_url: Annotated[
         str | None,
         Option(
-            "OpenAI-compatible endpoint. [default: OPENAI_BASE_URL, or OpenAI's]",
+            "OpenAI-compatible endpoint of the judge. [default: OPENAI_BASE_URL, or OpenAI's]",
             metavar="URL",
         ),
     ] = None
     key_env: Annotated[
         str | None,
         Option(
-            "Variable that holds the key. [default: OPENAI_API_KEY, for OpenAI's server only]",
+            "Variable with the judge's key. [default: OPENAI_API_KEY, for OpenAI's server only]",
             metavar="NAME",
         ),
     ] = None
@@ -40,9 +38,10 @@ class WhoJudges:
         Path | None,
         Option("File with the key, readable by its owner only.", is_a="file"),
     ] = None
-    cache: Annotated[Path | None, Option("Where every answer is kept.", is_a="file")] = (
-        JudgeOptions.cache
-    )
+    cache: Annotated[
+        Path | None,
+        Option("Where every answer is kept.", flag="--cache --judge-cache", is_a="file"),
+    ] = JudgeOptions.cache
     mode: Annotated[
         Mode | None,
         Option("How a number is read; auto is what the probe finds best.", none="auto"),
@@ -56,13 +55,23 @@ class WhoJudges:
 
 
 @dataclass(frozen=True, kw_only=True)
+class WhoJudges:
+    """The model and its server."""
+
+    model: Annotated[str | None, Option("The judge's model, as its server calls it.")] = None
+    server: Server = Server()
+
+
+@dataclass(frozen=True, kw_only=True)
 class Allowance:
     """Prices, caps and concurrency."""
 
     price_in: Annotated[float, Option("Price of a million tokens sent.", least=0)] = 0.0
     price_out: Annotated[float, Option("Price of a million tokens received.", least=0)] = 0.0
     max_cost: Annotated[float | None, Option("Stop before a call that passes it.", least=0)] = None
-    max_calls: Annotated[int | None, Option("At most so many calls.", least=0)] = None
+    max_calls: Annotated[
+        int | None, Option("At most so many calls, those that fail too.", least=0)
+    ] = None
     max_tokens_total: Annotated[int | None, Option("At most so many tokens.", least=0)] = None
     concurrency: Annotated[int, Option("Calls at once.", least=1)] = JudgeOptions.concurrency
 
@@ -84,7 +93,14 @@ class LogSettings:
         tuple[str, ...], Option("Only this metric or split. Repeatable.", flag="--context")
     ] = ()
     limit: Limit = None
-    max_tokens: Annotated[int, Option("Of a rubric's reply.", least=1)] = MAX_TOKENS
+    max_tokens: Annotated[
+        int | None,
+        Option(
+            "Of one reply in words, thoughts included. [default: 512 for the rubric, 16 for a "
+            "number; 8192 and 4096 of a model that thinks]",
+            least=1,
+        ),
+    ] = None
     offline: Annotated[bool, Option("Answers from the cache alone.")] = False
     fresh: Fresh = False
     out: Annotated[Path | None, Option("[default: experiments/out/<log>-judge-<by>]")] = None
@@ -167,19 +183,19 @@ def judge_options(
     """
     if not who.model:
         raise InputError("name the judge by --model, or use --by words:…")
-    use = allowance or Allowance()
+    use, server = allowance or Allowance(), who.server
     return JudgeOptions(
         model=who.model,
-        base_url=who.base_url,
-        key_env=who.key_env,
-        key_file=who.key_file,
-        cache=who.cache,
-        mode=who.mode,
+        base_url=server.base_url,
+        key_env=server.key_env,
+        key_file=server.key_file,
+        cache=server.cache,
+        mode=server.mode,
         caps=Caps(use.max_cost, use.max_calls, use.max_tokens_total),
         prices=Prices(use.price_in, use.price_out),
         concurrency=use.concurrency,
-        timeout_s=who.timeout_s,
-        retries=who.retries,
+        timeout_s=server.timeout_s,
+        retries=server.retries,
         offline=offline,
         fresh=fresh,
     )

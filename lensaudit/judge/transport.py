@@ -2,12 +2,13 @@
 
 import io
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from lensaudit.errors import InputError, WorkError
-from lensaudit.judge.calls import PATH, Call, Failure, Outcome, checked
+from lensaudit.judge.calls import PATH, Call, Cause, Failure, Outcome, checked
 from lensaudit.judge.endpoint import OPENAI_URL, Endpoint
 
 if TYPE_CHECKING:
@@ -19,6 +20,16 @@ RETRIES = 6
 _BODY_TRIES = 2
 """A reply that is no JSON is asked for once more; the SDK does not count it as an error."""
 _FATAL = {301, 302, 303, 307, 308, 401, 403, 404}
+_NOT_TAKEN = {400, 413, 415, 422}
+"""The request is refused for what it holds; nothing was computed."""
+BATCH_STATES = frozenset(
+    [
+        *("validating", "failed", "in_progress", "finalizing"),
+        *("completed", "expired", "cancelling", "cancelled"),
+    ]
+)
+_MOST_BATCHES = 10_000
+"""Looked through for one whose id was lost."""
 _SHOWN = 160
 
 
@@ -87,9 +98,9 @@ class Transport:
             except self._sdk.OpenAIError as error:
                 if self._fatal(error):
                     raise EndpointError(self._line(error)) from error
-                return Failure("api_error", self._line(error))
+                return Failure("api_error", self._line(error), self._cause(error))
             except ValueError:
-                outcome = Failure("api_error", "the server's reply is not JSON")
+                outcome = Failure("api_error", "the server's reply is not JSON", "garbage")
                 continue
             outcome = checked(raw, call, self.endpoint)
             if not isinstance(outcome, Failure) or outcome.status != "api_error":
@@ -99,7 +110,10 @@ class Transport:
     def upload(self, content: bytes) -> str:
         """Send a file of batch requests; its id."""
         file = ("requests.jsonl", io.BytesIO(content))
-        return self._guarded(lambda: self._client.files.create(file=file, purpose="batch").id)
+        made = self._guarded(lambda: self._client.files.create(file=file, purpose="batch").id)
+        if not isinstance(made, str) or not made:
+            raise self._garbage()
+        return self.endpoint.redacted(made)
 
     def create_batch(self, file_id: str, mark: str) -> BatchInfo:
         """Start the batch of an uploaded file; this is what costs money."""
@@ -126,7 +140,8 @@ class Transport:
         """The batch started from a file: found again after a kill in between."""
 
         def look() -> BatchInfo | None:
-            every = (self._info(one) for one in self._client.batches.list(limit=100))
+            listed = islice(self._client.batches.list(limit=100), _MOST_BATCHES)
+            every = (self._info(one) for one in listed)
             return next((one for one in every if one.input_file == file_id), None)
 
         return self._guarded(look)
@@ -134,9 +149,24 @@ class Transport:
     def download(self, file_id: str) -> str:
         """The text of a file, without keys."""
         text = self._guarded(lambda: self._client.files.content(file_id).text)
-        return self.endpoint.redacted(text)
+        return "\n".join(map(self._cleared_line, text.split("\n")))
 
-    def _guarded(self, action: Any) -> Any:
+    def _cleared_line(self, line: str) -> str:
+        """A line of a JSONL file, redacted by value: it stays JSON."""
+        try:
+            value = json.loads(line)
+            cleared = self.endpoint.cleared(value)
+        except (ValueError, RecursionError):
+            return self.endpoint.redacted(line)
+        return line if cleared == value else json.dumps(cleared)
+
+    def _garbage(self) -> EndpointError:
+        return EndpointError(
+            f"{self.endpoint.host}: what the server sends describes no batch and no file; check "
+            "that --base-url is a server with batches, or use `lensaudit judge batch export`"
+        )
+
+    def _guarded(self, action: Callable[[], Any]) -> Any:
         try:
             return action()
         except self._sdk.NotFoundError as error:
@@ -146,21 +176,37 @@ class Transport:
             ) from error
         except self._sdk.OpenAIError as error:
             raise EndpointError(self._line(error)) from error
+        except (AttributeError, TypeError, ValueError) as error:  # the SDK checks no types
+            raise self._garbage() from error
 
-    @staticmethod
-    def _info(batch: Any) -> BatchInfo:
+    def _info(self, batch: Any) -> BatchInfo:
         counts = batch.request_counts
         errors = batch.errors.data if batch.errors and batch.errors.data else []
+        ids = [batch.id, batch.input_file_id, batch.output_file_id, batch.error_file_id]
+        if not all(isinstance(one, str) for one in (*ids[:2], batch.status)) or not batch.id:
+            raise TypeError("a batch without an id, a file or a state")
+        if batch.status not in BATCH_STATES:
+            said = self._text(batch.status)
+            raise EndpointError(f"{self.endpoint.host}: a batch is {said!r}, which is no state")
+        own, input_file, *results = map(self.endpoint.cleared, ids)
+        said = self._text("; ".join(f"{one.code}: {one.message}" for one in errors[:2]))
         return BatchInfo(
-            id=batch.id,
+            id=own,
             status=batch.status,
-            input_file=batch.input_file_id,
-            output_file=batch.output_file_id,
-            error_file=batch.error_file_id,
-            problem="; ".join(f"{one.code}: {one.message}" for one in errors[:2])[:_SHOWN],
+            input_file=input_file,
+            output_file=results[0],
+            error_file=results[1],
+            problem=said,
             done=(counts.completed + counts.failed) if counts else 0,
             total=counts.total if counts else 0,
         )
+
+    def _cause(self, error: "openai.OpenAIError") -> Cause:
+        if not isinstance(error, self._sdk.APIStatusError):
+            return "silent" if isinstance(error, self._sdk.APIConnectionError) else "garbage"
+        if error.status_code in _NOT_TAKEN:
+            return "refused"
+        return "silent" if error.status_code >= 500 or error.status_code in (408, 409, 429) else ""
 
     def _fatal(self, error: "openai.OpenAIError") -> bool:
         if not isinstance(error, self._sdk.APIStatusError):

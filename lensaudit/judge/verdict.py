@@ -37,6 +37,8 @@ class Verdict:
     reason: str = ""
     """Why there is no score; empty where there is one."""
     status: Status = "ok"
+    cut: bool = False
+    """A text was too long for the judge: of it the beginning alone was judged."""
 
     def __post_init__(self) -> None:
         if (self.score is None) != bool(self.reason) or (self.score is None) == (

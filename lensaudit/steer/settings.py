@@ -1,9 +1,10 @@
 """What may be chosen of steering: the model, what is asked, who judges, which directions."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Literal
 
+from lensaudit.judge.settings import Allowance, Server
 from lensaudit.settings import (
     ACTIVATIONS,
     MEMORY,
@@ -49,17 +50,6 @@ class Running:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Endpoint:
-    """Where a language model that judges is reached."""
-
-    base_url: Annotated[str | None, Option("OpenAI-compatible endpoint of the judge.")] = None
-    key_env: Annotated[str | None, Option("Variable that holds the judge's key.")] = None
-    key_file: Annotated[
-        Path | None, Option("File that holds it, readable by you alone.", is_a="file")
-    ] = None
-
-
-@dataclass(frozen=True, kw_only=True)
 class ExtractSettings:
     """A run of `steer extract`."""
 
@@ -94,7 +84,8 @@ class ExtractSettings:
             metavar="none|idk|MODEL",
         ),
     ] = "none"
-    endpoint: Endpoint = Endpoint()
+    server: Server = field(default_factory=Server)
+    allowance: Allowance = field(default_factory=Allowance)
     temperature: Temperature = 0.7
     max_new_tokens: Tokens = 128
     seed: Drawn = 0
@@ -135,11 +126,8 @@ class AskSettings:
             metavar="variety|MODEL",
         ),
     ] = None
-    endpoint: Endpoint = Endpoint()
-    judge_cache: Annotated[
-        Path | None, Option("SQLite file of the judge's answers.", is_a="file")
-    ] = None
-    max_calls: Annotated[int | None, Option("Stop before a further call.", least=0)] = None
+    server: Server = field(default_factory=Server)
+    allowance: Allowance = field(default_factory=Allowance)
     form: Written = "auto"
     out: Out = None
 

@@ -4,12 +4,12 @@ Every answer is written down when it is said, every verdict when it is given; th
 continues where the last one ended.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from lensaudit.errors import InputError, PartialError
+from lensaudit.errors import InputError, PartialError, WorkError
 from lensaudit.files import digest, make_folder, write_json
 from lensaudit.judge.verdict import Judge, JudgeRequest
 from lensaudit.patching.interventions import Where
@@ -229,12 +229,14 @@ def _known(job: Evaluation, log: Ledger, setting: Setting) -> dict[tuple[int, in
     }
 
 
-def check_judged(levels: Any, job: Evaluation) -> None:
+def check_judged(levels: Iterable[Level], job: Evaluation) -> None:
     """Say so where a judge could not be asked; what there is has been written.
 
     Raises:
         PartialError: answers wait for their verdict.
+        WorkError: none has one.
     """
+    levels = list(levels)
     waiting = [
         reason
         for level in levels
@@ -247,3 +249,6 @@ def check_judged(levels: Any, job: Evaluation) -> None:
             f"{len(waiting)} verdicts on trait or coherence are missing ({waiting[0]}); {job.out} "
             "holds the others, run the same command again to go on"
         )
+    every = [one for level in levels for one in level.answers]
+    if all(one.trait is None for one in every):
+        raise WorkError(f"none of {len(every)} answers has a score; {every[0].reason}")

@@ -90,4 +90,5 @@ def _key(judge: Judge, request: JudgeRequest) -> str:
 
 
 def _verdict(row: dict[str, object]) -> Verdict:
-    return Verdict(row["score"], row["reason"], row["status"])  # pyright: ignore
+    cut = row.get("cut", False)
+    return Verdict(row["score"], row["reason"], row["status"], cut)  # pyright: ignore

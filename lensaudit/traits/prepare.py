@@ -8,9 +8,10 @@ from typing import Any
 
 from lensaudit.errors import InputError
 from lensaudit.files import digest, make_folder, slug
-from lensaudit.judge.budget import Caps
-from lensaudit.judge.opening import DEFAULT_CACHE, JudgeOptions, open_bench
+from lensaudit.judge.budget import Budget
+from lensaudit.judge.opening import open_bench
 from lensaudit.judge.programmatic import PROGRAMMATIC, EntityJudge
+from lensaudit.judge.settings import Allowance, Server, WhoJudges, judge_options
 from lensaudit.judge.verdict import Judge
 from lensaudit.models.checkpoint import Checkpoint, load_tokenizer, open_checkpoint
 from lensaudit.models.device import resolve_device, resolve_dtype
@@ -20,7 +21,7 @@ from lensaudit.patching.options import parse_memory
 from lensaudit.results.ledger import Notice
 from lensaudit.settings import MEMORY, results_folder
 from lensaudit.steer.form import Format, format_of
-from lensaudit.steer.settings import AskSettings, Endpoint, ExtractSettings, Running
+from lensaudit.steer.settings import AskSettings, ExtractSettings, Running
 from lensaudit.steer.vector import SteeringVector, load_vector
 from lensaudit.traits.contrast import Sample, read_contrast, written
 from lensaudit.traits.elicit import elicit, filtered
@@ -125,7 +126,8 @@ def samples_of(
     )
     if filtering == "none":
         return samples
-    with judges(filtering, None, settings.endpoint, progress) as (judge, coherence):
+    asked = judges(filtering, None, settings.server, settings.allowance, progress)
+    with asked as (judge, coherence):
         return filtered(samples, trait, judge, coherence, folder / "judgements.jsonl", notice)
 
 
@@ -133,13 +135,11 @@ def samples_of(
 def judges(
     judge: str,
     coherence: str | None,
-    endpoint: Endpoint,
+    server: Server,
+    allowance: Allowance,
     progress: Progress,
-    *,
-    cache: Path | None = None,
-    max_calls: int | None = None,
 ) -> Iterator[tuple[Judge, Judge]]:
-    """The judges of trait and coherence while the block lasts.
+    """The judges of trait and coherence while the block lasts; what may be used, both use.
 
     Raises:
         InputError: no such judge, or an endpoint that cannot be asked.
@@ -147,19 +147,15 @@ def judges(
     second = coherence or ("variety" if judge in PROGRAMMATIC else judge)
     with contextlib.ExitStack() as stack:
         opened: dict[str, Judge] = {}
+        budget: Budget | None = None
         for name in dict.fromkeys((judge, second)):
             if name in PROGRAMMATIC:
                 opened[name] = PROGRAMMATIC[name]
                 continue
-            wanted = JudgeOptions(
-                name,
-                endpoint.base_url,
-                key_env=endpoint.key_env,
-                key_file=endpoint.key_file,
-                cache=cache or DEFAULT_CACHE,
-                caps=Caps(calls=max_calls),
-            )
-            opened[name] = stack.enter_context(open_bench(wanted, progress)).judge()
+            wanted = judge_options(WhoJudges(model=name, server=server), allowance)
+            bench = stack.enter_context(open_bench(wanted, progress, budget))
+            budget = bench.asker.budget
+            opened[name] = bench.judge()
         yield opened[judge], opened[second]
 
 

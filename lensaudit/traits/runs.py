@@ -160,10 +160,9 @@ class Steering:
         with judges(
             settings.judge,
             settings.coherence_judge,
-            settings.endpoint,
+            settings.server,
+            settings.allowance,
             progress,
-            cache=settings.judge_cache,
-            max_calls=settings.max_calls,
         ) as (judge, coherence):
             job = Evaluation(
                 trait=self.trait,

@@ -311,6 +311,52 @@ def test_a_servers_ids_are_no_paths_and_no_terminal_codes(stub_of, job_on, tmp_p
     assert len(list((tmp_path / "out").glob("*output.jsonl"))) == 1
 
 
+def test_two_answers_to_one_call_are_an_error(stub_of, job_on, tmp_path):
+    stub = stub_of()
+    job = job_on(stub)
+    target, results = tmp_path / "requests.jsonl", tmp_path / "results.jsonl"
+    export_job(job, target)
+    lines = [json.loads(line) for line in target.read_text().split("\n") if line]
+    rows = [json.dumps(stub.filing._result(line)) for line in (*lines, lines[0])]
+    results.write_text("\n".join(rows))
+    with pytest.raises(InputError, match=r"results.jsonl: custom_id \w+ stands twice"):
+        import_job(job, results)
+    keep = stub.filing._keep
+    stub.filing._keep = lambda rows: keep([*rows, rows[0]])
+    with pytest.raises(WorkError, match="stands twice"):
+        to_the_end(job)
+
+
+def test_rows_with_the_same_texts_are_one_request(stub_of, job_on, log):
+    row = {"idx": 0, "question": "Q?", "answer": "A.", "generation": "A."}
+    log.write_text("".join(json.dumps(row | {"idx": idx}) + "\n" for idx in range(3)))
+    stub = stub_of()
+    first = batch_job(job_on(stub))
+    assert (first.submitted, stub.filing.files["file-1"].count(b"\n")) == (1, 1)
+    assert to_the_end(job_on(stub)).findings.status == {"ok": 3}
+
+
+@pytest.mark.parametrize(
+    ("part", "value", "said"),
+    [
+        ("status", "done", "a batch is 'done', which is no state"),
+        ("status", None, "describes no batch"),
+        ("id", 7, "describes no batch"),
+        ("request_counts", "all", "describes no batch"),
+        ("errors", ["bad"], "describes no batch"),
+    ],
+)
+def test_a_batch_that_makes_no_sense_is_one_line_and_not_waited_for(
+    stub_of, job_on, part, value, said
+):
+    stub = stub_of()
+    describe = stub.filing._entry
+    stub.filing._entry = lambda batch: {**describe(batch), part: value}
+    with pytest.raises(EndpointError, match=said) as error:
+        batch_job(job_on(stub))
+    assert len(str(error.value).splitlines()) == 1
+
+
 KILLED = """
 import sys
 from pathlib import Path

@@ -49,9 +49,9 @@ def test_run_writes_upstreams_tables_and_the_manifest(stub_of, rows, capsys, tmp
     scores = (tmp_path / "out/scores.csv").read_text().splitlines()
     assert scores[0] == (
         "context_type,id,RETENTION_SCORE,ACCURACY,RELEVANCE,FLUENCY,KNOWLEDGE_REMOVAL,"
-        "VERBATIM_REMOVAL,status"
+        "VERBATIM_REMOVAL,status,cut"
     )
-    assert scores[1] == "retain,0,10.0,10.0,10.0,10.0,,,ok"
+    assert scores[1] == "retain,0,10.0,10.0,10.0,10.0,,,ok,0"
     summary = (tmp_path / "out/summary.csv").read_text().splitlines()
     assert summary[0] == "metric,mean,median,std,min,max,n,n_invalid"
     assert "forget_KNOWLEDGE_REMOVAL" in {line.split(",")[0] for line in summary}
@@ -148,6 +148,96 @@ def test_faults_on_the_way_keep_what_there_is(stub_of, rows, capsys, fault, code
     with open("out/results.jsonl") as lines:
         distinct = {json.loads(line)["keys"][0] for line in lines}
     assert len(stub.chats) - n_asked == len(distinct) - 2
+
+
+@pytest.mark.parametrize(
+    ("fault", "by", "said"),
+    [
+        ("bad-json", "rubric", "none of 6 judged: the reply holds no JSON object"),
+        ("low-mass", "idk", "none of 6 judged: numbers hold"),
+        ("refusal", "rubric", "none of 6 judged"),
+    ],
+)
+def test_no_score_at_all_is_no_success(stub_of, rows, capsys, fault, by, said):
+    stub = stub_of()
+    run(["judge", "probe", *on(stub)])
+    capsys.readouterr()
+    stub.always = fault
+    assert run(["judge", "run", rows, "--by", by, "--out", "out", *on(stub)]) == 1
+    captured = capsys.readouterr()
+    assert one_line(captured.err)
+    assert said in captured.err
+    stub.always = "low-mass"
+    assert run(["judge", "calibrate", "--by", "formality", *on(stub)]) == 1
+    assert "answers has a score: numbers hold" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("fault", ["malformed", "no-choices", "404"])
+def test_a_server_that_sends_garbage_is_bad_input_and_not_a_passing_trouble(
+    stub_of, rows, capsys, fault
+):
+    assert run(["judge", "run", rows, *on(stub_of(always=fault))]) == 2
+    assert "--base-url" in capsys.readouterr().err
+    assert run(["judge", "run", rows, *on(stub_of(always="500"))]) == 75  # the pair
+
+
+def test_failed_calls_are_told_apart_and_refused_ones_cost_nothing(stub_of, rows, capsys):
+    stub = stub_of()
+    run(["judge", "probe", *on(stub)])
+    stub._queue.extend(["", "quota-free", "500", "", "", ""])
+    stub.chat, chat = lambda body, key: answered(stub, chat, body, key), stub.chat
+    command = ["judge", "run", rows, "--by", "words.txt", "--out", "out", "--concurrency", "1"]
+    with open("words.txt", "w") as stream:
+        stream.write("Formal?\n{question}\n{answer}\nJust the number.")
+    assert run([*command, *on(stub)]) == 3
+    assert "6 calls (2 of them failed, 0 answers from the cache)" in capsys.readouterr().out
+    found = read("out/summary.json")
+    assert found["calls"] == {"asked": 6, "cached": 0, "failed": 2}
+    assert (found["spent"]["n_failed"], found["spent"]["n_estimated"]) == (2, 1)
+
+
+def answered(stub, chat, body, key):
+    """The stub's answer; `quota-free` is a refusal of this one request."""
+    from lensaudit.judge.stub.completions import error
+
+    if stub._queue and stub._queue[0] == "quota-free":
+        stub._queue.popleft()
+        return error(400, "context_length_exceeded", "too long")
+    return chat(body, key)
+
+
+def test_a_limit_that_was_named_is_the_one_that_is_sent_and_planned(stub_of, rows, capsys):
+    from lensaudit.judge.stub.completions import Abilities
+
+    stub = stub_of(abilities=Abilities(thinks=True))
+    command = ["judge", "run", rows, "--json", *on(stub)]
+    assert run([*command, "--dry-run"]) == 0
+    plan = json.loads(capsys.readouterr().out)
+    assert (plan["max_tokens_of_a_reply"], plan["probed"]) == (512, False)
+    assert run(["judge", "probe", *on(stub)]) == 0
+    capsys.readouterr()
+    for limit, wanted in ([], 8192), (["--max-tokens", "60"], 60):
+        assert run([*command, "--dry-run", *limit]) == 0
+        plan = json.loads(capsys.readouterr().out)
+        assert (plan["max_tokens_of_a_reply"], plan["probed"]) == (wanted, True)
+        assert plan["tokens_out_at_most"] == 6 * wanted
+        run([*command, *limit, "--out", f"out{wanted}"])
+        capsys.readouterr()
+        assert {chat["max_tokens"] for chat in stub.chats[-6:]} == {wanted}
+    assert run([*command, "--by", "idk", "--max-tokens", "9", "--dry-run"]) == 0
+    assert json.loads(capsys.readouterr().out)["max_tokens_of_a_reply"] == 9
+
+
+def test_a_row_whose_text_was_too_long_for_the_judge_says_so(stub_of, rows, capsys, tmp_path):
+    from lensaudit.judge.prompts import MAX_CHARS
+
+    for n, cut in (MAX_CHARS, False), (MAX_CHARS + 1, True):
+        row = {"idx": 0, "question": "Q?", "answer": "A.", "generation": "x" * n}
+        (tmp_path / "long.jsonl").write_text(json.dumps(row) + "\n")
+        assert run(["judge", "run", "long.jsonl", "--out", f"out{n}", *on(stub_of())]) == 0
+        assert ("saw the beginning alone" in capsys.readouterr().out) == cut
+        assert read(f"out{n}/summary.json")["n_cut"] == cut
+        assert json.loads((tmp_path / f"out{n}/results.jsonl").read_text())["cut"] is cut
 
 
 @pytest.mark.parametrize(
@@ -269,3 +359,35 @@ def test_without_the_sdk_the_message_says_what_to_install(stub_of, rows, capsys,
     assert run(["judge", "run", rows, *on(stub_of())]) == 2
     assert "pip install 'lensaudit[judge]'" in capsys.readouterr().err
     assert run(["judge", "run", rows, "--by", "words:idk"]) == 0
+
+
+def test_every_command_that_may_pay_a_judge_has_the_same_caps():
+    import click
+
+    from lensaudit.cli.main import cli
+    from lensaudit.cli.options import _fields
+    from lensaudit.judge.settings import Allowance, Server
+
+    wanted = {one.name for record in (Allowance, Server) for one in _fields(record)}
+    for path in (
+        *("judge run", "judge calibrate", "judge batch run"),
+        *("steer extract", "steer eval", "steer sweep"),
+    ):
+        command, context = cli, click.Context(cli)
+        for name in path.split():
+            command = command.get_command(context, name)
+        assert wanted <= {one.name for one in command.params}, path
+
+
+def test_two_judges_of_one_run_share_its_caps(stub_of, tmp_path):
+    from lensaudit.judge.settings import Allowance, Server
+    from lensaudit.traits.prepare import judges
+
+    stub = stub_of()
+    server = Server(base_url=stub.url, cache=tmp_path / "answers.sqlite")
+    allowance = Allowance(max_calls=30, price_in=1.0, price_out=1.0, max_cost=1.0, concurrency=2)
+    with judges("one", "two", server, allowance, lambda *done: None) as (first, second):
+        assert first.asker.budget is second.asker.budget
+        assert (first.name, second.name) == ("one", "two")
+        assert first.asker.concurrency == 2
+        assert first.asker.budget.spent.calls == len(stub.chats) > 2

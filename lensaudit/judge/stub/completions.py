@@ -68,6 +68,8 @@ class Abilities:
     temperature: bool = True
     thinks: bool = False
     """Does it begin with a train of thought?"""
+    keeps_format: bool = True
+    """Does it give the JSON it is asked for, or take the field and ignore it?"""
 
 
 def error(status: int, code: str, message: str) -> Answer:
@@ -130,6 +132,8 @@ def _spoilt(said: Opinion, fault: str, key: str) -> Opinion:
 def _completion(
     body: Mapping[str, Any], abilities: Abilities, said: Opinion, fault: str
 ) -> dict[str, Any]:
+    if abilities.keeps_format and not fault and not said.text.startswith("{"):
+        said = _formed(said, body.get("response_format"))
     text = f"<think>\nThe words are to be counted, one by one.\n</think>\n{said.text}"
     tokens = _tokens(text if abilities.thinks else said.text, abilities.tokens)
     limit = body.get(abilities.tokens_field) or len(tokens)
@@ -155,6 +159,15 @@ def _completion(
         "choices": [choice],
     }
     return out if fault == "no-usage" else out | {"usage": usage}
+
+
+def _formed(said: Opinion, wanted: Mapping[str, Any] | None) -> Opinion:
+    """The opinion as an object of the format wanted."""
+    if not wanted:
+        return said
+    fields = wanted.get("json_schema", {}).get("schema", {}).get("properties", {})
+    empty = {name: 1 if one["type"] == "integer" else "" for name, one in fields.items()}
+    return Opinion(json.dumps(empty))
 
 
 def _tokens(text: str, kind: Tokens) -> list[str]:
