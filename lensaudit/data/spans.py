@@ -9,29 +9,18 @@ import itertools
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol, runtime_checkable
+from typing import Literal
 
 import torch
 
 from lensaudit.data.examples import Example
+from lensaudit.data.joining import Tokenizer, joined, way_of
 from lensaudit.errors import InputError
 from lensaudit.settings import Scope
 from lensaudit.types import PosMask, Tokens
 
 PROMPT_TEMPLATE = "Question: {question}\nAnswer: {prefix}"
 """compute_uds.py:736. No chat template; with an empty prefix the prompt ends in a blank."""
-
-
-@runtime_checkable
-class Tokenizer(Protocol):
-    """What is asked of a tokenizer: a fast one, which reports character offsets."""
-
-    is_fast: bool
-    eos_token_id: int | None
-
-    def __call__(self, text: str, **options: Any) -> Any:
-        """Encode `text`."""
-        ...
 
 
 @dataclass(frozen=True)
@@ -88,8 +77,8 @@ def check_tokenizer(tokenizer: Tokenizer, name: str) -> None:
     """Refuse a tokenizer that would score the wrong tokens.
 
     Raises:
-        InputError: it has no character offsets, or it appends an end-of-text token that would
-            land between prompt and continuation.
+        InputError: it has no character offsets, it appends an end-of-text token that would
+            land between prompt and continuation, or it changes the text between the two.
     """
     if not tokenizer.is_fast:
         raise InputError(
@@ -102,6 +91,11 @@ def check_tokenizer(tokenizer: Tokenizer, name: str) -> None:
         raise InputError(
             f"{name}: its tokenizer appends token {special[-1]} after a text, which would split "
             "prompt and answer; set add_eos_token to false in tokenizer_config.json"
+        )
+    if way_of(tokenizer) == "neither":
+        raise InputError(
+            f"{name}: its tokenizer gives another text where an answer is encoded after its prompt "
+            "than where both are one; save the model's own tokenizer.json in its folder"
         )
 
 
@@ -126,11 +120,16 @@ def continuation_of(example: Example, prompt: str) -> str:
 
 
 def encode(
-    example: Example, tokenizer: Tokenizer, *, scored: Literal["entity", "answer"] = "entity"
+    example: Example,
+    tokenizer: Tokenizer,
+    *,
+    scored: Literal["entity", "answer"] = "entity",
+    too_long: Callable[[int], str | None] = lambda n_tokens: None,
 ) -> Encoded | SpanLost:
     """Tokens of prompt and continuation, encoded apart and joined, with the scored span.
 
-    `scored="answer"` takes the whole answer as the span and ends the prompt at `Answer: `.
+    `scored="answer"` takes the whole answer as the span and ends the prompt at `Answer: `;
+    `too_long` says why a text of so many tokens cannot be scored (`models.context`).
     """
     if scored == "answer":
         example = Example(
@@ -138,17 +137,19 @@ def encode(
         )
     prompt = prompt_of(example)
     text = continuation_of(example, prompt)
-    prompt_ids = tokenizer(prompt, add_special_tokens=True)["input_ids"]
-    encoding = tokenizer(text, add_special_tokens=False, return_offsets_mapping=True)
-    span = _token_span(text, example.entity, encoding["offset_mapping"])
+    found = joined(tokenizer, prompt, text)
+    span = _token_span(text, example.entity, found.offsets)
     if span is None:
         return SpanLost(example.idx, f"no token of this tokenizer covers {example.entity!r}")
-    before = len(prompt_ids) - 1
+    token_ids = (*found.prompt_ids, *found.ids)
+    if problem := too_long(len(token_ids)):
+        return SpanLost(example.idx, problem)
+    before = len(found.prompt_ids) - 1
     return Encoded(
         idx=example.idx,
         group=example.group,
-        token_ids=(*prompt_ids, *encoding["input_ids"]),
-        n_prompt=len(prompt_ids),
+        token_ids=token_ids,
+        n_prompt=len(found.prompt_ids),
         start=before + span[0],
         end=before + span[1],
     )

@@ -21,7 +21,13 @@ from lensaudit.files import (
     make_folder,
     write_json,
 )
-from lensaudit.models.checkpoint import Checkpoint, check_same_shape, load_tokenizer
+from lensaudit.models.checkpoint import (
+    Checkpoint,
+    check_same_shape,
+    config_of,
+    load_tokenizer,
+)
+from lensaudit.models.context import context_of
 from lensaudit.results.ledger import Ledger, Notice
 from lensaudit.steer.folds import N_FOLDS, Fold, author_folds
 from lensaudit.steer.form import Format
@@ -89,9 +95,11 @@ def prepare(
     check_same_shape(*(checkpoints[role] for role in ROLES))
     _check_different(checkpoints)
     tokenizer = load_tokenizer(checkpoints["full"])
+    too_long = context_of(config_of(checkpoints["full"])).too_long
     examples: dict[Part, tuple[Example, ...]] = {"forget": tuple(forget), "retain": tuple(retain)}
     found: dict[Part, list[Encoded | SpanLost]] = {
-        part: [encode(one, tokenizer) for one in rows] for part, rows in examples.items()
+        part: [encode(one, tokenizer, too_long=too_long) for one in rows]
+        for part, rows in examples.items()
     }
     kept: dict[Part, tuple[Encoded, ...]] = {
         part: tuple(one for one in rows if isinstance(one, Encoded)) for part, rows in found.items()

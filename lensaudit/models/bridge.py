@@ -3,6 +3,7 @@
 import contextlib
 import logging
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any, Literal
 
 import torch
@@ -12,13 +13,19 @@ from transformer_lens.model_bridge import TransformerBridge
 
 from lensaudit.errors import InputError, WorkError
 from lensaudit.models.causal import load_causal
-from lensaudit.models.checkpoint import Checkpoint, load_tokenizer
+from lensaudit.models.checkpoint import Checkpoint, first_line, load_tokenizer
 from lensaudit.models.conditions import EAGER
 from lensaudit.types import Intervention, Logits, Resid, Tokens
 
 __all__ = ["TransformerBridge", "bridge_from", "intervening", "load", "residuals"]
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+
+_UNBRIDGED = (
+    *(ValueError, NotImplementedError, RuntimeError),
+    *(AttributeError, KeyError, TypeError, IndexError),
+)
+"""What TransformerLens raises for a form of an architecture that its adapter does not know."""
 
 Component = Literal["resid", "attn", "mlp", "resid_mid", "head", "resid_pre"]
 """What is replaced: the block's output; attention's or the MLP's contribution to the stream; the
@@ -63,10 +70,11 @@ def bridge_from(model: Any, tokenizer: Any) -> TransformerBridge:
             dtype=parameter.dtype,
             device=str(parameter.device),
         )
-    except (ValueError, NotImplementedError) as error:
-        reason = str(error).splitlines()[0]
+    except torch.OutOfMemoryError:
+        raise
+    except _UNBRIDGED as error:
         raise InputError(
-            f"{type(model).__name__}: TransformerLens cannot bridge it ({reason})"
+            f"{type(model).__name__}: TransformerLens cannot bridge it ({first_line(error)})"
         ) from error
     bridge.eval()
     return bridge
@@ -162,12 +170,34 @@ def cached_step(
     return logits[:, -1], grown
 
 
+@dataclass(frozen=True)
+class Readout:
+    """What a model does to its unembedding's output."""
+
+    scale: float = 1.0
+    softcap: float | None = None
+
+    def applied(self, logits: Float[Tensor, "*at d_vocab"]) -> Float[Tensor, "*at d_vocab"]:
+        """The model's logits."""
+        logits = logits if self.scale == 1.0 else logits * self.scale
+        return logits if not self.softcap else self.softcap * torch.tanh(logits / self.softcap)
+
+
+def readout_of(config: Any) -> Readout:
+    """From a configuration: Cohere multiplies, Granite divides, Gemma caps."""
+    config = config.get_text_config()
+    divisor = getattr(config, "logits_scaling", None) or 1.0
+    return Readout(
+        scale=(getattr(config, "logit_scale", None) or 1.0) / divisor,
+        softcap=getattr(config, "final_logit_softcapping", None),
+    )
+
+
 def unembedded(model: TransformerBridge, resid: Resid) -> Logits:
     """What the model's own final norm and unembedding read from a residual stream."""
     with torch.no_grad():
         logits = model.unembed(model.ln_final(resid))
-    cap = getattr(model.original_model.config, "final_logit_softcapping", None)
-    return logits if not cap else cap * torch.tanh(logits / cap)
+    return readout_of(model.original_model.config).applied(logits)
 
 
 @contextlib.contextmanager

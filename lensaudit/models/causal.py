@@ -1,14 +1,19 @@
 """A checkpoint as a plain Hugging Face model: what is trained, before any bridge."""
 
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
 import transformers
-from huggingface_hub.errors import StrictDataclassError
 
 from lensaudit.errors import InputError
-from lensaudit.models.checkpoint import Checkpoint
+from lensaudit.models.checkpoint import HARMLESS, UNLOADABLE, Checkpoint, first_line
 from lensaudit.models.merge import merged
+
+NOT_CAUSAL: Mapping[torch.dtype, float] = {torch.float32: 1e-3}
+"""Change of a logit by a later token, over the largest one, that is no rounding. One batch has one
+kernel, so a causal model's is 0, but for experts, whose batches are the tokens that choose them."""
+NOT_CAUSAL_HALF = 0.05
 
 
 def load_causal(
@@ -23,7 +28,8 @@ def load_causal(
     An adapter is merged in float32 before the model takes its dtype.
 
     Raises:
-        InputError: the device is absent, or the folder is not a whole causal language model.
+        InputError: the device is absent, or the folder is not a whole causal language model:
+            tensors are missing, of another shape, or without a place in the configuration.
     """
     if device.startswith("cuda") and not torch.cuda.is_available():
         raise InputError(f"device {device}: no CUDA device is available; use --device cpu")
@@ -38,17 +44,62 @@ def load_causal(
             trust_remote_code=False,
             local_files_only=True,
             output_loading_info=True,
+            # they are refused below, with the tensor's name
+            ignore_mismatched_sizes=True,
         )
-    except (OSError, ValueError, KeyError, RuntimeError, StrictDataclassError) as error:
-        reason = (str(error).splitlines() or ["no reason given"])[0][:200]
-        raise InputError(f"{name}: cannot be loaded ({reason})") from error
+    except torch.OutOfMemoryError:
+        raise
+    except (*UNLOADABLE, RuntimeError, ImportError, TypeError, AttributeError) as error:
+        raise InputError(f"{name}: cannot be loaded ({first_line(error)})") from error
     model, found = loaded
-    if found["missing_keys"]:
-        # transformers fills them at random and only warns
-        raise InputError(
-            f"{name}: the weights lack {len(found['missing_keys'])} tensors of its architecture "
-            f"(first {sorted(found['missing_keys'])[0]}); fetch or save the checkpoint again"
-        )
+    _check_whole(name, found)
     if checkpoint.adapter:
         model = merged(model, checkpoint.adapter, dtype=dtype)
-    return model.to(device).eval()
+    model = model.to(device).eval()
+    _check_causal(name, model)
+    return model
+
+
+def _check_whole(name: str, found: Mapping[str, Any]) -> None:
+    """Every tensor has its place and every place its tensor: transformers would only warn.
+
+    A tensor that is missing or of another shape is filled at random, one too many is dropped.
+    """
+    if shapes := sorted(found["mismatched_keys"]):
+        tensor, stored, wanted = shapes[0]
+        raise InputError(
+            f"{name}: {tensor} is stored as {_shape(stored)}, its configuration wants "
+            f"{_shape(wanted)} ({len(shapes)} tensors of another shape); fetch or save the "
+            "checkpoint again"
+        )
+    if found["missing_keys"]:
+        raise InputError(
+            f"{name}: the weights lack {len(found['missing_keys'])} tensors of its architecture "
+            f"(first {min(found['missing_keys'])}); fetch or save the checkpoint again"
+        )
+    if extra := [key for key in found["unexpected_keys"] if not HARMLESS.search(key)]:
+        raise InputError(
+            f"{name}: its configuration has no place for {len(extra)} tensors of the weights "
+            f"(first {min(extra)}); correct config.json (layers, biases …) or save the "
+            "checkpoint again"
+        )
+
+
+def _shape(size: Sequence[int]) -> str:
+    return " x ".join(map(str, size))
+
+
+@torch.no_grad()
+def _check_causal(name: str, model: Any) -> None:
+    """A later token changes nothing before it; NaN is another matter, told with its row."""
+    d_vocab = model.get_input_embeddings().weight.shape[0]
+    tokens = torch.arange(1, 5, device=model.device).repeat(2, 1) % d_vocab
+    tokens[1, -1] = 0
+    logits = model(input_ids=tokens).logits[:, :-1]
+    first, second = logits.float().nan_to_num()
+    allowed = NOT_CAUSAL.get(logits.dtype, NOT_CAUSAL_HALF)
+    if float((first - second).abs().max()) > allowed * float(first.abs().max()):
+        raise InputError(
+            f"{name}: {type(model).__name__} reads what comes later (bidirectional); wanted a "
+            "decoder-only language model"
+        )

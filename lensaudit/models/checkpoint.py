@@ -1,6 +1,7 @@
 """What lies behind a name: a checkpoint's files, shape and content, before any weight is read."""
 
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from lensaudit.models.adapter import CONFIG, Adapter, open_adapter, trained_on
 from lensaudit.models.hashing import merged_hash, tokenizer_hash, weights_hash
 from lensaudit.models.hub import fetch
 from lensaudit.models.spec import ModelSpec
+from lensaudit.results.reading import part
 
 _LAYERS = ("num_hidden_layers", "n_layer", "num_layers")
 _WIDTH = ("hidden_size", "n_embd", "d_model")
@@ -21,7 +23,26 @@ _VOCAB = ("vocab_size",)
 _DTYPES = {"F64": "float64", "F32": "float32", "F16": "float16", "BF16": "bfloat16"}
 """Safetensors' names of the dtypes weights come in."""
 
-_UNLOADABLE = (OSError, ValueError, KeyError, StrictDataclassError)
+HARMLESS = re.compile(
+    r"(?:\.(?:attn|attention)\.(?:masked_)?bias|inv_freq|position_ids|token_type_ids)$"
+)
+"""Tensors of masks, positions and frequencies, which older versions saved and none reads."""
+_BIDIRECTIONAL = re.compile(r"For(?:MaskedLM|PreTraining|\w+Classification|QuestionAnswering)$")
+"""Ends of the names of classes that answer no prompt."""
+_INERT_SETTINGS = (
+    *("architectures", "transformers_version", "_name_or_path", "dtype", "torch_dtype"),
+    *("id2label", "label2id", "problem_type", "initializer_range", "pretraining_tp"),
+    *("use_cache", "output_hidden_states", "output_attentions", "return_dict"),
+    *(
+        "chunk_size_feed_forward",
+        "tie_word_embeddings",
+        "quantization_config",
+        "_attn_implementation",
+    ),
+)
+"""Settings of a configuration that change no activation, beside `…_token_id` and dropouts."""
+
+UNLOADABLE = (OSError, ValueError, KeyError, StrictDataclassError)
 """What transformers raises for files it cannot use; the last is for a contradictory config."""
 
 
@@ -68,10 +89,13 @@ def open_checkpoint(spec: ModelSpec, *, allow_pickle: bool = False) -> Checkpoin
         )
     adapter = open_adapter(spec.adapter) if spec.adapter else None
     config = _config(folder)
+    _check_kind(spec.name, config)
     files = _shards(folder, "model", "safetensors")
     pickled = not files
     if pickled:
         files = _pickles(folder, spec, allow_pickle)
+    else:
+        _check_types(files)
     text = config.get("text_config") or config
     weights = weights_hash(files, config)
     return Checkpoint(
@@ -89,6 +113,30 @@ def open_checkpoint(spec: ModelSpec, *, allow_pickle: bool = False) -> Checkpoin
     )
 
 
+def config_of(checkpoint: Checkpoint) -> Any:
+    """The checkpoint's configuration as transformers reads it, defaults filled in.
+
+    Raises:
+        InputError: an unknown architecture, or one that needs code of its own.
+    """
+    from transformers import AutoConfig  # takes seconds; opening a checkpoint does not need it
+
+    try:
+        return AutoConfig.from_pretrained(
+            checkpoint.folder, trust_remote_code=False, local_files_only=True
+        )
+    except (*UNLOADABLE, TypeError, AttributeError) as error:
+        raise InputError(
+            f"{checkpoint.spec.name}: its configuration cannot be read ({first_line(error)})"
+        ) from error
+
+
+def first_line(error: Exception, most: int = 200) -> str:
+    """What a library says, on one line and short."""
+    line = next((line for line in str(error).splitlines() if line.strip()), type(error).__name__)
+    return line if len(line) <= most else f"{line[: most - 1]}…"
+
+
 def load_tokenizer(checkpoint: Checkpoint) -> Any:
     """The checkpoint's tokenizer: a fast one, which knows the character offsets of its tokens.
 
@@ -104,10 +152,9 @@ def load_tokenizer(checkpoint: Checkpoint) -> Any:
         )
     except Exception as error:
         # `tokenizers` raises bare Exception for a broken file; other kinds are bugs, to be seen
-        if type(error) is not Exception and not isinstance(error, _UNLOADABLE):
+        if type(error) is not Exception and not isinstance(error, UNLOADABLE):
             raise
-        reason = (str(error).splitlines() or ["no reason given"])[0][:200]
-        raise InputError(f"{name}: the tokenizer cannot be loaded ({reason})") from error
+        raise InputError(f"{name}: the tokenizer cannot be loaded ({first_line(error)})") from error
     if not tokenizer.is_fast:
         raise InputError(
             f"{name}: its tokenizer gives no character offsets (a slow tokenizer); save it as "
@@ -142,6 +189,30 @@ def check_same_shape(*checkpoints: Checkpoint) -> None:
         )
 
 
+def differing_settings(*checkpoints: Checkpoint) -> str | None:
+    """In which settings that change what a model computes the others differ from the first.
+
+    Rotary embeddings, norms' epsilons, activations, caps, windows …: legitimate, and to be known.
+    None where there is no difference.
+    """
+    first, *others = [(one.spec.name, _settings(one)) for one in checkpoints]
+    wanted = first[1]
+    said = [
+        f"{name} has {key} {found.get(key)!r}, {first[0]} {wanted.get(key)!r}"
+        for name, found in others
+        for key in sorted(wanted.keys() | found.keys())
+        if found.get(key) != wanted.get(key)
+    ]
+    return "; ".join(dict.fromkeys(said)) or None
+
+
+def _settings(checkpoint: Checkpoint) -> dict[str, Any]:
+    """What decides the function, as transformers reads it: old and new spellings are one."""
+    settings = config_of(checkpoint).get_text_config().to_dict()
+    inert = (*_INERT_SETTINGS, *(key for key in settings if re.search("_token_id$|dropout", key)))
+    return {key: value for key, value in settings.items() if key not in inert}
+
+
 _SHAPE = {
     "n_layers": "layers",
     "d_model": "width",
@@ -163,6 +234,22 @@ def _config(folder: Path) -> Mapping[str, Any]:
     if not isinstance(config, dict) or not isinstance(config.get("model_type"), str):
         raise InputError(f"{path}: not a model's configuration (no model_type)")
     return config
+
+
+def _check_kind(name: str, config: Mapping[str, Any]) -> None:
+    """Refuse models that are packed, or that answer no prompt."""
+    packed = config.get("quantization_config") or part(config, "text_config", "quantization_config")
+    if packed:
+        method = packed.get("quant_method") if isinstance(packed, dict) else None
+        raise InputError(
+            f"{name}: its weights are packed ({method or 'quantised'}); name the checkpoint it was "
+            "made from (`lensaudit quantize` rounds that), or save it dequantised"
+        )
+    architecture = str((config.get("architectures") or ["unknown"])[0])
+    if _BIDIRECTIONAL.search(architecture) or config.get("is_encoder_decoder"):
+        raise InputError(
+            f"{name}: {architecture} is no decoder-only language model; wanted a …ForCausalLM"
+        )
 
 
 def _size(config: Mapping[str, Any], keys: Sequence[str], folder: Path) -> int:
@@ -222,6 +309,24 @@ def _tensors(shard: Path) -> list[str]:
         ) from error
 
 
+def _stored_types(files: Sequence[Path]) -> Iterator[tuple[str, str]]:
+    """Name and type of every tensor."""
+    for file in files:
+        with safe_open(file, framework="numpy") as tensors:
+            for name in tensors.keys():  # noqa: SIM118
+                yield name, tensors.get_slice(name).get_dtype()
+
+
+def _check_types(files: Sequence[Path]) -> None:
+    """Refuse weights of whole numbers, which would be cast: they are packed, or damaged."""
+    for name, dtype in _stored_types(files):
+        if dtype not in _DTYPES and not HARMLESS.search(name):
+            raise InputError(
+                f"{files[0].parent}: {name} is stored as {dtype}, wanted F32, F16 or BF16; name "
+                "the checkpoint it was made from, or save it dequantised"
+            )
+
+
 def _pickles(folder: Path, spec: ModelSpec, allow_pickle: bool) -> list[Path]:
     """The pickled weights, or why there is nothing to load."""
     has_pickle = any(folder.glob("*.bin")) or any(folder.glob("*.pt*"))
@@ -240,6 +345,5 @@ def _pickles(folder: Path, spec: ModelSpec, allow_pickle: bool) -> list[Path]:
 def _stored_dtype(files: Sequence[Path], config: Mapping[str, Any], pickled: bool) -> str:
     if pickled:
         return str(config.get("dtype") or config.get("torch_dtype") or "float32")
-    with safe_open(files[0], framework="numpy") as tensors:
-        stored = (tensors.get_slice(name).get_dtype() for name in tensors.keys())  # noqa: SIM118
-        return next((_DTYPES[dtype] for dtype in stored if dtype in _DTYPES), "unknown")
+    stored = (dtype for _, dtype in _stored_types(files[:1]))
+    return next((_DTYPES[dtype] for dtype in stored if dtype in _DTYPES), "unknown")

@@ -86,12 +86,21 @@ def tokenizer_hash(folder: Path) -> str:
 
 
 def file_sha256(path: Path) -> str:
-    """SHA-256 of a file's content, 64 hex digits; taken once per state of the file."""
+    """SHA-256 of a file's content, 64 hex digits; taken once per state of the file.
+
+    Raises:
+        InputError: the file cannot be read, or is a blob of the Hugging Face cache, which names
+            large files by their SHA-256, and was damaged since it was fetched.
+    """
+    found = remembered(path, "sha256", _read_sha256)
     real = Path(os.path.realpath(path))
-    # the Hugging Face cache names the blob of a large file by its SHA-256
-    if real.parent.name == "blobs" and _SHA256.fullmatch(real.name):
-        return real.name
-    return remembered(path, "sha256", _read_sha256)
+    is_blob = real.parent.name == "blobs" and _SHA256.fullmatch(real.name)
+    if is_blob and found != real.name:
+        raise InputError(
+            f"{path}: its content is not what the Hub gave (a damaged blob); delete {real} and "
+            "fetch the checkpoint again"
+        )
+    return found
 
 
 def remembered(path: Path, kind: str, compute: Callable[[Path], str]) -> str:

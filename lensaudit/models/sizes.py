@@ -4,7 +4,7 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
-from lensaudit.models.checkpoint import Checkpoint
+from lensaudit.models.checkpoint import Checkpoint, config_of
 
 BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
 
@@ -61,7 +61,7 @@ class Sizes:
 def sizes_of(config: Any, dtype: str) -> Sizes:
     """From a transformers configuration."""
     config = config.get_text_config()
-    n_heads = config.num_attention_heads
+    n_heads = getattr(config, "num_attention_heads", None) or 1  # a state space model has none
     return Sizes(
         n_layers=config.num_hidden_layers,
         d_model=config.hidden_size,
@@ -76,9 +76,4 @@ def sizes_of(config: Any, dtype: str) -> Sizes:
 
 def sizes_on_disk(checkpoint: Checkpoint, dtype: str) -> Sizes:
     """Of a checkpoint that is not loaded."""
-    from transformers import AutoConfig  # takes seconds; opening a checkpoint does not need it
-
-    config = AutoConfig.from_pretrained(
-        checkpoint.folder, trust_remote_code=False, local_files_only=True
-    )
-    return sizes_of(config, dtype)
+    return sizes_of(config_of(checkpoint), dtype)

@@ -4,20 +4,22 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TypedDict, Unpack
+from typing import Literal, TypedDict, Unpack
 
 from lensaudit.activations.fill import Progress, cache_batch_that_fits
 from lensaudit.data.examples import Example, rows_alone
 from lensaudit.data.spans import Encoded, Scope, SpanLost, check_tokenizer, encode
 from lensaudit.data.tofu import forget_set
 from lensaudit.errors import InputError
-from lensaudit.files import read_json
 from lensaudit.models.checkpoint import (
     Checkpoint,
     check_same_shape,
+    config_of,
+    differing_settings,
     load_tokenizer,
     open_checkpoint,
 )
+from lensaudit.models.context import context_of
 from lensaudit.models.device import resolve_device, resolve_dtype
 from lensaudit.models.registry import Registry, default_anchor, default_data, resolve
 from lensaudit.models.sizes import sizes_on_disk
@@ -48,17 +50,22 @@ def examples_for(data: str, *, exclude: Sequence[str] = (), limit: int | None) -
 
 
 def encode_all(
-    examples: Sequence[Example], checkpoint: Checkpoint, *, scored: str = "entity"
+    examples: Sequence[Example],
+    checkpoint: Checkpoint,
+    *,
+    scored: Literal["entity", "answer"] = "entity",
 ) -> tuple[tuple[Encoded, ...], tuple[SpanLost, ...]]:
     """Tokens and spans under the checkpoint's tokenizer; what it loses is kept apart."""
     tokenizer = load_tokenizer(checkpoint)
     check_tokenizer(tokenizer, checkpoint.spec.name)
-    found = [encode(e, tokenizer, scored=scored) for e in examples]  # pyright: ignore
+    context = context_of(config_of(checkpoint))
+    found = [encode(e, tokenizer, scored=scored, too_long=context.too_long) for e in examples]
     encoded = tuple(e for e in found if isinstance(e, Encoded))
     if not encoded:
+        reason = next(e.reason for e in found if isinstance(e, SpanLost))
         raise InputError(
-            f"none of the {len(examples)} entities is covered by a token of "
-            f"{checkpoint.spec.name}'s tokenizer; check that tokenizer and data belong together"
+            f"none of the {len(examples)} entities can be scored with {checkpoint.spec.name}'s "
+            f"tokenizer (first: {reason}); check that model and data belong together"
         )
     return encoded, tuple(e for e in found if isinstance(e, SpanLost))
 
@@ -109,8 +116,13 @@ def prepare(
         notice(alone)
     opened = _open_family(specs)
     anchor = opened["full"]
-    if options.head is not None:
-        _check_head(options.head, anchor)
+    sizes = sizes_on_disk(anchor, options.dtype)
+    if options.head is not None and not options.head < sizes.n_heads:
+        raise InputError(
+            f"--component head:{options.head}: the model has heads 0 to {sizes.n_heads - 1}"
+        )
+    if differing := differing_settings(*opened.values()):
+        notice(f"models with other settings: {differing}")
     encoded, lost = encode_all(examples, anchor)
     return Audit(
         full=anchor,
@@ -121,9 +133,7 @@ def prepare(
         options=replace(
             options,
             layers=parse_layers(settings.get("layers", "all"), anchor.n_layers),
-            cache_batch=cache_batch_that_fits(
-                sizes_on_disk(anchor, options.dtype), encoded, options.memory_bytes
-            ),
+            cache_batch=cache_batch_that_fits(sizes, encoded, options.memory_bytes),
         ),
         root=activations,
         examples=tuple(examples),
@@ -161,13 +171,6 @@ def _checked(settings: Settings, *, n_sources: int) -> PatchOptions:
         batch_size=settings.get("batch_size"),
         memory_bytes=parse_memory(settings.get("memory", "2G")),
     )
-
-
-def _check_head(head: int, checkpoint: Checkpoint) -> None:
-    config = read_json(checkpoint.folder / "config.json")
-    n_heads = config.get("num_attention_heads", 0)
-    if not head < n_heads:
-        raise InputError(f"--component head:{head}: the model has heads 0 to {n_heads - 1}")
 
 
 def _named_family(

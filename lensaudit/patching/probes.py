@@ -15,7 +15,8 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from lensaudit.data.spans import Encoded, Tokenizer, make_batch
+from lensaudit.data.joining import Tokenizer, joined
+from lensaudit.data.spans import Encoded, make_batch
 from lensaudit.errors import InputError
 from lensaudit.models.bridge import TransformerBridge, n_layers, residuals
 from lensaudit.patching import oracle
@@ -179,10 +180,10 @@ def encode_probe(probe: Probe, tokenizer: Tokenizer) -> list[Encoded]:
     Raises:
         InputError: a candidate has no token.
     """
-    prompt = tuple(tokenizer(probe.prompt, add_special_tokens=True)["input_ids"])
     encoded = []
     for number, candidate in enumerate(probe.candidates):
-        ids = tuple(tokenizer(candidate, add_special_tokens=False)["input_ids"])
+        found = joined(tokenizer, probe.prompt, candidate)
+        prompt, ids = found.prompt_ids, found.ids
         if not ids:
             raise InputError(f"candidate {candidate!r}: the tokenizer makes no token of it")
         before = len(prompt) - 1

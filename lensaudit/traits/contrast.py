@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any, Literal, get_args
 
 from lensaudit.data.examples import Example, read_rows
+from lensaudit.data.joining import following
 from lensaudit.data.spans import Encoded, SpanLost, encode
 from lensaudit.errors import InputError
 from lensaudit.files import digest
@@ -82,8 +83,11 @@ def encode_sample(
     if position == "span":
         return _encode_span(sample, tokenizer)
     prompt = prompt_ids(tokenizer, form, sample.row.question, sample.system)
-    blank = "" if form == "chat" or sample.row.answer[:1].isspace() else " "
-    answer = tokenizer(blank + sample.row.answer, add_special_tokens=False)["input_ids"]
+    text = sample.row.answer
+    if form == "chat":
+        answer = tuple(tokenizer(text, add_special_tokens=False)["input_ids"])
+    else:
+        answer = following(tokenizer, text if text[:1].isspace() else f" {text}")
     if not answer:
         return SpanLost(sample.idx, "the tokenizer makes no token of the answer")
     ids = (*prompt, *answer)

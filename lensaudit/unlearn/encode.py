@@ -7,6 +7,7 @@ from typing import Any
 import torch
 
 from lensaudit.data.chat import Template, encode_qa
+from lensaudit.data.joining import joined
 from lensaudit.data.spans import PROMPT_TEMPLATE
 from lensaudit.types import PosMask, Tokens
 from lensaudit.unlearn.losses import IGNORED, Labels
@@ -62,10 +63,9 @@ def raw_sample(tokenizer: Any, row: Answered) -> Sample:
     start = PROMPT_TEMPLATE.format(question=row.question, prefix="")
     if row.prefix != "":
         start = start.rstrip()
-    prompt = tokenizer(start)["input_ids"]
-    answer = row.answer if row.prefix == "" else f" {row.answer}"
-    rest = tokenizer(answer, add_special_tokens=False)["input_ids"]
-    return Sample((*prompt, *rest, tokenizer.eos_token_id), len(prompt))
+    found = joined(tokenizer, start, row.answer if row.prefix == "" else f" {row.answer}")
+    ids = (*found.prompt_ids, *found.ids, tokenizer.eos_token_id)
+    return Sample(ids, len(found.prompt_ids))
 
 
 def collate(rows: Sequence[Sample], *, pad: int) -> TrainBatch:

@@ -34,14 +34,21 @@ class Pieces:
 
     is_fast, eos_token_id = True, None
 
+    def __init__(self):
+        self.seen = {}
+
     def __call__(self, text, add_special_tokens=True, return_offsets_mapping=False):
         found = re.finditer(r" ?[A-Za-z0-9]+| ?[!-/:-@[-`{-~]+|[^\x00-\x7f]|\s", text)
         pieces = [one for one in found for _ in range(1 if one[0].isascii() else 2)]
         ids = [sum(map(ord, one[0])) + 10 for one in pieces]
+        self.seen |= dict(zip(ids, (one[0] for one in pieces), strict=True))
         return {
             "input_ids": [7] * add_special_tokens + ids,
             "offset_mapping": [one.span() for one in pieces],
         }
+
+    def decode(self, token_ids, **options):
+        return "".join(self.seen[one] for one in token_ids if one != 7)
 
 
 TRAPS = {
@@ -180,7 +187,11 @@ class _Tokenizer:
         self.eos_token_id = 9
 
     def __call__(self, text, add_special_tokens=True, **options):
-        return {"input_ids": [1, 5, *self.suffix] if add_special_tokens else [5]}
+        ids = [1, 5, *self.suffix] if add_special_tokens else [5] if text else []
+        return {"input_ids": ids, "offset_mapping": [(0, len(text)) for _ in ids]}
+
+    def decode(self, token_ids, **options):
+        return " ".join(map(str, sorted(set(token_ids))))
 
 
 def test_a_tokenizer_that_appends_eos_is_refused():

@@ -1,8 +1,12 @@
 """A checkpoint is loaded whole or not at all."""
 
+import json
 import shutil
 
 import pytest
+import support
+import torch
+import transformers
 from safetensors.torch import load_file, save_file
 
 from lensaudit.errors import InputError
@@ -11,6 +15,7 @@ from lensaudit.models.checkpoint import open_checkpoint
 from lensaudit.models.registry import Registry, resolve
 
 LOST = "model.layers.1.mlp.down_proj.weight"
+EXTRA = "model.layers.2.self_attn.q_proj.bias"
 
 
 def opened(folder):
@@ -26,3 +31,124 @@ def test_weights_that_lack_a_tensor_are_refused_by_its_name(tiny_checkpoint, tmp
     save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
     with pytest.raises(InputError, match=rf"lack 1 tensors .*first {LOST}"):
         load_causal(opened(folder))
+
+
+@pytest.fixture
+def folder(tiny_checkpoint, tmp_path):
+    return shutil.copytree(tiny_checkpoint, tmp_path / "copy")
+
+
+def change_weights(folder, **changed):
+    """Tensors replaced, added, or (None) removed."""
+    tensors = load_file(folder / "model.safetensors") | changed
+    kept = {name: tensor for name, tensor in tensors.items() if tensor is not None}
+    save_file(kept, folder / "model.safetensors", metadata={"format": "pt"})
+
+
+def change_config(folder, **changed):
+    path = folder / "config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | changed))
+
+
+def refusal(folder, load=lambda folder: load_causal(opened(folder))):
+    with pytest.raises(InputError) as caught:
+        load(folder)
+    assert len(str(caught.value).splitlines()) == 1
+    assert len(str(caught.value)) < 400
+    return str(caught.value)
+
+
+def test_tensors_that_the_configuration_does_not_use_are_refused(folder):
+    """Transformers drops them: a Llama with biases and attention_bias false is another model."""
+    change_weights(folder, **{EXTRA: torch.ones(32)})
+    assert f"no place for 1 tensors of the weights (first {EXTRA})" in refusal(folder)
+    change_config(folder, attention_bias=True)
+    assert "lack 11 tensors" in refusal(folder)
+
+
+def test_a_configuration_with_fewer_layers_than_the_weights_is_refused(folder):
+    change_config(folder, num_hidden_layers=2)
+    assert "no place for 9 tensors of the weights (first model.layers.2." in refusal(folder)
+
+
+def test_frequencies_and_masks_of_older_versions_do_no_harm(folder):
+    change_weights(
+        folder,
+        **{
+            "model.layers.0.self_attn.rotary_emb.inv_freq": torch.ones(4),
+            "model.layers.0.attn.bias": torch.ones(1, 1, 4, 4, dtype=torch.bool),
+        },
+    )
+    assert load_causal(opened(folder)).training is False
+
+
+def test_a_tensor_of_another_shape_is_named_with_both_shapes(folder):
+    change_weights(folder, **{LOST: torch.ones(32, 47)})
+    message = refusal(folder)
+    assert f"{LOST} is stored as 32 x 47, its configuration wants 32 x 48" in message
+
+
+def test_weights_of_whole_numbers_are_refused_before_any_is_read(folder):
+    change_weights(folder, **{LOST: torch.ones(32, 48, dtype=torch.int32)})
+    assert f"{LOST} is stored as I32" in refusal(folder, opened)
+
+
+@pytest.mark.parametrize(
+    "packed",
+    [
+        {"quant_method": "bitsandbytes", "load_in_4bit": True},
+        {"quant_method": "gptq", "bits": 4},
+        {"quant_method": "awq"},
+        {"quant_method": "compressed-tensors", "config_groups": {}},
+        "nonsense",
+    ],
+)
+def test_packed_weights_are_refused_with_what_would_do(folder, packed):
+    change_config(folder, quantization_config=packed)
+    message = refusal(folder, opened)
+    assert "its weights are packed" in message
+    assert "name the checkpoint it was made from" in message
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"model_type": "unheard-of"},
+        {"model_type": "mine", "auto_map": {"AutoConfig": "mine.Config"}},
+        {"hidden_act": "unheard-of"},
+        {"rms_norm_eps": "small"},
+        {"rope_parameters": {"rope_type": "unheard-of", "rope_theta": 1e4}},
+    ],
+)
+def test_a_configuration_that_cannot_be_built_is_one_line(folder, changed):
+    change_config(folder, **changed)
+    assert "cannot be" in refusal(folder)
+
+
+def test_models_that_read_what_comes_later_are_refused(folder, tiny_tokenizer, tmp_path):
+    change_config(folder, architectures=["BertForMaskedLM"])
+    assert "BertForMaskedLM is no decoder-only" in refusal(folder, opened)
+    for is_decoder in (False, True):
+        config = transformers.BertConfig(
+            vocab_size=61,
+            hidden_size=32,
+            intermediate_size=48,
+            num_hidden_layers=1,
+            num_attention_heads=4,
+            is_decoder=is_decoder,
+        )
+        bert = tmp_path / f"bert {is_decoder}"
+        torch.manual_seed(0)
+        transformers.BertLMHeadModel(config).save_pretrained(bert)
+        tiny_tokenizer.save_pretrained(bert)
+        if is_decoder:
+            assert load_causal(opened(bert)) is not None
+        else:
+            assert "reads what comes later" in refusal(bert)
+
+
+@pytest.mark.parametrize("kind", ["Llama", "GPT2", "Mamba", "Mixtral"])
+def test_decoders_are_not(tiny_tokenizer, tmp_path, kind):
+    support.tiny_model_of(kind, num_hidden_layers=1).save_pretrained(tmp_path)
+    tiny_tokenizer.save_pretrained(tmp_path)
+    assert load_causal(opened(tmp_path), attn="eager") is not None

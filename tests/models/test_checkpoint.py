@@ -14,7 +14,12 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 
 from lensaudit.errors import InputError, TryAgainError
 from lensaudit.models import hashing, hub
-from lensaudit.models.checkpoint import check_same_shape, load_tokenizer, open_checkpoint
+from lensaudit.models.checkpoint import (
+    check_same_shape,
+    differing_settings,
+    load_tokenizer,
+    open_checkpoint,
+)
 from lensaudit.models.spec import ModelSpec
 
 VOCAB = {"<s>": 0, "</s>": 1, "a": 2, "b": 3, "ab": 4, "Ġ": 5}
@@ -274,16 +279,22 @@ def test_a_cache_folder_that_cannot_be_written_does_not_matter(folder, own_cache
     assert opened(folder).weights.startswith("sha256:")
 
 
-def test_a_blob_of_the_hub_cache_is_known_by_its_name(folder, monkeypatch):
+def test_a_blob_of_the_hub_cache_is_read_once_and_a_damaged_one_refused(folder, monkeypatch):
     content = (folder / "model.safetensors").read_bytes()
     before = opened(folder).weights
-    blobs = folder.parent / "blobs"
-    blobs.mkdir()
-    blob = blobs / hashlib.sha256(content).hexdigest()
+    blob = folder.parent / "blobs" / hashlib.sha256(content).hexdigest()
+    blob.parent.mkdir()
     (folder / "model.safetensors").rename(blob)
     (folder / "model.safetensors").symlink_to(blob)
-    monkeypatch.setattr(hashing, "_read_sha256", lambda path: pytest.fail("hashed"))
     assert opened(folder).weights == before
+    with monkeypatch.context() as patch:
+        patch.setattr(hashing, "_read_sha256", lambda path: pytest.fail("hashed again"))
+        assert opened(folder).weights == before
+    # the name still says the old content
+    blob.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
+    message = refusal(folder)
+    assert "damaged blob" in message
+    assert f"delete {blob}" in message
 
 
 def test_models_of_one_shape_pass_and_others_are_named(folder, tmp_path):
@@ -300,6 +311,33 @@ def test_models_of_one_shape_pass_and_others_are_named(folder, tmp_path):
         assert label in message
     assert "same" not in message.splitlines()[0]
     assert len(message.splitlines()) <= 3
+
+
+def test_settings_that_change_the_function_are_told_and_others_not(folder, tmp_path):
+    full = opened(folder, "full")
+    inert = shutil.copytree(folder, tmp_path / "inert")
+    change(
+        inert / "config.json",
+        dtype="bfloat16",
+        use_cache=False,
+        attention_dropout=0.1,
+        eos_token_id=3,
+    )
+    assert differing_settings(full, opened(inert, "inert")) is None
+    change(folder / "config.json", rope_theta=5e5)
+    respelled = shutil.copytree(folder, tmp_path / "respelled")
+    change(respelled / "config.json", rope_theta=None)
+    rope = {"rope_type": "default", "rope_theta": 5e5}
+    change(respelled / "config.json", rope_parameters=rope)
+    assert differing_settings(opened(folder, "full"), opened(respelled, "respelled")) is None
+    other = shutil.copytree(respelled, tmp_path / "other")
+    change(other / "config.json", rms_norm_eps=1e-6, hidden_act="gelu")
+    said = differing_settings(opened(folder, "full"), opened(inert), opened(other, "other"))
+    assert "other has hidden_act 'gelu', full 'silu'" in said
+    assert "other has rms_norm_eps 1e-06, full 1e-05" in said
+    assert "mine has rope_parameters" in said
+    assert "other has rope" not in said
+    assert len(said.splitlines()) == 1
 
 
 def test_the_tokenizer_gives_offsets(folder):
