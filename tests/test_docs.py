@@ -2,7 +2,7 @@
 
 Blocks marked `sh` and `python` are run page by page, in one folder, from the top. `sh hub` needs
 the Hub and must say so in one line without it; `sh yours` names files of the reader's and is only
-parsed. A block marked `jsonl NAME` is a file that later commands read.
+parsed. A block marked `jsonl NAME` or `toml NAME` is a file that later commands read.
 """
 
 import os
@@ -20,6 +20,7 @@ from lensaudit.cli.main import COMMANDS, cli, run
 DOCS = Path(__file__).resolve().parents[1] / "docs"
 PAGES = (
     "tutorial",
+    "project",
     "own-model",
     "own-forget-set",
     "python",
@@ -28,7 +29,7 @@ PAGES = (
     "comparison",
     "sweep",
 )
-FAST = ("own-forget-set", "terminal")
+FAST = ("project", "own-forget-set", "terminal")
 """Run by default; the others take 10 to 60 seconds each and are `slow`."""
 
 
@@ -54,7 +55,7 @@ def test_the_commands_and_the_python_of_a_page_run_in_order(page, tmp_path, monk
     monkeypatch.setenv("MPLBACKEND", "Agg")
     n_run = 0
     for language, kind, content in blocks(page):
-        if language == "jsonl":
+        if language == "jsonl" or (language == "toml" and kind):
             (tmp_path / kind).write_text(content)
         elif language == "python":
             exec(compile(content, f"{page}.md", "exec"), {})
