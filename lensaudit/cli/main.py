@@ -36,6 +36,7 @@ COMMANDS = {
         "Propose which part of each answer is scored, for an own forget set.",
     ),
     "report": ("lensaudit.cli.report:report", "Write one HTML page of results on disk."),
+    "runs": ("lensaudit.cli.runs:runs", "What was run: list, show, compare, delete."),
     "meta": ("lensaudit.cli.meta:meta", "Judge the metrics themselves, over many models."),
     "steer": ("lensaudit.cli.steer:steer", "Find directions, steer with them, audit by them."),
     "judge": ("lensaudit.cli.judge:judge", "Judge answers by a language model or word lists."),

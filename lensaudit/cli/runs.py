@@ -1,0 +1,150 @@
+"""`lensaudit runs`: what was run, on what, and why two numbers differ."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from lensaudit.cli.options import shared
+from lensaudit.cli.terminal import brief, emit, fields, listing, name, say, size
+from lensaudit.errors import InputError
+from lensaudit.settings import results_folder
+
+if TYPE_CHECKING:
+    from lensaudit.results.run_log import Comparison, Run
+
+COLUMNS = ("RUN", "COMMAND", "MODEL", "DATA", "SCORE", "FINISHED")
+RUN = click.argument("run", type=click.Path(path_type=Path))
+RUNS = click.argument("runs", nargs=-1, required=True, type=click.Path(path_type=Path))
+
+
+@click.group()
+def runs() -> None:
+    """The log of finished runs, read from the manifests of result folders.
+
+    A RUN is a folder, or its name below the folder of results.
+    """
+
+
+@runs.command("ls")
+@click.argument("folders", nargs=-1, type=click.Path(path_type=Path, file_okay=False))
+@click.option("--command", help="Only runs of this command.")
+@click.option("--model", help="Only runs in which a model of this name takes part.")
+@shared("json")
+def list_(folders: tuple[Path, ...], command: str | None, model: str | None, as_json: bool) -> None:
+    """List the runs in FOLDERS, the latest first; without FOLDERS all results."""
+    from lensaudit.results.run_log import find_runs
+
+    found = [
+        one
+        for one in find_runs(folders or (results_folder(),))
+        if command in (None, one.command) and (model is None or model in one.models.values())
+    ]
+    if as_json:
+        emit([one.document() for one in found], pretty=True)
+    elif not found:
+        say("no runs; every command that writes a result folder leaves one")
+    else:
+        listing([COLUMNS, *map(_columns, found)])
+
+
+@runs.command()
+@RUN
+@shared("json")
+def show(run: Path, as_json: bool) -> None:
+    """Tell all that is recorded of a RUN."""
+    found = _read(run)
+    if as_json:
+        emit(found.document() | {"values": dict(found.values), "manifest": found.manifest})
+        return
+    fields(
+        {
+            "run": found.folder,
+            "command": found.command,
+            **found.models,
+            "data": found.data or "–",
+            "finished": found.finished,
+            "seconds": brief(found.seconds),
+        }
+    )
+    for title, part in (("values", found.values), ("options", found.manifest.get("options"))):
+        if part:
+            say(f"{title}:")
+            fields({key: one for key, one in dict(part).items() if one is not None}, indent="  ")
+
+
+@runs.command()
+@click.argument("first", type=click.Path(path_type=Path))
+@click.argument("second", type=click.Path(path_type=Path))
+@shared("json")
+def diff(first: Path, second: Path, as_json: bool) -> None:
+    """Which option or which content explains that FIRST and SECOND differ?"""
+    from lensaudit.results.run_log import compare
+
+    found = compare(_read(first), _read(second))
+    if as_json:
+        emit(_document(found), pretty=True)
+        return
+    for key, (one, other) in found.values.items():
+        say(f"{name(key)}: {brief(one)} -> {brief(other)}")
+    for weight in ("explains", "may explain", "does not matter"):
+        if rows := found.of(weight):
+            say(f"{weight}:")
+            for row in rows:
+                say(f"  {name(row)}")
+    say(name(found.sentence()))
+
+
+@runs.command()
+@RUNS
+@shared("dry_run", "json")
+def rm(runs: tuple[Path, ...], dry_run: bool, as_json: bool) -> None:
+    """Delete the folders of RUNS, with all that lies in them. Models are not deleted."""
+    from lensaudit.results.run_log import remove
+
+    found = list(map(_read, runs))
+    for one in found:
+        remove(one, dry_run=True)  # all are looked at before one is gone
+    done = [(one, remove(one, dry_run=dry_run)) for one in found]
+    if as_json:
+        emit(
+            {
+                "removed": [{"folder": str(one.folder), "n_bytes": n} for one, n in done],
+                "dry_run": dry_run,
+            }
+        )
+        return
+    for one, n_bytes in done:
+        say(f"{'would remove' if dry_run else 'removed'} {one.folder} ({size(n_bytes)})")
+
+
+def _read(place: Path) -> "Run":
+    """The run that is meant: a folder, or one below the folder of results."""
+    from lensaudit.results.run_log import read_run
+
+    below = results_folder() / place
+    if place.is_dir() or not below.is_dir():
+        if not place.is_dir():
+            raise InputError(f"{place}: no such run; `lensaudit runs ls` lists them")
+        return read_run(place)
+    return read_run(below)
+
+
+def _columns(run: "Run") -> tuple[str, ...]:
+    base = results_folder()
+    shown = run.folder.relative_to(base) if run.folder.is_relative_to(base) else run.folder
+    score = "–" if run.score is None else f"{run.score} {brief(run.value)}"
+    if run.score is None and run.values:
+        score = f"{len(run.values)} values"
+    when = run.finished[:16].replace("T", " ")
+    return str(shown), run.command, run.model, run.data or "–", score, when
+
+
+def _document(found: "Comparison") -> dict[str, object]:
+    return {
+        "first": str(found.first.folder),
+        "second": str(found.second.folder),
+        "values": {key: list(pair) for key, pair in found.values.items()},
+        "differing": [vars(one) for one in found.differing],
+        "sentence": found.sentence(),
+    }

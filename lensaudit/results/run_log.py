@@ -1,0 +1,308 @@
+"""What was run, on what, and why do two numbers differ? Read from the manifests of result folders.
+
+A run is a folder with `manifest.json`. Nothing is kept beside: the log is what is there.
+"""
+
+import json
+import os
+import shutil
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from math import isfinite
+from pathlib import Path
+from typing import Any, Literal
+
+from lensaudit.errors import InputError
+from lensaudit.files import os_error
+from lensaudit.results.patch_runs import SCORES
+from lensaudit.results.reading import Row, json_object, part
+from lensaudit.results.records import MANIFEST
+
+Weight = Literal["explains", "may explain", "does not matter"]
+
+_DEPTH = 10
+_VALUES = ("summary.json", "TOFU_SUMMARY.json", "MUSE_SUMMARY.json", "aggregate.json")
+"""Files of a run whose numbers are its values; the first that is there."""
+_NO_MATTER = {
+    "activations",
+    "batch_size",
+    "cache_batch",
+    "classifier_tokens",
+    "force",
+    "fresh",
+    "keep",
+    "memory",
+    "memory_bytes",
+    "model",
+    "out",
+    "registry",
+    "retain_log",
+    "save_every",
+}
+"""Options that are places, names or sizes of batches: what they lead to is among the hashes."""
+_NAMES = {"name", "repo", "revision", "notes", "path"}
+"""Of an input, what it is called; its hash says what it is."""
+
+
+@dataclass(frozen=True)
+class Run:
+    """One finished run."""
+
+    folder: Path
+    command: str
+    models: Mapping[str, str]
+    """Role -> name."""
+    data: str | None
+    """Forget set, as it was named; else how many examples."""
+    values: Mapping[str, float]
+    """Numbers of its summary."""
+    score: str | None
+    """Which of them it was run for."""
+    finished: str
+    """UTC, ISO 8601."""
+    seconds: float | None
+    manifest: Row
+
+    @property
+    def model(self) -> str:
+        """What was audited, attacked or made."""
+        for role in ("source", "model", "sources"):
+            if role in self.models:
+                return self.models[role]
+        return next(iter(self.models.values()), "")
+
+    @property
+    def value(self) -> float | None:
+        """The score."""
+        return self.values.get(self.score) if self.score else None
+
+    def document(self) -> dict[str, Any]:
+        """As JSON."""
+        return {
+            "folder": str(self.folder),
+            "command": self.command,
+            "models": dict(self.models),
+            "data": self.data,
+            "score": self.score,
+            "value": self.value,
+            "finished": self.finished,
+            "seconds": self.seconds,
+            "versions": part(self.manifest, "versions"),
+            "git_commit": self.manifest.get("git_commit"),
+        }
+
+
+@dataclass(frozen=True)
+class Differing:
+    """Something recorded of two runs that is not alike."""
+
+    name: str
+    """As `options.tau` or `inputs.source.weights`."""
+    first: str | None
+    """None: not recorded there."""
+    second: str | None
+    weight: Weight
+
+    def __str__(self) -> str:
+        return f"{self.name}: {_short(self.first)} -> {_short(self.second)}"
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Two runs side by side."""
+
+    first: Run
+    second: Run
+    values: Mapping[str, tuple[float | None, float | None]]
+    """Numbers that differ."""
+    differing: tuple[Differing, ...]
+
+    def of(self, weight: Weight) -> tuple[Differing, ...]:
+        """What explains the numbers, what may, or what does not matter."""
+        return tuple(one for one in self.differing if one.weight == weight)
+
+    def sentence(self) -> str:
+        """What explains two numbers."""
+        reasons, perhaps = self.of("explains"), self.of("may explain")
+        if not self.values:
+            what = "no number differs"
+            return f"{what}, though {_listed(reasons)} does" if reasons else what
+        if len(reasons) == 1:
+            return f"explained by {reasons[0]}"
+        if reasons:
+            return f"{len(reasons)} things could explain it: {_listed(reasons)}"
+        if perhaps:
+            return f"nothing that was asked for differs, but {_listed(perhaps)}"
+        return "nothing that is recorded differs"
+
+
+def find_runs(places: Sequence[Path]) -> list[Run]:
+    """Every finished run in some folders, the latest first; a damaged manifest is left out.
+
+    Raises:
+        InputError: a place is no folder.
+    """
+    found: dict[Path, Run] = {}
+    for place in places:
+        if not place.is_dir():
+            raise InputError(f"{place}: no such folder; wanted one with results")
+        for folder in _folders(place):
+            try:
+                found[folder.resolve()] = read_run(folder)
+            except InputError:
+                continue
+    return sorted(found.values(), key=lambda run: (run.finished, str(run.folder)), reverse=True)
+
+
+def read_run(folder: Path) -> Run:
+    """The run of a folder.
+
+    Raises:
+        InputError: it holds none, or a damaged one.
+    """
+    if not (folder / MANIFEST).is_file():
+        raise InputError(f"{folder}: no {MANIFEST}; wanted the folder of a finished run")
+    manifest = json_object(folder / MANIFEST)
+    inputs, options = part(manifest, "inputs"), part(manifest, "options")
+    values, score = _values(folder)
+    seconds = manifest.get("seconds")
+    return Run(
+        folder=folder,
+        command=str(manifest.get("command", "?")),
+        models=_models(inputs, options),
+        data=_data(inputs, options),
+        values=values,
+        score=score,
+        finished=str(manifest.get("finished", "")),
+        seconds=float(seconds) if isinstance(seconds, int | float) else None,
+        manifest=manifest,
+    )
+
+
+def compare(first: Run, second: Run) -> Comparison:
+    """What differs between two runs, and which of it can move a number."""
+    flat = [_flat(run.manifest) for run in (first, second)]
+    names = list(dict.fromkeys([*flat[0], *flat[1]]))
+    differing = [
+        Differing(name, flat[0].get(name), flat[1].get(name), _weight(name))
+        for name in names
+        if flat[0].get(name) != flat[1].get(name)
+    ]
+    moved = {
+        name: (first.values.get(name), second.values.get(name))
+        for name in dict.fromkeys([*first.values, *second.values])
+        if first.values.get(name) != second.values.get(name)
+    }
+    return Comparison(first, second, moved, tuple(differing))
+
+
+def remove(run: Run, *, dry_run: bool = False) -> int:
+    """Delete the folder of a run; how many bytes that frees.
+
+    Raises:
+        InputError: it holds a model, or is a link.
+    """
+    folder = run.folder
+    if folder.is_symlink():
+        raise InputError(f"{folder}: is a link; name the folder it leads to")
+    files = [one for one in folder.rglob("*") if one.is_file() and not one.is_symlink()]
+    weights = [one for one in files if one.suffix == ".safetensors" and one.stat().st_size > 0]
+    if weights and (folder / "config.json").exists():
+        raise InputError(f"{folder}: holds a model, not results; delete it yourself")
+    n_bytes = sum(one.stat().st_size for one in files)
+    if not dry_run:
+        try:
+            shutil.rmtree(folder)
+        except OSError as error:
+            raise os_error(error, folder) from error
+    return n_bytes
+
+
+def _folders(top: Path) -> Iterator[Path]:
+    base = len(top.parts)
+    for here, inner, files in os.walk(top):
+        deep = len(Path(here).parts) - base >= _DEPTH
+        inner[:] = [] if deep else sorted(n for n in inner if n[:1] != "." and n != "passes")
+        if MANIFEST in files:
+            yield Path(here)
+
+
+def _values(folder: Path) -> tuple[dict[str, float], str | None]:
+    """The numbers of a run's summary, and which of them is its score."""
+    path = next((folder / name for name in _VALUES if (folder / name).is_file()), None)
+    if path is None:
+        return {}, None
+    try:
+        content = json_object(path)
+    except InputError:
+        return {}, None
+    values = {
+        key: float(value)
+        for key, value in content.items()
+        if isinstance(value, int | float) and not isinstance(value, bool) and isfinite(value)
+    }
+    own = SCORES.get(str(content.get("score")))
+    return values, own
+
+
+def _models(inputs: Row, options: Row) -> dict[str, str]:
+    """Role -> name; what is hashed is a model where the options have no other name for it."""
+    found = {
+        role: str(one["name"])
+        for role, one in inputs.items()
+        if isinstance(one, Mapping) and isinstance(one.get("name"), str) and "weights" in one
+    }
+    for role in ("model", "name"):
+        if not found and isinstance(options.get(role), str):
+            found["model"] = str(options[role])
+    return found
+
+
+def _data(inputs: Row, options: Row) -> str | None:
+    for key in ("data", "forget"):
+        if isinstance(options.get(key), str):
+            return str(options[key])
+    n = part(inputs, "examples").get("n")
+    return f"{n} examples" if isinstance(n, int) else None
+
+
+def _flat(manifest: Row) -> dict[str, str]:
+    """Dotted name -> value as text, of all that a manifest records."""
+    found: dict[str, str] = {}
+
+    def walk(value: Any, name: str) -> None:
+        if isinstance(value, Mapping):
+            for key, inner in value.items():
+                walk(inner, f"{name}.{key}" if name else str(key))
+        else:
+            found[name] = value if isinstance(value, str) else json.dumps(value)
+
+    walk({key: one for key, one in manifest.items() if key != "files"}, "")
+    return found
+
+
+def _weight(name: str) -> Weight:
+    """Can a difference in this move a number?
+
+    >>> _weight("options.tau"), _weight("inputs.source.name"), _weight("versions.torch")
+    ('explains', 'does not matter', 'may explain')
+    """
+    head, *rest = name.split(".")
+    if head in ("versions", "git_commit", "device") or (head == "options" and rest == ["device"]):
+        return "may explain"
+    if head == "options":
+        return "does not matter" if rest[0] in _NO_MATTER else "explains"
+    if head == "inputs":
+        return "does not matter" if rest[-1] in _NAMES or rest[0] in _NAMES else "explains"
+    return "explains" if head == "command" else "does not matter"
+
+
+def _short(text: str | None) -> str:
+    if text is None:
+        return "not recorded"
+    return text if len(text) <= 40 else f"{text[:39]}…"
+
+
+def _listed(things: Sequence[Differing]) -> str:
+    shown = "; ".join(map(str, things[:5]))
+    return shown + (f"; and {len(things) - 5} more" if len(things) > 5 else "")
