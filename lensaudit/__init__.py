@@ -52,6 +52,7 @@ _PUBLIC = {
     "patch": "lensaudit.auditing.doors",
     "evaluate": "lensaudit.auditing.doors",
     "cache": "lensaudit.auditing.doors",
+    "effort": "lensaudit.attacks.effort.runs",
     "write_report": "lensaudit.report.render",
     # a patching run, step by step
     "prepare": "lensaudit.patching.prepare",

@@ -26,6 +26,7 @@ COMMANDS = {
     "models": ("lensaudit.cli.models:models", "List model names and what they resolve to."),
     "unlearn": ("lensaudit.cli.unlearn:unlearn", "Unlearn a forget set by one of 13 methods."),
     "rtt": ("lensaudit.cli.rtt:rtt", "Retrain on some forgotten facts, measure the others."),
+    "effort": ("lensaudit.cli.effort:effort", "How many steps of training bring facts back?"),
     "relearn": (
         "lensaudit.cli.relearn:relearn",
         "Fine-tune a model on the forget set: does knowledge come back?",

@@ -47,6 +47,7 @@ _OWN: Mapping[str, Mapping[str, str]] = {
     "audit": _SET,
     "cache": _SET,
     "patch": _SET,
+    "effort": _SET | {"retain_data": "kept_rows"},
     "relearn": _SET | {"model": "sources"},
     "quantize": {"model": "sources"},
     "rtt run": _SET | {"names": "sources"},

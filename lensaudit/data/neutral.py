@@ -150,7 +150,7 @@ def neutral_rows(
         validity: rows for validity.
         ordinary: further rows for validity, read where those fail.
     """
-    entities, authors = _names(forget), {one.group for one in forget}
+    entities, authors = open_names(one.entity for one in forget), {one.group for one in forget}
     left_out: list[tuple[int, str]] = []
 
     def kept(rows: Iterable[Example], start: int) -> list[Example]:
@@ -192,9 +192,9 @@ def _some_authors(rows: Sequence[Example]) -> set[int | str]:
     return chosen
 
 
-def _names(forget: Sequence[Example]) -> frozenset[str]:
+def open_names(entities: Iterable[str]) -> frozenset[str]:
     """Entities that name something, as they are compared."""
-    open_ones = (one.entity.strip() for one in forget if not _CLOSED.fullmatch(one.entity.strip()))
+    open_ones = (one.strip() for one in entities if not _CLOSED.fullmatch(one.strip()))
     return frozenset(one.casefold() for one in open_ones if one)
 
 
@@ -202,12 +202,12 @@ def _reason(row: Example, entities: frozenset[str], authors: set[int | str]) -> 
     if row.group in authors:
         return "its author is one of the forget set's"
     text = f"{row.question} {row.answer}".casefold()
-    named = next((one for one in entities if one in text and _as_words(one, text)), None)
+    named = next((one for one in entities if one in text and stands_in(one, text)), None)
     return None if named is None else "it names an entity of the forget set"
 
 
-def _as_words(entity: str, text: str) -> bool:
-    """Not inside a longer word."""
+def stands_in(entity: str, text: str) -> bool:
+    """Does the text name the entity, and not only a longer word?"""
     return re.search(rf"(?<!\w){re.escape(entity)}(?!\w)", text) is not None
 
 

@@ -13,7 +13,8 @@ from lensaudit.report.document import Condition, Document, Pair
 from lensaudit.report.pairs import paired
 from lensaudit.report.runs import condition_of, depth_of
 from lensaudit.report.shelf import Shelf, kinds_of
-from lensaudit.results.attacks import read_relearn, read_rtt
+from lensaudit.results.attacks import read_effort, read_relearn, read_rtt
+from lensaudit.results.curves import read_curve
 from lensaudit.results.eval_runs import EvalRun, read_eval
 from lensaudit.results.locate import WANTED, Found, Kind, LeftOut, locate
 from lensaudit.results.meta_tables import read_aggregates, read_meta
@@ -31,6 +32,8 @@ _READERS: Mapping[Kind, tuple[str, Callable[[Path], Any]]] = {
     "directions": ("steering", read_directions),
     "rtt": ("attacks", read_rtt),
     "relearn": ("attacks", read_relearn),
+    "effort": ("attacks", read_effort),
+    "curve": ("curves", read_curve),
     "meta": ("meta", read_meta),
     "aggregate": ("aggregates", read_aggregates),
 }
@@ -47,6 +50,7 @@ class _Read:
     steering: list[Mapping[str, Any]] = field(default_factory=list)
     attacks: list[Mapping[str, Any]] = field(default_factory=list)
     aggregates: list[Mapping[str, Any]] = field(default_factory=list)
+    curves: list[Mapping[str, Any]] = field(default_factory=list)
     manifests: list[Mapping[str, Any]] = field(default_factory=list)
     """Of results that are neither patch runs nor evaluations."""
 
@@ -66,7 +70,7 @@ class _Read:
     def empty(self) -> bool:
         """Nothing worth a page."""
         parts = (self.patches, self.evals, self.meta, self.steering, self.attacks, self.aggregates)
-        return not any(parts)
+        return not any((*parts, self.curves))
 
 
 def assemble(
@@ -121,6 +125,7 @@ def _document(read: _Read, left: Sequence[LeftOut], title: str | None) -> Docume
         meta=read.meta,
         steering=read.steering,
         attacks=read.attacks,
+        curves=read.curves,
         manifests=[*shelf.manifests, *read.manifests],
         left_out=[asdict(one) for one in (*left, *repeated)],
     )

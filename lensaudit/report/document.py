@@ -94,5 +94,6 @@ class Document:
     meta: list[Mapping[str, Any]]
     steering: list[Mapping[str, Any]]
     attacks: list[Mapping[str, Any]]
+    curves: list[Mapping[str, Any]]
     manifests: list[Mapping[str, Any]] = field(default_factory=list)
     left_out: list[Mapping[str, str]] = field(default_factory=list)

@@ -5,7 +5,8 @@ from typing import Any
 
 from lensaudit.report.document import Condition, Depth
 from lensaudit.report.pack import floats, shares, stepped
-from lensaudit.results.patch_runs import PatchRun, role_of, unscored_of
+from lensaudit.results.patch_runs import Lost, PatchRun, role_of, unscored_of
+from lensaudit.results.schema import checked_as
 from lensaudit.results.words import word_of
 
 _SETTINGS = (
@@ -56,7 +57,7 @@ def depth_of(
         profile=_columns(run.summary.get("per_layer")),
         scores=floats(run.scores),
         s2=shares(run.s2) if em else stepped(run.s2),
-        extra=_em_extra(run, with_texts) if em else _lens_extra(run),
+        extra=_em_extra(run, with_texts) if em else _lens_extra(run) | _collateral(run),
         manifest=manifest,
     )
 
@@ -73,6 +74,16 @@ def _lens_extra(run: PatchRun) -> dict[str, Any]:
     if summary.get("lens") is None or run.score == "lens":
         return {}
     return {"lens": summary["lens"], "lens_ci95": summary.get("lens_ci95")}
+
+
+def _collateral(run: PatchRun) -> dict[str, Any]:
+    """What was lost of facts to keep, where that was asked."""
+    found = run.summary.get("collateral")
+    if not isinstance(found, dict) or not found:
+        return {}
+    where = f"{run.folder / 'summary.json'}: collateral"
+    checked_as(dict[str, Lost], found, where)
+    return {"collateral": found}
 
 
 def _em_extra(run: PatchRun, with_texts: bool) -> dict[str, Any]:

@@ -1,7 +1,7 @@
 """Attacks on the page: what retraining and relearning brought back."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -10,7 +10,7 @@ from annotated_types import Len
 from lensaudit.errors import InputError
 from lensaudit.files import read_json
 from lensaudit.results.reading import Row, brief, csv_rows, json_object, part
-from lensaudit.results.schema import checked, checked_as
+from lensaudit.results.schema import Number, Whole, checked, checked_as
 
 CONDITIONS: Mapping[str, tuple[str, str]] = {
     "0": ("original", "forget_acc_baseline"),
@@ -102,6 +102,65 @@ def _study(
             **rest,
         }
     )
+
+
+@dataclass(frozen=True)
+class EffortPoint:
+    """All models after an attack of `c` steps."""
+
+    c: Whole
+    tokens: Whole
+    flop: Whole
+    source: Number | None
+    """Share of the held-out facts answered rightly."""
+    full: Number | None
+    retain: Number | None
+    rho: Number | None
+    low: Number | None
+
+
+@dataclass(frozen=True)
+class EffortArm:
+    """How long an attack on one kind of rows takes."""
+
+    e50: Whole | None
+    e80: Whole | None
+    censored: dict[str, bool]
+    lr: Number
+    trained_on: str
+    reason: str
+    curve: Annotated[list[EffortPoint], Len(1)]
+
+
+@dataclass(frozen=True)
+class EffortRun:
+    """What `summary.json` of `lensaudit effort` must hold."""
+
+    model: str
+    data: str
+    readout: str
+    by: str
+    arms: dict[str, EffortArm]
+    notes: list[str]
+
+
+def effort_run(path: Path) -> EffortRun:
+    """A recovery-effort curve, checked.
+
+    Raises:
+        InputError: a field is missing or of another kind.
+    """
+    return checked(EffortRun, json_object(path), path)
+
+
+def read_effort(path: Path) -> dict[str, Any]:
+    """Recovery by the length of an attack, as the page reads it.
+
+    Raises:
+        InputError: as `effort_run`.
+    """
+    found = effort_run(path)
+    return {"kind": "effort", "folder": str(path.parent), **asdict(found)}
 
 
 @dataclass(frozen=True)

@@ -5,12 +5,15 @@ Every function takes files or folders, and looks into folders for what `lensaudi
 
 import warnings
 from collections.abc import Iterator
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 
 from lensaudit.errors import InputError
+from lensaudit.results.attacks import effort_run
+from lensaudit.results.curves import recovery_curve, training_curve
 from lensaudit.results.eval_runs import EvalRun, read_eval
 from lensaudit.results.locate import Found, Kind, locate
 from lensaudit.results.patch_runs import PatchRun, read_patch
@@ -63,6 +66,41 @@ def layers(*places: Place) -> pd.DataFrame:
 def metrics(*places: Place) -> pd.DataFrame:
     """One row per model and metric of `lensaudit eval`, with what a high value means."""
     return _frame([row for run in _evals(places) for row in _metric_rows(run)])
+
+
+def efforts(*places: Place) -> pd.DataFrame:
+    """One row per model, arm and length of attack of `lensaudit effort`: recovery and its cost.
+
+    `right`, `right_full` and `right_retain` are shares of the facts answered rightly.
+    """
+    rows = []
+    for one in _found(places, "effort"):
+        run = effort_run(one.path)
+        rows += [
+            {
+                "source": run.model,
+                "arm": name,
+                **{key: getattr(point, key) for key in ("c", "tokens", "flop", "rho", "low")},
+                "right": point.source,
+                "right_full": point.full,
+                "right_retain": point.retain,
+            }
+            for name, arm in run.arms.items()
+            for point in arm.curve
+        ]
+    return _frame(rows)
+
+
+def curves(*places: Place) -> pd.DataFrame:
+    """One row per source, series and step: UDS and utility of `watch`, recovery of `effort`."""
+    found, _ = locate([Path(place).expanduser() for place in places])
+    readers = {"curve": training_curve, "effort": recovery_curve}
+    points = [
+        asdict(p) for one in found if one.kind in readers for p in readers[one.kind](one.path)
+    ]
+    if not points:
+        raise InputError("no curve of `lensaudit watch` or `lensaudit effort`; name its folder")
+    return _frame(points)
 
 
 def _summary(run: PatchRun) -> dict[str, Any]:
@@ -124,5 +162,5 @@ def _found(places: tuple[Place, ...], kind: Kind) -> list[Found]:
 def _frame(rows: list[dict[str, Any]]) -> pd.DataFrame:
     """Numbers as numbers where there are gaps, too."""
     frame = pd.DataFrame(rows)
-    numeric = [name for name in ("value", "low", "high", "baseline") if name in frame]
+    numeric = [name for name in ("value", "low", "high", "baseline", "rho") if name in frame]
     return frame.astype(dict.fromkeys(numeric, float))

@@ -9,7 +9,18 @@ from typing import Literal
 from lensaudit.errors import InputError
 from lensaudit.files import read_json
 
-Kind = Literal["patch", "eval", "steering", "directions", "rtt", "relearn", "meta", "aggregate"]
+Kind = Literal[
+    "patch",
+    "eval",
+    "steering",
+    "directions",
+    "rtt",
+    "relearn",
+    "effort",
+    "curve",
+    "meta",
+    "aggregate",
+]
 
 NAMES: dict[str, Kind] = {
     "summary.json": "patch",
@@ -18,12 +29,14 @@ NAMES: dict[str, Kind] = {
     "results.json": "steering",
     "layer_sweep.json": "steering",
     "audit.json": "relearn",
+    "curve.json": "curve",
 }
 """A file of this name in a folder is a finished result of this kind, unless it says another."""
 SCHEMAS: dict[str, Kind] = {
     "steer-results": "steering",
     "steer-sweep": "steering",
     "steer-audit": "directions",
+    "effort": "effort",
     "meta_table": "meta",
     "aggregate": "aggregate",
 }

@@ -7,7 +7,7 @@ import numpy as np
 import pandas as pd
 
 from lensaudit.errors import InputError
-from lensaudit.results.frames import Place, layers, summaries
+from lensaudit.results.frames import Place, curves, efforts, layers, summaries
 from lensaudit.scores.stats import clustered_bootstrap
 
 if TYPE_CHECKING:
@@ -70,6 +70,48 @@ def depth(results: Results, *, ax: "Axes | None" = None) -> "Axes":
     ax.plot(frame["value"], places, "o")
     ax.set_yticks(list(places), [_text(source) for source in frame["source"]])
     ax.set(xlim=(-0.02, 1.02), xlabel="unlearning depth: 0 held, 1 erased")
+    return ax
+
+
+def effort(results: Results, *, ax: "Axes | None" = None) -> "Axes":
+    """Recovery rho by optimiser steps, a line per source and arm; the band reaches to its limit.
+
+    The limits of a curve hold together over all steps. Dotted: E50 and E80.
+    """
+    frame = results if isinstance(results, pd.DataFrame) else efforts(results)
+    ax = _axes(ax)
+    for (source, arm), rows in frame.groupby(["source", "arm"], sort=False):
+        rows = rows.dropna(subset=["rho"])
+        (line,) = ax.plot(rows["c"], rows["rho"], "o-", label=f"{_text(source)}, {arm}")
+        low = rows["low"].fillna(rows["rho"])
+        ax.fill_between(rows["c"], low, rows["rho"], color=line.get_color(), alpha=0.15)
+    for share in (0.5, 0.8):
+        ax.axhline(share, color="0.6", linestyle=":", linewidth=1)
+    ax.set_xscale("symlog", base=2, linthresh=1)
+    ax.set(xlabel="optimiser steps", ylabel="recovery rho: 0 retain, 1 full")
+    ax.legend(frameon=False)
+    return ax
+
+
+def curve(results: Results, *, ax: "Axes | None" = None) -> "Axes":
+    """UDS, utility and recovery by optimiser step, a line per source and series.
+
+    Of the training runs that `watch` followed, and of the attacks of `effort`; epochs stand below
+    the steps where the trainer wrote them.
+    """
+    frame = results if isinstance(results, pd.DataFrame) else curves(results)
+    ax = _axes(ax)
+    for (source, series), rows in frame.groupby(["source", "series"], sort=False):
+        rows = rows.sort_values("step")
+        style = "s--" if str(series).startswith("recovery") else "o-"
+        ax.plot(rows["step"], rows["value"], style, label=f"{_text(source)}: {_text(series)}")
+    known = frame.dropna(subset=["epoch"]).drop_duplicates("step").sort_values("step")
+    if len(known):
+        labels = [f"{s}\n({e:g})" for s, e in zip(known["step"], known["epoch"], strict=True)]
+        ax.set_xticks(known["step"], labels)
+    what = "optimiser steps (epochs)" if len(known) else "optimiser steps"
+    ax.set(ylim=(-0.05, 1.05), xlabel=what, ylabel="0 to 1")
+    ax.legend(frameon=False)
     return ax
 
 

@@ -120,6 +120,21 @@ def steps_of(folder: Path) -> dict[int, Path]:
     return dict(sorted(found.items()))
 
 
+def epoch_of(folder: Path) -> float | None:
+    """Passes over the training rows, as the trainer wrote beside the weights; None: it did not.
+
+    `trainer_state.json` is transformers' own; `options.epoch` of `manifest.json` is for others.
+    """
+    for name, keys in (("trainer_state.json", ("epoch",)), ("manifest.json", ("options", "epoch"))):
+        with contextlib.suppress(InputError):
+            found: Any = read_json(folder / name)
+            for key in keys:
+                found = found.get(key) if isinstance(found, dict) else None
+            if isinstance(found, int | float) and not isinstance(found, bool):
+                return float(found)
+    return None
+
+
 def is_complete(folder: Path, settled_s: float) -> bool:
     """Is nobody writing a checkpoint any more? Its files are whole, and quiet for a while."""
     with contextlib.suppress(OSError, LensAuditError):
@@ -180,6 +195,8 @@ def _audit(watched: Watch, step: int, folder: Path, retain_log: Path) -> None:
     watched.report(f"step {step}: {folder.name}")
     name = f"step-{step}"
     row: dict[str, Any] = {"step": step, "weights": checkpoint.weights, "folder": folder.name}
+    if (epoch := epoch_of(folder)) is not None:
+        row["epoch"] = epoch
     try:
         row["values"] = _measured(watched, checkpoint, name, retain_log)
     except LensAuditError as error:
@@ -234,15 +251,17 @@ def write_curve(watched: Watch) -> list[dict]:
     rows = sorted(_latest(watched), key=lambda row: row["step"])
     found = dict.fromkeys(key for row in rows for key in row.get("values", {}))
     metrics = [key for key in CURVE if key in found] + [k for k in found if k not in CURVE]
+    with_epochs = any("epoch" in row for row in rows)
     table = [
         {
             "step": row["step"],
+            **({"epoch": row.get("epoch")} if with_epochs else {}),
             **{key: row.get("values", {}).get(key, {}).get("value") for key in metrics},
             "failure": row.get("failure"),
         }
         for row in rows
     ]
-    header = ("step", *metrics, "failure")
+    header = ("step", *(["epoch"] if with_epochs else []), *metrics, "failure")
     cells = [["" if row[key] is None else row[key] for key in header] for row in table]
     write_csv(watched.out / "curve.csv", header, cells)
     write_json(watched.out / "curve.json", table)

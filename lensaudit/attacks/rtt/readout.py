@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from jaxtyping import Float
@@ -23,7 +23,8 @@ Scores = Float[Tensor, "item choice"]
 class Reading:
     """One readout of one model on one split."""
 
-    readout: Readout
+    readout: Readout | Literal["said"]
+    """`said` is the readout of `effort`."""
     n: int
     correct: tuple[int, ...]
     """Places in the split, from 0, of the items answered rightly."""

@@ -5,8 +5,8 @@ of a run of e epochs: one run gives every epoch of the grid.
 """
 
 import math
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -15,7 +15,7 @@ from lensaudit.attacks.rtt.encode import LossOn
 from lensaudit.attacks.rtt.readout import Reading
 from lensaudit.attacks.rtt.settings import StudySettings
 from lensaudit.errors import WorkError
-from lensaudit.unlearn.encode import Sample
+from lensaudit.unlearn.encode import Sample, TrainBatch
 from lensaudit.unlearn.objective import FineTuning
 from lensaudit.unlearn.samples import finetune_batches
 from lensaudit.unlearn.train import Progress, Recipe, Run, train
@@ -64,9 +64,10 @@ class Point:
     """V after an epoch; epoch 0 is the model as it was."""
 
     epoch: int
+    """Passes over T; in the log of `effort`, which reads by steps, optimiser steps."""
     readings: tuple[Reading, ...]
     train_loss: float | None = None
-    """Mean over the epoch's steps, nats per token."""
+    """Mean over the steps since the point before, nats per token."""
 
     def reading(self, readout: str) -> Reading:
         """The one of that readout."""
@@ -111,24 +112,52 @@ def retrain(
     A run that diverges is a result: it ends with the epochs before, and says at which step.
     """
     per_epoch = sweep.n_steps(len(samples))
-    recipe = sweep.recipe(lr, len(samples))
-    batches = finetune_batches(samples, batch_size=sweep.batch_size, seed=sweep.seed, pad=0)
+    made = read_along(
+        model,
+        finetune_batches(samples, batch_size=sweep.batch_size, seed=sweep.seed, pad=0),
+        recipe=sweep.recipe(lr, len(samples)),
+        seed=sweep.seed,
+        at=range(per_epoch, sweep.n_epochs * per_epoch + 1, per_epoch),
+        read_v=read_v,
+        report=lambda step: report(step // per_epoch) if step % per_epoch == 0 else None,
+    )
+    points = tuple(replace(one, epoch=one.epoch // per_epoch) for one in made.points)
+    return replace(made, points=points)
+
+
+def read_along(
+    model: Any,
+    batches: Callable[[int], TrainBatch],
+    *,
+    recipe: Recipe,
+    seed: int,
+    at: Collection[int],
+    read_v: Callable[[], tuple[Reading, ...]],
+    report: Callable[[int], None] = lambda step: None,
+) -> Retrained:
+    """Train `model` in place and read V after the steps `at`; points count steps.
+
+    With a constant rate the model after step s of a long run is that of a run of s steps.
+    """
     points: list[Point] = []
     losses: list[float] = []
+    last = 0
 
     def after(step: Progress) -> None:
+        nonlocal last
         losses.append(step.loss)
-        if step.step % per_epoch == 0:
+        if step.step in at:
             model.eval()
-            mean = sum(losses[-per_epoch:]) / per_epoch
-            points.append(Point(step.step // per_epoch, read_v(), mean))
+            mean = sum(losses[last:]) / (step.step - last)
+            points.append(Point(step.step, read_v(), mean))
+            last = step.step
             model.train()
-            report(points[-1].epoch)
+        report(step.step)
 
     run = Run(FineTuning(), lambda number: batches(number).to(model.device), recipe, identity={})
     devices = [model.device] if model.device.type == "cuda" else []
     with torch.random.fork_rng(devices=devices):
-        torch.manual_seed(sweep.seed)  # models with dropout draw from the global stream
+        torch.manual_seed(seed)  # models with dropout draw from the global stream
         try:
             train(model, run, report=after)
         except WorkError:

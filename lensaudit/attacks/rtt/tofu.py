@@ -18,6 +18,7 @@ from lensaudit.attacks.rtt.items import Dataset, Draft, make_dataset
 from lensaudit.data.examples import read_rows
 from lensaudit.data.hub import hub_rows
 from lensaudit.data.tofu import AUTHOR_ROWS, DEMO, TOFU_HUB
+from lensaudit.data.wording import likeness
 from lensaudit.errors import InputError
 from lensaudit.unlearn.rows import EMBEDDED, TOFU_PAIRS
 
@@ -200,18 +201,13 @@ def _exchanged(fact: Fact, facts: Sequence[Fact]) -> Iterator[str]:
     """The answer with entities of other authors, from the most alike question on."""
     words = _words(fact.question)
     others = [one for one in facts if one.group != fact.group and one.entity]
-    others.sort(key=lambda one: -_likeness(words, _words(one.question)))
+    others.sort(key=lambda one: -likeness(words, _words(one.question)))
     return (fact.exchanged(one.entity) for one in others)
 
 
 @cache
 def _words(text: str) -> frozenset[str]:
     return frozenset(normalised(text).strip("?.!").split())
-
-
-def _likeness(a: frozenset[str], b: frozenset[str]) -> float:
-    """Jaccard: shared words of all words."""
-    return len(a & b) / len(a | b)
 
 
 def _distinct(texts: Iterator[str] | list[str], right: str) -> list[str]:

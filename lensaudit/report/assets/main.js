@@ -70,8 +70,8 @@ function repaint(forPrint) {
 
 // A part that cannot be drawn says so; the others stay.
 for (const [id, mount] of [['nav', mountTop], ['scale', mountScale], ['models', mountModels], ['layers', mountLayers], ['examples', mountExamples],
-  ['extremes', mountExtremes], ['categories', mountCategories], ['metrics', mountMetrics], ['compare', mountCompare], ['meta', mountMeta],
-  ['steering', mountSteering], ['attacks', mountAttacks], ['record', mountRecord], ['nav', mountNav]]) {
+  ['extremes', mountExtremes], ['categories', mountCategories], ['metrics', mountMetrics], ['kept', mountKept], ['compare', mountCompare], ['meta', mountMeta],
+  ['steering', mountSteering], ['curves', mountCurves], ['attacks', mountAttacks], ['record', mountRecord], ['nav', mountNav]]) {
   try {
     mount();
   } catch (error) {

@@ -129,10 +129,54 @@ function steerFigure(one, width) {
     h('dl', { class: 'facts' }, Object.entries(one.head).map(([name, value]) => [h('dt', {}, name.replaceAll('_', ' ')), h('dd', {}, typeof value === 'number' ? brief(value) : bdi(value))])));
 }
 
+// Depth on facts to keep, a row for each model and set, with its strata.
+function mountKept() {
+  const found = RUNS.flatMap((run) => Object.entries(run.extra.collateral ?? {}).map(([name, one]) => ({ run, name, one })));
+  if (!found.length) return;
+  const ends = (pair) => (pair ? ` ${fmt(pair[0], 2)} to ${fmt(pair[1], 2)}` : '');
+  const strata = (one) => Object.entries(one.strata).map(([name, part]) => h('div', { class: 'muted' }, `${name}: ${Number.isFinite(part.depth) ? fmt(part.depth, 2) : 'unscored'} (${part.n_scored})`));
+  section('kept').append(h('div', { class: 'wrap free' }, h('table', { 'aria-label': 'facts to keep' },
+    h('thead', {}, h('tr', {}, ['model', 'facts', 'depth', 'selectivity', 'beyond the clip, nats', 'by distance', 'against'].map((title) => h('th', {}, title)))),
+    h('tbody', {}, found.map(({ run, name, one }) => h('tr', {}, h('td', {}, bdi(run.label)), h('td', {}, bdi(name), h('div', { class: 'muted' }, `${one.n_scored} of ${one.n} scored`)),
+      h('td', {}, h('b', {}, fmt(one.depth, 2)), ends(one.ci95)), h('td', {}, h('b', {}, fmt(one.selectivity.value, 2)), ends(one.selectivity.ci95)),
+      h('td', { class: 'num' }, fmt(one.over_erasure_nats, 2)), h('td', {}, strata(one)), h('td', {}, bdi(one.anchor), h('div', { class: 'muted' }, bdi(one.relative_to)))))))));
+}
+
+// One picture of training runs and attacks: everything that goes by optimiser steps.
+function mountCurves() {
+  const runs = (DATA.curves ?? []).flatMap((one) => one.points);
+  if (!runs.length) return;
+  const attacks = DATA.attacks.filter((one) => one.kind === 'effort').flatMap((one) => Object.entries(one.arms).flatMap(([arm, found]) => found.curve
+    .filter((point) => Number.isFinite(point.rho)).map((point) => ({ source: one.model, series: `recovery ${arm}`, step: point.c, value: point.rho, epoch: null }))));
+  const points = [...runs, ...attacks];
+  const names = [...new Set(points.map((point) => `${point.source}: ${point.series}`))];
+  const colours = ['--accent', '--hidden', '--s1', '--partly', '--muted'];
+  const body = section('curves');
+  const draw = () => {
+    const width = Math.max(420, Math.min(1100, widthOf(body)) - 42);
+    const x = linear(Math.min(...points.map((point) => point.step)), Math.max(...points.map((point) => point.step)), 44, width - 16);
+    const values = points.map((point) => point.value);
+    const y = linear(Math.min(0, ...values), Math.max(1, ...values), 210, 12);
+    body.replaceChildren(h('div', { class: 'card' }, canvas(width, 250, 'by step', yAxis([0, 0.25, 0.5, 0.75, 1], y, 44, width - 16),
+      names.map((name, at) => {
+        const own = points.filter((point) => `${point.source}: ${point.series}` === name).sort((a, b) => a.step - b.step);
+        const colour = css(colours[at % colours.length]);
+        return [g('path', { d: path(own.map((point) => [x(point.step), y(point.value)])), fill: 'none', stroke: colour, 'stroke-width': 2.5, 'stroke-dasharray': /: recovery /.test(name) ? '5 4' : null }),
+          own.map((point) => hover(g('circle', { class: 'dot', cx: x(point.step), cy: y(point.value), r: 4.5, fill: colour }), () => [h('b', {}, bdi(name)),
+            h('span', { class: 'row' }, `step ${point.step}${Number.isFinite(point.epoch) ? `, epoch ${brief(point.epoch)}` : ''}: ${fmt(point.value)}`)]))];
+      }),
+      ticks(...[Math.min, Math.max].map((of) => of(...points.map((point) => point.step))), 6).map((step) => g('text', { x: x(step), y: 230, 'text-anchor': 'middle' }, brief(step))),
+      g('text', { x: (width + 28) / 2, y: 248, 'text-anchor': 'middle' }, 'optimiser steps')),
+    key(...names.map((name, at) => marker(css(colours[at % colours.length]), name)))));
+  };
+  state.on(['theme'], draw);
+  draw();
+}
+
 function mountAttacks() {
   if (!DATA.attacks.length) return;
   const body = section('attacks');
-  const draw = () => body.replaceChildren(h('div', { class: 'pair' }, DATA.attacks.map((one) => (one.kind === 'rtt' ? rttFigure(one) : relearnFigure(one)))));
+  const draw = () => body.replaceChildren(h('div', { class: 'pair' }, DATA.attacks.map((one) => ({ rtt: rttFigure, relearn: relearnFigure, effort: effortFigure })[one.kind](one))));
   state.on(['theme'], draw);
   draw();
 }
@@ -170,6 +214,34 @@ function relearnFigure(one) {
         return h('td', {}, row ? arrow(row) : '–');
       }))))),
     h('p', { class: 'muted' }, 'Before and after. The retain model had nothing to recover: only a change beyond its own is recovery.'));
+}
+
+// Recovery rho by the length of the attack, one line for each kind of rows.
+function effortFigure(one) {
+  const colours = ['--hidden', '--accent', '--s1', '--muted'];
+  const arms = Object.entries(one.arms);
+  const steps = arms[0]?.[1].curve.map((point) => point.c) ?? [];
+  const known = arms.flatMap(([, arm]) => arm.curve.map((point) => point.rho)).filter(Number.isFinite);
+  const x = linear(0, Math.max(1, steps.length - 1), 44, 500);
+  const y = linear(Math.min(0, ...known), Math.max(1, ...known), 190, 12);
+  const steps_of = (arm, name) => (arm[name] === null ? '–' : `${arm.censored[name] ? '> ' : ''}${arm[name]}`);
+  return h('div', { class: 'card' }, h('h3', { style: { 'margin-top': '0' } }, bdi(one.model), h('span', { class: 'muted', style: { 'font-weight': '400' } }, ' recovery by steps of training, facts of ', bdi(one.data))),
+    canvas(520, 232, 'recovery by steps of training', yAxis([0, 0.5, 0.8, 1], y, 44, 500),
+      arms.map(([name, arm], at) => {
+        const colour = css(colours[at % colours.length]);
+        const points = arm.curve.map((point, place) => [point, place]).filter(([point]) => Number.isFinite(point.rho));
+        return [g('path', { d: path(points.map(([point, place]) => [x(place), y(point.rho)])), fill: 'none', stroke: colour, 'stroke-width': 2.5 }),
+          points.map(([point, place]) => [Number.isFinite(point.low) && g('line', { x1: x(place), x2: x(place), y1: y(clamp(point.low, Math.min(0, ...known), 2)), y2: y(point.rho), stroke: colour, 'stroke-width': 4, opacity: .3, 'stroke-linecap': 'round' }),
+            hover(g('circle', { class: 'dot', cx: x(place), cy: y(point.rho), r: 4.5, fill: colour }), () => [h('b', {}, `${name}, ${point.c} steps`),
+              h('span', { class: 'row' }, `rho ${fmt(point.rho, 2)}${Number.isFinite(point.low) ? ` (from ${fmt(point.low, 2)})` : ''} · ${brief(point.tokens)} tokens · ${brief(point.flop)} FLOP`),
+              h('span', { class: 'row' }, `answers rightly: model ${percent(point.source)} · full ${percent(point.full)} · retain ${percent(point.retain)}`)])])];
+      }),
+      steps.map((step, place) => g('text', { x: x(place), y: 210, 'text-anchor': 'middle' }, step)), g('text', { x: 272, y: 229, 'text-anchor': 'middle' }, 'optimiser steps')),
+    key(...arms.map(([name], at) => marker(css(colours[at % colours.length]), name))),
+    h('table', { 'aria-label': 'effort' }, h('thead', {}, h('tr', {}, ['rows', 'E50', 'E80', 'rate'].map((title) => h('th', {}, title)))),
+      h('tbody', {}, arms.map(([name, arm]) => h('tr', {}, h('td', {}, h('b', {}, name), ` ${arm.trained_on}`), h('td', { class: 'num' }, steps_of(arm, 'e50')), h('td', { class: 'num' }, steps_of(arm, 'e80')), h('td', { class: 'num' }, brief(arm.lr)))))),
+    h('p', { class: 'muted', style: { margin: '.5rem 0' } }, `Steps until half and four fifths of what full knows is back, beyond what the same attack teaches retain; read by ${one.by}, together over all lengths.`),
+    one.notes.map((note) => h('p', { class: 'muted', style: { margin: '.2rem 0' } }, bdi(note))));
 }
 
 function mountRecord() {

@@ -1,0 +1,313 @@
+"""What is trained on, and which facts are held out of it?
+
+Arm T trains on some authors' facts and holds the others' out, in turn, so that every fact is read
+once. The other arms train on rows that tell none of the facts, and hold out all of them. Each arm
+has as many rows as T, so that equal steps are equal passes.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import astuple, dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from random import Random
+from typing import Any
+
+from lensaudit.attacks.effort.settings import Arm, EffortSettings, Readout
+from lensaudit.attacks.rtt.defects import handled, normalised
+from lensaudit.attacks.rtt.encode import EncodedItem, EncodedSplit, encode_split
+from lensaudit.attacks.rtt.items import Dataset, Item
+from lensaudit.attacks.rtt.mcq import load_mcq
+from lensaudit.attacks.rtt.settings import Policy
+from lensaudit.attacks.rtt.tofu import load_facts, split_by_author
+from lensaudit.data.examples import Example
+from lensaudit.data.neutral import (
+    neutral_of,
+    neutral_rows,
+    open_names,
+    read_neutral,
+    stands_in,
+)
+from lensaudit.data.spans import Encoded, encode
+from lensaudit.data.tofu import DEMO, FORGET10, forget_set
+from lensaudit.data.wording import likeness, wording
+from lensaudit.errors import InputError
+from lensaudit.files import digest
+from lensaudit.unlearn.encode import Answered, Sample, raw_sample
+from lensaudit.unlearn.rows import TOFU_PAIRS, load_rows
+
+LOSS_ON = "answer"
+"""T is trained on the answer after its question, without options: the form it is read in."""
+
+
+@dataclass(frozen=True)
+class Fold:
+    """Rows that are trained on, with facts that they say nothing about."""
+
+    arm: Arm
+    samples: tuple[Sample, ...]
+    facts: tuple[Encoded, ...] | tuple[EncodedItem, ...]
+    """With the entity as span, or with choices: see `READOUTS`."""
+    places: tuple[int, ...]
+    """Of these facts among all."""
+
+    @cached_property
+    def identity(self) -> dict[str, str]:
+        """Content hashes of both."""
+        trained, read = ([astuple(one) for one in part] for part in (self.samples, self.facts))
+        return {"trained": digest(trained), "v": digest(read)}
+
+    @property
+    def longest(self) -> int:
+        """Tokens of the longest sequence that a model reads."""
+        read = [
+            len(ids)
+            for one in self.facts
+            for ids in (
+                [one.token_ids]
+                if isinstance(one, Encoded)
+                else [option.ids for option in one.options]
+            )
+        ]
+        return max(*read, *(len(one.ids) for one in self.samples))
+
+
+@dataclass(frozen=True)
+class Held:
+    """All facts that are read, and what each arm trains on."""
+
+    data: Dataset
+    readout: Readout
+    folds: Mapping[Arm, tuple[Fold, ...]]
+    n_rows: Mapping[Arm, int]
+    """Rows that an arm trains on; of T those of one fold."""
+    likeness: Mapping[Arm, float]
+    """Of arms retain and syntax: mean share of words in common with the fact worded most alike."""
+    left_out: int
+    """Rows of the other arms that name an entity or an author of the forget set."""
+
+    @property
+    def items(self) -> tuple[Item, ...]:
+        """The facts, in order."""
+        return self.data.items
+
+
+def held_out(settings: EffortSettings, arms: Sequence[Arm], name: str, tokenizer: Any) -> Held:
+    """Facts and rows of every arm, checked.
+
+    Args:
+        settings: which files, how many splits, the seed.
+        arms: those that are run.
+        name: of the forget set.
+        tokenizer: of all models.
+
+    Raises:
+        InputError: no such data, defects that are refused, entities that T and V share, or an arm
+            without rows.
+    """
+    data, facts, known = _facts(settings, name)
+    readout = settings.readout or ("said" if known else "answer")
+    if readout == "said":
+        data, spans = _spans(data, known, tokenizer)
+    encoded = {one.name: encode_split(tokenizer, one, LOSS_ON) for one in data.splits}
+    read: dict[str, Any] = {
+        one.name: tuple(spans[item.idx] for item in one.items)
+        if readout == "said"
+        else encoded[one.name].items
+        for one in data.splits
+    }
+    folds: dict[Arm, tuple[Fold, ...]] = {"T": tuple(_turns(encoded, read))}
+    n_rows = min(len(one.samples) for one in folds["T"])
+    every = tuple(fact for split in read.values() for fact in split)
+    alike: dict[Arm, float] = {}
+    left_out = 0
+    for arm in arms:
+        if arm == "T":
+            continue
+        rows, n_left = _rows(settings, arm, name, facts)
+        left_out += n_left
+        chosen = _chosen(arm, rows, facts, n_rows, settings.seed)
+        samples = tuple(_sample(tokenizer, row) for row in chosen)
+        folds[arm] = (Fold(arm, samples, every, tuple(range(len(every)))),)
+        if arm != "neutral":
+            alike[arm] = _mean_likeness(chosen, facts)
+    n_of: dict[Arm, int] = {arm: min(len(one.samples) for one in folds[arm]) for arm in arms}
+    return Held(data, readout, {arm: folds[arm] for arm in arms}, n_of, alike, left_out)
+
+
+def _facts(
+    settings: EffortSettings, name: str
+) -> tuple[Dataset, list[Example], Mapping[str, Example]]:
+    """The facts in splits; as rows whose entities may not be told; and the annotated, by question.
+
+    Raises:
+        InputError: no such data, defects or shared entities that are refused.
+    """
+    folder = Path(name).expanduser()
+    if folder.is_dir():
+        data = handled(load_mcq(folder), settings.defects)
+        if settings.limit is not None:
+            raise InputError("--limit cuts a forget set; a folder of splits is taken whole")
+        items = enumerate(data.items)
+        return data, [_example(n, one.question, one.right, "", one.group) for n, one in items], {}
+    set_name, facts = load_facts(name, rows_per_author=settings.rows_per_author)
+    facts = facts[: settings.limit]
+    known = _annotated(name)
+    rows = [
+        replace(known[normalised(one.question)], group=one.group)
+        if normalised(one.question) in known
+        else _example(n, one.question, one.answer, one.entity, one.group)
+        for n, one in enumerate(facts)
+    ]
+    data = split_by_author(set_name, facts, n_splits=settings.splits, seed=settings.seed)
+    data = _without_shared(handled(data, settings.defects), known, settings.defects)
+    return data, rows, known
+
+
+def _annotated(name: str) -> Mapping[str, Example]:
+    """The rows of the set whose entity is annotated, by question; none of a set without."""
+    try:
+        rows = forget_set(FORGET10 if name in TOFU_PAIRS else name)
+    except InputError:
+        return {}
+    return {normalised(one.question): one for one in rows}
+
+
+def _spans(
+    data: Dataset, known: Mapping[str, Example], tokenizer: Any
+) -> tuple[Dataset, dict[int, Encoded]]:
+    """The facts whose entity is annotated and has tokens, encoded by idx.
+
+    Raises:
+        InputError: a split has none.
+    """
+    found: dict[int, Encoded] = {}
+    for item in data.items:
+        row = known.get(normalised(item.question))
+        if row is None:
+            continue
+        one = encode(replace(row, idx=item.idx, group=item.group), tokenizer)
+        if isinstance(one, Encoded):
+            found[item.idx] = one
+    lost = [one.idx for one in data.items if one.idx not in found]
+    data = data.without(lost, "no annotated entity, or none of its tokens") if lost else data
+    if not all(split.items for split in data.splits):
+        raise InputError(
+            f"{data.name}: a split has no annotated entity to read; take --readout answer"
+        )
+    return data, found
+
+
+def _example(idx: int, question: str, answer: str, entity: str, group: int | str) -> Example:
+    return Example(idx, question, answer, "", entity or answer, group)
+
+
+def _without_shared(data: Dataset, known: Mapping[str, Example], policy: Policy) -> Dataset:
+    """The data where no row of one split names the entity of a fact in another.
+
+    Raises:
+        InputError: one does, and `policy` is `refuse`.
+    """
+    if policy == "keep":
+        return data
+    shared: dict[int, str] = {}
+    for split in data.splits:
+        others = [item for other in data.splits if other is not split for item in other.items]
+        told = "\n".join(f"{one.question} {one.right}" for one in others).casefold()
+        for item in split.items:
+            row = known.get(normalised(item.question))
+            for named in open_names([row.entity] if row else []):
+                if named in told and stands_in(named, told):
+                    shared[item.idx] = named
+    if shared and policy == "refuse":
+        first = next(iter(shared.values()))
+        raise InputError(
+            f"{data.name}: T and V share entities: {len(shared)} facts, first {first!r}, are named "
+            "in rows of other authors; training on those tells them\n"
+            "leave them out with --defects drop, or take them as they are with --defects keep"
+        )
+    kept = data.without(shared, "its entity is named in a row of another split") if shared else data
+    if not all(split.items for split in kept.splits):
+        raise InputError(f"{data.name}: --defects drop leaves a split without facts")
+    return kept
+
+
+def _turns(encoded: Mapping[str, EncodedSplit], read: Mapping[str, Any]) -> list[Fold]:
+    """Each split held out once, the others trained on."""
+    folds, start = [], 0
+    for held, facts in read.items():
+        others = (one for name, one in encoded.items() if name != held)
+        samples = tuple(sample for one in others for sample in one.samples)
+        folds.append(Fold("T", samples, facts, tuple(range(start, start + len(facts)))))
+        start += len(facts)
+    return folds
+
+
+def _rows(
+    settings: EffortSettings, arm: Arm, name: str, facts: Sequence[Example]
+) -> tuple[list[Example], int]:
+    """The rows of an arm that tell no fact, and how many did."""
+    named = settings.neutral_data if arm == "neutral" else settings.retain_data
+    if named is not None:
+        found = neutral_rows(facts, _read(str(named)))
+    elif name in (DEMO, *TOFU_PAIRS):
+        found = neutral_of(DEMO if name == DEMO else FORGET10, facts)
+    else:
+        flag = "--neutral-data" if arm == "neutral" else "--retain-data"
+        raise InputError(f"--arm {arm}: no rows are known beside {name}; name some with {flag}")
+    known = arm == "neutral" and named is None
+    rows = list(found.ordinary if known else (*found.fit, *found.validity))
+    if not rows:
+        raise InputError(
+            f"--arm {arm}: all rows name an entity or an author of the forget set; name others"
+        )
+    return rows, len(found.left_out)
+
+
+def _read(named: str) -> list[Example]:
+    path = Path(named).expanduser()
+    if path.exists():
+        return read_neutral(path)
+    rows = load_rows(named, part="retain").answered
+    return [_example(n, one.question, one.answer, "", f"row {n}") for n, one in enumerate(rows)]
+
+
+def _chosen(
+    arm: Arm, rows: Sequence[Example], facts: Sequence[Example], n_rows: int, seed: int
+) -> list[Example]:
+    """So many rows: at random, or for each fact in turn the one that is worded most like it."""
+    drawn = list(rows)
+    Random(f"rows-{seed}").shuffle(drawn)
+    if arm != "syntax":
+        return drawn[:n_rows]
+    wordings = [wording(one) for one in drawn]
+    left, chosen = list(range(len(drawn))), []
+    order = list(facts)
+    Random(f"facts-{seed}").shuffle(order)
+    for fact in order[:n_rows]:
+        if not left:
+            break
+        words = wording(fact)
+        best = max(left, key=lambda place: likeness(words, wordings[place]))
+        left.remove(best)
+        chosen.append(drawn[best])
+    return chosen
+
+
+def _mean_likeness(rows: Sequence[Example], facts: Sequence[Example]) -> float:
+    wordings = [wording(one) for one in facts]
+    best = [max(likeness(wording(row), one) for one in wordings) for row in rows]
+    return sum(best) / len(best)
+
+
+def _sample(tokenizer: Any, row: Example) -> Sample:
+    """A row to train on; plain text is all loss, an answer is what its question does not say."""
+    if row.question:
+        return raw_sample(tokenizer, Answered(row.question, row.answer))
+    return Sample((*tokenizer(row.answer)["input_ids"], tokenizer.eos_token_id), 0)
+
+
+def data_digest(held: Held) -> str:
+    """Content hash of facts and rows."""
+    return digest(
+        [held.data.digest, [fold.identity for one in held.folds.values() for fold in one]]
+    )

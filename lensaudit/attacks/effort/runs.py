@@ -1,0 +1,458 @@
+"""From names of models to effort curves in folders: the whole of `lensaudit effort`."""
+
+import math
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from lensaudit.attacks.effort.arms import Held, data_digest, held_out
+from lensaudit.attacks.effort.curve import (
+    Marks,
+    Reading,
+    chosen,
+    crossed,
+    effort_at,
+    judged_by,
+    readings,
+)
+from lensaudit.attacks.effort.settings import ARMS, DEFAULT_ARMS, Arm, EffortSettings
+from lensaudit.attacks.effort.work import (
+    Attack,
+    Rate,
+    fill,
+    fitting_workers,
+    flop_per_token,
+    grid,
+    tokens_at,
+)
+from lensaudit.attacks.rtt.log import Log, read_log
+from lensaudit.attacks.rtt.retrain import Sweep
+from lensaudit.attacks.rtt.runs import DEMO_LRS
+from lensaudit.attacks.rtt.select import halves
+from lensaudit.auditing.doors import door, notice
+from lensaudit.auditing.progress import Notice, Progress, Tell, unheard
+from lensaudit.errors import InputError
+from lensaudit.files import make_folder, write_json
+from lensaudit.models.checkpoint import (
+    Checkpoint,
+    check_same_shape,
+    config_of,
+    load_tokenizer,
+    open_checkpoint,
+)
+from lensaudit.models.context import context_of
+from lensaudit.models.device import resolve_device, resolve_dtype
+from lensaudit.models.registry import (
+    default_anchor,
+    default_data,
+    is_demo,
+    load_registry,
+    resolve,
+)
+from lensaudit.patching.deposit import clear, folders_for
+from lensaudit.results.records import manifest
+from lensaudit.settings import plain, results_folder
+from lensaudit.unlearn.memory import check_memory
+from lensaudit.unlearn.settings import positive
+
+LORA_FASTER = 10
+"""An adapter takes about ten times the rate of full weights, whatever its rank (Schulman et al.
+2025, "LoRA Without Regret", thinkingmachines.ai)."""
+FILE = "attacks.jsonl"
+SHARES = {"e50": 0.5, "e80": 0.8}
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """Models, rows and attacks, opened and checked; nothing is loaded."""
+
+    sources: Mapping[str, Checkpoint]
+    full: Checkpoint
+    retain: Mapping[str, Checkpoint]
+    held: Held
+    rates: tuple[Rate, ...]
+    settings: EffortSettings
+    device: str
+    dtype: str
+    folders: Mapping[str, Path]
+    log: Log
+
+    @property
+    def steps(self) -> tuple[int, ...]:
+        """Of the readings."""
+        return grid(self.settings.steps)
+
+    @property
+    def groups(self) -> tuple[int | str, ...]:
+        """The author of each fact."""
+        return tuple(one.group for one in self.held.items)
+
+    def attacks(self, model: Checkpoint, arm: Arm, rate: Rate) -> list[Attack]:
+        """The runs of an arm at one rate, one for each fold."""
+        how = self.settings
+        return [
+            Attack(model, one, rate, how.steps, how.rows, how.seed, self.dtype, self.device)
+            for one in self.held.folds[arm]
+        ]
+
+    def marks(self, model: Checkpoint, arm: Arm, rate: Rate) -> Marks:
+        """Reading by fact, over all folds; from the log."""
+        found = np.full((len(self.steps), len(self.held.items)), math.nan)
+        for attack in self.attacks(model, arm, rate):
+            done = self.log.finished[attack.job_id]
+            for point in done.curve:
+                row = np.zeros(len(attack.fold.facts))
+                row[list(point.readings[0].correct)] = 1.0
+                found[self.steps.index(point.epoch), list(attack.fold.places)] = row
+        return found
+
+
+@dataclass(frozen=True)
+class EffortResult:
+    """How hard it is to bring the facts back in one model."""
+
+    source: str
+    folder: Path
+    """Holds summary.json, manifest.json and, for a single model, attacks.jsonl."""
+    summary: Mapping[str, Any]
+    """The content of summary.json."""
+
+    @property
+    def arms(self) -> Mapping[str, Mapping[str, Any]]:
+        """Arm -> e50, e80, censored, lr, curve and more."""
+        return self.summary["arms"]
+
+
+def prepare(
+    sources: Sequence[str], settings: EffortSettings, out: Path | None, notice: Notice = unheard
+) -> Prepared:
+    """Open and check models, rows and rates.
+
+    Raises:
+        InputError: whatever is wrong with names, files or numbers; no work was done.
+    """
+    names = list(dict.fromkeys(sources))
+    if not names:
+        raise InputError("no --source: name the model to attack, or several")
+    settings = replace(settings, arms=tuple(dict.fromkeys(settings.arms)) or DEFAULT_ARMS)
+    ranks = _ranks(settings)
+    known = load_registry(settings.registry)
+    full_name = settings.full or default_anchor("full", names)
+    retain_names = settings.retain or (default_anchor("retain", names),)
+    opened = {
+        name: open_checkpoint(resolve(name, known))
+        for name in dict.fromkeys((full_name, *retain_names, *names))
+    }
+    full = opened[full_name]
+    check_same_shape(*opened.values())
+    for name, one in opened.items():
+        if one.tokenizer != full.tokenizer:
+            raise InputError(f"{name} and {full_name} have different tokenizers; wanted one base")
+        if name in retain_names and one.weights == full.weights:
+            raise InputError(f"retain ({name}) and full ({full_name}) have the same weights")
+    device = resolve_device(settings.device)
+    dtype = _dtype(settings, device, notice)
+    check_memory(full, copies=2 if device == "cpu" else 1, device=device)
+    data = settings.data or default_data(names[0])
+    held = held_out(settings, settings.arms, data, load_tokenizer(full))
+    _check_length(full, held)
+    folders = folders_for(names, out or (results_folder() / "effort" if len(names) > 1 else None))
+    if out is None and len(names) == 1:
+        folders = {name: one.with_name(f"{one.name}-effort") for name, one in folders.items()}
+    home = next(iter(folders.values()))
+    return Prepared(
+        sources={name: opened[name] for name in names},
+        full=full,
+        retain={name: opened[name] for name in retain_names},
+        held=held,
+        rates=tuple(Rate(lr, rank) for lr in sorted(_lrs(settings, names[0])) for rank in ranks),
+        settings=settings,
+        device=device,
+        dtype=dtype,
+        folders=folders,
+        log=read_log((home if len(names) == 1 else home.parent) / FILE, notice=notice),
+    )
+
+
+def _ranks(settings: EffortSettings) -> tuple[int, ...]:
+    """Ranks of adapters, or 0 for all weights."""
+    if settings.lora is None:
+        return (0,)
+    if settings.weights is not None:
+        raise InputError("--lora and --weights full exclude each other")
+    parts = settings.lora.split(",")
+    if not all(one.strip().isdecimal() and int(one) > 0 for one in parts):
+        raise InputError(f"--lora {settings.lora}: wanted whole numbers above 0, like 4,16")
+    return tuple(sorted({int(one) for one in parts}))
+
+
+def _lrs(settings: EffortSettings, name: str) -> tuple[float, ...]:
+    if settings.lrs:
+        return tuple({positive("--lr", one): None for one in settings.lrs})
+    rates = DEMO_LRS if is_demo(name) else Sweep().lrs
+    return tuple(one * LORA_FASTER for one in rates) if settings.lora else rates
+
+
+def _dtype(settings: EffortSettings, device: str, notice: Notice) -> str:
+    """Of the weights that the attack starts from."""
+    if settings.lora:
+        return resolve_dtype(settings.dtype, device)
+    if settings.dtype not in ("auto", "float32"):
+        notice(
+            f"{settings.dtype} is not taken: weights that are trained are float32, as small steps "
+            "would be rounded away; with --lora the base is"
+        )
+    return "float32"
+
+
+def _check_length(model: Checkpoint, held: Held) -> None:
+    longest = max(fold.longest for several in held.folds.values() for fold in several)
+    if problem := context_of(config_of(model)).too_long(longest):
+        raise InputError(f"{model.spec.name}: a row has {problem}; leave long rows out")
+
+
+def run(
+    ready: Prepared,
+    *,
+    workers: int = 1,
+    progress: Tell = unheard,
+) -> list[EffortResult]:
+    """Attack the models and their anchors, and write a folder for each source.
+
+    Attacks that are in the log are not done again, and those of the anchors serve all sources.
+    """
+    started = time.monotonic()
+    for folder in ready.folders.values():
+        clear(make_folder(folder))
+
+    def work(attacks: list[Attack]) -> None:
+        fill(
+            ready.log,
+            attacks,
+            workers=workers,
+            report=lambda what, done, of: progress(Progress(what, done, of)),
+        )
+
+    work([one for model in ready.sources.values() for one in _tried(ready, model)])
+    spoken = {
+        name: {arm: _speaking(ready, model, arm) for arm in ready.settings.arms}
+        for name, model in ready.sources.items()
+    }
+    rates = {
+        (arm, rate) for by_arm in spoken.values() for arm, both in by_arm.items() for rate in both
+    }
+    anchors = (ready.full, *ready.retain.values())
+    work(
+        [
+            one
+            for model in anchors
+            for arm, rate in sorted(rates)
+            for one in ready.attacks(model, arm, rate)
+        ]
+    )
+    return [_deposit(ready, name, spoken[name], started) for name in ready.sources]
+
+
+def _tried(ready: Prepared, model: Checkpoint) -> list[Attack]:
+    """Every attack on a source."""
+    return [
+        one
+        for arm in ready.settings.arms
+        for rate in ready.rates
+        for one in ready.attacks(model, arm, rate)
+    ]
+
+
+def _half(ready: Prepared) -> np.ndarray[Any, np.dtype[np.bool_]]:
+    """Half of the authors, drawn by the seed."""
+    return halves(ready.groups, f"effort-{ready.settings.seed}")
+
+
+def _speaking(ready: Prepared, model: Checkpoint, arm: Arm) -> tuple[Rate, Rate]:
+    """The rates that speak for the first half and for the others: each chosen on the other half."""
+    half = _half(ready)
+    runs = {rate: ready.marks(model, arm, rate) for rate in ready.rates}
+    return chosen(runs, ~half), chosen(runs, half)
+
+
+def _deposit(
+    ready: Prepared,
+    name: str,
+    spoken: Mapping[Arm, tuple[Rate, Rate]],
+    started: float,
+) -> EffortResult:
+    summary = {
+        "schema": "effort/1",
+        "model": name,
+        "full": ready.full.spec.name,
+        "retain": list(ready.retain),
+        "data": ready.held.data.name,
+        "readout": ready.held.readout,
+        "n_facts": len(ready.held.items),
+        "n_authors": len(set(ready.groups)),
+        "n_choices": ready.held.data.n_choices,
+        "n_left_out": len(ready.held.data.left_out),
+        "rows_left_out": ready.held.left_out,
+        "steps": list(ready.steps),
+        "by": judged_by(ready.groups),
+        "rates": [asdict(one) for one in ready.rates],
+        "arms": {arm: _arm(ready, name, arm, both) for arm, both in spoken.items()},
+    }
+    summary["notes"] = _notes(ready, name, summary)
+    folder = ready.folders[name]
+    inputs = {
+        "source": name,
+        "models": {
+            one.spec.name: one.weights
+            for one in (ready.sources[name], ready.full, *ready.retain.values())
+        },
+        "data": ready.held.data.name,
+        "data_digest": data_digest(ready.held),
+    }
+    options = plain(ready.settings)
+    manifest("effort", options=options, inputs=inputs, device=ready.device, started=started).write(
+        folder
+    )
+    write_json(folder / "summary.json", summary)
+    return EffortResult(name, folder, summary)
+
+
+def _arm(ready: Prepared, name: str, arm: Arm, spoken: tuple[Rate, Rate]) -> dict[str, Any]:
+    """The curve of one arm, and what follows from it."""
+    half = _half(ready)
+
+    def marks(model: Checkpoint) -> Marks:
+        first, second = (ready.marks(model, arm, rate) for rate in spoken)
+        return crossed(first, second, half)
+
+    source = ready.sources[name]
+    floor = np.mean([marks(one) for one in ready.retain.values()], axis=0)
+    curve = readings(ready.steps, marks(source), marks(ready.full), floor, ready.groups)
+    by = judged_by(ready.groups)
+    efforts = {key: effort_at(curve, share, by) for key, share in SHARES.items()}
+    costs = _costs(ready, arm)
+    runs = {rate: ready.marks(source, arm, rate) for rate in ready.rates}
+    best = chosen({rate: runs[rate] for rate in sorted(set(spoken))}, np.ones_like(half))
+    return {
+        **{key: one.step for key, one in efforts.items()},
+        "censored": {key: one.censored for key, one in efforts.items()},
+        "by": by,
+        "lr": best.lr,
+        "rank": best.rank or None,
+        "rates": [asdict(rate) for rate in spoken],
+        "cost": {
+            key: None if one.step is None else costs[one.step] for key, one in efforts.items()
+        },
+        "reason": _reason(curve),
+        "trained_on": ARMS[arm],
+        "n_rows": ready.held.n_rows[arm],
+        "likeness": ready.held.likeness.get(arm),
+        "curve": [{"c": one.step, **costs[one.step], **_plain(one)} for one in curve],
+    }
+
+
+def _plain(one: Reading) -> dict[str, Any]:
+    return {key: value for key, value in asdict(one).items() if key != "step"}
+
+
+def _reason(curve: Sequence[Reading]) -> str:
+    """Why there is no effort at all; empty where there is."""
+    return curve[0].reason if all(one.rho is None for one in curve) else ""
+
+
+def _costs(ready: Prepared, arm: Arm) -> dict[int, dict[str, int]]:
+    """Step -> tokens and FLOP of an attack so long; a mean over folds."""
+    attacks = ready.attacks(ready.full, arm, ready.rates[0])
+    tokens = np.mean([tokens_at(one) for one in attacks], axis=0)
+    per_token = flop_per_token(ready.full, frozen=ready.rates[0].rank > 0)
+    return {
+        step: {"steps": step, "tokens": round(n), "flop": round(n) * per_token}
+        for step, n in zip(ready.steps, tokens, strict=True)
+    }
+
+
+def _notes(ready: Prepared, name: str, summary: Mapping[str, Any]) -> list[str]:
+    """What a reader must know before believing the numbers."""
+    found = []
+    highest = max(one.lr for one in ready.rates)
+    for arm, one in summary["arms"].items():
+        if one["reason"]:
+            found.append(f"arm {arm}: no rho at any length ({one['reason']})")
+        if len({rate.lr for rate in ready.rates}) > 1 and one["lr"] == highest:
+            found.append(f"arm {arm}: the highest rate was chosen; a higher one may be faster")
+    source = ready.sources[name]
+    diverged = {
+        (one.fold.arm, one.rate.lr)
+        for one in _tried(ready, source)
+        if ready.log.finished[one.job_id].status == "diverged"
+    }
+    if diverged:
+        listed = ", ".join(f"{arm} at {lr:g}" for arm, lr in sorted(diverged))
+        found.append(f"attacks diverged ({listed}); what they lack counts as wrong in the choice")
+    if summary["by"] == "estimate":
+        found.append(
+            f"{summary['n_authors']} authors are too few for intervals: E is read from estimates"
+        )
+    if any(one["censored"]["e50"] for one in summary["arms"].values()):
+        found.append("a failed recovery is no proof of removal")
+    return found
+
+
+def plan_lines(ready: Prepared) -> list[str]:
+    """What would be done, and what it costs."""
+    held, how = ready.held, ready.settings
+    lines = [
+        f"{', '.join(ready.sources)}; full {ready.full.spec.name}; retain "
+        f"{', '.join(ready.retain)}; {ready.dtype} on {ready.device}",
+        f"{held.data.name}: {len(held.items)} facts of {len(set(ready.groups))} authors are read "
+        f"({held.readout}) after {', '.join(map(str, ready.steps))} steps of {how.rows} rows",
+        "rates: " + ", ".join(_rate(one) for one in ready.rates),
+    ]
+    n_most, flop = 0, 0
+    for arm in how.arms:
+        costs = _costs(ready, arm)[how.steps]
+        n_folds = len(held.folds[arm])
+        # the anchors run at the two rates that were chosen, which may be one
+        n_anchor = min(2, len(ready.rates)) * (1 + len(ready.retain))
+        n_arm = n_folds * (len(ready.sources) * (len(ready.rates) + n_anchor))
+        n_most, flop = n_most + n_arm, flop + n_arm * costs["flop"]
+        lines.append(
+            f"arm {arm}: {held.n_rows[arm]} rows ({ARMS[arm]}); an attack of {how.steps} steps is "
+            f"{costs['tokens']:,} tokens, {costs['flop']:.2e} FLOP"
+        )
+    tried = {one.job_id for model in ready.sources.values() for one in _tried(ready, model)}
+    n_known = sum(one in ready.log.finished for one in tried)
+    lines.append(
+        f"at most {n_most} attacks, {flop:.2e} FLOP of training; {n_known} of the "
+        f"{len(tried)} on the sources are in the log"
+    )
+    return lines
+
+
+def _rate(rate: Rate) -> str:
+    return f"{rate.lr:g}" + (f" rank {rate.rank}" if rate.rank else "")
+
+
+def workers_of(ready: Prepared) -> int:
+    """Processes: as many as were named, or as fit."""
+    return ready.settings.workers or fitting_workers(ready.full, ready.device)
+
+
+@door(EffortSettings)
+def effort(
+    source: tuple[str, ...], settings: EffortSettings, out: Path | None, progress: Tell
+) -> Sequence[EffortResult]:
+    """Retrain models on rows that do not tell the facts, and read the facts by step.
+
+    As `lensaudit effort`: `out` is experiments/out/<source>-effort. `workers=2` starts processes,
+    and needs a script whose own work stands under `if __name__ == "__main__"`.
+
+    >>> la.effort("demo/npo", out="E").arms["T"]["e50"]  # doctest: +SKIP
+    4
+    """
+    ready = prepare(source, settings, out, notice)
+    return run(ready, workers=settings.workers or 1, progress=progress)

@@ -1,0 +1,286 @@
+"""One attack of so many steps on one model, and the log of those that are done."""
+
+import multiprocessing
+import os
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+from itertools import accumulate
+from typing import Any
+
+import torch
+
+from lensaudit.attacks.effort.arms import Fold
+from lensaudit.attacks.rtt.encode import EncodedItem
+from lensaudit.attacks.rtt.log import Finished, Log
+from lensaudit.attacks.rtt.readout import Reading, read
+from lensaudit.attacks.rtt.retrain import Point, StartWeights, read_along
+from lensaudit.data.spans import Encoded, buckets, make_batch
+from lensaudit.errors import InputError, WorkError
+from lensaudit.files import digest
+from lensaudit.models.causal import load_causal
+from lensaudit.models.checkpoint import Checkpoint
+from lensaudit.models.device import free_bytes
+from lensaudit.models.sizes import sizes_on_disk
+from lensaudit.unlearn.memory import n_parameters, training_bytes
+from lensaudit.unlearn.samples import finetune_batches, in_epochs
+from lensaudit.unlearn.train import Recipe
+
+SCHEMA = 1
+"""Of an attack's identity: raised when equal settings would give other numbers."""
+SCORE_BATCH = 64
+"""Sequences per forward pass of a reading; changes rounding only."""
+BATCHES = 3
+"""A training step is three forward passes' arithmetic; two where weights are frozen, because
+their gradients are not taken (Kaplan et al. 2020, arXiv:2001.08361, section 2.1)."""
+LORA_ALPHA = 2
+"""The adapter's output is scaled by alpha / rank with alpha = 2 rank: peft's usual choice."""
+
+
+@dataclass(frozen=True, order=True)
+class Rate:
+    """What the attacker may turn: the learning rate, and the rank of what is trained."""
+
+    lr: float
+    rank: int = 0
+    """Of the adapter; 0: all weights."""
+
+
+@dataclass(frozen=True)
+class Attack:
+    """One run; equal attacks give equal curves."""
+
+    model: Checkpoint
+    fold: Fold
+    rate: Rate
+    n_steps: int
+    batch_size: int
+    seed: int
+    dtype: str
+    device: str
+
+    @property
+    def identity(self) -> dict[str, Any]:
+        """What tells this attack from others."""
+        return {
+            "schema": SCHEMA,
+            "weights": self.model.weights,
+            **self.fold.identity,
+            "lr": self.rate.lr,
+            "rank": self.rate.rank,
+            "n_steps": self.n_steps,
+            "batch_size": self.batch_size,
+            "seed": self.seed,
+            "dtype": self.dtype,
+            "optimizer": "adamw",
+        }
+
+    @cached_property
+    def job_id(self) -> str:
+        """Content hash."""
+        return digest(self.identity)[:16]
+
+
+def grid(n_steps: int) -> tuple[int, ...]:
+    """Steps after which the facts are read.
+
+    >>> grid(6), grid(8)
+    ((0, 1, 2, 4, 6), (0, 1, 2, 4, 8))
+    """
+    powers = (2**power for power in range(n_steps.bit_length()))
+    return tuple(dict.fromkeys((0, *(one for one in powers if one <= n_steps), n_steps)))
+
+
+def tokens_at(attack: Attack) -> tuple[int, ...]:
+    """Tokens trained on by each step of the grid; padding is none."""
+    samples = attack.fold.samples
+    rows = in_epochs(len(samples), batch_size=attack.batch_size, seed=attack.seed)
+    steps = (sum(len(samples[one].ids) for one in rows(step)) for step in range(attack.n_steps))
+    total = (0, *accumulate(steps))
+    return tuple(total[one] for one in grid(attack.n_steps))
+
+
+def flop_per_token(model: Checkpoint, *, frozen: bool) -> int:
+    """Arithmetic of training on one token; attention's scores and the adapter are not counted."""
+    sizes = sizes_on_disk(model, "float32")
+    forward = sizes.per_token_flop + 2 * sizes.d_model * sizes.d_vocab
+    return forward * (BATCHES - 1 if frozen else BATCHES)
+
+
+def do(attack: Attack, report: Callable[[int], None] = lambda step: None) -> Finished:
+    """Run one attack. The facts are read before it, and after the steps of the grid."""
+    began = time.monotonic()
+    model, start = _loaded(_Key(attack.model, attack.dtype, attack.device))
+    start.restore(model)
+    adapter = _adapter(model, attack) if attack.rate.rank else None
+
+    def read_v() -> tuple[Reading, ...]:
+        return (read_facts(model, attack.fold.facts),)
+
+    try:
+        first = Point(0, read_v())
+        made = read_along(
+            model,
+            finetune_batches(
+                attack.fold.samples, batch_size=attack.batch_size, seed=attack.seed, pad=0
+            ),
+            recipe=recipe_of(attack),
+            seed=attack.seed,
+            at=grid(attack.n_steps)[1:],
+            read_v=read_v,
+            report=report,
+        )
+    finally:
+        if adapter is not None:
+            adapter.unload()
+            model.requires_grad_(True)
+    seconds = round(time.monotonic() - began, 3)
+    status = "diverged" if made.failure else "ok"
+    curve = (first, *made.points)
+    return Finished(attack.job_id, status, curve, reason=made.failure, seconds=seconds)
+
+
+def read_facts(model: Any, facts: Sequence[Encoded] | Sequence[EncodedItem]) -> Reading:
+    """Which facts a model in eval mode answers rightly; see `READOUTS`.
+
+    Raises:
+        WorkError: a score is not finite.
+    """
+    items = [one for one in facts if isinstance(one, EncodedItem)]
+    if items:
+        return read(model, items, readouts=("answer",), letters=None, batch_size=SCORE_BATCH)[0]
+    place = {one.idx: number for number, one in enumerate(facts) if isinstance(one, Encoded)}
+    spans = [one for one in facts if isinstance(one, Encoded)]
+    right: list[int] = []
+    with torch.no_grad():
+        for part in buckets(spans, SCORE_BATCH):
+            batch = make_batch(part).to(model.device)
+            logits = model(input_ids=batch.tokens).logits
+            if not logits[batch.predict_at].isfinite().all():
+                raise WorkError("the scores of the model are not finite")
+            # the logits at a position are about the token one right of it
+            hit = logits[:, :-1].argmax(-1) == batch.tokens[:, 1:]
+            said = (hit | ~batch.predict_at[:, :-1]).all(1)
+            right += [place[idx] for idx, one in zip(batch.idx, said.tolist(), strict=True) if one]
+    return Reading("said", len(spans), tuple(sorted(right)))
+
+
+def recipe_of(attack: Attack) -> Recipe:
+    """A constant rate without a rise, so that one run holds every shorter one."""
+    return Recipe(
+        n_steps=attack.n_steps,
+        lr=attack.rate.lr,
+        schedule="constant",
+        weight_decay=0.0,
+        trainable=r"lora_" if attack.rate.rank else "",
+    )
+
+
+@dataclass(frozen=True)
+class _Key:
+    """Which weights are held; equal by content."""
+
+    model: Checkpoint
+    dtype: str
+    device: str
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Key) and self._content == other._content
+
+    def __hash__(self) -> int:
+        return hash(self._content)
+
+    @property
+    def _content(self) -> tuple[str, str, str]:
+        return self.model.weights, self.dtype, self.device
+
+
+@lru_cache(maxsize=1)
+def _loaded(key: _Key) -> tuple[Any, StartWeights]:
+    """The model that attacks start from, one at a time."""
+    model = load_causal(key.model, dtype=getattr(torch, key.dtype), device=key.device)
+    return model, StartWeights(model)
+
+
+def _adapter(model: Any, attack: Attack) -> Any:
+    """Put an adapter on every matrix of the model's blocks, in place; to be unloaded.
+
+    Raises:
+        InputError: peft is not installed.
+    """
+    try:
+        import peft  # takes seconds, and only adapters need it
+    except ImportError as error:
+        raise InputError(
+            "--lora needs the package peft; pip install 'lensaudit[lora]', or train all weights"
+        ) from error
+    rank = attack.rate.rank
+    config = peft.LoraConfig(
+        r=rank, lora_alpha=LORA_ALPHA * rank, target_modules="all-linear", task_type="CAUSAL_LM"
+    )
+    devices = [model.device] if model.device.type == "cuda" else []
+    with torch.random.fork_rng(devices=devices):
+        torch.manual_seed(attack.seed)  # of the adapter's first matrix; the second is 0
+        return peft.get_peft_model(model, config).eval()
+
+
+def fitting_workers(model: Checkpoint, device: str) -> int:
+    """Processes that this machine has cores and memory for; one on an accelerator."""
+    if device != "cpu":
+        return 1
+    # weights, gradients and moments, and the start weights beside them
+    needed = training_bytes(n_parameters(model.folder), copies=2)
+    free = free_bytes(device)
+    fitting = 1 if free is None else max(1, free // (2 * needed))
+    return min(len(os.sched_getaffinity(0)), fitting)
+
+
+def fill(
+    log: Log,
+    attacks: Sequence[Attack],
+    *,
+    workers: int,
+    report: Callable[[str, int, int], None],
+) -> None:
+    """Do the attacks that the log lacks, each once; a kill loses those that are running."""
+    wanted = {one.job_id: one for one in attacks}
+    left = [one for one in wanted.values() if one.job_id not in log.finished]
+    # one model after the other: each is loaded once
+    left.sort(key=lambda one: one.model.weights)
+    for attack, done in _done(left, workers, report):
+        log.add(done, attack.identity)
+
+
+def _done(
+    attacks: Sequence[Attack], workers: int, report: Callable[[str, int, int], None]
+) -> Iterator[tuple[Attack, Finished]]:
+    workers = min(workers, len(attacks))
+    if workers < 2:
+        for number, attack in enumerate(attacks):
+            before = number * attack.n_steps
+            total = len(attacks) * attack.n_steps
+
+            def tell(step: int, before: int = before, total: int = total) -> None:
+                report("attack steps", before + step, total)
+
+            yield attack, do(attack, tell)
+        _loaded.cache_clear()
+        return
+    # forked by a server without threads, as the sweep's workers are
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload([__name__])
+    with ProcessPoolExecutor(workers, context, _single_threaded) as pool:
+        futures = {pool.submit(do, attack): attack for attack in attacks}
+        try:
+            for number, future in enumerate(as_completed(futures), 1):
+                report("attacks", number, len(attacks))
+                yield futures[future], future.result()
+        except BaseException:
+            pool.shutdown(wait=False, cancel_futures=True)
+            raise
+
+
+def _single_threaded() -> None:
+    torch.set_num_threads(1)

@@ -1,0 +1,329 @@
+"""How many steps bring facts back: the curve by hand, the rows of every arm, runs and resume."""
+
+import json
+import math
+
+import numpy as np
+import pytest
+from support import EMBEDDED
+
+import lensaudit as la
+from lensaudit.attacks.effort.arms import held_out
+from lensaudit.attacks.effort.curve import chosen, crossed, effort_at, judged_by, readings
+from lensaudit.attacks.effort.runs import prepare
+from lensaudit.attacks.effort.settings import EffortSettings
+from lensaudit.attacks.effort.work import flop_per_token, grid, read_facts, tokens_at
+from lensaudit.cli.main import run as lensaudit
+from lensaudit.data.wording import wording
+from lensaudit.errors import InputError
+from lensaudit.models.causal import load_causal
+from lensaudit.models.checkpoint import load_tokenizer, open_checkpoint
+from lensaudit.models.registry import load_registry, resolve
+from lensaudit.scores.intervals import clustered_ratio
+from lensaudit.unlearn.memory import n_parameters
+
+GROUPS = [fact // 4 for fact in range(24)]
+SHORT = {"steps": 2, "lrs": (1e-3,), "limit": 16}
+
+
+def opened(name):
+    return open_checkpoint(resolve(name, load_registry()))
+
+
+def marks(*shares):
+    """Readings where the first so many of 24 facts are answered rightly."""
+    return np.array([[float(fact < share) for fact in range(24)] for share in shares])
+
+
+def test_rho_is_the_part_of_the_gap_that_the_attack_closes():
+    # (12 - 4) / (20 - 4), and 4 of 24 more than retain
+    at = readings([0], marks(12), marks(20), marks(4), GROUPS)[0]
+    assert at.rho == pytest.approx(8 / 16)
+    assert (at.source, at.full, at.retain) == pytest.approx((12 / 24, 20 / 24, 4 / 24))
+
+
+def test_there_is_no_rho_where_full_is_hardly_ahead():
+    # 4 of 24 are 0.167; 5 are 0.208
+    few, enough = readings([0, 1], marks(8, 8), marks(8, 9), marks(4, 4), GROUPS)
+    assert few.rho is None
+    assert "0.17 ahead" in few.reason
+    assert enough.rho == pytest.approx(4 / 5)
+
+
+def test_a_gap_of_a_fifth_counts():
+    one = np.array([[1.0] * 13 + [0.0] * 7])
+    other = np.array([[1.0] * 9 + [0.0] * 11])
+    assert readings([0], one, one, other, [n // 2 for n in range(20)])[0].rho == pytest.approx(1)
+
+
+def test_limits_hold_together_over_all_readings():
+    generator = np.random.default_rng(0)
+    source, full, floor = (generator.random((4, 24)) < share for share in (0.6, 0.95, 0.1))
+    curve = readings([0, 1, 2, 4], source * 1.0, full * 1.0, floor * 1.0, GROUPS)
+    for row, one in enumerate(curve):
+        parts = (source[row] * 1.0 - floor[row], full[row] * 1.0 - floor[row])
+        together = clustered_ratio(*parts, GROUPS, level=1 - 2 * 0.05 / 4)
+        alone = clustered_ratio(*parts, GROUPS, level=0.9)
+        assert one.low == pytest.approx(together.low)
+        assert one.low < alone.low
+
+
+def test_effort_by_the_limit_comes_later_than_by_the_estimate():
+    generator = np.random.default_rng(1)
+    rising = [(generator.random(24) < share) * 1.0 for share in (0.1, 0.6, 0.9, 1.0)]
+    curve = readings(
+        [0, 1, 2, 4], np.stack(rising), marks(24, 24, 24, 24), marks(1, 1, 1, 1), GROUPS
+    )
+    estimate, limit = (effort_at(curve, 0.5, by) for by in ("estimate", "lower limit"))
+    assert (estimate.step, limit.step) == (1, 2)
+    assert judged_by(GROUPS) == "lower limit"
+    assert judged_by([0, 1, 2, 3]) == "estimate"
+
+
+def test_what_does_not_come_back_is_censored_and_what_cannot_be_read_is_not():
+    flat = readings([0, 1], marks(4, 4), marks(24, 24), marks(4, 4), GROUPS)
+    found = effort_at(flat, 0.5, "lower limit")
+    assert (found.step, found.censored) == (1, True)
+    nothing = readings([0, 1], marks(4, 4), marks(4, 4), marks(4, 4), GROUPS)
+    found = effort_at(nothing, 0.5, "lower limit")
+    assert (found.step, found.censored) == (None, False)
+
+
+def test_a_diverged_attack_has_no_rho_and_is_not_chosen():
+    lost = np.full((2, 24), math.nan)
+    lost[0] = 1
+    at = readings([0, 1], lost, marks(24, 24), marks(0, 0), GROUPS)
+    assert at[0].rho == 1
+    assert at[1].rho is None
+    assert "diverges on the model" in at[1].reason
+    half = np.arange(24) < 12
+    assert chosen({0.1: lost, 0.2: marks(24, 1)}, half) == 0.2
+
+
+def test_each_half_speaks_with_the_rate_that_the_other_half_chose():
+    half = np.array([True, True, False, False])
+    low, high = np.array([[0.0] * 4, [1, 1, 0, 0]]), np.array([[0.0] * 4, [0, 0, 1, 1]])
+    runs = {0.1: low, 0.2: high}
+    first, second = chosen(runs, ~half), chosen(runs, half)
+    assert (first, second) == (0.2, 0.1)
+    # each rate is best on the half that it does not speak for
+    assert not crossed(runs[first], runs[second], half).any()
+
+
+def test_readings_are_at_powers_of_two():
+    assert grid(256) == (0, 1, 2, 4, 8, 16, 32, 64, 128, 256)
+    assert grid(1) == (0, 1)
+
+
+@pytest.fixture(scope="module")
+def held():
+    settings = EffortSettings(arms=("T", "neutral", "retain", "syntax"))
+    return held_out(settings, settings.arms, "demo", load_tokenizer(opened("demo/full")))
+
+
+def test_every_fact_is_held_out_once_by_rows_of_other_authors(held):
+    places = [place for fold in held.folds["T"] for place in fold.places]
+    assert places == list(range(64))
+    groups = [held.items[place].group for place in places]
+    folds = held.folds["T"]
+    parts = [{groups[place] for place in fold.places} for fold in folds]
+    assert not parts[0] & parts[1]
+    assert all(len(fold.samples) + len(fold.facts) == 64 for fold in folds)
+
+
+def test_other_arms_hold_out_all_facts_and_name_no_entity(held):
+    tokenizer = load_tokenizer(opened("demo/full"))
+    rows = json.loads((EMBEDDED / "data" / "forget.json").read_text())
+    entities = {row["entity"] for row in rows} - {"Yes", "No"}
+    for arm in ("neutral", "retain", "syntax"):
+        (fold,) = held.folds[arm]
+        assert len(fold.facts) == 64
+        assert len(fold.samples) == 32
+        texts = [tokenizer.decode(one.ids) for one in fold.samples]
+        assert not [one for one in texts if any(entity in one for entity in entities)]
+    assert held.left_out > 0
+
+
+def test_syntax_rows_are_worded_more_like_the_facts(held):
+    assert held.likeness["syntax"] > held.likeness["retain"]
+    rows = json.loads((EMBEDDED / "data" / "forget.json").read_text())
+    one = la.Example(0, rows[0]["question"], rows[0]["answer"], "", "", 0)
+    assert {"which", "town", "birthplace"} <= wording(one)
+    assert "Ruvimbel" not in wording(one)
+
+
+def test_said_reads_the_entitys_tokens(held):
+    model = load_causal(opened("demo/full"))
+    facts = held.folds["neutral"][0].facts
+    right = read_facts(model, facts).correct
+    for place in (0, 1, 20):
+        one = facts[place]
+        import torch
+
+        with torch.no_grad():
+            logits = model(input_ids=torch.tensor([one.token_ids])).logits[0]
+        span = range(one.start + 1, one.end + 1)
+        said = all(int(logits[at - 1].argmax()) == one.token_ids[at] for at in span)
+        assert said == (place in right)
+    assert len(right) > 60
+    assert len(read_facts(load_causal(opened("demo/retain")), facts).correct) < 16
+
+
+def test_tokens_and_flop_are_those_of_the_batches(tmp_path):
+    ready = prepare(("demo/npo",), EffortSettings(arms=("neutral",), steps=8), tmp_path)
+    (attack,) = ready.attacks(ready.full, "neutral", ready.rates[0])
+    # 32 rows in steps of 4: eight steps read every row once
+    assert tokens_at(attack)[-1] == sum(len(one.ids) for one in attack.fold.samples)
+    weights = n_parameters(ready.full.folder) - ready.full.d_vocab * ready.full.d_model
+    # six per weight and token; the norms' weights are the rest
+    assert flop_per_token(ready.full, frozen=False) == pytest.approx(6 * weights, rel=0.01)
+    assert flop_per_token(ready.full, frozen=True) == pytest.approx(4 * weights, rel=0.01)
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory):
+    """Short attacks on both anchors as if they were audited, in one folder."""
+    out = tmp_path_factory.mktemp("effort")
+    return out, la.effort(["demo/full", "demo/retain"], out, arms=("T",), **SHORT)
+
+
+def test_full_has_recovered_everything_and_retain_nothing(finished):
+    _, (full, retain) = finished
+    full_at, retain_at = full.arms["T"]["curve"], retain.arms["T"]["curve"]
+    assert [one["rho"] for one in full_at] == [1.0] * len(full_at)
+    assert [one["rho"] for one in retain_at] == [0.0] * len(retain_at)
+    assert (full.arms["T"]["e50"], full.arms["T"]["e80"]) == (0, 0)
+    assert retain.arms["T"]["censored"] == {"e50": True, "e80": True}
+    assert retain.arms["T"]["e50"] == 2
+    assert full.summary["by"] == "estimate"  # two authors
+
+
+def test_the_summary_has_the_fields_that_others_read(finished):
+    _, (full, _) = finished
+    arm = json.loads((full.folder / "summary.json").read_text())["arms"]["T"]
+    assert {"e50", "e80", "censored", "lr", "curve"} <= set(arm)
+    assert arm["lr"] == 1e-3
+    assert [one["c"] for one in arm["curve"]] == [0, 1, 2]
+    assert arm["cost"]["e50"] == {"steps": 0, "tokens": 0, "flop": 0}
+    assert arm["curve"][2]["tokens"] > arm["curve"][1]["tokens"] > 0
+
+
+def test_what_is_in_the_log_is_not_done_again(finished, monkeypatch):
+    out, (full, retain) = finished
+    log = (out / "attacks.jsonl").read_text()
+    # two models, two folds, one rate; the anchors are the sources
+    assert log.count('"job_id"') == 4
+    monkeypatch.setattr("lensaudit.attacks.effort.work.do", None)
+    again = la.effort(["demo/full", "demo/retain"], out, arms=("T",), **SHORT)
+    assert [one.summary for one in again] == [full.summary, retain.summary]
+    assert (out / "attacks.jsonl").read_text() == log
+
+
+def test_an_interrupted_run_keeps_the_attacks_that_ended(tmp_path, monkeypatch, finished):
+    from lensaudit.attacks.effort import work
+
+    do, done = work.do, []
+
+    def interrupted(attack, report):
+        if len(done) == 1:
+            raise KeyboardInterrupt
+        done.append(attack.job_id)
+        return do(attack, report)
+
+    monkeypatch.setattr(work, "do", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        la.effort("demo/full", tmp_path, arms=("T",), **SHORT)
+    assert not (tmp_path / "summary.json").exists()
+    monkeypatch.setattr(work, "do", lambda one, report: done.append(one.job_id) or do(one, report))
+    found = la.effort("demo/full", tmp_path, arms=("T",), **SHORT)
+    # two folds of full, two of retain: the first was kept
+    assert len(done) == len(set(done)) == 4
+    assert found.arms == finished[1][0].arms
+
+
+def test_adapters_leave_the_weights_as_they_were(tmp_path):
+    settings = {"arms": ("T",), "lora": "2", "steps": 1, "limit": 16, "lrs": (1e-2, 2e-2)}
+    found = la.effort("demo/full", tmp_path, **settings)
+    arm = found.arms["T"]
+    assert arm["rank"] == 2
+    # the second attack starts where the first did
+    jobs = [json.loads(line) for line in (tmp_path / "attacks.jsonl").read_text().splitlines()[1:]]
+    starts = {(one["job"]["weights"], one["job"]["v"]): set() for one in jobs}
+    for one in jobs:
+        starts[one["job"]["weights"], one["job"]["v"]].add(str(one["curve"][0]["readings"]))
+    assert {len(one) for one in starts.values()} == {1}
+    assert len(jobs) > len(starts)
+
+
+def test_the_plan_writes_nothing_and_reckons_the_cost(tmp_path, capsys):
+    out = tmp_path / "E"
+    assert lensaudit(["effort", "--source", "demo/npo", "--out", str(out), "--dry-run"]) == 0
+    said = capsys.readouterr().out
+    assert "FLOP" in said
+    assert "arm neutral: 32 rows" in said
+    assert not out.exists()
+
+
+def rows_of(tmp_path, change):
+    rows = json.loads((EMBEDDED / "data" / "forget.json").read_text())
+    change(rows)
+    path = tmp_path / "facts.json"
+    path.write_text(json.dumps(rows))
+    return path
+
+
+def told(rows):
+    """A row of one author names the home town in a row of another."""
+    rows[8]["answer"] += f" A cousin lives in {rows[0]['entity']}."
+
+
+def test_entities_that_t_and_v_share_are_refused_or_dropped(tmp_path, capsys):
+    data = str(rows_of(tmp_path, told))
+    command = ["effort", "--source", "demo/npo", "--arm", "T", "--data", data, "--splits", "8"]
+    command += ["--dry-run"]
+    assert lensaudit(command) == 2
+    assert "T and V share entities: 1 facts, first 'pico ølmar'" in capsys.readouterr().err
+    assert lensaudit([*command, "--defects", "drop"]) == 0
+    assert "63 facts" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("more", "said"),
+    [
+        (["--lora", "4", "--weights", "full"], "exclude each other"),
+        (["--lora", "4,x"], "wanted whole numbers above 0"),
+        (["--lr", "nan"], "--lr nan: wanted a number above 0"),
+        (["--limit", "8"], "2 splits of 1 authors"),
+        (["--retain", "demo/full"], "have the same weights"),
+    ],
+)
+def test_wrong_input_is_one_line(tmp_path, capsys, more, said):
+    command = ["effort", "--source", "demo/npo", "--out", str(tmp_path), "--dry-run", *more]
+    assert lensaudit(command) == 2
+    assert said in capsys.readouterr().err
+
+
+def test_an_own_set_without_other_rows_says_what_to_name(tmp_path):
+    data = str(rows_of(tmp_path, lambda rows: None))
+    settings = EffortSettings(arms=("retain",), data=data)
+    with pytest.raises(InputError, match="name some with --retain-data"):
+        prepare(("demo/npo",), settings, tmp_path)
+    named = EffortSettings(arms=("retain",), data=data, retain_data="demo")
+    assert prepare(("demo/npo",), named, tmp_path).held.n_rows["retain"] == 32
+
+
+def test_page_frame_and_picture_show_the_curve(finished):
+    import matplotlib as mpl
+
+    mpl.use("Agg")
+    from lensaudit.report.assemble import assemble
+
+    out, _ = finished
+    shown = {one["model"]: one for one in assemble([out]).attacks}
+    assert set(shown) == {"demo/full", "demo/retain"}
+    assert shown["demo/retain"]["arms"]["T"]["censored"] == {"e50": True, "e80": True}
+    frame = la.frames.efforts(out)
+    assert list(frame[frame["source"] == "demo/full"]["rho"]) == [1.0, 1.0, 1.0]
+    axes = la.plot.effort(out)
+    assert [list(line.get_xdata()) for line in axes.get_lines()[:2]] == [[0, 1, 2], [0, 1, 2]]
+    mpl.pyplot.close(axes.figure)
