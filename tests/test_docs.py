@@ -28,6 +28,8 @@ PAGES = (
     "uds",
     "comparison",
     "sweep",
+    "effort",
+    "collateral",
 )
 FAST = ("project", "own-forget-set", "terminal")
 """Run by default; the others take 10 to 60 seconds each and are `slow`."""

@@ -6,12 +6,14 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from lensaudit.auditing.collateral import kept_beside, with_collateral
 from lensaudit.auditing.progress import Notice, Progress, Tell, unheard
 from lensaudit.auditing.settings import PatchSettings
 from lensaudit.errors import InputError
 from lensaudit.files import make_folder
 from lensaudit.models.registry import load_registry
 from lensaudit.patching.audit import Audit
+from lensaudit.patching.collateral import Anchored
 from lensaudit.patching.deposit import (
     clear,
     deposit,
@@ -160,6 +162,7 @@ def plan_patch(
         InputError: as `open_patch`.
     """
     audit = open_patch(sources, settings, notice=notice)
+    kept_beside(settings, audit)
     return em_plan_of(audit, em_options(settings)) if settings.score == "em" else plan_of(audit)
 
 
@@ -190,12 +193,13 @@ def patch_into(
     """
     started = time.monotonic()
     audit = open_patch(sources, settings, notice=notice, progress=progress)
+    kept = kept_beside(settings, audit)
     folders = folders_for(tuple(audit.sources), folder)
     for one in folders.values():
         clear(make_folder(one))
     if settings.score == "em":
         return _em_into(folders, audit, em_options(settings), started)
-    return _depth_into(folders, audit, with_lens=settings.lens, started=started)
+    return _depth_into(folders, audit, kept, with_lens=settings.lens, started=started)
 
 
 def depth_of(audit: Audit) -> Scored:
@@ -204,15 +208,22 @@ def depth_of(audit: Audit) -> Scored:
 
 
 def _depth_into(
-    folders: Mapping[str, Path], audit: Audit, *, with_lens: bool, started: float
+    folders: Mapping[str, Path],
+    audit: Audit,
+    kept: Sequence[Anchored],
+    *,
+    with_lens: bool,
+    started: float,
 ) -> Patched:
     outcomes, calibration = depth_of(audit)
+    also = with_collateral(audit, kept, outcomes)
     beside_uds = with_lens and audit.options.engine != "lens"
     read = {one.source: one for one in score_lens(audit)[0]} if beside_uds else {}
     results = []
     for outcome in outcomes:
         name = outcome.source
         summary, rows = _documents(outcome, read.get(name), calibration)
+        summary |= also[name]
         made = manifest_of(audit, name, asdict(outcome.options), started)
         rows = with_texts(rows, audit.examples)
         deposit(folders[name], outcome, summary, made, rows=rows)

@@ -107,6 +107,22 @@ class PatchSettings:
             "S2 at all layers, or only where it can change UDS. [default: ke for several sources]"
         ),
     ] = None
+    also: Annotated[
+        tuple[str, ...],
+        Option(
+            "Facts to keep, to see what was lost of them: retain, world, authors, or a file of "
+            "annotated rows. Repeatable.",
+            metavar="NAME|FILE",
+        ),
+    ] = ()
+    base: Annotated[
+        str | None,
+        Option(
+            "With --also: the model before fine-tuning. [default: demo/base for demo/… models; "
+            "else counterfactual answers]",
+            is_a="model",
+        ),
+    ] = None
     data: Data = None
     exclude: Exclude = ()
     limit: Limit = None

@@ -1,10 +1,14 @@
 """What a person reads of a patching run, whatever the score."""
 
+from collections.abc import Mapping, Sequence
+from typing import Any
+
 import click
 
 from lensaudit.auditing.patch import Patched
 from lensaudit.cli.show import print_audit
 from lensaudit.cli.show_em import print_em
+from lensaudit.cli.terminal import interval, number, row, show, table
 from lensaudit.errors import WorkError
 from lensaudit.files import canonical_json
 
@@ -23,7 +27,33 @@ def report(found: Patched, *, as_json: bool) -> None:
             print_em(summaries)
         else:
             print_audit(summaries, found.comparison)
+            print_collateral(summaries)
         for one in found.results:
             click.echo(f"written: {one.folder}")
     if empty := [one for one in found.results if one.value is None]:
         raise WorkError(f"{', '.join(one.source for one in empty)}: {empty[0].reason}")
+
+
+def print_collateral(summaries: Sequence[Mapping[str, Any]]) -> None:
+    """What was lost of facts to keep, where that was asked."""
+    if not any(one.get("collateral") for one in summaries):
+        return
+    made = table(
+        "facts to keep: depth 0 kept, 1 lost; selectivity: UDS minus depth",
+        ("source", "facts", "depth", "95 % interval", "scored", "selectivity", "beyond", "against"),
+        left=("source", "facts", "95 % interval", "against"),
+    )
+    for summary in summaries:
+        for facts, one in summary.get("collateral", {}).items():
+            row(
+                made,
+                summary["source"],
+                facts,
+                number(one["depth"]),
+                interval(one["ci95"]),
+                f"{one['n_scored']}/{one['n']}",
+                number(one["selectivity"]["value"]),
+                number(one["over_erasure_nats"]),
+                one["anchor"],
+            )
+    show(made)

@@ -192,6 +192,31 @@ def _em(audit: "Audit", model: str) -> Scored:
     return _scored(audit, outcome.rows(), "udr", em_summary_of(outcome), _EM)
 
 
+def _collateral(audit: "Audit", model: str) -> Scored:
+    from lensaudit.data.kept import kept_facts
+    from lensaudit.patching.collateral import anchored, collateral_of, family_base
+    from lensaudit.patching.session import score_all
+
+    assert audit.chosen is not None
+    kept = kept_facts("retain", audit.chosen.data, limit=audit.chosen.limit)
+    sets = anchored([kept], family_base(list(audit.sources)), audit.full)
+    found = collateral_of(audit, sets, score_all(audit)[0])[model]["retain"]
+    chosen = found["selectivity"]
+    return Scored(
+        {},
+        {},
+        listed=False,
+        details={
+            "full_model": audit.full.spec.name,
+            **{key: found[key] for key in ("anchor", "relative_to", "n", "n_scored", "strata")},
+            "values": {
+                "collateral": (found["depth"], found["ci95"]),
+                "selectivity": (chosen["value"], chosen["ci95"]),
+            },
+        },
+    )
+
+
 def _lens(audit: "Audit", model: str) -> Scored:
     from lensaudit.patching.outcome import summary_of
     from lensaudit.patching.session import score_lens
@@ -213,6 +238,7 @@ _SCORES: Mapping[str, Callable[["Audit", str], Scored]] = {
     "uds": _uds,
     "em": _em,
     "lens": _lens,
+    "collateral": _collateral,
     "cka": _cka,
     "fisher": _fisher,
 }

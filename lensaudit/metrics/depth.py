@@ -5,12 +5,15 @@ both are 0 where the knowledge is intact and 1 where it is erased as in a model 
 """
 
 import math
+from typing import Any
 
 from lensaudit.metrics.records import mean_of
-from lensaudit.metrics.registry import ANNOTATED, Context, Entry, Read, metric
+from lensaudit.metrics.registry import ANNOTATED, Context, Entry, Read, metric, unscored
+from lensaudit.scores.stats import Interval
 
 _UDS = Read("patched", ANNOTATED, "uds")
 _EM = Read("patched", ANNOTATED, "em")
+_KEPT = Read("patched", ANNOTATED, "collateral")
 _SOURCE = "gnueaj/unlearning-depth-score @ fc31639"
 
 
@@ -42,6 +45,40 @@ def em_erasure(context: Context) -> Entry:
     teacher` gives it: it costs no generation.
     """
     return _entry(context, "udr")
+
+
+def _kept(name: str) -> dict[str, Any]:
+    return {
+        "name": name,
+        "high_means": "forgot",
+        "source": f"{_SOURCE} on facts to keep; knowledge holes: arXiv:2511.00030",
+        "tofu": (_KEPT,),
+        "on_request": True,
+    }
+
+
+@metric(**_kept("collateral"))
+def collateral(context: Context) -> Entry:
+    """UDS on the retain facts: 0 kept as `full` keeps them, 1 as lost as in the anchor.
+
+    Equal to `depth` under `collateral` of `lensaudit patch --also retain`.
+    """
+    return _of_kept(context, "collateral")
+
+
+@metric(**_kept("selectivity"))
+def selectivity(context: Context) -> Entry:
+    """UDS of the forget set minus that of the retain facts, -1 to 1."""
+    return _of_kept(context, "selectivity")
+
+
+def _of_kept(context: Context, name: str) -> Entry:
+    found = dict(context.passes.measured(context.reads[0]).details)
+    value, ends = found.pop("values")[name]
+    if value is None:
+        return unscored("no retain fact could be scored")
+    interval = None if ends is None else Interval(*ends)
+    return Entry(value, details=found, interval=interval)
 
 
 def _entry(context: Context, field: str) -> Entry:

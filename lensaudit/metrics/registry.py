@@ -121,6 +121,8 @@ class Metric:
     """Turns `parts` into a value."""
     package: str | None = None
     """A package without which it cannot be computed."""
+    on_request: bool = False
+    """Computed where it is named, and not as a part of all."""
 
     @property
     def local_needs(self) -> tuple[str, ...]:
@@ -147,6 +149,7 @@ def metric(
     row_value: RowValue | None = None,
     combine: Callable[[Entry], Entry] | None = None,
     package: str | None = None,
+    on_request: bool = False,
 ) -> Callable[[MetricFunction], MetricFunction]:
     """Register a function as the metric `name` of the suites it is given reads for.
 
@@ -162,7 +165,16 @@ def metric(
         if name in _METRICS:
             raise ValueError(f"metric {name} is registered twice")
         _METRICS[name] = Metric(
-            name, fn, high_means, source, reads, tuple(needs), row_value, combine, package
+            name,
+            fn,
+            high_means,
+            source,
+            reads,
+            tuple(needs),
+            row_value,
+            combine,
+            package,
+            on_request,
         )
         return fn
 
@@ -186,13 +198,13 @@ def all_metrics() -> Mapping[str, Metric]:
 
 
 def ordered(suite: Suite, names: Iterable[str] = ()) -> list[Metric]:
-    """The named metrics of a suite, or all, each after what it needs.
+    """The named metrics of a suite, or all but those on request, each after what it needs.
 
     Raises:
         InputError: a name that the suite does not have; the known ones are listed.
     """
     known = {name: one for name, one in all_metrics().items() if suite in one.reads}
-    wanted = list(names) or list(known)
+    wanted = list(names) or [name for name, one in known.items() if not one.on_request]
     if unknown := [name for name in wanted if name not in known]:
         raise InputError(
             f"suite {suite} has no metric {unknown[0]!r}; it has {', '.join(sorted(known))}"

@@ -94,6 +94,38 @@ class _Layer:
 
 
 @dataclass(frozen=True)
+class LostPart:
+    """A mean depth; None with a reason, or without rows."""
+
+    depth: Number | None
+    n_scored: Whole
+    ci95: tuple[Number, Number] | None
+
+
+@dataclass(frozen=True)
+class Selective:
+    """UDS of the forgotten facts minus the depth of the kept ones."""
+
+    value: Number | None
+    ci95: tuple[Number, Number] | None
+
+
+@dataclass(frozen=True)
+class Lost:
+    """A set of facts to keep under `collateral`."""
+
+    anchor: str
+    relative_to: str
+    depth: Number | None
+    ci95: tuple[Number, Number] | None
+    n: Whole
+    n_scored: Whole
+    over_erasure_nats: Number | None
+    strata: dict[str, LostPart]
+    selectivity: Selective
+
+
+@dataclass(frozen=True)
 class _EmLayer:
     """The same of an exact-match audit."""
 

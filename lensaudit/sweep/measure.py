@@ -48,6 +48,7 @@ def measure(subject: Subject, conditions: Conditions, out: Path, room: Room) -> 
             [subject.name], settings, out / "patch", notice=room.report, progress=room.tell
         ).results
         values |= {LENS: _lens(found.summary)} if conditions.lens else {}
+        values |= _collateral(found.summary)
     settings = evaluation_of(subject, conditions, room)
     folder = out / "eval"
     if settings.retain_log is None:
@@ -109,6 +110,7 @@ def patching_of(subject: Subject, conditions: Conditions, data: str, room: Room)
         full=subject.full,
         retain=subject.retain,
         lens=conditions.lens,
+        also=conditions.also,
         data=data,
         limit=conditions.limit,
         registry=subject.registry,
@@ -133,6 +135,28 @@ def _lens(summary: Mapping[str, Any]) -> dict[str, Any]:
         "high_means": "forgot",
         "family": "depth",
     }
+
+
+def _collateral(summary: Mapping[str, Any]) -> dict[str, Any]:
+    """Depth on facts to keep, and how much deeper the forgotten ones are erased, as plain JSON."""
+    found: dict[str, Any] = {}
+    for name, one in summary.get("collateral", {}).items():
+        counts = {"n_scored": one["n_scored"], "n_unscored": one["n"] - one["n_scored"]}
+        for key, value in (
+            ("collateral", one | {"value": one["depth"]}),
+            ("selectivity", one["selectivity"]),
+        ):
+            low, high = value["ci95"] or (None, None)
+            found[f"{key}_{name}"] = {
+                "value": value["value"],
+                "low": low,
+                "high": high,
+                **counts,
+                "reason": None if value["value"] is not None else "no fact could be scored",
+                "high_means": "forgot",
+                "family": "depth",
+            }
+    return found
 
 
 def _megabytes(text: str) -> int:

@@ -64,6 +64,8 @@ class Conditions:
     """None means all that can be computed."""
     lens: bool = False
     """Logit Lens depth beside UDS."""
+    also: tuple[str, ...] = ()
+    """Facts to keep whose loss is scored beside UDS: `retain`, `world`, `authors`."""
     data: str | None = None
     forget_split: str = PlanSettings.forget_split
     forget: str | None = None
@@ -85,7 +87,13 @@ class Conditions:
     @property
     def identity(self) -> dict[str, Any]:
         """What decides numbers; memory does not."""
-        return {key: value for key, value in asdict(self).items() if key != "memory"}
+        return {key: value for key, value in self.content.items() if key != "memory"}
+
+    @property
+    def content(self) -> dict[str, Any]:
+        """As JSON; without `also` where there is none, as plans were written before it."""
+        plain = asdict(self) | {"also": list(self.also)}
+        return {key: value for key, value in plain.items() if key != "also" or value}
 
 
 @dataclass(frozen=True)
@@ -140,7 +148,7 @@ class Plan:
         return {
             "schema": SCHEMA,
             "lensaudit": self.made_by,
-            "conditions": asdict(self.conditions),
+            "conditions": self.conditions.content,
             "data": self.data,
             "anchors": dict(self.anchors),
             "attacks": dict(self.attacks),
@@ -286,8 +294,9 @@ def read_plan(root: Path) -> Plan:
     known = {one.name for one in fields(Conditions)}
     if unknown := sorted(conditions.keys() - known):
         raise InputError(f"{path}: has the condition {unknown[0]!r}; another version wrote it")
+    several = {name: tuple(conditions.get(name, ())) for name in ("metrics", "also")}
     return Plan(
-        Conditions(**{**conditions, "metrics": tuple(conditions["metrics"])}),
+        Conditions(**{**conditions, **several}),
         content["data"],
         content["anchors"],
         tuple(Target(**target) for target in content["targets"]),

@@ -45,6 +45,10 @@ class PlanSettings:
     retain: Retain = None
     metrics: Metrics = "all"
     lens: Annotated[bool, Option("Logit Lens depth beside UDS.")] = False
+    also: Annotated[
+        tuple[Literal["retain", "world", "authors"], ...],
+        Option("Depth on facts to keep beside UDS, as in `lensaudit patch`. Repeatable."),
+    ] = ()
     suite: Annotated[Suite, Option()] = "tofu"
     data: Annotated[
         str | None,

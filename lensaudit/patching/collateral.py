@@ -1,0 +1,248 @@
+"""What did unlearning break beside its target? UDS on facts that should be kept.
+
+The same patching as on the forget set, on other rows: 0 where the model still holds a fact as
+`full` does, 1 where it holds no more of it than the anchor. The anchor of S1 must not know the
+fact: the base model before fine-tuning, or, for what a base model knows too and where there is
+none, a counterfactual: `full`'s own stream on another fact that asks the most alike question and
+has as many tokens. Relative to a counterfactual 1 means: no better than a wrong answer.
+"""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from lensaudit.data.examples import examples_hash
+from lensaudit.data.kept import Kept, Stratum, other_answers, strata_of
+from lensaudit.data.spans import Encoded
+from lensaudit.errors import InputError
+from lensaudit.files import digest
+from lensaudit.models.checkpoint import Checkpoint, check_same_shape, open_checkpoint
+from lensaudit.models.registry import DEMO, EMBEDDED, is_demo
+from lensaudit.models.spec import ModelSpec
+from lensaudit.patching.aligned import OtherRowDonor
+from lensaudit.patching.audit import Audit
+from lensaudit.patching.bench import Bench
+from lensaudit.patching.donors import Donor
+from lensaudit.patching.outcome import NO_KE, Outcome
+from lensaudit.patching.scorebook import example_hash
+from lensaudit.scores.collateral import Difference, difference_of, over_erasure
+from lensaudit.scores.depth import depth_score
+from lensaudit.scores.intervals import NoInterval, clustered_mean
+from lensaudit.scores.stats import Interval
+
+FEWEST_ROWS = 10
+"""Scored rows below which a stratum has no number."""
+COUNTERFACTUAL = "counterfactual"
+RELATIVE: Mapping[Literal["base", "counterfactual"], str] = {
+    "base": "a model that never saw them",
+    "counterfactual": "chance: another fact's answer",
+}
+NO_OTHER = "no other fact has an answer of as many tokens"
+NO_TOKENS = "the tokenizer leaves nothing to score"
+
+
+@dataclass(frozen=True)
+class Anchored:
+    """Facts to keep, with the model that never saw them."""
+
+    kept: Kept
+    base: Checkpoint | None
+    """None: the counterfactual."""
+
+
+def anchored(kept: Sequence[Kept], base: Checkpoint | None, full: Checkpoint) -> list[Anchored]:
+    """Each set with its anchor.
+
+    Raises:
+        InputError: a set is named twice, or the base has another shape or `full`'s weights.
+    """
+    twice = [name for name, n in Counter(one.name for one in kept).items() if n > 1]
+    if twice:
+        raise InputError(f"--also {twice[0]}: named twice")
+    if base is not None:
+        check_same_shape(full, base)
+        if base.weights == full.weights:
+            raise InputError(f"--base {base.spec.name}: has the weights of full")
+    return [Anchored(one, None if one.pretrained else base) for one in kept]
+
+
+def family_base(sources: Sequence[str]) -> Checkpoint | None:
+    """The embedded family's model before fine-tuning, for members of it; None for others."""
+    folder = EMBEDDED / "base"
+    # not in family.json: it is no model to audit
+    if not ((folder / "config.json").exists() and all(map(is_demo, sources))):
+        return None
+    return open_checkpoint(
+        ModelSpec(f"{DEMO}base", str(folder), None, "retain", None, local=folder)
+    )
+
+
+def collateral_of(
+    audit: Audit, sets: Sequence[Anchored], outcomes: Sequence[Outcome]
+) -> dict[str, dict[str, Any]]:
+    """Source -> name of a set -> what was lost of it; the part of summary.json.
+
+    All sources are patched in one sweep over the rows of a set, on top of the books of earlier
+    runs.
+
+    Raises:
+        VerificationError | WorkError: as of any patched score.
+    """
+    found: dict[str, dict[str, Any]] = {one.source: {} for one in outcomes}
+    with Bench(audit) as bench:
+        for one in sets:
+            patched = _patched(bench, one)
+            for outcome in outcomes:
+                weights = audit.sources[outcome.source].weights
+                document = _document(one, patched, patched.s2[weights], outcome, audit)
+                found[outcome.source][one.kept.name] = document
+    return found
+
+
+@dataclass(frozen=True)
+class _Patched:
+    """Deltas of the rows that have an anchor."""
+
+    rows: tuple[Encoded, ...]
+    s1: Float[Tensor, "batch layer"]
+    s2: Mapping[str, Float[Tensor, "batch layer"]]
+    """By weights."""
+    unscored: Mapping[int, str]
+
+
+def _patched(bench: Bench, one: Anchored) -> _Patched:
+    audit, rows = bench.audit, bench.encoded(one.kept.rows)
+    known = {e.idx for e in rows}
+    unscored = {row.idx: NO_TOKENS for row in one.kept.rows if row.idx not in known}
+    sources: dict[str, Donor] = {}
+    if one.base is None:
+        pairs = _pairs(one, rows)
+        unscored |= {e.idx: NO_OTHER for e in rows if e.idx not in pairs}
+        wanted = tuple(e for e in rows if e.idx in pairs)
+        if not wanted:
+            nothing = torch.zeros(0, len(audit.options.layers))
+            return _Patched(
+                (), nothing, {c.weights: nothing for c in audit.sources.values()}, unscored
+            )
+        by_idx = {e.idx: e for e in rows}
+        told = [[example_hash(by_idx[a]), example_hash(by_idx[b])] for a, b in pairs.items()]
+        anchor = f"{audit.full.weights} on {digest(told)}"
+        own = bench.donor(audit.full, rows)
+        sources[anchor] = OtherRowDonor(own.activations, own.last_layer, tuple(pairs.items()))
+    else:
+        wanted, anchor = rows, one.base.weights
+        sources[anchor] = bench.donor(one.base, rows)
+    for checkpoint in audit.sources.values():
+        sources[checkpoint.weights] = bench.donor(checkpoint, rows)
+    deltas = bench.deltas(wanted, sources, audit.options.layers)
+    s1 = deltas[anchor]
+    return _Patched(wanted, s1, deltas, unscored)
+
+
+def _pairs(one: Anchored, rows: Sequence[Encoded]) -> dict[int, int]:
+    """Row -> the one whose stream it is given; those that have none are left out."""
+    texts = {row.idx: row for row in one.kept.rows}
+    # rows whose span follows the prompt at once have one position less to hand over
+    lengths = [(e.n_span, e.start == e.n_prompt - 1) for e in rows]
+    others = other_answers([texts[e.idx] for e in rows], lengths)
+    return {e.idx: rows[at].idx for e, at in zip(rows, others, strict=True) if at is not None}
+
+
+def _document(
+    one: Anchored,
+    patched: _Patched,
+    s2: Float[Tensor, "batch layer"],
+    outcome: Outcome,
+    audit: Audit,
+) -> dict[str, Any]:
+    """The numbers of one set and one source, as plain JSON."""
+    tau = audit.options.tau
+    depth = depth_score(patched.s1, s2, tau=tau)
+    scored = depth.uds.isfinite()
+    groups = [e.group for e, yes in zip(patched.rows, scored.tolist(), strict=True) if yes]
+    values = depth.uds[scored].tolist()
+    unscored = dict(patched.unscored) | {
+        e.idx: NO_KE.format(tau=tau)
+        for e, yes in zip(patched.rows, scored.tolist(), strict=True)
+        if not yes
+    }
+    strata = dict(
+        zip(
+            (row.idx for row in one.kept.rows),
+            strata_of(one.kept.rows, audit.examples),
+            strict=True,
+        )
+    )
+    of_row = [strata[e.idx] for e, yes in zip(patched.rows, scored.tolist(), strict=True) if yes]
+    anchor: Literal["base", "counterfactual"] = "base" if one.base else "counterfactual"
+    return {
+        "anchor": one.base.spec.name if one.base else COUNTERFACTUAL,
+        "relative_to": RELATIVE[anchor],
+        **_mean(values, groups),
+        "n": len(one.kept.rows),
+        "rows_hash": examples_hash(one.kept.rows),
+        "unscored": dict(Counter(unscored.values())),
+        "over_erasure_nats": over_erasure(patched.s1, s2, tau=tau),
+        "strata": _strata(values, groups, of_row),
+        "selectivity": _selectivity(outcome, values, groups),
+        "authors": _authors(values, groups),
+    }
+
+
+def _mean(values: Sequence[float], groups: Sequence[int | str]) -> dict[str, Any]:
+    """Mean depth with its interval; None without rows."""
+    if not values:
+        return {"depth": None, "ci95": None, "n_scored": 0}
+    found = clustered_mean(values, groups)
+    ends = None if isinstance(found, NoInterval) else [found.low, found.high]
+    return {"depth": sum(values) / len(values), "ci95": ends, "n_scored": len(values)}
+
+
+def _strata(
+    values: Sequence[float], groups: Sequence[int | str], strata: Sequence[Stratum]
+) -> dict[str, dict[str, Any]]:
+    found = {}
+    for name in dict.fromkeys(strata):
+        places = [at for at, one in enumerate(strata) if one == name]
+        if len(places) < FEWEST_ROWS:
+            why = f"{len(places)} scored rows, wanted {FEWEST_ROWS}"
+            found[name] = {"depth": None, "ci95": None, "n_scored": len(places), "why": why}
+            continue
+        found[name] = _mean([values[at] for at in places], [groups[at] for at in places])
+    return found
+
+
+def _authors(values: Sequence[float], groups: Sequence[int | str]) -> dict[str, dict[str, Any]]:
+    """Mean depth by author: where collateral is narrow, its mean hides it."""
+    by_author: dict[str, list[float]] = {}
+    for value, group in zip(values, groups, strict=True):
+        by_author.setdefault(str(group), []).append(value)
+    return {
+        group: {"depth": sum(own) / len(own), "n_scored": len(own)}
+        for group, own in by_author.items()
+    }
+
+
+def _selectivity(
+    outcome: Outcome, values: Sequence[float], groups: Sequence[int | str]
+) -> dict[str, Any]:
+    """UDS of the forgotten facts minus the depth of the kept ones."""
+    scored = outcome.depth.uds.isfinite().tolist()
+    forgotten = [e.group for e, yes in zip(outcome.encoded, scored, strict=True) if yes]
+    if not values or not forgotten:
+        return {"value": None, "ci95": None, "why": "one side has no scored row"}
+    found = difference_of(outcome.scored.tolist(), forgotten, values, groups)
+    return _plain(found)
+
+
+def _plain(found: Difference) -> dict[str, Any]:
+    ends = (
+        [found.interval.low, found.interval.high] if isinstance(found.interval, Interval) else None
+    )
+    why = found.interval.why if isinstance(found.interval, NoInterval) else None
+    return {"value": found.value, "ci95": ends, "why": why}

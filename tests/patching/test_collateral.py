@@ -1,0 +1,170 @@
+"""What was lost of facts to keep: rows, strata, anchors, and the numbers by hand."""
+
+import json
+import math
+
+import pytest
+import torch
+from support import EMBEDDED
+
+import lensaudit as la
+from lensaudit.cli.main import run as lensaudit
+from lensaudit.data.examples import load_examples
+from lensaudit.data.kept import kept_facts, other_answers, strata_of
+from lensaudit.scores.collateral import difference_of, over_erasure
+from lensaudit.scores.intervals import NoInterval, clustered_mean
+
+LIMIT = 16
+
+
+def fact(idx, question, entity, group):
+    return la.Example(idx, question, f"It is {entity}.", "It is", entity, group)
+
+
+def test_the_interval_of_a_difference_joins_both_score_intervals():
+    first, second = [1.0, 0.9, 0.8, 1.0, 0.7, 0.9], [0.1, 0.0, 0.3, 0.2, 0.1, 0.05]
+    groups = list(range(6))
+    a, b = clustered_mean(first, groups), clustered_mean(second, groups)
+    mean_a, mean_b = sum(first) / 6, sum(second) / 6
+    found = difference_of(first, groups, second, groups)
+    assert found.value == pytest.approx(mean_a - mean_b)
+    low = found.value - math.sqrt((mean_a - a.low) ** 2 + (b.high - mean_b) ** 2)
+    high = found.value + math.sqrt((a.high - mean_a) ** 2 + (mean_b - b.low) ** 2)
+    assert (found.interval.low, found.interval.high) == pytest.approx((low, min(1.0, high)))
+
+
+def test_too_few_authors_give_a_difference_without_an_interval():
+    found = difference_of([1.0, 0.9], [0, 1], [0.1] * 6, list(range(6)))
+    assert found.value == pytest.approx(0.85)
+    assert isinstance(found.interval, NoInterval)
+
+
+def test_over_erasure_counts_ke_layers_of_rows_that_have_any():
+    s1 = torch.tensor([[1.0, 2.0, 0.01], [0.01, 0.0, 0.02], [0.5, 0.01, 0.01]])
+    s2 = torch.tensor([[1.5, 1.0, 9.0], [9.0, 9.0, 9.0], [2.5, 0.0, 0.0]])
+    # row 0: (0.5 + 0) / 2; row 1 has no KE layer; row 2: 2 / 1
+    assert over_erasure(s1, s2, tau=0.05) == pytest.approx((0.25 + 2.0) / 2)
+    assert over_erasure(s1[1:2], s2[1:2], tau=0.05) is None
+
+
+def test_strata_go_by_what_is_asked_and_then_by_whom():
+    forget = [fact(0, "Where was Ada born?", "Rome", "a")]
+    kept = [
+        fact(0, "Where was Ben born?", "Oslo", "b"),
+        fact(1, "Which prize did Ben win?", "the Rose", "b"),
+        fact(2, "Which prize did Kim win?", "the Oak", "c"),
+    ]
+    assert strata_of(kept, forget) == ["same relation", "same author type", "other"]
+
+
+def test_a_counterfactual_is_wrong_as_long_and_asked_alike():
+    rows = [
+        fact(0, "Where was Ada born?", "Rome", "a"),
+        fact(1, "Which prize did Ben win?", "Oak", "b"),
+        fact(2, "Where was Ben born?", "Oslo", "b"),
+        fact(3, "Where was Kim born?", "rome", "c"),
+        fact(4, "Where was Lee born?", "Santa Cruz", "d"),
+    ]
+    lengths = [1, 1, 1, 1, 2]
+    # 0: not the prize, not the same town; 1: nobody else's prize, so the next; 4: none as long
+    assert other_answers(rows, lengths) == [2, 3, 3, 2, None]
+
+
+def test_sets_by_name_are_those_of_the_family():
+    assert len(kept_facts("retain", "demo").rows) == 160
+    assert len(kept_facts("world", "demo").rows) == 24
+    assert kept_facts("authors", "demo", limit=5).rows[4].idx == 4
+    forget = load_examples(EMBEDDED / "data" / "forget.json")
+    strata = strata_of(kept_facts("retain", "demo").rows, forget)
+    assert strata.count("same relation") > 100
+    assert set(strata_of(kept_facts("authors", "demo").rows, forget)) == {"other"}
+
+
+@pytest.fixture(scope="module")
+def patched(tmp_path_factory):
+    """`full` and `never` as sources, with two sets of facts to keep."""
+    out = tmp_path_factory.mktemp("collateral")
+    rows = json.loads((EMBEDDED / "data" / "retain.json").read_text())
+    (out / "own.json").write_text(json.dumps(rows[:24]))
+    settings = {"limit": LIMIT, "activations": out / "activations"}
+    return out, la.patch(
+        ["demo/full", "demo/never"],
+        out / "r",
+        also=("world", str(out / "own.json")),
+        base="demo/retain",
+        **settings,
+    )
+
+
+def test_full_has_lost_nothing(patched):
+    _, (full, _) = patched
+    assert set(full.summary["collateral"]) == {"world", "own"}
+    for one in full.summary["collateral"].values():
+        assert one["n_scored"]
+        assert one["depth"] == pytest.approx(0, abs=1e-5)
+        assert one["over_erasure_nats"] == pytest.approx(0, abs=1e-5)
+    world = full.summary["collateral"]["world"]
+    assert world["anchor"] == "counterfactual"
+    assert world["relative_to"].startswith("chance")
+    assert world["n_scored"] >= 5
+    assert world["n"] == world["n_scored"] + sum(world["unscored"].values()) == LIMIT
+    # `retain` knows these facts as well as `full`: it is hardly an anchor, and says so by name
+    assert full.summary["collateral"]["own"]["anchor"] == "demo/retain"
+
+
+def test_selectivity_is_the_difference_of_the_two_depths(patched):
+    _, (_, never) = patched
+    world = never.summary["collateral"]["world"]
+    assert world["selectivity"]["value"] == pytest.approx(never.uds - world["depth"], abs=1e-6)
+    authors = world["authors"].values()
+    weighted = sum(one["depth"] * one["n_scored"] for one in authors) / world["n_scored"]
+    assert weighted == pytest.approx(world["depth"])
+
+
+def test_the_anchor_itself_reads_one(tmp_path):
+    found = la.patch(
+        "demo/never",
+        tmp_path / "r",
+        also=("retain",),
+        base="demo/never",
+        limit=LIMIT,
+        activations=tmp_path / "activations",
+    ).summary["collateral"]["retain"]
+    assert found["n_scored"]
+    assert found["depth"] == 1.0
+    assert found["over_erasure_nats"] == 0.0
+
+
+def test_the_metrics_are_those_of_patch_and_only_on_request(patched, tmp_path):
+    from lensaudit.metrics.registry import ordered
+
+    assert {"collateral", "selectivity"}.isdisjoint(one.name for one in ordered("tofu"))
+    out, _ = patched
+    settings = {"limit": LIMIT, "activations": out / "activations"}
+    said = la.evaluate(
+        "demo/never",
+        tmp_path / "e",
+        metrics=("collateral", "selectivity"),
+        retain="demo/retain",
+        **settings,
+    ).summary
+    (never,) = la.patch(["demo/never"], tmp_path / "r", also=("retain",), **settings)
+    kept = never.summary["collateral"]["retain"]
+    assert said.get("collateral") == pytest.approx(kept["depth"])
+    assert said.get("selectivity") == pytest.approx(kept["selectivity"]["value"])
+
+
+@pytest.mark.parametrize(
+    ("more", "said"),
+    [
+        (["--also", "nonsense"], "--also nonsense: no such file; wanted one, or retain, world"),
+        (["--base", "demo/retain"], "--base: is the anchor of --also"),
+        (["--also", "world", "--score", "em"], "--also: needs --score uds"),
+        (["--also", "world", "--also", "world"], "--also world: named twice"),
+        (["--also", "retain", "--base", "demo/full"], "has the weights of full"),
+    ],
+)
+def test_wrong_input_is_one_line(tmp_path, capsys, more, said):
+    command = ["patch", "--source", "demo/npo", "--limit", "8", "--dry-run", *more]
+    assert lensaudit([*command, "--activations", str(tmp_path)]) == 2
+    assert said in capsys.readouterr().err
