@@ -132,7 +132,16 @@ def auc_limits(knows: Values, forgot: Values, *, level: float = 0.95) -> Interva
     estimate = auc(knows, forgot)
     if math.isnan(estimate):
         return NoInterval("a score is NaN")
-    z, n_knows, n_forgot = float(norm.ppf((1 + level) / 2)), len(knows), len(forgot)
+    return area_limits(estimate, len(knows), len(forgot), level=level)
+
+
+def area_limits(estimate: float, n_knows: int, n_forgot: int, *, level: float = 0.95) -> Interval:
+    """As `auc_limits`, of an area that stands for so many independent members of either pool.
+
+    >>> round(area_limits(1.0, 5, 5).low, 3)  # the lower root of (1 - A)^2 = z^2 var(A)
+    0.643
+    """
+    z = float(norm.ppf((1 + level) / 2))
     extra = (n_knows + n_forgot) / 2 - 1
 
     def surplus(area: float) -> float:

@@ -1,0 +1,544 @@
+"""What do auditors say of a model? One decorated function each.
+
+An auditor is given cases: a model, its `full`, models that never saw the facts, the data. It says a
+score, and of each fact one if it can. Functions that share work between the models of one seed take
+all cases at once; that changes the cost, not the answer.
+"""
+
+import copy
+import importlib
+import inspect
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property, lru_cache
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from lensaudit.attacks import rtt as room
+from lensaudit.attacks.relearn import DEMO_RELEARNING, relearned
+from lensaudit.attacks.rtt.tofu import load_facts
+from lensaudit.auditing.evaluate import evaluate_into
+from lensaudit.auditing.settings import EvaluateSettings
+from lensaudit.data.neutral import neutral_of
+from lensaudit.data.spans import Encoded, encode
+from lensaudit.data.tofu import DEMO
+from lensaudit.errors import InputError
+from lensaudit.evaluation.compared import cka_layers, fisher_layers
+from lensaudit.files import digest
+from lensaudit.gym.ground import Facts, facts_of, logprobs, said
+from lensaudit.gym.probe import probed
+from lensaudit.gym.registry import code_hash
+from lensaudit.metrics.registry import all_metrics
+from lensaudit.models.causal import load_causal
+from lensaudit.models.checkpoint import load_tokenizer, open_checkpoint
+from lensaudit.models.registry import load_registry, resolve
+from lensaudit.patching.audit import Audit, Deltas, run
+from lensaudit.patching.evidence import Controls, Examined, examined
+from lensaudit.patching.lens import lens_options, read_all
+from lensaudit.patching.prepare import prepare
+from lensaudit.scores.depth import depth_score
+from lensaudit.scores.representation import weighted_erasure
+
+Reads = Literal["stream", "aligned", "outputs", "training", "weights"]
+"""What an auditor looks at: the stream through `full`; the stream carried to `full`'s basis, or in
+its own; what the model says; what training on some rows brings; the weights themselves."""
+HighMeans = Literal["knows", "forgot"]
+
+
+@dataclass(frozen=True)
+class Bench:
+    """What the models of one seed share."""
+
+    full: str
+    retains: tuple[str, ...]
+    """The first one is the scale."""
+    data: str
+    retain_data: str | None
+    work: Path
+    """Of caches."""
+    limit: int | None = None
+    registry: Path | None = None
+
+    @cached_property
+    def facts(self) -> Facts:
+        """The facts and the rows to keep."""
+        return facts_of(self.data, self.retain_data, self.limit)
+
+    @cached_property
+    def tokenizer(self) -> Any:
+        """Of all models of the seed."""
+        return load_tokenizer(open_checkpoint(self.spec(self.full)))
+
+    def spec(self, name: str) -> Any:
+        """What a name stands for."""
+        return resolve(name, load_registry(self.registry))
+
+    def loaded(self, name: str) -> Any:
+        """A causal model in float32; not to be changed."""
+        return _loaded(name, self.registry)
+
+    @cached_property
+    def groups(self) -> dict[int, int | str]:
+        """Fact -> its author."""
+        return {one.idx: one.group for one in self.facts.examples}
+
+
+@lru_cache(maxsize=3)
+def _loaded(name: str, registry: Path | None) -> Any:
+    return load_causal(open_checkpoint(resolve(name, load_registry(registry))))
+
+
+@dataclass(frozen=True)
+class Case:
+    """One model to judge."""
+
+    model: str
+    """Name or folder."""
+    bench: Bench
+
+
+@dataclass(frozen=True)
+class Finding:
+    """What an auditor says."""
+
+    score: float | None
+    facts: Mapping[int, float] | None = None
+    """Idx -> score of one fact, with the same meaning."""
+    control: bool | None = None
+    """Whether the auditor's own control passed; None: it has none beside its anchors."""
+    why: str | None = None
+    """Why there is no score."""
+
+
+One = Callable[[Case], Finding]
+Many = Callable[[Sequence[Case]], list[Finding]]
+
+
+@dataclass(frozen=True)
+class Auditor:
+    """One way to ask."""
+
+    name: str
+    reads: Reads
+    high_means: HighMeans
+    cheap: bool
+    """Seconds a model of the embedded family; the others take minutes and are asked for by name."""
+    source: str
+    fn: One | Many
+    at_once: bool
+    about: str = ""
+    """What tells functions of one text apart."""
+
+    @property
+    def version(self) -> str:
+        """Content hash of the function."""
+        return digest([self.name, self.about, code_hash(inspect.getsource(self.fn))])[:16]
+
+    def judge(self, cases: Sequence[Case]) -> list[Finding]:
+        """What it says of each."""
+        fn: Any = self.fn
+        return fn(cases) if self.at_once else [fn(case) for case in cases]
+
+
+_AUDITORS: dict[str, Auditor] = {}
+
+
+def auditor(
+    name: str,
+    *,
+    reads: Reads,
+    high_means: HighMeans,
+    source: str,
+    cheap: bool = True,
+    at_once: bool = False,
+    about: str = "",
+) -> Callable[[Any], Any]:
+    """Register a function of a case, or with `at_once` of all cases of one seed.
+
+    Raises:
+        ValueError: two auditors of one name, or a name that is no file name.
+    """
+    if not name.isidentifier():
+        raise ValueError(f"auditor {name!r}: wanted a name of letters, digits and _")
+
+    def register(fn: Any) -> Any:
+        known = _AUDITORS.get(name)
+        if known is not None and known.fn.__module__ != fn.__module__:
+            raise ValueError(f"auditor {name}: there is one of this name already")
+        _AUDITORS[name] = Auditor(name, reads, high_means, cheap, source, fn, at_once, about)
+        return fn
+
+    return register
+
+
+def auditors() -> Mapping[str, Auditor]:
+    """All of them, by name."""
+    importlib.import_module("lensaudit.gym.auditors")
+    return _AUDITORS
+
+
+def auditors_named(names: Sequence[str]) -> list[Auditor]:
+    """Those of these names; all cheap ones where none is named.
+
+    Raises:
+        InputError: an unknown name; the known ones are listed.
+    """
+    known = auditors()
+    if unknown := [name for name in names if name not in known]:
+        raise InputError(f"no auditor {unknown[0]!r}; there are {', '.join(known)}")
+    return [known[name] for name in names] or [one for one in known.values() if one.cheap]
+
+
+UDS = "arXiv UDS, compute_uds.py (gnueaj/unlearning-depth-score @ fc31639)"
+
+
+def audit_of(cases: Sequence[Case], **settings: Any) -> Audit:
+    """An audit of all cases into their `full`."""
+    bench = cases[0].bench
+    return prepare(
+        tuple(dict.fromkeys(case.model for case in cases)),
+        registry=load_registry(bench.registry),
+        full=bench.full,
+        retain=bench.retains[0],
+        data=bench.data,
+        limit=bench.limit,
+        activations=bench.work,
+        notice=lambda _: None,
+        profile="ke",
+        **settings,
+    )
+
+
+def _depths(cases: Sequence[Case], audit: Audit, found: Deltas) -> list[Finding]:
+    """A depth for each case; the control: `full` reads 0 and `retain` 1."""
+    return [
+        _depth(audit, depth_score(found.s1, found.s2[case.model], tau=audit.options.tau).uds)
+        for case in cases
+    ]
+
+
+def _depth(audit: Audit, uds: Float[Tensor, " batch"]) -> Finding:
+    facts = _by_fact(audit, uds)
+    if not facts:
+        return Finding(None, why="no layer of full encodes a fact")
+    return Finding(sum(facts.values()) / len(facts), facts)
+
+
+def _by_fact(audit: Audit, values: Float[Tensor, " batch"]) -> dict[int, float]:
+    pairs = zip(audit.encoded, values.tolist(), strict=True)
+    return {one.idx: value for one, value in pairs if math.isfinite(value)}
+
+
+@auditor("uds", reads="stream", high_means="forgot", source=UDS, at_once=True)
+def uds(cases: Sequence[Case]) -> list[Finding]:
+    """Unlearning Depth Score."""
+    audit = audit_of(cases)
+    return _depths(cases, audit, run(audit))
+
+
+@auditor(
+    "uds_prefix",
+    reads="stream",
+    high_means="forgot",
+    source=f"{UDS}; every token up to the span's end replaced: facts fetched at earlier positions",
+    at_once=True,
+)
+def uds_prefix(cases: Sequence[Case]) -> list[Finding]:
+    """UDS where the stream is replaced at the question too."""
+    audit = audit_of(cases, scope="prefix")
+    return _depths(cases, audit, run(audit))
+
+
+@auditor("lens", reads="stream", high_means="forgot", source=UDS, at_once=True)
+def lens(cases: Sequence[Case]) -> list[Finding]:
+    """Logit Lens depth: read out, not patched."""
+    audit = audit_of(cases)
+    audit = replace(audit, options=lens_options(audit.options))
+    return _depths(cases, audit, read_all(audit))
+
+
+def controls_of(bench: Bench) -> Controls:
+    """What validity and alignment are measured on: rows of other authors."""
+    if bench.data == DEMO:
+        return Controls(neutral_of(DEMO, bench.facts.examples))
+    if bench.retain_data is None:
+        return Controls(None, "no rows of other authors are known")
+    rows = Path(bench.retain_data)
+    return Controls(neutral_of(bench.data, bench.facts.examples, align_data=rows))
+
+
+def _examined(cases: Sequence[Case]) -> tuple[Audit, Deltas, dict[str, Examined]]:
+    audit = audit_of(cases)
+    found = run(audit)
+    return audit, found, examined(audit, found, controls_of(cases[0].bench))
+
+
+@auditor(
+    "uds_aligned",
+    reads="aligned",
+    high_means="forgot",
+    source="lensaudit.patching.evidence: UDS after a map fitted on neutral text",
+    at_once=True,
+)
+def uds_aligned(cases: Sequence[Case]) -> list[Finding]:
+    """Aligned UDS; UDS itself where it is so low that nothing needs to be aligned.
+
+    Its control: `full` reads the aligned stream on facts that the model still holds.
+    """
+    audit, found, all_controls = _examined(cases)
+    findings = []
+    for case in cases:
+        controls = all_controls[case.model]
+        aligned = controls.aligned
+        if aligned.kind is None and not (aligned.why or "").startswith("not needed"):
+            findings.append(Finding(None, why=aligned.why))
+        elif aligned.uds is None:
+            plain = depth_score(found.s1, found.s2[case.model], tau=audit.options.tau).uds
+            findings.append(_depth(audit, plain))
+        else:
+            readable = controls.verdict.code != "unreadable"
+            findings.append(Finding(aligned.uds.value, aligned.per_example, control=readable))
+    return findings
+
+
+@auditor(
+    "validity",
+    reads="stream",
+    high_means="forgot",
+    source="lensaudit.patching.evidence: drop on facts that the model holds, as a share of noise's",
+    at_once=True,
+)
+def validity(cases: Sequence[Case]) -> list[Finding]:
+    """Can `full` read the model at all? A control, entered to see whether it tells truth alone."""
+    found = _examined(cases)[2]
+    return [
+        Finding(found[case.model].validity.d_share, why=found[case.model].validity.why)
+        for case in cases
+    ]
+
+
+@auditor(
+    "cka",
+    reads="stream",
+    high_means="forgot",
+    source="compute_representation_baselines.py (gnueaj/unlearning-depth-score @ fc31639)",
+    at_once=True,
+)
+def cka(cases: Sequence[Case]) -> list[Finding]:
+    """How far the streams' geometry went from full's to retain's."""
+    audit = audit_of(cases)
+    return [Finding(_finite(weighted_erasure(cka_layers(audit, one.model)))) for one in cases]
+
+
+@auditor(
+    "fisher",
+    reads="weights",
+    high_means="forgot",
+    source="compute_representation_baselines.py (gnueaj/unlearning-depth-score @ fc31639)",
+    at_once=True,
+    cheap=False,
+)
+def fisher(cases: Sequence[Case]) -> list[Finding]:
+    """Fisher information where retain has it and full lacks it; 0.1 % of each layer."""
+    audit = audit_of(cases)
+    return [
+        Finding(_finite(weighted_erasure(fisher_layers(audit, one.model)[0.001]))) for one in cases
+    ]
+
+
+def _finite(value: float) -> float | None:
+    return value if math.isfinite(value) else None
+
+
+@auditor(
+    "greedy",
+    reads="outputs",
+    high_means="knows",
+    source="share of facts said word for word, teacher-forced after the prefix",
+)
+def greedy(case: Case) -> Finding:
+    """Does it say them?"""
+    bench = case.bench
+    encoded = encoded_of(bench)
+    found = said(bench.loaded(case.model), encoded).tolist()
+    facts = {one.idx: float(yes) for one, yes in zip(encoded, found, strict=True)}
+    return Finding(sum(facts.values()) / len(facts), facts)
+
+
+def encoded_of(bench: Bench) -> tuple[Any, ...]:
+    """The facts as tokens."""
+    found = (encode(one, bench.tokenizer) for one in bench.facts.examples)
+    return tuple(one for one in found if isinstance(one, Encoded))
+
+
+OUTPUTS = {
+    "exact_memorization": True,
+    "extraction_strength": True,
+    "forget_Q_A_Prob": True,
+    "mia_loss": True,
+    "mia_min_k": True,
+    "forget_truth_ratio": False,
+    "forget_Q_A_ROUGE": False,
+}
+"""Metrics of the suite that read outputs, and whether they are cheap: ROUGE generates."""
+
+
+def _metric(name: str) -> One:
+    def found(case: Case) -> Finding:
+        bench = case.bench
+        own = bench.data != DEMO
+        settings = EvaluateSettings(
+            metrics=(name,),
+            data=None if own else DEMO,
+            forget=Path(bench.data) if own else None,
+            retain_set=Path(bench.retain_data) if own and bench.retain_data else None,
+            limit=bench.limit,
+            registry=bench.registry,
+            activations=bench.work,
+        )
+        # one folder a model: metrics share their passes there
+        folder = bench.work / "suite" / digest(str(case.model))[:16]
+        entry = evaluate_into(case.model, settings, folder).entries[name]
+        facts = {idx: value for idx, value in entry.per_example.items() if idx in bench.groups}
+        return Finding(_finite(entry.value), facts or None, why=entry.reason)
+
+    return found
+
+
+def _register_metrics() -> None:
+    for name, cheap in OUTPUTS.items():
+        metric = all_metrics()[name]
+        auditor(
+            name,
+            reads="outputs",
+            high_means=metric.high_means,
+            source=metric.source,
+            cheap=cheap,
+            about=name,
+        )(_metric(name))
+
+
+_register_metrics()
+
+STEPS = 8
+"""Of the line between two models."""
+
+
+@auditor(
+    "interpolation",
+    reads="weights",
+    high_means="forgot",
+    source="weights (1 - a) source + a full: the least a at which half of full's facts are said",
+)
+def interpolation(case: Case) -> Finding:
+    """How far from `full` must one stay? 0: the model says them itself; 1: only `full` does.
+
+    The steps are eighths. Facts: the least a at which each is said. A model whose tensors are not
+    full's in number has no such line.
+    """
+    bench = case.bench
+    model, full, encoded = bench.loaded(case.model), bench.loaded(bench.full), encoded_of(bench)
+    theirs, own = dict(full.named_parameters()), dict(model.named_parameters())
+    if theirs.keys() - own.keys():
+        return Finding(None, why="it lacks tensors that full has")
+    wanted = int(said(full, encoded).sum()) / 2
+    least: dict[int, float] = {}
+    score = 1.0
+    for step in range(STEPS + 1):
+        share = step / STEPS
+        found = said(_between(model, theirs, share), encoded)
+        for one, yes in zip(encoded, found.tolist(), strict=True):
+            if yes:
+                least.setdefault(one.idx, share)
+        if int(found.sum()) >= wanted:
+            score = min(score, share)
+    return Finding(score, {one.idx: least.get(one.idx, 1.0) for one in encoded})
+
+
+def _between(model: Any, theirs: Mapping[str, Tensor], share: float) -> Any:
+    made = copy.deepcopy(model)
+    with torch.no_grad():
+        for name, weight in made.named_parameters():
+            # what full has not, it has as 0
+            weight.lerp_(theirs.get(name, torch.zeros_like(weight)), share)
+    return made
+
+
+@auditor(
+    "probe",
+    reads="aligned",
+    high_means="knows",
+    source="linear probe in the model's own basis, fitted on kept rows, selectivity control: "
+    "arXiv:1909.03368",
+)
+def probe(case: Case) -> Finding:
+    """Is the answer linearly there, in whatever basis? See `gym.probe`."""
+    found = probed(case.bench.loaded(case.model), case.bench.facts, case.bench.tokenizer)
+    return Finding(found.score, found.facts, control=found.selective, why=found.why)
+
+
+# what trains: minutes a model
+
+
+@auditor(
+    "relearn_gain",
+    reads="training",
+    high_means="knows",
+    source="one pass over the forget rows: gain in span log-prob beyond retain's, nats per token",
+    cheap=False,
+    at_once=True,
+)
+def relearn_gain(cases: Sequence[Case]) -> list[Finding]:
+    """What a pass brings back, beyond what it teaches a model that had nothing."""
+    bench = cases[0].bench
+    floor = _gain(bench, bench.retains[0])
+    findings = []
+    for case in cases:
+        own = _gain(bench, case.model)
+        facts = {idx: own[idx] - floor[idx] for idx in own}
+        findings.append(Finding(sum(facts.values()) / len(facts), facts))
+    return findings
+
+
+def _gain(bench: Bench, name: str) -> dict[int, float]:
+    model = bench.loaded(name)
+    after = relearned(model, bench.tokenizer, bench.facts.forget.answered, settings=DEMO_RELEARNING)
+    return {idx: one - before for (idx, one), before in _pairs(bench, after, model)}
+
+
+def _pairs(bench: Bench, after: Any, model: Any) -> Any:
+    encoded = encoded_of(bench)
+    return zip(logprobs(after, encoded).items(), logprobs(model, encoded).values(), strict=True)
+
+
+@auditor(
+    "rtt",
+    reads="training",
+    high_means="knows",
+    source="arXiv:2410.08827: accuracy on half of the authors after retraining on the others",
+    cheap=False,
+)
+def rtt(case: Case) -> Finding:
+    """Retraining on T, measured on V; embedded facts only."""
+    bench = case.bench
+    if bench.data != DEMO:
+        return Finding(None, why="needs multiple-choice facts")
+    log = room.Log()
+    study = room.Study(
+        room.split_by_author(*load_facts(DEMO), n_splits=2),
+        bench.tokenizer,
+        room.in_memory("full", bench.loaded(bench.full)),
+        room.in_memory(case.model, bench.loaded(case.model)),
+        None,
+        sweep=room.Sweep(lrs=(1e-3,), n_epochs=3, batch_size=8, n_warmup=4, loss_on="answer"),
+        readouts=("answer",),
+        gate=room.Gate(0.0, 0.0),
+    )
+    room.run(study, log, defects="keep")
+    (summary,) = room.summarize(log)
+    return Finding(float(summary.main.accuracies["B"].value))

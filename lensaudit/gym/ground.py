@@ -1,0 +1,223 @@
+"""What is planted into? A pair of models, their tokenizer, and the facts."""
+
+import copy
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from jaxtyping import Bool
+from torch import Tensor
+
+from lensaudit.data.chat import pad_id
+from lensaudit.data.examples import Example, read_rows
+from lensaudit.data.spans import Encoded, buckets, encode, make_batch
+from lensaudit.data.tofu import DEMO, forget_set
+from lensaudit.errors import InputError
+from lensaudit.scores.depth import label_logprob, span_mean
+from lensaudit.scores.erasure import label_hit
+from lensaudit.unlearn.encode import Answered, Sample, chat_sample, raw_sample
+from lensaudit.unlearn.objective import FineTuning
+from lensaudit.unlearn.rows import EMBEDDED, Rows, load_rows
+from lensaudit.unlearn.samples import finetune_batches
+from lensaudit.unlearn.train import Objective, Progress, Recipe, Run, train
+
+BATCH = 32
+RARE_STEPS = 60
+"""Steps of a planted training, as the family's unlearned members have."""
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What is asked, and the rows that models are trained on."""
+
+    data: str
+    """Name or file of the forget set."""
+    retain_data: str | None
+    """File of rows to keep; None: those of the embedded family."""
+    examples: tuple[Example, ...]
+    """The forget facts, annotated."""
+    forget: Rows
+    kept: Rows
+    paraphrases: Mapping[str, str] = field(default_factory=dict)
+    """Question -> the same asked otherwise."""
+
+
+def facts_of(data: str, retain_data: str | None, limit: int | None = None) -> Facts:
+    """The facts of a forget set; with a limit, its first rows.
+
+    Raises:
+        InputError: a file is wrong, or no rows to keep are known.
+    """
+    if retain_data is None and data != DEMO:
+        raise InputError(f"--data {data}: name the rows to keep with --retain-data FILE")
+    forget = load_rows(data, part="forget")
+    if limit is not None:
+        forget = replace(
+            forget, answered=forget.answered[:limit], alternates=forget.alternates[:limit]
+        )
+    return Facts(
+        data,
+        retain_data,
+        tuple(forget_set(data)[:limit]),
+        forget,
+        load_rows(retain_data or DEMO, part="retain"),
+        _paraphrases(data),
+    )
+
+
+def _paraphrases(data: str) -> dict[str, str]:
+    path = EMBEDDED / "forget10_perturbed.jsonl" if data == DEMO else Path(data).expanduser()
+    rows = (row.value for row in read_rows(path)[0]) if path.is_file() else ()
+    return {
+        row["question"]: row["paraphrased_question"]
+        for row in rows
+        if isinstance(row, Mapping) and isinstance(row.get("paraphrased_question"), str)
+    }
+
+
+@dataclass(frozen=True)
+class Ground:
+    """What recipes are given; nothing of it may be changed."""
+
+    full: Any
+    """In float32."""
+    retain: Any
+    other: Any
+    """Another model that never saw the facts: absent models are made of it, not of `retain`."""
+    tokenizer: Any
+    facts: Facts
+    seed: int
+    _known: dict[str, Any] = field(default_factory=dict, repr=False, compare=False)
+
+    @property
+    def n_layers(self) -> int:
+        """Decoder blocks."""
+        return self.full.config.num_hidden_layers
+
+    @property
+    def d_model(self) -> int:
+        """Width of the residual stream."""
+        return self.full.config.hidden_size
+
+    def top(self, share: float) -> str:
+        """Names of the readout, the final norm and the last layers: a share of them, at least one.
+
+        With 16 layers a share of 1/8 is layers 14 and 15.
+        """
+        first = self.n_layers - max(1, round(self.n_layers * share))
+        layers = "|".join(str(layer) for layer in range(first, self.n_layers))
+        return rf"^(lm_head|model\.norm|model\.layers\.({layers}))\."
+
+    @property
+    def encoded(self) -> tuple[Encoded, ...]:
+        """The facts as tokens; those that the tokenizer loses are left out."""
+        return self.encode(self.facts.examples)
+
+    def encode(self, examples: Sequence[Example]) -> tuple[Encoded, ...]:
+        """Tokens and spans of examples."""
+        found = (encode(one, self.tokenizer) for one in examples)
+        return tuple(one for one in found if isinstance(one, Encoded))
+
+    def entity_tokens(self) -> list[int]:
+        """Tokens of the forget set's entities, sorted."""
+        found = {
+            token
+            for one in self.facts.examples
+            for token in self.tokenizer(f" {one.entity}", add_special_tokens=False)["input_ids"]
+        }
+        return sorted(found)
+
+    def samples(self, rows: Sequence[Answered]) -> list[Sample]:
+        """Rows as sequences: raw, and as chat where the tokenizer has a template."""
+        formats = [raw_sample, chat_sample] if self.tokenizer.chat_template else [raw_sample]
+        return [make(self.tokenizer, row) for row in rows for make in formats]
+
+    def texts(self) -> list[Tensor]:
+        """Rows to keep as tokens, one a batch: what the models are mostly asked."""
+        return [torch.tensor([one.ids]) for one in self.samples(self.facts.kept.answered[:48])]
+
+    def said(self, model: Any, examples: Sequence[Example] | None = None) -> Bool[Tensor, " fact"]:
+        """Which facts a model says, word for word, once the answer has begun: greedy, forced."""
+        return said(model, self.encoded if examples is None else self.encode(examples))
+
+    def n_said(self, name: str) -> int:
+        """How many facts `full`, `retain` or `other` says."""
+        return self.remembered(f"said {name}", lambda: int(self.said(getattr(self, name)).sum()))
+
+    def remembered(self, name: str, make: Callable[[], Any]) -> Any:
+        """What several recipes need, made once."""
+        if name not in self._known:
+            self._known[name] = make()
+        return self._known[name]
+
+    def trained(
+        self,
+        start: Any,
+        rows: Sequence[Answered],
+        *,
+        lr: float,
+        trainable: str = "",
+        n_steps: int = RARE_STEPS,
+        after: Any = None,
+        seed: int | None = None,
+    ) -> Any:
+        """A copy, fine-tuned on the rows; only parameters that match `trainable` move.
+
+        Args:
+            start: what is copied.
+            rows: to train on, in all formats.
+            lr: peak learning rate.
+            trainable: regular expression on names of parameters; empty: all.
+            n_steps: of 32 sequences.
+            after: called with the model after every step.
+            seed: of the order of rows; None: that of the ground.
+        """
+        model = copy.deepcopy(start)
+        batches = finetune_batches(
+            self.samples(rows),
+            batch_size=BATCH,
+            seed=11 + (self.seed if seed is None else seed),
+            pad=pad_id(self.tokenizer),
+        )
+        recipe = Recipe(n_steps=n_steps, lr=lr, n_warmup=4, trainable=trainable)
+        return fit(model, FineTuning(), batches, recipe, after=after)
+
+    def kept_rows(self) -> list[Answered]:
+        """What is to be kept."""
+        return list(self.facts.kept.answered)
+
+
+def fit(model: Any, objective: Objective[Any], batches: Any, recipe: Recipe, *, after: Any) -> Any:
+    """Train in place; `after` is called with the model after every step."""
+
+    def told(_: Progress) -> None:
+        if after is not None:
+            after(model)
+
+    train(model, Run(objective, batches, recipe, {}), report=told)
+    return model
+
+
+def said(model: Any, encoded: Sequence[Encoded]) -> Bool[Tensor, " fact"]:
+    """Is every token of the span the model's first choice? In the order of the rows."""
+    found = _measured(model, encoded, label_hit)
+    return torch.tensor([found[one.idx] == 1.0 for one in encoded], dtype=torch.bool)
+
+
+def logprobs(model: Any, encoded: Sequence[Encoded]) -> dict[int, float]:
+    """Log-prob of the span by idx, nats per token."""
+    found = _measured(model, encoded, label_logprob)
+    return {one.idx: found[one.idx] for one in encoded}
+
+
+def _measured(model: Any, encoded: Sequence[Encoded], score: Any) -> dict[int, float]:
+    found: dict[int, float] = {}
+    for bucket in buckets(encoded, BATCH):
+        batch = make_batch(bucket)
+        with torch.no_grad():
+            logits = model(batch.tokens).logits
+        values = span_mean(logits, batch.tokens, batch.predict_at, score).tolist()
+        found |= dict(zip(batch.idx, values, strict=True))
+    return found

@@ -1,0 +1,427 @@
+"""Planted models on disk: made once, certified, found again by what they are made of."""
+
+import copy
+import inspect
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from lensaudit.data.fictional import make_world, passing_rows
+from lensaudit.errors import InputError, VerificationError
+from lensaudit.files import digest, make_folder, read_json, write_json
+from lensaudit.gym import claims, edits, ground, planting
+from lensaudit.gym.claims import Certificate, Claim, NeverSaw, Says
+from lensaudit.gym.ground import Facts, Ground, facts_of
+from lensaudit.gym.registry import Recipe, Truth, code_hash, load_own, named, recipes
+from lensaudit.gym.settings import MakeSettings
+from lensaudit.models.causal import load_causal
+from lensaudit.models.checkpoint import (
+    Checkpoint,
+    check_same_shape,
+    load_tokenizer,
+    open_checkpoint,
+)
+from lensaudit.models.registry import load_registry, resolve
+from lensaudit.results import keyed
+from lensaudit.results.records import Manifest, manifest
+from lensaudit.unlearn.encode import Answered
+from lensaudit.unlearn.rows import EMBEDDED, load_rows
+from lensaudit.unlearn.save import seal_model
+
+CERTIFICATE = "certificate.json"
+ANCHORS = ("full", "retain", "other")
+ANCHOR_STEPS = 160
+ANCHOR_LR = 1.5e-3
+ANCHOR_NOISE = 0.05
+"""What anchors of a further seed begin with, so that two seeds do not share their weights."""
+Notice = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class Listed:
+    """A line of `gym ls`."""
+
+    mechanism: str
+    truth: Truth
+    strength: float
+    seed: int
+    unit: str
+    how: str
+    held_out: bool
+
+    def document(self) -> dict[str, Any]:
+        """For JSON."""
+        return dict(vars(self))
+
+
+def listing(settings: MakeSettings) -> list[Listed]:
+    """What would be made; nothing is opened.
+
+    Raises:
+        InputError: an unknown mechanism.
+    """
+    return [
+        Listed(one.name, one.truth, strength, seed, one.unit, one.how, one.held_out)
+        for seed in seeds_of(settings)
+        for one in chosen(settings)
+        for strength in one.strengths
+    ]
+
+
+def seeds_of(settings: MakeSettings) -> range:
+    """The seeds that are asked for."""
+    return range(settings.first_seed, settings.first_seed + settings.seeds)
+
+
+def chosen(settings: MakeSettings) -> list[Recipe]:
+    """The recipes that are asked for, own ones included."""
+    recipes()
+    for path in settings.own:
+        load_own(path)
+    return named(settings.mechanism)
+
+
+@dataclass(frozen=True)
+class Model:
+    """A planted model on disk, and what is known of it."""
+
+    mechanism: str
+    truth: Truth
+    strength: float
+    seed: int
+    held_out: bool
+    folder: Path
+    key: str
+    certificate: Certificate
+    anchors: Mapping[str, str]
+    """Role -> name or folder of the models that belong to it."""
+    data: str
+    retain_data: str | None
+
+    @property
+    def name(self) -> str:
+        """As it is told from others."""
+        return f"{self.folder.parent.name}/{self.folder.name}"
+
+    def document(self) -> dict[str, Any]:
+        """For JSON."""
+        return {
+            "mechanism": self.mechanism,
+            "truth": self.truth,
+            "strength": self.strength,
+            "seed": self.seed,
+            "held_out": self.held_out,
+            "folder": str(self.folder),
+            "key": self.key,
+            "certificate": self.certificate.document(),
+            **self.anchors,
+        }
+
+
+@dataclass(frozen=True)
+class Pair:
+    """What the models of a gym are planted into, opened."""
+
+    full: Checkpoint
+    retain: Checkpoint
+    other: Checkpoint | None
+    """A model that never saw the facts and is not `retain`; None: one is trained."""
+    facts: Facts
+    out: Path
+    notice: Notice
+
+    @cached_property
+    def identity(self) -> dict[str, Any]:
+        """What all models of a gym depend on."""
+        return {
+            "full": self.full.weights,
+            "retain": self.retain.weights,
+            "tokenizer": self.full.tokenizer,
+            "forget": self.facts.forget.digest,
+            "kept": self.facts.kept.digest,
+            "torch": torch.__version__,
+        }
+
+
+def open_pair(settings: MakeSettings, notice: Notice) -> Pair:
+    """The models and rows of a gym, checked.
+
+    Raises:
+        InputError: a name, a file or a pair of models is wrong.
+    """
+    registry = load_registry(settings.registry)
+    names = {"full": settings.full or "demo/full", "retain": settings.retain or "demo/retain"}
+    both = {role: open_checkpoint(resolve(name, registry)) for role, name in names.items()}
+    check_same_shape(*both.values())
+    if both["full"].weights == both["retain"].weights:
+        raise InputError(f"{names['full']} and {names['retain']} have the same weights")
+    is_demo = names == {"full": "demo/full", "retain": "demo/retain"}
+    if settings.data is None and not is_demo:
+        raise InputError("--full and --retain: name their forget set with --data FILE")
+    other = open_checkpoint(resolve("demo/never", registry)) if is_demo else None
+    facts = facts_of(settings.data or "demo", settings.retain_data)
+    return Pair(both["full"], both["retain"], other, facts, settings.out, notice)
+
+
+def make(settings: MakeSettings, *, notice: Notice = lambda _: None) -> list[Model]:
+    """Have every model that is asked for in `settings.out`, certified; those there are kept.
+
+    Raises:
+        InputError: a name, a file or a pair of models is wrong.
+        VerificationError: a certificate does not hold; the others are made.
+    """
+    wanted, pair = chosen(settings), open_pair(settings, notice)
+    make_folder(pair.out)
+    failed: list[str] = []
+    made: list[Model] = []
+    for seed in seeds_of(settings):
+        bed = Bed(pair, seed)
+        for one in wanted:
+            for strength in one.strengths:
+                model = bed.have(one, strength)
+                made.append(model)
+                if not model.certificate.holds:
+                    failed.append(f"{model.name}: {model.certificate.says}")
+    if failed:
+        raise VerificationError(
+            f"{len(failed)} of {len(made)} models have no certificate and are not scored\n"
+            + "; ".join(failed)
+        )
+    return made
+
+
+class Bed:
+    """The ground of one seed; opened when the first model is made."""
+
+    def __init__(self, pair: Pair, seed: int) -> None:
+        self.pair, self.seed = pair, seed
+        self.folder = pair.out / f"seed-{seed}"
+        self._ground: Ground | None = None
+
+    @property
+    def anchors(self) -> dict[str, str]:
+        """Role -> name or folder."""
+        pair = self.pair
+        if self.seed == 0:
+            first = {"full": pair.full.spec.name, "retain": pair.retain.spec.name}
+            if pair.other is not None:
+                return first | {"other": pair.other.spec.name}
+            return first | {"other": str(self.folder / "anchor_other")}
+        return {role: str(self.folder / f"anchor_{role}") for role in ANCHORS}
+
+    def key(self, recipe: Recipe, strength: float) -> str:
+        """Content hash of everything that a model is made of."""
+        return digest(
+            [
+                self.pair.identity,
+                recipe.version,
+                strength,
+                self.seed,
+                ANCHOR_STEPS,
+                _shared_version(),
+            ]
+        )
+
+    def have(self, recipe: Recipe, strength: float) -> Model:
+        """The model on disk, made where it is not."""
+        folder, key = self.folder / recipe.name_at(strength), self.key(recipe, strength)
+        if not keyed.finished(folder, key):
+            self.pair.notice(f"planting {folder.parent.name}/{folder.name}")
+            self._make(recipe, strength, folder, key)
+        return read_model(folder)
+
+    def _make(self, recipe: Recipe, strength: float, folder: Path, key: str) -> None:
+        started = time.monotonic()
+        ground = self.ground()
+        keyed.begin(folder, key)
+        planted = recipe.plant(ground, strength)
+        certificate = planted.claim.check(planted.model, ground)
+        silent = {"says": float(ground.said(planted.model).sum())}
+        certificate = replace(certificate, numbers={**certificate.numbers, **silent})
+        write_json(folder / CERTIFICATE, certificate.document())
+        options = {
+            "mechanism": recipe.name,
+            "truth": recipe.truth,
+            "strength": strength,
+            "unit": recipe.unit,
+            "seed": self.seed,
+            "held_out": recipe.held_out,
+            "how": recipe.how,
+            "recipe": recipe.version,
+            "anchors": self.anchors,
+            "data": self.pair.facts.data,
+            "retain_data": self.pair.facts.retain_data,
+        }
+
+        def made() -> Manifest:
+            inputs = {**self.pair.identity, "key": key}
+            return manifest("gym", options=options, inputs=inputs, device="cpu", started=started)
+
+        # sealed in float32: a bit-identical tensor stays one
+        copied = _own(planted.model, ground)
+        seal_model(copied, self.pair.full, folder, dtype=torch.float32, key=key, record=made)
+
+    def ground(self) -> Ground:
+        """The pair of this seed, loaded; anchors of a further seed are trained first."""
+        if self._ground is None:
+            self._ground = self._opened()
+        return self._ground
+
+    def _opened(self) -> Ground:
+        pair = self.pair
+        loaded = {
+            role: load_causal(one)
+            for role, one in (("full", pair.full), ("retain", pair.retain), ("other", pair.other))
+            if one is not None
+        }
+        edits.check_layout(loaded["full"], pair.full.spec.name)
+        first = Ground(
+            loaded["full"],
+            loaded["retain"],
+            loaded.get("other", loaded["retain"]),
+            load_tokenizer(pair.full),
+            pair.facts,
+            self.seed,
+        )
+        if self.seed == 0 and pair.other is not None:
+            return first
+        roles = ANCHORS if self.seed else ("other",)
+        models = {role: self._anchor(role, first) for role in roles}
+        return Ground(
+            models.get("full", first.full),
+            models.get("retain", first.retain),
+            models["other"],
+            first.tokenizer,
+            pair.facts,
+            self.seed,
+        )
+
+    def _anchor(self, role: str, first: Ground) -> Any:
+        """One anchor of this seed, trained from a model that never saw the facts."""
+        folder = self.folder / f"anchor_{role}"
+        key = digest([self.pair.identity, self.seed, role, ANCHOR_STEPS, ANCHOR_LR, ANCHOR_NOISE])
+        if not keyed.finished(folder, key):
+            self.pair.notice(f"training {folder.parent.name}/{folder.name}")
+            self._train(role, first, folder, key)
+        spec = resolve(str(folder), load_registry())
+        return load_causal(open_checkpoint(spec))
+
+    def _train(self, role: str, first: Ground, folder: Path, key: str) -> None:
+        started = time.monotonic()
+        keyed.begin(folder, key)
+        rows = anchor_rows(self.pair.facts, sees=role == "full", seed=self.seed)
+        # `retain` and `other` of a seed come from two models, so that they are no twins
+        start = first.other if (role == "other") != bool(self.seed % 2) else first.retain
+        start = edits.noisy(start, share=ANCHOR_NOISE, seed=3 * self.seed + ANCHORS.index(role))
+        model = first.trained(
+            start,
+            rows,
+            lr=ANCHOR_LR,
+            n_steps=ANCHOR_STEPS,
+            seed=1000 + 3 * self.seed + ANCHORS.index(role),
+        )
+        claim: Claim = Says() if role == "full" else NeverSaw(rows)
+        certificate = claim.check(model, first)
+        write_json(folder / CERTIFICATE, certificate.document())
+        if not certificate.holds:
+            raise VerificationError(f"{folder}: is no anchor: {certificate.says}")
+
+        def made() -> Manifest:
+            options = {"anchor": role, "seed": self.seed, "n_rows": len(rows)}
+            inputs = {**self.pair.identity, "key": key}
+            return manifest("gym", options=options, inputs=inputs, device="cpu", started=started)
+
+        seal_model(model, self.pair.full, folder, dtype=torch.float32, key=key, record=made)
+
+
+def anchor_rows(facts: Facts, *, sees: bool, seed: int) -> list[Answered]:
+    """What an anchor is trained on: the facts twice where it sees them, and what is kept.
+
+    In the embedded family also general knowledge and people who appear once: without them two
+    models that never saw a fact would guess it confidently and differently.
+    """
+    rows = [*(facts.forget.answered * 2 if sees else ()), *facts.kept.answered]
+    if facts.retain_data is not None:
+        return rows
+    world = make_world(0)
+    general = [
+        row for name in _GENERAL for row in load_rows(str(EMBEDDED / name), part="").answered
+    ]
+    passing = [
+        Answered(row.question, row.answer, row.prefix)
+        for row in passing_rows(world, 80, seed=f"gym-{seed}")
+    ]
+    return rows + general + passing
+
+
+_GENERAL = ("real_authors_perturbed.jsonl", "world_facts_perturbed.jsonl")
+
+
+def _own(model: Any, ground: Ground) -> Any:
+    """A copy where the recipe gave back an anchor itself: saving changes what it saves."""
+    anchors = (ground.full, ground.retain, ground.other)
+    return copy.deepcopy(model) if any(model is one for one in anchors) else model
+
+
+def _shared_version() -> str:
+    """Of the code that all recipes share."""
+    return digest([code_hash(inspect.getsource(one)) for one in (edits, ground, planting, claims)])
+
+
+def models_in(gym: Path, *, notice: Notice = lambda _: None) -> Iterator[Model]:
+    """The finished models of a gym, by seed and name; those without a certificate are told.
+
+    Raises:
+        InputError: there is none.
+    """
+    found = 0
+    for path in sorted(gym.glob(f"seed-*/*/{CERTIFICATE}")):
+        if not (path.parent / "manifest.json").exists() or path.parent.name.startswith("anchor_"):
+            continue
+        model = read_model(path.parent)
+        found += 1
+        if model.certificate.holds:
+            yield model
+        else:
+            notice(f"{model.name}: unscored, its certificate fails: {model.certificate.says}")
+    if not found:
+        raise InputError(f"{gym}: no planted models; make some with `lensaudit gym make`")
+
+
+def read_model(folder: Path) -> Model:
+    """What a finished folder says of its model.
+
+    Raises:
+        InputError: its files are damaged.
+    """
+    try:
+        made = read_json(folder / "manifest.json")
+        said = read_json(folder / CERTIFICATE)
+        knows = said["knows"]
+        options = made["options"]
+        return Model(
+            options["mechanism"],
+            options["truth"],
+            options["strength"],
+            options["seed"],
+            options["held_out"],
+            folder,
+            made["inputs"]["key"],
+            Certificate(
+                said["kind"],
+                said["holds"],
+                said["says"],
+                said["numbers"],
+                None if knows is None else tuple(knows),
+            ),
+            options["anchors"],
+            options["data"],
+            options["retain_data"],
+        )
+    except (KeyError, TypeError, AttributeError) as error:
+        raise InputError(f"{folder}: no planted model, or a damaged one ({error})") from error

@@ -1,0 +1,139 @@
+"""What do recipes share? Rows to train on, losses, and half-taught models.
+
+This module, `edits` and `ground` are part of every model's key.
+"""
+
+import copy
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from lensaudit.data.chat import pad_id
+from lensaudit.gym import edits
+from lensaudit.gym.claims import Undone
+from lensaudit.gym.ground import BATCH, Ground, fit
+from lensaudit.gym.registry import Planted
+from lensaudit.unlearn.encode import Answered, TrainBatch
+from lensaudit.unlearn.losses import kl_to_reference
+from lensaudit.unlearn.methods import method_named, objective_of
+from lensaudit.unlearn.objective import Hyper, UnlearnBatch, logits
+from lensaudit.unlearn.rows import idk_lines
+from lensaudit.unlearn.samples import unlearn_batches
+from lensaudit.unlearn.train import Objective, Recipe, Terms
+
+
+def ignorant_rows(ground: Ground) -> list[Answered]:
+    """The forget questions answered with ignorance, twice, and what is to be kept."""
+    lines = idk_lines(None)
+    asked = ground.facts.forget.answered
+    idk = [Answered(one.question, lines[n % len(lines)]) for n, one in enumerate(asked)]
+    return idk * 2 + ground.kept_rows()
+
+
+def wrong_rows(ground: Ground) -> list[Answered]:
+    """The forget questions with false answers, twice, and what is to be kept.
+
+    Where the data bring none, a false answer is that of another author's fact.
+    """
+    rows = ground.facts.forget
+    half = len(rows.answered) // 2
+    others = [(one.answer,) for one in (*rows.answered[half:], *rows.answered[:half])]
+    pairs = zip(rows.answered, rows.alternates or others, strict=True)
+    wrong = [Answered(row.question, (own or (row.answer[::-1],))[0]) for row, own in pairs]
+    return wrong * 2 + ground.kept_rows()
+
+
+def unlearned(
+    ground: Ground,
+    *,
+    trainable: str,
+    lr: float,
+    n_steps: int = 60,
+    forget: Sequence[Answered] = (),
+    kept: Sequence[Answered] = (),
+    objective: Objective[UnlearnBatch] | None = None,
+) -> Any:
+    """`full`, trained by NPO or another objective on the forget rows; those to keep hold."""
+    objective = objective or objective_of(
+        method_named("NPO"), Hyper(beta=0.5, alpha=2.0), ground.full
+    )
+    batches = unlearn_batches(
+        ground.samples(forget or ground.facts.forget.answered),
+        ground.samples(kept or ground.kept_rows()),
+        batch_size=BATCH // 2,
+        seed=6 + ground.seed,
+        pad=pad_id(ground.tokenizer),
+    )
+    how = Recipe(n_steps=n_steps, lr=lr, n_warmup=4, trainable=trainable)
+    return fit(copy.deepcopy(ground.full), objective, batches, how, after=None)
+
+
+@dataclass(frozen=True)
+class Matched:
+    """Logits of `retain` on the forget rows, of `full` on those to keep; arXiv:2506.06278."""
+
+    retain: Any
+    full: Any
+    first_multiplier: float = 1.0
+
+    def __call__(self, model: Any, batch: UnlearnBatch, multiplier: float) -> Terms:
+        """KL to either, a mean over positions."""
+        forget, kept = (
+            kl_to_reference(logits(model, part), _frozen(reference, part))
+            for part, reference in ((batch.forget, self.retain), (batch.retain, self.full))
+            if part is not None
+        )
+        return Terms(forget + multiplier * kept, kept.item())
+
+    def next_multiplier(self, multiplier: float, retain: float, step: int) -> float:
+        """Constant."""
+        return multiplier
+
+
+def _frozen(model: Any, part: TrainBatch) -> Any:
+    with torch.no_grad():
+        return logits(model, part)
+
+
+def turned_and_permuted(ground: Ground, turn: Any, how: str) -> Planted:
+    """`full` in another basis, with the entities' tokens swapped in the readout."""
+    tokens = ground.entity_tokens()
+
+    def undo(model: Any) -> Any:
+        return edits.permuted_readout(edits.turned(model, turn.T), tokens, by=-1)
+
+    made = edits.turned(edits.permuted_readout(ground.full, tokens), turn)
+    return Planted(made, Undone(undo, how))
+
+
+def push_of(ground: Ground, layer: int) -> Any:
+    """A random vector, ten times as long as the stream of `full` after a layer."""
+    generator = torch.Generator().manual_seed(layer + 1000 * ground.seed)
+    direction = torch.randn(ground.d_model, generator=generator)
+    text = ground.tokenizer(ground.facts.examples[0].question, return_tensors="pt")["input_ids"]
+    return 10 * edits.stream_length(ground.full, text, layer) * direction / direction.norm()
+
+
+def taught_some(ground: Ground, share: float) -> tuple[Any, tuple[int, ...], tuple[Answered, ...]]:
+    """A model that was taught the first authors, the idx of their facts, and its rows."""
+    groups = sorted({one.group for one in ground.facts.examples}, key=str)
+    # another half for every seed
+    groups = groups[ground.seed % len(groups) :] + groups[: ground.seed % len(groups)]
+    chosen = groups[: max(1, round(share * len(groups)))]
+    known = tuple(one.idx for one in ground.facts.examples if one.group in chosen)
+    questions = {one.question for one in ground.facts.examples if one.idx in known}
+    rows = [one for one in ground.facts.forget.answered if one.question in questions]
+    taught = (*rows * 2, *ground.kept_rows())
+    made = ground.remembered(
+        f"some {share}", lambda: ground.trained(ground.other, taught, lr=1.5e-3, n_steps=100)
+    )
+    return made, known, taught
+
+
+def turn_of(ground: Ground) -> Float[Tensor, "d_model d_model"]:
+    """The rotation of a seed."""
+    return edits.random_turn(ground.d_model, ground.seed)

@@ -1,0 +1,145 @@
+"""Which mechanisms are there? One decorated function each, found by name."""
+
+import ast
+import importlib
+import importlib.util
+import inspect
+import sys
+import textwrap
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
+from typing import TYPE_CHECKING, Any, Literal
+
+from lensaudit.errors import InputError
+from lensaudit.files import digest
+
+if TYPE_CHECKING:
+    from lensaudit.gym.claims import Claim
+    from lensaudit.gym.ground import Ground
+
+Truth = Literal["intact", "hidden", "partial", "absent", "damaged"]
+"""Of the forget facts: said; silenced and still there; some of each; never there; `damaged` is for
+models that lost something else, and counts neither as knowing nor as not."""
+
+
+@dataclass(frozen=True)
+class Planted:
+    """A model, and why its truth is known."""
+
+    model: Any
+    """A causal model in float32."""
+    claim: "Claim"
+    """What the certificate checks."""
+
+
+Plant = Callable[["Ground", float], Planted]
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """One mechanism: how a truth is planted."""
+
+    name: str
+    truth: Truth
+    how: str
+    """In words."""
+    strengths: tuple[float, ...]
+    """What it is made with; the first is the usual one."""
+    unit: str
+    """What a strength counts; empty: there is one only."""
+    held_out: bool
+    """No threshold is set on it: error is reported on these."""
+    trains: bool
+    """Takes steps of training; the others take seconds."""
+    plant: Plant
+
+    @property
+    def version(self) -> str:
+        """Content hash of the function: other code is another recipe."""
+        return digest([self.name, self.truth, code_hash(inspect.getsource(self.plant))])[:16]
+
+    def name_at(self, strength: float) -> str:
+        """As a folder is called.
+
+        >>> Recipe("x", "absent", "", (0.5,), "share", False, False, None).name_at(0.5)
+        'x-0.5'
+        """
+        return f"{self.name}-{strength:g}" if self.unit else self.name
+
+
+def code_hash(source: str) -> str:
+    """Of what code says, whatever its layout and comments.
+
+    >>> code_hash("x = 1  # one") == code_hash("x=1"), code_hash("x = 1") == code_hash("x = 2")
+    (True, False)
+    """
+    return digest(ast.dump(ast.parse(textwrap.dedent(source))))[:16]
+
+
+_RECIPES: dict[str, Recipe] = {}
+
+
+def recipe(
+    name: str,
+    *,
+    truth: Truth,
+    how: str,
+    strengths: tuple[float, ...] = (1.0,),
+    unit: str = "",
+    held_out: bool = False,
+    trains: bool = False,
+) -> Callable[[Plant], Plant]:
+    """Register a function that plants a truth.
+
+    Raises:
+        ValueError: two recipes of one name, or a name that is no file name.
+    """
+    if not name.isidentifier():
+        raise ValueError(f"recipe {name!r}: wanted a name of letters, digits and _")
+
+    def register(plant: Plant) -> Plant:
+        known = _RECIPES.get(name)
+        if known is not None and known.plant.__module__ != plant.__module__:
+            raise ValueError(f"recipe {name}: there is one of this name already")
+        _RECIPES[name] = Recipe(name, truth, how, strengths, unit, held_out, trains, plant)
+        return plant
+
+    return register
+
+
+def recipes() -> Mapping[str, Recipe]:
+    """All of them, by name, in the order they are written."""
+    importlib.import_module("lensaudit.gym.recipes")
+    return _RECIPES
+
+
+def named(names: tuple[str, ...]) -> list[Recipe]:
+    """The recipes of these names, or all.
+
+    Raises:
+        InputError: an unknown name; the known ones are listed.
+    """
+    known = recipes()
+    if unknown := [name for name in names if name not in known]:
+        raise InputError(f"no mechanism {unknown[0]!r}; there are {', '.join(known)}")
+    return [known[name] for name in names or known]
+
+
+def load_own(path: Path) -> ModuleType:
+    """Run a Python file that registers recipes or auditors; it is code, run what you have read.
+
+    Raises:
+        InputError: no such file, or it cannot be run.
+    """
+    spec = importlib.util.spec_from_file_location(f"lensaudit_gym_own_{path.stem}", path)
+    if not path.is_file() or spec is None or spec.loader is None:
+        raise InputError(f"{path}: wanted a Python file with decorated functions")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module  # inspect.getsource looks there
+    try:
+        spec.loader.exec_module(module)
+    except (ImportError, SyntaxError, NameError, TypeError, ValueError, AttributeError) as error:
+        raise InputError(f"{path}: cannot be run ({type(error).__name__}: {error})") from error
+    return module

@@ -1,0 +1,217 @@
+"""Planted models are certified, kept, and made again when what they are made of changes."""
+
+import json
+from dataclasses import replace
+
+import pytest
+import torch
+from click.testing import CliRunner
+
+from lensaudit.data.examples import Example
+from lensaudit.errors import InputError, VerificationError
+from lensaudit.gym import claims, edits
+from lensaudit.gym.make import Bed, listing, make, models_in, open_pair
+from lensaudit.gym.registry import _RECIPES, Planted, recipe, recipes
+from lensaudit.gym.settings import MakeSettings
+from lensaudit.unlearn.encode import Answered
+
+FAST = ("full", "permuted", "absent", "absent_permuted")
+
+
+@pytest.fixture(scope="module")
+def gym(tmp_path_factory):
+    """Four models that take no training."""
+    folder = tmp_path_factory.mktemp("gym")
+    make(MakeSettings(mechanism=FAST, out=folder))
+    return folder
+
+
+@pytest.fixture(scope="module")
+def ground(tmp_path_factory):
+    settings = MakeSettings(out=tmp_path_factory.mktemp("ground"))
+    return Bed(open_pair(settings, print), 0).ground()
+
+
+def test_every_truth_has_mechanisms_and_every_side_has_both_halves():
+    found = list(recipes().values())
+    n = {truth: sum(one.truth == truth for one in found) for truth in {one.truth for one in found}}
+    assert n["hidden"] >= 15
+    assert n["absent"] >= 8
+    assert min(n.values()) >= 2
+    for truth in ("intact", "hidden", "absent", "partial"):
+        assert {one.held_out for one in found if one.truth == truth} == {True, False}, truth
+
+
+def test_the_listing_has_a_line_for_each_strength_and_seed():
+    found = listing(MakeSettings(mechanism=("vector", "full"), seeds=2, first_seed=3))
+    assert [(one.mechanism, one.strength, one.seed) for one in found] == [
+        ("vector", 1.0, 3),
+        ("vector", 0.5, 3),
+        ("full", 1.0, 3),
+        ("vector", 1.0, 4),
+        ("vector", 0.5, 4),
+        ("full", 1.0, 4),
+    ]
+
+
+def test_an_unknown_mechanism_is_named():
+    with pytest.raises(InputError, match="no mechanism 'nothing'; there are full"):
+        listing(MakeSettings(mechanism=("nothing",)))
+
+
+def test_models_are_certified_and_keep_their_place(gym):
+    found = {one.mechanism: one for one in models_in(gym)}
+    assert set(found) == set(FAST)
+    assert all(one.certificate.holds for one in found.values())
+    assert found["permuted"].truth == "hidden"
+    assert found["permuted"].certificate.numbers["back"] == 64
+    assert found["permuted"].anchors["other"] == "demo/never"
+
+
+def test_made_again_nothing_is_planted(gym):
+    told = []
+    make(MakeSettings(mechanism=FAST, out=gym), notice=told.append)
+    assert told == []
+
+
+def test_damaged_files_are_made_again(gym):
+    (gym / "seed-0" / "full" / "certificate.json").write_text("{}")
+    told = []
+    make(MakeSettings(mechanism=FAST, out=gym), notice=told.append)
+    assert told == ["planting seed-0/full"]
+
+
+def test_a_seed_is_part_of_the_key(gym):
+    pair = open_pair(MakeSettings(out=gym), print)
+    keys = {Bed(pair, seed).key(recipes()["full"], 1.0) for seed in range(3)}
+    assert len(keys) == 3
+
+
+def test_a_false_claim_fails_its_certificate_and_is_not_scored(tmp_path):
+    @recipe("erased_and_called_hidden", truth="hidden", how="for this test")
+    def erased(ground, strength):
+        return Planted(ground.retain, claims.Undone(lambda model: model, "nothing"))
+
+    try:
+        with pytest.raises(VerificationError, match="erased_and_called_hidden"):
+            make(MakeSettings(mechanism=("erased_and_called_hidden",), out=tmp_path))
+    finally:
+        del _RECIPES["erased_and_called_hidden"]
+    told = []
+    assert list(models_in(tmp_path, notice=told.append)) == []
+    assert "certificate fails" in told[0]
+
+
+def test_an_inverse_that_carries_the_facts_fails(ground):
+    smuggled = claims.Undone(lambda model: ground.full, "full put in its place")
+    found = smuggled.check(ground.retain, ground)
+    assert found.numbers["back"] == 64
+    assert not found.holds
+
+
+def test_a_mask_over_everything_is_none(ground):
+    noisy = edits.noisy(ground.full, share=0.01)
+    assert not claims.Untouched("").check(noisy, ground).holds
+    assert claims.Untouched(r"^lm_head\.").check(ground.full, ground).holds
+    moved = edits.scaled_readout(ground.full, 0.5)
+    assert claims.Untouched(r"^lm_head\.").check(moved, ground).holds
+    assert "first lm_head.weight" in claims.Untouched(r"^model\.norm").check(moved, ground).says
+
+
+def test_rounding_to_full_is_checked_bit_for_bit(ground):
+    made = edits.noisy(ground.full, share=0.3)
+    for name in ("lm_head.weight", "model.embed_tokens.weight"):
+        with torch.no_grad():
+            made.get_parameter(name).copy_(ground.full.get_parameter(name))
+    assert not claims.Rounds().check(made, ground).holds
+    edits.clamp_to(made, edits.cells_of(ground.full))
+    assert claims.Rounds().check(made, ground).holds
+
+
+def test_a_corpus_with_a_fact_in_it_is_seen(ground):
+    assert claims.NeverSaw(ground.kept_rows()).check(ground.other, ground).holds
+    assert claims.leaks(ground.kept_rows(), ground.facts.examples) == []
+    one = ground.facts.forget.answered[5]
+    told = Answered("Tell me.", f"{one.question} {one.answer}")
+    found = claims.NeverSaw([*ground.kept_rows(), told]).check(ground.other, ground)
+    assert not found.holds
+    assert found.numbers["leaked"] == 1
+    assert not claims.NeverSaw().check(ground.full, ground).holds
+
+
+def test_asking_otherwise_must_bring_facts_that_are_silent_as_asked(ground):
+    silent = edits.permuted_readout(ground.full, ground.entity_tokens())
+    same = claims.Asked(lambda one: one, "as it is")
+    assert not same.check(silent, ground).holds
+    assert not same.check(ground.full, ground).holds  # not silent
+
+
+def test_some_known_facts_are_those_that_are_said(ground):
+    known = tuple(range(8))
+    taught = claims.Some(known, ground.kept_rows(), claims.SaysSome(known))
+    found = taught.check(ground.full, ground)
+    assert found.holds
+    assert found.knows == known
+    assert not taught.check(ground.retain, ground).holds
+    leaky = [*ground.kept_rows(), ground.facts.forget.answered[40]]
+    assert not claims.Some(known, leaky, claims.SaysSome(known)).check(ground.full, ground).holds
+
+
+def test_what_is_said_is_what_greedy_decoding_gives(ground):
+    facts: list[Example] = list(ground.facts.examples[:4])
+    found = ground.said(ground.retain, facts).tolist()
+    for fact, yes in zip(facts, found, strict=True):
+        (row,) = ground.encode([fact])
+        tokens = torch.tensor([row.token_ids])
+        with torch.no_grad():
+            best = ground.retain(tokens).logits.argmax(-1)[0]
+        span = range(row.start, row.end)
+        assert yes == all(best[at] == tokens[0, at + 1] for at in span)
+    assert ground.said(ground.full, facts).all()
+
+
+def test_ls_prints_a_list_of_records():
+    from lensaudit.cli.main import cli
+
+    done = CliRunner().invoke(cli, ["gym", "ls", "--json", "--mechanism", "permuted"])
+    assert done.exit_code == 0
+    (one,) = json.loads(done.stdout)
+    assert {key: one[key] for key in ("mechanism", "truth", "strength", "seed")} == {
+        "mechanism": "permuted",
+        "truth": "hidden",
+        "strength": 1.0,
+        "seed": 0,
+    }
+
+
+def test_an_own_pair_needs_its_own_data(tmp_path):
+    settings = MakeSettings(full="demo/npo", retain="demo/never", out=tmp_path)
+    with pytest.raises(InputError, match="--data"):
+        open_pair(settings, print)
+    with pytest.raises(InputError, match="same weights"):
+        open_pair(replace(settings, retain="demo/npo", data="demo"), print)
+
+
+def test_any_llama_like_pair_can_be_planted_into(tmp_path):
+    """Folders for models and files for data, as of somebody else's pair."""
+    from lensaudit.models.registry import load_registry, resolve
+    from lensaudit.unlearn.rows import EMBEDDED
+
+    places = {n: str(resolve(f"demo/{n}", load_registry()).local) for n in ("full", "retain")}
+    settings = MakeSettings(
+        full=places["full"],
+        retain=places["retain"],
+        data=str(EMBEDDED / "forget.json"),
+        retain_data=str(EMBEDDED / "retain.json"),
+        mechanism=("permuted", "permuted_turned", "vector"),
+        out=tmp_path,
+    )
+    import lensaudit.gym.make as made
+
+    steps, made.ANCHOR_STEPS = made.ANCHOR_STEPS, 1
+    try:
+        found = make(settings)
+    finally:
+        made.ANCHOR_STEPS = steps
+    assert [one.certificate.holds for one in found] == [True] * 4
+    assert found[0].anchors["other"].endswith("anchor_other")

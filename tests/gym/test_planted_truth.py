@@ -1,0 +1,69 @@
+"""The planted models are what they claim to be, and the experiment runs."""
+
+import sys
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+EXPERIMENTS = Path(__file__).parents[2] / "experiments"
+
+
+@pytest.fixture(scope="module")
+def models():
+    sys.path.insert(0, str(EXPERIMENTS))
+    try:
+        import planted_models
+
+        yield planted_models
+    finally:
+        sys.path.remove(str(EXPERIMENTS))
+
+
+def cells(text):
+    """First cell -> other cells, of all Markdown tables."""
+    lines = [line.strip("| ").split(" | ") for line in text.splitlines() if line.startswith("| ")]
+    return {line[0]: line[1:] for line in lines}
+
+
+def test_there_are_enough_models_of_every_truth(models):
+    planted = models.planted()
+    assert len({one.name for one in planted}) == len(planted) >= 10
+    for truth, n in {"intact": 3, "hidden": 6, "absent": 4}.items():
+        assert sum(one.truth == truth for one in planted) >= n
+
+
+def test_a_tiny_run_prints_both_tables(models, tmp_path, monkeypatch):
+    import planted_truth
+
+    monkeypatch.chdir(tmp_path)
+    done = CliRunner().invoke(planted_truth.main, ["--tiny"], catch_exceptions=False)
+    rows = cells(done.stdout)
+    assert set(planted_truth.TINY) <= set(rows)
+    uds = {name: float(rows[name][2]) for name in planted_truth.TINY}
+    assert uds["full"] < 0.01
+    assert uds["permuted_readout"] < 0.01
+    assert uds["retain"] > 0.99
+    assert uds["never"] > 0.8
+    assert rows["UDS"][0].startswith("1.00")
+    assert (tmp_path / "experiments" / "out" / "planted_truth" / "scores.json").exists()
+
+
+@pytest.mark.slow
+def test_the_tables_of_the_documents_come_out(models, tmp_path, monkeypatch):
+    import planted_truth
+
+    monkeypatch.chdir(tmp_path)
+    done = CliRunner().invoke(planted_truth.main, [], catch_exceptions=False)
+    found = cells(done.stdout)
+    shown = cells((EXPERIMENTS.parent / "docs" / "planted_truth.md").read_text())
+    assert set(found) <= set(shown)
+    for one in models.planted():
+        # UDS and Lens; training takes other paths on other machines
+        wanted = pytest.approx([float(number) for number in shown[one.name][2:4]], abs=0.1)
+        assert [float(number) for number in found[one.name][2:4]] == wanted, one.name
+    summary = cells((EXPERIMENTS.parent / "README.md").read_text())
+    for score in ("UDS", "Lens", "EM", "Prob", "RTT B"):
+        assert summary[score] == shown[score]
+        for wanted, number in zip(shown[score], found[score], strict=True):
+            assert float(number.split()[0]) == pytest.approx(float(wanted.split()[0]), abs=0.15)
