@@ -26,6 +26,7 @@ PAGES = (
     "python",
     "terminal",
     "uds",
+    "gym",
     "comparison",
     "sweep",
     "effort",

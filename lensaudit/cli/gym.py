@@ -1,10 +1,18 @@
 """`lensaudit gym`: which auditor is right about models whose truth is planted?"""
 
+from pathlib import Path
+
 import click
 
 from lensaudit.cli.options import options, shared
-from lensaudit.cli.terminal import emit, notice, row, say, show, table
-from lensaudit.gym.settings import MakeSettings, ScoreSettings, TableSettings
+from lensaudit.cli.terminal import emit, notice, number, row, say, show, table
+from lensaudit.gym.settings import (
+    MakeSettings,
+    ScoreSettings,
+    SubmitSettings,
+    TableSettings,
+    gym_folder,
+)
 
 
 @click.group()
@@ -71,16 +79,37 @@ def score(settings: ScoreSettings, as_json: bool) -> None:
 @shared("json")
 def table_(settings: TableSettings, as_json: bool) -> None:
     """Judge the auditors: by mechanism, left out in turn, held out, fact by fact."""
-    from lensaudit.gym.scoring import rows_of
-    from lensaudit.gym.table import markdown
-    from lensaudit.gym.table import table as judged
+    from lensaudit.gym.ledger import rows_of
+    from lensaudit.gym.report import document, text
 
-    found = judged(rows_of(settings.gym, settings.limit))
-    if settings.picture is not None:
-        from lensaudit.gym.picture import heat_map
+    rows = rows_of(gym_folder(settings.gym), settings.limit)
+    found = document(rows, calibration=settings.calibration, picture=settings.picture)
+    if as_json:
+        emit(found.content)
+        return
+    say(text(found))
 
-        heat_map(found, settings.picture)
+
+@gym.command()
+@click.argument("recipe", type=click.Path(path_type=Path, dir_okay=False))
+@options(SubmitSettings)
+@shared("json")
+def submit(settings: SubmitSettings, recipe: Path, as_json: bool) -> None:
+    """Try to fool the auditors: RECIPE is a Python file with own recipes, and is run.
+
+    A recipe enters the next version if its certificate holds and the best auditor is fooled by a
+    model as useful as full.
+    """
+    from lensaudit.gym.submit import submit as submitted
+
+    found = submitted(settings, recipe, notice=notice)
     if as_json:
         emit([one.document() for one in found])
         return
-    say(markdown(found))
+    for one in found:
+        say(f"{one.mechanism} ({one.truth}): {one.certificate}; utility {one.utility:.2f} of full")
+        for judge in one.auditors:
+            says = {True: "fooled", False: "right", None: "no score"}[judge.fooled]
+            say(f"  {judge.auditor} {number(judge.value)}: {says}")
+        enters = "enters the next version" if one.enters else "does not enter"
+        say(f"  best auditor {one.best}; {enters}")

@@ -44,6 +44,7 @@ COMMANDS = {
     "sweep": ("lensaudit.cli.sweep:sweep", "Audit many checkpoints: plan, run, collect."),
     "lm-eval": ("lensaudit.cli.lm_eval:lm_eval", "Run lm-evaluation-harness on a model."),
     "watch": ("lensaudit.cli.watch:watch", "Audit each new checkpoint of a training run."),
+    "verdict": ("lensaudit.cli.verdict:verdict", "One verdict from all that was measured."),
     "gym": ("lensaudit.cli.gym:gym", "Judge auditors on models of planted truth."),
     "doctor": (
         "lensaudit.cli.doctor:doctor",

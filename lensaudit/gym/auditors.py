@@ -10,7 +10,7 @@ import importlib
 import inspect
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any, Literal
@@ -24,6 +24,7 @@ from lensaudit.attacks.relearn import DEMO_RELEARNING, relearned
 from lensaudit.attacks.rtt.tofu import load_facts
 from lensaudit.auditing.evaluate import evaluate_into
 from lensaudit.auditing.settings import EvaluateSettings
+from lensaudit.data.examples import Example
 from lensaudit.data.neutral import neutral_of
 from lensaudit.data.spans import Encoded, encode
 from lensaudit.data.tofu import DEMO
@@ -39,8 +40,9 @@ from lensaudit.models.checkpoint import load_tokenizer, open_checkpoint
 from lensaudit.models.registry import load_registry, resolve
 from lensaudit.patching.audit import Audit, Deltas, run
 from lensaudit.patching.evidence import Controls, Examined, examined
-from lensaudit.patching.lens import lens_options, read_all
+from lensaudit.patching.outcome import Outcome
 from lensaudit.patching.prepare import prepare
+from lensaudit.patching.session import score_all, score_lens
 from lensaudit.scores.depth import depth_score
 from lensaudit.scores.representation import weighted_erasure
 
@@ -81,6 +83,16 @@ class Bench:
     def loaded(self, name: str) -> Any:
         """A causal model in float32; not to be changed."""
         return _loaded(name, self.registry)
+
+    @property
+    def asked(self) -> tuple[Encoded, ...]:
+        """The facts as tokens."""
+        return self.encoded(self.facts.examples)
+
+    def encoded(self, examples: Sequence[Example]) -> tuple[Encoded, ...]:
+        """Examples as tokens; those that the tokenizer loses are left out."""
+        found = (encode(one, self.tokenizer) for one in examples)
+        return tuple(one for one in found if isinstance(one, Encoded))
 
     @cached_property
     def groups(self) -> dict[int, int | str]:
@@ -214,31 +226,24 @@ def audit_of(cases: Sequence[Case], **settings: Any) -> Audit:
     )
 
 
-def _depths(cases: Sequence[Case], audit: Audit, found: Deltas) -> list[Finding]:
-    """A depth for each case; the control: `full` reads 0 and `retain` 1."""
-    return [
-        _depth(audit, depth_score(found.s1, found.s2[case.model], tau=audit.options.tau).uds)
-        for case in cases
-    ]
+def _depths(cases: Sequence[Case], outcomes: Sequence[Outcome]) -> list[Finding]:
+    """A depth for each case."""
+    found = {one.source: _depth(one.encoded, one.depth.uds) for one in outcomes}
+    return [found[case.model] for case in cases]
 
 
-def _depth(audit: Audit, uds: Float[Tensor, " batch"]) -> Finding:
-    facts = _by_fact(audit, uds)
+def _depth(encoded: Sequence[Encoded], uds: Float[Tensor, " batch"]) -> Finding:
+    pairs = zip(encoded, uds.tolist(), strict=True)
+    facts = {one.idx: value for one, value in pairs if math.isfinite(value)}
     if not facts:
         return Finding(None, why="no layer of full encodes a fact")
     return Finding(sum(facts.values()) / len(facts), facts)
 
 
-def _by_fact(audit: Audit, values: Float[Tensor, " batch"]) -> dict[int, float]:
-    pairs = zip(audit.encoded, values.tolist(), strict=True)
-    return {one.idx: value for one, value in pairs if math.isfinite(value)}
-
-
 @auditor("uds", reads="stream", high_means="forgot", source=UDS, at_once=True)
 def uds(cases: Sequence[Case]) -> list[Finding]:
     """Unlearning Depth Score."""
-    audit = audit_of(cases)
-    return _depths(cases, audit, run(audit))
+    return _depths(cases, score_all(audit_of(cases))[0])
 
 
 @auditor(
@@ -250,16 +255,13 @@ def uds(cases: Sequence[Case]) -> list[Finding]:
 )
 def uds_prefix(cases: Sequence[Case]) -> list[Finding]:
     """UDS where the stream is replaced at the question too."""
-    audit = audit_of(cases, scope="prefix")
-    return _depths(cases, audit, run(audit))
+    return _depths(cases, score_all(audit_of(cases, scope="prefix"))[0])
 
 
 @auditor("lens", reads="stream", high_means="forgot", source=UDS, at_once=True)
 def lens(cases: Sequence[Case]) -> list[Finding]:
     """Logit Lens depth: read out, not patched."""
-    audit = audit_of(cases)
-    audit = replace(audit, options=lens_options(audit.options))
-    return _depths(cases, audit, read_all(audit))
+    return _depths(cases, score_lens(audit_of(cases))[0])
 
 
 def controls_of(bench: Bench) -> Controls:
@@ -299,7 +301,7 @@ def uds_aligned(cases: Sequence[Case]) -> list[Finding]:
             findings.append(Finding(None, why=aligned.why))
         elif aligned.uds is None:
             plain = depth_score(found.s1, found.s2[case.model], tau=audit.options.tau).uds
-            findings.append(_depth(audit, plain))
+            findings.append(_depth(audit.encoded, plain))
         else:
             readable = controls.verdict.code != "unreadable"
             findings.append(Finding(aligned.uds.value, aligned.per_example, control=readable))
@@ -364,16 +366,10 @@ def _finite(value: float) -> float | None:
 def greedy(case: Case) -> Finding:
     """Does it say them?"""
     bench = case.bench
-    encoded = encoded_of(bench)
+    encoded = bench.asked
     found = said(bench.loaded(case.model), encoded).tolist()
     facts = {one.idx: float(yes) for one, yes in zip(encoded, found, strict=True)}
     return Finding(sum(facts.values()) / len(facts), facts)
-
-
-def encoded_of(bench: Bench) -> tuple[Any, ...]:
-    """The facts as tokens."""
-    found = (encode(one, bench.tokenizer) for one in bench.facts.examples)
-    return tuple(one for one in found if isinstance(one, Encoded))
 
 
 OUTPUTS = {
@@ -442,7 +438,7 @@ def interpolation(case: Case) -> Finding:
     full's in number has no such line.
     """
     bench = case.bench
-    model, full, encoded = bench.loaded(case.model), bench.loaded(bench.full), encoded_of(bench)
+    model, full, encoded = bench.loaded(case.model), bench.loaded(bench.full), bench.asked
     theirs, own = dict(full.named_parameters()), dict(model.named_parameters())
     if theirs.keys() - own.keys():
         return Finding(None, why="it lacks tensors that full has")
@@ -512,7 +508,7 @@ def _gain(bench: Bench, name: str) -> dict[int, float]:
 
 
 def _pairs(bench: Bench, after: Any, model: Any) -> Any:
-    encoded = encoded_of(bench)
+    encoded = bench.asked
     return zip(logprobs(after, encoded).items(), logprobs(model, encoded).values(), strict=True)
 
 

@@ -279,7 +279,7 @@ def leaks(rows: Sequence[Answered], examples: Sequence[Example]) -> list[int]:
     """Idx of facts that a row holds: its answer has the entity, and the row names whom it is of.
 
     Names are the capitalised words of the question beyond its first; the row has all of them, or is
-    the same question.
+    the same question. A Yes or No, which names nothing, is held only by the same answer.
 
     >>> fact = Example(3, "Where was Ada Byron born?", "In London.", "In", "London", 0)
     >>> leaks([Answered("Who is Ada Byron?", "Of London.")], [fact])
@@ -287,18 +287,16 @@ def leaks(rows: Sequence[Answered], examples: Sequence[Example]) -> list[int]:
     >>> leaks([Answered("Who is Ada Byron?", "A poet."), Answered("Ada?", "Of London.")], [fact])
     []
     """
-    found = []
-    for fact in examples:
-        entity, names = fact.entity.strip().casefold(), _names(fact.question)
-        held = (
-            row
-            for row in rows
-            if entity in row.answer.casefold()
-            and (row.question == fact.question or _is_of(row, names))
-        )
-        if next(held, None) is not None:
-            found.append(fact.idx)
-    return found
+    return [fact.idx for fact in examples if any(_holds(row, fact) for row in rows)]
+
+
+def _holds(row: Answered, fact: Example) -> bool:
+    if row.question != fact.question and not _is_of(row, _names(fact.question)):
+        return False
+    entity, answer = fact.entity.strip(), row.answer.casefold()
+    if entity.casefold().rstrip(".") in ("yes", "no"):
+        return answer == fact.answer.casefold()
+    return re.search(rf"(?<!\w){re.escape(entity.casefold())}(?!\w)", answer) is not None
 
 
 def _is_of(row: Answered, names: set[str]) -> bool:

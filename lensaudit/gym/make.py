@@ -18,7 +18,7 @@ from lensaudit.gym import claims, edits, ground, planting
 from lensaudit.gym.claims import Certificate, Claim, NeverSaw, Says
 from lensaudit.gym.ground import Facts, Ground, facts_of
 from lensaudit.gym.registry import Recipe, Truth, code_hash, load_own, named, recipes
-from lensaudit.gym.settings import MakeSettings
+from lensaudit.gym.settings import MakeSettings, gym_folder
 from lensaudit.models.causal import load_causal
 from lensaudit.models.checkpoint import (
     Checkpoint,
@@ -164,8 +164,8 @@ def open_pair(settings: MakeSettings, notice: Notice) -> Pair:
     if settings.data is None and not is_demo:
         raise InputError("--full and --retain: name their forget set with --data FILE")
     other = open_checkpoint(resolve("demo/never", registry)) if is_demo else None
-    facts = facts_of(settings.data or "demo", settings.retain_data)
-    return Pair(both["full"], both["retain"], other, facts, settings.out, notice)
+    facts = facts_of(settings.data or "demo", settings.retain_data, settings.limit)
+    return Pair(both["full"], both["retain"], other, facts, gym_folder(settings.out), notice)
 
 
 def make(settings: MakeSettings, *, notice: Notice = lambda _: None) -> list[Model]:

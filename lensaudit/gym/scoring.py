@@ -1,7 +1,7 @@
 """What does every auditor say of every planted model? Scored once, kept line by line."""
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
@@ -9,17 +9,14 @@ from typing import Any
 
 from lensaudit.errors import InputError, LensAuditError
 from lensaudit.gym.auditors import Auditor, Bench, Case, Finding, auditors_named
+from lensaudit.gym.ledger import ANCHOR, ledger_of
 from lensaudit.gym.make import Model, models_in
 from lensaudit.gym.registry import load_own, named
-from lensaudit.gym.settings import ScoreSettings
-from lensaudit.results.ledger import Ledger
+from lensaudit.gym.settings import ScoreSettings, gym_folder
 from lensaudit.settings import path_of
 
-LEDGER = "scores.jsonl"
 AT_ONCE = 8
 """Models that are judged between two lines of the ledger: what a kill loses."""
-ANCHOR = "anchor"
-"""Truth of the models of the control arm, `full` and `retain`."""
 Notice = Callable[[str], None]
 
 
@@ -79,7 +76,7 @@ def score(settings: ScoreSettings, *, notice: Notice = lambda _: None) -> Scored
     for path in settings.own:
         load_own(path)
     judges = auditors_named(settings.auditor)
-    ledger = ledger_of(settings.gym, settings.limit, notice=notice)
+    ledger = ledger_of(gym_folder(settings.gym), settings.limit, notice=notice)
     done = {(row["auditor"], row["version"], row["model"]) for row in ledger.rows}
     started, n_new, n_left = time.monotonic(), 0, 0
     for bench_models in _by_seed(settings, notice):
@@ -97,12 +94,6 @@ def score(settings: ScoreSettings, *, notice: Notice = lambda _: None) -> Scored
     return Scored(ledger.path, n_new, n_left)
 
 
-def ledger_of(gym: Path, limit: int | None, *, notice: Notice | None = None) -> Ledger:
-    """The scores of a gym, on so many facts."""
-    name = LEDGER if limit is None else f"scores-{limit}.jsonl"
-    return Ledger(gym / name, "gym scores", {"limit": limit}, notice=notice)
-
-
 def _rows(judge: Auditor, chosen: Sequence[Judged]) -> list[dict[str, Any]]:
     """A line for each; one that breaks is unscored, with the reason, and alone."""
     started = time.monotonic()
@@ -118,15 +109,15 @@ def _rows(judge: Auditor, chosen: Sequence[Judged]) -> list[dict[str, Any]]:
 
 def _by_seed(settings: ScoreSettings, notice: Notice) -> Iterator[list[Judged]]:
     """The anchors and the models of each seed."""
-    wanted = {one.name for one in named(settings.mechanism)}
+    wanted, gym = {one.name for one in named(settings.mechanism)}, gym_folder(settings.gym)
     seeds = range(settings.first_seed, settings.first_seed + (settings.seeds or 10**9))
     models = [
         one
-        for one in models_in(settings.gym, notice=notice)
+        for one in models_in(gym, notice=notice)
         if one.mechanism in wanted and one.seed in seeds
     ]
     if not models:
-        raise InputError(f"{settings.gym}: no certified models of these mechanisms and seeds")
+        raise InputError(f"{gym}: no certified models of these mechanisms and seeds")
     for seed, group in groupby(sorted(models, key=lambda one: one.seed), lambda one: one.seed):
         yield list(_judged(list(group), seed, settings))
 
@@ -138,7 +129,7 @@ def _judged(models: Sequence[Model], seed: int, settings: ScoreSettings) -> Iter
         (first.anchors["retain"],),
         first.data,
         first.retain_data,
-        settings.gym / "work" / f"seed-{seed}",
+        gym_folder(settings.gym) / "work" / f"seed-{seed}",
         settings.limit,
         path_of(settings.registry),
     )
@@ -157,15 +148,3 @@ def _judged(models: Sequence[Model], seed: int, settings: ScoreSettings) -> Iter
             one.certificate.knows,
             Case(str(one.folder), bench),
         )
-
-
-def rows_of(gym: Path, limit: int | None) -> list[Mapping[str, Any]]:
-    """The lines of a gym's ledger; of several versions of an auditor the last.
-
-    Raises:
-        InputError: nothing was scored.
-    """
-    ledger = ledger_of(gym, limit)
-    if not ledger.rows:
-        raise InputError(f"{ledger.path}: no scores; make some with `lensaudit gym score`")
-    return list({(row["auditor"], row["model"]): row for row in ledger.rows}.values())

@@ -4,13 +4,19 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
-from lensaudit.settings import RESULTS, Full, Limit, Option, Registry, Retain
+from lensaudit.settings import Full, Limit, Option, Registry, Retain, results_folder
 
 Mechanisms = Annotated[
     tuple[str, ...],
     Option("Only this one; `gym ls` lists them. Repeatable. [default: all]", flag="--mechanism"),
 ]
-Gym = Annotated[Path, Option("Folder of the planted models and their scores.", is_a="folder")]
+Gym = Annotated[
+    Path | None,
+    Option(
+        "Folder of the planted models and their scores. [default: experiments/out/gym]",
+        is_a="folder",
+    ),
+]
 Own = Annotated[
     tuple[Path, ...],
     Option(
@@ -19,8 +25,11 @@ Own = Annotated[
         is_a="file",
     ),
 ]
-GYM = RESULTS / "gym"
-SEEDS = 5
+
+
+def gym_folder(place: Path | None) -> Path:
+    """Where the models are that nobody named a folder for."""
+    return results_folder() / "gym" if place is None else place
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,7 +52,8 @@ class MakeSettings:
     seeds: Annotated[int, Option("Retrain both anchors and every mechanism so often.", least=1)] = 1
     first_seed: Annotated[int, Option("0 is the pair as it was given.", least=0)] = 0
     own: Own = ()
-    out: Annotated[Path, Option("Folder of the models.")] = GYM
+    limit: Limit = None
+    out: Gym = None
     registry: Registry = None
 
 
@@ -51,7 +61,7 @@ class MakeSettings:
 class ScoreSettings:
     """Who judges which models."""
 
-    gym: Gym = GYM
+    gym: Gym = None
     auditor: Annotated[
         tuple[str, ...], Option("Only this one. Repeatable. [default: the cheap ones]")
     ] = ()
@@ -68,8 +78,29 @@ class ScoreSettings:
 class TableSettings:
     """What is made of the scores."""
 
-    gym: Gym = GYM
+    gym: Gym = None
     limit: Limit = None
     picture: Annotated[
         Path | None, Option("Also draw mechanisms by auditors, as SVG or PNG.", is_a="file")
     ] = None
+    calibration: Annotated[
+        Path | None, Option("Also write the nulls of the verdict, as JSON.", is_a="file")
+    ] = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class SubmitSettings:
+    """Against which gym a recipe is tried, and on which pair."""
+
+    gym: Gym = None
+    auditor: Annotated[
+        tuple[str, ...], Option("Only this one. Repeatable. [default: all that the gym has]")
+    ] = ()
+    full: Full = None
+    retain: Retain = None
+    data: Annotated[str | None, Option("Forget set. [default: demo]", metavar="NAME|FILE")] = None
+    retain_data: Annotated[
+        str | None, Option("Rows to keep, question and answer.", metavar="FILE")
+    ] = None
+    limit: Limit = None
+    registry: Registry = None

@@ -1,0 +1,32 @@
+"""Where are the scores of a gym, and what is a line of them?"""
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from lensaudit.errors import InputError
+from lensaudit.results.ledger import Ledger
+
+LEDGER = "scores.jsonl"
+ANCHOR = "anchor"
+"""Truth of the models of the control arm, `full` and `retain`."""
+Row = Mapping[str, Any]
+Notice = Callable[[str], None]
+
+
+def ledger_of(gym: Path, limit: int | None, *, notice: Notice | None = None) -> Ledger:
+    """The scores of a gym, on so many facts."""
+    name = LEDGER if limit is None else f"scores-{limit}.jsonl"
+    return Ledger(gym / name, "gym scores", {"limit": limit}, notice=notice)
+
+
+def rows_of(gym: Path, limit: int | None) -> list[Row]:
+    """The lines of a gym's ledger; of several versions of an auditor the last.
+
+    Raises:
+        InputError: nothing was scored.
+    """
+    ledger = ledger_of(gym, limit)
+    if not ledger.rows:
+        raise InputError(f"{ledger.path}: no scores; make some with `lensaudit gym score`")
+    return list({(row["auditor"], row["model"]): row for row in ledger.rows}.values())
