@@ -16,6 +16,8 @@ from lensaudit.evaluation.store import PassStore
 from lensaudit.evaluation.subject import PassOptions
 from lensaudit.evaluation.view import Asked
 from lensaudit.metrics.registry import Conventions
+from lensaudit.models.checkpoint import config_of
+from lensaudit.models.context import context_of
 from lensaudit.models.registry import is_demo, load_registry, resolve
 from lensaudit.settings import path_of
 
@@ -84,7 +86,7 @@ def open_evaluation(
     return ModelPasses(
         subject,
         splits,
-        Asked(tokenizer, template, settings.mask),
+        Asked(tokenizer, template, settings.mask, context_of(config_of(checkpoint))),
         PassOptions(
             batch_size=settings.batch_size,
             max_new_tokens=settings.max_new_tokens,

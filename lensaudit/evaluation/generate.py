@@ -1,14 +1,15 @@
 """Greedy continuations of prompts, the fluency of what was said, and the text of both."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
+from transformers import LogitsProcessor, LogitsProcessorList
 
 from lensaudit.data.chat import Cleanup, decode
 from lensaudit.data.suites import Split
-from lensaudit.errors import InputError
+from lensaudit.errors import InputError, WorkError
 from lensaudit.evaluation.view import Asked, by_length, padded
 from lensaudit.models.continuing import stop_ids
 
@@ -25,11 +26,15 @@ def generations(
     *,
     batch_size: int,
     max_new_tokens: int,
+    name: Callable[[int], str] = lambda place: f"prompt {place}",
 ) -> list[list[int]]:
     """New tokens per prompt, greedy, up to and without the first end token.
 
     Prompts are padded on the left and positions follow the attention mask, so under the
     `upstream` mask every masked end-of-turn shifts what comes after it (as upstream).
+
+    Raises:
+        WorkError: a logit is not a number; `name` says of which prompt, by its place.
     """
     eos = asked.tokenizer.eos_token_id
     stop = ends_of(model, asked)
@@ -49,6 +54,7 @@ def generations(
             use_cache=True,
             pad_token_id=eos,
             eos_token_id=sorted(stop),
+            logits_processor=LogitsProcessorList([_Finite(places, name)]),
         )
         new = answer[:, batch.tokens.shape[1] :].tolist()
         found.update(zip(places, (_until(ids, stop) for ids in new), strict=True))
@@ -56,10 +62,31 @@ def generations(
 
 
 def ends_of(model: Any, asked: Asked) -> frozenset[int]:
-    """End tokens of the checkpoint's generation configuration, else the tokenizer's own."""
-    given: Any = model.generation_config.eos_token_id
+    """Tokens that end a text; see `stop_ids`."""
     own: Any = asked.tokenizer.eos_token_id
-    return stop_ids(own if given is None else given)
+    return stop_ids(model.generation_config.eos_token_id, own)
+
+
+class _Finite(LogitsProcessor):
+    """Stops where the largest logit is none: the largest of NaN is a token, and would be said."""
+
+    def __init__(self, places: Sequence[int], name: Callable[[int], str]) -> None:
+        self.places, self.name = places, name
+
+    def __call__(self, input_ids: Any, scores: Any) -> Any:
+        # a banned token is -inf
+        bad = ~scores.amax(-1).isfinite()
+        if bool(bad.any()):
+            row = int(bad.nonzero()[0]) * len(self.places) // len(scores)  # beams of one prompt
+            raise WorkError(not_finite(self.name(self.places[row])))
+        return scores
+
+
+def not_finite(what: str) -> str:
+    """What is said of a text to which a model gives no number."""
+    return (
+        f"{what}: the model's logits are not finite; try --dtype float32, or check the checkpoint"
+    )
 
 
 def _until(ids: Sequence[int], stop: frozenset[int]) -> list[int]:

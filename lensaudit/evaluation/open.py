@@ -12,6 +12,7 @@ from lensaudit.models.causal import load_causal
 from lensaudit.models.checkpoint import Checkpoint, load_tokenizer, open_checkpoint
 from lensaudit.models.conditions import conditions_of
 from lensaudit.models.device import resolve_device, resolve_dtype
+from lensaudit.models.generating import obeyed
 from lensaudit.models.registry import load_registry, resolve
 
 
@@ -34,7 +35,7 @@ def open_subject(
         return load_causal(checkpoint, dtype=getattr(torch, dtype), device=device, attn=attn)
 
     conditions = conditions_of(checkpoint, dtype=dtype, device=device, attention=attn)
-    return Subject(name, conditions, load), checkpoint
+    return Subject(name, conditions, load, obeyed(checkpoint)), checkpoint
 
 
 def tokenizer_for(checkpoint: Checkpoint, folder: Path | None) -> Any:

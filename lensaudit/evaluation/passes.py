@@ -11,7 +11,7 @@ from lensaudit.data.chat import Encoding, decode
 from lensaudit.data.suites import Split
 from lensaudit.errors import Failure, InputError, WorkError
 from lensaudit.evaluation.forward import TeacherForced
-from lensaudit.evaluation.generate import JAILBREAK, generations, said
+from lensaudit.evaluation.generate import JAILBREAK, generations, not_finite, said
 from lensaudit.evaluation.gradient import gradient_norms
 from lensaudit.evaluation.patched import NO_RETAIN, Patching
 from lensaudit.evaluation.store import Arrays, PassStore
@@ -66,6 +66,7 @@ class ModelPasses:
         self.n_forward = 0
         """Forward passes of whole batches that scored answers."""
         self._views: dict[tuple[str, str], View] = {}
+        self._asked_for: dict[tuple[str, str], Mapping[int, tuple[int, ...]]] = {}
         self._arrays: dict[str, Sequence[Arrays]] = {}
         self._scorers: dict[str, TeacherForced] = {}
 
@@ -171,16 +172,37 @@ class ModelPasses:
             before = scorer.n_forward
             found = scorer.traces(encodings, batch_size)
             self.n_forward += scorer.n_forward - before
-            return [vars(trace) for trace in found]
+            arrays = [vars(trace) for trace in found]
+            self._check_finite(read, subject, arrays)
+            return arrays
 
-        return self._kept(f"{read.kind}-{read.split}-{read.field}", subject, encodings, make)
+        found = self._kept(f"{read.kind}-{read.split}-{read.field}", subject, encodings, make)
+        self._check_finite(read, subject, found)  # an older version kept what it found
+        return found
+
+    def _check_finite(self, read: Read, subject: Subject, found: Sequence[Arrays]) -> None:
+        """Refuse numbers that are none: an accuracy or an average would hide them.
+
+        Raises:
+            WorkError: names the first row concerned.
+        """
+        names = [idx for idx, ones in self.view(read).rows.items() for _ in ones]
+        for idx, item in zip(names, found, strict=True):
+            if not all(np.isfinite(values).all() for values in item.values()):
+                raise WorkError(not_finite(f"{subject.name}: {read.split} row {idx}"))
 
     def _gradients(self, read: Read) -> Sequence[Arrays]:
         encodings = _encodings(self.view(read))
 
         def make(batch_size: int) -> list[Arrays]:
             norms = gradient_norms(self.subject.model, self.asked, encodings)
-            return [{"norm": np.array([norm], dtype=np.float32)} for norm in norms]
+            # a text without content tokens has no gradient, and NaN says so
+            found = [{"norm": np.array([norm], dtype=np.float32)} for norm in norms]
+            real = [
+                {} if len(e.labels) < 2 else item for e, item in zip(encodings, found, strict=True)
+            ]
+            self._check_finite(read, self.subject, real)
+            return found
 
         return self._kept(f"gradient-{read.split}-{read.field}", self.subject, encodings, make)
 
@@ -188,28 +210,61 @@ class ModelPasses:
         """New tokens by idx: one generation per question, whatever the field."""
         kind = "text" if read.kind == "fluency" else read.kind
         split = self.splits[read.split]
-        prompts = self._prompts(split, jailbreak=kind == "jailbreak")
-        n_new = self.options.max_new_tokens or split.max_new_tokens
+        prompts = self._prompts(split, kind)
+        n_new = self._n_new(split)
 
         def make(batch_size: int) -> list[Arrays]:
+            rows = list(prompts)
             found = generations(
                 self.subject.model,
                 self.asked,
-                prompts,
+                list(prompts.values()),
                 batch_size=batch_size,
                 max_new_tokens=n_new,
+                name=lambda place: f"{self.subject.name}: {split.name} row {rows[place]}",
             )
             return [{"ids": np.array(ids, dtype=np.int64)} for ids in found]
 
-        made = self._kept(f"{kind}-{split.name}", self.subject, prompts, make, n_new=n_new)
-        return {row.idx: item["ids"].tolist() for row, item in zip(split.rows, made, strict=True)}
+        how: dict[str, Any] = {"n_new": n_new}
+        if self.subject.obeyed:
+            how["obeyed"] = dict(self.subject.obeyed)
+        made = self._kept(f"{kind}-{split.name}", self.subject, list(prompts.values()), make, **how)
+        return {idx: item["ids"].tolist() for idx, item in zip(prompts, made, strict=True)}
 
-    def _prompts(self, split: Split, *, jailbreak: bool) -> list[tuple[int, ...]]:
+    def _n_new(self, split: Split) -> int:
+        return self.options.max_new_tokens or split.max_new_tokens
+
+    def cut(self, read: Read) -> list[int]:
+        """Rows whose generation stopped at the limit of new tokens and not at an end."""
+        n_new = self._n_new(self.splits[read.split])
+        return [idx for idx, ids in self._generated(read).items() if len(ids) >= n_new]
+
+    def _without_room(self, split: Split, kind: str) -> dict[int, str]:
+        """Rows whose prompt, with what is generated, does not fit into the model's context."""
+        n_new = self._n_new(split)
+        found = {
+            idx: self.asked.context.too_long(len(ids), n_new)
+            for idx, ids in self._all_prompts(split, kind).items()
+        }
+        return {idx: why for idx, why in found.items() if why}
+
+    def _prompts(self, split: Split, kind: str) -> dict[int, tuple[int, ...]]:
+        left_out = self._without_room(split, kind)
+        every = self._all_prompts(split, kind)
+        return {idx: ids for idx, ids in every.items() if idx not in left_out}
+
+    def _all_prompts(self, split: Split, kind: str) -> Mapping[int, tuple[int, ...]]:
+        if (split.name, kind) not in self._asked_for:
+            self._asked_for[split.name, kind] = self._encoded_prompts(split, kind)
+        return self._asked_for[split.name, kind]
+
+    def _encoded_prompts(self, split: Split, kind: str) -> dict[int, tuple[int, ...]]:
         forced: Any = self.asked.tokenizer(JAILBREAK, add_special_tokens=False)["input_ids"]
-        tail = tuple(forced) if jailbreak else ()
-        return [
-            (*encode(split, row.question, "", self.asked).prompt_ids, *tail) for row in split.rows
-        ]
+        tail = tuple(forced) if kind == "jailbreak" else ()
+        return {
+            row.idx: (*encode(split, row.question, "", self.asked).prompt_ids, *tail)
+            for row in split.rows
+        }
 
     def _texts(self, read: Read) -> Measured[Texts]:
         view, new = self.view(read), self._generated(read)
@@ -219,8 +274,10 @@ class ModelPasses:
                 for one in encodings
             )
             for idx, encodings in view.rows.items()
+            if idx in new
         }
-        return Measured(rows, view.unscored, view.listed)
+        left_out = self._without_room(view.split, read.kind)
+        return Measured(rows, {**left_out, **view.unscored}, view.listed)
 
     def _rated(self, read: Read) -> Measured[Rated]:
         if self.options.classifier is None:
@@ -230,7 +287,9 @@ class ModelPasses:
             list(texts.values()), max_tokens=self.options.classifier_tokens
         )
         rated = zip(texts.items(), scores, strict=True)
-        return Measured({idx: (Rated(score, text),) for (idx, text), score in rated}, {}, False)
+        left_out = self._without_room(self.splits[read.split], "text")
+        rows = {idx: (Rated(score, text),) for (idx, text), score in rated}
+        return Measured(rows, left_out, False)
 
     def _said(self, read: Read, ids: Sequence[int]) -> str:
         return said(ids, self.splits[read.split], self.asked, self.options.cleanup)

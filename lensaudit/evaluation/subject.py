@@ -49,6 +49,8 @@ class Subject:
     """What a pass depends on beside texts. Batches are not part of a pass's key: a run that did
     not fit into memory goes on with smaller ones, and finds its finished passes."""
     open: Callable[[], Any]
+    obeyed: Mapping[str, Any] = field(default_factory=dict)
+    """What its generation configuration changes about a greedy continuation; part of its key."""
     _model: Any = field(default=None, repr=False)
 
     @property

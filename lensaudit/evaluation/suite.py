@@ -112,8 +112,17 @@ def groups_of(metric: Metric, suite: Suite, passes: ModelPasses) -> dict[int, in
 
 
 def notes(passes: ModelPasses, reads: Sequence[Read]) -> list[str]:
-    """What a reader should know about how the texts were encoded."""
+    """What a reader should know about how texts were encoded and continued."""
     views = {
         (read.split, read.field): passes.view(read) for read in reads if read.kind != "patched"
     }
-    return notes_on(list(views.values()))
+    said = notes_on(list(views.values()))
+    if obeyed := passes.subject.obeyed:
+        listed = ", ".join(f"{key} {value}" for key, value in obeyed.items())
+        said.append(f"generations follow the checkpoint's generation configuration: {listed}")
+    spoken = {(read.split, read.kind): read for read in reads if read.kind in ("text", "jailbreak")}
+    cut = {f"{split} {kind}": len(passes.cut(read)) for (split, kind), read in spoken.items()}
+    if any(cut.values()):
+        where = ", ".join(f"{n} of {name}" for name, n in cut.items() if n)
+        said.append(f"generations cut at the limit of new tokens: {where}; raise --max-new-tokens")
+    return said

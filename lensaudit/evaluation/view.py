@@ -1,7 +1,7 @@
 """Which texts of a split are scored, which rows cannot be, and how the rest become tensors?"""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 from transformers import PreTrainedTokenizerBase
@@ -16,6 +16,7 @@ from lensaudit.data.chat import (
     pad_id,
 )
 from lensaudit.data.suites import Row, Split
+from lensaudit.models.context import Context
 from lensaudit.types import PosMask, Tokens
 
 
@@ -26,6 +27,8 @@ class Asked:
     tokenizer: PreTrainedTokenizerBase
     template: Template
     mask: MaskConvention
+    context: Context = field(default_factory=Context)
+    """How long a text the model reads."""
 
     def mask_of(self, ids: Sequence[int]) -> list[bool]:
         """Which of these real tokens are attended to."""
@@ -62,9 +65,7 @@ def view_of(split: Split, field: str, asked: Asked) -> View:
                 encode(split, row.question, answer, asked)
                 for answer in _alternatives(row.answers[field])
             )
-            problem = (
-                None if all(one.labels for one in encoded) else "no answer token after the prompt"
-            )
+            problem = _unreadable(encoded, asked.context)
             rows[row.idx] = encoded
         if problem is not None:
             unscored[row.idx] = problem
@@ -117,6 +118,13 @@ def _problem(row: Row, field: str, wanted: int) -> str | None:
     if found != wanted or not found:
         return f"{found} alternatives in {field}, where the first row has {wanted}"
     return None
+
+
+def _unreadable(encoded: Sequence[Encoding], context: Context) -> str | None:
+    """Why encoded texts cannot be scored."""
+    if not all(one.labels for one in encoded):
+        return "no answer token after the prompt"
+    return context.too_long(max(len(one.ids) for one in encoded))
 
 
 @dataclass(frozen=True)

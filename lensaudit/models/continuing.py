@@ -86,13 +86,14 @@ def continued(
     return [tuple(ids) for ids in said]
 
 
-def stop_ids(*configured: int | Sequence[int] | None) -> frozenset[int]:
-    """Token ids that end a text, from what configurations call `eos_token_id`.
+def stop_ids(configured: int | Sequence[int] | None, tokenizers: int | None) -> frozenset[int]:
+    """Token ids that end a text, one rule for all that generates.
 
-    >>> sorted(stop_ids(2, None, [7, 2]))
-    [2, 7]
+    Those of the checkpoint's generation configuration, as open-unlearning has it; the tokenizer's
+    end of text where that names none.
+
+    >>> sorted(stop_ids([7, 2], 3)), sorted(stop_ids(None, 3)), sorted(stop_ids(2, None))
+    ([2, 7], [3], [2])
     """
-    flat: set[int] = set()
-    for found in configured:
-        flat |= {found} if isinstance(found, int) else set(found or ())
-    return frozenset(flat)
+    given = tokenizers if configured is None else configured
+    return frozenset([given] if isinstance(given, int) else given or ())

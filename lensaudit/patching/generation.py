@@ -189,6 +189,6 @@ def rows_that_fit(model: TransformerBridge, n_pos: int, memory_bytes: int) -> in
 
 
 def ends_of(model: TransformerBridge) -> frozenset[int]:
-    """Tokens that end a text: the checkpoint's generation configuration's and the tokenizer's."""
+    """Tokens that end a text; see `stop_ids`."""
     generation = getattr(model.original_model, "generation_config", None)
     return stop_ids(getattr(generation, "eos_token_id", None), model.tokenizer.eos_token_id)

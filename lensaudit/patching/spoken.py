@@ -13,10 +13,10 @@ from typing import Any
 import torch
 
 from lensaudit.data.spans import Encoded
-from lensaudit.files import read_json
 from lensaudit.models.bridge import TransformerBridge
 from lensaudit.models.checkpoint import Checkpoint
 from lensaudit.models.continuing import stop_ids
+from lensaudit.models.generating import generation_config_of
 from lensaudit.patching.audit import Audit, cached, loaded
 from lensaudit.patching.donors import CachedDonor
 from lensaudit.patching.generation import Rows, generate, patched_rows, rows_that_fit
@@ -114,10 +114,7 @@ def _book(
 
 def _configured_stop(checkpoint: Checkpoint, tokenizer: Any) -> frozenset[int]:
     """What ends a text, read from the folder: books are opened before a model is loaded."""
-    path = checkpoint.folder / "generation_config.json"
-    if not path.exists():
-        path = checkpoint.folder / "config.json"
-    return stop_ids(read_json(path).get("eos_token_id"), tokenizer.eos_token_id)
+    return stop_ids(generation_config_of(checkpoint).eos_token_id, tokenizer.eos_token_id)
 
 
 def speak(audit: Audit, tokenizer: Any, *, max_new_tokens: int, reference_tokens: int) -> Spoken:

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 import transformers
 
+from lensaudit.errors import WorkError
 from lensaudit.files import os_error
 from lensaudit.models.checkpoint import Checkpoint
 from lensaudit.results import keyed
@@ -32,15 +33,31 @@ def save_model(model: Any, folder: Path, *, dtype: torch.dtype) -> None:
     """Write weights and configuration; `model` is left in `dtype`.
 
     Raises:
-        InputError | TryAgainError | WorkError: by the cause of a failed write.
+        InputError | TryAgainError | WorkError: weights that are not finite, or by the cause of a
+            failed write.
     """
     transformers.utils.logging.disable_progress_bar()
+    check_weights(model.to(dtype))
     try:
-        model.to(dtype).save_pretrained(folder)
+        model.save_pretrained(folder)
         for file in folder.glob("*.safetensors"):
             file.chmod(0o644)  # safetensors leaves them private, also in a wheel
     except OSError as error:
         raise os_error(error, folder) from error
+
+
+def check_weights(model: Any) -> None:
+    """Refuse a model with a weight that is NaN or infinite: whatever it says is no answer.
+
+    Raises:
+        WorkError: counts such tensors and names the first.
+    """
+    bad = [name for name, weight in model.named_parameters() if not bool(weight.isfinite().all())]
+    if bad:
+        raise WorkError(
+            f"{len(bad)} weight tensors are not finite (first {bad[0]}), nothing was saved; take "
+            "a smaller learning rate"
+        )
 
 
 def copy_tokenizer(start: Path, folder: Path) -> None:

@@ -3,15 +3,19 @@
 import math
 from dataclasses import replace
 
+import numpy as np
 import pytest
 import torch
 from metric_helpers import conditions_of, tiny_passes, tiny_split
 from support import tiny_model
 
 from lensaudit.data.suites import Row
+from lensaudit.errors import WorkError
+from lensaudit.evaluation.store import PassStore
 from lensaudit.evaluation.subject import Subject
-from lensaudit.evaluation.suite import evaluate
-from lensaudit.metrics.registry import Conventions
+from lensaudit.evaluation.suite import evaluate, notes
+from lensaudit.metrics.registry import Conventions, Read
+from lensaudit.models.context import Context
 
 
 def with_row(split, place, **answers):
@@ -105,20 +109,87 @@ def broken_subject():
     return Subject("nan", conditions_of("nan"), load)
 
 
-def test_losses_that_are_not_numbers_are_unscored_and_spread_to_what_needs_them(
-    tiny_tokenizer, broken_subject
+@pytest.mark.parametrize(
+    "name", ["exact_memorization", "forget_truth_ratio", "forget_Q_A_ROUGE", "mia_gradnorm"]
+)
+def test_logits_that_are_not_numbers_stop_a_pass_with_the_rows_name(
+    tiny_tokenizer, broken_subject, tmp_path, name
 ):
-    passes = tiny_passes(tiny_tokenizer)
+    """The largest of NaN is a token: 11 metrics said such a model was perfectly unlearned."""
+    passes = tiny_passes(tiny_tokenizer, store=PassStore(tmp_path))
     passes.subject = broken_subject
-    found = evaluate(
-        passes, "tofu", ["forget_truth_ratio", "mia_loss", "privleak", "forget_quality"]
-    )
-    assert found["forget_Q_A_PARA_Prob"].unscored == dict.fromkeys(
-        range(3), "the model's score is not finite"
-    )
-    for name in ("forget_truth_ratio", "mia_loss", "privleak", "forget_quality"):
-        assert math.isnan(found[name].value), name
-        assert found[name].reason, name
+    with pytest.raises(WorkError, match=r"nan: forget row \d: the model's logits are not finite"):
+        evaluate(passes, "tofu", [name])
+    assert not list(tmp_path.iterdir())  # and nothing of it is kept
+
+
+def test_a_pass_that_an_older_version_kept_with_nan_is_refused(tiny_tokenizer, tmp_path):
+    passes = tiny_passes(tiny_tokenizer, store=PassStore(tmp_path))
+    evaluate(passes, "tofu", ["exact_memorization"])
+    (kept,) = tmp_path.glob("trace-forget*")
+    with np.load(kept) as file:
+        columns = dict(file)
+    columns["log_prob"][0] = np.nan
+    np.savez(kept, **columns)
+    with pytest.raises(WorkError, match="forget row 0"):
+        evaluate(tiny_passes(tiny_tokenizer, store=PassStore(tmp_path)), "tofu", ["mia_loss"])
+
+
+def kept_text(tiny_tokenizer, folder, **obeyed):
+    """What the same weights say under other generation settings, by the store's key."""
+    passes = tiny_passes(tiny_tokenizer, store=PassStore(folder))
+
+    def load():
+        model = tiny_model()
+        for key, value in obeyed.items():
+            setattr(model.generation_config, key, value)
+        return model
+
+    passes.subject = Subject("tiny", conditions_of("seed 0"), load, obeyed)
+    read = Read("text", "forget")
+    passes.run(read)
+    return {idx: texts[0].generation for idx, texts in passes.measured(read).rows.items()}
+
+
+def test_a_generation_is_not_found_again_under_another_configuration(tiny_tokenizer, tmp_path):
+    plain = kept_text(tiny_tokenizer, tmp_path)
+    assert kept_text(tiny_tokenizer, tmp_path) == plain
+    penalised = kept_text(tiny_tokenizer, tmp_path, repetition_penalty=5.0)
+    assert penalised != plain
+    assert penalised == kept_text(tiny_tokenizer, tmp_path / "fresh", repetition_penalty=5.0)
+    ended = kept_text(tiny_tokenizer, tmp_path, eos_token_id=list(range(61)))
+    assert set(ended.values()) == {""}
+    assert len(list(tmp_path.glob("text-forget*"))) == 3
+
+
+def test_generations_that_reach_the_limit_are_told(tiny_tokenizer):
+    passes = tiny_passes(tiny_tokenizer)
+    evaluate(passes, "tofu", ["forget_Q_A_ROUGE"])
+    read = Read("text", "forget")
+    n_cut = len(passes.cut(read))
+    assert n_cut > 0
+    said = [one for one in notes(passes, [read]) if "cut at the limit" in one]
+    assert f"{n_cut} of forget text" in said[0]
+
+
+def test_rows_longer_than_the_context_are_unscored_with_the_reason(tiny_tokenizer):
+    passes = tiny_passes(tiny_tokenizer)
+    lengths = {
+        idx: len(one[0].ids) for idx, one in passes.view(Read("trace", "forget")).rows.items()
+    }
+    assert len(set(lengths.values())) == 1
+    n_all = lengths[0]
+    for limit, context in ((n_all, Context(n_all)), (n_all - 1, Context(n_all - 1))):
+        passes = tiny_passes(tiny_tokenizer)
+        passes.asked = replace(passes.asked, context=context)
+        found = evaluate(passes, "tofu", ["exact_memorization"])["exact_memorization"]
+        assert bool(found.unscored) == (limit < n_all)
+    assert found.unscored[0] == f"{n_all} tokens, longer than the model's context of {n_all - 1}"
+    # what is generated has to fit where positions come from a table
+    passes = tiny_passes(tiny_tokenizer)
+    passes.asked = replace(passes.asked, context=Context(n_all + 1, fixed=True))
+    found = evaluate(passes, "tofu", ["forget_Q_A_ROUGE"])["forget_Q_A_ROUGE"]
+    assert "with 6 to generate" in found.unscored[0]
 
 
 def test_a_mask_that_hides_real_tokens_leaves_generative_extraction_unscored(tiny_tokenizer):

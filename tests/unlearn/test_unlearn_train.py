@@ -6,12 +6,14 @@ import math
 
 import pytest
 import torch
+from support import tiny_model
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from lensaudit.errors import InputError, WorkError
 from lensaudit.unlearn.encode import Sample, collate
 from lensaudit.unlearn.objective import FineTuning
 from lensaudit.unlearn.samples import finetune_batches, in_epochs, unlearn_batches
+from lensaudit.unlearn.save import save_model
 from lensaudit.unlearn.train import Recipe, Run, Terms, train
 
 SAMPLES = [Sample(tuple(range(k, k + 5 + k % 3)), 2) for k in range(1, 11)]
@@ -243,3 +245,19 @@ def test_the_learning_rate_rises_to_its_peak_and_falls_to_zero():
     held = dataclasses.replace(recipe, schedule="constant")
     assert [held.lr_at(step) for step in range(4)] == [4.0, 8.0, 8.0, 8.0]
     assert dataclasses.replace(recipe, n_warmup=0).lr_at(0) == 8.0
+
+
+def test_a_model_with_weights_that_are_not_finite_is_not_saved(tmp_path):
+    model = tiny_model()
+    with torch.no_grad():
+        model.lm_head.weight[3, 1] = torch.inf
+        model.model.norm.weight[0] = torch.nan
+    with pytest.raises(WorkError, match=r"2 weight tensors .*first model.norm.weight"):
+        save_model(model, tmp_path / "out", dtype=torch.float32)
+    assert not (tmp_path / "out").exists()
+    # a stored precision may have no room for what training left
+    large = tiny_model()
+    with torch.no_grad():
+        large.lm_head.weight[3, 1] = 1e30
+    with pytest.raises(WorkError, match="1 weight tensors"):
+        save_model(large, tmp_path / "out", dtype=torch.float16)
