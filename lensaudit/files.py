@@ -7,8 +7,10 @@ import io
 import json
 import os
 import re
+import shutil
+import stat
 import unicodedata
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +33,50 @@ def os_error(error: OSError, path: Path) -> InputError | TryAgainError | WorkErr
             return TryAgainError(f"{path}: {error.strerror}; run again later")
         case _:
             return WorkError(f"{path}: {error.strerror or error}")
+
+
+_KINDS = {
+    stat.S_IFCHR: "a device",
+    stat.S_IFBLK: "a device",
+    stat.S_IFIFO: "a pipe",
+    stat.S_IFSOCK: "a socket",
+}
+
+
+def check_plain(path: Path) -> None:
+    """Refuse what is there and is no ordinary file, before it is opened.
+
+    A pipe would be waited for; a device would be written to, or replaced by a page.
+
+    Raises:
+        InputError: a device, a pipe or a socket, or a link to one.
+    """
+    try:
+        kind = _KINDS.get(stat.S_IFMT(path.stat().st_mode))
+    except (OSError, ValueError):  # not there, or opening it will say what is wrong
+        return
+    if kind is not None:
+        raise InputError(f"{path}: is {kind}; name an ordinary file")
+
+
+def check_output(path: Path, *, ours: Callable[[bytes], bool], force: bool = False) -> None:
+    """Refuse to write over anything but an earlier output of the same command.
+
+    A slip of the keys must not cost a result, a forget set or a device.
+
+    Args:
+        path: that is to be written.
+        ours: does a file with this content come from the command that asks?
+        force: write over any ordinary file.
+
+    Raises:
+        InputError: no ordinary file, or one that somebody else wrote.
+    """
+    content = read_bytes(path)
+    if content.strip() and not force and not ours(content):
+        raise InputError(
+            f"{path}: exists, and this command did not write it; name another file, or --force"
+        )
 
 
 def make_folder(folder: Path) -> Path:
@@ -62,6 +108,7 @@ def write_bytes(path: Path, content: bytes) -> Path:
     Raises:
         InputError | TryAgainError | WorkError: by cause; the file is as it was before.
     """
+    check_plain(path)
     wanted, path = path, Path(os.path.realpath(path)) if path.is_symlink() else path
     partial = partial_path(path)
     try:
@@ -77,6 +124,28 @@ def write_bytes(path: Path, content: bytes) -> Path:
     except OSError as error:
         raise os_error(error, path) from error
     return wanted
+
+
+def remove_below(root: Path, path: Path) -> None:
+    """Remove a file or a folder that lies in `root`, not through a link; gone already is fine.
+
+    Raises:
+        InputError: it lies elsewhere; nothing was removed.
+        TryAgainError | WorkError: by cause.
+    """
+    base, parent = root.resolve(), path.parent.resolve()
+    within = path.name not in ("", ".", "..") and (parent == base or base in parent.parents)
+    if not within:
+        raise InputError(f"{path}: does not lie in {root}; it stays as it is")
+    try:
+        if path.is_dir() and not path.is_symlink():
+            shutil.rmtree(path)
+        else:
+            path.unlink(missing_ok=True)
+    except FileNotFoundError:  # another process was faster
+        return
+    except OSError as error:
+        raise os_error(error, path) from error
 
 
 def sync_folder(folder: Path) -> None:
@@ -105,8 +174,13 @@ def digest(value: Any) -> str:
 
 def write_json(path: Path, value: Any) -> Path:
     """Strict JSON (no NaN), written atomically."""
+    return write_bytes(path, json_bytes(value))
+
+
+def json_bytes(value: Any) -> bytes:
+    """As `write_json` writes it."""
     text = json.dumps(value, indent=1, allow_nan=False, ensure_ascii=False)
-    return write_bytes(path, _utf8(text + "\n"))
+    return _utf8(text + "\n")
 
 
 def write_jsonl(path: Path, rows: Iterable[Mapping[str, Any]]) -> Path:
@@ -152,6 +226,7 @@ def append_jsonl(path: Path, rows: Iterable[Mapping[str, Any]]) -> None:
         InputError | TryAgainError | WorkError: by cause; the file is as it was before.
     """
     content = _lines(rows)
+    check_plain(path)
     try:
         with path.open("ab+", buffering=0) as stream:
             end = stream.seek(0, os.SEEK_END)
@@ -186,27 +261,37 @@ def read_appended(path: Path) -> Iterator[dict[str, Any]]:
     Raises:
         WorkError: the file exists but cannot be read.
     """
-    if not path.exists():
-        return
-    try:
-        lines = path.read_bytes().splitlines()
-    except OSError as error:
-        raise os_error(error, path) from error
-    for line in lines:
+    for line in read_bytes(path).splitlines():
         try:
-            row = json.loads(line)
+            row = parse_json(line)
         except ValueError:
             continue
         if isinstance(row, dict):
             yield row
 
 
+def read_bytes(path: Path) -> bytes:
+    """An ordinary file; nothing where there is none.
+
+    Raises:
+        InputError | TryAgainError | WorkError: it exists but cannot be read.
+    """
+    check_plain(path)
+    try:
+        return path.read_bytes()
+    except FileNotFoundError:
+        return b""
+    except OSError as error:
+        raise os_error(error, path) from error
+
+
 def read_text(path: Path) -> str:
     """A UTF-8 text file, with or without a byte-order mark.
 
     Raises:
-        InputError: missing, a folder, unreadable or not UTF-8.
+        InputError: missing, no ordinary file, unreadable or not UTF-8.
     """
+    check_plain(path)
     try:
         return path.read_text(encoding="utf-8-sig")
     except FileNotFoundError as error:
@@ -225,11 +310,48 @@ def read_json(path: Path) -> Any:
     """
     text = read_text(path)
     try:
-        return json.loads(text)
+        return parse_json(text)
     except json.JSONDecodeError as error:
         raise InputError(f"{path}: line {error.lineno} is not JSON ({error.msg})") from error
-    except (ValueError, RecursionError) as error:  # a number or a nesting beyond Python's limits
+    except ValueError as error:  # a number or a nesting beyond limits
         raise InputError(f"{path}: not usable JSON ({error})") from error
+
+
+MOST_NESTED = 100
+"""Lists within lists: what we and others write has less than ten."""
+
+
+def parse_json(text: str | bytes) -> Any:
+    """The value in a JSON text; NaN and infinities pass, which other tools write.
+
+    >>> parse_json('{"a": [1, NaN]}')
+    {'a': [1, nan]}
+
+    Raises:
+        ValueError: not JSON, or nested so deep that whatever walks it would fail.
+    """
+    try:
+        value = json.loads(text)
+    except RecursionError as error:
+        raise ValueError("nested too deep") from error
+    long = len(text) > 2 * MOST_NESTED
+    if long and isinstance(value, dict | list) and _is_deeper(value, MOST_NESTED):
+        raise ValueError(f"nested more than {MOST_NESTED} deep")
+    return value
+
+
+def _is_deeper(value: Any, most: int) -> bool:
+    level = [value]
+    for _ in range(most):
+        level = [
+            inner
+            for outer in level
+            for inner in (outer.values() if isinstance(outer, dict) else outer)
+            if isinstance(inner, dict | list)
+        ]
+        if not level:
+            return False
+    return True
 
 
 def slug(name: str, limit: int = 40) -> str:

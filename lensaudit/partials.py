@@ -32,7 +32,10 @@ def process_name(pid: int | None = None) -> str:
 
 def is_running(process: str) -> bool | None:
     """Is the process of that name alive? None where it is of another machine."""
-    pid = int(process.rpartition("-")[2])
+    try:
+        pid = int(process.rpartition("-")[2])
+    except ValueError:  # nobody's name
+        return False
     if process != process_name(pid):
         return None
     try:

@@ -11,11 +11,11 @@ from lensaudit.attacks.before_after import Auditing, Shift, shifts
 from lensaudit.attacks.relearn import Job, Report, check, make, prepare
 from lensaudit.attacks.settings import RelearnSettings
 from lensaudit.auditing.progress import Notice, Progress, Tell
-from lensaudit.files import digest, make_folder, slug, write_json
+from lensaudit.files import digest, make_folder, slug
 from lensaudit.models.device import resolve_device
 from lensaudit.models.registry import default_anchor, default_data
-from lensaudit.results.keyed import keyed_document
-from lensaudit.results.records import manifest
+from lensaudit.results.keyed import keyed_document, write_keyed
+from lensaudit.results.records import claim, manifest
 from lensaudit.settings import path_of, results_folder
 
 AUDIT = "audit.json"
@@ -80,6 +80,7 @@ def recovery(
     known = _known(work / AUDIT, key)
     if known is not None:
         return known
+    claim(work, "relearn --audit", [AUDIT])
     first = next(iter(jobs))
     folders = {
         name: keep if keep is not None and name == first else work / "attacked" / slug(name)
@@ -89,14 +90,14 @@ def recovery(
         make(job, folders[name], report=report)
     found = shifts(folders, auditing, make_folder(work))
     record = {"key": key, "shifts": [one.as_json() for one in found]}
-    write_json(work / AUDIT, record)
+    write_keyed(work / AUDIT, record)
     manifest(
         "relearn --audit",
         options={name: asdict(job.settings) for name, job in jobs.items()},
         inputs={"key": key, **_identity(audit, auditing)},
         device=auditing.device,
         started=started,
-    ).write(work)
+    ).write(work, [AUDIT])
     shutil.rmtree(work / "attacked", ignore_errors=True)
     return found
 

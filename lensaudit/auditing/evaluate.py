@@ -19,7 +19,7 @@ from lensaudit.evaluation.rows import result_rows
 from lensaudit.evaluation.suite import evaluate, notes, reads_of
 from lensaudit.files import canonical_json, make_folder, read_json, slug, write_jsonl
 from lensaudit.metrics.registry import Entry, Metric, Read, ordered, retain_names
-from lensaudit.results.records import MANIFEST, manifest
+from lensaudit.results.records import MANIFEST, claim, manifest, misfits, renew
 from lensaudit.settings import path_of, plain, results_folder
 
 PASSES = "passes"
@@ -158,7 +158,7 @@ def evaluate_into(
     metrics = ordered(settings.suite, settings.metrics)
     bar = _Bar(f"evaluating {model}", progress)
     passes = open_evaluation(model, settings, place / PASSES, notice=notice, finished=bar.finished)
-    make_folder(place)
+    claim(place, "eval", (f"{settings.suite.upper()}_EVAL.json", "results.jsonl"))
     reference = _retain_entries(settings, metrics, passes, place, notice, progress)
     reads = reads_of(metrics, passes, settings.suite)
     bar.n_passes = len(_planned(passes, reads))
@@ -217,7 +217,8 @@ def aggregate_log(
     if not entries:
         raise InputError(f"{log}: holds no rows of a metric that is known here")
     if folder:
-        write_log(make_folder(folder), read.suite, entries)
+        log = write_log(make_folder(folder), read.suite, entries)
+        renew(folder, [log.name])
     return EvaluationResult(str(log), folder, entries, {m.name: m for m in ordered(read.suite)})
 
 
@@ -269,7 +270,7 @@ def _is_done(
         )
         retain = path_of(settings.retain_log)
         stale = retain is not None and _newer(retain, place / MANIFEST, settings.suite)
-        return same and log.exists() and not stale
+        return same and log.exists() and not stale and not misfits(place)
     except (InputError, KeyError, TypeError, AttributeError):
         return False
 
@@ -339,7 +340,7 @@ def _write(
     said: list[str],
     started: float,
 ) -> None:
-    write_log(place, settings.suite, entries)
+    log = write_log(place, settings.suite, entries)
     write_jsonl(place / "results.jsonl", result_rows(settings.suite, passes, entries))
     inputs = _inputs(passes)
     inputs["notes"] = said
@@ -357,4 +358,4 @@ def _write(
         inputs=inputs,
         device=passes.subject.conditions.device,
         started=started,
-    ).write(place)
+    ).write(place, (log.name, "results.jsonl"))

@@ -10,11 +10,11 @@ from lensaudit.auditing.collateral import kept_beside, with_collateral
 from lensaudit.auditing.progress import Notice, Progress, Tell, unheard
 from lensaudit.auditing.settings import PatchSettings
 from lensaudit.errors import InputError
-from lensaudit.files import make_folder
 from lensaudit.models.registry import load_registry
 from lensaudit.patching.audit import Audit
 from lensaudit.patching.collateral import Anchored
 from lensaudit.patching.deposit import (
+    FILES,
     clear,
     deposit,
     deposit_comparison,
@@ -28,6 +28,7 @@ from lensaudit.patching.outcome import Outcome, beside, summary_of
 from lensaudit.patching.plan import Plan, plan_of
 from lensaudit.patching.prepare import prepare
 from lensaudit.patching.session import Scored, manifest_of, score_all, score_lens
+from lensaudit.results.records import claim
 from lensaudit.settings import Score
 
 VALUE: Mapping[Score, str] = {"uds": "uds", "lens": "lens", "em": "udr"}
@@ -196,7 +197,8 @@ def patch_into(
     kept = kept_beside(settings, audit)
     folders = folders_for(tuple(audit.sources), folder)
     for one in folders.values():
-        clear(make_folder(one))
+        claim(one, "patch", FILES)
+        clear(one)
     if settings.score == "em":
         return _em_into(folders, audit, em_options(settings), started)
     return _depth_into(folders, audit, kept, with_lens=settings.lens, started=started)

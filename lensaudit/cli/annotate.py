@@ -21,8 +21,8 @@ SHOWN = 20
 @click.command()
 @click.argument("pairs", type=click.Path(path_type=Path, dir_okay=False))
 @options(AnnotationSettings)
-@shared("json")
-def annotate(settings: AnnotationSettings, as_json: bool) -> None:
+@shared("force", "json")
+def annotate(settings: AnnotationSettings, force: bool, as_json: bool) -> None:
     """Propose prefix and entity for question-answer pairs, by rules; check every row.
 
     PAIRS is a JSON or JSONL file of rows with question and answer (and optionally idx, group,
@@ -32,7 +32,7 @@ def annotate(settings: AnnotationSettings, as_json: bool) -> None:
     """
     from lensaudit.evaluation.annotation import annotate as write
 
-    found = [(one, write(one)) for one in _wanted(settings)]
+    found = [(one, write(one, force=force)) for one in _wanted(settings)]
     if as_json:
         forget, *kept = (_result(*one) for one in found)
         emit(forget | ({"retain": kept[0]} if kept else {}))

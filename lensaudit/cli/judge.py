@@ -166,12 +166,13 @@ def batch_cancel(folder: Path, who: WhoJudges) -> None:
 @options(LogSettings, *_WHAT)
 @options(WhoJudges)
 @options(LogSettings, "max_tokens")
-def batch_export(settings: LogSettings, who: WhoJudges, target: Path) -> None:
+@shared("force")
+def batch_export(settings: LogSettings, who: WhoJudges, target: Path, force: bool) -> None:
     """Write what is not answered yet to TARGET, a batch file for any server; sends nothing."""
     from lensaudit.judge.batch_jobs import export_job
     from lensaudit.judge.jobs import job_of
 
-    n_calls = export_job(job_of(settings, who), target)
+    n_calls = export_job(job_of(settings, who), target, force=force)
     say(f"written: {target}, {n_calls} requests")
 
 

@@ -109,19 +109,37 @@ def run(arguments: list[str] | None = None) -> int:
     """Run the command line and return its exit code; see the table in the README."""
     try:
         answer: Any = cli.main(args=arguments, prog_name="lensaudit", standalone_mode=False)
-    except LensAuditError as error:
-        return complain(str(error), error.exit_code)
-    except click.exceptions.Abort:
-        return complain("interrupted; finished batches are kept, run the same command again", 130)
-    except KeyboardInterrupt:
-        return complain("interrupted; finished batches are kept, run the same command again", 130)
-    except click.ClickException as error:
-        return complain(error.format_message(), 2)
+    except (LensAuditError, click.ClickException, KeyboardInterrupt, MemoryError) as error:
+        return complain(*_said(error))
+    except RuntimeError as error:
+        # torch says so of a lack of memory, and click of an interrupt
+        known = isinstance(error, RecursionError | click.exceptions.Abort)
+        if not known and "memory" not in str(error):
+            raise
+        return complain(*_said(error))
     except BrokenPipeError:
         # the reader of stdout left (`| head`): end as a pipe's writer does
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 128 + signal.SIGPIPE
     return answer if isinstance(answer, int) else 0
+
+
+def _said(error: BaseException) -> tuple[str, int]:
+    """The line for an error, and the exit code."""
+    match error:
+        case LensAuditError():
+            return str(error), error.exit_code
+        case click.ClickException():
+            return error.format_message(), 2
+        case click.exceptions.Abort() | KeyboardInterrupt():
+            return "interrupted; finished batches are kept, run the same command again", 130
+        case RecursionError():
+            return "an input is nested too deep; nothing was written", 2
+        case _:
+            return (
+                "out of memory; finished batches are kept, run again with a smaller --batch-size "
+                "or --memory"
+            ), 1
 
 
 def complain(message: str, exit_code: int) -> int:

@@ -267,6 +267,9 @@ OPTIONS: dict[str, Callable[[Any], Any]] = {
     "dry_run": click.option(
         "--dry-run", is_flag=True, help="Print the plan; load and write nothing."
     ),
+    "force": click.option(
+        "--force", is_flag=True, help="Write over a file that this command did not write."
+    ),
     "fresh": click.option("--fresh", is_flag=True, help="Ignore scores of earlier runs."),
 }
 

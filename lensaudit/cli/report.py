@@ -4,6 +4,7 @@ from pathlib import Path
 
 import click
 
+from lensaudit.cli.options import shared
 from lensaudit.cli.terminal import notice, written
 
 
@@ -26,7 +27,10 @@ from lensaudit.cli.terminal import notice, written
     type=click.Path(path_type=Path, dir_okay=False),
     help="Forget set, for questions that older results do not hold.",
 )
-def report(results: tuple[Path, ...], out: Path, title: str | None, data: Path | None) -> None:
+@shared("force")
+def report(
+    results: tuple[Path, ...], out: Path, title: str | None, data: Path | None, force: bool
+) -> None:
     """Write one HTML page of everything found in the RESULTS folders.
 
     The page needs no network, no server and no lensaudit: send it to a colleague. It holds the
@@ -36,6 +40,6 @@ def report(results: tuple[Path, ...], out: Path, title: str | None, data: Path |
     from lensaudit.report.render import write_report
 
     examples = load_examples(data) if data else []
-    for one in write_report(results, out, title=title, examples=examples):
+    for one in write_report(results, out, title=title, examples=examples, force=force):
         notice(f"left out {one.path}: {one.reason}")
     written(out)

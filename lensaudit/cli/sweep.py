@@ -140,10 +140,11 @@ def gc(folder: Path, others: bool, dry_run: bool) -> None:
     """Remove leftovers of finished units and dead workers; results stay."""
     from lensaudit.sweep.upkeep import garbage, remove
 
-    paths = garbage(*_opened(folder), others=others)
+    layout, plan = _opened(folder)
+    paths = garbage(layout, plan, others=others)
     for path in paths:
         say(f"{'would remove' if dry_run else 'removed'}: {path}")
-    freed = "" if dry_run else f", {size(remove(paths))} freed"
+    freed = "" if dry_run else f", {size(remove(layout, paths))} freed"
     say(f"{len(paths)} leftovers{freed}")
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from lensaudit.errors import InputError
-from lensaudit.files import digest, read_json, read_text
+from lensaudit.files import digest, parse_json, read_json, read_text
 
 _WANTED = (
     "wanted per row: idx (whole number >= 0, once), question, answer, prefix (the answer's "
@@ -118,8 +118,8 @@ def _is_lines(path: Path, text: str) -> bool:
     if path.suffix != ".json":
         return True
     try:
-        json.loads(text)
-    except (ValueError, RecursionError):
+        parse_json(text)
+    except ValueError:
         return True
     return False
 
@@ -131,10 +131,10 @@ def _read_lines(text: str) -> tuple[list[SourceRow], list[str]]:
         if not line.strip():
             continue
         try:
-            rows.append(SourceRow(f"line {n}", json.loads(line)))
+            rows.append(SourceRow(f"line {n}", parse_json(line)))
         except json.JSONDecodeError as error:
             problems.append(f"line {n} is not JSON ({error.msg}, column {error.colno})")
-        except (ValueError, RecursionError):
+        except ValueError:
             problems.append(f"line {n} is not usable JSON")
     return rows, problems
 

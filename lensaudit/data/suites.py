@@ -1,6 +1,5 @@
 """Which questions does a suite ask? The splits of TOFU and MUSE, and anybody's own rows."""
 
-import json
 import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -9,7 +8,7 @@ from typing import Any, Literal
 
 from lensaudit.data.fictional import make_world, write_world
 from lensaudit.errors import InputError
-from lensaudit.files import digest, read_json, read_text
+from lensaudit.files import digest, parse_json, read_json, read_text
 from lensaudit.settings import Suite
 
 Answer = str | tuple[str, ...]
@@ -225,8 +224,8 @@ def read_rows(path: Path) -> list[Any]:
         if not line.strip():
             continue
         try:
-            rows.append(json.loads(line))
-        except (ValueError, RecursionError) as error:
+            rows.append(parse_json(line))
+        except ValueError as error:
             raise InputError(f"{path}: line {number} is not JSON ({error})") from error
     return rows
 

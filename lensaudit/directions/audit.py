@@ -16,11 +16,7 @@ from lensaudit.directions.mediate import mediate
 from lensaudit.directions.restore import Search, restore
 from lensaudit.directions.verdict import SCORES, Plain, summary_of
 from lensaudit.errors import InputError
-from lensaudit.files import (
-    digest,
-    make_folder,
-    write_json,
-)
+from lensaudit.files import digest, write_json
 from lensaudit.models.checkpoint import (
     Checkpoint,
     check_same_shape,
@@ -29,6 +25,7 @@ from lensaudit.models.checkpoint import (
 )
 from lensaudit.models.context import context_of
 from lensaudit.results.ledger import Ledger, Notice
+from lensaudit.results.records import claim
 from lensaudit.steer.folds import N_FOLDS, Fold, author_folds
 from lensaudit.steer.form import Format
 from lensaudit.steer.settings import DirectionSettings
@@ -166,7 +163,7 @@ def run(
         progress: told how many folds are done.
         notice: told which lines of an earlier run do not count.
     """
-    make_folder(out)
+    claim(out, "steer audit", ["summary.json"])
     (out / "summary.json").unlink(missing_ok=True)
     identity = audit.identity()
     ledger = Ledger(out / LOG, "interventions", {}, unsigned="keep", notice=notice)

@@ -116,7 +116,7 @@ def run_audit(
         inputs={**inputs, "examples": len(audit.encoded["forget"])},
         device=audit.runs.device,
         started=started,
-    ).write(folder)
+    ).write(folder, ["summary.json"])
     reasons = {one["unscored"] for one in summary["experiments"].values()}
     failure = None
     if all(reasons):

@@ -11,7 +11,15 @@ from lensaudit.data.pairs import Fields, read_pairs
 from lensaudit.data.review import is_review, read_review, write_review
 from lensaudit.errors import InputError
 from lensaudit.evaluation.settings import AnnotationSettings
-from lensaudit.files import make_folder, read_text, write_json
+from lensaudit.files import (
+    check_output,
+    check_plain,
+    json_bytes,
+    make_folder,
+    parse_json,
+    read_text,
+    write_json,
+)
 
 
 @dataclass(frozen=True)
@@ -31,11 +39,15 @@ class Annotated:
         return rows_alone(self.kept)
 
 
-def annotate(settings: AnnotationSettings) -> Annotated:
+def annotate(settings: AnnotationSettings, *, force: bool = False) -> Annotated:
     """Write the forget set and its review file.
 
+    Args:
+        settings: which pairs, and where to.
+        force: write over a file and a review that are not ours, or were corrected.
+
     Raises:
-        InputError: the pairs have problems, or no row can be scored.
+        InputError: the pairs have problems, no row can be scored, or a file is in the way.
     """
     pairs, out, review = settings.pairs, settings.out, settings.review_file
     if settings.min_logprob is not None and settings.model is None:
@@ -44,6 +56,8 @@ def annotate(settings: AnnotationSettings) -> Annotated:
     kept = {out.resolve()} if reviewed else {out.resolve(), review.resolve()}
     if pairs.resolve() in kept:
         raise InputError(f"{pairs}: would be written over; name another --out or --review")
+    check_output(out, ours=_is_forget_set, force=force)
+    check_plain(review)
     proposals = (
         read_review(pairs)
         if reviewed
@@ -57,7 +71,8 @@ def annotate(settings: AnnotationSettings) -> Annotated:
         found = asked_of_model(found, settings.model, settings)
     make_folder(out.parent)
     if not (reviewed and review.resolve() == pairs.resolve()):
-        _refuse_edited(review, found.proposals)
+        if not force:
+            _refuse_edited(review, found.proposals)
         write_review(review, found.proposals, found.remarks)
     if not found.kept:
         raise InputError(f"{pairs}: no row can be scored; the reasons are in {review}")
@@ -68,6 +83,16 @@ def annotate(settings: AnnotationSettings) -> Annotated:
 
 def _fields(settings: AnnotationSettings) -> Fields:
     return Fields(settings.question_key, settings.answer_key, settings.group_key)
+
+
+def _is_forget_set(content: bytes) -> bool:
+    """Whether `annotate` wrote a file: rows of examples, byte for byte as they are written."""
+    try:
+        rows = parse_json(content)
+        found = [_row(Example(**row)) for row in rows]
+    except (ValueError, TypeError):
+        return False
+    return found == rows and content == json_bytes(rows)
 
 
 def _refuse_edited(review: Path, proposals: Sequence[Proposal]) -> None:
@@ -85,7 +110,7 @@ def _refuse_edited(review: Path, proposals: Sequence[Proposal]) -> None:
     if edited:
         raise InputError(
             f"{review}: holds other spans than proposed here; if you corrected it run "
-            f"`lensaudit annotate {review} -o …`, else name another --review or delete it"
+            f"`lensaudit annotate {review} -o …`, else name another --review, or --force"
         )
 
 

@@ -11,7 +11,7 @@ import torch
 from lensaudit.errors import InputError
 from lensaudit.evaluation.lmeval import Arguments, Outcome, check_installed, run_tasks
 from lensaudit.evaluation.settings import HarnessSettings
-from lensaudit.files import make_folder, slug
+from lensaudit.files import slug
 from lensaudit.models.bridge import bridge_from, intervening
 from lensaudit.models.causal import load_causal
 from lensaudit.models.checkpoint import Checkpoint, load_tokenizer, open_checkpoint
@@ -20,7 +20,7 @@ from lensaudit.models.device import resolve_device, resolve_dtype
 from lensaudit.models.quantize import quantise_in_place
 from lensaudit.models.registry import load_registry, resolve
 from lensaudit.patching.interventions import add, project_out
-from lensaudit.results.records import manifest
+from lensaudit.results.records import claim, manifest
 from lensaudit.settings import plain, results_folder
 from lensaudit.steer.vector import SteeringVector, load_vector
 
@@ -58,7 +58,8 @@ def run_harness(settings: HarnessSettings, notice: Callable[[str], None]) -> Out
     edit = edit_of(checkpoint, settings)
     given = Arguments(**{one.name: getattr(settings, one.name) for one in fields(Arguments)})
     name = f"{slug(settings.model)}-lm-eval"
-    folder = make_folder(settings.out or results_folder() / name)
+    folder = settings.out or results_folder() / name
+    claim(folder, "lm-eval", ["LMEval_SUMMARY.json"])
     conditions = conditions_of(checkpoint, dtype=dtype, device=device, attention=settings.attn)
     identity = {
         "weights": checkpoint.weights,
@@ -84,7 +85,7 @@ def run_harness(settings: HarnessSettings, notice: Callable[[str], None]) -> Out
     inputs = {"model": {"name": settings.model, "weights": checkpoint.weights}, **identity}
     manifest(
         "lm-eval", options={**vars(given), **asked}, inputs=inputs, device=device, started=started
-    ).write(folder)
+    ).write(folder, found.files)
     return found
 
 

@@ -20,7 +20,7 @@ from lensaudit.errors import InputError, WorkError
 from lensaudit.evaluation.settings import HarnessSettings
 from lensaudit.files import digest, make_folder, slug, write_json, write_jsonl
 from lensaudit.models.hashing import file_sha256
-from lensaudit.results.keyed import keyed_document
+from lensaudit.results.keyed import keyed_document, write_keyed
 
 Task = str | Mapping[str, Any]
 """A task's name, or a whole task as a dictionary, as its YAML file would say it."""
@@ -55,6 +55,8 @@ class Outcome:
     reused: tuple[str, ...]
     """Tasks whose result of an earlier run was kept."""
     folder: Path
+    files: tuple[str, ...]
+    """Written into it, or kept there."""
 
 
 def check_installed() -> None:
@@ -103,7 +105,7 @@ def run_tasks(
     _check_names(named, manager, include)
     make_folder(out)
     values: dict[str, float | None] = {}
-    reused = []
+    reused, files = [], ["LMEval_SUMMARY.json"]
     for name, task in named:
         key = _key(task, identity, arguments, include)
         path = out / f"{slug(name, 80)}.json"
@@ -113,12 +115,13 @@ def run_tasks(
             found = _run(model, tokenizer, task, arguments, manager)
             samples = found.pop("samples")
             write_jsonl(path.with_suffix(".samples.jsonl"), samples)
-            write_json(path, {"schema": SCHEMA, "key": key, "task": name, **found})
+            write_keyed(path, {"schema": SCHEMA, "key": key, "task": name, **found})
         else:
             reused.append(name)
         values |= values_of(found["results"])
+        files += [path.name, path.with_suffix(".samples.jsonl").name]
     write_json(out / "LMEval_SUMMARY.json", values)
-    return Outcome(values, tuple(reused), out)
+    return Outcome(values, tuple(reused), out, tuple(files))
 
 
 def values_of(results: Mapping[str, Mapping[str, Any]]) -> dict[str, float | None]:

@@ -15,6 +15,7 @@ from lensaudit.metrics.probability import probability_record
 from lensaudit.metrics.records import finished
 from lensaudit.metrics.registry import Context, Conventions, Entry, Metric, Read, ordered, unscored
 from lensaudit.results.eval_runs import LogEntry, entries_of
+from lensaudit.results.records import check_result
 from lensaudit.results.schema import checked
 
 _OLD_FILES = {
@@ -50,6 +51,7 @@ def read_log(path: Path) -> Log:
     """
     if path.is_dir():
         path = _log_in(path)
+    check_result(path)
     content = read_json(path)
     if not isinstance(content, dict) or not content:
         raise InputError(f"{path}: is not a log; wanted TOFU_EVAL.json, MUSE_EVAL.json or older")

@@ -20,6 +20,7 @@ from lensaudit.evaluation.view import Asked, View, encode, view_of
 from lensaudit.files import digest
 from lensaudit.metrics.registry import Read
 from lensaudit.metrics.trace import Trace
+from lensaudit.models.device import one_memory_error
 
 PASS_VERSION = 1
 """Raised when the meaning of a stored pass changes."""
@@ -359,7 +360,8 @@ class ModelPasses:
         size = self.options.batch_size or AUTO_BATCH
         while True:
             try:
-                return make(size)
+                with one_memory_error():
+                    return make(size)
             except torch.OutOfMemoryError as error:
                 if self.options.batch_size or size == 1:
                     raise WorkError(

@@ -17,6 +17,7 @@ from lensaudit.errors import Failure, InputError, VerificationError, WorkError, 
 from lensaudit.evaluation.compared import cka_layers, fisher_layers
 from lensaudit.evaluation.subject import Measured
 from lensaudit.metrics.registry import ANNOTATED
+from lensaudit.models.device import one_memory_error
 from lensaudit.models.registry import DEMO as DEMO_NAMES
 from lensaudit.models.registry import Registry
 from lensaudit.scores.representation import LayerErasure, weighted_erasure
@@ -85,7 +86,8 @@ class Patching:
         audit = self._opened()
         if score not in self._scored and score not in self._failed:
             try:
-                self._scored[score] = _SCORES[score](audit, self.model)
+                with one_memory_error():
+                    self._scored[score] = _SCORES[score](audit, self.model)
             except (InputError, WorkError, VerificationError, torch.OutOfMemoryError) as error:
                 self._failed[score] = failure_in(self.model, score, error)
                 self.notice(f"{score}: {_said(self._failed[score])}")

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from lensaudit.errors import InputError
-from lensaudit.files import printable, read_text, write_bytes
+from lensaudit.files import check_output, printable, read_text, write_bytes
 from lensaudit.judge.batches import Desk
 from lensaudit.judge.exchange import cached, ingest, request_lines, result_rows
 from lensaudit.judge.findings import Findings, findings_of, judge_items
@@ -81,8 +81,15 @@ def cancel_job(options: JudgeOptions, folder: Path) -> tuple[str, ...]:
         return tuple(map(_state, _desk(bench, folder).cancel()))
 
 
-def export_job(job: JudgeJob, target: Path) -> int:
-    """Write the calls that are not answered as a batch file; how many they are."""
+def export_job(job: JudgeJob, target: Path, *, force: bool = False) -> int:
+    """Write the calls that are not answered as a batch file; how many they are.
+
+    Raises:
+        InputError: `target` is there, no such file, and `force` is not given.
+    """
+    check_output(
+        target, ours=lambda content: b'"custom_id"' in content and b'"url"' in content, force=force
+    )
     items = read_items(job.log, contexts=job.contexts, limit=job.limit)
     template = template_of_job(job)
     with unsent(job) as bench:
@@ -90,6 +97,11 @@ def export_job(job: JudgeJob, target: Path) -> int:
         calls = assignment.pending(cached(assignment, bench.asker.cache))
         write_bytes(target, b"".join(request_lines({c.key: c for c in calls}.values())))
         return len({call.key for call in calls})
+
+
+def _is_batch(content: bytes) -> bool:
+    """Whether a file holds requests."""
+    return b'"custom_id"' in content and b'"url"' in content
 
 
 def import_job(job: JudgeJob, results: Path) -> Findings:

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from lensaudit.errors import InputError
-from lensaudit.files import canonical_json
+from lensaudit.files import canonical_json, parse_json
 from lensaudit.judge.asking import Assignment
 from lensaudit.judge.cache import AnswerCache
 from lensaudit.judge.calls import Call, Failure, Outcome, Reply, checked
@@ -87,7 +87,7 @@ def result_rows(text: str) -> Iterator[tuple[str, Mapping[str, Any]]]:
     # not splitlines(): U+2028 and its like may stand inside a JSON string
     for line in text.split("\n"):
         try:
-            row = json.loads(line)
+            row = parse_json(line)
         except ValueError:
             continue
         if isinstance(row, dict) and isinstance(row.get("custom_id"), str):

@@ -17,6 +17,7 @@ from lensaudit.judge.grading import Grader, Judged
 from lensaudit.judge.items import Items
 from lensaudit.scores.stats import clustered_bootstrap
 
+FILES = ("scores.csv", "summary.csv", "results.jsonl", "raw.jsonl", "summary.json")
 UNFINISHED = frozenset({"budget", "api_error", "no_logprobs"})
 """Statuses that another run can change; the others are what the judge says."""
 

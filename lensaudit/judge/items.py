@@ -11,6 +11,7 @@ from lensaudit.files import digest, read_json
 from lensaudit.judge.verdict import JudgeRequest
 from lensaudit.results.eval_runs import entries_of
 from lensaudit.results.reading import part
+from lensaudit.results.records import check_result
 from lensaudit.results.schema import Whole, checked
 
 CONTEXTS = (
@@ -88,6 +89,7 @@ def read_items(path: Path, *, contexts: Sequence[str] = (), limit: int | None = 
         InputError: unreadable, or nothing to judge in it.
     """
     path = _file_in(path) if path.is_dir() else path
+    check_result(path)
     found = [_kept(one, contexts) for one in _read(path, contexts)]
     every = [one for one in found if one is not None]
     if not contexts:  # a split of which nothing was generated was never meant to be judged

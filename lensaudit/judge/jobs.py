@@ -16,7 +16,7 @@ from lensaudit.judge.asking import Progress
 from lensaudit.judge.budget import expected_usage
 from lensaudit.judge.calls import Call, Usage
 from lensaudit.judge.capability import known_capability
-from lensaudit.judge.findings import Findings, deposit, judge_items
+from lensaudit.judge.findings import FILES, Findings, deposit, judge_items
 from lensaudit.judge.grading import (
     Grader,
     ProgrammaticGrader,
@@ -28,7 +28,7 @@ from lensaudit.judge.opening import Bench, JudgeOptions, open_bench
 from lensaudit.judge.programmatic import PROGRAMMATIC
 from lensaudit.judge.prompts import BUILT_IN, read_template
 from lensaudit.judge.settings import WORDS, Allowance, LogSettings, WhoJudges, judge_options
-from lensaudit.results.records import manifest
+from lensaudit.results.records import claim, manifest
 from lensaudit.settings import results_folder
 
 
@@ -111,7 +111,8 @@ def run_job(job: JudgeJob, progress: Progress = lambda what, done, total: None) 
     template = template_of_job(job)
     if job.options is None:
         grader = ProgrammaticGrader(PROGRAMMATIC[job.name])
-        return written(job, judge_items(grader, items, None), started)
+        with locked(job.folder):
+            return written(job, judge_items(grader, items, None), started)
     with open_bench(job.options, progress) as bench, locked(job.folder):
         grader = grader_of(job, bench, template)
         return written(job, judge_items(grader, items, bench.asker), started, bench)
@@ -210,6 +211,7 @@ def locked(folder: Path) -> Iterator[None]:
     except filelock.Timeout as error:
         raise TryAgainError(f"{folder}: another process judges into it; run again later") from error
     try:
+        claim(folder, "judge", FILES)
         yield
     finally:
         lock.release()
@@ -246,7 +248,8 @@ def written(
         }
     inputs = {"log": str(findings.items.source), "items": findings.items.digest}
     inputs |= {"judge": dict(findings.grader.identity)}
-    manifest("judge", options=options, inputs=inputs, device="none", started=started).write(folder)
+    made = manifest("judge", options=options, inputs=inputs, device="none", started=started)
+    made.write(folder, FILES)
     return findings
 
 

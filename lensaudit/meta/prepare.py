@@ -1,6 +1,7 @@
 """From settings to judgements of metrics: the whole of the four `meta` commands."""
 
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
@@ -33,7 +34,8 @@ from lensaudit.meta.settings import (
 from lensaudit.meta.table import COLUMNS, csv_rows, null, table_rows
 from lensaudit.meta.values import short_name
 from lensaudit.models.registry import DEMO, default_anchor, is_demo, load_registry, resolve
-from lensaudit.settings import path_of
+from lensaudit.results.records import MANIFEST, MANIFESTS, claim, manifest
+from lensaudit.settings import path_of, plain
 
 RESULTS = "results"
 """As --models: every model of the results but the anchors."""
@@ -129,7 +131,7 @@ def run_aggregate(settings: AggregateSettings) -> dict[str, Any]:
     rows = aggregated(values, full=anchors["full"], fluency=not settings.no_fluency)
     document = aggregate_document(rows, ranking(rows))
     if settings.out is not None:
-        make_folder(settings.out)
+        sealing = _sealing(settings, settings.out, "aggregate")
         header = ["model", "method", "epoch", "uds", *SCORES, "reasons"]
         lines = [
             [
@@ -140,6 +142,7 @@ def run_aggregate(settings: AggregateSettings) -> dict[str, Any]:
         ]
         write_csv(settings.out / "aggregate.csv", header, lines)
         write_json(settings.out / "aggregate.json", document)
+        sealing()
     return document
 
 
@@ -149,10 +152,31 @@ def run_table(settings: TableSettings) -> dict[str, Any]:
     rows = table_rows(sources)
     document = table_document(rows, sources)
     if settings.out is not None:
-        make_folder(settings.out)
+        sealing = _sealing(settings, settings.out, "meta_table")
         write_csv(settings.out / "meta_table.csv", COLUMNS, csv_rows(rows))
         write_json(settings.out / "meta_table.json", document)
+        sealing()
     return document
+
+
+def _sealing(
+    settings: AggregateSettings | TableSettings, out: Path, name: str
+) -> Callable[[], Path]:
+    """Take the folder for the files of `name`; what is returned writes their manifest."""
+    started = time.monotonic()
+    files, record = (f"{name}.csv", f"{name}.json"), f"{MANIFESTS}/{name}/{MANIFEST}"
+    claim(out, f"meta {name}", files, record)
+    make_folder((out / record).parent)
+    options = plain(settings, without=("out", "results"))
+    inputs = {"results": [str(one) for one in settings.results]}
+
+    def seal() -> Path:
+        made = manifest(
+            f"meta {name}", options=options, inputs=inputs, device="none", started=started
+        )
+        return made.write(out, files, record)
+
+    return seal
 
 
 def unfinished(found: Judgement) -> PartialError | None:

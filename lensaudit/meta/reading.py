@@ -23,6 +23,7 @@ from lensaudit.meta.published import checked_object, method_results, number_or_n
 from lensaudit.meta.values import Values, merged, short_name, values_of
 from lensaudit.metrics.privacy import ATTACKS, similarity
 from lensaudit.results.eval_runs import entries_of, model_of
+from lensaudit.results.records import check_result
 
 TO_DO = "to_do.json"
 """Model -> why its run failed, beside the folders of those that did not."""
@@ -70,6 +71,7 @@ def _read(path: Path, attack: str | None) -> Values:
 
 
 def _file(path: Path, attack: str | None) -> Values:
+    check_result(path)
     content = read_json(path)
     if not isinstance(content, dict) or not content:
         raise InputError(f"{path}: {_WANTED}")

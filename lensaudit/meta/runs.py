@@ -22,7 +22,7 @@ from lensaudit.meta.table import null
 from lensaudit.meta.values import Values, merged, short_name
 from lensaudit.models.registry import Registry, load_registry
 from lensaudit.models.spec import Role
-from lensaudit.results.records import manifest
+from lensaudit.results.records import MANIFEST, MANIFESTS, claim, manifest
 
 ROLES: Mapping[str, Role] = {"knows": "pool_knows", "forgot": "pool_forgot"}
 
@@ -91,11 +91,11 @@ def judge_faithfulness(
     check_pools(knows, forgot, values)
     found = [faithfulness(one, knows, forgot, values, seed=seed) for one in settings.metrics]
     document = faithfulness_document(found, knows, forgot, values)
-    make_folder(settings.out)
+    _claim(settings, "faithfulness")
     write_csv(settings.out / "faithfulness.csv", *_faithfulness_csv(found))
     options = {"knows": list(knows), "forgot": list(forgot), "seed": seed}
-    _manifest("faithfulness", settings, options, results, values, started)
     path = write_json(settings.out / "faithfulness.json", document)
+    _manifest("faithfulness", settings, options, results, values, started)
     return Judgement(path, tuple(found), _to_do(found))
 
 
@@ -189,11 +189,11 @@ def _write_robustness(
         found, models=models, thresholds=thresholds, conditions=conditions
     )
     attack = found[0].attack
-    make_folder(settings.out)
+    _claim(settings, f"robustness-{attack}")
     write_csv(settings.out / f"robustness-{attack}.csv", *_robustness_csv(document))
     options = {"attack": attack, "form": found[0].form, "models": list(models), **conditions}
-    _manifest(f"robustness-{attack}", settings, options, (), None, started)
     path = write_json(settings.out / f"robustness-{attack}.json", document)
+    _manifest(f"robustness-{attack}", settings, options, (), None, started)
     return Judgement(path, tuple(found), _to_do(found))
 
 
@@ -259,6 +259,12 @@ def _without(values: Values, models: Sequence[str]) -> Values:
     return replace(values, by_model=left, reasons=reasons)
 
 
+def _claim(settings: Settings, name: str) -> None:
+    """Take the folder for the files of `name`."""
+    files = (f"{name}.json", f"{name}.csv")
+    claim(settings.out, f"meta {name}", files, f"{MANIFESTS}/{name}/{MANIFEST}")
+
+
 def _manifest(
     name: str,
     settings: Settings,
@@ -284,7 +290,9 @@ def _manifest(
         device=device,
         started=started,
     )
-    record.write(make_folder(settings.out / "manifests" / name))
+    make_folder(settings.out / MANIFESTS / name)
+    files = (f"{name}.json", f"{name}.csv")
+    record.write(settings.out, files, f"{MANIFESTS}/{name}/{MANIFEST}")
 
 
 def _faithfulness_csv(found: Sequence[Faithfulness]) -> tuple[list[str], list[list[Any]]]:

@@ -20,8 +20,10 @@ from lensaudit.meta.catalogue import SUITE_NAMES, Judged
 from lensaudit.meta.reading import DONE, LOG, TO_DO, known_to_do, read_model
 from lensaudit.meta.values import Values, merged
 from lensaudit.models.checkpoint import open_checkpoint
+from lensaudit.models.device import one_memory_error
 from lensaudit.models.registry import Registry, load_registry, resolve
-from lensaudit.results.keyed import keyed_document
+from lensaudit.results.keyed import keyed_document, write_keyed
+from lensaudit.results.records import is_whole
 
 _NOT_IDENTITY = ("activations", "registry", "batch_size", "metrics")
 """Fields of the settings that do not change what it finds, or are said otherwise."""
@@ -152,21 +154,22 @@ def _measure(subject: Subject, scoring: Scoring, folder: Path) -> str | None:
     (folder / LOG).unlink(missing_ok=True)
     try:
         settings = replace(scoring.evaluation, metrics=metrics)
-        found = evaluate_into(subject.checkpoint(), settings, folder)
+        with one_memory_error():
+            found = evaluate_into(subject.checkpoint(), settings, folder)
     except (InputError, WorkError, VerificationError, torch.OutOfMemoryError) as error:
         return failure_in(subject.name, "evaluate", error).message
     failed = [entry for entry in found.entries.values() if entry.failed]
     if failed and len(failed) == len(found.entries):
         return failed[0].reason
     done = {"model": subject.name, "key": None if failed else key, "metrics": list(metrics)}
-    write_json(folder / DONE, done)
+    write_keyed(folder / DONE, done)
     subject.release()
     return None
 
 
 def _finished(folder: Path, key: str) -> frozenset[str]:
     """The metrics that a model's folder holds under the same conditions."""
-    done = keyed_document(folder / DONE, key) if (folder / LOG).exists() else None
+    done = keyed_document(folder / DONE, key) if is_whole(folder) else None
     return frozenset(done.get("metrics", ()) if done else ())
 
 

@@ -1,10 +1,15 @@
 """Where does a model run, and in which numbers?"""
 
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import torch
 
 from lensaudit.errors import InputError
+
+_NO_MEMORY = re.compile(r"can't allocate memory|not enough memory|out of memory", re.IGNORECASE)
 
 
 def resolve_device(device: str) -> str:
@@ -19,11 +24,26 @@ def resolve_device(device: str) -> str:
     known = kind in ("cpu", "cuda", "mps") and (not number or number.isdigit())
     if not known:
         raise InputError(f"--device {device}: wanted auto, cpu, cuda or cuda:N")
+    if kind == "mps" and not torch.backends.mps.is_available():
+        raise InputError(f"--device {device}: this machine has no Metal device")
     if kind == "cuda" and int(number or 0) >= torch.cuda.device_count():
         raise InputError(
             f"--device {device}: this machine has {torch.cuda.device_count()} CUDA devices"
         )
     return device
+
+
+@contextmanager
+def one_memory_error() -> Iterator[None]:
+    """A lack of memory as torch says it of a GPU, also where it says it of a CPU otherwise."""
+    try:
+        yield
+    except torch.OutOfMemoryError:
+        raise
+    except (MemoryError, RuntimeError) as error:
+        if isinstance(error, RuntimeError) and not _NO_MEMORY.search(str(error)):
+            raise
+        raise torch.OutOfMemoryError(str(error) or "out of memory") from error
 
 
 def resolve_dtype(dtype: str, device: str) -> str:

@@ -244,7 +244,7 @@ def _read_file(path: Path) -> Mapping[str, Any]:
     if not is_json:
         try:
             return tomllib.loads(read_text(path))
-        except tomllib.TOMLDecodeError as error:
+        except (tomllib.TOMLDecodeError, RecursionError) as error:
             raise InputError(f"{path}: not TOML: {error}") from error
     entries = read_json(path)
     if not isinstance(entries, dict):

@@ -19,7 +19,8 @@ from lensaudit.data.spans import Encoded
 from lensaudit.errors import InputError
 from lensaudit.files import digest, make_folder, write_bytes, write_json
 from lensaudit.patching.donors import CachedDonor
-from lensaudit.results.keyed import keyed_document, mark_of
+from lensaudit.results.keyed import keyed_document
+from lensaudit.results.records import mark_of
 from lensaudit.scores.alignment import LinearMap, MapClass, Moments, fitted, ordinary, r_squared
 
 ALIGN_TOKENS_PER_DIM = 16

@@ -1,4 +1,4 @@
-"""The files a run leaves: written when everything is finished, the summary last."""
+"""The files a run leaves: written when everything is finished, the manifest last."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -11,6 +11,7 @@ from lensaudit.results.records import Manifest
 from lensaudit.scores.stats import clustered_bootstrap
 from lensaudit.settings import results_folder
 
+FILES = ("results.jsonl", "layers.csv", "summary.json")
 LAYER_COLUMNS = ("idx", "group", "layer", "s1", "s2", "ke", "erasure")
 PAIR_COLUMNS = ("a", "b", "score_a", "score_b", "difference", "low", "high", "n", "n_groups")
 
@@ -56,11 +57,11 @@ def deposit(
     *,
     rows: Sequence[Mapping[str, Any]] | None = None,
 ) -> None:
-    """Write results.jsonl, layers.csv, manifest.json and summary.json."""
+    """Write results.jsonl, layers.csv, summary.json and, last, manifest.json."""
     write_jsonl(folder / "results.jsonl", outcome.rows() if rows is None else rows)
     write_csv(folder / "layers.csv", LAYER_COLUMNS, _layer_rows(outcome))
-    manifest.write(folder)
     write_json(folder / "summary.json", dict(summary))
+    manifest.write(folder, FILES)
 
 
 def with_texts(

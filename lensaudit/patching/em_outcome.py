@@ -12,7 +12,7 @@ from torch import Tensor
 from lensaudit.data.spans import Encoded
 from lensaudit.files import write_csv, write_json, write_jsonl
 from lensaudit.patching.audit import Audit
-from lensaudit.patching.deposit import with_texts
+from lensaudit.patching.deposit import FILES, with_texts
 from lensaudit.patching.em_audit import EmFound, EmOptions
 from lensaudit.patching.outcome import finite
 from lensaudit.results.records import Manifest
@@ -224,12 +224,12 @@ def _form_part(outcome: EmOutcome) -> dict[str, Any]:
 def deposit_em(
     folder: Path, outcome: EmOutcome, summary: Mapping[str, Any], manifest: Manifest
 ) -> None:
-    """Write results.jsonl, layers.csv, manifest.json and, last, summary.json."""
+    """Write results.jsonl, layers.csv, summary.json and, last, manifest.json."""
     rows = with_texts(outcome.rows(), outcome.audit.examples)
     write_jsonl(folder / "results.jsonl", rows)
     write_csv(folder / "layers.csv", LAYER_COLUMNS, outcome.cells())
-    manifest.write(folder)
     write_json(folder / "summary.json", dict(summary))
+    manifest.write(folder, FILES)
 
 
 def _mean(values: Float[Tensor, " value"]) -> float | None:

@@ -20,6 +20,7 @@ from lensaudit.results.locate import WANTED, Found, Kind, LeftOut, locate
 from lensaudit.results.meta_tables import read_aggregates, read_meta
 from lensaudit.results.patch_runs import PatchRun, Texts, read_patch
 from lensaudit.results.reading import json_object
+from lensaudit.results.records import check_result
 from lensaudit.results.steering import read_directions, read_steering
 
 _MOST_TEXTS = 12
@@ -60,6 +61,7 @@ class _Read:
             self.patches.append(read_patch(one.path, texts))
             return
         name, reader = _READERS[one.kind]
+        check_result(one.path)
         found = reader(one.path)
         beside = one.path.parent / "manifest.json"
         if one.kind != "eval" and beside.exists():

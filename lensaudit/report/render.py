@@ -13,8 +13,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from lensaudit.data.examples import Example
-from lensaudit.errors import InputError
-from lensaudit.files import write_bytes
+from lensaudit.files import check_output, write_bytes
 from lensaudit.report.assemble import assemble
 from lensaudit.report.document import Condition, Document
 from lensaudit.report.texts import visible_values
@@ -51,27 +50,24 @@ def write_report(
     *,
     title: str | None = None,
     examples: Iterable[Example] = (),
+    force: bool = False,
 ) -> list[LeftOut]:
     """Write the page of everything found under `paths`; returns what is not on it, and why.
 
     Raises:
-        InputError: a path does not exist, or nothing under any of them is a finished result.
+        InputError: a path does not exist, nothing under any of them is a finished result, or `out`
+            is there, no page of ours, and `force` is not given.
     """
     page = Path(out)
-    _refuse_foreign(page)
+    check_output(page, ours=_is_page, force=force)
     document = assemble([Path(one) for one in paths], title=title, examples=examples)
     write_bytes(page, render(document).encode("utf-8"))
     return [LeftOut(one["path"], one["reason"]) for one in document.left_out]
 
 
-def _refuse_foreign(out: Path) -> None:
-    """Only a page is written over: a slip of the keys must not cost a result or a forget set."""
-    if not out.is_file():
-        return
-    with out.open("rb") as stream:
-        start = stream.read(64)
-    if start.strip() and not start.lstrip().lower().startswith(b"<!doctype html"):
-        raise InputError(f"{out}: exists and is no HTML page; name another file with --out")
+def _is_page(content: bytes) -> bool:
+    """Whether a file is a page of ours, of any version: by its security policy."""
+    return b"content=\"default-src 'none'; script-src 'sha256-" in content[:1000]
 
 
 def render(document: Document) -> str:

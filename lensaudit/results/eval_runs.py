@@ -1,5 +1,6 @@
 """What did `lensaudit eval` find? The metrics of one model, with directions and intervals."""
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from math import isfinite
@@ -9,10 +10,17 @@ from typing import Annotated, Any
 from pydantic import Strict
 
 from lensaudit.errors import FailureKind, InputError
-from lensaudit.results.patch_runs import interval_of
+from lensaudit.results.patch_runs import check_inside, interval_of
 from lensaudit.results.reading import Row, json_object, part
+from lensaudit.results.records import check_result
 from lensaudit.results.schema import Number, checked
 from lensaudit.scores.stats import Interval
+
+_SHARE = re.compile(
+    r"uds|logit_lens|em_erasure|mia_.+|\w+_(Prob|ROUGE)|exact_memorization|extraction_strength\w*|"
+    r"forget_quality|model_utility"
+)
+"""Metrics that are a share, a probability or an area: from 0 to 1."""
 
 
 @dataclass(frozen=True)
@@ -108,7 +116,23 @@ def entries_of(content: Mapping[str, Any], where: object) -> dict[str, LogEntry]
     Raises:
         InputError: one of them is no metric.
     """
-    return {name: checked(LogEntry, raw, f"{where}: {name}") for name, raw in content.items()}
+    found = {name: checked(LogEntry, raw, f"{where}: {name}") for name, raw in content.items()}
+    for name, one in found.items():
+        check_inside(one.agg_value, one.interval_95, f"{where}: {name}")
+        check_share(name, one.agg_value, f"{where}: {name}")
+    return found
+
+
+def check_share(name: str, value: float | None, where: object) -> None:
+    """Refuse a share, a probability or an area that is none; other metrics pass.
+
+    Raises:
+        InputError: it is not from 0 to 1.
+    """
+    if value is None or not isfinite(value) or not _SHARE.fullmatch(name):
+        return
+    if not -1e-6 <= value <= 1 + 1e-6:
+        raise InputError(f"{where} is {value:g}, wanted 0 to 1")
 
 
 def read_eval(log_file: Path) -> EvalRun:
@@ -117,6 +141,7 @@ def read_eval(log_file: Path) -> EvalRun:
     Raises:
         InputError: it is not a log.
     """
+    check_result(log_file)
     entries = entries_of(json_object(log_file), log_file)
     if not entries:
         raise InputError(f"{log_file}: holds no metric")

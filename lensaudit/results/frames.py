@@ -4,10 +4,10 @@ Every function takes files or folders, and looks into folders for what `lensaudi
 """
 
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import pandas as pd
 
@@ -19,6 +19,7 @@ from lensaudit.results.locate import Found, Kind, locate
 from lensaudit.results.patch_runs import PatchRun, read_patch
 
 Place = str | Path
+Run = TypeVar("Run")
 
 
 def summaries(*places: Place) -> pd.DataFrame:
@@ -136,11 +137,29 @@ def _metric_rows(run: EvalRun) -> Iterator[dict[str, Any]]:
 
 
 def _patches(places: tuple[Place, ...]) -> list[PatchRun]:
-    return [read_patch(one.path, {}) for one in _found(places, "patch")]
+    return _readable(_found(places, "patch"), lambda path: read_patch(path, {}))
 
 
 def _evals(places: tuple[Place, ...]) -> list[EvalRun]:
-    return [read_eval(one.path) for one in _found(places, "eval")]
+    return _readable(_found(places, "eval"), read_eval)
+
+
+def _readable(found: list[Found], read: Callable[[Path], Run]) -> list[Run]:
+    """What can be read; a folder that cannot is a warning, and costs itself.
+
+    Raises:
+        InputError: none can; says why the first cannot.
+    """
+    runs, first = [], None
+    for one in found:
+        try:
+            runs.append(read(one.path))
+        except InputError as error:
+            first = first or error
+            warnings.warn(str(error), stacklevel=4)
+    if first is not None and not runs:
+        raise first
+    return runs
 
 
 def _found(places: tuple[Place, ...], kind: Kind) -> list[Found]:

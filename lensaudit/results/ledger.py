@@ -15,7 +15,15 @@ from pathlib import Path
 from typing import Any, Literal
 
 from lensaudit.errors import InputError
-from lensaudit.files import append_jsonl, canonical_json, digest, make_folder, os_error, write_jsonl
+from lensaudit.files import (
+    append_jsonl,
+    canonical_json,
+    digest,
+    make_folder,
+    parse_json,
+    read_bytes,
+    write_jsonl,
+)
 
 Row = dict[str, Any]
 Notice = Callable[[str], None]
@@ -98,7 +106,7 @@ def scan(path: Path, header: Header, *, unsigned: Literal["drop", "keep"] = "dro
     Raises:
         WorkError: the file exists but cannot be read.
     """
-    content = _content(path)
+    content = read_bytes(path)
     found = [_object(line) for line in content.splitlines()]
     headers = [row for row in found if row == header.line()]
     lines = [row for row in found if row != header.line()]
@@ -114,15 +122,6 @@ def scan(path: Path, header: Header, *, unsigned: Literal["drop", "keep"] = "dro
     return Scan(rows, len(lines), is_ours=is_ours, is_unsigned=False)
 
 
-def _content(path: Path) -> bytes:
-    try:
-        return path.read_bytes()
-    except FileNotFoundError:
-        return b""
-    except OSError as error:
-        raise os_error(error, path) from error
-
-
 def _has_checksums(content: bytes) -> bool:
     return f'"{CHECK}"'.encode() in content or f'"{_LEDGER}"'.encode() in content
 
@@ -130,8 +129,8 @@ def _has_checksums(content: bytes) -> bool:
 def _object(line: bytes) -> Row:
     """The object in a line; an empty one where there is none."""
     try:
-        row = json.loads(line)
-    except (ValueError, RecursionError):
+        row = parse_json(line)
+    except ValueError:
         return {}
     return row if isinstance(row, dict) else {}
 
@@ -229,7 +228,7 @@ def lines_of(path: Path) -> list[Row]:
     Raises:
         InputError: its first line is no header.
     """
-    content = _content(path)
+    content = read_bytes(path)
     if not _has_checksums(content):
         return [row for line in content.splitlines() if (row := _object(line))]
     return list(scan(path, _header_of(_object(content.partition(b"\n")[0]), path)).rows)
@@ -254,7 +253,7 @@ def verify_ledger(path: Path) -> VerifiedLedger:
     Raises:
         WorkError: the file cannot be read.
     """
-    content = _content(path)
+    content = read_bytes(path)
     first, _, _ = content.partition(b"\n")
     try:
         header = _header_of(_object(first), path)

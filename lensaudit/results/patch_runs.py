@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from lensaudit.errors import InputError
 from lensaudit.files import digest
 from lensaudit.results.reading import Row, json_lines, json_object, part
+from lensaudit.results.records import check_result
 from lensaudit.results.schema import Number, Whole, checked, checked_as
 from lensaudit.scores.stats import Interval
 
@@ -151,8 +152,10 @@ def read_patch(summary_file: Path, texts: Mapping[int, Texts]) -> PatchRun:
         InputError: a file is missing, damaged or of another tool.
     """
     folder = summary_file.parent
+    check_result(summary_file)
     summary = json_object(summary_file)
     found = checked(_Summary, summary, summary_file)
+    _check_ranges(found, summary_file)
     columns = _EmLayer if found.score == "em" else _Layer
     checked_as(list[columns], found.per_layer, f"{summary_file}: per_layer")
     manifest = json_object(folder / "manifest.json")
@@ -163,7 +166,7 @@ def read_patch(summary_file: Path, texts: Mapping[int, Texts]) -> PatchRun:
     layers = tuple(found.layers)
     own = SCORES[found.score]
     delta = "_em" if found.score == "em" else ""
-    return PatchRun(
+    run = PatchRun(
         folder=folder,
         source=found.source,
         weights=str(_part(manifest, "source").get("weights") or found.source),
@@ -181,6 +184,59 @@ def read_patch(summary_file: Path, texts: Mapping[int, Texts]) -> PatchRun:
         baseline=_numbers(rows, "baseline", folder),
         condition=_condition(summary, manifest, rows),
     )
+    _check_rows(found, run.scores, folder)
+    return run
+
+
+def _check_ranges(found: _Summary, where: Path) -> None:
+    """Refuse a score that no run can have.
+
+    Raises:
+        InputError: outside 0 to 1, or outside its own interval.
+    """
+    value = getattr(found, SCORES[found.score])
+    if value is not None and not 0 <= value <= 1:
+        raise InputError(f"{where}: {found.score} is {value:g}, wanted 0 to 1")
+    check_inside(value, found.ci95, f"{where}: {found.score}")
+
+
+def _check_rows(found: _Summary, scores: Numbers, folder: Path) -> None:
+    """Refuse rows that the summary is not of.
+
+    Raises:
+        InputError: other numbers of rows or scores, a score outside 0 to 1, or another mean.
+    """
+    where, scored = folder / "results.jsonl", scores[~np.isnan(scores)]
+    if len(scores) != found.n or len(scored) != found.n_scored:
+        raise InputError(
+            f"{where}: has {len(scores)} rows, {len(scored)} of them scored; summary.json says "
+            f"{found.n} and {found.n_scored}"
+        )
+    if (scored < 0).any() or (scored > 1).any():
+        raise InputError(f"{where}: a row's {found.score} is not between 0 and 1")
+    value = getattr(found, SCORES[found.score])
+    if found.score != "em" and value is not None and not np.isclose(scored.mean(), value, 1e-6):
+        raise InputError(
+            f"{where}: its rows have a mean {found.score} of {scored.mean():g}; summary.json says "
+            f"{value:g}"
+        )
+
+
+def check_inside(
+    value: float | None, ends: tuple[float | None, float | None] | None, where: object
+) -> None:
+    """Refuse a value that lies outside its own interval.
+
+    Raises:
+        InputError: it does, or the interval ends before it begins.
+    """
+    interval = interval_of(ends)
+    if interval is None:
+        return
+    low, high, within = interval.low, interval.high, 1e-6
+    if low > high or (value is not None and not low - within <= value <= high + within):
+        shown = "" if value is None else f" does not hold {value:g}"
+        raise InputError(f"{where}: the interval {low:g} to {high:g}{shown or ' is upside down'}")
 
 
 def interval_of(ends: tuple[float | None, float | None] | None) -> Interval | None:

@@ -2,14 +2,13 @@
 
 import csv
 import io
-import json
 import math
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from lensaudit.errors import InputError
-from lensaudit.files import read_json, read_text
+from lensaudit.files import parse_json, read_json, read_text
 
 Row = Mapping[str, Any]
 
@@ -37,8 +36,8 @@ def json_lines(path: Path) -> list[dict[str, Any]]:
         if not line.strip():
             continue
         try:
-            row = json.loads(line)
-        except (ValueError, RecursionError) as error:
+            row = parse_json(line)
+        except ValueError as error:
             raise InputError(f"{path}: line {n} is not JSON; was it cut?") from error
         if not isinstance(row, dict):
             raise InputError(f"{path}: line {n} is not a JSON object")

@@ -1,9 +1,16 @@
-"""What every score returns, and the record of how it was made."""
+"""What every score returns, and the record of how it was made and of what was written.
 
+A manifest is written last and holds size and hash of every file that its run left, and a checksum
+of itself. Whoever reads a result compares first: a file that was cut, edited, or copied over from
+another run is told from one that is as it was written.
+"""
+
+import hashlib
+import json
 import platform
 import subprocess
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from importlib import metadata
@@ -11,9 +18,15 @@ from pathlib import Path
 from typing import Any
 
 import lensaudit
-from lensaudit.files import write_json
+from lensaudit.errors import InputError
+from lensaudit.files import check_plain, digest, make_folder, os_error, write_json
+from lensaudit.results.reading import json_object
 
 MANIFEST = "manifest.json"
+MANIFESTS = "manifests"
+"""Folder for the manifests of several runs that write into one folder, each in a folder here."""
+BEGUN = "begun.json"
+"""In a folder whose run has begun and is not finished."""
 PACKAGES = ("lensaudit", "torch", "transformers", "transformer-lens", "numpy", "h5py", "tokenizers")
 
 
@@ -42,15 +55,165 @@ class Manifest:
     finished: str
     versions: Mapping[str, str]
     git_commit: str | None
-    files: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-    """Name -> size and hash of what the run wrote; see `keyed.seal`."""
 
-    def write(self, folder: Path, name: str = MANIFEST) -> Path:
-        """Write `manifest.json` into `folder`."""
-        content = dict(vars(self))
-        if not self.files:
-            del content["files"]
-        return write_json(folder / name, content)
+    def write(self, folder: Path, files: Iterable[str], name: str = MANIFEST) -> Path:
+        """Write the manifest into `folder`, after everything else.
+
+        Args:
+            folder: of the results.
+            files: names below `folder` that the manifest answers for.
+            name: of the manifest, below `folder`.
+        """
+        content = signed({**vars(self), "files": _marks(folder, files)})
+        path = write_json(folder / name, content)
+        (folder / BEGUN).unlink(missing_ok=True)
+        return path
+
+
+@dataclass(frozen=True)
+class FileMark:
+    """What a manifest says of a file."""
+
+    n_bytes: int
+    blake2b: str
+    """128 bits, 32 hex digits."""
+
+
+def mark_of(path: Path) -> FileMark:
+    """Size and content hash of a file.
+
+    Raises:
+        InputError | TryAgainError | WorkError: it cannot be read.
+    """
+    check_plain(path)
+    try:
+        with path.open("rb") as stream:
+            found = hashlib.file_digest(stream, lambda: hashlib.blake2b(digest_size=16))
+        return FileMark(path.stat().st_size, found.hexdigest())
+    except OSError as error:
+        raise os_error(error, path) from error
+
+
+def _marks(folder: Path, files: Iterable[str]) -> dict[str, Any]:
+    return {name: vars(mark_of(folder / name)) for name in sorted(files)}
+
+
+def signed(content: Mapping[str, Any]) -> dict[str, Any]:
+    """A JSON object with a checksum of itself under `check`."""
+    # as it comes back from the file: names are texts there, and tuples lists
+    plain = json.loads(json.dumps(dict(content), allow_nan=False))
+    rest = {name: value for name, value in plain.items() if name != "check"}
+    return {**rest, "check": digest(rest)}
+
+
+def claim(folder: Path, command: str, files: Iterable[str], name: str = MANIFEST) -> None:
+    """Make a folder for the results of a command, and mark it as begun.
+
+    A run that is killed leaves the mark, so that the next one knows what it finds for its own.
+
+    Args:
+        folder: of the results.
+        command: as its manifest will call it.
+        files: that the command is going to write.
+        name: of the manifest.
+
+    Raises:
+        InputError: one of the files is there, and another command or nobody we know of wrote it.
+    """
+    make_folder(folder)
+    there = [one for one in files if (folder / one).exists()]
+    made = folder / name if (folder / name).exists() else folder / BEGUN
+    found = json_object(made).get("command") if made.exists() else None
+    if there and found != command:
+        wrote = f"`lensaudit {found}`" if isinstance(found, str) else "no command that is known"
+        raise InputError(f"{folder / there[0]}: was written by {wrote}; name another --out")
+    for one in there:
+        check_plain(folder / one)
+    write_json(folder / BEGUN, {"command": command})
+
+
+def renew(folder: Path, files: Iterable[str]) -> None:
+    """Let the manifest of `folder` answer for files that were written again since."""
+    path = folder / MANIFEST
+    if path.exists():
+        content = json_object(path)
+        marks = {**(content.get("files") or {}), **_marks(folder, files)}
+        write_json(path, signed({**content, "files": marks}))
+
+
+def check_result(path: Path) -> None:
+    """Refuse a result that does not fit the manifest beside it; what has no manifest passes.
+
+    All files of its run are compared, not only this one: what a page shows is joined from them.
+
+    Raises:
+        InputError: names the first file that does not fit.
+    """
+    folder = path.parent
+    beside = (f"{path.stem}_{MANIFEST}", f"{MANIFESTS}/{path.stem}/{MANIFEST}", MANIFEST)
+    name = next((one for one in beside if (folder / one).exists()), None)
+    if name is None:
+        return
+    lines = misfits(folder, name=name)
+    files = json_object(folder / name).get("files") or {}
+    if files and not lines and path.name not in files:
+        lines = [f"{path.name}: is of another run than {name} tells of"]
+    if lines:
+        more = f" (and {len(lines) - 1} more)" if len(lines) > 1 else ""
+        raise InputError(f"{folder}: {lines[0]}{more}; run the command that made it again")
+
+
+def misfits(folder: Path, *, name: str = MANIFEST, largest: int | None = None) -> list[str]:
+    """Files that are not what the manifest says, one line each; empty where all is as written.
+
+    A manifest that 0.1.0 wrote names no files: nothing can be compared.
+
+    Args:
+        folder: with a manifest.
+        name: of the manifest, below `folder`.
+        largest: of files with more bytes only the size is compared.
+
+    Raises:
+        InputError: the manifest is missing or damaged.
+    """
+    content = json_object(folder / name)
+    if not {"files", "check"} & content.keys():
+        return []
+    rest = {key: value for key, value in content.items() if key != "check"}
+    said = content.get("files")
+    if not isinstance(said, Mapping) or content.get("check") != _digest(rest):
+        return [f"{name}: was changed after the run wrote it"]
+    found = (_misfit(folder / one, one, mark, largest) for one, mark in said.items())
+    return [line for line in found if line]
+
+
+def is_whole(folder: Path, *, largest: int | None = None) -> bool:
+    """Whether a folder has its manifest, and each file is as it was written."""
+    try:
+        return not misfits(folder, largest=largest)
+    except InputError:
+        return False
+
+
+def _digest(content: Mapping[str, Any]) -> str | None:
+    try:
+        return digest(content)
+    except (ValueError, RecursionError):  # NaN, or a nesting that nobody wrote
+        return None
+
+
+def _misfit(path: Path, name: str, mark: Any, largest: int | None) -> str | None:
+    if not isinstance(mark, Mapping) or Path(name).is_absolute() or ".." in Path(name).parts:
+        return f"{name}: the manifest does not say what it was"
+    if not path.is_file():
+        return f"{name}: is gone"
+    n_bytes = path.stat().st_size
+    if n_bytes != mark.get("n_bytes"):
+        return f"{name}: has {n_bytes} bytes, the manifest says {mark.get('n_bytes')}"
+    if largest is not None and n_bytes > largest:
+        return None
+    same = mark_of(path).blake2b == mark.get("blake2b")
+    return None if same else f"{name}: was changed after the run wrote it"
 
 
 def manifest(

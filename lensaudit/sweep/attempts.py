@@ -1,8 +1,10 @@
 """Who tried a unit, and how did that end? An append-only log per unit."""
 
 import json
+import math
 import os
 import platform
+import re
 import resource
 import signal
 import sys
@@ -11,13 +13,14 @@ import traceback
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType, TracebackType
-from typing import Any
+from typing import Any, get_args
 
 from lensaudit.files import append_jsonl, read_appended
 from lensaudit.partials import is_running, process_name
 from lensaudit.sweep.failures import MAX_HALVINGS, MAX_KILLS, MAX_TRIES, Failure, Kind, failure_of
 
 Row = dict[str, Any]
+_PROCESS = re.compile(r".{1,64}-\d{1,10}")
 
 
 @dataclass(frozen=True)
@@ -31,6 +34,8 @@ class History:
     """Attempts that ran out of memory."""
     n_transient: int = 0
     """Of the run that is asked about."""
+    n_done: int = 0
+    """Attempts that ended well: more than one, where results were damaged since."""
     last: Failure | None = None
     seconds: float | None = None
     """Of the last attempt that ended well."""
@@ -40,6 +45,8 @@ class History:
         """Why the unit is not tried again; None where it is."""
         if self.n_killed >= MAX_KILLS:
             return Failure("poison", f"its worker was killed {self.n_killed} times")
+        if self.n_done >= MAX_TRIES:
+            return Failure("permanent", f"it ended well {self.n_done} times, and has no result")
         if self.last is None:
             return None
         over = {
@@ -59,11 +66,12 @@ def history(path: Path, *, run: str = "", is_claimed: bool = False) -> History:
         is_claimed: somebody works on it, so that an attempt without an end is not a death.
     """
     rows: list[Row] = []
-    for row in read_appended(path):
+    for row in filter(_is_whole, read_appended(path)):
         rows = [] if row.get("event") == "retry" else [*rows, row]
     ends = {row.get("attempt"): row for row in rows if row.get("event") == "end"}
     told = {row.get("attempt") for row in rows if row.get("event") == "told to stop"}
     starts = [row for row in rows if row.get("event") == "start"]
+    n_done = sum(row["outcome"] == "done" for row in ends.values())
     open_ = [row for row in starts if row["attempt"] not in ends]
     killed = [r for r in open_ if r["attempt"] not in told and not _alive(r, is_claimed)]
     kinds = [row.get("outcome") for row in ends.values()]
@@ -74,9 +82,25 @@ def history(path: Path, *, run: str = "", is_claimed: bool = False) -> History:
         n_killed=len(killed),
         n_halvings=kinds.count("resource"),
         n_transient=len(recent),
+        n_done=n_done,
         last=_failure(last),
         seconds=next((r.get("seconds") for r in ends.values() if r.get("outcome") == "done"), None),
     )
+
+
+def _is_whole(row: Row) -> bool:
+    """Whether a line is one of ours; others count as little as torn ones."""
+    event, texts = row.get("event"), ("attempt", "run")
+    if event in ("retry", "told to stop"):
+        return event == "retry" or isinstance(row.get("attempt"), str)
+    if not all(isinstance(row.get(name), str) for name in texts):
+        return False
+    if event == "start":
+        return bool(_PROCESS.fullmatch(str(row.get("process"))))
+    if event != "end" or row.get("outcome") not in ("done", *get_args(Kind)):
+        return False
+    seconds: Any = (row.get("seconds"), row.get("retry_after_s") or 0)
+    return all(type(one) in (int, float) and 0 <= one < math.inf for one in seconds)
 
 
 def _alive(row: Row, is_claimed: bool) -> bool:

@@ -16,6 +16,8 @@ from typing import Any
 
 from filelock import FileLock, Timeout
 
+from lensaudit.errors import LensAuditError
+from lensaudit.files import make_folder, parse_json, read_bytes
 from lensaudit.partials import is_running, process_name
 
 BEAT_S = 30.0
@@ -25,13 +27,13 @@ STALE_S = 300.0
 def holder(path: Path) -> str | None:
     """The process that holds a claim; None where nobody does."""
     try:
-        found: Any = json.loads(path.read_text())
+        found: Any = parse_json(read_bytes(path))
         age = _now(path.parent) - path.stat().st_mtime
         process = str(found["process"])
         running = is_running(process)
     except FileNotFoundError:
         return None
-    except (OSError, ValueError, KeyError, TypeError):
+    except (OSError, ValueError, KeyError, TypeError, LensAuditError):
         # being written, or torn by a full disk: old ones count as nobody's
         return "unreadable" if _age(path) < STALE_S else None
     # a process number may have been given to another process since: the heartbeat counts here too
@@ -57,7 +59,7 @@ def claimed(path: Path) -> Iterator[bool]:
 
 
 def _take(path: Path, nonce: str) -> bool:
-    path.parent.mkdir(parents=True, exist_ok=True)
+    make_folder(path.parent)
     try:
         with FileLock(path.with_suffix(".lock"), timeout=10):
             if holder(path) is not None:
@@ -72,7 +74,7 @@ def _take(path: Path, nonce: str) -> bool:
 
 def _give_back(path: Path, nonce: str) -> None:
     with contextlib.suppress(OSError, ValueError, KeyError):
-        if json.loads(path.read_text())["nonce"] == nonce:
+        if json.loads(path.read_bytes())["nonce"] == nonce:
             path.unlink()
 
 

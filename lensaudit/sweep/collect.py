@@ -16,10 +16,10 @@ from pathlib import Path
 from typing import Any
 
 from lensaudit.errors import PartialError, VerificationError
-from lensaudit.files import make_folder, os_error, slug, write_csv, write_json
+from lensaudit.files import make_folder, os_error, remove_below, slug, write_csv, write_json
 from lensaudit.sweep.layout import Layout
 from lensaudit.sweep.plan import Plan, Unit
-from lensaudit.sweep.results import damaged
+from lensaudit.sweep.results import check_values, damaged
 from lensaudit.sweep.state import State, states_of, strangers
 
 COLUMNS = (
@@ -69,6 +69,7 @@ def collect(
 
     Raises:
         PartialError: planned units are not done; names them.
+        InputError: a value lies outside its range or its own interval.
         VerificationError: a finished unit's files were changed.
     """
     states = states_of(layout, plan)
@@ -87,6 +88,7 @@ def collect(
                 f"{one.unit.label}: {layout.unit(one.unit.id) / bad[0]} was changed after it was "
                 "finished; `lensaudit sweep retry --redo` computes the unit again"
             )
+        check_values(one.unit, one.result or {})
     folder = make_folder(out or layout.results)
     _clear(folder)
     _folders(layout, plan, done, folder)
@@ -163,7 +165,7 @@ def _clear(folder: Path) -> None:
         (folder / name).unlink(missing_ok=True)
     for variant in folder.iterdir():
         if variant.is_dir() and (variant / "to_do.json").is_file():
-            shutil.rmtree(variant)
+            remove_below(folder, variant)
 
 
 def _folders(layout: Layout, plan: Plan, done: Sequence[State], folder: Path) -> None:

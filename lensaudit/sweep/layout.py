@@ -1,7 +1,23 @@
 """Where a sweep keeps what: one folder, shared by every process that works on it."""
 
+import re
 from dataclasses import dataclass
 from pathlib import Path
+
+from lensaudit.errors import InputError
+
+_ID = re.compile(r"[0-9a-f]{32}")
+
+
+def checked_id(text: str) -> str:
+    """A unit's id, which names folders: a hash and nothing else.
+
+    Raises:
+        InputError: it is something else, as a path that leads elsewhere.
+    """
+    if not _ID.fullmatch(text):
+        raise InputError(f"unit id {text[:60]!r}: wanted 32 hex digits; make the plan again")
+    return text
 
 
 @dataclass(frozen=True)
@@ -37,16 +53,16 @@ class Layout:
 
     def unit(self, unit_id: str) -> Path:
         """Where a finished unit is."""
-        return self.units / unit_id
+        return self.units / checked_id(unit_id)
 
     def work(self, unit_id: str) -> Path:
         """Where a unit is worked on; what is finished in it is kept for the next attempt."""
-        return self.root / "work" / unit_id
+        return self.root / "work" / checked_id(unit_id)
 
     def attempts(self, unit_id: str) -> Path:
         """Log of who tried a unit, and how that ended."""
-        return self.root / "attempts" / f"{unit_id}.jsonl"
+        return self.root / "attempts" / f"{checked_id(unit_id)}.jsonl"
 
     def claim(self, unit_id: str) -> Path:
         """Who works on a unit now."""
-        return self.root / "claims" / f"{unit_id}.json"
+        return self.root / "claims" / f"{checked_id(unit_id)}.json"

@@ -11,8 +11,10 @@ from lensaudit.errors import InputError
 from lensaudit.files import digest, make_folder, read_json, slug, write_json
 from lensaudit.models.registry import DEMO
 from lensaudit.models.spec import ModelSpec
+from lensaudit.results.reading import part
+from lensaudit.results.schema import checked
 from lensaudit.settings import AttentionName, DtypeName, MaskConvention, Suite
-from lensaudit.sweep.layout import Layout
+from lensaudit.sweep.layout import Layout, checked_id
 from lensaudit.sweep.settings import PlanSettings
 
 SCHEMA = 1
@@ -285,22 +287,63 @@ def read_plan(root: Path) -> Plan:
     if not isinstance(content, dict) or content.get("schema") != SCHEMA:
         raise InputError(f"{path}: is not a plan of this version (schema {SCHEMA})")
     made = content.pop("hash", None)
-    if digest(content) != made:
+    if _hash_of(content) != made:
         raise InputError(
             f"{path}: was changed after it was made; plans do not change: make another one in "
             "another folder with `lensaudit sweep plan`"
         )
-    conditions: dict[str, Any] = content["conditions"]
+    conditions = part(content, "conditions")
     known = {one.name for one in fields(Conditions)}
     if unknown := sorted(conditions.keys() - known):
         raise InputError(f"{path}: has the condition {unknown[0]!r}; another version wrote it")
-    several = {name: tuple(conditions.get(name, ())) for name in ("metrics", "also")}
-    return Plan(
-        Conditions(**{**conditions, **several}),
-        content["data"],
-        content["anchors"],
-        tuple(Target(**target) for target in content["targets"]),
-        tuple(Unit(**unit) for unit in content["units"]),
-        content["attacks"],
-        content["lensaudit"],
+    said = checked(_Document, content, path)
+    plan = Plan(
+        said.conditions,
+        said.data,
+        said.anchors,
+        said.targets,
+        said.units,
+        said.attacks,
+        said.lensaudit,
     )
+    _check_whole(plan, path)
+    return plan
+
+
+@dataclass(frozen=True)
+class _Document:
+    """What `plan.json` must hold."""
+
+    lensaudit: str
+    conditions: Conditions
+    data: str
+    anchors: dict[str, str]
+    targets: tuple[Target, ...]
+    units: tuple[Unit, ...]
+    attacks: dict[str, Any]
+
+
+def _hash_of(content: Mapping[str, Any]) -> str | None:
+    try:
+        return digest(content)
+    except ValueError:  # NaN
+        return None
+
+
+def _check_whole(plan: Plan, path: Path) -> None:
+    """Refuse a plan that no `sweep plan` makes, whoever hashed it.
+
+    Raises:
+        InputError: an id is no hash or not unique, or a checkpoint or an anchor is missing.
+    """
+    ids = [checked_id(unit.id) for unit in plan.units]
+    base = {unit.target for unit in plan.units if unit.variant == "base"}
+    problems = {
+        "two units have one id": len(set(ids)) < len(ids),
+        "two checkpoints have one name": len(plan.by_name) < len(plan.targets),
+        "a unit is of no checkpoint": any(one.target not in plan.by_name for one in plan.units),
+        "an anchor is missing": any(plan.anchors.get(role) not in base for role in ANCHORS),
+    }
+    for what, found in problems.items():
+        if found:
+            raise InputError(f"{path}: {what}; make the plan again with `lensaudit sweep plan`")

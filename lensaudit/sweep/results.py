@@ -2,13 +2,17 @@
 
 import hashlib
 import os
-import shutil
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from lensaudit.errors import InputError, WorkError
-from lensaudit.files import os_error, read_json, sync_folder, write_json
+from lensaudit.files import check_plain, os_error, read_json, remove_below, sync_folder, write_json
+from lensaudit.results.eval_runs import check_share
+from lensaudit.results.patch_runs import check_inside
+from lensaudit.results.records import signed
+from lensaudit.results.schema import Number, Whole, checked
 from lensaudit.sweep.layout import Layout
 from lensaudit.sweep.plan import Unit
 
@@ -39,18 +43,61 @@ def _valid(path: Path, unit: Unit) -> Mapping[str, Any] | None:
     wanted = {"schema": SCHEMA, "unit": unit.id, "target": unit.target, "variant": unit.variant}
     if not isinstance(content, dict) or any(content.get(k) != v for k, v in wanted.items()):
         return None
-    whole = isinstance(content.get("values"), dict) and isinstance(content.get("files"), dict)
-    return content if whole else None
+    try:
+        checked(_Result, content, path)
+    except InputError:
+        return None
+    return content
+
+
+@dataclass(frozen=True)
+class _Value:
+    """A metric of a unit."""
+
+    value: Number | None
+    low: Number | None
+    high: Number | None
+    n_scored: Whole
+    n_unscored: Whole
+    reason: str | None
+    high_means: str | None
+    family: str
+
+
+@dataclass(frozen=True)
+class _Result:
+    """What `result.json` must hold."""
+
+    values: dict[str, _Value]
+    files: dict[str, str]
+    seconds: Number
+    dtype: str
+    device: str
+    halvings: Whole = 0
 
 
 def damaged(layout: Layout, unit: Unit, result: Mapping[str, Any]) -> list[str]:
     """Files of a finished unit that are missing or hold something else by now."""
     folder = layout.unit(unit.id)
-    return sorted(
+    # 0.1.0 wrote no checksum
+    edited = "check" in result and signed(result)["check"] != result["check"]
+    return ([RESULT] if edited else []) + sorted(
         name
         for name, content_hash in result["files"].items()
         if not (folder / name).is_file() or hash_of(folder / name) != content_hash
     )
+
+
+def check_values(unit: Unit, result: Mapping[str, Any]) -> None:
+    """Refuse a value that no unit can have.
+
+    Raises:
+        InputError: it lies outside its own interval, or UDS outside 0 to 1.
+    """
+    for name, one in result["values"].items():
+        where = f"{unit.label}: {name}"
+        check_inside(one["value"], (one["low"], one["high"]), where)
+        check_share(name, one["value"], where)
 
 
 def publish(layout: Layout, unit: Unit, record: Mapping[str, Any] | None) -> None:
@@ -68,16 +115,17 @@ def publish(layout: Layout, unit: Unit, record: Mapping[str, Any] | None) -> Non
     if record is not None:
         files = {path.relative_to(work).as_posix(): hash_of(path) for path in _kept(work)}
         identity = {"schema": SCHEMA, "unit": unit.id, "target": unit.target}
-        write_json(work / RESULT, {**identity, "variant": unit.variant, **record, "files": files})
+        content = {**identity, "variant": unit.variant, **record, "files": files}
+        write_json(work / RESULT, signed(content))
     for name in _SCRATCH:
         path = work / name
-        shutil.rmtree(path, ignore_errors=True) if path.is_dir() else path.unlink(missing_ok=True)
+        remove_below(work, path)
     try:
         layout.units.mkdir(parents=True, exist_ok=True)
         if finished(layout, unit) is not None:  # another worker was faster; both hold the same
-            shutil.rmtree(work, ignore_errors=True)
+            remove_below(layout.root, work)
             return
-        shutil.rmtree(done, ignore_errors=True)
+        remove_below(layout.units, done)
         os.rename(work, done)
         sync_folder(layout.units)
     except OSError as error:
@@ -96,5 +144,6 @@ def _kept(work: Path) -> Iterator[Path]:
 
 def hash_of(path: Path) -> str:
     """Content hash of a file."""
+    check_plain(path)
     with path.open("rb") as stream:
         return hashlib.file_digest(stream, "blake2b").hexdigest()[:32]

@@ -1,10 +1,10 @@
 """Set failed units back; remove what nobody needs any more."""
 
-import shutil
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from lensaudit.errors import InputError
+from lensaudit.files import remove_below
 from lensaudit.sweep.attempts import set_back
 from lensaudit.sweep.claims import holder
 from lensaudit.sweep.layout import Layout
@@ -35,7 +35,7 @@ def retry(
     chosen = [s for s in states if not names or {s.unit.target, s.unit.id} & set(names)]
     for state in chosen:
         if redo and state.name == "done":
-            shutil.rmtree(layout.unit(state.unit.id))
+            remove_below(layout.units, layout.unit(state.unit.id))
             set_back(layout.attempts(state.unit.id))
         elif state.name == "failed":
             set_back(layout.attempts(state.unit.id))
@@ -60,13 +60,13 @@ def garbage(layout: Layout, plan: Plan, *, others: bool = False) -> list[Path]:
     return found
 
 
-def remove(paths: Iterable[Path]) -> int:
-    """Remove files and folders; how many bytes that freed."""
+def remove(layout: Layout, paths: Iterable[Path]) -> int:
+    """Remove files and folders of a sweep; how many bytes that freed."""
     freed = 0
     for path in paths:
-        files = [path] if path.is_file() else [one for one in path.rglob("*") if one.is_file()]
-        freed += sum(one.stat().st_size for one in files if not one.is_symlink())
-        shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)
+        files = [path] if path.is_symlink() or path.is_file() else path.rglob("*")
+        freed += sum(one.lstat().st_size for one in files if not one.is_symlink())
+        remove_below(layout.root, path)
     return freed
 
 

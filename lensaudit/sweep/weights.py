@@ -17,6 +17,7 @@ from filelock import FileLock
 from lensaudit.errors import InputError, LensAuditError
 from lensaudit.files import make_folder, read_json, slug, write_json
 from lensaudit.partials import is_running, process_name
+from lensaudit.results.schema import Whole, checked_as
 from lensaudit.sweep import hubfiles
 from lensaudit.sweep.layout import Layout
 from lensaudit.sweep.plan import Plan, Target
@@ -143,7 +144,7 @@ class Weights:
         if not path.parent.is_dir():
             make_folder(path.parent)
         with FileLock(path.with_suffix(".lock")):
-            rows: Rows = read_json(path) if path.exists() else {}
+            rows = _rows(path)
             before = repr(rows)
             yield rows
             if repr(rows) != before:
@@ -234,6 +235,30 @@ class Weights:
         if target.name not in anchors:
             units = [unit for unit in units if unit.target == target.name]
         return any(state_of(self.layout, one).name in ("to do", "running") for one in units)
+
+
+def _rows(path: Path) -> Rows:
+    """The rows of a journal; names are folders of ours, so that nothing else is ever removed.
+
+    Raises:
+        InputError: a row is none.
+    """
+    content = read_json(path) if path.exists() else {}
+    found = checked_as(dict[str, _Fetched], content, path)
+    for name in found:
+        if slug(name, 180) != name:
+            raise InputError(f"{path}: {name[:60]!r} names no folder; remove this file")
+    return content
+
+
+@dataclass(frozen=True)
+class _Fetched:
+    """A row of the journal."""
+
+    state: Literal["fetching", "ready"]
+    bytes: Whole
+    users: list[str]
+    owner: str | None = None
 
 
 def _living(processes: Sequence[str | None]) -> bool:

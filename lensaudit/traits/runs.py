@@ -8,7 +8,7 @@ from typing import Any
 
 from lensaudit.activations.fill import CACHE_BATCH
 from lensaudit.patching.options import parse_layers
-from lensaudit.results.records import manifest
+from lensaudit.results.records import claim, manifest
 from lensaudit.settings import plain
 from lensaudit.steer.settings import EvalSettings, ExtractSettings, LayerSettings, Method
 from lensaudit.steer.vector import SteeringVector, load_vector, save_vector
@@ -179,17 +179,24 @@ class Steering:
                 progress=progress,
                 notice=notice,
             )
+            file, record = self._names
+            claim(job.out, "steer", [file], record)
             if isinstance(settings, EvalSettings):
                 results = evaluate(job, self.vectors[0], self.grid)
-                file, record = "results.json", "manifest.json"
             else:
                 how = {"ratio": settings.ratio, "coefficient": settings.coefficient}
                 results = sweep(job, self.vectors, **how)
-                file, record = "layer_sweep.json", "layer_sweep_manifest.json"
-        self._record(job.out / record, started)
+        self._record(job.out, file, record, started)
         return results, job.out / file
 
-    def _record(self, path: Path, started: float) -> None:
+    @property
+    def _names(self) -> tuple[str, str]:
+        """Of the result and of its manifest."""
+        if isinstance(self.settings, EvalSettings):
+            return "results.json", "manifest.json"
+        return "layer_sweep.json", "layer_sweep_manifest.json"
+
+    def _record(self, folder: Path, file: str, record: str, started: float) -> None:
         """Write how the results were made."""
         hashes = [one.hash() for one in self.vectors]
         inputs = {"vector": hashes[0]} if self.grid else {"vectors": hashes}
@@ -203,4 +210,4 @@ class Steering:
             device=self.subject.device,
             started=started,
         )
-        made.write(path.parent, path.name)
+        made.write(folder, [file], record)

@@ -1,6 +1,5 @@
 """Which questions are unlearned and which kept? Rows from a file, from TOFU, or embedded."""
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,7 +11,7 @@ from lensaudit.data.fictional.pools import IDK_LINES
 from lensaudit.data.hub import hub_rows
 from lensaudit.data.tofu import DEMO, TOFU_HUB
 from lensaudit.errors import InputError
-from lensaudit.files import digest, read_text
+from lensaudit.files import digest, parse_json, read_text
 from lensaudit.unlearn.encode import Answered
 
 EMBEDDED = Path(lensaudit.__file__).parent / "embedded" / "data"
@@ -132,7 +131,7 @@ def _idk(line: str, where: str) -> str:
     if not line.startswith("{"):
         return line
     try:
-        texts = list(json.loads(line).values())
+        texts = list(parse_json(line).values())
     except ValueError as error:
         raise InputError(f"{where} is not JSON; wanted text or an object with one text") from error
     if len(texts) != 1 or not isinstance(texts[0], str) or not texts[0].strip():

@@ -9,10 +9,10 @@ import torch
 import transformers
 
 from lensaudit.errors import WorkError
-from lensaudit.files import os_error
 from lensaudit.models.checkpoint import Checkpoint
 from lensaudit.results import keyed
-from lensaudit.results.records import MANIFEST, Manifest
+from lensaudit.results.records import BEGUN, MANIFEST, Manifest
+from lensaudit.unlearn.state import writing
 
 STATE_FOLDER = "training"
 """Inside the output folder, until the run is finished."""
@@ -38,12 +38,10 @@ def save_model(model: Any, folder: Path, *, dtype: torch.dtype) -> None:
     """
     transformers.utils.logging.disable_progress_bar()
     check_weights(model.to(dtype))
-    try:
+    with writing(folder):
         model.save_pretrained(folder)
         for file in folder.glob("*.safetensors"):
             file.chmod(0o644)  # safetensors leaves them private, also in a wheel
-    except OSError as error:
-        raise os_error(error, folder) from error
 
 
 def check_weights(model: Any) -> None:
@@ -62,9 +60,10 @@ def check_weights(model: Any) -> None:
 
 def copy_tokenizer(start: Path, folder: Path) -> None:
     """The start model's tokenizer, byte for byte: patching wants the same one in both."""
-    for name in TOKENIZER_FILES:
-        if (start / name).exists():
-            shutil.copyfile(start / name, folder / name)
+    with writing(folder):
+        for name in TOKENIZER_FILES:
+            if (start / name).exists():
+                shutil.copyfile(start / name, folder / name)
 
 
 def seal_model(
@@ -79,7 +78,7 @@ def seal_model(
     """Write weights, tokenizer and, last, the manifest over all files of the folder."""
     save_model(model, out, dtype=dtype)
     copy_tokenizer(start.folder, out)
-    beside = (MANIFEST, keyed.MARK)
+    beside = (MANIFEST, BEGUN)
     files = (p.name for p in out.iterdir() if p.is_file() and p.suffix != ".partial")
     keyed.seal(out, record(), key=key, files=[name for name in files if name not in beside])
     drop_state(out)

@@ -69,7 +69,8 @@ def test_a_log_recomputes_to_itself(log, passes):
 
 def test_recomputing_follows_the_rows_not_the_stored_value(log):
     content = json.loads(log.read_text())
-    content["forget_Q_A_Prob"]["agg_value"] = 99
+    content["forget_Q_A_Prob"]["agg_value"] = 0.99
+    del content["forget_Q_A_Prob"]["interval_95"]
     for row in content["forget_Q_A_Prob"]["value_by_index"].values():
         row["prob"] = 0.25
     log.write_text(json.dumps(content))

@@ -61,14 +61,18 @@ LAYERS = [
 
 def write_run(folder, source="a", **changes):
     folder.mkdir(parents=True)
-    write_json(folder / "summary.json", {"source": source} | SUMMARY | changes)
+    summary = {"source": source} | SUMMARY | changes
+    write_json(folder / "summary.json", summary)
     models = {role: {"name": role, "weights": role} for role in ("full", "retain")}
     inputs = models | {"source": {"name": source, "weights": source}, "examples": {"hash": "x"}}
     write_json(
         folder / "manifest.json",
         {"command": "patch", "inputs": inputs, "options": {}, "versions": {}},
     )
-    write_jsonl(folder / "results.jsonl", ROWS)
+    first = min(1.0, 2 * summary["uds"])  # the mean of both is the summary's
+    scores = (first, 2 * summary["uds"] - first, None)
+    rows = [row | {"uds": score} for row, score in zip(ROWS, scores, strict=True)]
+    write_jsonl(folder / "results.jsonl", rows)
     header = ("idx", "group", "layer", "s1", "s2", "ke", "erasure")
     write_csv(folder / "layers.csv", header, LAYERS)
     return folder
@@ -102,7 +106,7 @@ def test_a_summary_frame_has_a_row_per_run_with_its_interval(two):
 def test_an_example_frame_keeps_unscored_rows_and_their_reason(two):
     frame = la.frames.examples(two / "a")
     assert list(frame["idx"]) == [0, 1, 2]
-    assert list(frame["value"].dropna()) == [0.33, 0.0]
+    assert list(frame["value"].dropna()) == [0.5, 0.0]
     assert list(frame["unscored"].dropna()) == ["lost"]
     assert list(frame["entity"][:2]) == ["Ada", "Eve"]
 

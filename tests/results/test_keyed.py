@@ -1,10 +1,9 @@
 import pytest
 
 from lensaudit.errors import InputError
-from lensaudit.files import read_json, write_json
-from lensaudit.results import keyed
-from lensaudit.results.keyed import begin, check_own, finished, keyed_document, misfits, seal
-from lensaudit.results.records import manifest
+from lensaudit.files import digest, read_json, write_json
+from lensaudit.results.keyed import begin, check_own, finished, keyed_document, seal
+from lensaudit.results.records import BEGUN, check_result, manifest, misfits, renew
 
 
 def run(folder, key="a" * 32, text="one"):
@@ -15,13 +14,19 @@ def run(folder, key="a" * 32, text="one"):
     return seal(folder, made, key=key, files=["losses.csv"])
 
 
+def signed(path, content):
+    """A manifest as somebody would forge it."""
+    rest = {key: value for key, value in content.items() if key != "check"}
+    write_json(path, {**rest, "check": digest(rest)})
+
+
 def test_a_folder_is_finished_from_its_manifest_on(tmp_path):
     begin(tmp_path, "k")
     assert not finished(tmp_path, "k")
     check_own(tmp_path, "k")
     run(tmp_path, "k")
     assert finished(tmp_path, "k")
-    assert not (tmp_path / keyed.MARK).exists()
+    assert not (tmp_path / BEGUN).exists()
 
 
 def test_a_run_that_begins_again_takes_the_verdict_of_the_earlier_one_away(tmp_path):
@@ -81,8 +86,31 @@ def test_a_manifest_never_leads_out_of_its_folder(tmp_path):
     content = read_json(path)
     for name in ("../secret", str(tmp_path / "secret")):
         content["files"] = {name: {"n_bytes": 1, "blake2b": "0"}}
-        write_json(path, content)
+        signed(path, content)
         assert misfits(tmp_path / "m") == [f"{name}: the manifest does not say what it was"]
+
+
+def test_a_manifest_that_was_edited_is_told_from_one_that_was_not(tmp_path):
+    path = run(tmp_path, "k")
+    check_result(tmp_path / "losses.csv")
+    path.write_text(path.read_text().replace('"weights": "w"', '"weights": "v"'))
+    assert misfits(tmp_path) == ["manifest.json: was changed after the run wrote it"]
+    with pytest.raises(InputError, match="was changed"):
+        check_result(tmp_path / "losses.csv")
+
+
+def test_a_file_that_the_tool_itself_writes_again_is_answered_for_again(tmp_path):
+    run(tmp_path, "k")
+    (tmp_path / "losses.csv").write_text("two")
+    renew(tmp_path, ["losses.csv"])
+    assert misfits(tmp_path) == []
+    assert read_json(tmp_path / "manifest.json")["inputs"]["weights"] == "w"
+
+
+def test_numbers_as_names_and_tuples_are_signed_as_they_are_read_back(tmp_path):
+    made = manifest("x", options={"a": {10: 1, 9: (1, 2)}}, inputs={}, device="cpu", started=0.0)
+    made.write(tmp_path, [])
+    assert misfits(tmp_path) == []
 
 
 def test_a_manifest_of_an_earlier_version_names_no_files_and_stays_finished(tmp_path):

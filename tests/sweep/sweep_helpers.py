@@ -80,6 +80,10 @@ def toy_run_unit(layout, plan, unit, obtain, room):
     publish(layout, unit, record)
 
 
+def toy_run_nothing(layout, plan, unit, obtain, room):
+    """A unit that says it is done and leaves nothing."""
+
+
 def calls(root: Path) -> list[str]:
     path = root / "calls.txt"
     return path.read_text().splitlines() if path.exists() else []

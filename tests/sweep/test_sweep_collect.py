@@ -5,6 +5,7 @@ import json
 
 from sweep_helpers import VALUE, toy_plan, toy_run_unit
 
+from lensaudit.results.records import signed
 from lensaudit.sweep.collect import COLUMNS, collect
 from lensaudit.sweep.layout import Layout
 from lensaudit.sweep.room import Room
@@ -18,7 +19,7 @@ def collected(root, **changed):
         path = layout.unit(unit.id) / "result.json"
         result = json.loads(path.read_text())
         result["values"]["toy"] = VALUE | changed.get(unit.target, {})
-        path.write_text(json.dumps(result))
+        path.write_text(json.dumps(signed(result)))
     collect(layout, plan)
     return layout.results
 

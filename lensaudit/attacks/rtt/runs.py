@@ -20,7 +20,7 @@ from lensaudit.attacks.rtt.settings import (
 )
 from lensaudit.attacks.rtt.study import Gate, Study, from_checkpoint
 from lensaudit.attacks.rtt.summary import Summary, summarize
-from lensaudit.attacks.rtt.table import write_summaries
+from lensaudit.attacks.rtt.table import SUMMARIES, write_summaries
 from lensaudit.attacks.rtt.tofu import load_facts, split_by_author
 from lensaudit.attacks.rtt.work import Report, plan_of, run
 from lensaudit.errors import InputError, LensAuditError, PartialError, VerificationError
@@ -36,7 +36,7 @@ from lensaudit.models.registry import (
     resolve,
 )
 from lensaudit.results.ledger import Notice
-from lensaudit.results.records import manifest
+from lensaudit.results.records import claim, manifest, renew
 from lensaudit.settings import plain, results_folder
 from lensaudit.unlearn.memory import check_memory
 
@@ -93,7 +93,7 @@ def run_studies(prepared: Prepared, report: Report) -> Summarized:
     settings, data, log = prepared.settings, prepared.data, prepared.log
     jobs = {one.job.job_id for study in prepared.studies for one in plan_of(study).cells}
     n_known = sum(job_id in log.finished for job_id in jobs)
-    make_folder(prepared.folder)
+    claim(prepared.folder, "rtt run", SUMMARIES)
     save_mcq(data, make_folder(prepared.folder / "mcq") / f"{data.name}-{data.digest[:8]}")
     errors = []
     for study in prepared.studies:
@@ -123,7 +123,9 @@ def summarize_log(settings: SummarySettings, notice: Notice | None = None) -> Su
         raise InputError(f"{log.path}: holds no study; `lensaudit rtt run` writes them")
     assert log.path is not None
     folder = log.path.parent
-    write_summaries(found, log, make_folder(folder))
+    claim(folder, "rtt run", ())
+    write_summaries(found, log, folder)
+    renew(folder, SUMMARIES)
     failed = [one for one in found if not one.verdict.passed]
     failure = None
     if failed:
@@ -262,7 +264,7 @@ def _record(prepared: Prepared, started: float) -> None:
     options = plain(settings, without=("names", "out"))
     device = resolve_device(settings.device)
     made = manifest("rtt run", options=options, inputs=inputs, device=device, started=started)
-    made.write(prepared.folder)
+    made.write(prepared.folder, SUMMARIES)
 
 
 def _worst(errors: Sequence[LensAuditError]) -> LensAuditError | None:

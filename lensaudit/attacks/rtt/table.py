@@ -25,6 +25,7 @@ RATIOS: Mapping[str, Callable[[Outcome], Ratio]] = {
     "recovery_adjusted": lambda one: one.adjusted,
     "gap_closed": lambda one: one.gap_closed,
 }
+SUMMARIES = ("summary.csv", "summary.json")
 RULE_NAMES = {"max": "max_epoch", "final": "final_epoch"}
 
 

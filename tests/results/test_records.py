@@ -1,0 +1,103 @@
+"""Who wrote what lies in a folder, and does it fit together?"""
+
+import os
+import socket
+
+import pytest
+
+from lensaudit.errors import InputError
+from lensaudit.files import append_jsonl, check_output, parse_json, read_text, write_bytes
+from lensaudit.results.records import BEGUN, check_result, claim, manifest
+
+FILES = ("results.jsonl", "summary.json")
+
+
+def finish(folder, command="patch"):
+    """A run of a command from its first mark to its manifest."""
+    claim(folder, command, FILES)
+    for name in FILES:
+        (folder / name).write_text("{}")
+    made = manifest(command, options={}, inputs={}, device="cpu", started=0.0)
+    return made.write(folder, FILES)
+
+
+def test_a_command_takes_a_new_folder_and_its_own(tmp_path):
+    finish(tmp_path / "new")
+    finish(tmp_path / "new")
+    assert not (tmp_path / "new" / BEGUN).exists()
+
+
+def test_a_run_that_was_killed_goes_on_where_it_left_files(tmp_path):
+    claim(tmp_path, "patch", FILES)
+    (tmp_path / "results.jsonl").write_text("{}")
+    claim(tmp_path, "patch", FILES)
+
+
+def test_files_of_nobody_we_know_stay_as_they_are(tmp_path):
+    (tmp_path / "results.jsonl").write_text("mine")
+    with pytest.raises(InputError, match=r"results\.jsonl: was written by no command"):
+        claim(tmp_path, "patch", FILES)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["results.jsonl"]
+
+
+def test_the_result_of_another_command_stays_as_it_is(tmp_path):
+    finish(tmp_path, "eval")
+    with pytest.raises(InputError, match="`lensaudit eval`"):
+        claim(tmp_path, "patch", FILES)
+    check_result(tmp_path / "summary.json")
+
+
+def test_a_result_that_the_manifest_does_not_name_is_of_another_run(tmp_path):
+    finish(tmp_path)
+    (tmp_path / "results.json").write_text("{}")
+    with pytest.raises(InputError, match="another run"):
+        check_result(tmp_path / "results.json")
+
+
+@pytest.fixture(params=["pipe", "socket", "device", "link to a device"])
+def special(request, tmp_path):
+    """Something at a path that is no ordinary file."""
+    path = tmp_path / "x"
+    if request.param == "pipe":
+        os.mkfifo(path)
+    elif request.param == "socket":
+        socket.socket(socket.AF_UNIX).bind(str(path))
+    elif request.param == "device":
+        return type(path)("/dev/null")
+    else:
+        path.symlink_to("/dev/null")
+    return path
+
+
+def test_devices_pipes_and_sockets_are_neither_read_nor_written(special):
+    before = os.lstat(special)
+    for touch in (
+        lambda: write_bytes(special, b"x"),
+        lambda: append_jsonl(special, [{}]),
+        lambda: read_text(special),
+        lambda: check_output(special, ours=lambda content: True, force=True),
+    ):
+        with pytest.raises(InputError, match="ordinary file"):
+            touch()
+    assert os.lstat(special)[:3] == before[:3]
+
+
+def test_an_output_is_new_or_empty_or_ours(tmp_path):
+    path = tmp_path / "page"
+    ours = lambda content: content.startswith(b"page")  # noqa: E731
+    check_output(path, ours=ours)
+    for content in (b"", b" \n", b"page 1"):
+        path.write_bytes(content)
+        check_output(path, ours=ours)
+    path.write_bytes(b"a novel")
+    with pytest.raises(InputError, match="--force"):
+        check_output(path, ours=ours)
+    check_output(path, ours=ours, force=True)
+
+
+@pytest.mark.parametrize("depth", [101, 500, 100_000])
+@pytest.mark.parametrize(("start", "end"), ["[]", ('{"a":', "}")])
+def test_what_is_nested_too_deep_is_no_json(start, end, depth):
+    with pytest.raises(ValueError, match="nested"):
+        parse_json(start * depth + "1" + end * depth)
+    assert parse_json("[" * 100 + "]" * 100)
