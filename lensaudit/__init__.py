@@ -54,6 +54,7 @@ _PUBLIC = {
     "cache": "lensaudit.auditing.doors",
     "effort": "lensaudit.attacks.effort.runs",
     "write_report": "lensaudit.report.render",
+    "verify": "lensaudit.auditing.verify",
     # a patching run, step by step
     "prepare": "lensaudit.patching.prepare",
     "score_all": "lensaudit.patching.session",

@@ -46,6 +46,10 @@ COMMANDS = {
     "watch": ("lensaudit.cli.watch:watch", "Audit each new checkpoint of a training run."),
     "verdict": ("lensaudit.cli.verdict:verdict", "One verdict from all that was measured."),
     "gym": ("lensaudit.cli.gym:gym", "Judge auditors on models of planted truth."),
+    "verify": (
+        "lensaudit.cli.verify:verify",
+        "Compare results, models, passes, books and caches with their checksums.",
+    ),
     "doctor": (
         "lensaudit.cli.doctor:doctor",
         "Check versions, device, disk, caches and the bridge.",

@@ -7,22 +7,21 @@ needs one backward pass per example of each model, and what it gave is kept by c
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
 from jaxtyping import Float
-from safetensors import SafetensorError
-from safetensors.torch import load_file, save
+from safetensors.torch import load, save
 from torch import Tensor
 
 from lensaudit.data.spans import Encoded
 from lensaudit.errors import InputError, WorkError
-from lensaudit.files import digest, make_folder, write_bytes
+from lensaudit.files import digest, make_folder
 from lensaudit.models.causal import load_causal
 from lensaudit.models.checkpoint import Checkpoint
 from lensaudit.models.conditions import EAGER
 from lensaudit.models.device import free_bytes
+from lensaudit.results.keyed import read_marked, write_marked
 from lensaudit.results.ledger import Ledger
 from lensaudit.scores.depth import label_logprob
 from lensaudit.scores.representation import (
@@ -140,15 +139,17 @@ class _FisherStore:
         return fisher(self.audit, checkpoint, at=[mask.at for mask in anchors.masks])
 
     def _anchors(self) -> _Anchors:
-        path = self.folder / f"{digest(self.conditions)}.safetensors"
-        if path.exists() and not self.audit.fresh:
-            return _read_anchors(path)
+        key = digest(self.conditions)
+        path = self.folder / f"{key}.safetensors"
+        known = None if self.audit.fresh else read_marked(path, key)
+        if known is not None:
+            return _read_anchors(known)
         retain = fisher(self.audit, self.audit.retain)
         full = fisher(self.audit, self.audit.full)
         masks = tuple(fisher_mask(f, r, max(SHARES)) for f, r in zip(full, retain, strict=True))
         anchors = _Anchors(masks, tuple(len(one) for one in full))
         make_folder(self.folder)
-        write_bytes(path, _anchor_bytes(anchors))
+        write_marked(path, _anchor_bytes(anchors), key)
         return anchors
 
 
@@ -161,11 +162,8 @@ def _anchor_bytes(anchors: _Anchors) -> bytes:
     return save(tensors | {"n_parameters": torch.tensor(anchors.n_parameters)})
 
 
-def _read_anchors(path: Path) -> _Anchors:
-    try:
-        tensors = load_file(path)
-    except SafetensorError as error:
-        raise InputError(f"{path}: spoilt ({error}); delete it and run again") from error
+def _read_anchors(content: bytes) -> _Anchors:
+    tensors = load(content)
     sizes = tuple(tensors["n_parameters"].tolist())
     masks = tuple(
         FisherMask(*(tensors[f"{layer}.{name}"] for name in ("at", "full", "retain")))

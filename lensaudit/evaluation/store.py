@@ -1,7 +1,9 @@
 """Finished passes on disk, named by a hash of everything that determines them."""
 
 import io
+import struct
 import zipfile
+import zlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,6 +13,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lensaudit.files import make_folder, slug, write_bytes
+
+_UNREADABLE = (
+    *(OSError, ValueError, KeyError, EOFError, RuntimeError, AttributeError, IndexError),
+    *(zipfile.BadZipFile, zlib.error, struct.error),
+)
+"""What readers of archives and arrays raise over bytes that nobody wrote."""
 
 Arrays = Mapping[str, NDArray]
 """The numbers of one text."""
@@ -54,9 +62,26 @@ def _packed(items: Sequence[Arrays], key: str) -> bytes:
     return buffer.getvalue()
 
 
+def damage_of(path: Path) -> str | None:
+    """Why a file is no whole pass, by the checksum of each array and the key in it; else None."""
+    if not path.is_file():
+        return "is no file"
+    try:
+        with zipfile.ZipFile(path) as archive:
+            torn = archive.testzip()
+            if torn is not None:
+                return f"{torn} is damaged"
+        with np.load(path, allow_pickle=False) as file:
+            key = str(file["key"])
+    except _UNREADABLE:
+        return "is damaged"
+    named = path.stem.rpartition("-")[2]
+    return None if key.startswith(named) else f"is named for key {named}, and holds {key[:16]}"
+
+
 def _read(path: Path, key: str) -> list[dict[str, NDArray]] | None:
     """The pass in a file, or None where there is none that can be read and belongs to `key`."""
-    if not path.exists():
+    if damage_of(path) is not None:
         return None
     try:
         with np.load(path, allow_pickle=False) as file:
@@ -67,6 +92,6 @@ def _read(path: Path, key: str) -> list[dict[str, NDArray]] | None:
                 name: np.split(file[name], np.cumsum(file[f"n_{name}"])[:-1]) for name in names
             }
             n_items = int(file["n_items"])
-    except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile):
+    except (OSError, ValueError, KeyError, EOFError, IndexError):
         return None
     return [{name: columns[name][place] for name in names} for place in range(n_items)]

@@ -17,10 +17,9 @@ from torch import Tensor
 from lensaudit.activations.store import Activations
 from lensaudit.data.spans import Encoded
 from lensaudit.errors import InputError
-from lensaudit.files import digest, make_folder, write_bytes, write_json
+from lensaudit.files import digest, make_folder
 from lensaudit.patching.donors import CachedDonor
-from lensaudit.results.keyed import keyed_document
-from lensaudit.results.records import mark_of
+from lensaudit.results.keyed import read_marked, write_marked
 from lensaudit.scores.alignment import LinearMap, MapClass, Moments, fitted, ordinary, r_squared
 
 ALIGN_TOKENS_PER_DIM = 16
@@ -253,19 +252,15 @@ def _write(folder: Path, made: Alignment) -> None:
     for name, maps in (("map", made.maps), ("shuffled", made.shuffled)):
         for field in _FIELDS:
             tensors[f"{name}.{field}"] = torch.stack([getattr(one, field) for one in maps])
-    path = make_folder(folder) / f"{made.key}.safetensors"
-    write_bytes(path, save_tensors(tensors))
-    # last of all: with it the file is whole
-    write_json(path.with_suffix(".json"), {"key": made.key, **vars(mark_of(path))})
+    write_marked(make_folder(folder) / f"{made.key}.safetensors", save_tensors(tensors), made.key)
 
 
 def _read(folder: Path, kind: MapClass, key: str) -> Alignment | None:
     """The maps in a file; None where there is none, or where it is not as it was written."""
-    path = folder / f"{key}.safetensors"
-    said = keyed_document(path.with_suffix(".json"), key)
-    if said is None or not path.exists() or said != {"key": key, **vars(mark_of(path))}:
+    content = read_marked(folder / f"{key}.safetensors", key)
+    if content is None:
         return None
-    tensors = load_tensors(path.read_bytes())
+    tensors = load_tensors(content)
     maps, shuffled = (
         tuple(map(LinearMap, *(tensors[f"{name}.{field}"] for field in _FIELDS)))
         for name in ("map", "shuffled")

@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Any
 
 from lensaudit.errors import InputError
-from lensaudit.files import digest, make_folder, write_json
+from lensaudit.files import digest, make_folder, write_bytes, write_json
 from lensaudit.results.reading import json_object
-from lensaudit.results.records import BEGUN, MANIFEST, Manifest, is_whole, misfits, signed
+from lensaudit.results.records import BEGUN, MANIFEST, Manifest, is_whole, mark_of, misfits, signed
 
 _EARLIER_MARK = Path("training/job.json")
 """Where 0.1.0 marked a training run."""
@@ -70,6 +70,20 @@ def check_own(folder: Path, key: str) -> None:
 def write_keyed(path: Path, document: Mapping[str, Any]) -> Path:
     """Write a JSON object that holds its `key`, with a checksum."""
     return write_json(path, signed(document))
+
+
+def write_marked(path: Path, content: bytes, key: str) -> None:
+    """Write a file, and last of all a JSON beside it that says of which key and content it is."""
+    write_bytes(path, content)
+    write_json(path.with_suffix(".json"), {"key": key, **vars(mark_of(path))})
+
+
+def read_marked(path: Path, key: str) -> bytes | None:
+    """The content of a file, if it was made under `key` and is as it was written; else None."""
+    said = keyed_document(path.with_suffix(".json"), key)
+    if said is None or not path.is_file() or said != {"key": key, **vars(mark_of(path))}:
+        return None
+    return path.read_bytes()
 
 
 def keyed_document(path: Path, key: str) -> dict[str, Any] | None:

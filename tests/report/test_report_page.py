@@ -231,7 +231,7 @@ def test_only_a_page_is_written_over(tmp_path, capsys):
     (found,) = (tmp_path / "out").rglob("summary.json")
     before = found.read_bytes()
     assert run(["report", str(tmp_path / "out"), "-o", str(found)]) == 2
-    assert "is no HTML page" in capsys.readouterr().err
+    assert "this command did not write it" in capsys.readouterr().err
     assert found.read_bytes() == before
 
 

@@ -1,0 +1,132 @@
+"""Is everything below a folder as it was written? Results, models, passes, books and caches."""
+
+import os
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from lensaudit.activations.lookup import is_cache
+from lensaudit.activations.verification import BOOKS
+from lensaudit.activations.verification import verify as verify_cache
+from lensaudit.errors import InputError, LensAuditError
+from lensaudit.evaluation.store import damage_of
+from lensaudit.files import parse_json, read_bytes
+from lensaudit.results.ledger import verify_ledger
+from lensaudit.results.reading import json_object
+from lensaudit.results.records import MANIFEST, MANIFESTS, mark_of, misfits, signed
+
+Kind = Literal["result", "pass", "book", "cache", "tensors", "document"]
+_PASSES = "passes"
+_LARGEST_DOCUMENT = 64 << 20
+
+
+@dataclass(frozen=True)
+class Verified:
+    """One thing that says of itself what it should be."""
+
+    place: str
+    kind: Kind
+    n_files: int
+    """That were compared; 0 where 0.1.0 wrote nothing to compare with."""
+    problems: tuple[str, ...]
+    """A line each; none where all is as it was written."""
+
+
+def verify(*places: str | Path) -> list[Verified]:
+    """Compare all that lies in folders with what manifests, seals and checksums in them say.
+
+    Nothing is changed, links to folders are not followed, and files that nothing answers for are
+    passed over.
+
+    Raises:
+        InputError: a folder does not exist.
+    """
+    found: list[Verified] = []
+    for place in map(Path, places):
+        if not place.is_dir():
+            raise InputError(f"{place}: no such folder; wanted one that a command wrote")
+        found += _below(place)
+    return found
+
+
+def _below(top: Path) -> Iterator[Verified]:
+    for at, inner, files in os.walk(top):
+        folder = Path(at)
+        if is_cache(folder):
+            inner.clear()
+            yield _cache(folder)
+            continue
+        inner.sort()
+        for name in sorted(files):
+            checked = _file(folder / name)
+            if checked is not None:
+                yield checked
+
+
+def _file(path: Path) -> Verified | None:
+    """What a file says of itself or of others; None where it says nothing."""
+    try:
+        if path.name == MANIFEST or path.name.endswith(f"_{MANIFEST}"):
+            return _result(path)
+        if path.suffix == ".npz" and path.parent.name == _PASSES:
+            return _one(path, "pass", [damage_of(path)])
+        if path.suffix == ".jsonl":
+            return _book(path)
+        if path.suffix == ".json":
+            return _document(path)
+    except LensAuditError as error:
+        return Verified(str(path), "document", 1, (str(error),))
+    return None
+
+
+def _one(path: Path, kind: Kind, said: Iterable[str | None]) -> Verified:
+    problems = tuple(f"{path.name}: {line}" for line in said if line)
+    return Verified(str(path), kind, 1, problems)
+
+
+def _result(path: Path) -> Verified:
+    """The files that a manifest answers for; it may lie in `manifests/<name>/` beside them."""
+    folder = path.parent
+    if folder.parent.name == MANIFESTS:
+        folder = folder.parent.parent
+    problems = misfits(folder, name=path.relative_to(folder).as_posix())
+    n_files = len(json_object(path).get("files") or {})
+    return Verified(str(path), "result", n_files, tuple(problems))
+
+
+def _cache(folder: Path) -> Verified:
+    try:
+        found = verify_cache(folder)
+    except LensAuditError as error:
+        return Verified(str(folder), "cache", 1, (str(error),))
+    problems = tuple(problem.what for problem in found.problems)
+    return Verified(str(folder), "cache", 1 + found.n_shards, problems)
+
+
+def _book(path: Path) -> Verified | None:
+    """A ledger; for rows of other kinds a manifest answers."""
+    content = read_bytes(path)
+    if path.parent.name not in BOOKS and b'"ledger"' not in content.partition(b"\n")[0]:
+        return None
+    found = verify_ledger(path)
+    return Verified(str(path), "book", 0 if found.is_unsigned else 1, found.problems)
+
+
+def _document(path: Path) -> Verified | None:
+    """A JSON object with a checksum of itself, or with the hash of the tensors beside it."""
+    if path.stat().st_size > _LARGEST_DOCUMENT:
+        return None
+    try:
+        content = parse_json(read_bytes(path))
+        if isinstance(content, dict) and "check" in content:
+            whole = signed(content)["check"] == content["check"]
+            return _one(path, "document", [None if whole else "was changed after it was written"])
+    except ValueError:  # no JSON, or NaN in it: of another tool
+        return None
+    if not isinstance(content, dict) or content.keys() != {"key", "n_bytes", "blake2b"}:
+        return None
+    tensors = path.with_suffix(".safetensors")
+    marked = {name: content[name] for name in ("n_bytes", "blake2b")}
+    whole = tensors.is_file() and vars(mark_of(tensors)) == marked
+    return _one(tensors, "tensors", [None if whole else "was changed after it was written"])
