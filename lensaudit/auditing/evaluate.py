@@ -218,7 +218,7 @@ def aggregate_log(
         raise InputError(f"{log}: holds no rows of a metric that is known here")
     if folder:
         log = write_log(make_folder(folder), read.suite, entries)
-        renew(folder, [log.name])
+        renew(folder, [log.name, f"{read.suite.upper()}_SUMMARY.json"])
     return EvaluationResult(str(log), folder, entries, {m.name: m for m in ordered(read.suite)})
 
 
@@ -358,4 +358,4 @@ def _write(
         inputs=inputs,
         device=passes.subject.conditions.device,
         started=started,
-    ).write(place, (log.name, "results.jsonl"))
+    ).write(place, (log.name, f"{settings.suite.upper()}_SUMMARY.json", "results.jsonl"))

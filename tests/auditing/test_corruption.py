@@ -1,0 +1,198 @@
+"""No damage changes a number in silence: every file below a finished run, spoilt in every way."""
+
+import random
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import lensaudit as la
+from lensaudit.auditing.settings import EvaluateSettings, PatchSettings
+from lensaudit.cli.main import run
+from lensaudit.errors import LensAuditError
+from lensaudit.evaluation.store import _read
+from lensaudit.files import read_json
+from lensaudit.results.eval_runs import read_eval
+from lensaudit.results.ledger import lines_of
+from lensaudit.results.patch_runs import read_patch
+
+METRICS = ("forget_Q_A_Prob", "exact_memorization")
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory):
+    """Two sources patched and one model evaluated, with caches and books."""
+    from lensaudit.auditing.evaluate import evaluate_into
+    from lensaudit.auditing.patch import patch_into
+
+    root = tmp_path_factory.mktemp("made")
+    patching = PatchSettings(limit=3, activations=root / "activations")
+    patch_into(["demo/npo", "demo/graddiff"], patching, root / "patch")
+    asked = EvaluateSettings(limit=3, metrics=METRICS, activations=root / "activations")
+    evaluate_into("demo/npo", asked, root / "eval")
+    return root
+
+
+def kind_of(path: Path) -> str:
+    """What of a run a file is."""
+    if path.suffix == ".npz":
+        return "pass"
+    if path.parent.name in ("scores", "texts"):
+        return "book"
+    if "--" in path.parent.name:
+        return "cache"
+    return "manifest" if path.name == "manifest.json" else "result"
+
+
+def flipped(content: bytes, draw: random.Random) -> bytes:
+    """One bit."""
+    at = draw.randrange(len(content))
+    return content[:at] + bytes([content[at] ^ 1 << draw.randrange(8)]) + content[at + 1 :]
+
+
+def redigited(content: bytes, draw: random.Random) -> bytes:
+    """One digit is another one."""
+    places = [at for at, byte in enumerate(content) if 48 <= byte <= 57]
+    at = draw.choice(places or [0])
+    return content[:at] + str((content[at] - 47) % 10).encode() + content[at + 1 :]
+
+
+def truncated(content: bytes, draw: random.Random) -> bytes:
+    """The end is gone."""
+    return content[: draw.randrange(len(content))]
+
+
+WAYS = (flipped, redigited, truncated)
+
+
+def values(path: Path) -> Any:
+    """What a reader makes of a file; equal values are no harm."""
+    kind = kind_of(path)
+    if kind == "pass":
+        known = path.stem.rpartition("-")[2]
+        with np.load(path) as file:
+            key = str(file["key"])
+        assert key.startswith(known)
+        rows = _read(path, key) or []
+        return [{name: row[name].tolist() for name in row} for row in rows]
+    if kind == "book":
+        return lines_of(path)
+    if kind == "manifest":
+        return read_json(path)
+    return path.read_bytes()
+
+
+def shown(root: Path) -> list[Any]:
+    """What a page would show; a folder that is refused shows nothing."""
+    found: list[Any] = []
+    readers: list[tuple[Path, Callable[[Path], Any]]] = [
+        *((path, lambda path: read_patch(path, {})) for path in root.glob("patch/*/summary.json")),
+        *((path, read_eval) for path in root.glob("eval/TOFU_EVAL.json")),
+    ]
+    for path, read in readers:
+        try:
+            one = read(path)
+        except LensAuditError:
+            continue
+        found.append((one.folder, one.value if hasattr(one, "value") else dict(one.values)))
+    return found
+
+
+def outcome(root: Path, path: Path, content: bytes) -> str:
+    """What one spoilt file leads to; the file is as before afterwards."""
+    before, known, page = path.read_bytes(), values(path), shown(root)
+    path.write_bytes(content)
+    try:
+        if any(one.problems for one in la.verify(root)):
+            wrong = [one for one in shown(root) if one not in page]
+            return "silent" if wrong else "detected"
+        same = values(path) == known and shown(root) == page
+        return "harmless" if same else "silent"
+    finally:
+        path.write_bytes(before)
+
+
+def drive(root: Path, n: int, seed: int) -> Counter[tuple[str, str]]:
+    """`n` spoilt files of each kind; a third of the time another file of the kind is put there."""
+    draw = random.Random(seed)
+    by_kind: dict[str, list[Path]] = {}
+    for path in sorted(root.rglob("*")):
+        named = path.name not in ("comparison.csv",) and not path.name.startswith(".")
+        if path.is_file() and path.stat().st_size and named and ".locks" not in path.parts:
+            by_kind.setdefault(kind_of(path), []).append(path)
+    found: Counter[tuple[str, str]] = Counter()
+    for kind, paths in sorted(by_kind.items()):
+        for _ in range(n):
+            path = draw.choice(paths)
+            content = path.read_bytes()
+            others = [p.read_bytes() for p in paths if p.suffix == path.suffix and p != path]
+            spoilt = (
+                draw.choice(others)
+                if others and draw.random() < 0.25
+                else draw.choice(WAYS)(content, draw)
+            )
+            if spoilt != content:
+                found[kind, outcome(root, path, spoilt)] += 1
+    return found
+
+
+def test_a_whole_run_has_nothing_to_say(made, capsys):
+    found = la.verify(made)
+    assert [one.problems for one in found if one.problems] == []
+    assert {one.kind for one in found} == {"result", "pass", "book", "cache"}
+    assert all(one.n_files for one in found)
+    assert len(shown(made)) == 3
+    assert run(["verify", str(made)]) == 0
+    assert capsys.readouterr().out.endswith("; 0 damaged\n")
+
+
+def test_a_change_is_named_and_ends_in_four(made, capsys):
+    path = made / "patch" / "demo-npo" / "results.jsonl"
+    before = path.read_bytes()
+    path.write_bytes(redigited(before, random.Random(1)))
+    try:
+        assert run(["verify", str(made)]) == 4
+        assert "results.jsonl: was changed after the run wrote it" in capsys.readouterr().out
+    finally:
+        path.write_bytes(before)
+
+
+def test_no_damage_of_a_slice_is_silent(made):
+    found = drive(made, 14, seed=17)
+    assert {kind for kind, _ in found} == {"result", "manifest", "pass", "book", "cache"}
+    assert [key for key in found if key[1] == "silent"] == []
+    assert sum(n for (_, how), n in found.items() if how == "detected") > 40
+
+
+@pytest.mark.slow
+def test_no_damage_of_a_thousand_is_silent(made, capsys):
+    found = drive(made, 220, seed=1)
+    with capsys.disabled():
+        for kind in sorted({kind for kind, _ in found}):
+            counts = {how: found[kind, how] for how in ("detected", "harmless", "silent")}
+            print(f"\n{kind}: {sum(counts.values())} {counts}", end="")
+    assert sum(found.values()) >= 1000
+    assert [key for key in found if key[1] == "silent"] == []
+
+
+@pytest.mark.slow
+def test_a_spoilt_book_or_cache_gives_the_same_numbers_again(made):
+    draw = random.Random(3)
+    arguments = ["patch", "--source", "demo/npo", "--limit", "3"]
+    arguments += ["--activations", str(made / "activations"), "--out"]
+    number = read_json(made / "patch" / "demo-npo" / "summary.json")["uds"]
+    kinds = ("book", "cache")
+    paths = [p for p in sorted((made / "activations").rglob("*")) if p.is_file()]
+    chosen = [p for p in paths if kind_of(p) in kinds and p.stat().st_size]
+    for trial in range(30):
+        path = draw.choice(chosen)
+        before = path.read_bytes()
+        path.write_bytes(draw.choice(WAYS)(before, draw))
+        code = run([*arguments, str(made / f"again-{trial}")])
+        if code == 0:
+            again = read_json(made / f"again-{trial}" / "summary.json")["uds"]
+            assert again == pytest.approx(number, abs=1e-9)
+        path.write_bytes(before)
