@@ -11,6 +11,7 @@ import shutil
 import stat
 import unicodedata
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,35 @@ from lensaudit.errors import InputError, TryAgainError, WorkError
 from lensaudit.partials import partial_path, sweep_partials
 
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
+
+
+def _flock(descriptor: int) -> bool:
+    """Take a folder for this process; False where another one has it."""
+    try:
+        import fcntl
+
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except (ImportError, OSError):  # a system or a disk without such locks
+        pass
+    return True
+
+
+@contextmanager
+def alone(folder: Path) -> Iterator[None]:
+    """One process at a time in a folder; a lock of the system, which leaves no file and no trace.
+
+    Raises:
+        TryAgainError: another process works in it.
+    """
+    descriptor = os.open(make_folder(folder), os.O_RDONLY)
+    try:
+        if not _flock(descriptor):
+            raise TryAgainError(f"{folder}: another process works in it; run again later")
+        yield
+    finally:
+        os.close(descriptor)
 
 
 def os_error(error: OSError, path: Path) -> InputError | TryAgainError | WorkError:
@@ -371,7 +401,17 @@ def slug(name: str, limit: int = 40) -> str:
 def printable(text: str) -> str:
     r"""Text from a model or a data set, without terminal escapes or direction overrides.
 
-    >>> printable("a\x1b[31mb")
-    'a[31mb'
+    >>> printable("a\x1b[31mb"), printable("\udcff")
+    ('a[31mb', '?')
     """
-    return _CONTROL.sub("", text)
+    # half of a surrogate pair, which a file name can hold, cannot be written anywhere
+    return _CONTROL.sub("", text).encode("utf-8", "replace").decode()
+
+
+def escaped(json_text: str) -> str:
+    r"""JSON for a terminal: the same values, control characters as their escapes.
+
+    >>> escaped('"a\x9bb"')
+    '"a\\u009bb"'
+    """
+    return _utf8(_CONTROL.sub(lambda found: f"\\u{ord(found[0]):04x}", json_text)).decode()

@@ -9,10 +9,10 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from lensaudit.activations.inventory import QUARANTINE, CacheInfo, describe
+from lensaudit.activations.inventory import IMPORTED, QUARANTINE, CacheInfo, describe
 from lensaudit.activations.lookup import cache_folders, matching
-from lensaudit.activations.presence import check_trusted, users
-from lensaudit.activations.spec import SPEC
+from lensaudit.activations.presence import LOCKS, check_trusted, users
+from lensaudit.activations.spec import SEAL, SPEC
 from lensaudit.errors import InputError
 from lensaudit.files import os_error
 from lensaudit.partials import is_running, process_name, sweep_partials
@@ -63,7 +63,7 @@ def collect(
     for info in infos:
         if max_bytes is None or total <= max_bytes:
             break
-        if Path(info.folder) in named or info.users:
+        if Path(info.folder) in named or info.users or not _is_ours(Path(info.folder)):
             continue
         if dry_run or remove(Path(info.folder)):
             removed.append(info)
@@ -123,8 +123,16 @@ def _is_abandoned(path: Path) -> bool:
     return not running
 
 
+def _is_ours(folder: Path) -> bool:
+    """Whether a folder holds what a cache holds and nothing else: others only look like one."""
+    own = (SPEC, SEAL, IMPORTED, QUARANTINE, LOCKS)
+    return all(path.name in own or path.suffix in (".h5", ".partial") for path in folder.iterdir())
+
+
 def _is_empty(folder: Path) -> bool:
     """Killed before its spec was there."""
     if (folder / SPEC).exists() or list(folder.glob("*.h5")) or users(folder):
+        return False
+    if not _is_ours(folder):
         return False
     return time.time() - folder.stat().st_mtime > EMPTY_AGE_S

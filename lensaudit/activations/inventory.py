@@ -70,8 +70,19 @@ def describe(folder: Path) -> CacheInfo:
         users=tuple(users(folder)),
         fingerprint=spec.fingerprint.document() if spec else None,
         provenance=dict(spec.provenance) if spec else None,
-        imported=read_json(folder / IMPORTED) if (folder / IMPORTED).exists() else None,
+        imported=_imported(folder / IMPORTED),
     )
+
+
+def _imported(path: Path) -> dict[str, Any] | None:
+    """Where a cache came from; a damaged record says so, and blocks nothing."""
+    if not path.exists():
+        return None
+    try:
+        found = read_json(path)
+    except LensAuditError as error:
+        return {"problem": str(error)}
+    return found if isinstance(found, dict) else {"problem": f"{path}: is no record of an import"}
 
 
 def _disk_use(folder: Path) -> tuple[int, float]:

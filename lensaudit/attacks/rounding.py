@@ -29,7 +29,7 @@ from lensaudit.models.quantize import (
 from lensaudit.models.registry import load_registry, resolve
 from lensaudit.results import keyed
 from lensaudit.results.records import Manifest, manifest
-from lensaudit.unlearn.job import finished
+from lensaudit.unlearn.job import trained
 from lensaudit.unlearn.memory import n_parameters
 from lensaudit.unlearn.save import seal_model
 
@@ -122,10 +122,7 @@ def make(job: Job, out: Path) -> bool:
     Raises:
         InputError: `out` holds something else.
     """
-    if finished(job, out):
-        return False
-    quantize(job, out)
-    return True
+    return trained(job, out, lambda: quantize(job, out))
 
 
 def rounded(out: Path) -> Rounded:

@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import math
 import re
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
@@ -10,6 +11,7 @@ from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin
 
 import click
 from click.shell_completion import CompletionItem
+from click.types import FloatParamType, IntParamType
 
 from lensaudit import settings
 from lensaudit.cli.terminal import ProgressBar, is_quiet, notice
@@ -17,6 +19,8 @@ from lensaudit.settings import Option, Place
 
 __all__ = ["ProgressBar", "is_quiet", "notice"]
 Command = TypeVar("Command", bound=Callable[..., Any])
+_LARGEST = 2**31 - 1
+_MOST_BYTES = 2.0**63
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([kmgt]?)(i?)b?", re.IGNORECASE)
 
 
@@ -174,9 +178,37 @@ def _type(field: _Field) -> Any:
 def _number(kind: Any, words: Option) -> Any:
     low = words.least if words.above is None else words.above
     if low is None and words.most is None:
-        return kind
-    ranged: Any = click.IntRange if kind is int else click.FloatRange
+        return {int: _Int(), float: _Float()}.get(kind, kind)
+    ranged: Any = _IntRange if kind is int else _FloatRange
     return ranged(low, words.most, min_open=words.above is not None)
+
+
+class _Sane:
+    """A number that somebody can mean: NaN, infinities and integers beyond 32 bits are refused."""
+
+    def convert(self, value: Any, param: Any, ctx: Any) -> Any:
+        """The number."""
+        found = super().convert(value, param, ctx)  # type: ignore[misc]
+        sane = abs(found) <= _LARGEST if isinstance(found, int) else math.isfinite(found)
+        if not sane:
+            raise click.BadParameter(f"{str(value)[:40]!r} cannot be meant", ctx, param)
+        return found
+
+
+class _Int(_Sane, IntParamType):
+    pass
+
+
+class _Float(_Sane, FloatParamType):
+    pass
+
+
+class _IntRange(_Sane, click.IntRange):
+    pass
+
+
+class _FloatRange(_Sane, click.FloatRange):
+    pass
 
 
 class ChoiceOrNone(click.Choice):
@@ -199,7 +231,10 @@ class ByteSize(click.ParamType):
         if match is None:
             self.fail(f"{value!r} is not a size; wanted like 200GB or 64GiB", param, ctx)
         power = " kmgt".index(match[2].lower() or " ")
-        return int(float(match[1]) * (1024 if match[3] else 1000) ** power)
+        n_bytes = float(match[1]) * (1024 if match[3] else 1000) ** power
+        if n_bytes >= _MOST_BYTES:
+            self.fail(f"{str(value)[:40]!r} is more than any disk holds", param, ctx)
+        return int(n_bytes)
 
 
 def shared(*names: str) -> Callable[[Command], Command]:

@@ -6,6 +6,7 @@ import click
 
 from lensaudit.auditing.settings import PatchSettings
 from lensaudit.cli.options import ProgressBar, check_names, notice, options, shared
+from lensaudit.cli.terminal import say
 
 
 @click.command()
@@ -34,7 +35,7 @@ def patch(
     from lensaudit.cli.show_patch import report
 
     if dry_run:
-        click.echo(plan_patch(sources, settings, notice=notice).text())
+        say(plan_patch(sources, settings, notice=notice).text())
         return
     with ProgressBar() as bar:
         found = patch_into(sources, settings, out, notice=notice, progress=bar.tell)

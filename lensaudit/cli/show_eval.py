@@ -2,12 +2,10 @@
 
 import math
 
-import click
-from rich.console import Console
 from rich.table import Table
 
 from lensaudit.auditing.evaluate import EvaluationResult
-from lensaudit.cli.terminal import emit, notice
+from lensaudit.cli.terminal import emit, notice, show, written
 from lensaudit.files import printable
 from lensaudit.metrics.registry import Entry, Metric
 
@@ -22,12 +20,9 @@ def report(found: EvaluationResult, *, as_json: bool) -> None:
     if as_json:
         emit(dict(found.summary))
         return
-    console = Console(highlight=False)
-    # a pipe has no width: 80 columns would cut the names
-    console = console if console.is_terminal else Console(highlight=False, width=WIDTH)
-    console.print(metric_table(found))
+    show(metric_table(found))
     if found.folder:
-        click.echo(f"written: {found.folder}")
+        written(found.folder)
 
 
 def metric_table(found: EvaluationResult) -> Table:

@@ -3,14 +3,11 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import click
-
 from lensaudit.auditing.patch import Patched
 from lensaudit.cli.show import print_audit
 from lensaudit.cli.show_em import print_em
-from lensaudit.cli.terminal import interval, number, row, show, table
+from lensaudit.cli.terminal import emit, interval, number, row, show, table, written
 from lensaudit.errors import WorkError
-from lensaudit.files import canonical_json
 
 
 def report(found: Patched, *, as_json: bool) -> None:
@@ -21,7 +18,7 @@ def report(found: Patched, *, as_json: bool) -> None:
     """
     summaries = [one.summary for one in found.results]
     if as_json:
-        click.echo(canonical_json(summaries[0] if len(summaries) == 1 else summaries))
+        emit(summaries[0] if len(summaries) == 1 else summaries)
     else:
         if found.results[0].score == "em":
             print_em(summaries)
@@ -29,7 +26,7 @@ def report(found: Patched, *, as_json: bool) -> None:
             print_audit(summaries, found.comparison)
             print_collateral(summaries)
         for one in found.results:
-            click.echo(f"written: {one.folder}")
+            written(one.folder)
     if empty := [one for one in found.results if one.value is None]:
         raise WorkError(f"{', '.join(one.source for one in empty)}: {empty[0].reason}")
 

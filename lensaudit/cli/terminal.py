@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from lensaudit.files import canonical_json, printable
+from lensaudit.files import canonical_json, escaped, printable
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -97,11 +97,8 @@ def say(text: object, *, err: bool = False) -> None:
 
 def emit(value: Any, *, pretty: bool = False) -> None:
     """The result of `--json`: one document, on one line or for people to read too."""
-    click.echo(
-        json.dumps(value, indent=1, ensure_ascii=False, allow_nan=False)
-        if pretty
-        else canonical_json(value)
-    )
+    text = json.dumps(value, indent=1, ensure_ascii=False, allow_nan=False) if pretty else None
+    click.echo(canonical_json(value) if text is None else escaped(text))
 
 
 def written(path: object) -> None:

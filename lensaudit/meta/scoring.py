@@ -15,7 +15,7 @@ import torch
 from lensaudit.auditing.evaluate import evaluate_into
 from lensaudit.auditing.settings import EvaluateSettings
 from lensaudit.errors import InputError, VerificationError, WorkError, failure_in
-from lensaudit.files import digest, make_folder, slug, write_json
+from lensaudit.files import alone, digest, slug, write_json
 from lensaudit.meta.catalogue import SUITE_NAMES, Judged
 from lensaudit.meta.reading import DONE, LOG, TO_DO, known_to_do, read_model
 from lensaudit.meta.values import Values, merged
@@ -109,8 +109,13 @@ def measured(subjects: Sequence[Subject], scoring: Scoring) -> Values:
 
     Raises:
         InputError: not one model could be measured; the first reason is given.
+        TryAgainError: another process measures into the same folder.
     """
-    make_folder(scoring.folder)
+    with alone(scoring.folder):
+        return _measured(subjects, scoring)
+
+
+def _measured(subjects: Sequence[Subject], scoring: Scoring) -> Values:
     folders = folders_of([subject.name for subject in subjects], scoring.folder)
     to_do: dict[str, str] = {}
     names = {subject.name for subject in subjects}

@@ -69,7 +69,10 @@ def parse_layers(spec: str, n_layers: int) -> tuple[int, ...]:
         return tuple(range(n_layers))
     chosen: set[int] = set()
     for part in spec.split(","):
-        chosen |= set(_layer_range(part.strip(), spec))
+        named = _layer_range(part.strip(), spec)
+        ends = (named[0], named[-1]) if named else ()
+        # a range of a billion layers is never listed
+        chosen |= set(ends if any(abs(end) > n_layers for end in ends) else named)
     resolved = {layer + n_layers if layer < 0 else layer for layer in chosen}
     outside = sorted(layer for layer in resolved if not 0 <= layer < n_layers)
     if outside:
@@ -128,7 +131,7 @@ def parse_memory(text: str) -> int:
     unit = body[-1:] if body[-1:] in units else ""
     try:
         n_bytes = int(float(body.removesuffix(unit)) * units[unit])
-    except ValueError as error:
+    except (ValueError, OverflowError) as error:
         raise InputError(f"--memory {text}: not a size; wanted like 800M or 2G") from error
     if n_bytes < 256 << 20:
         raise InputError(f"--memory {text}: too small to work in; wanted at least 256M")

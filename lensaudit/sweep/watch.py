@@ -12,6 +12,7 @@ from typing import Any
 from lensaudit.data.suites import DEMO_DATA
 from lensaudit.errors import InputError, LensAuditError
 from lensaudit.files import (
+    alone,
     digest,
     make_folder,
     read_json,
@@ -97,7 +98,8 @@ def follow_run(settings: WatchSettings, report: Callable[[str], None]) -> Curve:
     def follow() -> bool:
         return not settings.once and (end is None or time.monotonic() < end)
 
-    return Curve(watch(watched, follow=follow, every_s=settings.every_s), out)
+    with alone(out):
+        return Curve(watch(watched, follow=follow, every_s=settings.every_s), out)
 
 
 def steps_of(folder: Path) -> dict[int, Path]:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from lensaudit.files import printable
 from lensaudit.sweep.attempts import Attempt, StopSignals
 from lensaudit.sweep.claims import claimed
 from lensaudit.sweep.failures import Failure, Preempted
@@ -31,7 +32,7 @@ OWN_SIGNALS = ("slurm", "ray")
 
 def said(line: str) -> None:
     """A worker's line on stderr, where it has no driver to tell."""
-    print(f"lensaudit: {line}", file=sys.stderr, flush=True)
+    print(f"lensaudit: {printable(line)}", file=sys.stderr, flush=True)
 
 
 def _silent(line: str) -> None:

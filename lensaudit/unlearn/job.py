@@ -13,7 +13,7 @@ import torch
 
 from lensaudit.data.chat import PLAIN, check_tokenizer, pad_id
 from lensaudit.errors import InputError
-from lensaudit.files import digest, read_text, write_csv
+from lensaudit.files import alone, digest, read_text, write_csv
 from lensaudit.models.causal import load_causal
 from lensaudit.models.checkpoint import Checkpoint, load_tokenizer
 from lensaudit.results import keyed
@@ -170,10 +170,13 @@ def trained(job: Keyed, out: Path, train: Callable[[], object]) -> bool:
 
     Raises:
         InputError: it holds something else.
+        TryAgainError: another process trains into it.
     """
-    if finished(job, out):
-        return False
-    train()
+    keyed.check_own(out, job.key)
+    with alone(out):
+        if finished(job, out):
+            return False
+        train()
     return True
 
 

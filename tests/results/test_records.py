@@ -5,8 +5,8 @@ import socket
 
 import pytest
 
-from lensaudit.errors import InputError
-from lensaudit.files import append_jsonl, check_output, parse_json, read_text, write_bytes
+from lensaudit.errors import InputError, TryAgainError
+from lensaudit.files import alone, append_jsonl, check_output, parse_json, read_text, write_bytes
 from lensaudit.results.records import BEGUN, check_result, claim, manifest
 
 FILES = ("results.jsonl", "summary.json")
@@ -80,6 +80,16 @@ def test_devices_pipes_and_sockets_are_neither_read_nor_written(special):
         with pytest.raises(InputError, match="ordinary file"):
             touch()
     assert os.lstat(special)[:3] == before[:3]
+
+
+def test_a_folder_is_worked_in_by_one_process_at_a_time(tmp_path):
+    with alone(tmp_path / "a"):
+        with pytest.raises(TryAgainError, match="another process"), alone(tmp_path / "a"):
+            pass
+        with alone(tmp_path / "b"):
+            pass
+    with alone(tmp_path / "a"):
+        assert list((tmp_path / "a").iterdir()) == []
 
 
 def test_an_output_is_new_or_empty_or_ours(tmp_path):
