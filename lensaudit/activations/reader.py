@@ -18,7 +18,7 @@ from lensaudit.activations.fingerprint import Fingerprint
 from lensaudit.activations.image import Slabs
 from lensaudit.activations.presence import Mark
 from lensaudit.activations.shard import ShardFile, check_bytes
-from lensaudit.activations.spec import SEAL, Seal, Shard, Spec
+from lensaudit.activations.spec import REPAIR, SEAL, Seal, Shard, Spec
 from lensaudit.activations.tensors import ExampleActivations, LayerRows, SpanRows
 from lensaudit.activations.values import TORCH, from_bits
 from lensaudit.errors import InputError
@@ -174,9 +174,7 @@ class Activations:
         try:
             stat = os.stat(path)
         except OSError as error:
-            raise InputError(
-                f"{path}: cannot be read ({error.strerror}); run `lensaudit cache` again to fill it"
-            ) from error
+            raise InputError(f"{path}: cannot be read ({error.strerror}); {REPAIR}") from error
         state = (str(path), stat.st_dev, stat.st_ino, stat.st_size, stat.st_mtime_ns)
         if state not in _whole:
             check_bytes(path, self._sealed.get(shard.number))

@@ -37,9 +37,7 @@ def check_bytes(path: Path, sealed: SealedShard | None = None) -> SealedShard:
             found = hash_rest(stream)
             n_bytes = stream.tell()
     except FileNotFoundError as error:
-        raise InputError(
-            f"{path}: no such shard; run `lensaudit cache` again to fill it"
-        ) from error
+        raise InputError(f"{path}: no such shard; {REPAIR}") from error
     except OSError as error:
         raise os_error(error, path) from error
     if first != header(n_bytes, found):
@@ -94,7 +92,7 @@ class ShardFile:
             # no lock call: published shards never change, and some network disks refuse locks
             self._file = h5py.File(path, "r", locking=False)
         except FileNotFoundError as error:
-            raise InputError(f"{path}: no such shard; run `lensaudit cache` again") from error
+            raise InputError(f"{path}: no such shard; {REPAIR}") from error
         except OSError as error:
             raise VerificationError(f"{path}: not HDF5 ({error}); {REPAIR}") from error
         try:

@@ -14,6 +14,7 @@ from markupsafe import Markup
 
 from lensaudit.data.examples import Example
 from lensaudit.files import check_output, write_bytes
+from lensaudit.partials import sweep_partials
 from lensaudit.report.assemble import assemble
 from lensaudit.report.document import Condition, Document
 from lensaudit.report.texts import visible_values
@@ -61,6 +62,8 @@ def write_report(
     page = Path(out)
     check_output(page, ours=_is_page, force=force)
     document = assemble([Path(one) for one in paths], title=title, examples=examples)
+    if page.parent.is_dir():
+        sweep_partials(page.parent)
     write_bytes(page, render(document).encode("utf-8"))
     return [LeftOut(one["path"], one["reason"]) for one in document.left_out]
 

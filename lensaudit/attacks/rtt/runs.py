@@ -23,6 +23,7 @@ from lensaudit.attacks.rtt.summary import Summary, summarize
 from lensaudit.attacks.rtt.table import SUMMARIES, write_summaries
 from lensaudit.attacks.rtt.tofu import load_facts, split_by_author
 from lensaudit.attacks.rtt.work import Report, plan_of, run
+from lensaudit.data.tofu import DEMO
 from lensaudit.errors import InputError, LensAuditError, PartialError, VerificationError
 from lensaudit.files import make_folder
 from lensaudit.models.checkpoint import Checkpoint, load_tokenizer, open_checkpoint
@@ -39,6 +40,7 @@ from lensaudit.results.ledger import Notice
 from lensaudit.results.records import claim, manifest, renew
 from lensaudit.settings import plain, results_folder
 from lensaudit.unlearn.memory import check_memory
+from lensaudit.unlearn.rows import TOFU_PAIRS
 
 DEMO_LRS = (3e-4, 1e-3, 3e-3)
 """A model of a million weights needs steps that a model of a billion would not survive."""
@@ -157,7 +159,8 @@ def validate(settings: ValidationSettings) -> Validated:
 def data_of(name: str, cut: Cut) -> Dataset:
     """Splits from a folder, or cut from a forget set."""
     folder = Path(name).expanduser()
-    if folder.is_dir():
+    # a folder that has a set's name is `./demo`
+    if folder.is_dir() and name not in (DEMO, *TOFU_PAIRS):
         return load_mcq(folder, only=cut.only)
     if cut.only:
         raise InputError("--only names splits of a folder; a forget set is cut by --splits")
