@@ -1,0 +1,109 @@
+"""A full disk while a model is made: exit code 75, and the same command goes on."""
+
+import errno
+import shutil
+
+import pytest
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file
+
+import lensaudit.unlearn.state
+from lensaudit import files
+from lensaudit.cli.main import run
+from lensaudit.errors import InputError, TryAgainError, WorkError
+from lensaudit.unlearn.state import writing
+
+FULL = "Error while serializing: I/O error: No space left on device (os error 28)"
+
+
+def full(*_, **__):
+    raise OSError(errno.ENOSPC, "No space left on device")
+
+
+def full_in_rust(*_, **__):
+    raise SafetensorError(FULL)
+
+
+def once(place, name, fails, at=1):
+    """Let the `at`-th call of a function fail; earlier and later ones do what they do."""
+    real, calls = getattr(place, name), [0]
+
+    def call(*given, **named):
+        calls[0] += 1
+        return fails(*given, **named) if calls[0] == at else real(*given, **named)
+
+    return call
+
+
+def model_of(folder):
+    return load_file(folder / "model.safetensors")
+
+
+def command(kind, out):
+    options = {
+        "quantize": ["--model", "demo/npo", "--method", "nf4"],
+        "unlearn": ["--model", "demo/full", "--method", "GradDiff", "--steps", "2"],
+        "relearn": ["--model", "demo/npo", "--batch-size", "64"],
+    }[kind]
+    every = [] if kind == "quantize" else ["--save-every", "1"]
+    return [kind, *options, *every, "--out", str(out)]
+
+
+SITES = {
+    "the weights": ("transformers.PreTrainedModel", "save_pretrained", full_in_rust, 1),
+    "the tokenizer": (shutil, "copyfile", full, 1),
+    "the first file": (files.os, "fsync", full, 2),
+    "a later file": (files.os, "fsync", full, 5),
+    "the state": (lensaudit.unlearn.state, "save_file", full_in_rust, 2),
+}
+
+
+def trial(monkeypatch, tmp_path, capsys, kind, site):
+    place, name, fails, at = SITES[site]
+    if isinstance(place, str):
+        import transformers
+
+        place = transformers.PreTrainedModel
+    out = tmp_path / "out"
+    with monkeypatch.context() as patch:
+        patch.setattr(place, name, once(place, name, fails, at))
+        code = run(command(kind, out))
+    said = capsys.readouterr().err
+    assert code == 75, said
+    assert "no space left on the device" in said
+    assert "Traceback" not in said
+    assert not (out / "manifest.json").exists()
+    assert run(command(kind, out)) == 0, capsys.readouterr().err
+    whole = tmp_path / "whole"
+    assert run(command(kind, whole)) == 0
+    for name, tensor in model_of(whole).items():
+        assert torch.equal(tensor, model_of(out)[name])
+
+
+@pytest.mark.parametrize("site", ["the weights", "the first file"])
+def test_rounding_goes_on_after_a_full_disk(monkeypatch, tmp_path, capsys, site):
+    trial(monkeypatch, tmp_path, capsys, "quantize", site)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["quantize", "unlearn", "relearn"])
+@pytest.mark.parametrize("site", list(SITES))
+def test_every_maker_goes_on_after_a_full_disk(monkeypatch, tmp_path, capsys, kind, site):
+    if kind == "quantize" and site == "the state":
+        return  # it keeps none
+    trial(monkeypatch, tmp_path, capsys, kind, site)
+
+
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [
+        (SafetensorError(FULL), TryAgainError),
+        (SafetensorError("I/O error: Permission denied (os error 13)"), InputError),
+        (SafetensorError("something else"), WorkError),
+        (OSError(errno.EDQUOT, "quota"), TryAgainError),
+    ],
+)
+def test_safetensors_errors_have_the_cause_of_the_system(tmp_path, error, said):
+    with pytest.raises(said), writing(tmp_path):
+        raise error
