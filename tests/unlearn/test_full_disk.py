@@ -53,8 +53,8 @@ def command(kind, out):
 SITES = {
     "the weights": ("transformers.PreTrainedModel", "save_pretrained", full_in_rust, 1),
     "the tokenizer": (shutil, "copyfile", full, 1),
-    "the first file": (files.os, "fsync", full, 2),
-    "a later file": (files.os, "fsync", full, 5),
+    "the first file": (files.os, "replace", full, 1),
+    "a later file": (files.os, "replace", full, 2),
     "the state": (lensaudit.unlearn.state, "save_file", full_in_rust, 2),
 }
 
