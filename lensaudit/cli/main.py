@@ -5,13 +5,14 @@ import os
 import signal
 import sys
 import warnings
+from pathlib import Path
 from typing import Any
 
 import click
 
 from lensaudit import __version__
 from lensaudit.errors import LensAuditError
-from lensaudit.files import printable
+from lensaudit.files import os_error, printable
 
 COMMANDS = {
     "init": ("lensaudit.cli.init:init", "Write lensaudit.toml: models and rows, named once."),
@@ -125,6 +126,10 @@ def run(arguments: list[str] | None = None) -> int:
         # the reader of stdout left (`| head`): end as a pipe's writer does
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 128 + signal.SIGPIPE
+    except OSError as error:
+        # a place that no check foresaw, as a name too long for any disk
+        said = os_error(error, Path(str(error.filename or "?")))
+        return complain(str(said), said.exit_code)
     return answer if isinstance(answer, int) else 0
 
 

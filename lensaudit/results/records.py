@@ -123,7 +123,10 @@ def claim(folder: Path, command: str, files: Iterable[str], name: str = MANIFEST
     make_folder(folder)
     there = [one for one in files if (folder / one).exists()]
     made = folder / name if (folder / name).exists() else folder / BEGUN
-    found = json_object(made).get("command") if made.exists() else None
+    try:
+        found = json_object(made).get("command") if made.exists() else None
+    except InputError:  # damaged: the command that made it is told to run again
+        found = command
     if there and found != command:
         wrote = f"`lensaudit {found}`" if isinstance(found, str) else "no command that is known"
         raise InputError(f"{folder / there[0]}: was written by {wrote}; name another --out")

@@ -36,7 +36,7 @@ from lensaudit.attacks.rtt.select import halves
 from lensaudit.auditing.doors import door, notice
 from lensaudit.auditing.progress import Notice, Progress, Tell, unheard
 from lensaudit.errors import InputError
-from lensaudit.files import make_folder, write_json
+from lensaudit.files import write_json
 from lensaudit.models.checkpoint import (
     Checkpoint,
     check_same_shape,
@@ -54,7 +54,7 @@ from lensaudit.models.registry import (
     resolve,
 )
 from lensaudit.patching.deposit import clear, folders_for
-from lensaudit.results.records import manifest
+from lensaudit.results.records import claim, manifest
 from lensaudit.settings import plain, results_folder
 from lensaudit.unlearn.memory import check_memory
 from lensaudit.unlearn.settings import positive
@@ -227,7 +227,8 @@ def run(
     """
     started = time.monotonic()
     for folder in ready.folders.values():
-        clear(make_folder(folder))
+        claim(folder, "effort", ["summary.json"])
+        clear(folder)
 
     def work(attacks: list[Attack]) -> None:
         fill(
@@ -314,10 +315,9 @@ def _deposit(
         "data_digest": data_digest(ready.held),
     }
     options = plain(ready.settings)
-    manifest("effort", options=options, inputs=inputs, device=ready.device, started=started).write(
-        folder
-    )
     write_json(folder / "summary.json", summary)
+    made = manifest("effort", options=options, inputs=inputs, device=ready.device, started=started)
+    made.write(folder, ["summary.json"])
     return EffortResult(name, folder, summary)
 
 
