@@ -109,8 +109,10 @@ def outcome(root: Path, path: Path, content: bytes) -> str:
         if any(one.problems for one in la.verify(root)):
             wrong = [one for one in shown(root) if one not in page]
             return "silent" if wrong else "detected"
-        same = values(path) == known and shown(root) == page
-        return "harmless" if same else "silent"
+        now = values(path)
+        # lines that are gone are computed again; lines that are there are as they were
+        same = all(row in known for row in now) if kind_of(path) == "book" else now == known
+        return "harmless" if same and shown(root) == page else "silent"
     finally:
         path.write_bytes(before)
 
@@ -161,10 +163,10 @@ def test_a_change_is_named_and_ends_in_four(made, capsys):
 
 
 def test_no_damage_of_a_slice_is_silent(made):
-    found = drive(made, 14, seed=17)
+    found = drive(made, 8, seed=17)
     assert {kind for kind, _ in found} == {"result", "manifest", "pass", "book", "cache"}
     assert [key for key in found if key[1] == "silent"] == []
-    assert sum(n for (_, how), n in found.items() if how == "detected") > 40
+    assert sum(n for (_, how), n in found.items() if how == "detected") > 25
 
 
 @pytest.mark.slow
