@@ -38,6 +38,7 @@ BASES: dict[str, list[str]] = {
     "runs diff": ["results/patch", "results/eval"],
     "runs rm": ["results/patch", "--dry-run"],
     "verify": ["results"],
+    "verdict": ["results/patch"],
     "effort": ["--source", "demo/npo", "--dry-run"],
     "unlearn": ["--model", "demo/full", "--method", "GradDiff", "--out", "out", "--dry-run"],
     "rtt run": ["--unlearned", "demo/npo", "--dry-run"],

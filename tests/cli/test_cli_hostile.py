@@ -31,7 +31,7 @@ UNTRIED = {
     "judge batch import",
     "judge batch cancel",
 }
-"""Commands that ask a server, or have no call without work; their own tests try bad inputs."""
+"""Like those of `gym`, commands that ask a server or have no call without work."""
 
 
 @pytest.fixture(scope="module")
@@ -92,7 +92,8 @@ def failures(chosen: list[Case], root: Path) -> list[str]:
 
 
 def test_every_command_is_tried_or_named():
-    assert {name for name, _ in commands()} - UNTRIED == set(BASES)
+    every = {name for name, _ in commands() if not name.startswith("gym ")}
+    assert every - UNTRIED == set(BASES)
 
 
 def test_the_calls_that_are_spoilt_work(place):
