@@ -15,6 +15,7 @@ from click.types import FloatParamType, IntParamType
 
 from lensaudit import settings
 from lensaudit.cli.terminal import ProgressBar, is_quiet, notice
+from lensaudit.errors import InputError
 from lensaudit.settings import Option, Place
 
 __all__ = ["ProgressBar", "is_quiet", "notice"]
@@ -191,7 +192,8 @@ class _Sane:
         found = super().convert(value, param, ctx)  # type: ignore[misc]
         sane = abs(found) <= _LARGEST if isinstance(found, int) else math.isfinite(found)
         if not sane:
-            raise click.BadParameter(f"{str(value)[:40]!r} cannot be meant", ctx, param)
+            flag = param.opts[-1] if param is not None else "a number"
+            raise InputError(f"{flag} {str(value)[:40]}: wanted a finite number below 2^31")
         return found
 
 

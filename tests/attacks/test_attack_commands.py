@@ -208,11 +208,11 @@ def test_a_diverging_attack_keeps_the_last_state_and_writes_no_model(place, tmp_
 @pytest.mark.parametrize(
     ("more", "said"),
     [
-        (("--lr", "nan"), "--lr nan: wanted a number above 0"),
+        (("--lr", "nan"), "--lr nan: wanted a finite number"),
         (("--epochs", "0"), "--epochs 0: wanted a number above 0"),
         (("--epochs", "1e308"), "1e+308 epochs of"),
         (("--max-grad-norm", "-1"), "--max-grad-norm -1: wanted a number above 0"),
-        (("--weight-decay", "inf"), "--weight-decay inf: wanted a number from 0"),
+        (("--weight-decay", "inf"), "--weight-decay inf: wanted a finite number"),
         (("--model", "npoo"), "unknown model 'npoo'"),
         (("--data", "nowhere.json"), "no such file"),
         (("--device", "tpu"), "wanted auto, cpu, cuda"),

@@ -241,7 +241,7 @@ REFUSED = {
     "learning rate": (("--lr", "-1"), "--lr -1"),
     "learning rate 0": (("--lr", "0"), "--lr 0"),
     "epochs": (("--epochs", "nan"), "--epochs nan"),
-    "endless warm-up": (("--warmup-epochs", "inf"), "inf epochs of"),
+    "endless warm-up": (("--warmup-epochs", "inf"), "--warmup-epochs inf: wanted a finite"),
     "weight decay": (("--weight-decay", "nan"), "--weight-decay nan"),
     "RMU's retain term is its own": (
         ("--method", "rmu", "--layer", "0", "--retain-loss", "kl"),
