@@ -34,6 +34,8 @@ class Option:
     most: int | float | None = None
     above: int | float | None = None
     """The number must be larger than this."""
+    was: str = ""
+    """What it was called; taken for one more version, and not shown."""
     none: str = ""
     """The word for None, e.g. `auto`."""
     metavar: str | None = None

@@ -27,7 +27,12 @@ RoundingMethod = Literal["nf4", "int8"]
 class RelearnSettings:
     """A run of `relearn`; the defaults are the attack of the UDS meta-evaluation."""
 
-    model: Annotated[str, Option("Model to attack: unlearned, or retain.", is_a="model")]
+    model: Annotated[
+        str,
+        Option(
+            "Model to attack: unlearned, or retain.", flag="--source", was="--model", is_a="model"
+        ),
+    ]
     data: ForgetRows = None
     out: Annotated[Path | None, Option("Checkpoint folder.")] = None
     audit: Annotated[
@@ -62,7 +67,10 @@ class RelearnSettings:
 class RoundSettings:
     """A run of `quantize`."""
 
-    model: Annotated[str, Option("Model to quantise.", is_a="model")]
+    model: Annotated[
+        str,
+        Option("Model to quantise.", flag="--source", was="--model", is_a="model"),
+    ]
     method: Annotated[RoundingMethod, Option()] = "nf4"
     out: Checkpoint
     engine: Annotated[

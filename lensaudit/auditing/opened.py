@@ -143,5 +143,5 @@ def _own(settings: EvaluateSettings) -> dict[str, Path]:
     }
     own = {name: Path(place) for name, place in given.items() if place is not None}
     if own and settings.suite != "tofu":
-        raise InputError("--forget, --holdout and --retain-set belong to --suite tofu")
+        raise InputError("--forget, --holdout and --retain-data belong to --suite tofu")
     return own

@@ -41,7 +41,10 @@ from lensaudit.settings import (
 Holdout = Annotated[
     Place | None, Option("Own rows no model saw, for membership attacks.", is_a="file")
 ]
-RetainSet = Annotated[Place | None, Option("Own rows that should be kept.", is_a="file")]
+RetainSet = Annotated[
+    Place | None,
+    Option("Own rows that should be kept.", flag="--retain-data", was="--retain-set", is_a="file"),
+]
 Fresh = Annotated[bool, Option("Ignore scores of earlier runs.")]
 
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from lensaudit.cli.options import ByteSize, shared
+from lensaudit.cli.options import ByteSize, Renamed, shared
 from lensaudit.cli.terminal import emit, fields, listing, name, say, size
 from lensaudit.errors import VerificationError
 
@@ -134,7 +134,15 @@ def gc(
 
 @activations.command()
 @CACHE
-@click.option("-o", "--output", required=True, type=click.Path(path_type=Path, dir_okay=False))
+@click.option(
+    "-o",
+    "--out",
+    "output",
+    cls=Renamed,
+    was=("--output",),
+    required=True,
+    type=click.Path(path_type=Path, dir_okay=False),
+)
 @shared("activations", "json")
 def export(cache: str, output: Path, activations: Path, as_json: bool) -> None:
     """Write a complete CACHE to one tar file, after checking it."""

@@ -60,6 +60,16 @@ COMMANDS = {
 """Name -> (module:command, line of `lensaudit --help`). The help needs no import."""
 
 
+GROUPS = {
+    "Main": ("init", "annotate", "audit", "verdict", "report", "demo"),
+    "Measure": ("patch", "eval", "steer", "judge", "lm-eval", "cache"),
+    "Attack": ("relearn", "rtt", "quantize", "effort", "worst"),
+    "Many models": ("sweep", "watch", "meta", "unlearn", "gym"),
+    "Housekeeping": ("models", "activations", "runs", "verify", "doctor"),
+}
+"""Heading of the help -> commands; what stands nowhere stands under "Further"."""
+
+
 class LazyGroup(click.Group):
     """A group that imports a command's module when the command is called, not before."""
 
@@ -73,12 +83,18 @@ class LazyGroup(click.Group):
             return None
         module, attribute = COMMANDS[cmd_name][0].split(":")
         command = getattr(importlib.import_module(module), attribute)
-        return importlib.import_module("lensaudit.cli.project").with_project(command, cmd_name)
+        alike = importlib.import_module("lensaudit.cli.vocabulary").with_vocabulary(command)
+        return importlib.import_module("lensaudit.cli.project").with_project(alike, cmd_name)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """The help lines, from the table alone."""
-        with formatter.section("Commands"):
-            formatter.write_dl([(name, text) for name, (_, text) in COMMANDS.items()])
+        grouped = [name for names in GROUPS.values() for name in names]
+        further = tuple(name for name in COMMANDS if name not in grouped)
+        for title, names in {**GROUPS, "Further": further}.items():
+            rows = [(name, COMMANDS[name][1]) for name in names if name in COMMANDS]
+            if rows:
+                with formatter.section(title):
+                    formatter.write_dl(rows)
 
 
 @click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
@@ -138,6 +154,10 @@ def _said(error: BaseException) -> tuple[str, int]:
     match error:
         case LensAuditError():
             return str(error), error.exit_code
+        case click.NoSuchOption():
+            from lensaudit.cli.vocabulary import suggestion
+
+            return suggestion(error), 2
         case click.ClickException():
             return error.format_message(), 2
         case click.exceptions.Abort() | KeyboardInterrupt():

@@ -152,6 +152,8 @@ def _option(field: _Field) -> Callable[[Any], Any]:
     return click.option(
         *flags,
         field.name,
+        cls=Renamed,
+        was=tuple(words.was.split()),
         type=_type(field),
         required=field.required,
         help=words.help or None,
@@ -237,6 +239,32 @@ class ByteSize(click.ParamType):
         if n_bytes >= _MOST_BYTES:
             self.fail(f"{str(value)[:40]!r} is more than any disk holds", param, ctx)
         return int(n_bytes)
+
+
+class Renamed(click.Option):
+    """An option that is also taken under what it was called, which no help shows."""
+
+    def __init__(self, *flags: Any, was: tuple[str, ...] = (), **settings: Any) -> None:
+        super().__init__(*flags, **settings)
+        self.shown = list(self.opts)
+        self.was = was
+        self.opts += was
+
+    def get_help_record(self, ctx: click.Context) -> tuple[str, str] | None:
+        """The line of the help, without old names."""
+        every, self.opts = self.opts, self.shown
+        try:
+            return super().get_help_record(ctx)
+        finally:
+            self.opts = every
+
+    def get_error_hint(self, ctx: click.Context | None) -> str:
+        """How a message names the option."""
+        every, self.opts = self.opts, self.shown
+        try:
+            return super().get_error_hint(ctx)  # pyright: ignore[reportArgumentType]
+        finally:
+            self.opts = every
 
 
 def shared(*names: str) -> Callable[[Command], Command]:

@@ -38,7 +38,7 @@ from lensaudit.results.records import MANIFEST, MANIFESTS, claim, manifest
 from lensaudit.settings import path_of, plain
 
 RESULTS = "results"
-"""As --models: every model of the results but the anchors."""
+"""As --source: every model of the results but the anchors."""
 
 
 @dataclass(frozen=True)
@@ -243,7 +243,7 @@ def _candidates(settings: RobustnessSettings) -> list[str]:
             found.append(short_name(name))
             continue
         if not settings.before:
-            raise InputError("--models results: needs --before, the results to take them from")
+            raise InputError("--source results: needs --before, the results to take them from")
         anchors = {settings.measuring.full or "full", settings.measuring.retain or "retain"}
         anchors |= {f"{one}_{epoch}" for one in anchors for epoch in EPOCHS}
         anchors |= {f"{DEMO}full", f"{DEMO}retain"}

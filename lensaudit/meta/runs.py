@@ -131,7 +131,7 @@ def judge_robustness(
     """
     started = time.monotonic()
     if not models:
-        raise InputError("no model to judge robustness on; name some with --models")
+        raise InputError("no model to judge robustness on; name some with --source")
     anchors = [settings.full, settings.retain]
     extra = (*UTILITY_PARTS, *((FLUENCY,) if settings.fluency else ()))
     values = _collected(

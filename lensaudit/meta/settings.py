@@ -97,6 +97,8 @@ class RobustnessSettings:
         tuple[str, ...],
         Option(
             "Unlearned models, comma-separated or repeated; results: all in --before.",
+            flag="--source",
+            was="--models",
             metavar="NAMES",
         ),
     ]

@@ -25,7 +25,7 @@ from lensaudit.settings import (
 
 EngineName = Literal["serial", "pool", "ray", "slurm"]
 Cluster = Literal["slurm", "local", "debug"]
-Metrics = Annotated[str, Option("Names with commas, or all.")]
+Metrics = Annotated[str, Option("Names with commas, or all.", flag="--metric", was="--metrics")]
 MaxNewTokens = Annotated[int | None, Option("[default: the suite's]", least=1)]
 Tolerance = Annotated[float | None, Option("[default: by dtype]", least=0)]
 
@@ -59,7 +59,12 @@ class PlanSettings:
         Path | None, Option("Own forget rows, with prefix and entity for UDS.", is_a="file")
     ] = None
     holdout: Annotated[Path | None, Option("Own rows the model never saw.", is_a="file")] = None
-    retain_set: Annotated[Path | None, Option("Own rows that should be kept.", is_a="file")] = None
+    retain_set: Annotated[
+        Path | None,
+        Option(
+            "Own rows that should be kept.", flag="--retain-data", was="--retain-set", is_a="file"
+        ),
+    ] = None
     question_key: Annotated[str, Option()] = QUESTION_KEY
     relearn_on: Annotated[
         str | None, Option("Rows relearned. [default: the forget set]", metavar="NAME|FILE")

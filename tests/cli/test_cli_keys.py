@@ -32,6 +32,8 @@ EVERYWHERE = {
     "--out": "where results go: every run here has its own",
     "--activations": "what is kept goes there: the empty folder is another one",
     "--dry-run": "computes nothing",
+    "--project": "names what other options name",
+    "--quiet": "says less",
 }
 """Options that say nothing about numbers."""
 
@@ -155,7 +157,7 @@ EVAL_OTHERWISE = {
     "--forget-split": "as --data: other rows",
     "--forget": "as --data: other rows",
     "--holdout": "as --data: other rows",
-    "--retain-set": "as --data: other rows",
+    "--retain-data": "as --data: other rows",
     "--retain-log": "read anew every time",
     "--retain": "another model's passes: as --model",
     "--full": "patched into: as in PATCH",
@@ -336,7 +338,8 @@ def test_a_jailbreak_is_asked_in_the_published_words(tmp_path, monkeypatch, caps
 
 
 def options_of(command: click.Command) -> set[str]:
-    return {name for one in command.params for name in one.opts if name.startswith("--")}
+    shown = (getattr(one, "shown", one.opts) for one in command.params)
+    return {name for names in shown for name in names if name.startswith("--")}
 
 
 @pytest.mark.parametrize(

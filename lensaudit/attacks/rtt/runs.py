@@ -173,7 +173,7 @@ def _studies(settings: StudySettings, data: Dataset) -> tuple[Study, ...]:
     registry, first = load_registry(settings.registry), settings.names[:1]
     demo = is_demo(first[0])
     if settings.no_control and settings.control:
-        raise InputError("--control and --no-control exclude each other")
+        raise InputError("--retain and --no-control exclude each other")
     original = _opened(settings.original or default_anchor("full", first), registry)
     control = None
     if not settings.no_control:

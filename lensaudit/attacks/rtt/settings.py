@@ -47,15 +47,30 @@ class StudySettings:
 
     names: Annotated[
         tuple[str, ...],
-        Option("Model under attack (A, B). Repeatable.", flag="--unlearned", is_a="model"),
+        Option(
+            "Model under attack (A, B). Repeatable.",
+            flag="--source",
+            was="--unlearned",
+            is_a="model",
+        ),
     ]
     original: Annotated[
         str | None,
-        Option("Before unlearning (0, C). [default: full, or demo/full]", is_a="model"),
+        Option(
+            "Before unlearning (0, C). [default: full, or demo/full]",
+            flag="--full",
+            was="--original",
+            is_a="model",
+        ),
     ] = None
     control: Annotated[
         str | None,
-        Option("Never saw the facts (N). [default: retain, or demo/retain]", is_a="model"),
+        Option(
+            "Never saw the facts (N). [default: retain, or demo/retain]",
+            flag="--retain",
+            was="--control",
+            is_a="model",
+        ),
     ] = None
     no_control: Annotated[bool, Option("Do without the floor.")] = False
     data: Annotated[
