@@ -141,11 +141,23 @@ def test_fisher_is_kept_and_needs_the_checkpoint_no_more(audited, monkeypatch):
         fisher_layers(audit, source)
 
 
-def test_a_spoilt_fisher_file_is_an_error_that_names_it(audited, tmp_path):
-    path = tmp_path / "x.safetensors"
-    path.write_bytes(b"no tensors")
-    with pytest.raises(InputError, match=r"x\.safetensors: spoilt"):
-        compared._read_anchors(path)
+def test_spoilt_masks_of_fisher_are_computed_again(audited, monkeypatch):
+    audit, source = audited("npo")
+    fisher_layers(audit, source)
+    (path,) = (audit.root / "fisher").glob("*.safetensors")
+    whole = path.read_bytes()
+    path.write_bytes(whole[:-1] + bytes([whole[-1] ^ 1]))
+    loaded = []
+
+    def gone(checkpoint, **options):
+        loaded.append(checkpoint.weights)
+        raise AssertionError("a model was loaded again")
+
+    monkeypatch.setattr(compared, "load_causal", gone)
+    with pytest.raises(AssertionError, match="loaded again"):
+        fisher_layers(*audited("simnpo"))
+    assert loaded == [audit.retain.weights]  # not simnpo's: the masks come first
+    path.write_bytes(whole)
 
 
 def test_fisher_is_the_mean_squared_gradient_of_every_layer(audited):

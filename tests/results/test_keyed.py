@@ -2,7 +2,16 @@ import pytest
 
 from lensaudit.errors import InputError
 from lensaudit.files import digest, read_json, write_json
-from lensaudit.results.keyed import begin, check_own, finished, keyed_document, seal
+from lensaudit.results.keyed import (
+    begin,
+    check_own,
+    finished,
+    keyed_document,
+    read_marked,
+    seal,
+    write_keyed,
+    write_marked,
+)
 from lensaudit.results.records import BEGUN, check_result, manifest, misfits, renew
 
 
@@ -142,3 +151,21 @@ def test_a_document_is_known_by_its_key(tmp_path):
     assert keyed_document(tmp_path / "none.json", "k") is None
     path.write_text('["key"]')
     assert keyed_document(path, "key") is None
+
+
+def test_marked_bytes_are_read_only_as_they_were_written_and_for_their_key(tmp_path):
+    path = tmp_path / "x.safetensors"
+    write_marked(path, b"tensors", "k")
+    assert read_marked(path, "k") == b"tensors"
+    assert read_marked(path, "other") is None
+    path.write_bytes(b"tensorz")
+    assert read_marked(path, "k") is None
+    path.unlink()
+    assert read_marked(path, "k") is None
+
+
+def test_a_keyed_document_that_was_edited_is_none(tmp_path):
+    path = write_keyed(tmp_path / "x.json", {"key": "k", "value": 1})
+    assert keyed_document(path, "k") == {"key": "k", "value": 1}
+    path.write_text(path.read_text().replace(": 1", ": 2"))
+    assert keyed_document(path, "k") is None
