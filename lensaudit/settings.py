@@ -13,6 +13,7 @@ This module imports nothing that takes time: records are read for `--help` and c
 
 import dataclasses
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -54,6 +55,15 @@ Retain = Annotated[
     str | None,
     Option("Model that never saw the forget set. [default: retain]", is_a="model"),
 ]
+Retains = Annotated[
+    str | tuple[str, ...] | None,
+    Option(
+        "Model that never saw the forget set; further ones make the noise floor. Repeatable. "
+        "[default: retain]",
+        flag="--retain",
+        is_a="model",
+    ),
+]
 Data = Annotated[
     str | None,
     Option(
@@ -90,6 +100,33 @@ BatchSize = Annotated[
 ]
 Memory = Annotated[str, Option("Budget above the weights, e.g. 800M.")]
 MEMORY = "2G"
+AlignName = Literal["auto", "none", "shift", "procrustes", "affine"]
+Align = Annotated[
+    AlignName,
+    Option(
+        "Map that carries a source to full's basis before patching; auto: where UDS is 0.1 or "
+        "more and neutral rows are known."
+    ),
+]
+ValidityData = Annotated[
+    Place | None,
+    Option(
+        "Rows the source should still know: can full read it at all? "
+        "[default: the forget set's retain rows]",
+        is_a="file",
+    ),
+]
+AlignData = Annotated[
+    Place | None,
+    Option(
+        "Neutral rows or sentences a map is fitted on. [default: the forget set's retain rows]",
+        is_a="file",
+    ),
+]
+AlignTokens = Annotated[
+    int | None,
+    Option("Neutral tokens a map is fitted on. [default: 16 per dimension]", least=1),
+]
 Activations = Annotated[Place, Option("Folder of the activation caches.", is_a="folder")]
 ACTIVATIONS = Path("activations")
 Where = Literal["all", "prompt", "response", "last_prompt"]
@@ -148,6 +185,17 @@ class CheckupSettings:
 def results_folder() -> Path:
     """Folder of result folders."""
     return Path(os.environ.get(RESULTS_VARIABLE) or RESULTS)
+
+
+def several(names: str | Sequence[str] | None) -> tuple[str, ...]:
+    """One name, several or none, as a caller writes them.
+
+    >>> several("a"), several(["a", "b"]), several(None)
+    (('a',), ('a', 'b'), ())
+    """
+    if names is None:
+        return ()
+    return (names,) if isinstance(names, str) else tuple(names)
 
 
 def path_of(place: Place | None) -> Path | None:

@@ -23,7 +23,8 @@ from lensaudit.files import make_folder, slug, write_bytes
 from lensaudit.models.registry import default_anchor
 from lensaudit.patching.deposit import folders_for
 from lensaudit.patching.plan import Plan
-from lensaudit.settings import results_folder
+from lensaudit.results.verdict import Verdict
+from lensaudit.settings import results_folder, several
 
 PATCH, EVAL = "patch", "eval"
 """Of an audit's folder: depth, and what each model says."""
@@ -47,6 +48,11 @@ class AuditResult:
     def uds(self) -> float | None:
         """Unlearning Depth Score, 0 intact to 1 erased; None where there is none: see `reason`."""
         return self.patch.uds
+
+    @property
+    def verdict(self) -> Verdict:
+        """What may be said of the model, and what decided it."""
+        return self.patch.verdict
 
     @property
     def ci95(self) -> tuple[float, float] | None:
@@ -221,11 +227,15 @@ def folder_of(sources: Sequence[str], folder: Path | None = None) -> Path:
 
 def _steps(sources: Sequence[str], settings: AuditSettings, folder: Path | None) -> _Steps:
     names = tuple(dict.fromkeys(sources))
-    anchor = settings.retain or default_anchor("retain", names)
+    anchor, *_ = several(settings.retain) or (default_anchor("retain", names),)
     out = folder_of(names, folder)
     patch = PatchSettings(
         full=settings.full,
         retain=settings.retain,
+        align=settings.align,
+        align_data=settings.align_data,
+        align_tokens=settings.align_tokens,
+        validity_data=settings.validity_data,
         data=settings.data,
         exclude=settings.exclude,
         limit=settings.limit,

@@ -9,8 +9,10 @@ from typing import Any
 from lensaudit.auditing.collateral import kept_beside, with_collateral
 from lensaudit.auditing.progress import Notice, Progress, Tell, unheard
 from lensaudit.auditing.settings import PatchSettings
+from lensaudit.data.neutral import neutral_of
 from lensaudit.errors import InputError
-from lensaudit.models.registry import load_registry
+from lensaudit.models.checkpoint import Checkpoint, check_same_shape, open_checkpoint
+from lensaudit.models.registry import load_registry, resolve
 from lensaudit.patching.audit import Audit
 from lensaudit.patching.collateral import Anchored
 from lensaudit.patching.deposit import (
@@ -23,16 +25,22 @@ from lensaudit.patching.deposit import (
 )
 from lensaudit.patching.em_audit import EmOptions, EmPlan, check_em, em_plan_of, run_em
 from lensaudit.patching.em_outcome import deposit_em, em_outcome_of, em_summary_of
+from lensaudit.patching.evidence import Controls, Examined, unexamined
 from lensaudit.patching.lens import lens_options
 from lensaudit.patching.outcome import Outcome, beside, summary_of
 from lensaudit.patching.plan import Plan, plan_of
 from lensaudit.patching.prepare import prepare
-from lensaudit.patching.session import Scored, manifest_of, score_all, score_lens
+from lensaudit.patching.session import Scored, manifest_of, score_all, score_examined, score_lens
 from lensaudit.results.records import claim
-from lensaudit.settings import Score
+from lensaudit.results.verdict import Verdict
+from lensaudit.results.words import calibration_problem
+from lensaudit.settings import Score, path_of, several
 
 VALUE: Mapping[Score, str] = {"uds": "uds", "lens": "lens", "em": "udr"}
 """Score -> what a summary calls its value."""
+
+NOT_PATCHED = "--score lens: streams are read out, not patched in; --score uds decides"
+NOT_A_DEPTH = "--score em: answers are compared, not the drop in nats; --score uds decides"
 
 
 @dataclass(frozen=True)
@@ -59,6 +67,16 @@ class PatchResult:
     def uds(self) -> float | None:
         """Unlearning Depth Score, 0 intact to 1 erased; None where there is none: see `reason`."""
         return self.value if self.score == "uds" else None
+
+    @property
+    def verdict(self) -> Verdict:
+        """What may be said of the model, and what decided it."""
+        return Verdict(**self.summary["verdict"])
+
+    @property
+    def off(self) -> str | None:
+        """What is wrong with the scale of this run; None where UDS may be read."""
+        return None if self.uds is None else calibration_problem(self.summary["calibration"])
 
     @property
     def ci95(self) -> tuple[float, float] | None:
@@ -106,11 +124,12 @@ def open_patch(
     em = settings.score == "em"
     if not em and em_given(settings):
         raise InputError("--em-form, --em-threshold, --max-new-tokens: need --score em")
+    retain, *_ = (*several(settings.retain), None)
     audit = prepare(
         tuple(dict.fromkeys(sources)),
         registry=load_registry(settings.registry),
         full=settings.full,
-        retain=settings.retain,
+        retain=retain,
         data=settings.data,
         exclude=settings.exclude,
         limit=settings.limit,
@@ -194,6 +213,7 @@ def patch_into(
     """
     started = time.monotonic()
     audit = open_patch(sources, settings, notice=notice, progress=progress)
+    controls = controls_of(audit, settings)
     kept = kept_beside(settings, audit)
     folders = folders_for(tuple(audit.sources), folder)
     for one in folders.values():
@@ -201,7 +221,55 @@ def patch_into(
         clear(one)
     if settings.score == "em":
         return _em_into(folders, audit, em_options(settings), started)
-    return _depth_into(folders, audit, kept, with_lens=settings.lens, started=started)
+    return _depth_into(folders, audit, controls, kept, with_lens=settings.lens, started=started)
+
+
+def controls_of(audit: Audit, settings: PatchSettings) -> Controls:
+    """What stands beside UDS: neutral rows, the class of maps, and further retain models.
+
+    Rows that nobody named and that are not to be had are a reason, not an error.
+
+    Raises:
+        InputError: a file or a model that was named does not do.
+    """
+    _, *more = several(settings.retain) or ("",)
+    registry = load_registry(settings.registry)
+    retains = {name: open_checkpoint(resolve(name, registry)) for name in more}
+    check_same_shape(audit.full, audit.retain, *retains.values())
+    anchors = [(one.spec.name, one) for one in (audit.full, audit.retain)]
+    _check_distinct([*anchors, *retains.items()])
+    asked = path_of(settings.validity_data), path_of(settings.align_data)
+    neutral, why = None, ""
+    try:
+        neutral = neutral_of(
+            audit.chosen.data if audit.chosen else "",
+            audit.examples,
+            validity_data=asked[0],
+            align_data=asked[1],
+        )
+    except InputError as error:
+        if any(asked) or settings.align not in ("auto", "none"):
+            raise
+        why = str(error)
+    return Controls(
+        neutral,
+        why,
+        align=settings.align,
+        align_tokens=settings.align_tokens,
+        retains=retains,
+    )
+
+
+def _check_distinct(models: Sequence[tuple[str, Checkpoint]]) -> None:
+    """A second copy of a never-trained model would make a floor without width."""
+    known: dict[str, str] = {}
+    for name, one in models:
+        if one.weights in known:
+            raise InputError(
+                f"--retain {name}: has the same weights as {known[one.weights]}; a floor needs "
+                "models that were made independently"
+            )
+        known[one.weights] = name
 
 
 def depth_of(audit: Audit) -> Scored:
@@ -212,20 +280,31 @@ def depth_of(audit: Audit) -> Scored:
 def _depth_into(
     folders: Mapping[str, Path],
     audit: Audit,
+    controls: Controls,
     kept: Sequence[Anchored],
     *,
     with_lens: bool,
     started: float,
 ) -> Patched:
-    outcomes, calibration = depth_of(audit)
+    lens_alone = audit.options.engine == "lens"
+    examined: Mapping[str, Examined] = {}
+    if lens_alone:
+        outcomes, calibration = score_lens(audit)
+    else:
+        (outcomes, calibration), examined = score_examined(audit, controls)
     also = with_collateral(audit, kept, outcomes)
-    beside_uds = with_lens and audit.options.engine != "lens"
+    beside_uds = with_lens and not lens_alone
     read = {one.source: one for one in score_lens(audit)[0]} if beside_uds else {}
     results = []
     for outcome in outcomes:
         name = outcome.source
         summary, rows = _documents(outcome, read.get(name), calibration)
         summary |= also[name]
+        if lens_alone:
+            summary |= unexamined(name, outcome.uds, NOT_PATCHED).document()
+        else:
+            summary |= examined[name].document()
+            rows = examined[name].beside(rows)
         made = manifest_of(audit, name, asdict(outcome.options), started)
         rows = with_texts(rows, audit.examples)
         deposit(folders[name], outcome, summary, made, rows=rows)
@@ -252,6 +331,7 @@ def _em_into(folders: Mapping[str, Path], audit: Audit, em: EmOptions, started: 
     for name, checkpoint in audit.sources.items():
         outcome = em_outcome_of(name, checkpoint.weights, audit, em, found)
         summary = em_summary_of(outcome)
+        summary |= unexamined(name, summary[VALUE["em"]], NOT_A_DEPTH).document()
         deposit_em(folders[name], outcome, summary, manifest_of(audit, name, options, started))
         results.append(PatchResult(name, folders[name], summary))
     return Patched(tuple(results))

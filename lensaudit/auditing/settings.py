@@ -13,6 +13,9 @@ from lensaudit.settings import (
     QUESTION_KEY,
     TAU,
     Activations,
+    Align,
+    AlignData,
+    AlignTokens,
     Attention,
     BatchSize,
     Cleanup,
@@ -32,10 +35,11 @@ from lensaudit.settings import (
     Positions,
     Profile,
     Registry,
-    Retain,
+    Retains,
     Scope,
     Score,
     Suite,
+    ValidityData,
 )
 
 Holdout = Annotated[
@@ -71,7 +75,7 @@ class PatchSettings:
     """How models are patched into `full` and scored."""
 
     full: Full = None
-    retain: Retain = None
+    retain: Retains = None
     score: Annotated[
         Score,
         Option("Unlearning Depth Score; Logit Lens depth, a fast screen; or exact-match erasure."),
@@ -110,6 +114,10 @@ class PatchSettings:
             "S2 at all layers, or only where it can change UDS. [default: ke for several sources]"
         ),
     ] = None
+    align: Align = "auto"
+    align_data: AlignData = None
+    align_tokens: AlignTokens = None
+    validity_data: ValidityData = None
     also: Annotated[
         tuple[str, ...],
         Option(
@@ -217,7 +225,7 @@ class AuditSettings:
     """What a whole audit consists of: the depth, and what the models say."""
 
     full: Full = None
-    retain: Retain = None
+    retain: Retains = None
     suite: Annotated[
         Literal["tofu", "none"],
         Option("Output-level metrics beside the depth; none leaves them out."),
@@ -230,6 +238,10 @@ class AuditSettings:
     ] = False
     holdout: Holdout = None
     retain_set: RetainSet = None
+    align: Align = "auto"
+    align_data: AlignData = None
+    align_tokens: AlignTokens = None
+    validity_data: ValidityData = None
     data: Data = None
     exclude: Exclude = ()
     limit: Limit = None

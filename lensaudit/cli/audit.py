@@ -8,7 +8,7 @@ import click
 from lensaudit.auditing.settings import AuditSettings
 from lensaudit.cli.options import check_names, options, shared
 from lensaudit.cli.terminal import ProgressBar, emit, is_quiet, notice, say
-from lensaudit.errors import PartialError
+from lensaudit.errors import PartialError, VerificationError
 
 if TYPE_CHECKING:
     from lensaudit.auditing.audit import Audited
@@ -69,10 +69,11 @@ def print_audited(found: "Audited", page: Path, *, as_json: bool) -> None:
 
     Raises:
         PartialError: a step failed.
+        VerificationError: the scale is off.
     """
     summaries = [one.summary for one in found.results]
     if as_json:
-        shown = ("source", "uds", "ci95", "n", "n_scored", "calibration")
+        shown = ("source", "uds", "ci95", "n", "n_scored", "calibration", "verdict")
         sources = [{key: one[key] for key in shown} for one in summaries]
         emit({"report": str(page), "sources": sources})
     else:
@@ -80,6 +81,8 @@ def print_audited(found: "Audited", page: Path, *, as_json: bool) -> None:
 
         print_audit(summaries)
         say(f"report: {page}")
+    if off := next(filter(None, (one.patch.off for one in found.results)), None):
+        raise VerificationError(off)
     if found.failures:
         listed = "; ".join(f"{one.model}: {one.message}" for one in found.failures)
         n = len(found.failures)

@@ -6,10 +6,23 @@ from typing import TYPE_CHECKING
 import click
 
 from lensaudit.cli.options import ProgressBar, notice, shared
-from lensaudit.cli.terminal import dim, emit, number, row, say, show, table
+from lensaudit.cli.terminal import dim, emit, interval, number, row, say, show, table
 
 if TYPE_CHECKING:
     from lensaudit.auditing.demo import Demo
+    from lensaudit.results.verdict import Code
+
+_SAID: tuple[tuple[str, tuple["Code", ...]], ...] = (
+    ("Says it", ("intact",)),
+    ("Stopped saying it but still holding it", ("hidden", "hidden_other_basis")),
+    ("As without it, in the stream", ("erased",)),
+    ("Between, or not decided", ("partly_erased", "unreadable", "undecided")),
+)
+
+
+def says(share: float) -> str:
+    """A share of the facts."""
+    return f"{share:.0%}"
 
 
 @click.command()
@@ -41,21 +54,28 @@ def print_demo(found: "Demo") -> None:
     from lensaudit.auditing.demo import FULL, RETAIN
     from lensaudit.results.words import verdict
 
-    columns = ["model", "says the answer\n(nats per token)", "UDS: 0 held, 1 erased"]
+    columns = ["model", "says it\n(of 64 facts)", "UDS: 0 held, 1 erased", "aligned"]
     shown = table("What each model says, and what it still holds", columns, left=("model",))
-    calibration = found.patched.results[0].summary["calibration"]
+    first = found.patched.results[0].summary
     for name in (FULL, RETAIN):
         anchor = name.rpartition("/")[2]
-        row(shown, dim(name), number(found.says[name], 2), number(calibration[anchor]))
+        row(shown, dim(name), says(first["outputs"][anchor]), number(first["calibration"][anchor]))
     shown.add_section()
     for one in sorted(found.patched.results, key=lambda one: one.uds or 0.0):
-        low, high = one.ci95 or (float("nan"), float("nan"))
-        says = number(found.says[one.source], 2)
-        row(shown, one.source, says, f"{number(one.uds)} [{low:.2f}, {high:.2f}]")
+        summary = one.summary
+        value = f"{number(one.uds)} {interval(one.ci95)}"
+        row(
+            shown,
+            one.source,
+            says(summary["outputs"]["source"]),
+            value,
+            number(summary["aligned"]["uds"]),
+        )
     show(shown)
     for one in found.patched.results:
         say(verdict(one.summary))
     say("")
-    say(f"Stopped saying it but still holding it: {', '.join(found.hidden) or 'none'}.")
-    say(f"Really without it: {', '.join(found.erased) or 'none'}.")
+    for words, codes in _SAID:
+        say(f"{words}: {', '.join(found.found(*codes)) or 'none'}.")
+    say("says it: the fact word for word after the beginning of the answer, most likely tokens.")
     say("Next: lensaudit patch --source NAME --full … --retain … --data forget.json")

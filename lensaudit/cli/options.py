@@ -16,7 +16,7 @@ from click.types import FloatParamType, IntParamType
 from lensaudit import settings
 from lensaudit.cli.terminal import ProgressBar, is_quiet, notice
 from lensaudit.errors import InputError
-from lensaudit.settings import Option, Place
+from lensaudit.settings import Option, Place, several
 
 __all__ = ["ProgressBar", "is_quiet", "notice"]
 Command = TypeVar("Command", bound=Callable[..., Any])
@@ -93,7 +93,7 @@ def _check_models(settings: Any) -> None:
     for one in _fields(type(settings)):
         if one.option.is_a == "model" and hasattr(settings, one.name):
             value = getattr(settings, one.name)
-            named += value if one.many else [value]
+            named += several(value) if one.many else [value]
     check_names(named, getattr(settings, "registry", None))
 
 
@@ -127,12 +127,16 @@ def _one_value(hint: Any) -> tuple[Any, bool]:
     ((<class 'int'>, False), (<class 'str'>, True))
     >>> _one_value(str | Path | None)
     (<class 'pathlib.Path'>, False)
+    >>> _one_value(str | tuple[str, ...] | None)
+    (<class 'str'>, True)
     """
     if get_origin(hint) is Annotated:
         hint = get_args(hint)[0]
     if get_origin(hint) in (Union, UnionType):
         kinds = [one for one in get_args(hint) if one is not type(None)]
-        (hint,) = [Path] if Path in kinds else kinds  # a place is typed as text
+        # a place is typed as text; one name or several: several
+        tuples = [one for one in kinds if get_origin(one) is tuple]
+        (hint,) = tuples or ([Path] if Path in kinds else kinds)
     if get_origin(hint) is tuple:
         return get_args(hint)[0], True
     return hint, False

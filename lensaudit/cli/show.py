@@ -21,9 +21,16 @@ def audit_table(summaries: Sequence[Mapping[str, Any]]) -> "Table":
     title = "Unlearning depth" if score == "uds" else "Logit Lens depth"
     heading = "UDS" if score == "uds" else "lens"
     columns = ["model", heading, "95 % interval", "scored", "erasure by layer"]
+    extra = {"lens": _lens} if with_lens else {}
+    shown = {"aligned": _aligned, "unread": _unread}
+    extra |= {
+        name: read
+        for name, read in shown.items()
+        if any(read(summary) is not None for summary in summaries)
+    }
     made = table(
         f"{title}: 0 intact, 1 erased to the level of retain",
-        [*columns, "lens"] if with_lens else columns,
+        [*columns, *extra],
         left=("model", "erasure by layer"),
     )
     calibration = summaries[0]["calibration"]
@@ -40,9 +47,23 @@ def audit_table(summaries: Sequence[Mapping[str, Any]]) -> "Table":
             interval(summary["ci95"]),
             f"{summary['n_scored']}/{summary['n']}",
             f"▕{profile(erasure, 1.0)}▏",
-            *([number(summary["lens"])] if with_lens else []),
+            *(number(read(summary)) for read in extra.values()),
         )
     return made
+
+
+def _lens(summary: Mapping[str, Any]) -> float | None:
+    return summary["lens"]
+
+
+def _aligned(summary: Mapping[str, Any]) -> float | None:
+    """UDS after a linear map to the basis of `full`."""
+    return summary.get("aligned", {}).get("uds")
+
+
+def _unread(summary: Mapping[str, Any]) -> float | None:
+    """Drop on facts the source still says: 0 where `full` reads it, 1 where nothing fits."""
+    return summary.get("validity", {}).get("d_share")
 
 
 def pair_table(pairs: Sequence[Sequence[Any]]) -> "Table":

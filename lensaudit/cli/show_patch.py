@@ -7,13 +7,14 @@ from lensaudit.auditing.patch import Patched
 from lensaudit.cli.show import print_audit
 from lensaudit.cli.show_em import print_em
 from lensaudit.cli.terminal import emit, interval, number, row, show, table, written
-from lensaudit.errors import WorkError
+from lensaudit.errors import VerificationError, WorkError
 
 
 def report(found: Patched, *, as_json: bool) -> None:
     """Results on stdout, and where their files are.
 
     Raises:
+        VerificationError: the scale is off.
         WorkError: nothing could be scored of a model.
     """
     summaries = [one.summary for one in found.results]
@@ -27,6 +28,8 @@ def report(found: Patched, *, as_json: bool) -> None:
             print_collateral(summaries)
         for one in found.results:
             written(one.folder)
+    if off := next(filter(None, (one.off for one in found.results)), None):
+        raise VerificationError(off)
     if empty := [one for one in found.results if one.value is None]:
         raise WorkError(f"{', '.join(one.source for one in empty)}: {empty[0].reason}")
 

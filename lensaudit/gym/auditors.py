@@ -38,10 +38,12 @@ from lensaudit.metrics.registry import all_metrics
 from lensaudit.models.causal import load_causal
 from lensaudit.models.checkpoint import load_tokenizer, open_checkpoint
 from lensaudit.models.registry import load_registry, resolve
-from lensaudit.patching.audit import Audit, Deltas, run
+from lensaudit.patching.audit import Audit, Deltas
+from lensaudit.patching.bench import Bench as Models
 from lensaudit.patching.evidence import Controls, Examined, examined
 from lensaudit.patching.outcome import Outcome
 from lensaudit.patching.prepare import prepare
+from lensaudit.patching.run import run_on
 from lensaudit.patching.session import score_all, score_lens
 from lensaudit.scores.depth import depth_score
 from lensaudit.scores.representation import weighted_erasure
@@ -276,8 +278,9 @@ def controls_of(bench: Bench) -> Controls:
 
 def _examined(cases: Sequence[Case]) -> tuple[Audit, Deltas, dict[str, Examined]]:
     audit = audit_of(cases)
-    found = run(audit)
-    return audit, found, examined(audit, found, controls_of(cases[0].bench))
+    with Models(audit) as models:
+        found = run_on(models)
+        return audit, found, examined(models, found, controls_of(cases[0].bench))
 
 
 @auditor(

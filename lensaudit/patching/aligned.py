@@ -14,6 +14,7 @@ from safetensors.torch import load as load_tensors
 from safetensors.torch import save as save_tensors
 from torch import Tensor
 
+from lensaudit.activations.fingerprint import Fingerprint
 from lensaudit.activations.store import Activations
 from lensaudit.data.spans import Encoded
 from lensaudit.errors import InputError
@@ -78,26 +79,46 @@ class OtherRowDonor(CachedDonor):
     where that one is shorter.
     """
 
-    other: tuple[tuple[int, int], ...] = ()
-    """idx -> idx of the row that it is given."""
+    rows: tuple[tuple[int, int, tuple[int, ...]], ...] = ()
+    """idx, idx of the row that it is given, and the positions of its own that are read."""
 
     def _example(self, idx: int) -> tuple[Tensor, Float[Tensor, "layer pos d_model"]]:
-        positions, _ = super()._example(idx)
-        _, resid = super()._example(dict(self.other)[idx])
-        return positions, resid[:, torch.arange(len(positions)) % resid.shape[1]]
+        read = {own: (other, positions) for own, other, positions in self.rows}
+        other, positions = read[idx]
+        kept, resid = super()._example(other)
+        resid = resid[:, torch.isin(kept, torch.tensor(read[other][1]))]
+        return torch.tensor(positions), resid[:, torch.arange(len(positions)) % resid.shape[1]]
 
 
-def next_rows(encoded: Sequence[Encoded]) -> tuple[tuple[int, int], ...]:
-    """For each row one of another group, if there is one: the next in a list turned by groups."""
+def next_rows(
+    encoded: Sequence[Encoded], *, whole: bool = False
+) -> tuple[tuple[int, int, tuple[int, ...]], ...]:
+    """For each row one of another group, if there is one: the next in a list turned by groups.
+
+    Args:
+        encoded: rows.
+        whole: every position up to the span's end is read, not the span's alone.
+    """
     order = sorted(encoded, key=lambda e: (str(e.group), e.idx))
     turned = []
     for at, e in enumerate(order):
         others = [o for o in (*order[at + 1 :], *order[:at]) if o.group != e.group]
-        turned.append((e.idx, (others or [*order[at + 1 :], *order[:at], e])[0].idx))
+        other = (others or [*order[at + 1 :], *order[:at], e])[0]
+        turned.append((e.idx, other.idx, tuple(range(e.end)) if whole else e.read_positions))
     return tuple(turned)
 
 
-def alignment_of(
+def alignment_key(source: Fingerprint, full: Fingerprint, kind: MapClass, n_tokens: int) -> str:
+    """Content hash of all that maps depend on: both caches, the class, how much is used."""
+    return digest([_SCHEMA, source.key(), full.key(), kind, n_tokens, SINK_NORM])
+
+
+def known_alignment(root: Path, kind: MapClass, key: str) -> Alignment | None:
+    """The maps that an earlier run left in the activations folder, if they are whole."""
+    return _read(root / FOLDER, kind, key)
+
+
+def fit_alignment(
     source: Activations,
     full: Activations,
     encoded: Sequence[Encoded],
@@ -107,7 +128,7 @@ def alignment_of(
     memory_bytes: int,
     root: Path,
 ) -> Alignment:
-    """The maps from `source` to `full`, fitted on these rows or found again.
+    """The maps from `source` to `full`, fitted on these rows and kept.
 
     Args:
         source: cached at all positions.
@@ -121,12 +142,7 @@ def alignment_of(
     Raises:
         InputError: too few tokens for the width, or streams that no map can be fitted to.
     """
-    key = digest(
-        [_SCHEMA, source.fingerprint.key(), full.fingerprint.key(), kind, n_tokens, SINK_NORM]
-    )
-    known = _read(root / FOLDER, kind, key)
-    if known is not None:
-        return known
+    key = alignment_key(source.fingerprint, full.fingerprint, kind, n_tokens)
     made = _fit(source, full, encoded, kind, n_tokens=n_tokens, memory_bytes=memory_bytes, key=key)
     _write(root / FOLDER, made)
     return made

@@ -1,7 +1,7 @@
 """Other rows and other donors, patched into the same `full`: what the controls of a score need."""
 
-from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 
 import torch
@@ -9,25 +9,30 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from lensaudit.activations.fill import Positions
+from lensaudit.activations.fingerprint import Fingerprint
+from lensaudit.activations.gc import remove
 from lensaudit.activations.store import Activations
 from lensaudit.data.examples import Example
 from lensaudit.data.neutral import is_whole
 from lensaudit.data.spans import Encoded, buckets, encode, make_batch
 from lensaudit.files import digest, slug
-from lensaudit.models.bridge import DTYPES, TransformerBridge, load, logits_of
+from lensaudit.models.bridge import TransformerBridge, logits_of
 from lensaudit.models.checkpoint import Checkpoint, load_tokenizer
 from lensaudit.models.sizes import sizes_on_disk
-from lensaudit.patching.audit import Audit, cached
+from lensaudit.patching.audit import Audit, cached, loaded
 from lensaudit.patching.budget import Room
 from lensaudit.patching.donors import CachedDonor, Donor
+from lensaudit.patching.options import Engine
 from lensaudit.patching.preflight import check_model, usable_decoder
 from lensaudit.patching.scorebook import BookKey, ScoreBook, example_hash
-from lensaudit.patching.stages import Runner, all_layers, complete, deltas
+from lensaudit.patching.stages import Runner, complete, deltas
 from lensaudit.results.ledger import Ledger
 from lensaudit.scores.depth import span_logprob, span_mean
 from lensaudit.scores.erasure import label_hit
 
 SAID_BATCH = 16
+KEPT = 8
+"""Models beside `full` stay in memory while they are below this part of `memory`."""
 _SAID_KEY = ("tokenizer", "dtype", "device_class", "attention", "batch_policy", "algorithm")
 
 
@@ -46,9 +51,9 @@ class Bench:
 
     def __init__(self, audit: Audit) -> None:
         self.audit, self._opened = audit, ExitStack()
-        self._full: TransformerBridge | None = None
-        self._other: tuple[str, TransformerBridge] | None = None
+        self._models: dict[str, TransformerBridge] = {}
         self._runner: Runner | None = None
+        self._books: dict[str, ScoreBook] = {}
 
     def __enter__(self) -> "Bench":
         return self
@@ -63,32 +68,59 @@ class Bench:
         return tuple(e for e in found if e is not None)
 
     def model(self, checkpoint: Checkpoint) -> TransformerBridge:
-        """`full` is kept; of the others one at a time is in memory."""
-        options = self.audit.options
-        if checkpoint.weights == self.audit.full.weights:
-            self._full = self._full or load(
-                checkpoint, dtype=DTYPES[options.dtype], device=options.device
-            )
-            return self._full
-        if self._other is None or self._other[0] != checkpoint.weights:
-            self._other = None  # freed before the next is loaded
-            made = load(checkpoint, dtype=DTYPES[options.dtype], device=options.device)
-            self._other = checkpoint.weights, made
-        return self._other[1]
+        """A model in memory: `full` stays; the others as long as they are small beside `memory`."""
+        if checkpoint.weights not in self._models:
+            full = self.audit.full.weights
+            others = {key: one for key, one in self._models.items() if key != full}
+            if sum(map(_n_bytes, others.values())) > self.audit.options.memory_bytes // KEPT:
+                # freed before the next is loaded
+                others.clear()
+                self._models = {key: one for key, one in self._models.items() if key == full}
+            del others
+            self._models[checkpoint.weights] = loaded(self.audit, checkpoint)
+        return self._models[checkpoint.weights]
 
     def cache(
         self, checkpoint: Checkpoint, rows: Sequence[Encoded], positions: Positions
     ) -> Activations:
-        """Cached activations of these rows; the model is loaded only if some are missing."""
-        audit = replace(self.audit, encoded=tuple(rows))
-        return self._opened.enter_context(
-            cached(audit, checkpoint, positions, lambda: self.model(checkpoint))
-        )
+        """Cached activations of these rows; the model is loaded only if some are missing.
+
+        A cache of other rows than the audit's is listed as neutral: the model's name means the
+        audit's.
+        """
+        return self._opened.enter_context(self._cached(checkpoint, rows, positions))
+
+    @contextmanager
+    def passing(self, checkpoint: Checkpoint, rows: Sequence[Encoded]) -> Iterator[Activations]:
+        """All positions of rows that are read once: the cache is gone afterwards, but `full`'s."""
+        if checkpoint.weights == self.audit.full.weights:
+            yield self.cache(checkpoint, rows, "all")
+            return
+        with self._cached(checkpoint, rows, "all") as found:
+            yield found
+        remove(found.folder)
+
+    def fingerprint(self, checkpoint: Checkpoint, rows: Sequence[Encoded]) -> Fingerprint:
+        """Of a cache of these rows at all positions."""
+        return self._on(rows).fingerprint(checkpoint, "all")
+
+    def _on(self, rows: Sequence[Encoded]) -> Audit:
+        if tuple(rows) == self.audit.encoded:
+            return self.audit
+        return replace(self.audit, encoded=tuple(rows), chosen=None)
+
+    def _cached(
+        self, checkpoint: Checkpoint, rows: Sequence[Encoded], positions: Positions
+    ) -> Activations:
+        audit = self._on(rows)
+        name = None if audit is self.audit else f"{checkpoint.spec.name} neutral"
+        return cached(audit, checkpoint, positions, lambda: self.model(checkpoint), name=name)
 
     def donor(self, checkpoint: Checkpoint, rows: Sequence[Encoded]) -> CachedDonor:
         """A model as a source on these rows."""
-        prefix = self.audit.options.scope == "prefix"
-        activations = self.cache(checkpoint, rows, "all" if prefix else "span")
+        of_full = checkpoint.weights == self.audit.full.weights
+        positions = self.audit.options.positions_needed(of_full=of_full)
+        activations = self.cache(checkpoint, rows, positions or "span")
         return CachedDonor(activations, self.audit.options.last_layer)
 
     def deltas(
@@ -101,11 +133,33 @@ class Bench:
             donors: by what decides what they hand over: weights, and a map or other rows.
             layers: patched one at a time.
         """
+        self.fill(rows, donors, layers)
+        return {name: self.read(name, rows, layers) for name in donors}
+
+    def fill(
+        self,
+        rows: Sequence[Encoded],
+        donors: Mapping[str, Donor],
+        layers: Sequence[int],
+        *,
+        only: Mapping[str, Collection[int]] | None = None,
+    ) -> None:
+        """Compute what the books of these donors lack, all donors in one sweep.
+
+        Args:
+            rows: of which `full` is cached.
+            donors: as of `deltas`.
+            layers: patched one at a time.
+            only: donor -> idx of the rows wanted of it; None: all.
+        """
         books = {name: self._book(name) for name in donors}
-        wanted = all_layers(layers)
-        if any(b.entry(e) is None or b.missing(e, layers) for b in books.values() for e in rows):
+
+        def wanted(e: Encoded, name: str) -> Sequence[int]:
+            return layers if only is None or e.idx in only[name] else ()
+
+        if any(books[name].missing(e, wanted(e, name)) for name in donors for e in rows):
             complete(
-                self._on(rows),
+                self.runner(rows),
                 rows,
                 donors,
                 books,
@@ -113,7 +167,12 @@ class Bench:
                 what="controls",
                 progress=self.audit.progress,
             )
-        return {name: deltas(book, rows, layers) for name, book in books.items()}
+
+    def read(
+        self, name: str, rows: Sequence[Encoded], layers: Sequence[int]
+    ) -> Float[Tensor, "batch layer"]:
+        """What the book of a donor holds; NaN where nothing was filled."""
+        return deltas(self._book(name), rows, layers)
 
     def said(self, checkpoint: Checkpoint, rows: Sequence[Encoded]) -> Said:
         """Log-prob and exactness of the model's own answers; kept in a ledger of the model's."""
@@ -145,14 +204,17 @@ class Bench:
 
     def _book(self, name: str) -> ScoreBook:
         """A book of its own for each thing that is handed over."""
-        return ScoreBook(self.audit.root, self._key(name), "control", self.audit.notice)
+        if name not in self._books:
+            book = ScoreBook(self.audit.root, self._key(name), "control", self.audit.notice)
+            self._books[name] = book.emptied() if self.audit.fresh else book
+        return self._books[name]
 
     def _key(self, donor: str) -> BookKey:
         # `fresh` would empty the book whose key is asked for
         return replace(replace(self.audit, fresh=False).book(self.audit.full).key, donor=donor)
 
-    def _on(self, rows: Sequence[Encoded]) -> Runner:
-        """The runner of `full`, on these rows."""
+    def runner(self, rows: Sequence[Encoded]) -> Runner:
+        """What computes patched scores of these rows; `full` is loaded and checked once."""
         if self._runner is None:
             options, full = self.audit.options, self.model(self.audit.full)
             check_model(full, rows[0], options.dtype)
@@ -163,6 +225,16 @@ class Bench:
         if self._runner.decoder is not None:
             clean = CachedDonor(self.cache(self.audit.full, rows, "all"), "resid_post")
         return replace(self._runner, clean=clean)
+
+    def use(self, engine: Engine) -> None:
+        """From now on by this engine: what the architecture or a check allows."""
+        self.audit = replace(self.audit, options=replace(self.audit.options, engine=engine))
+        if self._runner is not None and engine == "oracle":
+            self._runner = self._runner.by_oracle()
+
+
+def _n_bytes(model: TransformerBridge) -> int:
+    return sum(p.numel() * p.element_size() for p in model.original_model.parameters())
 
 
 def _encoded(row: Example, tokenizer) -> Encoded | None:

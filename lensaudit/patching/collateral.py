@@ -133,7 +133,10 @@ def _patched(bench: Bench, one: Anchored) -> _Patched:
         told = [[example_hash(by_idx[a]), example_hash(by_idx[b])] for a, b in pairs.items()]
         anchor = f"{audit.full.weights} on {digest(told)}"
         own = bench.donor(audit.full, rows)
-        sources[anchor] = OtherRowDonor(own.activations, own.last_layer, tuple(pairs.items()))
+        given = tuple((a, b, by_idx[a].read_positions) for a, b in pairs.items())
+        # rows that are only given are read too
+        given += tuple((b, b, by_idx[b].read_positions) for b in set(pairs.values()) - set(pairs))
+        sources[anchor] = OtherRowDonor(own.activations, own.last_layer, given)
     else:
         wanted, anchor = rows, one.base.weights
         sources[anchor] = bench.donor(one.base, rows)

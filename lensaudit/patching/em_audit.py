@@ -15,9 +15,10 @@ import torch
 from lensaudit.data.spans import Encoded
 from lensaudit.errors import InputError, VerificationError
 from lensaudit.models.checkpoint import load_tokenizer
-from lensaudit.patching.audit import Audit, run
+from lensaudit.patching.audit import Audit
 from lensaudit.patching.generation import PATCHED_TOKENS
 from lensaudit.patching.plan import Plan, plan_of
+from lensaudit.patching.run import run
 from lensaudit.patching.spoken import n_rows, speak
 from lensaudit.scores.erasure import EM_THRESHOLD, ExactMatch, exact_match, first_sentence
 from lensaudit.settings import EmForm

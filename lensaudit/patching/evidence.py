@@ -7,7 +7,7 @@ other models that never saw the facts.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from jaxtyping import Float
@@ -16,16 +16,19 @@ from torch import Tensor
 from lensaudit.data.neutral import FEWEST_VALIDITY_ROWS, Neutral
 from lensaudit.data.spans import Encoded
 from lensaudit.errors import InputError
+from lensaudit.files import digest
 from lensaudit.models.checkpoint import Checkpoint
 from lensaudit.patching.aligned import (
     ALIGN_TOKENS_PER_DIM,
     Alignment,
     MappedDonor,
     OtherRowDonor,
-    alignment_of,
+    alignment_key,
+    fit_alignment,
+    known_alignment,
     next_rows,
 )
-from lensaudit.patching.audit import Audit, Deltas
+from lensaudit.patching.audit import Deltas
 from lensaudit.patching.bench import Bench
 from lensaudit.patching.donors import Donor
 from lensaudit.results.verdict import (
@@ -39,12 +42,11 @@ from lensaudit.results.verdict import (
     Verdict,
     verdict_of,
 )
-from lensaudit.scores.alignment import LinearMap, MapClass
+from lensaudit.scores.alignment import MapClass
 from lensaudit.scores.depth import depth_score
 from lensaudit.scores.intervals import NoInterval, clustered_mean, clustered_ratio
 from lensaudit.scores.stats import Interval
-
-Align = Literal["auto", "none", "shift", "procrustes", "affine"]
+from lensaudit.settings import AlignName
 
 SAYS_WITHIN_NATS = 0.5
 """A row counts for validity where the source's span log-prob is this near to `full`'s."""
@@ -57,7 +59,7 @@ class Controls:
     neutral: Neutral | None
     """None: no rows are known, and `why` says so."""
     why: str = ""
-    align: Align = "auto"
+    align: AlignName = "auto"
     align_tokens: int | None = None
     """Neutral tokens for a map; None: `ALIGN_TOKENS_PER_DIM` per dimension."""
     retains: Mapping[str, Checkpoint] = field(default_factory=dict)
@@ -138,6 +140,18 @@ class Examined:
             "verdict": self.verdict.document(),
         }
 
+    def beside(self, rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+        """Rows of results.jsonl with each example's aligned score; None where it has none."""
+        return [{**row, "uds_aligned": self.aligned.per_example.get(row["idx"])} for row in rows]
+
+
+def unexamined(source: str, score: float | None, why: str) -> Examined:
+    """A source whose score is not of a kind that these controls are about."""
+    verdict = Verdict("undecided", f"{source}: undecided: {why}.", why)
+    if score is None:
+        verdict = verdict_of(source, Evidence(None))
+    return Examined(Validity(why=why), Aligned(why=why), None, None, verdict)
+
 
 def limits_of(found: Measured | None) -> list[float] | None:
     """`[low, high]`, or None."""
@@ -146,56 +160,78 @@ def limits_of(found: Measured | None) -> list[float] | None:
     return [found.low, found.high]
 
 
-def examined(audit: Audit, found: Deltas, controls: Controls) -> dict[str, Examined]:
+def examined(
+    bench: Bench, found: Deltas, controls: Controls, *, off: str | None = None
+) -> dict[str, Examined]:
     """The controls and the verdict of every source.
+
+    Args:
+        bench: of the run.
+        found: its deltas.
+        controls: what is measured beside them.
+        off: what is wrong with the run's own calibration; then there is no verdict.
 
     Raises:
         VerificationError | WorkError: as of any patched score.
         InputError: alignment was asked for by name and the rows do not suffice.
     """
-    with Bench(audit) as bench:
-        trial = _Trial(bench, found, controls)
-        return {name: trial.of(name) for name in audit.sources}
+    trial = _Trial(bench, found, controls, off)
+    return {name: trial.of(name) for name in bench.audit.sources}
+
+
+@dataclass(frozen=True)
+class _Held:
+    """The rows on which one source is read."""
+
+    cached: tuple[Encoded, ...]
+    """Whole sets, so that one cache of `full` serves every source."""
+    readable: tuple[Encoded, ...]
+    """Those that `full` and the source both still say."""
 
 
 class _Trial:
-    """What the sources of an audit share: rows, scales, the anchors' own numbers."""
+    """What the sources of an audit share: rows, scales, the anchors' own numbers.
 
-    def __init__(self, bench: Bench, found: Deltas, controls: Controls) -> None:
+    All that runs is run first: each model once, then all sources in one sweep for each set of
+    rows. What follows reads books.
+    """
+
+    def __init__(self, bench: Bench, found: Deltas, controls: Controls, off: str | None) -> None:
         self.bench, self.audit, self.found, self.controls = bench, bench.audit, found, controls
-        layers = list(self.audit.options.layers)
-        ke = found.s1 > self.audit.options.tau
-        counted = found.s1.where(ke, 0.0).double()
-        self.weights = counted.mean(0) * (found.s1.double().mean(0) > self.audit.options.tau)
-        self.layers = [
-            layer for layer, w in zip(layers, self.weights.tolist(), strict=True) if w > 0
-        ]
-        self.weights = self.weights[self.weights > 0]
+        self.off = off
+        layers, tau = list(self.audit.options.layers), self.audit.options.tau
+        counted = found.s1.where(found.s1 > tau, 0.0).double()
+        weights = counted.mean(0) * (found.s1.double().mean(0) > tau)
+        self.layers = [layer for layer, w in zip(layers, weights.tolist(), strict=True) if w > 0]
         self.columns = [layers.index(layer) for layer in self.layers]
+        self.weights = weights[weights > 0]
         neutral = controls.neutral
         self.rows = bench.encoded(neutral.validity if neutral else ())
         self.ordinary = bench.encoded(neutral.ordinary if neutral else ())
         self.fit = bench.encoded(neutral.fit if neutral else ())
-        self._anchors: dict[str, Any] = {}
+        self.plain = {name: depth_score(found.s1, s2, tau=tau).uds for name, s2 in found.s2.items()}
+        self.groups = [e.group for e in self.audit.encoded]
+        self.unfit = self._unfit()
+        self.held: dict[str, _Held] = {}
+        self.kinds: dict[str, tuple[MapClass | None, str | None]] = {}
+        self.maps: dict[tuple[str, MapClass], Alignment] = {}
+        if self.unfit is None:
+            self._run()
 
     def of(self, name: str) -> Examined:
         """All of one source."""
-        source, groups = self.audit.sources[name], [e.group for e in self.audit.encoded]
-        plain = depth_score(self.found.s1, self.found.s2[name], tau=self.audit.options.tau).uds
-        uds = measured(plain, groups)
+        source = self.audit.sources[name]
+        uds = measured(self.plain[name], self.groups)
         outputs = self._outputs(source)
-        unfit = self._unfit()
-        if unfit is not None or uds is None:
-            validity, aligned = (
-                Validity(why=unfit or "no example could be scored"),
-                Aligned(why=unfit),
-            )
-            evidence = Evidence(uds, outputs=outputs, why_no_validity=validity.why)
-            return Examined(validity, aligned, outputs, None, verdict_of(name, evidence))
-        readable = self._readable_rows(source)
-        validity = self._validity(name, source, readable)
-        aligned = self._aligned(source, plain, groups, readable)
-        floor, to_floor = self._floor(aligned, groups)
+        if self.unfit is not None or uds is None:
+            why = self.unfit or "no example could be scored"
+            evidence = Evidence(uds, outputs=outputs, why_no_validity=why, off=self.off)
+            verdict = verdict_of(name, evidence)
+            return Examined(Validity(why=why), Aligned(why=why), outputs, None, verdict)
+        held = self.held[source.weights]
+        validity = self._validity(source, self.found.s2[name], held)
+        aligned = self._aligned(name, source, held)
+        floor, to_floor = self._floor(aligned)
         evidence = Evidence(
             uds=uds,
             aligned=aligned.uds,
@@ -207,8 +243,85 @@ class _Trial:
             readable_aligned=_below_gate(aligned.d_share),
             not_needed=not validity.needed,
             why_no_validity=validity.why,
+            off=self.off,
         )
         return Examined(validity, aligned, outputs, floor, verdict_of(name, evidence))
+
+    def _run(self) -> None:
+        """Every forward pass and every sweep that the numbers need."""
+        self.bench.said(self.audit.full, (*self.rows, *self.ordinary))
+        for name, source in self.audit.sources.items():
+            self._outputs(source)
+            self.held[source.weights] = held = self._rows_of(source)
+            if len(held.readable) >= FEWEST_VALIDITY_ROWS:
+                self.bench.donor(source, held.cached)
+            self.kinds[name] = self._kind(name, source)
+            self._align(name, source)
+        self._fill_validity()
+        kinds: set[MapClass] = {kind for kind, _ in self.kinds.values() if kind is not None}
+        for kind in kinds:
+            self._fill_aligned(kind)
+
+    def _align(self, name: str, source: Checkpoint) -> None:
+        """The maps of a source and of the anchors, as soon as they are wanted."""
+        kind, _ = self.kinds[name]
+        if kind is None:
+            return
+        try:
+            for one in (source, self.audit.full, *self._retains().values()):
+                if (one.weights, kind) not in self.maps:
+                    self.maps[one.weights, kind] = self._alignment(one, kind)
+        except InputError as error:
+            if self.controls.align != "auto":
+                raise
+            self.kinds[name] = None, str(error)
+
+    def _fill_validity(self) -> None:
+        """Every source, and `full` with another row's stream, on the rows they are read on."""
+        for cached, sources in self._by_rows().items():
+            donors: dict[str, Donor] = {
+                one.weights: self.bench.donor(one, cached) for one in sources
+            }
+            only = {one.weights: _idx(self.held[one.weights].readable) for one in sources}
+            base = self.bench.donor(self.audit.full, cached)
+            key = self._other_row(cached)
+            donors[key] = OtherRowDonor(
+                base.activations, base.last_layer, rows=self._next_rows(cached)
+            )
+            only[key] = set().union(*only.values())
+            self.bench.fill(cached, donors, self.layers, only=only)
+
+    def _fill_aligned(self, kind: MapClass) -> None:
+        """Sources, anchors and `full` itself through their maps, shuffled ones beside them."""
+        named = {name for name, (found, _) in self.kinds.items() if found == kind}
+        sources = {one.weights: one for n, one in self.audit.sources.items() if n in named}
+        anchors = self._retains() | {self.audit.full.weights: self.audit.full}
+        donors: dict[str, Donor] = {}
+        for one in (anchors | sources).values():
+            donors |= self._mapped(one, kind, "map", self.audit.encoded)
+        for one in sources.values():
+            donors |= self._mapped(one, kind, "shuffled", self.audit.encoded)
+        self.bench.fill(self.audit.encoded, donors, self.audit.options.layers)
+        for cached, readers in self._by_rows().items():
+            here = [one for one in readers if one.weights in sources]
+            if here:
+                donors = {}
+                for one in here:
+                    donors |= self._mapped(one, kind, "map", cached)
+                only = {
+                    key: _idx(self.held[one.weights].readable)
+                    for one, key in zip(here, donors, strict=True)
+                }
+                self.bench.fill(cached, donors, self.layers, only=only)
+
+    def _by_rows(self) -> dict[tuple[Encoded, ...], list[Checkpoint]]:
+        """Sources with enough rows to be read on, each once, by the set that is cached."""
+        found: dict[tuple[Encoded, ...], list[Checkpoint]] = {}
+        for weights, one in {one.weights: one for one in self.audit.sources.values()}.items():
+            held = self.held[weights]
+            if len(held.readable) >= FEWEST_VALIDITY_ROWS:
+                found.setdefault(held.cached, []).append(one)
+        return found
 
     def _unfit(self) -> str | None:
         """Why nothing of this is measured."""
@@ -224,86 +337,63 @@ class _Trial:
     def _outputs(self, source: Checkpoint) -> Outputs:
         """From the models' own logits on the forget set."""
         rows = self.audit.encoded
-        return Outputs(
-            source=self._exact(source, rows),
-            full=self._exact(self.audit.full, rows),
-            retain=self._exact(self.audit.retain, rows),
-            n=len(rows),
-        )
 
-    def _exact(self, checkpoint: Checkpoint, rows: Sequence[Encoded]) -> float:
-        key = f"exact {checkpoint.weights}"
-        if key not in self._anchors:
-            said = self.bench.said(checkpoint, rows)
-            self._anchors[key] = float(said.exact.double().mean())
-        return self._anchors[key]
+        def exact(checkpoint: Checkpoint) -> float:
+            return float(self.bench.said(checkpoint, rows).exact.double().mean())
 
-    def _readable_rows(self, source: Checkpoint) -> list[Encoded]:
-        """Rows that `full` and the source both still say; ordinary ones where facts do not do."""
-        kept = self._alike(source, self.rows)
-        if len(kept) < FEWEST_VALIDITY_ROWS:
-            kept += self._alike(source, self.ordinary)
-        return kept
+        audit = self.audit
+        return Outputs(exact(source), exact(audit.full), exact(audit.retain), len(rows))
 
-    def _alike(self, source: Checkpoint, rows: Sequence[Encoded]) -> list[Encoded]:
+    def _rows_of(self, source: Checkpoint) -> _Held:
+        """Rows that `full` and the source both say; with ordinary ones where facts do not do."""
+        readable = self._alike(source, self.rows)
+        if len(readable) >= FEWEST_VALIDITY_ROWS:
+            return _Held(self.rows, readable)
+        more = self._alike(source, self.ordinary)
+        return _Held((*self.rows, *self.ordinary) if more else self.rows, (*readable, *more))
+
+    def _alike(self, source: Checkpoint, rows: Sequence[Encoded]) -> tuple[Encoded, ...]:
         if not rows:
-            return []
-        key = f"said {rows[0].idx}"
+            return ()
         own = self.bench.said(source, rows).logprob
-        if key not in self._anchors:
-            self._anchors[key] = self.bench.said(self.audit.full, rows).logprob
-        near = (own - self._anchors[key]).abs() <= SAYS_WITHIN_NATS
-        return [e for e, yes in zip(rows, near.tolist(), strict=True) if yes]
+        near = (own - self.bench.said(self.audit.full, rows).logprob).abs() <= SAYS_WITHIN_NATS
+        return tuple(e for e, yes in zip(rows, near.tolist(), strict=True) if yes)
 
-    def _validity(self, name: str, source: Checkpoint, rows: Sequence[Encoded]) -> Validity:
-        f, strength = self._on_forget(self.found.s2[name]), self._on_forget(self.found.s1)
+    def _validity(
+        self, source: Checkpoint, s2: Float[Tensor, "batch layer"], held: _Held
+    ) -> Validity:
+        f, strength = self._on_forget(s2), self._on_forget(self.found.s1)
         needed = f >= VALIDITY_NEEDED_FROM * strength
-        if len(rows) < FEWEST_VALIDITY_ROWS:
+        n = len(held.readable)
+        if n < FEWEST_VALIDITY_ROWS:
             why = (
-                f"{len(rows)} rows that full and the source both say, wanted "
-                f"{FEWEST_VALIDITY_ROWS}; give more with --validity-data"
+                f"{n} rows that full and the source both say, wanted {FEWEST_VALIDITY_ROWS}; "
+                "give more with --validity-data"
             )
-            return Validity(f=f, n=len(rows), needed=needed, why=why)
-        donor = self.bench.donor(source, self._all_rows(rows))
-        drops = self._drops(rows, {source.weights: donor})[source.weights]
-        share, limits, why = self._share(rows, drops)
+            return Validity(f=f, n=n, needed=needed, why=why)
+        drops = self._drops(source.weights, held.readable)
+        share, limits, why = self._share(held, drops)
         d = float(drops.mean())
-        return Validity(
-            v=d / f if needed else None,
-            d=d,
-            f=f,
-            d_share=share,
-            n=len(rows),
-            ci95=limits,
-            needed=needed,
-            why=why,
-        )
+        v = d / f if needed else None
+        return Validity(v, d, f, share, n, limits, needed, why)
 
-    def _all_rows(self, rows: Sequence[Encoded]) -> tuple[Encoded, ...]:
-        """The set that is cached: whole, so that one cache serves every source."""
-        held = {e.idx for e in self.rows}
-        return self.rows if all(e.idx in held for e in rows) else (*self.rows, *self.ordinary)
-
-    def _drops(
-        self, rows: Sequence[Encoded], donors: Mapping[str, Donor]
-    ) -> dict[str, Float[Tensor, " batch"]]:
+    def _drops(self, name: str, rows: Sequence[Encoded]) -> Float[Tensor, " batch"]:
         """Weighted mean over the KE layers, per row."""
-        found = self.bench.deltas(rows, donors, self.layers)
-        total = self.weights.sum()
-        return {key: (one.double() * self.weights).sum(1) / total for key, one in found.items()}
+        found = self.bench.read(name, rows, self.layers).double()
+        return (found * self.weights).sum(1) / self.weights.sum()
+
+    def _next_rows(self, cached: Sequence[Encoded]) -> tuple[tuple[int, int, tuple[int, ...]], ...]:
+        return next_rows(cached, whole=self.audit.options.scope == "prefix")
+
+    def _other_row(self, cached: Sequence[Encoded]) -> str:
+        return f"other-row-{digest(self._next_rows(cached))}"
 
     def _share(
-        self, rows: Sequence[Encoded], drops: Float[Tensor, " batch"]
+        self, held: _Held, drops: Float[Tensor, " batch"]
     ) -> tuple[float, tuple[float, float] | None, str | None]:
         """The drop in units of what another row's stream of `full` makes."""
-        full = self.audit.full
-        base = self.bench.donor(full, self._all_rows(rows))
-        other = OtherRowDonor(
-            base.activations, base.last_layer, other=next_rows(self._all_rows(rows))
-        )
-        key = f"{full.weights}+other-row"
-        worst = self._drops(rows, {key: other})[key]
-        groups = [e.group for e in rows]
+        worst = self._drops(self._other_row(held.cached), held.readable)
+        groups = [e.group for e in held.readable]
         found = clustered_ratio(drops.numpy(), worst.numpy(), groups)
         share = float(drops.mean() / worst.mean())
         if isinstance(found, NoInterval):
@@ -317,136 +407,113 @@ class _Trial:
         kept = values[:, self.columns].double().where(ke, 0.0)
         return float((cells * kept).sum() / cells.sum())
 
-    def _aligned(
-        self,
-        source: Checkpoint,
-        plain: Float[Tensor, " batch"],
-        groups: Sequence[int | str],
-        rows: Sequence[Encoded],
-    ) -> Aligned:
-        kind, why = self._kind(source, float(plain.nanmean()))
+    def _aligned(self, name: str, source: Checkpoint, held: _Held) -> Aligned:
+        kind, why = self.kinds[name]
         if kind is None:
             return Aligned(why=why)
-        try:
-            alignment = self._alignment(source, kind)
-            s1 = self._scale(kind)
-        except InputError as error:
-            if self.controls.align != "auto":
-                raise
-            return Aligned(why=str(error))
-        s2 = self._mapped(source, alignment, alignment.maps, "map")
-        mixed = self._mapped(source, alignment, alignment.shuffled, "shuffled")
-        tau = self.audit.options.tau
-        scores = depth_score(s1, s2, tau=tau).uds
+        tau, plain = self.audit.options.tau, self.plain[name]
+        s1 = torch.stack([self._deltas(one, kind) for one in self._retains().values()]).mean(0)
+        scores = depth_score(s1, self._deltas(source, kind), tau=tau).uds
+        mixed = depth_score(s1, self._deltas(source, kind, "shuffled"), tau=tau).uds
+        itself = depth_score(s1, self._deltas(self.audit.full, kind), tau=tau).uds
         weights = s1.clamp(min=0).mean(0)
-        r2 = torch.tensor(alignment.r2)[list(self.audit.options.layers)]
+        r2 = torch.tensor(self.maps[source.weights, kind].r2)[list(self.audit.options.layers)]
+        share = None
+        if len(held.readable) >= FEWEST_VALIDITY_ROWS:
+            share, *_ = self._share(held, self._drops(self._key(source, kind), held.readable))
         return Aligned(
             kind=kind,
-            uds=measured(scores, groups),
+            uds=measured(scores, self.groups),
             per_example={
                 e.idx: value
                 for e, value in zip(self.audit.encoded, scores.tolist(), strict=True)
                 if value == value
             },
-            gap=measured(plain - scores, groups, bounds=(-1.0, 1.0)),
-            r2=float((r2 * weights).sum() / weights.sum()),
-            shuffled=_mean(depth_score(s1, mixed, tau=tau).uds),
-            d_share=self._share_aligned(source, alignment, rows),
-            full=self._full_onto_itself(kind, s1),
+            gap=measured(plain - scores, self.groups, bounds=(-1.0, 1.0)),
+            r2=_known((r2 * weights).sum() / weights.sum()),
+            shuffled=_mean(mixed),
+            d_share=share,
+            full=_mean(itself),
         )
 
-    def _kind(self, source: Checkpoint, uds: float) -> tuple[MapClass | None, str | None]:
+    def _kind(self, name: str, source: Checkpoint) -> tuple[MapClass | None, str | None]:
         asked = self.controls.align
         if asked == "none":
             return None, "not asked for (--align none)"
         if asked == "auto":
-            if uds < ALIGN_FROM:
+            uds = _mean(self.plain[name])
+            if uds is None or uds < ALIGN_FROM:
                 return None, f"not needed: UDS is below {ALIGN_FROM:g}"
             same = source.d_model == self.audit.full.d_model
             return ("procrustes" if same else "affine"), None
         return asked, None
 
     def _alignment(self, source: Checkpoint, kind: MapClass) -> Alignment:
-        n_tokens = self.controls.align_tokens or ALIGN_TOKENS_PER_DIM * self.audit.full.d_model
-        return alignment_of(
-            self.bench.cache(source, self.fit, "all"),
-            self.bench.cache(self.audit.full, self.fit, "all"),
-            self.fit,
-            kind,
-            n_tokens=n_tokens,
-            memory_bytes=self.audit.options.memory_bytes,
-            root=self.audit.root,
+        bench, full = self.bench, self.audit.full
+        n_tokens = self.controls.align_tokens or ALIGN_TOKENS_PER_DIM * full.d_model
+        prints = (bench.fingerprint(one, self.fit) for one in (source, full))
+        known = known_alignment(
+            self.audit.root, kind, alignment_key(*prints, kind=kind, n_tokens=n_tokens)
         )
+        if known is not None:
+            return known
+        with bench.passing(source, self.fit) as streams:
+            return fit_alignment(
+                streams,
+                bench.cache(full, self.fit, "all"),
+                self.fit,
+                kind,
+                n_tokens=n_tokens,
+                memory_bytes=self.audit.options.memory_bytes,
+                root=self.audit.root,
+            )
+
+    def _key(self, source: Checkpoint, kind: MapClass, name: str = "map") -> str:
+        return f"{source.weights}+{name}-{self.maps[source.weights, kind].key}"
 
     def _mapped(
-        self,
-        source: Checkpoint,
-        alignment: Alignment,
-        maps: tuple[LinearMap, ...],
-        name: str,
-        rows: Sequence[Encoded] | None = None,
-        layers: Sequence[int] | None = None,
-    ) -> Float[Tensor, "batch layer"]:
-        """Deltas with the source's stream carried by these maps."""
-        rows = self.audit.encoded if rows is None else rows
-        held = self.audit.encoded if rows is self.audit.encoded else self._all_rows(rows)
-        base = self.bench.donor(source, held)
+        self, source: Checkpoint, kind: MapClass, name: str, cached: Sequence[Encoded]
+    ) -> dict[str, Donor]:
+        """The source with its stream carried by its map, or by the shuffled one."""
+        alignment = self.maps[source.weights, kind]
+        maps = alignment.maps if name == "map" else alignment.shuffled
+        base = self.bench.donor(source, cached)
         donor = MappedDonor(
             base.activations, base.last_layer, maps=maps, layer_of=alignment.layer_of
         )
-        key = f"{source.weights}+{name}-{alignment.key}"
-        return self.bench.deltas(rows, {key: donor}, layers or self.audit.options.layers)[key]
+        return {self._key(source, kind, name): donor}
 
-    def _share_aligned(
-        self, source: Checkpoint, alignment: Alignment, rows: Sequence[Encoded]
-    ) -> float | None:
-        if len(rows) < FEWEST_VALIDITY_ROWS:
-            return None
-        found = self._mapped(source, alignment, alignment.maps, "map", rows, self.layers)
-        drops = (found.double() * self.weights).sum(1) / self.weights.sum()
-        return self._share(rows, drops)[0]
-
-    def _scale(self, kind: MapClass) -> Float[Tensor, "batch layer"]:
-        """S1 of the aligned retain models, their mean."""
-        return torch.stack([self._s1(one, kind) for one in self._retains().values()]).mean(0)
+    def _deltas(
+        self, source: Checkpoint, kind: MapClass, name: str = "map"
+    ) -> Float[Tensor, "batch layer"]:
+        rows, layers = self.audit.encoded, self.audit.options.layers
+        return self.bench.read(self._key(source, kind, name), rows, layers)
 
     def _retains(self) -> dict[str, Checkpoint]:
         first = {self.audit.retain.weights: self.audit.retain}
         return first | {one.weights: one for one in self.controls.retains.values()}
 
-    def _s1(self, retain: Checkpoint, kind: MapClass) -> Float[Tensor, "batch layer"]:
-        key = f"s1 {retain.weights} {kind}"
-        if key not in self._anchors:
-            own = self._alignment(retain, kind)
-            self._anchors[key] = self._mapped(retain, own, own.maps, "map")
-        return self._anchors[key]
-
-    def _full_onto_itself(self, kind: MapClass, s1: Float[Tensor, "batch layer"]) -> float | None:
-        key = f"full {kind}"
-        if key not in self._anchors:
-            own = self._alignment(self.audit.full, kind)
-            s2 = self._mapped(self.audit.full, own, own.maps, "map")
-            self._anchors[key] = _mean(depth_score(s1, s2, tau=self.audit.options.tau).uds)
-        return self._anchors[key]
-
-    def _floor(
-        self, aligned: Aligned, groups: Sequence[int | str]
-    ) -> tuple[Floor | None, Measured | None]:
+    def _floor(self, aligned: Aligned) -> tuple[Floor | None, Measured | None]:
         """Depth of each retain model on the others' scale; the source minus their mean, by row."""
-        retains = list(self._retains().values())
+        retains = self._retains()
         if len(retains) < 2 or aligned.kind is None:
             return None, None
         tau, kind = self.audit.options.tau, aligned.kind
-        rows = []
-        for one in retains:
-            others = [self._s1(r, kind) for r in retains if r.weights != one.weights]
-            scale = torch.stack(others).mean(0)
-            rows.append(depth_score(scale, self._s1(one, kind), tau=tau).uds)
-        scores = torch.stack(rows)
+        s1 = {weights: self._deltas(one, kind) for weights, one in retains.items()}
+        scores = torch.stack(
+            [
+                depth_score(
+                    torch.stack([other for w, other in s1.items() if w != weights]).mean(0),
+                    own,
+                    tau=tau,
+                ).uds
+                for weights, own in s1.items()
+            ]
+        )
         means = scores.nanmean(1)
         own = torch.tensor([aligned.per_example.get(e.idx, torch.nan) for e in self.audit.encoded])
         floor = Floor(float(means.min()), float(means.max()), len(retains))
-        return floor, measured(own - scores.nanmean(0), groups, bounds=(-1.0, 1.0))
+        return floor, measured(own - scores.nanmean(0), self.groups, bounds=(-1.0, 1.0))
 
 
 def measured(
@@ -469,8 +536,16 @@ def measured(
     return Measured(mean, why=both.why if isinstance(both, NoInterval) else None)
 
 
+def _idx(rows: Sequence[Encoded]) -> set[int]:
+    return {e.idx for e in rows}
+
+
 def _below_gate(share: float | None) -> bool | None:
     return None if share is None else share < READABLE_BELOW
+
+
+def _known(value: Tensor) -> float | None:
+    return float(value) if bool(value.isfinite()) else None
 
 
 def _mean(scores: Float[Tensor, " batch"]) -> float | None:

@@ -122,7 +122,7 @@ def read_all(audit: Audit) -> Deltas:
 
 def _fill(audit: Audit, books: Books) -> None:
     with ExitStack() as opened:
-        caches = cached_sources(audit, books, opened)
+        caches = cached_sources(audit, books, opened, lambda one: loaded(audit, one))
         full = loaded(audit, audit.full)
         check_model(full, audit.encoded[0], audit.options.dtype)
         positions = audit.options.positions_needed(of_full=True)

@@ -4,10 +4,14 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from lensaudit.patching.audit import Audit, Deltas, run
+from lensaudit.patching.audit import Audit, Deltas
+from lensaudit.patching.bench import Bench
+from lensaudit.patching.evidence import Controls, Examined, examined
 from lensaudit.patching.lens import lens_options, read_all
 from lensaudit.patching.outcome import Outcome, calibration_of, outcome_of
+from lensaudit.patching.run import run, run_on
 from lensaudit.results.records import Manifest, manifest
+from lensaudit.results.words import calibration_problem
 
 Scored = tuple[list[Outcome], dict[str, float | None]]
 """One outcome per source, and the scores of the two anchors."""
@@ -16,6 +20,14 @@ Scored = tuple[list[Outcome], dict[str, float | None]]
 def score_all(audit: Audit) -> Scored:
     """UDS of every source, and of the two anchors."""
     return _scored(audit, run(audit))
+
+
+def score_examined(audit: Audit, controls: Controls) -> tuple[Scored, dict[str, Examined]]:
+    """UDS of every source with the controls that say what it means, by source."""
+    with Bench(audit) as bench:
+        found = run_on(bench)
+        scored = _scored(audit, found)
+        return scored, examined(bench, found, controls, off=calibration_problem(scored[1]))
 
 
 def score_lens(audit: Audit) -> Scored:

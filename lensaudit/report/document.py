@@ -6,6 +6,7 @@ from typing import Any
 
 from lensaudit.report.pack import Stepped
 from lensaudit.results.patch_runs import Texts
+from lensaudit.results.verdict import Code
 
 
 @dataclass(frozen=True)
@@ -39,7 +40,10 @@ class Depth:
     high: float | None
     n: int
     n_scored: int
-    verdict: str
+    verdict: Code | None
+    """None: the score is none that decides."""
+    because: str
+    """What decided the verdict, in a sentence with its numbers."""
     unscored: Mapping[str, list[int]]
     profile: Mapping[str, list[Any]]
     """Columns of `per_layer`."""
@@ -48,7 +52,7 @@ class Depth:
     s2: Stepped | str
     """Deltas; for EM shares in a byte each."""
     extra: Mapping[str, Any]
-    """Lens depth beside UDS; or retention, categories and texts of an EM run."""
+    """Lens depth and controls beside UDS; or retention, categories and texts of an EM run."""
     manifest: int
 
 

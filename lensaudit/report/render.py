@@ -20,7 +20,8 @@ from lensaudit.report.document import Condition, Document
 from lensaudit.report.texts import visible_values
 from lensaudit.results.locate import LeftOut
 from lensaudit.results.reading import brief
-from lensaudit.results.words import LIMITS, calibration_problem, headline, tally, word_of
+from lensaudit.results.verdict import Code
+from lensaudit.results.words import LIMITS, WORDS, calibration_problem, code_of, headline, tally
 from lensaudit.settings import Place
 
 SCRIPTS = (
@@ -130,7 +131,11 @@ def _shown(document: Document) -> dict[str, Any]:
     Manifests keep every digit.
     """
     rest = _walk(asdict(replace(document, manifests=[])))
-    return rest | {"manifests": visible_values(document.manifests), "limits": LIMITS}
+    return rest | {
+        "manifests": visible_values(document.manifests),
+        "limits": LIMITS,
+        "words": WORDS,
+    }
 
 
 def _walk(value: Any) -> Any:
@@ -166,7 +171,7 @@ def _light(document: Document) -> dict[str, Any]:
                 "high": d.high,
                 "n": d.n,
                 "n_scored": d.n_scored,
-                "verdict": d.verdict,
+                "verdict": WORDS[d.verdict][0] if d.verdict else "",
                 "score": document.conditions[d.condition].score,
             }
             for d in document.depths
@@ -178,13 +183,13 @@ def _lead(document: Document) -> dict[str, Any]:
     """The verdict in words, of the runs under the first UDS condition."""
     first = next((at for at, c in enumerate(document.conditions) if c.score == "uds"), None)
     condition = None if first is None else document.conditions[first]
-    scores = _scores(document, first)
-    words = [word_of(score) for score in scores.values()] or ["no verdict"]
+    codes = _codes(document, first)
+    found = tally(codes)
     return visible_values(
         {
-            "headline": headline(scores),
-            "word": "hidden" if "hidden" in words else words[0],
-            "tally": [{"word": word, "names": names} for word, names in tally(scores)],
+            "headline": headline(codes),
+            "tone": found[0][1] if found else "no-verdict",
+            "tally": [{"word": word, "tone": tone, "names": names} for word, tone, names in found],
             "problem": calibration_problem(condition.calibration) if condition else None,
             "condition": _condition(condition) if condition else None,
         },
@@ -192,13 +197,16 @@ def _lead(document: Document) -> dict[str, Any]:
     )
 
 
-def _scores(document: Document, first: int | None) -> dict[str, float | None]:
-    """UDS by model: of the runs, or where there are none of the metric of that name."""
+def _codes(document: Document, first: int | None) -> dict[str, Code]:
+    """Verdict by model, from held to gone: of the runs, or of the metric where there are none."""
     if first is not None:
-        runs = (one for one in document.depths if one.condition == first)
-        return {document.models[one.model].label: one.value for one in runs}
+        runs = sorted(
+            (one for one in document.depths if one.condition == first),
+            key=lambda one: (one.value is None, one.value),
+        )
+        return {document.models[one.model].label: one.verdict for one in runs if one.verdict}
     return {
-        model.label: model.metrics["uds"][0]
+        model.label: code_of({"uds": model.metrics["uds"][0]})
         for model in document.models
         if "uds" in model.metrics and model.role not in ("full", "retain")
     }

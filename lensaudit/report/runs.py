@@ -7,7 +7,7 @@ from lensaudit.report.document import Condition, Depth
 from lensaudit.report.pack import floats, shares, stepped
 from lensaudit.results.patch_runs import Lost, PatchRun, role_of, unscored_of
 from lensaudit.results.schema import checked_as
-from lensaudit.results.words import word_of
+from lensaudit.results.words import code_of, verdict
 
 _SETTINGS = (
     "tau",
@@ -52,12 +52,15 @@ def depth_of(
         high=run.interval.high if run.interval else None,
         n=int(run.summary["n"]),
         n_scored=int(run.summary["n_scored"]),
-        verdict=word_of(run.value) if run.score == "uds" else "",
+        verdict=code_of(run.summary) if run.score == "uds" else None,
+        because=verdict(run.summary) if run.score == "uds" else "",
         unscored=unscored_of(run.summary),
         profile=_columns(run.summary.get("per_layer")),
         scores=floats(run.scores),
         s2=shares(run.s2) if em else stepped(run.s2),
-        extra=_em_extra(run, with_texts) if em else _lens_extra(run) | _collateral(run),
+        extra=_em_extra(run, with_texts)
+        if em
+        else _lens_extra(run) | _controls_extra(run) | _collateral(run),
         manifest=manifest,
     )
 
@@ -84,6 +87,24 @@ def _collateral(run: PatchRun) -> dict[str, Any]:
     where = f"{run.folder / 'summary.json'}: collateral"
     checked_as(dict[str, Lost], found, where)
     return {"collateral": found}
+
+
+def _controls_extra(run: PatchRun) -> dict[str, Any]:
+    """What stands beside UDS and shows what it means; absent where nothing was measured."""
+
+    def part(name: str) -> Mapping[str, Any]:
+        found = run.summary.get(name)
+        return found if isinstance(found, Mapping) else {}
+
+    found = {
+        "aligned": part("aligned").get("uds"),
+        "aligned_ci95": part("aligned").get("ci95"),
+        "d_share": part("validity").get("d_share"),
+        "d_share_aligned": part("aligned").get("d_share"),
+        "says": part("outputs").get("source"),
+        "floor": [part("floor").get("low"), part("floor").get("high")],
+    }
+    return {name: one for name, one in found.items() if one not in (None, [None, None])}
 
 
 def _em_extra(run: PatchRun, with_texts: bool) -> dict[str, Any]:

@@ -121,6 +121,8 @@ class Evidence:
     not_needed: bool = False
     """`full` reads so much of the source that no ratio is needed."""
     why_no_validity: str | None = None
+    off: str | None = None
+    """What is wrong with the run's own calibration: then nothing is said."""
 
     @property
     def judged(self) -> bool:
@@ -156,6 +158,8 @@ def decide(evidence: Evidence) -> tuple[Code, str]:
     """
     if evidence.uds is None:
         return "unscored", "no example could be scored"
+    if evidence.off is not None:
+        return "undecided", evidence.off
     outputs = evidence.outputs
     if outputs is not None and outputs.give_away:
         return "intact", (
@@ -267,16 +271,21 @@ def verdict_of(source: str, evidence: Evidence) -> Verdict:
 
 
 def _numbers(evidence: Evidence) -> list[str]:
-    shown = [
+    known = [
         (name, one) for name, one in (("UDS", evidence.uds), ("aligned", evidence.aligned)) if one
     ]
-    parts = ", ".join(_shown(name, one) for name, one in shown)
-    why = next((one.why for _, one in shown if one.why), None)
+    parts = ", ".join(shown(name, one) for name, one in known)
+    why = next((one.why for _, one in known if one.why), None)
     return ([f"{parts}."] if parts else []) + (
         [f"{why}; this describes these rows only."] if why else []
     )
 
 
-def _shown(name: str, one: Measured) -> str:
+def shown(name: str, one: Measured) -> str:
+    """A number with its limits.
+
+    >>> shown("UDS", Measured(0.5)), shown("UDS", Measured(0.5, 0.4, 0.6))
+    ('UDS 0.500', 'UDS 0.500 [0.400, 0.600]')
+    """
     limits = "" if one.low is None or one.high is None else f" [{one.low:.3f}, {one.high:.3f}]"
     return f"{name} {one.value:.3f}{limits}"

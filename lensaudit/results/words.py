@@ -3,89 +3,115 @@
 from collections.abc import Mapping
 from typing import Any, Literal
 
-from lensaudit.results.verdict import CALIBRATED_WITHIN, ERASED_FROM, HIDDEN_BELOW
-
-Verdict = Literal["hidden", "partly erased", "erased", "no verdict"]
+from lensaudit.results.verdict import (
+    CALIBRATED_WITHIN,
+    ERASED_FROM,
+    HIDDEN_BELOW,
+    Code,
+    Evidence,
+    Measured,
+    decide,
+    shown,
+    verdict_of,
+)
 
 LIMITS = {"hidden_below": HIDDEN_BELOW, "erased_from": ERASED_FROM}
-"""What stands between the words; the page says them of single examples, too."""
+"""What stands between the shades of single examples on the page; models have verdicts."""
+
+Tone = Literal["hidden", "partly-erased", "erased", "no-verdict"]
+
+WORDS: Mapping[Code, tuple[str, Tone]] = {
+    "intact": ("intact", "hidden"),
+    "hidden": ("hidden", "hidden"),
+    "hidden_other_basis": ("hidden in another basis", "hidden"),
+    "partly_erased": ("partly erased", "partly-erased"),
+    "unreadable": ("unreadable", "no-verdict"),
+    "undecided": ("undecided", "no-verdict"),
+    "erased": ("erased", "erased"),
+    "unscored": ("no verdict", "no-verdict"),
+}
+"""Code -> how it is said in two or three words, and its colour; from held to gone."""
+
+HOLDS = ("intact", "hidden", "hidden_other_basis")
+"""Codes of models that still hold the facts."""
 
 
-def word_of(score: float | None) -> Verdict:
-    """One word for a UDS.
+def code_of(summary: Mapping[str, Any]) -> Code:
+    """The verdict of a summary; of one without controls what its score alone decides.
 
-    >>> word_of(0.1), word_of(0.25), word_of(0.75), word_of(None)
-    ('hidden', 'partly erased', 'erased', 'no verdict')
+    >>> code_of({"uds": 0.05, "ci95": [0.03, 0.08]}), code_of({"uds": 0.99, "ci95": [0.98, 1.0]})
+    ('hidden', 'undecided')
     """
-    if score is None:
-        return "no verdict"
-    if score >= LIMITS["erased_from"]:
-        return "erased"
-    return "partly erased" if score >= LIMITS["hidden_below"] else "hidden"
+    known = summary.get("verdict")
+    if isinstance(known, Mapping) and known.get("code") in WORDS:
+        return known["code"]
+    score = summary.get("uds")
+    low, high = summary.get("ci95") or (None, None)
+    return decide(Evidence(None if score is None else Measured(score, low, high)))[0]
 
 
 def verdict(summary: Mapping[str, Any]) -> str:
-    """What the score says, in words.
+    """What a summary says, in words.
 
     >>> verdict({"source": "x", "score": "uds", "uds": 0.05, "ci95": [0.03, 0.08]})
-    'x: hidden. UDS 0.050 [0.030, 0.080]: about 5 % of what full encodes and retain lacks is gone.'
+    'x: hidden: full still reads most of the facts in its stream. UDS 0.050 [0.030, 0.080].'
     """
-    score = summary[summary["score"]]
-    if score is None:
-        return f"{summary['source']}: no verdict. No example could be scored."
-    low, high = summary["ci95"]
-    if summary["score"] == "lens":
-        return f"{summary['source']}: Logit Lens depth {score:.3f} [{low:.3f}, {high:.3f}]."
-    return (
-        f"{summary['source']}: {word_of(score)}. UDS {score:.3f} [{low:.3f}, {high:.3f}]: "
-        f"about {round(100 * score)} % of what full encodes and retain lacks is gone."
-    )
+    score, ends = summary[summary["score"]], summary["ci95"]
+    found = None if score is None else Measured(score, *(ends or ()), why=summary.get("ci95_why"))
+    if summary["score"] == "lens" and found is not None:
+        return f"{summary['source']}: {shown('Logit Lens depth', found)}."
+    if "verdict" in summary:
+        return summary["verdict"]["sentence"]
+    return verdict_of(summary["source"], Evidence(found)).sentence
 
 
-def headline(scores: Mapping[str, float | None]) -> str:
-    """The first sentence of the page: models by name, with their UDS.
+def headline(codes: Mapping[str, Code]) -> str:
+    """The first sentence of the page: models by name, with their verdict.
 
-    >>> headline({"npo": 0.1})
+    >>> headline({"npo": "hidden"})
     'npo still holds what it was made to forget.'
-    >>> headline({"a": 0.1, "b": 0.2, "c": 0.9})
+    >>> headline({"a": "hidden", "b": "intact", "c": "erased"})
     '2 of 3 models still hold what they were made to forget.'
+    >>> headline({"a": "undecided", "b": "erased"})
+    'Of none of 2 models is it shown that it still holds what it was made to forget.'
     """
-    words: list[Verdict] = [word_of(score) for score in scores.values()]
-    if not words:
+    if not codes:
         return "No unlearning depth was measured."
-    if len(words) == 1:
-        return _ALONE[words[0]].format(next(iter(scores)))
-    n_hidden = words.count("hidden")
-    if n_hidden == 0:
-        return f"None of {len(words)} models still holds most of what it was made to forget."
-    who = (
-        f"{n_hidden} of {len(words)} models" if n_hidden < len(words) else f"All {n_hidden} models"
-    )
-    holds = "holds what it was" if n_hidden == 1 else "hold what they were"
+    if len(codes) == 1:
+        ((name, code),) = codes.items()
+        return _ALONE[code].format(name)
+    n_held = sum(code in HOLDS for code in codes.values())
+    if n_held == 0:
+        n = len(codes)
+        return f"Of none of {n} models is it shown that it still holds what it was made to forget."
+    who = f"{n_held} of {len(codes)} models" if n_held < len(codes) else f"All {n_held} models"
+    holds = "holds what it was" if n_held == 1 else "hold what they were"
     return f"{who} still {holds} made to forget."
 
 
-_ALONE: dict[Verdict, str] = {
+_ALONE: Mapping[Code, str] = {
+    "intact": "{} still says what it was made to forget.",
     "hidden": "{} still holds what it was made to forget.",
-    "partly erased": "{} lost part of what it was made to forget.",
-    "erased": "{} lost what it was made to forget.",
-    "no verdict": "{}: no example could be scored.",
+    "hidden_other_basis": "{} still holds what it was made to forget, in another basis.",
+    "partly_erased": "{} lost part of what it was made to forget.",
+    "erased": "{} lost what it was made to forget, as far as its stream shows.",
+    "unreadable": "{}: its stream cannot be read, so nothing is shown.",
+    "undecided": "{}: not decided whether it holds what it was made to forget.",
+    "unscored": "{}: no example could be scored.",
 }
 
 
-def tally(scores: Mapping[str, float | None]) -> list[tuple[Verdict, list[str]]]:
-    """Verdicts that occur, from hidden to erased, with the models that have them.
+def tally(codes: Mapping[str, Code]) -> list[tuple[str, Tone, list[str]]]:
+    """Verdicts that occur, from held to gone, with their colour and the models that have them.
 
-    >>> tally({"a": 0.9, "b": 0.1, "c": 0.05})
-    [('hidden', ['c', 'b']), ('erased', ['a'])]
+    >>> tally({"a": "erased", "b": "hidden", "c": "hidden"})
+    [('hidden', 'hidden', ['b', 'c']), ('erased', 'erased', ['a'])]
     """
-    ranked = sorted(scores, key=lambda name: (scores[name] is None, scores[name]))
-    order: tuple[Verdict, ...] = ("hidden", "partly erased", "erased", "no verdict")
-    found: list[tuple[Verdict, list[str]]] = []
-    for word in order:
-        names = [name for name in ranked if word_of(scores[name]) == word]
+    found = []
+    for code, (word, tone) in WORDS.items():
+        names = [name for name, own in codes.items() if own == code]
         if names:
-            found.append((word, names))
+            found.append((word, tone, names))
     return found
 
 

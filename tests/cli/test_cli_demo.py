@@ -47,12 +47,17 @@ def test_the_demo_says_in_words_what_it_found(demo, capsys):
     capsys.readouterr()
     assert run(["demo", "--out", str(out), "--activations", str(activations)]) == 0
     text = capsys.readouterr().out
-    hidden = next(line for line in text.splitlines() if line.startswith("Stopped saying it"))
-    assert "demo/masked_readout" in hidden
-    assert "demo/masked_upper" in hidden
-    erased = next(line for line in text.splitlines() if line.startswith("Really without it"))
-    assert "demo/never" in erased
-    assert "masked" not in erased
+
+    def listed(words: str) -> str:
+        return next(line for line in text.splitlines() if line.startswith(words))
+
+    held = listed("Stopped saying it")
+    assert "demo/masked_readout" in held
+    assert "demo/masked_upper" in held
+    # trained to refuse, it still says 86 % of the facts once an answer has begun
+    assert listed("Says it") == "Says it: demo/idknll."
+    assert listed("As without it") == "As without it, in the stream: demo/never."
+    assert "demo/npo: undecided" in text
 
 
 def test_a_row_derived_by_hand_equals_the_engine(demo):

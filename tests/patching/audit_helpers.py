@@ -25,6 +25,7 @@ def save_questions(folder, n=9):
         rows.append(
             {
                 "idx": idx,
+                "group": f"author {idx}",
                 "question": " ".join(f"w{4 + (idx * k) % 50}" for k in range(3 + idx % 4)),
                 "answer": " ".join(words),
                 "prefix": " ".join(words[:low]),

@@ -7,7 +7,7 @@ import pytest
 from audit_helpers import audit_in, save_family, save_questions
 
 from lensaudit.data.spans import Encoded
-from lensaudit.patching.audit import run
+from lensaudit.patching.run import run
 from lensaudit.patching.scorebook import BookKey, Entry, ScoreBook
 from lensaudit.patching.textbook import TextBook, TextKey
 

@@ -46,14 +46,23 @@ def turned(checkpoint: str, folder: Path, seed: int = 0) -> Path:
     return folder
 
 
+def examined_alone(audit, found, controls):
+    from lensaudit.patching.bench import Bench
+    from lensaudit.patching.evidence import examined
+
+    with Bench(audit) as models:
+        return examined(models, found, controls)
+
+
 @pytest.fixture(scope="module")
 def bench(tmp_path_factory):
     """Examined sources of the embedded family, a few examples of each author."""
     from lensaudit.data.neutral import neutral_of
     from lensaudit.models.registry import load_registry
-    from lensaudit.patching.audit import run
+    from lensaudit.patching.bench import Bench
     from lensaudit.patching.evidence import Controls, examined
     from lensaudit.patching.prepare import prepare
+    from lensaudit.patching.run import run_on
 
     folder = tmp_path_factory.mktemp("evidence")
     models = {
@@ -74,8 +83,10 @@ def bench(tmp_path_factory):
     # three facts of every author: limit would take whole authors
     chosen = [e for e in audit.encoded if e.idx % 8 < 3]
     audit = replace(audit, encoded=tuple(chosen))
-    found, neutral = run(audit), neutral_of("demo", audit.examples)
-    shown = examined(audit, found, Controls(neutral))
+    neutral = neutral_of("demo", audit.examples)
+    with Bench(audit) as models:
+        found = run_on(models)
+        shown = examined(models, found, Controls(neutral))
     return audit, found, neutral, {Path(name).name: one for name, one in shown.items()}
 
 
@@ -151,10 +162,10 @@ def test_the_document_holds_what_the_summary_promises(bench):
 
 
 def test_without_neutral_rows_nothing_is_called_erased(bench):
-    from lensaudit.patching.evidence import Controls, examined
+    from lensaudit.patching.evidence import Controls
 
     audit, found, _, _ = bench
-    shown = examined(audit, found, Controls(None, why="no rows are known"))
+    shown = examined_alone(audit, found, Controls(None, why="no rows are known"))
     for name, one in shown.items():
         assert one.validity.why == "no rows are known"
         assert one.aligned.uds is None
@@ -165,13 +176,13 @@ def test_without_neutral_rows_nothing_is_called_erased(bench):
 def test_further_retain_models_make_a_floor(bench):
     from lensaudit.models.checkpoint import open_checkpoint
     from lensaudit.models.registry import load_registry, resolve
-    from lensaudit.patching.evidence import Controls, examined
+    from lensaudit.patching.evidence import Controls
 
     audit, found, neutral, _ = bench
     never = open_checkpoint(resolve("demo/never", load_registry()))
     turned_retain = next(name for name in audit.sources if "retain_turned" in name)
     one_source = replace(audit, sources={turned_retain: audit.sources[turned_retain]})
-    (one,) = examined(one_source, found, Controls(neutral, retains={"never": never})).values()
+    (one,) = examined_alone(one_source, found, Controls(neutral, retains={"never": never})).values()
     assert one.floor.n_models == 2
     assert 0.7 < one.floor.low <= one.floor.high <= 1
     assert one.verdict.code == "erased"
@@ -180,39 +191,39 @@ def test_further_retain_models_make_a_floor(bench):
 
 @pytest.mark.parametrize("kind", ["shift", "affine"])
 def test_other_classes_of_map(bench, kind):
-    from lensaudit.patching.evidence import Controls, examined
+    from lensaudit.patching.evidence import Controls
 
     audit, found, neutral, _ = bench
     name = next(name for name in audit.sources if "full_turned" in name)
     one_source = replace(audit, sources={name: audit.sources[name]})
-    (one,) = examined(one_source, found, Controls(neutral, align=kind)).values()
+    (one,) = examined_alone(one_source, found, Controls(neutral, align=kind)).values()
     assert (one.aligned.uds.value > 0.9) == (kind == "shift")
 
 
 def test_too_few_tokens_name_the_number_that_is_needed(bench):
     from lensaudit.errors import InputError
-    from lensaudit.patching.evidence import Controls, examined
+    from lensaudit.patching.evidence import Controls
 
     audit, found, neutral, _ = bench
     short = Controls(replace(neutral, fit=neutral.fit[:1]), align="procrustes")
     name = next(name for name in audit.sources if "full_turned" in name)
     one_source = replace(audit, sources={name: audit.sources[name]})
     with pytest.raises(InputError, match="wanted 2 per dimension, 128"):
-        examined(one_source, found, short)
-    (one,) = examined(one_source, found, replace(short, align="auto")).values()
+        examined_alone(one_source, found, short)
+    (one,) = examined_alone(one_source, found, replace(short, align="auto")).values()
     assert one.aligned.uds is None
     assert "128" in one.aligned.why
 
 
 def test_changed_map_files_are_fitted_again(bench, tmp_path):
-    from lensaudit.patching.evidence import Controls, examined
+    from lensaudit.patching.evidence import Controls
 
     audit, found, neutral, shown = bench
     for path in (audit.root / "maps").glob("*.safetensors"):
         content = bytearray(path.read_bytes())
         content[-100] ^= 1
         path.write_bytes(bytes(content))
-    again = examined(audit, found, Controls(neutral))
+    again = examined_alone(audit, found, Controls(neutral))
     for name, one in again.items():
         before = shown[Path(name).name].aligned.uds
         assert (one.aligned.uds is None) == (before is None)

@@ -6,9 +6,9 @@ from audit_helpers import audit_in, save_family, save_questions
 
 from lensaudit.cli.main import run as lensaudit
 from lensaudit.errors import InputError
-from lensaudit.patching.audit import run
 from lensaudit.patching.lens import lens_options
 from lensaudit.patching.options import PatchOptions
+from lensaudit.patching.run import run
 from lensaudit.patching.session import score_all, score_lens
 
 

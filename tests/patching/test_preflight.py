@@ -10,11 +10,11 @@ from lensaudit.errors import VerificationError
 from lensaudit.models.bridge import residuals
 from lensaudit.patching import preflight
 from lensaudit.patching.attention import Rotation, Sight
-from lensaudit.patching.audit import run
 from lensaudit.patching.donors import LiveDonor
 from lensaudit.patching.layout import layout_of, schedule_of
 from lensaudit.patching.options import PatchOptions
 from lensaudit.patching.preflight import OtherLayers, check_model, planned_engine, usable_decoder
+from lensaudit.patching.run import run
 from lensaudit.patching.session import score_all
 
 

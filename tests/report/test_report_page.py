@@ -15,7 +15,7 @@ from lensaudit.report.assemble import assemble
 from lensaudit.report.pack import floats, shares, stepped
 from lensaudit.report.render import policy, write_report
 from lensaudit.results.locate import locate
-from lensaudit.results.words import LIMITS, word_of
+from lensaudit.results.words import LIMITS
 
 
 def page_data(path) -> dict:
@@ -91,9 +91,30 @@ def test_words_on_the_page_have_the_limits_of_the_verdict(tmp_path, monkeypatch)
     }
     legend = " ".join(re.sub(r"<[^>]+>", " ", text).split())
     assert "hidden is a UDS below 0.31, erased one from 0.83." in legend
-    assert (word_of(0.3), word_of(0.8), word_of(0.84)) == ("hidden", "partly erased", "erased")
     # no script has a limit of its own
     assert re.findall(r"[<>]=?\s*0?\.\d+\s*\?\s*'", text) == []
+
+
+def with_verdict(folder, code):
+    path = folder / "summary.json"
+    verdict = {"code": code, "sentence": f"{folder.name}: as {code}.", "because": "as decided"}
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"verdict": verdict}))
+
+
+def test_a_model_is_called_what_its_verdict_says_and_not_what_its_score_suggests(tmp_path):
+    scores = {"high": 1.0, "low": 0.0}
+    for seed, name in enumerate(scores):
+        patch_run(tmp_path / name, name, seed=seed)
+    with_verdict(tmp_path / "high", "hidden_other_basis")
+    with_verdict(tmp_path / "low", "unreadable")
+    write_report([tmp_path], tmp_path / "audit.html")
+    data = page_data(tmp_path / "audit.html")
+    assert [one["verdict"] for one in data["depths"]] == ["hidden_other_basis", "unreadable"]
+    assert data["words"]["hidden_other_basis"] == ["hidden in another basis", "hidden"]
+    page = (tmp_path / "audit.html").read_text()
+    assert "1 of 2 models still holds what it was made to forget." in page
+    assert "1 hidden in another basis" in page
+    assert "1 unreadable" in page
 
 
 def test_runs_of_one_condition_share_s1_and_other_settings_stand_apart(tmp_path):

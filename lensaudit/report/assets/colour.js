@@ -52,3 +52,4 @@ function strip(values, name = 'erasure') {
 const METHODS = [...new Set(MODELS.map((model) => model.method).filter(Boolean))].sort();
 const methodColour = (method) => (method ? METHOD_HUES[mode()][METHODS.indexOf(method) % 10] : css('--muted'));
 const wordColour = (value) => css({ hidden: '--hidden', 'partly erased': '--partly', erased: '--erased', 'no verdict': '--muted' }[wordOf(value)]);
+const runColour = (run) => (run?.verdict ? css({ hidden: '--hidden', 'partly-erased': '--partly', erased: '--erased', 'no-verdict': '--muted' }[WORDS[run.verdict][1]]) : wordColour(run?.value ?? NaN));

@@ -125,7 +125,7 @@ function preferred(axes) {
   return [...axes].sort((a, b) => rank(a) - rank(b)).slice(0, 9);
 }
 
-const modelColour = (model) => (METHODS.length > 1 ? methodColour(model.method) : wordColour(runFor(model)?.value ?? NaN));
+const modelColour = (model) => (METHODS.length > 1 ? methodColour(model.method) : runColour(runFor(model)));
 const modelLines = (model, axes) => [h('b', {}, bdi(model.label)), ...axes.map((axis) => h('span', { class: 'row' }, `${axisTitle(axis)} ${brief(axis.read(model))}`, h('br')))];
 const range = (axis, models) => {
   const values = models.map(axis.read).filter(Number.isFinite);

@@ -20,6 +20,8 @@ const steps = ({ step, base64 }) => Float32Array.from(new Int16Array(bytes(base6
 const shares = (text) => Float32Array.from(bytes(text), (v) => (v === 255 ? NaN : v / 254));
 
 const LIMITS = DATA.limits;
+// Code -> words and tone of the verdict of a model.
+const WORDS = DATA.words;
 const MODELS = DATA.models;
 const MEASURED = MODELS.filter((model) => Object.keys(model.metrics).length);
 const metricOf = (model, name) => model.metrics[name]?.[0] ?? NaN;
@@ -62,6 +64,7 @@ const SCORE_NAMES = { uds: 'UDS', lens: 'Lens depth', em: 'UDR' };
 const SCORE_LONG = { uds: 'Unlearning Depth Score', lens: 'Logit Lens depth', em: 'exact match' };
 const wordOf = (value) => (!Number.isFinite(value) ? 'no verdict' : value >= LIMITS.erased_from ? 'erased' : value >= LIMITS.hidden_below ? 'partly erased' : 'hidden');
 const wordClass = (value) => `word-${wordOf(value).replace(' ', '-')}`;
+const runClass = (run) => (run.verdict ? `word-${WORDS[run.verdict][1]}` : null);
 
 // The EM run of the same model, where one was made.
 const emOf = (run) => RUNS.find((one) => one.where.score === 'em' && one.model === run.model);

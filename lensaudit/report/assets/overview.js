@@ -25,11 +25,13 @@ const calibrated = (condition, role) => {
 };
 
 // Axis, zones and the two anchors that both forms of the scale share.
-function ground(condition, x, top, bottom) {
+function ground(condition, x, top, bottom, runs) {
+  const floor = runs.find((run) => run.extra.floor)?.extra.floor;
   const anchors = ['full', 'retain'].map((role) => [role, calibrated(condition, role)]).filter(([, value]) => Number.isFinite(value));
   const stops = RAMPS[mode()].erasure.map((colour, at, all) => g('stop', { offset: at / (all.length - 1), 'stop-color': colour }));
   return [
     g('defs', {}, g('linearGradient', { id: 'ramp' }, stops)),
+    floor && g('rect', { x: x(floor[0]), y: top, width: Math.max(2, x(floor[1]) - x(floor[0])), height: bottom - top, fill: css('--erased'), opacity: .16 }, g('title', {}, `models that never saw the facts: ${fmt(floor[0])} to ${fmt(floor[1])}`)),
     [0, 0.25, 0.5, 0.75, 1].map((value) => [
       g('line', { class: 'grid', x1: x(value), x2: x(value), y1: top, y2: bottom }),
       g('text', { x: x(value), y: bottom + 26, 'text-anchor': 'middle' }, value === 0 ? '0' : value === 1 ? '1' : String(value)),
@@ -58,7 +60,7 @@ function forest(runs, condition, width) {
       there && g('rect', { x: x(one.value) - 5, y: y(at) - 5, width: 10, height: 10, fill: css('--card'), stroke: css('--ink'), 'stroke-width': 1.6, transform: `rotate(45 ${x(one.value)} ${y(at)})` }),
       g('text', { x: width, y: y(at) + 4, 'text-anchor': 'end' }, fmt(one.value)),
     ];
-    const colour = wordColour(one.value);
+    const colour = runColour(one);
     const picked = one === current.run();
     const line = g('g', {},
       g('rect', { class: 'hit', x: 0, y: y(at) - step / 2, width, height: step, rx: 6, style: picked ? { fill: css('--faint') } : {} }),
@@ -68,14 +70,15 @@ function forest(runs, condition, width) {
       g('text', { x: width, y: y(at) + 4, 'text-anchor': 'end', class: 'strong' }, fmt(one.value)));
     return hover(press(line, `${one.label}: ${SCORE_NAMES[condition.score]} ${fmt(one.value)}, show it`, () => current.choose(one)), () => runLines(one));
   };
-  return h('div', {}, canvas(width, bottom + 48, `${SCORE_LONG[condition.score]} of ${runs.length} models`, ground(condition, x, 8, bottom), rows.map(row)),
+  return h('div', {}, canvas(width, bottom + 48, `${SCORE_LONG[condition.score]} of ${runs.length} models`, ground(condition, x, 8, bottom, runs), rows.map(row)),
     h('figcaption', {}, `${SCORE_LONG[condition.score]}, with 95 % intervals over authors. ◇ anchors: what calibrates the scale.`));
 }
 
 const runLines = (run) => [
   h('b', {}, bdi(run.label)),
   h('span', { class: 'row' }, `${SCORE_NAMES[run.where.score]} ${fmt(run.value)}${Number.isFinite(run.low) ? `, ${fmt(run.low)} to ${fmt(run.high)}` : ''}; ${run.n_scored} of ${run.n} scored`),
-];
+  run.because && h('span', { class: 'row' }, run.because),
+].filter(Boolean);
 
 // Many models: one lane per method, dots pushed apart so that none hides another.
 function crowd(runs, condition, width) {
@@ -101,12 +104,12 @@ function crowd(runs, condition, width) {
         offset = clamp(offset, -(lane / 2 - radius), lane / 2 - radius);
         placed.push([cx, offset]);
         const picked = run === current.run();
-        const dot = g('circle', { class: 'dot', cx, cy: middle + offset, r: picked ? radius + 2.5 : radius, fill: wordColour(run.value), style: { cursor: 'pointer', ...(picked ? { stroke: css('--ink') } : { 'stroke-width': '.6' }) }, onclick: () => current.choose(run) });
+        const dot = g('circle', { class: 'dot', cx, cy: middle + offset, r: picked ? radius + 2.5 : radius, fill: runColour(run), style: { cursor: 'pointer', ...(picked ? { stroke: css('--ink') } : { 'stroke-width': '.6' }) }, onclick: () => current.choose(run) });
         return hover(dot, () => runLines(run));
       }),
     ];
   });
-  return h('div', {}, canvas(width, bottom + 48, `${SCORE_LONG[condition.score]} of ${runs.length} models`, ground(condition, x, 4, bottom), dots),
+  return h('div', {}, canvas(width, bottom + 48, `${SCORE_LONG[condition.score]} of ${runs.length} models`, ground(condition, x, 4, bottom, runs), dots),
     h('figcaption', {}, `${SCORE_LONG[condition.score]} of ${runs.length} models; click one to look at it. The bars at the ends are full and retain as sources.`));
 }
 
@@ -177,11 +180,14 @@ function columnsOf(condition) {
       ? bdi(run.label) : h('button', { type: 'button', class: 'link', 'data-name': run.label, onclick: () => current.choose(run) }, bdi(run.label))) },
     runs.some((run) => run.info.method) && { id: 'method', title: 'Method', value: (run) => run.info.method ?? null, cell: (run) => run.info?.method && h('span', { class: 'chip' }, run.info.method) },
     runs.some((run) => run.info.epoch) && { id: 'epoch', title: 'Epochs', num: true, value: (run) => Number(run.info.epoch ?? NaN), cell: (run) => run.info?.epoch },
-    { id: 'value', title: score, num: true, help: SCORE_LONG[condition.score], value: (run) => run.value, cell: (run) => h('b', { class: run.anchor || condition.score !== 'uds' ? null : wordClass(run.value) }, fmt(run.value)) },
+    { id: 'value', title: score, num: true, help: SCORE_LONG[condition.score], value: (run) => run.value, cell: (run) => h('b', { class: run.anchor ? null : runClass(run) }, fmt(run.value)) },
     HAS_TABLES && { id: 'interval', title: '95 % interval', cell: (run) => (run.anchor ? 'calibration' : interval(run)) },
-    condition.score === 'uds' && { id: 'word', title: 'Verdict', cell: (run) => (run.anchor ? '' : h('span', { class: wordClass(run.value) }, wordOf(run.value))) },
+    condition.score === 'uds' && { id: 'word', title: 'Verdict', cell: (run) => (run.verdict ? h('span', { class: runClass(run), title: run.because }, WORDS[run.verdict][0]) : '') },
     HAS_TABLES && { id: 'scored', title: 'Scored', num: true, value: (run) => run.n_scored, cell: (run) => (run.anchor ? '' : `${run.n_scored}/${run.n}`) },
     HAS_TABLES && { id: 'strip', title: condition.score === 'em' ? 'Still said, by layer' : 'Erasure by layer', cell: (run) => (run.anchor || !run.profile[layer] ? '' : strip(run.profile[layer], condition.score === 'em' ? 'match' : 'erasure')) },
+    runs.some((run) => Number.isFinite(run.extra.aligned)) && { id: 'aligned', title: 'Aligned', num: true, help: 'UDS after a linear map, fitted on neutral text, to the basis of full', value: (run) => run.extra.aligned, cell: (run) => (run.anchor ? '' : fmt(run.extra.aligned)) },
+    runs.some((run) => Number.isFinite(run.extra.d_share)) && { id: 'd_share', title: 'Unread', num: true, help: 'Drop on facts the model still says, in units of what a stream that does not fit makes; above 0.1 full cannot read this model', value: (run) => run.extra.d_share, cell: (run) => (run.anchor ? '' : fmt(run.extra.d_share)) },
+    runs.some((run) => Number.isFinite(run.extra.says)) && { id: 'says', title: 'Says', num: true, help: 'Share of facts it says exactly after the prefix', value: (run) => run.extra.says, cell: (run) => (run.anchor ? '' : fmt(run.extra.says)) },
     runs.some((run) => Number.isFinite(run.extra.lens)) && { id: 'lens', title: 'Lens', num: true, help: 'Logit Lens depth', value: (run) => run.extra.lens, cell: (run) => (run.anchor ? '' : fmt(run.extra.lens)) },
     ...chosen.map((name) => ({ id: name, title: name.replaceAll('_', ' '), help: name, num: true, value: (run) => metricOf(run.info, name), cell: (run) => brief(metricOf(run.info ?? { metrics: {} }, name)) })),
   ].filter(Boolean);
@@ -189,7 +195,7 @@ function columnsOf(condition) {
 
 function anchorsOf(condition) {
   return ['full', 'retain'].map((role) => ({
-    anchor: role, label: condition[role] === role ? role : `${role} · ${condition[role]}`, value: calibrated(condition, role), n: 0, n_scored: 0, profile: {}, extra: {}, verdict: '',
+    anchor: role, label: condition[role] === role ? role : `${role} · ${condition[role]}`, value: calibrated(condition, role), n: 0, n_scored: 0, profile: {}, extra: {}, verdict: null,
     info: MODELS.find((model) => model.name === condition[role]) ?? named(role) ?? { metrics: {} },
   }));
 }
@@ -197,7 +203,7 @@ function anchorsOf(condition) {
 function interval(run) {
   if (!Number.isFinite(run.low)) return '–';
   const x = linear(0, 1, 4, 76);
-  const colour = wordColour(run.value);
+  const colour = runColour(run);
   return h('span', { style: { display: 'inline-flex', gap: '.7rem', 'align-items': 'center', 'white-space': 'nowrap' } },
     g('svg', { width: 80, height: 12, 'aria-hidden': 'true' },
       g('line', { x1: 4, x2: 76, y1: 6, y2: 6, class: 'axis' }),

@@ -1,0 +1,120 @@
+"""Fill the books of an audit: what is missing is cached, checked and patched; the rest is read."""
+
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from lensaudit.models.checkpoint import Checkpoint
+from lensaudit.models.sizes import sizes_on_disk
+from lensaudit.patching.audit import Audit, Deltas, cached_sources
+from lensaudit.patching.bench import Bench
+from lensaudit.patching.books import Books
+from lensaudit.patching.budget import Room
+from lensaudit.patching.donors import CachedDonor, Donor, LiveDonor
+from lensaudit.patching.preflight import agrees_with_oracle, planned_engine
+from lensaudit.patching.stages import Runner, baselines, complete, deltas
+
+
+def run(audit: Audit) -> Deltas:
+    """As `run_on`, with models of its own."""
+    with Bench(audit) as bench:
+        return run_on(bench)
+
+
+def run_on(bench: Bench) -> Deltas:
+    """Compute what no book of the bench's audit holds yet, and read the rest.
+
+    Raises:
+        VerificationError: the preflight failed.
+        WorkError: an activation or a score is not finite.
+    """
+    audit = bench.audit
+    books = audit.books(planned_engine(audit.full.architecture, audit.options, audit.notice))
+    bench.use(books.engine)
+    if books.incomplete():
+        books = _compute(bench, books)
+    layers, encoded = audit.options.layers, audit.encoded
+    s1 = deltas(books.by_weights[audit.retain.weights], encoded, layers)
+
+    def s2(donor: Checkpoint) -> Float[Tensor, "batch layer"]:
+        found = deltas(books.by_weights[donor.weights], encoded, layers)
+        # rows that another run left in the book are not part of this one
+        return found if audit.options.profile == "full" else found.where(s1 > tau, torch.nan)
+
+    tau = audit.options.tau
+    return Deltas(
+        baseline=baselines(books.by_weights[audit.retain.weights], encoded),
+        s1=s1,
+        s2={name: s2(checkpoint) for name, checkpoint in audit.sources.items()},
+        self_patch=s2(audit.full),
+        engine=books.engine,
+    )
+
+
+def _compute(bench: Bench, books: Books) -> Books:
+    """Fill the books; those of the oracle, if the sweep turns out not to be usable."""
+    audit = bench.audit
+    options = audit.options
+    room = Room(sizes_on_disk(audit.full, options.dtype), options, books.engine == "sweep")
+    room.check(audit.encoded, n_donors=len(books.incomplete()))
+    with ExitStack() as opened:
+        caches = cached_sources(audit, books, opened, bench.model)
+        runner = bench.runner(audit.encoded)
+        if bench.audit.options.positions_needed(of_full=True):
+            caches[audit.full.weights] = bench.donor(audit.full, audit.encoded)
+        checked = agrees_with_oracle(
+            runner, audit.encoded, _self_donor(audit, caches, runner.full), audit.notice
+        )
+        if checked.engine != books.engine:
+            bench.use(checked.engine)
+            books = audit.books(checked.engine)
+            checked.room.check(audit.encoded, n_donors=len(books.incomplete()))
+            caches |= cached_sources(audit, books, opened, bench.model, there=caches)
+        if options.component == "resid":
+            _fill_books(audit, checked, caches, books)
+        else:
+            _fill_live(bench, checked, books)
+    return books
+
+
+def _self_donor(audit: Audit, caches: Mapping[str, CachedDonor], full) -> Donor:
+    if audit.options.component != "resid":
+        return LiveDonor(full, audit.options.component, audit.full.spec.name)
+    return caches[audit.full.weights]
+
+
+def _fill_live(bench: Bench, runner: Runner, books: Books) -> None:
+    """Components are not cached: one source at a time runs beside `full`."""
+    audit = bench.audit
+    donors = audit.donors()
+    for weights in books.incomplete():
+        checkpoint = donors[weights]
+        model = bench.model(checkpoint)
+        donor = LiveDonor(model, audit.options.component, checkpoint.spec.name)
+        _fill_books(audit, runner, {weights: donor}, books)
+
+
+def _fill_books(audit: Audit, runner: Runner, donors: Mapping[str, Donor], books: Books) -> None:
+    """S1 first where S2 is wanted at KE layers only; else everything in one sweep."""
+
+    def fill_them(names: Sequence[str], what: str) -> None:
+        chosen = {name: donors[name] for name in names if name in donors}
+        if chosen:
+            complete(
+                runner,
+                audit.encoded,
+                chosen,
+                books.by_weights,
+                books.wanted(names[0]),
+                what=what,
+                progress=audit.progress,
+            )
+
+    if audit.options.profile == "full":
+        fill_them(list(donors), "patching")
+        return
+    fill_them([books.s1], "patching S1")
+    fill_them([name for name in donors if name != books.s1], "patching S2")
