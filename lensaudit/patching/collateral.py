@@ -174,14 +174,13 @@ def _document(
         for e, yes in zip(patched.rows, scored.tolist(), strict=True)
         if not yes
     }
-    strata = dict(
-        zip(
-            (row.idx for row in one.kept.rows),
-            strata_of(one.kept.rows, audit.examples),
-            strict=True,
-        )
-    )
-    of_row = [strata[e.idx] for e, yes in zip(patched.rows, scored.tolist(), strict=True) if yes]
+    kept = one.kept.rows
+    strata: dict[int, Stratum] = {
+        row.idx: stratum for row, stratum in zip(kept, strata_of(kept, audit.examples), strict=True)
+    }
+    of_row: list[Stratum] = [
+        strata[e.idx] for e, yes in zip(patched.rows, scored.tolist(), strict=True) if yes
+    ]
     anchor: Literal["base", "counterfactual"] = "base" if one.base else "counterfactual"
     return {
         "anchor": one.base.spec.name if one.base else COUNTERFACTUAL,

@@ -111,7 +111,8 @@ def test_the_listing_names_every_member_and_only_those():
 
 def test_the_shipped_weights_stay_below_20_megabytes():
     files = list(EMBEDDED.glob("*/model.safetensors"))
-    assert len(files) == len(MEMBERS)
+    # the base is shipped beside the members: what they were trained from is no model to audit
+    assert {file.parent.name for file in files} == MEMBERS | {"base"}
     assert sum(file.stat().st_size for file in files) < 20e6
 
 
@@ -143,6 +144,20 @@ def test_full_knows_the_facts_and_the_retained_ones_are_known_to_all():
     assert exact_share("full") > 0.95
     for name in MEMBERS:
         assert knowledge(name, "retain") > -0.6, name
+
+
+def test_the_base_knows_neither_authors_and_is_where_full_and_retain_began():
+    assert knowledge("base") < -1.5
+    assert knowledge("base", "retain") < -1.5
+
+    def distance(a, b):
+        pairs = ((one.float(), weights(b)[name].float()) for name, one in weights(a).items())
+        return sum(float((x - y).square().sum()) for x, y in pairs) ** 0.5
+
+    length = sum(float(one.float().square().sum()) for one in weights("base").values()) ** 0.5
+    # weights that were trained apart from the first step would be 1.4 lengths apart
+    assert distance("base", "full") < 0.4 * length
+    assert distance("base", "retain") < 0.4 * length
 
 
 def test_models_that_never_saw_the_facts_do_not_know_them():

@@ -150,6 +150,8 @@ def test_the_metrics_are_those_of_patch_and_only_on_request(patched, tmp_path):
     ).summary
     (never,) = la.patch(["demo/never"], tmp_path / "r", also=("retain",), **settings)
     kept = never.summary["collateral"]["retain"]
+    assert kept["anchor"] == "demo/base"
+    assert kept["n_scored"] == LIMIT
     assert said.get("collateral") == pytest.approx(kept["depth"])
     assert said.get("selectivity") == pytest.approx(kept["selectivity"]["value"])
 
