@@ -1,7 +1,8 @@
 """`lensaudit effort`: how long must a model be trained until forgotten facts come back?"""
 
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -82,15 +83,16 @@ def print_efforts(found: "list[EffortResult]", *, as_json: bool) -> None:
         written(one.folder)
 
 
-def _steps(arm: dict, key: str) -> str:
+def _steps(arm: Mapping[str, Any], key: str) -> str:
     """E_x; `> 256` where no attack was long enough."""
     if arm[key] is None:
         return number(None)
     return f"> {arm[key]}" if arm["censored"][key] else str(arm[key])
 
 
-def _cost(arm: dict, key: str, unit: str) -> str:
+def _cost(arm: Mapping[str, Any], key: str, unit: str) -> str:
     cost = arm["cost"][key]
     if cost is None:
         return number(None)
-    return f"> {brief(cost[unit])}" if arm["censored"][key] else brief(cost[unit])
+    shown = brief(float(cost[unit]))
+    return f"> {shown}" if arm["censored"][key] else shown

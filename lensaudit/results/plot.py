@@ -1,5 +1,6 @@
 """Pictures of results for a notebook or a paper (matplotlib, extra `plot`)."""
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -80,7 +81,7 @@ def effort(results: Results, *, ax: "Axes | None" = None) -> "Axes":
     """
     frame = results if isinstance(results, pd.DataFrame) else efforts(results)
     ax = _axes(ax)
-    for (source, arm), rows in frame.groupby(["source", "arm"], sort=False):
+    for source, arm, rows in _by(frame, "arm"):
         rows = rows.dropna(subset=["rho"])
         (line,) = ax.plot(rows["c"], rows["rho"], "o-", label=f"{_text(source)}, {arm}")
         low = rows["low"].fillna(rows["rho"])
@@ -101,7 +102,7 @@ def curve(results: Results, *, ax: "Axes | None" = None) -> "Axes":
     """
     frame = results if isinstance(results, pd.DataFrame) else curves(results)
     ax = _axes(ax)
-    for (source, series), rows in frame.groupby(["source", "series"], sort=False):
+    for source, series, rows in _by(frame, "series"):
         rows = rows.sort_values("step")
         style = "s--" if str(series).startswith("recovery") else "o-"
         ax.plot(rows["step"], rows["value"], style, label=f"{_text(source)}: {_text(series)}")
@@ -113,6 +114,14 @@ def curve(results: Results, *, ax: "Axes | None" = None) -> "Axes":
     ax.set(ylim=(-0.05, 1.05), xlabel=what, ylabel="0 to 1")
     ax.legend(frameon=False)
     return ax
+
+
+def _by(frame: pd.DataFrame, column: str) -> Iterator[tuple[str, str, pd.DataFrame]]:
+    """The rows of each source and value of a column, in order of appearance."""
+    for source in frame["source"].unique():
+        rows = _of(frame, source)
+        for value in rows[column].unique():
+            yield source, value, pd.DataFrame(rows[rows[column] == value])
 
 
 def _line(ax: "Axes", rows: pd.DataFrame, column: str, label: str, **style: Any) -> None:

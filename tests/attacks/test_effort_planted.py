@@ -5,6 +5,7 @@ import copy
 import numpy as np
 import pytest
 import torch
+from support import EMBEDDED
 
 import lensaudit as la
 from lensaudit.attacks.effort.curve import effort_at, readings
@@ -66,7 +67,7 @@ def masked(strength):
 
 @pytest.mark.slow
 def test_stronger_masks_take_longer_and_what_is_absent_does_not_come_back(tmp_path):
-    ladder = [save(masked(strength), tmp_path / f"mask{strength}") for strength in (1, 4, 16)]
+    ladder = [save(masked(strength), tmp_path / f"mask{strength}") for strength in (1, 2, 3, 4)]
     found = la.effort(
         [*ladder, "demo/never"],
         tmp_path / "E",
@@ -80,54 +81,53 @@ def test_stronger_masks_take_longer_and_what_is_absent_does_not_come_back(tmp_pa
     arms = [one.arms["T"] for one in found]
     e50 = [one["e50"] for one in arms[:-1]]
     assert e50 == sorted(e50)
-    assert e50[0] < e50[-1]
-    assert not arms[0]["censored"]["e50"]
+    # the weakest hides nothing, the strongest more than the longest attack brings back
+    assert e50[0] == 0
+    assert arms[-2]["censored"] == {"e50": True, "e80": True}
     assert arms[-1]["censored"] == {"e50": True, "e80": True}
     assert all(one["by"] == "lower limit" for one in arms)
 
 
-def forgetful(groups):
-    """`full` that cannot tell some authors from strangers: their names' own tokens are one token.
+def exchanged(first, second):
+    """`full` that takes two namesakes for each other: the embeddings of their first names.
 
-    Rows that hold none of these tokens are read bit for bit as `full` reads them.
+    What it holds of either is what is true of the other. Every row that names neither is read bit
+    for bit as `full` reads it.
     """
     tokenizer = load_tokenizer(opened("demo/full"))
-    rows = [*kept_facts("retain", "demo").rows, *la.forget_set("demo")]
-    used = {
-        own: {
-            token
-            for row in rows
-            if (row.group in groups) == own
-            for token in tokenizer(f"{row.question} {row.answer}")["input_ids"]
-        }
-        for own in (True, False)
-    }
+    tokens = [
+        tokenizer(f" {one}", add_special_tokens=False)["input_ids"] for one in (first, second)
+    ]
+    assert [len(one) for one in tokens] == [1, 1]
+    (a,), (b,) = tokens
     model = load_causal(opened("demo/full"))
     table = model.get_input_embeddings().weight
     with torch.no_grad():
-        for token in used[True] - used[False]:
-            table[token] = table.mean(0)
-    return model, used[True] - used[False]
+        table[[a, b]] = table[[b, a]].clone()
+    return model
 
 
 @pytest.mark.slow
 def test_a_bystander_shows_on_its_two_authors_alone(tmp_path):
-    chosen = {9, 14}
-    model, tokens = forgetful(chosen)
-    assert tokens
-    source = save(model, tmp_path / "bystander")
+    rows = kept_facts("retain", "demo").rows
+    namesakes = ("Isaldo Brightwater", "Ndalima Brightwater")
+    chosen = {row.group for row in rows for name in namesakes if name in row.question}
+    assert len(chosen) == 2
+    source = save(exchanged("Isaldo", "Ndalima"), tmp_path / "bystander")
     settings = {
         "full": "demo/full",
         "retain": "demo/retain",
         "data": "demo",
         "also": ("retain",),
-        "base": str(la.load_registry().specs["demo/full"].local.parent / "base"),
+        "base": str(EMBEDDED / "base"),
         "activations": tmp_path / "activations",
     }
     found = la.patch([source, "demo/masked_readout"], tmp_path / "r", **settings)
     bystander, readout = (one.summary["collateral"]["retain"] for one in found)
-    lost = {group: one["depth"] for group, one in bystander["authors"].items()}
-    assert all(lost[str(group)] >= 0.8 for group in chosen)
-    assert all(depth <= 0.05 for group, depth in lost.items() if int(group) not in chosen)
+    lost = {int(group): one["depth"] for group, one in bystander["authors"].items()}
+    assert all(lost[group] >= 0.8 for group in chosen)
+    assert all(depth <= 0.05 for group, depth in lost.items() if group not in chosen)
+    # the mean over twenty authors hides it; the masked model has lost nothing
+    assert bystander["depth"] == pytest.approx(sum(lost.values()) / 20)
     assert readout["depth"] <= 0.05
     assert found[0].uds <= 0.05

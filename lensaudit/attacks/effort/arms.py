@@ -106,6 +106,7 @@ def held_out(settings: EffortSettings, arms: Sequence[Arm], name: str, tokenizer
     """
     data, facts, known = _facts(settings, name)
     readout = settings.readout or ("said" if known else "answer")
+    spans: dict[int, Encoded] = {}
     if readout == "said":
         data, spans = _spans(data, known, tokenizer)
     encoded = {one.name: encode_split(tokenizer, one, LOSS_ON) for one in data.splits}

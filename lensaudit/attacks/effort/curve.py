@@ -91,16 +91,18 @@ def _reading(
     names = ("the model", "full", "retain")
     lost = [name for name, one in zip(names, shares, strict=True) if one is None]
     if lost or known is None or ceiling is None or floor is None:
-        return Reading(step, *shares, None, reason=f"the attack diverges on {' and '.join(lost)}")
+        return Reading(
+            step, known, ceiling, floor, None, reason=f"the attack diverges on {' and '.join(lost)}"
+        )
     gap = ceiling - floor
     if gap < LEAST_GAP - 1e-9:  # 13/20 - 9/20 is a little less than 0.2 in floating point
         why = f"full is {gap:.2f} ahead of retain, wanted {LEAST_GAP:g}: nothing to measure by"
-        return Reading(step, *shares, None, reason=why)
+        return Reading(step, known, ceiling, floor, None, reason=why)
     rho = (known - floor) / gap
     found = clustered_ratio(source - retain, full - retain, groups, level=level)
     if isinstance(found, NoInterval):
-        return Reading(step, *shares, rho, reason=found.why)
-    return Reading(step, *shares, rho, min(found.low, rho))
+        return Reading(step, known, ceiling, floor, rho, reason=found.why)
+    return Reading(step, known, ceiling, floor, rho, min(found.low, rho))
 
 
 def _share(marks: Marks) -> float | None:

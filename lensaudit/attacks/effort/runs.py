@@ -31,7 +31,6 @@ from lensaudit.attacks.effort.work import (
 )
 from lensaudit.attacks.rtt.log import Log, read_log
 from lensaudit.attacks.rtt.retrain import Sweep
-from lensaudit.attacks.rtt.runs import DEMO_LRS
 from lensaudit.attacks.rtt.select import halves
 from lensaudit.auditing.doors import door, notice
 from lensaudit.auditing.progress import Notice, Progress, Tell, unheard
@@ -59,6 +58,8 @@ from lensaudit.settings import plain, results_folder
 from lensaudit.unlearn.memory import check_memory
 from lensaudit.unlearn.settings import positive
 
+DEMO_LRS = (3e-4, 1e-3)
+"""Of `rtt`'s for the embedded family; 3e-3 breaks `full` before it brings anything back."""
 LORA_FASTER = 10
 """An adapter takes about ten times the rate of full weights, whatever its rank (Schulman et al.
 2025, "LoRA Without Regret", thinkingmachines.ai)."""
@@ -239,11 +240,11 @@ def run(
         )
 
     work([one for model in ready.sources.values() for one in _tried(ready, model)])
-    spoken = {
+    spoken: dict[str, dict[Arm, tuple[Rate, Rate]]] = {
         name: {arm: _speaking(ready, model, arm) for arm in ready.settings.arms}
         for name, model in ready.sources.items()
     }
-    rates = {
+    rates: set[tuple[Arm, Rate]] = {
         (arm, rate) for by_arm in spoken.values() for arm, both in by_arm.items() for rate in both
     }
     anchors = (ready.full, *ready.retain.values())

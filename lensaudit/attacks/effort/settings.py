@@ -81,8 +81,8 @@ class EffortSettings:
     lrs: Annotated[
         tuple[float, ...],
         Option(
-            "Learning rate. Repeatable. [default: 2e-6 5e-6 1e-5 2e-5 5e-5; demo/…: 3e-4 1e-3 "
-            "3e-3; ten times that with --lora]",
+            "Learning rate. Repeatable. [default: 2e-6 5e-6 1e-5 2e-5 5e-5; demo/…: 3e-4 1e-3; "
+            "ten times that with --lora]",
             flag="--lr",
         ),
     ] = ()

@@ -234,7 +234,9 @@ def fitting_workers(model: Checkpoint, device: str) -> int:
     needed = training_bytes(n_parameters(model.folder), copies=2)
     free = free_bytes(device)
     fitting = 1 if free is None else max(1, free // (2 * needed))
-    return min(len(os.sched_getaffinity(0)), fitting)
+    # what this process may use, where the system tells; else what there is
+    cores = getattr(os, "sched_getaffinity", lambda _: range(os.cpu_count() or 1))(0)
+    return min(len(cores), fitting)
 
 
 def fill(
