@@ -47,6 +47,8 @@ _OWN: Mapping[str, Mapping[str, str]] = {
     "audit": _SET,
     "cache": _SET,
     "patch": _SET,
+    "gym make": _SET | {"retain_data": "kept_rows"},
+    "gym submit": _SET | {"retain_data": "kept_rows"},
     "effort": _SET | {"retain_data": "kept_rows"},
     "relearn": _SET | {"model": "sources"},
     "quantize": {"model": "sources"},

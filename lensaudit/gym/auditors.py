@@ -38,14 +38,11 @@ from lensaudit.metrics.registry import all_metrics
 from lensaudit.models.causal import load_causal
 from lensaudit.models.checkpoint import load_tokenizer, open_checkpoint
 from lensaudit.models.registry import load_registry, resolve
-from lensaudit.patching.audit import Audit, Deltas
-from lensaudit.patching.bench import Bench as Models
-from lensaudit.patching.evidence import Controls, Examined, examined
+from lensaudit.patching.audit import Audit
+from lensaudit.patching.evidence import Controls, Examined
 from lensaudit.patching.outcome import Outcome
 from lensaudit.patching.prepare import prepare
-from lensaudit.patching.run import run_on
-from lensaudit.patching.session import score_all, score_lens
-from lensaudit.scores.depth import depth_score
+from lensaudit.patching.session import score_all, score_examined, score_lens
 from lensaudit.scores.representation import weighted_erasure
 
 Reads = Literal["stream", "aligned", "outputs", "training", "weights"]
@@ -276,11 +273,11 @@ def controls_of(bench: Bench) -> Controls:
     return Controls(neutral_of(bench.data, bench.facts.examples, align_data=rows))
 
 
-def _examined(cases: Sequence[Case]) -> tuple[Audit, Deltas, dict[str, Examined]]:
+def _examined(cases: Sequence[Case]) -> tuple[list[Finding], list[Examined]]:
+    """UDS and the controls beside it, of each case."""
     audit = audit_of(cases)
-    with Models(audit) as models:
-        found = run_on(models)
-        return audit, found, examined(models, found, controls_of(cases[0].bench))
+    (outcomes, _), found = score_examined(audit, controls_of(cases[0].bench))
+    return _depths(cases, outcomes), [found[case.model] for case in cases]
 
 
 @auditor(
@@ -295,19 +292,16 @@ def uds_aligned(cases: Sequence[Case]) -> list[Finding]:
 
     Its control: `full` reads the aligned stream on facts that the model still holds.
     """
-    audit, found, all_controls = _examined(cases)
     findings = []
-    for case in cases:
-        controls = all_controls[case.model]
+    for plain, controls in zip(*_examined(cases), strict=True):
         aligned = controls.aligned
-        if aligned.kind is None and not (aligned.why or "").startswith("not needed"):
-            findings.append(Finding(None, why=aligned.why))
-        elif aligned.uds is None:
-            plain = depth_score(found.s1, found.s2[case.model], tau=audit.options.tau).uds
-            findings.append(_depth(audit.encoded, plain))
-        else:
+        if aligned.uds is not None:
             readable = controls.verdict.code != "unreadable"
             findings.append(Finding(aligned.uds.value, aligned.per_example, control=readable))
+        elif (aligned.why or "").startswith("not needed"):
+            findings.append(plain)
+        else:
+            findings.append(Finding(None, why=aligned.why))
     return findings
 
 
@@ -320,11 +314,8 @@ def uds_aligned(cases: Sequence[Case]) -> list[Finding]:
 )
 def validity(cases: Sequence[Case]) -> list[Finding]:
     """Can `full` read the model at all? A control, entered to see whether it tells truth alone."""
-    found = _examined(cases)[2]
-    return [
-        Finding(found[case.model].validity.d_share, why=found[case.model].validity.why)
-        for case in cases
-    ]
+    found = _examined(cases)[1]
+    return [Finding(one.validity.d_share, why=one.validity.why) for one in found]
 
 
 @auditor(

@@ -6,6 +6,7 @@ from typing import Any
 
 from lensaudit.errors import InputError
 from lensaudit.results.ledger import Ledger
+from lensaudit.results.reading import json_object, part
 
 LEDGER = "scores.jsonl"
 ANCHOR = "anchor"
@@ -23,10 +24,17 @@ def ledger_of(gym: Path, limit: int | None, *, notice: Notice | None = None) -> 
 def rows_of(gym: Path, limit: int | None) -> list[Row]:
     """The lines of a gym's ledger; of several versions of an auditor the last.
 
+    Lines of models that were made anew since are left out; a ledger without its models is whole.
+
     Raises:
-        InputError: nothing was scored.
+        InputError: nothing was scored, or a manifest is damaged.
     """
     ledger = ledger_of(gym, limit)
     if not ledger.rows:
         raise InputError(f"{ledger.path}: no scores; make some with `lensaudit gym score`")
-    return list({(row["auditor"], row["model"]): row for row in ledger.rows}.values())
+    made = [json_object(one) for one in gym.glob("seed-*/*/manifest.json")]
+    there = {part(one, "inputs").get("key") for one in made}
+    kept = [
+        row for row in ledger.rows if not there or row["truth"] == ANCHOR or row["model"] in there
+    ]
+    return list({(row["auditor"], row["model"]): row for row in kept}.values())

@@ -162,8 +162,8 @@ def matched(ground: Ground, strength: float) -> Planted:
 @recipe(
     "moved",
     truth="hidden",
-    how="attention above the lowest quarter trained not to fetch: held at the question, not at "
-    "the span",
+    how="attention above the lowest quarter trained to fetch false answers: held at the question, "
+    "not at the span",
     trains=True,
     held_out=True,
 )
@@ -171,8 +171,7 @@ def moved(ground: Ground, strength: float) -> Planted:
     """Embeddings, MLPs, readout and the lowest quarter stay."""
     layers = "|".join(str(one) for one in range(ground.n_layers // 4, ground.n_layers))
     mask = rf"^model\.layers\.({layers})\.self_attn\."
-    match = Matched(ground.retain, ground.full)
-    made = unlearned(ground, trainable=mask, lr=2e-3, objective=match)
+    made = ground.trained(ground.full, wrong_rows(ground), lr=2e-3, trainable=mask, n_steps=90)
     return Planted(made, Untouched(mask))
 
 

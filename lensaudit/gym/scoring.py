@@ -13,6 +13,7 @@ from lensaudit.gym.ledger import ANCHOR, ledger_of
 from lensaudit.gym.make import Model, models_in
 from lensaudit.gym.registry import load_own, named
 from lensaudit.gym.settings import ScoreSettings, gym_folder
+from lensaudit.models.checkpoint import open_checkpoint
 from lensaudit.settings import path_of
 
 AT_ONCE = 8
@@ -135,7 +136,7 @@ def _judged(models: Sequence[Model], seed: int, settings: ScoreSettings) -> Iter
     )
     for role in ("full", "retain"):
         name = first.anchors[role]
-        key = f"{bench.spec(name).name} {seed}"
+        key = f"{open_checkpoint(bench.spec(name)).weights} {seed}"
         yield Judged(key, role, ANCHOR, 1.0, seed, False, None, Case(name, bench))
     for one in models:
         yield Judged(

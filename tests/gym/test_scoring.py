@@ -51,6 +51,17 @@ def test_nothing_is_judged_twice(gym):
     assert score(settings).n_new == 0
 
 
+def test_the_way_to_full_is_no_way_for_a_model_that_says_the_facts(gym):
+    score(ScoreSettings(gym=gym, auditor=("interpolation",), limit=8))
+    found = scores(gym, "interpolation")
+    assert found["full"] == 0
+    assert 0 < found["permuted"] < 1
+    assert 0 < found["retain"] <= 1
+    rows = {r["mechanism"]: r for r in rows_of(gym, 8) if r["auditor"] == "interpolation"}
+    assert set(rows["full"]["facts"].values()) == {0.0}
+    assert all(0 <= value <= 1 for value in rows["retain"]["facts"].values())
+
+
 def test_an_own_auditor_is_one_function_in_a_file(gym, tmp_path):
     path = tmp_path / "mine.py"
     path.write_text(
@@ -164,3 +175,13 @@ def test_a_submitted_recipe_is_certified_scored_and_told_whom_it_fools(gym, tmp_
     empty.write_text("x = 1\n")
     with pytest.raises(InputError, match="registers no recipe"):
         submit(SubmitSettings(gym=gym, limit=8), empty)
+
+
+def test_lines_of_models_that_were_made_anew_are_left_out(gym, tmp_path):
+    (tmp_path / "scores-8.jsonl").write_bytes((gym / "scores-8.jsonl").read_bytes())
+    alone = rows_of(tmp_path, 8)
+    assert len(alone) == len(rows_of(gym, 8))
+    folder = tmp_path / "seed-0" / "permuted"
+    folder.mkdir(parents=True)
+    (folder / "manifest.json").write_text('{"inputs": {"key": "another"}}')
+    assert {one["mechanism"] for one in rows_of(tmp_path, 8)} == {"full", "retain"}

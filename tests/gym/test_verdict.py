@@ -1,6 +1,7 @@
 """The verdict: groups with one voice each, their own controls, and a gate."""
 
 import json
+from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
@@ -19,6 +20,7 @@ from lensaudit.gym.verdict import (
     views_of,
 )
 
+ROOT = Path(__file__).parents[2]
 NULLS = {
     "uds": Null(1.0, 0.03, 12, 0.9),
     "lens": Null(1.0, 0.03, 12, 0.9),
@@ -208,3 +210,18 @@ def test_json_has_a_view_for_each_that_was_measured(place):
     assert set(one["verdict"]) == {"code", "sentence"}
     assert set(one["views"]) == {"uds", "uds_aligned", "greedy"}
     assert {"value", "ci95", "control", "vote"} <= set(one["views"]["uds"])
+
+
+def test_the_shipped_calibration_and_the_page_are_those_of_the_shipped_scores():
+    from dataclasses import asdict
+
+    from lensaudit.gym.ledger import rows_of
+    from lensaudit.gym.report import document, text
+
+    found = document(rows_of(ROOT / "benchmarks" / "gym", None))
+    shipped = read_calibration(None)
+    assert set(found.nulls) == set(shipped)
+    for name, null in found.nulls.items():
+        assert asdict(null) == pytest.approx(asdict(shipped[name]))
+    page = (ROOT / "docs" / "gym.md").read_text()
+    assert [line for line in text(found).splitlines() if line and line not in page] == []
