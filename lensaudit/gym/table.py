@@ -111,7 +111,7 @@ def judged(name: str, rows: Sequence[Row]) -> Judgement:
     sign = 1.0 if rows[0]["high_means"] == "knows" else -1.0
     areas = by_mechanism(scored, sign)
     hidden = {row["mechanism"] for row in scored if row["truth"] == "hidden"}
-    known = {mechanism: areas[mechanism].auc for mechanism in hidden if mechanism in areas}
+    known = {name: area.auc for name, area in areas.items() if name in hidden}
     units = in_units(scored)
     wrong = left_out(units)
     tuned = [one for one in units if not one.held_out]

@@ -18,7 +18,7 @@ import json
 import math
 import tomllib
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -30,6 +30,7 @@ from lensaudit.errors import InputError
 from lensaudit.files import read_json, read_text
 from lensaudit.gym.ledger import Row
 from lensaudit.gym.table import Share, Unit, in_units, share
+from lensaudit.results.reading import number, part
 from lensaudit.results.verdict import CALIBRATED_WITHIN, READABLE_BELOW, Code
 
 GROUPS: Mapping[str, tuple[str, ...]] = {
@@ -262,62 +263,63 @@ def views_of(place: Path) -> dict[str, dict[str, View]]:
     found: dict[str, dict[str, View]] = defaultdict(dict)
     for file in dict.fromkeys(files):
         content = read_json(file)
-        try:
-            if isinstance(content, list):
-                for study in content:
-                    name, views = _rtt(study)
-                    found[name] |= views
-            else:
-                found[content["source"]] |= dict(_patched(content))
-        except (KeyError, TypeError, AttributeError) as error:
-            raise InputError(f"{file}: not a result of patch, audit or rtt ({error})") from error
+        for one in content if isinstance(content, list) else [content]:
+            if not isinstance(one, Mapping) or not isinstance(_name(one), str):
+                raise InputError(f"{file}: not a result of patch, audit or rtt; name no model")
+            views = _patched(one, str(file)) if "source" in one else _rtt(one, str(file))
+            found[_name(one)] |= dict(views)
     if not found:
         raise InputError(f"{place}: no summary.json; wanted a folder of patch, audit or rtt")
     return dict(found)
 
 
-def _patched(summary: Mapping[str, Any]) -> Iterable[tuple[str, View]]:
-    anchors = summary.get("calibration") or {}
+def _name(content: Mapping[str, Any]) -> Any:
+    return content.get("source") or part(content, "models").get("unlearned")
+
+
+def _patched(summary: Mapping[str, Any], where: str) -> Iterator[tuple[str, View]]:
+    anchors = part(summary, "calibration")
+    full, retain = (number(anchors.get(name), where) for name in ("full", "retain"))
     scaled = (
-        anchors.get("full") is not None
-        and anchors.get("retain") is not None
-        and abs(anchors["full"]) <= CALIBRATED_WITHIN
-        and abs(anchors["retain"] - 1) <= CALIBRATED_WITHIN
+        full is not None
+        and retain is not None
+        and abs(full) <= CALIBRATED_WITHIN
+        and abs(retain - 1) <= CALIBRATED_WITHIN
     )
-    prefix = summary.get("scope") == "prefix"
+    uds, prefix = number(summary.get("uds"), where), summary.get("scope") == "prefix"
     for key, name in (("uds", "uds_prefix" if prefix else "uds"), ("lens", "lens")):
-        if summary.get(key) is not None:
+        value = number(summary.get(key), where)
+        if value is not None:
             ends = summary.get("ci95" if summary.get("score") == key else f"{key}_ci95")
-            yield name, View(summary[key], _ends(ends), scaled)
-    aligned = summary.get("aligned") or {}
-    if aligned.get("uds") is not None:
-        readable = aligned.get("d_share") is not None and aligned["d_share"] < READABLE_BELOW
-        needed = (summary.get("validity") or {}).get("needed", True)
-        view = View(aligned["uds"], _ends(aligned.get("ci95")), readable or not needed)
-        yield "uds_aligned", view
-    elif (aligned.get("why") or "").startswith("not needed") and summary.get("uds") is not None:
-        yield "uds_aligned", View(summary["uds"], _ends(summary.get("ci95")), scaled)
-    outputs = summary.get("outputs")
-    if outputs:
-        gap = outputs["full"] - outputs["retain"]
-        if gap > 0:
-            value = (outputs["full"] - outputs["source"]) / gap
-            yield "greedy", View(value, None, gap >= TELLS)
+            yield name, View(value, _ends(ends, where), scaled)
+    aligned = part(summary, "aligned")
+    value, share = (number(aligned.get(name), where) for name in ("uds", "d_share"))
+    if value is not None:
+        readable = share is not None and share < READABLE_BELOW
+        needed = part(summary, "validity").get("needed", True)
+        yield "uds_aligned", View(value, _ends(aligned.get("ci95"), where), readable or not needed)
+    elif str(aligned.get("why")).startswith("not needed") and uds is not None:
+        yield "uds_aligned", View(uds, _ends(summary.get("ci95"), where), scaled)
+    outputs = part(summary, "outputs")
+    said = [number(outputs.get(name), where) for name in ("source", "full", "retain")]
+    source, full, retain = said
+    if source is not None and full is not None and retain is not None and full > retain:
+        yield "greedy", View((full - source) / (full - retain), None, full - retain >= TELLS)
 
 
-def _rtt(study: Mapping[str, Any]) -> tuple[str, dict[str, View]]:
-    name = str(study["models"]["unlearned"])
-    found = study["main"].get("recovery_adjusted") or {}
-    if found.get("value") is None:
-        return name, {}
-    low, high = found.get("low"), found.get("high")
-    ends = None if low is None or high is None else (1 - high, 1 - low)
-    passed = bool(study.get("gate", {}).get("passed", True))
-    return name, {"rtt": View(1 - found["value"], ends, passed)}
+def _rtt(study: Mapping[str, Any], where: str) -> Iterator[tuple[str, View]]:
+    found = part(study, "main", "recovery_adjusted")
+    value, low, high = (number(found.get(name), where) for name in ("value", "low", "high"))
+    if value is not None:
+        ends = None if low is None or high is None else (1 - high, 1 - low)
+        yield "rtt", View(1 - value, ends, bool(part(study, "gate").get("passed", True)))
 
 
-def _ends(ends: Any) -> tuple[float, float] | None:
-    return None if not ends or None in ends else (float(ends[0]), float(ends[1]))
+def _ends(ends: Any, where: str) -> tuple[float, float] | None:
+    if not isinstance(ends, list) or len(ends) != 2:
+        return None
+    low, high = (number(one, where) for one in ends)
+    return None if low is None or high is None else (low, high)
 
 
 # from the gym
@@ -432,9 +434,13 @@ def read_calibration(path: Path | None) -> dict[str, Null]:
     """
     content = read_json(path or SHIPPED)
     try:
-        return {name: Null(**one) for name, one in content["views"].items()}
-    except (KeyError, TypeError, AttributeError) as error:
+        found = {name: Null(**one) for name, one in content["views"].items()}
+        numbers = [float(value) for one in found.values() for value in vars(one).values()]
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise InputError(f"{path}: not a calibration of the gym ({error})") from error
+    if not all(map(math.isfinite, numbers)) or any(one.n < 2 for one in found.values()):
+        raise InputError(f"{path}: not a calibration of the gym; a number is out of range")
+    return found
 
 
 # gates

@@ -148,6 +148,7 @@ def test_the_commands_print_what_they_did(gym, capsys):
     assert json.loads(nulls.read_text())["views"] == {}  # one absent model makes no null
 
 
+@pytest.mark.slow
 def test_a_submitted_recipe_is_certified_scored_and_told_whom_it_fools(gym, tmp_path):
     """`permuted_turned` again, under another name: it fools UDS, and outputs too."""
     from lensaudit.gym.registry import _RECIPES

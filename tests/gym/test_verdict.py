@@ -163,9 +163,25 @@ def test_a_study_of_retraining_is_a_view(tmp_path):
 def test_a_folder_without_results_is_refused(tmp_path):
     with pytest.raises(InputError, match="no summary"):
         views_of(tmp_path)
-    (tmp_path / "summary.json").write_text("[3]")
-    with pytest.raises(InputError, match="not a result"):
+    for text in ("[3]", "3", '{"source": 3}', '{"models": []}'):
+        (tmp_path / "summary.json").write_text(text)
+        with pytest.raises(InputError, match="not a result"):
+            views_of(tmp_path)
+    (tmp_path / "summary.json").write_text('{"source": "x", "uds": "low"}')
+    with pytest.raises(InputError, match="wanted a number"):
         views_of(tmp_path)
+
+
+def test_a_calibration_that_is_none_is_refused(tmp_path):
+    path = tmp_path / "nulls.json"
+    for text in ("[]", '{"views": {"uds": {"mean": 1}}}', '{"views": {"uds": 3}}'):
+        path.write_text(text)
+        with pytest.raises(InputError, match="not a calibration"):
+            read_calibration(path)
+    null = {"mean": 1.0, "spread": 0.1, "n": 1, "power": 1.0}
+    path.write_text(json.dumps({"views": {"uds": null}}))
+    with pytest.raises(InputError, match="out of range"):
+        read_calibration(path)
 
 
 def test_the_gate_names_the_first_that_fails(place, tmp_path):
