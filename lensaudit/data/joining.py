@@ -66,7 +66,8 @@ def way_of(tokenizer: Tokenizer) -> Way:
         "apart": all(_kept(tokenizer, *one, lead="") for one in _TRIED),
         "after a sign": all(_kept(tokenizer, *one, lead=SIGN) for one in _TRIED),
     }
-    return next((way for way, holds in ways.items() if holds), "neither")
+    found: list[Way] = [way for way, holds in ways.items() if holds]
+    return found[0] if found else "neither"
 
 
 def _joined(tokenizer: Tokenizer, prompt: str, text: str, *, lead: str, blank: str = "") -> Joined:

@@ -173,7 +173,7 @@ class ModelPasses:
             before = scorer.n_forward
             found = scorer.traces(encodings, batch_size)
             self.n_forward += scorer.n_forward - before
-            arrays = [vars(trace) for trace in found]
+            arrays: list[Arrays] = [vars(trace) for trace in found]
             self._check_finite(read, subject, arrays)
             return arrays
 
@@ -198,8 +198,8 @@ class ModelPasses:
         def make(batch_size: int) -> list[Arrays]:
             norms = gradient_norms(self.subject.model, self.asked, encodings)
             # a text without content tokens has no gradient, and NaN says so
-            found = [{"norm": np.array([norm], dtype=np.float32)} for norm in norms]
-            real = [
+            found: list[Arrays] = [{"norm": np.array([norm], dtype=np.float32)} for norm in norms]
+            real: list[Arrays] = [
                 {} if len(e.labels) < 2 else item for e, item in zip(encodings, found, strict=True)
             ]
             self._check_finite(read, self.subject, real)
