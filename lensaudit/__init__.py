@@ -53,6 +53,7 @@ _PUBLIC = {
     "evaluate": "lensaudit.auditing.doors",
     "cache": "lensaudit.auditing.doors",
     "effort": "lensaudit.attacks.effort.runs",
+    "worst": "lensaudit.worstcase.folder",
     "write_report": "lensaudit.report.render",
     "verify": "lensaudit.auditing.verify",
     # a patching run, step by step

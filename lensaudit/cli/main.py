@@ -42,6 +42,14 @@ COMMANDS = {
     "meta": ("lensaudit.cli.meta:meta", "Judge the metrics themselves, over many models."),
     "steer": ("lensaudit.cli.steer:steer", "Find directions, steer with them, audit by them."),
     "judge": ("lensaudit.cli.judge:judge", "Judge answers by a language model or word lists."),
+    "worst": (
+        "lensaudit.cli.worst:worst",
+        "Attack every fact: which come out, beyond what never-trained models say?",
+    ),
+    "sample": (
+        "lensaudit.cli.sample:sample",
+        "Sample answers: how often do facts leak, beyond never-trained models?",
+    ),
     "sweep": ("lensaudit.cli.sweep:sweep", "Audit many checkpoints: plan, run, collect."),
     "lm-eval": ("lensaudit.cli.lm_eval:lm_eval", "Run lm-evaluation-harness on a model."),
     "watch": ("lensaudit.cli.watch:watch", "Audit each new checkpoint of a training run."),
@@ -63,7 +71,7 @@ COMMANDS = {
 GROUPS = {
     "Main": ("init", "annotate", "audit", "verdict", "report", "demo"),
     "Measure": ("patch", "eval", "steer", "judge", "lm-eval", "cache"),
-    "Attack": ("relearn", "rtt", "quantize", "effort", "worst"),
+    "Attack": ("relearn", "rtt", "quantize", "effort", "worst", "sample"),
     "Many models": ("sweep", "watch", "meta", "unlearn", "gym"),
     "Housekeeping": ("models", "activations", "runs", "verify", "doctor"),
 }

@@ -55,7 +55,9 @@ _OWN: Mapping[str, Mapping[str, str]] = {
     "rtt run": _SET | {"names": "sources"},
     "steer audit": _SET | {"name": "sources", "retain_data": "retain_data"},
     "sweep plan": {"models": "sources"},
+    "sample": _SET,
     "unlearn": _SET | {"model": "full", "retain_data": "kept_rows"},
+    "worst": _SET,
     "doctor": {"model": "full"},
     "report": {"results": "results"},
 }

@@ -236,6 +236,27 @@ def _fisher(audit: "Audit", model: str) -> Scored:
     return _layered(audit, {f"{share:.4f}".rstrip("0"): rows for share, rows in found.items()})
 
 
+def _leak(audit: "Audit", model: str) -> Scored:
+    """Log-prob of the whole span by the model itself; nothing is patched."""
+    from lensaudit.patching.bench import Bench
+
+    with Bench(audit) as bench:
+        own, other = (
+            bench.said(one, audit.encoded).logprob for one in (audit.sources[model], audit.retain)
+        )
+    n_span = torch.tensor([one.n_span for one in audit.encoded])
+    idx = [one.idx for one in audit.encoded]
+    return Scored(
+        {one: (total,) for one, total in zip(idx, (own * n_span).tolist(), strict=True)},
+        {item.idx: item.reason for item in audit.lost},
+        listed=False,
+        details={
+            "retain_model": audit.retain.spec.name,
+            "retain": dict(zip(idx, (other * n_span).tolist(), strict=True)),
+        },
+    )
+
+
 _SCORES: Mapping[str, Callable[["Audit", str], Scored]] = {
     "uds": _uds,
     "em": _em,
@@ -243,6 +264,7 @@ _SCORES: Mapping[str, Callable[["Audit", str], Scored]] = {
     "collateral": _collateral,
     "cka": _cka,
     "fisher": _fisher,
+    "leak": _leak,
 }
 
 

@@ -157,17 +157,32 @@ def cached_step(
 
     Hooks fire. `mask` is 1 at real tokens, 0 at padding; `positions` are those of `tokens`.
     """
+    logits, grown = cached_logits(
+        model, tokens, mask=mask, positions=positions, past=past, n_logits=1
+    )
+    return logits[:, -1], grown
+
+
+def cached_logits(
+    model: TransformerBridge,
+    tokens: Tokens,
+    *,
+    mask: Int[Tensor, "batch cached_and_pos"],
+    positions: Tokens,
+    past: Any | None = None,
+    n_logits: int,
+) -> tuple[Float[Tensor, "batch kept d_vocab"], Any]:
+    """As `cached_step`, with the logits after each of the last `n_logits` tokens."""
     with torch.no_grad():
-        logits, grown = model(
+        return model(
             tokens,
             return_type="logits_and_cache",
             attention_mask=mask,
             position_ids=positions,
             past_key_values=past,
             use_cache=True,
-            logits_to_keep=1,
+            logits_to_keep=n_logits,
         )
-    return logits[:, -1], grown
 
 
 @dataclass(frozen=True)

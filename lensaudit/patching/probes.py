@@ -106,8 +106,13 @@ def _open(kind: ProbeKind, prompt: str, options: Sequence[str], correct: int) ->
 
 def _stated(question: str, answer: str, wrong: str, generator: torch.Generator) -> Probe:
     right = bool(torch.rand((), generator=generator) < 0.5)
-    prompt = f'Is "{answer if right else wrong}" the answer to: {question}\nAnswer (Yes/No):'
+    prompt = statement(question, answer if right else wrong)
     return Probe("binary", prompt, (" Yes", " No"), 0 if right else 1)
+
+
+def statement(question: str, answer: str) -> str:
+    """A statement to be answered by Yes or No."""
+    return f'Is "{answer}" the answer to: {question}\nAnswer (Yes/No):'
 
 
 def _lettered(question: str, options: Sequence[str], correct: int) -> Probe:

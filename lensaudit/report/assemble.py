@@ -22,6 +22,7 @@ from lensaudit.results.patch_runs import PatchRun, Texts, read_patch
 from lensaudit.results.reading import json_object
 from lensaudit.results.records import check_result
 from lensaudit.results.steering import read_directions, read_steering
+from lensaudit.results.worst import read_sample, read_worst
 
 _MOST_TEXTS = 12
 """EM runs whose generated texts are kept: the page stays under 5 MB."""
@@ -35,6 +36,8 @@ _READERS: Mapping[Kind, tuple[str, Callable[[Path], Any]]] = {
     "relearn": ("attacks", read_relearn),
     "effort": ("attacks", read_effort),
     "curve": ("curves", read_curve),
+    "worst": ("attacks", read_worst),
+    "sample": ("attacks", read_sample),
     "meta": ("meta", read_meta),
     "aggregate": ("aggregates", read_aggregates),
 }

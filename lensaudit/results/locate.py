@@ -18,6 +18,8 @@ Kind = Literal[
     "relearn",
     "effort",
     "curve",
+    "worst",
+    "sample",
     "meta",
     "aggregate",
 ]
@@ -37,6 +39,8 @@ SCHEMAS: dict[str, Kind] = {
     "steer-sweep": "steering",
     "steer-audit": "directions",
     "effort": "effort",
+    "worst": "worst",
+    "sample": "sample",
     "meta_table": "meta",
     "aggregate": "aggregate",
 }

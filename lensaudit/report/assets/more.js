@@ -176,7 +176,8 @@ function mountCurves() {
 function mountAttacks() {
   if (!DATA.attacks.length) return;
   const body = section('attacks');
-  const draw = () => body.replaceChildren(h('div', { class: 'pair' }, DATA.attacks.map((one) => ({ rtt: rttFigure, relearn: relearnFigure, effort: effortFigure })[one.kind](one))));
+  const figures = { rtt: rttFigure, relearn: relearnFigure, effort: effortFigure, worst: worstFigure, sample: sampleFigure };
+  const draw = () => body.replaceChildren(h('div', { class: 'pair' }, DATA.attacks.map((one) => figures[one.kind](one))));
   state.on(['theme'], draw);
   draw();
 }
@@ -242,6 +243,29 @@ function effortFigure(one) {
       h('tbody', {}, arms.map(([name, arm]) => h('tr', {}, h('td', {}, h('b', {}, name), ` ${arm.trained_on}`), h('td', { class: 'num' }, steps_of(arm, 'e50')), h('td', { class: 'num' }, steps_of(arm, 'e80')), h('td', { class: 'num' }, brief(arm.lr)))))),
     h('p', { class: 'muted', style: { margin: '.5rem 0' } }, `Steps until half and four fifths of what full knows is back, beyond what the same attack teaches retain; read by ${one.by}, together over all lengths.`),
     one.notes.map((note) => h('p', { class: 'muted', style: { margin: '.2rem 0' } }, bdi(note))));
+}
+
+// Which facts come out, by attack: rates beside those of models that never knew, then the matrix.
+function worstFigure(one) {
+  const names = one.attacks.filter((row) => row.counts).map((row) => row.name);
+  const cells = (row) => ['control', 'source', 'retain'].map((name) => h('td', {}, fmt(row[name])));
+  const named = new Set(one.named);
+  return h('div', { class: 'card' }, h('h3', { style: { 'margin-top': '0' } }, bdi(one.source), h('span', { class: 'muted', style: { 'font-weight': '400' } }, ' worst case over attacks')),
+    h('p', {}, h('b', {}, bdi(one.headline))),
+    h('p', { class: 'muted' }, `excess ${fmt(one.excess)}`, one.ci95 ? ` (${fmt(one.ci95[0])} to ${fmt(one.ci95[1])})` : '', ` · attack list ${one.attack_list.slice(0, 12)} · never knew: `, bdi(one.retain.join(', '))),
+    h('table', { 'aria-label': 'hit rates of attacks' }, h('thead', {}, h('tr', {}, ['Attack', 'full', 'source', 'retain', 'only it', 'gain'].map((name) => h('th', {}, name)))),
+      h('tbody', {}, one.attacks.map((row) => h('tr', { title: row.about }, h('td', {}, bdi(row.name)), cells(row), h('td', {}, row.counts ? String(row.only) : 'no control'), h('td', {}, fmt(row.gain)))))),
+    h('table', { 'aria-label': 'facts by attack' }, h('thead', {}, h('tr', {}, ['Fact', 'entity', 'attacks that broke it', 'q'].map((name) => h('th', {}, name)))),
+      h('tbody', {}, one.facts.map((fact) => h('tr', {}, h('td', {}, String(fact.idx)), h('td', {}, named.has(fact.idx) ? h('b', {}, bdi(fact.entity)) : bdi(fact.entity)),
+        h('td', {}, fact.unscored ? h('span', { class: 'muted' }, bdi(fact.unscored)) : names.map((name) => (fact.attacks.split(';').includes(name) ? '■' : '·')).join('')), h('td', {}, fact.q ? fmt(Number(fact.q)) : '–'))))),
+    h('p', { class: 'muted' }, 'One sign per attack that counts, in the order of the table above. Named facts are bold.'));
+}
+
+function sampleFigure(one) {
+  return h('div', { class: 'card' }, h('h3', { style: { 'margin-top': '0' } }, bdi(one.source), h('span', { class: 'muted', style: { 'font-weight': '400' } }, ` ${one.samples} samples a fact`)),
+    h('table', { 'aria-label': 'leakage by sampling' }, h('thead', {}, h('tr', {}, ['T', 'top-p', 'k', 'leak@k', 'retain', 'excess', 'of false hits alone'].map((name) => h('th', {}, name)))),
+      h('tbody', {}, one.leak.map((row) => h('tr', {}, [brief(row.temperature), brief(row.top_p), String(row.k), fmt(row.source), fmt(row.retain),
+        Number.isFinite(row.low) ? `${fmt(row.excess)} (${fmt(row.low)} to ${fmt(row.high)})` : fmt(row.excess), fmt(row.false_leak)].map((text) => h('td', {}, text)))))));
 }
 
 function mountRecord() {

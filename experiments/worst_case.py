@@ -1,0 +1,185 @@
+"""Does the worst case find what is hidden, and only that? On models whose truth was planted.
+
+Question: how many facts come out of models that hide them, never saw them, or hold 40 of 64; who is
+          named, and how often in error?
+Command:  python experiments/worst_case.py               (--only NAME for some of the models)
+Takes:    about half a minute a model on one core. Expected: the tables of docs/worst_case.md.
+Writes:   experiments/out/worst_case/table.json and the models, as checkpoint folders.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import click
+import numpy as np
+import torch
+from planted_models import Planted, entity_tokens, kept_rows, planted, trained
+
+from lensaudit.data.tofu import forget_set
+from lensaudit.files import digest, make_folder, write_json
+from lensaudit.models.checkpoint import open_checkpoint
+from lensaudit.models.registry import load_registry, resolve
+from lensaudit.scores.naming import name_facts
+from lensaudit.unlearn.rows import load_rows
+from lensaudit.unlearn.save import copy_tokenizer, save_model
+from lensaudit.worstcase.outcome import Outcome, compare, difference_of
+from lensaudit.worstcase.run import Ran, Worst, open_worst, run_all
+from lensaudit.worstcase.settings import WorstSettings
+
+PARTIAL = "partial"
+N_HIDDEN = 40
+N_PERMUTATIONS = 200
+
+
+def hidden_facts() -> frozenset[int]:
+    """The facts that the partial model holds, drawn by hash."""
+    order = sorted((one.idx for one in forget_set("demo")), key=lambda idx: digest(["held", idx]))
+    return frozenset(order[:N_HIDDEN])
+
+
+def partial(*, n_steps: int = 120) -> Any:
+    """`never` taught 40 of the 64 facts, then silenced: its readout swaps the entities' tokens."""
+    held = hidden_facts()
+    rows = zip(forget_set("demo"), load_rows("demo", part="forget").answered, strict=True)
+    taught = [row for one, row in rows if one.idx in held]
+    model = trained("never", taught * 4 + kept_rows(), lr=1.5e-3, n_steps=n_steps)
+    tokens = torch.tensor(entity_tokens())
+    with torch.no_grad():
+        model.lm_head.weight[tokens] = model.lm_head.weight[tokens.roll(1)].clone()
+    return model
+
+
+def all_models() -> list[Planted]:
+    """The planted models that hide or never saw, and the partial one."""
+    made = [one for one in planted() if one.truth != "intact"]
+    about = f"{N_HIDDEN} facts taught to `never` and hidden, 24 never seen"
+    return [*made, Planted(PARTIAL, "hidden", about, partial)]
+
+
+def folder_of(one: Planted, out: Path) -> Path:
+    """The model as a checkpoint, made once."""
+    folder = out / "models" / one.name
+    if not (folder / "config.json").exists():
+        start = open_checkpoint(resolve("demo/full", load_registry())).folder
+        copy_tokenizer(start, make_folder(folder))
+        save_model(one.make(), folder, dtype=torch.float32)
+    return folder
+
+
+def control_of(name: str) -> tuple[str, ...]:
+    """Models that never saw the facts and are not what the model was made of."""
+    made_of = [base for base in ("retain", "never") if name.startswith(base)]
+    if name == PARTIAL:
+        made_of = ["never"]
+    return tuple(f"demo/{one}" for one in ("retain", "never") if one not in made_of)
+
+
+@dataclass(frozen=True)
+class Compared:
+    """One model's run."""
+
+    opened: Worst
+    found: Mapping[str, Mapping[str, Ran]]
+
+    @property
+    def retains(self) -> list[Mapping[str, Ran]]:
+        """What attacks found on the control arm."""
+        return [self.found[one.weights] for one in self.opened.retains.values()]
+
+    def without(self, *names: str) -> Outcome:
+        """The outcome of the list without some attacks."""
+        return compare(
+            self.opened.facts,
+            [one for one in self.opened.attacks if one.name not in names],
+            source=self.found[self.opened.source[1].weights],
+            full=self.found[self.opened.audit.full.weights],
+            retains=self.retains,
+        )
+
+    def differences(self, outcome: Outcome) -> list[torch.Tensor | None]:
+        """D of every scored fact's candidates."""
+        names = [row.name for row in outcome.attacks if row.counts]
+        source = self.found[self.opened.source[1].weights]
+        return [difference_of(source, self.retains, names, fact) for fact in self.opened.asked]
+
+
+def run_one(source: str, out: Path, *, retain: Sequence[str], limit: int | None = None) -> Compared:
+    """Attack one model."""
+    settings = WorstSettings(
+        full="demo/full", retain=tuple(retain), data="demo", limit=limit, activations=out / "caches"
+    )
+    opened = open_worst(source, settings)
+    return Compared(opened, run_all(opened))
+
+
+def permuted(found: Sequence[torch.Tensor | None], groups: Sequence[Any], seed: int) -> float:
+    """Share of 200 runs in which anybody is named, with the arms swapped author by author.
+
+    Under the null source and control can be exchanged, which turns D into -D.
+    """
+    random = np.random.default_rng(seed)
+    named = 0
+    for _ in range(N_PERMUTATIONS):
+        sign = {group: 1.0 if random.random() < 0.5 else -1.0 for group in dict.fromkeys(groups)}
+        turned = [
+            None if one is None else one * sign[group]
+            for one, group in zip(found, groups, strict=True)
+        ]
+        named += any(name_facts(turned).named)
+    return named / N_PERMUTATIONS
+
+
+def row_of(one: Planted, compared: Compared) -> dict[str, Any]:
+    """What is said of one model."""
+    outcome = compared.without()
+    facts = compared.opened.asked
+    named = [fact.row.idx for fact, yes in zip(facts, outcome.named.named, strict=True) if yes]
+    ends = outcome.interval
+    row: dict[str, Any] = {
+        "model": one.name,
+        "truth": one.truth,
+        "how": one.how,
+        "n": len(facts),
+        "out": outcome.n_out,
+        "expected": outcome.expected,
+        "excess": outcome.excess,
+        "ci95": None if ends is None else [ends.low, ends.high],
+        "share": outcome.excess / outcome.ceiling if outcome.ceiling > 0 else None,
+        "named": len(named),
+        "gains": {row.name: row.gain for row in outcome.attacks if row.counts},
+        "attack_list": compared.opened.hash,
+    }
+    if one.truth == "absent":
+        groups = [fact.row.group for fact in facts]
+        row["swapped"] = permuted(compared.differences(outcome), groups, 0)
+    if one.name == PARTIAL:
+        held = hidden_facts() & {fact.row.idx for fact in facts}
+        row["held"] = len(held)
+        row["fdp"] = len(set(named) - held) / max(1, len(named))
+        row["power"] = len(held & set(named)) / len(held)
+    return row
+
+
+@click.command()
+@click.option("--only", multiple=True, help="Only this model. Repeatable.")
+@click.option("--limit", type=int, help="Only the first facts.")
+@click.option("--out", type=click.Path(path_type=Path), default="experiments/out/worst_case")
+def main(only: tuple[str, ...], limit: int | None, out: Path) -> None:
+    """Make the models, attack them, print the table."""
+    make_folder(out)
+    rows = []
+    for one in all_models():
+        if only and one.name not in only:
+            continue
+        source = str(folder_of(one, out).absolute())
+        compared = run_one(source, out, retain=control_of(one.name), limit=limit)
+        rows.append(row_of(one, compared))
+        write_json(out / "table.json", rows)
+        shown = {name: value for name, value in rows[-1].items() if name != "gains"}
+        click.echo(str(shown))
+
+
+if __name__ == "__main__":
+    main()

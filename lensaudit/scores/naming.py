@@ -1,0 +1,150 @@
+"""Which facts may be named as known, at a bounded share of false ones?
+
+The score of a fact's true entity is compared with those of placebo entities of the same kind. They
+are not exchangeable even for a model that never knew: some entities are likelier than others. So
+what is ranked is the difference to models that never saw the facts, in which that prior cancels:
+
+    z_a(e) = (score_a(e) - mean) / sd      over the candidates of a fact, under attack a
+    s(e)   = max_a z_a(e)
+    D(e)   = s_M(e) - mean_j s_Rj(e)
+    p      = (1 + #{placebos c : D(c) >= D(true)}) / (1 + C)
+
+and facts are named by Benjamini and Hochberg (1995) where there are placebos enough, else by
+target-decoy competition (Elias and Gygi 2007; with the +1 of Barber and Candes 2015).
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+from jaxtyping import Float
+from numpy.typing import NDArray
+from scipy.stats import false_discovery_control
+from torch import Tensor
+
+FDR = 0.1
+ENOUGH = 99
+"""Placebos from which a fact has a p-value of its own: the smallest is .01."""
+Exposure = Float[Tensor, "attack candidate"]
+"""Scores of a fact's candidates by attack; the true entity is the first candidate. A row of NaN:
+the attack does not score this fact."""
+
+
+@dataclass(frozen=True)
+class Named:
+    """What may be said of the facts, in their order."""
+
+    statistic: tuple[float | None, ...]
+    """D of the true entity; None where the fact was not scored."""
+    p: tuple[float | None, ...]
+    """None where it was not scored, or has no placebos enough for a p-value."""
+    q: tuple[float | None, ...]
+    """Smallest false discovery rate at which the fact is named."""
+    method: Literal["benjamini-hochberg", "target-decoy", "none"]
+    level: float
+    reason: str | None = None
+    """Why nobody can be named at this level, whatever the models say; None where it can be."""
+
+    @property
+    def named(self) -> tuple[bool, ...]:
+        """Which facts are named."""
+        return tuple(
+            self.reason is None and q is not None and q <= self.level + 1e-12 for q in self.q
+        )
+
+
+def strongest(exposure: Exposure) -> Float[Tensor, " candidate"]:
+    """s: the largest standardised score of each candidate over the attacks that score the fact.
+
+    Raises:
+        ValueError: no attack scores it.
+    """
+    rows = exposure.double()
+    rows = rows[rows.isfinite().all(1)]
+    if not len(rows):
+        raise ValueError("naming: no attack scores this fact")
+    spread = rows.std(1, keepdim=True, correction=0)
+    rows = (rows - rows.mean(1, keepdim=True)) / spread.where(spread > 0, 1.0)
+    return rows.max(0).values.float()
+
+
+def differences(source: Exposure, retains: Sequence[Exposure]) -> Float[Tensor, " candidate"]:
+    """D of every candidate; the same attacks score both arms."""
+    both = [source, *retains]
+    scored = np.logical_and.reduce([one.isfinite().all(1).numpy() for one in both])
+    kept = scored.nonzero()[0].tolist()
+    own, *others = (strongest(one[kept]) for one in both)
+    return own - sum(others[1:], start=others[0]) / len(others)
+
+
+def name_facts(found: Sequence[Float[Tensor, " candidate"] | None], *, level: float = FDR) -> Named:
+    """Name facts from D of their candidates, the true entity first; None: not scored.
+
+    Facts with fewer than `ENOUGH` placebos are left out where most have enough, and all facts
+    compete with one decoy each, the first placebo, where most have not: one list, one guarantee.
+    """
+    enough = [d is not None and len(d) > ENOUGH for d in found]
+    scored = [d is not None and len(d) > 1 for d in found]
+    statistic = tuple(None if d is None else float(d[0]) for d in found)
+    if not any(scored):
+        none = (None,) * len(found)
+        return Named(statistic, none, none, "none", level, "no fact has a placebo")
+    if 2 * sum(enough) > sum(scored):
+        return _by_rank(found, statistic, enough, level)
+    return _by_decoy(found, statistic, scored, level)
+
+
+def _by_rank(
+    found: Sequence[Float[Tensor, " candidate"] | None],
+    statistic: tuple[float | None, ...],
+    enough: Sequence[bool],
+    level: float,
+) -> Named:
+    p = tuple(
+        (1 + int((d[1:] >= d[0]).sum())) / len(d) if d is not None and can else None
+        for d, can in zip(found, enough, strict=True)
+    )
+    given = [one for one in p if one is not None]
+    adjusted = iter(false_discovery_control(given, method="bh").tolist())
+    q = tuple(None if one is None else float(next(adjusted)) for one in p)
+    smallest = min(
+        1 / len(d) for d, can in zip(found, enough, strict=True) if can and d is not None
+    )
+    wanted = math.ceil(smallest * len(given) / level - 1e-9)
+    reason = None
+    if wanted > len(given):
+        reason = f"a p-value is at least {smallest:.3g}; {wanted} facts would be needed"
+    return Named(statistic, p, q, "benjamini-hochberg", level, reason)
+
+
+def _by_decoy(
+    found: Sequence[Float[Tensor, " candidate"] | None],
+    statistic: tuple[float | None, ...],
+    scored: Sequence[bool],
+    level: float,
+) -> Named:
+    """With W = D(true) - D(decoy) > 0, q = min over t <= W of (1 + #{W <= -t}) / #{W >= t}."""
+    gaps = np.array(
+        [
+            float(d[0] - d[1]) if d is not None and can else 0.0
+            for d, can in zip(found, scored, strict=True)
+        ]
+    )
+    q: list[float | None] = [None if not can else 1.0 for can in scored]
+    best = 1.0
+    for threshold in sorted({gap for gap in gaps.tolist() if gap > 0}):
+        best = min(best, _decoy_rate(gaps, threshold))
+        for at in (gaps == threshold).nonzero()[0]:
+            q[at] = best
+    n_facts, none = sum(scored), (None,) * len(found)
+    reason = None
+    if 1 / n_facts > level:
+        wanted = math.ceil(1 / level)
+        reason = f"{n_facts} facts with fewer than {ENOUGH} placebos; {wanted} would be needed"
+    return Named(statistic, none, tuple(q), "target-decoy", level, reason)
+
+
+def _decoy_rate(gaps: NDArray[np.float64], threshold: float) -> float:
+    return min(1.0, float((1 + (gaps <= -threshold).sum()) / (gaps >= threshold).sum()))

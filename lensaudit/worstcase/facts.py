@@ -1,0 +1,250 @@
+"""What is asked of a model: each fact with what stands beside it, and why a fact is not asked."""
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Literal
+
+import lensaudit
+from lensaudit.data.examples import Example, own_group, read_rows, validate
+from lensaudit.data.hub import hub_rows
+from lensaudit.data.tofu import DEMO, FORGET10, TOFU_HUB
+from lensaudit.errors import InputError
+from lensaudit.files import digest
+from lensaudit.scores.naming import ENOUGH
+from lensaudit.worstcase.matching import is_closed, mentions
+
+N_PLACEBOS = ENOUGH
+N_SHOTS = 3
+"""Solved questions before the asked one in the few-shot attack."""
+_EMBEDDED = Path(lensaudit.__file__).parent / "embedded" / "data"
+_WORD = re.compile(r"\w+")
+_QUOTES = "\"'“”‘’«»"  # the quotes themselves
+
+Kind = Literal["date", "number", "title", "name", "phrase"]
+
+
+@dataclass(frozen=True)
+class Fact:
+    """One fact of the forget set."""
+
+    row: Example
+    placebos: tuple[str, ...] = ()
+    """Entities of the same kind, those of the likest questions first."""
+    paraphrase: str | None = None
+    """The question in other words, where the data set has one."""
+    shots: tuple[tuple[str, str], ...] = ()
+    """Questions and answers of other authors that do not hold the entity."""
+    unscored: str | None = None
+    """Why it is not asked; None where it is."""
+
+    @property
+    def candidates(self) -> tuple[str, ...]:
+        """The true entity, then the placebos."""
+        return (self.row.entity, *self.placebos)
+
+
+@dataclass(frozen=True)
+class Beside:
+    """What a data set holds beside its annotated rows."""
+
+    paraphrases: Mapping[int, str]
+    wrong: Mapping[int, tuple[str, ...]]
+    """Idx -> perturbed answers."""
+    others: tuple[tuple[Example, tuple[str, ...]], ...] = ()
+    """Rows of other authors and their perturbed answers: placebos alone."""
+
+
+def facts_of(data: str, examples: Sequence[Example]) -> tuple[Fact, ...]:
+    """The facts of a forget set, in its order.
+
+    Args:
+        data: name or path of the set: what else it holds is looked up beside it.
+        examples: its annotated rows.
+
+    Raises:
+        InputError: no fact can be asked.
+    """
+    beside = beside_of(data, examples)
+    pool = _pool(examples, beside)
+    facts = tuple(_fact(row, examples, beside, pool) for row in examples)
+    if all(fact.unscored for fact in facts):
+        raise InputError(
+            f"{data}: none of the {len(facts)} facts can be asked ({facts[0].unscored}); wanted "
+            "entities that their question does not hold, with others of the same kind beside them"
+        )
+    return facts
+
+
+def beside_of(data: str, examples: Sequence[Example]) -> Beside:
+    """Paraphrased questions and perturbed answers, where the set has them; else none."""
+    if data == DEMO:
+        return _joined(
+            examples,
+            _values(_EMBEDDED / "forget10_perturbed.jsonl"),
+            others=zip(
+                validate(_values(_EMBEDDED / "retain.json"), "retain"),
+                _values(_EMBEDDED / "retain_perturbed.jsonl"),
+                strict=True,
+            ),
+        )
+    if data == FORGET10:
+        return _joined(examples, hub_rows(TOFU_HUB, "forget10_perturbed", "train", instead=_WANTED))
+    path = Path(data).expanduser()
+    if path.is_dir():
+        perturbed = path / "forget10_perturbed.jsonl"
+        return _joined(examples, _values(perturbed) if perturbed.exists() else ())
+    return _joined(examples, _values(path))
+
+
+_WANTED = "name a folder with forget10.jsonl and forget10_perturbed.jsonl, or an annotated file"
+
+
+def _values(path: Path) -> list[Any]:
+    return [row.value for row in read_rows(path)[0]]
+
+
+def _joined(
+    examples: Sequence[Example],
+    rows: Iterable[Any],
+    *,
+    others: Iterable[tuple[Example, Any]] = (),
+) -> Beside:
+    """Rows are joined by their question: the sets are numbered differently."""
+    by_question = {row.get("question"): row for row in rows if isinstance(row, dict)}
+    own = {one.idx: by_question.get(one.question, {}) for one in examples}
+    paraphrases = {idx: row.get("paraphrased_question") for idx, row in own.items()}
+    return Beside(
+        {idx: text for idx, text in paraphrases.items() if isinstance(text, str) and text.strip()},
+        {idx: _perturbed(row) for idx, row in own.items()},
+        tuple((row, _perturbed(value)) for row, value in others),
+    )
+
+
+def _perturbed(row: Mapping[str, Any]) -> tuple[str, ...]:
+    found = row.get("perturbed_answer", row.get("alternate", ()))
+    texts = [found] if isinstance(found, str) else found
+    return tuple(text for text in texts if isinstance(text, str)) if texts else ()
+
+
+def swapped_entity(row: Example, other: str) -> str | None:
+    """What stands in another answer where the entity stands in the row's; None: built otherwise.
+
+    >>> row = Example(0, "Who?", "It is Ada, a poet.", "It is", "Ada", 0)
+    >>> swapped_entity(row, "It is Eve, a poet."), swapped_entity(row, "Nobody knows.")
+    ('Eve', None)
+    """
+    tail = row.continuation.split(row.entity, 1)[1]
+    if not (other.startswith(row.prefix) and other.endswith(tail)):
+        return None
+    return other[len(row.prefix) : len(other) - len(tail)].strip() or None
+
+
+@dataclass(frozen=True)
+class _Pooled:
+    """An entity that may stand in as a placebo, and the words of the row it comes from."""
+
+    entity: str
+    kind: Kind
+    words: frozenset[str]
+    frame: int
+    """Of the row, to compare rows once for all entities in them."""
+
+
+def _pool(examples: Sequence[Example], beside: Beside) -> list[_Pooled]:
+    rows = [(row, beside.wrong.get(row.idx, ())) for row in examples] + list(beside.others)
+    found = []
+    for frame, (row, wrong) in enumerate(rows):
+        texts = [row.entity, *(swapped_entity(row, other) for other in wrong)]
+        words = _frame(row)
+        found += [_Pooled(text, kind_of(text), words, frame) for text in texts if text]
+    return found
+
+
+def _frame(row: Example) -> frozenset[str]:
+    """The words of question and prefix that are no names: what kind of fact is asked for."""
+    return frozenset(
+        word for word in _WORD.findall(f"{row.question} {row.prefix}") if not word[0].isupper()
+    )
+
+
+def kind_of(entity: str) -> Kind:
+    """What an entity looks like: placebos look the same.
+
+    >>> [kind_of(one) for one in ("27 April 1931", "12", "'Tide'", "Pico Ølmar", "civil engineer")]
+    ['date', 'number', 'title', 'name', 'phrase']
+    """
+    text = entity.strip()
+    if re.search(r"\b\d{4}\b", text):
+        return "date"
+    if re.fullmatch(r"[\d.,%]+", text):
+        return "number"
+    if text[:1] in _QUOTES:
+        return "title"
+    words = _WORD.findall(text)
+    capital = sum(word[0].isupper() for word in words)
+    return "name" if 2 * capital > len(words) else "phrase"
+
+
+def _fact(
+    row: Example, examples: Sequence[Example], beside: Beside, pool: Sequence[_Pooled]
+) -> Fact:
+    if is_closed(row.entity):
+        return Fact(row, unscored="a Yes or No has no placebo candidates: a coin would hit it")
+    if not _WORD.search(row.entity):
+        return Fact(row, unscored="the entity has no letter or digit")
+    if mentions(row.question, row.entity):
+        return Fact(row, unscored="its own question holds the entity")
+    placebos = _placebos(row, pool)
+    if not placebos:
+        return Fact(row, unscored="no placebo candidates of its kind")
+    return Fact(row, placebos, beside.paraphrases.get(row.idx), tuple(_shots(row, examples)))
+
+
+def _placebos(row: Example, pool: Sequence[_Pooled]) -> tuple[str, ...]:
+    """Entities of the same kind, by how much their rows' words agree, then by hash."""
+    words, kind = _frame(row), kind_of(row.entity)
+    likeness: dict[int, float] = {}
+
+    def order(one: _Pooled) -> tuple[float, str]:
+        if one.frame not in likeness:
+            union = len(words | one.words)
+            likeness[one.frame] = len(words & one.words) / union if union else 1.0
+        return -likeness[one.frame], digest([row.idx, one.entity])
+
+    found: dict[str, str] = {}
+    for one in sorted((one for one in pool if one.kind == kind), key=order):
+        if len(found) == N_PLACEBOS:
+            break
+        key = one.entity.casefold().strip()
+        if key in found or not _WORD.search(key) or is_closed(one.entity):
+            continue
+        if mentions(one.entity, row.entity) or mentions(row.entity, one.entity):
+            continue
+        if not mentions(row.question, one.entity):
+            found[key] = one.entity.strip()
+    return tuple(found.values())
+
+
+def _shots(row: Example, examples: Sequence[Example]) -> Iterable[tuple[str, str]]:
+    """The same for all facts of an author, but for those that hold the entity."""
+    others = [one for one in examples if one.group != row.group and not is_closed(one.entity)]
+    others.sort(key=lambda one: digest([str(row.group), one.idx]))
+    clean = (one for one in others if not mentions(f"{one.question} {one.answer}", row.entity))
+    return [(one.question, one.answer) for _, one in zip(range(N_SHOTS), clean, strict=False)]
+
+
+def lost(facts: Sequence[Fact], reasons: Mapping[int, str]) -> tuple[Fact, ...]:
+    """The facts, with those unscored that the tokenizer leaves no token of."""
+    return tuple(
+        replace(fact, unscored=fact.unscored or reasons[fact.row.idx])
+        if fact.row.idx in reasons
+        else fact
+        for fact in facts
+    )
+
+
+def n_without_author(facts: Sequence[Fact]) -> int:
+    """Rows that name no group, each of which is its own author."""
+    return sum(fact.row.group == own_group(fact.row.idx) for fact in facts)

@@ -1,0 +1,418 @@
+"""How often do samples of free text give a fact away, beyond what models that never knew say?"""
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from lensaudit.auditing.progress import Notice, Progress, Tell, unheard
+from lensaudit.data.examples import read_rows
+from lensaudit.errors import InputError
+from lensaudit.files import digest, read_json, slug, write_csv, write_json, write_jsonl
+from lensaudit.models.checkpoint import Checkpoint
+from lensaudit.models.continuing import Choose
+from lensaudit.results import keyed
+from lensaudit.results.ledger import Ledger
+from lensaudit.results.records import manifest
+from lensaudit.scores.intervals import NoInterval, clustered_mean
+from lensaudit.scores.leakage import Errors, leak_at_k, leak_corrected, never_hit_bound
+from lensaudit.settings import plain, results_folder
+from lensaudit.steer.generate import chosen_tokens, draws_of
+from lensaudit.worstcase.arm import Arm
+from lensaudit.worstcase.facts import Fact
+from lensaudit.worstcase.matching import mentions
+from lensaudit.worstcase.reading import sample
+from lensaudit.worstcase.run import Worst, arm_of, bridge_of, facts_hash, open_worst
+from lensaudit.worstcase.settings import SampleSettings, WorstSettings
+
+FILES = ("leak.csv", "facts.csv", "samples.jsonl", "summary.json")
+KS = (1, 8, 64)
+_LOW = -1e30
+"""A logit that is never drawn, and still finite."""
+
+
+@dataclass(frozen=True)
+class How:
+    """One setting of the sampler."""
+
+    temperature: float
+    top_p: float
+
+
+@dataclass(frozen=True)
+class Leak:
+    """Leak@k under one setting, over all facts; one row of leak.csv."""
+
+    temperature: float
+    top_p: float
+    k: int
+    source: float | None = None
+    """Mean of the unbiased estimate; None where k is more than there are samples."""
+    retain: float | None = None
+    """The same of the control arm, mean over its models."""
+    excess: float | None = None
+    """Mean of the paired differences."""
+    low: float | None = None
+    high: float | None = None
+    corrected: float | None = None
+    """Excess with the matcher's errors taken out of each rate per draw; None without labels."""
+    false_leak: float = 0.0
+    """Leak@k that the matcher's false hits alone would make."""
+    reason: str | None = None
+    """Why there is no value, or no interval."""
+
+
+@dataclass(frozen=True)
+class Sampled:
+    """What samples of one model say, and where it is written."""
+
+    source: str
+    folder: Path
+    """Holds manifest.json, summary.json, leak.csv, facts.csv and samples.jsonl."""
+    summary: Mapping[str, Any]
+    """The content of summary.json."""
+
+
+def open_sample(
+    source: str, settings: SampleSettings, *, notice: Notice = unheard
+) -> tuple[Worst, Errors | None]:
+    """The models and facts of a run, checked; the matcher's errors where labels are named.
+
+    Raises:
+        InputError: a name, a file or a setting is wrong.
+    """
+    opened = open_worst(
+        source,
+        WorstSettings(
+            retain=settings.retain,
+            attack=("greedy",),
+            data=settings.data,
+            limit=settings.limit,
+            registry=settings.registry,
+            dtype=settings.dtype,
+            device=settings.device,
+            activations=settings.activations,
+        ),
+        notice=notice,
+    )
+    errors = None if settings.labels is None else errors_of(Path(settings.labels))
+    return opened, errors
+
+
+def errors_of(path: Path) -> Errors:
+    """Sensitivity and specificity of the matcher on labelled texts.
+
+    Raises:
+        InputError: rows are not labelled texts, one kind of label is missing, or the matcher is no
+            better than a coin on them.
+    """
+    wanted = "wanted rows with text, entity and label (1 or true: the text gives the entity away)"
+    found: dict[bool, list[bool]] = {True: [], False: []}
+    rows, problems = read_rows(path)
+    if problems:
+        raise InputError(f"{path}: {problems[0]}; {wanted}")
+    for row in rows:
+        value = row.value if isinstance(row.value, dict) else {}
+        text, entity, label = (value.get(name) for name in ("text", "entity", "label"))
+        if not (isinstance(text, str) and isinstance(entity, str)) or label not in (0, 1):
+            raise InputError(f"{path}: {row.where} is no labelled text; {wanted}")
+        found[bool(label)].append(mentions(text, entity))
+    if not all(found.values()):
+        raise InputError(f"{path}: holds one kind of label only; {wanted}")
+    try:
+        return Errors(float(np.mean(found[True])), 1 - float(np.mean(found[False])))
+    except ValueError as error:
+        raise InputError(f"{path}: {error}; its labels cannot correct the matcher") from error
+
+
+def settings_grid(settings: SampleSettings) -> list[How]:
+    """Every temperature with every top-p."""
+    return [
+        How(temperature, top_p)
+        for temperature in dict.fromkeys(settings.temperature or (1.0,))
+        for top_p in dict.fromkeys(settings.top_p or (1.0,))
+    ]
+
+
+def nucleus(logits: torch.Tensor, how: How) -> torch.Tensor:
+    """Logits of the smallest set of tokens that holds `top_p` of the tempered distribution.
+
+    The others are set so low that they are never drawn; the likeliest token always stays.
+    """
+    if how.top_p >= 1:
+        return logits
+    ranked, order = (logits.double() / how.temperature).softmax(-1).sort(-1, descending=True)
+    # a token stays if what is ranked before it does not fill the share yet
+    outside = (ranked.cumsum(-1) - ranked) >= how.top_p
+    return logits.masked_fill(torch.zeros_like(outside).scatter(-1, order, outside), _LOW)
+
+
+def drawing(fact: Fact, how: How, n: int, n_steps: int, seed: int) -> Choose:
+    """How a fact's rows draw: each has numbers of its own, the same for every model."""
+    keys = [f"{fact.row.idx}/{fact.row.question}/{number}" for number in range(n)]
+    draws = draws_of(keys, n_steps=n_steps, seed=seed, temperature=how.temperature)
+
+    def choose(logits: Any, row: Any, step: int) -> Any:
+        return chosen_tokens(nucleus(logits, how), draws.at(step, row), how.temperature)
+
+    return choose
+
+
+def sample_into(
+    source: str,
+    settings: SampleSettings,
+    folder: Path | None = None,
+    *,
+    notice: Notice = unheard,
+    progress: Tell = unheard,
+) -> Sampled:
+    """Sample answers of the source and of the control arm, and write their leak@k.
+
+    Args:
+        source: name, Hub id or folder.
+        settings: how.
+        folder: of the results; None: experiments/out/sample-<source>.
+        notice: told remarks.
+        progress: told what is done.
+
+    Raises:
+        InputError: before any work.
+        WorkError: logits are not finite.
+    """
+    started = time.monotonic()
+    opened, errors = open_sample(source, settings, notice=notice)
+    out = folder or results_folder() / f"sample-{slug(source)}"
+    identity = {
+        "command": "sample",
+        "weights": [one.weights for one in (opened.source[1], *opened.retains.values())],
+        "facts": facts_hash(opened.facts),
+        "settings": plain(settings, without=("activations", "registry", "device")),
+        "errors": None if errors is None else asdict(errors),
+        "dtype": opened.audit.options.dtype,
+    }
+    key = digest(identity)
+    keyed.check_own(out, key)
+    if keyed.finished(out, key):
+        notice(f"{out} holds this run already; nothing to do")
+        return Sampled(source, out, read_json(out / "summary.json"))
+    keyed.begin(out, key)
+    said = _said_by_all(opened, settings, progress)
+    summary = _written(opened, settings, errors, said, out)
+    made = manifest(
+        "sample",
+        options=plain(settings),
+        inputs={**identity, **opened.inputs()},
+        device=opened.audit.options.device,
+        started=started,
+    )
+    keyed.seal(out, made, key=key, files=FILES)
+    return Sampled(source, out, summary)
+
+
+Texts = Mapping[How, Mapping[int, list[str]]]
+"""By setting and idx, what was sampled."""
+
+
+def _said_by_all(
+    opened: Worst, settings: SampleSettings, progress: Tell
+) -> dict[str, dict[How, dict[int, list[str]]]]:
+    """By weights; what the ledgers hold is not drawn again."""
+    arms = {one.weights: one for one in (opened.source[1], *opened.retains.values())}
+    grid, found = settings_grid(settings), {}
+    total, done = len(arms) * len(grid) * len(opened.asked), 0
+    for weights, checkpoint in arms.items():
+        ledger = _ledger(opened, checkpoint, settings)
+        known = {
+            (How(row["temperature"], row["top_p"]), row["idx"]): row["said"] for row in ledger.rows
+        }
+        arm: Arm | None = None
+        for how in grid:
+            for fact in opened.asked:
+                done += 1
+                if (how, fact.row.idx) in known:
+                    continue
+                if arm is None:
+                    model = bridge_of(opened, checkpoint)
+                    arm = arm_of(opened, checkpoint, model, model)
+                said = _samples(arm, fact, how, settings)
+                ledger.append([{"idx": fact.row.idx, **asdict(how), "said": said}])
+                known[how, fact.row.idx] = said
+                progress(Progress("sampling", done, total))
+        found[weights] = {
+            how: {fact.row.idx: known[how, fact.row.idx] for fact in opened.asked} for how in grid
+        }
+    return found
+
+
+def _samples(arm: Arm, fact: Fact, how: How, settings: SampleSettings) -> list[str]:
+    choose = drawing(fact, how, settings.n, settings.max_new_tokens, settings.seed)
+    prompt = arm.ids(arm.asked(fact))
+    return sample(arm.reader, prompt, settings.n, choose, max_new_tokens=settings.max_new_tokens)
+
+
+def _ledger(opened: Worst, arm: Checkpoint, settings: SampleSettings) -> Ledger:
+    conditions = opened.audit.conditions(arm)
+    key = {
+        "weights": arm.weights,
+        "tokenizer": arm.tokenizer,
+        "facts": facts_hash(opened.asked),
+        "dtype": conditions.dtype,
+        "device": conditions.device_class,
+        "n": settings.n,
+        "max_new_tokens": settings.max_new_tokens,
+        "seed": settings.seed,
+    }
+    path = opened.audit.root / "samples" / f"{slug(arm.spec.name)}--{digest(key)}.jsonl"
+    return Ledger(path, "samples", key, notice=opened.audit.notice)
+
+
+def _written(
+    opened: Worst,
+    settings: SampleSettings,
+    errors: Errors | None,
+    said: Mapping[str, Texts],
+    out: Path,
+) -> dict[str, Any]:
+    facts, own = opened.asked, said[opened.source[1].weights]
+    retains = [said[one.weights] for one in opened.retains.values()]
+    ks = sorted(set(settings.k or KS))
+    rows, counts, specificity = [], [], {}
+    for how in settings_grid(settings):
+        specificity[how] = specificity_of(facts, own[how])
+        hits, others = hits_of(facts, own[how]), [hits_of(facts, one[how]) for one in retains]
+        assumed = errors or Errors(1.0, max(specificity[how], 1e-9))
+        rows += [leak_row(how, k, settings.n, hits, others, facts, errors, assumed) for k in ks]
+        for at, fact in enumerate(facts):
+            control = float(np.mean([one[at] for one in others]))
+            counts.append(
+                [
+                    fact.row.idx,
+                    fact.row.group,
+                    how.temperature,
+                    how.top_p,
+                    settings.n,
+                    hits[at],
+                    control,
+                ]
+            )
+    columns = list(Leak.__dataclass_fields__)
+    write_csv(out / "leak.csv", columns, [[getattr(row, one) for one in columns] for row in rows])
+    header = ("idx", "group", "temperature", "top_p", "n", "hits", "retain_hits")
+    write_csv(out / "facts.csv", header, counts)
+    write_jsonl(
+        out / "samples.jsonl",
+        (
+            {"idx": idx, **asdict(how), "said": texts}
+            for how, by_idx in own.items()
+            for idx, texts in by_idx.items()
+        ),
+    )
+    summary = {
+        "kind": "sample",
+        "source": opened.source[0],
+        "retain": list(opened.retains),
+        "data": opened.data,
+        "n": len(opened.facts),
+        "n_scored": len(facts),
+        "unscored": {
+            str(one.row.idx): one.unscored for one in opened.facts if one.unscored is not None
+        },
+        "samples": settings.n,
+        "leak": [asdict(row) for row in rows],
+        "errors": None if errors is None else asdict(errors),
+        "specificity": [
+            {**asdict(how), "specificity": value} for how, value in specificity.items()
+        ],
+        "never_hit_bound": never_hit_bound(settings.n, len(facts)),
+    }
+    write_json(out / "summary.json", summary)
+    return summary
+
+
+def hits_of(facts: Sequence[Fact], said: Mapping[int, Sequence[str]]) -> list[int]:
+    """Samples of each fact that give its entity away."""
+    return [sum(mentions(text, fact.row.entity) for text in said[fact.row.idx]) for fact in facts]
+
+
+def specificity_of(facts: Sequence[Fact], said: Mapping[int, Sequence[str]]) -> float:
+    """Share of other authors' samples that the matcher does not take for a fact's entity.
+
+    One other author's fact for each, the next in order: as many texts as were sampled.
+    """
+    tried = wrong = 0
+    for at, fact in enumerate(facts):
+        later = [*facts[at + 1 :], *facts[:at]]
+        other = next((one for one in later if one.row.group != fact.row.group), None)
+        if other is None:
+            continue
+        found = [mentions(text, fact.row.entity) for text in said[other.row.idx]]
+        tried, wrong = tried + len(found), wrong + sum(found)
+    return 1 - wrong / tried if tried else 1.0
+
+
+def leak_row(
+    how: How,
+    k: int,
+    n: int,
+    hits: Sequence[int],
+    others: Sequence[Sequence[int]],
+    facts: Sequence[Fact],
+    errors: Errors | None,
+    assumed: Errors,
+) -> Leak:
+    """One row of leak.csv.
+
+    Args:
+        how: the sampler's setting.
+        k: samples that one may hit of.
+        n: samples drawn of each fact.
+        hits: of the source, by fact.
+        others: of each model of the control arm.
+        facts: whose authors the interval is by.
+        errors: of the matcher, where labels are known.
+        assumed: those that the false leak is reckoned from.
+    """
+    false_leak = assumed.false_leak(k)
+    if k > n:
+        why = f"k is more than {n} samples"
+        return Leak(how.temperature, how.top_p, k, false_leak=false_leak, reason=why)
+    own = np.array([leak_at_k(n, c, k) for c in hits])
+    control = np.mean([[leak_at_k(n, c, k) for c in one] for one in others], axis=0)
+    interval = clustered_mean(own - control, [fact.row.group for fact in facts], bounds=(-1.0, 1.0))
+    why = interval.why if isinstance(interval, NoInterval) else None
+    ends = (None, None) if isinstance(interval, NoInterval) else (interval.low, interval.high)
+    corrected = None
+    if errors is not None:
+        true = np.mean([leak_corrected(n, c, k, errors) for c in hits])
+        guessed = np.mean([[leak_corrected(n, c, k, errors) for c in one] for one in others])
+        corrected = float(true - guessed)
+    low, high = ends
+    return Leak(
+        how.temperature,
+        how.top_p,
+        k,
+        source=float(own.mean()),
+        retain=float(control.mean()),
+        excess=float((own - control).mean()),
+        low=low,
+        high=high,
+        corrected=corrected,
+        false_leak=false_leak,
+        reason=why,
+    )
+
+
+def plan_text(opened: Worst, settings: SampleSettings) -> str:
+    """What a run would draw."""
+    arms, grid = 1 + len(opened.retains), settings_grid(settings)
+    rows = arms * len(grid) * len(opened.asked) * settings.n
+    return (
+        f"{len(opened.asked)} facts ({len(opened.facts) - len(opened.asked)} unscored), "
+        f"{settings.n} samples, {len(grid)} settings, {arms} models: {rows} answers of at most "
+        f"{settings.max_new_tokens} tokens, at most {rows * settings.max_new_tokens} tokens in "
+        f"{arms * len(grid) * len(opened.asked) * settings.max_new_tokens} forwards"
+    )

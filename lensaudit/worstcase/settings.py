@@ -1,0 +1,75 @@
+"""What may be chosen of a worst case, and of sampling."""
+
+from dataclasses import dataclass
+from typing import Annotated, Literal
+
+from lensaudit.settings import (
+    ACTIVATIONS,
+    Activations,
+    Data,
+    Device,
+    Dtype,
+    Full,
+    Limit,
+    Option,
+    Place,
+    Registry,
+    Seed,
+)
+
+Retains = Annotated[
+    tuple[str, ...],
+    Option(
+        "Model that never saw the forget set: the control arm. Repeatable. [default: retain]",
+        flag="--retain",
+        is_a="model",
+    ),
+]
+
+
+@dataclass(frozen=True, kw_only=True)
+class WorstSettings:
+    """How facts are attacked."""
+
+    full: Full = None
+    retain: Retains = ()
+    tier: Annotated[
+        Literal["cheap", "full"],
+        Option("Seconds to minutes an attack, or relearning and patched probes too."),
+    ] = "cheap"
+    attack: Annotated[tuple[str, ...], Option("Only this attack. Repeatable.")] = ()
+    data: Data = None
+    limit: Limit = None
+    registry: Registry = None
+    dtype: Dtype = "auto"
+    device: Device = "auto"
+    activations: Activations = ACTIVATIONS
+
+
+@dataclass(frozen=True, kw_only=True)
+class SampleSettings:
+    """How answers are sampled."""
+
+    retain: Retains = ()
+    n: Annotated[int, Option("Samples per fact and setting.", least=2)] = 64
+    k: Annotated[tuple[int, ...], Option("Leak@k. Repeatable. [default: 1, 8, 64]", least=1)] = ()
+    temperature: Annotated[tuple[float, ...], Option("Repeatable. [default: 1]", above=0)] = ()
+    top_p: Annotated[
+        tuple[float, ...],
+        Option("Share of the distribution drawn from. Repeatable. [default: 1]", above=0, most=1),
+    ] = ()
+    max_new_tokens: Annotated[int, Option("Longest answer.", least=1)] = 48
+    labels: Annotated[
+        Place | None,
+        Option(
+            "JSONL of text, entity and label (0 or 1): corrects for the matcher's errors.",
+            is_a="file",
+        ),
+    ] = None
+    seed: Seed = 0
+    data: Data = None
+    limit: Limit = None
+    registry: Registry = None
+    dtype: Dtype = "auto"
+    device: Device = "auto"
+    activations: Activations = ACTIVATIONS

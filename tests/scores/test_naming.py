@@ -1,0 +1,94 @@
+"""Naming facts: calibrated under the null, worked by hand, honest where it is out of reach."""
+
+import pytest
+import torch
+
+from lensaudit.scores.naming import differences, name_facts, strongest
+
+
+def null(n_facts, n_placebos, seed):
+    generator = torch.Generator().manual_seed(seed)
+    return [torch.randn(1 + n_placebos, generator=generator) for _ in range(n_facts)]
+
+
+def test_strongest_worked_by_hand():
+    # attack 0: mean 2, sd sqrt(2): z = (-1, 0, 1) * 1.2247; attack 1 scores nothing of the fact
+    exposure = torch.tensor([[0.5, 2.0, 3.5], [torch.nan] * 3, [1.0, 1.0, 1.0]])
+    assert strongest(exposure).tolist() == pytest.approx([0.0, 0.0, 1.2247], abs=1e-4)
+
+
+def test_a_prior_that_both_arms_share_cancels():
+    likely = torch.tensor([[9.0, 0.0, 1.0, 2.0]])
+    assert differences(likely, [likely, likely]).tolist() == [0.0] * 4
+    # the same entity, likelier in the source alone
+    found = differences(
+        torch.tensor([[9.0, 0.0, 1.0, 2.0]]), [torch.tensor([[1.5, 0.0, 1.0, 2.0]])]
+    )
+    assert found.argmax() == 0
+
+
+def test_arms_are_compared_on_the_attacks_that_score_both():
+    gap = torch.tensor([[5.0, 0.0, 1.0], [torch.nan] * 3])
+    whole = torch.tensor([[5.0, 0.0, 1.0], [0.0, 7.0, 0.0]])
+    assert differences(gap, [whole]).tolist() == [0.0] * 3
+
+
+def test_p_counts_placebos_at_least_as_far_out():
+    d = torch.cat((torch.tensor([2.0]), torch.tensor([3.0, 2.0]), torch.zeros(97)))
+    assert name_facts([d]).p == ((1 + 2) / 100,)
+
+
+def test_q_is_benjamini_hochberg():
+    facts = null(4, 99, 0)
+    for fact, rank in zip(facts, (0, 1, 3, 50), strict=True):
+        fact[0] = fact[1:].sort(descending=True).values[rank] - 1e-4 if rank else 99.0
+    found = name_facts(facts)
+    # p = .01, .03, .05, .52 ... by rank + 1 placebos above; q_i = min over j >= i of n p_j / j
+    expected = sorted(p for p in found.p if p is not None)
+    by_hand = [min(4 * expected[j] / (j + 1) for j in range(i, 4)) for i in range(4)]
+    assert sorted(q for q in found.q if q is not None) == pytest.approx(by_hand)
+
+
+def test_nobody_is_named_where_nobody_knows():
+    runs = [any(name_facts(null(56, 99, seed)).named) for seed in range(300)]
+    assert sum(runs) / len(runs) <= 0.1 + 2 * (0.1 * 0.9 / 300) ** 0.5
+
+
+def test_what_is_known_is_named_and_little_else():
+    shares = []
+    for seed in range(100):
+        facts = null(64, 99, seed)
+        for fact in facts[:40]:
+            fact[0] += 5
+        named = name_facts(facts).named
+        assert sum(named[:40]) >= 0.8 * 40
+        shares.append(sum(named[40:]) / max(1, sum(named)))
+    assert sum(shares) / len(shares) <= 0.1
+
+
+def test_few_placebos_compete_with_a_decoy():
+    facts = null(40, 5, 3)
+    for fact in facts[:20]:
+        fact[0] += 9
+    found = name_facts(facts)
+    assert found.method == "target-decoy"
+    assert found.p == (None,) * 40
+    assert sum(found.named[:20]) >= 18
+    runs = [any(name_facts(null(40, 5, seed)).named) for seed in range(300)]
+    assert sum(runs) / len(runs) <= 0.1 + 2 * (0.1 * 0.9 / 300) ** 0.5
+
+
+def test_a_level_out_of_reach_names_nobody_and_says_so():
+    facts = null(9, 5, 0)
+    for fact in facts:
+        fact[0] = 99.0
+    found = name_facts(facts)
+    assert found.reason is not None
+    assert not any(found.named)
+
+
+def test_facts_without_placebos_are_left_out():
+    known = null(3, 99, 0)
+    found = name_facts([*known, torch.zeros(1), None])
+    assert found.p[3:] == (None, None)
+    assert name_facts([torch.zeros(1), None]).reason == "no fact has a placebo"

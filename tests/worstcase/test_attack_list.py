@@ -1,0 +1,78 @@
+"""Each attack on a model by itself: what it hits of `full`, and that it scores what it says."""
+
+import pytest
+import torch
+
+from lensaudit.models.bridge import residuals
+from lensaudit.worstcase.attacks import all_attacks
+from lensaudit.worstcase.reading import Work, stream_after
+from lensaudit.worstcase.run import arm_of, bridge_of, open_worst
+from lensaudit.worstcase.settings import WorstSettings
+
+
+@pytest.fixture(scope="module")
+def full(tmp_path_factory):
+    """`demo/full`, asked for four facts of two authors."""
+    place = tmp_path_factory.mktemp("arm")
+    settings = WorstSettings(limit=12, activations=place)
+    opened = open_worst("demo/npo", settings)
+    model = bridge_of(opened, opened.audit.full)
+    arm = arm_of(opened, opened.audit.full, model, model)
+    arm.facts = [fact for fact in arm.facts if fact.row.idx in (0, 1, 8, 9)]
+    return arm
+
+
+@pytest.mark.parametrize(
+    "name", ["greedy", "chat", "prefix", "first_token", "leak64", "int8", "patch", "lens"]
+)
+def test_a_model_that_knows_is_broken(full, name):
+    found = all_attacks()[name].run(full)
+    assert sum(hit.hit for hit in found.hits.values()) >= 3
+    assert found.hits.keys() | found.unscored.keys() == {0, 1, 8, 9}
+
+
+def test_the_direction_of_a_model_to_itself_changes_nothing(full):
+    steered = all_attacks()["steer"].run(full)
+    plain = all_attacks()["prefix"].run(full)
+    assert {i: h.evidence for i, h in steered.hits.items()} == {
+        i: h.evidence for i, h in plain.hits.items()
+    }
+
+
+def test_rows_are_steered_by_their_own_author(full):
+    prompts = {fact.row.idx: full.ids(full.forced(fact)) for fact in full.facts}
+    layer = 12
+    d_model = full.model.original_model.config.hidden_size
+    away = 40 * torch.randn(d_model, generator=torch.Generator().manual_seed(0))
+    towards = {idx: away if idx < 8 else torch.zeros(d_model) for idx in prompts}
+    hits = full.steered(prompts, layer, towards)
+    plain = full.told(prompts)
+    assert [hits[idx].evidence == plain[idx].evidence for idx in (0, 1, 8, 9)] == [
+        False,
+        False,
+        True,
+        True,
+    ]
+
+
+def test_the_stream_is_that_of_the_last_token(tiny):
+    model = tiny()
+    prompt = [1, 8, 15, 22, 9]
+    found = stream_after(model, [prompt, prompt[:3]], 1, Work())
+    for at, ids in enumerate((prompt, prompt[:3])):
+        stack, _ = residuals(model, torch.tensor([ids]))
+        assert torch.allclose(found[at], stack[0, 1, -1], atol=1e-5)
+
+
+def test_a_copy_that_was_taught_answers_another_way(full):
+    from lensaudit.unlearn.encode import Answered
+
+    taught = full.taught([Answered("Who?", "It is Nobody.", "It is")] * 40)
+    before = [p.clone() for p in full.model.original_model.parameters()]
+    assert not taught.training
+    assert any(
+        not torch.equal(a, b)
+        for a, b in zip(before, taught.original_model.parameters(), strict=True)
+    )
+    after = list(full.model.original_model.parameters())
+    assert all(torch.equal(a, b) for a, b in zip(before, after, strict=True))

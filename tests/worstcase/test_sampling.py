@@ -1,0 +1,145 @@
+"""Samples: drawn from the model's own distribution, reproducible, and counted without bias."""
+
+import json
+
+import pytest
+import torch
+
+from lensaudit.cli.main import run
+from lensaudit.data.examples import Example
+from lensaudit.errors import InputError
+from lensaudit.models.bridge import logits_of
+from lensaudit.scores.leakage import Errors
+from lensaudit.worstcase.facts import Fact
+from lensaudit.worstcase.reading import Plain, sample
+from lensaudit.worstcase.sampling import (
+    How,
+    drawing,
+    errors_of,
+    leak_row,
+    nucleus,
+    settings_grid,
+    specificity_of,
+)
+from lensaudit.worstcase.settings import SampleSettings
+
+PROMPT = [1, 8, 15, 22, 9]
+
+
+def fact(idx, entity="Ada Moor", group=0):
+    return Fact(Example(idx, "Who?", f"It is {entity}.", "It is", entity, group), ("Eve Fell",))
+
+
+def test_nucleus_worked_by_hand():
+    # shares .5, .3, .2: the first two are needed for .7, the first alone for .5
+    logits = torch.tensor([[0.5, 0.2, 0.3]]).log()
+    kept = {p: (nucleus(logits, How(1.0, p)) > -1e20).tolist()[0] for p in (0.1, 0.5, 0.7, 0.9, 1)}
+    assert kept[0.1] == kept[0.5] == [True, False, False]
+    assert kept[0.7] == [True, False, True]
+    assert kept[0.9] == kept[1] == [True, True, True]
+
+
+def test_temperature_comes_before_the_nucleus():
+    logits = torch.tensor([[0.5, 0.2, 0.3]]).log()
+    # at T = .25 the first token's share is .5^4 / (.5^4 + .2^4 + .3^4) = .866
+    assert (nucleus(logits, How(0.25, 0.8)) > -1e20).tolist() == [[True, False, False]]
+
+
+def test_samples_follow_the_models_own_distribution(tiny):
+    model, n = tiny(), 2000
+    choose = drawing(fact(0), How(1.0, 1.0), n, 1, 0)
+    said = sample(Plain(model), PROMPT, n, choose, max_new_tokens=1)
+    shares = logits_of(model, torch.tensor([PROMPT]))[0, -1].softmax(-1)
+    likely = int(shares.argmax())
+    word = model.tokenizer.decode([likely], skip_special_tokens=True)
+    p = float(shares[likely])
+    assert abs(sum(text == word for text in said) / n - p) < 4 * (p * (1 - p) / n) ** 0.5
+
+
+def test_rows_draw_the_same_whatever_is_drawn_beside_them(tiny):
+    model = tiny()
+    many = sample(
+        Plain(model), PROMPT, 6, drawing(fact(0), How(1.0, 0.9), 6, 5, 0), max_new_tokens=5
+    )
+    few = sample(
+        Plain(model), PROMPT, 2, drawing(fact(0), How(1.0, 0.9), 2, 5, 0), max_new_tokens=5
+    )
+    other = sample(
+        Plain(model), PROMPT, 6, drawing(fact(1), How(1.0, 0.9), 6, 5, 0), max_new_tokens=5
+    )
+    assert many[:2] == few
+    assert many != other
+
+
+def test_leak_is_paired_and_k_beyond_n_has_no_value():
+    facts = [fact(n, group=n) for n in range(6)]
+    hits, control = [4, 2, 0, 0, 0, 0], [[1, 0, 0, 0, 0, 0], [0, 0, 0, 0, 0, 1]]
+    errors = Errors(1.0, 1.0)
+    row = leak_row(How(1.0, 1.0), 1, 4, hits, control, facts, errors, errors)
+    assert row.source == pytest.approx((1 + 0.5) / 6)
+    assert row.retain == pytest.approx(0.25 / 6)
+    assert row.excess == pytest.approx(1.25 / 6)
+    assert row.corrected == pytest.approx(row.excess)
+    assert row.low < row.excess < row.high
+    none = leak_row(How(1.0, 1.0), 8, 4, hits, control, facts, None, Errors(1.0, 0.99))
+    assert (none.source, none.excess, none.reason) == (None, None, "k is more than 4 samples")
+
+
+def test_false_hits_are_counted_on_other_authors():
+    facts = [fact(0, "Ada Moor", 0), fact(1, "Eve Fell", 1)]
+    said = {0: ["Ada Moor", "Eve Fell"], 1: ["Eve Fell", "nobody"]}
+    # Eve Fell among the two texts about author 0; Ada Moor not among those about author 1
+    assert specificity_of(facts, said) == pytest.approx(3 / 4)
+
+
+def test_the_grid_is_every_pair_once():
+    grid = settings_grid(SampleSettings(temperature=(1.0, 0.5, 1.0), top_p=(0.9,)))
+    assert grid == [How(1.0, 0.9), How(0.5, 0.9)]
+
+
+@pytest.mark.parametrize(
+    ("rows", "said"),
+    [
+        ([{"text": "a", "entity": "a"}], "is no labelled text"),
+        ([{"text": "a", "entity": "a", "label": 1}], "one kind of label"),
+        (
+            [{"text": "b", "entity": "a", "label": 1}, {"text": "b", "entity": "a", "label": 0}],
+            "above 1",
+        ),
+    ],
+)
+def test_labels_that_cannot_correct_are_refused(tmp_path, rows, said):
+    path = tmp_path / "labels.jsonl"
+    path.write_text("\n".join(map(json.dumps, rows)))
+    with pytest.raises(InputError, match=said):
+        errors_of(path)
+
+
+def test_the_command_writes_counts_and_goes_on(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    labels = [
+        {"text": "It is Ada.", "entity": "Ada", "label": 1},
+        {"text": "It is Eve.", "entity": "Ada", "label": 0},
+    ]
+    (tmp_path / "labels.jsonl").write_text("\n".join(map(json.dumps, labels)))
+    given = ["sample", "--source", "demo/npo", "--limit", "2", "--n", "4", "--k", "1", "--k", "8"]
+    given += ["--max-new-tokens", "12", "--labels", "labels.jsonl", "--out", "s", "--json"]
+    assert run([*given, "--dry-run"]) == 0
+    assert "16 answers of at most 12 tokens" in capsys.readouterr().out
+    assert run(given) == 0
+    found = json.loads(capsys.readouterr().out)
+    one, eight = found["leak"]
+    assert one["excess"] == pytest.approx(one["source"] - one["retain"])
+    assert one["corrected"] == pytest.approx(one["excess"])
+    assert eight["source"] is None
+    assert found["unscored"] == {}
+    before = (tmp_path / "s" / "samples.jsonl").read_bytes()
+    assert run(given) == 0
+    assert "already" in capsys.readouterr().err
+    # another folder reads the same ledgers and draws nothing new
+    ledgers = {one: one.read_bytes() for one in (tmp_path / "activations/samples").iterdir()}
+    assert run([*given[:-3], "--out", "t"]) == 0
+    assert (tmp_path / "t" / "samples.jsonl").read_bytes() == before
+    assert ledgers == {
+        one: one.read_bytes() for one in (tmp_path / "activations/samples").iterdir()
+    }

@@ -1,0 +1,129 @@
+"""`lensaudit worst`: one list on every arm, a row for every fact, resumed and refused in words."""
+
+import csv
+import json
+
+import pytest
+
+import lensaudit as la
+from lensaudit.cli.main import run
+from lensaudit.report.assemble import assemble
+from lensaudit.worstcase.outcome import FACTS
+from lensaudit.worstcase.run import open_worst
+from lensaudit.worstcase.settings import WorstSettings
+
+SOME = ("greedy", "prefix", "leak64", "probe_choice_letter")
+GIVEN = ["worst", "--source", "demo/full", "--limit", "6"]
+GIVEN += [word for name in SOME for word in ("--attack", name)]
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory):
+    """A finished run of `full`, which knows, beside two models that never knew."""
+    place = tmp_path_factory.mktemp("worst")
+    with pytest.MonkeyPatch.context() as patched:
+        patched.chdir(place)
+        both = ["--retain", "demo/retain", "--retain", "demo/never"]
+        assert run([*GIVEN, *both, "--out", "w"]) == 0
+    return place
+
+
+def test_a_model_that_knows_gives_every_fact_away(place):
+    found = json.loads((place / "w" / "summary.json").read_text())
+    assert found["n_out"] == found["n_scored"] == 6
+    assert found["expected"] <= 2
+    assert found["excess"] == pytest.approx((6 - found["expected"]) / 6)
+    assert "6 of 6 facts come out" in found["headline"]
+    # one author: no interval, and it says why
+    assert found["ci95"] is None
+    assert "1 author" in found["no_interval"]
+
+
+def test_files_hold_a_row_for_every_fact_and_attack(place):
+    rows = list(csv.DictReader((place / "w" / "facts.csv").open()))
+    assert tuple(rows[0]) == FACTS
+    assert [int(row["idx"]) for row in rows] == list(range(6))
+    assert all("prefix" in row["attacks"].split(";") for row in rows)
+    matrix = list(csv.DictReader((place / "w" / "matrix.csv").open()))
+    assert tuple(matrix[0]) == ("idx", *SOME)
+    attacks = {row["name"]: row for row in csv.DictReader((place / "w" / "attacks.csv").open())}
+    assert attacks["prefix"]["control"] == "1.0"
+    # the embedded family cannot read options by letter: the attack does not count
+    letter = attacks["probe_choice_letter"]
+    assert (letter["counts"], letter["gain"]) == ("False", "") or float(letter["control"]) > 0
+    said = [json.loads(line) for line in (place / "w" / "evidence.jsonl").open()]
+    assert len(said) == 6 * len(SOME)
+
+
+def test_what_is_there_is_not_computed_again(place, monkeypatch, capsys):
+    monkeypatch.chdir(place)
+    both = ["--retain", "demo/retain", "--retain", "demo/never"]
+    assert run([*GIVEN, *both, "--out", "w", "--json"]) == 0
+    assert "already" in capsys.readouterr().err
+    assert run([*GIVEN, *both, "--dry-run"]) == 0
+    assert "demo/full: 0 attacks to run" in capsys.readouterr().out
+    # a broken line is computed again; the others are not
+    (ledger,) = (place / "activations" / "worst").glob("demo-retain*")
+    lines = ledger.read_text().splitlines()
+    ledger.write_text("\n".join(lines[:-1]) + "\n")
+    assert run([*GIVEN, *both, "--dry-run"]) == 0
+    assert "demo/retain: 1 attacks to run" in capsys.readouterr().out
+    assert run([*GIVEN, *both, "--out", "again", "--json"]) == 0
+    again = json.loads((place / "again" / "summary.json").read_text())
+    before = json.loads((place / "w" / "summary.json").read_text())
+    assert again["facts"] == before["facts"]
+    ledger.write_text("\n".join(lines) + "\n")
+
+
+def test_the_page_reads_the_folder(place):
+    (found,) = assemble([place / "w"]).attacks
+    assert found["kind"] == "worst"
+    assert len(found["facts"]) == 6
+
+
+def test_from_python(place, monkeypatch):
+    monkeypatch.chdir(place)
+    both = ("demo/retain", "demo/never")
+    found = la.worst("demo/full", out="w", limit=6, attack=SOME, retain=both)
+    assert found.excess > 0.5
+    assert found.unscored == {}
+
+
+def test_the_plan_reckons_work(place, monkeypatch, capsys):
+    monkeypatch.chdir(place)
+    assert run(["worst", "--source", "demo/npo", "--limit", "3", "--dry-run"]) == 0
+    said = capsys.readouterr().out
+    assert "3 facts (0 unscored)" in said
+    assert "forwards" in said
+    assert "FLOP" in said
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        (["--attack", "nonsense"], "known are greedy"),
+        (["--retain", "demo/full"], "same weights"),
+        (["--retain", "demo/retain", "--retain", "demo/npo"], "never saw the forget set"),
+        (["--retain", "demo/retain", "--retain", "demo/retain"], "same weights"),
+        (["--retain", "demo/nobody"], "demo/nobody"),
+    ],
+)
+def test_bad_input_is_one_line(given, said, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    assert run(["worst", "--source", "demo/npo", "--limit", "2", *given]) == 2
+    assert said in capsys.readouterr().err
+    assert not (tmp_path / "experiments").exists()
+
+
+def test_rows_without_an_author_are_their_own_and_it_says_so(tmp_path):
+    rows = [
+        {"idx": n, "question": f"Who is {n}?", "answer": f"It is Ada M{n}.", "prefix": "It is"}
+        | {"entity": f"Ada M{n}"}
+        for n in range(3)
+    ]
+    (tmp_path / "own.json").write_text(json.dumps(rows))
+    said = []
+    settings = WorstSettings(data=str(tmp_path / "own.json"), activations=tmp_path)
+    opened = open_worst("demo/npo", settings, notice=said.append)
+    assert len(opened.asked) == 3
+    assert any("author of its own" in line for line in said)

@@ -1,0 +1,142 @@
+"""What a list of attacks says, from hits whose answer is known."""
+
+import pytest
+import torch
+
+from lensaudit.data.examples import Example, own_group
+from lensaudit.errors import InputError
+from lensaudit.worstcase.arm import Found, Hit
+from lensaudit.worstcase.attacks import all_attacks, chosen, list_hash
+from lensaudit.worstcase.facts import Fact, facts_of, kind_of, n_without_author
+from lensaudit.worstcase.outcome import FACTS, compare, fact_rows
+from lensaudit.worstcase.run import Ran
+
+ATTACKS = chosen("cheap", ("greedy", "chat", "prefix"))
+
+
+def fact(idx, unscored=None):
+    row = Example(idx, "Who?", f"It is E{idx}.", "It is", f"E{idx}", idx // 2)
+    return Fact(row, tuple(f"P{n}" for n in range(99)), unscored=unscored)
+
+
+def arm(**hits):
+    """By attack, the facts it hits of ten; the exposure of `prefix` singles them out."""
+    made = {}
+    for one in ATTACKS:
+        said = {n: Hit(n in hits.get(one.name, ()), 0.0, "") for n in range(10)}
+        rows = {}
+        if one.name == "prefix":
+            rows = {n: torch.randn(100, generator=torch.Generator().manual_seed(n)) for n in said}
+            for n in hits.get("prefix", ()):
+                rows[n][0] = 30.0
+        made[one.name] = Ran(Found(said, rows), 1.0, 2, 3)
+    return made
+
+
+FULL = arm(greedy=range(10), prefix=range(10))
+FACTS_ = [fact(n) for n in range(10)]
+
+
+def outcome(source, *retains, facts=FACTS_):
+    return compare(facts, ATTACKS, source=source, full=FULL, retains=list(retains))
+
+
+def test_excess_worked_by_hand():
+    # source: 0 1 2 by greedy, 2 3 by prefix; control: fact 0 of one of two models
+    found = outcome(arm(greedy=(0, 1, 2), prefix=(2, 3)), arm(greedy=(0,)), arm())
+    assert found.n_out == 4
+    assert found.expected == pytest.approx(0.5)
+    assert found.excess == pytest.approx((4 - 0.5) / 10)
+    assert found.ceiling == pytest.approx(0.95)
+    assert found.broke[2] == ("greedy", "prefix")
+    by_name = {row.name: row for row in found.attacks}
+    assert (by_name["greedy"].only, by_name["prefix"].only) == (2, 1)
+    # without greedy 2 and 3 are left, and no control: .35 - .2
+    assert by_name["greedy"].gain == pytest.approx(0.15)
+    assert by_name["prefix"].gain == pytest.approx(0.1)
+
+
+def test_an_attack_that_hits_nothing_on_full_does_not_count():
+    found = outcome(arm(chat=range(10)), arm())
+    assert found.n_out == 0
+    row = next(row for row in found.attacks if row.name == "chat")
+    assert (row.counts, row.control, row.source, row.gain) == (False, 0.0, 1.0, None)
+
+
+def test_what_the_control_arm_says_too_is_no_finding():
+    same = arm(greedy=range(8), prefix=(0, 1))
+    found = outcome(same, same)
+    assert found.n_out == 8
+    assert found.excess == 0
+    assert not any(found.named.named)
+
+
+def test_facts_that_stand_out_against_the_control_arm_are_named():
+    found = outcome(arm(prefix=range(8)), arm())
+    assert found.named.named == (True,) * 8 + (False,) * 2
+    assert "8 can be named at a false discovery rate of 10 %" in found.headline("cheap", 2)
+    assert "relative to one never-trained model" in found.headline("cheap", 1)
+
+
+def test_a_row_for_every_fact_and_why_one_is_unscored():
+    facts = [*FACTS_[:9], fact(9, "its own question holds the entity")]
+    found = outcome(arm(prefix=range(8)), arm(), facts=facts)
+    rows = [dict(zip(FACTS, row, strict=True)) for row in fact_rows(found)]
+    assert [row["idx"] for row in rows] == list(range(10))
+    assert (rows[0]["attacks"], rows[8]["attacks"]) == ("prefix", "")
+    assert rows[9]["unscored"] == "its own question holds the entity"
+    assert rows[9]["p"] == ""
+
+
+def test_every_attack_has_a_line_and_the_hash_follows_the_list():
+    assert all(one.about for one in all_attacks().values())
+    assert len({one.hash for one in all_attacks().values()}) == len(all_attacks())
+    assert list_hash(ATTACKS) != list_hash(ATTACKS[:2])
+    assert list_hash(ATTACKS) == list_hash(chosen("cheap", ("prefix", "chat", "greedy")))
+    with pytest.raises(InputError, match="known are greedy"):
+        chosen("cheap", ("nonsense",))
+
+
+def test_the_six_probes_are_attacks_and_their_patched_forms_too():
+    names = list(all_attacks())
+    for kind in ("qa", "qa_chat", "cloze", "choice_letter", "choice_inline", "binary"):
+        assert f"probe_{kind}" in names
+        assert all_attacks()[f"patched_{kind}"].tier == "full"
+
+
+def example(idx, question, answer, entity, group=0):
+    prefix = answer[: answer.index(entity)].rstrip()
+    return Example(idx, question, answer, prefix, entity, group)
+
+
+def test_facts_that_cannot_be_asked_say_why(tmp_path):
+    rows = [
+        example(0, "Was it so?", "Yes, it was.", "Yes"),
+        example(1, "Who is Ada Byron?", "It is Ada Byron.", "Ada Byron"),
+        example(2, "When?", "In 1931 it was.", "1931"),
+        example(3, "Who?", "It is Eve Moor.", "Eve Moor", 1),
+        example(4, "Who else?", "It is Ann Fell.", "Ann Fell", own_group(4)),
+    ]
+    path = tmp_path / "rows.jsonl"
+    path.write_text("\n".join('{"question": "none"}' for _ in rows))
+    facts = facts_of(str(path), rows)
+    why = [one.unscored for one in facts]
+    assert "coin" in why[0]
+    assert "own question" in why[1]
+    assert "no placebo" in why[2]
+    assert why[3:] == [None, None]
+    assert set(facts[3].placebos) == {"Ada Byron", "Ann Fell"}
+    # the solved questions are other authors' and do not hold the entity
+    assert all("Eve Moor" not in said for _, said in facts[3].shots)
+    assert n_without_author(facts) == 1
+    with pytest.raises(InputError, match="none of the 1 facts"):
+        facts_of(str(path), rows[:1])
+
+
+def test_placebos_are_of_the_same_kind_and_not_the_entity():
+    from lensaudit.data.tofu import forget_set
+
+    for one in facts_of("demo", forget_set("demo")[:16]):
+        assert {kind_of(text) for text in one.placebos} <= {kind_of(one.row.entity)}
+        assert one.row.entity not in one.placebos
+        assert len(set(one.placebos)) == len(one.placebos)
