@@ -51,7 +51,7 @@ class SampleSettings:
     """How answers are sampled."""
 
     retain: Retains = ()
-    n: Annotated[int, Option("Samples per fact and setting.", least=2)] = 64
+    n: Annotated[int, Option("Per fact and setting.", flag="--samples", least=2)] = 64
     k: Annotated[tuple[int, ...], Option("Leak@k. Repeatable. [default: 1, 8, 64]", least=1)] = ()
     temperature: Annotated[tuple[float, ...], Option("Repeatable. [default: 1]", above=0)] = ()
     top_p: Annotated[

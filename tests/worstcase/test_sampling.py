@@ -122,7 +122,19 @@ def test_the_command_writes_counts_and_goes_on(tmp_path, monkeypatch, capsys):
         {"text": "It is Eve.", "entity": "Ada", "label": 0},
     ]
     (tmp_path / "labels.jsonl").write_text("\n".join(map(json.dumps, labels)))
-    given = ["sample", "--source", "demo/npo", "--limit", "2", "--n", "4", "--k", "1", "--k", "8"]
+    given = [
+        "sample",
+        "--source",
+        "demo/npo",
+        "--limit",
+        "2",
+        "--samples",
+        "4",
+        "--k",
+        "1",
+        "--k",
+        "8",
+    ]
     given += ["--max-new-tokens", "12", "--labels", "labels.jsonl", "--out", "s", "--json"]
     assert run([*given, "--dry-run"]) == 0
     assert "16 answers of at most 12 tokens" in capsys.readouterr().out
