@@ -23,7 +23,11 @@ def full(tmp_path_factory):
 
 
 @pytest.mark.parametrize(
-    "name", ["greedy", "chat", "prefix", "first_token", "leak64", "int8", "patch", "lens"]
+    "name",
+    [
+        *("greedy", "prefix", "first_token", "leak64", "lens"),
+        *(pytest.param(one, marks=pytest.mark.slow) for one in ("chat", "int8", "patch")),
+    ],
 )
 def test_a_model_that_knows_is_broken(full, name):
     found = all_attacks()[name].run(full)
@@ -64,6 +68,7 @@ def test_the_stream_is_that_of_the_last_token(tiny):
         assert torch.allclose(found[at], stack[0, 1, -1], atol=1e-5)
 
 
+@pytest.mark.slow
 def test_a_copy_that_was_taught_answers_another_way(full):
     from lensaudit.unlearn.encode import Answered
 

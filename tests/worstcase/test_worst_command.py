@@ -13,7 +13,7 @@ from lensaudit.worstcase.run import open_worst
 from lensaudit.worstcase.settings import WorstSettings
 
 SOME = ("greedy", "prefix", "leak64", "probe_choice_letter")
-GIVEN = ["worst", "--source", "demo/full", "--limit", "6"]
+GIVEN = ["worst", "--source", "demo/full", "--limit", "3"]
 GIVEN += [word for name in SOME for word in ("--attack", name)]
 
 
@@ -30,10 +30,10 @@ def place(tmp_path_factory):
 
 def test_a_model_that_knows_gives_every_fact_away(place):
     found = json.loads((place / "w" / "summary.json").read_text())
-    assert found["n_out"] == found["n_scored"] == 6
+    assert found["n_out"] == found["n_scored"] == 3
     assert found["expected"] <= 2
-    assert found["excess"] == pytest.approx((6 - found["expected"]) / 6)
-    assert "6 of 6 facts come out" in found["headline"]
+    assert found["excess"] == pytest.approx((3 - found["expected"]) / 3)
+    assert "3 of 3 facts come out" in found["headline"]
     # one author: no interval, and it says why
     assert found["ci95"] is None
     assert "1 author" in found["no_interval"]
@@ -42,7 +42,7 @@ def test_a_model_that_knows_gives_every_fact_away(place):
 def test_files_hold_a_row_for_every_fact_and_attack(place):
     rows = list(csv.DictReader((place / "w" / "facts.csv").open()))
     assert tuple(rows[0]) == FACTS
-    assert [int(row["idx"]) for row in rows] == list(range(6))
+    assert [int(row["idx"]) for row in rows] == list(range(3))
     assert all("prefix" in row["attacks"].split(";") for row in rows)
     matrix = list(csv.DictReader((place / "w" / "matrix.csv").open()))
     assert tuple(matrix[0]) == ("idx", *SOME)
@@ -52,7 +52,7 @@ def test_files_hold_a_row_for_every_fact_and_attack(place):
     letter = attacks["probe_choice_letter"]
     assert (letter["counts"], letter["gain"]) == ("False", "") or float(letter["control"]) > 0
     said = [json.loads(line) for line in (place / "w" / "evidence.jsonl").open()]
-    assert len(said) == 6 * len(SOME)
+    assert len(said) == 3 * len(SOME)
 
 
 def test_what_is_there_is_not_computed_again(place, monkeypatch, capsys):
@@ -78,13 +78,13 @@ def test_what_is_there_is_not_computed_again(place, monkeypatch, capsys):
 def test_the_page_reads_the_folder(place):
     (found,) = assemble([place / "w"]).attacks
     assert found["kind"] == "worst"
-    assert len(found["facts"]) == 6
+    assert len(found["facts"]) == 3
 
 
 def test_from_python(place, monkeypatch):
     monkeypatch.chdir(place)
     both = ("demo/retain", "demo/never")
-    found = la.worst("demo/full", out="w", limit=6, attack=SOME, retain=both)
+    found = la.worst("demo/full", out="w", limit=3, attack=SOME, retain=both)
     assert found.excess > 0.5
     assert found.unscored == {}
 
