@@ -93,7 +93,7 @@ def _readings(text: str) -> Iterator[str]:
         lambda found: _date(int(found[2]), int(found[1]), int(found[3])), words
     )
     for reading in dict.fromkeys((day_first, month_first)):
-        yield _ARTICLES.sub("", f"{reading} ").strip()
+        yield _ARTICLES.sub("", f"{reading} ").strip() or reading
 
 
 def _written(found: re.Match[str]) -> str:

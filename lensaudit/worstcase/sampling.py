@@ -1,5 +1,6 @@
 """How often do samples of free text give a fact away, beyond what models that never knew say?"""
 
+import re
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -118,7 +119,8 @@ def errors_of(path: Path) -> Errors:
     for row in rows:
         value = row.value if isinstance(row.value, dict) else {}
         text, entity, label = (value.get(name) for name in ("text", "entity", "label"))
-        if not (isinstance(text, str) and isinstance(entity, str)) or label not in (0, 1):
+        is_text = isinstance(text, str) and isinstance(entity, str) and re.search(r"\w", entity)
+        if not is_text or label not in (0, 1):
             raise InputError(f"{path}: {row.where} is no labelled text; {wanted}")
         found[bool(label)].append(mentions(text, entity))
     if not all(found.values()):

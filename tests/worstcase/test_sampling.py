@@ -33,10 +33,12 @@ def fact(idx, entity="Ada Moor", group=0):
 def test_nucleus_worked_by_hand():
     # shares .5, .3, .2: the first two are needed for .7, the first alone for .5
     logits = torch.tensor([[0.5, 0.2, 0.3]]).log()
-    kept = {p: (nucleus(logits, How(1.0, p)) > -1e20).tolist()[0] for p in (0.1, 0.5, 0.7, 0.9, 1)}
+    kept = {
+        p: (nucleus(logits, How(1.0, p)) > -1e20).tolist()[0] for p in (0.1, 0.5, 0.7, 0.9, 1.0)
+    }
     assert kept[0.1] == kept[0.5] == [True, False, False]
     assert kept[0.7] == [True, False, True]
-    assert kept[0.9] == kept[1] == [True, True, True]
+    assert kept[0.9] == kept[1.0] == [True, True, True]
 
 
 def test_temperature_comes_before_the_nucleus():
@@ -100,10 +102,14 @@ def test_the_grid_is_every_pair_once():
 @pytest.mark.parametrize(
     ("rows", "said"),
     [
-        ([{"text": "a", "entity": "a"}], "is no labelled text"),
-        ([{"text": "a", "entity": "a", "label": 1}], "one kind of label"),
+        ([{"text": "Ada", "entity": "Ada"}], "is no labelled text"),
+        ([{"text": "Ada", "entity": "–", "label": 1}], "is no labelled text"),
+        ([{"text": "Ada", "entity": "Ada", "label": 1}], "one kind of label"),
         (
-            [{"text": "b", "entity": "a", "label": 1}, {"text": "b", "entity": "a", "label": 0}],
+            [
+                {"text": "Eve", "entity": "Ada", "label": 1},
+                {"text": "Eve", "entity": "Ada", "label": 0},
+            ],
             "above 1",
         ),
     ],
