@@ -117,10 +117,10 @@ def errors_of(path: Path) -> Errors:
     if problems:
         raise InputError(f"{path}: {problems[0]}; {wanted}")
     for row in rows:
-        value = row.value if isinstance(row.value, dict) else {}
+        value: dict[str, Any] = row.value if isinstance(row.value, dict) else {}
         text, entity, label = (value.get(name) for name in ("text", "entity", "label"))
-        is_text = isinstance(text, str) and isinstance(entity, str) and re.search(r"\w", entity)
-        if not is_text or label not in (0, 1):
+        is_text = isinstance(text, str) and isinstance(entity, str)
+        if not is_text or label not in (0, 1) or not re.search(r"\w", entity):
             raise InputError(f"{path}: {row.where} is no labelled text; {wanted}")
         found[bool(label)].append(mentions(text, entity))
     if not all(found.values()):
