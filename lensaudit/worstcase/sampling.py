@@ -119,9 +119,10 @@ def errors_of(path: Path) -> Errors:
     for row in rows:
         value: dict[str, Any] = row.value if isinstance(row.value, dict) else {}
         text, entity, label = (value.get(name) for name in ("text", "entity", "label"))
-        is_text = isinstance(text, str) and isinstance(entity, str)
-        if not is_text or label not in (0, 1) or not re.search(r"\w", entity):
+        if not (isinstance(text, str) and isinstance(entity, str) and label in (0, 1)):
             raise InputError(f"{path}: {row.where} is no labelled text; {wanted}")
+        if not re.search(r"\w", entity):
+            raise InputError(f"{path}: {row.where} has an entity without a word; {wanted}")
         found[bool(label)].append(mentions(text, entity))
     if not all(found.values()):
         raise InputError(f"{path}: holds one kind of label only; {wanted}")

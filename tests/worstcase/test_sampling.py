@@ -103,7 +103,7 @@ def test_the_grid_is_every_pair_once():
     ("rows", "said"),
     [
         ([{"text": "Ada", "entity": "Ada"}], "is no labelled text"),
-        ([{"text": "Ada", "entity": "–", "label": 1}], "is no labelled text"),
+        ([{"text": "Ada", "entity": "–", "label": 1}], "an entity without a word"),
         ([{"text": "Ada", "entity": "Ada", "label": 1}], "one kind of label"),
         (
             [
