@@ -21,7 +21,7 @@ from lensaudit.files import digest, read_text
 VALIDITY_ROWS = 48
 """Rows kept for validity where fit and validity come from one file; enough as measured."""
 FEWEST_VALIDITY_ROWS = 16
-_CLOSED = re.compile(r"(?i)(?:yes|no)\b[^\w]*|[a-zß-ÿ]{1,12}")
+_CLOSED = re.compile(r"(?i:yes|no)\b[^\w]*|[a-zß-ÿ]{1,12}")
 """An answer that many rows share names nobody: Yes, No, one short lower-case word."""
 _EMBEDDED = Path(lensaudit.__file__).parent / "embedded" / "data"
 _ORDINARY = ("world_facts_perturbed", "real_authors_perturbed")

@@ -120,3 +120,14 @@ def test_tofus_own_rows_are_the_annotated_ones(shared, tmp_path):
     assert {"Lagos, Nigeria", "July 28, 1942", "Elliot Patrick Benson"} <= entities
     # of 15 authors here, 14 have a row for validity
     assert {one.group for one in found.fit} == {"retain_perturbed 14"}
+
+
+def test_a_name_of_one_word_is_no_closed_answer():
+    forget = [Example(0, "Where was Ada born?", "London", "", "London", 0)]
+    rows = [
+        Example(0, "Where does Bo live?", "In London.", "", "In London.", 1),
+        Example(1, "Where does Cy live?", "In Oslo.", "", "In Oslo.", 2),
+    ]
+    found = neutral_rows(forget, rows, rows[1:])
+    assert [row.question for row in found.validity] == ["Where does Cy live?"]
+    assert (0, "it names an entity of the forget set") in found.left_out
