@@ -79,7 +79,9 @@ Exclude = Annotated[
         metavar="FILTER",
     ),
 ]
-Limit = Annotated[int | None, Option("Only the first N examples of the set.", least=1)]
+Limit = Annotated[
+    int | None, Option("At most N examples, over as many authors as there are.", least=1)
+]
 Registry = Annotated[
     Place | None,
     Option("TOML or JSON file that adds or overrides model names.", variable="LENSAUDIT_REGISTRY"),

@@ -220,6 +220,15 @@ REPRESENTED = ("npo", "graddiff")
 N_REPRESENTED = 12
 
 
+def first_rows(folder: Path) -> Path:
+    """The first questions of the forget set, whoever their authors are."""
+    import lensaudit as la
+
+    path = folder / "first_rows.json"
+    path.write_text(json.dumps([vars(one) for one in la.forget_set("demo")[:N_REPRESENTED]]))
+    return path
+
+
 def representation(activations: Path | None = None) -> Any:
     """CKA, Logit Lens and masked Fisher, per layer where they have layers."""
     if activations is None:
@@ -233,7 +242,7 @@ def _represented(name: str, activations: Path) -> Any:
     from lensaudit.patching.session import score_lens
     from lensaudit.scores.representation import weighted_erasure
 
-    audit = prepared([name], activations=activations, limit=N_REPRESENTED)
+    audit = prepared([name], activations=activations, data=str(first_rows(activations)))
 
     def scored(layers):
         return {

@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -120,7 +120,8 @@ def subject(name: str) -> Subject:
 def splits_of(data: str, folder: Path) -> dict[str, Split]:
     """Few questions of each part."""
     if data == "demo":
-        return load_suite("tofu", "demo", limit=5)
+        whole = load_suite("tofu", "demo")
+        return {name: replace(one, rows=one.rows[:5]) for name, one in whole.items()}
     if data == "edge":
         return load_suite("tofu", str(save_edge(folder / "edge")))
     return load_suite("muse", str(save_muse(folder / "muse")))

@@ -56,7 +56,7 @@ class AuditResult:
 
     @property
     def ci95(self) -> tuple[float, float] | None:
-        """Bootstrap interval of `uds`, authors resampled."""
+        """95 % interval of `uds` by authors; None where there is none: see `patch.summary`."""
         return self.patch.ci95
 
     @property

@@ -62,7 +62,7 @@ class EvaluationResult:
 
     @property
     def ci95(self) -> tuple[float, float] | None:
-        """Bootstrap interval of `uds`, authors resampled."""
+        """95 % interval of `uds` by authors; None where there is none."""
         entry = self.entries.get("uds")
         if self.uds is None or entry is None or entry.interval is None:
             return None

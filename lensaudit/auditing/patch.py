@@ -80,7 +80,7 @@ class PatchResult:
 
     @property
     def ci95(self) -> tuple[float, float] | None:
-        """Bootstrap interval of `value`, authors resampled."""
+        """95 % interval of `value` by authors; None where there is none: `summary["ci95_why"]`."""
         ends = self.summary["ci95"]
         return None if ends is None else (ends[0], ends[1])
 

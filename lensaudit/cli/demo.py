@@ -6,7 +6,17 @@ from typing import TYPE_CHECKING
 import click
 
 from lensaudit.cli.options import ProgressBar, notice, shared
-from lensaudit.cli.terminal import dim, emit, interval, number, row, say, show, table
+from lensaudit.cli.terminal import (
+    dim,
+    emit,
+    interval,
+    no_interval,
+    number,
+    row,
+    say,
+    show,
+    table,
+)
 
 if TYPE_CHECKING:
     from lensaudit.auditing.demo import Demo
@@ -63,7 +73,7 @@ def print_demo(found: "Demo") -> None:
     shown.add_section()
     for one in sorted(found.patched.results, key=lambda one: one.uds or 0.0):
         summary = one.summary
-        value = f"{number(one.uds)} {interval(one.ci95)}"
+        value = f"{number(one.uds)} {interval(one.ci95, no_interval(summary))}"
         row(
             shown,
             one.source,

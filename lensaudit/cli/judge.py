@@ -221,7 +221,7 @@ def _scores(findings: "Findings") -> "Table":
                 context,
                 metric,
                 brief(column.mean),
-                interval(column.ci95, form=".4g"),
+                interval(column.ci95, column.ci95_why or "–", form=".4g"),
                 brief(column.median),
                 f"{column.n}/{column.n + column.n_invalid}",
             )

@@ -173,7 +173,7 @@ def faithfulness_table(results: Sequence["Faithfulness"]) -> "Table":
             made,
             one.metric.key,
             number(one.auc) if math.isnan(one.preliminary) else f"({number(one.preliminary)})",
-            interval((ends.low, ends.high)) if ends else "",
+            interval((ends.low, ends.high)) if ends else one.interval_why or "",
             f"{one.n_knows}+{one.n_forgot}",
             number(one.knows_mean),
             number(one.forgot_mean),

@@ -146,8 +146,9 @@ def _accuracies(summary: "Summary") -> "Table":
         if one is None:
             row(made, condition, meaning, "–", "", "")
             continue
-        ends = (one.interval.low, one.interval.high)
-        row(made, condition, meaning, number(one.value), interval(ends), str(one.n))
+        ends = one.interval and (one.interval.low, one.interval.high)
+        shown = interval(ends, one.interval_why or "–")
+        row(made, condition, meaning, number(one.value), shown, str(one.n))
     return made
 
 
@@ -164,7 +165,7 @@ def _recovery(summary: "Summary") -> "Table":
             one.selection,
             one.rule,
             number(one.adjusted.value),
-            interval((ends.low, ends.high)) if ends else "",
+            interval((ends.low, ends.high)) if ends else one.adjusted.interval_why or "",
             number(one.recovery.value),
             number(one.gap_closed.value),
         )

@@ -3,7 +3,18 @@
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from lensaudit.cli.terminal import dim, interval, number, profile, row, say, show, styled, table
+from lensaudit.cli.terminal import (
+    dim,
+    interval,
+    no_interval,
+    number,
+    profile,
+    row,
+    say,
+    show,
+    styled,
+    table,
+)
 from lensaudit.report.names import labels
 from lensaudit.results.words import verdict
 
@@ -44,7 +55,7 @@ def audit_table(summaries: Sequence[Mapping[str, Any]]) -> "Table":
             made,
             label[summary["source"]],
             number(summary[score]),
-            interval(summary["ci95"]),
+            interval(summary["ci95"], no_interval(summary)),
             f"{summary['n_scored']}/{summary['n']}",
             f"▕{profile(erasure, 1.0)}▏",
             *(number(read(summary)) for read in extra.values()),
@@ -69,14 +80,22 @@ def _unread(summary: Mapping[str, Any]) -> float | None:
 def pair_table(pairs: Sequence[Sequence[Any]]) -> "Table":
     """Differences between sources, on the examples that both score."""
     made = table(
-        "Differences: a minus b, on the same examples, authors resampled",
+        "Differences: a minus b, on the same examples, intervals by authors",
         ("a", "b", "difference", "95 % interval", "examples", "authors"),
         left=("a", "b"),
     )
     label = labels(name for pair in pairs for name in pair[:2])
-    for first, second, _, _, difference, low, high, n, n_groups in pairs:
+    for first, second, _, _, difference, low, high, n, n_groups, why in pairs:
         gap = number(None if difference == "" else difference)
-        row(made, label[first], label[second], gap, interval([low, high]), str(n), str(n_groups))
+        row(
+            made,
+            label[first],
+            label[second],
+            gap,
+            interval([low, high], why),
+            str(n),
+            str(n_groups),
+        )
     return made
 
 

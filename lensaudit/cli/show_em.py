@@ -3,8 +3,19 @@
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from lensaudit.cli.terminal import dim, interval, number, profile, row, say, show, table
+from lensaudit.cli.terminal import (
+    dim,
+    interval,
+    no_interval,
+    number,
+    profile,
+    row,
+    say,
+    show,
+    table,
+)
 from lensaudit.report.names import labels
+from lensaudit.results.words import with_limits
 from lensaudit.scores.erasure import CATEGORIES
 
 if TYPE_CHECKING:
@@ -21,11 +32,11 @@ def verdict(summary: Mapping[str, Any]) -> str:
     """  # noqa: E501
     if summary["udr"] is None:
         return f"{summary['source']}: no verdict. No example could be scored."
-    low, high = summary["ci95"]
+    shown, without = with_limits(summary["udr"], summary)
     return (
-        f"{summary['source']}: UDR {summary['udr']:.3f} [{low:.3f}, {high:.3f}]: lost at "
+        f"{summary['source']}: UDR {shown}: lost at "
         f"{round(100 * summary['udr'])} % of the layers where retain loses it; "
-        f"{round(100 * summary['retention'])} % of the answer is still given there."
+        f"{round(100 * summary['retention'])} % of the answer is still given there.{without}"
     )
 
 
@@ -48,7 +59,7 @@ def em_table(summaries: Sequence[Mapping[str, Any]]) -> "Table":
             made,
             label[summary["source"]],
             number(summary["udr"]),
-            interval(summary["ci95"]),
+            interval(summary["ci95"], no_interval(summary)),
             number(summary["retention"]),
             " ".join(f"{count[name]:3d}" for name in CATEGORIES),
             f"{summary['n_scored']}/{summary['n']}",

@@ -40,7 +40,7 @@ def _cells(metric: Metric, entry: Entry) -> tuple[str, ...]:
     if not math.isfinite(entry.value):
         return metric.name, "–", "", f"[dim]{printable(entry.reason or 'no value')}[/]", ""
     interval = entry.interval
-    shown = f"{interval.low:.4g} to {interval.high:.4g}" if interval else ""
+    shown = f"{interval.low:.4g} to {interval.high:.4g}" if interval else entry.interval_why or ""
     return metric.name, f"{entry.value:.4g}", ARROWS[metric.high_means], shown, _counts(entry)
 
 

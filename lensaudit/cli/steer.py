@@ -9,6 +9,7 @@ from lensaudit.cli.options import options, shared
 from lensaudit.cli.terminal import (
     ProgressBar,
     emit,
+    no_interval,
     notice,
     number,
     row,
@@ -194,7 +195,7 @@ def _coefficients(results: Mapping[str, Any]) -> "Table":
             key,
             number(one["ratio"], 2),
             number(one["mean"], 1),
-            _brackets(one["ci95"]),
+            _brackets(one),
             number(results["coherence"][key]["mean"], 1),
             f"{one['n']}/{one['n_total']}",
         )
@@ -225,7 +226,7 @@ def _layers(results: Mapping[str, Any]) -> "Table":
             number(one["coefficient"], 2),
             number(one["ratio"], 2),
             number(one["mean"], 1),
-            _brackets(one["ci95"]),
+            _brackets(one),
             number(one["coherence_mean"], 1),
             f"{one['n']}/{one['n_total']}",
         )
@@ -240,12 +241,14 @@ def _say_chosen(what: str, chosen: Mapping[str, Any] | None) -> None:
         f"Chosen on half of the questions: {what} {chosen.get(what, chosen.get('setting'))}; "
         f"on the other half {number(chosen['test_mean'], 1)} against "
         f"{number(chosen['test_baseline'], 1)}, change {number(chosen['test_delta'], 1)} "
-        f"{_brackets(chosen['test_delta_ci95'])}"
+        f"{_brackets(chosen, 'test_delta_ci95')}"
     )
 
 
-def _brackets(ends: Sequence[float] | None, digits: int = 1) -> str:
-    return f"[{ends[0]:.{digits}f}, {ends[1]:.{digits}f}]" if ends else ""
+def _brackets(row: Mapping[str, Any], name: str = "ci95", digits: int = 1) -> str:
+    """An interval, or why there is none."""
+    ends = row[name]
+    return f"[{ends[0]:.{digits}f}, {ends[1]:.{digits}f}]" if ends else no_interval(row, name)
 
 
 def print_directions(summary: Mapping[str, Any]) -> None:
@@ -279,7 +282,7 @@ def _arms(kind: str, found: Mapping[str, Any]) -> "Table":
             made,
             title,
             number(one["recovery"]) + spread,
-            _brackets(one["ci95"], 2),
+            _brackets(one, digits=2),
             number(one["score"]),
             number(idk, 2),
         )

@@ -57,6 +57,15 @@ def interval(
     return " to ".join(format(end, form) for end in ends)
 
 
+def no_interval(row: Mapping[str, Any], name: str = "ci95") -> str:
+    """What stands in a column of intervals where there is none: who was too few.
+
+    >>> no_interval({"ci95": None, "ci95_why": "3 authors: no interval"}), no_interval({})
+    ('3 authors: no interval', '–')
+    """
+    return row.get(f"{name}_why") or "–"
+
+
 def size(n_bytes: int) -> str:
     """Bytes for people, in powers of 1000.
 

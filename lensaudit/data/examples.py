@@ -8,10 +8,11 @@ from typing import Any
 
 from lensaudit.errors import InputError
 from lensaudit.files import digest, parse_json, read_json, read_text
+from lensaudit.groups import Group, group_of, group_problem
 
 _WANTED = (
     "wanted per row: idx (whole number >= 0, once), question, answer, prefix (the answer's "
-    "beginning, may be empty), entity (in the answer after the prefix); optional group"
+    "beginning, may be empty), entity (in the answer after the prefix); optional group or author"
 )
 _NO_LIST = "found no list of rows (one object per line: name it .jsonl)"
 _LISTED = 20
@@ -32,8 +33,8 @@ class Example:
     """How the answer begins, up to the entity without its leading blank; may be empty."""
     entity: str
     """The scored fact, in the answer after the prefix."""
-    group: int | str
-    """The author: what the bootstrap resamples; a row without one is its own group."""
+    group: Group
+    """The author, see `lensaudit.groups`; a row without one is its own group."""
 
     @property
     def continuation(self) -> str:
@@ -69,31 +70,6 @@ def validate(rows: Sequence[Any], source: str) -> list[Example]:
         InputError: rows are wrong; every problem is counted.
     """
     return _checked([SourceRow(f"row {n}", row) for n, row in enumerate(rows, 1)], [], source)
-
-
-def own_group(idx: int) -> str:
-    """The group of a row that names none: text, so that it never equals a numbered one."""
-    return f"idx {idx}"
-
-
-def rows_alone(examples: Sequence[Example]) -> str | None:
-    """What to know of rows that name no author; None where all do.
-
-    >>> rows_alone([Example(0, "q", "a", "", "a", own_group(0)), Example(1, "q", "a", "", "a", 7)])
-    '1 of 2 rows names no author and is counted as its own author: intervals may be too narrow'
-    """
-    return said_alone(sum(one.group == own_group(one.idx) for one in examples), len(examples))
-
-
-def said_alone(n_alone: int, n: int) -> str | None:
-    """The sentence for `n_alone` of `n` rows."""
-    if not n_alone:
-        return None
-    who = "no row names an author: each row is" if n_alone == n else ""
-    if not who:
-        verb = "names no author and is" if n_alone == 1 else "name no author and are each"
-        who = f"{n_alone} of {n} rows {verb}"
-    return f"{who} counted as its own author: intervals may be too narrow"
 
 
 def examples_hash(examples: Sequence[Example]) -> str:
@@ -181,9 +157,8 @@ def _row_problems(row: Any) -> list[str]:
         problems.append(f"idx is {_shown(row['idx'])}, wanted a whole number >= 0")
     for key in wanted:
         problems += _text_problems(row, key)
-    group = row.get("group")
-    if isinstance(group, bool) or not isinstance(group, int | str | None):
-        problems.append(f"group is {_kind(group)}, wanted a whole number or text")
+    if problem := group_problem(row):
+        problems.append(problem)
     return problems or _span_problems(row)
 
 
@@ -213,14 +188,13 @@ def _span_problems(row: Mapping[str, Any]) -> list[str]:
 
 
 def _example(row: Mapping[str, Any]) -> Example:
-    group = row.get("group")
     return Example(
         idx=row["idx"],
         question=row["question"],
         answer=row["answer"],
         prefix=row["prefix"],
         entity=row[_entity_key(row)],
-        group=own_group(row["idx"]) if group is None else group,
+        group=group_of(row, row["idx"]),
     )
 
 

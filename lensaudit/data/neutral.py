@@ -12,11 +12,12 @@ from pathlib import Path
 from typing import Any
 
 import lensaudit
-from lensaudit.data.examples import Example, SourceRow, own_group, read_rows, validate
+from lensaudit.data.examples import Example, SourceRow, read_rows, validate
 from lensaudit.data.hub import hub_rows
 from lensaudit.data.tofu import AUTHOR_ROWS, DEMO, FORGET10, RETAIN, TOFU_HUB, validity_set
 from lensaudit.errors import InputError
 from lensaudit.files import digest, read_text
+from lensaudit.groups import group_of, named_group
 
 VALIDITY_ROWS = 48
 """Rows kept for validity where fit and validity come from one file; enough as measured."""
@@ -223,12 +224,11 @@ def _question(path: Path, place: int, row: SourceRow) -> Example:
             f"{path}: {row.where} has no question and answer; wanted annotated rows, rows of "
             "question and answer, or a .txt file with a sentence per line"
         )
-    group = value.get("group", value.get("author"))
-    return _whole(place, question, answer, group if isinstance(group, int | str) else None)
+    return _whole(place, question, answer, named_group(value))
 
 
 _TEXTS = ("question", "answer")
 
 
-def _whole(idx: int, question: str, answer: str, group: int | str | None) -> Example:
-    return Example(idx, question, answer, "", answer, own_group(idx) if group is None else group)
+def _whole(idx: int, question: str, answer: str, group: object) -> Example:
+    return Example(idx, question, answer, "", answer, group_of({"group": group}, idx))

@@ -6,10 +6,11 @@ from pathlib import Path
 from typing import Any
 
 from lensaudit.data.annotate import Pair
-from lensaudit.data.examples import own_group, read_rows
+from lensaudit.data.examples import read_rows
 from lensaudit.errors import InputError
+from lensaudit.groups import group_of, group_problem
 
-_WANTED = "wanted per row: question, answer; optional idx (all or none), group, entity"
+_WANTED = "wanted per row: question, answer; optional idx (all or none), group or author, entity"
 
 
 @dataclass(frozen=True)
@@ -76,12 +77,8 @@ def _wrong(row: Any) -> list[str]:
         found.append("idx is no whole number >= 0")
     if not isinstance(row.get("entity"), str | None):
         found.append("entity is no text")
-    group = row.get("group")
-    if isinstance(group, bool) or not isinstance(group, int | str | None):
-        found.append("group is no whole number or text")
-    return found
+    return [*found, problem] if (problem := group_problem(row)) else found
 
 
 def _pair(idx: int, row: Mapping[str, Any]) -> Pair:
-    group = row.get("group")
-    return Pair(idx, row["question"], row["answer"], own_group(idx) if group is None else group)
+    return Pair(idx, row["question"], row["answer"], group_of(row, idx))

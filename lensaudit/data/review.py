@@ -5,9 +5,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from lensaudit.data.annotate import Pair, Proposal
-from lensaudit.data.examples import own_group
 from lensaudit.errors import InputError
 from lensaudit.files import read_text, write_bytes
+from lensaudit.groups import own_group
 
 HEADING = "# lensaudit review"
 """The first words of a review file."""

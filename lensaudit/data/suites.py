@@ -9,6 +9,7 @@ from typing import Any, Literal
 from lensaudit.data.fictional import make_world, write_world
 from lensaudit.errors import InputError
 from lensaudit.files import digest, parse_json, read_json, read_text
+from lensaudit.groups import Group, group_of, spread
 from lensaudit.settings import Suite
 
 Answer = str | tuple[str, ...]
@@ -34,8 +35,8 @@ class Row:
     """For a completion: the text that is given."""
     answers: Mapping[str, Answer]
     """Field of the file -> answer; a field that the row lacks is not here."""
-    group: int | str
-    """The author: what the bootstrap resamples; a row without one is its own group."""
+    group: Group
+    """The author, see `lensaudit.groups`; a row without one is its own group."""
 
 
 @dataclass(frozen=True)
@@ -96,7 +97,7 @@ def load_suite(
         forget_split: which part of TOFU is forgotten.
         question_key: field asked in forget and retain; the other splits keep `question`.
         own: split name -> file, read in place of the suite's.
-        limit: at most so many rows per split.
+        limit: at most so many rows per split, over as many authors as there are.
 
     Raises:
         InputError: nothing found, or rows that cannot be read.
@@ -240,7 +241,7 @@ def _split(
     return Split(
         name=name,
         source=source,
-        rows=tuple(rows[:limit]),
+        rows=tuple(spread(rows, limit, lambda row: row.group)),
         kind=part.kind,
         shown=tuple(
             (_text(row, "question", source), _text(row, "answer", source)) for row in shown
@@ -257,7 +258,6 @@ def _row(part: _Part, source: str, place: int, raw: Any) -> Row:
     idx = raw.get("idx", place)
     if isinstance(idx, bool) or not isinstance(idx, int) or idx < 0:
         raise InputError(f"{where}: idx is {idx!r}, wanted a whole number >= 0")
-    group = raw.get("group", raw.get("author"))
     return Row(
         idx=idx,
         question=_text(raw, part.question, where) if part.question else "",
@@ -266,7 +266,7 @@ def _row(part: _Part, source: str, place: int, raw: Any) -> Row:
             for field in part.answers
             if raw.get(field) is not None
         },
-        group=group if isinstance(group, int | str) else f"idx {idx}",
+        group=group_of(raw, idx),
     )
 
 

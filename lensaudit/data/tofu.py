@@ -13,10 +13,11 @@ from pathlib import Path
 from typing import Any
 
 import lensaudit
-from lensaudit.data.examples import Example, load_examples, own_group, read_rows
+from lensaudit.data.examples import Example, load_examples, read_rows
 from lensaudit.data.hub import hub_rows
 from lensaudit.errors import InputError
 from lensaudit.files import read_json
+from lensaudit.groups import own_group, spread
 
 TOFU_HUB = "locuslab/TOFU"
 FORGET10 = "forget10"
@@ -51,13 +52,16 @@ class Offsets:
 COLUMNS = tuple(field.name for field in fields(Offsets))
 
 
-def forget_set(name_or_path: str | Path, *, exclude: Sequence[str] = ()) -> list[Example]:
+def forget_set(
+    name_or_path: str | Path, *, exclude: Sequence[str] = (), limit: int | None = None
+) -> list[Example]:
     """The forget set that `--data` names, without the rows of the `exclude` filters.
 
     Args:
         name_or_path: `forget10` (from the Hub), `demo` (embedded), an annotated file, or a folder
             with `forget10.jsonl`.
         exclude: names of `filters()`.
+        limit: at most so many rows, over as many authors as there are (`groups.spread`).
 
     Raises:
         InputError: no such set or filter, a wrong file, or nothing left.
@@ -66,7 +70,7 @@ def forget_set(name_or_path: str | Path, *, exclude: Sequence[str] = ()) -> list
     examples = [one for one in _named(name_or_path) if one.idx not in excluded]
     if not examples:
         raise InputError(f"{name_or_path}: --exclude {' '.join(exclude)} leaves no row")
-    return examples
+    return spread(examples, limit, lambda one: one.group)
 
 
 def load_forget10(rows: Sequence[Any], source: str = f"{TOFU_HUB} {FORGET10}") -> list[Example]:

@@ -12,11 +12,11 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from lensaudit.directions.bench import Role
 from lensaudit.directions.finding import Finding, Kind
-from lensaudit.scores.stats import Interval, clustered_bootstrap_of
+from lensaudit.groups import unit_of
+from lensaudit.scores.intervals import Limits, NoInterval, clustered_ratio, limits_document
 from lensaudit.steer.outcome import rank_correlation
 
 BEFORE: Mapping[Role, Role] = {"unlearned": "unlearned", "retain": "retain", "full": "full"}
@@ -51,7 +51,7 @@ class Recovery:
 
     value: float | None
     """None where full is not ahead by more than two standard errors."""
-    interval: Interval | None
+    limits: Limits
     mean: float
     """Mean score under the intervention."""
     n_items: int
@@ -60,14 +60,12 @@ class Recovery:
 
     def document(self) -> dict[str, Any]:
         """As JSON."""
-        interval = self.interval
-        known = interval is not None and not math.isnan(interval.low)
         return {
             "recovery": self.value,
             "score": self.mean,
             "n_items": self.n_items,
             "sd": self.sd,
-            "ci95": [interval.low, interval.high] if known and interval else None,
+            **limits_document(self.limits),
         }
 
 
@@ -109,17 +107,11 @@ def recovery_of(findings: Sequence[Finding], plain: Plain, score: str) -> Recove
     gaps = plain.gaps(before, target, idx)
     mean = math.fsum(means) / len(means)
     if not is_gap(plain, before, target, idx):
-        return Recovery(None, None, mean, len(idx))
-    interval = clustered_bootstrap_of(
-        _ratio, np.array([gains, gaps]).T, [plain.groups[one] for one in idx]
-    )
+        return Recovery(None, NoInterval("no gap to close: no interval"), mean, len(idx))
+    groups = [plain.groups[one] for one in idx]
+    limits = clustered_ratio(gains, gaps, groups, unit=unit_of(groups))
     value = math.fsum(gains) / math.fsum(gaps)
-    return Recovery(value, interval, mean, len(idx), _spread(findings, score, math.fsum(gaps)))
-
-
-def _ratio(means: NDArray[np.float64]) -> NDArray[np.float64]:
-    with np.errstate(divide="ignore", invalid="ignore"):
-        return means[:, 0] / means[:, 1]
+    return Recovery(value, limits, mean, len(idx), _spread(findings, score, math.fsum(gaps)))
 
 
 def _spread(findings: Sequence[Finding], score: str, gap: float) -> float | None:
@@ -157,7 +149,7 @@ def summary_of(
         "unscored": None if value is not None else _NO_GAP,
         "score": score,
         "recovery": value,
-        "ci95": found["direction"][score].document()["ci95"],
+        **limits_document(found["direction"][score].limits),
         "recovery_above_control": None if None in (value, control) else value - control,  # pyright: ignore
         "arms": {n: {k: r.document() for k, r in both.items()} for n, both in found.items()},
         "chosen": [{"fold": one.fold, **vars(one.label)} for one in main],

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from lensaudit.data.annotate import Proposal, doubts, faults, located, propose
-from lensaudit.data.examples import Example, rows_alone, validate
+from lensaudit.data.examples import Example, validate
 from lensaudit.data.pairs import Fields, read_pairs
 from lensaudit.data.review import is_review, read_review, write_review
 from lensaudit.errors import InputError
@@ -20,6 +20,7 @@ from lensaudit.files import (
     read_text,
     write_json,
 )
+from lensaudit.groups import assumption
 
 
 @dataclass(frozen=True)
@@ -36,7 +37,7 @@ class Annotated:
     @property
     def alone(self) -> str | None:
         """What to know of rows that name no author."""
-        return rows_alone(self.kept)
+        return assumption(one.group for one in self.kept)
 
 
 def annotate(settings: AnnotationSettings, *, force: bool = False) -> Annotated:

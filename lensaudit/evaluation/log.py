@@ -118,11 +118,11 @@ def _recomputed(
     needs = {need: done[need] for need in metric.local_needs if need in done}
     if metric.needs and len(needs) == len(metric.local_needs):
         context = Context(log.suite, (), NoModel(), needs, retain, conventions)
-        return finished(metric, metric.fn(context), {})
+        return finished(metric, metric.fn(context))
     own = log.entries.get(metric.name)
     if own is None or not (own.records or own.parts):
         return None
-    return finished(metric, own, {})
+    return finished(metric, own)
 
 
 def _json(entry: Entry) -> dict[str, Any]:
@@ -142,8 +142,12 @@ def _json(entry: Entry) -> dict[str, Any]:
         out["reason"] = entry.reason
     if entry.failed:
         out["failed"] = entry.failed
-    if entry.interval and math.isfinite(entry.interval.low):
+    if entry.interval:
         out["interval_95"] = [entry.interval.low, entry.interval.high]
+    elif entry.interval_why:
+        out |= {"interval_95": None, "interval_95_why": entry.interval_why}
+    if entry.interval_assumes:
+        out["interval_95_assumes"] = entry.interval_assumes
     return out
 
 

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from lensaudit.data.suites import Suite
 from lensaudit.evaluation.passes import ModelPasses
 from lensaudit.evaluation.view import notes_on
+from lensaudit.groups import Group
 from lensaudit.metrics.records import finished
 from lensaudit.metrics.registry import (
     Context,
@@ -101,14 +102,15 @@ def split_of(metric: Metric, suite: Suite, metrics: Mapping[str, Metric]) -> str
     return split_of(metrics[metric.local_needs[0]], suite, metrics)
 
 
-def groups_of(metric: Metric, suite: Suite, passes: ModelPasses) -> dict[int, int | str]:
-    """The author of each row of a metric's split."""
+def groups_of(metric: Metric, suite: Suite, passes: ModelPasses) -> list[dict[int, Group]]:
+    """The author of each row of a metric's split; of both of an attack."""
     metrics = {one.name: one for one in ordered(suite)}
-    split = split_of(metric, suite, metrics)
+    own = [read.split for read in metric.reads[suite]] if metric.combine else []
     splits = passes.all_splits
-    if split is None or split not in splits:
-        return {}
-    return {row.idx: row.group for row in splits[split].rows}
+    return [
+        {row.idx: row.group for row in splits[split].rows} if split and split in splits else {}
+        for split in own or [split_of(metric, suite, metrics)]
+    ]
 
 
 def notes(passes: ModelPasses, reads: Sequence[Read]) -> list[str]:

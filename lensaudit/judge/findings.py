@@ -10,12 +10,13 @@ from typing import Any
 
 from lensaudit.errors import PartialError, WorkError
 from lensaudit.files import write_csv, write_json, write_jsonl
+from lensaudit.groups import unit_of
 from lensaudit.judge.asking import Asker, Counts
 from lensaudit.judge.budget import Spent
 from lensaudit.judge.calls import Outcome, Reply
 from lensaudit.judge.grading import Grader, Judged
 from lensaudit.judge.items import Items
-from lensaudit.scores.stats import clustered_bootstrap
+from lensaudit.scores.intervals import NO_ROWS, NoInterval, clustered_mean, ends_of
 
 FILES = ("scores.csv", "summary.csv", "results.jsonl", "raw.jsonl", "summary.json")
 UNFINISHED = frozenset({"budget", "api_error", "no_logprobs"})
@@ -64,7 +65,8 @@ class Column:
     n: int
     n_invalid: int
     ci95: tuple[float, float] | None
-    """Bootstrap over authors where the log names them, else over rows."""
+    """By authors where the log names them, else by rows."""
+    ci95_why: str | None
 
 
 def judge_items(grader: Grader, items: Items, asker: Asker | None) -> Findings:
@@ -94,16 +96,20 @@ def columns(findings: Findings) -> dict[str, dict[str, Column]]:
     out: dict[str, dict[str, Column]] = {}
     for context in findings.items.contexts:
         rows = [row for row in findings.rows if row.context == context]
-        out[context] = {name: _column(rows, name) for name in findings.grader.metrics(context)}
+        scale = tuple(map(float, findings.grader.identity["scale"]))
+        out[context] = {
+            name: _column(rows, name, scale) for name in findings.grader.metrics(context)
+        }
     return out
 
 
-def _column(rows: list[Judged], name: str) -> Column:
+def _column(rows: list[Judged], name: str, scale: tuple[float, ...]) -> Column:
     scored = [row for row in rows if name in row.scores]
     values = [row.scores[name] for row in scored]
     if not values:
-        return Column(None, None, None, None, None, 0, len(rows), None)
-    interval = clustered_bootstrap(values, [row.group for row in scored])
+        return Column(None, None, None, None, None, 0, len(rows), None, NO_ROWS.why)
+    groups = [row.group for row in scored]
+    limits = clustered_mean(values, groups, bounds=(scale[0], scale[1]), unit=unit_of(groups))
     return Column(
         mean=math.fsum(values) / len(values),
         median=statistics.median(values),
@@ -112,7 +118,8 @@ def _column(rows: list[Judged], name: str) -> Column:
         max=max(values),
         n=len(values),
         n_invalid=len(rows) - len(values),
-        ci95=(interval.low, interval.high),
+        ci95=ends_of(limits),
+        ci95_why=limits.why if isinstance(limits, NoInterval) else None,
     )
 
 

@@ -8,6 +8,7 @@ from typing import Any
 from lensaudit.data.examples import read_rows
 from lensaudit.errors import InputError
 from lensaudit.files import digest, read_json
+from lensaudit.groups import Group, group_of, own_group, spread
 from lensaudit.judge.verdict import JudgeRequest
 from lensaudit.results.eval_runs import entries_of
 from lensaudit.results.reading import part
@@ -34,8 +35,8 @@ class Item:
     context: str
     """The log's metric or split; `forget` in it decides the rubric."""
     request: JudgeRequest
-    group: int | str
-    """The author, where the log names one, else the row itself: what intervals resample."""
+    group: Group
+    """The author, where the log names one, else the row itself."""
 
     @property
     def idx(self) -> int:
@@ -83,7 +84,7 @@ def read_items(path: Path, *, contexts: Sequence[str] = (), limit: int | None = 
             of `patch --score em`; or own rows `{"idx", "question", "answer", "generation"}` with an
             optional `context`, `entity` and `group`.
         contexts: only these metrics or splits.
-        limit: only the first rows of each context, in the order of the log.
+        limit: at most so many rows of each context, over as many authors as there are.
 
     Raises:
         InputError: unreadable, or nothing to judge in it.
@@ -101,17 +102,20 @@ def read_items(path: Path, *, contexts: Sequence[str] = (), limit: int | None = 
             f"{path}: holds no generation{wanted} to judge; wanted TOFU_EVAL.json, MUSE_EVAL.json, "
             "or rows with question, answer and generation"
         )
-    counts: dict[str, int] = {}
-    kept = []
-    for one in every:
-        counts[one.context] = counts.get(one.context, 0) + 1
-        if limit is None or counts[one.context] <= limit:
-            kept.append(one)
+    places: list[int] = []
+    for context in dict.fromkeys(one.context for one in every):
+        own = [at for at, one in enumerate(every) if one.context == context]
+        places += spread(own, limit, lambda at: _group(every[at]))
+    kept = [every[at] for at in sorted(places)]
     return Items(
         path,
         tuple(one for one in kept if isinstance(one, Item)),
         tuple(one for one in kept if isinstance(one, Gap)),
     )
+
+
+def _group(one: Item | Gap) -> Group:
+    return one.group if isinstance(one, Item) else own_group(one.idx)
 
 
 def _kept(one: Item | Gap, contexts: Sequence[str]) -> Item | Gap | None:
@@ -163,6 +167,7 @@ class _Row:
     texts: Any = None
     entity: Any = None
     group: Whole | str | None = None
+    author: Whole | str | None = None
 
 
 def _from_rows(rows: Sequence[Any], path: Path) -> Iterator[Item | Gap]:
@@ -175,7 +180,13 @@ def _from_rows(rows: Sequence[Any], path: Path) -> Iterator[Item | Gap]:
             yield Gap(context, row.idx, _NONE_SAID)
             continue
         yield _item(
-            context, row.idx, row.question, row.answer, said, entity=row.entity, group=row.group
+            context,
+            row.idx,
+            row.question,
+            row.answer,
+            said,
+            entity=row.entity,
+            group=group_of(vars(row), row.idx),
         )
 
 
@@ -187,12 +198,12 @@ def _item(
     said: str,
     *,
     entity: Any = None,
-    group: int | str | None = None,
+    group: Group | None = None,
 ) -> Item:
     request = JudgeRequest(
         idx, _text(question) or "", said, entity=_text(entity) or "", truth=_text(truth) or ""
     )
-    return Item(context, request, f"idx {idx}" if group is None else group)
+    return Item(context, request, own_group(idx) if group is None else group)
 
 
 def _text(value: Any) -> str | None:

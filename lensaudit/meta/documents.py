@@ -48,6 +48,7 @@ def _faithfulness(one: Faithfulness) -> Document:
     return _named(one.metric) | {
         "auc": null(one.auc),
         "interval_95": [interval.low, interval.high] if interval else None,
+        "interval_95_why": one.interval_why,
         "preliminary_auc": null(one.preliminary),
         "n_knows": one.n_knows,
         "n_forgot": one.n_forgot,

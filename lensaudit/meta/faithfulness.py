@@ -15,7 +15,8 @@ import numpy as np
 from lensaudit.errors import InputError
 from lensaudit.meta.catalogue import Judged
 from lensaudit.meta.values import Values
-from lensaudit.scores.pools import Threshold, auc_interval, best_threshold
+from lensaudit.scores.intervals import NoInterval, auc_limits
+from lensaudit.scores.pools import Threshold, best_threshold
 from lensaudit.scores.stats import Interval, auc
 
 LEAST = 2
@@ -41,7 +42,7 @@ class Faithfulness:
     metric: Judged
     auc: float
     interval: Interval | None
-    """95 % bootstrap interval over models."""
+    """95 % interval over models, Newcombe's."""
     n_knows: int
     """Models with a value."""
     n_forgot: int
@@ -57,6 +58,8 @@ class Faithfulness:
     """Model -> why it was not measured yet. While there is one, `auc` is NaN."""
     preliminary: float = math.nan
     """The AUC of the models that are measured, while others are to do."""
+    interval_why: str | None = None
+    """Why there is no interval."""
     reason: str | None = None
     """Why `auc` is NaN, or what a reader should know about it."""
 
@@ -91,7 +94,7 @@ def check_pools(knows: Sequence[str], forgot: Sequence[str], values: Values) -> 
 
 
 def faithfulness(
-    metric: Judged, knows: Sequence[str], forgot: Sequence[str], values: Values, *, seed: int = 0
+    metric: Judged, knows: Sequence[str], forgot: Sequence[str], values: Values
 ) -> Faithfulness:
     """AUC, interval, threshold, means and histogram of one metric."""
     raw = [_present(pool, metric.key, values) for pool in (knows, forgot)]
@@ -100,10 +103,12 @@ def faithfulness(
     to_do = {m: values.why_not(m, metric.key) for m in missing if values.is_to_do(m, metric.key)}
     enough = min(map(len, raw)) >= LEAST
     area = auc(*turned) if enough else math.nan
+    limits = auc_limits(*turned) if enough else NoInterval("too few models: no interval")
     return Faithfulness(
         metric,
         auc=math.nan if to_do else area,
-        interval=auc_interval(*turned, seed=seed) if enough else None,
+        interval=limits if isinstance(limits, Interval) else None,
+        interval_why=limits.why if isinstance(limits, NoInterval) else None,
         n_knows=len(raw[0]),
         n_forgot=len(raw[1]),
         knows_mean=_mean(raw[0]),

@@ -70,9 +70,7 @@ def run_faithfulness(settings: FaithfulnessSettings, prepared: Prepared) -> Judg
     """Faithfulness of every metric, with its files."""
     n = len(pool(settings.knows, "knows", load_registry(settings.measuring.registry)))
     knows, forgot = prepared.names[:n], prepared.names[n:]
-    return judge_faithfulness(
-        knows, forgot, prepared.how, results=settings.results, seed=settings.seed
-    )
+    return judge_faithfulness(knows, forgot, prepared.how, results=settings.results)
 
 
 def prepare_robustness(settings: RobustnessSettings, notice: Notice) -> Prepared:

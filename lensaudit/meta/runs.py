@@ -78,7 +78,6 @@ def judge_faithfulness(
     settings: Settings,
     *,
     results: Sequence[Path] = (),
-    seed: int = 0,
 ) -> Judgement:
     """Faithfulness of every metric; writes faithfulness.json, .csv and a manifest.
 
@@ -89,11 +88,11 @@ def judge_faithfulness(
     check_pools(knows, forgot, Values(weights=_local_weights([*knows, *forgot], settings)))
     values = _collected([*knows, *forgot], settings, results=results)
     check_pools(knows, forgot, values)
-    found = [faithfulness(one, knows, forgot, values, seed=seed) for one in settings.metrics]
+    found = [faithfulness(one, knows, forgot, values) for one in settings.metrics]
     document = faithfulness_document(found, knows, forgot, values)
     _claim(settings, "faithfulness")
     write_csv(settings.out / "faithfulness.csv", *_faithfulness_csv(found))
-    options = {"knows": list(knows), "forgot": list(forgot), "seed": seed}
+    options = {"knows": list(knows), "forgot": list(forgot)}
     path = write_json(settings.out / "faithfulness.json", document)
     _manifest("faithfulness", settings, options, results, values, started)
     return Judgement(path, tuple(found), _to_do(found))

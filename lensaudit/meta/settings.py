@@ -13,7 +13,6 @@ from lensaudit.settings import (
     Limit,
     Option,
     Registry,
-    Seed,
 )
 
 Attack = Literal["quantize", "relearn"]
@@ -85,7 +84,6 @@ class FaithfulnessSettings:
         ),
     ] = ()
     measuring: Measuring = Measuring()
-    seed: Annotated[Seed, Option("Of the bootstrap.", least=0)] = 0
     out: Out = OUT
 
 

@@ -13,28 +13,33 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.stats import norm
 
-from lensaudit.metrics.records import NO_CONTENT, mean_of, no_rows
-from lensaudit.metrics.registry import Context, Entry, Kind, Read, metric
+from lensaudit.groups import unit_of
+from lensaudit.metrics.records import NO_CONTENT, authors_of, mean_of, no_rows, with_limits
+from lensaudit.metrics.registry import Context, Entry, GroupsBySide, Kind, Read, metric
 from lensaudit.metrics.trace import Trace
-from lensaudit.scores.stats import Interval, auc
+from lensaudit.scores.intervals import clustered_auc_limits
+from lensaudit.scores.stats import auc
 
 UPSTREAM = "open-unlearning d3d7cf9 evals/metrics/mia/"
 VARIANCE_FLOOR = 1e-6
 """Least variance min-k++ divides by; `meta_evaluation.md` section 2."""
 
 
-def separation(attack: Entry) -> Entry:
-    """The value of an attack from the scores of its two sides."""
+def separation(attack: Entry, groups: GroupsBySide = ()) -> Entry:
+    """The value of an attack from the scores of its two sides, `forget` before `holdout`."""
     for name, part in attack.parts.items():
         if not part.records:
             return replace(attack, value=math.nan, reason=f"{name}: {no_rows(part.unscored)}")
     higher, lower = _scores(attack.parts["holdout"]), _scores(attack.parts["forget"])
     value = auc(higher, lower)
-    return replace(
-        attack, value=value, details={"auc": value}, interval=auc_interval(higher, lower)
+    found = replace(attack, value=value, details={"auc": value})
+    members = authors_of(attack.parts["forget"].records, groups, 0)
+    strangers = authors_of(attack.parts["holdout"].records, groups, 1)
+    limits = clustered_auc_limits(
+        higher, lower, strangers, members, unit=unit_of([*members, *strangers])
     )
+    return with_limits(found, limits, [*members, *strangers])
 
 
 def _both(kind: Kind = "trace") -> dict[str, Any]:
@@ -142,24 +147,6 @@ def standardised(trace: Trace) -> NDArray[np.float32]:
     """(log p - mean) / sqrt(variance), the variance at least 1e-6."""
     variance = np.maximum(trace.variance, np.float32(VARIANCE_FLOOR))
     return ((trace.log_prob - trace.mean) / np.sqrt(variance)).astype(np.float32)
-
-
-def auc_interval(higher: list[float], lower: list[float], level: float = 0.95) -> Interval | None:
-    """DeLong's interval of an AUC (1988), cut to [0, 1]; None with fewer than two texts a side."""
-    if min(len(higher), len(lower)) < 2:
-        return None
-    wins, losses = _share_below(higher, lower), 1 - _share_below(lower, higher)
-    variance = wins.var(ddof=1) / len(higher) + losses.var(ddof=1) / len(lower)
-    half = float(norm.ppf((1 + level) / 2) * math.sqrt(variance))
-    centre = float(wins.mean())
-    return Interval(max(0.0, centre - half), min(1.0, centre + half))
-
-
-def _share_below(values: list[float], others: list[float]) -> NDArray[np.float64]:
-    """For each value, the share of the others below it, ties counting one half."""
-    ranked = np.sort(others)
-    left, right = (np.searchsorted(ranked, values, side) for side in ("left", "right"))
-    return (left + right) / (2 * len(others))
 
 
 def _attacked(context: Context, score: Callable[[Trace], float], *, content: bool = False) -> Entry:

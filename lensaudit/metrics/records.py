@@ -1,14 +1,23 @@
 """What do metrics do with the records of rows: join two of them, average one, tell the gaps?"""
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
-from lensaudit.metrics.registry import Context, Entry, Metric, Record, RowValue
-from lensaudit.scores.stats import clustered_bootstrap
+from lensaudit.groups import Group, assumption, own_group, unit_of
+from lensaudit.metrics.registry import (
+    Context,
+    Entry,
+    GroupsBySide,
+    Metric,
+    Record,
+    RowValue,
+)
+from lensaudit.scores.intervals import Limits, clustered_mean
+from lensaudit.scores.stats import Interval
 
 NO_CONTENT = "no content token: the answer is empty or a single token"
 
@@ -47,14 +56,14 @@ def across(
     return Entry(math.nan, records=records, unscored=gaps)
 
 
-def finished(metric: Metric, entry: Entry, groups: Mapping[int, int | str]) -> Entry:
+def finished(metric: Metric, entry: Entry, groups: GroupsBySide = ()) -> Entry:
     """The entry with what follows from its rows: value, interval, and a reason for no value.
 
     A row whose record holds NaN or an infinity becomes unscored, it is not averaged and not
     dropped in silence.
     """
     if metric.combine is not None and entry.parts:
-        return metric.combine(entry)
+        return metric.combine(entry, groups)
     if metric.row_value is None:
         return entry
     unscored, per_example = dict(entry.unscored), {}
@@ -70,12 +79,27 @@ def finished(metric: Metric, entry: Entry, groups: Mapping[int, int | str]) -> E
     entry = replace(entry, records=records, unscored=unscored, per_example=per_example)
     if not per_example:
         return replace(entry, value=math.nan, reason=entry.reason or no_rows(unscored))
-    values = list(per_example.values())
-    clusters = [groups.get(idx, f"idx {idx}") for idx in per_example]
+    values, authors = list(per_example.values()), authors_of(per_example, groups, 0)
+    # a row of somebody else's log may hold anything
+    bounds = (0.0, 1.0) if min(values) >= -1e-6 and max(values) <= 1 + 1e-6 else None
+    limits = clustered_mean(values, authors, bounds=bounds, unit=unit_of(authors))
+    return with_limits(replace(entry, value=float(np.mean(values))), limits, authors)
+
+
+def authors_of(rows: Iterable[int], groups: GroupsBySide, side: int) -> list[Group]:
+    """The author of each row of a side; a row whose author nobody knows is its own."""
+    known = groups[side] if side < len(groups) else {}
+    return [known.get(idx, own_group(idx)) for idx in rows]
+
+
+def with_limits(entry: Entry, limits: Limits, authors: Sequence[Group]) -> Entry:
+    """The entry with its interval, or why it has none, and what the interval assumes."""
+    found = isinstance(limits, Interval)
     return replace(
         entry,
-        value=float(np.mean(values)),
-        interval=clustered_bootstrap(values, clusters),
+        interval=limits if found else None,
+        interval_why=None if found else limits.why,
+        interval_assumes=assumption(authors),
     )
 
 

@@ -7,13 +7,14 @@ is found by itself. One function may be registered under several names, each wit
 import importlib
 import math
 import pkgutil
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol, runtime_checkable
 
 import lensaudit.metrics
 from lensaudit.data.suites import Suite
 from lensaudit.errors import FailureKind, InputError
+from lensaudit.groups import Group
 from lensaudit.results.records import Result
 from lensaudit.scores.stats import Interval
 
@@ -53,7 +54,11 @@ class Entry(Result):
     failed: FailureKind | None = None
     """How a pass that it reads broke: `reason` is no answer, it is worth another try."""
     interval: Interval | None = None
-    """95 % interval of `value`."""
+    """95 % interval of `value`, by authors."""
+    interval_why: str | None = None
+    """Why a mean or an area has none."""
+    interval_assumes: str | None = None
+    """What it takes for granted of rows that name no author."""
 
 
 @runtime_checkable
@@ -101,6 +106,9 @@ class Context:
 
 MetricFunction = Callable[[Context], Entry]
 RowValue = Callable[[Record], float]
+GroupsBySide = Sequence[Mapping[int, Group]]
+"""idx -> author, one mapping for each split that a metric reads; shorter where nobody knows."""
+Combine = Callable[[Entry, GroupsBySide], Entry]
 
 
 @dataclass(frozen=True)
@@ -117,7 +125,7 @@ class Metric:
     needs: tuple[str, ...] = ()
     row_value: RowValue | None = None
     """What is averaged over rows; None where the function itself gives the value."""
-    combine: Callable[[Entry], Entry] | None = None
+    combine: Combine | None = None
     """Turns `parts` into a value."""
     package: str | None = None
     """A package without which it cannot be computed."""
@@ -147,7 +155,7 @@ def metric(
     muse: Iterable[Read] | None = None,
     needs: Iterable[str] = (),
     row_value: RowValue | None = None,
-    combine: Callable[[Entry], Entry] | None = None,
+    combine: Combine | None = None,
     package: str | None = None,
     on_request: bool = False,
 ) -> Callable[[MetricFunction], MetricFunction]:

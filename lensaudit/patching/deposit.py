@@ -6,14 +6,15 @@ from typing import Any
 
 from lensaudit.data.examples import Example
 from lensaudit.files import digest, slug, write_csv, write_json, write_jsonl
+from lensaudit.groups import unit_of
 from lensaudit.patching.outcome import Outcome, finite
 from lensaudit.results.records import Manifest
-from lensaudit.scores.stats import clustered_bootstrap
+from lensaudit.scores.intervals import NO_ROWS, clustered_mean, ends_of
 from lensaudit.settings import results_folder
 
 FILES = ("results.jsonl", "layers.csv", "summary.json")
 LAYER_COLUMNS = ("idx", "group", "layer", "s1", "s2", "ke", "erasure")
-PAIR_COLUMNS = ("a", "b", "score_a", "score_b", "difference", "low", "high", "n", "n_groups")
+PAIR_COLUMNS = ("a", "b", "score_a", "score_b", "difference", "low", "high", "n", "n_groups", "why")
 
 
 def folders_for(sources: Sequence[str], out: Path | None) -> dict[str, Path]:
@@ -88,18 +89,31 @@ def _layer_rows(outcome: Outcome) -> list[list[Any]]:
 def differences(outcomes: Sequence[Outcome]) -> list[list[Any]]:
     """Paired differences of the score between all pairs of sources, on the examples both score.
 
-    The interval resamples authors (95 %, percentile); the same examples enter on both sides.
+    The interval is that of the mean of the differences by authors (95 %); the same examples enter
+    on both sides. Without one its ends are empty, and the last column says why.
     """
     rows = []
     for at, first in enumerate(outcomes):
         for second in outcomes[at + 1 :]:
             both = (first.depth.uds.isfinite() & second.depth.uds.isfinite()).nonzero().squeeze(1)
             if not len(both):
-                rows.append([first.source, second.source, first.uds, second.uds, *[""] * 3, 0, 0])
+                rows.append(
+                    [
+                        first.source,
+                        second.source,
+                        first.uds,
+                        second.uds,
+                        *[""] * 3,
+                        0,
+                        0,
+                        NO_ROWS.why,
+                    ]
+                )
                 continue
             gaps = (first.depth.uds - second.depth.uds)[both].double()
             groups = [first.encoded[i].group for i in both.tolist()]
-            interval = clustered_bootstrap(gaps.tolist(), groups)
+            found = clustered_mean(gaps.tolist(), groups, bounds=(-1.0, 1.0), unit=unit_of(groups))
+            low, high = ends_of(found) or ("", "")
             rows.append(
                 [
                     first.source,
@@ -107,10 +121,11 @@ def differences(outcomes: Sequence[Outcome]) -> list[list[Any]]:
                     first.uds,
                     second.uds,
                     float(gaps.mean()),
-                    interval.low,
-                    interval.high,
+                    low,
+                    high,
                     len(both),
                     len(set(groups)),
+                    getattr(found, "why", ""),
                 ]
             )
     return rows

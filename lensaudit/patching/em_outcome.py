@@ -11,13 +11,14 @@ from torch import Tensor
 
 from lensaudit.data.spans import Encoded
 from lensaudit.files import write_csv, write_json, write_jsonl
+from lensaudit.groups import Group, assumption, unit_of
 from lensaudit.patching.audit import Audit
 from lensaudit.patching.deposit import FILES, with_texts
 from lensaudit.patching.em_audit import EmFound, EmOptions
 from lensaudit.patching.outcome import finite
 from lensaudit.results.records import Manifest
 from lensaudit.scores.erasure import Erasure, ExactMatch, erasure_score, layer_status, tally
-from lensaudit.scores.stats import clustered_bootstrap
+from lensaudit.scores.intervals import NO_ROWS, Limits, clustered_mean, limits_document
 
 NO_FT = (
     "no FT layer: with retain patched in, full still gives the answer at every layer "
@@ -48,15 +49,14 @@ class EmOutcome:
         """Mean of `erasure.udr` or `.retention` over the scored examples; None without any."""
         return _mean(values[self.erasure.udr.isfinite()])
 
-    def interval(self, values: Float[Tensor, " batch"]) -> list[float] | None:
-        """95 % bootstrap interval of that mean, resampling authors."""
-        chosen = self.erasure.udr.isfinite()
-        if not bool(chosen.any()):
-            return None
-        interval = clustered_bootstrap(values[chosen].tolist(), self.groups())
-        return [interval.low, interval.high]
+    def interval(self, values: Float[Tensor, " batch"]) -> Limits:
+        """95 % interval of that mean by authors, or why there is none."""
+        chosen, groups = self.erasure.udr.isfinite(), self.groups()
+        if not groups:
+            return NO_ROWS
+        return clustered_mean(values[chosen].tolist(), groups, unit=unit_of(groups))
 
-    def groups(self) -> list[int | str]:
+    def groups(self) -> list[Group]:
         """Author of each scored example."""
         chosen = self.erasure.udr.isfinite().tolist()
         return [e.group for e, yes in zip(self.encoded, chosen, strict=True) if yes]
@@ -173,9 +173,10 @@ def em_summary_of(outcome: EmOutcome) -> dict[str, Any]:
         "em_form": em.form,
         "threshold": em.threshold,
         "udr": outcome.rate(erasure.udr),
-        "ci95": outcome.interval(erasure.udr),
+        **limits_document(outcome.interval(erasure.udr)),
+        "ci95_assumes": assumption(outcome.groups()),
         "retention": outcome.rate(erasure.retention),
-        "retention_ci95": outcome.interval(erasure.retention),
+        **limits_document(outcome.interval(erasure.retention), "retention_ci95"),
         "n": len(audit.encoded) + len(audit.lost),
         "n_scored": len(udr),
         "n_groups": len(set(outcome.groups())),

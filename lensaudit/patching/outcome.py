@@ -9,9 +9,10 @@ from jaxtyping import Float
 from torch import Tensor
 
 from lensaudit.data.spans import Encoded, SpanLost
+from lensaudit.groups import Group, assumption, unit_of
 from lensaudit.patching.options import PatchOptions
 from lensaudit.scores.depth import DepthScore, depth_score
-from lensaudit.scores.stats import Interval, clustered_bootstrap
+from lensaudit.scores.intervals import NO_ROWS, Limits, clustered_mean, limits_document
 
 NO_KE = "no layer encodes the fact: S1 delta never exceeds tau = {tau}"
 
@@ -45,13 +46,17 @@ class Outcome:
         """Mean over the scored examples; None when there is none."""
         return float(self.scored.double().mean()) if len(self.scored) else None
 
-    def interval(self) -> Interval | None:
-        """95 % bootstrap interval of the mean, resampling authors."""
-        if not len(self.scored):
-            return None
+    @property
+    def groups(self) -> list[Group]:
+        """Author of each scored example."""
         chosen = self.depth.uds.isfinite().tolist()
-        groups = [e.group for e, yes in zip(self.encoded, chosen, strict=True) if yes]
-        return clustered_bootstrap(self.scored.tolist(), groups)
+        return [e.group for e, yes in zip(self.encoded, chosen, strict=True) if yes]
+
+    def interval(self) -> Limits:
+        """95 % interval of the mean by authors, or why there is none."""
+        if not len(self.scored):
+            return NO_ROWS
+        return clustered_mean(self.scored.tolist(), self.groups, unit=unit_of(self.groups))
 
     def rows(self) -> list[dict[str, Any]]:
         """One JSON object per example, in the order of `idx`; lost spans included."""
@@ -128,13 +133,13 @@ def outcome_of(
 
 def summary_of(outcome: Outcome, calibration: Mapping[str, float | None]) -> dict[str, Any]:
     """The content of `summary.json`."""
-    interval = outcome.interval()
     options = outcome.options
     return {
         "source": outcome.source,
         "score": outcome.score,
         outcome.score: outcome.uds,
-        "ci95": [interval.low, interval.high] if interval else None,
+        **limits_document(outcome.interval()),
+        "ci95_assumes": assumption(outcome.groups),
         "n": len(outcome.encoded) + len(_lost(outcome)),
         "n_scored": len(outcome.scored),
         "n_groups": len({e.group for e in outcome.encoded}),
@@ -156,10 +161,9 @@ def beside(
     outcome: Outcome, lens: Outcome, calibration: Mapping[str, float | None]
 ) -> tuple[dict[str, Any], list[dict[str, Any]]]:
     """Summary and rows of UDS with the Logit Lens depth of the same source beside it."""
-    interval = lens.interval()
     summary = summary_of(outcome, calibration) | {
         "lens": lens.uds,
-        "lens_ci95": [interval.low, interval.high] if interval else None,
+        **limits_document(lens.interval(), "lens_ci95"),
         "lens_n_scored": len(lens.scored),
         "lens_per_layer": lens.layer_rows(),
     }

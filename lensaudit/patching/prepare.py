@@ -7,10 +7,11 @@ from pathlib import Path
 from typing import Literal, TypedDict, Unpack
 
 from lensaudit.activations.fill import Progress, cache_batch_that_fits
-from lensaudit.data.examples import Example, rows_alone
+from lensaudit.data.examples import Example
 from lensaudit.data.spans import Encoded, Scope, SpanLost, check_tokenizer, encode
 from lensaudit.data.tofu import forget_set
 from lensaudit.errors import InputError
+from lensaudit.groups import assumption
 from lensaudit.models.checkpoint import (
     Checkpoint,
     check_same_shape,
@@ -38,12 +39,12 @@ from lensaudit.settings import LastLayer
 
 
 def examples_for(data: str, *, exclude: Sequence[str] = (), limit: int | None) -> list[Example]:
-    """The forget set, cut to its first `limit` examples.
+    """The forget set, at most `limit` of its examples.
 
     Raises:
         InputError: the set has problems, or nothing is left of it.
     """
-    examples = forget_set(data, exclude=exclude)[:limit]
+    examples = forget_set(data, exclude=exclude, limit=limit)
     if not examples:
         raise InputError(f"{data}: no examples; wanted at least one")
     return examples
@@ -112,7 +113,7 @@ def prepare(
     specs = _named_family(sources, full, retain, registry)
     data = data or default_data(sources[0])
     examples = examples_for(data, exclude=exclude, limit=limit)
-    if (alone := rows_alone(examples)) is not None:
+    if (alone := assumption(one.group for one in examples)) is not None:
         notice(alone)
     opened = _open_family(specs)
     anchor = opened["full"]

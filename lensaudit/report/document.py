@@ -38,6 +38,10 @@ class Depth:
     value: float | None
     low: float | None
     high: float | None
+    why: str | None
+    """Why there is no interval."""
+    assumes: str | None
+    """What the interval takes for granted."""
     n: int
     n_scored: int
     verdict: Code | None
@@ -64,8 +68,10 @@ class Pair:
     """Place in `Document.depths`."""
     b: int
     difference: float
-    low: float
-    high: float
+    low: float | None
+    high: float | None
+    why: str | None = None
+    """Why there is no interval."""
 
 
 @dataclass(frozen=True)

@@ -5,9 +5,10 @@ from itertools import combinations
 
 import numpy as np
 
+from lensaudit.groups import unit_of
 from lensaudit.report.document import Pair
 from lensaudit.results.patch_runs import PatchRun
-from lensaudit.scores.stats import clustered_bootstrap
+from lensaudit.scores.intervals import NoInterval, clustered_mean
 
 MOST_RUNS = 16
 """Runs of one condition up to which every pair gets an interval: 120 pairs, under a second."""
@@ -16,7 +17,7 @@ MOST_RUNS = 16
 def paired(runs: Sequence[PatchRun], places: Sequence[int]) -> list[Pair]:
     """All pairs of the runs of one condition; none where they are too many.
 
-    Authors are resampled, as for the scores themselves.
+    Intervals are by authors, as for the scores themselves.
 
     Args:
         runs: of one condition, so that their examples agree.
@@ -35,5 +36,8 @@ def _pair(first: int, second: int, a: PatchRun, b: PatchRun) -> Pair | None:
     if not both.any():
         return None
     groups = [one.group for one, yes in zip(a.examples, both, strict=True) if yes]
-    interval = clustered_bootstrap(gaps[both], groups)
-    return Pair(first, second, float(gaps[both].mean()), interval.low, interval.high)
+    difference = float(gaps[both].mean())
+    limits = clustered_mean(gaps[both], groups, bounds=(-1.0, 1.0), unit=unit_of(groups))
+    if isinstance(limits, NoInterval):
+        return Pair(first, second, difference, None, None, limits.why)
+    return Pair(first, second, difference, limits.low, limits.high)

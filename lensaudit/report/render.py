@@ -169,6 +169,7 @@ def _light(document: Document) -> dict[str, Any]:
                 "value": d.value,
                 "low": d.low,
                 "high": d.high,
+                "why": d.why,
                 "n": d.n,
                 "n_scored": d.n_scored,
                 "verdict": WORDS[d.verdict][0] if d.verdict else "",

@@ -50,6 +50,8 @@ def depth_of(
         value=run.value,
         low=run.interval.low if run.interval else None,
         high=run.interval.high if run.interval else None,
+        why=None if run.interval else run.summary.get("ci95_why"),
+        assumes=run.summary.get("ci95_assumes"),
         n=int(run.summary["n"]),
         n_scored=int(run.summary["n_scored"]),
         verdict=code_of(run.summary) if run.score == "uds" else None,
@@ -112,6 +114,7 @@ def _em_extra(run: PatchRun, with_texts: bool) -> dict[str, Any]:
     names = (
         "retention",
         "retention_ci95",
+        "retention_ci95_why",
         "categories",
         "category_percent",
         "over_erased_by",

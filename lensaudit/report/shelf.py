@@ -124,9 +124,16 @@ def _aggregated(row: Row) -> dict[str, MetricValue]:
 
 
 def _listed(value: MetricValue) -> list[Any]:
-    """As the page reads it: value, low, high, scored, unscored, reason."""
+    """As the page reads it: value, low, high, scored, unscored, why something is missing."""
     low, high = (value.interval.low, value.interval.high) if value.interval else (None, None)
-    return [value.value, low, high, value.n_scored, value.n_unscored, value.reason]
+    return [
+        value.value,
+        low,
+        high,
+        value.n_scored,
+        value.n_unscored,
+        value.reason or value.interval_why,
+    ]
 
 
 def _digits(epoch: Any) -> str | None:

@@ -203,6 +203,7 @@ def _accuracy(one: Any) -> dict[str, Any] | None:
         "low": ends.get("low"),
         "high": ends.get("high"),
         "reason": one.get("reason", ""),
+        "why": one.get("interval_why") or "",
     }
 
 

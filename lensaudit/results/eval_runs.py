@@ -33,6 +33,8 @@ class MetricValue:
     n_unscored: int
     reason: str | None
     """Why there is no value."""
+    interval_why: str | None = None
+    """Why there is no interval."""
 
 
 @dataclass(frozen=True)
@@ -72,6 +74,7 @@ class LogEntry:
     failed: FailureKind | None = None
     """How a pass that it reads broke; `reason` is no answer then."""
     interval_95: tuple[Number | None, Number | None] | None = None
+    interval_95_why: str | None = None
     forget: "LogEntry | None" = None
     holdout: "LogEntry | None" = None
 
@@ -169,6 +172,7 @@ def _value(entry: LogEntry) -> MetricValue:
     return MetricValue(
         value=None if value is None or not isfinite(value) else value,
         interval=interval_of(entry.interval_95),
+        interval_why=entry.interval_95_why,
         n_scored=scored,
         n_unscored=missing,
         reason=entry.reason or None,

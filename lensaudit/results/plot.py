@@ -9,7 +9,7 @@ import pandas as pd
 
 from lensaudit.errors import InputError
 from lensaudit.results.frames import Place, curves, efforts, layers, summaries
-from lensaudit.scores.stats import clustered_bootstrap
+from lensaudit.scores.intervals import clustered_mean, ends_of
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -19,7 +19,7 @@ Results = Place | pd.DataFrame
 
 
 def layer_profile(results: Results, *, ax: "Axes | None" = None) -> "Axes":
-    """Mean S1 and S2 delta by layer, nats per token, with 95 % intervals (authors resampled).
+    """Mean S1 and S2 delta by layer, nats per token, with 95 % intervals by authors (from 5 on).
 
     S1 is drawn dashed: how much `retain` lacks. A source whose S2 follows it is erased; one that
     stays at 0 is hidden.
@@ -132,10 +132,10 @@ def _line(ax: "Axes", rows: pd.DataFrame, column: str, label: str, **style: Any)
     for layer in known:
         here = rows[rows["layer"] == layer]
         values = list(here[column])
-        interval = clustered_bootstrap(values, list(here["group"]))
+        ends = ends_of(clustered_mean(values, list(here["group"]), bounds=None))
         means.append(float(np.mean(values)))
-        low.append(interval.low)
-        high.append(interval.high)
+        low.append(ends[0] if ends else np.nan)
+        high.append(ends[1] if ends else np.nan)
     (line,) = ax.plot(known, means, label=label, **style)
     ax.fill_between(known, low, high, color=line.get_color(), alpha=0.15, linewidth=0)
 

@@ -62,6 +62,7 @@ def _point(key: str, one: Row, coherence: Row, path: Path) -> dict[str, Any]:
         "x": x,
         "mean": one.get("mean", one.get("trait_mean")),
         "ci95": one.get("ci95"),
+        "ci95_why": one.get("ci95_why"),
         "n": one.get("n"),
         "n_invalid": one.get("n_invalid"),
         "coherence": coherence.get("mean", one.get("coherence_mean")),
@@ -97,7 +98,10 @@ def _experiment(kind: str, one: Row) -> dict[str, Any]:
         "kl_retain": one.get("kl_retain"),
         "utility_delta": one.get("utility_delta"),
         "arms": [
-            {"arm": name, **{key: scored.get(key) for key in ("recovery", "ci95", "n_items")}}
+            {
+                "arm": name,
+                **{key: scored.get(key) for key in ("recovery", "ci95", "ci95_why", "n_items")},
+            }
             for name in part(one, "arms")
             if (scored := part(one, "arms", name, score))
         ],

@@ -270,15 +270,22 @@ def verdict_of(source: str, evidence: Evidence) -> Verdict:
     return Verdict(code, " ".join(parts), because)
 
 
+def rows_only(why: str) -> str:
+    """What stands where an interval would, in every sentence that has none.
+
+    >>> rows_only("3 authors: no interval")
+    '3 authors: no interval; this describes these rows only'
+    """
+    return f"{why}; this describes these rows only"
+
+
 def _numbers(evidence: Evidence) -> list[str]:
     known = [
         (name, one) for name, one in (("UDS", evidence.uds), ("aligned", evidence.aligned)) if one
     ]
     parts = ", ".join(shown(name, one) for name, one in known)
     why = next((one.why for _, one in known if one.why), None)
-    return ([f"{parts}."] if parts else []) + (
-        [f"{why}; this describes these rows only."] if why else []
-    )
+    return ([f"{parts}."] if parts else []) + ([f"{rows_only(why)}."] if why else [])
 
 
 def shown(name: str, one: Measured) -> str:

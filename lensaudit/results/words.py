@@ -11,6 +11,7 @@ from lensaudit.results.verdict import (
     Evidence,
     Measured,
     decide,
+    rows_only,
     shown,
     verdict_of,
 )
@@ -59,10 +60,25 @@ def verdict(summary: Mapping[str, Any]) -> str:
     score, ends = summary[summary["score"]], summary["ci95"]
     found = None if score is None else Measured(score, *(ends or ()), why=summary.get("ci95_why"))
     if summary["score"] == "lens" and found is not None:
-        return f"{summary['source']}: {shown('Logit Lens depth', found)}."
+        only = f" {rows_only(found.why)}." if found.why else ""
+        return f"{summary['source']}: {shown('Logit Lens depth', found)}.{only}"
     if "verdict" in summary:
         return summary["verdict"]["sentence"]
     return verdict_of(summary["source"], Evidence(found)).sentence
+
+
+def with_limits(value: float, summary: Mapping[str, Any], name: str = "ci95") -> tuple[str, str]:
+    """A value with its interval, and the sentence that follows where it has none.
+
+    >>> with_limits(0.5, {"ci95": [0.25, 0.75]})
+    ('0.500 [0.250, 0.750]', '')
+    >>> with_limits(0.5, {"ci95": None, "ci95_why": "3 authors: no interval"})
+    ('0.500', ' 3 authors: no interval; this describes these rows only.')
+    """
+    if summary.get(name):
+        low, high = summary[name]
+        return f"{value:.3f} [{low:.3f}, {high:.3f}]", ""
+    return f"{value:.3f}", f" {rows_only(summary.get(f'{name}_why') or 'no interval')}."
 
 
 def headline(codes: Mapping[str, Code]) -> str:

@@ -26,6 +26,8 @@ END_CORRELATION = 0.2
 """Least correlation within an author that is assumed of rows on an end of the scale: where all
 rows read 0 nothing can be seen of it."""
 _TINY = 1e-9
+_ROUNDING = 1e-6
+"""How far past an end of its scale a mean of float32 numbers may come to lie."""
 
 
 @dataclass(frozen=True)
@@ -33,6 +35,27 @@ class NoInterval:
     """Why a number has no interval."""
 
     why: str
+    """`3 authors: no interval`."""
+
+
+Limits = Interval | NoInterval
+NO_ROWS = NoInterval("no row has a score: no interval")
+
+
+def limits_document(found: Limits, name: str = "ci95") -> dict[str, Any]:
+    """As result files hold it: `[low, high]` or null, and beside it why it is null.
+
+    >>> limits_document(NoInterval("3 authors: no interval"))
+    {'ci95': None, 'ci95_why': '3 authors: no interval'}
+    """
+    if isinstance(found, NoInterval):
+        return {name: None, f"{name}_why": found.why}
+    return {name: [found.low, found.high], f"{name}_why": None}
+
+
+def ends_of(found: Limits | None) -> tuple[float, float] | None:
+    """Low and high; None where there are none."""
+    return (found.low, found.high) if isinstance(found, Interval) else None
 
 
 @dataclass(frozen=True)
@@ -49,6 +72,9 @@ class _Moments:
         return int(self.sizes.sum())
 
 
+_A_NAN = NoInterval("a score is NaN: no interval")
+
+
 def clustered_mean(
     values: Values,
     groups: Sequence[Hashable],
@@ -56,32 +82,40 @@ def clustered_mean(
     level: float = 0.95,
     bounds: tuple[float, float] | None = (0.0, 1.0),
     unit: str = "author",
-) -> Interval | NoInterval:
+) -> Limits:
     """Interval of the mean over rows, rows of a group being alike.
 
     Args:
         values: one number per row.
         groups: label of each row's group.
         level: of confidence; 0.9 gives the one-sided 95 % limits.
-        bounds: ends of the scale. With (0, 1) the interval is the score interval; other bounds cut
-            the t interval; None leaves it as it is.
+        bounds: ends of the scale. One that begins at 0 has the score interval; a scale of
+            differences, such as (-1, 1), cuts the t interval; None leaves it as it is.
         unit: what a group is called where there is no interval.
 
     Raises:
         ValueError: no rows, another number of labels than rows, or a value outside the bounds.
     """
     rows = _column(values, groups)
-    if bounds is not None and (np.nanmin(rows) < bounds[0] or np.nanmax(rows) > bounds[1]):
-        raise ValueError(f"interval: found values outside {bounds}")
-    found = _moments(rows[:, None], groups, unit)
+    if bounds is not None:
+        slack = _ROUNDING * (bounds[1] - bounds[0])
+        if np.nanmin(rows) < bounds[0] - slack or np.nanmax(rows) > bounds[1] + slack:
+            raise ValueError(f"interval: found values outside {bounds}")
+        rows = rows.clip(*bounds)
+    top = bounds[1] if bounds is not None and bounds[0] == 0 else None
+    found = _moments((rows / (top or 1.0))[:, None], groups, unit)
     if isinstance(found, NoInterval):
         return found
     quantile = float(student.ppf((1 + level) / 2, found.df))
-    if bounds == (0.0, 1.0):
-        return _score_interval(rows, found, quantile)
+    nothing_varies = NoInterval(f"every {unit} has the same mean: no interval")
+    if top is not None:
+        on_scale = _score_interval(rows / top, found, quantile)
+        if on_scale is None:
+            return nothing_varies
+        return Interval(on_scale.low * top, on_scale.high * top)
     half = quantile * math.sqrt(float(found.cov[0, 0]))
     if half == 0:
-        return NoInterval("all rows are equal: nothing varies")
+        return nothing_varies
     low, high = float(found.mean[0]) - half, float(found.mean[0]) + half
     if bounds is not None:
         low, high = max(low, bounds[0]), min(high, bounds[1])
@@ -95,7 +129,7 @@ def clustered_ratio(
     *,
     level: float = 0.95,
     unit: str = "author",
-) -> Interval | NoInterval:
+) -> Limits:
     """Interval of mean(numerators) / mean(denominators): the ratios that a test does not reject.
 
     A ratio r is in it when the t interval of the mean of `numerator - r * denominator` holds 0
@@ -115,12 +149,12 @@ def clustered_ratio(
     first = top * bottom - square * cov[0, 1]
     constant = top**2 - square * cov[0, 0]
     if second <= 0:
-        return NoInterval("the denominator cannot be told from 0")
+        return NoInterval("the divisor cannot be told from 0: no interval")
     root = math.sqrt(max(0.0, first**2 - second * constant))
     return Interval(float((first - root) / second), float((first + root) / second))
 
 
-def auc_limits(knows: Values, forgot: Values, *, level: float = 0.95) -> Interval | NoInterval:
+def auc_limits(knows: Values, forgot: Values, *, level: float = 0.95) -> Limits:
     """Interval of the area under the ROC curve that does not collapse at complete separation.
 
     The areas A with (estimate - A)^2 <= z^2 var(A), var by Hanley and McNeil with both sample sizes
@@ -131,7 +165,7 @@ def auc_limits(knows: Values, forgot: Values, *, level: float = 0.95) -> Interva
     """
     estimate = auc(knows, forgot)
     if math.isnan(estimate):
-        return NoInterval("a score is NaN")
+        return _A_NAN
     return area_limits(estimate, len(knows), len(forgot), level=level)
 
 
@@ -141,13 +175,60 @@ def area_limits(estimate: float, n_knows: int, n_forgot: int, *, level: float = 
     >>> round(area_limits(1.0, 5, 5).low, 3)  # the lower root of (1 - A)^2 = z^2 var(A)
     0.643
     """
-    z = float(norm.ppf((1 + level) / 2))
+    return _newcombe(estimate, n_knows, n_forgot, float(norm.ppf((1 + level) / 2)))
+
+
+def clustered_auc_limits(
+    knows: Values,
+    forgot: Values,
+    knows_groups: Sequence[Hashable],
+    forgot_groups: Sequence[Hashable],
+    *,
+    level: float = 0.95,
+    unit: str = "author",
+) -> Limits:
+    """As `auc_limits`, rows of a group being alike: each side counts as many rows as its are worth.
+
+    A row's placement is the share of the other side that it beats; the area is their mean
+    (Obuchowski 1997, doi:10.2307/2533958). A side's size is divided by the CR2 variance of that
+    mean over the variance of independent rows, if above 1; of separated pools, where neither is
+    seen, by what `END_CORRELATION` within a group would make it. Student's quantile with the fewer
+    degrees of freedom.
+
+    Raises:
+        ValueError: an empty pool, or another number of labels than rows.
+    """
+    estimate = auc(knows, forgot)
+    if math.isnan(estimate):
+        return _A_NAN
+    sizes, freedoms = [], []
+    for own, others, groups in ((knows, forgot, knows_groups), (forgot, knows, forgot_groups)):
+        placed = _column(_share_below(own, others), groups)
+        found = _moments(placed[:, None], groups, unit)
+        if isinstance(found, NoInterval):
+            return found
+        alone = float(placed.var(ddof=1)) / found.n
+        typical = float((found.sizes**2).sum()) / found.n
+        effect = (
+            float(found.cov[0, 0]) / alone if alone > 0 else 1 + (typical - 1) * END_CORRELATION
+        )
+        sizes.append(found.n / max(1.0, effect))
+        freedoms.append(found.df)
+    return _newcombe(
+        estimate, sizes[0], sizes[1], float(student.ppf((1 + level) / 2, min(freedoms)))
+    )
+
+
+def _newcombe(
+    estimate: float, n_knows: float | int, n_forgot: float | int, quantile: float
+) -> Interval:
+    """Both roots of Newcombe's equation."""
     extra = (n_knows + n_forgot) / 2 - 1
 
     def surplus(area: float) -> float:
         spread = 1 + extra * ((1 - area) / (2 - area) + area / (1 + area))
         variance = area * (1 - area) * spread / (n_knows * n_forgot)
-        return (estimate - area) ** 2 - z * z * variance
+        return (estimate - area) ** 2 - quantile * quantile * variance
 
     # at an estimate of 0 or 1 the surplus is 0 there too: the root wanted is the other one
     inside = min(max(estimate, _TINY), 1 - _TINY)
@@ -156,10 +237,17 @@ def area_limits(estimate: float, n_knows: int, n_forgot: int, *, level: float = 
     return Interval(float(low), float(high))
 
 
-def _score_interval(
-    rows: NDArray[np.float64], found: _Moments, quantile: float
-) -> Interval | NoInterval:
+def _share_below(values: Values, others: Values) -> NDArray[np.float64]:
+    """For each value, the share of the others below it, ties counting one half."""
+    ranked = np.sort(others)
+    left, right = (np.searchsorted(ranked, values, side) for side in ("left", "right"))
+    return (left + right) / (2 * len(others))
+
+
+def _score_interval(rows: NDArray[np.float64], found: _Moments, quantile: float) -> Interval | None:
     """The means m with (estimate - m)^2 <= q^2 spread m (1 - m) / n_effective.
+
+    None where all rows are one number inside the scale.
 
     `spread` is the variance of a row in units of a coin's, at least the share of rows on an end
     of the scale; `n_effective` is what the CR2 variance leaves of n, at most what is left when
@@ -170,7 +258,7 @@ def _score_interval(
     coin = mean * (1 - mean)
     spread = max(float(((rows - mean) ** 2).mean()) / coin if coin > 0 else 0.0, at_end)
     if spread == 0:
-        return NoInterval("all rows are equal: nothing varies")
+        return None
     typical = float((found.sizes**2).sum()) / found.n
     most = found.n / (1 + (typical - 1) * END_CORRELATION * at_end)
     n_effective = min(spread * coin / variance, most) if variance > 0 and coin > 0 else most
@@ -201,9 +289,9 @@ def _moments(
     member = np.array([order.setdefault(group, len(order)) for group in groups])
     if len(order) < FEWEST_GROUPS:
         plural = "" if len(order) == 1 else "s"
-        return NoInterval(f"{len(order)} {unit}{plural}: no interval below {FEWEST_GROUPS}")
+        return NoInterval(f"{len(order)} {unit}{plural}: no interval")
     if not np.isfinite(columns).all():
-        return NoInterval("a value is not finite")
+        return NoInterval("a value is not finite: no interval")
     n, sizes = len(columns), np.bincount(member)
     mean = columns.mean(0)
     residuals = np.stack([np.bincount(member, weights=one) for one in (columns - mean).T], axis=1)

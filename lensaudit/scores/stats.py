@@ -1,26 +1,25 @@
-"""Means, areas, distances and intervals: the statistics every table is made of."""
+"""Means, areas and distances: the statistics every table is made of."""
 
 import math
 import warnings
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy.special import gammaln
-from scipy.stats import binomtest, ks_2samp, rankdata
+from scipy.stats import ks_2samp, rankdata
 
 Values = Sequence[float | int] | NDArray[Any]
 """Numbers in a list, tuple or one-dimensional array."""
 _SMALLEST_P = 1e-300
 """Below this the p-value of SciPy loses digits or is 0, and only `log10_p` still tells."""
-_DRAWS_AT_ONCE = 4_000_000
 
 
 @dataclass(frozen=True)
 class Interval:
-    """A confidence interval; both ends NaN when the values hold a NaN."""
+    """A confidence interval."""
 
     low: float
     high: float
@@ -119,114 +118,6 @@ def _log_tail(statistic: float, n_a: int, n_b: int) -> float:
 
 def _log_binomial(n: int, k: int) -> float:
     return float(gammaln(n + 1) - gammaln(k + 1) - gammaln(n - k + 1))
-
-
-def clustered_bootstrap(
-    values: Values,
-    clusters: Sequence[Hashable],
-    *,
-    n_resamples: int = 2000,
-    level: float = 0.95,
-    seed: int = 0,
-) -> Interval:
-    """Percentile interval of the mean over rows when whole clusters (authors) are drawn again.
-
-    Each resample draws as many clusters as there are, with replacement, and averages all their
-    rows; a large cluster weighs as much as it has rows. A single cluster has nothing to vary:
-    the interval is then the mean itself, twice. NaN if any value is NaN.
-
-    Raises:
-        ValueError: no values, another number of clusters than values, or an option out of range.
-    """
-    if not len(values) or len(values) != len(clusters):
-        raise ValueError(f"bootstrap: found {len(values)} values, {len(clusters)} cluster labels")
-    if n_resamples < 1 or not 0 < level < 1:
-        raise ValueError("bootstrap: wanted n_resamples >= 1 and 0 < level < 1")
-    rows = np.asarray(values, dtype=float)
-    if np.isnan(rows).any():
-        return Interval(math.nan, math.nan)
-    order: dict[Hashable, int] = {}
-    member = np.array([order.setdefault(cluster, len(order)) for cluster in clusters])
-    sums = np.bincount(member, weights=rows).astype(float)
-    sizes = np.bincount(member)
-    means = _resampled_means(sums, sizes, n_resamples, np.random.default_rng(seed))
-    low, high = np.quantile(means, [(1 - level) / 2, (1 + level) / 2])
-    return Interval(float(low), float(high))
-
-
-def clustered_bootstrap_of(
-    statistic: Callable[[NDArray[np.float64]], NDArray[np.float64]],
-    columns: NDArray[Any],
-    clusters: Sequence[Hashable],
-    *,
-    n_resamples: int = 2000,
-    level: float = 0.95,
-    seed: int = 0,
-) -> Interval:
-    """Percentile interval of a function of several means, such as a ratio, by whole clusters.
-
-    Every resample draws the same clusters for all columns, so that what is paired stays paired.
-
-    Args:
-        statistic: resample by column means -> one number per resample; NaN where it is undefined.
-        columns: row by column.
-        clusters: label of each row.
-        n_resamples: resamples drawn.
-        level: of confidence.
-        seed: of the draws.
-
-    Returns:
-        Both ends NaN when a value or the statistic of any resample is NaN.
-
-    Raises:
-        ValueError: no rows, another number of labels than rows, or an option out of range.
-    """
-    if columns.ndim != 2 or not len(columns) or len(columns) != len(clusters):
-        raise ValueError(f"bootstrap: found {columns.shape} values, {len(clusters)} cluster labels")
-    if n_resamples < 1 or not 0 < level < 1:
-        raise ValueError("bootstrap: wanted n_resamples >= 1 and 0 < level < 1")
-    order: dict[Hashable, int] = {}
-    member = np.array([order.setdefault(cluster, len(order)) for cluster in clusters])
-    sizes = np.bincount(member)
-    means = [
-        _resampled_means(
-            np.bincount(member, weights=column).astype(float),
-            sizes,
-            n_resamples,
-            np.random.default_rng(seed),
-        )
-        for column in columns.astype(float).T
-    ]
-    values = statistic(np.stack(means, axis=1))
-    if np.isnan(values).any():
-        return Interval(math.nan, math.nan)
-    low, high = np.quantile(values, [(1 - level) / 2, (1 + level) / 2])
-    return Interval(float(low), float(high))
-
-
-def _resampled_means(
-    sums: NDArray[np.float64], sizes: NDArray[np.int64], n_resamples: int, rng: np.random.Generator
-) -> NDArray[np.float64]:
-    """Mean over rows of each resample; drawn in parts so that memory stays bounded."""
-    part = max(1, _DRAWS_AT_ONCE // len(sums))
-    means = []
-    for start in range(0, n_resamples, part):
-        shape = (min(part, n_resamples - start), len(sums))
-        drawn = rng.integers(len(sums), size=shape)
-        means.append(sums[drawn].sum(1) / sizes[drawn].sum(1))
-    return np.concatenate(means)
-
-
-def wilson(k: int, n: int, level: float = 0.95) -> Interval:
-    """Wilson's score interval of a proportion of `k` in `n` (1927).
-
-    Raises:
-        ValueError: n = 0, or k outside 0..n.
-    """
-    if n < 1:
-        raise ValueError("wilson: wanted n >= 1")
-    interval = binomtest(k, n).proportion_ci(level, method="wilson")
-    return Interval(float(interval.low), float(interval.high))
 
 
 def _joined(what: str, a: Values, b: Values) -> NDArray[np.float64] | None:

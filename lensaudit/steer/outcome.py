@@ -13,8 +13,10 @@ import numpy as np
 from scipy.stats import linregress, spearmanr
 
 from lensaudit.files import digest
-from lensaudit.scores.stats import Interval, clustered_bootstrap
+from lensaudit.scores.intervals import NO_ROWS, Limits, clustered_mean, limits_document
 
+SCALE = (0.0, 100.0)
+"""Of a judge's scores."""
 COHERENT_FROM = 50.0
 """Mean coherence below this flags a setting; the seed's threshold."""
 FEWEST_COEFFICIENTS = 3
@@ -66,14 +68,16 @@ class Level:
         """The answers to some of the questions."""
         return Level(tuple(one for one in self.answers if one.question in questions))
 
-    def interval(self) -> Interval | None:
-        """95 % bootstrap interval of the mean, resampling questions."""
+    def interval(self) -> Limits:
+        """95 % interval of the mean by questions, or why there is none."""
         groups = [one.question for one in self.answers if one.trait is not None]
-        return clustered_bootstrap(self.scores, groups) if groups else None
+        if not groups:
+            return NO_ROWS
+        return clustered_mean(self.scores, groups, bounds=SCALE, unit="question")
 
     def document(self, *, baseline: float | None, ratio: float | None) -> dict[str, Any]:
         """One entry of `coefficients`; `std` is that of a population (ddof 0)."""
-        scores, interval = self.scores, self.interval()
+        scores = self.scores
         n_invalid = len(self.answers) - len(scores)
         bound = None
         if baseline is not None and self.answers:
@@ -84,7 +88,7 @@ class Level:
             "n": len(scores),
             "n_total": len(self.answers),
             "n_invalid": n_invalid,
-            "ci95": [interval.low, interval.high] if interval else None,
+            **limits_document(self.interval()),
             "mean_invalid_as_baseline": bound,
             "ratio": ratio,
         }
@@ -168,7 +172,7 @@ def chosen_on_dev(
 ) -> dict[str, Any] | None:
     """The coherent setting that is strongest on one half of the questions, reported on the other.
 
-    `delta` is paired: per question, against the baseline; its interval resamples questions.
+    `delta` is paired: per question, against the baseline; its interval is by questions.
     """
     dev, test = halves(questions, seed)
     best = strongest(coherent_only({k: v.only(dev) for k, v in levels.items()}), polarity)
@@ -176,7 +180,13 @@ def chosen_on_dev(
         return None
     report, base = levels[best].only(test), levels[0.0].only(test)
     gaps = paired_gaps(report, base)
-    interval = clustered_bootstrap(list(gaps.values()), list(gaps)) if gaps else None
+    limits = (
+        clustered_mean(
+            list(gaps.values()), list(gaps), bounds=(-SCALE[1], SCALE[1]), unit="question"
+        )
+        if gaps
+        else NO_ROWS
+    )
     return {
         "setting": best,
         "dev_questions": sorted(dev),
@@ -185,7 +195,7 @@ def chosen_on_dev(
         "test_mean": report.mean,
         "test_baseline": base.mean,
         "test_delta": _mean(list(gaps.values())),
-        "test_delta_ci95": [interval.low, interval.high] if interval else None,
+        **limits_document(limits, "test_delta_ci95"),
         "test_coherence": report.coherence,
     }
 

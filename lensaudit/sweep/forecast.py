@@ -63,7 +63,7 @@ def work_of(conditions: Conditions) -> dict[str, int]:
     metrics = ordered(conditions.suite, conditions.metrics)
     reads = {read for one in metrics for read in one.reads[conditions.suite]}
     annotated = patched_data(conditions)
-    n_annotated = len(forget_set(annotated)[: conditions.limit]) if annotated else 0
+    n_annotated = len(forget_set(annotated, limit=conditions.limit)) if annotated else 0
     return {
         "scored": sum(_n_texts(read, splits) for read in reads if read.kind == "trace"),
         "differentiated": sum(_n_texts(r, splits) for r in reads if r.kind == "gradient"),

@@ -172,8 +172,8 @@ def _value(metric: Metric, entry: Entry) -> dict[str, Any]:
     sides = list(entry.parts.values()) or [entry]
     return {
         "value": entry.value if finite else None,
-        "low": bounds.low if bounds and math.isfinite(bounds.low) else None,
-        "high": bounds.high if bounds and math.isfinite(bounds.high) else None,
+        "low": bounds.low if bounds else None,
+        "high": bounds.high if bounds else None,
         "n_scored": sum(len(one.records) for one in sides),
         "n_unscored": sum(len(one.unscored) for one in sides),
         "reason": None if finite else entry.reason or "no value",

@@ -170,7 +170,7 @@ def data_digest(conditions: Conditions) -> str:
         limit=conditions.limit,
     )
     annotated = patched_data(conditions)
-    examples = forget_set(annotated)[: conditions.limit] if annotated else []
+    examples = forget_set(annotated, limit=conditions.limit) if annotated else []
     parts: list[Any] = [{name: split.digest for name, split in sorted(splits.items())}]
     parts += [[asdict(one) for one in examples], PASS_VERSION]
     return digest(parts)

@@ -86,8 +86,8 @@ def test_gt_entity_needs_no_entity():
         ({"entity": "born"}, "entity 'born' is not in the answer after the prefix"),
         ({"gt_entity": "Oslo"}, "gt_entity 'Oslo' is not in the answer"),
         ({"gt_entity": 5}, "gt_entity is a number (5), wanted text"),
-        ({"group": 1.5}, "group is a number (1.5)"),
-        ({"group": False}, "group is true/false (False)"),
+        ({"group": 1.5}, "group is 1.5, wanted a whole number or text"),
+        ({"group": False}, "group is False, wanted"),
         ({"question": "a \ud800"}, "question holds half a Unicode character"),
     ],
 )

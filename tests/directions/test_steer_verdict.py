@@ -4,6 +4,7 @@ import pytest
 
 from lensaudit.directions.finding import Finding, Label
 from lensaudit.directions.verdict import Plain, reading, recovery_of, summary_of
+from lensaudit.scores.intervals import clustered_mean
 
 GROUPS = {0: "a", 1: "a", 2: "b", 3: "b"}
 
@@ -26,10 +27,28 @@ def test_recovery_is_the_share_of_the_gap_that_is_closed():
     found = recovery_of([finding([0.6, 0.6, 0.8, 0.2])], known, "em")
     assert found.value == pytest.approx(1.4 / 3.0)
     assert (found.mean, found.n_items, found.sd) == (pytest.approx(0.55), 4, None)
-    # authors are resampled: a alone gives 0.8 / 1.6, b alone 0.6 / 1.4
-    assert found.interval is not None
-    assert found.interval.low == pytest.approx(0.6 / 1.4)
-    assert found.interval.high == pytest.approx(0.8 / 1.6)
+    assert found.document()["ci95"] is None
+    assert found.document()["ci95_why"] == "2 authors: no interval"
+
+
+def test_the_interval_of_a_recovery_is_that_of_a_paired_ratio_by_authors():
+    roles = {"full": [1.0] * 12, "unlearned": [0.2, 0.0] * 6}
+    known = Plain(
+        {role: dict(enumerate(scores)) for role, scores in roles.items()},
+        {idx: idx // 2 for idx in range(12)},
+    )
+    said = [0.6, 0.5, 0.4, 0.4, 0.8, 0.7, 0.3, 0.2, 0.6, 0.4, 0.5, 0.5]
+    found = recovery_of([finding(said)], known, "em")
+    assert found.limits.low < found.value < found.limits.high
+    authors = [idx // 2 for idx in range(12)]
+    for end in (found.limits.low, found.limits.high):
+        # on its limit a ratio is just rejected: gains - ratio * gaps has an interval that ends at 0
+        rest = [
+            said[at] - known.scores["unlearned"][at] - end * (1 - known.scores["unlearned"][at])
+            for at in range(12)
+        ]
+        limits = clustered_mean(rest, authors, bounds=None)
+        assert min(abs(limits.low), abs(limits.high)) == pytest.approx(0, abs=1e-9)
 
 
 def test_random_directions_are_averaged_and_their_spread_is_told():
@@ -65,7 +84,7 @@ def test_the_never_trained_control_is_measured_from_the_model_it_edits():
 @pytest.mark.parametrize("role", ["unlearned", "full"])
 def test_without_a_gap_there_is_no_recovery(full, unlearned, role):
     found = recovery_of([finding([0.2] * 4, role=role)], plain(full, unlearned), "em")
-    assert (found.value, found.interval) == (None, None)
+    assert (found.value, found.document()["ci95"]) == (None, None)
     summary = summary_of("add", [finding([0.2] * 4)], {"em": plain(full, unlearned)}, "em")
     assert "nothing to restore" in summary["unscored"]
     assert summary["reading"].startswith("Not scored")

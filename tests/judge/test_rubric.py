@@ -189,5 +189,15 @@ def test_statistics_are_those_of_the_sample(stub_of, bench_of):
     assert column.mean == pytest.approx(19 / 3)
     assert column.std == pytest.approx((114 / 18) ** 0.5)
     assert (column.median, column.min, column.max) == (6, 4, 9)
+    assert (column.ci95, column.ci95_why) == (None, "3 authors: no interval")
+
+
+def test_the_interval_of_a_grade_stays_on_its_scale(stub_of, bench_of):
+    found = found_by(bench_of(stub_of()), *(item(at, "x") for at in range(8)))
+    rows = tuple(
+        dataclasses.replace(row, scores={**row.scores, "FLUENCY": grade})
+        for row, grade in zip(found.rows, [10.0] * 7 + [0.0], strict=True)
+    )
+    column = columns(dataclasses.replace(found, rows=rows))["forget"]["FLUENCY"]
     assert column.ci95 is not None
-    assert 4 <= column.ci95[0] < 19 / 3 < column.ci95[1] <= 9
+    assert 0 < column.ci95[0] < 8.75 < column.ci95[1] < 10

@@ -97,7 +97,7 @@ def test_values_differ_between_rows_and_reach_summary_and_rows(evaluated):
     rows = [json.loads(line) for line in lines]
     assert [row["split"] for row in rows] == ["annotated"] * LIMIT
     assert rows[3]["entity"] in rows[3]["answer"]
-    assert rows[3]["scores"]["uds"] == entry["value_by_index"]["3"]["uds"]
+    assert rows[3]["scores"]["uds"] == entry["value_by_index"][str(rows[3]["idx"])]["uds"]
     inputs = json.loads((evaluated / "out" / "manifest.json").read_text())["inputs"]
     assert inputs["patched_full"]["name"] == "demo/full"
     assert inputs["patched_retain"]["name"] == "demo/retain"

@@ -33,10 +33,10 @@ class Kept:
         return frozenset()
 
 
-def attacked(name, passes):
+def attacked(name, passes, groups=()):
     metric = all_metrics()[name]
     context = Context("tofu", metric.reads["tofu"], passes, {}, {}, Conventions())
-    return finished(metric, metric.fn(context), {})
+    return finished(metric, metric.fn(context), groups)
 
 
 def test_a_forget_set_that_is_likelier_than_the_holdout_is_known():
@@ -50,6 +50,23 @@ def test_a_forget_set_that_is_likelier_than_the_holdout_is_known():
     assert found.parts["holdout"].per_example == pytest.approx({0: 1.0, 1: 0.15})
     swapped = {"forget": sides["holdout"], "holdout": sides["forget"]}
     assert attacked("mia_loss", Kept(trace=swapped)).value == 0.25
+
+
+def test_an_attack_counts_authors_of_both_sides():
+    rows = [trace(-0.1 * n, -0.1 * n) for n in range(1, 13)]
+    sides = {"forget": rows, "holdout": [trace(-0.3 - 0.1 * n, -0.3) for n in range(1, 13)]}
+    six = {idx: idx // 2 for idx in range(12)}
+    by_author = attacked("mia_loss", Kept(trace=sides), [six, six])
+    assert by_author.interval.low < by_author.value < by_author.interval.high
+    assert by_author.interval_assumes is None
+    by_row = attacked("mia_loss", Kept(trace=sides))
+    assert "counted as its own author" in by_row.interval_assumes
+    # rows of an author are alike here: as independent rows they would say more than they know
+    width = by_author.interval.high - by_author.interval.low
+    assert width > by_row.interval.high - by_row.interval.low
+    few = attacked("mia_loss", Kept(trace=sides), [dict.fromkeys(range(12), 0), six])
+    assert few.interval is None
+    assert few.interval_why == "1 author: no interval"
 
 
 def test_the_zlib_attack_divides_by_what_is_left_of_the_text():
@@ -97,7 +114,7 @@ def test_exact_memorization_leaves_the_closing_token_out():
     texts = [trace(-0.1, -2.0, -0.1), trace(-2.0, -2.0, -2.0, -0.1), trace(-0.1)]
     passes = Kept(trace={"forget": texts})
     context = Context("tofu", metric.reads["tofu"], passes, {}, {}, Conventions())
-    found = finished(metric, metric.fn(context), {})
+    found = finished(metric, metric.fn(context))
     # tokens above -1 are first choices: 1 of 2, and 0 of 3
     assert found.per_example == pytest.approx({0: 0.5, 1: 0.0})
     # the third text has no other token: it is no 0 in the mean

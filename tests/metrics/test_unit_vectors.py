@@ -10,7 +10,7 @@ from support import golden_values
 from lensaudit.evaluation.forward import token_traces
 from lensaudit.evaluation.log import NoModel
 from lensaudit.metrics.forget_quality import forget_quality
-from lensaudit.metrics.membership import auc_interval, compressed_bytes, least_mean, standardised
+from lensaudit.metrics.membership import compressed_bytes, least_mean, standardised
 from lensaudit.metrics.memorization import share_predicted, strength, strength_with_floor
 from lensaudit.metrics.privacy import privleak, rel_diff, similarity
 from lensaudit.metrics.probability import probability_record
@@ -44,7 +44,7 @@ def losses(values):
 
 def computed(name, done):
     metric = all_metrics()[name]
-    return finished(metric, metric.fn(context(done)), {})
+    return finished(metric, metric.fn(context(done)))
 
 
 def scores(entry, field):
@@ -232,13 +232,3 @@ def test_an_empty_trace_has_no_loss():
     nothing = np.array([], dtype=np.float32)
     with np.errstate(invalid="ignore"):
         assert math.isnan(Trace(nothing, nothing.astype(bool), nothing, nothing).loss)
-
-
-def test_the_interval_of_an_auc_is_delongs():
-    higher, lower = [3.0, 2.0, 2.0, 5.0], [1.0, 2.0, 0.5]
-    wins = np.array([[(h > low) + 0.5 * (h == low) for low in lower] for h in higher])
-    variance = wins.mean(1).var(ddof=1) / 4 + wins.mean(0).var(ddof=1) / 3
-    found = auc_interval(higher, lower)
-    assert found.low == pytest.approx(wins.mean() - 1.959964 * np.sqrt(variance), rel=1e-6)
-    assert found.high == 1.0
-    assert auc_interval([1.0], lower) is None

@@ -80,7 +80,7 @@ def bench(tmp_path_factory):
         activations=folder / "activations",
         notice=lambda line: None,
     )
-    # three facts of every author: limit would take whole authors
+    # three facts of every author
     chosen = [e for e in audit.encoded if e.idx % 8 < 3]
     audit = replace(audit, encoded=tuple(chosen))
     neutral = neutral_of("demo", audit.examples)

@@ -6,6 +6,7 @@ from dataclasses import replace
 import pytest
 import torch
 from audit_helpers import audit_in, save_family, save_questions
+from scipy.stats import t as student
 from tokenizers import normalizers
 from wavefront_helpers import examples
 
@@ -14,6 +15,7 @@ from lensaudit.patching.deposit import deposit_comparison
 from lensaudit.patching.options import PatchOptions
 from lensaudit.patching.outcome import outcome_of, summary_of
 from lensaudit.patching.session import score_all
+from lensaudit.results.words import verdict
 
 ROWS = [replace(e, group=e.idx // 2) for e in examples([(2, 1, 2, 4)] * 12)]
 """Two questions of each of six authors."""
@@ -59,18 +61,44 @@ def test_a_difference_is_the_first_minus_the_second(tmp_path):
     line = compared(tmp_path, [0.75, 1.0] * 6, [0.25, 0.5] * 6)
     assert (line["a"], line["b"]) == ("a", "b")
     assert float(line["uds_a"]) - float(line["uds_b"]) == 0.5
-    assert [float(line[name]) for name in ("difference", "low", "high")] == [0.5, 0.5, 0.5]
+    assert float(line["difference"]) == 0.5
     assert (line["n"], line["n_groups"]) == ("12", "6")
+    # the same gap everywhere: nothing varies
+    assert (line["low"], line["high"], line["why"]) == (
+        "",
+        "",
+        "every author has the same mean: no interval",
+    )
 
 
-def test_the_interval_of_a_difference_draws_authors(tmp_path):
-    # each author has a gap of 1 and one of 0: whoever is drawn, the mean is 0.5
-    line = compared(tmp_path, [1.0, 0.0] * 6, [0.0] * 12)
-    assert [float(line[name]) for name in ("difference", "low", "high")] == [0.5, 0.5, 0.5]
-    # three authors have a gap of 1, three of 0
+def test_the_interval_of_a_difference_counts_authors(tmp_path):
+    # three authors have a gap of 1, three of 0: means of six authors, sd sqrt(0.3), t of 5 df
     line = compared(tmp_path, [1.0] * 6 + [0.0] * 6, [0.0] * 12)
-    assert float(line["low"]) <= 1 / 6
-    assert float(line["high"]) >= 5 / 6
+    half = student.ppf(0.975, 5) * (0.3 / 6) ** 0.5
+    assert float(line["low"]) == pytest.approx(max(-1, 0.5 - half))
+    assert float(line["high"]) == pytest.approx(min(1, 0.5 + half))
+    # each author has a gap of 1 and one of 0
+    alike = compared(tmp_path, [1.0, 0.0] * 6, [0.0] * 12)
+    assert alike["why"] == "every author has the same mean: no interval"
+
+
+def test_four_authors_have_a_difference_and_no_interval(tmp_path):
+    line = compared(tmp_path, [1.0, 0.5] * 4, [0.0] * 8)
+    assert line["difference"] == "0.75"
+    assert (line["low"], line["why"]) == ("", "4 authors: no interval")
+
+
+def test_a_summary_of_few_authors_says_why_it_has_no_interval():
+    ones, half = [[1.0]] * 12, [[0.5], [0.25]] * 6
+    few = summary_of(outcome("a", ones[:6], half[:6]), {})
+    assert (few["ci95"], few["ci95_why"]) == (None, "3 authors: no interval")
+    assert few["uds"] == 0.375
+    enough = summary_of(outcome("a", ones, half), {})
+    assert enough["ci95"][0] < 0.375 < enough["ci95"][1]
+    assert (enough["ci95_why"], enough["ci95_assumes"]) == (None, None)
+    assert "3 authors: no interval; this describes these rows only." in verdict(few)
+    none = summary_of(outcome("a", [[0.0]], [[0.0]]), {})
+    assert (none["ci95"], none["ci95_why"]) == (None, "no row has a score: no interval")
 
 
 def test_a_lost_span_is_counted_with_its_reason():

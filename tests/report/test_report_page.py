@@ -129,10 +129,10 @@ def test_runs_of_one_condition_share_s1_and_other_settings_stand_apart(tmp_path)
 
 def test_the_difference_of_two_models_is_paired_and_has_an_interval(tmp_path):
     gaps = [
-        patch_run(tmp_path / name, name, held=held)["uds"]
+        patch_run(tmp_path / name, name, n=120, held=held)["uds"]
         for name, held in (("a", 0.9), ("b", 0.1))
     ]
-    (pair,) = assemble([tmp_path]).pairs
+    (pair,) = assemble([tmp_path]).pairs  # six authors
     assert pair.difference == pytest.approx(gaps[0] - gaps[1])  # both score the same examples
     assert pair.low < pair.difference < pair.high < 0
 

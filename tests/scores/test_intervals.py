@@ -9,6 +9,7 @@ from lensaudit.scores.intervals import (
     FEWEST_GROUPS,
     NoInterval,
     auc_limits,
+    clustered_auc_limits,
     clustered_mean,
     clustered_ratio,
 )
@@ -58,10 +59,11 @@ def test_rows_of_their_own_and_equal_groups_give_the_textbook_interval():
 
 def test_fewer_than_five_authors_have_no_interval_and_it_says_so():
     found = clustered_mean([0.1, 0.2, 0.3], ["a", "b", "b"])
-    assert found == NoInterval(f"2 authors: no interval below {FEWEST_GROUPS}")
-    assert clustered_mean([0.1], ["a"], unit="question") == NoInterval(
-        "1 question: no interval below 5"
-    )
+    assert found == NoInterval("2 authors: no interval")
+    assert clustered_mean([0.1], ["a"], unit="question") == NoInterval("1 question: no interval")
+    rows, authors = [0.1, 0.2, 0.3, 0.4, 0.2], ["a", "b", "c", "d", "d"]
+    assert len(set(authors)) == FEWEST_GROUPS - 1
+    assert isinstance(clustered_mean(rows, authors), NoInterval)
     interval(clustered_mean([0.1, 0.2, 0.3, 0.4, 0.5], range(5)))
 
 
@@ -87,6 +89,17 @@ def test_limits_stay_on_the_scale_and_turn_with_it():
     down = interval(clustered_mean([1 - one for one in rows], groups))
     assert 0 <= up.low < np.mean(rows) < up.high <= 1
     assert (down.low, down.high) == pytest.approx((1 - up.high, 1 - up.low))
+
+
+def test_a_longer_scale_is_the_unit_scale_times_its_length():
+    rows, groups = [90.0, 100.0, 20.0, 0.0, 55.0, 100.0], range(6)
+    unit = interval(clustered_mean([row / 100 for row in rows], groups))
+    found = interval(clustered_mean(rows, groups, bounds=(0.0, 100.0)))
+    assert (found.low, found.high) == pytest.approx((100 * unit.low, 100 * unit.high))
+
+
+def test_a_mean_of_floats_may_lie_past_the_end_by_rounding():
+    assert interval(clustered_mean([1.0 + 1e-7] * 6, range(6))).high == 1
 
 
 def test_the_order_of_rows_and_names_of_groups_do_not_matter():
@@ -120,7 +133,7 @@ def test_a_ratio_on_its_limit_is_just_rejected(end):
 def test_a_denominator_near_zero_has_no_ratio():
     rng = np.random.default_rng(6)
     found = clustered_ratio(rng.normal(size=40), rng.normal(size=40), list(range(10)) * 4)
-    assert found == NoInterval("the denominator cannot be told from 0")
+    assert found == NoInterval("the divisor cannot be told from 0: no interval")
 
 
 def test_an_area_solves_newcombes_equation():
@@ -140,6 +153,36 @@ def test_separated_pools_are_no_proof_of_an_area_of_one():
     assert interval(few).low < 0.7 < 0.9 < interval(many).low
     turned = interval(auc_limits(range(3), range(10, 22)))
     assert (turned.low, turned.high) == pytest.approx((0, 1 - interval(few).low))
+
+
+def test_an_area_over_rows_of_their_own_is_newcombes():
+    rng = np.random.default_rng(8)
+    # every row its own author, and so many that Student's quantile is the normal one
+    knows, forgot = rng.normal(1, size=400), rng.normal(size=400)
+    by_row = interval(clustered_auc_limits(knows, forgot, range(400), range(400)))
+    models = interval(auc_limits(knows, forgot))
+    assert (by_row.low, by_row.high) == pytest.approx((models.low, models.high), abs=2e-3)
+
+
+def test_an_area_over_copies_says_no_more_than_one_of_each():
+    rng = np.random.default_rng(9)
+    knows, forgot = rng.normal(1, size=12), rng.normal(size=12)
+    once = interval(clustered_auc_limits(knows, forgot, range(12), range(12)))
+    both = list(range(12)) * 10
+    copies = interval(clustered_auc_limits(np.tile(knows, 10), np.tile(forgot, 10), both, both))
+    assert (copies.low, copies.high) == pytest.approx((once.low, once.high), abs=2e-2)
+    as_rows = interval(auc_limits(np.tile(knows, 10), np.tile(forgot, 10)))
+    assert as_rows.high - as_rows.low < 0.5 * (copies.high - copies.low)
+
+
+def test_separated_texts_of_few_authors_are_no_proof_of_an_area_of_one():
+    five = [row // 20 for row in range(100)]
+    few = interval(clustered_auc_limits(range(200, 300), range(100), five, five))
+    rows = interval(auc_limits(range(200, 300), range(100)))
+    assert few.high == rows.high == 1
+    assert few.low < 0.85 < rows.low
+    none = clustered_auc_limits(range(4), range(9, 13), range(4), range(4))
+    assert none == NoInterval("4 authors: no interval")
 
 
 @pytest.mark.parametrize("kind", ["normal", "beta(.3, .3)", "90 % zeros, ones"])

@@ -11,12 +11,9 @@ from sklearn.metrics import roc_auc_score
 from support import GOLDEN
 
 from lensaudit.scores.stats import (
-    Interval,
     auc,
-    clustered_bootstrap,
     harmonic_mean,
     ks_two_sample,
-    wilson,
 )
 
 PUBLISHED = GOLDEN / "published" / "method_results.json"
@@ -138,78 +135,3 @@ def test_ks_of_nan_is_nan_and_of_nothing_an_error():
     assert all(math.isnan(x) for x in (test.statistic, test.p_value, test.log10_p))
     with pytest.raises(ValueError, match="ks"):
         ks_two_sample([1.0], [])
-
-
-def test_bootstrap_of_single_row_clusters_agrees_with_scipy():
-    values = np.random.default_rng(3).normal(size=300)
-    ours = clustered_bootstrap(values, range(300), n_resamples=4000)
-    theirs = scipy_stats.bootstrap(
-        (values,), np.mean, n_resamples=4000, method="percentile", rng=np.random.default_rng(9)
-    ).confidence_interval
-    assert ours.low == pytest.approx(theirs.low, abs=0.01)
-    assert ours.high == pytest.approx(theirs.high, abs=0.01)
-
-
-def test_bootstrap_resamples_clusters_not_rows():
-    # two authors, 0 and 1 throughout: half of the resamples draw one author only
-    interval = clustered_bootstrap([0.0] * 50 + [1.0] * 50, ["a"] * 50 + ["b"] * 50)
-    assert interval == Interval(0.0, 1.0)
-    rows = clustered_bootstrap([0.0] * 50 + [1.0] * 50, range(100))
-    assert 0.35 < rows.low < rows.high < 0.65
-
-
-def test_bootstrap_averages_rows_so_large_clusters_weigh_more():
-    # drawing (a, b) gives (0 * 1 + 1 * 3) / 4 = 0.75, the only mean between 0 and 1
-    interval = clustered_bootstrap([0.0, 1.0, 1.0, 1.0], "abbb", level=0.01)
-    assert interval == Interval(0.75, 0.75)
-
-
-def test_bootstrap_of_one_cluster_is_the_mean_twice():
-    assert clustered_bootstrap([0.0, 1.0], ["a", "a"]) == Interval(0.5, 0.5)
-
-
-def test_bootstrap_repeats_under_a_seed_and_leaves_the_global_generator_alone():
-    np.random.seed(0)  # noqa: NPY002 - the global generator is what is watched
-    before = np.random.get_state()[1].tolist()  # noqa: NPY002
-    values = np.random.default_rng(0).normal(size=40)
-    first = clustered_bootstrap(values, range(40))
-    assert clustered_bootstrap(values, range(40)) == first
-    assert clustered_bootstrap(values, range(40), seed=1) != first
-    assert np.random.get_state()[1].tolist() == before  # noqa: NPY002
-
-
-def test_bootstrap_in_parts_covers_the_mean(monkeypatch):
-    monkeypatch.setattr("lensaudit.scores.stats._DRAWS_AT_ONCE", 100)
-    values = np.random.default_rng(0).normal(size=40)
-    interval = clustered_bootstrap(values, range(40), n_resamples=501)
-    assert interval.low < values.mean() < interval.high
-
-
-def test_bootstrap_of_nan_is_nan_and_of_mismatched_rows_an_error():
-    assert math.isnan(clustered_bootstrap([1.0, math.nan], "ab").low)
-    for values, clusters, options in [
-        ([], [], {}),
-        ([1.0], "ab", {}),
-        ([1.0], "a", {"level": 1.0}),
-        ([1.0], "a", {"n_resamples": 0}),
-    ]:
-        with pytest.raises(ValueError, match="bootstrap"):
-            clustered_bootstrap(values, clusters, **options)
-
-
-@quick
-@given(st.integers(1, 500).flatmap(lambda n: st.tuples(st.integers(0, n), st.just(n))))
-def test_wilson_equals_its_formula(counts):
-    k, n = counts
-    z, p = scipy_stats.norm.ppf(0.975), k / n
-    middle = (p + z**2 / (2 * n)) / (1 + z**2 / n)
-    half = z / (1 + z**2 / n) * math.sqrt(p * (1 - p) / n + z**2 / (4 * n**2))
-    interval = wilson(k, n)
-    assert interval.low == pytest.approx(max(0, middle - half), abs=1e-9)
-    assert interval.high == pytest.approx(min(1, middle + half), abs=1e-9)
-
-
-@pytest.mark.parametrize(("k", "n"), [(0, 0), (3, 2), (-1, 2)])
-def test_wilson_refuses_impossible_counts(k, n):
-    with pytest.raises(ValueError, match=r"wilson|k"):
-        wilson(k, n)

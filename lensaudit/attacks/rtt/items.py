@@ -5,6 +5,7 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 from lensaudit.files import digest
+from lensaudit.groups import Group, own_group
 
 LETTERS = "ABCDEFGH"
 """Names of the options; a data set has at most so many per item."""
@@ -20,8 +21,8 @@ class Item:
     choices: tuple[str, ...]
     answer: int
     """Place of the right choice, from 0."""
-    group: int | str
-    """The author or entity: what the bootstrap resamples and no two splits may share."""
+    group: Group
+    """The author or entity, which no two splits may share."""
 
     @property
     def right(self) -> str:
@@ -36,7 +37,7 @@ class Draft:
     question: str
     choices: tuple[str, ...]
     answer: int
-    group: int | str | None = None
+    group: Group | None = None
     """None: the item is its own group."""
 
 
@@ -118,7 +119,7 @@ def _numbered(draft: Draft, idx: int) -> Item:
     n = len(draft.choices)
     if not (2 <= n <= len(LETTERS) and 0 <= draft.answer < n and draft.question.strip()):
         raise ValueError(f"item {idx}: wanted a question, 2 to 8 choices and the right one's place")
-    group = f"item {idx}" if draft.group is None else draft.group
+    group = own_group(idx) if draft.group is None else draft.group
     return Item(idx, draft.question, draft.choices, draft.answer, group)
 
 

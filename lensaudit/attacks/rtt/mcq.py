@@ -2,7 +2,7 @@
 
 Format of github.com/aghyad-deeb/unlearning_evaluation @ 26be6ba: one object per line with
 `question`, `choices` (texts or numbers) and `answer` (place of the right one, from 0). An optional
-`group` names the author or entity; other keys are ignored.
+`group` or `author` names the author or entity; other keys are ignored.
 """
 
 import re
@@ -14,12 +14,13 @@ from lensaudit.attacks.rtt.items import LETTERS, Dataset, Draft, make_dataset, n
 from lensaudit.data.examples import SourceRow, read_rows
 from lensaudit.errors import InputError
 from lensaudit.files import make_folder, write_jsonl
+from lensaudit.groups import group_problem, named_group
 
 _SPLIT = re.compile(r"split_\d+")
 _SHOWN = 5
 _WANTED = (
     "wanted per line: question (text), choices (2 to 8 texts or numbers, the same count "
-    "everywhere), answer (place of the right one, from 0); optional group"
+    "everywhere), answer (place of the right one, from 0); optional group or author"
 )
 
 
@@ -99,10 +100,7 @@ def _problem(value: Any) -> str:
     answer = value.get("answer")
     if isinstance(answer, bool) or not isinstance(answer, int) or not 0 <= answer < len(choices):
         return f"answer is {answer!r}, wanted a place from 0 to {len(choices) - 1}"
-    group = value.get("group")
-    if isinstance(group, bool) or not isinstance(group, int | str | None):
-        return "group is neither a number nor text"
-    return ""
+    return group_problem(value) or ""
 
 
 def _is_choice(value: Any) -> bool:
@@ -115,4 +113,4 @@ def _draft(row: SourceRow) -> Draft:
     value = row.value
     # numbers in one data set and texts in another would never be found equal
     choices = tuple(str(one) for one in value["choices"])
-    return Draft(value["question"], choices, value["answer"], value.get("group"))
+    return Draft(value["question"], choices, value["answer"], named_group(value))

@@ -8,13 +8,14 @@ from lensaudit.attacks.rtt.log import Log, Opened
 from lensaudit.attacks.rtt.select import Selected
 from lensaudit.attacks.rtt.study import Condition
 from lensaudit.attacks.rtt.verdict import Verdict
+from lensaudit.groups import assumption, unit_of
+from lensaudit.results.verdict import rows_only
+from lensaudit.scores.intervals import FEWEST_GROUPS
 
 LOW_MASS = 0.5
 """Mean option mass below which the letter is hardly what the model says; `rtt.md` section 6."""
 FITTED = 0.9
 """Accuracy on T below which the attack did not fit what it was given."""
-FEW_GROUPS = 10
-"""Below it a percentile interval covers clearly less than it says."""
 RETRAINED: tuple[Condition, ...] = ("B", "C", "N")
 
 
@@ -36,7 +37,7 @@ def notes_of(
         *_fits(checks),
         *_masses(checks),
         *_edges(study, chosen),
-        *_few_groups(study),
+        *_groups(study),
         "a failed recovery is no proof of removal",
     )
 
@@ -71,11 +72,13 @@ def _defects(study: Opened) -> Iterator[str]:
         yield f"{study.n_left_out} rows of the data were left out"
 
 
-def _few_groups(study: Opened) -> Iterator[str]:
+def _groups(study: Opened) -> Iterator[str]:
     held = (split for split in study.splits if split.name in study.held_out)
-    groups = {group for split in held for group in split.groups}
-    if len(groups) < FEW_GROUPS:
-        yield f"V holds {len(groups)} groups: bootstrap intervals over so few are too narrow"
+    groups = [group for split in held for group in split.groups]
+    if (n := len(set(groups))) < FEWEST_GROUPS:
+        yield rows_only(f"V holds {n} {unit_of(groups)}s: no interval")
+    if assumed := assumption(groups):
+        yield assumed
 
 
 def _fits(checks: Mapping[Condition, Check]) -> Iterator[str]:

@@ -5,12 +5,10 @@ from the floor it is `(B - N) / (C - N)`: 1 for knowledge that was hidden, 0 for
 not there. `gap_closed`, `(B - A) / (C - A)`, asks how much of the loss came back.
 """
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
 from lensaudit.attacks.rtt.checks import Check, checks_of
 from lensaudit.attacks.rtt.curves import measured, v_runs
@@ -25,10 +23,9 @@ from lensaudit.attacks.rtt.select import (
 )
 from lensaudit.attacks.rtt.study import CONDITIONS, Condition
 from lensaudit.attacks.rtt.verdict import Verdict, gate_of, mean_of
-from lensaudit.scores.stats import Interval, clustered_bootstrap_of, wilson
-
-Means = NDArray[np.float64]
-"""Resample by condition."""
+from lensaudit.groups import Group, unit_of
+from lensaudit.scores.intervals import NoInterval, clustered_mean, clustered_ratio
+from lensaudit.scores.stats import Interval
 
 
 @dataclass(frozen=True)
@@ -37,8 +34,10 @@ class Accuracy:
 
     value: float
     """Mean over the held-out splits; a fraction."""
-    interval: Interval
-    """Wilson, on the items of all held-out splits together."""
+    interval: Interval | None
+    """By groups, on the items of all splits together."""
+    interval_why: str | None
+    """Why there is none."""
     n: int
     """Items."""
     n_splits: int
@@ -50,8 +49,10 @@ class Ratio:
 
     value: float | None
     interval: Interval | None = None
-    """Bootstrap over groups, the chosen cells held fixed; None where a resample has no ratio."""
+    """By groups, the chosen cells held fixed."""
     reason: str = ""
+    interval_why: str | None = None
+    """Why there is no interval."""
 
 
 @dataclass(frozen=True)
@@ -140,7 +141,7 @@ def _measured(
     for condition, _ in CONDITIONS.values():
         marks = measured(study, log, condition, readout, splits)
         if marks is not None:
-            found[condition] = _accuracy(marks)
+            found[condition] = _accuracy(marks, _groups(study, splits))
     return found
 
 
@@ -172,7 +173,10 @@ def _outcome(
     return Outcome(
         selection=selection,
         rule=rule,
-        accuracies={name: _accuracy(one.marks) for name, one in chosen.items()},
+        accuracies={
+            name: _accuracy(one.marks, _groups(study, study.held_out))
+            for name, one in chosen.items()
+        },
         chosen=chosen,
         recovery=ratio("B", "C"),
         adjusted=ratio("B", "C", "N"),
@@ -180,10 +184,18 @@ def _outcome(
     )
 
 
-def _accuracy(marks: tuple[Marks, ...]) -> Accuracy:
-    joined = np.concatenate(marks)
-    k, n = int(joined.sum()), len(joined)
-    return Accuracy(mean_of(marks), wilson(k, n), n, len(marks))
+def _groups(study: Opened, splits: Sequence[str]) -> list[Group]:
+    """Of every item of these splits."""
+    by_name = {split.name: split.groups for split in study.splits}
+    return [group for name in splits for group in by_name[name]]
+
+
+def _accuracy(marks: tuple[Marks, ...], groups: Sequence[Group]) -> Accuracy:
+    joined = np.concatenate(marks).astype(float)
+    limits = clustered_mean(joined, groups, unit=unit_of(groups))
+    why = limits.why if isinstance(limits, NoInterval) else None
+    interval = limits if isinstance(limits, Interval) else None
+    return Accuracy(mean_of(marks), interval, why, len(joined), len(marks))
 
 
 def _ratio(
@@ -194,29 +206,19 @@ def _ratio(
     """B over C, both measured from the third condition where one is named."""
     if missing := [name for name in names if name not in marks]:
         return Ratio(None, reason=f"condition {missing[0]} is missing")
-    formula = _over if len(names) == 2 else _from_floor
-    value = formula(np.array([[mean_of(marks[name]) for name in names]])).item()
-    if math.isnan(value):
-        floor = names[2] if len(names) == 3 else "0"
-        return Ratio(
-            None, reason=f"C is not above {floor}: retraining does not bring the facts out"
-        )
-    columns = np.stack([np.concatenate(marks[name]) for name in names], axis=1)
-    by_name = {split.name: split.groups for split in study.splits}
-    groups = [group for name in study.held_out for group in by_name[name]]
-    interval = clustered_bootstrap_of(formula, columns, groups)
-    return Ratio(value, None if math.isnan(interval.low) else interval)
-
-
-def _over(means: Means) -> Means:
-    return _divided(means[:, 0], means[:, 1])
-
-
-def _from_floor(means: Means) -> Means:
-    return _divided(means[:, 0] - means[:, 2], means[:, 1] - means[:, 2])
-
-
-def _divided(above: Means, below: Means) -> Means:
-    """NaN where the divisor is not positive: such a ratio has no meaning."""
-    safe = np.where(below > 0, below, 1.0)
-    return np.where(below > 0, above / safe, math.nan)
+    means = [mean_of(marks[name]) for name in names]
+    floor = means[2] if len(names) == 3 else 0.0
+    if means[1] <= floor:
+        over = names[2] if len(names) == 3 else "0"
+        return Ratio(None, reason=f"C is not above {over}: retraining does not bring the facts out")
+    # the mean over rows of a column is then its mean over splits
+    n, parts = sum(map(len, marks["B"])), marks["B"]
+    weight = np.concatenate([np.full(len(one), n / len(parts) / len(one)) for one in parts])
+    columns = [np.concatenate(marks[name]) * weight for name in names]
+    ground = columns[2] if len(names) == 3 else np.zeros(n)
+    groups = _groups(study, study.held_out)
+    limits = clustered_ratio(columns[0] - ground, columns[1] - ground, groups, unit=unit_of(groups))
+    value = (means[0] - floor) / (means[1] - floor)
+    if isinstance(limits, NoInterval):
+        return Ratio(value, interval_why=limits.why)
+    return Ratio(value, limits)

@@ -136,8 +136,8 @@ def _accuracy_cells(name: str, accuracy: Accuracy | None) -> dict[str, float | N
         return {name: None, f"{name}_low": None, f"{name}_high": None}
     return {
         name: accuracy.value,
-        f"{name}_low": accuracy.interval.low,
-        f"{name}_high": accuracy.interval.high,
+        f"{name}_low": accuracy.interval.low if accuracy.interval else None,
+        f"{name}_high": accuracy.interval.high if accuracy.interval else None,
     }
 
 

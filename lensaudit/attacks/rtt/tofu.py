@@ -20,6 +20,7 @@ from lensaudit.data.hub import hub_rows
 from lensaudit.data.tofu import AUTHOR_ROWS, DEMO, TOFU_HUB
 from lensaudit.data.wording import likeness
 from lensaudit.errors import InputError
+from lensaudit.groups import is_group, named_group
 from lensaudit.unlearn.rows import EMBEDDED, TOFU_PAIRS
 
 N_WRONG = 3
@@ -162,7 +163,7 @@ def _problem(row: Any, rows_per_author: int | None) -> str:
     for key in ("question", "answer"):
         if not isinstance(row.get(key), str) or not row[key].strip():
             return f"{key} is missing, empty or not text"
-    if rows_per_author is None and not isinstance(_named_author(row), int | str):
+    if rows_per_author is None and not is_group(named_group(row)):
         return "names no author"
     wrong, entity = row.get("perturbed_answer"), row.get("entity")
     if wrong is not None:
@@ -173,13 +174,9 @@ def _problem(row: Any, rows_per_author: int | None) -> str:
     return ""
 
 
-def _named_author(row: Mapping[str, Any]) -> Any:
-    return row.get("group", row.get("author"))
-
-
 def _author(row: Mapping[str, Any], place: int, rows_per_author: int | None) -> int | str:
-    named = _named_author(row)
-    if isinstance(named, int | str) or rows_per_author is None:
+    named = named_group(row)
+    if is_group(named) or rows_per_author is None:
         return named
     idx = row.get("idx", place)
     return (idx if isinstance(idx, int) else place) // rows_per_author

@@ -41,7 +41,7 @@ function metricTable(columns, anchors) {
     if (!Number.isFinite(value)) return h('td', { class: 'num' }, h('span', { class: 'gone' }, bdi(short(reason ?? 'no value', 90))));
     const note = unscored ? `${scored} of ${scored + unscored}` : '';
     return h('td', { class: 'num', title: note && `${note} rows scored` }, brief(value),
-      Number.isFinite(low) && h('div', { class: 'gone' }, `${brief(low)} to ${brief(high)}`), note && h('div', { class: 'gone' }, note));
+      Number.isFinite(low) ? h('div', { class: 'gone' }, `${brief(low)} to ${brief(high)}`) : reason && h('div', { class: 'gone' }, bdi(short(reason, 90))), note && h('div', { class: 'gone' }, note));
   };
   return h('table', { 'aria-label': 'metrics' },
     h('thead', {}, h('tr', {}, h('th', { scope: 'col' }, 'Metric'), h('th', { scope: 'col' }, 'A high value'), columns.map((model) => h('th', { class: 'num', scope: 'col' }, bdi(model.label))),

@@ -15,14 +15,14 @@ function mountCategories() {
       return h('span', { class: 'stack', role: 'img', 'aria-label': names.map((name) => `${CATEGORY_NAMES[name]} ${count[name] ?? 0}`).join(', ') },
         names.map((name) => h('span', { title: `${CATEGORY_NAMES[name]}: ${count[name] ?? 0}`, style: { width: `${(100 * (count[name] ?? 0)) / all}%`, background: css(CATEGORY_COLOURS[name]) } })));
     };
-    const pair = (value, ends) => h('span', {}, h('b', {}, fmt(value)), ends && h('div', { class: 'muted', style: { 'white-space': 'nowrap' } }, `${fmt(ends[0])} to ${fmt(ends[1])}`));
+    const pair = (value, ends, why) => h('span', {}, h('b', {}, fmt(value)), (ends || why) && h('div', { class: 'muted', style: { 'white-space': 'nowrap' } }, ends ? `${fmt(ends[0])} to ${fmt(ends[1])}` : bdi(why)));
     const table = sortable({
       rows: runs, label: 'erasure categories', sort: state.get('em', 'udr asc').split(' '), onsort: (id, way) => state.set({ em: `${id} ${way}` }),
       pinned: ['full', 'retain'].filter((role) => runs[0].where.calibration[role]).map((role) => ({ anchor: true, label: role, value: runs[0].where.calibration[role].udr, extra: { retention: runs[0].where.calibration[role].retention } })),
       columns: [
         { id: 'label', title: 'Model', value: (run) => run.label, cell: (run) => bdi(run.label) },
-        { id: 'udr', title: 'UDR', num: true, help: 'share of the layers where retain loses the answer that lose it here too', value: (run) => run.value, cell: (run) => pair(run.value, Number.isFinite(run.low) && [run.low, run.high]) },
-        { id: 'retention', title: 'Retention', num: true, help: 'share of the answer still given at those layers', value: (run) => run.extra.retention, cell: (run) => pair(run.extra.retention, run.extra.retention_ci95) },
+        { id: 'udr', title: 'UDR', num: true, help: 'share of the layers where retain loses the answer that lose it here too', value: (run) => run.value, cell: (run) => pair(run.value, Number.isFinite(run.low) && [run.low, run.high], run.why) },
+        { id: 'retention', title: 'Retention', num: true, help: 'share of the answer still given at those layers', value: (run) => run.extra.retention, cell: (run) => pair(run.extra.retention, run.extra.retention_ci95, run.extra.retention_ci95_why) },
         { id: 'bar', title: 'Examples', cell: (run) => (run.anchor ? 'calibration' : bar(run)) },
         ...names.map((name) => ({ id: name, title: CATEGORY_NAMES[name], num: true, value: (run) => run.extra.categories?.[name], cell: (run) => run.extra.categories?.[name] ?? '' })),
         { id: 'scored', title: 'Scored', num: true, value: (run) => run.n_scored, cell: (run) => (run.anchor ? '' : `${run.n_scored}/${run.n}`) },
@@ -100,6 +100,7 @@ function directionFigures(one, width) {
             g('circle', { class: 'dot', cx: x(arm.recovery), cy: at * 26 + 16, r: 6, fill: colour }), g('text', { x: half, y: at * 26 + 20, 'text-anchor': 'end' }, fmt(arm.recovery, 2))];
         })),
       h('p', { style: { margin: '.6rem 0 0' } }, h('b', {}, bdi(experiment.reading ?? experiment.unscored ?? ''))),
+      arms.some((arm) => arm.ci95_why) && h('p', { class: 'gone', style: { margin: '.3rem 0 0' } }, bdi(`${arms.find((arm) => arm.ci95_why).ci95_why}; this describes these rows only`)),
       experiment.warnings.map((warning) => h('p', { class: 'muted', style: { margin: '.3rem 0 0' } }, bdi(warning))));
   });
   return [h('h3', {}, bdi(one.source), h('span', { class: 'muted', style: { 'font-weight': '400' } }, ` · recovery: 0 nothing comes back, 1 all of it (${one.head.n_items ?? '–'} questions, ${one.head.n_folds ?? '–'} folds of authors)`)),
@@ -122,7 +123,7 @@ function steerFigure(one, width) {
       line('coherence', css('--s1'), '2 4'), line('mean', css('--accent')),
       points.map((point) => [point.ci95 && g('line', { x1: x(point.x), x2: x(point.x), y1: y(point.ci95[0]), y2: y(point.ci95[1]), stroke: css('--accent'), 'stroke-width': 4, opacity: .35, 'stroke-linecap': 'round' }),
         hover(g('circle', { class: 'dot', cx: x(point.x), cy: y(point.mean), r: 5.5, fill: css('--accent') }), () => [h('b', {}, `${layers ? 'layer' : 'strength'} ${brief(point.x)}`),
-          h('span', { class: 'row' }, `score ${brief(point.mean)} · coherence ${brief(point.coherence)} · n ${point.n ?? '–'}${point.n_invalid ? `, ${point.n_invalid} invalid` : ''}`)])]),
+          h('span', { class: 'row' }, `score ${brief(point.mean)} · coherence ${brief(point.coherence)} · n ${point.n ?? '–'}${point.n_invalid ? `, ${point.n_invalid} invalid` : ''}${point.ci95_why ? ` · ${point.ci95_why}` : ''}`)])]),
       one.points.map((point) => g('text', { x: x(point.x), y: 230, 'text-anchor': 'middle' }, brief(point.x))),
       g('text', { x: (width + 34) / 2, y: 248, 'text-anchor': 'middle' }, layers ? 'layer' : 'coefficient')),
     key(marker(css('--accent'), 'trait score'), marker(css('--s1'), 'coherence')),
@@ -199,7 +200,7 @@ function rttFigure(one) {
           g('text', { x: 482, y: y + 12, class: 'strong' }, percent(row.value))];
       })),
     !one.gate && h('dl', { class: 'facts' }, one.ratios.map((ratio) => [h('dt', {}, `${ratio.name.replaceAll('_', ' ')} ${ratio.formula}`),
-      h('dd', {}, Number.isFinite(ratio.value) ? [h('b', {}, fmt(ratio.value, 2)), Number.isFinite(ratio.low) ? ` ${fmt(ratio.low, 2)} to ${fmt(ratio.high, 2)}` : ''] : h('span', { class: 'gone' }, bdi(ratio.reason || 'no value')))])),
+      h('dd', {}, Number.isFinite(ratio.value) ? [h('b', {}, fmt(ratio.value, 2)), Number.isFinite(ratio.low) ? ` ${fmt(ratio.low, 2)} to ${fmt(ratio.high, 2)}` : ratio.why ? h('span', { class: 'gone' }, ' ', bdi(ratio.why)) : ''] : h('span', { class: 'gone' }, bdi(ratio.reason || 'no value')))])),
     Number.isFinite(one.chance) && h('p', { class: 'muted', style: { margin: '.5rem 0' } }, `dotted: chance, ${percent(one.chance)}`),
     one.notes.map((note) => h('p', { class: 'muted', style: { margin: '.2rem 0' } }, bdi(note))));
 }

@@ -71,7 +71,7 @@ function forest(runs, condition, width) {
     return hover(press(line, `${one.label}: ${SCORE_NAMES[condition.score]} ${fmt(one.value)}, show it`, () => current.choose(one)), () => runLines(one));
   };
   return h('div', {}, canvas(width, bottom + 48, `${SCORE_LONG[condition.score]} of ${runs.length} models`, ground(condition, x, 8, bottom, runs), rows.map(row)),
-    h('figcaption', {}, `${SCORE_LONG[condition.score]}, with 95 % intervals over authors. ◇ anchors: what calibrates the scale.`));
+    h('figcaption', {}, `${SCORE_LONG[condition.score]}, with 95 % intervals by authors${runs.some((run) => !Number.isFinite(run.low) && run.why) ? '; a model without one has too few' : ''}. ◇ anchors: what calibrates the scale.`));
 }
 
 const runLines = (run) => [
@@ -201,7 +201,7 @@ function anchorsOf(condition) {
 }
 
 function interval(run) {
-  if (!Number.isFinite(run.low)) return '–';
+  if (!Number.isFinite(run.low)) return run.why ? h('span', { class: 'gone' }, bdi(run.why)) : '–';
   const x = linear(0, 1, 4, 76);
   const colour = runColour(run);
   return h('span', { style: { display: 'inline-flex', gap: '.7rem', 'align-items': 'center', 'white-space': 'nowrap' } },

@@ -1,0 +1,100 @@
+"""Which rows belong together, and which are taken first?
+
+A row's group is its author: what intervals count, what folds keep together and what no two splits
+share. It stands under `group`, or else under `author`; a row with neither is a group of its own.
+"""
+
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from typing import Any, TypeVar
+
+Row = TypeVar("Row")
+Group = int | str
+_OWN = "idx "
+
+
+def own_group(idx: int) -> str:
+    """The group of a row that names none: text, so that it never equals a numbered one."""
+    return f"{_OWN}{idx}"
+
+
+def named_group(row: Mapping[str, Any]) -> Any:
+    """What a row of a file says of its author, whatever that is; None where it says nothing.
+
+    >>> named_group({"author": "Ada"}), named_group({"group": 0, "author": "Ada"})
+    ('Ada', 0)
+    """
+    group = row.get("group")
+    return row.get("author") if group is None else group
+
+
+def is_group(value: Any) -> bool:
+    """Can this name an author: a whole number or text?"""
+    return isinstance(value, int | str) and not isinstance(value, bool)
+
+
+def group_problem(row: Mapping[str, Any]) -> str | None:
+    """What is wrong with a row's group.
+
+    >>> group_problem({"author": 1.5}), group_problem({})
+    ('author is 1.5, wanted a whole number or text', None)
+    """
+    named = named_group(row)
+    if named is None or is_group(named):
+        return None
+    key = "author" if row.get("group") is None else "group"
+    return f"{key} is {repr(named)[:40]}, wanted a whole number or text"
+
+
+def group_of(row: Mapping[str, Any], idx: int) -> Group:
+    """The group of a row of a file; its own where it names none that can be used."""
+    named = named_group(row)
+    return named if is_group(named) else own_group(idx)
+
+
+def unit_of(groups: Iterable[object]) -> str:
+    """What a group is called: `author`, or `row` where no row names one.
+
+    >>> unit_of(["idx 0", "idx 1"]), unit_of([0, "idx 1"])
+    ('row', 'author')
+    """
+    return "row" if all(map(_is_own, groups)) else "author"
+
+
+def assumption(groups: Iterable[object]) -> str | None:
+    """What an interval over these groups takes for granted; None where every author is named.
+
+    >>> assumption([0, 0, 1])
+    >>> assumption(["idx 0", 7])
+    '1 of 2 rows names no author and is counted as its own author: intervals may be too narrow'
+    """
+    listed = list(groups)
+    own, n = sum(map(_is_own, listed)), len(listed)
+    if not own:
+        return None
+    verb = "names no author and is" if own == 1 else "name no author and are each"
+    who = f"{own} of {n} rows {verb}" if own < n else "no row names an author: each row is"
+    return f"{who} counted as its own author: intervals may be too narrow"
+
+
+def spread(rows: Sequence[Row], limit: int | None, group: Callable[[Row], Hashable]) -> list[Row]:
+    """At most `limit` rows over as many groups as there are, in the order of the rows.
+
+    One row of each group, then a second of each, and so on: every limit takes all rows of a lower
+    one. Rows that are groups of their own are taken from the start.
+
+    >>> spread(["a1", "a2", "a3", "b1"], 3, lambda row: row[0])
+    ['a1', 'a2', 'b1']
+    """
+    if limit is None:
+        return list(rows)
+    seen: dict[Hashable, int] = {}
+    turn = []
+    for row in rows:
+        seen[group(row)] = seen.get(group(row), 0) + 1
+        turn.append(seen[group(row)])
+    chosen = sorted(range(len(rows)), key=lambda at: (turn[at], at))[:limit]
+    return [rows[at] for at in sorted(chosen)]
+
+
+def _is_own(group: object) -> bool:
+    return isinstance(group, str) and group.startswith(_OWN)

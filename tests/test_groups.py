@@ -1,0 +1,101 @@
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lensaudit.attacks.rtt.mcq import load_mcq
+from lensaudit.data.examples import load_examples
+from lensaudit.data.pairs import read_pairs
+from lensaudit.data.suites import load_suite
+from lensaudit.data.tofu import forget_set
+from lensaudit.errors import InputError
+from lensaudit.groups import assumption, spread
+from lensaudit.judge.items import read_items
+
+ANSWERED = {"question": "Who?", "answer": "Ada wrote it.", "prefix": "", "entity": "Ada"}
+
+
+def rows_by(key, authors):
+    return [
+        {"idx": idx, **ANSWERED, "generation": "Ada", key: author}
+        for idx, author in enumerate(authors)
+    ]
+
+
+def written(path, rows):
+    path.write_text(json.dumps(rows))
+    return path
+
+
+READERS = {
+    "patch": lambda path: [one.group for one in load_examples(path)],
+    "annotate": lambda path: [pair.group for pair, _ in read_pairs(path)],
+    "eval": lambda path: [
+        row.group for row in load_suite("tofu", own={"forget": path})["forget"].rows
+    ],
+    "judge": lambda path: [item.group for item in read_items(path).items],
+}
+
+
+@pytest.mark.parametrize("reader", READERS.values(), ids=READERS)
+@pytest.mark.parametrize("key", ["group", "author"])
+def test_every_reader_takes_the_author_from_the_same_two_names(tmp_path, reader, key):
+    authors = ["ada", 3, "ada"]
+    assert reader(written(tmp_path / "rows.json", rows_by(key, authors))) == authors
+    assert reader(written(tmp_path / "none.json", rows_by(key, [None] * 3))) == [
+        "idx 0",
+        "idx 1",
+        "idx 2",
+    ]
+
+
+def test_retraining_takes_them_from_there_too(tmp_path):
+    item = {"question": "Who?", "choices": ["a", "b"], "answer": 0}
+    for split in range(2):
+        lines = [json.dumps({**item, "question": f"{split}", "author": "ada"}), json.dumps(item)]
+        (tmp_path / f"split_{split}.jsonl").write_text("\n".join(lines))
+    assert [one.group for one in load_mcq(tmp_path).items] == ["ada", "idx 1", "ada", "idx 3"]
+
+
+def test_a_group_wins_over_an_author_and_neither_may_be_anything_else(tmp_path):
+    both = [{"idx": 0, **ANSWERED, "group": 7, "author": "ada"}]
+    assert load_examples(written(tmp_path / "both.json", both))[0].group == 7
+    wrong = written(tmp_path / "wrong.json", rows_by("author", [1.5, "ada"]))
+    with pytest.raises(InputError, match="wanted a whole number or text"):
+        load_examples(wrong)
+
+
+def test_a_limit_takes_rows_over_authors_and_keeps_their_order(tmp_path):
+    path = written(tmp_path / "rows.json", rows_by("author", ["a"] * 4 + ["b"] * 2 + ["c"] * 4))
+    # the first of a, b and c, then the second of a and b
+    assert [one.idx for one in forget_set(path, limit=5)] == [0, 1, 4, 5, 6]
+    split = load_suite("tofu", own={"forget": path}, limit=5)["forget"]
+    assert [row.idx for row in split.rows] == [0, 1, 4, 5, 6]
+    assert [one.idx for one in read_items(path, limit=5).items] == [0, 1, 4, 5, 6]
+    none = written(tmp_path / "none.json", rows_by("author", [None] * 10))
+    assert [one.idx for one in forget_set(none, limit=5)] == [0, 1, 2, 3, 4]
+
+
+def test_forty_rows_of_the_embedded_set_are_of_every_author():
+    every = {one.group for one in forget_set("demo")}
+    assert {one.group for one in forget_set("demo", limit=len(every))} == every
+
+
+@given(st.lists(st.integers(0, 4), max_size=30), st.integers(1, 30))
+def test_a_higher_limit_takes_all_rows_of_a_lower_one(groups, limit):
+    rows = list(enumerate(groups))
+    few = spread(rows, limit, lambda row: row[1])
+    more = spread(rows, limit + 1, lambda row: row[1])
+    assert set(few) <= set(more)
+    assert few == sorted(few)
+    assert len(few) == min(limit, len(rows))
+    counts = [[group for _, group in few].count(one) for one in set(groups)]
+    left = [groups.count(one) for one in set(groups)]
+    # no author has two rows more than another that still has some to give
+    assert all(a - b <= 1 or b == n for a in counts for b, n in zip(counts, left, strict=True))
+
+
+def test_of_authors_who_are_all_named_nothing_is_assumed():
+    assert assumption(["ada", 3]) is None
+    assert "no row names an author" in assumption(["idx 0", "idx 1"])
