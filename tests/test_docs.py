@@ -73,31 +73,42 @@ def test_the_commands_and_the_python_of_a_page_run_in_order(page, tmp_path, monk
     assert n_run >= 1
 
 
-@pytest.mark.parametrize("page", PAGES)
+def commands_of(page, wanted):
+    """Of the `sh` blocks of one kind."""
+    every = [(kind, content) for language, kind, content in blocks(page) if language == "sh"]
+    return [one for kind, content in every if kind == wanted for one in commands(content)]
+
+
+OF_READERS = [page for page in PAGES if commands_of(page, "yours")]
+OF_THE_HUB = [page for page in PAGES if commands_of(page, "hub")]
+
+
+def test_some_pages_have_commands_on_the_readers_files_and_on_the_hubs():
+    assert {"own-model", "sweep"} <= {*OF_READERS, *OF_THE_HUB}
+    assert OF_READERS
+    assert OF_THE_HUB
+
+
+@pytest.mark.parametrize("page", OF_READERS)
 def test_commands_on_the_readers_own_files_are_well_formed(page):
-    for language, kind, content in blocks(page):
-        if language != "sh" or kind != "yours":
-            continue
-        for command in commands(content):
-            name, *arguments = shlex.split(command)[1:]
-            found = cli.get_command(click.Context(cli), name)
-            assert found is not None, name
-            found.make_context(name, arguments, parent=click.Context(cli))
+    for command in commands_of(page, "yours"):
+        name, *arguments = shlex.split(command)[1:]
+        found = cli.get_command(click.Context(cli), name)
+        assert found is not None, name
+        found.make_context(name, arguments, parent=click.Context(cli))
 
 
-@pytest.mark.parametrize("page", PAGES)
+@pytest.mark.parametrize("page", OF_THE_HUB)
 def test_commands_that_need_the_hub_say_so_in_one_line(page, tmp_path, monkeypatch, capsys):
     from huggingface_hub import constants
 
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
-    for language, kind, content in blocks(page):
-        if language == "sh" and kind == "hub":
-            for command in commands(content):
-                assert run(shlex.split(command)[1:]) == 2
-                said = capsys.readouterr().err
-                assert "not in the local cache" in said or "cannot be fetched" in said
-                assert len(said.strip().splitlines()) <= 3
+    for command in commands_of(page, "hub"):
+        assert run(shlex.split(command)[1:]) == 2
+        said = capsys.readouterr().err
+        assert "not in the local cache" in said or "cannot be fetched" in said
+        assert len(said.strip().splitlines()) <= 3
 
 
 @pytest.mark.parametrize("path", sorted(DOCS.rglob("*.md")), ids=lambda p: p.name)
@@ -167,7 +178,9 @@ def test_the_exit_codes_of_the_pages_are_those_of_the_errors():
 
 def test_the_agreement_of_the_page_is_that_of_the_experiment():
     stated = (DOCS.parent / "experiments" / "annotation_agreement.py").read_text()
-    for row in re.findall(r"^(\d+ to \d+) +(\d+) +([\d.]+) +([\d.]+) +([\d.]+)$", stated, re.M):
+    rows = re.findall(r"^(\d+ to \d+) +(\d+) +([\d.]+) +([\d.]+) +([\d.]+)$", stated, re.M)
+    assert [row[0] for row in rows] == ["0 to 9", "10 to 19"]
+    for row in rows:
         shares = " | ".join(f"{round(100 * float(share))} %" for share in row[2:])
         assert f"| {row[0]} | {row[1]} | {shares} |" in text_of("own-forget-set")
 

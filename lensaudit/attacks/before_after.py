@@ -86,11 +86,13 @@ class Shift:
     model: str
     before: Scores
     after: Scores
+    remark: str | None = None
+    """That the attack did next to nothing; None where it did something."""
 
     def as_json(self) -> dict[str, Any]:
         """As strict JSON: null where nothing could be scored."""
         scores = {"before": self.before, "after": self.after}
-        return {"model": self.model} | {
+        return {"model": self.model, "remark": self.remark} | {
             when: {name: value if math.isfinite(value) else None for name, value in found.items()}
             for when, found in scores.items()
         }
@@ -102,7 +104,7 @@ class Shift:
             {name: math.nan if value is None else value for name, value in content[when].items()}
             for when in ("before", "after")
         )
-        return cls(content["model"], before, after)
+        return cls(content["model"], before, after, content.get("remark"))
 
 
 def shifts(pairs: Mapping[str, Path], auditing: Auditing, work: Path) -> tuple[Shift, ...]:

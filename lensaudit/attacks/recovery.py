@@ -3,12 +3,12 @@
 import shutil
 import time
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from lensaudit.attacks.before_after import Auditing, Shift, shifts
-from lensaudit.attacks.relearn import Job, Report, check, make, prepare
+from lensaudit.attacks.relearn import Job, Report, check, make, prepare, taught_nothing
 from lensaudit.attacks.settings import RelearnSettings
 from lensaudit.auditing.progress import Notice, Progress, Tell
 from lensaudit.files import digest, make_folder, slug
@@ -88,7 +88,11 @@ def recovery(
     }
     for name, job in jobs.items():
         make(job, folders[name], report=report)
-    found = shifts(folders, auditing, make_folder(work))
+    remarks = {name: taught_nothing(folder) for name, folder in folders.items()}
+    found = tuple(
+        replace(one, remark=remarks[one.model])
+        for one in shifts(folders, auditing, make_folder(work))
+    )
     record = {"key": key, "shifts": [one.as_json() for one in found]}
     write_keyed(work / AUDIT, record)
     manifest(

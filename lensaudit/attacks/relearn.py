@@ -29,8 +29,9 @@ from lensaudit.models.device import resolve_device
 from lensaudit.models.registry import default_data, is_demo, load_registry, resolve
 from lensaudit.results import keyed
 from lensaudit.results.records import Manifest, manifest
+from lensaudit.results.sentences import rows_relearned
 from lensaudit.unlearn.encode import CHAT, Answered, Sample, TrainBatch, collate
-from lensaudit.unlearn.job import ENCODERS, Format, n_steps_of, trained
+from lensaudit.unlearn.job import ENCODERS, Format, kept_losses, n_steps_of, trained
 from lensaudit.unlearn.memory import check_memory, n_parameters, training_bytes
 from lensaudit.unlearn.objective import FineTuning
 from lensaudit.unlearn.prepare import formats_of
@@ -251,6 +252,16 @@ def plan_of(job: Job, out: Path | None) -> list[str]:
 def make(job: Job, out: Path, *, report: Report) -> bool:
     """Have the relearned model in `out`; False if it was there before."""
     return trained(job, out, lambda: relearn(job, out, report=report))
+
+
+def taught_nothing(out: Path) -> str | None:
+    """What to know of a finished folder whose training changed next to nothing; None of others.
+
+    Raises:
+        InputError: its losses are gone.
+    """
+    losses = kept_losses(out)
+    return rows_relearned(losses[0], losses[-1], len(losses))
 
 
 def relearn(job: Job, out: Path, *, report: Report) -> tuple[float, ...]:

@@ -291,7 +291,7 @@ def print_batches(outcome: "BatchOutcome", folder: Path, *, as_json: bool) -> No
 
 def print_agreement(agreement: "Agreement", *, as_json: bool) -> None:
     """How far a judge agrees with the labels."""
-    found = asdict(agreement)
+    found = asdict(agreement) | {"reading": agreement.reading}
     if as_json:
         emit(found)
     else:

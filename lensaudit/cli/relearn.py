@@ -35,7 +35,7 @@ def relearn(settings: RelearnSettings, as_json: bool, dry_run: bool) -> None:
     if settings.out is None and not settings.audit:
         raise click.UsageError("give --out DIR for the checkpoint, or --audit for the scores alone")
     from lensaudit.attacks.recovery import attack
-    from lensaudit.attacks.relearn import check, make, plan_of, prepare
+    from lensaudit.attacks.relearn import check, make, plan_of, prepare, taught_nothing
 
     job, out = prepare(settings, settings.model), settings.out
     check(job)
@@ -50,10 +50,15 @@ def relearn(settings: RelearnSettings, as_json: bool, dry_run: bool) -> None:
         new = make(job, out, report=lambda at: progress("step", at.step, at.n_steps))
     what = f"{job.start.spec.name} relearned, {job.recipe.n_steps} steps"
     print_trained(out, what, {}, new=new, as_json=as_json)
+    if (nothing := taught_nothing(out)) is not None:
+        notice(nothing)
 
 
 def print_recovery(found: "Recovered", *, as_json: bool) -> None:
     """Every score before and after the attack."""
+    for one in found.shifts:
+        if one.remark is not None:
+            notice(f"{one.model}: {one.remark}")
     if as_json:
         emit([one.as_json() for one in found.shifts])
         return

@@ -1,15 +1,16 @@
 """What a person reads of an evaluation: one row per metric."""
 
 import math
+import re
 
 from rich.table import Table
 
 from lensaudit.auditing.evaluate import EvaluationResult
-from lensaudit.cli.terminal import emit, notice, show, written
-from lensaudit.files import printable
+from lensaudit.cli.terminal import emit, notice, say, show, written
 from lensaudit.metrics.registry import Entry, Metric
 
 WIDTH = 110
+_NEEDS = re.compile(r"^(?:needs [\w.]+: )+")
 ARROWS = {"knows": "↑ knows", "forgot": "↑ forgot"}
 
 
@@ -21,24 +22,35 @@ def report(found: EvaluationResult, *, as_json: bool) -> None:
         emit(dict(found.summary))
         return
     show(metric_table(found))
+    for reason, names in lacking(found).items():
+        say(f"no value of {', '.join(names)}: {reason}")
     if found.folder:
         written(found.folder)
 
 
 def metric_table(found: EvaluationResult) -> Table:
-    """One row per metric: value, what a high one means, interval, and what is missing."""
+    """One row per metric that has a value: what a high one means, interval, rows scored."""
     table = Table(title="↑ says what a high value means")
     for name in ("metric", "value", "", "95 % interval", "scored"):
         justify = "right" if name in ("value", "scored") else "left"
         table.add_column(name, justify=justify, no_wrap=name == "metric")
     for name, entry in sorted(found.entries.items()):
-        table.add_row(*_cells(found.metrics[name], entry))
+        if math.isfinite(entry.value):
+            table.add_row(*_cells(found.metrics[name], entry))
     return table
 
 
+def lacking(found: EvaluationResult) -> dict[str, list[str]]:
+    """Reason -> the metrics that have no value for it, whatever stands between them and it."""
+    reasons: dict[str, list[str]] = {}
+    for name, entry in sorted(found.entries.items()):
+        if not math.isfinite(entry.value):
+            root = _NEEDS.sub("", entry.reason or "no value")
+            reasons.setdefault(root, []).append(name)
+    return reasons
+
+
 def _cells(metric: Metric, entry: Entry) -> tuple[str, ...]:
-    if not math.isfinite(entry.value):
-        return metric.name, "–", "", f"[dim]{printable(entry.reason or 'no value')}[/]", ""
     interval = entry.interval
     shown = f"{interval.low:.4g} to {interval.high:.4g}" if interval else entry.interval_why or ""
     return metric.name, f"{entry.value:.4g}", ARROWS[metric.high_means], shown, _counts(entry)

@@ -12,7 +12,8 @@ from lensaudit.groups import Group, group_of, group_problem
 
 _WANTED = (
     "wanted per row: idx (whole number >= 0, once), question, answer, prefix (the answer's "
-    "beginning, may be empty), entity (in the answer after the prefix); optional group or author"
+    "beginning, may be empty), entity (in the answer after the prefix); optional group or author; "
+    "`lensaudit annotate` makes such rows of questions and answers"
 )
 _NO_LIST = "found no list of rows (one object per line: name it .jsonl)"
 _LISTED = 20

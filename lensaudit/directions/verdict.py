@@ -16,6 +16,13 @@ import numpy as np
 from lensaudit.directions.bench import Role
 from lensaudit.directions.finding import Finding, Kind
 from lensaudit.groups import unit_of
+from lensaudit.results.sentences import (
+    WEAK,
+    component_clamped,
+    direction_ablated,
+    direction_added,
+)
+from lensaudit.results.verdict import Measured
 from lensaudit.scores.intervals import Limits, NoInterval, clustered_ratio, limits_document
 from lensaudit.steer.outcome import rank_correlation
 
@@ -29,8 +36,12 @@ COMPARABLE = 0.9
 """Mean cosine of two models' streams on retain examples below which their axes may differ."""
 SMALL = 0.1
 """Gap, in shares of answers, below which a recovery rests on a handful of tokens."""
-STRONG, WEAK = 0.8, 0.2
-"""Recovery read as all of it, and as none of it."""
+CONTROLS: Mapping[str, str] = {
+    "random": "random directions",
+    "retain_derived": "a direction from retain questions",
+    "never_trained": "the same on the never-trained model",
+}
+"""Arm -> what it is called in a sentence."""
 
 
 @dataclass(frozen=True)
@@ -167,7 +178,8 @@ def summary_of(
     gaps = plain[score].gaps("unlearned", "full", idx)
     summary["gap"] = math.fsum(gaps) / len(gaps)
     summary["dose_spearman"] = rank_correlation(doses) if kind == "clamp" else None
-    return summary | {"warnings": _warnings(summary), "reading": reading(kind, summary)}
+    scored = {name: both[score] for name, both in found.items() if score in both}
+    return summary | {"warnings": _warnings(summary), "reading": reading(kind, summary, scored)}
 
 
 _NO_GAP = "nothing to restore: full is not ahead by more than 2 SE"
@@ -215,36 +227,29 @@ def _warnings(summary: Mapping[str, Any]) -> list[str]:
     return warnings
 
 
-def reading(kind: Kind, summary: Mapping[str, Any]) -> str:
-    """One sentence; it says what the number shows and no more."""
-    value, above = summary["recovery"], summary["recovery_above_control"]
-    if value is None:
+def reading(kind: Kind, summary: Mapping[str, Any], found: Mapping[str, Recovery]) -> str:
+    """One sentence; it says what the intervals and the controls show and no more."""
+    main = measured_of(found["direction"])
+    if main is None:
         return f"Not scored: {summary['unscored']}."
-    net = value if above is None else above
-    match kind:
-        case "add" if net >= STRONG:
-            return "A direction from other authors brings the answers back: hidden, not erased."
-        case "add" if net <= WEAK:
-            return "No one direction brings the answers back; that is no proof of erasure."
-        case "ablate" if net >= STRONG:
-            return "Without the direction the answers are there: suppressed at the output."
-        case "ablate" if net <= WEAK:
-            return "Taking the direction away brings no answers; that is no proof of erasure."
-        case "clamp":
-            return _mediation(value, summary["arms"]["sufficiency"][summary["score"]]["recovery"])
-        case _:
-            return f"Part of the answers comes back ({net:.2f} above the never-trained control)."
+    controls = _controls(found, CONTROLS)
+    if kind == "clamp":
+        into_full = _controls(found, {"random_sufficiency": "random directions into full"})
+        sufficiency = measured_of(found["sufficiency"])
+        return component_clamped(main, sufficiency, controls, into_full)
+    return (direction_added if kind == "add" else direction_ablated)(main, controls)
 
 
-def _mediation(necessity: float, sufficiency: float | None) -> str:
-    if sufficiency is None:
-        return f"Necessity {necessity:.2f}; sufficiency is not scored."
-    strong = [value >= STRONG for value in (necessity, sufficiency)]
-    weak = [value <= WEAK for value in (necessity, sufficiency)]
-    if all(strong):
-        return "This one component is the mechanism of the unlearning."
-    if weak[0] and strong[1]:
-        return "The component can hide the answers, but is not what hides them."
-    if all(weak):
-        return "No one component: the unlearning is distributed, or the answers are erased."
-    return f"Necessity {necessity:.2f}, sufficiency {sufficiency:.2f}: part of the mechanism."
+def _controls(found: Mapping[str, Recovery], names: Mapping[str, str]) -> dict[str, Measured]:
+    """Those that were scored, by what a sentence calls them."""
+    known = {name: measured_of(found[arm]) for arm, name in names.items() if arm in found}
+    return {name: one for name, one in known.items() if one is not None}
+
+
+def measured_of(found: Recovery) -> Measured | None:
+    """A recovery as evidence; None where there was no gap to close."""
+    if found.value is None:
+        return None
+    if isinstance(found.limits, NoInterval):
+        return Measured(found.value, why=found.limits.why)
+    return Measured(found.value, found.limits.low, found.limits.high)

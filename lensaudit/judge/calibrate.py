@@ -17,6 +17,7 @@ from lensaudit.judge.opening import JudgeOptions, open_bench
 from lensaudit.judge.programmatic import PROGRAMMATIC
 from lensaudit.judge.prompts import BUILT_IN, prompt_id, read_template
 from lensaudit.judge.verdict import JudgeRequest, Verdict
+from lensaudit.results.sentences import labels_agreed
 
 FOLDER = Path(__file__).parent / "calibration"
 KIND = "calibration"
@@ -61,6 +62,11 @@ class Agreement:
     pair_gap: float | None
     """Mean |difference| beyond the labels' own between a short answer and its longer twin."""
     first_problem: str = ""
+
+    @property
+    def reading(self) -> str | None:
+        """What to know of the agreement; None where the judge is shown to agree."""
+        return labels_agreed(self.spearman, self.n - self.n_invalid)
 
     def checked(self) -> "Agreement":
         """Itself, if any answer has a score.

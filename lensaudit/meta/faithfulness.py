@@ -15,7 +15,9 @@ import numpy as np
 from lensaudit.errors import InputError
 from lensaudit.meta.catalogue import Judged
 from lensaudit.meta.values import Values
-from lensaudit.scores.intervals import NoInterval, auc_limits
+from lensaudit.results.sentences import pools_told_apart
+from lensaudit.results.verdict import Measured
+from lensaudit.scores.intervals import Limits, NoInterval, auc_limits
 from lensaudit.scores.pools import Threshold, best_threshold
 from lensaudit.scores.stats import Interval, auc
 
@@ -118,7 +120,7 @@ def faithfulness(
         excluded={m: values.why_not(m, metric.key) for m in missing if m not in to_do},
         to_do=to_do,
         preliminary=area if to_do else math.nan,
-        reason=_reason(raw, to_do),
+        reason=_reason(raw, to_do) or _shown(area, limits),
     )
 
 
@@ -142,6 +144,13 @@ def _reason(raw: Sequence[Sequence[float]], to_do: Mapping[str, str]) -> str | N
     if len({value for pool in raw for value in pool}) == 1:
         return "the metric has one value on every model: it tells nothing apart"
     return None
+
+
+def _shown(area: float, limits: Limits) -> str | None:
+    """What to know of an AUC whose interval does not say that the pools are told apart."""
+    if not isinstance(limits, Interval):
+        return None
+    return pools_told_apart(Measured(area, limits.low, limits.high))
 
 
 def _histogram(knows: Sequence[float], forgot: Sequence[float]) -> Histogram | None:

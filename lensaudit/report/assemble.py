@@ -1,7 +1,7 @@
 """Results of many kinds become one document: models joined by weights, runs by conditions."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -118,8 +118,8 @@ def _document(read: _Read, left: Sequence[LeftOut], title: str | None) -> Docume
         )
         for run in runs
     ]
-    return Document(
-        title=title or _title(read),
+    document = Document(
+        title=title or "",
         version=lensaudit.__version__,
         made=datetime.now(UTC).isoformat(timespec="seconds"),
         conditions=list(conditions.values()),
@@ -134,6 +134,7 @@ def _document(read: _Read, left: Sequence[LeftOut], title: str | None) -> Docume
         manifests=[*shelf.manifests, *read.manifests],
         left_out=[asdict(one) for one in (*left, *repeated)],
     )
+    return document if title else replace(document, title=_title(document, read))
 
 
 def _pairs(runs: Sequence[PatchRun]) -> list[Pair]:
@@ -157,9 +158,11 @@ def latest(runs: Sequence[PatchRun]) -> tuple[list[PatchRun], list[LeftOut]]:
     return list(kept.values()), left
 
 
-def _title(read: _Read) -> str:
-    names = list(dict.fromkeys(run.source for run in read.patches))
-    names = names or list(dict.fromkeys(run.model for run in read.evals))
+def _title(document: Document, read: _Read) -> str:
+    """Of the models that the headline counts."""
+    names = list(document.judged()) or list(
+        dict.fromkeys([run.source for run in read.patches] or [run.model for run in read.evals])
+    )
     if not names:
         return "Results of lensaudit"
     return f"Audit of {names[0]}" if len(names) == 1 else f"Audit of {len(names)} models"

@@ -7,6 +7,10 @@ from typing import Any
 from lensaudit.report.pack import Stepped
 from lensaudit.results.patch_runs import Texts
 from lensaudit.results.verdict import Code
+from lensaudit.results.words import code_of
+
+ANCHORS = ("full", "retain")
+"""Roles that calibrate the scale; who has one is never judged."""
 
 
 @dataclass(frozen=True)
@@ -107,3 +111,23 @@ class Document:
     curves: list[Mapping[str, Any]]
     manifests: list[Mapping[str, Any]] = field(default_factory=list)
     left_out: list[Mapping[str, str]] = field(default_factory=list)
+
+    @property
+    def first(self) -> int | None:
+        """The condition that the headline speaks of; None where no run has UDS."""
+        return next((at for at, one in enumerate(self.conditions) if one.score == "uds"), None)
+
+    def judged(self) -> dict[str, Code]:
+        """Verdict by model of all but the anchors, from held to gone: of its run, or else of the
+        metric of that name.
+        """
+        if self.first is not None:
+            runs = sorted(
+                (one for one in self.depths if one.condition == self.first),
+                key=lambda one: (one.value is None, one.value),
+            )
+            found = [(self.models[one.model], one.verdict) for one in runs]
+        else:
+            measured = (one for one in self.models if "uds" in one.metrics)
+            found = [(one, code_of({"uds": one.metrics["uds"][0]})) for one in measured]
+        return {model.label: code for model, code in found if code and model.role not in ANCHORS}

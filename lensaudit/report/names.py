@@ -1,11 +1,13 @@
-"""What is a model called on the page, and what was it made with? From its name alone."""
+"""What is a model called on the page, and what was it made with?"""
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import zip_longest
 from pathlib import Path, PurePath
 
+from lensaudit.errors import InputError
+from lensaudit.files import read_json
 from lensaudit.models.published import published
 
 _EPOCH = re.compile(r"(?:^|[_-])(?:ep|epoch)_?(\d+)(?=$|[_-])")
@@ -13,7 +15,7 @@ _EPOCH = re.compile(r"(?:^|[_-])(?:ep|epoch)_?(\d+)(?=$|[_-])")
 
 @dataclass(frozen=True)
 class Made:
-    """Method and epochs, where a name says them."""
+    """Method and epochs, where the registry or the folder's manifest says them."""
 
     method: str | None
     epoch: str | None
@@ -21,20 +23,31 @@ class Made:
 
 
 def made_with(name: str) -> Made:
-    """What a published name means; of another, what can be read off it.
+    """What a name of the registry stands for; of a folder what its manifest says.
+
+    A folder may have any name: nothing is read off it.
 
     >>> made_with("npo_lr5e5_b05_a1_ep10")
     Made(method='NPO', epoch='10', role='unlearned')
-    >>> made_with("runs/mine_epoch3"), made_with("demo/retain").role
-    (Made(method=None, epoch='3', role=None), 'retain')
+    >>> made_with("runs/npo_lr5e5_b05_a1_ep10"), made_with("demo/retain").role
+    (Made(method=None, epoch=None, role=None), 'retain')
     """
-    last = PurePath(name).name
-    spec = _SPECS.get(name) or _SPECS.get(last)
-    found = _EPOCH.search(spec.alias_of or spec.name if spec else last)
-    epoch = found[1] if found else None
+    spec = _SPECS.get(name)
     if spec is None:
-        return Made(None, epoch, None)
-    return Made(spec.method, epoch, spec.role)
+        return _from_manifest(Path(name))
+    found = _EPOCH.search(spec.alias_of or spec.name)
+    return Made(spec.method, found[1] if found else None, spec.role)
+
+
+def _from_manifest(folder: Path) -> Made:
+    """What `lensaudit unlearn` wrote beside the weights; nothing of a folder that is not there."""
+    try:
+        content = read_json(folder / "manifest.json")
+    except InputError:
+        return Made(None, None, None)
+    inputs = content.get("inputs") if isinstance(content, Mapping) else None
+    method = inputs.get("method") if isinstance(inputs, Mapping) else None
+    return Made(method if isinstance(method, str) else None, None, None)
 
 
 def labels(names: Iterable[str]) -> dict[str, str]:

@@ -16,12 +16,11 @@ from lensaudit.data.examples import Example
 from lensaudit.files import check_output, write_bytes
 from lensaudit.partials import sweep_partials
 from lensaudit.report.assemble import assemble
-from lensaudit.report.document import Condition, Document
+from lensaudit.report.document import ANCHORS, Condition, Document
 from lensaudit.report.texts import visible_values
 from lensaudit.results.locate import LeftOut
 from lensaudit.results.reading import brief
-from lensaudit.results.verdict import Code
-from lensaudit.results.words import LIMITS, WORDS, calibration_problem, code_of, headline, tally
+from lensaudit.results.words import LIMITS, WORDS, calibration_problem, headline, tally
 from lensaudit.settings import Place
 
 SCRIPTS = (
@@ -172,7 +171,11 @@ def _light(document: Document) -> dict[str, Any]:
                 "why": d.why,
                 "n": d.n,
                 "n_scored": d.n_scored,
-                "verdict": WORDS[d.verdict][0] if d.verdict else "",
+                "verdict": (
+                    WORDS[d.verdict][0]
+                    if d.verdict and document.models[d.model].role not in ANCHORS
+                    else ""
+                ),
                 "score": document.conditions[d.condition].score,
             }
             for d in document.depths
@@ -182,9 +185,8 @@ def _light(document: Document) -> dict[str, Any]:
 
 def _lead(document: Document) -> dict[str, Any]:
     """The verdict in words, of the runs under the first UDS condition."""
-    first = next((at for at, c in enumerate(document.conditions) if c.score == "uds"), None)
-    condition = None if first is None else document.conditions[first]
-    codes = _codes(document, first)
+    condition = None if document.first is None else document.conditions[document.first]
+    codes = document.judged()
     found = tally(codes)
     return visible_values(
         {
@@ -196,21 +198,6 @@ def _lead(document: Document) -> dict[str, Any]:
         },
         300,
     )
-
-
-def _codes(document: Document, first: int | None) -> dict[str, Code]:
-    """Verdict by model, from held to gone: of the runs, or of the metric where there are none."""
-    if first is not None:
-        runs = sorted(
-            (one for one in document.depths if one.condition == first),
-            key=lambda one: (one.value is None, one.value),
-        )
-        return {document.models[one.model].label: one.verdict for one in runs if one.verdict}
-    return {
-        model.label: code_of({"uds": model.metrics["uds"][0]})
-        for model in document.models
-        if "uds" in model.metrics and model.role not in ("full", "retain")
-    }
 
 
 def _condition(condition: Condition) -> dict[str, Any]:

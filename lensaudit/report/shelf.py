@@ -5,11 +5,11 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from lensaudit.report.document import Model
+from lensaudit.report.document import ANCHORS, Model
 from lensaudit.report.names import labels, made_with, told_apart
 from lensaudit.results.eval_runs import EvalRun, MetricKind, MetricValue
 from lensaudit.results.patch_runs import PatchRun, role_of
-from lensaudit.results.reading import Row, number
+from lensaudit.results.reading import Row, number, part
 
 AGGREGATES = {
     "overall": None,
@@ -24,8 +24,6 @@ AGGREGATES = {
 }
 """Aggregates of `lensaudit meta aggregate`, and what a high value means."""
 
-_ANCHORS = ("full", "retain")
-
 
 @dataclass
 class Shelf:
@@ -36,9 +34,11 @@ class Shelf:
     """Where a model was first met."""
     evals: dict[str, EvalRun]
     anchors: dict[str, str]
-    """Name -> `full` or `retain`."""
+    """Name or weights -> `full` or `retain`."""
     aggregates: dict[str, Row]
     """By name."""
+    depths: dict[str, dict[str, MetricValue]]
+    """Weights -> the metrics that runs of `patch` under the suite's own settings stand for."""
     manifests: list[Mapping[str, Any]] = field(default_factory=list)
 
     @classmethod
@@ -48,7 +48,13 @@ class Shelf:
         """Every model that any result names."""
         names = {run.weights: run.source for run in runs}
         folders = {run.weights: run.folder for run in reversed(runs)}
-        anchors = {role_of(run.manifest, role): role for run in runs for role in ("full", "retain")}
+        anchors = {role_of(run.manifest, role): role for run in runs for role in ANCHORS}
+        # whatever it is called: the weights decide
+        anchors |= {
+            str(part(run.manifest, "inputs", role).get("weights")): role
+            for run in runs
+            for role in ANCHORS
+        }
         evaluated: dict[str, EvalRun] = {}
         for run in evals:
             names.setdefault(run.weights, run.model)
@@ -60,7 +66,11 @@ class Shelf:
         known = set(names.values())
         by_name = {str(row["model"]): row for row in aggregates}
         names |= {f"name {name}": name for name in by_name if name not in known}
-        return cls(names, folders, evaluated, anchors, by_name)
+        depths: dict[str, dict[str, MetricValue]] = {}
+        for run in runs:
+            if _as_in_suite(run):
+                depths.setdefault(run.weights, {})[METRIC_OF[run.score]] = _depth(run)
+        return cls(names, folders, evaluated, anchors, by_name, depths)
 
     def place(self, weights: str) -> int:
         """Where a model stands in `models`."""
@@ -85,17 +95,38 @@ class Shelf:
     def _model(self, weights: str, label: str) -> Model:
         name = self.names[weights]
         made, row, run = made_with(name), self.aggregates.get(name, {}), self.evals.get(weights)
-        role = self.anchors.get(name) or made.role
+        role = self.anchors.get(weights) or self.anchors.get(name) or made.role
         measured = _aggregated(row) | (dict(run.values) if run else {})
+        # a suite that had no retain model says so of what `patch` measured beside it
+        for metric, value in self.depths.get(weights, {}).items():
+            if metric in measured and measured[metric].value is None:
+                measured[metric] = value
         return Model(
             name=name,
             label=label,
-            method=made.method or (None if role in _ANCHORS else row.get("method")),
+            method=made.method or (None if role in ANCHORS else row.get("method")),
             epoch=made.epoch or _digits(row.get("epoch")),
             role=role,
             metrics={metric: _listed(value) for metric, value in measured.items()},
             manifest=self.manifest(run.folder, run.manifest) if run and run.manifest else None,
         )
+
+
+METRIC_OF = {"uds": "uds", "lens": "logit_lens"}
+"""Score of a run -> the metric of the suite that is the same number."""
+
+
+def _as_in_suite(run: PatchRun) -> bool:
+    """Under the defaults, which are the suite's settings, too."""
+    asked = {name: run.summary.get(name) for name in ("scope", "component", "last_layer")}
+    wanted = {"scope": "span", "component": "resid", "last_layer": "resid_post"}
+    return run.score in METRIC_OF and asked == wanted
+
+
+def _depth(run: PatchRun) -> MetricValue:
+    n, n_scored = int(run.summary["n"]), int(run.summary["n_scored"])
+    why = run.summary.get("ci95_why")
+    return MetricValue(run.value, run.interval, n_scored, n - n_scored, None, why)
 
 
 def kinds_of(runs: Sequence[EvalRun], aggregates: Sequence[Row]) -> list[Mapping[str, Any]]:

@@ -50,7 +50,7 @@ def _from_summary(study: Row, path: Path) -> dict[str, Any]:
         accuracies={name: _accuracy(measured.get(name)) for name in CONDITIONS},
         ratios={name: _accuracy(main.get(name)) for name in RATIOS},
         gate="" if gate.get("passed", True) else str(gate.get("reason", "")),
-        notes=[str(note) for note in study.get("notes") or []],
+        notes=[str(note) for note in (study.get("reading"), *(study.get("notes") or ())) if note],
         chance=study.get("chance"),
         how=f"{main.get('selection', '?')}, {main.get('acc_selection_rule', '?')}",
     )

@@ -3,7 +3,7 @@
 import pytest
 
 from lensaudit.directions.finding import Finding, Label
-from lensaudit.directions.verdict import Plain, reading, recovery_of, summary_of
+from lensaudit.directions.verdict import Plain, recovery_of, summary_of
 from lensaudit.scores.intervals import clustered_mean
 
 GROUPS = {0: "a", 1: "a", 2: "b", 3: "b"}
@@ -96,7 +96,10 @@ def test_the_control_is_taken_off_before_anything_is_read_into_a_recovery():
     summary = summary_of("add", arms, {"em": known}, "em")
     assert summary["recovery"] == pytest.approx(1.0)
     assert summary["recovery_above_control"] == pytest.approx(0.1)
-    assert "No one direction" in summary["reading"]
+    assert "not shown to be more than under the same on the never-trained" in summary["reading"]
     alone = summary_of("add", arms[:1], {"em": known}, "em")
     assert alone["recovery_above_control"] is None
-    assert "hidden, not erased" in reading("add", alone)
+    assert alone["reading"] == (
+        "A direction from other authors brings the answers back: hidden, not erased. "
+        "2 authors: no interval; this describes these rows only."
+    )

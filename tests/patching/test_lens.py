@@ -130,8 +130,8 @@ def test_a_meaningless_option_is_found_before_any_work(command, tmp_path, capsys
 def test_a_dry_run_of_the_lens_counts_its_own_rows(command, tmp_path, capsys):
     assert command("--score", "lens", "--dry-run") == 0
     assert f"to score: {9 * 4 * 3} " in capsys.readouterr().out
+    assert not (tmp_path / "out").exists()
     assert command("--score", "lens") == 0
     capsys.readouterr()
     assert command("--score", "lens", "--dry-run") == 0
     assert "to score: 0 " in capsys.readouterr().out
-    assert not (tmp_path / "nothing").exists()

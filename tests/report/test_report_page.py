@@ -13,7 +13,7 @@ from lensaudit.cli.main import run
 from lensaudit.errors import InputError
 from lensaudit.report.assemble import assemble
 from lensaudit.report.pack import floats, shares, stepped
-from lensaudit.report.render import policy, write_report
+from lensaudit.report.render import policy, render, write_report
 from lensaudit.results.locate import locate
 from lensaudit.results.words import LIMITS
 
@@ -148,6 +148,45 @@ def test_results_of_one_model_are_joined_by_weights(tmp_path):
     ]
     assert document.models[0].metrics["model_utility"][:4] == [0.5, 0.4, 0.6, 1]
     assert document.models[0].method == "NPO"
+
+
+def test_a_folder_is_no_published_model_whatever_its_last_part_spells(tmp_path):
+    mine = tmp_path / "mine" / "npo_lr5e5_b05_a1_ep10"
+    patch_run(tmp_path / "out" / "a", "demo/npo")
+    patch_run(tmp_path / "out" / "b", str(mine))
+    mine_now = next(m for m in assemble([tmp_path / "out"]).models if m.name == str(mine))
+    assert (mine_now.method, mine_now.epoch) == (None, None)
+    # what `unlearn` wrote beside the weights counts
+    write(mine / "manifest.json", {"command": "unlearn", "inputs": {"method": "SimNPO"}})
+    mine_now = next(m for m in assemble([tmp_path / "out"]).models if m.name == str(mine))
+    assert (mine_now.method, mine_now.epoch) == ("SimNPO", None)
+
+
+def test_anchors_are_never_judged_and_both_numbers_count_the_same_models(tmp_path):
+    for name, held in (("npo", 0.9), ("rmu", 0.1), ("renamed full", 0.99)):
+        patch_run(tmp_path / name, name, held=held)
+    manifest = tmp_path / "renamed full" / "manifest.json"
+    content = json.loads(manifest.read_text())
+    content["inputs"]["source"]["weights"] = content["inputs"]["full"]["weights"]
+    manifest.write_text(json.dumps(content))
+    document = assemble([tmp_path])
+    assert set(document.judged()) == {"npo", "rmu"}
+    assert document.title == "Audit of 2 models"
+    page = render(document)
+    assert "1 of 2 models still holds what it was made to forget." in page
+    assert len(document.depths) == 3  # shown, and not judged
+
+
+def test_the_suite_shows_the_depth_that_patching_found(tmp_path):
+    found = patch_run(tmp_path / "patch", "npo")
+    eval_run(tmp_path / "eval", "npo", uds=None, model_utility=0.5)
+    (model,) = [one for one in assemble([tmp_path]).models if one.name == "npo"]
+    assert model.metrics["uds"][0] == found["uds"]
+    # of another component it is another number
+    summary = tmp_path / "patch" / "summary.json"
+    summary.write_text(json.dumps({**json.loads(summary.read_text()), "component": "mlp"}))
+    (model,) = [one for one in assemble([tmp_path]).models if one.name == "npo"]
+    assert model.metrics["uds"][0] is None
 
 
 def test_of_two_runs_of_the_same_the_later_is_shown_and_the_other_named(tmp_path):

@@ -38,7 +38,6 @@ def notes_of(
         *_masses(checks),
         *_edges(study, chosen),
         *_groups(study),
-        "a failed recovery is no proof of removal",
     )
 
 

@@ -24,6 +24,8 @@ from lensaudit.attacks.rtt.select import (
 from lensaudit.attacks.rtt.study import CONDITIONS, Condition
 from lensaudit.attacks.rtt.verdict import Verdict, gate_of, mean_of
 from lensaudit.groups import Group, unit_of
+from lensaudit.results.sentences import facts_retrained
+from lensaudit.results.verdict import Measured
 from lensaudit.scores.intervals import NoInterval, clustered_mean, clustered_ratio
 from lensaudit.scores.stats import Interval
 
@@ -89,6 +91,15 @@ class Summary:
     checks: Mapping[Condition, Check]
     notes: tuple[str, ...]
     """What a reader must know before believing the numbers."""
+
+    @property
+    def reading(self) -> str:
+        """What the recovery above the floor shows, and no more."""
+        one = self.main.adjusted
+        if one.value is None:
+            return facts_retrained(None, one.reason)
+        low, high = (one.interval.low, one.interval.high) if one.interval else (None, None)
+        return facts_retrained(Measured(one.value, low, high, why=one.interval_why))
 
 
 def summarize(

@@ -106,6 +106,7 @@ def as_json(summary: Summary) -> dict[str, Any]:
         "checks": {condition: asdict(one) for condition, one in summary.checks.items()},
         "main": _outcome(summary.main),
         "others": [_outcome(one) for one in summary.others],
+        "reading": summary.reading,
         "notes": list(summary.notes),
         "versions": dict(study.versions),
     }

@@ -25,6 +25,7 @@ const WORDS = DATA.words;
 const MODELS = DATA.models;
 const MEASURED = MODELS.filter((model) => Object.keys(model.metrics).length);
 const metricOf = (model, name) => model.metrics[name]?.[0] ?? NaN;
+const isAnchor = (model) => ['full', 'retain'].includes(model.role);
 const named = (role) => MEASURED.find((model) => model.role === role);
 
 // With tables of examples there are runs; without, every model that has a UDS stands for one.
@@ -34,7 +35,7 @@ const WITHOUT = { id: 'none', score: 'uds', full: 'full', retain: 'retain', sett
 const CONDITIONS = (HAS_TABLES ? DATA.conditions : [WITHOUT]).map((one, at) => ({ ...one, at }));
 const RUNS = HAS_TABLES
   ? DATA.depths.map((one, at) => ({ ...one, at, label: MODELS[one.model].label, info: MODELS[one.model], where: CONDITIONS[one.condition] }))
-  : MEASURED.filter((model) => !['full', 'retain'].includes(model.role)).map((info, at) => ({
+  : MEASURED.filter((model) => !isAnchor(model)).map((info, at) => ({
     at, label: info.label, info, model: MODELS.indexOf(info), condition: 0, where: CONDITIONS[0], value: metricOf(info, 'uds'),
     profile: {}, extra: {}, unscored: {}, n: 0, n_scored: 0,
   }));

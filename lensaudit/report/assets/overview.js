@@ -182,7 +182,7 @@ function columnsOf(condition) {
     runs.some((run) => run.info.epoch) && { id: 'epoch', title: 'Epochs', num: true, value: (run) => Number(run.info.epoch ?? NaN), cell: (run) => run.info?.epoch },
     { id: 'value', title: score, num: true, help: SCORE_LONG[condition.score], value: (run) => run.value, cell: (run) => h('b', { class: run.anchor ? null : runClass(run) }, fmt(run.value)) },
     HAS_TABLES && { id: 'interval', title: '95 % interval', cell: (run) => (run.anchor ? 'calibration' : interval(run)) },
-    condition.score === 'uds' && { id: 'word', title: 'Verdict', cell: (run) => (run.verdict ? h('span', { class: runClass(run), title: run.because }, WORDS[run.verdict][0]) : '') },
+    condition.score === 'uds' && { id: 'word', title: 'Verdict', cell: (run) => (run.verdict && !isAnchor(run.info) ? h('span', { class: runClass(run), title: run.because }, WORDS[run.verdict][0]) : '') },
     HAS_TABLES && { id: 'scored', title: 'Scored', num: true, value: (run) => run.n_scored, cell: (run) => (run.anchor ? '' : `${run.n_scored}/${run.n}`) },
     HAS_TABLES && { id: 'strip', title: condition.score === 'em' ? 'Still said, by layer' : 'Erasure by layer', cell: (run) => (run.anchor || !run.profile[layer] ? '' : strip(run.profile[layer], condition.score === 'em' ? 'match' : 'erasure')) },
     runs.some((run) => Number.isFinite(run.extra.aligned)) && { id: 'aligned', title: 'Aligned', num: true, help: 'UDS after a linear map, fitted on neutral text, to the basis of full', value: (run) => run.extra.aligned, cell: (run) => (run.anchor ? '' : fmt(run.extra.aligned)) },
