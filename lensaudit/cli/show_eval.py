@@ -1,7 +1,6 @@
 """What a person reads of an evaluation: one row per metric."""
 
 import math
-import re
 
 from rich.table import Table
 
@@ -10,7 +9,6 @@ from lensaudit.cli.terminal import emit, notice, say, show, written
 from lensaudit.metrics.registry import Entry, Metric
 
 WIDTH = 110
-_NEEDS = re.compile(r"^(?:needs [\w.]+: )+")
 ARROWS = {"knows": "↑ knows", "forgot": "↑ forgot"}
 
 
@@ -45,9 +43,17 @@ def lacking(found: EvaluationResult) -> dict[str, list[str]]:
     reasons: dict[str, list[str]] = {}
     for name, entry in sorted(found.entries.items()):
         if not math.isfinite(entry.value):
-            root = _NEEDS.sub("", entry.reason or "no value")
-            reasons.setdefault(root, []).append(name)
+            reasons.setdefault(_root(found, name), []).append(name)
     return reasons
+
+
+def _root(found: EvaluationResult, name: str) -> str:
+    """Why a metric has no value: the reason of what it needs, where that is what is missing."""
+    for need in found.metrics[name].local_needs:
+        other = found.entries.get(need)
+        if other is not None and not math.isfinite(other.value) and not other.records:
+            return _root(found, need)
+    return found.entries[name].reason or "no value"
 
 
 def _cells(metric: Metric, entry: Entry) -> tuple[str, ...]:
