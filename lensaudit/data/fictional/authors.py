@@ -33,7 +33,7 @@ class Row:
     paraphrased_answer: str = ""
     perturbed_answer: tuple[str, ...] = ()
     group: int = 0
-    """The author's number within the set; bootstraps cluster by it."""
+    """The author's number within the set; intervals count it."""
 
 
 def draw_name(random: Random) -> str:
