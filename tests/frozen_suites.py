@@ -159,7 +159,8 @@ def suites() -> Any:
 
 
 def numbers(value: Any) -> Any:
-    """The same without what is text."""
+    """The same without what is text, and without intervals, which are this package's own."""
     if isinstance(value, dict):
-        return {k: numbers(v) for k, v in value.items() if not isinstance(v, str)}
+        kept = {k: v for k, v in value.items() if k != "interval_95" and not isinstance(v, str)}
+        return {k: numbers(v) for k, v in kept.items()}
     return [numbers(one) for one in value] if isinstance(value, list) else value

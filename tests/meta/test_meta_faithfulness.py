@@ -46,7 +46,19 @@ def test_the_auc_is_that_of_scikit_learn_on_more_knowledge(key):
     assert found.auc == pytest.approx(roc_auc_score([1] * 6 + [0] * 5, scores))
     assert found.knows_mean == pytest.approx(sum(knows) / 6)
     assert found.forgot_mean == pytest.approx(sum(forgot) / 5)
-    assert (found.n_knows, found.n_forgot, found.reason) == (6, 5, None)
+    assert (found.n_knows, found.n_forgot) == (6, 5)
+    told_apart = found.interval.low > 0.5
+    assert (found.reason is None) == told_apart
+
+
+def test_a_metric_whose_interval_holds_a_coin_is_said_to_tell_nothing_apart():
+    # 3 of 9 pairs the right way round
+    found = judge("es", [0.1, 0.5, 0.9], [0.2, 0.6, 0.95])
+    assert found.interval.low < 0.5 < found.interval.high
+    assert "not shown to tell the pools apart" in found.reason
+    apart = judge("es", [0.91, 0.92, 0.93, 0.94], [0.1, 0.2, 0.3, 0.4])
+    assert (apart.reason, apart.interval.high) == (None, 1.0)
+    assert 0.5 < apart.interval.low < 0.8
 
 
 def test_uds_is_low_where_knowledge_is_and_its_threshold_is_on_its_own_values():

@@ -309,6 +309,7 @@ def test_the_entity_judge_looks_for_the_entity_of_each_question(vectors, tmp_pat
         "n_total": 2,
         "n_invalid": 0,
         "ci95": 0,
+        "ci95_why": "2 questions: no interval",
         "mean_invalid_as_baseline": 0.0,
         "ratio": 0.0,
     }
