@@ -11,7 +11,8 @@ from lensaudit.cli.main import run
 from lensaudit.errors import InputError
 from lensaudit.models.registry import load_registry, resolve
 
-FEW = {"limit": 4, "layers": "14,15"}
+FEW = {"limit": 5, "layers": "14,15"}
+"""One question of each of five authors: the fewest that have an interval."""
 
 
 @pytest.fixture(scope="module")
@@ -22,7 +23,7 @@ def activations(tmp_path_factory):
 
 def test_one_call_patches_as_the_command_does(tmp_path, activations):
     result = la.patch("demo/npo", out=str(tmp_path / "py"), activations=str(activations), **FEW)
-    options = ["--limit", "4", "--layers", "14,15", "--activations", str(activations)]
+    options = ["--limit", "5", "--layers", "14,15", "--activations", str(activations)]
     assert run(["patch", "--source", "demo/npo", "--out", str(tmp_path / "cli"), *options]) == 0
     written = json.loads((tmp_path / "cli" / "summary.json").read_text())
     assert result.summary == written
@@ -67,14 +68,14 @@ def test_progress_is_told_as_values(tmp_path):
         "caching demo/full",
         "patching",
     ]
-    assert all((one.done, one.of) == (4, 4) for one in last.values())
+    assert all((one.done, one.of) == (5, 5) for one in last.values())
 
 
 def test_without_a_score_there_is_a_reason(tmp_path, activations):
     none = la.patch("demo/npo", out=tmp_path, activations=activations, tau=1e3, **FEW)
     assert (none.uds, none.ci95) == (None, None)
     assert "never exceeds tau = 1000" in none.reason
-    assert len(none.unscored) == 4
+    assert len(none.unscored) == 5
     lens = la.patch("demo/npo", out=tmp_path, activations=activations, score="lens", **FEW)
     assert (lens.uds, lens.reason) == (None, "the score is lens; UDS was not asked for")
     assert lens.value is not None
