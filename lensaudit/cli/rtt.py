@@ -124,7 +124,7 @@ def print_summary(summary: "Summary") -> None:
     show(_accuracies(summary))
     if summary.verdict.passed:
         show(_recovery(summary))
-    say(summary.reading)
+        say(summary.reading)
     for note in summary.notes:
         say(f"- {note}")
     say(

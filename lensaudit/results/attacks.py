@@ -42,6 +42,7 @@ def read_rtt(path: Path) -> list[dict[str, Any]]:
 
 def _from_summary(study: Row, path: Path) -> dict[str, Any]:
     main, gate = part(study, "main"), part(study, "gate")
+    said = study.get("reading") if gate.get("passed", True) else None
     measured = part(study, "as_they_are") | part(main, "accuracies")
     return _study(
         path,
@@ -50,7 +51,7 @@ def _from_summary(study: Row, path: Path) -> dict[str, Any]:
         accuracies={name: _accuracy(measured.get(name)) for name in CONDITIONS},
         ratios={name: _accuracy(main.get(name)) for name in RATIOS},
         gate="" if gate.get("passed", True) else str(gate.get("reason", "")),
-        notes=[str(note) for note in (study.get("reading"), *(study.get("notes") or ())) if note],
+        notes=[str(note) for note in (said, *(study.get("notes") or ())) if note],
         chance=study.get("chance"),
         how=f"{main.get('selection', '?')}, {main.get('acc_selection_rule', '?')}",
     )
