@@ -38,7 +38,6 @@ SMALL = 0.1
 """Gap, in shares of answers, below which a recovery rests on a handful of tokens."""
 CONTROLS: Mapping[str, str] = {
     "random": "random directions",
-    "retain_derived": "a direction from retain questions",
     "never_trained": "the same on the never-trained model",
 }
 """Arm -> what it is called in a sentence."""
@@ -233,11 +232,12 @@ def reading(kind: Kind, summary: Mapping[str, Any], found: Mapping[str, Recovery
     if main is None:
         return f"Not scored: {summary['unscored']}."
     controls = _controls(found, CONTROLS)
+    general = measured_of(found["retain_derived"]) if "retain_derived" in found else None
     if kind == "clamp":
         into_full = _controls(found, {"random_sufficiency": "random directions into full"})
         sufficiency = measured_of(found["sufficiency"])
-        return component_clamped(main, sufficiency, controls, into_full)
-    return (direction_added if kind == "add" else direction_ablated)(main, controls)
+        return component_clamped(main, sufficiency, controls, into_full, general)
+    return (direction_added if kind == "add" else direction_ablated)(main, controls, general)
 
 
 def _controls(found: Mapping[str, Recovery], names: Mapping[str, str]) -> dict[str, Measured]:

@@ -31,21 +31,32 @@ def shown(one: Measured, digits: int = 2) -> str:
     return f"{value} [{one.low:.{digits}f}, {one.high:.{digits}f}]"
 
 
-def direction_added(found: Measured, controls: Mapping[str, Measured]) -> str:
+def direction_added(
+    found: Measured, controls: Mapping[str, Measured], general: Measured | None = None
+) -> str:
     """Does one direction from other authors bring the answers back?
 
-    >>> direction_added(Measured(0.28, -0.3, 0.81), {"retain questions": Measured(0.4)})
+    Args:
+        found: recovery under the direction.
+        controls: what holds nothing of the facts' hiding: random directions, another model.
+        general: under a direction from retain questions. It holds none of the facts, so answers
+            that it brings back were there as well; but then the direction is not of these facts.
+
+    >>> direction_added(Measured(0.28, -0.3, 0.81), {}, Measured(0.4))
     'Undecided: recovery 0.28 [-0.30, 0.81] holds 0.'
     """
     return _recovered(
         found,
         controls,
+        general,
         strong="A direction from other authors brings the answers back: hidden, not erased.",
         weak=f"No one direction brings the answers back; {NO_PROOF}.",
     )
 
 
-def direction_ablated(found: Measured, controls: Mapping[str, Measured]) -> str:
+def direction_ablated(
+    found: Measured, controls: Mapping[str, Measured], general: Measured | None = None
+) -> str:
     """Does taking one direction away bring the answers back?
 
     >>> direction_ablated(Measured(0.1, 0.05, 0.15), {})
@@ -54,6 +65,7 @@ def direction_ablated(found: Measured, controls: Mapping[str, Measured]) -> str:
     return _recovered(
         found,
         controls,
+        general,
         strong="Without the direction the answers are there: suppressed at the output.",
         weak=f"Taking the direction away brings no answers; {NO_PROOF}.",
     )
@@ -64,6 +76,7 @@ def component_clamped(
     sufficiency: Measured | None,
     controls: Mapping[str, Measured],
     into_full: Mapping[str, Measured] | None = None,
+    general: Measured | None = None,
 ) -> str:
     """Is one component the mechanism of the unlearning?
 
@@ -83,8 +96,8 @@ def component_clamped(
         said = "No one component: the unlearning is distributed, or the answers are erased."
     elif necessity.least <= 0 or sufficiency.least <= 0:
         said = f"Undecided: {both}; one of them may be 0."
-    elif as_well is not None:
-        said = f"{both}; not shown to be more than under {as_well}."
+    elif (less := as_well or _as_well(necessity, _named(general))) is not None:
+        said = f"{both}; not shown to be more than under {less}."
     else:
         said = f"{both}: part of the mechanism."
     return _said(said, necessity)
@@ -118,7 +131,7 @@ def rows_relearned(first: float, last: float, n_steps: int) -> str | None:
     'The attack did next to nothing: the loss of its rows went from 0.5314 to 0.5241 over 8 steps; raise --lr or --epochs.'
     >>> rows_relearned(1.2, 0.3, 8)
     """  # noqa: E501
-    if n_steps > 1 and last < (1 - TAUGHT) * first:
+    if n_steps < 2 or last < (1 - TAUGHT) * first:  # of one step there is no later loss
         return None
     return (
         f"The attack did next to nothing: the loss of its rows went from {first:.4f} to "
@@ -163,19 +176,30 @@ def labels_agreed(spearman: float | None, n: int) -> str | None:
     return f"not shown to agree with the labels: Spearman {rho} holds 0"
 
 
-def _recovered(found: Measured, controls: Mapping[str, Measured], *, strong: str, weak: str) -> str:
-    as_well = _as_well(found, controls)
+def _recovered(
+    found: Measured,
+    controls: Mapping[str, Measured],
+    general: Measured | None,
+    *,
+    strong: str,
+    weak: str,
+) -> str:
+    as_well, of_others = _as_well(found, controls), _as_well(found, _named(general))
     if as_well is None and _is_strong(found, controls):
-        said = strong
+        said = strong if of_others is None else f"{strong} So does {of_others}."
     elif found.most <= WEAK:
         said = weak
     elif found.least <= 0:
         said = f"Undecided: recovery {shown(found)} holds 0."
-    elif as_well is not None:
-        said = f"Recovery {shown(found)} is not shown to be more than under {as_well}."
+    elif (less := as_well or of_others) is not None:
+        said = f"Recovery {shown(found)} is not shown to be more than under {less}."
     else:
         said = f"Part of the answers comes back: {shown(found)}, more than under any control."
     return _said(said, found)
+
+
+def _named(general: Measured | None) -> dict[str, Measured]:
+    return {} if general is None else {"a direction from retain questions": general}
 
 
 def _is_strong(found: Measured, controls: Mapping[str, Measured]) -> bool:
