@@ -41,7 +41,7 @@ def small(*questions, **changes):
         ({**GOOD, "answer": 4}, "answer is 4, wanted a place from 0 to 3"),
         ({**GOOD, "answer": "B"}, "answer is 'B'"),
         ({**GOOD, "answer": True}, "answer is True"),
-        ({**GOOD, "group": [1]}, "group is neither a number nor text"),
+        ({**GOOD, "group": [1]}, "group is [1], wanted a whole number or text"),
     ],
 )
 def test_a_row_that_is_no_item_is_refused_with_its_place(tmp_path, row, problem):
