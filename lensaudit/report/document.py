@@ -118,9 +118,7 @@ class Document:
         return next((at for at, one in enumerate(self.conditions) if one.score == "uds"), None)
 
     def judged(self) -> dict[str, Code]:
-        """Verdict by model of all but the anchors, from held to gone: of its run, or else of the
-        metric of that name.
-        """
+        """Verdict by model, anchors left out, from held to gone: of its run, or of the metric."""
         if self.first is not None:
             runs = sorted(
                 (one for one in self.depths if one.condition == self.first),
