@@ -219,6 +219,41 @@ def _collateral(audit: "Audit", model: str) -> Scored:
     )
 
 
+def _controls(audit: "Audit", model: str) -> Scored:
+    from lensaudit.data.neutral import neutral_of
+    from lensaudit.patching.evidence import Controls
+    from lensaudit.patching.session import score_examined
+    from lensaudit.results.verdict import ALIGN_FROM
+
+    assert audit.chosen is not None
+    neutral = neutral_of(audit.chosen.data, audit.examples)
+    ((outcome,), _), found = score_examined(audit, Controls(neutral))
+    one = found[model]
+    document = one.document()
+    values = {
+        "uds_aligned": (document["aligned"]["uds"], document["aligned"]["ci95"]),
+        "uds_validity": (one.validity.d_share, document["validity"]["ci95"]),
+    }
+    if one.aligned.kind is None and outcome.uds is not None and outcome.uds < ALIGN_FROM:
+        # so low that nothing has to be aligned: the depth itself
+        values["uds_aligned"] = outcome.uds, None
+    return Scored(
+        {},
+        {},
+        listed=False,
+        details={
+            "full_model": audit.full.spec.name,
+            "retain_model": audit.retain.spec.name,
+            "values": values,
+            "why": {
+                "uds_aligned": one.aligned.why,
+                "uds_validity": one.validity.why,
+            },
+            "verdict": document["verdict"],
+        },
+    )
+
+
 def _lens(audit: "Audit", model: str) -> Scored:
     from lensaudit.patching.outcome import summary_of
     from lensaudit.patching.session import score_lens
@@ -262,6 +297,7 @@ _SCORES: Mapping[str, Callable[["Audit", str], Scored]] = {
     "em": _em,
     "lens": _lens,
     "collateral": _collateral,
+    "controls": _controls,
     "cka": _cka,
     "fisher": _fisher,
     "leak": _leak,

@@ -14,6 +14,7 @@ from lensaudit.scores.stats import Interval
 _UDS = Read("patched", ANNOTATED, "uds")
 _EM = Read("patched", ANNOTATED, "em")
 _KEPT = Read("patched", ANNOTATED, "collateral")
+_CONTROLS = Read("patched", ANNOTATED, "controls")
 _SOURCE = "gnueaj/unlearning-depth-score @ fc31639"
 
 
@@ -72,11 +73,41 @@ def selectivity(context: Context) -> Entry:
     return _of_kept(context, "selectivity")
 
 
+def _control(name: str) -> dict[str, Any]:
+    return {
+        "name": name,
+        "high_means": "forgot",
+        "source": "lensaudit.patching.evidence (docs/uds.md); rotation: Schönemann 1966",
+        "tofu": (_CONTROLS,),
+        "on_request": True,
+    }
+
+
+@metric(**_control("uds_aligned"))
+def uds_aligned(context: Context) -> Entry:
+    """UDS after a linear map, fitted on neutral text, to the basis of `full`.
+
+    UDS itself where it is below 0.1: `full` reads the stream, and nothing has to be aligned.
+    Equal to `uds` under `aligned` of `lensaudit patch`.
+    """
+    return _of_kept(context, "uds_aligned")
+
+
+@metric(**_control("uds_validity"))
+def uds_validity(context: Context) -> Entry:
+    """Drop on facts the model still says, in units of what a stream that does not fit makes.
+
+    Below 0.1 `full` can read the model; near 1 a high UDS says nothing about the facts. Equal to
+    `d_share` under `validity` of `lensaudit patch`.
+    """
+    return _of_kept(context, "uds_validity")
+
+
 def _of_kept(context: Context, name: str) -> Entry:
     found = dict(context.passes.measured(context.reads[0]).details)
     value, ends = found.pop("values")[name]
     if value is None:
-        return unscored("no retain fact could be scored")
+        return unscored(found.get("why", {}).get(name) or "no retain fact could be scored")
     interval = None if ends is None else Interval(*ends)
     return Entry(value, details=found, interval=interval)
 
