@@ -56,6 +56,7 @@ _PUBLIC = {
     "worst": "lensaudit.worstcase.folder",
     "write_report": "lensaudit.report.render",
     "verify": "lensaudit.auditing.verify",
+    "read_project": "lensaudit.project",
     # a patching run, step by step
     "prepare": "lensaudit.patching.prepare",
     "score_all": "lensaudit.patching.session",

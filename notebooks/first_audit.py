@@ -18,8 +18,19 @@ NAMES = ["demo/npo", "demo/masked_readout", "demo/never"]
 # `demo/full`, S2 each of the three models.
 
 # %%
-for result in la.patch(NAMES, OUT, limit=24, profile="full"):
+results = la.patch(NAMES, OUT, limit=24, profile="full")
+for result in results:
     print(f"{result.source}: UDS {result.uds:.3f}")
+
+# %% [markdown]
+# A result shows itself: in Jupyter its last line is a table; `examples` and `layers` are data
+# frames, `plot` draws.
+
+# %%
+npo = results[0]
+print(npo.examples[["question", "entity", "value"]].head(3).to_string(index=False))
+npo.plot("examples").figure.savefig(OUT / "examples.png")
+npo  # noqa: B018 - shown by a notebook
 
 # %% [markdown]
 # Results as data frames. `demo/never` was trained without the facts, so its score is close to 1;

@@ -16,6 +16,7 @@ import lensaudit as la
 OUT = Path("experiments/out/notebooks/where_is_it")
 OUT.mkdir(parents=True, exist_ok=True)
 full, hidden = la.load_model("demo/full"), la.load_model("demo/masked_readout")
+never = la.load_model("demo/retain")
 
 # %% [markdown]
 # One question, as tokens: `predict_at` marks the positions whose logits score the entity.
@@ -37,13 +38,18 @@ assert says(full) > says(hidden) + 1
 
 # %% [markdown]
 # The residual stream after every layer of the silent model, patched into `full` one layer at a
-# time: `layer_deltas` is how much of the answer is lost.
+# time: `layer_deltas` is how much of the answer is lost. Beside it the same of `demo/retain`, which
+# never saw the answer: that much would be lost if it were gone.
 
 # %%
 with torch.no_grad():
     stream, _ = la.residuals(hidden, batch.tokens)
+    foreign, _ = la.residuals(never, batch.tokens)
 lost = la.layer_deltas(full, stream, batch)[0]
-print("lost by layer:", [round(value, 2) for value in lost.tolist()])
+gone = la.layer_deltas(full, foreign, batch)[0]
+print("lost by layer:      ", [round(value, 2) for value in lost.tolist()])
+print("if it had been gone:", [round(value, 2) for value in gone.tolist()])
+assert gone.max() > 1 > lost.abs().mean()
 
 # %% [markdown]
 # By hand, with one hook: the stream of layer 8, and what `full` then says.
@@ -57,7 +63,13 @@ assert revived > says(hidden) + 1
 
 # %%
 figure, ax = pyplot.subplots(layout="constrained")
-ax.bar(range(len(lost)), lost.tolist())
-ax.set(xlabel="layer", ylabel="nats per token lost", title="masked_readout patched into full")
+layers = range(len(lost))
+ax.plot(layers, gone.tolist(), "--", color="black", label="retain: never saw the answer")
+ax.plot(layers, lost.tolist(), "o-", label="masked_readout: does not say it")
+ax.fill_between(layers, lost.tolist(), gone.tolist(), alpha=0.15, label="still there")
+ax.axhline(0, color="0.7", linewidth=0.8)
+ax.set(xlabel="layer whose stream is put into full", ylabel="answer lost, nats per token")
+ax.set_title(f"{example.question} {example.entity}")
+ax.legend(frameon=False)
 figure.savefig(OUT / "lost.png")
 print(f"picture: {OUT / 'lost.png'}")

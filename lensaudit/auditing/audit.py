@@ -16,6 +16,7 @@ from lensaudit.auditing.evaluate import (
 from lensaudit.auditing.patch import PatchResult, patch_into, plan_patch
 from lensaudit.auditing.progress import Notice, Tell, unheard
 from lensaudit.auditing.settings import AuditSettings, EvaluateSettings, PatchSettings
+from lensaudit.auditing.shown import Shown
 from lensaudit.data.suites import DEMO_DATA
 from lensaudit.data.tofu import DEMO, FORGET10
 from lensaudit.errors import Failure, LensAuditError, failure_in
@@ -32,7 +33,7 @@ LOG = "TOFU_EVAL.json"
 
 
 @dataclass(frozen=True)
-class AuditResult:
+class AuditResult(Shown):
     """What an audit found of one model, and where it is."""
 
     source: str
@@ -43,6 +44,10 @@ class AuditResult:
     """None where none was asked for, or it failed: see `failures`."""
     failures: tuple[Failure, ...]
     """Steps of this model, or of the retain model it is compared with, that failed."""
+
+    @property
+    def _run(self) -> tuple[str, Path, Mapping[str, Any]]:
+        return self.source, self.patch.folder, self.summary
 
     @property
     def uds(self) -> float | None:

@@ -9,6 +9,7 @@ from typing import Any
 from lensaudit.auditing.collateral import kept_beside, with_collateral
 from lensaudit.auditing.progress import Notice, Progress, Tell, unheard
 from lensaudit.auditing.settings import PatchSettings
+from lensaudit.auditing.shown import Shown
 from lensaudit.data.neutral import neutral_of
 from lensaudit.errors import InputError
 from lensaudit.models.checkpoint import Checkpoint, check_same_shape, open_checkpoint
@@ -44,7 +45,7 @@ NOT_A_DEPTH = "--score em: answers are compared, not the drop in nats; --score u
 
 
 @dataclass(frozen=True)
-class PatchResult:
+class PatchResult(Shown):
     """What patching found of one model, and where it is."""
 
     source: str
@@ -52,6 +53,10 @@ class PatchResult:
     """Holds manifest.json, summary.json, results.jsonl and layers.csv."""
     summary: Mapping[str, Any]
     """The content of summary.json."""
+
+    @property
+    def _run(self) -> tuple[str, Path, Mapping[str, Any]]:
+        return self.source, self.folder, self.summary
 
     @property
     def score(self) -> Score:

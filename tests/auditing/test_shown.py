@@ -1,0 +1,47 @@
+"""What a result shows of itself is what its files say."""
+
+import json
+
+import pytest
+
+import lensaudit as la
+
+
+@pytest.fixture(scope="module")
+def found(tmp_path_factory):
+    place = tmp_path_factory.mktemp("shown")
+    return la.patch("demo/npo", place / "out", activations=place / "kept", limit=4, layers="14,15")
+
+
+def test_frames_are_those_of_the_folder(found):
+    rows = [json.loads(line) for line in (found.folder / "results.jsonl").open()]
+    assert list(found.examples["value"]) == [row["uds"] for row in rows]
+    assert set(found.layers["layer"]) == {14, 15}
+    assert len(found.layers) == 8
+
+
+def test_a_notebook_shows_the_numbers_and_no_markup_of_others(found):
+    text = found._repr_html_()
+    for one in found.summary["per_layer"]:
+        assert f"<td>{one['s1']:.3f}</td>" in text
+    assert "4 of 4 examples scored" in text
+    from dataclasses import replace
+
+    odd = replace(found, summary={**found.summary, "source": "<script>x"}, source="<script>x")
+    assert "<script>" not in odd._repr_html_()
+
+
+@pytest.mark.parametrize("what", ["layers", "examples", "depth"])
+def test_a_picture_holds_what_it_is_asked_for(found, what, monkeypatch):
+    matplotlib = pytest.importorskip("matplotlib")
+    matplotlib.use("Agg")
+    axes = found.plot(what)
+    drawn = axes.images if what == "examples" else axes.lines
+    assert drawn
+    if what == "depth":
+        assert drawn[0].get_xdata()[0] == pytest.approx(found.uds)
+
+
+def test_an_unknown_picture_names_the_known_ones(found):
+    with pytest.raises(ValueError, match="layers, examples, depth"):
+        found.plot("layer")
