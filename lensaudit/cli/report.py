@@ -5,7 +5,7 @@ from pathlib import Path
 import click
 
 from lensaudit.cli.options import shared
-from lensaudit.cli.terminal import notice, written
+from lensaudit.cli.terminal import notice, say, written
 
 
 @click.command()
@@ -27,9 +27,20 @@ from lensaudit.cli.terminal import notice, written
     type=click.Path(path_type=Path, dir_okay=False),
     help="Forget set, for questions that older results do not hold.",
 )
+@click.option(
+    "--figures",
+    metavar="DIR",
+    type=click.Path(path_type=Path, file_okay=False),
+    help="Also pictures (PDF, PNG) and LaTeX tables, for a paper.",
+)
 @shared("force")
 def report(
-    results: tuple[Path, ...], out: Path, title: str | None, data: Path | None, force: bool
+    results: tuple[Path, ...],
+    out: Path,
+    title: str | None,
+    data: Path | None,
+    figures: Path | None,
+    force: bool,
 ) -> None:
     """Write one HTML page of everything found in the RESULTS folders.
 
@@ -43,3 +54,8 @@ def report(
     for one in write_report(results, out, title=title, examples=examples, force=force):
         notice(f"left out {one.path}: {one.reason}")
     written(out)
+    if figures is not None:
+        from lensaudit.report.figures import write_figures
+
+        made = write_figures(results, figures)
+        say(f"written: {figures} ({len(made)} files)")

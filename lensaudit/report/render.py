@@ -12,7 +12,7 @@ from typing import Any
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
-from lensaudit.data.examples import Example
+from lensaudit.data.examples import Example, own_group, said_alone
 from lensaudit.files import check_output, write_bytes
 from lensaudit.partials import sweep_partials
 from lensaudit.report.assemble import assemble
@@ -162,6 +162,7 @@ def _light(document: Document) -> dict[str, Any]:
         "version": document.version,
         "made": document.made,
         "left_out": document.left_out,
+        "alone": _alone(document),
         "rows": [
             {
                 "name": document.models[d.model].label,
@@ -181,6 +182,15 @@ def _light(document: Document) -> dict[str, Any]:
             for d in document.depths
         ],
     }
+
+
+def _alone(document: Document) -> str | None:
+    """What to know of intervals where rows name no author."""
+    said = (
+        said_alone(sum(one.group == own_group(one.idx) for one in c.examples), len(c.examples))
+        for c in document.conditions
+    )
+    return next(filter(None, said), None)
 
 
 def _lead(document: Document) -> dict[str, Any]:

@@ -47,13 +47,17 @@ function exampleChart(run, which, width) {
   key(marker(css('--s1'), 'S1, retain'), marker(css('--s2'), 'S2, this model')));
 }
 
+// Below this probability per token `full` itself does not say the fact: nothing there can be held.
+const KNOWN_FROM = 0.1;
+
 function mountExtremes() {
   if (!HAS_TABLES || !RUNS.some((run) => run.where.score !== 'em')) return;
   const body = section('extremes');
   const draw = () => {
     const run = current.run();
-    const { scores, erasure } = tables(run);
+    const { scores, erasure, baseline } = tables(run);
     const { examples, layers } = run.where;
+    const known = (at) => !(Math.exp(baseline?.[at] ?? 0) < KNOWN_FROM);
     const ranked = examples.map((_, at) => at).filter((at) => Number.isFinite(scores[at])).sort((a, b) => scores[a] - scores[b]);
     const n = Math.min(5, Math.floor(ranked.length / 2));
     const one = (at) => h('button', { type: 'button', class: 'case', onclick: () => {
@@ -66,7 +70,7 @@ function mountExtremes() {
     run.where.score !== 'em' && strip(Array.from(erasure.subarray(at * layers.length, (at + 1) * layers.length))));
     body.replaceChildren(n === 0 ? h('p', { class: 'muted' }, 'Fewer than two examples were scored.')
       : h('div', { class: 'pair' },
-        h('div', {}, h('h3', { class: 'word-hidden' }, 'Most held'), h('div', { class: 'cases' }, ranked.slice(0, n).map(one))),
+        h('div', {}, h('h3', { class: 'word-hidden' }, 'Most held'), h('div', { class: 'cases' }, ranked.filter(known).slice(0, n).map(one)), ranked.every(known) ? null : h('p', { class: 'muted' }, `Of the ${ranked.filter(known).length} facts that full itself says with p ≥ ${KNOWN_FROM} per token.`)),
         h('div', {}, h('h3', { class: 'word-erased' }, 'Most erased'), h('div', { class: 'cases' }, ranked.slice(-n).reverse().map(one)))));
   };
   state.on(['settings', 'model', 'theme'], draw);

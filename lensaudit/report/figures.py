@@ -1,0 +1,148 @@
+"""Pictures and tables of results for a paper: PDF and PNG, and LaTeX without packages."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from lensaudit.errors import InputError
+from lensaudit.files import digest, make_folder, slug, write_bytes
+from lensaudit.report.names import labels
+from lensaudit.results.eval_runs import EvalRun, read_eval
+from lensaudit.results.locate import Found, locate
+from lensaudit.results.patch_runs import PatchRun, read_patch
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+FORMATS = ("pdf", "png")
+DPI = 200
+_LATEX = {
+    "\\": r"\textbackslash{}",
+    "~": r"\textasciitilde{}",
+    "^": r"\textasciicircum{}",
+    **{sign: f"\\{sign}" for sign in "&%$#_{}"},
+}
+
+
+def write_figures(places: Iterable[Path], folder: Path) -> list[Path]:
+    """Draw the runs found in some places into `folder`; the files written.
+
+    `depth.*` has every score with its interval, `<model>-layers.*` S1 and S2 by layer,
+    `<model>-examples.*` the erasure of every example; `depth.tex` and `metrics.tex` are tables.
+
+    Raises:
+        InputError: there is nothing to draw, or matplotlib is not installed.
+    """
+    found, _ = locate(places)
+    runs = [read_patch(one.path, {}) for one in _of(found, "patch")]
+    evals = [read_eval(one.path) for one in _of(found, "eval")]
+    if not runs and not evals:
+        raise InputError("no figures: none of these is a result of `lensaudit patch` or `eval`")
+    make_folder(folder)
+    written = [write_bytes(folder / "metrics.tex", metrics_table(evals).encode())] if evals else []
+    if runs:
+        written.append(write_bytes(folder / "depth.tex", depth_table(runs).encode()))
+        written += _pictures(runs, folder)
+    return written
+
+
+def depth_table(runs: Sequence[PatchRun]) -> str:
+    """A row for each run: its score, the 95 % interval, and how many examples have one."""
+    label = labels(run.source for run in runs)
+    rows = []
+    for run in sorted(runs, key=lambda one: (one.value is None, one.value)):
+        ends = run.interval
+        limits = f"[{ends.low:.3f}, {ends.high:.3f}]" if ends else "--"
+        scored = f"{run.summary['n_scored']}/{run.summary['n']}"
+        rows.append([label[run.source], run.score.upper(), _number(run.value), limits, scored])
+    return latex(["Model", "Score", "Value", r"95\,\% interval", "Scored"], rows, "llrlr")
+
+
+def metrics_table(evals: Sequence[EvalRun]) -> str:
+    """A row for each metric that some model has a value of, a column for each model."""
+    names = list(dict.fromkeys(name for run in evals for name in run.values))
+    label = labels(run.model for run in evals)
+    rows = [
+        [name, *(_number(run.values[name].value if name in run.values else None) for run in evals)]
+        for name in names
+    ]
+    rows = [row for row in rows if any(cell != "--" for cell in row[1:])]
+    head = ["Metric", *(escaped(label[run.model]) for run in evals)]
+    return latex(head, rows, "l" + "r" * len(evals))
+
+
+def latex(head: Sequence[str], rows: Sequence[Sequence[str]], columns: str) -> str:
+    """A table in plain LaTeX; `head` is LaTeX already, cells are text."""
+    lines = [" & ".join(map(escaped, row)) + r" \\" for row in rows]
+    return "\n".join(
+        [
+            rf"\begin{{tabular}}{{{columns}}}",
+            r"\hline",
+            " & ".join(head) + r" \\",
+            r"\hline",
+            *lines,
+            r"\hline",
+            r"\end{tabular}",
+            "",
+        ]
+    )
+
+
+def escaped(text: str) -> str:
+    r"""Text as LaTeX sets it.
+
+    >>> print(escaped("npo_lr5e-5 & 10%"))
+    npo\_lr5e-5 \& 10\%
+    """
+    return "".join(_LATEX.get(sign, sign) for sign in text)
+
+
+def _of(found: Sequence[Found], kind: str) -> list[Found]:
+    return [one for one in found if one.kind == kind]
+
+
+def _pictures(runs: Sequence[PatchRun], folder: Path) -> list[Path]:
+    from lensaudit.results import frames, plot
+
+    written = []
+    for score, own in _by_score(runs).items():
+        name = "depth" if score == "uds" else f"depth-{score}"
+        if any(run.value is not None for run in own):
+            table = frames.summaries(*(run.folder for run in own))
+            written += _save(plot.depth(table), folder / name)
+    names = [slug(run.source) for run in runs]
+    for run, short in zip(runs, names, strict=True):
+        if run.score == "em":
+            continue  # shares of tokens, not deltas
+        name = short if names.count(short) == 1 else f"{short}-{digest(str(run.folder))[:6]}"
+        written += _save(plot.layer_profile(run.folder), folder / f"{name}-layers")
+        written += _save(plot.heatmap(run.folder), folder / f"{name}-examples")
+    return written
+
+
+def _by_score(runs: Sequence[PatchRun]) -> Mapping[str, list[PatchRun]]:
+    found: dict[str, list[PatchRun]] = {}
+    for run in runs:
+        found.setdefault(run.score, []).append(run)
+    return found
+
+
+def _save(axes: "Axes", path: Path) -> list[Path]:
+    from io import BytesIO
+
+    from matplotlib import pyplot
+
+    figure: Any = axes.figure
+    written = []
+    for form in FORMATS:
+        content = BytesIO()
+        # without the hour a file is the same whenever it is made
+        extra = {"metadata": {"CreationDate": None}} if form == "pdf" else {}
+        figure.savefig(content, format=form, dpi=DPI, **extra)
+        written.append(write_bytes(path.with_name(f"{path.name}.{form}"), content.getvalue()))
+    pyplot.close(figure)
+    return written
+
+
+def _number(value: float | None) -> str:
+    return "--" if value is None else f"{value:.3f}"

@@ -1,0 +1,50 @@
+"""Pictures and tables for a paper, from what lies on disk."""
+
+import pytest
+
+import lensaudit as la
+from lensaudit.cli.main import run
+from lensaudit.errors import InputError
+from lensaudit.report.figures import depth_table, latex, write_figures
+from lensaudit.results.patch_runs import read_patch
+
+
+@pytest.fixture(scope="module")
+def results(tmp_path_factory):
+    place = tmp_path_factory.mktemp("figures")
+    names = ["demo/npo", "demo/idknll"]
+    la.patch(
+        names, place / "out", activations=place / "kept", limit=3, layers="14,15", profile="full"
+    )
+    return place / "out"
+
+
+def test_every_run_is_drawn_twice_and_all_together_once(results, tmp_path, monkeypatch, capsys):
+    monkeypatch.setenv("MPLBACKEND", "Agg")
+    page, folder = tmp_path / "a.html", tmp_path / "figures"
+    assert run(["report", str(results), "-o", str(page), "--figures", str(folder)]) == 0
+    names = {"depth", "demo-npo-layers", "demo-npo-examples"}
+    names |= {"demo-idknll-layers", "demo-idknll-examples"}
+    wanted = {f"{name}.{form}" for name in names for form in ("pdf", "png")} | {"depth.tex"}
+    assert {one.name for one in folder.iterdir()} == wanted
+    assert page.exists()
+    first = {one.name: one.read_bytes() for one in folder.glob("*.pdf")}
+    assert all(content.startswith(b"%PDF") for content in first.values())
+    write_figures([results], tmp_path / "again")
+    assert {one.name: one.read_bytes() for one in (tmp_path / "again").glob("*.pdf")} == first
+
+
+def test_the_table_holds_the_scores_and_nothing_latex_would_read(results):
+    runs = [read_patch(path, {}) for path in sorted(results.glob("*/summary.json"))]
+    text = depth_table(runs)
+    for one in runs:
+        assert f"{one.value:.3f}" in text
+    assert latex(["A"], [["50% of a_b & c\\d"]], "l").splitlines()[4] == (
+        r"50\% of a\_b \& c\textbackslash{}d \\"
+    )
+
+
+def test_nothing_to_draw_is_said(tmp_path):
+    with pytest.raises(InputError, match="no figures"):
+        write_figures([tmp_path], tmp_path / "out")
+    assert not (tmp_path / "out").exists()
