@@ -1,6 +1,7 @@
 """What a result shows of itself is what its files say."""
 
 import json
+from dataclasses import replace
 
 import pytest
 
@@ -25,10 +26,11 @@ def test_a_notebook_shows_the_numbers_and_no_markup_of_others(found):
     for one in found.summary["per_layer"]:
         assert f"<td>{one['s1']:.3f}</td>" in text
     assert "4 of 4 examples scored" in text
-    from dataclasses import replace
-
-    odd = replace(found, summary={**found.summary, "source": "<script>x"}, source="<script>x")
-    assert "<script>" not in odd._repr_html_()
+    verdict = {**found.summary.get("verdict", {}), "sentence": "<script>x"}
+    summary = {**found.summary, "source": "<script>x", "verdict": verdict}
+    shown = replace(found, summary=summary)._repr_html_()
+    assert "<script>" not in shown
+    assert "&lt;script&gt;x" in shown
 
 
 @pytest.mark.parametrize("what", ["layers", "examples", "depth"])
