@@ -3,7 +3,8 @@
 Question: how many facts come out of models that hide them, never saw them, or hold 40 of 64; who is
           named, and how often in error?
 Command:  python experiments/worst_case.py               (--only NAME for some of the models)
-Takes:    about half a minute a model on one core. Expected: the tables of docs/worst_case.md.
+Takes:    a minute or more a model on one core. Expected: what tests/worstcase/test_worst_planted.py
+          asserts; no table of it is published yet.
 Writes:   experiments/out/worst_case/table.json and the models, as checkpoint folders.
 """
 
