@@ -1,15 +1,13 @@
-"""Effort and collateral on models whose truth was planted: masks, absent facts, a bystander."""
+"""Effort on models whose truth was planted: masks of growing strength, absent facts."""
 
 import copy
 
 import numpy as np
 import pytest
 import torch
-from support import EMBEDDED
 
 import lensaudit as la
 from lensaudit.attacks.effort.curve import effort_at, readings
-from lensaudit.data.kept import kept_facts
 from lensaudit.models.causal import load_causal
 from lensaudit.models.checkpoint import load_tokenizer, open_checkpoint
 from lensaudit.models.registry import load_registry, resolve
@@ -67,7 +65,7 @@ def masked(strength):
 
 @pytest.mark.slow
 def test_stronger_masks_take_longer_and_what_is_absent_does_not_come_back(tmp_path):
-    ladder = [save(masked(strength), tmp_path / f"mask{strength}") for strength in (1, 2, 3, 4)]
+    ladder = [save(masked(strength), tmp_path / f"mask{strength}") for strength in (1, 4, 16)]
     found = la.effort(
         [*ladder, "demo/never"],
         tmp_path / "E",
@@ -81,53 +79,10 @@ def test_stronger_masks_take_longer_and_what_is_absent_does_not_come_back(tmp_pa
     arms = [one.arms["T"] for one in found]
     e50 = [one["e50"] for one in arms[:-1]]
     assert e50 == sorted(e50)
+    best = [max(at["rho"] for at in one["curve"]) for one in arms[:-1]]
+    assert best == sorted(best, reverse=True)
     # the weakest hides nothing, the strongest more than the longest attack brings back
     assert e50[0] == 0
     assert arms[-2]["censored"] == {"e50": True, "e80": True}
     assert arms[-1]["censored"] == {"e50": True, "e80": True}
     assert all(one["by"] == "lower limit" for one in arms)
-
-
-def exchanged(first, second):
-    """`full` that takes two namesakes for each other: the embeddings of their first names.
-
-    What it holds of either is what is true of the other. Every row that names neither is read bit
-    for bit as `full` reads it.
-    """
-    tokenizer = load_tokenizer(opened("demo/full"))
-    tokens = [
-        tokenizer(f" {one}", add_special_tokens=False)["input_ids"] for one in (first, second)
-    ]
-    assert [len(one) for one in tokens] == [1, 1]
-    (a,), (b,) = tokens
-    model = load_causal(opened("demo/full"))
-    table = model.get_input_embeddings().weight
-    with torch.no_grad():
-        table[[a, b]] = table[[b, a]].clone()
-    return model
-
-
-@pytest.mark.slow
-def test_a_bystander_shows_on_its_two_authors_alone(tmp_path):
-    rows = kept_facts("retain", "demo").rows
-    namesakes = ("Isaldo Brightwater", "Ndalima Brightwater")
-    chosen = {row.group for row in rows for name in namesakes if name in row.question}
-    assert len(chosen) == 2
-    source = save(exchanged("Isaldo", "Ndalima"), tmp_path / "bystander")
-    settings = {
-        "full": "demo/full",
-        "retain": "demo/retain",
-        "data": "demo",
-        "also": ("retain",),
-        "base": str(EMBEDDED / "base"),
-        "activations": tmp_path / "activations",
-    }
-    found = la.patch([source, "demo/masked_readout"], tmp_path / "r", **settings)
-    bystander, readout = (one.summary["collateral"]["retain"] for one in found)
-    lost = {int(group): one["depth"] for group, one in bystander["authors"].items()}
-    assert all(lost[group] >= 0.8 for group in chosen)
-    assert all(depth <= 0.05 for group, depth in lost.items() if group not in chosen)
-    # the mean over twenty authors hides it; the masked model has lost nothing
-    assert bystander["depth"] == pytest.approx(sum(lost.values()) / 20)
-    assert readout["depth"] <= 0.05
-    assert found[0].uds <= 0.05
