@@ -72,6 +72,27 @@ ARCHITECTURES = {
     "Mistral": ("Mistral", {"sliding_window": 4}),
     "Gemma": ("Gemma", {"head_dim": 8}),
     "Gemma2": ("Gemma2", {"head_dim": 8, "query_pre_attn_scalar": 8, "sliding_window": 4}),
+    "Qwen3": ("Qwen3", {"head_dim": 12}),
+    "Phi3": ("Phi3", {"sliding_window": 4}),
+    "Phi": ("Phi", {}),
+    "GPT-NeoX": ("GPTNeoX", {"num_key_value_heads": 4}),
+    "GPT-NeoX, one after the other": (
+        "GPTNeoX",
+        {"num_key_value_heads": 4, "use_parallel_residual": False},
+    ),
+    "GPT-2": ("GPT2", {"num_key_value_heads": 4, "scale_attn_by_inverse_layer_idx": True}),
+    "StableLM": ("StableLm", {"use_qkv_bias": True}),
+    "StableLM, parallel": ("StableLm", {"use_parallel_residual": True}),
+    "SmolLM3": ("SmolLM3", {"no_rope_layers": [1, 0, 1, 1]}),
+    "Granite": (
+        "Granite",
+        {
+            "logits_scaling": 4.0,
+            "residual_multiplier": 0.5,
+            "embedding_multiplier": 3.0,
+            "attention_multiplier": 0.2,
+        },
+    ),
 }
 """What the sweep is verified on: transformers' class, and its settings beside those of `tiny`."""
 
@@ -97,11 +118,12 @@ def tiny_model_of(kind: str, seed: int = 0, **changes):
     } | changes
     config = getattr(transformers, f"{kind}Config")(**settings)
     model = transformers.AutoModelForCausalLM.from_config(config).eval()
+    model.config.architectures = [type(model).__name__]  # as a saved one says
     with torch.no_grad():
         for name, weight in model.named_parameters():
             # logits of a fresh model are nearly flat: every test would pass on noise
-            uneven = torch.rand_like(weight) if "norm" in name or "bias" in name else weight * 8
-            weight.copy_(uneven)
+            drawn = any(part in name for part in ("norm", "ln_", "bias"))
+            weight.copy_(torch.rand_like(weight) if drawn else weight * 8)
     return model
 
 

@@ -158,7 +158,8 @@ class EvaluateSettings:
     data: Annotated[
         str | None,
         Option(
-            "Folder with one <config>.jsonl per configuration, a Hub data set, or demo. "
+            "Folder with one <config>.jsonl per configuration, annotated rows as of patch, a Hub "
+            "data set, or demo. "
             "[default: the suite's on the Hub; demo for demo/… models]",
             metavar="DIR|NAME",
         ),

@@ -1,9 +1,10 @@
 """Which part of an answer is the fact? A proposal by rules, for pairs that nobody annotated."""
 
+import re
 from dataclasses import dataclass
 
 from lensaudit.data.examples import Example
-from lensaudit.data.rules import RULES, WORD, Span, folded
+from lensaudit.data.rules import FUNCTION, RULES, WORD, Span, folded, stem
 
 
 @dataclass(frozen=True)
@@ -77,7 +78,19 @@ def faults(proposal: Proposal) -> list[str]:
 def doubts(proposal: Proposal) -> list[str]:
     """What a person should look at: the other invariants of the annotated TOFU set."""
     entity, pair = proposal.entity, proposal.pair
+    words = [word.lower() for word in WORD.findall(entity)]
+    new = [word for word in words if word not in FUNCTION]
+    asked = {stem(word) for word in WORD.findall(pair.question)}
+    known = [word for word in new if stem(word) in asked]
     checks = {
+        "no fact, but a word about the answer": bool(new) and all(w in _ABOUT for w in new),
+        "the answer says that something is not known": bool(_UNKNOWN.search(entity)),
+        "begins or ends in a word that carries no fact": words[-1:] != []
+        and (words[-1] in FUNCTION or words[0] in _JOINING),
+        "a whole clause": bool(_CLAUSE.search(entity)) and len(words) >= _CLAUSE_WORDS,
+        "a quotation mark on one side only": _one_sided(entity),
+        "half of its words stand in the question": 2 * len(known) >= len(new) > 0
+        and folded(entity) not in folded(pair.question),
         "the entity occurs again later in the answer": entity in pair.answer[proposal.end :],
         "the entity is already in the prefix": folded(entity) in folded(proposal.prefix),
         "the entity is already in the question": folded(entity) in folded(pair.question),
@@ -85,6 +98,36 @@ def doubts(proposal: Proposal) -> list[str]:
         "no rule found a cue; the rest of the sentence was taken": proposal.rule == "remainder",
     }
     return [what for what, found in checks.items() if entity and found]
+
+
+_ABOUT = frozenset(
+    re.findall(
+        r"\w+",
+        "question details detail information answer data name names fact facts something anything "
+        "nothing none unknown unclear context text topic subject thing things example examples",
+    )
+)
+"""Words about an answer, not of it."""
+_UNKNOWN = re.compile(
+    r"\b(?:not|never|no) (?:\w+ )?(?:provided|given|known|mentioned|specified|available|stated|"
+    r"disclosed|clear|information|details)\b",
+    re.I,
+)
+_JOINING = ("and", "or", "but", "which", "who", "whose", "that", "because")
+_CLAUSE = re.compile(r"\b(?:is|was|are|were|has|have|had|did|does|do|will|would|can|could)\b", re.I)
+_CLAUSE_WORDS = 5
+"""Shorter ones are titles and phrases."""
+
+
+def _one_sided(entity: str) -> bool:
+    """Whether a quotation mark opens in an entity and does not close there, or the other way.
+
+    >>> _one_sided('"Sand'), _one_sided("Rye'"), _one_sided("'Rye'"), _one_sided("Ada's")
+    (True, True, False, False)
+    """
+    opens, closes = entity.startswith(("'", "‘")), entity.endswith(("'", "’"))
+    uneven = entity.count('"') % 2 == 1 or entity.count("“") != entity.count("”")
+    return uneven or opens != closes
 
 
 LONGESTWORDS = 14

@@ -4,11 +4,13 @@ The encodings are those of open-unlearning @ d3d7cf9 (`open_unlearning_metrics.m
 1.6), token for token: chat models by their own template with a fixed date, others by plain tags.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+from jinja2 import TemplateError
 from transformers import PreTrainedTokenizerBase
 
 from lensaudit.errors import InputError
@@ -108,7 +110,7 @@ def check_tokenizer(tokenizer: PreTrainedTokenizerBase, template: Template, name
     """Refuse, before any work, a tokenizer that cannot write the template.
 
     Raises:
-        InputError: no end-of-text token, or a chat template wanted and absent.
+        InputError: no end-of-text token, or a chat template wanted and absent or broken.
     """
     if tokenizer.eos_token_id is None:
         raise InputError(
@@ -118,6 +120,51 @@ def check_tokenizer(tokenizer: PreTrainedTokenizerBase, template: Template, name
         raise InputError(
             f"{name}: its tokenizer has no chat template; give a plain one with --template FILE"
         )
+    if template.apply_chat_template:
+        # the question alone: what a template says of a system text is no fault of it
+        broken = _refusal(tokenizer, [("user", "a"), ("assistant", "b")], _date(template))
+        if broken is not None:
+            raise InputError(
+                f"{name}: its chat template cannot be used ({broken}); give a plain one with "
+                "--template FILE"
+            )
+
+
+def folds_system(tokenizer: PreTrainedTokenizerBase, template: Template) -> bool:
+    """Whether the system text stands in the first question: the chat template takes no such role.
+
+    As users of Gemma and Mistral write it: system text, an empty line, the question.
+    """
+    if not (template.apply_chat_template and template.system_prompt):
+        return False
+    return _refuses_system(tokenizer, repr(tokenizer.chat_template), template)
+
+
+@lru_cache(maxsize=8)
+def _refuses_system(
+    tokenizer: PreTrainedTokenizerBase, chat_template: str, template: Template
+) -> bool:
+    """Tried once for a tokenizer and what its template is now."""
+    turns = [("system", template.system_prompt or ""), ("user", "a"), ("assistant", "b")]
+    return _refusal(tokenizer, turns, _date(template)) is not None
+
+
+def _refusal(
+    tokenizer: PreTrainedTokenizerBase,
+    turns: Sequence[tuple[str, str]],
+    date: Mapping[str, Any],
+) -> str | None:
+    """What a chat template says against some turns; None where it writes them."""
+    messages = [{"role": role, "content": text} for role, text in turns]
+    try:
+        tokenizer.apply_chat_template(messages, tokenize=False, **date)
+    except (TemplateError, TypeError, ValueError, KeyError, AttributeError) as error:
+        return (str(error).splitlines() or [type(error).__name__])[0][:120]
+    return None
+
+
+def _date(template: Template) -> dict[str, Any]:
+    return {"date_string": template.date_string} if template.date_string else {}
 
 
 def encode_qa(
@@ -196,11 +243,14 @@ def _chat_ids(
     answer: str,
     examples: Sequence[tuple[str, str]],
 ) -> tuple[list[int], list[int], bool]:
-    system = [("system", template.system_prompt)] if template.system_prompt else []
-    shown = [turn for q, a in examples for turn in (("user", q), ("assistant", a))]
-    turns = [*system, *shown, ("user", question), ("assistant", answer)]
+    pairs = [*examples, (question, answer)]
+    turns = [turn for q, a in pairs for turn in (("user", q), ("assistant", a))]
+    if template.system_prompt and folds_system(tokenizer, template):
+        turns[0] = ("user", f"{template.system_prompt}\n\n{turns[0][1]}")
+    elif template.system_prompt:
+        turns = [("system", template.system_prompt), *turns]
     messages = [{"role": role, "content": text} for role, text in turns]
-    date: dict[str, Any] = {"date_string": template.date_string} if template.date_string else {}
+    date = _date(template)
 
     def ids(upto: list[dict[str, str]], prompt: bool) -> list[int]:
         # transformers 5 returns a mapping unless told not to

@@ -64,7 +64,7 @@ _END = re.compile(
 """Where a phrase ends."""
 _PARTICIPLE = re.compile(r"(?:\w+ly )?(?:\w+(?:ed|wn|ing)|born and raised|able)(?: \w+ed)?")
 """Words of a verb that leads on to the fact."""
-_FUNCTION = frozenset(
+FUNCTION = frozenset(
     re.findall(
         r"\w+",
         "a an the and or of for in on at to by with from as is was are were be been being has have "
@@ -118,7 +118,7 @@ def genre(question: str, answer: str) -> Span | None:
     if not found:
         return None
     span = _phrase_at(answer, found.end())
-    asked = {_stem(word) for word in WORD.findall(question)}
+    asked = {stem(word) for word in WORD.findall(question)}
     return span if _is_new(answer[slice(*span)], asked) else None
 
 
@@ -134,7 +134,7 @@ def work(question: str, answer: str) -> Span | None:
 
 def phrase(question: str, answer: str) -> Span | None:
     """The first phrase after a cue that says something the question does not."""
-    asked = {_stem(word) for word in WORD.findall(question)}
+    asked = {stem(word) for word in WORD.findall(question)}
     subject = _subject_end(question, answer)
     first, second = _sentence_ends(answer)
     for start, end, cues in (
@@ -151,10 +151,10 @@ def phrase(question: str, answer: str) -> Span | None:
 
 def remainder(question: str, answer: str) -> Span | None:
     """The end of the first sentence, from the first word that the question does not have."""
-    asked = {_stem(word) for word in WORD.findall(question)}
+    asked = {stem(word) for word in WORD.findall(question)}
     end, _ = _sentence_ends(answer)
     for word in WORD.finditer(answer, 0, end):
-        if _stem(word.group()) not in asked and word.group().lower() not in _FUNCTION:
+        if stem(word.group()) not in asked and word.group().lower() not in FUNCTION:
             return word.start(), end
     return None
 
@@ -189,8 +189,8 @@ def _is_new(text: str, asked: set[str]) -> bool:
     """Whether at least half of the content words are not in the question."""
     if _PARTICIPLE.fullmatch(text.strip()):
         return False
-    words = [word for word in WORD.findall(text) if word.lower() not in _FUNCTION]
-    new = [word for word in words if _stem(word) not in asked]
+    words = [word for word in WORD.findall(text) if word.lower() not in FUNCTION]
+    new = [word for word in words if stem(word) not in asked]
     return bool(words) and 2 * len(new) >= len(words)
 
 
@@ -214,7 +214,7 @@ def _subject_end(question: str, answer: str) -> int:
     return 0
 
 
-def _stem(word: str) -> str:
+def stem(word: str) -> str:
     """Enough of a word to know it again in another form."""
     return folded(word)[:6].rstrip("s")
 

@@ -93,7 +93,8 @@ def load_suite(
         suite: `tofu` has forget, retain, ra (real authors), wf (world facts) and holdout;
             `muse` has forget_qa, retain_qa, verbmem, members and non_members.
         data: a folder with one `<config>.jsonl` per configuration (MUSE:
-            `<config>__<split>.jsonl`), a Hub data set, or `demo`; the suite's own by default.
+            `<config>__<split>.jsonl`), a Hub data set, a file of annotated rows (TOFU's forget
+            split then), or `demo`; the suite's own by default.
         forget_split: which part of TOFU is forgotten.
         question_key: field asked in forget and retain; the other splits keep `question`.
         own: split name -> file, read in place of the suite's.
@@ -107,6 +108,9 @@ def load_suite(
             made = str(write_world(make_world(), Path(folder)))
             return load_suite(suite, made, question_key=question_key, own=own, limit=limit)
     own = own or {}
+    if suite == "tofu" and data is not None and Path(data).is_file():
+        # annotated rows, as `patch` takes them: questions and answers of what is forgotten
+        own, data = {"forget": Path(data), **own}, None
     parts = _parts(suite, forget_split, question_key)
     if unknown := sorted(set(own) - set(parts)):
         raise InputError(f"no split {unknown[0]!r} in suite {suite}; it has {', '.join(parts)}")

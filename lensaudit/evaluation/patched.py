@@ -150,6 +150,9 @@ class Patching:
         )
 
 
+MAKE_ONE = "prefix and entity per row are made by `lensaudit annotate`"
+
+
 def annotated_set(
     model: str, *, suite: Suite, data: str | None, forget_split: str, own: Mapping[str, Path]
 ) -> str:
@@ -159,11 +162,12 @@ def annotated_set(
         InputError: the data has none.
     """
     if suite != "tofu":
-        raise InputError(f"suite {suite} has no annotated forget set (prefix and entity per row)")
+        raise InputError(f"suite {suite} has no annotated forget set: {MAKE_ONE}")
     if own and data is None and "forget" not in own:
-        raise InputError("no forget set; name one with --forget, with prefix and entity per row")
-    if "forget" in own:
-        return str(own["forget"])
+        raise InputError(f"no forget set; name one with --forget: {MAKE_ONE}")
+    given = own.get("forget") or (data if data and Path(data).is_file() else None)
+    if given is not None:
+        return str(given)
     folder = data is not None and Path(data).is_dir()
     if not folder and (data == DEMO_DATA or (data is None and model.startswith(DEMO_NAMES))):
         return DEMO
@@ -172,7 +176,7 @@ def annotated_set(
     if data is None or data == TOFU_HUB:
         return FORGET10
     if not folder:
-        raise InputError(f"{data} has no annotated forget set (prefix and entity per row)")
+        raise InputError(f"{data} has no annotated forget set: {MAKE_ONE}")
     return str(data)
 
 

@@ -4,6 +4,7 @@ import importlib.util
 import math
 from collections.abc import Iterable, Mapping, Sequence
 
+from lensaudit.data.chat import folds_system
 from lensaudit.data.suites import Suite
 from lensaudit.evaluation.passes import ModelPasses
 from lensaudit.evaluation.view import notes_on
@@ -119,6 +120,10 @@ def notes(passes: ModelPasses, reads: Sequence[Read]) -> list[str]:
         (read.split, read.field): passes.view(read) for read in reads if read.kind != "patched"
     }
     said = notes_on(list(views.values()))
+    if folds_system(passes.asked.tokenizer, passes.asked.template):
+        said.append(
+            "the chat template takes no system text; it stands before the first question instead"
+        )
     if obeyed := passes.subject.obeyed:
         listed = ", ".join(f"{key} {value}" for key, value in obeyed.items())
         said.append(f"generations follow the checkpoint's generation configuration: {listed}")

@@ -228,13 +228,16 @@ def intervening(
     `[batch, pos, n_heads, d_head]`, else `[batch, pos, d_model]`.
 
     Raises:
-        InputError: a layer the model lacks.
+        InputError: a layer the model lacks, or a hook point its architecture lacks there.
     """
     hooks: list[tuple[str, Any]] = []
     for layer, intervention in interventions.items():
         if not 0 <= layer < n_layers(model):
             raise InputError(f"layer {layer}: the model has layers 0 to {n_layers(model) - 1}")
         hooks += _hooks(layer, intervention, component)
+    known = model.hook_dict
+    if missing := [name for name, _ in hooks if name not in known]:
+        raise InputError(f"this architecture has no hook {missing[0]}; choose another --component")
     # entered before `try`, left in `finally`: TransformerLens removes only what it added
     with model.hooks(fwd_hooks=hooks):
         yield model

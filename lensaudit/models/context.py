@@ -35,7 +35,7 @@ def context_of(config: Any) -> Context:
     """From a transformers configuration; `max_position_embeddings`, or where the rotation turns."""
     config = config.get_text_config()
     n_pos = getattr(config, "max_position_embeddings", None)
-    ropes = list(_ropes(getattr(config, "rope_parameters", None)))
+    ropes = ropes_of(config)
     turning = [rope for rope in ropes if rope.get("rope_type") in _BY_LENGTH]
     for rope in turning:
         original = rope.get("original_max_position_embeddings")
@@ -43,12 +43,9 @@ def context_of(config: Any) -> Context:
     return Context(n_pos, fixed=bool(turning) or not ropes)
 
 
-def _ropes(parameters: Any) -> list[Mapping[str, Any]]:
-    """One for all layers, or one by kind of layer."""
-    if not isinstance(parameters, Mapping):
-        return []
-    return (
-        [parameters]
-        if "rope_type" in parameters
-        else [rope for rope in parameters.values() if isinstance(rope, Mapping)]
-    )
+def ropes_of(config: Any) -> list[Mapping[str, Any]]:
+    """Parameters of the rotary embeddings: one for all layers, or one by kind of layer."""
+    parameters = getattr(config, "rope_parameters", None) or {}
+    if "rope_type" in parameters:
+        return [parameters]
+    return [rope for rope in parameters.values() if isinstance(rope, Mapping)]

@@ -4,28 +4,119 @@ Calling a bridged module fires its hooks and costs Python at every one of them. 
 block on rows that no forward pass has, so it needs the modules underneath.
 """
 
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from lensaudit.models.bridge import TransformerBridge
-
-VERIFIED = (
-    "LlamaForCausalLM",
-    "Qwen2ForCausalLM",
-    "MistralForCausalLM",
-    "GemmaForCausalLM",
-    "Gemma2ForCausalLM",
-)
-"""Architectures whose sweep is tested equal to the oracle."""
+from lensaudit.models.bridge import Readout, TransformerBridge, readout_of
+from lensaudit.models.context import ropes_of
 
 ROTATIONS = ("default", "linear", "llama3", "yarn")
 """Rotary embeddings of a position that do not depend on how long the sequence is."""
 
+
+@dataclass(frozen=True)
+class Parts:
+    """Where an architecture keeps its parts, and how its block is put together."""
+
+    trunk: str = "model"
+    layers: str = "layers"
+    ln_final: str = "norm"
+    head: str = "lm_head"
+    attention: str = "self_attn"
+    ln1: str | None = "input_layernorm"
+    ln1_post: str | None = None
+    ln2: str | None = "post_attention_layernorm"
+    """None: the MLP reads what attention reads."""
+    ln2_post: str | None = None
+    qkv: tuple[str, ...] = ("q_proj", "k_proj", "v_proj")
+    """One name: queries, keys and values are one projection."""
+    by_head: bool = False
+    """The one projection holds the three of each head side by side."""
+    o: str = "o_proj"
+    qk_norm: tuple[str, str] | None = None
+    """Norms of queries and keys."""
+    gate: str | None = "gate_proj"
+    up: str = "up_proj"
+    """Without `gate` there is none; of the same name, both are one projection."""
+    act: str = "act_fn"
+    down: str = "down_proj"
+    parallel: str | bool = False
+    """The MLP reads the block's input: always, or where this setting says so."""
+    window: bool = False
+    """Every layer has the configuration's sliding window; else a layer says so itself."""
+
+
+_POST_NORMS = Parts(
+    ln1_post="post_attention_layernorm",
+    ln2="pre_feedforward_layernorm",
+    ln2_post="post_feedforward_layernorm",
+)
+_QK_NORM = ("q_norm", "k_norm")
+
+FAMILIES: Mapping[str, Parts] = {
+    "LlamaForCausalLM": Parts(),
+    "Qwen2ForCausalLM": Parts(),
+    "MistralForCausalLM": Parts(window=True),
+    "GemmaForCausalLM": Parts(),
+    "Gemma2ForCausalLM": _POST_NORMS,
+    "Qwen3ForCausalLM": Parts(qk_norm=_QK_NORM),
+    "Phi3ForCausalLM": Parts(
+        qkv=("qkv_proj",), gate="gate_up_proj", up="gate_up_proj", act="activation_fn", window=True
+    ),
+    "PhiForCausalLM": Parts(
+        ln_final="final_layernorm",
+        o="dense",
+        ln2=None,
+        gate=None,
+        up="fc1",
+        act="activation_fn",
+        down="fc2",
+        parallel=True,
+    ),
+    "GPTNeoXForCausalLM": Parts(
+        trunk="gpt_neox",
+        ln_final="final_layer_norm",
+        attention="attention",
+        qkv=("query_key_value",),
+        by_head=True,
+        o="dense",
+        gate=None,
+        up="dense_h_to_4h",
+        act="act",
+        down="dense_4h_to_h",
+        parallel="use_parallel_residual",
+    ),
+    "GPT2LMHeadModel": Parts(
+        trunk="transformer",
+        layers="h",
+        ln_final="ln_f",
+        attention="attn",
+        ln1="ln_1",
+        ln2="ln_2",
+        qkv=("c_attn",),
+        o="c_proj",
+        gate=None,
+        up="c_fc",
+        act="act",
+        down="c_proj",
+    ),
+    "StableLmForCausalLM": Parts(parallel="use_parallel_residual"),
+    "SmolLM3ForCausalLM": Parts(),
+    "GraniteForCausalLM": Parts(),
+}
+"""Architectures whose sweep is tested equal to the oracle."""
+VERIFIED = tuple(FAMILIES)
+
 Packed = Float[Tensor, "token d_model"]
+Projection = Callable[[Tensor], Tensor]
+Rotary = str | None
+"""A rotary embedding by its name: empty for that of all layers, or a kind of layer; None: none."""
 
 
 class NotSweepable(Exception):
@@ -36,98 +127,144 @@ class NotSweepable(Exception):
 class Attention:
     """Projections and constants of one attention layer."""
 
-    q: nn.Linear
-    k: nn.Linear
-    v: nn.Linear
-    o: nn.Linear
+    q: Projection
+    k: Projection
+    v: Projection
+    o: Projection
     d_head: int
     scaling: float
     softcap: float | None
     window: int | None
     """Sliding window: position p sees the `window` positions up to and including p."""
+    q_norm: nn.Module | None = None
+    k_norm: nn.Module | None = None
+    """Over each head, or over all heads of a token where the norm is so wide."""
+    rotary: Rotary = ""
+
+    def heads(self, inner: Packed) -> tuple[Tensor, Tensor, Tensor]:
+        """Queries, keys and values `[token, head, d_head]`, normed and not yet turned."""
+        return self.queries(inner), self.keys(inner), self.values(inner)
+
+    def queries(self, inner: Packed) -> Float[Tensor, "token head d_head"]:
+        """Normed queries."""
+        return self._normed(self.q(inner), self.q_norm)
+
+    def keys(self, inner: Packed) -> Float[Tensor, "token kv d_head"]:
+        """Normed keys."""
+        return self._normed(self.k(inner), self.k_norm)
+
+    def values(self, inner: Packed) -> Float[Tensor, "token kv d_head"]:
+        """Values."""
+        return self._normed(self.v(inner), None)
+
+    def _normed(self, projected: Tensor, norm: nn.Module | None) -> Tensor:
+        split = projected.unflatten(1, (-1, self.d_head))
+        if norm is None:
+            return split
+        weight: Any = norm.weight
+        return norm(split) if len(weight) == self.d_head else norm(projected).view_as(split)
 
 
 @dataclass(frozen=True)
 class Block:
-    """One decoder block: norms, attention, gated MLP; the post-norms are Gemma 2's."""
+    """One decoder block: norms, attention, MLP; what an architecture lacks is None."""
 
-    ln1: nn.Module
+    ln1: Projection
     attention: Attention
     ln1_post: nn.Module | None
-    ln2: nn.Module
-    gate: nn.Linear
-    up: nn.Linear
+    ln2: Projection
+    gate: Projection | None
+    up: Projection
     act: Any
-    down: nn.Linear
+    down: Projection
     ln2_post: nn.Module | None
+    parallel: bool = False
+    """The MLP reads what enters the block, and not what attention leaves."""
+    multiplier: float = 1.0
+    """Of what each half adds to the stream; Granite's."""
 
     def after_attention(self, resid: Packed, mixed: Float[Tensor, "token d_mixed"]) -> Packed:
         """The stream between attention and MLP, from the heads' concatenated outputs."""
-        out = self.attention.o(mixed)
-        return resid + (out if self.ln1_post is None else self.ln1_post(out))
+        return resid + self._added(self.attention.o(mixed), self.ln1_post)
 
-    def after_mlp(self, resid_mid: Packed, chunk: int, *, out: Packed | None = None) -> Packed:
-        """The block's output, `chunk` tokens at a time; written into `out` if it is given."""
+    def after_mlp(
+        self, resid_mid: Packed, entering: Packed, chunk: int, *, out: Packed | None = None
+    ) -> Packed:
+        """The block's output, `chunk` tokens at a time; written into `out` if it is given.
+
+        `entering` is the block's input, read where the MLP stands beside attention; it may be
+        `out`.
+        """
         out = torch.empty_like(resid_mid) if out is None else out
-        for target, part in zip(out.split(chunk), resid_mid.split(chunk), strict=True):
-            target.copy_(self._after_mlp(part))
+        read = entering if self.parallel else resid_mid
+        parts = (one.split(chunk) for one in (out, resid_mid, read))
+        for target, mid, before in zip(*parts, strict=True):
+            target.copy_(mid + self._added(self._mlp(self.ln2(before)), self.ln2_post))
         return out
 
-    def _after_mlp(self, resid_mid: Packed) -> Packed:
-        inner = self.ln2(resid_mid)
-        hidden = self.act(self.gate(inner))
-        out = self.down(hidden.mul_(self.up(inner)))
-        return resid_mid + (out if self.ln2_post is None else self.ln2_post(out))
+    def _mlp(self, inner: Packed) -> Packed:
+        if self.gate is None:
+            return self.down(self.act(self.up(inner)))
+        return self.down(self.act(self.gate(inner)).mul_(self.up(inner)))
+
+    def _added(self, part: Packed, norm: nn.Module | None) -> Packed:
+        part = part if norm is None else norm(part)
+        return part if self.multiplier == 1.0 else part * self.multiplier
 
 
 @dataclass(frozen=True)
 class Decoder:
     """A decoder-only model as bare modules."""
 
-    embed: nn.Module
-    rotary: nn.Module
+    rotary: nn.Module | None
     blocks: tuple[Block, ...]
     ln_final: nn.Module
     unembed: nn.Linear
-    logit_softcap: float | None
+    readout: Readout
 
-    def rotation(
+    def rotations(
         self, n_pos: int, like: Tensor
-    ) -> tuple[Float[Tensor, "pos d_head"], Float[Tensor, "pos d_head"]]:
-        """Cosine and sine of the rotary embedding at positions 0 to n_pos - 1."""
+    ) -> Mapping[Rotary, tuple[Float[Tensor, "pos d_turned"], Float[Tensor, "pos d_turned"]]]:
+        """Cosine and sine of each rotary embedding at positions 0 to n_pos - 1."""
         positions = torch.arange(n_pos, device=like.device).unsqueeze(0)
-        cos, sin = self.rotary(like, positions)
-        return cos[0], sin[0]
+        found = {}
+        for name in {block.attention.rotary for block in self.blocks} - {None}:
+            assert self.rotary is not None
+            kind = (name,) if name else ()
+            cos, sin = self.rotary(like, positions, *kind)
+            found[name] = cos[0], sin[0]
+        return found
 
     def logits(self, resid: Packed) -> Float[Tensor, "token d_vocab"]:
         """Final norm and unembedding."""
-        logits = self.unembed(self.ln_final(resid))
-        if self.logit_softcap is None:
-            return logits
-        return logits.div_(self.logit_softcap).tanh_().mul_(self.logit_softcap)
+        return self.readout.applied(self.unembed(self.ln_final(resid)))
 
 
 def decoder_of(model: TransformerBridge) -> Decoder:
     """The bare modules under a bridge.
 
     Raises:
-        NotSweepable: an architecture the sweep was not verified on.
+        NotSweepable: an architecture or a setting that the sweep was not verified on.
     """
     hf: Any = model.original_model
     name = type(hf).__name__
-    if name not in VERIFIED:
+    if name not in FAMILIES:
         raise NotSweepable(f"the sweep is not verified on {name}")
-    config = hf.config
-    rope = (config.rope_parameters or {}).get("rope_type", "default")
-    if rope not in ROTATIONS:
-        raise NotSweepable(f"the sweep is not verified on {rope} rotary embeddings")
+    parts, config = FAMILIES[name], hf.config
+    for rope in ropes_of(config):
+        if rope.get("rope_type", "default") not in ROTATIONS:
+            raise NotSweepable(
+                f"the sweep is not verified on {rope['rope_type']} rotary embeddings"
+            )
+    trunk = getattr(hf, parts.trunk)
+    rotary = getattr(trunk, "rotary_emb", None)
+    layers = enumerate(getattr(trunk, parts.layers))
     return Decoder(
-        embed=_bare(hf.model.embed_tokens),
-        rotary=_bare(hf.model.rotary_emb),
-        blocks=tuple(_block(_bare(layer), config) for layer in hf.model.layers),
-        ln_final=_bare(hf.model.norm),
-        unembed=_bare(hf.lm_head),
-        logit_softcap=getattr(config, "final_logit_softcapping", None),
+        rotary=None if rotary is None else _bare(rotary),
+        blocks=tuple(_block(_bare(layer), at, parts, config) for at, layer in layers),
+        ln_final=_bare(getattr(trunk, parts.ln_final)),
+        unembed=_bare(getattr(hf, parts.head)),
+        readout=readout_of(config),
     )
 
 
@@ -138,36 +275,111 @@ def _bare(module: Any) -> Any:
     return module
 
 
-def _block(layer: Any, config: Any) -> Block:
-    # Gemma 2 norms each half's output too, and names the MLP's own norm differently
-    post_norms = hasattr(layer, "pre_feedforward_layernorm")
-    ln2 = layer.pre_feedforward_layernorm if post_norms else layer.post_attention_layernorm
+def _part(owner: Any, name: str | None) -> Any:
+    return _bare(getattr(owner, name)) if name else None
+
+
+def _block(layer: Any, at: int, parts: Parts, config: Any) -> Block:
     mlp = _bare(layer.mlp)
+    parallel = parts.parallel
+    if isinstance(parallel, str):
+        parallel = bool(getattr(config, parallel))
+    ln1 = _part(layer, parts.ln1) or _unchanged
+    # parallel blocks without a norm of their own for the MLP share attention's
+    ln2 = ln1 if parts.ln2 is None else _part(layer, parts.ln2) or (ln1 if parallel else _unchanged)
+    gate, up = _gate_and_up(mlp, parts)
     return Block(
-        ln1=_bare(layer.input_layernorm),
-        attention=_attention(_bare(layer.self_attn), config),
-        ln1_post=_bare(layer.post_attention_layernorm) if post_norms else None,
-        ln2=_bare(ln2),
-        gate=_bare(mlp.gate_proj),
-        up=_bare(mlp.up_proj),
-        act=_bare(mlp.act_fn),
-        down=_bare(mlp.down_proj),
-        ln2_post=_bare(layer.post_feedforward_layernorm) if post_norms else None,
+        ln1=ln1,
+        attention=_attention(_part(layer, parts.attention), at, parts, config),
+        ln1_post=_part(layer, parts.ln1_post),
+        ln2=ln2,
+        gate=gate,
+        up=up,
+        act=_part(mlp, parts.act),
+        down=_part(mlp, parts.down),
+        ln2_post=_part(layer, parts.ln2_post),
+        parallel=parallel,
+        multiplier=getattr(config, "residual_multiplier", None) or 1.0,
     )
 
 
-def _attention(attention: Any, config: Any) -> Attention:
-    if any(hasattr(attention, extra) for extra in ("q_norm", "k_norm", "sinks")):
-        raise NotSweepable("the sweep is not verified on attention with norms or sinks")
-    # Mistral keeps the window in its configuration, the others per layer
-    default = config.sliding_window if config.model_type == "mistral" else None
+def _unchanged(inner: Tensor) -> Tensor:
+    return inner
+
+
+def _gate_and_up(mlp: Any, parts: Parts) -> tuple[Projection | None, Projection]:
+    up = _part(mlp, parts.up)
+    if parts.gate is None:
+        return None, up
+    if parts.gate == parts.up:
+        gate, up = _sliced(up, [up.out_features // 2] * 2)
+        return gate, up
+    return _part(mlp, parts.gate), up
+
+
+def _attention(attention: Any, at: int, parts: Parts, config: Any) -> Attention:
+    odd = ("sinks", *(() if parts.qk_norm else (*_QK_NORM, "q_layernorm")))
+    if found := [name for name in odd if hasattr(attention, name)]:
+        raise NotSweepable(f"the sweep is not verified on attention with {found[0]}")
+    if getattr(attention, "reorder_and_upcast_attn", False):
+        raise NotSweepable("the sweep is not verified on reorder_and_upcast_attn")
+    n_heads = config.num_attention_heads
+    d_head = getattr(attention, "head_dim", None) or config.hidden_size // n_heads
+    q, k, v = _projections(attention, parts, n_heads, d_head, config)
+    q_norm, k_norm = (_part(attention, one) for one in parts.qk_norm or (None, None))
+    default = config.sliding_window if parts.window else None
     return Attention(
-        q=_bare(attention.q_proj),
-        k=_bare(attention.k_proj),
-        v=_bare(attention.v_proj),
-        o=_bare(attention.o_proj),
-        d_head=attention.head_dim,
+        q=q,
+        k=k,
+        v=v,
+        o=_part(attention, parts.o),
+        d_head=d_head,
         scaling=attention.scaling,
         softcap=getattr(attention, "attn_logit_softcapping", None),
         window=getattr(attention, "sliding_window", default),
+        q_norm=q_norm,
+        k_norm=k_norm,
+        rotary=_rotary(attention, at, config),
     )
+
+
+def _rotary(attention: Any, at: int, config: Any) -> Rotary:
+    """Which rotary embedding a layer's heads are turned by."""
+    ropes = getattr(config, "rope_parameters", None)
+    if not ropes or not getattr(attention, "use_rope", True):
+        return None
+    return "" if "rope_type" in ropes else config.layer_types[at]
+
+
+def _projections(
+    attention: Any, parts: Parts, n_heads: int, d_head: int, config: Any
+) -> list[Projection]:
+    if len(parts.qkv) == 3:
+        return [_part(attention, name) for name in parts.qkv]
+    joint = _part(attention, parts.qkv[0])
+    n_kv = getattr(config, "num_key_value_heads", None) or n_heads
+    if parts.by_head:
+        return [partial(_of_heads, joint, which, d_head) for which in range(3)]
+    return _sliced(joint, [n_heads * d_head, n_kv * d_head, n_kv * d_head])
+
+
+def _sliced(joint: Any, sizes: Sequence[int]) -> list[Projection]:
+    """Several projections in one: each is a slice of its weights, which are not copied."""
+    # Conv1D keeps [in, out]
+    weight = joint.weight if isinstance(joint, nn.Linear) else joint.weight.T
+    bias = [None] * len(sizes) if joint.bias is None else joint.bias.split(list(sizes))
+    pairs = zip(weight.split(list(sizes)), bias, strict=True)
+    return [partial(_linear, one, other) for one, other in pairs]
+
+
+def _of_heads(joint: Any, which: int, d_head: int, inner: Tensor) -> Tensor:
+    """Queries, keys or values where each head's three stand side by side."""
+    weight = joint.weight.unflatten(0, (-1, 3, d_head))[:, which].flatten(0, 1)
+    bias = joint.bias
+    if bias is not None:
+        bias = bias.unflatten(0, (-1, 3, d_head))[:, which].flatten()
+    return nn.functional.linear(inner, weight, bias)
+
+
+def _linear(weight: Tensor, bias: Tensor | None, inner: Tensor) -> Tensor:
+    return nn.functional.linear(inner, weight, bias)

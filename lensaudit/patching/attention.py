@@ -12,7 +12,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from lensaudit.models.decoder import Attention, Block, Decoder, Packed
+from lensaudit.models.decoder import Attention, Block, Decoder, Packed, Rotary
 from lensaudit.patching.layout import Index, Layout
 
 Heads = Float[Tensor, "token head d_head"]
@@ -20,14 +20,16 @@ Heads = Float[Tensor, "token head d_head"]
 
 @dataclass(frozen=True)
 class Rotation:
-    """Rotary embedding at the positions of some packed tokens."""
+    """Rotary embedding at the positions of some packed tokens, of a head or of its first part."""
 
-    cos: Float[Tensor, "token 1 d_head"]
-    sin: Float[Tensor, "token 1 d_head"]
+    cos: Float[Tensor, "token 1 d_turned"]
+    sin: Float[Tensor, "token 1 d_turned"]
     """The first half negated: the rotated half of a head is then the head rolled by a half."""
 
     @staticmethod
-    def at(cos: Float[Tensor, "pos d_head"], sin: Float[Tensor, "pos d_head"], pos) -> "Rotation":
+    def at(
+        cos: Float[Tensor, "pos d_turned"], sin: Float[Tensor, "pos d_turned"], pos
+    ) -> "Rotation":
         """From the tables over all positions."""
         low, high = sin.chunk(2, dim=-1)
         signed = torch.cat((-low, high), dim=-1)
@@ -38,7 +40,10 @@ class Rotation:
 
     def turn(self, x: Heads) -> Heads:
         """Half-split form, as in transformers' Llama: x cos + (-x_high, x_low) sin."""
-        return torch.addcmul(x * self.cos, x.roll(x.shape[-1] // 2, -1), self.sin)
+        n_turned = self.cos.shape[-1]
+        if n_turned < x.shape[-1]:
+            return torch.cat((self.turn(x[..., :n_turned]), x[..., n_turned:]), dim=-1)
+        return torch.addcmul(x * self.cos, x.roll(n_turned // 2, -1), self.sin)
 
 
 @dataclass(frozen=True)
@@ -77,19 +82,24 @@ class Frame:
     layout: Layout
     sights: Mapping[int | None, Sight]
     """By sliding window."""
-    prefix_rotation: Rotation
-    span_rotation: Rotation
+    prefix_rotations: Mapping[Rotary, Rotation]
+    span_rotations: Mapping[Rotary, Rotation]
+    """By rotary embedding; layers without one turn nothing."""
 
     @staticmethod
     def of(decoder: Decoder, layout: Layout, like: Tensor) -> "Frame":
         """Masks and rotations, made once per batch."""
-        cos, sin = decoder.rotation(layout.n_pos, like)
+        tables = decoder.rotations(layout.n_pos, like)
         windows = {block.attention.window for block in decoder.blocks}
         return Frame(
             layout=layout,
             sights={window: Sight.of(layout, window, like) for window in windows},
-            prefix_rotation=Rotation.at(cos, sin, layout.prefix_pos),
-            span_rotation=Rotation.at(cos, sin, layout.span_pos),
+            prefix_rotations={
+                name: Rotation.at(*table, layout.prefix_pos) for name, table in tables.items()
+            },
+            span_rotations={
+                name: Rotation.at(*table, layout.span_pos) for name, table in tables.items()
+            },
         )
 
 
@@ -104,8 +114,8 @@ class Prefix:
     def of(block: Block, entering: Packed, frame: Frame) -> "Prefix":
         """From the stream that enters the block: norm, projections, rotary embedding."""
         attention, inner = block.attention, block.ln1(entering)
-        key = frame.prefix_rotation.turn(split_heads(attention.k(inner), attention))
-        value = split_heads(attention.v(inner), attention)
+        key = turned(attention.keys(inner), attention, frame.prefix_rotations)
+        value = attention.values(inner)
         layout = frame.layout
         place = layout.prefix_example, layout.prefix_pos
         shape = (layout.n_examples, key.shape[1], layout.n_prefix, key.shape[2])
@@ -127,7 +137,7 @@ class Rows:
     example: Index
     rank: Index
     column: Index
-    rotation: Rotation
+    rotations: Mapping[Rotary, Rotation]
 
     @staticmethod
     def of(frame: Frame, place: Index, rank: Index, n_rank: int) -> "Rows":
@@ -140,7 +150,7 @@ class Rows:
             layout.span_example[place],
             rank,
             layout.span_column[place],
-            frame.span_rotation[place],
+            {name: one[place] for name, one in frame.span_rotations.items()},
         )
 
     def head(self, n_tokens: int, n_rank: int) -> "Rows":
@@ -152,7 +162,7 @@ class Rows:
             self.example[:n_tokens],
             self.rank[:n_tokens],
             self.column[:n_tokens],
-            self.rotation[slice(n_tokens)],
+            {name: one[slice(n_tokens)] for name, one in self.rotations.items()},
         )
 
     def spread(
@@ -175,23 +185,20 @@ class Rows:
         return grid.permute(0, 2, 4, 1, 3, 5)
 
 
-def split_heads(projected: Packed, attention: Attention) -> Heads:
-    """The heads of a projection."""
-    return projected.unflatten(1, (-1, attention.d_head))
+def turned(heads: Heads, attention: Attention, rotations: Mapping[Rotary, Rotation]) -> Heads:
+    """Heads at their positions; as they are where the layer has no rotary embedding."""
+    return heads if attention.rotary is None else rotations[attention.rotary].turn(heads)
 
 
 def attend(
     attention: Attention, inner: Packed, prefix: Prefix, rows: Rows, sight: Sight
 ) -> Float[Tensor, "token d_mixed"]:
     """Causal attention of each row over the clean prefix and its own earlier tokens."""
-    query, key, value = (
-        split_heads(project(inner), attention)
-        for project in (attention.q, attention.k, attention.v)
-    )
+    query, key, value = attention.heads(inner)
     n_kv = key.shape[1]
     # query heads share a key head in groups
-    query = rows.spread(rows.rotation.turn(query).unflatten(1, (n_kv, -1)))
-    key = rows.spread(rows.rotation.turn(key).unsqueeze(2))
+    query = rows.spread(turned(query, attention, rows.rotations).unflatten(1, (n_kv, -1)))
+    key = rows.spread(turned(key, attention, rows.rotations).unsqueeze(2))
     value = rows.spread(value.unsqueeze(2))
     mixed = _mix(attention, query, (key, value), prefix, sight)
     return rows.gather(mixed)

@@ -23,7 +23,7 @@ from lensaudit.patching.audit import Audit, cached, loaded
 from lensaudit.patching.budget import Room
 from lensaudit.patching.donors import CachedDonor, Donor
 from lensaudit.patching.options import Engine
-from lensaudit.patching.preflight import check_model, usable_decoder
+from lensaudit.patching.preflight import check_component, check_model, usable_decoder
 from lensaudit.patching.scorebook import BookKey, ScoreBook, example_hash
 from lensaudit.patching.stages import Runner, complete, deltas
 from lensaudit.results.ledger import Ledger
@@ -218,6 +218,7 @@ class Bench:
         if self._runner is None:
             options, full = self.audit.options, self.model(self.audit.full)
             check_model(full, rows[0], options.dtype)
+            check_component(full, rows[0], options)
             decoder = usable_decoder(full, options, self.audit.notice)
             room = Room(sizes_on_disk(self.audit.full, options.dtype), options, decoder is not None)
             self._runner = Runner(full, None, decoder, options, room)

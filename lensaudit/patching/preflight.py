@@ -2,13 +2,17 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 
 from lensaudit.data.spans import Encoded, make_batch
-from lensaudit.errors import VerificationError
+from lensaudit.errors import InputError, VerificationError
 from lensaudit.models.bridge import (
     TransformerBridge,
+    captured,
+    hook_name,
+    intervening,
     logits_of,
     residuals,
     unembedded,
@@ -25,6 +29,10 @@ from lensaudit.patching.wavefront import Stack
 TOLERANCE_NATS = {"float32": 1e-4, "bfloat16": 0.25, "float16": 0.05}
 """Largest difference between sweep and oracle on one example. Half-precision kernels round
 differently for every batch shape (0.06 nats between batch sizes 1 and 8 in the reference)."""
+
+
+WRITTEN = {"float32": 1e-4, "bfloat16": 0.05, "float16": 0.01}
+"""How far what is read after a component was replaced may be off, over its largest value."""
 
 
 def check_model(model: TransformerBridge, example: Encoded, dtype: str) -> None:
@@ -52,6 +60,46 @@ def check_model(model: TransformerBridge, example: Encoded, dtype: str) -> None:
         raise VerificationError(
             f"preflight: patching full with itself changed a score by {float(change):.2g} nats; "
             "something else edits the model while it runs"
+        )
+
+
+def check_component(model: TransformerBridge, example: Encoded, options: PatchOptions) -> None:
+    """What is called a component is one: heads are the model's, what is written is read.
+
+    A self-patch cannot tell: any slice of a model put back where it came from changes nothing.
+
+    Raises:
+        InputError: the bridge cannot replace this component on this architecture.
+    """
+    if options.component == "resid":
+        return
+    device = next(model.original_model.parameters()).device
+    tokens = make_batch([example]).to(device).tokens
+    stack, _ = residuals(model, tokens, component=options.component)
+    hf: Any = model.original_model
+    config = hf.config.get_text_config()
+    if options.component == "head":
+        d_head = getattr(config, "v_head_dim", None) or getattr(config, "head_dim", None)
+        n_heads = config.num_attention_heads
+        wanted = (n_heads, d_head or config.hidden_size // n_heads)
+        if stack.shape[-2:] != wanted:
+            raise InputError(
+                f"--component {options.component_name}: the bridge shows heads of "
+                f"{' x '.join(map(str, stack.shape[-2:]))}, the model has "
+                f"{' x '.join(map(str, wanted))}; choose resid, attn or mlp"
+            )
+        return
+    layer = stack.shape[1] // 2
+    other = stack[:, (layer + 1) % stack.shape[1]]
+    with intervening(model, {layer: lambda own: other.to(own)}, component=options.component):
+        name = hook_name(layer, options.component)
+        found = captured(model, tokens, [name])[name]
+    gap = float((found - other).abs().max() / other.abs().max())
+    if not gap <= WRITTEN[options.dtype]:
+        raise InputError(
+            f"--component {options.component_name}: what is patched in does not arrive there on "
+            f"{type(model.original_model).__name__} (off by {gap:.2g} of the largest); choose "
+            "another --component"
         )
 
 

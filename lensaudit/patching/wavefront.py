@@ -87,7 +87,28 @@ class Sweep:
         for layer in range(len(self.decoder.blocks)):
             here.advance(layer)
             here.join(layer, sources)
-        return here.scores(joins)
+        swept = here.scores(joins)
+        if self.component != "resid":
+            return swept
+        # exactly, in every precision: kernels round by the shape of what they are given
+        own = swept.baseline.unsqueeze(-1).expand(joins.shape)
+        same = unchanged(clean, sources, here.layout) & joins.to(own.device)
+        return replace(swept, patched=torch.where(same, own, swept.patched))
+
+
+def unchanged(
+    clean: CleanRun, sources: Sequence[Stack], layout: Layout
+) -> Bool[Tensor, "source batch layer"]:
+    """Rows whose source is the clean run itself wherever it is patched in: they are the clean run.
+
+    So are all rows of `full` patched into itself, and those of layers below any that was trained.
+    """
+    counts = []
+    for source in sources:
+        differs = (source.to(clean.span) != clean.span).any(-1) & layout.patched
+        count = differs.new_zeros(len(differs), layout.n_examples, dtype=torch.int32)
+        counts.append(count.index_add_(1, layout.span_example, differs.int()))
+    return torch.stack(counts).transpose(1, 2) == 0
 
 
 @dataclass
@@ -125,7 +146,7 @@ class _Moving:
             rows = self.rows.head(n_tokens, self.plan.n_rank[layer - 1])
             resid = self.resid[:n_tokens]
             mid = block.after_attention(resid, self._attend(block, resid, rows))
-            block.after_mlp(mid, self.sweep.mlp_rows, out=resid)
+            block.after_mlp(mid, resid, self.sweep.mlp_rows, out=resid)
 
     def _attend(self, block: Block, resid: Packed, rows: Rows) -> Tensor:
         assert self.prefix is not None
@@ -164,7 +185,7 @@ class _Moving:
             mid = entering + self._blended(value, mid - entering, tokens)
         if component == "resid_mid":
             mid = self._blended(value, mid, tokens)
-        after = block.after_mlp(mid, self.sweep.mlp_rows)
+        after = block.after_mlp(mid, entering, self.sweep.mlp_rows)
         return mid + self._blended(value, after - mid, tokens) if component == "mlp" else after
 
     def _blend(self, value: Packed, clean: Tensor, tokens: Index) -> Packed:

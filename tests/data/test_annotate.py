@@ -103,7 +103,7 @@ def test_faults_are_what_cannot_be_scored():
     ("proposal", "claim"),
     [
         (at("Ada is Ada again.", "Ada"), "occurs again"),
-        (at("The oak of Oak Prize, Oak Prize of Oslo.", "Oak Prize of"), None),
+        (at("The oak of Oak Prize, Oak Prize of Oslo.", "Oak Prize of Oslo"), None),
         (at("An oak prize is the Oak Prize.", "Oak Prize"), "in the prefix"),
         (at("She is from Oslo.", "Oslo", "Is she from oslo?"), "in the question"),
         (at("It is " + "very " * 15 + "good", "very " * 15 + "good"), "longer than 14"),
@@ -253,3 +253,32 @@ def test_agreement_with_the_annotated_tofu_rows_is_as_stated(experiment, shared)
     for authors, found in zip(("0 to 9", "10 to 19"), experiment.by_author(rows), strict=True):
         shares = f"{found.same:.2f}    {found.mostly:.2f}      {found.touching:.2f}"
         assert f"{authors:<11} {found.n:>3}  {shares}" in experiment.__doc__
+
+
+@pytest.mark.parametrize(
+    ("entity", "doubt"),
+    [
+        ("question", "no fact, but a word about the answer"),
+        ("details", "no fact, but a word about the answer"),
+        ("not provided", "the answer says that something is not known"),
+        ("no publicly available information", "the answer says that something is not known"),
+        ("solo work and", "begins or ends in a word that carries no fact"),
+        ("who wrote plays", "begins or ends in a word that carries no fact"),
+        ("critics, he has faced some controversy", "a whole clause"),
+        ('Oil Wind"', "a quotation mark on one side only"),
+        ("“Oil Wind", "a quotation mark on one side only"),
+        ("lasting fame of her novels", "half of its words stand in the question"),
+    ],
+)
+def test_what_rules_get_wrong_is_marked_for_review(entity, doubt):
+    pair = Pair(0, "What fame have Ada's novels brought her?", f"It is {entity} so far.", 0)
+    assert doubt in doubts(located(pair, entity))
+
+
+@pytest.mark.parametrize(
+    "entity",
+    ["civil engineer", "3 May 1931", "'Rye'", "“Oil Wind”", "Will of the Wisp", "father's craft"],
+)
+def test_an_ordinary_fact_is_not_marked(entity):
+    pair = Pair(0, "What did Ada become?", f"She chose {entity}, late.", 0)
+    assert doubts(located(pair, entity)) == []

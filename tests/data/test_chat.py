@@ -1,7 +1,7 @@
 import json
 
 import pytest
-from frozen import encodings, frozen
+from frozen import embedded_tokenizer, encodings, frozen
 from generated import tokenizer_like
 from transformers import AutoTokenizer
 
@@ -15,6 +15,7 @@ from lensaudit.data.chat import (
     decode,
     encode_completion,
     encode_qa,
+    folds_system,
     pad_id,
     read_template,
 )
@@ -208,3 +209,43 @@ def test_a_tokenizer_that_cannot_write_the_template_is_refused():
     tokenizer.eos_token = None
     with pytest.raises(InputError, match="no end-of-text"):
         check_tokenizer(tokenizer, PLAIN, "model")
+
+
+NO_SYSTEM = (
+    "{% if messages[0]['role'] == 'system' %}{{ raise_exception('no system role') }}{% endif %}"
+    "{% for one in messages %}<{{ one['role'] }}>{{ one['content'] }}{% endfor %}"
+    "{% if add_generation_prompt %}<assistant>{% endif %}"
+)
+"""As Gemma's and Mistral's."""
+
+
+def with_chat(template):
+    tokenizer = embedded_tokenizer()
+    tokenizer.chat_template = template
+    return tokenizer
+
+
+def test_a_template_without_a_system_role_has_its_text_before_the_first_question():
+    tokenizer = with_chat(NO_SYSTEM)
+    template = Template(system_prompt="Be kind.")
+    check_tokenizer(tokenizer, template, "gemma")
+    assert folds_system(tokenizer, template)
+    found = encode_qa(tokenizer, template, "Who?", "Ada.", examples=[("What?", "It.")])
+    text = tokenizer.decode(found.prompt_ids)
+    wanted = "<user>Be kind.\n\nWhat?<assistant>It.<user>Who?<assistant>"
+    assert text == wanted
+    # and a template that takes it is not touched
+    plain = with_chat(NO_SYSTEM.partition("endif %}")[2])
+    assert not folds_system(plain, template)
+    said = plain.decode(encode_qa(plain, template, "Who?", "Ada.").prompt_ids)
+    assert said == "<system>Be kind.<user>Who?<assistant>"
+    assert not folds_system(tokenizer, Template(system_prompt=None))
+
+
+@pytest.mark.parametrize(
+    "broken", ["{{ messages[", "{{ raise_exception('never') }}", "{{ 1 + x }}"]
+)
+def test_a_broken_template_is_refused_in_one_line(broken):
+    with pytest.raises(InputError, match="chat template cannot be used") as caught:
+        check_tokenizer(with_chat(broken), Template(), "mine")
+    assert len(str(caught.value).splitlines()) == 1

@@ -147,3 +147,16 @@ def test_a_broken_line_is_named(tmp_path):
 def test_a_folder_without_any_split_lists_what_is_wanted(tmp_path):
     with pytest.raises(InputError, match=r"forget10_perturbed\.jsonl"):
         load_suite("tofu", str(tmp_path))
+
+
+def test_annotated_rows_are_the_forget_split(tmp_path):
+    """What `patch --data` takes: nothing has to be merged by hand."""
+    row = {"idx": 4, "question": "Who?", "answer": "It is Ada.", "prefix": "It is", "entity": "Ada"}
+    (tmp_path / "forget.json").write_text(json.dumps([row | {"group": "x"}]))
+    found = load_suite("tofu", str(tmp_path / "forget.json"))
+    assert set(found) == {"forget"}
+    (only,) = found["forget"].rows
+    assert (only.idx, only.question, only.answers) == (4, "Who?", {"answer": "It is Ada."})
+    assert only.group == "x"
+    with pytest.raises(InputError, match="is a file"):
+        load_suite("muse", str(tmp_path / "forget.json"))

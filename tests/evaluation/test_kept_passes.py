@@ -40,3 +40,17 @@ def test_without_a_folder_nothing_is_kept():
     store = PassStore(None)
     assert store.get("trace", "a", lambda: MADE) == store.get("trace", "a", lambda: MADE)
     assert store.get("trace", "a", lambda: MADE)[1] is False
+
+
+def test_a_pass_that_another_run_finished_is_taken_and_kept_too(tmp_path):
+    PassStore(tmp_path / "one").get("trace", "a" * 32, lambda: MADE)
+    store = PassStore(tmp_path / "two", lambda name: sorted(tmp_path.glob(f"*/{name}")))
+    found, reused = store.get("trace", "a" * 32, lambda: pytest.fail("made again"))
+    assert reused
+    assert lists(found) == lists(MADE)
+    assert len(list((tmp_path / "two").iterdir())) == 1
+    # a file of that name with another key, or broken, serves nobody
+    assert store.get("trace", "a" * 16 + "b" * 16, lambda: MADE[:1]) == (MADE[:1], False)
+    for file in tmp_path.glob("*/*"):
+        file.write_bytes(b"no archive")
+    assert store.get("trace", "a" * 32, lambda: MADE[:1]) == (MADE[:1], False)

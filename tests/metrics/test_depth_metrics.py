@@ -212,6 +212,8 @@ def test_the_annotated_set_follows_the_data(tmp_path):
     assert chosen(tmp_path, data="demo") == "demo"
     assert chosen(tmp_path, data=str(tmp_path)) == str(tmp_path)
     assert chosen(tmp_path, own={"forget": tmp_path / "f"}) == str(tmp_path / "f")
+    (tmp_path / "rows.json").write_text("[]")
+    assert chosen(tmp_path, data=str(tmp_path / "rows.json")) == str(tmp_path / "rows.json")
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,14 @@ import support
 import torch
 
 from lensaudit.data.spans import make_batch
-from lensaudit.models.bridge import bridge_from, embedded, logits_of, residuals, unembedded
+from lensaudit.models.bridge import (
+    Readout,
+    bridge_from,
+    embedded,
+    logits_of,
+    residuals,
+    unembedded,
+)
 from lensaudit.models.decoder import NotSweepable, decoder_of
 from lensaudit.models.sizes import sizes_of
 
@@ -31,9 +38,9 @@ def test_half_a_block_and_the_other_half_are_the_block(tiny_of, ragged, architec
     block = decoder.blocks[0]
     with torch.no_grad():
         mid = block.after_attention(entering, heads[:, 0].flatten(0, 1).flatten(1))
-        whole, parts = block.after_mlp(mid, 10_000), block.after_mlp(mid, 3)
-        in_place = mid.clone()
-        block.after_mlp(in_place, 7, out=in_place)
+        whole, parts = (block.after_mlp(mid, entering, chunk) for chunk in (10_000, 3))
+        in_place = entering.clone()
+        block.after_mlp(mid, in_place, 7, out=in_place)
     assert torch.allclose(whole, wanted, atol=1e-5)
     assert torch.allclose(parts, whole, atol=1e-6)
     assert torch.allclose(in_place, whole, atol=1e-6)
@@ -46,17 +53,17 @@ def test_windows_and_softcaps_are_those_of_the_configuration(tiny_of):
     }
     assert windows == {"Llama": [None] * 4, "Mistral": [4] * 4, "Gemma2": [4, None, 4, None]}
     gemma = decoder_of(tiny_of("Gemma2"))
-    assert gemma.logit_softcap == 30.0
+    assert gemma.readout == Readout(softcap=30.0)
     assert gemma.blocks[0].attention.softcap == 50.0
     assert gemma.blocks[0].ln1_post is not None
     llama = decoder_of(tiny_of("Llama"))
-    assert (llama.logit_softcap, llama.blocks[0].attention.softcap) == (None, None)
+    assert (llama.readout, llama.blocks[0].attention.softcap) == (Readout(), None)
     assert llama.blocks[0].ln1_post is None
 
 
 @pytest.mark.parametrize(
     ("kind", "changes"),
-    [("Qwen3", {"head_dim": 8}), ("GPT2", {"num_key_value_heads": 4}), ("Phi3", {})],
+    [("Mixtral", {"num_local_experts": 2}), ("Cohere", {}), ("Bloom", {"n_head": 4})],
 )
 def test_other_architectures_are_refused(tiny_tokenizer, kind, changes):
     model = bridge_from(support.tiny_model_of(kind, **changes), tiny_tokenizer)

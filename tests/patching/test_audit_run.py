@@ -188,9 +188,7 @@ def test_a_budget_too_small_for_one_example_is_refused(family, tmp_path, tiny_to
         run(audit_in(folder, memory="256M")[0])
 
 
-@pytest.mark.parametrize(
-    ("kind", "changes"), [("Qwen3", {"head_dim": 8}), ("GPT2", {"num_key_value_heads": 4})]
-)
+@pytest.mark.parametrize(("kind", "changes"), [("Mixtral", {"num_local_experts": 2}), ("Olmo", {})])
 def test_an_architecture_not_verified_goes_to_the_oracle_with_a_notice(
     tmp_path, tiny_tokenizer, kind, changes
 ):
@@ -222,3 +220,26 @@ def test_hooks_on_full_stop_the_sweep_and_not_the_oracle(audit, monkeypatch):
     with pytest.raises(VerificationError, match="--engine oracle"):
         run(audit())
     assert run(audit(engine="oracle")).engine == "oracle"
+
+
+def test_rows_longer_than_the_context_are_unscored_and_other_settings_told(
+    tmp_path, tiny_tokenizer
+):
+    folder = save_questions(save_family(tmp_path, tiny_tokenizer, max_position_embeddings=16))
+    config = json.loads((folder / "a" / "config.json").read_text())
+    (folder / "a" / "config.json").write_text(json.dumps(config | {"rms_norm_eps": 1e-3}))
+    audit, notices = audit_in(folder)
+    assert {len(e.token_ids) <= 16 for e in audit.encoded} == {True}
+    assert audit.lost
+    assert all("longer than the model's context of 16" in one.reason for one in audit.lost)
+    (said,) = (one for one in notices if "other settings" in one)
+    assert "rms_norm_eps 0.001" in said
+    assert len(said.splitlines()) == 1
+
+
+def test_heads_are_counted_whatever_the_configuration_calls_them(tmp_path, tiny_tokenizer):
+    folder = save_family(tmp_path, tiny_tokenizer, "GPT2", num_key_value_heads=4)
+    save_questions(folder)
+    audit_in(folder, component="head:3")
+    with pytest.raises(InputError, match="the model has heads 0 to 3"):
+        audit_in(folder, component="head:4")

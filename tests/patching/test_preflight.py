@@ -1,3 +1,4 @@
+import contextlib
 from dataclasses import replace
 
 import pytest
@@ -6,14 +7,20 @@ import torch
 from audit_helpers import audit_in, save_family, save_questions
 
 from lensaudit.data.spans import make_batch
-from lensaudit.errors import VerificationError
-from lensaudit.models.bridge import residuals
+from lensaudit.errors import InputError, VerificationError
+from lensaudit.models.bridge import bridge_from, residuals
 from lensaudit.patching import preflight
 from lensaudit.patching.attention import Rotation, Sight
 from lensaudit.patching.donors import LiveDonor
 from lensaudit.patching.layout import layout_of, schedule_of
 from lensaudit.patching.options import PatchOptions
-from lensaudit.patching.preflight import OtherLayers, check_model, planned_engine, usable_decoder
+from lensaudit.patching.preflight import (
+    OtherLayers,
+    check_component,
+    check_model,
+    planned_engine,
+    usable_decoder,
+)
 from lensaudit.patching.run import run
 from lensaudit.patching.session import score_all
 
@@ -97,7 +104,7 @@ def test_the_donor_of_the_check_hands_over_the_layer_below(tiny_of):
     [
         ("LlamaForCausalLM", "sweep", "sweep"),
         ("LlamaForCausalLM", "oracle", "oracle"),
-        ("Qwen3ForCausalLM", "sweep", "oracle"),
+        ("MixtralForCausalLM", "sweep", "oracle"),
     ],
 )
 def test_the_engine_is_planned_from_the_architecture(architecture, engine, planned):
@@ -164,3 +171,56 @@ def test_hooks_are_named_and_refused(tiny, ragged):
     model.add_hook("blocks.2.hook_mlp_out", lambda value, hook: value * 0)
     assert not torch.equal(residuals(model, batch.tokens)[0], before)
     assert notices == []
+
+
+MLA = {
+    "q_lora_rank": 8,
+    "kv_lora_rank": 8,
+    "qk_rope_head_dim": 4,
+    "qk_nope_head_dim": 4,
+    "v_head_dim": 6,
+    "n_routed_experts": 4,
+    "num_experts_per_tok": 2,
+    "moe_intermediate_size": 16,
+    "first_k_dense_replace": 1,
+    "n_group": 1,
+    "topk_group": 1,
+    "num_key_value_heads": 4,
+}
+
+
+def component(name, head=None):
+    return PatchOptions(layers=(0,), component=name, head=head)
+
+
+def test_heads_that_are_not_the_models_are_refused(tiny_of, tiny_tokenizer, ragged):
+    """The bridge cuts DeepSeek's heads at the wrong places: a patch moved 3 nats, silently."""
+    deepseek = bridge_from(support.tiny_model_of("DeepseekV3", **MLA), tiny_tokenizer)
+    with pytest.raises(InputError, match=r"heads of 6 x 4, the model has 4 x 6; choose") as caught:
+        check_component(deepseek, ragged[0], component("head", 1))
+    assert len(str(caught.value).splitlines()) == 1
+    for architecture in ("Llama", "GPT-2", "Phi3", "GPT-NeoX"):
+        check_component(tiny_of(architecture), ragged[0], component("head", 1))
+
+
+@pytest.mark.parametrize("architecture", ["Llama", "Gemma2", "Granite", "GPT-2"])
+def test_what_is_patched_in_between_the_halves_arrives_there(tiny_of, ragged, architecture):
+    for name in ("attn", "mlp", "resid_mid"):
+        check_component(tiny_of(architecture), ragged[0], component(name))
+
+
+def test_a_patch_that_does_not_arrive_is_refused(tiny_of, ragged, monkeypatch):
+    def nothing(model, interventions, *, component):
+        return contextlib.nullcontext(model)
+
+    monkeypatch.setattr(preflight, "intervening", nothing)
+    with pytest.raises(InputError, match="does not arrive there on LlamaForCausalLM"):
+        check_component(tiny_of("Llama"), ragged[0], component("resid_mid"))
+
+
+def test_layers_without_attention_are_refused_in_one_line(tiny_tokenizer, ragged):
+    layers = {"layer_types": ["conv", "full_attention"] * 2}
+    hybrid = bridge_from(support.tiny_model_of("Lfm2", **layers), tiny_tokenizer)
+    for name in ("attn", "resid_mid", "head"):
+        with pytest.raises(InputError, match="has no hook blocks"):
+            check_component(hybrid, ragged[0], component(name, 1 if name == "head" else None))

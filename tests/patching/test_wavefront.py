@@ -11,6 +11,7 @@ from wavefront_helpers import NATS, assert_equal, defined, examples, source_stac
 import lensaudit as la
 from lensaudit.data.spans import make_batch
 from lensaudit.models.bridge import bridge_from, residuals
+from lensaudit.models.decoder import decoder_of
 from lensaudit.scores.erasure import label_hit
 
 COMPONENTS = {"resid": None, "attn": None, "mlp": None, "resid_mid": None, "head": 2}
@@ -28,6 +29,49 @@ def test_every_architecture_equals_the_oracle(tiny_of, architecture):
     assert_equal(swept(full, stacks, RAGGED), wanted)
     # and a patch does something at every layer
     assert ((wanted[1] - wanted[0].unsqueeze(-1)).abs().amax((0, 1)) > 100 * NATS).all()
+
+
+@pytest.mark.parametrize("architecture", support.ARCHITECTURES)
+def test_blocks_in_another_order_are_noticed(tiny_of, architecture, monkeypatch):
+    full = tiny_of(architecture)
+    stacks = [source_stack(tiny_of(architecture, 1), RAGGED)]
+    wanted = defined(full, stacks, RAGGED)[1]
+    decoder = decoder_of(full)
+    first, second, *others = decoder.blocks
+    swapped = replace(decoder, blocks=(second, first, *others))
+    monkeypatch.setattr("wavefront_helpers.decoder_of", lambda model: swapped)
+    found = swept(full, stacks, RAGGED).patched
+    assert (found - wanted).abs().max() > 100 * NATS
+
+
+@pytest.mark.parametrize("architecture", [a for a in support.ARCHITECTURES if "Llama" not in a])
+def test_components_and_scopes_of_every_architecture_equal_the_oracle(tiny_of, architecture):
+    full, source = tiny_of(architecture), tiny_of(architecture, 1)
+    encoded = [e for e in RAGGED if e.start >= e.n_prompt - 1][:4]
+    beside = any(block.parallel for block in decoder_of(full).blocks)
+    for component, head in COMPONENTS.items():
+        if component == "resid_mid" and beside:  # there is no stream between the halves
+            continue
+        stacks = [source_stack(source, encoded, component)]
+        for scope in ("span", "boundary", "prefix"):
+            how = {"scope": scope, "component": component, "head": head}
+            assert_equal(swept(full, stacks, encoded, **how), defined(full, stacks, encoded, **how))
+
+
+def test_a_source_that_is_the_clean_run_scores_exactly_what_it_scores(tiny_tokenizer):
+    """In every precision: rows that changed nothing are not computed again in other shapes."""
+    half = bridge_from(support.tiny_model_of("Llama").bfloat16(), tiny_tokenizer)
+    own = source_stack(half, RAGGED)
+    mixed = own.clone()
+    mixed[:, 2] += 1
+    found = swept(half, [own, mixed], RAGGED)
+    assert torch.equal(found.patched[0], found.baseline[:, None].expand(-1, 4))
+    same = (found.patched[1] == found.baseline[:, None]).all(0)
+    assert same.tolist() == [True, True, False, True]
+    # elsewhere than at the span a source may be anything
+    joins = torch.ones(1, len(RAGGED), 4, dtype=torch.bool)
+    joins[0, 0] = False
+    assert swept(half, [own], RAGGED, joins=joins).patched[0, 0].isnan().all()
 
 
 def rope(kind, **more):
