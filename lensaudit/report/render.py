@@ -12,8 +12,9 @@ from typing import Any
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
-from lensaudit.data.examples import Example, own_group, said_alone
+from lensaudit.data.examples import Example
 from lensaudit.files import check_output, write_bytes
+from lensaudit.groups import own_group
 from lensaudit.partials import sweep_partials
 from lensaudit.report.assemble import assemble
 from lensaudit.report.document import ANCHORS, Condition, Document
@@ -186,11 +187,12 @@ def _light(document: Document) -> dict[str, Any]:
 
 def _alone(document: Document) -> str | None:
     """What to know of intervals where rows name no author."""
-    said = (
-        said_alone(sum(one.group == own_group(one.idx) for one in c.examples), len(c.examples))
-        for c in document.conditions
-    )
-    return next(filter(None, said), None)
+    for c in document.conditions:
+        n, n_alone = len(c.examples), sum(one.group == own_group(one.idx) for one in c.examples)
+        if n_alone:
+            who = "no row names" if n_alone == n else f"{n_alone} of {n} rows do not name"
+            return f"{who} an author: each is counted as its own, intervals may be too narrow"
+    return None
 
 
 def _lead(document: Document) -> dict[str, Any]:

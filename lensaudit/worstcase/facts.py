@@ -7,11 +7,12 @@ from pathlib import Path
 from typing import Any, Literal
 
 import lensaudit
-from lensaudit.data.examples import Example, own_group, read_rows, validate
+from lensaudit.data.examples import Example, read_rows, validate
 from lensaudit.data.hub import hub_rows
 from lensaudit.data.tofu import DEMO, FORGET10, TOFU_HUB
 from lensaudit.errors import InputError
 from lensaudit.files import digest
+from lensaudit.groups import own_group
 from lensaudit.scores.naming import ENOUGH
 from lensaudit.worstcase.matching import is_closed, mentions
 
