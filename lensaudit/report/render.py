@@ -14,7 +14,7 @@ from markupsafe import Markup
 
 from lensaudit.data.examples import Example
 from lensaudit.files import check_output, write_bytes
-from lensaudit.groups import own_group
+from lensaudit.groups import assumption
 from lensaudit.partials import sweep_partials
 from lensaudit.report.assemble import assemble
 from lensaudit.report.document import ANCHORS, Condition, Document
@@ -187,12 +187,8 @@ def _light(document: Document) -> dict[str, Any]:
 
 def _alone(document: Document) -> str | None:
     """What to know of intervals where rows name no author."""
-    for c in document.conditions:
-        n, n_alone = len(c.examples), sum(one.group == own_group(one.idx) for one in c.examples)
-        if n_alone:
-            who = "no row names" if n_alone == n else f"{n_alone} of {n} rows do not name"
-            return f"{who} an author: each is counted as its own, intervals may be too narrow"
-    return None
+    said = (assumption(one.group for one in c.examples) for c in document.conditions)
+    return next(filter(None, said), None)
 
 
 def _lead(document: Document) -> dict[str, Any]:
