@@ -124,7 +124,9 @@ class Document:
                 (one for one in self.depths if one.condition == self.first),
                 key=lambda one: (one.value is None, one.value),
             )
-            found = [(self.models[one.model], one.verdict) for one in runs]
+            found: list[tuple[Model, Code | None]] = [
+                (self.models[one.model], one.verdict) for one in runs
+            ]
         else:
             measured = (one for one in self.models if "uds" in one.metrics)
             found = [(one, code_of({"uds": one.metrics["uds"][0]})) for one in measured]
