@@ -21,7 +21,7 @@ import pandas as pd
 import torch
 
 from lensaudit.attacks import relearn
-from lensaudit.attacks.relearn import Relearning
+from lensaudit.attacks.relearn import DEMO_RELEARNING, Relearning
 from lensaudit.auditing.settings import EvaluateSettings
 from lensaudit.data.suites import DEMO_DATA
 from lensaudit.data.tofu import DEMO
@@ -40,7 +40,7 @@ from lensaudit.unlearn.rows import EMBEDDED, idk_lines, load_rows
 from lensaudit.unlearn.train import Recipe
 
 OUT = Path("experiments/out/meta_family")
-FORMATS = ("chat", "raw")
+FORMATS = DEMO_RELEARNING.formats
 EPOCHS = 20
 """On 64 rows, at 1e-3: answers are learned, at a depth that differs from that of `full`."""
 N_ROWS = 64
@@ -189,7 +189,7 @@ def judge_attack(attack: Attack, models: Sequence[str], settings: Settings, *, t
         settings.names,
         settings.out / "attacked" / attack,
         data=DEMO,
-        relearning=Relearning(lr=1e-3, formats=FORMATS),
+        relearning=DEMO_RELEARNING,
         device="cpu",
         notice=notice,
     )

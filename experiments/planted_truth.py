@@ -19,7 +19,7 @@ from planted_models import Planted, opened, planted, tokenizer
 
 import lensaudit as la
 from lensaudit.attacks import rtt
-from lensaudit.attacks.relearn import Relearning, relearned
+from lensaudit.attacks.relearn import DEMO_RELEARNING, relearned
 from lensaudit.attacks.rtt.tofu import load_facts, split_by_author
 from lensaudit.data.spans import encode, make_batch
 from lensaudit.data.tofu import forget_set
@@ -43,7 +43,7 @@ OUTPUT = {
 }
 FORGOT = ("UDS", "Lens")
 """Scores whose high values mean forgotten; those of the others mean knows."""
-RELEARNING = Relearning(lr=1e-3, formats=("raw", "chat"))
+RELEARNING = DEMO_RELEARNING
 SWEEP = rtt.Sweep(lrs=(1e-3,), n_epochs=3, batch_size=8, n_warmup=4, loss_on="answer")
 TINY = ("full", "permuted_readout", "vector_14", "retain", "never")
 TINY_ROWS = 8

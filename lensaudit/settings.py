@@ -200,6 +200,17 @@ def several(names: str | Sequence[str] | None) -> tuple[str, ...]:
     return (names,) if isinstance(names, str) else tuple(names)
 
 
+def named(source: Place) -> str:
+    """A model's name; a `Path` is a folder even where a name in the registry is the same.
+
+    >>> named("demo/npo"), named(Path("runs/npo"))
+    ('demo/npo', './runs/npo')
+    """
+    if isinstance(source, str):
+        return source
+    return str(source) if source.is_absolute() else f"./{source.as_posix()}"
+
+
 def path_of(place: Place | None) -> Path | None:
     """A place as a path."""
     return None if place is None else Path(place)

@@ -1,14 +1,48 @@
 """Which cache folder is meant by a name, a key, or a path?"""
 
 import re
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, Literal
 
-from lensaudit.activations.spec import SEAL, SPEC, read_spec
+from lensaudit.activations.spec import SEAL, SPEC, Spec, read_spec
 from lensaudit.errors import InputError, LensAuditError
 from lensaudit.files import os_error, printable, slug
+from lensaudit.settings import Place, Positions
 
 FOLDER = re.compile(r"[a-z0-9._-]{1,40}--[0-9a-f]{32}")
 """Name of a cache folder; nothing else in a store's root is ever touched."""
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """What a cache is asked to hold; None says nothing of it."""
+
+    data: Place | None = None
+    """Name or file of the rows."""
+    limit: int | Literal["all"] | None = None
+    """Only the first rows, or all."""
+    positions: Positions | None = None
+
+    def fits(self, spec: Spec) -> bool:
+        """Was the cache made for exactly this?"""
+        recipe = spec.provenance
+        limit = None if self.limit == "all" else self.limit
+        return (
+            (self.data is None or recipe.get("data") in (str(self.data), _resolved(self.data)))
+            and (self.limit is None or ("limit" in recipe and recipe["limit"] == limit))
+            and self.positions in (None, spec.fingerprint.positions)
+        )
+
+    def text(self) -> str:
+        """As a caller said it."""
+        said = [f"{name}={value}" for name, value in vars(self).items() if value is not None]
+        return f" with {', '.join(said)}" if said else ""
+
+
+def _resolved(place: Place) -> str:
+    return str(Path(place).expanduser().resolve())
 
 
 def is_cache(path: Path) -> bool:
@@ -52,17 +86,25 @@ def matching(text: str, *, root: Path) -> list[Path]:
     return []
 
 
-def find(name_or_key_or_path: str | Path, *, root: Path) -> Path:
-    """The one cache folder that is meant.
+def find(name_or_key_or_path: Place, *, root: Path, wanted: Wanted | None = None) -> Path:
+    """The one cache folder that is meant; of several that match, the one that holds what is wanted.
 
     Raises:
-        InputError: none or several match; lists them.
+        InputError: none or several match; says in what they differ.
     """
+    wanted = wanted or Wanted()
     path = Path(name_or_key_or_path)
     if (path / SPEC).is_file() or is_cache(path):
         return path
     text = str(name_or_key_or_path)
-    match matching(text, root=root):
+    named = matching(text, root=root)
+    found = [folder for folder in named if _fits(folder, wanted)] if wanted != Wanted() else named
+    if named and not found:
+        raise InputError(
+            f"{root}: no cache of {printable(text)[:60]!r}{printable(wanted.text())}; there are "
+            f"{differences(named)}"
+        )
+    match found:
         case [folder]:
             return folder
         case []:
@@ -72,14 +114,49 @@ def find(name_or_key_or_path: str | Path, *, root: Path) -> Path:
                 + (f"it holds {known}" if known else "it holds none; run `lensaudit cache`")
             )
         case several:
-            keys = ", ".join(folder_key(folder) for folder in several)
             raise InputError(
-                f"{root}: {printable(text)[:60]!r} means {len(several)} caches; give a key: {keys}"
+                f"{root}: {printable(text)[:60]!r} means {len(several)} caches; give a key, or "
+                f"data, limit and positions in Python: {differences(several)}"
             )
 
 
+def differences(folders: Sequence[Path]) -> str:
+    """Keys of caches, each with what tells it from the others."""
+    said = [_said(_spec(folder)) for folder in folders]
+    differing = [name for name in said[0] if len({str(one.get(name)) for one in said}) > 1]
+    parts = []
+    for folder, one in zip(folders, said, strict=True):
+        words = ", ".join(f"{name} {one[name]}" for name in differing if one.get(name) is not None)
+        parts.append(f"{folder_key(folder)} ({printable(words) or 'damaged'})")
+    return "; ".join(parts)
+
+
+_FIELDS = ("data", "exclude", "rows", "limit")
+
+
+def _said(spec: Spec | None) -> dict[str, Any]:
+    """What a person may be told of a cache, the plainest first."""
+    if spec is None:
+        return dict.fromkeys(_FIELDS)
+    recipe = {name: spec.provenance.get(name) or None for name in _FIELDS}
+    hashes = ("weights", "tokenizer", "examples", "template")
+    document = spec.fingerprint.document()
+    document |= {name: str(document[name])[:8] for name in hashes}
+    return {**recipe, "rows": len(spec.idx), **document}
+
+
+def _fits(folder: Path, wanted: Wanted) -> bool:
+    spec = _spec(folder)
+    return spec is not None and wanted.fits(spec)
+
+
 def _recorded_name(folder: Path) -> str | None:
+    spec = _spec(folder)
+    return None if spec is None else spec.name
+
+
+def _spec(folder: Path) -> Spec | None:
     try:
-        return read_spec(folder / SPEC).name
+        return read_spec(folder / SPEC)
     except LensAuditError:  # damaged: still found by its key and slug, and repaired
         return None

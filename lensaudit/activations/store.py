@@ -2,10 +2,17 @@
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from lensaudit.activations.fingerprint import Fingerprint
-from lensaudit.activations.lookup import cache_folders, find, folder_key, folder_of, is_cache
+from lensaudit.activations.lookup import (
+    Wanted,
+    cache_folders,
+    find,
+    folder_key,
+    folder_of,
+    is_cache,
+)
 from lensaudit.activations.presence import check_trusted
 from lensaudit.activations.publish import RESERVE_BYTES, publish
 from lensaudit.activations.reader import Activations, LayerView
@@ -15,6 +22,7 @@ from lensaudit.activations.writer import CacheWriter
 from lensaudit.errors import InputError, VerificationError
 from lensaudit.files import make_folder, os_error, sync_folder
 from lensaudit.partials import sweep_partials
+from lensaudit.settings import ACTIVATIONS, Place, Positions
 
 __all__ = [
     "ActivationStore",
@@ -34,7 +42,7 @@ __all__ = [
 class ActivationStore:
     """The caches under one folder."""
 
-    def __init__(self, root: Path, *, reserve_bytes: int = RESERVE_BYTES):
+    def __init__(self, root: Place, *, reserve_bytes: int = RESERVE_BYTES):
         self.root, self.reserve_bytes = Path(root), reserve_bytes
 
     def folders(self) -> list[Path]:
@@ -130,19 +138,31 @@ def open_folder(folder: Path, *, allow_partial: bool = False) -> Activations:
 
 
 def open_activations(
-    name_or_key_or_path: str | Path,
+    name_or_key_or_path: Place,
     *,
-    root: Path = Path("activations"),
+    root: Place = ACTIVATIONS,
+    data: Place | None = None,
+    limit: int | Literal["all"] | None = None,
+    positions: Positions | None = None,
     allow_partial: bool = False,
 ) -> Activations:
     """A cache by the model's name, by its key or the beginning of it, or by its folder.
 
         from lensaudit.activations.store import open_activations
-        cache = open_activations("full")
+        cache = open_activations("full", limit=8, positions="span")
         cache.example(0).resid      # Float[Tensor, "layer pos d_model"]
 
+    Args:
+        name_or_key_or_path: of a name there may be several caches.
+        root: folder of the caches.
+        data: that of these rows: `forget10`, `demo`, or a file.
+        limit: that of the first so many rows, or of "all"; None takes either.
+        positions: that of the read positions (`span`) or of every token (`all`).
+        allow_partial: open one that is not complete.
+
     Raises:
-        InputError: none or several match; lists the keys.
+        InputError: none or several match; says in what they differ.
     """
-    folder = find(name_or_key_or_path, root=Path(root))
+    wanted = Wanted(data, limit, positions)
+    folder = find(name_or_key_or_path, root=Path(root), wanted=wanted)
     return open_folder(folder, allow_partial=allow_partial)

@@ -34,7 +34,7 @@ from lensaudit.unlearn.encode import CHAT, Answered, Sample, TrainBatch, collate
 from lensaudit.unlearn.job import ENCODERS, Format, kept_losses, n_steps_of, trained
 from lensaudit.unlearn.memory import check_memory, n_parameters, training_bytes
 from lensaudit.unlearn.objective import FineTuning
-from lensaudit.unlearn.prepare import formats_of
+from lensaudit.unlearn.prepare import FORMATS, formats_of
 from lensaudit.unlearn.rows import Rows, load_rows
 from lensaudit.unlearn.samples import in_epochs
 from lensaudit.unlearn.save import STATE_FOLDER, seal_model
@@ -159,8 +159,13 @@ def relearn_batches(
     return batch
 
 
-DEMO_RELEARNING = Relearning(lr=1e-3, formats=("raw", "chat"))
+DEMO_RELEARNING = Relearning(lr=1e-3, formats=FORMATS["both"])
 """For demo/… models, which know both forms: 2e-5 would leave their million weights as they are."""
+
+
+def relearning_for(*, demo: bool) -> Relearning:
+    """How every command relearns: rows in this order, at this rate, unless it is told otherwise."""
+    return DEMO_RELEARNING if demo else Relearning()
 
 
 @dataclass(frozen=True)
@@ -204,7 +209,7 @@ def prepare(settings: RelearnSettings, model: str) -> Job:
         InputError: whatever is wrong with names, files or numbers.
     """
     start = open_checkpoint(resolve(model, load_registry(settings.registry)))
-    default = DEMO_RELEARNING if is_demo(settings.model) else Relearning()
+    default = relearning_for(demo=is_demo(settings.model))
     how = Relearning(
         lr=positive("--lr", default.lr if settings.lr is None else settings.lr),
         n_epochs=positive("--epochs", settings.epochs),

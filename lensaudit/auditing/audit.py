@@ -5,25 +5,31 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from lensaudit.auditing import evaluate as evaluating
+from lensaudit.auditing import patch as patching
 from lensaudit.auditing.evaluate import (
     PASSES,
     RETAIN,
     EvaluatePlan,
     EvaluationResult,
     evaluate_into,
+    grew,
     plan_evaluation,
+    share_passes,
 )
-from lensaudit.auditing.patch import PatchResult, patch_into, plan_patch
+from lensaudit.auditing.opened import open_evaluation
+from lensaudit.auditing.patch import PatchResult, open_patch, patch_into, plan_patch
 from lensaudit.auditing.progress import Notice, Tell, unheard
 from lensaudit.auditing.settings import AuditSettings, EvaluateSettings, PatchSettings
 from lensaudit.auditing.shown import Shown
 from lensaudit.data.suites import DEMO_DATA
 from lensaudit.data.tofu import DEMO, FORGET10
 from lensaudit.errors import Failure, LensAuditError, failure_in
-from lensaudit.files import make_folder, slug, write_bytes
+from lensaudit.files import digest, make_folder, slug
 from lensaudit.models.registry import default_anchor
 from lensaudit.patching.deposit import folders_for
 from lensaudit.patching.plan import Plan
+from lensaudit.results.owners import differences
 from lensaudit.results.verdict import Verdict
 from lensaudit.settings import results_folder, several
 
@@ -98,6 +104,8 @@ class AuditPlan:
     """What an audit would do."""
 
     patch: Plan
+    folder: Path
+    """Of all results."""
     evaluations: tuple[EvaluatePlan, ...]
     """The retain model's first: the others are compared with it."""
     fresh: bool
@@ -149,7 +157,7 @@ def plan_audit(
     Raises:
         InputError: anything that is wrong with the names, the data or the settings.
     """
-    return _planned(_steps(sources, settings, folder), notice)
+    return _planned(_own(_steps(sources, settings, folder), settings, folder, notice), notice)
 
 
 def audit_into(
@@ -177,7 +185,7 @@ def audit_into(
         InputError: before any work.
         VerificationError | WorkError: patching failed.
     """
-    steps = _steps(sources, settings, folder)
+    steps = _own(_steps(sources, settings, folder), settings, folder, notice)
     planned(_planned(steps, notice))
     make_folder(steps.folder)
     depth = patch_into(
@@ -189,7 +197,7 @@ def audit_into(
         if settings.fresh:
             _forget(step.folder)
         if step.settings.retain is not None:
-            _share(steps.evaluations[0].folder / PASSES, step.folder / RETAIN / PASSES)
+            share_passes(steps.evaluations[0].folder / PASSES, step.folder / RETAIN / PASSES)
         try:
             result = _evaluated(step, notice, progress)
             found[step.model] = result
@@ -261,6 +269,27 @@ def _steps(sources: Sequence[str], settings: AuditSettings, folder: Path | None)
     return _Steps(names, out, patch, evaluations)
 
 
+def _own(steps: _Steps, settings: AuditSettings, folder: Path | None, notice: Notice) -> _Steps:
+    """The steps in a folder that holds no other run's results, unless the folder was named."""
+    if folder is not None or not steps.folder.exists():
+        return steps
+    depth = open_patch(steps.names, steps.patch)
+    places = folders_for(tuple(depth.sources), steps.folder / PATCH)
+    runs = {place: patching.run_of(depth, name, steps.patch) for name, place in places.items()}
+    found = [differences(place, run, patching.run_in) for place, run in runs.items()]
+    for one in steps.evaluations:
+        opened = open_evaluation(one.model, one.settings, None)
+        run = runs[one.folder] = evaluating.run_of(one.model, one.settings, one.folder, opened)
+        found.append(differences(one.folder, run, evaluating.run_in, grew))
+    why = next((line for one in found for line in one.values()), None)
+    if why is None:
+        return steps
+    base = steps.folder
+    own = base.with_name(f"{base.name}-{digest([dict(run) for run in runs.values()])[:8]}")
+    notice(f"{base}: holds the results of another run ({why}); this one goes to {own}")
+    return _steps(steps.names, settings, own)
+
+
 def _evaluation(
     model: str, anchor: str, settings: AuditSettings, reference: Path
 ) -> EvaluateSettings:
@@ -301,7 +330,7 @@ def _planned(steps: _Steps, notice: Notice) -> AuditPlan:
     if found and not found[0].done:
         # what is compared with the retain model follows from it
         found = [replace(one, done=False) for one in found]
-    return AuditPlan(depth, tuple(found), steps.patch.fresh)
+    return AuditPlan(depth, steps.folder, tuple(found), steps.patch.fresh)
 
 
 def _evaluated(step: _Evaluation, notice: Notice, progress: Tell) -> EvaluationResult:
@@ -322,10 +351,3 @@ def _forget(folder: Path) -> None:
     for place in (folder / PASSES, folder / RETAIN / PASSES):
         for kept in place.glob("*.npz"):
             kept.unlink()
-
-
-def _share(made: Path, wanted: Path) -> None:
-    """Passes are found by content: those of the retain model serve every source."""
-    for one in made.glob("*.npz"):
-        if not (wanted / one.name).exists():
-            write_bytes(make_folder(wanted) / one.name, one.read_bytes())

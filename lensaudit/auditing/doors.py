@@ -3,8 +3,8 @@
     result = la.audit("demo/npo", out="npo", limit=8)
     first, second = la.patch(["demo/npo", "demo/idknll"], out="both", tau=0.1)
 
-Keywords are the fields of a settings record. Paths may be text. Several models give a list, in
-their order.
+Keywords are the fields of a settings record. A file or folder is text or a `Path`. Several models
+give a list, in their order.
 """
 
 import difflib
@@ -32,7 +32,7 @@ from lensaudit.auditing.settings import (
     PatchSettings,
 )
 from lensaudit.patching.deposit import folders_for
-from lensaudit.settings import Place, path_of
+from lensaudit.settings import Place, named, path_of
 
 P = ParamSpec("P")
 S = TypeVar("S")
@@ -94,7 +94,8 @@ def door(record: Callable[P, S]) -> Callable[[Work[S, R]], Door[P, R]]:
             check_keywords(work.__name__, record, settings)
             one = isinstance(source, str | Path)
             names = tuple(map(named, [source] if one else source))
-            found = list(work(names, make(**settings), path_of(out), progress))
+            given = {name: _plain(value) for name, value in settings.items()}
+            found = list(work(names, make(**given), path_of(out), progress))
             return found[0] if one else found
 
         keywords = inspect.signature(record).parameters.values()
@@ -105,15 +106,11 @@ def door(record: Callable[P, S]) -> Callable[[Work[S, R]], Door[P, R]]:
     return decorate
 
 
-def named(source: Place) -> str:
-    """A model's name; a `Path` is a folder even where a name in the registry is the same.
-
-    >>> named("demo/npo"), named(Path("runs/npo"))
-    ('demo/npo', './runs/npo')
-    """
-    if isinstance(source, str):
-        return source
-    return str(source) if source.is_absolute() else f"./{source.as_posix()}"
+def _plain(value: Any) -> Any:
+    """A place as text, which says a name or a file wherever either is wanted."""
+    if isinstance(value, list | tuple):
+        return tuple(map(_plain, value))
+    return named(value) if isinstance(value, Path) else value
 
 
 def check_keywords(name: str, record: Callable[..., Any], given: dict[str, Any]) -> None:

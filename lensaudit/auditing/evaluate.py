@@ -16,12 +16,23 @@ from lensaudit.evaluation.log import read_log, recomputed, write_log
 from lensaudit.evaluation.passes import ModelPasses, PassDone
 from lensaudit.evaluation.retain import conditions, retain_reference
 from lensaudit.evaluation.rows import result_rows
+from lensaudit.evaluation.store import PassStore
 from lensaudit.evaluation.suite import evaluate, notes, reads_of
-from lensaudit.files import canonical_json, make_folder, read_json, slug, write_jsonl
+from lensaudit.files import canonical_json, make_folder, read_json, slug, write_bytes, write_jsonl
 from lensaudit.metrics.registry import Entry, Metric, Read, ordered, retain_names
+from lensaudit.results.owners import Run, folder_of, known_as
 from lensaudit.results.records import MANIFEST, claim, manifest, misfits, renew
 from lensaudit.settings import path_of, plain, results_folder
 
+_NOT_THE_RESULT = (
+    *("model", "out", "device", "batch_size", "activations", "registry"),
+    *("data", "forget", "holdout", "retain_set"),
+)
+"""Options that say where and how fast, and paths of rows, whose content counts."""
+KIND = ("command", "suite")
+"""What results that may stand in for each other in a named folder share."""
+_ADDED = ("retain", "retain_log", "full", "reference", "classifier", "ref_value")
+"""Options that give values to metrics that had none."""
 PASSES = "passes"
 """Of a result folder: finished passes, found again by content."""
 RETAIN = "retain"
@@ -154,11 +165,13 @@ def evaluate_into(
         WorkError: the retain model has no value to compare with, or a batch does not fit.
     """
     started = time.monotonic()
-    place = folder_for(model, settings, folder)
     metrics = ordered(settings.suite, settings.metrics)
     bar = _Bar(f"evaluating {model}", progress)
-    passes = open_evaluation(model, settings, place / PASSES, notice=notice, finished=bar.finished)
+    passes = open_evaluation(model, settings, None, notice=notice, finished=bar.finished)
+    place = own_folder(model, settings, folder, passes, notice=notice)
     claim(place, "eval", (f"{settings.suite.upper()}_EVAL.json", "results.jsonl"))
+    share_passes(folder_for(model, settings, folder) / PASSES, place / PASSES)
+    passes.store = PassStore(place / PASSES)
     reference = _retain_entries(settings, metrics, passes, place, notice, progress)
     reads = reads_of(metrics, passes, settings.suite)
     bar.n_passes = len(_planned(passes, reads))
@@ -181,6 +194,59 @@ def evaluate_into(
     )
 
 
+def own_folder(
+    model: str,
+    settings: EvaluateSettings,
+    folder: Path | None,
+    passes: ModelPasses,
+    *,
+    notice: Notice = unheard,
+) -> Path:
+    """Where the result goes: no other run's is replaced, but by one that asks for more.
+
+    Raises:
+        InputError: a folder that was named holds another run's.
+    """
+    wanted = folder_for(model, settings, folder)
+    run = run_of(model, settings, folder, passes)
+    named = folder is not None
+    return folder_of(wanted, run, run_in, named=named, tell=notice, grew=grew, kind=KIND)
+
+
+def run_of(model: str, settings: EvaluateSettings, folder: Path | None, passes: ModelPasses) -> Run:
+    """What tells an evaluation from others."""
+    options, inputs = _options(model, settings, folder, passes), _inputs(passes)
+    return run_in(
+        json.loads(canonical_json({"command": "eval", "options": options, "inputs": inputs}))
+    )
+
+
+def run_in(manifest: Mapping[str, Any]) -> Run:
+    """The same of a manifest: content of the model and the rows, and what moves a number."""
+    options, inputs = manifest["options"], manifest["inputs"]
+    return {
+        "command": manifest["command"],
+        "model": known_as(options["model"]),
+        "weights": inputs["model"]["weights"],
+        **{f"rows of {name}": value for name, value in inputs["data"].items()},
+        **{name: value for name, value in options.items() if name not in _NOT_THE_RESULT},
+    }
+
+
+def grew(name: str, old: Any, new: Any) -> bool:
+    """Does the run ask for what an earlier one did, and more?"""
+    if name == "metrics":
+        return not new or bool(old and set(old) <= set(new))
+    return name in _ADDED and old is None
+
+
+def share_passes(made: Path, wanted: Path) -> None:
+    """Passes are found by content: those of one folder serve another."""
+    for one in made.glob("*.npz") if made != wanted else ():
+        if not (wanted / one.name).exists():
+            write_bytes(make_folder(wanted) / one.name, one.read_bytes())
+
+
 def plan_evaluation(
     model: str, settings: EvaluateSettings, folder: Path | None = None
 ) -> EvaluatePlan:
@@ -189,14 +255,14 @@ def plan_evaluation(
     Raises:
         InputError: as `evaluate_into`.
     """
-    place = folder_for(model, settings, folder)
     # a classifier is loaded where it is opened, and rates what is generated anyway
     passes = open_evaluation(model, replace(settings, classifier=None), None)
+    place = own_folder(model, settings, folder, passes)
     reads = reads_of(ordered(settings.suite, settings.metrics), passes, settings.suite)
     return EvaluatePlan(
         model,
         _planned(passes, reads),
-        done=_is_done(model, settings, folder, passes),
+        done=_is_done(model, settings, folder, place, passes),
         n_kept=len(list((place / PASSES).glob("*.npz"))),
     )
 
@@ -252,10 +318,9 @@ def _planned(passes: ModelPasses, reads: Sequence[Read]) -> tuple[PlannedPass, .
 
 
 def _is_done(
-    model: str, settings: EvaluateSettings, folder: Path | None, passes: ModelPasses
+    model: str, settings: EvaluateSettings, folder: Path | None, place: Path, passes: ModelPasses
 ) -> bool:
     """Whether the folder holds this evaluation: these weights, this data, each setting alike."""
-    place = folder_for(model, settings, folder)
     log = place / f"{settings.suite.upper()}_EVAL.json"
     try:
         made = read_json(place / MANIFEST)

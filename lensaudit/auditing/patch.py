@@ -1,5 +1,6 @@
 """How deep is the knowledge erased? From names of models to scored folders."""
 
+import json
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -12,6 +13,7 @@ from lensaudit.auditing.settings import PatchSettings
 from lensaudit.auditing.shown import Shown
 from lensaudit.data.neutral import neutral_of
 from lensaudit.errors import InputError
+from lensaudit.files import canonical_json
 from lensaudit.models.checkpoint import Checkpoint, check_same_shape, open_checkpoint
 from lensaudit.models.registry import load_registry, resolve
 from lensaudit.patching.audit import Audit
@@ -32,11 +34,16 @@ from lensaudit.patching.outcome import Outcome, beside, summary_of
 from lensaudit.patching.plan import Plan, plan_of
 from lensaudit.patching.prepare import prepare
 from lensaudit.patching.session import Scored, manifest_of, score_all, score_examined, score_lens
+from lensaudit.results.owners import Run, folder_of, known_as
 from lensaudit.results.records import claim
 from lensaudit.results.verdict import Verdict
 from lensaudit.results.words import calibration_problem
 from lensaudit.settings import Score, path_of, several
 
+KIND = ("command", "score")
+"""What results that may stand in for each other in a named folder share."""
+_NOT_THE_RESULT = ("engine", "device", "batch_size", "memory_bytes", "cache_batch")
+"""Options that say how a number is computed."""
 VALUE: Mapping[Score, str] = {"uds": "uds", "lens": "lens", "em": "udr"}
 """Score -> what a summary calls its value."""
 
@@ -220,7 +227,7 @@ def patch_into(
     audit = open_patch(sources, settings, notice=notice, progress=progress)
     controls = controls_of(audit, settings)
     kept = kept_beside(settings, audit)
-    folders = folders_for(tuple(audit.sources), folder)
+    folders = own_folders(audit, settings, folder, notice=notice)
     for one in folders.values():
         claim(one, "patch", FILES)
         clear(one)
@@ -277,6 +284,50 @@ def _check_distinct(models: Sequence[tuple[str, Checkpoint]]) -> None:
         known[one.weights] = name
 
 
+def own_folders(
+    audit: Audit, settings: PatchSettings, folder: Path | None, *, notice: Notice = unheard
+) -> dict[str, Path]:
+    """Where the result of each source goes: no other run's is replaced.
+
+    Raises:
+        InputError: a folder that was named holds another run's.
+    """
+    return {
+        name: folder_of(
+            place, run_of(audit, name, settings), run_in, named=bool(folder), tell=notice, kind=KIND
+        )
+        for name, place in folders_for(tuple(audit.sources), folder).items()
+    }
+
+
+def run_of(audit: Audit, source: str, settings: PatchSettings) -> Run:
+    """What tells the run on a source from others."""
+    options = asdict(audit.options)
+    if settings.score == "em":
+        options["em"] = asdict(em_options(settings))
+    made = manifest_of(audit, source, options, time.monotonic())
+    return run_in(json.loads(canonical_json(vars(made))))
+
+
+def run_in(manifest: Mapping[str, Any]) -> Run:
+    """The same of a manifest: content of models and rows, and the options that move a number.
+
+    Weights under two names are two runs: of folders the resolved path counts.
+    """
+    options, inputs = dict(manifest["options"]), manifest["inputs"]
+    score = "lens" if options.get("engine") == "lens" else "em" if "em" in options else "uds"
+    source = inputs["source"]
+    return {
+        "command": manifest["command"],
+        "score": score,
+        "source": known_as(source["name"]),
+        **{f"weights of {role}": inputs[role]["weights"] for role in ("source", "full", "retain")},
+        "tokenizer": source["tokenizer"],
+        **{f"rows ({name})": value for name, value in inputs["examples"].items()},
+        **{name: value for name, value in options.items() if name not in _NOT_THE_RESULT},
+    }
+
+
 def depth_of(audit: Audit) -> Scored:
     """The outcome of every source, and the scores of the two anchors; nothing is written."""
     return score_lens(audit) if audit.options.engine == "lens" else score_all(audit)
@@ -310,7 +361,8 @@ def _depth_into(
         else:
             summary |= examined[name].document()
             rows = examined[name].beside(rows)
-        made = manifest_of(audit, name, asdict(outcome.options), started)
+        options = asdict(outcome.options)
+        made = manifest_of(audit, name, options, started, outcome.computed_by)
         rows = with_texts(rows, audit.examples)
         deposit(folders[name], outcome, summary, made, rows=rows)
         results.append(PatchResult(name, folders[name], summary))

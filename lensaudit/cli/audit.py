@@ -39,13 +39,11 @@ def audit(
     interruption run the same command again. --fresh computes everything anew.
     """
     check_names(sources, settings.registry)
-    from lensaudit.auditing.audit import AuditPlan, audit_into, folder_of, plan_audit
+    from lensaudit.auditing.audit import AuditPlan, audit_into, plan_audit
     from lensaudit.report.render import write_report
 
-    page = folder_of(sources, out) / PAGE
-
     def lines(plan: AuditPlan) -> str:
-        return f"{plan.text()}\nreport: {page}"
+        return f"{plan.text()}\nreport: {plan.folder / PAGE}"
 
     if dry_run:
         say(lines(plan_audit(sources, settings, out, notice=notice)))
@@ -59,6 +57,7 @@ def audit(
             progress=bar.tell,
             planned=lambda plan: None if is_quiet() else say(lines(plan), err=True),
         )
+    page = found.folder / PAGE
     for one in write_report(found.folders, page):
         notice(f"not in the report: {one.path}: {one.reason}")
     print_audited(found, page, as_json=as_json)

@@ -71,8 +71,8 @@ def run(
         print_plan(plan_job(job), as_json=as_json)
         return
     with ProgressBar() as bar:
-        findings = run_job(job, bar)
-    print_findings(findings, job.folder, as_json=as_json)
+        findings = run_job(job, bar, notice)
+    print_findings(findings, as_json=as_json)
 
 
 @judge.command()
@@ -147,7 +147,7 @@ def batch_run(
     from lensaudit.judge.jobs import job_of
 
     job = job_of(settings, who, allowance)
-    print_batches(batch_job(job, how=how, tell=notice), job.folder, as_json=as_json)
+    print_batches(batch_job(job, how=how, tell=notice), as_json=as_json)
 
 
 @batch.command("cancel")
@@ -188,14 +188,14 @@ def batch_import(settings: LogSettings, who: WhoJudges, results: Path, as_json: 
     from lensaudit.judge.batch_jobs import import_job
     from lensaudit.judge.jobs import job_of
 
-    job = job_of(settings, who)
-    print_findings(import_job(job, results), job.folder, as_json=as_json)
+    print_findings(import_job(job_of(settings, who), results), as_json=as_json)
 
 
-def print_findings(findings: "Findings", folder: Path, *, as_json: bool) -> None:
+def print_findings(findings: "Findings", *, as_json: bool) -> None:
     """The table or the summary, where the files are, and what is unfinished."""
     from lensaudit.judge.findings import refuse_unfinished, summary_of
 
+    folder = findings.folder or Path()
     if as_json:
         emit(summary_of(findings))
     else:
@@ -270,14 +270,14 @@ def print_plan(plan: "Plan", *, as_json: bool) -> None:
             )
 
 
-def print_batches(outcome: "BatchOutcome", folder: Path, *, as_json: bool) -> None:
+def print_batches(outcome: "BatchOutcome", *, as_json: bool) -> None:
     """Results, or what is going on.
 
     Raises:
         TryAgainError: nothing new was sent and a batch is not over.
     """
     if outcome.findings is not None:
-        print_findings(outcome.findings, folder, as_json=as_json)
+        print_findings(outcome.findings, as_json=as_json)
         return
     state = "; ".join(outcome.lines)
     if not outcome.submitted:

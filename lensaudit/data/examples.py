@@ -9,6 +9,7 @@ from typing import Any
 from lensaudit.errors import InputError
 from lensaudit.files import digest, parse_json, read_json, read_text
 from lensaudit.groups import Group, group_of, group_problem
+from lensaudit.settings import Place
 
 _WANTED = (
     "wanted per row: idx (whole number >= 0, once), question, answer, prefix (the answer's "
@@ -52,7 +53,7 @@ class SourceRow:
     value: Any
 
 
-def load_examples(path: Path) -> list[Example]:
+def load_examples(path: Place) -> list[Example]:
     """The forget set in a JSON list or a JSONL file of rows in the annotated schema.
 
     `gt_entity`, where given, wins over `entity` (`uds.md` section 1); unknown keys are ignored.
@@ -60,7 +61,7 @@ def load_examples(path: Path) -> list[Example]:
     Raises:
         InputError: the file cannot be read, or rows are wrong; every problem is counted.
     """
-    rows, problems = read_rows(path)
+    rows, problems = read_rows(Path(path))
     return _checked(rows, problems, str(path))
 
 

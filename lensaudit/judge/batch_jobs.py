@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -16,6 +17,7 @@ from lensaudit.judge.jobs import (
     grader_of,
     locked,
     needed,
+    owning,
     template_of_job,
     unsent,
     written,
@@ -56,8 +58,10 @@ def batch_job(
         raise InputError("batches know no --fresh and no --offline; use another --cache or --out")
     items = read_items(job.log, contexts=job.contexts, limit=job.limit)
     template = template_of_job(job)
-    with open_bench(options) as bench, locked(job.folder):
+    with open_bench(options) as bench, ExitStack() as stack:
         grader = grader_of(job, bench, template)
+        job = owning(job, grader, items, tell)
+        stack.enter_context(locked(job.folder))
         desk = _desk(bench, job.folder)
         assignment, submitted = grader.assignment(items.items), 0
         while True:
@@ -114,8 +118,10 @@ def import_job(job: JudgeJob, results: Path) -> Findings:
     items = read_items(job.log, contexts=job.contexts, limit=job.limit)
     template = template_of_job(job)
     text = read_text(results)
-    with unsent(job) as bench, locked(job.folder):
+    with unsent(job) as bench, ExitStack() as stack:
         grader = grader_of(job, bench, template)
+        job = owning(job, grader, items)
+        stack.enter_context(locked(job.folder))
         assignment = grader.assignment(items.items)
         ids = {key for key, _ in result_rows(text)}
         before = cached(assignment, bench.asker.cache)

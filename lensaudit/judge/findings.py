@@ -35,6 +35,8 @@ class Findings:
     counts: Counts | None = None
     spent: Spent | None = None
     fatal: str = ""
+    folder: Path | None = None
+    """Where they are written; None: not yet."""
 
     @property
     def status(self) -> dict[str, int]:

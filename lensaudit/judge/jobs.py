@@ -1,7 +1,8 @@
 """Judging a log from names to files: everything that can be wrong is found before work starts."""
 
+import json
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from importlib import metadata
@@ -11,7 +12,7 @@ from typing import Any
 import filelock
 
 from lensaudit.errors import InputError, TryAgainError
-from lensaudit.files import make_folder, slug
+from lensaudit.files import canonical_json, make_folder, slug
 from lensaudit.judge.asking import Progress
 from lensaudit.judge.budget import expected_usage
 from lensaudit.judge.calls import Call, Usage
@@ -28,6 +29,7 @@ from lensaudit.judge.opening import Bench, JudgeOptions, open_bench
 from lensaudit.judge.programmatic import PROGRAMMATIC
 from lensaudit.judge.prompts import BUILT_IN, read_template
 from lensaudit.judge.settings import WORDS, Allowance, LogSettings, WhoJudges, judge_options
+from lensaudit.results.owners import Run, folder_of
 from lensaudit.results.records import claim, manifest
 from lensaudit.settings import results_folder
 
@@ -99,8 +101,15 @@ def job_of(settings: LogSettings, who: WhoJudges, allowance: Allowance | None = 
     )
 
 
-def run_job(job: JudgeJob, progress: Progress = lambda what, done, total: None) -> Findings:
+def run_job(
+    job: JudgeJob,
+    progress: Progress = lambda what, done, total: None,
+    tell: Callable[[str], None] = lambda line: None,
+) -> Findings:
     """Judge a log and write the results, also where they are partial.
+
+    Where the default folder holds another run's result, this one gets a folder of its own; `tell`
+    is told.
 
     Raises:
         InputError: before anything is asked.
@@ -111,11 +120,46 @@ def run_job(job: JudgeJob, progress: Progress = lambda what, done, total: None) 
     template = template_of_job(job)
     if job.options is None:
         grader = ProgrammaticGrader(PROGRAMMATIC[job.name])
+        job = owning(job, grader, items, tell)
         with locked(job.folder):
             return written(job, judge_items(grader, items, None), started)
-    with open_bench(job.options, progress) as bench, locked(job.folder):
+    with open_bench(job.options, progress) as bench:
         grader = grader_of(job, bench, template)
-        return written(job, judge_items(grader, items, bench.asker), started, bench)
+        job = owning(job, grader, items, tell)
+        with locked(job.folder):
+            return written(job, judge_items(grader, items, bench.asker), started, bench)
+
+
+def owning(
+    job: JudgeJob, grader: Grader, items: Items, tell: Callable[[str], None] = lambda line: None
+) -> JudgeJob:
+    """The job with a folder in which no other run's result is.
+
+    Raises:
+        InputError: the folder was named, and holds one.
+    """
+    run = _run_in({"command": "judge", "inputs": _inputs(grader, items)})
+    return replace(job, out=folder_of(job.folder, run, _run_in, named=bool(job.out), tell=tell))
+
+
+def _inputs(grader: Grader, items: Items) -> dict[str, Any]:
+    """What was judged, and by whom."""
+    return {
+        "log": str(items.source),
+        "items": items.digest,
+        "judge": json.loads(canonical_json(dict(grader.identity))),
+    }
+
+
+def _run_in(manifest: Mapping[str, Any]) -> Run:
+    """What tells a run from others."""
+    inputs = manifest["inputs"]
+    return {
+        "command": manifest["command"],
+        "log": str(Path(inputs["log"]).resolve()),
+        "texts": inputs["items"],
+        **{f"judge's {name}": value for name, value in inputs["judge"].items()},
+    }
 
 
 def plan_job(job: JudgeJob) -> Plan:
@@ -246,11 +290,10 @@ def written(
             "fresh": job.options.fresh,
             "sdk": f"openai {metadata.version('openai')}" if bench.asker.transport else None,
         }
-    inputs = {"log": str(findings.items.source), "items": findings.items.digest}
-    inputs |= {"judge": dict(findings.grader.identity)}
+    inputs = _inputs(findings.grader, findings.items)
     made = manifest("judge", options=options, inputs=inputs, device="none", started=started)
     made.write(folder, FILES)
-    return findings
+    return replace(findings, folder=folder)
 
 
 def _calibrations(findings: Findings, bench: Bench | None) -> dict[str, Any]:

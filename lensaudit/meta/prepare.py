@@ -2,11 +2,11 @@
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
-from lensaudit.attacks.relearn import DEMO_RELEARNING, Relearning
+from lensaudit.attacks.relearn import Relearning, relearning_for
 from lensaudit.auditing.settings import EvaluateSettings
 from lensaudit.data.suites import DEMO_DATA
 from lensaudit.errors import InputError, PartialError
@@ -84,12 +84,12 @@ def prepare_robustness(settings: RobustnessSettings, notice: Notice) -> Prepared
     return _prepared(_candidates(settings), settings, notice, measuring=wanted)
 
 
-def run_robustness(settings: RobustnessSettings, prepared: Prepared) -> Judgement:
-    """Stability of every metric under one attack, with its files."""
+def attacking_of(settings: RobustnessSettings, prepared: Prepared) -> Attacking:
+    """The attack that the settings describe."""
     how, names = prepared.how, prepared.names
     demo = (settings.measuring.data or _default_data(names, settings.measuring)) == DEMO_DATA
     forget = settings.measuring.forget
-    attacking = Attacking(
+    return Attacking(
         settings.attack,
         how.names,
         how.out / "attacked" / settings.attack,
@@ -99,6 +99,12 @@ def run_robustness(settings: RobustnessSettings, prepared: Prepared) -> Judgemen
         keep=settings.keep,
         notice=how.notice,
     )
+
+
+def run_robustness(settings: RobustnessSettings, prepared: Prepared) -> Judgement:
+    """Stability of every metric under one attack, with its files."""
+    how, names = prepared.how, prepared.names
+    attacking = attacking_of(settings, prepared)
     return judge_robustness(
         names,
         settings.attack,
@@ -264,7 +270,5 @@ def _thresholds(settings: RobustnessSettings) -> Mapping[str, float]:
 
 
 def _relearning(lr: float | None, *, demo: bool) -> Relearning:
-    default = DEMO_RELEARNING if demo else Relearning()
-    # the order of the published attack on demo models: chat first, as meta has always shown it
-    formats = ("chat", "raw") if demo else default.formats
-    return Relearning(lr=default.lr if lr is None else lr, formats=formats)
+    default = relearning_for(demo=demo)
+    return default if lr is None else replace(default, lr=lr)

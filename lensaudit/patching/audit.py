@@ -150,6 +150,8 @@ class Deltas:
     """`full` patched with itself: 0 where everything is right."""
     engine: Engine
     """What computed them: the one asked for, or the oracle where the sweep may not be used."""
+    computed_by: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
+    """Source name -> versions -> how many of its scores, S1 and S2, they computed."""
 
 
 def cached_sources(

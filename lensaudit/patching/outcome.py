@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from jaxtyping import Float
@@ -30,6 +30,8 @@ class Outcome:
     depth: DepthScore
     unscored: Mapping[int, str]
     """idx -> reason."""
+    computed_by: Mapping[str, int] = field(default_factory=dict)
+    """Versions -> how many scores, S1 and S2, they computed; empty where none are kept."""
 
     @property
     def score(self) -> str:

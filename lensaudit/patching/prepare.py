@@ -35,7 +35,7 @@ from lensaudit.patching.options import (
     parse_memory,
 )
 from lensaudit.scores.depth import TAU
-from lensaudit.settings import LastLayer
+from lensaudit.settings import ACTIVATIONS, LastLayer, Place, named
 
 
 def examples_for(data: str, *, exclude: Sequence[str] = (), limit: int | None) -> list[Example]:
@@ -88,15 +88,15 @@ class Settings(TypedDict, total=False):
 
 
 def prepare(
-    sources: Sequence[str],
+    sources: Sequence[Place],
     *,
     registry: Registry,
-    full: str | None = None,
-    retain: str | None = None,
-    data: str | None = None,
+    full: Place | None = None,
+    retain: Place | None = None,
+    data: Place | None = None,
     exclude: Sequence[str] = (),
     limit: int | None = None,
-    activations: Path = Path("activations"),
+    activations: Place = ACTIVATIONS,
     fresh: bool = False,
     notice: Callable[[str], None] = print,
     progress: Progress | None = None,
@@ -110,8 +110,9 @@ def prepare(
     if not sources:
         raise InputError("no --source: name the model to audit, or several")
     options = _checked(settings, n_sources=len(sources))
-    specs = _named_family(sources, full, retain, registry)
-    data = data or default_data(sources[0])
+    names = tuple(map(named, sources))
+    specs = _named_family(names, full and named(full), retain and named(retain), registry)
+    data = str(data or default_data(names[0]))
     examples = examples_for(data, exclude=exclude, limit=limit)
     if (alone := assumption(one.group for one in examples)) is not None:
         notice(alone)
@@ -128,7 +129,7 @@ def prepare(
     return Audit(
         full=anchor,
         retain=opened["retain"],
-        sources={name: opened[f"source {name}"] for name in sources},
+        sources={name: opened[f"source {name}"] for name in names},
         encoded=encoded,
         lost=lost,
         options=replace(
@@ -136,7 +137,7 @@ def prepare(
             layers=parse_layers(settings.get("layers", "all"), anchor.n_layers),
             cache_batch=cache_batch_that_fits(sizes, encoded, options.memory_bytes),
         ),
-        root=activations,
+        root=Path(activations),
         examples=tuple(examples),
         chosen=Chosen(data, tuple(exclude), limit),
         fresh=fresh,

@@ -1,5 +1,6 @@
 """Fill the books of an audit: what is missing is cached, checked and patched; the rest is read."""
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 
@@ -51,7 +52,18 @@ def run_on(bench: Bench) -> Deltas:
         s2={name: s2(checkpoint) for name, checkpoint in audit.sources.items()},
         self_patch=s2(audit.full),
         engine=books.engine,
+        computed_by={
+            name: _computed_by(audit, books, checkpoint)
+            for name, checkpoint in audit.sources.items()
+        },
     )
+
+
+def _computed_by(audit: Audit, books: Books, source: Checkpoint) -> dict[str, int]:
+    found: Counter[str] = Counter()
+    for weights in (audit.retain.weights, source.weights):
+        found.update(books.by_weights[weights].computed_by(audit.encoded, audit.options.layers))
+    return dict(sorted(found.items()))
 
 
 def _compute(bench: Bench, books: Books) -> Books:

@@ -7,7 +7,8 @@ book depends on tau. Keys are content hashes of everything that determines the s
 
 import functools
 import math
-from collections.abc import Iterable, Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,10 @@ from lensaudit.errors import WorkError
 from lensaudit.files import digest, slug
 from lensaudit.models.conditions import Conditions
 from lensaudit.results.ledger import Ledger, Notice
+from lensaudit.results.records import computed_by
 
+UNRECORDED = "unrecorded versions"
+"""Of scores that were kept before versions were."""
 ALGORITHM = 1
 """Raised when a change of code changes scores."""
 
@@ -48,6 +52,8 @@ class Entry:
     baseline: float
     scores: dict[int, float] = field(default_factory=dict)
     """Layer -> span log-prob with the donor patched in there."""
+    computed_by: dict[int, str] = field(default_factory=dict, compare=False)
+    """Layer -> the versions that computed it; see `records.computed_by`."""
 
 
 class ScoreBook:
@@ -60,16 +66,24 @@ class ScoreBook:
         self.ledger = Ledger(path, "scores", record, notice=notice)
         self.entries: dict[str, Entry] = {}
         for row in self.ledger.rows:
-            self._merge(row["example"], row["baseline"], row["scores"].items())
+            self._merge(row)
 
     @property
     def path(self) -> Path:
         """The file."""
         return self.ledger.path
 
-    def _merge(self, example: str, baseline: float, scores: Iterable[tuple[str, float]]) -> None:
-        entry = self.entries.setdefault(example, Entry(baseline))
-        entry.scores |= {int(layer): score for layer, score in scores}
+    def _merge(self, row: Mapping[str, Any]) -> None:
+        entry = self.entries.setdefault(row["example"], Entry(row["baseline"]))
+        scores = {int(layer): score for layer, score in row["scores"].items()}
+        entry.scores |= scores
+        entry.computed_by |= dict.fromkeys(scores, row.get("computed_by", UNRECORDED))
+
+    def computed_by(self, encoded: Sequence[Encoded], layers: Sequence[int]) -> dict[str, int]:
+        """Versions -> how many scores of these examples and layers they computed."""
+        entries = (self.entries.get(example_hash(one)) for one in encoded)
+        found = (entry.computed_by.get(at) for entry in entries if entry for at in layers)
+        return dict(sorted(Counter(one for one in found if one is not None).items()))
 
     def emptied(self) -> "ScoreBook":
         """This book without its entries, on disk too."""
@@ -105,12 +119,13 @@ class ScoreBook:
                 "idx": encoded.idx,
                 "baseline": entry.baseline,
                 "scores": {str(layer): score for layer, score in entry.scores.items()},
+                "computed_by": computed_by(),
             }
             for encoded, entry in scored
         ]
         self.ledger.append(rows)
         for row in rows:
-            self._merge(row["example"], row["baseline"], row["scores"].items())
+            self._merge(row)
 
 
 @functools.lru_cache(maxsize=1 << 14)

@@ -10,7 +10,7 @@ from lensaudit.patching.evidence import Controls, Examined, examined
 from lensaudit.patching.lens import lens_options, read_all
 from lensaudit.patching.outcome import Outcome, calibration_of, outcome_of
 from lensaudit.patching.run import run, run_on
-from lensaudit.results.records import Manifest, manifest
+from lensaudit.results.records import Manifest, computed_by, manifest
 from lensaudit.results.words import calibration_problem
 
 Scored = tuple[list[Outcome], dict[str, float | None]]
@@ -42,16 +42,44 @@ def _scored(audit: Audit, found: Deltas) -> Scored:
         audit.encoded, audit.options, found.baseline, found.s1, found.self_patch
     )
     outcomes = [
-        outcome_of(
-            name, audit.encoded, audit.lost, audit.options, found.baseline, found.s1, found.s2[name]
+        replace(
+            outcome_of(
+                *(name, audit.encoded, audit.lost, audit.options),
+                *(found.baseline, found.s1, found.s2[name]),
+            ),
+            computed_by=found.computed_by.get(name, {}),
         )
         for name in audit.sources
     ]
+    for line in dict.fromkeys(map(_said_of_versions, found.computed_by.values())):
+        if line:
+            audit.notice(line)
     return outcomes, calibration
 
 
-def manifest_of(audit: Audit, source: str, options: Mapping[str, Any], started: float) -> Manifest:
-    """How the result of one source was made: options, content hashes, versions."""
+def _said_of_versions(found: Mapping[str, int]) -> str:
+    """A line where scores were found that other versions computed than those that run."""
+    other = {by: n for by, n in found.items() if by != computed_by()}
+    if not other:
+        return ""
+    listed = "; ".join(f"{n} by {by}" for by, n in other.items())
+    return (
+        f"{sum(other.values())} of {sum(found.values())} scores were computed earlier under other "
+        f"versions ({listed}; here {computed_by()}); --fresh computes them anew"
+    )
+
+
+def manifest_of(
+    audit: Audit,
+    source: str,
+    options: Mapping[str, Any],
+    started: float,
+    scores_by: Mapping[str, int] | None = None,
+) -> Manifest:
+    """How the result of one source was made: options, content hashes, versions.
+
+    `scores_by`: versions and how many of the scores they computed.
+    """
     models = {"full": audit.full, "retain": audit.retain, "source": audit.sources[source]}
     inputs: dict[str, Any] = {
         role: {
@@ -64,6 +92,8 @@ def manifest_of(audit: Audit, source: str, options: Mapping[str, Any], started: 
         for role, checkpoint in models.items()
     }
     inputs["examples"] = {"n": len(audit.encoded) + len(audit.lost), "hash": audit.examples_hash}
+    if scores_by:
+        inputs["scores_computed_by"] = dict(scores_by)
     return manifest(
         "patch",
         options=options,

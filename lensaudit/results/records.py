@@ -5,6 +5,7 @@ of itself. Whoever reads a result compares first: a file that was cut, edited, o
 another run is told from one that is as it was written.
 """
 
+import functools
 import hashlib
 import json
 import platform
@@ -28,6 +29,9 @@ MANIFESTS = "manifests"
 BEGUN = "begun.json"
 """In a folder whose run has begun and is not finished."""
 PACKAGES = ("lensaudit", "torch", "transformers", "transformer-lens", "numpy", "h5py", "tokenizers")
+
+
+_NUMERIC = ("lensaudit", "torch", "transformers", "transformer-lens")
 
 
 @dataclass(frozen=True)
@@ -54,6 +58,7 @@ class Manifest:
     seconds: float
     finished: str
     versions: Mapping[str, str]
+    """Of the process that wrote the result; scores that were found say their own, see `inputs`."""
     git_commit: str | None
 
     def write(self, folder: Path, files: Iterable[str], name: str = MANIFEST) -> Path:
@@ -249,6 +254,17 @@ def package_versions() -> dict[str, str]:
         except metadata.PackageNotFoundError:
             continue
     return versions
+
+
+@functools.cache
+def computed_by() -> str:
+    """The versions that decide the last bits of a number, in a line: kept with each score.
+
+    They are in no key: a library's patch release would make every score anew. What moves a number
+    by more than its last bits raises the key's algorithm.
+    """
+    known = package_versions()
+    return ", ".join(f"{name} {known[name]}" for name in _NUMERIC if name in known)
 
 
 def git_commit() -> str | None:

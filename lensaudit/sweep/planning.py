@@ -6,7 +6,7 @@ from dataclasses import asdict, fields, replace
 from pathlib import Path
 from typing import Any
 
-from lensaudit.attacks.relearn import DEMO_RELEARNING, Relearning
+from lensaudit.attacks.relearn import Relearning, relearning_for
 from lensaudit.data.suites import DEMO_DATA, load_suite
 from lensaudit.data.tofu import DEMO, forget_set
 from lensaudit.errors import InputError
@@ -197,7 +197,7 @@ def attacks_of(conditions: Conditions, variants: Sequence[Variant]) -> Mapping[s
 
 def relearning_of(conditions: Conditions) -> Relearning:
     """The published attack, or that of the embedded family where its data is asked."""
-    return DEMO_RELEARNING if conditions.data == DEMO_DATA else Relearning()
+    return relearning_for(demo=conditions.data == DEMO_DATA)
 
 
 def relearned_rows(conditions: Conditions) -> str:

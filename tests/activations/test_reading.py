@@ -42,6 +42,47 @@ def test_an_ambiguous_name_lists_the_keys(tmp_path):
     assert "\n" not in str(error.value)
 
 
+def cached(root, **changes):
+    """An empty place for a cache of a recipe; complete, with as many rows as its key says."""
+    recipe = {"data": changes.pop("data", "demo"), "limit": changes.pop("limit", None)}
+    n = recipe["limit"] or 3
+    examples = str(recipe["data"])[-1] + f"{n:031x}"
+    print_of = dataclasses.replace(BASE, **{"examples": examples} | changes)
+    store = ActivationStore(root)
+    with store.writer(print_of, name="demo/npo", idx=range(n), provenance=recipe) as writer:
+        for shard in writer.claims():
+            writer.publish(shard, [make_example(idx, print_of) for idx in shard.idx])
+        return writer.seal()
+
+
+def test_of_several_caches_that_one_is_opened_that_holds_what_is_asked(tmp_path):
+    own = tmp_path / "rows.json"
+    root = tmp_path / "activations"
+    for one in ({}, {"limit": 2}, {"positions": "all"}, {"data": str(own), "limit": 1}):
+        cached(root, **one)
+
+    def opened(**wanted):
+        with open_activations("demo/npo", root=root, **wanted) as cache:
+            return len(cache.spec.idx), cache.fingerprint.positions
+
+    assert opened(limit=2) == (2, "span")
+    assert opened(positions="all") == (3, "all")
+    assert opened(data="demo", limit="all", positions="span") == (3, "span")
+    assert opened(data=own) == opened(data=str(own)) == (1, "span")
+    with pytest.raises(InputError) as error:
+        opened(data="demo", limit="all")
+    said = str(error.value)
+    assert "means 2 caches" in said
+    assert "positions span" in said
+    assert "positions all" in said
+    assert "rows" not in said.partition("Python:")[2]  # they do not differ in that
+    with pytest.raises(InputError, match=r"no cache of 'demo/npo' with limit=7; there are"):
+        opened(limit=7)
+    with pytest.raises(InputError, match=r"means 4 caches") as error:
+        opened()
+    assert f"data {own}, rows 1, limit 1" in str(error.value)
+
+
 def test_an_unknown_name_lists_what_is_there(full):
     with pytest.raises(InputError, match="full--"):
         open_activations("retain", root=full.parent)

@@ -1,18 +1,32 @@
 """Relearning: the published settings, each row once, one step by hand, and what it brings back."""
 
 import copy
+from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from lensaudit.attacks.relearn import Relearning, relearn_batches, relearned, run_of
+from lensaudit.attacks.relearn import (
+    DEMO_RELEARNING,
+    Relearning,
+    prepare,
+    relearn_batches,
+    relearned,
+    run_of,
+)
+from lensaudit.attacks.settings import RelearnSettings
 from lensaudit.data.fictional import make_world
 from lensaudit.demo_models.tokenizer import train_tokenizer
 from lensaudit.errors import InputError, WorkError
+from lensaudit.meta.prepare import attacking_of
+from lensaudit.meta.settings import RobustnessSettings
 from lensaudit.models.causal import load_causal
 from lensaudit.models.checkpoint import load_tokenizer, open_checkpoint
 from lensaudit.models.registry import load_registry, resolve
+from lensaudit.sweep.plan import Conditions
+from lensaudit.sweep.planning import relearned_rows, relearning_of
 from lensaudit.unlearn.encode import Answered, Sample
 from lensaudit.unlearn.rows import load_rows
 
@@ -162,3 +176,26 @@ def test_a_model_that_hides_recovers_more_than_retain_learns():
     # at the first step the hiding model says the answers worse than retain, at the last better
     assert after["masked_upper"][0] > after["retain"][0] + 0.3
     assert after["masked_upper"][-1] < after["retain"][-1] - 0.1
+
+
+def test_every_command_shows_a_demo_model_the_same_rows_in_the_same_order(tmp_path):
+    job = prepare(RelearnSettings(model="demo/npo"), "demo/npo")
+    conditions = Conditions(data="demo")
+    how = SimpleNamespace(names={}, out=tmp_path, notice=print)
+    meta = attacking_of(
+        RobustnessSettings(attack="relearn", models=("demo/npo",)),
+        SimpleNamespace(how=how, names=("demo/npo",)),
+    )
+    assert job.settings == relearning_of(conditions) == meta.relearning == DEMO_RELEARNING
+    swept = load_rows(relearned_rows(conditions), part="forget")
+    attacked = load_rows(meta.data, part="forget")
+    assert job.rows.digest == swept.digest == attacked.digest
+
+
+def test_the_order_of_the_two_forms_is_part_of_the_attack(start, tokenizer):
+    # the pair of the test above: with the forms in the other order other rows share a step
+    mine, theirs = (
+        relearned(start, tokenizer, ROWS, settings=replace(SMALL, formats=forms))
+        for forms in (("raw", "chat"), ("chat", "raw"))
+    )
+    assert not same_bits(mine, theirs)

@@ -76,7 +76,7 @@ def test_without_a_score_there_is_a_reason(tmp_path, activations):
     assert (none.uds, none.ci95) == (None, None)
     assert "never exceeds tau = 1000" in none.reason
     assert len(none.unscored) == 5
-    lens = la.patch("demo/npo", out=tmp_path, activations=activations, score="lens", **FEW)
+    lens = la.patch("demo/npo", out=tmp_path / "lens", activations=activations, score="lens", **FEW)
     assert (lens.uds, lens.reason) == (None, "the score is lens; UDS was not asked for")
     assert lens.value is not None
 

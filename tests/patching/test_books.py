@@ -7,6 +7,7 @@ import pytest
 from audit_helpers import audit_in, save_family, save_questions
 
 from lensaudit.data.spans import Encoded
+from lensaudit.patching import scorebook, session
 from lensaudit.patching.run import run
 from lensaudit.patching.scorebook import BookKey, Entry, ScoreBook
 from lensaudit.patching.textbook import TextBook, TextKey
@@ -177,3 +178,26 @@ def test_a_run_after_the_books_were_swapped_reports_the_same_numbers(tmp_path, t
     audit, notices = audit_in(family, ("a", "b"))
     run(audit)
     assert notices == []
+
+
+def test_a_result_says_which_versions_computed_its_scores(tmp_path, tiny_tokenizer, monkeypatch):
+    save_family(save_questions(tmp_path, n=3), tiny_tokenizer)
+
+    def scored(version, **settings):
+        for room in (scorebook, session):
+            monkeypatch.setattr(room, "computed_by", lambda: version)
+        audit, notices = audit_in(tmp_path, **settings)
+        (outcome,), _ = session.score_all(audit)
+        made = session.manifest_of(audit, outcome.source, {}, 0.0, outcome.computed_by)
+        assert made.inputs["scores_computed_by"] == outcome.computed_by
+        return outcome.computed_by, [line for line in notices if "versions" in line]
+
+    n = 3 * 2  # examples, of S1 and S2, at each layer
+    assert scored("torch 1", layers="0") == ({"torch 1": n}, [])
+    found, said = scored("torch 2", layers="0-1")
+    assert found == {"torch 1": n, "torch 2": n}
+    assert said == [
+        f"{n} of {2 * n} scores were computed earlier under other versions "
+        f"({n} by torch 1; here torch 2); --fresh computes them anew"
+    ]
+    assert scored("torch 2", layers="0-1", fresh=True) == ({"torch 2": 2 * n}, [])

@@ -1,0 +1,73 @@
+import json
+
+import pytest
+
+from lensaudit.errors import InputError
+from lensaudit.results.owners import differences, folder_of, known_as
+
+
+def held(folder, run):
+    folder.mkdir(parents=True)
+    (folder / "manifest.json").write_text(json.dumps({"run": run}))
+    return folder
+
+
+def read(manifest):
+    return manifest["run"]
+
+
+def test_a_folder_is_taken_where_it_is_new_unfinished_or_ones_own(tmp_path):
+    run = {"limit": 8, "weights": "a"}
+    for wanted in (tmp_path / "new", held(tmp_path / "own", run)):
+        assert folder_of(wanted, run, read, named=True) == wanted
+    (tmp_path / "unfinished").mkdir()
+    assert folder_of(tmp_path / "unfinished", run, read, named=True) == tmp_path / "unfinished"
+
+
+def test_another_runs_folder_is_left_to_it(tmp_path):
+    wanted, run, said = held(tmp_path / "npo", {"limit": 8}), {"limit": 20}, []
+    own = folder_of(wanted, run, read, named=False, tell=said.append)
+    assert own.parent == tmp_path
+    assert own.name.startswith("npo-")
+    assert said == [
+        f"{wanted}: holds the result of another run (limit: 8, here 20); this one goes to {own}"
+    ]
+    held(own, run)
+    assert folder_of(wanted, run, read, named=False) == own  # the same command finds it again
+    with pytest.raises(InputError, match=r"limit: 8, here 20\); name another --out"):
+        folder_of(wanted, run, read, named=True)
+
+
+def test_in_a_named_folder_a_result_of_the_same_kind_is_replaced_and_that_is_told(tmp_path):
+    wanted, said = held(tmp_path / "npo", {"score": "uds", "limit": 8}), []
+    run = {"score": "uds", "limit": 20}
+    assert folder_of(wanted, run, read, named=True, kind=("score",), tell=said.append) == wanted
+    assert said == [f"{wanted}: held the result of another run (limit: 8, here 20); it is replaced"]
+    with pytest.raises(InputError, match="score: uds, here em"):
+        folder_of(wanted, {"score": "em", "limit": 8}, read, named=True, kind=("score",))
+
+
+def test_a_run_that_asks_for_more_may_replace(tmp_path):
+    wanted = held(tmp_path / "eval", {"retain": None})
+
+    def grew(name, old, new):
+        return name == "retain" and old is None
+
+    assert differences(wanted, {"retain": "r"}, read, grew) == {}
+    other = held(tmp_path / "other", {"retain": "q"})
+    assert differences(other, {"retain": "r"}, read, grew) == {"retain": "retain: q, here r"}
+
+
+@pytest.mark.parametrize("text", ['{"inputs": 1}', "[]", "7", "torn"])
+def test_a_manifest_that_says_nothing_is_not_replaced_silently(tmp_path, text):
+    (tmp_path / "manifest.json").write_text(text)
+    with pytest.raises(InputError, match=r"manifest\.json is no record"):
+        folder_of(tmp_path, {}, read, named=True)
+    assert folder_of(tmp_path, {}, read, named=False) != tmp_path
+
+
+def test_a_folder_is_known_by_its_place_and_other_models_by_name(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "runs").mkdir()
+    assert known_as("runs") == known_as(str(tmp_path / "runs")) == str(tmp_path / "runs")
+    assert known_as("demo/npo") == "demo/npo"

@@ -1,0 +1,158 @@
+"""Every public function takes a file or folder as text and as a `Path`, and finds the same."""
+
+import inspect
+import json
+from dataclasses import fields
+from pathlib import Path
+from typing import get_args, get_type_hints
+
+import pytest
+
+import lensaudit as la
+from lensaudit.models.registry import load_registry, resolve
+from lensaudit.results import frames, plot
+
+PUBLIC = {name: getattr(la, name) for name in la._PUBLIC}
+PUBLIC |= {f"frames.{name}": getattr(frames, name) for name in ("summaries", "examples", "layers")}
+PUBLIC |= {"frames.metrics": frames.metrics}
+PUBLIC |= {f"plot.{name}": getattr(plot, name) for name in ("layer_profile", "heatmap", "depth")}
+FEW = {"limit": 1, "layers": "9"}
+
+
+def kinds(hint) -> set:
+    """Every type in an annotation: `tuple[str | Path, ...]` holds both."""
+    inner = [kind for one in get_args(hint) if not isinstance(one, str) for kind in kinds(one)]
+    return {hint, *inner} if isinstance(hint, type) else set(inner)
+
+
+def place_parameters(function) -> dict[str, set]:
+    """The parameters that take a `Path`, with all types they take."""
+    found = {
+        one.name: kinds(one.annotation) for one in inspect.signature(function).parameters.values()
+    }
+    record = vars(function).get("settings")
+    if record is not None:
+        hints = get_type_hints(record)
+        found |= {one.name: kinds(hints[one.name]) for one in fields(record)}
+    return {name: types for name, types in found.items() if Path in types}
+
+
+TAKING = {name: found for name, one in PUBLIC.items() if (found := place_parameters(one))}
+
+
+@pytest.mark.parametrize("name", TAKING)
+def test_what_takes_a_path_takes_text(name):
+    assert [one for one, types in TAKING[name].items() if str not in types] == []
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory):
+    """A folder with rows, a registry, a cache and results."""
+    with pytest.MonkeyPatch.context() as patch:
+        folder = tmp_path_factory.mktemp("places")
+        patch.chdir(folder)
+        rows = [vars(one) for one in la.forget_set("demo")[:2]]
+        (folder / "rows.json").write_text(json.dumps(rows))
+        (folder / "models.json").write_text("{}")
+        npo = resolve("demo/npo", load_registry()).local
+        (folder / "npo").symlink_to(npo)
+        made = la.patch("demo/npo", folder / "out", activations=folder / "a", **FEW)
+        said = la.evaluate("demo/npo", folder / "said", metrics=("forget_Q_A_Prob",), limit=1)
+        assert made.folder.exists()
+        assert said.folder is not None
+        yield folder
+
+
+def rows_of(frame) -> list:
+    return json.loads(frame.to_json(orient="records"))
+
+
+def patched(kind, place):
+    """A run in which every place is of one kind."""
+    found = la.patch(
+        kind(place / "npo"),
+        kind(place / f"patch-{kind.__name__}"),
+        full=kind(resolve("demo/full", load_registry()).local),
+        retain=kind(resolve("demo/retain", load_registry()).local),
+        data=kind(place / "rows.json"),
+        registry=kind(place / "models.json"),
+        activations=kind(place / "a"),
+        **FEW,
+    )
+    return found.uds, found.source
+
+
+def prepared(kind, place):
+    found = la.prepare(
+        [kind(place / "npo")],
+        registry=load_registry(),
+        full="demo/full",
+        retain="demo/retain",
+        data=kind(place / "rows.json"),
+        activations=kind(place / "a"),
+    )
+    return found.root, list(found.sources), found.chosen
+
+
+def evaluated(kind, place):
+    own = {"forget": kind(place / "rows.json"), "activations": kind(place / "a")}
+    out = kind(place / f"eval-{kind.__name__}")
+    asked = {"metrics": ("forget_Q_A_Prob",), "data": "demo"}
+    return la.evaluate(kind(place / "npo"), out, **asked, **own).summary
+
+
+def audited(kind, place):
+    own = {"data": kind(place / "rows.json"), "activations": kind(place / "a")}
+    anchors = {"full": "demo/full", "retain": "demo/retain"}
+    out = kind(place / f"audit-{kind.__name__}")
+    return la.audit(kind(place / "npo"), out, suite="none", limit=1, **anchors, **own).uds
+
+
+def cached(kind, place):
+    found = la.cache(
+        kind(place / "npo"), kind(place / "a"), data=kind(place / "rows.json"), limit=1
+    )
+    return found.key
+
+
+def opened(kind, place):
+    with la.open_activations("demo/npo", root=kind(place / "a"), data="demo") as one:
+        folder = one.folder
+    with la.open_activations(kind(folder)) as one:
+        return one.folder == folder, folder.name
+
+
+CALLS = {
+    "load_model": lambda kind, place: (
+        la.load_model(kind(place / "npo"), registry=kind(place / "models.json")).cfg.n_layers
+    ),
+    "load_examples": lambda kind, place: la.load_examples(kind(place / "rows.json")),
+    "forget_set": lambda kind, place: la.forget_set(kind(place / "rows.json")),
+    "ActivationStore": lambda kind, place: la.ActivationStore(kind(place / "a")).folders(),
+    "open_activations": opened,
+    "audit": audited,
+    "patch": patched,
+    "evaluate": evaluated,
+    "cache": cached,
+    "write_report": lambda kind, place: la.write_report(
+        [kind(place / "out")], kind(place / f"{kind.__name__}.html")
+    ),
+    "prepare": prepared,
+    "load_registry": lambda kind, place: la.load_registry(kind(place / "models.json")),
+    "frames.summaries": lambda kind, place: rows_of(frames.summaries(kind(place / "out"))),
+    "frames.examples": lambda kind, place: rows_of(frames.examples(kind(place / "out"))),
+    "frames.layers": lambda kind, place: rows_of(frames.layers(kind(place / "out"))),
+    "frames.metrics": lambda kind, place: rows_of(frames.metrics(kind(place / "said"))),
+    "plot.layer_profile": lambda kind, place: plot.layer_profile(kind(place / "out")).get_title(),
+    "plot.heatmap": lambda kind, place: plot.heatmap(kind(place / "out")).get_title(),
+    "plot.depth": lambda kind, place: plot.depth(kind(place / "out")).get_title(),
+}
+
+
+def test_the_table_has_every_public_function_that_takes_a_place():
+    assert set(CALLS) == set(TAKING)
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_text_and_path_find_the_same(place, name):
+    assert CALLS[name](str, place) == CALLS[name](Path, place)
