@@ -323,7 +323,8 @@ def run_in(manifest: Mapping[str, Any]) -> Run:
         "source": known_as(source["name"]),
         **{f"weights of {role}": inputs[role]["weights"] for role in ("source", "full", "retain")},
         "tokenizer": source["tokenizer"],
-        **{f"rows ({name})": value for name, value in inputs["examples"].items()},
+        "rows": inputs["examples"]["n"],
+        "content of rows": inputs["examples"]["hash"],
         **{name: value for name, value in options.items() if name not in _NOT_THE_RESULT},
     }
 

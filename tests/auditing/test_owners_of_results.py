@@ -57,7 +57,7 @@ def test_in_a_named_folder_nothing_is_replaced_without_a_line(first, capsys, tmp
     assert "(score: uds, here em); name another --out" in capsys.readouterr().err
     assert summary(tmp_path)["score"] == "uds"
     assert run([*command, "--limit", "1"]) == 0
-    assert "held the result of another run (rows (n): 2, here 1)" in capsys.readouterr().err
+    assert "held the result of another run (rows: 2, here 1)" in capsys.readouterr().err
 
 
 def test_folders_of_one_name_have_results_of_their_own(place, first):
