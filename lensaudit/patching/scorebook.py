@@ -77,7 +77,8 @@ class ScoreBook:
         entry = self.entries.setdefault(row["example"], Entry(row["baseline"]))
         scores = {int(layer): score for layer, score in row["scores"].items()}
         entry.scores |= scores
-        entry.computed_by |= dict.fromkeys(scores, row.get("computed_by", UNRECORDED))
+        by = str(row.get("computed_by", UNRECORDED))
+        entry.computed_by |= {layer: by for layer in scores}
 
     def computed_by(self, encoded: Sequence[Encoded], layers: Sequence[int]) -> dict[str, int]:
         """Versions -> how many scores of these examples and layers they computed."""

@@ -2,7 +2,6 @@
 
 import copy
 from dataclasses import replace
-from types import SimpleNamespace
 
 import pytest
 import torch
@@ -20,7 +19,8 @@ from lensaudit.attacks.settings import RelearnSettings
 from lensaudit.data.fictional import make_world
 from lensaudit.demo_models.tokenizer import train_tokenizer
 from lensaudit.errors import InputError, WorkError
-from lensaudit.meta.prepare import attacking_of
+from lensaudit.meta.prepare import Prepared, attacking_of
+from lensaudit.meta.runs import Settings
 from lensaudit.meta.settings import RobustnessSettings
 from lensaudit.models.causal import load_causal
 from lensaudit.models.checkpoint import load_tokenizer, open_checkpoint
@@ -181,10 +181,9 @@ def test_a_model_that_hides_recovers_more_than_retain_learns():
 def test_every_command_shows_a_demo_model_the_same_rows_in_the_same_order(tmp_path):
     job = prepare(RelearnSettings(model="demo/npo"), "demo/npo")
     conditions = Conditions(data="demo")
-    how = SimpleNamespace(names={}, out=tmp_path, notice=print)
     meta = attacking_of(
         RobustnessSettings(attack="relearn", models=("demo/npo",)),
-        SimpleNamespace(how=how, names=("demo/npo",)),
+        Prepared(("demo/npo",), Settings((), tmp_path)),
     )
     assert job.settings == relearning_of(conditions) == meta.relearning == DEMO_RELEARNING
     swept = load_rows(relearned_rows(conditions), part="forget")
