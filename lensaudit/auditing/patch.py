@@ -195,7 +195,12 @@ def plan_patch(
     """
     audit = open_patch(sources, settings, notice=notice)
     kept_beside(settings, audit)
-    return em_plan_of(audit, em_options(settings)) if settings.score == "em" else plan_of(audit)
+    if settings.score == "em":
+        return em_plan_of(audit, em_options(settings))
+    if audit.options.engine == "lens":
+        return plan_of(audit)
+    controls = controls_of(audit, settings).planned(audit.full.d_model)
+    return replace(plan_of(audit), controls=controls)
 
 
 def patch_into(

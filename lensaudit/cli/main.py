@@ -44,11 +44,11 @@ COMMANDS = {
     "judge": ("lensaudit.cli.judge:judge", "Judge answers by a language model or word lists."),
     "worst": (
         "lensaudit.cli.worst:worst",
-        "Attack every fact: which come out, beyond what never-trained models say?",
+        "Attack every fact: which come out?",
     ),
     "sample": (
         "lensaudit.cli.sample:sample",
-        "Sample answers: how often do facts leak, beyond never-trained models?",
+        "Sample answers: how often do facts leak?",
     ),
     "sweep": ("lensaudit.cli.sweep:sweep", "Audit many checkpoints: plan, run, collect."),
     "lm-eval": ("lensaudit.cli.lm_eval:lm_eval", "Run lm-evaluation-harness on a model."),

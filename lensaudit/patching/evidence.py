@@ -65,6 +65,20 @@ class Controls:
     retains: Mapping[str, Checkpoint] = field(default_factory=dict)
     """Further models that never saw the facts."""
 
+    def planned(self, d_model: int) -> str:
+        """What would be measured, in a line of a plan."""
+        if self.neutral is None:
+            return f"controls: none ({self.why})"
+        n_tokens = self.align_tokens or ALIGN_TOKENS_PER_DIM * d_model
+        which = {"none": "no maps", "auto": f"maps where UDS is {ALIGN_FROM:g} or more, fitted"}
+        maps = which.get(self.align, f"{self.align} maps, fitted")
+        on = (
+            "" if self.align == "none" else f" on up to {n_tokens} of {len(self.neutral.fit)} rows'"
+        )
+        return f"controls: validity on up to {len(self.neutral.validity)} rows; {maps}{on}" + (
+            "" if self.align == "none" else " tokens"
+        )
+
 
 @dataclass(frozen=True)
 class Validity:

@@ -23,6 +23,8 @@ class Plan:
     n_bytes: int
     """Size of the caches still to be written."""
     models: tuple[str, ...]
+    controls: str = ""
+    """What stands beside the score; how much of it is wanted follows from the score."""
 
     def text(self) -> str:
         """The plan in a few lines."""
@@ -34,6 +36,7 @@ class Plan:
                 f"to cache: {self.n_forward} forward passes of one example, "
                 f"{self.n_bytes / 1e6:.1f} MB on disk",
                 f"to score: {self.n_rows} patched rows (example x donor x layer)",
+                *([self.controls] if self.controls else []),
             ]
         )
 

@@ -145,7 +145,7 @@ def drive(root: Path, n: int, seed: int) -> Counter[tuple[str, str]]:
 def test_a_whole_run_has_nothing_to_say(made, capsys):
     found = la.verify(made)
     assert [one.problems for one in found if one.problems] == []
-    assert {one.kind for one in found} == {"result", "pass", "book", "cache"}
+    assert {one.kind for one in found} == {"result", "pass", "book", "cache", "tensors"}
     assert all(one.n_files for one in found)
     assert len(shown(made)) == 3
     assert run(["verify", str(made)]) == 0

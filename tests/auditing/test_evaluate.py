@@ -13,6 +13,7 @@ from lensaudit.errors import VerificationError, WorkError
 from lensaudit.evaluation import patched
 from lensaudit.evaluation.log import read_log
 from lensaudit.models.registry import load_registry, resolve
+from lensaudit.results.records import signed
 
 ASKED = EvaluateSettings(metrics=("forget_Q_A_Prob",), limit=2, data="demo")
 
@@ -110,7 +111,7 @@ def test_an_unfinished_folder_is_not_done(done, tmp_path, damage):
     manifest = out / "manifest.json"
     made = json.loads(manifest.read_text())
     made["options"]["out"] = str(out)
-    manifest.write_text(json.dumps(made))
+    manifest.write_text(json.dumps(signed(made)))
     assert plan_evaluation(str(done / "model"), ASKED, out).done
     if damage == "no manifest":
         manifest.unlink()

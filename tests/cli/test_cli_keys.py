@@ -68,7 +68,14 @@ def same(to: str, *, after: str = "") -> Change:
 PATCH = {
     "--source": another("--source fourth"),
     "--full": another("--full fourth"),
-    "--retain": another("--retain fifth"),
+    # a further one is for the floor; the anchor is the first
+    "--retain": (kept("--retain fifth"), another("--registry other_retain.json")),
+    "--align": kept("--align none"),
+    "--align-tokens": kept("--align-tokens 7"),
+    "--align-data": same("--align-data other_entities.json"),
+    "--validity-data": same("--validity-data kept.json"),
+    "--also": same("--also kept.json"),
+    "--base": same("--also kept.json --base fourth"),
     # a name stands for other weights: trained again, in the same place
     "--registry": (another("--registry other_source.json"), another("--registry other_full.json")),
     "--layers": kept("--layers 1"),
@@ -252,12 +259,14 @@ def world(tmp_path_factory, tiny_tokenizer):
         "names": names,
         "other_source": names | {"tiny-third": "sixth"},
         "other_full": names | {"tiny-full": "sixth"},
+        "other_retain": names | {"tiny-retain": "sixth"},
         "other_npo": {"demo/npo": str(EMBEDDED / "graddiff")},
     }
     for name, content in registries.items():
         (folder / f"{name}.json").write_text(json.dumps(content))
     save_questions(folder, "forget.json", further=0)
     save_questions(folder, "other_entities.json", further=1)
+    save_questions(folder, "kept.json", further=2)
     save_asked(folder)
     return folder
 
