@@ -31,6 +31,7 @@ PAGES = (
     "sweep",
     "effort",
     "collateral",
+    "worst_case",
 )
 FAST = ("project", "own-forget-set", "terminal")
 """Run by default; the others take 10 to 60 seconds each and are `slow`."""

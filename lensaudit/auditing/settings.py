@@ -75,7 +75,7 @@ class PatchSettings:
     """How models are patched into `full` and scored."""
 
     full: Full = None
-    retain: Retains = None
+    retain: Retains = ()
     score: Annotated[
         Score,
         Option("Unlearning Depth Score; Logit Lens depth, a fast screen; or exact-match erasure."),
@@ -226,7 +226,7 @@ class AuditSettings:
     """What a whole audit consists of: the depth, and what the models say."""
 
     full: Full = None
-    retain: Retains = None
+    retain: Retains = ()
     suite: Annotated[
         Literal["tofu", "none"],
         Option("Output-level metrics beside the depth; none leaves them out."),

@@ -72,8 +72,9 @@ PATCH = {
     "--retain": (kept("--retain fifth"), another("--registry other_retain.json")),
     "--align": kept("--align none"),
     "--align-tokens": kept("--align-tokens 7"),
-    "--align-data": same("--align-data other_entities.json"),
-    "--validity-data": same("--validity-data kept.json"),
+    # rows of the forget set's own authors are left out: nothing is measured on them
+    "--align-data": kept("--align-data other_entities.json"),
+    "--validity-data": kept("--validity-data kept.json"),
     "--also": same("--also kept.json"),
     "--base": same("--also kept.json --base fourth"),
     # a name stands for other weights: trained again, in the same place
@@ -381,7 +382,8 @@ def answer(one: Kept, words: str, place: Path, capsys) -> tuple[Number, bool]:
         words += " --source tiny-third"
     places = ["--activations", str(activations)]
     places += [] if one.command is cache else ["--out", str(out)]
-    assert run([*words.split(), *places]) == 0, words
+    # what the reference patches at the last layer puts the scale of tiny models off: no verdict
+    assert run([*words.split(), *places]) == (4 if "reference" in words else 0), words
     computed = files(activations) | files(out / "passes") != before
     return one.number(out, capsys.readouterr().out), computed
 

@@ -3,8 +3,9 @@
 import pytest
 import torch
 
-from lensaudit.data.examples import Example, own_group
+from lensaudit.data.examples import Example
 from lensaudit.errors import InputError
+from lensaudit.groups import own_group
 from lensaudit.worstcase.arm import Found, Hit
 from lensaudit.worstcase.attacks import all_attacks, chosen, list_hash
 from lensaudit.worstcase.facts import Fact, facts_of, kind_of, n_without_author

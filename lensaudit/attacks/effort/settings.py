@@ -1,11 +1,10 @@
 """What may be chosen of a recovery-effort curve: models, rows, grid."""
 
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Annotated, Literal
 
 from lensaudit.attacks.rtt.settings import DATA, Policy
-from lensaudit.settings import Device, Dtype, Full, Limit, Option, Registry, Seed
+from lensaudit.settings import Device, Dtype, Full, Limit, Option, Place, Registry, Seed
 
 Arm = Literal["T", "neutral", "retain", "syntax"]
 ARMS: dict[Arm, str] = {
@@ -54,7 +53,7 @@ class EffortSettings:
         Option("Rows of arms retain and syntax. [default: those of the set]", metavar="NAME|FILE"),
     ] = None
     neutral_data: Annotated[
-        Path | None,
+        Place | None,
         Option("Rows or a .txt of arm neutral. [default: those of the set]", is_a="file"),
     ] = None
     rows_per_author: Annotated[
