@@ -194,8 +194,8 @@ RULES: Rules = (
     (r'\{\s*"n_bytes": \d+,\s*"blake2b": "[0-9a-f]{32}"\s*\}', "{…}"),
     # a cache tells how to fill it again, with the folder it was made in: as long as that is
     (r'("?n_bytes"?: ?)\d+(?: \([\d.]+ kB\))?', r"\1<bytes>"),
-    (r"\b24\d{4} bytes hash", "<bytes> bytes hash"),
-    (r"\b24\d\.\d kB", "<size>"),
+    (r"\b\d{6} bytes hash", "<bytes> bytes hash"),
+    (r"\b\d{3}\.\d kB", "<size>"),
     # times
     (r'("time": ?)\d+\.\d+', r"\1…"),
     (r'("(?:seconds|seconds_per_unit|eta_s|last_used_s|submitted|finished)": ?)[^,\n}]+', r"\1…"),
