@@ -50,7 +50,7 @@ def test_an_experiment_ends_in_a_summary_a_log_and_a_manifest(tmp_path, capsys):
     assert "never-trained model" in said
     summary = json.loads((tmp_path / "out" / "summary.json").read_text())
     assert summary["schema"] == "steer-audit/1"
-    assert (summary["source"], summary["n_groups"], summary["n_folds"]) == ("demo/npo", 3, 3)
+    assert (summary["source"], summary["n_groups"], summary["n_folds"]) == ("demo/npo", 8, 3)
     assert list(summary["experiments"]) == ["add"]
     assert {"direction", "random", "retain_derived", "never_trained", "reverse"} <= set(
         summary["experiments"]["add"]["arms"]
@@ -70,7 +70,7 @@ def test_an_experiment_ends_in_a_summary_a_log_and_a_manifest(tmp_path, capsys):
         (["--retain", "demo/full"], "same weights"),
         (["--source", "demo/full"], "same weights"),
         (["--source", "demo/nonsense"], "demo/nonsense"),
-        (["--limit", "8"], "found 1 authors, wanted at least 3"),
+        (["--limit", "2"], "found 2 authors, wanted at least 3"),
         (["--retain-data", "nowhere.jsonl"], "no such file"),
     ],
 )
