@@ -15,6 +15,7 @@ from lensaudit.data.examples import Example, read_rows
 from lensaudit.data.spans import Encoded, buckets, encode, make_batch
 from lensaudit.data.tofu import DEMO, forget_set
 from lensaudit.errors import InputError
+from lensaudit.groups import spread
 from lensaudit.scores.depth import label_logprob, span_mean
 from lensaudit.scores.erasure import label_hit
 from lensaudit.unlearn.encode import Answered, Sample, chat_sample, raw_sample
@@ -45,7 +46,7 @@ class Facts:
 
 
 def facts_of(data: str, retain_data: str | None, limit: int | None = None) -> Facts:
-    """The facts of a forget set; with a limit, its first rows.
+    """The facts of a forget set; with a limit, rows over its authors.
 
     Raises:
         InputError: a file is wrong, or no rows to keep are known.
@@ -60,7 +61,7 @@ def facts_of(data: str, retain_data: str | None, limit: int | None = None) -> Fa
     return Facts(
         data,
         retain_data,
-        tuple(forget_set(data)[:limit]),
+        tuple(spread(forget_set(data), limit, lambda row: row.group)),
         forget,
         load_rows(retain_data or DEMO, part="retain"),
         _paraphrases(data),

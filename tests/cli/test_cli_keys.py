@@ -375,15 +375,18 @@ def agree(a: Number, b: Number) -> bool:
 
 def answer(one: Kept, words: str, place: Path, capsys) -> tuple[Number, bool]:
     """What the base with these words says in a folder, and whether it computed anything."""
-    out, activations = place / "out", place / "activations"
+    # a folder holds results of one kind
+    out = place / ("lens" if "--score lens" in words else "out")
+    activations = place / "activations"
     before = files(activations) | files(out / "passes")
     words = f"{one.base} {words}"
     if one.command is patch and "--source" not in words:
         words += " --source tiny-third"
     places = ["--activations", str(activations)]
     places += [] if one.command is cache else ["--out", str(out)]
+    off = "--last-layer reference" in words and "--score em" not in words
     # what the reference patches at the last layer puts the scale of tiny models off: no verdict
-    assert run([*words.split(), *places]) == (4 if "reference" in words else 0), words
+    assert run([*words.split(), *places]) == (4 if off else 0), words
     computed = files(activations) | files(out / "passes") != before
     return one.number(out, capsys.readouterr().out), computed
 
