@@ -15,9 +15,25 @@ def stage(tmp_path_factory):
             yield opened
 
 
+SLOWER = {
+    "refused",
+    "sweep_run",
+    "sweep_verify",
+    "watch",
+    "patch_two",
+    "patch_oracle",
+    "patch_uds_lens",
+    "patch_boundary",
+}
+"""Variants of what another golden holds, or tens of seconds: run under `slow`."""
+
+
 @pytest.mark.parametrize(
     "name",
-    [pytest.param(c.name, marks=[pytest.mark.slow] if c.slow else []) for c in CASES.values()],
+    [
+        pytest.param(c.name, marks=[pytest.mark.slow] if c.slow or c.name in SLOWER else [])
+        for c in CASES.values()
+    ],
 )
 def test_a_command_says_and_writes_what_it_did(stage, name):
     assert difference(stored(name), stage.play(name), name) is None
