@@ -1,4 +1,5 @@
 import json
+import shutil
 
 import pytest
 import torch
@@ -111,6 +112,7 @@ def test_the_lens_stands_beside_uds_and_in_its_place_only_when_asked(command, tm
     assert both["uds"] == summary["uds"]
     assert all({"uds", "lens"} <= set(row) for row in rows)
     capsys.readouterr()
+    shutil.rmtree(tmp_path / "out")  # a folder holds results of one kind
     assert command("--score", "lens") == 0
     alone, rows = read(tmp_path)
     assert alone["lens"] == both["lens"] != both["uds"]
