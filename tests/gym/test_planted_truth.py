@@ -33,6 +33,7 @@ def test_there_are_enough_models_of_every_truth(models):
         assert sum(one.truth == truth for one in planted) >= n
 
 
+@pytest.mark.slow
 def test_a_tiny_run_prints_both_tables(models, tmp_path, monkeypatch):
     import planted_truth
 
