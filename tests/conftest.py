@@ -11,6 +11,9 @@ from pathlib import Path
 import pytest
 from support import ARCHITECTURES, SHARED, tiny_model, tiny_model_of
 
+# submitit's logging at import closes every handler there is, absl's with pytest's captured stream
+os.environ.setdefault("SUBMITIT_LOG_LEVEL", "NOCONFIG")
+
 LEFT_OUT = pytest.StashKey[int]()
 """How many comparisons with the references this run leaves out."""
 

@@ -84,7 +84,17 @@ PLACES = (
     *("in/rows.jsonl", "in/deep.jsonl", "in/latin.json", "a" * 5000, "\udcff", "in/deep.toml"),
 )
 OUTPUTS = ("in/pipe", "in/device", "in/socket", "in/loop", "victim/thesis.json", "a" * 5000, "")
-OUTS = ("out", "output", "write", "review", "target", "judge_cache", "cache", "activations")
+OUTS = (
+    "out",
+    "figures",
+    "output",
+    "write",
+    "review",
+    "target",
+    "judge_cache",
+    "cache",
+    "activations",
+)
 """Parameters that are written to."""
 
 

@@ -1,10 +1,10 @@
-"""What may go: leftovers of killed processes, and the caches that were not used for longest."""
+"""What may go: leftovers of killed processes, fitted maps, and the caches unused for longest."""
 
 import re
 import secrets
 import shutil
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,6 +19,9 @@ from lensaudit.partials import is_running, process_name, sweep_partials
 
 STAGED = re.compile(r"\.(?:deleting|import)-([0-9a-f]{8}-\d+)-[0-9a-f]{8}")
 """A folder on its way out or in, with the process that moves it."""
+MAPS = "maps"
+"""Folder of the maps that `lensaudit.patching.aligned` fits; each can be fitted again."""
+_MAP = re.compile(r"[0-9a-f]{32}\.safetensors")
 STAGED_AGE_S = 24 * 3600.0
 EMPTY_AGE_S = 3600.0
 """A cache folder without a spec is a job that was killed at once, or one that starts now."""
@@ -32,6 +35,8 @@ class Collected:
     kept: tuple[CacheInfo, ...]
     leftovers: tuple[str, ...]
     """Temporary files, quarantined files, and folders of killed deletions and imports."""
+    maps: tuple[str, ...]
+    """Files of fitted maps that were removed."""
     n_bytes_left: int
     n_bytes_over: int
     """Still above the wanted size: everything else is named or in use."""
@@ -45,9 +50,10 @@ def staging_name(kind: str) -> str:
 def collect(
     root: Path, *, max_bytes: int | None = None, keep: Sequence[str] = (), dry_run: bool = False
 ) -> Collected:
-    """Remove leftovers, then least recently used caches until `max_bytes` are left.
+    """Remove leftovers, then maps, oldest first, then caches until `max_bytes` are left.
 
-    Caches that `keep` names, and those that a living process reads or fills, stay.
+    Least recently used caches go first. Caches that `keep` names, and those that a living process
+    reads or fills, stay.
 
     Raises:
         InputError: `keep` names a cache that is not there: a slip there would lose one.
@@ -58,7 +64,12 @@ def collect(
     named = {path for name in keep for path in _named(name, root)}
     leftovers = _leftovers(root, folders, dry_run=dry_run)
     infos = sorted((describe(path) for path in folders), key=lambda info: info.last_used_s)
-    total = sum(info.n_bytes for info in infos)
+    maps = _maps(root)
+    total = sum(info.n_bytes for info in infos) + sum(maps.values())
+    gone = _first(maps, 0 if max_bytes is None else total - max_bytes)
+    total -= sum(maps[path] for path in gone)
+    for path in () if dry_run else gone:
+        path.unlink(missing_ok=True)
     removed: list[CacheInfo] = []
     for info in infos:
         if max_bytes is None or total <= max_bytes:
@@ -70,7 +81,23 @@ def collect(
             total -= info.n_bytes
     over = 0 if max_bytes is None else max(0, total - max_bytes)
     kept = tuple(info for info in infos if info not in removed)
-    return Collected(tuple(removed), kept, tuple(leftovers), total, over)
+    return Collected(tuple(removed), kept, tuple(leftovers), tuple(map(str, gone)), total, over)
+
+
+def _first(maps: Mapping[Path, int], n_bytes: int) -> list[Path]:
+    """As many files, from the first on, as hold so much."""
+    found: list[Path] = []
+    while n_bytes > 0 and len(found) < len(maps):
+        found.append(list(maps)[len(found)])
+        n_bytes -= maps[found[-1]]
+    return found
+
+
+def _maps(root: Path) -> dict[Path, int]:
+    """Files of maps, the one written longest ago first, with their bytes."""
+    found = [path for path in _children(root / MAPS) if _MAP.fullmatch(path.name)]
+    states = {path: path.lstat() for path in found}
+    return {path: states[path].st_size for path in sorted(found, key=lambda p: states[p].st_mtime)}
 
 
 def _named(name: str, root: Path) -> list[Path]:

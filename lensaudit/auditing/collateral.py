@@ -10,6 +10,7 @@ from lensaudit.errors import InputError
 from lensaudit.models.checkpoint import Checkpoint, open_checkpoint
 from lensaudit.models.registry import load_registry, resolve
 from lensaudit.patching.audit import Audit
+from lensaudit.patching.bench import Bench
 from lensaudit.patching.collateral import Anchored, anchored, collateral_of, family_base
 from lensaudit.patching.outcome import Outcome
 
@@ -39,10 +40,10 @@ def _base(settings: PatchSettings, sources: Sequence[str]) -> Checkpoint | None:
 
 
 def with_collateral(
-    audit: Audit, sets: Sequence[Anchored], outcomes: Sequence[Outcome]
+    bench: Bench, sets: Sequence[Anchored], outcomes: Sequence[Outcome]
 ) -> dict[str, dict[str, Any]]:
     """Source -> the part `collateral` of its summary; empty without `--also`."""
     if not sets:
         return {one.source: {} for one in outcomes}
-    found = collateral_of(audit, sets, outcomes)
+    found = collateral_of(bench, sets, outcomes)
     return {source: {"collateral": by_set} for source, by_set in found.items()}

@@ -17,7 +17,9 @@ from lensaudit.files import canonical_json
 from lensaudit.models.checkpoint import Checkpoint, check_same_shape, open_checkpoint
 from lensaudit.models.registry import load_registry, resolve
 from lensaudit.patching.audit import Audit
+from lensaudit.patching.bench import Bench
 from lensaudit.patching.collateral import Anchored
+from lensaudit.patching.controls import Controls, Examined, unexamined
 from lensaudit.patching.deposit import (
     FILES,
     clear,
@@ -28,7 +30,6 @@ from lensaudit.patching.deposit import (
 )
 from lensaudit.patching.em_audit import EmOptions, EmPlan, check_em, em_plan_of, run_em
 from lensaudit.patching.em_outcome import deposit_em, em_outcome_of, em_summary_of
-from lensaudit.patching.evidence import Controls, Examined, unexamined
 from lensaudit.patching.lens import lens_options
 from lensaudit.patching.outcome import Outcome, beside, summary_of
 from lensaudit.patching.plan import Plan, plan_of
@@ -350,22 +351,23 @@ def _depth_into(
 ) -> Patched:
     lens_alone = audit.options.engine == "lens"
     examined: Mapping[str, Examined] = {}
+    also: Mapping[str, dict[str, Any]] = {}
     if lens_alone:
         outcomes, calibration = score_lens(audit)
     else:
-        (outcomes, calibration), examined = score_examined(audit, controls)
-    also = with_collateral(audit, kept, outcomes)
+        with Bench(audit) as bench:
+            (outcomes, calibration), examined = score_examined(bench, controls)
+            also = with_collateral(bench, kept, outcomes)
     beside_uds = with_lens and not lens_alone
     read = {one.source: one for one in score_lens(audit)[0]} if beside_uds else {}
     results = []
     for outcome in outcomes:
         name = outcome.source
         summary, rows = _documents(outcome, read.get(name), calibration)
-        summary |= also[name]
         if lens_alone:
             summary |= unexamined(name, outcome.uds, NOT_PATCHED).document()
         else:
-            summary |= examined[name].document()
+            summary |= {**also[name], **examined[name].document()}
             rows = examined[name].beside(rows)
         options = asdict(outcome.options)
         made = manifest_of(audit, name, options, started, outcome.computed_by)

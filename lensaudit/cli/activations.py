@@ -111,9 +111,10 @@ def repair(caches: tuple[str, ...], activations: Path, as_json: bool) -> None:
 def gc(
     max_size: int | None, keep: tuple[str, ...], dry_run: bool, activations: Path, as_json: bool
 ) -> None:
-    """Remove leftovers of killed jobs and, above --max-size, the caches unused for longest.
+    """Remove leftovers of killed jobs and, above --max-size, maps, then the caches unused longest.
 
-    Caches that are named with --keep, and those in use, stay.
+    Maps are those of aligned depth: they are fitted again where they are wanted. Caches that are
+    named with --keep, and those in use, stay.
     """
     from lensaudit.activations.gc import collect
 
@@ -125,6 +126,8 @@ def gc(
     verb = "would remove" if dry_run else "removed"
     for path in done.leftovers:
         say(f"{verb} leftover {path}")
+    for path in done.maps:
+        say(f"{verb} map {path}")
     for one in done.removed:
         say(f"{verb} {one.folder} ({size(one.n_bytes)})")
     say(f"{len(done.kept)} caches stay, {size(done.n_bytes_left)}")

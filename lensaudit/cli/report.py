@@ -57,5 +57,5 @@ def report(
     if figures is not None:
         from lensaudit.report.figures import write_figures
 
-        made = write_figures(results, figures)
+        made = write_figures(results, figures, force=force)
         say(f"written: {figures} ({len(made)} files)")

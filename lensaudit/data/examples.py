@@ -17,6 +17,7 @@ _WANTED = (
     "`lensaudit annotate` makes such rows of questions and answers"
 )
 _NO_LIST = "found no list of rows (one object per line: name it .jsonl)"
+_HALF = "half a Unicode character (a lone surrogate)"
 _LISTED = 20
 """Problems spelled out in one message; the others are counted."""
 _SHOWN = 40
@@ -80,15 +81,33 @@ def examples_hash(examples: Sequence[Example]) -> str:
 
 
 def read_rows(path: Path) -> tuple[list[SourceRow], list[str]]:
-    """The rows of a file, and the lines of a JSONL file that are not JSON.
+    """The usable rows of a file, and what is wrong with the others: no JSON, or no Unicode.
 
     Raises:
         InputError: the file cannot be read, or is JSON but no list.
     """
     text = read_text(path)
     if path.suffix in (".jsonl", ".ndjson") or not text.lstrip().startswith("["):
-        return _read_lines(text) if _is_lines(path, text) else ([], [_NO_LIST])
-    return [SourceRow(f"row {n}", row) for n, row in enumerate(read_json(path), 1)], []
+        rows, problems = _read_lines(text) if _is_lines(path, text) else ([], [_NO_LIST])
+    else:
+        rows, problems = (
+            [SourceRow(f"row {n}", row) for n, row in enumerate(read_json(path), 1)],
+            [],
+        )
+    if "\\ud" not in text.lower():  # an escape is the only way in: the file is UTF-8
+        return rows, problems
+    broken = {row.where for row in rows if _has_surrogates(row.value)}
+    problems += [f"{where} holds {_HALF}" for where in sorted(broken)]
+    return [row for row in rows if row.where not in broken], problems
+
+
+def _has_surrogates(value: Any) -> bool:
+    """Half a Unicode character somewhere in a decoded value: no tokenizer takes it."""
+    try:
+        json.dumps(value, ensure_ascii=False).encode()
+    except UnicodeEncodeError:
+        return True
+    return False
 
 
 def _is_lines(path: Path, text: str) -> bool:
@@ -175,7 +194,7 @@ def _text_problems(row: Mapping[str, Any], key: str) -> list[str]:
     try:
         value.encode()
     except UnicodeEncodeError:
-        return [f"{key} holds half a Unicode character (a lone surrogate)"]
+        return [f"{key} holds {_HALF}"]
     return []
 
 

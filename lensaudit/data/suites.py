@@ -6,9 +6,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
+from lensaudit.data import examples
 from lensaudit.data.fictional import make_world, write_world
 from lensaudit.errors import InputError
-from lensaudit.files import digest, parse_json, read_json, read_text
+from lensaudit.files import digest
 from lensaudit.groups import Group, group_of, spread
 from lensaudit.settings import Suite
 
@@ -182,10 +183,10 @@ def _folder_rows(suite: Suite, folder: Path, part: _Part) -> _Raw | None:
         return None
     shown: list[Any] = []
     if part.shown:
-        examples = folder / f"{part.config}__{part.shown}.jsonl"
-        if not examples.exists():
-            raise InputError(f"{examples}: no such file; {path.name} is asked after its examples")
-        shown = read_rows(examples)
+        solved = folder / f"{part.config}__{part.shown}.jsonl"
+        if not solved.exists():
+            raise InputError(f"{solved}: no such file; {path.name} is asked after its examples")
+        shown = read_rows(solved)
     return str(path), read_rows(path), shown
 
 
@@ -218,21 +219,10 @@ def read_rows(path: Path) -> list[Any]:
     Raises:
         InputError: names the line that cannot be read.
     """
-    if path.suffix == ".json":
-        rows = read_json(path)
-        if not isinstance(rows, list):
-            raise InputError(f"{path}: wanted a list of rows")
-        return rows
-    rows = []
-    # not splitlines(): U+2028 and its like may stand inside a JSON string
-    for number, line in enumerate(read_text(path).split("\n"), 1):
-        if not line.strip():
-            continue
-        try:
-            rows.append(parse_json(line))
-        except ValueError as error:
-            raise InputError(f"{path}: line {number} is not JSON ({error})") from error
-    return rows
+    rows, problems = examples.read_rows(path)
+    if problems:
+        raise InputError(f"{path}: {problems[0]}")
+    return [row.value for row in rows]
 
 
 def _split(

@@ -200,13 +200,15 @@ def _em(audit: "Audit", model: str) -> Scored:
 
 def _collateral(audit: "Audit", model: str) -> Scored:
     from lensaudit.data.kept import kept_facts
+    from lensaudit.patching.bench import Bench
     from lensaudit.patching.collateral import anchored, collateral_of, family_base
-    from lensaudit.patching.session import score_all
+    from lensaudit.patching.session import score_on
 
     assert audit.chosen is not None
     kept = kept_facts("retain", audit.chosen.data, limit=audit.chosen.limit)
     sets = anchored([kept], family_base(list(audit.sources)), audit.full)
-    found = collateral_of(audit, sets, score_all(audit)[0])[model]["retain"]
+    with Bench(audit) as bench:
+        found = collateral_of(bench, sets, score_on(bench)[0])[model]["retain"]
     chosen = found["selectivity"]
     return Scored(
         {},
@@ -225,13 +227,15 @@ def _collateral(audit: "Audit", model: str) -> Scored:
 
 def _controls(audit: "Audit", model: str) -> Scored:
     from lensaudit.data.neutral import neutral_of
-    from lensaudit.patching.evidence import Controls
+    from lensaudit.patching.bench import Bench
+    from lensaudit.patching.controls import Controls
     from lensaudit.patching.session import score_examined
     from lensaudit.results.verdict import ALIGN_FROM
 
     assert audit.chosen is not None
     neutral = neutral_of(audit.chosen.data, audit.examples)
-    ((outcome,), _), found = score_examined(audit, Controls(neutral))
+    with Bench(audit) as bench:
+        ((outcome,), _), found = score_examined(bench, Controls(neutral))
     one = found[model]
     document = one.document()
     values = {

@@ -39,7 +39,8 @@ from lensaudit.models.causal import load_causal
 from lensaudit.models.checkpoint import load_tokenizer, open_checkpoint
 from lensaudit.models.registry import load_registry, resolve
 from lensaudit.patching.audit import Audit
-from lensaudit.patching.evidence import Controls, Examined
+from lensaudit.patching.bench import Bench as AuditBench
+from lensaudit.patching.controls import Controls, Examined
 from lensaudit.patching.outcome import Outcome
 from lensaudit.patching.prepare import prepare
 from lensaudit.patching.session import score_all, score_examined, score_lens
@@ -275,8 +276,8 @@ def controls_of(bench: Bench) -> Controls:
 
 def _examined(cases: Sequence[Case]) -> tuple[list[Finding], list[Examined]]:
     """UDS and the controls beside it, of each case."""
-    audit = audit_of(cases)
-    (outcomes, _), found = score_examined(audit, controls_of(cases[0].bench))
+    with AuditBench(audit_of(cases)) as bench:
+        (outcomes, _), found = score_examined(bench, controls_of(cases[0].bench))
     return _depths(cases, outcomes), [found[case.model] for case in cases]
 
 

@@ -53,18 +53,28 @@ def facts_of(data: str, retain_data: str | None, limit: int | None = None) -> Fa
     """
     if retain_data is None and data != DEMO:
         raise InputError(f"--data {data}: name the rows to keep with --retain-data FILE")
+    examples = spread(forget_set(data), limit, lambda row: row.group)
     forget = load_rows(data, part="forget")
     if limit is not None:
-        forget = replace(
-            forget, answered=forget.answered[:limit], alternates=forget.alternates[:limit]
-        )
+        forget = _same_rows(forget, examples)
     return Facts(
         data,
         retain_data,
-        tuple(spread(forget_set(data), limit, lambda row: row.group)),
+        tuple(examples),
         forget,
         load_rows(retain_data or DEMO, part="retain"),
         _paraphrases(data),
+    )
+
+
+def _same_rows(forget: Rows, examples: Sequence[Example]) -> Rows:
+    """The rows to train on that are asked: no more facts are planted than certified."""
+    asked = {(one.question, one.answer) for one in examples}
+    kept = [at for at, row in enumerate(forget.answered) if (row.question, row.answer) in asked]
+    return replace(
+        forget,
+        answered=tuple(forget.answered[at] for at in kept),
+        alternates=tuple(forget.alternates[at] for at in kept) if forget.alternates else (),
     )
 
 

@@ -77,7 +77,7 @@ def _control(name: str) -> dict[str, Any]:
     return {
         "name": name,
         "high_means": "forgot",
-        "source": "lensaudit.patching.evidence (docs/uds.md); rotation: Schönemann 1966",
+        "source": "docs/uds.md; rotation of Schönemann, doi:10.1007/BF02289451",
         "tofu": (_CONTROLS,),
         "on_request": True,
     }

@@ -15,6 +15,7 @@ from safetensors.torch import save as save_tensors
 from torch import Tensor
 
 from lensaudit.activations.fingerprint import Fingerprint
+from lensaudit.activations.gc import MAPS
 from lensaudit.activations.store import Activations
 from lensaudit.data.spans import Encoded
 from lensaudit.errors import InputError
@@ -32,7 +33,6 @@ CHUNK_ROWS = 32
 """Rows read at once."""
 HELD_OUT = 5
 """One row in so many is held out of the fit, for R2."""
-FOLDER = "maps"
 _SCHEMA = 1
 
 
@@ -115,7 +115,7 @@ def alignment_key(source: Fingerprint, full: Fingerprint, kind: MapClass, n_toke
 
 def known_alignment(root: Path, kind: MapClass, key: str) -> Alignment | None:
     """The maps that an earlier run left in the activations folder, if they are whole."""
-    return _read(root / FOLDER, kind, key)
+    return _read(root / MAPS, kind, key)
 
 
 def fit_alignment(
@@ -144,7 +144,7 @@ def fit_alignment(
     """
     key = alignment_key(source.fingerprint, full.fingerprint, kind, n_tokens)
     made = _fit(source, full, encoded, kind, n_tokens=n_tokens, memory_bytes=memory_bytes, key=key)
-    _write(root / FOLDER, made)
+    _write(root / MAPS, made)
     return made
 
 

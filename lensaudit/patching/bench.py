@@ -54,6 +54,8 @@ class Bench:
         self._models: dict[str, TransformerBridge] = {}
         self._runner: Runner | None = None
         self._books: dict[str, ScoreBook] = {}
+        self._ledgers: dict[str, Ledger] = {}
+        self._caches: dict[tuple[str, Positions, tuple[Encoded, ...]], Activations] = {}
 
     def __enter__(self) -> "Bench":
         return self
@@ -70,13 +72,11 @@ class Bench:
     def model(self, checkpoint: Checkpoint) -> TransformerBridge:
         """A model in memory: `full` stays; the others as long as they are small beside `memory`."""
         if checkpoint.weights not in self._models:
-            full = self.audit.full.weights
-            others = {key: one for key, one in self._models.items() if key != full}
-            if sum(map(_n_bytes, others.values())) > self.audit.options.memory_bytes // KEPT:
-                # freed before the next is loaded
-                others.clear()
-                self._models = {key: one for key, one in self._models.items() if key == full}
-            del others
+            others = [key for key in self._models if key != self.audit.full.weights]
+            held = sum(_n_bytes(self._models[key]) for key in others)
+            if held > self.audit.options.memory_bytes // KEPT:
+                for key in others:  # freed before the next is loaded
+                    del self._models[key]
             self._models[checkpoint.weights] = loaded(self.audit, checkpoint)
         return self._models[checkpoint.weights]
 
@@ -86,9 +86,13 @@ class Bench:
         """Cached activations of these rows; the model is loaded only if some are missing.
 
         A cache of other rows than the audit's is listed as neutral: the model's name means the
-        audit's.
+        audit's. It stays open as long as the bench.
         """
-        return self._opened.enter_context(self._cached(checkpoint, rows, positions))
+        key = (checkpoint.weights, positions, tuple(rows))
+        if key not in self._caches:
+            found = self._cached(checkpoint, rows, positions)
+            self._caches[key] = self._opened.enter_context(found)
+        return self._caches[key]
 
     @contextmanager
     def passing(self, checkpoint: Checkpoint, rows: Sequence[Encoded]) -> Iterator[Activations]:
@@ -176,10 +180,7 @@ class Bench:
 
     def said(self, checkpoint: Checkpoint, rows: Sequence[Encoded]) -> Said:
         """Log-prob and exactness of the model's own answers; kept in a ledger of the model's."""
-        key = self._key(checkpoint.weights)
-        record = {"weights": key.donor, **{name: getattr(key, name) for name in _SAID_KEY}}
-        path = self.audit.root / "said" / f"{slug(checkpoint.spec.name)}--{digest(record)}.jsonl"
-        ledger = Ledger(path, "said", record, notice=self.audit.notice)
+        ledger = self._ledger(checkpoint)
         known = {row["example"]: (row["logprob"], row["exact"]) for row in ledger.rows}
         todo = [e for e in rows if example_hash(e) not in known]
         for bucket in buckets(todo, SAID_BATCH):
@@ -201,6 +202,19 @@ class Bench:
             torch.tensor([logprob for logprob, _ in own]),
             torch.tensor([exact for _, exact in own], dtype=torch.bool),
         )
+
+    def _ledger(self, checkpoint: Checkpoint) -> Ledger:
+        """Of what a model says; read once."""
+        if checkpoint.weights not in self._ledgers:
+            key = self._key(checkpoint.weights)
+            record = {"weights": key.donor, **{part: getattr(key, part) for part in _SAID_KEY}}
+            name = f"{slug(checkpoint.spec.name)}--{digest(record)}.jsonl"
+            notice = None if self.audit.fresh else self.audit.notice
+            ledger = Ledger(self.audit.root / "said" / name, "said", record, notice=notice)
+            if self.audit.fresh:
+                ledger.clear()
+            self._ledgers[checkpoint.weights] = ledger
+        return self._ledgers[checkpoint.weights]
 
     def _book(self, name: str) -> ScoreBook:
         """A book of its own for each thing that is handed over."""

@@ -83,7 +83,7 @@ def family_base(sources: Sequence[str]) -> Checkpoint | None:
 
 
 def collateral_of(
-    audit: Audit, sets: Sequence[Anchored], outcomes: Sequence[Outcome]
+    bench: Bench, sets: Sequence[Anchored], outcomes: Sequence[Outcome]
 ) -> dict[str, dict[str, Any]]:
     """Source -> name of a set -> what was lost of it; the part of summary.json.
 
@@ -94,13 +94,13 @@ def collateral_of(
         VerificationError | WorkError: as of any patched score.
     """
     found: dict[str, dict[str, Any]] = {one.source: {} for one in outcomes}
-    with Bench(audit) as bench:
-        for one in sets:
-            patched = _patched(bench, one)
-            for outcome in outcomes:
-                weights = audit.sources[outcome.source].weights
-                document = _document(one, patched, patched.s2[weights], outcome, audit)
-                found[outcome.source][one.kept.name] = document
+    audit = bench.audit
+    for one in sets:
+        patched = _patched(bench, one)
+        for outcome in outcomes:
+            weights = audit.sources[outcome.source].weights
+            document = _document(one, patched, patched.s2[weights], outcome, audit)
+            found[outcome.source][one.kept.name] = document
     return found
 
 

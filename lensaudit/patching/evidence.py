@@ -5,15 +5,14 @@ still holds; the aligned depth, after a linear map fitted on neutral text; the f
 other models that never saw the facts.
 """
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from lensaudit.data.neutral import FEWEST_VALIDITY_ROWS, Neutral
+from lensaudit.data.neutral import FEWEST_VALIDITY_ROWS
 from lensaudit.data.spans import Encoded
 from lensaudit.errors import InputError
 from lensaudit.files import digest
@@ -30,6 +29,7 @@ from lensaudit.patching.aligned import (
 )
 from lensaudit.patching.audit import Deltas
 from lensaudit.patching.bench import Bench
+from lensaudit.patching.controls import Aligned, Controls, Examined, Validity
 from lensaudit.patching.donors import Donor
 from lensaudit.results.verdict import (
     ALIGN_FROM,
@@ -39,139 +39,15 @@ from lensaudit.results.verdict import (
     Floor,
     Measured,
     Outputs,
-    Verdict,
     verdict_of,
 )
 from lensaudit.scores.alignment import MapClass
 from lensaudit.scores.depth import depth_score
 from lensaudit.scores.intervals import NoInterval, clustered_mean, clustered_ratio
 from lensaudit.scores.stats import Interval
-from lensaudit.settings import AlignName
 
 SAYS_WITHIN_NATS = 0.5
 """A row counts for validity where the source's span log-prob is this near to `full`'s."""
-
-
-@dataclass(frozen=True)
-class Controls:
-    """How the controls are measured, and on what."""
-
-    neutral: Neutral | None
-    """None: no rows are known, and `why` says so."""
-    why: str = ""
-    align: AlignName = "auto"
-    align_tokens: int | None = None
-    """Neutral tokens for a map; None: `ALIGN_TOKENS_PER_DIM` per dimension."""
-    retains: Mapping[str, Checkpoint] = field(default_factory=dict)
-    """Further models that never saw the facts."""
-
-    def planned(self, d_model: int) -> str:
-        """What would be measured, in a line of a plan."""
-        if self.neutral is None:
-            return f"controls: none ({self.why})"
-        n_tokens = self.align_tokens or ALIGN_TOKENS_PER_DIM * d_model
-        which = {"none": "no maps", "auto": f"maps where UDS is {ALIGN_FROM:g} or more, fitted"}
-        maps = which.get(self.align, f"{self.align} maps, fitted")
-        on = (
-            "" if self.align == "none" else f" on up to {n_tokens} of {len(self.neutral.fit)} rows'"
-        )
-        return f"controls: validity on up to {len(self.neutral.validity)} rows; {maps}{on}" + (
-            "" if self.align == "none" else " tokens"
-        )
-
-
-@dataclass(frozen=True)
-class Validity:
-    """Can `full` read this model at all? Deltas in nats per token."""
-
-    v: float | None = None
-    """d / f; None where f is too small a part of S1 for a ratio."""
-    d: float | None = None
-    """Drop on facts that the source still says, over the forget set's KE layers."""
-    f: float | None = None
-    """The same on the forgotten facts."""
-    d_share: float | None = None
-    """d in units of the drop that `full`'s own stream of another row makes."""
-    n: int = 0
-    ci95: tuple[float, float] | None = None
-    """Of `d_share`."""
-    needed: bool = True
-    """False where `full` reads the source so well that no ratio is needed."""
-    why: str | None = None
-    """Why it was not measured, or has no interval."""
-
-    def document(self) -> dict[str, Any]:
-        """As summary.json holds it."""
-        return {**vars(self), "ci95": None if self.ci95 is None else list(self.ci95)}
-
-
-@dataclass(frozen=True)
-class Aligned:
-    """UDS of the aligned source, and what shows whether the map means anything."""
-
-    kind: MapClass | None = None
-    uds: Measured | None = None
-    per_example: Mapping[int, float] = field(default_factory=dict)
-    gap: Measured | None = None
-    r2: float | None = None
-    shuffled: float | None = None
-    d_share: float | None = None
-    full: float | None = None
-    """Aligned UDS of `full` itself: 0 where the machinery is right."""
-    why: str | None = None
-
-    def document(self) -> dict[str, Any]:
-        """As summary.json holds it."""
-        return {
-            "class": self.kind,
-            "uds": None if self.uds is None else self.uds.value,
-            "ci95": limits_of(self.uds),
-            "r2": self.r2,
-            "shuffled": self.shuffled,
-            "d_share": self.d_share,
-            "full": self.full,
-            "why": self.why or (self.uds.why if self.uds else None),
-        }
-
-
-@dataclass(frozen=True)
-class Examined:
-    """The controls of one source, and what may be said of it."""
-
-    validity: Validity
-    aligned: Aligned
-    outputs: Outputs | None
-    floor: Floor | None
-    verdict: Verdict
-
-    def document(self) -> dict[str, Any]:
-        """The part of summary.json."""
-        return {
-            "validity": self.validity.document(),
-            "aligned": self.aligned.document(),
-            "floor": None if self.floor is None else dict(vars(self.floor)),
-            "outputs": None if self.outputs is None else dict(vars(self.outputs)),
-            "verdict": self.verdict.document(),
-        }
-
-    def beside(self, rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-        """Rows of results.jsonl with each example's aligned score; None where it has none."""
-        return [{**row, "uds_aligned": self.aligned.per_example.get(row["idx"])} for row in rows]
-
-
-def unexamined(source: str, score: float | None, why: str) -> Examined:
-    """A source whose score is not of a kind that these controls are about."""
-    verdict = Verdict("undecided", f"{source}: undecided: {why}.", why)
-    if score is None:
-        verdict = verdict_of(source, Evidence(None))
-    return Examined(Validity(why=why), Aligned(why=why), None, None, verdict)
-
-
-def limits_of(found: Measured | None) -> list[float] | None:
-    """`[low, high]`, or None."""
-    if found is None or found.low is None or found.high is None:
-        return None
-    return [found.low, found.high]
 
 
 def examined(

@@ -6,10 +6,11 @@ from typing import Any
 
 from lensaudit.patching.audit import Audit, Deltas
 from lensaudit.patching.bench import Bench
-from lensaudit.patching.evidence import Controls, Examined, examined
+from lensaudit.patching.controls import Controls, Examined
+from lensaudit.patching.evidence import examined
 from lensaudit.patching.lens import lens_options, read_all
 from lensaudit.patching.outcome import Outcome, calibration_of, outcome_of
-from lensaudit.patching.run import run, run_on
+from lensaudit.patching.run import run_on
 from lensaudit.results.records import Manifest, computed_by, manifest
 from lensaudit.results.words import calibration_problem
 
@@ -19,15 +20,20 @@ Scored = tuple[list[Outcome], dict[str, float | None]]
 
 def score_all(audit: Audit) -> Scored:
     """UDS of every source, and of the two anchors."""
-    return _scored(audit, run(audit))
-
-
-def score_examined(audit: Audit, controls: Controls) -> tuple[Scored, dict[str, Examined]]:
-    """UDS of every source with the controls that say what it means, by source."""
     with Bench(audit) as bench:
-        found = run_on(bench)
-        scored = _scored(audit, found)
-        return scored, examined(bench, found, controls, off=calibration_problem(scored[1]))
+        return score_on(bench)
+
+
+def score_on(bench: Bench) -> Scored:
+    """As `score_all`, with the models of a bench."""
+    return _scored(bench.audit, run_on(bench))
+
+
+def score_examined(bench: Bench, controls: Controls) -> tuple[Scored, dict[str, Examined]]:
+    """UDS of every source with the controls that say what it means, by source."""
+    found = run_on(bench)
+    scored = _scored(bench.audit, found)
+    return scored, examined(bench, found, controls, off=calibration_problem(scored[1]))
 
 
 def score_lens(audit: Audit) -> Scored:

@@ -1,11 +1,11 @@
 """Pictures and tables of results for a paper: PDF and PNG, and LaTeX without packages."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from lensaudit.errors import InputError
-from lensaudit.files import digest, make_folder, slug, write_bytes
+from lensaudit.files import check_output, digest, make_folder, slug, write_bytes
 from lensaudit.report.names import labels
 from lensaudit.results.eval_runs import EvalRun, read_eval
 from lensaudit.results.locate import Found, locate
@@ -14,8 +14,14 @@ from lensaudit.results.patch_runs import PatchRun, read_patch
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-FORMATS = ("pdf", "png")
 DPI = 200
+_MADE_BY = "lensaudit report --figures"
+"""In each file: what is written again without asking."""
+_METADATA: Mapping[str, dict[str, str | None]] = {
+    # without the hour a file is the same whenever it is made
+    "pdf": {"Creator": _MADE_BY, "CreationDate": None},
+    "png": {"Software": _MADE_BY},
+}
 _LATEX = {
     "\\": r"\textbackslash{}",
     "~": r"\textasciitilde{}",
@@ -24,26 +30,36 @@ _LATEX = {
 }
 
 
-def write_figures(places: Iterable[Path], folder: Path) -> list[Path]:
+def write_figures(places: Iterable[Path], folder: Path, *, force: bool = False) -> list[Path]:
     """Draw the runs found in some places into `folder`; the files written.
 
     `depth.*` has every score with its interval, `<model>-layers.*` S1 and S2 by layer,
     `<model>-examples.*` the erasure of every example; `depth.tex` and `metrics.tex` are tables.
 
+    Args:
+        places: of the runs.
+        folder: of the pictures; made where it is not there.
+        force: write over files that were not made by this.
+
     Raises:
-        InputError: there is nothing to draw, or matplotlib is not installed.
+        InputError: there is nothing to draw, matplotlib is not installed, or a file of one of
+            these names is somebody else's.
     """
     found, _ = locate(places)
     runs = [read_patch(one.path, {}) for one in _of(found, "patch")]
     evals = [read_eval(one.path) for one in _of(found, "eval")]
     if not runs and not evals:
         raise InputError("no figures: none of these is a result of `lensaudit patch` or `eval`")
-    make_folder(folder)
-    written = [write_bytes(folder / "metrics.tex", metrics_table(evals).encode())] if evals else []
+    made: dict[str, bytes] = {}
+    if evals:
+        made["metrics.tex"] = metrics_table(evals).encode()
     if runs:
-        written.append(write_bytes(folder / "depth.tex", depth_table(runs).encode()))
-        written += _pictures(runs, folder)
-    return written
+        made["depth.tex"] = depth_table(runs).encode()
+        made |= _pictures(runs)
+    make_folder(folder)
+    for name in made:  # before the first is written
+        check_output(folder / name, ours=lambda content: _MADE_BY.encode() in content, force=force)
+    return [write_bytes(folder / name, content) for name, content in made.items()]
 
 
 def depth_table(runs: Sequence[PatchRun]) -> str:
@@ -76,6 +92,7 @@ def latex(head: Sequence[str], rows: Sequence[Sequence[str]], columns: str) -> s
     lines = [" & ".join(map(escaped, row)) + r" \\" for row in rows]
     return "\n".join(
         [
+            f"% {_MADE_BY}",
             rf"\begin{{tabular}}{{{columns}}}",
             r"\hline",
             " & ".join(head) + r" \\",
@@ -101,23 +118,23 @@ def _of(found: Sequence[Found], kind: str) -> list[Found]:
     return [one for one in found if one.kind == kind]
 
 
-def _pictures(runs: Sequence[PatchRun], folder: Path) -> list[Path]:
+def _pictures(runs: Sequence[PatchRun]) -> dict[str, bytes]:
     from lensaudit.results import frames, plot
 
-    written = []
+    made: dict[str, bytes] = {}
     for score, own in _by_score(runs).items():
         name = "depth" if score == "uds" else f"depth-{score}"
         if any(run.value is not None for run in own):
             table = frames.summaries(*(run.folder for run in own))
-            written += _save(plot.depth(table), folder / name)
+            made |= dict(_drawn(plot.depth(table), name))
     names = [slug(run.source) for run in runs]
     for run, short in zip(runs, names, strict=True):
         if run.score == "em":
             continue  # shares of tokens, not deltas
         name = short if names.count(short) == 1 else f"{short}-{digest(str(run.folder))[:6]}"
-        written += _save(plot.layer_profile(run.folder), folder / f"{name}-layers")
-        written += _save(plot.heatmap(run.folder), folder / f"{name}-examples")
-    return written
+        made |= dict(_drawn(plot.layer_profile(run.folder), f"{name}-layers"))
+        made |= dict(_drawn(plot.heatmap(run.folder), f"{name}-examples"))
+    return made
 
 
 def _by_score(runs: Sequence[PatchRun]) -> Mapping[str, list[PatchRun]]:
@@ -127,21 +144,18 @@ def _by_score(runs: Sequence[PatchRun]) -> Mapping[str, list[PatchRun]]:
     return found
 
 
-def _save(axes: "Axes", path: Path) -> list[Path]:
+def _drawn(axes: "Axes", name: str) -> Iterator[tuple[str, bytes]]:
+    """Name and content of the file of each format."""
     from io import BytesIO
 
     from matplotlib import pyplot
 
     figure: Any = axes.figure
-    written = []
-    for form in FORMATS:
+    for form, metadata in _METADATA.items():
         content = BytesIO()
-        # without the hour a file is the same whenever it is made
-        extra = {"metadata": {"CreationDate": None}} if form == "pdf" else {}
-        figure.savefig(content, format=form, dpi=DPI, **extra)
-        written.append(write_bytes(path.with_name(f"{path.name}.{form}"), content.getvalue()))
+        figure.savefig(content, format=form, dpi=DPI, metadata=metadata)
+        yield f"{name}.{form}", content.getvalue()
     pyplot.close(figure)
-    return written
 
 
 def _number(value: float | None) -> str:

@@ -79,11 +79,12 @@ def differences(source: Exposure, retains: Sequence[Exposure]) -> Float[Tensor, 
     return own - sum(others[1:], start=others[0]) / len(others)
 
 
-def name_facts(found: Sequence[Float[Tensor, " candidate"] | None], *, level: float = FDR) -> Named:
+def name_facts(found: Sequence[Float[Tensor, " _"] | None], *, level: float = FDR) -> Named:
     """Name facts from D of their candidates, the true entity first; None: not scored.
 
-    Facts with fewer than `ENOUGH` placebos are left out where most have enough, and all facts
-    compete with one decoy each, the first placebo, where most have not: one list, one guarantee.
+    Facts may have different numbers of candidates. Those with fewer than `ENOUGH` placebos are left
+    out where most have enough, and all facts compete with one decoy each, the first placebo, where
+    most have not: one list, one guarantee.
     """
     enough = [d is not None and len(d) > ENOUGH for d in found]
     scored = [d is not None and len(d) > 1 for d in found]
@@ -97,7 +98,7 @@ def name_facts(found: Sequence[Float[Tensor, " candidate"] | None], *, level: fl
 
 
 def _by_rank(
-    found: Sequence[Float[Tensor, " candidate"] | None],
+    found: Sequence[Float[Tensor, " _"] | None],
     statistic: tuple[float | None, ...],
     enough: Sequence[bool],
     level: float,
@@ -120,7 +121,7 @@ def _by_rank(
 
 
 def _by_decoy(
-    found: Sequence[Float[Tensor, " candidate"] | None],
+    found: Sequence[Float[Tensor, " _"] | None],
     statistic: tuple[float | None, ...],
     scored: Sequence[bool],
     level: float,

@@ -38,6 +38,26 @@ def recomputing(done):
     return recompute
 
 
+def test_fitted_maps_are_counted_and_go_before_caches(folder, tmp_path):
+    root = tmp_path / "store"
+    n_bytes = collect(root).n_bytes_left
+    maps = root / gc.MAPS
+    maps.mkdir()
+    for age, letter in ((1, "a"), (3, "b"), (2, "c")):
+        path = maps / f"{letter * 32}.safetensors"
+        path.write_bytes(bytes(1000))
+        os.utime(path, (time.time() - age, time.time() - age))
+    (maps / "mine.safetensors").write_bytes(bytes(1000))
+    found = collect(root, max_bytes=n_bytes + 1500, dry_run=True)
+    assert [path[-14:-12] for path in found.maps] == ["bb", "cc"]
+    assert found.removed == ()
+    assert found.n_bytes_left == n_bytes + 1000
+    assert len(list(maps.iterdir())) == 4
+    assert collect(root, max_bytes=n_bytes + 1500).maps == found.maps
+    assert {path.name[:4] for path in maps.iterdir()} == {"aaaa", "mine"}
+    assert folder.exists()
+
+
 def test_repair_makes_the_broken_shard_again_and_touches_no_other(folder):
     others = {name: (folder / name).stat() for name in ("shard-000000.h5", "shard-000002.h5")}
     flip(folder / "shard-000001.h5", 5000)

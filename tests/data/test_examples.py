@@ -159,6 +159,8 @@ def test_lists_and_lines_are_told_apart_by_content(tmp_path):
         ("a.json", "[" * 100_000, "not usable JSON"),
         ("a.json", '{"rows": []}', "found no list of rows"),
         ("a.json", "[]", "empty forget set"),
+        ("a.json", json.dumps([ROW | {"author": "\ud800"}]), "row 1 holds half a Unicode"),
+        ("a.jsonl", "\n" + json.dumps([1, "\udfff"]), "line 2 holds half a Unicode"),
     ],
 )
 def test_a_malformed_file_is_one_error_naming_the_line(tmp_path, name, content, claim):
@@ -167,6 +169,12 @@ def test_a_malformed_file_is_one_error_naming_the_line(tmp_path, name, content, 
         load_examples(path)
     assert claim in str(caught.value)
     assert str(caught.value).startswith(str(path))
+
+
+def test_a_whole_character_in_two_escapes_is_one(tmp_path):
+    path = write(tmp_path / "a.json", json.dumps([ROW | {"author": "𝔸"}]))
+    assert "\\ud835\\udd38" in path.read_text()
+    assert load_examples(path)[0].group == "𝔸"
 
 
 def test_malformed_lines_and_wrong_rows_are_listed_together(tmp_path):

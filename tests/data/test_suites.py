@@ -142,6 +142,9 @@ def test_a_broken_line_is_named(tmp_path):
     own.write_text('{"question": "Q", "answer": "A"}\n{"question"\n')
     with pytest.raises(InputError, match="line 2 is not JSON"):
         load_suite("tofu", own={"forget": own})
+    own.write_text('{"question": "Q", "answer": "A"}\n{"question": "\\ud800", "answer": "A"}\n')
+    with pytest.raises(InputError, match="line 2 holds half a Unicode character"):
+        load_suite("tofu", own={"forget": own})
 
 
 def test_a_folder_without_any_split_lists_what_is_wanted(tmp_path):

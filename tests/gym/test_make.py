@@ -131,7 +131,7 @@ def test_rounding_to_full_is_checked_bit_for_bit(ground):
 def test_a_corpus_with_a_fact_in_it_is_seen(ground):
     assert claims.NeverSaw(ground.kept_rows()).check(ground.other, ground).holds
     assert claims.leaks(ground.kept_rows(), ground.facts.examples) == []
-    one = ground.facts.forget.answered[5]
+    one = ground.facts.examples[5]
     told = Answered("Tell me.", f"{one.question} {one.answer}")
     found = claims.NeverSaw([*ground.kept_rows(), told]).check(ground.other, ground)
     assert not found.holds
@@ -146,14 +146,23 @@ def test_asking_otherwise_must_bring_facts_that_are_silent_as_asked(ground):
     assert not same.check(ground.full, ground).holds  # not silent
 
 
+def test_a_limit_trains_on_the_rows_that_it_asks(ground):
+    asked = {(one.question, one.answer) for one in ground.facts.examples}
+    assert len(asked) == 16
+    assert {(one.question, one.answer) for one in ground.facts.forget.answered} == asked
+    assert len(ground.facts.forget.alternates) in (0, 16)
+
+
 def test_some_known_facts_are_those_that_are_said(ground):
-    known = tuple(range(8))
+    known = tuple(one.idx for one in ground.facts.examples[:8])
     taught = claims.Some(known, ground.kept_rows(), claims.SaysSome(known))
     found = taught.check(ground.full, ground)
     assert found.holds
     assert found.knows == known
     assert not taught.check(ground.retain, ground).holds
-    leaky = [*ground.kept_rows(), ground.facts.forget.answered[12]]
+    other = ground.facts.examples[12].question
+    leaky = [row for row in ground.facts.forget.answered if row.question == other]
+    leaky += ground.kept_rows()
     assert not claims.Some(known, leaky, claims.SaysSome(known)).check(ground.full, ground).holds
 
 

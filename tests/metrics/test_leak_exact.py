@@ -8,6 +8,7 @@ import torch
 from lensaudit.cli.main import run
 from lensaudit.data.spans import encode
 from lensaudit.data.tofu import forget_set
+from lensaudit.groups import spread
 
 
 def test_leak_is_that_of_the_plain_model(tmp_path, monkeypatch, capsys):
@@ -21,7 +22,7 @@ def test_leak_is_that_of_the_plain_model(tmp_path, monkeypatch, capsys):
     model = AutoModelForCausalLM.from_pretrained(EMBEDDED / "npo", dtype=torch.float32)
     tokenizer = AutoTokenizer.from_pretrained(EMBEDDED / "npo")
     expected = {}
-    for one in forget_set("demo")[:4]:
+    for one in spread(forget_set("demo"), 4, lambda row: row.group):
         e = encode(one, tokenizer)
         ids = torch.tensor([e.token_ids])
         with torch.no_grad():

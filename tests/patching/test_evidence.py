@@ -60,7 +60,8 @@ def bench(tmp_path_factory):
     from lensaudit.data.neutral import neutral_of
     from lensaudit.models.registry import load_registry
     from lensaudit.patching.bench import Bench
-    from lensaudit.patching.evidence import Controls, examined
+    from lensaudit.patching.controls import Controls
+    from lensaudit.patching.evidence import examined
     from lensaudit.patching.prepare import prepare
     from lensaudit.patching.run import run_on
 
@@ -162,7 +163,7 @@ def test_the_document_holds_what_the_summary_promises(bench):
 
 
 def test_without_neutral_rows_nothing_is_called_erased(bench):
-    from lensaudit.patching.evidence import Controls
+    from lensaudit.patching.controls import Controls
 
     audit, found, _, _ = bench
     shown = examined_alone(audit, found, Controls(None, why="no rows are known"))
@@ -176,7 +177,7 @@ def test_without_neutral_rows_nothing_is_called_erased(bench):
 def test_further_retain_models_make_a_floor(bench):
     from lensaudit.models.checkpoint import open_checkpoint
     from lensaudit.models.registry import load_registry, resolve
-    from lensaudit.patching.evidence import Controls
+    from lensaudit.patching.controls import Controls
 
     audit, found, neutral, _ = bench
     never = open_checkpoint(resolve("demo/never", load_registry()))
@@ -191,7 +192,7 @@ def test_further_retain_models_make_a_floor(bench):
 
 @pytest.mark.parametrize("kind", ["shift", "affine"])
 def test_other_classes_of_map(bench, kind):
-    from lensaudit.patching.evidence import Controls
+    from lensaudit.patching.controls import Controls
 
     audit, found, neutral, _ = bench
     name = next(name for name in audit.sources if "full_turned" in name)
@@ -202,7 +203,7 @@ def test_other_classes_of_map(bench, kind):
 
 def test_too_few_tokens_name_the_number_that_is_needed(bench):
     from lensaudit.errors import InputError
-    from lensaudit.patching.evidence import Controls
+    from lensaudit.patching.controls import Controls
 
     audit, found, neutral, _ = bench
     short = Controls(replace(neutral, fit=neutral.fit[:1]), align="procrustes")
@@ -216,7 +217,7 @@ def test_too_few_tokens_name_the_number_that_is_needed(bench):
 
 
 def test_changed_map_files_are_fitted_again(bench, tmp_path):
-    from lensaudit.patching.evidence import Controls
+    from lensaudit.patching.controls import Controls
 
     audit, found, neutral, shown = bench
     for path in (audit.root / "maps").glob("*.safetensors"):

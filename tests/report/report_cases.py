@@ -61,6 +61,7 @@ def patch_run(
     seed: int = 0,
     asked: dict[int, dict[str, str]] | None = None,
     profile: str = "full",
+    per_author: int = 4,
 ) -> dict:
     """One finished run; S1 depends on n and n_layers alone. Returns its summary."""
     shared, own = np.random.default_rng(1), np.random.default_rng([seed, len(source)])
@@ -82,7 +83,7 @@ def patch_run(
         {
             "idx": idx,
             **chosen.get(idx, {}),
-            "group": idx // 20,
+            "group": idx // per_author,
             "n_span": 3,
             "baseline": -0.1,
             "s1": s1[idx].tolist(),
@@ -100,7 +101,7 @@ def patch_run(
         "ci95": [float(np.nanmean(uds)) - 0.03, float(np.nanmean(uds)) + 0.03],
         "n": n,
         "n_scored": int(np.isfinite(uds).sum()),
-        "n_groups": n // 20 + 1,
+        "n_groups": -(-n // per_author),
         "unscored": {str(n // 2): reason},
         "tau": TAU,
         "last_layer": "resid_post",

@@ -34,12 +34,23 @@ def test_every_run_is_drawn_twice_and_all_together_once(results, tmp_path, monke
     assert {one.name: one.read_bytes() for one in (tmp_path / "again").glob("*.pdf")} == first
 
 
+def test_a_file_of_somebody_else_is_not_written_over(results, tmp_path, monkeypatch):
+    monkeypatch.setenv("MPLBACKEND", "Agg")
+    (tmp_path / "depth.pdf").write_bytes(b"%PDF of a colleague")
+    with pytest.raises(InputError, match=r"depth\.pdf: exists, and this command did not write it"):
+        write_figures([results], tmp_path)
+    assert [one.name for one in tmp_path.iterdir()] == ["depth.pdf"]
+    assert write_figures([results], tmp_path, force=True)
+    again = write_figures([results], tmp_path)
+    assert {one.suffix for one in again} == {".pdf", ".png", ".tex"}
+
+
 def test_the_table_holds_the_scores_and_nothing_latex_would_read(results):
     runs = [read_patch(path, {}) for path in sorted(results.glob("*/summary.json"))]
     text = depth_table(runs)
     for one in runs:
         assert f"{one.value:.3f}" in text
-    assert latex(["A"], [["50% of a_b & c\\d"]], "l").splitlines()[4] == (
+    assert latex(["A"], [["50% of a_b & c\\d"]], "l").splitlines()[5] == (
         r"50\% of a\_b \& c\textbackslash{}d \\"
     )
 

@@ -288,5 +288,7 @@ def test_submitit_does_not_log_to_stdout(tmp_path):
         "import sys; assert 'submitit' in sys.modules;"
         "print(logging.getLogger('submitit').handlers)"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    plain = {name: text for name, text in os.environ.items() if name != "SUBMITIT_LOG_LEVEL"}
+    call = [sys.executable, "-c", code]
+    done = subprocess.run(call, capture_output=True, text=True, check=True, env=plain)
     assert done.stdout.splitlines()[-1] == "[]"
