@@ -17,6 +17,8 @@ def stage(tmp_path_factory):
 
 SLOWER = {
     "refused",
+    "demo",
+    "patch_prefix",
     "sweep_run",
     "sweep_verify",
     "watch",

@@ -118,6 +118,21 @@ def known_alignment(root: Path, kind: MapClass, key: str) -> Alignment | None:
     return _read(root / MAPS, kind, key)
 
 
+def rows_to_fit(encoded: Sequence[Encoded], n_tokens: int) -> tuple[Encoded, ...]:
+    """Rows in an order of their own, until so many tokens are to be fitted.
+
+    Every `HELD_OUT`-th is held out; no more rows are run than are used.
+    """
+    chosen, n = [], 0
+    for e in sorted(encoded, key=lambda e: digest([e.idx, "align"])):
+        if n >= n_tokens:
+            break
+        if _n(e) > 0:
+            n += _n(e) if len(chosen) % HELD_OUT else 0
+            chosen.append(e)
+    return tuple(chosen)
+
+
 def fit_alignment(
     source: Activations,
     full: Activations,
@@ -160,11 +175,8 @@ def _fit(
 ) -> Alignment:
     layer_of = relative_layers(source.n_layers, full.n_layers)
     d_x, d_y = source.d_model, full.d_model
-    rows = [e for e in sorted(encoded, key=lambda e: digest([e.idx, "align"])) if _n(e) > 0]
-    held_out, fit = (
-        rows[::HELD_OUT],
-        _up_to([r for n, r in enumerate(rows) if n % HELD_OUT], n_tokens),
-    )
+    rows = rows_to_fit(encoded, n_tokens)
+    held_out, fit = rows[::HELD_OUT], [row for at, row in enumerate(rows) if at % HELD_OUT]
     used = sum(map(_n, fit))
     if used < FEWEST_TOKENS_PER_DIM * max(d_x, d_y):
         raise InputError(
@@ -202,17 +214,6 @@ def relative_layers(n_source: int, n_full: int) -> tuple[int, ...]:
 def _n(e: Encoded) -> int:
     """Tokens after position 0, which is a sink."""
     return len(e.token_ids) - 1
-
-
-def _up_to(rows: Sequence[Encoded], n_tokens: int) -> list[Encoded]:
-    """Whole rows until there are so many tokens."""
-    chosen, n = [], 0
-    for e in rows:
-        if n >= n_tokens:
-            break
-        chosen.append(e)
-        n += _n(e)
-    return chosen
 
 
 def _chunks(rows: Sequence[Encoded]) -> Iterator[Sequence[Encoded]]:

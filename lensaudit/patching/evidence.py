@@ -26,6 +26,7 @@ from lensaudit.patching.aligned import (
     fit_alignment,
     known_alignment,
     next_rows,
+    rows_to_fit,
 )
 from lensaudit.patching.audit import Deltas
 from lensaudit.patching.bench import Bench
@@ -98,7 +99,8 @@ class _Trial:
         neutral = controls.neutral
         self.rows = bench.encoded(neutral.validity if neutral else ())
         self.ordinary = bench.encoded(neutral.ordinary if neutral else ())
-        self.fit = bench.encoded(neutral.fit if neutral else ())
+        self.n_tokens = controls.align_tokens or ALIGN_TOKENS_PER_DIM * self.audit.full.d_model
+        self.fit = rows_to_fit(bench.encoded(neutral.fit if neutral else ()), self.n_tokens)
         self.plain = {name: depth_score(found.s1, s2, tau=tau).uds for name, s2 in found.s2.items()}
         self.groups = [e.group for e in self.audit.encoded]
         self.unfit = self._unfit()
@@ -340,10 +342,9 @@ class _Trial:
 
     def _alignment(self, source: Checkpoint, kind: MapClass) -> Alignment:
         bench, full = self.bench, self.audit.full
-        n_tokens = self.controls.align_tokens or ALIGN_TOKENS_PER_DIM * full.d_model
         prints = (bench.fingerprint(one, self.fit) for one in (source, full))
         known = known_alignment(
-            self.audit.root, kind, alignment_key(*prints, kind=kind, n_tokens=n_tokens)
+            self.audit.root, kind, alignment_key(*prints, kind=kind, n_tokens=self.n_tokens)
         )
         if known is not None:
             return known
@@ -353,7 +354,7 @@ class _Trial:
                 bench.cache(full, self.fit, "all"),
                 self.fit,
                 kind,
-                n_tokens=n_tokens,
+                n_tokens=self.n_tokens,
                 memory_bytes=self.audit.options.memory_bytes,
                 root=self.audit.root,
             )

@@ -138,7 +138,6 @@ def test_a_plan_changed_on_disk_is_refused(tmp_path, capsys):
         (["demo/npo", "--variants", ""], "no variant"),
         (["demo/npo", "--retain", "demo/full"], "the same checkpoint"),
         (["demo/npo", "--metrics", "truth"], "no metric 'truth'"),
-        (["demo/npo", "--data", "no/such"], "no/such"),
     ],
 )
 def test_bad_input_is_one_line_before_any_work(tmp_path, capsys, arguments, said):
@@ -146,6 +145,19 @@ def test_bad_input_is_one_line_before_any_work(tmp_path, capsys, arguments, said
     error = capsys.readouterr().err
     assert said in error
     assert len(error.splitlines()) <= 3
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_set_that_cannot_be_fetched_is_one_line_before_any_work(tmp_path, capsys, monkeypatch):
+    import datasets
+
+    def unreachable(*names, **options):
+        raise ConnectionError("couldn't reach the Hub")
+
+    monkeypatch.setattr(datasets, "load_dataset", unreachable)
+    given = ["demo/npo", "--data", "no/such"]
+    assert command("sweep", "plan", *given, "--out", tmp_path / "out") == 2
+    assert "no/such" in capsys.readouterr().err
     assert not (tmp_path / "out").exists()
 
 
