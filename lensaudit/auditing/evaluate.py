@@ -3,7 +3,7 @@
 import json
 import math
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -171,7 +171,7 @@ def evaluate_into(
     place = own_folder(model, settings, folder, passes, notice=notice)
     claim(place, "eval", (f"{settings.suite.upper()}_EVAL.json", "results.jsonl"))
     share_passes(folder_for(model, settings, folder) / PASSES, place / PASSES)
-    passes.store = PassStore(place / PASSES)
+    passes.store = PassStore(place / PASSES, _of_siblings(place))
     reference = _retain_entries(settings, metrics, passes, place, notice, progress)
     reads = reads_of(metrics, passes, settings.suite)
     bar.n_passes = len(_planned(passes, reads))
@@ -245,6 +245,17 @@ def share_passes(made: Path, wanted: Path) -> None:
     for one in made.glob("*.npz") if made != wanted else ():
         if not (wanted / one.name).exists():
             write_bytes(make_folder(wanted) / one.name, one.read_bytes())
+
+
+def _of_siblings(place: Path) -> Callable[[str], Iterable[Path]]:
+    """Where a pass of a retain model may lie already: beside the other models' results.
+
+    One retain model serves many models; it is evaluated once.
+    """
+    if place.name != RETAIN:
+        return lambda name: ()
+    results = place.parent.parent
+    return lambda name: sorted(results.glob(f"*/{RETAIN}/{PASSES}/{name}"))
 
 
 def plan_evaluation(

@@ -91,6 +91,19 @@ def test_a_retain_model_is_evaluated_first(tmp_path):
     assert log(tmp_path / "a")["forget_quality"] == log(tmp_path / "b")["forget_quality"]
 
 
+def test_a_retain_model_of_many_is_evaluated_once(tmp_path, monkeypatch):
+    metrics = ("forget_quality",)
+    retain = ["--retain", EMBEDDED / "retain"]
+    assert run(command(tmp_path / "a", *retain, metrics=metrics)) == 0
+    counted = loads(monkeypatch)
+    assert run(command(tmp_path / "b", *retain, model="graddiff", metrics=metrics)) == 0
+    assert len(counted) == 1
+    assert run(command(tmp_path / "alone" / "b", *retain, model="graddiff", metrics=metrics)) == 0
+    assert len(counted) == 3
+    alone, found = log(tmp_path / "alone" / "b"), log(tmp_path / "b")
+    assert found["forget_quality"] == alone["forget_quality"]
+
+
 @pytest.mark.parametrize(
     "changed",
     [
