@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from lensaudit.results.verdict import Code
 
 _SAID: tuple[tuple[str, tuple["Code", ...]], ...] = (
-    ("Says it", ("intact",)),
-    ("Stopped saying it but still holding it", ("hidden", "hidden_other_basis")),
+    ("Says it once its answer is begun", ("intact",)),
+    ("Does not say it, and holds it", ("hidden", "hidden_other_basis")),
     ("As without it, in the stream", ("erased",)),
     ("Between, or not decided", ("partly_erased", "unreadable", "undecided")),
 )
@@ -54,7 +54,8 @@ def demo(out: Path, activations: Path, as_json: bool) -> None:
     with ProgressBar() as bar:
         found = demo_into(out, activations=activations, notice=notice, progress=bar.tell)
     if as_json:
-        emit([one.summary for one in found.patched.results])
+        results = found.patched.results
+        emit([{**one.summary, "answers": found.answers[one.source]} for one in results])
     else:
         print_demo(found)
 
@@ -64,12 +65,21 @@ def print_demo(found: "Demo") -> None:
     from lensaudit.auditing.demo import FULL, RETAIN
     from lensaudit.results.words import verdict
 
-    columns = ["model", "says it\n(of 64 facts)", "UDS: 0 held, 1 erased", "aligned"]
+    columns = [
+        *("model", "asked,\nanswers", "begun,\nsays it"),
+        *("UDS: 0 held, 1 erased", "aligned"),
+    ]
     shown = table("What each model says, and what it still holds", columns, left=("model",))
     first = found.patched.results[0].summary
     for name in (FULL, RETAIN):
         anchor = name.rpartition("/")[2]
-        row(shown, dim(name), says(first["outputs"][anchor]), number(first["calibration"][anchor]))
+        row(
+            shown,
+            dim(name),
+            number(found.answers[name]),
+            says(first["outputs"][anchor]),
+            number(first["calibration"][anchor]),
+        )
     shown.add_section()
     for one in sorted(found.patched.results, key=lambda one: one.uds or 0.0):
         summary = one.summary
@@ -77,6 +87,7 @@ def print_demo(found: "Demo") -> None:
         row(
             shown,
             one.source,
+            number(found.answers[one.source]),
             says(summary["outputs"]["source"]),
             value,
             number(summary["aligned"]["uds"]),
@@ -87,5 +98,6 @@ def print_demo(found: "Demo") -> None:
     say("")
     for words, codes in _SAID:
         say(f"{words}: {', '.join(found.found(*codes)) or 'none'}.")
-    say("says it: the fact word for word after the beginning of the answer, most likely tokens.")
+    say("answers: ROUGE-L of what it writes when it is asked, 1 for the true answers.")
+    say("says it: of 64 facts, those word for word after the beginning of the answer.")
     say("Next: lensaudit patch --source NAME --full … --retain … --data forget.json")

@@ -55,7 +55,7 @@ def load_registry(path: Place | None = None) -> Registry:
     """
     if path is None and os.environ.get(VARIABLE):
         path = os.path.expanduser(os.environ[VARIABLE])
-    specs = dict(_shipped())
+    specs = dict(shipped())
     if path is not None:
         specs |= _read_entries(Path(path), specs)
     return Registry(specs)
@@ -79,7 +79,7 @@ def default_anchor(anchor: str, sources: Sequence[str]) -> str:
 def lasting_name(spec: ModelSpec) -> str:
     """What resolves to the same checkpoint in any folder, and without a registry file."""
     own = replace(spec, adapter=None)
-    if own.name in _shipped() and own == _shipped()[own.name]:
+    if own.name in shipped() and own == shipped()[own.name]:
         return spec.name
     base = str(spec.local) if spec.local else f"{spec.repo}@{spec.revision}"
     return f"{base}+{lasting_name(spec.adapter)}" if spec.adapter else base
@@ -193,7 +193,7 @@ def _checked_folder(spec: ModelSpec, folder: Path) -> ModelSpec:
 
 
 @cache
-def _shipped() -> Mapping[str, ModelSpec]:
+def shipped() -> Mapping[str, ModelSpec]:
     """Names that need no registry file, the embedded family last."""
     return {spec.name: spec for spec in (*published(), *_embedded())}
 

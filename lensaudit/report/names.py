@@ -8,7 +8,7 @@ from pathlib import Path, PurePath
 
 from lensaudit.errors import InputError
 from lensaudit.files import read_json
-from lensaudit.models.published import published
+from lensaudit.models.registry import shipped
 
 _EPOCH = re.compile(r"(?:^|[_-])(?:ep|epoch)_?(\d+)(?=$|[_-])")
 
@@ -32,7 +32,7 @@ def made_with(name: str) -> Made:
     >>> made_with("runs/npo_lr5e5_b05_a1_ep10"), made_with("demo/retain").role
     (Made(method=None, epoch=None, role=None), 'retain')
     """
-    spec = _SPECS.get(name)
+    spec = shipped().get(name)
     if spec is None:
         return _from_manifest(Path(name))
     found = _EPOCH.search(spec.alias_of or spec.name)
@@ -75,6 +75,3 @@ def told_apart(folders: Sequence[Path]) -> list[str]:
         if len(set(parts)) == len(parts):
             return list(parts)
     return [str(n) for n in range(1, len(folders) + 1)]
-
-
-_SPECS = {spec.name: spec for spec in published()}

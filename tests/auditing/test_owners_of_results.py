@@ -24,7 +24,7 @@ def place(tmp_path_factory):
 @pytest.fixture(scope="module")
 def first(place):
     """A run of `patch` in its default folder."""
-    return la.patch("demo/npo", limit=LIMIT, layers="8-9")
+    return la.patch("demo/npo", limit=LIMIT, layers="8-9", align="none")
 
 
 def summary(folder) -> dict:
@@ -32,7 +32,10 @@ def summary(folder) -> dict:
 
 
 def test_the_same_run_finds_its_folder_again(first):
-    assert la.patch("demo/npo", limit=LIMIT, layers="8-9", batch_size=1).folder == first.folder
+    assert (
+        la.patch("demo/npo", limit=LIMIT, layers="8-9", align="none", batch_size=1).folder
+        == first.folder
+    )
 
 
 @pytest.mark.parametrize(
@@ -40,15 +43,28 @@ def test_the_same_run_finds_its_folder_again(first):
 )
 def test_another_run_has_its_own_default_folder(first, other):
     before = summary(first.folder)
-    own = la.patch("demo/npo", **{"limit": LIMIT, "layers": "8-9", **other})
+    own = la.patch("demo/npo", **{"limit": LIMIT, "layers": "8-9", "align": "none", **other})
     assert own.folder.parent == first.folder.parent
     assert own.folder != first.folder
     assert summary(first.folder) == before
-    assert la.patch("demo/npo", **{"limit": LIMIT, "layers": "8-9", **other}).folder == own.folder
+    assert (
+        la.patch("demo/npo", **{"limit": LIMIT, "layers": "8-9", "align": "none", **other}).folder
+        == own.folder
+    )
 
 
 def test_in_a_named_folder_nothing_is_replaced_without_a_line(first, capsys, tmp_path):
-    command = ["patch", "--source", "demo/npo", "--layers", "8-9", "--out", str(tmp_path)]
+    command = [
+        "patch",
+        "--source",
+        "demo/npo",
+        "--layers",
+        "8-9",
+        "--align",
+        "none",
+        "--out",
+        str(tmp_path),
+    ]
     assert run([*command, "--limit", str(LIMIT)]) == 0
     capsys.readouterr()
     assert run([*command, "--limit", str(LIMIT)]) == 0

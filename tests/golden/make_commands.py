@@ -23,6 +23,7 @@ def main(arguments: list[str]) -> None:
     check = "--check" in arguments
     names = [name for name in arguments if name != "--check"] or list(CASES)
     os.environ.update(ENVIRONMENT)
+    os.environ["OMP_NUM_THREADS"] = "1"  # as the Makefile's tests: sums have one order
     with tempfile.TemporaryDirectory() as folder, Stage(Path(folder), CASES) as stage:
         for name in names:
             began = time.process_time()

@@ -5,7 +5,9 @@ import pytest
 import lensaudit as la
 
 
-@pytest.mark.parametrize("source", ["demo/never", "demo/masked_readout"])
+@pytest.mark.parametrize(
+    "source", ["demo/masked_readout", pytest.param("demo/never", marks=pytest.mark.slow)]
+)
 def test_aligned_depth_and_validity_are_those_of_patch(source, tmp_path):
     shared = {"limit": 16, "activations": tmp_path / "activations"}
     patched = la.patch(source, tmp_path / "patch", **shared)

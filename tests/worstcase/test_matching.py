@@ -82,6 +82,7 @@ def test_how_often_it_errs_on_the_embedded_answers():
     assert specificity >= 0.999
 
 
+@pytest.mark.slow
 def test_how_often_it_errs_on_tofu(shared):
     rows = forget_set(shared / "data" / "tofu" / "forget10_filtered.json")
     said = {row["idx"]: row for row in read_json(shared / "data/tofu/forget10_filtered.json")}

@@ -34,15 +34,15 @@ def test_a_model_that_knows_gives_every_fact_away(place):
     assert found["expected"] <= 2
     assert found["excess"] == pytest.approx((3 - found["expected"]) / 3)
     assert "3 of 3 facts come out" in found["headline"]
-    # one author: no interval, and it says why
+    # three authors: no interval, and it says why
     assert found["ci95"] is None
-    assert "1 author" in found["no_interval"]
+    assert "3 authors" in found["no_interval"]
 
 
 def test_files_hold_a_row_for_every_fact_and_attack(place):
     rows = list(csv.DictReader((place / "w" / "facts.csv").open()))
     assert tuple(rows[0]) == FACTS
-    assert [int(row["idx"]) for row in rows] == list(range(3))
+    assert [int(row["idx"]) for row in rows] == [0, 8, 16]  # of an author each
     assert all("prefix" in row["attacks"].split(";") for row in rows)
     matrix = list(csv.DictReader((place / "w" / "matrix.csv").open()))
     assert tuple(matrix[0]) == ("idx", *SOME)

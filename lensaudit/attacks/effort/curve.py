@@ -119,7 +119,7 @@ def effort_at(
 ) -> Effort:
     """E_x of a curve.
 
-    >>> points = [Reading(0, 0, 1, 0, 0.0), Reading(1, 0.6, 1, 0, 0.6), Reading(2, 1, 1, 0, 1.0)]
+    >>> points = [Reading(step, rho, 1.0, 0.0, rho) for step, rho in enumerate((0.0, 0.6, 1.0))]
     >>> effort_at(points, 0.5, "estimate"), effort_at(points[:1], 0.5, "estimate")
     (Effort(step=1, censored=False), Effort(step=0, censored=True))
     """
