@@ -7,7 +7,7 @@ TOOLS  := $(VENV)/.tools
 # two threaded torch processes on two cores crawl; tests run one process per core instead
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: demo test lint mutants bench slow family docs clean
+.PHONY: demo test shapes lint mutants bench slow family docs clean
 
 $(READY): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
@@ -35,7 +35,10 @@ lint: $(TOOLS)            ## what pre-commit runs: style, import directions, typ
 	$(BIN)/pyright --pythonpath $(BIN)/python
 
 slow: $(TOOLS)            ## the long tests: gigabytes and minutes
-	$(BIN)/pytest -m slow
+	$(BIN)/pytest -m slow --jaxtyping-packages=lensaudit,beartype.beartype
+
+shapes: $(TOOLS)          ## the test suite with types and shapes checked in every call
+	$(BIN)/pytest -n 2 --jaxtyping-packages=lensaudit,beartype.beartype
 
 mutants: $(TOOLS)         ## break one line at a time: does a test notice? half an hour
 	$(BIN)/python tests/mutants/run.py --jobs 2

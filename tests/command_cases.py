@@ -8,7 +8,7 @@ from pathlib import Path
 
 from command_golden import Case
 
-ENVIRONMENT = {"COLUMNS": "400"}
+ENVIRONMENT = {"LENSAUDIT_MODELS": "fetched", "COLUMNS": "400"}
 """Set for every call; in a narrower terminal sentences and cells would break."""
 
 START = datetime(2026, 1, 1, tzinfo=UTC)

@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from bridges import share_bridges
 from support import ARCHITECTURES, SHARED, tiny_model, tiny_model_of
 
 # submitit's logging at import closes every handler there is, absl's with pytest's captured stream
@@ -46,6 +47,13 @@ def pytest_terminal_summary(terminalreporter, config: pytest.Config) -> None:
 if os.environ.get("CI") == "true":
     # what is not installed there is not tested anywhere: its absence is an error, not a skip
     pytest.importorskip = lambda name, *_, **__: importlib.import_module(name)
+
+
+@pytest.fixture(autouse=True)
+def _shared_bridges(request) -> None:
+    """What is measured under `slow` is built as users build it."""
+    if request.node.get_closest_marker("slow") is None:
+        share_bridges()
 
 
 @pytest.fixture(scope="session")

@@ -32,6 +32,7 @@ BASES: dict[str, list[str]] = {
     "activations repair": [],
     "activations verify": [],
     "models": [],
+    "models fetch": ["none"],
     "init": ["in", "--dry-run"],
     "runs ls": ["results"],
     "runs show": ["results/patch"],
@@ -116,14 +117,14 @@ def commands(
     group: click.Command = cli, path: tuple[str, ...] = ()
 ) -> Iterator[tuple[str, click.Command]]:
     """Every command, with its name."""
+    if not isinstance(group, click.Group) or group.invoke_without_command:
+        yield " ".join(path), group
     if isinstance(group, click.Group):
         context = click.Context(group)
         for name in group.list_commands(context):
             inner = group.get_command(context, name)
             assert inner is not None
             yield from commands(inner, (*path, name))
-    else:
-        yield " ".join(path), group
 
 
 def values(one: click.Parameter) -> tuple[str, ...]:

@@ -74,7 +74,8 @@ def with_project(command: click.Command, path: str) -> click.Command:
     if isinstance(command, click.Group):
         for key, inner in command.commands.items():
             with_project(inner, f"{path} {key}")
-        return command
+        if not command.invoke_without_command:
+            return command
     if any(one.name == "project" for one in command.params):
         return command
     option = click.Option(

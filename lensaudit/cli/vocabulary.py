@@ -34,7 +34,8 @@ def with_vocabulary(command: click.Command) -> click.Command:
     if isinstance(command, click.Group):
         for inner in command.commands.values():
             with_vocabulary(inner)
-        return command
+        if not command.invoke_without_command:
+            return command
     if any(one.name == "quieter" for one in command.params):
         return command
     for one in command.params:

@@ -19,6 +19,10 @@ from lensaudit.settings import Place
 
 VARIABLE = "LENSAUDIT_REGISTRY"
 """Environment variable that names the registry file where no option does."""
+MODELS_VARIABLE = "LENSAUDIT_MODELS"
+"""Environment variable that names the folder of fetched models."""
+FETCHED = ("smollm2/base",)
+"""Names of models that `lensaudit models fetch` makes; see `lensaudit.models.fetch`."""
 DEMO = "demo/"
 """Names of the embedded family begin so."""
 EMBEDDED = Path(lensaudit.__file__).parent / "embedded"
@@ -85,8 +89,10 @@ def lasting_name(spec: ModelSpec) -> str:
     return f"{base}+{lasting_name(spec.adapter)}" if spec.adapter else base
 
 
-def origin(spec: ModelSpec) -> Literal["published", "embedded", "registry"]:
+def origin(spec: ModelSpec) -> Literal["published", "embedded", "fetched", "registry"]:
     """Who says what a name means; published names are not known to exist until fetched."""
+    if spec in _fetched():
+        return "fetched"
     if spec in published():
         return "published"
     return "embedded" if spec.local and spec.local.is_relative_to(EMBEDDED) else "registry"
@@ -180,6 +186,9 @@ def _checked_revision(name: str, revision: str) -> str:
 def _checked_folder(spec: ModelSpec, folder: Path) -> ModelSpec:
     """The spec of a folder that holds a model."""
     if not os.path.exists(folder):
+        if spec.name in FETCHED:
+            fetch = f"lensaudit models fetch {spec.name.partition('/')[0]}"
+            raise InputError(f"{spec.name}: not fetched yet; run `{fetch}`")
         raise InputError(f"{spec.name}: no such folder: {folder}")
     if not os.path.isdir(folder):
         raise InputError(f"{folder}: is a file; a folder with config.json is wanted")
@@ -192,10 +201,31 @@ def _checked_folder(spec: ModelSpec, folder: Path) -> ModelSpec:
     return replace(spec, local=folder)
 
 
-@cache
 def shipped() -> Mapping[str, ModelSpec]:
-    """Names that need no registry file, the embedded family last."""
+    """Names that need no registry file: published, embedded, and those that can be fetched."""
+    return {**_built_in(), **{spec.name: spec for spec in _fetched()}}
+
+
+@cache
+def _built_in() -> Mapping[str, ModelSpec]:
     return {spec.name: spec for spec in (*published(), *_embedded())}
+
+
+def models_home() -> Path:
+    """Where `lensaudit models fetch` keeps models: `LENSAUDIT_MODELS`, or the user's cache."""
+    if os.environ.get(MODELS_VARIABLE):
+        return Path(os.path.expanduser(os.environ[MODELS_VARIABLE]))
+    cached = os.environ.get("XDG_CACHE_HOME") or os.path.join("~", ".cache")
+    return Path(os.path.expanduser(cached)) / "lensaudit" / "models"
+
+
+def _fetched() -> list[ModelSpec]:
+    """Pretrained models that know none of the forgotten facts."""
+    folders = {name: models_home() / name for name in FETCHED}
+    return [
+        ModelSpec(name, str(folder), None, "base", None, local=folder)
+        for name, folder in folders.items()
+    ]
 
 
 @cache

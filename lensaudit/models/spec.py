@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-Role = Literal["full", "retain", "unlearned", "pool_knows", "pool_forgot", "scale"]
+Role = Literal["full", "retain", "unlearned", "pool_knows", "pool_forgot", "scale", "base"]
 
 
 @dataclass(frozen=True)

