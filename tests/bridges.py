@@ -1,7 +1,7 @@
 """One bridge for one set of weights: TransformerLens takes half a second to build each.
 
 A bridge is given again only where weights, configuration and tokenizer are the same bytes, and only
-while its own weights are those that it was built from: what a test changes is its own.
+while its own weights are those that it was built from. What a test builds itself is its own.
 """
 
 import functools
@@ -61,6 +61,8 @@ def share_bridges() -> None:
 
     @functools.wraps(plain)
     def bridge_from(model, tokenizer):
+        if not sys._getframe(1).f_globals["__name__"].startswith("lensaudit"):
+            return plain(model, tokenizer)
         key = key_of(model, tokenizer)
         if key in known:
             bridge, made_of = known.pop(key)
