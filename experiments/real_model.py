@@ -11,50 +11,63 @@ The forget set is the first facts of each fictional author; `full` is the pretra
 on them and on the rows to keep, `retain` on the rows to keep alone, with two seeds.
 """
 
+import itertools
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import click
 
-from lensaudit.cli.main import run
+import lensaudit as la
+from lensaudit.attacks import relearn
+from lensaudit.attacks.settings import RelearnSettings
 from lensaudit.data.tofu import forget_set
-from lensaudit.files import make_folder, read_json, write_json
+from lensaudit.files import make_folder, write_json
 from lensaudit.groups import spread
 from lensaudit.models.registry import EMBEDDED
+from lensaudit.unlearn import job
+from lensaudit.unlearn.prepare import prepare
+from lensaudit.unlearn.settings import UnlearnSettings
+from lensaudit.unlearn.train import Progress
 
 BASE = "smollm2/base"
 LAST = r"layers\.29\.|model\.norm"
-TUNED = ("--format", "raw", "--batch-size", "8", "--accumulate", "1", "--store", "bfloat16")
+TUNED: Mapping[str, Any] = {
+    "formats": "raw",
+    "batch_size": 8,
+    "accumulate": 1,
+    "store": "bfloat16",
+    "device": "cpu",
+}
+LR = 5e-5
+"""Of unlearning."""
 
 
 @dataclass(frozen=True)
 class Made:
-    """A model of the study, and the command that makes it."""
+    """A model of the study, and how it is made."""
 
     name: str
     truth: str
-    arguments: tuple[str, ...]
-
-
-def unlearned(name: str, truth: str, method: str, *more: str) -> Made:
-    """`full`, unlearned on the forget rows."""
-    return Made(name, truth, ("unlearn", "--method", method, "--model", "full", *more))
+    rows: Literal["both", "kept", "facts"]
+    """Trained on these: the pretrained model, or, on the facts, `full` to unlearn them."""
+    more: Mapping[str, Any]
 
 
 MODELS = (
-    Made("full", "knows", ("relearn", "--source", BASE, "--data", "both")),
-    Made("retain", "never saw", ("relearn", "--source", BASE, "--data", "kept")),
-    Made("retain_2", "never saw", ("relearn", "--source", BASE, "--data", "kept", "--seed", "7")),
-    unlearned("idknll", "?", "IdkNLL", "--epochs", "3"),
-    unlearned("npo", "?", "NPO", "--epochs", "4"),
-    unlearned("graddiff", "?", "GradDiff", "--epochs", "3"),
-    unlearned("masked_upper", "hides", "NPO", "--epochs", "6", "--trainable", LAST),
+    Made("full", "knows", "both", {}),
+    Made("retain", "never saw", "kept", {}),
+    Made("retain_2", "never saw", "kept", {"seed": 7}),
+    Made("idknll", "?", "facts", {"method": "IdkNLL", "epochs": 3.0}),
+    Made("npo", "?", "facts", {"method": "NPO", "epochs": 4.0}),
+    Made("graddiff", "?", "facts", {"method": "GradDiff", "epochs": 3.0}),
+    Made("masked_upper", "hides", "facts", {"method": "NPO", "epochs": 6.0, "trainable": LAST}),
 )
 """`masked_upper` may change the last block alone: what lies below it still holds the facts."""
 RETAINS = ("retain", "retain_2")
+NEUTRAL = ("holdout10", "real_authors_perturbed", "world_facts_perturbed")
 
 
 def write_rows(place: Path, n_facts: int, n_kept: int) -> dict[str, Path]:
@@ -68,39 +81,53 @@ def write_rows(place: Path, n_facts: int, n_kept: int) -> dict[str, Path]:
     ]
     numbered = [{**row, "idx": 1000 + at} for at, row in enumerate(chosen)]
     files = {"facts": facts, "kept": numbered, "both": [*facts, *numbered]}
+    # nobody of these was trained on: what maps between streams are fitted on
+    lines = [(EMBEDDED / "data" / f"{name}.jsonl").read_text().splitlines() for name in NEUTRAL]
+    files["neutral"] = [
+        {name: row[name] for name in ("question", "answer")}
+        for row in map(json.loads, itertools.chain(*lines))
+    ]
     for name, rows in files.items():
         write_json(place / f"{name}.json", rows)
     return {name: place / f"{name}.json" for name in files}
 
 
-def make(one: Made, place: Path, files: dict[str, Path], epochs: float, lr: str) -> None:
+def make(one: Made, place: Path, files: Mapping[str, Path], epochs: float, lr: float) -> None:
     """Train a model, or go on where the training was cut; a finished one stays."""
     out = place / one.name
-    if (out / "manifest.json").exists():
-        return
-    at = {**{name: str(path) for name, path in files.items()}, "full": str(place / "full")}
-    call = [at.get(word, word) for word in one.arguments]
-    if call[0] == "relearn":
-        call += ["--epochs", str(epochs), "--lr", lr]
+
+    def report(at: Progress) -> None:
+        if at.step % 10 == 0 or at.step == at.n_steps:
+            click.echo(f"{one.name}: step {at.step} of {at.n_steps}", err=True)
+
+    if one.rows == "facts":
+        given = {"model": str(place / "full"), "data": str(files["facts"]), "lr": LR}
+        given |= {"retain_data": str(files["kept"]), "out": out, **one.more}
+        new = job.make(prepare(UnlearnSettings(**given, **TUNED)), out, report=report)
     else:
-        call += ["--data", at["facts"], "--retain-data", at["kept"], "--lr", "5e-5"]
-    click.echo(f"making {one.name}: {one.truth}")
-    if run([*call, *TUNED, "--out", str(out)]):
-        raise click.ClickException(f"{one.name} was not made")
+        given = {"data": str(files[one.rows]), "epochs": epochs, "lr": lr, "out": out, **one.more}
+        settings = RelearnSettings(model=BASE, **given, **TUNED)
+        new = relearn.make(relearn.prepare(settings, BASE), out, report=report)
+    click.echo(f"{one.name} ({one.truth}): {'made' if new else 'was there'}")
 
 
-def audit(place: Path, files: dict[str, Path], names: Sequence[str]) -> list[dict[str, Any]]:
-    """Patch every model into `full`, with both retains as the floor."""
-    call = ["patch", "--full", str(place / "full"), "--data", str(files["facts"])]
-    call += [word for name in RETAINS for word in ("--retain", str(place / name))]
-    call += ["--validity-data", str(files["kept"]), "--align-data", str(files["kept"])]
-    call += ["--activations", str(place / "activations"), "--lens"]
+def audit(place: Path, files: Mapping[str, Path], names: Sequence[str]) -> list[dict[str, Any]]:
+    """Patch every model into `full`; retains that it is not itself are the floor."""
     found = []
     for name in names:
-        out = place / "results" / name
-        if run([*call, "--source", str(place / name), "--out", str(out)]) not in (0, 1):
-            raise click.ClickException(f"{name} was not audited")
-        found.append({"model": name, **read_json(out / "summary.json")})
+        result = la.patch(
+            str(place / name),
+            place / "results" / name,
+            full=str(place / "full"),
+            retain=tuple(str(place / one) for one in RETAINS if one != name),
+            data=str(files["facts"]),
+            validity_data=files["kept"],
+            align_data=files["neutral"],
+            activations=place / "activations",
+            profile="full",
+            lens=True,
+        )
+        found.append({"model": name, **result.summary})
     return found
 
 
@@ -108,10 +135,10 @@ def audit(place: Path, files: dict[str, Path], names: Sequence[str]) -> list[dic
 @click.option("--facts", default=32, show_default=True, help="Forget rows.")
 @click.option("--kept", default=64, show_default=True, help="Rows to keep.")
 @click.option("--epochs", default=8.0, show_default=True, help="Of full and the retains.")
-@click.option("--lr", default="2e-4", show_default=True, help="Of full and the retains.")
+@click.option("--lr", default=2e-4, show_default=True, help="Of full and the retains.")
 @click.option("--only", multiple=True, help="Some of the models, beside the anchors.")
 @click.option("--out", type=click.Path(path_type=Path), default=Path("experiments/out/real_model"))
-def main(facts: int, kept: int, epochs: float, lr: str, only: tuple[str, ...], out: Path) -> None:
+def main(facts: int, kept: int, epochs: float, lr: float, only: tuple[str, ...], out: Path) -> None:
     """Make the models, audit them, and write the table."""
     files = write_rows(make_folder(out), facts, kept)
     anchors = ("full", *RETAINS)

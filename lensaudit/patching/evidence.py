@@ -342,6 +342,11 @@ class _Trial:
 
     def _alignment(self, source: Checkpoint, kind: MapClass) -> Alignment:
         bench, full = self.bench, self.audit.full
+        if not self.fit:
+            raise InputError(
+                "alignment: no rows are left to fit a map on: those that were given are of authors "
+                "of the forget set or of the facts for validity; name others with --align-data"
+            )
         prints = (bench.fingerprint(one, self.fit) for one in (source, full))
         known = known_alignment(
             self.audit.root, kind, alignment_key(*prints, kind=kind, n_tokens=self.n_tokens)

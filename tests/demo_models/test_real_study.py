@@ -29,8 +29,11 @@ def test_the_study_makes_audits_and_goes_on_where_it_was(study, tmp_path):
     assert done.exit_code == 0, done.output
     table = {row["model"]: row for row in json.loads((tmp_path / "study/table.json").read_text())}
     assert set(table) == {"retain_2", "npo"}
-    assert all(row["n"] == 16 and row["floor"] is not None for row in table.values())
+    assert {row["n"] for row in table.values()} == {16}
+    assert table["npo"]["uds"] < 0.5 < table["retain_2"]["uds"]
+    assert table["retain_2"]["aligned"]["class"] == "procrustes"
     made = (tmp_path / "study" / "full" / "model.safetensors").stat().st_mtime_ns
     again = CliRunner().invoke(study.main, given, catch_exceptions=False)
-    assert "making" not in again.output
+    assert ": made" not in again.output.replace(" made)", "")
+    assert "npo (?): was there" in again.output
     assert (tmp_path / "study" / "full" / "model.safetensors").stat().st_mtime_ns == made

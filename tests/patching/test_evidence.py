@@ -216,6 +216,16 @@ def test_too_few_tokens_name_the_number_that_is_needed(bench):
     assert "128" in one.aligned.why
 
 
+def test_rows_of_the_same_authors_leave_none_to_fit_on(bench):
+    from lensaudit.patching.controls import Controls
+
+    audit, found, neutral, _ = bench
+    one_source = replace(audit, sources={"demo/never": audit.sources["demo/never"]})
+    (one,) = examined_alone(one_source, found, Controls(replace(neutral, fit=()))).values()
+    assert one.aligned.kind is None
+    assert "name others with --align-data" in (one.aligned.why or "")
+
+
 def test_changed_map_files_are_fitted_again(bench, tmp_path):
     from lensaudit.patching.controls import Controls
 
