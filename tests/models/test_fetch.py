@@ -1,10 +1,11 @@
 """A pretrained model out of a package: what is made, and what is refused."""
 
-import contextlib
 import dataclasses
+import re
+import shlex
 import subprocess
-import sys
 import zipfile
+from pathlib import Path
 
 import pytest
 import torch
@@ -18,6 +19,7 @@ from lensaudit.models.checkpoint import open_checkpoint
 from lensaudit.models.fetch import MADE, SOURCES, damage_of, fetch, read_gguf, sha256_of
 from lensaudit.models.registry import load_registry, resolve
 
+DOCS = Path(__file__).parents[2] / "docs"
 MEMBER = "tiny/tiny.gguf"
 BYTES = [chr(code) for code in (*range(33, 127), *range(161, 173), *range(174, 256))]
 VOCABULARY = ["<|endoftext|>", *BYTES, "Ġ", "Ċ", "Pa", "ris"]
@@ -202,12 +204,13 @@ def test_another_architecture_is_named(tmp_path):
 
 
 @pytest.mark.slow
-def test_the_real_model_knows_paris(tmp_path, monkeypatch):
+def test_the_command_of_the_page_makes_a_model_that_knows_paris(tmp_path, monkeypatch):
     monkeypatch.setenv("LENSAUDIT_MODELS", str(tmp_path))
-    with contextlib.suppress(KeyError):
-        monkeypatch.delenv("PIP_REQUIRE_VIRTUALENV")
-    assert sys.executable
-    folder = fetch("smollm2", notice=print)
+    (block,) = re.findall(r"```sh real\n(.*?)```", (DOCS / "real_model.md").read_text(), re.S)
+    fetching, studying = block.splitlines()
+    assert run(shlex.split(fetching)[1:]) == 0
+    assert (DOCS.parent / shlex.split(studying)[1]).is_file()
+    folder = tmp_path / "smollm2" / "base"
     model = load(open_checkpoint(resolve("smollm2/base", load_registry())))
     tokenizer = AutoTokenizer.from_pretrained(folder)
     tokens = tokenizer("The capital of France is", return_tensors="pt")["input_ids"]
