@@ -63,7 +63,12 @@ MODELS = (
     Made("idknll", "?", "facts", {"method": "IdkNLL", "epochs": 3.0}),
     Made("npo", "?", "facts", {"method": "NPO", "epochs": 4.0}),
     Made("graddiff", "?", "facts", {"method": "GradDiff", "epochs": 3.0}),
-    Made("masked_upper", "hides", "facts", {"method": "NPO", "epochs": 6.0, "trainable": LAST}),
+    Made(
+        "masked_upper",
+        "knows, whatever it says",
+        "facts",
+        {"method": "NPO", "epochs": 6.0, "trainable": LAST},
+    ),
 )
 """`masked_upper` may change the last block alone: what lies below it still holds the facts."""
 RETAINS = ("retain", "retain_2")
