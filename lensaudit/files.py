@@ -114,6 +114,12 @@ def check_output(path: Path, *, ours: Callable[[bytes], bool], force: bool = Fal
         )
 
 
+def user_cache() -> Path:
+    """`lensaudit/` in the user's cache folder."""
+    base = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
+    return Path(os.path.expanduser(base)) / "lensaudit"
+
+
 def make_folder(folder: Path) -> Path:
     """Create `folder` and check that it can be written, before any work.
 

@@ -16,20 +16,16 @@ MOST_BYTES = 32 << 20
 
 def weights_hash(model) -> str | None:
     """Of every tensor; None where the model is too large to be kept."""
+    import torch
+
     tensors = dict(model.state_dict())
     if sum(one.numel() * one.element_size() for one in tensors.values()) > MOST_BYTES:
         return None
     found = hashlib.sha256()
     for name, one in tensors.items():
         found.update(f"{name} {one.dtype} {tuple(one.shape)} {one.device}".encode())
-        found.update(one.detach().cpu().contiguous().flatten().view(dtype=_bytes()).numpy())
+        found.update(one.detach().cpu().contiguous().flatten().view(dtype=torch.uint8).numpy())
     return found.hexdigest()
-
-
-def _bytes():
-    import torch
-
-    return torch.uint8
 
 
 def key_of(model, tokenizer) -> str | None:

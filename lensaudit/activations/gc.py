@@ -87,9 +87,11 @@ def collect(
 def _first(maps: Mapping[Path, int], n_bytes: int) -> list[Path]:
     """As many files, from the first on, as hold so much."""
     found: list[Path] = []
-    while n_bytes > 0 and len(found) < len(maps):
-        found.append(list(maps)[len(found)])
-        n_bytes -= maps[found[-1]]
+    for path, size in maps.items():
+        if n_bytes <= 0:
+            break
+        found.append(path)
+        n_bytes -= size
     return found
 
 

@@ -90,10 +90,8 @@ def read_rows(path: Path) -> tuple[list[SourceRow], list[str]]:
     if path.suffix in (".jsonl", ".ndjson") or not text.lstrip().startswith("["):
         rows, problems = _read_lines(text) if _is_lines(path, text) else ([], [_NO_LIST])
     else:
-        rows, problems = (
-            [SourceRow(f"row {n}", row) for n, row in enumerate(read_json(path), 1)],
-            [],
-        )
+        rows = [SourceRow(f"row {n}", row) for n, row in enumerate(read_json(path), 1)]
+        problems = []
     if "\\ud" not in text.lower():  # an escape is the only way in: the file is UTF-8
         return rows, problems
     broken = {row.where for row in rows if _has_surrogates(row.value)}
@@ -191,11 +189,7 @@ def _text_problems(row: Mapping[str, Any], key: str) -> list[str]:
         return [f"{key} is {_kind(value)}, wanted text"]
     if not value.strip() and key != "prefix":
         return [f"{key} is empty"]
-    try:
-        value.encode()
-    except UnicodeEncodeError:
-        return [f"{key} holds {_HALF}"]
-    return []
+    return [f"{key} holds {_HALF}"] if _has_surrogates(value) else []
 
 
 def _span_problems(row: Mapping[str, Any]) -> list[str]:

