@@ -5,6 +5,7 @@ import importlib
 import importlib.util
 import json
 import os
+import signal
 import sys
 from pathlib import Path
 
@@ -14,6 +15,10 @@ from support import ARCHITECTURES, SHARED, tiny_model, tiny_model_of
 
 # submitit's logging at import closes every handler there is, absl's with pytest's captured stream
 os.environ.setdefault("SUBMITIT_LOG_LEVEL", "NOCONFIG")
+
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    # a shell starts its background jobs deaf to interrupts, and their children are so, too
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 LEFT_OUT = pytest.StashKey[int]()
 """How many comparisons with the references this run leaves out."""

@@ -253,7 +253,7 @@ def controls_of(audit: Audit, settings: PatchSettings) -> Controls:
     _, *more = several(settings.retain) or ("",)
     registry = load_registry(settings.registry)
     retains = {name: open_checkpoint(resolve(name, registry)) for name in more}
-    check_same_shape(audit.full, audit.retain, *retains.values())
+    check_same_shape(audit.full, *retains.values(), notice=audit.notice)
     anchors = [(one.spec.name, one) for one in (audit.full, audit.retain)]
     _check_distinct([*anchors, *retains.items()])
     asked = path_of(settings.validity_data), path_of(settings.align_data)

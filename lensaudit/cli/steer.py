@@ -134,7 +134,7 @@ def audit(settings: DirectionSettings, as_json: bool, dry_run: bool) -> None:
     from lensaudit.directions.runs import open_audit, plan_of, run_audit
 
     with ProgressBar() as progress:
-        job = open_audit(settings, progress)
+        job = open_audit(settings, progress, notice)
         if dry_run:
             say(plan_of(job))
             return

@@ -44,7 +44,7 @@ def plan(settings: PlanSettings, as_json: bool, dry_run: bool) -> None:
     from lensaudit.sweep.plan import write_plan
     from lensaudit.sweep.planning import plan_of
 
-    made, layout = plan_of(settings), Layout(settings.out)
+    made, layout = plan_of(settings, notice), Layout(settings.out)
     if not dry_run:
         write_plan(settings.out, made)
     print_plan(layout, made, as_json=as_json)

@@ -81,6 +81,7 @@ def prepare(
     retain: Sequence[Example],
     *,
     search: Search,
+    notice: Notice | None = None,
     **options: Any,
 ) -> Audit:
     """An audit whose examples are encoded and checked; nothing is loaded.
@@ -89,7 +90,7 @@ def prepare(
         InputError: models of different shape, two of the same weights, too few authors, or a set
             of which nothing can be scored.
     """
-    check_same_shape(*(checkpoints[role] for role in ROLES))
+    check_same_shape(*(checkpoints[role] for role in ROLES), notice=notice)
     _check_different(checkpoints)
     tokenizer = load_tokenizer(checkpoints["full"])
     too_long = context_of(config_of(checkpoints["full"])).too_long

@@ -36,7 +36,11 @@ class Audited:
     """No experiment could be scored; the files say why."""
 
 
-def open_audit(settings: DirectionSettings, progress: Progress | None = None) -> Audit:
+def open_audit(
+    settings: DirectionSettings,
+    progress: Progress | None = None,
+    notice: Notice | None = None,
+) -> Audit:
     """The audit that the settings describe; nothing is loaded.
 
     Raises:
@@ -69,6 +73,7 @@ def open_audit(settings: DirectionSettings, progress: Progress | None = None) ->
         forget,
         kept,
         search=search,
+        notice=notice,
         kinds=tuple(kind for kind in KINDS if kind in settings.kinds) or KINDS,
         n_folds=settings.n_folds,
         at=settings.at,

@@ -1,7 +1,7 @@
 """What lies behind a name: a checkpoint's files, shape and content, before any weight is read."""
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -168,8 +168,12 @@ def load_tokenizer(checkpoint: Checkpoint) -> Any:
     return tokenizer
 
 
-def check_same_shape(*checkpoints: Checkpoint) -> None:
-    """Refuse models that cannot be patched into the first one.
+def check_same_shape(*checkpoints: Checkpoint, notice: Callable[[str], None] | None = None) -> None:
+    """Refuse models that cannot be patched into the first one; say which settings differ.
+
+    Args:
+        checkpoints: models trained from one base.
+        notice: receives a line where they fit and some compute with other settings.
 
     Raises:
         InputError: depth, width, vocabulary or tokenizer differ; names all differences.
@@ -187,6 +191,8 @@ def check_same_shape(*checkpoints: Checkpoint) -> None:
             f"models of different shape: {'; '.join(differences)}\n"
             "wanted checkpoints trained from one base model, with its tokenizer"
         )
+    if notice is not None and (differing := differing_settings(*checkpoints)):
+        notice(f"models with other settings: {differing}")
 
 
 def differing_settings(*checkpoints: Checkpoint) -> str | None:

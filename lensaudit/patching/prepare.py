@@ -16,7 +16,6 @@ from lensaudit.models.checkpoint import (
     Checkpoint,
     check_same_shape,
     config_of,
-    differing_settings,
     load_tokenizer,
     open_checkpoint,
 )
@@ -116,15 +115,13 @@ def prepare(
     examples = examples_for(data, exclude=exclude, limit=limit)
     if (alone := assumption(one.group for one in examples)) is not None:
         notice(alone)
-    opened = _open_family(specs)
+    opened = _open_family(specs, notice)
     anchor = opened["full"]
     sizes = sizes_on_disk(anchor, options.dtype)
     if options.head is not None and not options.head < sizes.n_heads:
         raise InputError(
             f"--component head:{options.head}: the model has heads 0 to {sizes.n_heads - 1}"
         )
-    if differing := differing_settings(*opened.values()):
-        notice(f"models with other settings: {differing}")
     encoded, lost = encode_all(examples, anchor)
     return Audit(
         full=anchor,
@@ -186,10 +183,12 @@ def _named_family(
     return {role: resolve(name, registry) for role, name in names.items()}
 
 
-def _open_family(specs: Mapping[str, ModelSpec]) -> Mapping[str, Checkpoint]:
+def _open_family(
+    specs: Mapping[str, ModelSpec], notice: Callable[[str], None]
+) -> Mapping[str, Checkpoint]:
     """All models of a run, checked to fit together before any work."""
     opened = {role: open_checkpoint(spec) for role, spec in specs.items()}
-    check_same_shape(*opened.values())
+    check_same_shape(*opened.values(), notice=notice)
     if opened["full"].weights == opened["retain"].weights:
         raise InputError(
             f"full ({specs['full'].name}) and retain ({specs['retain'].name}) have the same "

@@ -133,7 +133,8 @@ def clustered_ratio(
     """Interval of mean(numerators) / mean(denominators): the ratios that a test does not reject.
 
     A ratio r is in it when the t interval of the mean of `numerator - r * denominator` holds 0
-    (Fieller 1954), so nothing is assumed of the ratio's own distribution.
+    (Fieller 1954), so nothing is assumed of the ratio's own distribution. Where every group has the
+    same ratio nothing is seen of its spread, and there is none.
 
     Raises:
         ValueError: no rows, or another number of labels than rows.
@@ -151,6 +152,11 @@ def clustered_ratio(
     if second <= 0:
         return NoInterval("the divisor cannot be told from 0: no interval")
     root = math.sqrt(max(0.0, first**2 - second * constant))
+    # the spread about the ratio itself, against what rounding leaves of equal numbers
+    ratio = top / bottom
+    own = cov[0, 0] - 2 * ratio * cov[0, 1] + ratio**2 * cov[1, 1]
+    if own <= _TINY * (cov[0, 0] + ratio**2 * cov[1, 1] + _TINY * max(top**2, bottom**2)):
+        return NoInterval(f"every {unit} has the same ratio: no interval")
     return Interval(float((first - root) / second), float((first + root) / second))
 
 

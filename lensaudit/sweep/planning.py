@@ -1,7 +1,7 @@
 """From what a user names to a plan: everything that can be wrong is found here."""
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, fields, replace
 from pathlib import Path
 from typing import Any
@@ -24,7 +24,7 @@ from lensaudit.sweep.select import listed, select
 from lensaudit.sweep.settings import PlanSettings, WatchSettings, named
 
 
-def plan_of(settings: PlanSettings) -> Plan:
+def plan_of(settings: PlanSettings, notice: Callable[[str], None] | None = None) -> Plan:
     """The plan that the settings describe.
 
     Raises:
@@ -37,6 +37,7 @@ def plan_of(settings: PlanSettings) -> Plan:
         registry=load_registry(settings.registry),
         full=settings.full,
         retain=settings.retain,
+        notice=notice,
     )
 
 
@@ -58,6 +59,7 @@ def plan_sweep(
     registry: Registry,
     full: str | None = None,
     retain: str | None = None,
+    notice: Callable[[str], None] | None = None,
 ) -> Plan:
     """A plan for the named checkpoints.
 
@@ -75,7 +77,7 @@ def plan_sweep(
     }
     conditions = with_data(conditions, named)
     ordered(conditions.suite, conditions.metrics)
-    check_shapes([*anchors.values(), *specs])
+    check_shapes([*anchors.values(), *specs], notice)
     return make_plan(
         [planned(spec) for spec in specs],
         anchors={role: planned(spec) for role, spec in anchors.items()},
@@ -118,11 +120,11 @@ def planned(spec: ModelSpec) -> Target:
     return target_of(spec, open_checkpoint(spec).weights if local else None)
 
 
-def check_shapes(specs: Sequence[ModelSpec]) -> None:
+def check_shapes(specs: Sequence[ModelSpec], notice: Callable[[str], None] | None) -> None:
     """Refuse folders that cannot be patched into each other, before anything is planned."""
     here = [open_checkpoint(spec) for spec in specs if spec.local is not None]
     if len(here) > 1:
-        check_same_shape(*here)
+        check_same_shape(*here, notice=notice)
 
 
 def patched_data(conditions: Conditions) -> str | None:

@@ -80,6 +80,12 @@ def test_effort_by_the_limit_comes_later_than_by_the_estimate():
     assert judged_by([0, 1, 2, 3]) == "estimate"
 
 
+def test_a_model_that_answers_every_fact_as_full_does_is_back_without_an_interval():
+    (at,) = readings([0], marks(24), marks(24), marks(4), GROUPS)
+    assert (at.rho, at.low, at.reason) == (1, 1, "every author has the same ratio: no interval")
+    assert effort_at([at], 0.8, "lower limit").step == 0
+
+
 def test_what_does_not_come_back_is_censored_and_what_cannot_be_read_is_not():
     flat = readings([0, 1], marks(4, 4), marks(24, 24), marks(4, 4), GROUPS)
     found = effort_at(flat, 0.5, "lower limit")

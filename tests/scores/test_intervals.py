@@ -136,6 +136,17 @@ def test_a_denominator_near_zero_has_no_ratio():
     assert found == NoInterval("the divisor cannot be told from 0: no interval")
 
 
+@pytest.mark.parametrize("ratio", [0.0, 1.0, 0.3])
+def test_equal_ratios_of_all_authors_are_no_proof_of_that_ratio(ratio):
+    rng = np.random.default_rng(7)
+    bottom, groups = rng.normal(2, 0.3, size=32), list(range(8)) * 4
+    found = clustered_ratio(ratio * bottom, bottom, groups)
+    assert found == NoInterval("every author has the same ratio: no interval")
+    # a difference that can be seen is one, however small
+    seen = interval(clustered_ratio(ratio * bottom + rng.normal(0, 1e-3, size=32), bottom, groups))
+    assert seen.low < ratio < seen.high
+
+
 def test_an_area_solves_newcombes_equation():
     knows, forgot = [3.0, 2.0, 4.0, 1.5], [1.0, 2.5, 0.5]
     found, estimate = interval(auc_limits(knows, forgot)), auc(knows, forgot)

@@ -101,7 +101,9 @@ def _reading(
     rho = (known - floor) / gap
     found = clustered_ratio(source - retain, full - retain, groups, level=level)
     if isinstance(found, NoInterval):
-        return Reading(step, known, ceiling, floor, rho, reason=found.why)
+        # a model that answers every fact as full does has no spread to see: its estimate counts
+        low = rho if np.array_equal(source, full) else None
+        return Reading(step, known, ceiling, floor, rho, low, reason=found.why)
     return Reading(step, known, ceiling, floor, rho, min(found.low, rho))
 
 

@@ -149,7 +149,7 @@ def prepare(
         for name in dict.fromkeys((full_name, *retain_names, *names))
     }
     full = opened[full_name]
-    check_same_shape(*opened.values())
+    check_same_shape(*opened.values(), notice=notice)
     for name, one in opened.items():
         if one.tokenizer != full.tokenizer:
             raise InputError(f"{name} and {full_name} have different tokenizers; wanted one base")
