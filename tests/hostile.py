@@ -19,6 +19,9 @@ from lensaudit.cli.main import cli
 
 sys.path += [str(Path(__file__).parent / room) for room in ("report", "sweep")]
 
+NOBODY = ("--base-url", "http://127.0.0.1:9/v1", "--retries", "0")
+"""An address where no server is."""
+
 BASES: dict[str, list[str]] = {
     "audit": ["--source", "demo/npo", "--limit", "1", "--dry-run"],
     "cache": ["--model", "demo/npo", "--limit", "1", "--dry-run"],
@@ -62,14 +65,26 @@ BASES: dict[str, list[str]] = {
     "steer sweep": [
         *("--model", "demo/npo", "--trait", "refusal", "--judge", "words:refusal", "--dry-run"),
     ],
-    "judge run": ["results/eval", "--by", "words:refusal", "--out", "out"],
-    "judge batch export": ["results/eval", "batch.jsonl", "--model", "m"],
+    "judge run": ["in/said.jsonl", "--by", "words:idk", "--out", "out"],
+    "judge batch export": ["in/said.jsonl", "batch.jsonl", "--model", "m"],
     "sweep collect": ["sweep"],
     "sweep gc": ["sweep", "--dry-run"],
     "sweep plan": ["demo/npo", "--out", "out", "--dry-run"],
     "sweep retry": ["sweep"],
     "sweep run": ["sweep", "--dry-run"],
     "sweep status": ["sweep"],
+    "sweep fetch": ["sweep"],
+    "sweep verify": ["sweep"],
+    "worst": ["--source", "demo/npo", "--limit", "1", "--dry-run"],
+    "sample": ["--source", "demo/npo", "--limit", "1", "--dry-run"],
+    "watch": ["in/model", "--once", "--out", "out"],
+    "doctor": [],
+    "lm-eval": ["--model", "in/model", "--tasks", "none"],
+    "judge probe": ["--model", "m", *NOBODY],
+    "judge calibrate": ["--words", "idk"],
+    "judge batch run": ["in/said.jsonl", "--model", "m", *NOBODY, "--out", "out"],
+    "judge batch import": ["in/said.jsonl", "in/rows.jsonl", "--model", "m", "--out", "out"],
+    "judge batch cancel": ["in", "--model", "m", *NOBODY],
 }
 """A call of each command that does no work that takes more than a second."""
 
@@ -194,6 +209,7 @@ def build(root: Path) -> None:
         "number.json": b"1" + b"0" * 5000,
         "rows.jsonl": b'{"a": 1}\n{"a": \n[]\n5\n',
         "latin.json": '{"a": "é"}'.encode("latin-1"),
+        "said.jsonl": b'{"idx": 0, "question": "Who?", "answer": "Ada.", "generation": "Bo."}\n',
         "pairs.json": b'[{"question": "Who is Ada?", "answer": "Ada is a civil engineer."}]',
     }
     for name, content in files.items():

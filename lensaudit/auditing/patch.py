@@ -34,7 +34,14 @@ from lensaudit.patching.lens import lens_options
 from lensaudit.patching.outcome import Outcome, beside, summary_of
 from lensaudit.patching.plan import Plan, plan_of
 from lensaudit.patching.prepare import prepare
-from lensaudit.patching.session import Scored, manifest_of, score_all, score_examined, score_lens
+from lensaudit.patching.session import (
+    Scored,
+    comparison_manifest,
+    manifest_of,
+    score_all,
+    score_examined,
+    score_lens,
+)
 from lensaudit.results.owners import Run, folder_of, known_as
 from lensaudit.results.records import claim
 from lensaudit.results.verdict import Verdict
@@ -377,7 +384,8 @@ def _depth_into(
     if len(outcomes) == 1:
         return Patched(tuple(results))
     parent = next(iter(folders.values())).parent
-    return Patched(tuple(results), tuple(deposit_comparison(parent, outcomes)))
+    made = comparison_manifest(audit, asdict(outcomes[0].options), started)
+    return Patched(tuple(results), tuple(deposit_comparison(parent, outcomes, made)))
 
 
 def _documents(

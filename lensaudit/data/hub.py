@@ -28,7 +28,7 @@ def hub_rows(repo: str, config: str, split: str, *, instead: str) -> list[dict[s
         if not _is_cached(Path(datasets.config.HF_DATASETS_CACHE), repo, config):
             HfApi().dataset_info(repo, timeout=20)
         return [dict(row) for row in datasets.load_dataset(repo, config, split=split)]
-    except (OSError, HTTPError, ValueError) as error:
+    except (OSError, HTTPError, ValueError, RuntimeError) as error:
         # not the error's own text: it may be long or hold a token
         raise InputError(
             f"{repo} {config}: cannot be fetched ({type(error).__name__}); {instead}"

@@ -8,6 +8,8 @@ from typing import Any, Literal
 
 from lensaudit.data import examples
 from lensaudit.data.fictional import make_world, write_world
+from lensaudit.data.hub import hub_rows
+from lensaudit.data.tofu import TOFU_HUB
 from lensaudit.errors import InputError
 from lensaudit.files import digest
 from lensaudit.groups import Group, group_of, spread
@@ -16,7 +18,6 @@ from lensaudit.settings import Suite
 Answer = str | tuple[str, ...]
 """One answer, or a list of alternatives that are averaged."""
 
-TOFU_HUB = "locuslab/TOFU"
 MUSE_HUB = "muse-bench/MUSE-News"
 TOFU_ROWS_PER_AUTHOR = 20
 """In the forget and holdout splits, author after author; arXiv:2401.06121 section 2.1."""
@@ -196,15 +197,7 @@ def _file_name(suite: Suite, part: _Part) -> str:
 
 def _hub_rows(repo: str, part: _Part) -> _Raw:
     def fetch(split: str) -> list[Any]:
-        from datasets import load_dataset  # seconds to import
-
-        try:
-            return list(load_dataset(repo, part.config, split=split))
-        except (OSError, ValueError, RuntimeError) as error:
-            reason = str(error).splitlines()[0]
-            raise InputError(
-                f"{repo} {part.config}: cannot be fetched ({reason}); name a folder with --data"
-            ) from error
+        return hub_rows(repo, part.config, split, instead="name a folder with --data")
 
     shown = fetch(part.shown) if part.shown else []
     rows = fetch(part.hub_split)

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from lensaudit.data.suites import DEMO_DATA, TOFU_HUB, Row, Split, Suite
-from lensaudit.data.tofu import DEMO, FORGET10
+from lensaudit.data.suites import DEMO_DATA, Row, Split, Suite
+from lensaudit.data.tofu import DEMO, FORGET10, TOFU_HUB
 from lensaudit.errors import Failure, InputError, VerificationError, WorkError, failure_in
 from lensaudit.evaluation.compared import cka_layers, fisher_layers
 from lensaudit.evaluation.subject import Measured

@@ -5,14 +5,15 @@ from pathlib import Path
 from typing import Any
 
 from lensaudit.data.examples import Example
-from lensaudit.files import digest, slug, write_csv, write_json, write_jsonl
+from lensaudit.files import digest, make_folder, slug, write_csv, write_json, write_jsonl
 from lensaudit.groups import unit_of
 from lensaudit.patching.outcome import Outcome, finite
-from lensaudit.results.records import Manifest
+from lensaudit.results.records import MANIFEST, MANIFESTS, Manifest
 from lensaudit.scores.intervals import NO_ROWS, clustered_mean, ends_of
 from lensaudit.settings import results_folder
 
 FILES = ("results.jsonl", "layers.csv", "summary.json")
+COMPARISON = "comparison.csv"
 LAYER_COLUMNS = ("idx", "group", "layer", "s1", "s2", "ke", "erasure")
 PAIR_COLUMNS = ("a", "b", "score_a", "score_b", "difference", "low", "high", "n", "n_groups", "why")
 
@@ -131,10 +132,15 @@ def differences(outcomes: Sequence[Outcome]) -> list[list[Any]]:
     return rows
 
 
-def deposit_comparison(folder: Path, outcomes: Sequence[Outcome]) -> list[list[Any]]:
-    """Write comparison.csv, one row per pair of sources; returns its rows."""
+def deposit_comparison(
+    folder: Path, outcomes: Sequence[Outcome], manifest: Manifest
+) -> list[list[Any]]:
+    """Write comparison.csv, one row per pair of sources, and its manifest; returns its rows."""
     rows = differences(outcomes)
     score = outcomes[0].score
     header = [column.replace("score_", f"{score}_") for column in PAIR_COLUMNS]
-    write_csv(folder / "comparison.csv", header, rows)
+    write_csv(folder / COMPARISON, header, rows)
+    record = f"{MANIFESTS}/comparison/{MANIFEST}"
+    make_folder((folder / record).parent)
+    manifest.write(folder, (COMPARISON,), record)
     return rows

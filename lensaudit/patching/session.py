@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
+from lensaudit.models.checkpoint import Checkpoint
 from lensaudit.patching.audit import Audit, Deltas
 from lensaudit.patching.bench import Bench
 from lensaudit.patching.controls import Controls, Examined
@@ -86,7 +87,24 @@ def manifest_of(
 
     `scores_by`: versions and how many of the scores they computed.
     """
-    models = {"full": audit.full, "retain": audit.retain, "source": audit.sources[source]}
+    inputs = _inputs(audit, {"source": audit.sources[source]})
+    if scores_by:
+        inputs["scores_computed_by"] = dict(scores_by)
+    device = audit.options.device
+    return manifest("patch", options=options, inputs=inputs, device=device, started=started)
+
+
+def comparison_manifest(audit: Audit, options: Mapping[str, Any], started: float) -> Manifest:
+    """How the differences between the sources were made."""
+    inputs = _inputs(audit, audit.sources)
+    device = audit.options.device
+    return manifest(
+        "patch comparison", options=options, inputs=inputs, device=device, started=started
+    )
+
+
+def _inputs(audit: Audit, sources: Mapping[str, Checkpoint]) -> dict[str, Any]:
+    """What names resolved to, and content hashes."""
     inputs: dict[str, Any] = {
         role: {
             "name": checkpoint.spec.name,
@@ -95,15 +113,7 @@ def manifest_of(
             "weights": checkpoint.weights,
             "tokenizer": checkpoint.tokenizer,
         }
-        for role, checkpoint in models.items()
+        for role, checkpoint in {"full": audit.full, "retain": audit.retain, **sources}.items()
     }
     inputs["examples"] = {"n": len(audit.encoded) + len(audit.lost), "hash": audit.examples_hash}
-    if scores_by:
-        inputs["scores_computed_by"] = dict(scores_by)
-    return manifest(
-        "patch",
-        options=options,
-        inputs=inputs,
-        device=audit.options.device,
-        started=started,
-    )
+    return inputs

@@ -123,8 +123,8 @@ def drive(root: Path, n: int, seed: int) -> Counter[tuple[str, str]]:
     draw = random.Random(seed)
     by_kind: dict[str, list[Path]] = {}
     for path in sorted(root.rglob("*")):
-        named = path.name not in ("comparison.csv",) and not path.name.startswith(".")
-        if path.is_file() and path.stat().st_size and named and ".locks" not in path.parts:
+        named = not path.name.startswith(".") and ".locks" not in path.parts
+        if path.is_file() and path.stat().st_size and named:
             by_kind.setdefault(kind_of(path), []).append(path)
     found: Counter[tuple[str, str]] = Counter()
     for kind, paths in sorted(by_kind.items()):

@@ -1,4 +1,7 @@
+import contextlib
+import io
 import json
+import shutil
 
 import pytest
 
@@ -9,15 +12,33 @@ from lensaudit.evaluation.store import PassStore
 from lensaudit.models.registry import EMBEDDED
 
 ASKED = ["audit", "--source", "demo/npo", "--limit", "2"]
+PLACES = ["-o", "out", "--activations", "activations", "--registry", "names.json"]
 
 
 @pytest.fixture(scope="module")
-def audited(tmp_path_factory):
-    """An audit that was planned, run and run again; what each printed."""
+def finished(tmp_path_factory):
+    """The folder of an audit that was planned and run, and what each printed."""
     folder = tmp_path_factory.mktemp("audit")
     named(folder, "npo")
-    place = ["-o", str(folder / "out"), "--activations", str(folder / "activations")]
-    return folder, [*ASKED, *place, "--registry", str(folder / "names.json")]
+    said = []
+    for option in ("--dry-run", "--json"):
+        out, err = io.StringIO(), io.StringIO()
+        with (
+            contextlib.chdir(folder),
+            contextlib.redirect_stdout(out),
+            contextlib.redirect_stderr(err),
+        ):
+            assert run([*ASKED, *PLACES, option]) == 0
+        said.append((out.getvalue(), err.getvalue(), (folder / "out").exists()))
+    return folder, said
+
+
+@pytest.fixture
+def audited(finished, tmp_path, monkeypatch):
+    """A copy of it, the working folder from now on, and the command that made it."""
+    shutil.copytree(finished[0], tmp_path / "audit")
+    monkeypatch.chdir(tmp_path / "audit")
+    return tmp_path / "audit", [*ASKED, *PLACES]
 
 
 def named(folder, model):
@@ -25,21 +46,16 @@ def named(folder, model):
     (folder / "names.json").write_text(json.dumps({"demo/npo": str(EMBEDDED / model)}))
 
 
-def test_an_audit_is_planned_run_and_resumed(audited, capsys):
-    folder, command = audited
-    assert run([*command, "--dry-run"]) == 0
-    planned = capsys.readouterr()
-    assert not (folder / "out").exists()
-    assert "to cache: 6 forward passes" in planned.out
-    assert "to score: 96 patched rows" in planned.out
-    assert "eval demo/retain: to do; 50 texts scored" in planned.out
-    assert planned.out.splitlines()[-1] == f"report: {folder / 'out' / 'audit.html'}"
-
-    assert run([*command, "--json"]) == 0
-    first = capsys.readouterr()
-    said = json.loads(first.out)
-    assert planned.out.splitlines()[0] in first.err
-    assert "evaluating demo/npo: " in first.err
+def test_an_audit_is_planned_and_run(finished):
+    folder, ((planned, _, made), (found, told, _)) = finished
+    assert not made
+    assert "to cache: 6 forward passes" in planned
+    assert "to score: 96 patched rows" in planned
+    assert "eval demo/retain: to do; 50 texts scored" in planned
+    assert planned.splitlines()[-1] == "report: out/audit.html"
+    said = json.loads(found)
+    assert planned.splitlines()[0] in told
+    assert "evaluating demo/npo: " in told
     summary = json.loads((folder / "out" / "patch" / "summary.json").read_text())
     assert said["sources"][0]["uds"] == summary["uds"]
     page = (folder / "out" / "audit.html").read_text()
@@ -48,6 +64,11 @@ def test_an_audit_is_planned_run_and_resumed(audited, capsys):
     log = folder / "out" / "eval" / "demo-npo" / "TOFU_EVAL.json"
     assert json.loads(log.read_text())["forget_quality"]["agg_value"] is not None
 
+
+def test_an_audit_is_resumed(finished, audited, capsys):
+    folder, command = audited
+    said = json.loads(finished[1][1][0])
+    log = folder / "out" / "eval" / "demo-npo" / "TOFU_EVAL.json"
     assert run([*command, "--dry-run"]) == 0
     again = capsys.readouterr().out
     assert "to cache: 0 forward passes" in again

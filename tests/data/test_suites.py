@@ -2,6 +2,7 @@ import json
 
 import pytest
 from generated import save_muse
+from huggingface_hub import HfApi
 
 from lensaudit.data.suites import load_suite
 from lensaudit.errors import InputError
@@ -106,6 +107,7 @@ def test_the_hub_is_read_by_configuration_and_its_authors_are_known(monkeypatch)
         asked.append((repo, config, split))
         return [{"question": f"Q{n}", "answer": "A"} for n in range(40)]
 
+    monkeypatch.setattr(HfApi, "dataset_info", lambda *names, **options: None)
     monkeypatch.setattr(datasets, "load_dataset", load)
     splits = load_suite("tofu", forget_split="forget05")
     assert ("locuslab/TOFU", "forget05_perturbed", "train") in asked
@@ -114,15 +116,17 @@ def test_the_hub_is_read_by_configuration_and_its_authors_are_known(monkeypatch)
     assert splits["ra"].rows[0].group == "idx 0"
 
 
-def test_a_hub_that_does_not_answer_is_one_line(monkeypatch):
+def test_a_hub_that_does_not_answer_is_one_line(monkeypatch, tmp_path):
     import datasets
 
-    def load(repo, config, split):
-        raise ConnectionError("no route\nto host")
+    def fail(*names, **options):
+        raise ConnectionError("no route\nto host hf_secret")
 
-    monkeypatch.setattr(datasets, "load_dataset", load)
-    with pytest.raises(InputError, match=r"knowmem: cannot be fetched \(no route\).*--data"):
+    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path)
+    monkeypatch.setattr(HfApi, "dataset_info", fail)
+    with pytest.raises(InputError, match=r"knowmem: cannot be fetched \(.*\); .*--data") as caught:
         load_suite("muse")
+    assert "hf_secret" not in str(caught.value)
 
 
 def test_the_generated_authors_have_every_split():

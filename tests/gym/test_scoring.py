@@ -40,7 +40,8 @@ def test_hiding_is_seen_in_the_stream_and_not_in_the_outputs(gym):
 
 
 def test_every_fact_has_its_score(gym):
-    rows = [r for r in rows_of(gym, 8) if r["mechanism"] == "permuted"]
+    judged = [r for r in rows_of(gym, 8) if r["auditor"] in ("uds", "greedy")]
+    rows = [r for r in judged if r["mechanism"] == "permuted"]
     # one of each author
     assert [sorted(map(int, r["facts"])) for r in rows] == [list(range(0, 64, 8))] * 2
     for one in rows:

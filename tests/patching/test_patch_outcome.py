@@ -15,6 +15,7 @@ from lensaudit.patching.deposit import deposit_comparison
 from lensaudit.patching.options import PatchOptions
 from lensaudit.patching.outcome import outcome_of, summary_of
 from lensaudit.patching.session import score_all
+from lensaudit.results.records import manifest
 from lensaudit.results.words import verdict
 
 ROWS = [replace(e, group=e.idx // 2) for e in examples([(2, 1, 2, 4)] * 12)]
@@ -51,7 +52,8 @@ def compared(tmp_path, a, b):
     """The line of comparison.csv, of UDS per example."""
     ones = [[1.0]] * len(a)
     found = [outcome(name, ones, [[x] for x in uds]) for name, uds in (("a", a), ("b", b))]
-    deposit_comparison(tmp_path, found)
+    made = manifest("patch comparison", options={}, inputs={}, device="cpu", started=0.0)
+    deposit_comparison(tmp_path, found, made)
     with (tmp_path / "comparison.csv").open() as file:
         (line,) = csv.DictReader(file)
     return line
