@@ -88,7 +88,9 @@ def check_plain(path: Path) -> None:
     """
     try:
         kind = _KINDS.get(stat.S_IFMT(path.stat().st_mode))
-    except (OSError, ValueError):  # not there, or opening it will say what is wrong
+    except (OSError, ValueError) as error:  # not there, or opening it will say what is wrong
+        if isinstance(error, OSError) and error.errno == errno.ELOOP:
+            raise InputError(f"{path}: is a link to itself; name an ordinary file") from error
         return
     if kind is not None:
         raise InputError(f"{path}: is {kind}; name an ordinary file")

@@ -36,7 +36,15 @@ from lensaudit.activations.spec import (
 )
 from lensaudit.activations.verification import verify
 from lensaudit.errors import InputError, VerificationError
-from lensaudit.files import make_folder, os_error, printable, sync_folder, write_bytes, write_json
+from lensaudit.files import (
+    check_plain,
+    make_folder,
+    os_error,
+    printable,
+    sync_folder,
+    write_bytes,
+    write_json,
+)
 from lensaudit.partials import partial_path
 
 BLOCK = tarfile.BLOCKSIZE
@@ -109,6 +117,8 @@ def import_archive(archive: Path, root: Path, *, reserve_bytes: int = RESERVE_BY
         InputError: not an archive of `export`, or the store holds an incomplete cache of its key.
         VerificationError: something in it is damaged or hostile; nothing was imported.
     """
+    with _opened(archive) as tar:
+        _spec_in(tar, archive)
     make_folder(root)
     check_trusted(root)
     with _staging(root) as staging:
@@ -139,22 +149,33 @@ def _staging(root: Path) -> Iterator[Path]:
 
 def _unpack(archive: Path, staging: Path, reserve_bytes: int) -> tuple[Spec, Path, str]:
     """Write the archive's members below `staging`; its spec, its folder, and its SHA-256."""
+    with _opened(archive) as tar:
+        spec, content = _spec_in(tar, archive)
+        folder = staging / spec.folder_name()
+        folder.mkdir(mode=0o700)
+        write_bytes(folder / SPEC, content)
+        write_bytes(folder / SEAL, tar.take(SEAL, MAX_JSON_BYTES))
+        seal = checked_seal(folder, spec)
+        if seal is None:
+            raise InputError(f"{archive}: holds no {SEAL}; only complete caches are imported")
+        check_space(staging, seal.n_bytes, reserve_bytes=reserve_bytes)
+        for shard, sealed in zip(spec.shards(), seal.shards, strict=True):
+            tar.copy(folder / shard.file_name, sealed.n_bytes)
+        tar.end(f"{spec.folder_name()}/")
+        return spec, folder, tar.sha256()
+
+
+def _spec_in(tar: "_Tar", archive: Path) -> tuple[Spec, bytes]:
+    """The first member: what the cache holds."""
+    content = tar.take(SPEC, MAX_JSON_BYTES)
+    return parse_spec(content, source=f"{archive}: {SPEC}"), content
+
+
+@contextmanager
+def _opened(archive: Path) -> Iterator["_Tar"]:
     try:
         with closing(_Tar(archive)) as tar:
-            content = tar.take(SPEC, MAX_JSON_BYTES)
-            spec = parse_spec(content, source=f"{archive}: {SPEC}")
-            folder = staging / spec.folder_name()
-            folder.mkdir(mode=0o700)
-            write_bytes(folder / SPEC, content)
-            write_bytes(folder / SEAL, tar.take(SEAL, MAX_JSON_BYTES))
-            seal = checked_seal(folder, spec)
-            if seal is None:
-                raise InputError(f"{archive}: holds no {SEAL}; only complete caches are imported")
-            check_space(staging, seal.n_bytes, reserve_bytes=reserve_bytes)
-            for shard, sealed in zip(spec.shards(), seal.shards, strict=True):
-                tar.copy(folder / shard.file_name, sealed.n_bytes)
-            tar.end(f"{spec.folder_name()}/")
-            return spec, folder, tar.sha256()
+            yield tar
     except FileNotFoundError as error:
         raise InputError(f"{archive}: no such file") from error
     except OSError as error:
@@ -170,6 +191,7 @@ class _Tar:
 
     def __init__(self, path: Path):
         self._path = path
+        check_plain(path)
         self._stream = path.open("rb")
         self._hash = hashlib.sha256()
         self._prefix: str | None = None

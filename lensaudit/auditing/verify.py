@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from lensaudit.activations.gc import MAPS
 from lensaudit.activations.lookup import is_cache
 from lensaudit.activations.verification import BOOKS
 from lensaudit.activations.verification import verify as verify_cache
@@ -19,6 +20,7 @@ from lensaudit.results.records import MANIFEST, MANIFESTS, mark_of, misfits, sig
 Kind = Literal["result", "pass", "book", "cache", "tensors", "document"]
 _PASSES = "passes"
 _LARGEST_DOCUMENT = 64 << 20
+_CHANGED = "was changed after it was written"
 
 
 @dataclass(frozen=True)
@@ -117,16 +119,18 @@ def _document(path: Path) -> Verified | None:
     """A JSON object with a checksum of itself, or with the hash of the tensors beside it."""
     if path.stat().st_size > _LARGEST_DOCUMENT:
         return None
+    tensors = path.with_suffix(".safetensors")
     try:
         content = parse_json(read_bytes(path))
-        if isinstance(content, dict) and "check" in content:
-            whole = signed(content)["check"] == content["check"]
-            return _one(path, "document", [None if whole else "was changed after it was written"])
-    except ValueError:  # no JSON, or NaN in it: of another tool
+    except ValueError:  # no JSON, or NaN in it: of another tool, unless tensors wait for it
+        return _one(path, "document", ["is damaged"]) if tensors.is_file() else None
+    if not isinstance(content, dict):
         return None
-    if not isinstance(content, dict) or content.keys() != {"key", "n_bytes", "blake2b"}:
-        return None
-    tensors = path.with_suffix(".safetensors")
-    marked = {name: content[name] for name in ("n_bytes", "blake2b")}
-    whole = tensors.is_file() and vars(mark_of(tensors)) == marked
-    return _one(tensors, "tensors", [None if whole else "was changed after it was written"])
+    whole = "check" not in content or signed(content)["check"] == content["check"]
+    marks = {name: value for name, value in content.items() if name not in ("key", "check")}
+    if marks.keys() == {"n_bytes", "blake2b"}:
+        whole = whole and tensors.is_file() and vars(mark_of(tensors)) == marks
+        return _one(tensors, "tensors", [None if whole else _CHANGED])
+    if path.parent.name == MAPS:
+        return _one(tensors, "tensors", [f"{path.name} does not speak of it"])
+    return _one(path, "document", [None if whole else _CHANGED]) if "check" in content else None

@@ -185,9 +185,22 @@ def _type(field: _Field) -> Any:
 def _number(kind: Any, words: Option) -> Any:
     low = words.least if words.above is None else words.above
     if low is None and words.most is None:
-        return {int: _Int(), float: _Float()}.get(kind, kind)
+        return {int: _Int(), float: _Float(), str: _Text()}.get(kind, kind)
     ranged: Any = _IntRange if kind is int else _FloatRange
     return ranged(low, words.most, min_open=words.above is not None)
+
+
+class _Text(click.types.StringParamType):
+    """A text that can stand in a file: what the shell could not decode is refused."""
+
+    def convert(self, value: Any, param: Any, ctx: Any) -> Any:
+        """The text."""
+        found = super().convert(value, param, ctx)
+        try:
+            found.encode()
+        except UnicodeEncodeError:
+            self.fail(f"{found!a} is no UTF-8 text.", param, ctx)
+        return found
 
 
 class _Sane:

@@ -1,5 +1,6 @@
 """From question-answer pairs to a forget set whose facts can be scored: propose, check, write."""
 
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -50,12 +51,15 @@ def annotate(settings: AnnotationSettings, *, force: bool = False) -> Annotated:
     Raises:
         InputError: the pairs have problems, no row can be scored, or a file is in the way.
     """
+    if not settings.out.name:
+        raise InputError("--out: names no file")
     pairs, out, review = settings.pairs, settings.out, settings.review_file
     if settings.min_logprob is not None and settings.model is None:
         raise InputError("--min-logprob needs --model, which is asked for the facts")
     reviewed = is_review(read_text(pairs))
-    kept = {out.resolve()} if reviewed else {out.resolve(), review.resolve()}
-    if pairs.resolve() in kept:
+    # Path.resolve stumbles over a link to itself
+    own, *kept = map(os.path.realpath, (pairs, out) if reviewed else (pairs, out, review))
+    if own in kept:
         raise InputError(f"{pairs}: would be written over; name another --out or --review")
     check_output(out, ours=_is_forget_set, force=force)
     check_plain(review)
@@ -71,7 +75,7 @@ def annotate(settings: AnnotationSettings, *, force: bool = False) -> Annotated:
     if settings.model is not None and found.kept:
         found = asked_of_model(found, settings.model, settings)
     make_folder(out.parent)
-    if not (reviewed and review.resolve() == pairs.resolve()):
+    if not (reviewed and os.path.realpath(review) == own):
         if not force:
             _refuse_edited(review, found.proposals)
         write_review(review, found.proposals, found.remarks)

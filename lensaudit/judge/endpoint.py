@@ -12,6 +12,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from lensaudit.errors import InputError
+from lensaudit.files import check_plain
 
 OPENAI_URL = "https://api.openai.com/v1"
 DEFAULT_KEY_ENV = "OPENAI_API_KEY"
@@ -162,6 +163,7 @@ def read_key(path: Path) -> str:
     Raises:
         InputError: missing, readable by others, or not one line of text.
     """
+    check_plain(path)
     try:
         descriptor = os.open(path, os.O_RDONLY)
         with os.fdopen(descriptor, "rb") as stream:

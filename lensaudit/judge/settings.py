@@ -46,9 +46,9 @@ class Server:
         Mode | None,
         Option("How a number is read; auto is what the probe finds best.", none="auto"),
     ] = None
-    timeout_s: Annotated[float, Option("Seconds per attempt.", flag="--timeout", least=0.1)] = (
-        JudgeOptions.timeout_s
-    )
+    timeout_s: Annotated[
+        float, Option("Seconds per attempt.", flag="--timeout", least=0.1, most=86_400)
+    ] = JudgeOptions.timeout_s
     retries: Annotated[int, Option("After 429, 5xx, timeouts and lost connections.", least=0)] = (
         JudgeOptions.retries
     )

@@ -15,7 +15,7 @@ import torch
 from lensaudit.auditing.evaluate import evaluate_into
 from lensaudit.auditing.settings import EvaluateSettings
 from lensaudit.errors import InputError, VerificationError, WorkError, failure_in
-from lensaudit.files import alone, digest, slug, write_json
+from lensaudit.files import alone, digest, read_bytes, slug, write_json
 from lensaudit.meta.catalogue import SUITE_NAMES, Judged
 from lensaudit.meta.reading import DONE, LOG, TO_DO, known_to_do, read_model
 from lensaudit.meta.values import Values, merged
@@ -72,7 +72,7 @@ def _content(value: Any) -> Any:
     if path is None or not path.exists():
         return value if path is None else str(value)
     files = sorted(path.glob("*.json*")) if path.is_dir() else [path]
-    return [hashlib.sha256(one.read_bytes()).hexdigest() for one in files]
+    return [hashlib.sha256(read_bytes(one)).hexdigest() for one in files]
 
 
 def suite_names(metrics: Iterable[Judged], extra: Iterable[str] = ()) -> tuple[str, ...]:

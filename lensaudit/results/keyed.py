@@ -75,7 +75,7 @@ def write_keyed(path: Path, document: Mapping[str, Any]) -> Path:
 def write_marked(path: Path, content: bytes, key: str) -> None:
     """Write a file, and last of all a JSON beside it that says of which key and content it is."""
     write_bytes(path, content)
-    write_json(path.with_suffix(".json"), {"key": key, **vars(mark_of(path))})
+    write_json(path.with_suffix(".json"), signed({"key": key, **vars(mark_of(path))}))
 
 
 def read_marked(path: Path, key: str) -> bytes | None:

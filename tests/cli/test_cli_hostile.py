@@ -21,7 +21,7 @@ EVERY = cases()
 CODES = {0, 1, 2, 3, 4, 75}
 MOST_LINES = 12
 """Remarks and the error; a long list of problems is cut before."""
-SLOWEST_S = 240
+SLOWEST_S = 60
 UNTRIED = {"demo", "judge stub"}
 """Like those of `gym`, commands that have no call without work, or no end."""
 
@@ -43,9 +43,15 @@ def called(case: Case) -> tuple[int, str, str]:
     return code, out.getvalue(), err.getvalue()
 
 
+def hangs(number: int, frame: object) -> None:
+    """End a call that waits for a pipe, or for ever."""
+    raise TimeoutError(f"no end after {SLOWEST_S} s")
+
+
 def problems(case: Case, root: Path) -> list[str]:
     """What is wrong with how a case ended."""
     before, already = witness(root), set(root.iterdir())
+    signal.signal(signal.SIGALRM, hangs)
     signal.alarm(SLOWEST_S)
     began = time.monotonic()
     try:

@@ -1,0 +1,198 @@
+"""Whatever is killed goes on by the same command; what runs four times at once is as if run once.
+
+Each case is one of the calls whose results are held fixed. It is run to its end, then killed after
+a random time and run again, then started four times in one folder: the files at the end are those
+of the undisturbed run, nothing half written is left, and what the run had no business with is as
+it was.
+
+    python tests/cli/test_cli_kills.py N SEED     # N kills of each command, and as many races
+"""
+
+import contextlib
+import multiprocessing
+import os
+import random
+import re
+import shutil
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Iterator
+from multiprocessing.process import BaseProcess
+from pathlib import Path
+
+import pytest
+
+sys.path.append(str(Path(__file__).parents[1]))
+from command_cases import CASES, ENVIRONMENT
+from command_golden import Case, Stage, _contents, _shown, difference
+
+SPAWN = multiprocessing.get_context("forkserver")
+WRITERS = (
+    *("cache", "patch", "patch_two", "patch_em", "audit_json", "eval", "annotate"),
+    *("unlearn_NPO", "relearn", "quantize", "rtt_validate", "rtt", "steer_extract", "steer_sweep"),
+    *("judge_words", "meta_faithfulness", "meta_table", "sweep_plan", "sweep_run", "sweep_collect"),
+    *("watch", "report", "activations_export", "activations_import", "activations_repair"),
+)
+"""Every command that writes; `steer audit`, `effort`, `worst` and `sample` share their ledgers."""
+AGAIN = {0, 75}
+"""A second process of the same run finds the work done, or is told to come again."""
+MANIFEST = re.compile(r"(^|/)manifest\.json$|^s/(plan|state)|log$")
+"""Say by how many runs a result was made."""
+
+
+def prepare() -> None:
+    """What each process inherits: nothing is imported twice."""
+    SPAWN.set_forkserver_preload(["lensaudit.cli.main", "transformer_lens", "transformers"])
+
+
+def play(argv: str, folder: Path) -> None:
+    """Run a call in a folder and end with its exit code."""
+    os.environ.update(ENVIRONMENT)
+    os.chdir(folder)
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, 1)
+    os.dup2(nowhere, 2)
+    from lensaudit.cli.main import main
+
+    for one in argv.split("\n"):
+        main(one.split())
+
+
+def started(case: Case, folder: Path) -> BaseProcess:
+    """A process that runs the case."""
+    process = SPAWN.Process(target=play, args=(case.argv, folder))
+    process.start()
+    return process
+
+
+def ended(process: BaseProcess) -> int:
+    """Its exit code."""
+    process.join(300)
+    if process.exitcode is None:
+        process.kill()
+        raise TimeoutError("no end after 300 s")
+    return process.exitcode
+
+
+class Trial:
+    """One case: its start, and what an undisturbed run makes of it."""
+
+    def __init__(self, stage: Stage, case: Case, root: Path) -> None:
+        self.case, self.root = case, root
+        for before in case.after:
+            stage.play(before)
+        self.start = root / f"{case.name}-start"
+        self.start.mkdir()
+        for before in case.after:
+            shutil.copytree(stage.folder / before, self.start, dirs_exist_ok=True)
+        for path, text in case.files.items():
+            (self.start / path).parent.mkdir(parents=True, exist_ok=True)
+            (self.start / path).write_text(text)
+        if case.prepare is not None:
+            case.prepare(self.start)
+        folder = self.folder()
+        began = time.monotonic()
+        self.code = ended(started(case, folder))
+        self.seconds = time.monotonic() - began
+        self.wanted = self.files(folder)
+        self.others = set(folder.rglob("*"))
+        shutil.rmtree(folder)
+
+    def folder(self) -> Path:
+        """A copy of the start; always of one name, which some files hold."""
+        folder = self.root / "work" / self.case.name
+        shutil.rmtree(folder, ignore_errors=True)
+        shutil.copytree(self.start, folder, symlinks=True)
+        return folder
+
+    def files(self, folder: Path) -> dict[str, object]:
+        """What the golden files would hold, but for who made it when."""
+        return {
+            path: _shown(path, data, folder, self.case)
+            for path, data in sorted(_contents(folder).items())
+            if not MANIFEST.search(path)
+            and not any(re.match(rule, path) for rule in self.case.skip)
+        }
+
+    def problems(self, folder: Path, code: int) -> list[str]:
+        """What is wrong with a folder after the last run."""
+        said = [] if code == self.code else [f"exit {code}, wanted {self.code}"]
+        if found := difference(self.wanted, self.files(folder)):
+            said.append(found[:300])
+        left = {path for path in set(folder.rglob("*")) - self.others if is_partial(path)}
+        return [*said, *(f"left: {path.relative_to(folder)}" for path in sorted(left))]
+
+    def killed(self, random: random.Random) -> list[str]:
+        """Kill after a random time, run again."""
+        folder = self.folder()
+        process = started(self.case, folder)
+        process.join(random.uniform(0, self.seconds * 1.05))
+        process.kill()
+        process.join()
+        return self.problems(folder, ended(started(self.case, folder)))
+
+    def raced(self, n: int = 4) -> list[str]:
+        """Start several at once, then one more."""
+        folder = self.folder()
+        codes = [ended(one) for one in [started(self.case, folder) for _ in range(n)]]
+        odd = [f"exit {code}" for code in codes if code not in AGAIN | {self.code}]
+        return [*odd, *self.problems(folder, ended(started(self.case, folder)))]
+
+
+def is_partial(path: Path) -> bool:
+    """Whether a file or folder is something half written."""
+    return bool(re.search(r"\.(tmp|partial|part)\b|~$|^\.tmp|/training$", str(path)))
+
+
+@contextlib.contextmanager
+def trials(root: Path) -> Iterator[Stage]:
+    """A stage for what cases begin with."""
+    prepare()
+    (root / "stage").mkdir()
+    with Stage(root / "stage", CASES) as stage:
+        yield stage
+
+
+@pytest.fixture(scope="module")
+def stage(tmp_path_factory):
+    with trials(tmp_path_factory.mktemp("kills")) as found:
+        yield found
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", WRITERS)
+def test_what_is_killed_goes_on(stage, tmp_path, name):
+    trial, draw = Trial(stage, CASES[name], tmp_path), random.Random(name)
+    assert [said for _ in range(3) if (said := trial.killed(draw))] == []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", WRITERS)
+def test_four_at_once_are_one(stage, tmp_path, name):
+    assert Trial(stage, CASES[name], tmp_path).raced() == []
+
+
+def main() -> None:
+    """Print how many kills and races ended well, and what did not."""
+    n, seed = int(sys.argv[1]), int(sys.argv[2])
+    chosen = sys.argv[3:] or WRITERS
+    counts: Counter[str] = Counter()
+    root = Path(tempfile.mkdtemp())
+    with trials(root) as stage:
+        for name in chosen:
+            trial, draw = Trial(stage, CASES[name], root), random.Random(f"{seed} {name}")
+            kills = [trial.killed(draw) for _ in range(n)]
+            races = [trial.raced() for _ in range(max(1, n // 10))]
+            for kind, found in (("kill", kills), ("race", races)):
+                for said in found:
+                    counts[f"{kind} {'badly' if said else 'well'}"] += 1
+                    if said:
+                        print(f"{name}, {kind}: {'; '.join(said)}", flush=True)
+            print(f"{name} ({trial.seconds:.1f} s): {dict(counts)}", flush=True)
+    shutil.rmtree(root)
+
+
+if __name__ == "__main__":
+    main()
