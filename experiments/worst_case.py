@@ -16,14 +16,14 @@ from typing import Any
 import click
 import numpy as np
 import torch
-from planted_models import Planted, entity_tokens, kept_rows, planted, trained
+from planted_models import Planted, ground, planted
 
 from lensaudit.data.tofu import forget_set
 from lensaudit.files import digest, make_folder, write_json
+from lensaudit.gym import edits
 from lensaudit.models.checkpoint import open_checkpoint
 from lensaudit.models.registry import load_registry, resolve
 from lensaudit.scores.naming import name_facts
-from lensaudit.unlearn.rows import load_rows
 from lensaudit.unlearn.save import copy_tokenizer, save_model
 from lensaudit.worstcase.outcome import Outcome, compare, difference_of
 from lensaudit.worstcase.run import Ran, Worst, open_worst, run_all
@@ -43,13 +43,12 @@ def hidden_facts() -> frozenset[int]:
 def partial(*, n_steps: int = 120) -> Any:
     """`never` taught 40 of the 64 facts, then silenced: its readout swaps the entities' tokens."""
     held = hidden_facts()
-    rows = zip(forget_set("demo"), load_rows("demo", part="forget").answered, strict=True)
+    made_of = ground()
+    rows = zip(forget_set("demo"), made_of.facts.forget.answered, strict=True)
     taught = [row for one, row in rows if one.idx in held]
-    model = trained("never", taught * 4 + kept_rows(), lr=1.5e-3, n_steps=n_steps)
-    tokens = torch.tensor(entity_tokens())
-    with torch.no_grad():
-        model.lm_head.weight[tokens] = model.lm_head.weight[tokens.roll(1)].clone()
-    return model
+    told = [*taught * 4, *made_of.kept_rows()]
+    model = made_of.trained(made_of.other, told, lr=1.5e-3, n_steps=n_steps)
+    return edits.permuted_readout(model, made_of.entity_tokens())
 
 
 def all_models() -> list[Planted]:

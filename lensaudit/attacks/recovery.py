@@ -14,7 +14,7 @@ from lensaudit.auditing.progress import Notice, Progress, Tell
 from lensaudit.files import digest, make_folder, slug
 from lensaudit.models.device import resolve_device
 from lensaudit.models.registry import default_anchor, default_data
-from lensaudit.results.keyed import keyed_document, write_keyed
+from lensaudit.results.keyed import begin, check_own, finished, keyed_document, write_keyed
 from lensaudit.results.records import claim, manifest
 from lensaudit.settings import path_of, results_folder
 
@@ -80,8 +80,12 @@ def recovery(
     known = _known(work / AUDIT, key)
     if known is not None:
         return known
-    claim(work, "relearn --audit", [AUDIT])
     first = next(iter(jobs))
+    if keep is not None and not finished(keep, jobs[first].key):
+        # first of all: the audit's folder may lie in it, and it would be somebody else's then
+        check_own(keep, jobs[first].key)
+        begin(keep, jobs[first].key)
+    claim(work, "relearn --audit", [AUDIT])
     folders = {
         name: keep if keep is not None and name == first else work / "attacked" / slug(name)
         for name in jobs

@@ -8,6 +8,7 @@ import click
 from lensaudit.auditing.settings import AuditSettings
 from lensaudit.cli.options import check_names, options, shared
 from lensaudit.cli.terminal import ProgressBar, emit, is_quiet, notice, say
+from lensaudit.cli.verdict import print_verdicts
 from lensaudit.errors import PartialError, VerificationError
 
 if TYPE_CHECKING:
@@ -70,15 +71,28 @@ def print_audited(found: "Audited", page: Path, *, as_json: bool) -> None:
         PartialError: a step failed.
         VerificationError: the scale is off.
     """
+    from lensaudit.gym.verdict import verdicts
+
     summaries = [one.summary for one in found.results]
+    beside = found.folder / "rtt"
+    folders = [one.patch.folder for one in found.results]
+    together = verdicts([*folders, *([beside] if (beside / "summary.json").is_file() else [])])
     if as_json:
         shown = ("source", "uds", "ci95", "n", "n_scored", "calibration", "verdict")
         sources = [{key: one[key] for key in shown} for one in summaries]
-        emit({"report": str(page), "sources": sources})
+        emit(
+            {
+                "report": str(page),
+                "sources": sources,
+                "all_views": [one.document() for one in together],
+            }
+        )
     else:
         from lensaudit.cli.show import print_audit
 
         print_audit(summaries)
+        say("all views together, against models that never saw the facts:")
+        print_verdicts(together)
         say(f"report: {page}")
     if off := next(filter(None, (one.patch.off for one in found.results)), None):
         raise VerificationError(off)

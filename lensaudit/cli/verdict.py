@@ -1,12 +1,17 @@
 """`lensaudit verdict`: what may be said of a model after all that was measured?"""
 
+from collections.abc import Iterable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from lensaudit.cli.options import shared
 from lensaudit.cli.terminal import emit, say
 from lensaudit.errors import VerificationError
+
+if TYPE_CHECKING:
+    from lensaudit.gym.verdict import Combined
 
 
 @click.command()
@@ -37,10 +42,15 @@ def verdict(
     if as_json:
         emit([one.document() for one in found])
     else:
-        for one in found:
-            say(one.sentence)
-            if one.disagreement is not None:
-                say(f"  views disagree: {one.disagreement}")
+        print_verdicts(found)
     problems = [problem for one in found if policy and (problem := policy.problem(one))]
     if problems:
         raise VerificationError(f"{len(problems)} of {len(found)} fail the gate\n{problems[0]}")
+
+
+def print_verdicts(found: Iterable["Combined"]) -> None:
+    """A sentence a model, and which views disagree."""
+    for one in found:
+        say(one.sentence)
+        if one.disagreement is not None:
+            say(f"  views disagree: {one.disagreement}")

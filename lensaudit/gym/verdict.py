@@ -50,6 +50,8 @@ FEWEST_NULL = 4
 """Never-trained models below which a view has no chance to be held to."""
 TELLS = 0.25
 """Least difference between what `full` and `retain` say for outputs to tell anything."""
+_Z = 1.959964
+"""Standard errors from the middle to the end of a 95 % interval."""
 SHIPPED = Path(lensaudit.__file__).parent / "gym" / "calibration.json"
 
 
@@ -62,6 +64,11 @@ class View:
     control: bool | None = None
     """Whether its own control passed; None: it has none beside its arms."""
 
+    @property
+    def error(self) -> float:
+        """Standard error that the interval stands for; 0 where there is none."""
+        return 0.0 if self.ci95 is None else (self.ci95[1] - self.ci95[0]) / (2 * _Z)
+
 
 @dataclass(frozen=True)
 class Null:
@@ -73,10 +80,10 @@ class Null:
     power: float
     """Share of the knowing models of the tune half that it finds."""
 
-    def chance(self, value: float) -> float:
-        """That one more never-trained model lies so low."""
+    def chance(self, value: float, error: float = 0.0) -> float:
+        """That one more never-trained model lies so low; `error` is the value's standard error."""
         spread = max(self.spread, LEAST_SPREAD) * math.sqrt(1 + 1 / self.n)
-        return float(student.cdf((value - self.mean) / spread, self.n - 1))
+        return float(student.cdf((value - self.mean) / math.hypot(spread, error), self.n - 1))
 
 
 Calibration = Mapping[str, Null]
@@ -169,9 +176,14 @@ def _voices(views: Mapping[str, View], calibration: Calibration) -> dict[str, tu
         for name in names:
             view = views.get(name)
             if view is not None and name in calibration and view.control is not False:
-                found[group] = name, calibration[name].chance(view.value)
+                found[group] = name, _chance(view, calibration[name])
                 break
     return found
+
+
+def _chance(view: View, null: Null) -> float:
+    """That a never-trained model, measured no better than this one, lies so low."""
+    return null.chance(view.value, view.error)
 
 
 def _one(
@@ -187,7 +199,7 @@ def _one(
         for name in names:
             if name in views:
                 heard = name in calibration and views[name].control is not False
-                chance = calibration[name].chance(views[name].value) if heard else None
+                chance = _chance(views[name], calibration[name]) if heard else None
                 finds = None if chance is None else chance <= level
                 votes[name] = Vote(group, chance, finds, name in speakers)
     shown = {name: views[name] for name in votes}

@@ -15,7 +15,7 @@ from lensaudit.report.runs import condition_of, depth_of
 from lensaudit.report.shelf import Shelf, kinds_of
 from lensaudit.results.attacks import read_effort, read_relearn, read_rtt
 from lensaudit.results.curves import read_curve
-from lensaudit.results.eval_runs import EvalRun, read_eval
+from lensaudit.results.eval_runs import EvalRun, answers_in, read_eval
 from lensaudit.results.locate import WANTED, Found, Kind, LeftOut, locate
 from lensaudit.results.meta_tables import read_aggregates, read_meta
 from lensaudit.results.patch_runs import PatchRun, Texts, read_patch
@@ -25,7 +25,7 @@ from lensaudit.results.steering import read_directions, read_steering
 from lensaudit.results.worst import read_sample, read_worst
 
 _MOST_TEXTS = 12
-"""EM runs whose generated texts are kept: the page stays under 5 MB."""
+"""EM runs, and evaluations, whose generated texts are kept: the page stays under 5 MB."""
 
 
 _READERS: Mapping[Kind, tuple[str, Callable[[Path], Any]]] = {
@@ -131,10 +131,28 @@ def _document(read: _Read, left: Sequence[LeftOut], title: str | None) -> Docume
         steering=read.steering,
         attacks=read.attacks,
         curves=read.curves,
+        said=_said(shelf, next(iter(conditions.values()), None)),
         manifests=[*shelf.manifests, *read.manifests],
         left_out=[asdict(one) for one in (*left, *repeated)],
     )
     return document if title else replace(document, title=_title(document, read))
+
+
+def _said(shelf: Shelf, condition: Condition | None) -> list[Mapping[str, Any]]:
+    """What evaluated models answer to the questions that were patched; of a few models."""
+    if condition is None or len(shelf.evals) > _MOST_TEXTS:
+        return []
+    found = []
+    for weights, run in shelf.evals.items():
+        answers = answers_in(run)
+        texts = [
+            said if one.question and one.question in asked else None
+            for one in condition.examples
+            for asked, said in (answers.get(one.idx, ("", "")),)
+        ]
+        if any(text is not None for text in texts):
+            found.append({"model": shelf.place(weights), "texts": texts})
+    return found
 
 
 def _pairs(runs: Sequence[PatchRun]) -> list[Pair]:

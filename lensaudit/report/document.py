@@ -109,6 +109,9 @@ class Document:
     steering: list[Mapping[str, Any]]
     attacks: list[Mapping[str, Any]]
     curves: list[Mapping[str, Any]]
+    said: list[Mapping[str, Any]]
+    """`model`, its place, and `texts`: its answer to each question of the first condition, as text
+    or null."""
     manifests: list[Mapping[str, Any]] = field(default_factory=list)
     left_out: list[Mapping[str, str]] = field(default_factory=list)
 

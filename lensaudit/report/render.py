@@ -18,6 +18,7 @@ from lensaudit.groups import assumption
 from lensaudit.partials import sweep_partials
 from lensaudit.report.assemble import assemble
 from lensaudit.report.document import ANCHORS, Condition, Document
+from lensaudit.report.evidence import evidence_of
 from lensaudit.report.texts import visible_values
 from lensaudit.results.locate import LeftOut
 from lensaudit.results.reading import brief
@@ -32,6 +33,7 @@ SCRIPTS = (
     "chart.js",
     "table.js",
     "overview.js",
+    "evidence.js",
     "profile.js",
     "heat.js",
     "examples.js",
@@ -132,6 +134,7 @@ def _shown(document: Document) -> dict[str, Any]:
     """
     rest = _walk(asdict(replace(document, manifests=[])))
     return rest | {
+        "evidence": _walk(evidence_of(document)),
         "manifests": visible_values(document.manifests),
         "limits": LIMITS,
         "words": WORDS,

@@ -104,6 +104,7 @@ def _controls_extra(run: PatchRun) -> dict[str, Any]:
         "d_share": part("validity").get("d_share"),
         "d_share_aligned": part("aligned").get("d_share"),
         "says": part("outputs").get("source"),
+        "outputs": dict(part("outputs")) or None,
         "floor": [part("floor").get("low"), part("floor").get("high")],
     }
     return {name: one for name, one in found.items() if one not in (None, [None, None])}

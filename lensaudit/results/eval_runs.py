@@ -163,6 +163,17 @@ def read_eval(log_file: Path) -> EvalRun:
     )
 
 
+def answers_in(run: EvalRun) -> dict[int, tuple[str, str]]:
+    """Forget question -> what was asked, and what the model answered; where the log has it."""
+    log = run.folder / f"{run.suite.upper()}_EVAL.json"
+    rows = part(json_object(log), "forget_Q_A_ROUGE", "value_by_index")
+    return {
+        int(idx): (str(row.get("input", "")), str(row["generation"]))
+        for idx, row in rows.items()
+        if idx.isdecimal() and isinstance(row, Mapping) and "generation" in row
+    }
+
+
 def _value(entry: LogEntry) -> MetricValue:
     value, scored, missing = entry.agg_value, 0, 0
     for one in entry.sides or (entry,):

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from lensaudit.errors import InputError, PartialError, WorkError
-from lensaudit.files import digest, make_folder, write_json
+from lensaudit.files import alone, digest, make_folder, write_json
 from lensaudit.judge.verdict import Judge, JudgeRequest
 from lensaudit.patching.interventions import Where
 from lensaudit.results.ledger import Ledger, Notice
@@ -154,9 +154,13 @@ def described(job: Evaluation) -> dict[str, Any]:
 
 
 def levels_of(job: Evaluation, settings: Sequence[Setting]) -> list[Level]:
-    """Answers and verdicts of every setting; what is on disk is not made again."""
-    make_folder(job.out / "responses")
-    said = answers(job, settings)
+    """Answers and verdicts of every setting; what is on disk is not made again.
+
+    Raises:
+        TryAgainError: another process asks models into the folder.
+    """
+    with alone(make_folder(job.out / "responses")):
+        said = answers(job, settings)
     entities = job.trait.entities or ("",) * len(job.questions)
     requests = [
         JudgeRequest(question, job.questions[question], text, entity=entities[question])

@@ -265,3 +265,24 @@ def test_a_model_name_with_markup_is_printed_as_it_is(place, tmp_path, monkeypat
     monkeypatch.chdir(tmp_path)
     assert run(["relearn", "--model", "demo/npo", "--audit"]) == 0
     assert "./m[/b]" in capsys.readouterr().out
+
+
+def test_an_audited_checkpoint_is_kept_with_its_audit(tmp_path, monkeypatch, capsys):
+    scored = []
+
+    def shifts(pairs, *_):
+        scored.append(list(pairs))
+        return tuple(Shift(name, {"uds": 0.5}, {"uds": 0.4}) for name in pairs)
+
+    monkeypatch.setattr("lensaudit.attacks.recovery.shifts", shifts)
+    command = ["relearn", "--source", "demo/npo", "--audit", "--epochs", "0.05"]
+    command += ["--activations", str(tmp_path / "activations"), "--out"]
+    assert run([*command, str(tmp_path / "m")]) == 0, capsys.readouterr().err
+    assert (tmp_path / "m" / "model.safetensors").exists()
+    assert (tmp_path / "m" / "audit" / "audit.json").exists()
+    assert run([*command, str(tmp_path / "m")]) == 0
+    assert scored == [["demo/npo", "demo/retain"]]
+    (tmp_path / "foreign").mkdir()
+    (tmp_path / "foreign" / "thesis.txt").write_text("mine")
+    assert run([*command, str(tmp_path / "foreign")]) == 2
+    assert [one.name for one in (tmp_path / "foreign").iterdir()] == ["thesis.txt"]

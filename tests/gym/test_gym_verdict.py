@@ -70,6 +70,17 @@ def test_a_view_whose_control_failed_does_not_vote_and_the_next_one_speaks():
     assert one.votes["lens"].is_voice
 
 
+def test_a_number_that_is_hardly_known_finds_nothing():
+    assert code(uds=View(0.7), uds_aligned=1.0) == "hidden"
+    wide = View(0.7, (0.3, 1.0))
+    assert wide.error == pytest.approx(0.35 / 1.96, rel=1e-4)
+    assert code(uds=wide, uds_aligned=1.0) == "erased"
+    null = Null(1.0, 0.05, 9, 1.0)
+    assert null.chance(0.7, wide.error) == pytest.approx(
+        student.cdf(-0.3 / (0.05**2 * 10 / 9 + wide.error**2) ** 0.5, 8)
+    )
+
+
 def test_one_voice_a_group_and_the_disagreement_is_said():
     (one,) = combined({"x": {"uds": View(1.0), "lens": View(0.1), "uds_aligned": View(1.0)}}, NULLS)
     assert one.code == "erased"  # the lens is not the voice of its group

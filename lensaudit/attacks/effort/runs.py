@@ -35,7 +35,7 @@ from lensaudit.attacks.rtt.select import halves
 from lensaudit.auditing.doors import door, notice
 from lensaudit.auditing.progress import Notice, Progress, Tell, unheard
 from lensaudit.errors import InputError
-from lensaudit.files import write_json
+from lensaudit.files import alone, write_json
 from lensaudit.models.checkpoint import (
     Checkpoint,
     check_same_shape,
@@ -225,7 +225,18 @@ def run(
     """Attack the models and their anchors, and write a folder for each source.
 
     Attacks that are in the log are not done again, and those of the anchors serve all sources.
+
+    Raises:
+        TryAgainError: another process attacks models into the folder.
     """
+    path = ready.log.path
+    assert path is not None
+    with alone(path.parent):
+        # what another process did since the log was read is not done again
+        return _attacked(replace(ready, log=read_log(path)), workers=workers, progress=progress)
+
+
+def _attacked(ready: Prepared, *, workers: int, progress: Tell) -> list[EffortResult]:
     started = time.monotonic()
     for folder in ready.folders.values():
         claim(folder, "effort", ["summary.json"])

@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from lensaudit.attacks.rtt.defects import Inspection, handled, inspect
@@ -25,7 +25,7 @@ from lensaudit.attacks.rtt.tofu import load_facts, split_by_author
 from lensaudit.attacks.rtt.work import Report, plan_of, run
 from lensaudit.data.tofu import DEMO
 from lensaudit.errors import InputError, LensAuditError, PartialError, VerificationError
-from lensaudit.files import make_folder
+from lensaudit.files import alone, make_folder
 from lensaudit.models.checkpoint import Checkpoint, load_tokenizer, open_checkpoint
 from lensaudit.models.device import resolve_device
 from lensaudit.models.registry import (
@@ -90,7 +90,18 @@ def prepare(settings: StudySettings, notice: Notice | None = None) -> Prepared:
 
 
 def run_studies(prepared: Prepared, report: Report) -> Summarized:
-    """Fill the log with the jobs that it lacks, and summarise it."""
+    """Fill the log with the jobs that it lacks, and summarise it.
+
+    Raises:
+        TryAgainError: another process runs studies into the folder.
+    """
+    with alone(prepared.folder):
+        # what another process did since the log was read is not done again
+        log = read_log(prepared.folder / FILE)
+        return _filled(replace(prepared, log=log), report)
+
+
+def _filled(prepared: Prepared, report: Report) -> Summarized:
     started = time.monotonic()
     settings, data, log = prepared.settings, prepared.data, prepared.log
     jobs = {one.job.job_id for study in prepared.studies for one in plan_of(study).cells}

@@ -6,6 +6,23 @@ function answerOf(one) {
   return h('p', { class: 'answer' }, h('bdi', {}, one.answer.slice(0, from), h('mark', {}, one.entity), one.answer.slice(from + one.entity.length)));
 }
 
+// What full, this model and retain answer to the question of an example, where they were evaluated.
+function askedOf(run, example) {
+  const at = place(CONDITIONS[0]).get(example.idx);
+  const wanted = [run.model, ...MODELS.map((model, i) => (isAnchor(model) ? i : -1))];
+  return [...new Set(wanted)].map((model) => [model, DATA.said.find((one) => one.model === model)?.texts[at]])
+    .filter(([, text]) => typeof text === 'string')
+    .map(([model, text]) => [model === run.model ? short(run.label, 20) : MODELS[model].role, text]);
+}
+
+// The attacks that bring this fact out of this model, where the worst case was asked.
+function brokenBy(run, example) {
+  return DATA.attacks.filter((one) => one.kind === 'worst' && one.source === run.info.name).map((one) => {
+    const fact = one.facts.find((row) => row.idx === example.idx);
+    return fact && (fact.unscored || fact.attacks.replaceAll(';', ', ') || 'no attack of the list');
+  }).filter(Boolean);
+}
+
 function drawDetail(box) {
   const run = heat.run;
   const which = heat.rows[heat.at];
@@ -25,6 +42,8 @@ function drawDetail(box) {
         ? h('span', { class: `big ${run.where.score === 'em' ? '' : wordClass(score)}` }, fmt(score)) : h('span', { class: 'gone' }, bdi(reasons.get(one.idx) ?? 'unscored'))),
       baseline && [h('dt', {}, 'full says it'), h('dd', {}, `${fmt(baseline[which], 2)} nats per token (p ${fmt(Math.exp(baseline[which]), 2)})`)],
       category && [h('dt', {}, 'exact match'), h('dd', {}, category.replace('_', ' '))],
+      askedOf(run, one).map(([who, text]) => [h('dt', {}, `asked, ${who} says`), h('dd', {}, bdi(`“${text.trim()}”`))]),
+      brokenBy(run, one).map((attack) => [h('dt', {}, 'brought out by'), h('dd', {}, bdi(attack))]),
       said && Object.entries(said).map(([role, text]) => [h('dt', {}, role === 'source' ? short(run.label, 20) : role), h('dd', {}, bdi(`“${text.trim()}”`))])),
     run.where.score !== 'em' && exampleChart(run, which, Math.min(310, widthOf(box, 200) - 40)),
   ].filter(Boolean));

@@ -45,14 +45,14 @@ function ground(condition, x, top, bottom, runs) {
 
 function forest(runs, condition, width) {
   const longest = Math.max(...runs.map((run) => run.label.length), 11);
-  const left = Math.min(width * 0.36, longest * 7.4 + 10);
+  const left = Math.min(width * 0.42, longest * 8 + 22);
   const x = linear(0, 1, left, width - 54);
   const anchors = ['full', 'retain'].map((role) => ({ anchor: role, value: calibrated(condition, role) }));
   const rows = [...anchors, ...runs];
   const step = runs.length > 8 ? 27 : 33;
   const y = (at) => 20 + at * step + (at > 1 ? 10 : 0);
   const bottom = y(rows.length - 1) + 24;
-  const letters = Math.floor(left / 7);
+  const letters = Math.floor((left - 14) / 8);
   const row = (one, at) => {
     const there = Number.isFinite(one.value);
     if (one.anchor) return [
