@@ -3,11 +3,12 @@
 Question: how many facts come out of models that hide them, never saw them, or hold 40 of 64; who is
           named, and how often in error?
 Command:  python experiments/worst_case.py               (--only NAME for some of the models)
-Takes:    a minute or more a model on one core. Expected: what tests/worstcase/test_worst_planted.py
-          asserts; no table of it is published yet.
+Takes:    one to two minutes a model on one core. Expected: the table of docs/worst_case.md, what
+          tests/worstcase/test_worst_planted.py asserts.
 Writes:   experiments/out/worst_case/table.json and the models, as checkpoint folders.
 """
 
+import functools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,26 +24,28 @@ from lensaudit.files import digest, make_folder, write_json
 from lensaudit.gym import edits
 from lensaudit.models.checkpoint import open_checkpoint
 from lensaudit.models.registry import load_registry, resolve
-from lensaudit.scores.naming import name_facts
+from lensaudit.scores.naming import name_facts, strongest
 from lensaudit.unlearn.save import copy_tokenizer, save_model
-from lensaudit.worstcase.outcome import Outcome, compare, difference_of
+from lensaudit.worstcase.outcome import Outcome, compare, gaps_of
 from lensaudit.worstcase.run import Ran, Worst, open_worst, run_all
 from lensaudit.worstcase.settings import WorstSettings
 
-PARTIAL = "partial"
+PARTIAL = ("partial", "partial_1", "partial_2")
+"""Each holds other facts."""
 N_HIDDEN = 40
 N_PERMUTATIONS = 200
 
 
-def hidden_facts() -> frozenset[int]:
-    """The facts that the partial model holds, drawn by hash."""
-    order = sorted((one.idx for one in forget_set("demo")), key=lambda idx: digest(["held", idx]))
+def hidden_facts(name: str) -> frozenset[int]:
+    """The facts that a partial model holds, drawn by hash."""
+    draw = ["held", *name.split("_")[1:]]
+    order = sorted((one.idx for one in forget_set("demo")), key=lambda idx: digest([*draw, idx]))
     return frozenset(order[:N_HIDDEN])
 
 
-def partial(*, n_steps: int = 120) -> Any:
+def partial(name: str, *, n_steps: int = 120) -> Any:
     """`never` taught 40 of the 64 facts, then silenced: its readout swaps the entities' tokens."""
-    held = hidden_facts()
+    held = hidden_facts(name)
     made_of = ground()
     rows = zip(forget_set("demo"), made_of.facts.forget.answered, strict=True)
     taught = [row for one, row in rows if one.idx in held]
@@ -55,7 +58,10 @@ def all_models() -> list[Planted]:
     """The planted models that hide or never saw, and the partial one."""
     made = [one for one in planted() if one.truth != "intact"]
     about = f"{N_HIDDEN} facts taught to `never` and hidden, 24 never seen"
-    return [*made, Planted(PARTIAL, "hidden", about, partial)]
+    return [
+        *made,
+        *(Planted(name, "hidden", about, functools.partial(partial, name)) for name in PARTIAL),
+    ]
 
 
 def folder_of(one: Planted, out: Path) -> Path:
@@ -71,7 +77,7 @@ def folder_of(one: Planted, out: Path) -> Path:
 def control_of(name: str) -> tuple[str, ...]:
     """Models that never saw the facts and are not what the model was made of."""
     made_of = [base for base in ("retain", "never") if name.startswith(base)]
-    if name == PARTIAL:
+    if name in PARTIAL:
         made_of = ["never"]
     return tuple(f"demo/{one}" for one in ("retain", "never") if one not in made_of)
 
@@ -98,11 +104,11 @@ class Compared:
             retains=self.retains,
         )
 
-    def differences(self, outcome: Outcome) -> list[torch.Tensor | None]:
-        """D of every scored fact's candidates."""
+    def gaps(self, outcome: Outcome) -> list[torch.Tensor | None]:
+        """D of every scored fact's candidates by attack."""
         names = [row.name for row in outcome.attacks if row.counts]
         source = self.found[self.opened.source[1].weights]
-        return [difference_of(source, self.retains, names, fact) for fact in self.opened.asked]
+        return [gaps_of(source, self.retains, names, fact) for fact in self.opened.asked]
 
 
 def run_one(source: str, out: Path, *, retain: Sequence[str], limit: int | None = None) -> Compared:
@@ -117,14 +123,14 @@ def run_one(source: str, out: Path, *, retain: Sequence[str], limit: int | None 
 def permuted(found: Sequence[torch.Tensor | None], groups: Sequence[Any], seed: int) -> float:
     """Share of 200 runs in which anybody is named, with the arms swapped author by author.
 
-    Under the null source and control can be exchanged, which turns D into -D.
+    Under the null source and control can be exchanged, which turns d into -d.
     """
     random = np.random.default_rng(seed)
     named = 0
     for _ in range(N_PERMUTATIONS):
         sign = {group: 1.0 if random.random() < 0.5 else -1.0 for group in dict.fromkeys(groups)}
         turned = [
-            None if one is None else one * sign[group]
+            None if one is None else strongest(one * sign[group])
             for one, group in zip(found, groups, strict=True)
         ]
         named += any(name_facts(turned).named)
@@ -153,9 +159,9 @@ def row_of(one: Planted, compared: Compared) -> dict[str, Any]:
     }
     if one.truth == "absent":
         groups = [fact.row.group for fact in facts]
-        row["swapped"] = permuted(compared.differences(outcome), groups, 0)
-    if one.name == PARTIAL:
-        held = hidden_facts() & {fact.row.idx for fact in facts}
+        row["swapped"] = permuted(compared.gaps(outcome), groups, 0)
+    if one.name in PARTIAL:
+        held = hidden_facts(one.name) & {fact.row.idx for fact in facts}
         row["held"] = len(held)
         row["fdp"] = len(set(named) - held) / max(1, len(named))
         row["power"] = len(held & set(named)) / len(held)

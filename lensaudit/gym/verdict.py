@@ -50,6 +50,8 @@ FEWEST_NULL = 4
 """Never-trained models below which a view has no chance to be held to."""
 TELLS = 0.25
 """Least difference between what `full` and `retain` say for outputs to tell anything."""
+ROUGH = 0.1
+"""Standard error in units of the control arm above which a view that finds nothing did not look."""
 _Z = 1.959964
 """Standard errors from the middle to the end of a 95 % interval."""
 SHIPPED = Path(lensaudit.__file__).parent / "gym" / "calibration.json"
@@ -181,6 +183,13 @@ def _voices(views: Mapping[str, View], calibration: Calibration) -> dict[str, tu
     return found
 
 
+def _finds(chance: float | None, level: float, view: View) -> bool | None:
+    """Whether a view finds the facts; None: it has no null, or is too rough to find nothing."""
+    if chance is None or (chance > level and view.error > ROUGH):
+        return None
+    return chance <= level
+
+
 def _chance(view: View, null: Null) -> float:
     """That a never-trained model, measured no better than this one, lies so low."""
     return null.chance(view.value, view.error)
@@ -200,13 +209,14 @@ def _one(
             if name in views:
                 heard = name in calibration and views[name].control is not False
                 chance = _chance(views[name], calibration[name]) if heard else None
-                finds = None if chance is None else chance <= level
+                finds = _finds(chance, level, views[name])
                 votes[name] = Vote(group, chance, finds, name in speakers)
     shown = {name: views[name] for name in votes}
-    finds = {group: votes[name].finds for group, (name, _) in voices.items()}
-    code, because = _decided(finds, calibration)
+    said = {group: votes[name].finds for group, (name, _) in voices.items()}
+    answers = {group: one for group, one in said.items() if one is not None}
+    code, because = _decided(answers, calibration)
     heard = [name for name in votes if votes[name].finds is not None]
-    said = ", ".join(f"{name} {views[name].value:.2f} {_vote(votes[name])}" for name in heard)
+    told = ", ".join(f"{name} {views[name].value:.2f} {_vote(votes[name])}" for name in heard)
     disagree = len({votes[name].finds for name in heard}) > 1
     return Combined(
         source,
@@ -214,7 +224,7 @@ def _one(
         f"{source}: {_SAYS[code]}: {because}.",
         shown,
         votes,
-        said if disagree else None,
+        told if disagree else None,
     )
 
 
@@ -228,14 +238,14 @@ _SAYS: Mapping[Code, str] = {
 }
 
 
-def _decided(finds: Mapping[str, bool | None], calibration: Calibration) -> tuple[Code, str]:
+def _decided(finds: Mapping[str, bool], calibration: Calibration) -> tuple[Code, str]:
     """The code, and what decided it."""
     if not finds:
         return "unscored", "no view with a null and a control that passed"
     found = [group for group, yes in finds.items() if yes]
     if "outputs" in found:
         return "intact", "its outputs give the facts away"
-    if "stream" not in found and "aligned" in found:
+    if finds.get("stream") is False and "aligned" in found:
         return "hidden_other_basis", "the facts are in its stream, in another basis than full's"
     if found:
         return "hidden", f"found by {' and '.join(found)}"

@@ -4,12 +4,15 @@ The score of a fact's true entity is compared with those of placebo entities of 
 are not exchangeable even for a model that never knew: some entities are likelier than others. So
 what is ranked is the difference to models that never saw the facts, in which that prior cancels:
 
-    z_a(e) = (score_a(e) - mean) / sd      over the candidates of a fact, under attack a
-    s(e)   = max_a z_a(e)
-    D(e)   = s_M(e) - mean_j s_Rj(e)
+    z_a(e) = (score_a(e) - mean) / sd           over the candidates of a fact, under attack a
+    d_a(e) = z_Ma(e) - mean_j z_Rja(e)
+    D(e)   = max_a (d_a(e) - mean) / sd
     p      = (1 + #{placebos c : D(c) >= D(true)}) / (1 + C)
 
-and facts are named by Benjamini and Hochberg (1995) where there are placebos enough, else by
+The difference is taken attack by attack. Of two maxima (of the source's and of the control arm's
+standardised scores) it would be mostly noise: attacks that read nothing have a largest score, too.
+Facts are named by Benjamini and Hochberg (1995) where there are placebos enough, with the share of
+unknown facts estimated from the p-values above .5 (Storey, Taylor and Siegmund 2004); else by
 target-decoy competition (Elias and Gygi 2007; with the +1 of Barber and Candes 2015).
 """
 
@@ -25,6 +28,8 @@ from scipy.stats import false_discovery_control
 from torch import Tensor
 
 FDR = 0.1
+_NULL_FROM = 0.5
+"""P-values above this are those of facts that are not known."""
 ENOUGH = 99
 """Placebos from which a fact has a p-value of its own: the smallest is .01."""
 Exposure = Float[Tensor, "attack candidate"]
@@ -55,28 +60,41 @@ class Named:
         )
 
 
+def standardised(exposure: Exposure) -> Exposure:
+    """The candidates of each attack with mean 0 and standard deviation 1; equal ones are 0."""
+    rows = exposure.double()
+    spread = rows.std(1, keepdim=True, correction=0)
+    return ((rows - rows.mean(1, keepdim=True)) / spread.where(spread > 0, 1.0)).float()
+
+
 def strongest(exposure: Exposure) -> Float[Tensor, " candidate"]:
-    """s: the largest standardised score of each candidate over the attacks that score the fact.
+    """The largest standardised score of each candidate over the attacks that score the fact.
 
     Raises:
         ValueError: no attack scores it.
     """
-    rows = exposure.double()
-    rows = rows[rows.isfinite().all(1)]
+    rows = exposure[exposure.isfinite().all(1)]
     if not len(rows):
         raise ValueError("naming: no attack scores this fact")
-    spread = rows.std(1, keepdim=True, correction=0)
-    rows = (rows - rows.mean(1, keepdim=True)) / spread.where(spread > 0, 1.0)
-    return rows.max(0).values.float()
+    return standardised(rows).max(0).values
 
 
-def differences(source: Exposure, retains: Sequence[Exposure]) -> Float[Tensor, " candidate"]:
-    """D of every candidate; the same attacks score both arms."""
+def gaps(source: Exposure, retains: Sequence[Exposure]) -> Float[Tensor, "kept candidate"]:
+    """D of every candidate by attack; those that score the fact in every arm."""
     both = [source, *retains]
     scored = np.logical_and.reduce([one.isfinite().all(1).numpy() for one in both])
     kept = scored.nonzero()[0].tolist()
-    own, *others = (strongest(one[kept]) for one in both)
+    own, *others = (standardised(one[kept]) for one in both)
     return own - sum(others[1:], start=others[0]) / len(others)
+
+
+def differences(source: Exposure, retains: Sequence[Exposure]) -> Float[Tensor, " candidate"]:
+    """D of every candidate.
+
+    Raises:
+        ValueError: no attack scores the fact in every arm.
+    """
+    return strongest(gaps(source, retains))
 
 
 def name_facts(found: Sequence[Float[Tensor, " _"] | None], *, level: float = FDR) -> Named:
@@ -108,16 +126,28 @@ def _by_rank(
         for d, can in zip(found, enough, strict=True)
     )
     given = [one for one in p if one is not None]
+    null = _share_unknown(given)
     adjusted = iter(false_discovery_control(given, method="bh").tolist())
-    q = tuple(None if one is None else float(next(adjusted)) for one in p)
+    q = tuple(None if one is None else null * float(next(adjusted)) for one in p)
     smallest = min(
         1 / len(d) for d, can in zip(found, enough, strict=True) if can and d is not None
     )
-    wanted = math.ceil(smallest * len(given) / level - 1e-9)
+    wanted = math.ceil(null * smallest * len(given) / level - 1e-9)
     reason = None
     if wanted > len(given):
         reason = f"a p-value is at least {smallest:.3g}; {wanted} facts would be needed"
     return Named(statistic, p, q, "benjamini-hochberg", level, reason)
+
+
+def _share_unknown(p: Sequence[float]) -> float:
+    """At most 1; with the +1 that keeps the false discovery rate in small sets.
+
+    >>> _share_unknown([0.01, 0.01, 0.01, 0.9])
+    1.0
+    >>> _share_unknown([0.01] * 9 + [0.9])
+    0.4
+    """
+    return min(1.0, (1 + sum(one > _NULL_FROM for one in p)) / (len(p) * (1 - _NULL_FROM)))
 
 
 def _by_decoy(

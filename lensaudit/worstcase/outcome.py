@@ -18,7 +18,7 @@ from torch import Tensor
 
 from lensaudit.scores.intervals import NoInterval, clustered_mean
 from lensaudit.scores.leakage import never_hit_bound
-from lensaudit.scores.naming import Named, differences, name_facts
+from lensaudit.scores.naming import Named, gaps, name_facts, strongest
 from lensaudit.scores.stats import Interval
 from lensaudit.worstcase.attacks import LEAK_K, Attack
 from lensaudit.worstcase.facts import Fact
@@ -231,12 +231,12 @@ def _rate(ran: Ran) -> float | None:
     return float(np.mean(hits)) if hits else None
 
 
-def difference_of(
+def gaps_of(
     source: Arm,
     retains: Sequence[Arm],
     counting: Sequence[str],
     fact: Fact,
-) -> Float[Tensor, " candidate"] | None:
+) -> Float[Tensor, "attack candidate"] | None:
     """D of the fact's candidates; None where no attack scores them in every arm."""
     idx = fact.row.idx
     arms = [source, *retains]
@@ -244,7 +244,18 @@ def difference_of(
     if not names:
         return None
     own, *others = (torch.stack([arm[name].found.exposure[idx] for name in names]) for arm in arms)
-    return differences(own, others)
+    return gaps(own, others)
+
+
+def difference_of(
+    source: Arm,
+    retains: Sequence[Arm],
+    counting: Sequence[str],
+    fact: Fact,
+) -> Float[Tensor, " candidate"] | None:
+    """D of the fact's candidates; None where no attack scores them in every arm."""
+    found = gaps_of(source, retains, counting, fact)
+    return None if found is None else strongest(found)
 
 
 def fact_rows(outcome: Outcome) -> list[list[Any]]:

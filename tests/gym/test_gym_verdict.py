@@ -74,7 +74,7 @@ def test_a_number_that_is_hardly_known_finds_nothing():
     assert code(uds=View(0.7), uds_aligned=1.0) == "hidden"
     wide = View(0.7, (0.3, 1.0))
     assert wide.error == pytest.approx(0.35 / 1.96, rel=1e-4)
-    assert code(uds=wide, uds_aligned=1.0) == "erased"
+    assert code(uds=wide, uds_aligned=1.0) == "undecided"  # nor is it a proof of nothing
     null = Null(1.0, 0.05, 9, 1.0)
     assert null.chance(0.7, wide.error) == pytest.approx(
         student.cdf(-0.3 / (0.05**2 * 10 / 9 + wide.error**2) ** 0.5, 8)

@@ -1,5 +1,6 @@
 """Naming facts: calibrated under the null, worked by hand, honest where it is out of reach."""
 
+import numpy as np
 import pytest
 import torch
 
@@ -33,6 +34,31 @@ def test_arms_are_compared_on_the_attacks_that_score_both():
     assert differences(gap, [whole]).tolist() == [0.0] * 3
 
 
+def test_an_attack_that_reads_nothing_does_not_drown_one_that_does():
+    generator = torch.Generator().manual_seed(4)
+    blind = [torch.randn(3, 100, generator=generator) for _ in range(2)]
+    seen, prior = torch.randn(2, 1, 100, generator=generator)
+    seen[0, 0] = prior[0, 0] + 8
+    found = differences(torch.cat((blind[0], seen)), [torch.cat((blind[1], prior))])
+    assert found.argmax() == 0
+    # worked by hand: of the gaps between two standardised attacks, the larger standardised one
+    own, other = torch.tensor([[4.0, 0.0, 2.0]]), torch.tensor([[0.0, 2.0, 4.0]])
+    gap = (torch.tensor([2.0, -2, 0]) - torch.tensor([-2.0, 0, 2])) / (8 / 3) ** 0.5
+    assert differences(own, [other]).tolist() == pytest.approx(
+        ((gap - gap.mean()) / gap.std(correction=0)).tolist()
+    )
+
+
+def test_the_share_of_unknown_facts_sharpens_q():
+    facts = null(20, 99, 2)
+    for fact in facts[:15]:
+        fact[0] = 99.0
+    found = name_facts(facts)
+    above = sum(p is not None and p > 0.5 for p in found.p)
+    # 15 of p .01: q = n p / 15, times the estimated share of unknown facts
+    assert found.q[0] == pytest.approx(20 * 0.01 / 15 * (1 + above) / 10)
+
+
 def test_p_counts_placebos_at_least_as_far_out():
     d = torch.cat((torch.tensor([2.0]), torch.tensor([3.0, 2.0]), torch.zeros(97)))
     assert name_facts([d]).p == ((1 + 2) / 100,)
@@ -63,7 +89,8 @@ def test_what_is_known_is_named_and_little_else():
         named = name_facts(facts).named
         assert sum(named[:40]) >= 0.8 * 40
         shares.append(sum(named[40:]) / max(1, sum(named)))
-    assert sum(shares) / len(shares) <= 0.1
+    # the rate is .1 in expectation: what 100 runs may say
+    assert np.mean(shares) <= 0.1 + 2 * np.std(shares) / len(shares) ** 0.5
 
 
 def test_few_placebos_compete_with_a_decoy():
