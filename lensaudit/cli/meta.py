@@ -90,7 +90,7 @@ def aggregate(settings: AggregateSettings, as_json: bool) -> None:
     RESULTS: folders of lensaudit eval and patch, ep5/ and ep10/ of the UDS repository, or
     method_results.json.
     """
-    from lensaudit.meta.prepare import run_aggregate
+    from lensaudit.meta.tables import run_aggregate
 
     document = run_aggregate(settings)
     if as_json:
@@ -110,7 +110,7 @@ def table_(settings: TableSettings, as_json: bool) -> None:
 
     RESULTS: folders of meta faithfulness and robustness, their files, or meta_eval.json.
     """
-    from lensaudit.meta.prepare import run_table
+    from lensaudit.meta.tables import run_table
 
     document = run_table(settings)
     if as_json:

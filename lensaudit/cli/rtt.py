@@ -25,7 +25,8 @@ from lensaudit.errors import VerificationError
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from lensaudit.attacks.rtt.runs import Summarized, Validated
+    from lensaudit.attacks.rtt.runs import Validated
+    from lensaudit.attacks.rtt.summaries import Summarized
     from lensaudit.attacks.rtt.summary import Summary
 
 EXAMPLES = 2
@@ -72,7 +73,7 @@ def summarize(settings: SummarySettings, as_json: bool) -> None:
 
     Writes summary.csv and summary.json beside the log.
     """
-    from lensaudit.attacks.rtt.runs import summarize_log
+    from lensaudit.attacks.rtt.summaries import summarize_log
 
     found = summarize_log(settings, notice)
     print_summaries(found, as_json=as_json)
@@ -134,7 +135,7 @@ def print_summary(summary: "Summary") -> None:
 
 
 def _accuracies(summary: "Summary") -> "Table":
-    from lensaudit.attacks.rtt.study import MEANINGS
+    from lensaudit.attacks.rtt.readings import MEANINGS
 
     made = table(
         f"{summary.study.models['unlearned']} on {summary.study.data}",

@@ -1,41 +1,31 @@
-"""From settings to judgements of metrics: the whole of the four `meta` commands."""
+"""From settings to judgements of metrics: the whole of `meta faithfulness` and `robustness`."""
 
-import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import Any
 
 from lensaudit.attacks.relearn import Relearning, relearning_for
 from lensaudit.auditing.settings import EvaluateSettings
 from lensaudit.data.suites import DEMO_DATA
 from lensaudit.errors import InputError, PartialError
-from lensaudit.files import make_folder, write_csv, write_json
-from lensaudit.meta.aggregate import EPOCHS, SCORES, aggregated, ranking
+from lensaudit.meta.aggregate import EPOCHS
 from lensaudit.meta.attacked import Attacking
 from lensaudit.meta.catalogue import judged
 from lensaudit.meta.documents import (
-    aggregate_document,
-    read_sources,
     read_thresholds,
-    table_document,
 )
 from lensaudit.meta.published import PUBLISHED, THRESHOLDS
-from lensaudit.meta.reading import attack_aucs, read_values, with_s_mia
+from lensaudit.meta.reading import read_values
 from lensaudit.meta.runs import Judgement, Settings, judge_faithfulness, judge_robustness, pool
 from lensaudit.meta.scoring import Notice, Scoring, plan_lines, suite_names
 from lensaudit.meta.settings import (
-    AggregateSettings,
     FaithfulnessSettings,
     Measuring,
     RobustnessSettings,
-    TableSettings,
 )
-from lensaudit.meta.table import COLUMNS, csv_rows, null, table_rows
 from lensaudit.meta.values import short_name
 from lensaudit.models.registry import DEMO, default_anchor, is_demo, load_registry, resolve
-from lensaudit.results.records import MANIFEST, MANIFESTS, claim, manifest
-from lensaudit.settings import path_of, plain
+from lensaudit.settings import path_of
 
 RESULTS = "results"
 """As --source: every model of the results but the anchors."""
@@ -118,71 +108,6 @@ def run_robustness(settings: RobustnessSettings, prepared: Prepared) -> Judgemen
     )
 
 
-def run_aggregate(settings: AggregateSettings) -> dict[str, Any]:
-    """Aggregates of every model and the ranking of methods; the files, where a folder is named.
-
-    Raises:
-        InputError: no model has results.
-    """
-    values = read_values(settings.results)
-    anchors = {
-        name: given or (f"{DEMO}{name}" if f"{DEMO}{name}" in values.models else name)
-        for name, given in (("full", settings.full), ("retain", settings.retain))
-    }
-    values = with_s_mia(values, attack_aucs(values, anchors["retain"]))
-    if not values.models:
-        raise InputError(f"{', '.join(map(str, settings.results))}: no model has results")
-    rows = aggregated(values, full=anchors["full"], fluency=not settings.no_fluency)
-    document = aggregate_document(rows, ranking(rows))
-    if settings.out is not None:
-        sealing = _sealing(settings, settings.out, "aggregate")
-        header = ["model", "method", "epoch", "uds", *SCORES, "reasons"]
-        lines = [
-            [
-                *(_cell(getattr(one, name)) for name in header[:-1]),
-                "; ".join(f"{key}: {why}" for key, why in one.reasons.items()),
-            ]
-            for one in rows
-        ]
-        write_csv(settings.out / "aggregate.csv", header, lines)
-        write_json(settings.out / "aggregate.json", document)
-        sealing()
-    return document
-
-
-def run_table(settings: TableSettings) -> dict[str, Any]:
-    """The table of tables; its files, where a folder is named."""
-    sources = read_sources(settings.results)
-    rows = table_rows(sources)
-    document = table_document(rows, sources)
-    if settings.out is not None:
-        sealing = _sealing(settings, settings.out, "meta_table")
-        write_csv(settings.out / "meta_table.csv", COLUMNS, csv_rows(rows))
-        write_json(settings.out / "meta_table.json", document)
-        sealing()
-    return document
-
-
-def _sealing(
-    settings: AggregateSettings | TableSettings, out: Path, name: str
-) -> Callable[[], Path]:
-    """Take the folder for the files of `name`; what is returned writes their manifest."""
-    started = time.monotonic()
-    files, record = (f"{name}.csv", f"{name}.json"), f"{MANIFESTS}/{name}/{MANIFEST}"
-    claim(out, f"meta {name}", files, record)
-    make_folder((out / record).parent)
-    options = plain(settings, without=("out", "results"))
-    inputs = {"results": [str(one) for one in settings.results]}
-
-    def seal() -> Path:
-        made = manifest(
-            f"meta {name}", options=options, inputs=inputs, device="none", started=started
-        )
-        return made.write(out, files, record)
-
-    return seal
-
-
 def unfinished(found: Judgement) -> PartialError | None:
     """The error that names what is to do."""
     if not found.to_do:
@@ -194,10 +119,6 @@ def unfinished(found: Judgement) -> PartialError | None:
         f"to do: {names}{more}; results so far are in {found.path.parent}, "
         "run the same command again"
     )
-
-
-def _cell(value: Any) -> Any:
-    return "" if null(value) is None else value
 
 
 def _prepared(

@@ -14,9 +14,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.optimize import brentq
-from scipy.stats import norm
-from scipy.stats import t as student
+from scipy.special import ndtri, stdtrit
 
 from lensaudit.scores.stats import Interval, Values, auc
 
@@ -106,7 +104,7 @@ def clustered_mean(
     found = _moments((rows / (top or 1.0))[:, None], groups, unit)
     if isinstance(found, NoInterval):
         return found
-    quantile = float(student.ppf((1 + level) / 2, found.df))
+    quantile = float(stdtrit(found.df, (1 + level) / 2))
     nothing_varies = NoInterval(f"every {unit} has the same mean: no interval")
     if top is not None:
         on_scale = _score_interval(rows / top, found, quantile)
@@ -143,7 +141,7 @@ def clustered_ratio(
     found = _moments(columns, groups, unit)
     if isinstance(found, NoInterval):
         return found
-    square = float(student.ppf((1 + level) / 2, found.df)) ** 2
+    square = float(stdtrit(found.df, (1 + level) / 2)) ** 2
     (top, bottom), cov = found.mean, found.cov
     # (top - r bottom)^2 <= t^2 var(top - r bottom), a quadratic in r
     second = bottom**2 - square * cov[1, 1]
@@ -181,7 +179,7 @@ def area_limits(estimate: float, n_knows: int, n_forgot: int, *, level: float = 
     >>> round(area_limits(1.0, 5, 5).low, 3)  # the lower root of (1 - A)^2 = z^2 var(A)
     0.643
     """
-    return _newcombe(estimate, n_knows, n_forgot, float(norm.ppf((1 + level) / 2)))
+    return _newcombe(estimate, n_knows, n_forgot, float(ndtri((1 + level) / 2)))
 
 
 def clustered_auc_limits(
@@ -220,15 +218,15 @@ def clustered_auc_limits(
         )
         sizes.append(found.n / max(1.0, effect))
         freedoms.append(found.df)
-    return _newcombe(
-        estimate, sizes[0], sizes[1], float(student.ppf((1 + level) / 2, min(freedoms)))
-    )
+    return _newcombe(estimate, sizes[0], sizes[1], float(stdtrit(min(freedoms), (1 + level) / 2)))
 
 
 def _newcombe(
     estimate: float, n_knows: float | int, n_forgot: float | int, quantile: float
 ) -> Interval:
     """Both roots of Newcombe's equation."""
+    from scipy.optimize import brentq  # a tenth of a second to import
+
     extra = (n_knows + n_forgot) / 2 - 1
 
     def surplus(area: float) -> float:

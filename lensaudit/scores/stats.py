@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 from scipy.special import gammaln
-from scipy.stats import ks_2samp, rankdata
 
 Values = Sequence[float | int] | NDArray[Any]
 """Numbers in a list, tuple or one-dimensional array."""
@@ -73,6 +72,8 @@ def auc(knows: Values, forgot: Values) -> float:
     Raises:
         ValueError: an empty pool.
     """
+    from scipy.stats import rankdata  # half a second to import
+
     scores = _joined("auc", knows, forgot)
     if scores is None:
         return math.nan
@@ -87,6 +88,8 @@ def ks_two_sample(a: Values, b: Values) -> KsTest:
     Raises:
         ValueError: an empty sample.
     """
+    from scipy.stats import ks_2samp  # half a second to import
+
     n_a, n_b = len(a), len(b)
     if _joined("ks", a, b) is None:
         return KsTest(math.nan, math.nan, math.nan, n_a, n_b)

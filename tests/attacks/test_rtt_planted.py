@@ -13,8 +13,7 @@ from support import tiny_model
 
 from lensaudit.attacks import rtt
 from lensaudit.attacks.rtt.log import Finished
-from lensaudit.attacks.rtt.readout import Reading
-from lensaudit.attacks.rtt.retrain import Point
+from lensaudit.attacks.rtt.readings import Point, Reading
 from lensaudit.attacks.rtt.table import ACCURACIES, as_json, csv_row, write_summaries
 from lensaudit.attacks.rtt.verdict import gate_of
 from lensaudit.cli.rtt import print_summary

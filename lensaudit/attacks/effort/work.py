@@ -15,8 +15,9 @@ import torch
 from lensaudit.attacks.effort.arms import Fold
 from lensaudit.attacks.rtt.encode import EncodedItem
 from lensaudit.attacks.rtt.log import Finished, Log
-from lensaudit.attacks.rtt.readout import Reading, read
-from lensaudit.attacks.rtt.retrain import Point, StartWeights, read_along
+from lensaudit.attacks.rtt.readings import Point, Reading
+from lensaudit.attacks.rtt.readout import read
+from lensaudit.attacks.rtt.retrain import StartWeights, read_along
 from lensaudit.data.spans import Encoded, buckets, make_batch
 from lensaudit.errors import InputError, WorkError
 from lensaudit.files import digest

@@ -7,9 +7,8 @@ import numpy as np
 
 from lensaudit.attacks.rtt.curves import done
 from lensaudit.attacks.rtt.log import Log, Opened
-from lensaudit.attacks.rtt.readout import Reading
+from lensaudit.attacks.rtt.readings import CONDITIONS, Condition, Reading
 from lensaudit.attacks.rtt.select import Selected
-from lensaudit.attacks.rtt.study import CONDITIONS, Condition
 
 
 @dataclass(frozen=True)

@@ -5,8 +5,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from lensaudit.attacks.rtt.log import Finished, HeldSplit, Log, Opened, Place
+from lensaudit.attacks.rtt.readings import Condition
 from lensaudit.attacks.rtt.select import GridCell, Marks, VRun
-from lensaudit.attacks.rtt.study import Condition
 
 
 def places_of(study: Opened, condition: Condition) -> list[Place]:

@@ -3,14 +3,15 @@
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
-from lensaudit.attacks.rtt.readout import Reading
-from lensaudit.attacks.rtt.retrain import Point
-from lensaudit.attacks.rtt.study import Cell, Study
+from lensaudit.attacks.rtt.readings import Point, Reading
 from lensaudit.errors import InputError
 from lensaudit.results.ledger import Ledger, Notice
 from lensaudit.results.records import package_versions
+
+if TYPE_CHECKING:
+    from lensaudit.attacks.rtt.study import Cell, Study
 
 FILE = "jobs.jsonl"
 
@@ -132,7 +133,7 @@ def read_log(path: Path, *, must_exist: bool = False, notice: Notice | None = No
     return log
 
 
-def opened(study: Study, cells: list[Cell], defects: Mapping[str, int]) -> Opened:
+def opened(study: "Study", cells: "list[Cell]", defects: Mapping[str, int]) -> Opened:
     """What the log notes of a study."""
     return Opened(
         study_id=study.study_id,

@@ -5,8 +5,8 @@ from collections.abc import Iterator, Mapping
 from lensaudit.attacks.rtt.checks import Check
 from lensaudit.attacks.rtt.curves import done
 from lensaudit.attacks.rtt.log import Log, Opened
+from lensaudit.attacks.rtt.readings import Condition
 from lensaudit.attacks.rtt.select import Selected
-from lensaudit.attacks.rtt.study import Condition
 from lensaudit.attacks.rtt.verdict import Verdict
 from lensaudit.groups import assumption, unit_of
 from lensaudit.results.verdict import rows_only

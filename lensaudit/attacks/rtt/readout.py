@@ -1,14 +1,14 @@
 """Which choice does a model make? The letter it would say, or the answer it finds likeliest."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
 from lensaudit.attacks.rtt.encode import EncodedItem, Letters
+from lensaudit.attacks.rtt.readings import Reading
 from lensaudit.attacks.rtt.settings import Readout
 from lensaudit.errors import WorkError
 from lensaudit.unlearn.encode import Sample, TrainBatch, collate
@@ -17,27 +17,6 @@ from lensaudit.unlearn.objective import logits
 
 Scores = Float[Tensor, "item choice"]
 """Higher is preferred."""
-
-
-@dataclass(frozen=True)
-class Reading:
-    """One readout of one model on one split."""
-
-    readout: Readout | Literal["said"]
-    """`said` is the readout of `effort`."""
-    n: int
-    correct: tuple[int, ...]
-    """Places in the split, from 0, of the items answered rightly."""
-    calibrated: float | None = None
-    """Accuracy after each letter's mean score over the split is taken off. It looks at the whole
-    split, so it is reported and never selected on."""
-    option_mass: float | None = None
-    """Mean probability of all letters together; near 0 the model says something else."""
-
-    @property
-    def accuracy(self) -> float:
-        """Share of the items answered rightly."""
-        return len(self.correct) / self.n
 
 
 def read(

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from lensaudit.attacks.rtt.encode import LossOn
-from lensaudit.attacks.rtt.readout import Reading
+from lensaudit.attacks.rtt.readings import Point, Reading
 from lensaudit.attacks.rtt.settings import StudySettings
 from lensaudit.errors import WorkError
 from lensaudit.unlearn.encode import Sample, TrainBatch
@@ -57,21 +57,6 @@ class Sweep:
             max_grad_norm=self.max_grad_norm,
             trainable=self.trainable,
         )
-
-
-@dataclass(frozen=True)
-class Point:
-    """V after an epoch; epoch 0 is the model as it was."""
-
-    epoch: int
-    """Passes over T; in the log of `effort`, which reads by steps, optimiser steps."""
-    readings: tuple[Reading, ...]
-    train_loss: float | None = None
-    """Mean over the steps since the point before, nats per token."""
-
-    def reading(self, readout: str) -> Reading:
-        """The one of that readout."""
-        return next(one for one in self.readings if one.readout == readout)
 
 
 @dataclass(frozen=True)

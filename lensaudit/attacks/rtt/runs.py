@@ -15,11 +15,11 @@ from lensaudit.attacks.rtt.settings import (
     Cut,
     Readout,
     StudySettings,
-    SummarySettings,
     ValidationSettings,
 )
 from lensaudit.attacks.rtt.study import Gate, Study, from_checkpoint
-from lensaudit.attacks.rtt.summary import Summary, summarize
+from lensaudit.attacks.rtt.summaries import Summarized
+from lensaudit.attacks.rtt.summary import summarize
 from lensaudit.attacks.rtt.table import SUMMARIES, write_summaries
 from lensaudit.attacks.rtt.tofu import load_facts, split_by_author
 from lensaudit.attacks.rtt.work import Report, plan_of, run
@@ -37,7 +37,7 @@ from lensaudit.models.registry import (
     resolve,
 )
 from lensaudit.results.ledger import Notice
-from lensaudit.results.records import claim, manifest, renew
+from lensaudit.results.records import claim, manifest
 from lensaudit.settings import plain, results_folder
 from lensaudit.unlearn.memory import check_memory
 from lensaudit.unlearn.rows import TOFU_PAIRS
@@ -59,20 +59,6 @@ class Prepared:
     """One per unlearned model; original and control are run once."""
     log: Log
     folder: Path
-
-
-@dataclass(frozen=True)
-class Summarized:
-    """What a log says."""
-
-    summaries: tuple[Summary, ...]
-    folder: Path
-    n_added: int = 0
-    """Jobs done by this run."""
-    n_known: int = 0
-    """Jobs of its studies that were in the log before."""
-    failure: LensAuditError | None = None
-    """A gate that failed, or runs that did, of the studies together."""
 
 
 def prepare(settings: StudySettings, notice: Notice | None = None) -> Prepared:
@@ -120,32 +106,6 @@ def _filled(prepared: Prepared, report: Report) -> Summarized:
     ids = {study.study_id for study in prepared.studies}
     own = tuple(one for one in found if one.study.study_id in ids)
     return Summarized(own, prepared.folder, log.n_added, n_known, _worst(errors))
-
-
-def summarize_log(settings: SummarySettings, notice: Notice | None = None) -> Summarized:
-    """Read and write the summaries of a log again; `notice` is told what of it does not count.
-
-    Raises:
-        InputError: there is no log, or it holds no study.
-    """
-    log = read_log(settings.log, must_exist=True, notice=notice)
-    found = summarize(
-        log, selection=settings.selection, rule=settings.rule, readout=settings.readout
-    )
-    if not found:
-        raise InputError(f"{log.path}: holds no study; `lensaudit rtt run` writes them")
-    assert log.path is not None
-    folder = log.path.parent
-    claim(folder, "rtt run", ())
-    write_summaries(found, log, folder)
-    renew(folder, SUMMARIES)
-    failed = [one for one in found if not one.verdict.passed]
-    failure = None
-    if failed:
-        failure = VerificationError(
-            f"{failed[0].study.models['unlearned']}: {failed[0].verdict.reason}"
-        )
-    return Summarized(tuple(found), folder, failure=failure)
 
 
 @dataclass(frozen=True)

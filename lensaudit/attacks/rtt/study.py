@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from random import Random
-from typing import Any, Literal
+from typing import Any
 
 import torch
 
@@ -17,31 +17,15 @@ from lensaudit.attacks.rtt.encode import (
     letters_of,
 )
 from lensaudit.attacks.rtt.items import Dataset
-from lensaudit.attacks.rtt.readout import Readout
+from lensaudit.attacks.rtt.readings import CONDITIONS, Condition, Role
 from lensaudit.attacks.rtt.retrain import Sweep
-from lensaudit.attacks.rtt.settings import StudySettings
+from lensaudit.attacks.rtt.settings import Readout, StudySettings
 from lensaudit.errors import InputError
 from lensaudit.files import digest
 from lensaudit.models.causal import load_causal
 from lensaudit.models.checkpoint import Checkpoint
 from lensaudit.unlearn.encode import Sample
 
-Condition = Literal["0", "A", "N0", "B", "C", "N"]
-MEANINGS: Mapping[Condition, str] = {
-    "0": "original",
-    "A": "unlearned",
-    "N0": "control, never saw the facts",
-    "B": "unlearned, retrained on T",
-    "C": "original, retrained on T",
-    "N": "control, retrained on T",
-}
-Role = Literal["original", "unlearned", "control"]
-CONDITIONS: Mapping[Role, tuple[Condition, Condition]] = {
-    "original": ("0", "C"),
-    "unlearned": ("A", "B"),
-    "control": ("N0", "N"),
-}
-"""Role of a model -> its condition as it is, and retrained."""
 SCHEMA = 1
 """Of a job's identity: raised when equal settings would give other numbers."""
 

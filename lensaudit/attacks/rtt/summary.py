@@ -14,6 +14,7 @@ from lensaudit.attacks.rtt.checks import Check, checks_of
 from lensaudit.attacks.rtt.curves import measured, v_runs
 from lensaudit.attacks.rtt.log import Log, Opened
 from lensaudit.attacks.rtt.notes import notes_of
+from lensaudit.attacks.rtt.readings import CONDITIONS, Condition
 from lensaudit.attacks.rtt.select import (
     EpochRule,
     Marks,
@@ -21,7 +22,6 @@ from lensaudit.attacks.rtt.select import (
     Selection,
     select,
 )
-from lensaudit.attacks.rtt.study import CONDITIONS, Condition
 from lensaudit.attacks.rtt.verdict import Verdict, gate_of, mean_of
 from lensaudit.groups import Group, unit_of
 from lensaudit.results.sentences import facts_retrained

@@ -7,7 +7,7 @@ from typing import Any
 
 from lensaudit.attacks.rtt.curves import done
 from lensaudit.attacks.rtt.log import Log
-from lensaudit.attacks.rtt.study import MEANINGS, Condition
+from lensaudit.attacks.rtt.readings import MEANINGS, Condition
 from lensaudit.attacks.rtt.summary import Accuracy, Outcome, Ratio, Summary
 from lensaudit.files import write_csv, write_json
 

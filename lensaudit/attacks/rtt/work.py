@@ -12,9 +12,10 @@ from typing import Any, Literal
 from lensaudit.attacks.rtt.defects import handled, inspect
 from lensaudit.attacks.rtt.encode import EncodedItem
 from lensaudit.attacks.rtt.log import Finished, Log, opened
-from lensaudit.attacks.rtt.readout import Reading, read
-from lensaudit.attacks.rtt.retrain import Point, StartWeights, retrain
-from lensaudit.attacks.rtt.study import Cell, Job, Role, Study, job_identity, measuring, retraining
+from lensaudit.attacks.rtt.readings import Point, Reading, Role
+from lensaudit.attacks.rtt.readout import read
+from lensaudit.attacks.rtt.retrain import StartWeights, retrain
+from lensaudit.attacks.rtt.study import Cell, Job, Study, job_identity, measuring, retraining
 from lensaudit.attacks.rtt.verdict import gate_of
 from lensaudit.errors import InputError, PartialError, VerificationError
 
