@@ -8,6 +8,7 @@ from typing import Literal
 
 from lensaudit.errors import InputError
 from lensaudit.files import read_json
+from lensaudit.results.records import MANIFESTS
 
 Kind = Literal[
     "patch",
@@ -55,6 +56,8 @@ _TRACES = (
     "judgements.jsonl",
     "interventions.jsonl",
 )
+_NO_RESULTS = ("passes", MANIFESTS)
+"""Folders of a result that hold none."""
 _CLOSED = "audit.json"
 """Evaluations below a folder with this file are parts of its result, not results."""
 _MODEL = "a model, not a result; `lensaudit audit --source` with this folder scores it"
@@ -124,7 +127,9 @@ def _folders(top: Path) -> Iterator[tuple[Path, list[str]]]:
     for folder, inner, files in os.walk(top):
         names = [*files, *inner]
         closed = _CLOSED in files or len(Path(folder).parts) - base >= _DEPTH
-        inner[:] = [] if closed else sorted(n for n in inner if n[:1] != "." and n != "passes")
+        inner[:] = (
+            [] if closed else sorted(n for n in inner if n[:1] != "." and n not in _NO_RESULTS)
+        )
         yield Path(folder), names
 
 

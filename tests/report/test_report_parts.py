@@ -9,6 +9,7 @@ from lensaudit.errors import InputError
 from lensaudit.report.assemble import assemble
 from lensaudit.report.render import write_report
 from lensaudit.results.attacks import read_rtt
+from lensaudit.results.locate import locate
 from lensaudit.results.steering import read_steering
 
 ERRORS = ("Runtime.exceptionThrown", "Log.entryAdded", "Runtime.consoleAPICalled")
@@ -168,3 +169,11 @@ def test_a_logit_lens_run_is_told_from_uds(browser, tmp_path):
     browser.open((tmp_path / "audit.html").as_uri() + f"#settings={lens}")
     assert "Lens depth" in text(browser, "#models thead")
     assert browser.heard(*ERRORS) == []
+
+
+def test_the_manifest_of_a_comparison_is_no_unfinished_run(tmp_path):
+    patch_run(tmp_path / "npo", "npo")
+    write(tmp_path / "manifests" / "comparison" / "manifest.json", {"command": "patch comparison"})
+    found, left = locate([tmp_path])
+    assert [one.path.parent.name for one in found] == ["npo"]
+    assert left == []

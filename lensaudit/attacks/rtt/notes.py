@@ -75,7 +75,7 @@ def _groups(study: Opened) -> Iterator[str]:
     held = (split for split in study.splits if split.name in study.held_out)
     groups = [group for split in held for group in split.groups]
     if (n := len(set(groups))) < FEWEST_GROUPS:
-        yield rows_only(f"V holds {n} {unit_of(groups)}s: no interval")
+        yield rows_only(f"V holds {n} {unit_of(groups)}{'' if n == 1 else 's'}: no interval")
     if assumed := assumption(groups):
         yield assumed
 
