@@ -26,6 +26,7 @@ test: $(TOOLS)            ## style, import directions, types and the test suite
 	$(BIN)/ruff check -q .
 	$(BIN)/lint-imports --no-cache
 	$(BIN)/pyright --pythonpath $(BIN)/python
+	$(BIN)/python tests/report/lint_page.py
 	$(BIN)/pytest -n 2
 
 lint: $(TOOLS)            ## what pre-commit runs: style, import directions, types
@@ -33,6 +34,7 @@ lint: $(TOOLS)            ## what pre-commit runs: style, import directions, typ
 	$(BIN)/ruff check .
 	$(BIN)/lint-imports --no-cache
 	$(BIN)/pyright --pythonpath $(BIN)/python
+	$(BIN)/python tests/report/lint_page.py
 
 slow: $(TOOLS)            ## the long tests: gigabytes and minutes
 	$(BIN)/pytest -m slow --jaxtyping-packages=lensaudit,beartype.beartype

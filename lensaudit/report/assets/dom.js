@@ -83,5 +83,5 @@ function csv(header, rows) {
     if (typeof value === 'string' && /^[=+\-@\t\r]/.test(text)) text = `'${text}`;
     return /[",\n\r]/.test(text) ? `"${text.replaceAll('"', '""')}"` : text;
   };
-  return [header, ...rows].map((row) => row.map(cell).join(',')).join('\n') + '\n';
+  return `${[header, ...rows].map((row) => row.map(cell).join(',')).join('\n')}\n`;
 }

@@ -31,8 +31,8 @@ function drawDetail(box) {
   const { scores, baseline, reasons } = tables(run);
   const score = scores[which];
   const em = run.where.score === 'em' ? run : emOf(run);
-  const said = em && em.extra.texts && em.extra.texts[place(em.where).get(one.idx)];
-  const category = em && em.extra.category[place(em.where).get(one.idx)];
+  const said = em?.extra.texts?.[place(em.where).get(one.idx)];
+  const category = em?.extra.category[place(em.where).get(one.idx)];
   box.replaceChildren(...[
     h('p', { class: 'muted', style: { margin: '0' } }, `idx ${one.idx}${one.group && !one.group.startsWith('idx ') ? ` · author ${one.group}` : ''}`),
     h('p', { class: 'q' }, bdi(one.question || 'The question was not kept with this result; name its forget set with --data.')),

@@ -59,7 +59,7 @@ function mountNav() {
       if (link.getAttribute('href') === `#${target.id}`) link.setAttribute('aria-current', 'true'); else link.removeAttribute('aria-current');
     }
   }), { rootMargin: '-20% 0px -70% 0px' });
-  [document.getElementById('verdict'), ...shown].forEach((one) => seen.observe(one));
+  for (const one of [document.getElementById('verdict'), ...shown]) seen.observe(one);
 }
 
 function repaint(forPrint) {

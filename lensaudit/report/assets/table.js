@@ -21,26 +21,6 @@ function sortable({ columns, rows, pinned = [], sort, onsort, label, rowClass, f
   return { sorted, node: h('table', { 'aria-label': label }, h('thead', {}, h('tr', {}, head)), h('tbody', {}, body)) };
 }
 
-// A table of plain records: the columns are their fields.
-function recordTable(rows, { name, first = [], label, titles = {} }) {
-  const fields = [...new Set([...first.filter((f) => rows.some((row) => f in row)), ...rows.flatMap(Object.keys)])]
-    .filter((field) => rows.some((row) => row[field] !== null && row[field] !== ''));
-  const isNumber = (field) => rows.every((row) => row[field] === null || row[field] === undefined || typeof row[field] === 'number');
-  const box = h('div', { class: 'wrap free' });
-  const draw = () => {
-    const [by, direction] = state.get(name, ' ').split(' ');
-    const columns = fields.map((field) => ({
-      id: field, title: titles[field] || field.replaceAll('_', ' '), num: isNumber(field), value: (row) => row[field],
-      cell: (row) => (typeof row[field] === 'number' ? brief(row[field]) : bdi(row[field] ?? '–')),
-    }));
-    const table = sortable({ columns, rows, sort: [by, direction], onsort: (id, way) => state.set({ [name]: `${id} ${way}` }), label });
-    refocus(box, table.node);
-  };
-  state.on([name], draw);
-  draw();
-  return box;
-}
-
 // Replace what a box holds and keep the keyboard and the scroll where they were.
 function refocus(box, ...nodes) {
   const reachable = () => [...box.querySelectorAll('button, select, input, summary, [tabindex="0"]')];
