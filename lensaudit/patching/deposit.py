@@ -5,10 +5,10 @@ from pathlib import Path
 from typing import Any
 
 from lensaudit.data.examples import Example
-from lensaudit.files import digest, make_folder, slug, write_csv, write_json, write_jsonl
+from lensaudit.files import digest, slug, write_csv, write_json, write_jsonl
 from lensaudit.groups import unit_of
 from lensaudit.patching.outcome import Outcome, finite
-from lensaudit.results.records import MANIFEST, MANIFESTS, Manifest
+from lensaudit.results.records import MANIFEST, Manifest
 from lensaudit.scores.intervals import NO_ROWS, clustered_mean, ends_of
 from lensaudit.settings import results_folder
 
@@ -140,7 +140,5 @@ def deposit_comparison(
     score = outcomes[0].score
     header = [column.replace("score_", f"{score}_") for column in PAIR_COLUMNS]
     write_csv(folder / COMPARISON, header, rows)
-    record = f"{MANIFESTS}/comparison/{MANIFEST}"
-    make_folder((folder / record).parent)
-    manifest.write(folder, (COMPARISON,), record)
+    manifest.write(folder, (COMPARISON,), f"comparison_{MANIFEST}")
     return rows

@@ -171,9 +171,10 @@ def test_a_logit_lens_run_is_told_from_uds(browser, tmp_path):
     assert browser.heard(*ERRORS) == []
 
 
-def test_the_manifest_of_a_comparison_is_no_unfinished_run(tmp_path):
+def test_a_manifest_of_files_beside_results_is_no_unfinished_run(tmp_path):
     patch_run(tmp_path / "npo", "npo")
-    write(tmp_path / "manifests" / "comparison" / "manifest.json", {"command": "patch comparison"})
+    write(tmp_path / "comparison_manifest.json", {"command": "patch comparison"})
+    write(tmp_path / "manifests" / "meta_table" / "manifest.json", {"command": "meta table"})
     found, left = locate([tmp_path])
     assert [one.path.parent.name for one in found] == ["npo"]
     assert left == []
