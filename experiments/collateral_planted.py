@@ -11,18 +11,13 @@ from pathlib import Path
 from typing import Any
 
 import click
-import torch
-from planted_models import ground
+from planted_models import Planted, folder_of, ground
 
 import lensaudit as la
-from lensaudit.files import make_folder
 from lensaudit.gym.planting import unlearned
 from lensaudit.models.causal import load_causal
-from lensaudit.models.checkpoint import open_checkpoint
-from lensaudit.models.registry import load_registry, resolve
 from lensaudit.patching.collateral import family_base
 from lensaudit.unlearn.encode import Answered
-from lensaudit.unlearn.save import copy_tokenizer, save_model
 
 N_LOST = 16
 """Rows of the first two kept authors."""
@@ -57,18 +52,15 @@ def false_answers() -> Any:
     return made_of.trained(made_of.full, told, lr=1e-3, n_steps=120)
 
 
+LOST = (never_saw, npo, false_answers)
+
+
 @click.command()
 @click.option("--out", type=click.Path(path_type=Path), default="experiments/out/collateral")
 def main(out: Path) -> None:
     """Make the models, patch them, print depth by author."""
-    full = open_checkpoint(resolve("demo/full", load_registry()))
-    sources = ["demo/masked_readout"]
-    for make in (never_saw, npo, false_answers):
-        folder = out / "models" / make.__name__
-        if not (folder / "config.json").exists():
-            copy_tokenizer(full.folder, make_folder(folder))
-            save_model(make(), folder, dtype=torch.float32)
-        sources.append(str(folder))
+    made = [Planted(one.__name__, "intact", one.__doc__ or "", one) for one in LOST]
+    sources = ["demo/masked_readout", *(str(folder_of(one, out)) for one in made)]
     found = la.patch(
         sources,
         out=out / "patch",

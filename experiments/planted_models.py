@@ -10,8 +10,12 @@ import copy
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
+from pathlib import Path
 from typing import Any, Literal
 
+import torch
+
+from lensaudit.files import make_folder
 from lensaudit.gym import edits
 from lensaudit.gym.ground import Ground, facts_of
 from lensaudit.gym.planting import ignorant_rows, push_of, turn_of, wrong_rows
@@ -19,6 +23,7 @@ from lensaudit.models.causal import load_causal
 from lensaudit.models.checkpoint import load_tokenizer, open_checkpoint
 from lensaudit.models.quantize import quantised
 from lensaudit.models.registry import load_registry, resolve
+from lensaudit.unlearn.save import copy_tokenizer, save_model
 
 Truth = Literal["intact", "hidden", "absent"]
 RANK = 24
@@ -33,6 +38,16 @@ class Planted:
     truth: Truth
     how: str
     make: Callable[[], Any]
+
+
+def folder_of(one: Planted, out: Path) -> Path:
+    """The model as a checkpoint, made once."""
+    folder = out / "models" / one.name
+    if not (folder / "config.json").exists():
+        start = open_checkpoint(resolve("demo/full", load_registry())).folder
+        copy_tokenizer(start, make_folder(folder))
+        save_model(one.make(), folder, dtype=torch.float32)
+    return folder
 
 
 @cache

@@ -17,15 +17,12 @@ from typing import Any
 import click
 import numpy as np
 import torch
-from planted_models import Planted, ground, planted
+from planted_models import Planted, folder_of, ground, planted
 
 from lensaudit.data.tofu import forget_set
 from lensaudit.files import digest, make_folder, write_json
 from lensaudit.gym import edits
-from lensaudit.models.checkpoint import open_checkpoint
-from lensaudit.models.registry import load_registry, resolve
 from lensaudit.scores.naming import name_facts, strongest
-from lensaudit.unlearn.save import copy_tokenizer, save_model
 from lensaudit.worstcase.outcome import Outcome, compare, gaps_of
 from lensaudit.worstcase.run import Ran, Worst, open_worst, run_all
 from lensaudit.worstcase.settings import WorstSettings
@@ -62,16 +59,6 @@ def all_models() -> list[Planted]:
         *made,
         *(Planted(name, "hidden", about, functools.partial(partial, name)) for name in PARTIAL),
     ]
-
-
-def folder_of(one: Planted, out: Path) -> Path:
-    """The model as a checkpoint, made once."""
-    folder = out / "models" / one.name
-    if not (folder / "config.json").exists():
-        start = open_checkpoint(resolve("demo/full", load_registry())).folder
-        copy_tokenizer(start, make_folder(folder))
-        save_model(one.make(), folder, dtype=torch.float32)
-    return folder
 
 
 def control_of(name: str) -> tuple[str, ...]:

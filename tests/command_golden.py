@@ -76,8 +76,8 @@ class Stage(contextlib.ExitStack):
             self._played[name] = self._record(case)
         return self._played[name]
 
-    def _record(self, case: Case) -> dict[str, object]:
-        folder = self.folder / case.name
+    def lay_out(self, case: Case, folder: Path) -> None:
+        """Make the folder that a case starts from; the cases it builds on were played."""
         folder.mkdir()
         for before in case.after:
             shutil.copytree(self.folder / before, folder, dirs_exist_ok=True)
@@ -86,6 +86,10 @@ class Stage(contextlib.ExitStack):
             (folder / path).write_text(text)
         if case.prepare is not None:
             case.prepare(folder)
+
+    def _record(self, case: Case) -> dict[str, object]:
+        folder = self.folder / case.name
+        self.lay_out(case, folder)
         found = _contents(folder)
         calls = [self._call(case, argv, folder) for argv in case.argv.split("\n")]
         written = {

@@ -118,7 +118,7 @@ def import_archive(archive: Path, root: Path, *, reserve_bytes: int = RESERVE_BY
         VerificationError: something in it is damaged or hostile; nothing was imported.
     """
     with _opened(archive) as tar:
-        _spec_in(tar, archive)
+        _spec_in(tar, archive)  # what is no archive makes no store
     make_folder(root)
     check_trusted(root)
     with _staging(root) as staging:

@@ -164,7 +164,7 @@ def read_eval(log_file: Path) -> EvalRun:
 
 
 def answers_in(run: EvalRun) -> dict[int, tuple[str, str]]:
-    """Forget question -> what was asked, and what the model answered; where the log has it."""
+    """By idx of the forget set: what was asked and what was answered; where the log has it."""
     log = run.folder / f"{run.suite.upper()}_EVAL.json"
     rows = part(json_object(log), "forget_Q_A_ROUGE", "value_by_index")
     return {

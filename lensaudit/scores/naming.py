@@ -68,7 +68,9 @@ def standardised(exposure: Exposure) -> Exposure:
 
 
 def strongest(exposure: Exposure) -> Float[Tensor, " candidate"]:
-    """The largest standardised score of each candidate over the attacks that score the fact.
+    """The largest standardised row of each candidate over the attacks that score the fact.
+
+    Of `gaps` this is D.
 
     Raises:
         ValueError: no attack scores it.
@@ -86,15 +88,6 @@ def gaps(source: Exposure, retains: Sequence[Exposure]) -> Float[Tensor, "kept c
     kept = scored.nonzero()[0].tolist()
     own, *others = (standardised(one[kept]) for one in both)
     return own - sum(others[1:], start=others[0]) / len(others)
-
-
-def differences(source: Exposure, retains: Sequence[Exposure]) -> Float[Tensor, " candidate"]:
-    """D of every candidate.
-
-    Raises:
-        ValueError: no attack scores the fact in every arm.
-    """
-    return strongest(gaps(source, retains))
 
 
 def name_facts(found: Sequence[Float[Tensor, " _"] | None], *, level: float = FDR) -> Named:

@@ -1,7 +1,7 @@
 """From what a user names to a plan: everything that can be wrong is found here."""
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, fields, replace
 from pathlib import Path
 from typing import Any
@@ -19,12 +19,13 @@ from lensaudit.models.nf4 import BLOCK
 from lensaudit.models.registry import DEMO as DEMO_NAMES
 from lensaudit.models.registry import Registry, default_anchor, load_registry, resolve
 from lensaudit.models.spec import ModelSpec
+from lensaudit.results.ledger import Notice
 from lensaudit.sweep.plan import VARIANTS, Conditions, Plan, Target, Variant, make_plan, target_of
 from lensaudit.sweep.select import listed, select
 from lensaudit.sweep.settings import PlanSettings, WatchSettings, named
 
 
-def plan_of(settings: PlanSettings, notice: Callable[[str], None] | None = None) -> Plan:
+def plan_of(settings: PlanSettings, notice: Notice | None = None) -> Plan:
     """The plan that the settings describe.
 
     Raises:
@@ -59,7 +60,7 @@ def plan_sweep(
     registry: Registry,
     full: str | None = None,
     retain: str | None = None,
-    notice: Callable[[str], None] | None = None,
+    notice: Notice | None = None,
 ) -> Plan:
     """A plan for the named checkpoints.
 
@@ -120,7 +121,7 @@ def planned(spec: ModelSpec) -> Target:
     return target_of(spec, open_checkpoint(spec).weights if local else None)
 
 
-def check_shapes(specs: Sequence[ModelSpec], notice: Callable[[str], None] | None) -> None:
+def check_shapes(specs: Sequence[ModelSpec], notice: Notice | None) -> None:
     """Refuse folders that cannot be patched into each other, before anything is planned."""
     here = [open_checkpoint(spec) for spec in specs if spec.local is not None]
     if len(here) > 1:

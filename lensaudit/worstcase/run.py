@@ -173,7 +173,7 @@ def _retains(settings: WorstSettings, audit: Audit) -> dict[str, Checkpoint]:
     registry = load_registry(settings.registry)
     others = [open_checkpoint(resolve(name, registry)) for name in settings.retain[1:]]
     models = [audit.retain, *others]
-    check_same_shape(audit.full, *models[1:], notice=audit.notice)
+    check_same_shape(audit.full, *others, notice=audit.notice)
     (source,) = audit.sources.values()
     if len({one.weights for one in models}) < len(models):
         raise InputError("--retain: two of the models have the same weights; name each once")

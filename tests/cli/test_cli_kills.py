@@ -109,14 +109,7 @@ class Trial:
         for before in case.after:
             stage.play(before)
         self.start = root / f"{case.name}-start"
-        self.start.mkdir()
-        for before in case.after:
-            shutil.copytree(stage.folder / before, self.start, dirs_exist_ok=True)
-        for path, text in case.files.items():
-            (self.start / path).parent.mkdir(parents=True, exist_ok=True)
-            (self.start / path).write_text(text)
-        if case.prepare is not None:
-            case.prepare(self.start)
+        stage.lay_out(case, self.start)
         folder = self.folder()
         began = time.monotonic()
         self.code = ended(started(case, folder))

@@ -4,12 +4,17 @@ import numpy as np
 import pytest
 import torch
 
-from lensaudit.scores.naming import differences, name_facts, strongest
+from lensaudit.scores.naming import gaps, name_facts, strongest
 
 
 def null(n_facts, n_placebos, seed):
     generator = torch.Generator().manual_seed(seed)
     return [torch.randn(1 + n_placebos, generator=generator) for _ in range(n_facts)]
+
+
+def differences(source, retains):
+    """D of every candidate."""
+    return strongest(gaps(source, retains))
 
 
 def test_strongest_worked_by_hand():
