@@ -12,6 +12,7 @@ from lensaudit.data.neutral import read_neutral
 from lensaudit.data.tofu import DEMO, FORGET10, TOFU_HUB, validity_set
 from lensaudit.data.wording import likeness, wording
 from lensaudit.errors import InputError
+from lensaudit.groups import spread
 
 Stratum = Literal["same relation", "same author type", "other"]
 SAME_RELATION = 2 / 3
@@ -40,7 +41,7 @@ def kept_facts(named: str, data: str, *, limit: int | None = None) -> Kept:
     Args:
         named: `retain`, `world`, `authors`, or a file of annotated rows or of question and answer.
         data: the forget set that they stand beside.
-        limit: only the first so many.
+        limit: at most so many, over as many authors as there are.
 
     Raises:
         InputError: no such file, or none are known beside this forget set.
@@ -52,7 +53,8 @@ def kept_facts(named: str, data: str, *, limit: int | None = None) -> Kept:
         rows, name = read_neutral(path), path.stem
     else:
         raise InputError(f"--also {named}: no such file; wanted one, or {', '.join(NAMES)}")
-    numbered = tuple(replace(row, idx=idx) for idx, row in enumerate(rows[:limit]))
+    kept = spread(rows, limit, lambda row: row.group)
+    numbered = tuple(replace(row, idx=idx) for idx, row in enumerate(kept))
     if not numbered:
         raise InputError(f"--also {named}: holds no rows")
     return Kept(name, numbered, pretrained=named in PRETRAINED)

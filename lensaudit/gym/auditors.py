@@ -20,6 +20,10 @@ from jaxtyping import Float
 from torch import Tensor
 
 from lensaudit.attacks import rtt as room
+from lensaudit.attacks.effort.runs import DEMO_LRS
+from lensaudit.attacks.effort.runs import prepare as prepare_effort
+from lensaudit.attacks.effort.runs import run as run_effort
+from lensaudit.attacks.effort.settings import EffortSettings
 from lensaudit.attacks.relearn import DEMO_RELEARNING, relearned
 from lensaudit.attacks.rtt.tofu import load_facts
 from lensaudit.auditing.evaluate import evaluate_into
@@ -45,6 +49,9 @@ from lensaudit.patching.outcome import Outcome
 from lensaudit.patching.prepare import prepare
 from lensaudit.patching.session import score_all, score_examined, score_lens
 from lensaudit.scores.representation import weighted_erasure
+from lensaudit.worstcase.outcome import outcome_of
+from lensaudit.worstcase.run import open_worst, run_all
+from lensaudit.worstcase.settings import WorstSettings
 
 Reads = Literal["stream", "aligned", "outputs", "training", "weights"]
 """What an auditor looks at: the stream through `full`; the stream carried to `full`'s basis, or in
@@ -373,6 +380,7 @@ OUTPUTS = {
     "forget_Q_A_Prob": True,
     "mia_loss": True,
     "mia_min_k": True,
+    "leak_exact": True,
     "forget_truth_ratio": False,
     "forget_Q_A_ROUGE": False,
 }
@@ -385,6 +393,8 @@ def _metric(name: str) -> One:
         own = bench.data != DEMO
         settings = EvaluateSettings(
             metrics=(name,),
+            full=bench.full,
+            retain=bench.retains[0],
             data=None if own else DEMO,
             forget=Path(bench.data) if own else None,
             retain_set=Path(bench.retain_data) if own and bench.retain_data else None,
@@ -473,6 +483,35 @@ def probe(case: Case) -> Finding:
     return Finding(found.score, found.facts, control=found.selective, why=found.why)
 
 
+@auditor(
+    "worst_excess",
+    reads="outputs",
+    high_means="knows",
+    source="arXiv:2502.15836: facts that any attack brings out, beyond those of retain",
+    cheap=False,
+)
+def worst_excess(case: Case) -> Finding:
+    """The cheap list of attacks, its excess over `retain`; of a fact, how far it stands out."""
+    bench = case.bench
+    weights = open_checkpoint(bench.spec(case.model)).weights
+    others = [one for one in bench.retains if open_checkpoint(bench.spec(one)).weights != weights]
+    if not others:
+        return Finding(0.0, why="the control arm itself: nothing in excess of it")
+    settings = WorstSettings(
+        full=bench.full,
+        retain=tuple(others),
+        data=bench.data,
+        limit=bench.limit,
+        registry=bench.registry,
+        activations=bench.work,
+    )
+    opened = open_worst(case.model, settings)
+    outcome = outcome_of(opened, run_all(opened))
+    pairs = zip(opened.asked, outcome.named.statistic, strict=True)
+    facts = {fact.row.idx: value for fact, value in pairs if value is not None}
+    return Finding(outcome.excess, facts or None)
+
+
 # what trains: minutes a model
 
 
@@ -505,6 +544,38 @@ def _gain(bench: Bench, name: str) -> dict[int, float]:
 def _pairs(bench: Bench, after: Any, model: Any) -> Any:
     encoded = bench.asked
     return zip(logprobs(after, encoded).items(), logprobs(model, encoded).values(), strict=True)
+
+
+@auditor(
+    "effort",
+    reads="training",
+    high_means="forgot",
+    source="lensaudit.attacks.effort: optimiser steps on other facts until half of full's return",
+    cheap=False,
+    at_once=True,
+)
+def effort(cases: Sequence[Case]) -> list[Finding]:
+    """E_50 in steps; twice the longest attack where half never return, which ties those models."""
+    bench = cases[0].bench
+    settings = EffortSettings(
+        arms=("T",),
+        full=bench.full,
+        retain=bench.retains,
+        data=bench.data,
+        retain_data=bench.retain_data,
+        lrs=DEMO_LRS if bench.data == DEMO else (),
+        limit=bench.limit,
+        registry=bench.registry,
+        workers=1,
+    )
+    names = list(dict.fromkeys(case.model for case in cases))
+    ready = prepare_effort(names, settings, bench.work / "effort")
+    arms = {one.source: one.arms["T"] for one in run_effort(ready)}
+    longest = float(2 * settings.steps)
+    return [
+        Finding(longest if found["censored"]["e50"] else float(found["e50"]))
+        for found in (arms[case.model] for case in cases)
+    ]
 
 
 @auditor(

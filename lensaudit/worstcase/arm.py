@@ -15,11 +15,7 @@ from lensaudit.data.chat import PLAIN, Template, encode_qa
 from lensaudit.data.spans import PROMPT_TEMPLATE
 from lensaudit.models.bridge import TransformerBridge, bridge_from, n_layers
 from lensaudit.models.quantize import Method, quantise_in_place
-from lensaudit.patching.generation import ends_of
 from lensaudit.scores.naming import strongest
-from lensaudit.steer.edits import Edits
-from lensaudit.steer.generate import continuations
-from lensaudit.types import Intervention, PosMask
 from lensaudit.unlearn.encode import Answered
 from lensaudit.worstcase.facts import Fact
 from lensaudit.worstcase.matching import mentions
@@ -73,7 +69,7 @@ class Arm:
     neutral: Sequence[Answered] = ()
     """Rows that hold none of the facts; of the attack that asks for them."""
     work: Work = field(default_factory=Work)
-    _raw: dict[int, Float[Tensor, " candidate"]] = field(default_factory=dict)
+    _candidates: dict[int, list[tuple[int, ...]]] = field(default_factory=dict)
 
     @property
     def tokenizer(self) -> Any:
@@ -117,35 +113,12 @@ class Arm:
         template = Template() if self.tokenizer.chat_template else PLAIN
         return encode_qa(self.tokenizer, template, fact.row.question, "").prompt_ids
 
-    def steered(
-        self, prompts: Mapping[int, Sequence[int]], layer: int, towards: Mapping[int, Tensor]
-    ) -> dict[int, Hit]:
-        """As `told`, with a direction of each fact's own added after `layer` in every step."""
-
-        def edit(mask: PosMask, idx: tuple[int, ...]) -> Intervention:
-            rows = torch.stack([towards[one] for one in idx]).unsqueeze(1)
-            return lambda resid: resid + rows.to(resid)
-
-        said = continuations(
-            self.model,
-            list(prompts.values()),
-            max_new_tokens=ENTITY_TOKENS,
-            stop=ends_of(self.model),
-            edits=Edits({("resid", layer): edit}),
-            idx=list(prompts),
-        )
-        self.work.forwards += max(map(len, said), default=0) + 1
-        self.work.tokens += sum(map(len, prompts.values())) + sum(map(len, said))
-        entity = {fact.row.idx: fact.row.entity for fact in self.facts}
-        decode = self.tokenizer.decode
-        return {
-            idx: _matched(decode(ids, skip_special_tokens=True), entity[idx])
-            for idx, ids in zip(prompts, said, strict=True)
-        }
-
     def candidates(self, fact: Fact) -> list[tuple[int, ...]]:
         """Tokens of the true entity and of its placebos, each with the blank before it."""
-        return [self.more(f" {one}") for one in fact.candidates]
+        idx = fact.row.idx
+        if idx not in self._candidates:
+            self._candidates[idx] = [self.more(f" {one}") for one in fact.candidates]
+        return self._candidates[idx]
 
     def rounded(self, method: Method) -> TransformerBridge:
         """A copy with its linear layers rounded to 4 or 8 bits and back."""
@@ -159,19 +132,25 @@ class Arm:
             model = relearned(self.again(), self.tokenizer, rows, settings=self.relearning)
         return bridge_from(model, self.tokenizer)
 
-    def scores(self, reader: Reader, fact: Fact, prompt: str) -> Float[Tensor, " candidate"]:
-        """Log-prob of the fact's candidates after a prompt, nats."""
-        return exposures(reader, self.ids(prompt), self.candidates(fact))
+    def scores(
+        self, reader: Reader, facts: Sequence[Fact]
+    ) -> dict[int, Float[Tensor, " candidate"]]:
+        """By idx, log-probs of a fact's candidates after its forced prefix."""
+        prompts = [self.ids(self.forced(fact)) for fact in facts]
+        found = exposures(reader, prompts, [self.candidates(fact) for fact in facts])
+        return {fact.row.idx: row for fact, row in zip(facts, found, strict=True)}
 
-    def raw(self, fact: Fact) -> Float[Tensor, " candidate"]:
-        """The same after the forced prefix, by the model itself; computed once for all attacks.
+    @cached_property
+    def raw(self) -> dict[int, Float[Tensor, " candidate"]]:
+        """The same by the model itself; computed once for all attacks.
 
         Of the true entity alone where candidates are not compared.
         """
-        if fact.row.idx not in self._raw:
-            ids = self.candidates(fact) if self.exposed else self.candidates(fact)[:1]
-            self._raw[fact.row.idx] = exposures(self.reader, self.ids(self.forced(fact)), ids)
-        return self._raw[fact.row.idx]
+        if self.exposed:
+            return self.scores(self.reader, self.facts)
+        prompts = [self.ids(self.forced(fact)) for fact in self.facts]
+        found = exposures(self.reader, prompts, [self.candidates(one)[:1] for one in self.facts])
+        return {fact.row.idx: row for fact, row in zip(self.facts, found, strict=True)}
 
     def told(
         self,

@@ -15,7 +15,6 @@ from torch import Tensor
 from lensaudit.errors import InputError
 from lensaudit.evaluation.generate import JAILBREAK
 from lensaudit.files import digest
-from lensaudit.patching.interventions import add
 from lensaudit.patching.probes import Probe, ProbeKind, ProbeScore, probe_of, statement
 from lensaudit.scores.leakage import leak_exact
 from lensaudit.steer.estimators import mean_difference
@@ -37,6 +36,7 @@ from lensaudit.worstcase.reading import (
     Plain,
     Reader,
     exposures,
+    steered,
     stream_after,
 )
 
@@ -175,8 +175,7 @@ def paraphrase(arm: Arm) -> Found:
 @attack("prefix", cost=Cost(prompts=2, new_tokens=ENTITY_TOKENS, candidates=100))
 def prefix(arm: Arm) -> Found:
     """The answer's own beginning is forced."""
-    scored = arm.facts if arm.exposed else ()
-    return _forced(arm, arm.reader, {fact.row.idx: arm.raw(fact) for fact in scored})
+    return _forced(arm, arm.reader, arm.raw if arm.exposed else {})
 
 
 @attack("first_token", cost=Cost(new_tokens=ENTITY_TOKENS))
@@ -223,7 +222,7 @@ def leak(arm: Arm) -> Found:
     """
     found = {}
     for fact in arm.facts:
-        odds = leak_exact(min(0.0, float(arm.raw(fact)[0])), LEAK_K)
+        odds = leak_exact(min(0.0, float(arm.raw[fact.row.idx][0])), LEAK_K)
         number = int(digest([f"leak{LEAK_K}", fact.row.idx, fact.row.question])[:12], 16) / 16**12
         found[fact.row.idx] = Hit(number < odds, odds, f"leak@{LEAK_K} {odds:.3f}")
     return Found(found)
@@ -263,15 +262,12 @@ def steer(arm: Arm) -> Found:
         if bool(others.any()):
             towards[fact.row.idx] = mean_difference(wanted[others], own[others])
     facts = [fact for fact in arm.facts if fact.row.idx in towards]
-    rows = {
-        fact.row.idx: arm.scores(
-            Plain(arm.model, {layer: add(towards[fact.row.idx], strength=1.0)}, arm.work),
-            fact,
-            arm.forced(fact),
-        )
-        for fact in (facts if arm.exposed else ())
-    }
-    hits = arm.steered({fact.row.idx: prompts[fact.row.idx] for fact in facts}, layer, towards)
+    if not facts:
+        return Found({}, unscored={idx: "no facts of other authors" for idx in prompts})
+    moved = torch.stack([towards[fact.row.idx] for fact in facts])
+    reader = steered(arm.model, layer, moved, arm.work)
+    rows = arm.scores(reader, facts) if arm.exposed else {}
+    hits = arm.told({fact.row.idx: prompts[fact.row.idx] for fact in facts}, reader=reader)
     left = {idx: "no facts of other authors" for idx in prompts if idx not in towards}
     return Found(hits, _single(rows), left)
 
@@ -290,8 +286,7 @@ def patch(arm: Arm) -> Found:
     n = arm.n_layers
     layers = sorted({max(0, n // 2 - 1), max(0, 3 * n // 4 - 1), max(0, n - 2)})
     readers = {layer: Joined(arm.model, arm.full, layer, arm.work) for layer in layers}
-    scored = arm.facts if arm.exposed else ()
-    rows = {fact.row.idx: arm.scores(readers[layers[0]], fact, arm.forced(fact)) for fact in scored}
+    rows = arm.scores(readers[layers[0]], arm.facts) if arm.exposed else {}
     prompts = {fact.row.idx: arm.ids(arm.forced(fact)) for fact in arm.facts}
     tries = [arm.told(prompts, reader=reader) for reader in readers.values()]
     return Found(either(tries, [f"layer {layer}" for layer in layers]), _single(rows))
@@ -305,12 +300,13 @@ def lens(arm: Arm) -> Found:
     """
     lensed = Lensed(arm.model, arm.full, arm.work)
     first = arm.n_layers // 2
-    hits, rows = {}, {}
-    for fact in arm.facts:
-        idx = fact.row.idx
-        rows[idx] = lensed.exposures(arm.ids(arm.forced(fact)), arm.candidates(fact), first)
+    prompts = [arm.ids(arm.forced(fact)) for fact in arm.facts]
+    read = lensed.exposures(prompts, [arm.candidates(fact) for fact in arm.facts], first)
+    rows = {fact.row.idx: found for fact, found in zip(arm.facts, read, strict=True)}
+    hits = {}
+    for idx, row in rows.items():
         # ties are no finding: every other candidate must be less likely
-        ahead = (rows[idx][:, :1] > rows[idx][:, 1:]).all(1).tolist()
+        ahead = (row[:, :1] > row[:, 1:]).all(1).tolist()
         told = [at for at in range(1, len(ahead)) if ahead[at - 1] and ahead[at]]
         said = f"layers {first + told[0] - 1} and {first + told[0]}" if told else "no layer"
         hits[idx] = Hit(bool(told), sum(ahead) / len(ahead), said)
@@ -379,8 +375,7 @@ def relearn_neutral(arm: Arm) -> Found:
 
 
 def _of_reader(arm: Arm, reader: Reader, facts: Sequence[Fact]) -> Found:
-    scored = facts if arm.exposed else ()
-    rows = {fact.row.idx: arm.scores(reader, fact, arm.forced(fact)) for fact in scored}
+    rows = arm.scores(reader, facts) if arm.exposed else {}
     prompts = {fact.row.idx: arm.ids(arm.forced(fact)) for fact in facts}
     return Found(arm.told(prompts, reader=reader), _single(rows))
 
@@ -389,60 +384,84 @@ def probe_attack(kind: ProbeKind, readers: Callable[[Arm], Mapping[str, Reader]]
     """An attack that asks each fact in one of six ways, of every reader; one hit is enough."""
 
     def run(arm: Arm) -> Found:
-        tries = [
-            {fact.row.idx: _probed(arm, reader, kind, fact) for fact in arm.facts}
-            for reader in readers(arm).values()
-        ]
+        asked = _stated if kind == "binary" else _chosen
+        tries = [asked(arm, reader, kind) for reader in readers(arm).values()]
         return Found(either(tries, list(readers(arm))))
 
     return run
 
 
-def _probed(arm: Arm, reader: Reader, kind: ProbeKind, fact: Fact) -> Hit:
+def _chosen(arm: Arm, reader: Reader, kind: ProbeKind) -> dict[int, Hit]:
     """A hit is strict, as chance would have it otherwise once in a few facts.
 
     Open formats: more than half of the probability among `N_OPTIONS` answers. Listed options: the
-    true one is chosen in each of `ORDERS` orders. Statements: Yes to the true one alone.
+    true one is chosen in each of `ORDERS` orders.
     """
-    generator = torch.Generator().manual_seed(fact.row.idx)
-    wrong = fact.placebos[: (N_LISTED if kind in _LISTED else N_OPTIONS) - 1]
-    if kind == "binary":
-        return _stated(arm, reader, fact, wrong[: N_LISTED - 1])
-    least = 1.0
-    for _ in range(ORDERS if kind in _LISTED else 1):
-        question, entity = fact.row.question, fact.row.entity
-        probe = probe_of(kind, question, entity, wrong=wrong, generator=generator)
-        least = min(least, _share(arm, reader, probe))
-        if least <= 0.5:
-            break  # another order cannot make it a hit
-    return Hit(least > 0.5, least, f"probability {least:.3f} among {len(wrong) + 1}")
+    listed = kind in _LISTED
+    wrong = {
+        one.row.idx: one.placebos[: (N_LISTED if listed else N_OPTIONS) - 1] for one in arm.facts
+    }
+    drawn = {one.row.idx: torch.Generator().manual_seed(one.row.idx) for one in arm.facts}
+    least: dict[int, float] = {}
+    left = list(arm.facts)
+    for _ in range(ORDERS if listed else 1):
+        probes = {
+            one.row.idx: probe_of(
+                kind,
+                one.row.question,
+                one.row.entity,
+                wrong=wrong[one.row.idx],
+                generator=drawn[one.row.idx],
+            )
+            for one in left
+        }
+        for idx, share in _shares(arm, reader, probes).items():
+            least[idx] = min(least.get(idx, 1.0), share)
+        # another order cannot make the others a hit
+        left = [one for one in left if least[one.row.idx] > 0.5]
+    return {
+        idx: Hit(share > 0.5, share, f"probability {share:.3f} among {len(wrong[idx]) + 1}")
+        for idx, share in least.items()
+    }
 
 
 _LISTED: tuple[ProbeKind, ...] = ("choice_letter", "choice_inline")
 
 
-def _share(arm: Arm, reader: Reader, probe: Probe) -> float:
-    options = [arm.more(text) for text in probe.candidates]
-    logprob = exposures(reader, arm.ids(probe.prompt), options).unsqueeze(0)
-    return float(ProbeScore((-1,), logprob, probe.correct).p[0])
+def _shares(arm: Arm, reader: Reader, probes: Mapping[int, Probe]) -> dict[int, float]:
+    """Probability of the right option among all."""
+    if not probes:
+        return {}
+    options = [[arm.more(text) for text in one.candidates] for one in probes.values()]
+    rows = exposures(reader, [arm.ids(one.prompt) for one in probes.values()], options)
+    return {
+        idx: float(ProbeScore((-1,), row.unsqueeze(0), one.correct).p[0])
+        for (idx, one), row in zip(probes.items(), rows, strict=True)
+    }
 
 
-def _stated(arm: Arm, reader: Reader, fact: Fact, wrong: Sequence[str]) -> Hit:
+def _stated(arm: Arm, reader: Reader, kind: ProbeKind) -> dict[int, Hit]:
+    """A hit: Yes to the true statement alone."""
     answers = [arm.more(" Yes"), arm.more(" No")]
 
-    def says_yes(answer: str) -> bool:
-        prompt = arm.ids(statement(fact.row.question, answer))
-        yes, no = exposures(reader, prompt, answers).tolist()
-        return yes > no
+    def affirmed(said: Mapping[int, str]) -> list[int]:
+        question = {one.row.idx: one.row.question for one in arm.facts}
+        asked = [arm.ids(statement(question[idx], answer)) for idx, answer in said.items()]
+        rows = exposures(reader, asked, [answers] * len(asked)) if asked else []
+        return [idx for idx, row in zip(said, rows, strict=True) if row[0] > row[1]]
 
-    if not says_yes(fact.row.entity):
-        return Hit(False, 0.0, "No to the true answer")
-    refused = 0
-    for one in wrong:
-        if says_yes(one):
-            return Hit(False, refused / len(wrong), f"Yes to {one}")
-        refused += 1
-    return Hit(True, 1.0, f"Yes to the true answer, No to {refused} others")
+    wrong = {one.row.idx: one.placebos[: N_LISTED - 1] for one in arm.facts}
+    found = {idx: Hit(False, 0.0, "No to the true answer") for idx in wrong}
+    left = affirmed({one.row.idx: one.row.entity for one in arm.facts})
+    for refused in range(N_LISTED - 1):
+        said = {idx: wrong[idx][refused] for idx in left if refused < len(wrong[idx])}
+        for idx in affirmed(said):
+            left.remove(idx)
+            found[idx] = Hit(False, refused / len(wrong[idx]), f"Yes to {said[idx]}")
+    for idx in left:
+        n = len(wrong[idx])
+        found[idx] = Hit(True, 1.0, f"Yes to the true answer, No to {n} others")
+    return found
 
 
 def _itself(arm: Arm) -> Mapping[str, Reader]:

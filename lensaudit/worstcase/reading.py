@@ -4,7 +4,8 @@ Both things that attacks need are here: what is said after a prompt, and the log
 after it. A prompt is read once, whatever continues it.
 """
 
-from collections.abc import Mapping, Sequence
+import copy
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -29,8 +30,15 @@ from lensaudit.types import Intervention, Resid, Tokens
 Ids = Sequence[int]
 Kept = Float[Tensor, "batch kept d_vocab"]
 """Logits after the last tokens of each row."""
+Rows = Int[Tensor, " batch"]
+"""Which prompt each row of a batch continues."""
 SAID_ROWS = 64
 """Prompts continued at once."""
+READ_TOKENS = 8192
+"""Tokens of candidates after their prompts whose keys and values are held at once; of prompts that
+wait for their candidates a quarter."""
+READ_LOGITS = 2**26
+"""Logits held at once, 256 MiB in float32. One row is read in any case."""
 
 
 @dataclass
@@ -43,12 +51,17 @@ class Work:
     """Tokens read in them, padding included."""
 
 
+def _unedited(rows: Rows) -> Mapping[int, Intervention]:
+    return {}
+
+
 @dataclass
 class Plain:
     """A model by itself, or under edits of its residual stream in every step."""
 
     model: TransformerBridge
-    edits: Mapping[int, Intervention] = field(default_factory=dict)
+    edits: Callable[[Rows], Mapping[int, Intervention]] = _unedited
+    """Layer -> what is done to its stream, for a batch of these rows."""
     work: Work = field(default_factory=Work)
 
     def read(
@@ -59,11 +72,21 @@ class Plain:
         positions: Tokens,
         past: Any,
         n_logits: int,
+        rows: Rows,
     ) -> tuple[Kept, Any]:
-        """Logits after the last `n_logits` tokens, and the grown past."""
+        """Logits after the last `n_logits` tokens, and the grown past.
+
+        Args:
+            tokens: what is read next.
+            mask: over all tokens so far, padding 0.
+            positions: of `tokens`.
+            past: keys and values before them; None at the start.
+            n_logits: how many positions are unembedded.
+            rows: which prompt each row continues.
+        """
         self.work.forwards += 1
         self.work.tokens += tokens.numel()
-        with intervening(self.model, self.edits):
+        with intervening(self.model, self.edits(rows)):
             return cached_logits(
                 self.model, tokens, mask=mask, positions=positions, past=past, n_logits=n_logits
             )
@@ -103,6 +126,7 @@ class Joined:
         positions: Tokens,
         past: Any,
         n_logits: int,
+        rows: Rows,
     ) -> tuple[Kept, Any]:
         """As `Plain.read`."""
         self.work.forwards += 2
@@ -130,6 +154,28 @@ Reader = Plain | Joined
 """Reads tokens and keeps their keys and values; `model` is whose logits are read."""
 
 
+def steered(
+    model: TransformerBridge,
+    layer: int,
+    towards: Float[Tensor, "prompt d_model"],
+    work: Work,
+) -> Plain:
+    """A model with a vector of each prompt's own added after `layer`, at every token.
+
+    Args:
+        model: who is read.
+        layer: after which the stream is moved.
+        towards: in the order of the prompts that the reader is given.
+        work: where it is counted.
+    """
+
+    def edits(rows: Rows) -> Mapping[int, Intervention]:
+        moved = towards[rows.to(towards.device)].unsqueeze(1)
+        return {layer: lambda resid: resid + moved.to(resid)}
+
+    return Plain(model, edits, work)
+
+
 def say(reader: Reader, prompts: Sequence[Ids], *, max_new_tokens: int) -> list[str]:
     """The likeliest continuation of each prompt, as text without special tokens.
 
@@ -142,7 +188,7 @@ def say(reader: Reader, prompts: Sequence[Ids], *, max_new_tokens: int) -> list[
     for low in range(0, len(order), SAID_ROWS):
         places = order[low : low + SAID_ROWS]
         running = started([prompts[at] for at in places], _device(reader.model))
-        found = _continued(reader, running, _likeliest, max_new_tokens, stop)
+        found = _continued(reader, running, _likeliest, max_new_tokens, stop, places)
         said.update(zip(places, found, strict=True))
     decode = reader.model.tokenizer.decode
     return [decode(said[at], skip_special_tokens=True) for at in range(len(prompts))]
@@ -155,6 +201,7 @@ def sample(
     device = _device(reader.model)
     before = started([prompt], device)
     past = None
+    one = torch.zeros(n_rows, dtype=torch.long, device=device)
     if len(prompt) > 1:
         tokens = before.tokens[:, :-1]
         _, past = reader.read(
@@ -163,8 +210,9 @@ def sample(
             positions=before.positions[:, :-1],
             past=None,
             n_logits=1,
+            rows=one[:1],
         )
-        past.batch_select_indices(torch.zeros(n_rows, dtype=torch.long, device=device))
+        past.batch_select_indices(one)
     running = Running(
         torch.arange(n_rows, device=device),
         before.tokens[:, -1:].repeat(n_rows, 1),
@@ -172,14 +220,22 @@ def sample(
         past,
     )
     stop = ends_of(reader.model)
-    said = _continued(reader, running, choose, max_new_tokens, stop)
+    said = _continued(reader, running, choose, max_new_tokens, stop, [0] * n_rows)
     decode = reader.model.tokenizer.decode
     return [decode(ids, skip_special_tokens=True) for ids in said]
 
 
 def _continued(
-    reader: Reader, running: Running, choose: Choose, max_new_tokens: int, stop: frozenset[int]
+    reader: Reader,
+    running: Running,
+    choose: Choose,
+    max_new_tokens: int,
+    stop: frozenset[int],
+    places: Sequence[int],
 ) -> list[tuple[int, ...]]:
+    """`places`: which prompt each row of `running` continues."""
+    prompt = torch.tensor(places, device=running.row.device)
+
     def read(now: Running, step: int) -> tuple[Any, Any]:
         logits, past = reader.read(
             now.tokens,
@@ -187,6 +243,7 @@ def _continued(
             positions=now.positions.clamp(min=0),
             past=now.past,
             n_logits=1,
+            rows=prompt[now.row],
         )
         return logits[:, -1], past
 
@@ -198,53 +255,149 @@ def _likeliest(logits: Any, row: Any, step: int) -> Any:
 
 
 def exposures(
-    reader: Reader, prompt: Ids, candidates: Sequence[Ids]
-) -> Float[Tensor, " candidate"]:
-    """Log-prob of each candidate after the prompt, nats, summed over its tokens.
+    reader: Reader, prompts: Sequence[Ids], candidates: Sequence[Sequence[Ids]]
+) -> list[Float[Tensor, " candidate"]]:
+    """Log-probs of each prompt's own candidates after it, nats, summed over their tokens.
+
+    Prompts of like length are read together; candidates on their keys and values, those that
+    differ in their last token only as one row, short ones apart from long ones.
 
     Raises:
         WorkError: logits are not finite.
     """
-    first, tokens, rest = _spread(reader, prompt, candidates)
-    logits = torch.cat((first.expand(len(candidates), -1, -1), rest), dim=1)
-    return _summed(logits, tokens, candidates)
+    found: dict[int, Tensor] = {}
+    for places in _together(prompts):
+        own = [candidates[at] for at in places]
+        total = sum(
+            (wanted.summed(logits) for logits, wanted in _passes(reader, prompts, own, places)),
+            start=torch.zeros(()),
+        )
+        found.update(zip(places, _by_prompt(total, own), strict=True))
+    return [found[at] for at in range(len(prompts))]
 
 
-def _spread(
-    reader: Reader, prompt: Ids, candidates: Sequence[Ids]
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Logits after the prompt, the padded candidates, and the logits after their tokens."""
+def _by_prompt(total: Tensor, candidates: Sequence[Sequence[Ids]]) -> list[Tensor]:
+    return list(_finite(total).cpu().split(list(map(len, candidates)), dim=-1))
+
+
+def _together(prompts: Sequence[Ids]) -> Iterator[list[int]]:
+    """Prompts that are read at once, the longest first."""
+    batch: list[int] = []
+    for at in sorted(range(len(prompts)), key=lambda at: -len(prompts[at])):
+        if batch and (len(batch) + 1) * len(prompts[batch[0]]) > READ_TOKENS // 4:
+            yield batch
+            batch = []
+        batch = [*batch, at]
+    if batch:
+        yield batch
+
+
+@dataclass(frozen=True)
+class _Wanted:
+    """Where the log-probs of candidates' tokens stand in a batch of logits."""
+
+    n: int
+    """Candidates in all."""
+    candidate: Int[Tensor, " token"]
+    row: Int[Tensor, " token"]
+    pos: Int[Tensor, " token"]
+    token: Int[Tensor, " token"]
+
+    def summed(self, logits: Float[Tensor, "row pos d_vocab"]) -> Float[Tensor, " candidate"]:
+        """Log-probs of each candidate's tokens that are here; 0 where none is."""
+        logits = logits.float()
+        normal = _finite(logits.logsumexp(-1))
+        each = logits[self.row, self.pos, self.token] - normal[self.row, self.pos]
+        return each.new_zeros(self.n).index_add(0, self.candidate, each)
+
+
+def _passes(
+    reader: Reader,
+    prompts: Sequence[Ids],
+    candidates: Sequence[Sequence[Ids]],
+    places: Sequence[int],
+) -> Iterator[tuple[Float[Tensor, "row pos d_vocab"], _Wanted]]:
+    """The prompts, then batches of what candidates begin with: logits, and whose they are.
+
+    Args:
+        reader: who reads.
+        prompts: all of them.
+        candidates: of each place.
+        places: of the prompts that are read here.
+    """
     device = _device(reader.model)
-    asked = torch.tensor([list(prompt)], device=device)
-    places = torch.arange(len(prompt), device=device).unsqueeze(0)
+    config: Any = reader.model.original_model.config
+    d_vocab = config.get_text_config().vocab_size
+    asked = started([prompts[at] for at in places], device)
+    prompt = torch.tensor(places, device=device)
     first, past = reader.read(
-        asked, mask=torch.ones_like(asked), positions=places, past=None, n_logits=1
+        asked.tokens,
+        mask=asked.mask,
+        positions=asked.positions.clamp(min=0),
+        past=None,
+        n_logits=1,
+        rows=prompt,
     )
-    width = max(map(len, candidates))
-    tokens = torch.zeros(len(candidates), width, dtype=torch.long)
-    for row, ids in enumerate(candidates):
-        tokens[row, : len(ids)] = torch.tensor(list(ids))
-    tokens = tokens.to(device)
-    if width == 1:
-        return first[:, -1:], tokens, first.new_zeros(len(candidates), 0, first.shape[-1])
-    past.batch_select_indices(torch.zeros(len(candidates), dtype=torch.long, device=device))
-    # padded on the right: no token that counts sees a padded one
-    mask = torch.ones(len(candidates), len(prompt) + width - 1, dtype=torch.long, device=device)
-    positions = torch.arange(width - 1, device=device).expand(len(candidates), -1) + len(prompt)
-    rest, _ = reader.read(
-        tokens[:, :-1], mask=mask, positions=positions, past=past, n_logits=width - 1
-    )
-    return first[:, -1:], tokens, rest
+    every = [(owner, ids) for owner, own in enumerate(candidates) for ids in own]
+    yield first[:, -1:], _wanted(every, {n: [(owner, 0, 0)] for n, (owner, _) in enumerate(every)})
+    # candidates on the row that holds all their tokens but the last
+    rows: dict[tuple[int, tuple[int, ...]], list[int]] = {}
+    for n, (owner, ids) in enumerate(every):
+        if len(ids) > 1:
+            rows.setdefault((owner, tuple(ids[:-1])), []).append(n)
+    for batch in _rows_at_once(list(rows), asked.tokens.shape[1], d_vocab):
+        owner = torch.tensor([one for one, _ in batch], device=device)
+        width = len(batch[-1][1])
+        tokens = torch.tensor([[*ids, *[0] * (width - len(ids))] for _, ids in batch])
+        grown = copy.deepcopy(past)
+        grown.batch_select_indices(owner)
+        # padded on the right: no token that counts sees a padded one
+        seen = asked.mask[owner]
+        mask = torch.cat((seen, seen.new_ones(len(batch), width)), dim=1)
+        positions = seen.sum(1, keepdim=True) + torch.arange(width, device=device)
+        logits, _ = reader.read(
+            tokens.to(device),
+            mask=mask,
+            positions=positions,
+            past=grown,
+            n_logits=width,
+            rows=prompt[owner],
+        )
+        places_of = {
+            n: [(row, at, at + 1) for at in range(len(key[1]))]
+            for row, key in enumerate(batch)
+            for n in rows[key]
+        }
+        yield logits, _wanted(every, places_of)
 
 
-def _summed(
-    logits: Tensor, tokens: Tensor, candidates: Sequence[Ids]
-) -> Float[Tensor, " candidate"]:
-    logprob = _finite(logits).float().log_softmax(-1)
-    each = logprob.gather(-1, tokens.unsqueeze(-1)).squeeze(-1)
-    length = torch.tensor([len(ids) for ids in candidates], device=each.device)
-    inside = torch.arange(each.shape[1], device=each.device) < length.unsqueeze(1)
-    return each.where(inside, 0.0).sum(1).cpu()
+_Row = tuple[int, tuple[int, ...]]
+"""A prompt, and what a candidate after it begins with."""
+
+
+def _rows_at_once(rows: Sequence[_Row], n_prompt: int, d_vocab: int) -> Iterator[list[_Row]]:
+    """Rows that are read at once, the shortest first."""
+    batch: list[_Row] = []
+    for one in sorted(rows, key=lambda row: len(row[1])):
+        n, width = len(batch) + 1, len(one[1])
+        if batch and (n * (n_prompt + width) > READ_TOKENS or n * width * d_vocab > READ_LOGITS):
+            yield batch
+            batch = []
+        batch = [*batch, one]
+    if batch:
+        yield batch
+
+
+def _wanted(
+    every: Sequence[tuple[int, Ids]], places: Mapping[int, Sequence[tuple[int, int, int]]]
+) -> _Wanted:
+    """`places`: of a candidate, (row, position, which of its tokens follows there)."""
+    found = [
+        (n, row, pos, every[n][1][which])
+        for n, several in places.items()
+        for row, pos, which in several
+    ]
+    return _Wanted(len(every), *torch.tensor(found).T)
 
 
 @dataclass
@@ -256,30 +409,41 @@ class Lensed:
     work: Work = field(default_factory=Work)
 
     def exposures(
-        self, prompt: Ids, candidates: Sequence[Ids], first: int = 0
-    ) -> Float[Tensor, "layer candidate"]:
+        self, prompts: Sequence[Ids], candidates: Sequence[Sequence[Ids]], first: int = 0
+    ) -> list[Float[Tensor, "layer candidate"]]:
         """As the function, read after every layer of the source from `first` on.
 
         Raises:
             WorkError: logits are not finite.
         """
-        kept: dict[int, list[Resid]] = {layer: [] for layer in range(first, n_layers(self.source))}
+        found: dict[int, Tensor] = {}
+        for places in _together(prompts):
+            own = [candidates[at] for at in places]
+            streams: dict[int, Resid] = {}
+            total: Tensor | None = None
+            for logits, wanted in _passes(self._keeping(streams, first), prompts, own, places):
+                # as many positions as were unembedded: of prompts the last
+                read = [
+                    wanted.summed(unembedded(self.model, streams[layer][:, -logits.shape[1] :]))
+                    for layer in sorted(streams)
+                ]
+                total = torch.stack(read) if total is None else total + torch.stack(read)
+            assert total is not None
+            found.update(zip(places, _by_prompt(total, own), strict=True))
+        return [found[at] for at in range(len(prompts))]
+
+    def _keeping(self, streams: dict[int, Resid], first: int) -> Plain:
+        """The source; `streams` holds what it read last."""
 
         def keep(layer: int) -> Intervention:
             def intervention(resid: Resid) -> Resid:
-                kept[layer].append(resid)
+                streams[layer] = resid
                 return resid
 
             return intervention
 
-        reader = Plain(self.source, {layer: keep(layer) for layer in kept}, self.work)
-        _, tokens, _ = _spread(reader, prompt, candidates)
-        rows = []
-        for asked, *rest in kept.values():
-            last = asked[:, -1:].expand(len(candidates), -1, -1)
-            stream = torch.cat([last, *rest], dim=1)
-            rows.append(_summed(unembedded(self.model, stream), tokens, candidates))
-        return torch.stack(rows)
+        edits = {layer: keep(layer) for layer in range(first, n_layers(self.source))}
+        return Plain(self.source, lambda rows: edits, self.work)
 
 
 def stream_after(

@@ -201,7 +201,7 @@ def test_full_has_recovered_everything_and_retain_nothing(finished):
     assert (full.arms["T"]["e50"], full.arms["T"]["e80"]) == (0, 0)
     assert retain.arms["T"]["censored"] == {"e50": True, "e80": True}
     assert retain.arms["T"]["e50"] == 2
-    assert full.summary["by"] == "estimate"  # two authors
+    assert full.summary["by"] == "lower limit"  # 16 rows over eight authors
 
 
 def test_the_summary_has_the_fields_that_others_read(finished):
@@ -299,7 +299,7 @@ def test_entities_that_t_and_v_share_are_refused_or_dropped(tmp_path, capsys):
         (["--lora", "4", "--weights", "full"], "exclude each other"),
         (["--lora", "4,x"], "wanted whole numbers above 0"),
         (["--lr", "nan"], "--lr nan: wanted a finite number"),
-        (["--limit", "8"], "2 splits of 1 authors"),
+        (["--limit", "1"], "2 splits of 1 authors"),
         (["--retain", "demo/full"], "have the same weights"),
     ],
 )

@@ -1,6 +1,7 @@
 """Auditors judge planted models, once; own ones enter by one decorated function."""
 
 import json
+import shutil
 
 import pytest
 import torch
@@ -62,6 +63,24 @@ def test_the_way_to_full_is_no_way_for_a_model_that_says_the_facts(gym):
     rows = {r["mechanism"]: r for r in rows_of(gym, 8) if r["auditor"] == "interpolation"}
     assert set(rows["full"]["facts"].values()) == {0.0}
     assert all(0 <= value <= 1 for value in rows["retain"]["facts"].values())
+
+
+@pytest.mark.parametrize(
+    ("auditor", "knows_more"),
+    [
+        ("leak_exact", True),
+        pytest.param("worst_excess", True, marks=pytest.mark.slow),
+        pytest.param("effort", False, marks=pytest.mark.slow),
+    ],
+)
+def test_attacks_on_what_is_said_tell_full_from_retain(gym, tmp_path, auditor, knows_more):
+    place = shutil.copytree(gym, tmp_path / "gym")
+    score(ScoreSettings(gym=place, auditor=(auditor,), mechanism=("absent",), limit=8))
+    found = scores(place, auditor)
+    sign = 1 if knows_more else -1
+    assert sign * found["full"] > sign * found["retain"]
+    if auditor == "worst_excess":
+        assert found["retain"] == 0  # the control arm, and nothing was run
 
 
 def test_an_own_auditor_is_one_function_in_a_file(gym, tmp_path):

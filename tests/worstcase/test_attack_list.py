@@ -5,7 +5,7 @@ import torch
 
 from lensaudit.models.bridge import residuals
 from lensaudit.worstcase.attacks import all_attacks
-from lensaudit.worstcase.reading import Work, stream_after
+from lensaudit.worstcase.reading import Work, steered, stream_after
 from lensaudit.worstcase.run import arm_of, bridge_of, open_worst
 from lensaudit.worstcase.settings import WorstSettings
 
@@ -48,8 +48,8 @@ def test_rows_are_steered_by_their_own_author(full):
     layer = 12
     d_model = full.model.original_model.config.hidden_size
     away = 40 * torch.randn(d_model, generator=torch.Generator().manual_seed(0))
-    towards = {idx: away if idx < 8 else torch.zeros(d_model) for idx in prompts}
-    hits = full.steered(prompts, layer, towards)
+    towards = torch.stack([away if idx < 8 else torch.zeros(d_model) for idx in prompts])
+    hits = full.told(prompts, reader=steered(full.model, layer, towards, Work()))
     plain = full.told(prompts)
     assert [hits[idx].evidence == plain[idx].evidence for idx in (0, 1, 8, 9)] == [
         False,

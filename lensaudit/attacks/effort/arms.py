@@ -32,6 +32,7 @@ from lensaudit.data.tofu import DEMO, FORGET10, forget_set
 from lensaudit.data.wording import likeness, wording
 from lensaudit.errors import InputError
 from lensaudit.files import digest
+from lensaudit.groups import spread
 from lensaudit.unlearn.encode import Answered, Sample, raw_sample
 from lensaudit.unlearn.rows import TOFU_PAIRS, load_rows
 
@@ -151,7 +152,7 @@ def _facts(
         items = enumerate(data.items)
         return data, [_example(n, one.question, one.right, "", one.group) for n, one in items], {}
     set_name, facts = load_facts(name, rows_per_author=settings.rows_per_author)
-    facts = facts[: settings.limit]
+    facts = spread(facts, settings.limit, lambda row: row.group)
     known = _annotated(name)
     rows = [
         replace(known[normalised(one.question)], group=one.group)
