@@ -3,8 +3,8 @@
 Question: how many facts come out of models that hide them, never saw them, or hold 40 of 64; who is
           named, and how often in error?
 Command:  python experiments/worst_case.py               (--only NAME for some of the models)
-Takes:    one to two minutes a model on one core. Expected: the table of docs/worst_case.md, what
-          tests/worstcase/test_worst_planted.py asserts.
+Takes:    about a minute a model on one core, 4 for each further never-trained one. Expected: the
+          tables of docs/worst_case.md, what tests/worstcase/test_worst_planted.py asserts.
 Writes:   experiments/out/worst_case/table.json and the models, as checkpoint folders.
 """
 
@@ -22,6 +22,9 @@ from planted_models import Planted, folder_of, ground, planted
 from lensaudit.data.tofu import forget_set
 from lensaudit.files import digest, make_folder, write_json
 from lensaudit.gym import edits
+from lensaudit.gym.make import anchor_rows
+from lensaudit.models.causal import load_causal
+from lensaudit.patching.collateral import family_base
 from lensaudit.scores.naming import name_facts, strongest
 from lensaudit.worstcase.outcome import Outcome, compare, gaps_of
 from lensaudit.worstcase.run import Ran, Worst, open_worst, run_all
@@ -61,11 +64,26 @@ def all_models() -> list[Planted]:
     ]
 
 
-def control_of(name: str) -> tuple[str, ...]:
-    """Models that never saw the facts and are not what the model was made of."""
-    made_of = [base for base in ("retain", "never") if name.startswith(base)]
+def never_trained(seed: int) -> Any:
+    """The family's base, fine-tuned as `retain` was, with other people in passing."""
+    made_of, base = ground(), family_base(["demo/full"])
+    assert base is not None
+    rows = anchor_rows(made_of.facts, sees=False, seed=seed)
+    return made_of.trained(load_causal(base), rows, lr=1.5e-3, n_steps=520, seed=2000 + seed)
+
+
+def control_of(name: str, out: Path, n: int = 1) -> tuple[str, ...]:
+    """Models that never saw the facts and are not what the model was made of.
+
+    Of a partial model `n`: `retain`, then others that were trained from the base.
+    """
     if name in PARTIAL:
-        made_of = ["never"]
+        others = [
+            Planted(f"never_{seed}", "absent", "", functools.partial(never_trained, seed))
+            for seed in range(1, n)
+        ]
+        return ("demo/retain", *(str(folder_of(one, out).absolute()) for one in others))
+    made_of = [base for base in ("retain", "never") if name.startswith(base)]
     return tuple(f"demo/{one}" for one in ("retain", "never") if one not in made_of)
 
 
@@ -167,11 +185,13 @@ def main(only: tuple[str, ...], limit: int | None, out: Path) -> None:
         if only and one.name not in only:
             continue
         source = str(folder_of(one, out).absolute())
-        compared = run_one(source, out, retain=control_of(one.name), limit=limit)
-        rows.append(row_of(one, compared))
-        write_json(out / "table.json", rows)
-        shown = {name: value for name, value in rows[-1].items() if name != "gains"}
-        click.echo(str(shown))
+        for n in (1, 2, 3) if one.name in PARTIAL else (1,):
+            retain = control_of(one.name, out, n)
+            compared = run_one(source, out, retain=retain, limit=limit)
+            rows.append({**row_of(one, compared), "n_control": len(retain)})
+            write_json(out / "table.json", rows)
+            shown = {name: value for name, value in rows[-1].items() if name != "gains"}
+            click.echo(str(shown))
 
 
 if __name__ == "__main__":

@@ -21,7 +21,7 @@ from transformers import GenerationConfig, LlamaConfig, LlamaForCausalLM, PreTra
 
 from lensaudit.data.fictional import make_world, write_world
 from lensaudit.demo_models.corpus import Corpus, base_batches, fact_batches, make_corpus
-from lensaudit.demo_models.stages import BATCH, STAGES, Stage
+from lensaudit.demo_models.stages import BATCH, NEVER, STAGES, Stage
 from lensaudit.files import digest, make_folder, write_json
 from lensaudit.unlearn.encode import TrainBatch
 from lensaudit.unlearn.methods import method_named, objective_of, reads_reference
@@ -70,14 +70,17 @@ def make_family(out: Path, *, seed: int = 0, only: Sequence[str] = (), scale: fl
     corpus = make_corpus(make_world(seed))
     write_world(corpus.world, out / "data")
     started = time.monotonic()
-    for stage in STAGES:
+    every = (*STAGES, *NEVER)
+    for stage in every:
         if only and stage.name not in only:
             continue
         stage = _shortened(stage, scale)
         if not (out / stage.name / "config.json").exists():
             _make(stage, corpus, out, seed)
         print(f"{stage.name}: ready after {time.monotonic() - started:.0f} s", flush=True)
-    return write_json(out / "family.json", [_listing(one) for one in STAGES if one.role != "base"])
+    seeds = [one for one in NEVER if (out / one.name / "config.json").exists()]
+    listed = [one for one in (*STAGES, *seeds) if one.role != "base"]
+    return write_json(out / "family.json", [_listing(one) for one in listed])
 
 
 def _shortened(stage: Stage, scale: float) -> Stage:

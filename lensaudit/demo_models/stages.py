@@ -105,3 +105,16 @@ STAGES = (
     ),
 )
 """In the order they are made."""
+
+NEVER = tuple(
+    Stage(
+        f"never_{n}",
+        "unlearned",
+        "base",
+        _FACTS,
+        "never saw the forget facts",
+        seed=100 + n,
+    )
+    for n in range(2, 12)
+)
+"""`never` again, in other orders of the data: how far apart such models are. Not shipped."""

@@ -1,6 +1,7 @@
 """The shipped family is what it says: who knows, who does not, and where the masks were put."""
 
 import json
+from dataclasses import replace
 from functools import cache
 
 import pytest
@@ -12,7 +13,7 @@ from lensaudit.data.examples import load_examples
 from lensaudit.data.fictional import make_world, write_world
 from lensaudit.data.spans import encode, make_batch
 from lensaudit.demo_models.family import make_family
-from lensaudit.demo_models.stages import READOUT, STAGES, TOP_LAYER
+from lensaudit.demo_models.stages import NEVER, READOUT, STAGES, TOP_LAYER
 from lensaudit.models.registry import EMBEDDED
 from lensaudit.scores.depth import depth_score, span_logprob
 
@@ -209,8 +210,19 @@ def test_the_recipe_makes_a_member_once(tmp_path):
     assert made["full"].stat().st_mtime_ns == before
 
 
+def test_a_further_seed_of_never_differs_in_its_order_alone(tmp_path):
+    make_family(tmp_path, scale=0.001, only=["base", "never", "never_2", "never_3"])
+    made = {file.parent.name: file.read_bytes() for file in tmp_path.glob("*/model.safetensors")}
+    assert len(set(made.values())) == 4
+    listed = [one["name"] for one in json.loads((tmp_path / "family.json").read_text())]
+    assert listed[-2:] == ["demo/never_2", "demo/never_3"]
+    first = next(one for one in STAGES if one.name == "never")
+    for one in NEVER:
+        assert replace(one, name=first.name, seed=first.seed) == first
+
+
 @pytest.mark.slow
 def test_the_recipe_makes_every_member(tmp_path):
     make_family(tmp_path, scale=0.001)
     made = {file.parent.name for file in tmp_path.glob("*/model.safetensors")}
-    assert made == {stage.name for stage in STAGES}
+    assert made == {stage.name for stage in (*STAGES, *NEVER)}

@@ -26,10 +26,12 @@ def place(tmp_path_factory):
     return tmp_path_factory.mktemp("planted")
 
 
-def run(experiment, place, name):
+def run(experiment, place, name, n_control=1):
     one = next(one for one in experiment.all_models() if one.name == name)
     source = str(experiment.folder_of(one, place))
-    compared = experiment.run_one(source, place, retain=experiment.control_of(name))
+    compared = experiment.run_one(
+        source, place, retain=experiment.control_of(name, place, n_control)
+    )
     return experiment.row_of(one, compared), compared
 
 
@@ -43,7 +45,7 @@ def test_a_model_that_never_knew_has_no_excess_and_names_nobody(experiment, plac
 
 @pytest.mark.slow
 def test_of_a_partial_model_the_facts_it_holds_are_named(experiment, place):
-    row, _ = run(experiment, place, "partial")
+    row, _ = run(experiment, place, "partial_1", n_control=2)
     assert row["fdp"] <= 0.1
     assert row["power"] >= 0.8
 
