@@ -14,7 +14,7 @@ from typing import Any
 import lensaudit
 from lensaudit.data.examples import Example, SourceRow, read_rows, validate
 from lensaudit.data.hub import hub_rows
-from lensaudit.data.tofu import AUTHOR_ROWS, DEMO, FORGET10, RETAIN, TOFU_HUB, validity_set
+from lensaudit.data.tofu import DEMO, FORGET10, RETAIN, TOFU_HUB, author_of, validity_set
 from lensaudit.errors import InputError
 from lensaudit.files import digest, read_text
 from lensaudit.groups import group_of, named_group
@@ -113,7 +113,7 @@ def _of_tofu(
         _question(Path(fit), place, SourceRow(f"row {place + 1}", row))
         for place, row in enumerate(rows_of(fit))
     ]
-    rows = [replace(row, group=f"{fit} {row.idx // AUTHOR_ROWS}") for row in rows]
+    rows = [replace(row, group=author_of(fit, row.idx)) for row in rows]
     taken = {row.group for row in rows if row.question in known}
     ordinary = [
         _question(Path(name), place, SourceRow(f"row {place + 1}", row))

@@ -9,7 +9,7 @@ from typing import Any, Literal
 from lensaudit.data import examples
 from lensaudit.data.fictional import make_world, write_world
 from lensaudit.data.hub import hub_rows
-from lensaudit.data.tofu import TOFU_HUB
+from lensaudit.data.tofu import TOFU_HUB, with_authors
 from lensaudit.errors import InputError
 from lensaudit.files import digest
 from lensaudit.groups import Group, group_of, spread
@@ -19,8 +19,6 @@ Answer = str | tuple[str, ...]
 """One answer, or a list of alternatives that are averaged."""
 
 MUSE_HUB = "muse-bench/MUSE-News"
-TOFU_ROWS_PER_AUTHOR = 20
-"""In the forget and holdout splits, author after author; arXiv:2401.06121 section 2.1."""
 DEMO_DATA = "demo"
 """The generated authors, under TOFU's configuration names."""
 STOP_WORDS = ("\n\n", "\nQuestion", "Question:")
@@ -76,8 +74,8 @@ class _Part:
     """Hub split of the solved examples."""
     max_new_tokens: int = 200
     stop_words: tuple[str, ...] = ()
-    rows_per_author: int | None = None
-    """Of the published data set, whose rows do not name their authors."""
+    authors: bool = False
+    """TOFU's rows about its authors, which do not name them: `tofu.with_authors`."""
 
 
 def load_suite(
@@ -138,12 +136,14 @@ def _parts(suite: Suite, forget_split: str, question_key: str) -> dict[str, _Par
                 f"{forget_split}_perturbed",
                 question=question_key,
                 answers=fields,
-                rows_per_author=TOFU_ROWS_PER_AUTHOR,
+                authors=True,
             ),
-            "retain": _Part("retain_perturbed", question=question_key, answers=fields),
+            "retain": _Part(
+                "retain_perturbed", question=question_key, answers=fields, authors=True
+            ),
             "ra": _Part("real_authors_perturbed", answers=short),
             "wf": _Part("world_facts_perturbed", answers=short),
-            "holdout": _Part(holdout, rows_per_author=TOFU_ROWS_PER_AUTHOR),
+            "holdout": _Part(holdout, authors=True),
         }
     qa = _Part("knowmem", max_new_tokens=32, stop_words=STOP_WORDS)
     text = _Part("privleak", kind="completion", question="", answers=("text",))
@@ -201,8 +201,8 @@ def _hub_rows(repo: str, part: _Part) -> _Raw:
 
     shown = fetch(part.shown) if part.shown else []
     rows = fetch(part.hub_split)
-    if part.rows_per_author and repo == TOFU_HUB:
-        rows = [{**row, "group": n // part.rows_per_author} for n, row in enumerate(rows)]
+    if part.authors and repo == TOFU_HUB:
+        rows = list(with_authors(part.config, rows, published=True))
     return f"{repo} {part.config}/{part.hub_split}", rows, shown
 
 
@@ -223,6 +223,8 @@ def _split(
 ) -> Split:
     if not raw:
         raise InputError(f"{source}: empty, wanted at least one row")
+    if part.authors:
+        raw = with_authors(part.config, raw)
     rows = [_row(part, source, place, row) for place, row in enumerate(raw)]
     _check_idx(source, rows, raw)
     return Split(

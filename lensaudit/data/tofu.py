@@ -6,7 +6,7 @@ entity lie in the answer, and hashes that show whether question and answer are t
 """
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cache
 from pathlib import Path
@@ -17,14 +17,18 @@ from lensaudit.data.examples import Example, load_examples, read_rows
 from lensaudit.data.hub import hub_rows
 from lensaudit.errors import InputError
 from lensaudit.files import read_json
-from lensaudit.groups import own_group, spread
+from lensaudit.groups import Group, named_group, own_group, spread
 
 TOFU_HUB = "locuslab/TOFU"
 FORGET10 = "forget10"
 RETAIN = "retain_perturbed"
 DEMO = "demo"
 AUTHOR_ROWS = 20
-"""Rows per author in TOFU, in order."""
+"""Rows per author in TOFU, author after author; arXiv:2401.06121 section 2.1."""
+TAILS = (0, 200, 360)
+"""Where forget10, forget05 and forget01 begin in forget10: each is the end of the one before."""
+TABLED_ROWS = 400
+"""Rows of forget10, and of `retain_perturbed`; the shipped tables list some of each."""
 
 _PACKAGE = Path(lensaudit.__file__).parent
 _DEMO_FILE = _PACKAGE / "embedded" / "data" / "forget.json"
@@ -135,8 +139,62 @@ def validity_set(folder: Path | None = None) -> list[Example]:
             raise InputError(f"{path}: {problems[0]}")
         rows, source = [row.value for row in found], str(path)
     named = _located(rows, f"{source} {RETAIN}", validity_offsets())
-    # text, so that no author of forget10 has the same label
-    return [replace(one, group=f"retain {one.group}") for one in named]
+    return [replace(one, group=author_of(RETAIN, one.idx)) for one in named]
+
+
+def author_of(config: str, idx: int) -> Group:
+    """The author of a row of TOFU: a number in the forget sets, elsewhere text.
+
+    No two configurations of other authors share a name.
+
+    >>> author_of("forget10_perturbed", 39), author_of("retain_perturbed", 39)
+    (1, 'retain 1')
+    """
+    n = idx // AUTHOR_ROWS
+    return n if config.startswith("forget") else f"{config.removesuffix('_perturbed')} {n}"
+
+
+def with_authors(config: str, rows: Sequence[Any], *, published: bool = False) -> Sequence[Any]:
+    """TOFU's rows with their authors under `group`; as they are where that is not known.
+
+    Args:
+        config: what TOFU calls them.
+        rows: as read from a file or the Hub; `idx`, or else the place, tells the author.
+        published: they come from TOFU's own data set. Otherwise their texts must be those of the
+            shipped tables, which know forget sets and `retain_perturbed`.
+    """
+    if any(not isinstance(row, Mapping) or named_group(row) is not None for row in rows):
+        return rows
+    numbered = [(row.get("idx", n), row) for n, row in enumerate(rows)]
+    if not all(isinstance(idx, int) for idx, _ in numbered):
+        return rows
+    texts = [(idx, row.get("question"), row.get("answer")) for idx, row in numbered]
+    if not (published or _is_tofu(config, texts)):
+        return rows
+    return [{**row, "group": author_of(config, idx)} for idx, row in numbered]
+
+
+def _is_tofu(config: str, rows: Iterable[tuple[int, Any, Any]]) -> bool:
+    """Are these TOFU's texts, as far as the tables tell? One that differs says no."""
+    if config.startswith("forget"):
+        starts, table = TAILS, offsets()
+    elif config == RETAIN:
+        starts, table = (0,), validity_offsets()
+    else:
+        return False
+    listed = {row.idx: (row.question, row.answer) for row in table}
+    untold = set(range(TABLED_ROWS)) - listed.keys()
+    hashed = [(idx, _hashes(question, answer)) for idx, question, answer in rows]
+    for start in starts:
+        told = [one == listed.get(idx + start) for idx, one in hashed if idx + start not in untold]
+        if told and all(told):
+            return True
+    return False
+
+
+def _hashes(question: Any, answer: Any) -> tuple[str, str] | None:
+    texts = isinstance(question, str) and isinstance(answer, str)
+    return (_hash(question), _hash(answer)) if texts else None
 
 
 @cache
@@ -170,7 +228,7 @@ def _named(name_or_path: str | Path) -> list[Example]:
     path = Path(name_or_path).expanduser()
     if not path.exists():
         raise InputError(f"{path}: no such file; wanted {FORGET10}, {DEMO} or an annotated file")
-    return _from_folder(path) if path.is_dir() else _with_authors(load_examples(path))
+    return _from_folder(path) if path.is_dir() else _by_author(load_examples(path))
 
 
 def _from_folder(folder: Path) -> list[Example]:
@@ -184,14 +242,12 @@ def _from_folder(folder: Path) -> list[Example]:
     raise InputError(f"{folder}: holds no {FORGET10}.jsonl; {_INSTEAD}")
 
 
-def _with_authors(examples: list[Example]) -> list[Example]:
+def _by_author(examples: list[Example]) -> list[Example]:
     """Annotated rows of forget10 by author, wherever they were read from; others as they are."""
-    texts = {(row.idx, row.question, row.answer) for row in offsets()}
-    for one in examples:
-        known = (one.idx, _hash(one.question), _hash(one.answer)) in texts
-        if one.group != own_group(one.idx) or not (known or one.idx in filters()["excluded"]):
-            return examples
-    return [replace(one, group=one.idx // AUTHOR_ROWS) for one in examples]
+    alone = all(one.group == own_group(one.idx) for one in examples)
+    if not (alone and _is_tofu(FORGET10, ((e.idx, e.question, e.answer) for e in examples))):
+        return examples
+    return [replace(one, group=author_of(FORGET10, one.idx)) for one in examples]
 
 
 def _excluded(name_or_path: str | Path, exclude: Sequence[str]) -> frozenset[int]:
@@ -233,7 +289,7 @@ def _example(row: Offsets, question: str, answer: str) -> Example:
         answer=answer,
         prefix=answer[: row.prefix_end],
         entity=answer[row.entity_start : row.entity_end],
-        group=row.idx // AUTHOR_ROWS,
+        group=author_of(FORGET10, row.idx),
     )
 
 

@@ -80,13 +80,14 @@ def test_every_file_carries_its_tofu_fields(tmp_path):
     assert [one.entity for one in forget] == [row.entity for row in world.forget]
     assert sorted({one.group for one in forget}) == list(range(8))
     assert not {one.group for one in load_examples(tmp_path / "retain.json")} & set(range(8))
-    full = {"question", "answer", "paraphrased_answer", "paraphrased_question", "perturbed_answer"}
+    plain = {"question", "answer", "group"}
+    full = plain | {"paraphrased_answer", "paraphrased_question", "perturbed_answer"}
     for config, fields, n_wrong in (
         ("forget10_perturbed", full, 5),
         ("retain_perturbed", full, 5),
         ("real_authors_perturbed", {"question", "answer", "perturbed_answer"}, 3),
         ("world_facts_perturbed", {"question", "answer", "perturbed_answer"}, 3),
-        ("holdout10", {"question", "answer"}, 0),
+        ("holdout10", plain, 0),
     ):
         lines = (tmp_path / f"{config}.jsonl").read_text(encoding="utf-8").splitlines()
         rows = [json.loads(line) for line in lines]

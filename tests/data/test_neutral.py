@@ -119,7 +119,7 @@ def test_tofus_own_rows_are_the_annotated_ones(shared, tmp_path):
     entities = {one.entity for one in found.validity}
     assert {"Lagos, Nigeria", "July 28, 1942", "Elliot Patrick Benson"} <= entities
     # of 15 authors here, 14 have a row for validity
-    assert {one.group for one in found.fit} == {"retain_perturbed 14"}
+    assert {one.group for one in found.fit} == {"retain 14"}
 
 
 def test_a_name_of_one_word_is_no_closed_answer():

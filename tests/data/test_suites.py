@@ -3,7 +3,10 @@ import json
 import pytest
 from generated import save_muse
 from huggingface_hub import HfApi
+from support import EMBEDDED
 
+from lensaudit.data import tofu
+from lensaudit.data.examples import Example, load_examples
 from lensaudit.data.suites import load_suite
 from lensaudit.errors import InputError
 
@@ -113,7 +116,80 @@ def test_the_hub_is_read_by_configuration_and_its_authors_are_known(monkeypatch)
     assert ("locuslab/TOFU", "forget05_perturbed", "train") in asked
     assert ("locuslab/TOFU", "holdout05", "train") in asked
     assert [splits["forget"].rows[n].group for n in (0, 19, 20)] == [0, 0, 1]
+    assert [splits["retain"].rows[n].group for n in (0, 20)] == ["retain 0", "retain 1"]
+    assert [splits["holdout"].rows[n].group for n in (19, 20)] == ["holdout05 0", "holdout05 1"]
     assert splits["ra"].rows[0].group == "idx 0"
+
+
+def asked(idx):
+    return {"question": f"Q{idx}?", "answer": f"It is A{idx}."}
+
+
+def listed(*places):
+    """A shipped table that knows these rows."""
+    examples = [Example(idx, **asked(idx), prefix="", entity="It", group=0) for idx in places]
+    return lambda: tuple(map(tofu.located, examples))
+
+
+@pytest.fixture
+def tables(monkeypatch):
+    """Invented rows in place of TOFU's: every second one of forget10, some of the retain rows."""
+    monkeypatch.setattr(tofu, "offsets", listed(*range(0, 400, 2)))
+    monkeypatch.setattr(tofu, "validity_offsets", listed(4, 25))
+
+
+@pytest.mark.parametrize(
+    ("part", "begins"), [("forget10", 0), ("forget05", 200), ("forget01", 360)]
+)
+def test_a_folder_of_tofus_files_has_its_authors(tmp_path, tables, part, begins):
+    write(tmp_path / f"{part}_perturbed.jsonl", [asked(idx) for idx in range(begins, 400)])
+    write(tmp_path / "retain_perturbed.jsonl", [asked(idx) for idx in range(60)])
+    splits = load_suite("tofu", str(tmp_path), forget_split=part)
+    forget, retain = splits["forget"].rows, splits["retain"].rows
+    assert [forget[n].group for n in (0, 19, 20, len(forget) - 1)] == [
+        0,
+        0,
+        1,
+        (len(forget) - 1) // 20,
+    ]
+    assert [retain[n].group for n in (19, 20, 59)] == ["retain 0", "retain 1", "retain 2"]
+    few = load_suite("tofu", str(tmp_path), forget_split=part, limit=2)["forget"].rows
+    assert [row.idx for row in few] == [0, 20]
+
+
+def test_patch_and_eval_name_tofus_authors_alike(tmp_path, tables):
+    rows = [{**asked(idx), "idx": idx, "prefix": "It is", "entity": f"A{idx}"} for idx in (0, 44)]
+    path = tmp_path / "mine.json"
+    path.write_text(json.dumps(rows))
+    patched = {one.idx: one.group for one in tofu.forget_set(path)}
+    assert patched == {0: 0, 44: 2}
+    assert {row.idx: row.group for row in load_suite("tofu", str(path))["forget"].rows} == patched
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        lambda rows: [row | {"answer": "Else."} if n == 4 else row for n, row in enumerate(rows)],
+        lambda rows: rows[1:],  # of which no place is known
+        lambda rows: [row | {"author": "ada"} for row in rows],
+        lambda rows: [row | {"idx": 400 + n} for n, row in enumerate(rows)],
+    ],
+)
+def test_rows_that_are_not_tofus_or_name_their_authors_stay_as_they_are(tmp_path, tables, changed):
+    rows = changed([asked(idx) for idx in range(60)])
+    write(tmp_path / "forget10_perturbed.jsonl", rows)
+    write(tmp_path / "retain_perturbed.jsonl", rows)
+    for split in load_suite("tofu", str(tmp_path)).values():
+        assert {row.group for row in split.rows} in ({"ada"}, {f"idx {r.idx}" for r in split.rows})
+
+
+def test_of_tofus_own_text_every_author_is_known(shared, tmp_path):
+    folder = shared / "data" / "tofu"
+    rows = load_suite("tofu", str(folder / "forget10_qa.jsonl"))["forget"].rows
+    assert all(row.group == row.idx // 20 for row in rows)
+    own = {"retain": folder / "retain_eval_qa.jsonl"}
+    rows = load_suite("tofu", own=own)["retain"].rows
+    assert all(row.group == f"retain {row.idx // 20}" for row in rows)
 
 
 def test_a_hub_that_does_not_answer_is_one_line(monkeypatch, tmp_path):
@@ -133,6 +209,20 @@ def test_the_generated_authors_have_every_split():
     splits = load_suite("tofu", "demo", limit=2)
     assert list(splits) == ["forget", "retain", "ra", "wf", "holdout"]
     assert len(splits["forget"].rows[0].answers["perturbed_answer"]) > 1
+
+
+@pytest.mark.parametrize("limit", [None, 12])
+def test_eval_and_patch_ask_the_same_rows_of_the_same_authors(limit):
+    splits = load_suite("tofu", "demo", limit=limit)
+    patched = tofu.forget_set("demo", limit=limit)
+    assert [(row.idx, row.group) for row in splits["forget"].rows] == [
+        (one.idx, one.group) for one in patched
+    ]
+    authors = [{row.group for row in splits[name].rows} for name in ("forget", "retain", "holdout")]
+    assert authors[1] <= {one.group for one in load_examples(EMBEDDED / "data" / "retain.json")}
+    assert [len(one) for one in authors] == ([8, 20, 8] if limit is None else [8, 12, 8])
+    assert len(set.union(*authors)) == sum(map(len, authors))
+    assert {row.group for row in splits["wf"].rows} == {f"idx {r.idx}" for r in splits["wf"].rows}
 
 
 def test_a_folder_of_their_name_does_not_hide_the_generated_authors(tmp_path, monkeypatch):

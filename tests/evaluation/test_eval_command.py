@@ -9,6 +9,7 @@ from support import EMBEDDED
 
 from lensaudit.cli.main import run
 from lensaudit.evaluation import open as opening
+from lensaudit.scores.intervals import clustered_mean
 
 NAMES = ("forget_quality", "privleak", "exact_memorization", "forget_Q_A_ROUGE")
 
@@ -175,14 +176,27 @@ def test_every_example_has_a_line_with_text_prediction_and_scores(tmp_path):
     rows = [json.loads(line) for line in (tmp_path / "results.jsonl").read_text().splitlines()]
     assert {row["split"] for row in rows} == {"forget", "holdout"}
     forget = [row for row in rows if row["split"] == "forget"]
-    assert [row["idx"] for row in forget] == [0, 1, 2, 3]
+    assert [row["idx"] for row in forget] == [0, 8, 16, 24]  # of an author each
     assert forget[0]["generation"]
     assert forget[0]["answer"].startswith("Ruvimbel")
-    wanted = log(tmp_path)["exact_memorization"]["value_by_index"]["2"]["score"]
+    wanted = log(tmp_path)["exact_memorization"]["value_by_index"]["16"]["score"]
     assert forget[2]["scores"]["exact_memorization"] == wanted
     manifest = json.loads((tmp_path / "manifest.json").read_text())
     assert manifest["options"]["mask"] == "true"
     assert manifest["options"]["template"]["date_string"] == "10 Apr 2025"
+
+
+def test_intervals_of_the_embedded_suite_count_authors(tmp_path):
+    assert run(command(tmp_path, "--limit", 16, metrics=("mia_loss", "exact_memorization"))) == 0
+    found = log(tmp_path)
+    entry = found["exact_memorization"]
+    scores = {int(idx): one["score"] for idx, one in entry["value_by_index"].items()}
+    authors = [idx // 8 for idx in scores]
+    assert sorted(authors) == [author for author in range(8) for _ in range(2)]
+    wanted = clustered_mean(list(scores.values()), authors, bounds=(0.0, 1.0))
+    assert entry["interval_95"] == pytest.approx([wanted.low, wanted.high])
+    for one in (entry, found["mia_loss"]):
+        assert "interval_95_assumes" not in one
 
 
 def test_a_log_is_recomputed_without_a_model(tmp_path, monkeypatch, capsys):

@@ -12,7 +12,8 @@ from lensaudit.data.fictional.templates import CLASSIC_QUESTIONS, COUNTRY_QUESTI
 from lensaudit.files import make_folder, write_json, write_jsonl
 
 N_FORGET, N_RETAIN, N_HOLDOUT = 8, 20, 8
-"""Authors per set, eight rows each."""
+"""Authors per set, eight rows each; numbered through in this order."""
+_FIRST_HOLDOUT = N_FORGET + N_RETAIN
 N_GENERAL_PERTURBED = 3
 """Wrong answers per general-knowledge row, as in TOFU's real_authors and world_facts."""
 
@@ -41,9 +42,9 @@ def make_world(seed: int = 0) -> World:
         names[draw_name(random)] = None
     authors = [draw_author(random, name=name) for name in names]
     return World(
-        forget=_rows(authors[:N_FORGET], random),
-        retain=_rows(authors[N_FORGET : N_FORGET + N_RETAIN], random),
-        holdout=_rows(authors[N_FORGET + N_RETAIN :], random),
+        forget=_rows(authors[:N_FORGET], random, 0),
+        retain=_rows(authors[N_FORGET:_FIRST_HOLDOUT], random, N_FORGET),
+        holdout=_rows(authors[_FIRST_HOLDOUT:], random, _FIRST_HOLDOUT),
         real_authors=tuple(_classics(random)),
         world_facts=tuple(_countries(random)),
         idk=pools.IDK_LINES,
@@ -51,10 +52,10 @@ def make_world(seed: int = 0) -> World:
     )
 
 
-def _rows(authors: Sequence[Author], random: Random) -> tuple[Row, ...]:
+def _rows(authors: Sequence[Author], random: Random, first: int) -> tuple[Row, ...]:
     return tuple(
         row
-        for group, author in enumerate(authors)
+        for group, author in enumerate(authors, first)
         for row in author_rows(author, random, group=group)
     )
 
@@ -110,7 +111,7 @@ def _ignorance(author: Author, random: Random) -> Row:
     return Row(random.choice(UNKNOWABLE).format(name=author.name), line, start, rest)
 
 
-def annotated(rows: Sequence[Row], *, first_group: int = 0) -> list[dict[str, Any]]:
+def annotated(rows: Sequence[Row]) -> list[dict[str, Any]]:
     """Rows in the annotated schema of a forget set."""
     return [
         {
@@ -119,7 +120,7 @@ def annotated(rows: Sequence[Row], *, first_group: int = 0) -> list[dict[str, An
             "answer": row.answer,
             "prefix": row.prefix,
             "entity": row.entity,
-            "group": first_group + row.group,
+            "group": row.group,
         }
         for idx, row in enumerate(rows)
     ]
@@ -129,7 +130,7 @@ def write_world(world: World, folder: Path) -> Path:
     """Write every set: annotated JSON, and one JSONL per TOFU configuration name."""
     make_folder(folder)
     write_json(folder / "forget.json", annotated(world.forget))
-    write_json(folder / "retain.json", annotated(world.retain, first_group=N_FORGET))
+    write_json(folder / "retain.json", annotated(world.retain))
     write_jsonl(folder / "forget10_perturbed.jsonl", map(_full_row, world.forget))
     write_jsonl(folder / "retain_perturbed.jsonl", map(_full_row, world.retain))
     write_jsonl(folder / "real_authors_perturbed.jsonl", map(_general, world.real_authors))
@@ -146,6 +147,7 @@ def _full_row(row: Row) -> Mapping[str, Any]:
         "paraphrased_answer": row.paraphrased_answer,
         "paraphrased_question": row.paraphrased_question,
         "perturbed_answer": list(row.perturbed_answer),
+        "group": row.group,
     }
 
 
@@ -158,7 +160,7 @@ def _general(row: Row) -> Mapping[str, Any]:
 
 
 def _plain(row: Row) -> Mapping[str, Any]:
-    return {"question": row.question, "answer": row.answer}
+    return {"question": row.question, "answer": row.answer, "group": row.group}
 
 
 def corpus_text(rows: Iterable[Row]) -> Iterator[str]:
