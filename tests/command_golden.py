@@ -195,6 +195,8 @@ RULES: Rules = (
     (r"[ \t]+$", ""),
     # hashes of files that hold times or last bits
     (r'("check": ?)"[0-9a-f]{16,32}"', r"\1…"),
+    # what a run was asked: the hash is of the code, too
+    (r'\s*"asked": ?\{[^}]*\},', ""),
     (r'\{\s*"n_bytes": \d+,\s*"blake2b": "[0-9a-f]{32}"\s*\}', "{…}"),
     # a cache tells how to fill it again, with the folder it was made in: as long as that is
     (r'("?n_bytes"?: ?)\d+(?: \([\d.]+ kB\))?', r"\1<bytes>"),

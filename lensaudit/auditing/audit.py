@@ -18,7 +18,8 @@ from lensaudit.auditing.evaluate import (
     share_passes,
 )
 from lensaudit.auditing.opened import open_evaluation
-from lensaudit.auditing.patch import PatchResult, open_patch, patch_into, plan_patch
+from lensaudit.auditing.patch import open_patch, patch_into, plan_patch
+from lensaudit.auditing.patched import PatchResult
 from lensaudit.auditing.progress import Notice, Tell, unheard
 from lensaudit.auditing.settings import AuditSettings, EvaluateSettings, PatchSettings
 from lensaudit.auditing.shown import Shown
@@ -27,9 +28,8 @@ from lensaudit.data.tofu import DEMO, FORGET10
 from lensaudit.errors import Failure, LensAuditError, failure_in
 from lensaudit.files import digest, make_folder, slug
 from lensaudit.models.registry import default_anchor
-from lensaudit.patching.deposit import folders_for
 from lensaudit.patching.plan import Plan
-from lensaudit.results.owners import differences
+from lensaudit.results.owners import differences, folders_for
 from lensaudit.results.verdict import Verdict
 from lensaudit.settings import results_folder, several
 

@@ -5,7 +5,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from lensaudit.auditing.evaluate import evaluate_into
-from lensaudit.auditing.patch import Patched, patch_into
+from lensaudit.auditing.patch import patch_into
+from lensaudit.auditing.patched import Patched
 from lensaudit.auditing.progress import Notice, Tell, unheard
 from lensaudit.auditing.settings import EvaluateSettings, PatchSettings
 from lensaudit.errors import WorkError

@@ -19,11 +19,11 @@ from typing import Any, ParamSpec, Protocol, TypeVar, cast, overload, runtime_ch
 from lensaudit.auditing import audit as auditing
 from lensaudit.auditing import cache as caching
 from lensaudit.auditing import evaluate as evaluating
-from lensaudit.auditing import patch as patching
+from lensaudit.auditing.asked import patched
 from lensaudit.auditing.audit import AuditResult
 from lensaudit.auditing.cache import CacheResult
 from lensaudit.auditing.evaluate import EvaluationResult
-from lensaudit.auditing.patch import PatchResult
+from lensaudit.auditing.patched import PatchResult
 from lensaudit.auditing.progress import Tell, unheard
 from lensaudit.auditing.settings import (
     AuditSettings,
@@ -31,7 +31,7 @@ from lensaudit.auditing.settings import (
     EvaluateSettings,
     PatchSettings,
 )
-from lensaudit.patching.deposit import folders_for
+from lensaudit.results.owners import folders_for
 from lensaudit.settings import Place, named, path_of
 
 P = ParamSpec("P")
@@ -157,7 +157,7 @@ def patch(
     >>> la.patch("demo/npo", out="npo", limit=8, layers="8-15").uds  # doctest: +SKIP
     0.09
     """
-    return patching.patch_into(source, settings, out, notice=notice, progress=progress).results
+    return patched(source, settings, out, notice=notice, progress=progress).results
 
 
 @door(EvaluateSettings)

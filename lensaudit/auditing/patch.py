@@ -3,15 +3,15 @@
 import json
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
+from lensaudit.auditing.asked import Asking, neutral_beside
 from lensaudit.auditing.collateral import kept_beside, with_collateral
+from lensaudit.auditing.patched import VALUE, Patched, read_patched
 from lensaudit.auditing.progress import Notice, Progress, Tell, unheard
 from lensaudit.auditing.settings import PatchSettings
-from lensaudit.auditing.shown import Shown
-from lensaudit.data.neutral import neutral_of
 from lensaudit.errors import InputError
 from lensaudit.files import canonical_json
 from lensaudit.models.checkpoint import Checkpoint, check_same_shape, open_checkpoint
@@ -25,7 +25,6 @@ from lensaudit.patching.deposit import (
     clear,
     deposit,
     deposit_comparison,
-    folders_for,
     with_texts,
 )
 from lensaudit.patching.em_audit import EmOptions, EmPlan, check_em, em_plan_of, run_em
@@ -42,91 +41,16 @@ from lensaudit.patching.session import (
     score_examined,
     score_lens,
 )
-from lensaudit.results.owners import Run, folder_of, known_as
+from lensaudit.results.owners import Run, folder_of, folders_for, known_as
 from lensaudit.results.records import claim
-from lensaudit.results.verdict import Verdict
-from lensaudit.results.words import calibration_problem
-from lensaudit.settings import Score, path_of, several
+from lensaudit.settings import several
 
 KIND = ("command", "score")
 """What results that may stand in for each other in a named folder share."""
 _NOT_THE_RESULT = ("engine", "device", "batch_size", "memory_bytes", "cache_batch")
 """Options that say how a number is computed."""
-VALUE: Mapping[Score, str] = {"uds": "uds", "lens": "lens", "em": "udr"}
-"""Score -> what a summary calls its value."""
-
 NOT_PATCHED = "--score lens: streams are read out, not patched in; --score uds decides"
 NOT_A_DEPTH = "--score em: answers are compared, not the drop in nats; --score uds decides"
-
-
-@dataclass(frozen=True)
-class PatchResult(Shown):
-    """What patching found of one model, and where it is."""
-
-    source: str
-    folder: Path
-    """Holds manifest.json, summary.json, results.jsonl and layers.csv."""
-    summary: Mapping[str, Any]
-    """The content of summary.json."""
-
-    @property
-    def _run(self) -> tuple[str, Path, Mapping[str, Any]]:
-        return self.source, self.folder, self.summary
-
-    @property
-    def score(self) -> Score:
-        """What was computed."""
-        return self.summary["score"]
-
-    @property
-    def value(self) -> float | None:
-        """The score; None where no example could be scored: `reason` says why."""
-        return self.summary[VALUE[self.score]]
-
-    @property
-    def uds(self) -> float | None:
-        """Unlearning Depth Score, 0 intact to 1 erased; None where there is none: see `reason`."""
-        return self.value if self.score == "uds" else None
-
-    @property
-    def verdict(self) -> Verdict:
-        """What may be said of the model, and what decided it."""
-        return Verdict(**self.summary["verdict"])
-
-    @property
-    def off(self) -> str | None:
-        """What is wrong with the scale of this run; None where UDS may be read."""
-        return None if self.uds is None else calibration_problem(self.summary["calibration"])
-
-    @property
-    def ci95(self) -> tuple[float, float] | None:
-        """95 % interval of `value` by authors; None where there is none: `summary["ci95_why"]`."""
-        ends = self.summary["ci95"]
-        return None if ends is None else (ends[0], ends[1])
-
-    @property
-    def unscored(self) -> Mapping[int, str]:
-        """Idx -> why this example has no score."""
-        return {int(idx): why for idx, why in self.summary["unscored"].items()}
-
-    @property
-    def reason(self) -> str | None:
-        """Why there is no UDS; None where there is one."""
-        if self.uds is not None:
-            return None
-        if self.value is not None:
-            return f"the score is {self.score}; UDS was not asked for"
-        first = next(iter(self.unscored.values()), "")
-        return f"no example could be scored ({first})"
-
-
-@dataclass(frozen=True)
-class Patched:
-    """The results of one run."""
-
-    results: tuple[PatchResult, ...]
-    comparison: tuple[Sequence[Any], ...] = ()
-    """Paired differences between the models, the rows of comparison.csv; of several only."""
 
 
 def open_patch(
@@ -237,22 +161,26 @@ def patch_into(
         WorkError: an activation or a score is not finite.
     """
     started = time.monotonic()
-    audit = open_patch(sources, settings, notice=notice, progress=progress)
+    asking = Asking(sources, settings, notice)
+    audit = open_patch(sources, settings, notice=asking.tell, progress=progress)
     controls = controls_of(audit, settings)
     kept = kept_beside(settings, audit)
+    asking.opened()
     folders = own_folders(audit, settings, folder, notice=notice)
     for one in folders.values():
         claim(one, "patch", FILES)
         clear(one)
     if settings.score == "em":
-        return _em_into(folders, audit, em_options(settings), started)
-    return _depth_into(folders, audit, controls, kept, with_lens=settings.lens, started=started)
+        _em_into(folders, audit, em_options(settings), asking, started)
+    else:
+        _depth_into(
+            folders, audit, controls, kept, asking, with_lens=settings.lens, started=started
+        )
+    return read_patched(folders)
 
 
 def controls_of(audit: Audit, settings: PatchSettings) -> Controls:
     """What stands beside UDS: neutral rows, the class of maps, and further retain models.
-
-    Rows that nobody named and that are not to be had are a reason, not an error.
 
     Raises:
         InputError: a file or a model that was named does not do.
@@ -263,19 +191,8 @@ def controls_of(audit: Audit, settings: PatchSettings) -> Controls:
     check_same_shape(audit.full, *retains.values(), notice=audit.notice)
     anchors = [(one.spec.name, one) for one in (audit.full, audit.retain)]
     _check_distinct([*anchors, *retains.items()])
-    asked = path_of(settings.validity_data), path_of(settings.align_data)
-    neutral, why = None, ""
-    try:
-        neutral = neutral_of(
-            audit.chosen.data if audit.chosen else "",
-            audit.examples,
-            validity_data=asked[0],
-            align_data=asked[1],
-        )
-    except InputError as error:
-        if any(asked) or settings.align not in ("auto", "none"):
-            raise
-        why = str(error)
+    data = audit.chosen.data if audit.chosen else ""
+    neutral, why = neutral_beside(settings, data, audit.examples)
     return Controls(
         neutral,
         why,
@@ -352,10 +269,11 @@ def _depth_into(
     audit: Audit,
     controls: Controls,
     kept: Sequence[Anchored],
+    asking: Asking,
     *,
     with_lens: bool,
     started: float,
-) -> Patched:
+) -> None:
     lens_alone = audit.options.engine == "lens"
     examined: Mapping[str, Examined] = {}
     also: Mapping[str, dict[str, Any]] = {}
@@ -367,7 +285,7 @@ def _depth_into(
             also = with_collateral(bench, kept, outcomes)
     beside_uds = with_lens and not lens_alone
     read = {one.source: one for one in score_lens(audit)[0]} if beside_uds else {}
-    results = []
+    asked = asking.record()
     for outcome in outcomes:
         name = outcome.source
         summary, rows = _documents(outcome, read.get(name), calibration)
@@ -378,14 +296,13 @@ def _depth_into(
             rows = examined[name].beside(rows)
         options = asdict(outcome.options)
         made = manifest_of(audit, name, options, started, outcome.computed_by)
+        made = replace(made, asked=asked)
         rows = with_texts(rows, audit.examples)
         deposit(folders[name], outcome, summary, made, rows=rows)
-        results.append(PatchResult(name, folders[name], summary))
-    if len(outcomes) == 1:
-        return Patched(tuple(results))
-    parent = next(iter(folders.values())).parent
-    made = comparison_manifest(audit, asdict(outcomes[0].options), started)
-    return Patched(tuple(results), tuple(deposit_comparison(parent, outcomes, made)))
+    if len(outcomes) > 1:
+        parent = next(iter(folders.values())).parent
+        made = comparison_manifest(audit, asdict(outcomes[0].options), started)
+        deposit_comparison(parent, outcomes, replace(made, asked=asked))
 
 
 def _documents(
@@ -397,14 +314,15 @@ def _documents(
     return beside(outcome, read, calibration)
 
 
-def _em_into(folders: Mapping[str, Path], audit: Audit, em: EmOptions, started: float) -> Patched:
+def _em_into(
+    folders: Mapping[str, Path], audit: Audit, em: EmOptions, asking: Asking, started: float
+) -> None:
     found = run_em(audit, em)
     options = {**asdict(audit.options), "em": asdict(em)}
-    results = []
+    asked = asking.record()
     for name, checkpoint in audit.sources.items():
         outcome = em_outcome_of(name, checkpoint.weights, audit, em, found)
         summary = em_summary_of(outcome)
         summary |= unexamined(name, summary[VALUE["em"]], NOT_A_DEPTH).document()
-        deposit_em(folders[name], outcome, summary, manifest_of(audit, name, options, started))
-        results.append(PatchResult(name, folders[name], summary))
-    return Patched(tuple(results))
+        made = replace(manifest_of(audit, name, options, started), asked=asked)
+        deposit_em(folders[name], outcome, summary, made)

@@ -31,12 +31,14 @@ def patch(
     knowledge is intact; 1: erased to the level of a model that never saw it.
     """
     check_names(sources, settings.registry)
-    from lensaudit.auditing.patch import patch_into, plan_patch
+    from lensaudit.auditing.asked import patched
     from lensaudit.cli.show_patch import report
 
     if dry_run:
+        from lensaudit.auditing.patch import plan_patch  # seconds to import
+
         say(plan_patch(sources, settings, notice=notice).text())
         return
     with ProgressBar() as bar:
-        found = patch_into(sources, settings, out, notice=notice, progress=bar.tell)
+        found = patched(sources, settings, out, notice=notice, progress=bar.tell)
     report(found, as_json=as_json)

@@ -16,7 +16,6 @@ from lensaudit.cli.terminal import (
 )
 from lensaudit.report.names import labels
 from lensaudit.results.words import with_limits
-from lensaudit.scores.erasure import CATEGORIES
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -61,7 +60,7 @@ def em_table(summaries: Sequence[Mapping[str, Any]]) -> "Table":
             number(summary["udr"]),
             interval(summary["ci95"], no_interval(summary)),
             number(summary["retention"]),
-            " ".join(f"{count[name]:3d}" for name in CATEGORIES),
+            " ".join(f"{n:3d}" for n in count.values()),
             f"{summary['n_scored']}/{summary['n']}",
         )
     return made

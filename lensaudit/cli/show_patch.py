@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from lensaudit.auditing.patch import Patched
+from lensaudit.auditing.patched import Patched
 from lensaudit.cli.show import print_audit
 from lensaudit.cli.show_em import print_em
 from lensaudit.cli.terminal import emit, interval, number, row, show, table, written

@@ -3,7 +3,6 @@
 from pathlib import Path
 from typing import Any
 
-from huggingface_hub import HfApi
 from huggingface_hub.errors import HTTPError  # pyright: ignore[reportPrivateImportUsage]
 
 from lensaudit.errors import InputError
@@ -22,6 +21,7 @@ def hub_rows(repo: str, config: str, split: str, *, instead: str) -> list[dict[s
         InputError: no network and nothing cached, or no such data set, configuration or split.
     """
     import datasets.config  # seconds to import
+    from huggingface_hub import HfApi  # a tenth of one
 
     try:
         # datasets tries for 23 s before it notices that there is no network; this fails at once

@@ -80,6 +80,30 @@ def default_anchor(anchor: str, sources: Sequence[str]) -> str:
     return f"{DEMO}{anchor}" if sources and all(map(is_demo, sources)) else anchor
 
 
+def named_family(
+    sources: Sequence[str], full: str | None, retain: str | None, registry: Registry
+) -> dict[str, ModelSpec]:
+    """What the names of a run stand for, by role: `full`, `retain` and every source.
+
+    Raises:
+        InputError: no such name or folder.
+    """
+    names = {
+        "full": full or default_anchor("full", sources),
+        "retain": retain or default_anchor("retain", sources),
+    } | {f"source {name}": name for name in sources}
+    return {role: resolve(name, registry) for role, name in names.items()}
+
+
+def base_spec(sources: Sequence[str]) -> ModelSpec | None:
+    """The embedded family's model before fine-tuning, for members of it; None for others."""
+    folder = EMBEDDED / "base"
+    # not in family.json: it is no model to audit
+    if not ((folder / "config.json").exists() and all(map(is_demo, sources))):
+        return None
+    return ModelSpec(f"{DEMO}base", str(folder), None, "retain", None, local=folder)
+
+
 def lasting_name(spec: ModelSpec) -> str:
     """What resolves to the same checkpoint in any folder, and without a registry file."""
     own = replace(spec, adapter=None)

@@ -22,8 +22,7 @@ from lensaudit.data.spans import Encoded
 from lensaudit.errors import InputError
 from lensaudit.files import digest
 from lensaudit.models.checkpoint import Checkpoint, check_same_shape, open_checkpoint
-from lensaudit.models.registry import DEMO, EMBEDDED, is_demo
-from lensaudit.models.spec import ModelSpec
+from lensaudit.models.registry import base_spec
 from lensaudit.patching.aligned import OtherRowDonor
 from lensaudit.patching.audit import Audit
 from lensaudit.patching.bench import Bench
@@ -73,13 +72,8 @@ def anchored(kept: Sequence[Kept], base: Checkpoint | None, full: Checkpoint) ->
 
 def family_base(sources: Sequence[str]) -> Checkpoint | None:
     """The embedded family's model before fine-tuning, for members of it; None for others."""
-    folder = EMBEDDED / "base"
-    # not in family.json: it is no model to audit
-    if not ((folder / "config.json").exists() and all(map(is_demo, sources))):
-        return None
-    return open_checkpoint(
-        ModelSpec(f"{DEMO}base", str(folder), None, "retain", None, local=folder)
-    )
+    spec = base_spec(sources)
+    return None if spec is None else open_checkpoint(spec)
 
 
 def collateral_of(

@@ -5,44 +5,16 @@ from pathlib import Path
 from typing import Any
 
 from lensaudit.data.examples import Example
-from lensaudit.files import digest, slug, write_csv, write_json, write_jsonl
+from lensaudit.files import write_csv, write_json, write_jsonl
 from lensaudit.groups import unit_of
 from lensaudit.patching.outcome import Outcome, finite
-from lensaudit.results.records import MANIFEST, Manifest
+from lensaudit.results.owners import COMPARISON, COMPARISON_MANIFEST
+from lensaudit.results.records import Manifest
 from lensaudit.scores.intervals import NO_ROWS, clustered_mean, ends_of
-from lensaudit.settings import results_folder
 
 FILES = ("results.jsonl", "layers.csv", "summary.json")
-COMPARISON = "comparison.csv"
 LAYER_COLUMNS = ("idx", "group", "layer", "s1", "s2", "ke", "erasure")
 PAIR_COLUMNS = ("a", "b", "score_a", "score_b", "difference", "low", "high", "n", "n_groups", "why")
-
-
-def folders_for(sources: Sequence[str], out: Path | None) -> dict[str, Path]:
-    """Result folder of each source: `out` itself for one, one folder inside it for several.
-
-    >>> [path.as_posix() for path in folders_for(["demo/npo", "./runs/npo"], None).values()]
-    ['experiments/out/demo-npo', 'experiments/out/npo']
-    """
-    base = out or results_folder()
-    if len(sources) == 1 and out is not None:
-        return {sources[0]: out}
-    names = [slug(_named(source)) for source in sources]
-    return {
-        source: base / (name if names.count(name) == 1 else f"{name}-{digest(source)[:8]}")
-        for source, name in zip(sources, names, strict=True)
-    }
-
-
-def _named(source: str) -> str:
-    """Of a folder or an adapter its own name is enough; a registry or Hub name is kept whole.
-
-    >>> _named("demo/full+runs/one/adapter")
-    'demo/full+adapter'
-    """
-    base, *adapter = source.split("+")
-    base = Path(base).name if base[:1] in ("/", ".", "~") else base
-    return "+".join([base, *(Path(place).name for place in adapter)])
 
 
 def clear(folder: Path) -> None:
@@ -140,5 +112,5 @@ def deposit_comparison(
     score = outcomes[0].score
     header = [column.replace("score_", f"{score}_") for column in PAIR_COLUMNS]
     write_csv(folder / COMPARISON, header, rows)
-    manifest.write(folder, (COMPARISON,), f"comparison_{MANIFEST}")
+    manifest.write(folder, (COMPARISON,), COMPARISON_MANIFEST)
     return rows

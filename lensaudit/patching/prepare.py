@@ -21,7 +21,7 @@ from lensaudit.models.checkpoint import (
 )
 from lensaudit.models.context import context_of
 from lensaudit.models.device import resolve_device, resolve_dtype
-from lensaudit.models.registry import Registry, default_anchor, default_data, resolve
+from lensaudit.models.registry import Registry, default_data, named_family
 from lensaudit.models.sizes import sizes_on_disk
 from lensaudit.models.spec import ModelSpec
 from lensaudit.patching.audit import Audit, Chosen
@@ -110,7 +110,7 @@ def prepare(
         raise InputError("no --source: name the model to audit, or several")
     options = _checked(settings, n_sources=len(sources))
     names = tuple(map(named, sources))
-    specs = _named_family(names, full and named(full), retain and named(retain), registry)
+    specs = named_family(names, full and named(full), retain and named(retain), registry)
     data = str(data or default_data(names[0]))
     examples = examples_for(data, exclude=exclude, limit=limit)
     if (alone := assumption(one.group for one in examples)) is not None:
@@ -170,17 +170,6 @@ def _checked(settings: Settings, *, n_sources: int) -> PatchOptions:
         batch_size=settings.get("batch_size"),
         memory_bytes=parse_memory(settings.get("memory", "2G")),
     )
-
-
-def _named_family(
-    sources: Sequence[str], full: str | None, retain: str | None, registry: Registry
-) -> dict[str, ModelSpec]:
-    """What the names of a run stand for, by role; nothing is opened."""
-    names = {
-        "full": full or default_anchor("full", sources),
-        "retain": retain or default_anchor("retain", sources),
-    } | {f"source {name}": name for name in sources}
-    return {role: resolve(name, registry) for role, name in names.items()}
 
 
 def _open_family(

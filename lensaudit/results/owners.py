@@ -1,22 +1,53 @@
-"""Whose result does a folder hold? A run goes on in its own and replaces no other's.
+"""Whose result does a folder hold, and where does one go? No run replaces another's.
 
 What tells one run from another is a flat record of names and JSON values, made of a manifest: the
 content of what was read, and the options that a number depends on. Where and how fast it was
 computed is no part of it.
 """
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from lensaudit.errors import InputError
-from lensaudit.files import digest, read_json
+from lensaudit.files import digest, read_json, slug
 from lensaudit.results.records import MANIFEST
+from lensaudit.settings import results_folder
 
 Run = Mapping[str, Any]
 """What tells a run from others."""
 Grew = Callable[[str, Any, Any], bool]
+COMPARISON = "comparison.csv"
+"""Beside the folders of several sources."""
+COMPARISON_MANIFEST = f"comparison_{MANIFEST}"
 _SHOWN = 60
+
+
+def folders_for(sources: Sequence[str], out: Path | None) -> dict[str, Path]:
+    """Result folder of each source: `out` itself for one, one folder inside it for several.
+
+    >>> [path.as_posix() for path in folders_for(["demo/npo", "./runs/npo"], None).values()]
+    ['experiments/out/demo-npo', 'experiments/out/npo']
+    """
+    base = out or results_folder()
+    if len(sources) == 1 and out is not None:
+        return {sources[0]: out}
+    names = [slug(_named(source)) for source in sources]
+    return {
+        source: base / (name if names.count(name) == 1 else f"{name}-{digest(source)[:8]}")
+        for source, name in zip(sources, names, strict=True)
+    }
+
+
+def _named(source: str) -> str:
+    """Of a folder or an adapter its own name is enough; a registry or Hub name is kept whole.
+
+    >>> _named("demo/full+runs/one/adapter")
+    'demo/full+adapter'
+    """
+    base, *adapter = source.split("+")
+    base = Path(base).name if base[:1] in ("/", ".", "~") else base
+    return "+".join([base, *(Path(place).name for place in adapter)])
 
 
 def folder_of(

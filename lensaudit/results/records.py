@@ -60,6 +60,8 @@ class Manifest:
     versions: Mapping[str, str]
     """Of the process that wrote the result; scores that were found say their own, see `inputs`."""
     git_commit: str | None
+    asked: Mapping[str, Any] | None = None
+    """By what the same question is known again, see `lensaudit.auditing.asked`; most have none."""
 
     def write(self, folder: Path, files: Iterable[str], name: str = MANIFEST) -> Path:
         """Write the manifest into `folder`, after everything else.
@@ -69,7 +71,8 @@ class Manifest:
             files: names below `folder` that the manifest answers for.
             name: of the manifest, below `folder`.
         """
-        content = signed({**vars(self), "files": _marks(folder, files)})
+        own = {name: one for name, one in vars(self).items() if name != "asked" or one is not None}
+        content = signed({**own, "files": _marks(folder, files)})
         path = write_json(folder / name, content)
         (folder / BEGUN).unlink(missing_ok=True)
         return path
@@ -265,6 +268,14 @@ def computed_by() -> str:
     """
     known = package_versions()
     return ", ".join(f"{name} {known[name]}" for name in _NUMERIC if name in known)
+
+
+@functools.cache
+def code_digest() -> str:
+    """Content hash of this package's own code, 32 hex digits: no two versions share it."""
+    root = Path(lensaudit.__file__).parent
+    code = sorted(root.rglob("*.py"))
+    return digest([[one.relative_to(root).as_posix(), one.read_text("utf-8")] for one in code])
 
 
 def git_commit() -> str | None:

@@ -277,7 +277,7 @@ def _flat(manifest: Row) -> dict[str, str]:
         else:
             found[name] = value if isinstance(value, str) else json.dumps(value)
 
-    walk({key: one for key, one in manifest.items() if key != "files"}, "")
+    walk({key: one for key, one in manifest.items() if key not in ("files", "asked")}, "")
     return found
 
 

@@ -52,7 +52,8 @@ from lensaudit.models.registry import (
     load_registry,
     resolve,
 )
-from lensaudit.patching.deposit import clear, folders_for
+from lensaudit.patching.deposit import clear
+from lensaudit.results.owners import folders_for
 from lensaudit.results.records import claim, manifest
 from lensaudit.settings import plain, results_folder
 from lensaudit.unlearn.memory import check_memory

@@ -1,0 +1,210 @@
+"""Was this very run of `patch` finished before? Then its files answer.
+
+What a run asks is hashed: every option, models and rows by content, the code, the libraries, the
+cards it could run on. A run writes that hash into its manifest, and whoever asks the same again is
+given what the files say. No model library is imported for it; in any doubt the run is made again.
+"""
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import astuple
+from pathlib import Path
+from typing import Any
+
+from lensaudit.auditing.patched import Patched, read_patched
+from lensaudit.auditing.progress import Notice, Tell, unheard
+from lensaudit.auditing.settings import PatchSettings
+from lensaudit.data.examples import Example
+from lensaudit.data.kept import kept_facts
+from lensaudit.data.neutral import Neutral, neutral_of
+from lensaudit.data.tofu import forget_set
+from lensaudit.errors import InputError, LensAuditError
+from lensaudit.files import digest
+from lensaudit.models.checkpoint import open_checkpoint
+from lensaudit.models.hashing import file_sha256
+from lensaudit.models.registry import (
+    base_spec,
+    default_data,
+    load_registry,
+    named_family,
+    resolve,
+)
+from lensaudit.models.spec import ModelSpec
+from lensaudit.results.owners import COMPARISON_MANIFEST, folders_for
+from lensaudit.results.reading import json_object
+from lensaudit.results.records import BEGUN, MANIFEST, code_digest, misfits, package_versions
+from lensaudit.settings import path_of, plain, several
+
+_READ = ("*.json", "*.jinja", "*.model", "*.txt")
+"""Files of a model's folder that say how its weights are used."""
+_HIDING = ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES")
+
+
+def asked(sources: Sequence[str], settings: PatchSettings) -> str:
+    """Content hash of all that decides what a run says; 32 hex digits.
+
+    Raises:
+        InputError: a name, a file or a setting is wrong.
+    """
+    names = tuple(dict.fromkeys(sources))
+    data = str(settings.data or default_data(names[0]))
+    examples = forget_set(data, exclude=settings.exclude, limit=settings.limit)
+    neutral, why = neutral_beside(settings, data, examples)
+    kept = [kept_facts(one, data, limit=settings.limit) for one in settings.also]
+    return digest(
+        {
+            "sources": names,
+            "options": plain(settings, without=("fresh",)),
+            "models": [[role, _content(spec)] for role, spec in _models(names, settings).items()],
+            "rows": _rows(examples),
+            "neutral": [_rows(part) for part in _parts(neutral)] or why,
+            "kept": [[one.name, one.pretrained, _rows(one.rows)] for one in kept],
+            "versions": package_versions(),
+            "code": code_digest(),
+            "cards": _cards(),
+        }
+    )
+
+
+def neutral_beside(
+    settings: PatchSettings, data: str, examples: Sequence[Example]
+) -> tuple[Neutral | None, str]:
+    """The rows for validity and maps, or None and why there are none.
+
+    Rows that nobody named and that are not to be had are a reason, not an error.
+
+    Raises:
+        InputError: a file that was named does not do, or a map was asked for.
+    """
+    given = path_of(settings.validity_data), path_of(settings.align_data)
+    try:
+        found = neutral_of(data, examples, validity_data=given[0], align_data=given[1])
+    except InputError as error:
+        if any(given) or settings.align not in ("auto", "none"):
+            raise
+        return None, str(error)
+    return found, ""
+
+
+class Asking:
+    """The question of a run, from before its first file is read until its answer is written."""
+
+    def __init__(self, sources: Sequence[str], settings: PatchSettings, notice: Notice):
+        self._of = sources, settings
+        self._began = _asked(sources, settings)
+        self._notice = notice
+        self._told: list[str] = []
+        self._opened: int | None = None
+
+    def tell(self, line: str) -> None:
+        """Pass a remark on."""
+        self._told.append(line)
+        self._notice(line)
+
+    def opened(self) -> None:
+        """All names stand for something now: what was told so far is said of any such run."""
+        self._opened = len(self._told)
+
+    def record(self) -> dict[str, Any] | None:
+        """For the manifest; None where another run may say something else.
+
+        So it is where a file changed meanwhile, or where the run itself had something to remark:
+        scores of other versions, another engine than the one asked for, a damaged book.
+        """
+        if self._began is None or self._opened != len(self._told):
+            return None
+        return (
+            {"hash": self._began, "told": self._told} if _asked(*self._of) == self._began else None
+        )
+
+
+def patched(
+    sources: Sequence[str],
+    settings: PatchSettings,
+    folder: Path | None = None,
+    *,
+    notice: Notice = unheard,
+    progress: Tell = unheard,
+) -> Patched:
+    """As `auditing.patch.patch_into`; a run that is finished is read from its files."""
+    found = finished(sources, settings, folder, notice=notice)
+    if found is not None:
+        return found
+    from lensaudit.auditing.patch import patch_into  # seconds to import
+
+    return patch_into(sources, settings, folder, notice=notice, progress=progress)
+
+
+def finished(
+    sources: Sequence[str],
+    settings: PatchSettings,
+    folder: Path | None = None,
+    *,
+    notice: Notice = unheard,
+) -> Patched | None:
+    """What a finished run found that asked the same; None where there is none, or any doubt."""
+    if settings.fresh:
+        return None
+    folders = folders_for(tuple(dict.fromkeys(sources)), folder)
+    places = {one / MANIFEST: one for one in folders.values()}
+    if len(folders) > 1 and settings.score != "em":
+        parent = next(iter(places.values())).parent
+        places[parent / COMPARISON_MANIFEST] = parent
+    try:
+        said = [json_object(path).get("asked") for path in places]
+        first = said[0] if said and isinstance(said[0], Mapping) else {}
+        doubts = any(one != first for one in said) or any(
+            (place / BEGUN).exists() or misfits(place, name=path.name)
+            for path, place in places.items()
+        )
+        if doubts or first.get("hash") != asked(sources, settings):
+            return None
+        found = read_patched(folders)
+    except (LensAuditError, OSError):
+        return None
+    for line in first["told"]:
+        notice(line)
+    return found
+
+
+def _asked(sources: Sequence[str], settings: PatchSettings) -> str | None:
+    """None where something is wrong, which the run says itself."""
+    try:
+        return asked(sources, settings)
+    except LensAuditError:
+        return None
+
+
+def _models(names: Sequence[str], settings: PatchSettings) -> dict[str, ModelSpec]:
+    """Every model of a run by role, in its order."""
+    registry = load_registry(settings.registry)
+    retain, *more = (*several(settings.retain), "")
+    found = named_family(names, settings.full, retain or None, registry)
+    found |= {f"retain {name}": resolve(name, registry) for name in more if name}
+    base = resolve(settings.base, registry) if settings.base else base_spec(names)
+    return found | ({"base": base} if settings.also and base else {})
+
+
+def _content(spec: ModelSpec) -> list[Any]:
+    """What a name stands for: its place, weights and tokenizer, and every file that is read."""
+    one = open_checkpoint(spec)
+    texts = sorted(path for pattern in _READ for path in one.folder.glob(pattern))
+    place = [spec.name, spec.repo, spec.revision, str(spec.local)]
+    return [*place, one.weights, one.tokenizer, [[p.name, file_sha256(p)] for p in texts]]
+
+
+def _parts(neutral: Neutral | None) -> Sequence[Sequence[Example]]:
+    return () if neutral is None else (neutral.fit, neutral.validity, neutral.ordinary)
+
+
+def _rows(examples: Sequence[Example]) -> str:
+    return digest([astuple(one) for one in examples])
+
+
+def _cards() -> list[str]:
+    """What `--device auto` can find: accelerators of this machine, and what hides some."""
+    nodes = [p for pattern in ("nvidia[0-9]*", "kfd", "dxg") for p in Path("/dev").glob(pattern)]
+    kinds = Path("/proc/driver/nvidia/gpus").glob("*/information")
+    models = [line for path in kinds for line in path.read_text().split("\n") if "Model" in line]
+    hidden = [f"{name}={os.environ[name]}" for name in _HIDING if name in os.environ]
+    return [*sorted(map(str, nodes)), *sorted(models), *hidden]

@@ -1,0 +1,264 @@
+"""A run of `patch` that is finished is read from its files, and nothing stale ever is."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from dataclasses import fields, replace
+
+import pytest
+from support import EMBEDDED
+
+from lensaudit.auditing import asked as asking
+from lensaudit.auditing.asked import Asking, asked, finished
+from lensaudit.auditing.patch import patch_into
+from lensaudit.auditing.settings import PatchSettings
+from lensaudit.errors import InputError
+from lensaudit.results.records import BEGUN
+
+RUN = """
+import sys
+from lensaudit.cli.main import run
+code = run(sys.argv[1:])
+heavy = {"torch", "transformers", "transformer_lens", "pandas"} & set(sys.modules)
+print(code, *sorted(heavy), file=sys.stderr)
+"""
+PATCH = ("patch", "--limit", "2", "--layers", "9,12", "--align", "none")
+
+
+def command(folder, *arguments):
+    """Exit code, stdout, and the heavy modules that a process of its own imported."""
+    done = subprocess.run(
+        [sys.executable, "-c", RUN, *arguments],
+        cwd=folder,
+        env=os.environ | {"OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    code, *heavy = done.stderr.splitlines()[-1].split()
+    return int(code), done.stdout, heavy
+
+
+def forgotten(folder):
+    """The manifests without what they say was asked, as those of earlier versions."""
+    for path in folder.rglob("*manifest.json"):
+        content = json.loads(path.read_text())
+        path.write_text(
+            json.dumps({k: v for k, v in content.items() if k not in ("asked", "check", "files")})
+        )
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        ("--source", "demo/npo", "--out", "out"),
+        ("--source", "demo/npo", "--source", "demo/idknll"),
+        ("--source", "demo/npo", "--score", "em", "--max-new-tokens", "4"),
+    ],
+)
+@pytest.mark.parametrize("form", [(), ("--json",)])
+def test_a_finished_run_answers_alike_without_torch(tmp_path, more, form):
+    slow = command(tmp_path, *PATCH, *more)
+    assert "torch" in slow[2]
+    again = command(tmp_path, *PATCH, *more, *form)
+    assert again[2] == []
+    forgotten(tmp_path)
+    slow = command(tmp_path, *PATCH, *more, *form)
+    assert "torch" in slow[2]
+    assert again[:2] == slow[:2]
+    assert command(tmp_path, *PATCH, *more, *form) == again
+
+
+@pytest.fixture
+def own(tmp_path, monkeypatch):
+    """A model, rows and a registry that may be changed."""
+    monkeypatch.chdir(tmp_path)
+    shutil.copytree(EMBEDDED / "npo", "model")
+    rows = json.loads((EMBEDDED / "data" / "forget.json").read_text())
+    kept = json.loads((EMBEDDED / "data" / "retain.json").read_text())
+    for name, some in (("rows", rows[:3]), ("kept", kept[:2]), ("neutral", kept[8:10])):
+        (tmp_path / f"{name}.json").write_text(json.dumps(some))
+    (tmp_path / "names.toml").write_text('mine = "model"\nother = "model"\n')
+    return PatchSettings(
+        full="demo/full",
+        retain=("demo/retain", "demo/never"),
+        data="rows.json",
+        also=("kept.json",),
+        base=str(EMBEDDED / "base"),
+        validity_data="neutral.json",
+        registry="names.toml",
+    )
+
+
+def edited(path, old, new):
+    """Other content of the same size, with the times that the file had."""
+    before, content = path.stat(), path.read_bytes()
+    assert old in content
+    path.write_bytes(content.replace(old, new, 1))
+    os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
+
+
+def flipped(path):
+    content = path.read_bytes()
+    edited(path, content[-4:], bytes(255 - one for one in content[-4:]))
+
+
+CHANGES = {
+    "weights": lambda at: flipped(at / "model" / "model.safetensors"),
+    "tokenizer": lambda at: edited(at / "model" / "tokenizer.json", b'"Question', b'"Questiom'),
+    "template": lambda at: flipped(at / "model" / "chat_template.jinja"),
+    "configuration": lambda at: edited(at / "model" / "config.json", b"0.0", b"0.1"),
+    "generation": lambda at: (at / "model" / "generation_config.json").write_text('{"a": 1}'),
+    "rows": lambda at: edited(at / "rows.json", b"Which", b"Witch"),
+    "author": lambda at: edited(at / "rows.json", b'"group": 0', b'"group": 1'),
+    "neutral rows": lambda at: edited(at / "neutral.json", b"In what", b"On what"),
+    "facts to keep": lambda at: edited(at / "kept.json", b"Where", b"There"),
+    "registry": lambda at: (at / "names.toml").write_text(f'mine = "{EMBEDDED / "npo"}"'),
+}
+
+
+@pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES)
+def test_other_content_is_another_question(own, tmp_path, change):
+    before = asked(["mine"], own)
+    assert asked(["mine"], own) == before
+    change(tmp_path)
+    assert asked(["mine"], own) != before
+
+
+OTHER = {
+    "full": "demo/idknll",
+    "retain": ("demo/retain",),
+    "score": "lens",
+    "lens": True,
+    "em_form": "teacher",
+    "em_threshold": 0.25,
+    "max_new_tokens": 3,
+    "layers": "3",
+    "tau": 0.5,
+    "last_layer": "reference",
+    "scope": "boundary",
+    "component": "attn",
+    "engine": "oracle",
+    "profile": "ke",
+    "align": "none",
+    "align_data": "kept.json",
+    "align_tokens": 99,
+    "validity_data": "kept.json",
+    "also": (),
+    "base": "demo/never",
+    "data": "kept.json",
+    "exclude": ("v2",),
+    "limit": 2,
+    "registry": "others.toml",
+    "dtype": "bfloat16",
+    "device": "cpu",
+    "batch_size": 3,
+    "memory": "1G",
+    "activations": "elsewhere",
+}
+
+
+@pytest.mark.parametrize("name", [one.name for one in fields(PatchSettings) if one.name != "fresh"])
+def test_another_option_is_another_question(own, tmp_path, name):
+    shutil.copy(tmp_path / "names.toml", tmp_path / "others.toml")
+    changed = replace(own, **{name: OTHER[name]})
+    assert asked(["mine"], changed) != asked(["mine"], own)
+
+
+@pytest.mark.parametrize("name", ["code_digest", "package_versions", "_cards"])
+def test_other_code_libraries_and_cards_are_another_question(own, monkeypatch, name):
+    before = asked(["mine"], own)
+    monkeypatch.setattr(asking, name, lambda: ["other"])
+    assert asked(["mine"], own) != before
+
+
+def test_another_model_and_another_order_are_other_questions(own):
+    questions = (["mine"], ["other"], ["mine", "other"], ["other", "mine"])
+    assert len({asked(names, own) for names in questions}) == len(questions)
+    assert asked(["mine", "mine"], own) == asked(["mine"], own)
+
+
+FEW = PatchSettings(limit=2, layers="9,12", align="none")
+SOURCES = ("demo/npo", "demo/idknll")
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory):
+    """A finished run of two models."""
+    folder = tmp_path_factory.mktemp("made")
+    settings = replace(FEW, activations=str(folder / "activations"))
+    return settings, folder, patch_into(SOURCES, settings, folder / "out")
+
+
+@pytest.fixture
+def copied(made, tmp_path):
+    settings, folder, _ = made
+    shutil.copytree(folder / "out", tmp_path / "out")
+    assert finished(SOURCES, settings, tmp_path / "out") is not None
+    return settings, tmp_path / "out"
+
+
+def test_what_is_read_is_what_was_found(made):
+    settings, folder, found = made
+    assert finished(SOURCES, settings, folder / "out") == found
+    assert found.comparison[0][:2] == list(SOURCES)
+    assert isinstance(found.comparison[0][4], float)
+
+
+DAMAGE = {
+    "a summary that was edited": lambda at: edited(at / "demo-npo/summary.json", b"npo", b"nqo"),
+    "a file that is gone": lambda at: (at / "demo-idknll" / "layers.csv").unlink(),
+    "rows of another size": lambda at: (at / "demo-npo" / "results.jsonl").write_text(""),
+    "a manifest that was edited": lambda at: edited(at / "demo-npo/manifest.json", b"cpu", b"gpu"),
+    "no manifest": lambda at: (at / "demo-npo" / "manifest.json").unlink(),
+    "no JSON": lambda at: (at / "demo-npo" / "manifest.json").write_text("{"),
+    "a run that has begun": lambda at: (at / "demo-npo" / BEGUN).write_text("{}"),
+    "a comparison that was edited": lambda at: edited(at / "comparison.csv", b"npo", b"nqo"),
+    "a comparison that is gone": lambda at: (at / "comparison_manifest.json").unlink(),
+    "an earlier version": forgotten,
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGE.values(), ids=DAMAGE)
+def test_damaged_results_are_no_answer(copied, damage):
+    settings, folder = copied
+    damage(folder)
+    assert finished(SOURCES, settings, folder) is None
+
+
+def test_nor_is_anything_where_all_is_to_be_fresh_or_asked_otherwise(copied):
+    settings, folder = copied
+    assert finished(SOURCES, replace(settings, fresh=True), folder) is None
+    assert finished(SOURCES, replace(settings, tau=0.5), folder) is None
+    assert finished(SOURCES[:1], settings, folder) is None
+    assert finished(SOURCES[:1], settings, folder / "demo-npo") is None
+    assert finished(("demo/npo", "nobody"), settings, folder) is None
+
+
+def test_a_run_whose_files_change_meanwhile_answers_no_later_one(own, tmp_path):
+    question = Asking(["mine"], own, lambda line: None)
+    question.opened()
+    assert question.record() is not None
+    CHANGES["rows"](tmp_path)
+    assert question.record() is None
+
+
+def test_remarks_on_names_are_said_again_and_those_on_scores_forbid_an_answer(own, monkeypatch):
+    said = []
+    question = Asking(["mine"], own, said.append)
+    question.tell("no row names an author")
+    question.opened()
+    record = question.record()
+    assert record["told"] == said == ["no row names an author"]
+    question.tell("3 scores were computed by other versions")
+    assert question.record() is None
+
+
+def test_a_question_that_cannot_be_asked_is_left_to_the_run(own):
+    with pytest.raises(InputError):
+        asked(["nobody"], own)
+    question = Asking(["nobody"], own, lambda line: None)
+    question.opened()
+    assert question.record() is None
