@@ -108,7 +108,7 @@ def flipped(path):
 CHANGES = {
     "weights": lambda at: flipped(at / "model" / "model.safetensors"),
     "tokenizer": lambda at: edited(at / "model" / "tokenizer.json", b'"Question', b'"Questiom'),
-    "template": lambda at: flipped(at / "model" / "chat_template.jinja"),
+    "template": lambda at: edited(at / "model" / "chat_template.jinja", b"assistant", b"assistanx"),
     "configuration": lambda at: edited(at / "model" / "config.json", b"0.0", b"0.1"),
     "generation": lambda at: (at / "model" / "generation_config.json").write_text('{"a": 1}'),
     "rows": lambda at: edited(at / "rows.json", b"Which", b"Witch"),
