@@ -146,6 +146,9 @@ Score = Literal["uds", "lens", "em"]
 """Unlearning Depth Score; Logit Lens depth; exact-match erasure."""
 EmForm = Literal["generation", "teacher"]
 """What exact match compares: what a patched model generates, or its most likely next tokens."""
+Kept = Literal["resid", "attn", "mlp", "resid_mid", "heads"]
+"""Which part of every layer is cached: the residual stream after the block; what attention or the
+MLP adds to it; the stream between them; all heads' outputs before the output projection."""
 Positions = Literal["span", "all"]
 """What of a residual stream is cached: the positions that are read, or every token."""
 Suite = Literal["tofu", "muse"]

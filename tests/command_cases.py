@@ -229,6 +229,14 @@ _CASES = (
     Case("cache", "cache --model demo/full --limit 16"),
     Case("cache_again", "cache --model demo/full --limit 16 --json", after=("cache",)),
     Case("cache_retain", "cache --model demo/retain --limit 16", after=("cache",)),
+    Case(
+        "cache_parts", "cache --model demo/npo --limit 4 --component heads --component attn --json"
+    ),
+    Case(
+        "cache_parts_dry",
+        "cache --model demo/npo --limit 4 --component attn --component resid --dry-run",
+        after=("cache_parts",),
+    ),
     Case("patch", f"patch {NPO} --limit 16 --out out", after=("cache_retain",)),
     Case("patch_again", f"patch {NPO} --limit 16 --out out --json", after=("patch",)),
     Case("patch_plan", f"patch {NPO} --limit 16 --out out --dry-run"),

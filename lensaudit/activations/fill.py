@@ -6,8 +6,11 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from jaxtyping import Float
+from torch import Tensor
 
 from lensaudit.activations.fingerprint import Fingerprint
+from lensaudit.activations.parts import HOOKS, hooked
 from lensaudit.activations.spec import SHARD_EXAMPLES
 from lensaudit.activations.store import Activations, ActivationStore
 from lensaudit.activations.tensors import ExampleActivations
@@ -19,9 +22,10 @@ from lensaudit.models.bridge import TransformerBridge, check_finite, residuals
 from lensaudit.models.checkpoint import Checkpoint
 from lensaudit.models.conditions import conditions_of
 from lensaudit.models.registry import lasting_name
-from lensaudit.models.sizes import Sizes, budget_for, planned_bytes, sizes_of
+from lensaudit.models.sizes import Sizes, budget_for, planned_bytes, sizes_of, sizes_on_disk
 from lensaudit.models.spec import ModelSpec
-from lensaudit.settings import Positions
+from lensaudit.settings import Kept, Positions
+from lensaudit.types import Tokens
 
 Progress = Callable[[str, int, int], None]
 """Called with what is done, how much of it, and of how much."""
@@ -48,6 +52,7 @@ def fingerprint_of_run(
     dtype: str,
     device: str,
     batch_size: int = CACHE_BATCH,
+    part: Kept = "resid",
 ) -> Fingerprint:
     """What determines the numbers that `fill` would write."""
     conditions = conditions_of(checkpoint, dtype=dtype, device=device, batch_size=batch_size)
@@ -55,9 +60,9 @@ def fingerprint_of_run(
         **vars(conditions),
         examples=encoded_hash(encoded),
         template=digest(PROMPT_TEMPLATE),
-        hook="resid_post",
+        hook=HOOKS[part],
         layers=checkpoint.n_layers,
-        d_model=checkpoint.d_model,
+        d_model=sizes_on_disk(checkpoint, dtype).d_heads if part == "heads" else checkpoint.d_model,
         positions=positions,
     )
 
@@ -129,6 +134,7 @@ def fill(
         TryAgainError: the disk is full; published shards are kept.
     """
     by_idx = {e.idx: e for e in by_length(encoded)}
+    what = name if fingerprint.part == "resid" else f"{fingerprint.part} of {name}"
     complete = store.open(fingerprint)
     if complete is not None:
         return complete
@@ -142,14 +148,14 @@ def fill(
             for shard in writer.claims():
                 model = model or load()
                 wanted = [by_idx[idx] for idx in shard.idx]
-                done = list(_run(model, wanted, fingerprint.positions, batch_size, name))
+                done = list(_run(model, wanted, fingerprint, batch_size, name))
                 done.sort(key=lambda example: shard.idx.index(example.idx))
                 if pending is not None:
                     pending.result()
                 pending = background.submit(writer.publish, shard, done)
                 n_done += len(done)
                 if progress:
-                    progress(f"caching {name}", n_done, len(by_idx))
+                    progress(f"caching {what}", n_done, len(by_idx))
             if pending is not None:
                 pending.result()
         writer.seal()
@@ -162,11 +168,12 @@ def fill(
 def _run(
     model: TransformerBridge,
     encoded: Sequence[Encoded],
-    positions: Positions,
+    fingerprint: Fingerprint,
     batch_size: int,
     name: str,
 ) -> Iterator[ExampleActivations]:
     device = next(model.original_model.parameters()).device
+    positions = fingerprint.positions
 
     def length(e: Encoded) -> int:
         # no later position is kept, and none that is kept can see one
@@ -175,7 +182,7 @@ def _run(
     price = call_tokens(model)
     for bucket in buckets(encoded, batch_size, call_tokens=price, length=length):
         tokens = make_batch(bucket).tokens[:, : max(map(length, bucket))]
-        stack, final_norm = residuals(model, tokens.to(device))
+        stack, final_norm = _read(model, tokens.to(device), fingerprint)
         check_finite(stack, tuple(e.idx for e in bucket), name)
         for row, e in enumerate(bucket):
             kept = e.read_positions if positions == "span" else range(len(e.token_ids))
@@ -185,8 +192,29 @@ def _run(
                 token_ids=torch.tensor(e.token_ids),
                 positions=at,
                 resid=stack[row][:, at.to(device)].cpu(),
-                final_norm=final_norm[row][at.to(device)].cpu(),
+                final_norm=final_norm[row][at[: final_norm.shape[1]].to(device)].cpu(),
             )
+
+
+def _read(
+    model: TransformerBridge, tokens: Tokens, fingerprint: Fingerprint
+) -> tuple[Float[Tensor, "batch layer pos d_model"], Float[Tensor, "batch norm_pos d_model"]]:
+    """What the fingerprint names, heads end to end; the final norm's output beside the stream.
+
+    Raises:
+        InputError: the architecture has no such component, or not of this width.
+    """
+    part = fingerprint.part
+    stack, final_norm = residuals(model, tokens, component=hooked(part))
+    if part == "resid":
+        return stack, final_norm
+    stack = stack.flatten(3)
+    if stack.shape[-1] != fingerprint.d_model:
+        raise InputError(
+            f"--component {part}: the bridge shows {stack.shape[-1]} values per token, the "
+            f"configuration says {fingerprint.d_model}; choose another --component"
+        )
+    return stack, stack[:, 0, :0]
 
 
 def call_tokens(model: TransformerBridge) -> float:

@@ -4,10 +4,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any, get_args, get_type_hints
 
+from lensaudit.activations.parts import HOOKS, PARTS
 from lensaudit.errors import InputError
 from lensaudit.files import digest
 from lensaudit.models.conditions import Conditions
-from lensaudit.settings import Positions
+from lensaudit.settings import Kept, Positions
 
 FORMAT = "lensaudit-activations"
 SCHEMA = 1
@@ -29,11 +30,21 @@ class Fingerprint(Conditions):
     template: str
     """Prompt template: `qa` is "Question: …\\nAnswer: "; a chat template gives its hash."""
     hook: str
-    """Where the stream is read: `resid_post`."""
+    """Where it is read: `resid_post`, or another of `parts.HOOKS`."""
     layers: int
     d_model: int
+    """Width of a row; of heads, that of all end to end."""
     positions: Positions
     schema: int = SCHEMA
+
+    @property
+    def part(self) -> Kept:
+        """Which part of every layer it is of."""
+        return PARTS[self.hook]
+
+    def norm_shape(self, n_rows: int) -> tuple[int, int]:
+        """Of `final_norm`: the last stream's rows; a component has none."""
+        return (n_rows if self.hook == HOOKS["resid"] else 0, self.d_model)
 
     def document(self) -> dict[str, Any]:
         """The canonical identity document."""
@@ -91,6 +102,8 @@ def fingerprint_of(document: Any, *, source: str) -> Fingerprint:
             f"{source}: written with layout {found.schema}, this version reads {SCHEMA}; "
             "use the version that wrote it or cache again"
         )
+    if found.hook not in PARTS:
+        raise InputError(f"{source}: identity field 'hook' is {found.hook!r:.60}")
     if not (0 < found.layers <= MAX_LAYERS and 0 < found.d_model <= MAX_D_MODEL):
         raise InputError(f"{source}: {found.layers} layers of {found.d_model} are out of bounds")
     return found

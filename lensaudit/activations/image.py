@@ -132,9 +132,9 @@ def build(spec: Spec, shard: Shard, examples: Sequence[Slabs], *, n_large: int =
         for name, array in _small_arrays(spec, shard, examples, offsets).items():
             file[name] = array
         reserved = {
-            _reserve(file, "final_norm", shape[1:], STORED[fingerprint.dtype]): [
-                example.final_norm for example in examples
-            ],
+            _reserve(
+                file, "final_norm", fingerprint.norm_shape(shape[1]), STORED[fingerprint.dtype]
+            ): [example.final_norm for example in examples],
             _reserve(file, fingerprint.hook, shape, STORED[fingerprint.dtype]): [
                 example.resid[layer] for layer in range(fingerprint.layers) for example in examples
             ],

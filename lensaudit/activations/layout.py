@@ -28,6 +28,12 @@ ABOUT = (
     "in uint16. checksums are XXH3-64 of each layer's rows of each example, then of final_norm. "
     "spec is the JSON that identifies the model, the data and how to make this again."
 )
+ABOUT_PART = ABOUT.replace(
+    "Residual streams of a language model after each block: [layer, row, d_model]; final_norm is "
+    "the last of them after the final norm.",
+    "One component of every layer of a language model, named by its hook: [layer, row, width]; "
+    "heads lie end to end in a row; final_norm is empty.",
+)
 
 
 @dataclass(frozen=True)
@@ -55,7 +61,7 @@ def attributes(spec: Spec, shard: Shard) -> dict[str, str | int]:
         "shard": shard.number,
         "logical_dtype": spec.fingerprint.dtype,
         "complete": 1,
-        "about": ABOUT,
+        "about": ABOUT if spec.fingerprint.part == "resid" else ABOUT_PART,
     }
 
 
@@ -83,7 +89,7 @@ def read_index(file: h5py.File, spec: Spec, shard: Shard) -> Index:
 def activation_arrays(
     file: h5py.File, spec: Spec, index: Index
 ) -> tuple[h5py.Dataset, h5py.Dataset]:
-    """The residual stream and `final_norm`, of the type and shape that the spec implies.
+    """The stream or component, and `final_norm`, of the type and shape that the spec implies.
 
     Raises:
         ValueError: they are not.
@@ -92,7 +98,7 @@ def activation_arrays(
     shape = (spec.fingerprint.layers, len(index.positions), spec.fingerprint.d_model)
     return (
         check_array(file, spec.fingerprint.hook, stored, shape),
-        check_array(file, "final_norm", stored, shape[1:]),
+        check_array(file, "final_norm", stored, spec.fingerprint.norm_shape(shape[1])),
     )
 
 

@@ -9,7 +9,7 @@ from typing import Any, Literal
 from lensaudit.activations.spec import SEAL, SPEC, Spec, read_spec
 from lensaudit.errors import InputError, LensAuditError
 from lensaudit.files import os_error, printable, slug
-from lensaudit.settings import Place, Positions
+from lensaudit.settings import Kept, Place, Positions
 
 FOLDER = re.compile(r"[a-z0-9._-]{1,40}--[0-9a-f]{32}")
 """Name of a cache folder; nothing else in a store's root is ever touched."""
@@ -24,6 +24,8 @@ class Wanted:
     limit: int | Literal["all"] | None = None
     """Only the first rows, or all."""
     positions: Positions | None = None
+    component: Kept | None = None
+    """None of a name: the residual stream; a key or a folder is what it is."""
 
     def fits(self, spec: Spec) -> bool:
         """Was the cache made for exactly this?"""
@@ -33,6 +35,7 @@ class Wanted:
             (self.data is None or recipe.get("data") in (str(self.data), _resolved(self.data)))
             and (self.limit is None or ("limit" in recipe and recipe["limit"] == limit))
             and self.positions in (None, spec.fingerprint.positions)
+            and self.component in (None, spec.fingerprint.part)
         )
 
     def text(self) -> str:
@@ -98,7 +101,7 @@ def find(name_or_key_or_path: Place, *, root: Path, wanted: Wanted | None = None
         return path
     text = str(name_or_key_or_path)
     named = matching(text, root=root)
-    found = [folder for folder in named if _fits(folder, wanted)] if wanted != Wanted() else named
+    found = _fitting(text, named, wanted)
     if named and not found:
         raise InputError(
             f"{root}: no cache of {printable(text)[:60]!r}{printable(wanted.text())}; there are "
@@ -116,7 +119,7 @@ def find(name_or_key_or_path: Place, *, root: Path, wanted: Wanted | None = None
         case several:
             raise InputError(
                 f"{root}: {printable(text)[:60]!r} means {len(several)} caches; give a key, or "
-                f"data, limit and positions in Python: {differences(several)}"
+                f"data, limit, positions and component in Python: {differences(several)}"
             )
 
 
@@ -140,9 +143,24 @@ def _said(spec: Spec | None) -> dict[str, Any]:
         return dict.fromkeys(_FIELDS)
     recipe = {name: spec.provenance.get(name) or None for name in _FIELDS}
     hashes = ("weights", "tokenizer", "examples", "template")
-    document = spec.fingerprint.document()
+    document = spec.fingerprint.document() | {"component": spec.fingerprint.part}
     document |= {name: str(document[name])[:8] for name in hashes}
+    del document["hook"]
     return {**recipe, "rows": len(spec.idx), **document}
+
+
+def _fitting(text: str, named: Sequence[Path], wanted: Wanted) -> Sequence[Path]:
+    """Those that hold what is wanted; of several parts that a name means, the residual stream."""
+    found = [folder for folder in named if _fits(folder, wanted)] if wanted != Wanted() else named
+    by_key = any(text == one.name or folder_key(one).startswith(text) for one in found)
+    if wanted.component is not None or by_key:
+        return found
+    return [folder for folder in found if not _is_component(folder)]
+
+
+def _is_component(folder: Path) -> bool:
+    spec = _spec(folder)
+    return spec is not None and spec.fingerprint.part != "resid"
 
 
 def _fits(folder: Path, wanted: Wanted) -> bool:

@@ -22,6 +22,7 @@ from lensaudit.activations.spec import REPAIR, SEAL, Seal, Shard, Spec
 from lensaudit.activations.tensors import ExampleActivations, LayerRows, SpanRows
 from lensaudit.activations.values import TORCH, from_bits
 from lensaudit.errors import InputError
+from lensaudit.settings import Kept
 
 OPEN_SHARDS = 8
 """Shard files held open at once."""
@@ -59,13 +60,18 @@ class Activations:
         return self.spec.fingerprint
 
     @property
+    def part(self) -> Kept:
+        """Which part of every layer it holds: the residual stream, or a component."""
+        return self.fingerprint.part
+
+    @property
     def n_layers(self) -> int:
         """Layers cached."""
         return self.fingerprint.layers
 
     @property
     def d_model(self) -> int:
-        """Width of the residual stream."""
+        """Width of a row: of the residual stream, or of all heads end to end."""
         return self.fingerprint.d_model
 
     @property
@@ -79,8 +85,9 @@ class Activations:
     def __repr__(self) -> str:
         identity = self.fingerprint
         state = "" if self.complete else ", incomplete"
+        part = "" if self.part == "resid" else f" {self.part}"
         return (
-            f"<Activations {self.spec.name}: {len(self)} examples x {identity.layers} layers "
+            f"<Activations {self.spec.name}{part}: {len(self)} examples x {identity.layers} layers "
             f"x {identity.d_model}, {identity.positions} positions, {identity.dtype}{state}>"
         )
 

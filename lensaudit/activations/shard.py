@@ -119,7 +119,7 @@ class ShardFile:
         bad = self.index.nonfinite_rows
         try:
             resid = self._rows(layers, start, end)
-            final = self._final_rows(start, end if final_norm else start)
+            final = self._final_rows(start, end if final_norm and len(self._final_norm) else start)
         except OSError as error:
             raise os_error(error, self.path) from error
         self._check(idx, layers, resid, final if final_norm else None)

@@ -70,6 +70,8 @@ class Spec:
                 words += [f"--{option.replace('_', '-')}", printable(str(value))]
         for name in recipe.get("exclude") or ():
             words += ["--exclude", printable(str(name))]
+        if self.fingerprint.part != "resid":
+            words += ["--component", self.fingerprint.part]
         words += ["--positions", self.fingerprint.positions, "--dtype", self.fingerprint.dtype]
         words += ["--device", self.fingerprint.device, "--activations", str(root)]
         return shlex.join(words)

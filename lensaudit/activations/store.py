@@ -13,6 +13,7 @@ from lensaudit.activations.lookup import (
     folder_of,
     is_cache,
 )
+from lensaudit.activations.parts import check_part
 from lensaudit.activations.presence import check_trusted
 from lensaudit.activations.publish import RESERVE_BYTES, publish
 from lensaudit.activations.reader import Activations, LayerView
@@ -22,7 +23,7 @@ from lensaudit.activations.writer import CacheWriter
 from lensaudit.errors import InputError, VerificationError
 from lensaudit.files import make_folder, os_error, sync_folder
 from lensaudit.partials import sweep_partials
-from lensaudit.settings import ACTIVATIONS, Place, Positions
+from lensaudit.settings import ACTIVATIONS, Kept, Place, Positions
 
 __all__ = [
     "ActivationStore",
@@ -144,6 +145,7 @@ def open_activations(
     data: Place | None = None,
     limit: int | Literal["all"] | None = None,
     positions: Positions | None = None,
+    component: Kept | None = None,
     allow_partial: bool = False,
 ) -> Activations:
     """A cache by the model's name, by its key or the beginning of it, or by its folder.
@@ -158,11 +160,14 @@ def open_activations(
         data: that of these rows: `forget10`, `demo`, or a file.
         limit: that of the first so many rows, or of "all"; None takes either.
         positions: that of the read positions (`span`) or of every token (`all`).
+        component: that of `attn`, `mlp`, `resid_mid`, or of all `heads`; None of a name: the
+            residual stream. `.resid` of an example is then that component.
         allow_partial: open one that is not complete.
 
     Raises:
         InputError: none or several match; says in what they differ.
     """
-    wanted = Wanted(data, limit, positions)
+    check_part(component)
+    wanted = Wanted(data, limit, positions, component)
     folder = find(name_or_key_or_path, root=Path(root), wanted=wanted)
     return open_folder(folder, allow_partial=allow_partial)

@@ -17,9 +17,10 @@ class ExampleActivations:
     positions: Int[Tensor, " pos"]
     """Token positions of the rows, ascending."""
     resid: Float[Tensor, "layer pos d_model"]
-    """After each block, before any final norm."""
-    final_norm: Float[Tensor, "pos d_model"]
-    """The last layer's stream after `ln_final`."""
+    """After each block, before any final norm; in the cache of a component, that component, and
+    in one of heads all of them end to end."""
+    final_norm: Float[Tensor, "norm_pos d_model"]
+    """The last layer's stream after `ln_final`; no rows in the cache of a component."""
 
     def at(self, positions: Int[Tensor, " wanted"]) -> "ExampleActivations":
         """The rows at some token positions, in the order asked.
@@ -40,7 +41,7 @@ class ExampleActivations:
             token_ids=self.token_ids,
             positions=positions,
             resid=self.resid[:, rows],
-            final_norm=self.final_norm[rows],
+            final_norm=self.final_norm[rows] if len(self.final_norm) else self.final_norm,
         )
 
 

@@ -1,6 +1,8 @@
-"""What does a model think? Its residual streams, kept and found again by content."""
+"""What does a model think? Its residual streams or components, kept and found again by content."""
 
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +13,8 @@ from lensaudit.activations.fill import (
     provenance_of,
 )
 from lensaudit.activations.fingerprint import Fingerprint
-from lensaudit.activations.store import ActivationStore
+from lensaudit.activations.parts import parts_of
+from lensaudit.activations.store import Activations, ActivationStore
 from lensaudit.auditing.progress import Progress, Tell, unheard
 from lensaudit.auditing.settings import CacheSettings
 from lensaudit.data.spans import Encoded, SpanLost
@@ -23,6 +26,17 @@ from lensaudit.models.sizes import sizes_on_disk
 from lensaudit.patching.options import parse_memory
 from lensaudit.patching.plan import cache_bytes
 from lensaudit.patching.prepare import encode_all, examples_for
+from lensaudit.settings import Kept
+
+
+@dataclass(frozen=True)
+class PartPlan:
+    """What caching one part of every layer would do."""
+
+    part: Kept
+    n_bytes: int
+    done: bool
+    """The cache is complete; no model is loaded."""
 
 
 @dataclass(frozen=True)
@@ -32,51 +46,95 @@ class CachePlan:
     model: str
     n_examples: int
     n_layers: int
-    n_bytes: int
-    done: bool
-    """The cache is complete; no model is loaded."""
+    parts: tuple[PartPlan, ...]
+
+    @property
+    def n_bytes(self) -> int:
+        """Of all parts."""
+        return sum(one.n_bytes for one in self.parts)
+
+    @property
+    def done(self) -> bool:
+        """Every cache is complete; no model is loaded."""
+        return all(one.done for one in self.parts)
 
     @property
     def n_forward(self) -> int:
-        """Examples to run through the model."""
-        return 0 if self.done else self.n_examples
+        """Examples to run through the model: once for each part."""
+        return self.n_examples * sum(not one.done for one in self.parts)
 
     def text(self) -> str:
-        """The plan in a line."""
-        return (
-            f"{self.model}: {self.n_examples} examples, {self.n_layers} layers, "
-            f"{self.n_bytes / 1e6:.1f} MB; {'complete' if self.done else 'to be cached'}"
+        """The plan, a line for each part."""
+        return "\n".join(
+            f"{self.model}{'' if one.part == 'resid' else f' {one.part}'}: {self.n_examples} "
+            f"examples, {self.n_layers} layers, {one.n_bytes / 1e6:.1f} MB; "
+            f"{'complete' if one.done else 'to be cached'}"
+            for one in self.parts
         )
 
 
 @dataclass(frozen=True)
-class CacheResult:
-    """A complete cache."""
+class PartResult:
+    """The complete cache of one part."""
 
-    source: str
     folder: Path
     key: str
     """Hash of all that decides its numbers."""
+    n_bytes: int
+
+
+@dataclass(frozen=True)
+class CacheResult:
+    """Complete caches of one model."""
+
+    source: str
     n: int
     """Examples."""
     unscored: dict[int, str]
     """idx -> why the tokenizer lost its span."""
-    n_bytes: int
+    parts: Mapping[Kept, PartResult]
+    """By part: `resid`, `attn` …; those that were asked for."""
+
+    @property
+    def folder(self) -> Path:
+        """Of the first part."""
+        return self._first.folder
+
+    @property
+    def key(self) -> str:
+        """Of the first part: hash of all that decides its numbers."""
+        return self._first.key
+
+    @property
+    def n_bytes(self) -> int:
+        """Of all parts."""
+        return sum(one.n_bytes for one in self.parts.values())
+
+    @property
+    def _first(self) -> PartResult:
+        return next(iter(self.parts.values()))
 
     @property
     def summary(self) -> dict[str, Any]:
-        """As JSON."""
+        """As JSON; `parts` where more than the residual stream was asked for."""
+        parts = {
+            part: {"folder": str(one.folder), "key": one.key, "bytes": one.n_bytes}
+            for part, one in self.parts.items()
+        }
         return {
             "folder": str(self.folder),
             "key": self.key,
             "n": self.n,
             "unscored": {str(idx): why for idx, why in self.unscored.items()},
             "bytes": self.n_bytes,
+            **({} if [*parts] == ["resid"] else {"parts": parts}),
         }
 
 
 @dataclass(frozen=True)
-class _Opened:
+class Opened:
+    """Everything but the model itself: names resolved, rows encoded."""
+
     checkpoint: Checkpoint
     encoded: tuple[Encoded, ...]
     lost: tuple[SpanLost, ...]
@@ -84,8 +142,12 @@ class _Opened:
     dtype: str
     device: str
     batch_size: int
-    fingerprint: Fingerprint
-    n_bytes: int
+    fingerprints: Mapping[Kept, Fingerprint]
+
+    @property
+    def unscored(self) -> dict[int, str]:
+        """Why the tokenizer lost the span of an example, by idx."""
+        return {item.idx: item.reason for item in self.lost}
 
 
 def plan_cache(model: str, settings: CacheSettings) -> CachePlan:
@@ -94,21 +156,37 @@ def plan_cache(model: str, settings: CacheSettings) -> CachePlan:
     Raises:
         InputError: a name, a file or a setting is wrong.
     """
-    opened = _open(model, settings)
-    there = ActivationStore(Path(settings.activations)).open(opened.fingerprint) is not None
-    n_layers = opened.checkpoint.n_layers
-    return CachePlan(model, len(opened.encoded), n_layers, opened.n_bytes, there)
+    opened = opened_for(model, settings)
+    store = ActivationStore(Path(settings.activations))
+    parts = tuple(
+        PartPlan(part, cache_bytes(opened.encoded, one), store.open(one) is not None)
+        for part, one in opened.fingerprints.items()
+    )
+    return CachePlan(model, len(opened.encoded), opened.checkpoint.n_layers, parts)
 
 
 def cache_into(model: str, settings: CacheSettings, *, progress: Tell = unheard) -> CacheResult:
-    """Fill the cache of one model in `settings.activations`, or find it complete.
+    """Fill the caches of one model in `settings.activations`, or find them complete.
 
     Raises:
-        InputError: before any work.
+        InputError: before any work; or the bridge has no such component on this architecture.
         WorkError: an activation is not finite.
         TryAgainError: the disk is full; published shards are kept.
     """
-    opened = _open(model, settings)
+    opened = opened_for(model, settings)
+    parts: dict[Kept, PartResult] = {}
+    for activations in filled(model, settings, opened, progress):
+        with activations:
+            fingerprint = activations.fingerprint
+            n_bytes = cache_bytes(opened.encoded, fingerprint)
+            parts[activations.part] = PartResult(activations.folder, fingerprint.key(), n_bytes)
+    return CacheResult(model, len(opened.encoded), opened.unscored, parts)
+
+
+def filled(
+    model: str, settings: CacheSettings, opened: Opened, progress: Tell
+) -> Iterator[Activations]:
+    """A complete cache for each part, one after the other; the model is loaded at most once."""
     checkpoint = opened.checkpoint
     provenance = provenance_of(
         checkpoint.spec,
@@ -118,27 +196,27 @@ def cache_into(model: str, settings: CacheSettings, *, progress: Tell = unheard)
         batch_size=opened.batch_size,
         memory_bytes=parse_memory(settings.memory),
     )
-    with fill(
-        ActivationStore(Path(settings.activations)),
-        opened.fingerprint,
-        opened.encoded,
-        name=model,
-        batch_size=opened.batch_size,
-        provenance=provenance,
-        progress=lambda stage, done, of: progress(Progress(stage, done, of)),
-        load=lambda: load(checkpoint, dtype=DTYPES[opened.dtype], device=opened.device),
-    ) as activations:
-        return CacheResult(
-            source=model,
-            folder=activations.folder,
-            key=opened.fingerprint.key(),
-            n=len(opened.encoded),
-            unscored={item.idx: item.reason for item in opened.lost},
-            n_bytes=opened.n_bytes,
+    loaded = cache(lambda: load(checkpoint, dtype=DTYPES[opened.dtype], device=opened.device))
+    for fingerprint in opened.fingerprints.values():
+        yield fill(
+            ActivationStore(Path(settings.activations)),
+            fingerprint,
+            opened.encoded,
+            name=model,
+            batch_size=opened.batch_size,
+            provenance=provenance,
+            progress=lambda stage, done, of: progress(Progress(stage, done, of)),
+            load=loaded,
         )
 
 
-def _open(model: str, settings: CacheSettings) -> _Opened:
+def opened_for(model: str, settings: CacheSettings) -> Opened:
+    """What is cached, and under which fingerprints; loads nothing.
+
+    Raises:
+        InputError: a name, a file or a setting is wrong.
+    """
+    parts = parts_of(settings.component)
     device = resolve_device(settings.device)
     dtype = resolve_dtype(settings.dtype, device)
     data = settings.data or default_data(model)
@@ -149,15 +227,16 @@ def _open(model: str, settings: CacheSettings) -> _Opened:
     sizes = sizes_on_disk(checkpoint, dtype)
     fitting = cache_batch_that_fits(sizes, encoded, parse_memory(settings.memory))
     batch_size = settings.batch_size or fitting
-    fingerprint = fingerprint_of_run(
-        checkpoint,
-        encoded,
-        positions=settings.positions,
-        dtype=dtype,
-        device=device,
-        batch_size=batch_size,
-    )
-    n_bytes = cache_bytes(
-        encoded, settings.positions, checkpoint.n_layers, checkpoint.d_model, dtype
-    )
-    return _Opened(checkpoint, encoded, lost, data, dtype, device, batch_size, fingerprint, n_bytes)
+    fingerprints: dict[Kept, Fingerprint] = {
+        part: fingerprint_of_run(
+            checkpoint,
+            encoded,
+            positions=settings.positions,
+            dtype=dtype,
+            device=device,
+            batch_size=batch_size,
+            part=part,
+        )
+        for part in parts
+    }
+    return Opened(checkpoint, encoded, lost, data, dtype, device, batch_size, fingerprints)

@@ -11,7 +11,7 @@ import difflib
 import functools
 import inspect
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, ParamSpec, Protocol, TypeVar, cast, overload, runtime_checkable
@@ -83,6 +83,7 @@ def door(record: Callable[P, S]) -> Callable[[Work[S, R]], Door[P, R]]:
 
     def decorate(work: Work[S, R]) -> Door[P, R]:
         make = cast(Callable[..., S], record)
+        keywords = inspect.signature(record).parameters
 
         @functools.wraps(work, assigned=("__module__", "__name__", "__qualname__", "__doc__"))
         def called(
@@ -91,15 +92,14 @@ def door(record: Callable[P, S]) -> Callable[[Work[S, R]], Door[P, R]]:
             progress: Tell = unheard,
             **settings: Any,
         ) -> R | list[R]:
-            check_keywords(work.__name__, record, settings)
+            check_keywords(work.__name__, keywords, settings)
             one = isinstance(source, str | Path)
             names = tuple(map(named, [source] if one else source))
             given = {name: _plain(value) for name, value in settings.items()}
             found = list(work(names, make(**given), path_of(out), progress))
             return found[0] if one else found
 
-        keywords = inspect.signature(record).parameters.values()
-        vars(called)["__signature__"] = inspect.Signature([*_FIRST, *keywords])
+        vars(called)["__signature__"] = inspect.Signature([*_FIRST, *keywords.values()])
         vars(called)["settings"] = record
         return cast(Door[P, R], called)
 
@@ -113,13 +113,12 @@ def _plain(value: Any) -> Any:
     return named(value) if isinstance(value, Path) else value
 
 
-def check_keywords(name: str, record: Callable[..., Any], given: dict[str, Any]) -> None:
-    """Refuse what is no field of the record.
+def check_keywords(name: str, known: Collection[str], given: Mapping[str, Any]) -> None:
+    """Refuse a keyword that a call does not know.
 
     Raises:
         TypeError: names the fields that are spelled alike.
     """
-    known = list(inspect.signature(record).parameters)
     for keyword in given:
         if keyword not in known:
             near = difflib.get_close_matches(keyword, known)
@@ -183,12 +182,14 @@ def evaluate(
 def cache(
     source: tuple[str, ...], settings: CacheSettings, out: Path | None, progress: Tell
 ) -> Sequence[CacheResult]:
-    """Keep the residual streams of models, found again by content.
+    """Keep the residual streams of models, or components of their layers, found again by content.
 
     As `lensaudit cache`; `out`, where it is named, is the folder of caches: `activations`.
 
     >>> la.cache("demo/npo").folder  # doctest: +SKIP
     PosixPath('activations/demo-npo--3f2a…')
+    >>> la.cache("demo/npo", component=["attn", "heads"]).parts["heads"].key  # doctest: +SKIP
+    '90ab…'
     """
     settings = settings if out is None else replace(settings, activations=out)
     return [caching.cache_into(one, settings, progress=progress) for one in source]

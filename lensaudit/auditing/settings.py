@@ -26,6 +26,7 @@ from lensaudit.settings import (
     EmptyRows,
     Exclude,
     Full,
+    Kept,
     LastLayer,
     Limit,
     MaskConvention,
@@ -54,8 +55,16 @@ Fresh = Annotated[bool, Option("Ignore scores of earlier runs.")]
 
 @dataclass(frozen=True, kw_only=True)
 class CacheSettings:
-    """How the residual streams of a model are kept."""
+    """What of a model is kept: its residual streams, or components of its layers."""
 
+    component: Annotated[
+        Kept | tuple[Kept, ...],
+        Option(
+            "What is cached of every layer: the residual stream after it, what attention or the "
+            "MLP adds, the stream between them, or all heads' outputs. Repeatable. "
+            "[default: resid]"
+        ),
+    ] = ()
     positions: Annotated[
         Positions, Option("The read positions and the last prompt token, or every token.")
     ] = "span"

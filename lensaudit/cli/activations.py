@@ -21,7 +21,18 @@ if TYPE_CHECKING:
 
 CACHE = click.argument("cache", metavar="CACHE")
 CACHES = click.argument("caches", metavar="[CACHE]...", nargs=-1)
-COLUMNS = ("NAME", "KEY", "STATE", "EXAMPLES", "LAYERS", "POSITIONS", "TYPE", "SIZE", "USED")
+COLUMNS = (
+    "NAME",
+    "KEY",
+    "STATE",
+    "EXAMPLES",
+    "LAYERS",
+    "COMPONENT",
+    "POSITIONS",
+    "TYPE",
+    "SIZE",
+    "USED",
+)
 
 
 @click.group()
@@ -32,7 +43,7 @@ def activations() -> None:
 @activations.command("ls")
 @shared("activations", "json")
 def list_(activations: Path, as_json: bool) -> None:
-    """List the caches: name, key, state, size, last use."""
+    """List the caches: name, key, state, component, size, last use."""
     from lensaudit.activations.inventory import describe
     from lensaudit.activations.lookup import cache_folders
 
@@ -185,6 +196,8 @@ def _when(seconds: float) -> str:
 
 
 def _columns(info: "CacheInfo") -> tuple[str, ...]:
+    from lensaudit.activations.parts import PARTS
+
     identity = info.fingerprint or {}
     shards = f" {info.n_published}/{info.n_shards}" if info.state == "incomplete" else ""
     return (
@@ -193,6 +206,7 @@ def _columns(info: "CacheInfo") -> tuple[str, ...]:
         info.state + shards,
         str(info.n_examples),
         str(identity.get("layers", "")),
+        PARTS.get(identity.get("hook", ""), ""),
         identity.get("positions", ""),
         identity.get("dtype", ""),
         size(info.n_bytes),

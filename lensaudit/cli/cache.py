@@ -1,4 +1,4 @@
-"""`lensaudit cache`: run a model once and keep its residual streams."""
+"""`lensaudit cache`: run a model once and keep its residual streams, or components of it."""
 
 import click
 
@@ -17,7 +17,8 @@ def cache(name: str, settings: CacheSettings, as_json: bool, dry_run: bool) -> N
     """Cache the residual stream after every block, with run_with_cache, as HDF5.
 
     A cache is found again by its content: weights, tokenizer, examples, type, attention. With a
-    complete cache nothing is loaded.
+    complete cache nothing is loaded. `--component` caches that instead; `patch --component` reads
+    it where it is there, and runs the model where it is not. `heads` serves every `head:N`.
     """
     check_names([name], settings.registry)
     from lensaudit.auditing.cache import cache_into, plan_cache
@@ -30,4 +31,5 @@ def cache(name: str, settings: CacheSettings, as_json: bool, dry_run: bool) -> N
     if as_json:
         emit(found.summary)
     else:
-        say(found.folder)
+        for one in found.parts.values():
+            say(one.folder)

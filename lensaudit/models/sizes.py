@@ -35,7 +35,14 @@ class Sizes:
     n_heads: int
     n_kv: int
     d_head: int
+    d_value: int
+    """Width of one head's output, where that is not `d_head`."""
     n_bytes: int
+
+    @property
+    def d_heads(self) -> int:
+        """All heads' outputs end to end, before the output projection."""
+        return self.n_heads * self.d_value
 
     @property
     def per_token_flop(self) -> int:
@@ -62,6 +69,7 @@ def sizes_of(config: Any, dtype: str) -> Sizes:
     """From a transformers configuration."""
     config = config.get_text_config()
     n_heads = getattr(config, "num_attention_heads", None) or 1  # a state space model has none
+    d_head = getattr(config, "head_dim", None) or config.hidden_size // n_heads
     return Sizes(
         n_layers=config.num_hidden_layers,
         d_model=config.hidden_size,
@@ -69,7 +77,8 @@ def sizes_of(config: Any, dtype: str) -> Sizes:
         d_vocab=config.vocab_size,
         n_heads=n_heads,
         n_kv=getattr(config, "num_key_value_heads", None) or n_heads,
-        d_head=getattr(config, "head_dim", None) or config.hidden_size // n_heads,
+        d_head=d_head,
+        d_value=getattr(config, "v_head_dim", None) or d_head,
         n_bytes=BYTES[dtype],
     )
 

@@ -27,7 +27,7 @@ from lensaudit.patching.books import Books
 from lensaudit.patching.donors import CachedDonor
 from lensaudit.patching.options import Engine, PatchOptions
 from lensaudit.patching.scorebook import BookKey, ScoreBook
-from lensaudit.settings import Positions
+from lensaudit.settings import Kept, Positions
 
 Notice = Callable[[str], None]
 
@@ -85,7 +85,9 @@ class Audit:
             batch_size=options.batch_size,
         )
 
-    def fingerprint(self, checkpoint: Checkpoint, positions: Positions) -> Fingerprint:
+    def fingerprint(
+        self, checkpoint: Checkpoint, positions: Positions, part: Kept = "resid"
+    ) -> Fingerprint:
         """Of the cache of a model on these examples."""
         options = self.options
         return fingerprint_of_run(
@@ -95,18 +97,22 @@ class Audit:
             dtype=options.dtype,
             device=options.device,
             batch_size=options.cache_batch,
+            part=part,
         )
 
-    def there(self, checkpoint: Checkpoint, positions: Positions) -> Activations | None:
+    def there(
+        self, checkpoint: Checkpoint, positions: Positions, part: Kept = "resid"
+    ) -> Activations | None:
         """The complete cache that serves, if there is one.
 
-        What a run left of all positions of `full` serves where its span is wanted.
+        What a run left of all positions of `full` serves where its span is wanted, and so do all
+        positions of a component.
         """
         store = ActivationStore(self.root)
         wanted: list[Positions] = [positions]
-        if positions == "span" and checkpoint.weights == self.full.weights:
+        if positions == "span" and (part != "resid" or checkpoint.weights == self.full.weights):
             wanted = ["all", "span"]
-        found = (store.open(self.fingerprint(checkpoint, one)) for one in wanted)
+        found = (store.open(self.fingerprint(checkpoint, one, part)) for one in wanted)
         return next((one for one in found if one is not None), None)
 
     def book(self, donor: Checkpoint, *, engine: Engine | None = None) -> ScoreBook:

@@ -132,7 +132,7 @@ class Room:
         return self._live_bytes(load) + stacks + run + read
 
     def _live_bytes(self, load: Load) -> int:
-        """A component is not cached: the source runs beside `full`."""
+        """Of a component that is not cached: the source runs beside `full`."""
         if self.options.component == "resid":
             return 0
         n, n_pos = load.n_examples, load.n_pos

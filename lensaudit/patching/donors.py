@@ -108,8 +108,33 @@ class CachedDonor:
 
 
 @dataclass(frozen=True)
+class CachedComponent:
+    """A component of every layer, read from the store: no model runs."""
+
+    activations: Activations
+    n_heads: int
+    """Heads that lie end to end in a row of a cache of heads."""
+
+    def padded(self, bucket: Sequence[Encoded]) -> PaddedStack:
+        """At the positions of `make_batch(bucket).tokens`; zero where nothing is cached."""
+        return self._apart(self._rows.padded(bucket))
+
+    def packed(self, bucket: Sequence[Encoded], layout: Layout) -> Stack:
+        """At the positions that the sweep's rows carry; zero where the scope replaces nothing."""
+        return self._apart(self._rows.packed(bucket, layout))
+
+    @property
+    def _rows(self) -> CachedDonor:
+        return CachedDonor(self.activations, "resid_post")
+
+    def _apart(self, rows: Tensor) -> Tensor:
+        """Heads on an axis of their own, as at their hook."""
+        return rows.unflatten(-1, (self.n_heads, -1)) if self.activations.part == "heads" else rows
+
+
+@dataclass(frozen=True)
 class LiveDonor:
-    """Activations computed when asked, from a model in memory: components are not cached."""
+    """Activations computed when asked, from a model in memory: a component that is not cached."""
 
     model: TransformerBridge
     component: Component

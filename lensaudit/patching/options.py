@@ -42,13 +42,19 @@ class PatchOptions:
         """Which positions of a model a run reads from its cache; None: it caches nothing of it.
 
         The sweep continues the clean run of `full`, so of `full` it reads every token; scope
-        `prefix` replaces every token up to the span's end. All else happens at the span, and
-        components are not cached.
+        `prefix` replaces every token up to the span's end. All else happens at the span. Components
+        are read from a cache where one was asked for (`lensaudit cache --component`), see
+        `positions_replaced`; a run makes none.
         """
         if self.component != "resid":
             return "all" if of_full and self.engine == "sweep" else None
         patched_into = of_full and self.engine != "lens"
-        return "all" if patched_into or self.scope == "prefix" else "span"
+        return "all" if patched_into else self.positions_replaced
+
+    @property
+    def positions_replaced(self) -> Positions:
+        """Which positions of a donor's cache are patched in."""
+        return "all" if self.scope == "prefix" else "span"
 
     @property
     def component_name(self) -> str:

@@ -1,9 +1,12 @@
 """What a run would do: counted from what is already there, nothing loaded or written."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from lensaudit.activations.fingerprint import Fingerprint
 from lensaudit.data.spans import Encoded
 from lensaudit.models.checkpoint import Checkpoint
+from lensaudit.models.sizes import BYTES
 from lensaudit.patching.audit import Audit
 from lensaudit.patching.preflight import planned_engine
 from lensaudit.settings import Positions
@@ -88,17 +91,17 @@ def _rows_missing(audit: Audit) -> dict[str, int]:
 
 def _cache_missing(audit: Audit, checkpoint: Checkpoint, positions: Positions) -> tuple[int, int]:
     """Forward passes and bytes of a cache still to be made."""
-    options = audit.options
     if audit.there(checkpoint, positions) is not None:
         return 0, 0
-    return len(audit.encoded), cache_bytes(
-        audit.encoded, positions, checkpoint.n_layers, checkpoint.d_model, options.dtype
-    )
+    return len(audit.encoded), cache_bytes(audit.encoded, audit.fingerprint(checkpoint, positions))
 
 
-def cache_bytes(
-    encoded: tuple[Encoded, ...], positions: str, n_layers: int, d_model: int, dtype: str
-) -> int:
-    """Bytes of activations a cache holds: one row per layer and the final norm's."""
-    n_rows = sum(len(e.token_ids if positions == "all" else e.read_positions) for e in encoded)
-    return n_rows * (n_layers + 1) * d_model * (4 if dtype == "float32" else 2)
+def cache_bytes(encoded: Sequence[Encoded], fingerprint: Fingerprint) -> int:
+    """Bytes of activations a cache holds: one row per layer and, of the stream, the final norm's.
+
+    A row is one token of one example.
+    """
+    everywhere = fingerprint.positions == "all"
+    n_rows = sum(len(e.token_ids if everywhere else e.read_positions) for e in encoded)
+    n_normed, width = fingerprint.norm_shape(n_rows)
+    return (n_rows * fingerprint.layers + n_normed) * width * BYTES[fingerprint.dtype]

@@ -19,6 +19,7 @@ from lensaudit.models.bridge import (
     user_hooks,
 )
 from lensaudit.models.decoder import VERIFIED, Decoder, NotSweepable, decoder_of
+from lensaudit.models.sizes import sizes_of
 from lensaudit.patching import oracle
 from lensaudit.patching.donors import Donor, PaddedStack
 from lensaudit.patching.layout import Layout
@@ -77,11 +78,9 @@ def check_component(model: TransformerBridge, example: Encoded, options: PatchOp
     tokens = make_batch([example]).to(device).tokens
     stack, _ = residuals(model, tokens, component=options.component)
     hf: Any = model.original_model
-    config = hf.config.get_text_config()
     if options.component == "head":
-        d_head = getattr(config, "v_head_dim", None) or getattr(config, "head_dim", None)
-        n_heads = config.num_attention_heads
-        wanted = (n_heads, d_head or config.hidden_size // n_heads)
+        sizes = sizes_of(hf.config, options.dtype)
+        wanted = (sizes.n_heads, sizes.d_value)
         if stack.shape[-2:] != wanted:
             raise InputError(
                 f"--component {options.component_name}: the bridge shows heads of "

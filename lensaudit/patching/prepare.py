@@ -163,7 +163,7 @@ def _checked(settings: Settings, *, n_sources: int) -> PatchOptions:
         component=part,
         head=head,
         engine=settings.get("engine", "sweep"),
-        # components have no cached sources to skip rows of
+        # of a component every layer is asked for, one source at a time
         profile=profile if part == "resid" else "full",
         dtype=resolve_dtype(settings.get("dtype", "auto"), device),
         device=device,

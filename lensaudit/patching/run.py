@@ -8,13 +8,14 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from lensaudit.activations.parts import kept_as
 from lensaudit.models.checkpoint import Checkpoint
 from lensaudit.models.sizes import sizes_on_disk
 from lensaudit.patching.audit import Audit, Deltas, cached_sources
 from lensaudit.patching.bench import Bench
 from lensaudit.patching.books import Books
 from lensaudit.patching.budget import Room
-from lensaudit.patching.donors import CachedDonor, Donor, LiveDonor
+from lensaudit.patching.donors import CachedComponent, CachedDonor, Donor, LiveDonor
 from lensaudit.patching.preflight import agrees_with_oracle, planned_engine
 from lensaudit.patching.stages import Runner, baselines, complete, deltas
 
@@ -78,7 +79,7 @@ def _compute(bench: Bench, books: Books) -> Books:
         if bench.audit.options.positions_needed(of_full=True):
             caches[audit.full.weights] = bench.donor(audit.full, audit.encoded)
         checked = agrees_with_oracle(
-            runner, audit.encoded, _self_donor(audit, caches, runner.full), audit.notice
+            runner, audit.encoded, _self_donor(bench, caches, opened), audit.notice
         )
         if checked.engine != books.engine:
             bench.use(checked.engine)
@@ -88,25 +89,33 @@ def _compute(bench: Bench, books: Books) -> Books:
         if options.component == "resid":
             _fill_books(audit, checked, caches, books)
         else:
-            _fill_live(bench, checked, books)
+            _fill_components(bench, checked, books, opened)
     return books
 
 
-def _self_donor(audit: Audit, caches: Mapping[str, CachedDonor], full) -> Donor:
-    if audit.options.component != "resid":
-        return LiveDonor(full, audit.options.component, audit.full.spec.name)
-    return caches[audit.full.weights]
+def _self_donor(bench: Bench, caches: Mapping[str, CachedDonor], opened: ExitStack) -> Donor:
+    if bench.audit.options.component != "resid":
+        return _component_donor(bench, bench.audit.full, opened)
+    return caches[bench.audit.full.weights]
 
 
-def _fill_live(bench: Bench, runner: Runner, books: Books) -> None:
-    """Components are not cached: one source at a time runs beside `full`."""
-    audit = bench.audit
-    donors = audit.donors()
+def _fill_components(bench: Bench, runner: Runner, books: Books, opened: ExitStack) -> None:
+    """One source at a time: what is not cached runs beside `full`."""
+    donors = bench.audit.donors()
     for weights in books.incomplete():
-        checkpoint = donors[weights]
-        model = bench.model(checkpoint)
-        donor = LiveDonor(model, audit.options.component, checkpoint.spec.name)
-        _fill_books(audit, runner, {weights: donor}, books)
+        donor = _component_donor(bench, donors[weights], opened)
+        _fill_books(bench.audit, runner, {weights: donor}, books)
+
+
+def _component_donor(bench: Bench, checkpoint: Checkpoint, opened: ExitStack) -> Donor:
+    """From the cache that `lensaudit cache --component` made; else the model runs."""
+    audit = bench.audit
+    component = audit.options.component
+    kept = audit.there(checkpoint, audit.options.positions_replaced, kept_as(component))
+    if kept is None:
+        return LiveDonor(bench.model(checkpoint), component, checkpoint.spec.name)
+    sizes = sizes_on_disk(audit.full, audit.options.dtype)
+    return CachedComponent(opened.enter_context(kept), sizes.n_heads)
 
 
 def _fill_books(audit: Audit, runner: Runner, donors: Mapping[str, Donor], books: Books) -> None:

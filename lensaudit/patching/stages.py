@@ -19,7 +19,7 @@ from lensaudit.models.bridge import TransformerBridge, embedded
 from lensaudit.models.decoder import Decoder
 from lensaudit.patching import oracle
 from lensaudit.patching.budget import Room
-from lensaudit.patching.donors import CachedDonor, Donor
+from lensaudit.patching.donors import CachedComponent, CachedDonor, Donor
 from lensaudit.patching.layout import Layout, layout_of
 from lensaudit.patching.options import Engine, Measure, PatchOptions
 from lensaudit.patching.scorebook import Entry, ScoreBook
@@ -218,7 +218,7 @@ def _ahead(
     donors: Sequence[Donor],
     batches: Sequence[list[Encoded]],
 ) -> Iterator[tuple[list[Encoded], Fetched]]:
-    cached = all(isinstance(donor, CachedDonor) for donor in donors)
+    cached = all(isinstance(donor, CachedDonor | CachedComponent) for donor in donors)
     ahead = None
     for bucket in [*batches, None]:
         # a live donor computes: two threads of it would only take turns

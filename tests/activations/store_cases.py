@@ -38,7 +38,7 @@ def make_example(idx, fingerprint=BASE):
         token_ids=torch.arange(n_rows + 4) + 1000 * idx,
         positions=torch.arange(n_rows) + 3,
         resid=rows[:-1],
-        final_norm=rows[-1],
+        final_norm=rows[-1][: fingerprint.norm_shape(n_rows)[0]],
     )
 
 

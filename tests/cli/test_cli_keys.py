@@ -116,6 +116,7 @@ EM = {
 CACHE = {
     "--model": another("--model fourth"),
     "--registry": another("--registry other_source.json"),
+    "--component": another("--component attn", after="--component mlp"),
     "--positions": another("--positions all"),
     "--data": another("--data other_entities.json"),
     "--exclude": another(f"--exclude {FILTER}"),

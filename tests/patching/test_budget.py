@@ -15,8 +15,8 @@ from lensaudit.models.sizes import Sizes
 from lensaudit.patching.budget import MAX_BATCH, MiB, Room
 from lensaudit.patching.options import PatchOptions
 
-LLAMA_1B = Sizes(16, 2048, 8192, 128_256, 32, 8, 64, 4)
-SMALL = Sizes(16, 64, 176, 2048, 4, 2, 16, 4)
+LLAMA_1B = Sizes(16, 2048, 8192, 128_256, 32, 8, 64, 64, 4)
+SMALL = Sizes(16, 64, 176, 2048, 4, 2, 16, 16, 4)
 
 
 def room(sizes=LLAMA_1B, memory=2 << 30, **options):

@@ -1,0 +1,140 @@
+"""Cached components are patched in from the cache: no source runs, and scores are the same."""
+
+import pytest
+from audit_helpers import audit_in, save_family, save_questions
+
+from lensaudit.auditing.cache import cache_into, plan_cache
+from lensaudit.auditing.settings import CacheSettings
+from lensaudit.errors import InputError
+from lensaudit.patching import run as running
+from lensaudit.patching.run import run
+
+COMPONENTS = {"attn": "attn", "mlp": "mlp", "resid_mid": "resid_mid", "head:1": "heads"}
+
+
+@pytest.fixture(scope="module")
+def family(tmp_path_factory, tiny_tokenizer):
+    """Heads are 12 wide, four of them 48; the stream is 32."""
+    folder = tmp_path_factory.mktemp("qwen")
+    return save_questions(save_family(folder, tiny_tokenizer, "Qwen3", head_dim=12))
+
+
+def cached(family, root, names, **settings):
+    """The components of some models, in a store."""
+    how = CacheSettings(data=str(family / "forget.json"), activations=root, **settings)
+    return [cache_into(str(family / name), how) for name in names]
+
+
+@pytest.fixture
+def sources_that_run(monkeypatch):
+    """How many passes each model made for its components, by name."""
+    counted = []
+    plain = running.LiveDonor.padded
+
+    def counting(self, bucket):
+        counted.append(self.name.rpartition("/")[2])
+        return plain(self, bucket)
+
+    monkeypatch.setattr(running.LiveDonor, "padded", counting)
+    return counted
+
+
+@pytest.fixture
+def loaded(monkeypatch):
+    """The models that were loaded to patch, by name."""
+    from lensaudit.patching import audit as module
+
+    names, plain = [], module.load
+
+    def loading(checkpoint, **how):
+        names.append(checkpoint.spec.name.rpartition("/")[2])
+        return plain(checkpoint, **how)
+
+    monkeypatch.setattr(module, "load", loading)
+    return names
+
+
+@pytest.mark.parametrize("component", COMPONENTS)
+@pytest.mark.parametrize(
+    ("settings", "positions"),
+    [
+        ({}, "span"),
+        ({"engine": "oracle"}, "span"),
+        ({"scope": "boundary"}, "all"),
+        ({"scope": "prefix"}, "all"),
+    ],
+)
+def test_no_source_runs_where_its_component_is_cached(
+    family, tmp_path, loaded, sources_that_run, component, settings, positions
+):
+    settings = settings | {"component": component}
+    live = run(audit_in(family, activations=tmp_path / "live", **settings)[0])
+    assert {"full", "retain", "a"} == set(sources_that_run) == set(loaded)
+    root = tmp_path / "cached"
+    part = COMPONENTS[component]
+    made = cached(family, root, ("full", "retain", "a"), component=part, positions=positions)
+    assert {one.parts[part].folder.parent for one in made} == {root}
+    loaded.clear()
+    sources_that_run.clear()
+    found = run(audit_in(family, activations=root, **settings)[0])
+    assert sources_that_run == []
+    assert loaded == ["full"]
+    source = next(iter(live.s2))
+    for wanted, got in [(live.s1, found.s1), (live.s2[source], found.s2[source])]:
+        assert (wanted - got).abs().max() <= 1e-5
+        assert wanted.abs().max() > 1e-3
+    assert found.self_patch.abs().max() <= 1e-5
+
+
+def test_what_is_not_cached_runs(family, tmp_path, loaded, sources_that_run):
+    cached(family, tmp_path, ("full", "a"), component="mlp")
+    run(audit_in(family, activations=tmp_path, component="mlp")[0])
+    assert set(sources_that_run) == {"retain"}
+    loaded.clear()
+    sources_that_run.clear()
+    # other layers of the same models: the books have no such scores
+    run(audit_in(family, activations=tmp_path, component="mlp", scope="prefix")[0])
+    assert {"retain", "a"} <= set(sources_that_run)  # the span's positions are not all
+
+
+def test_another_component_or_type_is_another_cache(family, tmp_path, sources_that_run):
+    cached(family, tmp_path, ("full", "retain", "a"), component="mlp")
+    run(audit_in(family, activations=tmp_path, component="attn")[0])
+    assert set(sources_that_run) == {"full", "retain", "a"}
+    sources_that_run.clear()
+    run(audit_in(family, activations=tmp_path, component="mlp", dtype="bfloat16")[0])
+    assert set(sources_that_run) == {"full", "retain", "a"}
+
+
+@pytest.mark.parametrize("positions", ["span", "all"])
+def test_the_plan_counts_the_bytes_that_are_written(family, tmp_path, positions):
+    settings = CacheSettings(
+        component=("heads", "attn", "resid", "attn"),
+        positions=positions,
+        data=str(family / "forget.json"),
+        activations=tmp_path,
+        dtype="bfloat16",
+    )
+    plan = plan_cache(str(family / "a"), settings)
+    assert [one.part for one in plan.parts] == ["resid", "attn", "heads"]
+    assert plan.n_forward == 3 * plan.n_examples
+    found = cache_into(str(family / "a"), settings)
+    for one in plan.parts:
+        made = found.parts[one.part]
+        audit = audit_in(family, activations=tmp_path, dtype="bfloat16")[0]
+        with audit.there(audit.sources[str(family / "a")], positions, one.part) as cache:
+            rows = [cache.example(idx) for idx in cache.idx]
+        n_bytes = sum(2 * (row.resid.numel() + row.final_norm.numel()) for row in rows)
+        assert n_bytes == one.n_bytes == made.n_bytes
+        assert cache.folder == made.folder
+    widths = {part: made.key for part, made in found.parts.items()}
+    assert len(set(widths.values())) == 3
+    assert found.summary["parts"]["heads"]["bytes"] == plan.parts[2].n_bytes
+    assert plan_cache(str(family / "a"), settings).n_forward == 0
+
+
+def test_a_component_that_the_bridge_lacks_is_one_line(tmp_path, tiny_tokenizer):
+    folder = save_family(tmp_path, tiny_tokenizer, "GPTNeoX", names=("a",))
+    save_questions(folder)
+    with pytest.raises(InputError, match=r"no hook .*resid_mid; choose another --component"):
+        cached(folder, tmp_path / "store", ("a",), component="resid_mid")
