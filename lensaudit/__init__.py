@@ -53,6 +53,8 @@ _PUBLIC = {
     "evaluate": "lensaudit.auditing.doors",
     "cache": "lensaudit.auditing.doors",
     "effort": "lensaudit.attacks.effort.runs",
+    "lens": "lensaudit.auditing.lens",
+    "last_prompt": "lensaudit.auditing.last_prompt",
     "worst": "lensaudit.worstcase.folder",
     "write_report": "lensaudit.report.render",
     "verify": "lensaudit.auditing.verify",
