@@ -14,7 +14,12 @@ from lensaudit.auditing.progress import Notice, Progress, Tell, unheard
 from lensaudit.auditing.settings import PatchSettings
 from lensaudit.errors import InputError
 from lensaudit.files import canonical_json
-from lensaudit.models.checkpoint import Checkpoint, check_same_shape, open_checkpoint
+from lensaudit.models.checkpoint import (
+    Checkpoint,
+    check_same_shape,
+    load_tokenizer,
+    open_checkpoint,
+)
 from lensaudit.models.registry import load_registry, resolve
 from lensaudit.patching.audit import Audit
 from lensaudit.patching.bench import Bench
@@ -30,7 +35,7 @@ from lensaudit.patching.deposit import (
 from lensaudit.patching.em_audit import EmOptions, EmPlan, check_em, em_plan_of, run_em
 from lensaudit.patching.em_outcome import deposit_em, em_outcome_of, em_summary_of
 from lensaudit.patching.lens import lens_options
-from lensaudit.patching.outcome import Outcome, beside, summary_of
+from lensaudit.patching.outcome import BY_TOKEN, Outcome, beside, summary_of
 from lensaudit.patching.plan import Plan, plan_of
 from lensaudit.patching.prepare import prepare
 from lensaudit.patching.session import (
@@ -297,12 +302,26 @@ def _depth_into(
         options = asdict(outcome.options)
         made = manifest_of(audit, name, options, started, outcome.computed_by)
         made = replace(made, asked=asked)
-        rows = with_texts(rows, audit.examples)
+        rows = with_texts(with_tokens(rows, audit), audit.examples)
         deposit(folders[name], outcome, summary, made, rows=rows)
     if len(outcomes) > 1:
         parent = next(iter(folders.values())).parent
         made = comparison_manifest(audit, asdict(outcomes[0].options), started)
         deposit_comparison(parent, outcomes, replace(made, asked=asked))
+
+
+def with_tokens(rows: Sequence[Mapping[str, Any]], audit: Audit) -> list[dict[str, Any]]:
+    """Rows that were read by token, with the tokens of their spans as text."""
+    if not any(BY_TOKEN in row for row in rows):
+        return [dict(row) for row in rows]
+    tokenizer = load_tokenizer(audit.full)
+    spans = {e.idx: e.token_ids[e.start + 1 : e.end + 1] for e in audit.encoded}
+    return [
+        {**row, "span_tokens": [tokenizer.decode([one]) for one in spans[row["idx"]]]}
+        if BY_TOKEN in row
+        else dict(row)
+        for row in rows
+    ]
 
 
 def _documents(

@@ -1,6 +1,6 @@
 """One audit: which models, on which examples, under which conditions, and what comes out."""
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -26,7 +26,7 @@ from lensaudit.models.conditions import Conditions, Padding, conditions_of
 from lensaudit.patching.books import Books
 from lensaudit.patching.donors import CachedDonor
 from lensaudit.patching.options import Engine, PatchOptions
-from lensaudit.patching.scorebook import BookKey, ScoreBook
+from lensaudit.patching.scorebook import BookKey, ByToken, ScoreBook
 from lensaudit.settings import Kept, Positions
 
 Notice = Callable[[str], None]
@@ -158,6 +158,8 @@ class Deltas:
     """What computed them: the one asked for, or the oracle where the sweep may not be used."""
     computed_by: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
     """Source name -> versions -> how many of its scores, S1 and S2, they computed."""
+    by_token: Mapping[str, Sequence[ByToken | None]] = field(default_factory=dict)
+    """Source name -> what was read of it by example, layer and token, where streams were read."""
 
 
 def cached_sources(

@@ -32,6 +32,7 @@ from lensaudit.patching.donors import CachedDonor, Donor
 from lensaudit.patching.layout import Layout, layout_of
 from lensaudit.patching.options import PatchOptions
 from lensaudit.patching.preflight import check_model
+from lensaudit.patching.scorebook import ByToken, ScoreBook
 from lensaudit.patching.stages import Fetched, Joins, baselines, complete, deltas
 from lensaudit.patching.wavefront import Swept
 from lensaudit.scores.depth import label_logprob, mean_per_example
@@ -80,12 +81,16 @@ class Lens:
         own, *stacks = fetched.stacks
         layout = fetched.layout
         found = torch.full(joins.shape, torch.nan)
+        by_token = torch.full((*joins.shape, layout.width), torch.nan)
         for source, stack in enumerate(stacks):
             for layer in joins[source].any(0).nonzero().squeeze(1).tolist():
-                found[source, :, layer] = self._read(stack[layer], layout)
-        return Swept(self._read(own[-1], layout), found.where(joins, torch.nan))
+                tokens = self._tokens(stack[layer], layout)
+                found[source, :, layer] = _mean(tokens, layout)
+                by_token[source, layout.span_example, layer, layout.span_column] = tokens
+        baseline = _mean(self._tokens(own[-1], layout), layout)
+        return Swept(baseline, found.where(joins, torch.nan), by_token)
 
-    def _read(self, stream: Float[Tensor, "token d_model"], layout: Layout) -> Tensor:
+    def _tokens(self, stream: Float[Tensor, "token d_model"], layout: Layout) -> Tensor:
         device = next(self.full.original_model.parameters()).device
         scores = [
             label_logprob(unembedded(self.full, part.to(device).unsqueeze(0))[0], labels.to(device))
@@ -95,7 +100,11 @@ class Lens:
                 strict=True,
             )
         ]
-        return mean_per_example(torch.cat(scores).cpu(), layout.span_example, layout.n_examples)
+        return torch.cat(scores).cpu()
+
+
+def _mean(tokens: Float[Tensor, " token"], layout: Layout) -> Float[Tensor, " batch"]:
+    return mean_per_example(tokens, layout.span_example, layout.n_examples)
 
 
 def read_all(audit: Audit) -> Deltas:
@@ -117,7 +126,19 @@ def read_all(audit: Audit) -> Deltas:
         s2={name: below[source.weights] - own for name, source in audit.sources.items()},
         self_patch=own - own,
         engine="lens",
+        by_token={
+            name: [_by_token(books.by_weights[source.weights], e, layers) for e in encoded]
+            for name, source in audit.sources.items()
+        },
     )
+
+
+def _by_token(book: ScoreBook, encoded: Encoded, layers: Sequence[int]) -> ByToken | None:
+    """Of one example; None where an earlier version kept means alone."""
+    entry = book.entry(encoded)
+    if entry is None or not all(layer in entry.by_token for layer in layers):
+        return None
+    return [entry.by_token[layer] for layer in layers]
 
 
 def _fill(audit: Audit, books: Books) -> None:

@@ -11,10 +11,15 @@ from torch import Tensor
 from lensaudit.data.spans import Encoded, SpanLost
 from lensaudit.groups import Group, assumption, unit_of
 from lensaudit.patching.options import PatchOptions
+from lensaudit.patching.scorebook import ByToken
 from lensaudit.scores.depth import DepthScore, depth_score
 from lensaudit.scores.intervals import NO_ROWS, Limits, clustered_mean, limits_document
 
 NO_KE = "no layer encodes the fact: S1 delta never exceeds tau = {tau}"
+
+
+BY_TOKEN = "lens_by_token"
+"""Field of a row: log-prob of each token of the span that `full` reads after each layer."""
 
 
 @dataclass(frozen=True)
@@ -32,6 +37,8 @@ class Outcome:
     """idx -> reason."""
     computed_by: Mapping[str, int] = field(default_factory=dict)
     """Versions -> how many scores, S1 and S2, they computed; empty where none are kept."""
+    by_token: Sequence[ByToken | None] = ()
+    """What was read of each example by layer and token, nats; empty where streams are patched."""
 
     @property
     def score(self) -> str:
@@ -91,6 +98,7 @@ class Outcome:
             "ke": [layer for layer, yes in zip(self.options.layers, ke, strict=True) if yes],
             self.score: finite([float(self.depth.uds[at])])[0],
             "unscored": self.unscored.get(e.idx),
+            **({BY_TOKEN: self.by_token[at]} if self.by_token and self.by_token[at] else {}),
         }
 
     def layer_rows(self) -> list[dict[str, Any]]:
@@ -169,8 +177,11 @@ def beside(
         "lens_n_scored": len(lens.scored),
         "lens_per_layer": lens.layer_rows(),
     }
-    read = {row["idx"]: row["lens"] for row in lens.rows()}
-    return summary, [row | {"lens": read[row["idx"]]} for row in outcome.rows()]
+    read = {
+        row["idx"]: {name: row[name] for name in ("lens", BY_TOKEN) if name in row}
+        for row in lens.rows()
+    }
+    return summary, [row | read[row["idx"]] for row in outcome.rows()]
 
 
 def calibration_of(

@@ -45,6 +45,12 @@ class BookKey(Conditions):
         return {"full": own.pop("weights"), **own}
 
 
+ByToken = list[list[float]]
+"""Log-probability, nats, of each token of one span by layer."""
+DIGITS = 3
+"""Of what is kept by token: it is looked at, and no score is computed from it."""
+
+
 @dataclass
 class Entry:
     """Scores of one example, nats per token."""
@@ -54,6 +60,8 @@ class Entry:
     """Layer -> span log-prob with the donor patched in there."""
     computed_by: dict[int, str] = field(default_factory=dict, compare=False)
     """Layer -> the versions that computed it; see `records.computed_by`."""
+    by_token: dict[int, list[float]] = field(default_factory=dict, compare=False)
+    """Layer -> log-prob of each token of the span, nats; only where streams were read."""
 
 
 class ScoreBook:
@@ -77,6 +85,8 @@ class ScoreBook:
         entry = self.entries.setdefault(row["example"], Entry(row["baseline"]))
         scores = {int(layer): score for layer, score in row["scores"].items()}
         entry.scores |= scores
+        by_token = row.get("by_token") or {}
+        entry.by_token |= {int(layer): values for layer, values in by_token.items()}
         by = str(row.get("computed_by", UNRECORDED))
         entry.computed_by |= {layer: by for layer in scores}
 
@@ -121,12 +131,23 @@ class ScoreBook:
                 "baseline": entry.baseline,
                 "scores": {str(layer): score for layer, score in entry.scores.items()},
                 "computed_by": computed_by(),
+                **_by_token(entry),
             }
             for encoded, entry in scored
         ]
         self.ledger.append(rows)
         for row in rows:
             self._merge(row)
+
+
+def _by_token(entry: Entry) -> dict[str, Any]:
+    if not entry.by_token:
+        return {}
+    rounded = {
+        str(layer): [round(value, DIGITS) for value in values]
+        for layer, values in entry.by_token.items()
+    }
+    return {"by_token": rounded}
 
 
 @functools.lru_cache(maxsize=1 << 14)

@@ -55,6 +55,7 @@ def _scored(audit: Audit, found: Deltas) -> Scored:
                 *(found.baseline, found.s1, found.s2[name]),
             ),
             computed_by=found.computed_by.get(name, {}),
+            by_token=found.by_token.get(name, ()),
         )
         for name in audit.sources
     ]

@@ -241,12 +241,19 @@ def _record(
     bucket: Sequence[Encoded], swept: Swept, joins: Joins, books: Sequence[ScoreBook]
 ) -> None:
     baseline = swept.baseline.tolist()
-    for book, scores, chosen in zip(books, swept.patched.tolist(), joins.tolist(), strict=True):
-        rows = [
-            (e, Entry(base, {at: row[at] for at, yes in enumerate(here) if yes}))
-            for e, base, row, here in zip(bucket, baseline, scores, chosen, strict=True)
-            if any(here) or book.entry(e) is None
-        ]
+    tables = zip(books, swept.patched.tolist(), joins.tolist(), strict=True)
+    for source, (book, scores, chosen) in enumerate(tables):
+        rows = []
+        for at, (e, base, row, here) in enumerate(
+            zip(bucket, baseline, scores, chosen, strict=True)
+        ):
+            if not any(here) and book.entry(e) is not None:
+                continue
+            entry = Entry(base, {layer: row[layer] for layer, yes in enumerate(here) if yes})
+            if swept.by_token is not None:
+                tokens = swept.by_token[source, at, :, : e.n_span]
+                entry.by_token = {layer: tokens[layer].tolist() for layer in entry.scores}
+            rows.append((e, entry))
         book.add(rows)
 
 

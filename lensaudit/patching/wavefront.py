@@ -62,6 +62,8 @@ class Swept:
     baseline: Float[Tensor, " batch"]
     patched: Float[Tensor, "source batch layer"]
     """NaN for rows that were not asked for."""
+    by_token: Float[Tensor, "source batch layer token"] | None = None
+    """Of every token of a span, nats, where streams were read and not patched in; NaN beyond it."""
 
 
 @dataclass(frozen=True)

@@ -13,6 +13,7 @@ from lensaudit.report.document import Condition, Document, Pair
 from lensaudit.report.pairs import paired
 from lensaudit.report.runs import condition_of, depth_of
 from lensaudit.report.shelf import Shelf, kinds_of
+from lensaudit.report.tokens import token_tables
 from lensaudit.results.attacks import read_effort, read_relearn, read_rtt
 from lensaudit.results.curves import read_curve
 from lensaudit.results.eval_runs import EvalRun, answers_in, read_eval
@@ -115,8 +116,9 @@ def _document(read: _Read, left: Sequence[LeftOut], title: str | None) -> Docume
             condition=place[run.condition],
             manifest=shelf.manifest(run.folder, run.manifest),
             with_texts=n_em <= _MOST_TEXTS,
+            tokens=tokens,
         )
-        for run in runs
+        for run, tokens in zip(runs, token_tables(runs), strict=True)
     ]
     document = Document(
         title=title or "",

@@ -5,6 +5,7 @@ from typing import Any
 
 from lensaudit.report.document import Condition, Depth
 from lensaudit.report.pack import floats, shares, stepped
+from lensaudit.report.tokens import TokenTable
 from lensaudit.results.patch_runs import Lost, PatchRun, role_of, unscored_of
 from lensaudit.results.schema import checked_as
 from lensaudit.results.words import code_of, verdict
@@ -40,7 +41,13 @@ def condition_of(run: PatchRun) -> Condition:
 
 
 def depth_of(
-    run: PatchRun, *, model: int, condition: int, manifest: int, with_texts: bool
+    run: PatchRun,
+    *,
+    model: int,
+    condition: int,
+    manifest: int,
+    with_texts: bool,
+    tokens: TokenTable | None = None,
 ) -> Depth:
     """The run itself."""
     em = run.score == "em"
@@ -62,7 +69,7 @@ def depth_of(
         s2=shares(run.s2) if em else stepped(run.s2),
         extra=_em_extra(run, with_texts)
         if em
-        else _lens_extra(run) | _controls_extra(run) | _collateral(run),
+        else _lens_extra(run) | _controls_extra(run) | _collateral(run) | _tokens(tokens),
         manifest=manifest,
     )
 
@@ -79,6 +86,13 @@ def _lens_extra(run: PatchRun) -> dict[str, Any]:
     if summary.get("lens") is None or run.score == "lens":
         return {}
     return {"lens": summary["lens"], "lens_ci95": summary.get("lens_ci95")}
+
+
+def _tokens(found: TokenTable | None) -> dict[str, Any]:
+    """What was read by token."""
+    return (
+        {} if found is None else {"tokens": {"texts": found.texts, "base64": found.probabilities}}
+    )
 
 
 def _collateral(run: PatchRun) -> dict[str, Any]:

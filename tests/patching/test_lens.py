@@ -137,3 +137,37 @@ def test_a_dry_run_of_the_lens_counts_its_own_rows(command, tmp_path, capsys):
     capsys.readouterr()
     assert command("--score", "lens", "--dry-run") == 0
     assert "to score: 0 " in capsys.readouterr().out
+
+
+def test_every_token_is_kept_and_their_mean_is_what_is_scored(family, tmp_path):
+    read, _ = score_lens(audit(family, tmp_path, "a", "b"))
+    again, _ = score_lens(audit(family, tmp_path, "a", "b"))  # from the books
+    for outcome, other in zip(read, again, strict=True):
+        assert outcome.by_token == other.by_token
+        for at, e in enumerate(outcome.encoded):
+            tokens = torch.tensor(outcome.by_token[at])
+            assert tokens.shape == (len(outcome.options.layers), e.n_span)
+            # s2 is full's mean minus this one
+            own = outcome.s2[at] + tokens.mean(1)
+            assert own[-1] == pytest.approx(float(outcome.baseline[at]), abs=2e-3)
+    longest = max(e.n_span for e in read[0].encoded)
+    assert longest > min(e.n_span for e in read[0].encoded)
+
+
+def test_means_that_an_earlier_version_kept_are_scores_without_tokens(family, tmp_path):
+    read, _ = score_lens(audit(family, tmp_path))
+    books = audit(family, tmp_path).books("lens").by_weights
+    for book in books.values():
+        path, entries = book.path, dict(book.entries)
+        path.unlink()
+        for entry in entries.values():
+            entry.by_token = {}
+    fresh = audit(family, tmp_path).books("lens").by_weights
+    for weights, book in books.items():
+        by_example = {e: book.entry(e) for e in read[0].encoded}
+        fresh[weights].add(list(by_example.items()))
+    again, _ = score_lens(audit(family, tmp_path))
+    assert set(again[0].by_token) == {None}
+    assert torch.equal(again[0].s2, read[0].s2)
+    assert not any("lens_by_token" in row for row in again[0].rows())
+    assert all("lens_by_token" in row for row in read[0].rows())

@@ -69,4 +69,6 @@ const runClass = (run) => (run.verdict ? `word-${WORDS[run.verdict][1]}` : null)
 
 // The EM run of the same model, where one was made.
 const emOf = (run) => RUNS.find((one) => one.where.score === 'em' && one.model === run.model);
+// The run that read this model token by token: this one, or that of its lens.
+const readOf = (run) => (run.extra.tokens ? run : RUNS.find((one) => one.model === run.model && one.extra.tokens));
 const place = once((condition) => new Map(condition.examples.map((one, at) => [one.idx, at])));

@@ -46,7 +46,32 @@ function drawDetail(box) {
       brokenBy(run, one).map((attack) => [h('dt', {}, 'brought out by'), h('dd', {}, bdi(attack))]),
       said && Object.entries(said).map(([role, text]) => [h('dt', {}, role === 'source' ? short(run.label, 20) : role), h('dd', {}, bdi(`“${text.trim()}”`))])),
     run.where.score !== 'em' && exampleChart(run, which, Math.min(310, widthOf(box, 200) - 40)),
+    tokenMap(run, one),
   ].filter(Boolean));
+}
+
+// Where the values of each example begin in the table that was read by token.
+const readTable = once((read) => {
+  let at = 0;
+  const starts = read.extra.tokens.texts.map((texts) => { const here = at; at += texts.length * read.where.layers.length; return here; });
+  return { starts, values: shares(read.extra.tokens.base64) };
+});
+
+// What full reads in this model's stream after each layer, a strip for each token of the fact.
+function tokenMap(run, example) {
+  const read = readOf(run);
+  const at = read && place(read.where).get(example.idx);
+  const texts = read?.extra.tokens.texts[at];
+  if (!texts?.length) return null;
+  const { starts, values } = readTable(read);
+  const { layers } = read.where;
+  const row = (token) => layers.map((_, layer) => values[starts[at] + layer * texts.length + token]);
+  const what = `layers ${layers[0]} to ${layers.at(-1)}, left to right`;
+  return h('div', { class: 'tokens' },
+    h('p', { class: 'muted' }, `What full reads in this model’s stream: probability of each token of the fact, ${what}.`),
+    h('dl', {}, texts.map((text, token) => [h('dt', {}, bdi(text.trim() || '␣')),
+      h('dd', {}, hover(strip(row(token), 'match'), () => h('span', {}, row(token).map((p, layer) => `${layers[layer]}: ${fmt(p, 2)}`).join(' · '))))])),
+    h('p', { class: 'range' }, '0', h('span', { class: 'strip', style: { background: gradient('match') } }), '1'));
 }
 
 function exampleChart(run, which, width) {
