@@ -31,6 +31,10 @@ def test_a_run_that_was_killed_goes_on_where_it_left_files(tmp_path):
     claim(tmp_path, "patch", FILES)
     (tmp_path / "results.jsonl").write_text("{}")
     claim(tmp_path, "patch", FILES)
+    assert (tmp_path / "results.jsonl").read_text() == "{}"
+    # and it is known as one of ours
+    with pytest.raises(InputError):
+        claim(tmp_path, "eval", FILES)
 
 
 def test_files_of_nobody_we_know_stay_as_they_are(tmp_path):

@@ -1,6 +1,7 @@
 """Sweep folders that somebody else wrote into: one line each, and nothing outside is touched."""
 
 import json
+import os
 
 import pytest
 from sweep_helpers import VALUE, swept, toy_plan, toy_run_unit
@@ -8,6 +9,7 @@ from sweep_helpers import VALUE, swept, toy_plan, toy_run_unit
 from lensaudit.cli.main import run
 from lensaudit.errors import InputError, LensAuditError, VerificationError
 from lensaudit.files import digest, remove_below, write_json
+from lensaudit.partials import process_name
 from lensaudit.results.records import signed
 from lensaudit.sweep.attempts import history
 from lensaudit.sweep.claims import claimed, holder
@@ -159,9 +161,17 @@ def test_lines_of_nobody_count_as_little_as_torn_ones(tmp_path):
 def test_a_claim_of_nobody_is_no_traceback(tmp_path, text):
     path = tmp_path / "claim.json"
     path.write_bytes(text.encode("latin-1"))
-    holder(path)
-    with claimed(path):
-        pass
+    # it may be in the middle of being written
+    free = holder(path) is None
+    with claimed(path) as ours:
+        assert ours == free
+    path.write_bytes(text.encode("latin-1"))
+    os.utime(path, (0, 0))
+    assert holder(path) is None
+    with claimed(path) as ours:
+        assert ours
+        assert holder(path) == process_name()
+    assert not path.exists()
 
 
 def test_a_unit_that_ends_well_without_a_result_is_not_tried_for_ever(tmp_path):
