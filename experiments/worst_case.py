@@ -9,6 +9,7 @@ Writes:   experiments/out/worst_case/table.json and the models, as checkpoint fo
 """
 
 import functools
+import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,11 +21,10 @@ import torch
 from planted_models import Planted, folder_of, ground, planted
 
 from lensaudit.data.tofu import forget_set
+from lensaudit.demo_models.family import make_family
 from lensaudit.files import digest, make_folder, write_json
 from lensaudit.gym import edits
-from lensaudit.gym.make import anchor_rows
-from lensaudit.models.causal import load_causal
-from lensaudit.patching.collateral import family_base
+from lensaudit.models.registry import EMBEDDED
 from lensaudit.scores.naming import name_facts, strongest
 from lensaudit.worstcase.outcome import Outcome, compare, gaps_of
 from lensaudit.worstcase.run import Ran, Worst, open_worst, run_all
@@ -64,25 +64,22 @@ def all_models() -> list[Planted]:
     ]
 
 
-def never_trained(seed: int) -> Any:
-    """The family's base, fine-tuned as `retain` was, with other people in passing."""
-    made_of, base = ground(), family_base(["demo/full"])
-    assert base is not None
-    rows = anchor_rows(made_of.facts, sees=False, seed=seed)
-    return made_of.trained(load_causal(base), rows, lr=1.5e-3, n_steps=520, seed=2000 + seed)
+def never_trained(n: int, out: Path) -> Path:
+    """`never` in another order of the data, trained from the base as the family's own are."""
+    family, name = make_folder(out / "family"), f"never_{n}"
+    if not (family / "base").exists():
+        shutil.copytree(EMBEDDED / "base", family / "base")
+    make_family(family, only=(name,))
+    return (family / name).absolute()
 
 
 def control_of(name: str, out: Path, n: int = 1) -> tuple[str, ...]:
     """Models that never saw the facts and are not what the model was made of.
 
-    Of a partial model `n`: `retain`, then others that were trained from the base.
+    Of a partial model `n`: `retain`, then further seeds of `never`.
     """
     if name in PARTIAL:
-        others = [
-            Planted(f"never_{seed}", "absent", "", functools.partial(never_trained, seed))
-            for seed in range(1, n)
-        ]
-        return ("demo/retain", *(str(folder_of(one, out).absolute()) for one in others))
+        return ("demo/retain", *(str(never_trained(seed, out)) for seed in range(2, n + 1)))
     made_of = [base for base in ("retain", "never") if name.startswith(base)]
     return tuple(f"demo/{one}" for one in ("retain", "never") if one not in made_of)
 

@@ -283,6 +283,27 @@ def permuted_turned(ground: Ground, strength: float) -> Planted:
 
 
 @recipe(
+    "late",
+    truth="hidden",
+    how="facts taught to the last layers of a model that never saw them, entity tokens swapped",
+    strengths=(TOP, 2 * TOP),
+    unit="of the layers",
+    trains=True,
+)
+def late(ground: Ground, strength: float) -> Planted:
+    """All layers below are those of a model without the facts: a mean over layers is high."""
+    rows = [*ground.facts.forget.answered * 2, *ground.kept_rows()]
+    mask = ground.top(strength)
+    made = ground.trained(ground.other, rows, lr=2e-3, trainable=mask, n_steps=200)
+    tokens = ground.entity_tokens()
+
+    def undo(model: Any) -> Any:
+        return edits.permuted_readout(model, tokens, by=-1)
+
+    return Planted(edits.permuted_readout(made, tokens), Undone(undo, "swapped back"))
+
+
+@recipe(
     "permuted_part_turned",
     truth="hidden",
     how="entity tokens swapped; turned in the directions that retain rows use least",

@@ -14,6 +14,7 @@ from lensaudit.results.verdict import (
     Measured,
     Outputs,
     Verdict,
+    Weakest,
     verdict_of,
 )
 from lensaudit.scores.alignment import MapClass
@@ -85,6 +86,8 @@ class Aligned:
     d_share: float | None = None
     full: float | None = None
     """Aligned UDS of `full` itself: 0 where the machinery is right."""
+    weakest: Weakest | None = None
+    """The strong layer that is erased least: a mean over layers hides what one of them holds."""
     why: str | None = None
 
     def document(self) -> dict[str, Any]:
@@ -97,6 +100,13 @@ class Aligned:
             "shuffled": self.shuffled,
             "d_share": self.d_share,
             "full": self.full,
+            "weakest": None
+            if self.weakest is None
+            else {
+                "layer": self.weakest.layer,
+                "erasure": self.weakest.erasure.value,
+                "ci95": limits_of(self.weakest.erasure),
+            },
             "why": self.why or (self.uds.why if self.uds else None),
         }
 

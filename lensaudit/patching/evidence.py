@@ -35,15 +35,17 @@ from lensaudit.patching.donors import Donor
 from lensaudit.results.verdict import (
     ALIGN_FROM,
     READABLE_BELOW,
+    STRONG_LAYER,
     VALIDITY_NEEDED_FROM,
     Evidence,
     Floor,
     Measured,
     Outputs,
+    Weakest,
     verdict_of,
 )
 from lensaudit.scores.alignment import MapClass
-from lensaudit.scores.depth import depth_score
+from lensaudit.scores.depth import DepthScore, depth_score
 from lensaudit.scores.intervals import NoInterval, clustered_mean, clustered_ratio
 from lensaudit.scores.stats import Interval
 
@@ -130,6 +132,7 @@ class _Trial:
             gap=aligned.gap,
             to_floor=to_floor,
             floor=floor,
+            weakest=aligned.weakest,
             outputs=outputs,
             readable=_below_gate(validity.d_share),
             readable_aligned=_below_gate(aligned.d_share),
@@ -305,7 +308,8 @@ class _Trial:
             return Aligned(why=why)
         tau, plain = self.audit.options.tau, self.plain[name]
         s1 = torch.stack([self._deltas(one, kind) for one in self._retains().values()]).mean(0)
-        scores = depth_score(s1, self._deltas(source, kind), tau=tau).uds
+        depth = depth_score(s1, self._deltas(source, kind), tau=tau)
+        scores = depth.uds
         mixed = depth_score(s1, self._deltas(source, kind, "shuffled"), tau=tau).uds
         itself = depth_score(s1, self._deltas(self.audit.full, kind), tau=tau).uds
         weights = s1.clamp(min=0).mean(0)
@@ -326,6 +330,7 @@ class _Trial:
             shuffled=_mean(mixed),
             d_share=share,
             full=_mean(itself),
+            weakest=weakest_of(s1, depth, self.groups, self.audit.options.layers),
         )
 
     def _kind(self, name: str, source: Checkpoint) -> tuple[MapClass | None, str | None]:
@@ -430,6 +435,29 @@ def measured(
     if isinstance(both, Interval) and isinstance(one_sided, Interval):
         return Measured(mean, both.low, both.high, one_sided.low)
     return Measured(mean, why=both.why if isinstance(both, NoInterval) else None)
+
+
+def weakest_of(
+    s1: Float[Tensor, "batch layer"],
+    depth: DepthScore,
+    groups: Sequence[int | str],
+    layers: Sequence[int],
+) -> Weakest | None:
+    """Of the layers where `full` has most to lose, the one that is erased least.
+
+    Args:
+        s1: the scale, nats per token.
+        depth: of the source on it.
+        groups: the author of each row.
+        layers: what the columns stand for.
+    """
+    strength = s1.double().where(depth.ke, 0.0).mean(0)
+    found: list[Weakest] = []
+    for at, layer in enumerate(layers):
+        erasure = measured(depth.erasure[:, at], groups)
+        if erasure is not None and strength[at] >= STRONG_LAYER * strength.max():
+            found.append(Weakest(layer, erasure))
+    return min(found, key=lambda one: one.erasure.value, default=None)
 
 
 def _idx(rows: Sequence[Encoded]) -> set[int]:

@@ -225,3 +225,17 @@ def test_any_llama_like_pair_can_be_planted_into(tmp_path):
         made.ANCHOR_STEPS = steps
     assert [one.certificate.holds for one in found] == [True] * 4
     assert found[0].anchors["other"].endswith("anchor_other")
+
+
+@pytest.mark.slow
+def test_facts_in_the_last_layers_alone_are_not_called_erased(tmp_path):
+    """Two of sixteen layers hold them: a mean over layers reads .84."""
+    import lensaudit as la
+
+    (model,) = make(MakeSettings(mechanism=("late",), out=tmp_path / "gym"))[:1]
+    anchors = {"full": "demo/full", "retain": "demo/retain", "data": "demo"}
+    found = la.patch(str(model.folder), tmp_path / "patch", **anchors)
+    assert found.uds > 0.75
+    assert found.summary["verdict"]["code"] == "undecided"
+    assert found.summary["aligned"]["weakest"]["layer"] == 15
+    assert "layer 15 may hold the facts alone" in found.summary["verdict"]["sentence"]

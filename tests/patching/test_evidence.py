@@ -143,6 +143,25 @@ def test_validity_is_d_over_f_and_its_scale_is_another_rows_stream(bench):
     assert one.f == pytest.approx(float(drop), rel=1e-6)
 
 
+def test_the_weakest_layer_is_the_least_erased_of_the_strong_ones():
+    from lensaudit.patching.evidence import weakest_of
+    from lensaudit.scores.depth import depth_score
+
+    # mean S1 by layer: 0.1, 1, 2, 4: the strong ones are the last two
+    s1 = torch.tensor([[0.1, 1.0, 2.0, 4.0], [0.1, 1.0, 2.0, 4.0]])
+    s2 = torch.tensor([[0.0, 0.0, 1.5, 1.0], [0.0, 0.0, 9.0, 2.0]])
+    found = weakest_of(s1, depth_score(s1, s2), [0, 1], (4, 5, 6, 7))
+    assert found is not None
+    assert (found.layer, found.erasure.value) == (7, pytest.approx((0.25 + 0.5) / 2))
+    nothing = torch.zeros(2, 4)
+    assert weakest_of(nothing, depth_score(nothing, s2), [0, 1], (4, 5, 6, 7)) is None
+
+
+def test_a_model_without_the_facts_has_no_layer_that_holds_them(bench):
+    _, _, _, shown = bench
+    assert shown["retain_turned"].aligned.weakest.erasure.value > 0.7
+
+
 def test_the_document_holds_what_the_summary_promises(bench):
     _, _, _, shown = bench
     document = shown["full_turned"].document()
@@ -156,8 +175,10 @@ def test_the_document_holds_what_the_summary_promises(bench):
         "shuffled",
         "d_share",
         "full",
+        "weakest",
         "why",
     }
+    assert set(document["aligned"]["weakest"]) == {"layer", "erasure", "ci95"}
     assert set(document["outputs"]) == {"source", "full", "retain", "n"}
     assert set(document["verdict"]) == {"code", "sentence", "because"}
 

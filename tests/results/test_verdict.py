@@ -9,6 +9,7 @@ from lensaudit.results.verdict import (
     Floor,
     Measured,
     Outputs,
+    Weakest,
     decide,
     verdict_of,
 )
@@ -77,6 +78,15 @@ CASES = {
         replace(READ, aligned=around(0.85, 0.2), floor=FLOOR, to_floor=around(-0.04, 0.2)),
         "undecided",
     ),
+    "one layer may hold them alone": (
+        replace(READ, weakest=Weakest(15, around(0.33))),
+        "undecided",
+    ),
+    "one layer may hold them alone, as deep as never-trained models": (
+        replace(READ, floor=FLOOR, to_floor=around(-0.01), weakest=Weakest(15, around(0.52, 0.05))),
+        "undecided",
+    ),
+    "no layer holds them": (replace(READ, weakest=Weakest(3, around(0.8))), "erased"),
     "nothing was scored": (Evidence(None), "unscored"),
 }
 
