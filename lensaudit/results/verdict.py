@@ -209,18 +209,22 @@ def _hidden(evidence: Evidence) -> tuple[Code, str] | None:
 
 
 def _erased(evidence: Evidence) -> tuple[Code, str] | None:
+    found = _deep(evidence)
+    return None if found is None or evidence.held_at is not None else ("erased", found)
+
+
+def _deep(evidence: Evidence) -> str | None:
+    """What makes the mean over layers as high as a model's that never knew."""
     if not evidence.judged or evidence.aligned is None or not _readable(evidence):
-        return None
-    if evidence.held_at is not None:
         return None
     if evidence.floor is not None and evidence.to_floor is not None:
         margin = evidence.floor.margin
         if evidence.to_floor.proven > -margin:
             n = evidence.floor.n_models
-            return "erased", f"aligned UDS is within {margin:.2f} of {n} never-trained models"
+            return f"aligned UDS is within {margin:.2f} of {n} never-trained models"
         return None
     if evidence.aligned.least >= ERASED_FROM:
-        return "erased", f"aligned UDS is above {ERASED_FROM:g}, against one never-trained model"
+        return f"aligned UDS is above {ERASED_FROM:g}, against one never-trained model"
     return None
 
 
@@ -258,7 +262,7 @@ def _missing(evidence: Evidence) -> str:
         return "the aligned depth was not measured"
     if not _readable(evidence):
         return "full cannot read its stream, and no alignment was tried that it can"
-    if evidence.held_at is not None:
+    if evidence.held_at is not None and _deep(evidence) is not None:
         layer, erasure = evidence.held_at.layer, evidence.held_at.erasure
         return f"layer {layer} may hold the facts alone ({shown('erasure there', erasure)})"
     return "the limits hold more than one answer"

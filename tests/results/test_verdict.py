@@ -97,6 +97,13 @@ def test_the_code_follows_from_limits_and_controls(case):
     assert decide(evidence)[0] == code
 
 
+def test_a_layer_is_named_only_where_it_is_what_decides():
+    held = replace(READ, weakest=Weakest(15, around(0.33)))
+    assert "layer 15 may hold the facts alone (erasure there 0.330" in decide(held)[1]
+    wide = replace(held, aligned=around(0.76, 0.05))
+    assert decide(wide) == ("undecided", "the limits hold more than one answer")
+
+
 def test_rotated_full_is_never_called_erased_whatever_is_missing():
     full = replace(TURNED, uds=around(0.999), aligned=around(0.001, 0.001))
     for evidence in (
