@@ -45,6 +45,7 @@ from lensaudit.models.registry import load_registry, resolve
 from lensaudit.patching.audit import Audit
 from lensaudit.patching.bench import Bench as AuditBench
 from lensaudit.patching.controls import Controls, Examined
+from lensaudit.patching.evidence import weakest_of
 from lensaudit.patching.outcome import Outcome
 from lensaudit.patching.prepare import prepare
 from lensaudit.patching.session import score_all, score_examined, score_lens
@@ -281,11 +282,13 @@ def controls_of(bench: Bench) -> Controls:
     return Controls(neutral_of(bench.data, bench.facts.examples, align_data=rows))
 
 
-def _examined(cases: Sequence[Case]) -> tuple[list[Finding], list[Examined]]:
-    """UDS and the controls beside it, of each case."""
+def _examined(cases: Sequence[Case]) -> tuple[list[Finding], list[Examined], list[Outcome]]:
+    """UDS, the controls beside it, and the deltas behind it, of each case."""
     with AuditBench(audit_of(cases)) as bench:
         (outcomes, _), found = score_examined(bench, controls_of(cases[0].bench))
-    return _depths(cases, outcomes), [found[case.model] for case in cases]
+    by_name = {one.source: one for one in outcomes}
+    models = [case.model for case in cases]
+    return _depths(cases, outcomes), [found[m] for m in models], [by_name[m] for m in models]
 
 
 @auditor(
@@ -301,7 +304,7 @@ def uds_aligned(cases: Sequence[Case]) -> list[Finding]:
     Its control: `full` reads the aligned stream on facts that the model still holds.
     """
     findings = []
-    for plain, controls in zip(*_examined(cases), strict=True):
+    for plain, controls, _ in zip(*_examined(cases), strict=True):
         aligned = controls.aligned
         if aligned.uds is not None:
             readable = controls.verdict.code != "unreadable"
@@ -310,6 +313,30 @@ def uds_aligned(cases: Sequence[Case]) -> list[Finding]:
             findings.append(plain)
         else:
             findings.append(Finding(None, why=aligned.why))
+    return findings
+
+
+@auditor(
+    "uds_weakest",
+    reads="aligned",
+    high_means="forgot",
+    source="lensaudit.patching.evidence: erasure at the strong layer that is erased least, aligned",
+    at_once=True,
+)
+def uds_weakest(cases: Sequence[Case]) -> list[Finding]:
+    """Does one layer hold what the mean over layers has lost? Control and scale as aligned UDS."""
+    findings = []
+    for _, controls, outcome in zip(*_examined(cases), strict=True):
+        weakest, aligned = controls.aligned.weakest, controls.aligned
+        readable = controls.verdict.code != "unreadable"
+        if weakest is None and (aligned.why or "").startswith("not needed"):
+            groups = [one.group for one in outcome.encoded]
+            layers = outcome.options.layers
+            weakest, readable = weakest_of(outcome.s1, outcome.depth, groups, layers), True
+        if weakest is None:
+            findings.append(Finding(None, why=aligned.why or "no layer of full encodes a fact"))
+        else:
+            findings.append(Finding(weakest.erasure.value, control=readable))
     return findings
 
 

@@ -35,7 +35,7 @@ from lensaudit.results.verdict import CALIBRATED_WITHIN, READABLE_BELOW, Code
 
 GROUPS: Mapping[str, tuple[str, ...]] = {
     "stream": ("uds", "lens", "uds_prefix", "cka"),
-    "aligned": ("uds_aligned", "probe"),
+    "aligned": ("uds_weakest", "uds_aligned", "probe"),
     "outputs": ("worst_case", "greedy"),
     "training": ("rtt", "relearn_gain"),
 }
@@ -319,7 +319,12 @@ def _patched(summary: Mapping[str, Any], where: str) -> Iterator[tuple[str, View
     if value is not None:
         readable = share is not None and share < READABLE_BELOW
         needed = part(summary, "validity").get("needed", True)
-        yield "uds_aligned", View(value, _ends(aligned.get("ci95"), where), readable or not needed)
+        carried = readable or not needed
+        yield "uds_aligned", View(value, _ends(aligned.get("ci95"), where), carried)
+        weakest = part(aligned, "weakest") if aligned.get("weakest") is not None else {}
+        least = number(weakest.get("erasure"), where)
+        if least is not None:
+            yield "uds_weakest", View(least, _ends(weakest.get("ci95"), where), carried)
     elif str(aligned.get("why")).startswith("not needed") and uds is not None:
         yield "uds_aligned", View(uds, _ends(summary.get("ci95"), where), scaled)
     outputs = part(summary, "outputs")

@@ -159,6 +159,19 @@ def test_controls_are_those_of_the_run(place, changes, view, control):
     assert views_of(place(**changes))["x"][view].control is control
 
 
+def test_the_weakest_layer_speaks_for_the_aligned_stream(place):
+    weakest = {"layer": 15, "erasure": 0.33, "ci95": [0.3, 0.36]}
+    aligned = {"uds": 0.84, "ci95": [0.8, 0.88], "d_share": 0.01, "weakest": weakest}
+    views = views_of(place(aligned=aligned))["x"]
+    assert views["uds_weakest"] == View(0.33, (0.3, 0.36), True)
+    nulls = {"uds_weakest": Null(0.9, 0.05, 12, 0.9), "uds_aligned": Null(0.9, 0.05, 12, 0.9)}
+    (one,) = combined({"x": views}, nulls)
+    assert one.votes["uds_weakest"].is_voice
+    assert one.votes["uds_weakest"].finds
+    assert not one.votes["uds_aligned"].finds
+    assert one.code == "hidden"
+
+
 def test_a_study_of_retraining_is_a_view(tmp_path):
     study = {
         "models": {"unlearned": "x"},
