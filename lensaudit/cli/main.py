@@ -11,6 +11,7 @@ from typing import Any
 import click
 
 from lensaudit import __version__
+from lensaudit.cli.loading import announce
 from lensaudit.errors import LensAuditError
 from lensaudit.files import os_error, printable
 
@@ -131,6 +132,7 @@ def silence_third_parties() -> None:
 
 def main(arguments: list[str] | None = None) -> None:
     """Entry point: run, and turn every user's mistake into one line and an exit code."""
+    announce(sys.argv[1:] if arguments is None else arguments)
     sys.exit(run(arguments))
 
 

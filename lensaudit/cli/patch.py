@@ -5,6 +5,7 @@ from pathlib import Path
 import click
 
 from lensaudit.auditing.settings import PatchSettings
+from lensaudit.cli.loading import during
 from lensaudit.cli.options import ProgressBar, check_names, notice, options, shared
 from lensaudit.cli.terminal import say
 
@@ -30,9 +31,10 @@ def patch(
     Writes manifest.json, summary.json, results.jsonl and layers.csv per source. UDS 0: the
     knowledge is intact; 1: erased to the level of a model that never saw it.
     """
-    check_names(sources, settings.registry)
-    from lensaudit.auditing.asked import patched
-    from lensaudit.cli.show_patch import report
+    with during("looking for a finished run"):
+        check_names(sources, settings.registry)
+        from lensaudit.auditing.asked import patched
+        from lensaudit.cli.show_patch import report
 
     if dry_run:
         from lensaudit.auditing.patch import plan_patch  # seconds to import
