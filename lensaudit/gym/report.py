@@ -11,7 +11,7 @@ from lensaudit.gym.picture import heat_map
 from lensaudit.gym.table import Judgement, Share, markdown, table
 from lensaudit.gym.verdict import Confusion, Null, held_out_error, left_out_error
 
-VERSION = 1
+VERSION = 2
 """Of the gym: raised when mechanisms, splits or scoring change."""
 
 
