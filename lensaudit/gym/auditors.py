@@ -407,11 +407,21 @@ OUTPUTS = {
     "forget_Q_A_Prob": True,
     "mia_loss": True,
     "mia_min_k": True,
+    "mia_min_k_plus_plus": True,
+    "mia_zlib": True,
     "leak_exact": True,
+    "mia_gradnorm": False,
+    "forget_Q_A_PARA_Prob": False,
     "forget_truth_ratio": False,
+    "forget_quality": False,
+    "privleak": False,
+    "em_erasure": False,
+    "extraction_strength_generative": False,
     "forget_Q_A_ROUGE": False,
+    "forget_Q_A_jailbreak_ROUGE": False,
 }
-"""Metrics of the suite that read outputs, and whether they are cheap: ROUGE generates."""
+"""Metrics of the suite about the forget set that read outputs, and whether they are cheap: the
+others generate, take gradients or read several splits."""
 
 
 def _metric(name: str) -> One:

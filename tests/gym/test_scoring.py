@@ -13,6 +13,7 @@ from lensaudit.gym.make import make
 from lensaudit.gym.probe import fitted, ranks
 from lensaudit.gym.scoring import score
 from lensaudit.gym.settings import MakeSettings, ScoreSettings
+from lensaudit.metrics.registry import all_metrics
 
 MODELS = ("permuted", "permuted_turned", "absent")
 
@@ -123,6 +124,21 @@ def test_cheap_auditors_are_the_default_and_every_one_has_a_source():
     assert {"uds", "uds_aligned", "uds_prefix", "lens", "cka", "interpolation", "probe"} <= cheap
     assert not {"rtt", "relearn_gain"} & cheap
     assert all(one.source for one in auditors().values())
+
+
+def test_every_metric_about_the_forget_set_is_an_auditor():
+    kept = ("retain_", "ra_", "wf_", "model_utility", "collateral", "selectivity")
+    other = {
+        # the same number in other words, of another data set, or of another auditor's name
+        *("rel_diff", "s_mia_min_k_plus_plus", "s_mia_min_k", "s_mia_zlib", "s_mia_loss"),
+        *("fisher_masked_0.0001", "fisher_masked_0.001", "fisher_masked_0.01", "logit_lens"),
+        *("forget_Q_A_PERT_Prob", "forget_Q_A_PERT_ROUGE", "forget_Q_A_PARA_ROUGE"),
+        *("forget_truth_ratio_true_better", "forget_truth_ratio_prob_mean", "forget_Q_A_ROUGE_f1"),
+        *("forget_verbmem_ROUGE", "forget_knowmem_ROUGE", "mia_reference", "uds_validity"),
+        *("forget_gibberish", "forget_Q_A_gibberish"),
+    }
+    wanted = {name for name in all_metrics() if not name.startswith(kept)} - other
+    assert wanted <= set(auditors())
 
 
 def test_a_gym_without_models_or_scores_is_refused(tmp_path):
