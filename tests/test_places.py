@@ -116,6 +116,18 @@ def cached(kind, place):
     return found.key
 
 
+def lensed(kind, place):
+    own = {"data": kind(place / "rows.json"), "activations": kind(place / "a")}
+    full = kind(resolve("demo/full", load_registry()).local)
+    return rows_of(la.lens(kind(place / "npo"), full=full, limit=1, **own).frame)
+
+
+def last_prompted(kind, place):
+    own = {"data": kind(place / "rows.json"), "activations": kind(place / "a")}
+    found = la.last_prompt(kind(place / "npo"), limit=1, **own)
+    return found.idx, found.resid.tolist()
+
+
 def opened(kind, place):
     with la.open_activations("demo/npo", root=kind(place / "a"), data="demo") as one:
         folder = one.folder
@@ -135,6 +147,8 @@ CALLS = {
     "patch": patched,
     "evaluate": evaluated,
     "cache": cached,
+    "lens": lensed,
+    "last_prompt": last_prompted,
     "write_report": lambda kind, place: la.write_report(
         [kind(place / "out")], kind(place / f"{kind.__name__}.html")
     ),

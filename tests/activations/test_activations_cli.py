@@ -34,8 +34,10 @@ def test_ls_has_a_row_per_cache(folder, call):
     code, out, _ = call("ls")
     assert code == 0
     header, row, total = out.splitlines()
-    assert header.startswith("NAME  KEY       STATE     EXAMPLES  LAYERS  POSITIONS  TYPE")
-    assert row.split()[:7] == ["full", BASE.key()[:8], "complete", "70", "3", "span", "bfloat16"]
+    columns = ["NAME", "KEY", "STATE", "EXAMPLES", "LAYERS", "COMPONENT", "POSITIONS", "TYPE"]
+    assert header.split()[:8] == columns
+    assert row.split()[:6] == ["full", BASE.key()[:8], "complete", "70", "3", "resid"]
+    assert row.split()[6:8] == ["span", "bfloat16"]
     assert total.startswith("1 caches")
     rows = json.loads(call("ls", "--json")[1])
     assert [row["key"] for row in rows] == [BASE.key()]
