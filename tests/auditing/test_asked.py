@@ -14,6 +14,7 @@ from lensaudit.auditing import asked as asking
 from lensaudit.auditing.asked import Asking, asked, finished
 from lensaudit.auditing.patch import patch_into
 from lensaudit.auditing.settings import PatchSettings
+from lensaudit.cli.main import run
 from lensaudit.errors import InputError
 from lensaudit.results.records import BEGUN
 
@@ -58,17 +59,18 @@ def forgotten(folder):
         ("--source", "demo/npo", "--score", "em", "--max-new-tokens", "4"),
     ],
 )
-@pytest.mark.parametrize("form", [(), ("--json",)])
-def test_a_finished_run_answers_alike_without_torch(tmp_path, more, form):
-    slow = command(tmp_path, *PATCH, *more)
-    assert "torch" in slow[2]
-    again = command(tmp_path, *PATCH, *more, *form)
-    assert again[2] == []
-    forgotten(tmp_path)
-    slow = command(tmp_path, *PATCH, *more, *form)
-    assert "torch" in slow[2]
-    assert again[:2] == slow[:2]
-    assert command(tmp_path, *PATCH, *more, *form) == again
+def test_a_finished_run_answers_alike_without_torch(tmp_path, monkeypatch, capsys, more):
+    first = command(tmp_path, *PATCH, *more)
+    assert "torch" in first[2]
+    monkeypatch.chdir(tmp_path)
+    for form in ((), ("--json",)):
+        again = command(tmp_path, *PATCH, *more, *form)
+        assert again[2] == []
+        forgotten(tmp_path)
+        capsys.readouterr()
+        code = run([*PATCH, *more, *form])
+        assert again[:2] == (code, capsys.readouterr().out)
+        assert command(tmp_path, *PATCH, *more, *form) == again
 
 
 @pytest.fixture
