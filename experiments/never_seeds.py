@@ -8,26 +8,14 @@ Takes:    3 minutes a model to train, half an hour in all on one core; then 3 to
 Writes:   experiments/out/never_seeds/: the models under family/, and their results.
 """
 
-import shutil
 from pathlib import Path
 
 import click
+from planted_models import seeds_of_never
 
 import lensaudit as la
-from lensaudit.demo_models.family import make_family
 from lensaudit.demo_models.stages import NEVER
-from lensaudit.files import make_folder
 from lensaudit.gym.table import share
-from lensaudit.models.registry import EMBEDDED
-
-
-def seeds(out: Path) -> list[Path]:
-    """The ten models, made once."""
-    family = make_folder(out / "family")
-    if not (family / "base").exists():
-        shutil.copytree(EMBEDDED / "base", family / "base")
-    make_family(family, only=[one.name for one in NEVER])
-    return [(family / one.name).absolute() for one in NEVER]
 
 
 def told(results: Path, sources: list[str], retains: tuple[str, ...], activations: Path) -> str:
@@ -57,7 +45,7 @@ def told(results: Path, sources: list[str], retains: tuple[str, ...], activation
 @click.option("--out", type=click.Path(path_type=Path), default="experiments/out/never_seeds")
 def main(out: Path) -> None:
     """Train the seeds, patch them, print who is called erased."""
-    every = [str(one) for one in seeds(out)]
+    every = [str(one) for one in seeds_of_never([one.name for one in NEVER], out)]
     caches = out / "activations"
     click.echo(f"one retain: {told(out / 'one', every, ('demo/retain',), caches)}")
     # two seeds join the scale, the other eight are judged

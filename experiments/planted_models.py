@@ -7,7 +7,8 @@ turned back into it. Absent: made of models that never saw the facts. How each i
 """
 
 import copy
-from collections.abc import Callable
+import shutil
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -15,6 +16,7 @@ from typing import Any, Literal
 
 import torch
 
+from lensaudit.demo_models.family import make_family
 from lensaudit.files import make_folder
 from lensaudit.gym import edits
 from lensaudit.gym.ground import Ground, facts_of
@@ -22,7 +24,7 @@ from lensaudit.gym.planting import ignorant_rows, push_of, turn_of, wrong_rows
 from lensaudit.models.causal import load_causal
 from lensaudit.models.checkpoint import load_tokenizer, open_checkpoint
 from lensaudit.models.quantize import quantised
-from lensaudit.models.registry import load_registry, resolve
+from lensaudit.models.registry import EMBEDDED, load_registry, resolve
 from lensaudit.unlearn.save import copy_tokenizer, save_model
 
 Truth = Literal["intact", "hidden", "absent"]
@@ -48,6 +50,15 @@ def folder_of(one: Planted, out: Path) -> Path:
         copy_tokenizer(start, make_folder(folder))
         save_model(one.make(), folder, dtype=torch.float32)
     return folder
+
+
+def seeds_of_never(names: Sequence[str], out: Path) -> list[Path]:
+    """`never` in other orders of the data, trained from the family's base; made once."""
+    family = make_folder(out / "family")
+    if not (family / "base").exists():
+        shutil.copytree(EMBEDDED / "base", family / "base")
+    make_family(family, only=names)
+    return [(family / name).absolute() for name in names]
 
 
 @cache

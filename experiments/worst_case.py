@@ -9,7 +9,6 @@ Writes:   experiments/out/worst_case/table.json and the models, as checkpoint fo
 """
 
 import functools
-import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,13 +17,12 @@ from typing import Any
 import click
 import numpy as np
 import torch
-from planted_models import Planted, folder_of, ground, planted
+from planted_models import Planted, folder_of, ground, planted, seeds_of_never
 
 from lensaudit.data.tofu import forget_set
-from lensaudit.demo_models.family import make_family
+from lensaudit.demo_models.stages import NEVER
 from lensaudit.files import digest, make_folder, write_json
 from lensaudit.gym import edits
-from lensaudit.models.registry import EMBEDDED
 from lensaudit.scores.naming import name_facts, strongest
 from lensaudit.worstcase.outcome import Outcome, compare, gaps_of
 from lensaudit.worstcase.run import Ran, Worst, open_worst, run_all
@@ -64,22 +62,14 @@ def all_models() -> list[Planted]:
     ]
 
 
-def never_trained(n: int, out: Path) -> Path:
-    """`never` in another order of the data, trained from the base as the family's own are."""
-    family, name = make_folder(out / "family"), f"never_{n}"
-    if not (family / "base").exists():
-        shutil.copytree(EMBEDDED / "base", family / "base")
-    make_family(family, only=(name,))
-    return (family / name).absolute()
-
-
 def control_of(name: str, out: Path, n: int = 1) -> tuple[str, ...]:
     """Models that never saw the facts and are not what the model was made of.
 
     Of a partial model `n`: `retain`, then further seeds of `never`.
     """
     if name in PARTIAL:
-        return ("demo/retain", *(str(never_trained(seed, out)) for seed in range(2, n + 1)))
+        names = [one.name for one in NEVER[: n - 1]]
+        return ("demo/retain", *map(str, seeds_of_never(names, out)))
     made_of = [base for base in ("retain", "never") if name.startswith(base)]
     return tuple(f"demo/{one}" for one in ("retain", "never") if one not in made_of)
 

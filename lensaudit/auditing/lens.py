@@ -5,7 +5,6 @@ norm and unembedding, applied to the cached residual stream. Here every token of
 its own, with its rank among all tokens.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, Unpack
 
@@ -18,12 +17,7 @@ from lensaudit.auditing.streams import Asked, Streams, asked, streams
 from lensaudit.data.spans import Encoded
 from lensaudit.errors import InputError
 from lensaudit.models.bridge import DTYPES, TransformerBridge, load, unembedded
-from lensaudit.models.checkpoint import (
-    Checkpoint,
-    check_same_shape,
-    load_tokenizer,
-    open_checkpoint,
-)
+from lensaudit.models.checkpoint import check_same_shape, open_checkpoint
 from lensaudit.models.registry import default_anchor, load_registry, resolve
 from lensaudit.patching.preflight import check_model
 from lensaudit.scores.depth import label_logprob, label_rank
@@ -130,14 +124,13 @@ def lens(
     with streams(name, how, progress=progress) as found:
         model = load(reader, dtype=DTYPES[found.dtype], device=found.device)
         check_model(model, found.encoded[0], found.dtype)
-        examples = tuple(_read(found, e, reader, model, tokens) for e in found.encoded)
+        examples = tuple(_read(found, e, model, tokens) for e in found.encoded)
     return LensReading(name, anchor, examples, found.unscored)
 
 
 def _read(
     found: Streams,
     encoded: Encoded,
-    reader: Checkpoint,
     model: TransformerBridge,
     tokens: Literal["span", "answer"],
 ) -> LensExample:
@@ -151,7 +144,7 @@ def _read(
     found_at = [_scores(model, layer.to(device), labels.to(device)) for layer in resid]
     return LensExample(
         idx=encoded.idx,
-        tokens=_texts(reader, labels.tolist()),
+        tokens=tuple(model.tokenizer.decode([one]) for one in labels.tolist()),
         positions=positions,
         token_ids=labels,
         logprob=torch.stack([logprob for logprob, _ in found_at]).cpu(),
@@ -166,8 +159,3 @@ def _scores(
 ) -> tuple[Float[Tensor, " token"], Int[Tensor, " token"]]:
     logits = unembedded(model, stream.unsqueeze(0))[0]
     return label_logprob(logits, labels), label_rank(logits, labels)
-
-
-def _texts(reader: Checkpoint, token_ids: Sequence[int]) -> tuple[str, ...]:
-    tokenizer = load_tokenizer(reader)
-    return tuple(tokenizer.decode([one]) for one in token_ids)

@@ -309,7 +309,7 @@ def uds_aligned(cases: Sequence[Case]) -> list[Finding]:
         if aligned.uds is not None:
             readable = controls.verdict.code != "unreadable"
             findings.append(Finding(aligned.uds.value, aligned.per_example, control=readable))
-        elif (aligned.why or "").startswith("not needed"):
+        elif aligned.not_needed:
             findings.append(plain)
         else:
             findings.append(Finding(None, why=aligned.why))
@@ -329,7 +329,7 @@ def uds_weakest(cases: Sequence[Case]) -> list[Finding]:
     for _, controls, outcome in zip(*_examined(cases), strict=True):
         weakest, aligned = controls.aligned.weakest, controls.aligned
         readable = controls.verdict.code != "unreadable"
-        if weakest is None and (aligned.why or "").startswith("not needed"):
+        if weakest is None and aligned.not_needed:
             groups = [one.group for one in outcome.encoded]
             layers = outcome.options.layers
             weakest, readable = weakest_of(outcome.s1, outcome.depth, groups, layers), True
@@ -533,7 +533,7 @@ def worst_excess(case: Case) -> Finding:
     weights = open_checkpoint(bench.spec(case.model)).weights
     others = [one for one in bench.retains if open_checkpoint(bench.spec(one)).weights != weights]
     if not others:
-        return Finding(0.0, why="the control arm itself: nothing in excess of it")
+        return Finding(0.0)  # the control arm itself: nothing in excess of it
     settings = WorstSettings(
         full=bench.full,
         retain=tuple(others),

@@ -31,7 +31,7 @@ from lensaudit.files import read_json, read_text
 from lensaudit.gym.ledger import Row
 from lensaudit.gym.table import Share, Unit, in_units, share
 from lensaudit.results.reading import number, part
-from lensaudit.results.verdict import CALIBRATED_WITHIN, READABLE_BELOW, Code
+from lensaudit.results.verdict import CALIBRATED_WITHIN, NOT_NEEDED, READABLE_BELOW, Code
 
 GROUPS: Mapping[str, tuple[str, ...]] = {
     "stream": ("uds", "lens", "uds_prefix", "cka"),
@@ -325,7 +325,7 @@ def _patched(summary: Mapping[str, Any], where: str) -> Iterator[tuple[str, View
         least = number(weakest.get("erasure"), where)
         if least is not None:
             yield "uds_weakest", View(least, _ends(weakest.get("ci95"), where), carried)
-    elif str(aligned.get("why")).startswith("not needed") and uds is not None:
+    elif str(aligned.get("why")).startswith(NOT_NEEDED) and uds is not None:
         yield "uds_aligned", View(uds, _ends(summary.get("ci95"), where), scaled)
     outputs = part(summary, "outputs")
     said = [number(outputs.get(name), where) for name in ("source", "full", "retain")]

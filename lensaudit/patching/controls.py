@@ -9,6 +9,7 @@ from lensaudit.models.checkpoint import Checkpoint
 from lensaudit.patching.aligned import ALIGN_TOKENS_PER_DIM
 from lensaudit.results.verdict import (
     ALIGN_FROM,
+    NOT_NEEDED,
     Evidence,
     Floor,
     Measured,
@@ -89,6 +90,11 @@ class Aligned:
     weakest: Weakest | None = None
     """The strong layer that is erased least: a mean over layers hides what one of them holds."""
     why: str | None = None
+
+    @property
+    def not_needed(self) -> bool:
+        """No alignment ran, because UDS itself is low."""
+        return (self.why or "").startswith(NOT_NEEDED)
 
     def document(self) -> dict[str, Any]:
         """As summary.json holds it."""

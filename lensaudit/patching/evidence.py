@@ -34,6 +34,7 @@ from lensaudit.patching.controls import Aligned, Controls, Examined, Validity
 from lensaudit.patching.donors import Donor
 from lensaudit.results.verdict import (
     ALIGN_FROM,
+    NOT_NEEDED,
     READABLE_BELOW,
     STRONG_LAYER,
     VALIDITY_NEEDED_FROM,
@@ -340,7 +341,7 @@ class _Trial:
         if asked == "auto":
             uds = _mean(self.plain[name])
             if uds is None or uds < ALIGN_FROM:
-                return None, f"not needed: UDS is below {ALIGN_FROM:g}"
+                return None, f"{NOT_NEEDED}: UDS is below {ALIGN_FROM:g}"
             same = source.d_model == self.audit.full.d_model
             return ("procrustes" if same else "affine"), None
         return asked, None

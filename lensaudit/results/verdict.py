@@ -43,6 +43,8 @@ SAYS_HALF = 0.5
 """Share of `full`'s excess over `retain` from which a model gives the facts away."""
 ALIGN_FROM = 0.1
 """Depth from which alignment runs: a rotation of a few directions reads little more."""
+NOT_NEEDED = "not needed"
+"""How the reason begins where no alignment ran because UDS is below `ALIGN_FROM`."""
 CALIBRATED_WITHIN = 0.02
 """How far `full` may be from 0 and `retain` from 1; the published code is off by 0.002."""
 

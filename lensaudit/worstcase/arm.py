@@ -133,11 +133,11 @@ class Arm:
         return bridge_from(model, self.tokenizer)
 
     def scores(
-        self, reader: Reader, facts: Sequence[Fact]
+        self, reader: Reader, facts: Sequence[Fact], *, n: int | None = None
     ) -> dict[int, Float[Tensor, " candidate"]]:
-        """By idx, log-probs of a fact's candidates after its forced prefix."""
+        """By idx, log-probs of a fact's first `n` candidates after its forced prefix; None: all."""
         prompts = [self.ids(self.forced(fact)) for fact in facts]
-        found = exposures(reader, prompts, [self.candidates(fact) for fact in facts])
+        found = exposures(reader, prompts, [self.candidates(fact)[:n] for fact in facts])
         return {fact.row.idx: row for fact, row in zip(facts, found, strict=True)}
 
     @cached_property
@@ -146,11 +146,7 @@ class Arm:
 
         Of the true entity alone where candidates are not compared.
         """
-        if self.exposed:
-            return self.scores(self.reader, self.facts)
-        prompts = [self.ids(self.forced(fact)) for fact in self.facts]
-        found = exposures(self.reader, prompts, [self.candidates(one)[:1] for one in self.facts])
-        return {fact.row.idx: row for fact, row in zip(self.facts, found, strict=True)}
+        return self.scores(self.reader, self.facts, n=None if self.exposed else 1)
 
     def told(
         self,
