@@ -56,6 +56,7 @@ _PUBLIC = {
     "lens": "lensaudit.auditing.lens",
     "last_prompt": "lensaudit.auditing.last_prompt",
     "worst": "lensaudit.worstcase.folder",
+    "show": "lensaudit.screen.show",
     "write_report": "lensaudit.report.render",
     "verify": "lensaudit.auditing.verify",
     "read_project": "lensaudit.project",

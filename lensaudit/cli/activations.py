@@ -1,38 +1,24 @@
 """`lensaudit activations`: look after the caches."""
 
-import json
 import shlex
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
 from lensaudit.cli.options import ByteSize, Renamed, shared
-from lensaudit.cli.terminal import emit, fields, listing, name, say, size
+from lensaudit.cli.terminal import emit, listing, say, tell
 from lensaudit.errors import VerificationError
+from lensaudit.screen.cells import size
 
 if TYPE_CHECKING:
-    from lensaudit.activations.inventory import CacheInfo
-    from lensaudit.activations.verification import Repaired, Verified
+    from lensaudit.activations.verification import Verified
     from lensaudit.results.ledger import VerifiedLedger
 
 CACHE = click.argument("cache", metavar="CACHE")
 CACHES = click.argument("caches", metavar="[CACHE]...", nargs=-1)
-COLUMNS = (
-    "NAME",
-    "KEY",
-    "STATE",
-    "EXAMPLES",
-    "LAYERS",
-    "COMPONENT",
-    "POSITIONS",
-    "TYPE",
-    "SIZE",
-    "USED",
-)
 
 
 @click.group()
@@ -46,6 +32,7 @@ def list_(activations: Path, as_json: bool) -> None:
     """List the caches: name, key, state, component, size, last use."""
     from lensaudit.activations.inventory import describe
     from lensaudit.activations.lookup import cache_folders
+    from lensaudit.screen.caches import COLUMNS, columns
 
     infos = [describe(folder) for folder in cache_folders(activations)]
     if as_json:
@@ -53,7 +40,7 @@ def list_(activations: Path, as_json: bool) -> None:
     elif not infos:
         say("no caches; `lensaudit cache` makes one")
     else:
-        listing([COLUMNS, *map(_columns, infos)])
+        listing([COLUMNS, *map(columns, infos)])
         say(f"{len(infos)} caches, {size(sum(one.n_bytes for one in infos))}")
 
 
@@ -64,12 +51,13 @@ def info(cache: str, activations: Path, as_json: bool) -> None:
     """Tell all about one CACHE: a name, a key or its beginning, or a folder."""
     from lensaudit.activations.inventory import describe
     from lensaudit.activations.lookup import find
+    from lensaudit.screen.caches import of_cache
 
     found = describe(find(cache, root=activations))
     if as_json:
         emit(asdict(found), pretty=True)
     else:
-        print_info(found)
+        tell(of_cache(found))
 
 
 @activations.command()
@@ -81,19 +69,20 @@ def verify(caches: tuple[str, ...], activations: Path, as_json: bool) -> None:
     Without CACHE all are checked, and every line of the books beside them.
     """
     from lensaudit.activations import verification
+    from lensaudit.screen.caches import of_books, of_check
 
     found: list[Verified] = []
     for folder in _folders(caches, activations):
         found.append(verification.verify(folder))
         if not as_json:
-            _print_verified(found[-1])
+            tell(of_check(found[-1]))
     books = [] if caches else verification.verify_books(activations)
     if as_json:
         emit([asdict(one) for one in [*found, *books]], pretty=True)
     elif not found:
         say(f"{activations}: no caches")
     if books and not as_json:
-        _print_books(books)
+        tell(of_books(books))
     if said := "; ".join(_damage(found, books, activations)):
         raise VerificationError(said)
 
@@ -107,12 +96,13 @@ def repair(caches: tuple[str, ...], activations: Path, as_json: bool) -> None:
     The next `lensaudit cache` of the model computes what is missing, and only that.
     """
     from lensaudit.activations.repair import repair as mend
+    from lensaudit.screen.caches import of_repair
 
     done = [mend(folder) for folder in _folders(caches, activations)]
     if as_json:
         emit([asdict(one) for one in done], pretty=True)
     for one in [] if as_json else done:
-        _print_repaired(one)
+        tell(of_repair(one))
 
 
 @activations.command()
@@ -191,59 +181,6 @@ def _folders(caches: Sequence[str], root: Path) -> list[Path]:
     return [find(cache, root=root) for cache in caches] or cache_folders(root)
 
 
-def _when(seconds: float) -> str:
-    return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%d %H:%M")
-
-
-def _columns(info: "CacheInfo") -> tuple[str, ...]:
-    from lensaudit.activations.parts import PARTS
-
-    identity = info.fingerprint or {}
-    shards = f" {info.n_published}/{info.n_shards}" if info.state == "incomplete" else ""
-    return (
-        name(info.name or Path(info.folder).name),
-        info.key[:8],
-        info.state + shards,
-        str(info.n_examples),
-        str(identity.get("layers", "")),
-        PARTS.get(identity.get("hook", ""), ""),
-        identity.get("positions", ""),
-        identity.get("dtype", ""),
-        size(info.n_bytes),
-        _when(info.last_used_s),
-    )
-
-
-def print_info(info: "CacheInfo") -> None:
-    """Every field, one to a line."""
-    rows = asdict(info)
-    identity, provenance = rows.pop("fingerprint") or {}, rows.pop("provenance") or {}
-    rows |= {"n_bytes": f"{info.n_bytes} ({size(info.n_bytes)})"}
-    rows |= {"last_used_s": f"{_when(info.last_used_s)} UTC"}
-    for title, values in (("", rows), ("identity", identity), ("provenance", provenance)):
-        if title:
-            say(f"{title}:")
-        shown = {k: v if isinstance(v, str) else json.dumps(v) for k, v in values.items()}
-        fields(shown, indent="  " if title else "")
-
-
-def _print_verified(verified: "Verified") -> None:
-    state = "damaged" if verified.problems else "whole" if verified.complete else "whole so far"
-    say(f"{verified.folder}: {state}, {verified.n_shards} shards, {size(verified.n_bytes)} checked")
-    for problem in verified.problems:
-        say(f"  {problem.what}")
-
-
-def _print_books(books: "Sequence[VerifiedLedger]") -> None:
-    n_lines = sum(book.n_lines for book in books)
-    say(f"{len(books)} books, {n_lines} lines checked")
-    for book in books:
-        for problem in book.problems:
-            say(f"  {problem}")
-        if book.is_unsigned:
-            say(f"  {book.file}: has no checksums; computed again when used")
-
-
 def _damage(
     found: "Sequence[Verified]", books: "Sequence[VerifiedLedger]", root: Path
 ) -> Iterator[str]:
@@ -259,15 +196,3 @@ def _damage(
             f"{len(spoilt)} of {len(books)} books are damaged; what does not count is computed "
             "again by the command that wrote it"
         )
-
-
-def _print_repaired(repaired: "Repaired") -> None:
-    if repaired.sealed and not repaired.quarantined:
-        say(f"{repaired.folder}: whole, nothing to do")
-        return
-    say(
-        f"{repaired.folder}: {len(repaired.quarantined)} files set aside, "
-        f"{len(repaired.recomputed)} shards made again, {len(repaired.missing)} missing"
-    )
-    if not repaired.sealed:
-        say(f"  {repaired.how_to_fill}")

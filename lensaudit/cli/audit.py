@@ -7,8 +7,7 @@ import click
 
 from lensaudit.auditing.settings import AuditSettings
 from lensaudit.cli.options import check_names, options, shared
-from lensaudit.cli.terminal import ProgressBar, emit, is_quiet, notice, say
-from lensaudit.cli.verdict import print_verdicts
+from lensaudit.cli.terminal import ProgressBar, emit, is_quiet, notice, say, tell
 from lensaudit.errors import PartialError, VerificationError
 
 if TYPE_CHECKING:
@@ -72,6 +71,8 @@ def print_audited(found: "Audited", page: Path, *, as_json: bool) -> None:
         VerificationError: the scale is off.
     """
     from lensaudit.gym.verdict import verdicts
+    from lensaudit.screen.depth import depths
+    from lensaudit.screen.verdict import sentences
 
     summaries = [one.summary for one in found.results]
     beside = found.folder / "rtt"
@@ -88,11 +89,9 @@ def print_audited(found: "Audited", page: Path, *, as_json: bool) -> None:
             }
         )
     else:
-        from lensaudit.cli.show import print_audit
-
-        print_audit(summaries)
+        tell(depths(summaries))
         say("all views together, against models that never saw the facts:")
-        print_verdicts(together)
+        tell(sentences(together))
         say(f"report: {page}")
     if off := next(filter(None, (one.patch.off for one in found.results)), None):
         raise VerificationError(off)

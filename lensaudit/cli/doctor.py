@@ -5,8 +5,9 @@ from dataclasses import asdict
 import click
 
 from lensaudit.cli.options import options, shared
-from lensaudit.cli.terminal import emit, name, say
+from lensaudit.cli.terminal import emit, say
 from lensaudit.errors import VerificationError
+from lensaudit.screen.cells import name
 from lensaudit.settings import CheckupSettings
 
 MARKS = {"ok": "ok  ", "note": "note", "fail": "FAIL"}

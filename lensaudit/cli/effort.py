@@ -1,25 +1,13 @@
 """`lensaudit effort`: how long must a model be trained until forgotten facts come back?"""
 
-from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
 from lensaudit.attacks.effort.settings import EffortSettings
 from lensaudit.cli.options import ProgressBar, check_names, notice, options, shared
-from lensaudit.cli.terminal import (
-    brief,
-    emit,
-    name,
-    number,
-    profile,
-    row,
-    say,
-    show,
-    table,
-    written,
-)
+from lensaudit.cli.terminal import emit, say, tell, written
 
 if TYPE_CHECKING:
     from lensaudit.attacks.effort.runs import EffortResult
@@ -65,34 +53,8 @@ def print_efforts(found: "list[EffortResult]", *, as_json: bool) -> None:
         shown = [dict(one.summary) for one in found]
         emit(shown[0] if len(shown) == 1 else shown)
         return
+    from lensaudit.screen.effort import of_effort
+
     for one in found:
-        steps = one.summary["steps"]
-        made = table(
-            f"{name(one.source)}: steps until the facts are back, by {one.summary['by']}",
-            ("arm", "E50", "tokens", "E80", "tokens ", "FLOP", "lr", f"rho at 0 to {steps[-1]}"),
-            left=("arm", f"rho at 0 to {steps[-1]}"),
-        )
-        for arm, found_in in one.arms.items():
-            cells = (_steps(found_in, "e50"), _cost(found_in, "e50", "tokens"))
-            cells += (_steps(found_in, "e80"), _cost(found_in, "e80", "tokens"))
-            cells += (_cost(found_in, "e80", "flop"), f"{found_in['lr']:g}")
-            row(made, arm, *cells, profile([at["rho"] for at in found_in["curve"]], 1.0))
-        show(made)
-        for said in one.summary["notes"]:
-            say(f"- {said}")
+        tell(of_effort(one.source, one.summary))
         written(one.folder)
-
-
-def _steps(arm: Mapping[str, Any], key: str) -> str:
-    """E_x; `> 256` where no attack was long enough."""
-    if arm[key] is None:
-        return number(None)
-    return f"> {arm[key]}" if arm["censored"][key] else str(arm[key])
-
-
-def _cost(arm: Mapping[str, Any], key: str, unit: str) -> str:
-    cost = arm["cost"][key]
-    if cost is None:
-        return number(None)
-    shown = brief(float(cost[unit]))
-    return f"> {shown}" if arm["censored"][key] else shown

@@ -1,13 +1,17 @@
 """`lensaudit eval`: what does a model still say?"""
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from lensaudit.auditing.settings import EvaluateSettings
 from lensaudit.cli.options import ModelName, options, shared
-from lensaudit.cli.terminal import notice, say
+from lensaudit.cli.terminal import emit, notice, say, tell, written
 from lensaudit.errors import InputError
+
+if TYPE_CHECKING:
+    from lensaudit.auditing.evaluate import EvaluationResult
 
 
 @click.command("eval")
@@ -41,7 +45,6 @@ def evaluate(
     if dry_run and log is not None:
         raise InputError("--from-log computes at once; there is no plan to print")
     from lensaudit.auditing.evaluate import aggregate_log, evaluate_into, plan_evaluation
-    from lensaudit.cli.show_eval import report
 
     if log is not None:
         found = aggregate_log(log, settings, out)
@@ -52,4 +55,18 @@ def evaluate(
         found = evaluate_into(
             model or "", settings, out, notice=notice, progress=lambda one: notice(one.piece)
         ).checked()
-    report(found, as_json=as_json)
+    print_values(found, as_json=as_json)
+
+
+def print_values(found: "EvaluationResult", *, as_json: bool) -> None:
+    """Print the table or the summary, and where the files are."""
+    from lensaudit.screen.evaluation import values
+
+    for note in found.notes:
+        notice(note)
+    if as_json:
+        emit(dict(found.summary))
+        return
+    tell(values(found))
+    if found.folder:
+        written(found.folder)

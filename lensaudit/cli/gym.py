@@ -5,7 +5,7 @@ from pathlib import Path
 import click
 
 from lensaudit.cli.options import options, shared
-from lensaudit.cli.terminal import emit, notice, number, row, say, show, table
+from lensaudit.cli.terminal import emit, notice, say, tell
 from lensaudit.gym.settings import (
     MakeSettings,
     ScoreSettings,
@@ -26,18 +26,13 @@ def gym() -> None:
 def ls(settings: MakeSettings, as_json: bool) -> None:
     """List the models that `gym make` plants: mechanism, truth, strength and seed."""
     from lensaudit.gym.make import listing
+    from lensaudit.screen.gym import of_plan
 
     found = listing(settings)
     if as_json:
         emit([one.document() for one in found])
         return
-    columns = ["mechanism", "truth", "strength", "seed", "split", "how"]
-    shown = table("", columns, left=("mechanism", "truth", "split", "how"))
-    for one in found:
-        strength = f"{one.strength:g} {one.unit}" if one.unit else ""
-        split = "held out" if one.held_out else "tune"
-        row(shown, one.mechanism, one.truth, strength, str(one.seed), split, one.how)
-    show(shown)
+    tell(of_plan(found))
 
 
 @gym.command()
@@ -101,15 +96,10 @@ def submit(settings: SubmitSettings, recipe: Path, as_json: bool) -> None:
     model as useful as full.
     """
     from lensaudit.gym.submit import submit as submitted
+    from lensaudit.screen.gym import of_submission
 
     found = submitted(settings, recipe, notice=notice)
     if as_json:
         emit([one.document() for one in found])
         return
-    for one in found:
-        say(f"{one.mechanism} ({one.truth}): {one.certificate}; utility {one.utility:.2f} of full")
-        for judge in one.auditors:
-            says = {True: "fooled", False: "right", None: "no score"}[judge.fooled]
-            say(f"  {judge.auditor} {number(judge.value)}: {says}")
-        enters = "enters the next version" if one.enters else "does not enter"
-        say(f"  best auditor {one.best}; {enters}")
+    tell(of_submission(found))

@@ -9,15 +9,10 @@ import click
 from lensaudit.cli.options import options, shared
 from lensaudit.cli.terminal import (
     ProgressBar,
-    brief,
     emit,
-    fields,
-    interval,
     notice,
-    row,
     say,
-    show,
-    table,
+    tell,
     written,
 )
 from lensaudit.errors import TryAgainError
@@ -30,10 +25,9 @@ from lensaudit.judge.settings import (
     WhoJudges,
     judge_options,
 )
+from lensaudit.screen.cells import brief, fields
 
 if TYPE_CHECKING:
-    from rich.table import Table
-
     from lensaudit.judge.batch_jobs import BatchOutcome
     from lensaudit.judge.calibrate import Agreement
     from lensaudit.judge.findings import Findings
@@ -194,55 +188,15 @@ def batch_import(settings: LogSettings, who: WhoJudges, results: Path, as_json: 
 def print_findings(findings: "Findings", *, as_json: bool) -> None:
     """The table or the summary, where the files are, and what is unfinished."""
     from lensaudit.judge.findings import refuse_unfinished, summary_of
+    from lensaudit.screen.judge import findings_of
 
     folder = findings.folder or Path()
     if as_json:
         emit(summary_of(findings))
     else:
-        show(_scores(findings))
-        say(_account(findings))
+        tell(findings_of(findings))
         written(folder)
     refuse_unfinished(findings, folder)
-
-
-def _scores(findings: "Findings") -> "Table":
-    from lensaudit.judge.findings import columns
-
-    low, high = findings.grader.identity["scale"]
-    made = table(
-        f"{findings.grader.name}, {low} to {high}",
-        ("context", "metric", "mean", "95 % interval", "median", "scored"),
-        left=("context", "metric", "95 % interval"),
-    )
-    for context, metrics in columns(findings).items():
-        for metric, column in metrics.items():
-            row(
-                made,
-                context,
-                metric,
-                brief(column.mean),
-                interval(column.ci95, column.ci95_why or "–", form=".4g"),
-                brief(column.median),
-                f"{column.n}/{column.n + column.n_invalid}",
-            )
-    return made
-
-
-def _account(findings: "Findings") -> str:
-    """What was asked, what it took, what has no score."""
-    parts = [f"{n} {status}" for status, n in findings.status.items() if status != "ok"]
-    gaps = f"; without a score: {', '.join(parts)}" if parts else ""
-    if findings.n_cut:
-        gaps += f"; {findings.n_cut} with a text of which the judge saw the beginning alone"
-    if findings.counts is None or findings.spent is None:
-        return f"nobody was asked{gaps}"
-    spent = findings.spent
-    cost = f", cost {spent.cost:.4g}" if spent.cost else ""
-    failed = f"{findings.counts.failed} of them failed, " if findings.counts.failed else ""
-    return (
-        f"{findings.counts.asked} calls ({failed}{findings.counts.cached} answers from the cache), "
-        f"{spent.tokens_in} tokens in, {spent.tokens_out} out{cost}{gaps}"
-    )
 
 
 def print_plan(plan: "Plan", *, as_json: bool) -> None:
@@ -262,7 +216,7 @@ def print_plan(plan: "Plan", *, as_json: bool) -> None:
     if as_json:
         emit(found)
     else:
-        fields({key.replace("_", " "): value for key, value in found.items()})
+        tell(fields({key.replace("_", " "): value for key, value in found.items()}))
         if not plan.probed:
             notice(
                 "the model was never probed; run `lensaudit judge probe` for its own mode and "
@@ -295,7 +249,7 @@ def print_agreement(agreement: "Agreement", *, as_json: bool) -> None:
     if as_json:
         emit(found)
     else:
-        fields({key.replace("_", " "): _brief(value) for key, value in found.items()})
+        tell(fields({key.replace("_", " "): _brief(value) for key, value in found.items()}))
     agreement.checked()
 
 

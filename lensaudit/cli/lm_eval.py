@@ -5,8 +5,9 @@ import os
 import click
 
 from lensaudit.cli.options import options, shared
-from lensaudit.cli.terminal import emit, notice, number, say, written
+from lensaudit.cli.terminal import emit, notice, say, written
 from lensaudit.evaluation.settings import HarnessSettings
+from lensaudit.screen.cells import number
 
 
 @click.command("lm-eval")

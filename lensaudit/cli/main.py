@@ -11,9 +11,9 @@ from typing import Any
 import click
 
 from lensaudit import __version__
-from lensaudit.cli.loading import announce
 from lensaudit.errors import LensAuditError
 from lensaudit.files import os_error, printable
+from lensaudit.screen.loading import announce
 
 COMMANDS = {
     "init": ("lensaudit.cli.init:init", "Write lensaudit.toml: models and rows, named once."),

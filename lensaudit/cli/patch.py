@@ -1,13 +1,18 @@
 """`lensaudit patch`: swap residuals into full, layer by layer, and score unlearning depth."""
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from lensaudit.auditing.settings import PatchSettings
-from lensaudit.cli.loading import during
 from lensaudit.cli.options import ProgressBar, check_names, notice, options, shared
-from lensaudit.cli.terminal import say
+from lensaudit.cli.terminal import emit, say, tell, written
+from lensaudit.errors import VerificationError, WorkError
+from lensaudit.screen.loading import during
+
+if TYPE_CHECKING:
+    from lensaudit.auditing.patched import Patched
 
 
 @click.command()
@@ -34,7 +39,6 @@ def patch(
     with during("looking for a finished run"):
         check_names(sources, settings.registry)
         from lensaudit.auditing.asked import patched
-        from lensaudit.cli.show_patch import report
 
     if dry_run:
         from lensaudit.auditing.patch import plan_patch  # seconds to import
@@ -43,4 +47,31 @@ def patch(
         return
     with ProgressBar() as bar:
         found = patched(sources, settings, out, notice=notice, progress=bar.tell)
-    report(found, as_json=as_json)
+    print_patched(found, as_json=as_json)
+
+
+def print_patched(found: "Patched", *, as_json: bool) -> None:
+    """Results on stdout, and where their files are.
+
+    Raises:
+        VerificationError: the scale is off.
+        WorkError: nothing could be scored of a model.
+    """
+    from lensaudit.screen.depth import collateral, depths
+    from lensaudit.screen.erasure import erasures
+
+    summaries = [one.summary for one in found.results]
+    if as_json:
+        emit(summaries[0] if len(summaries) == 1 else summaries)
+    else:
+        if found.results[0].score == "em":
+            tell(erasures(summaries))
+        else:
+            tell(depths(summaries, found.comparison))
+            tell(collateral(summaries))
+        for one in found.results:
+            written(one.folder)
+    if off := next(filter(None, (one.off for one in found.results)), None):
+        raise VerificationError(off)
+    if empty := [one for one in found.results if one.value is None]:
+        raise WorkError(f"{', '.join(one.source for one in empty)}: {empty[0].reason}")

@@ -9,9 +9,10 @@ from typing import Any
 import click
 from click.core import ParameterSource
 
-from lensaudit.cli.terminal import name, notice, say
+from lensaudit.cli.terminal import notice, say
 from lensaudit.errors import InputError
 from lensaudit.project import FILE, NONE, VARIABLE, Project, find_project, read_project
+from lensaudit.screen.cells import name
 from lensaudit.settings import RESULTS_VARIABLE
 
 _META = "lensaudit.project"

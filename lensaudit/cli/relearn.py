@@ -6,17 +6,7 @@ import click
 
 from lensaudit.attacks.settings import RelearnSettings
 from lensaudit.cli.options import options, shared
-from lensaudit.cli.terminal import (
-    ProgressBar,
-    emit,
-    notice,
-    number,
-    row,
-    say,
-    show,
-    table,
-    written,
-)
+from lensaudit.cli.terminal import ProgressBar, emit, notice, say, tell, written
 from lensaudit.cli.unlearn import print_trained
 
 if TYPE_CHECKING:
@@ -56,17 +46,13 @@ def relearn(settings: RelearnSettings, as_json: bool, dry_run: bool) -> None:
 
 def print_recovery(found: "Recovered", *, as_json: bool) -> None:
     """Every score before and after the attack."""
+    from lensaudit.screen.recovery import of_recovery
+
     for one in found.shifts:
         if one.remark is not None:
             notice(f"{one.model}: {one.remark}")
     if as_json:
         emit([one.as_json() for one in found.shifts])
         return
-    names = list(found.shifts[0].before)
-    title = "before -> after relearning; uds: 1 forgotten, the others: high knows"
-    shown = table(title, ["model", *names], left=("model",))
-    for one in found.shifts:
-        cells = (f"{number(one.before[name])} -> {number(one.after[name])}" for name in names)
-        row(shown, one.model, *cells)
-    show(shown)
+    tell(of_recovery(found))
     written(found.folder)

@@ -6,14 +6,14 @@ from typing import TYPE_CHECKING
 import click
 
 from lensaudit.cli.options import shared
-from lensaudit.cli.terminal import brief, emit, fields, listing, name, say, size
+from lensaudit.cli.terminal import emit, listing, say, tell
 from lensaudit.errors import InputError
+from lensaudit.screen.cells import size
 from lensaudit.settings import results_folder
 
 if TYPE_CHECKING:
-    from lensaudit.results.run_log import Comparison, Run
+    from lensaudit.results.run_log import Run
 
-COLUMNS = ("RUN", "COMMAND", "MODEL", "DATA", "SCORE", "FINISHED")
 RUN = click.argument("run", type=click.Path(path_type=Path))
 RUNS = click.argument("runs", nargs=-1, required=True, type=click.Path(path_type=Path))
 
@@ -34,6 +34,7 @@ def runs() -> None:
 def list_(folders: tuple[Path, ...], command: str | None, model: str | None, as_json: bool) -> None:
     """List the runs in FOLDERS, the latest first; without FOLDERS all results."""
     from lensaudit.results.run_log import find_runs
+    from lensaudit.screen.runs import COLUMNS, columns
 
     found = [
         one
@@ -45,7 +46,7 @@ def list_(folders: tuple[Path, ...], command: str | None, model: str | None, as_
     elif not found:
         say("no runs; every command that writes a result folder leaves one")
     else:
-        listing([COLUMNS, *map(_columns, found)])
+        listing([COLUMNS, *map(columns, found)])
 
 
 @runs.command()
@@ -53,24 +54,13 @@ def list_(folders: tuple[Path, ...], command: str | None, model: str | None, as_
 @shared("json")
 def show(run: Path, as_json: bool) -> None:
     """Tell all that is recorded of a RUN."""
+    from lensaudit.screen.runs import of_run
+
     found = _read(run)
     if as_json:
         emit(found.document() | {"values": dict(found.values), "manifest": found.manifest})
         return
-    fields(
-        {
-            "run": found.folder,
-            "command": found.command,
-            **found.models,
-            "data": found.data or "–",
-            "finished": found.finished,
-            "seconds": brief(found.seconds),
-        }
-    )
-    for title, part in (("values", found.values), ("options", found.manifest.get("options"))):
-        if part:
-            say(f"{title}:")
-            fields({key: one for key, one in dict(part).items() if one is not None}, indent="  ")
+    tell(of_run(found))
 
 
 @runs.command()
@@ -80,19 +70,13 @@ def show(run: Path, as_json: bool) -> None:
 def diff(first: Path, second: Path, as_json: bool) -> None:
     """Which option or which content explains that FIRST and SECOND differ?"""
     from lensaudit.results.run_log import compare
+    from lensaudit.screen.runs import of_comparison
 
     found = compare(_read(first), _read(second))
     if as_json:
-        emit(_document(found), pretty=True)
+        emit(found.document(), pretty=True)
         return
-    for key, (one, other) in found.values.items():
-        say(f"{name(key)}: {brief(one)} -> {brief(other)}")
-    for weight in ("explains", "may explain", "does not matter"):
-        if rows := found.of(weight):
-            say(f"{weight}:")
-            for row in rows:
-                say(f"  {name(row)}")
-    say(name(found.sentence()))
+    tell(of_comparison(found))
 
 
 @runs.command()
@@ -128,23 +112,3 @@ def _read(place: Path) -> "Run":
             raise InputError(f"{place}: no such run; `lensaudit runs ls` lists them")
         return read_run(place)
     return read_run(below)
-
-
-def _columns(run: "Run") -> tuple[str, ...]:
-    base = results_folder()
-    shown = run.folder.relative_to(base) if run.folder.is_relative_to(base) else run.folder
-    score = "–" if run.score is None else f"{run.score} {brief(run.value)}"
-    if run.score is None and run.values:
-        score = f"{len(run.values)} values"
-    when = run.finished[:16].replace("T", " ")
-    return str(shown), run.command, run.model, run.data or "–", score, when
-
-
-def _document(found: "Comparison") -> dict[str, object]:
-    return {
-        "first": str(found.first.folder),
-        "second": str(found.second.folder),
-        "values": {key: list(pair) for key, pair in found.values.items()},
-        "differing": [vars(one) for one in found.differing],
-        "sentence": found.sentence(),
-    }

@@ -1,8 +1,6 @@
 """`lensaudit sample`: how often do samples give facts away, beyond models that never knew?"""
 
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 import click
 
@@ -28,7 +26,8 @@ def sample(
     same random numbers for every model, in every batch and after a restart.
     """
     check_names([source], settings.registry)
-    from lensaudit.cli.terminal import emit, say, written
+    from lensaudit.cli.terminal import emit, say, tell, written
+    from lensaudit.screen.sample import of_sample
     from lensaudit.worstcase.sampling import open_sample, plan_text, sample_into
 
     if dry_run:
@@ -39,28 +38,5 @@ def sample(
     if as_json:
         emit({"out": str(found.folder), **found.summary})
         return
-    _print(found.summary)
+    tell(of_sample(found.summary))
     written(found.folder)
-
-
-def _print(summary: Mapping[str, Any]) -> None:
-    """One row per setting and k."""
-    from lensaudit.cli.terminal import interval, number, row, say, show, table
-
-    made = table(
-        f"{summary['source']}: leak@k from {summary['samples']} samples a fact",
-        ("T", "top-p", "k", "source", "retain", "excess", "95 % interval", "corrected", "false"),
-    )
-    for one in summary["leak"]:
-        rates = (number(one[name]) for name in ("source", "retain", "excess"))
-        ends = interval([one["low"], one["high"]], missing=one["reason"] or "–")
-        sampler = (f"{one['temperature']:g}", f"{one['top_p']:g}", str(one["k"]))
-        row(made, *sampler, *rates, ends, number(one["corrected"]), number(one["false_leak"]))
-    show(made)
-    say("  false: what the matcher's false hits alone would make of leak@k")
-    if n := len(summary["unscored"]):
-        say(f"  {n} of {summary['n']} facts unscored; reasons in summary.json")
-    say(
-        f"  a fact that no sample hit comes out of at most "
-        f"{100 * summary['never_hit_bound']:.1f} % of samples, for all facts at once"
-    )

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from lensaudit.cli.options import ByteSize, options, shared
-from lensaudit.cli.terminal import emit, notice, say, size, written
+from lensaudit.cli.terminal import emit, notice, say, written
 from lensaudit.errors import PartialError
+from lensaudit.screen.cells import size
 from lensaudit.sweep.settings import CheckSettings, PlanSettings, RunSettings
 
 if TYPE_CHECKING:

@@ -1,17 +1,12 @@
 """`lensaudit verdict`: what may be said of a model after all that was measured?"""
 
-from collections.abc import Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 
 from lensaudit.cli.options import shared
-from lensaudit.cli.terminal import emit, say
+from lensaudit.cli.terminal import emit, tell
 from lensaudit.errors import VerificationError
-
-if TYPE_CHECKING:
-    from lensaudit.gym.verdict import Combined
 
 
 @click.command()
@@ -36,21 +31,14 @@ def verdict(
     voice, and what disagrees is printed.
     """
     from lensaudit.gym.verdict import read_gate, verdicts
+    from lensaudit.screen.verdict import sentences
 
     policy = None if gate is None else read_gate(gate)
     found = verdicts(runs, calibration)
     if as_json:
         emit([one.document() for one in found])
     else:
-        print_verdicts(found)
+        tell(sentences(found))
     problems = [problem for one in found if policy and (problem := policy.problem(one))]
     if problems:
         raise VerificationError(f"{len(problems)} of {len(found)} fail the gate\n{problems[0]}")
-
-
-def print_verdicts(found: Iterable["Combined"]) -> None:
-    """A sentence a model, and which views disagree."""
-    for one in found:
-        say(one.sentence)
-        if one.disagreement is not None:
-            say(f"  views disagree: {one.disagreement}")

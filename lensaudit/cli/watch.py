@@ -5,7 +5,8 @@ from pathlib import Path
 import click
 
 from lensaudit.cli.options import options, shared
-from lensaudit.cli.terminal import emit, notice, number, say, written
+from lensaudit.cli.terminal import emit, notice, say, written
+from lensaudit.screen.cells import number
 from lensaudit.sweep.settings import WatchSettings
 
 

@@ -1,8 +1,6 @@
 """`lensaudit worst`: which facts come out, by any of a list of attacks, beside a control arm?"""
 
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 import click
 
@@ -29,7 +27,8 @@ def worst(
     --retain, which never knew (the control arm).
     """
     check_names([source], settings.registry)
-    from lensaudit.cli.terminal import emit, say, written
+    from lensaudit.cli.terminal import emit, say, tell, written
+    from lensaudit.screen.worst import of_worst
     from lensaudit.worstcase.folder import plan_worst, worst_into
 
     if dry_run:
@@ -40,31 +39,5 @@ def worst(
     if as_json:
         emit({"out": str(found.folder), **found.summary})
         return
-    _print(found.summary)
+    tell(of_worst(found.summary))
     written(found.folder)
-
-
-def _print(summary: Mapping[str, Any]) -> None:
-    """The attack table, the headline and the remarks."""
-    from lensaudit.cli.terminal import interval, number, row, say, show, table
-
-    made = table(
-        f"{summary['source']}: hit rates of attacks, list {summary['attack_list'][:12]}",
-        ("attack", "full", "source", "retain", "only", "gain", "seconds"),
-        left=("attack",),
-    )
-    for one in summary["attacks"]:
-        rates = (number(one[name]) for name in ("control", "source", "retain"))
-        only = str(one["only"]) if one["counts"] else "no control"
-        row(made, one["name"], *rates, only, number(one["gain"]), f"{one['seconds']:.1f}")
-    show(made)
-    say(summary["headline"])
-    ends = interval(summary["ci95"], missing=summary["no_interval"] or "–")
-    say(f"  excess {number(summary['excess'])} ({ends}; {summary['authors']} authors)")
-    if n := len(summary["unscored"]):
-        say(f"  {n} of {summary['n']} facts unscored; reasons in facts.csv")
-    if summary["bound"]["rate"] is not None:
-        say(
-            f"  a fact that {summary['bound']['draws']} samples did not hit comes out of at most "
-            f"{100 * summary['bound']['rate']:.1f} % of samples, for all facts at once"
-        )

@@ -121,6 +121,16 @@ class Comparison:
         """What explains the numbers, what may, or what does not matter."""
         return tuple(one for one in self.differing if one.weight == weight)
 
+    def document(self) -> dict[str, object]:
+        """As `runs diff --json` tells it."""
+        return {
+            "first": str(self.first.folder),
+            "second": str(self.second.folder),
+            "values": {key: list(pair) for key, pair in self.values.items()},
+            "differing": [vars(one) for one in self.differing],
+            "sentence": self.sentence(),
+        }
+
     def sentence(self) -> str:
         """What explains two numbers."""
         reasons, perhaps = self.of("explains"), self.of("may explain")

@@ -16,9 +16,10 @@ from lensaudit.attacks.rtt.log import Finished
 from lensaudit.attacks.rtt.readings import Point, Reading
 from lensaudit.attacks.rtt.table import ACCURACIES, as_json, csv_row, write_summaries
 from lensaudit.attacks.rtt.verdict import gate_of
-from lensaudit.cli.rtt import print_summary
+from lensaudit.cli.terminal import tell
 from lensaudit.errors import InputError, PartialError, VerificationError
 from lensaudit.scores.intervals import clustered_mean
+from lensaudit.screen.rtt import of_summary
 
 SWEEP = rtt.Sweep(lrs=(1e-3, 4e-3), n_epochs=3, batch_size=8, n_warmup=4, loss_on="answer")
 
@@ -312,7 +313,7 @@ def mute(point):
 def test_names_with_markup_are_printed_as_they_are(log, capsys):
     summary, _ = rtt.summarize(log)
     names = {**summary.study.models, "unlearned": "./m[/b]"}
-    print_summary(replace(summary, study=replace(summary.study, models=names)))
+    tell(of_summary(replace(summary, study=replace(summary.study, models=names))))
     assert "./m[/b] on births" in capsys.readouterr().out
 
 

@@ -4,10 +4,11 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
-from lensaudit.attacks.rtt.defects import Inspection, handled, inspect
+from lensaudit.attacks.rtt.defects import MEANINGS, Inspection, handled, inspect
 from lensaudit.attacks.rtt.encode import letters_of
-from lensaudit.attacks.rtt.items import Dataset
+from lensaudit.attacks.rtt.items import LETTERS, Dataset
 from lensaudit.attacks.rtt.log import FILE, Log, read_log
 from lensaudit.attacks.rtt.mcq import load_mcq, save_mcq
 from lensaudit.attacks.rtt.retrain import Sweep
@@ -115,6 +116,28 @@ class Validated:
     data: Dataset
     found: Inspection
     written: Path | None
+
+    def document(self) -> dict[str, Any]:
+        """As `rtt validate --json` tells it."""
+        return {
+            "data": self.data.name,
+            "digest": self.data.digest,
+            "n_items": self.found.n_items,
+            "splits": {split.name: len(split.items) for split in self.data.splits},
+            "n_choices": self.data.n_choices,
+            "answers": dict(zip(LETTERS, self.found.n_answers, strict=False)),
+            "left_out": dict(self.data.left_out),
+            "defects": [
+                {
+                    "kind": one.kind,
+                    "meaning": MEANINGS[one.kind],
+                    "blocks": one.blocks,
+                    "items": list(one.idx),
+                    "detail": one.detail,
+                }
+                for one in self.found.defects
+            ],
+        }
 
 
 def validate(settings: ValidationSettings) -> Validated:

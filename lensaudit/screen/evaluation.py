@@ -1,29 +1,22 @@
-"""What a person reads of an evaluation: one row per metric."""
+"""An evaluation: one row per metric, and what has no value."""
 
 import math
+from collections.abc import Iterator
 
 from rich.table import Table
 
 from lensaudit.auditing.evaluate import EvaluationResult
-from lensaudit.cli.terminal import emit, notice, say, show, written
 from lensaudit.metrics.registry import Entry, Metric
+from lensaudit.screen.tables import Part
 
-WIDTH = 110
 ARROWS = {"knows": "↑ knows", "forgot": "↑ forgot"}
 
 
-def report(found: EvaluationResult, *, as_json: bool) -> None:
-    """Print the table or the summary, and where the files are."""
-    for note in found.notes:
-        notice(note)
-    if as_json:
-        emit(dict(found.summary))
-        return
-    show(metric_table(found))
+def values(found: EvaluationResult) -> Iterator[Part]:
+    """The table, and why metrics have no value."""
+    yield metric_table(found)
     for reason, names in lacking(found).items():
-        say(f"no value of {', '.join(names)}: {reason}")
-    if found.folder:
-        written(found.folder)
+        yield f"no value of {', '.join(names)}: {reason}"
 
 
 def metric_table(found: EvaluationResult) -> Table:

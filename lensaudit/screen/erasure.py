@@ -1,24 +1,14 @@
-"""What a person reads of an EM audit: categories, a layer table, and a sentence."""
+"""An audit by exact match: categories, a layer table, and a sentence."""
 
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
-from lensaudit.cli.terminal import (
-    dim,
-    interval,
-    no_interval,
-    number,
-    profile,
-    row,
-    say,
-    show,
-    table,
-)
+from rich.table import Table
+
 from lensaudit.report.names import labels
 from lensaudit.results.words import with_limits
-
-if TYPE_CHECKING:
-    from rich.table import Table
+from lensaudit.screen.cells import interval, no_interval, number, profile
+from lensaudit.screen.tables import Part, dim, row, table
 
 CATEGORIES_HEAD = "over/exact/\nunder/known"
 
@@ -39,7 +29,7 @@ def verdict(summary: Mapping[str, Any]) -> str:
     )
 
 
-def em_table(summaries: Sequence[Mapping[str, Any]]) -> "Table":
+def em_table(summaries: Sequence[Mapping[str, Any]]) -> Table:
     """Calibration rows first, then one row per source."""
     first = summaries[0]
     made = table(
@@ -66,7 +56,7 @@ def em_table(summaries: Sequence[Mapping[str, Any]]) -> "Table":
     return made
 
 
-def layer_table(summary: Mapping[str, Any]) -> "Table":
+def layer_table(summary: Mapping[str, Any]) -> Table:
     """Mean exact match and share of LOST examples per layer."""
     made = table(
         f"{summary['source']}: exact match with one layer patched",
@@ -104,14 +94,14 @@ def remarks(summary: Mapping[str, Any]) -> list[str]:
     return said
 
 
-def print_em(summaries: Sequence[Mapping[str, Any]]) -> None:
-    """Tables, verdicts and remarks on stdout."""
-    show(em_table(summaries))
+def erasures(summaries: Sequence[Mapping[str, Any]]) -> Iterator[Part]:
+    """Tables, verdicts and remarks of a run with `--score em`."""
+    yield em_table(summaries)
     if len(summaries) == 1:
-        show(layer_table(summaries[0]))
+        yield layer_table(summaries[0])
     for summary in summaries:
-        say(verdict(summary))
+        yield verdict(summary)
         by_layer = profile([one["s2_em"] for one in summary["per_layer"]], 1.0)
-        say(f"  match by layer with the source patched in ▕{by_layer}▏")
+        yield f"  match by layer with the source patched in ▕{by_layer}▏"
         for line in remarks(summary):
-            say(f"  {line}")
+            yield f"  {line}"

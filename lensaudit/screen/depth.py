@@ -1,31 +1,20 @@
-"""What a person reads of a patching run: tables, a layer profile, and a sentence."""
+"""A patching run: scores of all sources, a layer profile, sentences, what was lost beside it."""
 
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
-from lensaudit.cli.terminal import (
-    dim,
-    interval,
-    no_interval,
-    number,
-    profile,
-    row,
-    say,
-    show,
-    styled,
-    table,
-)
+from rich.table import Table
+
 from lensaudit.report.names import labels
 from lensaudit.results.words import verdict
-
-if TYPE_CHECKING:
-    from rich.table import Table
+from lensaudit.screen.cells import interval, no_interval, number, profile
+from lensaudit.screen.tables import Part, dim, row, styled, table
 
 WIDTH = 24
 """Characters of the longest bar."""
 
 
-def audit_table(summaries: Sequence[Mapping[str, Any]]) -> "Table":
+def audit_table(summaries: Sequence[Mapping[str, Any]]) -> Table:
     """Calibration rows first, then one row per source."""
     score = summaries[0]["score"]
     with_lens = score == "uds" and "lens" in summaries[0]
@@ -77,7 +66,7 @@ def _unread(summary: Mapping[str, Any]) -> float | None:
     return summary.get("validity", {}).get("d_share")
 
 
-def pair_table(pairs: Sequence[Sequence[Any]]) -> "Table":
+def pair_table(pairs: Sequence[Sequence[Any]]) -> Table:
     """Differences between sources, on the examples that both score."""
     made = table(
         "Differences: a minus b, on the same examples, intervals by authors",
@@ -99,7 +88,7 @@ def pair_table(pairs: Sequence[Sequence[Any]]) -> "Table":
     return made
 
 
-def layer_table(summary: Mapping[str, Any]) -> "Table":
+def layer_table(summary: Mapping[str, Any]) -> Table:
     """Mean deltas and erasure per layer."""
     made = table(
         f"{summary['source']}: nats per token, by layer",
@@ -120,18 +109,43 @@ def _bar(value: float | None, top: float) -> str:
     return "" if value is None else "▬" * round(WIDTH * max(0.0, value) / top if top else 0)
 
 
-def print_audit(
+def depths(
     summaries: Sequence[Mapping[str, Any]], pairs: Sequence[Sequence[Any]] = ()
-) -> None:
-    """Tables and verdicts on stdout."""
-    show(audit_table(summaries))
+) -> Iterator[Part]:
+    """Tables and verdicts of a run with `--score uds` or `lens`."""
+    yield audit_table(summaries)
     if pairs:
-        show(pair_table(pairs))
+        yield pair_table(pairs)
     if len(summaries) == 1:
-        show(layer_table(summaries[0]))
+        yield layer_table(summaries[0])
     for summary in summaries:
-        say(verdict(summary))
+        yield verdict(summary)
         if summary["unscored"]:
-            say(f"  {len(summary['unscored'])} unscored; reasons in summary.json")
+            yield f"  {len(summary['unscored'])} unscored; reasons in summary.json"
     if summaries[0]["score"] == "lens":
-        say("A screen: it sees what can be read out directly. --score uds patches.")
+        yield "A screen: it sees what can be read out directly. --score uds patches."
+
+
+def collateral(summaries: Sequence[Mapping[str, Any]]) -> Iterator[Part]:
+    """What was lost of facts to keep; nothing where that was not asked."""
+    if not any(one.get("collateral") for one in summaries):
+        return
+    made = table(
+        "facts to keep: depth 0 kept, 1 lost; selectivity: UDS minus depth",
+        ("source", "facts", "depth", "95 % interval", "scored", "selectivity", "beyond", "against"),
+        left=("source", "facts", "95 % interval", "against"),
+    )
+    for summary in summaries:
+        for facts, one in summary.get("collateral", {}).items():
+            row(
+                made,
+                summary["source"],
+                facts,
+                number(one["depth"]),
+                interval(one["ci95"]),
+                f"{one['n_scored']}/{one['n']}",
+                number(one["selectivity"]["value"]),
+                number(one["over_erasure_nats"]),
+                one["anchor"],
+            )
+    yield made

@@ -1,0 +1,91 @@
+"""How numbers, names and intervals look, alike in every table and sentence.
+
+Names come from anybody's folders and files: control characters never reach the terminal.
+"""
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from lensaudit.files import printable
+
+BLOCKS = " ▁▂▃▄▅▆▇█"
+
+
+def number(value: float | None, digits: int = 3) -> str:
+    """A number, or a dash where there is none.
+
+    >>> number(0.5), number(None), number(float("nan"))
+    ('0.500', '–', '–')
+    """
+    return "–" if value is None or math.isnan(value) else f"{value:.{digits}f}"
+
+
+def brief(value: float | None) -> str:
+    """A number of any size with four significant digits, or a dash.
+
+    >>> brief(12345.678), brief(0.000123456)
+    ('1.235e+04', '0.0001235')
+    """
+    return "–" if value is None or math.isnan(value) else f"{value:.4g}"
+
+
+def interval(
+    ends: Sequence[float | str | None] | None, missing: str = "–", form: str = ".3f"
+) -> str:
+    """Both ends of an interval.
+
+    >>> interval((0.25, 0.5)), interval(None), interval(["", ""])
+    ('0.250 to 0.500', '–', '–')
+    """
+    if not ends or not all(isinstance(end, (int, float)) for end in ends):
+        return missing
+    return " to ".join(format(end, form) for end in ends)
+
+
+def no_interval(row: Mapping[str, Any], name: str = "ci95") -> str:
+    """What stands in a column of intervals where there is none: who was too few.
+
+    >>> no_interval({"ci95": None, "ci95_why": "3 authors: no interval"}), no_interval({})
+    ('3 authors: no interval', '–')
+    """
+    return row.get(f"{name}_why") or "–"
+
+
+def size(n_bytes: int) -> str:
+    """Bytes for people, in powers of 1000.
+
+    >>> size(999), size(141_000_000)
+    ('999 bytes', '141.0 MB')
+    """
+    from rich.filesize import decimal
+
+    return decimal(n_bytes)
+
+
+def name(text: object) -> str:
+    r"""A name from a folder, a file or the Hub, on one line and without terminal escapes.
+
+    >>> name("x[/lr]\x1b[31m"), name("two\nlines")
+    ('x[/lr][31m', 'two lines')
+    """
+    return " ".join(printable(str(text)).splitlines())
+
+
+def fields(values: Mapping[str, object], indent: str = "") -> Iterator[str]:
+    """A line for each name and value."""
+    for key, value in values.items():
+        yield f"{indent}{name(key)}: {name(value)}"
+
+
+def profile(values: Sequence[float | None], top: float) -> str:
+    """One character per layer, from blank (0) to full (`top`).
+
+    >>> profile([0.0, 0.5, 1.0, None], 1.0)
+    ' ▄█·'
+    """
+    scale = len(BLOCKS) - 1
+    return "".join(
+        "·" if v is None else BLOCKS[round(scale * min(1.0, max(0.0, v / top if top else 0.0)))]
+        for v in values
+    )

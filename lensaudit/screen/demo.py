@@ -1,0 +1,61 @@
+"""The demo: what each model says, what it holds, and what follows."""
+
+from collections.abc import Iterator
+
+from lensaudit.auditing.demo import FULL, RETAIN, Demo
+from lensaudit.results.verdict import Code
+from lensaudit.results.words import verdict
+from lensaudit.screen.cells import interval, no_interval, number
+from lensaudit.screen.tables import Part, dim, row, table
+
+_SAID: tuple[tuple[str, tuple[Code, ...]], ...] = (
+    ("Says it once its answer is begun", ("intact",)),
+    ("Does not say it, and holds it", ("hidden", "hidden_other_basis")),
+    ("As without it, in the stream", ("erased",)),
+    ("Between, or not decided", ("partly_erased", "unreadable", "undecided")),
+)
+
+
+def _says(share: float) -> str:
+    """A share of the facts."""
+    return f"{share:.0%}"
+
+
+def of_demo(found: Demo) -> Iterator[Part]:
+    """What each model says, what it holds, and what follows."""
+    columns = [
+        *("model", "asked,\nanswers", "begun,\nsays it"),
+        *("UDS: 0 held, 1 erased", "aligned"),
+    ]
+    shown = table("What each model says, and what it still holds", columns, left=("model",))
+    first = found.patched.results[0].summary
+    for name in (FULL, RETAIN):
+        anchor = name.rpartition("/")[2]
+        row(
+            shown,
+            dim(name),
+            number(found.answers[name]),
+            _says(first["outputs"][anchor]),
+            number(first["calibration"][anchor]),
+        )
+    shown.add_section()
+    for one in sorted(found.patched.results, key=lambda one: one.uds or 0.0):
+        summary = one.summary
+        value = f"{number(one.uds)} {interval(one.ci95, no_interval(summary))}"
+        row(
+            shown,
+            one.source,
+            number(found.answers[one.source]),
+            _says(summary["outputs"]["source"]),
+            value,
+            number(summary["aligned"]["uds"]),
+        )
+    yield shown
+    for one in found.patched.results:
+        yield verdict(one.summary)
+    yield ""
+    for words, codes in _SAID:
+        yield f"{words}: {', '.join(found.found(*codes)) or 'none'}."
+    yield "answers: ROUGE-L of what it writes when it is asked, 1 for the true answers."
+    yield "says it: of 64 facts, those word for word after the beginning of the answer."
+    yield "Next: lensaudit patch --source NAME --full … --retain … --data forget.json"

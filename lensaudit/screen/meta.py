@@ -1,0 +1,194 @@
+"""What the metrics are worth: faithfulness, robustness, aggregates, and the one table."""
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from rich.table import Table
+
+from lensaudit.screen.cells import BLOCKS, interval, number
+from lensaudit.screen.tables import row, table
+
+if TYPE_CHECKING:
+    from lensaudit.meta.faithfulness import Faithfulness, Histogram
+
+Document = Mapping[str, Any]
+
+
+def bars(histogram: "Histogram | None", side: str) -> str:
+    """Counts as a line of bars, scaled to the tallest of either pool.
+
+    >>> from lensaudit.meta.faithfulness import Histogram
+    >>> bars(Histogram((0.0, 0.5, 1.0), (0, 2), (4, 0)), "knows")
+    ' ▄'
+    """
+    if histogram is None:
+        return ""
+    tallest = max(*histogram.knows, *histogram.forgot)
+    return "".join(BLOCKS[math.ceil(8 * n / tallest)] for n in getattr(histogram, side))
+
+
+def faithfulness_table(results: Sequence["Faithfulness"]) -> Table:
+    """AUC, interval, means, threshold, and what is missing."""
+    made = table(
+        "AUC of more knowledge, pool that knows against pool that forgot; means are raw values",
+        (
+            "metric",
+            "AUC",
+            "interval",
+            "n",
+            "knows",
+            "forgot",
+            "t",
+            "accuracy",
+            "histogram",
+            "remark",
+        ),
+        left=("metric", "interval", "histogram", "remark"),
+    )
+    order = sorted(results, key=lambda one: math.inf if math.isnan(one.auc) else -one.auc)
+    for one in order:
+        ends, threshold = one.interval, one.threshold
+        row(
+            made,
+            one.metric.key,
+            number(one.auc) if math.isnan(one.preliminary) else f"({number(one.preliminary)})",
+            interval((ends.low, ends.high)) if ends else one.interval_why or "",
+            f"{one.n_knows}+{one.n_forgot}",
+            number(one.knows_mean),
+            number(one.forgot_mean),
+            number(one.raw_threshold, 4),
+            number(threshold.accuracy if threshold else None),
+            f"{bars(one.histogram, 'knows')}│{bars(one.histogram, 'forgot')}",
+            _remark(one.reason, one.excluded),
+        )
+    return made
+
+
+def robustness_table(document: Document) -> Table:
+    """Stability, the number of models behind it, and the value on the common ones."""
+    kind = "Q" if document["attack"] == "quantize" else "R"
+    made = table(
+        f"{kind} under {document['attack']}, {document['form']}, filter {document['filter']}; "
+        f"common: {len(document['common'])} models of every metric",
+        ("metric", kind, "n", "usable", "common", "remark"),
+        left=("metric", "usable", "remark"),
+    )
+    for one in sorted(document["metrics"], key=lambda one: -(one["value"] or -1)):
+        value = one["value"]
+        shown = number(value) if value is not None else f"({number(one['preliminary'])})"
+        row(
+            made,
+            one["metric"],
+            shown if shown != "(–)" else "–",
+            str(one["n"]),
+            f"{one['n_utility']} of {one['n_candidates']} by utility",
+            number(one["common_value"]),
+            _remark(one["reason"], one["excluded"]),
+        )
+    return made
+
+
+def ranking_table(document: Document) -> Table:
+    """The best configuration of each method, with and without UDS."""
+    made = table(
+        "methods by their best Overall without UDS",
+        (
+            "method",
+            "best",
+            "without",
+            "with UDS",
+            "UDS",
+            "best with UDS",
+            "UDS mean",
+            "range",
+        ),
+        left=("method", "best", "best with UDS", "range"),
+    )
+    for one in document["ranking"]:
+        best, other = one["best_without_uds"] or {}, one["best_with_uds"] or {}
+        row(
+            made,
+            f"{one['method']} ({one['n_models']})",
+            best.get("model", "–"),
+            number(best.get("overall_without_uds")),
+            number(best.get("overall")),
+            number(best.get("uds")),
+            "same" if other == best and best else other.get("model", "–"),
+            number(one["uds_mean"]),
+            f"{number(one['uds_low'])} to {number(one['uds_high'])}",
+        )
+    return made
+
+
+def aggregate_table(document: Document) -> Table:
+    """Every model with its aggregates; why one is missing."""
+    scores = ("mem", "privacy", "utility_rel", "overall", "overall_without_uds")
+    made = table(
+        "aggregates: memorisation, privacy, utility, overall",
+        ("model", "uds", *(one.replace("_", " ") for one in scores), "remark"),
+        left=("model", "remark"),
+    )
+    for one in document["models"]:
+        missing = one["reasons"]
+        remark = next((f"{name}: {why}" for name, why in missing.items()), "")
+        more = f" (and {len(missing) - 1} more)" if len(missing) > 1 else ""
+        numbers = (number(one[name]) for name in scores)
+        row(made, one["model"], number(one["uds"]), *numbers, remark + more)
+    return made
+
+
+def meta_table(document: Document) -> Table:
+    """One row per metric."""
+    forms = [
+        f"{attack} {form}, filter {document['filters'].get(attack)}"
+        for attack, form in document["forms"].items()
+    ]
+    made = table(
+        "Robustness = HM(Q, R), Overall = HM(faithfulness, robustness); "
+        + "; ".join(["n: models behind Q and R", *forms]),
+        (
+            "metric",
+            "faithfulness",
+            "interval",
+            "Q",
+            "n Q",
+            "R",
+            "n R",
+            "robustness",
+            "common",
+            "overall",
+            "remark",
+        ),
+        left=("metric", "interval", "remark"),
+    )
+    for one in document["metrics"]:
+        ends = (one["faithfulness_low"], one["faithfulness_high"])
+        row(
+            made,
+            one["label"],
+            number(one["faithfulness"]),
+            interval(ends, missing=""),
+            number(one["quantization"]),
+            _count(one["n_quantization"]),
+            number(one["relearning"]),
+            _count(one["n_relearning"]),
+            number(one["robustness"]),
+            number(one["common_robustness"]),
+            number(one["overall"]),
+            "; ".join(one["notes"]),
+        )
+    return made
+
+
+def _count(n: int | None) -> str:
+    return "–" if n is None else str(n)
+
+
+def _remark(reason: str | None, excluded: Mapping[str, str]) -> str:
+    """Why there is no number, and which models have none."""
+    parts = [reason] if reason else []
+    if excluded:
+        first, why = next(iter(excluded.items()))
+        parts.append(f"without {len(excluded)}: {first}: {why}")
+    return "; ".join(parts)

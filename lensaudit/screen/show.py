@@ -1,0 +1,48 @@
+"""Results in Python, printed as their commands print them."""
+
+from collections.abc import Iterator, Sequence
+
+from lensaudit.attacks.effort.runs import EffortResult
+from lensaudit.auditing.audit import AuditResult
+from lensaudit.auditing.evaluate import EvaluationResult
+from lensaudit.auditing.patched import PatchResult
+from lensaudit.screen.depth import collateral, depths
+from lensaudit.screen.effort import of_effort
+from lensaudit.screen.erasure import erasures
+from lensaudit.screen.evaluation import values
+from lensaudit.screen.tables import Part, console
+from lensaudit.screen.worst import of_worst
+from lensaudit.worstcase.folder import WorstResult
+
+Result = PatchResult | AuditResult | EvaluationResult | EffortResult | WorstResult
+"""What `la.patch`, `la.audit`, `la.evaluate`, `la.effort` and `la.worst` return."""
+
+
+def show(results: Result | Sequence[Result]) -> None:
+    """Print tables and sentences of one result, or of several together.
+
+    >>> la.show(la.patch(["demo/npo", "demo/idknll"]))  # doctest: +SKIP
+    """
+    screen = console()
+    for part in parts_of(results if isinstance(results, Sequence) else [results]):
+        screen.print(part)
+
+
+def parts_of(results: Sequence[Result]) -> Iterator[Part]:
+    """What is shown: depths of several models stand in one table, all else one after another."""
+    patched = [one.patch if isinstance(one, AuditResult) else one for one in results]
+    runs = [one for one in patched if isinstance(one, PatchResult)]
+    if found := [one.summary for one in runs if one.score != "em"]:
+        yield from depths(found)
+        yield from collateral(found)
+    if found := [one.summary for one in runs if one.score == "em"]:
+        yield from erasures(found)
+    for one in results:
+        if isinstance(one, EvaluationResult):
+            yield from values(one)
+        elif isinstance(one, AuditResult) and one.evaluation is not None:
+            yield from values(one.evaluation)
+        elif isinstance(one, EffortResult):
+            yield from of_effort(one.source, one.summary)
+        elif isinstance(one, WorstResult):
+            yield from of_worst(one.summary)

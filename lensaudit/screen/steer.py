@@ -1,0 +1,159 @@
+"""Directions: vectors, steering by coefficient and layer, and what a direction hides."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from rich.table import Table
+
+from lensaudit.screen.cells import no_interval, number
+from lensaudit.screen.tables import Part, row, table
+from lensaudit.steer.estimators import top_share
+from lensaudit.steer.vector import SteeringVector
+
+OUTLIERS = 0.5
+"""Share of the squared length in three dimensions from which a direction is called peculiar."""
+ARMS = {
+    "direction": "direction",
+    "sufficiency": "into full (sufficiency)",
+    "per_example": "each example's own (bound)",
+    "random": "random, equal length",
+    "random_sufficiency": "random, into full",
+    "retain_derived": "from retain questions",
+    "never_trained": "never-trained model",
+    "reverse": "reversed, on full",
+    "collateral": "same edit of full",
+}
+TITLES = {"add": "ADD: restore", "ablate": "ABLATE: remove", "clamp": "CLAMP: mediate"}
+
+
+def of_vectors(vectors: Sequence[SteeringVector]) -> Iterator[Part]:
+    """One row per vector: length, and how well it tells held-out answers apart."""
+    made = table(
+        "Held-out scores are proxies; steering is the test",
+        ("method", "layer", "length", "of stream", "accuracy", "AUC", "effect", "overlap"),
+        left=("method",),
+    )
+    for one in vectors:
+        scores = one.scores or {}
+        shown = [number(scores.get(key)) for key in ("accuracy", "auc", "effect_size", "overlap")]
+        row(made, one.method, str(one.layer), number(one.norm), number(one.ratio(1.0), 2), *shown)
+    yield made
+    odd = [one for one in vectors if len(one.vector) > 16 and top_share(one.vector) > OUTLIERS]
+    if odd:
+        yield (
+            f"{len(odd)} vectors have over half of their squared length in 3 dimensions "
+            f"(first {odd[0].file_name}): massive activations, not the trait."
+        )
+
+
+def of_coefficients(results: Mapping[str, Any]) -> Iterator[Part]:
+    """Every coefficient, how the score follows it, and what the questions held back say."""
+    yield _coefficients(results)
+    yield (
+        f"slope {number(results['slope'], 1)} points per unit, Spearman "
+        f"{number(results['spearman'], 2)}, controllability (Pearson) "
+        f"{number(results['controllability'], 2)}, largest change "
+        f"{number(results['max_delta_coherent'], 1)} (coherent)"
+    )
+    yield _chosen("coefficient", results["chosen"])
+
+
+def of_layers(results: Mapping[str, Any]) -> Iterator[Part]:
+    """Every layer, the baseline, and what the questions held back say."""
+    yield _layers(results)
+    yield f"baseline {number(results['baseline_mean'], 1)}"
+    yield _chosen("layer", results["chosen"])
+
+
+def _coefficients(results: Mapping[str, Any]) -> Table:
+    """One row per coefficient."""
+    made = table(
+        f"{results['trait']}, layer {results['layer']}, {results['method']}",
+        ("coefficient", "ratio", "score", "95 % interval", "coherence", "scored"),
+    )
+    for key, one in results["coefficients"].items():
+        row(
+            made,
+            key,
+            number(one["ratio"], 2),
+            number(one["mean"], 1),
+            _brackets(one),
+            number(results["coherence"][key]["mean"], 1),
+            f"{one['n']}/{one['n_total']}",
+        )
+    return made
+
+
+def _layers(results: Mapping[str, Any]) -> Table:
+    """One row per layer."""
+    made = table(
+        f"{results['trait']}, {results['method']} at every layer",
+        ("layer", "coefficient", "ratio", "score", "95 % interval", "coherence", "scored"),
+    )
+    for key, one in results["layers"].items():
+        row(
+            made,
+            key,
+            number(one["coefficient"], 2),
+            number(one["ratio"], 2),
+            number(one["mean"], 1),
+            _brackets(one),
+            number(one["coherence_mean"], 1),
+            f"{one['n']}/{one['n_total']}",
+        )
+    return made
+
+
+def _chosen(what: str, chosen: Mapping[str, Any] | None) -> str:
+    if chosen is None:
+        return f"No coherent {what} beats the baseline."
+    return (
+        f"Chosen on half of the questions: {what} {chosen.get(what, chosen.get('setting'))}; "
+        f"on the other half {number(chosen['test_mean'], 1)} against "
+        f"{number(chosen['test_baseline'], 1)}, change {number(chosen['test_delta'], 1)} "
+        f"{_brackets(chosen, 'test_delta_ci95')}"
+    )
+
+
+def _brackets(row: Mapping[str, Any], name: str = "ci95", digits: int = 1) -> str:
+    """An interval, or why there is none."""
+    ends = row[name]
+    return f"[{ends[0]:.{digits}f}, {ends[1]:.{digits}f}]" if ends else no_interval(row, name)
+
+
+def of_directions(summary: Mapping[str, Any]) -> Iterator[Part]:
+    """One table per experiment: recovery of the direction above its controls."""
+    for kind, found in summary["experiments"].items():
+        if "arms" not in found:
+            yield f"{TITLES[kind]}: unscored, {found['unscored']}."
+            continue
+        yield _arms(kind, found)
+        yield found["reading"]
+        for warning in found["warnings"]:
+            yield f"Warning: {warning}."
+        yield ""
+
+
+def _arms(kind: str, found: Mapping[str, Any]) -> Table:
+    score = found["score"]
+    kl = number(found["kl_retain"])
+    made = table(
+        f"{TITLES[kind]} ({score}; KL on retain {kl} nats per token)",
+        ("", "recovery", "95 % interval", "score", "IDK rate"),
+        left=("",),
+    )
+    for arm, title in ARMS.items():
+        if score not in found["arms"].get(arm, {}):
+            continue
+        one = found["arms"][arm][score]
+        spread = "" if one["sd"] is None else f" ± {one['sd']:.3f}"
+        idk = found["speech"].get(arm, {}).get("idk_rate")
+        row(
+            made,
+            title,
+            number(one["recovery"]) + spread,
+            _brackets(one, digits=2),
+            number(one["score"]),
+            number(idk, 2),
+        )
+    return made

@@ -1,0 +1,58 @@
+"""Tables of texts, in which nothing is read as markup, and where they are printed."""
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from lensaudit.files import printable
+
+PIPE_WIDTH = 1000
+"""Columns where there is no terminal: nothing is cut or folded."""
+Part = Table | str
+"""Of what is shown: a table or a line."""
+
+
+def table(title: str, columns: Iterable[str], *, left: Sequence[str] = ()) -> Table:
+    """An empty table; columns are flush right but those in `left`."""
+    made = Table(title=printable(title) or None)
+    for one in columns:
+        made.add_column(one, justify="left" if one in left else "right", overflow="fold")
+    return made
+
+
+def row(table: Table, *cells: str | Text) -> None:
+    """Add a row; texts in it may hold anybody's names."""
+    table.add_row(*(printable(cell) if isinstance(cell, str) else cell for cell in cells))
+
+
+def dim(text: str) -> Text:
+    """A cell that stands back, such as an anchor's name."""
+    return styled(text, "dim")
+
+
+def styled(text: str, style: str) -> Text:
+    """A cell in a colour."""
+    return Text(printable(text), style=style)
+
+
+def console(*, stderr: bool = False, width: int | None = None) -> Console:
+    """Where tables are printed: no markup, no emoji, no colours of its own."""
+    plain: dict[str, Any] = {"highlight": False, "markup": False, "emoji": False, "stderr": stderr}
+    found = Console(**plain)
+    if width is None and found.is_terminal:
+        return found
+    return Console(**plain, width=width or PIPE_WIDTH)
+
+
+def lines_of(rows: Iterable[Sequence[str]]) -> list[str]:
+    """Rows in columns without lines or colours, as other programs read them; none is folded."""
+    made = Table(box=None, show_header=False, pad_edge=False, padding=(0, 2, 0, 0))
+    for cells in rows:
+        row(made, *cells)
+    screen = console(width=PIPE_WIDTH)
+    with screen.capture() as captured:
+        screen.print(made)
+    return [line.rstrip() for line in captured.get().splitlines()]
