@@ -62,9 +62,21 @@ def _help(command: click.Command, name: str) -> str:
     return f"```text\n{command.get_help(context)}\n```\n"
 
 
+def public_names() -> list[tuple[str, str]]:
+    """Public names and their modules, in the order of the stub."""
+    stub = ast.parse(Path(lensaudit.__file__ or "").with_suffix(".pyi").read_text())
+    return [
+        (alias.name, f"lensaudit.{node.module}")
+        for node in stub.body
+        if isinstance(node, ast.ImportFrom)
+        for alias in node.names
+        if not inspect.ismodule(getattr(lensaudit, alias.name))
+    ]
+
+
 def python_page() -> str:
     by_module: dict[str, list[str]] = {}
-    for name, module in lensaudit._PUBLIC.items():
+    for name, module in public_names():
         by_module.setdefault(module, []).append(name)
     for module in MODULES:
         loaded = importlib.import_module(module)

@@ -12,7 +12,7 @@ import lensaudit as la
 from lensaudit.models.registry import load_registry, resolve
 from lensaudit.results import frames, plot
 
-PUBLIC = {name: getattr(la, name) for name in la._PUBLIC}
+PUBLIC = {name: getattr(la, name) for name in la.__all__ if callable(getattr(la, name))}
 PUBLIC |= {f"frames.{name}": getattr(frames, name) for name in ("summaries", "examples", "layers")}
 PUBLIC |= {"frames.metrics": frames.metrics}
 PUBLIC |= {f"plot.{name}": getattr(plot, name) for name in ("layer_profile", "heatmap", "depth")}

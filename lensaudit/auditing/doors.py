@@ -109,7 +109,8 @@ def door(record: Callable[P, S]) -> Callable[[Work[S, R]], Door[P, R]]:
 def _plain(value: Any) -> Any:
     """A place as text, which says a name or a file wherever either is wanted."""
     if isinstance(value, list | tuple):
-        return tuple(map(_plain, value))
+        several = cast(Sequence[Any], value)
+        return tuple(map(_plain, several))
     return named(value) if isinstance(value, Path) else value
 
 

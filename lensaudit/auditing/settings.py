@@ -138,8 +138,9 @@ class PatchSettings:
     base: Annotated[
         str | None,
         Option(
-            "With --also: the model before fine-tuning. [default: demo/base for demo/… models; "
-            "else counterfactual answers]",
+            "With --also: a model that never saw these facts, best trained as full was; or the "
+            "one before fine-tuning. [default: demo/base for demo/… models; else counterfactual "
+            "answers]",
             is_a="model",
         ),
     ] = None

@@ -9,20 +9,7 @@ A recipe plants a truth, an auditor guesses it; either is one decorated function
     def greedy(case): ...
 """
 
-import importlib
-from typing import Any
+import lazy_loader
 
-_PUBLIC = {
-    "registry": ("recipe", "recipes", "Recipe", "Planted"),
-    "claims": ("Untouched", "Undone", "Asked", "NeverSaw", "Says", "Rounds", "Certificate"),
-    "ground": ("Ground",),
-    "auditors": ("auditor", "auditors", "Case", "Finding"),
-}
-_MODULES = {name: module for module, names in _PUBLIC.items() for name in names}
-
-
-def __getattr__(name: str) -> Any:
-    """Load a name when it is used: the settings of the room are read without torch."""
-    if name not in _MODULES:
-        raise AttributeError(f"{__name__} has no {name}")
-    return getattr(importlib.import_module(f"{__name__}.{_MODULES[name]}"), name)
+# loaded when they are used: the settings of the room are read without torch
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

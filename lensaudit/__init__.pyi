@@ -1,0 +1,48 @@
+"""The public names and where each is defined; `__init__.py` loads one when it is first used."""
+
+# models
+from .models.named import load_model as load_model
+from .models.bridge import bridge_from as bridge_from, intervening as intervening
+from .models.bridge import logits_of as logits_of, residuals as residuals
+
+# data
+from .data.examples import Example as Example, load_examples as load_examples
+from .data.tofu import forget_set as forget_set
+from .data.spans import Batch as Batch, Encoded as Encoded
+from .data.spans import encode as encode, make_batch as make_batch
+
+# activations
+from .activations.store import ActivationStore as ActivationStore
+from .activations.store import open_activations as open_activations
+
+# interventions
+from .patching.interventions import add as add, clamp as clamp
+from .patching.interventions import project_out as project_out, replace_at as replace_at
+
+# patched scores and text
+from .patching.oracle import baseline as baseline, layer_deltas as layer_deltas, patched as patched
+from .patching.generation import patched_generation as patched_generation
+
+# scores
+from .scores.depth import depth_score as depth_score, span_logprob as span_logprob
+
+# what the commands do
+from .auditing.doors import audit as audit, cache as cache, evaluate as evaluate, patch as patch
+from .attacks.effort.runs import effort as effort
+from .auditing.lens import lens as lens
+from .auditing.last_prompt import last_prompt as last_prompt
+from .worstcase.folder import worst as worst
+from .screen.show import show as show
+from .report.render import write_report as write_report
+from .auditing.verify import verify as verify
+from .project import read_project as read_project
+
+# a patching run, step by step
+from .patching.prepare import prepare as prepare
+from .patching.session import score_all as score_all
+from .models.registry import load_registry as load_registry
+
+# results as data frames, and pictures of them
+from .results import frames as frames, plot as plot
+
+__version__: str

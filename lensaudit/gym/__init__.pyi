@@ -1,0 +1,16 @@
+from .auditors import Case as Case
+from .auditors import Finding as Finding
+from .auditors import auditor as auditor
+from .auditors import auditors as auditors
+from .claims import Asked as Asked
+from .claims import Certificate as Certificate
+from .claims import NeverSaw as NeverSaw
+from .claims import Rounds as Rounds
+from .claims import Says as Says
+from .claims import Undone as Undone
+from .claims import Untouched as Untouched
+from .ground import Ground as Ground
+from .registry import Planted as Planted
+from .registry import Recipe as Recipe
+from .registry import recipe as recipe
+from .registry import recipes as recipes
