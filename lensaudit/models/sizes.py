@@ -31,6 +31,7 @@ class Sizes:
     n_layers: int
     d_model: int
     d_ff: int
+    """Hidden units of the MLP that one token passes: of experts, those it is sent to."""
     d_vocab: int
     n_heads: int
     n_kv: int
@@ -73,7 +74,7 @@ def sizes_of(config: Any, dtype: str) -> Sizes:
     return Sizes(
         n_layers=config.num_hidden_layers,
         d_model=config.hidden_size,
-        d_ff=getattr(config, "intermediate_size", None) or 4 * config.hidden_size,
+        d_ff=_d_ff(config),
         d_vocab=config.vocab_size,
         n_heads=n_heads,
         n_kv=getattr(config, "num_key_value_heads", None) or n_heads,
@@ -81,6 +82,14 @@ def sizes_of(config: Any, dtype: str) -> Sizes:
         d_value=getattr(config, "v_head_dim", None) or d_head,
         n_bytes=BYTES[dtype],
     )
+
+
+def _d_ff(config: Any) -> int:
+    dense = getattr(config, "intermediate_size", None) or 4 * config.hidden_size
+    n_used = getattr(config, "num_experts_per_tok", None) or 1
+    one = getattr(config, "moe_intermediate_size", None) or dense
+    shared = getattr(config, "shared_expert_intermediate_size", None) or 0
+    return max(dense, n_used * one + shared)
 
 
 def sizes_on_disk(checkpoint: Checkpoint, dtype: str) -> Sizes:
