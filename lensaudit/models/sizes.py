@@ -2,9 +2,12 @@
 
 import math
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
-from lensaudit.models.checkpoint import Checkpoint, config_of
+from safetensors import safe_open
+
+from lensaudit.models.checkpoint import Checkpoint, config_of, weight_files
 
 BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
 
@@ -95,3 +98,13 @@ def _d_ff(config: Any) -> int:
 def sizes_on_disk(checkpoint: Checkpoint, dtype: str) -> Sizes:
     """Of a checkpoint that is not loaded."""
     return sizes_of(config_of(checkpoint), dtype)
+
+
+def n_parameters(folder: Path) -> int:
+    """Weights of a checkpoint, from the headers of its safetensors files; 0 of pickles."""
+    total = 0
+    for file in weight_files(folder):
+        with safe_open(file, framework="numpy") as tensors:
+            shapes = [tensors.get_slice(name).get_shape() for name in tensors.keys()]  # noqa: SIM118
+        total += sum(map(math.prod, shapes))
+    return total
