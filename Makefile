@@ -7,7 +7,7 @@ TOOLS  := $(VENV)/.tools
 # two threaded torch processes on two cores crawl; tests run one process per core instead
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: demo test shapes lint mutants bench slow family docs clean
+.PHONY: demo test shapes lint mutants bench gpu slow family docs clean
 
 $(READY): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
@@ -47,6 +47,9 @@ mutants: $(TOOLS)         ## break one line at a time: does a test notice? half 
 
 bench: $(TOOLS)           ## speed against the one-pass-per-layer method
 	$(BIN)/python -m benchmarks.sweep
+
+gpu: $(TOOLS)             ## on a CUDA device: the processor's numbers? how fast? ten minutes
+	$(BIN)/python -m benchmarks.gpu
 
 family: $(READY)          ## train the embedded family again, into build/family
 	$(BIN)/python -m lensaudit.demo_models.family --out build/family

@@ -19,18 +19,26 @@ FLAGS = ("avx2", "avx512f", "avx512_bf16", "amx_tile")
 STATUS = Path("/proc/self/status")
 
 
-def describe() -> str:
-    """Processor, cores, vector flags, memory, versions; nothing that names the machine."""
+def describe(device: str = "cpu") -> str:
+    """Processor, cores, vector flags, memory, card, versions; nothing that names the machine."""
     cpuinfo = Path("/proc/cpuinfo").read_text()
     name = re.search(r"model name\s*:\s*(.*)", cpuinfo)
     flags = [flag for flag in FLAGS if re.search(rf"\b{flag}\b", cpuinfo)]
     kib = int(re.search(r"MemTotal:\s*(\d+)", Path("/proc/meminfo").read_text())[1])
     return (
         f"{name[1].strip() if name else platform.machine()}, {os.cpu_count()} cores "
-        f"({', '.join(flags)}), {kib / 2**20:.0f} GB; {torch.get_num_threads()} threads, "
+        f"({', '.join(flags)}), {kib / 2**20:.0f} GB; {_card(device)}"
+        f"{torch.get_num_threads()} threads, "
         f"torch {torch.__version__}, Python {platform.python_version()}; "
         f"load before the run {os.getloadavg()[0]:.1f}"
     )
+
+
+def _card(device: str) -> str:
+    if device == "cpu":
+        return ""
+    about = torch.cuda.get_device_properties(device)
+    return f"{about.name}, {about.total_memory / 2**30:.0f} GB; "
 
 
 def help_ratio(*, n_runs: int = 7) -> str:
@@ -49,14 +57,19 @@ def help_ratio(*, n_runs: int = 7) -> str:
     )
 
 
-def matmul_peak(*, n_tries: int = 5) -> float:
-    """FLOP/s of the best of some large float32 matrix products."""
+def matmul_peak(
+    *, n_tries: int = 5, device: str = "cpu", dtype: torch.dtype = torch.float32
+) -> float:
+    """FLOP/s of the best of some large matrix products."""
     best = 0.0
     for rows, inner, columns in [(2048, 2048, 8192), (2048, 8192, 2048), (512, 2048, 16384)]:
-        left, right = torch.randn(rows, inner), torch.randn(columns, inner)
+        left = torch.randn(rows, inner, device=device, dtype=dtype)
+        right = torch.randn(columns, inner, device=device, dtype=dtype)
         for _ in range(n_tries):
+            _wait(device)
             started = time.perf_counter()
             left @ right.T
+            _wait(device)
             elapsed = time.perf_counter() - started
             best = max(best, 2 * rows * inner * columns / elapsed)
     return best
@@ -76,22 +89,36 @@ class Timed:
         return median(self.seconds)
 
 
-def timed(run: Callable[[], object], *, n_runs: int, what: str = "") -> Timed:
+def timed(run: Callable[[], object], *, n_runs: int, what: str = "", device: str = "cpu") -> Timed:
     """Run a few times, and keep the time of each; progress is told on stderr."""
     seconds, peak = [], 0
     for _ in range(n_runs):
-        before = _settle()
+        before = _settle(device)
         started = time.perf_counter()
         run()
+        _wait(device)
         seconds.append(time.perf_counter() - started)
-        peak = max(peak, _status("VmHWM") - before)
+        peak = max(peak, _most(device) - before)
         print(f"{what}: {seconds[-1]:.2f} s, peak {peak >> 20} MB", file=sys.stderr, flush=True)
     return Timed(tuple(seconds), peak)
 
 
-def _settle() -> int:
-    """Give freed memory back, start the high-water mark anew; bytes resident now."""
+def _wait(device: str) -> None:
+    """A CUDA device works on after a call has returned."""
+    if device != "cpu":
+        torch.cuda.synchronize(device)
+
+
+def _most(device: str) -> int:
+    return _status("VmHWM") if device == "cpu" else torch.cuda.max_memory_allocated(device)
+
+
+def _settle(device: str) -> int:
+    """Give freed memory back, start the high-water mark anew; bytes held now."""
     gc.collect()
+    if device != "cpu":
+        torch.cuda.reset_peak_memory_stats(device)
+        return torch.cuda.memory_allocated(device)
     ctypes.CDLL(None).malloc_trim(0)
     Path("/proc/self/clear_refs").write_text("5")
     return _status("VmRSS")

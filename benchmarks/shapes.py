@@ -10,7 +10,7 @@ from tokenizers import Tokenizer, models
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
 from lensaudit.data.spans import Encoded
-from lensaudit.models.bridge import TransformerBridge, bridge_from
+from lensaudit.models.bridge import DTYPES, TransformerBridge, bridge_from
 from lensaudit.models.checkpoint import Checkpoint
 from lensaudit.models.spec import ModelSpec
 
@@ -73,18 +73,20 @@ def shape_named(name: str) -> Shape:
                 "original_max_position_embeddings": 8192,
             },
         )
-        text = "Llama-3.2-1B, random weights, float32"
+        text = "Llama-3.2-1B, random weights"
         return Shape(name, text, config, 32, 32, 2)
     raise ValueError(f"shape {name}: wanted one of {', '.join(SHAPES)}")
 
 
-def random_model(config: LlamaConfig, *, seed: int = 0) -> TransformerBridge:
+def random_model(
+    config: LlamaConfig, *, seed: int = 0, dtype: str = "float32", device: str = "cpu"
+) -> TransformerBridge:
     """A bridged model whose weights were never trained."""
     torch.manual_seed(seed)
     words = Tokenizer(models.WordLevel({"<s>": 0, "</s>": 1}, unk_token="<s>"))
     # without a token for the beginning: TransformerLens would load it again from its folder
     tokenizer = PreTrainedTokenizerFast(tokenizer_object=words, eos_token="</s>")
-    return bridge_from(LlamaForCausalLM(config).float(), tokenizer)
+    return bridge_from(LlamaForCausalLM(config).to(device, DTYPES[dtype]), tokenizer)
 
 
 def random_examples(n: int, d_vocab: int, *, seed: int = 0) -> list[Encoded]:
@@ -123,7 +125,7 @@ def lengths_of(encoded: Sequence[Encoded]) -> Lengths:
     )
 
 
-def checkpoint_of(shape: Shape, name: str) -> Checkpoint:
+def checkpoint_of(shape: Shape, name: str, dtype: str) -> Checkpoint:
     """What stands for a model on disk; its hash is its name."""
     config = shape.config
     return Checkpoint(
@@ -135,5 +137,5 @@ def checkpoint_of(shape: Shape, name: str) -> Checkpoint:
         d_model=config.hidden_size,
         d_vocab=config.vocab_size,
         architecture="LlamaForCausalLM",
-        dtype="float32",
+        dtype=dtype,
     )

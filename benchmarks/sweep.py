@@ -1,6 +1,6 @@
 """How much faster is the sweep than one hooked pass per layer? `make bench` prints the table.
 
-    python -m benchmarks.sweep --shape embedded --shape llama-1b
+    python -m benchmarks.sweep --shape embedded --shape llama-1b [--device cuda --dtype bfloat16]
 
 (a) one hooked pass per layer, S1 known; (b) the sweep with the clean run cached and the source
 model run; (c) the sweep with every activation cached; (d), (e) the same two at KE layers only.
@@ -12,7 +12,7 @@ import argparse
 import os
 import shutil
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -38,9 +38,10 @@ from lensaudit.activations.fill import (
 from lensaudit.activations.spec import SHARD_EXAMPLES
 from lensaudit.activations.store import Activations, ActivationStore
 from lensaudit.data.spans import Encoded, buckets, by_length, make_batch
-from lensaudit.models.bridge import TransformerBridge, residuals
+from lensaudit.models.bridge import DTYPES, TransformerBridge, residuals
 from lensaudit.models.checkpoint import Checkpoint
 from lensaudit.models.decoder import decoder_of
+from lensaudit.models.device import resolve_device
 from lensaudit.models.sizes import sizes_of
 from lensaudit.patching import oracle
 from lensaudit.patching.budget import Room
@@ -53,6 +54,20 @@ KE_FROM = 5
 """On the published 1B model about 11 of 16 layers are KE; the early ones are missing."""
 ORACLE_BATCHES = (1, 8, 32)
 MiB = 1 << 20
+
+
+@dataclass(frozen=True)
+class Asked:
+    """How a table is measured."""
+
+    memory: str = "2G"
+    n_runs: int = 3
+    device: str = "cpu"
+    dtype: str = "float32"
+
+    def peak(self) -> float:
+        """FLOP/s of matrix products."""
+        return matmul_peak(device=self.device, dtype=DTYPES[self.dtype])
 
 
 @dataclass(frozen=True)
@@ -76,8 +91,8 @@ class Bench:
             checkpoint,
             self.encoded,
             positions=positions,
-            dtype="float32",
-            device="cpu",
+            dtype=self.options.dtype,
+            device=self.options.device,
             batch_size=self.options.cache_batch,
         )
         return fill(
@@ -91,7 +106,7 @@ class Bench:
 
     def source(self) -> Checkpoint:
         """The audited model: the same weights run again, under another name."""
-        return checkpoint_of(self.shape, "source")
+        return checkpoint_of(self.shape, "source", self.options.dtype)
 
     def forget(self) -> None:
         """Remove the source's cache and the scores."""
@@ -101,11 +116,11 @@ class Bench:
     def sweep(self, layers: Sequence[int]) -> None:
         """Score the source at `layers`; its activations are read or made."""
         with (
-            self.cache(checkpoint_of(self.shape, "full"), "all") as clean,
+            self.cache(checkpoint_of(self.shape, "full", self.options.dtype), "all") as clean,
             self.cache(self.source(), "span") as activations,
         ):
             options = replace(self.options, layers=tuple(layers))
-            room = Room(sizes_of(self.shape.config, "float32"), options, True)
+            room = Room(sizes_of(self.shape.config, options.dtype), options, True)
             runner = Runner(
                 self.model, CachedDonor(clean, "resid_post"), decoder_of(self.model), options, room
             )
@@ -125,10 +140,14 @@ class Bench:
         self.forget()
         self.sweep(layers)
 
+    def timed(self, run: Callable[[], object], *, n_runs: int, what: str) -> Timed:
+        """On this benchmark's device."""
+        return timed(run, n_runs=n_runs, what=what, device=self.options.device)
+
     def oracle(self, batch_size: int, layers: Sequence[int]) -> None:
         """Run the source model, then `full` once for each of `layers`."""
         for bucket in buckets(self.encoded, batch_size):
-            batch = make_batch(bucket)
+            batch = make_batch(bucket).to(self.options.device)
             stack, _ = residuals(self.model, batch.tokens)
             if layers:
                 oracle.patched(self.model, stack, batch, layers=layers)
@@ -148,8 +167,10 @@ def oracle_runs(bench: Bench, *, n_runs: int, n_layers: int) -> dict[int, Timed]
 
     def measured(size: int, n: int) -> Timed:
         what = f"(a) batch {size}"
-        source = timed(lambda: bench.oracle(size, []), n_runs=n, what=f"{what}, source").median
-        passes = timed(lambda: bench.oracle(size, layers), n_runs=n, what=what)
+        source = bench.timed(
+            lambda: bench.oracle(size, []), n_runs=n, what=f"{what}, source"
+        ).median
+        passes = bench.timed(lambda: bench.oracle(size, layers), n_runs=n, what=what)
         seconds = tuple(source + scale * (one - source) for one in passes.seconds)
         return Timed(seconds, passes.peak_bytes)
 
@@ -163,10 +184,10 @@ def sweep_runs(bench: Bench, *, n_runs: int) -> dict[str, Timed]:
     every, ke = range(bench.n_layers), range(KE_FROM, bench.n_layers)
     bench.source_run([0])  # fills the cache of full, and pays what the first call pays
     return {
-        "b": timed(lambda: bench.source_run(every), n_runs=n_runs, what="(b)"),
-        "c": timed(lambda: bench.sweep(every), n_runs=n_runs, what="(c)"),
-        "d": timed(lambda: bench.source_run(ke), n_runs=n_runs, what="(d)"),
-        "e": timed(lambda: bench.sweep(ke), n_runs=n_runs, what="(e)"),
+        "b": bench.timed(lambda: bench.source_run(every), n_runs=n_runs, what="(b)"),
+        "c": bench.timed(lambda: bench.sweep(every), n_runs=n_runs, what="(c)"),
+        "d": bench.timed(lambda: bench.source_run(ke), n_runs=n_runs, what="(d)"),
+        "e": bench.timed(lambda: bench.sweep(ke), n_runs=n_runs, what="(e)"),
     }
 
 
@@ -217,7 +238,7 @@ def facts(bench: Bench, fast: dict[str, Timed], peak: float) -> list[str]:
 
 def arithmetic(bench: Bench, *, cached: bool) -> float:
     """Floating-point operations of (b), or of (c): no padding, attention's scores left out."""
-    sizes, lengths = sizes_of(bench.shape.config, "float32"), lengths_of(bench.encoded)
+    sizes, lengths = sizes_of(bench.shape.config, bench.options.dtype), lengths_of(bench.encoded)
     n = bench.n_layers
     block, head = sizes.per_token_flop / n, 2 * sizes.d_model * sizes.d_vocab
     keys = 4 * sizes.d_model * sizes.n_kv * sizes.d_head * (n - 1) * (lengths.read - lengths.span)
@@ -227,7 +248,7 @@ def arithmetic(bench: Bench, *, cached: bool) -> float:
 
 def oracle_arithmetic(bench: Bench) -> float:
     """Of (a): the source's blocks, and all of `full` once per layer."""
-    sizes, lengths = sizes_of(bench.shape.config, "float32"), lengths_of(bench.encoded)
+    sizes, lengths = sizes_of(bench.shape.config, bench.options.dtype), lengths_of(bench.encoded)
     head = 2 * sizes.d_model * sizes.d_vocab
     passes = bench.n_layers * (sizes.per_token_flop + head)
     return lengths.total * (sizes.per_token_flop + passes)
@@ -249,7 +270,7 @@ def source_padding(bench: Bench) -> float:
 
 def attention_padding(bench: Bench) -> float:
     """Share of attention's (query, key) cells that are empty."""
-    room = Room(sizes_of(bench.shape.config, "float32"), bench.options, True)
+    room = Room(sizes_of(bench.shape.config, bench.options.dtype), bench.options, True)
     used = laid = 0
     for batch in room.batches(bench.encoded, lambda e: bench.n_layers, n_donors=1):
         width, prefix = max(e.n_span for e in batch), max(e.start for e in batch)
@@ -258,13 +279,13 @@ def attention_padding(bench: Bench) -> float:
     return 1 - used / laid
 
 
-def doubled(shape: Shape, model: TransformerBridge, memory: str, n_runs: int) -> str:
+def doubled(shape: Shape, model: TransformerBridge, asked: Asked) -> str:
     """Cost of (b) on twice the examples."""
-    found = {}
+    found, n_runs = {}, asked.n_runs
     for n in (shape.n_doubled, 2 * shape.n_doubled):
-        with bench_of(shape, model, n, memory) as bench:
+        with bench_of(shape, model, n, asked) as bench:
             bench.source_run([0])
-            found[n] = timed(
+            found[n] = bench.timed(
                 lambda b=bench: b.source_run(range(b.n_layers)), n_runs=n_runs, what=f"(b), {n}"
             )
     (n, once), (_, twice) = found.items()
@@ -275,31 +296,36 @@ def doubled(shape: Shape, model: TransformerBridge, memory: str, n_runs: int) ->
 
 
 @contextmanager
-def bench_of(shape: Shape, model: TransformerBridge, n: int, memory: str) -> Iterator[Bench]:
+def bench_of(shape: Shape, model: TransformerBridge, n: int, asked: Asked) -> Iterator[Bench]:
     """A benchmark on `n` examples, in a folder that is removed."""
     encoded = random_examples(n, shape.config.vocab_size)
-    n_bytes = parse_memory(memory)
-    fitting = cache_batch_that_fits(sizes_of(shape.config, "float32"), encoded, n_bytes)
-    n_layers = shape.config.num_hidden_layers
-    options = PatchOptions(tuple(range(n_layers)), memory_bytes=n_bytes, cache_batch=fitting)
+    n_bytes = parse_memory(asked.memory)
+    fitting = cache_batch_that_fits(sizes_of(shape.config, asked.dtype), encoded, n_bytes)
+    options = PatchOptions(
+        tuple(range(shape.config.num_hidden_layers)),
+        memory_bytes=n_bytes,
+        cache_batch=fitting,
+        dtype=asked.dtype,
+        device=asked.device,
+    )
     with tempfile.TemporaryDirectory() as folder:
         yield Bench(shape, model, encoded, options, Path(folder))
 
 
-def report(shape: Shape, *, memory: str, n_runs: int) -> Iterator[str]:
+def report(shape: Shape, asked: Asked) -> Iterator[str]:
     """The section of one shape, line by line."""
-    model = random_model(shape.config)
-    yield f"\n## {shape.name}: {shape.text}\n"
-    with bench_of(shape, model, shape.n_examples, memory) as bench:
-        peak = matmul_peak()
-        fast = sweep_runs(bench, n_runs=n_runs)
-        slow = oracle_runs(bench, n_runs=n_runs, n_layers=shape.n_oracle_layers)
-        peak = max(peak, matmul_peak())
+    model = random_model(shape.config, dtype=asked.dtype, device=asked.device)
+    yield f"\n## {shape.name}: {shape.text}, {asked.dtype}\n"
+    with bench_of(shape, model, shape.n_examples, asked) as bench:
+        peak = asked.peak()
+        fast = sweep_runs(bench, n_runs=asked.n_runs)
+        slow = oracle_runs(bench, n_runs=asked.n_runs, n_layers=shape.n_oracle_layers)
+        peak = max(peak, asked.peak())
         yield from table(bench, slow, fast)
         yield ""
-        yield f"- budget {memory}; median of {n_runs} runs"
+        yield f"- budget {asked.memory}; median of {asked.n_runs} runs"
         yield from facts(bench, fast, peak)
-    yield doubled(shape, model, memory, n_runs)
+    yield doubled(shape, model, asked)
 
 
 def main() -> None:
@@ -310,13 +336,16 @@ def main() -> None:
     parser.add_argument("--shape", action="append", choices=SHAPES, help="default: all, in turn")
     parser.add_argument("--memory", default="2G", help="budget above the weights")
     parser.add_argument("--runs", type=int, default=3, help="of every row; the median counts")
+    parser.add_argument("--device", default="cpu", help="cpu, cuda, cuda:1 …")
+    parser.add_argument("--dtype", default="float32", choices=DTYPES)
     parser.add_argument("--threads", type=int, default=os.cpu_count(), help="default: all cores")
     chosen = parser.parse_args()
     torch.set_grad_enabled(False)
     torch.set_num_threads(chosen.threads)
-    print(f"{describe()}\n\n- {help_ratio()}")
+    asked = Asked(chosen.memory, chosen.runs, resolve_device(chosen.device), chosen.dtype)
+    print(f"{describe(asked.device)}\n\n- {help_ratio()}")
     for name in chosen.shape or SHAPES:
-        for line in report(shape_named(name), memory=chosen.memory, n_runs=chosen.runs):
+        for line in report(shape_named(name), asked):
             print(line, flush=True)
 
 

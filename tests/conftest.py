@@ -16,6 +16,9 @@ from support import ARCHITECTURES, SHARED, tiny_model, tiny_model_of
 # submitit's logging at import closes every handler there is, absl's with pytest's captured stream
 os.environ.setdefault("SUBMITIT_LOG_LEVEL", "NOCONFIG")
 
+# TransformerLens installs torchvision where the bridge does not stop it: never from a test
+os.environ |= {"PIP_NO_INDEX": "1", "PIP_FIND_LINKS": "", "UV_OFFLINE": "1"}
+
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     # a shell starts its background jobs deaf to interrupts, and their children are so, too
     signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -50,6 +50,22 @@ def tiny_model(seed: int = 0, **changes):
     return model
 
 
+WINDOWS = {"sliding_window": 4, "layer_types": ["sliding_attention", "full_attention"] * 2}
+GEMMA3 = {"head_dim": 12, "query_pre_attn_scalar": 8} | WINDOWS
+EYES = {
+    "hidden_size": 8,
+    "intermediate_size": 8,
+    "num_hidden_layers": 1,
+    "num_attention_heads": 1,
+    "image_size": 8,
+    "patch_size": 4,
+}
+EXPERTS = {
+    "num_experts": 4,
+    "num_experts_per_tok": 2,
+    "moe_intermediate_size": 24,
+    "mlp_only_layers": [1],
+}
 ARCHITECTURES = {
     "Llama": ("Llama", {}),
     "Llama with a key head per query head": ("Llama", {"num_key_value_heads": 4}),
@@ -93,6 +109,18 @@ ARCHITECTURES = {
             "attention_multiplier": 0.2,
         },
     ),
+    "Gemma3": ("Gemma3Text", GEMMA3),
+    "Gemma3 with eyes": ("Gemma3", {"text_config": GEMMA3, "vision_config": EYES}),
+    "OLMo": ("Olmo", {"clip_qkv": 0.5}),
+    "OLMo2": ("Olmo2", {}),
+    "OLMo3": ("Olmo3", WINDOWS),
+    "Cohere": ("Cohere", {"logit_scale": 2.0}),
+    "Cohere, normed": ("Cohere", {"use_qk_norm": True, "logit_scale": 2.0}),
+    "Cohere2": ("Cohere2", {"logit_scale": 2.0} | WINDOWS),
+    "Mixtral": ("Mixtral", {"num_local_experts": 4, "sliding_window": 4}),
+    "Qwen2-MoE": ("Qwen2Moe", {"shared_expert_intermediate_size": 40} | EXPERTS),
+    "Qwen3-MoE": ("Qwen3Moe", {"head_dim": 12} | EXPERTS),
+    "OLMoE": ("Olmoe", {"num_key_value_heads": 4, "clip_qkv": 1.0} | EXPERTS),
 }
 """What the sweep is verified on: transformers' class, and its settings beside those of `tiny`."""
 
@@ -115,8 +143,10 @@ def tiny_model_of(kind: str, seed: int = 0, **changes):
         "pad_token_id": 0,
         "bos_token_id": 1,
         "eos_token_id": 2,
-    } | changes
-    config = getattr(transformers, f"{kind}Config")(**settings)
+    }
+    if "text_config" in changes:
+        changes["text_config"] = settings | changes["text_config"]
+    config = getattr(transformers, f"{kind}Config")(**(settings | changes))
     model = transformers.AutoModelForCausalLM.from_config(config).eval()
     model.config.architectures = [type(model).__name__]  # as a saved one says
     with torch.no_grad():

@@ -4,7 +4,8 @@ import torch
 
 from lensaudit.errors import InputError
 from lensaudit.models.checkpoint import Checkpoint
-from lensaudit.unlearn.memory import free_bytes, n_parameters
+from lensaudit.models.device import free_bytes
+from lensaudit.models.sizes import n_parameters
 
 
 def stored_dtype(start: Checkpoint, named: str) -> torch.dtype:

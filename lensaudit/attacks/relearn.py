@@ -27,12 +27,13 @@ from lensaudit.models.causal import load_causal
 from lensaudit.models.checkpoint import Checkpoint, load_tokenizer, open_checkpoint
 from lensaudit.models.device import resolve_device
 from lensaudit.models.registry import default_data, is_demo, load_registry, resolve
+from lensaudit.models.sizes import n_parameters
 from lensaudit.results import keyed
 from lensaudit.results.records import Manifest, manifest
 from lensaudit.results.sentences import rows_relearned
 from lensaudit.unlearn.encode import CHAT, Answered, Sample, TrainBatch, collate
 from lensaudit.unlearn.job import ENCODERS, Format, kept_losses, n_steps_of, trained
-from lensaudit.unlearn.memory import check_memory, n_parameters, training_bytes
+from lensaudit.unlearn.memory import check_memory, training_bytes
 from lensaudit.unlearn.objective import FineTuning
 from lensaudit.unlearn.prepare import FORMATS, formats_of
 from lensaudit.unlearn.rows import Rows, load_rows

@@ -27,10 +27,10 @@ from lensaudit.models.quantize import (
     quantise_in_place,
 )
 from lensaudit.models.registry import load_registry, resolve
+from lensaudit.models.sizes import n_parameters
 from lensaudit.results import keyed
 from lensaudit.results.records import Manifest, manifest
 from lensaudit.unlearn.job import trained
-from lensaudit.unlearn.memory import n_parameters
 from lensaudit.unlearn.save import seal_model
 
 HEADER = ("matrix", "n_weights", "relative_error", "largest_error")

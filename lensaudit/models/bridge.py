@@ -10,6 +10,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 from transformer_lens.model_bridge import TransformerBridge
+from transformer_lens.model_bridge.sources.transformers import source as _source
 
 from lensaudit.errors import InputError, WorkError
 from lensaudit.models.causal import load_causal
@@ -63,13 +64,14 @@ def bridge_from(model: Any, tokenizer: Any) -> TransformerBridge:
     logging.getLogger("transformer_lens").setLevel(logging.ERROR)
     parameter = next(model.parameters())
     try:
-        bridge = TransformerBridge.boot_transformers(
-            getattr(model.config, "_name_or_path", "") or "local",
-            hf_model=model,
-            tokenizer=tokenizer,
-            dtype=parameter.dtype,
-            device=str(parameter.device),
-        )
+        with _texts_alone():
+            bridge = TransformerBridge.boot_transformers(
+                getattr(model.config, "_name_or_path", "") or "local",
+                hf_model=model,
+                tokenizer=tokenizer,
+                dtype=parameter.dtype,
+                device=str(parameter.device),
+            )
     except torch.OutOfMemoryError:
         raise
     except _UNBRIDGED as error:
@@ -78,6 +80,18 @@ def bridge_from(model: Any, tokenizer: Any) -> TransformerBridge:
         ) from error
     bridge.eval()
     return bridge
+
+
+@contextlib.contextmanager
+def _texts_alone() -> Iterator[None]:
+    """No processor of images: TransformerLens would ask the network, and install torchvision."""
+    booting: Any = _source
+    plain = booting.load_modality_processor
+    booting.load_modality_processor = lambda *args: None
+    try:
+        yield
+    finally:
+        booting.load_modality_processor = plain
 
 
 def n_layers(model: TransformerBridge) -> int:

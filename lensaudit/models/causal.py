@@ -8,6 +8,7 @@ import transformers
 
 from lensaudit.errors import InputError
 from lensaudit.models.checkpoint import HARMLESS, UNLOADABLE, Checkpoint, first_line
+from lensaudit.models.fitting import check_fits
 from lensaudit.models.merge import merged
 
 NOT_CAUSAL: Mapping[torch.dtype, float] = {torch.float32: 1e-3}
@@ -28,17 +29,19 @@ def load_causal(
     An adapter is merged in float32 before the model takes its dtype.
 
     Raises:
-        InputError: the device is absent, or the folder is not a whole causal language model:
-            tensors are missing, of another shape, or without a place in the configuration.
+        InputError: the device is absent or too small, or the folder is not a whole causal language
+            model: tensors are missing, of another shape, or without a place in the configuration.
     """
     if device.startswith("cuda") and not torch.cuda.is_available():
         raise InputError(f"device {device}: no CUDA device is available; use --device cpu")
+    first = torch.float32 if checkpoint.adapter else dtype
+    check_fits(checkpoint, dtype=first, device=device)
     transformers.utils.logging.disable_progress_bar()
     name = checkpoint.spec.name
     try:
         loaded: Any = transformers.AutoModelForCausalLM.from_pretrained(
             checkpoint.folder,
-            dtype=torch.float32 if checkpoint.adapter else dtype,
+            dtype=first,
             attn_implementation=attn,
             use_safetensors=True,
             trust_remote_code=False,

@@ -90,7 +90,7 @@ def open_checkpoint(spec: ModelSpec, *, allow_pickle: bool = False) -> Checkpoin
     adapter = open_adapter(spec.adapter) if spec.adapter else None
     config = _config(folder)
     _check_kind(spec.name, config)
-    files = _shards(folder, "model", "safetensors")
+    files = weight_files(folder)
     pickled = not files
     if pickled:
         files = _pickles(folder, spec, allow_pickle)
@@ -267,6 +267,11 @@ def _size(config: Mapping[str, Any], keys: Sequence[str], folder: Path) -> int:
             "decoder-only language model?"
         )
     return value
+
+
+def weight_files(folder: Path) -> list[Path]:
+    """The safetensors files that transformers would load; none of a checkpoint of pickles."""
+    return _shards(folder, "model", "safetensors")
 
 
 def _shards(folder: Path, stem: str, suffix: str) -> list[Path]:

@@ -5,8 +5,9 @@ block on rows that no forward pass has, so it needs the modules underneath.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
+from operator import attrgetter
 from typing import Any
 
 import torch
@@ -39,8 +40,8 @@ class Parts:
     by_head: bool = False
     """The one projection holds the three of each head side by side."""
     o: str = "o_proj"
-    qk_norm: tuple[str, str] | None = None
-    """Norms of queries and keys."""
+    qk_norm: bool = False
+    """Queries and keys may be normed."""
     gate: str | None = "gate_proj"
     up: str = "up_proj"
     """Without `gate` there is none; of the same name, both are one projection."""
@@ -48,8 +49,14 @@ class Parts:
     down: str = "down_proj"
     parallel: str | bool = False
     """The MLP reads the block's input: always, or where this setting says so."""
+    experts: bool = False
+    """An MLP is called as it is: it sends each token to some of its experts."""
     window: bool = False
     """Every layer has the configuration's sliding window; else a layer says so itself."""
+    neighbours: bool = False
+    """Rotary embeddings turn pairs of neighbours, not one half of a head with the other."""
+    rope_in_windows: bool = False
+    """Layers without a sliding window have no rotary embedding."""
 
 
 _POST_NORMS = Parts(
@@ -58,6 +65,15 @@ _POST_NORMS = Parts(
     ln2_post="post_feedforward_layernorm",
 )
 _QK_NORM = ("q_norm", "k_norm")
+_GEMMA3 = replace(_POST_NORMS, qk_norm=True)
+_OLMO2 = Parts(
+    ln1=None,
+    ln1_post="post_attention_layernorm",
+    ln2=None,
+    ln2_post="post_feedforward_layernorm",
+    qk_norm=True,
+)
+_COHERE = Parts(ln2=None, qk_norm=True, parallel=True, neighbours=True)
 
 FAMILIES: Mapping[str, Parts] = {
     "LlamaForCausalLM": Parts(),
@@ -65,7 +81,9 @@ FAMILIES: Mapping[str, Parts] = {
     "MistralForCausalLM": Parts(window=True),
     "GemmaForCausalLM": Parts(),
     "Gemma2ForCausalLM": _POST_NORMS,
-    "Qwen3ForCausalLM": Parts(qk_norm=_QK_NORM),
+    "Gemma3ForCausalLM": _GEMMA3,
+    "Gemma3ForConditionalGeneration": replace(_GEMMA3, trunk="model.language_model"),
+    "Qwen3ForCausalLM": Parts(qk_norm=True),
     "Phi3ForCausalLM": Parts(
         qkv=("qkv_proj",), gate="gate_up_proj", up="gate_up_proj", act="activation_fn", window=True
     ),
@@ -109,6 +127,15 @@ FAMILIES: Mapping[str, Parts] = {
     "StableLmForCausalLM": Parts(parallel="use_parallel_residual"),
     "SmolLM3ForCausalLM": Parts(),
     "GraniteForCausalLM": Parts(),
+    "OlmoForCausalLM": Parts(),
+    "Olmo2ForCausalLM": _OLMO2,
+    "Olmo3ForCausalLM": _OLMO2,
+    "CohereForCausalLM": _COHERE,
+    "Cohere2ForCausalLM": replace(_COHERE, rope_in_windows=True),
+    "MixtralForCausalLM": Parts(experts=True, window=True),
+    "Qwen2MoeForCausalLM": Parts(experts=True),
+    "Qwen3MoeForCausalLM": Parts(experts=True, qk_norm=True),
+    "OlmoeForCausalLM": Parts(experts=True, qk_norm=True),
 }
 """Architectures whose sweep is tested equal to the oracle."""
 VERIFIED = tuple(FAMILIES)
@@ -139,6 +166,8 @@ class Attention:
     q_norm: nn.Module | None = None
     k_norm: nn.Module | None = None
     """Over each head, or over all heads of a token where the norm is so wide."""
+    clip: float | None = None
+    """Bound of queries, keys and values, after their norms; OLMo's."""
     rotary: Rotary = ""
 
     def heads(self, inner: Packed) -> tuple[Tensor, Tensor, Tensor]:
@@ -159,10 +188,11 @@ class Attention:
 
     def _normed(self, projected: Tensor, norm: nn.Module | None) -> Tensor:
         split = projected.unflatten(1, (-1, self.d_head))
-        if norm is None:
-            return split
-        weight: Any = norm.weight
-        return norm(split) if len(weight) == self.d_head else norm(projected).view_as(split)
+        if norm is not None:
+            weight: Any = norm.weight
+            by_head = weight.shape[-1] == self.d_head
+            split = norm(split) if by_head else norm(projected).view_as(split)
+        return split if self.clip is None else split.clamp(-self.clip, self.clip)
 
 
 @dataclass(frozen=True)
@@ -221,6 +251,8 @@ class Decoder:
     ln_final: nn.Module
     unembed: nn.Linear
     readout: Readout
+    neighbours: bool = False
+    """What the rotary embeddings turn: see `Parts`."""
 
     def rotations(
         self, n_pos: int, like: Tensor
@@ -250,13 +282,13 @@ def decoder_of(model: TransformerBridge) -> Decoder:
     name = type(hf).__name__
     if name not in FAMILIES:
         raise NotSweepable(f"the sweep is not verified on {name}")
-    parts, config = FAMILIES[name], hf.config
+    parts, config = FAMILIES[name], hf.config.get_text_config()
     for rope in ropes_of(config):
         if rope.get("rope_type", "default") not in ROTATIONS:
             raise NotSweepable(
                 f"the sweep is not verified on {rope['rope_type']} rotary embeddings"
             )
-    trunk = getattr(hf, parts.trunk)
+    trunk = attrgetter(parts.trunk)(hf)
     rotary = getattr(trunk, "rotary_emb", None)
     layers = enumerate(getattr(trunk, parts.layers))
     return Decoder(
@@ -265,6 +297,7 @@ def decoder_of(model: TransformerBridge) -> Decoder:
         ln_final=_bare(getattr(trunk, parts.ln_final)),
         unembed=_bare(getattr(hf, parts.head)),
         readout=readout_of(config),
+        neighbours=parts.neighbours,
     )
 
 
@@ -280,14 +313,13 @@ def _part(owner: Any, name: str | None) -> Any:
 
 
 def _block(layer: Any, at: int, parts: Parts, config: Any) -> Block:
-    mlp = _bare(layer.mlp)
     parallel = parts.parallel
     if isinstance(parallel, str):
         parallel = bool(getattr(config, parallel))
     ln1 = _part(layer, parts.ln1) or _unchanged
     # parallel blocks without a norm of their own for the MLP share attention's
     ln2 = ln1 if parts.ln2 is None else _part(layer, parts.ln2) or (ln1 if parallel else _unchanged)
-    gate, up = _gate_and_up(mlp, parts)
+    gate, up, act, down = _mlp(_bare(layer.mlp), parts)
     return Block(
         ln1=ln1,
         attention=_attention(_part(layer, parts.attention), at, parts, config),
@@ -295,8 +327,8 @@ def _block(layer: Any, at: int, parts: Parts, config: Any) -> Block:
         ln2=ln2,
         gate=gate,
         up=up,
-        act=_part(mlp, parts.act),
-        down=_part(mlp, parts.down),
+        act=act,
+        down=down,
         ln2_post=_part(layer, parts.ln2_post),
         parallel=parallel,
         multiplier=getattr(config, "residual_multiplier", None) or 1.0,
@@ -307,18 +339,23 @@ def _unchanged(inner: Tensor) -> Tensor:
     return inner
 
 
-def _gate_and_up(mlp: Any, parts: Parts) -> tuple[Projection | None, Projection]:
-    up = _part(mlp, parts.up)
-    if parts.gate is None:
-        return None, up
+def _mlp(mlp: Any, parts: Parts) -> tuple[Projection | None, Projection, Projection, Projection]:
+    """Gate, up, activation and down."""
+    if parts.experts:
+        return None, partial(_by_experts, mlp), _unchanged, _unchanged
+    act, up, down = (_part(mlp, name) for name in (parts.act, parts.up, parts.down))
     if parts.gate == parts.up:
         gate, up = _sliced(up, [up.out_features // 2] * 2)
-        return gate, up
-    return _part(mlp, parts.gate), up
+        return gate, up, act, down
+    return _part(mlp, parts.gate), up, act, down
+
+
+def _by_experts(mlp: Any, inner: Packed) -> Packed:
+    return mlp(inner.unsqueeze(0)).squeeze(0)
 
 
 def _attention(attention: Any, at: int, parts: Parts, config: Any) -> Attention:
-    odd = ("sinks", *(() if parts.qk_norm else (*_QK_NORM, "q_layernorm")))
+    odd = ("sinks", "q_layernorm", *(() if parts.qk_norm else _QK_NORM))
     if found := [name for name in odd if hasattr(attention, name)]:
         raise NotSweepable(f"the sweep is not verified on attention with {found[0]}")
     if getattr(attention, "reorder_and_upcast_attn", False):
@@ -326,8 +363,12 @@ def _attention(attention: Any, at: int, parts: Parts, config: Any) -> Attention:
     n_heads = config.num_attention_heads
     d_head = getattr(attention, "head_dim", None) or config.hidden_size // n_heads
     q, k, v = _projections(attention, parts, n_heads, d_head, config)
-    q_norm, k_norm = (_part(attention, one) for one in parts.qk_norm or (None, None))
+    q_norm, k_norm = (
+        _part(attention, name) if hasattr(attention, name) else None for name in _QK_NORM
+    )
     default = config.sliding_window if parts.window else None
+    window = getattr(attention, "sliding_window", default)
+    turned = window is not None or not parts.rope_in_windows
     return Attention(
         q=q,
         k=k,
@@ -336,10 +377,11 @@ def _attention(attention: Any, at: int, parts: Parts, config: Any) -> Attention:
         d_head=d_head,
         scaling=attention.scaling,
         softcap=getattr(attention, "attn_logit_softcapping", None),
-        window=getattr(attention, "sliding_window", default),
+        window=window,
         q_norm=q_norm,
         k_norm=k_norm,
-        rotary=_rotary(attention, at, config),
+        clip=getattr(config, "clip_qkv", None),
+        rotary=_rotary(attention, at, config) if turned else None,
     )
 
 

@@ -2,9 +2,12 @@
 
 import math
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
-from lensaudit.models.checkpoint import Checkpoint, config_of
+from safetensors import safe_open
+
+from lensaudit.models.checkpoint import Checkpoint, config_of, weight_files
 
 BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
 
@@ -31,6 +34,7 @@ class Sizes:
     n_layers: int
     d_model: int
     d_ff: int
+    """Hidden units of the MLP that one token passes: of experts, those it is sent to."""
     d_vocab: int
     n_heads: int
     n_kv: int
@@ -73,7 +77,7 @@ def sizes_of(config: Any, dtype: str) -> Sizes:
     return Sizes(
         n_layers=config.num_hidden_layers,
         d_model=config.hidden_size,
-        d_ff=getattr(config, "intermediate_size", None) or 4 * config.hidden_size,
+        d_ff=_d_ff(config),
         d_vocab=config.vocab_size,
         n_heads=n_heads,
         n_kv=getattr(config, "num_key_value_heads", None) or n_heads,
@@ -83,6 +87,24 @@ def sizes_of(config: Any, dtype: str) -> Sizes:
     )
 
 
+def _d_ff(config: Any) -> int:
+    dense = getattr(config, "intermediate_size", None) or 4 * config.hidden_size
+    n_used = getattr(config, "num_experts_per_tok", None) or 1
+    one = getattr(config, "moe_intermediate_size", None) or dense
+    shared = getattr(config, "shared_expert_intermediate_size", None) or 0
+    return max(dense, n_used * one + shared)
+
+
 def sizes_on_disk(checkpoint: Checkpoint, dtype: str) -> Sizes:
     """Of a checkpoint that is not loaded."""
     return sizes_of(config_of(checkpoint), dtype)
+
+
+def n_parameters(folder: Path) -> int:
+    """Weights of a checkpoint, from the headers of its safetensors files; 0 of pickles."""
+    total = 0
+    for file in weight_files(folder):
+        with safe_open(file, framework="numpy") as tensors:
+            shapes = [tensors.get_slice(name).get_shape() for name in tensors.keys()]  # noqa: SIM118
+        total += sum(map(math.prod, shapes))
+    return total

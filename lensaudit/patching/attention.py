@@ -24,26 +24,37 @@ class Rotation:
 
     cos: Float[Tensor, "token 1 d_turned"]
     sin: Float[Tensor, "token 1 d_turned"]
-    """The first half negated: the rotated half of a head is then the head rolled by a half."""
+    """Negated at the first of each pair: what is added is then the head with its pairs swapped."""
+    neighbours: bool = False
+    """Pairs are neighbours, as in Cohere; else each has one value in either half, as in Llama."""
 
     @staticmethod
     def at(
-        cos: Float[Tensor, "pos d_turned"], sin: Float[Tensor, "pos d_turned"], pos
+        cos: Float[Tensor, "pos d_turned"],
+        sin: Float[Tensor, "pos d_turned"],
+        pos,
+        *,
+        neighbours: bool = False,
     ) -> "Rotation":
         """From the tables over all positions."""
-        low, high = sin.chunk(2, dim=-1)
-        signed = torch.cat((-low, high), dim=-1)
-        return Rotation(cos[pos].unsqueeze(1), signed[pos].unsqueeze(1))
+        place = torch.arange(sin.shape[-1], device=sin.device)
+        first = place % 2 == 0 if neighbours else place < len(place) // 2
+        signed = torch.where(first, -sin, sin)
+        return Rotation(cos[pos].unsqueeze(1), signed[pos].unsqueeze(1), neighbours)
 
     def __getitem__(self, tokens) -> "Rotation":
-        return Rotation(self.cos[tokens], self.sin[tokens])
+        return Rotation(self.cos[tokens], self.sin[tokens], self.neighbours)
 
     def turn(self, x: Heads) -> Heads:
-        """Half-split form, as in transformers' Llama: x cos + (-x_high, x_low) sin."""
+        """Heads times cos, plus (-second, first) of each pair times sin; in the heads' own type."""
         n_turned = self.cos.shape[-1]
         if n_turned < x.shape[-1]:
             return torch.cat((self.turn(x[..., :n_turned]), x[..., n_turned:]), dim=-1)
-        return torch.addcmul(x * self.cos, x.roll(n_turned // 2, -1), self.sin)
+        if self.neighbours:
+            swapped = x.unflatten(-1, (-1, 2)).flip(-1).flatten(-2)
+        else:
+            swapped = x.roll(n_turned // 2, -1)
+        return torch.addcmul(x * self.cos, swapped, self.sin).to(x.dtype)
 
 
 @dataclass(frozen=True)
@@ -91,15 +102,18 @@ class Frame:
         """Masks and rotations, made once per batch."""
         tables = decoder.rotations(layout.n_pos, like)
         windows = {block.attention.window for block in decoder.blocks}
+
+        def rotations(pos: Index) -> Mapping[Rotary, Rotation]:
+            return {
+                name: Rotation.at(*table, pos, neighbours=decoder.neighbours)
+                for name, table in tables.items()
+            }
+
         return Frame(
             layout=layout,
             sights={window: Sight.of(layout, window, like) for window in windows},
-            prefix_rotations={
-                name: Rotation.at(*table, layout.prefix_pos) for name, table in tables.items()
-            },
-            span_rotations={
-                name: Rotation.at(*table, layout.span_pos) for name, table in tables.items()
-            },
+            prefix_rotations=rotations(layout.prefix_pos),
+            span_rotations=rotations(layout.span_pos),
         )
 
 

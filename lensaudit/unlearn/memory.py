@@ -1,27 +1,13 @@
 """Does a training run fit? An estimate before anything is loaded."""
 
-from pathlib import Path
-
-import torch
-from safetensors import safe_open
-
 from lensaudit.errors import InputError
 from lensaudit.models.checkpoint import Checkpoint
 from lensaudit.models.device import free_bytes
+from lensaudit.models.sizes import n_parameters
 
 TRAINING_COPIES = 4
 """float32 weights, gradients and AdamW's two moments."""
 BYTES = 4
-
-
-def n_parameters(folder: Path) -> int:
-    """Weights in the safetensors files of a checkpoint, from their headers."""
-    total = 0
-    for file in folder.glob("*.safetensors"):
-        with safe_open(file, framework="pt") as tensors:
-            shapes = [tensors.get_slice(name).get_shape() for name in tensors.keys()]  # noqa: SIM118
-        total += sum(int(torch.tensor(shape).prod()) for shape in shapes)
-    return total
 
 
 def training_bytes(n_weights: int, *, copies: int) -> int:

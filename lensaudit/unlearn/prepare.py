@@ -9,8 +9,9 @@ from lensaudit.data.tofu import DEMO
 from lensaudit.models.checkpoint import open_checkpoint
 from lensaudit.models.device import resolve_device
 from lensaudit.models.registry import default_data, is_demo, load_registry, resolve
+from lensaudit.models.sizes import n_parameters
 from lensaudit.unlearn.job import Format, Job, check, n_samples_of, n_steps_of
-from lensaudit.unlearn.memory import n_parameters, training_bytes
+from lensaudit.unlearn.memory import training_bytes
 from lensaudit.unlearn.methods import (
     COMMON,
     METHODS,

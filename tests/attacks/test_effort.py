@@ -19,8 +19,8 @@ from lensaudit.errors import InputError
 from lensaudit.models.causal import load_causal
 from lensaudit.models.checkpoint import load_tokenizer, open_checkpoint
 from lensaudit.models.registry import load_registry, resolve
+from lensaudit.models.sizes import n_parameters
 from lensaudit.scores.intervals import clustered_ratio
-from lensaudit.unlearn.memory import n_parameters
 
 GROUPS = [fact // 4 for fact in range(24)]
 SHORT = {"steps": 2, "lrs": (1e-3,), "limit": 16}

@@ -1,12 +1,15 @@
 import pytest
+import support
 import torch
 from frozen import embedded_forget
 from support import EMBEDDED
+from transformer_lens.model_bridge.sources.transformers import source
 
 import lensaudit as la
 from lensaudit.data.spans import make_batch
 from lensaudit.errors import InputError, WorkError
 from lensaudit.models.bridge import (
+    bridge_from,
     captured,
     check_finite,
     embedded,
@@ -98,3 +101,14 @@ def test_a_nan_names_its_example():
     check_finite(stack[:1], (7,), "m")
     with pytest.raises(WorkError, match="example 9"):
         check_finite(stack, (7, 9), "m")
+
+
+def test_a_model_with_eyes_is_bridged_without_network_or_installation(tiny_tokenizer, monkeypatch):
+    """TransformerLens' own way fetches an image processor and runs `pip install torchvision`."""
+    asked = []
+    monkeypatch.setattr(source, "load_modality_processor", lambda *args: asked.append(args))
+    kind, changes = support.ARCHITECTURES["Gemma3 with eyes"]
+    bridge_from(support.tiny_model_of(kind, **changes), tiny_tokenizer)
+    assert asked == []
+    source.load_modality_processor(1)
+    assert asked == [(1,)]

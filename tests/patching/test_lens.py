@@ -67,7 +67,7 @@ def test_an_audit_leaves_nothing_to_run_for_the_lens(family, tmp_path, monkeypat
 
 def test_an_architecture_the_sweep_does_not_know_is_read_all_the_same(tmp_path, tiny_tokenizer):
     names = ("full", "retain", "a")
-    folder = save_family(tmp_path, tiny_tokenizer, "Mixtral", names=names, num_local_experts=2)
+    folder = save_family(tmp_path, tiny_tokenizer, "Bloom", names=names, n_head=4)
     outcomes, calibration = score_lens(audit(save_questions(folder, n=4), tmp_path))
     assert outcomes[0].uds is not None
     assert calibration == {"full": 0.0, "retain": 1.0}

@@ -104,7 +104,7 @@ def test_the_donor_of_the_check_hands_over_the_layer_below(tiny_of):
     [
         ("LlamaForCausalLM", "sweep", "sweep"),
         ("LlamaForCausalLM", "oracle", "oracle"),
-        ("MixtralForCausalLM", "sweep", "oracle"),
+        ("BloomForCausalLM", "sweep", "oracle"),
     ],
 )
 def test_the_engine_is_planned_from_the_architecture(architecture, engine, planned):

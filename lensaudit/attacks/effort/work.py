@@ -24,8 +24,8 @@ from lensaudit.files import digest
 from lensaudit.models.causal import load_causal
 from lensaudit.models.checkpoint import Checkpoint
 from lensaudit.models.device import free_bytes
-from lensaudit.models.sizes import sizes_on_disk
-from lensaudit.unlearn.memory import n_parameters, training_bytes
+from lensaudit.models.sizes import n_parameters, sizes_on_disk
+from lensaudit.unlearn.memory import training_bytes
 from lensaudit.unlearn.samples import finetune_batches, in_epochs
 from lensaudit.unlearn.train import Recipe
 
