@@ -38,6 +38,7 @@ from lensaudit.activations.fill import (
 from lensaudit.activations.spec import SHARD_EXAMPLES
 from lensaudit.activations.store import Activations, ActivationStore
 from lensaudit.data.spans import Encoded, buckets, by_length, make_batch
+from lensaudit.errors import InputError
 from lensaudit.models.bridge import DTYPES, TransformerBridge, residuals
 from lensaudit.models.checkpoint import Checkpoint
 from lensaudit.models.decoder import decoder_of
@@ -342,7 +343,11 @@ def main() -> None:
     chosen = parser.parse_args()
     torch.set_grad_enabled(False)
     torch.set_num_threads(chosen.threads)
-    asked = Asked(chosen.memory, chosen.runs, resolve_device(chosen.device), chosen.dtype)
+    try:
+        device = resolve_device(chosen.device)
+    except InputError as error:
+        parser.error(str(error))
+    asked = Asked(chosen.memory, chosen.runs, device, chosen.dtype)
     print(f"{describe(asked.device)}\n\n- {help_ratio()}")
     for name in chosen.shape or SHAPES:
         for line in report(shape_named(name), asked):
