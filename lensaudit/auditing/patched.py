@@ -48,6 +48,16 @@ class PatchResult(Shown):
         return self.value if self.score == "uds" else None
 
     @property
+    def aligned(self) -> float | None:
+        """UDS after a map to `full`'s basis: all there is of a source of another size; or None."""
+        return self.summary.get("aligned", {}).get("uds")
+
+    @property
+    def found_nothing(self) -> bool:
+        """Is there no depth at all, neither plain nor aligned?"""
+        return self.value is None and self.aligned is None
+
+    @property
     def verdict(self) -> Verdict:
         """What may be said of the model, and what decided it."""
         return Verdict(**self.summary["verdict"])

@@ -131,7 +131,11 @@ def print_audit(
         show(layer_table(summaries[0]))
     for summary in summaries:
         say(verdict(summary))
-        if summary["unscored"]:
-            say(f"  {len(summary['unscored'])} unscored; reasons in summary.json")
+        if unscored := summary["unscored"]:
+            (why, *others) = dict.fromkeys(unscored.values())
+            shared = summary["n_scored"] == 0 and not others
+            say(
+                f"  {len(unscored)} unscored{f': {why}' if shared else '; reasons in summary.json'}"
+            )
     if summaries[0]["score"] == "lens":
         say("A screen: it sees what can be read out directly. --score uds patches.")

@@ -1,0 +1,133 @@
+"""A source of another width or depth: nothing is patched in as it is, a map carries it."""
+
+import json
+
+import pytest
+import support
+import torch
+from audit_helpers import save_family, save_questions
+from widened import save_widened, widened
+
+import lensaudit as la
+from lensaudit.errors import InputError
+from lensaudit.results.verdict import Evidence, Measured, decide
+
+
+def test_a_widened_model_computes_the_same():
+    model = support.tiny_model(0)
+    tokens = torch.randint(3, 61, (2, 9), generator=torch.Generator().manual_seed(0))
+    wide = widened(model, 48, idle=1)
+    assert (wide.config.hidden_size, wide.config.num_hidden_layers) == (48, 6)
+    with torch.no_grad():
+        assert (wide(tokens).logits - model(tokens).logits).abs().max() < 1e-5
+
+
+@pytest.fixture(scope="module")
+def found(tmp_path_factory):
+    """Members of the embedded family, wider; `full` twice as deep, too."""
+    folder = tmp_path_factory.mktemp("sizes")
+    sources = [
+        save_widened("demo/full", folder / "full", 72, idle=1),
+        save_widened("demo/masked_upper", folder / "masked", 72),
+        save_widened("demo/retain", folder / "retain", 72),
+        "demo/never",
+    ]
+    return la.patch(
+        list(map(str, sources)),
+        folder / "results",
+        full="demo/full",
+        retain=("demo/retain",),
+        data="demo",
+        limit=16,
+        layers="7,14",
+        align_tokens=432,
+        activations=folder / "activations",
+    )
+
+
+def test_a_wider_copy_of_full_reads_0_and_one_of_retain_reads_1(found):
+    full, masked, retain, _ = found
+    assert full.aligned < 1e-4
+    # below its last layer it is full
+    assert masked.aligned < 1e-4
+    assert retain.aligned > 0.999
+
+
+def test_nothing_plain_is_said_of_a_stream_that_does_not_fit(found):
+    full, _, retain, never = found
+    for one, layers in ((full, 32), (retain, 16)):
+        assert one.uds is None
+        assert set(one.unscored.values()) == {
+            f"its stream ({layers} layers of 72) does not fit that of full (16 of 64)"
+        }
+        assert one.summary["validity"]["d_share"] is None
+        assert "does not fit" in one.summary["validity"]["why"]
+        assert not one.found_nothing
+        rows = [json.loads(line) for line in (one.folder / "results.jsonl").open()]
+        assert all(row["uds"] is None and row["uds_aligned"] is not None for row in rows)
+    assert never.uds > 0.8
+    assert never.summary["aligned"]["class"] == "procrustes"
+
+
+def test_the_verdict_is_that_of_the_aligned_depth_with_its_controls(found):
+    full, masked, retain, _ = found
+    assert [one.verdict.code for one in (full, masked, retain)] == [
+        "intact",
+        "hidden_other_basis",
+        "erased",
+    ]
+    for one in (full, masked, retain):
+        aligned = one.summary["aligned"]
+        assert aligned["class"] == "affine"
+        assert aligned["d_share"] < 0.1
+        assert aligned["shuffled"] > 0.95
+        assert aligned["full"] < 1e-4
+
+
+@pytest.mark.parametrize(
+    ("d_share", "aligned", "code"),
+    [
+        (True, Measured(0.05, 0.01, 0.1), "hidden_other_basis"),
+        (True, Measured(0.97, 0.9, 1.0, 0.91), "erased"),
+        (True, Measured(0.5, 0.4, 0.6), "partly_erased"),
+        (False, Measured(0.05, 0.01, 0.1), "unreadable"),
+        (False, Measured(0.97, 0.9, 1.0, 0.91), "unreadable"),
+        (None, Measured(0.97, 0.9, 1.0, 0.91), "undecided"),
+    ],
+)
+def test_what_only_a_map_carries_is_judged_after_it(d_share, aligned, code):
+    evidence = Evidence(None, aligned=aligned, readable=False, readable_aligned=d_share)
+    assert decide(evidence)[0] == code
+
+
+@pytest.fixture(scope="module")
+def sizes(tmp_path_factory, tiny_tokenizer):
+    """Random models of 32, and one of 48."""
+    folder = tmp_path_factory.mktemp("bad")
+    save_family(folder, tiny_tokenizer, names=("full", "retain"))
+    save_family(folder, tiny_tokenizer, names=("wide",), hidden_size=48)
+    return save_questions(folder)
+
+
+@pytest.mark.parametrize(
+    ("how", "what"),
+    [
+        ({"align": "none"}, "--align affine, or auto"),
+        ({"align": "shift"}, "--align shift needs equal widths"),
+        ({"align": "procrustes"}, "--align procrustes needs equal widths"),
+        ({"lens": True}, "models of different shape"),
+        ({"component": "attn"}, "models of different shape"),
+        ({"align": "auto"}, "nothing to fit a map on"),
+    ],
+)
+def test_what_does_not_carry_it_is_said_at_the_door(sizes, how, what):
+    with pytest.raises(InputError, match=what):
+        la.patch(
+            str(sizes / "wide"),
+            sizes / "results",
+            full=str(sizes / "full"),
+            retain=str(sizes / "retain"),
+            data=str(sizes / "forget.json"),
+            activations=sizes / "activations",
+            **how,
+        )
