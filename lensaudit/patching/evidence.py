@@ -32,6 +32,7 @@ from lensaudit.patching.audit import Deltas
 from lensaudit.patching.bench import Bench
 from lensaudit.patching.controls import Aligned, Controls, Examined, Validity
 from lensaudit.patching.donors import Donor
+from lensaudit.patching.outcome import NO_KE
 from lensaudit.results.verdict import (
     ALIGN_FROM,
     NOT_NEEDED,
@@ -176,7 +177,8 @@ class _Trial:
                 if (one.weights, fit) not in self.maps:
                     self.maps[one.weights, fit] = self._alignment(one, fit)
         except InputError as error:
-            if self.controls.align != "auto":
+            # of a source that does not fit there would be nothing at all
+            if self.controls.align != "auto" or self.audit.misfit(source) is not None:
                 raise
             self.fits[name] = None, str(error)
 
@@ -207,7 +209,13 @@ class _Trial:
             donors |= self._mapped(one, fit, "map", self.audit.encoded)
         for one in sources.values():
             donors |= self._mapped(one, fit, "shuffled", self.audit.encoded)
-        self.bench.fill(self.audit.encoded, donors, self.audit.options.layers)
+        rows = self.audit.encoded
+        only = {key: _idx(rows) for key in donors}
+        for one in sources.values():
+            if (reading := self.bench.reading(one, rows)) is not None:
+                here = _idx([e for e, _ in reading.scored(rows)])
+                only |= {self._key(one, fit, name): here for name in ("map", "shuffled")}
+        self.bench.fill(rows, donors, self.audit.options.layers, only=only)
         for cached, readers in self._by_rows().items():
             here = [one for one in readers if one.weights in sources]
             if here:
@@ -243,12 +251,14 @@ class _Trial:
     def _outputs(self, source: Checkpoint) -> Outputs:
         """From the models' own logits on the forget set."""
         rows = self.audit.encoded
+        reading = self.bench.reading(source, rows)
+        own = rows if reading is None else reading.rows
 
-        def exact(checkpoint: Checkpoint) -> float:
+        def exact(checkpoint: Checkpoint, rows: Sequence[Encoded]) -> float:
             return float(self.bench.said(checkpoint, rows).exact.double().mean())
 
-        audit = self.audit
-        return Outputs(exact(source), exact(audit.full), exact(audit.retain), len(rows))
+        full, retain = exact(self.audit.full, rows), exact(self.audit.retain, rows)
+        return Outputs(exact(source, own), full, retain, len(own))
 
     def _rows_of(self, source: Checkpoint) -> _Held:
         """Rows that `full` and the source both say; with ordinary ones where facts do not do."""
@@ -259,11 +269,16 @@ class _Trial:
         return _Held((*self.rows, *self.ordinary) if more else self.rows, (*readable, *more))
 
     def _alike(self, source: Checkpoint, rows: Sequence[Encoded]) -> tuple[Encoded, ...]:
-        if not rows:
+        reading = self.bench.reading(source, rows)
+        pairs = [(e, e) for e in rows] if reading is None else reading.scored(rows)
+        if not pairs:
             return ()
-        own = self.bench.said(source, rows).logprob
-        near = (own - self.bench.said(self.audit.full, rows).logprob).abs() <= SAYS_WITHIN_NATS
-        return tuple(e for e, yes in zip(rows, near.tolist(), strict=True) if yes)
+        theirs = self.bench.said(self.audit.full, [e for e, _ in pairs]).logprob
+        own = self.bench.said(source, [e for _, e in pairs]).logprob
+        # the same words in other tokens: nats per token of full
+        own = own * torch.tensor([one.n_span / e.n_span for e, one in pairs])
+        near = (own - theirs).abs() <= SAYS_WITHIN_NATS
+        return tuple(e for (e, _), yes in zip(pairs, near.tolist(), strict=True) if yes)
 
     def _validity(
         self, source: Checkpoint, s2: Float[Tensor, "batch layer"], held: _Held
@@ -344,7 +359,22 @@ class _Trial:
             d_share=share,
             full=_mean(itself),
             weakest=weakest_of(s1, depth, self.groups, self.audit.options.layers),
+            unscored=self._unscored(source, scores),
         )
+
+    def _unscored(self, source: Checkpoint, scores: Float[Tensor, " batch"]) -> dict[int, str]:
+        """Of a source of which only the aligned depth is known: why an example has none."""
+        if self.audit.misfit(source) is None:
+            return {}
+        reading = self.bench.reading(source, self.audit.encoded)
+        apart = {} if reading is None else reading.unscored
+        no_ke = NO_KE.format(tau=self.audit.options.tau)
+        lost = scores.isnan().tolist()
+        return {
+            e.idx: apart.get(e.idx, no_ke)
+            for e, yes in zip(self.audit.encoded, lost, strict=True)
+            if yes
+        }
 
     def _fit(self, name: str, source: Checkpoint) -> tuple[_Fit | None, str | None]:
         """How its maps are fitted, or why there are none."""
@@ -362,18 +392,21 @@ class _Trial:
 
     def _alignment(self, source: Checkpoint, fit: _Fit) -> Alignment:
         bench, full = self.bench, self.audit.full
-        rows = rows_to_fit(self.to_fit, fit.n_tokens)
+        reading = bench.reading(source, self.to_fit)
+        rows = rows_to_fit(self.to_fit, fit.n_tokens, reading and reading.places)
         if not rows:
             raise InputError(
                 "alignment: no rows are left to fit a map on: those that were given are of authors "
                 "of the forget set or of the facts for validity; name others with --align-data"
             )
-        prints = (bench.fingerprint(one, rows) for one in (source, full))
+        reading = bench.reading(source, rows)
+        own = rows if reading is None else reading.rows
+        prints = bench.fingerprint(source, own), bench.fingerprint(full, rows)
         key = alignment_key(*prints, kind=fit.kind, n_tokens=fit.n_tokens)
         known = known_alignment(self.audit.root, fit.kind, key)
         if known is not None:
             return known
-        with bench.passing(source, rows) as streams:
+        with bench.passing(source, own) as streams:
             return fit_alignment(
                 streams,
                 bench.cache(full, rows, "all"),
@@ -382,6 +415,7 @@ class _Trial:
                 n_tokens=fit.n_tokens,
                 memory_bytes=self.audit.options.memory_bytes,
                 root=self.audit.root,
+                places=reading and reading.places,
             )
 
     def _key(self, source: Checkpoint, fit: _Fit, name: str = "map") -> str:
@@ -394,8 +428,13 @@ class _Trial:
         alignment = self.maps[source.weights, fit]
         maps = alignment.maps if name == "map" else alignment.shuffled
         base = self.bench.donor(source, cached)
+        reading = self.bench.reading(source, cached)
         donor = MappedDonor(
-            base.activations, base.last_layer, maps=maps, layer_of=alignment.layer_of
+            base.activations,
+            base.last_layer,
+            maps=maps,
+            layer_of=alignment.layer_of,
+            places=reading and reading.places,
         )
         return {self._key(source, fit, name): donor}
 

@@ -37,6 +37,11 @@ from lensaudit.patching.options import (
 from lensaudit.scores.depth import TAU
 from lensaudit.settings import ACTIVATIONS, AlignName, LastLayer, Place, named
 
+EXPERIMENTAL = (
+    "no plain UDS; the aligned one is experimental: of models initialised apart it has not told "
+    "those that hold the facts from those that never saw them"
+)
+
 
 def examples_for(data: str, *, exclude: Sequence[str] = (), limit: int | None) -> list[Example]:
     """The forget set, at most `limit` of its examples.
@@ -192,6 +197,7 @@ def _open_family(
     check_same_shape(*(one for one in opened.values() if one not in carried), notice=notice)
     for one in carried:
         _check_carried(one, full, align)
+        notice(f"{one.spec.name}: {misfit(one, full)}; {EXPERIMENTAL}")
     if opened["full"].weights == opened["retain"].weights:
         raise InputError(
             f"full ({specs['full'].name}) and retain ({specs['retain'].name}) have the same "
@@ -201,7 +207,7 @@ def _open_family(
 
 
 def _check_carried(source: Checkpoint, full: Checkpoint, align: AlignName | None) -> None:
-    """Refuse a source of another size that no map of this class carries, or of other tokens.
+    """Refuse a source of another size or tokenizer that no map of this class carries.
 
     Raises:
         InputError: one line, with what would do.
@@ -212,4 +218,4 @@ def _check_carried(source: Checkpoint, full: Checkpoint, align: AlignName | None
     if source.d_model != full.d_model and align not in ("auto", "affine"):
         raise InputError(f"{why}, and --align {align} needs equal widths: --align affine, or auto")
     if source.tokenizer != full.tokenizer:
-        raise InputError(f"{why}, and its tokenizer is another; wanted full's")
+        check_tokenizer(load_tokenizer(source), source.spec.name)

@@ -1,4 +1,4 @@
-"""A source of another width or depth: nothing is patched in as it is, a map carries it."""
+"""A source of another width, depth or tokenizer: only a map carries it to `full`."""
 
 import json
 
@@ -6,7 +6,7 @@ import pytest
 import support
 import torch
 from audit_helpers import save_family, save_questions
-from widened import save_widened, widened
+from widened import save_relabelled, save_widened, widened
 
 import lensaudit as la
 from lensaudit.errors import InputError
@@ -31,6 +31,7 @@ def found(tmp_path_factory):
         save_widened("demo/masked_upper", folder / "masked", 72),
         save_widened("demo/retain", folder / "retain", 72),
         "demo/never",
+        save_relabelled("demo/full", folder / "relabelled"),
     ]
     return la.patch(
         list(map(str, sources)),
@@ -46,7 +47,7 @@ def found(tmp_path_factory):
 
 
 def test_a_wider_copy_of_full_reads_0_and_one_of_retain_reads_1(found):
-    full, masked, retain, _ = found
+    full, masked, retain, *_ = found
     assert full.aligned < 1e-4
     # below its last layer it is full
     assert masked.aligned < 1e-4
@@ -54,7 +55,7 @@ def test_a_wider_copy_of_full_reads_0_and_one_of_retain_reads_1(found):
 
 
 def test_nothing_plain_is_said_of_a_stream_that_does_not_fit(found):
-    full, _, retain, never = found
+    full, _, retain, never, _ = found
     for one, layers in ((full, 32), (retain, 16)):
         assert one.uds is None
         assert set(one.unscored.values()) == {
@@ -70,7 +71,7 @@ def test_nothing_plain_is_said_of_a_stream_that_does_not_fit(found):
 
 
 def test_the_verdict_is_that_of_the_aligned_depth_with_its_controls(found):
-    full, masked, retain, _ = found
+    full, masked, retain, *_ = found
     assert [one.verdict.code for one in (full, masked, retain)] == [
         "intact",
         "hidden_other_basis",
@@ -82,6 +83,18 @@ def test_the_verdict_is_that_of_the_aligned_depth_with_its_controls(found):
         assert aligned["d_share"] < 0.1
         assert aligned["shuffled"] > 0.95
         assert aligned["full"] < 1e-4
+
+
+def test_other_tokens_are_met_where_both_have_read_as_much(found):
+    *_, relabelled = found
+    assert relabelled.uds is None
+    assert set(relabelled.unscored.values()) == {"its tokenizer is not that of full"}
+    assert relabelled.summary["outputs"]["source"] == 1.0
+    aligned = relabelled.summary["aligned"]
+    assert aligned["class"] == "procrustes"
+    assert aligned["uds"] < 1e-4
+    assert aligned["r2"] > 0.999
+    assert aligned["d_share"] < 1e-4
 
 
 @pytest.mark.parametrize(
@@ -107,6 +120,50 @@ def sizes(tmp_path_factory, tiny_tokenizer):
     save_family(folder, tiny_tokenizer, names=("full", "retain"))
     save_family(folder, tiny_tokenizer, names=("wide",), hidden_size=48)
     return save_questions(folder)
+
+
+def splitting_nines():
+    """As `tiny_tokenizer`, but a 9 that ends a word is a token of its own."""
+    from tokenizers import Regex, Tokenizer, models, pre_tokenizers
+    from transformers import PreTrainedTokenizerFast
+
+    words = {f"w{i}": i for i in range(3, 57)} | {"<pad>": 0, "<bos>": 1, "<eos>": 2}
+    words |= {"w": 57, "9": 58, "w1": 59, "w2": 60}
+    inner = Tokenizer(models.WordLevel(words, unk_token="w3"))
+    inner.pre_tokenizer = pre_tokenizers.Sequence(
+        [pre_tokenizers.Whitespace(), pre_tokenizers.Split(Regex("9"), "isolated")]
+    )
+    return PreTrainedTokenizerFast(tokenizer_object=inner, pad_token="<pad>", eos_token="<eos>")
+
+
+def test_where_tokens_end_apart_a_fact_is_unscored_with_the_reason(tmp_path, tiny_tokenizer):
+    save_family(tmp_path, splitting_nines(), names=("full", "retain"))
+    save_family(tmp_path, tiny_tokenizer, names=("words",), hidden_size=48)
+    save_questions(tmp_path)
+    # words that name nothing of the forget set
+    words = ("w4", "w5", "w7", "w9", "w11", "w12", "w14", "w15", "w17", "w22", "w49")
+    sentences = [" ".join(words[(a + a * k) % 11] for k in range(12)) for a in range(1, 30)]
+    (tmp_path / "neutral.txt").write_text("\n".join(sentences))
+    found = la.patch(
+        str(tmp_path / "words"),
+        tmp_path / "results",
+        full=str(tmp_path / "full"),
+        retain=str(tmp_path / "retain"),
+        data=str(tmp_path / "forget.json"),
+        align_data=tmp_path / "neutral.txt",
+        activations=tmp_path / "activations",
+    )
+    rows = json.loads((tmp_path / "forget.json").read_text())
+    # "w19" is read at once by the source; full stands after "w1" alone, and is patched there
+    nines = {row["idx"] for row in rows if "9" in row["entity"]}
+    assert 0 < len(nines) < len(rows)
+    unscored = found.summary["aligned"]["unscored"]
+    apart = {int(idx) for idx, why in unscored.items() if why.startswith("no token of it ends")}
+    assert apart == nines
+    assert all(why.startswith("no layer") for idx, why in unscored.items() if int(idx) not in apart)
+    kept = [json.loads(line) for line in (tmp_path / "results" / "results.jsonl").open()]
+    assert {row["idx"] for row in kept if row["uds_aligned"] is None} == set(map(int, unscored))
+    assert found.aligned is not None
 
 
 @pytest.mark.parametrize(

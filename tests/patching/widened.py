@@ -1,5 +1,6 @@
-"""A Llama in a wider stream and with more layers that computes the same, token by token."""
+"""Models that compute the same in another shape: a wider stream, more layers, other token ids."""
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -51,4 +52,29 @@ def save_widened(name: str, folder: Path, d_wide: int, **how: Any) -> Path:
     opened = open_checkpoint(resolve(name, load_registry()))
     widened(load_causal(opened), d_wide, **how).save_pretrained(folder)
     load_tokenizer(opened).save_pretrained(folder)
+    return folder
+
+
+def save_relabelled(name: str, folder: Path) -> Path:
+    """A member of the embedded family whose ordinary tokens have their ids in reverse."""
+    from lensaudit.models.causal import load_causal
+    from lensaudit.models.checkpoint import load_tokenizer, open_checkpoint
+    from lensaudit.models.registry import load_registry, resolve
+
+    opened = open_checkpoint(resolve(name, load_registry()))
+    model, tokenizer = load_causal(opened), load_tokenizer(opened)
+    n_special, n = len(tokenizer.all_special_ids) + 2, len(tokenizer)
+    old = torch.cat((torch.arange(n_special), torch.arange(n_special, n).flip(0)))
+    with torch.no_grad():
+        for table in (model.get_input_embeddings(), model.get_output_embeddings()):
+            table.weight.copy_(table.weight[old].clone())
+    model.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    file = folder / "tokenizer.json"
+    document = json.loads(file.read_text())
+    ids = document["model"]["vocab"]
+    document["model"]["vocab"] = {
+        piece: n_special + n - 1 - at if at >= n_special else at for piece, at in ids.items()
+    }
+    file.write_text(json.dumps(document))
     return folder
