@@ -284,16 +284,16 @@ class _Trial:
         self, source: Checkpoint, s2: Float[Tensor, "batch layer"], held: _Held
     ) -> Validity:
         n = len(held.readable)
+        few = (
+            f"{n} rows that full and the source both say, wanted {FEWEST_VALIDITY_ROWS}; "
+            "give more with --validity-data"
+        )
         if (misfit := self.audit.misfit(source)) is not None:
-            return Validity(n=n, why=misfit)
+            return Validity(n=n, why=few if n < FEWEST_VALIDITY_ROWS else misfit)
         f, strength = self._on_forget(s2), self._on_forget(self.found.s1)
         needed = f >= VALIDITY_NEEDED_FROM * strength
         if n < FEWEST_VALIDITY_ROWS:
-            why = (
-                f"{n} rows that full and the source both say, wanted {FEWEST_VALIDITY_ROWS}; "
-                "give more with --validity-data"
-            )
-            return Validity(f=f, n=n, needed=needed, why=why)
+            return Validity(f=f, n=n, needed=needed, why=few)
         drops = self._drops(source.weights, held.readable)
         share, limits, why = self._share(held, drops)
         d = float(drops.mean())

@@ -38,8 +38,8 @@ from lensaudit.scores.depth import TAU
 from lensaudit.settings import ACTIVATIONS, AlignName, LastLayer, Place, named
 
 EXPERIMENTAL = (
-    "no plain UDS; the aligned one is experimental: of models initialised apart it has not told "
-    "those that hold the facts from those that never saw them"
+    "another size or tokenizer than full, so an aligned depth alone; experimental: where models "
+    "were initialised apart it has not told those that hold facts from those that never saw them"
 )
 
 
@@ -197,7 +197,8 @@ def _open_family(
     check_same_shape(*(one for one in opened.values() if one not in carried), notice=notice)
     for one in carried:
         _check_carried(one, full, align)
-        notice(f"{one.spec.name}: {misfit(one, full)}; {EXPERIMENTAL}")
+    if carried:
+        notice(f"{', '.join(one.spec.name for one in carried)}: {EXPERIMENTAL}")
     if opened["full"].weights == opened["retain"].weights:
         raise InputError(
             f"full ({specs['full'].name}) and retain ({specs['retain'].name}) have the same "

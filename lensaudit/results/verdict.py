@@ -264,6 +264,8 @@ def _missing(evidence: Evidence) -> str:
     if evidence.aligned is None:
         return "the aligned depth was not measured"
     if not _readable(evidence):
+        if evidence.readable_aligned is None and evidence.why_no_validity:
+            return evidence.why_no_validity
         return "full cannot read its stream, and no alignment was tried that it can"
     if evidence.held_at is not None and _deep(evidence) is not None:
         layer, erasure = evidence.held_at.layer, evidence.held_at.erasure

@@ -109,8 +109,13 @@ def test_other_tokens_are_met_where_both_have_read_as_much(found):
     ],
 )
 def test_what_only_a_map_carries_is_judged_after_it(d_share, aligned, code):
-    evidence = Evidence(None, aligned=aligned, readable=False, readable_aligned=d_share)
-    assert decide(evidence)[0] == code
+    why = "7 rows that both say"
+    evidence = Evidence(
+        None, aligned=aligned, readable=False, readable_aligned=d_share, why_no_validity=why
+    )
+    found, because = decide(evidence)
+    assert found == code
+    assert (because == why) == (d_share is None)
 
 
 @pytest.fixture(scope="module")
