@@ -64,8 +64,10 @@ class PatchResult(Shown):
 
     @property
     def off(self) -> str | None:
-        """What is wrong with the scale of this run; None where UDS may be read."""
-        return None if self.uds is None else calibration_problem(self.summary["calibration"])
+        """What is wrong with the scale of this run; None where its depths may be read."""
+        if self.uds is None and self.aligned is None:
+            return None
+        return calibration_problem(self.summary["calibration"])
 
     @property
     def ci95(self) -> tuple[float, float] | None:
