@@ -42,11 +42,11 @@ class Planted:
     make: Callable[[], Any]
 
 
-def folder_of(one: Planted, out: Path) -> Path:
-    """The model as a checkpoint, made once."""
+def folder_of(one: Planted, out: Path, full: str = "demo/full") -> Path:
+    """The model as a checkpoint with the tokenizer of `full`, made once."""
     folder = out / "models" / one.name
     if not (folder / "config.json").exists():
-        start = open_checkpoint(resolve("demo/full", load_registry())).folder
+        start = open_checkpoint(resolve(full, load_registry())).folder
         copy_tokenizer(start, make_folder(folder))
         save_model(one.make(), folder, dtype=torch.float32)
     return folder

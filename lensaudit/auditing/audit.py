@@ -207,7 +207,7 @@ def audit_into(
     failures += [
         Failure(one.source, "patch", "work", one.reason or "")
         for one in depth.results
-        if one.value is None
+        if one.found_nothing
     ]
     anchor = steps.evaluations[0].model if steps.evaluations else None
     return Audited(

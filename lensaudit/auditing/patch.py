@@ -97,6 +97,8 @@ def open_patch(
         device=settings.device,
         batch_size=settings.batch_size,
         memory=settings.memory,
+        # what is not patched score by score is not carried either
+        align=None if settings.lens or settings.also or settings.score != "uds" else settings.align,
     )
     if em:
         check_em(audit, em_options(settings))
@@ -198,6 +200,9 @@ def controls_of(audit: Audit, settings: PatchSettings) -> Controls:
     _check_distinct([*anchors, *retains.items()])
     data = audit.chosen.data if audit.chosen else ""
     neutral, why = neutral_beside(settings, data, audit.examples)
+    for name, one in audit.sources.items():
+        if neutral is None and (misfit := audit.misfit(one)) is not None:
+            raise InputError(f"{name}: {misfit}, and there is nothing to fit a map on: {why}")
     return Controls(
         neutral,
         why,

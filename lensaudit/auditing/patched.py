@@ -48,14 +48,26 @@ class PatchResult(Shown):
         return self.value if self.score == "uds" else None
 
     @property
+    def aligned(self) -> float | None:
+        """UDS after a map to `full`'s basis: all there is of a source of another size; or None."""
+        return self.summary.get("aligned", {}).get("uds")
+
+    @property
+    def found_nothing(self) -> bool:
+        """Is there no depth at all, neither plain nor aligned?"""
+        return self.value is None and self.aligned is None
+
+    @property
     def verdict(self) -> Verdict:
         """What may be said of the model, and what decided it."""
         return Verdict(**self.summary["verdict"])
 
     @property
     def off(self) -> str | None:
-        """What is wrong with the scale of this run; None where UDS may be read."""
-        return None if self.uds is None else calibration_problem(self.summary["calibration"])
+        """What is wrong with the scale of this run; None where its depths may be read."""
+        if self.uds is None and self.aligned is None:
+            return None
+        return calibration_problem(self.summary["calibration"])
 
     @property
     def ci95(self) -> tuple[float, float] | None:

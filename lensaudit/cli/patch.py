@@ -73,5 +73,5 @@ def print_patched(found: "Patched", *, as_json: bool) -> None:
             written(one.folder)
     if off := next(filter(None, (one.off for one in found.results)), None):
         raise VerificationError(off)
-    if empty := [one for one in found.results if one.value is None]:
+    if empty := [one for one in found.results if one.found_nothing]:
         raise WorkError(f"{', '.join(one.source for one in empty)}: {empty[0].reason}")

@@ -43,6 +43,8 @@ class Joined:
     """Of what follows; its first one may hold the blank that ends the prompt."""
     offsets: tuple[tuple[int, int], ...]
     """Characters of what follows that each of `ids` stands for."""
+    prompt_offsets: tuple[tuple[int, int], ...]
+    """Characters of the prompt that each of `prompt_ids` stands for; of special tokens none."""
 
 
 def joined(tokenizer: Tokenizer, prompt: str, text: str) -> Joined:
@@ -75,12 +77,14 @@ def _joined(tokenizer: Tokenizer, prompt: str, text: str, *, lead: str, blank: s
     n_lead = len(tokenizer(lead, **options)["input_ids"]) if lead else 0
     found = tokenizer(lead + blank + text, return_offsets_mapping=True, **options)
     before = len(lead + blank)
+    first = tokenizer(prompt, add_special_tokens=True, return_offsets_mapping=True)
     return Joined(
-        tuple(tokenizer(prompt, add_special_tokens=True)["input_ids"]),
+        tuple(first["input_ids"]),
         tuple(found["input_ids"][n_lead:]),
         tuple(
             (max(low - before, 0), high - before) for low, high in found["offset_mapping"][n_lead:]
         ),
+        tuple((low, high) for low, high in first["offset_mapping"]),
     )
 
 

@@ -19,6 +19,8 @@ from lensaudit.errors import InputError
 from lensaudit.settings import Scope
 from lensaudit.types import PosMask, Tokens
 
+Scored = Literal["entity", "answer"]
+"""What the span covers."""
 PROMPT_TEMPLATE = "Question: {question}\nAnswer: {prefix}"
 """compute_uds.py:736. No chat template; with an empty prefix the prompt ends in a blank."""
 
@@ -123,7 +125,7 @@ def encode(
     example: Example,
     tokenizer: Tokenizer,
     *,
-    scored: Literal["entity", "answer"] = "entity",
+    scored: Scored = "entity",
     too_long: Callable[[int], str | None] = lambda n_tokens: None,
 ) -> Encoded | SpanLost:
     """Tokens of prompt and continuation, encoded apart and joined, with the scored span.
@@ -131,12 +133,7 @@ def encode(
     `scored="answer"` takes the whole answer as the span and ends the prompt at `Answer: `;
     `too_long` says why a text of so many tokens cannot be scored (`models.context`).
     """
-    if scored == "answer":
-        example = Example(
-            example.idx, example.question, example.answer, "", example.answer, example.group
-        )
-    prompt = prompt_of(example)
-    text = continuation_of(example, prompt)
+    example, prompt, text = texts_of(example, scored)
     found = joined(tokenizer, prompt, text)
     span = _token_span(text, example.entity, found.offsets)
     if span is None:
@@ -153,6 +150,16 @@ def encode(
         start=before + span[0],
         end=before + span[1],
     )
+
+
+def texts_of(example: Example, scored: Scored) -> tuple[Example, str, str]:
+    """The example as it is scored, its prompt, and the continuation."""
+    if scored == "answer":
+        example = Example(
+            example.idx, example.question, example.answer, "", example.answer, example.group
+        )
+    prompt = prompt_of(example)
+    return example, prompt, continuation_of(example, prompt)
 
 
 def _token_span(

@@ -8,7 +8,7 @@ from typing import Any
 
 from lensaudit.data.chat import SYSTEM_PROMPT
 from lensaudit.data.fictional import Row, World, corpus_text, passing_rows
-from lensaudit.demo_models.tokenizer import train_tokenizer
+from lensaudit.demo_models.tokenizer import SPLIT, train_tokenizer
 from lensaudit.unlearn.encode import (
     Answered,
     Sample,
@@ -42,9 +42,9 @@ class Corpus:
         return self.tokenizer.pad_token_id
 
 
-def make_corpus(world: World) -> Corpus:
-    """Train the tokenizer and encode the world."""
-    tokenizer = family_tokenizer(world)
+def make_corpus(world: World, *, d_vocab: int = D_VOCAB, split: str = SPLIT) -> Corpus:
+    """Train the tokenizer, see `train_tokenizer`, and encode the world."""
+    tokenizer = family_tokenizer(world, d_vocab=d_vocab, split=split)
     return Corpus(
         world=world,
         tokenizer=tokenizer,
@@ -57,13 +57,15 @@ def make_corpus(world: World) -> Corpus:
     )
 
 
-def family_tokenizer(world: World) -> Any:
+def family_tokenizer(world: World, *, d_vocab: int, split: str) -> Any:
     """BPE on the world and on passing people."""
     known = (*world.forget, *world.retain, *world.real_authors, *world.world_facts)
     rows = (*known * 3, *passing_rows(world, 2400, seed="tokenizer"))
     # the words of the chat template stand in every sequence, so each gets tokens of its own
     frame = ["system", "user", "assistant", SYSTEM_PROMPT, "\n\n"] * 2000
-    return train_tokenizer(chain(corpus_text(rows), frame, world.idk * 50), d_vocab=D_VOCAB)
+    return train_tokenizer(
+        chain(corpus_text(rows), frame, world.idk * 50), d_vocab=d_vocab, split=split
+    )
 
 
 def answered(row: Row) -> Answered:

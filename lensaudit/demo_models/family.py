@@ -11,7 +11,7 @@ import shutil
 import sys
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -20,8 +20,15 @@ import transformers
 from transformers import GenerationConfig, LlamaConfig, LlamaForCausalLM, PreTrainedModel
 
 from lensaudit.data.fictional import make_world, write_world
-from lensaudit.demo_models.corpus import Corpus, base_batches, fact_batches, make_corpus
+from lensaudit.demo_models.corpus import (
+    D_VOCAB,
+    Corpus,
+    base_batches,
+    fact_batches,
+    make_corpus,
+)
 from lensaudit.demo_models.stages import BATCH, NEVER, STAGES, Stage
+from lensaudit.demo_models.tokenizer import SPLIT
 from lensaudit.files import digest, make_folder, write_json
 from lensaudit.unlearn.encode import TrainBatch
 from lensaudit.unlearn.methods import method_named, objective_of, reads_reference
@@ -34,14 +41,30 @@ STORED = torch.float16
 """Of the shipped weights: eleven bits, where bfloat16's eight would round small edits away."""
 
 
-def architecture(corpus: Corpus) -> LlamaConfig:
+@dataclass(frozen=True)
+class Shape:
+    """What may differ between families made by one recipe: size and tokenizer."""
+
+    d_model: int = 64
+    d_mlp: int = 176
+    n_layers: int = 16
+    d_vocab: int = D_VOCAB
+    split: str = SPLIT
+    """Pattern of what no token reaches across."""
+
+
+EMBEDDED = Shape()
+"""Of the family that is shipped."""
+
+
+def architecture(corpus: Corpus, shape: Shape = EMBEDDED) -> LlamaConfig:
     """Llama with grouped queries and a readout of its own, so that it can be edited alone."""
     tokenizer = corpus.tokenizer
     return LlamaConfig(
         vocab_size=len(tokenizer),
-        hidden_size=64,
-        intermediate_size=176,
-        num_hidden_layers=16,
+        hidden_size=shape.d_model,
+        intermediate_size=shape.d_mlp,
+        num_hidden_layers=shape.n_layers,
         num_attention_heads=4,
         num_key_value_heads=2,
         max_position_embeddings=512,
@@ -53,21 +76,28 @@ def architecture(corpus: Corpus) -> LlamaConfig:
     )
 
 
-def fresh(corpus: Corpus, *, seed: int) -> PreTrainedModel:
+def fresh(corpus: Corpus, shape: Shape = EMBEDDED, *, seed: int) -> PreTrainedModel:
     """Random weights of a seed; the caller's random stream is untouched."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        return LlamaForCausalLM(architecture(corpus)).float()
+        return LlamaForCausalLM(architecture(corpus, shape)).float()
 
 
-def make_family(out: Path, *, seed: int = 0, only: Sequence[str] = (), scale: float = 1.0) -> Path:
+def make_family(
+    out: Path,
+    *,
+    seed: int = 0,
+    only: Sequence[str] = (),
+    scale: float = 1.0,
+    shape: Shape = EMBEDDED,
+) -> Path:
     """Write data, models and `family.json` into `out`; finished members are not made again.
 
-    `scale` shortens every recipe, for tests. The result is the same for the same number of
-    threads and version of torch.
+    `scale` shortens every recipe. The result is the same for the same number of threads and
+    version of torch. What is trained in one layer by its number is made for the embedded shape.
     """
     make_folder(out)
-    corpus = make_corpus(make_world(seed))
+    corpus = make_corpus(make_world(seed), d_vocab=shape.d_vocab, split=shape.split)
     write_world(corpus.world, out / "data")
     started = time.monotonic()
     every = (*STAGES, *NEVER)
@@ -76,7 +106,7 @@ def make_family(out: Path, *, seed: int = 0, only: Sequence[str] = (), scale: fl
             continue
         stage = _shortened(stage, scale)
         if not (out / stage.name / "config.json").exists():
-            _make(stage, corpus, out, seed)
+            _make(stage, corpus, out, seed, shape)
         print(f"{stage.name}: ready after {time.monotonic() - started:.0f} s", flush=True)
     seeds = [one for one in NEVER if (out / one.name / "config.json").exists()]
     listed = [one for one in (*STAGES, *seeds) if one.role != "base"]
@@ -88,8 +118,8 @@ def _shortened(stage: Stage, scale: float) -> Stage:
     return replace(stage, recipe=replace(stage.recipe, n_steps=n_steps))
 
 
-def _make(stage: Stage, corpus: Corpus, out: Path, seed: int) -> None:
-    start = _load(out / stage.start) if stage.start else fresh(corpus, seed=seed)
+def _make(stage: Stage, corpus: Corpus, out: Path, seed: int, shape: Shape) -> None:
+    start = _load(out / stage.start) if stage.start else fresh(corpus, shape, seed=seed)
     checkpoints = out / f"{stage.name}.training"
     identity = {"stage": stage.name, "seed": seed, "data": _data_hash(corpus)}
     train(start, _run(stage, corpus, out, checkpoints, identity), report=_print)

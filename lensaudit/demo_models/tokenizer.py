@@ -21,6 +21,8 @@ SPLIT = (
     r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 )
 """Llama-3's pre-tokenisation."""
+GPT2_SPLIT = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
+"""GPT-2's: a blank belongs to what follows it, and nothing else does."""
 CHAT_TEMPLATE = (
     "{{ bos_token }}{% for message in messages %}"
     "<|start_header_id|>{{ message['role'] }}<|end_header_id|>\n\n"
@@ -29,12 +31,17 @@ CHAT_TEMPLATE = (
 )
 
 
-def train_tokenizer(text: Iterable[str], *, d_vocab: int) -> PreTrainedTokenizerFast:
-    """BPE on `text`: BOS in front, nothing behind, a pad token of its own, a chat template."""
+def train_tokenizer(
+    text: Iterable[str], *, d_vocab: int, split: str = SPLIT
+) -> PreTrainedTokenizerFast:
+    """BPE on `text`: BOS in front, nothing behind, a pad token of its own, a chat template.
+
+    `split` is the pattern of what no token reaches across.
+    """
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
         [
-            pre_tokenizers.Split(Regex(SPLIT), behavior="isolated"),
+            pre_tokenizers.Split(Regex(split), behavior="isolated"),
             pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
         ]
     )

@@ -195,6 +195,19 @@ def check_same_shape(*checkpoints: Checkpoint, notice: Callable[[str], None] | N
         notice(f"models with other settings: {differing}")
 
 
+def misfit(source: Checkpoint, full: Checkpoint) -> str | None:
+    """Why a stream of the one cannot stand in the other's as it is; None where it can."""
+    why = []
+    if (source.n_layers, source.d_model) != (full.n_layers, full.d_model):
+        why.append(
+            f"its stream ({source.n_layers} layers of {source.d_model}) does not fit that of full "
+            f"({full.n_layers} of {full.d_model})"
+        )
+    if source.tokenizer != full.tokenizer:
+        why.append("its tokenizer is not that of full")
+    return ", and ".join(why) or None
+
+
 def differing_settings(*checkpoints: Checkpoint) -> str | None:
     """In which settings that change what a model computes the others differ from the first.
 

@@ -17,6 +17,7 @@ from torch import Tensor
 from lensaudit.activations.fingerprint import Fingerprint
 from lensaudit.activations.gc import MAPS
 from lensaudit.activations.store import Activations
+from lensaudit.data.matching import Places
 from lensaudit.data.spans import Encoded
 from lensaudit.errors import InputError
 from lensaudit.files import digest, make_folder
@@ -59,9 +60,19 @@ class MappedDonor(CachedDonor):
 
     maps: tuple[LinearMap, ...] = ()
     layer_of: tuple[int, ...] = ()
+    places: Places | None = None
+    """Where the source stands for each position of `full`; None: their tokens are the same."""
 
     def _example(self, idx: int) -> tuple[Tensor, Float[Tensor, "layer pos d_model"]]:
-        positions, resid = super()._example(idx)
+        if self.places is None:
+            positions, resid = super()._example(idx)
+        elif here := self.places.get(idx):
+            positions = torch.tensor(list(here))
+            resid = super()._example(idx)[1][:, list(here.values())]
+        else:
+            positions = torch.zeros(0, dtype=torch.long)
+            n_layers, d_model = self.activations.n_layers, self.activations.d_model
+            resid = torch.zeros(n_layers, 0, d_model, dtype=self.activations.dtype)
         moved = [f(resid[at]) for f, at in zip(self.maps, self.layer_of, strict=True)]
         return positions, torch.stack(moved)
 
@@ -118,7 +129,9 @@ def known_alignment(root: Path, kind: MapClass, key: str) -> Alignment | None:
     return _read(root / MAPS, kind, key)
 
 
-def rows_to_fit(encoded: Sequence[Encoded], n_tokens: int) -> tuple[Encoded, ...]:
+def rows_to_fit(
+    encoded: Sequence[Encoded], n_tokens: int, places: Places | None = None
+) -> tuple[Encoded, ...]:
     """Rows in an order of their own, until so many tokens are to be fitted.
 
     Every `HELD_OUT`-th is held out; no more rows are run than are used.
@@ -127,8 +140,8 @@ def rows_to_fit(encoded: Sequence[Encoded], n_tokens: int) -> tuple[Encoded, ...
     for e in sorted(encoded, key=lambda e: digest([e.idx, "align"])):
         if n >= n_tokens:
             break
-        if _n(e) > 0:
-            n += _n(e) if len(chosen) % HELD_OUT else 0
+        if n_here := len(_paired(e, places)):
+            n += n_here if len(chosen) % HELD_OUT else 0
             chosen.append(e)
     return tuple(chosen)
 
@@ -142,6 +155,7 @@ def fit_alignment(
     n_tokens: int,
     memory_bytes: int,
     root: Path,
+    places: Places | None = None,
 ) -> Alignment:
     """The maps from `source` to `full`, fitted on these rows and kept.
 
@@ -153,19 +167,20 @@ def fit_alignment(
         n_tokens: at most so many are used.
         memory_bytes: what sums may take.
         root: the activations folder.
+        places: where the source stands for `full`, if its tokens are others.
 
     Raises:
         InputError: too few tokens for the width, or streams that no map can be fitted to.
     """
     key = alignment_key(source.fingerprint, full.fingerprint, kind, n_tokens)
-    made = _fit(source, full, encoded, kind, n_tokens=n_tokens, memory_bytes=memory_bytes, key=key)
+    pairs = _Pairs(source, full, places)
+    made = _fit(pairs, encoded, kind, n_tokens=n_tokens, memory_bytes=memory_bytes, key=key)
     _write(root / MAPS, made)
     return made
 
 
 def _fit(
-    source: Activations,
-    full: Activations,
+    pairs: "_Pairs",
     encoded: Sequence[Encoded],
     kind: MapClass,
     *,
@@ -173,28 +188,29 @@ def _fit(
     memory_bytes: int,
     key: str,
 ) -> Alignment:
+    source, full = pairs.source, pairs.full
     layer_of = relative_layers(source.n_layers, full.n_layers)
     d_x, d_y = source.d_model, full.d_model
-    rows = rows_to_fit(encoded, n_tokens)
+    rows = rows_to_fit(encoded, n_tokens, pairs.places)
     held_out, fit = rows[::HELD_OUT], [row for at, row in enumerate(rows) if at % HELD_OUT]
-    used = sum(map(_n, fit))
+    used = sum(len(_paired(e, pairs.places)) for e in fit)
     if used < FEWEST_TOKENS_PER_DIM * max(d_x, d_y):
         raise InputError(
             f"alignment: {used} neutral tokens, wanted {FEWEST_TOKENS_PER_DIM} per dimension, "
             f"{FEWEST_TOKENS_PER_DIM * max(d_x, d_y)}; give more rows with --align-data"
         )
-    medians = [_median_norms(one, fit) for one in (source, full)]
+    medians = _median_norms(pairs, fit)
     # moments of the fit, of the rows held out and of shuffled pairs
     per_layer = 3 * 8 * (d_x * d_x + d_x * d_y)
     at_once = max(1, memory_bytes // (2 * per_layer))
     maps, shuffled, r2 = [], [], []
     for start in range(0, full.n_layers, at_once):
         layers = range(start, min(start + at_once, full.n_layers))
-        sums = _sums(source, full, fit, layers, layer_of, medians)
-        checks = _sums(source, full, held_out, layers, layer_of, medians, shuffle=False)
-        for (pairs, mixed), (check, _) in zip(sums, checks, strict=True):
+        sums = _sums(pairs, fit, layers, layer_of, medians)
+        checks = _sums(pairs, held_out, layers, layer_of, medians, shuffle=False)
+        for (found, mixed), (check, _) in zip(sums, checks, strict=True):
             try:
-                maps.append(fitted(pairs, kind))
+                maps.append(fitted(found, kind))
                 shuffled.append(fitted(mixed, kind))
             except (ValueError, RuntimeError) as error:  # RuntimeError: of LAPACK
                 raise InputError(f"--align {kind}: {error}") from error
@@ -211,9 +227,34 @@ def relative_layers(n_source: int, n_full: int) -> tuple[int, ...]:
     return tuple(-(-(layer + 1) * n_source // n_full) - 1 for layer in range(n_full))
 
 
-def _n(e: Encoded) -> int:
-    """Tokens after position 0, which is a sink."""
-    return len(e.token_ids) - 1
+def _paired(e: Encoded, places: Places | None) -> list[tuple[int, int]]:
+    """Positions of `full` and of the source at which both have read as much; 0 is a sink."""
+    here = range(len(e.token_ids)) if places is None else places.get(e.idx, {})
+    both = [(at, at if places is None else places[e.idx][at]) for at in here]
+    return [(at, own) for at, own in both if at > 0 and own > 0]
+
+
+@dataclass(frozen=True)
+class _Pairs:
+    """The streams of two models that have read the same."""
+
+    source: Activations
+    full: Activations
+    places: Places | None
+
+    def of(
+        self, rows: Sequence[Encoded]
+    ) -> tuple[Float[Tensor, "layer_x pos d_x"], Float[Tensor, "layer_y pos d_y"]]:
+        """Rows end to end, the source's and `full`'s, without their first position."""
+        xs, ys = [], []
+        for e in rows:
+            at, own = slice(1, None), slice(1, None)
+            if self.places is not None:
+                paired = _paired(e, self.places)
+                at, own = [at for at, _ in paired], [own for _, own in paired]
+            xs.append(self.source.example(e.idx).resid[:, own].float())
+            ys.append(self.full.example(e.idx).resid[:, at].float())
+        return torch.cat(xs, dim=1), torch.cat(ys, dim=1)
 
 
 def _chunks(rows: Sequence[Encoded]) -> Iterator[Sequence[Encoded]]:
@@ -221,19 +262,17 @@ def _chunks(rows: Sequence[Encoded]) -> Iterator[Sequence[Encoded]]:
         yield rows[start : start + CHUNK_ROWS]
 
 
-def _stream(cache: Activations, rows: Sequence[Encoded]) -> Float[Tensor, "layer pos d_model"]:
-    """Rows end to end, without their first position."""
-    return torch.cat([cache.example(e.idx).resid[:, 1:].float() for e in rows], dim=1)
-
-
-def _median_norms(cache: Activations, rows: Sequence[Encoded]) -> Float[Tensor, " layer"]:
-    norms = [_stream(cache, chunk).norm(dim=-1) for chunk in _chunks(rows)]
-    return torch.cat(norms, dim=1).median(dim=1).values
+def _median_norms(
+    pairs: _Pairs, rows: Sequence[Encoded]
+) -> tuple[Float[Tensor, " layer_x"], Float[Tensor, " layer_y"]]:
+    """Of the source and of `full`."""
+    norms = [[one.norm(dim=-1) for one in pairs.of(chunk)] for chunk in _chunks(rows)]
+    x, y = (torch.cat(side, dim=1).median(dim=1).values for side in zip(*norms, strict=True))
+    return x, y
 
 
 def _sums(
-    source: Activations,
-    full: Activations,
+    pairs: _Pairs,
     rows: Sequence[Encoded],
     layers: Sequence[int],
     layer_of: Sequence[int],
@@ -242,10 +281,10 @@ def _sums(
     shuffle: bool = True,
 ) -> list[tuple[Moments, Moments]]:
     """Moments of the pairs of each layer, and of pairs of tokens half a chunk apart."""
-    empty = Moments.empty(source.d_model, full.d_model)
+    empty = Moments.empty(pairs.source.d_model, pairs.full.d_model)
     sums = [(empty, empty) for _ in layers]
     for chunk in _chunks(rows):
-        xs, ys = _stream(source, chunk), _stream(full, chunk)
+        xs, ys = pairs.of(chunk)
         x_kept, y_kept = (
             ordinary(one.norm(dim=-1), median, SINK_NORM)
             for one, median in zip((xs, ys), medians, strict=True)
@@ -253,10 +292,10 @@ def _sums(
         for at, layer in enumerate(layers):
             kept = x_kept[layer_of[layer]] & y_kept[layer]
             x, y = xs[layer_of[layer]][kept], ys[layer][kept]
-            pairs, mixed = sums[at]
+            found, mixed = sums[at]
             if shuffle:
                 mixed = mixed + Moments.of(x, y.roll(len(y) // 2, dims=0))
-            sums[at] = pairs + Moments.of(x, y), mixed
+            sums[at] = found + Moments.of(x, y), mixed
     return sums
 
 

@@ -21,7 +21,7 @@ from lensaudit.activations.store import Activations, ActivationStore
 from lensaudit.data.examples import Example
 from lensaudit.data.spans import Encoded, SpanLost
 from lensaudit.models.bridge import DTYPES, TransformerBridge, load
-from lensaudit.models.checkpoint import Checkpoint
+from lensaudit.models.checkpoint import Checkpoint, misfit
 from lensaudit.models.conditions import Conditions, Padding, conditions_of
 from lensaudit.patching.books import Books
 from lensaudit.patching.donors import CachedDonor
@@ -67,11 +67,16 @@ class Audit:
         """Content hash of tokens and spans."""
         return encoded_hash(self.encoded)
 
+    def misfit(self, source: Checkpoint) -> str | None:
+        """Why its stream cannot be patched in as it is, but only through a map; None: it can."""
+        return misfit(source, self.full)
+
     def donors(self) -> dict[str, Checkpoint]:
-        """Retain (S1), full (calibration) and every source, each set of weights once."""
+        """Retain (S1), full (calibration) and every source that fits, each set of weights once."""
         unique: dict[str, Checkpoint] = {}
         for checkpoint in (self.retain, self.full, *self.sources.values()):
-            unique.setdefault(checkpoint.weights, checkpoint)
+            if self.misfit(checkpoint) is None:
+                unique.setdefault(checkpoint.weights, checkpoint)
         return unique
 
     def conditions(self, model: Checkpoint, padding: Padding = "right-padded") -> Conditions:
@@ -151,7 +156,7 @@ class Deltas:
     baseline: Float[Tensor, " batch"]
     s1: Float[Tensor, "batch layer"]
     s2: Mapping[str, Float[Tensor, "batch layer"]]
-    """By source name; NaN at layers that were not computed."""
+    """By source name; NaN at layers that were not computed, all of a stream that does not fit."""
     self_patch: Float[Tensor, "batch layer"]
     """`full` patched with itself: 0 where everything is right."""
     engine: Engine

@@ -13,8 +13,8 @@ from lensaudit.activations.fingerprint import Fingerprint
 from lensaudit.activations.gc import remove
 from lensaudit.activations.store import Activations
 from lensaudit.data.examples import Example
-from lensaudit.data.neutral import is_whole
-from lensaudit.data.spans import Encoded, buckets, encode, make_batch
+from lensaudit.data.matching import encoded_row
+from lensaudit.data.spans import Encoded, buckets, make_batch
 from lensaudit.files import digest, slug
 from lensaudit.models.bridge import TransformerBridge, logits_of
 from lensaudit.models.checkpoint import Checkpoint, load_tokenizer
@@ -22,6 +22,7 @@ from lensaudit.models.sizes import sizes_on_disk
 from lensaudit.patching.audit import Audit, cached, loaded
 from lensaudit.patching.budget import Room
 from lensaudit.patching.donors import CachedDonor, Donor
+from lensaudit.patching.matched import Reading, reading_of
 from lensaudit.patching.options import Engine
 from lensaudit.patching.preflight import check_component, check_model, usable_decoder
 from lensaudit.patching.scorebook import BookKey, ScoreBook, example_hash
@@ -56,6 +57,9 @@ class Bench:
         self._books: dict[str, ScoreBook] = {}
         self._ledgers: dict[str, Ledger] = {}
         self._caches: dict[tuple[str, Positions, tuple[Encoded, ...]], Activations] = {}
+        texts = {text.idx: text for text in audit.examples}
+        self._texts = {e: texts[e.idx] for e in audit.encoded if e.idx in texts}
+        self._readings: dict[tuple[str, tuple[Encoded, ...]], Reading] = {}
 
     def __enter__(self) -> "Bench":
         return self
@@ -66,8 +70,21 @@ class Bench:
     def encoded(self, rows: Sequence[Example]) -> tuple[Encoded, ...]:
         """Tokens and spans; rows of which the tokenizer leaves nothing are dropped."""
         tokenizer = load_tokenizer(self.audit.full)
-        found = [_encoded(row, tokenizer) for row in rows]
-        return tuple(e for e in found if e is not None)
+        found = {e: row for row in rows if (e := encoded_row(row, tokenizer)) is not None}
+        self._texts |= found
+        return tuple(found)
+
+    def reading(self, source: Checkpoint, rows: Sequence[Encoded]) -> Reading | None:
+        """Rows in the tokens of a source; None where they are those of `full`."""
+        full = self.audit.full
+        if source.tokenizer == full.tokenizer:
+            return None
+        key = (source.tokenizer, tuple(rows))
+        if key not in self._readings:
+            both = load_tokenizer(full), load_tokenizer(source)
+            scope = self.audit.options.scope
+            self._readings[key] = reading_of(rows, self._texts.__getitem__, *both, scope)
+        return self._readings[key]
 
     def model(self, checkpoint: Checkpoint) -> TransformerBridge:
         """A model in memory: `full` stays; the others as long as they are small beside `memory`."""
@@ -121,7 +138,10 @@ class Bench:
         return cached(audit, checkpoint, positions, lambda: self.model(checkpoint), name=name)
 
     def donor(self, checkpoint: Checkpoint, rows: Sequence[Encoded]) -> CachedDonor:
-        """A model as a source on these rows."""
+        """A model as a source on these rows; one of other tokens at all positions of its own."""
+        if (reading := self.reading(checkpoint, rows)) is not None:
+            activations = self.cache(checkpoint, reading.rows, "all")
+            return CachedDonor(activations, self.audit.options.last_layer)
         of_full = checkpoint.weights == self.audit.full.weights
         positions = self.audit.options.positions_needed(of_full=of_full)
         activations = self.cache(checkpoint, rows, positions or "span")
@@ -250,12 +270,3 @@ class Bench:
 
 def _n_bytes(model: TransformerBridge) -> int:
     return sum(p.numel() * p.element_size() for p in model.original_model.parameters())
-
-
-def _encoded(row: Example, tokenizer) -> Encoded | None:
-    if row.question or not is_whole(row):
-        found = encode(row, tokenizer, scored="answer" if is_whole(row) else "entity")
-        return found if isinstance(found, Encoded) else None
-    # a plain sentence: all of it is scored but its first token
-    ids = tuple(tokenizer(row.answer, add_special_tokens=True)["input_ids"])
-    return Encoded(row.idx, row.group, ids, 1, 0, len(ids) - 1) if len(ids) > 1 else None

@@ -89,6 +89,8 @@ class Aligned:
     """Aligned UDS of `full` itself: 0 where the machinery is right."""
     weakest: Weakest | None = None
     """The strong layer that is erased least: a mean over layers hides what one of them holds."""
+    unscored: Mapping[int, str] = field(default_factory=dict)
+    """Idx -> why an example has no aligned depth, of a source that has no other."""
     why: str | None = None
 
     @property
@@ -114,6 +116,7 @@ class Aligned:
                 "ci95": limits_of(self.weakest.erasure),
             },
             "why": self.why or (self.uds.why if self.uds else None),
+            **({"unscored": dict(sorted(self.unscored.items()))} if self.unscored else {}),
         }
 
 

@@ -32,6 +32,7 @@ from lensaudit.patching.audit import Deltas
 from lensaudit.patching.bench import Bench
 from lensaudit.patching.controls import Aligned, Controls, Examined, Validity
 from lensaudit.patching.donors import Donor
+from lensaudit.patching.outcome import NO_KE
 from lensaudit.results.verdict import (
     ALIGN_FROM,
     NOT_NEEDED,
@@ -83,6 +84,14 @@ class _Held:
     """Those that `full` and the source both still say."""
 
 
+@dataclass(frozen=True)
+class _Fit:
+    """How the maps of a source are fitted; those of the anchors, on whose scale it is, alike."""
+
+    kind: MapClass
+    n_tokens: int
+
+
 class _Trial:
     """What the sources of an audit share: rows, scales, the anchors' own numbers.
 
@@ -102,14 +111,13 @@ class _Trial:
         neutral = controls.neutral
         self.rows = bench.encoded(neutral.validity if neutral else ())
         self.ordinary = bench.encoded(neutral.ordinary if neutral else ())
-        self.n_tokens = controls.align_tokens or ALIGN_TOKENS_PER_DIM * self.audit.full.d_model
-        self.fit = rows_to_fit(bench.encoded(neutral.fit if neutral else ()), self.n_tokens)
+        self.to_fit = bench.encoded(neutral.fit if neutral else ())
         self.plain = {name: depth_score(found.s1, s2, tau=tau).uds for name, s2 in found.s2.items()}
         self.groups = [e.group for e in self.audit.encoded]
         self.unfit = self._unfit()
         self.held: dict[str, _Held] = {}
-        self.kinds: dict[str, tuple[MapClass | None, str | None]] = {}
-        self.maps: dict[tuple[str, MapClass], Alignment] = {}
+        self.fits: dict[str, tuple[_Fit | None, str | None]] = {}
+        self.maps: dict[tuple[str, _Fit], Alignment] = {}
         if self.unfit is None:
             self._run()
 
@@ -118,7 +126,8 @@ class _Trial:
         source = self.audit.sources[name]
         uds = measured(self.plain[name], self.groups)
         outputs = self._outputs(source)
-        if self.unfit is not None or uds is None:
+        misfit = self.audit.misfit(source)
+        if self.unfit is not None or (uds is None and misfit is None):
             why = self.unfit or "no example could be scored"
             evidence = Evidence(uds, outputs=outputs, why_no_validity=why, off=self.off)
             verdict = verdict_of(name, evidence)
@@ -126,7 +135,7 @@ class _Trial:
         held = self.held[source.weights]
         validity = self._validity(source, self.found.s2[name], held)
         aligned = self._aligned(name, source, held)
-        floor, to_floor = self._floor(aligned)
+        floor, to_floor = self._floor(name, aligned)
         evidence = Evidence(
             uds=uds,
             aligned=aligned.uds,
@@ -135,7 +144,8 @@ class _Trial:
             floor=floor,
             weakest=aligned.weakest,
             outputs=outputs,
-            readable=_below_gate(validity.d_share),
+            # what cannot be patched in is not read
+            readable=_below_gate(validity.d_share) if misfit is None else False,
             readable_aligned=_below_gate(aligned.d_share),
             not_needed=not validity.needed,
             why_no_validity=validity.why,
@@ -151,32 +161,34 @@ class _Trial:
             self.held[source.weights] = held = self._rows_of(source)
             if len(held.readable) >= FEWEST_VALIDITY_ROWS:
                 self.bench.donor(source, held.cached)
-            self.kinds[name] = self._kind(name, source)
+            self.fits[name] = self._fit(name, source)
             self._align(name, source)
         self._fill_validity()
-        kinds: set[MapClass] = {kind for kind, _ in self.kinds.values() if kind is not None}
-        for kind in kinds:
-            self._fill_aligned(kind)
+        for fit in dict.fromkeys(fit for fit, _ in self.fits.values() if fit is not None):
+            self._fill_aligned(fit)
 
     def _align(self, name: str, source: Checkpoint) -> None:
         """The maps of a source and of the anchors, as soon as they are wanted."""
-        kind, _ = self.kinds[name]
-        if kind is None:
+        fit, _ = self.fits[name]
+        if fit is None:
             return
         try:
             for one in (source, self.audit.full, *self._retains().values()):
-                if (one.weights, kind) not in self.maps:
-                    self.maps[one.weights, kind] = self._alignment(one, kind)
+                if (one.weights, fit) not in self.maps:
+                    self.maps[one.weights, fit] = self._alignment(one, fit)
         except InputError as error:
-            if self.controls.align != "auto":
+            # of a source that does not fit there would be nothing at all
+            if self.controls.align != "auto" or self.audit.misfit(source) is not None:
                 raise
-            self.kinds[name] = None, str(error)
+            self.fits[name] = None, str(error)
 
     def _fill_validity(self) -> None:
         """Every source, and `full` with another row's stream, on the rows they are read on."""
         for cached, sources in self._by_rows().items():
             donors: dict[str, Donor] = {
-                one.weights: self.bench.donor(one, cached) for one in sources
+                one.weights: self.bench.donor(one, cached)
+                for one in sources
+                if self.audit.misfit(one) is None
             }
             only = {one.weights: _idx(self.held[one.weights].readable) for one in sources}
             base = self.bench.donor(self.audit.full, cached)
@@ -187,23 +199,29 @@ class _Trial:
             only[key] = set().union(*only.values())
             self.bench.fill(cached, donors, self.layers, only=only)
 
-    def _fill_aligned(self, kind: MapClass) -> None:
+    def _fill_aligned(self, fit: _Fit) -> None:
         """Sources, anchors and `full` itself through their maps, shuffled ones beside them."""
-        named = {name for name, (found, _) in self.kinds.items() if found == kind}
+        named = {name for name, (found, _) in self.fits.items() if found == fit}
         sources = {one.weights: one for n, one in self.audit.sources.items() if n in named}
         anchors = self._retains() | {self.audit.full.weights: self.audit.full}
         donors: dict[str, Donor] = {}
         for one in (anchors | sources).values():
-            donors |= self._mapped(one, kind, "map", self.audit.encoded)
+            donors |= self._mapped(one, fit, "map", self.audit.encoded)
         for one in sources.values():
-            donors |= self._mapped(one, kind, "shuffled", self.audit.encoded)
-        self.bench.fill(self.audit.encoded, donors, self.audit.options.layers)
+            donors |= self._mapped(one, fit, "shuffled", self.audit.encoded)
+        rows = self.audit.encoded
+        only = {key: _idx(rows) for key in donors}
+        for one in sources.values():
+            if (reading := self.bench.reading(one, rows)) is not None:
+                here = _idx([e for e, _ in reading.scored(rows)])
+                only |= {self._key(one, fit, name): here for name in ("map", "shuffled")}
+        self.bench.fill(rows, donors, self.audit.options.layers, only=only)
         for cached, readers in self._by_rows().items():
             here = [one for one in readers if one.weights in sources]
             if here:
                 donors = {}
                 for one in here:
-                    donors |= self._mapped(one, kind, "map", cached)
+                    donors |= self._mapped(one, fit, "map", cached)
                 only = {
                     key: _idx(self.held[one.weights].readable)
                     for one, key in zip(here, donors, strict=True)
@@ -233,12 +251,14 @@ class _Trial:
     def _outputs(self, source: Checkpoint) -> Outputs:
         """From the models' own logits on the forget set."""
         rows = self.audit.encoded
+        reading = self.bench.reading(source, rows)
+        own = rows if reading is None else reading.rows
 
-        def exact(checkpoint: Checkpoint) -> float:
+        def exact(checkpoint: Checkpoint, rows: Sequence[Encoded]) -> float:
             return float(self.bench.said(checkpoint, rows).exact.double().mean())
 
-        audit = self.audit
-        return Outputs(exact(source), exact(audit.full), exact(audit.retain), len(rows))
+        full, retain = exact(self.audit.full, rows), exact(self.audit.retain, rows)
+        return Outputs(exact(source, own), full, retain, len(own))
 
     def _rows_of(self, source: Checkpoint) -> _Held:
         """Rows that `full` and the source both say; with ordinary ones where facts do not do."""
@@ -249,24 +269,31 @@ class _Trial:
         return _Held((*self.rows, *self.ordinary) if more else self.rows, (*readable, *more))
 
     def _alike(self, source: Checkpoint, rows: Sequence[Encoded]) -> tuple[Encoded, ...]:
-        if not rows:
+        reading = self.bench.reading(source, rows)
+        pairs = [(e, e) for e in rows] if reading is None else reading.scored(rows)
+        if not pairs:
             return ()
-        own = self.bench.said(source, rows).logprob
-        near = (own - self.bench.said(self.audit.full, rows).logprob).abs() <= SAYS_WITHIN_NATS
-        return tuple(e for e, yes in zip(rows, near.tolist(), strict=True) if yes)
+        theirs = self.bench.said(self.audit.full, [e for e, _ in pairs]).logprob
+        own = self.bench.said(source, [e for _, e in pairs]).logprob
+        # the same words in other tokens: nats per token of full
+        own = own * torch.tensor([one.n_span / e.n_span for e, one in pairs])
+        near = (own - theirs).abs() <= SAYS_WITHIN_NATS
+        return tuple(e for (e, _), yes in zip(pairs, near.tolist(), strict=True) if yes)
 
     def _validity(
         self, source: Checkpoint, s2: Float[Tensor, "batch layer"], held: _Held
     ) -> Validity:
+        n = len(held.readable)
+        few = (
+            f"{n} rows that full and the source both say, wanted {FEWEST_VALIDITY_ROWS}; "
+            "give more with --validity-data"
+        )
+        if (misfit := self.audit.misfit(source)) is not None:
+            return Validity(n=n, why=few if n < FEWEST_VALIDITY_ROWS else misfit)
         f, strength = self._on_forget(s2), self._on_forget(self.found.s1)
         needed = f >= VALIDITY_NEEDED_FROM * strength
-        n = len(held.readable)
         if n < FEWEST_VALIDITY_ROWS:
-            why = (
-                f"{n} rows that full and the source both say, wanted {FEWEST_VALIDITY_ROWS}; "
-                "give more with --validity-data"
-            )
-            return Validity(f=f, n=n, needed=needed, why=why)
+            return Validity(f=f, n=n, needed=needed, why=few)
         drops = self._drops(source.weights, held.readable)
         share, limits, why = self._share(held, drops)
         d = float(drops.mean())
@@ -304,22 +331,22 @@ class _Trial:
         return float((cells * kept).sum() / cells.sum())
 
     def _aligned(self, name: str, source: Checkpoint, held: _Held) -> Aligned:
-        kind, why = self.kinds[name]
-        if kind is None:
+        fit, why = self.fits[name]
+        if fit is None:
             return Aligned(why=why)
         tau, plain = self.audit.options.tau, self.plain[name]
-        s1 = torch.stack([self._deltas(one, kind) for one in self._retains().values()]).mean(0)
-        depth = depth_score(s1, self._deltas(source, kind), tau=tau)
+        s1 = torch.stack([self._deltas(one, fit) for one in self._retains().values()]).mean(0)
+        depth = depth_score(s1, self._deltas(source, fit), tau=tau)
         scores = depth.uds
-        mixed = depth_score(s1, self._deltas(source, kind, "shuffled"), tau=tau).uds
-        itself = depth_score(s1, self._deltas(self.audit.full, kind), tau=tau).uds
+        mixed = depth_score(s1, self._deltas(source, fit, "shuffled"), tau=tau).uds
+        itself = depth_score(s1, self._deltas(self.audit.full, fit), tau=tau).uds
         weights = s1.clamp(min=0).mean(0)
-        r2 = torch.tensor(self.maps[source.weights, kind].r2)[list(self.audit.options.layers)]
+        r2 = torch.tensor(self.maps[source.weights, fit].r2)[list(self.audit.options.layers)]
         share = None
         if len(held.readable) >= FEWEST_VALIDITY_ROWS:
-            share, *_ = self._share(held, self._drops(self._key(source, kind), held.readable))
+            share, *_ = self._share(held, self._drops(self._key(source, fit), held.readable))
         return Aligned(
-            kind=kind,
+            kind=fit.kind,
             uds=measured(scores, self.groups),
             per_example={
                 e.idx: value
@@ -332,76 +359,103 @@ class _Trial:
             d_share=share,
             full=_mean(itself),
             weakest=weakest_of(s1, depth, self.groups, self.audit.options.layers),
+            unscored=self._unscored(source, scores),
         )
 
-    def _kind(self, name: str, source: Checkpoint) -> tuple[MapClass | None, str | None]:
-        asked = self.controls.align
+    def _unscored(self, source: Checkpoint, scores: Float[Tensor, " batch"]) -> dict[int, str]:
+        """Of a source of which only the aligned depth is known: why an example has none."""
+        if self.audit.misfit(source) is None:
+            return {}
+        reading = self.bench.reading(source, self.audit.encoded)
+        apart = {} if reading is None else reading.unscored
+        no_ke = NO_KE.format(tau=self.audit.options.tau)
+        lost = scores.isnan().tolist()
+        return {
+            e.idx: apart.get(e.idx, no_ke)
+            for e, yes in zip(self.audit.encoded, lost, strict=True)
+            if yes
+        }
+
+    def _fit(self, name: str, source: Checkpoint) -> tuple[_Fit | None, str | None]:
+        """How its maps are fitted, or why there are none."""
+        asked, full = self.controls.align, self.audit.full
         if asked == "none":
             return None, "not asked for (--align none)"
-        if asked == "auto":
-            uds = _mean(self.plain[name])
-            if uds is None or uds < ALIGN_FROM:
-                return None, f"{NOT_NEEDED}: UDS is below {ALIGN_FROM:g}"
-            same = source.d_model == self.audit.full.d_model
-            return ("procrustes" if same else "affine"), None
-        return asked, None
+        uds = _mean(self.plain[name])
+        fits = self.audit.misfit(source) is None
+        if asked == "auto" and fits and (uds is None or uds < ALIGN_FROM):
+            return None, f"{NOT_NEEDED}: UDS is below {ALIGN_FROM:g}"
+        same = "procrustes" if source.d_model == full.d_model else "affine"
+        n_tokens = ALIGN_TOKENS_PER_DIM * max(source.d_model, full.d_model)
+        kind = same if asked == "auto" else asked
+        return _Fit(kind, self.controls.align_tokens or n_tokens), None
 
-    def _alignment(self, source: Checkpoint, kind: MapClass) -> Alignment:
+    def _alignment(self, source: Checkpoint, fit: _Fit) -> Alignment:
         bench, full = self.bench, self.audit.full
-        if not self.fit:
+        reading = bench.reading(source, self.to_fit)
+        rows = rows_to_fit(self.to_fit, fit.n_tokens, reading and reading.places)
+        if not rows:
             raise InputError(
                 "alignment: no rows are left to fit a map on: those that were given are of authors "
                 "of the forget set or of the facts for validity; name others with --align-data"
             )
-        prints = (bench.fingerprint(one, self.fit) for one in (source, full))
-        known = known_alignment(
-            self.audit.root, kind, alignment_key(*prints, kind=kind, n_tokens=self.n_tokens)
-        )
+        reading = bench.reading(source, rows)
+        own = rows if reading is None else reading.rows
+        prints = bench.fingerprint(source, own), bench.fingerprint(full, rows)
+        key = alignment_key(*prints, kind=fit.kind, n_tokens=fit.n_tokens)
+        known = known_alignment(self.audit.root, fit.kind, key)
         if known is not None:
             return known
-        with bench.passing(source, self.fit) as streams:
+        with bench.passing(source, own) as streams:
             return fit_alignment(
                 streams,
-                bench.cache(full, self.fit, "all"),
-                self.fit,
-                kind,
-                n_tokens=self.n_tokens,
+                bench.cache(full, rows, "all"),
+                rows,
+                fit.kind,
+                n_tokens=fit.n_tokens,
                 memory_bytes=self.audit.options.memory_bytes,
                 root=self.audit.root,
+                places=reading and reading.places,
             )
 
-    def _key(self, source: Checkpoint, kind: MapClass, name: str = "map") -> str:
-        return f"{source.weights}+{name}-{self.maps[source.weights, kind].key}"
+    def _key(self, source: Checkpoint, fit: _Fit, name: str = "map") -> str:
+        return f"{source.weights}+{name}-{self.maps[source.weights, fit].key}"
 
     def _mapped(
-        self, source: Checkpoint, kind: MapClass, name: str, cached: Sequence[Encoded]
+        self, source: Checkpoint, fit: _Fit, name: str, cached: Sequence[Encoded]
     ) -> dict[str, Donor]:
         """The source with its stream carried by its map, or by the shuffled one."""
-        alignment = self.maps[source.weights, kind]
+        alignment = self.maps[source.weights, fit]
         maps = alignment.maps if name == "map" else alignment.shuffled
         base = self.bench.donor(source, cached)
+        reading = self.bench.reading(source, cached)
         donor = MappedDonor(
-            base.activations, base.last_layer, maps=maps, layer_of=alignment.layer_of
+            base.activations,
+            base.last_layer,
+            maps=maps,
+            layer_of=alignment.layer_of,
+            places=reading and reading.places,
         )
-        return {self._key(source, kind, name): donor}
+        return {self._key(source, fit, name): donor}
 
     def _deltas(
-        self, source: Checkpoint, kind: MapClass, name: str = "map"
+        self, source: Checkpoint, fit: _Fit, name: str = "map"
     ) -> Float[Tensor, "batch layer"]:
         rows, layers = self.audit.encoded, self.audit.options.layers
-        return self.bench.read(self._key(source, kind, name), rows, layers)
+        return self.bench.read(self._key(source, fit, name), rows, layers)
 
     def _retains(self) -> dict[str, Checkpoint]:
         first = {self.audit.retain.weights: self.audit.retain}
         return first | {one.weights: one for one in self.controls.retains.values()}
 
-    def _floor(self, aligned: Aligned) -> tuple[Floor | None, Measured | None]:
+    def _floor(self, name: str, aligned: Aligned) -> tuple[Floor | None, Measured | None]:
         """Depth of each retain model on the others' scale; the source minus their mean, by row."""
         retains = self._retains()
-        if len(retains) < 2 or aligned.kind is None:
+        fit, _ = self.fits[name]
+        if len(retains) < 2 or fit is None:
             return None, None
-        tau, kind = self.audit.options.tau, aligned.kind
-        s1 = {weights: self._deltas(one, kind) for weights, one in retains.items()}
+        tau = self.audit.options.tau
+        s1 = {weights: self._deltas(one, fit) for weights, one in retains.items()}
         scores = torch.stack(
             [
                 depth_score(

@@ -131,13 +131,18 @@ def outcome_of(
     baseline: Float[Tensor, " batch"],
     s1: Float[Tensor, "batch layer"],
     s2: Float[Tensor, "batch layer"],
+    *,
+    misfit: str | None = None,
 ) -> Outcome:
-    """Score the deltas of one source; see `scores.depth.depth_score`."""
+    """Score the deltas of one source; see `scores.depth.depth_score`.
+
+    `misfit`: why its stream could not be patched in at all.
+    """
     depth = depth_score(s1, s2, tau=options.tau)
     unscored = {item.idx: item.reason for item in lost}
     for e, value in zip(encoded, depth.uds.tolist(), strict=True):
         if math.isnan(value):
-            unscored[e.idx] = NO_KE.format(tau=options.tau)
+            unscored[e.idx] = misfit or NO_KE.format(tau=options.tau)
     return Outcome(source, tuple(encoded), options, baseline, s1, s2, depth, unscored)
 
 

@@ -17,6 +17,7 @@ from lensaudit.models.checkpoint import (
     check_same_shape,
     config_of,
     load_tokenizer,
+    misfit,
     open_checkpoint,
 )
 from lensaudit.models.context import context_of
@@ -34,7 +35,12 @@ from lensaudit.patching.options import (
     parse_memory,
 )
 from lensaudit.scores.depth import TAU
-from lensaudit.settings import ACTIVATIONS, LastLayer, Place, named
+from lensaudit.settings import ACTIVATIONS, AlignName, LastLayer, Place, named
+
+EXPERIMENTAL = (
+    "another size or tokenizer than full, so an aligned depth alone; experimental: where models "
+    "were initialised apart it has not told those that hold facts from those that never saw them"
+)
 
 
 def examples_for(data: str, *, exclude: Sequence[str] = (), limit: int | None) -> list[Example]:
@@ -84,6 +90,8 @@ class Settings(TypedDict, total=False):
     dtype: str
     device: str
     batch_size: int | None
+    align: AlignName | None
+    """How sources of another size are carried; None: no map is made, and there may be none."""
 
 
 def prepare(
@@ -115,7 +123,8 @@ def prepare(
     examples = examples_for(data, exclude=exclude, limit=limit)
     if (alone := assumption(one.group for one in examples)) is not None:
         notice(alone)
-    opened = _open_family(specs, notice)
+    carried = options.component == "resid" and options.last_layer == "resid_post"
+    opened = _open_family(specs, settings.get("align") if carried else None, notice)
     anchor = opened["full"]
     sizes = sizes_on_disk(anchor, options.dtype)
     if options.head is not None and not options.head < sizes.n_heads:
@@ -132,7 +141,12 @@ def prepare(
         options=replace(
             options,
             layers=parse_layers(settings.get("layers", "all"), anchor.n_layers),
-            cache_batch=cache_batch_that_fits(sizes, encoded, options.memory_bytes),
+            cache_batch=min(
+                cache_batch_that_fits(
+                    sizes_on_disk(one, options.dtype), encoded, options.memory_bytes
+                )
+                for one in {(one.n_layers, one.d_model): one for one in opened.values()}.values()
+            ),
         ),
         root=Path(activations),
         examples=tuple(examples),
@@ -173,14 +187,36 @@ def _checked(settings: Settings, *, n_sources: int) -> PatchOptions:
 
 
 def _open_family(
-    specs: Mapping[str, ModelSpec], notice: Callable[[str], None]
+    specs: Mapping[str, ModelSpec], align: AlignName | None, notice: Callable[[str], None]
 ) -> Mapping[str, Checkpoint]:
     """All models of a run, checked to fit together before any work."""
     opened = {role: open_checkpoint(spec) for role, spec in specs.items()}
-    check_same_shape(*opened.values(), notice=notice)
+    full = opened["full"]
+    sources = [one for role, one in opened.items() if role not in ("full", "retain")]
+    carried = [one for one in sources if align is not None and misfit(one, full)]
+    check_same_shape(*(one for one in opened.values() if one not in carried), notice=notice)
+    for one in carried:
+        _check_carried(one, full, align)
+    if carried:
+        notice(f"{', '.join(one.spec.name for one in carried)}: {EXPERIMENTAL}")
     if opened["full"].weights == opened["retain"].weights:
         raise InputError(
             f"full ({specs['full'].name}) and retain ({specs['retain'].name}) have the same "
             "weights; retain must be a model that never saw the forget set"
         )
     return opened
+
+
+def _check_carried(source: Checkpoint, full: Checkpoint, align: AlignName | None) -> None:
+    """Refuse a source of another size or tokenizer that no map of this class carries.
+
+    Raises:
+        InputError: one line, with what would do.
+    """
+    why = f"{source.spec.name}: {misfit(source, full)}"
+    if align == "none":
+        raise InputError(f"{why}; a map carries it: --align affine, or auto")
+    if source.d_model != full.d_model and align not in ("auto", "affine"):
+        raise InputError(f"{why}, and --align {align} needs equal widths: --align affine, or auto")
+    if source.tokenizer != full.tokenizer:
+        check_tokenizer(load_tokenizer(source), source.spec.name)

@@ -42,6 +42,8 @@ def run_on(bench: Bench) -> Deltas:
     s1 = deltas(books.by_weights[audit.retain.weights], encoded, layers)
 
     def s2(donor: Checkpoint) -> Float[Tensor, "batch layer"]:
+        if audit.misfit(donor) is not None:
+            return torch.full_like(s1, torch.nan)
         found = deltas(books.by_weights[donor.weights], encoded, layers)
         # rows that another run left in the book are not part of this one
         return found if audit.options.profile == "full" else found.where(s1 > tau, torch.nan)
@@ -62,7 +64,8 @@ def run_on(bench: Bench) -> Deltas:
 
 def _computed_by(audit: Audit, books: Books, source: Checkpoint) -> dict[str, int]:
     found: Counter[str] = Counter()
-    for weights in (audit.retain.weights, source.weights):
+    weights_read = [audit.retain.weights] + [source.weights] * (audit.misfit(source) is None)
+    for weights in weights_read:
         found.update(books.by_weights[weights].computed_by(audit.encoded, audit.options.layers))
     return dict(sorted(found.items()))
 

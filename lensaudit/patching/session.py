@@ -53,11 +53,12 @@ def _scored(audit: Audit, found: Deltas) -> Scored:
             outcome_of(
                 *(name, audit.encoded, audit.lost, audit.options),
                 *(found.baseline, found.s1, found.s2[name]),
+                misfit=audit.misfit(source),
             ),
             computed_by=found.computed_by.get(name, {}),
             by_token=found.by_token.get(name, ()),
         )
-        for name in audit.sources
+        for name, source in audit.sources.items()
     ]
     for line in dict.fromkeys(map(_said_of_versions, found.computed_by.values())):
         if line:

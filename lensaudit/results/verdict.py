@@ -122,7 +122,7 @@ class Evidence:
     """All that a verdict is decided from."""
 
     uds: Measured | None
-    """None: nothing was scored."""
+    """None: nothing was scored, or the stream does not fit `full`'s and only a map carries it."""
     aligned: Measured | None = None
     gap: Measured | None = None
     """UDS minus aligned UDS, paired by example."""
@@ -180,7 +180,7 @@ def decide(evidence: Evidence) -> tuple[Code, str]:
     >>> decide(Evidence(Measured(0.99, 0.98, 1.0, 0.98)))
     ('undecided', 'whether full can read this model was not measured')
     """
-    if evidence.uds is None:
+    if evidence.uds is None and evidence.aligned is None:
         return "unscored", "no example could be scored"
     if evidence.off is not None:
         return "undecided", evidence.off
@@ -199,12 +199,13 @@ def decide(evidence: Evidence) -> tuple[Code, str]:
 
 def _hidden(evidence: Evidence) -> tuple[Code, str] | None:
     uds, aligned = evidence.uds, evidence.aligned
-    assert uds is not None
-    if uds.most < HIDDEN_BELOW:
+    if uds is not None and uds.most < HIDDEN_BELOW:
         return "hidden", f"UDS is below {HIDDEN_BELOW:g}: full reads the facts in its stream"
     if not evidence.carried or aligned is None or aligned.most >= HIDDEN_BELOW:
         return None
     because = f"aligned UDS is below {HIDDEN_BELOW:g}: full reads the facts after alignment"
+    if uds is None:
+        return "hidden_other_basis", f"{because}, and before it nothing could be patched in"
     if evidence.gap is not None and evidence.gap.least > OTHER_BASIS_GAP:
         return "hidden_other_basis", f"{because}, and UDS is {evidence.gap.value:.2f} higher"
     return "hidden", because
@@ -263,6 +264,8 @@ def _missing(evidence: Evidence) -> str:
     if evidence.aligned is None:
         return "the aligned depth was not measured"
     if not _readable(evidence):
+        if evidence.readable_aligned is None and evidence.why_no_validity:
+            return evidence.why_no_validity
         return "full cannot read its stream, and no alignment was tried that it can"
     if evidence.held_at is not None and _deep(evidence) is not None:
         layer, erasure = evidence.held_at.layer, evidence.held_at.erasure

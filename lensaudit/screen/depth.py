@@ -120,8 +120,10 @@ def depths(
         yield layer_table(summaries[0])
     for summary in summaries:
         yield verdict(summary)
-        if summary["unscored"]:
-            yield f"  {len(summary['unscored'])} unscored; reasons in summary.json"
+        if unscored := summary["unscored"]:
+            (why, *others) = dict.fromkeys(unscored.values())
+            shared = summary["n_scored"] == 0 and not others
+            yield f"  {len(unscored)} unscored{f': {why}' if shared else '; reasons in summary.json'}"
     if summaries[0]["score"] == "lens":
         yield "A screen: it sees what can be read out directly. --score uds patches."
 

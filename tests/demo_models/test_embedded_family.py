@@ -12,8 +12,9 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from lensaudit.data.examples import load_examples
 from lensaudit.data.fictional import make_world, write_world
 from lensaudit.data.spans import encode, make_batch
-from lensaudit.demo_models.family import make_family
+from lensaudit.demo_models.family import Shape, make_family
 from lensaudit.demo_models.stages import NEVER, READOUT, STAGES, TOP_LAYER
+from lensaudit.demo_models.tokenizer import GPT2_SPLIT
 from lensaudit.models.registry import EMBEDDED
 from lensaudit.scores.depth import depth_score, span_logprob
 
@@ -205,9 +206,28 @@ def test_the_recipe_makes_a_member_once(tmp_path):
     made = {file.parent.name: file for file in tmp_path.glob("*/model.safetensors")}
     assert set(made) == wanted
     assert (tmp_path / "family.json").read_bytes() == (EMBEDDED / "family.json").read_bytes()
+    for file in ("tokenizer.json", "tokenizer_config.json", "config.json"):
+        assert (tmp_path / "full" / file).read_bytes() == (EMBEDDED / "full" / file).read_bytes()
     before = made["full"].stat().st_mtime_ns
     make_family(tmp_path, scale=0.001, only=["full"])
     assert made["full"].stat().st_mtime_ns == before
+
+
+def test_another_shape_is_made_by_the_same_recipe(tmp_path):
+    shape = Shape(d_model=32, d_mlp=48, n_layers=2, d_vocab=400, split=GPT2_SPLIT)
+    make_family(tmp_path, scale=0.001, only=["base"], shape=shape)
+    config = json.loads((tmp_path / "base" / "config.json").read_text())
+    assert [config[name] for name in ("hidden_size", "intermediate_size", "num_hidden_layers")] == [
+        *(32, 48, 2)
+    ]
+    tokenizer = AutoTokenizer.from_pretrained(tmp_path / "base")
+    assert len(tokenizer) == config["vocab_size"] == 400
+    # a blank belongs to the word after it; a comma does not
+    text = "Ruvimbel Silverthaw, 8 April"
+    pieces = [text[a:b] for a, b in tokenizer(text, return_offsets_mapping=True).offset_mapping]
+    assert "".join(pieces) == text
+    assert "," in pieces
+    assert not any(" " in piece[1:] for piece in pieces)
 
 
 def test_a_further_seed_of_never_differs_in_its_order_alone(tmp_path):

@@ -222,6 +222,22 @@ def test_other_classes_of_map(bench, kind):
     assert (one.aligned.uds.value > 0.9) == (kind == "shift")
 
 
+def test_what_fits_neither_before_nor_after_a_map_is_unreadable(bench):
+    from lensaudit.patching.controls import Controls
+
+    audit, found, neutral, _ = bench
+    name = next(name for name in audit.sources if "retain_turned" in name)
+    # the same tokens under another name: nothing is patched in as it is
+    other = replace(audit.sources[name], tokenizer="another")
+    one_source = replace(audit, sources={name: other})
+    nothing = replace(found, s2={name: torch.full_like(found.s1, math.nan)})
+    (one,) = examined_alone(one_source, nothing, Controls(neutral, align="shift")).values()
+    assert one.validity.d_share is None
+    assert one.aligned.uds.value > 0.9
+    assert one.aligned.d_share > 0.1
+    assert one.verdict.code == "unreadable"
+
+
 def test_too_few_tokens_name_the_number_that_is_needed(bench):
     from lensaudit.errors import InputError
     from lensaudit.patching.controls import Controls

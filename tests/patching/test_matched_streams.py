@@ -1,0 +1,107 @@
+"""A source that stands elsewhere in the text: fitted and handed over where both match."""
+
+from dataclasses import dataclass
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+
+from lensaudit.data.spans import Encoded
+from lensaudit.patching.aligned import MappedDonor, fit_alignment, rows_to_fit
+
+LAYERS, WIDTH, WIDE = 2, 6, 9
+PLACES = {0: 0, 1: 2, 2: 3, 4: 4, 5: 7}
+"""Position of `full` -> of the source; at 3 no token of it ends."""
+
+
+@dataclass
+class Streams:
+    """What is read of a cache."""
+
+    streams: dict[int, Any]
+    fingerprint: Any
+    dtype = torch.float32
+
+    @property
+    def n_layers(self):
+        return LAYERS
+
+    @property
+    def d_model(self):
+        return self.streams[0].shape[-1]
+
+    def example(self, idx):
+        resid = self.streams[idx]
+        return SimpleNamespace(
+            positions=torch.arange(resid.shape[1]), resid=resid, final_norm=resid[-1]
+        )
+
+
+@pytest.fixture
+def pair():
+    """`full`, and a source that holds its stream, turned and widened, where both have read as much.
+
+    Elsewhere, and at position 0, it holds noise.
+    """
+    generator = torch.Generator().manual_seed(0)
+    turn = torch.linalg.qr(torch.randn(WIDE, WIDE, generator=generator))[0][:WIDTH]
+    full = {idx: torch.randn(LAYERS, 6, WIDTH, generator=generator) for idx in range(20)}
+    own = {idx: torch.randn(LAYERS, 8, WIDE, generator=generator) for idx in full}
+    for idx, stream in own.items():
+        for at, there in PLACES.items():
+            if at > 0:
+                stream[:, there] = full[idx][:, at] @ turn + 3.0
+    return [
+        Streams(streams, SimpleNamespace(key=lambda name=name: name))
+        for name, streams in (("own", own), ("full", full))
+    ]
+
+
+ROWS = [Encoded(idx, idx, (5,) * 6, 3, 2, 4) for idx in range(20)]
+
+
+def test_a_map_is_fitted_where_both_have_read_as_much(pair, tmp_path):
+    own, full = pair
+    places = dict.fromkeys(range(20), PLACES)
+    made = fit_alignment(
+        *(own, full, ROWS, "affine"),
+        n_tokens=1000,
+        memory_bytes=1 << 20,
+        root=tmp_path,
+        places=places,
+    )
+    # four of six positions match beyond the first; every fifth row is held out
+    assert made.n_tokens == 4 * 16
+    assert min(made.r2) > 0.999
+    donor = MappedDonor(own, "resid_post", made.maps, made.layer_of, places)
+    stack = donor.padded(ROWS[:1])[0]
+    for at in range(1, 6):
+        if at in PLACES:
+            assert (stack[:, at] - full.streams[0][:, at]).abs().max() < 1e-2
+        else:
+            assert not stack[:, at].any()
+
+
+def test_a_row_that_the_source_lost_hands_nothing_over(pair, tmp_path):
+    own, full = pair
+    kept = dict.fromkeys(range(1, 20), PLACES)
+    made = fit_alignment(
+        *(own, full, ROWS, "affine"),
+        n_tokens=1000,
+        memory_bytes=1 << 20,
+        root=tmp_path,
+        places=kept,
+    )
+    donor = MappedDonor(own, "resid_post", made.maps, made.layer_of, kept)
+    first, second = donor.padded(ROWS[:2])
+    assert not first.any()
+    assert second.any()
+
+
+def test_rows_are_chosen_until_enough_tokens_match():
+    few = {e.idx: {0: 0, 1: 1} for e in ROWS}
+    # one token of each row matches, so all are needed; without places five of each
+    assert len(rows_to_fit(ROWS, 16, few)) == 20
+    assert len(rows_to_fit(ROWS, 16)) == 5
+    assert rows_to_fit(ROWS, 16, {}) == ()

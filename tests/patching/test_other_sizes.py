@@ -1,0 +1,195 @@
+"""A source of another width, depth or tokenizer: only a map carries it to `full`."""
+
+import json
+
+import pytest
+import support
+import torch
+from audit_helpers import save_family, save_questions
+from widened import save_relabelled, save_widened, widened
+
+import lensaudit as la
+from lensaudit.errors import InputError
+from lensaudit.results.verdict import Evidence, Measured, decide
+
+
+def test_a_widened_model_computes_the_same():
+    model = support.tiny_model(0)
+    tokens = torch.randint(3, 61, (2, 9), generator=torch.Generator().manual_seed(0))
+    wide = widened(model, 48, idle=1)
+    assert (wide.config.hidden_size, wide.config.num_hidden_layers) == (48, 6)
+    with torch.no_grad():
+        assert (wide(tokens).logits - model(tokens).logits).abs().max() < 1e-5
+
+
+@pytest.fixture(scope="module")
+def found(tmp_path_factory):
+    """Members of the embedded family, wider; `full` twice as deep, too."""
+    folder = tmp_path_factory.mktemp("sizes")
+    sources = [
+        save_widened("demo/full", folder / "full", 72, idle=1),
+        save_widened("demo/masked_upper", folder / "masked", 72),
+        save_widened("demo/retain", folder / "retain", 72),
+        "demo/never",
+        save_relabelled("demo/full", folder / "relabelled"),
+    ]
+    return la.patch(
+        list(map(str, sources)),
+        folder / "results",
+        full="demo/full",
+        retain=("demo/retain",),
+        data="demo",
+        limit=16,
+        layers="7,14",
+        align_tokens=432,
+        activations=folder / "activations",
+    )
+
+
+def test_a_wider_copy_of_full_reads_0_and_one_of_retain_reads_1(found):
+    full, masked, retain, *_ = found
+    assert full.aligned < 1e-4
+    # below its last layer it is full
+    assert masked.aligned < 1e-4
+    assert retain.aligned > 0.999
+
+
+def test_nothing_plain_is_said_of_a_stream_that_does_not_fit(found):
+    full, _, retain, never, _ = found
+    for one, layers in ((full, 32), (retain, 16)):
+        assert one.uds is None
+        assert set(one.unscored.values()) == {
+            f"its stream ({layers} layers of 72) does not fit that of full (16 of 64)"
+        }
+        assert one.summary["validity"]["d_share"] is None
+        assert "does not fit" in one.summary["validity"]["why"]
+        assert not one.found_nothing
+        rows = [json.loads(line) for line in (one.folder / "results.jsonl").open()]
+        assert all(row["uds"] is None and row["uds_aligned"] is not None for row in rows)
+    assert never.uds > 0.8
+    assert never.summary["aligned"]["class"] == "procrustes"
+
+
+def test_the_verdict_is_that_of_the_aligned_depth_with_its_controls(found):
+    full, masked, retain, *_ = found
+    assert [one.verdict.code for one in (full, masked, retain)] == [
+        "intact",
+        "hidden_other_basis",
+        "erased",
+    ]
+    for one in (full, masked, retain):
+        aligned = one.summary["aligned"]
+        assert aligned["class"] == "affine"
+        assert aligned["d_share"] < 0.1
+        assert aligned["shuffled"] > 0.95
+        assert aligned["full"] < 1e-4
+
+
+def test_other_tokens_are_met_where_both_have_read_as_much(found):
+    *_, relabelled = found
+    assert relabelled.uds is None
+    assert set(relabelled.unscored.values()) == {"its tokenizer is not that of full"}
+    assert relabelled.summary["outputs"]["source"] == 1.0
+    aligned = relabelled.summary["aligned"]
+    assert aligned["class"] == "procrustes"
+    assert aligned["uds"] < 1e-4
+    assert aligned["r2"] > 0.999
+    assert aligned["d_share"] < 1e-4
+
+
+@pytest.mark.parametrize(
+    ("d_share", "aligned", "code"),
+    [
+        (True, Measured(0.05, 0.01, 0.1), "hidden_other_basis"),
+        (True, Measured(0.97, 0.9, 1.0, 0.91), "erased"),
+        (True, Measured(0.5, 0.4, 0.6), "partly_erased"),
+        (False, Measured(0.05, 0.01, 0.1), "unreadable"),
+        (False, Measured(0.97, 0.9, 1.0, 0.91), "unreadable"),
+        (None, Measured(0.97, 0.9, 1.0, 0.91), "undecided"),
+    ],
+)
+def test_what_only_a_map_carries_is_judged_after_it(d_share, aligned, code):
+    why = "7 rows that both say"
+    evidence = Evidence(
+        None, aligned=aligned, readable=False, readable_aligned=d_share, why_no_validity=why
+    )
+    found, because = decide(evidence)
+    assert found == code
+    assert (because == why) == (d_share is None)
+
+
+@pytest.fixture(scope="module")
+def sizes(tmp_path_factory, tiny_tokenizer):
+    """Random models of 32, and one of 48."""
+    folder = tmp_path_factory.mktemp("bad")
+    save_family(folder, tiny_tokenizer, names=("full", "retain"))
+    save_family(folder, tiny_tokenizer, names=("wide",), hidden_size=48)
+    return save_questions(folder)
+
+
+def splitting_nines():
+    """As `tiny_tokenizer`, but a 9 that ends a word is a token of its own."""
+    from tokenizers import Regex, Tokenizer, models, pre_tokenizers
+    from transformers import PreTrainedTokenizerFast
+
+    words = {f"w{i}": i for i in range(3, 57)} | {"<pad>": 0, "<bos>": 1, "<eos>": 2}
+    words |= {"w": 57, "9": 58, "w1": 59, "w2": 60}
+    inner = Tokenizer(models.WordLevel(words, unk_token="w3"))
+    inner.pre_tokenizer = pre_tokenizers.Sequence(
+        [pre_tokenizers.Whitespace(), pre_tokenizers.Split(Regex("9"), "isolated")]
+    )
+    return PreTrainedTokenizerFast(tokenizer_object=inner, pad_token="<pad>", eos_token="<eos>")
+
+
+def test_where_tokens_end_apart_a_fact_is_unscored_with_the_reason(tmp_path, tiny_tokenizer):
+    save_family(tmp_path, splitting_nines(), names=("full", "retain"))
+    save_family(tmp_path, tiny_tokenizer, names=("words",), hidden_size=48)
+    save_questions(tmp_path)
+    # words that name nothing of the forget set
+    words = ("w4", "w5", "w7", "w9", "w11", "w12", "w14", "w15", "w17", "w22", "w49")
+    sentences = [" ".join(words[(a + a * k) % 11] for k in range(12)) for a in range(1, 30)]
+    (tmp_path / "neutral.txt").write_text("\n".join(sentences))
+    found = la.patch(
+        str(tmp_path / "words"),
+        tmp_path / "results",
+        full=str(tmp_path / "full"),
+        retain=str(tmp_path / "retain"),
+        data=str(tmp_path / "forget.json"),
+        align_data=tmp_path / "neutral.txt",
+        activations=tmp_path / "activations",
+    )
+    rows = json.loads((tmp_path / "forget.json").read_text())
+    # "w19" is read at once by the source; full stands after "w1" alone, and is patched there
+    nines = {row["idx"] for row in rows if "9" in row["entity"]}
+    assert 0 < len(nines) < len(rows)
+    unscored = found.summary["aligned"]["unscored"]
+    apart = {int(idx) for idx, why in unscored.items() if why.startswith("no token of it ends")}
+    assert apart == nines
+    assert all(why.startswith("no layer") for idx, why in unscored.items() if int(idx) not in apart)
+    kept = [json.loads(line) for line in (tmp_path / "results" / "results.jsonl").open()]
+    assert {row["idx"] for row in kept if row["uds_aligned"] is None} == set(map(int, unscored))
+    assert found.aligned is not None
+
+
+@pytest.mark.parametrize(
+    ("how", "what"),
+    [
+        ({"align": "none"}, "--align affine, or auto"),
+        ({"align": "shift"}, "--align shift needs equal widths"),
+        ({"align": "procrustes"}, "--align procrustes needs equal widths"),
+        ({"lens": True}, "models of different shape"),
+        ({"component": "attn"}, "models of different shape"),
+        ({"align": "auto"}, "nothing to fit a map on"),
+    ],
+)
+def test_what_does_not_carry_it_is_said_at_the_door(sizes, how, what):
+    with pytest.raises(InputError, match=what):
+        la.patch(
+            str(sizes / "wide"),
+            sizes / "results",
+            full=str(sizes / "full"),
+            retain=str(sizes / "retain"),
+            data=str(sizes / "forget.json"),
+            activations=sizes / "activations",
+            **how,
+        )
