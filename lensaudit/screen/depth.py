@@ -123,7 +123,8 @@ def depths(
         if unscored := summary["unscored"]:
             (why, *others) = dict.fromkeys(unscored.values())
             shared = summary["n_scored"] == 0 and not others
-            yield f"  {len(unscored)} unscored{f': {why}' if shared else '; reasons in summary.json'}"
+            said = f": {why}" if shared else "; reasons in summary.json"
+            yield f"  {len(unscored)} unscored{said}"
     if summaries[0]["score"] == "lens":
         yield "A screen: it sees what can be read out directly. --score uds patches."
 
