@@ -15,28 +15,34 @@ from typing import Any, Literal
 
 import click
 import torch
+from jaxtyping import Float
 from planted_models import Planted, folder_of, ground, opened, planted
 from planted_truth import relearning, retraining
+from torch import Tensor
 from trained_disguises import Texts, mimic, texts_of, turned_in_the_answer
 
 import lensaudit as la
+from lensaudit.data.examples import Example
 from lensaudit.data.neutral import Neutral, neutral_of
 from lensaudit.errors import InputError
 from lensaudit.files import make_folder, write_json
 from lensaudit.gym import disguises, edits, guard
+from lensaudit.gym.probe import probed
 from lensaudit.gym.recipes import TOP, late, moved
 from lensaudit.models.causal import load_causal
-from lensaudit.models.checkpoint import open_checkpoint
+from lensaudit.models.checkpoint import Checkpoint, open_checkpoint
 from lensaudit.models.registry import EMBEDDED, load_registry, resolve
+from lensaudit.patching.aligned import MappedDonor, fit_alignment, rows_to_fit
 from lensaudit.patching.bench import Bench
-from lensaudit.patching.controls import Controls
-from lensaudit.patching.session import score_examined
+from lensaudit.scores.alignment import MapClass
+from lensaudit.scores.depth import depth_score
 
 TINY = ("masked_upper", "permuted_signs", "guard_silent", "never")
 N_STEPS = {"mimic": 1500, "turned_answer": 800}
 FLOOR = ("demo/retain", "demo/never")
 SEEN_OTHERWISE = ("masked_upper", "mimic_silent", "guard_silent", "guard_prefix", "never")
 FITTED_ON_FORGET = ("masked_rotated", "vector_8", "never", "retain_further", "retain_rotated")
+KINDS: tuple[MapClass, ...] = ("procrustes", "affine")
 FEW_FIRST = (64, 32, 12)
 """Of 64 dimensions of the stream, those that retain tokens use least."""
 
@@ -283,28 +289,56 @@ def cells(summary: Any) -> list[str]:
 
 
 def fitted_on_forget(out: Path, models: Sequence[Planted]) -> list[str]:
-    """Aligned depth by maps that were fitted on neutral rows, and on the forget rows themselves."""
-    lines = ["| model | truth | fitted on neutral rows | on forget rows |", "|---|---|---|---|"]
-    sources = [str(folder_of(one, out).absolute()) for one in models]
-    found = []
-    for fit in (neutral().fit, tuple(ground().facts.examples)):
-        audit = la.prepare(
-            sources,
-            full="demo/full",
-            retain="demo/retain",
-            data="demo",
-            registry=load_registry(),
-            activations=out / "activations",
-            notice=lambda _: None,
-        )
-        with Bench(audit) as bench:
-            controls = Controls(replace(neutral(), fit=fit), align="procrustes")
-            seen = score_examined(bench, controls)[1]
-        found.append([seen[name].aligned.uds for name in audit.sources])
-    for one, *by_fit in zip(models, *found, strict=True):
-        shown = " | ".join(share(uds.value if uds else None) for uds in by_fit)
+    """What maps carry that were fitted on the forget rows themselves.
+
+    On the scale of retain's map of neutral rows, and of retain's map of the same rows.
+    """
+    audit = la.prepare(
+        [str(folder_of(one, out).absolute()) for one in models],
+        full="demo/full",
+        retain="demo/retain",
+        data="demo",
+        registry=load_registry(),
+        activations=out / "activations",
+        notice=lambda _: None,
+    )
+    rows = {"neutral": neutral().fit, "forget": tuple(ground().facts.examples)}
+    columns: dict[str, list[float]] = {}
+    with Bench(audit) as bench:
+        for kind in KINDS:
+            s1 = {name: carried(bench, audit.retain, kind, fit) for name, fit in rows.items()}
+            for by, scale in (("neutral", "neutral"), ("forget", "neutral"), ("forget", "forget")):
+                columns[f"{kind} of {by} rows, scale of {scale}"] = [
+                    float(depth_score(s1[scale], carried(bench, one, kind, rows[by])).uds.nanmean())
+                    for one in audit.sources.values()
+                ]
+    lines = [f"| model | truth | {' | '.join(columns)} |", f"|{'---|' * (2 + len(columns))}"]
+    for at, one in enumerate(models):
+        shown = " | ".join(share(column[at]) for column in columns.values())
         lines.append(f"| {one.name} | {one.truth} | {shown} |")
     return lines
+
+
+def carried(
+    bench: Bench, model: Checkpoint, kind: MapClass, fit: Sequence[Example]
+) -> Float[Tensor, "batch layer"]:
+    """Deltas of a model through its map, fitted on all tokens of some rows."""
+    audit, n_tokens = bench.audit, 50 * ground().d_model
+    rows = rows_to_fit(bench.encoded(fit), n_tokens)
+    with bench.passing(model, rows) as streams:
+        found = fit_alignment(
+            streams,
+            bench.cache(audit.full, rows, "all"),
+            rows,
+            kind,
+            n_tokens=n_tokens,
+            memory_bytes=audit.options.memory_bytes,
+            root=audit.root,
+        )
+    base = bench.donor(model, audit.encoded)
+    donor = MappedDonor(base.activations, base.last_layer, maps=found.maps, layer_of=found.layer_of)
+    name = f"{model.weights}+map-{found.key}"
+    return bench.deltas(audit.encoded, {name: donor}, audit.options.layers)[name]
 
 
 def refused(out: Path) -> str:
@@ -348,11 +382,12 @@ def other_views(models: Sequence[Attack], out: Path) -> list[str]:
     read = [replace(one, make=lambda one=one: loaded(one, out)) for one in models]
     after, retrained = relearning(read)["relearned"], retraining(read)
     header = ["model", "says, asked otherwise", "UDS", "aligned", "r2", "d_share", "weakest"]
-    header += ["verdict", "relearned, nats", "RTT B"]
+    header += ["verdict", "relearned, nats", "RTT B", "probe"]
     lines = [f"| {' | '.join(header)} |", f"|{'---|' * len(header)}"]
     for one, summary in zip(models, found, strict=True):
         row = [one.name, share(summary["outputs"]["source"]), *cells(summary)]
         row += [share(after[one.name]), share(retrained[one.name])]
+        row.append(share(probed(loaded(one, out), ground().facts, ground().tokenizer).score))
         lines.append(f"| {' | '.join(row)} |")
     return lines
 
