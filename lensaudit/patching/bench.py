@@ -191,7 +191,11 @@ class Bench:
             cache = self._there(checkpoint, rows, opened) if todo else None
             for bucket in buckets(todo, SAID_BATCH):
                 model = self.model(checkpoint)
-                read = _answers(model, bucket) if cache is None else _read(model, bucket, cache)
+                read = (
+                    run_answers(model, bucket)
+                    if cache is None
+                    else read_answers(model, bucket, cache)
+                )
                 found = {
                     example_hash(e): (p, hit == 1.0)
                     for e, p, hit in zip(bucket, *read, strict=True)
@@ -266,7 +270,7 @@ class Bench:
             self._runner = self._runner.by_oracle()
 
 
-def _answers(
+def run_answers(
     model: TransformerBridge, bucket: Sequence[Encoded]
 ) -> tuple[list[float], list[float]]:
     """Log-prob of the spans, nats per token, and the share of their tokens that come first."""
@@ -277,7 +281,7 @@ def _answers(
     return logprob.tolist(), hits.tolist()
 
 
-def _read(
+def read_answers(
     model: TransformerBridge, bucket: Sequence[Encoded], cache: Activations
 ) -> tuple[list[float], list[float]]:
     """The same of what the model's last layer wrote when it ran."""
