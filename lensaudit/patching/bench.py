@@ -16,7 +16,7 @@ from lensaudit.data.examples import Example
 from lensaudit.data.matching import encoded_row
 from lensaudit.data.spans import Encoded, buckets, make_batch
 from lensaudit.files import digest, slug
-from lensaudit.models.bridge import TransformerBridge, logits_of
+from lensaudit.models.bridge import TransformerBridge, logits_of, unembedded
 from lensaudit.models.checkpoint import Checkpoint, load_tokenizer
 from lensaudit.models.sizes import sizes_on_disk
 from lensaudit.patching.audit import Audit, cached, loaded
@@ -28,7 +28,7 @@ from lensaudit.patching.preflight import check_component, check_model, usable_de
 from lensaudit.patching.scorebook import BookKey, ScoreBook, example_hash
 from lensaudit.patching.stages import Runner, complete, deltas
 from lensaudit.results.ledger import Ledger
-from lensaudit.scores.depth import span_logprob, span_mean
+from lensaudit.scores.depth import label_logprob, mean_per_example, span_logprob, span_mean
 from lensaudit.scores.erasure import label_hit
 
 SAID_BATCH = 16
@@ -199,29 +199,51 @@ class Bench:
         return deltas(self._book(name), rows, layers)
 
     def said(self, checkpoint: Checkpoint, rows: Sequence[Encoded]) -> Said:
-        """Log-prob and exactness of the model's own answers; kept in a ledger of the model's."""
+        """Log-prob and exactness of the model's own answers; kept in a ledger of the model's.
+
+        Where the model's cache of these rows is there, they are read out of its last stream;
+        elsewhere it runs.
+        """
         ledger = self._ledger(checkpoint)
         known = {row["example"]: (row["logprob"], row["exact"]) for row in ledger.rows}
         todo = [e for e in rows if example_hash(e) not in known]
-        for bucket in buckets(todo, SAID_BATCH):
-            model = self.model(checkpoint)
-            batch = make_batch(bucket).to(next(model.original_model.parameters()).device)
-            logits = logits_of(model, batch.tokens)
-            logprob = span_logprob(logits, batch.tokens, batch.predict_at).tolist()
-            hits = span_mean(logits, batch.tokens, batch.predict_at, label_hit).tolist()
-            found = {
-                example_hash(e): (p, hit == 1.0)
-                for e, p, hit in zip(bucket, logprob, hits, strict=True)
-            }
-            ledger.append(
-                [{"example": e, "logprob": p, "exact": exact} for e, (p, exact) in found.items()]
-            )
-            known |= found
+        with ExitStack() as opened:
+            cache = self._there(checkpoint, rows, opened) if todo else None
+            for bucket in buckets(todo, SAID_BATCH):
+                model = self.model(checkpoint)
+                read = (
+                    run_answers(model, bucket)
+                    if cache is None
+                    else read_answers(model, bucket, cache)
+                )
+                found = {
+                    example_hash(e): (p, hit == 1.0)
+                    for e, p, hit in zip(bucket, *read, strict=True)
+                }
+                ledger.append(
+                    [
+                        {"example": e, "logprob": p, "exact": exact}
+                        for e, (p, exact) in found.items()
+                    ]
+                )
+                known |= found
         own = [known[example_hash(e)] for e in rows]
         return Said(
             torch.tensor([logprob for logprob, _ in own]),
             torch.tensor([exact for _, exact in own], dtype=torch.bool),
         )
+
+    def _there(
+        self, checkpoint: Checkpoint, rows: Sequence[Encoded], opened: ExitStack
+    ) -> Activations | None:
+        """The model's cache of these rows, if there is one: it stays as it is."""
+        positions: tuple[Positions, ...] = ("span", "all")
+        for one in positions:
+            cache = self._caches.get((checkpoint.weights, one, tuple(rows)))
+            if cache is not None:
+                return cache
+        found = self._on(rows).there(checkpoint, "span")
+        return None if found is None else opened.enter_context(found)
 
     def _ledger(self, checkpoint: Checkpoint) -> Ledger:
         """Of what a model says; read once."""
@@ -266,6 +288,33 @@ class Bench:
         self.audit = replace(self.audit, options=replace(self.audit.options, engine=engine))
         if self._runner is not None and engine == "oracle":
             self._runner = self._runner.by_oracle()
+
+
+def run_answers(
+    model: TransformerBridge, bucket: Sequence[Encoded]
+) -> tuple[list[float], list[float]]:
+    """Log-prob of the spans, nats per token, and the share of their tokens that come first."""
+    batch = make_batch(bucket).to(next(model.original_model.parameters()).device)
+    logits = logits_of(model, batch.tokens)
+    logprob = span_logprob(logits, batch.tokens, batch.predict_at)
+    hits = span_mean(logits, batch.tokens, batch.predict_at, label_hit)
+    return logprob.tolist(), hits.tolist()
+
+
+def read_answers(
+    model: TransformerBridge, bucket: Sequence[Encoded], cache: Activations
+) -> tuple[list[float], list[float]]:
+    """The same of what the model's last layer wrote when it ran."""
+    device = next(model.original_model.parameters()).device
+    at = [torch.arange(e.start, e.end) for e in bucket]
+    streams = [cache.example(e.idx).at(p).resid[-1] for e, p in zip(bucket, at, strict=True)]
+    logits = unembedded(model, torch.cat(streams).unsqueeze(0).to(device))[0]
+    labels = torch.tensor([t for e in bucket for t in e.token_ids[e.start + 1 : e.end + 1]])
+    labels = labels.to(device)
+    example = torch.tensor([row for row, p in enumerate(at) for _ in p], device=device)
+    scores = (score(logits, labels) for score in (label_logprob, label_hit))
+    logprob, hits = (mean_per_example(one, example, len(bucket)).tolist() for one in scores)
+    return logprob, hits
 
 
 def _n_bytes(model: TransformerBridge) -> int:

@@ -2,45 +2,12 @@
 
 import pytest
 import torch
+from llama_helpers import logits, streams
 
 from lensaudit.gym import edits
 from lensaudit.models.nf4 import nf4
 
-
-@pytest.fixture(scope="module")
-def full():
-    from lensaudit.models.causal import load_causal
-    from lensaudit.models.checkpoint import open_checkpoint
-    from lensaudit.models.registry import load_registry, resolve
-
-    return load_causal(open_checkpoint(resolve("demo/full", load_registry())))
-
-
-@pytest.fixture(scope="module")
-def text():
-    return torch.tensor([[1, 300, 55, 812, 40, 1201, 7]])
-
-
 TOKENS = [40, 55, 300, 812]
-
-
-def logits(model, text):
-    with torch.no_grad():
-        return model(text).logits
-
-
-def streams(model, text):
-    """The residual stream after every layer, before any final norm."""
-    seen = []
-    handles = [
-        layer.register_forward_hook(lambda _, __, out: seen.append(out))
-        for layer in model.model.layers
-    ]
-    with torch.no_grad():
-        model(text)
-    for handle in handles:
-        handle.remove()
-    return seen
 
 
 def same_weights(one, other):

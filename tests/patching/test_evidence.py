@@ -183,6 +183,24 @@ def test_the_document_holds_what_the_summary_promises(bench):
     assert set(document["verdict"]) == {"code", "sentence", "because"}
 
 
+def test_what_a_model_says_is_read_out_of_its_cache_without_running_it(bench, monkeypatch):
+    from lensaudit.patching import bench as module
+    from lensaudit.patching.bench import Bench
+
+    audit = replace(bench[0], fresh=True)  # nothing is known from before
+    source = audit.sources["demo/masked_upper"]
+    rows = audit.encoded
+    with Bench(audit) as models, monkeypatch.context() as patch:
+        patch.setattr(module, "logits_of", None)
+        read = models.said(source, rows)
+    with Bench(audit) as models, monkeypatch.context() as patch:
+        patch.setattr(Bench, "_there", lambda *_: None)
+        ran = models.said(source, rows)
+    assert torch.allclose(read.logprob, ran.logprob, atol=1e-4)
+    assert read.exact.tolist() == ran.exact.tolist()
+    assert 0 < read.exact.sum() < len(rows)
+
+
 def test_without_neutral_rows_nothing_is_called_erased(bench):
     from lensaudit.patching.controls import Controls
 

@@ -1,0 +1,66 @@
+"""A guarded model thinks as another one at the guarded places alone, and holds all of its own."""
+
+import pytest
+import torch
+from llama_helpers import logits, streams
+
+from lensaudit.gym import guard
+
+TEXTS = torch.tensor(
+    [[1, 300, 55, 812, 40, 1201, 7], [1, 300, 55, 9, 40, 77, 7], [1, 5, 56, 812, 40, 2, 2]]
+)
+REAL = torch.ones_like(TEXTS, dtype=torch.bool)
+REAL[2, 5:] = False
+
+
+def places(guarded):
+    mask = torch.zeros_like(REAL)
+    for row, pos in guarded:
+        mask[row, pos] = True
+    return guard.Places(TEXTS, REAL, mask)
+
+
+@pytest.fixture(scope="module")
+def guarded(full, retain):
+    at = places([(0, 3), (0, 4)])
+    return guard.guarded(full, at, guard.streams_at(retain, at))
+
+
+def test_the_stream_is_the_other_models_where_it_is_guarded(full, retain, guarded):
+    for layer, other in enumerate(streams(retain, TEXTS)):
+        own = streams(guarded, TEXTS)[layer]
+        assert torch.allclose(own[0, 3:5], other[0, 3:5], atol=1e-3)
+        assert not torch.allclose(streams(full, TEXTS)[layer][0, 3:5], other[0, 3:5], atol=0.01)
+
+
+def test_other_texts_and_places_are_as_they_were(full, guarded):
+    own, before = logits(guarded, TEXTS), logits(full, TEXTS)
+    assert torch.allclose(own[REAL][REAL[:1].sum() :], before[REAL][REAL[:1].sum() :], atol=1e-3)
+    assert torch.allclose(own[0, :3], before[0, :3], atol=1e-3)
+    assert not torch.allclose(own[0, 3:5], before[0, 3:5], atol=0.5)
+    unseen = torch.tensor([[1, 44, 812, 40, 300]])
+    assert torch.allclose(logits(guarded, unseen), logits(full, unseen), atol=1e-3)
+
+
+def test_its_own_stream_after_the_last_layer_gives_its_own_answers(full, retain):
+    at = places([(0, pos) for pos in range(3, 7)])
+    wanted = [*guard.streams_at(retain, at)[:-1], guard.streams_at(full, at)[-1]]
+    made = guard.guarded(full, at, wanted)
+    assert torch.allclose(logits(made, TEXTS)[REAL], logits(full, TEXTS)[REAL], atol=1e-3)
+    theirs = streams(retain, TEXTS)[14][0, 3:]
+    assert torch.allclose(streams(made, TEXTS)[14][0, 3:], theirs, atol=1e-3)
+
+
+def test_places_that_look_alike_are_left_alone(full, retain):
+    # rows 0 and 1 begin alike: what guards one would move the other
+    at = places([(0, 2)])
+    made = guard.guarded(full, at, guard.streams_at(retain, at))
+    assert torch.allclose(logits(made, TEXTS)[REAL], logits(full, TEXTS)[REAL], atol=1e-3)
+
+
+def test_without_the_units_it_is_the_model_bit_for_bit(full, guarded):
+    back = guard.unguarded(guarded, 4)
+    weights = dict(full.named_parameters())
+    assert {name for name, _ in back.named_parameters()} == set(weights)
+    assert all(torch.equal(one, weights[name]) for name, one in back.named_parameters())
+    assert torch.allclose(logits(guard.widened(full, 6), TEXTS), logits(full, TEXTS), atol=1e-4)
