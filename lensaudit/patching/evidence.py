@@ -274,20 +274,14 @@ class _Trial:
         pairs = [(e, e) for e in rows] if reading is None else reading.scored(rows)
         if not pairs:
             return ()
-<<<<<<< HEAD
+        if reading is None and rows == self.rows and len(rows) >= FEWEST_VALIDITY_ROWS:
+            self.bench.donor(source, rows)  # wanted anyhow: what it says is read out of it
         theirs = self.bench.said(self.audit.full, [e for e, _ in pairs]).logprob
         own = self.bench.said(source, [e for _, e in pairs]).logprob
         # the same words in other tokens: nats per token of full
         own = own * torch.tensor([one.n_span / e.n_span for e, one in pairs])
         near = (own - theirs).abs() <= SAYS_WITHIN_NATS
         return tuple(e for (e, _), yes in zip(pairs, near.tolist(), strict=True) if yes)
-=======
-        if rows == self.rows and len(rows) >= FEWEST_VALIDITY_ROWS:
-            self.bench.donor(source, rows)  # wanted anyhow: what it says is read out of it
-        own = self.bench.said(source, rows).logprob
-        near = (own - self.bench.said(self.audit.full, rows).logprob).abs() <= SAYS_WITHIN_NATS
-        return tuple(e for e, yes in zip(rows, near.tolist(), strict=True) if yes)
->>>>>>> s2
 
     def _validity(
         self, source: Checkpoint, s2: Float[Tensor, "batch layer"], held: _Held
