@@ -9,7 +9,7 @@ Writes:   experiments/out/map_attacks/: the models, as checkpoint folders, and t
 
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -24,7 +24,6 @@ from trained_disguises import Texts, mimic, texts_of, turned_in_the_answer
 import lensaudit as la
 from lensaudit.data.examples import Example
 from lensaudit.data.neutral import Neutral, neutral_of
-from lensaudit.errors import InputError
 from lensaudit.files import make_folder, write_json
 from lensaudit.gym import disguises, edits, guard
 from lensaudit.gym.probe import probed
@@ -341,15 +340,20 @@ def carried(
     return bench.deltas(audit.encoded, {name: donor}, audit.options.layers)[name]
 
 
-def refused(out: Path) -> str:
-    """What the tool says to a model that is one idle layer deeper."""
-    deeper = disguises.with_idle_layers(opened("full"), [0])
-    one = Planted("deeper", "intact", "an extra block", lambda: deeper)
-    try:
-        patched([str(folder_of(one, out).absolute())], out, "deeper")
-    except InputError as error:
-        return str(error).splitlines()[0]
-    return "taken"
+def deeper(out: Path) -> list[str]:
+    """What is said of models that are an idle layer deeper: at the front, in the middle, on top."""
+    names, found = [], []
+    for after in (0, 7, 15):
+        made = partial(disguises.with_idle_layers, opened("masked_upper"), [after])
+        one = Planted(f"deeper_{after}", "hidden", f"an idle layer after layer {after}", made)
+        names.append(str(folder_of(one, out).absolute()))
+    for name, summary in zip(names, patched(names, out, "deeper"), strict=True):
+        aligned = summary["aligned"]
+        found.append(
+            f"{Path(name).name}: aligned {share(aligned['uds'])}, d_share after "
+            f"{share(aligned['d_share'])}, {summary['verdict']['code']}"
+        )
+    return found
 
 
 def table(models: Sequence[Attack], out: Path, *, tiny: bool) -> list[str]:
@@ -400,7 +404,7 @@ def main(tiny: bool, out: Path) -> None:
     make_folder(out)
     models = [one for one in (*exact(), *trained(out)) if not tiny or one.name in TINY]
     click.echo("\n".join(table(models, out, tiny=tiny)))
-    click.echo(f"\nan extra block: {refused(out)}")
+    click.echo("\n".join(["", *deeper(out)]))
     if tiny:
         return
     chosen = [one for one in models if one.name in SEEN_OTHERWISE]
