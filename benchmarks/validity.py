@@ -201,9 +201,9 @@ def report(share: float) -> list[str]:
         "",
         f"- validity / patch: {validity / one.patch:.1%} (wanted at most 15 %); with a forward "
         f"pass of its own {(one.says_run + one.swept) / one.patch:.1%}",
-        f"- alignment / (one forward pass + solves): {alignment / allowed:.2f} with the solves of one "
-        f"map, {alignment / (allowed + maps.solves):.2f} with those of the shuffled control too "
-        "(wanted at most 1)",
+        f"- alignment / (one forward pass + solves): {alignment / allowed:.2f} with the solves of "
+        f"one map, {alignment / (allowed + maps.solves):.2f} with those of the shuffled control "
+        "too (wanted at most 1)",
         f"- {share:.0%} of the rows and tokens run, alignment on {ALIGN_LAYERS} layers; scaled",
     ]
 
