@@ -22,7 +22,7 @@ from transformers import LlamaConfig
 
 from benchmarks.machine import describe
 from benchmarks.shapes import Shape, checkpoint_of, random_examples, random_model, shape_named
-from benchmarks.sweep import KE_FROM, Bench, bench_of
+from benchmarks.sweep import KE_FROM, Asked, Bench, bench_of
 from lensaudit.activations.store import Activations
 from lensaudit.data.neutral import VALIDITY_ROWS
 from lensaudit.data.spans import Encoded, buckets, by_length, make_batch
@@ -78,7 +78,9 @@ class Patching:
 def patching(shape: Shape, share: float) -> Patching:
     """The source's cache and sweep, and what stands beside it."""
     n_validity = round(VALIDITY_ROWS * share)
-    with bench_of(shape, random_model(shape.config), round(N_FORGET * share), MEMORY) as forget:
+    with bench_of(
+        shape, random_model(shape.config), round(N_FORGET * share), Asked(memory=MEMORY)
+    ) as forget:
         rows = random_examples(n_validity, shape.config.vocab_size, seed=1)
         validity = replace(forget, encoded=rows, root=forget.root / "validity")
         ke = range(KE_FROM, forget.n_layers)
@@ -117,14 +119,15 @@ def aligning(shape: Shape, share: float) -> Aligning:
     layers = shape.config.num_hidden_layers
     few = replace(shape, config=_with_layers(shape.config, ALIGN_LAYERS))
     n_tokens = round(ALIGN_TOKENS_PER_DIM * shape.config.hidden_size * share)
-    with bench_of(few, random_model(few.config), 2, MEMORY) as made:
+    with bench_of(few, random_model(few.config), 2, Asked(memory=MEMORY)) as made:
         rows = rows_to_fit(random_examples(n_tokens // 20, shape.config.vocab_size), n_tokens)
         bench = replace(made, encoded=rows)
-        bench.cache(checkpoint_of(few, "full"), "all").close()
+        bench.cache(checkpoint_of(few, "full", "float32"), "all").close()
         forward = seconds(lambda: _forward(bench))
         cached = seconds(lambda: bench.cache(bench.source(), "all").close())
         full, source = (
-            bench.cache(one, "all") for one in (checkpoint_of(few, "full"), bench.source())
+            bench.cache(one, "all")
+            for one in (checkpoint_of(few, "full", "float32"), bench.source())
         )
         with full, source, tempfile.TemporaryDirectory() as folder:
             fit = seconds(
