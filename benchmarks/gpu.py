@@ -117,6 +117,7 @@ def table(speeds: Sequence[Speed]) -> list[str]:
     ]
 
 
+@torch.no_grad()
 def main() -> int:
     """Test, measure, write; 1 where a test failed."""
     parser = argparse.ArgumentParser(
@@ -128,7 +129,6 @@ def main() -> int:
     if not torch.cuda.is_available():
         print("benchmarks.gpu: this machine has no CUDA device", file=sys.stderr)
         return 2
-    torch.set_grad_enabled(False)
     tests, shape = tested(), shape_named("llama-1b")
     speeds = [
         measured(shape, Asked(chosen.memory, 1, "cuda", dtype)) for dtype in ("float32", "bfloat16")

@@ -329,6 +329,7 @@ def report(shape: Shape, asked: Asked) -> Iterator[str]:
     yield doubled(shape, model, asked)
 
 
+@torch.no_grad()
 def main() -> None:
     """Print the table."""
     parser = argparse.ArgumentParser(
@@ -341,7 +342,6 @@ def main() -> None:
     parser.add_argument("--dtype", default="float32", choices=DTYPES)
     parser.add_argument("--threads", type=int, default=os.cpu_count(), help="default: all cores")
     chosen = parser.parse_args()
-    torch.set_grad_enabled(False)
     torch.set_num_threads(chosen.threads)
     try:
         device = resolve_device(chosen.device)

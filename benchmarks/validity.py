@@ -211,6 +211,7 @@ def report(share: float) -> list[str]:
     ]
 
 
+@torch.no_grad()
 def main() -> None:
     """Print the table."""
     parser = argparse.ArgumentParser(
@@ -219,7 +220,6 @@ def main() -> None:
     parser.add_argument("--share", type=float, default=0.25, help="of TOFU's rows that are run")
     parser.add_argument("--threads", type=int, default=os.cpu_count(), help="default: all cores")
     chosen = parser.parse_args()
-    torch.set_grad_enabled(False)
     torch.set_num_threads(chosen.threads)
     print(f"{describe()}\n")
     for line in report(chosen.share):

@@ -11,6 +11,7 @@ import pytest
 from lensaudit.cli import terminal
 from lensaudit.cli.main import run
 from lensaudit.models.registry import load_registry, resolve
+from lensaudit.screen import tables
 
 PROGRAM = [sys.executable, "-c", "from lensaudit.cli.main import main; main()"]
 
@@ -100,11 +101,11 @@ SHOWN = ("x[/lr]", "gd[a=1]", ":heart:", "a[31mb", "reversed")
 
 
 def test_a_table_shows_names_as_they_are_and_sends_no_escapes(capsys):
-    made = terminal.table(AWKWARD[0], ["name", "value"], left=("name",))
+    made = tables.table(AWKWARD[0], ["name", "value"], left=("name",))
     for one in AWKWARD:
-        terminal.row(made, one, "1")
-    terminal.row(made, terminal.dim(AWKWARD[1]), "2")
-    terminal.show(made)
+        tables.row(made, one, "1")
+    tables.row(made, tables.dim(AWKWARD[1]), "2")
+    terminal.tell([made])
     out = capsys.readouterr().out
     assert "\x1b" not in out
     assert "\u202e" not in out
@@ -125,9 +126,9 @@ def test_a_line_shows_names_as_they_are_and_sends_no_escapes(speak, capsys):
 
 def test_a_pipe_cuts_no_name(capsys):
     long = "organisation/" + "a-rather-long-name-" * 8 + "end"
-    made = terminal.table("", ["name", *"abcdefgh"], left=("name",))
-    terminal.row(made, long, *("0.123",) * 8)
-    terminal.show(made)
+    made = tables.table("", ["name", *"abcdefgh"], left=("name",))
+    tables.row(made, long, *("0.123",) * 8)
+    terminal.tell([made])
     assert any(long in line for line in capsys.readouterr().out.splitlines())
 
 

@@ -178,12 +178,15 @@ def test_a_watched_run_has_a_curve_over_steps(tmp_path, capsys):
     assert [line.split(",")[0] for line in lines[1:]] == ["100", "200", "300"]
 
 
-def test_a_checkpoint_of_another_shape_is_a_row_with_its_reason(tmp_path, tiny_checkpoint, capsys):
+def test_a_checkpoint_that_cannot_be_read_is_a_row_with_its_reason(
+    tmp_path, tiny_checkpoint, capsys
+):
     run, out = tmp_path / "run", tmp_path / "out"
     shutil.copytree(tiny_checkpoint, run / "step_7")
     assert watch(run, out) == 0
     (row,) = json.loads((out / "curve.json").read_text())
-    assert (row["step"], row["failure"][:29]) == (7, "models of different shape: st")
+    assert row["step"] == 7
+    assert row["failure"].startswith("step-7: its tokenizer has no chat template")
 
 
 def test_one_curve_is_of_one_kind_of_numbers(tmp_path, tiny_checkpoint, capsys):
