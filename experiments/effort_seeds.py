@@ -3,8 +3,8 @@
 Question: of models trained as `never` was, in other orders of the data, how many have an E50 within
           256 steps, on facts of the forget set and on neutral text?
 Command:  python experiments/effort_seeds.py
-Takes:    half an hour of one core to train the seeds (once, with never_seeds.py), then three
-          quarters of an hour. Expected: the table of docs/effort.md.
+Takes:    half an hour of one core to train the seeds (once, with never_seeds.py), then an
+          hour of a core shared with other work. Expected: the table of docs/effort.md.
 Writes:   experiments/out/never_seeds/: the models under family/, and effort/.
 """
 

@@ -4,8 +4,7 @@ Everything that a step is compared with is computed once: texts are few and shor
 """
 
 import copy
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,6 +16,7 @@ from torch import Tensor
 from lensaudit.data.spans import Encoded, make_batch
 from lensaudit.gym import edits
 from lensaudit.gym.ground import fit
+from lensaudit.gym.guard import streams
 from lensaudit.types import Logits, PosMask, Tokens
 from lensaudit.unlearn.samples import generator, in_epochs
 from lensaudit.unlearn.train import Objective, Recipe, Terms
@@ -62,21 +62,6 @@ def texts_of(forget: Sequence[Encoded], kept: Sequence[Encoded]) -> Texts:
         span[row, e.start : e.end] = True
         answer[row, e.n_prompt - 1 : len(e.token_ids)] = True
     return Texts(encoded, len(forget), tokens, real, span, answer)
-
-
-@contextmanager
-def streams(model: Any) -> Iterator[list[Tensor]]:
-    """The stream after each layer, of the passes that follow."""
-    seen: list[Tensor] = []
-    handles = [
-        layer.register_forward_hook(lambda _, __, out: seen.append(out))
-        for layer in model.model.layers
-    ]
-    try:
-        yield seen
-    finally:
-        for handle in handles:
-            handle.remove()
 
 
 def thought(model: Any, tokens: Tokens) -> tuple[Logits, Streams]:

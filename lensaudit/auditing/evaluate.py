@@ -287,9 +287,11 @@ def aggregate_log(
         InputError: not a log, or one without rows.
     """
     read = read_log(log)
-    retain = read_log(Path(settings.retain_log)).complete if settings.retain_log else None
+    retain: Mapping[str, Entry] = (
+        read_log(Path(settings.retain_log)).complete if settings.retain_log else {}
+    )
     entries = recomputed(
-        read, retain=retain or {}, conventions=conventions_of(settings), names=settings.metrics
+        read, retain=retain, conventions=conventions_of(settings), names=settings.metrics
     )
     if not entries:
         raise InputError(f"{log}: holds no rows of a metric that is known here")

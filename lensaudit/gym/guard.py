@@ -5,7 +5,8 @@ missing to another model's. All weights of the model itself stay as they are, bi
 """
 
 import copy
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -53,18 +54,24 @@ def n_units(places: Places) -> int:
 
 def streams_at(model: Any, places: Places) -> list[Float[Tensor, "place d_model"]]:
     """A model's stream at the guarded places, by layer."""
+    with torch.no_grad(), streams(model) as seen:
+        model(places.tokens)
+    return [one[places.guarded] for one in seen]
+
+
+@contextmanager
+def streams(model: Any) -> Iterator[list[Float[Tensor, "batch pos d_model"]]]:
+    """The stream after each layer, of the passes that follow."""
     seen: list[Tensor] = []
     handles = [
-        layer.register_forward_hook(lambda _, __, out: seen.append(out[places.guarded]))
+        layer.register_forward_hook(lambda _, __, out: seen.append(out))
         for layer in model.model.layers
     ]
     try:
-        with torch.no_grad():
-            model(places.tokens)
+        yield seen
     finally:
         for handle in handles:
             handle.remove()
-    return seen
 
 
 def widened(model: Any, n_units: int) -> Any:
@@ -96,20 +103,15 @@ def unguarded(model: Any, n_units: int) -> Any:
 
 def _seen(model: Any, places: Places, layer: int) -> tuple[Tensor, Tensor]:
     """What the MLP of a layer reads at all real places, and the stream after it where guarded."""
-    seen: dict[str, Tensor] = {}
     block = model.model.layers[layer]
-    handles = [
-        block.mlp.register_forward_pre_hook(lambda _, given: seen.update(read=given[0])),
-        block.register_forward_hook(lambda _, __, out: seen.update(out=out)),
-    ]
+    given: list[Tensor] = []
+    handle = block.mlp.register_forward_pre_hook(lambda _, taken: given.append(taken[0]))
     try:
-        with torch.no_grad():
-            model(places.tokens)
+        out = streams_at(model, places)[layer]
     finally:
-        for handle in handles:
-            handle.remove()
-    read = seen["read"] / block.post_attention_layernorm.weight.detach()
-    return read[places.real], seen["out"][places.guarded]
+        handle.remove()
+    read = given[0] / block.post_attention_layernorm.weight.detach()
+    return read[places.real], out
 
 
 def _install(

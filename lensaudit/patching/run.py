@@ -64,9 +64,9 @@ def run_on(bench: Bench) -> Deltas:
 
 def _computed_by(audit: Audit, books: Books, source: Checkpoint) -> dict[str, int]:
     found: Counter[str] = Counter()
-    weights_read = [audit.retain.weights] + [source.weights] * (audit.misfit(source) is None)
-    for weights in weights_read:
-        found.update(books.by_weights[weights].computed_by(audit.encoded, audit.options.layers))
+    read = [audit.retain] if audit.misfit(source) is not None else [audit.retain, source]
+    for one in read:
+        found.update(books.by_weights[one.weights].computed_by(audit.encoded, audit.options.layers))
     return dict(sorted(found.items()))
 
 

@@ -6,6 +6,7 @@ from lensaudit.attacks.effort.runs import EffortResult
 from lensaudit.auditing.audit import AuditResult
 from lensaudit.auditing.evaluate import EvaluationResult
 from lensaudit.auditing.patched import PatchResult
+from lensaudit.files import printable
 from lensaudit.screen.depth import collateral, depths
 from lensaudit.screen.effort import of_effort
 from lensaudit.screen.erasure import erasures
@@ -25,7 +26,7 @@ def show(results: Result | Sequence[Result]) -> None:
     """
     screen = console()
     for part in parts_of(results if isinstance(results, Sequence) else [results]):
-        screen.print(part)
+        print(printable(part)) if isinstance(part, str) else screen.print(part)
 
 
 def parts_of(results: Sequence[Result]) -> Iterator[Part]:

@@ -1,24 +1,12 @@
 """What Python prints of a result is what its command prints."""
 
-import io
 from pathlib import Path
 
 import pytest
-from rich.console import Console
 
 import lensaudit as la
 from lensaudit.auditing.patched import PatchResult
 from lensaudit.cli.main import run
-from lensaudit.screen.show import parts_of
-from lensaudit.screen.tables import PIPE_WIDTH
-
-
-def text_of(results):
-    text = io.StringIO()
-    screen = Console(file=text, width=PIPE_WIDTH, markup=False, highlight=False)
-    for part in parts_of(results):
-        screen.print(part)
-    return text.getvalue()
 
 
 @pytest.mark.parametrize("score", ["uds", "em"])
@@ -33,16 +21,17 @@ def test_a_result_reads_as_its_command_prints_it(tmp_path, capsys, score):
     assert written == f"written: {tmp_path / 'out'}"
 
 
-def test_other_results_follow_the_depths(tmp_path):
+def test_other_results_follow_the_depths(tmp_path, capsys):
     found = la.patch("demo/npo", tmp_path / "out", limit=2, activations=tmp_path / "a")
     said = la.evaluate("demo/npo", tmp_path / "eval", metrics=("forget_Q_A_Prob",), limit=2)
-    text = text_of([said, found])
+    la.show([said, found])
+    text = capsys.readouterr().out
     assert text.index("Unlearning depth") < text.index("forget_Q_A_Prob")
 
 
-def test_names_are_no_markup():
+def test_names_are_no_markup_and_send_no_escapes(capsys):
     summary = {
-        "source": "[red]x[/red]",
+        "source": "[red]x[/red]\x1b[31m",
         "score": "em",
         "udr": None,
         "ci95": None,
@@ -56,4 +45,7 @@ def test_names_are_no_markup():
         "threshold": 0.9,
         "calibration": {},
     }
-    assert "[red]x[/red]: no verdict" in text_of([PatchResult("x", Path(), summary)])
+    la.show(PatchResult("x", Path(), summary))
+    shown = capsys.readouterr().out
+    assert "[red]x[/red][31m: no verdict" in shown
+    assert "\x1b" not in shown
