@@ -46,9 +46,9 @@ from lensaudit.models.device import resolve_device
 from lensaudit.models.sizes import sizes_of
 from lensaudit.patching import oracle
 from lensaudit.patching.budget import Room
-from lensaudit.patching.donors import CachedDonor
 from lensaudit.patching.options import PatchOptions, parse_memory
 from lensaudit.patching.scorebook import BookKey, ScoreBook
+from lensaudit.patching.sources import CachedSource
 from lensaudit.patching.stages import Runner, all_layers, complete
 
 KE_FROM = 5
@@ -123,14 +123,14 @@ class Bench:
             options = replace(self.options, layers=tuple(layers))
             room = Room(sizes_of(self.shape.config, options.dtype), options, True)
             runner = Runner(
-                self.model, CachedDonor(clean, "resid_post"), decoder_of(self.model), options, room
+                self.model, CachedSource(clean, "resid_post"), decoder_of(self.model), options, room
             )
             shutil.rmtree(self.root / "scores", ignore_errors=True)
             book = ScoreBook(self.root, _key(), "source")
             complete(
                 runner,
                 self.encoded,
-                {"source": CachedDonor(activations, "resid_post")},
+                {"source": CachedSource(activations, "resid_post")},
                 {"source": book},
                 all_layers(layers),
                 what="",
@@ -273,7 +273,7 @@ def attention_padding(bench: Bench) -> float:
     """Share of attention's (query, key) cells that are empty."""
     room = Room(sizes_of(bench.shape.config, bench.options.dtype), bench.options, True)
     used = laid = 0
-    for batch in room.batches(bench.encoded, lambda e: bench.n_layers, n_donors=1):
+    for batch in room.batches(bench.encoded, lambda e: bench.n_layers, n_sources=1):
         width, prefix = max(e.n_span for e in batch), max(e.start for e in batch)
         laid += len(batch) * width * (prefix + width)
         used += sum(e.n_span * e.end for e in batch)

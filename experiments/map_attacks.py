@@ -31,7 +31,7 @@ from lensaudit.gym.recipes import TOP, late, moved
 from lensaudit.models.causal import load_causal
 from lensaudit.models.checkpoint import Checkpoint, open_checkpoint
 from lensaudit.models.registry import EMBEDDED, load_registry, resolve
-from lensaudit.patching.aligned import MappedDonor, fit_alignment, rows_to_fit
+from lensaudit.patching.aligned import MappedSource, fit_alignment, rows_to_fit
 from lensaudit.patching.bench import Bench
 from lensaudit.scores.alignment import MapClass
 from lensaudit.scores.depth import depth_score
@@ -334,10 +334,12 @@ def carried(
             memory_bytes=audit.options.memory_bytes,
             root=audit.root,
         )
-    base = bench.donor(model, audit.encoded)
-    donor = MappedDonor(base.activations, base.last_layer, maps=found.maps, layer_of=found.layer_of)
+    base = bench.streams(model, audit.encoded)
+    moved = MappedSource(
+        base.activations, base.last_layer, maps=found.maps, layer_of=found.layer_of
+    )
     name = f"{model.weights}+map-{found.key}"
-    return bench.deltas(audit.encoded, {name: donor}, audit.options.layers)[name]
+    return bench.deltas(audit.encoded, {name: moved}, audit.options.layers)[name]
 
 
 def deeper(out: Path) -> list[str]:

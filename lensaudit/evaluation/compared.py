@@ -46,8 +46,8 @@ ALGORITHM = 1
 def cka_layers(audit: "Audit", model: str) -> list[LayerErasure]:
     """Erasure and weight of every layer, on the residual streams at the scored positions."""
     from lensaudit.patching.audit import cached, loaded
-    from lensaudit.patching.donors import CachedDonor
     from lensaudit.patching.layout import layout_of
+    from lensaudit.patching.sources import CachedSource
 
     layout = layout_of(audit.encoded, "span")
     with ExitStack() as opened:
@@ -55,7 +55,7 @@ def cka_layers(audit: "Audit", model: str) -> list[LayerErasure]:
         def stack(checkpoint: Checkpoint) -> Float[Tensor, "layer token d_model"]:
             load = lambda: loaded(audit, checkpoint)  # noqa: E731
             cache = opened.enter_context(cached(audit, checkpoint, "span", load))
-            return CachedDonor(cache, "resid_post").packed(audit.encoded, layout)
+            return CachedSource(cache, "resid_post").packed(audit.encoded, layout)
 
         full, retain = stack(audit.full), stack(audit.retain)
         other = stack(audit.sources[model])

@@ -1,6 +1,6 @@
 """The source's stream in `full`'s basis: maps fitted on neutral text, applied to what is cached.
 
-An aligned source is a source like another: the engine patches what a donor hands over. Sums are
+An aligned source is a source like another: the engine patches what a source hands over. Sums are
 accumulated in one pass over the caches of both models, as many layers at a time as memory holds.
 """
 
@@ -21,7 +21,7 @@ from lensaudit.data.matching import Places
 from lensaudit.data.spans import Encoded
 from lensaudit.errors import InputError
 from lensaudit.files import digest, make_folder
-from lensaudit.patching.donors import CachedDonor
+from lensaudit.patching.sources import CachedSource
 from lensaudit.results.keyed import read_marked, write_marked
 from lensaudit.scores.alignment import LinearMap, MapClass, Moments, fitted, ordinary, r_squared
 
@@ -55,7 +55,7 @@ class Alignment:
 
 
 @dataclass(frozen=True)
-class MappedDonor(CachedDonor):
+class MappedSource(CachedSource):
     """A cached source whose stream is carried to `full`'s basis, layer by layer."""
 
     maps: tuple[LinearMap, ...] = ()
@@ -83,7 +83,7 @@ class MappedDonor(CachedDonor):
 
 
 @dataclass(frozen=True)
-class OtherRowDonor(CachedDonor):
+class OtherRowSource(CachedSource):
     """`full`'s own stream, of another row: what patching does when nothing fits.
 
     The k-th kept position of a row is given what the other row has at its k-th, around again

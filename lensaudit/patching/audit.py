@@ -24,9 +24,9 @@ from lensaudit.models.bridge import DTYPES, TransformerBridge, load
 from lensaudit.models.checkpoint import Checkpoint, misfit
 from lensaudit.models.conditions import Conditions, Padding, conditions_of
 from lensaudit.patching.books import Books
-from lensaudit.patching.donors import CachedDonor
 from lensaudit.patching.options import Engine, PatchOptions
 from lensaudit.patching.scorebook import BookKey, ByToken, ScoreBook
+from lensaudit.patching.sources import CachedSource
 from lensaudit.settings import Kept, Positions
 
 Notice = Callable[[str], None]
@@ -71,7 +71,7 @@ class Audit:
         """Why its stream cannot be patched in as it is, but only through a map; None: it can."""
         return misfit(source, self.full)
 
-    def donors(self) -> dict[str, Checkpoint]:
+    def patched_in(self) -> dict[str, Checkpoint]:
         """Retain (S1), full (calibration) and every source that fits, each set of weights once."""
         unique: dict[str, Checkpoint] = {}
         for checkpoint in (self.retain, self.full, *self.sources.values()):
@@ -120,28 +120,28 @@ class Audit:
         found = (store.open(self.fingerprint(checkpoint, one, part)) for one in wanted)
         return next((one for one in found if one is not None), None)
 
-    def book(self, donor: Checkpoint, *, engine: Engine | None = None) -> ScoreBook:
-        """The scores of one donor patched into `full`, by the engine of the options or another."""
+    def book(self, source: Checkpoint, *, engine: Engine | None = None) -> ScoreBook:
+        """The scores of one source patched into `full`, by the engine of the options or another."""
         options = self.options
         key = BookKey(
             **vars(self.conditions(self.full)),
-            donor=donor.weights,
+            source=source.weights,
             scope=options.scope,
             component=options.component_name,
             last_layer=options.last_layer,
             engine=engine or options.engine,
             measure=options.measure,
         )
-        book = ScoreBook(self.root, key, donor.spec.name, None if self.fresh else self.notice)
+        book = ScoreBook(self.root, key, source.spec.name, None if self.fresh else self.notice)
         return book.emptied() if self.fresh else book
 
     def books(self, engine: Engine) -> Books:
-        """The books of every donor, filled by `engine`."""
+        """The books of every source, filled by `engine`."""
         return Books(
             engine,
             {
                 weights: self.book(checkpoint, engine=engine)
-                for weights, checkpoint in self.donors().items()
+                for weights, checkpoint in self.patched_in().items()
             },
             self.retain.weights,
             self.encoded,
@@ -174,9 +174,9 @@ def cached_sources(
     model: Callable[[Checkpoint], TransformerBridge],
     *,
     there: Collection[str] = (),
-) -> dict[str, CachedDonor]:
-    """Caches of the donors that still have rows to score; `model` loads one, if it must run."""
-    options, donors = audit.options, audit.donors()
+) -> dict[str, CachedSource]:
+    """Caches of the sources that still have rows to score; `model` loads one, if it must run."""
+    options, patched_in = audit.options, audit.patched_in()
     positions = options.positions_needed(of_full=False)
     if positions is None:
         return {}
@@ -184,9 +184,9 @@ def cached_sources(
     for weights in books.incomplete():
         if weights == audit.full.weights or weights in there:
             continue
-        checkpoint = donors[weights]
+        checkpoint = patched_in[weights]
         activations = cached(audit, checkpoint, positions, lambda c=checkpoint: model(c))
-        caches[weights] = CachedDonor(opened.enter_context(activations), options.last_layer)
+        caches[weights] = CachedSource(opened.enter_context(activations), options.last_layer)
     return caches
 
 

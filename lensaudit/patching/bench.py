@@ -1,4 +1,4 @@
-"""Other rows and other donors, patched into the same `full`: what the controls of a score need."""
+"""Other rows and other sources, patched into the same `full`: what the controls of a score need."""
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
@@ -21,11 +21,11 @@ from lensaudit.models.checkpoint import Checkpoint, load_tokenizer
 from lensaudit.models.sizes import sizes_on_disk
 from lensaudit.patching.audit import Audit, cached, loaded
 from lensaudit.patching.budget import Room
-from lensaudit.patching.donors import CachedDonor, Donor
 from lensaudit.patching.matched import Reading, reading_of
 from lensaudit.patching.options import Engine
 from lensaudit.patching.preflight import check_component, check_model, usable_decoder
 from lensaudit.patching.scorebook import BookKey, ScoreBook, example_hash
+from lensaudit.patching.sources import CachedSource, SourceStreams
 from lensaudit.patching.stages import Runner, complete, deltas
 from lensaudit.results.ledger import Ledger
 from lensaudit.scores.depth import label_logprob, mean_per_example, span_logprob, span_mean
@@ -137,55 +137,55 @@ class Bench:
         name = None if audit is self.audit else f"{checkpoint.spec.name} neutral"
         return cached(audit, checkpoint, positions, lambda: self.model(checkpoint), name=name)
 
-    def donor(self, checkpoint: Checkpoint, rows: Sequence[Encoded]) -> CachedDonor:
+    def streams(self, checkpoint: Checkpoint, rows: Sequence[Encoded]) -> CachedSource:
         """A model as a source on these rows; one of other tokens at all positions of its own."""
         if (reading := self.reading(checkpoint, rows)) is not None:
             activations = self.cache(checkpoint, reading.rows, "all")
-            return CachedDonor(activations, self.audit.options.last_layer)
+            return CachedSource(activations, self.audit.options.last_layer)
         of_full = checkpoint.weights == self.audit.full.weights
         positions = self.audit.options.positions_needed(of_full=of_full)
         activations = self.cache(checkpoint, rows, positions or "span")
-        return CachedDonor(activations, self.audit.options.last_layer)
+        return CachedSource(activations, self.audit.options.last_layer)
 
     def deltas(
-        self, rows: Sequence[Encoded], donors: Mapping[str, Donor], layers: Sequence[int]
+        self, rows: Sequence[Encoded], streams: Mapping[str, SourceStreams], layers: Sequence[int]
     ) -> dict[str, Float[Tensor, "batch layer"]]:
-        """Drop of the span's log-prob of `full`, nats per token, by donor; kept in score books.
+        """Drop of the span's log-prob of `full`, nats per token, by source; kept in score books.
 
         Args:
             rows: to patch.
-            donors: by what decides what they hand over: weights, and a map or other rows.
+            streams: by what decides what they hand over: weights, and a map or other rows.
             layers: patched one at a time.
         """
-        self.fill(rows, donors, layers)
-        return {name: self.read(name, rows, layers) for name in donors}
+        self.fill(rows, streams, layers)
+        return {name: self.read(name, rows, layers) for name in streams}
 
     def fill(
         self,
         rows: Sequence[Encoded],
-        donors: Mapping[str, Donor],
+        streams: Mapping[str, SourceStreams],
         layers: Sequence[int],
         *,
         only: Mapping[str, Collection[int]] | None = None,
     ) -> None:
-        """Compute what the books of these donors lack, all donors in one sweep.
+        """Compute what the books of these sources lack, all in one sweep.
 
         Args:
             rows: of which `full` is cached.
-            donors: as of `deltas`.
+            streams: as of `deltas`.
             layers: patched one at a time.
-            only: donor -> idx of the rows wanted of it; None: all.
+            only: source -> idx of the rows wanted of it; None: all.
         """
-        books = {name: self._book(name) for name in donors}
+        books = {name: self._book(name) for name in streams}
 
         def wanted(e: Encoded, name: str) -> Sequence[int]:
             return layers if only is None or e.idx in only[name] else ()
 
-        if any(books[name].missing(e, wanted(e, name)) for name in donors for e in rows):
+        if any(books[name].missing(e, wanted(e, name)) for name in streams for e in rows):
             complete(
                 self.runner(rows),
                 rows,
-                donors,
+                streams,
                 books,
                 wanted,
                 what="controls",
@@ -195,7 +195,7 @@ class Bench:
     def read(
         self, name: str, rows: Sequence[Encoded], layers: Sequence[int]
     ) -> Float[Tensor, "batch layer"]:
-        """What the book of a donor holds; NaN where nothing was filled."""
+        """What the book of a source holds; NaN where nothing was filled."""
         return deltas(self._book(name), rows, layers)
 
     def said(self, checkpoint: Checkpoint, rows: Sequence[Encoded]) -> Said:
@@ -249,7 +249,7 @@ class Bench:
         """Of what a model says; read once."""
         if checkpoint.weights not in self._ledgers:
             key = self._key(checkpoint.weights)
-            record = {"weights": key.donor, **{part: getattr(key, part) for part in _SAID_KEY}}
+            record = {"weights": key.source, **{part: getattr(key, part) for part in _SAID_KEY}}
             name = f"{slug(checkpoint.spec.name)}--{digest(record)}.jsonl"
             notice = None if self.audit.fresh else self.audit.notice
             ledger = Ledger(self.audit.root / "said" / name, "said", record, notice=notice)
@@ -265,9 +265,9 @@ class Bench:
             self._books[name] = book.emptied() if self.audit.fresh else book
         return self._books[name]
 
-    def _key(self, donor: str) -> BookKey:
+    def _key(self, source: str) -> BookKey:
         # `fresh` would empty the book whose key is asked for
-        return replace(replace(self.audit, fresh=False).book(self.audit.full).key, donor=donor)
+        return replace(replace(self.audit, fresh=False).book(self.audit.full).key, source=source)
 
     def runner(self, rows: Sequence[Encoded]) -> Runner:
         """What computes patched scores of these rows; `full` is loaded and checked once."""
@@ -280,7 +280,7 @@ class Bench:
             self._runner = Runner(full, None, decoder, options, room)
         clean = None
         if self._runner.decoder is not None:
-            clean = CachedDonor(self.cache(self.audit.full, rows, "all"), "resid_post")
+            clean = CachedSource(self.cache(self.audit.full, rows, "all"), "resid_post")
         return replace(self._runner, clean=clean)
 
     def use(self, engine: Engine) -> None:

@@ -1,4 +1,4 @@
-"""The score books of a run: one per donor, all filled by the same engine."""
+"""The score books of a run: one per source, all filled by the same engine."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ from lensaudit.patching.stages import Wanted, all_layers, ke_layers
 
 @dataclass(frozen=True)
 class Books:
-    """Scores of every donor patched into `full`, by content hash of the donor's weights."""
+    """Scores of every source patched into `full`, by content hash of the source's weights."""
 
     engine: Engine
     """What computed them; it is part of their key."""
@@ -22,7 +22,7 @@ class Books:
     options: PatchOptions
 
     def wanted(self, weights: str) -> Wanted:
-        """The layers whose score is wanted of a donor: of a source KE layers only, if S1 is known.
+        """The layers whose score is wanted of a source: KE layers only, if S1 is known.
 
         While S1 is incomplete every layer counts as wanted.
         """
@@ -32,10 +32,10 @@ class Books:
         return ke_layers(self.by_weights[self.s1], layers, self.options.tau)
 
     def lacks(self, weights: str) -> bool:
-        """Are rows of this donor still to be scored?"""
+        """Are rows of this source still to be scored?"""
         book, wanted = self.by_weights[weights], self.wanted(weights)
         return any(book.entry(e) is None or book.missing(e, wanted(e, "")) for e in self.encoded)
 
     def incomplete(self) -> list[str]:
-        """The donors with rows still to be scored."""
+        """The sources with rows still to be scored."""
         return [weights for weights in self.by_weights if self.lacks(weights)]

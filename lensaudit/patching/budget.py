@@ -100,13 +100,13 @@ class Room:
         n_span = e.end - first
         return Load(1, len(e.token_ids), first, n_span, n_rows, n_rows * n_span, e.end, n_span)
 
-    def bytes_of(self, load: Load, *, n_donors: int) -> int:
+    def bytes_of(self, load: Load, *, n_sources: int) -> int:
         """Peak above the weights while a batch is scored."""
         if not self.sweeps:
-            return self._oracle_bytes(load, n_donors)
+            return self._oracle_bytes(load, n_sources)
         s = self.sizes
-        sources = n_donors * load.span_tokens
-        held = 2 * s.n_layers * (load.clean_tokens + sources) * s.d_model
+        patched_in = n_sources * load.span_tokens
+        held = 2 * s.n_layers * (load.clean_tokens + patched_in) * s.d_model
         rows = load.row_tokens * s.d_model
         hidden = min(load.row_tokens, self.mlp_rows) * (2 * s.d_ff + 3 * s.d_model)
         at_work = max(self._attention_values(load), rows + hidden)
@@ -124,9 +124,9 @@ class Room:
         scores = load.cells * s.n_heads * (2 if s.n_bytes == 4 else 4)
         return packed + spread + keys + scores
 
-    def _oracle_bytes(self, load: Load, n_donors: int) -> int:
+    def _oracle_bytes(self, load: Load, n_sources: int) -> int:
         tokens = load.n_examples * load.n_pos
-        stacks = 2 * n_donors * self.sizes.residual_bytes(tokens)
+        stacks = 2 * n_sources * self.sizes.residual_bytes(tokens)
         read = load.span_tokens * self._logit_bytes
         run = self.sizes.run_bytes(load.n_examples, load.n_pos, n_logits=tokens)
         return self._live_bytes(load) + stacks + run + read
@@ -139,15 +139,15 @@ class Room:
         run = self.sizes.run_bytes(n, n_pos, n_logits=n)
         return 3 * self.sizes.residual_bytes(n * n_pos) + run
 
-    def check(self, encoded: Sequence[Encoded], *, n_donors: int) -> None:
+    def check(self, encoded: Sequence[Encoded], *, n_sources: int) -> None:
         """Refuse a budget in which the largest example does not fit.
 
         Raises:
             InputError: says how much it takes.
         """
-        n_rows = n_donors * len(self.options.layers)
+        n_rows = n_sources * len(self.options.layers)
         loads = [self.load(e, n_rows) for e in encoded]
-        needed = max(self.bytes_of(load, n_donors=n_donors) for load in loads)
+        needed = max(self.bytes_of(load, n_sources=n_sources) for load in loads)
         if needed > self.planned:
             raise InputError(
                 f"--memory {self.options.memory_bytes // MiB}M: one example of this model takes "
@@ -156,7 +156,7 @@ class Room:
             )
 
     def batches(
-        self, todo: Sequence[Encoded], n_rows: Callable[[Encoded], int], *, n_donors: int
+        self, todo: Sequence[Encoded], n_rows: Callable[[Encoded], int], *, n_sources: int
     ) -> list[list[Encoded]]:
         """Groups of examples alike in span and length, as many as fit.
 
@@ -165,14 +165,14 @@ class Room:
         each sorted by length, with the number of strips that pads least.
         """
         loads = [(e, self.load(e, n_rows(e))) for e in sorted(todo, key=_length)]
-        found = list(self._cut(loads, n_donors))
+        found = list(self._cut(loads, n_sources))
         n_strips = range(2, min(len(found), MAX_STRIPS) + 1) if self.sweeps else ()
-        others = (list(self._cut(_strips(loads, n), n_donors)) for n in n_strips)
+        others = (list(self._cut(_strips(loads, n), n_sources)) for n in n_strips)
         best = min([found, *others], key=lambda batches: sum(total.cells for _, total in batches))
         return [batch for batch, _ in best]
 
     def _cut(
-        self, loads: Sequence[tuple[Encoded, Load]], n_donors: int
+        self, loads: Sequence[tuple[Encoded, Load]], n_sources: int
     ) -> Iterator[tuple[list[Encoded], Load]]:
         """Batches, with what each brings, in the order given."""
         most = self.options.batch_size or MAX_BATCH
@@ -182,7 +182,7 @@ class Room:
         for e, load in loads:
             fuller = load if total is None else total + load
             too_many = self.options.batch_size is None and fuller.row_tokens > tokens
-            too_large = self.bytes_of(fuller, n_donors=n_donors) > self.planned
+            too_large = self.bytes_of(fuller, n_sources=n_sources) > self.planned
             if total is not None and (len(batch) == most or too_many or too_large):
                 yield batch, total
                 batch, fuller = [], load

@@ -23,12 +23,12 @@ from lensaudit.errors import InputError
 from lensaudit.files import digest
 from lensaudit.models.checkpoint import Checkpoint, check_same_shape, open_checkpoint
 from lensaudit.models.registry import base_spec
-from lensaudit.patching.aligned import OtherRowDonor
+from lensaudit.patching.aligned import OtherRowSource
 from lensaudit.patching.audit import Audit
 from lensaudit.patching.bench import Bench
-from lensaudit.patching.donors import Donor
 from lensaudit.patching.outcome import NO_KE, Outcome
 from lensaudit.patching.scorebook import example_hash
+from lensaudit.patching.sources import SourceStreams
 from lensaudit.scores.collateral import Difference, difference_of, over_erasure
 from lensaudit.scores.depth import depth_score
 from lensaudit.scores.intervals import NoInterval, clustered_mean
@@ -113,7 +113,7 @@ def _patched(bench: Bench, one: Anchored) -> _Patched:
     audit, rows = bench.audit, bench.encoded(one.kept.rows)
     known = {e.idx for e in rows}
     unscored = {row.idx: NO_TOKENS for row in one.kept.rows if row.idx not in known}
-    sources: dict[str, Donor] = {}
+    sources: dict[str, SourceStreams] = {}
     if one.base is None:
         pairs = _pairs(one, rows)
         unscored |= {e.idx: NO_OTHER for e in rows if e.idx not in pairs}
@@ -126,16 +126,16 @@ def _patched(bench: Bench, one: Anchored) -> _Patched:
         by_idx = {e.idx: e for e in rows}
         told = [[example_hash(by_idx[a]), example_hash(by_idx[b])] for a, b in pairs.items()]
         anchor = f"{audit.full.weights} on {digest(told)}"
-        own = bench.donor(audit.full, rows)
+        own = bench.streams(audit.full, rows)
         given = tuple((a, b, by_idx[a].read_positions) for a, b in pairs.items())
         # rows that are only given are read too
         given += tuple((b, b, by_idx[b].read_positions) for b in set(pairs.values()) - set(pairs))
-        sources[anchor] = OtherRowDonor(own.activations, own.last_layer, given)
+        sources[anchor] = OtherRowSource(own.activations, own.last_layer, given)
     else:
         wanted, anchor = rows, one.base.weights
-        sources[anchor] = bench.donor(one.base, rows)
+        sources[anchor] = bench.streams(one.base, rows)
     for checkpoint in audit.sources.values():
-        sources[checkpoint.weights] = bench.donor(checkpoint, rows)
+        sources[checkpoint.weights] = bench.streams(checkpoint, rows)
     deltas = bench.deltas(wanted, sources, audit.options.layers)
     s1 = deltas[anchor]
     return _Patched(wanted, s1, deltas, unscored)

@@ -146,7 +146,7 @@ _NO_NUMBERS: Mapping[str, Any] = {
 def em_outcome_of(
     source: str, weights: str, audit: Audit, em: EmOptions, found: EmFound
 ) -> EmOutcome:
-    """Score one donor against `retain`; see `scores.erasure.erasure_score`."""
+    """Score one source against `retain`; see `scores.erasure.erasure_score`."""
     there = [at for at, e in enumerate(audit.encoded) if e.idx not in found.unscored]
     encoded = tuple(audit.encoded[at] for at in there)
     s1, s2 = (found.patched[key].em[there] for key in (audit.retain.weights, weights))

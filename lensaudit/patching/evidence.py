@@ -20,8 +20,8 @@ from lensaudit.models.checkpoint import Checkpoint
 from lensaudit.patching.aligned import (
     ALIGN_TOKENS_PER_DIM,
     Alignment,
-    MappedDonor,
-    OtherRowDonor,
+    MappedSource,
+    OtherRowSource,
     alignment_key,
     fit_alignment,
     known_alignment,
@@ -31,8 +31,8 @@ from lensaudit.patching.aligned import (
 from lensaudit.patching.audit import Deltas
 from lensaudit.patching.bench import Bench
 from lensaudit.patching.controls import Aligned, Controls, Examined, Validity
-from lensaudit.patching.donors import Donor
 from lensaudit.patching.outcome import NO_KE
+from lensaudit.patching.sources import SourceStreams
 from lensaudit.results.verdict import (
     ALIGN_FROM,
     NOT_NEEDED,
@@ -161,7 +161,7 @@ class _Trial:
             self._outputs(source)
             self.held[source.weights] = held = self._rows_of(source)
             if len(held.readable) >= FEWEST_VALIDITY_ROWS:
-                self.bench.donor(source, held.cached)
+                self.bench.streams(source, held.cached)
             self.fits[name] = self._fit(name, source)
             self._align(name, source)
         self._fill_validity()
@@ -186,48 +186,48 @@ class _Trial:
     def _fill_validity(self) -> None:
         """Every source, and `full` with another row's stream, on the rows they are read on."""
         for cached, sources in self._by_rows().items():
-            donors: dict[str, Donor] = {
-                one.weights: self.bench.donor(one, cached)
+            streams: dict[str, SourceStreams] = {
+                one.weights: self.bench.streams(one, cached)
                 for one in sources
                 if self.audit.misfit(one) is None
             }
             only = {one.weights: _idx(self.held[one.weights].readable) for one in sources}
-            base = self.bench.donor(self.audit.full, cached)
+            base = self.bench.streams(self.audit.full, cached)
             key = self._other_row(cached)
-            donors[key] = OtherRowDonor(
+            streams[key] = OtherRowSource(
                 base.activations, base.last_layer, rows=self._next_rows(cached)
             )
             only[key] = set().union(*only.values())
-            self.bench.fill(cached, donors, self.layers, only=only)
+            self.bench.fill(cached, streams, self.layers, only=only)
 
     def _fill_aligned(self, fit: _Fit) -> None:
         """Sources, anchors and `full` itself through their maps, shuffled ones beside them."""
         named = {name for name, (found, _) in self.fits.items() if found == fit}
         sources = {one.weights: one for n, one in self.audit.sources.items() if n in named}
         anchors = self._retains() | {self.audit.full.weights: self.audit.full}
-        donors: dict[str, Donor] = {}
+        streams: dict[str, SourceStreams] = {}
         for one in (anchors | sources).values():
-            donors |= self._mapped(one, fit, "map", self.audit.encoded)
+            streams |= self._mapped(one, fit, "map", self.audit.encoded)
         for one in sources.values():
-            donors |= self._mapped(one, fit, "shuffled", self.audit.encoded)
+            streams |= self._mapped(one, fit, "shuffled", self.audit.encoded)
         rows = self.audit.encoded
-        only = {key: _idx(rows) for key in donors}
+        only = {key: _idx(rows) for key in streams}
         for one in sources.values():
             if (reading := self.bench.reading(one, rows)) is not None:
                 here = _idx([e for e, _ in reading.scored(rows)])
                 only |= {self._key(one, fit, name): here for name in ("map", "shuffled")}
-        self.bench.fill(rows, donors, self.audit.options.layers, only=only)
+        self.bench.fill(rows, streams, self.audit.options.layers, only=only)
         for cached, readers in self._by_rows().items():
             here = [one for one in readers if one.weights in sources]
             if here:
-                donors = {}
+                streams = {}
                 for one in here:
-                    donors |= self._mapped(one, fit, "map", cached)
+                    streams |= self._mapped(one, fit, "map", cached)
                 only = {
                     key: _idx(self.held[one.weights].readable)
-                    for one, key in zip(here, donors, strict=True)
+                    for one, key in zip(here, streams, strict=True)
                 }
-                self.bench.fill(cached, donors, self.layers, only=only)
+                self.bench.fill(cached, streams, self.layers, only=only)
 
     def _by_rows(self) -> dict[tuple[Encoded, ...], list[Checkpoint]]:
         """Sources with enough rows to be read on, each once, by the set that is cached."""
@@ -275,7 +275,7 @@ class _Trial:
         if not pairs:
             return ()
         if reading is None and rows == self.rows and len(rows) >= FEWEST_VALIDITY_ROWS:
-            self.bench.donor(source, rows)  # wanted anyhow: what it says is read out of it
+            self.bench.streams(source, rows)  # wanted anyhow: what it says is read out of it
         theirs = self.bench.said(self.audit.full, [e for e, _ in pairs]).logprob
         own = self.bench.said(source, [e for _, e in pairs]).logprob
         # the same words in other tokens: nats per token of full
@@ -426,20 +426,20 @@ class _Trial:
 
     def _mapped(
         self, source: Checkpoint, fit: _Fit, name: str, cached: Sequence[Encoded]
-    ) -> dict[str, Donor]:
+    ) -> dict[str, SourceStreams]:
         """The source with its stream carried by its map, or by the shuffled one."""
         alignment = self.maps[source.weights, fit]
         maps = alignment.maps if name == "map" else alignment.shuffled
-        base = self.bench.donor(source, cached)
+        base = self.bench.streams(source, cached)
         reading = self.bench.reading(source, cached)
-        donor = MappedDonor(
+        moved = MappedSource(
             base.activations,
             base.last_layer,
             maps=maps,
             layer_of=alignment.layer_of,
             places=reading and reading.places,
         )
-        return {self._key(source, fit, name): donor}
+        return {self._key(source, fit, name): moved}
 
     def _deltas(
         self, source: Checkpoint, fit: _Fit, name: str = "map"

@@ -23,8 +23,8 @@ from lensaudit.models.bridge import (
     residuals,
 )
 from lensaudit.models.continuing import Logits, Running, continued, started, stop_ids
-from lensaudit.patching.donors import as_patched
 from lensaudit.patching.interventions import replace_at
+from lensaudit.patching.sources import as_patched
 from lensaudit.settings import LastLayer
 from lensaudit.types import Intervention
 

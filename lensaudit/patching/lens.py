@@ -28,11 +28,11 @@ from lensaudit.models.sizes import sizes_on_disk
 from lensaudit.patching.audit import Audit, Deltas, cached, cached_sources, loaded
 from lensaudit.patching.books import Books
 from lensaudit.patching.budget import Room
-from lensaudit.patching.donors import CachedDonor, Donor
 from lensaudit.patching.layout import Layout, layout_of
 from lensaudit.patching.options import PatchOptions
 from lensaudit.patching.preflight import check_model
 from lensaudit.patching.scorebook import ByToken, ScoreBook
+from lensaudit.patching.sources import CachedSource, SourceStreams
 from lensaudit.patching.stages import Fetched, Joins, baselines, complete, deltas
 from lensaudit.patching.wavefront import Swept
 from lensaudit.scores.depth import label_logprob, mean_per_example
@@ -60,7 +60,7 @@ class Lens:
     """Reads cached streams with the final norm and the unembedding of `full`."""
 
     full: TransformerBridge
-    own: CachedDonor
+    own: CachedSource
     """What `full` itself cached."""
     room: Room
 
@@ -69,11 +69,11 @@ class Lens:
         """Layers that can be read."""
         return self.own.activations.n_layers
 
-    def fetch(self, bucket: Sequence[Encoded], donors: Sequence[Donor]) -> Fetched:
+    def fetch(self, bucket: Sequence[Encoded], streams: Sequence[SourceStreams]) -> Fetched:
         """Read the spans from disk."""
         layout = layout_of(bucket, "span")
         own = self.own.packed(bucket, layout)
-        others = (own if one == self.own else one.packed(bucket, layout) for one in donors)
+        others = (own if one == self.own else one.packed(bucket, layout) for one in streams)
         return Fetched(layout, None, [own, *others])
 
     def score(self, bucket: Sequence[Encoded], fetched: Fetched, joins: Joins) -> Swept:
@@ -148,7 +148,7 @@ def _fill(audit: Audit, books: Books) -> None:
         check_model(full, audit.encoded[0], audit.options.dtype)
         positions = audit.options.positions_needed(of_full=True)
         assert positions is not None
-        own = CachedDonor(
+        own = CachedSource(
             opened.enter_context(cached(audit, audit.full, positions, lambda: full)), "resid_post"
         )
         if audit.full.weights in books.incomplete():

@@ -53,7 +53,7 @@ class PatchOptions:
 
     @property
     def positions_replaced(self) -> Positions:
-        """Which positions of a donor's cache are patched in."""
+        """Which positions of a source's cache are patched in."""
         return "all" if self.scope == "prefix" else "span"
 
     @property

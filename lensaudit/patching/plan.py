@@ -20,7 +20,7 @@ class Plan:
     n_lost: int
     n_layers: int
     n_rows: int
-    """(example, donor, layer) triples whose score is not in a book yet."""
+    """(example, source, layer) triples whose score is not in a book yet."""
     n_forward: int
     """Examples to run through a model to fill caches."""
     n_bytes: int
@@ -38,7 +38,7 @@ class Plan:
                 f"examples: {self.n_examples}{lost}; layers: {self.n_layers}",
                 f"to cache: {self.n_forward} forward passes of one example, "
                 f"{self.n_bytes / 1e6:.1f} MB on disk",
-                f"to score: {self.n_rows} patched rows (example x donor x layer)",
+                f"to score: {self.n_rows} patched rows (example x source x layer)",
                 *([self.controls] if self.controls else []),
             ]
         )
@@ -48,7 +48,7 @@ def plan_of(audit: Audit) -> Plan:
     """Count what is missing."""
     rows = _rows_missing(audit)
     n_forward = n_bytes = 0
-    for weights, checkpoint in audit.donors().items():
+    for weights, checkpoint in audit.patched_in().items():
         # the sweep reads the clean run of `full` whatever is patched into it
         used = any(rows.values()) if weights == audit.full.weights else rows[weights]
         positions = audit.options.positions_needed(of_full=weights == audit.full.weights)
@@ -76,7 +76,7 @@ def plan_of(audit: Audit) -> Plan:
 
 
 def _rows_missing(audit: Audit) -> dict[str, int]:
-    """By donor. Rows at KE layers only are known once S1 is; until then all layers are counted."""
+    """By source. Rows at KE layers only are known once S1 is; until then all layers are counted."""
     engine = planned_engine(audit.full.architecture, audit.options, lambda _: None)
     books = replace(audit, fresh=False).books(engine)  # a fresh book would be emptied
     rows = {}

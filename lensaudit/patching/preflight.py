@@ -21,9 +21,9 @@ from lensaudit.models.bridge import (
 from lensaudit.models.decoder import VERIFIED, Decoder, NotSweepable, decoder_of
 from lensaudit.models.sizes import sizes_of
 from lensaudit.patching import oracle
-from lensaudit.patching.donors import Donor, PaddedStack
 from lensaudit.patching.layout import Layout
 from lensaudit.patching.options import Engine, PatchOptions
+from lensaudit.patching.sources import PaddedStack, SourceStreams
 from lensaudit.patching.stages import Runner
 from lensaudit.patching.wavefront import Stack
 
@@ -136,26 +136,26 @@ def usable_decoder(
 
 @dataclass(frozen=True)
 class OtherLayers:
-    """A donor that hands over another layer's activations: a patch that changes scores.
+    """A source that hands over another layer's activations: a patch that changes scores.
 
     Patching a model with itself would hide rows that are joined at the wrong place.
     """
 
-    donor: Donor
+    source: SourceStreams
 
     def padded(self, bucket: Sequence[Encoded]) -> PaddedStack:
         """Each layer holds what the one below it held."""
-        return self.donor.padded(bucket).roll(1, dims=1)
+        return self.source.padded(bucket).roll(1, dims=1)
 
     def packed(self, bucket: Sequence[Encoded], layout: Layout) -> Stack:
         """Each layer holds what the one below it held."""
-        return self.donor.packed(bucket, layout).roll(1, dims=0)
+        return self.source.packed(bucket, layout).roll(1, dims=0)
 
 
 def agrees_with_oracle(
     runner: Runner,
     encoded: Sequence[Encoded],
-    donor: Donor,
+    source: SourceStreams,
     notice: Callable[[str], None],
 ) -> Runner:
     """The runner, if the sweep gives the oracle's scores; else the oracle's runner.
@@ -172,10 +172,10 @@ def agrees_with_oracle(
     joins[:, :, [layers[0], layers[len(layers) // 2]]] = True
     # log-probs, whatever is measured: a single hit that flips is not a wrong sweep
     checked = replace(runner, options=replace(runner.options, measure="logprob"))
-    donors = [OtherLayers(donor)]
-    swept = checked.score(pair, checked.fetch(pair, donors), joins)
+    sources = [OtherLayers(source)]
+    swept = checked.score(pair, checked.fetch(pair, sources), joins)
     slow = checked.by_oracle()
-    defined = slow.score(pair, slow.fetch(pair, donors), joins)
+    defined = slow.score(pair, slow.fetch(pair, sources), joins)
     difference = (swept.patched - defined.patched)[joins.to(swept.patched.device)].abs().max()
     gap = max(float(difference), float((swept.baseline - defined.baseline).abs().max()))
     if gap <= TOLERANCE_NATS[runner.options.dtype]:

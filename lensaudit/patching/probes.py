@@ -20,7 +20,7 @@ from lensaudit.data.spans import Encoded, make_batch
 from lensaudit.errors import InputError
 from lensaudit.models.bridge import TransformerBridge, n_layers, residuals
 from lensaudit.patching import oracle
-from lensaudit.patching.donors import as_patched
+from lensaudit.patching.sources import as_patched
 from lensaudit.settings import LastLayer
 
 ProbeKind = Literal["qa", "qa_chat", "cloze", "choice_letter", "choice_inline", "binary"]

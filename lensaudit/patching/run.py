@@ -15,8 +15,8 @@ from lensaudit.patching.audit import Audit, Deltas, cached_sources
 from lensaudit.patching.bench import Bench
 from lensaudit.patching.books import Books
 from lensaudit.patching.budget import Room
-from lensaudit.patching.donors import CachedComponent, CachedDonor, Donor, LiveDonor
 from lensaudit.patching.preflight import agrees_with_oracle, planned_engine
+from lensaudit.patching.sources import CachedComponent, CachedSource, LiveSource, SourceStreams
 from lensaudit.patching.stages import Runner, baselines, complete, deltas
 
 
@@ -41,10 +41,10 @@ def run_on(bench: Bench) -> Deltas:
     layers, encoded = audit.options.layers, audit.encoded
     s1 = deltas(books.by_weights[audit.retain.weights], encoded, layers)
 
-    def s2(donor: Checkpoint) -> Float[Tensor, "batch layer"]:
-        if audit.misfit(donor) is not None:
+    def s2(source: Checkpoint) -> Float[Tensor, "batch layer"]:
+        if audit.misfit(source) is not None:
             return torch.full_like(s1, torch.nan)
-        found = deltas(books.by_weights[donor.weights], encoded, layers)
+        found = deltas(books.by_weights[source.weights], encoded, layers)
         # rows that another run left in the book are not part of this one
         return found if audit.options.profile == "full" else found.where(s1 > tau, torch.nan)
 
@@ -75,19 +75,19 @@ def _compute(bench: Bench, books: Books) -> Books:
     audit = bench.audit
     options = audit.options
     room = Room(sizes_on_disk(audit.full, options.dtype), options, books.engine == "sweep")
-    room.check(audit.encoded, n_donors=len(books.incomplete()))
+    room.check(audit.encoded, n_sources=len(books.incomplete()))
     with ExitStack() as opened:
         caches = cached_sources(audit, books, opened, bench.model)
         runner = bench.runner(audit.encoded)
         if bench.audit.options.positions_needed(of_full=True):
-            caches[audit.full.weights] = bench.donor(audit.full, audit.encoded)
+            caches[audit.full.weights] = bench.streams(audit.full, audit.encoded)
         checked = agrees_with_oracle(
-            runner, audit.encoded, _self_donor(bench, caches, opened), audit.notice
+            runner, audit.encoded, _self_streams(bench, caches, opened), audit.notice
         )
         if checked.engine != books.engine:
             bench.use(checked.engine)
             books = audit.books(checked.engine)
-            checked.room.check(audit.encoded, n_donors=len(books.incomplete()))
+            checked.room.check(audit.encoded, n_sources=len(books.incomplete()))
             caches |= cached_sources(audit, books, opened, bench.model, there=caches)
         if options.component == "resid":
             _fill_books(audit, checked, caches, books)
@@ -96,36 +96,40 @@ def _compute(bench: Bench, books: Books) -> Books:
     return books
 
 
-def _self_donor(bench: Bench, caches: Mapping[str, CachedDonor], opened: ExitStack) -> Donor:
+def _self_streams(
+    bench: Bench, caches: Mapping[str, CachedSource], opened: ExitStack
+) -> SourceStreams:
     if bench.audit.options.component != "resid":
-        return _component_donor(bench, bench.audit.full, opened)
+        return _component_streams(bench, bench.audit.full, opened)
     return caches[bench.audit.full.weights]
 
 
 def _fill_components(bench: Bench, runner: Runner, books: Books, opened: ExitStack) -> None:
     """One source at a time: what is not cached runs beside `full`."""
-    donors = bench.audit.donors()
+    patched_in = bench.audit.patched_in()
     for weights in books.incomplete():
-        donor = _component_donor(bench, donors[weights], opened)
-        _fill_books(bench.audit, runner, {weights: donor}, books)
+        streams = _component_streams(bench, patched_in[weights], opened)
+        _fill_books(bench.audit, runner, {weights: streams}, books)
 
 
-def _component_donor(bench: Bench, checkpoint: Checkpoint, opened: ExitStack) -> Donor:
+def _component_streams(bench: Bench, checkpoint: Checkpoint, opened: ExitStack) -> SourceStreams:
     """From the cache that `lensaudit cache --component` made; else the model runs."""
     audit = bench.audit
     component = audit.options.component
     kept = audit.there(checkpoint, audit.options.positions_replaced, kept_as(component))
     if kept is None:
-        return LiveDonor(bench.model(checkpoint), component, checkpoint.spec.name)
+        return LiveSource(bench.model(checkpoint), component, checkpoint.spec.name)
     sizes = sizes_on_disk(audit.full, audit.options.dtype)
     return CachedComponent(opened.enter_context(kept), sizes.n_heads)
 
 
-def _fill_books(audit: Audit, runner: Runner, donors: Mapping[str, Donor], books: Books) -> None:
+def _fill_books(
+    audit: Audit, runner: Runner, streams: Mapping[str, SourceStreams], books: Books
+) -> None:
     """S1 first where S2 is wanted at KE layers only; else everything in one sweep."""
 
     def fill_them(names: Sequence[str], what: str) -> None:
-        chosen = {name: donors[name] for name in names if name in donors}
+        chosen = {name: streams[name] for name in names if name in streams}
         if chosen:
             complete(
                 runner,
@@ -138,7 +142,7 @@ def _fill_books(audit: Audit, runner: Runner, donors: Mapping[str, Donor], books
             )
 
     if audit.options.profile == "full":
-        fill_them(list(donors), "patching")
+        fill_them(list(streams), "patching")
         return
     fill_them([books.s1], "patching S1")
-    fill_them([name for name in donors if name != books.s1], "patching S2")
+    fill_them([name for name in streams if name != books.s1], "patching S2")

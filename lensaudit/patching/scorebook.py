@@ -1,7 +1,7 @@
 """Patched scores that were computed once are never computed again.
 
-A book holds the span log-probs of `full` with one donor patched in, by example and layer. S1, S2
-and the calibration rows are books of different donors. Thresholds are applied on reading, so no
+A book holds the span log-probs of `full` with one source patched in, by example and layer. S1, S2
+and the calibration rows are books of different sources. Thresholds are applied on reading, so no
 book depends on tau. Keys are content hashes of everything that determines the scores.
 """
 
@@ -30,7 +30,7 @@ ALGORITHM = 1
 class BookKey(Conditions):
     """Everything that determines patched scores, beside the examples; the conditions of `full`."""
 
-    donor: str
+    source: str
     """Content hash of the weights the activations come from."""
     scope: str
     component: str
@@ -42,7 +42,8 @@ class BookKey(Conditions):
     def document(self) -> dict[str, Any]:
         """What the key is the hash of."""
         own = super().document()
-        return {"full": own.pop("weights"), **own}
+        # what a source is called in the books of the first release
+        return {"full": own.pop("weights"), "donor": own.pop("source"), **own}
 
 
 ByToken = list[list[float]]
@@ -57,7 +58,7 @@ class Entry:
 
     baseline: float
     scores: dict[int, float] = field(default_factory=dict)
-    """Layer -> span log-prob with the donor patched in there."""
+    """Layer -> span log-prob with the source patched in there."""
     computed_by: dict[int, str] = field(default_factory=dict, compare=False)
     """Layer -> the versions that computed it; see `records.computed_by`."""
     by_token: dict[int, list[float]] = field(default_factory=dict, compare=False)

@@ -1,7 +1,7 @@
 """Everything that an exact-match audit has the models say, each text once: books and resume.
 
 Models are loaded in turn. Every model says what follows each prompt by itself; `full` says it again
-with every donor patched in at every layer, all layers of an example in one batch.
+with every source patched in at every layer, all layers of an example in one batch.
 """
 
 import functools
@@ -18,9 +18,9 @@ from lensaudit.models.checkpoint import Checkpoint
 from lensaudit.models.continuing import stop_ids
 from lensaudit.models.generating import generation_config_of
 from lensaudit.patching.audit import Audit, cached, loaded
-from lensaudit.patching.donors import CachedDonor
 from lensaudit.patching.generation import Rows, generate, patched_rows, rows_that_fit
 from lensaudit.patching.preflight import check_model
+from lensaudit.patching.sources import CachedSource
 from lensaudit.patching.textbook import UNPATCHED, TextBook, TextKey
 
 MAX_BATCH = 64
@@ -34,7 +34,7 @@ class Spoken:
     own: Mapping[str, tuple[str, ...]]
     """What each model says unpatched."""
     patched: Mapping[str, tuple[tuple[str, ...], ...]]
-    """What `full` says with each donor patched in, by layer."""
+    """What `full` says with each source patched in, by layer."""
 
 
 @dataclass(frozen=True)
@@ -52,7 +52,7 @@ class Speakers:
         return [e for e in self.audit.encoded if self.own[weights].missing(e, [UNPATCHED])]
 
     def patched_todo(self, weights: str) -> list[Encoded]:
-        """Examples with a layer at which this donor was not patched in yet."""
+        """Examples with a layer at which this source was not patched in yet."""
         layers, book = self.audit.options.layers, self.patched[weights]
         return [e for e in self.audit.encoded if book.missing(e, layers)]
 
@@ -66,18 +66,18 @@ def speakers(
 ) -> Speakers:
     """Open the books; nothing is loaded."""
     stop = _configured_stop(audit.full, tokenizer)
-    donors = audit.donors()
+    patched_in = audit.patched_in()
     return Speakers(
         audit,
         tokenizer,
         stop,
         own={
-            weights: _book(audit, donor, None, reference_tokens, stop)
-            for weights, donor in donors.items()
+            weights: _book(audit, one, None, reference_tokens, stop)
+            for weights, one in patched_in.items()
         },
         patched={
-            weights: _book(audit, audit.full, donor, max_new_tokens, stop)
-            for weights, donor in donors.items()
+            weights: _book(audit, audit.full, one, max_new_tokens, stop)
+            for weights, one in patched_in.items()
         },
     )
 
@@ -86,9 +86,13 @@ def n_rows(
     audit: Audit, tokenizer: Any, *, max_new_tokens: int, reference_tokens: int
 ) -> tuple[int, int]:
     """Texts a run would generate: unpatched, patched. Writes nothing."""
-    n_donors, n_examples, layers = len(audit.donors()), len(audit.encoded), audit.options.layers
+    n_sources, n_examples, layers = (
+        len(audit.patched_in()),
+        len(audit.encoded),
+        audit.options.layers,
+    )
     if audit.fresh:
-        return n_donors * n_examples, n_donors * n_examples * len(layers)
+        return n_sources * n_examples, n_sources * n_examples * len(layers)
     books = speakers(
         audit, tokenizer, max_new_tokens=max_new_tokens, reference_tokens=reference_tokens
     )
@@ -98,17 +102,17 @@ def n_rows(
 
 
 def _book(
-    audit: Audit, model: Checkpoint, donor: Checkpoint | None, n_tokens: int, stop: frozenset[int]
+    audit: Audit, model: Checkpoint, source: Checkpoint | None, n_tokens: int, stop: frozenset[int]
 ) -> TextBook:
     key = TextKey(
         **vars(audit.conditions(model, "padded")),
-        donor=donor.weights if donor else "",
-        last_layer=audit.options.last_layer if donor else "",
+        source=source.weights if source else "",
+        last_layer=audit.options.last_layer if source else "",
         max_new_tokens=n_tokens,
         stop=tuple(sorted(stop)),
     )
     notice = None if audit.fresh else audit.notice
-    book = TextBook(audit.root, key, (donor or model).spec.name, notice)
+    book = TextBook(audit.root, key, (source or model).spec.name, notice)
     return book.emptied() if audit.fresh else book
 
 
@@ -145,16 +149,16 @@ def speak(audit: Audit, tokenizer: Any, *, max_new_tokens: int, reference_tokens
 def _fill(books: Speakers, max_new_tokens: int, reference_tokens: int, opened: ExitStack) -> None:
     audit, caches = books.audit, {}
     full = audit.full.weights
-    donors = audit.donors()
-    for weights in sorted(donors, key=lambda w: w == full):  # full last: it stays
-        checkpoint = donors[weights]
+    patched_in = audit.patched_in()
+    for weights in sorted(patched_in, key=lambda w: w == full):  # full last: it stays
+        checkpoint = patched_in[weights]
         model = functools.cache(lambda c=checkpoint: loaded(audit, c))
         if books.patched_todo(weights):
             # the last prompt token is read; all positions of full serve the other scores too
             positions = audit.options.positions_needed(of_full=weights == full)
             assert positions is not None
             activations = opened.enter_context(cached(audit, checkpoint, positions, model))
-            caches[weights] = CachedDonor(activations, audit.options.last_layer)
+            caches[weights] = CachedSource(activations, audit.options.last_layer)
         if todo := books.own_todo(weights):
             _say_own(books, model(), weights, todo, reference_tokens)
         if weights == full and caches:
@@ -165,7 +169,7 @@ def _fill(books: Speakers, max_new_tokens: int, reference_tokens: int, opened: E
 def _say_own(
     books: Speakers, model: TransformerBridge, weights: str, todo: Sequence[Encoded], n_tokens: int
 ) -> None:
-    name = books.audit.donors()[weights].spec.name
+    name = books.audit.patched_in()[weights].spec.name
     n_all = len(books.audit.encoded)
     n_done = n_all - len(todo)
     for bucket in _buckets(books, model, todo, 1, n_tokens):
@@ -182,16 +186,16 @@ def _say_own(
 
 
 def _say_patched(
-    books: Speakers, full: TransformerBridge, donors: Mapping[str, CachedDonor], n_tokens: int
+    books: Speakers, full: TransformerBridge, streams: Mapping[str, CachedSource], n_tokens: int
 ) -> None:
     layers = books.audit.options.layers
     todo = [
-        e for e in books.audit.encoded if any(books.patched[w].missing(e, layers) for w in donors)
+        e for e in books.audit.encoded if any(books.patched[w].missing(e, layers) for w in streams)
     ]
     n_all = len(books.audit.encoded)
     n_done = n_all - len(todo)
-    for bucket in _buckets(books, full, todo, len(donors) * len(layers), n_tokens):
-        _say_bucket(books, full, donors, bucket, n_tokens)
+    for bucket in _buckets(books, full, todo, len(streams) * len(layers), n_tokens):
+        _say_bucket(books, full, streams, bucket, n_tokens)
         n_done += len(bucket)
         if books.audit.progress:
             books.audit.progress("patching and generating", n_done, n_all)
@@ -200,19 +204,19 @@ def _say_patched(
 def _say_bucket(
     books: Speakers,
     full: TransformerBridge,
-    donors: Mapping[str, CachedDonor],
+    streams: Mapping[str, CachedSource],
     bucket: Sequence[Encoded],
     n_tokens: int,
 ) -> None:
-    """All missing rows of a few examples, every donor and layer, in one batch."""
+    """All missing rows of a few examples, every source and layer, in one batch."""
     layers = books.audit.options.layers
     rows = [
         (weights, at, layer)
         for at, e in enumerate(bucket)
-        for weights in donors
+        for weights in streams
         for layer in books.patched[weights].missing(e, layers)
     ]
-    value = {(w, at): donors[w].at_prompt_end(bucket[at]) for w, at in {row[:2] for row in rows}}
+    value = {(w, at): streams[w].at_prompt_end(bucket[at]) for w, at in {row[:2] for row in rows}}
     said = patched_rows(
         full,
         [_prompt(e) for e in bucket],
@@ -224,7 +228,7 @@ def _say_bucket(
         max_new_tokens=n_tokens,
         stop=books.stop,
     )
-    texts: dict[str, dict[Encoded, dict[int, str]]] = {weights: {} for weights in donors}
+    texts: dict[str, dict[Encoded, dict[int, str]]] = {weights: {} for weights in streams}
     for (weights, at, layer), ids in zip(rows, said, strict=True):
         texts[weights].setdefault(bucket[at], {})[layer] = books.decoded(ids)
     for weights, by_example in texts.items():

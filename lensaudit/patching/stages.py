@@ -1,7 +1,7 @@
 """S1 and S2 over a data set: which rows are still to compute, in which batches, and resume.
 
 S1 patches `retain` into `full`, S2 a source; the calibration patches `full` into itself. Each is
-a donor with a score book, so they share batches, the clean run and one sweep.
+a source with a score book, so they share batches, the clean run and one sweep.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -19,10 +19,10 @@ from lensaudit.models.bridge import TransformerBridge, embedded
 from lensaudit.models.decoder import Decoder
 from lensaudit.patching import oracle
 from lensaudit.patching.budget import Room
-from lensaudit.patching.donors import CachedComponent, CachedDonor, Donor
 from lensaudit.patching.layout import Layout, layout_of
 from lensaudit.patching.options import Engine, Measure, PatchOptions
 from lensaudit.patching.scorebook import Entry, ScoreBook
+from lensaudit.patching.sources import CachedComponent, CachedSource, SourceStreams
 from lensaudit.patching.wavefront import CleanRun, Stack, Sweep, Swept
 from lensaudit.scores.depth import LabelScore, label_logprob
 from lensaudit.scores.erasure import label_hit
@@ -46,7 +46,7 @@ class Scorer(Protocol):
         """Layers a row can be of."""
         ...
 
-    def fetch(self, bucket: Sequence[Encoded], donors: Sequence[Donor]) -> "Fetched":
+    def fetch(self, bucket: Sequence[Encoded], streams: Sequence[SourceStreams]) -> "Fetched":
         """Read what a batch needs."""
         ...
 
@@ -60,7 +60,7 @@ class Runner:
     """Computes patched scores of one batch, by the sweep or by the oracle."""
 
     full: TransformerBridge
-    clean: CachedDonor | None
+    clean: CachedSource | None
     """Cached run of `full` at all positions; the sweep reads prefixes from it."""
     decoder: Decoder | None
     """None: the oracle is used."""
@@ -86,15 +86,15 @@ class Runner:
         """Where `full` is."""
         return next(self.full.original_model.parameters()).device
 
-    def fetch(self, bucket: Sequence[Encoded], donors: Sequence[Donor]) -> "Fetched":
-        """Read what a batch needs; safe to call from another thread for cached donors."""
+    def fetch(self, bucket: Sequence[Encoded], streams: Sequence[SourceStreams]) -> "Fetched":
+        """Read what a batch needs; safe to call from another thread for cached sources."""
         layout = layout_of(bucket, self.options.scope)
         if self.decoder is None or self.clean is None:
-            return Fetched(layout, None, [donor.padded(bucket) for donor in donors])
+            return Fetched(layout, None, [one.padded(bucket) for one in streams])
         clean = self.clean.clean_run(bucket, layout)
         # `full` patched into itself hands over what the clean run holds already
         stacks = [
-            clean.span if donor == self.clean else donor.packed(bucket, layout) for donor in donors
+            clean.span if one == self.clean else one.packed(bucket, layout) for one in streams
         ]
         return Fetched(layout, clean, stacks)
 
@@ -160,18 +160,18 @@ class Fetched:
 
 
 Wanted = Callable[[Encoded, str], Sequence[int]]
-"""The layers whose score is wanted of an example and a donor."""
+"""The layers whose score is wanted of an example and a source."""
 
 
 def all_layers(layers: Sequence[int]) -> Wanted:
-    """Every layer asked for, of every donor."""
-    return lambda encoded, donor: layers
+    """Every layer asked for, of every source."""
+    return lambda encoded, source: layers
 
 
 def ke_layers(s1: ScoreBook, layers: Sequence[int], tau: float) -> Wanted:
     """Only layers that can change UDS: those with S1 > tau, from a finished S1 book."""
 
-    def wanted(encoded: Encoded, donor: str) -> Sequence[int]:
+    def wanted(encoded: Encoded, source: str) -> Sequence[int]:
         entry = s1.entry(encoded)
         assert entry is not None
         return [at for at in layers if entry.baseline - entry.scores[at] > tau]
@@ -182,26 +182,26 @@ def ke_layers(s1: ScoreBook, layers: Sequence[int], tau: float) -> Wanted:
 def complete(
     runner: Scorer,
     encoded: Sequence[Encoded],
-    donors: Mapping[str, Donor],
+    streams: Mapping[str, SourceStreams],
     books: Mapping[str, ScoreBook],
     wanted: Wanted,
     *,
     what: str,
     progress: Progress | None = None,
 ) -> None:
-    """Fill the books of some donors: finished batches are on disk, an interruption keeps them.
+    """Fill the books of some sources: finished batches are on disk, an interruption keeps them.
 
     The next batch is read while this one is computed.
     """
-    names = list(donors)
+    names = list(streams)
 
     def n_rows(e: Encoded) -> int:
         return sum(len(books[name].missing(e, wanted(e, name))) for name in names)
 
     todo = [e for e in encoded if n_rows(e) or any(books[n].entry(e) is None for n in names)]
     n_done = len(encoded) - len(todo)
-    batches = runner.room.batches(todo, n_rows, n_donors=len(names))
-    reading = [donors[name] for name in names]
+    batches = runner.room.batches(todo, n_rows, n_sources=len(names))
+    reading = [streams[name] for name in names]
     with ThreadPoolExecutor(max_workers=1) as background:
         for bucket, fetched in _ahead(background, runner, reading, batches):
             joins = _joins(bucket, books, wanted, names, runner.n_layers)
@@ -215,17 +215,17 @@ def complete(
 def _ahead(
     background: ThreadPoolExecutor,
     runner: Scorer,
-    donors: Sequence[Donor],
+    streams: Sequence[SourceStreams],
     batches: Sequence[list[Encoded]],
 ) -> Iterator[tuple[list[Encoded], Fetched]]:
-    cached = all(isinstance(donor, CachedDonor | CachedComponent) for donor in donors)
+    cached = all(isinstance(one, CachedSource | CachedComponent) for one in streams)
     ahead = None
     for bucket in [*batches, None]:
-        # a live donor computes: two threads of it would only take turns
-        follows = background.submit(runner.fetch, bucket, donors) if bucket and cached else bucket
+        # a live model computes: two threads of it would only take turns
+        follows = background.submit(runner.fetch, bucket, streams) if bucket and cached else bucket
         if ahead is not None:
             held, answer = ahead
-            yield held, answer.result() if cached else runner.fetch(held, donors)
+            yield held, answer.result() if cached else runner.fetch(held, streams)
         ahead = (bucket, follows) if bucket else None
 
 

@@ -1,6 +1,6 @@
 """Texts that were generated once are never generated again; the sibling of `scorebook`.
 
-A book holds what a model says after each prompt: unpatched, or with one donor patched in, by
+A book holds what a model says after each prompt: unpatched, or with one source patched in, by
 layer. Exact match and thresholds are applied on reading.
 """
 
@@ -25,7 +25,7 @@ UNPATCHED = -1
 class TextKey(Conditions):
     """Everything that determines generated texts, beside the prompts; of the model that speaks."""
 
-    donor: str
+    source: str
     """Content hash of the weights the activations come from; empty: no patch."""
     last_layer: str
     max_new_tokens: int
@@ -35,7 +35,8 @@ class TextKey(Conditions):
     def document(self) -> dict[str, Any]:
         """What the key is the hash of."""
         own = super().document()
-        return {"model": own.pop("weights"), **own}
+        # what a source is called in the books of the first release
+        return {"model": own.pop("weights"), "donor": own.pop("source"), **own}
 
 
 class TextBook:

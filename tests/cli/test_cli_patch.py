@@ -191,7 +191,7 @@ def test_a_dry_run_says_what_is_missing_and_writes_nothing(audit, tmp_path, caps
     assert audit("--dry-run") == 0
     text = capsys.readouterr().out
     assert "64 examples" in text or "examples: 64" in text
-    assert "3072 patched rows" in text  # 64 examples x 3 donors x 16 layers
+    assert "3072 patched rows" in text  # 64 examples x 3 sources x 16 layers
     assert list(tmp_path.iterdir()) == []
 
 

@@ -88,10 +88,10 @@ def deltas(source):
     """Drop in span log-prob of `full` per layer, by plain hooks: independent of the engine."""
     asked = batch()
     columns = []
-    for layer, donor in zip(model("full").model.layers, residuals(source), strict=True):
+    for layer, stream in zip(model("full").model.layers, residuals(source), strict=True):
         swap = layer.register_forward_hook(
-            lambda module, given, out, donor=donor: torch.where(
-                asked.patch_at.unsqueeze(-1), donor, out
+            lambda module, given, out, stream=stream: torch.where(
+                asked.patch_at.unsqueeze(-1), stream, out
             )
         )
         columns.append(span_logprob(logits("full"), asked.tokens, asked.predict_at))

@@ -201,7 +201,7 @@ def test_a_patched_model_is_asked_with_its_patch_and_not_after(tasks, tmp_path, 
     checkpoint = open_checkpoint(resolve("demo/full", load_registry()))
     tokenizer = load_tokenizer(checkpoint)
     bridge = bridge_from(load_causal(checkpoint), tokenizer)
-    donor = load_causal(open_checkpoint(resolve("demo/retain", load_registry())))
+    retain = load_causal(open_checkpoint(resolve("demo/retain", load_registry())))
     seen = {}
 
     def scores(name):
@@ -223,7 +223,7 @@ def test_a_patched_model_is_asked_with_its_patch_and_not_after(tasks, tmp_path, 
         return seen["resid"]
 
     def remember(module, inputs, kwargs):
-        states = donor(kwargs.get("input_ids", *inputs[:1]), output_hidden_states=True)
+        states = retain(kwargs.get("input_ids", *inputs[:1]), output_hidden_states=True)
         seen["resid"] = states.hidden_states[9]
 
     before = scores("before")
@@ -234,9 +234,9 @@ def test_a_patched_model_is_asked_with_its_patch_and_not_after(tasks, tmp_path, 
     assert scores("after") == pytest.approx(before)
     # patched at every position, full's upper blocks stand on retain's lower ones
     stitched = load_causal(checkpoint)
-    stitched.model.embed_tokens = donor.model.embed_tokens
+    stitched.model.embed_tokens = retain.model.embed_tokens
     for layer in range(9):
-        stitched.model.layers[layer] = donor.model.layers[layer]
+        stitched.model.layers[layer] = retain.model.layers[layer]
     run_tasks(
         stitched,
         tokenizer,

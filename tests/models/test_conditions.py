@@ -32,7 +32,7 @@ CACHE = Fingerprint(
 )
 SCORES = BookKey(
     **vars(FULL),
-    donor="sha256:ee",
+    source="sha256:ee",
     scope="span",
     component="resid",
     last_layer="resid_post",
@@ -41,7 +41,7 @@ SCORES = BookKey(
 )
 TEXTS = TextKey(
     **vars(replace(FULL, dtype="bfloat16", device_class="cuda-9", batch_policy="padded-auto")),
-    donor="sha256:ee",
+    source="sha256:ee",
     last_layer="resid_post",
     max_new_tokens=20,
     stop=(2, 7),

@@ -19,7 +19,7 @@ ENCODED = [
 ]
 SCORES = BookKey(
     weights="f" * 32,
-    donor="d" * 32,
+    source="d" * 32,
     tokenizer="t",
     dtype="float32",
     device_class="cpu",
@@ -33,7 +33,7 @@ SCORES = BookKey(
 )
 TEXTS = TextKey(
     weights="f" * 32,
-    donor="d" * 32,
+    source="d" * 32,
     tokenizer="t",
     dtype="float32",
     device_class="cpu",
@@ -45,11 +45,11 @@ TEXTS = TextKey(
 )
 
 
-def score_book(root, donor="d" * 32, *, fill=False):
+def score_book(root, source="d" * 32, *, fill=False):
     """A book, what it said, and everything it holds."""
     said = []
-    book = ScoreBook(root, replace(SCORES, donor=donor), "one", said.append)
-    random_ = random.Random(donor)
+    book = ScoreBook(root, replace(SCORES, source=source), "one", said.append)
+    random_ = random.Random(source)
     for e in ENCODED if fill else ():
         scores = {layer: random_.gauss(-2, 1) for layer in range(N_LAYERS)}
         book.add([(e, Entry(random_.gauss(-1, 1), scores))])
@@ -62,12 +62,14 @@ def score_book(root, donor="d" * 32, *, fill=False):
     return book, said, found
 
 
-def text_book(root, donor="d" * 32, *, fill=False):
+def text_book(root, source="d" * 32, *, fill=False):
     """The same of texts."""
     said = []
-    book = TextBook(root, replace(TEXTS, donor=donor), "one", said.append)
+    book = TextBook(root, replace(TEXTS, source=source), "one", said.append)
     for e in ENCODED if fill else ():
-        book.add({e: {layer: f"{donor[0]} said {e.idx} “at” {layer}" for layer in range(N_LAYERS)}})
+        book.add(
+            {e: {layer: f"{source[0]} said {e.idx} “at” {layer}" for layer in range(N_LAYERS)}}
+        )
     found = {
         (e.idx, layer): book.texts(e, [layer])[0]
         for e in ENCODED
@@ -138,7 +140,7 @@ def test_no_damage_changes_a_value_silently(opened, damage, tmp_path):
 
 
 @pytest.mark.parametrize("opened", [score_book, text_book])
-def test_the_book_of_another_donor_is_told_and_computed_again(opened, tmp_path):
+def test_the_book_of_another_source_is_told_and_computed_again(opened, tmp_path):
     mine, _, wanted = opened(tmp_path, fill=True)[0], *opened(tmp_path)[1:]
     other = opened(tmp_path, "e" * 32, fill=True)[0]
     mine.path.write_bytes(other.path.read_bytes())

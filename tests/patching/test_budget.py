@@ -46,25 +46,25 @@ def total(where, batch):
 @given(
     n=st.integers(1, 60),
     gib=st.floats(0.3, 4),
-    n_donors=st.integers(1, 3),
+    n_sources=st.integers(1, 3),
     size=st.none() | st.integers(1, 70),
     sweeps=st.booleans(),
 )
-def test_batches_hold_every_example_once_and_stay_within_the_plan(n, gib, n_donors, size, sweeps):
+def test_batches_hold_every_example_once_and_stay_within_the_plan(n, gib, n_sources, size, sweeps):
     where = replace(room(memory=int(gib * 2**30), batch_size=size), sweeps=sweeps)
     encoded = many(n)
-    batches = where.batches(encoded, sixteen, n_donors=n_donors)
+    batches = where.batches(encoded, sixteen, n_sources=n_sources)
     assert sorted(e.idx for batch in batches for e in batch) == list(range(n))
     assert all(len(batch) <= (size or MAX_BATCH) for batch in batches)
     for batch in batches:
-        fits = where.bytes_of(total(where, batch), n_donors=n_donors) <= where.planned
+        fits = where.bytes_of(total(where, batch), n_sources=n_sources) <= where.planned
         assert fits or len(batch) == 1
 
 
 def test_a_smaller_budget_makes_smaller_batches_and_chunks():
     encoded = many(60)
     found = [room(memory=mib * MiB) for mib in (400, 8000)]
-    few, all_at_once = (len(r.batches(encoded, sixteen, n_donors=1)) for r in found)
+    few, all_at_once = (len(r.batches(encoded, sixteen, n_sources=1)) for r in found)
     assert few > all_at_once
     assert found[0].logit_rows < found[1].logit_rows
     assert found[0].mlp_rows < found[1].mlp_rows
@@ -72,16 +72,16 @@ def test_a_smaller_budget_makes_smaller_batches_and_chunks():
 
 def test_a_batch_size_is_a_limit_and_the_budget_one_too():
     encoded = many(40)
-    asked = room(SMALL, batch_size=8).batches(encoded, sixteen, n_donors=1)
+    asked = room(SMALL, batch_size=8).batches(encoded, sixteen, n_sources=1)
     assert {len(batch) for batch in asked} == {8}
-    tight = room(memory=700 * MiB, batch_size=40).batches(encoded, sixteen, n_donors=1)
+    tight = room(memory=700 * MiB, batch_size=40).batches(encoded, sixteen, n_sources=1)
     assert len(tight) > 1
 
 
 def test_strips_alike_in_span_pad_less_than_one_order_of_length():
     encoded = many(300)
     where = room(SMALL)
-    batches = where.batches(encoded, sixteen, n_donors=1)
+    batches = where.batches(encoded, sixteen, n_sources=1)
     loads = [(e, where.load(e, 16)) for e in sorted(encoded, key=lambda e: e.end)]
 
     def cells(found):
@@ -92,19 +92,19 @@ def test_strips_alike_in_span_pad_less_than_one_order_of_length():
 
 def test_fewer_rows_make_larger_batches():
     encoded = many(60)
-    whole = room(SMALL).batches(encoded, sixteen, n_donors=1)
-    ke = room(SMALL).batches(encoded, lambda e: 5, n_donors=1)
+    whole = room(SMALL).batches(encoded, sixteen, n_sources=1)
+    ke = room(SMALL).batches(encoded, lambda e: 5, n_sources=1)
     assert len(ke) < len(whole)
 
 
 def test_a_budget_that_holds_no_example_names_one_that_does():
     encoded = many(5)
     with pytest.raises(InputError, match=r"one example .* takes \d+M .* use --memory (\d+)M") as no:
-        room(memory=64 * MiB).check(encoded, n_donors=1)
+        room(memory=64 * MiB).check(encoded, n_sources=1)
     enough = int(str(no.value).rpartition("--memory ")[2].rstrip("M"))
-    room(memory=enough * MiB).check(encoded, n_donors=1)
+    room(memory=enough * MiB).check(encoded, n_sources=1)
     with pytest.raises(InputError):
-        room(memory=(enough - 2) * MiB).check(encoded, n_donors=1)
+        room(memory=(enough - 2) * MiB).check(encoded, n_sources=1)
 
 
 MEASURE = """

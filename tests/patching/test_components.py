@@ -29,13 +29,13 @@ def cached(family, root, names, **settings):
 def sources_that_run(monkeypatch):
     """How many passes each model made for its components, by name."""
     counted = []
-    plain = running.LiveDonor.padded
+    plain = running.LiveSource.padded
 
     def counting(self, bucket):
         counted.append(self.name.rpartition("/")[2])
         return plain(self, bucket)
 
-    monkeypatch.setattr(running.LiveDonor, "padded", counting)
+    monkeypatch.setattr(running.LiveSource, "padded", counting)
     return counted
 
 

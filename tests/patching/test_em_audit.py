@@ -10,10 +10,10 @@ from lensaudit.data.spans import SpanLost
 from lensaudit.errors import InputError, VerificationError
 from lensaudit.models.registry import load_registry
 from lensaudit.patching import em_audit, oracle, spoken
-from lensaudit.patching.donors import CachedDonor
 from lensaudit.patching.em_audit import NO_REFERENCE, EmOptions, check_em, em_plan_of, run_em
 from lensaudit.patching.em_outcome import NO_FT, em_outcome_of, em_summary_of
 from lensaudit.patching.prepare import prepare
+from lensaudit.patching.sources import CachedSource
 from lensaudit.scores.erasure import label_hit
 
 FEW = 12
@@ -237,9 +237,9 @@ def test_a_cache_gives_what_is_patched_in_at_the_prompt_s_end(ragged, monkeypatc
     late = next(e for e in ragged if e.start > e.n_prompt - 1)
     positions = torch.tensor(late.read_positions)
     stream = positions.float().expand(3, -1).unsqueeze(-1)  # each position holds its own number
-    monkeypatch.setattr(CachedDonor, "_example", lambda self, idx: (positions, stream))
-    donor = object.__new__(CachedDonor)
-    assert donor.at_prompt_end(late).tolist() == [[late.n_prompt - 1.0]] * 3
+    monkeypatch.setattr(CachedSource, "_example", lambda self, idx: (positions, stream))
+    source = object.__new__(CachedSource)
+    assert source.at_prompt_end(late).tolist() == [[late.n_prompt - 1.0]] * 3
 
 
 def test_a_silent_full_leaves_the_example_unscored(opened, monkeypatch):

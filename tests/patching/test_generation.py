@@ -9,7 +9,6 @@ from lensaudit.evaluation.generate import ends_of as evaluated_ends_of
 from lensaudit.evaluation.view import Asked
 from lensaudit.models.bridge import intervening, logits_of, residuals, user_hooks
 from lensaudit.models.continuing import stop_ids
-from lensaudit.patching.donors import as_patched
 from lensaudit.patching.generation import (
     Rows,
     ends_of,
@@ -19,6 +18,7 @@ from lensaudit.patching.generation import (
     rows_that_fit,
 )
 from lensaudit.patching.interventions import replace_at
+from lensaudit.patching.sources import as_patched
 
 PROMPTS = [[1, 7, 9, 33, 12, 5, 40], [1, 22], [9], [1, 50, 41, 8, 17, 17, 3, 29, 30, 31, 6]]
 N_NEW = 8

@@ -11,7 +11,6 @@ from lensaudit.errors import InputError, VerificationError
 from lensaudit.models.bridge import bridge_from, residuals
 from lensaudit.patching import preflight
 from lensaudit.patching.attention import Rotation, Sight
-from lensaudit.patching.donors import LiveDonor
 from lensaudit.patching.layout import layout_of, schedule_of
 from lensaudit.patching.options import PatchOptions
 from lensaudit.patching.preflight import (
@@ -23,6 +22,7 @@ from lensaudit.patching.preflight import (
 )
 from lensaudit.patching.run import run
 from lensaudit.patching.session import score_all
+from lensaudit.patching.sources import LiveSource
 
 
 @pytest.fixture(scope="module")
@@ -88,12 +88,12 @@ def test_a_right_sweep_is_used_without_a_word(family, tmp_path):
     assert notices == []
 
 
-def test_the_donor_of_the_check_hands_over_the_layer_below(tiny_of):
+def test_the_source_of_the_check_hands_over_the_layer_below(tiny_of):
     model = tiny_of("Llama")
     from wavefront_helpers import examples
 
     encoded = examples([(4, 3, 5, 8), (2, 2, 3, 5)])
-    plain = LiveDonor(model, "resid", "full")
+    plain = LiveSource(model, "resid", "full")
     other, layout = OtherLayers(plain), layout_of(encoded, "span")
     assert torch.equal(other.padded(encoded)[:, 2], plain.padded(encoded)[:, 1])
     assert torch.equal(other.packed(encoded, layout)[3], plain.packed(encoded, layout)[2])

@@ -296,11 +296,11 @@ def test_bfloat16_stays_near_the_float32_oracle(tiny_of, tiny_tokenizer, archite
     kind, changes = support.ARCHITECTURES[architecture]
     full, source = tiny_of(architecture), tiny_of(architecture, 1)
     wanted = defined(full, [source_stack(source, RAGGED)], RAGGED)
-    narrow, donor = [
+    narrow, source = [
         bridge_from(support.tiny_model_of(kind, seed, **changes).bfloat16(), tiny_tokenizer)
         for seed in (0, 1)
     ]
-    stacks = [residuals(donor, make_batch(RAGGED).tokens)[0]]
+    stacks = [residuals(source, make_batch(RAGGED).tokens)[0]]
     found = swept(narrow, stacks, RAGGED)
     assert found.patched.dtype == torch.float32
     assert_equal(found, wanted, nats=BFLOAT16[architecture])

@@ -19,7 +19,7 @@ PaddedStack = Float[Tensor, "batch layer pos *d"]
 
 
 @runtime_checkable
-class Donor(Protocol):
+class SourceStreams(Protocol):
     """Activations of one model, by batch."""
 
     def padded(self, bucket: Sequence[Encoded]) -> PaddedStack:
@@ -45,7 +45,7 @@ def as_patched(
 
 
 @dataclass(frozen=True)
-class CachedDonor:
+class CachedSource:
     """Residual streams read from the store."""
 
     activations: Activations
@@ -124,8 +124,8 @@ class CachedComponent:
         return self._apart(self._rows.packed(bucket, layout))
 
     @property
-    def _rows(self) -> CachedDonor:
-        return CachedDonor(self.activations, "resid_post")
+    def _rows(self) -> CachedSource:
+        return CachedSource(self.activations, "resid_post")
 
     def _apart(self, rows: Tensor) -> Tensor:
         """Heads on an axis of their own, as at their hook."""
@@ -133,7 +133,7 @@ class CachedComponent:
 
 
 @dataclass(frozen=True)
-class LiveDonor:
+class LiveSource:
     """Activations computed when asked, from a model in memory: a component that is not cached."""
 
     model: TransformerBridge
