@@ -17,7 +17,7 @@ import xxhash
 from jaxtyping import Int64, Shaped
 
 from lensaudit.activations.fingerprint import FORMAT
-from lensaudit.activations.layout import HASH, INTEGER, STORED, attributes
+from lensaudit.activations.layout import HASH, INTEGER, NONFINITE, STORED, attributes
 from lensaudit.activations.spec import SealedShard, Shard, Spec
 
 PAGE_BYTES = 4096
@@ -35,8 +35,6 @@ class Slabs:
     resid: Shaped[np.ndarray, "layer pos d_model"]
     final_norm: Shaped[np.ndarray, "norm_pos d_model"]
     """Of the same positions; no rows where it was not asked for."""
-    nonfinite_rows: Int64[np.ndarray, " bad"]
-    """Rows, counted in this example, that hold NaN or infinity."""
 
 
 @dataclass(frozen=True)
@@ -153,10 +151,6 @@ def _small_arrays(
     spec: Spec, shard: Shard, examples: Sequence[Slabs], offsets: Int64[np.ndarray, " edge"]
 ) -> dict[str, np.ndarray]:
     """Everything but the activations."""
-    bad = [
-        start + example.nonfinite_rows
-        for start, example in zip(offsets[:-1], examples, strict=True)
-    ]
     hashes = [slab_hashes([*example.resid, example.final_norm]) for example in examples]
     return {
         "example_ids": np.array(shard.idx, INTEGER),
@@ -165,7 +159,7 @@ def _small_arrays(
         "token_ids": np.concatenate([example.token_ids for example in examples]),
         "positions": np.concatenate([example.positions for example in examples]),
         "checksums": np.stack(hashes, axis=1),
-        "nonfinite_rows": np.concatenate(bad),
+        NONFINITE: np.zeros(0, INTEGER),
         "spec": np.frombuffer(spec.content(), np.uint8),
     }
 

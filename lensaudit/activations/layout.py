@@ -46,8 +46,6 @@ class Index:
     positions: Int64[np.ndarray, " row"]
     checksums: Shaped[np.ndarray, "slab example"]
     """XXH3-64 of each layer's rows of each example; the last slab is `final_norm`."""
-    nonfinite_rows: Int64[np.ndarray, " bad"]
-    """Rows that hold NaN or infinity; empty unless the writer was told to allow them."""
     spec: bytes
     """The bytes of `spec.json`: a shard alone tells what it is."""
 
@@ -72,9 +70,10 @@ def read_index(file: h5py.File, spec: Spec, shard: Shard) -> Index:
         ValueError: what differs from a shard of ours, in words.
     """
     hook = spec.fingerprint.hook
-    check_names(file, {hook, "final_norm", "example_ids", "spec", *_INTEGER_ARRAYS, "checksums"})
+    integers = ("example_ids", *_INTEGER_ARRAYS, NONFINITE)
+    check_names(file, {hook, "final_norm", "spec", "checksums", *integers})
     check_attributes(file, attributes(spec, shard))
-    vectors = {name: _array(file, name, INTEGER, 1) for name in ("example_ids", *_INTEGER_ARRAYS)}
+    vectors = {name: _array(file, name, INTEGER, 1) for name in integers}
     index = Index(
         **{name: vectors[name] for name in _INTEGER_ARRAYS},
         checksums=_array(file, "checksums", HASH, 2),
@@ -102,7 +101,9 @@ def activation_arrays(
     )
 
 
-_INTEGER_ARRAYS = ("offsets", "token_offsets", "token_ids", "positions", "nonfinite_rows")
+_INTEGER_ARRAYS = ("offsets", "token_offsets", "token_ids", "positions")
+NONFINITE = "nonfinite_rows"
+"""Rows that hold NaN or infinity: the format has room for them, and none is ever written."""
 
 
 def check_names(file: h5py.File, wanted: set[str]) -> None:

@@ -116,7 +116,6 @@ class ShardFile:
         slot = self.shard.idx.index(idx)
         start, end = self.index.offsets[slot : slot + 2].tolist()
         first, last = self.index.token_offsets[slot : slot + 2].tolist()
-        bad = self.index.nonfinite_rows
         try:
             resid = self._rows(layers, start, end)
             final = self._final_rows(start, end if final_norm and len(self._final_norm) else start)
@@ -129,7 +128,6 @@ class ShardFile:
             positions=self.index.positions[start:end].copy(),
             resid=resid,
             final_norm=final,
-            nonfinite_rows=bad[(bad >= start) & (bad < end)] - start,
         )
 
     def _rows(self, layers: Sequence[int], start: int, end: int) -> np.ndarray:

@@ -57,7 +57,6 @@ class ActivationStore:
         name: str,
         idx: Sequence[int],
         provenance: Mapping[str, Any],
-        allow_nonfinite: bool = False,
     ) -> CacheWriter:
         """Begin or continue a cache of the examples `idx`, in this order, 32 to a shard.
 
@@ -80,9 +79,7 @@ class ActivationStore:
                 f"this run wants {len(spec.idx)} (first {spec.idx[0]}) in another order or number; "
                 "name another --activations folder"
             )
-        return CacheWriter(
-            folder, found, allow_nonfinite=allow_nonfinite, reserve_bytes=self.reserve_bytes
-        )
+        return CacheWriter(folder, found, reserve_bytes=self.reserve_bytes)
 
     def open(self, fingerprint: Fingerprint, *, allow_partial: bool = False) -> Activations | None:
         """The cache of these numbers; None when absent, or incomplete unless `allow_partial`.

@@ -32,16 +32,8 @@ class CacheWriter:
     `writer.publish(shard, examples)`; `writer.seal()` at the end.
     """
 
-    def __init__(
-        self,
-        folder: Path,
-        spec: Spec,
-        *,
-        allow_nonfinite: bool = False,
-        reserve_bytes: int = RESERVE_BYTES,
-    ):
-        self.folder, self.spec = folder, spec
-        self.allow_nonfinite, self.reserve_bytes = allow_nonfinite, reserve_bytes
+    def __init__(self, folder: Path, spec: Spec, *, reserve_bytes: int = RESERVE_BYTES):
+        self.folder, self.spec, self.reserve_bytes = folder, spec, reserve_bytes
         self._mark = Mark(folder)
         weakref.finalize(self, self._mark.remove)
 
@@ -132,7 +124,7 @@ class CacheWriter:
         resid, final_norm = to_bits(example.resid), to_bits(example.final_norm)
         found = [extremes(bits, fingerprint.dtype) for bits in (resid, final_norm)]
         bad = np.union1d(found[0].nonfinite_rows, found[1].nonfinite_rows)
-        if len(bad) and not self.allow_nonfinite:
+        if len(bad):
             position = int(example.positions[int(bad[0])])
             raise WorkError(
                 f"example idx {example.idx}: NaN or infinity at token position {position} "
@@ -145,7 +137,6 @@ class CacheWriter:
             positions=example.positions.cpu().numpy().astype(np.int64),
             resid=resid,
             final_norm=final_norm,
-            nonfinite_rows=bad,
         )
         return slabs, found[0].n_large + found[1].n_large
 

@@ -16,6 +16,7 @@ from lensaudit.errors import InputError, VerificationError, WorkError
 
 DTYPES = ["float32", "bfloat16", "float16"]
 WIDTH = {"float32": 32, "bfloat16": 16, "float16": 16}
+EXPONENT = {"float32": 0x7F800000, "bfloat16": 0x7F80, "float16": 0x7C00}
 INTEGERS = {32: torch.int32, 16: torch.int16}
 
 
@@ -38,7 +39,7 @@ def test_what_was_published_is_read_back_exactly(tmp_path, dtype):
 
 @st.composite
 def raw_examples(draw, dtype):
-    """Any bit patterns at all: NaN payloads, -0, denormals, infinities; none to four rows."""
+    """Any bit patterns of finite values: -0, denormals, the largest; none to four rows."""
     n_layers, d_model = draw(st.integers(1, 3)), draw(st.integers(1, 5))
     width = WIDTH[dtype]
     special = [0, 1, 1 << (width - 1), (1 << width) - 1, 0x7F80, 0x7FC1, 0x7C00, 0x0001]
@@ -50,6 +51,9 @@ def raw_examples(draw, dtype):
         size = int(np.prod(shape))
         patterns = draw(st.lists(pattern, min_size=size, max_size=size))
         unsigned = np.array(patterns, np.uint32 if width == 32 else np.uint16)
+        # NaN and infinity, which are refused, become large: their lowest exponent bit goes
+        infinity = EXPONENT[dtype]
+        unsigned[unsigned & infinity == infinity] ^= infinity & -infinity
         signed = torch.from_numpy(unsigned.view(np.int32 if width == 32 else np.int16))
         rows = signed.view(getattr(torch, dtype)).reshape(shape)
         gaps = draw(st.lists(st.integers(1, 3), min_size=n_rows, max_size=n_rows))
@@ -63,12 +67,12 @@ def raw_examples(draw, dtype):
 @pytest.mark.parametrize("dtype", DTYPES)
 @settings(deadline=None, derandomize=True, max_examples=25)
 @given(data=st.data())
-def test_every_bit_pattern_round_trips_raggedly(tmp_path_factory, dtype, data):
+def test_every_finite_bit_pattern_round_trips_raggedly(tmp_path_factory, dtype, data):
     examples = data.draw(raw_examples(dtype))
     n_layers, _, d_model = examples[0].resid.shape
     fingerprint = dataclasses.replace(BASE, dtype=dtype, layers=n_layers, d_model=d_model)
     root = tmp_path_factory.mktemp("any")
-    with writer(root, fingerprint, len(examples), allow_nonfinite=True) as filling:
+    with writer(root, fingerprint, len(examples)) as filling:
         filling.publish(filling.missing()[0], examples)
         filling.seal()
     with ActivationStore(root).open(fingerprint) as cache:
@@ -101,11 +105,6 @@ def test_a_value_that_is_not_finite_is_refused_by_name(tmp_path, value, where):
         with pytest.raises(WorkError, match="example idx 9: NaN or infinity at token position 5"):
             filling.publish(filling.missing()[0], examples)
         assert len(filling.missing()) == 3
-    with writer(tmp_path, allow_nonfinite=True) as filling:
-        filling.publish(filling.missing()[0], examples)
-        with h5py.File(filling.path(filling.spec.shards()[0]), "r") as file:
-            start = int(file["offsets"][9])
-            assert file["nonfinite_rows"][:].tolist() == [start + 2]
 
 
 def test_large_values_are_counted(tmp_path):
