@@ -3,8 +3,8 @@
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 
+import psutil
 import torch
 
 from lensaudit.errors import InputError
@@ -59,12 +59,7 @@ def device_class(device: str) -> str:
 
 
 def free_bytes(device: str) -> int | None:
-    """Memory that can still be taken on `device`; None where the system does not tell."""
+    """Memory that can still be taken on `device`; None where no driver tells."""
     if device.startswith("cuda"):
         return torch.cuda.mem_get_info(device)[0] if torch.cuda.is_available() else None
-    try:
-        lines = Path("/proc/meminfo").read_text().splitlines()
-    except OSError:
-        return None
-    kilobytes = [line.split()[1] for line in lines if line.startswith("MemAvailable")]
-    return 1024 * int(kilobytes[0]) if kilobytes else None
+    return psutil.virtual_memory().available
