@@ -122,6 +122,7 @@ PLANNED = (
     (r'("hash": ?)"[0-9a-f]{32}"(?=\n\})', r"\1…"),
     (r"\d+ s/unit", "… s/unit"),
     (r'("activations_bytes": ?)\d+', r"\1…"),
+    (r"caches [\d.]+ MB$", "caches <size>"),
 )
 """A plan's key holds the folder of the embedded family."""
 ANSWERS = (r"out/raw\.jsonl", r"out/batch-.*\.jsonl", r"ask\.jsonl")

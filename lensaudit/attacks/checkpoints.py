@@ -1,6 +1,7 @@
 """What does an attacked model take? Its stored precision, and the memory to make it."""
 
 import torch
+from rich.filesize import decimal as size
 
 from lensaudit.errors import InputError
 from lensaudit.models.checkpoint import Checkpoint
@@ -30,6 +31,6 @@ def check_fits(start: Checkpoint, *, bytes_per_weight: int, device: str) -> None
     needed, free = bytes_per_weight * n_parameters(start.folder), free_bytes(device)
     if free is not None and needed > free:
         raise InputError(
-            f"{start.spec.name}: its weights take {needed / 1e9:.1f} GB, {free / 1e9:.1f} GB are "
+            f"{start.spec.name}: its weights take {size(needed)}, {size(free)} are "
             f"free on {device}; take a smaller model or another --device"
         )

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from rich.filesize import decimal as size
 from transformers import PreTrainedModel
 
 from lensaudit.attacks.checkpoints import stored_dtype
@@ -250,7 +251,7 @@ def plan_of(job: Job, out: Path | None) -> list[str]:
         f"as {'+'.join(settings.formats)}",
         f"{recipe.n_steps} steps of {settings.n_accumulate} x {settings.batch_size} rows, "
         f"lr {recipe.lr:g}",
-        f"{training_bytes(weights, copies=1) / 1e9:.2f} GB for weights, gradients and moments on "
+        f"{size(training_bytes(weights, copies=1))} for weights, gradients and moments on "
         f"{job.device}; writes {out or 'the audit alone'}",
     ]
 

@@ -6,6 +6,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from rich.filesize import decimal as size
+
 from lensaudit.activations.fill import (
     cache_batch_that_fits,
     fill,
@@ -67,7 +69,7 @@ class CachePlan:
         """The plan, a line for each part."""
         return "\n".join(
             f"{self.model}{'' if one.part == 'resid' else f' {one.part}'}: {self.n_examples} "
-            f"examples, {self.n_layers} layers, {one.n_bytes / 1e6:.1f} MB; "
+            f"examples, {self.n_layers} layers, {size(one.n_bytes)}; "
             f"{'complete' if one.done else 'to be cached'}"
             for one in self.parts
         )

@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
+from rich.filesize import decimal as size
 
 from lensaudit.cli.options import ByteSize, Renamed, shared
 from lensaudit.cli.terminal import emit, listing, say, tell
 from lensaudit.errors import VerificationError
-from lensaudit.screen.cells import size
 
 if TYPE_CHECKING:
     from lensaudit.activations.verification import Verified

@@ -4,11 +4,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
+from rich.filesize import decimal as size
 
 from lensaudit.cli.options import shared
 from lensaudit.cli.terminal import emit, listing, say, tell
 from lensaudit.errors import InputError
-from lensaudit.screen.cells import size
 from lensaudit.settings import results_folder
 
 if TYPE_CHECKING:

@@ -6,11 +6,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
+from rich.filesize import decimal as size
 
 from lensaudit.cli.options import ByteSize, options, shared
 from lensaudit.cli.terminal import emit, notice, say, written
 from lensaudit.errors import PartialError
-from lensaudit.screen.cells import size
 from lensaudit.sweep.settings import CheckSettings, PlanSettings, RunSettings
 
 if TYPE_CHECKING:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from jaxtyping import Float
+from rich.filesize import decimal as size
 from safetensors.torch import load, save
 from torch import Tensor
 
@@ -232,8 +233,8 @@ def _check_room(parameters: Sequence[Tensor], name: str, *, whole: bool) -> None
     free = free_bytes(str(first.device))
     if free is not None and needed > free:
         raise InputError(
-            f"{name}: Fisher information takes {needed / 1e9:.1f} GB beside the model, "
-            f"{free / 1e9:.1f} GB are free on {first.device}; take a larger machine, or leave "
+            f"{name}: Fisher information takes {size(needed)} beside the model, "
+            f"{size(free)} are free on {first.device}; take a larger machine, or leave "
             "fisher_masked_… out with --metric"
         )
 

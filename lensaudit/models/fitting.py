@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 
 import torch
+from rich.filesize import decimal as size
 
 from lensaudit.errors import InputError
 from lensaudit.models.checkpoint import Checkpoint
@@ -22,8 +23,8 @@ def check_fits(checkpoint: Checkpoint, *, dtype: torch.dtype, device: str) -> No
     needed = n * dtype.itemsize
     if free is not None and needed > free:
         raise InputError(
-            f"{checkpoint.spec.name}: its weights take {_gb(needed)} in {_name(dtype)}, "
-            f"{_gb(free)} are free on {device}; {_what_would_do(n, dtype, device)}"
+            f"{checkpoint.spec.name}: its weights take {size(needed)} in {_name(dtype)}, "
+            f"{size(free)} are free on {device}; {_what_would_do(n, dtype, device)}"
         )
 
 
@@ -35,7 +36,7 @@ def _what_would_do(n: int, dtype: torch.dtype, device: str) -> str:
                 options = [f"--device {place}"] * (place != device)
                 options += [f"--dtype {_name(narrower)}"] * (narrower != dtype)
                 return f"{' '.join(options)} would do"
-    return f"a device with {_gb(n * NARROW.itemsize)} would do, with --dtype {_name(NARROW)}"
+    return f"a device with {size(n * NARROW.itemsize)} would do, with --dtype {_name(NARROW)}"
 
 
 def _places(device: str) -> Iterator[str]:
@@ -48,7 +49,3 @@ def _places(device: str) -> Iterator[str]:
 
 def _name(dtype: torch.dtype) -> str:
     return str(dtype).removeprefix("torch.")
-
-
-def _gb(n_bytes: int) -> str:
-    return f"{n_bytes / 1e9:.1f} GB"

@@ -3,6 +3,8 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from rich.filesize import decimal as size
+
 from lensaudit.activations.fingerprint import Fingerprint
 from lensaudit.data.spans import Encoded
 from lensaudit.models.checkpoint import Checkpoint
@@ -37,7 +39,7 @@ class Plan:
                 f"models: {', '.join(self.models)}",
                 f"examples: {self.n_examples}{lost}; layers: {self.n_layers}",
                 f"to cache: {self.n_forward} forward passes of one example, "
-                f"{self.n_bytes / 1e6:.1f} MB on disk",
+                f"{size(self.n_bytes)} on disk",
                 f"to score: {self.n_rows} patched rows (example x source x layer)",
                 *([self.controls] if self.controls else []),
             ]
@@ -54,9 +56,9 @@ def plan_of(audit: Audit) -> Plan:
         positions = audit.options.positions_needed(of_full=weights == audit.full.weights)
         if not used or positions is None:
             continue
-        forward, size = _cache_missing(audit, checkpoint, positions)
+        forward, more = _cache_missing(audit, checkpoint, positions)
         n_forward += forward
-        n_bytes += size
+        n_bytes += more
     return Plan(
         n_examples=len(audit.encoded) + len(audit.lost),
         n_lost=len(audit.lost),

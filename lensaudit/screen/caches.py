@@ -6,11 +6,13 @@ from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
 
+from rich.filesize import decimal as size
+
 from lensaudit.activations.inventory import CacheInfo
 from lensaudit.activations.parts import PARTS
 from lensaudit.activations.verification import Repaired, Verified
 from lensaudit.results.ledger import VerifiedLedger
-from lensaudit.screen.cells import fields, name, size
+from lensaudit.screen.cells import fields, name
 
 COLUMNS = (
     "NAME",

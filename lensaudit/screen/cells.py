@@ -52,17 +52,6 @@ def no_interval(row: Mapping[str, Any], name: str = "ci95") -> str:
     return row.get(f"{name}_why") or "–"
 
 
-def size(n_bytes: int) -> str:
-    """Bytes for people, in powers of 1000.
-
-    >>> size(999), size(141_000_000)
-    ('999 bytes', '141.0 MB')
-    """
-    from rich.filesize import decimal
-
-    return decimal(n_bytes)
-
-
 def name(text: object) -> str:
     r"""A name from a folder, a file or the Hub, on one line and without terminal escapes.
 

@@ -3,6 +3,8 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from rich.filesize import decimal as size
+
 from lensaudit.data.suites import Split, load_suite
 from lensaudit.data.tofu import forget_set
 from lensaudit.metrics.registry import Read, ordered
@@ -18,7 +20,6 @@ from lensaudit.sweep.weights import bytes_to_fetch
 
 SPAN_TOKENS = 16
 """Scored tokens of an entity, generously; a cache keeps the residuals at these."""
-GB = 1e9
 
 
 def forecast_of(layout: Layout, plan: Plan) -> dict[str, Any]:
@@ -121,7 +122,7 @@ def lines_of(forecast: Mapping[str, Any]) -> list[str]:
     if forecast["patched_forwards_left"] is not None:
         lines.append(
             f"patched forward passes: {forecast['patched_forwards_left']} (by example and layer); "
-            f"caches: {forecast['caches_bytes'] / GB:.2f} GB"
+            f"caches: {size(forecast['caches_bytes'])}"
         )
     return lines
 
@@ -134,7 +135,7 @@ def _listed(names: Sequence[str], shown: int = 12) -> str:
 def _fetched(sizes: Mapping[str, int | None]) -> str:
     if not sizes:
         return "nothing"
-    known = [size for size in sizes.values() if size is not None]
+    known = [one for one in sizes.values() if one is not None]
     unknown = len(sizes) - len(known)
-    said = f"{len(sizes)} checkpoints, {sum(known) / GB:.1f} GB"
+    said = f"{len(sizes)} checkpoints, {size(sum(known))}"
     return said + (f" and {unknown} of unknown size (the Hub cannot be asked)" if unknown else "")

@@ -5,11 +5,12 @@ import os
 import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass
-from fnmatch import fnmatch
 from pathlib import Path
 
 from huggingface_hub import HfApi, snapshot_download
 from huggingface_hub.errors import HTTPError  # pyright: ignore[reportPrivateImportUsage]
+from huggingface_hub.utils import filter_repo_objects
+from rich.filesize import decimal as size
 
 from lensaudit.errors import InputError, TryAgainError, WorkError
 from lensaudit.files import os_error
@@ -57,18 +58,18 @@ def listing(target: Target) -> Listing:
         )
     except (OSError, HTTPError, ValueError) as error:
         raise explained(error, spec_of(target)) from error
-    files = [one for one in info.siblings or [] if _is_wanted(one.rfilename)]
+    found = filter_repo_objects(
+        info.siblings or [],
+        allow_patterns=list(WANTED),
+        ignore_patterns=list(UNWANTED),
+        key=lambda one: one.rfilename,
+    )
+    files = list(found)
     return Listing(
         commit=str(info.sha),
         sizes={one.rfilename: one.size or 0 for one in files},
         sha256={one.rfilename: one.lfs.sha256 for one in files if one.lfs is not None},
     )
-
-
-def _is_wanted(name: str) -> bool:
-    if any(fnmatch(name, pattern) for pattern in UNWANTED):
-        return False
-    return any(fnmatch(name, pattern) for pattern in WANTED)
 
 
 def download(target: Target, there: Listing, folder: Path) -> None:
@@ -82,8 +83,8 @@ def download(target: Target, there: Listing, folder: Path) -> None:
     free = shutil.disk_usage(folder).free
     if free < there.n_bytes:
         raise TryAgainError(
-            f"{target.name}: needs {there.n_bytes / 1e9:.1f} GB in {folder.parent}, "
-            f"{free / 1e9:.1f} GB are free; free some and run again"
+            f"{target.name}: needs {size(there.n_bytes)} in {folder.parent}, "
+            f"{size(free)} are free; free some and run again"
         )
     try:
         snapshot_download(
@@ -105,11 +106,11 @@ def check(target: Target, there: Listing, folder: Path) -> None:
     Raises:
         TryAgainError: a file differs; it is removed, so that it is fetched again.
     """
-    for name, size in there.sizes.items():
+    for name, n_bytes in there.sizes.items():
         path = folder / name
         if not path.is_file():
             raise WorkError(f"{target.name}: {name} was not fetched")
-        differs = path.stat().st_size != size
+        differs = path.stat().st_size != n_bytes
         if not differs and name in there.sha256:
             with path.open("rb") as stream:
                 found = hashlib.file_digest(stream, "sha256").hexdigest()

@@ -7,11 +7,11 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
+from rich.filesize import decimal as size
+
 from lensaudit.sweep.layout import Layout
 from lensaudit.sweep.plan import Plan
 from lensaudit.sweep.state import State, states_of, strangers
-
-GB = 1e9
 
 
 def status_of(layout: Layout, plan: Plan) -> dict[str, Any]:
@@ -75,8 +75,8 @@ def line_of(status: dict[str, Any]) -> str:
         parts.append(f"{status['seconds_per_unit']:.0f} s/unit")
     if status["eta_s"] is not None:
         parts.append(f"ETA {_duration(status['eta_s'])}")
-    parts.append(f"weights {status['weights_bytes'] / GB:.1f} GB")
-    parts.append(f"caches {status['activations_bytes'] / GB:.1f} GB")
+    parts.append(f"weights {size(status['weights_bytes'])}")
+    parts.append(f"caches {size(status['activations_bytes'])}")
     return " · ".join(parts)
 
 

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from filelock import FileLock
+from rich.filesize import decimal as size
 
 from lensaudit.errors import InputError, LensAuditError
 from lensaudit.files import make_folder, read_json, slug, write_json
@@ -111,8 +112,9 @@ class Weights:
         n_bytes, used = self._listed(target).n_bytes, self.used_bytes()
         if self.quota_bytes is not None and used + n_bytes > self.quota_bytes:
             raise InputError(
-                f"the quota of {self.quota_bytes / 1e9:.2f} GB has no room for "
-                f"{n_bytes / 1e9:.2f} GB beside {used / 1e9:.2f} GB; give a larger --quota"
+                f"the quota of {size(self.quota_bytes, precision=2)} has no room for "
+                f"{size(n_bytes, precision=2)} beside {size(used, precision=2)}; "
+                "give a larger --quota"
             )
 
     def used_bytes(self) -> int:
@@ -159,8 +161,8 @@ class Weights:
         found = hubfiles.listing(target)
         if self.quota_bytes is not None and found.n_bytes > self.quota_bytes:
             raise InputError(
-                f"{target.name}: takes {found.n_bytes / 1e9:.2f} GB, the quota is "
-                f"{self.quota_bytes / 1e9:.2f} GB; give a larger --quota"
+                f"{target.name}: takes {size(found.n_bytes, precision=2)}, the quota is "
+                f"{size(self.quota_bytes, precision=2)}; give a larger --quota"
             )
         return found
 
@@ -203,8 +205,9 @@ class Weights:
         pinned = sum(row["bytes"] for key, row in rows.items() if key in kept and key != name)
         if pinned + n_bytes > quota:
             raise InputError(
-                f"the quota of {quota / 1e9:.2f} GB has no room for {n_bytes / 1e9:.2f} GB beside "
-                f"the anchors' {pinned / 1e9:.2f} GB; give a larger --quota"
+                f"the quota of {size(quota, precision=2)} has no room for "
+                f"{size(n_bytes, precision=2)} beside the anchors' {size(pinned, precision=2)}; "
+                "give a larger --quota"
             )
 
     def _fetched(self, target: Target, there: hubfiles.Listing, own: Path) -> None:

@@ -1,5 +1,7 @@
 """Does a training run fit? An estimate before anything is loaded."""
 
+from rich.filesize import decimal as size
+
 from lensaudit.errors import InputError
 from lensaudit.models.checkpoint import Checkpoint
 from lensaudit.models.device import free_bytes
@@ -31,7 +33,7 @@ def check_memory(start: Checkpoint, *, copies: int, device: str) -> None:
     free = free_bytes(device)
     if free is not None and needed > free:
         raise InputError(
-            f"{start.spec.name}: training in float32 takes {needed / 1e9:.1f} GB for weights, "
+            f"{start.spec.name}: training in float32 takes {size(needed)} for weights, "
             f"gradients, moments{' and reference' if copies > 1 else ''}, activations apart; "
-            f"{free / 1e9:.1f} GB are free on {device}; take a smaller model or another --device"
+            f"{size(free)} are free on {device}; take a smaller model or another --device"
         )

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import torch
+from rich.filesize import decimal as size
 
 from lensaudit.data.tofu import DEMO
 from lensaudit.models.checkpoint import open_checkpoint
@@ -117,6 +118,6 @@ def plan_of(job: Job, out: Path) -> list[str]:
         ),
         f"{job.recipe.n_steps} steps of {job.recipe.n_accumulate} x {job.batch_size} rows "
         f"({n_sequences} forget sequences), lr {job.recipe.lr:g} after {job.recipe.n_warmup} steps",
-        f"{training_bytes(weights, copies=copies) / 1e9:.2f} GB for weights, gradients and moments "
+        f"{size(training_bytes(weights, copies=copies))} for weights, gradients and moments "
         f"on {job.device}; writes {out}",
     ]

@@ -169,7 +169,7 @@ def test_what_was_fetched_too_early_makes_room(hub, plan, layout, size):
 
 
 def test_a_quota_that_is_too_small_is_named(hub, plan, layout, size):
-    with pytest.raises(InputError, match=r"the quota is 0\.00 GB; give a larger --quota"):
+    with pytest.raises(InputError, match=r"the quota is [0-9.]+ kB; give a larger --quota"):
         weights_of(layout, plan, 0.5, size).obtain(plan.by_name["m0"])
     weights = weights_of(layout, plan, 2.5, size)
     for name in ("retain", "full"):

@@ -297,4 +297,4 @@ def test_rows_longer_than_the_model_reads_are_refused(place, tmp_path, capsys):
 def test_too_little_memory_is_said_before_loading(place, tmp_path, capsys, monkeypatch):
     monkeypatch.setattr("lensaudit.unlearn.memory.free_bytes", lambda device: 1000)
     assert run(arguments(place, tmp_path / "m")) == 2
-    assert "GB are free on cpu" in capsys.readouterr().err
+    assert "1.0 kB are free on cpu" in capsys.readouterr().err
