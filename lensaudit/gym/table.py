@@ -15,7 +15,7 @@ from scipy.stats import binomtest
 from lensaudit.gym.ledger import ANCHOR, Row
 from lensaudit.scores.intervals import area_limits
 from lensaudit.scores.pools import best_threshold
-from lensaudit.scores.stats import Interval, auc
+from lensaudit.scores.stats import auc
 
 KNOWS, FORGOT = ("intact", "hidden"), ("absent",)
 """Truths that are told apart; partial and damaged models are shown apart."""
@@ -249,11 +249,6 @@ def facts_area(scored: Sequence[Row], sign: float) -> Area | None:
             by_seed[row["seed"]].append(auc(*sides))
     areas = [sum(values) / len(values) for values in by_seed.values()]
     return _area(areas, sum(map(len, by_seed.values()))) if areas else None
-
-
-def limits_of(one: Area | Share) -> Interval:
-    """Both ends."""
-    return Interval(one.low, one.high)
 
 
 def markdown(found: Sequence[Judgement]) -> str:

@@ -91,9 +91,7 @@ def export_job(job: JudgeJob, target: Path, *, force: bool = False) -> int:
     Raises:
         InputError: `target` is there, no such file, and `force` is not given.
     """
-    check_output(
-        target, ours=lambda content: b'"custom_id"' in content and b'"url"' in content, force=force
-    )
+    check_output(target, ours=_is_batch, force=force)
     items = read_items(job.log, contexts=job.contexts, limit=job.limit)
     template = template_of_job(job)
     with unsent(job) as bench:

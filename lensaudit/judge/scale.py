@@ -26,7 +26,6 @@ _THOUGHT = re.compile(r"\s*<think(?:ing)?>.*?</think(?:ing)?>", re.DOTALL)
 _NUMBER = re.compile(r'\s*["\'`*]*(\d{1,3})(?:\.0+)?["\'`*]*\s*(?:/\s*100|%)?\s*\.?["\'`*]*\s*')
 
 Mode = Literal["int100", "digit10", "letters", "sample", "text"]
-MODES: tuple[Mode, ...] = ("int100", "digit10", "letters", "sample", "text")
 """In order of preference; the first three read probabilities."""
 LETTERS = {"A": 0.0, "B": 25.0, "C": 50.0, "D": 75.0, "E": 100.0}
 SUFFIXES: dict[Mode, str] = {

@@ -1,14 +1,11 @@
 """Edits of the residual stream: pure functions, installed by `bridge.intervening` alone."""
 
-from typing import get_args
-
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, where, zeros_like
 
 from lensaudit.settings import Where
 from lensaudit.types import Intervention, PosMask, Resid
 
-WHERE: tuple[Where, ...] = get_args(Where)
 """Which positions are edited; see `mask_of`."""
 
 

@@ -5,7 +5,6 @@ PCA of pairs: arXiv:2310.01405 and IBM/activation-steering (`steering.md` sectio
 """
 
 from collections.abc import Callable
-from typing import get_args
 
 import numpy as np
 import torch
@@ -13,8 +12,6 @@ from jaxtyping import Float
 from torch import Tensor
 
 from lensaudit.steer.settings import Method
-
-METHODS: tuple[Method, ...] = get_args(Method)
 
 PROBE_C = 1.0
 PROBE_ITERATIONS = 1000

@@ -4,7 +4,7 @@ import math
 import pickle
 import re
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -222,9 +222,3 @@ def _checked(vector: Tensor, path: Path) -> Float[Tensor, " d_model"]:
 def finite(scores: Any) -> dict[str, float | None]:
     """Fields of a record of scores, as strict JSON has them: NaN becomes None."""
     return {key: v if math.isfinite(v) else None for key, v in asdict(scores).items()}
-
-
-def placebo(vector: SteeringVector, random: Float[Tensor, " d_model"]) -> SteeringVector:
-    """A random direction in the place of a vector, of equal length."""
-    scaled = random.double() * (vector.norm / random.double().norm())
-    return replace(vector, vector=scaled.float(), method="random", scores=None)

@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import astuple, dataclass
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 from lensaudit.data.examples import Example, read_rows
 from lensaudit.data.joining import following
@@ -17,7 +17,6 @@ from lensaudit.traits.trait import ContrastRow, Trait, contrast_rows
 Position = Literal["response", "prompt_last", "span"]
 """Which activations are averaged: those at the answer's tokens; that at the last prompt token;
 those whose logits score the annotated entity."""
-POSITIONS: tuple[Position, ...] = get_args(Position)
 
 
 @dataclass(frozen=True)

@@ -114,11 +114,6 @@ def attack(
     return register
 
 
-def all_attacks() -> Mapping[str, Attack]:
-    """Every attack by name, in the order of the list."""
-    return dict(_ATTACKS)
-
-
 def chosen(tier: Tier, names: Sequence[str] = ()) -> tuple[Attack, ...]:
     """The attacks of a tier (`full` holds the cheap ones too), or the named ones.
 

@@ -1,11 +1,12 @@
 """Directions from two sets of activations."""
 
+from typing import get_args
+
 import pytest
 import torch
 from sklearn.decomposition import PCA
 
 from lensaudit.steer.estimators import (
-    METHODS,
     direction_of,
     first_component,
     gradient,
@@ -14,6 +15,9 @@ from lensaudit.steer.estimators import (
     random_direction,
     top_share,
 )
+from lensaudit.steer.settings import Method
+
+METHODS = get_args(Method)
 
 
 def generator(seed=0):

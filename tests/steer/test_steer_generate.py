@@ -1,12 +1,14 @@
 """Steering while generating: positions, cached keys, padding, shared random numbers."""
 
+from typing import get_args
+
 import pytest
 import torch
 
 from lensaudit.errors import WorkError
 from lensaudit.models.bridge import captured, intervening, logits_of, user_hooks
 from lensaudit.patching.generation import generate
-from lensaudit.patching.interventions import WHERE, add, mask_of, strength_of
+from lensaudit.patching.interventions import Where, add, mask_of, strength_of
 from lensaudit.steer.edits import Edits, adding, clamping, installed, removing
 from lensaudit.steer.generate import GREEDY, chosen_tokens, continuations, draws_of
 
@@ -34,7 +36,7 @@ def without_cache(model, prompt, edits, n_steps):
     return tuple(ids[len(prompt) :])
 
 
-@pytest.mark.parametrize("where", WHERE)
+@pytest.mark.parametrize("where", get_args(Where))
 def test_steering_says_the_same_with_and_without_cache_and_padding(tiny, where):
     model, edits = tiny(), steered(where)
     found = continuations(model, PROMPTS, max_new_tokens=6, stop=NONE, edits=edits)
@@ -60,7 +62,7 @@ def test_steering_everywhere_gives_the_same_logits_with_and_without_cache(tiny):
 def test_positions_are_counted_from_the_first_token_and_padding_is_never_edited():
     positions = torch.tensor([[-2, -1, 0, 1, 2, 3], [0, 1, 2, 3, 4, 5]])
     n_prompt = torch.tensor([2, 4])
-    rows = {where: mask_of(where, positions, n_prompt).int().tolist() for where in WHERE}
+    rows = {where: mask_of(where, positions, n_prompt).int().tolist() for where in get_args(Where)}
     assert rows == {
         "all": [[0, 0, 1, 1, 1, 1], [1, 1, 1, 1, 1, 1]],
         "prompt": [[0, 0, 1, 1, 0, 0], [1, 1, 1, 1, 0, 0]],
@@ -77,7 +79,7 @@ def test_the_response_begins_at_the_token_that_predicts_its_first(tiny):
     model, prompt = tiny(), [[5, 9, 12, 40]]
     first = {
         where: continuations(model, prompt, max_new_tokens=1, stop=NONE, edits=steered(where, 9.0))
-        for where in WHERE
+        for where in get_args(Where)
     }
     plain = continuations(model, prompt, max_new_tokens=1, stop=NONE)
     assert first["response"] == first["last_prompt"] != plain

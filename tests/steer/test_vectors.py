@@ -8,7 +8,7 @@ import torch
 from safetensors.torch import save_file
 
 from lensaudit.errors import InputError
-from lensaudit.steer.vector import SteeringVector, load_vector, placebo, save_vector
+from lensaudit.steer.vector import SteeringVector, load_vector, save_vector
 
 
 def vector(**changes):
@@ -130,11 +130,3 @@ def test_a_bare_tensor_is_read_by_its_name_and_no_pickle_is_run(tmp_path):
     torch.save(torch.ones(8), tmp_path / "probe.pt")
     with pytest.raises(InputError, match="names no layer"):
         load(tmp_path / "probe.pt")
-
-
-def test_a_placebo_is_as_long_and_elsewhere():
-    random = torch.randn(8, generator=torch.Generator().manual_seed(0))
-    found = placebo(vector(), random)
-    assert found.norm == pytest.approx(vector().norm, rel=1e-6)
-    assert found.method == "random"
-    assert found.hash() != vector().hash()

@@ -7,7 +7,7 @@ from lensaudit.data.examples import Example
 from lensaudit.errors import InputError
 from lensaudit.groups import own_group
 from lensaudit.worstcase.arm import Found, Hit
-from lensaudit.worstcase.attacks import all_attacks, chosen, list_hash
+from lensaudit.worstcase.attacks import chosen, list_hash
 from lensaudit.worstcase.facts import Fact, facts_of, kind_of, n_without_author
 from lensaudit.worstcase.outcome import FACTS, compare, fact_rows
 from lensaudit.worstcase.run import Ran
@@ -90,8 +90,9 @@ def test_a_row_for_every_fact_and_why_one_is_unscored():
 
 
 def test_every_attack_has_a_line_and_the_hash_follows_the_list():
-    assert all(one.about for one in all_attacks().values())
-    assert len({one.hash for one in all_attacks().values()}) == len(all_attacks())
+    every = chosen("full")
+    assert all(one.about for one in every)
+    assert len({one.hash for one in every}) == len(every)
     assert list_hash(ATTACKS) != list_hash(ATTACKS[:2])
     assert list_hash(ATTACKS) == list_hash(chosen("cheap", ("prefix", "chat", "greedy")))
     with pytest.raises(InputError, match="known are greedy"):
@@ -99,10 +100,10 @@ def test_every_attack_has_a_line_and_the_hash_follows_the_list():
 
 
 def test_the_six_probes_are_attacks_and_their_patched_forms_too():
-    names = list(all_attacks())
+    every = {one.name: one for one in chosen("full")}
     for kind in ("qa", "qa_chat", "cloze", "choice_letter", "choice_inline", "binary"):
-        assert f"probe_{kind}" in names
-        assert all_attacks()[f"patched_{kind}"].tier == "full"
+        assert f"probe_{kind}" in every
+        assert every[f"patched_{kind}"].tier == "full"
 
 
 def example(idx, question, answer, entity, group=0):

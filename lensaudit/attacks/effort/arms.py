@@ -47,7 +47,7 @@ class Fold:
     arm: Arm
     samples: tuple[Sample, ...]
     facts: tuple[Encoded, ...] | tuple[EncodedItem, ...]
-    """With the entity as span, or with choices: see `READOUTS`."""
+    """With the entity as span, or with choices: see `Readout`."""
     places: tuple[int, ...]
     """Of these facts among all."""
 

@@ -14,10 +14,8 @@ ARMS: dict[Arm, str] = {
     "syntax": "rows that were to be kept, those worded most like the forget set",
 }
 Readout = Literal["said", "answer"]
-READOUTS: dict[Readout, str] = {
-    "said": "every token of the entity is the likeliest one, given the text before it",
-    "answer": "of the choices the true one is the likeliest, per token; as in `rtt`",
-}
+"""Every token of the entity is the likeliest one, given the text before it; or of the choices the
+true one is the likeliest, per token, as in `rtt`."""
 DEFAULT_ARMS: tuple[Arm, ...] = ("T", "neutral")
 
 

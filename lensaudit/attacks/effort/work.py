@@ -144,7 +144,7 @@ def do(attack: Attack, report: Callable[[int], None] = lambda step: None) -> Fin
 
 
 def read_facts(model: Any, facts: Sequence[Encoded] | Sequence[EncodedItem]) -> Reading:
-    """Which facts a model in eval mode answers rightly; see `READOUTS`.
+    """Which facts a model in eval mode answers rightly; see `Readout`.
 
     Raises:
         WorkError: a score is not finite.

@@ -16,15 +16,6 @@ from lensaudit.attacks.rtt.settings import EpochRule, Selection
 
 Marks = NDArray[np.bool_]
 """Per item of V: answered rightly."""
-SELECTIONS: Mapping[Selection, str] = {
-    "per_v": "the best cell of each V, then the mean: the strongest attacker, the most optimistic",
-    "global": "the cell with the best mean over all V, as upstream does",
-    "nested": "chosen on one half of each V and scored on the other, both ways: not optimistic",
-}
-RULES: Mapping[EpochRule, str] = {
-    "max": "any epoch, as in the paper",
-    "final": "the last epoch, as in the upstream fork",
-}
 
 
 @dataclass(frozen=True, order=True)

@@ -10,7 +10,11 @@ from lensaudit.unlearn.settings import Rows, Trainable, WeightDecay
 LossOn = Literal["all", "letter_answer", "letter", "question_answer", "answer"]
 Readout = Literal["letter", "answer"]
 Selection = Literal["per_v", "global", "nested"]
+"""The best cell of each V, then the mean: the strongest attacker, the most optimistic; the cell
+with the best mean over all V, as upstream does; chosen on one half of each V and scored on the
+other, both ways: not optimistic."""
 EpochRule = Literal["max", "final"]
+"""Any epoch, as in the paper; the last one, as in the upstream fork."""
 Policy = Literal["refuse", "drop", "keep"]
 
 Selected = Annotated[Selection, Option("Which learning rate and epoch speak for a sweep.")]
