@@ -253,11 +253,9 @@ def said(one: Attack, out: Path) -> str:
 
 def patched(sources: Sequence[str], out: Path, name: str, **settings: Any) -> list[Any]:
     """Summaries of a run on all sources."""
-    settings = {"data": "demo", "retain": ("demo/retain",), "align": "procrustes"} | settings
-    found = la.patch(
-        list(sources), out / "results" / name, full="demo/full", activations=out / "activations",
-        **settings,
-    )  # fmt: skip
+    always = {"full": "demo/full", "retain": ("demo/retain",), "activations": out / "activations"}
+    settings = always | {"data": "demo", "align": "procrustes"} | settings
+    found = la.patch(list(sources), out / "results" / name, **settings)
     return [one.summary for one in found]
 
 

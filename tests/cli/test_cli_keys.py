@@ -100,7 +100,7 @@ PATCH = {
     "--lens": kept("--lens"),  # the depth just read
     "--json": kept("--json"),
     "--fresh": same("--fresh"),
-}  # fmt: skip
+}
 
 EM = {
     "--score": kept("--score em"),
@@ -129,7 +129,7 @@ CACHE = {
     ),
     "--memory": kept("--memory 1G"),
     "--json": kept("--json"),
-}  # fmt: skip
+}
 
 PADDED = "--tokenizer padded_with_end_of_text"
 BARE = "--template bare.json"
@@ -244,7 +244,7 @@ COMMANDS = {
         EVAL,
         of_rows,
     ),
-}  # fmt: skip
+}
 
 
 @pytest.fixture(scope="module")

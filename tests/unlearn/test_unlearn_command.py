@@ -118,8 +118,8 @@ None: the trainer's and the experiment's configuration do not agree."""
 @pytest.mark.parametrize("method", METHODS)
 def test_what_is_not_given_is_what_was_published(method, place, tmp_path, capsys):
     data = "alt" if method == "AltPO" else "forget"
-    given = arguments(place, tmp_path / "m", *EXTRA.get(method, ()), "--dry-run", method=method,
-                      data=data)  # fmt: skip
+    more = (*EXTRA.get(method, ()), "--dry-run")
+    given = arguments(place, tmp_path / "m", *more, method=method, data=data)
     for name in ("--steps", "--lr"):
         at = given.index(name)
         del given[at : at + 2]
