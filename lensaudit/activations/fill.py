@@ -24,10 +24,10 @@ from lensaudit.models.conditions import conditions_of
 from lensaudit.models.registry import lasting_name
 from lensaudit.models.sizes import Sizes, budget_for, planned_bytes, sizes_of, sizes_on_disk
 from lensaudit.models.spec import ModelSpec
+from lensaudit.progress import Tick
 from lensaudit.settings import Kept, Positions
 from lensaudit.types import Tokens
 
-Progress = Callable[[str, int, int], None]
 """Called with what is done, how much of it, and of how much."""
 
 CACHE_BATCH = 16
@@ -122,7 +122,7 @@ def fill(
     load: Callable[[], TransformerBridge],
     batch_size: int = CACHE_BATCH,
     provenance: Mapping[str, Any] | None = None,
-    progress: Progress | None = None,
+    progress: Tick | None = None,
 ) -> Activations:
     """The complete cache of these numbers; `load` is called only if something is missing.
 

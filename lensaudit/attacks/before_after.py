@@ -8,12 +8,12 @@ from typing import Any
 
 from lensaudit.auditing.evaluate import evaluate_into
 from lensaudit.auditing.patch import depth_of, open_patch
-from lensaudit.auditing.progress import Notice, Tell, unheard
 from lensaudit.auditing.settings import EvaluateSettings, PatchSettings
 from lensaudit.data.suites import DEMO_DATA
 from lensaudit.data.tofu import DEMO
 from lensaudit.files import slug
 from lensaudit.patching.audit import Audit
+from lensaudit.progress import Notice, Tell, unheard
 from lensaudit.settings import ACTIVATIONS, FORGET_SPLIT, DtypeName
 from lensaudit.unlearn.rows import TOFU_PAIRS
 

@@ -10,10 +10,10 @@ from typing import Any
 from lensaudit.attacks.before_after import Auditing, Shift, shifts
 from lensaudit.attacks.relearn import Job, Report, check, make, prepare, taught_nothing
 from lensaudit.attacks.settings import RelearnSettings
-from lensaudit.auditing.progress import Notice, Progress, Tell
 from lensaudit.files import digest, make_folder, slug
 from lensaudit.models.device import resolve_device
 from lensaudit.models.registry import default_anchor, default_data
+from lensaudit.progress import Notice, Progress, Tell
 from lensaudit.results.keyed import begin, check_own, finished, keyed_document, write_keyed
 from lensaudit.results.records import claim, manifest
 from lensaudit.settings import path_of, results_folder

@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 from lensaudit.auditing.patched import Patched, read_patched
-from lensaudit.auditing.progress import Notice, Tell, unheard
 from lensaudit.auditing.settings import PatchSettings
 from lensaudit.data.examples import Example
 from lensaudit.data.kept import kept_facts
@@ -30,6 +29,7 @@ from lensaudit.models.registry import (
     resolve,
 )
 from lensaudit.models.spec import ModelSpec
+from lensaudit.progress import Notice, Tell, unheard
 from lensaudit.results.owners import COMPARISON_MANIFEST, folders_for
 from lensaudit.results.reading import json_object
 from lensaudit.results.records import BEGUN, MANIFEST, code_digest, misfits, package_versions

@@ -20,7 +20,6 @@ from lensaudit.auditing.evaluate import (
 from lensaudit.auditing.opened import open_evaluation
 from lensaudit.auditing.patch import open_patch, patch_into, plan_patch
 from lensaudit.auditing.patched import PatchResult
-from lensaudit.auditing.progress import Notice, Tell, unheard
 from lensaudit.auditing.settings import AuditSettings, EvaluateSettings, PatchSettings
 from lensaudit.auditing.shown import Shown
 from lensaudit.data.suites import DEMO_DATA
@@ -29,6 +28,7 @@ from lensaudit.errors import Failure, LensAuditError, failure_in
 from lensaudit.files import digest, make_folder, slug
 from lensaudit.models.registry import default_anchor
 from lensaudit.patching.plan import Plan
+from lensaudit.progress import Notice, Tell, unheard
 from lensaudit.results.owners import differences, folders_for
 from lensaudit.results.verdict import Verdict
 from lensaudit.settings import results_folder, several

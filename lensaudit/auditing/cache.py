@@ -17,7 +17,6 @@ from lensaudit.activations.fill import (
 from lensaudit.activations.fingerprint import Fingerprint
 from lensaudit.activations.parts import parts_of
 from lensaudit.activations.store import Activations, ActivationStore
-from lensaudit.auditing.progress import Progress, Tell, unheard
 from lensaudit.auditing.settings import CacheSettings
 from lensaudit.data.spans import Encoded, SpanLost
 from lensaudit.models.bridge import DTYPES, load
@@ -28,6 +27,7 @@ from lensaudit.models.sizes import sizes_on_disk
 from lensaudit.patching.options import parse_memory
 from lensaudit.patching.plan import cache_bytes
 from lensaudit.patching.prepare import encode_all, examples_for
+from lensaudit.progress import Progress, Tell, unheard
 from lensaudit.settings import Kept
 
 

@@ -7,11 +7,11 @@ from pathlib import Path
 from lensaudit.auditing.evaluate import evaluate_into
 from lensaudit.auditing.patch import patch_into
 from lensaudit.auditing.patched import Patched
-from lensaudit.auditing.progress import Notice, Tell, unheard
 from lensaudit.auditing.settings import EvaluateSettings, PatchSettings
 from lensaudit.errors import WorkError
 from lensaudit.files import slug
 from lensaudit.models.registry import DEMO, is_demo, load_registry
+from lensaudit.progress import Notice, Tell, unheard
 from lensaudit.results.verdict import Code
 from lensaudit.settings import ACTIVATIONS, Place
 

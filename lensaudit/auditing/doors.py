@@ -24,13 +24,13 @@ from lensaudit.auditing.audit import AuditResult
 from lensaudit.auditing.cache import CacheResult
 from lensaudit.auditing.evaluate import EvaluationResult
 from lensaudit.auditing.patched import PatchResult
-from lensaudit.auditing.progress import Tell, unheard
 from lensaudit.auditing.settings import (
     AuditSettings,
     CacheSettings,
     EvaluateSettings,
     PatchSettings,
 )
+from lensaudit.progress import Tell, unheard
 from lensaudit.results.owners import folders_for
 from lensaudit.settings import Place, named, path_of
 

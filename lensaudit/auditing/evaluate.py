@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any, Literal
 
 from lensaudit.auditing.opened import conventions_of, open_evaluation
-from lensaudit.auditing.progress import Notice, Progress, Tell, unheard
 from lensaudit.auditing.settings import EvaluateSettings
 from lensaudit.errors import Failure, InputError, WorkError
 from lensaudit.evaluation.log import read_log, recomputed, write_log
@@ -20,6 +19,7 @@ from lensaudit.evaluation.store import PassStore
 from lensaudit.evaluation.suite import evaluate, notes, reads_of
 from lensaudit.files import canonical_json, make_folder, read_json, slug, write_bytes, write_jsonl
 from lensaudit.metrics.registry import Entry, Metric, Read, ordered, retain_names
+from lensaudit.progress import Notice, Progress, Tell, unheard
 from lensaudit.results.owners import Run, folder_of, known_as
 from lensaudit.results.records import MANIFEST, claim, manifest, misfits, renew
 from lensaudit.settings import path_of, plain, results_folder

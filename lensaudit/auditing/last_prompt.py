@@ -7,8 +7,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from lensaudit.auditing.progress import Tell, unheard
 from lensaudit.auditing.streams import Asked, asked, streams
+from lensaudit.progress import Tell, unheard
 from lensaudit.settings import Kept, Place, named
 
 

@@ -12,7 +12,6 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from lensaudit.auditing.progress import Tell, unheard
 from lensaudit.auditing.streams import Asked, Streams, asked, streams
 from lensaudit.data.spans import Encoded
 from lensaudit.errors import InputError
@@ -20,6 +19,7 @@ from lensaudit.models.bridge import DTYPES, TransformerBridge, load, unembedded
 from lensaudit.models.checkpoint import check_same_shape, open_checkpoint
 from lensaudit.models.registry import default_anchor, load_registry, resolve
 from lensaudit.patching.preflight import check_model
+from lensaudit.progress import Tell, unheard
 from lensaudit.scores.depth import label_logprob, label_rank
 from lensaudit.settings import Place, named
 

@@ -3,7 +3,6 @@
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from lensaudit.auditing.progress import Notice, unheard
 from lensaudit.auditing.settings import EvaluateSettings
 from lensaudit.data.chat import PLAIN, Template, check_tokenizer, read_template
 from lensaudit.data.suites import DEMO_DATA, Suite, load_suite
@@ -19,6 +18,7 @@ from lensaudit.metrics.registry import Conventions
 from lensaudit.models.checkpoint import config_of
 from lensaudit.models.context import context_of
 from lensaudit.models.registry import is_demo, load_registry, resolve
+from lensaudit.progress import Notice, unheard
 from lensaudit.settings import path_of
 
 CLASSIFIER_TOKENS: Mapping[Suite, int] = {"tofu": 32, "muse": 512}

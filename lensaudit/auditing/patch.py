@@ -10,7 +10,6 @@ from typing import Any
 from lensaudit.auditing.asked import Asking, neutral_beside
 from lensaudit.auditing.collateral import kept_beside, with_collateral
 from lensaudit.auditing.patched import VALUE, Patched, read_patched
-from lensaudit.auditing.progress import Notice, Progress, Tell, unheard
 from lensaudit.auditing.settings import PatchSettings
 from lensaudit.errors import InputError
 from lensaudit.files import canonical_json
@@ -46,6 +45,7 @@ from lensaudit.patching.session import (
     score_examined,
     score_lens,
 )
+from lensaudit.progress import Notice, Progress, Tell, unheard
 from lensaudit.results.owners import Run, folder_of, folders_for, known_as
 from lensaudit.results.records import claim
 from lensaudit.settings import several

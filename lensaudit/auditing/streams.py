@@ -10,9 +10,9 @@ from lensaudit.activations.parts import parts_of
 from lensaudit.activations.store import Activations, ActivationStore
 from lensaudit.auditing.cache import filled, opened_for
 from lensaudit.auditing.doors import check_keywords
-from lensaudit.auditing.progress import Tell, unheard
 from lensaudit.auditing.settings import CacheSettings
 from lensaudit.data.spans import Encoded
+from lensaudit.progress import Tell, unheard
 from lensaudit.settings import DtypeName, Kept, Place, Positions, named
 
 

@@ -16,7 +16,7 @@ from lensaudit.files import canonical_json, escaped, printable
 from lensaudit.screen.cells import name
 
 if TYPE_CHECKING:
-    from lensaudit.auditing.progress import Progress
+    from lensaudit.progress import Progress
     from lensaudit.screen.tables import Part
 
 

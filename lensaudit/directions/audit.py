@@ -1,6 +1,6 @@
 """The directions audit: ADD, ABLATE and CLAMP over folds of authors, resumable, summed up."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
@@ -24,7 +24,8 @@ from lensaudit.models.checkpoint import (
     load_tokenizer,
 )
 from lensaudit.models.context import context_of
-from lensaudit.results.ledger import Ledger, Notice
+from lensaudit.progress import Notice, Tick
+from lensaudit.results.ledger import Ledger
 from lensaudit.results.records import claim
 from lensaudit.steer.folds import N_FOLDS, Fold, author_folds
 from lensaudit.steer.form import Format
@@ -34,7 +35,6 @@ from lensaudit.unlearn.rows import EMBEDDED, load_rows
 LOG = "interventions.jsonl"
 SUMMARY_SCHEMA = "steer-audit/1"
 
-Progress = Callable[[str, int, int], None]
 Row = TypeVar("Row")
 
 
@@ -152,7 +152,7 @@ def evenly(examples: Sequence[Row], limit: int) -> list[Row]:
 
 
 def run(
-    audit: Audit, out: Path, progress: Progress | None = None, notice: Notice | None = None
+    audit: Audit, out: Path, progress: Tick | None = None, notice: Notice | None = None
 ) -> dict[str, Any]:
     """Every experiment on every fold, then `interventions.jsonl` and `summary.json` in `out`.
 

@@ -9,12 +9,13 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from lensaudit.activations.fill import CACHE_BATCH, Progress, fill, fingerprint_of_run
+from lensaudit.activations.fill import CACHE_BATCH, fill, fingerprint_of_run
 from lensaudit.activations.store import ActivationStore
 from lensaudit.data.spans import Encoded
 from lensaudit.directions.measure import Scores, scored
 from lensaudit.models.bridge import DTYPES, TransformerBridge, load
 from lensaudit.models.checkpoint import Checkpoint, load_tokenizer
+from lensaudit.progress import Tick
 from lensaudit.steer.edits import NO_EDITS, Edits
 from lensaudit.steer.form import Format, prompt_ids
 
@@ -34,7 +35,7 @@ class Runs:
     device: str = "cpu"
     memory_bytes: int = 2 << 30
     root: Path = Path("activations")
-    progress: Progress | None = None
+    progress: Tick | None = None
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from lensaudit.directions.audit import Audit, Progress, prepare, retain_examples, run
+from lensaudit.directions.audit import Audit, prepare, retain_examples, run
 from lensaudit.directions.bench import ROLES, Role, Runs
 from lensaudit.directions.finding import KINDS
 from lensaudit.directions.restore import Search
@@ -18,7 +18,7 @@ from lensaudit.models.registry import default_anchor, default_data, load_registr
 from lensaudit.models.spec import ModelSpec
 from lensaudit.patching.options import parse_layers, parse_memory
 from lensaudit.patching.prepare import examples_for
-from lensaudit.results.ledger import Notice
+from lensaudit.progress import Notice, Tick
 from lensaudit.results.records import manifest
 from lensaudit.settings import plain, results_folder
 from lensaudit.steer.form import format_of
@@ -38,7 +38,7 @@ class Audited:
 
 def open_audit(
     settings: DirectionSettings,
-    progress: Progress | None = None,
+    progress: Tick | None = None,
     notice: Notice | None = None,
 ) -> Audit:
     """The audit that the settings describe; nothing is loaded.
@@ -104,7 +104,7 @@ def plan_of(audit: Audit) -> str:
 def run_audit(
     audit: Audit,
     settings: DirectionSettings,
-    progress: Progress,
+    progress: Tick,
     notice: Notice | None = None,
 ) -> Audited:
     """The three experiments on one unlearned model, with their files."""

@@ -1,10 +1,11 @@
 """Where are the scores of a gym, and what is a line of them?"""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from lensaudit.errors import InputError
+from lensaudit.progress import Notice
 from lensaudit.results.ledger import Ledger
 from lensaudit.results.reading import json_object, part
 
@@ -12,7 +13,6 @@ LEDGER = "scores.jsonl"
 ANCHOR = "anchor"
 """Truth of the models of the control arm, `full` and `retain`."""
 Row = Mapping[str, Any]
-Notice = Callable[[str], None]
 
 
 def ledger_of(gym: Path, limit: int | None, *, notice: Notice | None = None) -> Ledger:

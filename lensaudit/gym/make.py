@@ -3,7 +3,7 @@
 import copy
 import inspect
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -27,6 +27,7 @@ from lensaudit.models.checkpoint import (
     open_checkpoint,
 )
 from lensaudit.models.registry import load_registry, resolve
+from lensaudit.progress import Notice
 from lensaudit.results import keyed
 from lensaudit.results.records import Manifest, manifest
 from lensaudit.unlearn.encode import Answered
@@ -39,7 +40,6 @@ ANCHOR_STEPS = 160
 ANCHOR_LR = 1.5e-3
 ANCHOR_NOISE = 0.05
 """What anchors of a further seed begin with, so that two seeds do not share their weights."""
-Notice = Callable[[str], None]
 
 
 @dataclass(frozen=True)

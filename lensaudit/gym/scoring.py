@@ -1,7 +1,7 @@
 """What does every auditor say of every planted model? Scored once, kept line by line."""
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
@@ -14,11 +14,11 @@ from lensaudit.gym.make import Model, models_in
 from lensaudit.gym.registry import load_own, named
 from lensaudit.gym.settings import ScoreSettings, gym_folder
 from lensaudit.models.checkpoint import open_checkpoint
+from lensaudit.progress import Notice
 from lensaudit.settings import path_of
 
 AT_ONCE = 8
 """Models that are judged between two lines of the ledger: what a kill loses."""
-Notice = Callable[[str], None]
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@ if that one, at the threshold set on the tune half of the gym, takes a model tha
 never saw the facts, or the other way round.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -20,10 +20,10 @@ from lensaudit.gym.registry import Recipe, load_own, recipes
 from lensaudit.gym.scoring import score
 from lensaudit.gym.settings import MakeSettings, ScoreSettings, SubmitSettings, gym_folder
 from lensaudit.gym.table import Judgement, in_units, table
+from lensaudit.progress import Notice
 
 EQUAL = 0.9
 """Share of what `full` says of the rows to keep that a submitted model must say."""
-Notice = Callable[[str], None]
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,7 @@
 """Many calls at once: cache first, budget before each, every answer kept at once."""
 
 import threading
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Protocol, runtime_checkable
@@ -11,12 +11,11 @@ from lensaudit.judge.budget import Budget
 from lensaudit.judge.cache import AnswerCache
 from lensaudit.judge.calls import Call, Failure, Outcome, Reply
 from lensaudit.judge.transport import EndpointError, Transport
+from lensaudit.progress import Tick
 
 STOP_AFTER = 5
 """Calls that fail in a row before the rest is given up: a server that is down is not asked on."""
 CONCURRENCY = 8
-
-Progress = Callable[[str, int, int], None]
 
 
 @runtime_checkable
@@ -50,7 +49,7 @@ class Asker:
     concurrency: int = CONCURRENCY
     since: float = 0.0
     """Answers older than this are asked for again (seconds since 1970)."""
-    progress: Progress = lambda what, done, total: None
+    progress: Tick = lambda what, done, total: None
     fatal: str = ""
     """Why the server refuses every call, once it does."""
     n_cached: int = 0

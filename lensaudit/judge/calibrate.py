@@ -12,11 +12,11 @@ from scipy.stats import spearmanr
 from lensaudit.data.examples import read_rows
 from lensaudit.errors import InputError, WorkError
 from lensaudit.files import digest
-from lensaudit.judge.asking import Progress
 from lensaudit.judge.opening import JudgeOptions, open_bench
 from lensaudit.judge.programmatic import PROGRAMMATIC
 from lensaudit.judge.prompts import BUILT_IN, prompt_id, read_template
 from lensaudit.judge.verdict import JudgeRequest, Verdict
+from lensaudit.progress import Tick
 from lensaudit.results.sentences import labels_agreed
 
 FOLDER = Path(__file__).parent / "calibration"
@@ -137,7 +137,7 @@ def calibrate_model(
     name_or_path: str,
     prompt: str | None,
     options: JudgeOptions,
-    progress: Progress = lambda what, done, total: None,
+    progress: Tick = lambda what, done, total: None,
 ) -> Agreement:
     """A language model beside the labels; the result is kept for later manifests.
 

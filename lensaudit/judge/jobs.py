@@ -13,7 +13,6 @@ import filelock
 
 from lensaudit.errors import InputError, TryAgainError
 from lensaudit.files import canonical_json, make_folder, slug
-from lensaudit.judge.asking import Progress
 from lensaudit.judge.budget import expected_usage
 from lensaudit.judge.calls import Call, Usage
 from lensaudit.judge.capability import known_capability
@@ -29,6 +28,7 @@ from lensaudit.judge.opening import Bench, JudgeOptions, open_bench
 from lensaudit.judge.programmatic import PROGRAMMATIC
 from lensaudit.judge.prompts import BUILT_IN, read_template
 from lensaudit.judge.settings import WORDS, Allowance, LogSettings, WhoJudges, judge_options
+from lensaudit.progress import Tick
 from lensaudit.results.owners import Run, folder_of
 from lensaudit.results.records import claim, manifest
 from lensaudit.settings import results_folder
@@ -103,7 +103,7 @@ def job_of(settings: LogSettings, who: WhoJudges, allowance: Allowance | None = 
 
 def run_job(
     job: JudgeJob,
-    progress: Progress = lambda what, done, total: None,
+    progress: Tick = lambda what, done, total: None,
     tell: Callable[[str], None] = lambda line: None,
 ) -> Findings:
     """Judge a log and write the results, also where they are partial.

@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from lensaudit.judge.asking import CONCURRENCY, Asker, Progress
+from lensaudit.judge.asking import CONCURRENCY, Asker
 from lensaudit.judge.budget import Budget, Caps, Prices
 from lensaudit.judge.cache import AnswerCache
 from lensaudit.judge.capability import Capability, capability_of
@@ -14,6 +14,7 @@ from lensaudit.judge.endpoint import Endpoint, open_endpoint
 from lensaudit.judge.scalar import ScalarJudge
 from lensaudit.judge.scale import Mode
 from lensaudit.judge.transport import RETRIES, TIMEOUT_S, Transport
+from lensaudit.progress import Tick
 
 DEFAULT_CACHE = Path("experiments/out/judge.sqlite")
 
@@ -62,7 +63,7 @@ class Bench:
 @contextmanager
 def open_bench(
     options: JudgeOptions,
-    progress: Progress = lambda what, done, total: None,
+    progress: Tick = lambda what, done, total: None,
     budget: Budget | None = None,
 ) -> Iterator[Bench]:
     """Everything a judge needs, while the block lasts; a `budget` may be shared with another.

@@ -14,10 +14,11 @@ from lensaudit.attacks import relearn, rounding
 from lensaudit.attacks.checkpoints import stored_dtype
 from lensaudit.attacks.relearn import Relearning
 from lensaudit.meta.robustness import Attack
-from lensaudit.meta.scoring import Notice, Subject, folders_of, identity_of
+from lensaudit.meta.scoring import Subject, folders_of, identity_of
 from lensaudit.models.checkpoint import Checkpoint, open_checkpoint
 from lensaudit.models.device import resolve_device
 from lensaudit.models.registry import Registry, resolve
+from lensaudit.progress import Notice
 from lensaudit.unlearn.rows import load_rows
 
 

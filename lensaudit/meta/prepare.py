@@ -17,7 +17,7 @@ from lensaudit.meta.documents import (
 from lensaudit.meta.published import PUBLISHED, THRESHOLDS
 from lensaudit.meta.reading import read_values
 from lensaudit.meta.runs import Judgement, Settings, judge_faithfulness, judge_robustness, pool
-from lensaudit.meta.scoring import Notice, Scoring, plan_lines, suite_names
+from lensaudit.meta.scoring import Scoring, plan_lines, suite_names
 from lensaudit.meta.settings import (
     FaithfulnessSettings,
     Measuring,
@@ -25,6 +25,7 @@ from lensaudit.meta.settings import (
 )
 from lensaudit.meta.values import short_name
 from lensaudit.models.registry import DEMO, default_anchor, is_demo, load_registry, resolve
+from lensaudit.progress import Notice
 from lensaudit.settings import path_of
 
 RESULTS = "results"

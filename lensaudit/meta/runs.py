@@ -17,11 +17,12 @@ from lensaudit.meta.faithfulness import Faithfulness, check_pools, faithfulness
 from lensaudit.meta.published import PUBLISHED
 from lensaudit.meta.reading import attack_aucs, read_values, with_s_mia
 from lensaudit.meta.robustness import Attack, Filter, Form, Stability, stability, usable
-from lensaudit.meta.scoring import Notice, Scoring, identity_of, measured, named, suite_names
+from lensaudit.meta.scoring import Scoring, identity_of, measured, named, suite_names
 from lensaudit.meta.table import null
 from lensaudit.meta.values import Values, merged, short_name
 from lensaudit.models.registry import Registry, load_registry
 from lensaudit.models.spec import Role
+from lensaudit.progress import Notice
 from lensaudit.results.records import MANIFEST, MANIFESTS, claim, manifest
 
 ROLES: Mapping[str, Role] = {"knows": "pool_knows", "forgot": "pool_forgot"}

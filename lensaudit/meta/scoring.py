@@ -22,13 +22,12 @@ from lensaudit.meta.values import Values, merged
 from lensaudit.models.checkpoint import open_checkpoint
 from lensaudit.models.device import one_memory_error
 from lensaudit.models.registry import Registry, load_registry, resolve
+from lensaudit.progress import Notice
 from lensaudit.results.keyed import keyed_document, write_keyed
 from lensaudit.results.records import is_whole
 
 _NOT_IDENTITY = ("activations", "registry", "batch_size", "metrics")
 """Fields of the settings that do not change what it finds, or are said otherwise."""
-
-Notice = Callable[[str], None]
 
 
 @dataclass(frozen=True)

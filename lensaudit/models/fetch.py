@@ -12,7 +12,7 @@ import sys
 import tempfile
 import time
 import zipfile
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, redirect_stderr
 from dataclasses import dataclass
 from io import StringIO
@@ -24,13 +24,13 @@ from lensaudit.files import alone, check_plain, make_folder, os_error
 from lensaudit.models.checkpoint import first_line
 from lensaudit.models.hashing import file_sha256
 from lensaudit.models.registry import models_home
+from lensaudit.progress import Notice
 from lensaudit.results.reading import json_object
 from lensaudit.results.records import MANIFEST, is_whole, manifest
 
 COMMAND = "models fetch"
 _UNREADABLE = (ValueError, RuntimeError, LookupError, ImportError, TypeError, struct.error)
 """What readers of a file that is no model raise."""
-Notice = Callable[[str], None]
 
 
 @dataclass(frozen=True)

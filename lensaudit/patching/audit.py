@@ -9,13 +9,7 @@ from typing import Any
 from jaxtyping import Float
 from torch import Tensor
 
-from lensaudit.activations.fill import (
-    Progress,
-    encoded_hash,
-    fill,
-    fingerprint_of_run,
-    provenance_of,
-)
+from lensaudit.activations.fill import encoded_hash, fill, fingerprint_of_run, provenance_of
 from lensaudit.activations.fingerprint import Fingerprint
 from lensaudit.activations.store import Activations, ActivationStore
 from lensaudit.data.examples import Example
@@ -27,9 +21,8 @@ from lensaudit.patching.books import Books
 from lensaudit.patching.options import Engine, PatchOptions
 from lensaudit.patching.scorebook import BookKey, ByToken, ScoreBook
 from lensaudit.patching.sources import CachedSource
+from lensaudit.progress import Notice, Tick
 from lensaudit.settings import Kept, Positions
-
-Notice = Callable[[str], None]
 
 
 @dataclass(frozen=True)
@@ -58,7 +51,7 @@ class Audit:
     """The texts behind `encoded` and `lost`."""
     fresh: bool = False
     notice: Notice = field(default=print)
-    progress: Progress | None = None
+    progress: Tick | None = None
     chosen: Chosen | None = None
     """Which rows of which set the examples are; None: they came from elsewhere."""
 

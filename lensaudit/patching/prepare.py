@@ -6,7 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Literal, TypedDict, Unpack
 
-from lensaudit.activations.fill import Progress, cache_batch_that_fits
+from lensaudit.activations.fill import cache_batch_that_fits
 from lensaudit.data.examples import Example
 from lensaudit.data.spans import Encoded, Scope, SpanLost, check_tokenizer, encode
 from lensaudit.data.tofu import forget_set
@@ -34,6 +34,7 @@ from lensaudit.patching.options import (
     parse_layers,
     parse_memory,
 )
+from lensaudit.progress import Tick
 from lensaudit.scores.depth import TAU
 from lensaudit.settings import ACTIVATIONS, AlignName, LastLayer, Place, named
 
@@ -106,7 +107,7 @@ def prepare(
     activations: Place = ACTIVATIONS,
     fresh: bool = False,
     notice: Callable[[str], None] = print,
-    progress: Progress | None = None,
+    progress: Tick | None = None,
     **settings: Unpack[Settings],
 ) -> Audit:
     """An audit whose models are opened and whose examples are encoded; nothing is loaded.

@@ -17,7 +17,8 @@ from lensaudit.data.spans import Encoded
 from lensaudit.errors import WorkError
 from lensaudit.files import digest, slug
 from lensaudit.models.conditions import Conditions
-from lensaudit.results.ledger import Ledger, Notice
+from lensaudit.progress import Notice
+from lensaudit.results.ledger import Ledger
 from lensaudit.results.records import computed_by
 
 UNRECORDED = "unrecorded versions"

@@ -13,7 +13,6 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from lensaudit.activations.fill import Progress
 from lensaudit.data.spans import Encoded, make_batch
 from lensaudit.models.bridge import TransformerBridge, embedded
 from lensaudit.models.decoder import Decoder
@@ -24,6 +23,7 @@ from lensaudit.patching.options import Engine, Measure, PatchOptions
 from lensaudit.patching.scorebook import Entry, ScoreBook
 from lensaudit.patching.sources import CachedComponent, CachedSource, SourceStreams
 from lensaudit.patching.wavefront import CleanRun, Stack, Sweep, Swept
+from lensaudit.progress import Tick
 from lensaudit.scores.depth import LabelScore, label_logprob
 from lensaudit.scores.erasure import label_hit
 
@@ -187,7 +187,7 @@ def complete(
     wanted: Wanted,
     *,
     what: str,
-    progress: Progress | None = None,
+    progress: Tick | None = None,
 ) -> None:
     """Fill the books of some sources: finished batches are on disk, an interruption keeps them.
 

@@ -12,7 +12,8 @@ from typing import Any
 from lensaudit.data.spans import Encoded
 from lensaudit.files import digest, slug
 from lensaudit.models.conditions import Conditions
-from lensaudit.results.ledger import Ledger, Notice
+from lensaudit.progress import Notice
+from lensaudit.results.ledger import Ledger
 
 ALGORITHM = 1
 """Raised when a change of code changes texts."""

@@ -9,7 +9,7 @@ The first line that is added after that writes the ledger anew without them.
 
 import json
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -24,9 +24,9 @@ from lensaudit.files import (
     read_bytes,
     write_jsonl,
 )
+from lensaudit.progress import Notice
 
 Row = dict[str, Any]
-Notice = Callable[[str], None]
 CHECK = "check"
 """Field of a line: its checksum."""
 _LEDGER = "ledger"

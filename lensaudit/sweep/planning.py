@@ -19,7 +19,7 @@ from lensaudit.models.nf4 import BLOCK
 from lensaudit.models.registry import DEMO as DEMO_NAMES
 from lensaudit.models.registry import Registry, default_anchor, load_registry, resolve
 from lensaudit.models.spec import ModelSpec
-from lensaudit.results.ledger import Notice
+from lensaudit.progress import Notice
 from lensaudit.sweep.plan import VARIANTS, Conditions, Plan, Target, Variant, make_plan, target_of
 from lensaudit.sweep.select import listed, select
 from lensaudit.sweep.settings import PlanSettings, WatchSettings, named

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from lensaudit.auditing.progress import Progress
+from lensaudit.progress import Progress
 from lensaudit.sweep.plan import Conditions
 
 

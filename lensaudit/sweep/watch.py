@@ -23,7 +23,8 @@ from lensaudit.files import (
 from lensaudit.metrics.registry import ordered
 from lensaudit.models.checkpoint import Checkpoint, open_checkpoint
 from lensaudit.models.registry import DEMO, Registry, load_registry, resolve
-from lensaudit.results.ledger import Ledger, Notice
+from lensaudit.progress import Notice
+from lensaudit.results.ledger import Ledger
 from lensaudit.settings import results_folder
 from lensaudit.sweep.failures import failure_of
 from lensaudit.sweep.measure import Subject, measure, resolved

@@ -7,7 +7,8 @@ from pathlib import Path
 from lensaudit.errors import InputError, PartialError
 from lensaudit.files import digest
 from lensaudit.judge.verdict import Judge, JudgeRequest
-from lensaudit.results.ledger import Ledger, Notice
+from lensaudit.progress import Notice, Tick
+from lensaudit.results.ledger import Ledger
 from lensaudit.traits.contrast import Sample, whole_pairs
 from lensaudit.traits.judging import PASSING, Judging, judged
 from lensaudit.traits.speaker import Ask, Sampling, Speaker
@@ -49,7 +50,7 @@ def elicit(
     sampling: Sampling,
     load: Callable[[], Speaker],
     log: Path,
-    progress: Callable[[str, int, int], None] | None = None,
+    progress: Tick | None = None,
     notice: Notice | None = None,
 ) -> list[Sample]:
     """The trait's answers, generated where `log` lacks them.

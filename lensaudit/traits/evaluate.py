@@ -13,7 +13,8 @@ from lensaudit.errors import InputError, PartialError, WorkError
 from lensaudit.files import alone, digest, make_folder, write_json
 from lensaudit.judge.verdict import Judge, JudgeRequest
 from lensaudit.patching.interventions import Where
-from lensaudit.results.ledger import Ledger, Notice
+from lensaudit.progress import Notice, Tick
+from lensaudit.results.ledger import Ledger
 from lensaudit.steer.edits import Edits, adding
 from lensaudit.steer.outcome import Judged, Level, key_of, summary_of
 from lensaudit.steer.vector import LAYER_CONVENTION, SteeringVector
@@ -23,8 +24,6 @@ from lensaudit.traits.trait import Trait, question_hash
 
 SCHEMA = "steer-results/1"
 JUDGEMENTS = "judgements.jsonl"
-
-Progress = Callable[[str, int, int], None]
 
 
 @dataclass(frozen=True)
@@ -56,7 +55,7 @@ class Evaluation:
     judge: Judge
     coherence: Judge
     out: Path
-    progress: Progress | None = None
+    progress: Tick | None = None
     notice: Notice | None = None
     """Told which lines of a log do not count."""
 

@@ -9,12 +9,13 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from lensaudit.activations.fill import Progress, fill, fingerprint_of_run
+from lensaudit.activations.fill import fill, fingerprint_of_run
 from lensaudit.activations.store import Activations, ActivationStore
 from lensaudit.data.spans import Encoded
 from lensaudit.errors import InputError
 from lensaudit.models.bridge import DTYPES, TransformerBridge, load
 from lensaudit.models.checkpoint import Checkpoint, load_tokenizer
+from lensaudit.progress import Tick
 from lensaudit.steer.estimators import Method, direction_of
 from lensaudit.steer.form import Format
 from lensaudit.steer.vector import SteeringVector, finite
@@ -75,7 +76,7 @@ class Contrast:
         return at[chosen[0]], at[chosen[1]]
 
 
-def extract(job: Extraction, progress: Progress | None = None) -> list[SteeringVector]:
+def extract(job: Extraction, progress: Tick | None = None) -> list[SteeringVector]:
     """One vector per method and layer; the model runs only where the cache lacks it.
 
     Raises:
@@ -110,7 +111,7 @@ def _encoded(job: Extraction) -> tuple[list[Encoded], list[Sample]]:
     return [e for e in encoded if isinstance(e, Encoded)], kept
 
 
-def _cached(job: Extraction, encoded: Sequence[Encoded], progress: Progress | None) -> Activations:
+def _cached(job: Extraction, encoded: Sequence[Encoded], progress: Tick | None) -> Activations:
     fingerprint = fingerprint_of_run(
         job.checkpoint,
         encoded,

@@ -1,6 +1,6 @@
 """What is an answer worth? Every answer is judged once, and what was judged is kept."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -8,7 +8,8 @@ from lensaudit.files import digest
 from lensaudit.judge.prompts import COHERENCE
 from lensaudit.judge.scalar import ScalarJudge
 from lensaudit.judge.verdict import Judge, JudgeRequest, Verdict
-from lensaudit.results.ledger import Ledger, Notice
+from lensaudit.progress import Notice, Tick
+from lensaudit.results.ledger import Ledger
 from lensaudit.traits.trait import Trait
 
 JUDGED_AT_ONCE = 64
@@ -36,7 +37,7 @@ class Judging:
 def judged(
     judging: Judging,
     requests: Sequence[JudgeRequest],
-    progress: Callable[[str, int, int], None] | None = None,
+    progress: Tick | None = None,
 ) -> list[tuple[Verdict, Verdict]]:
     """Trait and coherence of each request, in order; asked only where the log lacks it."""
     ledger = Ledger(judging.log, "judgements", {}, unsigned="keep", notice=judging.notice)
@@ -51,7 +52,7 @@ def _verdicts(
     judge: Judge,
     requests: Sequence[JudgeRequest],
     ledger: Ledger,
-    progress: Callable[[str, int, int], None] | None,
+    progress: Tick | None,
 ) -> list[Verdict]:
     keys = [_key(judge, request) for request in requests]
     known = {row["key"]: _verdict(row) for row in ledger.rows if "key" in row}

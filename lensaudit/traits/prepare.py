@@ -1,7 +1,7 @@
 """From settings to what a trait is asked of: the model, the trait, the vectors, the judges."""
 
 import contextlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,7 @@ from lensaudit.models.device import resolve_device, resolve_dtype
 from lensaudit.models.registry import load_registry, resolve
 from lensaudit.patching.interventions import strength_of
 from lensaudit.patching.options import parse_memory
-from lensaudit.results.ledger import Notice
+from lensaudit.progress import Notice, Tick
 from lensaudit.settings import MEMORY, results_folder
 from lensaudit.steer.form import Format, format_of
 from lensaudit.steer.settings import AskSettings, ExtractSettings, Running
@@ -27,8 +27,6 @@ from lensaudit.traits.contrast import Sample, read_contrast, written
 from lensaudit.traits.elicit import elicit, filtered
 from lensaudit.traits.speaker import Sampling, Speaker, speaker_of
 from lensaudit.traits.trait import Trait, check_disjoint, extraction_questions, load_trait
-
-Progress = Callable[[str, int, int], None]
 
 
 @dataclass(frozen=True)
@@ -98,7 +96,7 @@ def samples_of(
     subject: Subject,
     settings: ExtractSettings,
     folder: Path,
-    progress: Progress,
+    progress: Tick,
     notice: Notice | None = None,
 ) -> list[Sample]:
     """Written answers, or elicited ones, without the pairs that a judge cannot tell apart."""
@@ -137,7 +135,7 @@ def judges(
     coherence: str | None,
     server: Server,
     allowance: Allowance,
-    progress: Progress,
+    progress: Tick,
 ) -> Iterator[tuple[Judge, Judge]]:
     """The judges of trait and coherence while the block lasts; what may be used, both use.
 

@@ -1,13 +1,13 @@
 """From settings to files: the whole of `steer extract`, `steer eval` and `steer sweep`."""
 
 import time
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from lensaudit.activations.fill import CACHE_BATCH
 from lensaudit.patching.options import parse_layers
+from lensaudit.progress import Notice, Tick
 from lensaudit.results.records import claim, manifest
 from lensaudit.settings import plain
 from lensaudit.steer.settings import EvalSettings, ExtractSettings, LayerSettings, Method
@@ -16,7 +16,6 @@ from lensaudit.traits.elicit import asked
 from lensaudit.traits.evaluate import Evaluation, checked_coefficients, evaluate
 from lensaudit.traits.extract import Extraction, extract
 from lensaudit.traits.prepare import (
-    Progress,
     Subject,
     asked_trait,
     contrast_trait,
@@ -31,7 +30,6 @@ from lensaudit.traits.speaker import Sampling
 from lensaudit.traits.sweep import sweep
 from lensaudit.traits.trait import Trait
 
-Notice = Callable[[str], None]
 _SECRET = ("key_file", "key_env")
 
 
@@ -73,7 +71,7 @@ class Extracting:
             f"{len(self.layers) * len(self.methods)} vectors"
         )
 
-    def run(self, progress: Progress, notice: Notice | None = None) -> list[SteeringVector]:
+    def run(self, progress: Tick, notice: Notice | None = None) -> list[SteeringVector]:
         """Estimate the directions and write them to `vectors/`."""
         settings, subject = self.settings, self.subject
         samples = samples_of(self.trait, subject, settings, self.folder, progress, notice)
@@ -152,7 +150,7 @@ class Steering:
             f"{settings.max_new_tokens} tokens, {2 * n_answers} judgements by {settings.judge}"
         )
 
-    def run(self, progress: Progress, notice: Notice | None = None) -> tuple[dict[str, Any], Path]:
+    def run(self, progress: Tick, notice: Notice | None = None) -> tuple[dict[str, Any], Path]:
         """Ask, judge and write; the results and their file."""
         started = time.monotonic()
         settings, subject = self.settings, self.subject

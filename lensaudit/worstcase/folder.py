@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from lensaudit.auditing.doors import door, notice
-from lensaudit.auditing.progress import Notice, Tell, unheard
 from lensaudit.errors import InputError
 from lensaudit.files import digest, read_json, slug, write_csv, write_json, write_jsonl
+from lensaudit.progress import Notice, Tell, unheard
 from lensaudit.results import keyed
 from lensaudit.results.records import manifest
 from lensaudit.settings import plain, results_folder

@@ -13,7 +13,6 @@ from typing import Any
 import torch
 
 from lensaudit.attacks.relearn import DEMO_RELEARNING, Relearning
-from lensaudit.auditing.progress import Notice, Progress, Tell, unheard
 from lensaudit.data.neutral import neutral_of
 from lensaudit.errors import InputError
 from lensaudit.files import digest, slug
@@ -29,6 +28,7 @@ from lensaudit.models.conditions import EAGER
 from lensaudit.models.registry import is_demo, load_registry, resolve
 from lensaudit.patching.audit import Audit
 from lensaudit.patching.prepare import prepare
+from lensaudit.progress import Notice, Progress, Tell, unheard
 from lensaudit.results.ledger import Ledger
 from lensaudit.unlearn.encode import Answered
 from lensaudit.worstcase.arm import Arm, Found, Hit

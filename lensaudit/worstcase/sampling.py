@@ -10,12 +10,12 @@ from typing import Any
 import numpy as np
 import torch
 
-from lensaudit.auditing.progress import Notice, Progress, Tell, unheard
 from lensaudit.data.examples import read_rows
 from lensaudit.errors import InputError
 from lensaudit.files import digest, read_json, slug, write_csv, write_json, write_jsonl
 from lensaudit.models.checkpoint import Checkpoint
 from lensaudit.models.continuing import Choose
+from lensaudit.progress import Notice, Progress, Tell, unheard
 from lensaudit.results import keyed
 from lensaudit.results.ledger import Ledger
 from lensaudit.results.records import manifest

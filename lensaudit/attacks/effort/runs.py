@@ -33,7 +33,6 @@ from lensaudit.attacks.rtt.log import Log, read_log
 from lensaudit.attacks.rtt.retrain import Sweep
 from lensaudit.attacks.rtt.select import halves
 from lensaudit.auditing.doors import door, notice
-from lensaudit.auditing.progress import Notice, Progress, Tell, unheard
 from lensaudit.errors import InputError
 from lensaudit.files import alone, write_json
 from lensaudit.models.checkpoint import (
@@ -53,6 +52,7 @@ from lensaudit.models.registry import (
     resolve,
 )
 from lensaudit.patching.deposit import clear
+from lensaudit.progress import Notice, Progress, Tell, unheard
 from lensaudit.results.owners import folders_for
 from lensaudit.results.records import claim, manifest
 from lensaudit.settings import plain, results_folder

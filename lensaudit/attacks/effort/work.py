@@ -25,6 +25,7 @@ from lensaudit.models.causal import load_causal
 from lensaudit.models.checkpoint import Checkpoint
 from lensaudit.models.device import free_bytes
 from lensaudit.models.sizes import n_parameters, sizes_on_disk
+from lensaudit.progress import Tick
 from lensaudit.unlearn.memory import training_bytes
 from lensaudit.unlearn.samples import finetune_batches, in_epochs
 from lensaudit.unlearn.train import Recipe
@@ -245,7 +246,7 @@ def fill(
     attacks: Sequence[Attack],
     *,
     workers: int,
-    report: Callable[[str, int, int], None],
+    report: Tick,
 ) -> None:
     """Do the attacks that the log lacks, each once; a kill loses those that are running."""
     wanted = {one.job_id: one for one in attacks}
@@ -257,7 +258,7 @@ def fill(
 
 
 def _done(
-    attacks: Sequence[Attack], workers: int, report: Callable[[str, int, int], None]
+    attacks: Sequence[Attack], workers: int, report: Tick
 ) -> Iterator[tuple[Attack, Finished]]:
     workers = min(workers, len(attacks))
     if workers < 2:

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from lensaudit.attacks.rtt.readings import Point, Reading
 from lensaudit.errors import InputError
-from lensaudit.results.ledger import Ledger, Notice
+from lensaudit.progress import Notice
+from lensaudit.results.ledger import Ledger
 from lensaudit.results.records import package_versions
 
 if TYPE_CHECKING:

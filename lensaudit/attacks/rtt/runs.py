@@ -23,7 +23,7 @@ from lensaudit.attacks.rtt.summaries import Summarized
 from lensaudit.attacks.rtt.summary import summarize
 from lensaudit.attacks.rtt.table import SUMMARIES, write_summaries
 from lensaudit.attacks.rtt.tofu import load_facts, split_by_author
-from lensaudit.attacks.rtt.work import Report, plan_of, run
+from lensaudit.attacks.rtt.work import plan_of, run
 from lensaudit.data.tofu import DEMO
 from lensaudit.errors import InputError, LensAuditError, PartialError, VerificationError
 from lensaudit.files import alone, make_folder
@@ -37,7 +37,7 @@ from lensaudit.models.registry import (
     load_registry,
     resolve,
 )
-from lensaudit.results.ledger import Notice
+from lensaudit.progress import Notice, Tick
 from lensaudit.results.records import claim, manifest
 from lensaudit.settings import plain, results_folder
 from lensaudit.unlearn.memory import check_memory
@@ -76,7 +76,7 @@ def prepare(settings: StudySettings, notice: Notice | None = None) -> Prepared:
     return Prepared(settings, data, studies, read_log(folder / FILE, notice=notice), folder)
 
 
-def run_studies(prepared: Prepared, report: Report) -> Summarized:
+def run_studies(prepared: Prepared, report: Tick) -> Summarized:
     """Fill the log with the jobs that it lacks, and summarise it.
 
     Raises:
@@ -88,7 +88,7 @@ def run_studies(prepared: Prepared, report: Report) -> Summarized:
         return _filled(replace(prepared, log=log), report)
 
 
-def _filled(prepared: Prepared, report: Report) -> Summarized:
+def _filled(prepared: Prepared, report: Tick) -> Summarized:
     started = time.monotonic()
     settings, data, log = prepared.settings, prepared.data, prepared.log
     jobs = {one.job.job_id for study in prepared.studies for one in plan_of(study).cells}

@@ -8,7 +8,7 @@ from lensaudit.attacks.rtt.settings import SummarySettings
 from lensaudit.attacks.rtt.summary import Summary, summarize
 from lensaudit.attacks.rtt.table import SUMMARIES, write_summaries
 from lensaudit.errors import InputError, LensAuditError, VerificationError
-from lensaudit.results.ledger import Notice
+from lensaudit.progress import Notice
 from lensaudit.results.records import claim, renew
 
 

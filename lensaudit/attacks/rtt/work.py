@@ -18,9 +18,9 @@ from lensaudit.attacks.rtt.retrain import StartWeights, retrain
 from lensaudit.attacks.rtt.study import Cell, Job, Study, job_identity, measuring, retraining
 from lensaudit.attacks.rtt.verdict import gate_of
 from lensaudit.errors import InputError, PartialError, VerificationError
+from lensaudit.progress import Tick
 
 Defects = Literal["refuse", "keep"]
-Report = Callable[[str, int, int], None]
 """What is done, how much of it, of how much."""
 
 
@@ -65,7 +65,7 @@ def run(
     log: Log | None = None,
     *,
     defects: Defects = "refuse",
-    report: Report = _quiet,
+    report: Tick = _quiet,
 ) -> Log:
     """Fill the log with the study's jobs.
 
@@ -130,7 +130,7 @@ def _check_numbers(study: Study) -> None:
             raise InputError(f"{name} {value:g}: wanted a number from 0")
 
 
-def _fill(study: Study, role: Role, cells: Sequence[Cell], log: Log, report: Report) -> None:
+def _fill(study: Study, role: Role, cells: Sequence[Cell], log: Log, report: Tick) -> None:
     """Do the jobs of one model that the log lacks."""
     left = [one for one in cells if one.job.job_id not in log.finished]
     if not left:
