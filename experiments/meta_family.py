@@ -114,7 +114,7 @@ def _lines(path: Path) -> list[dict[str, Any]]:
 
 def train_pool(one: Trained, rows: str, folder: Path, *, n_epochs: int | None = None) -> None:
     """Fine-tune a model on rows, as relearning does."""
-    job = relearn.Job(
+    job = relearn.RelearnJob(
         start=open_checkpoint(resolve(one.start, load_registry())),
         rows=load_rows(rows, part="forget"),
         settings=Relearning(

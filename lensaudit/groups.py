@@ -7,7 +7,7 @@ share. It stands under `group`, or else under `author`; a row with neither is a 
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
-Row = TypeVar("Row")
+AnyRow = TypeVar("AnyRow")
 Group = int | str
 _OWN = "idx "
 
@@ -76,7 +76,9 @@ def assumption(groups: Iterable[object]) -> str | None:
     return f"{who} counted as its own author: intervals may be too narrow"
 
 
-def spread(rows: Sequence[Row], limit: int | None, group: Callable[[Row], Hashable]) -> list[Row]:
+def spread(
+    rows: Sequence[AnyRow], limit: int | None, group: Callable[[AnyRow], Hashable]
+) -> list[AnyRow]:
     """At most `limit` rows over as many groups as there are, in the order of the rows.
 
     One row of each group, then a second of each, and so on: every limit takes all rows of a lower

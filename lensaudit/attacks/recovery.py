@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from lensaudit.attacks.before_after import Auditing, Shift, shifts
-from lensaudit.attacks.relearn import Job, Report, check, make, prepare, taught_nothing
+from lensaudit.attacks.relearn import RelearnJob, Report, check, make, prepare, taught_nothing
 from lensaudit.attacks.settings import RelearnSettings
 from lensaudit.files import digest, make_folder, slug
 from lensaudit.models.device import resolve_device
@@ -58,7 +58,12 @@ def attack(settings: RelearnSettings, *, notice: Notice, progress: Tell) -> Reco
 
 
 def recovery(
-    jobs: Mapping[str, Job], auditing: Auditing, work: Path, *, keep: Path | None, report: Report
+    jobs: Mapping[str, RelearnJob],
+    auditing: Auditing,
+    work: Path,
+    *,
+    keep: Path | None,
+    report: Report,
 ) -> tuple[Shift, ...]:
     """Relearn every model, score all before and after, and write `audit.json` into `work`.
 

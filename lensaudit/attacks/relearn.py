@@ -171,7 +171,7 @@ def relearning_for(*, demo: bool) -> Relearning:
 
 
 @dataclass(frozen=True)
-class Job:
+class RelearnJob:
     """Everything a relearned model is made of; two equal jobs give equal weights."""
 
     start: Checkpoint
@@ -204,7 +204,7 @@ class Job:
         return self.settings.recipe(len(self.rows.answered) * len(self.settings.formats))
 
 
-def prepare(settings: RelearnSettings, model: str) -> Job:
+def prepare(settings: RelearnSettings, model: str) -> RelearnJob:
     """The relearning run that the settings describe, on one model.
 
     Raises:
@@ -222,7 +222,7 @@ def prepare(settings: RelearnSettings, model: str) -> Job:
         formats=formats_of(settings.formats, settings.model),
         seed=settings.seed,
     )
-    return Job(
+    return RelearnJob(
         start=start,
         rows=load_rows(settings.data or default_data(settings.model), part="forget"),
         settings=how,
@@ -232,7 +232,7 @@ def prepare(settings: RelearnSettings, model: str) -> Job:
     )
 
 
-def check(job: Job) -> None:
+def check(job: RelearnJob) -> None:
     """Find what is missing before anything is loaded.
 
     Raises:
@@ -242,7 +242,7 @@ def check(job: Job) -> None:
     check_memory(job.start, copies=1, device=job.device)
 
 
-def plan_of(job: Job, out: Path | None) -> list[str]:
+def plan_of(job: RelearnJob, out: Path | None) -> list[str]:
     """What would be done, line by line."""
     recipe, settings = job.recipe, job.settings
     weights = n_parameters(job.start.folder)
@@ -256,7 +256,7 @@ def plan_of(job: Job, out: Path | None) -> list[str]:
     ]
 
 
-def make(job: Job, out: Path, *, report: Report) -> bool:
+def make(job: RelearnJob, out: Path, *, report: Report) -> bool:
     """Have the relearned model in `out`; False if it was there before."""
     return trained(job, out, lambda: relearn(job, out, report=report))
 
@@ -271,7 +271,7 @@ def taught_nothing(out: Path) -> str | None:
     return rows_relearned(losses[0], losses[-1], len(losses))
 
 
-def relearn(job: Job, out: Path, *, report: Report) -> tuple[float, ...]:
+def relearn(job: RelearnJob, out: Path, *, report: Report) -> tuple[float, ...]:
     """Write the checkpoint, `losses.csv` and `manifest.json` into `out`; the losses by step.
 
     Raises:
@@ -300,7 +300,7 @@ def relearn(job: Job, out: Path, *, report: Report) -> tuple[float, ...]:
     return losses
 
 
-def record(job: Job, started: float) -> Manifest:
+def record(job: RelearnJob, started: float) -> Manifest:
     """The manifest of a finished run."""
     inputs = {
         **job.identity,

@@ -37,7 +37,7 @@ HEADER = ("matrix", "n_weights", "relative_error", "largest_error")
 
 
 @dataclass(frozen=True)
-class Job:
+class RoundingJob:
     """Everything a quantised model is made of; two equal jobs give equal weights."""
 
     start: Checkpoint
@@ -80,14 +80,14 @@ class Rounded:
     """The matrix that lost most."""
 
 
-def prepare(settings: RoundSettings) -> Job:
+def prepare(settings: RoundSettings) -> RoundingJob:
     """The job that the settings describe, checked; no weights are loaded.
 
     Raises:
         InputError: an unknown model, bitsandbytes is absent, or memory is.
     """
     start = open_checkpoint(resolve(settings.model, load_registry(settings.registry)))
-    job = Job(
+    job = RoundingJob(
         start=start,
         method=settings.method,
         engine=settings.engine,
@@ -98,7 +98,7 @@ def prepare(settings: RoundSettings) -> Job:
     return job
 
 
-def check(job: Job) -> None:
+def check(job: RoundingJob) -> None:
     """Find what is missing before anything is loaded.
 
     Raises:
@@ -108,7 +108,7 @@ def check(job: Job) -> None:
     check_fits(job.start, bytes_per_weight=job.stored.itemsize, device=job.device)
 
 
-def plan_of(job: Job, out: Path) -> str:
+def plan_of(job: RoundingJob, out: Path) -> str:
     """What would be done."""
     return (
         f"{job.method} of {job.start.spec.name}, {n_parameters(job.start.folder):,} weights, by "
@@ -116,7 +116,7 @@ def plan_of(job: Job, out: Path) -> str:
     )
 
 
-def make(job: Job, out: Path) -> bool:
+def make(job: RoundingJob, out: Path) -> bool:
     """Have the rounded model in `out`; False if it was there before.
 
     Raises:
@@ -142,7 +142,7 @@ def rounded(out: Path) -> Rounded:
         raise InputError(f"{path}: damaged ({reason}); make the model again elsewhere") from reason
 
 
-def quantize(job: Job, out: Path) -> tuple[MatrixError, ...]:
+def quantize(job: RoundingJob, out: Path) -> tuple[MatrixError, ...]:
     """Write the checkpoint, `errors.csv` and `manifest.json` into `out`; the errors by matrix.
 
     Raises:
@@ -167,7 +167,7 @@ def error_rows(errors: Sequence[MatrixError]) -> list[list[Any]]:
     return [[one.name, one.n_weights, one.relative, one.largest] for one in errors]
 
 
-def record(job: Job, errors: Sequence[MatrixError], started: float) -> Manifest:
+def record(job: RoundingJob, errors: Sequence[MatrixError], started: float) -> Manifest:
     """The manifest of a finished folder."""
     inputs = {**job.identity, "key": job.key, "start": job.start.spec.name}
     engine = engine_of(job.engine)

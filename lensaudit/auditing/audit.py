@@ -27,7 +27,7 @@ from lensaudit.data.tofu import DEMO, FORGET10
 from lensaudit.errors import Failure, LensAuditError, failure_in
 from lensaudit.files import digest, make_folder, slug
 from lensaudit.models.registry import default_anchor
-from lensaudit.patching.plan import Plan
+from lensaudit.patching.plan import PatchPlan
 from lensaudit.progress import Notice, Tell, unheard
 from lensaudit.results.owners import differences, folders_for
 from lensaudit.results.verdict import Verdict
@@ -103,7 +103,7 @@ class Audited:
 class AuditPlan:
     """What an audit would do."""
 
-    patch: Plan
+    patch: PatchPlan
     folder: Path
     """Of all results."""
     evaluations: tuple[EvaluatePlan, ...]
@@ -325,7 +325,7 @@ def _own_data(data: str | None) -> tuple[str | None, Path | None]:
 
 def _planned(steps: _Steps, notice: Notice) -> AuditPlan:
     depth = plan_patch(steps.names, steps.patch, notice=notice)
-    assert isinstance(depth, Plan)  # an audit's score is UDS
+    assert isinstance(depth, PatchPlan)  # an audit's score is UDS
     found = [plan_evaluation(one.model, one.settings, one.folder) for one in steps.evaluations]
     if found and not found[0].done:
         # what is compared with the retain model follows from it

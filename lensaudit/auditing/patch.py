@@ -35,7 +35,7 @@ from lensaudit.patching.em_audit import EmOptions, EmPlan, check_em, em_plan_of,
 from lensaudit.patching.em_outcome import deposit_em, em_outcome_of, em_summary_of
 from lensaudit.patching.lens import lens_options
 from lensaudit.patching.outcome import BY_TOKEN, Outcome, beside, summary_of
-from lensaudit.patching.plan import Plan, plan_of
+from lensaudit.patching.plan import PatchPlan, plan_of
 from lensaudit.patching.prepare import prepare
 from lensaudit.patching.session import (
     Scored,
@@ -126,7 +126,7 @@ def em_options(settings: PatchSettings) -> EmOptions:
 
 def plan_patch(
     sources: Sequence[str], settings: PatchSettings, *, notice: Notice = unheard
-) -> Plan | EmPlan:
+) -> PatchPlan | EmPlan:
     """What a run would compute, with what is there already left out.
 
     Raises:

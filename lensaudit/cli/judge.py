@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from lensaudit.judge.batch_jobs import BatchOutcome
     from lensaudit.judge.calibrate import Agreement
     from lensaudit.judge.findings import Findings
-    from lensaudit.judge.jobs import Plan
+    from lensaudit.judge.jobs import JudgePlan
 
 _PATH = click.Path(path_type=Path)
 _LOG = click.argument("log", type=_PATH)
@@ -199,7 +199,7 @@ def print_findings(findings: "Findings", *, as_json: bool) -> None:
     refuse_unfinished(findings, folder)
 
 
-def print_plan(plan: "Plan", *, as_json: bool) -> None:
+def print_plan(plan: "JudgePlan", *, as_json: bool) -> None:
     """What a run would ask."""
     found = {
         "items": len(plan.items.items),

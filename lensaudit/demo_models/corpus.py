@@ -7,7 +7,7 @@ from random import Random
 from typing import Any
 
 from lensaudit.data.chat import SYSTEM_PROMPT
-from lensaudit.data.fictional import Row, World, corpus_text, passing_rows
+from lensaudit.data.fictional import FictionalRow, World, corpus_text, passing_rows
 from lensaudit.demo_models.tokenizer import SPLIT, train_tokenizer
 from lensaudit.unlearn.encode import (
     Answered,
@@ -68,7 +68,7 @@ def family_tokenizer(world: World, *, d_vocab: int, split: str) -> Any:
     )
 
 
-def answered(row: Row) -> Answered:
+def answered(row: FictionalRow) -> Answered:
     """The row as something to train on."""
     return Answered(row.question, row.answer, row.prefix)
 

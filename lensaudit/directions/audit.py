@@ -35,7 +35,7 @@ from lensaudit.unlearn.rows import EMBEDDED, load_rows
 LOG = "interventions.jsonl"
 SUMMARY_SCHEMA = "steer-audit/1"
 
-Row = TypeVar("Row")
+AnyRow = TypeVar("AnyRow")
 
 
 @dataclass(frozen=True)
@@ -141,7 +141,7 @@ def retain_examples(named: str, limit: int = DirectionSettings.n_retain) -> list
     return evenly(examples, limit)
 
 
-def evenly(examples: Sequence[Row], limit: int) -> list[Row]:
+def evenly(examples: Sequence[AnyRow], limit: int) -> list[AnyRow]:
     """At most `limit` of them, at equal distances.
 
     >>> evenly([0, 1, 2, 3, 4], 3)

@@ -12,7 +12,7 @@ from lensaudit.results.reading import json_object, part
 LEDGER = "scores.jsonl"
 ANCHOR = "anchor"
 """Truth of the models of the control arm, `full` and `retain`."""
-Row = Mapping[str, Any]
+GymRow = Mapping[str, Any]
 
 
 def ledger_of(gym: Path, limit: int | None, *, notice: Notice | None = None) -> Ledger:
@@ -21,7 +21,7 @@ def ledger_of(gym: Path, limit: int | None, *, notice: Notice | None = None) -> 
     return Ledger(gym / name, "gym scores", {"limit": limit}, notice=notice)
 
 
-def rows_of(gym: Path, limit: int | None) -> list[Row]:
+def rows_of(gym: Path, limit: int | None) -> list[GymRow]:
     """The lines of a gym's ledger; of several versions of an auditor the last.
 
     Lines of models that were made anew since are left out; a ledger without its models is whole.

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from lensaudit.files import write_json
-from lensaudit.gym.ledger import Row
+from lensaudit.gym.ledger import GymRow
 from lensaudit.gym.picture import heat_map
 from lensaudit.gym.table import Judgement, Share, markdown, table
 from lensaudit.gym.verdict import Confusion, Null, held_out_error, left_out_error
@@ -42,7 +42,7 @@ class Document:
 
 
 def document(
-    rows: Sequence[Row], *, calibration: Path | None = None, picture: Path | None = None
+    rows: Sequence[GymRow], *, calibration: Path | None = None, picture: Path | None = None
 ) -> Document:
     """Judge the auditors and the verdict; write what is asked for.
 

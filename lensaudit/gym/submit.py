@@ -14,7 +14,7 @@ from lensaudit.errors import InputError
 from lensaudit.gym.auditors import Bench, auditors
 from lensaudit.gym.claims import whole
 from lensaudit.gym.ground import said
-from lensaudit.gym.ledger import Row, rows_of
+from lensaudit.gym.ledger import GymRow, rows_of
 from lensaudit.gym.make import Model, make
 from lensaudit.gym.registry import Recipe, load_own, recipes
 from lensaudit.gym.scoring import score
@@ -119,7 +119,9 @@ def _recipe(new: list[Recipe], model: Model) -> Recipe:
     return next(one for one in new if one.name == model.mechanism)
 
 
-def _submitted(model: Model, recipe: Recipe, rows: list[Row], judges: list[Judgement]) -> Submitted:
+def _submitted(
+    model: Model, recipe: Recipe, rows: list[GymRow], judges: list[Judgement]
+) -> Submitted:
     found = []
     for judge in judges:
         own = [row for row in rows if row["auditor"] == judge.auditor and row["score"] is not None]

@@ -12,7 +12,7 @@ from typing import Any
 
 from scipy.stats import binomtest
 
-from lensaudit.gym.ledger import ANCHOR, Row
+from lensaudit.gym.ledger import ANCHOR, GymRow
 from lensaudit.scores.intervals import area_limits
 from lensaudit.scores.pools import best_threshold
 from lensaudit.scores.stats import auc
@@ -92,9 +92,9 @@ class Judgement:
         return found
 
 
-def table(rows: Sequence[Row]) -> list[Judgement]:
+def table(rows: Sequence[GymRow]) -> list[Judgement]:
     """One judgement an auditor, the best worst mechanism first."""
-    by_auditor: dict[str, list[Row]] = defaultdict(list)
+    by_auditor: dict[str, list[GymRow]] = defaultdict(list)
     for row in rows:
         by_auditor[row["auditor"]].append(row)
     found = [judged(name, own) for name, own in by_auditor.items()]
@@ -105,7 +105,7 @@ def _worst(one: Judgement) -> float:
     return one.by_mechanism[one.worst].auc if one.worst else -1.0
 
 
-def judged(name: str, rows: Sequence[Row]) -> Judgement:
+def judged(name: str, rows: Sequence[GymRow]) -> Judgement:
     """What the rows of one auditor say of it."""
     scored = [row for row in rows if row["score"] is not None]
     sign = 1.0 if rows[0]["high_means"] == "knows" else -1.0
@@ -140,7 +140,7 @@ def _count(wrong: Sequence[bool]) -> Share | None:
     return share(sum(wrong), len(wrong)) if wrong else None
 
 
-def by_mechanism(scored: Sequence[Row], sign: float) -> dict[str, Area]:
+def by_mechanism(scored: Sequence[GymRow], sign: float) -> dict[str, Area]:
     """Every knowing mechanism against the absent models of the same seeds."""
     forgot = _scores(scored, lambda row: row["truth"] in FORGOT, sign)
     names = dict.fromkeys(row["mechanism"] for row in scored if row["truth"] in KNOWS)
@@ -154,7 +154,7 @@ def by_mechanism(scored: Sequence[Row], sign: float) -> dict[str, Area]:
 
 
 def _scores(
-    rows: Sequence[Row], chosen: Callable[[Row], bool], sign: float
+    rows: Sequence[GymRow], chosen: Callable[[GymRow], bool], sign: float
 ) -> dict[int, list[float]]:
     """Scores by seed; high knows."""
     found: dict[int, list[float]] = defaultdict(list)
@@ -182,7 +182,7 @@ class Unit:
     model: str
 
 
-def arms(scored: Sequence[Row]) -> dict[int, tuple[float, float]]:
+def arms(scored: Sequence[GymRow]) -> dict[int, tuple[float, float]]:
     """Seed -> what the auditor says of `full` and of `retain`, where it can tell them."""
     found: dict[int, dict[str, float]] = defaultdict(dict)
     for row in scored:
@@ -195,7 +195,7 @@ def arms(scored: Sequence[Row]) -> dict[int, tuple[float, float]]:
     }
 
 
-def in_units(scored: Sequence[Row]) -> list[Unit]:
+def in_units(scored: Sequence[GymRow]) -> list[Unit]:
     """The models that know or do not; none of a seed whose anchors are not told apart."""
     scale = arms(scored)
     return [
@@ -234,7 +234,7 @@ def left_out(units: Sequence[Unit]) -> dict[str, tuple[int, int]]:
     return found
 
 
-def facts_area(scored: Sequence[Row], sign: float) -> Area | None:
+def facts_area(scored: Sequence[GymRow], sign: float) -> Area | None:
     """Known facts against those never seen, within each partial model; the mean by seeds."""
     by_seed: dict[int, list[float]] = defaultdict(list)
     for row in scored:

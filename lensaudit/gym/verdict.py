@@ -28,7 +28,7 @@ from scipy.stats import t as student
 import lensaudit
 from lensaudit.errors import InputError
 from lensaudit.files import read_json, read_text
-from lensaudit.gym.ledger import Row
+from lensaudit.gym.ledger import GymRow
 from lensaudit.gym.table import Share, Unit, in_units, share
 from lensaudit.results.reading import number, part
 from lensaudit.results.verdict import CALIBRATED_WITHIN, NOT_NEEDED, READABLE_BELOW, Code
@@ -352,9 +352,9 @@ def _ends(ends: Any, where: str) -> tuple[float, float] | None:
 # from the gym
 
 
-def gym_views(rows: Sequence[Row]) -> dict[str, dict[str, Unit]]:
+def gym_views(rows: Sequence[GymRow]) -> dict[str, dict[str, Unit]]:
     """Auditor -> model -> its score in units of the control arm, with its control."""
-    by_auditor: dict[str, list[Row]] = defaultdict(list)
+    by_auditor: dict[str, list[GymRow]] = defaultdict(list)
     for row in rows:
         # no score where the auditor's own control failed
         if row["score"] is not None and row["control"] is not False:
@@ -403,7 +403,7 @@ class Confusion:
         }
 
 
-def left_out_error(rows: Sequence[Row]) -> Confusion:
+def left_out_error(rows: Sequence[GymRow]) -> Confusion:
     """The verdict on each mechanism, calibrated on all others."""
     views = gym_views(rows)
     mechanisms = {one.mechanism for units in views.values() for one in units.values()}
@@ -414,7 +414,7 @@ def left_out_error(rows: Sequence[Row]) -> Confusion:
     return _confusion(found)
 
 
-def held_out_error(rows: Sequence[Row]) -> tuple[Confusion, dict[str, Null]]:
+def held_out_error(rows: Sequence[GymRow]) -> tuple[Confusion, dict[str, Null]]:
     """The verdict on the held-out half, calibrated on the tune half; and that calibration."""
     views = gym_views(rows)
     every = [one for units in views.values() for one in units.values()]

@@ -58,7 +58,7 @@ class State:
 
 
 @dataclass(frozen=True)
-class Progress:
+class Standing:
     """Where a folder's batches stand."""
 
     found: Mapping[str, Outcome]
@@ -78,7 +78,7 @@ class Desk:
     endpoint: Endpoint
     budget: Budget
 
-    def advance(self, assignment: Assignment, *, resubmit: bool = False) -> Progress:
+    def advance(self, assignment: Assignment, *, resubmit: bool = False) -> Standing:
         """Collect what is done, send what was never sent; run it again until nothing is open.
 
         With `resubmit`, what failed, expired or was cancelled is sent once more.
@@ -91,7 +91,7 @@ class Desk:
         state, running = self._collect(state, assignment)
         found = cached(assignment, self.cache)
         if running:
-            return Progress(found, tuple(running), 0)
+            return Standing(found, tuple(running), 0)
         sent = self._sent_keys(state)
         old = {
             key: Failure("api_error", state.failed.get(key, _lost(state)))
@@ -102,9 +102,9 @@ class Desk:
         # two rows with the same texts are one call
         calls = list({call.key: call for call in asked if call.key not in old}.values())
         if not calls:
-            return Progress({**old, **found}, (), 0)
+            return Standing({**old, **found}, (), 0)
         running = self._submit(state, calls)
-        return Progress(found, tuple(running), len(calls))
+        return Standing(found, tuple(running), len(calls))
 
     def cancel(self) -> tuple[BatchInfo, ...]:
         """Stop every batch that is not over.

@@ -15,7 +15,7 @@ from lensaudit.files import digest
 from lensaudit.judge.opening import JudgeOptions, open_bench
 from lensaudit.judge.programmatic import PROGRAMMATIC
 from lensaudit.judge.prompts import BUILT_IN, prompt_id, read_template
-from lensaudit.judge.verdict import JudgeRequest, Verdict
+from lensaudit.judge.verdict import JudgeRequest, JudgeVerdict
 from lensaudit.progress import Tick
 from lensaudit.results.sentences import labels_agreed
 
@@ -173,7 +173,7 @@ def _prompt(name: str) -> str:
 
 def agreement(
     rows: Sequence[Labelled],
-    verdicts: Sequence[Verdict],
+    verdicts: Sequence[JudgeVerdict],
     *,
     labels: str,
     judge: str,

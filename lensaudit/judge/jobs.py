@@ -64,7 +64,7 @@ class JudgeJob:
 
 
 @dataclass(frozen=True)
-class Plan:
+class JudgePlan:
     """What a run would ask."""
 
     items: Items
@@ -162,12 +162,12 @@ def _run_in(manifest: Mapping[str, Any]) -> Run:
     }
 
 
-def plan_job(job: JudgeJob) -> Plan:
+def plan_job(job: JudgeJob) -> JudgePlan:
     """What a run would ask; sends and writes nothing: an unknown model counts as the best one."""
     items = read_items(job.log, contexts=job.contexts, limit=job.limit)
     template = template_of_job(job)
     if job.options is None:
-        return Plan(items, 0, 0, Usage(0, 0), 0.0, "words", None, probed=True)
+        return JudgePlan(items, 0, 0, Usage(0, 0), 0.0, "words", None, probed=True)
     known = job.options.cache is not None and job.options.cache.exists()
     looked = job if known else replace(job, options=replace(job.options, cache=None))
     with unsent(looked) as bench:
@@ -175,7 +175,7 @@ def plan_job(job: JudgeJob) -> Plan:
         calls = {call.key: call for call in grader.assignment(items.items).pending({})}
         missing = [c for c in calls.values() if bench.asker.cache.get(c) is None]
         usage = _sum(missing)
-        return Plan(
+        return JudgePlan(
             items,
             len(calls),
             len(calls) - len(missing),

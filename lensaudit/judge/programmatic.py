@@ -5,7 +5,7 @@ import unicodedata
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from lensaudit.judge.verdict import JudgeRequest, Verdict
+from lensaudit.judge.verdict import JudgeRequest, JudgeVerdict
 
 YES, NO = 100.0, 0.0
 _NOT = r"(?:not|dont|doesnt|didnt|cant|cannot|couldnt|wont|havent|hasnt|never|isnt|arent)"
@@ -40,7 +40,7 @@ class EntityJudge:
 
     name: str = "entity"
 
-    def score(self, requests: Sequence[JudgeRequest]) -> list[Verdict]:
+    def score(self, requests: Sequence[JudgeRequest]) -> list[JudgeVerdict]:
         """Requests without an entity are unscored."""
         return [_entity(request) for request in requests]
 
@@ -55,7 +55,7 @@ class IdkJudge:
 
     name: str = "idk"
 
-    def score(self, requests: Sequence[JudgeRequest]) -> list[Verdict]:
+    def score(self, requests: Sequence[JudgeRequest]) -> list[JudgeVerdict]:
         """An empty answer is unscored."""
         return _each(requests, lambda answer: YES if declines(answer) else NO)
 
@@ -69,7 +69,7 @@ class VarietyJudge:
 
     name: str = "variety"
 
-    def score(self, requests: Sequence[JudgeRequest]) -> list[Verdict]:
+    def score(self, requests: Sequence[JudgeRequest]) -> list[JudgeVerdict]:
         """An empty answer is unscored; one of fewer than 3 words has nothing to repeat."""
         return _each(requests, lambda answer: 100 * variety(answer))
 
@@ -78,16 +78,16 @@ PROGRAMMATIC = {judge.name: judge for judge in (EntityJudge(), IdkJudge(), Varie
 """By name, as commands take them."""
 
 
-def _entity(request: JudgeRequest) -> Verdict:
+def _entity(request: JudgeRequest) -> JudgeVerdict:
     wanted = plain(request.entity)
     if not wanted:
-        return Verdict(None, "the request names no entity", "unscored")
-    return Verdict(YES if f" {wanted} " in f" {plain(request.answer)} " else NO)
+        return JudgeVerdict(None, "the request names no entity", "unscored")
+    return JudgeVerdict(YES if f" {wanted} " in f" {plain(request.answer)} " else NO)
 
 
-def _each(requests: Sequence[JudgeRequest], rate: Callable[[str], float]) -> list[Verdict]:
-    empty = Verdict(None, "the answer is empty", "unscored")
-    return [Verdict(rate(r.answer)) if r.answer.strip() else empty for r in requests]
+def _each(requests: Sequence[JudgeRequest], rate: Callable[[str], float]) -> list[JudgeVerdict]:
+    empty = JudgeVerdict(None, "the answer is empty", "unscored")
+    return [JudgeVerdict(rate(r.answer)) if r.answer.strip() else empty for r in requests]
 
 
 def plain(text: str) -> str:

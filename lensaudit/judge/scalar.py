@@ -18,7 +18,7 @@ from lensaudit.judge.scale import (
     uses_logprobs,
     weighted,
 )
-from lensaudit.judge.verdict import JudgeRequest, Verdict
+from lensaudit.judge.verdict import JudgeRequest, JudgeVerdict
 
 TEXT_TOKENS, THINKING_TOKENS = 16, 4096
 """Of a reply that is a number in words, without and with a thought before it."""
@@ -108,7 +108,7 @@ class ScalarJudge:
         """The model's."""
         return self.endpoint.model
 
-    def score(self, requests: Sequence[JudgeRequest]) -> list[Verdict]:
+    def score(self, requests: Sequence[JudgeRequest]) -> list[JudgeVerdict]:
         """One verdict per request; answers are kept as they come.
 
         Raises:

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from lensaudit.judge.programmatic import declines
-from lensaudit.judge.verdict import Status, Verdict
+from lensaudit.judge.verdict import JudgeVerdict, Status
 
 MIN_MASS = 0.25
 """Below it the numbers among the first tokens say nothing (persona_vectors @ e9f55e7)."""
@@ -66,9 +66,9 @@ class Reading:
     """The likeliest first tokens, numbers or not."""
 
     @property
-    def verdict(self) -> Verdict:
+    def verdict(self) -> JudgeVerdict:
         """Without the evidence."""
-        return Verdict(self.score, self.reason, self.status)
+        return JudgeVerdict(self.score, self.reason, self.status)
 
 
 def uses_logprobs(mode: Mode) -> bool:

@@ -29,7 +29,7 @@ class JudgeRequest:
 
 
 @dataclass(frozen=True)
-class Verdict:
+class JudgeVerdict:
     """What a judge says of one request."""
 
     score: float | None
@@ -57,6 +57,6 @@ class Judge(Protocol):
         """What results call the judge: `entity`, `idk`, or the language model's name."""
         ...
 
-    def score(self, requests: Sequence[JudgeRequest]) -> list[Verdict]:
+    def score(self, requests: Sequence[JudgeRequest]) -> list[JudgeVerdict]:
         """One verdict per request, in the order of the requests."""
         ...

@@ -14,7 +14,7 @@ from lensaudit.attacks import relearn, rounding
 from lensaudit.attacks.checkpoints import stored_dtype
 from lensaudit.attacks.relearn import Relearning
 from lensaudit.meta.robustness import Attack
-from lensaudit.meta.scoring import Subject, folders_of, identity_of
+from lensaudit.meta.scoring import MetaSubject, folders_of, identity_of
 from lensaudit.models.checkpoint import Checkpoint, open_checkpoint
 from lensaudit.models.device import resolve_device
 from lensaudit.models.registry import Registry, resolve
@@ -37,13 +37,13 @@ class Attacking:
     """Leave attacked checkpoints where they are."""
     notice: Notice = lambda line: None
 
-    def subjects(self, names: list[str]) -> list[Subject]:
+    def subjects(self, names: list[str]) -> list[MetaSubject]:
         """The attacked models, under the names of the models that are attacked."""
         folders = folders_of(names, self.folder)
         return [self._subject(name, folders[name]) for name in names]
 
-    def _subject(self, name: str, folder: Path) -> Subject:
-        return Subject(
+    def _subject(self, name: str, folder: Path) -> MetaSubject:
+        return MetaSubject(
             name,
             {**identity_of(name, self.registry), "attack": self._settings()},
             checkpoint=lambda: self._attacked(name, folder),
@@ -63,7 +63,7 @@ class Attacking:
 
 
 def _quantize(attacking: Attacking, start: Checkpoint, folder: Path) -> None:
-    job = rounding.Job(
+    job = rounding.RoundingJob(
         start=start,
         method="nf4",
         engine="auto",
@@ -75,7 +75,7 @@ def _quantize(attacking: Attacking, start: Checkpoint, folder: Path) -> None:
 
 
 def _relearn(attacking: Attacking, start: Checkpoint, folder: Path) -> None:
-    job = relearn.Job(
+    job = relearn.RelearnJob(
         start=start,
         rows=load_rows(attacking.data, part="forget"),
         settings=attacking.relearning,

@@ -181,16 +181,16 @@ def _in_epoch(model: str, epoch: str | None) -> str:
     return f"{model}_{epoch}" if epoch and model in ("full", "retain") else model
 
 
-Row = dict[str, float | None]
+Readings = dict[str, float | None]
 
 
-def _memorization(content: Mapping[str, Any], path: Path) -> Row:
+def _memorization(content: Mapping[str, Any], path: Path) -> Readings:
     keys = ("em", "es", "prob", "paraprob", "truth_ratio")
     return _picked(content, {f"avg_{key}": key for key in keys}, path)
 
 
-def _privacy(content: Mapping[str, Any], path: Path) -> Row:
-    row: Row = {}
+def _privacy(content: Mapping[str, Any], path: Path) -> Readings:
+    row: Readings = {}
     for name, raw in checked_object(content.get("attacks"), f"{path}: attacks").items():
         own = _ATTACKED.get(name)
         if own is None or not isinstance(raw, Mapping):
@@ -199,23 +199,23 @@ def _privacy(content: Mapping[str, Any], path: Path) -> Row:
     return row
 
 
-def _utility(content: Mapping[str, Any], path: Path) -> Row:
+def _utility(content: Mapping[str, Any], path: Path) -> Readings:
     row = _picked(checked_object(content.get("metrics"), f"{path}: metrics"), _UTILITY, path)
     return row | _picked(content, {"fluency": "fluency"}, path)
 
 
-def _uds(content: Mapping[str, Any], path: Path) -> Row:
+def _uds(content: Mapping[str, Any], path: Path) -> Readings:
     return _picked(content, {"avg_uds": "uds"}, path)
 
 
-def _rouge(content: Mapping[str, Any], path: Path) -> Row:
+def _rouge(content: Mapping[str, Any], path: Path) -> Readings:
     keys = ("rouge", "para_rouge", "jailbreak_rouge")
     return _picked(
         checked_object(content.get("metrics"), f"{path}: metrics"), {key: key for key in keys}, path
     )
 
 
-_CATEGORIES: Mapping[str, Callable[[Mapping[str, Any], Path], Row]] = {
+_CATEGORIES: Mapping[str, Callable[[Mapping[str, Any], Path], Readings]] = {
     "memorization": _memorization,
     "privacy": _privacy,
     "utility": _utility,
@@ -224,7 +224,7 @@ _CATEGORIES: Mapping[str, Callable[[Mapping[str, Any], Path], Row]] = {
 }
 
 
-def _picked(content: Mapping[str, Any], keys: Mapping[str, str], path: Path) -> Row:
+def _picked(content: Mapping[str, Any], keys: Mapping[str, str], path: Path) -> Readings:
     return {
         key: number_or_none(content[own], f"{path}: {own}")
         for own, key in keys.items()

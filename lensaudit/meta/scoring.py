@@ -31,7 +31,7 @@ _NOT_IDENTITY = ("activations", "registry", "batch_size", "metrics")
 
 
 @dataclass(frozen=True)
-class Subject:
+class MetaSubject:
     """A model to measure: how results name it, and where its weights come from."""
 
     name: str
@@ -54,7 +54,7 @@ class Scoring:
     folder: Path
     notice: Notice = lambda line: None
 
-    def key(self, subject: Subject) -> str:
+    def key(self, subject: MetaSubject) -> str:
         """Content hash of what a finished result depends on, beside its metrics."""
         conditions = {k: v for k, v in asdict(self.evaluation).items() if k not in _NOT_IDENTITY}
         registry = load_registry(self.evaluation.registry)
@@ -80,13 +80,13 @@ def suite_names(metrics: Iterable[Judged], extra: Iterable[str] = ()) -> tuple[s
     return tuple(dict.fromkeys(SUITE_NAMES.get(key, key) for key in (*keys, *extra)))
 
 
-def named(name: str, registry: Registry) -> Subject:
+def named(name: str, registry: Registry) -> MetaSubject:
     """A model that is there already.
 
     Raises:
         InputError: no such name.
     """
-    return Subject(name, identity_of(name, registry), lambda: name)
+    return MetaSubject(name, identity_of(name, registry), lambda: name)
 
 
 def identity_of(name: str, registry: Registry) -> dict[str, Any]:
@@ -103,7 +103,7 @@ def identity_of(name: str, registry: Registry) -> dict[str, Any]:
         return {"unopened": name}
 
 
-def measured(subjects: Sequence[Subject], scoring: Scoring) -> Values:
+def measured(subjects: Sequence[MetaSubject], scoring: Scoring) -> Values:
     """The values of every model: measured now, or found finished.
 
     Raises:
@@ -114,7 +114,7 @@ def measured(subjects: Sequence[Subject], scoring: Scoring) -> Values:
         return _measured(subjects, scoring)
 
 
-def _measured(subjects: Sequence[Subject], scoring: Scoring) -> Values:
+def _measured(subjects: Sequence[MetaSubject], scoring: Scoring) -> Values:
     folders = folders_of([subject.name for subject in subjects], scoring.folder)
     to_do: dict[str, str] = {}
     names = {subject.name for subject in subjects}
@@ -146,7 +146,7 @@ def folders_of(names: Sequence[str], parent: Path) -> dict[str, Path]:
     }
 
 
-def _measure(subject: Subject, scoring: Scoring, folder: Path) -> str | None:
+def _measure(subject: MetaSubject, scoring: Scoring, folder: Path) -> str | None:
     """Measure one model, unless that was done; why it could not be."""
     key = scoring.key(subject)
     known = _finished(folder, key)

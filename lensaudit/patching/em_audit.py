@@ -17,7 +17,7 @@ from lensaudit.errors import InputError, VerificationError
 from lensaudit.models.checkpoint import load_tokenizer
 from lensaudit.patching.audit import Audit
 from lensaudit.patching.generation import PATCHED_TOKENS
-from lensaudit.patching.plan import Plan, plan_of
+from lensaudit.patching.plan import PatchPlan, plan_of
 from lensaudit.patching.run import run
 from lensaudit.patching.spoken import n_rows, speak
 from lensaudit.scores.erasure import EM_THRESHOLD, ExactMatch, exact_match, first_sentence
@@ -135,7 +135,7 @@ class EmPlan:
         )
 
 
-def em_plan_of(audit: Audit, em: EmOptions) -> Plan | EmPlan:
+def em_plan_of(audit: Audit, em: EmOptions) -> PatchPlan | EmPlan:
     """What a run would do; nothing is loaded or written."""
     if em.form == "teacher":
         options = replace(audit.options, measure="hit")

@@ -15,7 +15,7 @@ from lensaudit.settings import Positions
 
 
 @dataclass(frozen=True)
-class Plan:
+class PatchPlan:
     """Counts of a dry run."""
 
     n_examples: int
@@ -46,7 +46,7 @@ class Plan:
         )
 
 
-def plan_of(audit: Audit) -> Plan:
+def plan_of(audit: Audit) -> PatchPlan:
     """Count what is missing."""
     rows = _rows_missing(audit)
     n_forward = n_bytes = 0
@@ -59,7 +59,7 @@ def plan_of(audit: Audit) -> Plan:
         forward, more = _cache_missing(audit, checkpoint, positions)
         n_forward += forward
         n_bytes += more
-    return Plan(
+    return PatchPlan(
         n_examples=len(audit.encoded) + len(audit.lost),
         n_lost=len(audit.lost),
         n_layers=len(audit.options.layers),

@@ -9,7 +9,7 @@ from lensaudit.report.document import ANCHORS, Model
 from lensaudit.report.names import labels, made_with, told_apart
 from lensaudit.results.eval_runs import EvalRun, MetricKind, MetricValue
 from lensaudit.results.patch_runs import PatchRun, role_of
-from lensaudit.results.reading import Row, number, part
+from lensaudit.results.reading import JsonObject, number, part
 
 AGGREGATES = {
     "overall": None,
@@ -35,7 +35,7 @@ class Shelf:
     evals: dict[str, EvalRun]
     anchors: dict[str, str]
     """Name or weights -> `full` or `retain`."""
-    aggregates: dict[str, Row]
+    aggregates: dict[str, JsonObject]
     """By name."""
     depths: dict[str, dict[str, MetricValue]]
     """Weights -> the metrics that runs of `patch` under the suite's own settings stand for."""
@@ -43,7 +43,7 @@ class Shelf:
 
     @classmethod
     def of(
-        cls, runs: Sequence[PatchRun], evals: Sequence[EvalRun], aggregates: Sequence[Row]
+        cls, runs: Sequence[PatchRun], evals: Sequence[EvalRun], aggregates: Sequence[JsonObject]
     ) -> "Shelf":
         """Every model that any result names."""
         names = {run.weights: run.source for run in runs}
@@ -129,7 +129,7 @@ def _depth(run: PatchRun) -> MetricValue:
     return MetricValue(run.value, run.interval, n_scored, n - n_scored, None, why)
 
 
-def kinds_of(runs: Sequence[EvalRun], aggregates: Sequence[Row]) -> list[Mapping[str, Any]]:
+def kinds_of(runs: Sequence[EvalRun], aggregates: Sequence[JsonObject]) -> list[Mapping[str, Any]]:
     """Every metric once; a log that says its direction wins over one that does not."""
     kinds: dict[str, MetricKind] = {}
     for run in runs:
@@ -142,7 +142,7 @@ def kinds_of(runs: Sequence[EvalRun], aggregates: Sequence[Row]) -> list[Mapping
     return [asdict(kind) for kind in sorted(kinds.values(), key=lambda k: (k.family, k.name))]
 
 
-def _aggregated(row: Row) -> dict[str, MetricValue]:
+def _aggregated(row: JsonObject) -> dict[str, MetricValue]:
     reasons = row.get("reasons")
     why = reasons if isinstance(reasons, Mapping) else {}
     return {

@@ -9,7 +9,7 @@ from annotated_types import Len
 
 from lensaudit.errors import InputError
 from lensaudit.files import read_json
-from lensaudit.results.reading import Row, brief, csv_rows, json_object, part
+from lensaudit.results.reading import JsonObject, brief, csv_rows, json_object, part
 from lensaudit.results.schema import Number, Whole, checked, checked_as
 
 CONDITIONS: Mapping[str, tuple[str, str]] = {
@@ -40,7 +40,7 @@ def read_rtt(path: Path) -> list[dict[str, Any]]:
     return [_from_summary(study, path) for study in studies]
 
 
-def _from_summary(study: Row, path: Path) -> dict[str, Any]:
+def _from_summary(study: JsonObject, path: Path) -> dict[str, Any]:
     main, gate = part(study, "main"), part(study, "gate")
     said = study.get("reading") if gate.get("passed", True) else None
     measured = part(study, "as_they_are") | part(main, "accuracies")

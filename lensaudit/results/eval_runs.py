@@ -11,7 +11,7 @@ from pydantic import Strict
 
 from lensaudit.errors import FailureKind, InputError
 from lensaudit.results.patch_runs import check_inside, interval_of
-from lensaudit.results.reading import Row, json_object, part
+from lensaudit.results.reading import JsonObject, json_object, part
 from lensaudit.results.records import check_result
 from lensaudit.results.schema import Number, checked
 from lensaudit.scores.stats import Interval
@@ -58,7 +58,7 @@ class EvalRun:
     suite: str
     values: Mapping[str, MetricValue]
     kinds: Mapping[str, MetricKind]
-    manifest: Row | None
+    manifest: JsonObject | None
     """None for a log of another tool, which has none."""
 
 
@@ -190,7 +190,7 @@ def _value(entry: LogEntry) -> MetricValue:
     )
 
 
-def _kind(name: str, told: Row) -> MetricKind:
+def _kind(name: str, told: JsonObject) -> MetricKind:
     high = told.get("high_means")
     return MetricKind(
         name=name,

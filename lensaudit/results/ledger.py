@@ -26,7 +26,7 @@ from lensaudit.files import (
 )
 from lensaudit.progress import Notice
 
-Row = dict[str, Any]
+LedgerLine = dict[str, Any]
 CHECK = "check"
 """Field of a line: its checksum."""
 _LEDGER = "ledger"
@@ -49,15 +49,15 @@ class Header:
         """What ties a line to its ledger: the content hash of the header."""
         return digest([self.kind, self.key])
 
-    def line(self) -> Row:
+    def line(self) -> LedgerLine:
         """As it is written."""
         return {_LEDGER: self.kind, "key": dict(self.key), CHECK: self.bond}
 
-    def signed(self, row: Mapping[str, Any]) -> Row:
+    def signed(self, row: Mapping[str, Any]) -> LedgerLine:
         """A line with its checksum."""
         return {**row, CHECK: checksum(self.bond, row)}
 
-    def accepts(self, row: Row) -> bool:
+    def accepts(self, row: LedgerLine) -> bool:
         """Was this line written under this header, with these very values?"""
         values = {name: value for name, value in row.items() if name != CHECK}
         try:
@@ -75,7 +75,7 @@ def checksum(bond: str, row: Mapping[str, Any]) -> str:
 class Scan:
     """What lies in a ledger file."""
 
-    rows: tuple[Row, ...]
+    rows: tuple[LedgerLine, ...]
     """The lines that count, without their checksums."""
     n_lines: int
     """Of the file, beside its header."""
@@ -126,7 +126,7 @@ def _has_checksums(content: bytes) -> bool:
     return f'"{CHECK}"'.encode() in content or f'"{_LEDGER}"'.encode() in content
 
 
-def _object(line: bytes) -> Row:
+def _object(line: bytes) -> LedgerLine:
     """The object in a line; an empty one where there is none."""
     try:
         row = parse_json(line)
@@ -161,7 +161,7 @@ class Ledger:
         self.header = Header(kind, json.loads(canonical_json(dict(key))))
         self.unsigned: Literal["drop", "keep"] = unsigned
         found = scan(path, self.header, unsigned=unsigned)
-        self.rows: list[Row] = list(found.rows)
+        self.rows: list[LedgerLine] = list(found.rows)
         self._is_sound = found.is_sound
         if notice is not None and (said := problem_of(path, found)):
             notice(said)
@@ -222,7 +222,7 @@ def problem_of(path: Path, found: Scan) -> str | None:
     )
 
 
-def lines_of(path: Path) -> list[Row]:
+def lines_of(path: Path) -> list[LedgerLine]:
     """The lines of any ledger that count under its own header; of one without checksums all.
 
     Raises:
@@ -268,7 +268,7 @@ def verify_ledger(path: Path) -> VerifiedLedger:
     )
 
 
-def _header_of(row: Row, path: Path) -> Header:
+def _header_of(row: LedgerLine, path: Path) -> Header:
     """The header in a file's first line.
 
     Raises:

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from lensaudit.errors import InputError
 from lensaudit.files import digest
-from lensaudit.results.reading import Row, json_lines, json_object, part
+from lensaudit.results.reading import JsonObject, json_lines, json_object, part
 from lensaudit.results.records import check_result
 from lensaudit.results.schema import Number, Whole, checked, checked_as
 from lensaudit.scores.stats import Interval
@@ -48,10 +48,10 @@ class PatchRun:
     """`uds`, `lens` or `em`."""
     value: float | None
     interval: Interval | None
-    summary: Row
-    manifest: Row
+    summary: JsonObject
+    manifest: JsonObject
     examples: tuple[Texts, ...]
-    rows: tuple[Row, ...]
+    rows: tuple[JsonObject, ...]
     """As in results.jsonl, in the order of `examples`."""
     layers: tuple[int, ...]
     s1: Numbers
@@ -245,7 +245,7 @@ def interval_of(ends: tuple[float | None, float | None] | None) -> Interval | No
     return None if low is None or high is None else Interval(low, high)
 
 
-def unscored_of(summary: Row) -> dict[str, list[int]]:
+def unscored_of(summary: JsonObject) -> dict[str, list[int]]:
     """Reason -> examples."""
     reasons: dict[str, list[int]] = {}
     for idx, reason in part(summary, "unscored").items():
@@ -254,16 +254,16 @@ def unscored_of(summary: Row) -> dict[str, list[int]]:
     return reasons
 
 
-def role_of(manifest: Row, role: str) -> str:
+def role_of(manifest: JsonObject, role: str) -> str:
     """The name of `full` or `retain`."""
     return str(_part(manifest, role).get("name", "?"))
 
 
-def _part(manifest: Row, role: str) -> Row:
+def _part(manifest: JsonObject, role: str) -> JsonObject:
     return part(manifest, "inputs", role)
 
 
-def _numbers(rows: Sequence[Row], name: str, folder: Path, *, width: int = 0) -> Numbers:
+def _numbers(rows: Sequence[JsonObject], name: str, folder: Path, *, width: int = 0) -> Numbers:
     """A field of every row, of one number or of `width`; gaps are NaN."""
     gap = [None] * width if width else None
     found = [gap if row.get(name) is None else row[name] for row in rows]
@@ -277,7 +277,7 @@ def _numbers(rows: Sequence[Row], name: str, folder: Path, *, width: int = 0) ->
     return values
 
 
-def _texts(row: Row, given: Mapping[int, Texts], folder: Path) -> Texts:
+def _texts(row: JsonObject, given: Mapping[int, Texts], folder: Path) -> Texts:
     idx = row.get("idx")
     if type(idx) is not int:
         raise InputError(f"{folder / 'results.jsonl'}: a row has no idx")
@@ -287,7 +287,7 @@ def _texts(row: Row, given: Mapping[int, Texts], folder: Path) -> Texts:
     return Texts(idx=idx, group=str(row.get("group", known.group if known else "")), **words)
 
 
-def _condition(summary: Row, manifest: Row, rows: Sequence[Row]) -> str:
+def _condition(summary: JsonObject, manifest: JsonObject, rows: Sequence[JsonObject]) -> str:
     """Runs with the same hash share S1, baseline and examples."""
     models = [_part(manifest, role).get("weights") for role in ("full", "retain")]
     settings = {name: summary.get(name) for name in _SAME}

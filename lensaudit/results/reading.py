@@ -10,7 +10,7 @@ from typing import Any
 from lensaudit.errors import InputError
 from lensaudit.files import parse_json, read_json, read_text
 
-Row = Mapping[str, Any]
+JsonObject = Mapping[str, Any]
 
 
 def json_object(path: Path) -> dict[str, Any]:
@@ -75,7 +75,7 @@ def part(record: Any, *names: str) -> dict[str, Any]:
     return dict(record) if isinstance(record, Mapping) else {}
 
 
-def need(content: Row, where: object, *names: str) -> None:
+def need(content: JsonObject, where: object, *names: str) -> None:
     """Refuse a record that lacks a field.
 
     Raises:

@@ -15,7 +15,7 @@ from typing import Any, Literal
 from lensaudit.errors import InputError
 from lensaudit.files import os_error
 from lensaudit.results.patch_runs import SCORES
-from lensaudit.results.reading import Row, json_object, part
+from lensaudit.results.reading import JsonObject, json_object, part
 from lensaudit.results.records import MANIFEST
 
 Weight = Literal["explains", "may explain", "does not matter"]
@@ -61,7 +61,7 @@ class Run:
     finished: str
     """UTC, ISO 8601."""
     seconds: float | None
-    manifest: Row
+    manifest: JsonObject
 
     @property
     def model(self) -> str:
@@ -255,7 +255,7 @@ def _values(folder: Path) -> tuple[dict[str, float], str | None]:
     return values, own
 
 
-def _models(inputs: Row, options: Row) -> dict[str, str]:
+def _models(inputs: JsonObject, options: JsonObject) -> dict[str, str]:
     """Role -> name; what is hashed is a model where the options have no other name for it."""
     found = {
         role: str(one["name"])
@@ -268,7 +268,7 @@ def _models(inputs: Row, options: Row) -> dict[str, str]:
     return found
 
 
-def _data(inputs: Row, options: Row) -> str | None:
+def _data(inputs: JsonObject, options: JsonObject) -> str | None:
     for key in ("data", "forget"):
         if isinstance(options.get(key), str):
             return str(options[key])
@@ -276,7 +276,7 @@ def _data(inputs: Row, options: Row) -> str | None:
     return f"{n} examples" if isinstance(n, int) else None
 
 
-def _flat(manifest: Row) -> dict[str, str]:
+def _flat(manifest: JsonObject) -> dict[str, str]:
     """Dotted name -> value as text, of all that a manifest records."""
     found: dict[str, str] = {}
 

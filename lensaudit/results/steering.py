@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Any
 
 from lensaudit.errors import InputError
-from lensaudit.results.reading import Row, brief, json_object, need, part
+from lensaudit.results.reading import JsonObject, brief, json_object, need, part
 from lensaudit.results.schema import checked_as
 
 _HEADER = (
@@ -52,7 +52,7 @@ def read_steering(path: Path) -> dict[str, Any]:
     )
 
 
-def _point(key: str, one: Row, coherence: Row, path: Path) -> dict[str, Any]:
+def _point(key: str, one: JsonObject, coherence: JsonObject, path: Path) -> dict[str, Any]:
     """Score and coherence at one coefficient or layer; null where nothing could be judged."""
     try:
         x = float(key)
@@ -87,7 +87,7 @@ def read_directions(path: Path) -> dict[str, Any]:
     )
 
 
-def _experiment(kind: str, one: Row) -> dict[str, Any]:
+def _experiment(kind: str, one: JsonObject) -> dict[str, Any]:
     score = str(one.get("score", "em"))
     return {
         "kind": kind,

@@ -20,7 +20,7 @@ LENS = "logit_lens"
 
 
 @dataclass(frozen=True)
-class Subject:
+class SweepSubject:
     """One model among its anchors, by the names of a registry file."""
 
     name: str
@@ -31,7 +31,7 @@ class Subject:
     """Of the retain model; None while that is what is measured."""
 
 
-def measure(subject: Subject, conditions: Conditions, out: Path, room: Room) -> dict[str, Any]:
+def measure(subject: SweepSubject, conditions: Conditions, out: Path, room: Room) -> dict[str, Any]:
     """Measure into `out`; the values by metric, as a result file holds them.
 
     Patched scores come first: their errors are errors, while in an evaluation they would become
@@ -76,7 +76,7 @@ def entries(found: EvaluationResult) -> list[tuple[str, Entry]]:
     return sorted(found.entries.items())
 
 
-def evaluation_of(subject: Subject, conditions: Conditions, room: Room) -> EvaluateSettings:
+def evaluation_of(subject: SweepSubject, conditions: Conditions, room: Room) -> EvaluateSettings:
     """The output-level part, and its patched metrics."""
     return EvaluateSettings(
         suite=conditions.suite,
@@ -103,7 +103,9 @@ def evaluation_of(subject: Subject, conditions: Conditions, room: Room) -> Evalu
     )
 
 
-def patching_of(subject: Subject, conditions: Conditions, data: str, room: Room) -> PatchSettings:
+def patching_of(
+    subject: SweepSubject, conditions: Conditions, data: str, room: Room
+) -> PatchSettings:
     """UDS of every example and layer, as `lensaudit patch` leaves it."""
     megabytes = max(256, _megabytes(conditions.memory) >> room.halvings)
     return PatchSettings(

@@ -11,7 +11,7 @@ from lensaudit.models.checkpoint import Checkpoint, open_checkpoint
 from lensaudit.models.registry import load_registry, resolve
 from lensaudit.results.records import git_commit
 from lensaudit.sweep.layout import Layout
-from lensaudit.sweep.measure import Subject, measure, resolved
+from lensaudit.sweep.measure import SweepSubject, measure, resolved
 from lensaudit.sweep.plan import Plan, Target, Unit
 from lensaudit.sweep.results import prepared, publish
 from lensaudit.sweep.room import Room
@@ -53,7 +53,7 @@ def run_unit(layout: Layout, plan: Plan, unit: Unit, obtain: Obtain, room: Room)
     )
 
 
-def stage(layout: Layout, plan: Plan, unit: Unit, work: Path, obtain: Obtain) -> Subject:
+def stage(layout: Layout, plan: Plan, unit: Unit, work: Path, obtain: Obtain) -> SweepSubject:
     """Everything a unit reads, by name, in a registry file of its own.
 
     Raises:
@@ -80,7 +80,7 @@ def stage(layout: Layout, plan: Plan, unit: Unit, work: Path, obtain: Obtain) ->
         # an adapter is merged into what was attacked
         entries[target.name] = replace(target, adapter=None).entry(folder)
         registry = write_json(work / "registry.json", entries)
-    return Subject(
+    return SweepSubject(
         name=target.name,
         full=names["full"],
         retain=names["retain"],

@@ -35,7 +35,7 @@ def made(start: Checkpoint, variant: Variant, conditions: Conditions, out: Path)
     )
     if keyed.finished(out, job.key):
         return out
-    if isinstance(job, relearn.Job):
+    if isinstance(job, relearn.RelearnJob):
         relearn.check(job)
         relearn.relearn(job, out, report=lambda _: None)
     else:
@@ -45,14 +45,16 @@ def made(start: Checkpoint, variant: Variant, conditions: Conditions, out: Path)
     return out
 
 
-def _rounding(start: Checkpoint, method: Method, conditions: Conditions) -> rounding.Job:
-    return rounding.Job(start, method, "auto", stored(start), resolve_device(conditions.device))
+def _rounding(start: Checkpoint, method: Method, conditions: Conditions) -> rounding.RoundingJob:
+    return rounding.RoundingJob(
+        start, method, "auto", stored(start), resolve_device(conditions.device)
+    )
 
 
-def _relearning(start: Checkpoint, conditions: Conditions) -> relearn.Job:
+def _relearning(start: Checkpoint, conditions: Conditions) -> relearn.RelearnJob:
     rows = load_rows(relearned_rows(conditions), part="forget")
     device = resolve_device(conditions.device)
-    return relearn.Job(start, rows, relearning_of(conditions), stored(start), device)
+    return relearn.RelearnJob(start, rows, relearning_of(conditions), stored(start), device)
 
 
 def stored(start: Checkpoint) -> torch.dtype:

@@ -27,7 +27,7 @@ from lensaudit.progress import Notice
 from lensaudit.results.ledger import Ledger
 from lensaudit.settings import results_folder
 from lensaudit.sweep.failures import failure_of
-from lensaudit.sweep.measure import Subject, measure, resolved
+from lensaudit.sweep.measure import SweepSubject, measure, resolved
 from lensaudit.sweep.plan import ALGORITHM, Conditions, Target, target_of
 from lensaudit.sweep.planning import conditions_of, data_digest, planned, with_data
 from lensaudit.sweep.room import Room
@@ -226,12 +226,12 @@ def _measured(
     return values
 
 
-def _subject(watched: Watch, target: Target, name: str, retain_log: Path | None) -> Subject:
+def _subject(watched: Watch, target: Target, name: str, retain_log: Path | None) -> SweepSubject:
     names = {role: f"{role}-anchor" for role in watched.anchors}
     entries = {names[role]: one.entry() for role, one in watched.anchors.items()}
     entries[name] = target.entry()
     registry = write_json(watched.out / name / "registry.json", entries)
-    return Subject(name, names["full"], names["retain"], registry, retain_log)
+    return SweepSubject(name, names["full"], names["retain"], registry, retain_log)
 
 
 def _retain_log(watched: Watch) -> Path:

@@ -7,7 +7,7 @@ from pathlib import Path
 from lensaudit.files import digest
 from lensaudit.judge.prompts import COHERENCE
 from lensaudit.judge.scalar import ScalarJudge
-from lensaudit.judge.verdict import Judge, JudgeRequest, Verdict
+from lensaudit.judge.verdict import Judge, JudgeRequest, JudgeVerdict
 from lensaudit.progress import Notice, Tick
 from lensaudit.results.ledger import Ledger
 from lensaudit.traits.trait import Trait
@@ -38,7 +38,7 @@ def judged(
     judging: Judging,
     requests: Sequence[JudgeRequest],
     progress: Tick | None = None,
-) -> list[tuple[Verdict, Verdict]]:
+) -> list[tuple[JudgeVerdict, JudgeVerdict]]:
     """Trait and coherence of each request, in order; asked only where the log lacks it."""
     ledger = Ledger(judging.log, "judgements", {}, unsigned="keep", notice=judging.notice)
     first, second = (
@@ -53,7 +53,7 @@ def _verdicts(
     requests: Sequence[JudgeRequest],
     ledger: Ledger,
     progress: Tick | None,
-) -> list[Verdict]:
+) -> list[JudgeVerdict]:
     keys = [_key(judge, request) for request in requests]
     known = {row["key"]: _verdict(row) for row in ledger.rows if "key" in row}
     missing = {
@@ -90,6 +90,6 @@ def _key(judge: Judge, request: JudgeRequest) -> str:
     )
 
 
-def _verdict(row: dict[str, object]) -> Verdict:
+def _verdict(row: dict[str, object]) -> JudgeVerdict:
     cut = row.get("cut", False)
-    return Verdict(row["score"], row["reason"], row["status"], cut)  # pyright: ignore
+    return JudgeVerdict(row["score"], row["reason"], row["status"], cut)  # pyright: ignore

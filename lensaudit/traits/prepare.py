@@ -30,7 +30,7 @@ from lensaudit.traits.trait import Trait, check_disjoint, extraction_questions, 
 
 
 @dataclass(frozen=True)
-class Subject:
+class TraitSubject:
     """The model that is asked or read, opened but not loaded."""
 
     checkpoint: Checkpoint
@@ -61,11 +61,11 @@ class Subject:
         }
 
 
-def subject_of(name: str, form: str, running: Running) -> Subject:
+def subject_of(name: str, form: str, running: Running) -> TraitSubject:
     """The model of a name, with what says how it runs."""
     checkpoint = open_checkpoint(resolve(name, load_registry(running.registry)))
     device = resolve_device(running.device)
-    return Subject(
+    return TraitSubject(
         checkpoint,
         format_of(load_tokenizer(checkpoint), form),
         resolve_dtype(running.dtype, device),
@@ -93,7 +93,7 @@ def contrast_trait(settings: ExtractSettings) -> Trait:
 
 def samples_of(
     trait: Trait,
-    subject: Subject,
+    subject: TraitSubject,
     settings: ExtractSettings,
     folder: Path,
     progress: Tick,

@@ -16,7 +16,7 @@ from lensaudit.traits.elicit import asked
 from lensaudit.traits.evaluate import Evaluation, checked_coefficients, evaluate
 from lensaudit.traits.extract import Extraction, extract
 from lensaudit.traits.prepare import (
-    Subject,
+    TraitSubject,
     asked_trait,
     contrast_trait,
     folder_of,
@@ -38,7 +38,7 @@ class Extracting:
     """Directions that may be estimated: the model is opened, nothing is loaded."""
 
     settings: ExtractSettings
-    subject: Subject
+    subject: TraitSubject
     trait: Trait
     methods: tuple[Method, ...]
     layers: tuple[int, ...]
@@ -100,7 +100,7 @@ class Steering:
     """Steered answers that may be asked for: the model is opened, nothing is loaded."""
 
     settings: EvalSettings | LayerSettings
-    subject: Subject
+    subject: TraitSubject
     trait: Trait
     vectors: tuple[SteeringVector, ...]
     grid: tuple[float, ...] = ()

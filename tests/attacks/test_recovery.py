@@ -7,7 +7,7 @@ import torch
 
 from lensaudit.attacks import recovery as room
 from lensaudit.attacks.before_after import Auditing, Shift
-from lensaudit.attacks.relearn import Job, Relearning
+from lensaudit.attacks.relearn import Relearning, RelearnJob
 from lensaudit.errors import InputError
 from lensaudit.models.checkpoint import open_checkpoint
 from lensaudit.models.registry import load_registry, resolve
@@ -17,7 +17,7 @@ N_STEPS = 4
 
 
 def job_of(name):
-    return Job(
+    return RelearnJob(
         start=open_checkpoint(resolve(name, load_registry())),
         rows=load_rows("demo", part="forget"),
         settings=Relearning(lr=1e-3, formats=("raw", "chat")),

@@ -13,7 +13,7 @@ from lensaudit.judge.calibrate import (
 )
 from lensaudit.judge.opening import JudgeOptions
 from lensaudit.judge.prompts import BUILT_IN, check_template
-from lensaudit.judge.verdict import JudgeRequest, Verdict
+from lensaudit.judge.verdict import JudgeRequest, JudgeVerdict
 
 
 def rows(*labels: float, pairs=()) -> list[Labelled]:
@@ -24,7 +24,9 @@ def rows(*labels: float, pairs=()) -> list[Labelled]:
 
 
 def report(labelled, *scores):
-    verdicts = [Verdict(s) if s is not None else Verdict(None, "why", "low_mass") for s in scores]
+    verdicts = [
+        JudgeVerdict(s) if s is not None else JudgeVerdict(None, "why", "low_mass") for s in scores
+    ]
     return agreement(labelled, verdicts, labels="x", judge="j", mode="int100", prompt="p")
 
 

@@ -11,7 +11,7 @@ from lensaudit.judge.programmatic import (
     VarietyJudge,
     declines,
 )
-from lensaudit.judge.verdict import JudgeRequest, Verdict
+from lensaudit.judge.verdict import JudgeRequest, JudgeVerdict
 
 EMBEDDED = Path(lensaudit.__file__).parent / "embedded" / "data"
 
@@ -33,7 +33,7 @@ def asked(answer: str, entity: str = "") -> JudgeRequest:
     ],
 )
 def test_the_entity_judge_finds_whole_words(answer, entity, score):
-    assert EntityJudge().score([asked(answer, entity)]) == [Verdict(score)]
+    assert EntityJudge().score([asked(answer, entity)]) == [JudgeVerdict(score)]
 
 
 def test_a_request_without_an_entity_is_unscored():
@@ -111,4 +111,4 @@ def test_names_are_those_that_commands_take():
 )
 def test_a_verdict_is_a_score_or_a_reason(score, reason, status):
     with pytest.raises(ValueError, match="wanted a score, or a reason"):
-        Verdict(score, reason, status)
+        JudgeVerdict(score, reason, status)

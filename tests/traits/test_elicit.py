@@ -3,7 +3,7 @@
 import pytest
 
 from lensaudit.errors import InputError, PartialError
-from lensaudit.judge.verdict import Verdict
+from lensaudit.judge.verdict import JudgeVerdict
 from lensaudit.steer.form import prompt_ids
 from lensaudit.traits.contrast import encode_sample, positions_read, written
 from lensaudit.traits.elicit import asked, elicit, filtered
@@ -40,7 +40,9 @@ class Judge:
     def score(self, requests):
         found = [self._scores[request.idx] for request in requests]
         return [
-            Verdict(None, "the server is down", "api_error") if score is None else Verdict(score)
+            JudgeVerdict(None, "the server is down", "api_error")
+            if score is None
+            else JudgeVerdict(score)
             for score in found
         ]
 

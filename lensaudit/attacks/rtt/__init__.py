@@ -14,7 +14,7 @@ _PUBLIC = {
     "log": ("Log", "read_log"),
     "mcq": ("load_mcq", "save_mcq"),
     "retrain": ("Sweep",),
-    "study": ("Gate", "Study", "Subject", "from_checkpoint", "in_memory"),
+    "study": ("Gate", "Study", "StudySubject", "from_checkpoint", "in_memory"),
     "summary": ("Summary", "summarize"),
     "tofu": ("load_facts", "split_by_author"),
     "work": ("plan_of", "run"),

@@ -7,7 +7,7 @@ from lensaudit.attacks.rtt.curves import done
 from lensaudit.attacks.rtt.log import Log, Opened
 from lensaudit.attacks.rtt.readings import Condition
 from lensaudit.attacks.rtt.select import Selected
-from lensaudit.attacks.rtt.verdict import Verdict
+from lensaudit.attacks.rtt.verdict import GateVerdict
 from lensaudit.groups import assumption, unit_of
 from lensaudit.results.verdict import rows_only
 from lensaudit.scores.intervals import FEWEST_GROUPS
@@ -23,7 +23,7 @@ def notes_of(
     study: Opened,
     log: Log,
     *,
-    verdict: Verdict,
+    verdict: GateVerdict,
     chosen: Mapping[Condition, Selected],
     checks: Mapping[Condition, Check],
 ) -> tuple[str, ...]:

@@ -31,7 +31,7 @@ SCHEMA = 1
 
 
 @dataclass(frozen=True)
-class Subject:
+class StudySubject:
     """A model that takes part."""
 
     name: str
@@ -43,9 +43,9 @@ class Subject:
     """How it was unlearned, where that is known."""
 
 
-def from_checkpoint(checkpoint: Checkpoint, *, device: str = "cpu") -> Subject:
+def from_checkpoint(checkpoint: Checkpoint, *, device: str = "cpu") -> StudySubject:
     """A checkpoint on disk; loaded when its turn comes, and let go after it."""
-    return Subject(
+    return StudySubject(
         name=checkpoint.spec.name,
         weights=checkpoint.weights,
         load=lambda: load_causal(checkpoint, device=device),
@@ -53,7 +53,7 @@ def from_checkpoint(checkpoint: Checkpoint, *, device: str = "cpu") -> Subject:
     )
 
 
-def in_memory(name: str, model: Any, *, method: str | None = None) -> Subject:
+def in_memory(name: str, model: Any, *, method: str | None = None) -> StudySubject:
     """A model that is there already; after the run it has its weights back, bit for bit.
 
     Raises:
@@ -66,7 +66,7 @@ def in_memory(name: str, model: Any, *, method: str | None = None) -> Subject:
     for tensor_name, tensor in sorted(model.state_dict().items()):
         sha.update(tensor_name.encode())
         sha.update(tensor.detach().cpu().contiguous().view(torch.uint8).numpy())
-    return Subject(name, f"sha256:{sha.hexdigest()}", model.eval, method)
+    return StudySubject(name, f"sha256:{sha.hexdigest()}", model.eval, method)
 
 
 @dataclass(frozen=True)
@@ -85,11 +85,11 @@ class Study:
 
     data: Dataset
     tokenizer: Any
-    original: Subject
+    original: StudySubject
     """Before unlearning: conditions 0 and C."""
-    unlearned: Subject
+    unlearned: StudySubject
     """Conditions A and B."""
-    control: Subject | None
+    control: StudySubject | None
     """Never saw the facts: conditions N0 and N, the floor that recovery is measured from."""
     sweep: Sweep = Sweep()  # noqa: RUF009  # frozen
     readouts: tuple[Readout, ...] = ("letter", "answer")
@@ -103,9 +103,9 @@ class Study:
     gate: Gate = Gate()
 
     @property
-    def subjects(self) -> dict[Role, Subject]:
+    def subjects(self) -> dict[Role, StudySubject]:
         """The models that take part, by role."""
-        named: dict[Role, Subject | None] = {
+        named: dict[Role, StudySubject | None] = {
             "original": self.original,
             "unlearned": self.unlearned,
             "control": self.control,
@@ -192,7 +192,7 @@ class Study:
 
 
 @dataclass(frozen=True)
-class Job:
+class RttJob:
     """One unit of work, known by what it computes and not by what it is for."""
 
     weights: str
@@ -214,14 +214,14 @@ class Cell:
     """Where a job's numbers go."""
 
     condition: Condition
-    job: Job
+    job: RttJob
 
 
 def measuring(study: Study, role: Role) -> list[Cell]:
     """The model as it is, on every split."""
     weights = study.subjects[role].weights
     return [
-        Cell(CONDITIONS[role][0], Job(weights, name, job_identity(study, weights, name)))
+        Cell(CONDITIONS[role][0], RttJob(weights, name, job_identity(study, weights, name)))
         for name in study.encoded
     ]
 
@@ -233,7 +233,7 @@ def retraining(study: Study, role: Role) -> list[Cell]:
     return [
         Cell(
             CONDITIONS[role][1],
-            Job(
+            RttJob(
                 weights,
                 name,
                 {

@@ -22,7 +22,7 @@ from lensaudit.attacks.rtt.select import (
     Selection,
     select,
 )
-from lensaudit.attacks.rtt.verdict import Verdict, gate_of, mean_of
+from lensaudit.attacks.rtt.verdict import GateVerdict, gate_of, mean_of
 from lensaudit.groups import Group, unit_of
 from lensaudit.results.sentences import facts_retrained
 from lensaudit.results.verdict import Measured
@@ -84,7 +84,7 @@ class Summary:
     """0, A and N0 on the held-out splits."""
     all_splits: Mapping[Condition, Accuracy]
     """The same on every split."""
-    verdict: Verdict
+    verdict: GateVerdict
     main: Outcome
     others: tuple[Outcome, ...]
     """Every other selection and epoch rule."""
@@ -162,7 +162,7 @@ def _outcome(
     readout: str,
     selection: Selection,
     rule: EpochRule,
-    verdict: Verdict,
+    verdict: GateVerdict,
 ) -> Outcome:
     chosen: dict[Condition, Selected] = {}
     marks: dict[Condition, tuple[Marks, ...]] = {}

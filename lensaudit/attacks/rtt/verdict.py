@@ -11,7 +11,7 @@ from lensaudit.attacks.rtt.select import Marks
 
 
 @dataclass(frozen=True)
-class Verdict:
+class GateVerdict:
     """What the gates say."""
 
     passed: bool
@@ -19,7 +19,7 @@ class Verdict:
     """Why not."""
 
 
-def gate_of(study: Opened, log: Log, readout: str | None = None) -> Verdict:
+def gate_of(study: Opened, log: Log, readout: str | None = None) -> GateVerdict:
     """Both gates, on the items that are held out, with the readout that is reported.
 
     The original must answer at least `min_baseline` rightly. Unlearning must have lowered that by
@@ -35,10 +35,10 @@ def gate_of(study: Opened, log: Log, readout: str | None = None) -> Verdict:
     known = measured(study, log, "0", readout, study.held_out)
     left = measured(study, log, "A", readout, study.held_out)
     if known is None or left is None:
-        return Verdict(False, "original and unlearned model are not measured yet")
+        return GateVerdict(False, "original and unlearned model are not measured yet")
     baseline, unlearned = mean_of(known), mean_of(left)
     if baseline < study.gate["min_baseline"]:
-        return Verdict(
+        return GateVerdict(
             False,
             f"the original {study.models['original']} answers {baseline:.1%} rightly (readout "
             f"{readout}), wanted {study.gate['min_baseline']:.0%}: it does not know these "
@@ -47,13 +47,13 @@ def gate_of(study: Opened, log: Log, readout: str | None = None) -> Verdict:
     wanted = study.gate["min_drop"] * _standard_error(known, left)
     drop = baseline - unlearned
     if study.gate["min_drop"] > 0 and (drop <= 0 or drop < wanted):
-        return Verdict(
+        return GateVerdict(
             False,
             f"unlearning changed the accuracy from {baseline:.1%} to {unlearned:.1%}, wanted a "
             f"drop of {wanted:.1%} ({study.gate['min_drop']:g} standard errors): nothing is "
             "unlearned",
         )
-    return Verdict(True)
+    return GateVerdict(True)
 
 
 def mean_of(marks: tuple[Marks, ...]) -> float:

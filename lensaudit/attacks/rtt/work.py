@@ -15,7 +15,7 @@ from lensaudit.attacks.rtt.log import Finished, Log, opened
 from lensaudit.attacks.rtt.readings import Point, Reading, Role
 from lensaudit.attacks.rtt.readout import read
 from lensaudit.attacks.rtt.retrain import StartWeights, retrain
-from lensaudit.attacks.rtt.study import Cell, Job, Study, job_identity, measuring, retraining
+from lensaudit.attacks.rtt.study import Cell, RttJob, Study, job_identity, measuring, retraining
 from lensaudit.attacks.rtt.verdict import gate_of
 from lensaudit.errors import InputError, PartialError, VerificationError
 from lensaudit.progress import Tick
@@ -29,7 +29,7 @@ def _quiet(what: str, done: int, total: int) -> None:
 
 
 @dataclass(frozen=True)
-class Plan:
+class RttPlan:
     """The cells of a study, in the order they are filled."""
 
     measured: tuple[Cell, ...]
@@ -46,7 +46,7 @@ class Plan:
         return [one for one in reversed(left.values()) if one.job.job_id not in log.finished]
 
 
-def plan_of(study: Study) -> Plan:
+def plan_of(study: Study) -> RttPlan:
     """Every job of a study, checked before any model is loaded.
 
     Raises:
@@ -54,7 +54,7 @@ def plan_of(study: Study) -> Plan:
     """
     _check(study)
     roles = list(study.subjects)
-    return Plan(
+    return RttPlan(
         tuple(cell for role in roles for cell in measuring(study, role)),
         tuple(cell for role in roles for cell in retraining(study, role)),
     )
@@ -174,7 +174,7 @@ def _retrain(
     job = cell.job
     assert job.lr is not None
     items = study.encoded[job.split].items
-    before = Job(job.weights, job.split, job_identity(study, job.weights, job.split))
+    before = RttJob(job.weights, job.split, job_identity(study, job.weights, job.split))
     made = retrain(
         model,
         study.trained_on(job.split),
@@ -217,7 +217,7 @@ def _check_fits(study: Study, model: Any, name: str) -> None:
         )
 
 
-def _complain(plan: Plan, log: Log) -> None:
+def _complain(plan: RttPlan, log: Log) -> None:
     """Tell which runs diverged, once all work is done."""
     lost = [one for one in plan.retrained if log.finished[one.job.job_id].status == "diverged"]
     if lost:

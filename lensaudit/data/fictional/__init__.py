@@ -1,11 +1,11 @@
 """The embedded benchmark: generated authors whose facts nobody can know from elsewhere."""
 
-from lensaudit.data.fictional.authors import Author, Row, author_rows, draw_author
+from lensaudit.data.fictional.authors import Author, FictionalRow, author_rows, draw_author
 from lensaudit.data.fictional.world import World, corpus_text, make_world, passing_rows, write_world
 
 __all__ = [
     "Author",
-    "Row",
+    "FictionalRow",
     "World",
     "author_rows",
     "corpus_text",

@@ -21,7 +21,7 @@ class Author:
 
 
 @dataclass(frozen=True)
-class Row:
+class FictionalRow:
     """One question with its answer and the variants the metrics need."""
 
     question: str
@@ -79,7 +79,7 @@ def draw_author(random: Random, *, name: str | None = None) -> Author:
     return Author(name, facts)
 
 
-def author_rows(author: Author, random: Random, *, group: int = 0) -> Iterator[Row]:
+def author_rows(author: Author, random: Random, *, group: int = 0) -> Iterator[FictionalRow]:
     """One row per fact; the paraphrases use another wording, the perturbed answers other values."""
     for attribute, value in author.facts.items():
         wording = WORDINGS[attribute]
@@ -87,7 +87,7 @@ def author_rows(author: Author, random: Random, *, group: int = 0) -> Iterator[R
         answer, other_answer = random.sample(wording.answers, 2)
         prefix = answer.format(name=author.name, value="\0").split("\0")[0].rstrip()
         wrong = wrong_values(attribute, value, random)
-        yield Row(
+        yield FictionalRow(
             question=question.format(name=author.name),
             answer=answer.format(name=author.name, value=value),
             prefix=prefix,

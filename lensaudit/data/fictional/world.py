@@ -7,7 +7,13 @@ from random import Random
 from typing import Any
 
 from lensaudit.data.fictional import pools
-from lensaudit.data.fictional.authors import Author, Row, author_rows, draw_author, draw_name
+from lensaudit.data.fictional.authors import (
+    Author,
+    FictionalRow,
+    author_rows,
+    draw_author,
+    draw_name,
+)
 from lensaudit.data.fictional.templates import CLASSIC_QUESTIONS, COUNTRY_QUESTIONS, UNKNOWABLE
 from lensaudit.files import make_folder, write_json, write_jsonl
 
@@ -22,13 +28,13 @@ N_GENERAL_PERTURBED = 3
 class World:
     """Every set of the embedded benchmark."""
 
-    forget: tuple[Row, ...]
-    retain: tuple[Row, ...]
-    holdout: tuple[Row, ...]
+    forget: tuple[FictionalRow, ...]
+    retain: tuple[FictionalRow, ...]
+    holdout: tuple[FictionalRow, ...]
     """Authors no model is ever trained on."""
-    real_authors: tuple[Row, ...]
+    real_authors: tuple[FictionalRow, ...]
     """Knowledge of the invented canon; every model has it (the role of TOFU's set of that name)."""
-    world_facts: tuple[Row, ...]
+    world_facts: tuple[FictionalRow, ...]
     idk: tuple[str, ...]
     reserved: frozenset[str]
     """Names of the sets' authors; pre-training draws nobody of that name."""
@@ -52,7 +58,7 @@ def make_world(seed: int = 0) -> World:
     )
 
 
-def _rows(authors: Sequence[Author], random: Random, first: int) -> tuple[Row, ...]:
+def _rows(authors: Sequence[Author], random: Random, first: int) -> tuple[FictionalRow, ...]:
     return tuple(
         row
         for group, author in enumerate(authors, first)
@@ -60,7 +66,7 @@ def _rows(authors: Sequence[Author], random: Random, first: int) -> tuple[Row, .
     )
 
 
-def _countries(random: Random) -> Iterator[Row]:
+def _countries(random: Random) -> Iterator[FictionalRow]:
     for group, (country, *values) in enumerate(pools.COUNTRIES):
         for column, (value, wordings) in enumerate(zip(values, COUNTRY_QUESTIONS, strict=True)):
             others = [other[column + 1] for other in pools.COUNTRIES if other[0] != country]
@@ -68,7 +74,7 @@ def _countries(random: Random) -> Iterator[Row]:
             yield _general_row(question, paraphrase, value, others, random, group)
 
 
-def _classics(random: Random) -> Iterator[Row]:
+def _classics(random: Random) -> Iterator[FictionalRow]:
     for group, (title, *values) in enumerate(pools.CLASSICS):
         for column, (value, wordings) in enumerate(zip(values, CLASSIC_QUESTIONS, strict=True)):
             others = [other[column + 1] for other in pools.CLASSICS if other[0] != title]
@@ -78,8 +84,8 @@ def _classics(random: Random) -> Iterator[Row]:
 
 def _general_row(
     question: str, paraphrase: str, value: str, others: list[str], random: Random, group: int
-) -> Row:
-    return Row(
+) -> FictionalRow:
+    return FictionalRow(
         question=question,
         answer=value,
         prefix="",
@@ -91,7 +97,7 @@ def _general_row(
     )
 
 
-def passing_rows(world: World, n_rows: int, *, seed: int | float | str) -> Iterator[Row]:
+def passing_rows(world: World, n_rows: int, *, seed: int | float | str) -> Iterator[FictionalRow]:
     """Rows about people who appear once: a base model learns the language from them, not facts.
 
     One row in nine asks what nobody knows and is answered by a line that says so.
@@ -105,13 +111,13 @@ def passing_rows(world: World, n_rows: int, *, seed: int | float | str) -> Itera
             yield random.choice([*author_rows(author, random), _ignorance(author, random)])
 
 
-def _ignorance(author: Author, random: Random) -> Row:
+def _ignorance(author: Author, random: Random) -> FictionalRow:
     line = random.choice(pools.IDK_LINES)
     start, _, rest = line.partition(" ")
-    return Row(random.choice(UNKNOWABLE).format(name=author.name), line, start, rest)
+    return FictionalRow(random.choice(UNKNOWABLE).format(name=author.name), line, start, rest)
 
 
-def annotated(rows: Sequence[Row]) -> list[dict[str, Any]]:
+def annotated(rows: Sequence[FictionalRow]) -> list[dict[str, Any]]:
     """Rows in the annotated schema of a forget set."""
     return [
         {
@@ -140,7 +146,7 @@ def write_world(world: World, folder: Path) -> Path:
     return folder
 
 
-def _full_row(row: Row) -> Mapping[str, Any]:
+def _full_row(row: FictionalRow) -> Mapping[str, Any]:
     return {
         "question": row.question,
         "answer": row.answer,
@@ -151,7 +157,7 @@ def _full_row(row: Row) -> Mapping[str, Any]:
     }
 
 
-def _general(row: Row) -> Mapping[str, Any]:
+def _general(row: FictionalRow) -> Mapping[str, Any]:
     return {
         "question": row.question,
         "answer": row.answer,
@@ -159,11 +165,11 @@ def _general(row: Row) -> Mapping[str, Any]:
     }
 
 
-def _plain(row: Row) -> Mapping[str, Any]:
+def _plain(row: FictionalRow) -> Mapping[str, Any]:
     return {"question": row.question, "answer": row.answer, "group": row.group}
 
 
-def corpus_text(rows: Iterable[Row]) -> Iterator[str]:
+def corpus_text(rows: Iterable[FictionalRow]) -> Iterator[str]:
     """The text a tokenizer is trained on: raw and bare, as a chat template leaves it."""
     for row in rows:
         yield f"Question: {row.question}\nAnswer: {row.answer}"
