@@ -4,8 +4,8 @@
 """
 
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, cast
 
@@ -18,6 +18,7 @@ from lensaudit.meta.published import N_USABLE, UDS_ROBUSTNESS, checked_number
 from lensaudit.meta.robustness import Attack, Stability, on_common
 from lensaudit.meta.table import Faith, Sources, Stable, TableRow, cells, null
 from lensaudit.meta.values import Values
+from lensaudit.results.schema import Number, Record, Share, Whole, checked
 from lensaudit.scores.stats import Interval
 
 SCHEMA = 1
@@ -199,18 +200,67 @@ def _documents(paths: Sequence[Path]) -> list[Path]:
     return files
 
 
+@dataclass(frozen=True)
+class _Rows:
+    """A document of `lensaudit meta`, of which its rows are read one by one."""
+
+    metrics: tuple[dict[str, Any], ...]
+    form: str | None = None
+    filter: str | None = None
+
+
+@dataclass(frozen=True)
+class _FaithRow:
+    """What is read of a metric in `faithfulness.json`."""
+
+    auc: Share | None = None
+    interval_95: tuple[Share | None, Share | None] | None = None
+    n_knows: Whole | None = None
+    n_forgot: Whole | None = None
+    reason: str | None = None
+    threshold: Number | None = None
+
+    def faith(self) -> Faith:
+        """As the table needs it."""
+        low, high = self.interval_95 or (None, None)
+        ends = None if self.auc is None or low is None or high is None else Interval(low, high)
+        return Faith(_or_nan(self.auc), ends, self.n_knows, self.n_forgot, self.reason)
+
+
+@dataclass(frozen=True)
+class _StableRow:
+    """What is read of a metric in `robustness-….json`."""
+
+    value: Share | None = None
+    n: Whole | None = None
+    n_candidates: Whole | None = None
+    common_value: Share | None = None
+    n_common: Whole | None = None
+    reason: str | None = None
+
+    def stable(self) -> Stable:
+        """As the table needs it."""
+        common = _or_nan(self.common_value), self.n_common
+        return Stable(_or_nan(self.value), self.n, self.n_candidates, *common, self.reason)
+
+
+def _or_nan(value: float | None) -> float:
+    return math.nan if value is None else value
+
+
 def _sources(path: Path) -> Sources:
     content = read_json(path)
     kind = content.get("kind") if isinstance(content, dict) else None
     if kind == "faithfulness":
-        return Sources({row["metric"]: _faith(row, path) for row in _rows(content, path)})
+        rows = _rows(_FaithRow, checked(_Rows, content, path), path)
+        return Sources({metric: row.faith() for metric, row in rows})
     if kind == "robustness":
         attack = cast(Attack, content.get("attack"))
         if attack not in ("quantize", "relearn"):
             raise InputError(f"{path}: attack is {attack!r}, wanted quantize or relearn")
-        rows = {row["metric"]: _stable(row, path) for row in _rows(content, path)}
-        form, by = str(content.get("form")), str(content.get("filter"))
-        return Sources({}, {attack: rows}, {attack: form}, {attack: by})
+        said = checked(_Rows, content, path)
+        found = {metric: row.stable() for metric, row in _rows(_StableRow, said, path)}
+        return Sources({}, {attack: found}, {attack: str(said.form)}, {attack: str(said.filter)})
     if isinstance(content, dict) and {"faithfulness", "robustness"} <= content.keys():
         return _published(content, path)
     raise InputError(
@@ -218,42 +268,17 @@ def _sources(path: Path) -> Sources:
     )
 
 
-def _rows(content: Mapping[str, Any], path: Path) -> list[Document]:
-    rows = content.get("metrics")
-    if not isinstance(rows, list) or not all(
-        isinstance(row, dict) and isinstance(row.get("metric"), str) for row in rows
-    ):
-        raise InputError(f"{path}: its metrics are not a list of named rows")
-    return rows
+def _rows(kind: type[Record], said: _Rows, path: Path) -> Iterator[tuple[str, Record]]:
+    for at, row in enumerate(said.metrics):
+        metric = checked(_Metric, row, f"{path}: metrics.{at}").metric
+        yield metric, checked(kind, row, f"{path}: {metric}")
 
 
-def _faith(row: Mapping[str, Any], path: Path) -> Faith:
-    where = f"{path}: auc of {row['metric']}"
-    ends = row.get("interval_95")
-    if ends is not None and not (isinstance(ends, list) and len(ends) == 2):
-        raise InputError(f"{where}: the interval is {ends!r}, wanted [low, high]")
-    auc = _number(row.get("auc"), where)
-    if ends is None or None in ends or math.isnan(auc):
-        ends = None
-    return Faith(
-        auc,
-        Interval(*(_number(end, where) for end in ends)) if ends else None,
-        row.get("n_knows"),
-        row.get("n_forgot"),
-        row.get("reason"),
-    )
+@dataclass(frozen=True)
+class _Metric:
+    """The name that a row must have."""
 
-
-def _stable(row: Mapping[str, Any], path: Path) -> Stable:
-    where = f"{path}: {row['metric']}"
-    return Stable(
-        _number(row.get("value"), where),
-        row.get("n"),
-        row.get("n_candidates"),
-        _number(row.get("common_value"), where),
-        row.get("n_common"),
-        row.get("reason"),
-    )
+    metric: str
 
 
 def _published(content: Mapping[str, Any], path: Path) -> Sources:
@@ -298,8 +323,5 @@ def read_thresholds(path: Path) -> dict[str, float]:
     content = read_json(path)
     if not isinstance(content, dict) or content.get("kind") != "faithfulness":
         raise InputError(f"{path}: wanted a faithfulness.json of `lensaudit meta faithfulness`")
-    return {
-        row["metric"]: checked_number(row["threshold"], f"{path}: {row['metric']}")
-        for row in _rows(content, path)
-        if row.get("threshold") is not None
-    }
+    rows = _rows(_FaithRow, checked(_Rows, content, path), path)
+    return {metric: row.threshold for metric, row in rows if row.threshold is not None}

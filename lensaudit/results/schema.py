@@ -1,16 +1,18 @@
 """Is a value from a file what its record says? Dataclasses are the schema, errors one voice."""
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, TypeVar
 
-from pydantic import AllowInfNan, Strict, TypeAdapter, ValidationError
+from pydantic import AllowInfNan, Field, Strict, TypeAdapter, ValidationError
 
 from lensaudit.errors import InputError
 
 Record = TypeVar("Record")
 Number = Annotated[float, Strict(), AllowInfNan(False)]
 """A finite number; no text that looks like one, no true."""
+Length = Annotated[Number, Field(ge=0)]
+Share = Annotated[Number, Field(ge=0, le=1)]
 Whole = Annotated[int, Strict()]
 
 _WANTED = {
@@ -29,27 +31,29 @@ _SHOWN = 40
 """Characters of a value that an error quotes."""
 
 
-def checked(kind: type[Record], value: Any, where: object) -> Record:
+def checked(kind: type[Record], value: Any, where: object, *, remedy: str = "") -> Record:
     """The value as a record; fields that the record does not name are passed over.
 
     Args:
         kind: a dataclass.
         value: from JSON.
         where: the file, and the place in it.
+        remedy: what to do if it is not one.
 
     Raises:
         InputError: a field is missing or something else; names the first one.
     """
-    return checked_as(kind, value, where)
+    return checked_as(kind, value, where, remedy=remedy)
 
 
-def checked_as(kind: Any, value: Any, where: object) -> Any:
+def checked_as(kind: Any, value: Any, where: object, *, remedy: str = "") -> Any:
     """The same for any type that pydantic knows, as a list of records."""
     try:
         return _adapter(kind).validate_python(value)
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
-        raise InputError(f"{where}: {_said(first)}") from error
+        said = "; ".join(one for one in (_said(first), remedy) if one)
+        raise InputError(f"{where}: {said}") from error
 
 
 @functools.cache
@@ -64,8 +68,14 @@ def _said(error: Any) -> str:
         owner = f"{_place(error['loc'][:-1])}: " if error["loc"][1:] else ""
         return f"{owner}has no {error['loc'][-1]!r}"
     found, limits = error["input"], error.get("ctx", {})
-    wanted = _WANTED.get(error["type"]) or limits.get("expected") or "another number of values"
+    wanted = _WANTED.get(error["type"]) or limits.get("expected") or _bounds(limits)
     return f"{place}{': ' if place else ''}found {repr(found)[:_SHOWN]}, wanted {wanted}"
+
+
+def _bounds(limits: Mapping[str, Any]) -> str:
+    if "ge" in limits:
+        return f"at least {limits['ge']:g}"
+    return f"at most {limits['le']:g}" if "le" in limits else "another number of values"
 
 
 def _place(parts: Sequence[Any]) -> str:

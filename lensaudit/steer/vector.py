@@ -16,6 +16,7 @@ from torch import Tensor
 
 from lensaudit.errors import InputError
 from lensaudit.files import digest, make_folder, read_json, write_bytes, write_json
+from lensaudit.results.schema import Length, Number, Whole, checked
 
 LAYER_CONVENTION = "block_output_0based"
 """Layer 16 is the output of block 16. Persona vectors count `hidden_states`: their 17."""
@@ -111,71 +112,42 @@ def load_vector(path: Path, *, d_model: int, n_layers: int, name: str) -> Steeri
 
 
 def _load_own(path: Path) -> SteeringVector:
-    document = read_json(path.with_suffix(".json"))
+    beside = path.with_suffix(".json")
+    document = read_json(beside)
     if not isinstance(document, dict) or document.get("schema") != SCHEMA:
-        raise InputError(f"{path.with_suffix('.json')}: wanted an object of schema {SCHEMA}")
+        raise InputError(f"{beside}: wanted an object of schema {SCHEMA}")
     convention = document.get("layer_convention")
     if convention != LAYER_CONVENTION:
         raise InputError(
-            f"{path.with_suffix('.json')}: layer_convention is {convention!r}, wanted "
+            f"{beside}: layer_convention is {convention!r}, wanted "
             f"{LAYER_CONVENTION!r} (layer 16 = output of block 16 = hidden_states[17])"
         )
-    _check_types(document, path.with_suffix(".json"))
-    found = SteeringVector(
-        vector=_checked(_tensor(path), path),
-        asked=tuple(document.get("asked", ())),
-        **{key: document[key] for key in _OWN if key in document},
-    )
-    if document.get("hash") != found.hash():
+    said = vars(checked(_Document, document, beside, remedy="extract the vector again"))
+    known = said.pop("hash")
+    found = SteeringVector(vector=_checked(_tensor(path), path), **said)
+    if known != found.hash():
         raise InputError(f"{path}: its .json describes another vector; extract it again")
     return found
 
 
-_TYPED: Mapping[str, type] = {
-    "layer": int,
-    "method": str,
-    "position": str,
-    "trait": str,
-    "n_pos": int,
-    "n_neg": int,
-    "model": str,
-    "weights": str,
-    "data": str,
-    "dtype": str,
-    "asked": list,
-}
-_NEEDED = ("layer", "method", "position")
-_OWN = (
-    "layer",
-    "method",
-    "position",
-    "trait",
-    "n_pos",
-    "n_neg",
-    "resid_norm",
-    "scores",
-    "model",
-    "weights",
-    "data",
-    "dtype",
-)
+@dataclass(frozen=True)
+class _Document:
+    """What the `.json` says beside the numbers; of them the hash tells, of the rest nothing."""
 
-
-def _check_types(document: Mapping[str, Any], path: Path) -> None:
-    """Refuse what the hash of the numbers does not cover and a command would trip over."""
-    bad = [
-        key
-        for key, kind in _TYPED.items()
-        if (key in document or key in _NEEDED) and not isinstance(document.get(key), kind)
-    ]
-    norm, scores = document.get("resid_norm"), document.get("scores")
-    length = isinstance(norm, int | float) and math.isfinite(norm) and norm >= 0
-    bad += ["resid_norm"] if not (norm is None or length) else []
-    bad += ["scores"] if not isinstance(scores, dict | None) else []
-    if bad:
-        raise InputError(
-            f"{path}: {', '.join(bad)} missing or of another type; extract the vector again"
-        )
+    layer: Whole
+    method: str
+    position: str
+    trait: str = ""
+    n_pos: Whole = 0
+    n_neg: Whole = 0
+    resid_norm: Length | None = None
+    scores: Mapping[str, Number | None] | None = None
+    model: str = ""
+    weights: str = ""
+    data: str = ""
+    dtype: str = ""
+    asked: tuple[str, ...] = ()
+    hash: str = ""
 
 
 def _tensor(path: Path) -> Tensor:
