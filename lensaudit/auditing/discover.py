@@ -20,6 +20,7 @@ from lensaudit.errors import InputError
 from lensaudit.files import read_json
 from lensaudit.models.registry import load_registry, resolve
 from lensaudit.project import ROWS, Project, annotated_beside
+from lensaudit.results.reading import part
 from lensaudit.results.records import MANIFEST
 
 DEPTH = 4
@@ -273,8 +274,7 @@ def _start_of(place: Path) -> Path | None:
         made = read_json(place / MANIFEST)
     except InputError:
         return None
-    options = made.get("options") if isinstance(made, dict) else None
-    start = options.get("model") if isinstance(options, dict) else None
+    start = part(made, "options").get("model")
     return Path(start).expanduser().resolve() if isinstance(start, str) else None
 
 

@@ -6,7 +6,9 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from statistics import fmean
+from typing import Annotated
 
+from pydantic import Field
 from scipy.stats import spearmanr
 
 from lensaudit.data.examples import read_rows
@@ -17,6 +19,7 @@ from lensaudit.judge.programmatic import PROGRAMMATIC
 from lensaudit.judge.prompts import BUILT_IN, prompt_id, read_template
 from lensaudit.judge.verdict import JudgeRequest, JudgeVerdict
 from lensaudit.progress import Tick
+from lensaudit.results.schema import Number, Text, Whole, checked
 from lensaudit.results.sentences import labels_agreed
 
 FOLDER = Path(__file__).parent / "calibration"
@@ -103,21 +106,19 @@ def read_labels(name_or_path: str) -> list[Labelled]:
     return [_labelled(row.value, at, f"{path}: {row.where}") for at, row in enumerate(rows)]
 
 
+@dataclass(frozen=True)
+class _Row:
+    """A row of a set."""
+
+    question: Text
+    answer: Text
+    label: Annotated[Number, Field(ge=0, le=100)]
+    pair: Whole | None = None
+
+
 def _labelled(row: object, at: int, where: str) -> Labelled:
-    wanted = "wanted question, answer and a label from 0 to 100"
-    if not isinstance(row, dict):
-        raise InputError(f"{where}: is no object; {wanted}")
-    texts, label = [row.get("question"), row.get("answer")], row.get("label")
-    if not all(isinstance(text, str) and text for text in texts):
-        raise InputError(f"{where}: {wanted}")
-    if isinstance(label, bool) or not isinstance(label, int | float) or not 0 <= label <= 100:
-        raise InputError(f"{where}: label is {label!r:.40}; {wanted}")
-    pair = row.get("pair")
-    return Labelled(
-        JudgeRequest(at, row["question"], row["answer"]),
-        float(label),
-        pair if isinstance(pair, int) else None,
-    )
+    one = checked(_Row, row, where, remedy="a row is question, answer and a label from 0 to 100")
+    return Labelled(JudgeRequest(at, one.question, one.answer), one.label, one.pair)
 
 
 def calibrate_words(name_or_path: str, judge: str) -> Agreement:

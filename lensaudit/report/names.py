@@ -1,7 +1,7 @@
 """What is a model called on the page, and what was it made with?"""
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import zip_longest
 from pathlib import Path, PurePath
@@ -9,6 +9,7 @@ from pathlib import Path, PurePath
 from lensaudit.errors import InputError
 from lensaudit.files import read_json
 from lensaudit.models.registry import shipped
+from lensaudit.results.reading import part
 
 _EPOCH = re.compile(r"(?:^|[_-])(?:ep|epoch)_?(\d+)(?=$|[_-])")
 
@@ -45,8 +46,7 @@ def _from_manifest(folder: Path) -> Made:
         content = read_json(folder / "manifest.json")
     except InputError:
         return Made(None, None, None)
-    inputs = content.get("inputs") if isinstance(content, Mapping) else None
-    method = inputs.get("method") if isinstance(inputs, Mapping) else None
+    method = part(content, "inputs").get("method")
     return Made(method if isinstance(method, str) else None, None, None)
 
 

@@ -7,6 +7,7 @@ from lensaudit.report.document import Condition, Depth
 from lensaudit.report.pack import floats, shares, stepped
 from lensaudit.report.tokens import TokenTable
 from lensaudit.results.patch_runs import Lost, PatchRun, role_of, unscored_of
+from lensaudit.results.reading import part
 from lensaudit.results.schema import checked_as
 from lensaudit.results.words import code_of, verdict
 
@@ -107,19 +108,16 @@ def _collateral(run: PatchRun) -> dict[str, Any]:
 
 def _controls_extra(run: PatchRun) -> dict[str, Any]:
     """What stands beside UDS and shows what it means; absent where nothing was measured."""
-
-    def part(name: str) -> Mapping[str, Any]:
-        found = run.summary.get(name)
-        return found if isinstance(found, Mapping) else {}
-
+    names = ("aligned", "validity", "outputs", "floor")
+    aligned, validity, outputs, floor = (part(run.summary, name) for name in names)
     found = {
-        "aligned": part("aligned").get("uds"),
-        "aligned_ci95": part("aligned").get("ci95"),
-        "d_share": part("validity").get("d_share"),
-        "d_share_aligned": part("aligned").get("d_share"),
-        "says": part("outputs").get("source"),
-        "outputs": dict(part("outputs")) or None,
-        "floor": [part("floor").get("low"), part("floor").get("high")],
+        "aligned": aligned.get("uds"),
+        "aligned_ci95": aligned.get("ci95"),
+        "d_share": validity.get("d_share"),
+        "d_share_aligned": aligned.get("d_share"),
+        "says": outputs.get("source"),
+        "outputs": outputs or None,
+        "floor": [floor.get("low"), floor.get("high")],
     }
     return {name: one for name, one in found.items() if one not in (None, [None, None])}
 

@@ -48,8 +48,8 @@ def _from_summary(study: JsonObject, path: Path) -> dict[str, Any]:
         path,
         model=str(part(study, "models").get("unlearned", "?")),
         data=str(study.get("data", "")),
-        accuracies={name: _accuracy(measured.get(name)) for name in CONDITIONS},
-        ratios={name: _accuracy(main.get(name)) for name in RATIOS},
+        accuracies={name: _accuracy(measured.get(name), f"{path}: {name}") for name in CONDITIONS},
+        ratios={name: _accuracy(main.get(name), f"{path}: {name}") for name in RATIOS},
         gate="" if gate.get("passed", True) else str(gate.get("reason", "")),
         notes=[str(note) for note in (said, *(study.get("notes") or ())) if note],
         chance=study.get("chance"),
@@ -194,18 +194,30 @@ def read_relearn(path: Path) -> dict[str, Any]:
     return brief({"kind": "relearn", "folder": str(path.parent), "rows": rows})
 
 
-def _accuracy(one: Any) -> dict[str, Any] | None:
+@dataclass(frozen=True)
+class _Ends:
+    low: Number
+    high: Number
+
+
+@dataclass(frozen=True)
+class _Accuracy:
     """A value with its interval, or the reason why there is none."""
-    if not isinstance(one, Mapping):
+
+    value: Number | None = None
+    interval: _Ends | None = None
+    reason: str = ""
+    interval_why: str | None = None
+
+
+def _accuracy(one: Any, where: str) -> dict[str, Any] | None:
+    """As the page reads it; None where nothing was measured."""
+    if one is None:
         return None
-    ends = part(one, "interval")
-    return {
-        "value": one.get("value"),
-        "low": ends.get("low"),
-        "high": ends.get("high"),
-        "reason": one.get("reason", ""),
-        "why": one.get("interval_why") or "",
-    }
+    said = checked(_Accuracy, one, where)
+    low, high = (said.interval.low, said.interval.high) if said.interval else (None, None)
+    why = said.interval_why or ""
+    return {"value": said.value, "low": low, "high": high, "reason": said.reason, "why": why}
 
 
 def _cell(text: str | None, path: Path) -> float | None:

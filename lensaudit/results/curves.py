@@ -48,7 +48,7 @@ def training_curve(path: Path, series: tuple[str, ...] = SERIES) -> list[CurvePo
         CurvePoint(path.parent.name, name, row.step, value, row.epoch)
         for row, values in zip(rows, content, strict=True)
         for name in series
-        if (value := _number(values.get(name), path)) is not None
+        if (value := checked_as(Number | None, values.get(name), f"{path}: {name}")) is not None
     ]
 
 
@@ -67,14 +67,6 @@ def _recovery(path: Path) -> Iterator[CurvePoint]:
         for one in found.curve:
             if one.rho is not None:
                 yield CurvePoint(run.model, f"recovery {arm}", one.c, one.rho)
-
-
-def _number(value: Any, path: Path) -> float | None:
-    if value is None:
-        return None
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        raise InputError(f"{path}: {str(value)[:40]!r} is no number")
-    return float(value)
 
 
 def read_curve(path: Path) -> dict[str, Any]:

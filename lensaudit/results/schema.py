@@ -13,6 +13,7 @@ Number = Annotated[float, Strict(), AllowInfNan(False)]
 """A finite number; no text that looks like one, no true."""
 Length = Annotated[Number, Field(ge=0)]
 Share = Annotated[Number, Field(ge=0, le=1)]
+Text = Annotated[str, Field(min_length=1)]
 Whole = Annotated[int, Strict()]
 
 _WANTED = {
@@ -20,6 +21,7 @@ _WANTED = {
     "finite_number": "a finite number",
     "int_type": "a whole number",
     "string_type": "a text",
+    "string_too_short": "a text",
     "list_type": "a list",
     "tuple_type": "a list",
     "dict_type": "an object",

@@ -120,9 +120,18 @@ def test_a_model_is_calibrated_and_results_say_so(stub_of, tmp_path):
     ("content", "said"),
     [
         ('{"question": "Q", "answer": "A", "label": 5}', "1 rows, wanted 3"),
-        ('{"question": "Q", "answer": "A", "label": 101}\n' * 3, "line 1: label is 101"),
-        ('{"question": "Q", "answer": "A", "label": true}\n' * 3, "line 1: label is True"),
-        ('{"question": "Q", "label": 5}\n' * 3, "line 1: wanted question, answer"),
+        (
+            '{"question": "Q", "answer": "A", "label": 101}\n' * 3,
+            "line 1: label: found 101, wanted at most 100",
+        ),
+        (
+            '{"question": "Q", "answer": "A", "label": true}\n' * 3,
+            "line 1: label: found True, wanted a number",
+        ),
+        (
+            '{"question": "Q", "label": 5}\n' * 3,
+            "line 1: has no 'answer'; a row is question, answer",
+        ),
         ("[1]\n" * 3, "wanted"),
         ("{torn\n" * 3, "is not JSON"),
     ],

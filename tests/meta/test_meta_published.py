@@ -1,17 +1,20 @@
 """Every published aggregate, ranking and filter, computed again from the published values."""
 
 import json
+import math
 
 import pytest
 from support import GOLDEN
 
+from lensaudit.errors import InputError
 from lensaudit.meta.aggregate import aggregated, ranking
 from lensaudit.meta.catalogue import CATALOGUE
-from lensaudit.meta.documents import read_sources
+from lensaudit.meta.documents import read_sources, read_thresholds
 from lensaudit.meta.published import THRESHOLDS
 from lensaudit.meta.reading import read_values
 from lensaudit.meta.robustness import usable
 from lensaudit.meta.table import table_rows
+from lensaudit.scores.stats import Interval
 
 RECOMPUTED = (
     "mem",
@@ -160,3 +163,44 @@ def test_labels_and_directions_are_the_published_ones(published):
         means = content["faithfulness"][raw["key"]]
         rises = means["p_mean"] > means["n_mean"]
         assert rises == (one.high_means == "knows"), raw["key"]
+
+
+FAITH = {"metric": "uds", "auc": 0.9, "interval_95": [0.8, 1.0], "threshold": 0.5}
+
+
+@pytest.mark.parametrize(
+    ("document", "said"),
+    [
+        ({"kind": "faithfulness"}, "f.json: has no 'metrics'"),
+        ({"kind": "faithfulness", "metrics": [{}]}, "f.json: metrics.0: has no 'metric'"),
+        (
+            {"kind": "faithfulness", "metrics": [FAITH | {"auc": 1.5}]},
+            "f.json: uds: auc: found 1.5, wanted at most 1",
+        ),
+        (
+            {"kind": "faithfulness", "metrics": [FAITH | {"interval_95": [0.1]}]},
+            r"f.json: uds: interval_95.1: found \[0.1\], wanted another number of values",
+        ),
+        (
+            {"kind": "robustness", "attack": "relearn", "metrics": [{"metric": "em", "n": "3"}]},
+            "f.json: em: n: found '3', wanted a whole number",
+        ),
+        ({"kind": "robustness", "attack": "prune"}, "wanted quantize or relearn"),
+    ],
+)
+def test_a_document_that_meta_did_not_write_is_one_line(tmp_path, document, said):
+    path = tmp_path / "f.json"
+    path.write_text(json.dumps(document))
+    with pytest.raises(InputError, match=said):
+        read_sources([path])
+
+
+def test_null_is_no_number_and_no_interval(tmp_path):
+    rows = [FAITH, {"metric": "em", "auc": None, "interval_95": [0.1, 0.2]}, {"metric": "es"}]
+    path = tmp_path / "faithfulness.json"
+    path.write_text(json.dumps({"kind": "faithfulness", "metrics": rows}))
+    found = read_sources([path]).faithfulness
+    assert (found["uds"].auc, found["uds"].interval) == (0.9, Interval(0.8, 1.0))
+    assert math.isnan(found["em"].auc)
+    assert found["em"].interval is found["es"].interval is None
+    assert read_thresholds(path) == {"uds": 0.5}
