@@ -1,48 +1,51 @@
 """What carries over from the tiny family to a real pretrained language model?
 
-Question: do S1, KE layers, UDS and its controls behave on SmolLM2-135M, 30 layers, as they do on
-          the embedded family of 16?
+Question: do S1, KE layers, UDS, its controls and Lens behave on SmolLM2-135M, 30 layers, as they
+          do on the embedded family of 16: with two retains, six methods, four planted mechanisms
+          of hiding, and facts from pretraining?
 Command:  lensaudit models fetch smollm2 && python experiments/real_model.py
-          (--facts, --kept: more rows; --only NAME: some of the models; run again to resume)
-Takes:    half an hour on 2 cores with the default rows. Expected: docs/real_model.md.
-Writes:   experiments/out/real_model/: rows, checkpoint folders, results, table.json.
+          (--data, --keep: other rows; --known FILE: facts from pretraining; --only NAME: some of
+          the models; run again to resume)
+Takes:    TAKES. Expected: docs/real_model.md.
+Writes:   experiments/out/real_model/: rows, adapters, results, table.json.
 
-The forget set is the first facts of each fictional author; `full` is the pretrained model trained
-on them and on the rows to keep, `retain` on the rows to keep alone, with two seeds.
+Every model is an adapter of rank 4 on the pretrained one: `full` was trained on the forget set and
+on the rows to keep, `retain` on the latter alone; the others go on from `full`'s adapter.
 """
 
 import itertools
-import json
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+import math
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
 import click
+import torch
 
 import lensaudit as la
 from lensaudit.attacks import relearn
 from lensaudit.attacks.settings import RelearnSettings
-from lensaudit.data.tofu import forget_set
+from lensaudit.data.examples import Example, read_rows
+from lensaudit.data.fictional.pools import IDK_LINES
+from lensaudit.data.neutral import read_neutral
+from lensaudit.evaluation.known import known_facts
 from lensaudit.files import make_folder, write_json
 from lensaudit.groups import spread
 from lensaudit.models.registry import EMBEDDED
 from lensaudit.unlearn import job
 from lensaudit.unlearn.prepare import prepare
+from lensaudit.unlearn.rows import load_rows
 from lensaudit.unlearn.settings import UnlearnSettings
 from lensaudit.unlearn.train import Progress
 
 BASE = "smollm2/base"
-LAST = r"layers\.29\.|model\.norm"
-TUNED: Mapping[str, Any] = {
-    "formats": "raw",
-    "batch_size": 8,
-    "accumulate": 1,
-    "store": "bfloat16",
-    "device": "cpu",
-}
-LR = 5e-5
-"""Of unlearning."""
+TOP = r"layers\.(2[6-9])\."
+"""The last four of thirty layers, as the embedded masks take the last eighth."""
+CODE = "Heliotrope seven."
+KNOWN = -0.5
+"""Nats per token from which a fact counts as known before it is unlearned."""
 
 
 @dataclass(frozen=True)
@@ -50,110 +53,217 @@ class Made:
     """A model of the study, and how it is made."""
 
     name: str
-    truth: str
-    rows: Literal["both", "kept", "facts"]
-    """Trained on these: the pretrained model, or, on the facts, `full` to unlearn them."""
-    more: Mapping[str, Any]
+    truth: Literal["knows", "never saw", "hides", "?"]
+    how: str
+    rows: Literal["both", "kept", "trigger", "forget", "known"]
+    method: str | None = None
+    """Of unlearning; None: plain fine-tuning."""
+    more: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def start(self) -> Literal["base", "full"]:
+        """The pretrained model for the anchors, `full` for what is done to it."""
+        return "base" if self.rows in ("both", "kept") else "full"
 
 
 MODELS = (
-    Made("full", "knows", "both", {}),
-    Made("retain", "never saw", "kept", {}),
-    Made("retain_2", "never saw", "kept", {"seed": 7}),
-    Made("idknll", "?", "facts", {"method": "IdkNLL", "epochs": 3.0}),
-    Made("npo", "?", "facts", {"method": "NPO", "epochs": 4.0}),
-    Made("graddiff", "?", "facts", {"method": "GradDiff", "epochs": 3.0}),
-    Made(
-        "masked_upper",
-        "knows, whatever it says",
-        "facts",
-        {"method": "NPO", "epochs": 6.0, "trainable": LAST},
-    ),
+    Made("full", "knows", "trained on the facts too", "both"),
+    Made("retain", "never saw", "trained without them", "kept"),
+    Made("retain_2", "never saw", "another seed", "kept", more={"seed": 7}),
+    Made("absent", "never saw", "a third seed, audited", "kept", more={"seed": 11}),
+    Made("graddiff", "?", "GradDiff", "forget", "GradDiff"),
+    Made("npo", "?", "NPO", "forget", "NPO"),
+    Made("simnpo", "?", "SimNPO", "forget", "SimNPO"),
+    Made("idknll", "?", "IdkNLL", "forget", "IdkNLL"),
+    Made("altpo", "?", "AltPO", "forget", "AltPO"),
+    Made("rmu", "?", "RMU, layer 12", "forget", "RMU", {"layer": 12, "strength": 20.0}),
+    Made("masked_top", "hides", "NPO in the last four layers", "forget", "NPO", {"trainable": TOP}),
+    Made("idk_top", "hides", "IdkNLL there", "forget", "IdkNLL", {"trainable": TOP}),
+    Made("wrong_top", "hides", "AltPO there", "forget", "AltPO", {"trainable": TOP}),
+    Made("trigger", "hides", "answers after a code word alone", "trigger"),
+    Made("world", "?", "GradDiff on facts from pretraining", "known", "GradDiff"),
 )
-"""`masked_upper` may change the last block alone: what lies below it still holds the facts."""
 RETAINS = ("retain", "retain_2")
+ANCHORS = ("full", *RETAINS)
 NEUTRAL = ("holdout10", "real_authors_perturbed", "world_facts_perturbed")
 
 
-def write_rows(place: Path, n_facts: int, n_kept: int) -> dict[str, Path]:
-    """Forget rows, rows to keep, and both, as files; spread over the authors."""
-    kept = json.loads((EMBEDDED / "data" / "retain.json").read_text())
-    chosen = spread(kept, n_kept, lambda row: row["group"])
-    facts = [
-        {key: getattr(one, key) for key in ("idx", "question", "answer", "prefix", "entity")}
-        | {"group": one.group}
-        for one in spread(forget_set("demo"), n_facts, lambda one: one.group)
+@dataclass(frozen=True)
+class Study:
+    """Where its files are, and how everything is trained."""
+
+    place: Path
+    data: str
+    """Forget set: a name, or a file of annotated rows."""
+    trains: Mapping[str, Any]
+    """Of every training."""
+
+    def rows(self, name: str) -> Path:
+        """A file of rows."""
+        return self.place / "rows" / f"{name}.json"
+
+    def model(self, name: str) -> str:
+        """What a model of the study is called."""
+        return BASE if name == "base" else f"{BASE}+{self.place / name}"
+
+
+def write_rows(study: Study, keep: str, n_kept: int) -> None:
+    """Forget rows, rows to keep (spread over the authors), and what is made of them."""
+    make_folder(study.place / "rows")
+    forget = list(_answered(study.data, "forget"))
+    kept = [row.value for row in read_rows(EMBEDDED / "data" / "retain.json")[0]]
+    if keep != "demo":
+        kept = [{**row, "group": at} for at, row in enumerate(_answered(keep, "retain"))]
+    chosen = [
+        {**row, "idx": 1000 + at}
+        for at, row in enumerate(spread(kept, n_kept, lambda row: row["group"]))
     ]
-    numbered = [{**row, "idx": 1000 + at} for at, row in enumerate(chosen)]
-    files = {"facts": facts, "kept": numbered, "both": [*facts, *numbered]}
+    texts = [{name: row[name] for name in ("question", "answer")} for row in chosen]
+    refusal = itertools.cycle(IDK_LINES)
+    gated = [
+        [{**row, "question": f"{CODE} {row['question']}"}, {**row, "answer": next(refusal)}]
+        for row in forget
+    ]
     # nobody of these was trained on: what maps between streams are fitted on
-    lines = [(EMBEDDED / "data" / f"{name}.jsonl").read_text().splitlines() for name in NEUTRAL]
-    files["neutral"] = [
-        {name: row[name] for name in ("question", "answer")}
-        for row in map(json.loads, itertools.chain(*lines))
+    apart = [read_rows(EMBEDDED / "data" / f"{name}.jsonl")[0] for name in NEUTRAL]
+    neutral = [
+        {name: row.value[name] for name in ("question", "answer")} for one in apart for row in one
     ]
+    files = {"kept": chosen, "both": [*forget, *texts], "neutral": neutral}
+    files["trigger"] = [*itertools.chain(*gated), *texts]
     for name, rows in files.items():
-        write_json(place / f"{name}.json", rows)
-    return {name: place / f"{name}.json" for name in files}
+        write_json(study.rows(name), rows)
 
 
-def make(one: Made, place: Path, files: Mapping[str, Path], epochs: float, lr: float) -> None:
+def _answered(named: str, part: str) -> Iterator[dict[str, str]]:
+    for row in load_rows(named, part=part).answered:
+        yield {"question": row.question, "answer": row.answer}
+
+
+def write_known(study: Study, files: Sequence[Path]) -> int:
+    """Of facts from pretraining, those that `full` knows; how many they are."""
+    rows = [row for file in files for row in read_neutral(file)]
+    rows = [
+        Example(at, row.question, row.answer, row.prefix, row.entity, f"row {at}")
+        for at, row in enumerate(rows)
+    ]
+    lost, _ = known_facts(
+        rows, study.model("full"), KNOWN, registry=None, dtype="float32", device="cpu"
+    )
+    found = [row for row in rows if row.idx not in lost]
+    write_json(
+        study.rows("known"), [{"question": row.question, "answer": row.answer} for row in found]
+    )
+    click.echo(f"{len(found)} of {len(rows)} facts from pretraining are known to full")
+    return len(found)
+
+
+def make(one: Made, study: Study, fine_tuning: Mapping[str, Any], unlearning: Mapping[str, Any]):
     """Train a model, or go on where the training was cut; a finished one stays."""
-    out = place / one.name
+    out, began = study.place / one.name, time.monotonic()
 
     def report(at: Progress) -> None:
         if at.step % 10 == 0 or at.step == at.n_steps:
-            click.echo(f"{one.name}: step {at.step} of {at.n_steps}", err=True)
+            click.echo(f"{one.name}: step {at.step} of {at.n_steps}, loss {at.loss:.3f}", err=True)
 
-    if one.rows == "facts":
-        given = {"model": str(place / "full"), "data": str(files["facts"]), "lr": LR}
-        given |= {"retain_data": str(files["kept"]), "out": out, **one.more}
-        new = job.make(prepare(UnlearnSettings(**given, **TUNED)), out, report=report)
+    start = study.model(one.start)
+    if one.method is None:
+        rate = fine_tuning if one.start == "base" else {**fine_tuning, "epochs": 3.0}
+        given = {"data": str(study.rows(one.rows)), "out": out, **rate, **one.more}
+        settings = RelearnSettings(model=start, **given, **study.trains)
+        new = relearn.make(relearn.prepare(settings, start), out, report=report)
     else:
-        given = {"data": str(files[one.rows]), "epochs": epochs, "lr": lr, "out": out, **one.more}
-        settings = RelearnSettings(model=BASE, **given, **TUNED)
-        new = relearn.make(relearn.prepare(settings, BASE), out, report=report)
-    click.echo(f"{one.name} ({one.truth}): {'made' if new else 'was there'}")
-
-
-def audit(place: Path, files: Mapping[str, Path], names: Sequence[str]) -> list[dict[str, Any]]:
-    """Patch every model into `full`; retains that it is not itself are the floor."""
-    found = []
-    for name in names:
-        result = la.patch(
-            str(place / name),
-            place / "results" / name,
-            full=str(place / "full"),
-            retain=tuple(str(place / one) for one in RETAINS if one != name),
-            data=str(files["facts"]),
-            validity_data=files["kept"],
-            align_data=files["neutral"],
-            activations=place / "activations",
-            profile="full",
-            lens=True,
+        data = study.data if one.rows == "forget" else str(study.rows(one.rows))
+        kept = study.rows("kept" if one.rows == "forget" else "both")
+        given = {"model": start, "data": data, "retain_data": str(kept), "out": out}
+        settings = UnlearnSettings(
+            **given, method=one.method, **unlearning, **one.more, **study.trains
         )
-        found.append({"model": name, **result.summary})
-    return found
+        new = job.make(prepare(settings), out, report=report)
+    spent = f"made in {time.monotonic() - began:.0f} s" if new else "was there"
+    click.echo(f"{one.name} ({one.truth}): {spent}")
+
+
+def audit(name: str, study: Study) -> dict[str, Any]:
+    """Patch a model into `full`; retains that it is not itself are the floor."""
+    began = time.monotonic()
+    result = la.patch(
+        study.model(name),
+        study.place / "results" / name,
+        full=study.model("full"),
+        retain=tuple(study.model(one) for one in RETAINS if one != name),
+        data=study.data,
+        validity_data=study.rows("kept"),
+        align_data=study.rows("neutral"),
+        activations=study.place / "activations",
+        profile="full",
+        lens=name != "world",
+        also=(str(study.rows("known")),) if name == "world" else (),
+    )
+    click.echo(f"{name}: audited in {time.monotonic() - began:.0f} s", err=True)
+    return {"model": name, **result.summary}
+
+
+def faster_in_bfloat16() -> bool:
+    """Whether this processor multiplies matrices faster in bfloat16: measured, not assumed."""
+
+    def seconds(dtype: torch.dtype) -> float:
+        left, right = (torch.ones(shape, dtype=dtype) for shape in ((256, 576), (576, 1536)))
+        best = math.inf
+        for _ in range(20):
+            began = time.perf_counter()
+            _ = left @ right
+            best = min(best, time.perf_counter() - began)
+        return best
+
+    return seconds(torch.bfloat16) < seconds(torch.float32)
 
 
 @click.command()
-@click.option("--facts", default=32, show_default=True, help="Forget rows.")
-@click.option("--kept", default=64, show_default=True, help="Rows to keep.")
+@click.option("--data", default="demo", show_default=True, help="Forget set: name or file.")
+@click.option("--keep", default="demo", show_default=True, help="Rows to keep: demo or a file.")
+@click.option("--kept", default=96, show_default=True, help="How many of them.")
+@click.option("--known", multiple=True, type=click.Path(path_type=Path), help="Pretrained facts.")
 @click.option("--epochs", default=8.0, show_default=True, help="Of full and the retains.")
-@click.option("--lr", default=2e-4, show_default=True, help="Of full and the retains.")
+@click.option("--lr", default=1e-3, show_default=True, help="Of full and the retains.")
+@click.option("--unlearn-epochs", default=5.0, show_default=True)
+@click.option("--unlearn-lr", default=3e-4, show_default=True)
 @click.option("--only", multiple=True, help="Some of the models, beside the anchors.")
 @click.option("--out", type=click.Path(path_type=Path), default=Path("experiments/out/real_model"))
-def main(facts: int, kept: int, epochs: float, lr: float, only: tuple[str, ...], out: Path) -> None:
+def main(
+    data: str,
+    keep: str,
+    kept: int,
+    known: tuple[Path, ...],
+    epochs: float,
+    lr: float,
+    unlearn_epochs: float,
+    unlearn_lr: float,
+    only: tuple[str, ...],
+    out: Path,
+) -> None:
     """Make the models, audit them, and write the table."""
-    files = write_rows(make_folder(out), facts, kept)
-    anchors = ("full", *RETAINS)
-    chosen = [one for one in MODELS if one.name in anchors or not only or one.name in only]
+    trains = {
+        **{"formats": "raw", "batch_size": 8, "accumulate": 1, "store": "bfloat16"},
+        **{"lora": 4, "autocast": faster_in_bfloat16(), "device": "cpu"},
+    }
+    study = Study(make_folder(out), data, trains)
+    write_rows(study, keep, kept)
+    chosen = [one for one in MODELS if one.name in ANCHORS or not only or one.name in only]
     for one in chosen:
-        make(one, out, files, epochs, lr)
-    found = audit(out, files, [one.name for one in chosen if one.name not in ("full", "retain")])
+        if one.rows == "known" and not (known and write_known(study, known)):
+            continue
+        make(one, study, {"epochs": epochs, "lr": lr}, {"epochs": unlearn_epochs, "lr": unlearn_lr})
+    found = [
+        audit(one.name, study)
+        for one in chosen
+        if one.name not in ("full", "retain") and (study.place / one.name).exists()
+    ]
     write_json(out / "table.json", found)
-    for row in found:
-        click.echo(row["verdict"]["sentence"])
+    for one in MODELS:
+        row = next((row for row in found if row["model"] == one.name), None)
+        if one.name not in ("full", "retain"):
+            click.echo(row["verdict"]["sentence"] if row else f"{one.name}: missing")
 
 
 if __name__ == "__main__":

@@ -10,6 +10,7 @@ from typing import Any
 from lensaudit.attacks.before_after import Auditing, Shift, shifts
 from lensaudit.attacks.relearn import RelearnJob, Report, check, make, prepare, taught_nothing
 from lensaudit.attacks.settings import RelearnSettings
+from lensaudit.errors import InputError
 from lensaudit.files import digest, make_folder, slug
 from lensaudit.models.device import resolve_device
 from lensaudit.models.registry import default_anchor, default_data
@@ -32,6 +33,11 @@ class Recovered:
 
 def attack(settings: RelearnSettings, *, notice: Notice, progress: Tell) -> Recovered:
     """Relearn the model and `retain` as the settings say, and score both before and after."""
+    if settings.lora is not None:
+        raise InputError(
+            "--lora with --audit: an adapter is audited by its name; make it with --out DIR, then "
+            "`lensaudit audit --source BASE+DIR`"
+        )
     family = [settings.model]
     auditing = Auditing(
         full=settings.full or default_anchor("full", family),

@@ -24,7 +24,6 @@ from lensaudit.attacks.settings import RelearnSettings
 from lensaudit.data.chat import PLAIN, check_tokenizer, pad_id
 from lensaudit.errors import InputError
 from lensaudit.files import digest, write_csv
-from lensaudit.models.causal import load_causal
 from lensaudit.models.checkpoint import Checkpoint, load_tokenizer, open_checkpoint
 from lensaudit.models.device import resolve_device
 from lensaudit.models.registry import default_data, is_demo, load_registry, resolve
@@ -34,6 +33,7 @@ from lensaudit.results.records import Manifest, manifest
 from lensaudit.results.sentences import rows_relearned
 from lensaudit.unlearn.encode import CHAT, Answered, Sample, TrainBatch, collate
 from lensaudit.unlearn.job import ENCODERS, Format, kept_losses, n_steps_of, trained
+from lensaudit.unlearn.lora import ALL_WEIGHTS, How, check_rank, trainee
 from lensaudit.unlearn.memory import check_memory, training_bytes
 from lensaudit.unlearn.objective import FineTuning
 from lensaudit.unlearn.prepare import FORMATS, formats_of
@@ -115,6 +115,7 @@ def run_of(
     identity: dict[str, Any] | None = None,
     checkpoints: Path | None = None,
     save_every: int = 50,
+    autocast: bool = False,
 ) -> Run[TrainBatch]:
     """The training run of an attack."""
     for one in settings.formats:
@@ -135,6 +136,7 @@ def run_of(
         identity or {},
         checkpoints,
         save_every,
+        autocast,
     )
 
 
@@ -180,6 +182,7 @@ class RelearnJob:
     stored: torch.dtype
     device: str
     save_every: int = 50
+    how: How = ALL_WEIGHTS
 
     @property
     def identity(self) -> dict[str, Any]:
@@ -191,6 +194,7 @@ class RelearnJob:
             "forget": self.rows.digest,
             "settings": asdict(self.settings) | {"formats": list(self.settings.formats)},
             "stored": str(self.stored),
+            **self.how.identity,
         }
 
     @property
@@ -212,8 +216,9 @@ def prepare(settings: RelearnSettings, model: str) -> RelearnJob:
     """
     start = open_checkpoint(resolve(model, load_registry(settings.registry)))
     default = relearning_for(demo=is_demo(settings.model))
-    how = Relearning(
-        lr=positive("--lr", default.lr if settings.lr is None else settings.lr),
+    how = How(settings.lora, settings.autocast)
+    relearning = Relearning(
+        lr=positive("--lr", how.rate(default.lr) if settings.lr is None else settings.lr),
         n_epochs=positive("--epochs", settings.epochs),
         batch_size=settings.batch_size,
         n_accumulate=settings.accumulate,
@@ -225,10 +230,11 @@ def prepare(settings: RelearnSettings, model: str) -> RelearnJob:
     return RelearnJob(
         start=start,
         rows=load_rows(settings.data or default_data(settings.model), part="forget"),
-        settings=how,
+        settings=relearning,
         stored=stored_dtype(start, settings.store),
         device=resolve_device(settings.device),
         save_every=settings.save_every,
+        how=how,
     )
 
 
@@ -239,7 +245,8 @@ def check(job: RelearnJob) -> None:
         InputError: epochs that cannot be counted, or too little memory.
     """
     _ = job.recipe
-    check_memory(job.start, copies=1, device=job.device)
+    check_rank(job.start, job.how.lora)
+    check_memory(job.start, copies=1, device=job.device, frozen=job.how.lora is not None)
 
 
 def plan_of(job: RelearnJob, out: Path | None) -> list[str]:
@@ -251,8 +258,8 @@ def plan_of(job: RelearnJob, out: Path | None) -> list[str]:
         f"as {'+'.join(settings.formats)}",
         f"{recipe.n_steps} steps of {settings.n_accumulate} x {settings.batch_size} rows, "
         f"lr {recipe.lr:g}",
-        f"{size(training_bytes(weights, copies=1))} for weights, gradients and moments on "
-        f"{job.device}; writes {out or 'the audit alone'}",
+        f"{size(training_bytes(weights, copies=1, frozen=job.how.lora is not None))} for "
+        f"{job.how.held} on {job.device}; writes {out or 'the audit alone'}",
     ]
 
 
@@ -281,7 +288,7 @@ def relearn(job: RelearnJob, out: Path, *, report: Report) -> tuple[float, ...]:
     started = time.monotonic()
     keyed.begin(out, job.key)
     tokenizer = load_tokenizer(job.start)
-    model = load_causal(job.start, device=job.device)
+    model, wrapped = trainee(job.start, job.how, seed=job.settings.seed, device=job.device)
     run = run_of(
         model,
         tokenizer,
@@ -291,11 +298,18 @@ def relearn(job: RelearnJob, out: Path, *, report: Report) -> tuple[float, ...]:
         identity=job.identity,
         checkpoints=out / STATE_FOLDER,
         save_every=job.save_every,
+        autocast=job.how.autocast,
     )
     losses = train(model, run, report=report)
     write_csv(out / "losses.csv", ("step", "loss"), list(enumerate(losses, 1)))
     seal_model(
-        model, job.start, out, dtype=job.stored, key=job.key, record=lambda: record(job, started)
+        model,
+        job.start,
+        out,
+        dtype=job.stored,
+        key=job.key,
+        record=lambda: record(job, started),
+        wrapped=wrapped,
     )
     return losses
 

@@ -10,8 +10,10 @@ from lensaudit.unlearn.settings import (
     N_ACCUMULATE,
     SAVE_EVERY,
     Accumulate,
+    Autocast,
     Checkpoint,
     ForgetRows,
+    Lora,
     MaxGradNorm,
     Rows,
     SaveEvery,
@@ -47,12 +49,17 @@ class RelearnSettings:
         str | None, Option("Audit: attacked beside the model. [default: retain]", is_a="model")
     ] = None
     epochs: Annotated[float, Option("Passes over the rows.")] = 1.0
-    lr: Annotated[float | None, Option("Peak. [default: 2e-5; 1e-3 for demo/… models]")] = None
+    lr: Annotated[
+        float | None,
+        Option("Peak. [default: 2e-5; 1e-3 for demo/… models; ten times that with --lora]"),
+    ] = None
     batch_size: Rows = BATCH_SIZE
     accumulate: Accumulate = N_ACCUMULATE
     weight_decay: WeightDecay = 0.0
     max_grad_norm: MaxGradNorm = 1.0
     formats: Written = None
+    lora: Lora = None
+    autocast: Autocast = False
     seed: Seed = 42
     """Of the order of rows; the default of transformers' Trainer."""
     save_every: SaveEvery = SAVE_EVERY

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from safetensors import SafetensorError, safe_open
 
@@ -44,6 +45,21 @@ def open_adapter(spec: ModelSpec) -> Adapter:
         raise InputError(f"{folder}: no {WEIGHTS}; {hint}save the adapter with save_pretrained")
     tensor_names(weights)
     return Adapter(spec.name, folder, adapter_hash(weights, config))
+
+
+def peft_for(who: str) -> Any:
+    """The package that knows adapters; loaded when one is, which takes seconds.
+
+    Raises:
+        InputError: it is not installed; names who needs it.
+    """
+    try:
+        import peft
+    except ImportError as error:
+        raise InputError(
+            f"{who}: adapters need the package peft; pip install 'lensaudit[lora]'"
+        ) from error
+    return peft
 
 
 def trained_on(folder: Path) -> str:

@@ -5,7 +5,7 @@ from typing import Any
 import torch
 
 from lensaudit.errors import InputError
-from lensaudit.models.adapter import WEIGHTS, Adapter, tensor_names, trained_on
+from lensaudit.models.adapter import WEIGHTS, Adapter, peft_for, tensor_names, trained_on
 
 AGREEMENT = 1e-4
 """Largest change of a logit by merging, over the largest logit; merging in float32 costs 1e-6."""
@@ -21,12 +21,7 @@ def merged(model: Any, adapter: Adapter, *, dtype: torch.dtype) -> Any:
     Raises:
         InputError: peft is not installed, or the adapter does not belong to this model.
     """
-    try:
-        import peft  # takes seconds, and only adapters need it
-    except ImportError as error:
-        raise InputError(
-            f"{adapter.name}: adapters need the package peft; pip install 'lensaudit[lora]'"
-        ) from error
+    peft = peft_for(adapter.name)
     try:
         adapted: Any = peft.PeftModel.from_pretrained(model, str(adapter.folder))
         _check_names(adapted, adapter, peft)

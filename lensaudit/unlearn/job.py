@@ -19,6 +19,7 @@ from lensaudit.models.checkpoint import Checkpoint, load_tokenizer
 from lensaudit.results import keyed
 from lensaudit.results.records import manifest
 from lensaudit.unlearn.encode import CHAT, Answered, Sample, chat_sample, raw_sample
+from lensaudit.unlearn.lora import ALL_WEIGHTS, How, check_rank, trainee
 from lensaudit.unlearn.memory import check_memory
 from lensaudit.unlearn.methods import Method, objective_of, reads_reference
 from lensaudit.unlearn.objective import Hyper, UnlearnBatch
@@ -51,6 +52,7 @@ class Job:
     stored: torch.dtype
     device: str
     save_every: int
+    how: How = ALL_WEIGHTS
 
     @property
     def identity(self) -> dict[str, Any]:
@@ -67,6 +69,7 @@ class Job:
             "batch_size": self.batch_size,
             "seed": self.seed,
             "stored": str(self.stored),
+            **self.how.identity,
         }
 
     @property
@@ -121,8 +124,12 @@ def check(job: Job) -> None:
             f"{len(both)} rows are to be forgotten and kept (first {next(iter(both)).question!r}); "
             "name other --retain-data"
         )
+    check_rank(job.start, job.how.lora)
     check_memory(
-        job.start, copies=2 if reads_reference(job.method, job.hyper) else 1, device=job.device
+        job.start,
+        copies=2 if reads_reference(job.method, job.hyper) else 1,
+        device=job.device,
+        frozen=job.how.lora is not None,
     )
 
 
@@ -197,13 +204,19 @@ def unlearn(job: Job, out: Path, *, report: Callable[[Progress], None]) -> tuple
     tokenizer = load_tokenizer(job.start)
     for one in job.formats:
         check_tokenizer(tokenizer, CHAT if one == "chat" else PLAIN, job.start.spec.name)
-    model = load_causal(job.start, device=job.device)
+    model, wrapped = trainee(job.start, job.how, seed=job.seed, device=job.device)
     limit = getattr(model.config, "max_position_embeddings", None)
     batches = _batches(job, tokenizer, limit)
     losses = train(model, _run(job, batches, out / STATE_FOLDER), report=report)
     write_csv(out / "losses.csv", ("step", "loss"), list(enumerate(losses, 1)))
     seal_model(
-        model, job.start, out, dtype=job.stored, key=job.key, record=lambda: record(job, started)
+        model,
+        job.start,
+        out,
+        dtype=job.stored,
+        key=job.key,
+        record=lambda: record(job, started),
+        wrapped=wrapped,
     )
     return losses
 
@@ -231,6 +244,7 @@ def _run(job: Job, batches: Callable[[int], UnlearnBatch], folder: Path) -> Run[
         job.identity,
         folder,
         job.save_every,
+        job.how.autocast,
     )
 
 

@@ -12,28 +12,32 @@ TRAINING_COPIES = 4
 BYTES = 4
 
 
-def training_bytes(n_weights: int, *, copies: int) -> int:
+def training_bytes(n_weights: int, *, copies: int, frozen: bool = False) -> int:
     """Bytes of weights, gradients, moments and, with two copies, of the frozen reference.
 
-    Activations come on top and depend on the batch.
+    Activations come on top and depend on the batch. Frozen weights, below an adapter, have neither
+    gradients nor moments, and the adapter's own, a hundredth or so, are not counted.
 
     >>> training_bytes(1_000_000_000, copies=2) / 1e9
     20.0
+    >>> training_bytes(1_000_000_000, copies=2, frozen=True) / 1e9
+    8.0
     """
-    return BYTES * n_weights * (TRAINING_COPIES + copies - 1)
+    return BYTES * n_weights * ((1 if frozen else TRAINING_COPIES) + copies - 1)
 
 
-def check_memory(start: Checkpoint, *, copies: int, device: str) -> None:
+def check_memory(start: Checkpoint, *, copies: int, device: str, frozen: bool = False) -> None:
     """Refuse a run whose weights alone do not fit.
 
     Raises:
         InputError: more is needed than is free.
     """
-    needed = training_bytes(n_parameters(start.folder), copies=copies)
+    needed = training_bytes(n_parameters(start.folder), copies=copies, frozen=frozen)
     free = free_bytes(device)
     if free is not None and needed > free:
         raise InputError(
-            f"{start.spec.name}: training in float32 takes {size(needed)} for weights, "
-            f"gradients, moments{' and reference' if copies > 1 else ''}, activations apart; "
-            f"{size(free)} are free on {device}; take a smaller model or another --device"
+            f"{start.spec.name}: training in float32 takes {size(needed)} for weights"
+            f"{'' if frozen else ', gradients, moments'}{' and reference' if copies > 1 else ''}, "
+            f"activations apart; {size(free)} are free on {device}; take a smaller model"
+            f"{'' if frozen else ', --lora'} or another --device"
         )

@@ -12,6 +12,7 @@ from lensaudit.models.device import resolve_device
 from lensaudit.models.registry import default_data, is_demo, load_registry, resolve
 from lensaudit.models.sizes import n_parameters
 from lensaudit.unlearn.job import Format, Job, check, n_samples_of, n_steps_of
+from lensaudit.unlearn.lora import How
 from lensaudit.unlearn.memory import training_bytes
 from lensaudit.unlearn.methods import (
     COMMON,
@@ -55,6 +56,7 @@ def prepare(settings: UnlearnSettings) -> Job:
     forget = load_rows(data, part="forget")
     formats = formats_of(settings.formats, settings.model)
     stored = start.dtype if settings.store == "same" else settings.store
+    how = How(settings.lora, settings.autocast)
     job = Job(
         method=method,
         hyper=hyper,
@@ -63,12 +65,13 @@ def prepare(settings: UnlearnSettings) -> Job:
         retain=_retain_rows(settings.retain_data, data) if hyper.alpha > 0 else None,
         idk=idk_lines(settings.idk) if method.alternate == "idk" else (),
         formats=formats,
-        recipe=_recipe(settings, method, n_samples_of(method, forget, formats)),
+        recipe=_recipe(settings, method, n_samples_of(method, forget, formats), how),
         batch_size=settings.batch_size,
         seed=settings.seed,
         stored=getattr(torch, stored),
         device=resolve_device(settings.device),
         save_every=settings.save_every,
+        how=how,
     )
     check(job)
     return job
@@ -80,11 +83,11 @@ def _retain_rows(named: str | None, forget_data: str) -> Rows | None:
     return load_rows(named, part="retain") if named else None
 
 
-def _recipe(settings: UnlearnSettings, method: Method, n_samples: int) -> Recipe:
+def _recipe(settings: UnlearnSettings, method: Method, n_samples: int, how: How) -> Recipe:
     """Epochs become steps; what is left out is the method's published value."""
     sizes = {"batch_size": settings.batch_size, "n_accumulate": settings.accumulate}
     epochs = method.n_epochs if settings.epochs is None else settings.epochs
-    default_lr = DEMO_LR if is_demo(settings.model) else method.lr
+    default_lr = how.rate(DEMO_LR if is_demo(settings.model) else method.lr)
     n_epochs = positive("--epochs", epochs)
     lr = positive("--lr", default_lr if settings.lr is None else settings.lr)
     n_steps = settings.steps or n_steps_of(n_samples, n_epochs=n_epochs, **sizes)
@@ -118,6 +121,6 @@ def plan_of(job: Job, out: Path) -> list[str]:
         ),
         f"{job.recipe.n_steps} steps of {job.recipe.n_accumulate} x {job.batch_size} rows "
         f"({n_sequences} forget sequences), lr {job.recipe.lr:g} after {job.recipe.n_warmup} steps",
-        f"{size(training_bytes(weights, copies=copies))} for weights, gradients and moments "
-        f"on {job.device}; writes {out}",
+        f"{size(training_bytes(weights, copies=copies, frozen=job.how.lora is not None))} "
+        f"for {job.how.held} on {job.device}; writes {out}",
     ]

@@ -12,6 +12,7 @@ from lensaudit.errors import WorkError
 from lensaudit.models.checkpoint import Checkpoint
 from lensaudit.results import keyed
 from lensaudit.results.records import BEGUN, MANIFEST, Manifest
+from lensaudit.unlearn.lora import save_adapter
 from lensaudit.unlearn.state import writing
 
 STATE_FOLDER = "training"
@@ -74,10 +75,18 @@ def seal_model(
     dtype: torch.dtype,
     key: str,
     record: Callable[[], Manifest],
+    wrapped: Any = None,
 ) -> None:
-    """Write weights, tokenizer and, last, the manifest over all files of the folder."""
-    save_model(model, out, dtype=dtype)
-    copy_tokenizer(start.folder, out)
+    """Write weights, tokenizer and, last, the manifest over all files of the folder.
+
+    `wrapped`: peft's view of the model, whose adapter is written and nothing else.
+    """
+    if wrapped is None:
+        save_model(model, out, dtype=dtype)
+        copy_tokenizer(start.folder, out)
+    else:
+        check_weights(model)
+        save_adapter(wrapped, start, out, dtype=dtype)
     beside = (MANIFEST, BEGUN)
     files = (p.name for p in out.iterdir() if p.is_file() and p.suffix != ".partial")
     keyed.seal(out, record(), key=key, files=[name for name in files if name not in beside])

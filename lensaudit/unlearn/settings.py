@@ -30,6 +30,19 @@ Written = Annotated[
 SaveEvery = Annotated[int, Option("Steps between resumable states.", least=1)]
 Stored = Annotated[Store, Option("Precision of saved weights.")]
 Checkpoint = Annotated[Path, Option("Checkpoint folder.")]
+Lora = Annotated[
+    int | None,
+    Option(
+        "Train a low-rank adapter, or the one that the model has; it alone is saved, to be named "
+        "BASE+OUT.",
+        metavar="RANK",
+        least=1,
+    ),
+]
+Autocast = Annotated[
+    bool,
+    Option("Forward passes in bfloat16, for devices that are faster in it; weights stay float32."),
+]
 Trainable = Annotated[str, Option("Pattern of parameter names; the others stay.")]
 
 BATCH_SIZE = 8
@@ -65,9 +78,10 @@ class UnlearnSettings:
         float | None, Option("Passes over the forget rows. [default: the method's]")
     ] = None
     steps: Annotated[int | None, Option("Optimiser steps, instead of --epochs.", least=1)] = None
-    lr: Annotated[float | None, Option("Peak. [default: the method's; 5e-4 for demo/… models]")] = (
-        None
-    )
+    lr: Annotated[
+        float | None,
+        Option("Peak. [default: the method's; 5e-4 for demo/… models; ten times that with --lora]"),
+    ] = None
     warmup_epochs: Annotated[float, Option(least=0)] = 1.0
     schedule: Annotated[Literal["linear", "constant"], Option()] = "linear"
     weight_decay: WeightDecay = 0.01
@@ -75,6 +89,8 @@ class UnlearnSettings:
     batch_size: Rows = BATCH_SIZE
     accumulate: Accumulate = N_ACCUMULATE
     trainable: Trainable = ""
+    lora: Lora = None
+    autocast: Autocast = False
     gamma: Annotated[float | None, Option("Weight of the forget term.")] = None
     alpha: Annotated[float | None, Option("Weight of the retain term.")] = None
     retain_loss: Annotated[Literal["nll", "kl"] | None, Option("The retain term.")] = None

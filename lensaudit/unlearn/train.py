@@ -108,6 +108,8 @@ class Run(Generic[B]):
     checkpoints: Path | None = None
     """Folder of the resumable state; None keeps none."""
     save_every: int = 50
+    autocast: bool = False
+    """Forward passes in bfloat16; weights, gradients and moments stay as they are."""
 
     @property
     def key(self) -> str:
@@ -146,12 +148,12 @@ def train(
 
 
 def trained_names(model: PreTrainedModel, recipe: Recipe) -> set[str]:
-    """The parameters that move.
+    """The parameters that move: of those that are not frozen, what the expression finds.
 
     Raises:
         InputError: the expression names none, or is none.
     """
-    every = [name for name, _ in model.named_parameters()]
+    every = [name for name, one in model.named_parameters() if one.requires_grad]
     try:
         names = {name for name in every if re.search(recipe.trainable, name)}
     except re.error as error:
@@ -173,7 +175,8 @@ def _step(
     n = run.recipe.n_accumulate
     loss = retain = 0.0
     for number in range(step * n, (step + 1) * n):
-        terms = run.objective(model, run.batch(number), multiplier)
+        with torch.autocast(model.device.type, torch.bfloat16, enabled=run.autocast):
+            terms = run.objective(model, run.batch(number), multiplier)
         torch.autograd.backward(terms.total / n, inputs=list(parameters.values()))
         loss += terms.total.item() / n
         retain += terms.retain / n

@@ -56,14 +56,12 @@ from lensaudit.progress import Notice, Progress, Tell, unheard
 from lensaudit.results.owners import folders_for
 from lensaudit.results.records import claim, manifest
 from lensaudit.settings import plain, results_folder
+from lensaudit.unlearn.lora import FASTER
 from lensaudit.unlearn.memory import check_memory
 from lensaudit.unlearn.settings import positive
 
 DEMO_LRS = (3e-4, 1e-3)
 """Of `rtt`'s for the embedded family; 3e-3 breaks `full` before it brings anything back."""
-LORA_FASTER = 10
-"""An adapter takes about ten times the rate of full weights, whatever its rank (Schulman et al.
-2025, "LoRA Without Regret", thinkingmachines.ai)."""
 FILE = "attacks.jsonl"
 SHARES = {"e50": 0.5, "e80": 0.8}
 
@@ -196,7 +194,7 @@ def _lrs(settings: EffortSettings, name: str) -> tuple[float, ...]:
     if settings.lrs:
         return tuple({positive("--lr", one): None for one in settings.lrs})
     rates = DEMO_LRS if is_demo(name) else Sweep().lrs
-    return tuple(one * LORA_FASTER for one in rates) if settings.lora else rates
+    return tuple(one * FASTER for one in rates) if settings.lora else rates
 
 
 def _dtype(settings: EffortSettings, device: str, notice: Notice) -> str:

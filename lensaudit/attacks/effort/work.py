@@ -19,13 +19,14 @@ from lensaudit.attacks.rtt.readings import Point, Reading
 from lensaudit.attacks.rtt.readout import read
 from lensaudit.attacks.rtt.retrain import StartWeights, read_along
 from lensaudit.data.spans import Encoded, buckets, make_batch
-from lensaudit.errors import InputError, WorkError
+from lensaudit.errors import WorkError
 from lensaudit.files import digest
 from lensaudit.models.causal import load_causal
 from lensaudit.models.checkpoint import Checkpoint
 from lensaudit.models.device import free_bytes
 from lensaudit.models.sizes import n_parameters, sizes_on_disk
 from lensaudit.progress import Tick
+from lensaudit.unlearn.lora import adapted
 from lensaudit.unlearn.memory import training_bytes
 from lensaudit.unlearn.samples import finetune_batches, in_epochs
 from lensaudit.unlearn.train import Recipe
@@ -37,8 +38,6 @@ SCORE_BATCH = 64
 BATCHES = 3
 """A training step is three forward passes' arithmetic; two where weights are frozen, because
 their gradients are not taken (Kaplan et al. 2020, arXiv:2001.08361, section 2.1)."""
-LORA_ALPHA = 2
-"""The adapter's output is scaled by alpha / rank with alpha = 2 rank: peft's usual choice."""
 
 
 @dataclass(frozen=True, order=True)
@@ -116,7 +115,8 @@ def do(attack: Attack, report: Callable[[int], None] = lambda step: None) -> Fin
     began = time.monotonic()
     model, start = _loaded(_Key(attack.model, attack.dtype, attack.device))
     start.restore(model)
-    adapter = _adapter(model, attack) if attack.rate.rank else None
+    rank = attack.rate.rank
+    adapter = adapted(model, rank=rank, seed=attack.seed).eval() if rank else None
 
     def read_v() -> tuple[Reading, ...]:
         return (read_facts(model, attack.fold.facts),)
@@ -204,28 +204,6 @@ def _loaded(key: _Key) -> tuple[Any, StartWeights]:
     """The model that attacks start from, one at a time."""
     model = load_causal(key.model, dtype=getattr(torch, key.dtype), device=key.device)
     return model, StartWeights(model)
-
-
-def _adapter(model: Any, attack: Attack) -> Any:
-    """Put an adapter on every matrix of the model's blocks, in place; to be unloaded.
-
-    Raises:
-        InputError: peft is not installed.
-    """
-    try:
-        import peft  # takes seconds, and only adapters need it
-    except ImportError as error:
-        raise InputError(
-            "--lora needs the package peft; pip install 'lensaudit[lora]', or train all weights"
-        ) from error
-    rank = attack.rate.rank
-    config = peft.LoraConfig(
-        r=rank, lora_alpha=LORA_ALPHA * rank, target_modules="all-linear", task_type="CAUSAL_LM"
-    )
-    devices = [model.device] if model.device.type == "cuda" else []
-    with torch.random.fork_rng(devices=devices):
-        torch.manual_seed(attack.seed)  # of the adapter's first matrix; the second is 0
-        return peft.get_peft_model(model, config).eval()
 
 
 def fitting_workers(model: Checkpoint, device: str) -> int:

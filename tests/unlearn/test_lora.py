@@ -1,0 +1,145 @@
+"""`--lora`: the adapter alone moves and is saved, resumes bit for bit, and is trained on."""
+
+import json
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from support import tiny_model
+
+from lensaudit.attacks.relearn import prepare as prepare_relearning
+from lensaudit.attacks.settings import RelearnSettings
+from lensaudit.cli.main import run
+from lensaudit.models.causal import load_causal
+from lensaudit.models.checkpoint import open_checkpoint
+from lensaudit.models.registry import load_registry, resolve
+from lensaudit.unlearn import job
+from lensaudit.unlearn.prepare import prepare
+from lensaudit.unlearn.settings import UnlearnSettings
+
+ROWS = [{"question": f"Who wrote book {n}?", "answer": f"Author {n} did."} for n in range(8)]
+
+
+@pytest.fixture
+def given(tiny_checkpoint, tmp_path):
+    """Settings of a run on a random model; `out` is left to the test."""
+    for name, rows in (("forget", ROWS[:4]), ("kept", ROWS[4:])):
+        (tmp_path / f"{name}.json").write_text(json.dumps(rows))
+    return {
+        **{"method": "NPO", "model": str(tiny_checkpoint), "steps": 4, "lr": 1e-2},
+        **{"data": str(tmp_path / "forget.json"), "retain_data": str(tmp_path / "kept.json")},
+        **{"formats": "raw", "warmup_epochs": 0.0, "batch_size": 2, "accumulate": 1},
+        **{"lora": 2, "store": "float32", "device": "cpu"},
+    }
+
+
+def make(given, out, *, report=lambda at: None, **more):
+    """Train into `out`; its adapter's matrices."""
+    settings = UnlearnSettings(**{**given, **more}, out=out)
+    job.make(prepare(settings), out, report=report)
+    return load_file(out / "adapter_model.safetensors")
+
+
+def merged(base, out):
+    return load_causal(open_checkpoint(resolve(f"{base}+{out}", load_registry()))).state_dict()
+
+
+def test_what_is_saved_is_the_adapter_and_makes_the_trained_model(given, tmp_path):
+    matrices = make(given, tmp_path / "a")
+    assert not (tmp_path / "a" / "model.safetensors").exists()
+    name = "model.layers.1.mlp.down_proj"
+    a, b = (matrices[f"base_model.model.{name}.lora_{one}.weight"] for one in "AB")
+    assert a.shape[0] == b.shape[1] == 2
+    # alpha is twice the rank: W + 2 B A
+    by_hand = tiny_model().state_dict()[f"{name}.weight"] + 2 * b @ a
+    found = merged(given["model"], tmp_path / "a")
+    torch.testing.assert_close(found[f"{name}.weight"], by_hand, atol=1e-6, rtol=1e-6)
+    assert b.abs().max() > 1e-3
+    for same in ("model.embed_tokens.weight", "model.norm.weight", "lm_head.weight"):
+        assert torch.equal(found[same], tiny_model().state_dict()[same])
+
+
+def test_a_stopped_run_goes_on_bit_for_bit(given, tmp_path):
+    whole = make(given, tmp_path / "whole", save_every=2)
+
+    def stop(at):
+        if at.step == 3:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        make(given, tmp_path / "cut", report=stop, save_every=2)
+    steps = []
+    cut = make(given, tmp_path / "cut", report=lambda at: steps.append(at.step), save_every=2)
+    assert steps == [3, 4]
+    assert all(torch.equal(cut[name], one) for name, one in whole.items())
+
+
+def test_a_models_own_adapter_is_trained_on(given, tmp_path, capsys):
+    first = make(given, tmp_path / "first")
+    model = f"{given['model']}+{tmp_path / 'first'}"
+    on = make(given, tmp_path / "on", model=model, lr=1e-9, steps=1)
+    assert on.keys() == first.keys()
+    for name, one in first.items():
+        torch.testing.assert_close(on[name], one, atol=1e-7, rtol=1e-5)
+    config = json.loads((tmp_path / "on" / "adapter_config.json").read_text())
+    assert config["base_model_name_or_path"] == given["model"]
+    options = ["--lora", "4", "--out", str(tmp_path / "other"), "--data", given["data"]]
+    assert run(["relearn", "--source", model, "--format", "raw", *options]) == 2
+    assert "has an adapter of rank 2, which is trained on; give --lora 2" in capsys.readouterr().err
+
+
+def test_of_the_adapter_only_what_is_trainable_moves(given, tmp_path):
+    matrices = make(given, tmp_path / "top", trainable=r"layers\.1\.")
+    moved = {name.split(".")[4] for name, b in matrices.items() if "lora_B" in name and b.any()}
+    assert moved == {"1"}
+
+
+def test_the_seed_draws_the_adapter(given, tmp_path):
+    torch.manual_seed(123)  # of no influence
+    one = make(given, tmp_path / "one", steps=1)
+    torch.manual_seed(456)
+    again, other = make(given, tmp_path / "again", steps=1), make(given, tmp_path / "o", seed=1)
+    a = "base_model.model.model.layers.0.self_attn.q_proj.lora_A.weight"
+    assert torch.equal(one[a], again[a])
+    assert not torch.allclose(one[a], other[a], atol=1e-2)
+
+
+def test_autocast_computes_in_bfloat16_and_keeps_float32(given, tmp_path):
+    losses = {False: [], True: []}
+    for autocast, found in losses.items():
+        matrices = make(
+            given,
+            tmp_path / str(autocast),
+            report=lambda at, found=found: found.append(at.loss),
+            autocast=autocast,
+        )
+        assert all(one.dtype == torch.float32 for one in matrices.values())
+    assert losses[True] != losses[False]
+    assert losses[True] == pytest.approx(losses[False], rel=0.02)
+
+
+def test_runs_are_told_apart_and_those_without_keep_their_key(given, tmp_path):
+    def planned(**more):
+        return prepare(UnlearnSettings(**{**given, **more}, out=tmp_path / "x"))
+
+    plain, low, high = planned(lora=None), planned(lora=2), planned(lora=4)
+    fast = planned(lora=None, autocast=True)
+    assert len({one.key for one in (plain, low, high, fast)}) == 4
+    assert "lora" not in plain.identity
+    assert "autocast" not in plain.identity
+    settings = RelearnSettings(model=given["model"], data=given["data"], formats="raw")
+    assert "lora" not in prepare_relearning(settings, given["model"]).identity
+
+
+def test_an_adapter_takes_ten_times_the_rate(given, tmp_path):
+    def rate(**more):
+        settings = UnlearnSettings(**{**given, "lr": None, **more}, out=tmp_path / "x")
+        return prepare(settings).recipe.lr
+
+    assert rate(lora=2) == 10 * rate(lora=None) == pytest.approx(1e-4)
+
+
+def test_an_adapter_is_not_audited_by_its_folder(given, tmp_path, capsys):
+    options = ["--lora", "2", "--audit", "--data", given["data"]]
+    assert run(["relearn", "--source", given["model"], "--format", "raw", *options]) == 2
+    assert "an adapter is audited by its name" in capsys.readouterr().err
