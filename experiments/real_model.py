@@ -29,10 +29,10 @@ from lensaudit.attacks import relearn
 from lensaudit.attacks.settings import RelearnSettings
 from lensaudit.data.examples import Example, read_rows
 from lensaudit.data.fictional.pools import IDK_LINES
-from lensaudit.data.neutral import read_neutral
+from lensaudit.data.neutral import neutral_of, read_neutral
+from lensaudit.data.tofu import forget_set
 from lensaudit.evaluation.known import known_facts
 from lensaudit.files import make_folder, write_json
-from lensaudit.groups import spread
 from lensaudit.models.registry import EMBEDDED
 from lensaudit.unlearn import job
 from lensaudit.unlearn.prepare import prepare
@@ -85,7 +85,6 @@ MODELS = (
 )
 RETAINS = ("retain", "retain_2")
 ANCHORS = ("full", *RETAINS)
-NEUTRAL = ("holdout10", "real_authors_perturbed", "world_facts_perturbed")
 
 
 @dataclass(frozen=True)
@@ -111,25 +110,20 @@ def write_rows(study: Study, keep: str, n_kept: int) -> None:
     """Forget rows, rows to keep (spread over the authors), and what is made of them."""
     make_folder(study.place / "rows")
     forget = list(_answered(study.data, "forget"))
-    kept = [row.value for row in read_rows(EMBEDDED / "data" / "retain.json")[0]]
-    if keep != "demo":
-        kept = [{**row, "group": at} for at, row in enumerate(_answered(keep, "retain"))]
-    chosen = [
-        {**row, "idx": 1000 + at}
-        for at, row in enumerate(spread(kept, n_kept, lambda row: row["group"]))
-    ]
+    if keep == "demo":
+        kept = [row.value for row in read_rows(EMBEDDED / "data" / "retain.json")[0]]
+        # whole authors; first those whose facts show that a model can be read
+        first = {row.group for row in neutral_of("demo", forget_set("demo")).validity}
+        chosen = sorted(kept, key=lambda row: row["group"] not in first)[:n_kept]
+    else:
+        chosen = list(_answered(keep, "retain"))[:n_kept]
     texts = [{name: row[name] for name in ("question", "answer")} for row in chosen]
     refusal = itertools.cycle(IDK_LINES)
     gated = [
         [{**row, "question": f"{CODE} {row['question']}"}, {**row, "answer": next(refusal)}]
         for row in forget
     ]
-    # nobody of these was trained on: what maps between streams are fitted on
-    apart = [read_rows(EMBEDDED / "data" / f"{name}.jsonl")[0] for name in NEUTRAL]
-    neutral = [
-        {name: row.value[name] for name in ("question", "answer")} for one in apart for row in one
-    ]
-    files = {"kept": chosen, "both": [*forget, *texts], "neutral": neutral}
+    files = {"kept": texts, "both": [*forget, *texts]}
     files["trigger"] = [*itertools.chain(*gated), *texts]
     for name, rows in files.items():
         write_json(study.rows(name), rows)
@@ -193,8 +187,7 @@ def audit(name: str, study: Study) -> dict[str, Any]:
         full=study.model("full"),
         retain=tuple(study.model(one) for one in RETAINS if one != name),
         data=study.data,
-        validity_data=study.rows("kept"),
-        align_data=study.rows("neutral"),
+        validity_data=None if study.data == "demo" else study.rows("kept"),
         activations=study.place / "activations",
         profile="full",
         lens=name != "world",
@@ -222,12 +215,12 @@ def faster_in_bfloat16() -> bool:
 @click.command()
 @click.option("--data", default="demo", show_default=True, help="Forget set: name or file.")
 @click.option("--keep", default="demo", show_default=True, help="Rows to keep: demo or a file.")
-@click.option("--kept", default=96, show_default=True, help="How many of them.")
+@click.option("--kept", default=80, show_default=True, help="How many of them.")
 @click.option("--known", multiple=True, type=click.Path(path_type=Path), help="Pretrained facts.")
-@click.option("--epochs", default=8.0, show_default=True, help="Of full and the retains.")
-@click.option("--lr", default=1e-3, show_default=True, help="Of full and the retains.")
+@click.option("--epochs", default=10.0, show_default=True, help="Of full and the retains.")
+@click.option("--lr", default=3e-3, show_default=True, help="Of full and the retains.")
 @click.option("--unlearn-epochs", default=5.0, show_default=True)
-@click.option("--unlearn-lr", default=3e-4, show_default=True)
+@click.option("--unlearn-lr", default=1e-3, show_default=True)
 @click.option("--only", multiple=True, help="Some of the models, beside the anchors.")
 @click.option("--out", type=click.Path(path_type=Path), default=Path("experiments/out/real_model"))
 def main(

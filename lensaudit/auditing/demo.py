@@ -1,4 +1,4 @@
-"""The embedded family: what its models still hold, and what they say."""
+"""The families that come along: what their models still hold, and what they say."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -10,23 +10,26 @@ from lensaudit.auditing.patched import Patched
 from lensaudit.auditing.settings import EvaluateSettings, PatchSettings
 from lensaudit.errors import WorkError
 from lensaudit.files import slug
-from lensaudit.models.registry import DEMO, is_demo, load_registry
+from lensaudit.models.adapter import peft_for
+from lensaudit.models.fetch import fetch
+from lensaudit.models.registry import DEMO, FETCHED, REAL, load_registry
 from lensaudit.progress import Notice, Tell, unheard
 from lensaudit.results.verdict import Code
 from lensaudit.settings import ACTIVATIONS, Place
 
-FULL, RETAIN = f"{DEMO}full", f"{DEMO}retain"
 ANSWERS = "forget_Q_A_ROUGE"
 """Of what a model answers when it is asked: ROUGE-L recall of the true answer."""
 
 
 @dataclass(frozen=True)
 class Demo:
-    """The family, audited."""
+    """A family, audited."""
 
     patched: Patched
+    full: str
+    retain: str
     answers: Mapping[str, float | None]
-    """Model, the anchors too -> `ANSWERS` of its greedy answers."""
+    """Model, the anchors too -> `ANSWERS` of its greedy answers; empty where none was asked."""
 
     def found(self, *codes: Code) -> list[str]:
         """The models of which one of these verdicts is said."""
@@ -36,25 +39,41 @@ class Demo:
 def demo_into(
     folder: Path,
     *,
+    real: bool = False,
     activations: Place = ACTIVATIONS,
     notice: Notice = unheard,
     progress: Tell = unheard,
 ) -> Demo:
-    """Audit every unlearned model of the family; the planted ones show the scale.
+    """Audit every unlearned model of a family; the planted ones show the scale.
+
+    `real`: that of adapters on a pretrained model, which is fetched if it is not here. It is
+    patched alone, as writing answers would take most of the time.
 
     Raises:
         WorkError: the package was built without the family.
+        InputError | TryAgainError: the pretrained model cannot be fetched, or not be adapted.
     """
-    names = [one.name for one in load_registry().listed("unlearned") if is_demo(one.name)]
+    family = REAL if real else DEMO
+    listed = [one for one in load_registry().listed() if one.name.startswith(family)]
+    names = [one.name for one in listed if one.role == "unlearned"]
     if not names:
         raise WorkError("this build of lensaudit has no embedded family; install a released one")
-    settings = PatchSettings(profile="full", activations=activations)
+    if real:
+        peft_for("demo --real")
+        fetch(FETCHED[0].partition("/")[0], notice=notice)
+    full, retain, *more = (one.name for one in listed if one.role in ("full", "retain"))
+    settings = PatchSettings(
+        full=full,
+        retain=(retain, *more) if real else retain,
+        profile="full",
+        activations=activations,
+    )
     patched = patch_into(names, settings, folder, notice=notice, progress=progress)
     asked = EvaluateSettings(metrics=(ANSWERS,))
     answers = {
         name: evaluate_into(
             name, asked, folder / "answers" / slug(name), notice=notice, progress=progress
         ).summary[ANSWERS]
-        for name in (FULL, RETAIN, *names)
+        for name in (() if real else (full, retain, *names))
     }
-    return Demo(patched, answers)
+    return Demo(patched, full, retain, answers)

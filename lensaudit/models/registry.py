@@ -25,6 +25,8 @@ FETCHED = ("smollm2/base",)
 """Names of models that `lensaudit models fetch` makes; see `lensaudit.models.fetch`."""
 DEMO = "demo/"
 """Names of the embedded family begin so."""
+REAL = "smollm2/"
+"""So do those of its counterpart on a pretrained model, which has to be fetched."""
 EMBEDDED = Path(lensaudit.__file__).parent / "embedded"
 
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*", re.ASCII)
@@ -71,13 +73,21 @@ def is_demo(name: str) -> bool:
 
 
 def default_data(model: str) -> str:
-    """The forget set a model name implies: the fictional one for `demo/…`, else TOFU forget10."""
-    return "demo" if is_demo(model) else "forget10"
+    """The forget set a model name implies: the fictional one of what comes along, or TOFU's."""
+    return "demo" if _family(model) else "forget10"
 
 
 def default_anchor(anchor: str, sources: Sequence[str]) -> str:
     """`full` or `retain` of the family that the sources belong to."""
-    return f"{DEMO}{anchor}" if sources and all(map(is_demo, sources)) else anchor
+    families = set(map(_family, sources))
+    return f"{families.pop()}{anchor}" if len(families) == 1 else anchor
+
+
+def _family(model: str) -> str:
+    """How the names of its family begin; empty for a model that belongs to none that is here."""
+    if is_demo(model):
+        return DEMO
+    return REAL if any(model == one.name for one in _adapted()) else ""
 
 
 def named_family(
@@ -106,8 +116,7 @@ def base_spec(sources: Sequence[str]) -> ModelSpec | None:
 
 def lasting_name(spec: ModelSpec) -> str:
     """What resolves to the same checkpoint in any folder, and without a registry file."""
-    own = replace(spec, adapter=None)
-    if own.name in shipped() and own == shipped()[own.name]:
+    if spec == shipped().get(spec.name):
         return spec.name
     base = str(spec.local) if spec.local else f"{spec.repo}@{spec.revision}"
     return f"{base}+{lasting_name(spec.adapter)}" if spec.adapter else base
@@ -115,7 +124,7 @@ def lasting_name(spec: ModelSpec) -> str:
 
 def origin(spec: ModelSpec) -> Literal["published", "embedded", "fetched", "registry"]:
     """Who says what a name means; published names are not known to exist until fetched."""
-    if spec in _fetched():
+    if spec in _fetched() or spec in _adapted():
         return "fetched"
     if spec in published():
         return "published"
@@ -210,7 +219,7 @@ def _checked_revision(name: str, revision: str) -> str:
 def _checked_folder(spec: ModelSpec, folder: Path) -> ModelSpec:
     """The spec of a folder that holds a model."""
     if not os.path.exists(folder):
-        if spec.name in FETCHED:
+        if spec.local == models_home() / FETCHED[0]:
             fetch = f"lensaudit models fetch {spec.name.partition('/')[0]}"
             raise InputError(f"{spec.name}: not fetched yet; run `{fetch}`")
         raise InputError(f"{spec.name}: no such folder: {folder}")
@@ -227,12 +236,32 @@ def _checked_folder(spec: ModelSpec, folder: Path) -> ModelSpec:
 
 def shipped() -> Mapping[str, ModelSpec]:
     """Names that need no registry file: published, embedded, and those that can be fetched."""
-    return {**_built_in(), **{spec.name: spec for spec in _fetched()}}
+    return {**_built_in(), **{spec.name: spec for spec in (*_fetched(), *_adapted())}}
 
 
 @cache
 def _built_in() -> Mapping[str, ModelSpec]:
     return {spec.name: spec for spec in (*published(), *_embedded())}
+
+
+def _adapted() -> list[ModelSpec]:
+    """Adapters that come with the package, on a model that has to be fetched."""
+    listing = EMBEDDED / "real" / "family.json"
+    if not listing.exists():
+        return []
+    base = models_home() / FETCHED[0]
+    return [
+        ModelSpec(
+            name=row["name"],
+            repo=str(base),
+            revision=None,
+            role=row["role"],
+            method=row["method"],
+            local=base,
+            adapter=_adapter_spec(str(listing.parent / row["folder"]), Path()),
+        )
+        for row in read_json(listing)
+    ]
 
 
 def models_home() -> Path:

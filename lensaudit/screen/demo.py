@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from lensaudit.auditing.demo import FULL, RETAIN, Demo
+from lensaudit.auditing.demo import Demo
 from lensaudit.results.verdict import Code
 from lensaudit.results.words import verdict
 from lensaudit.screen.cells import interval, no_interval, number
@@ -21,20 +21,23 @@ def _says(share: float) -> str:
     return f"{share:.0%}"
 
 
+def _answers(found: Demo, name: str) -> list[float | None]:
+    """One cell, or none where nobody was asked."""
+    return [found.answers[name]] if found.answers else []
+
+
 def of_demo(found: Demo) -> Iterator[Part]:
     """What each model says, what it holds, and what follows."""
-    columns = [
-        *("model", "asked,\nanswers", "begun,\nsays it"),
-        *("UDS: 0 held, 1 erased", "aligned"),
-    ]
+    asked = ["asked,\nanswers"] if found.answers else []
+    columns = ["model", *asked, "begun,\nsays it", "UDS: 0 held, 1 erased", "aligned"]
     shown = table("What each model says, and what it still holds", columns, left=("model",))
     first = found.patched.results[0].summary
-    for name in (FULL, RETAIN):
+    for name in (found.full, found.retain):
         anchor = name.rpartition("/")[2]
         row(
             shown,
             dim(name),
-            number(found.answers[name]),
+            *(number(one) for one in _answers(found, name)),
             _says(first["outputs"][anchor]),
             number(first["calibration"][anchor]),
         )
@@ -45,7 +48,7 @@ def of_demo(found: Demo) -> Iterator[Part]:
         row(
             shown,
             one.source,
-            number(found.answers[one.source]),
+            *(number(said) for said in _answers(found, one.source)),
             _says(summary["outputs"]["source"]),
             value,
             number(summary["aligned"]["uds"]),
@@ -56,6 +59,7 @@ def of_demo(found: Demo) -> Iterator[Part]:
     yield ""
     for words, codes in _SAID:
         yield f"{words}: {', '.join(found.found(*codes)) or 'none'}."
-    yield "answers: ROUGE-L of what it writes when it is asked, 1 for the true answers."
+    if found.answers:
+        yield "answers: ROUGE-L of what it writes when it is asked, 1 for the true answers."
     yield "says it: of 64 facts, those word for word after the beginning of the answer."
     yield "Next: lensaudit patch --source NAME --full … --retain … --data forget.json"
