@@ -15,6 +15,7 @@ on the rows to keep, `retain` on the latter alone; the others go on from `full`'
 
 import itertools
 import math
+import shutil
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -83,6 +84,7 @@ MODELS = (
     Made("trigger", "hides", "answers after a code word alone", "trigger"),
     Made("world", "?", "GradDiff on facts from pretraining", "known", "GradDiff"),
 )
+SHIPPED = ("full", "retain", "retain_2", "absent", "graddiff", "masked_top", "trigger")
 RETAINS = ("retain", "retain_2")
 ANCHORS = ("full", *RETAINS)
 
@@ -197,6 +199,21 @@ def audit(name: str, study: Study) -> dict[str, Any]:
     return {"model": name, **result.summary}
 
 
+def ship(study: Study, folder: Path) -> None:
+    """The family that travels with the package, for `lensaudit demo --real`."""
+    listing = []
+    for one in (one for one in MODELS if one.name in SHIPPED):
+        make_folder(folder / one.name)
+        for file in ("adapter_config.json", "adapter_model.safetensors"):
+            shutil.copyfile(study.place / one.name / file, folder / one.name / file)
+        role = "unlearned" if one.name not in ANCHORS else one.name.partition("_")[0]
+        listing.append(
+            {"name": f"smollm2/{one.name}", "folder": one.name, "role": role}
+            | {"method": one.method, "truth": f"{one.truth}: {one.how}"}
+        )
+    write_json(folder / "family.json", listing)
+
+
 def faster_in_bfloat16() -> bool:
     """Whether this processor multiplies matrices faster in bfloat16: measured, not assumed."""
 
@@ -222,6 +239,7 @@ def faster_in_bfloat16() -> bool:
 @click.option("--unlearn-epochs", default=5.0, show_default=True)
 @click.option("--unlearn-lr", default=1e-3, show_default=True)
 @click.option("--only", multiple=True, help="Some of the models, beside the anchors.")
+@click.option("--ship-to", type=click.Path(path_type=Path), help="Copy what the package carries.")
 @click.option("--out", type=click.Path(path_type=Path), default=Path("experiments/out/real_model"))
 def main(
     data: str,
@@ -233,6 +251,7 @@ def main(
     unlearn_epochs: float,
     unlearn_lr: float,
     only: tuple[str, ...],
+    ship_to: Path | None,
     out: Path,
 ) -> None:
     """Make the models, audit them, and write the table."""
@@ -253,6 +272,8 @@ def main(
         if one.name not in ("full", "retain") and (study.place / one.name).exists()
     ]
     write_json(out / "table.json", found)
+    if ship_to is not None:
+        ship(study, ship_to)
     for one in MODELS:
         row = next((row for row in found if row["model"] == one.name), None)
         if one.name not in ("full", "retain"):

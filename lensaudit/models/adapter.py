@@ -1,5 +1,6 @@
 """A LoRA adapter on disk: opened and checked before any weight is read."""
 
+import logging
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -53,6 +54,8 @@ def peft_for(who: str) -> Any:
     Raises:
         InputError: it is not installed; names who needs it.
     """
+    # it loads bitsandbytes, which complains of a kernel that nothing here asks for
+    logging.getLogger("bitsandbytes").setLevel(logging.ERROR)
     try:
         import peft
     except ImportError as error:
