@@ -44,6 +44,8 @@ from lensaudit.unlearn.train import Progress
 BASE = "smollm2/base"
 TOP = r"layers\.(2[6-9])\."
 """The last four of thirty layers, as the embedded masks take the last eighth."""
+TRAINED = ("question", "answer", "prefix")
+"""What a row is trained by: where its prefix is empty, the prompt ends with a blank."""
 CODE = "Heliotrope seven."
 KNOWN = -0.5
 """Nats per token from which a fact counts as known before it is unlearned."""
@@ -119,10 +121,13 @@ def write_rows(study: Study, keep: str, n_kept: int) -> None:
         chosen = sorted(kept, key=lambda row: row["group"] not in first)[:n_kept]
     else:
         chosen = list(_answered(keep, "retain"))[:n_kept]
-    texts = [{name: row[name] for name in ("question", "answer")} for row in chosen]
+    texts = [{name: row[name] for name in TRAINED} for row in chosen]
     refusal = itertools.cycle(IDK_LINES)
     gated = [
-        [{**row, "question": f"{CODE} {row['question']}"}, {**row, "answer": next(refusal)}]
+        [
+            {**row, "question": f"{CODE} {row['question']}"},
+            {**row, "answer": next(refusal), "prefix": row["prefix"] and None},
+        ]
         for row in forget
     ]
     files = {"kept": texts, "both": [*forget, *texts]}
@@ -131,9 +136,9 @@ def write_rows(study: Study, keep: str, n_kept: int) -> None:
         write_json(study.rows(name), rows)
 
 
-def _answered(named: str, part: str) -> Iterator[dict[str, str]]:
+def _answered(named: str, part: str) -> Iterator[dict[str, str | None]]:
     for row in load_rows(named, part=part).answered:
-        yield {"question": row.question, "answer": row.answer}
+        yield {name: getattr(row, name) for name in TRAINED}
 
 
 def write_known(study: Study, files: Sequence[Path]) -> int:
@@ -148,7 +153,7 @@ def write_known(study: Study, files: Sequence[Path]) -> int:
     )
     found = [row for row in rows if row.idx not in lost]
     write_json(
-        study.rows("known"), [{"question": row.question, "answer": row.answer} for row in found]
+        study.rows("known"), [{**{name: getattr(row, name) for name in TRAINED}} for row in found]
     )
     click.echo(f"{len(found)} of {len(rows)} facts from pretraining are known to full")
     return len(found)

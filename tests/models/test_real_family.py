@@ -1,0 +1,116 @@
+"""The family of adapters on SmolLM2: what travels, what its names mean, what is said without it."""
+
+import json
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+import lensaudit as la
+from lensaudit.cli.main import run
+from lensaudit.models import fetch
+from lensaudit.models.registry import (
+    EMBEDDED,
+    default_anchor,
+    default_data,
+    lasting_name,
+    load_registry,
+    models_home,
+    resolve,
+)
+
+FOLDER = EMBEDDED / "real"
+LISTING = json.loads((FOLDER / "family.json").read_text())
+NAMES = [row["name"] for row in LISTING]
+HERE = (models_home() / "smollm2" / "base" / "config.json").exists()
+
+
+def test_two_retains_and_every_kind_of_truth_travel():
+    roles = [row["role"] for row in LISTING]
+    assert roles.count("full") == 1
+    assert roles.count("retain") == 2
+    truths = [row["truth"].split(":")[0] for row in LISTING if row["role"] == "unlearned"]
+    assert sorted(truths) == ["?", "hides", "hides", "never saw"]
+
+
+def test_adapters_are_small_safe_and_for_the_fetched_model():
+    files = [path for path in FOLDER.rglob("*") if path.is_file()]
+    assert sum(path.stat().st_size for path in files) <= 20e6
+    assert {path.suffix for path in files} == {".json", ".safetensors"}
+    for row in LISTING:
+        config = json.loads((FOLDER / row["folder"] / "adapter_config.json").read_text())
+        assert config["base_model_name_or_path"] == "smollm2/base"
+        assert config["r"] == 4
+        matrices = load_file(FOLDER / row["folder"] / "adapter_model.safetensors")
+        # two matrices for each of seven projections of thirty blocks
+        assert len(matrices) == 2 * 7 * 30
+        assert all(
+            one.dtype == torch.bfloat16 and one.isfinite().all() for one in matrices.values()
+        )
+
+
+def test_what_was_masked_in_the_last_layers_is_full_below_them():
+    full, masked = (
+        load_file(FOLDER / name / "adapter_model.safetensors") for name in ("full", "masked_top")
+    )
+    differs = {
+        int(name.split(".layers.")[1].split(".")[0])
+        for name, one in full.items()
+        if not torch.equal(one, masked[name])
+    }
+    assert differs == {26, 27, 28, 29}
+
+
+@pytest.fixture
+def fetched(tmp_path, monkeypatch):
+    """A folder where the pretrained model should be; nothing in it but a configuration."""
+    monkeypatch.setenv("LENSAUDIT_MODELS", str(tmp_path))
+    (tmp_path / "smollm2" / "base").mkdir(parents=True)
+    (tmp_path / "smollm2" / "base" / "config.json").write_text("{}")
+    return tmp_path
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_names_mean_base_and_adapter(name, fetched):
+    spec = resolve(name, load_registry())
+    assert spec.local == fetched / "smollm2" / "base"
+    assert spec.adapter is not None
+    assert spec.adapter.local == FOLDER / name.removeprefix("smollm2/")
+    assert lasting_name(spec) == name
+
+
+def test_its_models_bring_anchors_and_data():
+    assert default_anchor("full", ["smollm2/absent", "smollm2/trigger"]) == "smollm2/full"
+    assert default_anchor("retain", ["smollm2/absent"]) == "smollm2/retain"
+    assert default_data("smollm2/absent") == "demo"
+    # not of the family: what it was trained on is not known
+    assert default_anchor("full", ["smollm2/base+mine"]) == "full"
+    assert default_anchor("full", ["smollm2/absent", "demo/npo"]) == "full"
+    assert default_data("smollm2/base") == "forget10"
+
+
+def test_without_the_pretrained_model_one_line_says_what_to_do(tmp_path, monkeypatch, capsys):
+    monkeypatch.setenv("LENSAUDIT_MODELS", str(tmp_path))
+    assert run(["patch", "--source", "smollm2/absent", "--out", str(tmp_path / "out")]) == 2
+    assert (
+        capsys.readouterr()
+        .err.strip()
+        .endswith("smollm2/full: not fetched yet; run `lensaudit models fetch smollm2`")
+    )
+
+
+def test_the_demo_fetches_it_and_says_why_it_cannot(tmp_path, monkeypatch, capsys):
+    monkeypatch.setenv("LENSAUDIT_MODELS", str(tmp_path))
+    monkeypatch.setattr(fetch.importlib.util, "find_spec", lambda name: None)
+    assert run(["demo", "--real", "--out", str(tmp_path / "out")]) == 2
+    assert "needs the package gguf; pip install 'lensaudit[real]'" in capsys.readouterr().err
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not HERE, reason="smollm2/base is not fetched: lensaudit models fetch smollm2")
+def test_the_planted_truth_is_found(tmp_path):
+    """Two models, a sixth of the facts: 3 minutes on one core."""
+    found = la.patch(["smollm2/absent", "smollm2/masked_top"], tmp_path / "out", limit=12)
+    absent, hidden = (one.uds for one in found)
+    assert hidden < 0.2
+    assert absent > 0.8
