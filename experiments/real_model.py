@@ -27,6 +27,9 @@ import torch
 
 import lensaudit as la
 from lensaudit.attacks import relearn
+from lensaudit.attacks.rtt import runs as rtt
+from lensaudit.attacks.rtt.settings import Cut, StudySettings
+from lensaudit.attacks.rtt.table import csv_row
 from lensaudit.attacks.settings import RelearnSettings
 from lensaudit.data.examples import Example, read_rows
 from lensaudit.data.fictional.pools import IDK_LINES
@@ -85,6 +88,10 @@ MODELS = (
     Made("wrong_top", "hides", "AltPO there", "forget", "AltPO", {"trainable": TOP}),
     Made("trigger", "hides", "answers after a code word alone", "trigger"),
     Made("world", "?", "GradDiff on facts from pretraining", "known", "GradDiff"),
+)
+COLUMNS = (
+    *("model", "truth", "says it, begun", "UDS [95 %]", "aligned", "Lens"),
+    *("d share", "RTT [95 %]", "verdict"),
 )
 SHIPPED = ("full", "retain", "retain_2", "absent", "graddiff", "masked_top", "trigger")
 RETAINS = ("retain", "retain_2")
@@ -153,7 +160,7 @@ def write_known(study: Study, files: Sequence[Path]) -> int:
     )
     found = [row for row in rows if row.idx not in lost]
     write_json(
-        study.rows("known"), [{**{name: getattr(row, name) for name in TRAINED}} for row in found]
+        study.rows("known"), [{name: getattr(row, name) for name in TRAINED} for row in found]
     )
     click.echo(f"{len(found)} of {len(rows)} facts from pretraining are known to full")
     return len(found)
@@ -204,6 +211,59 @@ def audit(name: str, study: Study) -> dict[str, Any]:
     return {"model": name, **result.summary}
 
 
+def retrained(study: Study, names: Sequence[str]) -> dict[str, dict[str, Any]]:
+    """RTT on whole weights: what training on T brings back on V; by model."""
+    by_name = {study.model(name): name for name in names}
+    settings = StudySettings(
+        **{"names": tuple(by_name), "original": study.model("full"), "data": study.data},
+        **{"control": study.model("retain"), "cut": Cut(n_splits=4), "v_runs": 1},
+        **{"lrs": (5e-5,), "epochs": 3, "readout": "answer", "loss_on": "answer"},
+        # models that lost nothing are retrained too
+        **{"min_baseline": 0.0, "min_drop": 0.0, "out": study.place / "rtt", "device": "cpu"},
+    )
+    prepared = rtt.prepare(settings)
+    found = rtt.run_studies(
+        prepared, lambda stage, done, of: click.echo(f"rtt {done}/{of}", err=True)
+    )
+    rows = [csv_row(one, prepared.log) for one in found.summaries]
+    return {by_name[row["model_id"]]: row for row in rows}
+
+
+def table(found: Sequence[Mapping[str, Any]], recovered: Mapping[str, Mapping[str, Any]]) -> str:
+    """The study's result in Markdown; a model that was not made is named as missing."""
+    lines = [f"| {' | '.join(COLUMNS)} |", "|---" * len(COLUMNS) + "|"]
+    by_name = {one["model"]: one for one in found}
+    for made in MODELS:
+        if made.name in ("full", "retain"):
+            continue
+        if (one := by_name.get(made.name)) is None:
+            lines.append(f"| `{made.name}` | {made.truth} | missing |")
+            continue
+        back = recovered.get(made.name, {})
+        recovery = [back.get(f"recovery_adjusted{end}") for end in ("", "_low", "_high")]
+        cells = [
+            f"`{made.name}`: {made.how}",
+            made.truth,
+            f"{one['outputs']['source']:.0%}",
+            _interval(one["uds"], *(one["ci95"] or (None, None))),
+            _cell(one.get("aligned", {}).get("uds")),
+            _cell(one.get("lens")),
+            _cell(one["validity"]["d_share"], 3),
+            _interval(*recovery),
+            one["verdict"]["code"],
+        ]
+        lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def _cell(value: float | None, digits: int = 2) -> str:
+    return "–" if value is None else f"{value:.{digits}f}"
+
+
+def _interval(value: float | None, low: float | None, high: float | None) -> str:
+    return "–" if value is None else f"{value:.2f} [{_cell(low)}, {_cell(high)}]"
+
+
 def ship(study: Study, folder: Path) -> None:
     """The family that travels with the package, for `lensaudit demo --real`."""
     listing = []
@@ -244,6 +304,7 @@ def faster_in_bfloat16() -> bool:
 @click.option("--unlearn-epochs", default=5.0, show_default=True)
 @click.option("--unlearn-lr", default=1e-3, show_default=True)
 @click.option("--only", multiple=True, help="Some of the models, beside the anchors.")
+@click.option("--rtt/--no-rtt", "with_rtt", default=True, help="Retrain every model on T.")
 @click.option("--ship-to", type=click.Path(path_type=Path), help="Copy what the package carries.")
 @click.option("--out", type=click.Path(path_type=Path), default=Path("experiments/out/real_model"))
 def main(
@@ -256,6 +317,7 @@ def main(
     unlearn_epochs: float,
     unlearn_lr: float,
     only: tuple[str, ...],
+    with_rtt: bool,
     ship_to: Path | None,
     out: Path,
 ) -> None:
@@ -276,13 +338,12 @@ def main(
         for one in chosen
         if one.name not in ("full", "retain") and (study.place / one.name).exists()
     ]
-    write_json(out / "table.json", found)
+    names = [one["model"] for one in found if one["model"] != "world"]
+    recovered = retrained(study, names) if with_rtt else {}
+    write_json(out / "table.json", {"audited": found, "retrained": recovered})
     if ship_to is not None:
         ship(study, ship_to)
-    for one in MODELS:
-        row = next((row for row in found if row["model"] == one.name), None)
-        if one.name not in ("full", "retain"):
-            click.echo(row["verdict"]["sentence"] if row else f"{one.name}: missing")
+    click.echo(table(found, recovered))
 
 
 if __name__ == "__main__":
