@@ -332,6 +332,11 @@ def main(
     for one in chosen:
         if one.rows == "known" and not (known and write_known(study, known)):
             continue
+        if one.method == "AltPO" and not load_rows(study.data, part="forget").alternates:
+            click.echo(
+                f"{one.name}: the forget rows bring no other answers (`alternate`)", err=True
+            )
+            continue
         make(one, study, {"epochs": epochs, "lr": lr}, {"epochs": unlearn_epochs, "lr": unlearn_lr})
     found = [
         audit(one.name, study)

@@ -1,6 +1,9 @@
 """The family of adapters on SmolLM2: what travels, what its names mean, what is said without it."""
 
 import json
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 import torch
@@ -114,3 +117,17 @@ def test_the_planted_truth_is_found(tmp_path):
     absent, hidden = (one.uds for one in found)
     assert hidden < 0.2
     assert absent > 0.8
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not HERE, reason="smollm2/base is not fetched: lensaudit models fetch smollm2")
+def test_a_slice_of_the_study_ends_in_its_table(tmp_path):
+    """Ten minutes on one core; hardly trained, so nothing is asked of the numbers."""
+    script = Path(__file__).parents[2] / "experiments" / "real_model.py"
+    slice_of = "--kept 16 --epochs 1 --unlearn-epochs 1 --only graddiff --no-rtt".split()
+    command = [sys.executable, str(script), *slice_of, "--out", str(tmp_path / "out")]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    audited = json.loads((tmp_path / "out" / "table.json").read_text())["audited"]
+    assert [one["model"] for one in audited] == ["retain_2", "graddiff"]
+    assert all(len(one["per_layer"]) == 30 for one in audited)
+    assert "| `masked_top` | hides | missing |" in done.stdout
