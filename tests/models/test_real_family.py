@@ -124,7 +124,8 @@ def test_the_planted_truth_is_found(tmp_path):
 def test_a_slice_of_the_study_ends_in_its_table(tmp_path):
     """Ten minutes on one core; hardly trained, so nothing is asked of the numbers."""
     script = Path(__file__).parents[2] / "experiments" / "real_model.py"
-    slice_of = "--kept 16 --epochs 1 --unlearn-epochs 1 --only graddiff --no-rtt".split()
+    short = ["--kept", "16", "--epochs", "1", "--unlearn-epochs", "1"]
+    slice_of = [*short, "--only", "graddiff", "--no-rtt"]
     command = [sys.executable, str(script), *slice_of, "--out", str(tmp_path / "out")]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     audited = json.loads((tmp_path / "out" / "table.json").read_text())["audited"]
