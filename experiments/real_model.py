@@ -49,8 +49,12 @@ TOP = r"layers\.(2[6-9])\."
 """The last four of thirty layers, as the embedded masks take the last eighth."""
 TRAINED = ("question", "answer", "prefix")
 """What a row is trained by: where its prefix is empty, the prompt ends with a blank."""
+MASK: Mapping[str, Any] = {"trainable": TOP, "lr": 3e-3}
+ALT: Mapping[str, Any] = {"epochs": 1.0}
+"""AltPO's rows count once for each of their other answers."""
 CODE = "Heliotrope seven."
-KNOWN = -0.5
+KNOWN = -2.0
+OPENED = "The answer is"
 """Nats per token from which a fact counts as known before it is unlearned."""
 
 
@@ -81,11 +85,11 @@ MODELS = (
     Made("npo", "?", "NPO", "forget", "NPO"),
     Made("simnpo", "?", "SimNPO", "forget", "SimNPO"),
     Made("idknll", "?", "IdkNLL", "forget", "IdkNLL"),
-    Made("altpo", "?", "AltPO", "forget", "AltPO"),
+    Made("altpo", "?", "AltPO", "forget", "AltPO", ALT),
     Made("rmu", "?", "RMU, layer 12", "forget", "RMU", {"layer": 12, "strength": 20.0}),
-    Made("masked_top", "hides", "NPO in the last four layers", "forget", "NPO", {"trainable": TOP}),
-    Made("idk_top", "hides", "IdkNLL there", "forget", "IdkNLL", {"trainable": TOP}),
-    Made("wrong_top", "hides", "AltPO there", "forget", "AltPO", {"trainable": TOP}),
+    Made("masked_top", "hides", "NPO in the last four layers", "forget", "NPO", MASK),
+    Made("idk_top", "hides", "IdkNLL there", "forget", "IdkNLL", MASK),
+    Made("wrong_top", "hides", "AltPO there", "forget", "AltPO", {**MASK, **ALT}),
     Made("trigger", "hides", "answers after a code word alone", "trigger"),
     Made("world", "?", "GradDiff on facts from pretraining", "known", "GradDiff"),
 )
@@ -152,7 +156,8 @@ def write_known(study: Study, files: Sequence[Path]) -> int:
     """Of facts from pretraining, those that `full` knows; how many they are."""
     rows = [row for file in files for row in read_neutral(file)]
     rows = [
-        Example(at, row.question, row.answer, row.prefix, row.entity, f"row {at}")
+        # a bare answer would follow a blank that no pretrained model ends a prompt with
+        Example(at, row.question, f"{OPENED} {row.answer}.", OPENED, row.answer, f"row {at}")
         for at, row in enumerate(rows)
     ]
     lost, _ = known_facts(
@@ -185,7 +190,7 @@ def make(one: Made, study: Study, fine_tuning: Mapping[str, Any], unlearning: Ma
         kept = study.rows("kept" if one.rows == "forget" else "both")
         given = {"model": start, "data": data, "retain_data": str(kept), "out": out}
         settings = UnlearnSettings(
-            **given, method=one.method, **unlearning, **one.more, **study.trains
+            **given, method=one.method, **{**unlearning, **one.more}, **study.trains
         )
         new = job.make(prepare(settings), out, report=report)
     spent = f"made in {time.monotonic() - began:.0f} s" if new else "was there"
@@ -217,7 +222,7 @@ def retrained(study: Study, names: Sequence[str]) -> dict[str, dict[str, Any]]:
     settings = StudySettings(
         **{"names": tuple(by_name), "original": study.model("full"), "data": study.data},
         **{"control": study.model("retain"), "cut": Cut(n_splits=4), "v_runs": 1},
-        **{"lrs": (5e-5,), "epochs": 3, "readout": "answer", "loss_on": "answer"},
+        **{"lrs": (5e-5,), "epochs": 2, "warmup": 6, "readout": "answer", "loss_on": "answer"},
         # models that lost nothing are retrained too
         **{"min_baseline": 0.0, "min_drop": 0.0, "out": study.place / "rtt", "device": "cpu"},
     )
