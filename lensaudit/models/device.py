@@ -8,6 +8,7 @@ import psutil
 import torch
 
 from lensaudit.errors import InputError
+from lensaudit.models.limits import left_by_limits
 
 _NO_MEMORY = re.compile(r"can't allocate memory|not enough memory|out of memory", re.IGNORECASE)
 
@@ -59,7 +60,11 @@ def device_class(device: str) -> str:
 
 
 def free_bytes(device: str) -> int | None:
-    """Memory that can still be taken on `device`; None where no driver tells."""
+    """Memory that can still be taken on `device`; None where no driver tells.
+
+    On a CPU what is available, or what limits of this process leave of it.
+    """
     if device.startswith("cuda"):
         return torch.cuda.mem_get_info(device)[0] if torch.cuda.is_available() else None
-    return psutil.virtual_memory().available
+    available, left = psutil.virtual_memory().available, left_by_limits()
+    return available if left is None else min(available, left)
