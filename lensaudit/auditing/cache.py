@@ -198,7 +198,10 @@ def filled(
         batch_size=opened.batch_size,
         memory_bytes=parse_memory(settings.memory),
     )
-    loaded = cache(lambda: load(checkpoint, dtype=DTYPES[opened.dtype], device=opened.device))
+    spread = parse_memory(settings.memory) if settings.device == "auto" else None
+    loaded = cache(
+        lambda: load(checkpoint, dtype=DTYPES[opened.dtype], device=opened.device, spread=spread)
+    )
     for fingerprint in opened.fingerprints.values():
         yield fill(
             ActivationStore(Path(settings.activations)),

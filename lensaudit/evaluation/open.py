@@ -15,6 +15,9 @@ from lensaudit.models.device import resolve_device, resolve_dtype
 from lensaudit.models.generating import obeyed
 from lensaudit.models.registry import load_registry, resolve
 
+LEFT_BYTES = 2 << 30
+"""Left to activations where a model's blocks are brought one by one."""
+
 
 def open_subject(
     name: str, *, registry: Path | None, dtype: str, device: str, attn: str
@@ -27,12 +30,15 @@ def open_subject(
     Raises:
         InputError: no such model, or a broken checkpoint.
     """
+    spread = LEFT_BYTES if device == "auto" else None
     device = resolve_device(device)
     dtype = resolve_dtype(dtype, device)
     checkpoint = open_checkpoint(resolve(name, load_registry(registry)))
 
     def load() -> Any:
-        return load_causal(checkpoint, dtype=getattr(torch, dtype), device=device, attn=attn)
+        return load_causal(
+            checkpoint, dtype=getattr(torch, dtype), device=device, attn=attn, spread=spread
+        )
 
     conditions = conditions_of(checkpoint, dtype=dtype, device=device, attention=attn)
     return Subject(name, conditions, load, obeyed(checkpoint)), checkpoint

@@ -4,6 +4,7 @@ import contextlib
 import logging
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Literal
 
 import torch
@@ -11,11 +12,13 @@ from jaxtyping import Float, Int
 from torch import Tensor
 from transformer_lens.model_bridge import TransformerBridge
 from transformer_lens.model_bridge.sources.transformers import source as _source
+from transformers.initialization import no_init_weights
 
 from lensaudit.errors import InputError, WorkError
 from lensaudit.models.causal import load_causal
 from lensaudit.models.checkpoint import Checkpoint, first_line, load_tokenizer
 from lensaudit.models.conditions import EAGER
+from lensaudit.models.streaming import Streamed, streamed
 from lensaudit.types import Intervention, Logits, Resid, Tokens
 
 __all__ = ["TransformerBridge", "bridge_from", "intervening", "load", "residuals"]
@@ -28,6 +31,9 @@ _UNBRIDGED = (
 )
 """What TransformerLens raises for a form of an architecture that its adapter does not know."""
 
+_SLICED = {"split_qkv_matrix": ("q", "k", "v"), "split_gate_up_matrix": ("gate", "in")}
+"""What slices a joint projection in TransformerLens, and the modules that get the slices."""
+
 Component = Literal["resid", "attn", "mlp", "resid_mid", "head", "resid_pre"]
 """What is replaced: the block's output; attention's or the MLP's contribution to the stream; the
 stream between them; one attention head's output before the output projection; the block's input."""
@@ -38,6 +44,7 @@ def load(
     *,
     dtype: torch.dtype = torch.float32,
     device: str = "cpu",
+    spread: int | None = None,
 ) -> TransformerBridge:
     """The model of `checkpoint` in eval mode: safetensors only, no remote code, no weight folding.
 
@@ -45,11 +52,12 @@ def load(
         checkpoint: an opened checkpoint; nothing is fetched here.
         dtype: of weights and activations.
         device: `cpu`, `cuda`, `cuda:1` …
+        spread: see `load_causal`.
 
     Raises:
         InputError: the device is absent, or the folder is not a causal language model.
     """
-    model = load_causal(checkpoint, dtype=dtype, device=device, attn=EAGER)
+    model = load_causal(checkpoint, dtype=dtype, device=device, attn=EAGER, spread=spread)
     return bridge_from(model, load_tokenizer(checkpoint))
 
 
@@ -79,7 +87,31 @@ def bridge_from(model: Any, tokenizer: Any) -> TransformerBridge:
             f"{type(model).__name__}: TransformerLens cannot bridge it ({first_line(error)})"
         ) from error
     bridge.eval()
+    if brings := streamed(model):
+        _follow_slices(bridge, brings)
     return bridge
+
+
+def _follow_slices(bridge: TransformerBridge, brings: Streamed) -> None:
+    """Have joint projections, which TransformerLens slices once, sliced whenever they arrive."""
+    for layer, block in enumerate(bridge.blocks):
+        for module in block.modules():
+            for split, names in _SLICED.items():
+                if hasattr(module, split):
+                    parts = [getattr(module, name).original_component for name in names]
+                    slices = partial(_slices, module, split)
+                    brings.follow(layer, [one for part in parts for one in _own(part)], slices)
+
+
+def _slices(module: Any, split: str) -> list[Tensor]:
+    # TransformerLens makes linear layers of them, which draw random weights first
+    with no_init_weights():
+        parts = getattr(module, split)(module.original_component)
+    return [one.data for part in parts for one in _own(part)]
+
+
+def _own(linear: Any) -> list[Any]:
+    return [linear.weight] if linear.bias is None else [linear.weight, linear.bias]
 
 
 @contextlib.contextmanager

@@ -8,8 +8,11 @@ import transformers
 
 from lensaudit.errors import InputError
 from lensaudit.models.checkpoint import HARMLESS, UNLOADABLE, Checkpoint, first_line
-from lensaudit.models.fitting import check_fits
+from lensaudit.models.fitting import check_fits, placement_of
 from lensaudit.models.merge import merged
+from lensaudit.models.placement import Placement
+from lensaudit.models.stored import stored_tensors
+from lensaudit.models.streaming import first_block_alone, load_placed
 
 NOT_CAUSAL: Mapping[torch.dtype, float] = {torch.float32: 1e-3}
 """Change of a logit by a later token, over the largest one, that is no rounding. One batch has one
@@ -23,10 +26,19 @@ def load_causal(
     dtype: torch.dtype = torch.float32,
     device: str = "cpu",
     attn: str = "sdpa",
+    spread: int | None = None,
 ) -> Any:
     """The model in eval mode: safetensors only, no remote code, nothing fetched.
 
     An adapter is merged in float32 before the model takes its dtype.
+
+    Args:
+        checkpoint: an opened checkpoint.
+        dtype: of weights and activations.
+        device: `cpu`, `cuda`, `cuda:1` …
+        attn: transformers' attention.
+        spread: where the model does not fit the device, its blocks lie elsewhere and are brought
+            one by one, and so many bytes are left for activations; None: it is refused.
 
     Raises:
         InputError: the device is absent or too small, or the folder is not a whole causal language
@@ -34,9 +46,34 @@ def load_causal(
     """
     if device.startswith("cuda") and not torch.cuda.is_available():
         raise InputError(f"device {device}: no CUDA device is available; use --device cpu")
+    transformers.utils.logging.disable_progress_bar()
+    # merging writes into all weights, pickles are read whole
+    if spread is not None and not checkpoint.adapter and not checkpoint.pickled:
+        placement = placement_of(checkpoint, dtype=dtype, device=device, memory_bytes=spread)
+        if placement.way != "whole":
+            return _spread(checkpoint, placement, dtype=dtype, attn=attn)
+    return _whole(checkpoint, dtype=dtype, device=device, attn=attn)
+
+
+def _spread(checkpoint: Checkpoint, placement: Placement, *, dtype: torch.dtype, attn: str) -> Any:
+    """A model of which some blocks lie elsewhere than on its device."""
+    name = checkpoint.spec.name
+    tensors = stored_tensors(checkpoint.folder)
+    try:
+        model, found = load_placed(checkpoint, tensors, placement, dtype=dtype, attn=attn)
+    except torch.OutOfMemoryError:
+        raise
+    except (*UNLOADABLE, RuntimeError, TypeError, AttributeError) as error:
+        raise InputError(f"{name}: cannot be loaded ({first_line(error)})") from error
+    _check_whole(name, found)
+    with first_block_alone(model):
+        _check_causal(name, model)
+    return model
+
+
+def _whole(checkpoint: Checkpoint, *, dtype: torch.dtype, device: str, attn: str) -> Any:
     first = torch.float32 if checkpoint.adapter else dtype
     check_fits(checkpoint, dtype=first, device=device)
-    transformers.utils.logging.disable_progress_bar()
     name = checkpoint.spec.name
     try:
         loaded: Any = transformers.AutoModelForCausalLM.from_pretrained(

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from lensaudit.models.bridge import Readout, TransformerBridge, readout_of
 from lensaudit.models.context import ropes_of
+from lensaudit.models.streaming import Streamed, streamed
 
 ROTATIONS = ("default", "linear", "llama3", "yarn")
 """Rotary embeddings of a position that do not depend on how long the sequence is."""
@@ -253,6 +254,14 @@ class Decoder:
     readout: Readout
     neighbours: bool = False
     """What the rotary embeddings turn: see `Parts`."""
+    streamed: Streamed | None = None
+    """What brings the blocks of a model that does not fit."""
+
+    def ready(self, layer: int) -> Block:
+        """A block with its weights in their place."""
+        if self.streamed is not None:
+            self.streamed.bring(layer)
+        return self.blocks[layer]
 
     def rotations(
         self, n_pos: int, like: Tensor
@@ -298,6 +307,7 @@ def decoder_of(model: TransformerBridge) -> Decoder:
         unembed=_bare(getattr(hf, parts.head)),
         readout=readout_of(config),
         neighbours=parts.neighbours,
+        streamed=streamed(hf),
     )
 
 
@@ -407,11 +417,18 @@ def _projections(
 
 def _sliced(joint: Any, sizes: Sequence[int]) -> list[Projection]:
     """Several projections in one: each is a slice of its weights, which are not copied."""
+    starts = [sum(sizes[:at]) for at in range(len(sizes))]
+    return [
+        partial(_slice_of, joint, slice(start, start + size))
+        for start, size in zip(starts, sizes, strict=True)
+    ]
+
+
+def _slice_of(joint: Any, rows: slice, inner: Tensor) -> Tensor:
     # Conv1D keeps [in, out]
     weight = joint.weight if isinstance(joint, nn.Linear) else joint.weight.T
-    bias = [None] * len(sizes) if joint.bias is None else joint.bias.split(list(sizes))
-    pairs = zip(weight.split(list(sizes)), bias, strict=True)
-    return [partial(_linear, one, other) for one, other in pairs]
+    bias = None if joint.bias is None else joint.bias[rows]
+    return nn.functional.linear(inner, weight[rows], bias)
 
 
 def _of_heads(joint: Any, which: int, d_head: int, inner: Tensor) -> Tensor:
@@ -420,8 +437,4 @@ def _of_heads(joint: Any, which: int, d_head: int, inner: Tensor) -> Tensor:
     bias = joint.bias
     if bias is not None:
         bias = bias.unflatten(0, (-1, 3, d_head))[:, which].flatten()
-    return nn.functional.linear(inner, weight, bias)
-
-
-def _linear(weight: Tensor, bias: Tensor | None, inner: Tensor) -> Tensor:
     return nn.functional.linear(inner, weight, bias)

@@ -1,6 +1,7 @@
 """Do a model's weights fit where they are to go, and if not, what would do? Said before reading."""
 
-from collections.abc import Iterator
+import gc
+from collections.abc import Iterator, Mapping
 
 import torch
 from rich.filesize import decimal as size
@@ -8,7 +9,9 @@ from rich.filesize import decimal as size
 from lensaudit.errors import InputError
 from lensaudit.models.checkpoint import Checkpoint
 from lensaudit.models.device import free_bytes
-from lensaudit.models.sizes import n_parameters
+from lensaudit.models.placement import Needs, Placement, needs_of, placed
+from lensaudit.models.sizes import budget_for, n_parameters
+from lensaudit.models.stored import stored_tensors
 
 NARROW = torch.bfloat16
 
@@ -24,11 +27,54 @@ def check_fits(checkpoint: Checkpoint, *, dtype: torch.dtype, device: str) -> No
     if free is not None and needed > free:
         raise InputError(
             f"{checkpoint.spec.name}: its weights take {size(needed)} in {_name(dtype)}, "
-            f"{size(free)} are free on {device}; {_what_would_do(n, dtype, device)}"
+            f"{size(free)} are free on {device}; {_what_would_do(checkpoint, n, dtype, device)}"
         )
 
 
-def _what_would_do(n: int, dtype: torch.dtype, device: str) -> str:
+def placement_of(
+    checkpoint: Checkpoint, *, dtype: torch.dtype, device: str, memory_bytes: int
+) -> Placement:
+    """Where the weights of a model that may be spread go: `--device auto`.
+
+    Args:
+        checkpoint: an opened checkpoint.
+        dtype: in which it runs.
+        device: on which.
+        memory_bytes: `--memory`, to be left on each device.
+
+    Raises:
+        InputError: not even one block fits beside what is used outside the blocks.
+    """
+    needs = needs_of(stored_tensors(checkpoint.folder), dtype)
+    gc.collect()  # a model that was let go holds itself until then
+    free = _free(device)
+    found = placed(needs, free, leave=memory_bytes, device=device)
+    if found is None:
+        raise InputError(
+            f"{checkpoint.spec.name}: embeddings and one block take {size(needs.least)} in "
+            f"{_name(dtype)}, and --memory {memory_bytes >> 20}M stays free; {size(free[device])} "
+            f"are free on {device}; {_what_would_stream(needs, dtype, free, device)}"
+        )
+    return found
+
+
+def _what_would_stream(
+    needs: Needs, dtype: torch.dtype, free: Mapping[str, int | None], device: str
+) -> str:
+    left = (free[device] or 0) - needs.least
+    if left >= budget_for(0):
+        return f"--memory {left >> 20}M would do"
+    if dtype != NARROW and left + needs.least // 2 >= budget_for(0):
+        return f"--dtype {_name(NARROW)} with a smaller --memory would do"
+    return "a larger device would do"
+
+
+def _free(device: str) -> dict[str, int | None]:
+    """Bytes by device, the one that computes first."""
+    return {one: free_bytes(one) for one in _places(device)}
+
+
+def _what_would_do(checkpoint: Checkpoint, n: int, dtype: torch.dtype, device: str) -> str:
     for narrower in dict.fromkeys((dtype, NARROW)):
         for place in _places(device):
             free = free_bytes(place)
@@ -36,6 +82,12 @@ def _what_would_do(n: int, dtype: torch.dtype, device: str) -> str:
                 options = [f"--device {place}"] * (place != device)
                 options += [f"--dtype {_name(narrower)}"] * (narrower != dtype)
                 return f"{' '.join(options)} would do"
+    needs = needs_of(stored_tensors(checkpoint.folder), dtype)
+    if checkpoint.adapter is None and needs.least <= (free_bytes(device) or 0):
+        return (
+            "--device auto would do for cache, patch, eval and audit, which then bring it block by "
+            "block"
+        )
     return f"a device with {size(n * NARROW.itemsize)} would do, with --dtype {_name(NARROW)}"
 
 
@@ -43,8 +95,11 @@ def _places(device: str) -> Iterator[str]:
     """The device that was asked for, then the others."""
     yield device
     if torch.cuda.is_available():
-        yield from (f"cuda:{at}" for at in range(torch.cuda.device_count()))
-    yield "cpu"
+        here = "cuda:0" if device == "cuda" else device
+        others = (f"cuda:{at}" for at in range(torch.cuda.device_count()))
+        yield from (one for one in others if one != here)
+    if device != "cpu":
+        yield "cpu"
 
 
 def _name(dtype: torch.dtype) -> str:

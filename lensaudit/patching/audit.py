@@ -47,6 +47,8 @@ class Audit:
     options: PatchOptions
     root: Path
     """The activations folder."""
+    spread: bool = False
+    """Models that do not fit the device are brought block by block: `--device auto`."""
     examples: tuple[Example, ...] = ()
     """The texts behind `encoded` and `lost`."""
     fresh: bool = False
@@ -224,4 +226,5 @@ def _provenance(audit: Audit, checkpoint: Checkpoint) -> dict[str, Any]:
 def loaded(audit: Audit, checkpoint: Checkpoint) -> TransformerBridge:
     """The model of a checkpoint, as the audit's options say."""
     options = audit.options
-    return load(checkpoint, dtype=DTYPES[options.dtype], device=options.device)
+    spread = options.memory_bytes if audit.spread else None
+    return load(checkpoint, dtype=DTYPES[options.dtype], device=options.device, spread=spread)

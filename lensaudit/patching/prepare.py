@@ -150,6 +150,7 @@ def prepare(
             ),
         ),
         root=Path(activations),
+        spread=settings.get("device", "auto") == "auto",
         examples=tuple(examples),
         chosen=Chosen(data, tuple(exclude), limit),
         fresh=fresh,

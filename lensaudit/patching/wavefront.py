@@ -140,7 +140,7 @@ class _Moving:
 
     def advance(self, layer: int) -> None:
         """Run a block on the rows present."""
-        block, n_tokens = self.sweep.decoder.blocks[layer], self.present
+        block, n_tokens = self.sweep.decoder.ready(layer), self.present
         inside = self.sweep.component != "resid" and self.plan.count[layer] > n_tokens
         if n_tokens or inside:
             self.prefix = Prefix.of(block, self.clean.prefix_entering(layer), self.frame)
@@ -169,7 +169,7 @@ class _Moving:
         """Output of a block of the clean run, with the source's value in its place."""
         if self.sweep.component == "resid":
             return self._blend(value, self.clean.span[layer], tokens)
-        block, entering = self.sweep.decoder.blocks[layer], self.clean.span_entering(layer)
+        block, entering = self.sweep.decoder.ready(layer), self.clean.span_entering(layer)
         everyone = torch.arange(len(entering), device=entering.device)
         clean_row = Rows.of(self.frame, everyone, torch.zeros_like(everyone), 1)
         mixed = self._attend(block, entering, clean_row)

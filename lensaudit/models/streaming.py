@@ -1,0 +1,293 @@
+"""A model whose blocks do not all fit: each is brought to the device when it is its turn.
+
+transformers' and accelerate's hooks on every module would do this for a plain forward pass, but
+TransformerLens refuses models that lie on a GPU and elsewhere, and the sweep runs blocks by itself,
+on rows of its own. Here a block's parameters stay the same objects on the same device; between its
+turns they show a single NaN, so that nothing can be computed with weights that are not there.
+"""
+
+import contextlib
+import copy
+import re
+import weakref
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, cast
+
+import torch
+import transformers
+from accelerate import init_empty_weights
+from torch import Tensor, nn
+from transformers.conversion_mapping import get_model_conversion_mapping
+from transformers.core_model_loading import (
+    WeightConverter,
+    WeightRenaming,
+    dot_natural_key,
+    rename_source_key,
+)
+
+from lensaudit.models.checkpoint import HARMLESS, Checkpoint, config_of
+from lensaudit.models.placement import DISK, Placement
+from lensaudit.models.stored import Stored, block_name, block_of
+
+Found = dict[str, Any]
+"""What transformers says of loading: missing, unexpected and mismatched tensors."""
+Read = Callable[[Stored], Tensor]
+Slices = Callable[[], Sequence[Tensor]]
+
+
+@dataclass(frozen=True)
+class Piece:
+    """Tensors of files that become parameters of a model together: most often one that becomes one.
+
+    transformers keeps some architectures otherwise than their files do: experts as one tensor,
+    other names.
+    """
+
+    target: str
+    stored: tuple[tuple[str | None, Stored], ...]
+    """With the pattern of the converter that each matched."""
+    converter: WeightConverter | None = None
+
+    def made(self, model: Any, read: Read) -> dict[str, Tensor]:
+        """The parameters by name, of what `read` gives for the stored tensors."""
+        if self.converter is None:
+            return {self.target: read(self.stored[0][1])}
+        converter = copy.deepcopy(self.converter)
+        for pattern, one in self.stored:
+            assert pattern is not None
+            converter.add_tensor(self.target, one.name, pattern, cast(Any, read(one)))
+        made = converter.convert(self.target, model=model, config=model.config)
+        return {name: one[0] if isinstance(one, list) else one for name, one in made.items()}
+
+
+def pieces_of(model: Any, tensors: Mapping[str, Stored]) -> list[Piece]:
+    """What becomes of the tensors of a checkpoint, by transformers' own rules."""
+    rules = get_model_conversion_mapping(model)
+    renamings = [one for one in rules if isinstance(one, WeightRenaming)]
+    converters = [one for one in rules if isinstance(one, WeightConverter)]
+    by_pattern = {pattern: one for one in converters for pattern in one.source_patterns}
+    wanted, prefix = model.state_dict(), model.base_model_prefix
+    joined: dict[str, list[tuple[str | None, Stored]]] = {}
+    for name in sorted(tensors, key=dot_natural_key):
+        target, pattern = rename_source_key(name, renamings, converters, prefix, wanted)
+        if target not in wanted and name in wanted:
+            target, pattern = name, None
+        joined.setdefault(target, []).append((pattern, tensors[name]))
+    return [
+        Piece(target, tuple(stored), by_pattern.get(stored[0][0] or ""))
+        for target, stored in joined.items()
+    ]
+
+
+class Streamed:
+    """The blocks of one model, of which one at a time is on loan to the device.
+
+    A block that was brought stays until another one is brought.
+    """
+
+    def __init__(self, model: Any, placement: Placement):
+        self._model = weakref.ref(model)
+        self.placement = placement
+        self._rests: dict[int, list[tuple[Piece, Read, Mapping[str, nn.Parameter]]]] = {}
+        self._slices: dict[int, list[tuple[Sequence[nn.Parameter], Slices]]] = {}
+        self._here: int | None = None
+        self.n_brought = 0
+        """Blocks brought so far."""
+
+    @property
+    def layers(self) -> list[int]:
+        """The blocks that lie elsewhere."""
+        return sorted(self._rests)
+
+    def rests(
+        self, layer: int, piece: Piece, read: Read, parameters: Mapping[str, nn.Parameter]
+    ) -> None:
+        """A piece of a block lies where `read` finds it."""
+        self._rests.setdefault(layer, []).append((piece, read, parameters))
+
+    def follow(self, layer: int, parameters: Sequence[nn.Parameter], slices: Slices) -> None:
+        """Further parameters of a block, which are made of it each time it is brought."""
+        if layer == self._here:
+            self._leave(layer)
+        if layer in self._rests:
+            self._slices.setdefault(layer, []).append((parameters, slices))
+            _take_away(parameters)
+
+    def bring(self, layer: int) -> None:
+        """The weights of a block to where it computes, if they are not there."""
+        if layer == self._here or layer not in self._rests:
+            return
+        # a tensor made in inference mode could not be written to later
+        with torch.inference_mode(False), torch.no_grad():
+            if self._here is not None:
+                self._leave(self._here)
+            self._here = layer
+            for piece, read, parameters in self._rests[layer]:
+                for name, tensor in piece.made(self._model(), read).items():
+                    one = parameters[name]
+                    one.data = tensor.to(one.device, one.dtype)
+            for parameters, slices in self._slices.get(layer, ()):
+                for one, tensor in zip(parameters, slices(), strict=True):
+                    one.data = tensor
+        self.n_brought += 1
+
+    def _leave(self, layer: int) -> None:
+        self._here = None
+        for _, _, parameters in self._rests[layer]:
+            _take_away(parameters.values())
+        for parameters, _ in self._slices.get(layer, ()):
+            _take_away(parameters)
+
+
+def _take_away(parameters: Iterable[nn.Parameter]) -> None:
+    for one in parameters:
+        one.data = _nothing(one.shape, one.dtype, one.device)
+
+
+def _nothing(shape: Sequence[int], dtype: torch.dtype, device: torch.device | str) -> Tensor:
+    """As large as weights to look at, one NaN in memory."""
+    return torch.full((), torch.nan, dtype=dtype, device=device).expand(shape)
+
+
+_STREAMED: "weakref.WeakKeyDictionary[Any, Streamed]" = weakref.WeakKeyDictionary()
+
+
+def streamed(model: Any) -> Streamed | None:
+    """What brings the blocks of a Hugging Face model; None where all of them are in their place."""
+    return _STREAMED.get(model)
+
+
+@contextlib.contextmanager
+def first_block_alone(model: Any) -> Iterator[None]:
+    """A model of one block: what holds for every block is tried without bringing them all."""
+    first = next(name for name, _ in model.named_parameters() if block_of(name) == 0)
+    *path, leaf, _ = block_name(first).split(".")
+    owner = model.get_submodule(".".join(path))
+    blocks = getattr(owner, leaf)
+    setattr(owner, leaf, blocks[:1])
+    try:
+        yield
+    finally:
+        setattr(owner, leaf, blocks)
+
+
+def load_placed(
+    checkpoint: Checkpoint,
+    tensors: Mapping[str, Stored],
+    placement: Placement,
+    *,
+    dtype: torch.dtype,
+    attn: str,
+) -> tuple[Any, Found]:
+    """The model with its weights where `placement` says, and what was not as configured.
+
+    Nothing is loaded where something was not.
+    """
+    with init_empty_weights(include_buffers=False):
+        model: Any = transformers.AutoModelForCausalLM.from_config(
+            config_of(checkpoint), dtype=dtype, attn_implementation=attn, trust_remote_code=False
+        )
+    generation = checkpoint.folder / "generation_config.json"
+    if generation.is_file():
+        model.generation_config = transformers.GenerationConfig.from_pretrained(checkpoint.folder)
+    model.eval()
+    for module in model.modules():
+        for name, buffer in module._buffers.items():
+            module._buffers[name] = None if buffer is None else buffer.to(placement.device)
+    shapes = {
+        name: (piece, tensor.shape)
+        for piece in pieces_of(model, tensors)
+        for name, tensor in piece.made(model, _shape_alone).items()
+    }
+    found = _compared(model, {name: tuple(shape) for name, (_, shape) in shapes.items()})
+    if not any(found.values()):
+        _settle(model, dict.fromkeys(piece for piece, _ in shapes.values()), placement, dtype)
+    return model, found
+
+
+def _shape_alone(stored: Stored) -> Tensor:
+    return torch.empty(stored.shape, dtype=stored.dtype, device="meta")
+
+
+def _compared(model: Any, there: Mapping[str, tuple[int, ...]]) -> Found:
+    """What the files have, beside what the configuration wants."""
+    wanted = {name: tuple(tensor.shape) for name, tensor in model.state_dict().items()}
+    tied = model.all_tied_weights_keys
+    absent = {
+        name
+        for name in wanted.keys() - there.keys()
+        # of two that are tied one is enough
+        if not any(name in pair and set(pair) & there.keys() for pair in tied.items())
+    }
+    return {
+        "missing_keys": _but(absent, model._keys_to_ignore_on_load_missing),
+        "unexpected_keys": _but(
+            {one for one in there.keys() - wanted.keys() if not HARMLESS.search(one)},
+            model._keys_to_ignore_on_load_unexpected,
+        ),
+        "mismatched_keys": {
+            (name, there[name], wanted[name])
+            for name in wanted.keys() & there.keys()
+            if there[name] != wanted[name]
+        },
+    }
+
+
+def _but(names: set[str], ignored: Iterable[str] | None) -> set[str]:
+    return {one for one in names if not any(re.search(pattern, one) for pattern in ignored or ())}
+
+
+def _settle(model: Any, pieces: Iterable[Piece], placement: Placement, dtype: torch.dtype) -> None:
+    """Every piece to where it rests: on the device, in other memory, in its file."""
+    brings = Streamed(model, placement)
+    wanted, settled = model.state_dict().keys(), set()
+    for piece in pieces:
+        names = piece.made(model, _shape_alone)
+        if not names.keys() <= wanted:
+            continue  # harmless, and read by nothing
+        settled |= names.keys()
+        layer = block_of(next(iter(names)))
+        place = placement.device if layer is None else placement.blocks[layer]
+        if layer is None or place == placement.device:
+            for name, tensor in piece.made(model, Stored.read).items():
+                _put(model, name, tensor.to(place), dtype)
+            continue
+        parameters = {
+            name: _placed(model, name, _nothing(shape.shape, dtype, placement.device))
+            for name, shape in names.items()
+        }
+        brings.rests(layer, piece, _reader(piece, place, dtype), parameters)
+    model.tie_weights(missing_keys=set(wanted) - settled, recompute_mapping=False)
+    _STREAMED[model] = brings
+    for layer in brings.layers:
+        first = next(name for name in wanted if block_of(name) == layer)
+        model.get_submodule(block_name(first)).register_forward_pre_hook(_bringing(brings, layer))
+
+
+def _put(model: Any, name: str, tensor: Tensor, dtype: torch.dtype) -> None:
+    """A tensor in its place for good."""
+    owner, _, leaf = name.rpartition(".")
+    buffers = model.get_submodule(owner)._buffers
+    if leaf in buffers:
+        buffers[leaf].copy_(tensor)
+    else:
+        _placed(model, name, tensor.to(dtype), requires_grad=True)
+
+
+def _placed(model: Any, name: str, data: Tensor, requires_grad: bool = False) -> nn.Parameter:
+    owner, _, leaf = name.rpartition(".")
+    parameter = nn.Parameter(data, requires_grad=requires_grad)
+    model.get_submodule(owner)._parameters[leaf] = parameter
+    return parameter
+
+
+def _reader(piece: Piece, place: str, dtype: torch.dtype) -> Read:
+    if place == DISK:
+        return Stored.read
+    at_rest = {one.name: one.read().to(place, dtype) for _, one in piece.stored}
+    return lambda stored: at_rest[stored.name]
+
+
+def _bringing(brings: Streamed, layer: int) -> Callable[..., None]:
+    return lambda *_: brings.bring(layer)

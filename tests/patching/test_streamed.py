@@ -1,0 +1,66 @@
+import pytest
+import support
+import torch
+from wavefront_helpers import examples, source_stack, swept
+
+from lensaudit.data.spans import make_batch
+from lensaudit.models import fitting
+from lensaudit.models.bridge import bridge_from, logits_of, residuals
+from lensaudit.models.causal import load_causal
+from lensaudit.models.checkpoint import open_checkpoint
+from lensaudit.models.conditions import EAGER
+from lensaudit.models.placement import DISK, needs_of
+from lensaudit.models.registry import Registry, resolve
+from lensaudit.models.stored import stored_tensors
+from lensaudit.models.streaming import streamed
+
+RAGGED = examples([(5, 5, 8, 12), (9, 8, 26, 30), (3, 4, 9, 10)])
+FEW = ("Llama, tied", "Phi3", "Mixtral")
+"""Plain; with joint projections that TransformerLens slices; with experts that are put together."""
+
+
+def opened(folder):
+    return open_checkpoint(resolve(str(folder), Registry({})))
+
+
+@pytest.fixture
+def with_little(monkeypatch):
+    """Memory for the least that a model takes, and no more."""
+
+    def set_free(folder):
+        least = needs_of(stored_tensors(folder), torch.float32).least
+        monkeypatch.setattr(fitting, "free_bytes", lambda device: least)
+
+    return set_free
+
+
+@pytest.mark.parametrize(
+    "architecture",
+    [
+        name if name in FEW else pytest.param(name, marks=pytest.mark.slow)
+        for name in support.ARCHITECTURES
+    ],
+)
+def test_blocks_brought_one_by_one_compute_what_they_do_together(
+    architecture, tiny_tokenizer, tmp_path, with_little
+):
+    kind, changes = support.ARCHITECTURES[architecture]
+    support.tiny_model_of(kind, **changes).save_pretrained(tmp_path)
+    tiny_tokenizer.save_pretrained(tmp_path)
+    whole = bridge_from(load_causal(opened(tmp_path), attn=EAGER), tiny_tokenizer)
+    with_little(tmp_path)
+    part = bridge_from(load_causal(opened(tmp_path), attn=EAGER, spread=0), tiny_tokenizer)
+    brings = streamed(part.original_model)
+    assert brings is not None
+    assert brings.placement.blocks == (DISK,) * 4
+    tokens = make_batch(RAGGED).tokens
+    for one, other in zip(residuals(part, tokens), residuals(whole, tokens), strict=True):
+        assert torch.equal(one, other)
+    assert torch.equal(logits_of(part, tokens), logits_of(whole, tokens))
+    stacks, before = [source_stack(whole, RAGGED).roll(1, 1)], brings.n_brought
+    with torch.inference_mode():
+        assert torch.equal(
+            swept(part, stacks, RAGGED).patched, swept(whole, stacks, RAGGED).patched
+        )
+    # one pass for the clean run, one for what enters block 0, one for the sweep
+    assert brings.n_brought <= before + 4 + 1 + 4
