@@ -2,6 +2,8 @@
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -9,11 +11,13 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from lensaudit.activations.blockwise import Batch, goes_by_block, run_by_block
 from lensaudit.activations.fingerprint import Fingerprint
-from lensaudit.activations.parts import HOOKS, hooked
-from lensaudit.activations.spec import SHARD_EXAMPLES
+from lensaudit.activations.parts import HOOKS, check_width, hooked
+from lensaudit.activations.spec import SHARD_EXAMPLES, Shard
 from lensaudit.activations.store import Activations, ActivationStore
 from lensaudit.activations.tensors import ExampleActivations
+from lensaudit.activations.writer import CacheWriter
 from lensaudit.data.spans import PROMPT_TEMPLATE, Encoded, buckets, by_length, make_batch
 from lensaudit.data.tofu import DEMO, FORGET10
 from lensaudit.errors import InputError, WorkError
@@ -127,7 +131,8 @@ def fill(
     """The complete cache of these numbers; `load` is called only if something is missing.
 
     Shards hold examples alike in length. They are written by a second thread while the next one
-    is computed, and shared with other processes that fill the same cache.
+    is computed, and shared with other processes that fill the same cache. Of a model whose blocks
+    are brought one by one all missing shards are computed together, and published at the end.
 
     Raises:
         WorkError: an activation is not finite.
@@ -141,21 +146,19 @@ def fill(
     with store.writer(
         fingerprint, name=name, idx=list(by_idx), provenance=provenance or {}
     ) as writer:
-        n_done = len(by_idx) - sum(len(shard.idx) for shard in writer.missing())
-        model: TransformerBridge | None = None
+        n_before = len(by_idx) - sum(len(shard.idx) for shard in writer.missing())
+
+        def told(n: int, how: str = "") -> None:
+            if progress:
+                progress(f"caching {what}{how}", n_before + n, len(by_idx))
+
         pending: Future[None] | None = None
+        asked = _Asked(fingerprint, name, batch_size, told)
         with ThreadPoolExecutor(max_workers=1) as background:
-            for shard in writer.claims():
-                model = model or load()
-                wanted = [by_idx[idx] for idx in shard.idx]
-                done = list(_run(model, wanted, fingerprint, batch_size, name))
-                done.sort(key=lambda example: shard.idx.index(example.idx))
+            for shard, done in _computed(writer, by_idx, asked, load):
                 if pending is not None:
                     pending.result()
                 pending = background.submit(writer.publish, shard, done)
-                n_done += len(done)
-                if progress:
-                    progress(f"caching {what}", n_done, len(by_idx))
             if pending is not None:
                 pending.result()
         writer.seal()
@@ -165,28 +168,89 @@ def fill(
     return complete
 
 
-def _run(
-    model: TransformerBridge,
-    encoded: Sequence[Encoded],
-    fingerprint: Fingerprint,
-    batch_size: int,
-    name: str,
-) -> Iterator[ExampleActivations]:
-    device = next(model.original_model.parameters()).device
-    positions = fingerprint.positions
+@dataclass(frozen=True)
+class _Asked:
+    """What is kept of which model, and who is told."""
+
+    fingerprint: Fingerprint
+    name: str
+    batch_size: int
+    told: Callable[..., None]
+    """Of the number of examples done, and how."""
+
+
+def _computed(
+    writer: CacheWriter,
+    by_idx: Mapping[int, Encoded],
+    asked: _Asked,
+    load: Callable[[], TransformerBridge],
+) -> Iterator[tuple[Shard, list[ExampleActivations]]]:
+    """The missing shards with their examples, one after the other or all at the end."""
+    model: TransformerBridge | None = None
+    n_done, n_missing = 0, len(writer.missing())
+    claims = writer.claims()
+    for shard in claims:
+        model = model or load()
+        shards, run = [shard], _run
+        if goes_by_block(model):
+            shards, run = [shard, *islice(claims, n_missing - 1)], _run_by_block
+        batches = [
+            batch
+            for one in shards
+            for batch in _batches(model, [by_idx[idx] for idx in one.idx], asked)
+        ]
+        examples = run(model, batches, asked, writer)
+        for one in shards:
+            done = list(islice(examples, len(one.idx)))
+            done.sort(key=lambda example, order=one.idx: order.index(example.idx))
+            n_done += len(done)
+            if run is _run:
+                asked.told(n_done)
+            yield one, done
+
+
+def _batches(
+    model: TransformerBridge, encoded: Sequence[Encoded], asked: _Asked
+) -> Iterator[Batch]:
+    everywhere = asked.fingerprint.positions == "all"
 
     def length(e: Encoded) -> int:
         # no later position is kept, and none that is kept can see one
-        return e.end if positions == "span" else len(e.token_ids)
+        return len(e.token_ids) if everywhere else e.end
 
     price = call_tokens(model)
-    for bucket in buckets(encoded, batch_size, call_tokens=price, length=length):
-        tokens = make_batch(bucket).tokens[:, : max(map(length, bucket))]
-        stack, final_norm = _read(model, tokens.to(device), fingerprint)
-        check_finite(stack, tuple(e.idx for e in bucket), name)
-        for row, e in enumerate(bucket):
-            kept = e.read_positions if positions == "span" else range(len(e.token_ids))
-            at = torch.tensor(list(kept))
+    for bucket in buckets(encoded, asked.batch_size, call_tokens=price, length=length):
+        kept = [range(len(e.token_ids)) if everywhere else e.read_positions for e in bucket]
+        yield Batch(
+            bucket,
+            make_batch(bucket).tokens[:, : max(map(length, bucket))],
+            [torch.tensor(list(places)) for places in kept],
+        )
+
+
+def _run_by_block(
+    model: TransformerBridge, batches: Sequence[Batch], asked: _Asked, writer: CacheWriter
+) -> Iterator[ExampleActivations]:
+    n = sum(len(batch.examples) for batch in batches)
+    return run_by_block(
+        model,
+        batches,
+        asked.fingerprint,
+        name=asked.name,
+        folder=writer.folder,
+        reserve_bytes=writer.reserve_bytes,
+        told=lambda share: asked.told(int(share * n), " block by block"),
+    )
+
+
+def _run(
+    model: TransformerBridge, batches: Sequence[Batch], asked: _Asked, writer: CacheWriter
+) -> Iterator[ExampleActivations]:
+    device = next(model.original_model.parameters()).device
+    for batch in batches:
+        stack, final_norm = _read(model, batch.tokens.to(device), asked.fingerprint)
+        check_finite(stack, batch.idx, asked.name)
+        for row, (e, at) in enumerate(zip(batch.examples, batch.kept, strict=True)):
             yield ExampleActivations(
                 idx=e.idx,
                 token_ids=torch.tensor(e.token_ids),
@@ -209,11 +273,7 @@ def _read(
     if part == "resid":
         return stack, final_norm
     stack = stack.flatten(3)
-    if stack.shape[-1] != fingerprint.d_model:
-        raise InputError(
-            f"--component {part}: the bridge shows {stack.shape[-1]} values per token, the "
-            f"configuration says {fingerprint.d_model}; choose another --component"
-        )
+    check_width(fingerprint, stack.shape[-1])
     return stack, stack[:, 0, :0]
 
 

@@ -8,6 +8,7 @@ from lensaudit.files import printable
 from lensaudit.settings import Kept
 
 if TYPE_CHECKING:  # a listing does without torch
+    from lensaudit.activations.fingerprint import Fingerprint
     from lensaudit.models.bridge import Component
 
 HOOKS: dict[Kept, str] = {
@@ -43,6 +44,19 @@ def kept_as(component: "Component") -> Kept:
     if part not in HOOKS:
         raise InputError(f"component {component}: is not cached; {', '.join(HOOKS)} are")
     return part
+
+
+def check_width(fingerprint: "Fingerprint", n_shown: int) -> None:
+    """Refuse a component that is not as wide as the configuration says.
+
+    Raises:
+        InputError: says how wide it is.
+    """
+    if n_shown != fingerprint.d_model:
+        raise InputError(
+            f"--component {fingerprint.part}: the bridge shows {n_shown} values per token, the "
+            f"configuration says {fingerprint.d_model}; choose another --component"
+        )
 
 
 def check_part(name: str | None) -> None:

@@ -2,7 +2,7 @@
 
 import contextlib
 import logging
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Literal
@@ -178,6 +178,75 @@ def residuals(
     cache = captured(model, tokens, [*names, "ln_final.hook_out"])
     stack = torch.stack([cache[name] for name in names], dim=1)
     return stack, cache["ln_final.hook_out"]
+
+
+def residuals_by_block(
+    model: TransformerBridge,
+    batches: Sequence[Tokens],
+    streams: Sequence[Resid],
+    *,
+    component: Component = "resid",
+) -> Iterator[tuple[int, int, Float[Tensor, "batch pos *d"]]]:
+    """As `residuals` of every batch, a block over all batches before the next one.
+
+    Gives a layer, a batch and what is read there; after the last layer, as one more, the final
+    norm's output.
+
+    Args:
+        model: of an architecture whose blocks are called alike whatever runs through them; those
+            of `models.decoder` are.
+        batches: tokens on the model's device.
+        streams: room for the stream of each batch between two blocks, on any device.
+        component: what is read.
+    """
+    with torch.no_grad():
+        calls = [_calls(model, tokens) for tokens in batches]
+        for stream, blocks in zip(streams, calls, strict=True):
+            stream.copy_(_entering(*blocks[0]))
+        device = next(model.original_model.parameters()).device
+        for layer, block in enumerate(model.blocks):
+            read: list[Tensor] = []
+            hooked = [(hook_name(layer, component), lambda value, hook, to=read: to.append(value))]
+            with model.hooks(fwd_hooks=hooked):
+                for at, stream in enumerate(streams):
+                    args, options = _instead(*calls[at][layer], stream.to(device))
+                    left = block(*args, **options)
+                    stream.copy_(left[0] if isinstance(left, tuple) else left)
+                    yield layer, at, read.pop()
+        for at, stream in enumerate(streams):
+            yield n_layers(model), at, model.ln_final(stream.to(device))
+
+
+_Call = tuple[tuple[Any, ...], dict[str, Any]]
+
+
+def _calls(model: TransformerBridge, tokens: Tokens) -> list[_Call]:
+    """With what the model calls each of its blocks, of which none is run."""
+    calls: list[_Call] = []
+
+    def noted(*args: Any, **options: Any) -> Tensor:
+        calls.append((args, options))
+        return _entering(args, options)
+
+    blocks: list[Any] = list(model.blocks)
+    for block in blocks:
+        object.__setattr__(block, "forward", noted)  # its own would set it on what it wraps
+    try:
+        model(tokens, return_type=None, use_cache=False, logits_to_keep=1)
+    finally:
+        for block in blocks:
+            object.__delattr__(block, "forward")
+    return calls
+
+
+def _entering(args: tuple[Any, ...], options: Mapping[str, Any]) -> Resid:
+    return args[0] if args else options["hidden_states"]
+
+
+def _instead(args: tuple[Any, ...], options: dict[str, Any], stream: Resid) -> _Call:
+    if args:
+        return (stream, *args[1:]), options
+    return args, {**options, "hidden_states": stream}
 
 
 def embedded(model: TransformerBridge, tokens: Tokens) -> Resid:

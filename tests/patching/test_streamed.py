@@ -1,10 +1,11 @@
 import pytest
 import support
 import torch
+from audit_helpers import audit_in, save_family, save_questions
 from wavefront_helpers import examples, source_stack, swept
 
 from lensaudit.data.spans import make_batch
-from lensaudit.models import fitting
+from lensaudit.models import causal, fitting
 from lensaudit.models.bridge import bridge_from, logits_of, residuals
 from lensaudit.models.causal import load_causal
 from lensaudit.models.checkpoint import open_checkpoint
@@ -13,6 +14,7 @@ from lensaudit.models.placement import DISK, needs_of
 from lensaudit.models.registry import Registry, resolve
 from lensaudit.models.stored import stored_tensors
 from lensaudit.models.streaming import streamed
+from lensaudit.patching.run import run
 
 RAGGED = examples([(5, 5, 8, 12), (9, 8, 26, 30), (3, 4, 9, 10)])
 FEW = ("Llama, tied", "Phi3", "Mixtral")
@@ -27,9 +29,9 @@ def opened(folder):
 def with_little(monkeypatch):
     """Memory for the least that a model takes, and no more."""
 
-    def set_free(folder):
+    def set_free(folder, leave=0):
         least = needs_of(stored_tensors(folder), torch.float32).least
-        monkeypatch.setattr(fitting, "free_bytes", lambda device: least)
+        monkeypatch.setattr(fitting, "free_bytes", lambda device: least + leave)
 
     return set_free
 
@@ -64,3 +66,26 @@ def test_blocks_brought_one_by_one_compute_what_they_do_together(
         )
     # one pass for the clean run, one for what enters block 0, one for the sweep
     assert brings.n_brought <= before + 4 + 1 + 4
+
+
+@pytest.mark.parametrize("component", ["resid", pytest.param("mlp", marks=pytest.mark.slow)])
+def test_scores_of_models_brought_block_by_block_are_those_of_whole_ones(
+    component, tiny_tokenizer, tmp_path, with_little, monkeypatch
+):
+    save_questions(save_family(tmp_path, tiny_tokenizer, names=("full", "retain", "a")))
+
+    def scores(name):
+        return run(audit_in(tmp_path, activations=tmp_path / name, component=component)[0])
+
+    with_little(tmp_path / "full", 2 << 30)
+    plain, brought = causal.load_placed, []
+    monkeypatch.setattr(causal, "load_placed", lambda *a, **k: brought.append(1) or plain(*a, **k))
+    part = scores("part")
+    assert len(brought) == 3
+    monkeypatch.undo()
+    whole = scores("whole")
+    assert part.engine == whole.engine == "sweep"
+    name = str(tmp_path / "a")
+    for one, other in ((part.s1, whole.s1), (part.s2[name], whole.s2[name])):
+        torch.testing.assert_close(one, other, rtol=0, atol=1e-5)
+    assert float(whole.s1.abs().max()) > 0.1

@@ -1,0 +1,58 @@
+import pytest
+import torch
+
+from lensaudit.activations.store import open_activations
+from lensaudit.auditing.cache import cache_into
+from lensaudit.auditing.settings import CacheSettings
+from lensaudit.models import causal, fitting
+from lensaudit.models.checkpoint import open_checkpoint
+from lensaudit.models.placement import needs_of
+from lensaudit.models.registry import load_registry, resolve
+from lensaudit.models.stored import stored_tensors
+from lensaudit.models.streaming import streamed
+
+
+def checkpoint(name):
+    return open_checkpoint(resolve(name, load_registry(None)))
+
+
+@pytest.fixture
+def brought(monkeypatch):
+    """Weights take all memory but what one block needs; gives what was loaded."""
+    least = needs_of(stored_tensors(checkpoint("demo/npo").folder), torch.float32).least
+    plain, loaded = causal.load_placed, []
+
+    def noted(*args, **options):
+        model, found = plain(*args, **options)
+        loaded.append(streamed(model))
+        return model, found
+
+    monkeypatch.setattr(causal, "load_placed", noted)
+    # so much is left for activations, whatever else is
+    monkeypatch.setattr(fitting, "free_bytes", lambda device: least + (2 << 30))
+    return loaded
+
+
+@pytest.mark.parametrize("positions", [pytest.param("span", marks=pytest.mark.slow), "all"])
+def test_caches_block_by_block_are_those_of_whole_models(positions, tmp_path, brought, monkeypatch):
+    asked = {"positions": positions, "component": ("resid", "heads"), "limit": 40}
+    part = cache_into("demo/npo", CacheSettings(**asked, activations=tmp_path / "part"))
+    (brings,) = brought
+    n_layers = checkpoint("demo/npo").n_layers
+    assert brings.placement.way == "streamed"
+    # heads are read in a pass of their own
+    assert brings.n_brought == 2 * n_layers
+    monkeypatch.undo()
+    whole = cache_into("demo/npo", CacheSettings(**asked, activations=tmp_path / "whole"))
+    for name in ("resid", "heads"):
+        assert part.parts[name].key == whole.parts[name].key
+        with (
+            open_activations(part.parts[name].folder) as one,
+            open_activations(whole.parts[name].folder) as other,
+        ):
+            for idx in other.idx:
+                mine, theirs = one.example(idx), other.example(idx)
+                torch.testing.assert_close(mine.resid, theirs.resid, rtol=0, atol=1e-5)
+                torch.testing.assert_close(mine.final_norm, theirs.final_norm, rtol=0, atol=1e-5)
+                assert torch.equal(mine.positions, theirs.positions)
+    assert not list((tmp_path / "part").rglob("*.partial"))
