@@ -22,6 +22,7 @@ from lensaudit.data.spans import Encoded, SpanLost
 from lensaudit.models.bridge import DTYPES, load
 from lensaudit.models.checkpoint import Checkpoint, open_checkpoint
 from lensaudit.models.device import resolve_device, resolve_dtype
+from lensaudit.models.expected import expected_of, per_token_flop
 from lensaudit.models.registry import default_data, load_registry, resolve
 from lensaudit.models.sizes import sizes_on_disk
 from lensaudit.patching.options import parse_memory
@@ -49,6 +50,8 @@ class CachePlan:
     n_examples: int
     n_layers: int
     parts: tuple[PartPlan, ...]
+    weights: str = ""
+    """Where they would lie, and what bringing them would cost; empty where no model is loaded."""
 
     @property
     def n_bytes(self) -> int:
@@ -67,12 +70,13 @@ class CachePlan:
 
     def text(self) -> str:
         """The plan, a line for each part."""
-        return "\n".join(
+        lines = [
             f"{self.model}{'' if one.part == 'resid' else f' {one.part}'}: {self.n_examples} "
             f"examples, {self.n_layers} layers, {size(one.n_bytes)}; "
             f"{'complete' if one.done else 'to be cached'}"
             for one in self.parts
-        )
+        ]
+        return "\n".join([*lines, *([self.weights] if self.weights else [])])
 
 
 @dataclass(frozen=True)
@@ -164,7 +168,24 @@ def plan_cache(model: str, settings: CacheSettings) -> CachePlan:
         PartPlan(part, cache_bytes(opened.encoded, one), store.open(one) is not None)
         for part, one in opened.fingerprints.items()
     )
-    return CachePlan(model, len(opened.encoded), opened.checkpoint.n_layers, parts)
+    n_todo = sum(not one.done for one in parts)
+    weights = _weights(opened, settings, n_todo) if n_todo else ""
+    return CachePlan(model, len(opened.encoded), opened.checkpoint.n_layers, parts, weights)
+
+
+def _weights(opened: Opened, settings: CacheSettings, n_parts: int) -> str:
+    expected = expected_of(
+        opened.checkpoint, dtype=opened.dtype, device=opened.device, spread=_spread(settings)
+    )
+    everywhere = settings.positions == "all"
+    n_tokens = sum(len(e.token_ids) if everywhere else e.end for e in opened.encoded)
+    flop = n_parts * n_tokens * per_token_flop(opened.checkpoint)
+    return expected.text(n_passes=n_parts, flop=flop)
+
+
+def _spread(settings: CacheSettings) -> int | None:
+    """Bytes to be left where a model's blocks are brought; None: it is loaded whole."""
+    return parse_memory(settings.memory) if settings.device == "auto" else None
 
 
 def cache_into(model: str, settings: CacheSettings, *, progress: Tell = unheard) -> CacheResult:
@@ -198,9 +219,10 @@ def filled(
         batch_size=opened.batch_size,
         memory_bytes=parse_memory(settings.memory),
     )
-    spread = parse_memory(settings.memory) if settings.device == "auto" else None
     loaded = cache(
-        lambda: load(checkpoint, dtype=DTYPES[opened.dtype], device=opened.device, spread=spread)
+        lambda: load(
+            checkpoint, dtype=DTYPES[opened.dtype], device=opened.device, spread=_spread(settings)
+        )
     )
     for fingerprint in opened.fingerprints.values():
         yield fill(

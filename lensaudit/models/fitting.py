@@ -52,7 +52,7 @@ def placement_of(
     if found is None:
         raise InputError(
             f"{checkpoint.spec.name}: embeddings and one block take {size(needs.least)} in "
-            f"{_name(dtype)}, and --memory {memory_bytes >> 20}M stays free; {size(free[device])} "
+            f"{_name(dtype)}, and --memory {memory_bytes >> 20}M stays free; {size(free[device] or 0)} "
             f"are free on {device}; {_what_would_stream(needs, dtype, free, device)}"
         )
     return found

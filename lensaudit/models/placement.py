@@ -86,8 +86,17 @@ class Placement:
 
     def text(self) -> str:
         """The way, and what lies where."""
-        listed = ", ".join(f"{n / 1e9:.1f} GB {_at(place)}" for place, n in self.n_bytes.items())
+        listed = ", ".join(f"{size_text(n)} {_at(place)}" for place, n in self.n_bytes.items())
         return f"{self.way} ({listed})"
+
+
+def size_text(n_bytes: int) -> str:
+    """In GB, or in MB where it is less than one.
+
+    >>> size_text(15 * 10**8), size_text(620_000)
+    ('1.5 GB', '0.6 MB')
+    """
+    return f"{n_bytes / 1e9:.1f} GB" if n_bytes >= 1e9 else f"{n_bytes / 1e6:.1f} MB"
 
 
 def _at(place: str) -> str:

@@ -8,10 +8,16 @@ from rich.filesize import decimal as size
 from lensaudit.activations.fingerprint import Fingerprint
 from lensaudit.data.spans import Encoded
 from lensaudit.models.checkpoint import Checkpoint
-from lensaudit.models.sizes import BYTES
+from lensaudit.models.expected import expected_of, per_token_flop
+from lensaudit.models.sizes import BYTES, sizes_on_disk
 from lensaudit.patching.audit import Audit
+from lensaudit.patching.budget import Room
 from lensaudit.patching.preflight import planned_engine
 from lensaudit.settings import Positions
+
+PREFLIGHT_PASSES = 8
+"""Forward passes of `full` in `patching.preflight`: four on the longest example, four in which
+sweep and oracle are compared."""
 
 
 @dataclass(frozen=True)
@@ -28,6 +34,9 @@ class PatchPlan:
     n_bytes: int
     """Size of the caches still to be written."""
     models: tuple[str, ...]
+    weights: str = ""
+    """Where those of a model would lie, and what bringing them would cost; empty where none is
+    loaded."""
     controls: str = ""
     """What stands beside the score; how much of it is wanted follows from the score."""
 
@@ -41,7 +50,7 @@ class PatchPlan:
                 f"to cache: {self.n_forward} forward passes of one example, "
                 f"{size(self.n_bytes)} on disk",
                 f"to score: {self.n_rows} patched rows (example x source x layer)",
-                *([self.controls] if self.controls else []),
+                *(one for one in (self.weights, self.controls) if one),
             ]
         )
 
@@ -49,7 +58,7 @@ class PatchPlan:
 def plan_of(audit: Audit) -> PatchPlan:
     """Count what is missing."""
     rows = _rows_missing(audit)
-    n_forward = n_bytes = 0
+    n_forward = n_bytes = n_caches = 0
     for weights, checkpoint in audit.patched_in().items():
         # the sweep reads the clean run of `full` whatever is patched into it
         used = any(rows.values()) if weights == audit.full.weights else rows[weights]
@@ -58,6 +67,7 @@ def plan_of(audit: Audit) -> PatchPlan:
             continue
         forward, more = _cache_missing(audit, checkpoint, positions)
         n_forward += forward
+        n_caches += forward > 0
         n_bytes += more
     return PatchPlan(
         n_examples=len(audit.encoded) + len(audit.lost),
@@ -66,6 +76,7 @@ def plan_of(audit: Audit) -> PatchPlan:
         n_rows=sum(rows.values()),
         n_forward=n_forward,
         n_bytes=n_bytes,
+        weights=_weights(audit, sum(rows.values()), n_forward, n_caches),
         models=tuple(
             f"{role} {checkpoint.spec.name}"
             for role, checkpoint in [
@@ -75,6 +86,28 @@ def plan_of(audit: Audit) -> PatchPlan:
             ]
         ),
     )
+
+
+def _weights(audit: Audit, n_rows: int, n_forward: int, n_caches: int) -> str:
+    """Of each model alike: they are of one shape. Controls are not counted."""
+    if not n_rows and not n_forward:
+        return ""
+    options, full, encoded = audit.options, audit.full, audit.encoded
+    expected = expected_of(
+        full,
+        dtype=options.dtype,
+        device=options.device,
+        spread=options.memory_bytes if audit.spread else None,
+    )
+    room = Room(sizes_on_disk(full, options.dtype), options, options.engine == "sweep")
+    n_sources, n_layers = len(audit.patched_in()), len(options.layers)
+    n_batches = len(room.batches(encoded, lambda e: n_sources * n_layers, n_sources=n_sources))
+    each = 1 if room.sweeps else 1 + n_sources * n_layers
+    n_passes = n_caches + (PREFLIGHT_PASSES + n_batches * each if n_rows else 0)
+    # a row passes half of the blocks
+    n_span = sum(e.n_span for e in encoded) / max(1, len(encoded))
+    n_tokens = n_forward * sum(e.end for e in encoded) / max(1, len(encoded)) + n_rows * n_span / 2
+    return expected.text(n_passes=n_passes, flop=n_tokens * per_token_flop(full))
 
 
 def _rows_missing(audit: Audit) -> dict[str, int]:

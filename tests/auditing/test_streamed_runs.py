@@ -1,9 +1,14 @@
+import re
+from dataclasses import replace
+
 import pytest
 import torch
 
 from lensaudit.activations.store import open_activations
-from lensaudit.auditing.cache import cache_into
-from lensaudit.auditing.settings import CacheSettings
+from lensaudit.auditing.cache import cache_into, plan_cache
+from lensaudit.auditing.patch import plan_patch
+from lensaudit.auditing.settings import CacheSettings, PatchSettings
+from lensaudit.errors import InputError
 from lensaudit.models import causal, fitting
 from lensaudit.models.checkpoint import open_checkpoint
 from lensaudit.models.placement import needs_of
@@ -56,3 +61,22 @@ def test_caches_block_by_block_are_those_of_whole_models(positions, tmp_path, br
                 torch.testing.assert_close(mine.final_norm, theirs.final_norm, rtol=0, atol=1e-5)
                 assert torch.equal(mine.positions, theirs.positions)
     assert not list((tmp_path / "part").rglob("*.partial"))
+
+
+def test_a_plan_says_which_way_the_weights_take_and_how_long_it_lasts(
+    tmp_path, brought, monkeypatch
+):
+    settings = CacheSettings(limit=4, component=("resid", "mlp"), activations=tmp_path)
+    said = plan_cache("demo/npo", settings).text().splitlines()[-1]
+    assert re.fullmatch(
+        r"weights: streamed \(0\.8 MB in memory of cpu, 3\.0 MB on disk\); 5\.9 MB to bring in 2 "
+        r"passes, about \d+ s \(files read at [\d.]+ GB/s, products at \d+ GFLOP/s, measured.*",
+        said,
+    )
+    assert not brought
+    planned = plan_patch(["demo/npo"], PatchSettings(limit=4, activations=tmp_path))
+    # three caches, the preflight, one batch
+    assert "to bring in 12 passes" in planned.weights
+    monkeypatch.setattr(fitting, "free_bytes", lambda device: 2_000_000)
+    with pytest.raises(InputError, match="--device auto would do"):
+        plan_cache("demo/npo", replace(settings, device="cpu"))
