@@ -10,7 +10,7 @@ from lensaudit.errors import InputError
 from lensaudit.models.checkpoint import Checkpoint
 from lensaudit.models.device import free_bytes
 from lensaudit.models.placement import Needs, Placement, needs_of, placed
-from lensaudit.models.sizes import budget_for, n_parameters
+from lensaudit.models.sizes import LEAST_BUDGET, n_parameters, planned_bytes
 from lensaudit.models.stored import stored_tensors
 
 NARROW = torch.bfloat16
@@ -62,10 +62,10 @@ def _what_would_stream(
     needs: Needs, dtype: torch.dtype, free: Mapping[str, int | None], device: str
 ) -> str:
     left = (free[device] or 0) - needs.least
-    if left >= budget_for(0):
-        return f"--memory {left >> 20}M would do"
-    if dtype != NARROW and left + needs.least // 2 >= budget_for(0):
-        return f"--dtype {_name(NARROW)} with a smaller --memory would do"
+    if left >= planned_bytes(LEAST_BUDGET):
+        return f"--memory {LEAST_BUDGET >> 20}M would do"
+    if dtype != NARROW and left + needs.least // 2 >= planned_bytes(LEAST_BUDGET):
+        return f"--dtype {_name(NARROW)} --memory {LEAST_BUDGET >> 20}M would do"
     return "a larger device would do"
 
 

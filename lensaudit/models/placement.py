@@ -11,6 +11,7 @@ from typing import Literal
 
 import torch
 
+from lensaudit.models.sizes import planned_bytes
 from lensaudit.models.stored import Stored, block_of
 
 DISK = "disk"
@@ -122,7 +123,8 @@ def placed(
     whole = Placement(device, needs, (device,) * len(needs.blocks))
     if on_device is None or needs.whole + leave <= on_device:
         return whole
-    if needs.least + leave > on_device:
+    # of what is to be left, libraries and models that ran before may have their part already
+    if needs.least + max(0, planned_bytes(leave)) > on_device:
         # without blocks at rest elsewhere nothing has to be brought, and activations may be few
         return whole if needs.whole <= on_device else None
     room = {device: on_device - leave - BESIDE * needs.least}

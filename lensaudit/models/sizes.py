@@ -13,6 +13,8 @@ BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
 
 FIXED_BYTES = 64 << 20
 """What libraries keep for themselves: packed matrices, freed memory not given back."""
+LEAST_BUDGET = 256 << 20
+"""The smallest that is taken."""
 SLACK = 0.85
 """Share of the rest of a budget that is planned for."""
 

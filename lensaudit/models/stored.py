@@ -56,6 +56,15 @@ class Stored:
             WorkError: the file has become shorter.
         """
         flat = torch.empty(math.prod(self.shape), dtype=self.dtype)
+        self.read_into(flat)
+        return flat.view(self.shape)
+
+    def read_into(self, flat: Tensor) -> None:
+        """The tensor end to end into memory of its type.
+
+        Raises:
+            WorkError: the file has become shorter.
+        """
         with self.file.open("rb", buffering=0) as file:
             file.seek(self.start)
             into, done = flat.view(torch.uint8).numpy().data, 0
@@ -64,7 +73,6 @@ class Stored:
                 if not n_read:
                     raise WorkError(f"{self.file}: ends inside {self.name}; fetch or save it again")
                 done += n_read
-        return flat.view(self.shape)
 
 
 def stored_tensors(folder: Path) -> Mapping[str, Stored]:

@@ -8,6 +8,7 @@ turns they show a single NaN, so that nothing can be computed with weights that 
 
 import contextlib
 import copy
+import math
 import re
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -18,6 +19,7 @@ import torch
 import transformers
 from accelerate import init_empty_weights
 from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
 from transformers.conversion_mapping import get_model_conversion_mapping
 from transformers.core_model_loading import (
     WeightConverter,
@@ -92,6 +94,8 @@ class Streamed:
         self._rests: dict[int, list[tuple[Piece, Read, Mapping[str, nn.Parameter]]]] = {}
         self._slices: dict[int, list[tuple[Sequence[nn.Parameter], Slices]]] = {}
         self._here: int | None = None
+        self._room: Tensor | None = None
+        """One block's weights end to end: the same memory for every block."""
         self.n_brought = 0
         """Blocks brought so far."""
 
@@ -123,14 +127,39 @@ class Streamed:
             if self._here is not None:
                 self._leave(self._here)
             self._here = layer
+            room, start = self._emptied(), 0
             for piece, read, parameters in self._rests[layer]:
-                for name, tensor in piece.made(self._model(), read).items():
-                    one = parameters[name]
-                    one.data = tensor.to(one.device, one.dtype)
+                for name, tensor in self._read(piece, read, room[start:]).items():
+                    one, end = parameters[name], start + tensor.numel()
+                    place = room[start:end].view(tensor.shape)
+                    there = tensor.data_ptr() == place.data_ptr()
+                    one.data = place if there else place.copy_(tensor)
+                    start = end
             for parameters, slices in self._slices.get(layer, ()):
                 for one, tensor in zip(parameters, slices(), strict=True):
                     one.data = tensor
         self.n_brought += 1
+
+    def _emptied(self) -> Tensor:
+        """Room for the largest block."""
+        if self._room is None:
+            blocks = [
+                [one for *_, own in rests for one in own.values()] for rests in self._rests.values()
+            ]
+            first = blocks[0][0]
+            largest = max(sum(one.numel() for one in block) for block in blocks)
+            self._room = torch.empty(largest, dtype=first.dtype, device=first.device)
+        return self._room
+
+    def _read(self, piece: Piece, read: Read, room: Tensor) -> Mapping[str, Tensor]:
+        """The parameters of a piece; straight into their place where nothing is to be changed."""
+        _, stored = piece.stored[0]
+        straight = read is Stored.read and stored.dtype == room.dtype and room.device.type == "cpu"
+        if piece.converter is not None or not straight:
+            return piece.made(self._model(), read)
+        flat = room[: math.prod(stored.shape)]
+        stored.read_into(flat)
+        return {piece.target: flat.view(stored.shape)}
 
     def _leave(self, layer: int) -> None:
         self._here = None
@@ -184,7 +213,7 @@ def load_placed(
 
     Nothing is loaded where something was not.
     """
-    with init_empty_weights(include_buffers=False):
+    with init_empty_weights(include_buffers=False), _EmptyAtOnce():
         model: Any = transformers.AutoModelForCausalLM.from_config(
             config_of(checkpoint), dtype=dtype, attn_implementation=attn, trust_remote_code=False
         )
@@ -204,6 +233,19 @@ def load_placed(
     if not any(found.values()):
         _settle(model, dict.fromkeys(piece for piece, _ in shapes.values()), placement, dtype)
     return model, found
+
+
+class _EmptyAtOnce(TorchFunctionMode):
+    """Weights are made without memory, where `init_empty_weights` makes them and lets them go.
+
+    The C library keeps what it was given back, and a limit of the process counts it.
+    """
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        options = dict(kwargs or {})
+        if func is torch.empty:
+            options["device"] = "meta"
+        return func(*args, **options)
 
 
 def _shape_alone(stored: Stored) -> Tensor:

@@ -7,6 +7,7 @@ from lensaudit.activations.fill import CACHE_BATCH
 from lensaudit.data.spans import Scope
 from lensaudit.errors import InputError
 from lensaudit.models.bridge import Component
+from lensaudit.models.sizes import LEAST_BUDGET
 from lensaudit.scores.depth import TAU
 from lensaudit.settings import LastLayer, Positions, Profile
 
@@ -139,6 +140,6 @@ def parse_memory(text: str) -> int:
         n_bytes = int(float(body.removesuffix(unit)) * units[unit])
     except (ValueError, OverflowError) as error:
         raise InputError(f"--memory {text}: not a size; wanted like 800M or 2G") from error
-    if n_bytes < 256 << 20:
+    if n_bytes < LEAST_BUDGET:
         raise InputError(f"--memory {text}: too small to work in; wanted at least 256M")
     return n_bytes

@@ -77,6 +77,6 @@ def test_a_plan_says_which_way_the_weights_take_and_how_long_it_lasts(
     planned = plan_patch(["demo/npo"], PatchSettings(limit=4, activations=tmp_path))
     # three caches, the preflight, one batch
     assert "to bring in 12 passes" in planned.weights
-    monkeypatch.setattr(fitting, "free_bytes", lambda device: 2_000_000)
+    monkeypatch.setattr(fitting, "free_bytes", lambda device: 1_500_000)
     with pytest.raises(InputError, match="--device auto would do"):
         plan_cache("demo/npo", replace(settings, device="cpu"))

@@ -1,0 +1,93 @@
+"""A model larger than the memory of its process is audited block by block; it would not load."""
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+import torch
+from audit_helpers import save_family, save_questions
+
+from lensaudit.activations.store import open_activations
+from lensaudit.models.sizes import n_parameters
+
+LIMITED = """
+import resource, sys
+import lensaudit.auditing.patch, lensaudit.auditing.cache
+from lensaudit.cli.main import main
+from lensaudit.models import fitting
+mb, unchecked = int(sys.argv[1]), sys.argv[2] == "unchecked"
+if mb:
+    used = int(open("/proc/self/statm").read().split()[5]) * resource.getpagesize()
+    resource.setrlimit(resource.RLIMIT_DATA, (used + (mb << 20),) * 2)
+if unchecked:
+    fitting.free_bytes = lambda device: None
+sys.argv = ["lensaudit", *sys.argv[3:]]
+main()
+"""
+LEFT_MB = 380
+
+
+def audited(folder, name, *words, mb=0, checked="checked"):
+    how = ["--data", folder / "forget.json", "--memory", "256M", "--activations", folder / name]
+    return subprocess.run(
+        [sys.executable, "-c", LIMITED, str(mb), checked, *words, *map(str, how)],
+        capture_output=True,
+        text=True,
+        cwd=folder,
+        env=os.environ | {"OMP_NUM_THREADS": "1", "COLUMNS": "200"},
+    )
+
+
+@pytest.mark.slow
+def test_a_model_larger_than_the_limit_of_its_process_is_audited_block_by_block(
+    tmp_path, tiny_tokenizer
+):
+    save_family(
+        save_questions(tmp_path),
+        tiny_tokenizer,
+        names=("full", "retain", "a"),
+        hidden_size=1024,
+        intermediate_size=2048,
+        num_hidden_layers=12,
+        num_attention_heads=8,
+        num_key_value_heads=8,
+    )
+    assert 4 * n_parameters(tmp_path / "full") > 1.2 * (LEFT_MB << 20)
+    cache = ["cache", "--model", tmp_path / "a", "--component", "resid", "--component", "mlp"]
+    patch = [
+        *("patch", "--full", tmp_path / "full", "--retain", tmp_path / "retain"),
+        *("--source", tmp_path / "a"),
+    ]
+    for words in (cache, patch):
+        out = ["--out", tmp_path / "out-part"] if words is patch else []
+        part = audited(tmp_path, "part", *map(str, [*words, *out]), mb=LEFT_MB)
+        assert part.returncode == 0, part.stderr
+        out = ["--out", tmp_path / "out-whole"] if words is patch else []
+        whole = audited(tmp_path, "whole", *map(str, [*words, *out]))
+        assert whole.returncode == 0, whole.stderr
+    caches = [seal.parent for seal in (tmp_path / "whole").glob("*/SEAL.json")]
+    assert len(caches) >= 4
+    for one in caches:
+        with open_activations(one) as wanted, open_activations(tmp_path / "part" / one.name) as got:
+            for idx in wanted.idx:
+                both = got.example(idx).resid, wanted.example(idx).resid
+                torch.testing.assert_close(*both, rtol=0, atol=1e-5)
+    rows = [
+        [json.loads(line) for line in (tmp_path / name / "results.jsonl").read_text().splitlines()]
+        for name in ("out-part", "out-whole")
+    ]
+    assert len(rows[0]) == 9
+    for mine, theirs in zip(*rows, strict=True):
+        assert mine.keys() == theirs.keys()
+        for key in ("s1", "s2"):
+            assert mine[key] == pytest.approx(theirs[key], abs=1e-5, nan_ok=True)
+    # without streaming it is refused, and where nobody asks it dies
+    words = [*map(str, cache), "--device", "cpu"]
+    refused = audited(tmp_path, "none", *words, mb=LEFT_MB)
+    assert refused.returncode == 2
+    assert "its weights take 0.5 GB in float32, 0.4 GB are free on cpu" in refused.stderr
+    dead = audited(tmp_path, "none", *words, mb=LEFT_MB, checked="unchecked")
+    assert dead.returncode != 0
+    assert "allocate memory" in dead.stderr
