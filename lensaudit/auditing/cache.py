@@ -249,7 +249,7 @@ def opened_for(model: str, settings: CacheSettings) -> Opened:
     data = settings.data or default_data(model)
     spec = resolve(model, load_registry(settings.registry))
     examples = examples_for(data, exclude=settings.exclude, limit=settings.limit)
-    checkpoint = open_checkpoint(spec)
+    checkpoint = open_checkpoint(spec, allow_packed=True)
     encoded, lost = encode_all(examples, checkpoint)
     sizes = sizes_on_disk(checkpoint, dtype)
     fitting = cache_batch_that_fits(sizes, encoded, parse_memory(settings.memory))

@@ -33,7 +33,7 @@ def open_subject(
     spread = LEFT_BYTES if device == "auto" else None
     device = resolve_device(device)
     dtype = resolve_dtype(dtype, device)
-    checkpoint = open_checkpoint(resolve(name, load_registry(registry)))
+    checkpoint = open_checkpoint(resolve(name, load_registry(registry)), allow_packed=True)
 
     def load() -> Any:
         return load_causal(

@@ -10,8 +10,8 @@ from lensaudit.errors import InputError
 from lensaudit.models.checkpoint import HARMLESS, UNLOADABLE, Checkpoint, first_line
 from lensaudit.models.fitting import check_fits, placement_of
 from lensaudit.models.merge import merged
-from lensaudit.models.placement import Placement
-from lensaudit.models.stored import stored_tensors
+from lensaudit.models.packed import weights_of
+from lensaudit.models.placement import Placement, needs_of
 from lensaudit.models.streaming import first_block_alone, load_placed
 
 NOT_CAUSAL: Mapping[torch.dtype, float] = {torch.float32: 1e-3}
@@ -50,15 +50,20 @@ def load_causal(
     # merging writes into all weights, pickles are read whole
     if spread is not None and not checkpoint.adapter and not checkpoint.pickled:
         placement = placement_of(checkpoint, dtype=dtype, device=device, memory_bytes=spread)
-        if placement.way != "whole":
+        if placement.way != "whole" or checkpoint.packed:
             return _spread(checkpoint, placement, dtype=dtype, attn=attn)
+    elif checkpoint.packed:
+        check_fits(checkpoint, dtype=dtype, device=device)
+        needs = needs_of(weights_of(checkpoint.folder), dtype)
+        placement = Placement(device, needs, (device,) * len(needs.blocks))
+        return _spread(checkpoint, placement, dtype=dtype, attn=attn)
     return _whole(checkpoint, dtype=dtype, device=device, attn=attn)
 
 
 def _spread(checkpoint: Checkpoint, placement: Placement, *, dtype: torch.dtype, attn: str) -> Any:
-    """A model of which some blocks lie elsewhere than on its device."""
+    """A model of which some blocks lie elsewhere than on its device, or that is packed."""
     name = checkpoint.spec.name
-    tensors = stored_tensors(checkpoint.folder)
+    tensors = weights_of(checkpoint.folder)
     try:
         model, found = load_placed(checkpoint, tensors, placement, dtype=dtype, attn=attn)
     except torch.OutOfMemoryError:

@@ -65,11 +65,15 @@ class Checkpoint:
     """Of the stored weights: `bfloat16`; a mixed file gives its first floating-point one."""
     pickled: bool = False
     """The weights are pickles, allowed by the user; safetensors otherwise."""
+    packed: bool = False
+    """The matrices are packed in four bits, as bitsandbytes saves them."""
     adapter: Adapter | None = None
     """Merged into the weights when they are loaded."""
 
 
-def open_checkpoint(spec: ModelSpec, *, allow_pickle: bool = False) -> Checkpoint:
+def open_checkpoint(
+    spec: ModelSpec, *, allow_pickle: bool = False, allow_packed: bool = False
+) -> Checkpoint:
     """The checkpoint of `spec`, fetched if it is on the Hub; no weights are loaded.
 
     Safetensors only: reading a pickle runs whatever code is in it.
@@ -77,6 +81,8 @@ def open_checkpoint(spec: ModelSpec, *, allow_pickle: bool = False) -> Checkpoin
     Args:
         spec: from `registry.resolve`.
         allow_pickle: take `pytorch_model*.bin` where there is no safetensors file.
+        allow_packed: take weights that bitsandbytes packed in four bits, which are read as what
+            they stand for; for what trains or rounds weights they are refused.
 
     Raises:
         InputError: it cannot be fetched, or a file is missing or broken.
@@ -89,12 +95,13 @@ def open_checkpoint(spec: ModelSpec, *, allow_pickle: bool = False) -> Checkpoin
         )
     adapter = open_adapter(spec.adapter) if spec.adapter else None
     config = _config(folder)
-    _check_kind(spec.name, config)
+    packed = allow_packed and adapter is None and _is_four_bits(config)
+    _check_kind(spec.name, config, packed=packed)
     files = weight_files(folder)
     pickled = not files
     if pickled:
         files = _pickles(folder, spec, allow_pickle)
-    else:
+    elif not packed:
         _check_types(files)
     text = config.get("text_config") or config
     weights = weights_hash(files, config)
@@ -107,8 +114,9 @@ def open_checkpoint(spec: ModelSpec, *, allow_pickle: bool = False) -> Checkpoin
         d_model=_size(text, _WIDTH, folder),
         d_vocab=_size(text, _VOCAB, folder),
         architecture=str((config.get("architectures") or ["unknown"])[0]),
-        dtype=_stored_dtype(files, config, pickled),
+        dtype=_stored_dtype(files, config, pickled or packed),
         pickled=pickled,
+        packed=packed,
         adapter=adapter,
     )
 
@@ -255,11 +263,24 @@ def _config(folder: Path) -> Mapping[str, Any]:
     return config
 
 
-def _check_kind(name: str, config: Mapping[str, Any]) -> None:
+def _packing(config: Mapping[str, Any]) -> Any:
+    return config.get("quantization_config") or part(config, "text_config", "quantization_config")
+
+
+def _is_four_bits(config: Mapping[str, Any]) -> bool:
+    packing = _packing(config)
+    return (
+        isinstance(packing, dict)
+        and packing.get("quant_method") == "bitsandbytes"
+        and packing.get("load_in_4bit") is True
+    )
+
+
+def _check_kind(name: str, config: Mapping[str, Any], *, packed: bool) -> None:
     """Refuse models that are packed, or that answer no prompt."""
-    packed = config.get("quantization_config") or part(config, "text_config", "quantization_config")
-    if packed:
-        method = packed.get("quant_method") if isinstance(packed, dict) else None
+    packing = _packing(config)
+    if packing and not packed:
+        method = packing.get("quant_method") if isinstance(packing, dict) else None
         raise InputError(
             f"{name}: its weights are packed ({method or 'quantised'}); name the checkpoint it was "
             "made from (`lensaudit quantize` rounds that), or save it dequantised"

@@ -8,9 +8,10 @@ import torch
 
 from lensaudit.models.checkpoint import Checkpoint
 from lensaudit.models.fitting import check_fits, placement_of
+from lensaudit.models.packed import weights_of
 from lensaudit.models.placement import DISK, Placement, needs_of, size_text
 from lensaudit.models.sizes import sizes_on_disk
-from lensaudit.models.stored import Stored, block_of, stored_tensors
+from lensaudit.models.stored import Stored, block_of
 
 SAMPLE_BYTES = 64 << 20
 """Of a file, read to see how fast reading is."""
@@ -60,7 +61,7 @@ def expected_of(checkpoint: Checkpoint, *, dtype: str, device: str, spread: int 
         InputError: it would not fit.
     """
     run_in = getattr(torch, dtype)
-    tensors = stored_tensors(checkpoint.folder)
+    tensors = weights_of(checkpoint.folder)
     if spread is None or checkpoint.adapter or checkpoint.pickled:
         check_fits(checkpoint, dtype=run_in, device=device)
         needs = needs_of(tensors, run_in)
@@ -69,7 +70,7 @@ def expected_of(checkpoint: Checkpoint, *, dtype: str, device: str, spread: int 
     if placement.way == "whole":
         return Expected(placement, 0)
     on_disk = [one for name, one in tensors.items() if _is_on_disk(name, placement)]
-    read_bytes = sum(one.n_bytes for one in on_disk)
+    read_bytes = sum(one.disk_bytes for one in on_disk)
     return Expected(
         placement,
         read_bytes,

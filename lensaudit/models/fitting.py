@@ -1,6 +1,7 @@
 """Do a model's weights fit where they are to go, and if not, what would do? Said before reading."""
 
 import gc
+import math
 from collections.abc import Iterator, Mapping
 
 import torch
@@ -9,9 +10,9 @@ from rich.filesize import decimal as size
 from lensaudit.errors import InputError
 from lensaudit.models.checkpoint import Checkpoint
 from lensaudit.models.device import free_bytes
+from lensaudit.models.packed import weights_of
 from lensaudit.models.placement import Needs, Placement, needs_of, placed
 from lensaudit.models.sizes import LEAST_BUDGET, n_parameters, planned_bytes
-from lensaudit.models.stored import stored_tensors
 
 NARROW = torch.bfloat16
 
@@ -22,13 +23,20 @@ def check_fits(checkpoint: Checkpoint, *, dtype: torch.dtype, device: str) -> No
     Raises:
         InputError: says what is taken, what is free, and which option would do.
     """
-    n, free = n_parameters(checkpoint.folder), free_bytes(device)
+    n, free = _n_weights(checkpoint), free_bytes(device)
     needed = n * dtype.itemsize
     if free is not None and needed > free:
         raise InputError(
             f"{checkpoint.spec.name}: its weights take {size(needed)} in {_name(dtype)}, "
             f"{size(free)} are free on {device}; {_what_would_do(checkpoint, n, dtype, device)}"
         )
+
+
+def _n_weights(checkpoint: Checkpoint) -> int:
+    if not checkpoint.packed:
+        return n_parameters(checkpoint.folder)
+    weights = weights_of(checkpoint.folder).values()
+    return sum(math.prod(one.shape) for one in weights)
 
 
 def placement_of(
@@ -45,7 +53,7 @@ def placement_of(
     Raises:
         InputError: not even one block fits beside what is used outside the blocks.
     """
-    needs = needs_of(stored_tensors(checkpoint.folder), dtype)
+    needs = needs_of(weights_of(checkpoint.folder), dtype)
     gc.collect()  # a model that was let go holds itself until then
     free = _free(device)
     found = placed(needs, free, leave=memory_bytes, device=device)
@@ -82,7 +90,7 @@ def _what_would_do(checkpoint: Checkpoint, n: int, dtype: torch.dtype, device: s
                 options = [f"--device {place}"] * (place != device)
                 options += [f"--dtype {_name(narrower)}"] * (narrower != dtype)
                 return f"{' '.join(options)} would do"
-    needs = needs_of(stored_tensors(checkpoint.folder), dtype)
+    needs = needs_of(weights_of(checkpoint.folder), dtype)
     if checkpoint.adapter is None and needs.least <= (free_bytes(device) or 0):
         return (
             "--device auto would do for cache, patch, eval and audit, which then bring it block by "

@@ -34,6 +34,8 @@ NF4 = (
 )
 """The sixteen levels of NormalFloat4; bitsandbytes `functional.get_4bit_type`, arXiv:2305.14314."""
 INT8_MAX = 127.0
+_AT_ONCE = 1 << 14
+"""Blocks that are unpacked together: whole numbers of 8 bytes are made of their codes."""
 _INT8_STEP = 7.874015718698502e-3
 """1 / 127 as bitsandbytes' dequantisation multiplies it."""
 _SMALLEST = 1e-38
@@ -68,6 +70,26 @@ def nf4(weight: Float[Tensor, "..."]) -> Float[Tensor, "..."]:
     levels = torch.tensor(NF4, device=weight.device)
     blocks = levels[codes] * absmax.unsqueeze(1)
     return blocks.reshape(-1)[: weight.numel()].reshape(weight.shape).to(weight.dtype)
+
+
+def from_codes(
+    codes: Int[Tensor, " weight"],
+    levels: Float[Tensor, " level"],
+    absmax: Float[Tensor, " block"],
+    block: int,
+) -> Float[Tensor, " weight"]:
+    """What codes stand for: their level times the scale of their block.
+
+    >>> from_codes(torch.tensor([0, 1, 1]), torch.tensor([-1.0, 0.5]), torch.tensor([2.0, 4.0]), 2)
+    tensor([-2.,  1.,  2.])
+    """
+    found = torch.empty(len(codes))
+    for start in range(0, len(codes), _AT_ONCE * block):
+        some = slice(start, start + _AT_ONCE * block)
+        scales = absmax[start // block : start // block + _AT_ONCE].repeat_interleave(block)
+        values = levels[codes[some].long()]
+        found[some] = values * scales[: len(values)]
+    return found
 
 
 def int8(weight: Float[Tensor, "out in"]) -> Float[Tensor, "out in"]:

@@ -49,6 +49,11 @@ class Stored:
         """In the file."""
         return math.prod(self.shape) * self.dtype.itemsize
 
+    @property
+    def disk_bytes(self) -> int:
+        """That are read for it."""
+        return self.n_bytes
+
     def read(self) -> Tensor:
         """The tensor, in its stored type.
 

@@ -154,7 +154,8 @@ class Streamed:
     def _read(self, piece: Piece, read: Read, room: Tensor) -> Mapping[str, Tensor]:
         """The parameters of a piece; straight into their place where nothing is to be changed."""
         _, stored = piece.stored[0]
-        straight = read is Stored.read and stored.dtype == room.dtype and room.device.type == "cpu"
+        as_it_is = type(stored) is Stored and stored.dtype == room.dtype
+        straight = read is _from_file and as_it_is and room.device.type == "cpu"
         if piece.converter is not None or not straight:
             return piece.made(self._model(), read)
         flat = room[: math.prod(stored.shape)]
@@ -213,9 +214,12 @@ def load_placed(
 
     Nothing is loaded where something was not.
     """
+    config = config_of(checkpoint)
+    if checkpoint.packed:
+        del config.quantization_config  # what is loaded is not packed
     with init_empty_weights(include_buffers=False), _EmptyAtOnce():
         model: Any = transformers.AutoModelForCausalLM.from_config(
-            config_of(checkpoint), dtype=dtype, attn_implementation=attn, trust_remote_code=False
+            config, dtype=dtype, attn_implementation=attn, trust_remote_code=False
         )
     generation = checkpoint.folder / "generation_config.json"
     if generation.is_file():
@@ -246,6 +250,10 @@ class _EmptyAtOnce(TorchFunctionMode):
         if func is torch.empty:
             options["device"] = "meta"
         return func(*args, **options)
+
+
+def _from_file(stored: Stored) -> Tensor:
+    return stored.read()
 
 
 def _shape_alone(stored: Stored) -> Tensor:
@@ -292,7 +300,7 @@ def _settle(model: Any, pieces: Iterable[Piece], placement: Placement, dtype: to
         layer = block_of(next(iter(names)))
         place = placement.device if layer is None else placement.blocks[layer]
         if layer is None or place == placement.device:
-            for name, tensor in piece.made(model, Stored.read).items():
+            for name, tensor in piece.made(model, _from_file).items():
                 _put(model, name, tensor.to(place), dtype)
             continue
         parameters = {
@@ -301,7 +309,8 @@ def _settle(model: Any, pieces: Iterable[Piece], placement: Placement, dtype: to
         }
         brings.rests(layer, piece, _reader(piece, place, dtype), parameters)
     model.tie_weights(missing_keys=set(wanted) - settled, recompute_mapping=False)
-    _STREAMED[model] = brings
+    if brings.layers:
+        _STREAMED[model] = brings
     for layer in brings.layers:
         first = next(name for name in wanted if block_of(name) == layer)
         model.get_submodule(block_name(first)).register_forward_pre_hook(_bringing(brings, layer))
@@ -326,7 +335,7 @@ def _placed(model: Any, name: str, data: Tensor, requires_grad: bool = False) ->
 
 def _reader(piece: Piece, place: str, dtype: torch.dtype) -> Read:
     if place == DISK:
-        return Stored.read
+        return _from_file
     at_rest = {one.name: one.read().to(place, dtype) for _, one in piece.stored}
     return lambda stored: at_rest[stored.name]
 

@@ -192,7 +192,7 @@ def _open_family(
     specs: Mapping[str, ModelSpec], align: AlignName | None, notice: Callable[[str], None]
 ) -> Mapping[str, Checkpoint]:
     """All models of a run, checked to fit together before any work."""
-    opened = {role: open_checkpoint(spec) for role, spec in specs.items()}
+    opened = {role: open_checkpoint(spec, allow_packed=True) for role, spec in specs.items()}
     full = opened["full"]
     sources = [one for role, one in opened.items() if role not in ("full", "retain")]
     carried = [one for one in sources if align is not None and misfit(one, full)]
