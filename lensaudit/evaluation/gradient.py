@@ -6,7 +6,9 @@ from typing import Any
 import torch
 
 from lensaudit.data.chat import Encoding
+from lensaudit.errors import InputError
 from lensaudit.evaluation.view import Asked, padded
+from lensaudit.models.streaming import streamed
 
 
 def gradient_norms(model: Any, asked: Asked, texts: Sequence[Encoding]) -> list[float]:
@@ -15,7 +17,15 @@ def gradient_norms(model: Any, asked: Asked, texts: Sequence[Encoding]) -> list[
     The loss is the mean negative log-probability of the content tokens; NaN where there are
     none. A tied embedding is one tensor. Upstream puts the model in train mode, where dropout
     would make the norm random; here it stays in eval mode, which is the same without dropout.
+
+    Raises:
+        InputError: the model's blocks are brought one by one.
     """
+    if streamed(model):
+        raise InputError(
+            "mia_gradnorm needs all weights at once; this model is brought block by block: name "
+            "other metrics (eval --metric, audit --suite none), or a device or --dtype it fits in"
+        )
     return [_norm(model, asked, text) for text in texts]
 
 

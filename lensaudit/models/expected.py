@@ -5,11 +5,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import torch
+from rich.filesize import decimal as size
 
 from lensaudit.models.checkpoint import Checkpoint
 from lensaudit.models.fitting import check_fits, placement_of
 from lensaudit.models.packed import weights_of
-from lensaudit.models.placement import DISK, Placement, needs_of, size_text
+from lensaudit.models.placement import DISK, Placement, needs_of
 from lensaudit.models.sizes import sizes_on_disk
 from lensaudit.models.stored import Stored, block_of
 
@@ -46,7 +47,7 @@ class Expected:
         if self.read_speed is not None:
             seconds += n_passes * self.read_bytes / self.read_speed
             speeds = f"files read at {self.read_speed / 1e9:.1f} GB/s, {speeds}"
-        brought = size_text(n_passes * self.placement.brought_bytes)
+        brought = size(n_passes * self.placement.brought_bytes)
         return (
             f"{said}; {brought} to bring in {n_passes} pass{'es' * (n_passes != 1)}, about "
             f"{seconds:.0f} s ({speeds}, measured just now; what the system has in memory is read "

@@ -56,11 +56,11 @@ def placement_of(
     needs = needs_of(weights_of(checkpoint.folder), dtype)
     gc.collect()  # a model that was let go holds itself until then
     free = _free(device)
-    found = placed(needs, free, leave=memory_bytes, device=device)
+    found, here = placed(needs, free, leave=memory_bytes, device=device), free[device] or 0
     if found is None:
         raise InputError(
             f"{checkpoint.spec.name}: embeddings and one block take {size(needs.least)} in "
-            f"{_name(dtype)}, and --memory {memory_bytes >> 20}M stays free; {size(free[device] or 0)} "
+            f"{_name(dtype)}, and --memory {memory_bytes >> 20}M stays free; {size(here)} "
             f"are free on {device}; {_what_would_stream(needs, dtype, free, device)}"
         )
     return found

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 import torch
+from rich.filesize import decimal as size
 
 from lensaudit.models.sizes import planned_bytes
 from lensaudit.models.stored import Stored, block_of
@@ -87,17 +88,8 @@ class Placement:
 
     def text(self) -> str:
         """The way, and what lies where."""
-        listed = ", ".join(f"{size_text(n)} {_at(place)}" for place, n in self.n_bytes.items())
+        listed = ", ".join(f"{size(n)} {_at(place)}" for place, n in self.n_bytes.items())
         return f"{self.way} ({listed})"
-
-
-def size_text(n_bytes: int) -> str:
-    """In GB, or in MB where it is less than one.
-
-    >>> size_text(15 * 10**8), size_text(620_000)
-    ('1.5 GB', '0.6 MB')
-    """
-    return f"{n_bytes / 1e9:.1f} GB" if n_bytes >= 1e9 else f"{n_bytes / 1e6:.1f} MB"
 
 
 def _at(place: str) -> str:

@@ -311,6 +311,7 @@ def _settle(model: Any, pieces: Iterable[Piece], placement: Placement, dtype: to
     model.tie_weights(missing_keys=set(wanted) - settled, recompute_mapping=False)
     if brings.layers:
         _STREAMED[model] = brings
+        model.requires_grad_(False)  # a gradient would need the weights of all blocks at once
     for layer in brings.layers:
         first = next(name for name in wanted if block_of(name) == layer)
         model.get_submodule(block_name(first)).register_forward_pre_hook(_bringing(brings, layer))

@@ -37,6 +37,8 @@ def test_weights_that_are_not_there_are_nan(tiny_checkpoint, with_free):
     model = load_causal(opened(tiny_checkpoint), spread=0)
     brings = streamed(model)
     brings.bring(1)
+    assert not model(torch.tensor([[5, 6]])).logits.requires_grad
+    brings.bring(1)
     layers = model.model.layers
     there = [bool(layer.mlp.up_proj.weight.isfinite().all()) for layer in layers]
     assert there == [False, True, False]
