@@ -97,7 +97,7 @@ COLUMNS = (
     *("model", "truth", "says it, begun", "UDS [95 %]", "aligned", "Lens"),
     *("d share", "RTT [95 %]", "verdict"),
 )
-SHIPPED = ("full", "retain", "retain_2", "absent", "graddiff", "masked_top", "trigger")
+SHIPPED = ("full", "retain", "retain_2", "absent", "npo", "masked_top", "trigger")
 RETAINS = ("retain", "retain_2")
 ANCHORS = ("full", *RETAINS)
 
