@@ -69,7 +69,7 @@ def test_a_plan_says_which_way_the_weights_take_and_how_long_it_lasts(
     settings = CacheSettings(limit=4, component=("resid", "mlp"), activations=tmp_path)
     said = plan_cache("demo/npo", settings).text().splitlines()[-1]
     assert re.fullmatch(
-        r"weights: streamed \(0\.8 MB in memory of cpu, 3\.0 MB on disk\); 5\.9 MB to bring in 2 "
+        r"weights: streamed \(786\.7 kB in memory of cpu, 3\.0 MB on disk\); 5\.9 MB to bring in 2 "
         r"passes, about \d+ s \(files read at [\d.]+ GB/s, products at \d+ GFLOP/s, measured.*",
         said,
     )
