@@ -26,7 +26,8 @@ def merged(model: Any, adapter: Adapter, *, dtype: torch.dtype) -> Any:
         adapted: Any = peft.PeftModel.from_pretrained(model, str(adapter.folder))
         _check_names(adapted, adapter, peft)
         expected = _logits(adapted)
-        model = adapted.merge_and_unload(safe_merge=True)
+        # peft froze the base for the adapter's sake
+        model = adapted.merge_and_unload(safe_merge=True).requires_grad_(True)
     except (OSError, ValueError, KeyError, RuntimeError, TypeError) as error:
         reason = (str(error).splitlines() or ["no reason given"])[0][:200]
         raise InputError(f"{adapter.name}: cannot be merged ({reason})") from error

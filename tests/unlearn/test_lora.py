@@ -88,6 +88,21 @@ def test_a_models_own_adapter_is_trained_on(given, tmp_path, capsys):
     assert "has an adapter of rank 2, which is trained on; give --lora 2" in capsys.readouterr().err
 
 
+def test_a_merged_model_can_be_trained_as_a_whole(given, tmp_path):
+    make(given, tmp_path / "first")
+    settings = {**given, "model": f"{given['model']}+{tmp_path / 'first'}", "lora": None}
+    job.make(
+        prepare(UnlearnSettings(**settings, out=tmp_path / "on")),
+        tmp_path / "on",
+        report=lambda at: None,
+    )
+    before, after = (
+        merged(given["model"], tmp_path / "first"),
+        load_file(tmp_path / "on" / "model.safetensors"),
+    )
+    assert not torch.equal(before["model.norm.weight"], after["model.norm.weight"])
+
+
 def test_of_the_adapter_only_what_is_trainable_moves(given, tmp_path):
     matrices = make(given, tmp_path / "top", trainable=r"layers\.1\.")
     moved = {name.split(".")[4] for name, b in matrices.items() if "lora_B" in name and b.any()}
