@@ -6,7 +6,8 @@ Question: do S1, KE layers, UDS, its controls and Lens behave on SmolLM2-135M, 3
 Command:  lensaudit models fetch smollm2 && python experiments/real_model.py
           (--data, --keep: other rows; --known FILE: facts from pretraining; --only NAME: some of
           the models; run again to resume)
-Takes:    TAKES. Expected: docs/real_model.md.
+Takes:    two hours of one core, without RTT, which adds two to three minutes of it a model.
+          Expected: docs/real_model.md.
 Writes:   experiments/out/real_model/: rows, adapters, results, table.json.
 
 Every model is an adapter of rank 4 on the pretrained one: `full` was trained on the forget set and
@@ -255,7 +256,7 @@ def table(found: Sequence[Mapping[str, Any]], recovered: Mapping[str, Mapping[st
             _cell(one.get("lens")),
             _cell(one["validity"]["d_share"], 3),
             _interval(*recovery),
-            one["verdict"]["code"],
+            one["verdict"]["code"].replace("_", " "),
         ]
         lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines)
@@ -266,7 +267,8 @@ def _cell(value: float | None, digits: int = 2) -> str:
 
 
 def _interval(value: float | None, low: float | None, high: float | None) -> str:
-    return "–" if value is None else f"{value:.2f} [{_cell(low)}, {_cell(high)}]"
+    limits = "" if low is None or high is None else f" [{low:.2f}, {high:.2f}]"
+    return f"{_cell(value)}{limits}"
 
 
 def ship(study: Study, folder: Path) -> None:
