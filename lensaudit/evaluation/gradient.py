@@ -10,6 +10,8 @@ from lensaudit.errors import InputError
 from lensaudit.evaluation.view import Asked, padded
 from lensaudit.models.streaming import streamed
 
+IN_BLOCKS = "needs all weights at once, and the model is brought block by block"
+
 
 def gradient_norms(model: Any, asked: Asked, texts: Sequence[Encoding]) -> list[float]:
     """Mean over parameter tensors of the 2-norm of the gradient of each text's loss.
@@ -22,10 +24,7 @@ def gradient_norms(model: Any, asked: Asked, texts: Sequence[Encoding]) -> list[
         InputError: the model's blocks are brought one by one.
     """
     if streamed(model):
-        raise InputError(
-            "mia_gradnorm needs all weights at once; this model is brought block by block: name "
-            "other metrics (eval --metric, audit --suite none), or a device or --dtype it fits in"
-        )
+        raise InputError(f"mia_gradnorm {IN_BLOCKS}; name a --device or --dtype it fits in")
     return [_norm(model, asked, text) for text in texts]
 
 

@@ -8,7 +8,7 @@ import torch
 
 from lensaudit.errors import InputError
 from lensaudit.evaluation.subject import Subject
-from lensaudit.models.causal import load_causal
+from lensaudit.models.causal import load_causal, where_spread
 from lensaudit.models.checkpoint import Checkpoint, load_tokenizer, open_checkpoint
 from lensaudit.models.conditions import conditions_of
 from lensaudit.models.device import resolve_device, resolve_dtype
@@ -41,7 +41,9 @@ def open_subject(
         )
 
     conditions = conditions_of(checkpoint, dtype=dtype, device=device, attention=attn)
-    return Subject(name, conditions, load, obeyed(checkpoint)), checkpoint
+    placement = where_spread(checkpoint, dtype=getattr(torch, dtype), device=device, spread=spread)
+    in_blocks = placement is not None and placement.way != "whole"
+    return Subject(name, conditions, load, obeyed(checkpoint), in_blocks), checkpoint
 
 
 def tokenizer_for(checkpoint: Checkpoint, folder: Path | None) -> Any:

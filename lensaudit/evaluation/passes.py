@@ -12,7 +12,7 @@ from lensaudit.data.suites import Split
 from lensaudit.errors import Failure, InputError, WorkError
 from lensaudit.evaluation.forward import TeacherForced
 from lensaudit.evaluation.generate import JAILBREAK, generations, not_finite, said
-from lensaudit.evaluation.gradient import gradient_norms
+from lensaudit.evaluation.gradient import IN_BLOCKS, gradient_norms
 from lensaudit.evaluation.patched import NO_RETAIN, Patching
 from lensaudit.evaluation.store import Arrays, PassStore
 from lensaudit.evaluation.subject import Measured, PassOptions, Rated, Subject, Texts
@@ -82,6 +82,8 @@ class ModelPasses:
             return f"no row of {split.source} has {read.field}"
         if read.kind == "reference" and self.reference is None:
             return "no reference model; name one with --reference"
+        if read.kind == "gradient" and self.subject.in_blocks:
+            return f"{IN_BLOCKS}; name a --device or --dtype it fits in"
         if read.kind == "fluency" and self.options.classifier is None:
             return "no text classifier; name one with --classifier"
         return None

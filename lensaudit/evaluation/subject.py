@@ -51,6 +51,8 @@ class Subject:
     open: Callable[[], Any]
     obeyed: Mapping[str, Any] = field(default_factory=dict)
     """What its generation configuration changes about a greedy continuation; part of its key."""
+    in_blocks: bool = False
+    """It does not fit, and is brought block by block: there are no gradients."""
     _model: Any = field(default=None, repr=False)
 
     @property

@@ -47,17 +47,29 @@ def load_causal(
     if device.startswith("cuda") and not torch.cuda.is_available():
         raise InputError(f"device {device}: no CUDA device is available; use --device cpu")
     transformers.utils.logging.disable_progress_bar()
-    # merging writes into all weights, pickles are read whole
-    if spread is not None and not checkpoint.adapter and not checkpoint.pickled:
-        placement = placement_of(checkpoint, dtype=dtype, device=device, memory_bytes=spread)
-        if placement.way != "whole" or checkpoint.packed:
-            return _spread(checkpoint, placement, dtype=dtype, attn=attn)
-    elif checkpoint.packed:
+    placement = where_spread(checkpoint, dtype=dtype, device=device, spread=spread)
+    if placement is not None and (placement.way != "whole" or checkpoint.packed):
+        return _spread(checkpoint, placement, dtype=dtype, attn=attn)
+    if placement is None and checkpoint.packed:
         check_fits(checkpoint, dtype=dtype, device=device)
         needs = needs_of(weights_of(checkpoint.folder), dtype)
         placement = Placement(device, needs, (device,) * len(needs.blocks))
         return _spread(checkpoint, placement, dtype=dtype, attn=attn)
     return _whole(checkpoint, dtype=dtype, device=device, attn=attn)
+
+
+def where_spread(
+    checkpoint: Checkpoint, *, dtype: torch.dtype, device: str, spread: int | None
+) -> Placement | None:
+    """Where the blocks of a model will lie that may be spread; None of one that may not.
+
+    Raises:
+        InputError: not even one block fits beside what is used outside the blocks.
+    """
+    # merging writes into all weights, pickles are read whole
+    if spread is None or checkpoint.adapter or checkpoint.pickled:
+        return None
+    return placement_of(checkpoint, dtype=dtype, device=device, memory_bytes=spread)
 
 
 def _spread(checkpoint: Checkpoint, placement: Placement, *, dtype: torch.dtype, attn: str) -> Any:

@@ -54,10 +54,14 @@ def placement_of(
         InputError: not even one block fits beside what is used outside the blocks.
     """
     needs = needs_of(weights_of(checkpoint.folder), dtype)
-    gc.collect()  # a model that was let go holds itself until then
     free = _free(device)
-    found, here = placed(needs, free, leave=memory_bytes, device=device), free[device] or 0
+    found = placed(needs, free, leave=memory_bytes, device=device)
+    if found is None or found.way != "whole":
+        gc.collect()  # a model that was let go holds itself until then
+        free = _free(device)
+        found = placed(needs, free, leave=memory_bytes, device=device)
     if found is None:
+        here = free[device] or 0
         raise InputError(
             f"{checkpoint.spec.name}: embeddings and one block take {size(needs.least)} in "
             f"{_name(dtype)}, and --memory {memory_bytes >> 20}M stays free; {size(here)} "

@@ -6,8 +6,9 @@ import torch
 
 from lensaudit.activations.store import open_activations
 from lensaudit.auditing.cache import cache_into, plan_cache
+from lensaudit.auditing.evaluate import evaluate_into
 from lensaudit.auditing.patch import plan_patch
-from lensaudit.auditing.settings import CacheSettings, PatchSettings
+from lensaudit.auditing.settings import CacheSettings, EvaluateSettings, PatchSettings
 from lensaudit.errors import InputError
 from lensaudit.models import causal, fitting
 from lensaudit.models.checkpoint import open_checkpoint
@@ -80,3 +81,19 @@ def test_a_plan_says_which_way_the_weights_take_and_how_long_it_lasts(
     monkeypatch.setattr(fitting, "free_bytes", lambda device: 1_500_000)
     with pytest.raises(InputError, match="--device auto would do"):
         plan_cache("demo/npo", replace(settings, device="cpu"))
+
+
+def test_what_needs_gradients_has_no_value_and_the_rest_does(tmp_path, brought, monkeypatch):
+    asked = EvaluateSettings(
+        metrics=("mia_gradnorm", "forget_Q_A_Prob"), limit=3, activations=tmp_path / "cached"
+    )
+    part = evaluate_into("demo/npo", asked, tmp_path / "part")
+    assert len(brought) == 1
+    assert part.summary["mia_gradnorm"] is None
+    assert "needs all weights at once" in str(part.why_not("mia_gradnorm"))
+    monkeypatch.undo()
+    whole = evaluate_into("demo/npo", asked, tmp_path / "whole")
+    assert part.summary["forget_Q_A_Prob"] == pytest.approx(
+        whole.summary["forget_Q_A_Prob"], abs=1e-6
+    )
+    assert whole.summary["mia_gradnorm"] is not None
