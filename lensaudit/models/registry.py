@@ -74,16 +74,16 @@ def is_demo(name: str) -> bool:
 
 def default_data(model: str) -> str:
     """The forget set a model name implies: the fictional one of what comes along, or TOFU's."""
-    return "demo" if _family(model) else "forget10"
+    return "demo" if family_of(model) else "forget10"
 
 
 def default_anchor(anchor: str, sources: Sequence[str]) -> str:
     """`full` or `retain` of the family that the sources belong to."""
-    families = set(map(_family, sources))
+    families = set(map(family_of, sources))
     return f"{families.pop()}{anchor}" if len(families) == 1 else anchor
 
 
-def _family(model: str) -> str:
+def family_of(model: str) -> str:
     """How the names of its family begin; empty for a model that belongs to none that is here."""
     if is_demo(model):
         return DEMO

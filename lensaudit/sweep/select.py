@@ -9,7 +9,7 @@ from typing import get_args
 
 from lensaudit.errors import InputError
 from lensaudit.files import read_text
-from lensaudit.models.registry import Registry, resolve
+from lensaudit.models.registry import Registry, family_of, resolve
 from lensaudit.models.spec import ModelSpec, Role
 
 ROLE = "role:"
@@ -74,7 +74,7 @@ def _of_role(role: str, registry: Registry) -> list[ModelSpec]:
     specs = [
         spec
         for spec in registry.listed()
-        if spec.role == role and spec.alias_of is None and not spec.name.startswith("demo/")
+        if spec.role == role and spec.alias_of is None and not family_of(spec.name)
     ]
     if not specs:
         raise InputError(f"{ROLE}{role}: no model has this role")
