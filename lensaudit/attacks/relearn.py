@@ -246,7 +246,7 @@ def check(job: RelearnJob) -> None:
     """
     _ = job.recipe
     check_rank(job.start, job.how.lora)
-    check_memory(job.start, copies=1, device=job.device, frozen=job.how.lora is not None)
+    check_memory(job.start, copies=1, device=job.device, frozen=job.how.frozen)
 
 
 def plan_of(job: RelearnJob, out: Path | None) -> list[str]:
@@ -258,7 +258,7 @@ def plan_of(job: RelearnJob, out: Path | None) -> list[str]:
         f"as {'+'.join(settings.formats)}",
         f"{recipe.n_steps} steps of {settings.n_accumulate} x {settings.batch_size} rows, "
         f"lr {recipe.lr:g}",
-        f"{size(training_bytes(weights, copies=1, frozen=job.how.lora is not None))} for "
+        f"{size(training_bytes(weights, copies=1, frozen=job.how.frozen))} for "
         f"{job.how.held} on {job.device}; writes {out or 'the audit alone'}",
     ]
 

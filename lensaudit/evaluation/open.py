@@ -8,10 +8,11 @@ import torch
 
 from lensaudit.errors import InputError
 from lensaudit.evaluation.subject import Subject
-from lensaudit.models.causal import load_causal, where_spread
+from lensaudit.models.causal import load_causal
 from lensaudit.models.checkpoint import Checkpoint, load_tokenizer, open_checkpoint
 from lensaudit.models.conditions import conditions_of
 from lensaudit.models.device import resolve_device, resolve_dtype
+from lensaudit.models.fitting import where_spread
 from lensaudit.models.generating import obeyed
 from lensaudit.models.registry import load_registry, resolve
 

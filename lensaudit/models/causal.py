@@ -8,7 +8,7 @@ import transformers
 
 from lensaudit.errors import InputError
 from lensaudit.models.checkpoint import HARMLESS, UNLOADABLE, Checkpoint, first_line
-from lensaudit.models.fitting import check_fits, placement_of
+from lensaudit.models.fitting import check_fits, where_spread
 from lensaudit.models.merge import merged
 from lensaudit.models.packed import weights_of
 from lensaudit.models.placement import Placement, needs_of
@@ -52,24 +52,9 @@ def load_causal(
         return _spread(checkpoint, placement, dtype=dtype, attn=attn)
     if placement is None and checkpoint.packed:
         check_fits(checkpoint, dtype=dtype, device=device)
-        needs = needs_of(weights_of(checkpoint.folder), dtype)
-        placement = Placement(device, needs, (device,) * len(needs.blocks))
+        placement = Placement.whole(device, needs_of(weights_of(checkpoint.folder), dtype))
         return _spread(checkpoint, placement, dtype=dtype, attn=attn)
     return _whole(checkpoint, dtype=dtype, device=device, attn=attn)
-
-
-def where_spread(
-    checkpoint: Checkpoint, *, dtype: torch.dtype, device: str, spread: int | None
-) -> Placement | None:
-    """Where the blocks of a model will lie that may be spread; None of one that may not.
-
-    Raises:
-        InputError: not even one block fits beside what is used outside the blocks.
-    """
-    # merging writes into all weights, pickles are read whole
-    if spread is None or checkpoint.adapter or checkpoint.pickled:
-        return None
-    return placement_of(checkpoint, dtype=dtype, device=device, memory_bytes=spread)
 
 
 def _spread(checkpoint: Checkpoint, placement: Placement, *, dtype: torch.dtype, attn: str) -> Any:

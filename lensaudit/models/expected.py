@@ -8,7 +8,7 @@ import torch
 from rich.filesize import decimal as size
 
 from lensaudit.models.checkpoint import Checkpoint
-from lensaudit.models.fitting import check_fits, placement_of
+from lensaudit.models.fitting import check_fits, where_spread
 from lensaudit.models.packed import weights_of
 from lensaudit.models.placement import DISK, Placement, needs_of
 from lensaudit.models.sizes import sizes_on_disk
@@ -63,11 +63,10 @@ def expected_of(checkpoint: Checkpoint, *, dtype: str, device: str, spread: int 
     """
     run_in = getattr(torch, dtype)
     tensors = weights_of(checkpoint.folder)
-    if spread is None or checkpoint.adapter or checkpoint.pickled:
+    placement = where_spread(checkpoint, dtype=run_in, device=device, spread=spread)
+    if placement is None:
         check_fits(checkpoint, dtype=run_in, device=device)
-        needs = needs_of(tensors, run_in)
-        return Expected(Placement(device, needs, (device,) * len(needs.blocks)), 0)
-    placement = placement_of(checkpoint, dtype=run_in, device=device, memory_bytes=spread)
+        return Expected(Placement.whole(device, needs_of(tensors, run_in)), 0)
     if placement.way == "whole":
         return Expected(placement, 0)
     on_disk = [one for name, one in tensors.items() if _is_on_disk(name, placement)]

@@ -70,6 +70,20 @@ def placement_of(
     return found
 
 
+def where_spread(
+    checkpoint: Checkpoint, *, dtype: torch.dtype, device: str, spread: int | None
+) -> Placement | None:
+    """Where the blocks of a model will lie that may be spread; None of one that may not.
+
+    Raises:
+        InputError: not even one block fits beside what is used outside the blocks.
+    """
+    # merging writes into all weights, pickles are read whole
+    if spread is None or checkpoint.adapter or checkpoint.pickled:
+        return None
+    return placement_of(checkpoint, dtype=dtype, device=device, memory_bytes=spread)
+
+
 def _what_would_stream(
     needs: Needs, dtype: torch.dtype, free: Mapping[str, int | None], device: str
 ) -> str:

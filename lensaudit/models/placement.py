@@ -66,6 +66,11 @@ class Placement:
     blocks: tuple[str, ...]
     """By block: a device, or `disk`."""
 
+    @staticmethod
+    def whole(device: str, needs: Needs) -> "Placement":
+        """All of it where it runs."""
+        return Placement(device, needs, (device,) * len(needs.blocks))
+
     @property
     def way(self) -> Way:
         """In one word."""
@@ -112,7 +117,7 @@ def placed(
         device: the one that computes.
     """
     on_device = free[device]
-    whole = Placement(device, needs, (device,) * len(needs.blocks))
+    whole = Placement.whole(device, needs)
     if on_device is None or needs.whole + leave <= on_device:
         return whole
     # of what is to be left, libraries and models that ran before may have their part already

@@ -87,7 +87,8 @@ def family_of(model: str) -> str:
     """How the names of its family begin; empty for a model that belongs to none that is here."""
     if is_demo(model):
         return DEMO
-    return REAL if any(model == one.name for one in _adapted()) else ""
+    known = model.startswith(REAL) and any(model == one.name for one in _adapted())
+    return REAL if known else ""
 
 
 def named_family(
@@ -246,9 +247,6 @@ def _built_in() -> Mapping[str, ModelSpec]:
 
 def _adapted() -> list[ModelSpec]:
     """Adapters that come with the package, on a model that has to be fetched."""
-    listing = EMBEDDED / "real" / "family.json"
-    if not listing.exists():
-        return []
     base = models_home() / FETCHED[0]
     return [
         ModelSpec(
@@ -258,10 +256,16 @@ def _adapted() -> list[ModelSpec]:
             role=row["role"],
             method=row["method"],
             local=base,
-            adapter=_adapter_spec(str(listing.parent / row["folder"]), Path()),
+            adapter=_adapter_spec(str(EMBEDDED / "real" / row["folder"]), Path()),
         )
-        for row in read_json(listing)
+        for row in _real_listing()
     ]
+
+
+@cache
+def _real_listing() -> list[Mapping[str, Any]]:
+    listing = EMBEDDED / "real" / "family.json"
+    return read_json(listing) if listing.exists() else []
 
 
 def models_home() -> Path:

@@ -129,7 +129,7 @@ def check(job: Job) -> None:
         job.start,
         copies=2 if reads_reference(job.method, job.hyper) else 1,
         device=job.device,
-        frozen=job.how.lora is not None,
+        frozen=job.how.frozen,
     )
 
 

@@ -39,6 +39,11 @@ class How:
         return {name: value for name, value in named.items() if value}
 
     @property
+    def frozen(self) -> bool:
+        """Whether the weights that were loaded stay."""
+        return self.lora is not None
+
+    @property
     def held(self) -> str:
         """What is in memory."""
         return "weights" if self.lora else "weights, gradients and moments"

@@ -121,6 +121,6 @@ def plan_of(job: Job, out: Path) -> list[str]:
         ),
         f"{job.recipe.n_steps} steps of {job.recipe.n_accumulate} x {job.batch_size} rows "
         f"({n_sequences} forget sequences), lr {job.recipe.lr:g} after {job.recipe.n_warmup} steps",
-        f"{size(training_bytes(weights, copies=copies, frozen=job.how.lora is not None))} "
+        f"{size(training_bytes(weights, copies=copies, frozen=job.how.frozen))} "
         f"for {job.how.held} on {job.device}; writes {out}",
     ]
