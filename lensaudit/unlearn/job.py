@@ -70,6 +70,8 @@ class Job:
             "seed": self.seed,
             "stored": str(self.stored),
             **self.how.identity,
+            # 2: the retain term is read at a multiplier of 0 too
+            **({} if self.hyper.epsilon is None else {"dual": 2}),
         }
 
     @property
@@ -113,10 +115,10 @@ def check(job: Job) -> None:
             f"{job.method.name} needs another answer for every forget row: give each a field "
             f"`alternate` (text or list of texts) in {job.forget.source}"
         )
-    if job.hyper.alpha > 0 and job.retain is None:
+    if job.hyper.keeps and job.retain is None:
         raise InputError(
             f"{job.method.name} keeps the retain rows (alpha {job.hyper.alpha:g}): name them with "
-            "--retain-data, or give --alpha 0"
+            f"--retain-data{', or give --alpha 0' if job.hyper.epsilon is None else ''}"
         )
     both = set(job.forget.answered) & set(job.retain.answered if job.retain else ())
     if both:

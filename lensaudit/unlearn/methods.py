@@ -175,7 +175,7 @@ def _check_numbers(method: Method, hyper: Hyper) -> None:
 
 def reads_reference(method: Method, hyper: Hyper) -> bool:
     """Whether a frozen copy of the start model is needed."""
-    return method.needs_reference or (hyper.retain_loss == "kl" and hyper.alpha > 0)
+    return method.needs_reference or (hyper.retain_loss == "kl" and hyper.keeps)
 
 
 def objective_of(method: Method, hyper: Hyper, reference: PreTrainedModel | None) -> Unlearning:

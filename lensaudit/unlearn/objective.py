@@ -48,6 +48,11 @@ class Hyper:
     control_seed: int = 0
     """RMU: draws the control vector."""
 
+    @property
+    def keeps(self) -> bool:
+        """Whether the retain rows are read: a multiplier of PDU may rise from 0."""
+        return self.alpha > 0 or self.epsilon is not None
+
 
 @dataclass(frozen=True)
 class UnlearnBatch:
@@ -176,9 +181,11 @@ class Unlearning:
         """The loss of one batch."""
         passes = Passes(model, self.reference, batch, self.hyper)
         total = self.hyper.gamma * self.forget(passes)
-        if multiplier == 0.0 or batch.retain is None:
+        if batch.retain is None or (multiplier == 0.0 and self.hyper.epsilon is None):
             return Terms(total)
-        retain = retain_term(passes, batch.retain, self.retain)
+        # PDU's multiplier rises again from 0: its next value needs the term, its gradient is 0
+        with torch.set_grad_enabled(torch.is_grad_enabled() and multiplier != 0.0):
+            retain = retain_term(passes, batch.retain, self.retain)
         total = total + multiplier * (retain - (self.hyper.epsilon or 0.0))
         return Terms(total, retain.item())
 

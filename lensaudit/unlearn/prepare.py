@@ -62,7 +62,7 @@ def prepare(settings: UnlearnSettings) -> Job:
         hyper=hyper,
         start=start,
         forget=forget,
-        retain=_retain_rows(settings.retain_data, data) if hyper.alpha > 0 else None,
+        retain=_retain_rows(settings.retain_data, data) if hyper.keeps else None,
         idk=idk_lines(settings.idk) if method.alternate == "idk" else (),
         formats=formats,
         recipe=_recipe(settings, method, n_samples_of(method, forget, formats), how),

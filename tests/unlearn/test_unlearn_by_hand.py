@@ -189,6 +189,21 @@ def test_what_pdu_allows_is_taken_off_its_retain_loss(model):
     assert terms.total.item() == pytest.approx(0.5 * flat + 5 * (terms.retain - 0.3), rel=1e-5)
 
 
+def test_a_multiplier_of_pdu_that_fell_to_zero_rises_again(model):
+    pdu = Unlearning(METHODS["PDU"].forget, "nll", Hyper(epsilon=0.3, dual_step=2.0))
+    terms = pdu(model, BATCH, 0.0)
+    assert BATCH.retain is not None
+    retain = losses.mean_nll(logits_of(model, BATCH.retain), BATCH.retain.labels).item()
+    assert terms.retain == pytest.approx(retain)
+    assert pdu.next_multiplier(0.0, terms.retain, step=0) == pytest.approx(2 * (retain - 0.3))
+    # the term itself weighs nothing
+    flat = losses.pdu(logits_of(model, BATCH.forget), BATCH.forget.labels)
+    assert terms.total.item() == pytest.approx(flat.item())
+    # where no multiplier moves, no pass is spent on it
+    graddiff = Unlearning(METHODS["GradDiff"].forget, "nll", Hyper())
+    assert math.isnan(graddiff(model, BATCH, 0.0).retain)
+
+
 @torch.no_grad()
 @pytest.mark.parametrize("layer", [0, 1])
 def test_rmu_steers_the_output_of_the_layer_that_is_named(model, layer):

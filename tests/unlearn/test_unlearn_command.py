@@ -279,6 +279,10 @@ def test_retain_rows_are_asked_for_where_the_method_keeps_them(place, tmp_path, 
     assert run(given) == 2
     assert "--retain-data" in capsys.readouterr().err
     assert run([*given, "--alpha", "0"]) == 0
+    # PDU's multiplier starts there and rises
+    capsys.readouterr()
+    assert run([*given, "--method", "pdu", "--epsilon", "0.3", "--alpha", "0"]) == 2
+    assert "(alpha 0): name them with --retain-data\n" in capsys.readouterr().err
 
 
 def test_rows_on_both_sides_are_refused(place, tmp_path, capsys):
