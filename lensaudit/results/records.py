@@ -28,6 +28,7 @@ MANIFESTS = "manifests"
 """Folder for the manifests of several runs that write into one folder, each in a folder here."""
 BEGUN = "begun.json"
 """In a folder whose run has begun and is not finished."""
+AGAIN = "run the command that made it again"
 PACKAGES = ("lensaudit", "torch", "transformers", "transformer-lens", "numpy", "h5py", "tokenizers")
 
 
@@ -153,25 +154,78 @@ def renew(folder: Path, files: Iterable[str]) -> None:
 
 
 def check_result(path: Path) -> None:
-    """Refuse a result that does not fit the manifest beside it; what has no manifest passes.
+    """As `check_whole` of a file, but what has no manifest, or one of 0.1.0, passes.
 
-    All files of its run are compared, not only this one: what a page shows is joined from them.
+    For what other tools write too, as a log in open-unlearning's layout.
 
     Raises:
         InputError: names the first file that does not fit.
     """
-    folder = path.parent
-    beside = (f"{path.stem}_{MANIFEST}", f"{MANIFESTS}/{path.stem}/{MANIFEST}", MANIFEST)
-    name = next((one for one in beside if (folder / one).exists()), None)
-    if name is None:
-        return
-    lines = misfits(folder, name=name)
-    files = json_object(folder / name).get("files") or {}
-    if files and not lines and path.name not in files:
-        lines = [f"{path.name}: is of another run than {name} tells of"]
+    name = _manifest_of(path)
+    if name is not None:
+        _check(path.parent, name, path.name, hashed=False)
+
+
+def check_whole(place: Path, *, largest: int | None = None) -> None:
+    """Refuse a result that is not, file by file, what its run wrote: for whoever believes it.
+
+    All files of a run are compared, not only the one that is read: what is said of it is joined
+    from them. A change that was sealed again by its maker cannot be told; records check its values.
+
+    Args:
+        place: a file of a run (`OUT/summary.json`), or its folder; of a folder that several runs
+            wrote into, all of them. A folder of folders (`OUT/patch/*/`) has no manifest of its
+            own: name each file that is read.
+        largest: of files with more bytes, as weights, only the size is compared.
+
+    Raises:
+        InputError: one line. The place or its manifest is missing, the manifest was edited, holds
+            no hashes or tells of another file than this one; a file is missing, cut or edited.
+    """
+    if not place.exists():
+        raise InputError(f"{place}: is gone, or was never written; wanted a result; {AGAIN}")
+    if place.is_dir():
+        folder, names, file = place, _manifests_in(place), None
+    else:
+        name = _manifest_of(place)
+        folder, names, file = place.parent, [name] if name else [], place.name
+    if not names:
+        raise InputError(
+            f"{place}: no {MANIFEST} to compare it with, so nobody knows whether it is as it was "
+            f"written; {AGAIN}"
+        )
+    for name in names:
+        _check(folder, name, file, largest=largest)
+
+
+def _check(
+    folder: Path, name: str, file: str | None, *, hashed: bool = True, largest: int | None = None
+) -> None:
+    """Refuse a run of which something does not fit its manifest; `file` must be one of its own."""
+    try:
+        lines = misfits(folder, name=name, largest=largest)
+        files = json_object(folder / name).get("files") or {}
+    except InputError as error:
+        raise InputError(f"{error}; {AGAIN}") from error
+    if hashed and not files and not lines:
+        lines = [f"{name}: holds no hashes of files, as of version 0.1.0"]
+    if file is not None and files and not lines and file not in files:
+        lines = [f"{file}: is of another run than {name} tells of"]
     if lines:
         more = f" (and {len(lines) - 1} more)" if len(lines) > 1 else ""
-        raise InputError(f"{folder}: {lines[0]}{more}; run the command that made it again")
+        raise InputError(f"{folder}: {lines[0]}{more}; {AGAIN}")
+
+
+def _manifest_of(path: Path) -> str | None:
+    """The manifest that tells of a file, below its folder."""
+    beside = (f"{path.stem}_{MANIFEST}", f"{MANIFESTS}/{path.stem}/{MANIFEST}", MANIFEST)
+    return next((one for one in beside if (path.parent / one).exists()), None)
+
+
+def _manifests_in(folder: Path) -> list[str]:
+    patterns = (MANIFEST, f"*_{MANIFEST}", f"{MANIFESTS}/*/{MANIFEST}")
+    found = (path for pattern in patterns for path in sorted(folder.glob(pattern)))
+    return [path.relative_to(folder).as_posix() for path in found]
 
 
 def misfits(folder: Path, *, name: str = MANIFEST, largest: int | None = None) -> list[str]:

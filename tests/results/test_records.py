@@ -1,5 +1,6 @@
 """Who wrote what lies in a folder, and does it fit together?"""
 
+import json
 import os
 import socket
 
@@ -7,7 +8,15 @@ import pytest
 
 from lensaudit.errors import InputError, TryAgainError
 from lensaudit.files import alone, append_jsonl, check_output, parse_json, read_text, write_bytes
-from lensaudit.results.records import BEGUN, check_result, claim, manifest
+from lensaudit.results.records import (
+    BEGUN,
+    MANIFEST,
+    check_result,
+    check_whole,
+    claim,
+    manifest,
+    signed,
+)
 
 FILES = ("results.jsonl", "summary.json")
 
@@ -56,6 +65,69 @@ def test_a_result_that_the_manifest_does_not_name_is_of_another_run(tmp_path):
     (tmp_path / "results.json").write_text("{}")
     with pytest.raises(InputError, match="another run"):
         check_result(tmp_path / "results.json")
+
+
+def test_a_whole_result_is_one_that_fits_its_manifest(tmp_path):
+    finish(tmp_path)
+    check_whole(tmp_path)
+    check_whole(tmp_path / "summary.json")
+
+
+def edited(folder, change):
+    """The manifest with a change, and the checksum that it had."""
+    content = json.loads((folder / MANIFEST).read_text())
+    change(content)
+    (folder / MANIFEST).write_text(json.dumps(content))
+
+
+SPOILT = {
+    "edited": (lambda at: (at / FILES[1]).write_text('{"uds": 0.9}'), r"summary\.json: has 12"),
+    "other content": (lambda at: (at / FILES[1]).write_text("[]"), r"summary\.json: was changed"),
+    "beside it": (lambda at: (at / FILES[0]).write_text("[]"), r"results\.jsonl: was changed"),
+    "missing beside it": (lambda at: (at / FILES[0]).unlink(), r"results\.jsonl: is gone"),
+    "missing": (lambda at: (at / FILES[1]).unlink(), "is gone"),
+    "no manifest": (lambda at: (at / MANIFEST).unlink(), "no manifest.json to compare it with"),
+    "cut manifest": (
+        lambda at: (at / MANIFEST).write_text("{"),
+        "manifest.json: line 1 is not JSON",
+    ),
+    "edited manifest": (
+        lambda at: edited(at, lambda content: content.update(command="eval")),
+        r"manifest\.json: was changed",
+    ),
+    "no hashes": (
+        lambda at: edited(at, lambda content: (content.pop("files"), content.pop("check"))),
+        "holds no hashes of files, as of version",
+    ),
+    "none of its files": (
+        lambda at: (at / MANIFEST).write_text(json.dumps(signed({"files": {}}))),
+        "holds no hashes of files",
+    ),
+}
+
+
+@pytest.mark.parametrize("how", SPOILT)
+def test_whoever_believes_a_result_is_told_in_a_line_what_was_done_to_it(tmp_path, how):
+    finish(tmp_path)
+    spoil, said = SPOILT[how]
+    spoil(tmp_path)
+    for place in (tmp_path / FILES[1], tmp_path):
+        with pytest.raises(InputError, match=said) as found:
+            check_whole(place)
+        assert str(found.value).endswith("; run the command that made it again")
+        assert "\n" not in str(found.value)
+
+
+def test_every_manifest_of_a_folder_is_compared(tmp_path):
+    finish(tmp_path)
+    (tmp_path / "comparison.json").write_text("{}")
+    made = manifest("patch", options={}, inputs={}, device="cpu", started=0.0)
+    made.write(tmp_path, ("comparison.json",), "comparison_manifest.json")
+    (tmp_path / "comparison.json").write_text("[]")
+    check_whole(tmp_path / "summary.json")
+    for place in (tmp_path, tmp_path / "comparison.json"):
+        with pytest.raises(InputError, match=r"comparison\.json: was changed"):
+            check_whole(place)
 
 
 @pytest.fixture(params=["pipe", "socket", "device", "link to a device"])
