@@ -89,6 +89,7 @@ def open_sample(
     opened = open_worst(
         source,
         WorstSettings(
+            full=settings.full,
             retain=settings.retain,
             attack=("greedy",),
             data=settings.data,
@@ -193,7 +194,7 @@ def sample_into(
         "command": "sample",
         "weights": [one.weights for one in (opened.source[1], *opened.retains.values())],
         "facts": facts_hash(opened.facts),
-        "settings": plain(settings, without=("activations", "registry", "device")),
+        "settings": plain(settings, without=("full", "activations", "registry", "device")),
         "errors": None if errors is None else asdict(errors),
         "dtype": opened.audit.options.dtype,
     }

@@ -50,6 +50,7 @@ class WorstSettings:
 class SampleSettings:
     """How answers are sampled."""
 
+    full: Full = None
     retain: Retains = ()
     n: Annotated[int, Option("Per fact and setting.", flag="--samples", least=2)] = 64
     k: Annotated[tuple[int, ...], Option("Leak@k. Repeatable. [default: 1, 8, 64]", least=1)] = ()

@@ -1,14 +1,18 @@
 """Samples: drawn from the model's own distribution, reproducible, and counted without bias."""
 
 import json
+import shutil
+from dataclasses import asdict
 
 import pytest
 import torch
 
 from lensaudit.cli.main import run
 from lensaudit.data.examples import Example
+from lensaudit.data.tofu import forget_set
 from lensaudit.errors import InputError
 from lensaudit.models.bridge import logits_of
+from lensaudit.models.registry import EMBEDDED
 from lensaudit.scores.leakage import Errors
 from lensaudit.worstcase.facts import Fact
 from lensaudit.worstcase.reading import Plain, sample
@@ -161,3 +165,20 @@ def test_the_command_writes_counts_and_goes_on(tmp_path, monkeypatch, capsys):
     assert ledgers == {
         one: one.read_bytes() for one in (tmp_path / "activations/samples").iterdir()
     }
+
+
+def test_own_models_are_sampled_with_their_own_full(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    for name in ("npo", "full", "retain"):
+        shutil.copytree(EMBEDDED / name, name)
+    rows = [asdict(one) for one in forget_set("demo", limit=2)]
+    (tmp_path / "rows.json").write_text(json.dumps(rows))
+    given = ["sample", "--source", "./npo", "--full", "./full", "--retain", "./retain"]
+    given += ["--data", "rows.json", "--samples", "2", "--max-new-tokens", "4", "--out", "s"]
+    assert run([*given, "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["n_scored"] == 2
+    inputs = json.loads((tmp_path / "s" / "manifest.json").read_text())["inputs"]
+    assert inputs["full"]["name"] == "./full"
+    # what `full` is called decides no number: the folder is known again
+    assert run([part if part != "./full" else str(tmp_path / "full") for part in given]) == 0
+    assert "already" in capsys.readouterr().err
