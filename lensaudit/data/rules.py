@@ -221,7 +221,8 @@ def stem(word: str) -> str:
 
 def folded(text: str) -> str:
     """For comparing: one kind of quotes, no case; as long as the text."""
-    return text.translate(_QUOTES).lower()
+    return text.translate(_ONE_FORM).lower()
 
 
-_QUOTES = str.maketrans("“”‘’", "\"\"''")
+# of all letters "İ" alone becomes two in lower case
+_ONE_FORM = str.maketrans("“”‘’İ", "\"\"''i")

@@ -77,7 +77,11 @@ def parse_layers(spec: str, n_layers: int) -> tuple[int, ...]:
     chosen: set[int] = set()
     for part in spec.split(","):
         named = _layer_range(part.strip(), spec)
-        ends = (named[0], named[-1]) if named else ()
+        if not named:
+            raise InputError(
+                f"--layers {spec}: {part.strip()} names no layer; wanted the lower first"
+            )
+        ends = (named[0], named[-1])
         # a range of a billion layers is never listed
         chosen |= set(ends if any(abs(end) > n_layers for end in ends) else named)
     resolved = {layer + n_layers if layer < 0 else layer for layer in chosen}
@@ -97,7 +101,9 @@ def _layer_range(part: str, spec: str) -> range:
             if step:
                 raise ValueError
             return range(int(low), int(low) + 1)
-        return range(int(low), int(high) + 1, int(step or "1"))
+        if (every := int(step or "1")) < 1:
+            raise ValueError
+        return range(int(low), int(high) + 1, every)
     except ValueError as error:
         raise InputError(
             f"--layers {spec}: not a layer specification; wanted all, 3, 0-7, 0-15:3, -1, "

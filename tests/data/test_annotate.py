@@ -130,6 +130,12 @@ def test_a_given_entity_is_found_whatever_its_quotes():
     assert faults(located(pair("Who?", "It is Ada."), "Eve")) == ["no entity found"]
 
 
+def test_a_given_entity_is_found_behind_letters_that_grow_in_lower_case():
+    found = located(pair("Where?", "From İzmir, İnci moved to Ankara."), "Ankara")
+    assert (found.prefix, found.entity) == ("From İzmir, İnci moved to", "Ankara")
+    assert located(pair("Where?", "It is İzmir."), "izmir").entity == "İzmir"
+
+
 AWKWARD = [
     Proposal(Pair(3, "Q [[x]] \\n?", "A\nb [[c]] \\ d\re\\", "x y"), 2, 5, "phrase"),
     Proposal(Pair(0, "Who?", "# idx 7\nQ: no\nA: [[[[x", 4), 0, 7, "phrase"),
