@@ -1,4 +1,4 @@
-"""What may go: leftovers of killed processes, fitted maps, and the caches unused for longest."""
+"""What may go: leftovers of killed processes, fitted maps, unused caches, and at last books."""
 
 import re
 import secrets
@@ -13,15 +13,20 @@ from lensaudit.activations.inventory import IMPORTED, QUARANTINE, CacheInfo, des
 from lensaudit.activations.lookup import cache_folders, matching
 from lensaudit.activations.presence import LOCKS, check_trusted, users
 from lensaudit.activations.spec import SEAL, SPEC
+from lensaudit.activations.verification import BOOKS
 from lensaudit.errors import InputError
-from lensaudit.files import os_error
+from lensaudit.files import os_error, read_bytes
 from lensaudit.partials import is_running, process_name, sweep_partials
+from lensaudit.results.ledger import is_ledger
 
 STAGED = re.compile(r"\.(?:deleting|import)-([0-9a-f]{8}-\d+)-[0-9a-f]{8}")
 """A folder on its way out or in, with the process that moves it."""
 MAPS = "maps"
 """Folder of the maps that `lensaudit.patching.aligned` fits; each can be fitted again."""
-_MAP = re.compile(r"[0-9a-f]{32}\.safetensors")
+_TENSORS = re.compile(r"[0-9a-f]{32}\.safetensors")
+_BOOK = re.compile(r"[a-z0-9._-]+--[0-9a-f]{32}\.jsonl")
+_ORPHAN = re.compile(r"[0-9a-f]{32}\.json")
+"""What says of tensors how they were written, without them."""
 STAGED_AGE_S = 24 * 3600.0
 EMPTY_AGE_S = 3600.0
 """A cache folder without a spec is a job that was killed at once, or one that starts now."""
@@ -37,6 +42,8 @@ class Collected:
     """Temporary files, quarantined files, and folders of killed deletions and imports."""
     maps: tuple[str, ...]
     """Files of fitted maps that were removed."""
+    books: tuple[str, ...]
+    """Books of scores, texts and Fisher information that were removed."""
     n_bytes_left: int
     n_bytes_over: int
     """Still above the wanted size: everything else is named or in use."""
@@ -50,56 +57,83 @@ def staging_name(kind: str) -> str:
 def collect(
     root: Path, *, max_bytes: int | None = None, keep: Sequence[str] = (), dry_run: bool = False
 ) -> Collected:
-    """Remove leftovers, then maps, oldest first, then caches until `max_bytes` are left.
+    """Remove leftovers, then maps, then caches, then books, until `max_bytes` are left.
 
-    Least recently used caches go first. Caches that `keep` names, and those that a living process
-    reads or fills, stay.
+    What was written or used longest ago goes first. Caches that `keep` names, and those that a
+    living process reads or fills, stay. Books are small and hold the most work.
 
     Raises:
         InputError: `keep` names a cache that is not there: a slip there would lose one.
     """
     folders = cache_folders(root)
-    if folders:
+    if root.is_dir():
         check_trusted(root)
     named = {path for name in keep for path in _named(name, root)}
     leftovers = _leftovers(root, folders, dry_run=dry_run)
     infos = sorted((describe(path) for path in folders), key=lambda info: info.last_used_s)
-    maps = _maps(root)
-    total = sum(info.n_bytes for info in infos) + sum(maps.values())
-    gone = _first(maps, 0 if max_bytes is None else total - max_bytes)
+    maps, books = _made(root, MAPS), _made(root, *BOOKS)
+    total = sum(info.n_bytes for info in infos) + sum(maps.values()) + sum(books.values())
+    wanted = total if max_bytes is None else max_bytes
+    gone = _first(maps, total - wanted, dry_run=dry_run)
     total -= sum(maps[path] for path in gone)
-    for path in () if dry_run else gone:
-        path.unlink(missing_ok=True)
     removed: list[CacheInfo] = []
     for info in infos:
-        if max_bytes is None or total <= max_bytes:
+        if total <= wanted:
             break
         if Path(info.folder) in named or info.users or not _is_ours(Path(info.folder)):
             continue
         if dry_run or remove(Path(info.folder)):
             removed.append(info)
             total -= info.n_bytes
-    over = 0 if max_bytes is None else max(0, total - max_bytes)
-    kept = tuple(info for info in infos if info not in removed)
-    return Collected(tuple(removed), kept, tuple(leftovers), tuple(map(str, gone)), total, over)
+    shut = _first(books, total - wanted, dry_run=dry_run)
+    total -= sum(books[path] for path in shut)
+    return Collected(
+        removed=tuple(removed),
+        kept=tuple(info for info in infos if info not in removed),
+        leftovers=tuple(leftovers),
+        maps=tuple(map(str, gone)),
+        books=tuple(map(str, shut)),
+        n_bytes_left=total,
+        n_bytes_over=max(0, total - wanted),
+    )
 
 
-def _first(maps: Mapping[Path, int], n_bytes: int) -> list[Path]:
-    """As many files, from the first on, as hold so much."""
+def _first(made: Mapping[Path, int], n_bytes: int, *, dry_run: bool) -> list[Path]:
+    """As many files, from the first on, as hold so much; they are deleted."""
     found: list[Path] = []
-    for path, size in maps.items():
+    for path, size in made.items():
         if n_bytes <= 0:
             break
         found.append(path)
         n_bytes -= size
+        for one in () if dry_run else _with_its_mark(path):
+            one.unlink(missing_ok=True)
     return found
 
 
-def _maps(root: Path) -> dict[Path, int]:
-    """Files of maps, the one written longest ago first, with their bytes."""
-    found = [path for path in _children(root / MAPS) if _MAP.fullmatch(path.name)]
-    states = {path: path.lstat() for path in found}
-    return {path: states[path].st_size for path in sorted(found, key=lambda p: states[p].st_mtime)}
+def _made(root: Path, *kinds: str) -> dict[Path, int]:
+    """Files that are made again where they are wanted, the oldest first, with their bytes."""
+    found = [path for kind in kinds for path in _children(root / kind) if _is_made(path)]
+    written = {path: path.lstat().st_mtime for path in found}
+    return {
+        path: sum(one.lstat().st_size for one in _with_its_mark(path))
+        for path in sorted(found, key=written.__getitem__)
+    }
+
+
+def _is_made(path: Path) -> bool:
+    """Tensors by their name, a ledger by its first line too; nothing else is taken for ours."""
+    if path.is_symlink() or not path.is_file():
+        return False
+    if _TENSORS.fullmatch(path.name):
+        return True
+    return _BOOK.fullmatch(path.name) is not None and is_ledger(read_bytes(path))
+
+
+def _with_its_mark(path: Path) -> list[Path]:
+    """A file, and before it what says how it was written: that never stays behind alone."""
+    mark = path.with_suffix(".json")
+    return [mark, path] if _ORPHAN.fullmatch(mark.name) and mark.is_file() else [path]
 
 
 def _named(name: str, root: Path) -> list[Path]:
@@ -124,15 +158,23 @@ def remove(folder: Path) -> bool:
 
 def _leftovers(root: Path, folders: Sequence[Path], *, dry_run: bool) -> list[str]:
     staged = [path for path in _children(root) if _is_abandoned(path)]
-    quarantined = [path for folder in folders for path in _children(folder / QUARANTINE)]
+    kept = [root / kind for kind in (MAPS, *BOOKS)]
+    single = [path for folder in folders for path in _children(folder / QUARANTINE)]
+    single += [path for folder in kept for path in _children(folder) if _is_orphan(path)]
     empty = [folder for folder in folders if _is_empty(folder)]
     if not dry_run:
         for path in (*staged, *empty):
             shutil.rmtree(path, ignore_errors=True)
-        for path in quarantined:
+        for path in single:
             path.unlink(missing_ok=True)
-    swept = [] if dry_run else [path for folder in folders for path in sweep_partials(folder)]
-    return [str(path) for path in (*staged, *quarantined, *empty, *swept)]
+    at = () if dry_run else (*folders, *kept)
+    swept = [path for folder in at for path in sweep_partials(folder)]
+    return [str(path) for path in (*staged, *single, *empty, *swept)]
+
+
+def _is_orphan(path: Path) -> bool:
+    found = _ORPHAN.fullmatch(path.name) is not None
+    return found and not path.with_suffix(".safetensors").exists()
 
 
 def _children(folder: Path) -> list[Path]:

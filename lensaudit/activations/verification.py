@@ -12,7 +12,7 @@ from lensaudit.activations.spec import SEAL, SPEC, Spec, checked_seal, read_spec
 from lensaudit.errors import LensAuditError, VerificationError
 from lensaudit.results.ledger import VerifiedLedger, verify_ledger
 
-BOOKS = ("scores", "texts", "fisher", "said")
+BOOKS = ("scores", "texts", "fisher", "said", "samples", "worst")
 """Folders of books in an activations folder."""
 OWN_BYTES = 4 << 30
 """Address space of Python, numpy and HDF5; resident they take a hundredth of it."""

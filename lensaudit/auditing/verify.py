@@ -1,10 +1,10 @@
 """Is everything below a folder as it was written? Results, models, passes, books and caches."""
 
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from lensaudit.activations.gc import MAPS
 from lensaudit.activations.lookup import is_cache
@@ -12,8 +12,8 @@ from lensaudit.activations.verification import BOOKS
 from lensaudit.activations.verification import verify as verify_cache
 from lensaudit.errors import InputError, LensAuditError
 from lensaudit.evaluation.store import damage_of
-from lensaudit.files import parse_json, read_bytes
-from lensaudit.results.ledger import verify_ledger
+from lensaudit.files import digest, parse_json, read_bytes
+from lensaudit.results.ledger import is_ledger, verify_ledger
 from lensaudit.results.reading import json_object
 from lensaudit.results.records import MANIFEST, MANIFESTS, mark_of, misfits, signed
 
@@ -21,6 +21,7 @@ Kind = Literal["result", "pass", "book", "cache", "tensors", "document"]
 _PASSES = "passes"
 _LARGEST_DOCUMENT = 64 << 20
 _CHANGED = "was changed after it was written"
+_CHECK_LENGTH = len(digest(None))
 
 
 @dataclass(frozen=True)
@@ -109,7 +110,7 @@ def _cache(folder: Path) -> Verified:
 def _book(path: Path) -> Verified | None:
     """A ledger; for rows of other kinds a manifest answers."""
     content = read_bytes(path)
-    if path.parent.name not in BOOKS and b'"ledger"' not in content.partition(b"\n")[0]:
+    if path.parent.name not in BOOKS and not is_ledger(content):
         return None
     found = verify_ledger(path)
     return Verified(str(path), "book", 0 if found.is_unsigned else 1, found.problems)
@@ -126,11 +127,18 @@ def _document(path: Path) -> Verified | None:
         return _one(path, "document", ["is damaged"]) if tensors.is_file() else None
     if not isinstance(content, dict):
         return None
-    whole = "check" not in content or signed(content)["check"] == content["check"]
+    is_signed = _is_signed(content)
+    whole = not is_signed or signed(content)["check"] == content["check"]
     marks = {name: value for name, value in content.items() if name not in ("key", "check")}
     if marks.keys() == {"n_bytes", "blake2b"}:
         whole = whole and tensors.is_file() and vars(mark_of(tensors)) == marks
         return _one(tensors, "tensors", [None if whole else _CHANGED])
     if path.parent.name == MAPS:
         return _one(tensors, "tensors", [f"{path.name} does not speak of it"])
-    return _one(path, "document", [None if whole else _CHANGED]) if "check" in content else None
+    return _one(path, "document", [None if whole else _CHANGED]) if is_signed else None
+
+
+def _is_signed(content: Mapping[str, Any]) -> bool:
+    """Does it end as `signed` ends it? Documents of others may have a `check` of their own."""
+    name, said = next(reversed(content.items()), ("", None))
+    return name == "check" and isinstance(said, str) and len(said) == _CHECK_LENGTH

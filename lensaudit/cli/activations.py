@@ -106,16 +106,17 @@ def repair(caches: tuple[str, ...], activations: Path, as_json: bool) -> None:
 
 
 @activations.command()
-@click.option("--max-size", type=ByteSize(), help="Remove caches until this much is left.")
+@click.option("--max-size", type=ByteSize(), help="Remove until this much is left.")
 @click.option("--keep", multiple=True, metavar="CACHE[,CACHE]", help="Never remove. Repeatable.")
 @shared("dry_run", "activations", "json")
 def gc(
     max_size: int | None, keep: tuple[str, ...], dry_run: bool, activations: Path, as_json: bool
 ) -> None:
-    """Remove leftovers of killed jobs and, above --max-size, maps, then the caches unused longest.
+    """Remove leftovers of killed jobs and, above --max-size, maps, unused caches, then books.
 
-    Maps are those of aligned depth: they are fitted again where they are wanted. Caches that are
-    named with --keep, and those in use, stay.
+    What was used longest ago goes first. Maps of aligned depth are fitted again where they are
+    wanted; books hold scores, texts and Fisher information. Caches that are named with --keep, and
+    those in use, stay.
     """
     from lensaudit.activations.gc import collect
 
@@ -129,6 +130,8 @@ def gc(
         say(f"{verb} leftover {path}")
     for path in done.maps:
         say(f"{verb} map {path}")
+    for path in done.books:
+        say(f"{verb} book {path}")
     for one in done.removed:
         say(f"{verb} {one.folder} ({size(one.n_bytes)})")
     say(f"{len(done.kept)} caches stay, {size(done.n_bytes_left)}")

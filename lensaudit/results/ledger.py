@@ -207,6 +207,11 @@ class Ledger:
         self.rows.clear()
 
 
+def is_ledger(content: bytes) -> bool:
+    """Does it begin with a header, as far as a glance tells?"""
+    return f'"{_LEDGER}"'.encode() in content.partition(b"\n")[0]
+
+
 def problem_of(path: Path, found: Scan) -> str | None:
     """What does not count in a ledger, in one line; None where all does."""
     if not found.n_dropped:

@@ -17,8 +17,12 @@ from lensaudit.activations.inventory import describe
 from lensaudit.activations.repair import repair
 from lensaudit.activations.spec import read_spec
 from lensaudit.activations.store import open_activations
-from lensaudit.activations.verification import verify
+from lensaudit.activations.verification import BOOKS, verify
+from lensaudit.auditing.verify import verify as verify_all
 from lensaudit.errors import InputError
+from lensaudit.files import digest
+from lensaudit.results.keyed import write_marked
+from lensaudit.results.ledger import Ledger
 
 OTHERS = [dataclasses.replace(BASE, weights=letter * 32) for letter in "def"]
 
@@ -45,17 +49,53 @@ def test_fitted_maps_are_counted_and_go_before_caches(folder, tmp_path):
     maps.mkdir()
     for age, letter in ((1, "a"), (3, "b"), (2, "c")):
         path = maps / f"{letter * 32}.safetensors"
-        path.write_bytes(bytes(1000))
+        write_marked(path, bytes(1000), letter * 32)
         os.utime(path, (time.time() - age, time.time() - age))
+    mark = path.with_suffix(".json").stat().st_size
     (maps / "mine.safetensors").write_bytes(bytes(1000))
-    found = collect(root, max_bytes=n_bytes + 1500, dry_run=True)
+    found = collect(root, max_bytes=n_bytes + 1500 + mark, dry_run=True)
     assert [path[-14:-12] for path in found.maps] == ["bb", "cc"]
     assert found.removed == ()
-    assert found.n_bytes_left == n_bytes + 1000
-    assert len(list(maps.iterdir())) == 4
-    assert collect(root, max_bytes=n_bytes + 1500).maps == found.maps
+    assert found.n_bytes_left == n_bytes + 1000 + mark
+    assert len(list(maps.iterdir())) == 7
+    assert collect(root, max_bytes=n_bytes + 1500 + mark).maps == found.maps
     assert {path.name[:4] for path in maps.iterdir()} == {"aaaa", "mine"}
     assert folder.exists()
+    # nothing is left that speaks of a map that is gone
+    assert [one.problems for one in verify_all(root) if one.problems] == []
+
+
+def test_what_speaks_of_a_map_that_is_gone_is_a_leftover(tmp_path):
+    path = tmp_path / gc.MAPS / f"{'a' * 32}.safetensors"
+    path.parent.mkdir()
+    write_marked(path, bytes(10), "a" * 32)
+    path.unlink()
+    assert collect(tmp_path).leftovers == (str(path.with_suffix(".json")),)
+    assert list(path.parent.iterdir()) == []
+
+
+def test_books_count_and_go_last_the_oldest_first(folder, tmp_path):
+    root = tmp_path / "store"
+    n_bytes = collect(root).n_bytes_left
+    for age, kind in enumerate(BOOKS):
+        path = root / kind / f"full--{digest({'a': 1})}.jsonl"
+        Ledger(path, kind, {"a": 1}).append([{"row": 1}])
+        os.utime(path, (time.time() - age, time.time() - age))
+    write_marked(root / "fisher" / f"{'b' * 32}.safetensors", bytes(500), "b" * 32)
+    foreign = root / "scores" / f"mine--{'c' * 32}.jsonl"
+    foreign.write_text('{"mine": 1}\n')
+    sizes = {one: one.stat().st_size for one in root.glob("*/*") if one.parent.name in BOOKS}
+    held = sum(sizes.values()) - sizes[foreign]
+    assert collect(root).n_bytes_left == n_bytes + held
+    # a cache that is kept by name counts first; then the oldest books go, one after the other
+    found = collect(root, max_bytes=n_bytes + held - 1, keep=[folder.name])
+    assert found.removed == ()
+    assert found.books == (str(root / BOOKS[-1] / path.name),)
+    found = collect(root, max_bytes=0)
+    assert len(found.removed) == 1
+    assert len(found.books) == len(BOOKS)
+    assert found.n_bytes_left == 0
+    assert [one for one in root.glob("*/*") if one.is_file()] == [foreign]
 
 
 def test_repair_makes_the_broken_shard_again_and_touches_no_other(folder):

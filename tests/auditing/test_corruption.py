@@ -16,9 +16,9 @@ from lensaudit.auditing.settings import EvaluateSettings, PatchSettings
 from lensaudit.cli.main import run
 from lensaudit.errors import LensAuditError
 from lensaudit.evaluation.store import _read
-from lensaudit.files import read_json
+from lensaudit.files import read_json, write_json
 from lensaudit.results.eval_runs import read_eval
-from lensaudit.results.keyed import read_marked
+from lensaudit.results.keyed import read_marked, write_keyed
 from lensaudit.results.ledger import lines_of, verify_ledger
 from lensaudit.results.patch_runs import read_patch
 from lensaudit.results.reading import json_object
@@ -167,6 +167,17 @@ def test_a_whole_run_has_nothing_to_say(made, capsys):
     assert len(shown(made)) == 3
     assert run(["verify", str(made)]) == 0
     assert capsys.readouterr().out.endswith("; 0 damaged\n")
+
+
+def test_documents_of_others_with_a_check_of_their_own_are_passed_over(tmp_path):
+    write_json(tmp_path / "lint.json", {"check": "passed", "errors": 0})
+    write_json(tmp_path / "health.json", {"name": "store", "check": True})
+    write_json(tmp_path / "sums.json", {"check": "0" * 32, "file": "a.bin"})
+    assert la.verify(tmp_path) == []
+    path = write_keyed(tmp_path / "ours.json", {"key": "a"})
+    assert [one.problems for one in la.verify(tmp_path)] == [()]
+    write_json(path, {**read_json(path), "key": "b", "check": "?" * 32})
+    assert [len(one.problems) for one in la.verify(tmp_path)] == [1]
 
 
 def test_a_change_is_named_and_ends_in_four(made, capsys):
