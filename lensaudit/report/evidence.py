@@ -70,7 +70,7 @@ def evidence_of(document: Document) -> dict[str, Any] | None:
 
 
 def _lines(document: Document) -> Iterator[Line]:
-    attacked = _attacked(document.attacks, document.models)
+    attacked = _attacked(document.attacks)
     first = document.first
     depths = {one.model: one for one in document.depths if one.condition == first}
     lenses = {
@@ -138,9 +138,7 @@ def _anchors(
     return found
 
 
-def _attacked(
-    attacks: Sequence[Mapping[str, Any]], models: Sequence[Model]
-) -> dict[str, dict[str, Cell]]:
+def _attacked(attacks: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, Cell]]:
     """Model -> what attacks say of it."""
     found: dict[str, dict[str, Cell]] = {}
     for one in attacks:
@@ -156,20 +154,23 @@ def _attacked(
             n = sum(not fact.get("unscored") for fact in one["facts"])
             found.setdefault(one["source"], {})["worst"] = Cell(one["excess"], low, high, n)
         elif one["kind"] == "relearn":
-            for name, gain in _gains(one["rows"], models).items():
+            for name, gain in _gains(one["rows"]).items():
                 found.setdefault(name, {})["gain"] = Cell(gain, why="one run")
     return found
 
 
-def _gains(rows: Sequence[Mapping[str, Any]], models: Sequence[Model]) -> dict[str, float]:
-    """Model -> what one pass over the answers adds to their probability, beyond `retain`."""
+def _gains(rows: Sequence[Mapping[str, Any]]) -> dict[str, float]:
+    """Model -> what one pass over the answers adds to their probability, beyond `retain`.
+
+    `retain` is the last model of the file, as `lensaudit relearn` writes it: no page need hold it.
+    """
+    models = list(dict.fromkeys(row["model"] for row in rows))
     added = {
         row["model"]: row["after"] - row["before"]
         for row in rows
         if row["score"] == "prob" and None not in (row.get("before"), row.get("after"))
     }
-    roles = {model.name: model.role for model in models}
-    floor = [gain for name, gain in added.items() if roles.get(name) == "retain"]
-    if not floor:
+    if not models or models[-1] not in added:
         return {}
-    return {name: gain - floor[0] for name, gain in added.items() if roles.get(name) != "retain"}
+    floor = added[models.pop()]
+    return {name: added[name] - floor for name in models if name in added}

@@ -192,8 +192,9 @@ def _check_same(watched: Watch) -> None:
 
 def _audit(watched: Watch, step: int, folder: Path, retain_log: Path) -> None:
     checkpoint = open_checkpoint(resolve(str(folder), Registry({})))
-    audited = [row for row in _ledger(watched).rows if row["step"] == step]
-    if any(row["weights"] == checkpoint.weights for row in audited):
+    # the last row of a step counts: weights that came back after others are audited again
+    weights = {row["step"]: row["weights"] for row in _ledger(watched).rows}
+    if weights.get(step) == checkpoint.weights:
         return
     watched.report(f"step {step}: {folder.name}")
     name = f"step-{step}"

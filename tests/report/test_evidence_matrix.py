@@ -63,6 +63,23 @@ def test_anchors_are_the_control_of_a_column(results):
     assert "gain" not in retain["cells"]
 
 
+def test_what_relearning_adds_needs_no_page_of_retain(tmp_path):
+    patch_run(tmp_path / "npo", "npo")
+    shifts = [
+        {"model": "npo", "before": {"prob": 0.2}, "after": {"prob": 0.5}},
+        {"model": "control", "before": {"prob": 0.2}, "after": {"prob": 0.3}},
+    ]
+    write(tmp_path / "relearned" / "audit.json", {"shifts": shifts})
+    assert lines_of(assemble([tmp_path]))["npo"]["cells"]["gain"]["value"] == pytest.approx(0.2)
+    # without a score of retain there is nothing to be above
+    for scores in ({"prob": None}, {}):
+        shifts[1] |= {"before": scores, "after": scores}
+        write(tmp_path / "relearned" / "audit.json", {"shifts": shifts})
+        document = assemble([tmp_path])
+        assert len(document.attacks) == 1
+        assert evidence_of(document) is None
+
+
 def test_columns_are_those_that_were_measured_in_one_order(results):
     columns = [one["id"] for one in evidence_of(assemble([results]))["views"]]
     assert columns == [name for name in VIEWS if name in columns]

@@ -6,7 +6,8 @@ import shutil
 import pytest
 from sweep_helpers import METRICS, command
 
-from lensaudit.models.registry import EMBEDDED
+from lensaudit.models.checkpoint import open_checkpoint
+from lensaudit.models.registry import EMBEDDED, load_registry, resolve
 from lensaudit.sweep.layout import Layout
 from lensaudit.sweep.plan import Unit, read_plan
 from lensaudit.sweep.results import finished
@@ -147,6 +148,10 @@ def test_a_relearned_unit_equals_an_audit_of_the_relearned_checkpoint(tmp_path):
     assert list(root.rglob("*.safetensors")) == []
 
 
+def weights_of(name):
+    return open_checkpoint(resolve(f"demo/{name}", load_registry())).weights
+
+
 def watch(run, out, *more):
     return command(
         "watch", run, "--data", "demo", *FAST, "--once", "--settled", 0, "--out", out, *more
@@ -187,6 +192,24 @@ def test_a_checkpoint_that_cannot_be_read_is_a_row_with_its_reason(
     (row,) = json.loads((out / "curve.json").read_text())
     assert row["step"] == 7
     assert row["failure"].startswith("step-7: its tokenizer has no chat template")
+
+
+def test_a_step_that_is_written_again_has_the_row_of_what_is_there(tmp_path, monkeypatch):
+    run, out, measured = tmp_path / "run", tmp_path / "out", []
+
+    def value(watched, checkpoint, name, retain_log):
+        measured.append(name)
+        return {"uds": {"value": float(checkpoint.weights == weights_of("npo"))}}
+
+    monkeypatch.setattr("lensaudit.sweep.watch._measured", value)
+    monkeypatch.setattr("lensaudit.sweep.watch._retain_log", lambda watched: None)
+    # A, B, and A again: what was started anew from the first weights; the last one twice
+    for name, wanted in (("npo", 1.0), ("full", 0.0), ("npo", 1.0), ("npo", 1.0)):
+        shutil.rmtree(run, ignore_errors=True)
+        shutil.copytree(EMBEDDED / name, run / "checkpoint-100")
+        assert watch(run, out) == 0
+        assert [row["uds"] for row in json.loads((out / "curve.json").read_text())] == [wanted]
+    assert len(measured) == 3
 
 
 def test_one_curve_is_of_one_kind_of_numbers(tmp_path, tiny_checkpoint, capsys):
