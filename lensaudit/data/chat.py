@@ -10,9 +10,9 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from jinja2 import TemplateError
 from transformers import PreTrainedTokenizerBase
 
+from lensaudit.data.templates import CannotRender, rendered
 from lensaudit.errors import InputError
 from lensaudit.files import read_json
 from lensaudit.settings import Cleanup, MaskConvention
@@ -155,12 +155,15 @@ def _refusal(
     date: Mapping[str, Any],
 ) -> str | None:
     """What a chat template says against some turns; None where it writes them."""
-    messages = [{"role": role, "content": text} for role, text in turns]
     try:
-        tokenizer.apply_chat_template(messages, tokenize=False, **date)
-    except (TemplateError, TypeError, ValueError, KeyError, AttributeError) as error:
-        return (str(error).splitlines() or [type(error).__name__])[0][:120]
+        rendered(tokenizer, _messages(turns), **date)
+    except CannotRender as error:
+        return str(error)
     return None
+
+
+def _messages(turns: Sequence[tuple[str, str]]) -> list[dict[str, str]]:
+    return [{"role": role, "content": text} for role, text in turns]
 
 
 def _date(template: Template) -> dict[str, Any]:
@@ -249,17 +252,19 @@ def _chat_ids(
         turns[0] = ("user", f"{template.system_prompt}\n\n{turns[0][1]}")
     elif template.system_prompt:
         turns = [("system", template.system_prompt), *turns]
-    messages = [{"role": role, "content": text} for role, text in turns]
     date = _date(template)
 
-    def ids(upto: list[dict[str, str]], prompt: bool) -> list[int]:
-        # transformers 5 returns a mapping unless told not to
-        answer: Any = tokenizer.apply_chat_template(
-            upto, tokenize=True, add_generation_prompt=prompt, return_dict=False, **date
-        )
-        return list(answer)
+    def ids(upto: Sequence[tuple[str, str]], prompt: bool) -> list[int]:
+        try:
+            text = rendered(tokenizer, _messages(upto), add_generation_prompt=prompt, **date)
+        except CannotRender as error:
+            raise InputError(
+                f"the chat template cannot write {question[:60]!r} ({error}); give a plain one "
+                "with --template FILE"
+            ) from error
+        return list(tokenizer(text, add_special_tokens=False)["input_ids"])
 
-    return ids(messages, False), ids(messages[:-1], True), False
+    return ids(turns, False), ids(turns[:-1], True), False
 
 
 def _plain_ids(

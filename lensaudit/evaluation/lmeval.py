@@ -16,6 +16,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+from lensaudit.data.templates import TODAY, rendered
 from lensaudit.errors import InputError, WorkError
 from lensaudit.evaluation.settings import HarnessSettings
 from lensaudit.files import digest, make_folder, slug, write_json, write_jsonl
@@ -195,6 +196,7 @@ def _key(
             "arguments": asdict(arguments),
             "files": own,
             "lm_eval": metadata.version("lm_eval"),
+            **({"strftime_now": TODAY} if arguments.apply_chat_template else {}),
         }
     )
 
@@ -210,6 +212,10 @@ def _run(
 
     # it warns of what is meant: a model in memory, a metric without an aggregation of its own
     logging.getLogger("lm_eval").setLevel(logging.ERROR)
+    tokenizer = copy.copy(tokenizer)
+    tokenizer.apply_chat_template = lambda turns, tokenize=False, **more: rendered(
+        tokenizer, turns, **more
+    )
     wrapped = HFLM(
         pretrained=model,
         tokenizer=tokenizer,
@@ -247,6 +253,7 @@ def _run(
     ]
     kept = {key: _plain(found.get(key)) for key in _KEPT}
     versions = {"lm_eval": metadata.version("lm_eval"), "date": found.get("date")}
+    versions["strftime_now"] = TODAY
     return {"results": _plain(found["results"]), "samples": samples, **kept, **versions}
 
 

@@ -5,6 +5,7 @@ from frozen import embedded_tokenizer, encodings, frozen
 from generated import tokenizer_like
 from transformers import AutoTokenizer
 
+from lensaudit.data import templates
 from lensaudit.data.chat import (
     DATE,
     PLAIN,
@@ -152,6 +153,69 @@ def test_the_date_line_is_frozen_and_a_template_without_one_drops_it():
     undated = encode_qa(tokenizer, Template(date_string=None), "Who?", "Ada")
     assert DATE in tokenizer.decode(dated.ids)
     assert DATE not in tokenizer.decode(undated.ids)
+
+
+HOSTILE = {
+    "memory": ("{{ 'x' * 10**10 }}", "wants more than 512 MB"),
+    "memory by doubling": (
+        "{% set ns = namespace(t='x' * 1024) %}{% for i in range(40) %}"
+        "{% set ns.t = ns.t + ns.t %}{% endfor %}{{ ns.t }}",
+        "wants more than 512 MB",
+    ),
+    "range": ("{% for i in range(10**9) %}x{% endfor %}", "Range too big"),
+    "size": ("{{ 'x' * 200000 }}", "adds 199998 characters, at most 100000 are taken"),
+    "zero": ("{{ 1 // 0 }}", "by zero"),
+    "recursion": ("{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}", "recursion"),
+    "sandbox": ("{{ ''.__class__.__mro__ }}", "unsafe|undefined"),
+}
+"""Chat template -> what its refusal says."""
+
+
+def with_template(text):
+    tokenizer = tokenizer_like("pad")
+    tokenizer.chat_template = text
+    return tokenizer
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_a_template_that_takes_too_much_is_one_line(name):
+    text, said = HOSTILE[name]
+    with pytest.raises(InputError, match=rf"m: its chat template cannot be used \(.*({said})"):
+        check_tokenizer(with_template(text), Template(), "m")
+    # the next template is rendered as if nothing had been
+    check_tokenizer(tokenizer_like("pad"), Template(), "m")
+
+
+def test_a_template_that_does_not_end_is_ended(monkeypatch):
+    spin = "{% for i in range(99999) %}{% for j in range(99999) %}{% endfor %}{% endfor %}"
+    monkeypatch.setattr(templates, "_RENDERER", templates._Renderer(seconds=1))
+    with pytest.raises(InputError, match="takes more than 1 s"):
+        check_tokenizer(with_template(spin), Template(), "m")
+
+
+def test_a_template_that_fails_at_one_question_says_so_there():
+    late = "{% if 'Who' in messages[0].content %}{{ raise_exception('no Who') }}{% endif %}x"
+    tokenizer = with_template(late)
+    check_tokenizer(tokenizer, Template(), "m")
+    with pytest.raises(InputError, match=r"cannot write 'Who\?' \(no Who\)"):
+        encode_qa(tokenizer, Template(system_prompt=None), "Who?", "Ada")
+
+
+def test_the_date_that_a_template_asks_for_is_fixed():
+    tokenizer = with_template("{{ strftime_now('%d %b %Y %H:%M') }}{{ messages[0].content }}")
+    for given, told in ((DATE, DATE), ("26 Jul 2024", "26 Jul 2024"), ("soon", DATE), (None, DATE)):
+        template = Template(system_prompt=None, date_string=given)
+        found = encode_qa(tokenizer, template, "Who?", "Ada")
+        assert tokenizer.decode(found.prompt_ids) == f"{told} 00:00Who?"
+
+
+def test_what_is_rendered_apart_is_what_transformers_renders():
+    turns = [{"role": "system", "content": "Sei kurz."}, {"role": "user", "content": "Wo? 🙂"}]
+    for kind in ("pad", "llama3like"):
+        tokenizer = tokenizer_like(kind)
+        for more in ({"add_generation_prompt": True}, {"continue_final_message": True}):
+            wanted = tokenizer.apply_chat_template(turns, tokenize=False, **more)
+            assert templates.rendered(tokenizer, turns, **more) == wanted
 
 
 def test_a_long_plain_text_is_cut_and_says_so():

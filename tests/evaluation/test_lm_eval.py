@@ -2,6 +2,7 @@
 
 import copy
 import json
+import shutil
 import socket
 
 import pytest
@@ -145,6 +146,16 @@ def test_quantised_and_steered_models_are_asked_in_memory(tasks, tmp_path, no_ne
     assert run([*quantize, "--out", str(saved)]) == 0
     wanted = by_itself(saved, tasks, ["own_choice"])
     assert summary(tmp_path / "rounded")["own_choice/acc,none"] == wanted["own_choice/acc,none"]
+
+
+@pytest.mark.slow
+def test_a_chat_template_that_takes_too_much_is_one_line(tasks, tmp_path, no_network, capsys):
+    model = tmp_path / "model"
+    shutil.copytree(EMBEDDED / "full", model)
+    (model / "chat_template.jinja").write_text("{{ 'x' * 10**10 }}")
+    given = ("--model", model, "--tasks", "own_choice", "--include", tasks)
+    assert command(*given, "--apply-chat-template", "--out", tmp_path / "out") == 2
+    assert "wants more than 512 MB of memory" in capsys.readouterr().err
 
 
 @pytest.mark.slow
