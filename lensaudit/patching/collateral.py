@@ -23,12 +23,11 @@ from lensaudit.errors import InputError
 from lensaudit.files import digest
 from lensaudit.models.checkpoint import Checkpoint, check_same_shape, open_checkpoint
 from lensaudit.models.registry import base_spec
-from lensaudit.patching.aligned import OtherRowSource
 from lensaudit.patching.audit import Audit
 from lensaudit.patching.bench import Bench
 from lensaudit.patching.outcome import NO_KE, Outcome
 from lensaudit.patching.scorebook import example_hash
-from lensaudit.patching.sources import SourceStreams
+from lensaudit.patching.sources import CachedSource, SourceStreams
 from lensaudit.scores.collateral import Difference, difference_of, over_erasure
 from lensaudit.scores.depth import depth_score
 from lensaudit.scores.intervals import NoInterval, clustered_mean
@@ -124,13 +123,14 @@ def _patched(bench: Bench, one: Anchored) -> _Patched:
                 (), nothing, {c.weights: nothing for c in audit.sources.values()}, unscored
             )
         by_idx = {e.idx: e for e in rows}
-        told = [[example_hash(by_idx[a]), example_hash(by_idx[b])] for a, b in pairs.items()]
+        given = {a: (b, places(by_idx[a], by_idx[b])) for a, b in pairs.items()}
+        told = [
+            [example_hash(by_idx[a]), example_hash(by_idx[b]), sorted(at.items())]
+            for a, (b, at) in given.items()
+        ]
         anchor = f"{audit.full.weights} on {digest(told)}"
         own = bench.streams(audit.full, rows)
-        given = tuple((a, b, by_idx[a].read_positions) for a, b in pairs.items())
-        # rows that are only given are read too
-        given += tuple((b, b, by_idx[b].read_positions) for b in set(pairs.values()) - set(pairs))
-        sources[anchor] = OtherRowSource(own.activations, own.last_layer, given)
+        sources[anchor] = Counterfactual(own.activations, own.last_layer, given)
     else:
         wanted, anchor = rows, one.base.weights
         sources[anchor] = bench.streams(one.base, rows)
@@ -139,6 +139,31 @@ def _patched(bench: Bench, one: Anchored) -> _Patched:
     deltas = bench.deltas(wanted, sources, audit.options.layers)
     s1 = deltas[anchor]
     return _Patched(wanted, s1, deltas, unscored)
+
+
+@dataclass(frozen=True)
+class Counterfactual(CachedSource):
+    """`full`'s own stream on another fact, at every position that any scope replaces."""
+
+    given: Mapping[int, tuple[int, Mapping[int, int]]]
+    """Row -> the other, and for each position of the row the other's that it is given."""
+
+    def _example(self, idx: int) -> tuple[Tensor, Float[Tensor, "layer pos d_model"]]:
+        other, at = self.given[idx]
+        _, resid = super()._example(other)
+        return torch.tensor(list(at)), resid[:, list(at.values())]
+
+
+def places(row: Encoded, other: Encoded) -> dict[int, int]:
+    """Position of a row -> that of another with as many scored tokens.
+
+    Spans and ends of the prompt lie on each other, and what is before them as far as both go;
+    where the other is shorter it comes around again. The first position, a sink, is given the
+    first.
+    """
+    off, around = other.end - row.end, max(1, other.end - 1)
+    found = {at: 1 + (at + off - 1) % around if at else 0 for at in range(row.end)}
+    return found | {row.n_prompt - 1: other.n_prompt - 1}
 
 
 def _pairs(one: Anchored, rows: Sequence[Encoded]) -> dict[int, int]:

@@ -11,6 +11,12 @@ import lensaudit as la
 from lensaudit.cli.main import run as lensaudit
 from lensaudit.data.examples import load_examples
 from lensaudit.data.kept import kept_facts, other_answers, strata_of
+from lensaudit.data.spans import Encoded
+from lensaudit.models.registry import load_registry
+from lensaudit.patching import collateral
+from lensaudit.patching.bench import Bench
+from lensaudit.patching.collateral import Anchored, places
+from lensaudit.patching.prepare import prepare
 from lensaudit.scores.collateral import difference_of, over_erasure
 from lensaudit.scores.intervals import NoInterval, clustered_mean
 
@@ -133,6 +139,41 @@ def test_the_anchor_itself_reads_one(tmp_path):
     assert found["n_scored"]
     assert found["depth"] == 1.0
     assert found["over_erasure_nats"] == 0.0
+
+
+@pytest.mark.parametrize("scope", ["span", "boundary", "prefix"])
+@pytest.mark.parametrize("engine", ["sweep", "oracle"])
+def test_a_row_that_stands_for_itself_loses_nothing_whatever_is_replaced(
+    tmp_path, monkeypatch, scope, engine
+):
+    monkeypatch.setattr(collateral, "_pairs", lambda one, rows: {e.idx: e.idx for e in rows})
+    audit = prepare(
+        ["demo/never"],
+        registry=load_registry(),
+        limit=2,
+        activations=tmp_path,
+        scope=scope,
+        engine=engine,
+        layers="0,7,15",
+    )
+    world = Anchored(kept_facts("world", "demo", limit=3), None)
+    with Bench(audit) as bench:
+        found = collateral._patched(bench, world)
+    assert len(found.rows) == 3
+    assert found.s1.abs().max() < 1e-5
+    (s2,) = (found.s2[one.weights] for one in audit.sources.values())
+    assert s2.abs().max() > 1e-3
+
+
+def test_spans_and_ends_of_prompts_of_two_facts_lie_on_each_other():
+    def row(n_before, n_span):
+        n = n_before + n_span
+        return Encoded(0, "a", tuple(range(n + 1)), n_before + 1, n_before, n)
+
+    assert places(row(3, 2), row(3, 2)) == {0: 0, 1: 1, 2: 2, 3: 3, 4: 4}
+    # a longer one gives its end, a shorter one comes around; the first is given the first
+    assert places(row(3, 2), row(5, 2)) == {0: 0, 1: 3, 2: 4, 3: 5, 4: 6}
+    assert places(row(5, 2), row(3, 2)) == {0: 0, 1: 3, 2: 4, 3: 1, 4: 2, 5: 3, 6: 4}
 
 
 def test_the_metrics_are_those_of_patch_and_only_on_request(patched, tmp_path):
