@@ -198,6 +198,8 @@ RULES: Rules = (
     # what a run was asked: the hash is of the code, too
     (r'\s*"asked": ?\{[^}]*\},', ""),
     (r'\{\s*"n_bytes": \d+,\s*"blake2b": "[0-9a-f]{32}"\s*\}', "{…}"),
+    # a log of jobs holds times
+    (r'("jobs\.jsonl": ?)\{[^}]*\}', r"\1{…}"),
     # a cache tells how to fill it again, with the folder it was made in: as long as that is
     (r'("?n_bytes"?: ?)\d+(?: \([\d.]+ kB\))?', r"\1<bytes>"),
     (r"\b\d{6} bytes hash", "<bytes> bytes hash"),

@@ -57,7 +57,7 @@ def summarize(settings: SummarySettings, as_json: bool) -> None:
     """
     from lensaudit.attacks.rtt.summaries import summarize_log
 
-    found = summarize_log(settings, notice)
+    found = summarize_log(settings)
     print_summaries(found, as_json=as_json)
     if found.failure:
         raise found.failure

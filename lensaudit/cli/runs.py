@@ -56,7 +56,7 @@ def show(run: Path, as_json: bool) -> None:
     """Tell all that is recorded of a RUN."""
     from lensaudit.screen.runs import of_run
 
-    found = _read(run)
+    found = _read(run, whole=True)
     if as_json:
         emit(found.document() | {"values": dict(found.values), "manifest": found.manifest})
         return
@@ -72,7 +72,7 @@ def diff(first: Path, second: Path, as_json: bool) -> None:
     from lensaudit.results.run_log import compare
     from lensaudit.screen.runs import of_comparison
 
-    found = compare(_read(first), _read(second))
+    found = compare(_read(first, whole=True), _read(second, whole=True))
     if as_json:
         emit(found.document(), pretty=True)
         return
@@ -102,7 +102,7 @@ def rm(runs: tuple[Path, ...], dry_run: bool, as_json: bool) -> None:
         say(f"{'would remove' if dry_run else 'removed'} {one.folder} ({size(n_bytes)})")
 
 
-def _read(place: Path) -> "Run":
+def _read(place: Path, *, whole: bool = False) -> "Run":
     """The run that is meant: a folder, or one below the folder of results."""
     from lensaudit.results.run_log import read_run
 
@@ -110,5 +110,5 @@ def _read(place: Path) -> "Run":
     if place.is_dir() or not below.is_dir():
         if not place.is_dir():
             raise InputError(f"{place}: no such run; `lensaudit runs ls` lists them")
-        return read_run(place)
-    return read_run(below)
+        return read_run(place, whole=whole)
+    return read_run(below, whole=whole)

@@ -163,8 +163,23 @@ class Ledger:
         found = scan(path, self.header, unsigned=unsigned)
         self.rows: list[LedgerLine] = list(found.rows)
         self._is_sound = found.is_sound
+        self._n_lines = found.n_lines
         if notice is not None and (said := problem_of(path, found)):
             notice(said)
+
+    def check(self, remedy: str) -> None:
+        """Refuse a ledger from which numbers are read and nothing is computed again.
+
+        Args:
+            remedy: what to do, as a command.
+
+        Raises:
+            InputError: a line of it, or its header, is not as it was written.
+        """
+        if not self._is_sound and self.path.exists():
+            lost = self._n_lines - len(self.rows)
+            what = f"{lost} of {self._n_lines} lines are" if lost else "its header is"
+            raise InputError(f"{self.path}: {what} damaged, edited or of another run; {remedy}")
 
     def append(self, rows: Iterable[Mapping[str, Any]]) -> None:
         """Add lines, in one piece: all of them are on disk afterwards, or none.

@@ -166,7 +166,7 @@ def check_result(path: Path) -> None:
         _check(path.parent, name, path.name, hashed=False)
 
 
-def check_whole(place: Path, *, largest: int | None = None) -> None:
+def check_whole(place: Path, *, largest: int | None = None, beside: bool = True) -> None:
     """Refuse a result that is not, file by file, what its run wrote: for whoever believes it.
 
     All files of a run are compared, not only the one that is read: what is said of it is joined
@@ -177,6 +177,7 @@ def check_whole(place: Path, *, largest: int | None = None) -> None:
             wrote into, all of them. A folder of folders (`OUT/patch/*/`) has no manifest of its
             own: name each file that is read.
         largest: of files with more bytes, as weights, only the size is compared.
+        beside: False compares the named file alone: for what the others are made from.
 
     Raises:
         InputError: one line. The place or its manifest is missing, the manifest was edited, holds
@@ -195,15 +196,21 @@ def check_whole(place: Path, *, largest: int | None = None) -> None:
             f"written; {AGAIN}"
         )
     for name in names:
-        _check(folder, name, file, largest=largest)
+        _check(folder, name, file, largest=largest, beside=beside)
 
 
 def _check(
-    folder: Path, name: str, file: str | None, *, hashed: bool = True, largest: int | None = None
+    folder: Path,
+    name: str,
+    file: str | None,
+    *,
+    hashed: bool = True,
+    largest: int | None = None,
+    beside: bool = True,
 ) -> None:
     """Refuse a run of which something does not fit its manifest; `file` must be one of its own."""
     try:
-        lines = misfits(folder, name=name, largest=largest)
+        lines = misfits(folder, name=name, largest=largest, only=None if beside else file)
         files = json_object(folder / name).get("files") or {}
     except InputError as error:
         raise InputError(f"{error}; {AGAIN}") from error
@@ -228,7 +235,9 @@ def _manifests_in(folder: Path) -> list[str]:
     return [path.relative_to(folder).as_posix() for path in found]
 
 
-def misfits(folder: Path, *, name: str = MANIFEST, largest: int | None = None) -> list[str]:
+def misfits(
+    folder: Path, *, name: str = MANIFEST, largest: int | None = None, only: str | None = None
+) -> list[str]:
     """Files that are not what the manifest says, one line each; empty where all is as written.
 
     A manifest that 0.1.0 wrote names no files: nothing can be compared.
@@ -237,6 +246,7 @@ def misfits(folder: Path, *, name: str = MANIFEST, largest: int | None = None) -
         folder: with a manifest.
         name: of the manifest, below `folder`.
         largest: of files with more bytes only the size is compared.
+        only: the one file that is compared; None: all.
 
     Raises:
         InputError: the manifest is missing or damaged.
@@ -248,7 +258,11 @@ def misfits(folder: Path, *, name: str = MANIFEST, largest: int | None = None) -
     said = content.get("files")
     if not isinstance(said, Mapping) or content.get("check") != _digest(rest):
         return [f"{name}: was changed after the run wrote it"]
-    found = (_misfit(folder / one, one, mark, largest) for one, mark in said.items())
+    found = (
+        _misfit(folder / one, one, mark, largest)
+        for one, mark in said.items()
+        if only in (None, one)
+    )
     return [line for line in found if line]
 
 

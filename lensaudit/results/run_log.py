@@ -14,9 +14,11 @@ from typing import Any, Literal
 
 from lensaudit.errors import InputError
 from lensaudit.files import os_error
+from lensaudit.results.keyed import LOOKED_AT_BYTES
 from lensaudit.results.patch_runs import SCORES
 from lensaudit.results.reading import JsonObject, json_object, part
-from lensaudit.results.records import MANIFEST
+from lensaudit.results.records import MANIFEST, check_whole
+from lensaudit.results.schema import Number, checked
 
 Weight = Literal["explains", "may explain", "does not matter"]
 
@@ -40,6 +42,8 @@ _NO_MATTER = {
     "save_every",
 }
 """Options that are places, names or sizes of batches: what they lead to is among the hashes."""
+_OWN = {"files", "asked", "check"}
+"""Of a manifest, what it says of its files and of itself: told by values and inputs."""
 _NAMES = {"name", "repo", "revision", "notes", "path"}
 """Of an input, what it is called; its hash says what it is."""
 
@@ -90,6 +94,17 @@ class Run:
             "versions": part(self.manifest, "versions"),
             "git_commit": self.manifest.get("git_commit"),
         }
+
+
+@dataclass(frozen=True)
+class _Made:
+    """What `manifest.json` must hold."""
+
+    command: str
+    options: dict[str, Any]
+    inputs: dict[str, Any]
+    finished: str = ""
+    seconds: Number | None = None
 
 
 @dataclass(frozen=True)
@@ -164,27 +179,32 @@ def find_runs(places: Sequence[Path]) -> list[Run]:
     return sorted(found.values(), key=lambda run: (run.finished, str(run.folder)), reverse=True)
 
 
-def read_run(folder: Path) -> Run:
+def read_run(folder: Path, *, whole: bool = False) -> Run:
     """The run of a folder.
+
+    Args:
+        folder: of its result.
+        whole: refuse it where a file is not what its manifest says; of weights the size.
 
     Raises:
         InputError: it holds none, or a damaged one.
     """
     if not (folder / MANIFEST).is_file():
         raise InputError(f"{folder}: no {MANIFEST}; wanted the folder of a finished run")
+    if whole:
+        check_whole(folder, largest=LOOKED_AT_BYTES)
     manifest = json_object(folder / MANIFEST)
-    inputs, options = part(manifest, "inputs"), part(manifest, "options")
+    made = checked(_Made, manifest, folder / MANIFEST)
     values, score = _values(folder)
-    seconds = manifest.get("seconds")
     return Run(
         folder=folder,
-        command=str(manifest.get("command", "?")),
-        models=_models(inputs, options),
-        data=_data(inputs, options),
+        command=made.command,
+        models=_models(made.inputs, made.options),
+        data=_data(made.inputs, made.options),
         values=values,
         score=score,
-        finished=str(manifest.get("finished", "")),
-        seconds=float(seconds) if isinstance(seconds, int | float) else None,
+        finished=made.finished,
+        seconds=made.seconds,
         manifest=manifest,
     )
 
@@ -287,7 +307,7 @@ def _flat(manifest: JsonObject) -> dict[str, str]:
         else:
             found[name] = value if isinstance(value, str) else json.dumps(value)
 
-    walk({key: one for key, one in manifest.items() if key not in ("files", "asked")}, "")
+    walk({key: one for key, one in manifest.items() if key not in _OWN}, "")
     return found
 
 

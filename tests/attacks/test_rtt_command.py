@@ -2,6 +2,8 @@
 
 import csv
 import json
+import re
+import shutil
 
 import pytest
 import rtt_support as world
@@ -106,14 +108,69 @@ def test_the_same_command_does_nothing_again(finished, models, data, capsys):
     ) == before
 
 
-def test_the_log_alone_gives_the_same_summary(finished, tmp_path, capsys):
-    (tmp_path / "jobs.jsonl").write_bytes((finished / "jobs.jsonl").read_bytes())
+def test_the_log_gives_the_same_summary_again(finished, tmp_path, capsys):
+    for name in ("jobs.jsonl", "manifest.json"):
+        (tmp_path / name).write_bytes((finished / name).read_bytes())
     assert lensaudit(["rtt", "summarize", str(tmp_path)]) == 0
     assert (tmp_path / "summary.csv").read_bytes() == (finished / "summary.csv").read_bytes()
     assert "(B-N)/(C-N)" in capsys.readouterr().out
     assert lensaudit(["rtt", "summarize", str(tmp_path), "--selection", "nested", "--json"]) == 0
     shown = json.loads(capsys.readouterr().out)
     assert [one["main"]["selection"] for one in shown] == ["nested", "nested"]
+
+
+def redigited(content):
+    """The first accuracy that a reading tells, in another digit."""
+    at = content.index(b'"t_accuracy": ') + len(b'"t_accuracy": 0.')
+    return content[:at] + str((content[at] - 47) % 10).encode() + content[at + 1 :]
+
+
+EDITED = {
+    "a digit": ("jobs.jsonl", redigited, "1 of 26 lines are damaged, edited"),
+    "a line gone": (
+        "jobs.jsonl",
+        lambda content: content[: content.rindex(b"\n", 0, -1) + 1],
+        "the manifest says",
+    ),
+    "the header gone": ("jobs.jsonl", lambda content: content.partition(b"\n")[2], "its header is"),
+    "no checksums": (
+        "jobs.jsonl",
+        lambda content: re.sub(rb', "check": "\w+"', b"", content.partition(b"\n")[2]),
+        "its header is damaged",
+    ),
+    "the manifest": (
+        "manifest.json",
+        lambda content: content.replace(b"rtt run", b"rtt ran"),
+        "manifest.json: was changed",
+    ),
+}
+
+
+@pytest.mark.parametrize("how", EDITED)
+def test_an_edited_log_is_not_summarised(finished, tmp_path, capsys, how):
+    shutil.copytree(finished, tmp_path, dirs_exist_ok=True)
+    name, change, said = EDITED[how]
+    before = (tmp_path / "summary.csv").read_bytes()
+    content = (tmp_path / name).read_bytes()
+    assert change(content) != content
+    (tmp_path / name).write_bytes(change(content))
+    assert lensaudit(["rtt", "summarize", str(tmp_path)]) == 2
+    error = capsys.readouterr().err
+    assert said in error
+    assert error.count("\n") == 1
+    assert (tmp_path / "summary.csv").read_bytes() == before
+
+
+def test_the_log_of_an_unfinished_run_is_summarised_and_one_without_a_manifest_is_not(
+    finished, tmp_path, capsys
+):
+    content = (finished / "jobs.jsonl").read_bytes()
+    (tmp_path / "jobs.jsonl").write_bytes(content[: content.rindex(b"\n", 0, -1) + 1])
+    assert lensaudit(["rtt", "summarize", str(tmp_path)]) == 2
+    assert "no manifest.json to compare it with" in capsys.readouterr().err
+    (tmp_path / "begun.json").write_text('{"command": "rtt run"}')
+    assert lensaudit(["rtt", "summarize", str(tmp_path)]) == 0
+    assert re.search(r"\b1 of \d+ jobs are not done", capsys.readouterr().out)
 
 
 def test_a_model_that_unlearned_nothing_ends_with_code_4_and_keeps_the_measurements(

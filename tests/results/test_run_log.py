@@ -7,6 +7,8 @@ import pytest
 
 from lensaudit.cli.main import run
 from lensaudit.errors import InputError
+from lensaudit.files import write_json
+from lensaudit.results.records import mark_of, signed
 from lensaudit.results.run_log import compare, find_runs, read_run, remove
 
 
@@ -27,8 +29,9 @@ def made(folder, *, uds=0.5, tau=0.05, weights="sha256:a", torch="2.13", when="2
         "versions": {"torch": torch},
         "git_commit": None,
     }
-    (folder / "manifest.json").write_text(json.dumps(manifest))
-    (folder / "summary.json").write_text(json.dumps({"score": "uds", "uds": uds, "n": 4}))
+    write_json(folder / "summary.json", {"score": "uds", "uds": uds, "n": 4})
+    files = {"summary.json": vars(mark_of(folder / "summary.json"))}
+    write_json(folder / "manifest.json", signed({**manifest, "files": files}))
     return folder
 
 
@@ -112,3 +115,29 @@ def test_the_commands_list_show_compare_and_delete(tmp_path, monkeypatch, capsys
     assert run(["runs", "rm", "a"]) == 0
     capsys.readouterr()
     assert [one.folder.name for one in find_runs([tmp_path])] == ["b"]
+
+
+@pytest.mark.parametrize("of", ["summary.json", "manifest.json"])
+def test_an_edited_run_is_neither_shown_nor_compared(tmp_path, capsys, of):
+    for name in "ab":
+        made(tmp_path / name)
+    path = tmp_path / "b" / of
+    assert run(["runs", "diff", str(tmp_path / "a"), str(tmp_path / "b")]) == 0
+    path.write_text(path.read_text().replace("0.5" if of == "summary.json" else "0.05", "0.9"))
+    capsys.readouterr()
+    for command in (["show"], ["diff", str(tmp_path / "a")]):
+        assert run(["runs", *command, str(path.parent)]) == 2
+        said = capsys.readouterr()
+        assert said.out == ""
+        assert said.err.count("\n") == 1
+        assert f"{of}: was changed" in said.err or f"{of}: has" in said.err
+
+
+@pytest.mark.parametrize(
+    "change", [{"options": []}, {"inputs": 3}, {"seconds": "x"}, {"command": 1}]
+)
+def test_a_manifest_of_another_shape_is_told_in_a_line(tmp_path, capsys, change):
+    path = made(tmp_path / "a") / "manifest.json"
+    write_json(path, signed({**json.loads(path.read_text()), **change}))
+    assert run(["runs", "show", str(tmp_path / "a")]) == 2
+    assert f"manifest.json: {next(iter(change))}: found" in capsys.readouterr().err

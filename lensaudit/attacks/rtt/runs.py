@@ -261,7 +261,7 @@ def _record(prepared: Prepared, started: float) -> None:
     options = plain(settings, without=("names", "out"))
     device = resolve_device(settings.device)
     made = manifest("rtt run", options=options, inputs=inputs, device=device, started=started)
-    made.write(prepared.folder, SUMMARIES)
+    made.write(prepared.folder, (*SUMMARIES, FILE))
 
 
 def _worst(errors: Sequence[LensAuditError]) -> LensAuditError | None:
