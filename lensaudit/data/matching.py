@@ -51,6 +51,13 @@ def matched(full: Sequence[int], own: Sequence[int]) -> dict[int, int]:
     return {at: last_own[end] for end, at in last_full.items() if end in last_own}
 
 
+def apart(row: Example, full: Tokenizer, own: Tokenizer) -> tuple[int, int]:
+    """How many tokens of `full` the other tokenizer does not have, of how many."""
+    ends, theirs = ends_of(row, full), ends_of(row, own)
+    pieces = set(zip((0, *theirs), theirs, strict=False))
+    return sum(one not in pieces for one in zip((0, *ends), ends, strict=False)), len(ends)
+
+
 def _is_sentence(row: Example) -> bool:
     return is_whole(row) and not row.question
 

@@ -91,6 +91,8 @@ class Aligned:
     """The strong layer that is erased least: a mean over layers hides what one of them holds."""
     unscored: Mapping[int, str] = field(default_factory=dict)
     """Idx -> why an example has no aligned depth, of a source that has no other."""
+    experimental: bool = False
+    """Of a source of another size or tokenizer: no verdict may rest on it."""
     why: str | None = None
 
     @property
@@ -116,6 +118,7 @@ class Aligned:
                 "ci95": limits_of(self.weakest.erasure),
             },
             "why": self.why or (self.uds.why if self.uds else None),
+            **({"experimental": True} if self.experimental else {}),
             **({"unscored": dict(sorted(self.unscored.items()))} if self.unscored else {}),
         }
 

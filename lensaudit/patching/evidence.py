@@ -6,7 +6,7 @@ other models that never saw the facts.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from jaxtyping import Float
@@ -53,6 +53,11 @@ from lensaudit.scores.stats import Interval
 
 SAYS_WITHIN_NATS = 0.5
 """A row counts for validity where the source's span log-prob is this near to `full`'s."""
+
+MAP_ALONE = "a map alone carries it, which has not told holders of facts from others"
+"""Why the aligned depth of another size or tokenizer decides nothing."""
+NOT_OF_THE_MAP = ("intact", "unreadable", "undecided", "unscored")
+"""Codes that may be said of such a source: `intact` is of its own words."""
 
 
 def examined(
@@ -151,7 +156,10 @@ class _Trial:
             why_no_validity=validity.why,
             off=self.off,
         )
-        return Examined(validity, aligned, outputs, floor, verdict_of(name, evidence))
+        verdict = verdict_of(name, evidence)
+        if misfit is not None and verdict.code not in NOT_OF_THE_MAP:
+            verdict = verdict_of(name, replace(evidence, off=MAP_ALONE))
+        return Examined(validity, aligned, outputs, floor, verdict)
 
     def _run(self) -> None:
         """Every forward pass and every sweep that the numbers need."""
@@ -363,6 +371,7 @@ class _Trial:
             full=_mean(itself),
             weakest=weakest_of(s1, depth, self.groups, self.audit.options.layers),
             unscored=self._unscored(source, scores),
+            experimental=self.audit.misfit(source) is not None,
         )
 
     def _unscored(self, source: Checkpoint, scores: Float[Tensor, " batch"]) -> dict[int, str]:

@@ -8,6 +8,7 @@ from typing import Literal, TypedDict, Unpack
 
 from lensaudit.activations.fill import cache_batch_that_fits
 from lensaudit.data.examples import Example
+from lensaudit.data.matching import apart
 from lensaudit.data.spans import Encoded, Scope, SpanLost, check_tokenizer, encode
 from lensaudit.data.tofu import forget_set
 from lensaudit.errors import InputError
@@ -133,6 +134,8 @@ def prepare(
             f"--component head:{options.head}: the model has heads 0 to {sizes.n_heads - 1}"
         )
     encoded, lost = encode_all(examples, anchor)
+    for source in opened.values():
+        _check_merges(source, anchor, examples)
     return Audit(
         full=anchor,
         retain=opened["retain"],
@@ -207,6 +210,26 @@ def _open_family(
             "weights; retain must be a model that never saw the forget set"
         )
     return opened
+
+
+def _check_merges(source: Checkpoint, full: Checkpoint, examples: Sequence[Example]) -> None:
+    """Refuse a tokenizer that cuts `full`'s own vocabulary in other places: an unlearning of none.
+
+    Raises:
+        InputError: with the number of tokens that differ.
+    """
+    if source.tokenizer == full.tokenizer:
+        return
+    ours, theirs = load_tokenizer(full), load_tokenizer(source)
+    if ours.get_vocab() != theirs.get_vocab():
+        return
+    found = [apart(example, ours, theirs) for example in examples]
+    if n := sum(differ for differ, _ in found):
+        raise InputError(
+            f"{source.spec.name}: its tokenizer has the vocabulary of full and cuts words "
+            f"otherwise: {n} of {sum(of for _, of in found)} tokens differ; put full's tokenizer "
+            "into its folder"
+        )
 
 
 def _check_carried(source: Checkpoint, full: Checkpoint, align: AlignName | None) -> None:

@@ -1,6 +1,7 @@
 """A source of another width, depth or tokenizer: only a map carries it to `full`."""
 
 import json
+import shutil
 
 import pytest
 import support
@@ -10,6 +11,8 @@ from widened import save_relabelled, save_widened, widened
 
 import lensaudit as la
 from lensaudit.errors import InputError
+from lensaudit.models.registry import EMBEDDED
+from lensaudit.patching.evidence import MAP_ALONE
 from lensaudit.results.verdict import Evidence, Measured, decide
 
 
@@ -70,15 +73,21 @@ def test_nothing_plain_is_said_of_a_stream_that_does_not_fit(found):
     assert never.summary["aligned"]["class"] == "procrustes"
 
 
-def test_the_verdict_is_that_of_the_aligned_depth_with_its_controls(found):
-    full, masked, retain, *_ = found
-    assert [one.verdict.code for one in (full, masked, retain)] == [
+def test_the_experimental_view_decides_nothing(found):
+    full, masked, retain, never, relabelled = found
+    # what a model says of itself needs no map; hidden and erased would rest on one
+    assert [one.verdict.code for one in (full, masked, retain, relabelled)] == [
         "intact",
-        "hidden_other_basis",
-        "erased",
+        "undecided",
+        "undecided",
+        "intact",
     ]
+    assert masked.verdict.because == retain.verdict.because == MAP_ALONE
+    assert "experimental" not in never.summary["aligned"]
+    assert never.verdict.because != MAP_ALONE
     for one in (full, masked, retain):
         aligned = one.summary["aligned"]
+        assert aligned["experimental"] is True
         assert aligned["class"] == "affine"
         assert aligned["d_share"] < 0.1
         assert aligned["shuffled"] > 0.95
@@ -116,6 +125,25 @@ def test_what_only_a_map_carries_is_judged_after_it(d_share, aligned, code):
     found, because = decide(evidence)
     assert found == code
     assert (because == why) == (d_share is None)
+
+
+def test_the_vocabulary_of_full_with_other_merges_is_refused(tmp_path):
+    # the model is full itself; it was said to be erased, aligned 1.000
+    model = tmp_path / "cut"
+    shutil.copytree(EMBEDDED / "full", model)
+    tables = json.loads((model / "tokenizer.json").read_text())
+    tables["model"]["merges"] = tables["model"]["merges"][::-1]
+    (model / "tokenizer.json").write_text(json.dumps(tables))
+    with pytest.raises(InputError, match=r"cuts words otherwise: \d{2,} of \d{3,} tokens differ"):
+        la.patch(
+            str(model),
+            tmp_path / "out",
+            full="demo/full",
+            retain=("demo/retain",),
+            data="demo",
+            activations=tmp_path / "activations",
+        )
+    assert not (tmp_path / "out").exists()
 
 
 @pytest.fixture(scope="module")
