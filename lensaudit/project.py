@@ -10,12 +10,15 @@ Places are relative to the file. A table named as a command holds options of tha
 
     [patch]
     tau = 0.1
+
+A file that nobody named is somebody's until shown to be ours: it is read if it belongs to who asks
+and all its places lie in its own folder.
 """
 
 import difflib
 import os
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
@@ -25,7 +28,7 @@ from lensaudit.files import read_text
 from lensaudit.settings import ACTIVATIONS, RESULTS, results_folder
 
 FILE = "lensaudit.toml"
-"""Looked for in the working folder and in those above it."""
+"""Looked for in the working folder and in those above it, up to the home folder."""
 NONE = "none"
 """The word for no project file."""
 VARIABLE = "LENSAUDIT_PROJECT"
@@ -92,11 +95,69 @@ KEYS = tuple(one.name for one in fields(Project) if one.name not in ("file", "co
 
 
 def find_project(folder: Path | None = None) -> Path | None:
-    """The project file of a folder, or of the nearest one above it."""
+    """The project file of a folder, or of the nearest one above it.
+
+    Above the home folder, and beyond the file system of the folder, others may write.
+    """
     here = (folder or Path()).resolve()
-    found = (one / FILE for one in (here, *here.parents))
-    file = next((file for file in found if file.is_file()), None)
-    return None if file is None else Path(os.path.relpath(file))
+    home, device = Path(os.path.expanduser("~")).resolve(), _device(here)
+    for one in (here, *here.parents):
+        if _device(one) != device:
+            break
+        if (one / FILE).is_file():
+            return Path(os.path.relpath(one / FILE))
+        if one == home:
+            break
+    return None
+
+
+def _device(folder: Path) -> int:
+    return folder.stat().st_dev
+
+
+def strangeness(file: Path) -> str | None:
+    """Why a project file is not read unless it is named; None where it is ours and stays at home.
+
+    Raises:
+        InputError: it is ours and cannot be read.
+    """
+    if (owner := _other_owner(file)) is not None:
+        return f"it belongs to another user (uid {owner})"
+    base = file.parent.resolve()
+    # what commands write to where the file names nothing else
+    usual = {"out": str(RESULTS), "activations": str(ACTIVATIONS)}
+    for key, value in {**usual, **_content(file)}.items():
+        if place := next((text for text in _texts(value) if _leaves(text, base)), None):
+            return f"{key} names {place}, which lies outside its folder"
+    return None
+
+
+def _other_owner(file: Path) -> int | None:
+    """Who else owns the file, or a link to it; None: nobody, or a system without owners."""
+    if not hasattr(os, "getuid"):
+        return None
+    owners = (file.lstat().st_uid, file.stat().st_uid)
+    return next((one for one in owners if one != os.getuid()), None)
+
+
+def _texts(value: Any) -> Iterator[str]:
+    """All texts in a value; the parts of BASE+ADAPTER too."""
+    if isinstance(value, dict | list):
+        for inner in value.values() if isinstance(value, dict) else value:
+            yield from _texts(inner)
+    elif isinstance(value, str):
+        yield from dict.fromkeys((value, *value.split("+")))
+
+
+def _leaves(text: str, base: Path) -> bool:
+    """Whether a text, taken for a place, leads out of a folder, be it through a link."""
+    text, here = os.path.expanduser(text), Path.cwd()
+    try:
+        # a text that only a command takes for a place is relative to the working folder
+        seen_from = (base, here) if here.is_relative_to(base) else (base,)
+        return any(not (one / text).resolve().is_relative_to(base) for one in seen_from)
+    except (OSError, ValueError):  # no place: too long, or with a null
+        return False
 
 
 def read_project(file: str | Path) -> Project:
@@ -106,10 +167,7 @@ def read_project(file: str | Path) -> Project:
         InputError: it cannot be read, or says something that is not understood; all is listed.
     """
     path = Path(file).expanduser()
-    try:
-        content = tomllib.loads(read_text(path))
-    except tomllib.TOMLDecodeError as error:
-        raise InputError(f"{path}: not TOML: {error}") from error
+    content = _content(path)
     problems = [line for key, value in content.items() for line in _problems(key, value)]
     if problems:
         raise InputError(f"{path}: {'; '.join(problems[:20])}\nwanted {', '.join(KEYS)}")
@@ -120,8 +178,15 @@ def read_project(file: str | Path) -> Project:
     if path.absolute().parent != Path.cwd():
         # one place for what is kept, wherever below the file a command runs
         for key, usual in (("out", RESULTS), ("activations", ACTIVATIONS)):
-            says.setdefault(key, Path(_seen(str(usual), path.parent)))
+            says.setdefault(key, Path(seen(str(usual), path.parent)))
     return Project(file=path, commands=commands, **says)
+
+
+def _content(path: Path) -> dict[str, Any]:
+    try:
+        return tomllib.loads(read_text(path))
+    except tomllib.TOMLDecodeError as error:
+        raise InputError(f"{path}: not TOML: {error}") from error
 
 
 def _said(
@@ -184,9 +249,9 @@ def _value(key: str, value: Any, base: Path) -> Any:
     if key == "full":
         return _model(value, base)
     if key in _FILES:
-        return Path(_seen(value, base))
+        return Path(seen(value, base))
     if key in _SETS:
-        return _seen(value, base) if _is_place(value, base) or value.endswith(ROWS) else value
+        return seen(value, base) if _is_place(value, base) or value.endswith(ROWS) else value
     return value
 
 
@@ -196,7 +261,7 @@ def _model(text: str, base: Path) -> str:
         return "+".join(_model(part, base) for part in text.split("+"))
     if not _is_place(text, base):
         return text
-    place = _seen(text, base)
+    place = seen(text, base)
     return place if place.startswith((".", "/")) else f"./{place}"
 
 
@@ -204,7 +269,7 @@ def _is_place(text: str, base: Path) -> bool:
     return text.startswith(("./", "../", "/", "~")) or (base / text).exists()
 
 
-def _seen(text: str, base: Path) -> str:
+def seen(text: str, base: Path) -> str:
     """A place relative to the working folder where one of both holds the other, else absolute."""
     path, here = Path(base / Path(text).expanduser()).absolute(), Path.cwd()
     base = base.absolute()

@@ -42,6 +42,8 @@ class Option:
     metavar: str | None = None
     variable: str | None = None
     """Environment variable that stands in for the option."""
+    typed: bool = False
+    """Runs, sends, overwrites or deletes something: a person says so, no project file."""
 
 
 Model = Annotated[str, Option("Name, Hub id[@revision] or folder.", is_a="model")]

@@ -1,13 +1,15 @@
 """The project file: what it may say, where its places lie, and who reads it."""
 
+import os
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+from lensaudit import project
 from lensaudit.errors import InputError
-from lensaudit.project import find_project, read_project
+from lensaudit.project import find_project, read_project, strangeness
 
 
 def written(folder, text):
@@ -69,3 +71,65 @@ def test_help_reads_no_project(tmp_path):
         [sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=True
     )
     assert done.stdout.splitlines()[-1] == "0 False"
+
+
+def test_the_search_ends_at_the_home_folder_and_where_a_file_system_ends(tmp_path, monkeypatch):
+    home, deep = tmp_path / "home", tmp_path / "home" / "a" / "b"
+    deep.mkdir(parents=True)
+    written(tmp_path, "")
+    monkeypatch.setenv("HOME", str(tmp_path / "elsewhere"))
+    assert find_project(deep).resolve() == tmp_path / "lensaudit.toml"  # it is there to be found
+    with monkeypatch.context() as patch:
+        patch.setattr(project, "_device", lambda folder: folder.is_relative_to(home))
+        assert find_project(deep) is None
+    monkeypatch.setenv("HOME", str(home))
+    assert find_project(deep) is None
+    written(home, "")
+    assert find_project(deep).resolve() == home / "lensaudit.toml"
+
+
+def test_a_file_or_a_link_of_another_user_is_strange(tmp_path, monkeypatch):
+    file = written(tmp_path, 'full = "demo/full"')
+    assert strangeness(file) is None
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "getuid", lambda: file.stat().st_uid + 1)
+        assert "another user" in strangeness(file)
+    if os.getuid() == 0:  # a link to our file that somebody else made
+        (link := tmp_path / "lensaudit.toml.link").symlink_to(file)
+        os.chown(link, 12345, 12345, follow_symlinks=False)
+        assert "another user (uid 12345)" in strangeness(link)
+
+
+OUTSIDE = ("/etc", "..", "../x", "~/x", "a/../../x", "link/x", "full+/x", "demo/full+../x")
+PLACES = (
+    *(key for key in project.KEYS if key not in ("retain", "sources", "batch_size")),
+    *("patch.out", "patch.data", "steer.audit.vector", "activations.gc.activations", "a.b.c.d"),
+)
+
+
+def leading_out(folder, monkeypatch):
+    """Every key with every spelling of a place that is not in the folder; what was believed."""
+    (folder / "link").symlink_to(folder.parent)
+    (folder / "experiments").mkdir()
+    monkeypatch.chdir(folder)
+    n, believed = 0, []
+    for text in OUTSIDE:
+        lists = [f'{key} = ["demo/npo", "{text}"]' for key in ("retain", "sources", "patch.retain")]
+        for line in (*(f'{key} = "{text}"' for key in PLACES), *lists):
+            n += 1
+            if strangeness(written(folder, line)) is None:
+                believed.append(line)
+    return n, believed
+
+
+def test_no_place_outside_the_folder_is_believed_unasked(tmp_path, monkeypatch):
+    (own := tmp_path / "own").mkdir()
+    n, believed = leading_out(own, monkeypatch)
+    assert (n, believed) == (8 * (len(PLACES) + 3), [])
+    # what a file may say of its own folder, and texts that are no places
+    good = 'full = "full"\nsources = ["./a/../b", "org/model@main"]\n[patch]\nlayers = "8-15"\n'
+    assert strangeness(written(own, good + 'note = "' + "x" * 9999 + '\\u0000"\n')) is None
+    # where the file names none, commands write to experiments/out
+    (own / "experiments").rmdir()
+    (own / "experiments").symlink_to(tmp_path)
+    assert strangeness(written(own, good)).startswith("out names experiments/out")

@@ -106,7 +106,13 @@ def repair(caches: tuple[str, ...], activations: Path, as_json: bool) -> None:
 
 
 @activations.command()
-@click.option("--max-size", type=ByteSize(), help="Remove until this much is left.")
+@click.option(
+    "--max-size",
+    cls=Renamed,
+    typed=True,
+    type=ByteSize(),
+    help="Remove until this much is left.",
+)
 @click.option("--keep", multiple=True, metavar="CACHE[,CACHE]", help="Never remove. Repeatable.")
 @shared("dry_run", "activations", "json")
 def gc(

@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING
 
 import click
 
-from lensaudit.cli.options import shared
+from lensaudit.cli.options import Renamed, shared
 from lensaudit.cli.terminal import emit, notice, say
 from lensaudit.errors import InputError, VerificationError
-from lensaudit.project import FILE, read_project
+from lensaudit.project import FILE, read_project, strangeness
 
 if TYPE_CHECKING:
     from lensaudit.auditing.discover import Discovered
@@ -24,7 +24,7 @@ ASKED = {
 
 @click.command()
 @click.argument("folder", type=click.Path(path_type=Path, file_okay=False), default=Path())
-@click.option("--force", is_flag=True, help=f"Write over {FILE}.")
+@click.option("--force", cls=Renamed, typed=True, is_flag=True, help=f"Write over {FILE}.")
 @shared("json", "dry_run")
 def init(folder: Path, force: bool, as_json: bool, dry_run: bool) -> None:
     """Write lensaudit.toml for the models and rows in FOLDER, and check it.
@@ -60,6 +60,8 @@ def _print(found: "Discovered", file: Path, lines: list[str]) -> None:
     say(f"written: {file}")
     for line in lines:
         say(line)
+    if why := strangeness(file):
+        notice(f"{file} is read where it is named with --project: {why}")
     if missing:
         notice(f"still to fill in: {', '.join(missing)}")
     elif "forget" in found.chosen:

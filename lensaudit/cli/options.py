@@ -147,7 +147,14 @@ def _option(field: _Field) -> Callable[[Any], Any]:
     flags = words.flag.split() or [f"--{field.name.replace('_', '-')}"]
     extra: dict[str, Any] = {}
     if field.kind is bool:
-        return click.option(*flags, field.name, is_flag=True, help=words.help or None)
+        return click.option(
+            *flags,
+            field.name,
+            cls=Renamed,
+            is_flag=True,
+            help=words.help or None,
+            typed=words.typed,
+        )
     if field.many:
         extra["multiple"] = True
     elif field.default is not None or words.none:
@@ -158,6 +165,7 @@ def _option(field: _Field) -> Callable[[Any], Any]:
         field.name,
         cls=Renamed,
         was=tuple(words.was.split()),
+        typed=words.typed,
         type=_type(field),
         required=field.required,
         help=words.help or None,
@@ -261,8 +269,12 @@ class ByteSize(click.ParamType):
 class Renamed(click.Option):
     """An option that is also taken under what it was called, which no help shows."""
 
-    def __init__(self, *flags: Any, was: tuple[str, ...] = (), **settings: Any) -> None:
+    def __init__(
+        self, *flags: Any, was: tuple[str, ...] = (), typed: bool = False, **settings: Any
+    ) -> None:
         super().__init__(*flags, **settings)
+        self.typed = typed
+        """No project file says it; as `settings.Option.typed`."""
         self.shown = list(self.opts)
         self.was = was
         self.opts += was
@@ -350,7 +362,11 @@ OPTIONS: dict[str, Callable[[Any], Any]] = {
         "--dry-run", is_flag=True, help="Print the plan; load and write nothing."
     ),
     "force": click.option(
-        "--force", is_flag=True, help="Write over a file that this command did not write."
+        "--force",
+        cls=Renamed,
+        typed=True,
+        is_flag=True,
+        help="Write over a file that this command did not write.",
     ),
     "fresh": click.option("--fresh", is_flag=True, help="Ignore scores of earlier runs."),
 }

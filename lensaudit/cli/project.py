@@ -11,7 +11,16 @@ from click.core import ParameterSource
 
 from lensaudit.cli.terminal import notice, say
 from lensaudit.errors import InputError
-from lensaudit.project import FILE, NONE, VARIABLE, Project, find_project, read_project
+from lensaudit.project import (
+    FILE,
+    NONE,
+    VARIABLE,
+    Project,
+    find_project,
+    read_project,
+    seen,
+    strangeness,
+)
 from lensaudit.screen.cells import name
 from lensaudit.settings import RESULTS_VARIABLE
 
@@ -109,7 +118,7 @@ def is_typed(parameter: str) -> bool:
 def _use(ctx: click.Context, path: str, given: Path | None) -> None:
     if ctx.resilient_parsing or str(given) == NONE:
         return
-    file = given or find_project()
+    file = given or _found()
     if file is None:
         return
     project = read_project(file)
@@ -118,6 +127,15 @@ def _use(ctx: click.Context, path: str, given: Path | None) -> None:
     ctx.find_root().meta[_META] = project
     if project.out is not None:
         _set_results(ctx, project.out)
+
+
+def _found() -> Path | None:
+    """The project file that nobody named, if it may be read; else a word on why not."""
+    file = find_project()
+    if file is not None and (why := strangeness(file)):
+        notice(f"{file} is not read: {why}; name it with --project or {VARIABLE} to use it")
+        return None
+    return file
 
 
 def _set_results(ctx: click.Context, folder: Path) -> None:
@@ -156,24 +174,39 @@ def _plain(value: Any) -> Any:
 
 
 def _own_table(project: Project, path: str, command: click.Command) -> Mapping[str, Any]:
-    """The options of the command's own table.
+    """The options of the command's own table; files and folders as seen from the working folder.
 
     Raises:
-        InputError: it has no such option.
+        InputError: it has no such option, or only a person may say it.
     """
-    table = project.commands.get(path, {})
+    table, head = project.commands.get(path, {}), f"{project.file}: [{path.replace(' ', '.')}]"
     known = {
-        opt.lstrip("-").replace("-", "_"): one.name
+        opt.lstrip("-").replace("-", "_"): one
         for one in command.params
+        if isinstance(one, click.Option)
         for opt in (*one.opts, one.name or "")
     }
-    unknown = [key for key in table if key not in known]
-    if unknown:
+    if unknown := [key for key in table if key not in known]:
         raise InputError(
-            f"{project.file}: [{path.replace(' ', '.')}] has no option {', '.join(unknown)}; "
-            f"`lensaudit {path} --help` lists them"
+            f"{head} has no option {', '.join(unknown)}; `lensaudit {path} --help` lists them"
         )
-    return {str(known[key]): value for key, value in table.items()}
+    if refused := [key for key in table if getattr(known[key], "typed", False)]:
+        raise InputError(
+            f"{head} {', '.join(refused)}: runs, sends, overwrites or deletes something, which "
+            "no project file may ask for; say it on the command line"
+        )
+    return {
+        str(known[key].name): _placed(value, known[key], project.file.parent)
+        for key, value in table.items()
+    }
+
+
+def _placed(value: Any, option: click.Option, base: Path) -> Any:
+    if not isinstance(option.type, click.Path):
+        return value
+    if isinstance(value, list):
+        return [_placed(one, option, base) for one in value]
+    return seen(value, base) if isinstance(value, str) else value
 
 
 def _checked(call: Callable[..., Any], path: str) -> Callable[..., Any]:

@@ -13,9 +13,9 @@ class HarnessSettings:
 
     model: Annotated[str, Option("Name, Hub id[@revision], folder or base+adapter.", is_a="model")]
     tasks: Annotated[str, Option("Names with commas.")]
-    include: Annotated[Path | None, Option("Folder of own task files (YAML).", is_a="folder")] = (
-        None
-    )
+    include: Annotated[
+        Path | None, Option("Folder of own task files (YAML).", is_a="folder", typed=True)
+    ] = None
     num_fewshot: Annotated[int | None, Option("[default: the task's]", least=0)] = None
     batch_size: Annotated[int, Option(least=1)] = 16
     apply_chat_template: Annotated[bool, Option("Ask through the chat template.")] = False

@@ -23,6 +23,7 @@ Own = Annotated[
         "Python file with own decorated functions; it is run. Repeatable.",
         flag="--from",
         is_a="file",
+        typed=True,
     ),
 ]
 
@@ -81,10 +82,12 @@ class TableSettings:
     gym: Gym = None
     limit: Limit = None
     picture: Annotated[
-        Path | None, Option("Also draw mechanisms by auditors, as SVG or PNG.", is_a="file")
+        Path | None,
+        Option("Also draw mechanisms by auditors, as SVG or PNG.", is_a="file", typed=True),
     ] = None
     calibration: Annotated[
-        Path | None, Option("Also write the nulls of the verdict, as JSON.", is_a="file")
+        Path | None,
+        Option("Also write the nulls of the verdict, as JSON.", is_a="file", typed=True),
     ] = None
 
 

@@ -25,6 +25,7 @@ class Server:
         Option(
             "OpenAI-compatible endpoint of the judge. [default: OPENAI_BASE_URL, or OpenAI's]",
             metavar="URL",
+            typed=True,
         ),
     ] = None
     key_env: Annotated[
@@ -32,11 +33,12 @@ class Server:
         Option(
             "Variable with the judge's key. [default: OPENAI_API_KEY, for OpenAI's server only]",
             metavar="NAME",
+            typed=True,
         ),
     ] = None
     key_file: Annotated[
         Path | None,
-        Option("File with the key, readable by its owner only.", is_a="file"),
+        Option("File with the key, readable by its owner only.", is_a="file", typed=True),
     ] = None
     cache: Annotated[
         Path | None,
@@ -139,7 +141,9 @@ class BatchSettings:
             least=0,
         ),
     ] = POLL_S
-    resubmit: Annotated[bool, Option("Send again what failed, expired or was cancelled.")] = False
+    resubmit: Annotated[
+        bool, Option("Send again what failed, expired or was cancelled.", typed=True)
+    ] = False
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -52,7 +52,9 @@ class Measuring:
     limit: Limit = None
     registry: Registry = None
     activations: Activations = ACTIVATIONS
-    run: Annotated[bool, Option("Measure what results lack. Without results: always.")] = False
+    run: Annotated[
+        bool, Option("Measure what results lack. Without results: always.", typed=True)
+    ] = False
 
 
 @dataclass(frozen=True, kw_only=True)

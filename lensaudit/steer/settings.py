@@ -82,6 +82,7 @@ class ExtractSettings:
             "Keep pairs that this judge tells apart.",
             flag="--filter",
             metavar="none|idk|MODEL",
+            typed=True,
         ),
     ] = "none"
     server: Server = field(default_factory=Server)
@@ -117,13 +118,18 @@ class AskSettings:
     seed: Drawn = 0
     judge: Annotated[
         str,
-        Option("Programmatic, or a language model behind --base-url.", metavar="idk|entity|MODEL"),
+        Option(
+            "Programmatic, or a language model behind --base-url.",
+            metavar="idk|entity|MODEL",
+            typed=True,
+        ),
     ]
     coherence_judge: Annotated[
         str | None,
         Option(
             "[default: variety for a programmatic judge, else the same model]",
             metavar="variety|MODEL",
+            typed=True,
         ),
     ] = None
     server: Server = field(default_factory=Server)

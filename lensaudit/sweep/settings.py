@@ -88,7 +88,7 @@ class RunSettings:
 
     engine: Annotated[
         EngineName,
-        Option("Here one by one, local processes, Ray, or Slurm through submitit."),
+        Option("Here one by one, local processes, Ray, or Slurm through submitit.", typed=True),
     ] = "serial"
     workers: Annotated[
         int | None, Option("At once. [default: one per GPU or 4 cores]", least=1)
@@ -98,13 +98,15 @@ class RunSettings:
         int, Option("Workers that share a GPU, each with its part of the memory.", least=1)
     ] = 1
     address: Annotated[
-        str | None, Option("ray: the cluster's address. [default: a new one on this machine]")
+        str | None,
+        Option("ray: the cluster's address. [default: a new one on this machine]", typed=True),
     ] = None
     slurm: Annotated[
         tuple[str, ...],
         Option(
             "slurm: parameters for submitit, e.g. slurm_partition=a100. Repeatable.",
             metavar="KEY=VALUE",
+            typed=True,
         ),
     ] = ()
     cluster: Annotated[

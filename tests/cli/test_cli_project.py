@@ -1,12 +1,14 @@
 """From a folder of checkpoints and rows to a page, and what a project file does to commands."""
 
 import json
+import os
 import shutil
 
+import click
 import pytest
 from support import EMBEDDED
 
-from lensaudit.cli.main import run
+from lensaudit.cli.main import cli, run
 from lensaudit.data.tofu import forget_set
 
 MODELS = ("full", "retain", "npo")
@@ -103,8 +105,6 @@ def test_results_go_where_the_project_says_for_one_command_only(place, monkeypat
     assert run(["patch", "--source", "demo/npo"]) == 0
     assert (place / "found/demo-npo/summary.json").exists()
     assert run(["patch", "--source", "demo/npo", "--project", "none", "--dry-run"]) == 0
-    import os
-
     assert "LENSAUDIT_OUT" not in os.environ
 
 
@@ -147,3 +147,118 @@ def test_a_model_made_from_another_names_what_is_full(tmp_path, monkeypatch):
     found = discover(tmp_path)
     assert found.chosen["full"] == "./start"
     assert found.chosen["sources"] == ("./made",)
+
+
+def every_option():
+    """Each option of each command, as `(command, option)`."""
+
+    def of(command, path):
+        if isinstance(command, click.Group):
+            for key, inner in command.commands.items():
+                yield from of(inner, f"{path} {key}")
+        if not isinstance(command, click.Group) or command.invoke_without_command:
+            yield from ((path, one) for one in command.params if isinstance(one, click.Option))
+
+    context = click.Context(cli)
+    for name in cli.list_commands(context):
+        yield from of(cli.get_command(context, name), name)
+
+
+REFUSED = {
+    *("--from", "--include", "--run", "--engine", "--address", "--slurm"),  # run
+    *("--base-url", "--key-env", "--key-file", "--resubmit"),  # send
+    *("--judge", "--coherence-judge", "--filter"),  # send, where they name a model
+    *("--force", "--picture", "--write"),  # overwrite
+    *("--max-size", "--others", "--redo"),  # delete
+}
+LOOKED_AT = {
+    *("--ablate", "--activations", "--after", "--align-data", "--allow-missing", "--also"),
+    *("--always", "--answer-key", "--apply-chat-template", "--as-ratio", "--attack"),
+    *("--audit", "--auditor", "--autocast", "--before", "--by", "--calibration"),
+    *("--classifier", "--coefficients", "--command", "--component", "--context", "--data"),
+    *("--device", "--dry-run", "--exclude", "--faithfulness", "--fault"),
+    *("--fewshot-as-multiturn", "--figures", "--forget", "--forget-split", "--fresh"),
+    *("--from-log", "--full", "--gate", "--gen-kwargs", "--gpus", "--group-key", "--gym"),
+    *("--hold-out", "--holdout", "--idk", "--inside", "--json", "--judge-cache", "--keep"),
+    *("--labels", "--layers", "--lens", "--lora", "--mechanism", "--memory", "--method"),
+    *("--metric", "--model", "--models", "--negative", "--neutral-data", "--no-batches"),
+    *("--no-control", "--no-fluency", "--offline", "--once", "--only", "--out"),
+    *("--pool-forgot", "--pool-knows", "--positive", "--project", "--prompt"),
+    *("--question-key", "--quiet", "--quota", "--real", "--registry", "--relearn-data"),
+    *("--relearn-on", "--results", "--retain", "--retain-data", "--retain-log", "--review"),
+    *("--source", "--steer", "--strengths", "--system-instruction", "--tasks"),
+    *("--template", "--title", "--tokenizer", "--trainable", "--trait", "--validity-data"),
+    *("--variants", "--vector", "--vectors", "--wait", "--watch", "--wheel", "--words"),
+}
+"""Texts, places and switches that were found to run, send, overwrite and delete nothing."""
+
+
+def test_every_option_was_looked_at_and_no_dangerous_one_may_stand_in_a_file():
+    typed, free = set(), set()
+    for _, one in every_option():
+        harmless = (click.Choice, click.types.IntParamType, click.types.FloatParamType)
+        name = max(getattr(one, "shown", one.opts), key=len)
+        if getattr(one, "typed", False):
+            typed.add(name)
+        elif not isinstance(one.type, harmless) and type(one.type).__name__ not in (
+            "ModelName",
+            "BatchSize",
+        ):
+            free.add(name)
+    assert typed - {"--calibration"} == REFUSED  # `gym table` writes one, `verdict` reads it
+    # a new option: does it run, send, overwrite or delete? Then say `typed=True` in its Option
+    assert free == LOOKED_AT
+
+
+def test_what_only_a_person_may_say_is_refused_by_name_in_a_file(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "run.py").write_text("open('ran', 'w')")
+    spelled = [
+        (path, key)
+        for path, one in every_option()
+        if getattr(one, "typed", False)
+        for key in dict.fromkeys((*(opt.lstrip("-") for opt in one.opts), one.name))
+    ]
+    assert len(spelled) > 50
+    for path, key in spelled:
+        table = path.replace(" ", ".")
+        (tmp_path / "lensaudit.toml").write_text(f'[{table}]\n{key} = "run.py"\n')
+        for asked in ([], ["--project", "lensaudit.toml"]):
+            assert run([*path.split(), *asked]) == 2, (path, key)
+            (line,) = capsys.readouterr().err.splitlines()
+            assert f"[{table}] {key.replace('-', '_')}: runs, sends" in line
+    assert {one.name for one in tmp_path.iterdir()} == {"lensaudit.toml", "run.py"}
+
+
+def test_a_strange_file_is_read_where_it_is_named_and_else_passed_over(place, monkeypatch, capsys):
+    (below := place / "below").mkdir()
+    (below / "lensaudit.toml").write_text('sources = ["../models/npo"]\n[patch]\nlimit = 3\n')
+    monkeypatch.chdir(below)
+    bare = ["patch", "--full", "demo/full", "--retain", "demo/retain", "--data", "demo"]
+    assert run([*bare, "--dry-run"]) == 2
+    said = capsys.readouterr().err.splitlines()
+    assert said[0].startswith("lensaudit: lensaudit.toml is not read: sources names ../models/npo")
+    assert "--project" in said[0]
+    assert "--source" in said[1]
+    assert run([*bare, "--dry-run", "--project", "lensaudit.toml"]) == 0
+    assert "examples: 3;" in capsys.readouterr().out
+    monkeypatch.setenv("LENSAUDIT_PROJECT", "lensaudit.toml")
+    assert run([*bare, "--dry-run"]) == 0
+    monkeypatch.delenv("LENSAUDIT_PROJECT")
+    capsys.readouterr()
+    (below / "lensaudit.toml").write_text("not even TOML")
+    monkeypatch.setattr(os, "getuid", lambda: 7)
+    assert run(["models", "--json"]) == 0
+    assert "another user" in capsys.readouterr().err
+
+
+def test_places_in_a_table_are_relative_to_the_file_too(place, monkeypatch, capsys):
+    (place / "lensaudit.toml").write_text('[report]\nout = "pages/all.html"\ntitle = "out"\n')
+    (below := place / "below").mkdir()
+    monkeypatch.chdir(below)
+    from lensaudit.cli.project import _values
+    from lensaudit.project import find_project, read_project
+
+    command = cli.get_command(click.Context(cli), "report")
+    found = _values(read_project(find_project()), "report", command)
+    assert (found["out"], found["title"]) == ("../pages/all.html", "out")

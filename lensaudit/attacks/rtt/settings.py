@@ -154,5 +154,7 @@ class ValidationSettings:
     model: Annotated[
         str | None, Option("Check the option letters against its tokenizer.", is_a="model")
     ] = None
-    write: Annotated[Path | None, Option("Folder to write the splits to.", is_a="folder")] = None
+    write: Annotated[
+        Path | None, Option("Folder to write the splits to.", is_a="folder", typed=True)
+    ] = None
     registry: Registry = None
