@@ -10,6 +10,7 @@ from lensaudit.gym.ledger import GymRow
 from lensaudit.gym.picture import heat_map
 from lensaudit.gym.table import Judgement, Share, markdown, table
 from lensaudit.gym.verdict import Confusion, Null, held_out_error, left_out_error
+from lensaudit.results.records import signed
 
 VERSION = 2
 """Of the gym: raised when mechanisms, splits or scoring change."""
@@ -57,7 +58,7 @@ def document(
     if calibration is not None:
         views = {name: asdict(one) for name, one in nulls.items()}
         content = {"version": VERSION, "seeds": sorted(seeds), "views": views}
-        write_json(calibration, {**content, "held_out": held_out.document()})
+        write_json(calibration, signed({**content, "held_out": held_out.document()}))
     return found
 
 

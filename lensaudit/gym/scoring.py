@@ -9,7 +9,7 @@ from typing import Any
 
 from lensaudit.errors import InputError, LensAuditError
 from lensaudit.gym.auditors import Auditor, Bench, Case, Finding, auditors_named
-from lensaudit.gym.ledger import ANCHOR, ledger_of
+from lensaudit.gym.ledger import ANCHOR, ledger_of, seal
 from lensaudit.gym.make import Model, models_in
 from lensaudit.gym.registry import load_own, named
 from lensaudit.gym.settings import ScoreSettings, gym_folder
@@ -91,7 +91,9 @@ def score(settings: ScoreSettings, *, notice: Notice = lambda _: None) -> Scored
                     continue
                 notice(f"{judge.name}: {chosen[0].mechanism}, seed {chosen[0].seed} …")
                 ledger.append(_rows(judge, chosen))
+                seal(ledger, started)
                 n_new += len(chosen)
+    seal(ledger, started)
     return Scored(ledger.path, n_new, n_left)
 
 

@@ -115,6 +115,20 @@ def signed(content: Mapping[str, Any]) -> dict[str, Any]:
     return {**rest, "check": digest(rest)}
 
 
+def signed_object(path: Path) -> dict[str, Any]:
+    """A JSON object that was written with `signed`, without its checksum.
+
+    Raises:
+        InputError: no JSON object, it was edited, or it has no checksum.
+    """
+    content = json_object(path)
+    check = content.pop("check", None)
+    if check is None or check != _digest(content):
+        what = "was changed after it was written" if check else "has no checksum of itself"
+        raise InputError(f"{path}: {what}; {AGAIN}")
+    return content
+
+
 def claim(folder: Path, command: str, files: Iterable[str], name: str = MANIFEST) -> None:
     """Make a folder for the results of a command, and mark it as begun.
 

@@ -1,12 +1,15 @@
 """Auditors judge planted models, once; own ones enter by one decorated function."""
 
 import json
+import re
 import shutil
 
 import pytest
 import torch
 
+from lensaudit.cli.main import run
 from lensaudit.errors import InputError
+from lensaudit.files import write_json
 from lensaudit.gym.auditors import _AUDITORS, auditors, auditors_named
 from lensaudit.gym.ledger import rows_of
 from lensaudit.gym.make import make
@@ -14,6 +17,7 @@ from lensaudit.gym.probe import fitted, ranks
 from lensaudit.gym.scoring import score
 from lensaudit.gym.settings import MakeSettings, ScoreSettings
 from lensaudit.metrics.registry import all_metrics
+from lensaudit.results.records import signed
 
 MODELS = ("permuted", "permuted_turned", "absent")
 
@@ -216,10 +220,56 @@ def test_a_submitted_recipe_is_certified_scored_and_told_whom_it_fools(gym, tmp_
 
 
 def test_lines_of_models_that_were_made_anew_are_left_out(gym, tmp_path):
-    (tmp_path / "scores-8.jsonl").write_bytes((gym / "scores-8.jsonl").read_bytes())
+    copy_of_scores(gym, tmp_path)
     alone = rows_of(tmp_path, 8)
     assert len(alone) == len(rows_of(gym, 8))
     folder = tmp_path / "seed-0" / "permuted"
     folder.mkdir(parents=True)
-    (folder / "manifest.json").write_text('{"inputs": {"key": "another"}}')
+    write_json(folder / "manifest.json", signed({"inputs": {"key": "another"}, "files": {}}))
     assert {one["mechanism"] for one in rows_of(tmp_path, 8)} == {"full", "retain"}
+    (folder / "manifest.json").write_text('{"inputs": {"key": "a"}, "files": {}, "check": "b"}')
+    with pytest.raises(InputError, match=r"permuted: manifest\.json: was changed"):
+        rows_of(tmp_path, 8)
+
+
+def copy_of_scores(gym, place):
+    for name in ("scores-8.jsonl", "scores-8_manifest.json"):
+        (place / name).write_bytes((gym / name).read_bytes())
+
+
+EDITED = {
+    "a score": (lambda text: text.replace('"score": 0.', '"score": 1.', 1), "1 of .* lines are"),
+    "a line gone": (lambda text: text[: text.rindex("\n", 0, -1) + 1], "the manifest says"),
+    "the header gone": (lambda text: text.partition("\n")[2], "its header is"),
+    "all gone": (lambda text: "", "no scores; make some"),
+}
+
+
+@pytest.mark.parametrize("how", EDITED)
+def test_no_table_is_made_of_edited_scores(gym, tmp_path, capsys, how):
+    copy_of_scores(gym, tmp_path)
+    table = ["gym", "table", "--gym", str(tmp_path), "--limit", "8"]
+    assert run(table) == 0
+    change, said = EDITED[how]
+    path = tmp_path / "scores-8.jsonl"
+    path.write_text(change(path.read_text()))
+    capsys.readouterr()
+    assert run([*table, "--calibration", str(tmp_path / "calibration.json")]) == 2
+    error = capsys.readouterr().err
+    assert re.search(said, error)
+    assert error.count("\n") == 1
+    assert not (tmp_path / "calibration.json").exists()
+    # scoring goes on from what is left, and the ledger is whole again
+    if how == "a score":
+        shutil.copytree(gym, tmp_path / "gym")
+        path.replace(tmp_path / "gym" / path.name)
+        again = ScoreSettings(gym=tmp_path / "gym", auditor=("uds", "greedy"), limit=8)
+        assert score(again).n_new == 1
+        assert len(rows_of(tmp_path / "gym", 8)) == len(rows_of(gym, 8))
+
+
+def test_scores_without_their_manifest_are_believed_by_nobody(gym, tmp_path):
+    copy_of_scores(gym, tmp_path)
+    (tmp_path / "scores-8_manifest.json").unlink()
+    with pytest.raises(InputError, match=r"no manifest\.json to compare it with"):
+        rows_of(tmp_path, 8)

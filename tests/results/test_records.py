@@ -16,6 +16,7 @@ from lensaudit.results.records import (
     claim,
     manifest,
     signed,
+    signed_object,
 )
 
 FILES = ("results.jsonl", "summary.json")
@@ -116,6 +117,19 @@ def test_whoever_believes_a_result_is_told_in_a_line_what_was_done_to_it(tmp_pat
             check_whole(place)
         assert str(found.value).endswith("; run the command that made it again")
         assert "\n" not in str(found.value)
+
+
+def test_an_object_that_was_edited_or_is_not_signed_is_refused(tmp_path):
+    path = tmp_path / "calibration.json"
+    path.write_text(json.dumps(signed({"views": {"uds": 0.5}})))
+    assert signed_object(path) == {"views": {"uds": 0.5}}
+    for text, said in (("0.6", "was changed"), ("NaN", "was changed")):
+        path.write_text(json.dumps(signed({"views": {"uds": 0.5}})).replace("0.5", text))
+        with pytest.raises(InputError, match=said):
+            signed_object(path)
+    path.write_text('{"views": {}}')
+    with pytest.raises(InputError, match="has no checksum"):
+        signed_object(path)
 
 
 def test_every_manifest_of_a_folder_is_compared(tmp_path):
