@@ -15,7 +15,7 @@ from lensaudit.evaluation.store import PassStore
 from lensaudit.evaluation.subject import PassOptions
 from lensaudit.evaluation.view import Asked
 from lensaudit.metrics.registry import Conventions
-from lensaudit.models.checkpoint import config_of
+from lensaudit.models.checkpoint import config_of, tell_stored_twice
 from lensaudit.models.context import context_of
 from lensaudit.models.registry import is_demo, load_registry, resolve
 from lensaudit.progress import Notice, unheard
@@ -59,6 +59,7 @@ def open_evaluation(
         device=settings.device,
         attn=settings.attn,
     )
+    tell_stored_twice(checkpoint, notice=notice)
     folder = path_of(settings.tokenizer)
     tokenizer = tokenizer_for(checkpoint, folder)
     template = _template(settings)

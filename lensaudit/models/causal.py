@@ -68,6 +68,7 @@ def _spread(checkpoint: Checkpoint, placement: Placement, *, dtype: torch.dtype,
     except (*UNLOADABLE, RuntimeError, TypeError, AttributeError) as error:
         raise InputError(f"{name}: cannot be loaded ({first_line(error)})") from error
     _check_whole(name, found)
+    _check_head(name, model)
     with first_block_alone(model):
         _check_causal(name, model)
     return model
@@ -98,6 +99,7 @@ def _whole(checkpoint: Checkpoint, *, dtype: torch.dtype, device: str, attn: str
     if checkpoint.adapter:
         model = merged(model, checkpoint.adapter, dtype=dtype)
     model = model.to(device).eval()
+    _check_head(name, model)
     _check_causal(name, model)
     return model
 
@@ -129,6 +131,19 @@ def _check_whole(name: str, found: Mapping[str, Any]) -> None:
 
 def _shape(size: Sequence[int]) -> str:
     return " x ".join(map(str, size))
+
+
+@torch.no_grad()
+def _check_head(name: str, model: Any) -> None:
+    """Every row of the head is finite: of one that is not, no cache and no hook has a sign."""
+    weight = model.get_output_embeddings().weight
+    # sums need no mask of the head's size; those of float16 run over
+    bad = (~weight.sum(1, dtype=torch.float32).isfinite()).nonzero().flatten().tolist()
+    if bad:
+        raise InputError(
+            f"{name}: row {bad[0]} of the head holds NaN or infinity ({len(bad)} of "
+            f"{len(weight)} rows do); fetch or save the checkpoint again"
+        )
 
 
 @torch.no_grad()

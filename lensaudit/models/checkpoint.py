@@ -199,8 +199,20 @@ def check_same_shape(*checkpoints: Checkpoint, notice: Callable[[str], None] | N
             f"models of different shape: {'; '.join(differences)}\n"
             "wanted checkpoints trained from one base model, with its tokenizer"
         )
-    if notice is not None and (differing := differing_settings(*checkpoints)):
-        notice(f"models with other settings: {differing}")
+    if notice is not None:
+        tell_stored_twice(*checkpoints, notice=notice)
+        if differing := differing_settings(*checkpoints):
+            notice(f"models with other settings: {differing}")
+
+
+def tell_stored_twice(*checkpoints: Checkpoint, notice: Callable[[str], None]) -> None:
+    """Say which weights are read of a folder that holds them in one file and in shards."""
+    for one in checkpoints:
+        suffix = "bin" if one.pickled else "safetensors"
+        single = f"{'pytorch_model' if one.pickled else 'model'}.{suffix}"
+        index = f"{single}.index.json"
+        if (one.folder / single).is_file() and (one.folder / index).is_file():
+            notice(f"{one.spec.name}: {single} is read; {index} beside it and its shards are not")
 
 
 def misfit(source: Checkpoint, full: Checkpoint) -> str | None:

@@ -88,6 +88,15 @@ def test_a_tensor_of_another_shape_is_named_with_both_shapes(folder):
     assert f"{LOST} is stored as 32 x 47, its configuration wants 32 x 48" in message
 
 
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), float("-inf")])
+def test_a_row_of_the_head_that_is_not_finite_is_named(folder, value):
+    """Logits of one token alone: the stream is finite, and caches of it are."""
+    head = load_file(folder / "model.safetensors")["lm_head.weight"]
+    head[7, 3] = value
+    change_weights(folder, **{"lm_head.weight": head})
+    assert f"row 7 of the head holds NaN or infinity (1 of {len(head)} rows do)" in refusal(folder)
+
+
 def test_weights_of_whole_numbers_are_refused_before_any_is_read(folder):
     change_weights(folder, **{LOST: torch.ones(32, 48, dtype=torch.int32)})
     assert f"{LOST} is stored as I32" in refusal(folder, opened)

@@ -19,6 +19,7 @@ from lensaudit.models.checkpoint import (
     differing_settings,
     load_tokenizer,
     open_checkpoint,
+    tell_stored_twice,
 )
 from lensaudit.models.spec import ModelSpec
 
@@ -96,6 +97,22 @@ def test_a_folder_opens_with_shape_and_hashes(folder):
     assert checkpoint.weights.startswith("sha256:")
     assert checkpoint.folder == folder
     assert not checkpoint.pickled
+
+
+def test_of_weights_that_are_stored_twice_it_is_said_which_are_read(folder):
+    said = []
+    tell_stored_twice(opened(folder), notice=said.append)
+    assert not said
+    write(folder / "model.safetensors.index.json", {"weight_map": {"x": "model-1.safetensors"}})
+    before = opened(folder)
+    tell_stored_twice(before, notice=said.append)
+    assert said == [
+        "mine: model.safetensors is read; model.safetensors.index.json beside it and its shards "
+        "are not"
+    ]
+    # and it is true: transformers reads that one, too
+    save_file({"x": np.ones(3, np.float32)}, folder / "model.safetensors")
+    assert opened(folder).weights != before.weights
 
 
 def test_the_dtype_is_that_of_the_stored_weights(folder):
