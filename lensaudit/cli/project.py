@@ -215,6 +215,10 @@ def _checked(call: Callable[..., Any], path: str) -> Callable[..., Any]:
     @wraps(call)
     def run(*positional: Any, **values: Any) -> Any:
         project, ctx = current_project(), click.get_current_context()
+        if values.get("dry_run"):  # nothing is written
+            from lensaudit.models.hashing import looking
+
+            ctx.with_resource(looking())
         if project is None:
             return call(*positional, **values)
         from_file = [

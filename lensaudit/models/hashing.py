@@ -1,10 +1,16 @@
-"""Which weights, which tokenizer: content hashes that no name or path can fool."""
+"""Which weights, which tokenizer: content hashes that no name or path can fool.
+
+What a process hashed it knows until the file changes. What earlier processes hashed lies in memos,
+which somebody may have edited: whoever only looks may believe them (`looking`), a run hashes again.
+"""
 
 import hashlib
 import os
 import re
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from pathlib import Path
 from typing import Any
 
@@ -39,6 +45,18 @@ _SPECIAL_TOKENS = ("bos_token", "eos_token", "unk_token")
 """Not the padding token: padding is on the right and no scored position sees it."""
 
 _known: dict[str, str] = {}
+"""Key of a file's state -> hash that this process took."""
+_looks: ContextVar[bool] = ContextVar("looks", default=False)
+
+
+@contextmanager
+def looking() -> Iterator[None]:
+    """Believe memos of earlier processes: nothing that is hashed inside goes into a manifest."""
+    token = _looks.set(True)
+    try:
+        yield
+    finally:
+        _looks.reset(token)
 
 
 def weights_hash(files: Sequence[Path], config: Mapping[str, Any]) -> str:
@@ -104,7 +122,7 @@ def file_sha256(path: Path) -> str:
 
 
 def remembered(path: Path, kind: str, compute: Callable[[Path], str]) -> str:
-    """`compute(path)`, in this process and in the user's cache folder, until the file changes.
+    """`compute(path)`, once in this process until the file changes; while `looking`, once for all.
 
     Raises:
         InputError: the file cannot be read.
@@ -114,14 +132,13 @@ def remembered(path: Path, kind: str, compute: Callable[[Path], str]) -> str:
         # the change time too: a copy may restore size and modification time, not this one
         state = [stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns, stat.st_ino, stat.st_dev]
         key = digest([kind, str(path.resolve()), *state])
-        known = _known.get(key) or _read_memo(key)
+        known = _known.get(key) or (_read_memo(key) if _looks.get() else None)
         if known is None:
-            known = compute(path)
+            known = _known[key] = compute(path)
             if time.time() - max(stat.st_mtime, stat.st_ctime) > _SETTLED_S:
                 _write_memo(key, known)
     except OSError as error:
         raise InputError(f"{path}: cannot be read ({error.strerror})") from error
-    _known[key] = known
     return known
 
 
@@ -135,7 +152,13 @@ def _read_memo(key: str) -> str | None:
         text = (memo_folder() / key).read_text(encoding="ascii")
     except (OSError, UnicodeDecodeError):
         return None
-    return text if _SHA256.fullmatch(text) else None
+    value = text.partition(" ")[0]
+    return value if text == _memo(key, value) else None
+
+
+def _memo(key: str, value: str) -> str:
+    """A hash, and a checksum of it and of what it is of: a memo of another file is none."""
+    return f"{value} {digest([key, value])}"
 
 
 def _write_memo(key: str, value: str) -> None:
@@ -143,7 +166,7 @@ def _write_memo(key: str, value: str) -> None:
     folder = memo_folder()
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        write_bytes(folder / key, value.encode()).chmod(0o600)
+        write_bytes(folder / key, _memo(key, value).encode()).chmod(0o600)
     except (OSError, LensAuditError):
         return
 

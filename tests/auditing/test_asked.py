@@ -16,6 +16,8 @@ from lensaudit.auditing.patch import patch_into
 from lensaudit.auditing.settings import PatchSettings
 from lensaudit.cli.main import run
 from lensaudit.errors import InputError
+from lensaudit.files import digest
+from lensaudit.models import hashing
 from lensaudit.results.records import BEGUN
 
 RUN = """
@@ -264,3 +266,37 @@ def test_a_question_that_cannot_be_asked_is_left_to_the_run(own):
     question = Asking(["nobody"], own, lambda line: None)
     question.opened()
     assert question.record() is None
+
+
+def test_memos_of_another_file_change_no_run_and_reading_a_run_again_hashes_nothing(
+    copied, tmp_path, monkeypatch
+):
+    settings, folder = copied
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setattr(hashing, "_known", {})
+    asked(SOURCES, settings)  # leaves memos
+    memos = list((tmp_path / "cache" / "lensaudit" / "hashes").iterdir())
+    assert len(memos) > 4
+    read = hashing._read_sha256
+    monkeypatch.setattr(hashing, "_known", {})
+    with monkeypatch.context() as patch:
+        patch.setattr(hashing, "_read_sha256", lambda path: pytest.fail(f"{path}: hashed again"))
+        assert finished(SOURCES, settings, folder) is not None
+    # all memos now tell of one file, under checksums that fit
+    value = hashing.file_sha256(EMBEDDED / "full" / "model.safetensors")
+    for memo in memos:
+        memo.write_text(f"{value} {digest([memo.name, value])}")
+    monkeypatch.setattr(hashing, "_known", {})
+    assert finished(SOURCES, settings, folder) is None
+    paths = []
+    monkeypatch.setattr(hashing, "_read_sha256", lambda path: paths.append(path) or read(path))
+    patch_into(SOURCES, replace(settings, tau=0.3), tmp_path / "again")
+    for name in SOURCES:
+        then, now = (
+            json.loads((place / name.replace("/", "-") / "manifest.json").read_text())["inputs"]
+            for place in (folder, tmp_path / "again")
+        )
+        assert {role: then[role] for role in ("full", "source")} == {
+            role: now[role] for role in ("full", "source")
+        }
+    assert len(paths) == len(set(paths)) > 4  # each file once

@@ -1,6 +1,7 @@
 import hashlib
 import json
 import os
+import random
 import shutil
 
 import httpx2
@@ -13,6 +14,7 @@ from support import EMBEDDED
 from tokenizers import Tokenizer, models, pre_tokenizers
 
 from lensaudit.errors import InputError, TryAgainError
+from lensaudit.files import digest
 from lensaudit.models import hashing, hub
 from lensaudit.models.checkpoint import (
     check_same_shape,
@@ -271,8 +273,15 @@ def test_hashes_are_remembered_for_the_next_process(folder, own_cache, monkeypat
     assert len(memos) == 2
     assert {memo.stat().st_mode & 0o777 for memo in memos} == {0o600}
     monkeypatch.setattr(hashing, "_known", {})
+    read = hashing._read_sha256
     monkeypatch.setattr(hashing, "_read_sha256", lambda path: pytest.fail("hashed again"))
-    assert opened(folder).weights == before
+    with hashing.looking():
+        assert opened(folder).weights == before
+    # what a run goes by is hashed again, once
+    paths = []
+    monkeypatch.setattr(hashing, "_read_sha256", lambda path: paths.append(path) or read(path))
+    assert [opened(folder).weights for _ in range(3)] == [before] * 3
+    assert [path.name for path in paths] == ["model.safetensors"]
 
 
 def test_a_file_changed_just_now_is_not_remembered_on_disk(folder, own_cache):
@@ -280,13 +289,50 @@ def test_a_file_changed_just_now_is_not_remembered_on_disk(folder, own_cache):
     assert not own_cache.exists()
 
 
-def test_a_spoilt_memo_is_not_believed(folder, own_cache, monkeypatch):
+SPOILERS = {
+    "a bit": lambda text, other, key, draw: _flipped(text, draw.randrange(8 * len(text))),
+    "the end": lambda text, other, key, draw: text[: draw.randrange(len(text))],
+    "another file's": lambda text, other, key, draw: other,
+    "another file's hash": lambda text, other, key, draw: other[:64] + text[64:],
+    "as earlier versions wrote": lambda text, other, key, draw: other[:64],
+    "sealed again": lambda text, other, key, draw: (
+        f"{(value := other[:64].decode())} {digest([key, value])}".encode()
+    ),
+}
+"""What is done to a memo, given that of another file, its name and a source of chance."""
+
+
+def _flipped(text, n):
+    return text[: n // 8] + bytes([text[n // 8] ^ 1 << n % 8]) + text[n // 8 + 1 :]
+
+
+def spoilt_memos(places, memos, monkeypatch):
+    """40 memos spoilt in each way: wrong hashes of who looks and of who runs, by the way."""
+    draw, wrong = random.Random(0), {}
+    right = [(path, hashing.file_sha256(path)) for path in places]
+    kept = [(memo, memo.read_bytes()) for memo in sorted(memos.iterdir())]
+    for way, spoil in SPOILERS.items():
+        wrong[way] = [0, 0]
+        for _ in range(40):
+            (memo, text), (_, other) = draw.sample(kept, 2)
+            memo.write_bytes(spoil(text, other, memo.name, draw))
+            monkeypatch.setattr(hashing, "_known", {})
+            with hashing.looking():
+                wrong[way][0] += any(hashing.file_sha256(path) != was for path, was in right)
+            monkeypatch.setattr(hashing, "_known", {})
+            wrong[way][1] += any(hashing.file_sha256(path) != was for path, was in right)
+            assert memo.read_bytes() == text  # whoever runs writes it again
+    return wrong
+
+
+def test_no_spoilt_memo_gives_a_run_a_wrong_hash(folder, own_cache, monkeypatch):
     monkeypatch.setattr(hashing.time, "time", settle(folder))
-    before = opened(folder)
-    for memo in own_cache.iterdir():
-        memo.write_text("nonsense")
-    monkeypatch.setattr(hashing, "_known", {})
-    assert opened(folder) == before
+    places = [folder / "model.safetensors", folder / "config.json", folder / "tokenizer.json"]
+    wrong = spoilt_memos(places, own_cache, monkeypatch)
+    # one that fits its own checksum is believed by who only looks
+    assert wrong.pop("sealed again") == [40, 0]
+    assert wrong == {way: [0, 0] for way in wrong}
+    assert len(wrong) == len(SPOILERS) - 1
 
 
 def test_a_cache_folder_that_cannot_be_written_does_not_matter(folder, own_cache, monkeypatch):
