@@ -64,6 +64,12 @@ class MappedSource(CachedSource):
     """Where the source stands for each position of `full`; None: their tokens are the same."""
 
     def _example(self, idx: int) -> tuple[Tensor, Float[Tensor, "layer pos d_model"]]:
+        return self.at_layers(idx, range(len(self.maps)))
+
+    def at_layers(
+        self, idx: int, layers: Sequence[int]
+    ) -> tuple[Tensor, Float[Tensor, "layer pos d_model"]]:
+        """Positions of `full`, and what is handed over there at some of its layers."""
         if self.places is None:
             positions, resid = super()._example(idx)
         elif here := self.places.get(idx):
@@ -73,7 +79,7 @@ class MappedSource(CachedSource):
             positions = torch.zeros(0, dtype=torch.long)
             n_layers, d_model = self.activations.n_layers, self.activations.d_model
             resid = torch.zeros(n_layers, 0, d_model, dtype=self.activations.dtype)
-        moved = [f(resid[at]) for f, at in zip(self.maps, self.layer_of, strict=True)]
+        moved = [self.maps[layer](resid[self.layer_of[layer]]) for layer in layers]
         return positions, torch.stack(moved)
 
     @property

@@ -75,6 +75,31 @@ class Validity:
 
 
 @dataclass(frozen=True)
+class Shared:
+    """The aligned depth without the one direction that other authors' facts share, layer by layer.
+
+    Much lower than the aligned depth: what hides the facts is one vector for all of them.
+    """
+
+    uds: Measured | None = None
+    drop: Measured | None = None
+    """Aligned UDS minus this, paired by example."""
+    weakest: Weakest | None = None
+    why: str | None = None
+
+    def document(self) -> dict[str, Any]:
+        """As summary.json holds it."""
+        drop = self.drop
+        return {
+            "uds": None if self.uds is None else self.uds.value,
+            "ci95": limits_of(self.uds),
+            "weakest": weakest_document(self.weakest),
+            "drop": drop and {"value": drop.value, "low": drop.low, "high": drop.high},
+            "why": self.why or (self.uds.why if self.uds else None),
+        }
+
+
+@dataclass(frozen=True)
 class Aligned:
     """UDS of the aligned source, and what shows whether the map means anything."""
 
@@ -89,6 +114,7 @@ class Aligned:
     """Aligned UDS of `full` itself: 0 where the machinery is right."""
     weakest: Weakest | None = None
     """The strong layer that is erased least: a mean over layers hides what one of them holds."""
+    shared: Shared = field(default_factory=Shared)
     unscored: Mapping[int, str] = field(default_factory=dict)
     """Idx -> why an example has no aligned depth, of a source that has no other."""
     experimental: bool = False
@@ -110,13 +136,8 @@ class Aligned:
             "shuffled": self.shuffled,
             "d_share": self.d_share,
             "full": self.full,
-            "weakest": None
-            if self.weakest is None
-            else {
-                "layer": self.weakest.layer,
-                "erasure": self.weakest.erasure.value,
-                "ci95": limits_of(self.weakest.erasure),
-            },
+            "weakest": weakest_document(self.weakest),
+            "shared": (self.shared if self.why is None else Shared(why=self.why)).document(),
             "why": self.why or (self.uds.why if self.uds else None),
             **({"experimental": True} if self.experimental else {}),
             **({"unscored": dict(sorted(self.unscored.items()))} if self.unscored else {}),
@@ -161,3 +182,11 @@ def limits_of(found: Measured | None) -> list[float] | None:
     if found is None or found.low is None or found.high is None:
         return None
     return [found.low, found.high]
+
+
+def weakest_document(found: Weakest | None) -> dict[str, Any] | None:
+    """A layer and its erasure as summary.json holds them."""
+    if found is None:
+        return None
+    erasure = found.erasure
+    return {"layer": found.layer, "erasure": erasure.value, "ci95": limits_of(erasure)}

@@ -30,8 +30,9 @@ from lensaudit.patching.aligned import (
 )
 from lensaudit.patching.audit import Deltas
 from lensaudit.patching.bench import Bench
-from lensaudit.patching.controls import Aligned, Controls, Examined, Validity
+from lensaudit.patching.controls import Aligned, Controls, Examined, Shared, Validity
 from lensaudit.patching.outcome import NO_KE
+from lensaudit.patching.shared import Directions, WithoutShared, shared_key, too_few_groups
 from lensaudit.patching.sources import SourceStreams
 from lensaudit.results.verdict import (
     ALIGN_FROM,
@@ -51,6 +52,8 @@ from lensaudit.scores.depth import DepthScore, depth_score
 from lensaudit.scores.intervals import NoInterval, clustered_mean, clustered_ratio
 from lensaudit.scores.stats import Interval
 
+_OF_A_SOURCE = ("map", "shuffled", "shared")
+"""Books of the forget rows that a source has for each fit."""
 SAYS_WITHIN_NATS = 0.5
 """A row counts for validity where the source's span log-prob is this near to `full`'s."""
 
@@ -218,12 +221,12 @@ class _Trial:
             streams |= self._mapped(one, fit, "map", self.audit.encoded)
         for one in sources.values():
             streams |= self._mapped(one, fit, "shuffled", self.audit.encoded)
+            streams |= self._without_shared(one, fit)
         rows = self.audit.encoded
         only = {key: _idx(rows) for key in streams}
         for one in sources.values():
-            if (reading := self.bench.reading(one, rows)) is not None:
-                here = _idx([e for e, _ in reading.scored(rows)])
-                only |= {self._key(one, fit, name): here for name in ("map", "shuffled")}
+            keys = {self._key(one, fit, name) for name in _OF_A_SOURCE}
+            only |= dict.fromkeys(keys & streams.keys(), _idx(self._carried(one)))
         self.bench.fill(rows, streams, self.audit.options.layers, only=only)
         for cached, readers in self._by_rows().items():
             here = [one for one in readers if one.weights in sources]
@@ -370,9 +373,33 @@ class _Trial:
             d_share=share,
             full=_mean(itself),
             weakest=weakest_of(s1, depth, self.groups, self.audit.options.layers),
+            shared=self._shared(source, fit, s1, scores),
             unscored=self._unscored(source, scores),
             experimental=self.audit.misfit(source) is not None,
         )
+
+    def _shared(
+        self,
+        source: Checkpoint,
+        fit: _Fit,
+        s1: Float[Tensor, "batch layer"],
+        scores: Float[Tensor, " batch"],
+    ) -> Shared:
+        """The depth without each layer's shared direction, on the scale of the aligned one."""
+        if (why := too_few_groups(self._carried(source))) is not None:
+            return Shared(why=why)
+        depth = depth_score(s1, self._deltas(source, fit, "shared"), tau=self.audit.options.tau)
+        return Shared(
+            uds=measured(depth.uds, self.groups),
+            drop=measured(scores - depth.uds, self.groups, bounds=(-1.0, 1.0)),
+            weakest=weakest_of(s1, depth, self.groups, self.audit.options.layers),
+        )
+
+    def _carried(self, source: Checkpoint) -> tuple[Encoded, ...]:
+        """The facts at whose tokens the source can be read at all."""
+        rows = self.audit.encoded
+        reading = self.bench.reading(source, rows)
+        return rows if reading is None else tuple(e for e, _ in reading.scored(rows))
 
     def _unscored(self, source: Checkpoint, scores: Float[Tensor, " batch"]) -> dict[int, str]:
         """Of a source of which only the aligned depth is known: why an example has none."""
@@ -431,11 +458,14 @@ class _Trial:
             )
 
     def _key(self, source: Checkpoint, fit: _Fit, name: str = "map") -> str:
-        return f"{source.weights}+{name}-{self.maps[source.weights, fit].key}"
+        key = self.maps[source.weights, fit].key
+        if name == "shared":
+            key = shared_key(key, self._carried(source))
+        return f"{source.weights}+{name}-{key}"
 
     def _mapped(
         self, source: Checkpoint, fit: _Fit, name: str, cached: Sequence[Encoded]
-    ) -> dict[str, SourceStreams]:
+    ) -> dict[str, MappedSource]:
         """The source with its stream carried by its map, or by the shuffled one."""
         alignment = self.maps[source.weights, fit]
         maps = alignment.maps if name == "map" else alignment.shuffled
@@ -449,6 +479,19 @@ class _Trial:
             places=reading and reading.places,
         )
         return {self._key(source, fit, name): moved}
+
+    def _without_shared(self, source: Checkpoint, fit: _Fit) -> dict[str, SourceStreams]:
+        """The carried source without its shared directions, if there are other authors."""
+        audit, rows = self.audit, self._carried(source)
+        if too_few_groups(rows) is not None:
+            return {}
+        (moved,) = self._mapped(source, fit, "map", audit.encoded).values()
+        full = self.bench.streams(audit.full, audit.encoded)
+        options = audit.options
+        directions = Directions(moved, full, rows, tuple(options.layers), options.memory_bytes)
+        return {
+            self._key(source, fit, "shared"): WithoutShared(**vars(moved), directions=directions)
+        }
 
     def _deltas(
         self, source: Checkpoint, fit: _Fit, name: str = "map"

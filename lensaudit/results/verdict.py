@@ -31,7 +31,7 @@ FLOOR_MODELS = 3
 HELD_AT_LAYER = 0.5
 """Lower limit of the erasure at one strong layer up to which the facts may be held there alone: a
 depth is a mean over layers, and facts in the last two of sixteen leave .84 of it."""
-STRONG_LAYER = 0.5
+STRONG_LAYER = 0.3
 """Mean S1 of a strong layer, as a share of the largest: where `full` has most to lose."""
 OTHER_BASIS_GAP = 0.1
 """Lower limit of depth minus aligned depth from which the basis is what hides."""

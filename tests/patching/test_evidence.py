@@ -147,12 +147,12 @@ def test_the_weakest_layer_is_the_least_erased_of_the_strong_ones():
     from lensaudit.patching.evidence import weakest_of
     from lensaudit.scores.depth import depth_score
 
-    # mean S1 by layer: 0.1, 1, 2, 4: the strong ones are the last two
-    s1 = torch.tensor([[0.1, 1.0, 2.0, 4.0], [0.1, 1.0, 2.0, 4.0]])
-    s2 = torch.tensor([[0.0, 0.0, 1.5, 1.0], [0.0, 0.0, 9.0, 2.0]])
+    # mean S1 by layer: 0.1, 1.1, 1.3, 4: .3 of the largest is 1.2, the strong are the last two
+    s1 = torch.tensor([[0.1, 1.1, 1.3, 4.0], [0.1, 1.1, 1.3, 4.0]])
+    s2 = torch.tensor([[0.0, 0.0, 0.0, 1.0], [0.0, 0.0, 0.65, 3.0]])
     found = weakest_of(s1, depth_score(s1, s2), [0, 1], (4, 5, 6, 7))
     assert found is not None
-    assert (found.layer, found.erasure.value) == (7, pytest.approx((0.25 + 0.5) / 2))
+    assert (found.layer, found.erasure.value) == (6, pytest.approx((0 + 0.5) / 2))
     nothing = torch.zeros(2, 4)
     assert weakest_of(nothing, depth_score(nothing, s2), [0, 1], (4, 5, 6, 7)) is None
 
@@ -176,9 +176,16 @@ def test_the_document_holds_what_the_summary_promises(bench):
         "d_share",
         "full",
         "weakest",
+        "shared",
         "why",
     }
     assert set(document["aligned"]["weakest"]) == {"layer", "erasure", "ci95"}
+    shared = document["aligned"]["shared"]
+    assert set(shared) == {"uds", "ci95", "weakest", "drop", "why"}
+    assert set(shared["drop"]) == {"value", "low", "high"}
+    not_needed = shown["masked_upper"].document()["aligned"]
+    assert not_needed["shared"]["uds"] is None
+    assert not_needed["shared"]["why"] == not_needed["why"]
     assert set(document["outputs"]) == {"source", "full", "retain", "n"}
     assert set(document["verdict"]) == {"code", "sentence", "because"}
 
@@ -295,3 +302,140 @@ def test_changed_map_files_are_fitted_again(bench, tmp_path):
         assert (one.aligned.uds is None) == (before is None)
         if before is not None:
             assert math.isclose(one.aligned.uds.value, before.value, abs_tol=1e-9)
+
+
+def read_naively(models, moved, rows, layers):
+    """Drop by row and layer without the first singular vector of all other authors."""
+    from lensaudit.data.spans import make_batch
+    from lensaudit.patching.oracle import layer_deltas
+
+    full = models.streams(models.audit.full, rows)
+    at = {e.idx: torch.arange(e.start, e.end) for e in rows}
+    y = {e.idx: full.activations.example(e.idx).at(at[e.idx]).resid.double() for e in rows}
+    x = {}
+    for e in rows:
+        positions, resid = moved._example(e.idx)
+        x[e.idx] = resid[:, torch.isin(positions, at[e.idx])].double()
+    found = []
+    for e in rows:
+        others = [o.idx for o in rows if o.group != e.group]
+        batch = make_batch([e])
+        stack = torch.zeros(1, len(y[e.idx]), len(e.token_ids), 64)
+        for layer in layers:
+            apart = torch.cat([x[o][layer] - y[o][layer] for o in others])
+            v = torch.linalg.svd(apart, full_matrices=False).Vh[0]
+            mean = torch.cat([y[o][layer] for o in others]).mean(0) @ v
+            own = x[e.idx][layer]
+            stack[0, layer, at[e.idx]] = (own + torch.outer(mean - own @ v, v)).float()
+        with torch.no_grad():
+            drop = layer_deltas(models.model(models.audit.full), stack, batch, layers=layers)
+        found.append(drop[0])
+    return torch.stack(found)
+
+
+def test_the_depth_without_the_shared_direction_is_that_of_a_plain_computation(bench, monkeypatch):
+    from lensaudit.patching.bench import Bench
+    from lensaudit.patching.controls import Controls
+    from lensaudit.patching.evidence import examined
+    from lensaudit.scores.depth import depth_score
+
+    audit, found, neutral, shown = bench
+    one_source = replace(audit, sources={"demo/never": audit.sources["demo/never"]})
+    seen, filled = {}, Bench.fill
+
+    def fill(self, rows, streams, layers, *, only=None):
+        if rows == audit.encoded:
+            seen.update(streams)
+        filled(self, rows, streams, layers, only=only)
+
+    monkeypatch.setattr(Bench, "fill", fill)
+    with Bench(one_source) as models:
+        examined(models, found, Controls(neutral))
+        never, retain = audit.sources["demo/never"].weights, audit.retain.weights
+        mapped = next(key for key in seen if f"{never}+map-" in key)
+        shared = next(key for key in seen if f"{never}+shared-" in key)
+        scale = next(key for key in seen if f"{retain}+map-" in key)
+        layers, rows = list(audit.options.layers), audit.encoded
+        naive = read_naively(models, seen[mapped], rows, layers)
+        s1 = models.read(scale, rows, layers)
+        aligned = depth_score(s1, models.read(mapped, rows, layers)).uds
+        assert torch.allclose(naive, models.read(shared, rows, layers), atol=1e-4)
+    uds = depth_score(s1, naive).uds
+    one = shown["never"].aligned
+    assert one.shared.uds.value == pytest.approx(float(uds.double().mean()), abs=1e-5)
+    assert one.shared.drop.value == pytest.approx(float((aligned - uds).mean()), abs=1e-5)
+    assert one.uds.value == pytest.approx(float(aligned.double().mean()), abs=1e-6)
+
+
+class Pushed:
+    """A cache in whose forget rows one vector was added to every layer; both know each author."""
+
+    def __init__(self, activations, vector):
+        self.activations, self.vector = activations, vector
+
+    def __getattr__(self, name):
+        return getattr(self.activations, name)
+
+    def example(self, idx, **options):
+        found = self.activations.example(idx, **options)
+        return replace(found, resid=found.resid + self.vector)
+
+
+def test_a_vector_added_wherever_the_facts_are_asked_is_seen_through(bench, monkeypatch, tmp_path):
+    from lensaudit.patching.bench import Bench
+    from lensaudit.patching.controls import Controls
+    from lensaudit.patching.run import run_on
+
+    audit, _, neutral, shown = bench
+    name = "demo/masked_upper"
+    one_source = replace(audit, root=tmp_path, sources={name: audit.sources[name]})
+    generator = torch.Generator().manual_seed(1)
+    streams = Bench.streams
+
+    def pushed(self, checkpoint, rows):
+        found = streams(self, checkpoint, rows)
+        if checkpoint.weights != audit.sources[name].weights or rows != audit.encoded:
+            return found
+        length = 6 * found.activations.example(rows[0].idx).resid.norm(dim=-1).mean()
+        vector = torch.nn.functional.normalize(
+            torch.randn(64, generator=generator.manual_seed(1)), dim=0
+        )
+        return replace(found, activations=Pushed(found.activations, length * vector))
+
+    with Bench(one_source) as models:
+        found = run_on(models)
+    monkeypatch.setattr(Bench, "streams", pushed)
+    (one,) = examined_alone(one_source, found, Controls(neutral, align="procrustes")).values()
+    assert one.aligned.uds.value > 0.9
+    assert one.aligned.shared.uds.value < 0.2
+    assert one.aligned.shared.weakest.erasure.value < 0.2
+    assert one.aligned.shared.drop.value > 0.7
+    # a model without the facts is what it was
+    assert abs(shown["never"].aligned.shared.drop.value) < 0.05
+    assert abs(shown["retain_turned"].aligned.shared.drop.value) < 0.05
+
+
+def test_one_author_shares_with_no_other_and_rows_without_authors_are_each_their_own(bench):
+    from lensaudit.patching.controls import Controls
+
+    audit, found, neutral, _ = bench
+    group = audit.encoded[0].group
+    here = [at for at, e in enumerate(audit.encoded) if e.group == group]
+
+    def shared(groups):
+        rows = tuple(
+            replace(audit.encoded[at], group=own) for at, own in zip(here, groups, strict=True)
+        )
+        few = replace(found, s1=found.s1[here], s2={"demo/never": found.s2["demo/never"][here]})
+        sources = {"demo/never": audit.sources["demo/never"]}
+        of_one = replace(audit, encoded=rows, sources=sources)
+        (one,) = examined_alone(of_one, few, Controls(neutral)).values()
+        return one.aligned
+
+    alone = shared([group] * len(here))
+    assert alone.uds is not None
+    assert alone.shared.uds is None
+    assert alone.shared.why == "1 author: no other's facts to take a shared direction from"
+    own = shared([f"idx {at}" for at in here])
+    assert own.shared.uds is not None
+    assert own.uds.value == alone.uds.value
