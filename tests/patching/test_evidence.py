@@ -360,6 +360,9 @@ def test_the_depth_without_the_shared_direction_is_that_of_a_plain_computation(b
         s1 = models.read(scale, rows, layers)
         aligned = depth_score(s1, models.read(mapped, rows, layers)).uds
         assert torch.allclose(naive, models.read(shared, rows, layers), atol=1e-4)
+        at_once = seen[shared].directions
+        one_by_one = replace(at_once, memory_bytes=1)
+        assert at_once.found[7][2].coefficient == one_by_one.found[7][2].coefficient
     uds = depth_score(s1, naive).uds
     one = shown["never"].aligned
     assert one.shared.uds.value == pytest.approx(float(uds.double().mean()), abs=1e-5)
