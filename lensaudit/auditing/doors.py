@@ -4,14 +4,14 @@
     first, second = la.patch(["demo/npo", "demo/idknll"], out="both", tau=0.1)
 
 Keywords are the fields of a settings record. A file or folder is text or a `Path`. Several models
-give a list, in their order.
+give a list, in their order; one that is named twice stands in it twice and is computed once.
 """
 
 import difflib
 import functools
 import inspect
 import logging
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, ParamSpec, Protocol, TypeVar, cast, overload, runtime_checkable
@@ -30,6 +30,7 @@ from lensaudit.auditing.settings import (
     EvaluateSettings,
     PatchSettings,
 )
+from lensaudit.errors import InputError
 from lensaudit.progress import Tell, unheard
 from lensaudit.results.owners import folders_for
 from lensaudit.settings import Place, named, path_of
@@ -95,15 +96,27 @@ def door(record: Callable[P, S]) -> Callable[[Work[S, R]], Door[P, R]]:
             check_keywords(work.__name__, keywords, settings)
             one = isinstance(source, str | Path)
             names = tuple(map(named, [source] if one else source))
-            given = {name: _plain(value) for name, value in settings.items()}
-            found = list(work(names, make(**given), path_of(out), progress))
-            return found[0] if one else found
+            if not names:
+                raise InputError(f"{work.__name__}([]): no model; name one, or several in a list")
+            given = {name: _fit(value, keywords[name]) for name, value in settings.items()}
+            asked = tuple(dict.fromkeys(names))
+            results = work(asked, make(**given), path_of(out), progress)
+            found = dict(zip(asked, results, strict=True))
+            return found[names[0]] if one else [found[name] for name in names]
 
         vars(called)["__signature__"] = inspect.Signature([*_FIRST, *keywords.values()])
         vars(called)["settings"] = record
         return cast(Door[P, R], called)
 
     return decorate
+
+
+def _fit(value: Any, keyword: inspect.Parameter) -> Any:
+    """A value as its field holds it: of a field for several, one is a tuple of one."""
+    if not isinstance(keyword.default, tuple) or value is None:
+        return _plain(value)
+    several = isinstance(value, Iterable) and not isinstance(value, str | Path)
+    return _plain(list(cast(Iterable[Any], value)) if several else [value])
 
 
 def _plain(value: Any) -> Any:

@@ -29,6 +29,8 @@ _NOT_THE_RESULT = (
     *("data", "forget", "holdout", "retain_set"),
 )
 """Options that say where and how fast, and paths of rows, whose content counts."""
+_PLACES = ("out", "retain_log", "activations")
+"""Options that name a file or folder, however it is spelled."""
 KIND = ("command", "suite")
 """What results that may stand in for each other in a named folder share."""
 _ADDED = ("retain", "retain_log", "full", "reference", "classifier", "ref_value")
@@ -223,7 +225,7 @@ def run_of(model: str, settings: EvaluateSettings, folder: Path | None, passes: 
 
 def run_in(manifest: Mapping[str, Any]) -> Run:
     """The same of a manifest: content of the model and the rows, and what moves a number."""
-    options, inputs = manifest["options"], manifest["inputs"]
+    options, inputs = _placed(manifest["options"]), manifest["inputs"]
     return {
         "command": manifest["command"],
         "model": known_as(options["model"]),
@@ -231,6 +233,12 @@ def run_in(manifest: Mapping[str, Any]) -> Run:
         **{f"rows of {name}": value for name, value in inputs["data"].items()},
         **{name: value for name, value in options.items() if name not in _NOT_THE_RESULT},
     }
+
+
+def _placed(options: Mapping[str, Any]) -> dict[str, Any]:
+    """The options with their places in one spelling."""
+    places = {name: options[name] for name in _PLACES if options.get(name)}
+    return {**options, **{name: str(Path(one).resolve()) for name, one in places.items()}}
 
 
 def grew(name: str, old: Any, new: Any) -> bool:
@@ -337,8 +345,9 @@ def _is_done(
     log = place / f"{settings.suite.upper()}_EVAL.json"
     try:
         made = read_json(place / MANIFEST)
+        made["options"] = _placed(made["options"])
         wanted = {
-            "options": _options(model, settings, folder, passes),
+            "options": _placed(_options(model, settings, folder, passes)),
             "inputs": _inputs(passes),
         }
         same = all(

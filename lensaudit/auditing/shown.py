@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.axes import Axes
 
+_COLUMNS = ("layer", "n_ke", "s1", "s2", "erasure", "s1_em", "s2_em")
+
 
 class Shown:
     """What the result of patching one model shows of itself."""
@@ -41,6 +43,8 @@ class Shown:
     def plot(self, what: str = "layers", *, ax: "Axes | None" = None) -> "Axes":
         """Draw S1 and S2 by `layers`, the erasure of `examples`, or the `depth` with its interval.
 
+        Of exact match S1 and S2 are the shares of the answer that are lost.
+
         `.figure.savefig(…)` of what is returned keeps the picture.
 
         Raises:
@@ -61,7 +65,7 @@ class Shown:
             said = f"{source}: exact-match erasure {_number(summary['udr'])}"
         else:
             said = verdict(summary)
-        known = [key for key in ("layer", "n_ke", "s1", "s2", "erasure") if key in _first(summary)]
+        known = [key for key in _COLUMNS if key in _first(summary)]
         rows = "".join(
             f"<tr>{''.join(f'<td>{_number(one[key])}</td>' for key in known)}</tr>"
             for one in summary["per_layer"]

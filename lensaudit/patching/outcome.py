@@ -157,7 +157,7 @@ def summary_of(outcome: Outcome, calibration: Mapping[str, float | None]) -> dic
         "ci95_assumes": assumption(outcome.groups),
         "n": len(outcome.encoded) + len(_lost(outcome)),
         "n_scored": len(outcome.scored),
-        "n_groups": len({e.group for e in outcome.encoded}),
+        "n_groups": len(set(outcome.groups)),
         "unscored": {str(idx): reason for idx, reason in sorted(outcome.unscored.items())},
         "tau": options.tau,
         "last_layer": options.last_layer,

@@ -22,7 +22,7 @@ def layer_profile(results: Results, *, ax: "Axes | None" = None) -> "Axes":
     """Mean S1 and S2 delta by layer, nats per token, with 95 % intervals by authors (from 5 on).
 
     S1 is drawn dashed: how much `retain` lacks. A source whose S2 follows it is erased; one that
-    stays at 0 is hidden.
+    stays at 0 is hidden. Of exact match it is the share of the answer that is lost.
     """
     frame = _layers(results)
     ax = _axes(ax)
@@ -31,7 +31,7 @@ def layer_profile(results: Results, *, ax: "Axes | None" = None) -> "Axes":
     for source in known:
         _line(ax, _of(frame, source), "s2", f"S2 ({_text(source)})")
     ax.set_xlabel("layer")
-    ax.set_ylabel("delta, nats per token")
+    ax.set_ylabel("exact match lost" if _is_em(frame) else "delta, nats per token")
     ax.legend(frameon=False)
     return ax
 
@@ -142,19 +142,28 @@ def _line(ax: "Axes", rows: pd.DataFrame, column: str, label: str, **style: Any)
 
 def _layers(results: Results) -> pd.DataFrame:
     frame = results if isinstance(results, pd.DataFrame) else layers(results)
+    if "score" in frame and len(frame):
+        scores = list(frame["score"].unique())
+        frame = frame[frame["score"] == ("uds" if "uds" in scores else scores[0])]
+    frame = pd.DataFrame(frame)
+    if _is_em(frame):
+        lost = {name: 1 - frame[f"{name}_em"] for name in ("s1", "s2")}
+        ft = frame["s1_lost"] == 1
+        frame = frame.assign(**lost, erasure=np.where(ft, frame["s2_lost"], np.nan))
     lacking = {"source", "idx", "group", "layer", "s1", "s2", "erasure"} - set(frame.columns)
     if lacking or frame.empty:
         raise InputError(
             f"wanted the frame of frames.layers(); it lacks {sorted(lacking) or 'rows'}"
         )
-    if "score" in frame:
-        scores = list(frame["score"].unique())
-        frame = frame[frame["score"] == ("uds" if "uds" in scores else scores[0])]
-    frame = pd.DataFrame(frame)
     twice = frame["source"][frame.duplicated(subset=["source", "idx", "layer"])]
     if len(twice):
         raise InputError(f"several runs of {next(iter(twice))}; name the folder of one")
     return frame
+
+
+def _is_em(frame: pd.DataFrame) -> bool:
+    """Whether it is of exact match, which has no nats."""
+    return "score" in frame and set(frame["score"]) == {"em"}
 
 
 def _of(frame: pd.DataFrame, source: str) -> pd.DataFrame:

@@ -1,5 +1,6 @@
 import json
 import shutil
+from pathlib import Path
 
 import pytest
 from safetensors.torch import load_file, save_file
@@ -75,6 +76,19 @@ def test_the_command_finds_everything_done(audited, capsys):
     said = capsys.readouterr().out
     assert "to score: 0 patched rows" in said
     assert said.count(": done;") == 3
+
+
+def test_a_folder_is_the_same_by_its_absolute_path(audited, tmp_path, monkeypatch, caplog):
+    _, folder, _ = audited
+    monkeypatch.chdir(tmp_path)
+    shutil.copytree(folder / "activations", "activations")
+    names, settings = ["demo/masked_readout"], AuditSettings(limit=LIMIT)
+    la.audit(names, "out", limit=LIMIT)
+    for place in (Path("out"), tmp_path / "out", Path("out/../out")):
+        assert all(step.done for step in plan_audit(names, settings, place).evaluations)
+    caplog.clear()
+    la.audit(names, tmp_path / "out", limit=LIMIT)
+    assert "another run" not in caplog.text
 
 
 def test_the_plan_is_what_is_done(audited, tmp_path):

@@ -42,6 +42,31 @@ def test_several_models_are_a_list_in_their_order(tmp_path, activations):
     assert la.patch(names[:1], out=tmp_path / "one", activations=activations, **FEW)[0].uds
 
 
+def test_a_model_named_twice_stands_twice_in_the_list(tmp_path, activations):
+    names = ["demo/npo", "demo/npo"]
+    first, second = la.patch(names, out=tmp_path / "patch", activations=activations, **FEW)
+    assert first == second
+    assert first.source == "demo/npo"
+
+
+def test_no_model_is_refused_by_every_call(tmp_path):
+    for call in (la.patch, la.audit, la.evaluate, la.cache, la.worst, la.effort):
+        with pytest.raises(InputError, match=r"\(\[\]\): no model; name one, or several in a list"):
+            call([], out=tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+def test_one_value_of_a_keyword_for_several_is_not_walked_by_letter(tmp_path, activations):
+    given = {"activations": activations, **FEW}
+    found = la.patch("demo/npo", out=tmp_path / "patch", also="retain", **given)
+    assert set(found.summary["collateral"]) == {"retain"}
+    said = la.evaluate("demo/npo", tmp_path / "e", metrics="exact_memorization", limit=2)
+    assert set(said.summary) == {"exact_memorization"}
+    # what can be walked once is walked once
+    again = la.evaluate("demo/npo", tmp_path / "e", metrics=iter(["exact_memorization"]), limit=2)
+    assert again.summary == said.summary
+
+
 def test_a_path_is_a_folder(tmp_path, activations):
     folder = resolve("demo/npo", load_registry()).local
     found = la.patch(

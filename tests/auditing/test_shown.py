@@ -3,6 +3,7 @@
 import json
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
 import lensaudit as la
@@ -47,3 +48,18 @@ def test_a_picture_holds_what_it_is_asked_for(found, what, monkeypatch):
 def test_an_unknown_picture_names_the_known_ones(found):
     with pytest.raises(ValueError, match="layers, examples, depth"):
         found.plot("layer")
+
+
+def test_exact_match_is_drawn_as_what_is_lost(found, tmp_path):
+    matplotlib = pytest.importorskip("matplotlib")
+    matplotlib.use("Agg")
+    settings = {"activations": found.folder.parent / "kept", "limit": 4, "layers": "14,15"}
+    em = la.patch("demo/npo", tmp_path / "em", score="em", **settings)
+    s1, s2 = (line.get_ydata() for line in em.plot().lines)
+    for at, layer in enumerate(em.summary["per_layer"]):
+        assert s1[at] == pytest.approx(1 - layer["s1_em"])
+        assert s2[at] == pytest.approx(1 - layer["s2_em"])
+        assert f"<td>{layer['s2_em']:.3f}</td>" in em._repr_html_()
+    # erasure stands where retain lost the answer: its mean by example is the score
+    image = em.plot("examples").images[0].get_array()
+    assert np.ma.masked_invalid(image).mean(axis=1).mean() == pytest.approx(em.value)

@@ -90,6 +90,12 @@ def test_four_authors_have_a_difference_and_no_interval(tmp_path):
     assert (line["low"], line["why"]) == ("", "4 authors: no interval")
 
 
+def test_a_summary_counts_the_authors_that_its_interval_is_by():
+    # the sixth author has two rows and no layer encodes either
+    found = summary_of(outcome("a", [[1.0]] * 10 + [[0.01]] * 2, [[0.5]] * 12), {})
+    assert (found["n"], found["n_scored"], found["n_groups"]) == (12, 10, 5)
+
+
 def test_a_summary_of_few_authors_says_why_it_has_no_interval():
     ones, half = [[1.0]] * 12, [[0.5], [0.25]] * 6
     few = summary_of(outcome("a", ones[:6], half[:6]), {})
