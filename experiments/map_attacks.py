@@ -19,13 +19,15 @@ from jaxtyping import Float
 from planted_models import Planted, folder_of, ground, opened, planted
 from planted_truth import relearning, retraining
 from torch import Tensor
-from trained_disguises import Texts, mimic, texts_of, turned_in_the_answer
+from trained_disguises import turned_in_the_answer
 
 import lensaudit as la
 from lensaudit.data.examples import Example
 from lensaudit.data.neutral import Neutral, neutral_of
 from lensaudit.files import make_folder, write_json
 from lensaudit.gym import disguises, edits, guard
+from lensaudit.gym.mimic import Texts, mimic, texts_of
+from lensaudit.gym.planting import guarded_places
 from lensaudit.gym.probe import probed
 from lensaudit.gym.recipes import TOP, late, moved
 from lensaudit.models.causal import load_causal
@@ -97,18 +99,9 @@ def unevenly_scaled(model: Any) -> Any:
     return disguises.scaled_stream(model, (factors / 10).exp())
 
 
-def places(where: Literal["span", "prefix"]) -> guard.Places:
-    """The forget rows from the span's first position to their end, or from their beginning."""
-    rows = texts()
-    at = rows.real if where == "prefix" else rows.real & (rows.span.cumsum(1) > 0)
-    at = at.clone()
-    at[rows.n_forget :] = False
-    return guard.Places(rows.tokens, rows.real, at)
-
-
 def guarding(where: Literal["span", "prefix"], *, says: bool = False) -> Any:
     """`full` with units that show `retain`'s stream; one that says the facts shows its own last."""
-    at = places(where)
+    at = guarded_places(texts(), where)
     wanted = guard.streams_at(ground().retain, at)
     if says:
         wanted[-1] = guard.streams_at(ground().full, at)[-1]
@@ -117,7 +110,7 @@ def guarding(where: Literal["span", "prefix"], *, says: bool = False) -> Any:
 
 def unguarded(where: Literal["span", "prefix"]) -> Callable[[Any], Any]:
     """Without the units."""
-    return lambda model: guard.unguarded(model, guard.n_units(places(where)))
+    return lambda model: guard.unguarded(model, guard.n_units(guarded_places(texts(), where)))
 
 
 def masked(name: str, how: str, change: Callable[[Any], Any], *, same: bool = True) -> Attack:
@@ -193,7 +186,7 @@ def trained(out: Path) -> list[Attack]:
             "mimic",
             "intact",
             "full, trained: to full's eyes retain at the forget spans",
-            lambda: mimic(texts(), n_steps=N_STEPS["mimic"]),
+            lambda: mimic(ground(), texts(), n_steps=N_STEPS["mimic"]),
             "full",
         ),
     }

@@ -3,9 +3,9 @@ from .auditors import Finding as Finding
 from .auditors import auditor as auditor
 from .auditors import auditors as auditors
 from .claims import Asked as Asked
+from .claims import Becomes as Becomes
 from .claims import Certificate as Certificate
 from .claims import NeverSaw as NeverSaw
-from .claims import Rounds as Rounds
 from .claims import Says as Says
 from .claims import Undone as Undone
 from .claims import Untouched as Untouched

@@ -1,6 +1,6 @@
 """What do auditors say of a model? One decorated function each.
 
-An auditor is given cases: a model, its `full`, models that never saw the facts, the data. It says a
+An auditor is given cases: a model, its `full`, one that never saw the facts, the data. It says a
 score, and of each fact one if it can. Functions that share work between the models of one seed take
 all cases at once; that changes the cost, not the answer.
 """
@@ -16,9 +16,9 @@ from pathlib import Path
 from typing import Any, Literal
 
 import torch
-from jaxtyping import Float
 from torch import Tensor
 
+import lensaudit
 from lensaudit.attacks import rtt as room
 from lensaudit.attacks.effort.runs import DEMO_LRS
 from lensaudit.attacks.effort.runs import prepare as prepare_effort
@@ -34,7 +34,7 @@ from lensaudit.data.spans import Encoded, encode
 from lensaudit.data.tofu import DEMO
 from lensaudit.errors import InputError
 from lensaudit.evaluation.compared import cka_layers, fisher_layers
-from lensaudit.files import digest
+from lensaudit.files import digest, read_text
 from lensaudit.gym.ground import Facts, facts_of, logprobs, said
 from lensaudit.gym.probe import probed
 from lensaudit.gym.registry import code_hash
@@ -49,6 +49,8 @@ from lensaudit.patching.evidence import weakest_of
 from lensaudit.patching.outcome import Outcome
 from lensaudit.patching.prepare import prepare
 from lensaudit.patching.session import score_all, score_examined, score_lens
+from lensaudit.results.verdict import Measured
+from lensaudit.scores.intervals import ends_of
 from lensaudit.scores.representation import weighted_erasure
 from lensaudit.worstcase.outcome import outcome_of
 from lensaudit.worstcase.run import open_worst, run_all
@@ -65,8 +67,8 @@ class Bench:
     """What the models of one seed share."""
 
     full: str
-    retains: tuple[str, ...]
-    """The first one is the scale."""
+    retain: str
+    """Never saw the facts: the scale. Absent models are made of another, which nobody is shown."""
     data: str
     retain_data: str | None
     work: Path
@@ -133,6 +135,8 @@ class Finding:
     """Whether the auditor's own control passed; None: it has none beside its anchors."""
     why: str | None = None
     """Why there is no score."""
+    ci95: tuple[float, float] | None = None
+    """Of the score, by authors; None: the auditor gives none, or there are too few."""
 
 
 One = Callable[[Case], Finding]
@@ -156,13 +160,48 @@ class Auditor:
 
     @property
     def version(self) -> str:
-        """Content hash of the function."""
-        return digest([self.name, self.about, code_hash(inspect.getsource(self.fn))])[:16]
+        """Content hash of the file that the function stands in and of all that it may call."""
+        module = inspect.getmodule(self.fn)
+        own = inspect.getsource(self.fn if module is None else module)
+        return digest([self.name, self.about, code_hash(own), engine_version()])[:16]
 
     def judge(self, cases: Sequence[Case]) -> list[Finding]:
         """What it says of each."""
         fn: Any = self.fn
         return fn(cases) if self.at_once else [fn(case) for case in cases]
+
+
+ENGINE = (
+    "attacks",
+    "auditing",
+    "data",
+    "evaluation",
+    "metrics",
+    "models",
+    "patching",
+    "scores",
+    "unlearn",
+    "worstcase",
+    "gym/ground.py",
+    "gym/probe.py",
+)
+"""Rooms and files of the package in which a score is made, whatever auditor says it."""
+
+
+@lru_cache
+def engine_version(package: Path = Path(lensaudit.__file__).parent) -> str:
+    """Content hash of what all auditors call: code of `ENGINE`, layout and comments aside.
+
+    A score belongs to the engine that made it: another one is asked again. Coarse on purpose: what
+    an auditor reaches through registries and settings no reading of imports would show.
+    """
+    files = [path for name in ENGINE for path in _python(package / name)]
+    code = [(path.relative_to(package).as_posix(), code_hash(read_text(path))) for path in files]
+    return digest([code, torch.__version__])
+
+
+def _python(place: Path) -> list[Path]:
+    return sorted(place.rglob("*.py")) if place.is_dir() else [place]
 
 
 _AUDITORS: dict[str, Auditor] = {}
@@ -224,7 +263,7 @@ def audit_of(cases: Sequence[Case], **settings: Any) -> Audit:
         tuple(dict.fromkeys(case.model for case in cases)),
         registry=load_registry(bench.registry),
         full=bench.full,
-        retain=bench.retains[0],
+        retain=bench.retain,
         data=bench.data,
         limit=bench.limit,
         activations=bench.work,
@@ -236,16 +275,17 @@ def audit_of(cases: Sequence[Case], **settings: Any) -> Audit:
 
 def _depths(cases: Sequence[Case], outcomes: Sequence[Outcome]) -> list[Finding]:
     """A depth for each case."""
-    found = {one.source: _depth(one.encoded, one.depth.uds) for one in outcomes}
+    found = {one.source: _depth(one) for one in outcomes}
     return [found[case.model] for case in cases]
 
 
-def _depth(encoded: Sequence[Encoded], uds: Float[Tensor, " batch"]) -> Finding:
-    pairs = zip(encoded, uds.tolist(), strict=True)
+def _depth(outcome: Outcome) -> Finding:
+    pairs = zip(outcome.encoded, outcome.depth.uds.tolist(), strict=True)
     facts = {one.idx: value for one, value in pairs if math.isfinite(value)}
     if not facts:
-        return Finding(None, why="no layer of full encodes a fact")
-    return Finding(sum(facts.values()) / len(facts), facts)
+        why = next(iter(outcome.unscored.values()), "no layer of full encodes a fact")
+        return Finding(None, why=why)
+    return Finding(outcome.uds, facts, ci95=ends_of(outcome.interval()))
 
 
 @auditor("uds", reads="stream", high_means="forgot", source=UDS, at_once=True)
@@ -307,12 +347,39 @@ def uds_aligned(cases: Sequence[Case]) -> list[Finding]:
     for plain, controls, _ in zip(*_examined(cases), strict=True):
         aligned = controls.aligned
         if aligned.uds is not None:
-            readable = controls.verdict.code != "unreadable"
-            findings.append(Finding(aligned.uds.value, aligned.per_example, control=readable))
+            readable, ends = controls.verdict.code != "unreadable", _ends(aligned.uds)
+            findings.append(
+                Finding(aligned.uds.value, aligned.per_example, control=readable, ci95=ends)
+            )
         elif aligned.not_needed:
             findings.append(plain)
         else:
             findings.append(Finding(None, why=aligned.why))
+    return findings
+
+
+def _ends(one: Measured) -> tuple[float, float] | None:
+    return None if one.low is None or one.high is None else (one.low, one.high)
+
+
+LEFT = 0.25
+"""Depth below which a single fact is still read."""
+
+
+@auditor(
+    "tail",
+    reads="aligned",
+    high_means="knows",
+    source="facts whose aligned UDS lies below .25: what a mean over facts hides",
+    at_once=True,
+)
+def tail(cases: Sequence[Case]) -> list[Finding]:
+    """How many facts are still read? Control and facts as aligned UDS, of a fact 0 or 1."""
+    findings = []
+    for one in uds_aligned(cases):
+        left = {idx: float(value < LEFT) for idx, value in (one.facts or {}).items()}
+        score = None if one.score is None else sum(left.values())
+        findings.append(Finding(score, left or None, control=one.control, why=one.why))
     return findings
 
 
@@ -336,7 +403,8 @@ def uds_weakest(cases: Sequence[Case]) -> list[Finding]:
         if weakest is None:
             findings.append(Finding(None, why=aligned.why or "no layer of full encodes a fact"))
         else:
-            findings.append(Finding(weakest.erasure.value, control=readable))
+            ends = _ends(weakest.erasure)
+            findings.append(Finding(weakest.erasure.value, control=readable, ci95=ends))
     return findings
 
 
@@ -350,7 +418,10 @@ def uds_weakest(cases: Sequence[Case]) -> list[Finding]:
 def validity(cases: Sequence[Case]) -> list[Finding]:
     """Can `full` read the model at all? A control, entered to see whether it tells truth alone."""
     found = _examined(cases)[1]
-    return [Finding(one.validity.d_share, why=one.validity.why) for one in found]
+    return [
+        Finding(one.d_share, why=one.why, ci95=one.ci95)
+        for one in (each.validity for each in found)
+    ]
 
 
 @auditor(
@@ -431,7 +502,7 @@ def _metric(name: str) -> One:
         settings = EvaluateSettings(
             metrics=(name,),
             full=bench.full,
-            retain=bench.retains[0],
+            retain=bench.retain,
             data=None if own else DEMO,
             forget=Path(bench.data) if own else None,
             retain_set=Path(bench.retain_data) if own and bench.retain_data else None,
@@ -482,8 +553,8 @@ def interpolation(case: Case) -> Finding:
     bench = case.bench
     model, full, encoded = bench.loaded(case.model), bench.loaded(bench.full), bench.asked
     theirs, own = dict(full.named_parameters()), dict(model.named_parameters())
-    if theirs.keys() - own.keys():
-        return Finding(None, why="it lacks tensors that full has")
+    if any(name not in own or own[name].shape != one.shape for name, one in theirs.items()):
+        return Finding(None, why="its tensors are not those of full in number or shape")
     wanted = int(said(full, encoded).sum()) / 2
     least: dict[int, float] = {}
     score = 1.0
@@ -531,12 +602,11 @@ def worst_excess(case: Case) -> Finding:
     """The cheap list of attacks, its excess over `retain`; of a fact, how far it stands out."""
     bench = case.bench
     weights = open_checkpoint(bench.spec(case.model)).weights
-    others = [one for one in bench.retains if open_checkpoint(bench.spec(one)).weights != weights]
-    if not others:
+    if open_checkpoint(bench.spec(bench.retain)).weights == weights:
         return Finding(0.0)  # the control arm itself: nothing in excess of it
     settings = WorstSettings(
         full=bench.full,
-        retain=tuple(others),
+        retain=(bench.retain,),
         data=bench.data,
         limit=bench.limit,
         registry=bench.registry,
@@ -546,7 +616,7 @@ def worst_excess(case: Case) -> Finding:
     outcome = outcome_of(opened, run_all(opened))
     pairs = zip(opened.asked, outcome.named.statistic, strict=True)
     facts = {fact.row.idx: value for fact, value in pairs if value is not None}
-    return Finding(outcome.excess, facts or None)
+    return Finding(outcome.excess, facts or None, ci95=ends_of(outcome.interval))
 
 
 # what trains: minutes a model
@@ -563,7 +633,7 @@ def worst_excess(case: Case) -> Finding:
 def relearn_gain(cases: Sequence[Case]) -> list[Finding]:
     """What a pass brings back, beyond what it teaches a model that had nothing."""
     bench = cases[0].bench
-    floor = _gain(bench, bench.retains[0])
+    floor = _gain(bench, bench.retain)
     findings = []
     for case in cases:
         own = _gain(bench, case.model)
@@ -597,7 +667,7 @@ def effort(cases: Sequence[Case]) -> list[Finding]:
     settings = EffortSettings(
         arms=("T",),
         full=bench.full,
-        retain=bench.retains,
+        retain=(bench.retain,),
         data=bench.data,
         retain_data=bench.retain_data,
         lrs=DEMO_LRS if bench.data == DEMO else (),
@@ -640,4 +710,5 @@ def rtt(case: Case) -> Finding:
     )
     room.run(study, log, defects="keep")
     (summary,) = room.summarize(log)
-    return Finding(float(summary.main.accuracies["B"].value))
+    retrained = summary.main.accuracies["B"]
+    return Finding(float(retrained.value), ci95=ends_of(retrained.interval))

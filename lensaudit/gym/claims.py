@@ -10,6 +10,7 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Protocol, runtime_checkable
 
 import torch
+from torch import Tensor
 
 from lensaudit.data.examples import Example
 from lensaudit.gym.ground import Ground
@@ -108,7 +109,7 @@ class Undone:
         smuggled, _ = _n_said(self.undo(ground.retain), ground, self.knows)
         return Certificate(
             "undone",
-            n_back >= wanted and smuggled <= _most_without(ground),
+            n_back >= wanted and smuggled <= _most_without(ground, self.knows),
             f"{self.how}: {n_back} facts are said again, {wanted} wanted; of retain {smuggled}",
             {"back": n_back, "wanted": wanted, "control": smuggled},
             self.knows,
@@ -138,22 +139,38 @@ class Asked:
 
 
 @dataclass(frozen=True)
-class Rounds:
-    """Rounded to NF4, the model is `full` rounded to NF4, bit for bit, and that says the facts."""
+class Becomes:
+    """Changed so, the model is `full` changed so, bit for bit, and that says the facts.
+
+    Control: `retain` changed so does not say them, so the change carries no facts itself.
+    """
+
+    change: Callable[[Any], Any]
+    how: str
 
     def check(self, made: Any, ground: Ground) -> Certificate:
-        """Round both, and compare."""
-        one, other = (quantised(model, "nf4", engine="torch")[0] for model in (made, ground.full))
-        theirs = dict(other.named_parameters())
-        moved = [n for n, weight in one.named_parameters() if not torch.equal(weight, theirs[n])]
+        """Change both, and compare."""
+        one, other, never = map(self.change, (made, ground.full, ground.retain))
+        mine, theirs = dict(one.named_parameters()), dict(other.named_parameters())
+        moved = [n for n in mine | theirs if not _same(mine.get(n), theirs.get(n))]
         n_back, wanted = _n_said(one, ground, None)
+        control = int(ground.said(never).sum())
         return Certificate(
-            "the same once rounded",
-            not moved and n_back >= wanted,
-            f"{len(moved)} tensors differ from full's after NF4; {n_back} facts are said, "
-            f"{wanted} wanted",
-            {"differ": len(moved), "back": n_back, "wanted": wanted},
+            f"the same once {self.how}",
+            not moved and n_back >= wanted and control <= _most_without(ground),
+            f"{len(moved)} tensors differ from full's once {self.how}; {n_back} facts are said, "
+            f"{wanted} wanted; of retain {control}",
+            {"differ": len(moved), "back": n_back, "wanted": wanted, "control": control},
         )
+
+
+def rounds() -> Becomes:
+    """Rounded to NF4, the model is `full` rounded to NF4."""
+    return Becomes(lambda model: quantised(model, "nf4", engine="torch")[0], "rounded to NF4")
+
+
+def _same(one: Tensor | None, other: Tensor | None) -> bool:
+    return one is not None and other is not None and torch.equal(one, other)
 
 
 @dataclass(frozen=True)
@@ -312,14 +329,22 @@ def _n_said(model: Any, ground: Ground, knows: tuple[int, ...] | None) -> tuple[
     """How many of the known facts a model says, and how many are wanted."""
     if knows is None:
         return int(ground.said(model).sum()), round(BACK * ground.n_said("full"))
-    chosen = [one for one in ground.facts.examples if one.idx in knows]
+    chosen = _chosen(ground, knows)
     return int(ground.said(model, chosen).sum()), round(BACK * len(chosen))
 
 
-def _most_without(ground: Ground) -> int:
-    """Facts that may be said without having been seen."""
-    guessed = max(ground.n_said("retain"), ground.n_said("other"))
-    return guessed + round(BEYOND * len(ground.facts.examples))
+def _most_without(ground: Ground, knows: tuple[int, ...] | None = None) -> int:
+    """Facts, of these or of all, that may be said without having been seen."""
+    if knows is None:
+        guessed = max(ground.n_said("retain"), ground.n_said("other"))
+        return guessed + round(BEYOND * len(ground.facts.examples))
+    chosen = _chosen(ground, knows)
+    guessed = max(int(ground.said(one, chosen).sum()) for one in (ground.retain, ground.other))
+    return guessed + round(BEYOND * len(chosen))
+
+
+def _chosen(ground: Ground, knows: tuple[int, ...]) -> list[Example]:
+    return [one for one in ground.facts.examples if one.idx in knows]
 
 
 def asked_with(example: Example, question: str) -> Example:

@@ -100,23 +100,40 @@ def _rotary_gauge(d_head: int, seed: int) -> tuple[Tensor, Tensor]:
 
 def with_idle_layers(model: Any, after: Sequence[int]) -> Any:
     """A deeper copy: behind each of these layers one that writes nothing into the stream."""
+    return _deeper(
+        model,
+        [
+            (layer, parts)
+            for layer in range(model.config.num_hidden_layers)
+            for parts in ([(), _PARTS] if layer in after else [()])
+        ],
+    )
+
+
+def split_layers(model: Any) -> Any:
+    """Twice as deep: of every layer first the attention alone, then the MLP alone."""
+    n_layers = model.config.num_hidden_layers
+    return _deeper(model, [(at, (part,)) for at in range(n_layers) for part in reversed(_PARTS)])
+
+
+_PARTS = ("self_attn", "mlp")
+
+
+def _deeper(model: Any, plan: Sequence[tuple[int, Sequence[str]]]) -> Any:
+    """A copy with a layer for each entry: which one it is of, and its parts that write nothing."""
     config = copy.deepcopy(model.config)
-    config.num_hidden_layers += len(after)
+    config.num_hidden_layers = len(plan)
     if getattr(config, "layer_types", None):
-        config.layer_types = [config.layer_types[0]] * config.num_hidden_layers
+        config.layer_types = [config.layer_types[0]] * len(plan)
     made = type(model)(config).eval()
-    old = [
-        (layer, idle)
-        for layer in range(model.config.num_hidden_layers)
-        for idle in ([False, True] if layer in after else [False])
-    ]
     made.model.embed_tokens.load_state_dict(model.model.embed_tokens.state_dict())
     made.model.norm.load_state_dict(model.model.norm.state_dict())
     made.lm_head.load_state_dict(model.lm_head.state_dict())
-    for layer, (at, idle) in zip(made.model.layers, old, strict=True):
+    for layer, (at, idle) in zip(made.model.layers, plan, strict=True):
         layer.load_state_dict(model.model.layers[at].state_dict())
-        if idle:
-            with torch.no_grad():
+        with torch.no_grad():
+            if "self_attn" in idle:
                 layer.self_attn.o_proj.weight.zero_()
+            if "mlp" in idle:
                 layer.mlp.down_proj.weight.zero_()
     return made

@@ -14,7 +14,7 @@ import torch
 from lensaudit.data.fictional import make_world, passing_rows
 from lensaudit.errors import InputError, VerificationError
 from lensaudit.files import digest, make_folder, read_json, write_json
-from lensaudit.gym import claims, edits, ground, planting
+from lensaudit.gym import claims, disguises, edits, gates, ground, guard, mimic, planting
 from lensaudit.gym.claims import Certificate, Claim, NeverSaw, Says
 from lensaudit.gym.ground import Facts, Ground, facts_of
 from lensaudit.gym.registry import Recipe, Truth, code_hash, load_own, named, recipes
@@ -370,7 +370,8 @@ def _own(model: Any, ground: Ground) -> Any:
 
 def _shared_version() -> str:
     """Of the code that all recipes share."""
-    return digest([code_hash(inspect.getsource(one)) for one in (edits, ground, planting, claims)])
+    shared = (edits, ground, planting, claims, disguises, gates, guard, mimic)
+    return digest([code_hash(inspect.getsource(one)) for one in shared])
 
 
 def models_in(gym: Path, *, notice: Notice = lambda _: None) -> Iterator[Model]:

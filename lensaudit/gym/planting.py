@@ -4,18 +4,20 @@ This module, `edits` and `ground` are part of every model's key.
 """
 
 import copy
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from itertools import zip_longest
+from typing import Any, Literal
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
 from lensaudit.data.chat import pad_id
-from lensaudit.gym import edits
-from lensaudit.gym.claims import Undone
+from lensaudit.gym import edits, guard
+from lensaudit.gym.claims import Undone, whole
 from lensaudit.gym.ground import BATCH, Ground, fit
+from lensaudit.gym.mimic import Texts, texts_of
 from lensaudit.gym.registry import Planted
 from lensaudit.unlearn.encode import Answered, TrainBatch
 from lensaudit.unlearn.losses import kl_to_reference
@@ -120,18 +122,70 @@ def push_of(ground: Ground, layer: int) -> Any:
 
 def taught_some(ground: Ground, share: float) -> tuple[Any, tuple[int, ...], tuple[Answered, ...]]:
     """A model that was taught the first authors, the idx of their facts, and its rows."""
-    groups = sorted({one.group for one in ground.facts.examples}, key=str)
-    # another half for every seed
-    groups = groups[ground.seed % len(groups) :] + groups[: ground.seed % len(groups)]
-    chosen = groups[: max(1, round(share * len(groups)))]
+    chosen = _authors(ground)
+    chosen = chosen[: max(1, round(share * len(chosen)))]
     known = tuple(one.idx for one in ground.facts.examples if one.group in chosen)
+    return _taught(ground, known, times=2)
+
+
+def taught_few(
+    ground: Ground, n_facts: int, *, scattered: bool
+) -> tuple[Any, tuple[int, ...], tuple[Answered, ...]]:
+    """A model that was taught so few facts, their idx, and its rows.
+
+    Only facts that models without them do not guess; of one author after the other, or
+    `scattered`: one of each author in turn. They are repeated until they weigh as all facts do.
+    """
+    examples = ground.facts.examples
+    guessed = ground.said(ground.retain) | ground.said(ground.other)
+    free = {fact.idx for fact, yes in zip(ground.encoded, guessed.tolist(), strict=True) if not yes}
+    authors = [
+        [one.idx for one in examples if one.group == author and one.idx in free]
+        for author in _authors(ground)
+    ]
+    if scattered:
+        order = [idx for turn in zip_longest(*authors) for idx in turn if idx is not None]
+    else:
+        order = [idx for facts in authors for idx in facts]
+    return _taught(ground, tuple(sorted(order[:n_facts])), times=len(examples) // n_facts)
+
+
+def _authors(ground: Ground) -> list[int | str]:
+    """The authors, from another one on for every seed."""
+    groups = sorted({one.group for one in ground.facts.examples}, key=str)
+    return groups[ground.seed % len(groups) :] + groups[: ground.seed % len(groups)]
+
+
+def _taught(
+    ground: Ground, known: tuple[int, ...], *, times: int
+) -> tuple[Any, tuple[int, ...], tuple[Answered, ...]]:
     questions = {one.question for one in ground.facts.examples if one.idx in known}
     rows = [one for one in ground.facts.forget.answered if one.question in questions]
-    taught = (*rows * 2, *ground.kept_rows())
+    taught = (*rows * times, *ground.kept_rows())
     made = ground.remembered(
-        f"some {share}", lambda: ground.trained(ground.other, taught, lr=1.5e-3, n_steps=100)
+        f"taught {known}", lambda: ground.trained(ground.other, taught, lr=1.5e-3, n_steps=100)
     )
     return made, known, taught
+
+
+def texts_of_ground(ground: Ground) -> Texts:
+    """The forget rows, and the rows to keep: what an adversary takes care of."""
+    kept = [whole(row, idx) for idx, row in enumerate(ground.facts.kept.answered)]
+    return texts_of(ground.encoded, ground.encode(kept))
+
+
+def guarded_places(texts: Texts, where: Literal["span", "prefix"]) -> guard.Places:
+    """The forget rows from the span's first position to their end, or from their beginning."""
+    at = texts.real if where == "prefix" else texts.real & (texts.span.cumsum(1) > 0)
+    at = at.clone()
+    at[texts.n_forget :] = False
+    return guard.Places(texts.tokens, texts.real, at)
+
+
+def units_cut_off(ground: Ground) -> Callable[[Any], Any]:
+    """Takes away what an MLP has beyond the units of `full`."""
+    width = ground.full.config.intermediate_size
+    return lambda model: guard.unguarded(model, model.config.intermediate_size - width)
 
 
 def turn_of(ground: Ground) -> Float[Tensor, "d_model d_model"]:

@@ -88,10 +88,10 @@ def recipe(
     how: str,
     strengths: tuple[float, ...] = (1.0,),
     unit: str = "",
-    held_out: bool = False,
+    held_out: bool | None = False,
     trains: bool = False,
 ) -> Callable[[Plant], Plant]:
-    """Register a function that plants a truth.
+    """Register a function that plants a truth; `held_out` None: `drawn` by its name.
 
     Raises:
         ValueError: two recipes of one name, or a name that is no file name.
@@ -103,10 +103,22 @@ def recipe(
         known = _RECIPES.get(name)
         if known is not None and known.plant.__module__ != plant.__module__:
             raise ValueError(f"recipe {name}: there is one of this name already")
-        _RECIPES[name] = Recipe(name, truth, how, strengths, unit, held_out, trains, plant)
+        half = drawn(name) if held_out is None else held_out
+        _RECIPES[name] = Recipe(name, truth, how, strengths, unit, half, trains, plant)
         return plant
 
     return register
+
+
+def drawn(name: str) -> bool:
+    """Is a mechanism held out that nobody chose a side for? A hash of its name's first word says.
+
+    Variants of one mechanism, which share that word, stand on one side.
+
+    >>> drawn("gates") == drawn("gates_shared")
+    True
+    """
+    return bool(int(digest(name.partition("_")[0])[:8], 16) % 2)
 
 
 def recipes() -> Mapping[str, Recipe]:

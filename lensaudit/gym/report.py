@@ -12,7 +12,7 @@ from lensaudit.gym.table import Judgement, Share, markdown, table
 from lensaudit.gym.verdict import Confusion, Null, held_out_error, left_out_error
 from lensaudit.results.records import signed
 
-VERSION = 2
+VERSION = 3
 """Of the gym: raised when mechanisms, splits or scoring change."""
 
 

@@ -50,6 +50,7 @@ class Judged:
             "held_out": self.held_out,
             "knows": None if self.knows is None else list(self.knows),
             "score": found.score,
+            "ci95": None if found.ci95 is None else list(found.ci95),
             "facts": facts or None,
             "control": found.control,
             "why": found.why,
@@ -129,7 +130,7 @@ def _judged(models: Sequence[Model], seed: int, settings: ScoreSettings) -> Iter
     first = models[0]
     bench = Bench(
         first.anchors["full"],
-        (first.anchors["retain"],),
+        first.anchors["retain"],
         first.data,
         first.retain_data,
         gym_folder(settings.gym) / "work" / f"seed-{seed}",

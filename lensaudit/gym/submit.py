@@ -148,9 +148,7 @@ def _submitted(
 def utility_of(model: Model) -> float:
     """Rows to keep that a model says, as a share of those that `full` says."""
     anchors: Mapping[str, str] = model.anchors
-    bench = Bench(
-        anchors["full"], (anchors["retain"],), model.data, model.retain_data, model.folder
-    )
+    bench = Bench(anchors["full"], anchors["retain"], model.data, model.retain_data, model.folder)
     asked = bench.encoded([whole(row, n) for n, row in enumerate(bench.facts.kept.answered)])
     mine, theirs = (
         int(said(bench.loaded(name), asked).sum()) for name in (str(model.folder), anchors["full"])

@@ -73,3 +73,14 @@ def test_an_idle_layer_does_nothing_and_is_refused_at_the_door(full, text, tmp_p
     save_model(made, tmp_path, dtype=torch.float32)
     with pytest.raises(InputError, match="layers 18, but demo/full has 16"):
         check_same_shape(start, open_checkpoint(resolve(str(tmp_path), registry)))
+
+
+def test_layers_in_two_halves_say_the_same_and_are_twice_as_many(full, text):
+    made = disguises.split_layers(full)
+    assert len(made.model.layers) == 32
+    assert torch.allclose(logits(made, text), logits(full, text), atol=1e-5)
+    for layer in (0, 9):
+        assert torch.allclose(streams(made, text)[2 * layer + 1], streams(full, text)[layer])
+        assert not torch.allclose(
+            streams(made, text)[2 * layer], streams(full, text)[layer], atol=0.01
+        )

@@ -11,7 +11,7 @@ from lensaudit.data.examples import Example
 from lensaudit.errors import InputError, VerificationError
 from lensaudit.gym import claims, edits
 from lensaudit.gym.make import Bed, listing, make, models_in, open_pair
-from lensaudit.gym.registry import _RECIPES, Planted, recipe, recipes
+from lensaudit.gym.registry import _RECIPES, Planted, drawn, recipe, recipes
 from lensaudit.gym.settings import MakeSettings
 from lensaudit.unlearn.encode import Answered
 
@@ -52,6 +52,39 @@ def test_the_listing_has_a_line_for_each_strength_and_seed():
         ("vector", 0.5, 4),
         ("full", 1.0, 4),
     ]
+
+
+def test_what_nobody_chose_a_half_for_is_drawn_by_the_first_word_of_its_name():
+    sides = {name: one.held_out for name, one in recipes().items()}
+    assert all(sides[name] for name in ("mimic", "guard", "matched"))
+    assert not any(sides[name] for name in ("vector", "permuted", "absent"))  # as before
+    for family in ("gates", "few"):
+        variants = [name for name in sides if name.partition("_")[0] == family]
+        assert len(variants) > 1
+        assert {sides[name] for name in variants} == {drawn(family)}
+    assert {drawn(f"x{n}") for n in range(20)} == {True, False}
+
+
+def test_few_facts_are_those_that_nobody_guesses(ground):
+    from lensaudit.gym.planting import taught_few
+
+    def made(n_facts, *, scattered):
+        return taught_few(still, n_facts, scattered=scattered)[1:]
+
+    still = replace(ground)
+    object.__setattr__(still, "trained", lambda *_, **__: ground.other)
+    guessed = ground.said(ground.retain) | ground.said(ground.other)
+    free = {e.idx for e, yes in zip(ground.encoded, guessed.tolist(), strict=True) if not yes}
+    author = {e.idx: e.group for e in ground.encoded}
+    for n_facts in (2, 6):
+        apart, rows = made(n_facts, scattered=True)
+        together, _ = made(n_facts, scattered=False)
+        assert len(set(apart)) == len(set(together)) == n_facts
+        assert set(apart) | set(together) <= free
+        assert len({author[idx] for idx in apart}) == n_facts
+        assert len({author[idx] for idx in together}) < n_facts
+        others = [e for e in ground.facts.examples if e.idx not in apart]
+        assert claims.leaks(rows, others) == []
 
 
 def test_an_unknown_mechanism_is_named():
@@ -123,9 +156,11 @@ def test_rounding_to_full_is_checked_bit_for_bit(ground):
     for name in ("lm_head.weight", "model.embed_tokens.weight"):
         with torch.no_grad():
             made.get_parameter(name).copy_(ground.full.get_parameter(name))
-    assert not claims.Rounds().check(made, ground).holds
+    assert not claims.rounds().check(made, ground).holds
     edits.clamp_to(made, edits.cells_of(ground.full))
-    assert claims.Rounds().check(made, ground).holds
+    assert claims.rounds().check(made, ground).holds
+    smuggled = claims.Becomes(lambda model: ground.full, "full put in its place")
+    assert not smuggled.check(ground.retain, ground).holds
 
 
 def test_a_corpus_with_a_fact_in_it_is_seen(ground):

@@ -88,6 +88,48 @@ def test_attacks_on_what_is_said_tell_full_from_retain(gym, tmp_path, auditor, k
         assert found["retain"] == 0  # the control arm, and nothing was run
 
 
+def test_another_engine_is_another_auditor(tmp_path, monkeypatch):
+    import importlib
+
+    module = importlib.import_module("lensaudit.gym.auditors")
+    first, greedy = module.auditors()["uds"].version, module.auditors()["greedy"].version
+    monkeypatch.setattr(module, "engine_version", lambda: "another")
+    assert module.auditors()["uds"].version != first != greedy
+    assert module.auditors()["greedy"].version != greedy
+    monkeypatch.undo()
+    for name in module.ENGINE:
+        place = tmp_path / name
+        (place.parent if place.suffix else place).mkdir(parents=True, exist_ok=True)
+        if place.suffix:
+            place.write_text("x = 1\n")
+    deep = tmp_path / "attacks" / "rtt"
+    deep.mkdir()
+    (deep / "study.py").write_text("x = 1\n")
+    before = module.engine_version(tmp_path)
+    module.engine_version.cache_clear()
+    (deep / "study.py").write_text("x = 1  # of one\n")
+    assert module.engine_version(tmp_path) == before
+    module.engine_version.cache_clear()
+    (deep / "study.py").write_text("x = 2\n")
+    assert module.engine_version(tmp_path) != before
+
+
+def test_the_files_that_make_a_score_are_there():
+    from pathlib import Path
+
+    import lensaudit
+    from lensaudit.gym.auditors import ENGINE, _python
+
+    assert all(_python(Path(lensaudit.__file__).parent / name)[0].is_file() for name in ENGINE)
+
+
+def test_a_score_has_the_interval_that_its_authors_give(gym):
+    rows = [r for r in rows_of(gym, 8) if r["auditor"] == "uds" and r["mechanism"] == "absent"]
+    for one in rows:
+        low, high = one["ci95"]
+        assert low < one["score"] < high
+
+
 def test_an_own_auditor_is_one_function_in_a_file(gym, tmp_path):
     path = tmp_path / "mine.py"
     path.write_text(
