@@ -44,12 +44,12 @@ from lensaudit.models.checkpoint import load_tokenizer, open_checkpoint
 from lensaudit.models.registry import load_registry, resolve
 from lensaudit.patching.audit import Audit
 from lensaudit.patching.bench import Bench as AuditBench
-from lensaudit.patching.controls import Controls, Examined
+from lensaudit.patching.controls import Aligned, Controls, Examined
 from lensaudit.patching.evidence import weakest_of
 from lensaudit.patching.outcome import Outcome
 from lensaudit.patching.prepare import prepare
 from lensaudit.patching.session import score_all, score_examined, score_lens
-from lensaudit.results.verdict import Measured
+from lensaudit.results.verdict import Measured, Weakest
 from lensaudit.scores.intervals import ends_of
 from lensaudit.scores.representation import weighted_erasure
 from lensaudit.worstcase.outcome import outcome_of
@@ -392,20 +392,52 @@ def tail(cases: Sequence[Case]) -> list[Finding]:
 )
 def uds_weakest(cases: Sequence[Case]) -> list[Finding]:
     """Does one layer hold what the mean over layers has lost? Control and scale as aligned UDS."""
+    return _weakest(cases, lambda aligned: (aligned.weakest, aligned.why))
+
+
+def _weakest(
+    cases: Sequence[Case], chosen: Callable[[Aligned], tuple[Weakest | None, str | None]]
+) -> list[Finding]:
+    """Erasure at a weakest layer, or why there is none; of plain UDS where no map is needed."""
     findings = []
     for _, controls, outcome in zip(*_examined(cases), strict=True):
-        weakest, aligned = controls.aligned.weakest, controls.aligned
+        weakest, why = chosen(controls.aligned)
         readable = controls.verdict.code != "unreadable"
-        if weakest is None and aligned.not_needed:
+        if weakest is None and controls.aligned.not_needed:
             groups = [one.group for one in outcome.encoded]
             layers = outcome.options.layers
             weakest, readable = weakest_of(outcome.s1, outcome.depth, groups, layers), True
         if weakest is None:
-            findings.append(Finding(None, why=aligned.why or "no layer of full encodes a fact"))
+            findings.append(Finding(None, why=why or "no layer of full encodes a fact"))
         else:
             ends = _ends(weakest.erasure)
             findings.append(Finding(weakest.erasure.value, control=readable, ci95=ends))
     return findings
+
+
+SHARED = "lensaudit.patching.shared: aligned, less the one direction that others' facts share"
+
+
+@auditor("uds_shared", reads="aligned", high_means="forgot", source=SHARED, at_once=True)
+def uds_shared(cases: Sequence[Case]) -> list[Finding]:
+    """Is what hides the facts one vector a layer? UDS itself where nothing needs to be aligned."""
+    findings = []
+    for plain, controls, _ in zip(*_examined(cases), strict=True):
+        aligned, shared = controls.aligned, controls.aligned.shared
+        if shared.uds is not None:
+            readable = controls.verdict.code != "unreadable"
+            ends = _ends(shared.uds)
+            findings.append(Finding(shared.uds.value, control=readable, ci95=ends))
+        else:
+            why = aligned.why or shared.why
+            findings.append(plain if aligned.not_needed else Finding(None, why=why))
+    return findings
+
+
+@auditor("uds_shared_weakest", reads="aligned", high_means="forgot", source=SHARED, at_once=True)
+def uds_shared_weakest(cases: Sequence[Case]) -> list[Finding]:
+    """The strong layer that is erased least, without that direction."""
+    return _weakest(cases, lambda one: (one.shared.weakest, one.why or one.shared.why))
 
 
 @auditor(

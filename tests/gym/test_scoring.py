@@ -123,6 +123,18 @@ def test_the_files_that_make_a_score_are_there():
     assert all(_python(Path(lensaudit.__file__).parent / name)[0].is_file() for name in ENGINE)
 
 
+def test_views_of_the_aligned_stream_are_scored_where_no_map_is_needed_too(gym):
+    views = ("uds_aligned", "uds_shared", "uds_shared_weakest", "tail")
+    score(ScoreSettings(gym=gym, auditor=views, limit=8))
+    for view in views[:3]:
+        assert scores(gym, view)["permuted"] < 0.05  # plain UDS says so
+        assert scores(gym, view)["permuted_turned"] < 0.05
+        assert scores(gym, view)["absent"] > 0.6
+    left = scores(gym, "tail")
+    assert left["permuted"] == left["permuted_turned"] == left["full"] == 8
+    assert left["absent"] <= 1
+
+
 def test_a_score_has_the_interval_that_its_authors_give(gym):
     rows = [r for r in rows_of(gym, 8) if r["auditor"] == "uds" and r["mechanism"] == "absent"]
     for one in rows:
