@@ -14,6 +14,7 @@ import torch
 
 from lensaudit.auditing.evaluate import evaluate_into
 from lensaudit.auditing.settings import EvaluateSettings
+from lensaudit.data.suites import DEMO_DATA
 from lensaudit.errors import InputError, VerificationError, WorkError, failure_in
 from lensaudit.files import alone, digest, read_bytes, slug, write_json
 from lensaudit.meta.catalogue import SUITE_NAMES, Judged
@@ -28,6 +29,11 @@ from lensaudit.results.records import is_whole
 
 _NOT_IDENTITY = ("activations", "registry", "batch_size", "metrics")
 """Fields of the settings that do not change what it finds, or are said otherwise."""
+_PLACES = (
+    *("data", "forget", "holdout", "retain_set", "retain_log"),
+    *("tokenizer", "template", "classifier"),
+)
+"""Fields that may name a file or folder; another's text is no place, whatever lies here."""
 
 
 @dataclass(frozen=True)
@@ -61,13 +67,14 @@ class Scoring:
         for anchor in ("full", "retain"):
             if conditions[anchor] is not None:
                 conditions[anchor] = identity_of(conditions[anchor], registry)
-        plain = {name: _content(value) for name, value in conditions.items()}
+        plain = {k: _content(v) if k in _PLACES else v for k, v in conditions.items()}
         return digest([dict(subject.identity), plain])
 
 
 def _content(value: Any) -> Any:
-    """A value of the settings as JSON; for files and folders of rows, what is in them."""
-    path = Path(value) if isinstance(value, str | Path) else None
+    """A place as JSON; of files and folders of rows, what is in them."""
+    # as the suite reads it: the embedded data, also where a folder has that name
+    path = None if value in (None, DEMO_DATA) else Path(value)
     if path is None or not path.exists():
         return value if path is None else str(value)
     files = sorted(path.glob("*.json*")) if path.is_dir() else [path]

@@ -8,6 +8,7 @@ import pytest
 from support import GOLDEN
 
 from lensaudit.auditing import evaluate
+from lensaudit.auditing.settings import EvaluateSettings
 from lensaudit.cli.main import run
 from lensaudit.meta import scoring
 
@@ -91,6 +92,27 @@ def test_finished_models_are_not_measured_again(copied, monkeypatch, capsys):
     # other conditions are another result
     with pytest.raises(AssertionError, match="measured again"):
         run([*faithfulness(copied), "--limit", "3"])
+
+
+def test_only_places_are_read_for_what_they_hold(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    subject = scoring.MetaSubject("x", {"weights": "w"}, lambda: "x")
+    rows = tmp_path / "rows.jsonl"
+    rows.write_text("{}")
+    settings = EvaluateSettings(data="demo", forget=rows, classifier="some/one")
+
+    def key():
+        return scoring.Scoring(settings, ("uds",), tmp_path / "out").key(subject)
+
+    before = key()
+    # files and a folder that are called as a setting's words
+    for name in ("tofu", "auto", "eager", "true", "upstream", "question", "forget10"):
+        (tmp_path / name).write_text("notes")
+    (tmp_path / "demo").mkdir()
+    (tmp_path / "demo" / "forget10_perturbed.jsonl").write_text("{}")
+    assert key() == before
+    rows.write_text('{"question": "Who?"}')
+    assert key() != before
 
 
 def test_a_checkpoint_that_cannot_be_loaded_stays_to_do_and_is_named(copied, tmp_path, capsys):
