@@ -191,6 +191,54 @@ def remove_below(root: Path, path: Path) -> None:
         raise os_error(error, path) from error
 
 
+_NAMED = 5
+"""Files of others that an error names."""
+
+
+def files_below(folder: Path, ours: Callable[[Path], bool]) -> list[Path]:
+    """Every file below a folder in which all files are ours: what may be deleted one by one.
+
+    Raises:
+        InputError: names files that are not, and links and devices, which nobody looks behind.
+        TryAgainError | WorkError: a folder cannot be read.
+    """
+
+    def unreadable(error: OSError) -> None:
+        raise os_error(error, Path(error.filename or folder)) from error
+
+    found: list[Path] = []
+    others: list[str] = []
+    for at, inner, files in os.walk(folder, onerror=unreadable):
+        links = [one for one in inner if os.path.islink(os.path.join(at, one))]
+        for path in (Path(at, one) for one in sorted((*files, *links))):
+            if not path.is_symlink() and path.is_file() and ours(path):
+                found.append(path)
+            else:
+                others.append(path.relative_to(folder).as_posix())
+    if others:
+        more = f" and {len(others) - _NAMED} more" if len(others) > _NAMED else ""
+        raise InputError(
+            f"{folder}: holds {', '.join(others[:_NAMED])}{more}, which nothing of ours names; "
+            "nothing was deleted: move that away, or delete the folder yourself"
+        )
+    return found
+
+
+def remove_files(folder: Path, files: Iterable[Path]) -> None:
+    """Remove files below a folder one by one, in order, then the folders that are empty.
+
+    Raises:
+        InputError | TryAgainError | WorkError: by cause, as where a folder got a new file.
+    """
+    try:
+        for path in files:
+            path.unlink(missing_ok=True)
+        for at, _, _ in os.walk(folder, topdown=False):
+            os.rmdir(at)
+    except OSError as error:
+        raise os_error(error, Path(error.filename or folder)) from error
+
+
 def sync_folder(folder: Path) -> None:
     """Make a rename in `folder` durable; a no-op where folders cannot be synced."""
     try:

@@ -63,6 +63,11 @@ def partial_path(path: Path) -> Path:
     return path.with_name(f"{stem}.{process_name()}-{secrets.token_hex(4)}.partial")
 
 
+def is_partial(path: Path) -> bool:
+    """Is it named as files are that somebody writes, or was killed over?"""
+    return _PARTIAL.fullmatch(path.name) is not None
+
+
 def sweep_partials(folder: Path) -> list[Path]:
     """Remove what killed writers left in `folder`; files of living writers stay."""
     swept = []

@@ -83,7 +83,10 @@ def diff(first: Path, second: Path, as_json: bool) -> None:
 @RUNS
 @shared("dry_run", "json")
 def rm(runs: tuple[Path, ...], dry_run: bool, as_json: bool) -> None:
-    """Delete the folders of RUNS, with all that lies in them. Models are not deleted."""
+    """Delete the folders of RUNS: the files that their manifests name, and no others.
+
+    A folder that holds anything else, or a model, stays as it is; what it holds is named.
+    """
     from lensaudit.results.run_log import remove
 
     found = list(map(_read, runs))

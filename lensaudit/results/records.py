@@ -12,7 +12,7 @@ import platform
 import subprocess
 import time
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from datetime import UTC, datetime
 from importlib import metadata
 from pathlib import Path
@@ -280,6 +280,27 @@ def misfits(
     return [line for line in found if line]
 
 
+def answered_for(path: Path) -> list[Path]:
+    """The files of which a manifest says how a run of ours wrote them, there or not.
+
+    Raises:
+        InputError: it was edited, or is another program's, or 0.1.0 wrote it, without hashes.
+    """
+    content = signed_object(path)
+    files, wanted = content.get("files"), {one.name for one in fields(Manifest)} - {"asked"}
+    if not isinstance(files, Mapping) or not wanted <= content.keys():
+        raise InputError(f"{path}: is no manifest of a run of ours")
+    if away := [name for name in files if _is_away(name)]:
+        raise InputError(f"{path}: names {away[0][:80]!r}, which is not below its folder")
+    at = path.parent
+    folder = at.parent.parent if at.parent.name == MANIFESTS else at
+    return [folder / name for name in files]
+
+
+def _is_away(name: str) -> bool:
+    return Path(name).is_absolute() or ".." in Path(name).parts
+
+
 def is_whole(folder: Path, *, largest: int | None = None) -> bool:
     """Whether a folder has its manifest, and each file is as it was written."""
     try:
@@ -296,7 +317,7 @@ def _digest(content: Mapping[str, Any]) -> str | None:
 
 
 def _misfit(path: Path, name: str, mark: Any, largest: int | None) -> str | None:
-    if not isinstance(mark, Mapping) or Path(name).is_absolute() or ".." in Path(name).parts:
+    if not isinstance(mark, Mapping) or _is_away(name):
         return f"{name}: the manifest does not say what it was"
     if not path.is_file():
         return f"{name}: is gone"

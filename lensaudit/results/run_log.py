@@ -5,19 +5,22 @@ A run is a folder with `manifest.json`. Nothing is kept beside: the log is what 
 
 import json
 import os
-import shutil
+import re
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from math import isfinite
 from pathlib import Path
 from typing import Any, Literal
 
 from lensaudit.errors import InputError
-from lensaudit.files import os_error
+from lensaudit.files import files_below, read_bytes, remove_files
+from lensaudit.partials import is_partial
 from lensaudit.results.keyed import LOOKED_AT_BYTES
+from lensaudit.results.ledger import is_ledger
 from lensaudit.results.patch_runs import SCORES
 from lensaudit.results.reading import JsonObject, json_object, part
-from lensaudit.results.records import MANIFEST, check_whole
+from lensaudit.results.records import BEGUN, MANIFEST, answered_for, check_whole, signed_object
 from lensaudit.results.schema import Number, checked
 
 Weight = Literal["explains", "may explain", "does not matter"]
@@ -25,6 +28,9 @@ Weight = Literal["explains", "may explain", "does not matter"]
 _DEPTH = 10
 _VALUES = ("summary.json", "TOFU_SUMMARY.json", "MUSE_SUMMARY.json", "aggregate.json")
 """Files of a run whose numbers are its values; the first that is there."""
+_PASS = re.compile(r"[a-z0-9._-]+-[0-9a-f]{16}\.npz")
+_CONFIGS = ("config.json", "adapter_config.json")
+_WEIGHTS = (".safetensors", ".bin", ".pt", ".pth", ".gguf")
 _NO_MATTER = {
     "activations",
     "batch_size",
@@ -227,25 +233,52 @@ def compare(first: Run, second: Run) -> Comparison:
 
 
 def remove(run: Run, *, dry_run: bool = False) -> int:
-    """Delete the folder of a run; how many bytes that frees.
+    """Delete what runs wrote into a folder, file by file; how many bytes that frees.
+
+    A file goes that a manifest of ours names, and what a run keeps for the next one.
 
     Raises:
-        InputError: it holds a model, or is a link.
+        InputError: names what is neither, or a model; the folder is a link, or its manifest none
+            of ours. Nothing was deleted.
     """
     folder = run.folder
     if folder.is_symlink():
         raise InputError(f"{folder}: is a link; name the folder it leads to")
-    files = [one for one in folder.rglob("*") if one.is_file() and not one.is_symlink()]
-    weights = [one for one in files if one.suffix == ".safetensors" and one.stat().st_size > 0]
-    if weights and (folder / "config.json").exists():
-        raise InputError(f"{folder}: holds a model, not results; delete it yourself")
+    named, manifests = _named_in(folder)
+    for one in (path for name in _CONFIGS for path in folder.rglob(name)):
+        if any(path.suffix in _WEIGHTS for path in one.parent.iterdir()):
+            raise InputError(f"{one.parent}: holds a model, not results; delete it yourself")
+    files = files_below(folder, lambda path: path in named or _is_kept(path))
     n_bytes = sum(one.stat().st_size for one in files)
     if not dry_run:
-        try:
-            shutil.rmtree(folder)
-        except OSError as error:
-            raise os_error(error, folder) from error
+        # the manifests last: what a kill leaves can still be deleted
+        remove_files(
+            folder, sorted(files, key=lambda path: (path in manifests, path == folder / MANIFEST))
+        )
     return n_bytes
+
+
+def _named_in(folder: Path) -> tuple[set[Path], set[Path]]:
+    """The files that manifests below a folder name, those included; and the manifests."""
+    named, manifests = set(answered_for(folder / MANIFEST)), {folder / MANIFEST}
+    for path in folder.rglob(f"*{MANIFEST}"):
+        with suppress(InputError):  # another program's, which is told with other foreign files
+            named.update(answered_for(path))
+            manifests.add(path)
+    return named | manifests, manifests
+
+
+def _is_kept(path: Path) -> bool:
+    """What a run leaves for the next one: passes, ledgers, marks, documents with a checksum."""
+    if path.name == BEGUN or is_partial(path):
+        return True
+    if path.suffix == ".npz":
+        return path.parent.name == "passes" and _PASS.fullmatch(path.name) is not None
+    if path.suffix == ".jsonl":
+        return is_ledger(read_bytes(path))
+    with suppress(InputError):
+        return path.suffix == ".json" and bool(signed_object(path))
+    return False
 
 
 def _folders(top: Path) -> Iterator[Path]:

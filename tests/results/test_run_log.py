@@ -1,13 +1,19 @@
 """The log of runs is what manifests say; runs differ by what can move a number."""
 
 import json
+import os
 import re
+import socket
 
+import numpy as np
 import pytest
 
 from lensaudit.cli.main import run
 from lensaudit.errors import InputError
+from lensaudit.evaluation.store import PassStore
 from lensaudit.files import write_json
+from lensaudit.partials import partial_path
+from lensaudit.results.ledger import Ledger
 from lensaudit.results.records import mark_of, signed
 from lensaudit.results.run_log import compare, find_runs, read_run, remove
 
@@ -93,6 +99,126 @@ def test_a_run_is_deleted_whole_and_a_model_is_not(tmp_path):
     (tmp_path / "link").symlink_to(model)
     with pytest.raises(InputError, match="is a link"):
         remove(read_run(tmp_path / "link"))
+
+
+def with_text(text):
+    return lambda at: at.write_text(text)
+
+
+def as_pipe(at):
+    os.mkfifo(at)
+
+
+def as_socket(at):
+    here = os.getcwd()
+    os.chdir(at.parent)  # a socket's address is short
+    with socket.socket(socket.AF_UNIX) as made:
+        made.bind(at.name)
+    os.chdir(here)
+
+
+FOREIGN = {
+    "thesis.tex": with_text("years of work"),
+    ".git/config": with_text("[core]"),
+    "manifest.json": with_text('{"name": "My PWA"}'),
+    "other_manifest.json": with_text('{"command": "patch", "files": {"index.html": {}}}'),
+    "package.json": with_text('{"check": "' + "0" * 32 + '"}'),
+    "rows.jsonl": with_text('{"question": "?"}\n'),
+    "results.npz": with_text("PK"),
+    "passes/mine.npz": with_text("PK"),
+    "weights.safetensors": with_text("x"),
+    "notes.partial": with_text("not named as ours are"),
+    "summary.json.bak": with_text("{}"),
+    "linked": lambda at: at.symlink_to("/etc"),
+    "linked.json": lambda at: at.symlink_to("/etc/hostname"),
+    "pipe": as_pipe,
+    "socket": as_socket,
+}
+"""Name below a result folder -> how somebody else puts it there."""
+
+
+@pytest.mark.parametrize("depth", ["", "sub", "sub/a/b"])
+@pytest.mark.parametrize("name", FOREIGN)
+def test_a_folder_with_anything_of_others_stays_and_that_is_named(tmp_path, name, depth):
+    folder = made(tmp_path / "run")
+    inner = made(folder / "sub")  # a run of ours inside
+    at = (inner if (depth, name) == ("", "manifest.json") else folder) / depth / name
+    if depth == "sub" and name == "manifest.json":
+        at = folder / "site" / name
+    at.parent.mkdir(parents=True, exist_ok=True)
+    at.unlink(missing_ok=True)
+    FOREIGN[name](at)
+    before = sorted(folder.rglob("*"))
+    with pytest.raises(InputError) as error:
+        remove(read_run(folder))
+    assert at.relative_to(folder).as_posix() in str(error.value)
+    assert len(str(error.value).splitlines()) == 1
+    assert sorted(folder.rglob("*")) == before
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        {"name": "My PWA"},
+        {"name": "My PWA", "command": "serve", "files": {"index.html": {}}},
+        signed({"name": "My PWA", "command": "serve", "files": {"index.html": {}}}),
+    ],
+)
+def test_the_manifest_of_another_program_deletes_nothing(tmp_path, capsys, content):
+    (tmp_path / "index.html").write_text("<html>")
+    write_json(tmp_path / "manifest.json", content)
+    assert run(["runs", "rm", str(tmp_path)]) == 2
+    assert len(capsys.readouterr().err.splitlines()) == 1
+    assert (tmp_path / "index.html").exists()
+
+
+def resealed(folder, change):
+    content = json.loads((folder / "manifest.json").read_text())
+    change(content)
+    write_json(folder / "manifest.json", signed(content))
+
+
+@pytest.mark.parametrize("name", ["../witness", "a/../../witness", "/etc/hostname"])
+def test_a_manifest_deletes_nothing_outside_its_folder(tmp_path, name):
+    folder = made(tmp_path / "run")
+    (tmp_path / "witness").write_text("x")
+    resealed(folder, lambda content: content["files"].update({name: {}}))
+    with pytest.raises(InputError, match="not below its folder"):
+        remove(read_run(folder))
+    assert (tmp_path / "witness").exists()
+    assert (folder / "summary.json").exists()
+
+
+def test_an_edited_manifest_and_one_without_hashes_delete_nothing(tmp_path):
+    edited, old = made(tmp_path / "edited"), made(tmp_path / "old")
+    path = edited / "manifest.json"
+    path.write_text(path.read_text().replace("0.05", "0.06"))
+    content = json.loads((old / "manifest.json").read_text())
+    write_json(old / "manifest.json", {k: v for k, v in content.items() if k != "check"})
+    for folder in (edited, old):
+        with pytest.raises(InputError, match=r"changed after|no checksum"):
+            remove(read_run(folder))
+        assert (folder / "summary.json").exists()
+
+
+def test_what_a_run_keeps_for_the_next_goes_with_it_and_a_model_below_stays(tmp_path):
+    folder = made(tmp_path / "run")
+    made(folder / "inner")
+    (folder / "inner" / "summary.json").unlink()  # named and gone
+    PassStore(folder / "passes").get("text", "0" * 32, lambda: [{"a": np.zeros(2)}])
+    Ledger(folder / "log.jsonl", "jobs", {"a": 1}).append([{"row": 1}])
+    write_json(folder / "begun.json", {"command": "patch"})
+    write_json(folder / "cells.json", signed({"key": "k"}))
+    partial_path(folder / "rows.json").write_text("{")
+    (model := folder / "inner" / "checkpoint").mkdir()
+    (model / "adapter_config.json").write_text("{}")
+    (model / "adapter_model.safetensors").write_text("x")
+    with pytest.raises(InputError, match="checkpoint: holds a model"):
+        remove(read_run(folder))
+    for path in model.iterdir():
+        path.unlink()
+    assert remove(read_run(folder)) > 0
+    assert not folder.exists()
 
 
 def test_the_commands_list_show_compare_and_delete(tmp_path, monkeypatch, capsys):
