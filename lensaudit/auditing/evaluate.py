@@ -21,7 +21,7 @@ from lensaudit.files import canonical_json, make_folder, read_json, slug, write_
 from lensaudit.metrics.registry import Entry, Metric, Read, ordered, retain_names
 from lensaudit.progress import Notice, Progress, Tell, unheard
 from lensaudit.results.owners import Run, folder_of, known_as
-from lensaudit.results.records import MANIFEST, claim, manifest, misfits, renew
+from lensaudit.results.records import MANIFEST, claim, manifest, mark_of, misfits, renew
 from lensaudit.settings import path_of, plain, results_folder
 
 _NOT_THE_RESULT = (
@@ -348,24 +348,27 @@ def _is_done(
         made["options"] = _placed(made["options"])
         wanted = {
             "options": _placed(_options(model, settings, folder, passes)),
-            "inputs": _inputs(passes),
+            "inputs": _inputs(passes) | _reference(settings, place),
         }
         same = all(
             made[part].get(key) == json.loads(canonical_json(value))
             for part, values in wanted.items()
             for key, value in values.items()
         )
-        retain = path_of(settings.retain_log)
-        stale = retain is not None and _newer(retain, place / MANIFEST, settings.suite)
-        return same and log.exists() and not stale and not misfits(place)
+        return same and log.exists() and not misfits(place)
     except (InputError, KeyError, TypeError, AttributeError):
         return False
 
 
-def _newer(reference: Path, than: Path, suite: str) -> bool:
-    """Whether a log was written after a file; one that is not there yet will be."""
-    log = reference / f"{suite.upper()}_EVAL.json" if reference.is_dir() else reference
-    return not log.exists() or log.stat().st_mtime_ns > than.stat().st_mtime_ns
+def _reference(settings: EvaluateSettings, place: Path) -> dict[str, str | None]:
+    """Content of the retain model's log, where one is compared with; None: it is not made yet."""
+    log = path_of(settings.retain_log)
+    if log is None and settings.retain and retain_names(ordered(settings.suite, settings.metrics)):
+        log = place / RETAIN
+    if log is None:
+        return {}
+    file = log / f"{settings.suite.upper()}_EVAL.json" if log.is_dir() else log
+    return {"retain_log": mark_of(file).blake2b if file.is_file() else None}
 
 
 def _retain_entries(
@@ -429,7 +432,7 @@ def _write(
 ) -> None:
     log = write_log(place, settings.suite, entries)
     write_jsonl(place / "results.jsonl", result_rows(settings.suite, passes, entries))
-    inputs = _inputs(passes)
+    inputs = _inputs(passes) | _reference(settings, place)
     inputs["notes"] = said
     inputs["metrics"] = {
         one.name: {

@@ -1,6 +1,7 @@
 import dataclasses
 import json
 import shutil
+from dataclasses import replace
 
 import pytest
 import torch
@@ -14,6 +15,7 @@ from lensaudit.evaluation import patched
 from lensaudit.evaluation.log import read_log
 from lensaudit.models.registry import load_registry, resolve
 from lensaudit.results.records import signed
+from lensaudit.results.run_log import compare, read_run
 
 ASKED = EvaluateSettings(metrics=("forget_Q_A_Prob",), limit=2, data="demo")
 
@@ -121,6 +123,26 @@ def test_an_unfinished_folder_is_not_done(done, tmp_path, damage):
         text = {"not JSON": "{", "a list": "[]", "no options": '{"inputs": {}}'}[damage]
         manifest.write_text(text)
     assert not plan_evaluation(str(done / "model"), ASKED, out).done
+
+
+def test_another_retain_log_at_the_same_place_is_another_run_and_explains_it(tmp_path):
+    log, ours = tmp_path / "log", replace(ASKED, metrics=("mia_min_k",))
+    asked = replace(ASKED, metrics=("privleak",), limit=4, retain_log=log)
+    made = {}
+    for name in ("retain", "full"):
+        other = evaluate_into(f"demo/{name}", replace(ours, limit=4), tmp_path / "theirs" / name)
+        assert other.folder is not None
+        shutil.copytree(other.folder, log, dirs_exist_ok=True)
+        assert not plan_evaluation("demo/npo", asked, tmp_path / "retain").done
+        evaluate_into("demo/npo", asked, tmp_path / name)
+        assert plan_evaluation("demo/npo", asked, tmp_path / name).done
+        made[name] = read_run(tmp_path / name, whole=True)
+    found = compare(made["retain"], made["full"])
+    assert found.sentence().startswith("explained by inputs.retain_log: ")
+    assert list(found.values) == ["privleak"]
+    # a log that was only written again is the same
+    (log / "TOFU_EVAL.json").touch()
+    assert plan_evaluation("demo/npo", asked, tmp_path / "full").done
 
 
 def test_from_python_with_text_for_paths_and_several_models(tmp_path):
