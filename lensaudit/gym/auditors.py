@@ -323,8 +323,11 @@ def controls_of(bench: Bench) -> Controls:
 
 
 def _examined(cases: Sequence[Case]) -> tuple[list[Finding], list[Examined], list[Outcome]]:
-    """UDS, the controls beside it, and the deltas behind it, of each case."""
-    with AuditBench(audit_of(cases)) as bench:
+    """UDS, the controls beside it, and the deltas behind it, of each case.
+
+    A model of another depth has no UDS, and an aligned one.
+    """
+    with AuditBench(audit_of(cases, align="auto")) as bench:
         (outcomes, _), found = score_examined(bench, controls_of(cases[0].bench))
     by_name = {one.source: one for one in outcomes}
     models = [case.model for case in cases]

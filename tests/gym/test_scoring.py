@@ -135,6 +135,16 @@ def test_views_of_the_aligned_stream_are_scored_where_no_map_is_needed_too(gym):
     assert left["absent"] <= 1
 
 
+def test_a_model_of_another_depth_has_an_aligned_depth_and_no_other(gym, tmp_path):
+    make(MakeSettings(mechanism=("split_layers",), limit=8, out=tmp_path))
+    score(ScoreSettings(gym=tmp_path, auditor=("uds", "uds_aligned", "tail"), limit=8))
+    rows = {r["auditor"]: r for r in rows_of(tmp_path, 8) if r["mechanism"] == "split_layers"}
+    assert rows["uds"]["score"] is None
+    assert "layers 32" in rows["uds"]["why"]
+    assert rows["uds_aligned"]["score"] < 0.1
+    assert rows["tail"]["score"] == 8
+
+
 def test_a_score_has_the_interval_that_its_authors_give(gym):
     rows = [r for r in rows_of(gym, 8) if r["auditor"] == "uds" and r["mechanism"] == "absent"]
     for one in rows:
