@@ -30,9 +30,11 @@ from lensaudit.models.bridge import residuals
 from lensaudit.patching.aligned import ALIGN_TOKENS_PER_DIM, fit_alignment, rows_to_fit
 from lensaudit.patching.bench import SAID_BATCH, read_answers, run_answers
 from lensaudit.scores.alignment import LinearMap, Moments, fitted
+from lensaudit.scores.shared import shared_directions
 
 N_FORGET = 367
 """Annotated rows of TOFU's forget10."""
+N_AUTHORS = 20
 ALIGN_LAYERS = 2
 """Of the model whose alignment is timed: layers cost the same."""
 MEMORY = "2G"
@@ -73,6 +75,8 @@ class Patching:
     """What it says of them."""
     says_run: float
     """The same by another forward pass."""
+    again: float
+    """One more stream of a source that is cached, swept at every layer."""
 
 
 def patching(shape: Shape, share: float) -> Patching:
@@ -93,6 +97,7 @@ def patching(shape: Shape, share: float) -> Patching:
             swept=seconds(lambda: validity.source_run(ke)),
             says=seconds(lambda: read(validity)),
             says_run=seconds(lambda: ran(validity)),
+            again=seconds(lambda: forget.sweep(range(forget.n_layers))),
         )
     return Patching(*(one / share for one in vars(found).values()))
 
@@ -112,6 +117,8 @@ class Aligning:
     """Sums of products and the solves of one map a layer, in memory."""
     carried: float
     """Streams of the forget rows through a map."""
+    shared: float
+    """Of every author and layer the direction that the other authors share."""
 
 
 def aligning(shape: Shape, share: float) -> Aligning:
@@ -119,6 +126,7 @@ def aligning(shape: Shape, share: float) -> Aligning:
     layers = shape.config.num_hidden_layers
     few = replace(shape, config=_with_layers(shape.config, ALIGN_LAYERS))
     n_tokens = round(ALIGN_TOKENS_PER_DIM * shape.config.hidden_size * share)
+    span_tokens = 6 * N_FORGET
     with bench_of(few, random_model(few.config), 2, Asked(memory=MEMORY)) as made:
         rows = rows_to_fit(random_examples(n_tokens // 20, shape.config.vocab_size), n_tokens)
         bench = replace(made, encoded=rows)
@@ -146,8 +154,9 @@ def aligning(shape: Shape, share: float) -> Aligning:
             moments = Moments.of(x, y)
             solve = seconds(lambda: fitted(moments, "procrustes"))
             carried = seconds(lambda: _map(moments)(x[:1024])) / 1024
+    fold = span_tokens // N_AUTHORS
+    x, y = torch.randn(2, N_AUTHORS, fold, shape.config.hidden_size)
     parts = layers / ALIGN_LAYERS
-    span_tokens = 6 * N_FORGET
     return Aligning(
         n_tokens=round(n_tokens / share),
         forward=parts * forward / share,
@@ -156,6 +165,7 @@ def aligning(shape: Shape, share: float) -> Aligning:
         fit=parts * ((fit - 2 * ALIGN_LAYERS * solve) / share) + 2 * layers * solve,
         solves=layers * (sums / share + solve),
         carried=layers * span_tokens * carried,
+        shared=layers * seconds(lambda: shared_directions(list(x), list(y))),
     )
 
 
@@ -184,6 +194,10 @@ def report(share: float) -> list[str]:
     validity = one.says + one.swept
     alignment = maps.cached + maps.fit
     allowed = maps.forward + maps.solves
+    # the source and the control with shuffled pairs are swept, the rows for validity besides
+    aligned = alignment + (2 + VALIDITY_ROWS / N_FORGET) * (maps.carried + one.again)
+    # streams are carried once for the directions and once for the sweep
+    shared = maps.shared + 2 * maps.carried + one.again
     rows = [
         ("patch: the source cached, swept at KE layers", one.patch),
         ("outputs: what it says of the forget rows, read out of its cache", one.outputs),
@@ -196,6 +210,8 @@ def report(share: float) -> list[str]:
         ("alignment: sums and solves of one map a layer, in memory", maps.solves),
         ("alignment: all of the fit, with reading and the shuffled control", maps.fit),
         ("alignment: the forget rows' streams through a map", maps.carried),
+        ("alignment: one carried stream swept at every layer", one.again),
+        (f"shared: directions of {N_AUTHORS} authors, every layer", maps.shared),
     ]
     lines = ["| one more model | processor s | of patch |", "|---|---|---|"]
     lines += [f"| {name} | {s:.0f} | {s / one.patch:.2f} |" for name, s in rows]
@@ -207,6 +223,8 @@ def report(share: float) -> list[str]:
         f"- alignment / (one forward pass + solves): {alignment / allowed:.2f} with the solves of "
         f"one map, {alignment / (allowed + maps.solves):.2f} with those of the shuffled control "
         "too (wanted at most 1)",
+        f"- (alignment + shared direction) / alignment: {1 + shared / aligned:.2f}, sweeps counted "
+        "(wanted at most 1.3)",
         f"- {share:.0%} of the rows and tokens run, alignment on {ALIGN_LAYERS} layers; scaled",
     ]
 

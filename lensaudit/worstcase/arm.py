@@ -15,6 +15,7 @@ from lensaudit.data.chat import PLAIN, Template, encode_qa
 from lensaudit.data.spans import PROMPT_TEMPLATE
 from lensaudit.models.bridge import TransformerBridge, bridge_from, n_layers
 from lensaudit.models.quantize import Method, quantise_in_place
+from lensaudit.models.readout import readout_of, undo_exchange
 from lensaudit.scores.naming import strongest
 from lensaudit.unlearn.encode import Answered
 from lensaudit.worstcase.facts import Fact
@@ -124,6 +125,13 @@ class Arm:
         """A copy with its linear layers rounded to 4 or 8 bits and back."""
         model = self.again()
         quantise_in_place(model, method, engine="torch")  # same numbers, no remarks of its own
+        return bridge_from(model, self.tokenizer)
+
+    def matched(self) -> TransformerBridge | None:
+        """A copy whose exchanged readout rows are put back by those of `full`; None: none are."""
+        model = self.again()
+        if not undo_exchange(model, readout_of(self.full.original_model)):
+            return None
         return bridge_from(model, self.tokenizer)
 
     def taught(self, rows: Sequence[Answered]) -> TransformerBridge:

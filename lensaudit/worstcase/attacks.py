@@ -235,6 +235,18 @@ def int8(arm: Arm) -> Found:
     return _forced(arm, Plain(arm.rounded("int8"), work=arm.work), {})
 
 
+@attack("readout", needs=("full",), cost=Cost(new_tokens=ENTITY_TOKENS, candidates=100))
+def readout(arm: Arm) -> Found:
+    """Exchanged rows of the readout are put back by those of `full`, the beginning forced.
+
+    A model whose rows are where they were is asked as it is.
+    """
+    model = arm.matched()
+    if model is None:
+        return prefix(arm)
+    return _of_reader(arm, Plain(model, work=arm.work), arm.facts)
+
+
 @attack(
     "steer",
     needs=("full", "other authors"),

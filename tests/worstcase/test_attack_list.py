@@ -45,6 +45,28 @@ def test_the_direction_of_a_model_to_itself_changes_nothing(full):
     }
 
 
+def test_a_readout_that_was_not_exchanged_is_asked_as_it_is(full):
+    assert full.matched() is None
+    assert ATTACKS["readout"].run(full) == ATTACKS["prefix"].run(full)
+
+
+def test_facts_behind_an_exchanged_readout_come_back(full):
+    import copy
+    from dataclasses import replace
+
+    from lensaudit.gym.edits import permuted_readout
+    from lensaudit.models.bridge import bridge_from
+
+    entities = {id for fact in full.facts for id in full.candidates(fact)[0]}
+    plain = permuted_readout(full.again(), sorted(entities))
+    bridge = bridge_from(copy.deepcopy(plain), full.tokenizer)
+    arm = replace(full, model=bridge, again=lambda: copy.deepcopy(plain))
+    assert not any(hit.hit for hit in ATTACKS["prefix"].run(arm).hits.values())
+    assert {i: hit.evidence for i, hit in ATTACKS["readout"].run(arm).hits.items()} == {
+        i: hit.evidence for i, hit in ATTACKS["prefix"].run(full).hits.items()
+    }
+
+
 def test_rows_are_steered_by_their_own_author(full):
     prompts = {fact.row.idx: full.ids(full.forced(fact)) for fact in full.facts}
     layer = 12
