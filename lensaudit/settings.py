@@ -16,8 +16,9 @@ import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypeVar
 
+AnyRecord = TypeVar("AnyRecord")
 Place = str | Path
 """A file or folder, as a caller names it."""
 
@@ -219,6 +220,17 @@ def named(source: Place) -> str:
 def path_of(place: Place | None) -> Path | None:
     """A place as a path."""
     return None if place is None else Path(place)
+
+
+def carried(settings: Any, into: type[AnyRecord], **own: Any) -> AnyRecord:
+    """Another record with every field that both have, by name, and what is its own.
+
+    >>> carried(CheckupSettings(dtype="float16"), CheckupSettings, model="full").dtype
+    'float16'
+    """
+    wanted = {one.name for one in dataclasses.fields(into)}
+    both = [one.name for one in dataclasses.fields(settings) if one.name in wanted]
+    return into(**({name: getattr(settings, name) for name in both} | own))
 
 
 def plain(settings: Any, *, without: tuple[str, ...] = ()) -> dict[str, Any]:

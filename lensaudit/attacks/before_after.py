@@ -14,7 +14,7 @@ from lensaudit.data.tofu import DEMO
 from lensaudit.files import slug
 from lensaudit.patching.audit import Audit
 from lensaudit.progress import Notice, Tell, unheard
-from lensaudit.settings import ACTIVATIONS, FORGET_SPLIT, DtypeName
+from lensaudit.settings import ACTIVATIONS, FORGET_SPLIT, DtypeName, carried
 from lensaudit.unlearn.rows import TOFU_PAIRS
 
 OUTPUT_SCORES = {
@@ -47,16 +47,7 @@ class Auditing:
     @property
     def patching(self) -> PatchSettings:
         """The depth, of several models at once."""
-        return PatchSettings(
-            full=self.full,
-            retain=self.retain,
-            data=self.data,
-            limit=self.limit,
-            registry=self.registry,
-            dtype=self.dtype,
-            device=self.device,
-            activations=self.activations,
-        )
+        return carried(self, PatchSettings)
 
     @property
     def evaluation(self) -> EvaluateSettings:

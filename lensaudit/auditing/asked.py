@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from lensaudit.auditing.patched import Patched, read_patched
-from lensaudit.auditing.settings import PatchSettings
+from lensaudit.auditing.settings import EvaluateSettings, PatchSettings
 from lensaudit.data.examples import Example
 from lensaudit.data.kept import kept_facts
 from lensaudit.data.neutral import Neutral, neutral_of
@@ -67,7 +67,7 @@ def asked(sources: Sequence[str], settings: PatchSettings) -> str:
 
 
 def neutral_beside(
-    settings: PatchSettings, data: str, examples: Sequence[Example]
+    settings: PatchSettings | EvaluateSettings, data: str, examples: Sequence[Example]
 ) -> tuple[Neutral | None, str]:
     """The rows for validity and maps, or None and why there are none.
 

@@ -9,13 +9,11 @@ from lensaudit.auditing import evaluate as evaluating
 from lensaudit.auditing import patch as patching
 from lensaudit.auditing.evaluate import (
     PASSES,
-    RETAIN,
     EvaluatePlan,
     EvaluationResult,
     evaluate_into,
     grew,
     plan_evaluation,
-    share_passes,
 )
 from lensaudit.auditing.opened import open_evaluation
 from lensaudit.auditing.patch import open_patch, patch_into, plan_patch
@@ -31,7 +29,7 @@ from lensaudit.patching.plan import PatchPlan
 from lensaudit.progress import Notice, Tell, unheard
 from lensaudit.results.owners import differences, folders_for
 from lensaudit.results.verdict import Verdict
-from lensaudit.settings import results_folder, several
+from lensaudit.settings import carried, results_folder, several
 
 PATCH, EVAL = "patch", "eval"
 """Of an audit's folder: depth, and what each model says."""
@@ -108,8 +106,6 @@ class AuditPlan:
     """Of all results."""
     evaluations: tuple[EvaluatePlan, ...]
     """The retain model's first: the others are compared with it."""
-    fresh: bool
-    """Nothing that is there counts."""
 
     def text(self) -> str:
         """A line per step: what is done, what is missing."""
@@ -117,10 +113,9 @@ class AuditPlan:
         return "\n".join([*lines, *map(self._line, self.evaluations)])
 
     def _line(self, one: EvaluatePlan) -> str:
-        done = one.done and not self.fresh
-        kept = one.n_kept if not (done or self.fresh) else 0
+        kept = 0 if one.done else one.n_kept
         return (
-            f"eval {one.model}: {'done' if done else 'to do'}; {one.n_texts} texts scored, "
+            f"eval {one.model}: {'done' if one.done else 'to do'}; {one.n_texts} texts scored, "
             f"{one.n_answers} answers generated"
             + (f"; {kept} passes kept from before" if kept else "")
         )
@@ -194,12 +189,10 @@ def audit_into(
     found: dict[str, EvaluationResult] = {}
     failures: list[Failure] = []
     for step in steps.evaluations:
-        if settings.fresh:
-            _forget(step.folder)
-        if step.settings.retain is not None:
-            share_passes(steps.evaluations[0].folder / PASSES, step.folder / RETAIN / PASSES)
+        inside = step.settings.retain is not None
+        made = steps.evaluations[0].folder / PASSES if inside else None
         try:
-            result = _evaluated(step, notice, progress)
+            result = _evaluated(step, made, notice, progress)
             found[step.model] = result
             result.checked()
         except LensAuditError as error:
@@ -242,24 +235,7 @@ def _steps(sources: Sequence[str], settings: AuditSettings, folder: Path | None)
     names = tuple(dict.fromkeys(sources))
     anchor, *_ = several(settings.retain) or (default_anchor("retain", names),)
     out = folder_of(names, folder)
-    patch = PatchSettings(
-        full=settings.full,
-        retain=settings.retain,
-        align=settings.align,
-        align_data=settings.align_data,
-        align_tokens=settings.align_tokens,
-        validity_data=settings.validity_data,
-        data=settings.data,
-        exclude=settings.exclude,
-        limit=settings.limit,
-        registry=settings.registry,
-        dtype=settings.dtype,
-        device=settings.device,
-        batch_size=settings.batch_size,
-        memory=settings.memory,
-        activations=settings.activations,
-        fresh=settings.fresh,
-    )
+    patch = carried(settings, PatchSettings)
     models = tuple(dict.fromkeys((anchor, *names))) if settings.suite == "tofu" else ()
     folders = {name: out / EVAL / one.name for name, one in folders_for(models, None).items()}
     evaluations = tuple(
@@ -296,20 +272,13 @@ def _evaluation(
     """What is computed of one model: the retain model comes first, the others read its log."""
     is_anchor = model == anchor
     data, forget = _own_data(settings.data)
-    return EvaluateSettings(
-        full=settings.full,
+    return carried(
+        settings,
+        EvaluateSettings,
         retain=anchor if settings.inside and not is_anchor else None,
         retain_log=None if settings.inside or is_anchor else reference / LOG,
         data=data,
         forget=forget,
-        holdout=settings.holdout,
-        retain_set=settings.retain_set,
-        limit=settings.limit,
-        registry=settings.registry,
-        dtype=settings.dtype,
-        device=settings.device,
-        batch_size=settings.batch_size,
-        activations=settings.activations,
     )
 
 
@@ -330,10 +299,12 @@ def _planned(steps: _Steps, notice: Notice) -> AuditPlan:
     if found and not found[0].done:
         # what is compared with the retain model follows from it
         found = [replace(one, done=False) for one in found]
-    return AuditPlan(depth, steps.folder, tuple(found), steps.patch.fresh)
+    return AuditPlan(depth, steps.folder, tuple(found))
 
 
-def _evaluated(step: _Evaluation, notice: Notice, progress: Tell) -> EvaluationResult:
+def _evaluated(
+    step: _Evaluation, made: Path | None, notice: Notice, progress: Tell
+) -> EvaluationResult:
     settings = step.settings
     if settings.retain_log is not None and not Path(settings.retain_log).exists():
         settings = replace(settings, retain_log=None)  # the retain model's evaluation failed
@@ -343,11 +314,5 @@ def _evaluated(step: _Evaluation, notice: Notice, progress: Tell) -> EvaluationR
         step.folder,
         notice=lambda text: notice(f"{step.model}: {text}"),
         progress=progress,
+        made=made,
     )
-
-
-def _forget(folder: Path) -> None:
-    """Take away finished passes, the retain model's too."""
-    for place in (folder / PASSES, folder / RETAIN / PASSES):
-        for kept in place.glob("*.npz"):
-            kept.unlink()

@@ -25,11 +25,11 @@ from lensaudit.results.records import MANIFEST, claim, manifest, mark_of, misfit
 from lensaudit.settings import path_of, plain, results_folder
 
 _NOT_THE_RESULT = (
-    *("model", "out", "device", "batch_size", "activations", "registry"),
+    *("model", "out", "device", "batch_size", "memory", "activations", "registry", "fresh"),
     *("data", "forget", "holdout", "retain_set"),
 )
 """Options that say where and how fast, and paths of rows, whose content counts."""
-_PLACES = ("out", "retain_log", "activations")
+_PLACES = ("out", "retain_log", "activations", "align_data", "validity_data")
 """Options that name a file or folder, however it is spelled."""
 KIND = ("command", "suite")
 """What results that may stand in for each other in a named folder share."""
@@ -148,6 +148,7 @@ def evaluate_into(
     *,
     notice: Notice = unheard,
     progress: Tell = unheard,
+    made: Path | None = None,
 ) -> EvaluationResult:
     """Compute the metrics; write the log, the rows and the manifest.
 
@@ -161,6 +162,7 @@ def evaluate_into(
         folder: of the results; None: experiments/out/<model>-<suite>.
         notice: told remarks.
         progress: told each finished pass.
+        made: passes that this run made already, of the retain model where that is named.
 
     Raises:
         InputError: before any work.
@@ -172,9 +174,11 @@ def evaluate_into(
     passes = open_evaluation(model, settings, None, notice=notice, finished=bar.finished)
     place = own_folder(model, settings, folder, passes, notice=notice)
     claim(place, "eval", (f"{settings.suite.upper()}_EVAL.json", "results.jsonl"))
-    share_passes(folder_for(model, settings, folder) / PASSES, place / PASSES)
-    passes.store = PassStore(place / PASSES, _of_siblings(place))
-    reference = _retain_entries(settings, metrics, passes, place, notice, progress)
+    _share(folder_for(model, settings, folder), place, settings, made)
+    passes.store = PassStore(
+        place / PASSES, (lambda name: ()) if settings.fresh else _of_siblings(place)
+    )
+    reference = _retain_entries(settings, metrics, passes, place, notice, progress, made)
     reads = reads_of(metrics, passes, settings.suite)
     bar.n_passes = len(_planned(passes, reads))
     entries = evaluate(
@@ -225,7 +229,9 @@ def run_of(model: str, settings: EvaluateSettings, folder: Path | None, passes: 
 
 def run_in(manifest: Mapping[str, Any]) -> Run:
     """The same of a manifest: content of the model and the rows, and what moves a number."""
-    options, inputs = _placed(manifest["options"]), manifest["inputs"]
+    # an option that an earlier version did not know had what is its default now
+    options = _placed(plain(EvaluateSettings()) | manifest["options"])
+    inputs = manifest["inputs"]
     return {
         "command": manifest["command"],
         "model": known_as(options["model"]),
@@ -248,11 +254,16 @@ def grew(name: str, old: Any, new: Any) -> bool:
     return name in _ADDED and old is None
 
 
-def share_passes(made: Path, wanted: Path) -> None:
-    """Passes are found by content: those of one folder serve another."""
-    for one in made.glob("*.npz") if made != wanted else ():
-        if not (wanted / one.name).exists():
-            write_bytes(make_folder(wanted) / one.name, one.read_bytes())
+def _share(base: Path, place: Path, settings: EvaluateSettings, made: Path | None) -> None:
+    """Passes are found by content: those of one folder serve another, but earlier ones no fresh."""
+    kept = place / PASSES
+    for one in kept.glob("*.npz") if settings.fresh else ():
+        one.unlink()
+    sources = [] if settings.fresh else [base / PASSES]
+    sources += [made] if made is not None and settings.retain is None else []
+    for one in (path for source in sources if source != kept for path in source.glob("*.npz")):
+        if not (kept / one.name).exists():
+            write_bytes(make_folder(kept) / one.name, one.read_bytes())
 
 
 def _of_siblings(place: Path) -> Callable[[str], Iterable[Path]]:
@@ -281,8 +292,8 @@ def plan_evaluation(
     return EvaluatePlan(
         model,
         _planned(passes, reads),
-        done=_is_done(model, settings, folder, place, passes),
-        n_kept=len(list((place / PASSES).glob("*.npz"))),
+        done=not settings.fresh and _is_done(model, settings, folder, place, passes),
+        n_kept=0 if settings.fresh else len(list((place / PASSES).glob("*.npz"))),
     )
 
 
@@ -378,6 +389,7 @@ def _retain_entries(
     place: Path,
     notice: Notice,
     progress: Tell,
+    made: Path | None,
 ) -> Mapping[str, Entry]:
     """The retain model's metrics, from its log or from running it first under the same settings."""
     if settings.retain_log:
@@ -389,7 +401,7 @@ def _retain_entries(
     notice(f"retain model {settings.retain}")
     theirs = replace(settings, metrics=tuple(wanted), retain=None, classifier=None, reference=None)
     own = place / RETAIN
-    found = evaluate_into(settings.retain, theirs, own, notice=notice, progress=progress)
+    found = evaluate_into(settings.retain, theirs, own, notice=notice, progress=progress, made=made)
     return found.checked().entries
 
 
@@ -399,7 +411,7 @@ def _options(
     """The settings as a manifest holds them, with what `auto` meant."""
     return {
         "model": model,
-        **plain(settings),
+        **plain(settings, without=("fresh",)),
         "out": None if folder is None else str(folder),
         "empty": conventions_of(settings).empty,
         **passes.subject.conditions.as_run(),

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from lensaudit.auditing.settings import EvaluateSettings
 from lensaudit.data.chat import PLAIN, Template, check_tokenizer, read_template
@@ -20,6 +21,10 @@ from lensaudit.models.context import context_of
 from lensaudit.models.registry import is_demo, load_registry, resolve
 from lensaudit.progress import Notice, unheard
 from lensaudit.settings import path_of
+
+if TYPE_CHECKING:
+    from lensaudit.patching.audit import Audit
+    from lensaudit.patching.controls import Controls
 
 CLASSIFIER_TOKENS: Mapping[Suite, int] = {"tofu": 32, "muse": 512}
 """Where open-unlearning cuts a generation before it rates its fluency."""
@@ -123,15 +128,23 @@ def _patching(model: str, settings: EvaluateSettings, notice: Notice) -> Patchin
             own=_own(settings),
         )
 
+    def controls(audit: "Audit") -> "Controls":
+        from lensaudit.auditing.patch import controls_of  # seconds to import
+
+        return controls_of(audit, settings)
+
     return Patching(
         model=model,
         full=settings.full,
         retain=settings.retain,
         data=data,
         registry=registry,
-        settings={"dtype": settings.dtype, "device": settings.device},
+        settings={
+            name: getattr(settings, name)
+            for name in ("exclude", "limit", "fresh", "dtype", "device", "batch_size")
+        },
+        controls=controls,
         root=Path(settings.activations),
-        limit=settings.limit,
         notice=notice,
     )
 

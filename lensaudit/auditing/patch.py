@@ -10,7 +10,7 @@ from typing import Any
 from lensaudit.auditing.asked import Asking, neutral_beside
 from lensaudit.auditing.collateral import kept_beside, with_collateral
 from lensaudit.auditing.patched import VALUE, Patched, read_patched
-from lensaudit.auditing.settings import PatchSettings
+from lensaudit.auditing.settings import EvaluateSettings, PatchSettings
 from lensaudit.errors import InputError
 from lensaudit.files import canonical_json
 from lensaudit.models.checkpoint import (
@@ -186,7 +186,7 @@ def patch_into(
     return read_patched(folders)
 
 
-def controls_of(audit: Audit, settings: PatchSettings) -> Controls:
+def controls_of(audit: Audit, settings: PatchSettings | EvaluateSettings) -> Controls:
     """What stands beside UDS: neutral rows, the class of maps, and further retain models.
 
     Raises:

@@ -222,6 +222,14 @@ class EvaluateSettings:
         EmptyRows,
         Option("Rows with nothing to score: unscored, or 0 as upstream; auto follows --mask."),
     ] = "auto"
+    exclude: Annotated[
+        tuple[str, ...],
+        Option("Leave a named index list out of what is patched. Repeatable.", metavar="FILTER"),
+    ] = ()
+    align: Align = "auto"
+    align_data: AlignData = None
+    align_tokens: AlignTokens = None
+    validity_data: ValidityData = None
     batch_size: Annotated[int | None, Option("Texts per batch.", least=1, none="auto")] = None
     max_new_tokens: Annotated[int | None, Option("[default: the suite's]", least=1)] = None
     dtype: Dtype = "auto"
@@ -229,6 +237,7 @@ class EvaluateSettings:
     attn: Attention = "eager"
     registry: Registry = None
     activations: Activations = ACTIVATIONS
+    fresh: Fresh = False
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -24,6 +24,7 @@ from lensaudit.scores.representation import LayerErasure, weighted_erasure
 
 if TYPE_CHECKING:
     from lensaudit.patching.audit import Audit
+    from lensaudit.patching.controls import Controls
 
 NO_RETAIN = "no retain model to patch in (a log holds no activations); name one with --retain"
 _UDS = ("tau", "last_layer", "scope", "component", "engine", "calibration")
@@ -51,9 +52,10 @@ class Patching:
     """The annotated forget set; raises InputError where there is none."""
     registry: Registry
     settings: Mapping[str, Any]
-    """Data type and device, as a user writes them."""
+    """Which rows and how, as a user writes it: of `prepare`."""
+    controls: Callable[["Audit"], "Controls"]
+    """What stands beside the depth, and how it is measured."""
     root: Path = Path("activations")
-    limit: int | None = None
     notice: Callable[[str], None] = lambda line: None
     _audit: "Audit | None" = field(default=None, repr=False)
     _unopened: str | None = None
@@ -87,11 +89,16 @@ class Patching:
         if score not in self._scored and score not in self._failed:
             try:
                 with one_memory_error():
-                    self._scored[score] = _SCORES[score](audit, self.model)
+                    self._scored[score] = self._score(audit, score)
             except (InputError, WorkError, VerificationError, torch.OutOfMemoryError) as error:
                 self._failed[score] = failure_in(self.model, score, error)
                 self.notice(f"{score}: {_said(self._failed[score])}")
         return len(audit.examples)
+
+    def _score(self, audit: "Audit", score: str) -> Scored:
+        if score == "controls":
+            return _controls(audit, self.model, self.controls(audit))
+        return _SCORES[score](audit, self.model)
 
     def scored(self, score: str) -> Scored:
         """The rows of a pass that has not failed."""
@@ -143,7 +150,6 @@ class Patching:
             full=self.full,
             retain=self.retain,
             data=data,
-            limit=self.limit,
             activations=self.root,
             notice=self.notice,
             **self.settings,
@@ -225,17 +231,13 @@ def _collateral(audit: "Audit", model: str) -> Scored:
     )
 
 
-def _controls(audit: "Audit", model: str) -> Scored:
-    from lensaudit.data.neutral import neutral_of
+def _controls(audit: "Audit", model: str, controls: "Controls") -> Scored:
     from lensaudit.patching.bench import Bench
-    from lensaudit.patching.controls import Controls
     from lensaudit.patching.session import score_examined
     from lensaudit.results.verdict import ALIGN_FROM
 
-    assert audit.chosen is not None
-    neutral = neutral_of(audit.chosen.data, audit.examples)
     with Bench(audit) as bench:
-        ((outcome,), _), found = score_examined(bench, Controls(neutral))
+        ((outcome,), _), found = score_examined(bench, controls)
     one = found[model]
     document = one.document()
     values = {
@@ -305,7 +307,6 @@ _SCORES: Mapping[str, Callable[["Audit", str], Scored]] = {
     "em": _em,
     "lens": _lens,
     "collateral": _collateral,
-    "controls": _controls,
     "cka": _cka,
     "fisher": _fisher,
     "leak": _leak,

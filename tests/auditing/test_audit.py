@@ -1,11 +1,14 @@
+import dataclasses
 import json
 import shutil
 from pathlib import Path
 
 import pytest
 from safetensors.torch import load_file, save_file
+from support import EMBEDDED
 
 import lensaudit as la
+from lensaudit.auditing import audit as auditing
 from lensaudit.auditing.audit import plan_audit
 from lensaudit.auditing.settings import AuditSettings
 from lensaudit.cli.main import run
@@ -113,6 +116,43 @@ def test_the_plan_is_what_is_done(audited, tmp_path):
     assert all(step.done for step in again.evaluations)
     assert [step.n_kept for step in again.evaluations] == [18] * 3
     assert not (tmp_path / "out").exists()
+
+
+def test_every_choice_of_an_audit_reaches_the_depth_and_the_evaluations():
+    chosen = {"exclude": ("v2",), "align": "none", "align_data": "a.txt", "align_tokens": 7}
+    chosen |= {"validity_data": "b.txt", "batch_size": 3, "dtype": "float16", "limit": 2}
+    settings = AuditSettings(inside=True, fresh=True, memory="1G", **chosen)
+    steps = auditing._steps(["demo/npo"], settings, None)
+    own = {"retain", "retain_log", "data", "forget"}
+    named = {one.name for one in dataclasses.fields(settings)} - own
+    lacking = []
+    for made in (steps.patch, *(one.settings for one in steps.evaluations)):
+        fields = {one.name for one in dataclasses.fields(made)}
+        assert [n for n in named & fields if getattr(made, n) != getattr(settings, n)] == []
+        assert chosen.keys() | {"fresh"} <= fields
+        lacking.append(named - fields)
+    assert lacking[0] == {"suite", "inside", "holdout", "retain_set"}
+    assert lacking[1] <= {"inside", "memory"}
+
+
+def test_the_depth_of_an_evaluation_is_that_of_patch_on_the_rows_that_are_left(audited, tmp_path):
+    _, folder, _ = audited
+    place = {"activations": folder / "activations"}
+    rows = tmp_path / "rows.json"
+    known = json.loads((EMBEDDED / "data" / "forget.json").read_text())
+    rows.write_text(json.dumps(known[:6]))  # the filter names two of them
+
+    def both(*exclude):
+        out = tmp_path / "".join(["out", *exclude])
+        depth = la.patch("demo/npo", out / "d", data=rows, exclude=exclude, align="none", **place)
+        asked = {"metrics": ("uds", "uds_aligned"), "retain": "demo/retain", "align": "none"}
+        said = la.evaluate("demo/npo", out / "e", forget=rows, exclude=exclude, **asked, **place)
+        assert said.uds == pytest.approx(depth.uds, abs=1e-6)
+        return said.uds, json.loads((said.folder / "manifest.json").read_text())["inputs"]
+
+    (all_rows, inputs), (fewer, other) = both(), both("v4_full_wrong")
+    assert abs(all_rows - fewer) > 1e-4
+    assert inputs["annotated"] != other["annotated"]
 
 
 @pytest.mark.parametrize("lost", ["TOFU_EVAL.json", "manifest.json"])

@@ -160,6 +160,7 @@ EVAL = {
         after="--metric mia_reference --reference demo/full",
     ),
     "--json": kept("--json"),
+    "--fresh": same("--fresh"),
 }
 EVAL_OTHERWISE = {
     "--suite": "asks other questions, of files that --data tells apart",
@@ -170,6 +171,11 @@ EVAL_OTHERWISE = {
     "--retain-log": "read anew every time",
     "--retain": "another model's passes: as --model",
     "--full": "patched into: as in PATCH",
+    "--exclude": "of what is patched: as in PATCH",
+    "--align": "of what is patched: as in PATCH",
+    "--align-data": "of what is patched: as in PATCH",
+    "--align-tokens": "of what is patched: as in PATCH",
+    "--validity-data": "of what is patched: as in PATCH",
     "--classifier": "rates kept texts anew every time",
     "--from-log": "computes at once",
 }
