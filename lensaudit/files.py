@@ -96,6 +96,16 @@ def check_plain(path: Path) -> None:
         raise InputError(f"{path}: is {kind}; name an ordinary file")
 
 
+def check_size(path: Path, most: int) -> None:
+    """Refuse a file that is larger than anything of its kind, before it is read.
+
+    Raises:
+        InputError: it has more than `most` bytes.
+    """
+    if path.is_file() and (size := path.stat().st_size) > most:
+        raise InputError(f"{path}: has {size >> 20} MB; at most {most >> 20} MB are read")
+
+
 def check_output(path: Path, *, ours: Callable[[bytes], bool], force: bool = False) -> None:
     """Refuse to write over anything but an earlier output of the same command.
 

@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from lensaudit.errors import InputError
-from lensaudit.files import check_output, printable, read_text, write_bytes
+from lensaudit.files import check_output, check_size, printable, read_text, write_bytes
 from lensaudit.judge.batches import Desk
+from lensaudit.judge.bounded import MOST_FILE_BYTES
 from lensaudit.judge.exchange import cached, ingest, request_lines, result_rows
 from lensaudit.judge.findings import Findings, findings_of, judge_items
 from lensaudit.judge.items import read_items
@@ -115,6 +116,7 @@ def import_job(job: JudgeJob, results: Path) -> Findings:
     started = time.monotonic()
     items = read_items(job.log, contexts=job.contexts, limit=job.limit)
     template = template_of_job(job)
+    check_size(results, MOST_FILE_BYTES)
     text = read_text(results)
     with unsent(job) as bench, ExitStack() as stack:
         grader = grader_of(job, bench, template)

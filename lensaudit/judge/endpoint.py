@@ -1,10 +1,12 @@
 """Which server is asked, as whom: addresses and keys, and where a key must not go."""
 
+import base64
 import html
 import ipaddress
 import os
 import re
 import stat
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -20,6 +22,14 @@ NO_KEY = "EMPTY"
 """Sent to local servers, which want some word."""
 _SECRET = re.compile(r"\b(?:sk|pk|rk|gsk|hf|xai)[-_][A-Za-z0-9_-]{6,}|(?i:bearer)\s+[^\s\"']{6,}")
 _MAX_KEY_BYTES = 4096
+_BLANKS = r"[\s\u00ad\u200b-\u200f\u2060\ufeff]{0,3}"
+"""Between the characters of a key that is spaced out; also those that have no width."""
+_NO_DIGITS = re.compile(r"[\s\\\u00ad\u200b-\u200f\u2060\ufeff]+")
+"""Blanks, and what JSON escapes with."""
+_LONG_ENOUGH = 8
+"""Characters of a key whose disguises are no words of an honest text."""
+_ALIKE = {"+": r"(?:\+|-|\\u002b|%2[bB])", "/": r"(?:\\?/|_|%2[fF])"}
+"""Digits of base64 that are others in addresses."""
 
 
 @dataclass(frozen=True)
@@ -44,7 +54,11 @@ class Endpoint:
     def redacted(self, text: str) -> str:
         """Text of the server without the key, or anything that looks like one."""
         if self.key != NO_KEY:
-            text = self._spellings.sub("[key]", text)
+            text = self._spelt.sub("[key]", text)
+            squeezed = _NO_DIGITS.sub("", text)
+            for disguise, signs in self._disguises:
+                if any(sign in squeezed for sign in signs):
+                    text = disguise.sub("[key]", text)
         return _SECRET.sub("[key]", text)
 
     def cleared(self, value: Any) -> Any:
@@ -60,8 +74,16 @@ class Endpoint:
                 return value
 
     @cached_property
-    def _spellings(self) -> re.Pattern[str]:
-        return re.compile("".join(map(_spelt, self.key)))
+    def _spelt(self) -> re.Pattern[str]:
+        """The key in any escapes, and with blanks between its characters."""
+        return re.compile(_BLANKS.join(map(_spelt, self.key)))
+
+    @cached_property
+    def _disguises(self) -> list[tuple[re.Pattern[str], tuple[str, ...]]]:
+        """Patterns of the key turned around or recoded, each with texts one of which it needs."""
+        if len(self.key) < _LONG_ENOUGH:
+            return []
+        return [(re.compile(pattern), signs) for pattern, signs in _disguised(self.key)]
 
 
 def open_endpoint(
@@ -126,6 +148,21 @@ def is_local(url: str) -> bool:
     return address.is_loopback or address.is_private or address.is_link_local
 
 
+def _disguised(key: str) -> Iterator[tuple[str, tuple[str, ...]]]:
+    """The key reversed, in hex, and in base64 at each of the three places where it may begin."""
+    yield _BLANKS.join(map(_spelt, reversed(key))), (_NO_DIGITS.sub("", key[::-1]),)
+    digits = key.encode().hex()
+    yield rf"(?i:{_BLANKS.join(digits)})", (digits, digits.upper())
+    for before in range(3):
+        text = base64.b64encode(bytes(before) + key.encode() + bytes(3)).decode()
+        # digits of six bits that the key alone decides; of the last one, more may be its own
+        first, last = -(-8 * before // 6), 8 * (before + len(key)) // 6
+        *own, more = (_ALIKE.get(one, _spelt(one)) for one in text[first : last + 1])
+        sure = text[first:last]
+        signs = (sure, sure.replace("+", "-").replace("/", "_"))
+        yield rf"{_BLANKS.join(own)}(?:{more}={{0,2}})?", signs
+
+
 def _spelt(character: str) -> str:
     r"""Pattern of a character as it is, and as JSON (in JSON ...), HTML and addresses escape it.
 
@@ -134,8 +171,11 @@ def _spelt(character: str) -> str:
     """
     code = ord(character)
     plain = r"\\{1,8}(?:u005c)?" if character == "\\" else rf"\\{{0,8}}{re.escape(character)}"
-    entity = re.escape(html.escape(character))
-    return rf"(?:{plain}|(?i:\\{{1,8}}u{code:04x}|&#0*{code};|&#x0*{code:x};|%{code:02x})|{entity})"
+    # a character that HTML leaves as it is must not stand here twice: two ways to read each of
+    # forty are 2^40 ways to read a key whose last one is wrong
+    entity = html.escape(character)
+    named = "" if entity == character else f"|{re.escape(entity)}"
+    return rf"(?:{plain}|(?i:\\{{1,8}}u{code:04x}|&#0*{code};|&#x0*{code:x};|%{code:02x}){named})"
 
 
 def _key(url: str, key_env: str | None, key_file: Path | None) -> str:

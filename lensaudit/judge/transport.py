@@ -8,6 +8,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from lensaudit.errors import InputError, WorkError
+from lensaudit.judge.bounded import TOO_LONG, bounded_client
 from lensaudit.judge.calls import PATH, Call, Cause, Failure, Outcome, checked
 from lensaudit.judge.endpoint import OPENAI_URL, Endpoint
 
@@ -74,8 +75,8 @@ class Transport:
             timeout=timeout_s,
             max_retries=retries,
             # a redirect would carry texts to another server; HTTP_PROXY captures loopback, too
-            http_client=openai.DefaultHttpxClient(
-                follow_redirects=False, trust_env=not endpoint.local, timeout=timeout_s
+            http_client=bounded_client(
+                openai, timeout_s, follow_redirects=False, trust_env=not endpoint.local
             ),
         )
         if endpoint.base_url != OPENAI_URL:  # the SDK reads these from the environment
@@ -204,6 +205,8 @@ class Transport:
     def _cause(self, error: "openai.OpenAIError") -> Cause:
         if not isinstance(error, self._sdk.APIStatusError):
             return "silent" if isinstance(error, self._sdk.APIConnectionError) else "garbage"
+        if error.code == TOO_LONG:
+            return "garbage"
         if error.status_code in _NOT_TAKEN:
             return "refused"
         return "silent" if error.status_code >= 500 or error.status_code in (408, 409, 429) else ""
@@ -223,6 +226,8 @@ class Transport:
         if not isinstance(error, self._sdk.APIStatusError):
             return self._text(str(error))
         said = self._text(_said(error.body) or "no reason given")
+        if error.code == TOO_LONG:
+            return f"{host} sends {said} in one answer; nothing of it is kept"
         match error.status_code:
             case 401 | 403:
                 todo = "; check --key-env or --key-file"

@@ -6,6 +6,7 @@ import time
 import pytest
 
 from lensaudit.errors import InputError, WorkError
+from lensaudit.judge import bounded
 from lensaudit.judge.batch_jobs import batch_job, export_job, import_job
 from lensaudit.judge.batches import STATE, Desk, read_state
 from lensaudit.judge.budget import Caps
@@ -13,6 +14,7 @@ from lensaudit.judge.exchange import shards
 from lensaudit.judge.jobs import JudgeJob, run_job
 from lensaudit.judge.opening import JudgeOptions
 from lensaudit.judge.settings import BatchSettings
+from lensaudit.judge.stub.completions import Answer
 from lensaudit.judge.transport import EndpointError
 
 
@@ -97,6 +99,21 @@ def test_running_it_again_after_the_end_asks_for_nothing(stub_of, job_on):
     again = batch_job(job_on(stub)).findings
     assert again.rows == found.rows
     assert len(stub.paths) == n_paths
+
+
+def test_a_result_file_without_end_is_left(stub_of, job_on, monkeypatch, tmp_path):
+    stub = stub_of()
+    job = job_on(stub)
+    monkeypatch.setattr(bounded, "MOST_FILE_BYTES", 2**20)
+    batch_job(job)
+    stub.filing.content = lambda file_id: Answer(200, b"x" * (2**20 + 1))
+    with pytest.raises(EndpointError, match="sends more than 1 MB in one answer"):
+        to_the_end(job)
+    large = tmp_path / "large.jsonl"
+    with large.open("wb") as stream:
+        stream.truncate(2**29 + 2**20)  # a hole: no byte of it is on the disk
+    with pytest.raises(InputError, match="has 513 MB; at most 512 MB are read"):
+        import_job(job, large)
 
 
 def test_lines_in_the_error_file_are_rows_with_a_reason(stub_of, job_on):

@@ -1,6 +1,9 @@
+import base64
 import html
 import json
+import re
 import sqlite3
+import time
 from dataclasses import asdict
 
 import pytest
@@ -205,6 +208,7 @@ CHATS = {
     "502 in HTML": lambda key: Answer(502, f"<p>{html.escape(key)}</p>".encode()),
     "error in 200": lambda key: Answer.of({"error": {"message": key}}),
     "text": lambda key: Answer.of(completion(f"Your key is {key}.")),
+    "disguises": lambda key: Answer.of(completion("; ".join(sorted(disguises(key))))),
     "refusal": lambda key: Answer.of(
         completion("", message={"role": "assistant", "content": "", "refusal": key})
     ),
@@ -218,7 +222,17 @@ BATCHES = ("problem", "id", "state", "output", "error line", "torn line")
 
 def spellings(key):
     once = json.dumps(key)[1:-1]
-    return {key, once, json.dumps(once)[1:-1], html.escape(key), repr(key)[1:-1]}
+    plain = {key, once, json.dumps(once)[1:-1], html.escape(key), repr(key)[1:-1]}
+    return plain | disguises(key)
+
+
+def disguises(key):
+    """What a server that knows it may make of a key."""
+    coded = {code(key.encode()).decode() for code in (base64.b64encode, base64.urlsafe_b64encode)}
+    spaced = {sign.join(key) for sign in (" ", "\n", "\u200b", "\xa0 ")}
+    wrapped = "\n".join(re.findall(".{1,8}", base64.b64encode(key.encode()).decode()))
+    turned = {key[::-1], " ".join(key[::-1]), key.encode().hex(), key.encode().hex().upper()}
+    return coded | spaced | turned | {wrapped}
 
 
 def say_in_batches(filing, place, key):
@@ -252,7 +266,7 @@ def say_in_batches(filing, place, key):
 def test_a_server_that_repeats_the_key_puts_it_nowhere(
     stub_of, log, tmp_path, monkeypatch, capfd, name, place
 ):
-    # 68 cases: 4 keys in 17 places where a server's text enters
+    # 72 cases: 4 keys in 18 places where a server's text enters
     key, out = KEYS[name], tmp_path / "out"
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("MY_KEY", key)
@@ -278,12 +292,25 @@ def test_a_server_that_repeats_the_key_puts_it_nowhere(
     assert "Traceback" not in content
 
 
+def test_a_text_that_nearly_holds_the_key_is_read_at_once():
+    # each character had two ways to be read: of 25 right ones before a wrong one 2^25
+    begun = time.monotonic()
+    assert Endpoint(LOCAL, "m", KEY).redacted("k" + KEY[1:-1] + "? " + KEY[:-1] + "?")
+    assert time.monotonic() - begun < 1
+
+
 @pytest.mark.parametrize("key", KEYS.values())
 def test_a_key_is_found_in_every_spelling_and_other_text_stays(key):
     endpoint = Endpoint(LOCAL, "m", key)
     for one in spellings(key):
         assert endpoint.redacted(f"a {one} b") == "a [key] b"
     assert endpoint.redacted(key[:-1]) == key[:-1]
+    for before, after in (("x", ""), (":", "\n"), ("Bearer ", ", or so")):
+        # what goes with it into one text in base64 moves every digit
+        told = base64.b64encode((before + key + after).encode()).decode()
+        kept = endpoint.redacted(told)
+        assert "[key]" in kept
+        assert len(kept) <= 5 + 4 * (len(before) + len(after) + 3)
     value = {"a": [key, 1, None, {"n " + key: True}], "b": "fine"}
     assert endpoint.cleared(value) == {
         "a": ["[key]", 1, None, {"n [key]": True}],
