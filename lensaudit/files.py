@@ -228,8 +228,8 @@ def files_below(folder: Path, ours: Callable[[Path], bool]) -> list[Path]:
     if others:
         more = f" and {len(others) - _NAMED} more" if len(others) > _NAMED else ""
         raise InputError(
-            f"{folder}: holds {', '.join(others[:_NAMED])}{more}, which nothing of ours names; "
-            "nothing was deleted: move that away, or delete the folder yourself"
+            f"{folder}: holds {', '.join(others[:_NAMED])}{more}, which nothing of ours names; it "
+            "stays as it is: move that away, or delete the folder yourself"
         )
     return found
 

@@ -1,23 +1,27 @@
-"""What may go: leftovers of killed processes, fitted maps, unused caches, and at last books."""
+"""What may go: leftovers of killed processes, fitted maps, unused caches, and at last books.
+
+Each file that goes is named by a document of ours that fits its own checksum, or by the names that
+caches have. A folder with anything else in it stays whole, and what it holds is told.
+"""
 
 import re
 import secrets
-import shutil
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from lensaudit.activations.inventory import IMPORTED, QUARANTINE, CacheInfo, describe
+from lensaudit.activations.inventory import QUARANTINE, CacheInfo, describe
 from lensaudit.activations.lookup import cache_folders, matching
 from lensaudit.activations.presence import LOCKS, check_trusted, users
-from lensaudit.activations.spec import SEAL, SPEC
+from lensaudit.activations.spec import SPEC, read_spec
 from lensaudit.activations.verification import BOOKS
-from lensaudit.errors import InputError
-from lensaudit.files import os_error, read_bytes
-from lensaudit.partials import is_running, process_name, sweep_partials
+from lensaudit.errors import InputError, LensAuditError
+from lensaudit.files import files_below, os_error, read_bytes, remove_files
+from lensaudit.partials import is_partial, is_running, process_name, sweep_partials
 from lensaudit.results.ledger import is_ledger
+from lensaudit.results.records import signed_object
 
 STAGED = re.compile(r"\.(?:deleting|import)-([0-9a-f]{8}-\d+)-[0-9a-f]{8}")
 """A folder on its way out or in, with the process that moves it."""
@@ -25,8 +29,14 @@ MAPS = "maps"
 """Folder of the maps that `lensaudit.patching.aligned` fits; each can be fitted again."""
 _TENSORS = re.compile(r"[0-9a-f]{32}\.safetensors")
 _BOOK = re.compile(r"[a-z0-9._-]+--[0-9a-f]{32}\.jsonl")
-_ORPHAN = re.compile(r"[0-9a-f]{32}\.json")
-"""What says of tensors how they were written, without them."""
+_MARK = re.compile(r"[0-9a-f]{32}\.json")
+"""What says of tensors how they were written."""
+_OWN = {
+    QUARANTINE: re.compile(r"(?:spec\.json|SEAL\.json|shard-\d{6}\.h5)\.\d{8}T\d{6}Z-[0-9a-f]{4}"),
+    LOCKS: re.compile(r"use\.[0-9a-f]{8}-\d+-[0-9a-f]{8}|.*\.lock"),
+    "": re.compile(r"spec\.json|SEAL\.json|imported\.json|shard-\d{6}\.h5"),
+}
+"""Folder in a cache -> names of its files."""
 STAGED_AGE_S = 24 * 3600.0
 EMPTY_AGE_S = 3600.0
 """A cache folder without a spec is a job that was killed at once, or one that starts now."""
@@ -44,6 +54,8 @@ class Collected:
     """Files of fitted maps that were removed."""
     books: tuple[str, ...]
     """Books of scores, texts and Fisher information that were removed."""
+    strange: tuple[str, ...]
+    """Lines about caches and leftovers that stay: what they hold that is not ours."""
     n_bytes_left: int
     n_bytes_over: int
     """Still above the wanted size: everything else is named or in use."""
@@ -69,7 +81,8 @@ def collect(
     if root.is_dir():
         check_trusted(root)
     named = {path for name in keep for path in _named(name, root)}
-    leftovers = _leftovers(root, folders, dry_run=dry_run)
+    strange: list[str] = []
+    leftovers = _leftovers(root, folders, strange, dry_run=dry_run)
     infos = sorted((describe(path) for path in folders), key=lambda info: info.last_used_s)
     maps, books = _made(root, MAPS), _made(root, *BOOKS)
     total = sum(info.n_bytes for info in infos) + sum(maps.values()) + sum(books.values())
@@ -80,9 +93,9 @@ def collect(
     for info in infos:
         if total <= wanted:
             break
-        if Path(info.folder) in named or info.users or not _is_ours(Path(info.folder)):
+        if Path(info.folder) in named or info.users:
             continue
-        if dry_run or remove(Path(info.folder)):
+        if _own_files(Path(info.folder), strange) and (dry_run or remove(Path(info.folder))):
             removed.append(info)
             total -= info.n_bytes
     shut = _first(books, total - wanted, dry_run=dry_run)
@@ -93,6 +106,7 @@ def collect(
         leftovers=tuple(leftovers),
         maps=tuple(map(str, gone)),
         books=tuple(map(str, shut)),
+        strange=tuple(strange),
         n_bytes_left=total,
         n_bytes_over=max(0, total - wanted),
     )
@@ -122,18 +136,27 @@ def _made(root: Path, *kinds: str) -> dict[Path, int]:
 
 
 def _is_made(path: Path) -> bool:
-    """Tensors by their name, a ledger by its first line too; nothing else is taken for ours."""
+    """Tensors by what speaks of them, a ledger by its first line; nothing else is ours."""
     if path.is_symlink() or not path.is_file():
         return False
     if _TENSORS.fullmatch(path.name):
-        return True
+        return _is_mark(path.with_suffix(".json"))
     return _BOOK.fullmatch(path.name) is not None and is_ledger(read_bytes(path))
 
 
 def _with_its_mark(path: Path) -> list[Path]:
     """A file, and before it what says how it was written: that never stays behind alone."""
     mark = path.with_suffix(".json")
-    return [mark, path] if _ORPHAN.fullmatch(mark.name) and mark.is_file() else [path]
+    return [mark, path] if _is_mark(mark) else [path]
+
+
+def _is_mark(path: Path) -> bool:
+    """Does it say of tensors, under a checksum of ours, of which key and content they are?"""
+    if not _MARK.fullmatch(path.name) or path.is_symlink():
+        return False
+    with suppress(InputError):
+        return signed_object(path).keys() == {"key", "n_bytes", "blake2b"}
+    return False
 
 
 def _named(name: str, root: Path) -> list[Path]:
@@ -143,38 +166,75 @@ def _named(name: str, root: Path) -> list[Path]:
 
 
 def remove(folder: Path) -> bool:
-    """Delete a cache: first out of sight in one step, then file by file; False if it is in use."""
+    """Delete a cache: first out of sight in one step, then file by file; False if it is in use.
+
+    Raises:
+        InputError: names what it holds that is not ours; it stays where it is.
+    """
+    _cache_files(folder)
     gone = folder.with_name(staging_name("deleting"))
     try:
         folder.rename(gone)
         if users(gone):  # somebody opened it since we looked
             gone.rename(folder)
             return False
-        shutil.rmtree(gone)
     except OSError as error:
         raise os_error(error, folder) from error
+    # the spec last: it says whose the rest is
+    remove_files(gone, sorted(_cache_files(gone), key=lambda path: path == gone / SPEC))
     return True
 
 
-def _leftovers(root: Path, folders: Sequence[Path], *, dry_run: bool) -> list[str]:
+def _cache_files(folder: Path) -> list[Path]:
+    """The files of a cache with a spec of ours, or of a killed start, import or deletion of one.
+
+    Raises:
+        LensAuditError: the spec is damaged or foreign, or something else lies there: it is named.
+    """
+    if (folder / SPEC).exists():
+        read_spec(folder / SPEC)
+    inner = [folder, *folder.glob("*--*")] if STAGED.fullmatch(folder.name) else [folder]
+
+    def ours(path: Path) -> bool:
+        kind = "" if path.parent in inner else path.parent.name
+        of = path.parent if kind == "" else path.parent.parent
+        names = _OWN.get(kind) if of in inner else None
+        return names is not None and bool(names.fullmatch(path.name) or is_partial(path))
+
+    return files_below(folder, ours)
+
+
+def _own_files(folder: Path, strange: list[str]) -> bool:
+    """Whether a folder holds what a cache holds and nothing else; if not, a line of what."""
+    try:
+        _cache_files(folder)
+    except LensAuditError as error:
+        strange.append(str(error))
+        return False
+    return True
+
+
+def _leftovers(
+    root: Path, folders: Sequence[Path], strange: list[str], *, dry_run: bool
+) -> list[str]:
     staged = [path for path in _children(root) if _is_abandoned(path)]
     kept = [root / kind for kind in (MAPS, *BOOKS)]
-    single = [path for folder in folders for path in _children(folder / QUARANTINE)]
+    aside = [path for folder in folders for path in _children(folder / QUARANTINE)]
+    single = [path for path in aside if _OWN[QUARANTINE].fullmatch(path.name)]
     single += [path for folder in kept for path in _children(folder) if _is_orphan(path)]
-    empty = [folder for folder in folders if _is_empty(folder)]
+    whole = [path for path in (*staged, *_empty(folders)) if _own_files(path, strange)]
     if not dry_run:
-        for path in (*staged, *empty):
-            shutil.rmtree(path, ignore_errors=True)
+        for path in whole:
+            remove_files(path, _cache_files(path))
         for path in single:
             path.unlink(missing_ok=True)
     at = () if dry_run else (*folders, *kept)
     swept = [path for folder in at for path in sweep_partials(folder)]
-    return [str(path) for path in (*staged, *single, *empty, *swept)]
+    return [str(path) for path in (*whole, *single, *swept)]
 
 
 def _is_orphan(path: Path) -> bool:
-    found = _ORPHAN.fullmatch(path.name) is not None
-    return found and not path.with_suffix(".safetensors").exists()
+    return _is_mark(path) and not path.with_suffix(".safetensors").exists()
 
 
 def _children(folder: Path) -> list[Path]:
@@ -194,16 +254,11 @@ def _is_abandoned(path: Path) -> bool:
     return not running
 
 
-def _is_ours(folder: Path) -> bool:
-    """Whether a folder holds what a cache holds and nothing else: others only look like one."""
-    own = (SPEC, SEAL, IMPORTED, QUARANTINE, LOCKS)
-    return all(path.name in own or path.suffix in (".h5", ".partial") for path in folder.iterdir())
-
-
-def _is_empty(folder: Path) -> bool:
-    """Killed before its spec was there."""
-    if (folder / SPEC).exists() or list(folder.glob("*.h5")) or users(folder):
-        return False
-    if not _is_ours(folder):
-        return False
-    return time.time() - folder.stat().st_mtime > EMPTY_AGE_S
+def _empty(folders: Iterable[Path]) -> list[Path]:
+    """Caches of jobs that were killed before the spec was there."""
+    return [
+        folder
+        for folder in folders
+        if not ((folder / SPEC).exists() or list(folder.glob("*.h5")) or users(folder))
+        and time.time() - folder.stat().st_mtime > EMPTY_AGE_S
+    ]

@@ -140,9 +140,11 @@ def gc(
         say(f"{verb} book {path}")
     for one in done.removed:
         say(f"{verb} {one.folder} ({size(one.n_bytes)})")
+    for line in done.strange:
+        say(line)
     say(f"{len(done.kept)} caches stay, {size(done.n_bytes_left)}")
     if done.n_bytes_over:
-        say(f"{size(done.n_bytes_over)} too much: the rest is named or in use")
+        say(f"{size(done.n_bytes_over)} too much: the rest is named, in use or not ours")
 
 
 @activations.command()

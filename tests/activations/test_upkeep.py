@@ -19,6 +19,7 @@ from lensaudit.activations.spec import read_spec
 from lensaudit.activations.store import open_activations
 from lensaudit.activations.verification import BOOKS, verify
 from lensaudit.auditing.verify import verify as verify_all
+from lensaudit.cli.main import run
 from lensaudit.errors import InputError
 from lensaudit.files import digest
 from lensaudit.results.keyed import write_marked
@@ -323,6 +324,73 @@ def test_gc_follows_no_links_and_touches_nothing_else(three, tmp_path):
     collect(root, max_bytes=0)
     assert sorted(path.name for path in root.iterdir()) == sorted([link.name, "results"])
     assert verify(outside).complete
+
+
+FOREIGN = (
+    *("notes.txt", "mine.h5", "shard-1.h5", "spec.json.bak", "config.json", "model.safetensors"),
+    *("sub/shard-000000.h5", "sub/spec.json", ".git/config", "x.partial"),
+    *("quarantine/notes.txt", "quarantine/shard-000000.h5", "quarantine/a/spec.json"),
+    *(".locks/notes.txt", ".locks/a/use.00000000-1-00000000"),
+)
+
+
+@pytest.mark.parametrize("kind", ["file", "link"])
+@pytest.mark.parametrize("name", FOREIGN)
+def test_a_cache_with_anything_of_others_stays_whole_and_that_is_named(three, capsys, name, kind):
+    root, folders = three
+    path = folders[0] / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.symlink_to(folders[1] / "spec.json") if kind == "link" else path.write_text("mine")
+    before = sorted(folders[0].rglob("*"))
+    assert run(["activations", "gc", "--max-size", "0", "--activations", str(root)]) == 0
+    assert f"{folders[0]}: holds {name}, which nothing of ours names" in capsys.readouterr().out
+    assert [one.exists() for one in folders] == [True, False, False]
+    assert sorted(folders[0].rglob("*")) == before
+
+
+@pytest.mark.parametrize("content", ["{}", '{"name": "My app", "digest": "0"}', "not JSON", ""])
+def test_a_folder_whose_spec_is_none_of_ours_stays(three, content):
+    root, folders = three
+    (folders[0] / "spec.json").write_text(content)
+    done = collect(root, max_bytes=0)
+    assert len(done.removed) == 2
+    assert str(folders[0] / "spec.json") in done.strange[0]
+    assert len(list(folders[0].glob("shard-*.h5"))) == 3
+
+
+def test_leftovers_with_anything_of_others_stay_and_are_named(three):
+    root, folders = three
+    process = multiprocessing.get_context("fork").Process(target=lambda: None)
+    process.start()
+    process.join()
+    mine, ours = (
+        root / staging_name(kind).replace(f"-{os.getpid()}-", f"-{process.pid}-")
+        for kind in ("deleting", "import")
+    )
+    copy(folders[0], ours)
+    shutil.copytree(folders[0], mine)
+    (mine / "thesis.tex").write_text("years of work")
+    started = root / f"full--{'0' * 32}"
+    (started / "sub").mkdir(parents=True)
+    (started / "sub" / "notes.txt").write_text("mine")
+    used_at(root, time.time() - 2 * gc.EMPTY_AGE_S)
+    done = collect(root)
+    assert done.leftovers == (str(ours),)
+    assert {line.split(":")[0] for line in done.strange} == {str(mine), str(started)}
+    assert (mine / "thesis.tex").exists()
+    assert len(list(mine.glob("shard-*.h5"))) == 3
+
+
+def test_tensors_and_documents_that_nothing_of_ours_names_stay(tmp_path):
+    maps = tmp_path / gc.MAPS
+    maps.mkdir()
+    (maps / f"{'a' * 32}.safetensors").write_text("mine")
+    (maps / f"{'b' * 32}.safetensors").write_text("mine")
+    (maps / f"{'b' * 32}.json").write_text('{"key": "b", "n_bytes": 4, "blake2b": "0"}')
+    (maps / f"{'c' * 32}.json").write_text("{}")
+    done = collect(tmp_path, max_bytes=0)
+    assert (done.maps, done.leftovers) == ((), ())
+    assert len(list(maps.iterdir())) == 4
 
 
 def test_a_description_needs_no_shard(folder):
