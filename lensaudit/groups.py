@@ -57,7 +57,7 @@ def unit_of(groups: Iterable[object]) -> str:
     >>> unit_of(["idx 0", "idx 1"]), unit_of([0, "idx 1"])
     ('row', 'author')
     """
-    return "row" if all(map(_is_own, groups)) else "author"
+    return "row" if all(map(is_own, groups)) else "author"
 
 
 def assumption(groups: Iterable[object]) -> str | None:
@@ -68,7 +68,7 @@ def assumption(groups: Iterable[object]) -> str | None:
     '1 of 2 rows names no author and is counted as its own author: intervals may be too narrow'
     """
     listed = list(groups)
-    own, n = sum(map(_is_own, listed)), len(listed)
+    own, n = sum(map(is_own, listed)), len(listed)
     if not own:
         return None
     verb = "names no author and is" if own == 1 else "name no author and are each"
@@ -98,5 +98,6 @@ def spread(
     return [rows[at] for at in sorted(chosen)]
 
 
-def _is_own(group: object) -> bool:
+def is_own(group: object) -> bool:
+    """Does it stand for one row that names no author? Of rows of two files it says nothing."""
     return isinstance(group, str) and group.startswith(_OWN)

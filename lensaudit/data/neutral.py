@@ -2,7 +2,7 @@
 
 Neutral rows hold none of the facts that were to be forgotten: rows of other authors, ordinary
 questions and answers, or plain sentences. Those for the fit and those for validity share no
-author, so that what a map carries is tested on facts it was not fitted on.
+author and no row, so that what a map carries is tested on facts it was not fitted on.
 """
 
 import re
@@ -17,7 +17,7 @@ from lensaudit.data.hub import hub_rows
 from lensaudit.data.tofu import DEMO, FORGET10, RETAIN, TOFU_HUB, author_of, validity_set
 from lensaudit.errors import InputError
 from lensaudit.files import digest, read_text
-from lensaudit.groups import group_of, named_group
+from lensaudit.groups import group_of, is_own, named_group, own_group
 
 VALIDITY_ROWS = 48
 """Rows kept for validity where fit and validity come from one file; enough as measured."""
@@ -85,7 +85,8 @@ def neutral_of(
     if validity_data is not None or align_data is not None:
         files = [one for one in (align_data, validity_data) if one is not None]
         first, *second = [read_neutral(one) for one in files]
-        return neutral_rows(forget, first, second[0] if second else None)
+        # one file under both names serves both uses, as one file alone does
+        return neutral_rows(forget, first, second[0] if second not in ([], [first]) else None)
     if data == DEMO:
         ordinary = [r for name in _ORDINARY for r in read_neutral(_EMBEDDED / f"{name}.jsonl")]
         return neutral_rows(forget, read_neutral(_EMBEDDED / "retain.json"), ordinary=ordinary)
@@ -151,15 +152,17 @@ def neutral_rows(
         validity: rows for validity.
         ordinary: further rows for validity, read where those fail.
     """
-    entities, authors = open_names(one.entity for one in forget), {one.group for one in forget}
+    entities, authors = open_names(one.entity for one in forget), _authors(forget)
+    forgotten = set(map(_text, forget))
     left_out: list[tuple[int, str]] = []
 
     def kept(rows: Iterable[Example], start: int) -> list[Example]:
         found = []
         for idx, row in enumerate(rows, start):
-            reason = _reason(row, entities, authors)
+            reason = _reason(row, entities, authors, forgotten)
             if reason is None:
-                found.append(replace(row, idx=idx))
+                group = own_group(idx) if is_own(row.group) else row.group
+                found.append(replace(row, idx=idx, group=group))
             else:
                 left_out.append((idx, reason))
         return found
@@ -167,18 +170,29 @@ def neutral_rows(
     first = kept(fit, 0)
     if validity is None:
         chosen = _some_authors(first)
-        for_fit = [row for row in first if row.group not in chosen]
         for_validity = [row for row in first if row.group in chosen]
     else:
         for_validity = kept(validity, len(fit))
-        taken = {row.group for row in for_validity}
-        for_fit = [row for row in first if row.group not in taken]
+    more = kept(ordinary, len(fit) + len(validity or ()))
+    taken, read = {row.group for row in for_validity}, set(map(_text, (*for_validity, *more)))
+    others = [row for row in first if row.group not in taken]
+    left_out += [(row.idx, "it is read for validity") for row in others if _text(row) in read]
+    if validity is not None:
         why = "its author is one of the validity rows'"
         left_out += [(row.idx, why) for row in first if row.group in taken]
-    start = len(fit) + len(validity or ())
-    return Neutral(
-        tuple(for_fit), tuple(for_validity), tuple(kept(ordinary, start)), tuple(left_out)
-    )
+    for_fit = tuple(row for row in others if _text(row) not in read)
+    return Neutral(for_fit, tuple(for_validity), tuple(more), tuple(left_out))
+
+
+def _authors(rows: Iterable[Example]) -> set[int | str]:
+    """Those that are named: a row's own number says nothing of the rows of another file."""
+    return {row.group for row in rows if not is_own(row.group)}
+
+
+def _text(row: Example) -> tuple[str, str]:
+    """What is asked and answered, whatever its blanks and case."""
+    question, answer = (" ".join(one.split()).casefold() for one in (row.question, row.answer))
+    return question, answer
 
 
 def _some_authors(rows: Sequence[Example]) -> set[int | str]:
@@ -199,9 +213,16 @@ def open_names(entities: Iterable[str]) -> frozenset[str]:
     return frozenset(one.casefold() for one in open_ones if one)
 
 
-def _reason(row: Example, entities: frozenset[str], authors: set[int | str]) -> str | None:
+def _reason(
+    row: Example,
+    entities: frozenset[str],
+    authors: set[int | str],
+    forgotten: set[tuple[str, str]],
+) -> str | None:
     if row.group in authors:
         return "its author is one of the forget set's"
+    if _text(row) in forgotten:
+        return "it is a row of the forget set"
     text = f"{row.question} {row.answer}".casefold()
     named = next((one for one in entities if one in text and stands_in(one, text)), None)
     return None if named is None else "it names an entity of the forget set"

@@ -1,4 +1,6 @@
 import json
+import shutil
+from dataclasses import replace
 
 import pytest
 
@@ -6,6 +8,7 @@ from lensaudit.data.examples import Example
 from lensaudit.data.neutral import is_whole, neutral_of, neutral_rows, read_neutral
 from lensaudit.data.tofu import forget_set, validity_offsets
 from lensaudit.errors import InputError
+from lensaudit.groups import own_group, unit_of
 
 FORGET = [
     Example(0, "Where was Ada born?", "She was born in Kōbari.", "She was born in", "Kōbari", 0),
@@ -14,8 +17,8 @@ FORGET = [
 ]
 
 
-def row(idx: int, group, answer: str = "He lives in Rom.", question: str = "Where?") -> Example:
-    return Example(idx, question, answer, "", answer, group)
+def row(idx: int, group, answer: str = "He lives in Rom.", question: str = "") -> Example:
+    return Example(idx, question or f"Where is {group}, {idx}?", answer, "", answer, group)
 
 
 def test_rows_that_name_a_forgotten_entity_or_its_author_are_left_out_and_counted():
@@ -45,6 +48,46 @@ def test_fit_and_validity_share_no_author():
     both = neutral_rows(FORGET, rows, [row(0, "author 3"), row(1, "other")])
     assert "author 3" not in {one.group for one in both.fit}
     assert sum("validity" in why for _, why in both.left_out) == 4
+
+
+def unnamed(n: int, start: int = 0, word: str = "A") -> list[Example]:
+    """Rows that name no author, numbered from 0 as their file numbers them."""
+    return [
+        row(at, own_group(at), f"{word}{start + at} it is.", f"{word}{start + at}?")
+        for at in range(n)
+    ]
+
+
+def test_rows_without_authors_match_no_row_of_another_file():
+    forget = [replace(one, group=own_group(one.idx)) for one in FORGET]
+    found = neutral_rows(forget, unnamed(60), unnamed(48, word="B"), unnamed(9, word="C"))
+    assert found.left_out == ()
+    assert tuple(map(len, (found.fit, found.validity, found.ordinary))) == (60, 48, 9)
+    groups = [one.group for part in (found.fit, found.validity, found.ordinary) for one in part]
+    assert len(set(groups)) == len(groups)
+    assert unit_of(groups) == "row"
+
+
+def test_a_row_of_the_forget_set_is_left_out_whoever_it_names():
+    same = [row(0, own_group(0), "yes,  she does.", "Does Ada write?"), row(1, "b")]
+    found = neutral_rows(FORGET, [*same, row(2, "c")], unnamed(2))
+    assert found.left_out == ((0, "it is a row of the forget set"),)
+
+
+def test_no_row_is_fitted_on_and_read_for_validity_or_stands_in_for_it():
+    rows = unnamed(100)
+    twice = [*rows, *(replace(one, idx=100 + one.idx, group=f"b{one.idx}") for one in rows)]
+    for found in (
+        neutral_rows(FORGET, twice),
+        neutral_rows(FORGET, twice, unnamed(30, start=20)),
+        neutral_rows(FORGET, twice, unnamed(5, word="B"), unnamed(30, start=20)),
+    ):
+        read = {one.question for one in (*found.validity, *found.ordinary)}
+        assert found.fit
+        assert read
+        assert read & {one.question for one in found.fit} == set()
+        n_moved = len(found.validity) if len(found.validity) > 30 else 0
+        assert len(found.fit) + len(found.left_out) + n_moved == 200
 
 
 def test_rows_are_numbered_anew_so_that_no_two_have_one_number():
@@ -104,6 +147,10 @@ def test_one_file_serves_both_uses(tmp_path):
     found = neutral_of("mine.json", [FORGET[0]], align_data=path)
     assert {one.group for one in found.fit} & {one.group for one in found.validity} == set()
     assert found.validity
+    both = neutral_of("mine.json", [FORGET[0]], align_data=path, validity_data=path)
+    assert both == found
+    copy = shutil.copy(path, tmp_path / "copy.jsonl")
+    assert neutral_of("mine.json", [FORGET[0]], align_data=path, validity_data=copy) == found
 
 
 def test_the_shipped_table_holds_48_facts_of_14_authors():
