@@ -186,10 +186,7 @@ def remove_below(root: Path, path: Path) -> None:
         InputError: it lies elsewhere; nothing was removed.
         TryAgainError | WorkError: by cause.
     """
-    base, parent = root.resolve(), path.parent.resolve()
-    within = path.name not in ("", ".", "..") and (parent == base or base in parent.parents)
-    if not within:
-        raise InputError(f"{path}: does not lie in {root}; it stays as it is")
+    check_below(root, path)
     try:
         if path.is_dir() and not path.is_symlink():
             shutil.rmtree(path)
@@ -247,6 +244,17 @@ def remove_files(folder: Path, files: Iterable[Path]) -> None:
             os.rmdir(at)
     except OSError as error:
         raise os_error(error, Path(error.filename or folder)) from error
+
+
+def check_below(root: Path, path: Path) -> None:
+    """Refuse a file or a folder that does not lie in `root`, or does so through a link.
+
+    Raises:
+        InputError: it lies elsewhere; nothing was removed.
+    """
+    base, parent = root.resolve(), path.parent.resolve()
+    if path.name in ("", ".", "..") or not parent.is_relative_to(base):
+        raise InputError(f"{path}: does not lie in {root}; it stays as it is")
 
 
 def sync_folder(folder: Path) -> None:

@@ -144,15 +144,20 @@ def collect(folder: Path, out: Path | None, allow_missing: bool, as_json: bool) 
 @click.option("--others", cls=Renamed, typed=True, is_flag=True, help="Results of other plans too.")
 @shared("dry_run")
 def gc(folder: Path, others: bool, dry_run: bool) -> None:
-    """Remove leftovers of finished units and dead workers; results stay."""
+    """Remove leftovers of finished units and dead workers; results stay.
+
+    A leftover that holds a file of others stays whole, and that is named.
+    """
     from lensaudit.sweep.upkeep import garbage, remove
 
     layout, plan = _opened(folder)
-    paths = garbage(layout, plan, others=others)
-    for path in paths:
+    left = garbage(layout, plan, others=others)
+    for path in left.found:
         say(f"{'would remove' if dry_run else 'removed'}: {path}")
-    freed = "" if dry_run else f", {size(remove(layout, paths))} freed"
-    say(f"{len(paths)} leftovers{freed}")
+    for line in left.strange:
+        say(line)
+    freed = "" if dry_run else f", {size(remove(layout, left.found))} freed"
+    say(f"{len(left.found)} leftovers{freed}")
 
 
 @sweep.command("fetch")

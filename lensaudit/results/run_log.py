@@ -248,7 +248,7 @@ def remove(run: Run, *, dry_run: bool = False) -> int:
     for one in (path for name in _CONFIGS for path in folder.rglob(name)):
         if any(path.suffix in _WEIGHTS for path in one.parent.iterdir()):
             raise InputError(f"{one.parent}: holds a model, not results; delete it yourself")
-    files = files_below(folder, lambda path: path in named or _is_kept(path))
+    files = files_below(folder, lambda path: path in named or is_kept(path))
     n_bytes = sum(one.stat().st_size for one in files)
     if not dry_run:
         # the manifests last: what a kill leaves can still be deleted
@@ -268,7 +268,7 @@ def _named_in(folder: Path) -> tuple[set[Path], set[Path]]:
     return named | manifests, manifests
 
 
-def _is_kept(path: Path) -> bool:
+def is_kept(path: Path) -> bool:
     """What a run leaves for the next one: passes, ledgers, marks, documents with a checksum."""
     if path.name == BEGUN or is_partial(path):
         return True

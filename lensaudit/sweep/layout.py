@@ -15,9 +15,14 @@ def checked_id(text: str) -> str:
     Raises:
         InputError: it is something else, as a path that leads elsewhere.
     """
-    if not _ID.fullmatch(text):
+    if not is_id(text):
         raise InputError(f"unit id {text[:60]!r}: wanted 32 hex digits; make the plan again")
     return text
+
+
+def is_id(text: str) -> bool:
+    """Is it what a unit's folders are called?"""
+    return _ID.fullmatch(text) is not None
 
 
 @dataclass(frozen=True)

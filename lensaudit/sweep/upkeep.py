@@ -1,15 +1,53 @@
-"""Set failed units back; remove what nobody needs any more."""
+"""Set failed units back; remove what nobody needs any more.
 
-from collections.abc import Iterable, Sequence
+What is removed is named by the plan, which fits its own checksum: units, checkpoints. In their
+folders every file must be one that a unit writes or a checkpoint has.
+"""
+
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
 from pathlib import Path
 
-from lensaudit.errors import InputError
-from lensaudit.files import remove_below
+from lensaudit.errors import InputError, LensAuditError
+from lensaudit.files import check_below, files_below, remove_below, remove_files
+from lensaudit.models.hub import WANTED
+from lensaudit.partials import is_partial
+from lensaudit.results.records import signed_object
+from lensaudit.results.run_log import is_kept
 from lensaudit.sweep.attempts import set_back
 from lensaudit.sweep.claims import holder
-from lensaudit.sweep.layout import Layout
+from lensaudit.sweep.layout import Layout, is_id
 from lensaudit.sweep.plan import Plan, Unit
+from lensaudit.sweep.results import RESULT
 from lensaudit.sweep.state import states_of, strangers
+from lensaudit.sweep.weights import folder_name
+
+_WRITTEN = re.compile(
+    r"(?:TOFU|MUSE)_(?:EVAL|SUMMARY)\.json|results\.jsonl|summary\.json|layers\.csv"
+)
+"""What `eval` and `patch` write, beside what says of itself that it is ours."""
+_ATTACKED = re.compile(r"losses\.csv|errors\.csv|training-\d{8}\.safetensors|training\.json")
+"""What attacks write beside a checkpoint."""
+_SUBMITTED = re.compile(
+    r"[\w-]+_(?:submitted|result)\.pkl|[\w-]+_log\.(?:out|err)|[\w-]+_submission\.sh"
+    r"|submission_file_[\w-]+\.sh"
+)
+"""What submitit writes."""
+_TRASH = re.compile(r"(.+?)(?:\.partial)?-[0-9a-f]{8}")
+_JOURNAL = ("journal.json", "journal.lock", "download.lock")
+Ours = Callable[[Path], bool]
+
+
+@dataclass(frozen=True)
+class Garbage:
+    """What `gc` removes, and what it leaves."""
+
+    found: Mapping[Path, Sequence[Path]]
+    """Leftover -> the files that it is or holds."""
+    strange: tuple[str, ...]
+    """A line for each leftover that stays: what of it is not ours."""
 
 
 def retry(
@@ -42,32 +80,107 @@ def retry(
     return [s.unit for s in chosen if s.name == "failed" or (redo and s.name == "done")]
 
 
-def garbage(layout: Layout, plan: Plan, *, others: bool = False) -> list[Path]:
-    """What `gc` removes: leftovers of finished units and dead workers, nothing that is in use."""
+def garbage(layout: Layout, plan: Plan, *, others: bool = False) -> Garbage:
+    """Leftovers of finished units and dead workers, nothing that is in use."""
+    found: dict[Path, Sequence[Path]] = {}
+    strange: list[str] = []
+    for path, ours in _leftovers(layout, plan, others=others):
+        try:
+            if path.is_symlink():
+                raise InputError(f"{path}: is a link, which nothing of ours is; it stays")
+            if path.is_dir():
+                found[path] = files_below(path, ours)
+            elif ours(path):
+                found[path] = [path]
+            else:
+                raise InputError(f"{path}: nothing of ours names it; it stays as it is")
+        except LensAuditError as error:
+            strange.append(str(error))
+    return Garbage(found, tuple(strange))
+
+
+def remove(layout: Layout, found: Mapping[Path, Sequence[Path]]) -> int:
+    """Remove leftovers of a sweep file by file; how many bytes that freed.
+
+    Raises:
+        InputError: one lies elsewhere; it stays.
+    """
+    freed = 0
+    for path, files in found.items():
+        check_below(layout.root, path)
+        freed += sum(one.lstat().st_size for one in files)
+        remove_files(path, files)
+    return freed
+
+
+def _leftovers(layout: Layout, plan: Plan, *, others: bool) -> Iterator[tuple[Path, Ours]]:
+    """What nobody needs, each with what its files may be."""
     states = states_of(layout, plan)
     idle = {state.unit.id for state in states if state.name != "running"}
     done = {state.unit.id for state in states if state.name == "done"}
-    found = [path for path in _children(layout.root / "claims") if _is_void(path, idle)]
-    found += [path for path in _children(layout.root / "work") if path.name in done]
-    found += _children(layout.weights / "trash")
-    found += _children(layout.root / "slurm") if len(done) == len(states) else []
-    if len(done) == len(states):
-        found += [path for path in _children(layout.weights) if path.name != "trash"]
-    if others:
-        found += [layout.units / name for name in strangers(layout, plan)]
-        known = plan.by_id
-        found += [path for path in _children(layout.root / "work") if path.name not in known]
-    return found
+    all_done = len(done) == len(states)
+    for path in _children(layout.root / "claims"):
+        if _is_void(path, idle):
+            yield path, lambda path: path.suffix in (".json", ".lock")
+    for path in _children(layout.root / "work"):
+        if path.name in done or (others and path.name not in plan.by_id):
+            yield path, _of_work(path)
+    yield from _fetched(layout, plan, all_done=all_done)
+    for path in _children(layout.root / "slurm") if all_done else ():
+        yield path, lambda path: _SUBMITTED.fullmatch(path.name) is not None
+    for name in strangers(layout, plan) if others else ():
+        yield layout.units / name, _of_unit(layout.units / name)
 
 
-def remove(layout: Layout, paths: Iterable[Path]) -> int:
-    """Remove files and folders of a sweep; how many bytes that freed."""
-    freed = 0
-    for path in paths:
-        files = [path] if path.is_symlink() or path.is_file() else path.rglob("*")
-        freed += sum(one.lstat().st_size for one in files if not one.is_symlink())
-        remove_below(layout.root, path)
-    return freed
+def _fetched(layout: Layout, plan: Plan, *, all_done: bool) -> Iterator[tuple[Path, Ours]]:
+    """Checkpoints that were on their way out, or all, where no unit needs one any more."""
+    names = {folder_name(target) for target in plan.by_name.values()}
+
+    def of_a_checkpoint(path: Path) -> bool:
+        below = path.relative_to(layout.weights).parts
+        if below[0] == "trash":
+            gone = _TRASH.fullmatch(below[1])
+            below = (gone[1] if gone else "", *below[2:])
+        if below[0].removesuffix(".partial") not in names:
+            return len(below) == 1 and below[0] in _JOURNAL
+        return below[1:3] == (".cache", "huggingface") or (len(below) == 2 and _is_wanted(path))
+
+    for path in _children(layout.weights / "trash"):
+        yield path, of_a_checkpoint
+    for path in _children(layout.weights) if all_done else ():
+        if path.name != "trash":
+            yield path, of_a_checkpoint
+
+
+def _is_wanted(path: Path) -> bool:
+    """Is it named as a file that is fetched of a checkpoint?"""
+    return any(fnmatchcase(path.name, pattern) for pattern in WANTED)
+
+
+def _of_work(work: Path) -> Ours:
+    """What a unit writes while it is worked on."""
+
+    def ours(path: Path) -> bool:
+        kind = path.relative_to(work).parts[0]
+        if not is_id(work.name) or is_partial(path):
+            return is_id(work.name)
+        if kind in ("eval", "patch"):
+            return _WRITTEN.fullmatch(path.name) is not None or is_kept(path)
+        if kind == "checkpoint":
+            return _ATTACKED.fullmatch(path.name) is not None or _is_wanted(path)
+        return kind in (RESULT, "registry.json")
+
+    return ours
+
+
+def _of_unit(unit: Path) -> Ours:
+    """What the result of a unit names, and itself."""
+    try:
+        named = signed_object(unit / RESULT).get("files") if is_id(unit.name) else None
+    except InputError:
+        named = None
+    names = {RESULT, *named} if isinstance(named, Mapping) else ()
+    return lambda path: path.relative_to(unit).as_posix() in names
 
 
 def _children(folder: Path) -> list[Path]:

@@ -137,7 +137,7 @@ class Weights:
             return sum(not row["users"] for name, row in rows.items() if name not in anchors)
 
     def _folder(self, target: Target) -> Path:
-        return self.layout.weights / slug(f"{target.repo}--{target.revision}", 180)
+        return self.layout.weights / folder_name(target)
 
     @contextmanager
     def _journal(self) -> Iterator[Rows]:
@@ -238,6 +238,11 @@ class Weights:
         if target.name not in anchors:
             units = [unit for unit in units if unit.target == target.name]
         return any(state_of(self.layout, one).name in ("to do", "running") for one in units)
+
+
+def folder_name(target: Target) -> str:
+    """Where a checkpoint is fetched to; `.partial` is appended while it is."""
+    return slug(f"{target.repo}--{target.revision}", 180)
 
 
 def _rows(path: Path) -> Rows:

@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 
 import pytest
 from sweep_helpers import VALUE, swept, toy_plan, toy_run_unit
@@ -17,9 +18,10 @@ from lensaudit.sweep.collect import collect
 from lensaudit.sweep.failures import MAX_TRIES
 from lensaudit.sweep.layout import Layout, checked_id
 from lensaudit.sweep.plan import read_plan
+from lensaudit.sweep.results import finished
 from lensaudit.sweep.room import Room
 from lensaudit.sweep.upkeep import remove
-from lensaudit.sweep.weights import Weights
+from lensaudit.sweep.weights import Weights, folder_name
 
 
 def forged(root, change):
@@ -113,8 +115,85 @@ def test_nothing_outside_the_folder_is_removed(tmp_path, witness):
     for path in (*elsewhere, root):
         with pytest.raises(InputError, match="does not lie in"):
             remove_below(root, path)
-    remove(Layout(root), [root / "work"])  # the link in it goes, not what it points to
+        with pytest.raises(InputError, match="does not lie in"):
+            remove(Layout(root), {path: [path]})
+    remove_below(root, root / "work")  # the link in it goes, not what it points to
     assert not (root / "work").exists()
+
+
+@pytest.fixture
+def over(tmp_path):
+    """A finished sweep with a leftover of every kind; and those by name."""
+    root = tmp_path / "sweep"
+    plan, layout = toy_plan(root, n=1), Layout(root)
+    swept(root, runner="sweep_helpers:toy_run_unit")
+    own, fetched, old = plan.units[0].id, folder_name(plan.by_name["m0"]), "0" * 32
+    for name in (
+        *(f"claims/{own}.lock", f"work/{own}/registry.json", f"work/{own}/result.json"),
+        *(f"work/{own}/eval/TOFU_EVAL.json", f"work/{own}/eval/retain/begun.json"),
+        *(f"work/{own}/eval/passes/text-{'0' * 16}.npz", f"work/{own}/patch/layers.csv"),
+        *(f"work/{own}/checkpoint/model.safetensors", f"work/{own}/checkpoint/errors.csv"),
+        f"work/{own}/checkpoint/training/training-00000001.safetensors",
+        *(f"weights/{fetched}/model.safetensors", "weights/journal.lock"),
+        f"weights/{fetched}.partial/.cache/huggingface/download/x.lock",
+        *(f"weights/trash/{fetched}-0123abcd/config.json", "slurm/12_0_log.out"),
+        *(f"work/{old}/patch/results.jsonl", "weights/trash/x-01234567/notes.txt"),
+    ):
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).write_text("x")
+    (root / "weights/trash/x-01234567/notes.txt").unlink()
+    shutil.copytree(layout.unit(own), layout.units / old)
+    return root, {"ID": own, "NAME": fetched, "OLD": old}
+
+
+def collected(root):
+    return run(["sweep", "gc", str(root), "--others"])
+
+
+def test_every_leftover_of_a_finished_sweep_goes(over, capsys):
+    root, names = over
+    assert run(["sweep", "gc", str(root)]) == 0
+    assert (root / "units" / names["OLD"]).exists()
+    assert (root / "work" / names["OLD"]).exists()
+    assert collected(root) == 0
+    assert "stays" not in capsys.readouterr().out
+    left = {path.relative_to(root).parts[0] for path in root.rglob("*") if path.is_file()}
+    assert left.isdisjoint({"claims", "work", "weights", "slurm"})
+    assert not (root / "units" / names["OLD"]).exists()
+    plan = read_plan(root)
+    assert all(finished(Layout(root), unit) is not None for unit in plan.units)
+
+
+@pytest.mark.parametrize("kind", ["file", "link"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("claims/ID.txt", "work/ID/thesis.tex", "work/ID/eval/thesis.tex", "work/ID/eval/x.npz"),
+        *("work/ID/patch/model.safetensors", "work/ID/checkpoint/notes.md", "work/mine/eval/x"),
+        *("work/OLD/thesis.tex", "units/OLD/thesis.tex", "units/OLD/eval/x.json", "units/mine/x"),
+        *("weights/NAME/thesis.tex", "weights/NAME/sub/model.safetensors", "weights/notes.txt"),
+        *("weights/mine/model.safetensors", "weights/trash/mine/model.safetensors"),
+        *("weights/trash/NAME-0123abcd/thesis.tex", "weights/trash/NAME/config.json"),
+        *("slurm/run.sh", "slurm/mine/thesis.tex"),
+    ],
+)
+def test_a_leftover_with_anything_of_others_stays_whole_and_is_named(over, capsys, name, kind):
+    root, names = over
+    for word, own in names.items():
+        name = name.replace(word, own)
+    path = root / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.symlink_to(root / "plan.json") if kind == "link" else path.write_text("mine")
+    parts = name.split("/")
+    top = root.joinpath(*parts[: 3 if parts[:2] == ["weights", "trash"] else 2])
+    before = sorted(top.rglob("*"))
+    assert collected(root) == 0
+    said = capsys.readouterr().out
+    assert f"removed: {top}\n" not in said
+    assert f"{top}: " in said
+    assert top == path or path.relative_to(top).as_posix() in said
+    assert path.is_symlink() or path.read_text() == "mine"
+    assert sorted(top.rglob("*")) == before
 
 
 def test_a_journal_cannot_name_a_folder_elsewhere(tmp_path, witness):
