@@ -9,13 +9,14 @@ source minus `full` over their positions (`verdict.md`).
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-import numpy as np
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
 _PRECISE = 1e-10
 """Residual of the vector in units of its eigenvalue."""
+_CANCELLED = 1e-12
+"""Share of all folds' second moment under which what is left without one fold is rounding."""
 
 
 @dataclass(frozen=True)
@@ -57,10 +58,10 @@ def shared_directions(
     seconds = sum((_second(one) for one in apart), start=nothing)
     sums = torch.stack([one.double().sum(0) for one in full])
     counts = torch.tensor([len(one) for one in full])
-    start = seconds[:, int(seconds.diagonal().argmax())].numpy()
+    least = _CANCELLED * float(seconds.trace())
     found = []
     for fold, one in enumerate(apart):
-        along = _first(seconds - _second(one), start)
+        along = _first(seconds - _second(one), least)
         others = (sums.sum(0) - sums[fold]) / (counts.sum() - counts[fold])
         found.append(SharedDirection(along, float(others @ along)))
     return found
@@ -71,13 +72,13 @@ def _second(rows: Float[Tensor, "pos d_model"]) -> Float[Tensor, "d_model d_mode
     return wide.T @ wide
 
 
-def _first(
-    moment: Float[Tensor, "d_model d_model"], start: np.ndarray
-) -> Float[Tensor, " d_model"]:
-    """The eigenvector of the largest eigenvalue, by Lanczos; 0 where there is nothing."""
+def _first(moment: Float[Tensor, "d_model d_model"], least: float) -> Float[Tensor, " d_model"]:
+    """The eigenvector of the largest eigenvalue, by Lanczos; 0 where no more than least is left."""
     from scipy.sparse.linalg import eigsh  # a third of a second to import
 
-    if not float(moment.trace()) > 0:
+    if not float(moment.trace()) > least:
         return torch.zeros(len(moment), dtype=torch.float64)
+    # a column of its own: one of all folds may lie across what is left of them
+    start = moment[:, int(moment.diagonal().argmax())].numpy()
     _, vectors = eigsh(moment.numpy(), k=1, which="LA", v0=start, tol=_PRECISE)  # pyright: ignore[reportArgumentType]
     return torch.from_numpy(vectors[:, 0].copy())

@@ -61,3 +61,20 @@ def test_where_the_others_do_not_differ_nothing_is_taken_out():
 def test_one_fold_has_no_others():
     with pytest.raises(ValueError, match="1 fold, wanted 2"):
         shared_directions([normal(0, 3, 4)], [normal(1, 3, 4)])
+
+
+def test_one_fold_that_differs_alone_shares_nothing_and_is_given_nothing():
+    other, full = torch.zeros(4, 16).double(), [normal(at, 4, 16) for at in range(3)]
+    for size in (1.0, 1e-11):
+        found = shared_directions([size * normal(7, 4, 16), other, other], full)
+        assert not found[0].direction.any()
+        assert float(found[1].direction.norm()) == pytest.approx(1)
+    noise = 1e-8 * normal(8, 4, 16)  # beside what cancels: rounding
+    assert not shared_directions([normal(7, 4, 16), noise, noise], full)[0].direction.any()
+
+
+def test_folds_that_lie_across_each_other_have_their_own_directions():
+    basis, full = torch.eye(3).double(), [normal(at, 1, 3) for at in range(3)]
+    found = shared_directions([9 * basis[:1], basis[1:2], basis[1:2]], full)
+    assert found[0].direction.abs().tolist() == pytest.approx([0, 1, 0])
+    assert found[1].direction.abs().tolist() == pytest.approx([1, 0, 0])
