@@ -16,7 +16,7 @@ from lensaudit.activations.spec import SEAL, SPEC, Shard, Spec, checked_seal, pa
 from lensaudit.activations.tensors import ExampleActivations
 from lensaudit.activations.verification import Repaired, check_key
 from lensaudit.activations.writer import CacheWriter
-from lensaudit.errors import InputError, LensAuditError, VerificationError, WorkError
+from lensaudit.errors import InputError, LensAuditError, VerificationError
 from lensaudit.files import os_error, sync_folder, write_bytes
 from lensaudit.partials import sweep_partials
 
@@ -69,7 +69,7 @@ def _is_bad(path: Path, spec: Spec, shard: Shard) -> bool:
         return False
     try:
         check_shard(path, spec, shard)
-    except (VerificationError, WorkError):  # damaged, or the disk cannot read it
+    except LensAuditError:  # damaged, no file, or the disk cannot read it
         return True
     return False
 

@@ -17,7 +17,7 @@ from lensaudit.activations.image import HEADER_BYTES, Slabs, header, slab_hashes
 from lensaudit.activations.layout import activation_arrays, read_index
 from lensaudit.activations.spec import REPAIR, SealedShard, Shard, Spec
 from lensaudit.errors import InputError, VerificationError
-from lensaudit.files import os_error
+from lensaudit.files import check_plain, os_error
 
 HASH_BLOCK_BYTES = 1 << 20
 SHARD_ERRORS = (OSError, KeyError, ValueError, RuntimeError, TypeError, AttributeError)
@@ -29,8 +29,9 @@ def check_bytes(path: Path, sealed: SealedShard | None = None) -> SealedShard:
 
     Raises:
         VerificationError: any byte differs from what was written.
-        InputError | WorkError: the file is missing or cannot be read.
+        InputError | WorkError: the file is missing, no ordinary one, or cannot be read.
     """
+    check_plain(path)
     try:
         with path.open("rb", buffering=0) as stream:
             first = stream.read(HEADER_BYTES)

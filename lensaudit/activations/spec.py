@@ -10,7 +10,7 @@ from typing import Any
 
 from lensaudit.activations.fingerprint import FORMAT, Fingerprint, fingerprint_of
 from lensaudit.errors import InputError, VerificationError
-from lensaudit.files import digest, printable, slug
+from lensaudit.files import check_plain, digest, printable, slug
 
 SPEC = "spec.json"
 SEAL = "SEAL.json"
@@ -230,6 +230,7 @@ def _json(document: Mapping[str, Any]) -> bytes:
 
 
 def _content(path: Path) -> bytes:
+    check_plain(path)
     try:
         size = path.stat().st_size
         if size > MAX_JSON_BYTES:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from lensaudit.errors import InputError, LensAuditError
+from lensaudit.files import alone
 from lensaudit.gym.auditors import Auditor, Bench, Case, Finding, auditors_named
 from lensaudit.gym.ledger import ANCHOR, ledger_of, seal
 from lensaudit.gym.make import Model, models_in
@@ -74,10 +75,18 @@ def score(settings: ScoreSettings, *, notice: Notice = lambda _: None) -> Scored
 
     Raises:
         InputError: no planted models, or an unknown auditor or mechanism.
+        TryAgainError: another process judges the models of this folder.
     """
     for path in settings.own:
         load_own(path)
     judges = auditors_named(settings.auditor)
+    if not gym_folder(settings.gym).is_dir():
+        raise _no_models(settings)
+    with alone(gym_folder(settings.gym)):
+        return _score(settings, judges, notice)
+
+
+def _score(settings: ScoreSettings, judges: Sequence[Auditor], notice: Notice) -> Scored:
     ledger = ledger_of(gym_folder(settings.gym), settings.limit, notice=notice)
     done = {(row["auditor"], row["version"], row["model"]) for row in ledger.rows}
     started, n_new, n_left = time.monotonic(), 0, 0
@@ -121,9 +130,14 @@ def _by_seed(settings: ScoreSettings, notice: Notice) -> Iterator[list[Judged]]:
         if one.mechanism in wanted and one.seed in seeds
     ]
     if not models:
-        raise InputError(f"{gym}: no certified models of these mechanisms and seeds")
+        raise _no_models(settings)
     for seed, group in groupby(sorted(models, key=lambda one: one.seed), lambda one: one.seed):
         yield list(_judged(list(group), seed, settings))
+
+
+def _no_models(settings: ScoreSettings) -> InputError:
+    place = gym_folder(settings.gym)
+    return InputError(f"{place}: no certified models of these mechanisms and seeds")
 
 
 def _judged(models: Sequence[Model], seed: int, settings: ScoreSettings) -> Iterator[Judged]:

@@ -1,5 +1,7 @@
 """A shard made to mislead its reader is refused before it does harm."""
 
+import os
+import signal
 import tracemalloc
 
 import h5py
@@ -7,8 +9,11 @@ import numpy as np
 import pytest
 from store_cases import copy, fill, forge
 
+from lensaudit.activations.repair import repair
 from lensaudit.activations.shard import check_bytes, check_shard
 from lensaudit.activations.spec import read_spec
+from lensaudit.activations.verification import verify
+from lensaudit.cli.main import run
 from lensaudit.errors import VerificationError
 
 
@@ -168,3 +173,22 @@ def test_a_forged_shard_tells_no_other_files_content(full, tmp_path):
         assert file["token_ids"][0] == int.from_bytes(b"TOPSECRE", "little")
     with pytest.raises(VerificationError, match="external"):
         check_shard(path, spec, spec.shards()[0])
+
+
+@pytest.mark.parametrize("name", ["SEAL.json", "shard-000000.h5", "spec.json"])
+def test_a_pipe_in_place_of_a_file_is_one_line_and_nothing_waits(full, tmp_path, capsys, name):
+    folder = copy(full, tmp_path)
+    (folder / name).unlink()
+    os.mkfifo(folder / name)
+    signal.alarm(60)  # of a pipe that nobody writes to, a read does not end
+    try:
+        assert run(["verify", str(tmp_path)]) == 4
+        assert f"{name}: is a pipe; name an ordinary file" in capsys.readouterr().out
+        assert [one.what for one in verify(folder).problems] == [
+            f"{folder / name}: is a pipe; name an ordinary file"
+        ]
+        assert name in repair(folder).quarantined
+        assert run(["activations", "repair", str(folder)]) == 0
+    finally:
+        signal.alarm(0)
+    assert not (folder / name).is_fifo()

@@ -2,8 +2,11 @@
 
 import json
 import math
+import subprocess
+import sys
 
 import numpy as np
+import psutil
 import pytest
 from support import EMBEDDED
 
@@ -333,3 +336,26 @@ def test_page_frame_and_picture_show_the_curve(finished):
     axes = la.plot.effort(out)
     assert [list(line.get_xdata()) for line in axes.get_lines()[:2]] == [[0, 1, 2], [0, 1, 2]]
     mpl.pyplot.close(axes.figure)
+
+
+WAITING = """
+import time
+from lensaudit.attacks.effort.work import pool_of
+pool = pool_of(2)
+for _ in range(2):
+    pool.submit(time.sleep, 100)
+time.sleep(0.5)
+print(*pool._processes, flush=True)
+time.sleep(100)
+"""
+
+
+def test_workers_end_when_their_parent_is_killed():
+    parent = subprocess.Popen([sys.executable, "-c", WAITING], stdout=subprocess.PIPE, text=True)
+    workers = [psutil.Process(int(pid)) for pid in parent.stdout.readline().split()]
+    assert len(workers) == 2
+    assert all(one.is_running() for one in workers)
+    parent.kill()
+    parent.communicate()
+    # they sleep for 100 s; without their parent not for 20
+    assert not psutil.wait_procs(workers, timeout=20)[1]

@@ -9,7 +9,7 @@ import torch
 
 from lensaudit.cli.main import run
 from lensaudit.errors import InputError
-from lensaudit.files import write_json
+from lensaudit.files import alone, write_json
 from lensaudit.gym.auditors import _AUDITORS, auditors, auditors_named
 from lensaudit.gym.ledger import rows_of
 from lensaudit.gym.make import make
@@ -52,6 +52,16 @@ def test_every_fact_has_its_score(gym):
     assert [sorted(map(int, r["facts"])) for r in rows] == [list(range(0, 64, 8))] * 2
     for one in rows:
         assert one["score"] == pytest.approx(sum(one["facts"].values()) / 8)
+
+
+def test_two_processes_do_not_judge_the_same_models(gym, capsys):
+    with alone(gym):
+        assert run(["gym", "score", "--gym", str(gym), "--limit", "8"]) == 75
+    assert "another process works in it; run again later" in capsys.readouterr().err
+    # and of a folder that is not there none is made
+    with pytest.raises(InputError, match="no certified models"):
+        score(ScoreSettings(gym=gym / "none"))
+    assert not (gym / "none").exists()
 
 
 def test_nothing_is_judged_twice(gym):

@@ -2,6 +2,7 @@
 
 import multiprocessing
 import os
+import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
@@ -250,10 +251,7 @@ def _done(
             yield attack, do(attack, tell)
         _loaded.cache_clear()
         return
-    # forked by a server without threads, as the sweep's workers are
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload([__name__])
-    with ProcessPoolExecutor(workers, context, _single_threaded) as pool:
+    with pool_of(workers) as pool:
         futures = {pool.submit(do, attack): attack for attack in attacks}
         try:
             for number, future in enumerate(as_completed(futures), 1):
@@ -264,5 +262,21 @@ def _done(
             raise
 
 
-def _single_threaded() -> None:
+def pool_of(workers: int) -> ProcessPoolExecutor:
+    """Processes that end with this one, however it ends."""
+    # forked by a server without threads, as the sweep's workers are
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload([__name__])
+    return ProcessPoolExecutor(workers, context, _begin)
+
+
+def _begin() -> None:
     torch.set_num_threads(1)
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+
+
+def _end_with_parent() -> None:
+    """An attack whose result nobody takes is given up: the log has no line of it."""
+    if (parent := multiprocessing.parent_process()) is not None:
+        parent.join()
+        os._exit(1)
