@@ -1,0 +1,261 @@
+"""The views of attacks: what comes out under them, beside models that never knew.
+
+The worst case, samples, retraining, relearning, effort, and a direction taken away. Each value is
+what is brought out in excess of the control arm, as a share of what could be.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated, Any
+
+from annotated_types import Len
+
+from lensaudit.files import read_json
+from lensaudit.results.attacks import effort_run
+from lensaudit.results.eval_runs import entries_of
+from lensaudit.results.locate import Kind
+from lensaudit.results.reading import json_object
+from lensaudit.results.schema import Number, Whole, checked, checked_as
+from lensaudit.scores.estimate import Estimate
+from lensaudit.verdict.nulls import Calibration, Null
+from lensaudit.verdict.views import View
+
+Ends = tuple[Number, Number] | None
+
+
+@dataclass(frozen=True)
+class Told:
+    """The views that one file gives of one model."""
+
+    source: str
+    views: tuple[View, ...]
+
+
+def _excess(
+    name: str, held: Estimate, shown: str, nulls: Calibration, authors: int | None, **rest: Any
+) -> View:
+    """A view that its own control arm is taken off already; where the gym has no null for it, that
+    of the worst case stands in."""
+    null: Null | None = nulls.get(name) or nulls.get("worst_case")
+    chance = None if null is None else null.chance(held)
+    return View(name, held, shown, chance, authors, why=held.why, **rest)
+
+
+@dataclass(frozen=True)
+class _Fact:
+    idx: Whole
+    q: str = ""
+
+
+@dataclass(frozen=True)
+class _Worst:
+    source: str
+    retain: Annotated[list[str], Len(1)]
+    n_scored: Whole
+    n_out: Whole
+    expected: Number
+    excess: Number
+    ci95: Ends
+    named: list[Whole]
+    facts: list[_Fact]
+    authors: Whole = 0
+    no_interval: str | None = None
+
+
+def _worst(path: Path, nulls: Calibration) -> list[Told]:
+    one = checked(_Worst, json_object(path), path)
+    ceiling = 1 - one.expected / one.n_scored if one.n_scored else 0.0
+    shown = f"{one.n_out} of {one.n_scored} facts come out, {one.expected:.1f} would anyhow"
+    if ceiling <= 0:
+        why = "every fact comes out of models that never knew"
+        return [Told(one.source, (View("worst_case", None, shown, why=why),))]
+    low, high = one.ci95 or (None, None)
+    held = Estimate(one.excess, low, high, one.n_scored, one.no_interval).on(0.0, ceiling)
+    qs = [float(fact.q) for fact in one.facts if fact.q]
+    named = View(
+        "named",
+        Estimate(len(one.named) / one.n_scored, n=one.n_scored, why="a count of named facts"),
+        f"{len(one.named)} of {one.n_scored}",
+        # where nobody is held, the least q is below a level no more often than the level says
+        min(qs, default=None),
+        one.authors,
+        blind="not naming a fact is no proof",
+    )
+    return [Told(one.source, (_excess("worst_case", held, shown, nulls, one.authors), named))]
+
+
+@dataclass(frozen=True)
+class _Leak:
+    k: Whole
+    source: Number | None
+    retain: Number | None
+    excess: Number | None
+    low: Number | None
+    high: Number | None
+
+
+@dataclass(frozen=True)
+class _Sample:
+    source: str
+    n_scored: Whole
+    leak: Annotated[list[_Leak], Len(1)]
+
+
+def _sample(path: Path, nulls: Calibration) -> list[Told]:
+    one = checked(_Sample, json_object(path), path)
+    last = max(one.leak, key=lambda row: row.k)
+    shown = f"leak@{last.k} {_digits(last.source)}, never-trained {_digits(last.retain)}"
+    if last.excess is None or last.retain is None or last.retain >= 1:
+        return [Told(one.source, (View("sampled", None, shown, why="no excess over the arm"),))]
+    held = Estimate(last.excess, last.low, last.high, one.n_scored).on(0.0, 1 - last.retain)
+    view = _excess("sampled", held, shown, nulls, None, blind="not sampled is no proof")
+    return [Told(one.source, (view,))]
+
+
+def _digits(value: float | None) -> str:
+    return "none" if value is None else f"{value:.2f}"
+
+
+@dataclass(frozen=True)
+class _Interval:
+    low: Number
+    high: Number
+
+
+@dataclass(frozen=True)
+class _Ratio:
+    value: Number | None = None
+    interval: _Interval | None = None
+    low: Number | None = None
+    high: Number | None = None
+    reason: str = ""
+    interval_why: str | None = None
+
+    @property
+    def ends(self) -> tuple[float | None, float | None]:
+        """Where they are: inside `interval`, or beside the value as early logs have them."""
+        return (self.interval.low, self.interval.high) if self.interval else (self.low, self.high)
+
+
+@dataclass(frozen=True)
+class _Main:
+    recovery_adjusted: _Ratio = field(default_factory=_Ratio)
+
+
+@dataclass(frozen=True)
+class _Gate:
+    passed: bool = True
+    reason: str | None = ""
+
+
+@dataclass(frozen=True)
+class _Study:
+    models: dict[str, str]
+    main: _Main
+    gate: _Gate = field(default_factory=_Gate)
+
+
+def _rtt(path: Path, nulls: Calibration) -> list[Told]:
+    if path.suffix == ".csv":
+        return []
+    found = []
+    for one in checked_as(list[_Study], read_json(path), path):
+        ratio, name = one.main.recovery_adjusted, one.models.get("unlearned", "?")
+        if ratio.value is None:
+            view = View("rtt", None, why=ratio.reason or "no model that never knew was retrained")
+        else:
+            low, high = ratio.ends
+            held = Estimate(ratio.value, low, high, why=ratio.interval_why)
+            shown = f"recovery {ratio.value:.2f}"
+            control = None if one.gate.passed else one.gate.reason or "the gate failed"
+            null = nulls.get("rtt")
+            chance = None if null is None else null.chance(held)
+            # an interval by authors is there from five authors on
+            view = View("rtt", held, shown, chance, 5 if held.ends else None, control)
+        found.append(Told(name, (view,)))
+    return found
+
+
+def _effort(path: Path, nulls: Calibration) -> list[Told]:
+    one = effort_run(path)
+    points = [
+        (point.low, point.rho, point.c)
+        for arm in one.arms.values()
+        for point in arm.curve
+        if point.low is not None and point.rho is not None
+    ]
+    if not points:
+        return [Told(one.model, (View("effort", None, why="no rate has an interval"),))]
+    low, rho, c = max(points)
+    # the limit is one-sided: what the other end is was not asked
+    held = Estimate(max(rho, low), low, 1.0)
+    shown = f"share recovered after {c} steps {rho:.2f}, lower limit {low:.2f}"
+    view = _excess("effort", held, shown, nulls, None, blind="a longer attack may find more")
+    return [Told(one.model, (view,))]
+
+
+@dataclass(frozen=True)
+class _Shifts:
+    shifts: Annotated[list[dict[str, Any]], Len(1)]
+
+
+def _relearn(path: Path, nulls: Calibration) -> list[Told]:
+    first = checked(_Shifts, json_object(path), path).shifts[0]
+    why = "one run of each model: no interval"
+    return [Told(str(first.get("model")), (View("relearn_gain", None, why=why),))]
+
+
+@dataclass(frozen=True)
+class _Experiment:
+    recovery: Number | None = None
+    ci95: Ends = None
+    ci95_why: str | None = None
+    unscored: str | None = None
+
+
+@dataclass(frozen=True)
+class _Directions:
+    source: str
+    experiments: dict[str, _Experiment]
+    n_groups: Whole = 0
+
+
+def _directions(path: Path, nulls: Calibration) -> list[Told]:
+    found = checked(_Directions, json_object(path), path)
+    one = found.experiments.get("ablate")
+    if one is None or one.recovery is None:
+        why = (one and one.unscored) or "ABLATE was not scored"
+        return [Told(found.source, (View("ablate", None, why=why),))]
+    held = Estimate(one.recovery, *(one.ci95 or (None, None)), why=one.ci95_why)
+    shown = f"recovery {one.recovery:.2f}"
+    blind = "no one direction is no proof"
+    view = _excess("ablate", held, shown, nulls, found.n_groups, blind=blind)
+    return [Told(found.source, (view,))]
+
+
+ASKED = ("forget_Q_A_ROUGE", "leak_exact")
+"""Metrics of a suite about what a model answers, and the views they are."""
+
+
+def _eval(path: Path, nulls: Calibration) -> list[Told]:
+    entries = entries_of(json_object(path), path)
+    why = "what full and retain say is not in this folder"
+    views = [
+        View(view, None, f"{name} {entries[name].agg_value:.2f}", why=why)
+        for name, view in zip(ASKED, ("asked", "leak"), strict=True)
+        if name in entries and entries[name].agg_value is not None
+    ]
+    return [Told("", tuple(views))]
+
+
+READERS: Mapping[Kind, Callable[[Path, Calibration], list[Told]]] = {
+    "worst": _worst,
+    "sample": _sample,
+    "rtt": _rtt,
+    "effort": _effort,
+    "relearn": _relearn,
+    "directions": _directions,
+    "eval": _eval,
+}
+"""Kind of result -> its views; all others have none."""

@@ -1,0 +1,301 @@
+"""One decision: from the views of one model to a code, a sentence, and the chain that led there.
+
+Two questions are asked, of this model alone: does it hold the facts, and does it say them? The
+first code that holds is given, in the order of `_RULES`. No code rests on a point without an
+interval, and "erased" is shown by limits of equivalence, never by not having found.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, Literal
+
+from lensaudit.verdict.depth import Stream
+from lensaudit.verdict.thresholds import HELD_AT_LAYER, HELD_FROM, SAYS_HALF
+from lensaudit.verdict.views import GROUPS, NOT_TRIED, VIEWS, Group, View, share
+
+Code = Literal[
+    "answers",
+    "hidden",
+    "hidden_other_basis",
+    "unreadable",
+    "partly_erased",
+    "erased",
+    "undecided",
+    "unscored",
+]
+BADNESS: tuple[Code, ...] = (
+    "answers",
+    "hidden",
+    "hidden_other_basis",
+    "partly_erased",
+    "unreadable",
+    "undecided",
+    "unscored",
+    "erased",
+)
+"""Of several sets of rows of one model the first of these counts."""
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """A code, the sentence that says it, and the chain that led to it."""
+
+    code: Code
+    sentence: str
+    because: list[str]
+    """From what it says to what attacks bring out, each with its number, interval and control."""
+
+    def document(self) -> dict[str, Any]:
+        """As summary.json holds it."""
+        return asdict(self)
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """All that is known of one model on one set of rows."""
+
+    source: str
+    views: Sequence[View]
+    stream: Stream | None = None
+    """None: it was not patched."""
+
+    def one(self, name: str) -> View | None:
+        """A view by name."""
+        return next((view for view in self.views if view.name == name), None)
+
+    def of(self, *groups: Group) -> list[View]:
+        """The views of some groups."""
+        return [view for view in self.views if view.group in groups]
+
+    @property
+    def finds(self) -> list[View]:
+        """Views that find the facts, in the order of the chain."""
+        return [view for view in self.chain if view.finds]
+
+    @property
+    def chain(self) -> list[View]:
+        """Says, association, stream, aligned, attacks."""
+        order = list(VIEWS)
+        return sorted(self.views, key=lambda one: (GROUPS.index(one.group), order.index(one.name)))
+
+    @property
+    def depths(self) -> list[View]:
+        """Means over all facts that may be read: of the stream where `full` reads it, and of the
+        aligned one."""
+        found = (self.one(name) for name in ("uds", "uds_prefix", "uds_aligned"))
+        return [one for one in found if one and one.held and one.control is None]
+
+
+Found = tuple[Code, str]
+
+
+def verdict_of(evidence: Evidence) -> Verdict:
+    """The verdict of one model.
+
+    >>> verdict_of(Evidence("x", [])).sentence
+    'x: no verdict: nothing was measured.'
+    """
+    code, reason = decide(evidence)
+    parts = [f"{evidence.source}: {_said(code, evidence)}: {reason}."]
+    if numbers := ", ".join(
+        f"{VIEWS[name].title} {one.shown}"
+        for name in ("uds", "uds_aligned")
+        if (one := evidence.one(name)) and one.shown
+    ):
+        why = next((one.why for one in evidence.depths if one.held and one.held.ends is None), None)
+        parts.append(f"{numbers}{f' ({why}; this describes these rows only)' if why else ''}.")
+    if code not in ("unscored",) and (missing := _not_asked(evidence)):
+        parts.append(f"{missing[0].upper()}{missing[1:]}.")
+    return Verdict(code, " ".join(parts), [one.line for one in evidence.chain])
+
+
+def decide(evidence: Evidence) -> Found:
+    """The code, and what decided it."""
+    for rule in _RULES:
+        found = rule(evidence)
+        if found is not None:
+            return found
+    return "undecided", _undecided(evidence)
+
+
+def _unscored(evidence: Evidence) -> Found | None:
+    if any(view.held is not None for view in evidence.views):
+        return None
+    why = next((view.why for view in evidence.views if view.why), "nothing was measured")
+    return "unscored", why
+
+
+def _off(evidence: Evidence) -> Found | None:
+    off = evidence.stream and evidence.stream.off
+    return ("undecided", off.rstrip(".")) if off else None
+
+
+def _answers(evidence: Evidence) -> Found | None:
+    for name in ("said", "asked", "sampled"):
+        view = evidence.one(name)
+        if view and view.finds and view.held and view.held.value >= SAYS_HALF:
+            return "answers", f"it {view.kind.title} {view.shown}"
+    return None
+
+
+def _hidden(evidence: Evidence) -> Found | None:
+    holders = [view for view in evidence.chain if view.holds]
+    if not holders:
+        return None
+    reason = f"{_listed(holders)} at least {HELD_FROM:.2f} of them".replace("0.", ".")
+    if silent := [view for view in evidence.chain if view.rules_out]:
+        reason += f"; not seen by {_names(silent)}"
+    stream = evidence.stream
+    by_stream = any(view.group == "stream" for view in holders)
+    if not by_stream and stream and stream.other_basis and holders[0].group == "aligned":
+        return "hidden_other_basis", reason
+    return "hidden", reason
+
+
+def _unreadable(evidence: Evidence) -> Found | None:
+    stream = evidence.stream
+    if stream is None or stream.not_needed:
+        return None
+    if stream.readable is False and stream.carried is False:
+        also = f"; but {_listed(evidence.finds)} facts" if evidence.finds else ""
+        return "unreadable", f"full reads neither its stream nor the aligned one{also}"
+    return None
+
+
+def _partly(evidence: Evidence) -> Found | None:
+    stream = evidence.stream
+    if stream is not None and not stream.judged:
+        return None
+    for view in evidence.finds:
+        high = view.held.high if view.held and view.kind.is_mean else None
+        if high is not None and high < HELD_FROM:
+            return "partly_erased", f"{_listed([view])} part of them{_unseen(evidence)}"
+    if stream is None or not _lost_in_the_mean(evidence):
+        return None
+    if stream.tail:
+        return "partly_erased", _tail(stream)
+    if evidence.finds:
+        return "partly_erased", f"{_listed(evidence.finds)} some of them{_unseen(evidence)}"
+    return None
+
+
+def _lost_in_the_mean(evidence: Evidence) -> bool:
+    """Is it shown that not all is held, by every depth that may be read?"""
+    highs = [view.held.high for view in evidence.depths if view.held]
+    return bool(highs) and all(high is not None and high < HELD_FROM for high in highs)
+
+
+def _erased(evidence: Evidence) -> Found | None:
+    if any(_against(evidence)):
+        return None
+    shown = [view for view in _binding(evidence).values() if view is not None]
+    heard = {view.group for view in evidence.views if view.rules_out}
+    vain = [view for view in evidence.chain if view.group not in heard]
+    also = f"; {_names(vain)} cannot tell" if vain else ""
+    return "erased", f"{_names(shown)} rule it out, and nothing finds it{also}"
+
+
+def _binding(evidence: Evidence) -> dict[str, View | None]:
+    """Views that must rule out: what it says, its stream where `full` reads it as it is, and the
+    aligned one."""
+    stream = evidence.stream
+    mapped_alone = stream is not None and stream.readable is False and stream.carried is True
+    plain = {} if mapped_alone else {"uds": evidence.one("uds") or evidence.one("uds_prefix")}
+    return {"said": evidence.one("said"), **plain, "uds_aligned": evidence.one("uds_aligned")}
+
+
+def _against(evidence: Evidence) -> Iterator[str]:
+    """What stands in the way of "erased", the first first."""
+    stream = evidence.stream
+    if stream is None:
+        if evidence.finds:
+            yield _some(evidence)
+        yield NOT_TRIED["stream"]
+        return
+    if not stream.judged:
+        yield stream.unjudged or "whether full can read this model was not measured"
+    if evidence.finds:
+        yield _some(evidence)
+    for name, view in _binding(evidence).items():
+        if view is None:
+            yield f"{VIEWS[name].title} was not measured"
+        elif not view.rules_out:
+            yield f"{VIEWS[name].title} does not rule it out: {view.reason or 'it finds the facts'}"
+    if stream.tail:
+        yield _tail(stream)
+    yield from _one_place(evidence, stream)
+    if stream.above_floor:
+        yield "its plain stream holds more than never-trained models' do"
+
+
+def _some(evidence: Evidence) -> str:
+    return f"{_listed(evidence.finds)} facts; whether all or some is not decided"
+
+
+def _one_place(evidence: Evidence, stream: Stream) -> Iterator[str]:
+    """One layer that may hold the facts alone, or one direction that hides them."""
+    if stream.weakest is not None:
+        yield stream.weakest
+    if stream.shared is not None:
+        yield stream.shared
+    for name in ("uds_weakest", "shared_weakest"):
+        view = evidence.one(name)
+        limits = view.held.one_sided if view and view.held else None
+        if view is not None and (limits is None or limits[1] >= HELD_AT_LAYER):
+            yield f"one layer may hold the facts alone ({view.kind.title} {view.shown})"
+
+
+def _undecided(evidence: Evidence) -> str:
+    return next(_against(evidence), "the limits hold more than one answer")
+
+
+_RULES = (_unscored, _off, _answers, _hidden, _unreadable, _partly, _erased)
+
+_WORDS: dict[Code, str] = {
+    "answers": "answers",
+    "hidden": "hidden",
+    "hidden_other_basis": "hidden in another basis",
+    "unreadable": "unreadable",
+    "partly_erased": "partly erased",
+    "undecided": "undecided",
+    "unscored": "no verdict",
+}
+
+
+def _said(code: Code, evidence: Evidence) -> str:
+    if code != "erased":
+        return _WORDS[code]
+    n = evidence.stream.n_never if evidence.stream else 1
+    return f"erased, against {'one never-trained model' if n == 1 else f'{n} never-trained models'}"
+
+
+def _not_asked(evidence: Evidence) -> str:
+    """What was not asked, in words; a group whose views all lack a number was asked in vain."""
+    asked = {view.group for view in evidence.views}
+    return "; ".join(NOT_TRIED[group] for group in GROUPS if group not in asked)
+
+
+def _tail(stream: Stream) -> str:
+    listed = ", ".join(map(str, stream.tail[:8])) + (", …" if len(stream.tail) > 8 else "")
+    return f"{len(stream.tail)} of {stream.n_facts} facts are still read: idx {listed}"
+
+
+def _unseen(evidence: Evidence) -> str:
+    """Who does not see what others find."""
+    blind = [view for view in evidence.chain if view.rules_out]
+    return f"; not seen by {_names(blind)}" if blind else ""
+
+
+def _listed(views: Sequence[View]) -> str:
+    """`UDS (held .82 [.71, .90]) and retraining find`."""
+    told = [f"{view.kind.title} (held {share(view.held)})" for view in views if view.held]
+    return f"{_and(told)} find{'s' if len(told) == 1 else ''}"
+
+
+def _names(views: Sequence[View]) -> str:
+    return _and([view.kind.title for view in views])
+
+
+def _and(words: Sequence[str]) -> str:
+    """`a, b and c`."""
+    return " and ".join([", ".join(words[:-1]), words[-1]] if len(words) > 1 else words)

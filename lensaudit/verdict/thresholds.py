@@ -1,0 +1,52 @@
+"""Every limit that a verdict is decided by, in units of the control arm: 0 never knew, 1 as `full`.
+
+They were set on the tune half of the gym; the error on the other half stands in docs/gym.md.
+"""
+
+ALPHA = 0.05
+"""Chance that a model that never knew is found to hold the facts, shared by the groups of views."""
+FEWEST_AUTHORS = 5
+"""Authors below which nothing is ruled out."""
+RULED_OUT_BELOW = 0.2
+"""One-sided upper limit of the share held under which a view rules out that it is held."""
+HELD_FROM = 0.75
+"""Lower limit of the share held from which the facts are held: a depth below .25."""
+SAYS_HALF = 0.5
+"""Share of `full`'s excess over models that never knew from which a model answers."""
+TELLS = 0.25
+"""Least difference between what `full` and `retain` say for answers to tell anything."""
+
+TAIL_BELOW = 0.25
+"""Depth of one fact under which it is still read."""
+TAIL_SHARE, TAIL_LEAST = 0.04, 3
+"""More than so many of the facts, and at least so many, are a tail: of models that never knew 0 to
+2 of 64 are read."""
+HELD_AT_LAYER = 0.5
+"""Share held at one strong layer from which, by its upper limit, the facts may be held there alone:
+a depth is a mean over layers, and facts in the last two of sixteen leave .84 of it."""
+STRONG_LAYER = 0.3
+"""Mean S1 of a strong layer, as a share of the largest: where `full` has most to lose."""
+SHARED_DROP = 0.25
+"""How much of an aligned depth may go with one direction that the facts of other authors share."""
+FLOOR_MARGIN = 0.1
+"""How far above models that never knew the plain stream may surely lie."""
+
+ALIGN_FROM = 0.1
+"""Depth from which alignment runs: a rotation of a few directions reads little more."""
+OTHER_BASIS_GAP = 0.1
+"""Lower limit of depth minus aligned depth from which the basis is what hides."""
+READABLE_BELOW = 0.10
+"""`d_share` under which `full` reads a model. Tuned on half of the planted mechanisms."""
+SHUFFLED_FROM = 0.9
+"""Depth through maps of shuffled pairs from which a map invents nothing."""
+VALIDITY_NEEDED_FROM = 0.25
+"""Drop on the facts, in units of mean S1, from which validity is a ratio of two numbers that are
+not both small."""
+CALIBRATED_WITHIN = 0.02
+"""How far `full` may be from 0 and `retain` from 1; the published code is off by 0.002."""
+LEAST_SPREAD = 0.05
+"""Of never-trained models: those of a few seeds are more alike than those to come."""
+OWN_SPREAD_FROM = 4
+"""A run's own never-trained models from which their spread counts; below that only their mean."""
+NOT_NEEDED = "not needed"
+"""How the reason begins where no alignment ran because UDS is below `ALIGN_FROM`."""

@@ -1,0 +1,177 @@
+"""A view: one number of one model, with its interval, its control, and what it says.
+
+The unit is the same for all: the share of the facts that is held, 0 as a model that never knew, 1
+as `full`. A view finds, rules out, or cannot tell; where it cannot tell it says why.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+from lensaudit.scores.estimate import Estimate
+from lensaudit.verdict.thresholds import ALPHA, FEWEST_AUTHORS, HELD_FROM, RULED_OUT_BELOW
+
+Group = Literal["answers", "association", "stream", "aligned", "training", "directions"]
+Says = Literal["finds", "rules out", "cannot tell"]
+
+
+@dataclass(frozen=True)
+class Kind:
+    """What a view is, whatever the model."""
+
+    group: Group
+    title: str
+    is_mean: bool = True
+    """Of all facts: its lower limit may say that they are held."""
+
+
+VIEWS: Mapping[str, Kind] = {
+    "said": Kind("answers", "says after the prefix"),
+    "worst_case": Kind("answers", "worst case"),
+    "named": Kind("answers", "facts named", is_mean=False),
+    "leak": Kind("answers", "leak of samples", is_mean=False),
+    "sampled": Kind("answers", "sampled answers", is_mean=False),
+    "asked": Kind("answers", "answers when asked", is_mean=False),
+    "assignment": Kind("association", "assignment test", is_mean=False),
+    "bits": Kind("association", "bits a fact", is_mean=False),
+    "uds": Kind("stream", "UDS"),
+    "uds_prefix": Kind("stream", "UDS, prefix too"),
+    "lens": Kind("stream", "Logit Lens"),
+    "weakest": Kind("stream", "weakest layer", is_mean=False),
+    "uds_weakest": Kind("aligned", "weakest layer, aligned", is_mean=False),
+    "uds_aligned": Kind("aligned", "aligned UDS"),
+    "shared_weakest": Kind("aligned", "weakest layer without the shared direction", is_mean=False),
+    "shared": Kind("aligned", "aligned UDS without the shared direction"),
+    "rtt": Kind("training", "retraining on other facts"),
+    "relearn_gain": Kind("training", "relearning", is_mean=False),
+    "effort": Kind("training", "effort", is_mean=False),
+    "ablate": Kind("directions", "one direction taken away"),
+}
+"""Name -> what it is; in a group the strongest first."""
+GROUPS: tuple[Group, ...] = (
+    "answers",
+    "association",
+    "stream",
+    "aligned",
+    "training",
+    "directions",
+)
+LEVEL = ALPHA / len(GROUPS)
+"""Of each group: the number of groups that there are, not of those that were asked."""
+NOT_TRIED: Mapping[Group, str] = {
+    "answers": "what it says was not asked",
+    "association": "who has what was not asked",
+    "stream": "its stream was not patched",
+    "aligned": "its stream was not aligned",
+    "training": "retraining was not tried",
+    "directions": "directions were not taken away",
+}
+
+
+@dataclass(frozen=True)
+class View:
+    """One number of one model, and what it says."""
+
+    name: str
+    held: Estimate | None
+    """The share held; None where there is no number, and `why` says why."""
+    shown: str = ""
+    """The number as its command prints it."""
+    chance: float | None = None
+    """That a model that never knew reads as high; None where no null or no interval is known."""
+    n_authors: int | None = None
+    """Clusters that the interval counts."""
+    control: str | None = None
+    """What failed of its own control: then it neither finds nor rules out."""
+    blind: str | None = None
+    """Why it may not rule out: what would hide the facts from it."""
+    why: str | None = None
+    """Why there is no number, or no interval."""
+
+    @property
+    def kind(self) -> Kind:
+        """Its place in the table."""
+        return VIEWS[self.name]
+
+    @property
+    def group(self) -> Group:
+        """What it reads."""
+        return self.kind.group
+
+    @property
+    def finds(self) -> bool:
+        """Is "never knew" excluded at its group's level?"""
+        return self.control is None and self.chance is not None and self.chance <= LEVEL
+
+    @property
+    def rules_out(self) -> bool:
+        """Is it shown that less than a fifth is held?"""
+        limits = None if self.held is None else self.held.one_sided
+        able = self.control is None and self.blind is None and not self.few
+        return able and limits is not None and limits[1] < RULED_OUT_BELOW and not self.finds
+
+    @property
+    def few(self) -> bool:
+        """Are there too few authors to rule anything out?"""
+        return self.n_authors is None or self.n_authors < FEWEST_AUTHORS
+
+    @property
+    def holds(self) -> bool:
+        """Is it shown that three quarters and more are held?"""
+        low = None if self.held is None else self.held.low
+        found = self.finds or self.chance is None
+        return bool(
+            self.kind.is_mean
+            and self.control is None
+            and found
+            and low is not None
+            and low >= HELD_FROM
+        )
+
+    @property
+    def says(self) -> Says:
+        """In two words."""
+        return "finds" if self.finds else "rules out" if self.rules_out else "cannot tell"
+
+    @property
+    def reason(self) -> str:
+        """Why it cannot tell; empty where it can."""
+        if self.says != "cannot tell":
+            return ""
+        if self.held is None:
+            return self.why or "not measured"
+        if self.control is not None:
+            return self.control
+        if self.held.ends is None:
+            return self.why or self.held.why or "no interval"
+        if self.blind is not None:
+            return self.blind
+        if self.few:
+            return f"{self.n_authors or 0} authors, wanted {FEWEST_AUTHORS} to rule out"
+        return "too wide to tell" if self.chance is not None else "no model that never knew beside it"
+
+    @property
+    def line(self) -> str:
+        """A link of the chain: what it is, its number, what it says.
+
+        >>> View("uds", None, why="no layer encodes the fact").line
+        'stream: UDS: cannot tell (no layer encodes the fact)'
+        """
+        number = f" {self.shown}" if self.shown else ""
+        held = "" if self.held is None else f", held {share(self.held)}"
+        why = f" ({self.reason})" if self.reason else ""
+        return f"{self.group}: {self.kind.title}{number}{held}: {self.says}{why}"
+
+
+def share(one: Estimate) -> str:
+    """A share with its interval, two decimals.
+
+    >>> share(Estimate(0.5, 0.25, 0.75)), share(Estimate(0.5))
+    ('.50 [.25, .75]', '.50')
+    """
+    ends = "" if one.ends is None else f" [{_short(one.ends[0])}, {_short(one.ends[1])}]"
+    return f"{_short(one.value)}{ends}"
+
+
+def _short(value: float) -> str:
+    return f"{value:.2f}".replace("0.", ".", 1) if abs(value) < 1 else f"{value:.2f}"
