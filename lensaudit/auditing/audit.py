@@ -28,8 +28,9 @@ from lensaudit.models.registry import default_anchor
 from lensaudit.patching.plan import PatchPlan
 from lensaudit.progress import Notice, Tell, unheard
 from lensaudit.results.owners import differences, folders_for
-from lensaudit.results.verdict import Verdict
 from lensaudit.settings import carried, results_folder, several
+from lensaudit.verdict.collect import Verdicts, verdicts
+from lensaudit.verdict.decide import Verdict
 
 PATCH, EVAL = "patch", "eval"
 """Of an audit's folder: depth, and what each model says."""
@@ -48,6 +49,8 @@ class AuditResult(Shown):
     """None where none was asked for, or it failed: see `failures`."""
     failures: tuple[Failure, ...]
     """Steps of this model, or of the retain model it is compared with, that failed."""
+    verdict: Verdict
+    """What may be said of the model after all that lies in the folder, and what decided it."""
 
     @property
     def _run(self) -> tuple[str, Path, Mapping[str, Any]]:
@@ -57,11 +60,6 @@ class AuditResult(Shown):
     def uds(self) -> float | None:
         """Unlearning Depth Score, 0 intact to 1 erased; None where there is none: see `reason`."""
         return self.patch.uds
-
-    @property
-    def verdict(self) -> Verdict:
-        """What may be said of the model, and what decided it."""
-        return self.patch.verdict
 
     @property
     def ci95(self) -> tuple[float, float] | None:
@@ -95,6 +93,8 @@ class Audited:
     failures: tuple[Failure, ...]
     folders: tuple[Path, ...]
     """With results: for a page."""
+    verdicts: Verdicts
+    """What may be said after all that lies in the folder."""
 
 
 @dataclass(frozen=True)
@@ -203,6 +203,7 @@ def audit_into(
         if one.found_nothing
     ]
     anchor = steps.evaluations[0].model if steps.evaluations else None
+    judged = verdicts([steps.folder])
     return Audited(
         steps.folder,
         tuple(
@@ -212,6 +213,7 @@ def audit_into(
                 one,
                 found.get(one.source),
                 tuple(f for f in failures if f.model in (one.source, anchor)),
+                judged.of_run(one.folder) or one.verdict,
             )
             for one in depth.results
         ),
@@ -221,6 +223,7 @@ def audit_into(
             steps.folder / PATCH,
             *(s.folder for s in steps.evaluations if (s.folder / LOG).exists()),
         ),
+        judged,
     )
 
 

@@ -14,8 +14,9 @@ from lensaudit.models.adapter import peft_for
 from lensaudit.models.fetch import fetch
 from lensaudit.models.registry import DEMO, FETCHED, REAL, load_registry
 from lensaudit.progress import Notice, Tell, unheard
-from lensaudit.results.verdict import Code
 from lensaudit.settings import ACTIVATIONS, Place
+from lensaudit.verdict.collect import verdicts
+from lensaudit.verdict.decide import Code, Verdict
 
 ANSWERS = "forget_Q_A_ROUGE"
 """Of what a model answers when it is asked: ROUGE-L recall of the true answer."""
@@ -30,10 +31,12 @@ class Demo:
     retain: str
     answers: Mapping[str, float | None]
     """Model, the anchors too -> `ANSWERS` of its greedy answers; empty where none was asked."""
+    verdicts: Mapping[str, Verdict]
+    """Model -> what may be said of it after all of this."""
 
     def found(self, *codes: Code) -> list[str]:
         """The models of which one of these verdicts is said."""
-        return [one.source for one in self.patched.results if one.verdict.code in codes]
+        return [name for name, one in self.verdicts.items() if one.code in codes]
 
 
 def demo_into(
@@ -76,4 +79,6 @@ def demo_into(
         ).summary[ANSWERS]
         for name in (() if real else (full, retain, *names))
     }
-    return Demo(patched, full, retain, answers)
+    judged = verdicts([folder])
+    said = {one.source: judged.of_run(one.folder) or one.verdict for one in patched.results}
+    return Demo(patched, full, retain, answers, said)

@@ -9,7 +9,7 @@ from typing import Any
 
 from lensaudit.auditing.asked import Asking, neutral_beside
 from lensaudit.auditing.collateral import kept_beside, with_collateral
-from lensaudit.auditing.patched import VALUE, Patched, read_patched
+from lensaudit.auditing.patched import Patched, read_patched
 from lensaudit.auditing.settings import EvaluateSettings, PatchSettings
 from lensaudit.errors import InputError
 from lensaudit.files import canonical_json
@@ -49,6 +49,9 @@ from lensaudit.progress import Notice, Progress, Tell, unheard
 from lensaudit.results.owners import Run, folder_of, folders_for, known_as
 from lensaudit.results.records import claim
 from lensaudit.settings import several
+from lensaudit.verdict.collect import judge_run
+from lensaudit.verdict.decide import Verdict
+from lensaudit.verdict.nulls import read_calibration
 
 KIND = ("command", "score")
 """What results that may stand in for each other in a named folder share."""
@@ -295,15 +298,16 @@ def _depth_into(
             also = with_collateral(bench, kept, outcomes)
     beside_uds = with_lens and not lens_alone
     read = {one.source: one for one in score_lens(audit)[0]} if beside_uds else {}
-    asked = asking.record()
+    asked, nulls = asking.record(), read_calibration()
     for outcome in outcomes:
         name = outcome.source
         summary, rows = _documents(outcome, read.get(name), calibration)
         if lens_alone:
-            summary |= unexamined(name, outcome.uds, NOT_PATCHED).document()
+            summary |= unexamined(NOT_PATCHED).document()
         else:
             summary |= {**also[name], **examined[name].document()}
             rows = examined[name].beside(rows)
+        summary["verdict"] = judge_run(summary, rows, nulls).document()
         options = asdict(outcome.options)
         made = manifest_of(audit, name, options, started, outcome.computed_by)
         made = replace(made, asked=asked)
@@ -347,6 +351,9 @@ def _em_into(
     for name, checkpoint in audit.sources.items():
         outcome = em_outcome_of(name, checkpoint.weights, audit, em, found)
         summary = em_summary_of(outcome)
-        summary |= unexamined(name, summary[VALUE["em"]], NOT_A_DEPTH).document()
+        summary |= unexamined(NOT_A_DEPTH).document()
+        summary["verdict"] = Verdict(
+            "undecided", f"{name}: undecided: {NOT_A_DEPTH}.", []
+        ).document()
         made = replace(manifest_of(audit, name, options, started), asked=asked)
         deposit_em(folders[name], outcome, summary, made)

@@ -9,9 +9,9 @@ from typing import Any
 from lensaudit.auditing.shown import Shown
 from lensaudit.results.owners import COMPARISON
 from lensaudit.results.reading import csv_rows, json_object
-from lensaudit.results.verdict import Verdict
-from lensaudit.results.words import calibration_problem
 from lensaudit.settings import Score
+from lensaudit.verdict.decide import Verdict
+from lensaudit.verdict.depth import calibration_problem
 
 VALUE: Mapping[Score, str] = {"uds": "uds", "lens": "lens", "em": "udr"}
 """Score -> what a summary calls its value."""

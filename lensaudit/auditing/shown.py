@@ -9,7 +9,7 @@ from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from lensaudit.results.words import verdict
+from lensaudit.verdict.words import said
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -62,9 +62,9 @@ class Shown:
         """The verdict, and S1, S2 and erasure by layer, for Jupyter."""
         source, folder, summary = self._run
         if summary["score"] == "em":
-            said = f"{source}: exact-match erasure {_number(summary['udr'])}"
+            words = f"{source}: exact-match erasure {_number(summary['udr'])}"
         else:
-            said = verdict(summary)
+            words = said(summary)
         known = [key for key in _COLUMNS if key in _first(summary)]
         rows = "".join(
             f"<tr>{''.join(f'<td>{_number(one[key])}</td>' for key in known)}</tr>"
@@ -73,7 +73,7 @@ class Shown:
         head = "".join(f"<th>{key}</th>" for key in known)
         where = escape(str(folder))
         return (
-            f"<p>{escape(said)}</p><table><thead><tr>{head}</tr></thead><tbody>{rows}</tbody>"
+            f"<p>{escape(words)}</p><table><thead><tr>{head}</tr></thead><tbody>{rows}</tbody>"
             f"</table><p><small>{summary['n_scored']} of {summary['n']} examples scored; "
             f"<code>{where}</code></small></p>"
         )

@@ -70,28 +70,18 @@ def print_audited(found: "Audited", page: Path, *, as_json: bool) -> None:
         PartialError: a step failed.
         VerificationError: the scale is off.
     """
-    from lensaudit.gym.verdict import verdicts
     from lensaudit.screen.depth import depths
-    from lensaudit.screen.verdict import sentences
 
     summaries = [one.summary for one in found.results]
-    beside = found.folder / "rtt"
-    folders = [one.patch.folder for one in found.results]
-    together = verdicts([*folders, *([beside] if (beside / "summary.json").is_file() else [])])
     if as_json:
-        shown = ("source", "uds", "ci95", "n", "n_scored", "calibration", "verdict")
-        sources = [{key: one[key] for key in shown} for one in summaries]
-        emit(
-            {
-                "report": str(page),
-                "sources": sources,
-                "all_views": [one.document() for one in together],
-            }
-        )
+        shown = ("source", "uds", "ci95", "n", "n_scored", "calibration")
+        sources = [
+            {key: one.summary[key] for key in shown} | {"verdict": one.verdict.document()}
+            for one in found.results
+        ]
+        emit({"report": str(page), "sources": sources, "all_views": found.verdicts.document()})
     else:
-        tell(depths(summaries))
-        say("all views together, against models that never saw the facts:")
-        tell(sentences(together))
+        tell(depths(summaries, sentences=[one.verdict.sentence for one in found.results]))
         say(f"report: {page}")
     if off := next(filter(None, (one.patch.off for one in found.results)), None):
         raise VerificationError(off)

@@ -37,7 +37,16 @@ def demo(real: bool, out: Path | None, activations: Path, as_json: bool) -> None
     write_report([out], out / "audit.html")
     if as_json:
         results = found.patched.results
-        emit([{**one.summary, "answers": found.answers.get(one.source)} for one in results])
+        emit(
+            [
+                one.summary
+                | {
+                    "verdict": found.verdicts[one.source].document(),
+                    "answers": found.answers.get(one.source),
+                }
+                for one in results
+            ]
+        )
     else:
         tell(of_demo(found))
         written(out / "audit.html")

@@ -5,16 +5,23 @@ from pathlib import Path
 import click
 
 from lensaudit.cli.options import shared
-from lensaudit.cli.terminal import emit, tell
-from lensaudit.errors import VerificationError
+from lensaudit.cli.terminal import emit, say, tell
+from lensaudit.errors import InputError, VerificationError
 
 
 @click.command()
 @click.argument("runs", nargs=-1, required=True, type=click.Path(path_type=Path))
 @click.option(
     "--gate",
+    "policy",
     type=click.Path(path_type=Path, dir_okay=False),
-    help="TOML: which verdicts pass; exit code 4 if one does not.",
+    help="TOML: what must hold for a model to pass; exit code 4 if one does not.",
+)
+@click.option(
+    "--format",
+    "form",
+    type=click.Choice(["text", "json", "markdown", "junit", "github"]),
+    help="Of what --gate says. [default: text]",
 )
 @click.option(
     "--calibration",
@@ -23,22 +30,34 @@ from lensaudit.errors import VerificationError
 )
 @shared("json")
 def verdict(
-    runs: tuple[Path, ...], gate: Path | None, calibration: Path | None, as_json: bool
+    runs: tuple[Path, ...],
+    policy: Path | None,
+    form: str | None,
+    calibration: Path | None,
+    as_json: bool,
 ) -> None:
     """One verdict a model, from all that was measured of it.
 
-    RUNS: folders of patch, audit and rtt. Views are grouped by what they read, each group has one
-    voice, and what disagrees is printed.
+    RUNS: folders of results, looked into to any depth. Nothing that lies beside a model changes
+    what is said of it.
     """
-    from lensaudit.gym.verdict import read_gate, verdicts
+    from lensaudit.screen.gate import FORMATS
     from lensaudit.screen.verdict import sentences
+    from lensaudit.verdict.collect import verdicts
+    from lensaudit.verdict.gate import gate, read_policy
 
-    policy = None if gate is None else read_gate(gate)
-    found = verdicts(runs, calibration)
+    if form and policy is None:
+        raise InputError("--format: is of what a gate says; name a policy with --gate")
+    if policy is not None:
+        asked = read_policy(policy)
+        found = gate(verdicts(runs, calibration), asked)
+        say(FORMATS[form or ("json" if as_json else "text")](found))
+        if not found.passed:
+            failed = [one for one in found.models if not one.passed]
+            raise VerificationError(f"{len(failed)} of {len(found.models)} fail the gate")
+        return
+    judged = verdicts(runs, calibration)
     if as_json:
-        emit([one.document() for one in found])
+        emit(judged.document())
     else:
-        tell(sentences(found))
-    problems = [problem for one in found if policy and (problem := policy.problem(one))]
-    if problems:
-        raise VerificationError(f"{len(problems)} of {len(found)} fail the gate\n{problems[0]}")
+        tell(sentences(judged))

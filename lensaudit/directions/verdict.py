@@ -22,7 +22,7 @@ from lensaudit.results.sentences import (
     direction_ablated,
     direction_added,
 )
-from lensaudit.results.verdict import Measured
+from lensaudit.scores.estimate import Estimate
 from lensaudit.scores.intervals import Limits, NoInterval, clustered_ratio, limits_document
 from lensaudit.steer.outcome import rank_correlation
 
@@ -240,16 +240,16 @@ def reading(kind: Kind, summary: Mapping[str, Any], found: Mapping[str, Recovery
     return (direction_added if kind == "add" else direction_ablated)(main, controls, general)
 
 
-def _controls(found: Mapping[str, Recovery], names: Mapping[str, str]) -> dict[str, Measured]:
+def _controls(found: Mapping[str, Recovery], names: Mapping[str, str]) -> dict[str, Estimate]:
     """Those that were scored, by what a sentence calls them."""
     known = {name: measured_of(found[arm]) for arm, name in names.items() if arm in found}
     return {name: one for name, one in known.items() if one is not None}
 
 
-def measured_of(found: Recovery) -> Measured | None:
+def measured_of(found: Recovery) -> Estimate | None:
     """A recovery as evidence; None where there was no gap to close."""
     if found.value is None:
         return None
     if isinstance(found.limits, NoInterval):
-        return Measured(found.value, why=found.limits.why)
-    return Measured(found.value, found.limits.low, found.limits.high)
+        return Estimate(found.value, why=found.limits.why)
+    return Estimate(found.value, found.limits.low, found.limits.high)

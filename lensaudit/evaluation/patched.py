@@ -234,7 +234,7 @@ def _collateral(audit: "Audit", model: str) -> Scored:
 def _controls(audit: "Audit", model: str, controls: "Controls") -> Scored:
     from lensaudit.patching.bench import Bench
     from lensaudit.patching.session import score_examined
-    from lensaudit.results.verdict import ALIGN_FROM
+    from lensaudit.verdict.thresholds import ALIGN_FROM
 
     with Bench(audit) as bench:
         ((outcome,), _), found = score_examined(bench, controls)
@@ -259,7 +259,6 @@ def _controls(audit: "Audit", model: str, controls: "Controls") -> Scored:
                 "uds_aligned": one.aligned.why,
                 "uds_validity": one.validity.why,
             },
-            "verdict": document["verdict"],
         },
     )
 

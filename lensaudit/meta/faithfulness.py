@@ -16,7 +16,7 @@ from lensaudit.errors import InputError
 from lensaudit.meta.catalogue import Judged
 from lensaudit.meta.values import Values
 from lensaudit.results.sentences import pools_told_apart
-from lensaudit.results.verdict import Measured
+from lensaudit.scores.estimate import Estimate
 from lensaudit.scores.intervals import Limits, NoInterval, auc_limits
 from lensaudit.scores.pools import Threshold, best_threshold
 from lensaudit.scores.stats import Interval, auc
@@ -150,7 +150,7 @@ def _shown(area: float, limits: Limits) -> str | None:
     """What to know of an AUC whose interval does not say that the pools are told apart."""
     if not isinstance(limits, Interval):
         return None
-    return pools_told_apart(Measured(area, limits.low, limits.high))
+    return pools_told_apart(Estimate(area, limits.low, limits.high))
 
 
 def _histogram(knows: Sequence[float], forgot: Sequence[float]) -> Histogram | None:

@@ -1,25 +1,58 @@
 """What stands beside a score: what was asked to be measured, and what was found of one source."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from lensaudit.data.neutral import Neutral
 from lensaudit.models.checkpoint import Checkpoint
 from lensaudit.patching.aligned import ALIGN_TOKENS_PER_DIM
-from lensaudit.results.verdict import (
-    ALIGN_FROM,
-    NOT_NEEDED,
-    Evidence,
-    Floor,
-    Measured,
-    Outputs,
-    Verdict,
-    Weakest,
-    verdict_of,
-)
 from lensaudit.scores.alignment import MapClass
+from lensaudit.scores.estimate import Estimate
 from lensaudit.settings import AlignName
+from lensaudit.verdict.thresholds import ALIGN_FROM, NOT_NEEDED
+
+
+@dataclass(frozen=True)
+class Outputs:
+    """Share of facts said exactly after the prefix, greedily."""
+
+    source: float
+    full: float
+    retain: float
+    n: int
+
+
+@dataclass(frozen=True)
+class Floor:
+    """Depth of never-trained models on each other's scale."""
+
+    low: float
+    """Of the aligned depth."""
+    high: float
+    n_models: int
+    uds: tuple[float, ...]
+    """Plain depth of those beside the anchor, on its scale."""
+    aligned: tuple[float, ...]
+    """Aligned depth of the same, each on the scale of all others."""
+
+
+@dataclass(frozen=True)
+class Weakest:
+    """The strong layer that is erased least."""
+
+    layer: int
+    erasure: Estimate
+    """Mean of min(1, max(0, s2 / s1)) over the facts that `full` encodes there."""
+
+    def document(self) -> dict[str, Any]:
+        """As summary.json holds it."""
+        return {
+            "layer": self.layer,
+            "erasure": self.erasure.value,
+            "ci95": limits_of(self.erasure),
+            "ci90": one_sided_of(self.erasure),
+        }
 
 
 @dataclass(frozen=True)
@@ -81,20 +114,20 @@ class Shared:
     Much lower than the aligned depth: what hides the facts is one vector for all of them.
     """
 
-    uds: Measured | None = None
-    drop: Measured | None = None
+    uds: Estimate | None = None
+    drop: Estimate | None = None
     """Aligned UDS minus this, paired by example."""
     weakest: Weakest | None = None
     why: str | None = None
 
     def document(self) -> dict[str, Any]:
         """As summary.json holds it."""
-        drop = self.drop
         return {
             "uds": None if self.uds is None else self.uds.value,
             "ci95": limits_of(self.uds),
-            "weakest": weakest_document(self.weakest),
-            "drop": drop and {"value": drop.value, "low": drop.low, "high": drop.high},
+            "ci90": one_sided_of(self.uds),
+            "weakest": None if self.weakest is None else self.weakest.document(),
+            "drop": _difference(self.drop),
             "why": self.why or (self.uds.why if self.uds else None),
         }
 
@@ -104,9 +137,9 @@ class Aligned:
     """UDS of the aligned source, and what shows whether the map means anything."""
 
     kind: MapClass | None = None
-    uds: Measured | None = None
+    uds: Estimate | None = None
     per_example: Mapping[int, float] = field(default_factory=dict)
-    gap: Measured | None = None
+    gap: Estimate | None = None
     r2: float | None = None
     shuffled: float | None = None
     d_share: float | None = None
@@ -132,11 +165,13 @@ class Aligned:
             "class": self.kind,
             "uds": None if self.uds is None else self.uds.value,
             "ci95": limits_of(self.uds),
+            "ci90": one_sided_of(self.uds),
+            "gap": _difference(self.gap),
             "r2": self.r2,
             "shuffled": self.shuffled,
             "d_share": self.d_share,
             "full": self.full,
-            "weakest": weakest_document(self.weakest),
+            "weakest": None if self.weakest is None else self.weakest.document(),
             "shared": (self.shared if self.why is None else Shared(why=self.why)).document(),
             "why": self.why or (self.uds.why if self.uds else None),
             **({"experimental": True} if self.experimental else {}),
@@ -146,22 +181,26 @@ class Aligned:
 
 @dataclass(frozen=True)
 class Examined:
-    """The controls of one source, and what may be said of it."""
+    """The controls of one source."""
 
     validity: Validity
     aligned: Aligned
     outputs: Outputs | None
     floor: Floor | None
-    verdict: Verdict
+    ci90: tuple[float, float] | None = None
+    """One-sided 95 % limits of UDS."""
+    weakest: Weakest | None = None
+    """Of the stream as it is."""
 
     def document(self) -> dict[str, Any]:
         """The part of summary.json."""
         return {
+            "ci90": None if self.ci90 is None else list(self.ci90),
+            "weakest": None if self.weakest is None else self.weakest.document(),
             "validity": self.validity.document(),
             "aligned": self.aligned.document(),
-            "floor": None if self.floor is None else dict(vars(self.floor)),
-            "outputs": None if self.outputs is None else dict(vars(self.outputs)),
-            "verdict": self.verdict.document(),
+            "floor": None if self.floor is None else asdict(self.floor),
+            "outputs": None if self.outputs is None else asdict(self.outputs),
         }
 
     def beside(self, rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
@@ -169,24 +208,20 @@ class Examined:
         return [{**row, "uds_aligned": self.aligned.per_example.get(row["idx"])} for row in rows]
 
 
-def unexamined(source: str, score: float | None, why: str) -> Examined:
+def unexamined(why: str) -> Examined:
     """A source whose score is not of a kind that these controls are about."""
-    verdict = Verdict("undecided", f"{source}: undecided: {why}.", why)
-    if score is None:
-        verdict = verdict_of(source, Evidence(None))
-    return Examined(Validity(why=why), Aligned(why=why), None, None, verdict)
+    return Examined(Validity(why=why), Aligned(why=why), None, None)
 
 
-def limits_of(found: Measured | None) -> list[float] | None:
+def _difference(found: Estimate | None) -> dict[str, Any] | None:
+    return found and {"value": found.value, "low": found.low, "high": found.high}
+
+
+def limits_of(found: Estimate | None) -> list[float] | None:
     """`[low, high]`, or None."""
-    if found is None or found.low is None or found.high is None:
-        return None
-    return [found.low, found.high]
+    return None if found is None or found.ends is None else list(found.ends)
 
 
-def weakest_document(found: Weakest | None) -> dict[str, Any] | None:
-    """A layer and its erasure as summary.json holds them."""
-    if found is None:
-        return None
-    erasure = found.erasure
-    return {"layer": found.layer, "erasure": erasure.value, "ci95": limits_of(erasure)}
+def one_sided_of(found: Estimate | None) -> list[float] | None:
+    """`[lower, upper]`, or None."""
+    return None if found is None or found.one_sided is None else list(found.one_sided)

@@ -6,7 +6,7 @@ other models that never saw the facts.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import torch
 from jaxtyping import Float
@@ -30,55 +30,50 @@ from lensaudit.patching.aligned import (
 )
 from lensaudit.patching.audit import Deltas
 from lensaudit.patching.bench import Bench
-from lensaudit.patching.controls import Aligned, Controls, Examined, Shared, Validity
+from lensaudit.patching.controls import (
+    Aligned,
+    Controls,
+    Examined,
+    Floor,
+    Outputs,
+    Shared,
+    Validity,
+    Weakest,
+)
 from lensaudit.patching.outcome import NO_KE
 from lensaudit.patching.shared import Directions, WithoutShared, shared_key, too_few_groups
 from lensaudit.patching.sources import SourceStreams
-from lensaudit.results.verdict import (
-    ALIGN_FROM,
-    NOT_NEEDED,
-    READABLE_BELOW,
-    STRONG_LAYER,
-    VALIDITY_NEEDED_FROM,
-    Evidence,
-    Floor,
-    Measured,
-    Outputs,
-    Weakest,
-    verdict_of,
-)
 from lensaudit.scores.alignment import MapClass
 from lensaudit.scores.depth import DepthScore, depth_score
+from lensaudit.scores.estimate import Estimate
 from lensaudit.scores.intervals import NoInterval, clustered_mean, clustered_ratio
 from lensaudit.scores.stats import Interval
+from lensaudit.verdict.thresholds import (
+    ALIGN_FROM,
+    NOT_NEEDED,
+    STRONG_LAYER,
+    VALIDITY_NEEDED_FROM,
+)
 
 _OF_A_SOURCE = ("map", "shuffled", "shared")
 """Books of the forget rows that a source has for each fit."""
 SAYS_WITHIN_NATS = 0.5
 """A row counts for validity where the source's span log-prob is this near to `full`'s."""
 
-MAP_ALONE = "a map alone carries it, which has not told holders of facts from others"
-"""Why the aligned depth of another size or tokenizer decides nothing."""
-NOT_OF_THE_MAP = ("intact", "unreadable", "undecided", "unscored")
-"""Codes that may be said of such a source: `intact` is of its own words."""
 
-
-def examined(
-    bench: Bench, found: Deltas, controls: Controls, *, off: str | None = None
-) -> dict[str, Examined]:
-    """The controls and the verdict of every source.
+def examined(bench: Bench, found: Deltas, controls: Controls) -> dict[str, Examined]:
+    """The controls of every source.
 
     Args:
         bench: of the run.
         found: its deltas.
         controls: what is measured beside them.
-        off: what is wrong with the run's own calibration; then there is no verdict.
 
     Raises:
         VerificationError | WorkError: as of any patched score.
         InputError: alignment was asked for by name and the rows do not suffice.
     """
-    trial = _Trial(bench, found, controls, off)
+    trial = _Trial(bench, found, controls)
     return {name: trial.of(name) for name in bench.audit.sources}
 
 
@@ -107,9 +102,8 @@ class _Trial:
     rows. What follows reads books.
     """
 
-    def __init__(self, bench: Bench, found: Deltas, controls: Controls, off: str | None) -> None:
+    def __init__(self, bench: Bench, found: Deltas, controls: Controls) -> None:
         self.bench, self.audit, self.found, self.controls = bench, bench.audit, found, controls
-        self.off = off
         layers, tau = list(self.audit.options.layers), self.audit.options.tau
         counted = found.s1.where(found.s1 > tau, 0.0).double()
         weights = counted.mean(0) * (found.s1.double().mean(0) > tau)
@@ -134,35 +128,20 @@ class _Trial:
         source = self.audit.sources[name]
         uds = measured(self.plain[name], self.groups)
         outputs = self._outputs(source)
-        misfit = self.audit.misfit(source)
-        if self.unfit is not None or (uds is None and misfit is None):
+        ci90 = None if uds is None else uds.one_sided
+        if self.unfit is not None or (uds is None and self.audit.misfit(source) is None):
             why = self.unfit or "no example could be scored"
-            evidence = Evidence(uds, outputs=outputs, why_no_validity=why, off=self.off)
-            verdict = verdict_of(name, evidence)
-            return Examined(Validity(why=why), Aligned(why=why), outputs, None, verdict)
+            return Examined(Validity(why=why), Aligned(why=why), outputs, None, ci90)
         held = self.held[source.weights]
         validity = self._validity(source, self.found.s2[name], held)
         aligned = self._aligned(name, source, held)
-        floor, to_floor = self._floor(name, aligned)
-        evidence = Evidence(
-            uds=uds,
-            aligned=aligned.uds,
-            gap=aligned.gap,
-            to_floor=to_floor,
-            floor=floor,
-            weakest=aligned.weakest,
-            outputs=outputs,
-            # what cannot be patched in is not read
-            readable=_below_gate(validity.d_share) if misfit is None else False,
-            readable_aligned=_below_gate(aligned.d_share),
-            not_needed=not validity.needed,
-            why_no_validity=validity.why,
-            off=self.off,
-        )
-        verdict = verdict_of(name, evidence)
-        if misfit is not None and verdict.code not in NOT_OF_THE_MAP:
-            verdict = verdict_of(name, replace(evidence, off=MAP_ALONE))
-        return Examined(validity, aligned, outputs, floor, verdict)
+        return Examined(validity, aligned, outputs, self._floor(name), ci90, self._weakest(name))
+
+    def _weakest(self, name: str) -> Weakest | None:
+        """Of the stream as it is."""
+        s1, tau = self.found.s1, self.audit.options.tau
+        depth = depth_score(s1, self.found.s2[name], tau=tau)
+        return weakest_of(s1, depth, self.groups, self.audit.options.layers)
 
     def _run(self) -> None:
         """Every forward pass and every sweep that the numbers need."""
@@ -176,6 +155,7 @@ class _Trial:
             self.fits[name] = self._fit(name, source)
             self._align(name, source)
         self._fill_validity()
+        self._fill_floor()
         for fit in dict.fromkeys(fit for fit, _ in self.fits.values() if fit is not None):
             self._fill_aligned(fit)
 
@@ -210,6 +190,15 @@ class _Trial:
             )
             only[key] = set().union(*only.values())
             self.bench.fill(cached, streams, self.layers, only=only)
+
+    def _fill_floor(self) -> None:
+        """The further never-trained models as they are, if a map is fitted for any source."""
+        if any(fit is not None for fit, _ in self.fits.values()):
+            rows = self.audit.encoded
+            streams: dict[str, SourceStreams] = {
+                weights: self.bench.streams(one, rows) for weights, one in self._further().items()
+            }
+            self.bench.fill(rows, streams, self.audit.options.layers)
 
     def _fill_aligned(self, fit: _Fit) -> None:
         """Sources, anchors and `full` itself through their maps, shuffled ones beside them."""
@@ -503,28 +492,41 @@ class _Trial:
         first = {self.audit.retain.weights: self.audit.retain}
         return first | {one.weights: one for one in self.controls.retains.values()}
 
-    def _floor(self, name: str, aligned: Aligned) -> tuple[Floor | None, Measured | None]:
-        """Depth of each retain model on the others' scale; the source minus their mean, by row."""
+    def _floor(self, name: str) -> Floor | None:
+        """Depth of each retain model on the others' scale."""
         retains = self._retains()
         fit, _ = self.fits[name]
         if len(retains) < 2 or fit is None:
-            return None, None
+            return None
         tau = self.audit.options.tau
         s1 = {weights: self._deltas(one, fit) for weights, one in retains.items()}
-        scores = torch.stack(
-            [
+        means = [
+            _known(
                 depth_score(
                     torch.stack([other for w, other in s1.items() if w != weights]).mean(0),
                     own,
                     tau=tau,
-                ).uds
-                for weights, own in s1.items()
-            ]
+                ).uds.nanmean()
+            )
+            for weights, own in s1.items()
+        ]
+        known = [one for one in means if one is not None]
+        if len(known) < len(means):
+            return None
+        return Floor(min(known), max(known), len(retains), self._plain_floor(), tuple(known[1:]))
+
+    def _plain_floor(self) -> tuple[float, ...]:
+        """Plain depth of the further never-trained models, on the anchor's scale."""
+        tau, rows, layers = self.audit.options.tau, self.audit.encoded, self.audit.options.layers
+        found = (
+            _mean(depth_score(self.found.s1, self.bench.read(weights, rows, layers), tau=tau).uds)
+            for weights in self._further()
         )
-        means = scores.nanmean(1)
-        own = torch.tensor([aligned.per_example.get(e.idx, torch.nan) for e in self.audit.encoded])
-        floor = Floor(float(means.min()), float(means.max()), len(retains))
-        return floor, measured(own - scores.nanmean(0), self.groups, bounds=(-1.0, 1.0))
+        return tuple(one for one in found if one is not None)
+
+    def _further(self) -> dict[str, Checkpoint]:
+        """Never-trained models beside the anchor, by weights."""
+        return {w: one for w, one in self._retains().items() if w != self.audit.retain.weights}
 
 
 def measured(
@@ -532,7 +534,7 @@ def measured(
     groups: Sequence[int | str],
     *,
     bounds: tuple[float, float] = (0.0, 1.0),
-) -> Measured | None:
+) -> Estimate | None:
     """Mean over the scored examples with its limits by authors; None when there is none."""
     chosen = scores.isfinite().tolist()
     kept = scores[scores.isfinite()].double().tolist()
@@ -543,8 +545,9 @@ def measured(
     both = clustered_mean(kept, labels, bounds=bounds)
     one_sided = clustered_mean(kept, labels, bounds=bounds, level=0.9)
     if isinstance(both, Interval) and isinstance(one_sided, Interval):
-        return Measured(mean, both.low, both.high, one_sided.low)
-    return Measured(mean, why=both.why if isinstance(both, NoInterval) else None)
+        ends = both.low, both.high
+        return Estimate(mean, *ends, len(kept), None, one_sided.low, one_sided.high)
+    return Estimate(mean, n=len(kept), why=both.why if isinstance(both, NoInterval) else None)
 
 
 def weakest_of(
@@ -572,10 +575,6 @@ def weakest_of(
 
 def _idx(rows: Sequence[Encoded]) -> set[int]:
     return {e.idx for e in rows}
-
-
-def _below_gate(share: float | None) -> bool | None:
-    return None if share is None else share < READABLE_BELOW
 
 
 def _known(value: Tensor) -> float | None:

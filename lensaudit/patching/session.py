@@ -13,7 +13,6 @@ from lensaudit.patching.lens import lens_options, read_all
 from lensaudit.patching.outcome import Outcome, calibration_of, outcome_of
 from lensaudit.patching.run import run_on
 from lensaudit.results.records import Manifest, computed_by, manifest
-from lensaudit.results.words import calibration_problem
 
 Scored = tuple[list[Outcome], dict[str, float | None]]
 """One outcome per source, and the scores of the two anchors."""
@@ -33,8 +32,7 @@ def score_on(bench: Bench) -> Scored:
 def score_examined(bench: Bench, controls: Controls) -> tuple[Scored, dict[str, Examined]]:
     """UDS of every source with the controls that say what it means, by source."""
     found = run_on(bench)
-    scored = _scored(bench.audit, found)
-    return scored, examined(bench, found, controls, off=calibration_problem(scored[1]))
+    return _scored(bench.audit, found), examined(bench, found, controls)
 
 
 def score_lens(audit: Audit) -> Scored:

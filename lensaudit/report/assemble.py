@@ -24,6 +24,8 @@ from lensaudit.results.reading import json_object
 from lensaudit.results.records import check_result
 from lensaudit.results.steering import read_directions, read_steering
 from lensaudit.results.worst import read_sample, read_worst
+from lensaudit.verdict.collect import Gathered
+from lensaudit.verdict.nulls import read_calibration
 
 _MOST_TEXTS = 12
 """EM runs, and evaluations, whose generated texts are kept: the page stays under 5 MB."""
@@ -58,11 +60,14 @@ class _Read:
     curves: list[Mapping[str, Any]] = field(default_factory=list)
     manifests: list[Mapping[str, Any]] = field(default_factory=list)
     """Of results that are neither patch runs nor evaluations."""
+    verdicts: Gathered = field(default_factory=lambda: Gathered(read_calibration()))
 
     def take(self, one: Found, texts: Mapping[int, Texts]) -> None:
         """Read one result into its list."""
         if one.kind == "patch":
-            self.patches.append(read_patch(one.path, texts))
+            run = read_patch(one.path, texts)
+            self.verdicts.take_run(run)
+            self.patches.append(run)
             return
         name, reader = _READERS[one.kind]
         check_result(one.path)
@@ -70,6 +75,7 @@ class _Read:
         beside = one.path.parent / "manifest.json"
         if one.kind != "eval" and beside.exists():
             self.manifests.append({"folder": str(one.path.parent), "content": json_object(beside)})
+        self.verdicts.take(one)
         getattr(self, name).extend(found if isinstance(found, list) else [found])
 
     @property
@@ -108,6 +114,8 @@ def _document(read: _Read, left: Sequence[LeftOut], title: str | None) -> Docume
     shelf = Shelf.of(runs, read.evals, read.aggregates)
     conditions = _conditions(runs)
     place = {hash_: at for at, hash_ in enumerate(conditions)}
+    judged = read.verdicts.verdicts()
+    codes = {one.weights: one.code for one in judged.models if one.measured}
     n_em = sum(run.score == "em" for run in runs)
     depths = [
         depth_of(
@@ -115,6 +123,7 @@ def _document(read: _Read, left: Sequence[LeftOut], title: str | None) -> Docume
             model=shelf.place(run.weights),
             condition=place[run.condition],
             manifest=shelf.manifest(run.folder, run.manifest),
+            verdict=judged.of_run(run.folder),
             with_texts=n_em <= _MOST_TEXTS,
             tokens=tokens,
         )
@@ -126,7 +135,7 @@ def _document(read: _Read, left: Sequence[LeftOut], title: str | None) -> Docume
         made=datetime.now(UTC).isoformat(timespec="seconds"),
         conditions=list(conditions.values()),
         depths=depths,
-        models=shelf.models(),
+        models=shelf.models(codes),
         metric_kinds=kinds_of(read.evals, read.aggregates),
         pairs=_pairs(runs),
         meta=read.meta,

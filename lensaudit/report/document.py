@@ -6,8 +6,7 @@ from typing import Any
 
 from lensaudit.report.pack import Stepped
 from lensaudit.results.patch_runs import Texts
-from lensaudit.results.verdict import Code
-from lensaudit.results.words import code_of
+from lensaudit.verdict.decide import Code
 
 ANCHORS = ("full", "retain")
 """Roles that calibrate the scale; who has one is never judged."""
@@ -91,6 +90,8 @@ class Model:
     """Name -> value, low, high, scored, unscored, reason."""
     manifest: int | None
     """Of its evaluation."""
+    verdict: Code | None
+    """After all that is known of it; None: nothing is, or it is an anchor."""
 
 
 @dataclass(frozen=True)
@@ -121,16 +122,10 @@ class Document:
         return next((at for at, one in enumerate(self.conditions) if one.score == "uds"), None)
 
     def judged(self) -> dict[str, Code]:
-        """Verdict by model, anchors left out, from held to gone: of its run, or of the metric."""
-        if self.first is not None:
-            runs = sorted(
-                (one for one in self.depths if one.condition == self.first),
-                key=lambda one: (one.value is None, one.value),
-            )
-            found: list[tuple[Model, Code | None]] = [
-                (self.models[one.model], one.verdict) for one in runs
-            ]
-        else:
-            measured = (one for one in self.models if "uds" in one.metrics)
-            found = [(one, code_of({"uds": one.metrics["uds"][0]})) for one in measured]
-        return {model.label: code for model, code in found if code and model.role not in ANCHORS}
+        """Verdict by model, anchors left out, from held to gone by its depth."""
+        depth = {one.model: one.value for one in self.depths if one.condition == self.first}
+        order = sorted(
+            range(len(self.models)), key=lambda at: (depth.get(at) is None, depth.get(at))
+        )
+        found = [self.models[at] for at in order]
+        return {one.label: one.verdict for one in found if one.verdict}

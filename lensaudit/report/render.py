@@ -22,8 +22,9 @@ from lensaudit.report.evidence import evidence_of
 from lensaudit.report.texts import visible_values
 from lensaudit.results.locate import LeftOut
 from lensaudit.results.reading import brief
-from lensaudit.results.words import LIMITS, WORDS, calibration_problem, headline, tally
 from lensaudit.settings import Place
+from lensaudit.verdict.depth import calibration_problem
+from lensaudit.verdict.words import LIMITS, WORDS, headline, tally
 
 SCRIPTS = (
     "dom.js",

@@ -9,7 +9,7 @@ from lensaudit.report.tokens import TokenTable
 from lensaudit.results.patch_runs import Lost, PatchRun, role_of, unscored_of
 from lensaudit.results.reading import part
 from lensaudit.results.schema import checked_as
-from lensaudit.results.words import code_of, verdict
+from lensaudit.verdict.decide import Verdict
 
 _SETTINGS = (
     "tau",
@@ -47,6 +47,7 @@ def depth_of(
     model: int,
     condition: int,
     manifest: int,
+    verdict: Verdict | None,
     with_texts: bool,
     tokens: TokenTable | None = None,
 ) -> Depth:
@@ -62,8 +63,8 @@ def depth_of(
         assumes=run.summary.get("ci95_assumes"),
         n=int(run.summary["n"]),
         n_scored=int(run.summary["n_scored"]),
-        verdict=code_of(run.summary) if run.score == "uds" else None,
-        because=verdict(run.summary) if run.score == "uds" else "",
+        verdict=verdict.code if verdict and run.score == "uds" else None,
+        because="\n".join([verdict.sentence, *verdict.because]) if verdict else "",
         unscored=unscored_of(run.summary),
         profile=_columns(run.summary.get("per_layer")),
         scores=floats(run.scores),

@@ -10,6 +10,7 @@ from lensaudit.report.names import labels, made_with, told_apart
 from lensaudit.results.eval_runs import EvalRun, MetricKind, MetricValue
 from lensaudit.results.patch_runs import PatchRun, role_of
 from lensaudit.results.reading import JsonObject, number, part
+from lensaudit.verdict.decide import Code
 
 AGGREGATES = {
     "overall": None,
@@ -81,8 +82,11 @@ class Shelf:
         self.manifests.append({"folder": str(folder), "content": content})
         return len(self.manifests) - 1
 
-    def models(self) -> list[Model]:
-        """One record per set of weights; weights of the same name are told apart by folder."""
+    def models(self, verdicts: Mapping[str, Code]) -> list[Model]:
+        """One record per set of weights; weights of the same name are told apart by folder.
+
+        `verdicts`: by weights.
+        """
         label = labels(self.names.values())
         shown = {weights: label[name] for weights, name in self.names.items()}
         for name in set(self.names.values()):
@@ -90,9 +94,9 @@ class Shelf:
             if len(same) > 1:
                 parts = told_apart([self.folders[weights] for weights in same])
                 shown |= {w: f"{label[name]} · {part}" for w, part in zip(same, parts, strict=True)}
-        return [self._model(weights, shown[weights]) for weights in self.names]
+        return [self._model(w, shown[w], verdicts.get(w)) for w in self.names]
 
-    def _model(self, weights: str, label: str) -> Model:
+    def _model(self, weights: str, label: str, verdict: Code | None) -> Model:
         name = self.names[weights]
         made, row, run = made_with(name), self.aggregates.get(name, {}), self.evals.get(weights)
         role = self.anchors.get(weights) or self.anchors.get(name) or made.role
@@ -109,6 +113,7 @@ class Shelf:
             role=role,
             metrics={metric: _listed(value) for metric, value in measured.items()},
             manifest=self.manifest(run.folder, run.manifest) if run and run.manifest else None,
+            verdict=None if role in ANCHORS else verdict,
         )
 
 

@@ -2,14 +2,14 @@
 
 One function a finding, from its evidence to the sentence. An interval decides, and every control:
 what holds 0, or what a control does as well, is said to do so. Without an interval (too few
-authors) the point stands in for both limits, and the sentence says of what it speaks. Verdicts of
-a model by its depth stand in `verdict.py`.
+authors) the point stands in for both limits, and the sentence says of what it speaks. What is said
+of a model stands in `lensaudit.verdict`.
 """
 
 import math
 from collections.abc import Mapping
 
-from lensaudit.results.verdict import Measured, rows_only
+from lensaudit.scores.estimate import Estimate
 
 STRONG, WEAK = 0.8, 0.2
 """Share of a gap read as all of it, and as none of it."""
@@ -19,10 +19,19 @@ NO_PROOF = "that is no proof of erasure"
 _FEWEST_LABELS = 4
 
 
-def shown(one: Measured, digits: int = 2) -> str:
+def rows_only(why: str) -> str:
+    """What stands where an interval would, in every sentence that has none.
+
+    >>> rows_only("3 authors: no interval")
+    '3 authors: no interval; this describes these rows only'
+    """
+    return f"{why}; this describes these rows only"
+
+
+def shown(one: Estimate, digits: int = 2) -> str:
     """A value with its limits.
 
-    >>> shown(Measured(0.28, -0.3, 0.81)), shown(Measured(0.5))
+    >>> shown(Estimate(0.28, -0.3, 0.81)), shown(Estimate(0.5))
     ('0.28 [-0.30, 0.81]', '0.50')
     """
     value = f"{one.value:.{digits}f}"
@@ -32,7 +41,7 @@ def shown(one: Measured, digits: int = 2) -> str:
 
 
 def direction_added(
-    found: Measured, controls: Mapping[str, Measured], general: Measured | None = None
+    found: Estimate, controls: Mapping[str, Estimate], general: Estimate | None = None
 ) -> str:
     """Does one direction from other authors bring the answers back?
 
@@ -42,7 +51,7 @@ def direction_added(
         general: under a direction from retain questions. It holds none of the facts, so answers
             that it brings back were there as well; but then the direction is not of these facts.
 
-    >>> direction_added(Measured(0.28, -0.3, 0.81), {}, Measured(0.4))
+    >>> direction_added(Estimate(0.28, -0.3, 0.81), {}, Estimate(0.4))
     'Undecided: recovery 0.28 [-0.30, 0.81] holds 0.'
     """
     return _recovered(
@@ -55,11 +64,11 @@ def direction_added(
 
 
 def direction_ablated(
-    found: Measured, controls: Mapping[str, Measured], general: Measured | None = None
+    found: Estimate, controls: Mapping[str, Estimate], general: Estimate | None = None
 ) -> str:
     """Does taking one direction away bring the answers back?
 
-    >>> direction_ablated(Measured(0.1, 0.05, 0.15), {})
+    >>> direction_ablated(Estimate(0.1, 0.05, 0.15), {})
     'Taking the direction away brings no answers; that is no proof of erasure.'
     """
     return _recovered(
@@ -72,15 +81,15 @@ def direction_ablated(
 
 
 def component_clamped(
-    necessity: Measured,
-    sufficiency: Measured | None,
-    controls: Mapping[str, Measured],
-    into_full: Mapping[str, Measured] | None = None,
-    general: Measured | None = None,
+    necessity: Estimate,
+    sufficiency: Estimate | None,
+    controls: Mapping[str, Estimate],
+    into_full: Mapping[str, Estimate] | None = None,
+    general: Estimate | None = None,
 ) -> str:
     """Is one component the mechanism of the unlearning?
 
-    >>> component_clamped(Measured(0.9, 0.85, 0.95), Measured(0.95, 0.9, 1.0), {})
+    >>> component_clamped(Estimate(0.9, 0.85, 0.95), Estimate(0.95, 0.9, 1.0), {})
     'This one component is the mechanism of the unlearning.'
     """
     both = f"Necessity {shown(necessity)}"
@@ -103,10 +112,10 @@ def component_clamped(
     return _said(said, necessity)
 
 
-def facts_retrained(found: Measured | None, reason: str = "") -> str:
+def facts_retrained(found: Estimate | None, reason: str = "") -> str:
     """Does retraining on other facts bring these back, beyond what a control learns?
 
-    >>> facts_retrained(Measured(0.5, -0.4, 1.2))
+    >>> facts_retrained(Estimate(0.5, -0.4, 1.2))
     'Undecided: (B - N) / (C - N) is 0.50 [-0.40, 1.20], which holds 0; a failed recovery is no proof of removal.'
     """  # noqa: E501
     if found is None:
@@ -139,12 +148,12 @@ def rows_relearned(first: float, last: float, n_steps: int) -> str | None:
     )
 
 
-def pools_told_apart(area: Measured) -> str | None:
+def pools_told_apart(area: Estimate) -> str | None:
     """What to know of a metric's AUC; None where it is shown to tell the pools apart.
 
-    >>> pools_told_apart(Measured(0.6, 0.31, 0.85))
+    >>> pools_told_apart(Estimate(0.6, 0.31, 0.85))
     'not shown to tell the pools apart: the interval holds .5'
-    >>> pools_told_apart(Measured(0.9, 0.7, 0.97))
+    >>> pools_told_apart(Estimate(0.9, 0.7, 0.97))
     """
     if area.least > 0.5:
         return None
@@ -172,14 +181,14 @@ def labels_agreed(spearman: float | None, n: int) -> str | None:
         return None
     if high < 0:
         return f"ranks the answers the other way round: Spearman {spearman:.2f}"
-    rho = shown(Measured(spearman, low, high))
+    rho = shown(Estimate(spearman, low, high))
     return f"not shown to agree with the labels: Spearman {rho} holds 0"
 
 
 def _recovered(
-    found: Measured,
-    controls: Mapping[str, Measured],
-    general: Measured | None,
+    found: Estimate,
+    controls: Mapping[str, Estimate],
+    general: Estimate | None,
     *,
     strong: str,
     weak: str,
@@ -198,17 +207,17 @@ def _recovered(
     return _said(said, found)
 
 
-def _named(general: Measured | None) -> dict[str, Measured]:
+def _named(general: Estimate | None) -> dict[str, Estimate]:
     return {} if general is None else {"a direction from retain questions": general}
 
 
-def _is_strong(found: Measured, controls: Mapping[str, Measured]) -> bool:
+def _is_strong(found: Estimate, controls: Mapping[str, Estimate]) -> bool:
     """All of the gap, with the most that any control closes taken off."""
     most = max((one.value for one in controls.values()), default=0.0)
     return found.least - max(0.0, most) >= STRONG
 
 
-def _as_well(found: Measured, controls: Mapping[str, Measured]) -> str | None:
+def _as_well(found: Estimate, controls: Mapping[str, Estimate]) -> str | None:
     """The strongest control that is not clearly less: its interval reaches ours, or it is near."""
     near = {
         name: one
@@ -221,7 +230,7 @@ def _as_well(found: Measured, controls: Mapping[str, Measured]) -> str | None:
     return f"{name} ({shown(near[name])})"
 
 
-def _said(sentence: str, evidence: Measured) -> str:
+def _said(sentence: str, evidence: Estimate) -> str:
     if not evidence.why:
         return sentence
     only = rows_only(evidence.why)

@@ -68,4 +68,6 @@ class Estimate:
         low, high, lower, upper = ends
         if one < zero:
             low, high, lower, upper = high, low, upper, lower
-        return Estimate((self.value - zero) / (one - zero), low, high, self.n, self.why, lower, upper)
+        return Estimate(
+            (self.value - zero) / (one - zero), low, high, self.n, self.why, lower, upper
+        )

@@ -8,7 +8,7 @@ from lensaudit.scores.estimate import Estimate
 
 
 def share_of(k: int, n: int) -> Estimate:
-    """k of n with exact 95 % limits, one-sided ones beside them (Clopper and Pearson 1934).
+    """K of n with exact 95 % limits, one-sided ones beside them (Clopper and Pearson 1934).
 
     >>> round(share_of(0, 10).high, 6) == round(1 - 0.025 ** (1 / 10), 6)
     True
@@ -30,7 +30,7 @@ def _exact(k: int, n: int, tail: float) -> tuple[float, float]:
 
 
 def excess_of(own: Estimate, other: Estimate) -> Estimate:
-    """own - other, of two independent shares, from the limits of each (Newcombe 1998, method 10).
+    """Own - other, of two independent shares, from the limits of each (Newcombe 1998, method 10).
 
     >>> found = excess_of(share_of(5, 10), share_of(5, 10))
     >>> found.value, found.low == -found.high

@@ -3,13 +3,12 @@
 from collections.abc import Iterator
 
 from lensaudit.auditing.demo import Demo
-from lensaudit.results.verdict import Code
-from lensaudit.results.words import verdict
 from lensaudit.screen.cells import interval, no_interval, number
 from lensaudit.screen.tables import Part, dim, row, table
+from lensaudit.verdict.decide import Code
 
 _SAID: tuple[tuple[str, tuple[Code, ...]], ...] = (
-    ("Says it once its answer is begun", ("intact",)),
+    ("Says it once its answer is begun", ("answers",)),
     ("Does not say it, and holds it", ("hidden", "hidden_other_basis")),
     ("As without it, in the stream", ("erased",)),
     ("Between, or not decided", ("partly_erased", "unreadable", "undecided")),
@@ -54,8 +53,8 @@ def of_demo(found: Demo) -> Iterator[Part]:
             number(summary["aligned"]["uds"]),
         )
     yield shown
-    for one in found.patched.results:
-        yield verdict(one.summary)
+    for one in found.verdicts.values():
+        yield one.sentence
     yield ""
     for words, codes in _SAID:
         yield f"{words}: {', '.join(found.found(*codes)) or 'none'}."

@@ -6,9 +6,9 @@ from typing import Any
 from rich.table import Table
 
 from lensaudit.report.names import labels
-from lensaudit.results.words import verdict
 from lensaudit.screen.cells import interval, no_interval, number, profile
 from lensaudit.screen.tables import Part, dim, row, styled, table
+from lensaudit.verdict.words import said
 
 WIDTH = 24
 """Characters of the longest bar."""
@@ -110,21 +110,26 @@ def _bar(value: float | None, top: float) -> str:
 
 
 def depths(
-    summaries: Sequence[Mapping[str, Any]], pairs: Sequence[Sequence[Any]] = ()
+    summaries: Sequence[Mapping[str, Any]],
+    pairs: Sequence[Sequence[Any]] = (),
+    sentences: Sequence[str] = (),
 ) -> Iterator[Part]:
-    """Tables and verdicts of a run with `--score uds` or `lens`."""
+    """Tables and verdicts of a run with `--score uds` or `lens`.
+
+    `sentences`: where more than the run itself was asked, the verdicts after all of it.
+    """
     yield audit_table(summaries)
     if pairs:
         yield pair_table(pairs)
     if len(summaries) == 1:
         yield layer_table(summaries[0])
-    for summary in summaries:
-        yield verdict(summary)
+    for at, summary in enumerate(summaries):
+        yield sentences[at] if sentences else said(summary)
         if unscored := summary["unscored"]:
             (why, *others) = dict.fromkeys(unscored.values())
             shared = summary["n_scored"] == 0 and not others
-            said = f": {why}" if shared else "; reasons in summary.json"
-            yield f"  {len(unscored)} unscored{said}"
+            reason = f": {why}" if shared else "; reasons in summary.json"
+            yield f"  {len(unscored)} unscored{reason}"
     if summaries[0]["score"] == "lens":
         yield "A screen: it sees what can be read out directly. --score uds patches."
 

@@ -6,9 +6,9 @@ from typing import Any
 from rich.table import Table
 
 from lensaudit.report.names import labels
-from lensaudit.results.words import with_limits
 from lensaudit.screen.cells import interval, no_interval, number, profile
 from lensaudit.screen.tables import Part, dim, row, table
+from lensaudit.verdict.words import with_limits
 
 CATEGORIES_HEAD = "over/exact/\nunder/known"
 

@@ -35,8 +35,10 @@ class Told:
 def _excess(
     name: str, held: Estimate, shown: str, nulls: Calibration, authors: int | None, **rest: Any
 ) -> View:
-    """A view that its own control arm is taken off already; where the gym has no null for it, that
-    of the worst case stands in."""
+    """A view that its own control arm is taken off already.
+
+    Where the gym has no null for it, that of the worst case stands in.
+    """
     null: Null | None = nulls.get(name) or nulls.get("worst_case")
     chance = None if null is None else null.chance(held)
     return View(name, held, shown, chance, authors, why=held.why, **rest)

@@ -5,25 +5,28 @@ judged with all that is known beside it, and the worst code counts. Nothing that
 model changes what is said of it.
 """
 
-from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
+
+from scipy.stats import false_discovery_control
 
 from lensaudit.errors import InputError
 from lensaudit.results.eval_runs import EvalRun, read_eval
 from lensaudit.results.locate import Found, LeftOut, locate
 from lensaudit.results.patch_runs import PatchRun, read_patch
 from lensaudit.results.reading import json_object, part
-from lensaudit.results.records import MANIFEST, check_result
+from lensaudit.results.records import MANIFEST, check_result, check_whole
 from lensaudit.verdict.attacks import READERS
 from lensaudit.verdict.decide import BADNESS, Code, Evidence, Verdict, verdict_of
 from lensaudit.verdict.depth import of_patch
 from lensaudit.verdict.nulls import Calibration, read_calibration
-from lensaudit.verdict.views import View
+from lensaudit.verdict.views import GROUPS, View
 
-WANTED = "wanted what lensaudit patch, audit, eval, worst, sample, rtt, relearn, effort or steer wrote"
+WANTED = (
+    "wanted what lensaudit patch, audit, eval, worst, sample, rtt, relearn, effort or steer wrote"
+)
 
 
 @dataclass(frozen=True)
@@ -44,8 +47,9 @@ class Model:
     weights: str
     judged: tuple[Judged, ...]
     """The worst first."""
-    evals: tuple[EvalRun, ...] = ()
-    folders: tuple[Path, ...] = ()
+    folders: tuple[Path, ...]
+    utility: tuple[float | None, float | None] = (None, None)
+    """Model utility of this model, and of its `full`; None where it was not evaluated."""
 
     @property
     def code(self) -> Code:
@@ -62,6 +66,46 @@ class Model:
         """What it was decided from."""
         return self.judged[0].evidence.chain
 
+    @property
+    def chance(self) -> float:
+        """That a model that never knew is found as clearly, by any group."""
+        known = [one.chance for one in self.views if one.control is None and one.chance is not None]
+        return min(1.0, len(GROUPS) * min(known, default=1.0))
+
+    @property
+    def measured(self) -> bool:
+        """Was it patched, or did anything else give a number?"""
+        return self.code != "unscored" or any(one.run is not None for one in self.judged)
+
+    def document(self) -> dict[str, Any]:
+        """For JSON."""
+        return {
+            "source": self.source,
+            "verdict": self.verdict.document(),
+            "views": {view.name: _document(view) for view in self.views},
+            "other_rows": [
+                {"folder": str(one.run.folder), "verdict": one.verdict.document()}
+                for one in self.judged[1:]
+                if one.run is not None
+            ],
+        }
+
+
+def _document(view: View) -> dict[str, Any]:
+    """The value is the share held: 0 as a model that never knew, 1 as `full`."""
+    held = view.held
+    return {
+        "value": None if held is None else held.value,
+        "ci95": None if held is None or held.ends is None else list(held.ends),
+        "n": None if held is None else held.n,
+        "shown": view.shown,
+        "group": view.group,
+        "vote": view.says,
+        "chance": view.chance,
+        "control": view.control,
+        "why": view.reason or None,
+    }
+
 
 @dataclass(frozen=True)
 class Verdicts:
@@ -70,6 +114,24 @@ class Verdicts:
     models: tuple[Model, ...]
     left_out: tuple[LeftOut, ...]
     """What was named or met and has no view."""
+
+    @property
+    def q(self) -> Mapping[str, float]:
+        """Weights -> false discovery rate at which the model is among those found.
+
+        Over all models here (Benjamini and Hochberg 1995). It changes no code.
+        """
+        if not self.models:
+            return {}
+        rates = false_discovery_control([one.chance for one in self.models])
+        return {one.weights: float(q) for one, q in zip(self.models, rates, strict=True)}
+
+    def document(self) -> list[dict[str, Any]]:
+        """For JSON: a model each, with its `q` where there are several."""
+        if len(self.models) < 2:
+            return [one.document() for one in self.models]
+        q = self.q
+        return [one.document() | {"q": q[one.weights]} for one in self.models]
 
     def of_run(self, folder: Path) -> Verdict | None:
         """What is said of the model of a patching run, on its rows."""
@@ -99,18 +161,74 @@ def verdicts(places: Sequence[Path], calibration: Path | None = None) -> Verdict
         InputError: a place that yields no view, or a file that is damaged, edited, or contradicts
             the one beside it.
     """
-    nulls = read_calibration(calibration)
-    models: dict[str, _Known] = {}
-    left: list[LeftOut] = []
+    gathered = Gathered(read_calibration(calibration))
     for place in places:
         found, missed = locate([place])
-        taken = sum([_take(one, models, nulls) for one in found])
-        left += missed
-        if not taken:
+        for one in found:
+            # a log in open-unlearning's layout may be of another tool: it decides nothing
+            (check_result if one.kind == "eval" else check_whole)(one.path)
+        if not sum([gathered.take(one) for one in found]):
             why = f" ({missed[0].reason})" if missed else ""
             raise InputError(f"{place}: holds nothing that a verdict is made of{why}; {WANTED}")
-    judged = [_judge(known, weights, nulls) for weights, known in models.items()]
-    return Verdicts(tuple(one for one in judged if one is not None), tuple(left))
+        gathered.left_out += missed
+    return gathered.verdicts()
+
+
+class Gathered:
+    """Results by model, as they are read."""
+
+    def __init__(self, nulls: Calibration) -> None:
+        self.nulls = nulls
+        self.left_out: list[LeftOut] = []
+        self._models: dict[str, _Known] = {}
+        self._anchors: set[str] = set()
+
+    def take(self, one: Found) -> int:
+        """Read a result; of how many models it speaks."""
+        if one.kind == "patch":
+            return self.take_run(read_patch(one.path, {}))
+        if one.kind not in READERS:
+            return 0
+        run = read_eval(one.path) if one.kind == "eval" else None
+        manifest = one.path.parent / MANIFEST
+        made = json_object(manifest) if manifest.exists() else {}
+        told = READERS[one.kind](one.path, self.nulls)
+        for part_ in told:
+            source = run.model if run else part_.source
+            known = self._known(run.weights if run else _weights(made, source), source)
+            known.folders.append(one.path.parent)
+            known.evals += [run] if run else []
+            for view in part_.views:
+                known.views[view.name] = _stronger(known.views.get(view.name), view)
+        return len(told)
+
+    def take_run(self, run: PatchRun) -> int:
+        """Take a run of `patch`; exact match has no view."""
+        if run.score == "em":
+            return 0
+        roles = (part(run.manifest, "inputs", role) for role in ("full", "retain"))
+        self._anchors |= {str(one["weights"]) for one in roles if "weights" in one}
+        known = self._known(run.weights, run.source)
+        known.runs.append(run)
+        known.folders.append(run.folder)
+        return 1
+
+    def _utility(self, known: _Known) -> tuple[float | None, float | None]:
+        fulls = [part(run.manifest, "inputs", "full").get("weights") for run in known.runs]
+        other = self._models.get(str(fulls[0])) if fulls else None
+        return _utility_in(known.evals), _utility_in(other.evals if other else [])
+
+    def _known(self, weights: str, source: str) -> _Known:
+        return self._models.setdefault(weights, _Known(source))
+
+    def verdicts(self) -> Verdicts:
+        """What may be said of every model; anchors that were only evaluated are none."""
+        judged = [
+            replace(_judge(known, weights, self.nulls), utility=self._utility(known))
+            for weights, known in self._models.items()
+            if known.runs or weights not in self._anchors
+        ]
+        return Verdicts(tuple(judged), tuple(self.left_out))
 
 
 def judge_run(
@@ -119,35 +237,6 @@ def judge_run(
     """The verdict of one run of `patch` alone, by the documents that it writes."""
     views, stream = of_patch(summary, rows, calibration)
     return verdict_of(Evidence(summary["source"], views, stream))
-
-
-def _take(one: Found, models: dict[str, _Known], nulls: Calibration) -> int:
-    """Put a result to its model; how many models it speaks of."""
-    if one.kind == "patch":
-        run = read_patch(one.path, {})
-        if run.score == "em":
-            return 0
-        known = models.setdefault(run.weights, _Known(run.source))
-        known.runs.append(run)
-        known.folders.append(run.folder)
-        return 1
-    if one.kind not in READERS:
-        return 0
-    check_result(one.path)
-    told = READERS[one.kind](one.path, nulls)
-    manifest = one.path.parent / MANIFEST
-    made = json_object(manifest) if manifest.exists() else {}
-    for part_ in told:
-        run = read_eval(one.path) if one.kind == "eval" else None
-        source = run.model if run else part_.source
-        weights = run.weights if run else _weights(made, source)
-        known = models.setdefault(weights, _Known(source))
-        known.folders.append(one.path.parent)
-        if run is not None:
-            known.evals.append(run)
-        for view in part_.views:
-            known.views[view.name] = _stronger(known.views.get(view.name), view)
-    return len(told)
 
 
 def _weights(manifest: Mapping[str, Any], source: str) -> str:
@@ -171,16 +260,32 @@ def _stronger(known: View | None, new: View) -> View:
     return max(known, new, key=strength)
 
 
-def _judge(known: _Known, weights: str, nulls: Calibration) -> Model | None:
-    """Every set of rows with what attacks say; None where there is nothing but an anchor's log."""
+def _judge(known: _Known, weights: str, nulls: Calibration) -> Model:
+    """Every set of rows with what attacks say of the model."""
+    lenses = {_rows(run): run for run in known.runs if run.score == "lens"}
+    patched = [run for run in known.runs if run.score == "uds"]
+    alone = [run for rows, run in lenses.items() if rows not in set(map(_rows, patched))]
     judged = []
-    for run in known.runs:
+    for run in (*patched, *alone):
         views, stream = of_patch(run.summary, run.rows, nulls, run.folder / "summary.json")
+        read = lenses.get(_rows(run))
+        if read is not None and not any(view.name == "lens" for view in views):
+            views += of_patch(read.summary, (), nulls, read.folder / "summary.json")[0]
         evidence = Evidence(known.source, [*views, *known.views.values()], stream)
         judged.append(Judged(evidence, verdict_of(evidence), run))
-    if not known.runs:
+    if not judged:
         evidence = Evidence(known.source, list(known.views.values()))
         judged.append(Judged(evidence, verdict_of(evidence)))
     worst = sorted(judged, key=lambda one: BADNESS.index(one.verdict.code))
     folders = tuple(dict.fromkeys(known.folders))
-    return Model(known.source, weights, tuple(worst), tuple(known.evals), folders)
+    return Model(known.source, weights, tuple(worst), folders)
+
+
+def _utility_in(evals: Sequence[EvalRun]) -> float | None:
+    found = (run.values.get("model_utility") for run in evals)
+    return next((one.value for one in found if one and one.value is not None), None)
+
+
+def _rows(run: PatchRun) -> str:
+    """What tells one set of rows from another."""
+    return str(part(run.manifest, "inputs", "examples").get("hash"))

@@ -80,8 +80,7 @@ class Evidence:
 
     @property
     def depths(self) -> list[View]:
-        """Means over all facts that may be read: of the stream where `full` reads it, and of the
-        aligned one."""
+        """Means over all facts that may be read: of the stream as it is, and of the aligned one."""
         found = (self.one(name) for name in ("uds", "uds_prefix", "uds_aligned"))
         return [one for one in found if one and one.held and one.control is None]
 
@@ -134,7 +133,7 @@ def _answers(evidence: Evidence) -> Found | None:
     for name in ("said", "asked", "sampled"):
         view = evidence.one(name)
         if view and view.finds and view.held and view.held.value >= SAYS_HALF:
-            return "answers", f"it {view.kind.title} {view.shown}"
+            return "answers", f"{view.kind.title}: {view.shown}, held {share(view.held)}"
     return None
 
 
@@ -142,7 +141,8 @@ def _hidden(evidence: Evidence) -> Found | None:
     holders = [view for view in evidence.chain if view.holds]
     if not holders:
         return None
-    reason = f"{_listed(holders)} at least {HELD_FROM:.2f} of them".replace("0.", ".")
+    told = _and([f"{view.kind.title} (held {_of(view)})" for view in holders])
+    reason = f"{told} show{'s' if len(holders) == 1 else ''} that most of the facts are held"
     if silent := [view for view in evidence.chain if view.rules_out]:
         reason += f"; not seen by {_names(silent)}"
     stream = evidence.stream
@@ -173,7 +173,8 @@ def _partly(evidence: Evidence) -> Found | None:
     if stream is None or not _lost_in_the_mean(evidence):
         return None
     if stream.tail:
-        return "partly_erased", _tail(stream)
+        also = f"; {_listed(evidence.finds)} some" if evidence.finds else ""
+        return "partly_erased", f"{_tail(stream)}{also}"
     if evidence.finds:
         return "partly_erased", f"{_listed(evidence.finds)} some of them{_unseen(evidence)}"
     return None
@@ -196,8 +197,7 @@ def _erased(evidence: Evidence) -> Found | None:
 
 
 def _binding(evidence: Evidence) -> dict[str, View | None]:
-    """Views that must rule out: what it says, its stream where `full` reads it as it is, and the
-    aligned one."""
+    """Views that must rule out: what it says, its aligned stream, the plain one where read."""
     stream = evidence.stream
     mapped_alone = stream is not None and stream.readable is False and stream.carried is True
     plain = {} if mapped_alone else {"uds": evidence.one("uds") or evidence.one("uds_prefix")}
@@ -207,25 +207,28 @@ def _binding(evidence: Evidence) -> dict[str, View | None]:
 def _against(evidence: Evidence) -> Iterator[str]:
     """What stands in the way of "erased", the first first."""
     stream = evidence.stream
-    if stream is None:
-        if evidence.finds:
-            yield _some(evidence)
-        yield NOT_TRIED["stream"]
-        return
-    if not stream.judged:
+    if stream is not None and not stream.judged:
         yield stream.unjudged or "whether full can read this model was not measured"
     if evidence.finds:
         yield _some(evidence)
-    for name, view in _binding(evidence).items():
-        if view is None:
-            yield f"{VIEWS[name].title} was not measured"
-        elif not view.rules_out:
-            yield f"{VIEWS[name].title} does not rule it out: {view.reason or 'it finds the facts'}"
+    if stream is None:
+        yield NOT_TRIED["stream"]
+        return
+    yield from _open(evidence)
     if stream.tail:
         yield _tail(stream)
     yield from _one_place(evidence, stream)
     if stream.above_floor:
         yield "its plain stream holds more than never-trained models' do"
+
+
+def _open(evidence: Evidence) -> Iterator[str]:
+    """Binding views that do not rule out."""
+    for name, view in _binding(evidence).items():
+        if view is None:
+            yield f"{VIEWS[name].title} was not measured"
+        elif not view.rules_out:
+            yield f"{VIEWS[name].title} does not rule it out: {view.reason or 'it finds the facts'}"
 
 
 def _some(evidence: Evidence) -> str:
@@ -288,8 +291,12 @@ def _unseen(evidence: Evidence) -> str:
 
 def _listed(views: Sequence[View]) -> str:
     """`UDS (held .82 [.71, .90]) and retraining find`."""
-    told = [f"{view.kind.title} (held {share(view.held)})" for view in views if view.held]
+    told = [f"{view.kind.title} (held {_of(view)})" for view in views]
     return f"{_and(told)} find{'s' if len(told) == 1 else ''}"
+
+
+def _of(view: View) -> str:
+    return share(view.held) if view.held else "unknown"
 
 
 def _names(views: Sequence[View]) -> str:

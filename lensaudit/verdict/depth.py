@@ -29,6 +29,8 @@ from lensaudit.verdict.thresholds import (
 from lensaudit.verdict.views import View
 
 Ends = tuple[Number, Number] | None
+MAP_ALONE = "a map alone carries it, which has not told holders of facts from others"
+"""Why the aligned depth of another size or tokenizer decides nothing."""
 
 
 @dataclass(frozen=True)
@@ -40,9 +42,10 @@ class _Layer:
 
 
 @dataclass(frozen=True)
-class _Gap:
-    value: Number | None = None
-    ci95: Ends = None
+class _Difference:
+    value: Number
+    low: Number | None = None
+    high: Number | None = None
 
 
 @dataclass(frozen=True)
@@ -51,7 +54,7 @@ class _Shared:
     ci95: Ends = None
     ci90: Ends = None
     weakest: _Layer | None = None
-    drop: _Gap | None = None
+    drop: _Difference | None = None
     why: str | None = None
 
 
@@ -64,7 +67,7 @@ class _Aligned:
     d_share: Number | None = None
     full: Number | None = None
     weakest: _Layer | None = None
-    gap: _Gap | None = None
+    gap: _Difference | None = None
     shared: _Shared | None = None
     experimental: bool = False
     why: str | None = None
@@ -262,7 +265,7 @@ class _Run:
         """The same after a map, and without the direction that facts of other authors share."""
         one = self.found.aligned
         if one.uds is None:
-            if one.why and not one.not_needed:
+            if one.why:
                 yield View("uds_aligned", None, why=one.why)
             return
         control = self._map_problem()
@@ -280,7 +283,7 @@ class _Run:
     def _map_problem(self) -> str | None:
         one = self.found.aligned
         if one.experimental:
-            return "a map between models of other sizes or tokenizers is experimental"
+            return MAP_ALONE
         if one.full is not None and one.full > CALIBRATED_WITHIN:
             return f"full through its own map reads {one.full:.3f}, not 0"
         if one.shuffled is not None and one.shuffled < SHUFFLED_FROM:
@@ -295,7 +298,7 @@ class _Run:
     def _view(
         self,
         name: str,
-        depth: Number,
+        depth: float,
         ci95: Ends,
         ci90: Ends,
         blind: str | None,
@@ -353,9 +356,7 @@ class _Run:
             not_needed=self.not_needed,
             unjudged=one.validity.why,
             other_basis=one.uds is None
-            or bool(
-                aligned.gap and aligned.gap.ci95 and aligned.gap.ci95[0] > OTHER_BASIS_GAP
-            ),
+            or bool(aligned.gap and (aligned.gap.low or 0.0) > OTHER_BASIS_GAP),
             tail=tail,
             above_floor=self._above_floor(),
             shared=_hidden_by_one(aligned),

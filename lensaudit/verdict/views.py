@@ -26,7 +26,7 @@ class Kind:
 
 
 VIEWS: Mapping[str, Kind] = {
-    "said": Kind("answers", "says after the prefix"),
+    "said": Kind("answers", "answers after the prefix"),
     "worst_case": Kind("answers", "worst case"),
     "named": Kind("answers", "facts named", is_mean=False),
     "leak": Kind("answers", "leak of samples", is_mean=False),
@@ -148,7 +148,9 @@ class View:
             return self.blind
         if self.few:
             return f"{self.n_authors or 0} authors, wanted {FEWEST_AUTHORS} to rule out"
-        return "too wide to tell" if self.chance is not None else "no model that never knew beside it"
+        return (
+            "too wide to tell" if self.chance is not None else "no model that never knew beside it"
+        )
 
     @property
     def line(self) -> str:

@@ -5,10 +5,6 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
-from scipy.stats import t as student
-
-from lensaudit.cli.main import run
-from lensaudit.errors import InputError
 from lensaudit.gym.verdict import (
     Gate,
     Null,
@@ -19,6 +15,10 @@ from lensaudit.gym.verdict import (
     read_gate,
     views_of,
 )
+from scipy.stats import t as student
+
+from lensaudit.cli.main import run
+from lensaudit.errors import InputError
 
 ROOT = Path(__file__).parents[2]
 NULLS = {

@@ -4,11 +4,11 @@ import json
 import math
 
 import pytest
+from lensaudit.gym.verdict import held_out_error, left_out_error
 from scipy.stats import beta
 
 from lensaudit.gym.ledger import ANCHOR
 from lensaudit.gym.table import area_limits, in_units, judged, left_out, markdown, share, table
-from lensaudit.gym.verdict import held_out_error, left_out_error
 
 
 def row(mechanism, truth, score, seed=0, *, held_out=False, auditor="a", high="forgot", **more):

@@ -7,13 +7,13 @@ import pytest
 import support
 import torch
 from audit_helpers import save_family, save_questions
+from lensaudit.results.verdict import Evidence, Measured, decide
 from widened import save_relabelled, save_widened, widened
 
 import lensaudit as la
 from lensaudit.errors import InputError
 from lensaudit.models.registry import EMBEDDED
-from lensaudit.patching.evidence import MAP_ALONE
-from lensaudit.results.verdict import Evidence, Measured, decide
+from lensaudit.verdict.depth import MAP_ALONE
 
 
 def test_a_widened_model_computes_the_same():

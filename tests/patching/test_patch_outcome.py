@@ -6,6 +6,7 @@ from dataclasses import replace
 import pytest
 import torch
 from audit_helpers import audit_in, save_family, save_questions
+from lensaudit.results.words import verdict
 from scipy.stats import t as student
 from tokenizers import normalizers
 from wavefront_helpers import examples
@@ -16,7 +17,6 @@ from lensaudit.patching.options import PatchOptions
 from lensaudit.patching.outcome import outcome_of, summary_of
 from lensaudit.patching.session import score_all
 from lensaudit.results.records import manifest
-from lensaudit.results.words import verdict
 
 ROWS = [replace(e, group=e.idx // 2) for e in examples([(2, 1, 2, 4)] * 12)]
 """Two questions of each of six authors."""

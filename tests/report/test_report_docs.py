@@ -5,11 +5,11 @@ import shlex
 from pathlib import Path
 
 import pytest
+from lensaudit.results.words import ERASED_FROM, HIDDEN_BELOW
 
 from lensaudit.cli.main import run
 from lensaudit.report.pairs import MOST_RUNS
 from lensaudit.report.texts import LONGEST
-from lensaudit.results.words import ERASED_FROM, HIDDEN_BELOW
 
 DOCS = Path(__file__).parents[2] / "docs"
 TEXT = (DOCS / "report.md").read_text()

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from lensaudit.results.words import LIMITS
 from report_cases import eval_run, other_results, patch_run, write
 
 from lensaudit.cli.main import run
@@ -15,7 +16,6 @@ from lensaudit.report.assemble import assemble
 from lensaudit.report.pack import floats, shares, stepped
 from lensaudit.report.render import policy, render, write_report
 from lensaudit.results.locate import locate
-from lensaudit.results.words import LIMITS
 
 
 def page_data(path) -> dict:

@@ -11,7 +11,7 @@ from lensaudit.results.sentences import (
     pools_told_apart,
     rows_relearned,
 )
-from lensaudit.results.verdict import Measured
+from lensaudit.scores.estimate import Estimate
 
 FEW = "3 authors: no interval"
 KEPT = "a direction from retain questions"
@@ -19,18 +19,18 @@ KEPT = "a direction from retain questions"
 
 def test_a_wide_interval_and_a_better_control_bring_nothing_back():
     # what a user saw: "Part of the answers comes back (0.29 above …)"
-    said = direction_added(Measured(0.28, -0.30, 0.81), {}, Measured(0.397, -0.1, 0.9))
+    said = direction_added(Estimate(0.28, -0.30, 0.81), {}, Estimate(0.397, -0.1, 0.9))
     assert said == "Undecided: recovery 0.28 [-0.30, 0.81] holds 0."
-    said = direction_added(Measured(0.28, 0.1, 0.5), {}, Measured(0.397, 0.2, 0.6))
+    said = direction_added(Estimate(0.28, 0.1, 0.5), {}, Estimate(0.397, 0.2, 0.6))
     assert said.startswith("Recovery 0.28 [0.10, 0.50] is not shown to be more than under")
     assert said.endswith(f"{KEPT} (0.40 [0.20, 0.60]).")
 
 
 @pytest.mark.parametrize("sentence", [direction_added, direction_ablated])
 def test_answers_come_back_only_above_zero_and_above_every_control(sentence):
-    found = Measured(0.5, 0.4, 0.6)
-    assert "Part of the answers comes back" in sentence(found, {KEPT: Measured(0.1, 0.0, 0.2)})
-    for control in (Measured(0.45, 0.3, 0.6), Measured(0.2, 0.0, 0.41), Measured(0.35)):
+    found = Estimate(0.5, 0.4, 0.6)
+    assert "Part of the answers comes back" in sentence(found, {KEPT: Estimate(0.1, 0.0, 0.2)})
+    for control in (Estimate(0.45, 0.3, 0.6), Estimate(0.2, 0.0, 0.41), Estimate(0.35)):
         assert "comes back" not in sentence(found, {KEPT: control})
 
 
@@ -39,58 +39,58 @@ def test_answers_come_back_only_above_zero_and_above_every_control(sentence):
     [(direction_added, "hidden, not erased"), (direction_ablated, "answers are there")],
 )
 def test_all_of_it_is_said_of_a_lower_limit_and_not_of_a_point(sentence, words):
-    assert words in sentence(Measured(0.97, 0.93, 1.0), {KEPT: Measured(0.05, -0.1, 0.1)})
-    assert words not in sentence(Measured(0.97, 0.6, 1.2), {KEPT: Measured(0.05, -0.1, 0.1)})
-    assert words not in sentence(Measured(0.97, 0.93, 1.0), {KEPT: Measured(0.3, 0.1, 0.5)})
+    assert words in sentence(Estimate(0.97, 0.93, 1.0), {KEPT: Estimate(0.05, -0.1, 0.1)})
+    assert words not in sentence(Estimate(0.97, 0.6, 1.2), {KEPT: Estimate(0.05, -0.1, 0.1)})
+    assert words not in sentence(Estimate(0.97, 0.93, 1.0), {KEPT: Estimate(0.3, 0.1, 0.5)})
 
 
 def test_what_retain_questions_bring_back_too_was_there_and_is_told():
-    said = direction_added(Measured(0.97, 0.93, 1.0), {}, Measured(0.95, 0.9, 1.0))
+    said = direction_added(Estimate(0.97, 0.93, 1.0), {}, Estimate(0.95, 0.9, 1.0))
     assert "hidden, not erased. So does a direction from retain questions (0.95" in said
-    assert "So does" not in direction_added(Measured(0.97, 0.93, 1.0), {}, Measured(0.1, 0.0, 0.2))
+    assert "So does" not in direction_added(Estimate(0.97, 0.93, 1.0), {}, Estimate(0.1, 0.0, 0.2))
 
 
 @pytest.mark.parametrize("sentence", [direction_added, direction_ablated])
 def test_nothing_of_it_is_said_of_an_upper_limit(sentence):
-    assert "no proof of erasure" in sentence(Measured(0.05, -0.05, 0.15), {})
-    assert "no proof of erasure" not in sentence(Measured(0.05, -0.5, 0.6), {})
+    assert "no proof of erasure" in sentence(Estimate(0.05, -0.05, 0.15), {})
+    assert "no proof of erasure" not in sentence(Estimate(0.05, -0.5, 0.6), {})
 
 
 def test_without_an_interval_a_sentence_speaks_of_its_rows_alone():
-    said = direction_added(Measured(0.95, why=FEW), {})
+    said = direction_added(Estimate(0.95, why=FEW), {})
     assert "hidden, not erased." in said
     assert said.endswith("3 authors: no interval; this describes these rows only.")
-    assert "these rows" not in direction_added(Measured(0.95, 0.9, 1.0), {})
+    assert "these rows" not in direction_added(Estimate(0.95, 0.9, 1.0), {})
 
 
 def test_a_mechanism_needs_both_directions_and_both_intervals():
-    sure, wide = Measured(0.95, 0.9, 1.0), Measured(0.95, 0.3, 1.6)
+    sure, wide = Estimate(0.95, 0.9, 1.0), Estimate(0.95, 0.3, 1.6)
     assert "is the mechanism" in component_clamped(sure, sure, {})
     assert "is the mechanism" not in component_clamped(wide, sure, {})
     assert "is the mechanism" not in component_clamped(sure, wide, {})
-    assert "is the mechanism" not in component_clamped(sure, sure, {KEPT: Measured(0.9, 0.7, 1.0)})
-    assert "is the mechanism" not in component_clamped(sure, sure, {}, {"random": Measured(0.9)})
-    none = Measured(0.05, -0.1, 0.15)
+    assert "is the mechanism" not in component_clamped(sure, sure, {KEPT: Estimate(0.9, 0.7, 1.0)})
+    assert "is the mechanism" not in component_clamped(sure, sure, {}, {"random": Estimate(0.9)})
+    none = Estimate(0.05, -0.1, 0.15)
     assert "not what hides them" in component_clamped(none, sure, {})
-    assert "not what hides them" not in component_clamped(Measured(0.05, -0.1, 0.5), sure, {})
+    assert "not what hides them" not in component_clamped(Estimate(0.05, -0.1, 0.5), sure, {})
     assert "No one component" in component_clamped(none, none, {})
-    assert "No one component" not in component_clamped(none, Measured(0.1, -0.4, 0.6), {})
+    assert "No one component" not in component_clamped(none, Estimate(0.1, -0.4, 0.6), {})
     assert "part of the mechanism" in component_clamped(
-        Measured(0.5, 0.4, 0.6), Measured(0.4, 0.3, 0.5), {}
+        Estimate(0.5, 0.4, 0.6), Estimate(0.4, 0.3, 0.5), {}
     )
     assert "part of the mechanism" not in component_clamped(
-        Measured(0.5, -0.4, 0.9), Measured(0.4, 0.3, 0.5), {}
+        Estimate(0.5, -0.4, 0.9), Estimate(0.4, 0.3, 0.5), {}
     )
     assert component_clamped(sure, None, {}).endswith("sufficiency is not scored.")
 
 
 def test_retraining_brings_back_what_its_interval_says():
-    assert "hidden, not removed" in facts_retrained(Measured(0.95, 0.85, 1.05))
-    assert "hidden" not in facts_retrained(Measured(0.95, 0.5, 1.4))
-    assert "brings part" in facts_retrained(Measured(0.5, 0.2, 0.8))
-    assert "brings part" not in facts_retrained(Measured(0.5, -0.1, 1.1))
-    assert "does not bring" in facts_retrained(Measured(0.0, -0.1, 0.1))
-    assert "does not bring" not in facts_retrained(Measured(0.0, -0.5, 0.5))
+    assert "hidden, not removed" in facts_retrained(Estimate(0.95, 0.85, 1.05))
+    assert "hidden" not in facts_retrained(Estimate(0.95, 0.5, 1.4))
+    assert "brings part" in facts_retrained(Estimate(0.5, 0.2, 0.8))
+    assert "brings part" not in facts_retrained(Estimate(0.5, -0.1, 1.1))
+    assert "does not bring" in facts_retrained(Estimate(0.0, -0.1, 0.1))
+    assert "does not bring" not in facts_retrained(Estimate(0.0, -0.5, 0.5))
     assert facts_retrained(None, "condition N is missing") == (
         "Recovery is not scored: condition N is missing."
     )
@@ -106,9 +106,9 @@ def test_an_attack_that_taught_nothing_says_so_and_another_does_not():
 @pytest.mark.parametrize(
     ("area", "words"),
     [
-        (Measured(0.92, 0.68, 0.98), None),
-        (Measured(0.55, 0.31, 0.77), "not shown"),
-        (Measured(0.1, 0.02, 0.35), "the wrong way"),
+        (Estimate(0.92, 0.68, 0.98), None),
+        (Estimate(0.55, 0.31, 0.77), "not shown"),
+        (Estimate(0.1, 0.02, 0.35), "the wrong way"),
     ],
 )
 def test_a_metric_tells_pools_apart_where_its_interval_does(area, words):

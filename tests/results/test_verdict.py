@@ -1,7 +1,6 @@
 from dataclasses import replace
 
 import pytest
-
 from lensaudit.results.verdict import (
     ERASED_FROM,
     HIDDEN_BELOW,

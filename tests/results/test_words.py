@@ -1,5 +1,4 @@
 import pytest
-
 from lensaudit.results.words import calibration_problem
 
 

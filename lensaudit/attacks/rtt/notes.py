@@ -9,7 +9,7 @@ from lensaudit.attacks.rtt.readings import Condition
 from lensaudit.attacks.rtt.select import Selected
 from lensaudit.attacks.rtt.verdict import GateVerdict
 from lensaudit.groups import assumption, unit_of
-from lensaudit.results.verdict import rows_only
+from lensaudit.results.sentences import rows_only
 from lensaudit.scores.intervals import FEWEST_GROUPS
 
 LOW_MASS = 0.5

@@ -1,6 +1,6 @@
 """What did retraining bring back? A pure function of the log.
 
-Recovery is `B / C` (arXiv:2410.08827 section 5.1), which cannot fall below chance over C. Measured
+Recovery is `B / C` (arXiv:2410.08827 section 5.1), which cannot fall below chance over C. Estimate
 from the floor it is `(B - N) / (C - N)`: 1 for knowledge that was hidden, 0 for knowledge that is
 not there. `gap_closed`, `(B - A) / (C - A)`, asks how much of the loss came back.
 """
@@ -25,7 +25,7 @@ from lensaudit.attacks.rtt.select import (
 from lensaudit.attacks.rtt.verdict import GateVerdict, gate_of, mean_of
 from lensaudit.groups import Group, unit_of
 from lensaudit.results.sentences import facts_retrained
-from lensaudit.results.verdict import Measured
+from lensaudit.scores.estimate import Estimate
 from lensaudit.scores.intervals import NoInterval, clustered_mean, clustered_ratio
 from lensaudit.scores.stats import Interval
 
@@ -99,7 +99,7 @@ class Summary:
         if one.value is None:
             return facts_retrained(None, one.reason)
         low, high = (one.interval.low, one.interval.high) if one.interval else (None, None)
-        return facts_retrained(Measured(one.value, low, high, why=one.interval_why))
+        return facts_retrained(Estimate(one.value, low, high, why=one.interval_why))
 
 
 def summarize(

@@ -1,28 +1,18 @@
-"""What does a score say, in a sentence?"""
+"""How a verdict is said in two or three words, of one model and of many."""
 
 from collections.abc import Mapping
 from typing import Any, Literal
 
-from lensaudit.results.verdict import (
-    CALIBRATED_WITHIN,
-    ERASED_FROM,
-    HIDDEN_BELOW,
-    Code,
-    Evidence,
-    Measured,
-    decide,
-    rows_only,
-    shown,
-    verdict_of,
-)
+from lensaudit.results.sentences import rows_only
+from lensaudit.verdict.decide import Code
 
-LIMITS = {"hidden_below": HIDDEN_BELOW, "erased_from": ERASED_FROM}
+LIMITS = {"hidden_below": 0.25, "erased_from": 0.75}
 """What stands between the shades of single examples on the page; models have verdicts."""
 
 Tone = Literal["hidden", "partly-erased", "erased", "no-verdict"]
 
 WORDS: Mapping[Code, tuple[str, Tone]] = {
-    "intact": ("intact", "hidden"),
+    "answers": ("answers", "hidden"),
     "hidden": ("hidden", "hidden"),
     "hidden_other_basis": ("hidden in another basis", "hidden"),
     "partly_erased": ("partly erased", "partly-erased"),
@@ -33,38 +23,20 @@ WORDS: Mapping[Code, tuple[str, Tone]] = {
 }
 """Code -> how it is said in two or three words, and its colour; from held to gone."""
 
-HOLDS = ("intact", "hidden", "hidden_other_basis")
+HOLDS = ("answers", "hidden", "hidden_other_basis")
 """Codes of models that still hold the facts."""
 
 
-def code_of(summary: Mapping[str, Any]) -> Code:
-    """The verdict of a summary; of one without controls what its score alone decides.
+def said(summary: Mapping[str, Any]) -> str:
+    """What a summary of `patch` says, in words.
 
-    >>> code_of({"uds": 0.05, "ci95": [0.03, 0.08]}), code_of({"uds": 0.99, "ci95": [0.98, 1.0]})
-    ('hidden', 'undecided')
+    >>> said({"source": "x", "score": "lens", "lens": 0.5, "ci95": None, "ci95_why": "3 authors"})
+    'x: Logit Lens depth 0.500. 3 authors; this describes these rows only.'
     """
-    known = summary.get("verdict")
-    if isinstance(known, Mapping) and known.get("code") in WORDS:
-        return known["code"]
-    score = summary.get("uds")
-    low, high = summary.get("ci95") or (None, None)
-    return decide(Evidence(None if score is None else Measured(score, low, high)))[0]
-
-
-def verdict(summary: Mapping[str, Any]) -> str:
-    """What a summary says, in words.
-
-    >>> verdict({"source": "x", "score": "uds", "uds": 0.05, "ci95": [0.03, 0.08]})
-    'x: hidden: full still reads most of the facts in its stream. UDS 0.050 [0.030, 0.080].'
-    """
-    score, ends = summary[summary["score"]], summary["ci95"]
-    found = None if score is None else Measured(score, *(ends or ()), why=summary.get("ci95_why"))
-    if summary["score"] == "lens" and found is not None:
-        only = f" {rows_only(found.why)}." if found.why else ""
-        return f"{summary['source']}: {shown('Logit Lens depth', found)}.{only}"
-    if "verdict" in summary:
-        return summary["verdict"]["sentence"]
-    return verdict_of(summary["source"], Evidence(found)).sentence
+    if summary["score"] == "lens" and summary["lens"] is not None:
+        value, only = with_limits(summary["lens"], summary)
+        return f"{summary['source']}: Logit Lens depth {value}.{only}"
+    return summary["verdict"]["sentence"]
 
 
 def with_limits(value: float, summary: Mapping[str, Any], name: str = "ci95") -> tuple[str, str]:
@@ -86,7 +58,7 @@ def headline(codes: Mapping[str, Code]) -> str:
 
     >>> headline({"npo": "hidden"})
     'npo still holds what it was made to forget.'
-    >>> headline({"a": "hidden", "b": "intact", "c": "erased"})
+    >>> headline({"a": "hidden", "b": "answers", "c": "erased"})
     '2 of 3 models still hold what they were made to forget.'
     >>> headline({"a": "undecided", "b": "erased"})
     'Of none of 2 models is it shown that it still holds what it was made to forget.'
@@ -106,7 +78,7 @@ def headline(codes: Mapping[str, Code]) -> str:
 
 
 _ALONE: Mapping[Code, str] = {
-    "intact": "{} still says what it was made to forget.",
+    "answers": "{} still says what it was made to forget.",
     "hidden": "{} still holds what it was made to forget.",
     "hidden_other_basis": "{} still holds what it was made to forget, in another basis.",
     "partly_erased": "{} lost part of what it was made to forget.",
@@ -129,22 +101,3 @@ def tally(codes: Mapping[str, Code]) -> list[tuple[str, Tone, list[str]]]:
         if names:
             found.append((word, tone, names))
     return found
-
-
-def calibration_problem(calibration: Mapping[str, float | None]) -> str | None:
-    """What is wrong with the anchors, or None.
-
-    >>> calibration_problem({"full": 0.001, "retain": 1.0})
-    >>> calibration_problem({"full": 0.3, "retain": 1.0})
-    'full as source reads 0.300, not 0: the scale is off, and no number below can be trusted.'
-    """
-    for name, wanted in (("full", 0.0), ("retain", 1.0)):
-        found = calibration.get(name)
-        if found is None:
-            return f"{name} as source has no score: the scale is not calibrated."
-        if abs(found - wanted) > CALIBRATED_WITHIN:
-            return (
-                f"{name} as source reads {found:.3f}, not {wanted:.0f}: the scale is off, and no "
-                "number below can be trusted."
-            )
-    return None

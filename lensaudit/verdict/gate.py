@@ -1,0 +1,212 @@
+"""The release gate: which verdicts pass? It fails closed.
+
+Only codes that the policy names pass, and only where what it asks for was measured. Every reason of
+every model is given.
+"""
+
+import tomllib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+from typing import Annotated, Any, get_args
+
+from annotated_types import Ge
+from pydantic import Strict
+
+from lensaudit.errors import InputError
+from lensaudit.files import read_text
+from lensaudit.results.reading import number, part
+from lensaudit.results.schema import Length, Share, Whole, checked
+from lensaudit.verdict.collect import Judged, Model, Verdicts
+from lensaudit.verdict.decide import Code
+from lensaudit.verdict.thresholds import FEWEST_AUTHORS
+from lensaudit.verdict.views import GROUPS, VIEWS
+
+NAMES = (*VIEWS, *GROUPS)
+_OLD = {"fail": "pass", "require": "pass", "views": "require_views"}
+"""Keys of an earlier gate, and what says the same now."""
+Flag = Annotated[bool, Strict()]
+Count = Annotated[Whole, Ge(0)]
+
+
+@dataclass(frozen=True)
+class Policy:
+    """What must hold of a model for it to pass; the defaults are those of an empty file."""
+
+    passing: tuple[Code, ...] = ("erased",)
+    """`pass` in the file."""
+    require_views: tuple[str, ...] = ()
+    """Views, or groups of views, that must have found or ruled out."""
+    min_authors: Count = FEWEST_AUTHORS
+    min_rows: Count = 40
+    min_never_trained: Count = 1
+    max_leak: Share | None = None
+    """Most of what `full` says beyond `retain` that it may say, by its upper limit."""
+    max_collateral: Share | None = None
+    """Greatest depth of facts to keep, by its upper limit."""
+    utility_at_least: Length | None = None
+    """Share of `full`'s model utility that is left."""
+    allow_unreviewed: Flag = False
+    rows_as_authors: Flag = False
+
+    def document(self) -> dict[str, Any]:
+        """As the file spells it."""
+        found = asdict(self)
+        return {"pass": list(found.pop("passing")), **found}
+
+
+@dataclass(frozen=True)
+class Passed:
+    """What a gate says of one model."""
+
+    model: str
+    code: Code
+    sentence: str
+    why: tuple[str, ...]
+    """Every reason why it does not pass."""
+
+    @property
+    def passed(self) -> bool:
+        """Nothing is against it."""
+        return not self.why
+
+    def document(self) -> dict[str, Any]:
+        """For JSON."""
+        named = {"model": self.model, "code": self.code, "passed": self.passed}
+        return {**named, "why": list(self.why), "sentence": self.sentence}
+
+
+@dataclass(frozen=True)
+class Gated:
+    """What a gate says of all models."""
+
+    policy: Policy
+    models: tuple[Passed, ...]
+
+    @property
+    def passed(self) -> bool:
+        """All pass, and there is one."""
+        return bool(self.models) and all(one.passed for one in self.models)
+
+    def document(self) -> dict[str, Any]:
+        """For JSON."""
+        return {
+            "policy": self.policy.document(),
+            "passed": self.passed,
+            "models": [one.document() for one in self.models],
+        }
+
+
+def read_policy(path: Path) -> Policy:
+    """The `[gate]` table of a policy; a file without it means the defaults.
+
+    Raises:
+        InputError: no TOML, a key that is none, or a value that none of its kind may have.
+    """
+    try:
+        content = tomllib.loads(read_text(path))
+    except tomllib.TOMLDecodeError as error:
+        raise InputError(f"{path}: not TOML ({error})") from error
+    if extra := sorted(set(content) - {"gate"}):
+        raise InputError(f"{path}: {extra[0]!r} is unknown; wanted one table, [gate]")
+    given = content.get("gate", {})
+    if not isinstance(given, Mapping):
+        raise InputError(f"{path}: gate is no table; wanted [gate]")
+    known = ["pass", *(one.name for one in fields(Policy) if one.name != "passing")]
+    if extra := sorted(set(given) - set(known)):
+        now = f"; it is now {_OLD[extra[0]]!r}" if extra[0] in _OLD else ""
+        raise InputError(f"{path}: gate.{extra[0]} is unknown{now}; wanted {', '.join(known)}")
+    _check_words(path, "pass", given.get("pass", []), get_args(Code))
+    _check_words(path, "require_views", given.get("require_views", []), NAMES)
+    named = {"passing" if key == "pass" else key: value for key, value in given.items()}
+    return checked(Policy, named, f"{path}: gate")
+
+
+def _check_words(path: Path, key: str, value: Any, known: Sequence[str]) -> None:
+    words = value if isinstance(value, list) else [value]
+    wrong = [one for one in words if one not in known]
+    if wrong or not isinstance(value, list):
+        found = repr(wrong[0] if wrong else value)[:60]
+        raise InputError(f"{path}: gate.{key}: found {found}, wanted a list of {', '.join(known)}")
+
+
+def gate(found: Verdicts, policy: Policy) -> Gated:
+    """What a policy says of every model."""
+    return Gated(policy, tuple(_passed(model, policy) for model in found.models))
+
+
+def _passed(model: Model, policy: Policy) -> Passed:
+    why = [reason for one in model.judged for reason in _reasons(model, one, policy)]
+    verdict = model.verdict
+    return Passed(model.source, model.code, verdict.sentence, tuple(dict.fromkeys(why)))
+
+
+def _reasons(model: Model, one: Judged, policy: Policy) -> Iterator[str]:
+    """What is against a model on one set of rows."""
+    if one.verdict.code not in policy.passing:
+        yield one.verdict.sentence
+    for name in policy.require_views:
+        views = [view for view in one.evidence.views if name in (view.name, view.group)]
+        if not any(view.says != "cannot tell" for view in views):
+            said = views[0].reason if views else "not asked"
+            yield f"{VIEWS[name].title if name in VIEWS else name}: {said}"
+    yield from _rows(one, policy)
+    yield from _limits(model, one, policy)
+
+
+def _rows(one: Judged, policy: Policy) -> Iterator[str]:
+    """Too few rows, authors or models that never knew, or spans that nobody looked at."""
+    stream, run = one.evidence.stream, one.run
+    if stream is None or run is None:
+        yield "it was not patched"
+        return
+    n_rows = int(run.summary["n_scored"])
+    if n_rows < policy.min_rows:
+        yield f"{n_rows} rows are scored, wanted {policy.min_rows}"
+    if stream.n_authors < policy.min_authors:
+        yield f"{stream.n_authors} authors, wanted {policy.min_authors}"
+    if run.summary.get("ci95_assumes") and not policy.rows_as_authors:
+        yield f"{n_rows} rows, no authors named; rows_as_authors lets each row stand for one"
+    if stream.n_never < policy.min_never_trained:
+        yield f"{stream.n_never} never-trained models, wanted {policy.min_never_trained}"
+    by_rule = number(part(run.summary, "spans").get("rule"), f"{run.folder}: spans.rule") or 0
+    if by_rule and not policy.allow_unreviewed:
+        yield f"{by_rule:.0f} of {run.summary['n']} spans by rule, not reviewed"
+
+
+def _limits(model: Model, one: Judged, policy: Policy) -> Iterator[str]:
+    """Leak, collateral damage and utility, where the policy names a limit."""
+    if policy.max_leak is not None:
+        said = one.evidence.one("said")
+        limits = said.held.one_sided if said and said.held else None
+        if limits is None:
+            yield "max_leak: what it says was not measured"
+        elif limits[1] > policy.max_leak:
+            yield f"max_leak: it may say {limits[1]:.2f} of the facts, at most {policy.max_leak:g}"
+    if policy.max_collateral is not None:
+        yield from _collateral(one, policy.max_collateral)
+    if policy.utility_at_least is not None:
+        yield from _utility(model, policy.utility_at_least)
+
+
+def _collateral(one: Judged, most: float) -> Iterator[str]:
+    lost = part(one.run.summary, "collateral") if one.run else {}
+    if not lost:
+        yield "max_collateral: not measured; `lensaudit patch --also retain` does"
+    for name in lost:
+        found = part(lost, name)
+        ends = found.get("ci95")
+        high = ends[1] if isinstance(ends, list) and len(ends) == 2 else None
+        if high is None or high > most:
+            shown = "has no interval" if high is None else f"may be {high:.2f}"
+            yield f"max_collateral: depth of {name} {shown}, at most {most:g}"
+
+
+def _utility(model: Model, least: float) -> Iterator[str]:
+    """Of the source as a share of `full`'s; both must have been evaluated."""
+    own, full = model.utility
+    if own is None or not full:
+        who = model.source if own is None else "full"
+        yield f"utility_at_least: model utility of {who} was not measured"
+    elif own / full < least:
+        yield f"utility_at_least: {own / full:.2f} of full's is left, wanted {least:g}"
