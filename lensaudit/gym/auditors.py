@@ -25,6 +25,7 @@ from lensaudit.attacks.effort.runs import prepare as prepare_effort
 from lensaudit.attacks.effort.runs import run as run_effort
 from lensaudit.attacks.effort.settings import EffortSettings
 from lensaudit.attacks.relearn import DEMO_RELEARNING, relearned
+from lensaudit.attacks.rtt.table import as_json
 from lensaudit.attacks.rtt.tofu import load_facts
 from lensaudit.auditing.evaluate import evaluate_into
 from lensaudit.auditing.settings import EvaluateSettings
@@ -44,15 +45,22 @@ from lensaudit.models.checkpoint import load_tokenizer, open_checkpoint
 from lensaudit.models.registry import load_registry, resolve
 from lensaudit.patching.audit import Audit
 from lensaudit.patching.bench import Bench as AuditBench
-from lensaudit.patching.controls import Aligned, Controls, Examined
+from lensaudit.patching.controls import Aligned, Controls, Examined, Weakest
 from lensaudit.patching.evidence import weakest_of
-from lensaudit.patching.outcome import Outcome
+from lensaudit.patching.outcome import Outcome, summary_of
 from lensaudit.patching.prepare import prepare
 from lensaudit.patching.session import score_all, score_examined, score_lens
-from lensaudit.results.verdict import Measured, Weakest
+from lensaudit.results.reading import brief
+from lensaudit.scores.estimate import Estimate
 from lensaudit.scores.intervals import ends_of
 from lensaudit.scores.representation import weighted_erasure
+from lensaudit.verdict.collect import judge_run
+from lensaudit.verdict.depth import kept_for_verdict
+from lensaudit.verdict.nulls import read_calibration
+from lensaudit.verdict.thresholds import READABLE_BELOW
+from lensaudit.verdict.words import HOLDS
 from lensaudit.worstcase.outcome import outcome_of
+from lensaudit.worstcase.outcome import summary_of as summary_of_worst
 from lensaudit.worstcase.run import open_worst, run_all
 from lensaudit.worstcase.settings import WorstSettings
 
@@ -137,6 +145,8 @@ class Finding:
     """Why there is no score."""
     ci95: tuple[float, float] | None = None
     """Of the score, by authors; None: the auditor gives none, or there are too few."""
+    evidence: Mapping[str, Any] | None = None
+    """Kind of result -> what its summary holds for a verdict."""
 
 
 One = Callable[[Case], Finding]
@@ -350,7 +360,7 @@ def uds_aligned(cases: Sequence[Case]) -> list[Finding]:
     for plain, controls, _ in zip(*_examined(cases), strict=True):
         aligned = controls.aligned
         if aligned.uds is not None:
-            readable, ends = controls.verdict.code != "unreadable", _ends(aligned.uds)
+            readable, ends = _readable(controls), _ends(aligned.uds)
             findings.append(
                 Finding(aligned.uds.value, aligned.per_example, control=readable, ci95=ends)
             )
@@ -361,7 +371,7 @@ def uds_aligned(cases: Sequence[Case]) -> list[Finding]:
     return findings
 
 
-def _ends(one: Measured) -> tuple[float, float] | None:
+def _ends(one: Estimate) -> tuple[float, float] | None:
     return None if one.low is None or one.high is None else (one.low, one.high)
 
 
@@ -405,7 +415,7 @@ def _weakest(
     findings = []
     for _, controls, outcome in zip(*_examined(cases), strict=True):
         weakest, why = chosen(controls.aligned)
-        readable = controls.verdict.code != "unreadable"
+        readable = _readable(controls)
         if weakest is None and controls.aligned.not_needed:
             groups = [one.group for one in outcome.encoded]
             layers = outcome.options.layers
@@ -418,6 +428,34 @@ def _weakest(
     return findings
 
 
+def _readable(controls: Examined) -> bool:
+    """Does `full` read the stream as it is, or once aligned, on facts that the model holds?"""
+    shares = (controls.validity.d_share, controls.aligned.d_share)
+    unread = [one is not None and one >= READABLE_BELOW for one in shares]
+    return not (controls.validity.needed and all(unread))
+
+
+@auditor(
+    "verdict",
+    reads="stream",
+    high_means="forgot",
+    source="lensaudit.verdict: of a run of patch alone; 0 held, 1 erased, .5 neither is shown",
+    at_once=True,
+)
+def verdict(cases: Sequence[Case]) -> list[Finding]:
+    """The word of the package, with all that it is decided from."""
+    with AuditBench(audit_of(cases)) as bench:
+        (outcomes, calibration), found = score_examined(bench, controls_of(cases[0].bench))
+    nulls, by_name = read_calibration(), {}
+    for one in outcomes:
+        summary = summary_of(one, calibration) | found[one.source].document()
+        rows = found[one.source].beside(one.rows())
+        code = judge_run(summary, rows, nulls).code
+        score = 0.0 if code in HOLDS else 1.0 if code == "erased" else 0.5
+        by_name[one.source] = Finding(score, evidence={"patch": kept_for_verdict(summary, rows)})
+    return [by_name[case.model] for case in cases]
+
+
 SHARED = "lensaudit.patching.shared: aligned, less the one direction that others' facts share"
 
 
@@ -428,7 +466,7 @@ def uds_shared(cases: Sequence[Case]) -> list[Finding]:
     for plain, controls, _ in zip(*_examined(cases), strict=True):
         aligned, shared = controls.aligned, controls.aligned.shared
         if shared.uds is not None:
-            readable = controls.verdict.code != "unreadable"
+            readable = _readable(controls)
             ends = _ends(shared.uds)
             findings.append(Finding(shared.uds.value, control=readable, ci95=ends))
         else:
@@ -651,7 +689,8 @@ def worst_excess(case: Case) -> Finding:
     outcome = outcome_of(opened, run_all(opened))
     pairs = zip(opened.asked, outcome.named.statistic, strict=True)
     facts = {fact.row.idx: value for fact, value in pairs if value is not None}
-    return Finding(outcome.excess, facts or None, ci95=ends_of(outcome.interval))
+    told = summary_of_worst(opened, outcome, "cheap") | {"source": ""}
+    return Finding(outcome.excess, facts or None, ci95=ends_of(outcome.interval), evidence={"worst": brief(told)})
 
 
 # what trains: minutes a model
@@ -745,5 +784,7 @@ def rtt(case: Case) -> Finding:
     )
     room.run(study, log, defects="keep")
     (summary,) = room.summarize(log)
-    retrained = summary.main.accuracies["B"]
-    return Finding(float(retrained.value), ci95=ends_of(retrained.interval))
+    retrained, told = summary.main.accuracies["B"], as_json(summary)
+    kept = {name: told[name] for name in ("main", "gate")} | {"models": {}}
+    ends = ends_of(retrained.interval)
+    return Finding(float(retrained.value), ci95=ends, evidence={"rtt": [brief(kept)]})

@@ -1,15 +1,15 @@
 """The auditors and the verdict, judged: as a document, as text, as files beside it."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from lensaudit.files import write_json
+from lensaudit.gym.errors import SAID, Confusion, Errors, errors_of
 from lensaudit.gym.ledger import GymRow
 from lensaudit.gym.picture import heat_map
 from lensaudit.gym.table import Judgement, Share, markdown, table
-from lensaudit.gym.verdict import Confusion, Null, held_out_error, left_out_error
 from lensaudit.results.records import signed
 
 VERSION = 3
@@ -21,10 +21,7 @@ class Document:
     """All that is said of the auditors."""
 
     auditors: tuple[Judgement, ...]
-    left_out: Confusion
-    """The verdict on each mechanism, calibrated on the others."""
-    held_out: Confusion
-    nulls: Mapping[str, Null]
+    verdict: Errors
     n_seeds: int
 
     @property
@@ -34,11 +31,7 @@ class Document:
             "version": VERSION,
             "seeds": self.n_seeds,
             "auditors": [one.document() for one in self.auditors],
-            "verdict": {
-                "left_out": self.left_out.document(),
-                "held_out": self.held_out.document(),
-                "calibration": {name: asdict(one) for name, one in self.nulls.items()},
-            },
+            "verdict": self.verdict.document(),
         }
 
 
@@ -50,31 +43,36 @@ def document(
     Raises:
         InputError: a file cannot be written.
     """
-    held_out, nulls = held_out_error(rows)
     seeds = {row["seed"] for row in rows}
-    found = Document(tuple(table(rows)), left_out_error(rows), held_out, nulls, len(seeds))
+    found = Document(tuple(table(rows)), errors_of(rows), len(seeds))
     if picture is not None:
         heat_map(found.auditors, picture)
     if calibration is not None:
-        views = {name: asdict(one) for name, one in nulls.items()}
+        views = {name: asdict(one) for name, one in found.verdict.nulls.items()}
         content = {"version": VERSION, "seeds": sorted(seeds), "views": views}
-        write_json(calibration, signed({**content, "held_out": held_out.document()}))
+        held_out = found.verdict.held_out.document()
+        write_json(calibration, signed({**content, "held_out": held_out}))
     return found
 
 
 def text(found: Document) -> str:
     """For a terminal or a page: Markdown."""
-    header = ("verdict", "truth", "holds", "erased", "undecided")
-    lines = [
-        (name, side, *(_share(shares[code]) for code in ("holds", "erased", "undecided")))
-        for name, confusion in (
-            ("mechanism left out", found.left_out),
-            ("held-out half", found.held_out),
-        )
-        for side, shares in (("knows", confusion.known), ("absent", confusion.absent))
-    ]
-    rows = "\n".join(f"| {' | '.join(line)} |" for line in (header, ("---",) * 5, *lines))
-    return f"{markdown(found.auditors)}\n\n{rows}"
+    header = ("verdict", "truth", *SAID, "seeds with an error")
+    halves = {
+        "tune half": found.verdict.tune,
+        "held-out half": found.verdict.held_out,
+        "held-out half, patch alone": found.verdict.patch_only,
+        "mechanism left out": found.verdict.left_out,
+    }
+    lines = [line for name, one in halves.items() for line in _lines(name, one)]
+    rows = "\n".join(f"| {' | '.join(line)} |" for line in (header, ("---",) * len(header), *lines))
+    wrong = [f"- {name}: {line}" for name, one in halves.items() for line in one.wrong]
+    return "\n\n".join([markdown(found.auditors), rows, *(["\n".join(wrong)] if wrong else [])])
+
+
+def _lines(name: str, one: Confusion) -> Iterator[tuple[str, ...]]:
+    for truth, shares in (("knows", one.knows), ("partial", one.partial), ("absent", one.absent)):
+        yield name, truth, *(_share(shares[word]) for word in SAID), _share(one.seeds_wrong)
 
 
 def _share(one: Share) -> str:

@@ -56,6 +56,7 @@ class Judged:
             "control": found.control,
             "why": found.why,
             "seconds": round(seconds, 3),
+            **({"evidence": found.evidence} if found.evidence else {}),
         }
 
 

@@ -6,16 +6,13 @@ what is brought out in excess of the control arm, as a share of what could be.
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Annotated, Any
 
 from annotated_types import Len
 
-from lensaudit.files import read_json
-from lensaudit.results.attacks import effort_run
+from lensaudit.results.attacks import EffortRun
 from lensaudit.results.eval_runs import entries_of
 from lensaudit.results.locate import Kind
-from lensaudit.results.reading import json_object
 from lensaudit.results.schema import Number, Whole, checked, checked_as
 from lensaudit.scores.estimate import Estimate
 from lensaudit.verdict.nulls import Calibration, Null
@@ -65,8 +62,8 @@ class _Worst:
     no_interval: str | None = None
 
 
-def _worst(path: Path, nulls: Calibration) -> list[Told]:
-    one = checked(_Worst, json_object(path), path)
+def _worst(content: Any, where: object, nulls: Calibration) -> list[Told]:
+    one = checked(_Worst, content, where)
     ceiling = 1 - one.expected / one.n_scored if one.n_scored else 0.0
     shown = f"{one.n_out} of {one.n_scored} facts come out, {one.expected:.1f} would anyhow"
     if ceiling <= 0:
@@ -104,8 +101,8 @@ class _Sample:
     leak: Annotated[list[_Leak], Len(1)]
 
 
-def _sample(path: Path, nulls: Calibration) -> list[Told]:
-    one = checked(_Sample, json_object(path), path)
+def _sample(content: Any, where: object, nulls: Calibration) -> list[Told]:
+    one = checked(_Sample, content, where)
     last = max(one.leak, key=lambda row: row.k)
     shown = f"leak@{last.k} {_digits(last.source)}, never-trained {_digits(last.retain)}"
     if last.excess is None or last.retain is None or last.retain >= 1:
@@ -158,11 +155,9 @@ class _Study:
     gate: _Gate = field(default_factory=_Gate)
 
 
-def _rtt(path: Path, nulls: Calibration) -> list[Told]:
-    if path.suffix == ".csv":
-        return []
+def _rtt(content: Any, where: object, nulls: Calibration) -> list[Told]:
     found = []
-    for one in checked_as(list[_Study], read_json(path), path):
+    for one in checked_as(list[_Study], content, where):
         ratio, name = one.main.recovery_adjusted, one.models.get("unlearned", "?")
         if ratio.value is None:
             view = View("rtt", None, why=ratio.reason or "no model that never knew was retrained")
@@ -179,8 +174,8 @@ def _rtt(path: Path, nulls: Calibration) -> list[Told]:
     return found
 
 
-def _effort(path: Path, nulls: Calibration) -> list[Told]:
-    one = effort_run(path)
+def _effort(content: Any, where: object, nulls: Calibration) -> list[Told]:
+    one = checked(EffortRun, content, where)
     points = [
         (point.low, point.rho, point.c)
         for arm in one.arms.values()
@@ -202,8 +197,8 @@ class _Shifts:
     shifts: Annotated[list[dict[str, Any]], Len(1)]
 
 
-def _relearn(path: Path, nulls: Calibration) -> list[Told]:
-    first = checked(_Shifts, json_object(path), path).shifts[0]
+def _relearn(content: Any, where: object, nulls: Calibration) -> list[Told]:
+    first = checked(_Shifts, content, where).shifts[0]
     why = "one run of each model: no interval"
     return [Told(str(first.get("model")), (View("relearn_gain", None, why=why),))]
 
@@ -223,8 +218,8 @@ class _Directions:
     n_groups: Whole = 0
 
 
-def _directions(path: Path, nulls: Calibration) -> list[Told]:
-    found = checked(_Directions, json_object(path), path)
+def _directions(content: Any, where: object, nulls: Calibration) -> list[Told]:
+    found = checked(_Directions, content, where)
     one = found.experiments.get("ablate")
     if one is None or one.recovery is None:
         why = (one and one.unscored) or "ABLATE was not scored"
@@ -240,8 +235,8 @@ ASKED = ("forget_Q_A_ROUGE", "leak_exact")
 """Metrics of a suite about what a model answers, and the views they are."""
 
 
-def _eval(path: Path, nulls: Calibration) -> list[Told]:
-    entries = entries_of(json_object(path), path)
+def _eval(content: Any, where: object, nulls: Calibration) -> list[Told]:
+    entries = entries_of(checked_as(dict[str, Any], content, where), where)
     why = "what full and retain say is not in this folder"
     views = [
         View(view, None, f"{name} {entries[name].agg_value:.2f}", why=why)
@@ -251,7 +246,7 @@ def _eval(path: Path, nulls: Calibration) -> list[Told]:
     return [Told("", tuple(views))]
 
 
-READERS: Mapping[Kind, Callable[[Path, Calibration], list[Told]]] = {
+READERS: Mapping[Kind, Callable[[Any, object, Calibration], list[Told]]] = {
     "worst": _worst,
     "sample": _sample,
     "rtt": _rtt,

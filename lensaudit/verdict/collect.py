@@ -13,6 +13,7 @@ from typing import Any
 from scipy.stats import false_discovery_control
 
 from lensaudit.errors import InputError
+from lensaudit.files import read_json
 from lensaudit.results.eval_runs import EvalRun, read_eval
 from lensaudit.results.locate import Found, LeftOut, locate
 from lensaudit.results.patch_runs import PatchRun, read_patch
@@ -187,12 +188,13 @@ class Gathered:
         """Read a result; of how many models it speaks."""
         if one.kind == "patch":
             return self.take_run(read_patch(one.path, {}))
-        if one.kind not in READERS:
+        # a table of another tool has no intervals
+        if one.kind not in READERS or one.path.suffix == ".csv":
             return 0
         run = read_eval(one.path) if one.kind == "eval" else None
         manifest = one.path.parent / MANIFEST
         made = json_object(manifest) if manifest.exists() else {}
-        told = READERS[one.kind](one.path, self.nulls)
+        told = READERS[one.kind](read_json(one.path), one.path, self.nulls)
         for part_ in told:
             source = run.model if run else part_.source
             known = self._known(run.weights if run else _weights(made, source), source)

@@ -5,10 +5,10 @@ whoever reads them later: one reader, one word.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
-from lensaudit.results.reading import number, part
+from lensaudit.results.reading import brief, number, part
 from lensaudit.results.schema import Number, Whole, checked
 from lensaudit.scores.estimate import Estimate
 from lensaudit.scores.shares import chance_of_more, excess_of, share_of
@@ -204,6 +204,16 @@ def of_patch(
     measured = found.uds is not None or found.aligned.uds is not None
     off = calibration_problem(anchors) if measured and found.score == "uds" else None
     return views, reader.beside(off)
+
+
+def kept_for_verdict(
+    summary: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]
+) -> dict[str, Any]:
+    """What `of_patch` reads of a run, in five digits and without a name: for a table of many."""
+    kept = [one.name for one in fields(_Summary)] + ["calibration"]
+    depths = ("idx", "uds", "uds_aligned")
+    found = {name: summary[name] for name in kept if name in summary} | {"source": ""}
+    return brief({**found, "rows": [{name: row.get(name) for name in depths} for row in rows]}, 5)
 
 
 def _held(value: float, ci95: Ends, ci90: Ends, zero: float, n: int, why: str | None) -> Estimate:

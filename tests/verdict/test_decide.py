@@ -1,0 +1,214 @@
+"""One word from limits and controls; each rule of the table has the case that it is for."""
+
+import pytest
+import verdict_support as made
+
+from lensaudit.scores.estimate import Estimate
+from lensaudit.verdict.decide import BADNESS, Evidence, verdict_of
+from lensaudit.verdict.thresholds import ALPHA
+from lensaudit.verdict.views import GROUPS, VIEWS, View
+
+ROTATED = {"d_share": 0.9, "needed": True, "why": None}
+"""Full cannot read the stream as it is."""
+
+
+def code(content, low=(), more=()):
+    return made.verdict(content, low, more).code
+
+
+CASES = {
+    "lacks the facts": (made.summary(), "erased"),
+    "lacks the facts, in another basis": (made.summary(0.999, validity=ROTATED), "erased"),
+    "hides them": (made.summary(0.1, aligned={"uds": None, "why": "not needed: low"}), "hidden"),
+    "hides them in another basis": (
+        made.summary(
+            0.97,
+            validity=ROTATED,
+            aligned=made.aligned(0.05, gap={"value": 0.92, "ci95": [0.9, 0.94]}),
+        ),
+        "hidden_other_basis",
+    ),
+    "says them, whatever the stream reads": (
+        made.summary(0.97, outputs=made.said(source=0.9)),
+        "answers",
+    ),
+    "no map carries it": (
+        made.summary(0.97, validity=ROTATED, aligned=made.aligned(0.97, d_share=0.9)),
+        "unreadable",
+    ),
+    "between": (made.summary(0.5, aligned=made.aligned(0.5)), "partly_erased"),
+    "between, limits reach the hidden": (
+        made.summary(0.27, aligned=made.aligned(0.27)),
+        "undecided",
+    ),
+    "no limit of equivalence: not found is not ruled out": (
+        made.summary(0.84, half=0.09, aligned=made.aligned(0.84, half=0.09)),
+        "undecided",
+    ),
+    "validity was not measured": (
+        made.summary(
+            validity={"d_share": None, "why": "few rows"}, aligned=made.aligned(d_share=None)
+        ),
+        "undecided",
+    ),
+    "a plain stream that is not ruled out": (made.summary(0.79, half=0.08), "undecided"),
+    "the shared direction was not taken out": (
+        made.summary(aligned=made.aligned() | {"shared": {"why": "2 authors"}}),
+        "undecided",
+    ),
+    "one direction hides them": (
+        made.summary(aligned=made.aligned(shared=0.4, shared_weakest=0.6)),
+        "partly_erased",
+    ),
+    "one direction hides a third of them": (
+        made.summary(aligned=made.aligned(0.95, shared=0.68, shared_weakest=0.9, half=0.02)),
+        "partly_erased",
+    ),
+    "one layer may hold them alone": (
+        made.summary(aligned=made.aligned() | {"weakest": made.layer(0.62, half=0.2)}),
+        "undecided",
+    ),
+    "one layer holds them": (made.summary(aligned=made.aligned(weakest=0.3)), "partly_erased"),
+    "anchors are off": (
+        made.summary(calibration={"full": 0.1, "retain": 1.0}),
+        "undecided",
+    ),
+    "a map that invents": (made.summary(aligned=made.aligned(shuffled=0.5)), "undecided"),
+    "a map between sizes": (made.summary(aligned=made.aligned(experimental=True)), "undecided"),
+    "four authors": (made.summary(n_groups=4), "undecided"),
+    "it leaks": (
+        made.summary(0.6, aligned=made.aligned(0.6), outputs=made.said(0.4)),
+        "partly_erased",
+    ),
+    "nothing was scored": (
+        {**made.summary(), "uds": None, "aligned": {"uds": None}, "outputs": None, "weakest": None},
+        "unscored",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_the_code_follows_from_limits_and_controls(case):
+    content, wanted = CASES[case]
+    found = made.verdict(content)
+    assert found.code == wanted, found
+
+
+def test_every_code_that_is_no_proof_of_erasure_is_worse_than_erased():
+    assert BADNESS[-1] == "erased"
+    assert len(set(BADNESS)) == 8
+
+
+def test_a_depth_without_an_interval_yields_no_code():
+    for uds in (0.02, 0.5, 0.99):
+        content = made.summary(uds) | {"ci95": None, "ci90": None, "ci95_why": "3 authors"}
+        found = made.verdict(content | {"n_groups": 3, "aligned": {}, "weakest": None})
+        assert found.code == "undecided"
+        assert "3 authors; this describes these rows only" in found.sentence
+
+
+def test_counts_may_find_below_five_authors_and_rule_nothing_out():
+    few = made.summary(n_groups=2) | {"ci95": None, "ci90": None, "aligned": {}, "weakest": None}
+    assert made.verdict(few | {"outputs": made.said(source=0.9)}).code == "answers"
+    silent = made.evidence_of(few | {"outputs": made.said(source=0.05)}).one("said")
+    assert (silent.says, silent.reason) == ("cannot tell", "2 authors, wanted 5 to rule out")
+
+
+def test_an_aligned_limit_near_0_needs_no_validity_rows_where_shuffled_maps_carry_nothing():
+    """5 rows that full and the source both say, wanted 16: it holds every fact."""
+    none = {"d_share": None, "why": "5 rows"}
+    turned = made.aligned(0.05, d_share=None, gap={"value": 0.9, "ci95": [0.8, 1.0]})
+    assert code(made.summary(0.97, validity=none, aligned=turned)) == "hidden_other_basis"
+    assert (
+        code(made.summary(0.97, validity=none, aligned=turned | {"shuffled": 0.6})) == "undecided"
+    )
+
+
+def test_a_tail_is_named_by_its_facts_and_two_are_none():
+    high = made.summary(0.9, aligned=made.aligned(0.9))
+    found = made.verdict(high, low=(3, 7, 9, 12))
+    assert found.code == "partly_erased"
+    assert "4 of 64 facts are still read: idx 3, 7, 9, 12" in found.sentence
+    assert code(high, low=(3, 7)) == "erased"
+    # 3 of 100 are fewer than 4 %
+    assert code(made.summary(0.9, n=100, aligned=made.aligned(0.9)), low=(3, 7, 9)) == "erased"
+
+
+def attack(name="rtt", value=0.8, half=0.1, chance=1e-4, **changes):
+    low, high = value - half, value + half
+    return View(name, Estimate(value, low, high), "recovery", chance, 8, **changes)
+
+
+def test_what_any_group_finds_outweighs_what_all_others_rule_out():
+    found = made.verdict(made.summary(), more=[attack()])
+    assert found.code == "partly_erased"
+    assert "retraining on other facts (held .80 [.70, .90]) finds some" in found.sentence
+    assert "not seen by" in found.sentence
+    assert code(made.summary(), more=[attack(value=0.9)]) == "hidden"
+    # a failed control finds nothing, and what finds nothing changes nothing
+    assert code(made.summary(), more=[attack(control="the gate failed")]) == "erased"
+    assert code(made.summary(), more=[attack(value=0.0, chance=0.5)]) == "erased"
+
+
+def test_a_group_that_cannot_tell_is_named():
+    found = made.verdict(made.summary(), more=[attack(value=0.1, half=0.5, chance=0.3)])
+    assert found.code == "erased"
+    assert "retraining on other facts cannot tell" in found.sentence
+    assert "directions were not taken away" in found.sentence
+    assert "retraining was not tried" not in found.sentence
+
+
+def test_an_attack_alone_says_what_it_found():
+    """40 of 56 facts come out: no folder of that kind may pass for nothing."""
+    worst = [attack("worst_case", 0.7, 0.2)]
+    found = verdict_of(Evidence("x", worst))
+    assert found.code == "undecided"
+    assert "worst case (held .70 [.50, .90]) finds facts" in found.sentence
+    assert verdict_of(Evidence("x", [attack("worst_case", 0.6, 0.1)])).code == "partly_erased"
+    assert verdict_of(Evidence("x", [attack("worst_case", 0.9, 0.1)])).code == "hidden"
+    assert verdict_of(Evidence("x", [attack("worst_case", 0.0, 0.1, 0.5)])).code == "undecided"
+
+
+def test_own_never_trained_models_set_the_zero():
+    """Never-trained models read .80 +- .05: as deep as they, a model is not held to a shipped 1."""
+    deep = made.summary(0.8, half=0.05, aligned=made.aligned(0.8, half=0.05, shared=0.78))
+    assert code(deep) == "undecided"
+    floor = {"low": 0.75, "high": 0.85, "n_models": 6, "uds": [0.75, 0.78, 0.8, 0.82, 0.85]}
+    own = deep | {"floor": floor | {"aligned": floor["uds"]}}
+    found = made.verdict(own)
+    assert found.code == "erased"
+    assert "against 6 never-trained models" in found.sentence
+    # against them .55 holds something; their spread is what it is held to
+    held = made.summary(0.5, aligned=made.aligned(0.5)) | {"floor": own["floor"]}
+    assert code(held) == "partly_erased"
+
+
+def test_a_plain_stream_above_the_floor_speaks_against_erasure():
+    floor = {"low": 0.9, "high": 0.97, "n_models": 3, "uds": [0.97, 0.96], "aligned": [0.9, 0.9]}
+    content = made.summary(0.848, half=0.015) | {"floor": floor}
+    assert "holds more than never-trained" in made.verdict(content).sentence
+
+
+def test_the_level_is_that_of_all_groups_whatever_was_asked():
+    view = attack(chance=ALPHA / len(GROUPS))
+    assert view.finds
+    assert not attack(chance=ALPHA / len(GROUPS) + 1e-9).finds
+    assert {kind.group for kind in VIEWS.values()} == set(GROUPS)
+
+
+def test_the_chain_goes_from_what_it_says_to_attacks():
+    found = made.verdict(made.summary(), more=[attack()])
+    groups = [line.partition(":")[0] for line in found.because]
+    assert groups == sorted(groups, key=GROUPS.index)
+    assert groups[0] == "answers"
+    assert groups[-1] == "training"
+    assert all(line.count(": ") >= 2 for line in found.because)
+
+
+@pytest.mark.parametrize("n", [8, 16, 32, 64])
+@pytest.mark.parametrize("uds", [0.02, 0.3, 0.6])
+def test_fewer_rows_never_turn_a_holder_into_an_erased_model(n, uds):
+    half = 0.05 * (64 / n) ** 0.5
+    content = made.summary(uds, half=half, n=n, aligned=made.aligned(uds, half=half))
+    content["outputs"] = made.said(n=n)
+    assert code(content) != "erased"

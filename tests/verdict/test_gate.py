@@ -1,0 +1,162 @@
+"""The gate fails closed, and says every reason."""
+
+import json
+from xml.etree import ElementTree
+
+import pytest
+import verdict_support as made
+
+from lensaudit.cli.main import run
+from lensaudit.errors import InputError
+from lensaudit.verdict.collect import verdicts
+from lensaudit.verdict.gate import Policy, gate, read_policy
+
+
+@pytest.fixture
+def folder(tmp_path):
+    return made.save_run(tmp_path / "runs" / "a", made.summary())
+
+
+def why(folder, **policy):
+    return gate(verdicts([folder]), Policy(**policy)).models[0].why
+
+
+def again(folder, **changes):
+    return made.save_run(folder, made.summary(**changes))
+
+
+def test_an_empty_policy_passes_what_is_erased_and_nothing_else(folder, tmp_path):
+    policy = tmp_path / "policy.toml"
+    policy.write_text("")
+    assert read_policy(policy) == Policy()
+    assert run(["verdict", str(folder), "--gate", str(policy)]) == 0
+    for aligned, uds in ((0.5, 0.5), (0.84, 0.84), (0.05, 0.1)):
+        again(folder, uds=uds, half=0.09, aligned=made.aligned(aligned, half=0.09))
+        assert run(["verdict", str(folder), "--gate", str(policy)]) == 4
+
+
+@pytest.mark.parametrize(
+    ("changes", "policy", "said"),
+    [
+        ({"n": 32}, {}, "32 rows are scored, wanted 40"),
+        ({"n_groups": 4}, {}, "4 authors, wanted 5"),
+        ({"ci95_assumes": "no row names an author"}, {}, "64 rows, no authors named"),
+        ({"spans": {"rule": 33, "reviewed": 31}}, {}, "33 of 64 spans by rule, not reviewed"),
+        ({}, {"min_never_trained": 2}, "1 never-trained models, wanted 2"),
+        ({}, {"require_views": ("rtt",)}, "retraining on other facts: not asked"),
+        ({}, {"require_views": ("training",)}, "training: not asked"),
+        ({}, {"max_collateral": 0.1}, "max_collateral: not measured"),
+        ({"collateral": {"retain": {"ci95": [0.0, 0.3]}}}, {"max_collateral": 0.1}, "may be 0.30"),
+        ({"collateral": {"retain": {"ci95": None}}}, {"max_collateral": 0.1}, "has no interval"),
+        ({}, {"utility_at_least": 0.9}, "model utility of x was not measured"),
+        ({}, {"max_leak": 0.01}, "max_leak: it may say"),
+        ({"calibration": {"full": 0.5, "retain": 1.0}}, {}, "the scale is off"),
+    ],
+)
+def test_what_is_missing_fails(folder, changes, policy, said):
+    again(folder, **changes)
+    assert any(said in one for one in why(folder, **policy)), why(folder, **policy)
+
+
+@pytest.mark.parametrize(
+    ("changes", "policy"),
+    [
+        ({"n": 32}, {"min_rows": 30}),
+        ({"ci95_assumes": "no row names an author"}, {"rows_as_authors": True}),
+        ({"spans": {"rule": 33, "reviewed": 31}}, {"allow_unreviewed": True}),
+        ({"spans": {"rule": 0, "reviewed": 64}}, {}),
+        ({"collateral": {"retain": {"ci95": [0.0, 0.05]}}}, {"max_collateral": 0.1}),
+        ({}, {"require_views": ("answers", "uds_aligned")}),
+        ({}, {"max_leak": 0.3}),
+    ],
+)
+def test_a_policy_that_is_met_passes(folder, changes, policy):
+    again(folder, **changes)
+    assert why(folder, **policy) == ()
+
+
+def test_every_reason_of_every_model_is_said(folder):
+    again(folder, uds=0.5, n=8, n_groups=2, aligned=made.aligned(0.5))
+    other = made.save_run(folder.parent / "b", made.summary(source="y"), weights="y")
+    found = gate(verdicts([folder.parent]), Policy())
+    assert [one.passed for one in found.models] == [False, True]
+    assert len(found.models[0].why) == 3
+    assert not found.passed
+    assert gate(verdicts([other]), Policy()).passed
+
+
+def test_more_rows_never_pass_without_evidence(folder):
+    """A holder of every fact, asked with 8, 16, 32 and 64 rows: none passes."""
+    for n in (8, 16, 32, 64):
+        half = 0.04 * (64 / n) ** 0.5
+        hidden = {"uds": None, "why": "not needed: low"}
+        again(folder, uds=0.08, half=half, n=n, aligned=hidden)
+        assert why(folder)
+
+
+def test_a_folder_without_a_run_of_patch_does_not_pass(tmp_path):
+    place = tmp_path / "rtt"
+    place.mkdir()
+    study = {
+        "study_id": "s",
+        "models": {"unlearned": "x"},
+        "main": {"recovery_adjusted": {"value": 0.0, "interval": {"low": -0.1, "high": 0.1}}},
+    }
+    (place / "summary.json").write_text(json.dumps([study]))
+    made.seal(place, "rtt run", ["summary.json"])
+    assert "it was not patched" in why(place)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("[gate]\npass = 3", "wanted a list"),
+        ('[gate]\npass = ["intact"]', "found 'intact'"),
+        ('[gate]\nrequire_views = ["mind"]', "found 'mind'"),
+        ('[gate]\nfail = ["hidden"]', "gate.fail is unknown; it is now 'pass'"),
+        ('[gate]\nrequire = ["erased"]', "it is now 'pass'"),
+        ('[gate]\nviews = ["uds"]', "it is now 'require_views'"),
+        ("[gate]\nmin_rows = -1", "min_rows"),
+        ("[gate]\nmin_rows = 3.5", "min_rows"),
+        ("[gate]\nallow_unreviewed = 1", "allow_unreviewed"),
+        ("[gate]\nmax_leak = 2.0", "at most 1"),
+        ("[gates]", "is unknown"),
+        ("gate = 3", "no table"),
+        ("gate", "not TOML"),
+        ("[gate]\nmin_rows = 1\nmin_rows = 2", "not TOML"),
+    ],
+)
+def test_a_wrong_policy_is_refused(tmp_path, text, said):
+    path = tmp_path / "policy.toml"
+    path.write_text(text)
+    with pytest.raises(InputError, match=said):
+        read_policy(path)
+
+
+def test_every_format_says_the_same(folder, tmp_path, capsys):
+    policy = tmp_path / "policy.toml"
+    policy.write_text("")
+    hostile = "x<b>|y\n::error"
+    again(folder, source=hostile, uds=0.5, aligned=made.aligned(0.5))
+
+    def said(form):
+        assert run(["verdict", str(folder), "--gate", str(policy), "--format", form]) == 4
+        return capsys.readouterr().out
+
+    content = json.loads(said("json"))
+    assert set(content) == {"policy", "passed", "models"}
+    assert content["policy"]["pass"] == ["erased"]
+    (one,) = content["models"]
+    assert {"model", "code", "passed", "why"} <= set(one)
+    assert one["code"] == "partly_erased"
+    case = ElementTree.fromstring(said("junit")).find("testcase")
+    assert case.find("failure").get("type") == "partly_erased"
+    table = said("markdown")
+    assert "**fail**" in table
+    assert "<b>" not in table
+    assert sum(line.startswith("::error") for line in said("github").splitlines()) == 1
+    assert "FAIL" in said("text")
+
+
+def test_a_format_without_a_gate_is_refused(folder):
+    assert run(["verdict", str(folder), "--format", "junit"]) == 2

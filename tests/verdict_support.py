@@ -1,0 +1,128 @@
+"""Results as `patch` writes them, with only what a verdict reads."""
+
+import json
+from pathlib import Path
+
+from lensaudit.files import digest
+from lensaudit.results.records import manifest
+from lensaudit.verdict.decide import Evidence, verdict_of
+from lensaudit.verdict.depth import of_patch
+from lensaudit.verdict.nulls import read_calibration
+
+
+def depth(value, half=0.03):
+    """A depth with its two intervals."""
+    low, high = max(0.0, value - half), min(1.0, value + half)
+    return {
+        "ci95": [low, high],
+        "ci90": [max(0.0, value - 0.8 * half), min(1.0, value + 0.8 * half)],
+    }
+
+
+def layer(erasure, at=3, half=0.05):
+    return {"layer": at, "erasure": erasure, **depth(erasure, half)}
+
+
+def aligned(uds=0.95, *, half=0.03, weakest=0.9, shared=0.93, shared_weakest=0.88, **changes):
+    return {
+        "uds": uds,
+        **depth(uds, half),
+        "shuffled": 1.0,
+        "d_share": 0.01,
+        "full": 0.0,
+        "gap": {"value": 0.0, "ci95": [-0.02, 0.02]},
+        "weakest": layer(weakest),
+        "shared": {
+            "uds": shared,
+            **depth(shared, half),
+            "weakest": layer(shared_weakest),
+            "drop": {"value": uds - shared},
+        },
+    } | changes
+
+
+def said(source=0.05, full=1.0, retain=0.05, n=64):
+    return {"source": source, "full": full, "retain": retain, "n": n}
+
+
+def summary(uds=0.97, *, half=0.03, n=64, **changes):
+    """Of a model that never knew, unless told otherwise."""
+    return {
+        "source": "x",
+        "score": "uds",
+        "uds": uds,
+        **depth(uds, half),
+        "n": n,
+        "n_scored": n,
+        "n_groups": 8,
+        "calibration": {"full": 0.0, "retain": 1.0},
+        "validity": {"d_share": 0.01, "needed": True, "why": None},
+        "weakest": layer(min(uds, 0.9)),
+        "aligned": aligned(),
+        "outputs": said(),
+        "floor": None,
+    } | changes
+
+
+def rows_of(content, low=()):
+    """As many facts as are scored; those of `low` are still read."""
+    return [
+        {"idx": idx, "uds_aligned": 0.1 if idx in low else 0.9, "uds": 0.1 if idx in low else 0.9}
+        for idx in range(content["n_scored"])
+    ]
+
+
+def evidence_of(content, low=(), more=()):
+    views, stream = of_patch(content, rows_of(content, low), read_calibration())
+    return Evidence("x", [*views, *more], stream)
+
+
+def verdict(content, low=(), more=()):
+    return verdict_of(evidence_of(content, low, more))
+
+
+def save_run(folder: Path, content=None, *, rows=None, weights="w", examples="e", **made):
+    """A finished run of `patch` on disk, with its manifest."""
+    content = content or summary()
+    n = content["n_scored"]
+    rows = rows or [
+        {
+            "idx": idx,
+            "group": idx % content["n_groups"],
+            "baseline": -0.1,
+            "s1": [2.0, 2.0],
+            "s2": [1.0, 1.0],
+            "ke": [0, 1],
+            "uds": content["uds"],
+            "uds_aligned": 0.9,
+            "unscored": None,
+        }
+        for idx in range(n)
+    ]
+    per_layer = [
+        {"layer": at, "n_ke": n, "s1": 2.0, "s2": 1.0, "s1_ke": 2.0, "s2_ke": 1.0, "erasure": 0.5}
+        for at in (0, 1)
+    ]
+    content = {**content, "layers": [0, 1], "per_layer": per_layer, "tau": 0.05, "unscored": {}}
+    content["verdict"] = verdict_of(Evidence(content["source"], *_parts(content, rows))).document()
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "summary.json").write_text(json.dumps(content))
+    (folder / "results.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    inputs = {role: {"name": role, "weights": digest(role)[:32]} for role in ("full", "retain")} | {
+        "source": {"name": content["source"], "weights": weights},
+        "examples": {"n": n, "hash": examples},
+    }
+    made = manifest("patch", options=made, inputs=inputs, device="cpu", started=0.0)
+    made.write(folder, ["summary.json", "results.jsonl"])
+    return folder
+
+
+def _parts(content, rows):
+    return of_patch(content, rows, read_calibration())
+
+
+def seal(folder: Path, command: str, files, **inputs):
+    """The manifest of another kind of result."""
+    made = manifest(command, options={}, inputs=inputs, device="cpu", started=0.0)
+    made.write(folder, list(files))
+    return folder
