@@ -51,8 +51,8 @@ EMBEDDED: Mapping[str, str] = {
 }
 """Members of the embedded family whose truth is known."""
 CODES: Mapping[str, tuple[str, ...]] = {
-    "intact": ("intact", "hidden", "hidden_other_basis"),
-    "hidden": ("intact", "hidden", "hidden_other_basis"),
+    "intact": ("answers", "hidden", "hidden_other_basis"),
+    "hidden": ("answers", "hidden", "hidden_other_basis"),
     "absent": ("erased",),
 }
 """Verdicts that are right: whoever says the facts holds them."""

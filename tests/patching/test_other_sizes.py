@@ -7,7 +7,6 @@ import pytest
 import support
 import torch
 from audit_helpers import save_family, save_questions
-from lensaudit.results.verdict import Evidence, Measured, decide
 from widened import save_relabelled, save_widened, widened
 
 import lensaudit as la
@@ -77,14 +76,15 @@ def test_the_experimental_view_decides_nothing(found):
     full, masked, retain, never, relabelled = found
     # what a model says of itself needs no map; hidden and erased would rest on one
     assert [one.verdict.code for one in (full, masked, retain, relabelled)] == [
-        "intact",
+        "answers",
         "undecided",
         "undecided",
-        "intact",
+        "answers",
     ]
-    assert masked.verdict.because == retain.verdict.because == MAP_ALONE
+    for one in (masked, retain):
+        assert any(MAP_ALONE in line for line in one.verdict.because)
     assert "experimental" not in never.summary["aligned"]
-    assert never.verdict.because != MAP_ALONE
+    assert not any(MAP_ALONE in line for line in never.verdict.because)
     for one in (full, masked, retain):
         aligned = one.summary["aligned"]
         assert aligned["experimental"] is True
@@ -104,27 +104,6 @@ def test_other_tokens_are_met_where_both_have_read_as_much(found):
     assert aligned["uds"] < 1e-4
     assert aligned["r2"] > 0.999
     assert aligned["d_share"] < 1e-4
-
-
-@pytest.mark.parametrize(
-    ("d_share", "aligned", "code"),
-    [
-        (True, Measured(0.05, 0.01, 0.1), "hidden_other_basis"),
-        (True, Measured(0.97, 0.9, 1.0, 0.91), "erased"),
-        (True, Measured(0.5, 0.4, 0.6), "partly_erased"),
-        (False, Measured(0.05, 0.01, 0.1), "unreadable"),
-        (False, Measured(0.97, 0.9, 1.0, 0.91), "unreadable"),
-        (None, Measured(0.97, 0.9, 1.0, 0.91), "undecided"),
-    ],
-)
-def test_what_only_a_map_carries_is_judged_after_it(d_share, aligned, code):
-    why = "7 rows that both say"
-    evidence = Evidence(
-        None, aligned=aligned, readable=False, readable_aligned=d_share, why_no_validity=why
-    )
-    found, because = decide(evidence)
-    assert found == code
-    assert (because == why) == (d_share is None)
 
 
 def test_the_vocabulary_of_full_with_other_merges_is_refused(tmp_path):

@@ -1,0 +1,97 @@
+"""The verdict, judged on models whose truth is planted."""
+
+import json
+
+import pytest
+import verdict_support as made
+
+from lensaudit.gym.errors import confusion, errors_of, nulls_of, planted
+from lensaudit.gym.report import document, text
+
+
+def row(mechanism, truth, content, *, seed=0, held_out=False, knows=None, low=()):
+    patch = {**content, "rows": made.rows_of(content, low)}
+    return {
+        "auditor": "verdict",
+        "version": "v",
+        "reads": "stream",
+        "high_means": "forgot",
+        "model": f"{mechanism} {seed}",
+        "mechanism": mechanism,
+        "truth": truth,
+        "strength": 1.0,
+        "seed": seed,
+        "held_out": held_out,
+        "knows": knows,
+        "score": 0.5,
+        "facts": None,
+        "control": None,
+        "why": None,
+        "seconds": 1.0,
+        "evidence": {"patch": patch},
+    }
+
+
+HIDES = made.summary(0.1, aligned={"uds": None, "why": "not needed: low"})
+ABSENT = made.summary(0.92, aligned=made.aligned(0.93))
+
+
+def gym(seeds=range(5)):
+    return [
+        line
+        for seed in seeds
+        for line in (
+            row("masked", "hidden", HIDES, seed=seed),
+            row("held_masked", "hidden", HIDES, seed=seed, held_out=True),
+            row("absent", "absent", ABSENT, seed=seed),
+            row("held_absent", "absent", ABSENT, seed=seed, held_out=True),
+            row("few", "partial", ABSENT, seed=seed, knows=list(range(10)), low=range(6)),
+            row("one", "partial", ABSENT, seed=seed, knows=[0], low=(0,)),
+        )
+    ]
+
+
+def test_every_half_and_every_truth_is_counted():
+    found = errors_of(gym())
+    assert (found.tune.knows["holds"].k, found.tune.knows["holds"].n) == (5, 5)
+    assert found.held_out.absent["erased"].k == 5
+    # a tenth of the facts and more count as held, a single one does not
+    assert (found.tune.partial["partly"].k, found.tune.partial["partly"].n) == (5, 5)
+    assert found.tune.wrong == found.held_out.wrong == found.left_out.wrong == ()
+    assert found.left_out.knows["holds"].n == 10
+    json.dumps(found.document(), allow_nan=False)
+
+
+def test_an_error_is_named_and_bounded_over_seeds():
+    rows = gym()
+    rows[0] = row("masked", "hidden", ABSENT, seed=0)
+    found = errors_of(rows).tune
+    assert found.wrong == ("masked, seed 0: erased",)
+    assert (found.seeds_wrong.k, found.seeds_wrong.n) == (1, 5)
+    assert found.seeds_wrong.high > 0.7
+    said_of_absent = confusion([(one, "hidden") for one in planted(gym(range(1)))])
+    assert any("absent, seed 0: hidden" in one for one in said_of_absent.wrong)
+
+
+def test_nulls_are_of_absent_models_of_the_chosen_mechanisms_alone():
+    models = planted(gym())
+    nulls = nulls_of(models, {"absent"})
+    assert nulls["uds"].mean == pytest.approx(0.08)
+    assert nulls["uds"].n == 5
+    assert nulls_of(models, {"masked"}) == {}
+    assert nulls_of(planted(gym(range(3))), {"absent"}) == {}
+
+
+def test_attacks_of_the_ledger_are_views_and_patch_alone_leaves_them_out():
+    attack = row("held_absent", "absent", ABSENT, held_out=True) | {"auditor": "rtt"}
+    ratio = {"value": 1.0, "interval": {"low": 0.9, "high": 1.1}}
+    attack["evidence"] = {"rtt": [{"models": {}, "main": {"recovery_adjusted": ratio}}]}
+    found = errors_of([*gym(), attack])
+    assert found.held_out.absent["holds"].k == 1
+    assert found.patch_only.absent["holds"].k == 0
+
+
+def test_the_page_has_a_line_for_every_half_and_truth():
+    said = text(document(gym()))
+    for half in ("tune half", "held-out half", "held-out half, patch alone", "mechanism left out"):
+        assert sum(line.startswith(f"| {half} |") for line in said.splitlines()) == 3
