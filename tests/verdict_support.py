@@ -30,7 +30,7 @@ def aligned(uds=0.95, *, half=0.03, weakest=0.9, shared=0.93, shared_weakest=0.8
         "shuffled": 1.0,
         "d_share": 0.01,
         "full": 0.0,
-        "gap": {"value": 0.0, "ci95": [-0.02, 0.02]},
+        "gap": {"value": 0.0, "low": -0.02, "high": 0.02},
         "weakest": layer(weakest),
         "shared": {
             "uds": shared,

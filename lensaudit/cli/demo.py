@@ -39,8 +39,8 @@ def demo(real: bool, out: Path | None, activations: Path, as_json: bool) -> None
         results = found.patched.results
         emit(
             [
-                one.summary
-                | {
+                {
+                    **one.summary,
                     "verdict": found.verdicts[one.source].document(),
                     "answers": found.answers.get(one.source),
                 }

@@ -25,6 +25,7 @@ from lensaudit.results.records import check_result
 from lensaudit.results.steering import read_directions, read_steering
 from lensaudit.results.worst import read_sample, read_worst
 from lensaudit.verdict.collect import Gathered
+from lensaudit.verdict.decide import Code
 from lensaudit.verdict.nulls import read_calibration
 
 _MOST_TEXTS = 12
@@ -115,7 +116,7 @@ def _document(read: _Read, left: Sequence[LeftOut], title: str | None) -> Docume
     conditions = _conditions(runs)
     place = {hash_: at for at, hash_ in enumerate(conditions)}
     judged = read.verdicts.verdicts()
-    codes = {one.weights: one.code for one in judged.models if one.measured}
+    codes: dict[str, Code] = {one.weights: one.code for one in judged.models if one.measured}
     n_em = sum(run.score == "em" for run in runs)
     depths = [
         depth_of(

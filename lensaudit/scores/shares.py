@@ -59,6 +59,5 @@ def chance_of_more(k: int, n: int, other_k: int, other_n: int) -> float:
     >>> chance_of_more(5, 5, 0, 5) < 0.01 < chance_of_more(3, 5, 2, 5)
     True
     """
-    return float(
-        fisher_exact([[k, n - k], [other_k, other_n - other_k]], alternative="greater").pvalue
-    )
+    _, p = fisher_exact([[k, n - k], [other_k, other_n - other_k]], alternative="greater")
+    return float(p)

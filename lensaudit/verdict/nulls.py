@@ -12,7 +12,7 @@ from typing import Annotated, Any
 from annotated_types import Ge
 from scipy.stats import t as student
 
-from lensaudit.results.reading import json_object
+from lensaudit.results.records import signed_object
 from lensaudit.results.schema import Length, Number, Whole, checked, checked_as
 from lensaudit.scores.estimate import Estimate
 from lensaudit.verdict.thresholds import LEAST_SPREAD, OWN_SPREAD_FROM
@@ -94,7 +94,7 @@ def read_calibration(path: Path | None = None) -> dict[str, Null]:
         InputError: no such file, or another shape.
     """
     where = path or SHIPPED
-    content = checked(_File, json_object(where), where, remedy="wanted what `gym table` wrote")
+    content = checked(_File, signed_object(where), where, remedy="wanted what `gym table` wrote")
     return checked_as(dict[str, Null], content.views, f"{where}: views")
 
 

@@ -24,7 +24,7 @@ CASES = {
         made.summary(
             0.97,
             validity=ROTATED,
-            aligned=made.aligned(0.05, gap={"value": 0.92, "ci95": [0.9, 0.94]}),
+            aligned=made.aligned(0.05, gap={"value": 0.92, "low": 0.9, "high": 0.94}),
         ),
         "hidden_other_basis",
     ),
@@ -117,7 +117,7 @@ def test_counts_may_find_below_five_authors_and_rule_nothing_out():
 def test_an_aligned_limit_near_0_needs_no_validity_rows_where_shuffled_maps_carry_nothing():
     """5 rows that full and the source both say, wanted 16: it holds every fact."""
     none = {"d_share": None, "why": "5 rows"}
-    turned = made.aligned(0.05, d_share=None, gap={"value": 0.9, "ci95": [0.8, 1.0]})
+    turned = made.aligned(0.05, d_share=None, gap={"value": 0.9, "low": 0.8, "high": 1.0})
     assert code(made.summary(0.97, validity=none, aligned=turned)) == "hidden_other_basis"
     assert (
         code(made.summary(0.97, validity=none, aligned=turned | {"shuffled": 0.6})) == "undecided"
