@@ -108,13 +108,17 @@ def save_run(folder: Path, content=None, *, rows=None, weights="w", examples="e"
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "summary.json").write_text(json.dumps(content))
     (folder / "results.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    inputs = {role: {"name": role, "weights": digest(role)[:32]} for role in ("full", "retain")} | {
-        "source": {"name": content["source"], "weights": weights},
-        "examples": {"n": n, "hash": examples},
-    }
-    made = manifest("patch", options=made, inputs=inputs, device="cpu", started=0.0)
+    told = inputs(content, weights, examples)
+    made = manifest("patch", options=made, inputs=told, device="cpu", started=0.0)
     made.write(folder, ["summary.json", "results.jsonl"])
     return folder
+
+
+def inputs(content, weights="w", examples="e"):
+    """What a manifest of `patch` says of its models and rows."""
+    named = {role: {"name": role, "weights": digest(role)[:32]} for role in ("full", "retain")}
+    source = {"name": content["source"], "weights": weights}
+    return {**named, "source": source, "examples": {"n": content["n"], "hash": examples}}
 
 
 def _parts(content, rows):

@@ -6,7 +6,6 @@ from dataclasses import replace
 import pytest
 import torch
 from audit_helpers import audit_in, save_family, save_questions
-from lensaudit.results.words import verdict
 from scipy.stats import t as student
 from tokenizers import normalizers
 from wavefront_helpers import examples
@@ -17,6 +16,8 @@ from lensaudit.patching.options import PatchOptions
 from lensaudit.patching.outcome import outcome_of, summary_of
 from lensaudit.patching.session import score_all
 from lensaudit.results.records import manifest
+from lensaudit.verdict.collect import judge_run
+from lensaudit.verdict.nulls import read_calibration
 
 ROWS = [replace(e, group=e.idx // 2) for e in examples([(2, 1, 2, 4)] * 12)]
 """Two questions of each of six authors."""
@@ -104,7 +105,8 @@ def test_a_summary_of_few_authors_says_why_it_has_no_interval():
     enough = summary_of(outcome("a", ones, half), {})
     assert enough["ci95"][0] < 0.375 < enough["ci95"][1]
     assert (enough["ci95_why"], enough["ci95_assumes"]) == (None, None)
-    assert "3 authors: no interval; this describes these rows only." in verdict(few)
+    sentence = judge_run(few, [], read_calibration()).sentence
+    assert "3 authors: no interval; this describes these rows only" in sentence
     none = summary_of(outcome("a", [[0.0]], [[0.0]]), {})
     assert (none["ci95"], none["ci95_why"]) == (None, "no row has a score: no interval")
 

@@ -5,11 +5,11 @@ import shlex
 from pathlib import Path
 
 import pytest
-from lensaudit.results.words import ERASED_FROM, HIDDEN_BELOW
 
 from lensaudit.cli.main import run
 from lensaudit.report.pairs import MOST_RUNS
 from lensaudit.report.texts import LONGEST
+from lensaudit.verdict.words import LIMITS
 
 DOCS = Path(__file__).parents[2] / "docs"
 TEXT = (DOCS / "report.md").read_text()
@@ -27,8 +27,8 @@ def test_the_commands_run_and_make_a_page(tmp_path, monkeypatch, capsys):
 
 
 def test_the_numbers_of_the_text_are_those_of_the_code():
-    assert f"below {HIDDEN_BELOW}" in TEXT
-    assert f"from {ERASED_FROM}" in TEXT
+    assert f"below {LIMITS['hidden_below']}" in TEXT
+    assert f"from {LIMITS['erased_from']}" in TEXT
     assert f"up to {MOST_RUNS} models" in TEXT
     assert f"cut at {LONGEST} characters" in TEXT
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from lensaudit.results.words import LIMITS
+import verdict_support as made
 from report_cases import eval_run, other_results, patch_run, write
 
 from lensaudit.cli.main import run
@@ -16,6 +16,8 @@ from lensaudit.report.assemble import assemble
 from lensaudit.report.pack import floats, shares, stepped
 from lensaudit.report.render import policy, render, write_report
 from lensaudit.results.locate import locate
+from lensaudit.verdict.collect import verdicts
+from lensaudit.verdict.words import LIMITS
 
 
 def page_data(path) -> dict:
@@ -95,21 +97,24 @@ def test_words_on_the_page_have_the_limits_of_the_verdict(tmp_path, monkeypatch)
     assert re.findall(r"[<>]=?\s*0?\.\d+\s*\?\s*'", text) == []
 
 
-def with_verdict(folder, code):
-    path = folder / "summary.json"
-    verdict = {"code": code, "sentence": f"{folder.name}: as {code}.", "because": "as decided"}
-    path.write_text(json.dumps(json.loads(path.read_text()) | {"verdict": verdict}))
-
-
 def test_a_model_is_called_what_its_verdict_says_and_not_what_its_score_suggests(tmp_path):
-    scores = {"high": 1.0, "low": 0.0}
-    for seed, name in enumerate(scores):
-        patch_run(tmp_path / name, name, seed=seed)
-    with_verdict(tmp_path / "high", "hidden_other_basis")
-    with_verdict(tmp_path / "low", "unreadable")
+    rotated = {"d_share": 0.9, "needed": True, "why": None}
+    gap = {"value": 0.95, "low": 0.9, "high": 0.99}
+    high = made.summary(1.0, source="high", validity=rotated, aligned=made.aligned(0.05, gap=gap))
+    low = made.summary(0.8, source="low", validity=rotated, aligned=made.aligned(d_share=0.9))
+    for name, content in {"high": high, "low": low}.items():
+        made.save_run(tmp_path / name, content, weights=name)
+    # a word that somebody put into the file is not believed
+    path = tmp_path / "low" / "summary.json"
+    erased = {"code": "erased", "sentence": "erased", "because": []}
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"verdict": erased}))
+    made.seal(path.parent, "patch", ["summary.json", "results.jsonl"], **made.inputs(low, "low"))
     write_report([tmp_path], tmp_path / "audit.html")
     data = page_data(tmp_path / "audit.html")
-    assert [one["verdict"] for one in data["depths"]] == ["hidden_other_basis", "unreadable"]
+    said = {one["name"]: one["verdict"] for one in data["models"]}
+    assert said == {"high": "hidden_other_basis", "low": "unreadable"}
+    assert sorted(one["verdict"] for one in data["depths"]) == sorted(said.values())
+    assert said == {one.source: one.code for one in verdicts([tmp_path]).models}
     assert data["words"]["hidden_other_basis"] == ["hidden in another basis", "hidden"]
     page = (tmp_path / "audit.html").read_text()
     assert "1 of 2 models still holds what it was made to forget." in page

@@ -1,0 +1,136 @@
+"""What a run of `patch` is read for."""
+
+import pytest
+import verdict_support as made
+
+from lensaudit.errors import InputError
+from lensaudit.verdict.depth import calibration_problem, kept_for_verdict, of_patch
+from lensaudit.verdict.nulls import Null, read_calibration, zero_of
+
+
+@pytest.mark.parametrize(
+    ("full", "retain", "sound"),
+    [
+        # the published code is off by 0.002
+        (0.002, 1.0, True),
+        (0.019, 0.981, True),
+        (0.021, 1.0, False),
+        (-0.021, 1.0, False),
+        (0.0, 0.979, False),
+        (None, 1.0, False),
+    ],
+)
+def test_anchors_may_be_off_by_two_hundredths(full, retain, sound):
+    assert (calibration_problem({"full": full, "retain": retain}) is None) == sound
+
+
+def views(content, low=()):
+    found, stream = of_patch(content, made.rows_of(content, low), read_calibration())
+    return {view.name: view for view in found}, stream
+
+
+def test_every_depth_is_a_share_held_on_one_scale():
+    found, _ = views(made.summary(0.25, half=0.05, lens=0.4, lens_ci95=[0.3, 0.5]))
+    assert found["uds"].held.value == 0.75
+    assert found["uds"].held.ends == pytest.approx((0.7, 0.8))
+    assert found["uds"].held.one_sided == pytest.approx((0.71, 0.79))
+    assert found["lens"].held.ends == pytest.approx((0.5, 0.7))
+    assert found["uds_weakest"].held.value == pytest.approx(0.1)
+    assert found["uds_weakest"].shown.endswith("at layer 3")
+    assert set(found) == {
+        *("said", "uds", "lens", "weakest"),
+        *("uds_aligned", "uds_weakest", "shared", "shared_weakest"),
+    }
+
+
+def test_what_it_says_is_counted_against_retain_and_full():
+    found, _ = views(made.summary(outputs=made.said(0.5, 0.9, 0.1, n=40)))
+    one = found["said"]
+    assert one.held.value == pytest.approx((0.5 - 0.1) / (0.9 - 0.1))
+    assert one.held.low < 0.5 < one.held.high
+    assert one.finds
+    # 4 of 64 against 3 of 64: nobody knows
+    close, _ = views(made.summary(outputs=made.said(4 / 64, 1.0, 3 / 64)))
+    assert not close["said"].finds
+    alike, _ = views(made.summary(outputs=made.said(0.5, 0.4, 0.4)))
+    assert alike["said"].why == "full says no more than retain"
+    near, _ = views(made.summary(outputs=made.said(0.3, 0.4, 0.3)))
+    assert "only 10% more than retain" in near["said"].control
+
+
+def test_a_direction_that_takes_a_quarter_away_is_told():
+    _, stream = views(made.summary())
+    assert stream.shared is None
+    drop = made.aligned(0.95, shared=0.69)
+    _, stream = views(made.summary(aligned=drop))
+    assert "aligned UDS is 0.26 lower" in stream.shared
+
+
+def test_without_a_limit_on_each_side_readability_is_not_known():
+    _, stream = views(made.summary(validity={"d_share": None, "why": "7 rows"}))
+    assert (stream.judged, stream.unjudged) == (False, "7 rows")
+    _, stream = views(made.summary(validity={"d_share": None, "needed": False}))
+    assert stream.judged
+    # what only a map carries is not read as it is
+    _, stream = views({**made.summary(), "uds": None, "ci95": None, "ci90": None})
+    assert stream.readable is False
+
+
+def test_four_own_models_have_a_spread_of_their_own():
+    shipped = {"uds": Null(0.1, 0.03, 30)}
+    few = zero_of("uds", (0.2, 0.3, 0.1), shipped)
+    assert (few.at, few.null) == (pytest.approx(0.2), Null(pytest.approx(0.2), 0.03, 30))
+    many = zero_of("uds", (0.2, 0.3, 0.1, 0.2), shipped)
+    assert many.null.n == 4
+    assert many.null.spread == pytest.approx((0.02 / 3) ** 0.5)
+    assert zero_of("bits", (0.2,), shipped).null is None
+
+
+def test_what_is_kept_of_a_run_says_the_same():
+    content = made.summary(0.61234567, aligned=made.aligned(0.6))
+    kept = kept_for_verdict(content | {"source": "secret"}, made.rows_of(content, low=(1, 2, 5)))
+    assert kept["source"] == ""
+    again, stream = of_patch(kept, kept["rows"], read_calibration())
+    assert {view.name: view.says for view in again} == {
+        name: view.says for name, view in views(content)[0].items()
+    }
+    assert stream.tail == (1, 2, 5)
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"uds": "low"}, "uds"),
+        ({"aligned": {"uds": 0.5, "weakest": 3}}, "weakest"),
+        ({"outputs": {"source": 1.0}}, "outputs"),
+        ({"ci95": [0.1]}, "ci95"),
+    ],
+)
+def test_a_field_of_another_kind_is_one_line(changes, said):
+    with pytest.raises(InputError, match=said):
+        views(made.summary() | changes)
+
+
+def test_the_shipped_calibration_is_sealed_and_has_what_patch_measures():
+    shipped = read_calibration()
+    assert {"uds", "lens", "weakest", "uds_aligned", "uds_weakest", "shared"} <= set(shipped)
+    assert all(one.n >= 4 and -0.2 < one.mean < 0.4 for one in shipped.values())
+
+
+def test_a_calibration_that_is_none_is_refused(tmp_path):
+    import json
+
+    from lensaudit.results.records import signed
+
+    path = tmp_path / "nulls.json"
+    for content in ([], {"views": {"uds": {"mean": 1}}}, {"views": {"uds": 3}}, {}):
+        path.write_text(json.dumps(signed(content) if isinstance(content, dict) else content))
+        with pytest.raises(InputError, match=r"nulls\.json"):
+            read_calibration(path)
+    path.write_text(json.dumps(signed({"views": {"uds": {"mean": 1.0, "spread": 0.1, "n": 1}}})))
+    with pytest.raises(InputError, match="at least 2"):
+        read_calibration(path)
+    good = signed({"views": {"uds": {"mean": 0.1, "spread": 0.1, "n": 9}}})
+    path.write_text(json.dumps(good | {"views": {"uds": {"mean": 0.2, "spread": 0.1, "n": 9}}}))
+    with pytest.raises(InputError, match="was changed"):
+        read_calibration(path)
