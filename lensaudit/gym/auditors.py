@@ -690,7 +690,12 @@ def worst_excess(case: Case) -> Finding:
     pairs = zip(opened.asked, outcome.named.statistic, strict=True)
     facts = {fact.row.idx: value for fact, value in pairs if value is not None}
     told = summary_of_worst(opened, outcome, "cheap") | {"source": ""}
-    return Finding(outcome.excess, facts or None, ci95=ends_of(outcome.interval), evidence={"worst": brief(told)})
+    return Finding(
+        outcome.excess,
+        facts or None,
+        ci95=ends_of(outcome.interval),
+        evidence={"worst": brief(told)},
+    )
 
 
 # what trains: minutes a model
