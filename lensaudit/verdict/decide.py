@@ -133,7 +133,7 @@ def _answers(evidence: Evidence) -> Found | None:
     for name in ("said", "asked", "sampled"):
         view = evidence.one(name)
         if view and view.finds and view.held and view.held.value >= SAYS_HALF:
-            return "answers", f"{view.kind.title}: {view.shown}, held {share(view.held)}"
+            return "answers", f"it says {view.shown}"
     return None
 
 
