@@ -35,6 +35,8 @@ from .worstcase.folder import worst as worst
 from .screen.show import show as show
 from .report.render import write_report as write_report
 from .auditing.verify import verify as verify
+from .verdict.collect import verdicts as verdicts
+from .verdict.gate import gate as gate, read_policy as read_policy
 from .project import read_project as read_project
 
 # a patching run, step by step

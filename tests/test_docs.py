@@ -2,7 +2,8 @@
 
 Blocks marked `sh` and `python` are run page by page, in one folder, from the top. `sh hub` needs
 the Hub and must say so in one line without it; `sh yours` names files of the reader's and is only
-parsed. A block marked `jsonl NAME` or `toml NAME` is a file that later commands read.
+parsed; `sh fails` ends with 4, as a gate does. A block marked `jsonl NAME` or `toml NAME` is a file
+that later commands read.
 """
 
 import os
@@ -20,6 +21,7 @@ from lensaudit.cli.main import COMMANDS, cli, run
 DOCS = Path(__file__).resolve().parents[1] / "docs"
 PAGES = (
     "tutorial",
+    "gate",
     "project",
     "own-model",
     "own-forget-set",
@@ -33,7 +35,7 @@ PAGES = (
     "collateral",
     "worst_case",
 )
-FAST = ("project", "own-forget-set", "terminal")
+FAST = ("gate", "project", "own-forget-set", "terminal")
 """Run by default; the others take 10 to 60 seconds each and are `slow`."""
 
 
@@ -64,11 +66,11 @@ def test_the_commands_and_the_python_of_a_page_run_in_order(page, tmp_path, monk
         elif language == "python":
             exec(compile(content, f"{page}.md", "exec"), {})
             n_run += 1
-        elif language == "sh" and not kind:
+        elif language == "sh" and kind in ("", "fails"):
             for command in commands(content):
                 code = run(shlex.split(command)[1:])
                 said = capsys.readouterr()
-                assert (code, command) == (0, command), said.err[-500:]
+                assert (code, command) == (4 if kind else 0, command), said.err[-500:]
                 assert said.out.strip(), command
                 n_run += 1
     assert n_run >= 1

@@ -54,7 +54,8 @@ class AuditResult(Shown):
 
     @property
     def _run(self) -> tuple[str, Path, Mapping[str, Any]]:
-        return self.source, self.patch.folder, self.summary
+        said = {"verdict": self.verdict.document()}
+        return self.source, self.patch.folder, {**self.summary, **said}
 
     @property
     def uds(self) -> float | None:

@@ -124,7 +124,8 @@ def depths(
     if len(summaries) == 1:
         yield layer_table(summaries[0])
     for at, summary in enumerate(summaries):
-        yield sentences[at] if sentences else said(summary)
+        lens = summary["score"] == "lens"
+        yield sentences[at] if sentences and not lens else said(summary)
         if unscored := summary["unscored"]:
             (why, *others) = dict.fromkeys(unscored.values())
             shared = summary["n_scored"] == 0 and not others

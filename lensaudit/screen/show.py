@@ -31,13 +31,13 @@ def show(results: Result | Sequence[Result]) -> None:
 
 def parts_of(results: Sequence[Result]) -> Iterator[Part]:
     """What is shown: depths of several models stand in one table, all else one after another."""
-    patched = [one.patch if isinstance(one, AuditResult) else one for one in results]
-    runs = [one for one in patched if isinstance(one, PatchResult)]
-    if found := [one.summary for one in runs if one.score != "em"]:
-        yield from depths(found)
-        yield from collateral(found)
-    if found := [one.summary for one in runs if one.score == "em"]:
-        yield from erasures(found)
+    runs = [one for one in results if isinstance(one, PatchResult | AuditResult)]
+    if found := [one for one in runs if one.summary["score"] != "em"]:
+        summaries = [one.summary for one in found]
+        yield from depths(summaries, sentences=[one.verdict.sentence for one in found])
+        yield from collateral(summaries)
+    if found := [one.summary for one in runs if one.summary["score"] == "em"]:
+        yield from erasures([one.summary for one in found])
     for one in results:
         if isinstance(one, EvaluationResult):
             yield from values(one)
