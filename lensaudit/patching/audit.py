@@ -54,6 +54,8 @@ class Audit:
     fresh: bool = False
     notice: Notice = field(default=print)
     progress: Tick | None = None
+    emptied: set[Path] = field(default_factory=set, compare=False, repr=False)
+    """Books that were begun anew with `fresh`: once a run, however often they are opened."""
     chosen: Chosen | None = None
     """Which rows of which set the examples are; None: they came from elsewhere."""
 
@@ -127,8 +129,19 @@ class Audit:
             engine=engine or options.engine,
             measure=options.measure,
         )
-        book = ScoreBook(self.root, key, source.spec.name, None if self.fresh else self.notice)
-        return book.emptied() if self.fresh else book
+        return self.begun(ScoreBook(self.root, key, source.spec.name, self.told))
+
+    def begun(self, book: ScoreBook) -> ScoreBook:
+        """The book; with `fresh` without what was in it before this run."""
+        if not self.fresh or book.path in self.emptied:
+            return book
+        self.emptied.add(book.path)
+        return book.emptied()
+
+    @property
+    def told(self) -> Notice | None:
+        """Told what a book lacks; with `fresh` nobody is."""
+        return None if self.fresh else self.notice
 
     def books(self, engine: Engine) -> Books:
         """The books of every source, filled by `engine`."""

@@ -15,7 +15,6 @@ from lensaudit.activations.store import Activations
 from lensaudit.data.examples import Example
 from lensaudit.data.matching import encoded_row
 from lensaudit.data.spans import Encoded, buckets, make_batch
-from lensaudit.files import digest, slug
 from lensaudit.models.bridge import TransformerBridge, logits_of, unembedded
 from lensaudit.models.checkpoint import Checkpoint, load_tokenizer
 from lensaudit.models.sizes import sizes_on_disk
@@ -27,7 +26,7 @@ from lensaudit.patching.preflight import check_component, check_model, usable_de
 from lensaudit.patching.scorebook import BookKey, ScoreBook, example_hash
 from lensaudit.patching.sources import CachedSource, SourceStreams
 from lensaudit.patching.stages import Runner, complete, deltas
-from lensaudit.results.ledger import Ledger
+from lensaudit.results.ledger import Ledger, ledger_path
 from lensaudit.scores.depth import label_logprob, mean_per_example, span_logprob, span_mean
 from lensaudit.scores.erasure import label_hit
 
@@ -250,9 +249,8 @@ class Bench:
         if checkpoint.weights not in self._ledgers:
             key = self._key(checkpoint.weights)
             record = {"weights": key.source, **{part: getattr(key, part) for part in _SAID_KEY}}
-            name = f"{slug(checkpoint.spec.name)}--{digest(record)}.jsonl"
-            notice = None if self.audit.fresh else self.audit.notice
-            ledger = Ledger(self.audit.root / "said" / name, "said", record, notice=notice)
+            path = ledger_path(self.audit.root / "said", checkpoint.spec.name, record)
+            ledger = Ledger(path, "said", record, notice=self.audit.told)
             if self.audit.fresh:
                 ledger.clear()
             self._ledgers[checkpoint.weights] = ledger
@@ -261,8 +259,8 @@ class Bench:
     def _book(self, name: str) -> ScoreBook:
         """A book of its own for each thing that is handed over."""
         if name not in self._books:
-            book = ScoreBook(self.audit.root, self._key(name), "control", self.audit.notice)
-            self._books[name] = book.emptied() if self.audit.fresh else book
+            book = ScoreBook(self.audit.root, self._key(name), "control", self.audit.told)
+            self._books[name] = self.audit.begun(book)
         return self._books[name]
 
     def _key(self, source: str) -> BookKey:

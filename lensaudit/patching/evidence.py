@@ -41,6 +41,7 @@ from lensaudit.patching.controls import (
     Weakest,
 )
 from lensaudit.patching.outcome import NO_KE
+from lensaudit.patching.scorebook import example_hash
 from lensaudit.patching.shared import Directions, WithoutShared, shared_key, too_few_groups
 from lensaudit.patching.sources import SourceStreams
 from lensaudit.scores.alignment import MapClass
@@ -312,7 +313,8 @@ class _Trial:
         return next_rows(cached, whole=self.audit.options.scope == "prefix")
 
     def _other_row(self, cached: Sequence[Encoded]) -> str:
-        return f"other-row-{digest(self._next_rows(cached))}"
+        told = [example_hash(e) for e in cached]
+        return f"other-row-{digest([self._next_rows(cached), told])}"
 
     def _share(
         self, held: _Held, drops: Float[Tensor, " batch"]

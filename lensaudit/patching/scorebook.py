@@ -15,10 +15,10 @@ from typing import Any
 
 from lensaudit.data.spans import Encoded
 from lensaudit.errors import WorkError
-from lensaudit.files import digest, slug
+from lensaudit.files import digest
 from lensaudit.models.conditions import Conditions
 from lensaudit.progress import Notice
-from lensaudit.results.ledger import Ledger
+from lensaudit.results.ledger import Ledger, ledger_path
 from lensaudit.results.records import computed_by
 
 UNRECORDED = "unrecorded versions"
@@ -58,12 +58,19 @@ class Entry:
     """Scores of one example, nats per token."""
 
     baseline: float
+    """Of the batch that came first."""
     scores: dict[int, float] = field(default_factory=dict)
     """Layer -> span log-prob with the source patched in there."""
     computed_by: dict[int, str] = field(default_factory=dict, compare=False)
     """Layer -> the versions that computed it; see `records.computed_by`."""
     by_token: dict[int, list[float]] = field(default_factory=dict, compare=False)
     """Layer -> log-prob of each token of the span, nats; only where streams were read."""
+    baselines: dict[int, float] = field(default_factory=dict, compare=False)
+    """Layer -> baseline of the batch that scored it: in bfloat16 those of two batches differ."""
+
+    def delta(self, layer: int) -> float:
+        """Baseline minus score, both of one batch; NaN where there is no score."""
+        return self.baselines.get(layer, self.baseline) - self.scores.get(layer, math.nan)
 
 
 class ScoreBook:
@@ -71,7 +78,7 @@ class ScoreBook:
 
     def __init__(self, root: Path, key: BookKey, name: str, notice: Notice | None = None):
         record = key.document()
-        path = root / "scores" / f"{slug(name)}--{digest(record)}.jsonl"
+        path = ledger_path(root / "scores", name, record)
         self.key = key
         self.ledger = Ledger(path, "scores", record, notice=notice)
         self.entries: dict[str, Entry] = {}
@@ -87,6 +94,7 @@ class ScoreBook:
         entry = self.entries.setdefault(row["example"], Entry(row["baseline"]))
         scores = {int(layer): score for layer, score in row["scores"].items()}
         entry.scores |= scores
+        entry.baselines |= dict.fromkeys(scores, row["baseline"])
         by_token = row.get("by_token") or {}
         entry.by_token |= {int(layer): values for layer, values in by_token.items()}
         by = str(row.get("computed_by", UNRECORDED))

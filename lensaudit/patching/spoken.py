@@ -111,8 +111,7 @@ def _book(
         max_new_tokens=n_tokens,
         stop=tuple(sorted(stop)),
     )
-    notice = None if audit.fresh else audit.notice
-    book = TextBook(audit.root, key, (source or model).spec.name, notice)
+    book = TextBook(audit.root, key, (source or model).spec.name, audit.told)
     return book.emptied() if audit.fresh else book
 
 

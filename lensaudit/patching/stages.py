@@ -174,7 +174,7 @@ def ke_layers(s1: ScoreBook, layers: Sequence[int], tau: float) -> Wanted:
     def wanted(encoded: Encoded, source: str) -> Sequence[int]:
         entry = s1.entry(encoded)
         assert entry is not None
-        return [at for at in layers if entry.baseline - entry.scores[at] > tau]
+        return [at for at in layers if entry.delta(at) > tau]
 
     return wanted
 
@@ -275,5 +275,5 @@ def deltas(
     rows = []
     for e in encoded:
         entry = _entry(book, e)
-        rows.append([entry.baseline - entry.scores.get(at, torch.nan) for at in layers])
+        rows.append([entry.delta(at) for at in layers])
     return torch.tensor(rows, dtype=torch.float64).reshape(len(encoded), len(layers)).float()

@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import Any
 
 from lensaudit.data.spans import Encoded
-from lensaudit.files import digest, slug
+from lensaudit.files import digest
 from lensaudit.models.conditions import Conditions
 from lensaudit.progress import Notice
-from lensaudit.results.ledger import Ledger
+from lensaudit.results.ledger import Ledger, ledger_path
 
 ALGORITHM = 1
 """Raised when a change of code changes texts."""
@@ -45,7 +45,7 @@ class TextBook:
 
     def __init__(self, root: Path, key: TextKey, name: str, notice: Notice | None = None):
         record = key.document()
-        path = root / "texts" / f"{slug(name)}--{digest(record)}.jsonl"
+        path = ledger_path(root / "texts", name, record)
         self.key = key
         self.ledger = Ledger(path, "texts", record, notice=notice)
         self._texts: dict[str, dict[int, str]] = {}

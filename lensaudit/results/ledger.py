@@ -22,6 +22,7 @@ from lensaudit.files import (
     make_folder,
     parse_json,
     read_bytes,
+    slug,
     write_jsonl,
 )
 from lensaudit.progress import Notice
@@ -220,6 +221,13 @@ class Ledger:
         """Forget everything, on disk too."""
         self.path.unlink(missing_ok=True)
         self.rows.clear()
+
+
+def ledger_path(folder: Path, name: str, key: Mapping[str, Any]) -> Path:
+    """Where the lines of a key are kept: `<name>--<key>.jsonl`, or under any other name's."""
+    own = folder / f"{slug(name)}--{digest(key)}.jsonl"
+    others = () if own.exists() else sorted(folder.glob(f"*--{digest(key)}.jsonl"))
+    return next(iter(others), own)
 
 
 def is_ledger(content: bytes) -> bool:

@@ -15,7 +15,7 @@ import torch
 from lensaudit.attacks.relearn import DEMO_RELEARNING, Relearning
 from lensaudit.data.neutral import neutral_of
 from lensaudit.errors import InputError
-from lensaudit.files import digest, slug
+from lensaudit.files import digest
 from lensaudit.models.bridge import DTYPES, TransformerBridge, load
 from lensaudit.models.causal import load_causal
 from lensaudit.models.checkpoint import (
@@ -29,7 +29,7 @@ from lensaudit.models.registry import is_demo, load_registry, resolve
 from lensaudit.patching.audit import Audit
 from lensaudit.patching.prepare import prepare
 from lensaudit.progress import Notice, Progress, Tell, unheard
-from lensaudit.results.ledger import Ledger
+from lensaudit.results.ledger import Ledger, ledger_path
 from lensaudit.unlearn.encode import Answered
 from lensaudit.worstcase.arm import Arm, Found, Hit
 from lensaudit.worstcase.attacks import Attack, chosen, list_hash
@@ -272,7 +272,7 @@ def _ledger(worst: Worst, arm: Checkpoint) -> Ledger:
         "device": conditions.device_class,
         "exposed": worst.named(arm),
     }
-    path = worst.audit.root / "worst" / f"{slug(arm.spec.name)}--{digest(key)}.jsonl"
+    path = ledger_path(worst.audit.root / "worst", arm.spec.name, key)
     return Ledger(path, "worst", key, notice=worst.audit.notice)
 
 

@@ -17,7 +17,7 @@ from lensaudit.models.checkpoint import Checkpoint
 from lensaudit.models.continuing import Choose
 from lensaudit.progress import Notice, Progress, Tell, unheard
 from lensaudit.results import keyed
-from lensaudit.results.ledger import Ledger
+from lensaudit.results.ledger import Ledger, ledger_path
 from lensaudit.results.records import manifest
 from lensaudit.scores.intervals import NoInterval, clustered_mean
 from lensaudit.scores.leakage import Errors, leak_at_k, leak_corrected, never_hit_bound
@@ -270,7 +270,7 @@ def _ledger(opened: Worst, arm: Checkpoint, settings: SampleSettings) -> Ledger:
         "max_new_tokens": settings.max_new_tokens,
         "seed": settings.seed,
     }
-    path = opened.audit.root / "samples" / f"{slug(arm.spec.name)}--{digest(key)}.jsonl"
+    path = ledger_path(opened.audit.root / "samples", arm.spec.name, key)
     return Ledger(path, "samples", key, notice=opened.audit.notice)
 
 

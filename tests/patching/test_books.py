@@ -2,14 +2,18 @@
 
 import random
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 from audit_helpers import audit_in, save_family, save_questions
 
 from lensaudit.data.spans import Encoded
 from lensaudit.patching import scorebook, session
+from lensaudit.patching.bench import Bench
+from lensaudit.patching.evidence import _Trial
 from lensaudit.patching.run import run
 from lensaudit.patching.scorebook import BookKey, Entry, ScoreBook
+from lensaudit.patching.stages import deltas, ke_layers
 from lensaudit.patching.textbook import TextBook, TextKey
 
 N_LAYERS = 3
@@ -151,6 +155,45 @@ def test_the_book_of_another_source_is_told_and_computed_again(opened, tmp_path)
     assert opened(tmp_path)[1:] == ([], wanted)
 
 
+@pytest.mark.parametrize(("kind", "key"), [(ScoreBook, SCORES), (TextBook, TEXTS)])
+def test_a_book_is_found_by_its_key_whatever_the_model_is_called(kind, key, tmp_path):
+    fill = score_book if kind is ScoreBook else text_book
+    mine = fill(tmp_path, fill=True)[0]
+    renamed = kind(tmp_path, key, "runs/the same model")
+    assert renamed.path == mine.path
+    assert not any(renamed.missing(e, range(N_LAYERS)) for e in ENCODED)
+    other = kind(tmp_path, replace(key, source="e" * 32), "one")
+    assert all(other.missing(e, range(N_LAYERS)) for e in ENCODED)
+
+
+def test_each_score_is_read_against_the_baseline_of_its_own_batch(tmp_path):
+    # in bfloat16 the same row has another log-prob in another batch
+    first, second = Entry(-1.0, {0: -1.5}), Entry(-1.0625, {1: -1.0625, 2: -2.0})
+    for book in (ScoreBook(tmp_path, SCORES, "one"), ScoreBook(tmp_path, SCORES, "one")):
+        for entry in (first, second):
+            book.add([(ENCODED[0], entry)])
+    book = ScoreBook(tmp_path, SCORES, "one")
+    found = deltas(book, ENCODED[:1], range(4))[0]
+    assert found[:3].tolist() == [0.5, 0.0, 0.9375]
+    assert found[3].isnan()
+    # no layer of S1 counts as knowledge because two batches differ
+    assert ke_layers(book, range(3), tau=0.05)(ENCODED[0], "") == [0, 2]
+
+
+def test_a_fresh_run_begins_a_book_once_and_keeps_what_it_computes(tmp_path, tiny_tokenizer):
+    save_family(save_questions(tmp_path, n=3), tiny_tokenizer)
+    run(audit_in(tmp_path)[0])
+    audit = replace(audit_in(tmp_path)[0], fresh=True)
+    (source,) = audit.sources.values()
+    book = audit.book(source)
+    assert all(book.missing(e, [0]) for e in audit.encoded)
+    book.add([(audit.encoded[0], Entry(-1.0, {0: -2.0}))])
+    with Bench(audit) as bench:
+        assert bench._book(source.weights).path == book.path
+        assert bench.read(source.weights, audit.encoded[:1], [0]).tolist() == [[1.0]]
+    assert replace(audit, notice=print).book(source).missing(audit.encoded[0], [0]) == []
+
+
 @pytest.mark.parametrize("opened", [score_book, text_book])
 def test_one_line_of_another_book_is_not_taken(opened, tmp_path):
     mine, other = opened(tmp_path, fill=True)[0], opened(tmp_path, "e" * 32, fill=True)[0]
@@ -203,3 +246,13 @@ def test_a_result_says_which_versions_computed_its_scores(tmp_path, tiny_tokeniz
         f"({n} by torch 1; here torch 2); --fresh computes them anew"
     ]
     assert scored("torch 2", layers="0-1", fresh=True) == ({"torch 2": 2 * n}, [])
+
+
+def test_what_another_row_stands_for_is_known_by_the_words_of_all_rows():
+    trial = object.__new__(_Trial)
+    trial.audit = SimpleNamespace(options=SimpleNamespace(scope="span"))
+    rows = ENCODED[:3]
+    changed = [*rows[:2], replace(rows[2], token_ids=(*rows[2].token_ids[:-1], 99))]
+    # the positions are the same: what is handed over is not
+    assert trial._next_rows(rows) == trial._next_rows(changed)
+    assert trial._other_row(rows) != trial._other_row(changed)
