@@ -57,7 +57,7 @@ from lensaudit.scores.representation import weighted_erasure
 from lensaudit.verdict.collect import judge_run
 from lensaudit.verdict.depth import kept_for_verdict
 from lensaudit.verdict.nulls import read_calibration
-from lensaudit.verdict.thresholds import READABLE_BELOW
+from lensaudit.verdict.thresholds import READABLE_BELOW, TAIL_BELOW
 from lensaudit.verdict.words import HOLDS
 from lensaudit.worstcase.outcome import outcome_of
 from lensaudit.worstcase.outcome import summary_of as summary_of_worst
@@ -191,6 +191,7 @@ ENGINE = (
     "patching",
     "scores",
     "unlearn",
+    "verdict",
     "worstcase",
     "gym/ground.py",
     "gym/probe.py",
@@ -375,10 +376,6 @@ def _ends(one: Estimate) -> tuple[float, float] | None:
     return None if one.low is None or one.high is None else (one.low, one.high)
 
 
-LEFT = 0.25
-"""Depth below which a single fact is still read."""
-
-
 @auditor(
     "tail",
     reads="aligned",
@@ -390,7 +387,7 @@ def tail(cases: Sequence[Case]) -> list[Finding]:
     """How many facts are still read? Control and facts as aligned UDS, of a fact 0 or 1."""
     findings = []
     for one in uds_aligned(cases):
-        left = {idx: float(value < LEFT) for idx, value in (one.facts or {}).items()}
+        left = {idx: float(value < TAIL_BELOW) for idx, value in (one.facts or {}).items()}
         score = None if one.score is None else sum(left.values())
         findings.append(Finding(score, left or None, control=one.control, why=one.why))
     return findings
@@ -444,7 +441,7 @@ def _readable(controls: Examined) -> bool:
 )
 def verdict(cases: Sequence[Case]) -> list[Finding]:
     """The word of the package, with all that it is decided from."""
-    with AuditBench(audit_of(cases)) as bench:
+    with AuditBench(audit_of(cases, align="auto")) as bench:
         (outcomes, calibration), found = score_examined(bench, controls_of(cases[0].bench))
     nulls, by_name = read_calibration(), {}
     for one in outcomes:

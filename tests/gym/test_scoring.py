@@ -147,12 +147,13 @@ def test_views_of_the_aligned_stream_are_scored_where_no_map_is_needed_too(gym):
 
 def test_a_model_of_another_depth_has_an_aligned_depth_and_no_other(gym, tmp_path):
     make(MakeSettings(mechanism=("split_layers",), limit=8, out=tmp_path))
-    score(ScoreSettings(gym=tmp_path, auditor=("uds", "uds_aligned", "tail"), limit=8))
+    score(ScoreSettings(gym=tmp_path, auditor=("uds", "uds_aligned", "tail", "verdict"), limit=8))
     rows = {r["auditor"]: r for r in rows_of(tmp_path, 8) if r["mechanism"] == "split_layers"}
     assert rows["uds"]["score"] is None
     assert "layers 32" in rows["uds"]["why"]
     assert rows["uds_aligned"]["score"] < 0.1
     assert rows["tail"]["score"] == 8
+    assert rows["verdict"]["score"] in (0.0, 0.5)  # not erased
 
 
 def test_a_score_has_the_interval_that_its_authors_give(gym):
