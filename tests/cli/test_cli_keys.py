@@ -77,8 +77,12 @@ PATCH = {
     "--validity-data": kept("--validity-data kept.json"),
     "--also": same("--also kept.json"),
     "--base": same("--also kept.json --base fourth"),
-    # a name stands for other weights: trained again, in the same place
-    "--registry": (another("--registry other_source.json"), another("--registry other_full.json")),
+    # a name stands for other weights: trained again, in the same place; those of the source were
+    # patched in before, under retain's name
+    "--registry": (
+        Change("--registry other_source.json", computes=False, differs=True),
+        another("--registry other_full.json"),
+    ),
     "--layers": kept("--layers 1"),
     "--tau": kept("--tau 0.01"),
     "--profile": kept("--profile ke"),
