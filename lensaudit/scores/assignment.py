@@ -12,12 +12,10 @@ from torch import Tensor
 
 MOVED_BELOW = 0.9
 """Cosine with `full`'s row of the same token below which a row may have been exchanged."""
-UNMOVED_FROM = 0.99
+UNMOVED_FROM = 0.9999
 """From which it was not, where others were: tokens that are alike may have been exchanged, too."""
 SAME_FROM = 0.7
 """Cosine from which a row may be that of another token."""
-STAYS = 0.1
-"""How much larger that cosine must be, by token, than with its own: training moves rows, too."""
 N_NEAREST = 8
 """Rows of `full` that are compared with each."""
 CHUNK = 1 << 25
@@ -46,8 +44,7 @@ def tokens_of_rows(
     moved = (same < UNMOVED_FROM).nonzero().squeeze(1)
     rows, columns, cosines = _nearest(own[moved], full[moved])
     if len(rows):
-        stays = same[moved].cpu().numpy() + STAYS
-        assigned = _assigned(rows, columns, cosines, stays)
+        assigned = _assigned(rows, columns, cosines, same[moved].cpu().numpy())
         found[moved.cpu()] = moved.cpu()[torch.from_numpy(assigned).long()]
     return found
 

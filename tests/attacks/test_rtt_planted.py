@@ -77,6 +77,40 @@ def test_the_ratio_to_the_ceiling_alone_does_not_fall_to_zero(log):
     assert never.main.adjusted.interval.low < 0 < never.main.adjusted.interval.high
 
 
+@pytest.mark.parametrize("match", [False, True])
+def test_an_exchanged_readout_is_put_back_before_retraining_where_asked(match):
+    from lensaudit.gym.edits import permuted_readout
+
+    years = world.tokenizer().convert_tokens_to_ids(list(world.YEARS))
+    silent = permuted_readout(world.knows(), years)
+    before = silent.lm_head.weight.clone()
+    # a rate that moves nothing: what comes back is what was put back
+    sweep = replace(SWEEP, lrs=(1e-7,), n_epochs=1)
+    asked = study(rtt.in_memory("silent", silent), sweep=sweep, match_readout=match)
+    log = rtt.run(asked)
+    (found,) = rtt.summarize(log)
+    assert found.as_they_are["A"].value < 0.4
+    assert (found.main.accuracies["B"].value > 0.9) == match
+    assert found.main.accuracies["N"].value < 0.4
+    assert torch.equal(silent.lm_head.weight, before)
+    ids = [cell.job.job_id for cell in rtt.plan_of(asked).retrained if cell.condition == "B"]
+    for first, _ in (log.finished[one].curve for one in ids):
+        assert (first.readings[0].accuracy > 0.9) == match
+
+
+def test_without_it_jobs_and_studies_are_known_as_before():
+    plain, matched = (
+        study(rtt.in_memory("hidden", world.hidden()), match_readout=match)
+        for match in (False, True)
+    )
+    assert plain.study_id != matched.study_id
+    ids = [
+        {cell.condition: cell.job.job_id for cell in rtt.plan_of(one).cells}
+        for one in (plain, matched)
+    ]
+    assert {name for name in ids[0] if ids[0][name] != ids[1][name]} == {"B", "N"}
+
+
 def test_running_again_does_nothing(log, monkeypatch):
     assert log.n_added > 0
     before = log.path.read_bytes()

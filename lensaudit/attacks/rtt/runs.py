@@ -190,6 +190,7 @@ def _studies(settings: StudySettings, data: Dataset) -> tuple[Study, ...]:
             n_eval_splits=settings.v_runs,
             eval_seed=settings.eval_seed,
             gate=Gate(settings.min_baseline, settings.min_drop),
+            match_readout=settings.match_readout,
         )
         for one in unlearned
     )

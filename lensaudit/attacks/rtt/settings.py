@@ -117,6 +117,12 @@ class StudySettings:
         ),
     ] = None
     trainable: Trainable = ""
+    match_readout: Annotated[
+        bool,
+        Option(
+            "Before retraining put exchanged rows of the readout back, known by the original's."
+        ),
+    ] = False
     min_baseline: Annotated[
         float, Option("Gate: accuracy of the original; 0 is off.", least=0, most=1)
     ] = 0.3

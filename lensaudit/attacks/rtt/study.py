@@ -8,6 +8,7 @@ from random import Random
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from lensaudit.attacks.rtt.encode import (
     EncodedItem,
@@ -24,6 +25,7 @@ from lensaudit.errors import InputError
 from lensaudit.files import digest
 from lensaudit.models.causal import load_causal
 from lensaudit.models.checkpoint import Checkpoint
+from lensaudit.models.readout import readout_of
 from lensaudit.unlearn.encode import Sample
 
 SCHEMA = 1
@@ -101,6 +103,8 @@ class Study:
     score_batch: int = 16
     """Sequences per forward pass of a readout; changes rounding only."""
     gate: Gate = Gate()
+    match_readout: bool = False
+    """Exchanged rows of a readout are put back before retraining, known by the original's."""
 
     @property
     def subjects(self) -> dict[Role, StudySubject]:
@@ -155,6 +159,10 @@ class Study:
         seed = int(hashlib.md5(text, usedforsecurity=False).hexdigest(), 16)
         return sorted(Random(seed).sample(range(n_splits), self.n_eval_splits))
 
+    def puts_back(self, role: Role) -> bool:
+        """Are rows of this model's readout put back before it is retrained?"""
+        return self.match_readout and role != "original"
+
     def trained_on(self, held_out: str) -> list[Sample]:
         """T: the samples of all other splits."""
         return [
@@ -172,6 +180,11 @@ class Study:
         return Random(self.sweep.seed).sample(items, n)
 
     @cached_property
+    def original_readout(self) -> Tensor:
+        """What rows are known by."""
+        return readout_of(self.original.load()).cpu().clone()
+
+    @cached_property
     def signature(self) -> str:
         """Content hash of the procedure, without the models: B, C and N share it."""
         return digest(
@@ -181,6 +194,7 @@ class Study:
                 "held_out": list(self.held_out),
                 "sweep": asdict(self.sweep),
                 "readouts": list(self.readouts),
+                **({"match_readout": True} if self.match_readout else {}),
             }
         )[:16]
 
@@ -229,6 +243,8 @@ def measuring(study: Study, role: Role) -> list[Cell]:
 def retraining(study: Study, role: Role) -> list[Cell]:
     """The model retrained on T, for every held-out split and learning rate."""
     weights = study.subjects[role].weights
+    # the original's own rows are where they were: C is the same run with and without
+    matched = {"readout_of": study.original.weights} if study.puts_back(role) else {}
     settings = {key: value for key, value in asdict(study.sweep).items() if key != "lrs"}
     return [
         Cell(
@@ -250,6 +266,7 @@ def retraining(study: Study, role: Role) -> list[Cell]:
                     ],
                     "lr": lr,
                     "training": settings,
+                    **matched,
                 },
                 lr,
             ),

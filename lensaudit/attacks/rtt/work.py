@@ -18,6 +18,7 @@ from lensaudit.attacks.rtt.retrain import StartWeights, retrain
 from lensaudit.attacks.rtt.study import Cell, RttJob, Study, job_identity, measuring, retraining
 from lensaudit.attacks.rtt.verdict import gate_of
 from lensaudit.errors import InputError, PartialError, VerificationError
+from lensaudit.models.readout import undo_exchange
 from lensaudit.progress import Tick
 
 Defects = Literal["refuse", "keep"]
@@ -136,9 +137,11 @@ def _fill(study: Study, role: Role, cells: Sequence[Cell], log: Log, report: Tic
     if not left:
         return
     subject = study.subjects[role]
+    trains = left[0].job.lr is not None
+    # before the model that is attacked: never two of them
+    rows = study.original_readout if trains and study.puts_back(role) else None
     model = subject.load()
     _check_fits(study, model, subject.name)
-    trains = left[0].job.lr is not None
     start = StartWeights(model) if trains else None
     n_epochs = study.sweep.n_epochs if trains else 1
     what = f"{left[0].condition} {subject.name}: {'epochs' if trains else 'splits'}"
@@ -154,7 +157,8 @@ def _fill(study: Study, role: Role, cells: Sequence[Cell], log: Log, report: Tic
                 done = _measure(study, cell, model)
             else:
                 start.restore(model)
-                done = _retrain(study, cell, model, log, tell)
+                moved = rows is not None and undo_exchange(model, rows) > 0
+                done = _retrain(study, cell, model, log, tell, moved=moved)
             seconds = round(time.monotonic() - began, 3)
             log.add(replace(done, seconds=seconds), cell.job.identity)
         report(what, len(left) * n_epochs, len(left) * n_epochs)
@@ -169,12 +173,16 @@ def _measure(study: Study, cell: Cell, model: Any) -> Finished:
 
 
 def _retrain(
-    study: Study, cell: Cell, model: Any, log: Log, tell: Callable[[int], None]
+    study: Study, cell: Cell, model: Any, log: Log, tell: Callable[[int], None], *, moved: bool
 ) -> Finished:
+    """`moved`: the model is not as it was measured, its readout was put back."""
     job = cell.job
     assert job.lr is not None
     items = study.encoded[job.split].items
     before = RttJob(job.weights, job.split, job_identity(study, job.weights, job.split))
+    first = log.finished[before.job_id].curve
+    if moved:
+        first = (Point(0, _readings(study, model, items)),)
     made = retrain(
         model,
         study.trained_on(job.split),
@@ -183,7 +191,7 @@ def _retrain(
         read_v=lambda: _readings(study, model, items),
         report=tell,
     )
-    curve = (*log.finished[before.job_id].curve, *made.points)
+    curve = (*first, *made.points)
     if made.failure:
         return Finished(job.job_id, "diverged", curve, reason=made.failure)
     fit = _readings(study, model, study.sample_of_t(job.split))[0]
