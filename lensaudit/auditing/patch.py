@@ -11,6 +11,7 @@ from lensaudit.auditing.asked import Asking, neutral_beside
 from lensaudit.auditing.collateral import kept_beside, with_collateral
 from lensaudit.auditing.patched import Patched, read_patched
 from lensaudit.auditing.settings import EvaluateSettings, PatchSettings
+from lensaudit.data.examples import spans_of
 from lensaudit.errors import InputError
 from lensaudit.files import canonical_json
 from lensaudit.models.checkpoint import (
@@ -302,6 +303,7 @@ def _depth_into(
     for outcome in outcomes:
         name = outcome.source
         summary, rows = _documents(outcome, read.get(name), calibration)
+        summary["spans"] = spans_of(audit.examples)
         if lens_alone:
             summary |= unexamined(NOT_PATCHED).document()
         else:
@@ -351,6 +353,7 @@ def _em_into(
     for name, checkpoint in audit.sources.items():
         outcome = em_outcome_of(name, checkpoint.weights, audit, em, found)
         summary = em_summary_of(outcome)
+        summary["spans"] = spans_of(audit.examples)
         summary |= unexamined(NOT_A_DEPTH).document()
         summary["verdict"] = Verdict(
             "undecided", f"{name}: undecided: {NOT_A_DEPTH}.", []

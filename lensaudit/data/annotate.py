@@ -3,8 +3,11 @@
 import re
 from dataclasses import dataclass
 
-from lensaudit.data.examples import Example
+from lensaudit.data.examples import Example, Origin
 from lensaudit.data.rules import FUNCTION, RULES, WORD, Span, folded, stem
+
+REVIEW = "review"
+"""Rule of a span that a person corrected or confirmed."""
 
 
 @dataclass(frozen=True)
@@ -37,10 +40,15 @@ class Proposal:
         """The answer's beginning, without the blank before the entity."""
         return self.pair.answer[: self.start].rstrip()
 
+    @property
+    def origin(self) -> Origin:
+        """Whether a person saw it: whoever named the entity, or read the review."""
+        return "reviewed" if self.rule in ("given", REVIEW) else "rule"
+
     def example(self) -> Example:
         """The annotated row."""
-        one = self.pair
-        return Example(one.idx, one.question, one.answer, self.prefix, self.entity, one.group)
+        one, prefix, entity = self.pair, self.prefix, self.entity
+        return Example(one.idx, one.question, one.answer, prefix, entity, one.group, self.origin)
 
 
 def propose(pair: Pair) -> Proposal:

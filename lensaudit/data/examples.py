@@ -2,9 +2,9 @@
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import astuple, dataclass
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, get_args
 
 from lensaudit.errors import InputError
 from lensaudit.files import digest, parse_json, read_json, read_text
@@ -18,6 +18,8 @@ _WANTED = (
 )
 _NO_LIST = "found no list of rows (one object per line: name it .jsonl)"
 _HALF = "half a Unicode character (a lone surrogate)"
+Origin = Literal["rule", "reviewed"]
+"""Who says where a fact stands: a rule alone, or a person, or whoever annotated the rows."""
 _LISTED = 20
 """Problems spelled out in one message; the others are counted."""
 _SHOWN = 40
@@ -38,6 +40,13 @@ class Example:
     """The scored fact, in the answer after the prefix."""
     group: Group
     """The author, see `lensaudit.groups`; a row without one is its own group."""
+    span: Origin = "reviewed"
+    """Whether a person saw prefix and entity; no number depends on it."""
+
+    @property
+    def asked(self) -> dict[str, Any]:
+        """All that a number may depend on, by field: for content hashes."""
+        return {name: value for name, value in vars(self).items() if name != "span"}
 
     @property
     def continuation(self) -> str:
@@ -77,7 +86,12 @@ def validate(rows: Sequence[Any], source: str) -> list[Example]:
 
 def examples_hash(examples: Sequence[Example]) -> str:
     """Content hash of a forget set, whatever the order of its rows; 32 hex digits."""
-    return digest([astuple(example) for example in sorted(examples, key=lambda one: one.idx)])
+    return digest([[*one.asked.values()] for one in sorted(examples, key=lambda one: one.idx)])
+
+
+def spans_of(examples: Sequence[Example]) -> dict[Origin, int]:
+    """How many spans a rule alone found, and how many were reviewed."""
+    return {one: sum(example.span == one for example in examples) for one in get_args(Origin)}
 
 
 def read_rows(path: Path) -> tuple[list[SourceRow], list[str]]:
@@ -178,6 +192,8 @@ def _row_problems(row: Any) -> list[str]:
         problems += _text_problems(row, key)
     if problem := group_problem(row):
         problems.append(problem)
+    if row.get("span", "reviewed") not in get_args(Origin):
+        problems.append(f"span is {_shown(row['span'])}, wanted {' or '.join(get_args(Origin))}")
     return problems or _span_problems(row)
 
 
@@ -210,6 +226,7 @@ def _example(row: Mapping[str, Any]) -> Example:
         prefix=row["prefix"],
         entity=row[_entity_key(row)],
         group=group_of(row, row["idx"]),
+        span=row.get("span", "reviewed"),
     )
 
 

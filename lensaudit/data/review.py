@@ -4,7 +4,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
-from lensaudit.data.annotate import Pair, Proposal
+from lensaudit.data.annotate import REVIEW, Pair, Proposal
 from lensaudit.errors import InputError
 from lensaudit.files import read_text, write_bytes
 from lensaudit.groups import own_group
@@ -13,10 +13,13 @@ HEADING = "# lensaudit review"
 """The first words of a review file."""
 _HELP = (
     f"{HEADING}: the fact of each answer stands in [[ ]]. Move the brackets where they are wrong,",
-    "# delete a block to leave its row out, then run: lensaudit annotate THIS_FILE -o forget.json",
+    "# delete (rule: ...) where they are right: both count as reviewed. Delete a block to leave",
+    "# its row out, then run: lensaudit annotate THIS_FILE -o forget.json",
     "# Lines with # are read over, but for the idx. A line break of an answer is written \\n.",
 )
 _ROW = re.compile(r"# idx (\d+)(?: group (\".*\"|-?\d+))?(?:$| )")
+_RULE = re.compile(r"\(rule: (\w+) (\d+):(\d+)\)\s*$")
+"""At the end of a block's first line: which rule proposed which characters of the answer."""
 _ESCAPES = {"\\": "\\\\", "\n": "\\n", "\r": "\\r", "[": "\\[", "]": "\\]"}
 _ESCAPED = {escape: text for text, escape in _ESCAPES.items()}
 
@@ -36,7 +39,9 @@ def is_review(text: str) -> bool:
 
 
 def read_review(path: Path) -> list[Proposal]:
-    """The rows of a review file, spans where the brackets stand; rule `review`.
+    """The rows of a review file, spans where the brackets stand.
+
+    A span keeps its rule where its block still names it and the brackets were not moved.
 
     Raises:
         InputError: a block lacks its question, its answer or one pair of brackets; all are listed.
@@ -51,7 +56,7 @@ def read_review(path: Path) -> list[Proposal]:
             rows += [found] if isinstance(found, Proposal) else []
             wrong += [f"line {block['line']}: {found}"] if isinstance(found, str) else []
         if head:
-            block = {"line": str(n), "idx": head[1], "group": head[2] or ""}
+            block = {"line": str(n), "idx": head[1], "group": head[2] or "", "head": line}
         elif line[:3] in ("Q: ", "A: "):
             block[line[0]] = line[3:].rstrip("\r")
     if wrong:
@@ -64,14 +69,14 @@ def read_review(path: Path) -> list[Proposal]:
 def _block(proposal: Proposal, remarks: Sequence[str]) -> str:
     pair = proposal.pair
     group = pair.group if isinstance(pair.group, int) else f'"{_escaped(pair.group)}"'
-    answer = pair.answer
+    answer, at = pair.answer, f"{proposal.start}:{proposal.end}"
     marked = (
         f"{_escaped(answer[: proposal.start])}[[{_escaped(proposal.entity)}]]"
         f"{_escaped(answer[proposal.end :])}"
     )
     return "\n".join(
         [
-            f"# idx {pair.idx} group {group} (rule: {proposal.rule})",
+            f"# idx {pair.idx} group {group} (rule: {proposal.rule} {at})",
             *(f"# CHECK: {_escaped(remark)}" for remark in remarks),
             f"Q: {_escaped(pair.question)}",
             f"A: {marked}",
@@ -102,7 +107,10 @@ def _proposal(block: Mapping[str, str]) -> Proposal | str:
         if group
         else own_group(idx),
     )
-    return Proposal(pair, len(before), len(before) + len(entity), rule="review")
+    start, end = len(before), len(before) + len(entity)
+    said = _RULE.search(block["head"])
+    untouched = said is not None and (said[2], said[3]) == (str(start), str(end))
+    return Proposal(pair, start, end, rule=said[1] if said and untouched else REVIEW)
 
 
 def _escaped(text: str) -> str:

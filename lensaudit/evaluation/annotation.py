@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from lensaudit.data.annotate import Proposal, doubts, faults, located, propose
-from lensaudit.data.examples import Example, validate
+from lensaudit.data.examples import Example, Origin, validate
 from lensaudit.data.pairs import Fields, read_pairs
 from lensaudit.data.review import is_review, read_review, write_review
 from lensaudit.errors import InputError
@@ -94,7 +94,8 @@ def _is_forget_set(content: bytes) -> bool:
     """Whether `annotate` wrote a file: rows of examples, byte for byte as they are written."""
     try:
         rows = parse_json(content)
-        found = [_row(Example(**row)) for row in rows]
+        # rows of earlier versions do not say who found their spans
+        found = [{name: _row(Example(**row))[name] for name in row} for row in rows]
     except (ValueError, TypeError):
         return False
     return found == rows and content == json_bytes(rows)
@@ -119,8 +120,10 @@ def _refuse_edited(review: Path, proposals: Sequence[Proposal]) -> None:
         )
 
 
-def _spans(proposals: Sequence[Proposal]) -> list[tuple[int, str, str, int, int]]:
-    return [(p.pair.idx, p.pair.question, p.pair.answer, p.start, p.end) for p in proposals]
+def _spans(proposals: Sequence[Proposal]) -> list[tuple[int, str, str, int, int, Origin]]:
+    return [
+        (p.pair.idx, p.pair.question, p.pair.answer, p.start, p.end, p.origin) for p in proposals
+    ]
 
 
 def checked(proposals: Sequence[Proposal], *, reviewed: bool = False) -> Annotated:

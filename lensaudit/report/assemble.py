@@ -97,7 +97,7 @@ def assemble(
         InputError: a path does not exist, or nothing under any of them is a finished result.
     """
     found, left = locate(paths)
-    given = {e.idx: Texts(**{**vars(e), "group": str(e.group)}) for e in examples}
+    given = {e.idx: Texts(**{**e.asked, "group": str(e.group)}) for e in examples}
     read = _Read()
     for one in found:
         try:

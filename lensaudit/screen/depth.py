@@ -6,7 +6,7 @@ from typing import Any
 from rich.table import Table
 
 from lensaudit.report.names import labels
-from lensaudit.screen.cells import interval, no_interval, number, profile
+from lensaudit.screen.cells import by_rule, interval, no_interval, number, profile
 from lensaudit.screen.tables import Part, dim, row, styled, table
 from lensaudit.verdict.words import said
 
@@ -131,6 +131,7 @@ def depths(
             shared = summary["n_scored"] == 0 and not others
             reason = f": {why}" if shared else "; reasons in summary.json"
             yield f"  {len(unscored)} unscored{reason}"
+    yield from by_rule(summaries[0])
     if summaries[0]["score"] == "lens":
         yield "A screen: it sees what can be read out directly. --score uds patches."
 

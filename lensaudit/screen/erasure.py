@@ -6,7 +6,7 @@ from typing import Any
 from rich.table import Table
 
 from lensaudit.report.names import labels
-from lensaudit.screen.cells import interval, no_interval, number, profile
+from lensaudit.screen.cells import by_rule, interval, no_interval, number, profile
 from lensaudit.screen.tables import Part, dim, row, table
 from lensaudit.verdict.words import with_limits
 
@@ -105,3 +105,4 @@ def erasures(summaries: Sequence[Mapping[str, Any]]) -> Iterator[Part]:
         yield f"  match by layer with the source patched in ▕{by_layer}▏"
         for line in remarks(summary):
             yield f"  {line}"
+    yield from by_rule(summaries[0])

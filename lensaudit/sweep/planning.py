@@ -175,7 +175,7 @@ def data_digest(conditions: Conditions) -> str:
     annotated = patched_data(conditions)
     examples = forget_set(annotated, limit=conditions.limit) if annotated else []
     parts: list[Any] = [{name: split.digest for name, split in sorted(splits.items())}]
-    parts += [[asdict(one) for one in examples], PASS_VERSION]
+    parts += [[one.asked for one in examples], PASS_VERSION]
     return digest(parts)
 
 

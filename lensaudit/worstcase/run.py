@@ -257,7 +257,7 @@ def bridge_of(worst: Worst, checkpoint: Checkpoint) -> TransformerBridge:
 
 def facts_hash(facts: Sequence[Fact]) -> str:
     """Content hash of facts with their placebos, paraphrases and solved questions."""
-    return digest([asdict(fact) for fact in facts])
+    return digest([asdict(fact) | {"row": fact.row.asked} for fact in facts])
 
 
 def _ledger(worst: Worst, arm: Checkpoint) -> Ledger:

@@ -4,6 +4,7 @@ import pytest
 
 from lensaudit.cli.main import run
 from lensaudit.data.tofu import forget_set
+from lensaudit.files import json_bytes
 
 
 @pytest.fixture
@@ -39,9 +40,41 @@ def test_pairs_become_a_forget_set_and_a_review_and_back(pairs, tmp_path, capsys
     assert run(["annotate", str(review), "-o", str(again), "--review", str(review)]) == 0
     found = json.loads(again.read_text())
     assert found[1:] == rows[1:]
-    assert (found[0]["entity"], found[0]["prefix"]) == (word, "")
+    assert (found[0]["entity"], found[0]["prefix"], found[0]["span"]) == (word, "", "reviewed")
     assert review.read_text() == corrected
     assert "idx 900 left out: no entity found" in capsys.readouterr().err
+
+
+def test_a_span_is_by_rule_until_somebody_corrects_or_confirms_it(pairs, tmp_path, capsys):
+    with pairs.open("a") as file:
+        row = {"idx": 901, "question": "Where?", "answer": "In Rome.", "entity": "Rome", "group": 9}
+        file.write(json.dumps(row) + "\n")
+    out, review = tmp_path / "forget.json", tmp_path / "forget.review.txt"
+    command = ["annotate", str(pairs), "-o", str(out)]
+    assert run(command) == 0
+    made = {row["idx"]: row["span"] for row in json.loads(out.read_text())}
+    # a row that names its entity was annotated by whoever did
+    assert made == dict.fromkeys(made, "rule") | {901: "reviewed"}
+    assert len(made) == 13
+    # the row of idx 2 is confirmed, that of idx 3 left out; nobody looked at the others
+    blocks = review.read_text().split("\n# idx ")
+    (at,) = (n for n, block in enumerate(blocks) if block.startswith("2 "))
+    head, _, rest = blocks[at].partition("\n")
+    blocks[at] = f"{head[: head.index(' (rule: ')]}\n{rest}"
+    confirmed = "\n# idx ".join(block for block in blocks if not block.startswith("3 "))
+    review.write_text(confirmed)
+    # such a review is never written over
+    assert run(command) == 2
+    assert review.read_text() == confirmed
+    assert run(["annotate", str(review), "-o", str(out)]) == 0
+    found = {row["idx"]: row["span"] for row in json.loads(out.read_text())}
+    assert 3 in made
+    assert found == {idx: said for idx, said in made.items() if idx != 3} | {2: "reviewed"}
+    # a file of an earlier version, whose rows do not say it, is known as ours
+    rows = json.loads(out.read_text())
+    out.write_bytes(json_bytes([{k: v for k, v in row.items() if k != "span"} for row in rows]))
+    assert run(["annotate", str(review), "-o", str(out)]) == 0
+    assert json.loads(out.read_text()) == rows
 
 
 def test_a_model_tells_which_spans_its_tokenizer_changes_and_which_facts_it_lacks(

@@ -7,6 +7,7 @@ from frozen import frozen, save_few
 from support import EMBEDDED
 
 from lensaudit.cli.main import run
+from lensaudit.data.tofu import forget_set
 
 
 def patching(family, data, folder):
@@ -54,6 +55,27 @@ def rows(folder):
     return [
         json.loads(line) for line in (folder / "out" / "results.jsonl").read_text().splitlines()
     ]
+
+
+def test_a_run_says_how_many_facts_nobody_looked_at(tmp_path, capsys):
+    ours = [vars(one) | {"span": "rule"} for one in forget_set("demo", limit=4)]
+    ours[2] |= {"span": "reviewed"}
+    del ours[3]["span"]  # annotated elsewhere
+    data = tmp_path / "rows.json"
+    patch, few_layers = patching(EMBEDDED, data, tmp_path), ("--layers", "14,15")
+    data.write_text(json.dumps(ours))
+    for more in (few_layers, (*few_layers, "--score", "em")):
+        assert patch(*more, out=str(tmp_path / "out")) == 0
+        assert "2 of 4 spans by rule, not reviewed" in capsys.readouterr().out
+        assert summary(tmp_path)["spans"] == {"rule": 2, "reviewed": 2}
+        shutil.rmtree(tmp_path / "out")
+    # confirmed: the same run says so, and no score is computed again
+    data.write_text(json.dumps([{**one, "span": "reviewed"} for one in ours]))
+    assert patch(*few_layers, "--dry-run") == 0
+    assert "to score: 0 patched rows" in capsys.readouterr().out
+    assert patch(*few_layers) == 0
+    assert "by rule" not in capsys.readouterr().out
+    assert summary(tmp_path)["spans"] == {"rule": 0, "reviewed": 4}
 
 
 def test_a_run_gives_the_scores_that_agreed_with_the_reference_and_reuses_everything(

@@ -146,7 +146,7 @@ AWKWARD = [
 def test_a_review_file_gives_back_what_was_written(tmp_path):
     path = write_review(tmp_path / "r.txt", AWKWARD, {3: ["look\nhere"]})
     read = read_review(path)
-    assert [(r.pair, r.start, r.end) for r in read] == [(a.pair, a.start, a.end) for a in AWKWARD]
+    assert read == AWKWARD
     assert "# CHECK: look\\nhere" in path.read_text()
 
 
@@ -170,6 +170,7 @@ def test_moved_brackets_and_deleted_blocks_are_what_is_read(tmp_path):
     path.write_text(text[:first] + block)
     (read,) = read_review(path)
     assert (read.pair.idx, read.entity, read.prefix) == (1, "judge", "Ada is a good")
+    assert (rows[0].origin, read.origin) == ("rule", "reviewed")
 
 
 @pytest.mark.parametrize(

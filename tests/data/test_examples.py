@@ -6,7 +6,7 @@ from generated import save_annotated
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lensaudit.data.examples import Example, examples_hash, load_examples, validate
+from lensaudit.data.examples import Example, examples_hash, load_examples, spans_of, validate
 from lensaudit.errors import InputError
 
 ROW = {
@@ -88,6 +88,8 @@ def test_gt_entity_needs_no_entity():
         ({"gt_entity": 5}, "gt_entity is a number (5), wanted text"),
         ({"group": 1.5}, "group is 1.5, wanted a whole number or text"),
         ({"group": False}, "group is False, wanted"),
+        ({"span": "model"}, "span is 'model', wanted rule or reviewed"),
+        ({"span": [3, 8]}, "span is [3, 8], wanted rule or reviewed"),
         ({"question": "a \ud800"}, "question holds half a Unicode character"),
     ],
 )
@@ -206,6 +208,15 @@ def test_the_hash_follows_content_and_not_order(order, field):
     assert examples_hash(shuffled) == examples_hash(examples)
     changed = [*examples[:-1], replace(examples[-1], **{field: "other"})]
     assert examples_hash(changed) != examples_hash(examples)
+    # who found the spans moves no number
+    ruled = validate([row(idx=n, span="rule") for n in range(5)], "rows")
+    assert examples_hash(ruled) == examples_hash(examples)
+
+
+def test_rows_that_do_not_say_who_found_their_span_count_as_reviewed():
+    found = validate([row(), row(idx=8, span="rule"), row(idx=9, span="reviewed")], "set.json")
+    assert [one.span for one in found] == ["reviewed", "rule", "reviewed"]
+    assert spans_of(found) == {"rule": 1, "reviewed": 2}
 
 
 def test_an_annotated_file_loads_whole(tmp_path):
