@@ -31,7 +31,7 @@ _NOT_IDENTITY = ("activations", "registry", "batch_size", "metrics")
 """Fields of the settings that do not change what it finds, or are said otherwise."""
 _PLACES = (
     *("data", "forget", "holdout", "retain_set", "retain_log"),
-    *("tokenizer", "template", "classifier"),
+    *("tokenizer", "template", "classifier", "align_data", "validity_data"),
 )
 """Fields that may name a file or folder; another's text is no place, whatever lies here."""
 
