@@ -17,6 +17,7 @@ from lensaudit.models.registry import default_anchor, default_data
 from lensaudit.progress import Notice, Progress, Tell
 from lensaudit.results.keyed import begin, check_own, finished, keyed_document, write_keyed
 from lensaudit.results.records import claim, manifest
+from lensaudit.results.schema import Number
 from lensaudit.settings import path_of, results_folder
 
 AUDIT = "audit.json"
@@ -131,7 +132,26 @@ def _identity(audit: Any, auditing: Auditing) -> dict[str, Any]:
     }
 
 
+@dataclass(frozen=True)
+class _Shifted:
+    model: str
+    before: dict[str, Number | None]
+    after: dict[str, Number | None]
+    remark: str | None = None
+
+    def __post_init__(self) -> None:
+        if self.before.keys() != self.after.keys():
+            raise ValueError("found other scores after the attack than before it")
+
+
+@dataclass(frozen=True)
+class _Audited:
+    """What the file of an audit must hold."""
+
+    shifts: list[_Shifted]
+
+
 def _known(path: Path, key: str) -> tuple[Shift, ...] | None:
     """The shifts in a file of this very audit."""
-    content = keyed_document(path, key)
+    content = keyed_document(path, key, _Audited)
     return None if content is None else tuple(Shift.from_json(one) for one in content["shifts"])

@@ -7,8 +7,10 @@ from pathlib import Path
 from typing import Any
 
 from lensaudit.auditing.shown import Shown
+from lensaudit.errors import InputError
 from lensaudit.results.owners import COMPARISON
-from lensaudit.results.reading import csv_rows, json_object
+from lensaudit.results.patch_runs import read_shown
+from lensaudit.results.reading import csv_rows
 from lensaudit.settings import Score
 from lensaudit.verdict.decide import Verdict
 from lensaudit.verdict.depth import calibration_problem
@@ -109,12 +111,15 @@ def read_patched(folders: Mapping[str, Path]) -> Patched:
     Raises:
         InputError: a file is missing or damaged.
     """
-    results = [PatchResult(name, one, json_object(one / SUMMARY)) for name, one in folders.items()]
+    results = [PatchResult(name, one, read_shown(one / SUMMARY)) for name, one in folders.items()]
     table = next(iter(folders.values())).parent / COMPARISON
     if len(results) == 1 or results[0].score == "em":
         return Patched(tuple(results))
-    rows = zip(combinations(folders, 2), csv_rows(table), strict=True)
-    return Patched(tuple(results), tuple(_pair(names, row) for names, row in rows))
+    try:
+        rows = zip(combinations(folders, 2), csv_rows(table), strict=True)
+        return Patched(tuple(results), tuple(_pair(names, row) for names, row in rows))
+    except ValueError as error:
+        raise InputError(f"{table}: holds other rows than pairs of these models") from error
 
 
 def _pair(names: tuple[str, str], row: Mapping[str, str]) -> list[Any]:

@@ -3,7 +3,9 @@
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Annotated, Any, Literal, TypeVar
+
+from annotated_types import Len
 
 from lensaudit.activations.fill import encoded_hash
 from lensaudit.data.examples import Example, load_examples, read_rows
@@ -11,7 +13,15 @@ from lensaudit.data.spans import Encoded, SpanLost, encode
 from lensaudit.data.tofu import DEMO
 from lensaudit.directions.ablate import Said, ablate, said, source_of
 from lensaudit.directions.bench import ROLES, At, Bench, Part, Role, Runs, open_bench
-from lensaudit.directions.finding import KINDS, SCHEMA, Kind, read_finding
+from lensaudit.directions.finding import (
+    KINDS,
+    SCHEMA,
+    FindingLine,
+    Kind,
+    Scores,
+    check_lengths,
+    read_finding,
+)
 from lensaudit.directions.mediate import mediate
 from lensaudit.directions.restore import Search, restore
 from lensaudit.directions.verdict import SCORES, Plain, summary_of
@@ -27,6 +37,7 @@ from lensaudit.models.context import context_of
 from lensaudit.progress import Notice, Tick
 from lensaudit.results.ledger import Ledger
 from lensaudit.results.records import claim
+from lensaudit.results.schema import Flag, Number, Whole
 from lensaudit.steer.folds import N_FOLDS, Fold, author_folds
 from lensaudit.steer.form import Format
 from lensaudit.steer.settings import DirectionSettings
@@ -167,8 +178,20 @@ def run(
     claim(out, "steer audit", ["summary.json"])
     (out / "summary.json").unlink(missing_ok=True)
     identity = audit.identity()
-    ledger = Ledger(out / LOG, "interventions", {}, unsigned="keep", notice=notice)
-    rows = [row for row in ledger.rows if row.get("run") == identity]
+    ledger = Ledger(
+        out / LOG,
+        "interventions",
+        {},
+        unsigned="keep",
+        record=_PlainLine | _EmptyLine | FindingLine,
+        notice=notice,
+    )
+    asked = {e.idx for e in audit.encoded["forget"]}
+    rows = [
+        row
+        for row in ledger.rows
+        if row["run"] == identity and asked.issuperset(row.get("idx", ()))
+    ]
     done = {(row["kind"], row["fold"]) for row in rows}
     wanted: list[tuple[Kind, Fold]] = [
         (kind, fold) for kind in audit.kinds for fold in audit.folds()
@@ -190,6 +213,37 @@ def run(
     summary = summed_up(audit, rows)
     write_json(out / "summary.json", summary)
     return summary
+
+
+@dataclass(frozen=True, kw_only=True)
+class _PlainLine:
+    """What the line of models without an intervention must hold."""
+
+    run: str
+    kind: Literal["plain"]
+    fold: Literal[-1]
+    idx: Annotated[list[Whole], Len(1)]
+    groups: list[Whole | str]
+    em: dict[Role, Scores]
+    logprob: dict[Role, Scores]
+    said: dict[Role, Scores]
+    idk_rate: dict[Role, Number]
+
+    def __post_init__(self) -> None:
+        taken = (self.em, self.logprob, *([self.said] if self.said else []))
+        if len(self.groups) != len(self.idx) or any(len(one) != len(ROLES) for one in taken):
+            raise ValueError("found other groups or models than those of the examples")
+        check_lengths(self.idx, *(scores for one in taken for scores in one.values()))
+
+
+@dataclass(frozen=True, kw_only=True)
+class _EmptyLine:
+    """What the line of a fold without a finding must hold."""
+
+    run: str
+    kind: Kind
+    fold: Whole
+    empty: Flag
 
 
 _ORDER = {"plain": -1, **{kind: at for at, kind in enumerate(KINDS)}}

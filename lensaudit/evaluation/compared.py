@@ -7,9 +7,10 @@ needs one backward pass per example of each model, and what it gave is kept by c
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import torch
+from annotated_types import Len
 from jaxtyping import Float
 from rich.filesize import decimal as size
 from safetensors.torch import load, save
@@ -24,6 +25,7 @@ from lensaudit.models.conditions import EAGER
 from lensaudit.models.device import free_bytes
 from lensaudit.results.keyed import read_marked, write_marked
 from lensaudit.results.ledger import Ledger
+from lensaudit.results.schema import Number
 from lensaudit.scores.depth import label_logprob
 from lensaudit.scores.representation import (
     FisherMask,
@@ -90,6 +92,17 @@ Means = dict[str, dict[float, list[float]]]
 """Model -> share -> mean Fisher information over each layer's mask."""
 
 
+_ByShare = Annotated[dict[Literal["0.0001", "0.001", "0.01"], list[Number]], Len(3)]
+
+
+@dataclass(frozen=True)
+class _Line:
+    """What a line of the store must hold: a mean for each layer, by share."""
+
+    of: Literal["full", "retain", "model"]
+    means: _ByShare
+
+
 class _FisherStore:
     """Fisher information by content hash, so that no backward pass is run twice."""
 
@@ -109,7 +122,8 @@ class _FisherStore:
         """Of `full`, `retain` and the checkpoint."""
         ledger = self._ledger(checkpoint)
         known = {row["of"]: {float(s): v for s, v in row["means"].items()} for row in ledger.rows}
-        if len(known) == 3:
+        n_layers = {len(values) for means in known.values() for values in means.values()}
+        if len(known) == 3 and len(n_layers) == 1:
             return known
         anchors = self._anchors()
         found = {
@@ -127,7 +141,9 @@ class _FisherStore:
         if not audit.fresh and (old := self.folder / f"{digest(key)}.json").exists():
             audit.notice(f"{old}: was written without checksums by 0.1.0; it is not used any more")
         path = make_folder(self.folder) / f"fisher--{digest(key)}.jsonl"
-        ledger = Ledger(path, "fisher", key, notice=None if audit.fresh else audit.notice)
+        ledger = Ledger(
+            path, "fisher", key, record=_Line, notice=None if audit.fresh else audit.notice
+        )
         if audit.fresh:
             ledger.clear()
         return ledger

@@ -110,7 +110,7 @@ def run_tasks(
     for name, task in named:
         key = _key(task, identity, arguments, include)
         path = out / f"{slug(name, 80)}.json"
-        found = keyed_document(path, key)
+        found = keyed_document(path, key, _Found)
         if found is None:
             report(f"{name}: runs")
             found = _run(model, tokenizer, task, arguments, manager)
@@ -123,6 +123,13 @@ def run_tasks(
         files += [path.name, path.with_suffix(".samples.jsonl").name]
     write_json(out / "LMEval_SUMMARY.json", values)
     return Outcome(values, tuple(reused), out, tuple(files))
+
+
+@dataclass(frozen=True)
+class _Found:
+    """What the file of a task must hold."""
+
+    results: dict[str, dict[str, Any]]
 
 
 def values_of(results: Mapping[str, Mapping[str, Any]]) -> dict[str, float | None]:

@@ -178,10 +178,17 @@ def _measure(subject: MetaSubject, scoring: Scoring, folder: Path) -> str | None
     return None
 
 
+@dataclass(frozen=True)
+class _Done:
+    """What the file of a measured model must hold."""
+
+    metrics: list[str]
+
+
 def _finished(folder: Path, key: str) -> frozenset[str]:
     """The metrics that a model's folder holds under the same conditions."""
-    done = keyed_document(folder / DONE, key) if is_whole(folder) else None
-    return frozenset(done.get("metrics", ()) if done else ())
+    done = keyed_document(folder / DONE, key, _Done) if is_whole(folder) else None
+    return frozenset(done["metrics"] if done else ())
 
 
 def plan_lines(subjects: Sequence[str], scoring: Scoring) -> list[str]:

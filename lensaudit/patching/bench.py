@@ -27,6 +27,7 @@ from lensaudit.patching.scorebook import BookKey, ScoreBook, example_hash
 from lensaudit.patching.sources import CachedSource, SourceStreams
 from lensaudit.patching.stages import Runner, complete, deltas
 from lensaudit.results.ledger import Ledger, ledger_path
+from lensaudit.results.schema import Flag, Number
 from lensaudit.scores.depth import label_logprob, mean_per_example, span_logprob, span_mean
 from lensaudit.scores.erasure import label_hit
 
@@ -34,6 +35,15 @@ SAID_BATCH = 16
 KEPT = 8
 """Models beside `full` stay in memory while they are below this part of `memory`."""
 _SAID_KEY = ("tokenizer", "dtype", "device_class", "attention", "batch_policy", "algorithm")
+
+
+@dataclass(frozen=True)
+class _SaidLine:
+    """What a line of the ledger must hold."""
+
+    example: str
+    logprob: Number
+    exact: Flag
 
 
 @dataclass(frozen=True)
@@ -250,7 +260,7 @@ class Bench:
             key = self._key(checkpoint.weights)
             record = {"weights": key.source, **{part: getattr(key, part) for part in _SAID_KEY}}
             path = ledger_path(self.audit.root / "said", checkpoint.spec.name, record)
-            ledger = Ledger(path, "said", record, notice=self.audit.told)
+            ledger = Ledger(path, "said", record, record=_SaidLine, notice=self.audit.told)
             if self.audit.fresh:
                 ledger.clear()
             self._ledgers[checkpoint.weights] = ledger

@@ -20,6 +20,7 @@ from lensaudit.models.conditions import Conditions
 from lensaudit.progress import Notice
 from lensaudit.results.ledger import Ledger, ledger_path
 from lensaudit.results.records import computed_by
+from lensaudit.results.schema import AtLayer, Number
 
 UNRECORDED = "unrecorded versions"
 """Of scores that were kept before versions were."""
@@ -53,6 +54,17 @@ DIGITS = 3
 """Of what is kept by token: it is looked at, and no score is computed from it."""
 
 
+@dataclass(frozen=True)
+class _Line:
+    """What a line of a book must hold."""
+
+    example: str
+    baseline: Number
+    scores: dict[AtLayer, Number]
+    computed_by: str = UNRECORDED
+    by_token: dict[AtLayer, list[Number]] | None = None
+
+
 @dataclass
 class Entry:
     """Scores of one example, nats per token."""
@@ -80,7 +92,7 @@ class ScoreBook:
         record = key.document()
         path = ledger_path(root / "scores", name, record)
         self.key = key
-        self.ledger = Ledger(path, "scores", record, notice=notice)
+        self.ledger = Ledger(path, "scores", record, record=_Line, notice=notice)
         self.entries: dict[str, Entry] = {}
         for row in self.ledger.rows:
             self._merge(row)
@@ -97,7 +109,7 @@ class ScoreBook:
         entry.baselines |= dict.fromkeys(scores, row["baseline"])
         by_token = row.get("by_token") or {}
         entry.by_token |= {int(layer): values for layer, values in by_token.items()}
-        by = str(row.get("computed_by", UNRECORDED))
+        by = row.get("computed_by", UNRECORDED)
         entry.computed_by |= {layer: by for layer in scores}
 
     def computed_by(self, encoded: Sequence[Encoded], layers: Sequence[int]) -> dict[str, int]:

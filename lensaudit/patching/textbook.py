@@ -14,6 +14,7 @@ from lensaudit.files import digest
 from lensaudit.models.conditions import Conditions
 from lensaudit.progress import Notice
 from lensaudit.results.ledger import Ledger, ledger_path
+from lensaudit.results.schema import AtLayer
 
 ALGORITHM = 1
 """Raised when a change of code changes texts."""
@@ -40,6 +41,14 @@ class TextKey(Conditions):
         return {"model": own.pop("weights"), "donor": own.pop("source"), **own}
 
 
+@dataclass(frozen=True)
+class _Line:
+    """What a line of a book must hold."""
+
+    prompt: str
+    texts: dict[AtLayer, str]
+
+
 class TextBook:
     """A ledger of texts; every finished batch survives a kill."""
 
@@ -47,7 +56,7 @@ class TextBook:
         record = key.document()
         path = ledger_path(root / "texts", name, record)
         self.key = key
-        self.ledger = Ledger(path, "texts", record, notice=notice)
+        self.ledger = Ledger(path, "texts", record, record=_Line, notice=notice)
         self._texts: dict[str, dict[int, str]] = {}
         for row in self.ledger.rows:
             self._merge(row["prompt"], row["texts"])

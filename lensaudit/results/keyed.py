@@ -14,6 +14,7 @@ from lensaudit.errors import InputError
 from lensaudit.files import digest, make_folder, write_bytes, write_json
 from lensaudit.results.reading import json_object
 from lensaudit.results.records import BEGUN, MANIFEST, Manifest, is_whole, mark_of, misfits, signed
+from lensaudit.results.schema import fits
 
 _EARLIER_MARK = Path("training/job.json")
 """Where 0.1.0 marked a training run."""
@@ -86,10 +87,15 @@ def read_marked(path: Path, key: str) -> bytes | None:
     return path.read_bytes()
 
 
-def keyed_document(path: Path, key: str) -> dict[str, Any] | None:
+def keyed_document(path: Path, key: str, record: Any = None) -> dict[str, Any] | None:
     """The JSON object in a file, if it was made under `key` and is as it was written; else None.
 
     Without a checksum, as 0.1.0 wrote them, the key decides.
+
+    Args:
+        path: of the file.
+        key: of what it must be.
+        record: dataclass that it must fit; None: any object does.
     """
     try:
         found = json_object(path)
@@ -97,7 +103,8 @@ def keyed_document(path: Path, key: str) -> dict[str, Any] | None:
         whole = check is None or check == digest(found)
     except (InputError, ValueError):
         return None
-    return found if whole and found.get("key") == key else None
+    whole = whole and found.get("key") == key and (record is None or fits(record, found))
+    return found if whole else None
 
 
 def _key_in(path: Path) -> Any:

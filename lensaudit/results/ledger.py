@@ -26,6 +26,7 @@ from lensaudit.files import (
     write_jsonl,
 )
 from lensaudit.progress import Notice
+from lensaudit.results.schema import fits
 
 LedgerLine = dict[str, Any]
 CHECK = "check"
@@ -96,13 +97,20 @@ class Scan:
         return self.is_ours and not self.n_dropped
 
 
-def scan(path: Path, header: Header, *, unsigned: Literal["drop", "keep"] = "drop") -> Scan:
+def scan(
+    path: Path,
+    header: Header,
+    *,
+    unsigned: Literal["drop", "keep"] = "drop",
+    record: Any = None,
+) -> Scan:
     """Read a ledger file that should have this header.
 
     Args:
         path: of the file; none is an empty ledger.
         header: what its lines must have been written under.
         unsigned: whether lines of a file from before checksums count.
+        record: dataclass that a line must fit to count; None: any does.
 
     Raises:
         WorkError: the file exists but cannot be read.
@@ -112,15 +120,19 @@ def scan(path: Path, header: Header, *, unsigned: Literal["drop", "keep"] = "dro
     headers = [row for row in found if row == header.line()]
     lines = [row for row in found if row != header.line()]
     if lines and not headers and not _has_checksums(content):
-        kept = tuple(row for row in lines if row) if unsigned == "keep" else ()
+        kept = _fitting((row for row in lines if row), record) if unsigned == "keep" else ()
         return Scan(kept, len(lines), is_ours=False, is_unsigned=True)
-    rows = tuple(
+    rows = (
         {name: value for name, value in row.items() if name != CHECK}
         for row in lines
         if row and header.accepts(row)
     )
     is_ours = bool(found) and found[0] == header.line()
-    return Scan(rows, len(lines), is_ours=is_ours, is_unsigned=False)
+    return Scan(_fitting(rows, record), len(lines), is_ours=is_ours, is_unsigned=False)
+
+
+def _fitting(rows: Iterable[LedgerLine], record: Any) -> tuple[LedgerLine, ...]:
+    return tuple(row for row in rows if record is None or fits(record, row))
 
 
 def _has_checksums(content: bytes) -> bool:
@@ -146,6 +158,7 @@ class Ledger:
         key: Mapping[str, Any],
         *,
         unsigned: Literal["drop", "keep"] = "drop",
+        record: Any = None,
         notice: Notice | None = None,
     ):
         """Read what is there; nothing is written before the first line is added.
@@ -155,13 +168,15 @@ class Ledger:
             kind: of the ledger.
             key: what all its lines depend on.
             unsigned: whether lines of a file from before checksums count.
+            record: dataclass that a line must fit to count; None: any does.
             notice: told in one line what does not count.
         """
         self.path = path
         # as it comes back from a file: tuples are lists there
         self.header = Header(kind, json.loads(canonical_json(dict(key))))
         self.unsigned: Literal["drop", "keep"] = unsigned
-        found = scan(path, self.header, unsigned=unsigned)
+        self._record = record
+        found = scan(path, self.header, unsigned=unsigned, record=record)
         self.rows: list[LedgerLine] = list(found.rows)
         self._is_sound = found.is_sound
         self._n_lines = found.n_lines
@@ -203,7 +218,7 @@ class Ledger:
 
     def _clean(self) -> None:
         """Leave out what does not count, unless another process has done so."""
-        found = scan(self.path, self.header, unsigned=self.unsigned)
+        found = scan(self.path, self.header, unsigned=self.unsigned, record=self._record)
         if not found.is_sound:
             self._write(found.rows)
 

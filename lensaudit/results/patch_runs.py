@@ -1,7 +1,7 @@
 """What did `lensaudit patch` find? One run: a source under one set of conditions."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -11,9 +11,9 @@ from numpy.typing import NDArray
 
 from lensaudit.errors import InputError
 from lensaudit.files import digest
-from lensaudit.results.reading import JsonObject, json_lines, json_object, part
+from lensaudit.results.reading import JsonObject, json_lines, json_object, need, part
 from lensaudit.results.records import check_result
-from lensaudit.results.schema import Number, Whole, checked, checked_as
+from lensaudit.results.schema import AtLayer, Number, Text, Whole, checked, checked_as
 from lensaudit.scores.stats import Interval
 
 Numbers = NDArray[np.float64]
@@ -64,11 +64,24 @@ class PatchRun:
     """Hash of everything that runs must share to be compared row by row."""
 
 
+Ends = tuple[Number | None, Number | None] | None
+
+
 @dataclass(frozen=True)
+class _Depth:
+    """What a page shows of `aligned` and of `validity`."""
+
+    uds: Number | None = None
+    d_share: Number | None = None
+    ci95: Ends = None
+    why: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
 class _Summary:
     """What `summary.json` must hold."""
 
-    source: str
+    source: Text
     score: Literal["uds", "lens", "em"]
     n: Whole
     n_scored: Whole
@@ -78,7 +91,50 @@ class _Summary:
     uds: Number | None = None
     lens: Number | None = None
     udr: Number | None = None
-    ci95: tuple[Number | None, Number | None] | None = None
+    retention: Number | None = None
+    ci95: Ends = None
+    ci95_why: str | None = None
+    ci95_assumes: str | None = None
+    lens_ci95: Ends = None
+    unscored: dict[str, str] | None = None
+    aligned: _Depth = _Depth()
+    validity: _Depth = _Depth()
+    collateral: "dict[str, Lost]" = field(default_factory=dict)
+    n_reference_cut: Whole | None = None
+    n_full_lost: Whole | None = None
+
+
+@dataclass(frozen=True)
+class _Said:
+    code: str
+    sentence: str
+    because: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class _ShownDepth:
+    """What a screen shows of a run with `--score uds` or `lens`, beside the above."""
+
+    n: Whole
+    ci95: Ends
+    unscored: dict[AtLayer, str]
+    verdict: _Said
+
+
+@dataclass(frozen=True, kw_only=True)
+class _ShownMatch:
+    """The same of a run with `--score em`."""
+
+    udr: Number | None
+    ci95: Ends
+    retention: Number | None
+    unscored: dict[AtLayer, str]
+    categories: dict[str, Whole]
+    em_form: str
+    threshold: Number
+    max_new_tokens: Whole
+    per_layer: "list[_ShownEmLayer]"
+    calibration: "dict[str, _Rates]"
 
 
 @dataclass(frozen=True)
@@ -136,6 +192,21 @@ class _EmLayer:
 
 
 @dataclass(frozen=True)
+class _ShownEmLayer(_EmLayer):
+    s1_lost: Number | None
+    s2_lost: Number | None
+    status: str
+
+
+@dataclass(frozen=True)
+class _Rates:
+    """An anchor of an exact-match audit."""
+
+    udr: Number | None
+    retention: Number | None
+
+
+@dataclass(frozen=True)
 class _Made:
     """What `manifest.json` must hold."""
 
@@ -154,10 +225,7 @@ def read_patch(summary_file: Path, texts: Mapping[int, Texts]) -> PatchRun:
     folder = summary_file.parent
     check_result(summary_file)
     summary = json_object(summary_file)
-    found = checked(_Summary, summary, summary_file)
-    _check_ranges(found, summary_file)
-    columns = _EmLayer if found.score == "em" else _Layer
-    checked_as(list[columns], found.per_layer, f"{summary_file}: per_layer")
+    found = _checked(summary, summary_file)
     manifest = json_object(folder / "manifest.json")
     checked(_Made, manifest, folder / "manifest.json")
     rows = tuple(json_lines(folder / "results.jsonl"))
@@ -186,6 +254,38 @@ def read_patch(summary_file: Path, texts: Mapping[int, Texts]) -> PatchRun:
     )
     _check_rows(found, run.scores, folder)
     return run
+
+
+def _checked(summary: JsonObject, where: Path) -> _Summary:
+    """The parts that decide, each of its kind.
+
+    Raises:
+        InputError: names the first that is not.
+    """
+    found = checked(_Summary, summary, where)
+    _check_ranges(found, where)
+    is_match = found.score == "em"
+    checked_as(list[_EmLayer if is_match else _Layer], found.per_layer, f"{where}: per_layer")
+    if not is_match:
+        checked_as(dict[str, Number | None], found.calibration, f"{where}: calibration")
+    return found
+
+
+def read_shown(where: Path) -> JsonObject:
+    """The content of `summary.json`, with all that a screen shows of it.
+
+    Raises:
+        InputError: as `read_patch`, and where this version shows more than the file holds.
+    """
+    summary = json_object(where)
+    found = _checked(summary, where)
+    checked(_ShownMatch if found.score == "em" else _ShownDepth, summary, where)
+    need(summary, where, SCORES[found.score])
+    if found.score != "em":
+        need(found.calibration, f"{where}: calibration", "full", "retain")
+    elif found.udr is not None and found.retention is None:
+        raise InputError(f"{where}: retention: found None, wanted a number beside a UDR")
+    return summary
 
 
 def _check_ranges(found: _Summary, where: Path) -> None:

@@ -15,6 +15,9 @@ Length = Annotated[Number, Field(ge=0)]
 Share = Annotated[Number, Field(ge=0, le=1)]
 Text = Annotated[str, Field(min_length=1)]
 Whole = Annotated[int, Strict()]
+Flag = Annotated[bool, Strict()]
+AtLayer = Annotated[str, Field(pattern=r"^-?[0-9]{1,9}$")]
+"""A layer, or an idx, as the name of a field."""
 
 _WANTED = {
     "float_type": "a number",
@@ -58,6 +61,15 @@ def checked_as(kind: Any, value: Any, where: object, *, remedy: str = "") -> Any
         raise InputError(f"{where}: {said}") from error
 
 
+def fits(kind: Any, value: Any) -> bool:
+    """Whether a value is what its record says; for what is computed again where it is not."""
+    try:
+        _adapter(kind).validate_python(value)
+    except ValidationError:
+        return False
+    return True
+
+
 @functools.cache
 def _adapter(kind: Any) -> Any:  # beartype cannot read the type of an adapter
     return TypeAdapter(kind)
@@ -70,6 +82,8 @@ def _said(error: Any) -> str:
         owner = f"{_place(error['loc'][:-1])}: " if error["loc"][1:] else ""
         return f"{owner}has no {error['loc'][-1]!r}"
     found, limits = error["input"], error.get("ctx", {})
+    if "error" in limits:  # what a record says of its fields together
+        return f"{place}{': ' if place else ''}{limits['error']}"
     wanted = _WANTED.get(error["type"]) or limits.get("expected") or _bounds(limits)
     return f"{place}{': ' if place else ''}found {repr(found)[:_SHOWN]}, wanted {wanted}"
 

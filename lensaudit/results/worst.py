@@ -4,8 +4,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from lensaudit.results.reading import brief, json_object
-from lensaudit.results.schema import Number, Whole, checked
+from lensaudit.results.reading import JsonObject, brief, json_object
+from lensaudit.results.schema import AtLayer, Length, Number, Whole, checked
 
 
 @dataclass(frozen=True)
@@ -47,6 +47,29 @@ class _Worst:
 
 
 @dataclass(frozen=True)
+class _Bound:
+    draws: Whole
+    rate: Number | None
+
+
+@dataclass(frozen=True)
+class _ShownAttack:
+    seconds: Length
+
+
+@dataclass(frozen=True)
+class _ShownWorst:
+    """What a screen shows beside the above."""
+
+    n: Whole
+    unscored: dict[AtLayer, str]
+    authors: Whole
+    no_interval: str | None
+    bound: _Bound
+    attacks: list[_ShownAttack]
+
+
+@dataclass(frozen=True)
 class _Leak:
     temperature: Number
     top_p: Number
@@ -67,6 +90,45 @@ class _Sample:
     retain: list[str]
     samples: Whole
     leak: list[_Leak]
+
+
+@dataclass(frozen=True)
+class _ShownLeak:
+    corrected: Number | None
+    reason: str | None
+
+
+@dataclass(frozen=True)
+class _ShownSample:
+    n: Whole
+    unscored: dict[AtLayer, str]
+    never_hit_bound: Number
+    leak: list[_ShownLeak]
+
+
+def shown_worst(path: Path) -> JsonObject:
+    """The content of the `summary.json` of a worst case, with all that a screen shows of it.
+
+    Raises:
+        InputError: the file holds something else.
+    """
+    return _shown(path, _Worst, _ShownWorst)
+
+
+def shown_sample(path: Path) -> JsonObject:
+    """The same of sampled answers.
+
+    Raises:
+        InputError: the file holds something else.
+    """
+    return _shown(path, _Sample, _ShownSample)
+
+
+def _shown(path: Path, *kinds: type) -> JsonObject:
+    content = json_object(path)
+    for kind in kinds:
+        checked(kind, content, path, remedy="delete the folder and run the command again")
+    return content
 
 
 def read_worst(path: Path) -> dict[str, Any]:

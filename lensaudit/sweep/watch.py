@@ -5,7 +5,7 @@ import re
 import shutil
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +25,7 @@ from lensaudit.models.checkpoint import Checkpoint, open_checkpoint
 from lensaudit.models.registry import DEMO, Registry, load_registry, resolve
 from lensaudit.progress import Notice
 from lensaudit.results.ledger import Ledger
+from lensaudit.results.schema import Number, Whole
 from lensaudit.settings import results_folder
 from lensaudit.sweep.failures import failure_of
 from lensaudit.sweep.measure import SweepSubject, measure, resolved
@@ -272,6 +273,22 @@ def write_curve(watched: Watch) -> list[dict]:
     return table
 
 
+@dataclass(frozen=True)
+class _Value:
+    value: Number | None
+
+
+@dataclass(frozen=True)
+class _Line:
+    """What the line of an audited step must hold."""
+
+    step: Whole
+    weights: str
+    epoch: Number | None = None
+    values: dict[str, _Value] = field(default_factory=dict)
+    failure: str | None = None
+
+
 def _latest(watched: Watch) -> Iterator[dict[str, Any]]:
     """The last audit of each step: a run that began again overwrites its checkpoints."""
     rows = {row["step"]: row for row in _ledger(watched).rows}
@@ -281,7 +298,7 @@ def _latest(watched: Watch) -> Iterator[dict[str, Any]]:
 def _ledger(watched: Watch, notice: Notice | None = None) -> Ledger:
     """The audited checkpoints; one whose line does not count is audited again."""
     key = {"key": watched.key}
-    return Ledger(watched.log, "audited", key, unsigned="keep", notice=notice)
+    return Ledger(watched.log, "audited", key, unsigned="keep", record=_Line, notice=notice)
 
 
 def output_for(folder: Path, out: Path | None) -> Path:

@@ -71,8 +71,8 @@ def elicit(
     if trait.elicitation is None:
         raise InputError(f"trait {trait.name}: no extraction prompts and no contrast rows")
     wanted = asked(trait.elicitation, n_rollouts)
-    ledger = Ledger(log, "elicited", {}, unsigned="keep", notice=notice)
-    known = {row["key"]: row["text"] for row in ledger.rows if "key" in row}
+    ledger = Ledger(log, "elicited", {}, unsigned="keep", record=_Line, notice=notice)
+    known = {row["key"]: row["text"] for row in ledger.rows}
     keys = [digest([identity, vars(sampling), one.ask.key]) for one in wanted]
     missing = [one.ask for one, key in zip(wanted, keys, strict=True) if key not in known]
     if missing:
@@ -102,6 +102,14 @@ def elicit(
         if known[key]
     ]
     return whole_pairs(samples)
+
+
+@dataclass(frozen=True)
+class _Line:
+    """What a line of what was said must hold."""
+
+    key: str
+    text: str
 
 
 def filtered(

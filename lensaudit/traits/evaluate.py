@@ -15,6 +15,7 @@ from lensaudit.judge.verdict import Judge, JudgeRequest
 from lensaudit.patching.interventions import Where
 from lensaudit.progress import Notice, Tick
 from lensaudit.results.ledger import Ledger
+from lensaudit.results.schema import Whole
 from lensaudit.steer.edits import Edits, adding
 from lensaudit.steer.outcome import Judged, Level, key_of, summary_of
 from lensaudit.steer.vector import LAYER_CONVENTION, SteeringVector
@@ -183,7 +184,9 @@ def answers(job: Evaluation, settings: Sequence[Setting]) -> list[dict[tuple[int
     """What is said under each setting, by question and rollout, generated where missing."""
     wanted = [(q, r) for q in range(len(job.questions)) for r in range(job.n_rollouts)]
     logs = [job.out / "responses" / f"{setting.name}.jsonl" for setting in settings]
-    ledgers = [Ledger(log, "answers", {}, unsigned="keep", notice=job.notice) for log in logs]
+    ledgers = [
+        Ledger(log, "answers", {}, unsigned="keep", record=_Line, notice=job.notice) for log in logs
+    ]
     known = [_known(job, log, one) for log, one in zip(ledgers, settings, strict=True)]
     n_total = len(wanted) * len(settings)
     speaker: Speaker | None = None
@@ -221,13 +224,25 @@ def _ask(job: Evaluation, question: int, rollout: int) -> Ask:
     return Ask(digest([job.questions[question], rollout]), job.questions[question])
 
 
+@dataclass(frozen=True)
+class _Line:
+    """What a line of answers must hold."""
+
+    identity: str
+    question: Whole
+    rollout: Whole
+    asked: str
+    text: str
+
+
 def _known(job: Evaluation, log: Ledger, setting: Setting) -> dict[tuple[int, int], str]:
     """Answers of an earlier run under the same conditions; others are passed over."""
     identity = job.identity(setting)
     return {
         (row["question"], row["rollout"]): row["text"]
         for row in log.rows
-        if row.get("identity") == identity
+        if row["identity"] == identity
+        and row["question"] >= 0
         and job.questions[row["question"] : row["question"] + 1] == (row["asked"],)
     }
 

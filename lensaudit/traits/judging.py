@@ -7,9 +7,10 @@ from pathlib import Path
 from lensaudit.files import digest
 from lensaudit.judge.prompts import COHERENCE
 from lensaudit.judge.scalar import ScalarJudge
-from lensaudit.judge.verdict import Judge, JudgeRequest, JudgeVerdict
+from lensaudit.judge.verdict import Judge, JudgeRequest, JudgeVerdict, Status
 from lensaudit.progress import Notice, Tick
 from lensaudit.results.ledger import Ledger
+from lensaudit.results.schema import Flag, Number
 from lensaudit.traits.trait import Trait
 
 JUDGED_AT_ONCE = 64
@@ -40,7 +41,9 @@ def judged(
     progress: Tick | None = None,
 ) -> list[tuple[JudgeVerdict, JudgeVerdict]]:
     """Trait and coherence of each request, in order; asked only where the log lacks it."""
-    ledger = Ledger(judging.log, "judgements", {}, unsigned="keep", notice=judging.notice)
+    ledger = Ledger(
+        judging.log, "judgements", {}, unsigned="keep", record=_Line, notice=judging.notice
+    )
     first, second = (
         _verdicts(judge, [replace(one, prompt=prompt) for one in requests], ledger, progress)
         for judge, prompt in judging.roles()
@@ -55,7 +58,7 @@ def _verdicts(
     progress: Tick | None,
 ) -> list[JudgeVerdict]:
     keys = [_key(judge, request) for request in requests]
-    known = {row["key"]: _verdict(row) for row in ledger.rows if "key" in row}
+    known = {row["key"]: _verdict(row) for row in ledger.rows}
     missing = {
         key: request for key, request in zip(keys, requests, strict=True) if key not in known
     }
@@ -82,6 +85,20 @@ def identity_of(judge: Judge) -> dict[str, str]:
     if isinstance(judge, ScalarJudge):
         found |= {"host": judge.endpoint.host, "mode": judge.capability.mode}
     return found
+
+
+@dataclass(frozen=True)
+class _Line:
+    """What a line of the ledger must hold."""
+
+    key: str
+    score: Number | None
+    reason: str
+    status: Status
+    cut: Flag = False
+
+    def __post_init__(self) -> None:
+        JudgeVerdict(self.score, self.reason, self.status, self.cut)
 
 
 def _key(judge: Judge, request: JudgeRequest) -> str:

@@ -8,10 +8,11 @@ from typing import Any
 
 from lensaudit.auditing.doors import door, notice
 from lensaudit.errors import InputError
-from lensaudit.files import digest, read_json, slug, write_csv, write_json, write_jsonl
+from lensaudit.files import digest, slug, write_csv, write_json, write_jsonl
 from lensaudit.progress import Notice, Tell, unheard
 from lensaudit.results import keyed
 from lensaudit.results.records import manifest
+from lensaudit.results.worst import shown_worst
 from lensaudit.settings import plain, results_folder
 from lensaudit.worstcase.outcome import (
     FACTS,
@@ -102,7 +103,7 @@ def worst_into(
     keyed.check_own(out, key)
     if keyed.finished(out, key):
         notice(f"{out} holds this run already; nothing to do")
-        return WorstResult(source, out, read_json(out / "summary.json"))
+        return WorstResult(source, out, shown_worst(out / "summary.json"))
     keyed.begin(out, key)
     summary = _write(worst, settings, out, progress)
     inputs = {**worst.identity(), **worst.inputs()}

@@ -30,6 +30,7 @@ from lensaudit.patching.audit import Audit
 from lensaudit.patching.prepare import prepare
 from lensaudit.progress import Notice, Progress, Tell, unheard
 from lensaudit.results.ledger import Ledger, ledger_path
+from lensaudit.results.schema import Flag, Number, Whole
 from lensaudit.unlearn.encode import Answered
 from lensaudit.worstcase.arm import Arm, Found, Hit
 from lensaudit.worstcase.attacks import Attack, chosen, list_hash
@@ -273,7 +274,7 @@ def _ledger(worst: Worst, arm: Checkpoint) -> Ledger:
         "exposed": worst.named(arm),
     }
     path = ledger_path(worst.audit.root / "worst", arm.spec.name, key)
-    return Ledger(path, "worst", key, notice=worst.audit.notice)
+    return Ledger(path, "worst", key, record=_Line, notice=worst.audit.notice)
 
 
 def _made_of(worst: Worst, attack: Attack) -> str:
@@ -281,6 +282,20 @@ def _made_of(worst: Worst, attack: Attack) -> str:
     if "neutral rows" not in attack.needs:
         return attack.hash
     return digest([attack.hash, [[one.question, one.answer] for one in worst.neutral]])
+
+
+@dataclass(frozen=True)
+class _Line:
+    """What a line of a ledger must hold."""
+
+    attack: str
+    hash: str
+    hits: list[tuple[Whole, Flag, Number, str]]
+    exposure: list[tuple[Whole, list[Number]]]
+    unscored: list[tuple[Whole, str]]
+    seconds: Number
+    forwards: Whole
+    tokens: Whole
 
 
 def _line(attack: Attack, ran: Ran, made_of: str) -> dict[str, Any]:

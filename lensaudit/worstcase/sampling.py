@@ -12,13 +12,15 @@ import torch
 
 from lensaudit.data.examples import read_rows
 from lensaudit.errors import InputError
-from lensaudit.files import digest, read_json, slug, write_csv, write_json, write_jsonl
+from lensaudit.files import digest, slug, write_csv, write_json, write_jsonl
 from lensaudit.models.checkpoint import Checkpoint
 from lensaudit.models.continuing import Choose
 from lensaudit.progress import Notice, Progress, Tell, unheard
 from lensaudit.results import keyed
 from lensaudit.results.ledger import Ledger, ledger_path
 from lensaudit.results.records import manifest
+from lensaudit.results.schema import Number, Whole
+from lensaudit.results.worst import shown_sample
 from lensaudit.scores.intervals import NoInterval, clustered_mean
 from lensaudit.scores.leakage import Errors, leak_at_k, leak_corrected, never_hit_bound
 from lensaudit.settings import plain, results_folder
@@ -202,7 +204,7 @@ def sample_into(
     keyed.check_own(out, key)
     if keyed.finished(out, key):
         notice(f"{out} holds this run already; nothing to do")
-        return Sampled(source, out, read_json(out / "summary.json"))
+        return Sampled(source, out, shown_sample(out / "summary.json"))
     keyed.begin(out, key)
     said = _said_by_all(opened, settings, progress)
     summary = _written(opened, settings, errors, said, out)
@@ -258,6 +260,16 @@ def _samples(arm: Arm, fact: Fact, how: How, settings: SampleSettings) -> list[s
     return sample(arm.reader, prompt, settings.n, choose, max_new_tokens=settings.max_new_tokens)
 
 
+@dataclass(frozen=True)
+class _Line:
+    """What a line of a ledger must hold."""
+
+    idx: Whole
+    temperature: Number
+    top_p: Number
+    said: list[str]
+
+
 def _ledger(opened: Worst, arm: Checkpoint, settings: SampleSettings) -> Ledger:
     conditions = opened.audit.conditions(arm)
     key = {
@@ -271,7 +283,7 @@ def _ledger(opened: Worst, arm: Checkpoint, settings: SampleSettings) -> Ledger:
         "seed": settings.seed,
     }
     path = ledger_path(opened.audit.root / "samples", arm.spec.name, key)
-    return Ledger(path, "samples", key, notice=opened.audit.notice)
+    return Ledger(path, "samples", key, record=_Line, notice=opened.audit.notice)
 
 
 def _written(

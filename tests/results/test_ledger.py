@@ -1,11 +1,13 @@
 import json
 import random
+from dataclasses import dataclass
 
 import pytest
 
 from lensaudit.errors import InputError, TryAgainError
 from lensaudit.files import read_appended, write_jsonl
 from lensaudit.results.ledger import CHECK, Header, Ledger, lines_of, scan, verify_ledger
+from lensaudit.results.schema import Number, Whole
 
 KEY = {"weights": "a", "stop": (1, 2)}
 ROWS = [{"example": "x", "value": 0.25}, {"example": "y", "value": -1.5, "text": "é\ud800"}]
@@ -62,6 +64,24 @@ def test_a_value_that_nobody_wrote_is_not_taken(written, value):
     edited = first.replace(b"0.25", value.encode())
     (written / "one.jsonl").write_bytes(header + edited + second)
     assert ledger(written)[0].rows == ROWS[1:]
+
+
+@dataclass(frozen=True)
+class _Line:
+    idx: Whole
+    score: Number
+
+
+@pytest.mark.parametrize("row", [{"idx": 0, "score": "1"}, {"idx": 0}, {"idx": True, "score": 1.0}])
+def test_a_line_of_another_kind_that_was_sealed_again_is_computed_again(tmp_path, row):
+    ledger(tmp_path)[0].append([{"idx": 1, "score": 0.5, "more": []}, row])
+    found, said = ledger(tmp_path, record=_Line)
+    assert found.rows == [{"idx": 1, "score": 0.5, "more": []}]
+    assert len(said) == 1
+    with pytest.raises(InputError, match="1 of 2 lines are damaged, edited or of another run; x"):
+        found.check("x")
+    found.append([{"idx": 0, "score": 1.0}])
+    ledger(tmp_path, record=_Line)[0].check("x")
 
 
 def test_a_line_torn_by_a_kill_is_a_damaged_line(written):

@@ -104,8 +104,15 @@ class Prepared:
         found = np.full((len(self.steps), len(self.held.items)), math.nan)
         for attack in self.attacks(model, arm, rate):
             done = self.log.finished[attack.job_id]
+            n_facts = len(attack.fold.facts)
             for point in done.curve:
-                row = np.zeros(len(attack.fold.facts))
+                if point.epoch not in self.steps or {one.n for one in point.readings} != {n_facts}:
+                    raise InputError(
+                        f"{self.log.path}: attack {attack.job_id} was read at step {point.epoch}, "
+                        f"wanted {', '.join(map(str, self.steps))}, each on {n_facts} facts; name "
+                        "another --out"
+                    )
+                row = np.zeros(n_facts)
                 row[list(point.readings[0].correct)] = 1.0
                 found[self.steps.index(point.epoch), list(attack.fold.places)] = row
         return found

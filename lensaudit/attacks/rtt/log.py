@@ -3,18 +3,22 @@
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from lensaudit.attacks.rtt.readings import Point, Reading
+from annotated_types import Ge, Len
+
+from lensaudit.attacks.rtt.readings import Point
 from lensaudit.errors import InputError
 from lensaudit.progress import Notice
 from lensaudit.results.ledger import Ledger
 from lensaudit.results.records import package_versions
+from lensaudit.results.schema import Length, Number, Share, Whole, checked
 
 if TYPE_CHECKING:
     from lensaudit.attacks.rtt.study import Cell, Study
 
 FILE = "jobs.jsonl"
+_REMEDY = "name another file or folder"
 
 
 @dataclass(frozen=True)
@@ -25,10 +29,10 @@ class Finished:
     status: Literal["ok", "diverged"]
     curve: tuple[Point, ...]
     """From epoch 0; of a diverged run what there is."""
-    t_accuracy: float | None = None
+    t_accuracy: Share | None = None
     """After the last epoch, on a sample of T as large as V: did the attack fit?"""
     reason: str = ""
-    seconds: float = 0.0
+    seconds: Length = 0.0
 
 
 @dataclass(frozen=True)
@@ -37,7 +41,7 @@ class Place:
 
     condition: str
     split: str
-    lr: float | None
+    lr: Number | None
     job_id: str
 
 
@@ -46,8 +50,12 @@ class HeldSplit:
     """A split's items, as far as statistics need them."""
 
     name: str
-    idx: tuple[int, ...]
-    groups: tuple[int | str, ...]
+    idx: tuple[Whole, ...]
+    groups: tuple[Whole | str, ...]
+
+    def __post_init__(self) -> None:
+        if not self.idx or len(self.groups) != len(self.idx):
+            raise ValueError(f"found {len(self.groups)} groups of {len(self.idx)} items")
 
 
 @dataclass(frozen=True)
@@ -58,9 +66,9 @@ class Opened:
     signature: str
     data: str
     data_digest: str
-    n_choices: int
-    n_left_out: int
-    defects: Mapping[str, int]
+    n_choices: Annotated[Whole, Ge(1)]
+    n_left_out: Whole
+    defects: Mapping[str, Whole]
     """Of the data as they were run on."""
     models: Mapping[str, str]
     """Role -> name."""
@@ -68,10 +76,32 @@ class Opened:
     splits: tuple[HeldSplit, ...]
     held_out: tuple[str, ...]
     sweep: Mapping[str, Any]
-    readouts: tuple[str, ...]
-    gate: Mapping[str, float]
+    readouts: Annotated[tuple[str, ...], Len(1)]
+    gate: Mapping[str, Number]
     places: tuple[Place, ...]
     versions: Mapping[str, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        names = {split.name for split in self.splits}
+        unknown = {*self.held_out, *(place.split for place in self.places)} - names
+        if unknown or not self.held_out:
+            raise ValueError(f"names split {min(unknown, default='')!r}, holds {sorted(names)}")
+        for what, wanted in (
+            (self.models, ("original", "unlearned")),
+            (self.gate, ("min_baseline", "min_drop")),
+        ):
+            if missing := set(wanted) - what.keys():
+                raise ValueError(f"has no {min(missing)!r}")
+        checked(_Swept, self.sweep, "sweep")
+
+
+@dataclass(frozen=True)
+class _Swept:
+    """What a summary reads of a sweep."""
+
+    loss_on: str
+    lrs: Annotated[list[Number], Len(1)]
+    n_epochs: Whole
 
 
 @dataclass
@@ -119,19 +149,38 @@ def read_log(path: Path, *, must_exist: bool = False, notice: Notice | None = No
         raise InputError(f"{file}: no such log; `lensaudit rtt run` writes one")
     log = Log(Ledger(file, "retraining", {}, unsigned="keep", notice=notice))
     for number, row in enumerate(log.ledger.rows if log.ledger else (), 1):
-        try:
-            if row["kind"] == "study":
-                study = _opened(row)
-                log.studies.setdefault(study.study_id, study)
-            else:
-                job = _finished(row)
-                log.finished.setdefault(job.job_id, job)
-        except (KeyError, TypeError, ValueError) as error:
-            raise InputError(
-                f"{file}: entry {number} is no line of a retraining log ({error}); name another "
-                "file or folder"
-            ) from error
+        where = f"{file}: entry {number} is no line of a retraining log"
+        if row.get("kind") == "study":
+            study = checked(Opened, row, where, remedy=_REMEDY)
+            log.studies.setdefault(study.study_id, study)
+        else:
+            job = checked(Finished, row, where, remedy=_REMEDY)
+            log.finished.setdefault(job.job_id, job)
+    for study in log.studies.values():
+        _check_jobs(study, log, file)
     return log
+
+
+def _check_jobs(study: Opened, log: Log, file: Path) -> None:
+    """Refuse a job that was not read as its study reads: from epoch 0, on its split's items.
+
+    Raises:
+        InputError: names the job.
+    """
+    n_items = {split.name: len(split.idx) for split in study.splits}
+    for place in study.places:
+        job = log.finished.get(place.job_id)
+        if job is None:
+            continue
+        read = [{one.readout: one.n for one in point.readings} for point in job.curve]
+        wanted = dict.fromkeys(study.readouts, n_items[place.split])
+        epochs = [point.epoch for point in job.curve]
+        if epochs != list(range(len(epochs))) or not epochs or any(one != wanted for one in read):
+            raise InputError(
+                f"{file}: job {job.job_id} was read at epochs {epochs[:4]}, wanted every epoch "
+                f"from 0 with {', '.join(study.readouts)} on {n_items[place.split]} items; "
+                f"{_REMEDY}"
+            )
 
 
 def opened(study: "Study", cells: "list[Cell]", defects: Mapping[str, int]) -> Opened:
@@ -163,27 +212,3 @@ def opened(study: "Study", cells: "list[Cell]", defects: Mapping[str, int]) -> O
         ),
         versions=package_versions(),
     )
-
-
-def _opened(row: Mapping[str, Any]) -> Opened:
-    fields = {key: value for key, value in row.items() if key != "kind"}
-    splits = (
-        HeldSplit(one["name"], tuple(one["idx"]), tuple(one["groups"])) for one in row["splits"]
-    )
-    fields |= {
-        "splits": tuple(splits),
-        "held_out": tuple(row["held_out"]),
-        "readouts": tuple(row["readouts"]),
-        "places": tuple(Place(**one) for one in row["places"]),
-    }
-    return Opened(**fields)
-
-
-def _finished(row: Mapping[str, Any]) -> Finished:
-    fields = {key: value for key, value in row.items() if key not in ("kind", "job", "curve")}
-    return Finished(curve=tuple(_point(one) for one in row["curve"]), **fields)
-
-
-def _point(row: Mapping[str, Any]) -> Point:
-    readings = (Reading(**{**one, "correct": tuple(one["correct"])}) for one in row["readings"])
-    return Point(row["epoch"], tuple(readings), row["train_loss"])

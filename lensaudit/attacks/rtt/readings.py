@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from lensaudit.attacks.rtt.settings import Readout
+from lensaudit.results.schema import Number, Whole
 
 Condition = Literal["0", "A", "N0", "B", "C", "N"]
 MEANINGS: Mapping[Condition, str] = {
@@ -30,14 +31,18 @@ class Reading:
 
     readout: Readout | Literal["said"]
     """`said` is the readout of `effort`."""
-    n: int
-    correct: tuple[int, ...]
+    n: Whole
+    correct: tuple[Whole, ...]
     """Places in the split, from 0, of the items answered rightly."""
-    calibrated: float | None = None
+    calibrated: Number | None = None
     """Accuracy after each letter's mean score over the split is taken off. It looks at the whole
     split, so it is reported and never selected on."""
-    option_mass: float | None = None
+    option_mass: Number | None = None
     """Mean probability of all letters together; near 0 the model says something else."""
+
+    def __post_init__(self) -> None:
+        if self.n < 1 or len(self.correct) > self.n or set(self.correct) - set(range(self.n)):
+            raise ValueError(f"found places beyond its {self.n} items, wanted each right one once")
 
     @property
     def accuracy(self) -> float:
@@ -49,10 +54,10 @@ class Reading:
 class Point:
     """V after an epoch; epoch 0 is the model as it was."""
 
-    epoch: int
+    epoch: Whole
     """Passes over T; in the log of `effort`, which reads by steps, optimiser steps."""
     readings: tuple[Reading, ...]
-    train_loss: float | None = None
+    train_loss: Number | None = None
     """Mean over the steps since the point before, nats per token."""
 
     def reading(self, readout: str) -> Reading:

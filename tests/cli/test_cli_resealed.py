@@ -1,0 +1,236 @@
+"""Results that were edited are told; what was sealed again is a line, or values of its kind."""
+
+import contextlib
+import io
+import random
+import shutil
+import sys
+import tempfile
+from collections import Counter
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+sys.path.append(str(Path(__file__).parents[1]))
+from command_cases import JUDGED, OWN, ROWS, with_wrong_answers
+from resealed import change, edit, files_of, home_of, manifests, restored, sealed
+
+from lensaudit.cli.main import run
+from lensaudit.results.records import MANIFEST
+
+NPO, TWO = "--source demo/npo", "--full demo/full --retain demo/retain"
+CODES = {0, 2, 3, 4, 75}
+MOST_LINES = 12
+
+
+@dataclass(frozen=True)
+class World:
+    """Results of some commands, and commands that read them."""
+
+    made: str
+    """A call on each line."""
+    files: tuple[tuple[str, str], ...] = ()
+    page: str = ""
+    """Further calls on its results, beside those that read any."""
+    again: bool = True
+    """Whether the last call finds its books and results again."""
+
+    def reads(self, path: Path) -> list[str]:
+        """What reads a file of it."""
+        last = self.made.split("\n")[-1]
+        if "activations" in path.parts:
+            return [last.replace(" --out out", " --out again")]
+        return [*([last] if self.again else []), *ANY, *filter(None, self.page.split("\n"))]
+
+
+ANY = ("report out -o page.html --force", "runs show out", "runs diff out out", "verdict out")
+PATCH = f"patch {NPO} --limit 2 --align none --out out"
+EM = f"patch {NPO} --limit 2 --score em --layers 8 --max-new-tokens 4 --out out"
+EVAL = "eval --model demo/npo --limit 2 --max-new-tokens 4 --retain demo/retain --out out"
+LOG = EVAL.replace("--retain demo/retain --out out", "--retain-log out/retain --out again")
+RTT = (
+    f"rtt run {NPO} {TWO} --data mcq.jsonl --splits 2 --v-runs 1 --epochs 1 --lr 1e-3"
+    " --batch-size 4 --loss-on answer --readout answer --min-drop 0 --min-baseline 0 --out out"
+)
+EFFORT = f"effort {NPO} --arm T --limit 16 --steps 2 --lr 1e-3 --workers 1 --out out"
+WORST = f"worst {NPO} --limit 2 --attack greedy --attack prefix --attack leak64 --out out"
+SAMPLE = f"sample {NPO} --limit 2 --samples 2 --k 1 --max-new-tokens 4 --out out"
+STEER = (
+    f"steer audit {NPO} {TWO} --data rows.jsonl --retain-data demo --layers 12 --strengths 1"
+    " --n-retain 4 --folds 2 --randoms 1 --max-new-tokens 4 --out out"
+)
+SWEEP = (
+    "steer extract --model demo/full --trait demo_idk --layers 8-9 --method mean_diff"
+    " --position prompt_last --max-new-tokens 4 --out out\n"
+    "steer sweep --model demo/full --trait demo_idk --judge idk --questions 4 --rollouts 1"
+    " --max-new-tokens 4 --temperature 0 --out out"
+)
+RELEARN = (
+    f"relearn --model demo/npo {TWO} --data rows.jsonl --epochs 0.25 --batch-size 4 --accumulate 1"
+    " --audit --out out"
+)
+POOLS = "--pool-knows demo/full,demo/masked_readout --pool-forgot demo/retain,demo/never"
+META = f"meta faithfulness {POOLS} --metric uds --metric es --limit 2 --max-new-tokens 4 --out out"
+JUDGE = "judge run rows.jsonl --by words:idk --out out"
+PLAN = (
+    "sweep plan demo/npo --variants base --metrics uds,exact_memorization --limit 2"
+    " --max-new-tokens 4 --out out"
+)
+GYM = sorted((Path(__file__).parents[2] / "benchmarks" / "gym" / "attacks").iterdir())
+FROM = "eval --from-log out --out again"
+WORLDS = {
+    "patch": World(PATCH),
+    "em": World(EM),
+    "eval": World(EVAL, page=f"{FROM}\n{LOG}\nmeta table out --out again"),
+    "rtt": World(RTT, (("mcq.jsonl", with_wrong_answers(ROWS)),), "rtt summarize out"),
+    "effort": World(EFFORT),
+    "worst": World(WORST),
+    "sample": World(SAMPLE),
+    "steer audit": World(STEER, tuple(OWN.items())),
+    "steer sweep": World(SWEEP),
+    "relearn": World(RELEARN, tuple(OWN.items())),
+    "meta": World(META, page="meta table out --out again"),
+    "judge": World(JUDGE, (("rows.jsonl", JUDGED),), "judge run out --by words:idk --out again"),
+    "sweep": World(f"{PLAN}\nsweep run out", page="sweep collect out\nsweep status out"),
+    "gym": World("gym table --gym out", tuple((f"out/{one.name}", one.read_text()) for one in GYM)),
+}
+QUICK = ("rtt", "judge", "gym")
+"""Worlds of a few seconds."""
+
+
+def build(name: str, root: Path) -> None:
+    """The results of a world."""
+    root.mkdir()
+    for path, text in WORLDS[name].files:
+        (root / path).parent.mkdir(exist_ok=True)
+        (root / path).write_text(text)
+    for call in WORLDS[name].made.split("\n"):
+        with contextlib.chdir(root):
+            code, said = called(call)
+        assert code == 0, (call, said)
+
+
+def called(call: str) -> tuple[int, str]:
+    """Exit code and second screen."""
+    out, err = io.StringIO(), io.StringIO()
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+        code = run(call.split())
+    return code, err.getvalue()
+
+
+def problem(call: str, root: Path) -> str | None:
+    """What is wrong with how a call ended."""
+    try:
+        with contextlib.chdir(root):
+            code, err = called(call)
+    except Exception as error:
+        at = error.__traceback__
+        while at is not None and at.tb_next is not None:
+            at = at.tb_next
+        where = f"{at.tb_frame.f_code.co_filename}:{at.tb_lineno}" if at else "?"
+        return f"{type(error).__name__} at {where}: {str(error)[:100]}"
+    lines = err.splitlines()
+    wrong = {
+        f"exit {code}": code not in CODES,
+        f"{len(lines)} lines": code and len(lines) > MOST_LINES,
+        "the last line is not ours": code and not any("lensaudit: " in one for one in lines),
+        "a traceback is printed": "Traceback" in err,
+    }
+    return next((what for what, is_so in wrong.items() if is_so), None)
+
+
+def kept_of(root: Path) -> Path:
+    """A copy of a world as it was built."""
+    kept = root.with_name(f"{root.name}-kept")
+    if not kept.exists():
+        shutil.copytree(root, kept)
+    return kept
+
+
+def believing(root: Path, path: Path) -> list[str]:
+    """The calls that must not believe an edited file: it is what they tell of."""
+    calls = [
+        f"runs {how}"
+        for one in manifests(root)
+        if one.name == MANIFEST and (path == one or path in files_of(one))
+        for place in [home_of(one).relative_to(root)]
+        for how in (f"show {place}", f"diff {place} {place}")
+    ]
+    if path.name.startswith("scores"):
+        return ["gym table --gym out --calibration new.json"]
+    log = (root / "out" / "jobs.jsonl").exists() and path.name in ("jobs.jsonl", MANIFEST)
+    return [*calls, *(["rtt summarize out"] if log else [])]
+
+
+def edited(name: str, root: Path, n: int, seed: int) -> tuple[Counter[str], list[str]]:
+    """`n` edited files of a world; a call that ends well, or says much, believed one."""
+    kept, draw, counts, bad = kept_of(root), random.Random(seed), Counter[str](), []
+    paths = [one for one in sorted((root / "out").rglob("*")) if one.is_file()]
+    paths = [one for one in paths if believing(root, one)]
+    for _ in range(n):
+        path = draw.choice(paths)
+        calls = believing(root, path)
+        what = edit(path, draw)
+        for call in calls:
+            with contextlib.chdir(root):
+                code, said = called(call)
+            counts["edited"] += 1
+            if code != 2 or said.count("\n") != 1:
+                bad.append(f"{name}: {path.relative_to(root)} {what}: {call}: exit {code} {said}")
+        restored(root, kept)
+    return counts, bad
+
+
+def drive(name: str, root: Path, n: int, seed: int) -> tuple[Counter[str], list[str]]:
+    """`n` changed files of a world, each read by every command of it."""
+    kept, draw, counts, bad = kept_of(root), random.Random(seed), Counter[str](), []
+    paths = sealed(root)
+    for _ in range(n):
+        one = change(root, draw.choice(paths), draw)
+        found = [(call, problem(call, root)) for call in WORLDS[name].reads(one.path)]
+        bad += [f"{name}: {one.path} {one.what}: {call}: {wrong}" for call, wrong in found if wrong]
+        counts["resealed"] += 1
+        restored(root, kept)
+    return counts, bad
+
+
+def tried(name: str, place: Path, n: int, seed: int) -> tuple[Counter[str], list[str]]:
+    """A world, and both campaigns in it."""
+    root = place / name.replace(" ", "_")
+    build(name, root)
+    (counts, bad), (more, worse) = edited(name, root, n, seed), drive(name, root, n, seed)
+    return counts + more, [*bad, *worse]
+
+
+@pytest.mark.parametrize("name", QUICK)
+def test_an_edited_result_is_told_and_a_resealed_one_is_no_traceback(name, tmp_path, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "200")
+    counts, bad = tried(name, tmp_path, 8, seed=17)
+    assert bad == []
+    assert counts["resealed"] == 8
+    assert counts["edited"] >= 8
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", WORLDS)
+def test_no_edited_or_resealed_result_of_hundreds_is_silent_or_a_traceback(name, tmp_path):
+    _, bad = tried(name, tmp_path, 40, seed=1)
+    assert bad == []
+
+
+def main() -> None:
+    """`python tests/cli/test_cli_resealed.py N SEED [WORLD…]`: N changed files of each world."""
+    n, seed, *names = sys.argv[1:]
+    place = Path(tempfile.mkdtemp())
+    total: Counter[str] = Counter()
+    for name in names or WORLDS:
+        counts, bad = tried(name, place, int(n), int(seed))
+        total += counts + Counter({"bad": len(bad)})
+        print("\n".join([*bad, f"{name}: {dict(counts)}, {len(bad)} bad"]), flush=True)
+    print(dict(total))
+    shutil.rmtree(place)
+
+
+if __name__ == "__main__":
+    main()
