@@ -108,7 +108,7 @@ class _Summary:
 class _Said:
     code: str
     sentence: str
-    because: str
+    because: list[str]
 
 
 @dataclass(frozen=True, kw_only=True)
