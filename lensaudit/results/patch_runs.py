@@ -13,7 +13,16 @@ from lensaudit.errors import InputError
 from lensaudit.files import digest
 from lensaudit.results.reading import JsonObject, json_lines, json_object, need, part
 from lensaudit.results.records import check_result
-from lensaudit.results.schema import AtLayer, Number, Text, Whole, checked, checked_as
+from lensaudit.results.schema import (
+    AtLayer,
+    Length,
+    Number,
+    Share,
+    Text,
+    Whole,
+    checked,
+    checked_as,
+)
 from lensaudit.scores.stats import Interval
 
 Numbers = NDArray[np.float64]
@@ -77,6 +86,16 @@ class _Depth:
     why: str | None = None
 
 
+@dataclass(frozen=True)
+class _Outputs:
+    """Shares of the facts that are said exactly."""
+
+    source: Share | None = None
+    full: Share | None = None
+    retain: Share | None = None
+    n: Length | None = None
+
+
 @dataclass(frozen=True, kw_only=True)
 class _Summary:
     """What `summary.json` must hold."""
@@ -99,6 +118,7 @@ class _Summary:
     unscored: dict[str, str] | None = None
     aligned: _Depth = _Depth()
     validity: _Depth = _Depth()
+    outputs: _Outputs | None = None
     collateral: "dict[str, Lost]" = field(default_factory=dict)
     n_reference_cut: Whole | None = None
     n_full_lost: Whole | None = None

@@ -97,6 +97,8 @@ WORLDS = {
 }
 QUICK = ("rtt", "judge", "gym")
 """Worlds of a few seconds."""
+SINGLE = ("patch", "em", "rtt", "worst", "sample", "effort")
+"""Worlds of one run: a verdict is of its files alone, and passes over none of them."""
 
 
 def build(name: str, root: Path) -> None:
@@ -157,6 +159,8 @@ def believing(root: Path, path: Path) -> list[str]:
         for place in [home_of(one).relative_to(root)]
         for how in (f"show {place}", f"diff {place} {place}")
     ]
+    if root.name in SINGLE and calls:
+        calls.append("verdict out")
     if path.name.startswith("scores"):
         return ["gym table --gym out --calibration new.json"]
     log = (root / "out" / "jobs.jsonl").exists() and path.name in ("jobs.jsonl", MANIFEST)
@@ -168,8 +172,7 @@ def edited(name: str, root: Path, n: int, seed: int) -> tuple[Counter[str], list
     kept, draw, counts, bad = kept_of(root), random.Random(seed), Counter[str](), []
     paths = [one for one in sorted((root / "out").rglob("*")) if one.is_file()]
     paths = [one for one in paths if believing(root, one)]
-    for _ in range(n):
-        path = draw.choice(paths)
+    for path in draw.choices(paths, k=n if paths else 0):
         calls = believing(root, path)
         what = edit(path, draw)
         for call in calls:
