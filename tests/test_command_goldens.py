@@ -1,8 +1,18 @@
 """Do the commands still say and write what they did? Made by `golden/make_commands.py`."""
 
+import json
+from html import escape
+
 import pytest
 from command_cases import CASES, ENVIRONMENT
 from command_golden import GOLDEN, Stage, difference, same_text, stored
+from verdict_support import page_data
+
+from lensaudit.errors import InputError
+from lensaudit.report.render import write_report
+from lensaudit.verdict.collect import verdicts
+from lensaudit.verdict.gate import Policy, gate
+from lensaudit.verdict.words import headline, tally
 
 
 @pytest.fixture(scope="module")
@@ -39,6 +49,54 @@ SLOWER = {
 )
 def test_a_command_says_and_writes_what_it_did(stage, name):
     assert difference(stored(name), stage.play(name), name) is None
+
+
+def with_verdict(name):
+    """Does a case leave a summary that a verdict stands in?"""
+    own = (one for one in stored(name).get("files", {}).items() if one[0].startswith("out/"))
+    texts = [lines for path, lines in own if path.endswith("summary.json")]
+    return any('"verdict"' in line for lines in texts for line in lines)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=[pytest.mark.slow] if name in SLOWER else [])
+        for name in CASES
+        if with_verdict(name)
+    ],
+)
+def test_a_model_has_one_word_on_page_terminal_json_and_gate(stage, name, tmp_path):
+    """Over every folder that a golden case leaves behind."""
+    said = stage.play(name)["stdout"]
+    folder = stage.folder / name / "out"
+    if "--score em" in CASES[name].argv:
+        with pytest.raises(InputError, match="holds nothing that a verdict is made of"):
+            verdicts([folder])
+        return
+    found = verdicts([folder])
+    codes = {one.source: one.code for one in found.models}
+    texts = [path.read_text() for path in folder.rglob("summary.json")]
+    written = [json.loads(text) for text in texts]
+    assert {one["source"]: one["verdict"]["code"] for one in written} == codes
+    lens = all(one["score"] == "lens" for one in written)
+    terminal = "\n".join(said)
+    for one in found.models:
+        shown = terminal if "--json" not in CASES[name].argv else json.dumps(json.loads(said[0]))
+        assert lens or one.verdict.sentence in shown.replace("\\u2026", "…"), one.verdict.sentence
+    decided = gate(found, Policy(passing=("erased",)))
+    assert {one.model: one.code for one in decided.models} == codes
+    write_report([folder], tmp_path / "page.html")
+    page = (tmp_path / "page.html").read_text()
+    data = page_data(tmp_path / "page.html")
+    anchors = ("full", "retain")
+    on_page = {m["name"]: m["verdict"] for m in data["models"] if m["role"] not in anchors}
+    assert {model: code for model, code in on_page.items() if code} == codes
+    labels = {m["label"]: m["verdict"] for m in data["models"] if m["verdict"]}
+    assert escape(headline(labels)) in page
+    if len(labels) > 1 and not lens:
+        for word, _, names in tally(labels):
+            assert f"{len(names)} {word}" in page
 
 
 def test_every_golden_has_its_case():

@@ -1,6 +1,7 @@
 """Results as `patch` writes them, with only what a verdict reads."""
 
 import json
+import re
 from pathlib import Path
 
 from lensaudit.files import digest
@@ -8,6 +9,11 @@ from lensaudit.results.records import manifest
 from lensaudit.verdict.decide import Evidence, verdict_of
 from lensaudit.verdict.depth import of_patch
 from lensaudit.verdict.nulls import read_calibration
+
+
+def page_data(path: Path):
+    """What the script of a page is given."""
+    return json.loads(re.search(r'id="data">(.*?)</script>', path.read_text(), re.S)[1])
 
 
 def depth(value, half=0.03):

@@ -9,7 +9,7 @@ import click
 from rich.filesize import decimal as size
 
 from lensaudit.cli.options import ByteSize, Renamed, options, shared
-from lensaudit.cli.terminal import emit, notice, say, written
+from lensaudit.cli.terminal import emit, notice, say, tell, written
 from lensaudit.errors import PartialError
 from lensaudit.sweep.settings import CheckSettings, PlanSettings, RunSettings
 
@@ -133,8 +133,9 @@ def collect(folder: Path, out: Path | None, allow_missing: bool, as_json: bool) 
         notice(f"missing: {label}: {why}")
     if as_json:
         content = {"n_planned": found.n_planned, "n_done": found.n_done}
-        emit({**content, "missing": dict(found.missing)})
+        emit({**content, "missing": dict(found.missing), "verdicts": found.verdicts})
     else:
+        tell(one["sentence"] for one in found.verdicts)
         say(f"{found.n_done} of {found.n_planned} planned units")
         written(found.folder)
 

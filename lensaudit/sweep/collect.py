@@ -2,6 +2,7 @@
 
 results/table.csv, table.json, table.parquet   one row per unit and metric
 results/collected.json                          how many planned units each number rests on
+results/verdicts.json                           what may be said of each model, by variant
 results/<variant>/<model>/{eval,patch}          as `lensaudit eval` and `patch` leave them
 results/<variant>/to_do.json                    models without a result, and why
 """
@@ -21,6 +22,7 @@ from lensaudit.sweep.layout import Layout
 from lensaudit.sweep.plan import Plan, Unit
 from lensaudit.sweep.results import check_values, damaged
 from lensaudit.sweep.state import State, states_of, strangers
+from lensaudit.verdict.collect import verdicts
 
 COLUMNS = (
     "model",
@@ -54,6 +56,8 @@ class Collected:
     missing: Mapping[str, str]
     """Label of a unit -> why it is not there."""
     notes: tuple[str, ...] = ()
+    verdicts: Sequence[Mapping[str, Any]] = ()
+    """Of every patched model its `variant`, `model`, `code`, `sentence` and `because`."""
 
 
 def collect(
@@ -96,7 +100,20 @@ def collect(
     rows = [row for one in done for row in table_rows(one.unit, one.result or {})]
     _table(folder, rows)
     write_json(folder / "collected.json", summary(plan, states, rows, missing))
-    return Collected(folder, len(states), len(done), missing, notes(layout, plan, rows))
+    said = judged(folder)
+    write_json(folder / "verdicts.json", said)
+    return Collected(folder, len(states), len(done), missing, notes(layout, plan, rows), said)
+
+
+def judged(folder: Path) -> list[dict[str, Any]]:
+    """What may be said of the models of a collection, each by its own results alone."""
+    found = {one.parent for one in folder.glob("*/*/patch/summary.json")}
+    return [
+        {"variant": place.parts[-3], "model": place.parts[-2]} | model.verdict.document()
+        for place in sorted(found)
+        for model in verdicts([place.parent]).models
+        if model.measured
+    ]
 
 
 def why_missing(state: State) -> str:
@@ -161,7 +178,7 @@ def notes(layout: Layout, plan: Plan, rows: Sequence[Sequence[Any]]) -> tuple[st
 
 def _clear(folder: Path) -> None:
     """Take away an earlier collection: what is here belongs to one plan."""
-    for name in ("collected.json", "table.csv", "table.json", "table.parquet"):
+    for name in ("collected.json", "verdicts.json", "table.csv", "table.json", "table.parquet"):
         (folder / name).unlink(missing_ok=True)
     for variant in folder.iterdir():
         if variant.is_dir() and (variant / "to_do.json").is_file():

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import verdict_support as made
 from report_cases import eval_run, other_results, patch_run, write
+from verdict_support import page_data
 
 from lensaudit.cli.main import run
 from lensaudit.errors import InputError
@@ -18,11 +19,6 @@ from lensaudit.report.render import policy, render, write_report
 from lensaudit.results.locate import locate
 from lensaudit.verdict.collect import verdicts
 from lensaudit.verdict.words import LIMITS
-
-
-def page_data(path) -> dict:
-    text = path.read_text()
-    return json.loads(re.search(r'id="data">(.*?)</script>', text, re.S)[1])
 
 
 def decoded(text: str, dtype: str) -> np.ndarray:
