@@ -112,7 +112,7 @@ def judged(folder: Path) -> list[dict[str, Any]]:
         {"variant": place.parts[-3], "model": place.parts[-2]} | model.verdict.document()
         for place in sorted(found)
         for model in verdicts([place.parent]).models
-        if model.measured
+        if model.measured and not model.is_anchor
     ]
 
 

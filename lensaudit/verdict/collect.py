@@ -51,6 +51,8 @@ class Model:
     folders: tuple[Path, ...]
     utility: tuple[float | None, float | None] = (None, None)
     """Model utility of this model, and of its `full`; None where it was not evaluated."""
+    is_anchor: bool = False
+    """`full` or `retain` of a run here: what others are held to."""
 
     @property
     def code(self) -> Code:
@@ -226,7 +228,11 @@ class Gathered:
     def verdicts(self) -> Verdicts:
         """What may be said of every model; anchors that were only evaluated are none."""
         judged = [
-            replace(_judge(known, weights, self.nulls), utility=self._utility(known))
+            replace(
+                _judge(known, weights, self.nulls),
+                utility=self._utility(known),
+                is_anchor=weights in self._anchors,
+            )
             for weights, known in self._models.items()
             if known.runs or weights not in self._anchors
         ]
