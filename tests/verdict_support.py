@@ -47,6 +47,20 @@ def aligned(uds=0.95, *, half=0.03, weakest=0.9, shared=0.93, shared_weakest=0.8
     } | changes
 
 
+def lost(ends):
+    """Facts to keep as `collateral` holds them."""
+    part = {"depth": 0.1, "n_scored": 8, "ci95": ends}
+    return {
+        "anchor": "base",
+        "relative_to": "the base model",
+        "over_erasure_nats": 0.0,
+        "n": 8,
+        "strata": {},
+        "selectivity": {"value": 0.5, "ci95": None},
+        **part,
+    }
+
+
 def said(source=0.05, full=1.0, retain=0.05, n=64):
     return {"source": source, "full": full, "retain": retain, "n": n}
 
