@@ -239,3 +239,30 @@ def test_deeply_nested_json_is_an_input_error(tmp_path):
     path.write_text("[" * 100_000)
     with pytest.raises(InputError):
         files.read_json(path)
+
+
+def test_links_and_pipes_are_no_files_of_a_folder_whatever_their_names(tmp_path):
+    (tmp_path / "a" / "b").mkdir(parents=True)
+    (tmp_path / "a" / "b" / "c").touch()
+    assert files.files_below(tmp_path, lambda path: True) == [tmp_path / "a" / "b" / "c"]
+    (tmp_path / "file").symlink_to(tmp_path / "a" / "b" / "c")
+    (tmp_path / "a" / "folder").symlink_to("/")
+    (tmp_path / "gone").symlink_to("nowhere")
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(InputError, match=r"holds file, gone, pipe, a/folder, which nothing"):
+        files.files_below(tmp_path, lambda path: True)
+    for n in range(4):
+        (tmp_path / f"link{n}").symlink_to("nowhere")
+    with pytest.raises(InputError, match="and 3 more"):
+        files.files_below(tmp_path, lambda path: True)
+
+
+def test_files_go_one_by_one_and_folders_only_when_they_are_empty(tmp_path):
+    for name in ("top/a", "top/in/b", "top/in/new"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).touch()
+    with pytest.raises(WorkError, match="not empty"):
+        files.remove_files(
+            tmp_path / "top", [tmp_path / "top" / "a", tmp_path / "top" / "in" / "b"]
+        )
+    assert [one.name for one in tmp_path.rglob("*") if one.is_file()] == ["new"]

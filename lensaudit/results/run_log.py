@@ -29,6 +29,10 @@ _DEPTH = 10
 _VALUES = ("summary.json", "TOFU_SUMMARY.json", "MUSE_SUMMARY.json", "aggregate.json")
 """Files of a run whose numbers are its values; the first that is there."""
 _PASS = re.compile(r"[a-z0-9._-]+-[0-9a-f]{16}\.npz")
+_BATCH = re.compile(
+    r"batch_state\.json|batch-requests-\d+\.jsonl|batch-.+-[0-9a-f]{8}-(?:output|errors)\.jsonl"
+)
+"""What `judge batch run` keeps of what it sent and got."""
 _CONFIGS = ("config.json", "adapter_config.json")
 _WEIGHTS = (".safetensors", ".bin", ".pt", ".pth", ".gguf")
 _NO_MATTER = {
@@ -270,7 +274,7 @@ def _named_in(folder: Path) -> tuple[set[Path], set[Path]]:
 
 def is_kept(path: Path) -> bool:
     """What a run leaves for the next one: passes, ledgers, marks, documents with a checksum."""
-    if path.name == BEGUN or is_partial(path):
+    if path.name == BEGUN or is_partial(path) or _BATCH.fullmatch(path.name):
         return True
     if path.suffix == ".npz":
         return path.parent.name == "passes" and _PASS.fullmatch(path.name) is not None

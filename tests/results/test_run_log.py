@@ -210,6 +210,8 @@ def test_what_a_run_keeps_for_the_next_goes_with_it_and_a_model_below_stays(tmp_
     write_json(folder / "begun.json", {"command": "patch"})
     write_json(folder / "cells.json", signed({"key": "k"}))
     partial_path(folder / "rows.json").write_text("{")
+    for name in ("batch_state.json", "batch-requests-1.jsonl", "batch-b-1-0123abcd-output.jsonl"):
+        (folder / name).write_text("x")
     (model := folder / "inner" / "checkpoint").mkdir()
     (model / "adapter_config.json").write_text("{}")
     (model / "adapter_model.safetensors").write_text("x")
