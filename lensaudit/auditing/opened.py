@@ -19,6 +19,7 @@ from lensaudit.metrics.registry import Conventions
 from lensaudit.models.checkpoint import config_of, tell_stored_twice
 from lensaudit.models.context import context_of
 from lensaudit.models.registry import is_demo, load_registry, resolve
+from lensaudit.patching.options import parse_memory
 from lensaudit.progress import Notice, unheard
 from lensaudit.settings import path_of
 
@@ -57,12 +58,14 @@ def open_evaluation(
     Raises:
         InputError: a name, a file or a setting is wrong.
     """
+    memory_bytes = parse_memory(settings.memory)
     subject, checkpoint = open_subject(
         model,
         registry=path_of(settings.registry),
         dtype=settings.dtype,
         device=settings.device,
         attn=settings.attn,
+        memory_bytes=memory_bytes,
     )
     tell_stored_twice(checkpoint, notice=notice)
     folder = path_of(settings.tokenizer)
@@ -85,6 +88,7 @@ def open_evaluation(
             dtype=settings.dtype,
             device=settings.device,
             attn=settings.attn,
+            memory_bytes=memory_bytes,
         )
         tokenizer_for(opened, folder)
     device = subject.conditions.device
@@ -95,6 +99,7 @@ def open_evaluation(
         Asked(tokenizer, template, settings.mask, context_of(config_of(checkpoint))),
         PassOptions(
             batch_size=settings.batch_size,
+            memory_bytes=memory_bytes,
             max_new_tokens=settings.max_new_tokens,
             cleanup=settings.cleanup,
             classifier=open_classifier(classifier, device) if classifier else None,
@@ -141,7 +146,7 @@ def _patching(model: str, settings: EvaluateSettings, notice: Notice) -> Patchin
         registry=registry,
         settings={
             name: getattr(settings, name)
-            for name in ("exclude", "limit", "fresh", "dtype", "device", "batch_size")
+            for name in ("exclude", "limit", "fresh", "dtype", "device", "batch_size", "memory")
         },
         controls=controls,
         root=Path(settings.activations),

@@ -231,6 +231,7 @@ class EvaluateSettings:
     align_tokens: AlignTokens = None
     validity_data: ValidityData = None
     batch_size: Annotated[int | None, Option("Texts per batch.", least=1, none="auto")] = None
+    memory: Memory = MEMORY
     max_new_tokens: Annotated[int | None, Option("[default: the suite's]", least=1)] = None
     dtype: Dtype = "auto"
     device: Device = "auto"

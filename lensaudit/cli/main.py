@@ -1,5 +1,6 @@
 """The `lensaudit` command: names its sub-commands, loads one only when it is called."""
 
+import errno
 import importlib
 import os
 import signal
@@ -153,6 +154,8 @@ def run(arguments: list[str] | None = None) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 128 + signal.SIGPIPE
     except OSError as error:
+        if error.errno == errno.ENOMEM:
+            return complain(*_said(MemoryError()))
         # a place that no check foresaw, as a name too long for any disk
         said = os_error(error, Path(str(error.filename or "?")))
         return complain(str(said), said.exit_code)

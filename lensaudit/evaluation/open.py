@@ -15,23 +15,23 @@ from lensaudit.models.device import resolve_device, resolve_dtype
 from lensaudit.models.fitting import where_spread
 from lensaudit.models.generating import obeyed
 from lensaudit.models.registry import load_registry, resolve
-
-LEFT_BYTES = 2 << 30
-"""Left to activations where a model's blocks are brought one by one."""
+from lensaudit.models.sizes import sizes_on_disk
 
 
 def open_subject(
-    name: str, *, registry: Path | None, dtype: str, device: str, attn: str
+    name: str, *, registry: Path | None, dtype: str, device: str, attn: str, memory_bytes: int
 ) -> tuple[Subject, Checkpoint]:
     """A model to ask, with the checkpoint behind it.
 
     The plain Hugging Face model is loaded, not the bridge: output-level metrics read nothing
     inside it, and the bridge's hook points cost time.
 
+    What `memory_bytes` says is left to activations where blocks are brought one by one.
+
     Raises:
         InputError: no such model, or a broken checkpoint.
     """
-    spread = LEFT_BYTES if device == "auto" else None
+    spread = memory_bytes if device == "auto" else None
     device = resolve_device(device)
     dtype = resolve_dtype(dtype, device)
     checkpoint = open_checkpoint(resolve(name, load_registry(registry)), allow_packed=True)
@@ -44,7 +44,8 @@ def open_subject(
     conditions = conditions_of(checkpoint, dtype=dtype, device=device, attention=attn)
     placement = where_spread(checkpoint, dtype=getattr(torch, dtype), device=device, spread=spread)
     in_blocks = placement is not None and placement.way != "whole"
-    return Subject(name, conditions, load, obeyed(checkpoint), in_blocks), checkpoint
+    sizes = sizes_on_disk(checkpoint, dtype)
+    return Subject(name, conditions, load, obeyed(checkpoint), in_blocks, sizes), checkpoint
 
 
 def tokenizer_for(checkpoint: Checkpoint, folder: Path | None) -> Any:

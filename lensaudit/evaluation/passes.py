@@ -21,6 +21,7 @@ from lensaudit.files import digest
 from lensaudit.metrics.registry import Read
 from lensaudit.metrics.trace import Trace
 from lensaudit.models.device import one_memory_error
+from lensaudit.models.sizes import planned_bytes
 
 PASS_VERSION = 1
 """Raised when the meaning of a stored pass changes."""
@@ -334,7 +335,9 @@ class ModelPasses:
         if label in self._arrays:
             return self._arrays[label]
         key = self._key(label, subject, texts, determines)
-        self._arrays[label], reused = self.store.get(label, key, lambda: self._sized(make))
+        self._arrays[label], reused = self.store.get(
+            label, key, lambda: self._sized(make, self._fitting(subject, texts))
+        )
         self.finished(PassDone(label, len(texts), reused=reused))
         return self._arrays[label]
 
@@ -358,8 +361,18 @@ class ModelPasses:
         ids, start = (text.ids, text.start) if isinstance(text, Encoding) else (text, len(text))
         return digest([list(ids), start, self.asked.mask_of(ids)])
 
-    def _sized(self, make: Callable[[int], T]) -> T:
-        size = self.options.batch_size or AUTO_BATCH
+    def _fitting(
+        self, subject: Subject, texts: Sequence[Encoding] | Sequence[tuple[int, ...]]
+    ) -> int:
+        """Texts at once: as asked, or as many of the longest as `--memory` holds."""
+        if self.options.batch_size or subject.sizes is None:
+            return self.options.batch_size or AUTO_BATCH
+        lengths = (len(one.ids if isinstance(one, Encoding) else one) for one in texts)
+        longest = max(lengths, default=1) + (self.options.max_new_tokens or 0)
+        one = subject.sizes.run_bytes(1, longest, n_logits=1) + subject.sizes.kept_bytes(longest)
+        return max(1, min(AUTO_BATCH, planned_bytes(self.options.memory_bytes) // one))
+
+    def _sized(self, make: Callable[[int], T], size: int) -> T:
         while True:
             try:
                 with one_memory_error():

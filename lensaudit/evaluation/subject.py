@@ -9,6 +9,7 @@ import torch
 from lensaudit.data.chat import Cleanup
 from lensaudit.evaluation.generate import Classifier
 from lensaudit.models.conditions import Conditions
+from lensaudit.models.sizes import Sizes
 
 T = TypeVar("T")
 
@@ -53,6 +54,8 @@ class Subject:
     """What its generation configuration changes about a greedy continuation; part of its key."""
     in_blocks: bool = False
     """It does not fit, and is brought block by block: there are no gradients."""
+    sizes: Sizes | None = None
+    """What tells how many texts fit into memory at once; None: not known."""
     _model: Any = field(default=None, repr=False)
 
     @property
@@ -80,6 +83,8 @@ class PassOptions:
 
     batch_size: int | None = None
     """None: as large as fits, from `AUTO_BATCH` down."""
+    memory_bytes: int = 2 << 30
+    """Above the weights; batches that nobody named follow from it."""
     max_new_tokens: int | None = None
     """None: what the split says."""
     cleanup: Cleanup = "upstream"

@@ -18,6 +18,7 @@ from lensaudit.errors import InputError, WorkError
 from lensaudit.models.causal import load_causal
 from lensaudit.models.checkpoint import Checkpoint, first_line, load_tokenizer
 from lensaudit.models.conditions import EAGER
+from lensaudit.models.device import one_memory_error
 from lensaudit.models.streaming import Streamed, streamed
 from lensaudit.types import Intervention, Logits, Resid, Tokens
 
@@ -72,7 +73,7 @@ def bridge_from(model: Any, tokenizer: Any) -> TransformerBridge:
     logging.getLogger("transformer_lens").setLevel(logging.ERROR)
     parameter = next(model.parameters())
     try:
-        with _texts_alone():
+        with _texts_alone(), one_memory_error():
             bridge = TransformerBridge.boot_transformers(
                 getattr(model.config, "_name_or_path", "") or "local",
                 hf_model=model,

@@ -8,6 +8,7 @@ import transformers
 
 from lensaudit.errors import InputError
 from lensaudit.models.checkpoint import HARMLESS, UNLOADABLE, Checkpoint, first_line
+from lensaudit.models.device import one_memory_error
 from lensaudit.models.fitting import check_fits, where_spread
 from lensaudit.models.merge import merged
 from lensaudit.models.packed import weights_of
@@ -62,7 +63,8 @@ def _spread(checkpoint: Checkpoint, placement: Placement, *, dtype: torch.dtype,
     name = checkpoint.spec.name
     tensors = weights_of(checkpoint.folder)
     try:
-        model, found = load_placed(checkpoint, tensors, placement, dtype=dtype, attn=attn)
+        with one_memory_error():
+            model, found = load_placed(checkpoint, tensors, placement, dtype=dtype, attn=attn)
     except torch.OutOfMemoryError:
         raise
     except (*UNLOADABLE, RuntimeError, TypeError, AttributeError) as error:
@@ -79,17 +81,18 @@ def _whole(checkpoint: Checkpoint, *, dtype: torch.dtype, device: str, attn: str
     check_fits(checkpoint, dtype=first, device=device)
     name = checkpoint.spec.name
     try:
-        loaded: Any = transformers.AutoModelForCausalLM.from_pretrained(
-            checkpoint.folder,
-            dtype=first,
-            attn_implementation=attn,
-            use_safetensors=True,
-            trust_remote_code=False,
-            local_files_only=True,
-            output_loading_info=True,
-            # they are refused below, with the tensor's name
-            ignore_mismatched_sizes=True,
-        )
+        with one_memory_error():
+            loaded: Any = transformers.AutoModelForCausalLM.from_pretrained(
+                checkpoint.folder,
+                dtype=first,
+                attn_implementation=attn,
+                use_safetensors=True,
+                trust_remote_code=False,
+                local_files_only=True,
+                output_loading_info=True,
+                # they are refused below, with the tensor's name
+                ignore_mismatched_sizes=True,
+            )
     except torch.OutOfMemoryError:
         raise
     except (*UNLOADABLE, RuntimeError, ImportError, TypeError, AttributeError) as error:

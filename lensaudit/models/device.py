@@ -10,7 +10,9 @@ import torch
 from lensaudit.errors import InputError
 from lensaudit.models.limits import left_by_limits
 
-_NO_MEMORY = re.compile(r"can't allocate memory|not enough memory|out of memory", re.IGNORECASE)
+_NO_MEMORY = re.compile(
+    r"can(?:'|no)t allocate memory|not enough memory|out of memory", re.IGNORECASE
+)
 
 
 def resolve_device(device: str) -> str:
@@ -41,8 +43,8 @@ def one_memory_error() -> Iterator[None]:
         yield
     except torch.OutOfMemoryError:
         raise
-    except (MemoryError, RuntimeError) as error:
-        if isinstance(error, RuntimeError) and not _NO_MEMORY.search(str(error)):
+    except (MemoryError, RuntimeError, OSError) as error:
+        if not isinstance(error, MemoryError) and not _NO_MEMORY.search(str(error)):
             raise
         raise torch.OutOfMemoryError(str(error) or "out of memory") from error
 

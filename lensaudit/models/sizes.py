@@ -66,6 +66,10 @@ class Sizes:
             2 * n_logits * self.d_vocab * self.n_bytes
         )
 
+    def kept_bytes(self, n_tokens: int) -> int:
+        """Keys and values of some tokens in every block, which a generation keeps."""
+        return 2 * n_tokens * self.n_layers * self.n_kv * self.d_head * self.n_bytes
+
     def residual_bytes(self, n_tokens: int) -> int:
         """The residual stream of some tokens after every block, and the final norm's."""
         return n_tokens * (self.n_layers + 1) * self.d_model * self.n_bytes

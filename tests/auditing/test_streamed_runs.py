@@ -1,3 +1,4 @@
+import errno
 import re
 from dataclasses import replace
 
@@ -7,8 +8,10 @@ import torch
 from lensaudit.activations.store import open_activations
 from lensaudit.auditing.cache import cache_into, plan_cache
 from lensaudit.auditing.evaluate import evaluate_into
+from lensaudit.auditing.opened import open_evaluation
 from lensaudit.auditing.patch import plan_patch
 from lensaudit.auditing.settings import CacheSettings, EvaluateSettings, PatchSettings
+from lensaudit.cli.main import run
 from lensaudit.errors import InputError
 from lensaudit.models import causal, fitting
 from lensaudit.models.checkpoint import open_checkpoint
@@ -97,3 +100,51 @@ def test_what_needs_gradients_has_no_value_and_the_rest_does(tmp_path, brought, 
         whole.summary["forget_Q_A_Prob"], abs=1e-6
     )
     assert whole.summary["mia_gradnorm"] is not None
+
+
+def test_memory_says_what_is_left_to_the_activations_of_an_evaluation(tmp_path, brought):
+    # so much is free that two gigabytes and a block fit, or one gigabyte and all blocks
+    asked = EvaluateSettings(metrics=("forget_Q_A_Prob",), limit=3, activations=tmp_path)
+    evaluate_into("demo/npo", replace(asked, memory="1G"), tmp_path / "whole")
+    assert not brought
+    evaluate_into("demo/npo", asked, tmp_path / "part")
+    assert [one.placement.way for one in brought] == ["streamed"]
+
+
+def test_texts_at_once_follow_from_memory(tmp_path):
+    asked = EvaluateSettings(limit=3, data="demo")
+
+    def at_once(**how):
+        opened = open_evaluation("demo/npo", replace(asked, **how), None)
+        wide = replace(opened.subject.sizes, d_ff=10**6)
+        return opened._fitting(replace(opened.subject, sizes=wide), [tuple(range(40))])
+
+    assert (at_once(batch_size=5), at_once(memory="64G")) == (5, 32)
+    few = at_once(memory="2G")
+    # 3 million float32 of a token's block, 40 tokens, three quarters of what is no fixed cost
+    assert 1 <= few < 8
+    assert at_once(memory="256M") == 1
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        RuntimeError(
+            "[enforce fail at alloc_cpu.cpp:124] DefaultCPUAllocator: can't allocate memory"
+        ),
+        OSError("Cannot allocate memory (os error 12)"),
+        OSError(errno.ENOMEM, "Cannot allocate memory", "model.safetensors"),
+        MemoryError(),
+    ],
+)
+def test_a_lack_of_memory_is_said_in_our_words(tmp_path, monkeypatch, capsys, error):
+    def fails(*args, **options):
+        raise error
+
+    monkeypatch.setattr(causal.transformers.AutoModelForCausalLM, "from_pretrained", fails)
+    monkeypatch.chdir(tmp_path)
+    asked = ["--model", "demo/npo", "--limit", "2", "--metric", "forget_Q_A_Prob"]
+    assert run(["eval", *asked, "--device", "cpu"]) == 1
+    said = capsys.readouterr().err.splitlines()
+    assert said[-1].startswith("lensaudit: demo/npo: batch size 1 does not fit into memory; ")
+    assert not re.search("alloc|Errno|os error", "".join(said))

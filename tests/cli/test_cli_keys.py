@@ -147,6 +147,7 @@ EVAL = {
     ),
     "--question-key": another("--question-key paraphrased_question"),
     "--template": another("--template short.json"),
+    "--memory": kept("--memory 1G"),
     "--tokenizer": kept(PADDED),
     "--mask": another(f"{PADDED} --mask upstream"),
     "--cleanup": kept("--cleanup none"),
