@@ -130,7 +130,8 @@ def test_a_tail_is_named_by_its_facts_and_two_are_none():
     assert found.code == "partly_erased"
     assert "4 of 64 facts are still read: idx 3, 7, 9, 12" in found.sentence
     assert code(high, low=(3, 7)) == "erased"
-    # 3 of 100 are fewer than 4 %
+    # 3 of 64, and of 100, are fewer than 5 %
+    assert code(high, low=(3, 7, 9)) == "erased"
     assert code(made.summary(0.9, n=100, aligned=made.aligned(0.9)), low=(3, 7, 9)) == "erased"
 
 
