@@ -228,7 +228,8 @@ def carried(settings: Any, into: type[AnyRecord], **own: Any) -> AnyRecord:
     >>> carried(CheckupSettings(dtype="float16"), CheckupSettings, model="full").dtype
     'float16'
     """
-    wanted = {one.name for one in dataclasses.fields(into)}
+    record: Any = into
+    wanted = {one.name for one in dataclasses.fields(record)}
     both = [one.name for one in dataclasses.fields(settings) if one.name in wanted]
     return into(**({name: getattr(settings, name) for name in both} | own))
 

@@ -140,5 +140,5 @@ def _document(path: Path) -> Verified | None:
 
 def _is_signed(content: Mapping[str, Any]) -> bool:
     """Does it end as `signed` ends it? Documents of others may have a `check` of their own."""
-    name, said = next(reversed(content.items()), ("", None))
+    name, said = ([("", None), *content.items()])[-1]
     return name == "check" and isinstance(said, str) and len(said) == _CHECK_LENGTH

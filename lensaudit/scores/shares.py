@@ -1,6 +1,7 @@
 """How sure is a share of counted things, or a difference of two? Exact, by Clopper and Pearson."""
 
 import math
+from typing import Any
 
 from scipy.stats import beta, fisher_exact
 
@@ -59,5 +60,6 @@ def chance_of_more(k: int, n: int, other_k: int, other_n: int) -> float:
     >>> chance_of_more(5, 5, 0, 5) < 0.01 < chance_of_more(3, 5, 2, 5)
     True
     """
-    _, p = fisher_exact([[k, n - k], [other_k, other_n - other_k]], alternative="greater")
-    return float(p)
+    table = [[k, n - k], [other_k, other_n - other_k]]
+    found: Any = fisher_exact(table, alternative="greater")  # SciPy declares a tuple
+    return float(found.pvalue)

@@ -36,8 +36,8 @@ def parts_of(results: Sequence[Result]) -> Iterator[Part]:
         summaries = [one.summary for one in found]
         yield from depths(summaries, sentences=[one.verdict.sentence for one in found])
         yield from collateral(summaries)
-    if found := [one.summary for one in runs if one.summary["score"] == "em"]:
-        yield from erasures([one.summary for one in found])
+    if texts := [one.summary for one in runs if one.summary["score"] == "em"]:
+        yield from erasures(texts)
     for one in results:
         if isinstance(one, EvaluationResult):
             yield from values(one)

@@ -283,9 +283,9 @@ class _Run:
         yield self._view("uds_aligned", one.uds, one.ci95, one.ci90, blind, control=control)
         if one.weakest is not None:
             yield self._layer("uds_weakest", one.weakest, blind, control)
-        if one.shared is None or one.shared.uds is None:
-            return
         shared = one.shared
+        if shared is None or shared.uds is None:
+            return
         yield self._view("shared", shared.uds, shared.ci95, shared.ci90, blind, control=control)
         if shared.weakest is not None:
             yield self._layer("shared_weakest", shared.weakest, blind, control)

@@ -1,12 +1,18 @@
 """The verdict, judged on models whose truth is planted."""
 
 import json
+from dataclasses import asdict
+from pathlib import Path
 
 import pytest
 import verdict_support as made
 
 from lensaudit.gym.errors import confusion, errors_of, nulls_of, planted
+from lensaudit.gym.ledger import rows_of
 from lensaudit.gym.report import document, text
+from lensaudit.verdict.nulls import read_calibration
+
+ROOT = Path(__file__).parents[2]
 
 
 def row(mechanism, truth, content, *, seed=0, held_out=False, knows=None, low=()):
@@ -89,6 +95,21 @@ def test_attacks_of_the_ledger_are_views_and_patch_alone_leaves_them_out():
     found = errors_of([*gym(), attack])
     assert found.held_out.absent["holds"].k == 1
     assert found.patch_only.absent["holds"].k == 0
+
+
+def test_the_shipped_calibration_and_the_page_are_those_of_the_shipped_scores():
+    found = document(rows_of(ROOT / "benchmarks" / "gym" / "verdict", None))
+    shipped = read_calibration()
+    assert set(found.verdict.nulls) == set(shipped)
+    for name, null in found.verdict.nulls.items():
+        assert asdict(null) == pytest.approx(asdict(shipped[name]))
+    page = (ROOT / "docs" / "gym.md").read_text()
+    said = text(found)
+    table = said[said.index("| verdict |") :].splitlines()
+    assert [line for line in table if line and line not in page] == []
+    # on the half that limits were set on: no holder is called erased, no absent model a holder
+    assert found.verdict.tune.wrong == ()
+    assert found.n_seeds == 5
 
 
 def test_the_page_has_a_line_for_every_half_and_truth():
