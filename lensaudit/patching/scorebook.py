@@ -106,7 +106,7 @@ class ScoreBook:
         entry = self.entries.setdefault(row["example"], Entry(row["baseline"]))
         scores = {int(layer): score for layer, score in row["scores"].items()}
         entry.scores |= scores
-        entry.baselines.update(dict.fromkeys(scores, row["baseline"]))
+        entry.baselines.update({layer: row["baseline"] for layer in scores})
         by_token = row.get("by_token") or {}
         entry.by_token |= {int(layer): values for layer, values in by_token.items()}
         by = row.get("computed_by", UNRECORDED)

@@ -185,7 +185,9 @@ def latest(runs: Sequence[PatchRun]) -> tuple[list[PatchRun], list[LeftOut]]:
         if earlier is not None:
             left.append(LeftOut(str(earlier.folder), f"the same as {run.folder}, run earlier"))
         kept[run.weights, run.condition] = run
-    return list(kept.values()), left
+    # in the order they were found: what finished within one second would swap places
+    place = {id(run): at for at, run in enumerate(runs)}
+    return sorted(kept.values(), key=lambda run: place[id(run)]), left
 
 
 def _title(document: Document, read: _Read) -> str:
