@@ -1,5 +1,6 @@
 import ast
 import importlib.metadata
+import re
 import subprocess
 import sys
 import tomllib
@@ -105,3 +106,11 @@ def test_type_checkers_see_what_the_public_names_are():
     }
     assert named == set(lensaudit.__all__)
     assert {one.name for one in (ROOT / "lensaudit").glob("*.typed")} == {"py.typed"}
+
+
+def test_every_pin_has_a_hash_in_the_lock():
+    pins = (ROOT / "constraints.txt").read_text().split()
+    lines = [one for one in (ROOT / "requirements.lock").read_text().splitlines() if one[0] != "#"]
+    locked = {one.split(" ")[0].partition("+")[0].lower().replace("_", "-") for one in lines}
+    assert locked == {one.lower().replace("_", "-") for one in pins}
+    assert [one for one in lines if not re.fullmatch(r"\S+ --hash=sha256:[0-9a-f]{64}", one)] == []

@@ -2,6 +2,7 @@
 
 import errno
 import importlib
+import io
 import os
 import signal
 import sys
@@ -133,6 +134,10 @@ def silence_third_parties() -> None:
 
 def main(arguments: list[str] | None = None) -> None:
     """Entry point: run, and turn every user's mistake into one line and an exit code."""
+    for stream in (sys.stdout, sys.stderr):
+        # a name that the terminal's encoding lacks is escaped, and ends no command
+        if isinstance(stream, io.TextIOWrapper) and stream.errors == "strict":
+            stream.reconfigure(errors="backslashreplace")
     announce(sys.argv[1:] if arguments is None else arguments)
     sys.exit(run(arguments))
 
@@ -153,13 +158,31 @@ def run(arguments: list[str] | None = None) -> int:
         # the reader of stdout left (`| head`): end as a pipe's writer does
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 128 + signal.SIGPIPE
-    except OSError as error:
-        if error.errno == errno.ENOMEM:
-            return complain(*_said(MemoryError()))
-        # a place that no check foresaw, as a name too long for any disk
-        said = os_error(error, Path(str(error.filename or "?")))
-        return complain(str(said), said.exit_code)
+    except (OSError, UnicodeEncodeError) as error:
+        return complain(*_of_the_system(error))
     return answer if isinstance(answer, int) else 0
+
+
+def _of_the_system(error: OSError | UnicodeEncodeError) -> tuple[str, int]:
+    """The line for what no check foresaw, as a name too long for any disk, and the exit code."""
+    if isinstance(error, UnicodeEncodeError):
+        name = printable(str(error.object)[:80])
+        return f"{name!r}: the file system's encoding lacks a character of it", 2
+    if error.errno == errno.ENOMEM:
+        return _said(MemoryError())
+    if error.filename is None and not _has_place():
+        return "the working folder was deleted; change into one that is there", 2
+    said = os_error(error, Path(str(error.filename or "?")))
+    return str(said), said.exit_code
+
+
+def _has_place() -> bool:
+    """Is the working folder still there?"""
+    try:
+        os.getcwd()
+    except FileNotFoundError:
+        return False
+    return True
 
 
 def _said(error: BaseException) -> tuple[str, int]:

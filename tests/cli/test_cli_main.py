@@ -1,8 +1,10 @@
+import os
 import subprocess
 import sys
 
 import pytest
 
+from lensaudit.cli import main as main_module
 from lensaudit.cli.main import complain, run
 
 
@@ -44,3 +46,37 @@ def test_help_names_the_commands(option, capsys):
     text = capsys.readouterr().out
     assert "cache" in text
     assert "patch" in text
+
+
+def test_a_name_that_the_terminal_cannot_write_is_escaped(tmp_path):
+    code = (
+        "from lensaudit.screen.tables import console\n"
+        "from lensaudit.cli import main as at\n"
+        "at.run = lambda arguments: console().print('\\u0142') or print('\\u0142') or 0\n"
+        "at.main([])"
+    )
+    environment = os.environ | {"PYTHONIOENCODING": "ascii"}
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, env=environment)
+    assert (done.returncode, done.stdout.split()) == (0, [b"\\u0142"] * 2)
+
+
+def test_a_name_that_the_file_system_cannot_write_is_one_line(monkeypatch, capsys):
+    def fails(**options):
+        "\u0142".encode("ascii")
+
+    monkeypatch.setattr(main_module.cli, "main", fails)
+    assert main_module.run([]) == 2
+    said = capsys.readouterr().err
+    assert said == "lensaudit: '\u0142': the file system's encoding lacks a character of it\n"
+
+
+def test_a_deleted_working_folder_is_one_line(tmp_path):
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    words = ["sh", "-c", f'rmdir "{gone}"; exec "$@"', "sh", sys.executable, "-P", "-c"]
+    code = "from lensaudit.cli.main import main; main()"
+    done = subprocess.run([*words, code, "models"], capture_output=True, text=True, cwd=gone)
+    assert done.returncode == 2
+    assert done.stderr.splitlines()[-1] == (
+        "lensaudit: the working folder was deleted; change into one that is there"
+    )
