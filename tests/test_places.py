@@ -64,6 +64,12 @@ def place(tmp_path_factory):
         yield folder
 
 
+def policy(place):
+    path = place / "policy.toml"
+    path.write_text("")
+    return path
+
+
 def rows_of(frame) -> list:
     return json.loads(frame.to_json(orient="records"))
 
@@ -152,6 +158,8 @@ CALLS = {
     "write_report": lambda kind, place: la.write_report(
         [kind(place / "out")], kind(place / f"{kind.__name__}.html")
     ),
+    "verdicts": lambda kind, place: la.verdicts([kind(place / "out")]).document(),
+    "read_policy": lambda kind, place: la.read_policy(kind(policy(place))),
     "verify": lambda kind, place: [one.problems for one in la.verify(kind(place / "out"))],
     "prepare": prepared,
     "read_project": lambda kind, place: la.read_project(kind(place / "lensaudit.toml")),

@@ -19,7 +19,6 @@ from lensaudit.metrics.registry import Conventions
 from lensaudit.models.checkpoint import config_of, tell_stored_twice
 from lensaudit.models.context import context_of
 from lensaudit.models.registry import is_demo, load_registry, resolve
-from lensaudit.patching.options import parse_memory
 from lensaudit.progress import Notice, unheard
 from lensaudit.settings import path_of
 
@@ -58,6 +57,8 @@ def open_evaluation(
     Raises:
         InputError: a name, a file or a setting is wrong.
     """
+    from lensaudit.patching.options import parse_memory  # seconds to import
+
     memory_bytes = parse_memory(settings.memory)
     subject, checkpoint = open_subject(
         model,

@@ -152,9 +152,10 @@ class _ShownMatch:
     categories: dict[str, Whole]
     em_form: str
     threshold: Number
-    max_new_tokens: Whole
     per_layer: "list[_ShownEmLayer]"
     calibration: "dict[str, _Rates]"
+    max_new_tokens: Whole | None = None
+    """Of forms that write text."""
 
 
 @dataclass(frozen=True)

@@ -19,6 +19,7 @@ from lensaudit.results.locate import Found, LeftOut, locate
 from lensaudit.results.patch_runs import PatchRun, read_patch
 from lensaudit.results.reading import json_object, part
 from lensaudit.results.records import MANIFEST, check_result, check_whole
+from lensaudit.settings import Place, path_of
 from lensaudit.verdict.attacks import READERS
 from lensaudit.verdict.decide import BADNESS, Code, Evidence, Verdict, verdict_of
 from lensaudit.verdict.depth import of_patch
@@ -157,15 +158,15 @@ class _Known:
     folders: list[Path] = field(default_factory=list)
 
 
-def verdicts(places: Sequence[Path], calibration: Path | None = None) -> Verdicts:
+def verdicts(places: Sequence[Place], calibration: Place | None = None) -> Verdicts:
     """The verdict of every model in some folders, to any depth.
 
     Raises:
         InputError: a place that yields no view, or a file that is damaged, edited, or contradicts
             the one beside it.
     """
-    gathered = Gathered(read_calibration(calibration))
-    for place in places:
+    gathered = Gathered(read_calibration(path_of(calibration)))
+    for place in map(Path, places):
         found, missed = locate([place])
         for one in found:
             # a log in open-unlearning's layout may be of another tool: it decides nothing

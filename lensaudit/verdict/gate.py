@@ -17,6 +17,7 @@ from lensaudit.errors import InputError
 from lensaudit.files import read_text
 from lensaudit.results.reading import number, part
 from lensaudit.results.schema import Length, Share, Whole, checked
+from lensaudit.settings import Place
 from lensaudit.verdict.collect import Judged, Model, Verdicts
 from lensaudit.verdict.decide import Code
 from lensaudit.verdict.thresholds import FEWEST_AUTHORS
@@ -97,12 +98,13 @@ class Gated:
         }
 
 
-def read_policy(path: Path) -> Policy:
+def read_policy(path: Place) -> Policy:
     """The `[gate]` table of a policy; a file without it means the defaults.
 
     Raises:
         InputError: no TOML, a key that is none, or a value that none of its kind may have.
     """
+    path = Path(path)
     try:
         content = tomllib.loads(read_text(path))
     except tomllib.TOMLDecodeError as error:

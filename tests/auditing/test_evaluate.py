@@ -74,6 +74,7 @@ def other_settings(place):
         "validity_data": (rows, False),
         "fresh": (True, False),
         "batch_size": (1, False),
+        "memory": ("1G", False),
         "max_new_tokens": (3, False),
         "dtype": ("bfloat16", False),
         "device": ("cpu", True),

@@ -59,7 +59,7 @@ def test_the_demo_says_in_words_what_it_found(demo, capsys):
     cells = next(line for line in text.splitlines() if line.startswith("│ demo/idknll"))
     assert [cell.strip() for cell in cells.split("│")[2:4]] == ["0.025", "86%"]
     assert listed("As without it") == "As without it, in the stream: demo/never."
-    assert "demo/npo: undecided" in text
+    assert "demo/npo: partly erased" in text
 
 
 def test_a_row_derived_by_hand_equals_the_engine(demo):
