@@ -101,6 +101,8 @@ class WithoutShared(MappedSource):
     def _example(self, idx: int) -> tuple[Tensor, Float[Tensor, "layer pos d_model"]]:
         positions, resid = super()._example(idx)
         assert self.directions is not None
+        if idx not in self.directions.folds:  # read with its bucket, and not scored
+            return positions, resid
         fold, found = self.directions.folds[idx], self.directions.found
         moved = [
             found[layer][fold].taken_out(one) if layer in found else one
