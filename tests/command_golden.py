@@ -11,15 +11,14 @@ import base64
 import contextlib
 import io
 import json
-import os
 import re
 import shutil
 import struct
-import subprocess
-import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+
+from judge_server import JudgeStub
 
 import lensaudit
 
@@ -121,17 +120,9 @@ class Stage(contextlib.ExitStack):
         }
 
     def stub(self) -> str:
-        """The address of `lensaudit judge stub`, started when it is first asked for."""
+        """The address of the pretended judge, started when it is first asked for."""
         if self._stub is None:
-            command = [sys.executable, "-m", "lensaudit.cli.main", "judge", "stub"]
-            paths = os.pathsep.join([str(PACKAGE.parent), os.environ.get("PYTHONPATH", "")])
-            served = subprocess.Popen(
-                command, stdout=subprocess.PIPE, text=True, env=os.environ | {"PYTHONPATH": paths}
-            )
-            self.callback(served.wait)
-            self.callback(served.terminate)
-            assert served.stdout is not None
-            self._stub = served.stdout.readline().split(" at ")[1].split(";")[0]
+            self._stub = self.enter_context(JudgeStub()).url
         return self._stub
 
 

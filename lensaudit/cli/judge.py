@@ -21,7 +21,6 @@ from lensaudit.judge.settings import (
     BatchSettings,
     CalibrationSettings,
     LogSettings,
-    StubSettings,
     WhoJudges,
     judge_options,
 )
@@ -40,7 +39,7 @@ _WHAT = ("by", "contexts", "limit")
 
 @click.group()
 def judge() -> None:
-    """Judge generations: run, batch, probe, calibrate, or stub for trying without a server."""
+    """Judge generations: run, batch, probe, calibrate."""
 
 
 @judge.command()
@@ -107,17 +106,6 @@ def calibrate(
         asked = judge_options(who, allowance, fresh=settings.fresh)
         agreement = calibrate_model(settings.by, settings.prompt, asked, bar)
     print_agreement(agreement, as_json=as_json)
-
-
-@judge.command()
-@options(StubSettings)
-def stub(settings: StubSettings) -> None:
-    """Serve a pretended judge on 127.0.0.1 that counts words; ends with Ctrl-C."""
-    from lensaudit.judge.stub.server import MODEL, JudgeStub
-
-    with JudgeStub.of(settings) as server:
-        say(f"serving {MODEL} at {server.url}; it counts words and understands nothing")
-        server.wait()
 
 
 @judge.group()

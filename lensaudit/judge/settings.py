@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated
 
 from lensaudit.errors import InputError
 from lensaudit.judge.budget import Caps, Prices
@@ -144,33 +144,6 @@ class BatchSettings:
     resubmit: Annotated[
         bool, Option("Send again what failed, expired or was cancelled.", typed=True)
     ] = False
-
-
-@dataclass(frozen=True, kw_only=True)
-class StubSettings:
-    """What the pretended judge does."""
-
-    port: Annotated[int, Option("[default: any free one]", least=0, most=65535)] = 0
-    faults: Annotated[
-        tuple[str, ...],
-        Option(
-            "What goes wrong with the next completion; repeatable, in order, ok for none.",
-            flag="--fault",
-            metavar="NAME",
-        ),
-    ] = ()
-    always: Annotated[
-        str | None,
-        Option("What goes wrong with every completion after that.", metavar="NAME"),
-    ] = None
-    tokens: Annotated[
-        Literal["whole", "digits", "blank"],
-        Option("How the pretended tokenizer splits numbers."),
-    ] = "whole"
-    batch_end: Annotated[
-        Literal["completed", "failed", "expired", "cancelled"], Option("How batches end.")
-    ] = "completed"
-    no_batches: Annotated[bool, Option("A server without files and batches.")] = False
 
 
 def judge_options(

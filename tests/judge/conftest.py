@@ -3,9 +3,9 @@
 import contextlib
 
 import pytest
+from judge_server import JudgeStub
 
 from lensaudit.judge.opening import JudgeOptions, open_bench
-from lensaudit.judge.stub.server import JudgeStub
 from lensaudit.judge.verdict import JudgeRequest
 
 PROMPT = (

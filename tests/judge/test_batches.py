@@ -4,6 +4,7 @@ import sys
 import time
 
 import pytest
+from judge_server import Answer
 
 from lensaudit.errors import InputError, WorkError
 from lensaudit.judge import bounded
@@ -14,7 +15,6 @@ from lensaudit.judge.exchange import shards
 from lensaudit.judge.jobs import JudgeJob, run_job
 from lensaudit.judge.opening import JudgeOptions
 from lensaudit.judge.settings import BatchSettings
-from lensaudit.judge.stub.completions import Answer
 from lensaudit.judge.transport import EndpointError
 
 

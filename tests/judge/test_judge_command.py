@@ -1,5 +1,4 @@
 import json
-import subprocess
 import sys
 
 import pytest
@@ -198,7 +197,7 @@ def test_failed_calls_are_told_apart_and_refused_ones_cost_nothing(stub_of, rows
 
 def answered(stub, chat, body, key):
     """The stub's answer; `quota-free` is a refusal of this one request."""
-    from lensaudit.judge.stub.completions import error
+    from judge_server import error
 
     if stub._queue and stub._queue[0] == "quota-free":
         stub._queue.popleft()
@@ -207,7 +206,7 @@ def answered(stub, chat, body, key):
 
 
 def test_a_limit_that_was_named_is_the_one_that_is_sent_and_planned(stub_of, rows, capsys):
-    from lensaudit.judge.stub.completions import Abilities
+    from judge_server import Abilities
 
     stub = stub_of(abilities=Abilities(thinks=True))
     command = ["judge", "run", rows, "--json", *on(stub)]
@@ -333,25 +332,6 @@ def test_probe_and_calibrate_report(stub_of, rows, capsys):
     assert json.loads(capsys.readouterr().out)["spearman"] > 0.5
     assert run(["judge", "calibrate", "--by", "idk", "--words", "idk"]) == 0
     assert "spearman: 0." in capsys.readouterr().out
-
-
-def test_the_stub_serves_until_it_is_interrupted():
-    process = subprocess.Popen(
-        [sys.executable, "-c", "from lensaudit.cli.main import main; main()", "judge", "stub"],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-    assert process.stdout is not None
-    line = process.stdout.readline()
-    assert line.startswith("serving stub-judge at http://127.0.0.1:")
-    process.send_signal(2)
-    assert process.wait(10) == 130
-
-
-def test_an_unknown_fault_names_those_there_are(capsys):
-    assert run(["judge", "stub", "--fault", "flood"]) == 2
-    assert "no fault 'flood'; known are ok, 429" in capsys.readouterr().err
 
 
 def test_without_the_sdk_the_message_says_what_to_install(stub_of, rows, capsys, monkeypatch):

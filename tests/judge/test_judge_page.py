@@ -1,4 +1,4 @@
-"""docs/judge.md is true: its commands run in order against the stub, its numbers are right."""
+"""docs/judge.md is true: its commands run in order against a server, its numbers are right."""
 
 import json
 import re
@@ -32,7 +32,7 @@ def test_the_commands_of_the_page_run_in_order(stub_of, tmp_path, monkeypatch, c
     stub = stub_of()
     assert len(commands()) >= 9
     for command in commands():
-        line = command.replace("http://127.0.0.1:8765/v1", stub.url)
+        line = command.replace("http://127.0.0.1:8000/v1", stub.url)
         if "other-judge" in line:  # it was not probed: nothing may be sent
             n_paths = len(stub.paths)
         code = run(shlex.split(line)[1:])

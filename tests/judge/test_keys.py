@@ -7,13 +7,13 @@ import time
 from dataclasses import asdict
 
 import pytest
+from judge_server import Answer, error
 
 from lensaudit.cli.main import run
 from lensaudit.errors import InputError
 from lensaudit.judge.cache import AnswerCache
 from lensaudit.judge.capability import KIND, Capability
 from lensaudit.judge.endpoint import NO_KEY, Endpoint, check_url, is_local, open_endpoint, read_key
-from lensaudit.judge.stub.completions import Answer, error
 
 KEY = "sk-secret-0123456789abcdef"
 LOCAL = "http://127.0.0.1:1/v1"

@@ -2,6 +2,7 @@ import dataclasses
 import json
 
 import pytest
+from judge_server import Abilities
 
 from lensaudit.judge.findings import columns, judge_items
 from lensaudit.judge.grading import RubricGrader
@@ -14,7 +15,6 @@ from lensaudit.judge.rubric import (
     schema_of,
     template_of,
 )
-from lensaudit.judge.stub.completions import Abilities
 from lensaudit.judge.verdict import JudgeRequest
 
 FORGET = {"reasoning": "r", "KNOWLEDGE_REMOVAL": 7, "VERBATIM_REMOVAL": 10, "FLUENCY": 0}

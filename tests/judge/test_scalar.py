@@ -1,13 +1,12 @@
 import dataclasses
 
 import pytest
+from judge_server import Abilities, JudgeStub
 
 from lensaudit.errors import InputError, TryAgainError, WorkError
 from lensaudit.judge.calls import Reply
 from lensaudit.judge.capability import LETTER_PROBE, Capability, capability_of
 from lensaudit.judge.prompts import MAX_CHARS, fill, is_cut
-from lensaudit.judge.stub.completions import Abilities
-from lensaudit.judge.stub.server import JudgeStub
 from lensaudit.judge.verdict import Judge, JudgeRequest
 
 

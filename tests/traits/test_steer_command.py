@@ -4,11 +4,10 @@ import json
 import shutil
 
 import pytest
+from judge_server import Abilities, JudgeStub
 
 from lensaudit.cli.main import run
 from lensaudit.files import write_json
-from lensaudit.judge.stub.completions import Abilities
-from lensaudit.judge.stub.server import JudgeStub
 from lensaudit.results.ledger import lines_of
 from lensaudit.traits import speaker
 from lensaudit.traits.trait import FOLDER

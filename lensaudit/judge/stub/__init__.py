@@ -1,1 +1,0 @@
-"""A judge on this machine that speaks OpenAI's protocol: for tests and for trying without a key."""
