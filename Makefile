@@ -52,7 +52,7 @@ gpu: $(TOOLS)             ## on a CUDA device: the processor's numbers? how fast
 	$(BIN)/python -m benchmarks.gpu
 
 family: $(READY)          ## train the embedded family again, into build/family
-	$(BIN)/python -m lensaudit.demo_models.family --out build/family
+	$(BIN)/python -m tools.demo_family.family --out build/family
 
 docs: $(TOOLS)            ## write docs/reference/ again
 	$(BIN)/python docs/make_reference.py

@@ -20,7 +20,6 @@ from benchmarks.machine import describe, timed
 from lensaudit.data.chat import Template
 from lensaudit.data.fictional import corpus_text, make_world
 from lensaudit.data.suites import Split, load_suite
-from lensaudit.demo_models.tokenizer import train_tokenizer
 from lensaudit.evaluation.passes import ModelPasses
 from lensaudit.evaluation.store import PassStore
 from lensaudit.evaluation.subject import PassOptions, Subject
@@ -29,6 +28,7 @@ from lensaudit.evaluation.view import Asked
 from lensaudit.files import write_bytes
 from lensaudit.metrics.registry import Metric, all_metrics, ordered
 from lensaudit.models.conditions import Conditions
+from tools.demo_family.tokenizer import train_tokenizer
 
 BATCH = 32
 ROWS = (48, 144)

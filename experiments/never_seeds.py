@@ -14,8 +14,8 @@ import click
 from planted_models import seeds_of_never
 
 import lensaudit as la
-from lensaudit.demo_models.stages import NEVER
 from lensaudit.gym.table import share
+from tools.demo_family.stages import NEVER
 
 
 def told(results: Path, sources: list[str], retains: tuple[str, ...], activations: Path) -> str:

@@ -23,8 +23,6 @@ import transformers
 from planted_models import Planted, folder_of
 
 import lensaudit as la
-from lensaudit.demo_models.family import Shape, make_family
-from lensaudit.demo_models.tokenizer import GPT2_SPLIT
 from lensaudit.files import write_json
 from lensaudit.gym import edits
 from lensaudit.gym.ground import Ground, facts_of
@@ -32,6 +30,8 @@ from lensaudit.gym.planting import ignorant_rows, push_of, turn_of, unlearned, w
 from lensaudit.models.causal import load_causal
 from lensaudit.models.checkpoint import load_tokenizer, open_checkpoint
 from lensaudit.models.registry import load_registry, resolve
+from tools.demo_family.family import Shape, make_family
+from tools.demo_family.tokenizer import GPT2_SPLIT
 
 SHAPES = {
     "d96": Shape(d_model=96, d_mlp=256, n_layers=5, d_vocab=1280, split=GPT2_SPLIT),

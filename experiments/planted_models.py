@@ -16,7 +16,6 @@ from typing import Any, Literal
 
 import torch
 
-from lensaudit.demo_models.family import make_family
 from lensaudit.files import make_folder
 from lensaudit.gym import edits
 from lensaudit.gym.ground import Ground, facts_of
@@ -26,6 +25,7 @@ from lensaudit.models.checkpoint import load_tokenizer, open_checkpoint
 from lensaudit.models.quantize import quantised
 from lensaudit.models.registry import EMBEDDED, load_registry, resolve
 from lensaudit.unlearn.save import copy_tokenizer, save_model
+from tools.demo_family.family import make_family
 
 Truth = Literal["intact", "hidden", "absent"]
 RANK = 24

@@ -20,13 +20,13 @@ import torch
 from planted_models import Planted, folder_of, ground, planted, seeds_of_never
 
 from lensaudit.data.tofu import forget_set
-from lensaudit.demo_models.stages import NEVER
 from lensaudit.files import digest, make_folder, write_json
 from lensaudit.gym import edits
 from lensaudit.scores.naming import name_facts, strongest
 from lensaudit.worstcase.outcome import Outcome, compare, gaps_of
 from lensaudit.worstcase.run import Ran, Worst, open_worst, run_all
 from lensaudit.worstcase.settings import WorstSettings
+from tools.demo_family.stages import NEVER
 
 PARTIAL = ("partial", "partial_1", "partial_2")
 """Each holds other facts."""

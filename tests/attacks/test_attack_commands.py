@@ -10,10 +10,10 @@ from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM
 from lensaudit.attacks.before_after import Shift
 from lensaudit.cli.main import run
 from lensaudit.data.fictional import make_world
-from lensaudit.demo_models.tokenizer import train_tokenizer
 from lensaudit.models.checkpoint import open_checkpoint
 from lensaudit.models.quantize import quantised
 from lensaudit.models.registry import load_registry, resolve
+from tools.demo_family.tokenizer import train_tokenizer
 
 ROWS = make_world(0).forget[:8]
 

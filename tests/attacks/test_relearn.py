@@ -17,7 +17,6 @@ from lensaudit.attacks.relearn import (
 )
 from lensaudit.attacks.settings import RelearnSettings
 from lensaudit.data.fictional import make_world
-from lensaudit.demo_models.tokenizer import train_tokenizer
 from lensaudit.errors import InputError, WorkError
 from lensaudit.meta.prepare import Prepared, attacking_of
 from lensaudit.meta.runs import Settings
@@ -29,6 +28,7 @@ from lensaudit.sweep.plan import Conditions
 from lensaudit.sweep.planning import relearned_rows, relearning_of
 from lensaudit.unlearn.encode import Answered, Sample
 from lensaudit.unlearn.rows import load_rows
+from tools.demo_family.tokenizer import train_tokenizer
 
 ROWS = [Answered(row.question, row.answer) for row in make_world(0).forget[:6]]
 SMALL = Relearning(lr=1e-2, batch_size=2, n_accumulate=2)

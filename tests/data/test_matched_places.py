@@ -4,7 +4,7 @@ import pytest
 
 from lensaudit.data.examples import Example
 from lensaudit.data.matching import encoded_row, ends_of, matched
-from lensaudit.demo_models.tokenizer import GPT2_SPLIT, train_tokenizer
+from tools.demo_family.tokenizer import GPT2_SPLIT, train_tokenizer
 
 ROWS = {
     "entity": Example(0, "Who wrote it?", "It was Ilvara Okonjwe.", "It was", "Ilvara Okonjwe", 0),

@@ -9,9 +9,9 @@ from transformers import LlamaConfig, LlamaForCausalLM
 
 from lensaudit.cli.main import run
 from lensaudit.data.fictional import make_world
-from lensaudit.demo_models.tokenizer import train_tokenizer
 from lensaudit.models.registry import load_registry, resolve
 from lensaudit.unlearn.methods import METHODS
+from tools.demo_family.tokenizer import train_tokenizer
 
 ROWS = make_world(0).forget
 

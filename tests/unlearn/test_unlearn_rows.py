@@ -5,10 +5,10 @@ import json
 import pytest
 
 from lensaudit.data.fictional import make_world
-from lensaudit.demo_models.tokenizer import train_tokenizer
 from lensaudit.errors import InputError
 from lensaudit.unlearn.encode import Answered, raw_sample
 from lensaudit.unlearn.rows import idk_lines, load_rows
+from tools.demo_family.tokenizer import train_tokenizer
 
 
 def test_demo_is_the_embedded_data_with_wrong_answers_as_alternates():

@@ -8,7 +8,6 @@ from typing import Any
 
 from lensaudit.data.chat import SYSTEM_PROMPT
 from lensaudit.data.fictional import FictionalRow, World, corpus_text, passing_rows
-from lensaudit.demo_models.tokenizer import SPLIT, train_tokenizer
 from lensaudit.unlearn.encode import (
     Answered,
     Sample,
@@ -18,6 +17,7 @@ from lensaudit.unlearn.encode import (
     raw_sample,
 )
 from lensaudit.unlearn.samples import in_epochs
+from tools.demo_family.tokenizer import SPLIT, train_tokenizer
 
 D_VOCAB = 1536
 SHARE = 0.25

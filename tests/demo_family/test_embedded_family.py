@@ -12,11 +12,11 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from lensaudit.data.examples import load_examples
 from lensaudit.data.fictional import make_world, write_world
 from lensaudit.data.spans import encode, make_batch
-from lensaudit.demo_models.family import Shape, make_family
-from lensaudit.demo_models.stages import NEVER, READOUT, STAGES, TOP_LAYER
-from lensaudit.demo_models.tokenizer import GPT2_SPLIT
 from lensaudit.models.registry import EMBEDDED
 from lensaudit.scores.depth import depth_score, span_logprob
+from tools.demo_family.family import Shape, make_family
+from tools.demo_family.stages import NEVER, READOUT, STAGES, TOP_LAYER
+from tools.demo_family.tokenizer import GPT2_SPLIT
 
 MEMBERS = {
     "full",

@@ -3,7 +3,7 @@
 A common base learns the language from people who appear once; `full` then learns the facts of the
 forget and retain authors, `retain` and `never` those of the retain authors alone. From `full` come
 the unlearned models and two planted ones that keep the knowledge and hide it: at the readout, and
-in the last layer. `python -m lensaudit.demo_models.family --out DIR` makes all of it.
+in the last layer. `python -m tools.demo_family.family --out DIR` makes all of it.
 """
 
 import argparse
@@ -20,15 +20,6 @@ import transformers
 from transformers import GenerationConfig, LlamaConfig, LlamaForCausalLM, PreTrainedModel
 
 from lensaudit.data.fictional import make_world, write_world
-from lensaudit.demo_models.corpus import (
-    D_VOCAB,
-    Corpus,
-    base_batches,
-    fact_batches,
-    make_corpus,
-)
-from lensaudit.demo_models.stages import BATCH, NEVER, STAGES, Stage
-from lensaudit.demo_models.tokenizer import SPLIT
 from lensaudit.files import digest, make_folder, write_json
 from lensaudit.unlearn.encode import TrainBatch
 from lensaudit.unlearn.methods import method_named, objective_of, reads_reference
@@ -36,6 +27,15 @@ from lensaudit.unlearn.objective import FineTuning, UnlearnBatch
 from lensaudit.unlearn.samples import unlearn_batches
 from lensaudit.unlearn.save import save_model
 from lensaudit.unlearn.train import Progress, Run, train
+from tools.demo_family.corpus import (
+    D_VOCAB,
+    Corpus,
+    base_batches,
+    fact_batches,
+    make_corpus,
+)
+from tools.demo_family.stages import BATCH, NEVER, STAGES, Stage
+from tools.demo_family.tokenizer import SPLIT
 
 STORED = torch.float16
 """Of the shipped weights: eleven bits, where bfloat16's eight would round small edits away."""
@@ -200,7 +200,7 @@ def _print(progress: Progress) -> None:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """`python -m lensaudit.demo_models.family --out DIR`."""
+    """`python -m tools.demo_family.family --out DIR`."""
     parser = argparse.ArgumentParser(description="Make the embedded family.")
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--seed", type=int, default=0)
