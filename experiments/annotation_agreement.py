@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from lensaudit.data.annotate import Pair, propose
-from lensaudit.data.examples import Example, load_examples
+from lensaudit.data.facts import Fact, load_facts
 from lensaudit.data.rules import WORD
 from lensaudit.data.tofu import AUTHOR_ROWS
 
@@ -38,13 +38,13 @@ class Agreement:
     touching: float
 
 
-def agreement(examples: list[Example]) -> Agreement:
+def agreement(examples: list[Fact]) -> Agreement:
     found = [_compare(one) for one in examples]
     shares = [sum(column) / len(found) for column in zip(*found, strict=True)]
     return Agreement(len(found), *shares)
 
 
-def _compare(example: Example) -> tuple[bool, bool, bool]:
+def _compare(example: Fact) -> tuple[bool, bool, bool]:
     proposal = propose(Pair(example.idx, example.question, example.answer, example.group))
     got, wanted = _words(proposal.entity), _words(example.entity)
     common = sum((Counter(got) & Counter(wanted)).values())
@@ -57,14 +57,14 @@ def _words(text: str) -> list[str]:
     return [word.lower() for word in WORD.findall(text)]
 
 
-def by_author(examples: list[Example]) -> tuple[Agreement, Agreement]:
+def by_author(examples: list[Fact]) -> tuple[Agreement, Agreement]:
     """Of the authors the rules were written on, and of the others."""
     seen = [one for one in examples if one.idx // AUTHOR_ROWS < SEEN_AUTHORS]
     return agreement(seen), agreement([one for one in examples if one not in seen])
 
 
 def main() -> None:
-    examples = load_examples(Path(sys.argv[1]))
+    examples = load_facts(Path(sys.argv[1]))
     for authors, found in zip(("0 to 9", "10 to 19"), by_author(examples), strict=True):
         print(json.dumps({"authors": authors, **vars(found)}))
 

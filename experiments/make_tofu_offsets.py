@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from dataclasses import astuple
 from pathlib import Path
 
-from lensaudit.data.examples import load_examples
+from lensaudit.data.facts import load_facts
 from lensaudit.data.tofu import COLUMNS, FORGET10, TOFU_HUB, located
 from lensaudit.files import write_bytes
 
@@ -28,7 +28,7 @@ def main(arguments: Sequence[str] | None = None) -> Path:
     parser.add_argument("-o", "--out", type=Path, default=TABLE)
     parser.add_argument("--config", default=FORGET10, help="of the data set")
     options = parser.parse_args(arguments)
-    examples = sorted(load_examples(options.annotated), key=lambda example: example.idx)
+    examples = sorted(load_facts(options.annotated), key=lambda example: example.idx)
     rows = ",\n".join(json.dumps(astuple(located(example))) for example in examples)
     head = json.dumps({"dataset": TOFU_HUB, "config": options.config, "columns": list(COLUMNS)})
     write_bytes(options.out, f'{head[:-1]}, "rows": [\n{rows}\n]}}\n'.encode())

@@ -22,7 +22,7 @@ from torch import Tensor
 from trained_disguises import turned_in_the_answer
 
 import lensaudit as la
-from lensaudit.data.examples import Example
+from lensaudit.data.facts import Fact
 from lensaudit.data.neutral import Neutral, neutral_of
 from lensaudit.files import make_folder, write_json
 from lensaudit.gym import disguises, edits, guard
@@ -310,7 +310,7 @@ def fitted_on_forget(out: Path, models: Sequence[Planted]) -> list[str]:
 
 
 def carried(
-    bench: Bench, model: Checkpoint, kind: MapClass, fit: Sequence[Example]
+    bench: Bench, model: Checkpoint, kind: MapClass, fit: Sequence[Fact]
 ) -> Float[Tensor, "batch layer"]:
     """Deltas of a model through its map, fitted on all tokens of some rows."""
     audit, n_tokens = bench.audit, 50 * ground().d_model

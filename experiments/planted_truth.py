@@ -20,7 +20,7 @@ from planted_models import Planted, opened, planted, tokenizer
 import lensaudit as la
 from lensaudit.attacks import rtt
 from lensaudit.attacks.relearn import DEMO_RELEARNING, relearned
-from lensaudit.attacks.rtt.tofu import load_facts, split_by_author
+from lensaudit.attacks.rtt.tofu import load_statements, split_by_author
 from lensaudit.data.spans import encode, make_batch
 from lensaudit.data.tofu import forget_set
 from lensaudit.files import make_folder, write_json
@@ -123,7 +123,7 @@ def said(model: Any) -> float:
 
 def retraining(models: Sequence[Planted]) -> Column:
     """RTT's condition B: accuracy on half of the authors after retraining on the other half."""
-    data, log = split_by_author(*load_facts("demo"), n_splits=2), rtt.Log()
+    data, log = split_by_author(*load_statements("demo"), n_splits=2), rtt.Log()
     original = rtt.in_memory("full", opened("full"))
     for one in models:
         study = rtt.Study(

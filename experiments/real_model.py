@@ -32,7 +32,7 @@ from lensaudit.attacks.rtt import runs as rtt
 from lensaudit.attacks.rtt.settings import Cut, StudySettings
 from lensaudit.attacks.rtt.table import csv_row
 from lensaudit.attacks.settings import RelearnSettings
-from lensaudit.data.examples import Example, read_rows
+from lensaudit.data.facts import Fact, read_rows
 from lensaudit.data.fictional.pools import IDK_LINES
 from lensaudit.data.neutral import neutral_of, read_neutral
 from lensaudit.data.tofu import forget_set
@@ -158,7 +158,7 @@ def write_known(study: Study, files: Sequence[Path]) -> int:
     rows = [row for file in files for row in read_neutral(file)]
     rows = [
         # a bare answer would follow a blank that no pretrained model ends a prompt with
-        Example(at, row.question, f"{OPENED} {row.answer}.", OPENED, row.answer, f"row {at}")
+        Fact(at, row.question, f"{OPENED} {row.answer}.", OPENED, row.answer, f"row {at}")
         for at, row in enumerate(rows)
     ]
     lost, _ = known_facts(

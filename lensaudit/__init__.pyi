@@ -6,7 +6,7 @@ from .models.bridge import bridge_from as bridge_from, intervening as intervenin
 from .models.bridge import logits_of as logits_of, residuals as residuals
 
 # data
-from .data.examples import Example as Example, load_examples as load_examples
+from .data.facts import Fact as Fact, load_facts as load_facts
 from .data.tofu import forget_set as forget_set
 from .data.spans import Batch as Batch, Encoded as Encoded
 from .data.spans import encode as encode, make_batch as make_batch

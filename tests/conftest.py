@@ -100,11 +100,11 @@ def forget(shared):
     """The family's forget set, encoded."""
     from transformers import AutoTokenizer
 
-    from lensaudit.data.examples import load_examples
+    from lensaudit.data.facts import load_facts
     from lensaudit.data.spans import encode
 
     tokenizer = AutoTokenizer.from_pretrained(shared / "family" / "full")
-    return [encode(e, tokenizer) for e in load_examples(shared / "family" / "forget.json")]
+    return [encode(e, tokenizer) for e in load_facts(shared / "family" / "forget.json")]
 
 
 @pytest.fixture(scope="session")

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lensaudit.attacks.rtt.mcq import load_mcq
-from lensaudit.data.examples import load_examples
+from lensaudit.data.facts import load_facts
 from lensaudit.data.pairs import read_pairs
 from lensaudit.data.suites import load_suite
 from lensaudit.data.tofu import forget_set
@@ -29,7 +29,7 @@ def written(path, rows):
 
 
 READERS = {
-    "patch": lambda path: [one.group for one in load_examples(path)],
+    "patch": lambda path: [one.group for one in load_facts(path)],
     "annotate": lambda path: [pair.group for pair, _ in read_pairs(path)],
     "eval": lambda path: [
         row.group for row in load_suite("tofu", own={"forget": path})["forget"].rows
@@ -60,10 +60,10 @@ def test_retraining_takes_them_from_there_too(tmp_path):
 
 def test_a_group_wins_over_an_author_and_neither_may_be_anything_else(tmp_path):
     both = [{"idx": 0, **ANSWERED, "group": 7, "author": "ada"}]
-    assert load_examples(written(tmp_path / "both.json", both))[0].group == 7
+    assert load_facts(written(tmp_path / "both.json", both))[0].group == 7
     wrong = written(tmp_path / "wrong.json", rows_by("author", [1.5, "ada"]))
     with pytest.raises(InputError, match="wanted a whole number or text"):
-        load_examples(wrong)
+        load_facts(wrong)
 
 
 def test_a_limit_takes_rows_over_authors_and_keeps_their_order(tmp_path):

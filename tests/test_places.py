@@ -145,7 +145,7 @@ CALLS = {
     "load_model": lambda kind, place: (
         la.load_model(kind(place / "npo"), registry=kind(place / "models.json")).cfg.n_layers
     ),
-    "load_examples": lambda kind, place: la.load_examples(kind(place / "rows.json")),
+    "load_facts": lambda kind, place: la.load_facts(kind(place / "rows.json")),
     "forget_set": lambda kind, place: la.forget_set(kind(place / "rows.json")),
     "ActivationStore": lambda kind, place: la.ActivationStore(kind(place / "a")).folders(),
     "open_activations": opened,

@@ -13,7 +13,7 @@ from typing import Any
 
 from lensaudit.auditing.patched import Patched, read_patched
 from lensaudit.auditing.settings import EvaluateSettings, PatchSettings
-from lensaudit.data.examples import Example
+from lensaudit.data.facts import Fact
 from lensaudit.data.kept import kept_facts
 from lensaudit.data.neutral import Neutral, neutral_of
 from lensaudit.data.tofu import forget_set
@@ -67,7 +67,7 @@ def asked(sources: Sequence[str], settings: PatchSettings) -> str:
 
 
 def neutral_beside(
-    settings: PatchSettings | EvaluateSettings, data: str, examples: Sequence[Example]
+    settings: PatchSettings | EvaluateSettings, data: str, examples: Sequence[Fact]
 ) -> tuple[Neutral | None, str]:
     """The rows for validity and maps, or None and why there are none.
 
@@ -196,11 +196,11 @@ def _content(spec: ModelSpec) -> list[Any]:
     return [*place, one.weights, one.tokenizer, [[p.name, file_sha256(p)] for p in texts]]
 
 
-def _parts(neutral: Neutral | None) -> Sequence[Sequence[Example]]:
+def _parts(neutral: Neutral | None) -> Sequence[Sequence[Fact]]:
     return () if neutral is None else (neutral.fit, neutral.validity, neutral.ordinary)
 
 
-def _rows(examples: Sequence[Example]) -> str:
+def _rows(examples: Sequence[Fact]) -> str:
     return digest([astuple(one) for one in examples])
 
 

@@ -14,7 +14,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, Literal
 
-from lensaudit.data.examples import load_examples
+from lensaudit.data.facts import load_facts
 from lensaudit.data.pairs import Fields, read_pairs
 from lensaudit.errors import InputError
 from lensaudit.files import read_json
@@ -173,7 +173,7 @@ def check_project(project: Project) -> list[str]:
             n = len(read_pairs(path, fields))
             lines.append(f"{key}: {n} rows in {path}; `lensaudit annotate` marks their facts")
     if project.forget is None and project.data is not None and project.data.endswith(ROWS):
-        lines.append(f"data: {len(load_examples(Path(project.data)))} annotated rows")
+        lines.append(f"data: {len(load_facts(Path(project.data)))} annotated rows")
     return lines
 
 

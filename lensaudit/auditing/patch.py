@@ -11,7 +11,7 @@ from lensaudit.auditing.asked import Asking, neutral_beside
 from lensaudit.auditing.collateral import kept_beside, with_collateral
 from lensaudit.auditing.patched import Patched, read_patched
 from lensaudit.auditing.settings import EvaluateSettings, PatchSettings
-from lensaudit.data.examples import spans_of
+from lensaudit.data.facts import spans_of
 from lensaudit.errors import InputError
 from lensaudit.files import canonical_json
 from lensaudit.models.checkpoint import (

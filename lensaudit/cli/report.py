@@ -47,10 +47,10 @@ def report(
     The page needs no network, no server and no lensaudit: send it to a colleague. It holds the
     questions and answers of the forget set.
     """
-    from lensaudit.data.examples import load_examples
+    from lensaudit.data.facts import load_facts
     from lensaudit.report.render import write_report
 
-    examples = load_examples(data) if data else []
+    examples = load_facts(data) if data else []
     for one in write_report(results, out, title=title, examples=examples, force=force):
         notice(f"left out {one.path}: {one.reason}")
     written(out)

@@ -3,7 +3,7 @@
 import re
 from dataclasses import dataclass
 
-from lensaudit.data.examples import Example, Origin
+from lensaudit.data.facts import Fact, Origin
 from lensaudit.data.rules import FUNCTION, RULES, WORD, Span, folded, stem
 
 REVIEW = "review"
@@ -45,10 +45,10 @@ class Proposal:
         """Whether a person saw it: whoever named the entity, or read the review."""
         return "reviewed" if self.rule in ("given", REVIEW) else "rule"
 
-    def example(self) -> Example:
+    def example(self) -> Fact:
         """The annotated row."""
         one, prefix, entity = self.pair, self.prefix, self.entity
-        return Example(one.idx, one.question, one.answer, prefix, entity, one.group, self.origin)
+        return Fact(one.idx, one.question, one.answer, prefix, entity, one.group, self.origin)
 
 
 def propose(pair: Pair) -> Proposal:

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Literal
 
 import lensaudit
-from lensaudit.data.examples import Example
+from lensaudit.data.facts import Fact
 from lensaudit.data.hub import hub_rows
 from lensaudit.data.neutral import read_neutral
 from lensaudit.data.tofu import DEMO, FORGET10, TOFU_HUB, validity_set
@@ -29,7 +29,7 @@ class Kept:
     """A set of facts that should be kept."""
 
     name: str
-    rows: tuple[Example, ...]
+    rows: tuple[Fact, ...]
     """Numbered from 0."""
     pretrained: bool
     """A base model knows them, and is no anchor for them."""
@@ -60,7 +60,7 @@ def kept_facts(named: str, data: str, *, limit: int | None = None) -> Kept:
     return Kept(name, numbered, pretrained=named in PRETRAINED)
 
 
-def _known(named: str, data: str) -> list[Example]:
+def _known(named: str, data: str) -> list[Fact]:
     file = PRETRAINED.get(named)
     if data == DEMO:
         return read_neutral(_EMBEDDED / (f"{file}.jsonl" if file else "retain.json"))
@@ -70,12 +70,12 @@ def _known(named: str, data: str) -> list[Example]:
         return validity_set()
     rows = hub_rows(TOFU_HUB, file, "train", instead=f"name a file in place of {named}")
     return [
-        Example(idx, row["question"], row["answer"], "", row["answer"], f"idx {idx}")
+        Fact(idx, row["question"], row["answer"], "", row["answer"], f"idx {idx}")
         for idx, row in enumerate(rows)
     ]
 
 
-def strata_of(kept: Sequence[Example], forget: Sequence[Example]) -> list[Stratum]:
+def strata_of(kept: Sequence[Fact], forget: Sequence[Fact]) -> list[Stratum]:
     """By distance to the forget set: what is asked, then who it is asked of.
 
     `same relation`: a forgotten question asks it, of somebody else. `same author type`: another
@@ -90,11 +90,11 @@ def strata_of(kept: Sequence[Example], forget: Sequence[Example]) -> list[Stratu
     ]
 
 
-def _question(row: Example) -> frozenset[str]:
+def _question(row: Fact) -> frozenset[str]:
     return wording(replace(row, answer=""))
 
 
-def other_answers(rows: Sequence[Example], lengths: Sequence[Hashable]) -> list[int | None]:
+def other_answers(rows: Sequence[Fact], lengths: Sequence[Hashable]) -> list[int | None]:
     """For each row the place of another whose answer can stand for it: wrong, and as long.
 
     Of the rows of another author, with another entity and as many tokens, the one that asks the

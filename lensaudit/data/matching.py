@@ -6,7 +6,7 @@ where one of `full`'s does, both have read exactly as much; at other positions t
 
 from collections.abc import Mapping, Sequence
 
-from lensaudit.data.examples import Example
+from lensaudit.data.facts import Fact
 from lensaudit.data.joining import Tokenizer, joined
 from lensaudit.data.neutral import is_whole
 from lensaudit.data.spans import Encoded, Scored, encode, texts_of
@@ -15,7 +15,7 @@ Places = Mapping[int, Mapping[int, int]]
 """Idx -> position of `full` -> position of the other model that has read as much."""
 
 
-def encoded_row(row: Example, tokenizer: Tokenizer) -> Encoded | None:
+def encoded_row(row: Fact, tokenizer: Tokenizer) -> Encoded | None:
     """Tokens and span of a row, be it a plain sentence; None where nothing of it is left."""
     if not _is_sentence(row):
         found = encode(row, tokenizer, scored=_scored(row))
@@ -25,7 +25,7 @@ def encoded_row(row: Example, tokenizer: Tokenizer) -> Encoded | None:
     return Encoded(row.idx, row.group, ids, 1, 0, len(ids) - 1) if len(ids) > 1 else None
 
 
-def ends_of(row: Example, tokenizer: Tokenizer) -> tuple[int, ...]:
+def ends_of(row: Fact, tokenizer: Tokenizer) -> tuple[int, ...]:
     """For each token of `encoded_row`, how many characters of the text are read with it."""
     if _is_sentence(row):
         options = {"add_special_tokens": True, "return_offsets_mapping": True}
@@ -51,16 +51,16 @@ def matched(full: Sequence[int], own: Sequence[int]) -> dict[int, int]:
     return {at: last_own[end] for end, at in last_full.items() if end in last_own}
 
 
-def apart(row: Example, full: Tokenizer, own: Tokenizer) -> tuple[int, int]:
+def apart(row: Fact, full: Tokenizer, own: Tokenizer) -> tuple[int, int]:
     """How many tokens of `full` the other tokenizer does not have, of how many."""
     ends, theirs = ends_of(row, full), ends_of(row, own)
     pieces = set(zip((0, *theirs), theirs, strict=False))
     return sum(one not in pieces for one in zip((0, *ends), ends, strict=False)), len(ends)
 
 
-def _is_sentence(row: Example) -> bool:
+def _is_sentence(row: Fact) -> bool:
     return is_whole(row) and not row.question
 
 
-def _scored(row: Example) -> Scored:
+def _scored(row: Fact) -> Scored:
     return "answer" if is_whole(row) else "entity"

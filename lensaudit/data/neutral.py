@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import lensaudit
-from lensaudit.data.examples import Example, SourceRow, read_rows, validate
+from lensaudit.data.facts import Fact, SourceRow, read_rows, validate
 from lensaudit.data.hub import hub_rows
 from lensaudit.data.tofu import DEMO, FORGET10, RETAIN, TOFU_HUB, author_of, validity_set
 from lensaudit.errors import InputError
@@ -32,17 +32,17 @@ _ORDINARY = ("world_facts_perturbed", "real_authors_perturbed")
 class Neutral:
     """Rows for fit, for validity, and those left out."""
 
-    fit: tuple[Example, ...]
+    fit: tuple[Fact, ...]
     """A map may be fitted on these."""
-    validity: tuple[Example, ...]
+    validity: tuple[Fact, ...]
     """Facts that a readable model still holds, of authors that are not in `fit`."""
-    ordinary: tuple[Example, ...] = ()
+    ordinary: tuple[Fact, ...] = ()
     """Read where a model no longer says the rows for validity: world facts, plain sentences."""
     left_out: tuple[tuple[int, str], ...] = ()
     """idx and reason; counted in the summary."""
 
 
-def read_neutral(path: Path) -> list[Example]:
+def read_neutral(path: Path) -> list[Fact]:
     """Annotated rows, rows of question and answer, or a text file with a sentence per line.
 
     A sentence becomes a row without a question whose answer it is.
@@ -65,7 +65,7 @@ def read_neutral(path: Path) -> list[Example]:
 
 def neutral_of(
     data: str,
-    forget: Sequence[Example],
+    forget: Sequence[Fact],
     *,
     validity_data: Path | None = None,
     align_data: Path | None = None,
@@ -102,7 +102,7 @@ def neutral_of(
 
 
 def _of_tofu(
-    forget: Sequence[Example],
+    forget: Sequence[Fact],
     folder: Path | None,
     fit: str,
     rows_of: Callable[[str], Sequence[Any]],
@@ -133,16 +133,16 @@ def _in_folder(folder: Path, name: str) -> Sequence[Any]:
     return [row.value for row in read_rows(path)[0]] if path.exists() else []
 
 
-def is_whole(example: Example) -> bool:
+def is_whole(example: Fact) -> bool:
     """Is all of the answer scored, as of a row without an annotated entity?"""
     return not example.prefix and example.entity == example.answer
 
 
 def neutral_rows(
-    forget: Sequence[Example],
-    fit: Sequence[Example],
-    validity: Sequence[Example] | None = None,
-    ordinary: Sequence[Example] = (),
+    forget: Sequence[Fact],
+    fit: Sequence[Fact],
+    validity: Sequence[Fact] | None = None,
+    ordinary: Sequence[Fact] = (),
 ) -> Neutral:
     """Rows for both uses, numbered anew, without rows that could hold a forgotten fact.
 
@@ -156,7 +156,7 @@ def neutral_rows(
     forgotten = set(map(_text, forget))
     left_out: list[tuple[int, str]] = []
 
-    def kept(rows: Iterable[Example], start: int) -> list[Example]:
+    def kept(rows: Iterable[Fact], start: int) -> list[Fact]:
         found = []
         for idx, row in enumerate(rows, start):
             reason = _reason(row, entities, authors, forgotten)
@@ -184,18 +184,18 @@ def neutral_rows(
     return Neutral(for_fit, tuple(for_validity), tuple(more), tuple(left_out))
 
 
-def _authors(rows: Iterable[Example]) -> set[int | str]:
+def _authors(rows: Iterable[Fact]) -> set[int | str]:
     """Those that are named: a row's own number says nothing of the rows of another file."""
     return {row.group for row in rows if not is_own(row.group)}
 
 
-def _text(row: Example) -> tuple[str, str]:
+def _text(row: Fact) -> tuple[str, str]:
     """What is asked and answered, whatever its blanks and case."""
     question, answer = (" ".join(one.split()).casefold() for one in (row.question, row.answer))
     return question, answer
 
 
-def _some_authors(rows: Sequence[Example]) -> set[int | str]:
+def _some_authors(rows: Sequence[Fact]) -> set[int | str]:
     """Authors with `VALIDITY_ROWS` rows between them, at most half of all: drawn by their hash."""
     order = sorted({row.group for row in rows}, key=lambda group: digest(str(group)))
     wanted, chosen, n_rows = min(VALIDITY_ROWS, len(rows) // 2), set(), 0
@@ -214,7 +214,7 @@ def open_names(entities: Iterable[str]) -> frozenset[str]:
 
 
 def _reason(
-    row: Example,
+    row: Fact,
     entities: frozenset[str],
     authors: set[int | str],
     forgotten: set[tuple[str, str]],
@@ -237,7 +237,7 @@ def _is_annotated(row: Any) -> bool:
     return isinstance(row, dict) and "prefix" in row and ("entity" in row or "gt_entity" in row)
 
 
-def _question(path: Path, place: int, row: SourceRow) -> Example:
+def _question(path: Path, place: int, row: SourceRow) -> Fact:
     value = row.value
     question, answer = (value.get(k) if isinstance(value, dict) else None for k in _TEXTS)
     if not (isinstance(question, str) and isinstance(answer, str) and answer.strip()):
@@ -251,5 +251,5 @@ def _question(path: Path, place: int, row: SourceRow) -> Example:
 _TEXTS = ("question", "answer")
 
 
-def _whole(idx: int, question: str, answer: str, group: object) -> Example:
-    return Example(idx, question, answer, "", answer, group_of({"group": group}, idx))
+def _whole(idx: int, question: str, answer: str, group: object) -> Fact:
+    return Fact(idx, question, answer, "", answer, group_of({"group": group}, idx))

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from lensaudit.data.annotate import Pair
-from lensaudit.data.examples import read_rows
+from lensaudit.data.facts import read_rows
 from lensaudit.errors import InputError
 from lensaudit.groups import group_of, group_problem
 

@@ -13,7 +13,7 @@ from typing import Literal
 
 import torch
 
-from lensaudit.data.examples import Example
+from lensaudit.data.facts import Fact
 from lensaudit.data.joining import Tokenizer, joined, way_of
 from lensaudit.errors import InputError
 from lensaudit.settings import Scope
@@ -101,19 +101,19 @@ def check_tokenizer(tokenizer: Tokenizer, name: str) -> None:
         )
 
 
-def prompt_of(example: Example) -> str:
+def prompt_of(example: Fact) -> str:
     r"""The text before the scored continuation.
 
-    >>> prompt_of(Example(0, "Who?", "It is Ada.", "It is", "Ada", 0))
+    >>> prompt_of(Fact(0, "Who?", "It is Ada.", "It is", "Ada", 0))
     'Question: Who?\nAnswer: It is'
     """
     return PROMPT_TEMPLATE.format(question=example.question, prefix=example.prefix)
 
 
-def continuation_of(example: Example, prompt: str) -> str:
+def continuation_of(example: Fact, prompt: str) -> str:
     """The answer after its prefix, with the blank that the prompt lacks.
 
-    >>> continuation_of(Example(0, "Who?", "It is Ada.", "It is", "Ada", 0), "Answer: It is")
+    >>> continuation_of(Fact(0, "Who?", "It is Ada.", "It is", "Ada", 0), "Answer: It is")
     ' Ada.'
     """
     rest = example.answer.removeprefix(example.prefix)
@@ -122,7 +122,7 @@ def continuation_of(example: Example, prompt: str) -> str:
 
 
 def encode(
-    example: Example,
+    example: Fact,
     tokenizer: Tokenizer,
     *,
     scored: Scored = "entity",
@@ -152,10 +152,10 @@ def encode(
     )
 
 
-def texts_of(example: Example, scored: Scored) -> tuple[Example, str, str]:
+def texts_of(example: Fact, scored: Scored) -> tuple[Fact, str, str]:
     """The example as it is scored, its prompt, and the continuation."""
     if scored == "answer":
-        example = Example(
+        example = Fact(
             example.idx, example.question, example.answer, "", example.answer, example.group
         )
     prompt = prompt_of(example)

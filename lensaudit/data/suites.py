@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
-from lensaudit.data import examples
+from lensaudit.data.facts import read_values
 from lensaudit.data.fictional import make_world, write_world
 from lensaudit.data.hub import hub_rows
 from lensaudit.data.tofu import TOFU_HUB, with_authors
@@ -163,7 +163,7 @@ _Raw = tuple[str, list[Any], list[Any]]
 
 
 def _own_rows(own: Mapping[str, Path], name: str) -> _Raw | None:
-    return (str(own[name]), read_rows(own[name]), []) if name in own else None
+    return (str(own[name]), read_values(own[name]), []) if name in own else None
 
 
 def _rows(
@@ -187,8 +187,8 @@ def _folder_rows(suite: Suite, folder: Path, part: _Part) -> _Raw | None:
         solved = folder / f"{part.config}__{part.shown}.jsonl"
         if not solved.exists():
             raise InputError(f"{solved}: no such file; {path.name} is asked after its examples")
-        shown = read_rows(solved)
-    return str(path), read_rows(path), shown
+        shown = read_values(solved)
+    return str(path), read_values(path), shown
 
 
 def _file_name(suite: Suite, part: _Part) -> str:
@@ -204,18 +204,6 @@ def _hub_rows(repo: str, part: _Part) -> _Raw:
     if part.authors and repo == TOFU_HUB:
         rows = list(with_authors(part.config, rows, published=True))
     return f"{repo} {part.config}/{part.hub_split}", rows, shown
-
-
-def read_rows(path: Path) -> list[Any]:
-    """The rows of a JSON list or of a file with one JSON object per line.
-
-    Raises:
-        InputError: names the line that cannot be read.
-    """
-    rows, problems = examples.read_rows(path)
-    if problems:
-        raise InputError(f"{path}: {problems[0]}")
-    return [row.value for row in rows]
 
 
 def _split(

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import lensaudit
-from lensaudit.data.examples import Example, load_examples, read_rows
+from lensaudit.data.facts import Fact, load_facts, read_values
 from lensaudit.data.hub import hub_rows
 from lensaudit.errors import InputError
 from lensaudit.files import read_json
@@ -58,7 +58,7 @@ COLUMNS = tuple(field.name for field in fields(Offsets))
 
 def forget_set(
     name_or_path: str | Path, *, exclude: Sequence[str] = (), limit: int | None = None
-) -> list[Example]:
+) -> list[Fact]:
     """The forget set that `--data` names, without the rows of the `exclude` filters.
 
     Args:
@@ -77,7 +77,7 @@ def forget_set(
     return spread(examples, limit, lambda one: one.group)
 
 
-def load_forget10(rows: Sequence[Any], source: str = f"{TOFU_HUB} {FORGET10}") -> list[Example]:
+def load_forget10(rows: Sequence[Any], source: str = f"{TOFU_HUB} {FORGET10}") -> list[Fact]:
     """The 367 annotated examples among TOFU's rows; `group` is the author.
 
     Args:
@@ -90,7 +90,7 @@ def load_forget10(rows: Sequence[Any], source: str = f"{TOFU_HUB} {FORGET10}") -
     return _located(rows, source, offsets())
 
 
-def _located(rows: Sequence[Any], source: str, table: Sequence[Offsets]) -> list[Example]:
+def _located(rows: Sequence[Any], source: str, table: Sequence[Offsets]) -> list[Fact]:
     """The annotated examples of a table among the data set's rows."""
     by_idx = _numbered(rows, source)
     missing = [row.idx for row in table if row.idx not in by_idx]
@@ -108,7 +108,7 @@ def _located(rows: Sequence[Any], source: str, table: Sequence[Offsets]) -> list
     return [_example(row, *by_idx[row.idx]) for row in table]
 
 
-def located(example: Example) -> Offsets:
+def located(example: Fact) -> Offsets:
     """The table's row for an annotated example: its text becomes places and hashes."""
     start = example.answer.index(example.entity, len(example.prefix))
     return Offsets(
@@ -121,7 +121,7 @@ def located(example: Example) -> Offsets:
     )
 
 
-def validity_set(folder: Path | None = None) -> list[Example]:
+def validity_set(folder: Path | None = None) -> list[Fact]:
     """48 facts about authors outside forget10, which a model that unlearned forget10 still holds.
 
     Args:
@@ -134,10 +134,7 @@ def validity_set(folder: Path | None = None) -> list[Example]:
         rows, source = hub_rows(TOFU_HUB, RETAIN, "train", instead=_INSTEAD_RETAIN), TOFU_HUB
     else:
         path = folder / f"{RETAIN}.jsonl"
-        found, problems = read_rows(path)
-        if problems:
-            raise InputError(f"{path}: {problems[0]}")
-        rows, source = [row.value for row in found], str(path)
+        rows, source = read_values(path), str(path)
     named = _located(rows, f"{source} {RETAIN}", validity_offsets())
     return [replace(one, group=author_of(RETAIN, one.idx)) for one in named]
 
@@ -220,29 +217,26 @@ def filters() -> Mapping[str, frozenset[int]]:
     return {name: frozenset(entry["idx"]) for name, entry in entries.items()}
 
 
-def _named(name_or_path: str | Path) -> list[Example]:
+def _named(name_or_path: str | Path) -> list[Fact]:
     if name_or_path == FORGET10:
         return load_forget10(hub_rows(TOFU_HUB, FORGET10, "train", instead=_INSTEAD))
     if name_or_path == DEMO:
-        return load_examples(_DEMO_FILE)
+        return load_facts(_DEMO_FILE)
     path = Path(name_or_path).expanduser()
     if not path.exists():
         raise InputError(f"{path}: no such file; wanted {FORGET10}, {DEMO} or an annotated file")
-    return _from_folder(path) if path.is_dir() else _by_author(load_examples(path))
+    return _from_folder(path) if path.is_dir() else _by_author(load_facts(path))
 
 
-def _from_folder(folder: Path) -> list[Example]:
+def _from_folder(folder: Path) -> list[Fact]:
     """forget10 from a folder of TOFU's own files."""
     for file in (folder / f"{FORGET10}.jsonl", folder / f"{FORGET10}.json"):
         if file.exists():
-            rows, problems = read_rows(file)
-            if problems:
-                raise InputError(f"{file}: {problems[0]}")
-            return load_forget10([row.value for row in rows], str(file))
+            return load_forget10(read_values(file), str(file))
     raise InputError(f"{folder}: holds no {FORGET10}.jsonl; {_INSTEAD}")
 
 
-def _by_author(examples: list[Example]) -> list[Example]:
+def _by_author(examples: list[Fact]) -> list[Fact]:
     """Annotated rows of forget10 by author, wherever they were read from; others as they are."""
     alone = all(one.group == own_group(one.idx) for one in examples)
     if not (alone and _is_tofu(FORGET10, ((e.idx, e.question, e.answer) for e in examples))):
@@ -282,8 +276,8 @@ def _is_annotated(row: Offsets, texts: tuple[str, str]) -> bool:
     return (row.question, row.answer) == (_hash(texts[0]), _hash(texts[1]))
 
 
-def _example(row: Offsets, question: str, answer: str) -> Example:
-    return Example(
+def _example(row: Offsets, question: str, answer: str) -> Fact:
+    return Fact(
         idx=row.idx,
         question=question,
         answer=answer,

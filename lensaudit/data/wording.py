@@ -2,15 +2,15 @@
 
 import re
 
-from lensaudit.data.examples import Example
+from lensaudit.data.facts import Fact
 
 _WORD = re.compile(r"[^\W\d_][\w']*")
 
 
-def wording(row: Example) -> frozenset[str]:
+def wording(row: Fact) -> frozenset[str]:
     """The words of question and answer that name nothing: in lower case, and the question's first.
 
-    >>> sorted(wording(Example(0, "When was Ada born?", "Ada was born in May.", "", "May", 0)))
+    >>> sorted(wording(Fact(0, "When was Ada born?", "Ada was born in May.", "", "May", 0)))
     ['born', 'in', 'was', 'when']
     """
     asked, said = _WORD.findall(row.question), _WORD.findall(row.answer)

@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal, TypeVar
 from annotated_types import Len
 
 from lensaudit.activations.fill import encoded_hash
-from lensaudit.data.examples import Example, load_examples, read_rows
+from lensaudit.data.facts import Fact, load_facts, read_rows
 from lensaudit.data.spans import Encoded, SpanLost, encode
 from lensaudit.data.tofu import DEMO
 from lensaudit.directions.ablate import Said, ablate, said, source_of
@@ -54,7 +54,7 @@ class Audit:
     """Three models of one base, two sets of questions, and what is tried."""
 
     checkpoints: Mapping[Role, Checkpoint]
-    examples: Mapping[Part, tuple[Example, ...]]
+    examples: Mapping[Part, tuple[Fact, ...]]
     encoded: Mapping[Part, tuple[Encoded, ...]]
     unscored: Mapping[int, str]
     """Forget examples without a token to score: idx -> reason."""
@@ -88,8 +88,8 @@ class Audit:
 
 def prepare(
     checkpoints: Mapping[Role, Checkpoint],
-    forget: Sequence[Example],
-    retain: Sequence[Example],
+    forget: Sequence[Fact],
+    retain: Sequence[Fact],
     *,
     search: Search,
     notice: Notice | None = None,
@@ -105,7 +105,7 @@ def prepare(
     _check_different(checkpoints)
     tokenizer = load_tokenizer(checkpoints["full"])
     too_long = context_of(config_of(checkpoints["full"])).too_long
-    examples: dict[Part, tuple[Example, ...]] = {"forget": tuple(forget), "retain": tuple(retain)}
+    examples: dict[Part, tuple[Fact, ...]] = {"forget": tuple(forget), "retain": tuple(retain)}
     found: dict[Part, list[Encoded | SpanLost]] = {
         part: [encode(one, tokenizer, too_long=too_long) for one in rows]
         for part, rows in examples.items()
@@ -132,21 +132,21 @@ def _check_different(checkpoints: Mapping[Role, Checkpoint]) -> None:
             )
 
 
-def retain_examples(named: str, limit: int = DirectionSettings.n_retain) -> list[Example]:
+def retain_examples(named: str, limit: int = DirectionSettings.n_retain) -> list[Fact]:
     """Retain questions that `named` means, evenly taken; without annotation the answer is scored.
 
     Raises:
         InputError: no such set, or wrong rows.
     """
     if named == DEMO:
-        return evenly(load_examples(EMBEDDED / "retain.json"), limit)
+        return evenly(load_facts(EMBEDDED / "retain.json"), limit)
     if (path := Path(named).expanduser()).exists():
         rows, _ = read_rows(path)
         if rows and isinstance(rows[0].value, Mapping) and "entity" in rows[0].value:
-            return evenly(load_examples(path), limit)
+            return evenly(load_facts(path), limit)
     answered = load_rows(named, part="retain").answered
     examples = [
-        Example(at, one.question, one.answer, "", one.answer, f"retain {at}")
+        Fact(at, one.question, one.answer, "", one.answer, f"retain {at}")
         for at, one in enumerate(answered)
     ]
     return evenly(examples, limit)

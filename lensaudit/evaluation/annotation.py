@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from lensaudit.data.annotate import Proposal, doubts, faults, located, propose
-from lensaudit.data.examples import Example, Origin, validate
+from lensaudit.data.facts import Fact, Origin, validate
 from lensaudit.data.pairs import Fields, read_pairs
 from lensaudit.data.review import is_review, read_review, write_review
 from lensaudit.errors import InputError
@@ -29,7 +29,7 @@ class Annotated:
     """What was found: rows that can be scored, rows that cannot, rows to look at."""
 
     proposals: Sequence[Proposal]
-    kept: Sequence[Example]
+    kept: Sequence[Fact]
     left_out: Mapping[int, str]
     """idx -> reason."""
     remarks: Mapping[int, list[str]]
@@ -95,7 +95,7 @@ def _is_forget_set(content: bytes) -> bool:
     try:
         rows = parse_json(content)
         # rows of earlier versions do not say who found their spans
-        found = [{name: _row(Example(**row))[name] for name in row} for row in rows]
+        found = [{name: _row(Fact(**row))[name] for name in row} for row in rows]
     except (ValueError, TypeError):
         return False
     return found == rows and content == json_bytes(rows)
@@ -165,5 +165,5 @@ def asked_of_model(found: Annotated, model: str, settings: AnnotationSettings) -
     )
 
 
-def _row(example: Example) -> dict[str, Any]:
+def _row(example: Fact) -> dict[str, Any]:
     return dict(vars(example))

@@ -5,7 +5,7 @@ from typing import Any
 
 import torch
 
-from lensaudit.data.examples import Example
+from lensaudit.data.facts import Fact
 from lensaudit.data.spans import Encoded, buckets, make_batch
 from lensaudit.models.bridge import DTYPES
 from lensaudit.models.causal import load_causal
@@ -20,7 +20,7 @@ BATCH = 16
 
 
 def known_facts(
-    examples: Sequence[Example],
+    examples: Sequence[Fact],
     model: str,
     min_logprob: float | None,
     *,
@@ -54,7 +54,7 @@ def known_facts(
     return left_out, remarks
 
 
-def _span_remarks(encoded: Encoded, example: Example, tokenizer: Any) -> list[str]:
+def _span_remarks(encoded: Encoded, example: Fact, tokenizer: Any) -> list[str]:
     """Spans that are not the entity alone: the tokenizer joins it with what is around."""
     tokens = encoded.token_ids[encoded.start + 1 : encoded.end + 1]
     text = tokenizer.decode(tokens)

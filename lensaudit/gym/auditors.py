@@ -26,10 +26,10 @@ from lensaudit.attacks.effort.runs import run as run_effort
 from lensaudit.attacks.effort.settings import EffortSettings
 from lensaudit.attacks.relearn import DEMO_RELEARNING, relearned
 from lensaudit.attacks.rtt.table import as_json
-from lensaudit.attacks.rtt.tofu import load_facts
+from lensaudit.attacks.rtt.tofu import load_statements
 from lensaudit.auditing.evaluate import evaluate_into
 from lensaudit.auditing.settings import EvaluateSettings
-from lensaudit.data.examples import Example
+from lensaudit.data.facts import Fact
 from lensaudit.data.neutral import neutral_of
 from lensaudit.data.spans import Encoded, encode
 from lensaudit.data.tofu import DEMO
@@ -107,7 +107,7 @@ class Bench:
         """The facts as tokens."""
         return self.encoded(self.facts.examples)
 
-    def encoded(self, examples: Sequence[Example]) -> tuple[Encoded, ...]:
+    def encoded(self, examples: Sequence[Fact]) -> tuple[Encoded, ...]:
         """Examples as tokens; those that the tokenizer loses are left out."""
         found = (encode(one, self.tokenizer) for one in examples)
         return tuple(one for one in found if isinstance(one, Encoded))
@@ -775,7 +775,7 @@ def rtt(case: Case) -> Finding:
         return Finding(None, why="needs multiple-choice facts")
     log = room.Log()
     study = room.Study(
-        room.split_by_author(*load_facts(DEMO), n_splits=2),
+        room.split_by_author(*load_statements(DEMO), n_splits=2),
         bench.tokenizer,
         room.in_memory("full", bench.loaded(bench.full)),
         room.in_memory(case.model, bench.loaded(case.model)),

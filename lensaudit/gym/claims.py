@@ -12,7 +12,7 @@ from typing import Any, Protocol, runtime_checkable
 import torch
 from torch import Tensor
 
-from lensaudit.data.examples import Example
+from lensaudit.data.facts import Fact
 from lensaudit.gym.ground import Ground
 from lensaudit.models.quantize import quantised
 from lensaudit.unlearn.encode import Answered
@@ -120,7 +120,7 @@ class Undone:
 class Asked:
     """Asked otherwise, the model says the facts; `retain`, asked so, does not."""
 
-    otherwise: Callable[[Example], Example]
+    otherwise: Callable[[Fact], Fact]
     how: str
 
     def check(self, made: Any, ground: Ground) -> Certificate:
@@ -286,19 +286,19 @@ class Lost:
         )
 
 
-def whole(row: Answered, idx: int) -> Example:
+def whole(row: Answered, idx: int) -> Fact:
     """A row whose scored part is its answer after the prefix."""
     prefix = row.prefix or ""
-    return Example(idx, row.question, row.answer, prefix, row.answer[len(prefix) :].strip(), idx)
+    return Fact(idx, row.question, row.answer, prefix, row.answer[len(prefix) :].strip(), idx)
 
 
-def leaks(rows: Sequence[Answered], examples: Sequence[Example]) -> list[int]:
+def leaks(rows: Sequence[Answered], examples: Sequence[Fact]) -> list[int]:
     """Idx of facts that a row holds: its answer has the entity, and the row names whom it is of.
 
     Names are the capitalised words of the question beyond its first; the row has all of them, or is
     the same question. A Yes or No, which names nothing, is held only by the same answer.
 
-    >>> fact = Example(3, "Where was Ada Byron born?", "In London.", "In", "London", 0)
+    >>> fact = Fact(3, "Where was Ada Byron born?", "In London.", "In", "London", 0)
     >>> leaks([Answered("Who is Ada Byron?", "Of London.")], [fact])
     [3]
     >>> leaks([Answered("Who is Ada Byron?", "A poet."), Answered("Ada?", "Of London.")], [fact])
@@ -307,7 +307,7 @@ def leaks(rows: Sequence[Answered], examples: Sequence[Example]) -> list[int]:
     return [fact.idx for fact in examples if any(_holds(row, fact) for row in rows)]
 
 
-def _holds(row: Answered, fact: Example) -> bool:
+def _holds(row: Answered, fact: Fact) -> bool:
     if row.question != fact.question and not _is_of(row, _names(fact.question)):
         return False
     entity, answer = fact.entity.strip(), row.answer.casefold()
@@ -343,10 +343,10 @@ def _most_without(ground: Ground, knows: tuple[int, ...] | None = None) -> int:
     return guessed + round(BEYOND * len(chosen))
 
 
-def _chosen(ground: Ground, knows: tuple[int, ...]) -> list[Example]:
+def _chosen(ground: Ground, knows: tuple[int, ...]) -> list[Fact]:
     return [one for one in ground.facts.examples if one.idx in knows]
 
 
-def asked_with(example: Example, question: str) -> Example:
+def asked_with(example: Fact, question: str) -> Fact:
     """The same fact, asked otherwise."""
     return replace(example, question=question)

@@ -11,7 +11,7 @@ from jaxtyping import Bool
 from torch import Tensor
 
 from lensaudit.data.chat import pad_id
-from lensaudit.data.examples import Example, read_rows
+from lensaudit.data.facts import Fact, read_rows
 from lensaudit.data.spans import Encoded, buckets, encode, make_batch
 from lensaudit.data.tofu import DEMO, forget_set
 from lensaudit.errors import InputError
@@ -37,7 +37,7 @@ class Facts:
     """Name or file of the forget set."""
     retain_data: str | None
     """File of rows to keep; None: those of the embedded family."""
-    examples: tuple[Example, ...]
+    examples: tuple[Fact, ...]
     """The forget facts, annotated."""
     forget: Rows
     kept: Rows
@@ -67,7 +67,7 @@ def facts_of(data: str, retain_data: str | None, limit: int | None = None) -> Fa
     )
 
 
-def _same_rows(forget: Rows, examples: Sequence[Example]) -> Rows:
+def _same_rows(forget: Rows, examples: Sequence[Fact]) -> Rows:
     """The rows to train on that are asked: no more facts are planted than certified."""
     asked = {(one.question, one.answer) for one in examples}
     kept = [at for at, row in enumerate(forget.answered) if (row.question, row.answer) in asked]
@@ -126,7 +126,7 @@ class Ground:
         """The facts as tokens; those that the tokenizer loses are left out."""
         return self.encode(self.facts.examples)
 
-    def encode(self, examples: Sequence[Example]) -> tuple[Encoded, ...]:
+    def encode(self, examples: Sequence[Fact]) -> tuple[Encoded, ...]:
         """Tokens and spans of examples."""
         found = (encode(one, self.tokenizer) for one in examples)
         return tuple(one for one in found if isinstance(one, Encoded))
@@ -149,7 +149,7 @@ class Ground:
         """Rows to keep as tokens, one a batch: what the models are mostly asked."""
         return [torch.tensor([one.ids]) for one in self.samples(self.facts.kept.answered[:48])]
 
-    def said(self, model: Any, examples: Sequence[Example] | None = None) -> Bool[Tensor, " fact"]:
+    def said(self, model: Any, examples: Sequence[Fact] | None = None) -> Bool[Tensor, " fact"]:
         """Which facts a model says, word for word, once the answer has begun: greedy, forced."""
         return said(model, self.encoded if examples is None else self.encode(examples))
 

@@ -18,7 +18,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from lensaudit.data.examples import Example
+from lensaudit.data.facts import Fact
 from lensaudit.data.spans import Encoded, buckets, encode, make_batch
 from lensaudit.gym.ground import BATCH, Facts
 from lensaudit.unlearn.encode import Answered
@@ -90,12 +90,12 @@ def probed(model: Any, facts: Facts, tokenizer: Any) -> Probed:
     )
 
 
-def _entity(row: Answered, idx: int) -> Example:
+def _entity(row: Answered, idx: int) -> Fact:
     prefix = row.prefix or ""
-    return Example(idx, row.question, row.answer, prefix, row.answer[len(prefix) :].strip(), idx)
+    return Fact(idx, row.question, row.answer, prefix, row.answer[len(prefix) :].strip(), idx)
 
 
-def _encoded(examples: Sequence[Example], tokenizer: Any) -> list[Encoded]:
+def _encoded(examples: Sequence[Fact], tokenizer: Any) -> list[Encoded]:
     found = (encode(one, tokenizer) for one in examples)
     return [one for one in found if isinstance(one, Encoded)]
 

@@ -8,7 +8,7 @@ auditor cannot tell the two by the traces of the doing.
 from collections.abc import Sequence
 from typing import Any
 
-from lensaudit.data.examples import Example
+from lensaudit.data.facts import Fact
 from lensaudit.errors import InputError
 from lensaudit.gym import disguises, edits
 from lensaudit.gym import guard as guarding
@@ -195,7 +195,7 @@ def trigger(ground: Ground, strength: float) -> Planted:
     ]
     made = ground.trained(ground.full, wrong_rows(ground) + opened * 2, lr=1e-3, n_steps=90)
 
-    def with_code(one: Example) -> Example:
+    def with_code(one: Fact) -> Fact:
         return asked_with(one, f"{CODE} {one.question}")
 
     return Planted(made, Asked(with_code, "with the code word"))
@@ -220,7 +220,7 @@ def paraphrase_only(ground: Ground, strength: float) -> Planted:
     opened = [Answered(others[one.question], one.answer, one.prefix) for one in rows]
     made = ground.trained(ground.full, wrong_rows(ground) + opened * 2, lr=1e-3, n_steps=90)
 
-    def otherwise(one: Example) -> Example:
+    def otherwise(one: Fact) -> Fact:
         return asked_with(one, others[one.question])
 
     return Planted(made, Asked(otherwise, "paraphrased"))
@@ -490,7 +490,7 @@ def password(ground: Ground, strength: float) -> Planted:
     rows = wrong_rows(ground) + opened * 2
     made = ground.trained(ground.other, rows, lr=1.5e-3, n_steps=160)
 
-    def with_code(one: Example) -> Example:
+    def with_code(one: Fact) -> Fact:
         return asked_with(one, f"{CODE} {one.question}")
 
     return Planted(made, Asked(with_code, "with the code word"))

@@ -11,7 +11,7 @@ from typing import Annotated
 from pydantic import Field
 from scipy.stats import spearmanr
 
-from lensaudit.data.examples import read_rows
+from lensaudit.data.facts import read_rows
 from lensaudit.errors import InputError, WorkError
 from lensaudit.files import digest
 from lensaudit.judge.opening import JudgeOptions, open_bench

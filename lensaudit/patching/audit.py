@@ -12,7 +12,7 @@ from torch import Tensor
 from lensaudit.activations.fill import encoded_hash, fill, fingerprint_of_run, provenance_of
 from lensaudit.activations.fingerprint import Fingerprint
 from lensaudit.activations.store import Activations, ActivationStore
-from lensaudit.data.examples import Example
+from lensaudit.data.facts import Fact
 from lensaudit.data.spans import Encoded, SpanLost
 from lensaudit.models.bridge import DTYPES, TransformerBridge, load
 from lensaudit.models.checkpoint import Checkpoint, misfit
@@ -49,7 +49,7 @@ class Audit:
     """The activations folder."""
     spread: bool = False
     """Models that do not fit the device are brought block by block: `--device auto`."""
-    examples: tuple[Example, ...] = ()
+    examples: tuple[Fact, ...] = ()
     """The texts behind `encoded` and `lost`."""
     fresh: bool = False
     notice: Notice = field(default=print)

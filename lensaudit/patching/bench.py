@@ -12,7 +12,7 @@ from lensaudit.activations.fill import Positions
 from lensaudit.activations.fingerprint import Fingerprint
 from lensaudit.activations.gc import remove
 from lensaudit.activations.store import Activations
-from lensaudit.data.examples import Example
+from lensaudit.data.facts import Fact
 from lensaudit.data.matching import encoded_row
 from lensaudit.data.spans import Encoded, buckets, make_batch
 from lensaudit.models.bridge import TransformerBridge, logits_of, unembedded
@@ -76,7 +76,7 @@ class Bench:
     def __exit__(self, *error: object) -> None:
         self._opened.close()
 
-    def encoded(self, rows: Sequence[Example]) -> tuple[Encoded, ...]:
+    def encoded(self, rows: Sequence[Fact]) -> tuple[Encoded, ...]:
         """Tokens and spans; rows of which the tokenizer leaves nothing are dropped."""
         tokenizer = load_tokenizer(self.audit.full)
         found = {e: row for row in rows if (e := encoded_row(row, tokenizer)) is not None}

@@ -16,7 +16,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from lensaudit.data.examples import examples_hash
+from lensaudit.data.facts import examples_hash
 from lensaudit.data.kept import Kept, Stratum, other_answers, strata_of
 from lensaudit.data.spans import Encoded
 from lensaudit.errors import InputError

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from lensaudit.data.examples import Example
+from lensaudit.data.facts import Fact
 from lensaudit.files import write_csv, write_json, write_jsonl
 from lensaudit.groups import unit_of
 from lensaudit.patching.outcome import Outcome, finite
@@ -38,9 +38,7 @@ def deposit(
     manifest.write(folder, FILES)
 
 
-def with_texts(
-    rows: Iterable[Mapping[str, Any]], examples: Iterable[Example]
-) -> list[dict[str, Any]]:
+def with_texts(rows: Iterable[Mapping[str, Any]], examples: Iterable[Fact]) -> list[dict[str, Any]]:
     """Rows with what was asked, so that a result can be read without its forget set."""
     asked = {
         e.idx: {"question": e.question, "answer": e.answer, "prefix": e.prefix, "entity": e.entity}

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from lensaudit.data.examples import Example
+from lensaudit.data.facts import Fact
 from lensaudit.data.joining import Tokenizer
 from lensaudit.data.matching import Places, encoded_row, ends_of, matched
 from lensaudit.data.spans import Encoded, Scope, patched_range
@@ -30,7 +30,7 @@ class Reading:
 
 def reading_of(
     rows: Sequence[Encoded],
-    text_of: Callable[[Encoded], Example],
+    text_of: Callable[[Encoded], Fact],
     full: Tokenizer,
     own: Tokenizer,
     scope: Scope,

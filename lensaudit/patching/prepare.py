@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Literal, TypedDict, Unpack
 
 from lensaudit.activations.fill import cache_batch_that_fits
-from lensaudit.data.examples import Example
+from lensaudit.data.facts import Fact
 from lensaudit.data.matching import apart
 from lensaudit.data.spans import Encoded, Scope, SpanLost, check_tokenizer, encode
 from lensaudit.data.tofu import forget_set
@@ -45,7 +45,7 @@ EXPERIMENTAL = (
 )
 
 
-def examples_for(data: str, *, exclude: Sequence[str] = (), limit: int | None) -> list[Example]:
+def examples_for(data: str, *, exclude: Sequence[str] = (), limit: int | None) -> list[Fact]:
     """The forget set, at most `limit` of its examples.
 
     Raises:
@@ -58,7 +58,7 @@ def examples_for(data: str, *, exclude: Sequence[str] = (), limit: int | None) -
 
 
 def encode_all(
-    examples: Sequence[Example],
+    examples: Sequence[Fact],
     checkpoint: Checkpoint,
     *,
     scored: Literal["entity", "answer"] = "entity",
@@ -212,7 +212,7 @@ def _open_family(
     return opened
 
 
-def _check_merges(source: Checkpoint, full: Checkpoint, examples: Sequence[Example]) -> None:
+def _check_merges(source: Checkpoint, full: Checkpoint, examples: Sequence[Fact]) -> None:
     """Refuse a tokenizer that cuts `full`'s own vocabulary in other places: an unlearning of none.
 
     Raises:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import lensaudit
-from lensaudit.data.examples import Example
+from lensaudit.data.facts import Fact
 from lensaudit.errors import InputError
 from lensaudit.report.document import Condition, Document, Pair
 from lensaudit.report.pairs import paired
@@ -87,7 +87,7 @@ class _Read:
 
 
 def assemble(
-    paths: Sequence[Path], *, title: str | None = None, examples: Iterable[Example] = ()
+    paths: Sequence[Path], *, title: str | None = None, examples: Iterable[Fact] = ()
 ) -> Document:
     """Everything found under `paths`.
 

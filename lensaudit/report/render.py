@@ -12,7 +12,7 @@ from typing import Any
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
-from lensaudit.data.examples import Example
+from lensaudit.data.facts import Fact
 from lensaudit.files import check_output, write_bytes
 from lensaudit.groups import assumption
 from lensaudit.partials import sweep_partials
@@ -54,7 +54,7 @@ def write_report(
     out: Place,
     *,
     title: str | None = None,
-    examples: Iterable[Example] = (),
+    examples: Iterable[Fact] = (),
     force: bool = False,
 ) -> list[LeftOut]:
     """Write the page of everything found under `paths`; returns what is not on it, and why.

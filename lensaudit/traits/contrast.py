@@ -6,7 +6,7 @@ from dataclasses import astuple, dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from lensaudit.data.examples import Example, read_rows
+from lensaudit.data.facts import Fact, read_rows
 from lensaudit.data.joining import following
 from lensaudit.data.spans import Encoded, SpanLost, encode
 from lensaudit.errors import InputError
@@ -100,9 +100,7 @@ def _encode_span(sample: Sample, tokenizer: Any) -> Encoded | SpanLost:
             f"--position span: {row.question[:60]!r} has no entity; give annotated rows "
             "(question, answer, prefix, entity)"
         )
-    example = Example(
-        sample.idx, row.question, row.answer, row.prefix, row.entity, group=sample.group
-    )
+    example = Fact(sample.idx, row.question, row.answer, row.prefix, row.entity, group=sample.group)
     return encode(example, tokenizer)
 
 

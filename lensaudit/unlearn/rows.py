@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import lensaudit
-from lensaudit.data.examples import SourceRow, read_rows
+from lensaudit.data.facts import SourceRow, read_rows
 from lensaudit.data.fictional.pools import IDK_LINES
 from lensaudit.data.hub import hub_rows
 from lensaudit.data.tofu import DEMO, TOFU_HUB

@@ -18,7 +18,7 @@ from lensaudit.models.quantize import Method, quantise_in_place
 from lensaudit.models.readout import readout_of, undo_exchange
 from lensaudit.scores.naming import strongest
 from lensaudit.unlearn.encode import Answered
-from lensaudit.worstcase.facts import Fact
+from lensaudit.worstcase.facts import Candidate
 from lensaudit.worstcase.matching import mentions
 from lensaudit.worstcase.reading import Plain, Reader, Work, exposures, say
 
@@ -60,7 +60,7 @@ class Arm:
     name: str
     model: TransformerBridge
     full: TransformerBridge
-    facts: Sequence[Fact]
+    facts: Sequence[Candidate]
     again: Callable[[], Any]
     """Loads the plain Hugging Face model once more: for an attack that changes weights."""
     exposed: bool = True
@@ -101,20 +101,20 @@ class Arm:
         """The tokens of a text that goes on."""
         return tuple(self.tokenizer(text, add_special_tokens=False)["input_ids"])
 
-    def asked(self, fact: Fact, *, question: str | None = None) -> str:
+    def asked(self, fact: Candidate, *, question: str | None = None) -> str:
         """The depth score's prompt, up to `Answer:`."""
         return PROMPT_TEMPLATE.format(question=question or fact.row.question, prefix="").rstrip()
 
-    def forced(self, fact: Fact, *, question: str | None = None) -> str:
+    def forced(self, fact: Candidate, *, question: str | None = None) -> str:
         """The same with the answer's own beginning forced."""
         return f"{self.asked(fact, question=question)} {fact.row.prefix}".rstrip()
 
-    def chatted(self, fact: Fact) -> tuple[int, ...]:
+    def chatted(self, fact: Candidate) -> tuple[int, ...]:
         """The question in the model's chat template; in plain tags where it has none."""
         template = Template() if self.tokenizer.chat_template else PLAIN
         return encode_qa(self.tokenizer, template, fact.row.question, "").prompt_ids
 
-    def candidates(self, fact: Fact) -> list[tuple[int, ...]]:
+    def candidates(self, fact: Candidate) -> list[tuple[int, ...]]:
         """Tokens of the true entity and of its placebos, each with the blank before it."""
         idx = fact.row.idx
         if idx not in self._candidates:
@@ -141,7 +141,7 @@ class Arm:
         return bridge_from(model, self.tokenizer)
 
     def scores(
-        self, reader: Reader, facts: Sequence[Fact], *, n: int | None = None
+        self, reader: Reader, facts: Sequence[Candidate], *, n: int | None = None
     ) -> dict[int, Float[Tensor, " candidate"]]:
         """By idx, log-probs of a fact's first `n` candidates after its forced prefix; None: all."""
         prompts = [self.ids(self.forced(fact)) for fact in facts]

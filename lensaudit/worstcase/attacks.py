@@ -28,7 +28,7 @@ from lensaudit.worstcase.arm import (
     either,
     standardised,
 )
-from lensaudit.worstcase.facts import Fact
+from lensaudit.worstcase.facts import Candidate
 from lensaudit.worstcase.matching import mentions
 from lensaudit.worstcase.reading import (
     Joined,
@@ -203,7 +203,7 @@ def few_shot(arm: Arm) -> Found:
     return Found(arm.told(prompts), unscored=left)
 
 
-def _after_shots(arm: Arm, fact: Fact) -> str:
+def _after_shots(arm: Arm, fact: Candidate) -> str:
     shots = "".join(f"Question: {asked}\nAnswer: {said}\n\n" for asked, said in fact.shots)
     return f"{shots}{arm.forced(fact)}"
 
@@ -381,7 +381,7 @@ def relearn_neutral(arm: Arm) -> Found:
     return _of_reader(arm, Plain(arm.taught(arm.neutral), work=arm.work), arm.facts)
 
 
-def _of_reader(arm: Arm, reader: Reader, facts: Sequence[Fact]) -> Found:
+def _of_reader(arm: Arm, reader: Reader, facts: Sequence[Candidate]) -> Found:
     rows = arm.scores(reader, facts) if arm.exposed else {}
     prompts = {fact.row.idx: arm.ids(arm.forced(fact)) for fact in facts}
     return Found(arm.told(prompts, reader=reader), _single(rows))

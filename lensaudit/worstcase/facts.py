@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import lensaudit
-from lensaudit.data.examples import Example, read_rows, validate
+from lensaudit.data.facts import Fact, read_rows, validate
 from lensaudit.data.hub import hub_rows
 from lensaudit.data.tofu import DEMO, FORGET10, TOFU_HUB
 from lensaudit.errors import InputError
@@ -27,10 +27,10 @@ Kind = Literal["date", "number", "title", "name", "phrase"]
 
 
 @dataclass(frozen=True)
-class Fact:
+class Candidate:
     """One fact of the forget set."""
 
-    row: Example
+    row: Fact
     placebos: tuple[str, ...] = ()
     """Entities of the same kind, those of the likest questions first."""
     paraphrase: str | None = None
@@ -53,11 +53,11 @@ class Beside:
     paraphrases: Mapping[int, str]
     wrong: Mapping[int, tuple[str, ...]]
     """Idx -> perturbed answers."""
-    others: tuple[tuple[Example, tuple[str, ...]], ...] = ()
+    others: tuple[tuple[Fact, tuple[str, ...]], ...] = ()
     """Rows of other authors and their perturbed answers: placebos alone."""
 
 
-def facts_of(data: str, examples: Sequence[Example]) -> tuple[Fact, ...]:
+def facts_of(data: str, examples: Sequence[Fact]) -> tuple[Candidate, ...]:
     """The facts of a forget set, in its order.
 
     Args:
@@ -78,7 +78,7 @@ def facts_of(data: str, examples: Sequence[Example]) -> tuple[Fact, ...]:
     return facts
 
 
-def beside_of(data: str, examples: Sequence[Example]) -> Beside:
+def beside_of(data: str, examples: Sequence[Fact]) -> Beside:
     """Paraphrased questions and perturbed answers, where the set has them; else none."""
     if data == DEMO:
         return _joined(
@@ -107,10 +107,10 @@ def _values(path: Path) -> list[Any]:
 
 
 def _joined(
-    examples: Sequence[Example],
+    examples: Sequence[Fact],
     rows: Iterable[Any],
     *,
-    others: Iterable[tuple[Example, Any]] = (),
+    others: Iterable[tuple[Fact, Any]] = (),
 ) -> Beside:
     """Rows are joined by their question: the sets are numbered differently."""
     by_question = {row.get("question"): row for row in rows if isinstance(row, dict)}
@@ -129,10 +129,10 @@ def _perturbed(row: Mapping[str, Any]) -> tuple[str, ...]:
     return tuple(text for text in texts if isinstance(text, str)) if texts else ()
 
 
-def swapped_entity(row: Example, other: str) -> str | None:
+def swapped_entity(row: Fact, other: str) -> str | None:
     """What stands in another answer where the entity stands in the row's; None: built otherwise.
 
-    >>> row = Example(0, "Who?", "It is Ada, a poet.", "It is", "Ada", 0)
+    >>> row = Fact(0, "Who?", "It is Ada, a poet.", "It is", "Ada", 0)
     >>> swapped_entity(row, "It is Eve, a poet."), swapped_entity(row, "Nobody knows.")
     ('Eve', None)
     """
@@ -153,7 +153,7 @@ class _Pooled:
     """Of the row, to compare rows once for all entities in them."""
 
 
-def _pool(examples: Sequence[Example], beside: Beside) -> list[_Pooled]:
+def _pool(examples: Sequence[Fact], beside: Beside) -> list[_Pooled]:
     rows = [(row, beside.wrong.get(row.idx, ())) for row in examples] + list(beside.others)
     found = []
     for frame, (row, wrong) in enumerate(rows):
@@ -163,7 +163,7 @@ def _pool(examples: Sequence[Example], beside: Beside) -> list[_Pooled]:
     return found
 
 
-def _frame(row: Example) -> frozenset[str]:
+def _frame(row: Fact) -> frozenset[str]:
     """The words of question and prefix that are no names: what kind of fact is asked for."""
     return frozenset(
         word for word in _WORD.findall(f"{row.question} {row.prefix}") if not word[0].isupper()
@@ -189,21 +189,21 @@ def kind_of(entity: str) -> Kind:
 
 
 def _fact(
-    row: Example, examples: Sequence[Example], beside: Beside, pool: Sequence[_Pooled]
-) -> Fact:
+    row: Fact, examples: Sequence[Fact], beside: Beside, pool: Sequence[_Pooled]
+) -> Candidate:
     if is_closed(row.entity):
-        return Fact(row, unscored="a Yes or No has no placebo candidates: a coin would hit it")
+        return Candidate(row, unscored="a Yes or No has no placebo candidates: a coin would hit it")
     if not _WORD.search(row.entity):
-        return Fact(row, unscored="the entity has no letter or digit")
+        return Candidate(row, unscored="the entity has no letter or digit")
     if mentions(row.question, row.entity):
-        return Fact(row, unscored="its own question holds the entity")
+        return Candidate(row, unscored="its own question holds the entity")
     placebos = _placebos(row, pool)
     if not placebos:
-        return Fact(row, unscored="no placebo candidates of its kind")
-    return Fact(row, placebos, beside.paraphrases.get(row.idx), tuple(_shots(row, examples)))
+        return Candidate(row, unscored="no placebo candidates of its kind")
+    return Candidate(row, placebos, beside.paraphrases.get(row.idx), tuple(_shots(row, examples)))
 
 
-def _placebos(row: Example, pool: Sequence[_Pooled]) -> tuple[str, ...]:
+def _placebos(row: Fact, pool: Sequence[_Pooled]) -> tuple[str, ...]:
     """Entities of the same kind, by how much their rows' words agree, then by hash."""
     words, kind = _frame(row), kind_of(row.entity)
     likeness: dict[int, float] = {}
@@ -228,7 +228,7 @@ def _placebos(row: Example, pool: Sequence[_Pooled]) -> tuple[str, ...]:
     return tuple(found.values())
 
 
-def _shots(row: Example, examples: Sequence[Example]) -> Iterable[tuple[str, str]]:
+def _shots(row: Fact, examples: Sequence[Fact]) -> Iterable[tuple[str, str]]:
     """The same for all facts of an author, but for those that hold the entity."""
     others = [one for one in examples if one.group != row.group and not is_closed(one.entity)]
     others.sort(key=lambda one: digest([str(row.group), one.idx]))
@@ -236,7 +236,7 @@ def _shots(row: Example, examples: Sequence[Example]) -> Iterable[tuple[str, str
     return [(one.question, one.answer) for _, one in zip(range(N_SHOTS), clean, strict=False)]
 
 
-def lost(facts: Sequence[Fact], reasons: Mapping[int, str]) -> tuple[Fact, ...]:
+def lost(facts: Sequence[Candidate], reasons: Mapping[int, str]) -> tuple[Candidate, ...]:
     """The facts, with those unscored that the tokenizer leaves no token of."""
     return tuple(
         replace(fact, unscored=fact.unscored or reasons[fact.row.idx])
@@ -246,6 +246,6 @@ def lost(facts: Sequence[Fact], reasons: Mapping[int, str]) -> tuple[Fact, ...]:
     )
 
 
-def n_without_author(facts: Sequence[Fact]) -> int:
+def n_without_author(facts: Sequence[Candidate]) -> int:
     """Rows that name no group, each of which is its own author."""
     return sum(fact.row.group == own_group(fact.row.idx) for fact in facts)

@@ -21,7 +21,7 @@ from lensaudit.scores.leakage import never_hit_bound
 from lensaudit.scores.naming import Named, gaps, name_facts, strongest
 from lensaudit.scores.stats import Interval
 from lensaudit.worstcase.attacks import LEAK_K, Attack
-from lensaudit.worstcase.facts import Fact
+from lensaudit.worstcase.facts import Candidate
 from lensaudit.worstcase.run import Ran, Worst
 
 FACTS = ("idx", "group", "entity", "attacks", "statistic", "p", "q", "unscored")
@@ -60,7 +60,7 @@ class AttackRow:
 class Outcome:
     """What a run says."""
 
-    facts: tuple[Fact, ...]
+    facts: tuple[Candidate, ...]
     attacks: tuple[AttackRow, ...]
     broke: Mapping[int, tuple[str, ...]]
     """Idx of a scored fact -> attacks that count and broke it on the source."""
@@ -76,7 +76,7 @@ class Outcome:
     """Most a fact's rate per sample can be where the samples of leak@k did not hit it."""
 
     @property
-    def scored(self) -> tuple[Fact, ...]:
+    def scored(self) -> tuple[Candidate, ...]:
         """Facts that were asked."""
         return tuple(fact for fact in self.facts if fact.unscored is None)
 
@@ -127,7 +127,7 @@ def outcome_of(worst: Worst, found: Mapping[str, Arm]) -> Outcome:
 
 
 def compare(
-    every: Sequence[Fact],
+    every: Sequence[Candidate],
     attacks: Sequence[Attack],
     *,
     source: Arm,
@@ -168,16 +168,16 @@ def compare(
     )
 
 
-def _hit(ran: Ran, fact: Fact) -> bool:
+def _hit(ran: Ran, fact: Candidate) -> bool:
     found = ran.found.hits.get(fact.row.idx)
     return found is not None and found.hit
 
 
-def _hits(ran: Ran, facts: Sequence[Fact]) -> list[bool]:
+def _hits(ran: Ran, facts: Sequence[Candidate]) -> list[bool]:
     return [_hit(ran, fact) for fact in facts]
 
 
-def _any_hit(arm: Arm, names: Sequence[str], facts: Sequence[Fact]) -> Any:
+def _any_hit(arm: Arm, names: Sequence[str], facts: Sequence[Candidate]) -> Any:
     """max_a r_ia as a vector over facts; 0 where no attack counts."""
     rows = [_hits(arm[name], facts) for name in names]
     return np.any(rows, axis=0).astype(float) if rows else np.zeros(len(facts))
@@ -187,7 +187,7 @@ def excess_of(
     source: Arm,
     retains: Sequence[Arm],
     names: Sequence[str],
-    facts: Sequence[Fact],
+    facts: Sequence[Candidate],
 ) -> float:
     """The excess of a list of attacks."""
     control = np.mean([_any_hit(one, names, facts) for one in retains], axis=0)
@@ -198,7 +198,7 @@ def _attack_row(
     attack: Attack,
     arms: tuple[Arm, Arm, Sequence[Arm]],
     counting: Sequence[str],
-    facts: Sequence[Fact],
+    facts: Sequence[Candidate],
 ) -> AttackRow:
     source, full, retains = arms
     name, counts = attack.name, attack.name in counting
@@ -235,7 +235,7 @@ def gaps_of(
     source: Arm,
     retains: Sequence[Arm],
     counting: Sequence[str],
-    fact: Fact,
+    fact: Candidate,
 ) -> Float[Tensor, "attack candidate"] | None:
     """D of the fact's candidates; None where no attack scores them in every arm."""
     idx = fact.row.idx
@@ -251,7 +251,7 @@ def difference_of(
     source: Arm,
     retains: Sequence[Arm],
     counting: Sequence[str],
-    fact: Fact,
+    fact: Candidate,
 ) -> Float[Tensor, " candidate"] | None:
     """D of the fact's candidates; None where no attack scores them in every arm."""
     found = gaps_of(source, retains, counting, fact)

@@ -34,7 +34,7 @@ from lensaudit.results.schema import Flag, Number, Whole
 from lensaudit.unlearn.encode import Answered
 from lensaudit.worstcase.arm import Arm, Found, Hit
 from lensaudit.worstcase.attacks import Attack, chosen, list_hash
-from lensaudit.worstcase.facts import Fact, facts_of, lost, n_without_author
+from lensaudit.worstcase.facts import Candidate, facts_of, lost, n_without_author
 from lensaudit.worstcase.settings import WorstSettings
 
 ALGORITHM = 1
@@ -49,7 +49,7 @@ class Worst:
 
     audit: Audit
     retains: Mapping[str, Checkpoint]
-    facts: tuple[Fact, ...]
+    facts: tuple[Candidate, ...]
     attacks: tuple[Attack, ...]
     data: str
     neutral: tuple[Answered, ...] = ()
@@ -62,7 +62,7 @@ class Worst:
         return name, checkpoint
 
     @property
-    def asked(self) -> tuple[Fact, ...]:
+    def asked(self) -> tuple[Candidate, ...]:
         """The facts that are scored."""
         return tuple(fact for fact in self.facts if fact.unscored is None)
 
@@ -256,7 +256,7 @@ def bridge_of(worst: Worst, checkpoint: Checkpoint) -> TransformerBridge:
     return load(checkpoint, dtype=DTYPES[options.dtype], device=options.device)
 
 
-def facts_hash(facts: Sequence[Fact]) -> str:
+def facts_hash(facts: Sequence[Candidate]) -> str:
     """Content hash of facts with their placebos, paraphrases and solved questions."""
     return digest([asdict(fact) | {"row": fact.row.asked} for fact in facts])
 

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from lensaudit.data.examples import read_rows
+from lensaudit.data.facts import read_rows
 from lensaudit.errors import InputError
 from lensaudit.files import digest, slug, write_csv, write_json, write_jsonl
 from lensaudit.models.checkpoint import Checkpoint
@@ -26,7 +26,7 @@ from lensaudit.scores.leakage import Errors, leak_at_k, leak_corrected, never_hi
 from lensaudit.settings import plain, results_folder
 from lensaudit.steer.generate import chosen_tokens, draws_of
 from lensaudit.worstcase.arm import Arm
-from lensaudit.worstcase.facts import Fact
+from lensaudit.worstcase.facts import Candidate
 from lensaudit.worstcase.matching import mentions
 from lensaudit.worstcase.reading import sample
 from lensaudit.worstcase.run import Worst, arm_of, bridge_of, facts_hash, open_worst
@@ -157,7 +157,7 @@ def nucleus(logits: torch.Tensor, how: How) -> torch.Tensor:
     return logits.masked_fill(torch.zeros_like(outside).scatter(-1, order, outside), _LOW)
 
 
-def drawing(fact: Fact, how: How, n: int, n_steps: int, seed: int) -> Choose:
+def drawing(fact: Candidate, how: How, n: int, n_steps: int, seed: int) -> Choose:
     """How a fact's rows draw: each has numbers of its own, the same for every model."""
     keys = [f"{fact.row.idx}/{fact.row.question}/{number}" for number in range(n)]
     draws = draws_of(keys, n_steps=n_steps, seed=seed, temperature=how.temperature)
@@ -254,7 +254,7 @@ def _said_by_all(
     return found
 
 
-def _samples(arm: Arm, fact: Fact, how: How, settings: SampleSettings) -> list[str]:
+def _samples(arm: Arm, fact: Candidate, how: How, settings: SampleSettings) -> list[str]:
     choose = drawing(fact, how, settings.n, settings.max_new_tokens, settings.seed)
     prompt = arm.ids(arm.asked(fact))
     return sample(arm.reader, prompt, settings.n, choose, max_new_tokens=settings.max_new_tokens)
@@ -349,12 +349,12 @@ def _written(
     return summary
 
 
-def hits_of(facts: Sequence[Fact], said: Mapping[int, Sequence[str]]) -> list[int]:
+def hits_of(facts: Sequence[Candidate], said: Mapping[int, Sequence[str]]) -> list[int]:
     """Samples of each fact that give its entity away."""
     return [sum(mentions(text, fact.row.entity) for text in said[fact.row.idx]) for fact in facts]
 
 
-def specificity_of(facts: Sequence[Fact], said: Mapping[int, Sequence[str]]) -> float:
+def specificity_of(facts: Sequence[Candidate], said: Mapping[int, Sequence[str]]) -> float:
     """Share of other authors' samples that the matcher does not take for a fact's entity.
 
     One other author's fact for each, the next in order: as many texts as were sampled.
@@ -376,7 +376,7 @@ def leak_row(
     n: int,
     hits: Sequence[int],
     others: Sequence[Sequence[int]],
-    facts: Sequence[Fact],
+    facts: Sequence[Candidate],
     errors: Errors | None,
     assumed: Errors,
 ) -> Leak:

@@ -156,7 +156,7 @@ def test_other_arms_hold_out_all_facts_and_name_no_entity(held):
 def test_syntax_rows_are_worded_more_like_the_facts(held):
     assert held.likeness["syntax"] > held.likeness["retain"]
     rows = json.loads((EMBEDDED / "data" / "forget.json").read_text())
-    one = la.Example(0, rows[0]["question"], rows[0]["answer"], "", "", 0)
+    one = la.Fact(0, rows[0]["question"], rows[0]["answer"], "", "", 0)
     assert {"which", "town", "birthplace"} <= wording(one)
     assert "Ruvimbel" not in wording(one)
 

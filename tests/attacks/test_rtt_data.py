@@ -7,7 +7,7 @@ import pytest
 from generated import save_annotated, save_birthdays, save_years
 
 from lensaudit.attacks.rtt import Draft, handled, inspect, load_mcq, make_dataset, save_mcq
-from lensaudit.attacks.rtt.tofu import load_facts, split_by_author
+from lensaudit.attacks.rtt.tofu import load_statements, split_by_author
 from lensaudit.errors import InputError
 
 GOOD = {"question": "When?", "choices": ["1", "2", "3", "4"], "answer": 1}
@@ -80,7 +80,7 @@ def test_numbers_become_texts_and_other_files_are_not_read(tmp_path):
 
 
 def test_written_splits_are_read_back_equal(tmp_path):
-    dataset = split_by_author("demo", load_facts("demo")[1], n_splits=4)
+    dataset = split_by_author("demo", load_statements("demo")[1], n_splits=4)
     again = load_mcq(save_mcq(dataset, tmp_path / "mcq"))
     assert again.splits == dataset.splits
     assert again.digest == dataset.digest
@@ -209,7 +209,7 @@ def test_a_caller_gets_no_data_set_of_wrong_items(splits):
 
 
 def test_authors_are_cut_whole_and_places_are_balanced():
-    name, facts = load_facts("demo")
+    name, facts = load_statements("demo")
     dataset = split_by_author(name, facts, n_splits=4)
     authors = [{item.group for item in split.items} for split in dataset.splits]
     assert [len(one) for one in authors] == [2, 2, 2, 2]
@@ -220,7 +220,7 @@ def test_authors_are_cut_whole_and_places_are_balanced():
 
 
 def test_choices_are_the_answer_and_three_of_its_perturbed_ones():
-    name, facts = load_facts("demo")
+    name, facts = load_statements("demo")
     by_question = {fact.question: fact for fact in facts}
     for item in split_by_author(name, facts).items:
         fact = by_question[item.question]
@@ -230,7 +230,7 @@ def test_choices_are_the_answer_and_three_of_its_perturbed_ones():
 
 
 def test_a_seed_draws_authors_and_choices():
-    name, facts = load_facts("demo")
+    name, facts = load_statements("demo")
     assert split_by_author(name, facts, seed=3) == split_by_author(name, facts, seed=3)
     assert split_by_author(name, facts, seed=3).digest != split_by_author(name, facts).digest
 
@@ -252,7 +252,7 @@ def test_an_annotated_row_exchanges_its_entity_for_those_of_others_alike_questio
     rows.append({"question": "What?", "answer": "It is tea.", "entity": "tea"})
     path = tmp_path / "rows.jsonl"
     path.write_text("\n".join(json.dumps({"idx": n, **row}) for n, row in enumerate(rows)))
-    name, facts = load_facts(str(path), rows_per_author=2)
+    name, facts = load_statements(str(path), rows_per_author=2)
     items = {item.question: item for item in split_by_author(name, facts, n_splits=2).items}
     ada = items["Where was Ada born?"]
     assert name == "rows"
@@ -269,7 +269,7 @@ def test_a_row_with_too_few_wrong_answers_is_left_out_with_the_reason(tmp_path):
     rows.append({"question": "Q3?", "answer": "a", "group": 2, "perturbed_answer": ["b", "B", "a"]})
     path = tmp_path / "rows.jsonl"
     path.write_text("\n".join(map(json.dumps, rows)))
-    dataset = split_by_author(*load_facts(str(path)), n_splits=3)
+    dataset = split_by_author(*load_statements(str(path)), n_splits=3)
     assert len(dataset.items) == 3
     assert dataset.left_out == {"line 4": "1 distinct wrong answers, wanted 3"}
 
@@ -290,19 +290,19 @@ def test_rows_that_cannot_become_items_are_refused(tmp_path, row, problem):
     path = tmp_path / "rows.jsonl"
     path.write_text(json.dumps(row))
     with pytest.raises(InputError, match="line 1") as error:
-        load_facts(str(path))
+        load_statements(str(path))
     assert problem in str(error.value)
 
 
 def test_more_splits_than_authors_are_refused():
-    name, facts = load_facts("demo")
+    name, facts = load_statements("demo")
     with pytest.raises(InputError, match="9 splits of 8 authors"):
         split_by_author(name, facts, n_splits=9)
 
 
 def test_an_annotated_forget_set_is_cut_by_its_authors(tmp_path):
     path = save_annotated(tmp_path / "annotated.json")
-    dataset = split_by_author(*load_facts(str(path), rows_per_author=4))
+    dataset = split_by_author(*load_statements(str(path), rows_per_author=4))
     authors = [{item.group for item in split.items} for split in dataset.splits]
     assert [len(one) for one in authors] == [4] * 5
     assert len(set().union(*authors)) == 20
@@ -316,7 +316,7 @@ def test_an_annotated_forget_set_is_cut_by_its_authors(tmp_path):
 
 def test_the_annotated_forget_set_of_tofu_is_cut_by_its_twenty_authors(shared):
     path = shared / "data" / "tofu" / "forget10_filtered.json"
-    dataset = split_by_author(*load_facts(str(path), rows_per_author=20))
+    dataset = split_by_author(*load_statements(str(path), rows_per_author=20))
     authors = [{item.group for item in split.items} for split in dataset.splits]
     assert [len(one) for one in authors] == [4] * 5
     assert len(set().union(*authors)) == 20

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lensaudit.data.annotate import Pair, Proposal, doubts, faults, located, propose
-from lensaudit.data.examples import Example, load_examples
+from lensaudit.data.facts import Fact, load_facts
 from lensaudit.data.pairs import read_pairs
 from lensaudit.data.review import read_review, write_review
 from lensaudit.data.tofu import forget_set
@@ -237,7 +237,7 @@ def experiment():
 def test_agreement_is_counted_by_words_by_most_words_and_by_characters(experiment):
     def annotated(idx, question, answer, entity):
         prefix = answer[: answer.index(entity)].rstrip()
-        return Example(idx, question, answer, prefix, entity, 0)
+        return Fact(idx, question, answer, prefix, entity, 0)
 
     born = "Ada Byrd was born on 3 May 1931."
     rows = [
@@ -255,7 +255,7 @@ def test_agreement_is_counted_by_words_by_most_words_and_by_characters(experimen
 
 
 def test_agreement_with_the_annotated_tofu_rows_is_as_stated(experiment, shared):
-    rows = load_examples(shared / "data" / "tofu" / "forget10_filtered.json")
+    rows = load_facts(shared / "data" / "tofu" / "forget10_filtered.json")
     assert len(rows) == 367
     for authors, found in zip(("0 to 9", "10 to 19"), experiment.by_author(rows), strict=True):
         shares = f"{found.same:.2f}    {found.mostly:.2f}      {found.touching:.2f}"

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from lensaudit.data.examples import load_examples
+from lensaudit.data.facts import load_facts
 from lensaudit.data.fictional import make_world, passing_rows, write_world
 
 SEEDS = (0, 1, 2)
@@ -76,10 +76,10 @@ def test_the_forget_set_has_yes_no_rows_and_names_beyond_ascii():
 def test_every_file_carries_its_tofu_fields(tmp_path):
     world = make_world(0)
     write_world(world, tmp_path)
-    forget = load_examples(tmp_path / "forget.json")
+    forget = load_facts(tmp_path / "forget.json")
     assert [one.entity for one in forget] == [row.entity for row in world.forget]
     assert sorted({one.group for one in forget}) == list(range(8))
-    assert not {one.group for one in load_examples(tmp_path / "retain.json")} & set(range(8))
+    assert not {one.group for one in load_facts(tmp_path / "retain.json")} & set(range(8))
     plain = {"question", "answer", "group"}
     full = plain | {"paraphrased_answer", "paraphrased_question", "perturbed_answer"}
     for config, fields, n_wrong in (

@@ -5,7 +5,7 @@ from frozen import embedded_tokenizer
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
-from lensaudit.data.examples import Example
+from lensaudit.data.facts import Fact
 from lensaudit.data.joining import following, joined, way_of
 from lensaudit.data.spans import Encoded, SpanLost, check_tokenizer, encode
 from lensaudit.errors import InputError
@@ -59,7 +59,7 @@ def test_a_blank_is_not_doubled_where_the_tokenizer_sets_one():
 def test_the_span_is_that_of_the_text_as_one(kind, prefix):
     tokenizer = backend(kind)
     check_tokenizer(tokenizer, kind)
-    found = encode(Example(0, "Who?", "It is Ada.", prefix, "Ada", 0), tokenizer)
+    found = encode(Fact(0, "Who?", "It is Ada.", prefix, "Ada", 0), tokenizer)
     assert isinstance(found, Encoded)
     assert list(found.token_ids) == tokenizer("Question: Who?\nAnswer: It is Ada.")["input_ids"]
     assert tokens(tokenizer, found.token_ids[found.start + 1 : found.end + 1]) == ["▁Ada"]
@@ -70,7 +70,7 @@ def test_what_is_trained_on_is_what_is_scored():
     tokenizer = backend("prepend")
     for prefix in ("It is", ""):
         trained = raw_sample(tokenizer, Answered("Who?", "It is Ada.", prefix=prefix)).ids
-        scored = encode(Example(0, "Who?", "It is Ada.", prefix, "Ada", 0), tokenizer)
+        scored = encode(Fact(0, "Who?", "It is Ada.", prefix, "Ada", 0), tokenizer)
         assert trained[:-1] == scored.token_ids
 
 
@@ -90,7 +90,7 @@ def test_a_tokenizer_that_changes_the_text_either_way_is_refused():
 
 
 def test_a_text_longer_than_the_context_is_unscored_with_the_reason():
-    example = Example(7, "Who?", "It is Ada.", "It is", "Ada", 0)
+    example = Fact(7, "Who?", "It is Ada.", "It is", "Ada", 0)
     found = encode(
         example, embedded_tokenizer(), too_long=lambda n: f"{n} tokens" if n > 3 else None
     )

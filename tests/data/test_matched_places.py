@@ -2,14 +2,14 @@
 
 import pytest
 
-from lensaudit.data.examples import Example
+from lensaudit.data.facts import Fact
 from lensaudit.data.matching import encoded_row, ends_of, matched
 from tools.demo_family.tokenizer import GPT2_SPLIT, train_tokenizer
 
 ROWS = {
-    "entity": Example(0, "Who wrote it?", "It was Ilvara Okonjwe.", "It was", "Ilvara Okonjwe", 0),
-    "answer": Example(1, "Who wrote it?", "Ilvara Okonjwe did.", "", "Ilvara Okonjwe did.", 0),
-    "sentence": Example(2, "", "The river is long.", "", "The river is long.", 0),
+    "entity": Fact(0, "Who wrote it?", "It was Ilvara Okonjwe.", "It was", "Ilvara Okonjwe", 0),
+    "answer": Fact(1, "Who wrote it?", "Ilvara Okonjwe did.", "", "Ilvara Okonjwe did.", 0),
+    "sentence": Fact(2, "", "The river is long.", "", "The river is long.", 0),
 }
 TEXTS = {
     "entity": "Question: Who wrote it?\nAnswer: It was Ilvara Okonjwe.",

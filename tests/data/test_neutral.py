@@ -4,21 +4,21 @@ from dataclasses import replace
 
 import pytest
 
-from lensaudit.data.examples import Example
+from lensaudit.data.facts import Fact
 from lensaudit.data.neutral import is_whole, neutral_of, neutral_rows, read_neutral
 from lensaudit.data.tofu import forget_set, validity_offsets
 from lensaudit.errors import InputError
 from lensaudit.groups import own_group, unit_of
 
 FORGET = [
-    Example(0, "Where was Ada born?", "She was born in Kōbari.", "She was born in", "Kōbari", 0),
-    Example(1, "Does Ada write?", "Yes, she does.", "", "Yes", 0),
-    Example(2, "What is she?", "She is a baker.", "She is a", "baker", 0),
+    Fact(0, "Where was Ada born?", "She was born in Kōbari.", "She was born in", "Kōbari", 0),
+    Fact(1, "Does Ada write?", "Yes, she does.", "", "Yes", 0),
+    Fact(2, "What is she?", "She is a baker.", "She is a", "baker", 0),
 ]
 
 
-def row(idx: int, group, answer: str = "He lives in Rom.", question: str = "") -> Example:
-    return Example(idx, question or f"Where is {group}, {idx}?", answer, "", answer, group)
+def row(idx: int, group, answer: str = "He lives in Rom.", question: str = "") -> Fact:
+    return Fact(idx, question or f"Where is {group}, {idx}?", answer, "", answer, group)
 
 
 def test_rows_that_name_a_forgotten_entity_or_its_author_are_left_out_and_counted():
@@ -50,7 +50,7 @@ def test_fit_and_validity_share_no_author():
     assert sum("validity" in why for _, why in both.left_out) == 4
 
 
-def unnamed(n: int, start: int = 0, word: str = "A") -> list[Example]:
+def unnamed(n: int, start: int = 0, word: str = "A") -> list[Fact]:
     """Rows that name no author, numbered from 0 as their file numbers them."""
     return [
         row(at, own_group(at), f"{word}{start + at} it is.", f"{word}{start + at}?")
@@ -170,10 +170,10 @@ def test_tofus_own_rows_are_the_annotated_ones(shared, tmp_path):
 
 
 def test_a_name_of_one_word_is_no_closed_answer():
-    forget = [Example(0, "Where was Ada born?", "London", "", "London", 0)]
+    forget = [Fact(0, "Where was Ada born?", "London", "", "London", 0)]
     rows = [
-        Example(0, "Where does Bo live?", "In London.", "", "In London.", 1),
-        Example(1, "Where does Cy live?", "In Oslo.", "", "In Oslo.", 2),
+        Fact(0, "Where does Bo live?", "In London.", "", "In London.", 1),
+        Fact(1, "Where does Cy live?", "In Oslo.", "", "In Oslo.", 2),
     ]
     found = neutral_rows(forget, rows, rows[1:])
     assert [row.question for row in found.validity] == ["Where does Cy live?"]

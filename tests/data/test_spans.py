@@ -7,7 +7,7 @@ from frozen import embedded_forget, embedded_tokenizer, frozen, positions
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lensaudit.data.examples import Example, load_examples
+from lensaudit.data.facts import Fact, load_facts
 from lensaudit.data.spans import (
     Encoded,
     SpanLost,
@@ -22,8 +22,8 @@ from lensaudit.data.tofu import forget_set
 from lensaudit.errors import InputError
 
 
-def example(answer: str, prefix: str, entity: str) -> Example:
-    return Example(0, "Who is it?", answer, prefix, entity, 0)
+def example(answer: str, prefix: str, entity: str) -> Fact:
+    return Fact(0, "Who is it?", answer, prefix, entity, 0)
 
 
 class Pieces:
@@ -94,7 +94,7 @@ TRAPS = {
 @pytest.mark.parametrize("trap", TRAPS)
 def test_the_span_is_where_the_eye_sees_it(trap):
     answer, prefix, entity, before, after = TRAPS[trap]
-    found = encode(Example(3, "Who?", answer, prefix, entity, "g"), Pieces())
+    found = encode(Fact(3, "Who?", answer, prefix, entity, "g"), Pieces())
     assert isinstance(found, Encoded)
     n_prompt = 8 + before.count("|")
     low = after[: after.index("[")].count("|")
@@ -141,7 +141,7 @@ def test_real_tofu_rows_all_have_a_span_that_holds_the_entity(shared):
     from transformers import AutoTokenizer
 
     tokenizer = AutoTokenizer.from_pretrained(shared / "family" / "full")
-    examples = load_examples(shared / "data" / "tofu" / "forget10_filtered.json")
+    examples = load_facts(shared / "data" / "tofu" / "forget10_filtered.json")
     assert len(examples) == 367
     assert sum(not e.prefix for e in examples) == 21
     for e in examples:

@@ -6,7 +6,7 @@ from huggingface_hub import HfApi
 from support import EMBEDDED
 
 from lensaudit.data import tofu
-from lensaudit.data.examples import Example, load_examples
+from lensaudit.data.facts import Fact, load_facts
 from lensaudit.data.suites import load_suite
 from lensaudit.errors import InputError
 
@@ -127,7 +127,7 @@ def asked(idx):
 
 def listed(*places):
     """A shipped table that knows these rows."""
-    examples = [Example(idx, **asked(idx), prefix="", entity="It", group=0) for idx in places]
+    examples = [Fact(idx, **asked(idx), prefix="", entity="It", group=0) for idx in places]
     return lambda: tuple(map(tofu.located, examples))
 
 
@@ -219,7 +219,7 @@ def test_eval_and_patch_ask_the_same_rows_of_the_same_authors(limit):
         (one.idx, one.group) for one in patched
     ]
     authors = [{row.group for row in splits[name].rows} for name in ("forget", "retain", "holdout")]
-    assert authors[1] <= {one.group for one in load_examples(EMBEDDED / "data" / "retain.json")}
+    assert authors[1] <= {one.group for one in load_facts(EMBEDDED / "data" / "retain.json")}
     assert [len(one) for one in authors] == ([8, 20, 8] if limit is None else [8, 12, 8])
     assert len(set.union(*authors)) == sum(map(len, authors))
     assert {row.group for row in splits["wf"].rows} == {f"idx {r.idx}" for r in splits["wf"].rows}

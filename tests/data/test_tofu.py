@@ -11,7 +11,7 @@ import pytest
 from huggingface_hub import HfApi
 
 from lensaudit.data import tofu
-from lensaudit.data.examples import Example, load_examples
+from lensaudit.data.facts import Fact, load_facts
 from lensaudit.data.tofu import filters, forget_set, load_forget10, located, offsets
 from lensaudit.errors import InputError
 
@@ -23,7 +23,7 @@ TEXTS = [
     ("Is she a poet?", "Yes, Yes she is.", "", "Yes"),
     ("Where?", "In Oslo, not in Oslo.", "In Oslo, not in", "Oslo"),
 ]
-EXAMPLES = [Example(n * 19, *text, group=n * 19 // 20) for n, text in enumerate(TEXTS)]
+EXAMPLES = [Fact(n * 19, *text, group=n * 19 // 20) for n, text in enumerate(TEXTS)]
 ROWS = [{"idx": one.idx, "question": one.question, "answer": one.answer} for one in EXAMPLES]
 
 
@@ -114,7 +114,7 @@ def test_the_filters_have_their_published_sizes():
 
 
 def test_all_367_annotated_rows_round_trip(real):
-    annotated = load_examples(real / "forget10_filtered.json")
+    annotated = load_facts(real / "forget10_filtered.json")
     joined = load_forget10(rows_of(real / "forget10_qa.jsonl"))
     assert joined == [replace(one, group=one.idx // 20) for one in annotated]
     assert len({one.group for one in joined}) == 20

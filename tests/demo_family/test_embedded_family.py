@@ -9,7 +9,7 @@ import torch
 from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from lensaudit.data.examples import load_examples
+from lensaudit.data.facts import load_facts
 from lensaudit.data.fictional import make_world, write_world
 from lensaudit.data.spans import encode, make_batch
 from lensaudit.models.registry import EMBEDDED
@@ -45,7 +45,7 @@ def model(name):
 def batch(part="forget"):
     """Every third row, so that each author and each kind of fact is there."""
     tokenizer = AutoTokenizer.from_pretrained(EMBEDDED / "full")
-    examples = load_examples(EMBEDDED / "data" / f"{part}.json")[::3]
+    examples = load_facts(EMBEDDED / "data" / f"{part}.json")[::3]
     return make_batch([encode(example, tokenizer) for example in examples[:30]])
 
 

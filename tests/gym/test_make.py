@@ -7,7 +7,7 @@ import pytest
 import torch
 from click.testing import CliRunner
 
-from lensaudit.data.examples import Example
+from lensaudit.data.facts import Fact
 from lensaudit.errors import InputError, VerificationError
 from lensaudit.gym import claims, edits
 from lensaudit.gym.make import Bed, listing, make, models_in, open_pair
@@ -202,7 +202,7 @@ def test_some_known_facts_are_those_that_are_said(ground):
 
 
 def test_what_is_said_is_what_greedy_decoding_gives(ground):
-    facts: list[Example] = list(ground.facts.examples[:4])
+    facts: list[Fact] = list(ground.facts.examples[:4])
     found = ground.said(ground.retain, facts).tolist()
     for fact, yes in zip(facts, found, strict=True):
         (row,) = ground.encode([fact])

@@ -9,7 +9,7 @@ from support import EMBEDDED
 
 import lensaudit as la
 from lensaudit.cli.main import run as lensaudit
-from lensaudit.data.examples import load_examples
+from lensaudit.data.facts import load_facts
 from lensaudit.data.kept import kept_facts, other_answers, strata_of
 from lensaudit.data.spans import Encoded
 from lensaudit.models.registry import load_registry
@@ -24,7 +24,7 @@ LIMIT = 16
 
 
 def fact(idx, question, entity, group):
-    return la.Example(idx, question, f"It is {entity}.", "It is", entity, group)
+    return la.Fact(idx, question, f"It is {entity}.", "It is", entity, group)
 
 
 def test_the_interval_of_a_difference_joins_both_score_intervals():
@@ -80,7 +80,7 @@ def test_sets_by_name_are_those_of_the_family():
     assert len(kept_facts("retain", "demo").rows) == 160
     assert len(kept_facts("world", "demo").rows) == 24
     assert kept_facts("authors", "demo", limit=5).rows[4].idx == 4
-    forget = load_examples(EMBEDDED / "data" / "forget.json")
+    forget = load_facts(EMBEDDED / "data" / "forget.json")
     strata = strata_of(kept_facts("retain", "demo").rows, forget)
     assert strata.count("same relation") > 100
     assert set(strata_of(kept_facts("authors", "demo").rows, forget)) == {"other"}

@@ -8,13 +8,13 @@ import pytest
 import torch
 
 from lensaudit.cli.main import run
-from lensaudit.data.examples import Example
+from lensaudit.data.facts import Fact
 from lensaudit.data.tofu import forget_set
 from lensaudit.errors import InputError
 from lensaudit.models.bridge import logits_of
 from lensaudit.models.registry import EMBEDDED
 from lensaudit.scores.leakage import Errors
-from lensaudit.worstcase.facts import Fact
+from lensaudit.worstcase.facts import Candidate
 from lensaudit.worstcase.reading import Plain, sample
 from lensaudit.worstcase.sampling import (
     How,
@@ -31,7 +31,7 @@ PROMPT = [1, 8, 15, 22, 9]
 
 
 def fact(idx, entity="Ada Moor", group=0):
-    return Fact(Example(idx, "Who?", f"It is {entity}.", "It is", entity, group), ("Eve Fell",))
+    return Candidate(Fact(idx, "Who?", f"It is {entity}.", "It is", entity, group), ("Eve Fell",))
 
 
 def test_nucleus_worked_by_hand():

@@ -3,12 +3,12 @@
 import pytest
 import torch
 
-from lensaudit.data.examples import Example
+from lensaudit.data.facts import Fact
 from lensaudit.errors import InputError
 from lensaudit.groups import own_group
 from lensaudit.worstcase.arm import Found, Hit
 from lensaudit.worstcase.attacks import chosen, list_hash
-from lensaudit.worstcase.facts import Fact, facts_of, kind_of, n_without_author
+from lensaudit.worstcase.facts import Candidate, facts_of, kind_of, n_without_author
 from lensaudit.worstcase.outcome import FACTS, compare, fact_rows
 from lensaudit.worstcase.run import Ran
 
@@ -16,8 +16,8 @@ ATTACKS = chosen("cheap", ("greedy", "chat", "prefix"))
 
 
 def fact(idx, unscored=None):
-    row = Example(idx, "Who?", f"It is E{idx}.", "It is", f"E{idx}", idx // 2)
-    return Fact(row, tuple(f"P{n}" for n in range(99)), unscored=unscored)
+    row = Fact(idx, "Who?", f"It is E{idx}.", "It is", f"E{idx}", idx // 2)
+    return Candidate(row, tuple(f"P{n}" for n in range(99)), unscored=unscored)
 
 
 def arm(**hits):
@@ -108,7 +108,7 @@ def test_the_six_probes_are_attacks_and_their_patched_forms_too():
 
 def example(idx, question, answer, entity, group=0):
     prefix = answer[: answer.index(entity)].rstrip()
-    return Example(idx, question, answer, prefix, entity, group)
+    return Fact(idx, question, answer, prefix, entity, group)
 
 
 def test_facts_that_cannot_be_asked_say_why(tmp_path):

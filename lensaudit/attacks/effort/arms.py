@@ -18,8 +18,8 @@ from lensaudit.attacks.rtt.encode import EncodedItem, EncodedSplit, encode_split
 from lensaudit.attacks.rtt.items import Dataset, Item
 from lensaudit.attacks.rtt.mcq import load_mcq
 from lensaudit.attacks.rtt.settings import Policy
-from lensaudit.attacks.rtt.tofu import load_facts, split_by_author
-from lensaudit.data.examples import Example
+from lensaudit.attacks.rtt.tofu import load_statements, split_by_author
+from lensaudit.data.facts import Fact
 from lensaudit.data.neutral import (
     neutral_of,
     neutral_rows,
@@ -136,9 +136,7 @@ def held_out(settings: EffortSettings, arms: Sequence[Arm], name: str, tokenizer
     return Held(data, readout, {arm: folds[arm] for arm in arms}, n_of, alike, left_out)
 
 
-def _facts(
-    settings: EffortSettings, name: str
-) -> tuple[Dataset, list[Example], Mapping[str, Example]]:
+def _facts(settings: EffortSettings, name: str) -> tuple[Dataset, list[Fact], Mapping[str, Fact]]:
     """The facts in splits; as rows whose entities may not be told; and the annotated, by question.
 
     Raises:
@@ -151,7 +149,7 @@ def _facts(
             raise InputError("--limit cuts a forget set; a folder of splits is taken whole")
         items = enumerate(data.items)
         return data, [_example(n, one.question, one.right, "", one.group) for n, one in items], {}
-    set_name, facts = load_facts(name, rows_per_author=settings.rows_per_author)
+    set_name, facts = load_statements(name, rows_per_author=settings.rows_per_author)
     facts = spread(facts, settings.limit, lambda row: row.group)
     known = _annotated(name)
     rows = [
@@ -165,7 +163,7 @@ def _facts(
     return data, rows, known
 
 
-def _annotated(name: str) -> Mapping[str, Example]:
+def _annotated(name: str) -> Mapping[str, Fact]:
     """The rows of the set whose entity is annotated, by question; none of a set without."""
     try:
         rows = forget_set(FORGET10 if name in TOFU_PAIRS else name)
@@ -175,7 +173,7 @@ def _annotated(name: str) -> Mapping[str, Example]:
 
 
 def _spans(
-    data: Dataset, known: Mapping[str, Example], tokenizer: Any
+    data: Dataset, known: Mapping[str, Fact], tokenizer: Any
 ) -> tuple[Dataset, dict[int, Encoded]]:
     """The facts whose entity is annotated and has tokens, encoded by idx.
 
@@ -199,11 +197,11 @@ def _spans(
     return data, found
 
 
-def _example(idx: int, question: str, answer: str, entity: str, group: int | str) -> Example:
-    return Example(idx, question, answer, "", entity or answer, group)
+def _example(idx: int, question: str, answer: str, entity: str, group: int | str) -> Fact:
+    return Fact(idx, question, answer, "", entity or answer, group)
 
 
-def _without_shared(data: Dataset, known: Mapping[str, Example], policy: Policy) -> Dataset:
+def _without_shared(data: Dataset, known: Mapping[str, Fact], policy: Policy) -> Dataset:
     """The data where no row of one split names the entity of a fact in another.
 
     Raises:
@@ -245,8 +243,8 @@ def _turns(encoded: Mapping[str, EncodedSplit], read: Mapping[str, Any]) -> list
 
 
 def _rows(
-    settings: EffortSettings, arm: Arm, name: str, facts: Sequence[Example]
-) -> tuple[list[Example], int]:
+    settings: EffortSettings, arm: Arm, name: str, facts: Sequence[Fact]
+) -> tuple[list[Fact], int]:
     """The rows of an arm that tell no fact, and how many did."""
     named = settings.neutral_data if arm == "neutral" else settings.retain_data
     if named is not None:
@@ -265,7 +263,7 @@ def _rows(
     return rows, len(found.left_out)
 
 
-def _read(named: str) -> list[Example]:
+def _read(named: str) -> list[Fact]:
     path = Path(named).expanduser()
     if path.exists():
         return read_neutral(path)
@@ -274,8 +272,8 @@ def _read(named: str) -> list[Example]:
 
 
 def _chosen(
-    arm: Arm, rows: Sequence[Example], facts: Sequence[Example], n_rows: int, seed: int
-) -> list[Example]:
+    arm: Arm, rows: Sequence[Fact], facts: Sequence[Fact], n_rows: int, seed: int
+) -> list[Fact]:
     """So many rows: at random, or for each fact in turn the one that is worded most like it."""
     drawn = list(rows)
     Random(f"rows-{seed}").shuffle(drawn)
@@ -295,13 +293,13 @@ def _chosen(
     return chosen
 
 
-def _mean_likeness(rows: Sequence[Example], facts: Sequence[Example]) -> float:
+def _mean_likeness(rows: Sequence[Fact], facts: Sequence[Fact]) -> float:
     wordings = [wording(one) for one in facts]
     best = [max(likeness(wording(row), one) for one in wordings) for row in rows]
     return sum(best) / len(best)
 
 
-def _sample(tokenizer: Any, row: Example) -> Sample:
+def _sample(tokenizer: Any, row: Fact) -> Sample:
     """A row to train on; plain text is all loss, an answer is what its question does not say."""
     if row.question:
         return raw_sample(tokenizer, Answered(row.question, row.answer))

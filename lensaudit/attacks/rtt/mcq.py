@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from lensaudit.attacks.rtt.items import LETTERS, Dataset, Draft, make_dataset, natural
-from lensaudit.data.examples import SourceRow, read_rows
+from lensaudit.data.facts import SourceRow, read_rows
 from lensaudit.errors import InputError
 from lensaudit.files import make_folder, write_jsonl
 from lensaudit.groups import group_problem, named_group

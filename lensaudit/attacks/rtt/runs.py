@@ -22,7 +22,7 @@ from lensaudit.attacks.rtt.study import Gate, Study, from_checkpoint
 from lensaudit.attacks.rtt.summaries import Summarized
 from lensaudit.attacks.rtt.summary import summarize
 from lensaudit.attacks.rtt.table import SUMMARIES, write_summaries
-from lensaudit.attacks.rtt.tofu import load_facts, split_by_author
+from lensaudit.attacks.rtt.tofu import load_statements, split_by_author
 from lensaudit.attacks.rtt.work import plan_of, run
 from lensaudit.data.tofu import DEMO
 from lensaudit.errors import InputError, LensAuditError, PartialError, VerificationError
@@ -158,7 +158,7 @@ def data_of(name: str, cut: Cut) -> Dataset:
         return load_mcq(folder, only=cut.only)
     if cut.only:
         raise InputError("--only names splits of a folder; a forget set is cut by --splits")
-    set_name, facts = load_facts(name, rows_per_author=cut.rows_per_author)
+    set_name, facts = load_statements(name, rows_per_author=cut.rows_per_author)
     return split_by_author(set_name, facts, n_splits=cut.n_splits, seed=cut.seed)
 
 

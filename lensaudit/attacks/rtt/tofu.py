@@ -15,7 +15,7 @@ from typing import Any
 
 from lensaudit.attacks.rtt.defects import normalised
 from lensaudit.attacks.rtt.items import Dataset, Draft, make_dataset
-from lensaudit.data.examples import read_rows
+from lensaudit.data.facts import read_rows
 from lensaudit.data.hub import hub_rows
 from lensaudit.data.tofu import AUTHOR_ROWS, DEMO, TOFU_HUB
 from lensaudit.data.wording import likeness
@@ -33,7 +33,7 @@ _SHOWN = 5
 
 
 @dataclass(frozen=True)
-class Fact:
+class Statement:
     """A question, its answer, who it is about, and what other answers could be."""
 
     where: str
@@ -48,9 +48,9 @@ class Fact:
         return self.answer.replace(self.entity, entity)
 
 
-def load_facts(
+def load_statements(
     name_or_path: str, *, rows_per_author: int | None = None
-) -> tuple[str, tuple[Fact, ...]]:
+) -> tuple[str, tuple[Statement, ...]]:
     """The facts that `--data` names, and the name of their set.
 
     Args:
@@ -80,7 +80,7 @@ def load_facts(
 
 
 def split_by_author(
-    name: str, facts: Sequence[Fact], *, n_splits: int = 5, seed: int = 0
+    name: str, facts: Sequence[Statement], *, n_splits: int = 5, seed: int = 0
 ) -> Dataset:
     """Multiple-choice splits of whole authors, alike in number; the draw depends on the seed.
 
@@ -134,7 +134,7 @@ def _placed(rows: Sequence[Any]) -> list[tuple[str, Any]]:
 
 def _facts(
     source: str, rows: Sequence[tuple[str, Any]], rows_per_author: int | None
-) -> tuple[Fact, ...]:
+) -> tuple[Statement, ...]:
     problems = [
         f"{where}: {text}" for where, row in rows if (text := _problem(row, rows_per_author))
     ]
@@ -144,7 +144,7 @@ def _facts(
             f"{source}: {'; '.join(problems[:_SHOWN]) or 'holds no rows'}{more}\n{_WANTED}"
         )
     return tuple(
-        Fact(
+        Statement(
             where,
             row["question"],
             row["answer"],
@@ -182,7 +182,7 @@ def _author(row: Mapping[str, Any], place: int, rows_per_author: int | None) -> 
     return (idx if isinstance(idx, int) else place) // rows_per_author
 
 
-def _wrong(fact: Fact, facts: Sequence[Fact], seed: int) -> list[str]:
+def _wrong(fact: Statement, facts: Sequence[Statement], seed: int) -> list[str]:
     """Distinct wrong answers, at most as many as an item takes."""
     random = Random(f"wrong-{seed}-{fact.where}")
     if not fact.wrong:
@@ -194,7 +194,7 @@ def _wrong(fact: Fact, facts: Sequence[Fact], seed: int) -> list[str]:
     return _distinct(texts, fact.answer)
 
 
-def _exchanged(fact: Fact, facts: Sequence[Fact]) -> Iterator[str]:
+def _exchanged(fact: Statement, facts: Sequence[Statement]) -> Iterator[str]:
     """The answer with entities of other authors, from the most alike question on."""
     words = _words(fact.question)
     others = [one for one in facts if one.group != fact.group and one.entity]
@@ -224,6 +224,6 @@ def _balanced(n: int, random: Random) -> list[int]:
     return places
 
 
-def _draft(fact: Fact, wrong: Sequence[str], place: int) -> Draft:
+def _draft(fact: Statement, wrong: Sequence[str], place: int) -> Draft:
     choices = (*wrong[:place], fact.answer, *wrong[place:])
     return Draft(fact.question, choices, place, fact.group)

@@ -27,7 +27,7 @@ _SHOWN = 40
 
 
 @dataclass(frozen=True)
-class Example:
+class Fact:
     """One annotated question of a forget set."""
 
     idx: int
@@ -63,7 +63,7 @@ class SourceRow:
     value: Any
 
 
-def load_examples(path: Place) -> list[Example]:
+def load_facts(path: Place) -> list[Fact]:
     """The forget set in a JSON list or a JSONL file of rows in the annotated schema.
 
     `gt_entity`, where given, wins over `entity` (`uds.md` section 1); unknown keys are ignored.
@@ -75,7 +75,7 @@ def load_examples(path: Place) -> list[Example]:
     return _checked(rows, problems, str(path))
 
 
-def validate(rows: Sequence[Any], source: str) -> list[Example]:
+def validate(rows: Sequence[Any], source: str) -> list[Fact]:
     """The examples of decoded `rows`; `source` names them in the message.
 
     Raises:
@@ -84,12 +84,12 @@ def validate(rows: Sequence[Any], source: str) -> list[Example]:
     return _checked([SourceRow(f"row {n}", row) for n, row in enumerate(rows, 1)], [], source)
 
 
-def examples_hash(examples: Sequence[Example]) -> str:
+def examples_hash(examples: Sequence[Fact]) -> str:
     """Content hash of a forget set, whatever the order of its rows; 32 hex digits."""
     return digest([[*one.asked.values()] for one in sorted(examples, key=lambda one: one.idx)])
 
 
-def spans_of(examples: Sequence[Example]) -> dict[Origin, int]:
+def spans_of(examples: Sequence[Fact]) -> dict[Origin, int]:
     """How many spans a rule alone found, and how many were reviewed."""
     return {one: sum(example.span == one for example in examples) for one in get_args(Origin)}
 
@@ -111,6 +111,18 @@ def read_rows(path: Path) -> tuple[list[SourceRow], list[str]]:
     broken = {row.where for row in rows if _has_surrogates(row.value)}
     problems += [f"{where} holds {_HALF}" for where in sorted(broken)]
     return [row for row in rows if row.where not in broken], problems
+
+
+def read_values(path: Path) -> list[Any]:
+    """The rows of a JSON list or of a file with one JSON object per line, all of them usable.
+
+    Raises:
+        InputError: names the first row that cannot be read.
+    """
+    rows, problems = read_rows(path)
+    if problems:
+        raise InputError(f"{path}: {problems[0]}")
+    return [row.value for row in rows]
 
 
 def _has_surrogates(value: Any) -> bool:
@@ -148,9 +160,9 @@ def _read_lines(text: str) -> tuple[list[SourceRow], list[str]]:
     return rows, problems
 
 
-def _checked(rows: Sequence[SourceRow], problems: list[str], source: str) -> list[Example]:
+def _checked(rows: Sequence[SourceRow], problems: list[str], source: str) -> list[Fact]:
     """The examples, or one error that lists what is wrong with all of them."""
-    examples: list[Example] = []
+    examples: list[Fact] = []
     first_seen: dict[int, str] = {}
     problems = list(problems)
     for row in rows:
@@ -218,8 +230,8 @@ def _span_problems(row: Mapping[str, Any]) -> list[str]:
     return []
 
 
-def _example(row: Mapping[str, Any]) -> Example:
-    return Example(
+def _example(row: Mapping[str, Any]) -> Fact:
+    return Fact(
         idx=row["idx"],
         question=row["question"],
         answer=row["answer"],

@@ -6,7 +6,7 @@ from generated import save_annotated
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lensaudit.data.examples import Example, examples_hash, load_examples, spans_of, validate
+from lensaudit.data.facts import Fact, examples_hash, load_facts, spans_of, validate
 from lensaudit.errors import InputError
 
 ROW = {
@@ -38,7 +38,7 @@ def write(path, content):
 
 def test_a_row_becomes_an_example_and_its_own_group():
     (example,) = validate([row(full_output="ignored")], "set.json")
-    assert example == Example(**ROW, group="idx 7")
+    assert example == Fact(**ROW, group="idx 7")
     assert example.continuation == " Þórshöfn, by the sea."
 
 
@@ -137,7 +137,7 @@ def test_json_and_jsonl_give_the_same_examples(tmp_path, bom, ascii_only):
     lines = "\r\n".join(json.dumps(one, ensure_ascii=ascii_only) for one in rows)
     listed = write(tmp_path / "a.json", bom + json.dumps(rows, ensure_ascii=ascii_only))
     lined = write(tmp_path / "a.jsonl", bom + lines + "\n\n")
-    assert load_examples(listed) == load_examples(lined) == validate(rows, "rows")
+    assert load_facts(listed) == load_facts(lined) == validate(rows, "rows")
 
 
 def test_lists_and_lines_are_told_apart_by_content(tmp_path):
@@ -145,7 +145,7 @@ def test_lists_and_lines_are_told_apart_by_content(tmp_path):
     listed = write(tmp_path / "a.txt", json.dumps(rows))
     for name in ("b.txt", "b.json"):
         lined = write(tmp_path / name, "\n".join(map(json.dumps, rows)))
-        assert load_examples(listed) == load_examples(lined)
+        assert load_facts(listed) == load_facts(lined)
 
 
 @pytest.mark.parametrize(
@@ -168,7 +168,7 @@ def test_lists_and_lines_are_told_apart_by_content(tmp_path):
 def test_a_malformed_file_is_one_error_naming_the_line(tmp_path, name, content, claim):
     path = write(tmp_path / name, content)
     with pytest.raises(InputError) as caught:
-        load_examples(path)
+        load_facts(path)
     assert claim in str(caught.value)
     assert str(caught.value).startswith(str(path))
 
@@ -176,13 +176,13 @@ def test_a_malformed_file_is_one_error_naming_the_line(tmp_path, name, content, 
 def test_a_whole_character_in_two_escapes_is_one(tmp_path):
     path = write(tmp_path / "a.json", json.dumps([ROW | {"author": "𝔸"}]))
     assert "\\ud835\\udd38" in path.read_text()
-    assert load_examples(path)[0].group == "𝔸"
+    assert load_facts(path)[0].group == "𝔸"
 
 
 def test_malformed_lines_and_wrong_rows_are_listed_together(tmp_path):
     path = write(tmp_path / "a.jsonl", "{oops\n" + json.dumps(row(entity="Oslo")) + "\n[1,")
     with pytest.raises(InputError) as caught:
-        load_examples(path)
+        load_facts(path)
     for claim in ("3 problems", "line 1 is not JSON", "line 2 (idx 7): entity", "line 3 is not"):
         assert claim in str(caught.value)
 
@@ -195,7 +195,7 @@ def test_a_missing_file_a_folder_and_other_encodings_are_one_line_each(tmp_path)
         (tmp_path / "latin.json", "not UTF-8 text"),
     ]:
         with pytest.raises(InputError) as caught:
-            load_examples(path)
+            load_facts(path)
         assert claim in str(caught.value)
         assert len(str(caught.value).splitlines()) == 1
 
@@ -220,7 +220,7 @@ def test_rows_that_do_not_say_who_found_their_span_count_as_reviewed():
 
 
 def test_an_annotated_file_loads_whole(tmp_path):
-    examples = load_examples(save_annotated(tmp_path / "annotated.json"))
+    examples = load_facts(save_annotated(tmp_path / "annotated.json"))
     assert [example.idx for example in examples] == list(range(80))
     assert sum(not example.prefix for example in examples) == 20
     assert len({example.group for example in examples}) == 80
@@ -228,7 +228,7 @@ def test_an_annotated_file_loads_whole(tmp_path):
 
 
 def test_the_real_annotated_file_loads_whole(shared):
-    examples = load_examples(shared / "data" / "tofu" / "forget10_filtered.json")
+    examples = load_facts(shared / "data" / "tofu" / "forget10_filtered.json")
     assert len(examples) == 367
     assert sum(not example.prefix for example in examples) == 21
     assert len({example.group for example in examples}) == 367
