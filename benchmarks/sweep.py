@@ -47,7 +47,7 @@ from lensaudit.models.sizes import sizes_of
 from lensaudit.patching import oracle
 from lensaudit.patching.budget import Room
 from lensaudit.patching.options import PatchOptions, parse_memory
-from lensaudit.patching.scorebook import BookKey, ScoreBook
+from lensaudit.patching.score_cache import BookKey, ScoreBook
 from lensaudit.patching.sources import CachedSource
 from lensaudit.patching.stages import Runner, all_layers, complete
 

@@ -27,7 +27,7 @@ from lensaudit.activations.store import Activations
 from lensaudit.data.neutral import VALIDITY_ROWS
 from lensaudit.data.spans import Encoded, buckets, by_length, make_batch
 from lensaudit.models.bridge import residuals
-from lensaudit.patching.aligned import ALIGN_TOKENS_PER_DIM, fit_alignment, rows_to_fit
+from lensaudit.patching.alignment import ALIGN_TOKENS_PER_DIM, fit_alignment, rows_to_fit
 from lensaudit.patching.bench import SAID_BATCH, read_answers, run_answers
 from lensaudit.scores.alignment import LinearMap, Moments, fitted
 from lensaudit.scores.shared import shared_directions

@@ -33,7 +33,7 @@ from lensaudit.gym.recipes import TOP, late, moved
 from lensaudit.models.causal import load_causal
 from lensaudit.models.checkpoint import Checkpoint, open_checkpoint
 from lensaudit.models.registry import EMBEDDED, load_registry, resolve
-from lensaudit.patching.aligned import MappedSource, fit_alignment, rows_to_fit
+from lensaudit.patching.alignment import MappedSource, fit_alignment, rows_to_fit
 from lensaudit.patching.bench import Bench
 from lensaudit.scores.alignment import MapClass
 from lensaudit.scores.depth import depth_score

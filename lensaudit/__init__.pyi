@@ -27,10 +27,10 @@ from .patching.generation import patched_generation as patched_generation
 from .scores.depth import depth_score as depth_score, span_logprob as span_logprob
 
 # what the commands do
-from .auditing.doors import audit as audit, cache as cache, evaluate as evaluate, patch as patch
+from .auditing.calls import audit as audit, cache as cache, evaluate as evaluate, patch as patch
 from .attacks.effort.runs import effort as effort
-from .auditing.lens import lens as lens
-from .auditing.last_prompt import last_prompt as last_prompt
+from .auditing.streams import lens as lens
+from .auditing.streams import last_prompt as last_prompt
 from .worstcase.folder import worst as worst
 from .screen.show import show as show
 from .report.render import write_report as write_report
@@ -41,7 +41,7 @@ from .project import read_project as read_project
 
 # a patching run, step by step
 from .patching.prepare import prepare as prepare
-from .patching.session import score_all as score_all
+from .patching.scoring import score_all as score_all
 from .models.registry import load_registry as load_registry
 
 # results as data frames, and pictures of them

@@ -179,7 +179,7 @@ def save_em_rows(folder: Path, chosen: Sequence[int] = EM_ROWS) -> Path:
 
 def em_numbers(outcome: Any) -> Any:
     """What exact match says of each row, and overall."""
-    from lensaudit.patching.em_outcome import em_summary_of
+    from lensaudit.patching.exact_match import em_summary_of
 
     kept = ("idx", "s1_em", "s2_em", "ft", "udr", "retention", "category", "truth_em")
     summary = em_summary_of(outcome)
@@ -194,8 +194,7 @@ def em_numbers(outcome: Any) -> Any:
 
 def em() -> Any:
     """Exact match of generations, per row and layer, and the rates made of it."""
-    from lensaudit.patching.em_audit import EmOptions, run_em
-    from lensaudit.patching.em_outcome import em_outcome_of
+    from lensaudit.patching.exact_match import EmOptions, em_outcome_of, run_em
 
     with TemporaryDirectory() as temporary:
         folder = Path(temporary)
@@ -239,7 +238,7 @@ def representation(activations: Path | None = None) -> Any:
 
 def _represented(name: str, activations: Path) -> Any:
     from lensaudit.evaluation.compared import cka_layers, fisher_layers
-    from lensaudit.patching.session import score_lens
+    from lensaudit.patching.scoring import score_lens
     from lensaudit.scores.representation import weighted_erasure
 
     audit = prepared([name], activations=activations, data=str(first_rows(activations)))

@@ -26,7 +26,7 @@ from lensaudit.results.records import signed_object
 STAGED = re.compile(r"\.(?:deleting|import)-([0-9a-f]{8}-\d+)-[0-9a-f]{8}")
 """A folder on its way out or in, with the process that moves it."""
 MAPS = "maps"
-"""Folder of the maps that `lensaudit.patching.aligned` fits; each can be fitted again."""
+"""Folder of the maps that `lensaudit.patching.alignment` fits; each can be fitted again."""
 _TENSORS = re.compile(r"[0-9a-f]{32}\.safetensors")
 _BOOK = re.compile(r"[a-z0-9._-]+--[0-9a-f]{32}\.jsonl")
 _MARK = re.compile(r"[0-9a-f]{32}\.json")

@@ -13,13 +13,12 @@ from lensaudit.auditing.evaluate import (
     EvaluationResult,
     evaluate_into,
     grew,
+    open_evaluation,
     plan_evaluation,
 )
-from lensaudit.auditing.opened import open_evaluation
 from lensaudit.auditing.patch import open_patch, patch_into, plan_patch
-from lensaudit.auditing.patched import PatchResult
+from lensaudit.auditing.patch_result import PatchResult, Shown
 from lensaudit.auditing.settings import AuditSettings, EvaluateSettings, PatchSettings
-from lensaudit.auditing.shown import Shown
 from lensaudit.data.suites import DEMO_DATA
 from lensaudit.data.tofu import DEMO, FORGET10
 from lensaudit.errors import Failure, LensAuditError, failure_in

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from lensaudit.auditing.evaluate import evaluate_into
 from lensaudit.auditing.patch import patch_into
-from lensaudit.auditing.patched import Patched
+from lensaudit.auditing.patch_result import Patched
 from lensaudit.auditing.settings import EvaluateSettings, PatchSettings
 from lensaudit.errors import WorkError
 from lensaudit.files import slug

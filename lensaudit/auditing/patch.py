@@ -7,11 +7,12 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-from lensaudit.auditing.asked import Asking, neutral_beside
-from lensaudit.auditing.collateral import kept_beside, with_collateral
-from lensaudit.auditing.patched import Patched, read_patched
+from lensaudit.auditing.patch_result import Patched, read_patched
+from lensaudit.auditing.reuse import Asking, neutral_beside
 from lensaudit.auditing.settings import EvaluateSettings, PatchSettings
 from lensaudit.data.facts import spans_of
+from lensaudit.data.kept import kept_facts
+from lensaudit.data.tofu import FORGET10
 from lensaudit.errors import InputError
 from lensaudit.files import canonical_json
 from lensaudit.models.checkpoint import (
@@ -23,22 +24,33 @@ from lensaudit.models.checkpoint import (
 from lensaudit.models.registry import load_registry, resolve
 from lensaudit.patching.audit import Audit
 from lensaudit.patching.bench import Bench
-from lensaudit.patching.collateral import Anchored
+from lensaudit.patching.collateral import Anchored, anchored, collateral_of, family_base
 from lensaudit.patching.controls import Controls, Examined, unexamined
-from lensaudit.patching.deposit import (
+from lensaudit.patching.exact_match import (
+    EmOptions,
+    EmPlan,
+    check_em,
+    deposit_em,
+    em_outcome_of,
+    em_plan_of,
+    em_summary_of,
+    run_em,
+)
+from lensaudit.patching.lens import lens_options
+from lensaudit.patching.outcome import (
+    BY_TOKEN,
     FILES,
+    Outcome,
+    beside,
     clear,
     deposit,
     deposit_comparison,
+    summary_of,
     with_texts,
 )
-from lensaudit.patching.em_audit import EmOptions, EmPlan, check_em, em_plan_of, run_em
-from lensaudit.patching.em_outcome import deposit_em, em_outcome_of, em_summary_of
-from lensaudit.patching.lens import lens_options
-from lensaudit.patching.outcome import BY_TOKEN, Outcome, beside, summary_of
 from lensaudit.patching.plan import PatchPlan, plan_of
 from lensaudit.patching.prepare import prepare
-from lensaudit.patching.session import (
+from lensaudit.patching.scoring import (
     Scored,
     comparison_manifest,
     manifest_of,
@@ -360,3 +372,37 @@ def _em_into(
         ).document()
         made = replace(manifest_of(audit, name, options, started), asked=asked)
         deposit_em(folders[name], outcome, summary, made)
+
+
+def kept_beside(settings: PatchSettings, audit: Audit) -> list[Anchored]:
+    """The sets that `--also` names, with their anchors; nothing is loaded.
+
+    Raises:
+        InputError: a set, a file or the base is wrong, or the score has no such part.
+    """
+    if not settings.also:
+        if settings.base is not None:
+            raise InputError("--base: is the anchor of --also; name facts to keep with it")
+        return []
+    if settings.score != "uds" or settings.component != "resid":
+        raise InputError("--also: needs --score uds and --component resid")
+    data = audit.chosen.data if audit.chosen else FORGET10
+    kept = [kept_facts(one, data, limit=settings.limit) for one in settings.also]
+    return anchored(kept, _base(settings, list(audit.sources)), audit.full)
+
+
+def _base(settings: PatchSettings, sources: Sequence[str]) -> Checkpoint | None:
+    """The model before fine-tuning; None where none is known."""
+    if settings.base is None:
+        return family_base(sources)
+    return open_checkpoint(resolve(settings.base, load_registry(settings.registry)))
+
+
+def with_collateral(
+    bench: Bench, sets: Sequence[Anchored], outcomes: Sequence[Outcome]
+) -> dict[str, dict[str, Any]]:
+    """Source -> the part `collateral` of its summary; empty without `--also`."""
+    if not sets:
+        return {one.source: {} for one in outcomes}
+    found = collateral_of(bench, sets, outcomes)
+    return {source: {"collateral": by_set} for source, by_set in found.items()}

@@ -12,7 +12,7 @@ from lensaudit.errors import VerificationError, WorkError
 from lensaudit.screen.loading import during
 
 if TYPE_CHECKING:
-    from lensaudit.auditing.patched import Patched
+    from lensaudit.auditing.patch_result import Patched
 
 
 @click.command()
@@ -38,7 +38,7 @@ def patch(
     """
     with during("looking for a finished run"):
         check_names(sources, settings.registry)
-        from lensaudit.auditing.asked import patched
+        from lensaudit.auditing.reuse import patched
 
     if dry_run:
         from lensaudit.auditing.patch import plan_patch  # seconds to import

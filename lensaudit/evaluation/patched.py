@@ -188,15 +188,14 @@ def annotated_set(
 
 def _uds(audit: "Audit", model: str) -> Scored:
     from lensaudit.patching.outcome import summary_of
-    from lensaudit.patching.session import score_all
+    from lensaudit.patching.scoring import score_all
 
     (outcome,), calibration = score_all(audit)
     return _scored(audit, outcome.rows(), "uds", summary_of(outcome, calibration), _UDS)
 
 
 def _em(audit: "Audit", model: str) -> Scored:
-    from lensaudit.patching.em_audit import EmOptions, run_em
-    from lensaudit.patching.em_outcome import em_outcome_of, em_summary_of
+    from lensaudit.patching.exact_match import EmOptions, em_outcome_of, em_summary_of, run_em
 
     em = EmOptions(form="teacher")
     weights = audit.sources[model].weights
@@ -208,7 +207,7 @@ def _collateral(audit: "Audit", model: str) -> Scored:
     from lensaudit.data.kept import kept_facts
     from lensaudit.patching.bench import Bench
     from lensaudit.patching.collateral import anchored, collateral_of, family_base
-    from lensaudit.patching.session import score_on
+    from lensaudit.patching.scoring import score_on
 
     assert audit.chosen is not None
     kept = kept_facts("retain", audit.chosen.data, limit=audit.chosen.limit)
@@ -233,7 +232,7 @@ def _collateral(audit: "Audit", model: str) -> Scored:
 
 def _controls(audit: "Audit", model: str, controls: "Controls") -> Scored:
     from lensaudit.patching.bench import Bench
-    from lensaudit.patching.session import score_examined
+    from lensaudit.patching.scoring import score_examined
     from lensaudit.verdict.thresholds import ALIGN_FROM
 
     with Bench(audit) as bench:
@@ -265,7 +264,7 @@ def _controls(audit: "Audit", model: str, controls: "Controls") -> Scored:
 
 def _lens(audit: "Audit", model: str) -> Scored:
     from lensaudit.patching.outcome import summary_of
-    from lensaudit.patching.session import score_lens
+    from lensaudit.patching.scoring import score_lens
 
     (outcome,), calibration = score_lens(audit)
     return _scored(audit, outcome.rows(), "lens", summary_of(outcome, calibration), _LENS)

@@ -45,11 +45,10 @@ from lensaudit.models.checkpoint import load_tokenizer, open_checkpoint
 from lensaudit.models.registry import load_registry, resolve
 from lensaudit.patching.audit import Audit
 from lensaudit.patching.bench import Bench as AuditBench
-from lensaudit.patching.controls import Aligned, Controls, Examined, Weakest
-from lensaudit.patching.evidence import weakest_of
+from lensaudit.patching.controls import Aligned, Controls, Examined, Weakest, weakest_of
 from lensaudit.patching.outcome import Outcome, summary_of
 from lensaudit.patching.prepare import prepare
-from lensaudit.patching.session import score_all, score_examined, score_lens
+from lensaudit.patching.scoring import score_all, score_examined, score_lens
 from lensaudit.results.reading import brief
 from lensaudit.scores.estimate import Estimate
 from lensaudit.scores.intervals import ends_of
@@ -349,7 +348,7 @@ def _examined(cases: Sequence[Case]) -> tuple[list[Finding], list[Examined], lis
     "uds_aligned",
     reads="aligned",
     high_means="forgot",
-    source="lensaudit.patching.evidence: UDS after a map fitted on neutral text",
+    source="lensaudit.patching.controls: UDS after a map fitted on neutral text",
     at_once=True,
 )
 def uds_aligned(cases: Sequence[Case]) -> list[Finding]:
@@ -397,7 +396,7 @@ def tail(cases: Sequence[Case]) -> list[Finding]:
     "uds_weakest",
     reads="aligned",
     high_means="forgot",
-    source="lensaudit.patching.evidence: erasure at the strong layer that is erased least, aligned",
+    source="lensaudit.patching.controls: erasure at the strong layer that is erased least, aligned",
     at_once=True,
 )
 def uds_weakest(cases: Sequence[Case]) -> list[Finding]:
@@ -453,7 +452,7 @@ def verdict(cases: Sequence[Case]) -> list[Finding]:
     return [by_name[case.model] for case in cases]
 
 
-SHARED = "lensaudit.patching.shared: aligned, less the one direction that others' facts share"
+SHARED = "lensaudit.patching.alignment: aligned, less the one direction that others' facts share"
 
 
 @auditor("uds_shared", reads="aligned", high_means="forgot", source=SHARED, at_once=True)
@@ -482,7 +481,7 @@ def uds_shared_weakest(cases: Sequence[Case]) -> list[Finding]:
     "validity",
     reads="stream",
     high_means="forgot",
-    source="lensaudit.patching.evidence: drop on facts that the model holds, as a share of noise's",
+    source="lensaudit.patching.controls: drop on facts that the model holds, as a share of noise's",
     at_once=True,
 )
 def validity(cases: Sequence[Case]) -> list[Finding]:

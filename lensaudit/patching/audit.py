@@ -19,7 +19,7 @@ from lensaudit.models.checkpoint import Checkpoint, misfit
 from lensaudit.models.conditions import Conditions, Padding, conditions_of
 from lensaudit.patching.books import Books
 from lensaudit.patching.options import Engine, PatchOptions
-from lensaudit.patching.scorebook import BookKey, ByToken, ScoreBook
+from lensaudit.patching.score_cache import BookKey, ByToken, ScoreBook
 from lensaudit.patching.sources import CachedSource
 from lensaudit.progress import Notice, Tick
 from lensaudit.settings import Kept, Positions

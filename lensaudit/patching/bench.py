@@ -18,12 +18,12 @@ from lensaudit.data.spans import Encoded, buckets, make_batch
 from lensaudit.models.bridge import TransformerBridge, logits_of, unembedded
 from lensaudit.models.checkpoint import Checkpoint, load_tokenizer
 from lensaudit.models.sizes import sizes_on_disk
+from lensaudit.patching.alignment import Reading, reading_of
 from lensaudit.patching.audit import Audit, cached, loaded
 from lensaudit.patching.budget import Room
-from lensaudit.patching.matched import Reading, reading_of
 from lensaudit.patching.options import Engine
 from lensaudit.patching.preflight import check_component, check_model, usable_decoder
-from lensaudit.patching.scorebook import BookKey, ScoreBook, example_hash
+from lensaudit.patching.score_cache import BookKey, ScoreBook, example_hash
 from lensaudit.patching.sources import CachedSource, SourceStreams
 from lensaudit.patching.stages import Runner, complete, deltas
 from lensaudit.results.ledger import Ledger, ledger_path

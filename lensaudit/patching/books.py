@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from lensaudit.data.spans import Encoded
 from lensaudit.patching.options import Engine, PatchOptions
-from lensaudit.patching.scorebook import ScoreBook
+from lensaudit.patching.score_cache import ScoreBook
 from lensaudit.patching.stages import Wanted, all_layers, ke_layers
 
 

@@ -26,7 +26,7 @@ from lensaudit.models.registry import base_spec
 from lensaudit.patching.audit import Audit
 from lensaudit.patching.bench import Bench
 from lensaudit.patching.outcome import NO_KE, Outcome
-from lensaudit.patching.scorebook import example_hash
+from lensaudit.patching.score_cache import example_hash
 from lensaudit.patching.sources import CachedSource, SourceStreams
 from lensaudit.scores.collateral import Difference, difference_of, over_erasure
 from lensaudit.scores.depth import depth_score

@@ -1,16 +1,55 @@
-"""What stands beside a score: what was asked to be measured, and what was found of one source."""
+"""Does a high score say that the facts are gone, or that `full` cannot read this model?
+
+Three controls stand beside UDS: validity, the drop on facts that the source still holds; the
+aligned depth, after a linear map fitted on neutral text; the floor, the depth of other models that
+never saw the facts.
+"""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from lensaudit.data.neutral import Neutral
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from lensaudit.data.neutral import FEWEST_VALIDITY_ROWS, Neutral
+from lensaudit.data.spans import Encoded
+from lensaudit.errors import InputError
+from lensaudit.files import digest
 from lensaudit.models.checkpoint import Checkpoint
-from lensaudit.patching.aligned import ALIGN_TOKENS_PER_DIM
+from lensaudit.patching.alignment import (
+    ALIGN_TOKENS_PER_DIM,
+    Alignment,
+    Directions,
+    MappedSource,
+    OtherRowSource,
+    WithoutShared,
+    alignment_key,
+    fit_alignment,
+    known_alignment,
+    next_rows,
+    rows_to_fit,
+    shared_key,
+    too_few_groups,
+)
+from lensaudit.patching.audit import Deltas
+from lensaudit.patching.bench import Bench
+from lensaudit.patching.outcome import NO_KE
+from lensaudit.patching.score_cache import example_hash
+from lensaudit.patching.sources import SourceStreams
 from lensaudit.scores.alignment import MapClass
+from lensaudit.scores.depth import DepthScore, depth_score
 from lensaudit.scores.estimate import Estimate
+from lensaudit.scores.intervals import NoInterval, clustered_mean, clustered_ratio
+from lensaudit.scores.stats import Interval
 from lensaudit.settings import AlignName
-from lensaudit.verdict.thresholds import ALIGN_FROM, NOT_NEEDED
+from lensaudit.verdict.thresholds import (
+    ALIGN_FROM,
+    NOT_NEEDED,
+    STRONG_LAYER,
+    VALIDITY_NEEDED_FROM,
+)
 
 
 @dataclass(frozen=True)
@@ -225,3 +264,535 @@ def limits_of(found: Estimate | None) -> list[float] | None:
 def one_sided_of(found: Estimate | None) -> list[float] | None:
     """`[lower, upper]`, or None."""
     return None if found is None or found.one_sided is None else list(found.one_sided)
+
+
+_OF_A_SOURCE = ("map", "shuffled", "shared")
+"""Books of the forget rows that a source has for each fit."""
+SAYS_WITHIN_NATS = 0.5
+"""A row counts for validity where the source's span log-prob is this near to `full`'s."""
+
+
+def examined(bench: Bench, found: Deltas, controls: Controls) -> dict[str, Examined]:
+    """The controls of every source.
+
+    Args:
+        bench: of the run.
+        found: its deltas.
+        controls: what is measured beside them.
+
+    Raises:
+        VerificationError | WorkError: as of any patched score.
+        InputError: alignment was asked for by name and the rows do not suffice.
+    """
+    trial = _Trial(bench, found, controls)
+    return {name: trial.of(name) for name in bench.audit.sources}
+
+
+@dataclass(frozen=True)
+class _Held:
+    """The rows on which one source is read."""
+
+    cached: tuple[Encoded, ...]
+    """Whole sets, so that one cache of `full` serves every source."""
+    readable: tuple[Encoded, ...]
+    """Those that `full` and the source both still say."""
+
+
+@dataclass(frozen=True)
+class _Fit:
+    """How the maps of a source are fitted; those of the anchors, on whose scale it is, alike."""
+
+    kind: MapClass
+    n_tokens: int
+
+
+class _Trial:
+    """What the sources of an audit share: rows, scales, the anchors' own numbers.
+
+    All that runs is run first: each model once, then all sources in one sweep for each set of
+    rows. What follows reads books.
+    """
+
+    def __init__(self, bench: Bench, found: Deltas, controls: Controls) -> None:
+        self.bench, self.audit, self.found, self.controls = bench, bench.audit, found, controls
+        layers, tau = list(self.audit.options.layers), self.audit.options.tau
+        counted = found.s1.where(found.s1 > tau, 0.0).double()
+        weights = counted.mean(0) * (found.s1.double().mean(0) > tau)
+        self.layers = [layer for layer, w in zip(layers, weights.tolist(), strict=True) if w > 0]
+        self.columns = [layers.index(layer) for layer in self.layers]
+        self.weights = weights[weights > 0]
+        neutral = controls.neutral
+        self.rows = bench.encoded(neutral.validity if neutral else ())
+        self.ordinary = bench.encoded(neutral.ordinary if neutral else ())
+        self.to_fit = bench.encoded(neutral.fit if neutral else ())
+        self.plain = {name: depth_score(found.s1, s2, tau=tau).uds for name, s2 in found.s2.items()}
+        self.groups = [e.group for e in self.audit.encoded]
+        self.unfit = self._unfit()
+        self.held: dict[str, _Held] = {}
+        self.fits: dict[str, tuple[_Fit | None, str | None]] = {}
+        self.maps: dict[tuple[str, _Fit], Alignment] = {}
+        if self.unfit is None:
+            self._run()
+
+    def of(self, name: str) -> Examined:
+        """All of one source."""
+        source = self.audit.sources[name]
+        uds = measured(self.plain[name], self.groups)
+        outputs = self._outputs(source)
+        ci90 = None if uds is None else uds.one_sided
+        if self.unfit is not None or (uds is None and self.audit.misfit(source) is None):
+            why = self.unfit or "no example could be scored"
+            return Examined(Validity(why=why), Aligned(why=why), outputs, None, ci90)
+        held = self.held[source.weights]
+        validity = self._validity(source, self.found.s2[name], held)
+        aligned = self._aligned(name, source, held)
+        return Examined(validity, aligned, outputs, self._floor(name), ci90, self._weakest(name))
+
+    def _weakest(self, name: str) -> Weakest | None:
+        """Of the stream as it is."""
+        s1, tau = self.found.s1, self.audit.options.tau
+        depth = depth_score(s1, self.found.s2[name], tau=tau)
+        return weakest_of(s1, depth, self.groups, self.audit.options.layers)
+
+    def _run(self) -> None:
+        """Every forward pass and every sweep that the numbers need."""
+        for rows in (self.rows, self.ordinary):
+            self._alike(self.audit.full, rows)
+        for name, source in self.audit.sources.items():
+            self._outputs(source)
+            self.held[source.weights] = held = self._rows_of(source)
+            if len(held.readable) >= FEWEST_VALIDITY_ROWS:
+                self.bench.streams(source, held.cached)
+            self.fits[name] = self._fit(name, source)
+            self._align(name, source)
+        self._fill_validity()
+        self._fill_floor()
+        for fit in dict.fromkeys(fit for fit, _ in self.fits.values() if fit is not None):
+            self._fill_aligned(fit)
+
+    def _align(self, name: str, source: Checkpoint) -> None:
+        """The maps of a source and of the anchors, as soon as they are wanted."""
+        fit, _ = self.fits[name]
+        if fit is None:
+            return
+        try:
+            for one in (source, self.audit.full, *self._retains().values()):
+                if (one.weights, fit) not in self.maps:
+                    self.maps[one.weights, fit] = self._alignment(one, fit)
+        except InputError as error:
+            # of a source that does not fit there would be nothing at all
+            if self.controls.align != "auto" or self.audit.misfit(source) is not None:
+                raise
+            self.fits[name] = None, str(error)
+
+    def _fill_validity(self) -> None:
+        """Every source, and `full` with another row's stream, on the rows they are read on."""
+        for cached, sources in self._by_rows().items():
+            streams: dict[str, SourceStreams] = {
+                one.weights: self.bench.streams(one, cached)
+                for one in sources
+                if self.audit.misfit(one) is None
+            }
+            only = {one.weights: _idx(self.held[one.weights].readable) for one in sources}
+            base = self.bench.streams(self.audit.full, cached)
+            key = self._other_row(cached)
+            streams[key] = OtherRowSource(
+                base.activations, base.last_layer, rows=self._next_rows(cached)
+            )
+            only[key] = set().union(*only.values())
+            self.bench.fill(cached, streams, self.layers, only=only)
+
+    def _fill_floor(self) -> None:
+        """The further never-trained models as they are, if a map is fitted for any source."""
+        if any(fit is not None for fit, _ in self.fits.values()):
+            rows = self.audit.encoded
+            streams: dict[str, SourceStreams] = {
+                weights: self.bench.streams(one, rows) for weights, one in self._further().items()
+            }
+            self.bench.fill(rows, streams, self.audit.options.layers)
+
+    def _fill_aligned(self, fit: _Fit) -> None:
+        """Sources, anchors and `full` itself through their maps, shuffled ones beside them."""
+        named = {name for name, (found, _) in self.fits.items() if found == fit}
+        sources = {one.weights: one for n, one in self.audit.sources.items() if n in named}
+        anchors = self._retains() | {self.audit.full.weights: self.audit.full}
+        streams: dict[str, SourceStreams] = {}
+        for one in (anchors | sources).values():
+            streams |= self._mapped(one, fit, "map", self.audit.encoded)
+        for one in sources.values():
+            streams |= self._mapped(one, fit, "shuffled", self.audit.encoded)
+            streams |= self._without_shared(one, fit)
+        rows = self.audit.encoded
+        only = {key: _idx(rows) for key in streams}
+        for one in sources.values():
+            keys = {self._key(one, fit, name) for name in _OF_A_SOURCE}
+            only |= dict.fromkeys(keys & streams.keys(), _idx(self._carried(one)))
+        self.bench.fill(rows, streams, self.audit.options.layers, only=only)
+        for cached, readers in self._by_rows().items():
+            here = [one for one in readers if one.weights in sources]
+            if here:
+                streams = {}
+                for one in here:
+                    streams |= self._mapped(one, fit, "map", cached)
+                only = {
+                    key: _idx(self.held[one.weights].readable)
+                    for one, key in zip(here, streams, strict=True)
+                }
+                self.bench.fill(cached, streams, self.layers, only=only)
+
+    def _by_rows(self) -> dict[tuple[Encoded, ...], list[Checkpoint]]:
+        """Sources with enough rows to be read on, each once, by the set that is cached."""
+        found: dict[tuple[Encoded, ...], list[Checkpoint]] = {}
+        for weights, one in {one.weights: one for one in self.audit.sources.values()}.items():
+            held = self.held[weights]
+            if len(held.readable) >= FEWEST_VALIDITY_ROWS:
+                found.setdefault(held.cached, []).append(one)
+        return found
+
+    def _unfit(self) -> str | None:
+        """Why nothing of this is measured."""
+        options = self.audit.options
+        if options.component != "resid":
+            return f"component {options.component_name}: streams are compared for resid only"
+        if options.last_layer != "resid_post":
+            return "--last-layer reference: the last stream is not a residual stream"
+        if not self.layers:
+            return "no layer encodes the forget set"
+        return None if self.controls.neutral is not None else self.controls.why
+
+    def _outputs(self, source: Checkpoint) -> Outputs:
+        """From the models' own logits on the forget set."""
+        rows = self.audit.encoded
+        reading = self.bench.reading(source, rows)
+        own = rows if reading is None else reading.rows
+
+        def exact(checkpoint: Checkpoint, rows: Sequence[Encoded]) -> float:
+            return float(self.bench.said(checkpoint, rows).exact.double().mean())
+
+        full, retain = exact(self.audit.full, rows), exact(self.audit.retain, rows)
+        return Outputs(exact(source, own), full, retain, len(own))
+
+    def _rows_of(self, source: Checkpoint) -> _Held:
+        """Rows that `full` and the source both say; with ordinary ones where facts do not do."""
+        readable = self._alike(source, self.rows)
+        if len(readable) >= FEWEST_VALIDITY_ROWS:
+            return _Held(self.rows, readable)
+        more = self._alike(source, self.ordinary)
+        return _Held((*self.rows, *self.ordinary) if more else self.rows, (*readable, *more))
+
+    def _alike(self, source: Checkpoint, rows: Sequence[Encoded]) -> tuple[Encoded, ...]:
+        reading = self.bench.reading(source, rows)
+        pairs = [(e, e) for e in rows] if reading is None else reading.scored(rows)
+        if not pairs:
+            return ()
+        if reading is None and rows == self.rows and len(rows) >= FEWEST_VALIDITY_ROWS:
+            self.bench.streams(source, rows)  # wanted anyhow: what it says is read out of it
+        theirs = self.bench.said(self.audit.full, [e for e, _ in pairs]).logprob
+        own = self.bench.said(source, [e for _, e in pairs]).logprob
+        # the same words in other tokens: nats per token of full
+        own = own * torch.tensor([one.n_span / e.n_span for e, one in pairs])
+        near = (own - theirs).abs() <= SAYS_WITHIN_NATS
+        return tuple(e for (e, _), yes in zip(pairs, near.tolist(), strict=True) if yes)
+
+    def _validity(
+        self, source: Checkpoint, s2: Float[Tensor, "batch layer"], held: _Held
+    ) -> Validity:
+        n = len(held.readable)
+        few = (
+            f"{n} rows that full and the source both say, wanted {FEWEST_VALIDITY_ROWS}; "
+            "give more with --validity-data"
+        )
+        if (misfit := self.audit.misfit(source)) is not None:
+            return Validity(n=n, why=few if n < FEWEST_VALIDITY_ROWS else misfit)
+        f, strength = self._on_forget(s2), self._on_forget(self.found.s1)
+        needed = f >= VALIDITY_NEEDED_FROM * strength
+        if n < FEWEST_VALIDITY_ROWS:
+            return Validity(f=f, n=n, needed=needed, why=few)
+        drops = self._drops(source.weights, held.readable)
+        share, limits, why = self._share(held, drops)
+        d = float(drops.mean())
+        v = d / f if needed else None
+        return Validity(v, d, f, share, n, limits, needed, why)
+
+    def _drops(self, name: str, rows: Sequence[Encoded]) -> Float[Tensor, " batch"]:
+        """Weighted mean over the KE layers, per row."""
+        found = self.bench.read(name, rows, self.layers).double()
+        return (found * self.weights).sum(1) / self.weights.sum()
+
+    def _next_rows(self, cached: Sequence[Encoded]) -> tuple[tuple[int, int, tuple[int, ...]], ...]:
+        return next_rows(cached, whole=self.audit.options.scope == "prefix")
+
+    def _other_row(self, cached: Sequence[Encoded]) -> str:
+        told = [example_hash(e) for e in cached]
+        return f"other-row-{digest([self._next_rows(cached), told])}"
+
+    def _share(
+        self, held: _Held, drops: Float[Tensor, " batch"]
+    ) -> tuple[float, tuple[float, float] | None, str | None]:
+        """The drop in units of what another row's stream of `full` makes."""
+        worst = self._drops(self._other_row(held.cached), held.readable)
+        groups = [e.group for e in held.readable]
+        found = clustered_ratio(drops.numpy(), worst.numpy(), groups)
+        share = float(drops.mean() / worst.mean())
+        if isinstance(found, NoInterval):
+            return share, None, found.why
+        return share, (found.low, found.high), None
+
+    def _on_forget(self, values: Float[Tensor, "batch layer"]) -> float:
+        """Mean over the KE cells of the forget set, weighted by the layers' mean S1."""
+        ke = (self.found.s1 > self.audit.options.tau)[:, self.columns]
+        cells = self.weights.expand_as(ke).where(ke, 0.0)
+        kept = values[:, self.columns].double().where(ke, 0.0)
+        return float((cells * kept).sum() / cells.sum())
+
+    def _aligned(self, name: str, source: Checkpoint, held: _Held) -> Aligned:
+        fit, why = self.fits[name]
+        if fit is None:
+            return Aligned(why=why)
+        tau, plain = self.audit.options.tau, self.plain[name]
+        s1 = torch.stack([self._deltas(one, fit) for one in self._retains().values()]).mean(0)
+        depth = depth_score(s1, self._deltas(source, fit), tau=tau)
+        scores = depth.uds
+        mixed = depth_score(s1, self._deltas(source, fit, "shuffled"), tau=tau).uds
+        itself = depth_score(s1, self._deltas(self.audit.full, fit), tau=tau).uds
+        weights = s1.clamp(min=0).mean(0)
+        r2 = torch.tensor(self.maps[source.weights, fit].r2)[list(self.audit.options.layers)]
+        share = None
+        if len(held.readable) >= FEWEST_VALIDITY_ROWS:
+            share, *_ = self._share(held, self._drops(self._key(source, fit), held.readable))
+        return Aligned(
+            kind=fit.kind,
+            uds=measured(scores, self.groups),
+            per_example={
+                e.idx: value
+                for e, value in zip(self.audit.encoded, scores.tolist(), strict=True)
+                if value == value
+            },
+            gap=measured(plain - scores, self.groups, bounds=(-1.0, 1.0)),
+            r2=_known((r2 * weights).sum() / weights.sum()),
+            shuffled=_mean(mixed),
+            d_share=share,
+            full=_mean(itself),
+            weakest=weakest_of(s1, depth, self.groups, self.audit.options.layers),
+            shared=self._shared(source, fit, s1, scores),
+            unscored=self._unscored(source, scores),
+            experimental=self.audit.misfit(source) is not None,
+        )
+
+    def _shared(
+        self,
+        source: Checkpoint,
+        fit: _Fit,
+        s1: Float[Tensor, "batch layer"],
+        scores: Float[Tensor, " batch"],
+    ) -> Shared:
+        """The depth without each layer's shared direction, on the scale of the aligned one."""
+        if (why := too_few_groups(self._carried(source))) is not None:
+            return Shared(why=why)
+        depth = depth_score(s1, self._deltas(source, fit, "shared"), tau=self.audit.options.tau)
+        return Shared(
+            uds=measured(depth.uds, self.groups),
+            drop=measured(scores - depth.uds, self.groups, bounds=(-1.0, 1.0)),
+            weakest=weakest_of(s1, depth, self.groups, self.audit.options.layers),
+        )
+
+    def _carried(self, source: Checkpoint) -> tuple[Encoded, ...]:
+        """The facts at whose tokens the source can be read at all."""
+        rows = self.audit.encoded
+        reading = self.bench.reading(source, rows)
+        return rows if reading is None else tuple(e for e, _ in reading.scored(rows))
+
+    def _unscored(self, source: Checkpoint, scores: Float[Tensor, " batch"]) -> dict[int, str]:
+        """Of a source of which only the aligned depth is known: why an example has none."""
+        if self.audit.misfit(source) is None:
+            return {}
+        reading = self.bench.reading(source, self.audit.encoded)
+        apart = {} if reading is None else reading.unscored
+        no_ke = NO_KE.format(tau=self.audit.options.tau)
+        lost = scores.isnan().tolist()
+        return {
+            e.idx: apart.get(e.idx, no_ke)
+            for e, yes in zip(self.audit.encoded, lost, strict=True)
+            if yes
+        }
+
+    def _fit(self, name: str, source: Checkpoint) -> tuple[_Fit | None, str | None]:
+        """How its maps are fitted, or why there are none."""
+        asked, full = self.controls.align, self.audit.full
+        if asked == "none":
+            return None, "not asked for (--align none)"
+        uds = _mean(self.plain[name])
+        fits = self.audit.misfit(source) is None
+        if asked == "auto" and fits and (uds is None or uds < ALIGN_FROM):
+            return None, f"{NOT_NEEDED}: UDS is below {ALIGN_FROM:g}"
+        same = "procrustes" if source.d_model == full.d_model else "affine"
+        n_tokens = ALIGN_TOKENS_PER_DIM * max(source.d_model, full.d_model)
+        kind = same if asked == "auto" else asked
+        return _Fit(kind, self.controls.align_tokens or n_tokens), None
+
+    def _alignment(self, source: Checkpoint, fit: _Fit) -> Alignment:
+        bench, full = self.bench, self.audit.full
+        reading = bench.reading(source, self.to_fit)
+        rows = rows_to_fit(self.to_fit, fit.n_tokens, reading and reading.places)
+        if not rows:
+            raise InputError(
+                "alignment: no rows are left to fit a map on: those that were given are of authors "
+                "of the forget set or of the facts for validity; name others with --align-data"
+            )
+        reading = bench.reading(source, rows)
+        own = rows if reading is None else reading.rows
+        prints = bench.fingerprint(source, own), bench.fingerprint(full, rows)
+        key = alignment_key(*prints, kind=fit.kind, n_tokens=fit.n_tokens)
+        known = known_alignment(self.audit.root, fit.kind, key)
+        if known is not None:
+            return known
+        with bench.passing(source, own) as streams:
+            return fit_alignment(
+                streams,
+                bench.cache(full, rows, "all"),
+                rows,
+                fit.kind,
+                n_tokens=fit.n_tokens,
+                memory_bytes=self.audit.options.memory_bytes,
+                root=self.audit.root,
+                places=reading and reading.places,
+            )
+
+    def _key(self, source: Checkpoint, fit: _Fit, name: str = "map") -> str:
+        key = self.maps[source.weights, fit].key
+        if name == "shared":
+            key = shared_key(key, self._carried(source))
+        return f"{source.weights}+{name}-{key}"
+
+    def _mapped(
+        self, source: Checkpoint, fit: _Fit, name: str, cached: Sequence[Encoded]
+    ) -> dict[str, MappedSource]:
+        """The source with its stream carried by its map, or by the shuffled one."""
+        alignment = self.maps[source.weights, fit]
+        maps = alignment.maps if name == "map" else alignment.shuffled
+        base = self.bench.streams(source, cached)
+        reading = self.bench.reading(source, cached)
+        moved = MappedSource(
+            base.activations,
+            base.last_layer,
+            maps=maps,
+            layer_of=alignment.layer_of,
+            places=reading and reading.places,
+        )
+        return {self._key(source, fit, name): moved}
+
+    def _without_shared(self, source: Checkpoint, fit: _Fit) -> dict[str, SourceStreams]:
+        """The carried source without its shared directions, if there are other authors."""
+        audit, rows = self.audit, self._carried(source)
+        if too_few_groups(rows) is not None:
+            return {}
+        (moved,) = self._mapped(source, fit, "map", audit.encoded).values()
+        full = self.bench.streams(audit.full, audit.encoded)
+        options = audit.options
+        directions = Directions(moved, full, rows, tuple(options.layers), options.memory_bytes)
+        return {
+            self._key(source, fit, "shared"): WithoutShared(**vars(moved), directions=directions)
+        }
+
+    def _deltas(
+        self, source: Checkpoint, fit: _Fit, name: str = "map"
+    ) -> Float[Tensor, "batch layer"]:
+        rows, layers = self.audit.encoded, self.audit.options.layers
+        return self.bench.read(self._key(source, fit, name), rows, layers)
+
+    def _retains(self) -> dict[str, Checkpoint]:
+        first = {self.audit.retain.weights: self.audit.retain}
+        return first | {one.weights: one for one in self.controls.retains.values()}
+
+    def _floor(self, name: str) -> Floor | None:
+        """Depth of each retain model on the others' scale."""
+        retains = self._retains()
+        fit, _ = self.fits[name]
+        if len(retains) < 2 or fit is None:
+            return None
+        tau = self.audit.options.tau
+        s1 = {weights: self._deltas(one, fit) for weights, one in retains.items()}
+        means = [
+            _known(
+                depth_score(
+                    torch.stack([other for w, other in s1.items() if w != weights]).mean(0),
+                    own,
+                    tau=tau,
+                ).uds.nanmean()
+            )
+            for weights, own in s1.items()
+        ]
+        known = [one for one in means if one is not None]
+        if len(known) < len(means):
+            return None
+        return Floor(min(known), max(known), len(retains), self._plain_floor(), tuple(known[1:]))
+
+    def _plain_floor(self) -> tuple[float, ...]:
+        """Plain depth of the further never-trained models, on the anchor's scale."""
+        tau, rows, layers = self.audit.options.tau, self.audit.encoded, self.audit.options.layers
+        found = (
+            _mean(depth_score(self.found.s1, self.bench.read(weights, rows, layers), tau=tau).uds)
+            for weights in self._further()
+        )
+        return tuple(one for one in found if one is not None)
+
+    def _further(self) -> dict[str, Checkpoint]:
+        """Never-trained models beside the anchor, by weights."""
+        return {w: one for w, one in self._retains().items() if w != self.audit.retain.weights}
+
+
+def measured(
+    scores: Float[Tensor, " batch"],
+    groups: Sequence[int | str],
+    *,
+    bounds: tuple[float, float] = (0.0, 1.0),
+) -> Estimate | None:
+    """Mean over the scored examples with its limits by authors; None when there is none."""
+    chosen = scores.isfinite().tolist()
+    kept = scores[scores.isfinite()].double().tolist()
+    if not kept:
+        return None
+    labels = [group for group, yes in zip(groups, chosen, strict=True) if yes]
+    mean = sum(kept) / len(kept)
+    both = clustered_mean(kept, labels, bounds=bounds)
+    one_sided = clustered_mean(kept, labels, bounds=bounds, level=0.9)
+    if isinstance(both, Interval) and isinstance(one_sided, Interval):
+        ends = both.low, both.high
+        return Estimate(mean, *ends, len(kept), None, one_sided.low, one_sided.high)
+    return Estimate(mean, n=len(kept), why=both.why if isinstance(both, NoInterval) else None)
+
+
+def weakest_of(
+    s1: Float[Tensor, "batch layer"],
+    depth: DepthScore,
+    groups: Sequence[int | str],
+    layers: Sequence[int],
+) -> Weakest | None:
+    """Of the layers where `full` has most to lose, the one that is erased least.
+
+    Args:
+        s1: the scale, nats per token.
+        depth: of the source on it.
+        groups: the author of each row.
+        layers: what the columns stand for.
+    """
+    strength = s1.double().where(depth.ke, 0.0).mean(0)
+    found: list[Weakest] = []
+    for at, layer in enumerate(layers):
+        erasure = measured(depth.erasure[:, at], groups)
+        if erasure is not None and strength[at] >= STRONG_LAYER * strength.max():
+            found.append(Weakest(layer, erasure))
+    return min(found, key=lambda one: one.erasure.value, default=None)
+
+
+def _idx(rows: Sequence[Encoded]) -> set[int]:
+    return {e.idx for e in rows}
+
+
+def _known(value: Tensor) -> float | None:
+    return float(value) if bool(value.isfinite()) else None
+
+
+def _mean(scores: Float[Tensor, " batch"]) -> float | None:
+    known = scores[scores.isfinite()]
+    return float(known.double().mean()) if len(known) else None

@@ -31,7 +31,7 @@ from lensaudit.patching.budget import Room
 from lensaudit.patching.layout import Layout, layout_of
 from lensaudit.patching.options import PatchOptions
 from lensaudit.patching.preflight import check_model
-from lensaudit.patching.scorebook import ByToken, ScoreBook
+from lensaudit.patching.score_cache import ByToken, ScoreBook
 from lensaudit.patching.sources import CachedSource, SourceStreams
 from lensaudit.patching.stages import Fetched, Joins, baselines, complete, deltas
 from lensaudit.patching.wavefront import Swept

@@ -20,7 +20,7 @@ from lensaudit.patching import oracle
 from lensaudit.patching.budget import Room
 from lensaudit.patching.layout import Layout, layout_of
 from lensaudit.patching.options import Engine, Measure, PatchOptions
-from lensaudit.patching.scorebook import Entry, ScoreBook
+from lensaudit.patching.score_cache import Entry, ScoreBook
 from lensaudit.patching.sources import CachedComponent, CachedSource, SourceStreams
 from lensaudit.patching.wavefront import CleanRun, Stack, Sweep, Swept
 from lensaudit.progress import Tick

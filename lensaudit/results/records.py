@@ -62,7 +62,7 @@ class Manifest:
     """Of the process that wrote the result; scores that were found say their own, see `inputs`."""
     git_commit: str | None
     asked: Mapping[str, Any] | None = None
-    """By what the same question is known again, see `lensaudit.auditing.asked`; most have none."""
+    """By what the same question is known again, see `lensaudit.auditing.reuse`; most have none."""
 
     def write(self, folder: Path, files: Iterable[str], name: str = MANIFEST) -> Path:
         """Write the manifest into `folder`, after everything else.

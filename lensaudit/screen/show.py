@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 from lensaudit.attacks.effort.runs import EffortResult
 from lensaudit.auditing.audit import AuditResult
 from lensaudit.auditing.evaluate import EvaluationResult
-from lensaudit.auditing.patched import PatchResult
+from lensaudit.auditing.patch_result import PatchResult
 from lensaudit.files import printable
 from lensaudit.screen.depth import collateral, depths
 from lensaudit.screen.effort import of_effort

@@ -6,7 +6,7 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
-from lensaudit.auditing.doors import door, notice
+from lensaudit.auditing.calls import door, notice
 from lensaudit.errors import InputError
 from lensaudit.files import digest, slug, write_csv, write_json, write_jsonl
 from lensaudit.progress import Notice, Tell, unheard

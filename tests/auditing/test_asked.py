@@ -10,9 +10,9 @@ from dataclasses import fields, replace
 import pytest
 from support import EMBEDDED
 
-from lensaudit.auditing import asked as asking
-from lensaudit.auditing.asked import Asking, asked, finished
+from lensaudit.auditing import reuse as asking
 from lensaudit.auditing.patch import patch_into
+from lensaudit.auditing.reuse import Asking, asked, finished
 from lensaudit.auditing.settings import PatchSettings
 from lensaudit.cli.main import run
 from lensaudit.errors import InputError

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 import lensaudit as la
-from lensaudit.auditing.doors import named
+from lensaudit.auditing.calls import named
 from lensaudit.auditing.settings import PatchSettings
 from lensaudit.cli.main import run
 from lensaudit.errors import InputError

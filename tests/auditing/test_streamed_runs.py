@@ -7,8 +7,7 @@ import torch
 
 from lensaudit.activations.store import open_activations
 from lensaudit.auditing.cache import cache_into, plan_cache
-from lensaudit.auditing.evaluate import evaluate_into
-from lensaudit.auditing.opened import open_evaluation
+from lensaudit.auditing.evaluate import evaluate_into, open_evaluation
 from lensaudit.auditing.patch import plan_patch
 from lensaudit.auditing.settings import CacheSettings, EvaluateSettings, PatchSettings
 from lensaudit.cli.main import run

@@ -298,7 +298,7 @@ def test_nan_weights_stop_the_run_with_the_example(audit, tmp_path, capsys):
 def test_an_interrupted_run_keeps_its_batches_and_has_no_summary(
     audit, tmp_path, capsys, monkeypatch
 ):
-    from lensaudit.patching.scorebook import ScoreBook
+    from lensaudit.patching.score_cache import ScoreBook
 
     add, calls = ScoreBook.add, []
 

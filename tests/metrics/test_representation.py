@@ -18,7 +18,7 @@ from lensaudit.evaluation.compared import cka_layers, decoder_blocks, fisher, fi
 from lensaudit.metrics.registry import all_metrics
 from lensaudit.models.registry import load_registry
 from lensaudit.patching.prepare import prepare
-from lensaudit.patching.session import score_lens
+from lensaudit.patching.scoring import score_lens
 from lensaudit.scores.representation import (
     LayerErasure,
     cka,

@@ -10,8 +10,7 @@ from lensaudit.files import digest
 from lensaudit.metrics.registry import Read
 from lensaudit.models.conditions import Conditions, batch_policy
 from lensaudit.patching.options import PatchOptions
-from lensaudit.patching.scorebook import BookKey
-from lensaudit.patching.textbook import TextKey
+from lensaudit.patching.score_cache import BookKey, TextKey
 
 FULL = Conditions(
     weights="sha256:aa",

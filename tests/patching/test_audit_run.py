@@ -9,8 +9,7 @@ from audit_helpers import audit_in, save_family, save_questions
 from lensaudit.errors import InputError, VerificationError
 from lensaudit.patching import stages
 from lensaudit.patching.plan import plan_of
-from lensaudit.patching.run import run
-from lensaudit.patching.session import score_all
+from lensaudit.patching.scoring import run, score_all
 from lensaudit.patching.wavefront import Sweep
 
 

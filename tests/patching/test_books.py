@@ -8,13 +8,12 @@ import pytest
 from audit_helpers import audit_in, save_family, save_questions
 
 from lensaudit.data.spans import Encoded
-from lensaudit.patching import scorebook, session
+from lensaudit.patching import score_cache, scoring
 from lensaudit.patching.bench import Bench
-from lensaudit.patching.evidence import _Trial
-from lensaudit.patching.run import run
-from lensaudit.patching.scorebook import BookKey, Entry, ScoreBook
+from lensaudit.patching.controls import _Trial
+from lensaudit.patching.score_cache import BookKey, Entry, ScoreBook, TextBook, TextKey
+from lensaudit.patching.scoring import run
 from lensaudit.patching.stages import deltas, ke_layers
-from lensaudit.patching.textbook import TextBook, TextKey
 
 N_LAYERS = 3
 ENCODED = [
@@ -229,11 +228,11 @@ def test_a_result_says_which_versions_computed_its_scores(tmp_path, tiny_tokeniz
     save_family(save_questions(tmp_path, n=3), tiny_tokenizer)
 
     def scored(version, **settings):
-        for room in (scorebook, session):
+        for room in (score_cache, scoring):
             monkeypatch.setattr(room, "computed_by", lambda: version)
         audit, notices = audit_in(tmp_path, **settings)
-        (outcome,), _ = session.score_all(audit)
-        made = session.manifest_of(audit, outcome.source, {}, 0.0, outcome.computed_by)
+        (outcome,), _ = scoring.score_all(audit)
+        made = scoring.manifest_of(audit, outcome.source, {}, 0.0, outcome.computed_by)
         assert made.inputs["scores_computed_by"] == outcome.computed_by
         return outcome.computed_by, [line for line in notices if "versions" in line]
 

@@ -6,8 +6,8 @@ from audit_helpers import audit_in, save_family, save_questions
 from lensaudit.auditing.cache import cache_into, plan_cache
 from lensaudit.auditing.settings import CacheSettings
 from lensaudit.errors import InputError
-from lensaudit.patching import run as running
-from lensaudit.patching.run import run
+from lensaudit.patching import scoring as running
+from lensaudit.patching.scoring import run
 
 COMPONENTS = {"attn": "attn", "mlp": "mlp", "resid_mid": "resid_mid", "head:1": "heads"}
 

@@ -7,9 +7,8 @@ import pytest
 import torch
 from wavefront_helpers import examples
 
-from lensaudit.patching.deposit import deposit
 from lensaudit.patching.options import PatchOptions
-from lensaudit.patching.outcome import calibration_of, outcome_of, summary_of
+from lensaudit.patching.outcome import calibration_of, deposit, outcome_of, summary_of
 from lensaudit.results.records import Manifest
 
 ROWS = examples([(2, 1, 2, 4)] * 12)

@@ -9,9 +9,17 @@ import lensaudit as la
 from lensaudit.data.spans import SpanLost
 from lensaudit.errors import InputError, VerificationError
 from lensaudit.models.registry import load_registry
-from lensaudit.patching import em_audit, oracle, spoken
-from lensaudit.patching.em_audit import NO_REFERENCE, EmOptions, check_em, em_plan_of, run_em
-from lensaudit.patching.em_outcome import NO_FT, em_outcome_of, em_summary_of
+from lensaudit.patching import exact_match, oracle
+from lensaudit.patching.exact_match import (
+    NO_FT,
+    NO_REFERENCE,
+    EmOptions,
+    check_em,
+    em_outcome_of,
+    em_plan_of,
+    em_summary_of,
+    run_em,
+)
 from lensaudit.patching.prepare import prepare
 from lensaudit.patching.sources import CachedSource
 from lensaudit.scores.erasure import label_hit
@@ -162,14 +170,14 @@ def counted(monkeypatch):
     """Counts the rows that are generated with and without a patch."""
     n_rows = {"generate": 0, "patched_rows": 0}
     for name in n_rows:
-        real = getattr(spoken, name)
+        real = getattr(exact_match, name)
 
         def counting(*arguments, name=name, real=real, **options):
             said = real(*arguments, **options)
             n_rows[name] += len(said)
             return said
 
-        monkeypatch.setattr(spoken, name, counting)
+        monkeypatch.setattr(exact_match, name, counting)
     return n_rows
 
 
@@ -177,7 +185,7 @@ def test_what_was_said_once_is_not_said_again(opened, counted, tmp_path, monkeyp
     audit = opened("npo", limit=3, activations=tmp_path)
     first = outcomes(audit)[0].rows()
     assert counted == {"generate": 3 * 3, "patched_rows": 3 * 3 * 6}
-    monkeypatch.setattr(spoken, "loaded", lambda *_: pytest.fail("a model was loaded"))
+    monkeypatch.setattr(exact_match, "loaded", lambda *_: pytest.fail("a model was loaded"))
     assert outcomes(audit)[0].rows() == first
     strict = outcomes(audit, EmOptions(threshold=1.0))[0]  # thresholds act on reading
     assert counted == {"generate": 3 * 3, "patched_rows": 3 * 3 * 6}
@@ -186,7 +194,7 @@ def test_what_was_said_once_is_not_said_again(opened, counted, tmp_path, monkeyp
 
 def test_an_interrupted_run_goes_on_where_it_stopped(opened, counted, tmp_path, monkeypatch):
     audit = opened("npo", limit=3, activations=tmp_path, batch_size=1)
-    real = spoken.patched_rows
+    real = exact_match.patched_rows
     done = []
 
     def stopped(*arguments, **options):
@@ -195,10 +203,10 @@ def test_an_interrupted_run_goes_on_where_it_stopped(opened, counted, tmp_path, 
         done.append(1)
         return real(*arguments, **options)
 
-    monkeypatch.setattr(spoken, "patched_rows", stopped)
+    monkeypatch.setattr(exact_match, "patched_rows", stopped)
     with pytest.raises(KeyboardInterrupt):
         run_em(audit, EmOptions())
-    monkeypatch.setattr(spoken, "patched_rows", real)
+    monkeypatch.setattr(exact_match, "patched_rows", real)
     plan = em_plan_of(audit, EmOptions())
     assert (plan.n_own, plan.n_patched) == (0, 18)
     assert "0 texts of up to 30 tokens, unpatched" in plan.text()
@@ -244,14 +252,14 @@ def test_a_cache_gives_what_is_patched_in_at_the_prompt_s_end(ragged, monkeypatc
 
 def test_a_silent_full_leaves_the_example_unscored(opened, monkeypatch):
     audit = opened("npo", limit=4)
-    real = em_audit.speak
+    real = exact_match.speak
 
     def silent(audit, *arguments, **options):
         said = real(audit, *arguments, **options)
         full = audit.full.weights
         return replace(said, own={**said.own, full: (" . Nothing", *said.own[full][1:])})
 
-    monkeypatch.setattr(em_audit, "speak", silent)
+    monkeypatch.setattr(exact_match, "speak", silent)
     audit = replace(audit, lost=(SpanLost(9999, "no token"),))
     (outcome,) = outcomes(audit)
     row = next(one for one in outcome.rows() if one["idx"] == audit.encoded[0].idx)
@@ -296,7 +304,7 @@ def test_hits_and_log_probs_do_not_share_a_book(opened):
 def test_a_score_that_is_no_share_of_the_span_is_refused(opened, value):
     encoded = next(e for e in opened("npo").encoded if e.n_span == 2)
     with pytest.raises(VerificationError, match="not a share"):
-        em_audit._share(value, encoded)
+        exact_match._share(value, encoded)
 
 
 @pytest.mark.parametrize(

@@ -48,7 +48,7 @@ def turned(checkpoint: str, folder: Path, seed: int = 0) -> Path:
 
 def examined_alone(audit, found, controls):
     from lensaudit.patching.bench import Bench
-    from lensaudit.patching.evidence import examined
+    from lensaudit.patching.controls import examined
 
     with Bench(audit) as models:
         return examined(models, found, controls)
@@ -60,10 +60,9 @@ def bench(tmp_path_factory):
     from lensaudit.data.neutral import neutral_of
     from lensaudit.models.registry import load_registry
     from lensaudit.patching.bench import Bench
-    from lensaudit.patching.controls import Controls
-    from lensaudit.patching.evidence import examined
+    from lensaudit.patching.controls import Controls, examined
     from lensaudit.patching.prepare import prepare
-    from lensaudit.patching.run import run_on
+    from lensaudit.patching.scoring import run_on
 
     folder = tmp_path_factory.mktemp("evidence")
     models = {
@@ -158,7 +157,7 @@ def test_validity_is_d_over_f_and_its_scale_is_another_rows_stream(bench):
 
 
 def test_the_weakest_layer_is_the_least_erased_of_the_strong_ones():
-    from lensaudit.patching.evidence import weakest_of
+    from lensaudit.patching.controls import weakest_of
     from lensaudit.scores.depth import depth_score
 
     # mean S1 by layer: 0.1, 1.1, 1.3, 4: .3 of the largest is 1.2, the strong are the last two
@@ -353,8 +352,7 @@ def read_naively(models, moved, rows, layers):
 
 def test_the_depth_without_the_shared_direction_is_that_of_a_plain_computation(bench, monkeypatch):
     from lensaudit.patching.bench import Bench
-    from lensaudit.patching.controls import Controls
-    from lensaudit.patching.evidence import examined
+    from lensaudit.patching.controls import Controls, examined
     from lensaudit.scores.depth import depth_score
 
     audit, found, neutral, shown = bench
@@ -405,7 +403,7 @@ class Pushed:
 def test_a_vector_added_wherever_the_facts_are_asked_is_seen_through(bench, monkeypatch, tmp_path):
     from lensaudit.patching.bench import Bench
     from lensaudit.patching.controls import Controls
-    from lensaudit.patching.run import run_on
+    from lensaudit.patching.scoring import run_on
 
     audit, _, neutral, shown = bench
     name = "demo/masked_upper"

@@ -9,8 +9,7 @@ from lensaudit.cli.main import run as lensaudit
 from lensaudit.errors import InputError
 from lensaudit.patching.lens import lens_options
 from lensaudit.patching.options import PatchOptions
-from lensaudit.patching.run import run
-from lensaudit.patching.session import score_all, score_lens
+from lensaudit.patching.scoring import run, score_all, score_lens
 
 
 @pytest.fixture(scope="module")

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from lensaudit.data.spans import Encoded
-from lensaudit.patching.aligned import MappedSource, fit_alignment, rows_to_fit
+from lensaudit.patching.alignment import MappedSource, fit_alignment, rows_to_fit
 
 LAYERS, WIDTH, WIDE = 2, 6, 9
 PLACES = {0: 0, 1: 2, 2: 3, 4: 4, 5: 7}

@@ -19,7 +19,7 @@ from lensaudit.models.bridge import residuals
 from lensaudit.models.checkpoint import open_checkpoint
 from lensaudit.models.registry import load_registry, resolve
 from lensaudit.patching.generation import generate
-from lensaudit.patching.run import run
+from lensaudit.patching.scoring import run
 
 pytestmark = pytest.mark.gpu
 

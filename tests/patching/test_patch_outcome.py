@@ -11,10 +11,9 @@ from tokenizers import normalizers
 from wavefront_helpers import examples
 
 from lensaudit.data.spans import SpanLost
-from lensaudit.patching.deposit import deposit_comparison
 from lensaudit.patching.options import PatchOptions
-from lensaudit.patching.outcome import outcome_of, summary_of
-from lensaudit.patching.session import score_all
+from lensaudit.patching.outcome import deposit_comparison, outcome_of, summary_of
+from lensaudit.patching.scoring import score_all
 from lensaudit.results.records import manifest
 from lensaudit.verdict.collect import judge_run
 from lensaudit.verdict.nulls import read_calibration

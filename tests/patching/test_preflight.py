@@ -20,8 +20,7 @@ from lensaudit.patching.preflight import (
     planned_engine,
     usable_decoder,
 )
-from lensaudit.patching.run import run
-from lensaudit.patching.session import score_all
+from lensaudit.patching.scoring import run, score_all
 from lensaudit.patching.sources import LiveSource
 
 

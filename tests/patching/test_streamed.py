@@ -14,7 +14,7 @@ from lensaudit.models.placement import DISK, needs_of
 from lensaudit.models.registry import Registry, resolve
 from lensaudit.models.stored import stored_tensors
 from lensaudit.models.streaming import streamed
-from lensaudit.patching.run import run
+from lensaudit.patching.scoring import run
 
 RAGGED = examples([(5, 5, 8, 12), (9, 8, 26, 30), (3, 4, 9, 10)])
 FEW = ("Llama, tied", "Phi3", "Mixtral")

@@ -32,7 +32,7 @@ from lensaudit.attacks.effort.work import (
 from lensaudit.attacks.rtt.log import Log, read_log
 from lensaudit.attacks.rtt.retrain import Sweep
 from lensaudit.attacks.rtt.select import halves
-from lensaudit.auditing.doors import door, notice
+from lensaudit.auditing.calls import door, notice
 from lensaudit.errors import InputError
 from lensaudit.files import alone, write_json
 from lensaudit.models.checkpoint import (
@@ -51,7 +51,7 @@ from lensaudit.models.registry import (
     load_registry,
     resolve,
 )
-from lensaudit.patching.deposit import clear
+from lensaudit.patching.outcome import clear
 from lensaudit.progress import Notice, Progress, Tell, unheard
 from lensaudit.results.owners import folders_for
 from lensaudit.results.records import claim, manifest

@@ -11,7 +11,7 @@ from dataclasses import astuple
 from pathlib import Path
 from typing import Any
 
-from lensaudit.auditing.patched import Patched, read_patched
+from lensaudit.auditing.patch_result import Patched, read_patched
 from lensaudit.auditing.settings import EvaluateSettings, PatchSettings
 from lensaudit.data.facts import Fact
 from lensaudit.data.kept import kept_facts

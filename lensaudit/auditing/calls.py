@@ -19,11 +19,11 @@ from typing import Any, ParamSpec, Protocol, TypeVar, cast, overload, runtime_ch
 from lensaudit.auditing import audit as auditing
 from lensaudit.auditing import cache as caching
 from lensaudit.auditing import evaluate as evaluating
-from lensaudit.auditing.asked import patched
 from lensaudit.auditing.audit import AuditResult
 from lensaudit.auditing.cache import CacheResult
 from lensaudit.auditing.evaluate import EvaluationResult
-from lensaudit.auditing.patched import PatchResult
+from lensaudit.auditing.patch_result import PatchResult
+from lensaudit.auditing.reuse import patched
 from lensaudit.auditing.settings import (
     AuditSettings,
     CacheSettings,

@@ -1,12 +1,16 @@
-"""What patching found: the results of a run, as its folders hold them."""
+"""What patching found: the results of a run, as its folders hold them.
+
+Examples and layers as frames, a table and a picture are read from the same files; pandas and
+matplotlib are imported when they are asked for.
+"""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from html import escape
 from itertools import combinations
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from lensaudit.auditing.shown import Shown
 from lensaudit.errors import InputError
 from lensaudit.results.owners import COMPARISON
 from lensaudit.results.patch_runs import read_shown
@@ -14,10 +18,72 @@ from lensaudit.results.reading import csv_rows
 from lensaudit.settings import Score
 from lensaudit.verdict.decide import Verdict
 from lensaudit.verdict.depth import calibration_problem
+from lensaudit.verdict.words import said
 
 VALUE: Mapping[Score, str] = {"uds": "uds", "lens": "lens", "em": "udr"}
 """Score -> what a summary calls its value."""
 SUMMARY = "summary.json"
+
+
+class Shown:
+    """What the result of patching one model shows of itself."""
+
+    @property
+    def _run(self) -> tuple[str, Path, Mapping[str, Any]]:
+        """Name of the model, folder of the patching run, and its summary."""
+        raise NotImplementedError
+
+    @property
+    def examples(self) -> "pd.DataFrame":
+        """A row per example: text, score, or why it has none; see `la.frames.examples`."""
+        from lensaudit.results import frames
+
+        return frames.examples(self._run[1])
+
+    @property
+    def layers(self) -> "pd.DataFrame":
+        """A row per example and layer: S1, S2, erasure; see `la.frames.layers`."""
+        from lensaudit.results import frames
+
+        return frames.layers(self._run[1])
+
+    def plot(self, what: str = "layers", *, ax: "Axes | None" = None) -> "Axes":
+        """Draw S1 and S2 by `layers`, the erasure of `examples`, or the `depth` with its interval.
+
+        Of exact match S1 and S2 are the shares of the answer that are lost.
+
+        `.figure.savefig(…)` of what is returned keeps the picture.
+
+        Raises:
+            InputError: matplotlib is not installed.
+            ValueError: there is no such picture.
+        """
+        from lensaudit.results import plot
+
+        pictures = {"layers": plot.layer_profile, "examples": plot.heatmap, "depth": plot.depth}
+        if what not in pictures:
+            raise ValueError(f"{what!r}: wanted one of {', '.join(pictures)}")
+        return pictures[what](self._run[1], ax=ax)
+
+    def _repr_html_(self) -> str:
+        """The verdict, and S1, S2 and erasure by layer, for Jupyter."""
+        source, folder, summary = self._run
+        if summary["score"] == "em":
+            words = f"{source}: exact-match erasure {_number(summary['udr'])}"
+        else:
+            words = said(summary)
+        known = [key for key in _COLUMNS if key in _first(summary)]
+        rows = "".join(
+            f"<tr>{''.join(f'<td>{_number(one[key])}</td>' for key in known)}</tr>"
+            for one in summary["per_layer"]
+        )
+        head = "".join(f"<th>{key}</th>" for key in known)
+        where = escape(str(folder))
+        return (
+            f"<p>{escape(words)}</p><table><thead><tr>{head}</tr></thead><tbody>{rows}</tbody>"
+            f"</table><p><small>{summary['n_scored']} of {summary['n']} examples scored; "
+            f"<code>{where}</code></small></p>"
+        )
 
 
 @dataclass(frozen=True)
@@ -126,3 +192,25 @@ def _pair(names: tuple[str, str], row: Mapping[str, str]) -> list[Any]:
     """A row of comparison.csv; names as they were given, which a table may spell otherwise."""
     *numbers, n, n_groups, why = list(row.values())[2:]
     return [*names, *(float(one) if one else "" for one in numbers), int(n), int(n_groups), why]
+
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from matplotlib.axes import Axes
+
+_COLUMNS = ("layer", "n_ke", "s1", "s2", "erasure", "s1_em", "s2_em")
+
+
+def _first(summary: Mapping[str, Any]) -> Mapping[str, Any]:
+    return next(iter(summary["per_layer"]), {})
+
+
+def _number(value: float | int | None) -> str:
+    """Three decimals; whole numbers as they are, a dash for none.
+
+    >>> _number(0.12345), _number(3), _number(None)
+    ('0.123', '3', '–')
+    """
+    if value is None:
+        return "–"
+    return str(value) if isinstance(value, int) else f"{value:.3f}"

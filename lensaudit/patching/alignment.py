@@ -2,10 +2,14 @@
 
 An aligned source is a source like another: the engine patches what a source hands over. Sums are
 accumulated in one pass over the caches of both models, as many layers at a time as memory holds.
+Where a source has another tokenizer, its positions are matched by characters. `WithoutShared` is
+the control against a model that adds the same vector wherever it is asked for what it is to hide:
+the aligned stream without the one direction that it shares with other authors' facts.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 
 import torch
@@ -17,13 +21,17 @@ from torch import Tensor
 from lensaudit.activations.fingerprint import Fingerprint
 from lensaudit.activations.gc import MAPS
 from lensaudit.activations.store import Activations
-from lensaudit.data.matching import Places
-from lensaudit.data.spans import Encoded
+from lensaudit.data.facts import Fact
+from lensaudit.data.joining import Tokenizer
+from lensaudit.data.matching import Places, encoded_row, ends_of, matched
+from lensaudit.data.spans import Encoded, Scope, patched_range
 from lensaudit.errors import InputError
 from lensaudit.files import digest, make_folder
+from lensaudit.patching.score_cache import example_hash
 from lensaudit.patching.sources import CachedSource
 from lensaudit.results.keyed import read_marked, write_marked
 from lensaudit.scores.alignment import LinearMap, MapClass, Moments, fitted, ordinary, r_squared
+from lensaudit.scores.shared import SharedDirection, shared_directions
 
 ALIGN_TOKENS_PER_DIM = 16
 """Neutral tokens per dimension of the stream; 2 suffice as measured."""
@@ -332,3 +340,146 @@ def _read(folder: Path, kind: MapClass, key: str) -> Alignment | None:
 
 
 _FIELDS = ("mean_x", "mean_y", "matrix")
+
+
+FOLDS = 50
+"""Groups that are left out one at a time; where there are more, several at a time."""
+_SHARED_SCHEMA = 1
+
+
+def folds_of(rows: Sequence[Encoded]) -> dict[int, int]:
+    """Idx -> fold: all rows of a group in one, in whatever order the rows come."""
+    groups = sorted({e.group for e in rows}, key=lambda group: (str(group), str(type(group))))
+    place = {group: at % FOLDS for at, group in enumerate(groups)}
+    return {e.idx: place[e.group] for e in rows}
+
+
+def shared_key(map_key: str, rows: Sequence[Encoded]) -> str:
+    """Content hash of what directions depend on, beside the source's weights and the conditions."""
+    folds = folds_of(rows)
+    return digest([_SHARED_SCHEMA, map_key, sorted((example_hash(e), folds[e.idx]) for e in rows)])
+
+
+def too_few_groups(rows: Sequence[Encoded]) -> str | None:
+    """Why nothing can be taken from the facts of others; None where there are others."""
+    n = len({e.group for e in rows})
+    return None if n > 1 else f"{n} author: no other's facts to take a shared direction from"
+
+
+@dataclass(frozen=True)
+class Directions:
+    """By fold and layer; nothing of the fold's own rows is in them."""
+
+    source: MappedSource
+    full: CachedSource
+    rows: tuple[Encoded, ...]
+    """The facts that the source can be read on."""
+    layers: tuple[int, ...]
+    """Those that are patched; the others stay as they are."""
+    memory_bytes: int
+
+    @cached_property
+    def folds(self) -> dict[int, int]:
+        """Idx -> fold."""
+        return folds_of(self.rows)
+
+    @cached_property
+    def found(self) -> dict[int, list[SharedDirection]]:
+        """Layer -> one for each fold."""
+        d_model = self.source.shape[1]
+        n_tokens = sum(e.n_span for e in self.rows)
+        # float32 streams and differences of every position; half is left for what a layer needs
+        at_once = max(1, self.memory_bytes // (2 * 2 * 4 * n_tokens * d_model))
+        found = {}
+        for start in range(0, len(self.layers), at_once):
+            layers = self.layers[start : start + at_once]
+            apart, full = self._streams(layers)
+            for at, layer in enumerate(layers):
+                found[layer] = shared_directions([x[at] for x in apart], [y[at] for y in full])
+        return found
+
+    def _streams(
+        self, layers: Sequence[int]
+    ) -> tuple[list[Float[Tensor, "layer _ d"]], list[Float[Tensor, "layer _ d"]]]:
+        """Source minus `full`, and `full`, at the positions that predict, by fold."""
+        n_folds = max(self.folds.values()) + 1
+        apart: list[list[Tensor]] = [[] for _ in range(n_folds)]
+        full: list[list[Tensor]] = [[] for _ in range(n_folds)]
+        for e in self.rows:
+            at, x = self.source.at_layers(e.idx, layers)
+            here = (at >= e.start) & (at < e.end)
+            y = self.full.activations.example(e.idx, layers=layers).at(at[here]).resid.float()
+            apart[self.folds[e.idx]].append(x[:, here].float() - y)
+            full[self.folds[e.idx]].append(y)
+        return [torch.cat(one, dim=1) for one in apart], [torch.cat(one, dim=1) for one in full]
+
+
+@dataclass(frozen=True)
+class WithoutShared(MappedSource):
+    """An aligned source whose stream has `full`'s mean along each layer's shared direction."""
+
+    directions: Directions | None = None
+
+    def _example(self, idx: int) -> tuple[Tensor, Float[Tensor, "layer pos d_model"]]:
+        positions, resid = super()._example(idx)
+        assert self.directions is not None
+        if idx not in self.directions.folds:  # read with its bucket, and not scored
+            return positions, resid
+        fold, found = self.directions.folds[idx], self.directions.found
+        moved = [
+            found[layer][fold].taken_out(one) if layer in found else one
+            for layer, one in enumerate(resid)
+        ]
+        return positions, torch.stack(moved)
+
+
+LOST = "its tokenizer leaves nothing of the span to score"
+BETWEEN = "no token of it ends where a token of full does, at a position that is patched"
+
+
+@dataclass(frozen=True)
+class Reading:
+    """Rows in the tokens of one source."""
+
+    rows: tuple[Encoded, ...]
+    """Without those it loses."""
+    places: Places
+    unscored: Mapping[int, str]
+    """Idx -> why nothing of the source can stand for `full`'s tokens."""
+
+    def scored(self, rows: Sequence[Encoded]) -> list[tuple[Encoded, Encoded]]:
+        """Each row that can be patched, in `full`'s tokens and in its own."""
+        own = {e.idx: e for e in self.rows}
+        return [(e, own[e.idx]) for e in rows if e.idx not in self.unscored]
+
+
+def reading_of(
+    rows: Sequence[Encoded],
+    text_of: Callable[[Encoded], Fact],
+    full: Tokenizer,
+    own: Tokenizer,
+    scope: Scope,
+) -> Reading:
+    """Encode the texts anew and match positions by characters.
+
+    Args:
+        rows: in `full`'s tokens.
+        text_of: the text behind a row.
+        full: the tokenizer of `full`.
+        own: that of the source.
+        scope: positions that are replaced; where one has no match the row is unscored.
+    """
+    found: list[Encoded] = []
+    places: dict[int, Mapping[int, int]] = {}
+    unscored: dict[int, str] = {}
+    for e in rows:
+        text = text_of(e)
+        other = encoded_row(text, own)
+        if other is None:
+            unscored[e.idx] = LOST
+            continue
+        found.append(other)
+        places[e.idx] = here = matched(ends_of(text, full), ends_of(text, own))
+        if any(at not in here for at in range(*patched_range(e, scope))):
+            unscored[e.idx] = BETWEEN
+    return Reading(tuple(found), places, unscored)

@@ -1,0 +1,699 @@
+"""Does `full` still give the answer with one layer patched? Exact match in two forms.
+
+`generation`: the last prompt token is patched and `full` generates; the reference is what `full`
+says unpatched. `teacher`: the span is patched, the true answer is fed, and hits are counted.
+Definitions: gnueaj/unlearning-depth-score @ fc31639, seed 0: `exp_em_eval.py`, and `--metric em` of
+the first public commit. Models are loaded in turn; all layers of an example are one batch.
+"""
+
+import functools
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from lensaudit.data.spans import Encoded
+from lensaudit.errors import InputError, VerificationError
+from lensaudit.files import write_csv, write_json, write_jsonl
+from lensaudit.groups import Group, assumption, unit_of
+from lensaudit.models.bridge import TransformerBridge
+from lensaudit.models.checkpoint import Checkpoint, load_tokenizer
+from lensaudit.models.continuing import stop_ids
+from lensaudit.models.generating import generation_config_of
+from lensaudit.patching.audit import Audit, cached, loaded
+from lensaudit.patching.generation import (
+    PATCHED_TOKENS,
+    Rows,
+    generate,
+    patched_rows,
+    rows_that_fit,
+)
+from lensaudit.patching.outcome import FILES, finite, with_texts
+from lensaudit.patching.plan import PatchPlan, plan_of
+from lensaudit.patching.preflight import check_model
+from lensaudit.patching.score_cache import UNPATCHED, TextBook, TextKey
+from lensaudit.patching.scoring import run
+from lensaudit.patching.sources import CachedSource
+from lensaudit.results.records import Manifest
+from lensaudit.scores.erasure import (
+    EM_THRESHOLD,
+    Erasure,
+    ExactMatch,
+    erasure_score,
+    exact_match,
+    first_sentence,
+    layer_status,
+    tally,
+)
+from lensaudit.scores.intervals import NO_ROWS, Limits, clustered_mean, limits_document
+from lensaudit.settings import EmForm
+
+REFERENCE_TOKENS = 30
+"""Tokens that each unpatched model generates; `exp_em_eval.py`. The reference is made of `full`'s,
+so one longer than `max_new_tokens` cannot be matched in full."""
+
+
+@dataclass(frozen=True)
+class EmOptions:
+    """How exact match is measured."""
+
+    form: EmForm = "generation"
+    threshold: float = EM_THRESHOLD
+    max_new_tokens: int = PATCHED_TOKENS
+    reference_tokens: int = REFERENCE_TOKENS
+
+
+@dataclass(frozen=True)
+class Patched:
+    """`full` with one source patched in at one layer at a time."""
+
+    em: ExactMatch
+    """NaN rows where the example has no reference."""
+    texts: tuple[tuple[str, ...], ...] | None
+    """By example and layer; None in the teacher-forced form."""
+
+
+@dataclass(frozen=True)
+class Unpatched:
+    """One model by itself."""
+
+    em: tuple[float, ...]
+    """Against the true entity."""
+    texts: tuple[str, ...] | None
+
+
+@dataclass(frozen=True)
+class EmFound:
+    """Exact match of every source, and of the models by themselves; weights hash -> record."""
+
+    patched: Mapping[str, Patched]
+    unpatched: Mapping[str, Unpatched]
+    """The teacher-forced form knows `full` alone."""
+    unscored: Mapping[int, str]
+    """Examples without a reference."""
+    n_cut: int
+    """References longer than a patched run may grow."""
+
+
+NO_REFERENCE = "full says nothing before the first full stop: no reference to match"
+
+
+def check_em(audit: Audit, em: EmOptions) -> None:
+    """Refuse settings that have no meaning for exact match.
+
+    Raises:
+        InputError: names the option.
+    """
+    if not 0 < em.threshold <= 1:
+        raise InputError(f"--em-threshold {em.threshold}: wanted above 0 and at most 1")
+    if audit.options.profile == "ke":
+        raise InputError("--profile ke: categories count all layers; leave it out with --score em")
+    if em.form == "teacher":
+        return
+    if audit.options.component != "resid":
+        raise InputError(
+            f"--component {audit.options.component_name}: generation patches resid only; "
+            "use --em-form teacher"
+        )
+    if audit.options.scope == "prefix":
+        raise InputError(
+            "--scope prefix: generation patches the last prompt token only; use --em-form teacher"
+        )
+
+
+def run_em(audit: Audit, em: EmOptions) -> EmFound:
+    """Exact match of `full` with every source patched in; computes what no book holds yet.
+
+    Raises:
+        InputError: a setting has no meaning here.
+        VerificationError: the preflight failed.
+    """
+    check_em(audit, em)
+    return _teacher(audit) if em.form == "teacher" else _generation(audit, em)
+
+
+@dataclass(frozen=True)
+class EmPlan:
+    """Counts of a dry run in which `full` generates."""
+
+    n_examples: int
+    n_layers: int
+    n_own: int
+    """Texts still to be generated by the models as they are."""
+    n_patched: int
+    """Texts still to be generated patched, one per example, source and layer."""
+    reference_tokens: int
+    """Of an unpatched text, at most."""
+    max_new_tokens: int
+    """Of a patched one."""
+
+    def text(self) -> str:
+        """The plan in a few lines."""
+        return "\n".join(
+            [
+                f"examples: {self.n_examples}; layers: {self.n_layers}",
+                f"to generate: {self.n_own} texts of up to {self.reference_tokens} tokens, "
+                "unpatched",
+                f"to generate: {self.n_patched} texts of up to {self.max_new_tokens} tokens, "
+                "patched (example x source x layer)",
+            ]
+        )
+
+
+def em_plan_of(audit: Audit, em: EmOptions) -> PatchPlan | EmPlan:
+    """What a run would do; nothing is loaded or written."""
+    if em.form == "teacher":
+        options = replace(audit.options, measure="hit")
+        return plan_of(replace(audit, options=options))
+    own, patched = n_rows(
+        audit,
+        load_tokenizer(audit.full),
+        max_new_tokens=em.max_new_tokens,
+        reference_tokens=em.reference_tokens,
+    )
+    return EmPlan(
+        n_examples=len(audit.encoded),
+        n_layers=len(audit.options.layers),
+        n_own=own,
+        n_patched=patched,
+        reference_tokens=em.reference_tokens,
+        max_new_tokens=em.max_new_tokens,
+    )
+
+
+def _teacher(audit: Audit) -> EmFound:
+    audit = replace(audit, options=replace(audit.options, measure="hit"))
+    engine = run(audit).engine
+    options = replace(audit.options, engine=engine)
+    filled = replace(audit, options=options, fresh=False)  # fresh books would be emptied again
+    layers, patched, own = audit.options.layers, {}, ()
+    for weights, checkpoint in audit.patched_in().items():
+        book = filled.book(checkpoint)
+        entries = [book.entry(e) for e in audit.encoded]
+        hits = [
+            [_share(entry.scores[layer], e) for layer in layers]
+            for entry, e in zip(entries, audit.encoded, strict=True)
+            if entry is not None
+        ]
+        patched[weights] = Patched(torch.tensor(hits, dtype=torch.float64), None)
+        own = tuple(_share(x.baseline, e) for x, e in zip(entries, audit.encoded, strict=True) if x)
+    return EmFound(patched, {audit.full.weights: Unpatched(own, None)}, {}, 0)
+
+
+def _share(mean: float, encoded: Encoded) -> float:
+    """A share of the span's tokens, without the rounding of the float32 mean."""
+    n_hits = round(mean * encoded.n_span)
+    if not 0 <= n_hits <= encoded.n_span or abs(n_hits - mean * encoded.n_span) > 1e-3:
+        raise VerificationError(
+            f"example {encoded.idx}: {mean} is not a share of {encoded.n_span} tokens; "
+            "run again with --fresh"
+        )
+    return n_hits / encoded.n_span
+
+
+def _generation(audit: Audit, em: EmOptions) -> EmFound:
+    tokenizer = load_tokenizer(audit.full)
+    spoken = speak(
+        audit,
+        tokenizer,
+        max_new_tokens=em.max_new_tokens,
+        reference_tokens=em.reference_tokens,
+    )
+
+    def compared(text: str) -> list[int]:
+        return tokenizer(first_sentence(text), add_special_tokens=False)["input_ids"]
+
+    def match(text: str, reference: Sequence[int]) -> float:
+        return exact_match(compared(text), reference) if reference else math.nan
+
+    def matches(texts: Sequence[Sequence[str]]) -> ExactMatch:
+        rows = zip(texts, reference, strict=True)
+        found = [[match(text, ids) for text in said] for said, ids in rows]
+        return torch.tensor(found, dtype=torch.float64)
+
+    entities = {example.idx: example.entity for example in audit.examples}
+    truth = [compared(entities[e.idx]) for e in audit.encoded]
+    reference = [compared(text) for text in spoken.own[audit.full.weights]]
+    silent = [e.idx for e, ids in zip(audit.encoded, reference, strict=True) if not ids]
+    return EmFound(
+        patched={
+            weights: Patched(matches(texts), texts) for weights, texts in spoken.patched.items()
+        },
+        unpatched={
+            weights: Unpatched(tuple(map(match, texts, truth)), texts)
+            for weights, texts in spoken.own.items()
+        },
+        unscored=dict.fromkeys(silent, NO_REFERENCE),
+        n_cut=sum(len(ids) > em.max_new_tokens for ids in reference),
+    )
+
+
+MAX_BATCH = 64
+"""Examples per batch: an interruption loses at most this many."""
+
+
+@dataclass(frozen=True)
+class Spoken:
+    """Texts by weights hash, then by example in the order of the audit."""
+
+    own: Mapping[str, tuple[str, ...]]
+    """What each model says unpatched."""
+    patched: Mapping[str, tuple[tuple[str, ...], ...]]
+    """What `full` says with each source patched in, by layer."""
+
+
+@dataclass(frozen=True)
+class Speakers:
+    """The books of a run, and what generation needs to know."""
+
+    audit: Audit
+    tokenizer: Any
+    stop: frozenset[int]
+    own: Mapping[str, TextBook]
+    patched: Mapping[str, TextBook]
+
+    def own_todo(self, weights: str) -> list[Encoded]:
+        """Examples that a model has not continued yet."""
+        return [e for e in self.audit.encoded if self.own[weights].missing(e, [UNPATCHED])]
+
+    def patched_todo(self, weights: str) -> list[Encoded]:
+        """Examples with a layer at which this source was not patched in yet."""
+        layers, book = self.audit.options.layers, self.patched[weights]
+        return [e for e in self.audit.encoded if book.missing(e, layers)]
+
+    def decoded(self, said: Sequence[int]) -> str:
+        """The text of generated tokens."""
+        return self.tokenizer.decode(list(said), skip_special_tokens=True)
+
+
+def speakers(
+    audit: Audit, tokenizer: Any, *, max_new_tokens: int, reference_tokens: int
+) -> Speakers:
+    """Open the books; nothing is loaded."""
+    stop = _configured_stop(audit.full, tokenizer)
+    patched_in = audit.patched_in()
+    return Speakers(
+        audit,
+        tokenizer,
+        stop,
+        own={
+            weights: _book(audit, one, None, reference_tokens, stop)
+            for weights, one in patched_in.items()
+        },
+        patched={
+            weights: _book(audit, audit.full, one, max_new_tokens, stop)
+            for weights, one in patched_in.items()
+        },
+    )
+
+
+def n_rows(
+    audit: Audit, tokenizer: Any, *, max_new_tokens: int, reference_tokens: int
+) -> tuple[int, int]:
+    """Texts a run would generate: unpatched, patched. Writes nothing."""
+    n_sources, n_examples, layers = (
+        len(audit.patched_in()),
+        len(audit.encoded),
+        audit.options.layers,
+    )
+    if audit.fresh:
+        return n_sources * n_examples, n_sources * n_examples * len(layers)
+    books = speakers(
+        audit, tokenizer, max_new_tokens=max_new_tokens, reference_tokens=reference_tokens
+    )
+    own = sum(len(books.own_todo(weights)) for weights in books.own)
+    missing = (b.missing(e, layers) for b in books.patched.values() for e in audit.encoded)
+    return own, sum(map(len, missing))
+
+
+def _book(
+    audit: Audit, model: Checkpoint, source: Checkpoint | None, n_tokens: int, stop: frozenset[int]
+) -> TextBook:
+    key = TextKey(
+        **vars(audit.conditions(model, "padded")),
+        source=source.weights if source else "",
+        last_layer=audit.options.last_layer if source else "",
+        max_new_tokens=n_tokens,
+        stop=tuple(sorted(stop)),
+    )
+    book = TextBook(audit.root, key, (source or model).spec.name, audit.told)
+    return book.emptied() if audit.fresh else book
+
+
+def _configured_stop(checkpoint: Checkpoint, tokenizer: Any) -> frozenset[int]:
+    """What ends a text, read from the folder: books are opened before a model is loaded."""
+    return stop_ids(generation_config_of(checkpoint).eos_token_id, tokenizer.eos_token_id)
+
+
+def speak(audit: Audit, tokenizer: Any, *, max_new_tokens: int, reference_tokens: int) -> Spoken:
+    """Generate what no book holds yet, and read the rest.
+
+    Raises:
+        VerificationError: the preflight failed.
+        WorkError: an activation or a logit is not finite.
+    """
+    books = speakers(
+        audit, tokenizer, max_new_tokens=max_new_tokens, reference_tokens=reference_tokens
+    )
+    with ExitStack() as opened:
+        _fill(books, max_new_tokens, reference_tokens, opened)
+    layers = audit.options.layers
+    return Spoken(
+        own={
+            weights: tuple(book.texts(e, [UNPATCHED])[0] for e in audit.encoded)
+            for weights, book in books.own.items()
+        },
+        patched={
+            weights: tuple(tuple(book.texts(e, layers)) for e in audit.encoded)
+            for weights, book in books.patched.items()
+        },
+    )
+
+
+def _fill(books: Speakers, max_new_tokens: int, reference_tokens: int, opened: ExitStack) -> None:
+    audit, caches = books.audit, {}
+    full = audit.full.weights
+    patched_in = audit.patched_in()
+    for weights in sorted(patched_in, key=lambda w: w == full):  # full last: it stays
+        checkpoint = patched_in[weights]
+        model = functools.cache(lambda c=checkpoint: loaded(audit, c))
+        if books.patched_todo(weights):
+            # the last prompt token is read; all positions of full serve the other scores too
+            positions = audit.options.positions_needed(of_full=weights == full)
+            assert positions is not None
+            activations = opened.enter_context(cached(audit, checkpoint, positions, model))
+            caches[weights] = CachedSource(activations, audit.options.last_layer)
+        if todo := books.own_todo(weights):
+            _say_own(books, model(), weights, todo, reference_tokens)
+        if weights == full and caches:
+            check_model(model(), audit.encoded[0], audit.options.dtype)
+            _say_patched(books, model(), caches, max_new_tokens)
+
+
+def _say_own(
+    books: Speakers, model: TransformerBridge, weights: str, todo: Sequence[Encoded], n_tokens: int
+) -> None:
+    name = books.audit.patched_in()[weights].spec.name
+    n_all = len(books.audit.encoded)
+    n_done = n_all - len(todo)
+    for bucket in _buckets(books, model, todo, 1, n_tokens):
+        said = generate(
+            model, [_prompt(e) for e in bucket], max_new_tokens=n_tokens, stop=books.stop
+        )
+        texts = map(books.decoded, said)
+        books.own[weights].add(
+            {e: {UNPATCHED: text} for e, text in zip(bucket, texts, strict=True)}
+        )
+        n_done += len(bucket)
+        if books.audit.progress:
+            books.audit.progress(f"{name} speaks", n_done, n_all)
+
+
+def _say_patched(
+    books: Speakers, full: TransformerBridge, streams: Mapping[str, CachedSource], n_tokens: int
+) -> None:
+    layers = books.audit.options.layers
+    todo = [
+        e for e in books.audit.encoded if any(books.patched[w].missing(e, layers) for w in streams)
+    ]
+    n_all = len(books.audit.encoded)
+    n_done = n_all - len(todo)
+    for bucket in _buckets(books, full, todo, len(streams) * len(layers), n_tokens):
+        _say_bucket(books, full, streams, bucket, n_tokens)
+        n_done += len(bucket)
+        if books.audit.progress:
+            books.audit.progress("patching and generating", n_done, n_all)
+
+
+def _say_bucket(
+    books: Speakers,
+    full: TransformerBridge,
+    streams: Mapping[str, CachedSource],
+    bucket: Sequence[Encoded],
+    n_tokens: int,
+) -> None:
+    """All missing rows of a few examples, every source and layer, in one batch."""
+    layers = books.audit.options.layers
+    rows = [
+        (weights, at, layer)
+        for at, e in enumerate(bucket)
+        for weights in streams
+        for layer in books.patched[weights].missing(e, layers)
+    ]
+    value = {(w, at): streams[w].at_prompt_end(bucket[at]) for w, at in {row[:2] for row in rows}}
+    said = patched_rows(
+        full,
+        [_prompt(e) for e in bucket],
+        Rows(
+            prompt=torch.tensor([at for _, at, _ in rows]),
+            layer=torch.tensor([layer for *_, layer in rows]),
+            value=torch.stack([value[w, at][layer] for w, at, layer in rows]),
+        ),
+        max_new_tokens=n_tokens,
+        stop=books.stop,
+    )
+    texts: dict[str, dict[Encoded, dict[int, str]]] = {weights: {} for weights in streams}
+    for (weights, at, layer), ids in zip(rows, said, strict=True):
+        texts[weights].setdefault(bucket[at], {})[layer] = books.decoded(ids)
+    for weights, by_example in texts.items():
+        books.patched[weights].add(by_example)
+
+
+def _prompt(encoded: Encoded) -> tuple[int, ...]:
+    return encoded.token_ids[: encoded.n_prompt]
+
+
+def _buckets(
+    books: Speakers, model: TransformerBridge, todo: Sequence[Encoded], n_rows: int, n_tokens: int
+) -> Iterator[list[Encoded]]:
+    """Examples alike in prompt length, as many as the memory holds with `n_rows` rows each."""
+    options = books.audit.options
+    by_length = sorted(todo, key=lambda e: (e.n_prompt, e.idx))
+    longest = by_length[-1].n_prompt + n_tokens
+    fit = rows_that_fit(model, longest, options.memory_bytes) // n_rows
+    size = options.batch_size or max(1, min(MAX_BATCH, fit))
+    for at in range(0, len(by_length), size):
+        yield by_length[at : at + size]
+
+
+NO_FT = (
+    "no FT layer: with retain patched in, full still gives the answer at every layer "
+    "(general knowledge)"
+)
+LAYER_COLUMNS = ("idx", "group", "layer", "s1_em", "s2_em", "s1_lost", "s2_lost", "label")
+
+
+@dataclass(frozen=True)
+class EmOutcome:
+    """Erasure rate of one source: per example, overall, and per layer."""
+
+    source: str
+    weights: str
+    """The source's content hash: its key in `found`."""
+    audit: Audit
+    em: EmOptions
+    found: EmFound
+    encoded: tuple[Encoded, ...]
+    """The examples with a reference; rows of the tables below."""
+    s1: ExactMatch
+    s2: ExactMatch
+    erasure: Erasure
+    unscored: Mapping[int, str]
+    """idx -> reason; examples without FT layers among them."""
+
+    def rate(self, values: Float[Tensor, " batch"]) -> float | None:
+        """Mean of `erasure.udr` or `.retention` over the scored examples; None without any."""
+        return _mean_of(values[self.erasure.udr.isfinite()])
+
+    def interval(self, values: Float[Tensor, " batch"]) -> Limits:
+        """95 % interval of that mean by authors, or why there is none."""
+        chosen, groups = self.erasure.udr.isfinite(), self.groups()
+        if not groups:
+            return NO_ROWS
+        return clustered_mean(values[chosen].tolist(), groups, unit=unit_of(groups))
+
+    def groups(self) -> list[Group]:
+        """Author of each scored example."""
+        chosen = self.erasure.udr.isfinite().tolist()
+        return [e.group for e, yes in zip(self.encoded, chosen, strict=True) if yes]
+
+    def rows(self) -> list[dict[str, Any]]:
+        """One JSON object per example, in the order of `idx`; unscored ones included."""
+        place = {e.idx: row for row, e in enumerate(self.encoded)}
+        rows = [
+            {"idx": e.idx, "group": e.group, "n_span": e.n_span}
+            | (self._numbers(place[e.idx]) if e.idx in place else dict(_NO_NUMBERS))
+            | {"unscored": self.unscored.get(e.idx)}
+            | self._unpatched(at)
+            for at, e in enumerate(self.audit.encoded)
+        ]
+        rows += [
+            {"idx": lost.idx, **_NO_NUMBERS, "unscored": lost.reason} for lost in self.audit.lost
+        ]
+        return sorted(rows, key=lambda row: row["idx"])
+
+    def _numbers(self, row: int) -> dict[str, Any]:
+        erasure, layers = self.erasure, self.audit.options.layers
+        udr, retention = finite([float(erasure.udr[row]), float(erasure.retention[row])])
+        return {
+            "s1_em": self.s1[row].tolist(),
+            "s2_em": self.s2[row].tolist(),
+            "ft": [
+                at for at, yes in zip(layers, erasure.s1_lost[row].tolist(), strict=True) if yes
+            ],
+            "udr": udr,
+            "retention": retention,
+            "category": erasure.category[row],
+        }
+
+    def _unpatched(self, at: int) -> dict[str, Any]:
+        """What the models do by themselves with one example."""
+        audit, found = self.audit, self.found
+        if self.em.form == "teacher":
+            return {"baseline": found.unpatched[audit.full.weights].em[at]}
+        roles = {"full": audit.full.weights, "retain": audit.retain.weights, "source": self.weights}
+        texts = {role: found.unpatched[key].texts or () for role, key in roles.items()}
+        said = {stage: found.patched[roles[role]].texts or () for stage, role in _STAGES.items()}
+        return {
+            "texts": {role: texts[role][at] for role in roles},
+            "truth_em": {role: found.unpatched[key].em[at] for role, key in roles.items()},
+        } | {f"{stage}_texts": list(lines[at]) for stage, lines in said.items()}
+
+    def layer_rows(self) -> list[dict[str, Any]]:
+        """Means per layer over all examples with a reference."""
+        rows = []
+        for column, layer in enumerate(self.audit.options.layers):
+            lost = self.erasure.s1_lost[:, column], self.erasure.s2_lost[:, column]
+            rows.append(
+                {
+                    "layer": layer,
+                    "s1_em": _mean_of(self.s1[:, column]),
+                    "s2_em": _mean_of(self.s2[:, column]),
+                    "s1_lost": _mean_of(lost[0].double()),
+                    "s2_lost": _mean_of(lost[1].double()),
+                    "status": layer_status(*lost),
+                }
+            )
+        return rows
+
+    def cells(self) -> list[list[Any]]:
+        """One row per example and layer, for `layers.csv`."""
+        rows = []
+        tables = (self.s1, self.s2, self.erasure.s1_lost.int(), self.erasure.s2_lost.int())
+        for row, e in enumerate(self.encoded):
+            parts = [table[row].tolist() for table in tables]
+            labels = [label.strip("-") for label in self.erasure.labels(row)]
+            columns = zip(self.audit.options.layers, *parts, labels, strict=True)
+            rows += [[e.idx, e.group, *cells] for cells in columns]
+        return rows
+
+
+_STAGES = {"s1": "retain", "s2": "source"}
+_NO_NUMBERS: Mapping[str, Any] = {
+    "s1_em": None,
+    "s2_em": None,
+    "ft": [],
+    "udr": None,
+    "retention": None,
+    "category": None,
+}
+
+
+def em_outcome_of(
+    source: str, weights: str, audit: Audit, em: EmOptions, found: EmFound
+) -> EmOutcome:
+    """Score one source against `retain`; see `scores.erasure.erasure_score`."""
+    there = [at for at, e in enumerate(audit.encoded) if e.idx not in found.unscored]
+    encoded = tuple(audit.encoded[at] for at in there)
+    s1, s2 = (found.patched[key].em[there] for key in (audit.retain.weights, weights))
+    erasure = erasure_score(s1, s2, layers=audit.options.layers, threshold=em.threshold)
+    unscored = {item.idx: item.reason for item in audit.lost} | dict(found.unscored)
+    for e, rate in zip(encoded, erasure.udr.tolist(), strict=True):
+        if math.isnan(rate):
+            unscored[e.idx] = NO_FT
+    return EmOutcome(source, weights, audit, em, found, encoded, s1, s2, erasure, unscored)
+
+
+def em_summary_of(outcome: EmOutcome) -> dict[str, Any]:
+    """The content of `summary.json`."""
+    audit, em, erasure = outcome.audit, outcome.em, outcome.erasure
+    counted = tally(erasure)
+    udr = erasure.udr[erasure.udr.isfinite()]
+    anchors = {
+        name: em_outcome_of(name, checkpoint.weights, audit, em, outcome.found)
+        for name, checkpoint in (("full", audit.full), ("retain", audit.retain))
+    }
+    return {
+        "source": outcome.source,
+        "score": "em",
+        "em_form": em.form,
+        "threshold": em.threshold,
+        "udr": outcome.rate(erasure.udr),
+        **limits_document(outcome.interval(erasure.udr)),
+        "ci95_assumes": assumption(outcome.groups()),
+        "retention": outcome.rate(erasure.retention),
+        **limits_document(outcome.interval(erasure.retention), "retention_ci95"),
+        "n": len(audit.encoded) + len(audit.lost),
+        "n_scored": len(udr),
+        "n_groups": len(set(outcome.groups())),
+        "unscored": {str(idx): reason for idx, reason in sorted(outcome.unscored.items())},
+        "categories": dict(counted.count),
+        "category_percent": counted.percent and dict(counted.percent),
+        "over_erased_by": {"layers": counted.extra, "first_layer": counted.lead},
+        "udr_histogram": {
+            "erased": int((udr == 1).sum()),
+            "partly": int(((udr > 0) & (udr < 1)).sum()),
+            "intact": int((udr == 0).sum()),
+        },
+        "calibration": {
+            name: {"udr": one.rate(one.erasure.udr), "retention": one.rate(one.erasure.retention)}
+            for name, one in anchors.items()
+        },
+        "last_layer": audit.options.last_layer,
+        "layers": list(audit.options.layers),
+        "per_layer": outcome.layer_rows(),
+    } | _form_part(outcome)
+
+
+def _form_part(outcome: EmOutcome) -> dict[str, Any]:
+    """What only one of the two forms has."""
+    audit, em, found = outcome.audit, outcome.em, outcome.found
+    if em.form == "teacher":
+        own = found.unpatched[audit.full.weights].em
+        return {
+            "scope": audit.options.scope,
+            "component": audit.options.component_name,
+            "truth_em": {"full": sum(own) / len(own)},
+            "n_full_lost": sum(value < em.threshold for value in own),
+        }
+    keys = {"full": audit.full.weights, "retain": audit.retain.weights, "source": outcome.weights}
+    means = {role: found.unpatched[key].em for role, key in keys.items()}
+    return {
+        "scope": "last prompt token",
+        "component": "resid",
+        "max_new_tokens": em.max_new_tokens,
+        "reference_tokens": em.reference_tokens,
+        "truth_em": {role: sum(values) / len(values) for role, values in means.items()},
+        "n_reference_cut": found.n_cut,
+    }
+
+
+def deposit_em(
+    folder: Path, outcome: EmOutcome, summary: Mapping[str, Any], manifest: Manifest
+) -> None:
+    """Write results.jsonl, layers.csv, summary.json and, last, manifest.json."""
+    rows = with_texts(outcome.rows(), outcome.audit.examples)
+    write_jsonl(folder / "results.jsonl", rows)
+    write_csv(folder / "layers.csv", LAYER_COLUMNS, outcome.cells())
+    write_json(folder / "summary.json", dict(summary))
+    manifest.write(folder, FILES)
+
+
+def _mean_of(values: Float[Tensor, " value"]) -> float | None:
+    return float(values.double().mean()) if len(values) else None
