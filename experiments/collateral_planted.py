@@ -20,7 +20,7 @@ import lensaudit as la
 from lensaudit.gym.planting import unlearned
 from lensaudit.models.causal import load_causal
 from lensaudit.patching.collateral import family_base
-from lensaudit.unlearn.encode import Answered
+from lensaudit.unlearn.rows import Answered
 
 N_LOST = 16
 """Rows of the first two kept authors."""

@@ -31,7 +31,7 @@ from lensaudit.scores.depth import span_logprob
 from lensaudit.scores.intervals import auc_limits, ends_of
 from lensaudit.scores.stats import auc
 from lensaudit.unlearn.rows import load_rows
-from lensaudit.unlearn.save import copy_tokenizer, save_model
+from lensaudit.unlearn.trainee import copy_tokenizer, save_model
 
 OUTPUT = {
     "EM": "exact_memorization",

@@ -40,10 +40,10 @@ from lensaudit.evaluation.known import known_facts
 from lensaudit.files import make_folder, write_json
 from lensaudit.models.registry import EMBEDDED
 from lensaudit.unlearn import job
-from lensaudit.unlearn.prepare import prepare
+from lensaudit.unlearn.job import prepare
 from lensaudit.unlearn.rows import load_rows
 from lensaudit.unlearn.settings import UnlearnSettings
-from lensaudit.unlearn.train import Progress
+from lensaudit.unlearn.train import TrainingStep
 
 BASE = "smollm2/base"
 TOP = r"layers\.(2[6-9])\."
@@ -176,7 +176,7 @@ def make(one: Made, study: Study, fine_tuning: Mapping[str, Any], unlearning: Ma
     """Train a model, or go on where the training was cut; a finished one stays."""
     out, began = study.place / one.name, time.monotonic()
 
-    def report(at: Progress) -> None:
+    def report(at: TrainingStep) -> None:
         if at.step % 10 == 0 or at.step == at.n_steps:
             click.echo(f"{one.name}: step {at.step} of {at.n_steps}, loss {at.loss:.3f}", err=True)
 

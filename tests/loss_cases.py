@@ -13,9 +13,8 @@ from transformers import AutoModelForCausalLM
 
 from lensaudit.data.chat import Template
 from lensaudit.unlearn import losses
-from lensaudit.unlearn.encode import Answered, chat_sample, collate
-from lensaudit.unlearn.methods import METHODS
-from lensaudit.unlearn.objective import Hyper, Passes, UnlearnBatch, Unlearning, retain_term
+from lensaudit.unlearn.methods import METHODS, Hyper, Passes, Unlearning, retain_term
+from lensaudit.unlearn.rows import Answered, UnlearnBatch, chat_sample, collate
 
 
 def total(method, **hyper):

@@ -67,15 +67,14 @@ def fresh(seed: int):
 def knows():
     """A model that has memorised every year."""
     from lensaudit.attacks.rtt.encode import train_sample
-    from lensaudit.unlearn.objective import FineTuning
-    from lensaudit.unlearn.samples import finetune_batches
-    from lensaudit.unlearn.train import Recipe, Run, train
+    from lensaudit.unlearn.rows import finetune_batches
+    from lensaudit.unlearn.train import FineTuning, Recipe, TrainingRun, train
 
     samples = [train_sample(tokenizer(), item, "answer") for item in dataset().items]
     batches = finetune_batches(samples, batch_size=16, seed=0, pad=0)
     model = fresh(0)
     recipe = Recipe(n_steps=300, lr=3e-3, n_warmup=20, weight_decay=0.0)
-    train(model, Run(FineTuning(), batches, recipe, identity={}))
+    train(model, TrainingRun(FineTuning(), batches, recipe, identity={}))
     return model
 
 

@@ -31,19 +31,39 @@ from lensaudit.models.sizes import n_parameters
 from lensaudit.results import keyed
 from lensaudit.results.records import Manifest, manifest
 from lensaudit.results.sentences import rows_relearned
-from lensaudit.unlearn.encode import CHAT, Answered, Sample, TrainBatch, collate
-from lensaudit.unlearn.job import ENCODERS, Format, kept_losses, n_steps_of, trained
-from lensaudit.unlearn.lora import ALL_WEIGHTS, How, check_rank, trainee
-from lensaudit.unlearn.memory import check_memory, training_bytes
-from lensaudit.unlearn.objective import FineTuning
-from lensaudit.unlearn.prepare import FORMATS, formats_of
-from lensaudit.unlearn.rows import Rows, load_rows
-from lensaudit.unlearn.samples import in_epochs
-from lensaudit.unlearn.save import STATE_FOLDER, seal_model
+from lensaudit.unlearn.job import (
+    ENCODERS,
+    FORMATS,
+    Format,
+    formats_of,
+    kept_losses,
+    n_steps_of,
+    trained,
+)
+from lensaudit.unlearn.rows import (
+    CHAT,
+    Answered,
+    Sample,
+    TrainBatch,
+    TrainingRows,
+    collate,
+    in_epochs,
+    load_rows,
+)
 from lensaudit.unlearn.settings import not_negative, positive
-from lensaudit.unlearn.train import Progress, Recipe, Run, train
+from lensaudit.unlearn.train import FineTuning, Recipe, TrainingRun, TrainingStep, train
+from lensaudit.unlearn.trainee import (
+    ALL_WEIGHTS,
+    STATE_FOLDER,
+    Tuning,
+    check_memory,
+    check_rank,
+    seal_model,
+    trainee,
+    training_bytes,
+)
 
-Report = Callable[[Progress], None]
+Report = Callable[[TrainingStep], None]
 
 
 @dataclass(frozen=True)
@@ -116,7 +136,7 @@ def run_of(
     checkpoints: Path | None = None,
     save_every: int = 50,
     autocast: bool = False,
-) -> Run[TrainBatch]:
+) -> TrainingRun[TrainBatch]:
     """The training run of an attack."""
     for one in settings.formats:
         check_tokenizer(tokenizer, CHAT if one == "chat" else PLAIN, name)
@@ -129,7 +149,7 @@ def run_of(
             "the data"
         )
     batch = relearn_batches(samples, settings, pad=pad_id(tokenizer))
-    return Run(
+    return TrainingRun(
         FineTuning(),
         lambda number: batch(number).to(model.device),
         settings.recipe(len(samples)),
@@ -177,12 +197,12 @@ class RelearnJob:
     """Everything a relearned model is made of; two equal jobs give equal weights."""
 
     start: Checkpoint
-    rows: Rows
+    rows: TrainingRows
     settings: Relearning
     stored: torch.dtype
     device: str
     save_every: int = 50
-    how: How = ALL_WEIGHTS
+    how: Tuning = ALL_WEIGHTS
 
     @property
     def identity(self) -> dict[str, Any]:
@@ -216,7 +236,7 @@ def prepare(settings: RelearnSettings, model: str) -> RelearnJob:
     """
     start = open_checkpoint(resolve(model, load_registry(settings.registry)))
     default = relearning_for(demo=is_demo(settings.model))
-    how = How(settings.lora, settings.autocast)
+    how = Tuning(settings.lora, settings.autocast)
     relearning = Relearning(
         lr=positive("--lr", how.rate(default.lr) if settings.lr is None else settings.lr),
         n_epochs=positive("--epochs", settings.epochs),

@@ -31,7 +31,7 @@ from lensaudit.models.sizes import n_parameters
 from lensaudit.results import keyed
 from lensaudit.results.records import Manifest, manifest
 from lensaudit.unlearn.job import trained
-from lensaudit.unlearn.save import seal_model
+from lensaudit.unlearn.trainee import seal_model
 
 HEADER = ("matrix", "n_weights", "relative_error", "largest_error")
 

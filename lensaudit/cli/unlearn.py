@@ -18,8 +18,7 @@ def unlearn(settings: UnlearnSettings, as_json: bool, dry_run: bool) -> None:
 
     Defaults are open-unlearning's for TOFU. Run the same command again to resume.
     """
-    from lensaudit.unlearn.job import make
-    from lensaudit.unlearn.prepare import plan_of, prepare
+    from lensaudit.unlearn.job import make, plan_of, prepare
 
     job = prepare(settings)
     if dry_run:

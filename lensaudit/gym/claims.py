@@ -15,7 +15,7 @@ from torch import Tensor
 from lensaudit.data.facts import Fact
 from lensaudit.gym.ground import Ground
 from lensaudit.models.quantize import quantised
-from lensaudit.unlearn.encode import Answered
+from lensaudit.unlearn.rows import Answered
 
 BACK = 0.9
 """Share of the facts that `full` says which an inverse must bring back."""

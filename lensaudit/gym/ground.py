@@ -18,11 +18,17 @@ from lensaudit.errors import InputError
 from lensaudit.groups import spread
 from lensaudit.scores.depth import label_logprob, span_mean
 from lensaudit.scores.erasure import label_hit
-from lensaudit.unlearn.encode import Answered, Sample, chat_sample, raw_sample
-from lensaudit.unlearn.objective import FineTuning
-from lensaudit.unlearn.rows import EMBEDDED, Rows, load_rows
-from lensaudit.unlearn.samples import finetune_batches
-from lensaudit.unlearn.train import Objective, Progress, Recipe, Run, train
+from lensaudit.unlearn.rows import (
+    EMBEDDED,
+    Answered,
+    Sample,
+    TrainingRows,
+    chat_sample,
+    finetune_batches,
+    load_rows,
+    raw_sample,
+)
+from lensaudit.unlearn.train import FineTuning, Objective, Recipe, TrainingRun, TrainingStep, train
 
 BATCH = 32
 RARE_STEPS = 60
@@ -39,8 +45,8 @@ class Facts:
     """File of rows to keep; None: those of the embedded family."""
     examples: tuple[Fact, ...]
     """The forget facts, annotated."""
-    forget: Rows
-    kept: Rows
+    forget: TrainingRows
+    kept: TrainingRows
     paraphrases: Mapping[str, str] = field(default_factory=dict)
     """Question -> the same asked otherwise."""
 
@@ -67,7 +73,7 @@ def facts_of(data: str, retain_data: str | None, limit: int | None = None) -> Fa
     )
 
 
-def _same_rows(forget: Rows, examples: Sequence[Fact]) -> Rows:
+def _same_rows(forget: TrainingRows, examples: Sequence[Fact]) -> TrainingRows:
     """The rows to train on that are asked: no more facts are planted than certified."""
     asked = {(one.question, one.answer) for one in examples}
     kept = [at for at, row in enumerate(forget.answered) if (row.question, row.answer) in asked]
@@ -203,11 +209,11 @@ class Ground:
 def fit(model: Any, objective: Objective[Any], batches: Any, recipe: Recipe, *, after: Any) -> Any:
     """Train in place; `after` is called with the model after every step."""
 
-    def told(_: Progress) -> None:
+    def told(_: TrainingStep) -> None:
         if after is not None:
             after(model)
 
-    train(model, Run(objective, batches, recipe, {}), report=told)
+    train(model, TrainingRun(objective, batches, recipe, {}), report=told)
     return model
 
 

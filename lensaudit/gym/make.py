@@ -30,9 +30,8 @@ from lensaudit.models.registry import load_registry, resolve
 from lensaudit.progress import Notice
 from lensaudit.results import keyed
 from lensaudit.results.records import Manifest, manifest
-from lensaudit.unlearn.encode import Answered
-from lensaudit.unlearn.rows import EMBEDDED, load_rows
-from lensaudit.unlearn.save import seal_model
+from lensaudit.unlearn.rows import EMBEDDED, Answered, load_rows
+from lensaudit.unlearn.trainee import seal_model
 
 CERTIFICATE = "certificate.json"
 ANCHORS = ("full", "retain", "other")

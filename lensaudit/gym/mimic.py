@@ -16,7 +16,7 @@ from lensaudit.data.spans import Encoded, make_batch
 from lensaudit.gym.ground import Ground, fit
 from lensaudit.gym.guard import streams
 from lensaudit.types import Logits, PosMask, Tokens
-from lensaudit.unlearn.samples import generator, in_epochs
+from lensaudit.unlearn.rows import generator, in_epochs
 from lensaudit.unlearn.train import Objective, Recipe, Terms
 
 Streams = Float[Tensor, "batch layer pos d_model"]

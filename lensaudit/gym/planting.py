@@ -19,13 +19,10 @@ from lensaudit.gym.claims import Undone, whole
 from lensaudit.gym.ground import BATCH, Ground, fit
 from lensaudit.gym.mimic import Texts, texts_of
 from lensaudit.gym.registry import Planted
-from lensaudit.unlearn.encode import Answered, TrainBatch
 from lensaudit.unlearn.losses import kl_to_reference
-from lensaudit.unlearn.methods import method_named, objective_of
-from lensaudit.unlearn.objective import Hyper, UnlearnBatch, logits
-from lensaudit.unlearn.rows import idk_lines
-from lensaudit.unlearn.samples import unlearn_batches
-from lensaudit.unlearn.train import Objective, Recipe, Terms
+from lensaudit.unlearn.methods import Hyper, method_named, objective_of
+from lensaudit.unlearn.rows import Answered, TrainBatch, UnlearnBatch, idk_lines, unlearn_batches
+from lensaudit.unlearn.train import Objective, Recipe, Terms, logits
 
 
 def ignorant_rows(ground: Ground) -> list[Answered]:

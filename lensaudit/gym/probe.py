@@ -21,7 +21,7 @@ from torch import Tensor
 from lensaudit.data.facts import Fact
 from lensaudit.data.spans import Encoded, buckets, encode, make_batch
 from lensaudit.gym.ground import BATCH, Facts
-from lensaudit.unlearn.encode import Answered
+from lensaudit.unlearn.rows import Answered
 
 RIDGE = 1e-2
 """Of the fit, in units of the mean variance of a dimension."""

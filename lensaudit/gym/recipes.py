@@ -46,7 +46,7 @@ from lensaudit.gym.planting import (
 )
 from lensaudit.gym.registry import Planted, recipe
 from lensaudit.models.quantize import quantised, quantised_names
-from lensaudit.unlearn.encode import Answered
+from lensaudit.unlearn.rows import Answered
 
 TOP = 1 / 8
 """Share of the layers in which most masks are trained, with final norm and readout."""

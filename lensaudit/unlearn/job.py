@@ -3,30 +3,62 @@
 import csv
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from itertools import chain
 from pathlib import Path
 from typing import Any, Literal, Protocol, runtime_checkable
 
 import torch
+from rich.filesize import decimal as size
 
 from lensaudit.data.chat import PLAIN, check_tokenizer, pad_id
+from lensaudit.data.tofu import DEMO
 from lensaudit.errors import InputError
 from lensaudit.files import alone, digest, read_text, write_csv
 from lensaudit.models.causal import load_causal
-from lensaudit.models.checkpoint import Checkpoint, load_tokenizer
+from lensaudit.models.checkpoint import Checkpoint, load_tokenizer, open_checkpoint
+from lensaudit.models.device import resolve_device
+from lensaudit.models.registry import default_data, is_demo, load_registry, resolve
+from lensaudit.models.sizes import n_parameters
 from lensaudit.results import keyed
 from lensaudit.results.records import manifest
-from lensaudit.unlearn.encode import CHAT, Answered, Sample, chat_sample, raw_sample
-from lensaudit.unlearn.lora import ALL_WEIGHTS, How, check_rank, trainee
-from lensaudit.unlearn.memory import check_memory
-from lensaudit.unlearn.methods import Method, objective_of, reads_reference
-from lensaudit.unlearn.objective import Hyper, UnlearnBatch
-from lensaudit.unlearn.rows import Rows
-from lensaudit.unlearn.samples import unlearn_batches
-from lensaudit.unlearn.save import STATE_FOLDER, drop_state, seal_model
-from lensaudit.unlearn.train import Progress, Recipe, Run, train
+from lensaudit.unlearn.methods import (
+    COMMON,
+    METHODS,
+    Hyper,
+    Method,
+    hyper_of,
+    method_named,
+    objective_of,
+    reads_reference,
+)
+from lensaudit.unlearn.rows import (
+    CHAT,
+    TOFU_PAIRS,
+    Answered,
+    Sample,
+    TrainingRows,
+    UnlearnBatch,
+    chat_sample,
+    idk_lines,
+    load_rows,
+    raw_sample,
+    unlearn_batches,
+)
+from lensaudit.unlearn.settings import Formats, UnlearnSettings, not_negative, positive
+from lensaudit.unlearn.train import Recipe, TrainingRun, TrainingStep, train
+from lensaudit.unlearn.trainee import (
+    ALL_WEIGHTS,
+    STATE_FOLDER,
+    Tuning,
+    check_memory,
+    check_rank,
+    drop_state,
+    seal_model,
+    trainee,
+    training_bytes,
+)
 
 Format = Literal["chat", "raw"]
 ENCODERS: dict[Format, Callable[[Any, Answered], Sample]] = {
@@ -42,8 +74,8 @@ class Job:
     method: Method
     hyper: Hyper
     start: Checkpoint
-    forget: Rows
-    retain: Rows | None
+    forget: TrainingRows
+    retain: TrainingRows | None
     idk: tuple[str, ...]
     formats: tuple[Format, ...]
     recipe: Recipe
@@ -52,7 +84,7 @@ class Job:
     stored: torch.dtype
     device: str
     save_every: int
-    how: How = ALL_WEIGHTS
+    how: Tuning = ALL_WEIGHTS
 
     @property
     def identity(self) -> dict[str, Any]:
@@ -80,7 +112,7 @@ class Job:
         return digest({"recipe": asdict(self.recipe), "identity": self.identity})
 
 
-def n_samples_of(method: Method, forget: Rows, formats: Sequence[Format]) -> int:
+def n_samples_of(method: Method, forget: TrainingRows, formats: Sequence[Format]) -> int:
     """Training sequences per epoch; AltPO's rows count once per alternative."""
     expanded = method.alternate == "given" and forget.alternates
     n_rows = sum(map(len, forget.alternates)) if expanded else len(forget.answered)
@@ -189,12 +221,12 @@ def trained(job: Keyed, out: Path, train: Callable[[], object]) -> bool:
     return True
 
 
-def make(job: Job, out: Path, *, report: Callable[[Progress], None]) -> bool:
+def make(job: Job, out: Path, *, report: Callable[[TrainingStep], None]) -> bool:
     """Have the unlearned model in `out`; False if it was there before."""
     return trained(job, out, lambda: unlearn(job, out, report=report))
 
 
-def unlearn(job: Job, out: Path, *, report: Callable[[Progress], None]) -> tuple[float, ...]:
+def unlearn(job: Job, out: Path, *, report: Callable[[TrainingStep], None]) -> tuple[float, ...]:
     """Train, and write the checkpoint, `losses.csv` and `manifest.json` into `out`.
 
     Raises:
@@ -236,10 +268,12 @@ def record(job: Job, started: float):
     return manifest("unlearn", options=options, inputs=inputs, device=job.device, started=started)
 
 
-def _run(job: Job, batches: Callable[[int], UnlearnBatch], folder: Path) -> Run[UnlearnBatch]:
+def _run(
+    job: Job, batches: Callable[[int], UnlearnBatch], folder: Path
+) -> TrainingRun[UnlearnBatch]:
     needs_copy = reads_reference(job.method, job.hyper)
     reference = load_causal(job.start, device=job.device) if needs_copy else None
-    return Run(
+    return TrainingRun(
         objective_of(job.method, job.hyper, reference),
         batches,
         job.recipe,
@@ -293,3 +327,103 @@ def _pairs(job: Job) -> list[tuple[Answered, tuple[str, ...]]]:
             return [(row, (other,)) for row, others in rows for other in others]
         case _:
             return [(row, ()) for row in job.forget.answered]
+
+
+DEMO_LR = 5e-4
+"""A model of a million weights needs steps that a model of a billion would not survive."""
+FORMATS: Mapping[Formats, tuple[Format, ...]] = {
+    "chat": ("chat",),
+    "raw": ("raw",),
+    "both": ("raw", "chat"),
+}
+CONSTANTS = sorted({*COMMON, *(name for method in METHODS.values() for name in method.constants)})
+
+
+def formats_of(named: Formats | None, model: str) -> tuple[Format, ...]:
+    """How rows are written; the embedded family knows both forms."""
+    return FORMATS[named or ("both" if is_demo(model) else "chat")]
+
+
+def prepare(settings: UnlearnSettings) -> Job:
+    """The job that the settings describe, checked; reads data and the start model's headers.
+
+    Raises:
+        InputError: whatever is wrong with names, files or numbers.
+    """
+    method = method_named(settings.method)
+    start = open_checkpoint(resolve(settings.model, load_registry(settings.registry)))
+    constants = {name: getattr(settings, name) for name in CONSTANTS}
+    given = {name: value for name, value in constants.items() if value is not None}
+    hyper = hyper_of(method, given, n_layers=start.n_layers)
+    data = settings.data or default_data(settings.model)
+    forget = load_rows(data, part="forget")
+    formats = formats_of(settings.formats, settings.model)
+    stored = start.dtype if settings.store == "same" else settings.store
+    how = Tuning(settings.lora, settings.autocast)
+    job = Job(
+        method=method,
+        hyper=hyper,
+        start=start,
+        forget=forget,
+        retain=_retain_rows(settings.retain_data, data) if hyper.keeps else None,
+        idk=idk_lines(settings.idk) if method.alternate == "idk" else (),
+        formats=formats,
+        recipe=_recipe(settings, method, n_samples_of(method, forget, formats), how),
+        batch_size=settings.batch_size,
+        seed=settings.seed,
+        stored=getattr(torch, stored),
+        device=resolve_device(settings.device),
+        save_every=settings.save_every,
+        how=how,
+    )
+    check(job)
+    return job
+
+
+def _retain_rows(named: str | None, forget_data: str) -> TrainingRows | None:
+    if named is None:
+        named = DEMO if forget_data == DEMO else TOFU_PAIRS.get(forget_data)
+    return load_rows(named, part="retain") if named else None
+
+
+def _recipe(settings: UnlearnSettings, method: Method, n_samples: int, how: Tuning) -> Recipe:
+    """Epochs become steps; what is left out is the method's published value."""
+    sizes = {"batch_size": settings.batch_size, "n_accumulate": settings.accumulate}
+    epochs = method.n_epochs if settings.epochs is None else settings.epochs
+    default_lr = how.rate(DEMO_LR if is_demo(settings.model) else method.lr)
+    n_epochs = positive("--epochs", epochs)
+    lr = positive("--lr", default_lr if settings.lr is None else settings.lr)
+    n_steps = settings.steps or n_steps_of(n_samples, n_epochs=n_epochs, **sizes)
+    n_warmup = n_steps_of(n_samples, n_epochs=settings.warmup_epochs, **sizes)
+    return Recipe(
+        n_steps=n_steps,
+        lr=lr,
+        n_warmup=min(n_warmup, n_steps) if settings.warmup_epochs > 0 else 0,
+        schedule=settings.schedule,
+        n_accumulate=settings.accumulate,
+        weight_decay=not_negative("--weight-decay", settings.weight_decay),
+        max_grad_norm=positive("--max-grad-norm", settings.max_grad_norm),
+        trainable=settings.trainable,
+    )
+
+
+def plan_of(job: Job, out: Path) -> list[str]:
+    """What would be done, line by line."""
+    n_sequences = job.recipe.n_steps * job.recipe.n_accumulate * job.batch_size
+    weights = n_parameters(job.start.folder)
+    copies = 2 if reads_reference(job.method, job.hyper) else 1
+    constants = {name: getattr(job.hyper, name) for name in (*COMMON, *job.method.constants)}
+    return [
+        f"{job.method.name} from {job.start.spec.name}: "
+        + ", ".join(f"{name} {value}" for name, value in constants.items()),
+        f"forget {job.forget.source}: {len(job.forget.answered)} rows as {'+'.join(job.formats)}; "
+        + (
+            f"retain {job.retain.source}: {len(job.retain.answered)} rows"
+            if job.retain
+            else "no retain rows"
+        ),
+        f"{job.recipe.n_steps} steps of {job.recipe.n_accumulate} x {job.batch_size} rows "
+        f"({n_sequences} forget sequences), lr {job.recipe.lr:g} after {job.recipe.n_warmup} steps",
+        f"{size(training_bytes(weights, copies=copies, frozen=job.how.frozen))} "
+        f"for {job.how.held} on {job.device}; writes {out}",
+    ]

@@ -1,28 +1,51 @@
-"""Which questions are unlearned and which kept? Rows from a file, from TOFU, or embedded."""
+"""Which questions are unlearned and which kept, and what is batch number n of them?
 
-from collections.abc import Mapping, Sequence
+Rows from a file, from TOFU, or embedded; as tokens and labels; as batches that are pure functions
+of their number, so that a resumed run reads what it would have read.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+import torch
+
 import lensaudit
+from lensaudit.data.chat import Template, encode_qa
 from lensaudit.data.facts import SourceRow, read_rows
 from lensaudit.data.fictional.pools import IDK_LINES
 from lensaudit.data.hub import hub_rows
+from lensaudit.data.joining import joined
+from lensaudit.data.spans import PROMPT_TEMPLATE
 from lensaudit.data.tofu import DEMO, TOFU_HUB
 from lensaudit.errors import InputError
 from lensaudit.files import digest, parse_json, read_text
-from lensaudit.unlearn.encode import Answered
+from lensaudit.types import PosMask, Tokens
+from lensaudit.unlearn.losses import IGNORED, Labels
 
 EMBEDDED = Path(lensaudit.__file__).parent / "embedded" / "data"
 TOFU_PAIRS = {"forget01": "retain99", "forget05": "retain95", "forget10": "retain90"}
 """TOFU's forget sets and their complements; `--data` takes either side by name."""
 _SHOWN = 5
 """Problems spelled out in one message."""
+CHAT = Template()
+"""The tokenizer's own chat template, with open-unlearning's system prompt and date."""
 
 
 @dataclass(frozen=True)
-class Rows:
+class Answered:
+    """One question with the answer to train on."""
+
+    question: str
+    answer: str
+    prefix: str | None = None
+    """Where the depth score splits the answer, if it is annotated; may be empty."""
+
+
+@dataclass(frozen=True)
+class TrainingRows:
     """Questions with the answers to train on, and where they came from."""
 
     source: str
@@ -37,7 +60,7 @@ class Rows:
         return digest([texts, [list(others) for others in self.alternates]])
 
 
-def load_rows(name_or_path: str, *, part: str) -> Rows:
+def load_rows(name_or_path: str, *, part: str) -> TrainingRows:
     """The rows that an option names.
 
     Args:
@@ -62,7 +85,7 @@ def load_rows(name_or_path: str, *, part: str) -> Rows:
     return _checked(rows, str(path), problems)
 
 
-def _embedded(part: str) -> Rows:
+def _embedded(part: str) -> TrainingRows:
     rows, _ = read_rows(EMBEDDED / f"{part}.json")
     if part == "forget":
         wrong, _ = read_rows(EMBEDDED / "forget10_perturbed.jsonl")
@@ -73,7 +96,7 @@ def _embedded(part: str) -> Rows:
     return _checked(rows, DEMO)
 
 
-def _checked(rows: Sequence[SourceRow], source: str, problems: Sequence[str] = ()) -> Rows:
+def _checked(rows: Sequence[SourceRow], source: str, problems: Sequence[str] = ()) -> TrainingRows:
     found = [*problems, *(f"{row.where}: {text}" for row in rows if (text := _problem(row.value)))]
     if found:
         more = f" (and {len(found) - _SHOWN} more)" if len(found) > _SHOWN else ""
@@ -82,7 +105,7 @@ def _checked(rows: Sequence[SourceRow], source: str, problems: Sequence[str] = (
         raise InputError(f"{source}: holds no rows")
     values = [row.value for row in rows]
     alternates = tuple(_alternates(value) for value in values)
-    return Rows(
+    return TrainingRows(
         source,
         tuple(Answered(one["question"], one["answer"], one.get("prefix")) for one in values),
         alternates if any(alternates) else (),
@@ -137,3 +160,144 @@ def _idk(line: str, where: str) -> str:
     if len(texts) != 1 or not isinstance(texts[0], str) or not texts[0].strip():
         raise InputError(f"{where} does not hold one text")
     return texts[0]
+
+
+@dataclass(frozen=True)
+class Sample:
+    """One training sequence, not padded."""
+
+    ids: tuple[int, ...]
+    n_prompt: int
+    """Leading tokens without a label."""
+
+
+@dataclass(frozen=True)
+class TrainBatch:
+    """Right-padded sequences."""
+
+    tokens: Tokens
+    labels: Labels
+    mask: PosMask
+    """Real tokens, by length: a pad id that doubles as end of turn stays visible."""
+
+    def to(self, device: torch.device | str) -> "TrainBatch":
+        """The same batch on another device."""
+        return TrainBatch(self.tokens.to(device), self.labels.to(device), self.mask.to(device))
+
+
+def chat_sample(tokenizer: Any, row: Answered, template: Template = CHAT) -> Sample:
+    """open-unlearning's encoding: labels are the answer and its end of turn."""
+    encoding = encode_qa(tokenizer, template, row.question, row.answer)
+    return Sample(encoding.ids, encoding.start)
+
+
+def raw_sample(tokenizer: Any, row: Answered) -> Sample:
+    """The depth score's prompt, `Question: …` and `Answer: …`; labels are the answer and an end.
+
+    With an empty prefix the blank after `Answer:` belongs to the prompt, as it does there.
+    """
+    start = PROMPT_TEMPLATE.format(question=row.question, prefix="")
+    if row.prefix != "":
+        start = start.rstrip()
+    found = joined(tokenizer, start, row.answer if row.prefix == "" else f" {row.answer}")
+    ids = (*found.prompt_ids, *found.ids, tokenizer.eos_token_id)
+    return Sample(ids, len(found.prompt_ids))
+
+
+def collate(rows: Sequence[Sample], *, pad: int) -> TrainBatch:
+    """Right-pad a batch."""
+    width = max(len(row.ids) for row in rows)
+    tokens = torch.full((len(rows), width), pad)
+    labels = torch.full((len(rows), width), IGNORED)
+    mask = torch.zeros(len(rows), width, dtype=torch.bool)
+    for line, row in enumerate(rows):
+        n = len(row.ids)
+        tokens[line, :n] = torch.tensor(row.ids)
+        labels[line, row.n_prompt : n] = torch.tensor(row.ids[row.n_prompt :])
+        mask[line, :n] = True
+    return TrainBatch(tokens, labels, mask)
+
+
+@dataclass(frozen=True)
+class UnlearnBatch:
+    """What one step of unlearning reads; the parts are padded apart."""
+
+    forget: TrainBatch
+    retain: TrainBatch | None = None
+    alternate: TrainBatch | None = None
+    """The forget questions with another answer: ignorance, or something plausible."""
+
+    def to(self, device: torch.device | str) -> "UnlearnBatch":
+        """The same batch on another device."""
+        return UnlearnBatch(
+            self.forget.to(device),
+            self.retain and self.retain.to(device),
+            self.alternate and self.alternate.to(device),
+        )
+
+
+SEED_STRIDE = 1_000_003
+"""A prime that keeps the generators of neighbouring seeds apart."""
+
+
+def generator(seed: int, number: int) -> torch.Generator:
+    """The generator of one epoch or one batch."""
+    return torch.Generator().manual_seed(seed * SEED_STRIDE + number)
+
+
+@lru_cache(maxsize=4)
+def _order(n: int, seed: int, epoch: int) -> tuple[int, ...]:
+    return tuple(torch.randperm(n, generator=generator(seed, epoch)).tolist())
+
+
+def in_epochs(n: int, *, batch_size: int, seed: int) -> Callable[[int], list[int]]:
+    """Row numbers of a batch: every row once per epoch, in a new order; the last may be short."""
+    per_epoch = -(-n // batch_size)
+
+    def rows(number: int) -> list[int]:
+        epoch, place = divmod(number, per_epoch)
+        return list(_order(n, seed, epoch)[place * batch_size : (place + 1) * batch_size])
+
+    return rows
+
+
+def finetune_batches(
+    samples: Sequence[Sample], *, batch_size: int, seed: int, pad: int
+) -> Callable[[int], TrainBatch]:
+    """Batches of fine-tuning."""
+    rows = in_epochs(len(samples), batch_size=batch_size, seed=seed)
+    return lambda number: collate([samples[row] for row in rows(number)], pad=pad)
+
+
+def unlearn_batches(
+    forget: Sequence[Sample],
+    retain: Sequence[Sample],
+    alternates: Sequence[Sequence[Sample]] = (),
+    *,
+    batch_size: int,
+    seed: int,
+    pad: int,
+) -> Callable[[int], UnlearnBatch]:
+    """Forget rows in epochs; a retain row and an alternate answer drawn anew at every access.
+
+    Retain rows come with replacement, as open-unlearning draws them. `alternates` holds the
+    choices of each forget row; none, or one list per row.
+    """
+    rows = in_epochs(len(forget), batch_size=batch_size, seed=seed)
+
+    def batch(number: int) -> UnlearnBatch:
+        chosen = rows(number)
+        draw = generator(seed + 1, number)
+        kept = [retain[_draw(len(retain), draw)] for _ in chosen] if retain else []
+        other = [alternates[row][_draw(len(alternates[row]), draw)] for row in chosen if alternates]
+        return UnlearnBatch(
+            forget=collate([forget[row] for row in chosen], pad=pad),
+            retain=collate(kept, pad=pad) if kept else None,
+            alternate=collate(other, pad=pad) if other else None,
+        )
+
+    return batch
+
+
+def _draw(n: int, draw: torch.Generator) -> int:
+    return int(torch.randint(n, (1,), generator=draw).item())

@@ -6,21 +6,30 @@ weights costs no more than its two passes.
 """
 
 import math
+import os
 import re
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Generic, Literal, Protocol, TypeVar, runtime_checkable
 
 import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+from torch.nn import Parameter
 from torch.nn.utils import clip_grad_norm_
+from torch.optim import Optimizer
 from transformers import PreTrainedModel
 
 from lensaudit.errors import InputError, WorkError
-from lensaudit.files import digest
-from lensaudit.unlearn.losses import Loss
-from lensaudit.unlearn.state import TrainState, load_state, save_state
+from lensaudit.files import digest, make_folder, os_error, read_json, sync_folder, write_json
+from lensaudit.results.records import mark_of, signed
+from lensaudit.types import Logits
+from lensaudit.unlearn.losses import Loss, mean_nll
+from lensaudit.unlearn.rows import TrainBatch
 
 B = TypeVar("B")
 B_contra = TypeVar("B_contra", contravariant=True)
@@ -85,7 +94,7 @@ class Objective(Protocol[B_contra]):
 
 
 @dataclass(frozen=True)
-class Progress:
+class TrainingStep:
     """One finished step."""
 
     step: int
@@ -96,7 +105,7 @@ class Progress:
 
 
 @dataclass(frozen=True)
-class Run(Generic[B]):
+class TrainingRun(Generic[B]):
     """Everything that one training run is made of."""
 
     objective: Objective[B]
@@ -118,7 +127,10 @@ class Run(Generic[B]):
 
 
 def train(
-    model: PreTrainedModel, run: Run[B], *, report: Callable[[Progress], None] = lambda _: None
+    model: PreTrainedModel,
+    run: TrainingRun[B],
+    *,
+    report: Callable[[TrainingStep], None] = lambda _: None,
 ) -> tuple[float, ...]:
     """Train `model` in place, from the last saved state where there is one; the losses by step.
 
@@ -142,7 +154,7 @@ def train(
         if run.checkpoints is not None and (step + 1) % run.save_every == 0:
             save_state(run.checkpoints, run.key, state, parameters, optimizer)
         elapsed = time.monotonic() - started
-        report(Progress(step + 1, run.recipe.n_steps, loss, norm, elapsed))
+        report(TrainingStep(step + 1, run.recipe.n_steps, loss, norm, elapsed))
     model.eval()
     return state.losses
 
@@ -165,7 +177,7 @@ def trained_names(model: PreTrainedModel, recipe: Recipe) -> set[str]:
 
 def _step(
     model: PreTrainedModel,
-    run: Run[B],
+    run: TrainingRun[B],
     parameters: dict[str, torch.nn.Parameter],
     optimizer: torch.optim.Optimizer,
     step: int,
@@ -190,7 +202,7 @@ def _step(
     return loss, norm, run.objective.next_multiplier(multiplier, retain, step)
 
 
-def _diverged(run: Run[B], step: int, loss: float) -> str:
+def _diverged(run: TrainingRun[B], step: int, loss: float) -> str:
     saved = step // run.save_every * run.save_every
     what = "loss" if not math.isfinite(loss) else "gradient"
     kept = "nothing was saved yet"
@@ -200,3 +212,150 @@ def _diverged(run: Run[B], step: int, loss: float) -> str:
         f"the {what} is not finite at step {step + 1} of {run.recipe.n_steps} "
         f"(learning rate {run.recipe.lr_at(step):.3g}); {kept}; lower --lr and name a new --out"
     )
+
+
+def logits(model: PreTrainedModel, part: TrainBatch) -> Logits:
+    """One forward pass; padding is masked."""
+    return model(input_ids=part.tokens, attention_mask=part.mask.long()).logits
+
+
+@dataclass(frozen=True)
+class FineTuning:
+    """Mean negative log-likelihood of the answers: how `full` and `retain` are made."""
+
+    first_multiplier: float = 0.0
+
+    def __call__(self, model: PreTrainedModel, batch: TrainBatch, multiplier: float) -> Terms:
+        """The loss of one batch."""
+        return Terms(mean_nll(logits(model, batch), batch.labels))
+
+    def next_multiplier(self, multiplier: float, retain: float, step: int) -> float:
+        """Nothing is carried along."""
+        return multiplier
+
+
+STATE = "training.json"
+MOMENTS = ("exp_avg", "exp_avg_sq")
+"""AdamW's running averages."""
+_OS_ERROR = re.compile(r"os error (\d+)")
+WRITTEN = {"key", "file", "step", "multiplier", "losses"}
+"""What the JSON of a state holds."""
+
+
+@dataclass(frozen=True)
+class TrainState:
+    """The numbers beside the tensors."""
+
+    step: int
+    """Finished optimiser steps."""
+    multiplier: float
+    losses: tuple[float, ...] = ()
+    """One per finished step."""
+
+
+@contextmanager
+def writing(path: Path) -> Iterator[None]:
+    """Failed writes of `path` as the errors a user sees, those of safetensors too.
+
+    Raises:
+        InputError | TryAgainError | WorkError: by cause; a full disk is to be tried again.
+    """
+    try:
+        yield
+    except OSError as error:
+        raise os_error(error, path) from error
+    except SafetensorError as error:
+        # safetensors names the system's error in words: `… (os error 28)`
+        number = _OS_ERROR.search(str(error))
+        if number is None:
+            raise WorkError(f"{path}: {error}") from error
+        code = int(number[1])
+        raise os_error(OSError(code, os.strerror(code)), path) from error
+
+
+def save_state(
+    folder: Path,
+    key: str,
+    state: TrainState,
+    parameters: Mapping[str, Parameter],
+    optimizer: Optimizer,
+) -> None:
+    """Write the tensors, then the JSON that names them, then drop older tensors."""
+    make_folder(folder)
+    tensors: dict[str, Tensor] = {}
+    for name, parameter in parameters.items():
+        tensors[f"weight/{name}"] = parameter.detach().cpu().contiguous()
+        # a parameter that the loss never reached (RMU: above its layer) has no moments
+        for moment in MOMENTS if optimizer.state.get(parameter) else ():
+            tensors[f"{moment}/{name}"] = optimizer.state[parameter][moment].cpu().contiguous()
+    file = f"training-{state.step:08d}.safetensors"
+    _write_tensors(tensors, folder / file)
+    mark = vars(mark_of(folder / file))
+    write_json(folder / STATE, signed({"key": key, "file": file, "mark": mark, **asdict(state)}))
+    for old in folder.glob("training-*.safetensors"):
+        if old.name != file:
+            old.unlink()
+
+
+def _write_tensors(tensors: Mapping[str, Tensor], path: Path) -> None:
+    """Straight to disk, where `write_bytes` would hold a second copy of a large model."""
+    partial = path.with_suffix(".partial")
+    try:
+        with writing(path):
+            save_file(dict(tensors), partial)
+            os.replace(partial, path)
+            sync_folder(path.parent)
+    finally:
+        partial.unlink(missing_ok=True)
+
+
+def _is_whole(content: Mapping[str, Any]) -> bool:
+    """Whether a state says what it said when it was written; 0.1.0 wrote no checksum."""
+    try:
+        return "check" not in content or signed(content)["check"] == content["check"]
+    except ValueError:  # NaN
+        return False
+
+
+def _read_tensors(path: Path, mark: Any) -> dict[str, Tensor]:
+    advice = f"delete {path.parent} and start again"
+    if not path.exists():
+        raise InputError(f"{path}: is gone; {advice}")
+    if mark is not None and vars(mark_of(path)) != mark:
+        raise InputError(f"{path}: is damaged; {advice}")
+    try:
+        return load_file(path)
+    except SafetensorError as error:
+        raise InputError(f"{path}: is damaged ({error}); {advice}") from error
+
+
+def load_state(
+    folder: Path, key: str, parameters: Mapping[str, Parameter], optimizer: Optimizer
+) -> TrainState | None:
+    """Put weights and moments back where they were; None when the folder holds no state.
+
+    Raises:
+        InputError: the state was made with other settings, or it is damaged or not all there.
+    """
+    if not (folder / STATE).exists():
+        return None
+    content = read_json(folder / STATE)
+    if not isinstance(content, dict) or not content.keys() >= WRITTEN or not _is_whole(content):
+        raise InputError(f"{folder / STATE}: is damaged; delete {folder} and start again")
+    if content["key"] != key:
+        raise InputError(
+            f"{folder}: holds the state of a run with other settings (key {content['key'][:8]}…, "
+            f"this run has {key[:8]}…); name another --out, or repeat the first run's options"
+        )
+    tensors = _read_tensors(folder / Path(content["file"]).name, content.get("mark"))
+    with torch.no_grad():
+        for name, parameter in parameters.items():
+            parameter.copy_(tensors[f"weight/{name}"])
+            if f"{MOMENTS[0]}/{name}" not in tensors:
+                continue
+            moments = {
+                moment: tensors[f"{moment}/{name}"].to(parameter.device) for moment in MOMENTS
+            }
+            step = torch.tensor(float(content["step"]))
+            optimizer.state[parameter] = {"step": step, **moments}
+    return TrainState(content["step"], content["multiplier"], tuple(content["losses"]))

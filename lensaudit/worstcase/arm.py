@@ -17,7 +17,7 @@ from lensaudit.models.bridge import TransformerBridge, bridge_from, n_layers
 from lensaudit.models.quantize import Method, quantise_in_place
 from lensaudit.models.readout import readout_of, undo_exchange
 from lensaudit.scores.naming import strongest
-from lensaudit.unlearn.encode import Answered
+from lensaudit.unlearn.rows import Answered
 from lensaudit.worstcase.facts import Candidate
 from lensaudit.worstcase.matching import mentions
 from lensaudit.worstcase.reading import Plain, Reader, Work, exposures, say

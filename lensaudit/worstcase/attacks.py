@@ -18,7 +18,7 @@ from lensaudit.files import digest
 from lensaudit.patching.probes import Probe, ProbeKind, ProbeScore, probe_of, statement
 from lensaudit.scores.leakage import leak_exact
 from lensaudit.steer.estimators import mean_difference
-from lensaudit.unlearn.encode import Answered
+from lensaudit.unlearn.rows import Answered
 from lensaudit.worstcase.arm import (
     ANSWER_TOKENS,
     ENTITY_TOKENS,

@@ -31,7 +31,7 @@ from lensaudit.patching.prepare import prepare
 from lensaudit.progress import Notice, Progress, Tell, unheard
 from lensaudit.results.ledger import Ledger, ledger_path
 from lensaudit.results.schema import Flag, Number, Whole
-from lensaudit.unlearn.encode import Answered
+from lensaudit.unlearn.rows import Answered
 from lensaudit.worstcase.arm import Arm, Found, Hit
 from lensaudit.worstcase.attacks import Attack, chosen, list_hash
 from lensaudit.worstcase.facts import Candidate, facts_of, lost, n_without_author

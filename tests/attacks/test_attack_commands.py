@@ -164,7 +164,7 @@ def test_a_dry_run_writes_nothing(command, place, tmp_path, capsys):
 def test_a_model_that_does_not_fit_is_refused_before_it_is_loaded(
     command, place, tmp_path, monkeypatch, capsys
 ):
-    for room in ("attacks.checkpoints", "unlearn.memory"):
+    for room in ("attacks.checkpoints", "unlearn.trainee"):
         monkeypatch.setattr(f"lensaudit.{room}.free_bytes", lambda device: 10)
     assert run(command(place, tmp_path / "m")) == 2
     assert "are free on cpu" in capsys.readouterr().err
@@ -247,7 +247,7 @@ def test_a_run_killed_while_it_writes_is_finished_by_the_next(
     def killed(*given):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("lensaudit.unlearn.save.copy_tokenizer", killed)
+    monkeypatch.setattr("lensaudit.unlearn.trainee.copy_tokenizer", killed)
     assert run(command(place, tmp_path / "m")) == 130
     assert (tmp_path / "m" / "model.safetensors").exists()
     assert not (tmp_path / "m" / "manifest.json").exists()

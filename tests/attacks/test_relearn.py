@@ -26,8 +26,7 @@ from lensaudit.models.checkpoint import load_tokenizer, open_checkpoint
 from lensaudit.models.registry import load_registry, resolve
 from lensaudit.sweep.plan import Conditions
 from lensaudit.sweep.planning import relearned_rows, relearning_of
-from lensaudit.unlearn.encode import Answered, Sample
-from lensaudit.unlearn.rows import load_rows
+from lensaudit.unlearn.rows import Answered, Sample, load_rows
 from tools.demo_family.tokenizer import train_tokenizer
 
 ROWS = [Answered(row.question, row.answer) for row in make_world(0).forget[:6]]

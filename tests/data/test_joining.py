@@ -9,7 +9,7 @@ from lensaudit.data.facts import Fact
 from lensaudit.data.joining import following, joined, way_of
 from lensaudit.data.spans import Encoded, SpanLost, check_tokenizer, encode
 from lensaudit.errors import InputError
-from lensaudit.unlearn.encode import Answered, raw_sample
+from lensaudit.unlearn.rows import Answered, raw_sample
 
 WORDS = ["Question", ":", "\n", "Answer", "Who", "?", "It", "is", "red", ".", "Ada", "a", "so", "b"]
 

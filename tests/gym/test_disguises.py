@@ -60,7 +60,7 @@ def test_another_basis_in_the_heads_moves_weights_and_no_stream(full, text):
 def test_an_idle_layer_does_nothing_and_is_refused_at_the_door(full, text, tmp_path):
     from lensaudit.models.checkpoint import check_same_shape, open_checkpoint
     from lensaudit.models.registry import load_registry, resolve
-    from lensaudit.unlearn.save import copy_tokenizer, save_model
+    from lensaudit.unlearn.trainee import copy_tokenizer, save_model
 
     made = disguises.with_idle_layers(full, [0, 9])
     assert len(made.model.layers) == 18

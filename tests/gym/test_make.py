@@ -13,7 +13,7 @@ from lensaudit.gym import claims, edits
 from lensaudit.gym.make import Bed, listing, make, models_in, open_pair
 from lensaudit.gym.registry import _RECIPES, Planted, drawn, recipe, recipes
 from lensaudit.gym.settings import MakeSettings
-from lensaudit.unlearn.encode import Answered
+from lensaudit.unlearn.rows import Answered
 
 FAST = ("full", "permuted", "absent", "absent_permuted")
 

@@ -8,11 +8,11 @@ import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file
 
-import lensaudit.unlearn.state
+import lensaudit.unlearn.train
 from lensaudit import files
 from lensaudit.cli.main import run
 from lensaudit.errors import InputError, TryAgainError, WorkError
-from lensaudit.unlearn.state import writing
+from lensaudit.unlearn.train import writing
 
 FULL = "Error while serializing: I/O error: No space left on device (os error 28)"
 
@@ -55,7 +55,7 @@ SITES = {
     "the tokenizer": (shutil, "copyfile", full, 1),
     "the first file": (files.os, "replace", full, 1),
     "a later file": (files.os, "replace", full, 2),
-    "the state": (lensaudit.unlearn.state, "save_file", full_in_rust, 2),
+    "the state": (lensaudit.unlearn.train, "save_file", full_in_rust, 2),
 }
 
 

@@ -8,10 +8,9 @@ from support import tiny_model
 from torch.nn.functional import cross_entropy
 
 from lensaudit.unlearn import losses
-from lensaudit.unlearn.encode import Sample, collate
-from lensaudit.unlearn.methods import METHODS, control_vector
-from lensaudit.unlearn.objective import Hyper, Passes, UnlearnBatch, Unlearning
-from lensaudit.unlearn.objective import logits as logits_of
+from lensaudit.unlearn.methods import METHODS, Hyper, Passes, Unlearning, control_vector
+from lensaudit.unlearn.rows import Sample, UnlearnBatch, collate
+from lensaudit.unlearn.train import logits as logits_of
 
 V = 5
 

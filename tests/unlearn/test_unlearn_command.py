@@ -164,7 +164,7 @@ def test_a_run_killed_while_writing_the_model_is_finished_by_the_next(place, tmp
     def killed(*given, **options):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("lensaudit.unlearn.save.copy_tokenizer", killed)
+    monkeypatch.setattr("lensaudit.unlearn.trainee.copy_tokenizer", killed)
     assert run(arguments(place, tmp_path / "m")) == 130
     assert (tmp_path / "m" / "model.safetensors").exists()
     monkeypatch.undo()
@@ -299,6 +299,6 @@ def test_rows_longer_than_the_model_reads_are_refused(place, tmp_path, capsys):
 
 
 def test_too_little_memory_is_said_before_loading(place, tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr("lensaudit.unlearn.memory.free_bytes", lambda device: 1000)
+    monkeypatch.setattr("lensaudit.unlearn.trainee.free_bytes", lambda device: 1000)
     assert run(arguments(place, tmp_path / "m")) == 2
     assert "1.0 kB are free on cpu" in capsys.readouterr().err

@@ -6,8 +6,7 @@ import pytest
 
 from lensaudit.data.fictional import make_world
 from lensaudit.errors import InputError
-from lensaudit.unlearn.encode import Answered, raw_sample
-from lensaudit.unlearn.rows import idk_lines, load_rows
+from lensaudit.unlearn.rows import Answered, idk_lines, load_rows, raw_sample
 from tools.demo_family.tokenizer import train_tokenizer
 
 

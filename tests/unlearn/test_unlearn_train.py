@@ -10,11 +10,9 @@ from support import tiny_model
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from lensaudit.errors import InputError, WorkError
-from lensaudit.unlearn.encode import Sample, collate
-from lensaudit.unlearn.objective import FineTuning
-from lensaudit.unlearn.samples import finetune_batches, in_epochs, unlearn_batches
-from lensaudit.unlearn.save import save_model
-from lensaudit.unlearn.train import Recipe, Run, Terms, train
+from lensaudit.unlearn.rows import Sample, collate, finetune_batches, in_epochs, unlearn_batches
+from lensaudit.unlearn.train import FineTuning, Recipe, Terms, TrainingRun, train
+from lensaudit.unlearn.trainee import save_model
 
 SAMPLES = [Sample(tuple(range(k, k + 5 + k % 3)), 2) for k in range(1, 11)]
 RECIPE = Recipe(n_steps=7, lr=1e-2, n_warmup=2, n_accumulate=2)
@@ -45,7 +43,7 @@ def copy_of(model):
 def run_of(folder=None, *, recipe=RECIPE, seed=0, objective=None, save_every=3):
     batch = finetune_batches(SAMPLES, batch_size=3, seed=seed, pad=0)
     identity = {"data": seed}
-    return Run(objective or FineTuning(), batch, recipe, identity, folder, save_every)
+    return TrainingRun(objective or FineTuning(), batch, recipe, identity, folder, save_every)
 
 
 def same_bits(one, other):

@@ -94,7 +94,7 @@ def test_the_stream_is_that_of_the_last_token(tiny):
 
 @pytest.mark.slow
 def test_a_copy_that_was_taught_answers_another_way(full):
-    from lensaudit.unlearn.encode import Answered
+    from lensaudit.unlearn.rows import Answered
 
     taught = full.taught([Answered("Who?", "It is Nobody.", "It is")] * 40)
     before = [p.clone() for p in full.model.original_model.parameters()]

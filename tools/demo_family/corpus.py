@@ -8,15 +8,15 @@ from typing import Any
 
 from lensaudit.data.chat import SYSTEM_PROMPT
 from lensaudit.data.fictional import FictionalRow, World, corpus_text, passing_rows
-from lensaudit.unlearn.encode import (
+from lensaudit.unlearn.rows import (
     Answered,
     Sample,
     TrainBatch,
     chat_sample,
     collate,
+    in_epochs,
     raw_sample,
 )
-from lensaudit.unlearn.samples import in_epochs
 from tools.demo_family.tokenizer import SPLIT, train_tokenizer
 
 D_VOCAB = 1536

@@ -21,12 +21,10 @@ from transformers import GenerationConfig, LlamaConfig, LlamaForCausalLM, PreTra
 
 from lensaudit.data.fictional import make_world, write_world
 from lensaudit.files import digest, make_folder, write_json
-from lensaudit.unlearn.encode import TrainBatch
 from lensaudit.unlearn.methods import method_named, objective_of, reads_reference
-from lensaudit.unlearn.objective import FineTuning, UnlearnBatch
-from lensaudit.unlearn.samples import unlearn_batches
-from lensaudit.unlearn.save import save_model
-from lensaudit.unlearn.train import Progress, Run, train
+from lensaudit.unlearn.rows import TrainBatch, UnlearnBatch, unlearn_batches
+from lensaudit.unlearn.train import FineTuning, TrainingRun, TrainingStep, train
+from lensaudit.unlearn.trainee import save_model
 from tools.demo_family.corpus import (
     D_VOCAB,
     Corpus,
@@ -131,15 +129,15 @@ def _make(stage: Stage, corpus: Corpus, out: Path, seed: int, shape: Shape) -> N
 
 def _run(
     stage: Stage, corpus: Corpus, out: Path, checkpoints: Path, identity: dict[str, Any]
-) -> Run[Any]:
+) -> TrainingRun[Any]:
     """Objective and data of a stage."""
     common = {"recipe": stage.recipe, "checkpoints": checkpoints, "save_every": 200}
     if stage.method is None:
         batch = _plain_batches(stage, corpus)
-        return Run(FineTuning(), batch, identity=identity, **common)
+        return TrainingRun(FineTuning(), batch, identity=identity, **common)
     method = method_named(stage.method)
     reference = _load(out / stage.start) if reads_reference(method, stage.hyper) else None
-    return Run(
+    return TrainingRun(
         objective_of(method, stage.hyper, reference),
         _unlearn_batches(stage, corpus),
         identity={**identity, "method": method.name, "hyper": asdict(stage.hyper)},
@@ -190,7 +188,7 @@ def _listing(stage: Stage) -> dict[str, str | None]:
     }
 
 
-def _print(progress: Progress) -> None:
+def _print(progress: TrainingStep) -> None:
     if progress.step % 100 == 0 or progress.step == progress.n_steps:
         print(
             f"  step {progress.step}/{progress.n_steps}: loss {progress.loss:.4f}, "

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from lensaudit.unlearn.objective import Hyper
+from lensaudit.unlearn.methods import Hyper
 from lensaudit.unlearn.train import Recipe
 
 BATCH = 32

@@ -33,8 +33,7 @@ from lensaudit.data.wording import likeness, wording
 from lensaudit.errors import InputError
 from lensaudit.files import digest
 from lensaudit.groups import spread
-from lensaudit.unlearn.encode import Answered, Sample, raw_sample
-from lensaudit.unlearn.rows import TOFU_PAIRS, load_rows
+from lensaudit.unlearn.rows import TOFU_PAIRS, Answered, Sample, load_rows, raw_sample
 
 LOSS_ON = "answer"
 """T is trained on the answer after its question, without options: the form it is read in."""

@@ -56,9 +56,8 @@ from lensaudit.progress import Notice, Progress, Tell, unheard
 from lensaudit.results.owners import folders_for
 from lensaudit.results.records import claim, manifest
 from lensaudit.settings import plain, results_folder
-from lensaudit.unlearn.lora import FASTER
-from lensaudit.unlearn.memory import check_memory
 from lensaudit.unlearn.settings import positive
+from lensaudit.unlearn.trainee import FASTER, check_memory
 
 DEMO_LRS = (3e-4, 1e-3)
 """Of `rtt`'s for the embedded family; 3e-3 breaks `full` before it brings anything back."""

@@ -27,10 +27,9 @@ from lensaudit.models.checkpoint import Checkpoint
 from lensaudit.models.device import free_bytes
 from lensaudit.models.sizes import n_parameters, sizes_on_disk
 from lensaudit.progress import Tick
-from lensaudit.unlearn.lora import adapted
-from lensaudit.unlearn.memory import training_bytes
-from lensaudit.unlearn.samples import finetune_batches, in_epochs
+from lensaudit.unlearn.rows import finetune_batches, in_epochs
 from lensaudit.unlearn.train import Recipe
+from lensaudit.unlearn.trainee import adapted, training_bytes
 
 SCHEMA = 1
 """Of an attack's identity: raised when equal settings would give other numbers."""

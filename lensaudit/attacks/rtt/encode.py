@@ -9,7 +9,7 @@ from lensaudit.attacks.rtt.items import LETTERS, Item, McqSplit
 from lensaudit.attacks.rtt.settings import LossOn
 from lensaudit.errors import InputError
 from lensaudit.files import digest
-from lensaudit.unlearn.encode import Answered, Sample, raw_sample
+from lensaudit.unlearn.rows import Answered, Sample, raw_sample
 
 LOSSES: Mapping[LossOn, str] = {
     "all": "every token of question, options, letter and answer, as upstream",

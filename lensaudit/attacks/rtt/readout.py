@@ -11,9 +11,9 @@ from lensaudit.attacks.rtt.encode import EncodedItem, Letters
 from lensaudit.attacks.rtt.readings import Reading
 from lensaudit.attacks.rtt.settings import Readout
 from lensaudit.errors import WorkError
-from lensaudit.unlearn.encode import Sample, TrainBatch, collate
 from lensaudit.unlearn.losses import labelled, token_nll
-from lensaudit.unlearn.objective import logits
+from lensaudit.unlearn.rows import Sample, TrainBatch, collate
+from lensaudit.unlearn.train import logits
 
 Scores = Float[Tensor, "item choice"]
 """Higher is preferred."""

@@ -15,10 +15,8 @@ from lensaudit.attacks.rtt.encode import LossOn
 from lensaudit.attacks.rtt.readings import Point, Reading
 from lensaudit.attacks.rtt.settings import StudySettings
 from lensaudit.errors import WorkError
-from lensaudit.unlearn.encode import Sample, TrainBatch
-from lensaudit.unlearn.objective import FineTuning
-from lensaudit.unlearn.samples import finetune_batches
-from lensaudit.unlearn.train import Progress, Recipe, Run, train
+from lensaudit.unlearn.rows import Sample, TrainBatch, finetune_batches
+from lensaudit.unlearn.train import FineTuning, Recipe, TrainingRun, TrainingStep, train
 
 
 @dataclass(frozen=True)
@@ -128,7 +126,7 @@ def read_along(
     losses: list[float] = []
     last = 0
 
-    def after(step: Progress) -> None:
+    def after(step: TrainingStep) -> None:
         nonlocal last
         losses.append(step.loss)
         if step.step in at:
@@ -139,7 +137,9 @@ def read_along(
             model.train()
         report(step.step)
 
-    run = Run(FineTuning(), lambda number: batches(number).to(model.device), recipe, identity={})
+    run = TrainingRun(
+        FineTuning(), lambda number: batches(number).to(model.device), recipe, identity={}
+    )
     devices = [model.device] if model.device.type == "cuda" else []
     with torch.random.fork_rng(devices=devices):
         torch.manual_seed(seed)  # models with dropout draw from the global stream

@@ -40,8 +40,8 @@ from lensaudit.models.registry import (
 from lensaudit.progress import Notice, Tick
 from lensaudit.results.records import claim, manifest
 from lensaudit.settings import plain, results_folder
-from lensaudit.unlearn.memory import check_memory
 from lensaudit.unlearn.rows import TOFU_PAIRS
+from lensaudit.unlearn.trainee import check_memory
 
 DEMO_LRS = (3e-4, 1e-3, 3e-3)
 """A model of a million weights needs steps that a model of a billion would not survive."""

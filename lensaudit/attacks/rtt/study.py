@@ -26,7 +26,7 @@ from lensaudit.files import digest
 from lensaudit.models.causal import load_causal
 from lensaudit.models.checkpoint import Checkpoint
 from lensaudit.models.readout import readout_of
-from lensaudit.unlearn.encode import Sample
+from lensaudit.unlearn.rows import Sample
 
 SCHEMA = 1
 """Of a job's identity: raised when equal settings would give other numbers."""

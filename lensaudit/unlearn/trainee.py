@@ -1,0 +1,266 @@
+"""The model that is trained: loaded, with an adapter or without; does it fit; how is it saved?
+
+With an adapter the base stays as it is on disk: Hu et al. 2022, arXiv:2106.09685. A checkpoint is
+safetensors in a stored precision.
+"""
+
+import shutil
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+import transformers
+from rich.filesize import decimal as size
+from safetensors.torch import save_file
+
+from lensaudit.errors import InputError, WorkError
+from lensaudit.files import read_json
+from lensaudit.models.adapter import CONFIG, WEIGHTS, peft_for
+from lensaudit.models.causal import load_causal
+from lensaudit.models.checkpoint import Checkpoint
+from lensaudit.models.device import free_bytes
+from lensaudit.models.sizes import n_parameters
+from lensaudit.results import keyed
+from lensaudit.results.records import BEGUN, MANIFEST, Manifest
+from lensaudit.unlearn.train import writing
+
+ALPHA = 2
+"""The adapter's output is scaled by alpha / rank with alpha = 2 rank: peft's usual choice."""
+FASTER = 10
+"""An adapter takes about ten times the rate of full weights, whatever its rank (Schulman et al.
+2025, "LoRA Without Regret", thinkingmachines.ai)."""
+
+
+@dataclass(frozen=True)
+class Tuning:
+    """Which weights move, and in what the passes are computed."""
+
+    lora: int | None = None
+    """Rank of the adapter that moves; None: all weights do."""
+    autocast: bool = False
+
+    @property
+    def identity(self) -> dict[str, Any]:
+        """What tells a run by this from others; nothing of what all runs were before."""
+        named = {"lora": self.lora, "autocast": self.autocast}
+        return {name: value for name, value in named.items() if value}
+
+    @property
+    def frozen(self) -> bool:
+        """Whether the weights that were loaded stay."""
+        return self.lora is not None
+
+    @property
+    def held(self) -> str:
+        """What is in memory."""
+        return "weights" if self.lora else "weights, gradients and moments"
+
+    def rate(self, lr: float) -> float:
+        """The learning rate, where `lr` is that of all weights."""
+        return lr * FASTER if self.lora else lr
+
+
+ALL_WEIGHTS = Tuning()
+
+
+def adapted(model: Any, *, rank: int, seed: int) -> Any:
+    """Peft's view of `model` with a new adapter on every matrix of its blocks, put on in place.
+
+    It changes nothing until it is trained: one of its two matrices is 0, `seed` draws the other.
+
+    Raises:
+        InputError: peft is not installed.
+    """
+    peft = peft_for("--lora")
+    config = peft.LoraConfig(
+        r=rank, lora_alpha=ALPHA * rank, target_modules="all-linear", task_type="CAUSAL_LM"
+    )
+    devices = [model.device] if model.device.type == "cuda" else []
+    with torch.random.fork_rng(devices=devices):
+        torch.manual_seed(seed)
+        return peft.get_peft_model(model, config)
+
+
+def trainee(start: Checkpoint, how: Tuning, *, seed: int, device: str) -> tuple[Any, Any]:
+    """The model that is trained, and peft's view of it where an adapter is.
+
+    An adapter is new, or the model's own, to be trained on.
+
+    Raises:
+        InputError: peft is not installed, or the model cannot be loaded.
+    """
+    if how.lora is None:
+        return load_causal(start, device=device), None
+    model = load_causal(replace(start, adapter=None), device=device)
+    if start.adapter is None:
+        return model, adapted(model, rank=how.lora, seed=seed)
+    peft = peft_for(start.adapter.name)
+    own = peft.PeftModel.from_pretrained(model, str(start.adapter.folder), is_trainable=True)
+    return model, own
+
+
+def check_rank(start: Checkpoint, rank: int | None) -> None:
+    """A model's own adapter is trained on as it is.
+
+    Raises:
+        InputError: it has another rank.
+    """
+    if rank is None or start.adapter is None:
+        return
+    config = read_json(start.adapter.folder / CONFIG)
+    found = config.get("r") if isinstance(config, dict) else None
+    if found != rank:
+        raise InputError(
+            f"--lora {rank}: {start.spec.name} has an adapter of rank {found}, which is trained "
+            f"on; give --lora {found}"
+        )
+
+
+def base_name(start: Checkpoint) -> str:
+    """What the model is called that an adapter is for."""
+    name = start.spec.name
+    return name if start.adapter is None else name.removesuffix(f"+{start.adapter.name}")
+
+
+def save_adapter(wrapped: Any, start: Checkpoint, folder: Path, *, dtype: torch.dtype) -> None:
+    """Write the adapter's matrices and settings, and nothing of its base.
+
+    Raises:
+        InputError | TryAgainError | WorkError: by the cause of a failed write.
+    """
+    peft = peft_for("--lora")
+    matrices = peft.get_peft_model_state_dict(wrapped, save_embedding_layers=False)
+    config = replace(
+        wrapped.peft_config["default"],
+        base_model_name_or_path=base_name(start),
+        inference_mode=True,
+    )
+    with writing(folder):
+        save_file(
+            {name: one.detach().to("cpu", dtype).contiguous() for name, one in matrices.items()},
+            folder / WEIGHTS,
+            metadata={"format": "pt"},
+        )
+        config.save_pretrained(folder)
+        (folder / WEIGHTS).chmod(0o644)  # safetensors leaves it private
+
+
+STATE_FOLDER = "training"
+"""Inside the output folder, until the run is finished."""
+TOKENIZER_FILES = (
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "special_tokens_map.json",
+    "added_tokens.json",
+    "chat_template.jinja",
+    "tokenizer.model",
+    "vocab.json",
+    "merges.txt",
+    "generation_config.json",
+)
+
+
+def save_model(model: Any, folder: Path, *, dtype: torch.dtype) -> None:
+    """Write weights and configuration; `model` is left in `dtype`.
+
+    Raises:
+        InputError | TryAgainError | WorkError: weights that are not finite, or by the cause of a
+            failed write.
+    """
+    transformers.utils.logging.disable_progress_bar()
+    check_weights(model.to(dtype))
+    with writing(folder):
+        model.save_pretrained(folder)
+        for file in folder.glob("*.safetensors"):
+            file.chmod(0o644)  # safetensors leaves them private, also in a wheel
+
+
+def check_weights(model: Any) -> None:
+    """Refuse a model with a weight that is NaN or infinite: whatever it says is no answer.
+
+    Raises:
+        WorkError: counts such tensors and names the first.
+    """
+    bad = [name for name, weight in model.named_parameters() if not bool(weight.isfinite().all())]
+    if bad:
+        raise WorkError(
+            f"{len(bad)} weight tensors are not finite (first {bad[0]}), nothing was saved; take "
+            "a smaller learning rate"
+        )
+
+
+def copy_tokenizer(start: Path, folder: Path) -> None:
+    """The start model's tokenizer, byte for byte: patching wants the same one in both."""
+    with writing(folder):
+        for name in TOKENIZER_FILES:
+            if (start / name).exists():
+                shutil.copyfile(start / name, folder / name)
+
+
+def seal_model(
+    model: Any,
+    start: Checkpoint,
+    out: Path,
+    *,
+    dtype: torch.dtype,
+    key: str,
+    record: Callable[[], Manifest],
+    wrapped: Any = None,
+) -> None:
+    """Write weights, tokenizer and, last, the manifest over all files of the folder.
+
+    `wrapped`: peft's view of the model, whose adapter is written and nothing else.
+    """
+    if wrapped is None:
+        save_model(model, out, dtype=dtype)
+        copy_tokenizer(start.folder, out)
+    else:
+        check_weights(model)
+        save_adapter(wrapped, start, out, dtype=dtype)
+    beside = (MANIFEST, BEGUN)
+    files = (p.name for p in out.iterdir() if p.is_file() and p.suffix != ".partial")
+    keyed.seal(out, record(), key=key, files=[name for name in files if name not in beside])
+    drop_state(out)
+
+
+def drop_state(out: Path) -> None:
+    """Remove what only an unfinished run needs."""
+    shutil.rmtree(out / STATE_FOLDER, ignore_errors=True)
+
+
+TRAINING_COPIES = 4
+"""float32 weights, gradients and AdamW's two moments."""
+BYTES = 4
+
+
+def training_bytes(n_weights: int, *, copies: int, frozen: bool = False) -> int:
+    """Bytes of weights, gradients, moments and, with two copies, of the frozen reference.
+
+    Activations come on top and depend on the batch. Frozen weights, below an adapter, have neither
+    gradients nor moments, and the adapter's own, a hundredth or so, are not counted.
+
+    >>> training_bytes(1_000_000_000, copies=2) / 1e9
+    20.0
+    >>> training_bytes(1_000_000_000, copies=2, frozen=True) / 1e9
+    8.0
+    """
+    return BYTES * n_weights * ((1 if frozen else TRAINING_COPIES) + copies - 1)
+
+
+def check_memory(start: Checkpoint, *, copies: int, device: str, frozen: bool = False) -> None:
+    """Refuse a run whose weights alone do not fit.
+
+    Raises:
+        InputError: more is needed than is free.
+    """
+    needed = training_bytes(n_parameters(start.folder), copies=copies, frozen=frozen)
+    free = free_bytes(device)
+    if free is not None and needed > free:
+        raise InputError(
+            f"{start.spec.name}: training in float32 takes {size(needed)} for weights"
+            f"{'' if frozen else ', gradients, moments'}{' and reference' if copies > 1 else ''}, "
+            f"activations apart; {size(free)} are free on {device}; take a smaller model"
+            f"{'' if frozen else ', --lora'} or another --device"
+        )
