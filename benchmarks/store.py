@@ -26,7 +26,7 @@ import torch
 from benchmarks import store_faults
 from benchmarks.machine import describe
 from benchmarks.store_cost import overhead, overhead_line
-from lensaudit.activations import reader
+from lensaudit.activations import store as module
 from lensaudit.activations.store import Activations, ActivationStore, ExampleActivations
 from lensaudit.activations.verification import verify
 from lensaudit.files import write_bytes
@@ -148,7 +148,7 @@ def cold_reads(store: ActivationStore, folder: Path) -> tuple[float, float]:
     ours, plain = [], []
     for _ in range(3):
         drop_pages(folder)
-        reader._whole.clear()
+        module._whole.clear()
         ours.append(seconds(lambda: read_all(store)))
         drop_pages(folder)
         plain.append(seconds(lambda: plain_read(folder)))
@@ -172,7 +172,7 @@ def read_all(store: ActivationStore) -> None:
 
 def example_times(folder: Path) -> tuple[float, float]:
     """Milliseconds of a shard's first example and of later ones, all layers, pages in memory."""
-    reader._whole.clear()
+    module._whole.clear()
     first, later = [], []
     with opened(ActivationStore(folder.parent)) as cache:
         for shard in cache.spec.shards():

@@ -20,9 +20,8 @@ from pathlib import Path
 
 import torch
 
-from lensaudit.activations.fingerprint import Fingerprint
 from lensaudit.activations.shard import check_shard
-from lensaudit.activations.spec import Shard
+from lensaudit.activations.spec import Fingerprint, Shard
 from lensaudit.activations.store import ActivationStore, CacheWriter, ExampleActivations
 from lensaudit.activations.verification import verify
 from lensaudit.errors import LensAuditError

@@ -13,8 +13,7 @@ from huggingface_hub import constants
 from packaging.requirements import Requirement
 from rich.filesize import decimal as size
 
-from lensaudit.activations.inventory import describe
-from lensaudit.activations.lookup import cache_folders
+from lensaudit.activations.inventory import cache_folders, describe
 from lensaudit.errors import LensAuditError
 from lensaudit.models.checkpoint import open_checkpoint
 from lensaudit.models.device import resolve_device, resolve_dtype

@@ -20,10 +20,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from lensaudit.activations.gc import staging_name
-from lensaudit.activations.inventory import IMPORTED
-from lensaudit.activations.lookup import folder_key, folder_of
-from lensaudit.activations.presence import check_trusted
-from lensaudit.activations.publish import RESERVE_BYTES, check_space, link_new
+from lensaudit.activations.inventory import IMPORTED, folder_key, folder_of
+from lensaudit.activations.presence import RESERVE_BYTES, check_space, check_trusted, link_new
 from lensaudit.activations.spec import (
     MAX_JSON_BYTES,
     REPAIR,

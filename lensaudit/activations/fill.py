@@ -1,5 +1,12 @@
-"""Run a model over encoded examples and keep what it thought at the positions that are read."""
+"""Run a model over encoded examples and keep what it thought at the positions that are read.
 
+A model that does not fit (`models.streaming`) runs block by block over all examples, so that each
+weight is brought once. What is read, and the streams between two blocks, then lie in a scratch
+file beside the shards; it has no name once it is open, so nothing is left of it.
+"""
+
+import math
+import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
@@ -8,37 +15,44 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor
 
-from lensaudit.activations.blockwise import Batch, goes_by_block, run_by_block
-from lensaudit.activations.fingerprint import Fingerprint
-from lensaudit.activations.parts import HOOKS, check_width, hooked
-from lensaudit.activations.spec import SHARD_EXAMPLES, Shard
+from lensaudit.activations.presence import check_space
+from lensaudit.activations.spec import (
+    HOOKS,
+    SHARD_EXAMPLES,
+    Fingerprint,
+    Shard,
+    check_width,
+    hooked,
+)
 from lensaudit.activations.store import Activations, ActivationStore
-from lensaudit.activations.tensors import ExampleActivations
+from lensaudit.activations.tensors import TORCH, ExampleActivations
 from lensaudit.activations.writer import CacheWriter
 from lensaudit.data.spans import PROMPT_TEMPLATE, Encoded, buckets, by_length, make_batch
 from lensaudit.data.tofu import DEMO, FORGET10
 from lensaudit.errors import InputError, WorkError
-from lensaudit.files import digest
-from lensaudit.models.bridge import TransformerBridge, check_finite, residuals
+from lensaudit.files import digest, os_error
+from lensaudit.models.bridge import TransformerBridge, check_finite, residuals, residuals_by_block
 from lensaudit.models.checkpoint import Checkpoint
 from lensaudit.models.conditions import conditions_of
+from lensaudit.models.decoder import VERIFIED
 from lensaudit.models.registry import lasting_name
 from lensaudit.models.sizes import Sizes, budget_for, planned_bytes, sizes_of, sizes_on_disk
 from lensaudit.models.spec import ModelSpec
+from lensaudit.models.streaming import streamed
+from lensaudit.partials import partial_path
 from lensaudit.progress import Tick
 from lensaudit.settings import Kept, Positions
-from lensaudit.types import Tokens
-
-"""Called with what is done, how much of it, and of how much."""
+from lensaudit.types import Resid, Tokens
 
 CACHE_BATCH = 16
 """Most examples per forward pass while caching; part of the fingerprint for half-precision."""
 
 CALL_FLOP = {"cpu": 1e9, "cuda": 1e13}
 """What a forward pass costs beside its arithmetic: some 20 ms of Python."""
+
 FEW_TOKENS = 64.0
 """Matrix products of fewer rows are no faster: the weights have to be read."""
 
@@ -209,9 +223,24 @@ def _computed(
             yield one, done
 
 
+@dataclass(frozen=True)
+class CacheBatch:
+    """Examples that run together."""
+
+    examples: Sequence[Encoded]
+    tokens: Tokens
+    kept: Sequence[Int[Tensor, " kept"]]
+    """By example, the positions that are kept."""
+
+    @property
+    def idx(self) -> tuple[int, ...]:
+        """The examples' numbers."""
+        return tuple(e.idx for e in self.examples)
+
+
 def _batches(
     model: TransformerBridge, encoded: Sequence[Encoded], asked: _Asked
-) -> Iterator[Batch]:
+) -> Iterator[CacheBatch]:
     everywhere = asked.fingerprint.positions == "all"
 
     def length(e: Encoded) -> int:
@@ -221,7 +250,7 @@ def _batches(
     price = call_tokens(model)
     for bucket in buckets(encoded, asked.batch_size, call_tokens=price, length=length):
         kept = [range(len(e.token_ids)) if everywhere else e.read_positions for e in bucket]
-        yield Batch(
+        yield CacheBatch(
             bucket,
             make_batch(bucket).tokens[:, : max(map(length, bucket))],
             [torch.tensor(list(places)) for places in kept],
@@ -229,7 +258,7 @@ def _batches(
 
 
 def _run_by_block(
-    model: TransformerBridge, batches: Sequence[Batch], asked: _Asked, writer: CacheWriter
+    model: TransformerBridge, batches: Sequence[CacheBatch], asked: _Asked, writer: CacheWriter
 ) -> Iterator[ExampleActivations]:
     n = sum(len(batch.examples) for batch in batches)
     return run_by_block(
@@ -244,7 +273,7 @@ def _run_by_block(
 
 
 def _run(
-    model: TransformerBridge, batches: Sequence[Batch], asked: _Asked, writer: CacheWriter
+    model: TransformerBridge, batches: Sequence[CacheBatch], asked: _Asked, writer: CacheWriter
 ) -> Iterator[ExampleActivations]:
     device = next(model.original_model.parameters()).device
     for batch in batches:
@@ -283,3 +312,118 @@ def call_tokens(model: TransformerBridge) -> float:
     device = next(model.original_model.parameters()).device
     flop = CALL_FLOP["cpu" if device.type == "cpu" else "cuda"]
     return max(FEW_TOKENS, flop / sizes.per_token_flop)
+
+
+@dataclass(frozen=True)
+class _Scratch:
+    """Room for all that is kept, rows of examples end to end, and for every batch's stream."""
+
+    resid: Float[Tensor, "layer row d"]
+    final_norm: Float[Tensor, "norm_row d"]
+    streams: Sequence[Resid]
+
+
+def goes_by_block(model: TransformerBridge) -> bool:
+    """Its blocks are brought one by one, and each is called alike whatever runs through it."""
+    hf = model.original_model
+    return streamed(hf) is not None and type(hf).__name__ in VERIFIED
+
+
+def run_by_block(
+    model: TransformerBridge,
+    batches: Sequence[CacheBatch],
+    fingerprint: Fingerprint,
+    *,
+    name: str,
+    folder: Path,
+    reserve_bytes: int,
+    told: Callable[[float], None],
+) -> Iterator[ExampleActivations]:
+    """Every example of every batch, in their order; `told` of the share of the work that is done.
+
+    Args:
+        model: one that `goes_by_block`.
+        batches: what runs.
+        fingerprint: what is kept of it.
+        name: of the model, for errors.
+        folder: where there is room for the scratch file.
+        reserve_bytes: that stay free there.
+        told: called after every block of every batch.
+
+    Raises:
+        InputError: the architecture has no such component, or not of this width.
+        WorkError: an activation is not finite.
+        TryAgainError: the disk has no room for the scratch file.
+    """
+    scratch = _scratch_for(batches, fingerprint, model, folder, reserve_bytes)
+    device = next(model.original_model.parameters()).device
+    running = residuals_by_block(
+        model,
+        [batch.tokens.to(device) for batch in batches],
+        scratch.streams,
+        component=hooked(fingerprint.part),
+    )
+    edges = [0]
+    for batch in batches:
+        edges.append(edges[-1] + sum(map(len, batch.kept)))
+    for layer, at, read in running:
+        batch, value = batches[at], read.flatten(2)
+        check_finite(value.unsqueeze(1), batch.idx, name)
+        # after the last block comes the final norm, which is kept beside the stream alone
+        into = scratch.resid[layer] if layer < fingerprint.layers else scratch.final_norm
+        if len(into):
+            check_width(fingerprint, value.shape[-1])
+            rows = [one[kept.to(device)] for one, kept in zip(value, batch.kept, strict=True)]
+            into[edges[at] : edges[at + 1]] = torch.cat(rows).to(into.device)
+        told((layer * len(batches) + at + 1) / (len(batches) * (fingerprint.layers + 1)))
+    row = 0
+    for batch in batches:
+        for e, kept in zip(batch.examples, batch.kept, strict=True):
+            rows = slice(row, row + len(kept))
+            row += len(kept)
+            yield ExampleActivations(
+                idx=e.idx,
+                token_ids=torch.tensor(e.token_ids),
+                positions=kept,
+                resid=scratch.resid[:, rows],
+                final_norm=scratch.final_norm[rows],
+            )
+
+
+def _scratch_for(
+    batches: Sequence[CacheBatch],
+    fingerprint: Fingerprint,
+    model: TransformerBridge,
+    folder: Path,
+    reserve_bytes: int,
+) -> _Scratch:
+    hf: Any = model.original_model
+    d_stream = hf.config.get_text_config().hidden_size
+    n_rows = sum(len(kept) for batch in batches for kept in batch.kept)
+    shapes = [
+        (fingerprint.layers, n_rows, fingerprint.d_model),
+        fingerprint.norm_shape(n_rows),
+        *((*batch.tokens.shape, d_stream) for batch in batches),
+    ]
+    sizes = [*map(math.prod, shapes)]
+    flat = _mapped(folder, sum(sizes), TORCH[fingerprint.dtype], reserve_bytes).split(sizes)
+    resid, final_norm, *streams = (one.view(shape) for one, shape in zip(flat, shapes, strict=True))
+    return _Scratch(resid, final_norm, streams)
+
+
+def _mapped(folder: Path, n: int, dtype: torch.dtype, reserve_bytes: int) -> Tensor:
+    """Room for `n` numbers in a file without a name."""
+    n_bytes, path = n * dtype.itemsize, partial_path(folder / "blocks")
+    check_space(folder, n_bytes, reserve_bytes=reserve_bytes)
+    try:
+        try:
+            with path.open("xb") as file:
+                if hasattr(os, "posix_fallocate"):
+                    os.posix_fallocate(file.fileno(), 0, n_bytes)  # a full disk is told here
+                else:
+                    file.truncate(n_bytes)
+            return torch.from_file(str(path), shared=True, size=n, dtype=dtype)
+        finally:
+            path.unlink(missing_ok=True)
+    except OSError as error:
+        raise os_error(error, folder) from error

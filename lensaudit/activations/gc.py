@@ -12,8 +12,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from lensaudit.activations.inventory import QUARANTINE, CacheInfo, describe
-from lensaudit.activations.lookup import cache_folders, matching
+from lensaudit.activations.inventory import QUARANTINE, CacheInfo, cache_folders, describe, matching
 from lensaudit.activations.presence import LOCKS, check_trusted, users
 from lensaudit.activations.spec import SPEC, read_spec
 from lensaudit.activations.verification import BOOKS

@@ -1,18 +1,21 @@
-"""What is in a store: names, sizes and states, from specs and directories alone."""
+"""What is in a store, and which cache is meant by a name, a key or a path; no shard is read."""
 
+import re
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from lensaudit.activations.lookup import folder_key
 from lensaudit.activations.presence import users
-from lensaudit.activations.spec import SPEC, checked_seal, read_spec
-from lensaudit.errors import LensAuditError
-from lensaudit.files import read_json
+from lensaudit.activations.spec import SEAL, SPEC, Spec, checked_seal, read_spec
+from lensaudit.errors import InputError, LensAuditError
+from lensaudit.files import os_error, printable, read_json, slug
+from lensaudit.settings import Kept, Place, Positions
 
 QUARANTINE = "quarantine"
 """Where `repair` moves damaged files."""
+
 IMPORTED = "imported.json"
 """In a cache that was made elsewhere: from which archive it came."""
 
@@ -95,3 +98,172 @@ def _disk_use(folder: Path) -> tuple[int, float]:
             if path.parent == folder and path.is_file():
                 last = max(last, stat.st_mtime)
     return n_bytes, last
+
+
+FOLDER = re.compile(r"[a-z0-9._-]{1,40}--[0-9a-f]{32}")
+"""Name of a cache folder; nothing else in a store's root is ever touched."""
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """What a cache is asked to hold; None says nothing of it."""
+
+    data: Place | None = None
+    """Name or file of the rows."""
+    limit: int | Literal["all"] | None = None
+    """Only the first rows, or all."""
+    positions: Positions | None = None
+    component: Kept | None = None
+    """None of a name: the residual stream; a key or a folder is what it is."""
+
+    def fits(self, spec: Spec) -> bool:
+        """Was the cache made for exactly this?"""
+        recipe = spec.provenance
+        limit = None if self.limit == "all" else self.limit
+        return (
+            (self.data is None or recipe.get("data") in (str(self.data), _resolved(self.data)))
+            and (self.limit is None or ("limit" in recipe and recipe["limit"] == limit))
+            and self.positions in (None, spec.fingerprint.positions)
+            and self.component in (None, spec.fingerprint.part)
+        )
+
+    def text(self) -> str:
+        """As a caller said it."""
+        said = [f"{name}={value}" for name, value in vars(self).items() if value is not None]
+        return f" with {', '.join(said)}" if said else ""
+
+
+def _resolved(place: Place) -> str:
+    return str(Path(place).expanduser().resolve())
+
+
+def is_cache(path: Path) -> bool:
+    """Is this one of our folders, by its name? Links are not followed."""
+    return bool(FOLDER.fullmatch(path.name)) and path.is_dir() and not path.is_symlink()
+
+
+def cache_folders(root: Path) -> list[Path]:
+    """The cache folders of a store, by name; none where there is no store yet."""
+    try:
+        return sorted(path for path in root.iterdir() if is_cache(path))
+    except FileNotFoundError:
+        return []
+    except OSError as error:
+        raise os_error(error, root) from error
+
+
+def folder_key(folder: Path) -> str:
+    """The key in a cache folder's name."""
+    return folder.name.rpartition("--")[2]
+
+
+def folder_of(key: str, root: Path) -> Path | None:
+    """The folder of a key, whatever its slug; a complete one if there are several."""
+    found = [folder for folder in cache_folders(root) if folder_key(folder) == key]
+    return next((folder for folder in found if (folder / SEAL).exists()), next(iter(found), None))
+
+
+def matching(text: str, *, root: Path) -> list[Path]:
+    """The caches that `text` means: a folder or key in full, a name, or the beginning of a key."""
+    folders = cache_folders(root)
+    tests = (
+        lambda folder: text in (folder.name, folder_key(folder)),
+        lambda folder: _recorded_name(folder) == text,
+        lambda folder: folder.name.rpartition("--")[0] == slug(text),
+        lambda folder: len(text) >= 4 and folder_key(folder).startswith(text),
+    )
+    for test in tests:
+        if found := [folder for folder in folders if test(folder)]:
+            return found
+    return []
+
+
+def find(name_or_key_or_path: Place, *, root: Path, wanted: Wanted | None = None) -> Path:
+    """The one cache folder that is meant; of several that match, the one that holds what is wanted.
+
+    Raises:
+        InputError: none or several match; says in what they differ.
+    """
+    wanted = wanted or Wanted()
+    path = Path(name_or_key_or_path)
+    if (path / SPEC).is_file() or is_cache(path):
+        return path
+    text = str(name_or_key_or_path)
+    named = matching(text, root=root)
+    found = _fitting(text, named, wanted)
+    if named and not found:
+        raise InputError(
+            f"{root}: no cache of {printable(text)[:60]!r}{printable(wanted.text())}; there are "
+            f"{differences(named)}"
+        )
+    match found:
+        case [folder]:
+            return folder
+        case []:
+            known = ", ".join(folder.name for folder in cache_folders(root)[:8])
+            raise InputError(
+                f"{root}: no cache {printable(text)[:60]!r}; "
+                + (f"it holds {known}" if known else "it holds none; run `lensaudit cache`")
+            )
+        case several:
+            raise InputError(
+                f"{root}: {printable(text)[:60]!r} means {len(several)} caches; give a key, or "
+                f"data, limit, positions and component in Python: {differences(several)}"
+            )
+
+
+def differences(folders: Sequence[Path]) -> str:
+    """Keys of caches, each with what tells it from the others."""
+    said = [_said(_spec(folder)) for folder in folders]
+    differing = [name for name in said[0] if len({str(one.get(name)) for one in said}) > 1]
+    parts = []
+    for folder, one in zip(folders, said, strict=True):
+        words = ", ".join(f"{name} {one[name]}" for name in differing if one.get(name) is not None)
+        parts.append(f"{folder_key(folder)} ({printable(words) or 'damaged'})")
+    return "; ".join(parts)
+
+
+_FIELDS = ("data", "exclude", "rows", "limit")
+
+
+def _said(spec: Spec | None) -> dict[str, Any]:
+    """What a person may be told of a cache, the plainest first."""
+    if spec is None:
+        return dict.fromkeys(_FIELDS)
+    recipe = {name: spec.provenance.get(name) or None for name in _FIELDS}
+    hashes = ("weights", "tokenizer", "examples", "template")
+    document = spec.fingerprint.document() | {"component": spec.fingerprint.part}
+    document |= {name: str(document[name])[:8] for name in hashes}
+    del document["hook"]
+    return {**recipe, "rows": len(spec.idx), **document}
+
+
+def _fitting(text: str, named: Sequence[Path], wanted: Wanted) -> Sequence[Path]:
+    """Those that hold what is wanted; of several parts that a name means, the residual stream."""
+    found = [folder for folder in named if _fits(folder, wanted)] if wanted != Wanted() else named
+    by_key = any(text == one.name or folder_key(one).startswith(text) for one in found)
+    if wanted.component is not None or by_key:
+        return found
+    return [folder for folder in found if not _is_component(folder)]
+
+
+def _is_component(folder: Path) -> bool:
+    spec = _spec(folder)
+    return spec is not None and spec.fingerprint.part != "resid"
+
+
+def _fits(folder: Path, wanted: Wanted) -> bool:
+    spec = _spec(folder)
+    return spec is not None and wanted.fits(spec)
+
+
+def _recorded_name(folder: Path) -> str | None:
+    spec = _spec(folder)
+    return None if spec is None else spec.name
+
+
+def _spec(folder: Path) -> Spec | None:
+    try:
+        return read_spec(folder / SPEC)
+    except LensAuditError:  # damaged: still found by its key and slug, and repaired
+        return None

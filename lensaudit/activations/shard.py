@@ -1,25 +1,35 @@
-"""Reading a shard file: the whole file's hash before HDF5 sees it, each slab's hash when read.
+"""A shard file: how it is laid out, how its bytes are made, how they are checked and read.
 
-Arrays are contiguous and unfiltered, so a small file cannot claim much memory, and each (layer,
-example) slab has its own XXH3-64: a read touches and checks exactly the bytes it returns.
+The whole file's hash is compared before HDF5 sees it, each slab's when it is read. Arrays are
+contiguous and unfiltered, so a small file cannot claim much memory, and each (layer, example) slab
+has its own XXH3-64: a read touches and checks exactly the bytes it returns. A foreign file may
+point to other files, claim more memory than it has bytes or name strange types: only plain arrays
+of the expected names, types and shapes pass.
+
+A file is made in memory: HDF5 writes its metadata and small arrays and only reserves room for the
+activations, whose own buffers are put there. So a full disk never meets the HDF5 library, which
+ends the interpreter with a segmentation fault when it does, and a writer needs no second copy.
 """
 
-from collections.abc import Sequence
+import io
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
+from dataclasses import dataclass
 from io import RawIOBase
 from pathlib import Path
+from typing import Any
 
 import h5py
 import numpy as np
 import xxhash
+from jaxtyping import Int64, Shaped
 
-from lensaudit.activations.image import HEADER_BYTES, Slabs, header, slab_hashes
-from lensaudit.activations.layout import activation_arrays, read_index
-from lensaudit.activations.spec import REPAIR, SealedShard, Shard, Spec
+from lensaudit.activations.spec import FORMAT, REPAIR, SCHEMA, SealedShard, Shard, Spec
 from lensaudit.errors import InputError, VerificationError
 from lensaudit.files import check_plain, os_error
 
 HASH_BLOCK_BYTES = 1 << 20
+
 SHARD_ERRORS = (OSError, KeyError, ValueError, RuntimeError, TypeError, AttributeError)
 """What h5py raises on a damaged file."""
 
@@ -77,6 +87,18 @@ def check_shard(
         for idx in shard.idx:
             file.read(idx, range(spec.fingerprint.layers))
     return checked
+
+
+@dataclass(frozen=True)
+class Slabs:
+    """One example as stored: numbers in the shard's stored type."""
+
+    idx: int
+    token_ids: Int64[np.ndarray, " token"]
+    positions: Int64[np.ndarray, " pos"]
+    resid: Shaped[np.ndarray, "layer pos d_model"]
+    final_norm: Shaped[np.ndarray, "norm_pos d_model"]
+    """Of the same positions; no rows where it was not asked for."""
 
 
 class ShardFile:
@@ -163,3 +185,353 @@ class ShardFile:
                 f"{self.path}: example idx {idx}, {places[wrong[0]]} is not what was written; "
                 f"{REPAIR}"
             )
+
+
+STORED = {"float32": np.dtype("<f4"), "float16": np.dtype("<f2"), "bfloat16": np.dtype("<u2")}
+"""HDF5 has no bfloat16: its bits are stored as uint16."""
+
+INTEGER = np.dtype("<i8")
+
+HASH = np.dtype("<u8")
+
+BYTE = np.dtype("u1")
+
+ABOUT = (
+    "Residual streams of a language model after each block: [layer, row, d_model]; final_norm is "
+    "the last of them after the final norm. Rows offsets[n]:offsets[n+1] are of example "
+    "example_ids[n], at its token positions positions[row]; its tokens are "
+    "token_ids[token_offsets[n]:token_offsets[n+1]]. logical_dtype bfloat16 is stored as its bits "
+    "in uint16. checksums are XXH3-64 of each layer's rows of each example, then of final_norm. "
+    "spec is the JSON that identifies the model, the data and how to make this again."
+)
+
+ABOUT_PART = ABOUT.replace(
+    "Residual streams of a language model after each block: [layer, row, d_model]; final_norm is "
+    "the last of them after the final norm.",
+    "One component of every layer of a language model, named by its hook: [layer, row, width]; "
+    "heads lie end to end in a row; final_norm is empty.",
+)
+
+
+@dataclass(frozen=True)
+class Index:
+    """Where each example's rows and tokens lie in a shard, and what they must hash to."""
+
+    offsets: Int64[np.ndarray, " edge"]
+    token_offsets: Int64[np.ndarray, " edge"]
+    token_ids: Int64[np.ndarray, " token"]
+    positions: Int64[np.ndarray, " row"]
+    checksums: Shaped[np.ndarray, "slab example"]
+    """XXH3-64 of each layer's rows of each example; the last slab is `final_norm`."""
+    spec: bytes
+    """The bytes of `spec.json`: a shard alone tells what it is."""
+
+
+def attributes(spec: Spec, shard: Shard) -> dict[str, str | int]:
+    """The attributes of the file's root."""
+    return {
+        "format": FORMAT,
+        "schema": SCHEMA,
+        "key": spec.fingerprint.key(),
+        "shard": shard.number,
+        "logical_dtype": spec.fingerprint.dtype,
+        "complete": 1,
+        "about": ABOUT if spec.fingerprint.part == "resid" else ABOUT_PART,
+    }
+
+
+def read_index(file: h5py.File, spec: Spec, shard: Shard) -> Index:
+    """Check the layout, then read everything but the activations.
+
+    Raises:
+        ValueError: what differs from a shard of ours, in words.
+    """
+    hook = spec.fingerprint.hook
+    integers = ("example_ids", *_INTEGER_ARRAYS, NONFINITE)
+    check_names(file, {hook, "final_norm", "spec", "checksums", *integers})
+    check_attributes(file, attributes(spec, shard))
+    vectors = {name: _array(file, name, INTEGER, 1) for name in integers}
+    index = Index(
+        **{name: vectors[name] for name in _INTEGER_ARRAYS},
+        checksums=_array(file, "checksums", HASH, 2),
+        spec=_array(file, "spec", BYTE, 1).tobytes(),
+    )
+    if tuple(vectors["example_ids"].tolist()) != shard.idx:
+        raise ValueError(f"holds other examples than shard {shard.number} of its spec.json")
+    check_index(index, n_examples=len(shard.idx), n_slabs=spec.fingerprint.layers + 1)
+    return index
+
+
+def activation_arrays(
+    file: h5py.File, spec: Spec, index: Index
+) -> tuple[h5py.Dataset, h5py.Dataset]:
+    """The stream or component, and `final_norm`, of the type and shape that the spec implies.
+
+    Raises:
+        ValueError: they are not.
+    """
+    stored = STORED[spec.fingerprint.dtype]
+    shape = (spec.fingerprint.layers, len(index.positions), spec.fingerprint.d_model)
+    return (
+        check_array(file, spec.fingerprint.hook, stored, shape),
+        check_array(file, "final_norm", stored, spec.fingerprint.norm_shape(shape[1])),
+    )
+
+
+_INTEGER_ARRAYS = ("offsets", "token_offsets", "token_ids", "positions")
+
+NONFINITE = "nonfinite_rows"
+"""Rows that hold NaN or infinity: the format has room for them, and none is ever written."""
+
+
+def check_names(file: h5py.File, wanted: set[str]) -> None:
+    """Exactly the wanted datasets, by hard links: no link that leaves the file."""
+    if len(file) != len(wanted):
+        raise ValueError(f"holds {len(file)} objects, a shard has {len(wanted)}")
+    for name in wanted:
+        if type(file.get(name, getlink=True)) is not h5py.HardLink:
+            raise ValueError(f"{name} is missing or a link")
+
+
+def check_attributes(file: h5py.File, wanted: Mapping[str, str | int]) -> None:
+    """Exactly the wanted attributes and `n_large`; each is a scalar, so none claims memory."""
+    if set(file.attrs) != {*wanted, "n_large"}:
+        raise ValueError(f"has attributes {sorted(file.attrs)!r:.80}")
+    for name in file.attrs:
+        if file.attrs.get_id(name).shape != ():
+            raise ValueError(f"attribute {name} is not a single value")
+    for name, value in wanted.items():
+        if (found := file.attrs[name]) != value:
+            raise ValueError(f"{name} is {found!s:.40}, its place wants {value!s:.40}")
+
+
+def check_array(
+    file: h5py.File, name: str, dtype: np.dtype, shape: tuple[int, ...] | None = None
+) -> h5py.Dataset:
+    """A plain array whose bytes are all in this file.
+
+    Raises:
+        ValueError: external, virtual, chunked, filtered, unallocated, or of another type or shape.
+    """
+    data = file[name]
+    if not isinstance(data, h5py.Dataset):
+        raise ValueError(f"{name} is not an array")
+    create = data.id.get_create_plist()
+    if data.is_virtual or data.external or create.get_nfilters():
+        raise ValueError(f"{name} is external, virtual or filtered")
+    if create.get_layout() != h5py.h5d.CONTIGUOUS:
+        raise ValueError(f"{name} is not contiguous")
+    if data.dtype != dtype:
+        raise ValueError(f"{name} is of type {data.dtype}, wanted {dtype}")
+    if shape is not None and data.shape != shape:
+        raise ValueError(f"{name} has shape {data.shape}, wanted {shape}")
+    if data.size and data.id.get_storage_size() != data.size * dtype.itemsize:
+        raise ValueError(f"{name} claims more than it holds")
+    return data
+
+
+def _array(file: h5py.File, name: str, dtype: np.dtype, n_axes: int) -> np.ndarray:
+    data = check_array(file, name, dtype)
+    if data.ndim != n_axes:
+        raise ValueError(f"{name} has {data.ndim} axes, wanted {n_axes}")
+    return data[...]
+
+
+def check_index(index: Index, *, n_examples: int, n_slabs: int) -> None:
+    """Offsets that rise from 0 to the end, ascending positions inside the sequence.
+
+    Raises:
+        ValueError: what is wrong.
+    """
+    ends = ((index.offsets, index.positions), (index.token_offsets, index.token_ids))
+    for offsets, values in ends:
+        rises = len(offsets) == n_examples + 1 and bool((np.diff(offsets) >= 0).all())
+        if not rises or offsets[0] != 0 or offsets[-1] != len(values):
+            raise ValueError("offsets do not fit the rows or tokens")
+    if index.checksums.shape != (n_slabs, n_examples):
+        raise ValueError(f"checksums have shape {index.checksums.shape}")
+    for slot in range(n_examples):
+        positions = index.positions[index.offsets[slot] : index.offsets[slot + 1]]
+        n_tokens = index.token_offsets[slot + 1] - index.token_offsets[slot]
+        check_positions(positions, int(n_tokens))
+
+
+def check_positions(positions: Int64[np.ndarray, " pos"], n_tokens: int) -> None:
+    """Ascending, and inside a sequence of `n_tokens`.
+
+    Raises:
+        ValueError: they are not.
+    """
+    if len(positions) == 0:
+        return
+    if positions[0] < 0 or positions[-1] >= n_tokens or (np.diff(positions) <= 0).any():
+        raise ValueError(f"positions are not ascending inside {n_tokens} tokens")
+
+
+PAGE_BYTES = 4096
+
+HEADER_BYTES = 512
+"""HDF5's user block: any HDF5 tool skips it."""
+
+
+@dataclass(frozen=True)
+class Image:
+    """A shard file in memory."""
+
+    parts: tuple[memoryview, ...]
+    """Its bytes in order, header first; views of the activations, not copies."""
+    sealed: SealedShard
+    """What a seal says about it."""
+
+
+class Pages:
+    """A file in memory that takes room only where it was written; the rest reads as zeros."""
+
+    def __init__(self) -> None:
+        self._pages: dict[int, bytearray] = {}
+        self._at = self._size = 0
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        """Move to `offset`."""
+        self._at = offset + (0, self._at, self._size)[whence]
+        return self._at
+
+    def tell(self) -> int:
+        """Where the next byte is read or written."""
+        return self._at
+
+    def truncate(self, size: int | None = None) -> int:
+        """HDF5 says how long the file is."""
+        self._size = self._at if size is None else size
+        return self._size
+
+    def write(self, content: Any) -> int:
+        """All of `content`, a buffer of HDF5's."""
+        left = memoryview(content).cast("B")
+        n_bytes = len(left)
+        for page, start, end in self._spans(self._at, self._at + n_bytes):
+            stored = self._pages.setdefault(page, bytearray(PAGE_BYTES))
+            stored[start:end] = left[: end - start]
+            left = left[end - start :]
+        self._at += n_bytes
+        self._size = max(self._size, self._at)
+        return n_bytes
+
+    def read(self, size: int = -1) -> memoryview:
+        """The next `size` bytes."""
+        end = self._size if size < 0 else self._at + size
+        found = self.between(self._at, end)
+        self._at = end
+        return found
+
+    def flush(self) -> None:
+        """Nothing waits."""
+
+    def between(self, start: int, end: int) -> memoryview:
+        """Bytes `start:end`."""
+        blank = bytes(PAGE_BYTES)
+        spans = self._spans(start, end)
+        return memoryview(
+            b"".join(self._pages.get(page, blank)[first:last] for page, first, last in spans)
+        )
+
+    @staticmethod
+    def _spans(start: int, end: int) -> Iterator[tuple[int, int, int]]:
+        """Pages, each with the part of it that lies in `start:end`."""
+        for page in range(start // PAGE_BYTES, -(-end // PAGE_BYTES)):
+            base = page * PAGE_BYTES
+            yield page, max(start - base, 0), min(end - base, PAGE_BYTES)
+
+
+def header(n_bytes: int, xxh3_128: str) -> bytes:
+    """The user block, in text: the file's size and the hash of all that follows."""
+    text = f"{FORMAT} shard\nbytes {n_bytes}\nxxh3_128 {xxh3_128}\n"
+    return text.encode().ljust(HEADER_BYTES, b"\n")
+
+
+def slab_hashes(slabs: Iterable[np.ndarray]) -> Shaped[np.ndarray, " slab"]:
+    """XXH3-64 of each array's bytes."""
+    return np.array([xxhash.xxh3_64_intdigest(slab.data) for slab in slabs], HASH)
+
+
+def build(spec: Spec, shard: Shard, examples: Sequence[Slabs], *, n_large: int = 0) -> Image:
+    """The file of `shard`, from the slabs of its examples in order."""
+    fingerprint = spec.fingerprint
+    offsets = _edges([len(example.positions) for example in examples])
+    shape = (fingerprint.layers, int(offsets[-1]), fingerprint.d_model)
+    memory = Pages()
+    with h5py.File(memory, "w", libver=("v110", "v110")) as file:
+        for name, value in attributes(spec, shard).items():
+            file.attrs[name] = value
+        file.attrs["n_large"] = n_large
+        for name, array in _small_arrays(spec, shard, examples, offsets).items():
+            file[name] = array
+        reserved = {
+            _reserve(
+                file, "final_norm", fingerprint.norm_shape(shape[1]), STORED[fingerprint.dtype]
+            ): [example.final_norm for example in examples],
+            _reserve(file, fingerprint.hook, shape, STORED[fingerprint.dtype]): [
+                example.resid[layer] for layer in range(fingerprint.layers) for example in examples
+            ],
+        }
+        file.flush()
+        n_bytes = file.id.get_filesize()
+    parts = tuple(_assemble(memory, n_bytes, reserved))
+    return _with_header(shard, parts)
+
+
+def _edges(lengths: Sequence[int]) -> Int64[np.ndarray, " edge"]:
+    return np.concatenate([[0], np.cumsum(lengths)]).astype(INTEGER)
+
+
+def _small_arrays(
+    spec: Spec, shard: Shard, examples: Sequence[Slabs], offsets: Int64[np.ndarray, " edge"]
+) -> dict[str, np.ndarray]:
+    """Everything but the activations."""
+    hashes = [slab_hashes([*example.resid, example.final_norm]) for example in examples]
+    return {
+        "example_ids": np.array(shard.idx, INTEGER),
+        "offsets": offsets,
+        "token_offsets": _edges([len(example.token_ids) for example in examples]),
+        "token_ids": np.concatenate([example.token_ids for example in examples]),
+        "positions": np.concatenate([example.positions for example in examples]),
+        "checksums": np.stack(hashes, axis=1),
+        NONFINITE: np.zeros(0, INTEGER),
+        "spec": np.frombuffer(spec.content(), np.uint8),
+    }
+
+
+def _reserve(file: h5py.File, name: str, shape: tuple[int, ...], dtype: np.dtype) -> int:
+    """Room for an array in the file; where it begins, -1 if it is empty."""
+    create = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
+    create.set_layout(h5py.h5d.CONTIGUOUS)
+    create.set_alloc_time(h5py.h5d.ALLOC_TIME_EARLY)
+    create.set_fill_time(h5py.h5d.FILL_TIME_NEVER)
+    space, kind = h5py.h5s.create_simple(shape), h5py.h5t.py_create(dtype)
+    data = h5py.h5d.create(file.id, name.encode(), kind, space, dcpl=create)
+    offset = data.get_offset()
+    return -1 if offset is None else offset
+
+
+def _assemble(
+    memory: Pages, n_bytes: int, reserved: dict[int, list[np.ndarray]]
+) -> Iterator[memoryview]:
+    """What HDF5 wrote, with the reserved places filled."""
+    end = 0
+    for offset, slabs in sorted(reserved.items()):
+        if offset < 0:
+            continue
+        yield memory.between(end, offset)
+        yield from (slab.data.cast("B") for slab in slabs if slab.size)
+        end = offset + sum(slab.nbytes for slab in slabs)
+    yield memory.between(end, n_bytes)
+
+
+def _with_header(shard: Shard, parts: tuple[memoryview, ...]) -> Image:
+    hasher = xxhash.xxh3_128()
+    for part in parts:
+        hasher.update(part)
+    n_bytes = HEADER_BYTES + sum(map(len, parts))
+    sealed = SealedShard(number=shard.number, n_bytes=n_bytes, xxh3_128=hasher.hexdigest())
+    first = memoryview(header(n_bytes, sealed.xxh3_128))
+    return Image(parts=(first, *parts), sealed=sealed)

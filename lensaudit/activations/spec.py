@@ -1,23 +1,36 @@
-"""The plan and the seal of a cache folder: `spec.json` and `SEAL.json`."""
+"""What determines cached numbers, and the plan and the seal of a folder that holds them.
+
+Two caches agree exactly when their fingerprints do; `spec.json` says what a folder will hold,
+`SEAL.json`, written last, that it does.
+"""
 
 import hashlib
 import json
 import shlex
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, get_args, get_type_hints
 
-from lensaudit.activations.fingerprint import FORMAT, Fingerprint, fingerprint_of
 from lensaudit.errors import InputError, VerificationError
 from lensaudit.files import check_plain, digest, printable, slug
+from lensaudit.models.conditions import Conditions
+from lensaudit.settings import Kept, Positions
+
+if TYPE_CHECKING:  # a listing does without torch
+    from lensaudit.models.bridge import Component
 
 SPEC = "spec.json"
+
 SEAL = "SEAL.json"
+
 SHARD_EXAMPLES = 32
+
 CACHE = "lensaudit cache"
 """What fills a cache of a data set; others say what made them in their provenance."""
+
 REPAIR = "run `lensaudit activations repair`"
+
 MAX_JSON_BYTES = 64 << 20
 """A larger spec.json or SEAL.json is refused unread."""
 
@@ -33,6 +46,54 @@ class Shard:
     def file_name(self) -> str:
         """As `shard-000000.h5`."""
         return f"shard-{self.number:06d}.h5"
+
+
+SCHEMA = 1
+"""Version of the algorithm and of the file layout: raised when either changes the numbers."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Fingerprint(Conditions):
+    """Everything that determines the numbers of a cache, and nothing else.
+
+    No paths, host names or package versions: those are provenance, recorded beside it.
+    """
+
+    examples: str
+    """Content hash of the examples and their spans."""
+    template: str
+    """Prompt template: `qa` is "Question: …\\nAnswer: "; a chat template gives its hash."""
+    hook: str
+    """Where it is read: `resid_post`, or another of `parts.HOOKS`."""
+    layers: int
+    d_model: int
+    """Width of a row; of heads, that of all end to end."""
+    positions: Positions
+    schema: int = SCHEMA
+
+    @property
+    def part(self) -> Kept:
+        """Which part of every layer it is of."""
+        return PARTS[self.hook]
+
+    def norm_shape(self, n_rows: int) -> tuple[int, int]:
+        """Of `final_norm`: the last stream's rows; a component has none."""
+        return (n_rows if self.hook == HOOKS["resid"] else 0, self.d_model)
+
+    def document(self) -> dict[str, Any]:
+        """The canonical identity document."""
+        return {"format": FORMAT, **{name: getattr(self, name) for name in _ORDER}}
+
+    def key(self) -> str:
+        """128-bit hash of the identity document, 32 hex digits."""
+        return digest(self.document())
+
+    def differences(self, other: "Fingerprint") -> list[str]:
+        """One `field: ours, theirs` per field that differs."""
+        mine, theirs = self.document(), other.document()
+        return [
+            f"{name}: {mine[name]}, {theirs[name]}" for name in mine if mine[name] != theirs[name]
+        ]
 
 
 @dataclass(frozen=True)
@@ -251,3 +312,133 @@ def _document(content: bytes, source: str) -> dict[str, Any]:
     if not whole or document.get("format") != FORMAT:
         raise VerificationError(f"{source}: its content differs from its digest; {REPAIR}")
     return document
+
+
+FORMAT = "lensaudit-activations"
+
+MAX_LAYERS = 4096
+
+MAX_D_MODEL = 1 << 20
+
+_ORDER = (
+    "weights",
+    "tokenizer",
+    "examples",
+    "template",
+    "hook",
+    "layers",
+    "d_model",
+    "positions",
+    "dtype",
+    "attention",
+    "device_class",
+    "batch_policy",
+    "schema",
+)
+"""Of the fields in a document: spec.json is compared byte by byte."""
+
+
+def fingerprint_of(document: Any, *, source: str) -> Fingerprint:
+    """The fingerprint in an identity document that may come from anywhere.
+
+    Raises:
+        InputError: a field is missing, unknown, or of the wrong kind; names `source` and the field.
+    """
+    if not isinstance(document, Mapping) or document.get("format") != FORMAT:
+        raise InputError(f"{source}: not an identity document of {FORMAT}")
+    wanted = {item.name for item in fields(Fingerprint)}
+    if odd := wanted ^ (set(document) - {"format"}):
+        raise InputError(f"{source}: identity field {sorted(odd)[0]!r} is missing or unknown")
+    for name, kind in get_type_hints(Fingerprint).items():
+        choices = get_args(kind)
+        value = document[name]
+        if value not in choices if choices else type(value) is not kind:
+            raise InputError(f"{source}: identity field {name!r} is {value!r:.60}")
+    found = Fingerprint(**{name: document[name] for name in wanted})
+    if found.schema != SCHEMA:
+        raise InputError(
+            f"{source}: written with layout {found.schema}, this version reads {SCHEMA}; "
+            "use the version that wrote it or cache again"
+        )
+    if found.hook not in PARTS:
+        raise InputError(f"{source}: identity field 'hook' is {found.hook!r:.60}")
+    if not (0 < found.layers <= MAX_LAYERS and 0 < found.d_model <= MAX_D_MODEL):
+        raise InputError(f"{source}: {found.layers} layers of {found.d_model} are out of bounds")
+    return found
+
+
+HOOKS: dict[Kept, str] = {
+    "resid": "resid_post",
+    "attn": "attn_out",
+    "mlp": "mlp_out",
+    "resid_mid": "resid_mid",
+    "heads": "z",
+}
+"""Part -> the `hook` of its fingerprint, which is also the name of its array in a shard."""
+
+PARTS: dict[str, Kept] = {hook: part for part, hook in HOOKS.items()}
+
+
+def hooked(part: Kept) -> "Component":
+    """The component that `models.bridge.residuals` reads.
+
+    >>> hooked("attn"), hooked("heads")
+    ('attn', 'head')
+    """
+    return "head" if part == "heads" else part
+
+
+def kept_as(component: "Component") -> Kept:
+    """The part whose cache serves where a component is patched in.
+
+    >>> kept_as("mlp"), kept_as("head")
+    ('mlp', 'heads')
+
+    Raises:
+        InputError: the component is never cached.
+    """
+    part = "heads" if component == "head" else component
+    if part not in HOOKS:
+        raise InputError(f"component {component}: is not cached; {', '.join(HOOKS)} are")
+    return part
+
+
+def check_width(fingerprint: "Fingerprint", n_shown: int) -> None:
+    """Refuse a component that is not as wide as the configuration says.
+
+    Raises:
+        InputError: says how wide it is.
+    """
+    if n_shown != fingerprint.d_model:
+        raise InputError(
+            f"--component {fingerprint.part}: the bridge shows {n_shown} values per token, the "
+            f"configuration says {fingerprint.d_model}; choose another --component"
+        )
+
+
+def check_part(name: str | None) -> None:
+    """Refuse what is no part; None is one not named.
+
+    Raises:
+        InputError: says which there are.
+    """
+    if name is not None and name not in get_args(Kept):
+        hint = "; one cache holds all heads: heads" if name.startswith("head") else ""
+        raise InputError(
+            f"--component {printable(name)[:40]}: wanted {', '.join(get_args(Kept))}{hint}"
+        )
+
+
+def parts_of(chosen: str | Sequence[str]) -> tuple[Kept, ...]:
+    """What a caller asked to have cached, each once.
+
+    >>> parts_of("attn"), parts_of(["resid", "heads", "resid"]), parts_of([])
+    (('attn',), ('resid', 'heads'), ('resid',))
+
+    Raises:
+        InputError: no such part.
+    """
+    names = (chosen,) if isinstance(chosen, str) else tuple(chosen) or ("resid",)
+    for name in names:
+        check_part(name)
+    return tuple(part for part in get_args(Kept) if part in names)

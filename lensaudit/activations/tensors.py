@@ -2,8 +2,9 @@
 
 from dataclasses import dataclass
 
+import numpy as np
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Float, Int, Shaped
 from torch import Tensor
 
 
@@ -73,3 +74,38 @@ class SpanRows:
     absent: tuple[int, ...]
     """The examples whose cached rows are too few to have it."""
     resid: Float[Tensor, "example d_model"]
+
+
+TORCH = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
+
+LARGE = 1e4
+"""An activation above it is worth a look, and float16 ends at 65504."""
+
+
+def to_bits(tensor: Float[Tensor, "*shape"]) -> Shaped[np.ndarray, "*shape"]:
+    """The tensor as numpy holds it: float32 and float16 as they are, bfloat16 as uint16 bits."""
+    tensor = tensor.detach().cpu().contiguous()
+    if tensor.dtype == torch.bfloat16:
+        return tensor.view(torch.int16).numpy().view(np.uint16)
+    return tensor.numpy()
+
+
+def from_bits(bits: Shaped[np.ndarray, "*shape"], dtype: str) -> Float[Tensor, "*shape"]:
+    """The inverse of `to_bits`, sharing memory."""
+    if dtype == "bfloat16":
+        return torch.from_numpy(bits.view(np.int16)).view(torch.bfloat16)
+    return torch.from_numpy(bits)
+
+
+def extremes(rows: Float[Tensor, "*any row d_model"]) -> tuple[set[int], int]:
+    """Rows that hold a NaN or an infinity at any layer, and the number of finite large values.
+
+    >>> extremes(torch.tensor([[0.0, 1.0], [torch.inf, 2e4]]))
+    ({1}, 1)
+    """
+    size = rows.abs()
+    if not size.numel() or bool(size.max() <= LARGE):
+        return set(), 0
+    finite = size.isfinite()
+    bad = (~finite).any(dim=-1).reshape(-1, rows.shape[-2]).any(dim=0)
+    return set(bad.nonzero().flatten().tolist()), int(((size > LARGE) & finite).sum())

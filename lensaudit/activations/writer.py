@@ -3,20 +3,15 @@
 import time
 import weakref
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack
+from contextlib import AbstractContextManager, ExitStack
 from pathlib import Path
-from types import TracebackType
 
 import numpy as np
 
-from lensaudit.activations.image import Slabs, build
-from lensaudit.activations.layout import check_positions
-from lensaudit.activations.presence import Mark, claim
-from lensaudit.activations.publish import RESERVE_BYTES, check_space, publish
-from lensaudit.activations.shard import check_shard
+from lensaudit.activations.presence import RESERVE_BYTES, Mark, check_space, claim, publish
+from lensaudit.activations.shard import Slabs, build, check_positions, check_shard
 from lensaudit.activations.spec import SEAL, SPEC, Seal, Shard, Spec, sha256
-from lensaudit.activations.tensors import ExampleActivations
-from lensaudit.activations.values import TORCH, extremes, to_bits
+from lensaudit.activations.tensors import TORCH, ExampleActivations, extremes, to_bits
 from lensaudit.errors import WorkError
 from lensaudit.files import write_bytes
 
@@ -25,7 +20,7 @@ PATIENCE_S = 1800.0
 POLL_S = 0.2
 
 
-class CacheWriter:
+class CacheWriter(AbstractContextManager):
     """One process's hand in filling one cache folder.
 
     `with store.writer(...) as writer:` then, for each `shard` of `writer.claims()`, compute and
@@ -37,15 +32,7 @@ class CacheWriter:
         self._mark = Mark(folder)
         weakref.finalize(self, self._mark.remove)
 
-    def __enter__(self) -> "CacheWriter":
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.close()
 
     def close(self) -> None:
@@ -121,11 +108,10 @@ class CacheWriter:
                 f"wanted {wanted} {fingerprint.dtype}"
             )
         check_positions(example.positions.cpu().numpy(), len(example.token_ids))
-        resid, final_norm = to_bits(example.resid), to_bits(example.final_norm)
-        found = [extremes(bits, fingerprint.dtype) for bits in (resid, final_norm)]
-        bad = np.union1d(found[0].nonfinite_rows, found[1].nonfinite_rows)
-        if len(bad):
-            position = int(example.positions[int(bad[0])])
+        found = [extremes(rows) for rows in (example.resid, example.final_norm)]
+        bad = found[0][0] | found[1][0]
+        if bad:
+            position = int(example.positions[min(bad)])
             raise WorkError(
                 f"example idx {example.idx}: NaN or infinity at token position {position} "
                 f"({len(bad)} of {len(example.positions)} rows) in {fingerprint.dtype}; "
@@ -135,10 +121,10 @@ class CacheWriter:
             idx=example.idx,
             token_ids=example.token_ids.cpu().numpy().astype(np.int64),
             positions=example.positions.cpu().numpy().astype(np.int64),
-            resid=resid,
-            final_norm=final_norm,
+            resid=to_bits(example.resid),
+            final_norm=to_bits(example.final_norm),
         )
-        return slabs, found[0].n_large + found[1].n_large
+        return slabs, found[0][1] + found[1][1]
 
     def seal(self) -> None:
         """Write `SEAL.json`, from the bytes on disk, when every shard is there and whole.

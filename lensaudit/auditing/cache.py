@@ -14,8 +14,7 @@ from lensaudit.activations.fill import (
     fingerprint_of_run,
     provenance_of,
 )
-from lensaudit.activations.fingerprint import Fingerprint
-from lensaudit.activations.parts import parts_of
+from lensaudit.activations.spec import Fingerprint, parts_of
 from lensaudit.activations.store import Activations, ActivationStore
 from lensaudit.auditing.settings import CacheSettings
 from lensaudit.data.spans import Encoded, SpanLost

@@ -15,7 +15,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from lensaudit.activations.parts import parts_of
+from lensaudit.activations.spec import parts_of
 from lensaudit.activations.store import Activations, ActivationStore
 from lensaudit.auditing.cache import filled, opened_for
 from lensaudit.auditing.calls import check_keywords

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from lensaudit.activations.gc import MAPS
-from lensaudit.activations.lookup import is_cache
+from lensaudit.activations.inventory import is_cache
 from lensaudit.activations.verification import BOOKS
 from lensaudit.activations.verification import verify as verify_cache
 from lensaudit.errors import InputError, LensAuditError

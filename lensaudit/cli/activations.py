@@ -30,8 +30,7 @@ def activations() -> None:
 @shared("activations", "json")
 def list_(activations: Path, as_json: bool) -> None:
     """List the caches: name, key, state, component, size, last use."""
-    from lensaudit.activations.inventory import describe
-    from lensaudit.activations.lookup import cache_folders
+    from lensaudit.activations.inventory import cache_folders, describe
     from lensaudit.screen.caches import COLUMNS, columns
 
     infos = [describe(folder) for folder in cache_folders(activations)]
@@ -49,8 +48,7 @@ def list_(activations: Path, as_json: bool) -> None:
 @shared("activations", "json")
 def info(cache: str, activations: Path, as_json: bool) -> None:
     """Tell all about one CACHE: a name, a key or its beginning, or a folder."""
-    from lensaudit.activations.inventory import describe
-    from lensaudit.activations.lookup import find
+    from lensaudit.activations.inventory import describe, find
     from lensaudit.screen.caches import of_cache
 
     found = describe(find(cache, root=activations))
@@ -95,7 +93,7 @@ def repair(caches: tuple[str, ...], activations: Path, as_json: bool) -> None:
 
     The next `lensaudit cache` of the model computes what is missing, and only that.
     """
-    from lensaudit.activations.repair import repair as mend
+    from lensaudit.activations.verification import repair as mend
     from lensaudit.screen.caches import of_repair
 
     done = [mend(folder) for folder in _folders(caches, activations)]
@@ -162,7 +160,7 @@ def gc(
 def export(cache: str, output: Path, activations: Path, as_json: bool) -> None:
     """Write a complete CACHE to one tar file, after checking it."""
     from lensaudit.activations import archive
-    from lensaudit.activations.lookup import find
+    from lensaudit.activations.inventory import find
 
     path = archive.export(find(cache, root=activations), output)
     if as_json:
@@ -187,7 +185,7 @@ def import_(archive: Path, activations: Path, as_json: bool) -> None:
 
 
 def _folders(caches: Sequence[str], root: Path) -> list[Path]:
-    from lensaudit.activations.lookup import cache_folders, find
+    from lensaudit.activations.inventory import cache_folders, find
 
     return [find(cache, root=root) for cache in caches] or cache_folders(root)
 

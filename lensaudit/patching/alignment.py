@@ -18,8 +18,8 @@ from safetensors.torch import load as load_tensors
 from safetensors.torch import save as save_tensors
 from torch import Tensor
 
-from lensaudit.activations.fingerprint import Fingerprint
 from lensaudit.activations.gc import MAPS
+from lensaudit.activations.spec import Fingerprint
 from lensaudit.activations.store import Activations
 from lensaudit.data.facts import Fact
 from lensaudit.data.joining import Tokenizer

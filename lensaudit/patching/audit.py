@@ -10,7 +10,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from lensaudit.activations.fill import encoded_hash, fill, fingerprint_of_run, provenance_of
-from lensaudit.activations.fingerprint import Fingerprint
+from lensaudit.activations.spec import Fingerprint
 from lensaudit.activations.store import Activations, ActivationStore
 from lensaudit.data.facts import Fact
 from lensaudit.data.spans import Encoded, SpanLost

@@ -9,8 +9,8 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from lensaudit.activations.fill import Positions
-from lensaudit.activations.fingerprint import Fingerprint
 from lensaudit.activations.gc import remove
+from lensaudit.activations.spec import Fingerprint
 from lensaudit.activations.store import Activations
 from lensaudit.data.facts import Fact
 from lensaudit.data.matching import encoded_row

@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 
 from rich.filesize import decimal as size
 
-from lensaudit.activations.fingerprint import Fingerprint
+from lensaudit.activations.spec import Fingerprint
 from lensaudit.data.spans import Encoded
 from lensaudit.models.checkpoint import Checkpoint
 from lensaudit.models.expected import expected_of, per_token_flop

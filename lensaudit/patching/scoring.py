@@ -10,7 +10,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from lensaudit.activations.parts import kept_as
+from lensaudit.activations.spec import kept_as
 from lensaudit.models.checkpoint import Checkpoint
 from lensaudit.models.sizes import sizes_on_disk
 from lensaudit.patching.audit import Audit, Deltas, cached_sources

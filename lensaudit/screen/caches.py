@@ -9,7 +9,7 @@ from pathlib import Path
 from rich.filesize import decimal as size
 
 from lensaudit.activations.inventory import CacheInfo
-from lensaudit.activations.parts import PARTS
+from lensaudit.activations.spec import PARTS
 from lensaudit.activations.verification import Repaired, Verified
 from lensaudit.results.ledger import VerifiedLedger
 from lensaudit.screen.cells import fields, name

@@ -7,8 +7,8 @@ import h5py
 import torch
 import xxhash
 
-from lensaudit.activations.fingerprint import Fingerprint
-from lensaudit.activations.image import HEADER_BYTES, header
+from lensaudit.activations.shard import HEADER_BYTES, header
+from lensaudit.activations.spec import Fingerprint
 from lensaudit.activations.store import ActivationStore, ExampleActivations
 
 BASE = Fingerprint(

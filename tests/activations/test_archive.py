@@ -13,9 +13,8 @@ from store_cases import BASE, copy, fill, forge
 
 from lensaudit.activations import archive as archives
 from lensaudit.activations.archive import export, import_archive
-from lensaudit.activations.image import HEADER_BYTES
-from lensaudit.activations.lookup import cache_folders
-from lensaudit.activations.shard import check_bytes
+from lensaudit.activations.inventory import cache_folders
+from lensaudit.activations.shard import HEADER_BYTES, check_bytes
 from lensaudit.activations.spec import MAX_JSON_BYTES, read_seal
 from lensaudit.errors import InputError, LensAuditError, VerificationError
 

@@ -11,7 +11,7 @@ from contextlib import suppress
 import pytest
 from store_cases import fill, make_example, writer
 
-from lensaudit.activations import publish
+from lensaudit.activations import presence
 from lensaudit.activations.shard import check_shard
 from lensaudit.activations.verification import verify
 from lensaudit.errors import LensAuditError, TryAgainError, VerificationError, WorkError
@@ -88,7 +88,7 @@ def test_a_full_disk_ends_with_its_exit_code_and_keeps_what_was_published(
 
 def test_too_little_room_is_said_in_bytes_before_anything_is_written(tmp_path, monkeypatch):
     usage = shutil.disk_usage(tmp_path)._replace(free=1000)
-    monkeypatch.setattr(publish.shutil, "disk_usage", lambda folder: usage)
+    monkeypatch.setattr(presence.shutil, "disk_usage", lambda folder: usage)
     with writer(tmp_path) as filling:
         shard = filling.missing()[0]
         n_bytes = sum(

@@ -6,7 +6,7 @@ import json
 import pytest
 from store_cases import BASE
 
-from lensaudit.activations.fingerprint import Fingerprint, fingerprint_of
+from lensaudit.activations.spec import Fingerprint, fingerprint_of
 from lensaudit.errors import InputError
 
 

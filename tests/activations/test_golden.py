@@ -17,7 +17,7 @@ import torch
 import xxhash
 from store_cases import same
 
-from lensaudit.activations.fingerprint import Fingerprint
+from lensaudit.activations.spec import Fingerprint
 from lensaudit.activations.store import ActivationStore, ExampleActivations, open_activations
 from lensaudit.activations.verification import verify
 

@@ -9,10 +9,9 @@ import numpy as np
 import pytest
 from store_cases import copy, fill, forge
 
-from lensaudit.activations.repair import repair
 from lensaudit.activations.shard import check_bytes, check_shard
 from lensaudit.activations.spec import read_spec
-from lensaudit.activations.verification import verify
+from lensaudit.activations.verification import repair, verify
 from lensaudit.cli.main import run
 from lensaudit.errors import VerificationError
 

@@ -7,11 +7,9 @@ import pytest
 import torch
 from store_cases import BASE, fill, flip, forge, make_example, same
 
-from lensaudit.activations.fingerprint import fingerprint_of
-from lensaudit.activations.parts import HOOKS
-from lensaudit.activations.repair import repair
+from lensaudit.activations.spec import HOOKS, fingerprint_of
 from lensaudit.activations.store import ActivationStore, open_activations
-from lensaudit.activations.verification import verify
+from lensaudit.activations.verification import repair, verify
 from lensaudit.cli.main import run
 from lensaudit.errors import InputError, VerificationError
 

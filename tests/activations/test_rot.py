@@ -8,7 +8,7 @@ import pytest
 import torch
 from store_cases import BASE, copy, fill, flip, make_example, same
 
-from lensaudit.activations import reader
+from lensaudit.activations import store as module
 from lensaudit.activations.shard import check_bytes
 from lensaudit.activations.store import open_activations
 from lensaudit.activations.verification import verify
@@ -121,7 +121,7 @@ def test_a_file_is_hashed_once_while_it_does_not_change(folder, monkeypatch):
         hashed.append(path.name)
         return check_bytes(path, sealed)
 
-    monkeypatch.setattr(reader, "check_bytes", counted)
+    monkeypatch.setattr(module, "check_bytes", counted)
     for _ in range(3):
         with open_activations(folder) as cache:
             cache.example(0)

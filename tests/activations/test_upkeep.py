@@ -11,13 +11,12 @@ import pytest
 from store_cases import BASE, copy, fill, flip, make_example, same, writer
 
 from lensaudit.activations import gc
-from lensaudit.activations import repair as module
+from lensaudit.activations import verification as module
 from lensaudit.activations.gc import collect, staging_name
 from lensaudit.activations.inventory import describe
-from lensaudit.activations.repair import repair
 from lensaudit.activations.spec import read_spec
 from lensaudit.activations.store import open_activations
-from lensaudit.activations.verification import BOOKS, verify
+from lensaudit.activations.verification import BOOKS, repair, verify
 from lensaudit.auditing.verify import verify as verify_all
 from lensaudit.cli.main import run
 from lensaudit.errors import InputError

@@ -5,7 +5,7 @@ from dataclasses import fields, replace
 import pytest
 from metric_helpers import tiny_passes
 
-from lensaudit.activations.fingerprint import Fingerprint
+from lensaudit.activations.spec import Fingerprint
 from lensaudit.files import digest
 from lensaudit.metrics.registry import Read
 from lensaudit.models.conditions import Conditions, batch_policy
