@@ -1,5 +1,6 @@
 """What a user is told when something is wrong: one line, what to do, and the exit code."""
 
+import importlib.util
 from dataclasses import dataclass
 from typing import Literal
 
@@ -63,3 +64,18 @@ def failure_in(model: str, step: str, error: Exception) -> Failure:
     """What an error says, as a value; one that is not ours came from a lack of memory."""
     kind = error.kind if isinstance(error, LensAuditError) else "memory"
     return Failure(model, step, kind, next(iter(str(error).splitlines()), type(error).__name__))
+
+
+def need(package: str, *, called: str, extra: str) -> None:
+    """Refuse to go on without an optional package; nothing of it is imported.
+
+    Args:
+        package: what is imported.
+        called: what its people call it.
+        extra: of ours, which installs it.
+
+    Raises:
+        InputError: it is not installed.
+    """
+    if importlib.util.find_spec(package) is None:
+        raise InputError(f"{called} is not installed; pip install 'lensaudit[{extra}]'")

@@ -6,6 +6,7 @@ import click
 
 from lensaudit.cli.options import options, shared
 from lensaudit.cli.terminal import emit, notice, say, written
+from lensaudit.errors import need
 from lensaudit.evaluation.settings import HarnessSettings
 from lensaudit.screen.cells import number
 
@@ -20,10 +21,9 @@ def lm_eval(settings: HarnessSettings, as_json: bool) -> None:
     versions, sample counts and settings; a task that was run the same way is not run again.
     """
     os.environ.setdefault("TQDM_DISABLE", "1")  # read when tqdm is imported
-    from lensaudit.evaluation.lmeval import check_installed
-
-    check_installed()  # before anything that takes seconds is imported
-    from lensaudit.evaluation.harness import run_harness
+    # before anything that takes seconds is imported
+    need("lm_eval", called="lm-evaluation-harness", extra="lmeval")
+    from lensaudit.evaluation.lmeval import run_harness
 
     found = run_harness(settings, notice)
     if as_json:

@@ -1,27 +1,43 @@
-"""General capability: lm-evaluation-harness on a model in memory, with every argument passed on.
+"""General capability: lm-evaluation-harness on a model as it is, quantised or steered.
 
 The harness (EleutherAI/lm-evaluation-harness, package `lm-eval`) is optional and imported when it
-is called. What of open-unlearning's wrapper is done otherwise, and why, is in docs/lm_eval.md.
+is called; it is given the model in memory and every argument. What of open-unlearning's wrapper
+is done otherwise, and why, is in docs/lm_eval.md.
 """
 
+import contextlib
 import copy
 import importlib
-import importlib.util
 import logging
 import math
 import os
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from lensaudit.data.templates import TODAY, rendered
-from lensaudit.errors import InputError, WorkError
+from lensaudit.errors import InputError, WorkError, need
 from lensaudit.evaluation.settings import HarnessSettings
 from lensaudit.files import digest, make_folder, slug, write_json, write_jsonl
+from lensaudit.models.bridge import bridge_from, intervening
+from lensaudit.models.causal import load_causal
+from lensaudit.models.checkpoint import Checkpoint, load_tokenizer, open_checkpoint
+from lensaudit.models.conditions import Conditions, conditions_of
+from lensaudit.models.device import resolve_device, resolve_dtype
 from lensaudit.models.hashing import file_sha256
+from lensaudit.models.quantize import quantise_in_place
+from lensaudit.models.registry import load_registry, resolve
+from lensaudit.patching.interventions import add, project_out
+from lensaudit.progress import Notice, unheard
 from lensaudit.results.keyed import keyed_document, write_keyed
+from lensaudit.results.records import claim, manifest
+from lensaudit.settings import plain, results_folder
+from lensaudit.steer.vector import SteeringVector, load_vector
 
 Task = str | Mapping[str, Any]
 """A task's name, or a whole task as a dictionary, as its YAML file would say it."""
@@ -30,25 +46,15 @@ _KEPT = ("configs", "versions", "n-shot", "n-samples", "higher_is_better", "grou
 """Parts of the harness's answer that say how a number was made."""
 
 
-@dataclass(frozen=True)
-class Arguments:
-    """What `simple_evaluate` is given; None is the task's own choice."""
-
-    num_fewshot: int | None = None
-    limit: int | None = None
-    """Documents per task."""
-    batch_size: int = HarnessSettings.batch_size
-    apply_chat_template: bool = False
-    fewshot_as_multiturn: bool = False
-    system_instruction: str | None = None
-    gen_kwargs: str | None = None
-    """`max_gen_toks=32,temperature=0`."""
-    max_length: int | None = None
-    seed: int = HarnessSettings.seed
+ARGUMENTS = (
+    *("num_fewshot", "limit", "batch_size", "apply_chat_template", "fewshot_as_multiturn"),
+    *("system_instruction", "gen_kwargs", "max_length", "seed"),
+)
+"""Settings that decide a task's numbers; the batch size does so in half precision."""
 
 
 @dataclass(frozen=True)
-class Outcome:
+class HarnessResult:
     """What the harness found."""
 
     values: Mapping[str, float | None]
@@ -60,14 +66,90 @@ class Outcome:
     """Written into it, or kept there."""
 
 
-def check_installed() -> None:
-    """Refuse to go on without the harness.
+def run_harness(settings: HarnessSettings, notice: Notice) -> HarnessResult:
+    """Run the tasks; write their results and a manifest.
 
     Raises:
-        InputError: it is not installed.
+        InputError: an unknown name or task, or the harness is not installed.
+        WorkError: a task has no number.
     """
-    if importlib.util.find_spec("lm_eval") is None:
-        raise InputError("lm-evaluation-harness is not installed; pip install 'lensaudit[lmeval]'")
+    started = time.monotonic()
+    checkpoint = open_checkpoint(resolve(settings.model, load_registry(settings.registry)))
+    device = resolve_device(settings.device)
+    dtype = resolve_dtype(settings.dtype, device)
+    vector = vector_of(checkpoint, settings)
+    folder = settings.out or results_folder() / f"{slug(settings.model)}-lm-eval"
+    claim(folder, "lm-eval", ["LMEval_SUMMARY.json"])
+    conditions = conditions_of(checkpoint, dtype=dtype, device=device, attention=settings.attn)
+    way = "ablate" if settings.ablate else settings.coefficient
+    identity = {
+        "weights": checkpoint.weights,
+        "tokenizer": checkpoint.tokenizer,
+        **conditions.as_run(),
+        "quantize": settings.quantize,
+        "steer": None if vector is None else [vector.hash(), way],
+    }
+    with edited(checkpoint, settings, vector, conditions) as (model, tokenizer):
+        found = run_tasks(
+            model,
+            tokenizer,
+            [one.strip() for one in settings.tasks.split(",") if one.strip()],
+            folder,
+            identity=identity,
+            settings=settings,
+            report=notice,
+        )
+    asked = {"tasks": settings.tasks, "include": plain(settings)["include"]}
+    inputs = {"model": {"name": settings.model, "weights": checkpoint.weights}, **identity}
+    options = {**_arguments(settings), **asked}
+    manifest("lm-eval", options=options, inputs=inputs, device=device, started=started).write(
+        folder, found.files
+    )
+    return found
+
+
+def vector_of(checkpoint: Checkpoint, settings: HarnessSettings) -> SteeringVector | None:
+    """The vector of `--steer`.
+
+    Raises:
+        InputError: settings contradict each other, or the vector is of another model.
+    """
+    if settings.steer is None:
+        if settings.ablate:
+            raise InputError("--ablate removes a direction; name its vector with --steer")
+        if settings.coefficient != HarnessSettings.coefficient:
+            raise InputError("--coefficient scales a vector; name it with --steer")
+        return None
+    return load_vector(
+        settings.steer,
+        d_model=checkpoint.d_model,
+        n_layers=checkpoint.n_layers,
+        name=checkpoint.spec.name,
+    )
+
+
+@contextlib.contextmanager
+def edited(
+    checkpoint: Checkpoint,
+    settings: HarnessSettings,
+    vector: SteeringVector | None,
+    conditions: Conditions,
+) -> Iterator[tuple[Any, Any]]:
+    """The Hugging Face model in memory, quantised or steered, and its own tokenizer."""
+    dtype = getattr(torch, conditions.dtype)
+    model = load_causal(checkpoint, dtype=dtype, device=conditions.device, attn=settings.attn)
+    tokenizer = load_tokenizer(checkpoint)
+    if settings.quantize is not None:
+        quantise_in_place(model, settings.quantize)
+    if vector is None:
+        yield model, tokenizer
+        return
+    bridge = bridge_from(model, tokenizer)
+    steer = add(vector.vector, strength=settings.coefficient)
+    change = project_out(vector.vector) if settings.ablate else steer
+    with intervening(bridge, {vector.layer: change}):
+        # its modules are the bridge's: hooks act however it is called
+        yield bridge.original_model, tokenizer
 
 
 def run_tasks(
@@ -77,10 +159,9 @@ def run_tasks(
     out: Path,
     *,
     identity: Mapping[str, Any],
-    arguments: Arguments | None = None,
-    include: Path | None = None,
-    report: Callable[[str], None] = lambda line: None,
-) -> Outcome:
+    settings: HarnessSettings,
+    report: Notice = unheard,
+) -> HarnessResult:
     """Run each task and write `<task>.json`, `<task>.samples.jsonl` and `LMEval_SUMMARY.json`.
 
     A task whose file was made from the same model, arguments and task files is not run again.
@@ -91,29 +172,27 @@ def run_tasks(
         tasks: names, or dictionaries, which stay as they are.
         out: folder of the results.
         identity: what tells this model from others: weights, edits, dtype.
-        arguments: see `Arguments`.
-        include: folder of task files beside those of the harness.
+        settings: the arguments, and the folder of task files beside those of the harness.
         report: told which task runs.
 
     Raises:
         InputError: an unknown task, or the harness is not installed.
         WorkError: a task has no number.
     """
-    check_installed()
-    arguments = arguments or Arguments()
-    manager = _manager(include)
+    need("lm_eval", called="lm-evaluation-harness", extra="lmeval")
+    manager = _manager(settings.include)
     named = [(_name(task), task) for task in tasks]
-    _check_names(named, manager, include)
+    _check_names(named, manager, settings.include)
     make_folder(out)
     values: dict[str, float | None] = {}
     reused, files = [], ["LMEval_SUMMARY.json"]
     for name, task in named:
-        key = _key(task, identity, arguments, include)
+        key = _key(task, identity, settings)
         path = out / f"{slug(name, 80)}.json"
-        found = keyed_document(path, key, _Found)
+        found = keyed_document(path, key)
         if found is None:
             report(f"{name}: runs")
-            found = _run(model, tokenizer, task, arguments, manager)
+            found = _run(model, tokenizer, task, settings, manager)
             samples = found.pop("samples")
             write_jsonl(path.with_suffix(".samples.jsonl"), samples)
             write_keyed(path, {"schema": SCHEMA, "key": key, "task": name, **found})
@@ -122,14 +201,7 @@ def run_tasks(
         values |= values_of(found["results"])
         files += [path.name, path.with_suffix(".samples.jsonl").name]
     write_json(out / "LMEval_SUMMARY.json", values)
-    return Outcome(values, tuple(reused), out, tuple(files))
-
-
-@dataclass(frozen=True)
-class _Found:
-    """What the file of a task must hold."""
-
-    results: dict[str, dict[str, Any]]
+    return HarnessResult(values, tuple(reused), out, tuple(files))
 
 
 def values_of(results: Mapping[str, Mapping[str, Any]]) -> dict[str, float | None]:
@@ -184,10 +256,13 @@ def _check_names(named: Sequence[tuple[str, Task]], manager: Any, include: Path 
             )
 
 
-def _key(
-    task: Task, identity: Mapping[str, Any], arguments: Arguments, include: Path | None
-) -> str:
-    """What decides a task's numbers; the batch size does so in half precision."""
+def _arguments(settings: HarnessSettings) -> dict[str, Any]:
+    return {name: getattr(settings, name) for name in ARGUMENTS}
+
+
+def _key(task: Task, identity: Mapping[str, Any], settings: HarnessSettings) -> str:
+    """What decides a task's numbers."""
+    include = settings.include
     own = {}
     if include is not None:
         files = (path for path in sorted(include.rglob("*")) if path.is_file())
@@ -200,16 +275,16 @@ def _key(
         {
             "task": task if isinstance(task, str) else repr(sorted(task.items())),
             "identity": dict(identity),
-            "arguments": asdict(arguments),
+            "arguments": _arguments(settings),
             "files": own,
             "lm_eval": metadata.version("lm_eval"),
-            **({"strftime_now": TODAY} if arguments.apply_chat_template else {}),
+            **({"strftime_now": TODAY} if settings.apply_chat_template else {}),
         }
     )
 
 
 def _run(
-    model: Any, tokenizer: Any, task: Task, arguments: Arguments, manager: Any
+    model: Any, tokenizer: Any, task: Task, settings: HarnessSettings, manager: Any
 ) -> dict[str, Any]:
     """One task through the harness; its samples and how its numbers were made."""
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
@@ -227,28 +302,22 @@ def _run(
         pretrained=model,
         tokenizer=tokenizer,
         backend="causal",
-        batch_size=arguments.batch_size,
-        max_length=arguments.max_length,
+        batch_size=settings.batch_size,
+        max_length=settings.max_length,
         device=str(model.device),
     )
-    seeds = dict.fromkeys(
-        ("random_seed", "numpy_random_seed", "torch_random_seed", "fewshot_random_seed"),
-        arguments.seed,
-    )
+    arguments = _arguments(settings)
+    del arguments["batch_size"], arguments["max_length"]
+    seeds = ("random_seed", "numpy_random_seed", "torch_random_seed", "fewshot_random_seed")
+    arguments |= dict.fromkeys(seeds, arguments.pop("seed"))
     try:
         found: Any = harness.simple_evaluate(
             model=wrapped,
             # the harness takes the name out of a dictionary it is given
             tasks=[copy.deepcopy(dict(task)) if not isinstance(task, str) else task],
-            num_fewshot=arguments.num_fewshot,
-            limit=arguments.limit,
-            apply_chat_template=arguments.apply_chat_template,
-            fewshot_as_multiturn=arguments.fewshot_as_multiturn,
-            system_instruction=arguments.system_instruction,
-            gen_kwargs=arguments.gen_kwargs,
             task_manager=manager,
             log_samples=True,
-            **seeds,
+            **arguments,
         )
     except _refusals() as error:
         reason = next(iter(str(error.__cause__ or error).splitlines()), type(error).__name__)

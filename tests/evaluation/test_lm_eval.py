@@ -4,6 +4,7 @@ import copy
 import json
 import shutil
 import socket
+from functools import partial
 
 import pytest
 import torch
@@ -12,13 +13,14 @@ from lm_eval_tasks import demo_rows, write_tasks
 from support import without
 
 from lensaudit.cli.main import run
-from lensaudit.errors import InputError
-from lensaudit.evaluation.lmeval import Arguments, check_installed, run_tasks, values_of
+from lensaudit.evaluation.lmeval import run_tasks, values_of
+from lensaudit.evaluation.settings import HarnessSettings
 from lensaudit.models.causal import load_causal
 from lensaudit.models.checkpoint import load_tokenizer, open_checkpoint
 from lensaudit.models.registry import EMBEDDED, load_registry, resolve
 
 N = 6
+ASKED = partial(HarnessSettings, model="in memory", tasks="given")
 
 
 def needs_harness():
@@ -171,7 +173,7 @@ def test_a_dictionary_task_stays_as_it_is_and_keeps_its_name(tasks, tmp_path, no
             [task],
             tmp_path / name,
             identity={},
-            arguments=Arguments(limit=2, num_fewshot=1),
+            settings=ASKED(limit=2, num_fewshot=1),
         )
         assert task == before
         assert "own_inline/acc,none" in found.values
@@ -222,8 +224,7 @@ def test_a_patched_model_is_asked_with_its_patch_and_not_after(tasks, tmp_path, 
             ["own_choice"],
             tmp_path / name,
             identity={"patch": name},
-            arguments=Arguments(batch_size=4),
-            include=tasks,
+            settings=ASKED(batch_size=4, include=tasks),
         )
         assert found.reused == ()
         rows = (tmp_path / name / "own_choice.samples.jsonl").read_text().splitlines()
@@ -254,8 +255,7 @@ def test_a_patched_model_is_asked_with_its_patch_and_not_after(tasks, tmp_path, 
         ["own_choice"],
         tmp_path / "stitched",
         identity={},
-        arguments=Arguments(batch_size=4),
-        include=tasks,
+        settings=ASKED(batch_size=4, include=tasks),
     )
     rows = (tmp_path / "stitched" / "own_choice.samples.jsonl").read_text().splitlines()
     wanted = [float(choice[0][0]) for row in rows for choice in json.loads(row)["resps"]]
@@ -272,8 +272,6 @@ def test_filters_that_share_a_metric_keep_both_values():
 
 def test_without_the_harness_its_extra_is_named(monkeypatch, tmp_path, capsys):
     without(monkeypatch, "lm_eval")
-    with pytest.raises(InputError, match=r"pip install 'lensaudit\[lmeval\]'"):
-        check_installed()
     assert command("--model", "demo/full", "--tasks", "x", "--out", tmp_path) == 2
     assert "lensaudit[lmeval]" in capsys.readouterr().err
 
