@@ -24,7 +24,7 @@ from lensaudit.evaluation.passes import ModelPasses
 from lensaudit.evaluation.store import PassStore
 from lensaudit.evaluation.subject import PassOptions, Subject
 from lensaudit.evaluation.suite import evaluate
-from lensaudit.evaluation.view import Asked
+from lensaudit.evaluation.view import Tokenization
 from lensaudit.files import write_bytes
 from lensaudit.metrics.registry import Metric, all_metrics, ordered
 from lensaudit.models.conditions import Conditions
@@ -78,7 +78,7 @@ def passes_over(n_rows: int) -> ModelPasses:
     return ModelPasses(
         Subject("random", conditions, model),
         splits,
-        Asked(tokenizer, Template(), "true"),
+        Tokenization(tokenizer, Template(), "true"),
         PassOptions(batch_size=BATCH),
         store=PassStore(None),
     )

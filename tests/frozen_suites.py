@@ -18,8 +18,8 @@ from lensaudit.evaluation.passes import ModelPasses
 from lensaudit.evaluation.store import PassStore
 from lensaudit.evaluation.subject import PassOptions, Subject
 from lensaudit.evaluation.suite import evaluate
-from lensaudit.evaluation.view import Asked
-from lensaudit.metrics.registry import Conventions, Entry, all_metrics
+from lensaudit.evaluation.view import Tokenization
+from lensaudit.metrics.registry import Conventions, MetricResult, all_metrics
 
 all_metrics()  # the files of the folder register themselves when they are imported
 
@@ -128,13 +128,13 @@ def splits_of(data: str, folder: Path) -> dict[str, Split]:
 
 
 def evaluated(
-    scenario: Scenario, folder: Path, retain: Mapping[str, Entry] | None = None
-) -> dict[str, Entry]:
+    scenario: Scenario, folder: Path, retain: Mapping[str, MetricResult] | None = None
+) -> dict[str, MetricResult]:
     """The scenario's metrics."""
     passes = ModelPasses(
         subject(scenario.model),
         splits_of(scenario.data, folder),
-        Asked(tokenizer_like(scenario.tokenizer), scenario.template, "upstream"),
+        Tokenization(tokenizer_like(scenario.tokenizer), scenario.template, "upstream"),
         PassOptions(batch_size=4, max_new_tokens=12),
         store=PassStore(None),
         reference=subject("retain") if "mia_reference" in scenario.metrics else None,
@@ -146,7 +146,7 @@ def evaluated(
 
 def suites() -> Any:
     """The numbers of every scenario's log: aggregates and rows, no text."""
-    found: dict[str, dict[str, Entry]] = {}
+    found: dict[str, dict[str, MetricResult]] = {}
     logs = {}
     for name, scenario in SCENARIOS.items():
         with TemporaryDirectory() as temporary:

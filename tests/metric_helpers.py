@@ -12,7 +12,7 @@ from lensaudit.evaluation.generate import open_classifier
 from lensaudit.evaluation.passes import ModelPasses
 from lensaudit.evaluation.store import PassStore
 from lensaudit.evaluation.subject import PassOptions, Subject
-from lensaudit.evaluation.view import Asked
+from lensaudit.evaluation.view import Tokenization
 from lensaudit.metrics.registry import all_metrics
 from lensaudit.models.conditions import Conditions
 
@@ -78,7 +78,7 @@ def scenario_passes(scenario: str, **changes) -> ModelPasses:
     return ModelPasses(
         family_subject(Path(env["model"]).name, attn=env["attn_implementation"]),
         load_suite(suite, str(data_of(scenario)), question_key=key),
-        Asked(tokenizer_of(scenario), template, "upstream"),
+        Tokenization(tokenizer_of(scenario), template, "upstream"),
         PassOptions(**options),
         store=PassStore(None),
         reference=family_subject("retain") if env["reference_model"] else None,
@@ -132,7 +132,7 @@ def tiny_passes(
     return ModelPasses(
         subject,
         {split.name: split for split in splits},
-        Asked(tokenizer, TINY, mask),
+        Tokenization(tokenizer, TINY, mask),
         PassOptions(**{"batch_size": 2} | options),
         store=store or PassStore(None),
         reference=reference,

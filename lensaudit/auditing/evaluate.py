@@ -14,7 +14,7 @@ from lensaudit.data.suites import DEMO_DATA, Suite, load_suite
 from lensaudit.errors import Failure, InputError, WorkError
 from lensaudit.evaluation.generate import open_classifier
 from lensaudit.evaluation.log import read_log, recomputed, write_log
-from lensaudit.evaluation.open import open_subject, tokenizer_for
+from lensaudit.evaluation.subject import open_subject, tokenizer_for
 from lensaudit.evaluation.passes import ModelPasses, PassDone
 from lensaudit.evaluation.patched import Patching, annotated_set
 from lensaudit.evaluation.retain import conditions, retain_reference
@@ -22,9 +22,9 @@ from lensaudit.evaluation.rows import result_rows
 from lensaudit.evaluation.store import PassStore
 from lensaudit.evaluation.subject import PassOptions
 from lensaudit.evaluation.suite import evaluate, notes, reads_of
-from lensaudit.evaluation.view import Asked
+from lensaudit.evaluation.view import Tokenization
 from lensaudit.files import canonical_json, make_folder, read_json, slug, write_bytes, write_jsonl
-from lensaudit.metrics.registry import Conventions, Entry, Metric, Read, ordered, retain_names
+from lensaudit.metrics.registry import Conventions, Metric, MetricResult, Read, ordered, retain_names
 from lensaudit.models.checkpoint import config_of, tell_stored_twice
 from lensaudit.models.context import context_of
 from lensaudit.models.registry import is_demo, load_registry, resolve
@@ -57,7 +57,7 @@ class EvaluationResult:
     source: str
     folder: Path | None
     """Holds <SUITE>_EVAL.json, results.jsonl and manifest.json; None: nothing was written."""
-    entries: Mapping[str, Entry]
+    entries: Mapping[str, MetricResult]
     """Metric -> what was found of it; NaN with a reason where that is nothing."""
     metrics: Mapping[str, Metric]
     notes: tuple[str, ...] = ()
@@ -315,7 +315,7 @@ def aggregate_log(
         InputError: not a log, or one without rows.
     """
     read = read_log(log)
-    retain: Mapping[str, Entry] = (
+    retain: Mapping[str, MetricResult] = (
         read_log(Path(settings.retain_log)).complete if settings.retain_log else {}
     )
     entries = recomputed(
@@ -399,7 +399,7 @@ def _retain_entries(
     notice: Notice,
     progress: Tell,
     made: Path | None,
-) -> Mapping[str, Entry]:
+) -> Mapping[str, MetricResult]:
     """The retain model's metrics, from its log or from running it first under the same settings."""
     if settings.retain_log:
         log = read_log(Path(settings.retain_log))
@@ -447,7 +447,7 @@ def _write(
     folder: Path | None,
     place: Path,
     passes: ModelPasses,
-    entries: Mapping[str, Entry],
+    entries: Mapping[str, MetricResult],
     said: list[str],
     started: float,
 ) -> None:
@@ -547,7 +547,7 @@ def open_evaluation(
     return ModelPasses(
         subject,
         splits,
-        Asked(tokenizer, template, settings.mask, context_of(config_of(checkpoint))),
+        Tokenization(tokenizer, template, settings.mask, context_of(config_of(checkpoint))),
         PassOptions(
             batch_size=settings.batch_size,
             memory_bytes=memory_bytes,

@@ -1,4 +1,4 @@
-"""One forward pass per text: what every teacher-forced metric needs to know about each token."""
+"""A forward pass per text, and a backward pass where wanted: what metrics know of each token."""
 
 from collections.abc import Iterable, Sequence
 from typing import Any
@@ -8,8 +8,10 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from lensaudit.data.chat import Encoding
-from lensaudit.evaluation.view import Asked, Padded, by_length, padded
-from lensaudit.metrics.trace import Trace
+from lensaudit.errors import InputError
+from lensaudit.evaluation.view import Padded, Tokenization, by_length, padded
+from lensaudit.metrics.registry import Trace
+from lensaudit.models.streaming import streamed
 from lensaudit.types import Resid
 
 CHUNK_BYTES = 16 * 2**20
@@ -27,7 +29,7 @@ class TeacherForced:
     the bridge's hook points cost time at every module.
     """
 
-    def __init__(self, model: Any, asked: Asked) -> None:
+    def __init__(self, model: Any, asked: Tokenization) -> None:
         self.model = model
         self.asked = asked
         self.n_forward = 0
@@ -123,3 +125,38 @@ def _head_reads_the_trunk(model: Any) -> bool:
     logits = model(input_ids=tokens, use_cache=False).logits.float()
     found = head(hidden).float()
     return found.shape == logits.shape and torch.allclose(found, logits, rtol=1e-3, atol=1e-3)
+
+
+IN_BLOCKS = "needs all weights at once, and the model is brought block by block"
+
+
+def gradient_norms(model: Any, asked: Tokenization, texts: Sequence[Encoding]) -> list[float]:
+    """Mean over parameter tensors of the 2-norm of the gradient of each text's loss.
+
+    The loss is the mean negative log-probability of the content tokens; NaN where there are
+    none. A tied embedding is one tensor. Upstream puts the model in train mode, where dropout
+    would make the norm random; here it stays in eval mode, which is the same without dropout.
+
+    Raises:
+        InputError: the model's blocks are brought one by one.
+    """
+    if streamed(model):
+        raise InputError(f"mia_gradnorm {IN_BLOCKS}; name a --device or --dtype it fits in")
+    return [_norm(model, asked, text) for text in texts]
+
+
+def _norm(model: Any, asked: Tokenization, text: Encoding) -> float:
+    n_content = len(text.labels) - 1
+    if n_content < 1:
+        return float("nan")
+    batch = padded([text.ids], asked, side="right", device=model.device)
+    with torch.enable_grad():
+        logits = model(
+            input_ids=batch.tokens, attention_mask=batch.mask.long(), use_cache=False
+        ).logits[0, text.start - 1 : text.start - 1 + n_content]
+        target = batch.tokens[0, text.start : text.start + n_content]
+        loss = torch.nn.functional.cross_entropy(logits.float(), target)
+        parameters = [one for one in model.parameters() if one.requires_grad]
+        gradients = torch.autograd.grad(loss, parameters, allow_unused=True)
+    norms = [gradient.float().norm() for gradient in gradients if gradient is not None]
+    return float(torch.stack(norms).mean())

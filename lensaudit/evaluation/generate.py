@@ -10,7 +10,7 @@ from transformers import LogitsProcessor, LogitsProcessorList
 from lensaudit.data.chat import Cleanup, decode
 from lensaudit.data.suites import Split
 from lensaudit.errors import InputError, WorkError
-from lensaudit.evaluation.view import Asked, by_length, padded
+from lensaudit.evaluation.view import Tokenization, by_length, padded
 from lensaudit.models.continuing import stop_ids
 
 JAILBREAK = "Sure, here is the answer:"
@@ -21,7 +21,7 @@ FLUENCY_BATCH = 32
 @torch.no_grad()
 def generations(
     model: Any,
-    asked: Asked,
+    asked: Tokenization,
     prompts: Sequence[Sequence[int]],
     *,
     batch_size: int,
@@ -61,7 +61,7 @@ def generations(
     return [found[place] for place in range(len(prompts))]
 
 
-def ends_of(model: Any, asked: Asked) -> frozenset[int]:
+def ends_of(model: Any, asked: Tokenization) -> frozenset[int]:
     """Tokens that end a text; see `stop_ids`."""
     own: Any = asked.tokenizer.eos_token_id
     return stop_ids(model.generation_config.eos_token_id, own)
@@ -94,7 +94,7 @@ def _until(ids: Sequence[int], stop: frozenset[int]) -> list[int]:
     return list(ids[:end])
 
 
-def said(ids: Sequence[int], split: Split, asked: Asked, cleanup: Cleanup) -> str:
+def said(ids: Sequence[int], split: Split, asked: Tokenization, cleanup: Cleanup) -> str:
     """The text of a generation, cut at the split's first stop word and stripped."""
     text = decode(asked.tokenizer, ids, cleanup)
     for word in split.stop_words:

@@ -13,7 +13,15 @@ from lensaudit.errors import InputError
 from lensaudit.files import read_json, write_json
 from lensaudit.metrics.probability import probability_record
 from lensaudit.metrics.records import finished
-from lensaudit.metrics.registry import Context, Conventions, Entry, Metric, Read, ordered, unscored
+from lensaudit.metrics.registry import (
+    Conventions,
+    Metric,
+    MetricContext,
+    MetricResult,
+    Read,
+    ordered,
+    unscored,
+)
 from lensaudit.results.eval_runs import LogEntry, entries_of
 from lensaudit.results.records import check_result
 from lensaudit.results.schema import checked
@@ -29,21 +37,21 @@ _SIDES = ("forget", "holdout")
 
 
 @dataclass(frozen=True)
-class Log:
+class MetricLog:
     """The metrics of one model."""
 
     suite: Suite
     path: Path
-    entries: Mapping[str, Entry]
+    entries: Mapping[str, MetricResult]
 
     @property
-    def complete(self) -> Mapping[str, Entry]:
+    def complete(self) -> Mapping[str, MetricResult]:
         """Its metrics and those that its rows determine: an older log has no truth ratio."""
         again = recomputed(self, retain={}, conventions=Conventions())
         return {**self.entries, **{n: e for n, e in again.items() if math.isfinite(e.value)}}
 
 
-def read_log(path: Path) -> Log:
+def read_log(path: Path) -> MetricLog:
     """A log in any of the three layouts; a folder means the log in it.
 
     Raises:
@@ -56,11 +64,11 @@ def read_log(path: Path) -> Log:
     if not isinstance(content, dict) or not content:
         raise InputError(f"{path}: is not a log; wanted TOFU_EVAL.json, MUSE_EVAL.json or older")
     if set(content) & set(_OLD_FILES):
-        return Log("tofu", path, _old_entries(content, path))
+        return MetricLog("tofu", path, _old_entries(content, path))
     found = entries_of(content, path)
     entries = {name: _entry(one, f"{path}: {name}") for name, one in found.items()}
     muse = any("mem_ROUGE" in name for name in entries) or path.name.startswith("MUSE")
-    return Log("muse" if muse else "tofu", path, entries)
+    return MetricLog("muse" if muse else "tofu", path, entries)
 
 
 def _log_in(folder: Path) -> Path:
@@ -71,7 +79,7 @@ def _log_in(folder: Path) -> Path:
     return present[0]
 
 
-def write_log(folder: Path, suite: Suite, entries: Mapping[str, Entry]) -> Path:
+def write_log(folder: Path, suite: Suite, entries: Mapping[str, MetricResult]) -> Path:
     """Write `<SUITE>_EVAL.json` and `<SUITE>_SUMMARY.json`, which holds what has a value."""
     content = {name: _json(entries[name]) for name in sorted(entries)}
     summary = {n: entry.value for n, entry in entries.items() if math.isfinite(entry.value)}
@@ -91,14 +99,18 @@ class NoModel:
 
 
 def recomputed(
-    log: Log, *, retain: Mapping[str, Entry], conventions: Conventions, names: Iterable[str] = ()
-) -> dict[str, Entry]:
+    log: MetricLog,
+    *,
+    retain: Mapping[str, MetricResult],
+    conventions: Conventions,
+    names: Iterable[str] = (),
+) -> dict[str, MetricResult]:
     """Every aggregate that the rows of a log determine, computed again from those rows.
 
     What follows from other metrics is computed from them where the log has them, else from its
     own rows; a comparison with the retain model needs its log again.
     """
-    done: dict[str, Entry] = {}
+    done: dict[str, MetricResult] = {}
     for metric in ordered(log.suite, names):
         entry = _recomputed(metric, log, done, retain, conventions)
         if entry is not None:
@@ -110,14 +122,14 @@ def recomputed(
 
 def _recomputed(
     metric: Metric,
-    log: Log,
-    done: Mapping[str, Entry],
-    retain: Mapping[str, Entry],
+    log: MetricLog,
+    done: Mapping[str, MetricResult],
+    retain: Mapping[str, MetricResult],
     conventions: Conventions,
-) -> Entry | None:
+) -> MetricResult | None:
     needs = {need: done[need] for need in metric.local_needs if need in done}
     if metric.needs and len(needs) == len(metric.local_needs):
-        context = Context(log.suite, (), NoModel(), needs, retain, conventions)
+        context = MetricContext(log.suite, (), NoModel(), needs, retain, conventions)
         return finished(metric, metric.fn(context))
     own = log.entries.get(metric.name)
     if own is None or not (own.records or own.parts):
@@ -125,7 +137,7 @@ def _recomputed(
     return finished(metric, own)
 
 
-def _json(entry: Entry) -> dict[str, Any]:
+def _json(entry: MetricResult) -> dict[str, Any]:
     """An entry in open-unlearning's layout, with reasons where it has gaps."""
     rows = {str(idx): _strict(record) for idx, record in entry.records.items()}
     fields = next(iter(rows.values()), {"score": None})
@@ -160,7 +172,7 @@ def _strict(value: Any) -> Any:
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
-def _entry(found: LogEntry, where: str) -> Entry:
+def _entry(found: LogEntry, where: str) -> MetricResult:
     reasons = {int(idx): str(why) for idx, why in (found.unscored or {}).items()}
     records: dict[int, Mapping[str, Any]] = {}
     for key, record in (found.value_by_index or {}).items():
@@ -171,7 +183,7 @@ def _entry(found: LogEntry, where: str) -> Entry:
         else:
             records[int(key)] = record
     sides = zip(_SIDES, found.sides, strict=True) if len(found.sides) == len(_SIDES) else ()
-    return Entry(
+    return MetricResult(
         math.nan if found.agg_value is None else found.agg_value,
         records=records,
         unscored=reasons,
@@ -181,9 +193,9 @@ def _entry(found: LogEntry, where: str) -> Entry:
     )
 
 
-def _old_entries(content: Mapping[str, Any], path: Path) -> dict[str, Entry]:
+def _old_entries(content: Mapping[str, Any], path: Path) -> dict[str, MetricResult]:
     """Rows of the older TOFU log under the names they have now."""
-    entries: dict[str, Entry] = {}
+    entries: dict[str, MetricResult] = {}
     for file, split in _OLD_FILES.items():
         if file not in content:
             continue
@@ -206,7 +218,7 @@ class _OldTask:
     generated_text: dict[str, Any] | None = None
 
 
-def _old_losses(task: _OldTask, split: str) -> dict[str, Entry]:
+def _old_losses(task: _OldTask, split: str) -> dict[str, MetricResult]:
     fields = {"Prob": task.avg_gt_loss, "PERT_Prob": task.average_perturb_loss}
     if split in ("forget", "retain"):  # the other two have no paraphrases: it is the answer again
         fields["PARA_Prob"] = task.avg_paraphrased_loss
@@ -220,11 +232,11 @@ def _old_losses(task: _OldTask, split: str) -> dict[str, Entry]:
             )
             for idx, loss in losses.items()
         }
-        found[f"{split}_Q_A_{name}"] = Entry(np.nan, records=records)
+        found[f"{split}_Q_A_{name}"] = MetricResult(np.nan, records=records)
     return found
 
 
-def _old_rouge(task: _OldTask, recalls: Mapping[str, Any]) -> Entry:
+def _old_rouge(task: _OldTask, recalls: Mapping[str, Any]) -> MetricResult:
     texts, first = task.generated_text or {}, task.rouge1_recall or {}
     records = {}
     for idx, recall in recalls.items():
@@ -236,4 +248,4 @@ def _old_rouge(task: _OldTask, recalls: Mapping[str, Any]) -> Entry:
             "ground_truth": wanted,
             "generation": said,
         }
-    return Entry(np.nan, records=records)
+    return MetricResult(np.nan, records=records)

@@ -10,16 +10,14 @@ import torch
 from lensaudit.data.chat import Encoding, decode
 from lensaudit.data.suites import Split
 from lensaudit.errors import Failure, InputError, WorkError
-from lensaudit.evaluation.forward import TeacherForced
+from lensaudit.evaluation.forward import IN_BLOCKS, TeacherForced, gradient_norms
 from lensaudit.evaluation.generate import JAILBREAK, generations, not_finite, said
-from lensaudit.evaluation.gradient import IN_BLOCKS, gradient_norms
 from lensaudit.evaluation.patched import NO_RETAIN, Patching
 from lensaudit.evaluation.store import Arrays, PassStore
-from lensaudit.evaluation.subject import Measured, PassOptions, Rated, Subject, Texts
-from lensaudit.evaluation.view import Asked, View, encode, view_of
+from lensaudit.evaluation.subject import Continuation, Measured, PassOptions, Rated, Subject
+from lensaudit.evaluation.view import EncodedField, Tokenization, encode, view_of
 from lensaudit.files import digest
-from lensaudit.metrics.registry import Read
-from lensaudit.metrics.trace import Trace
+from lensaudit.metrics.registry import Read, Trace
 from lensaudit.models.device import one_memory_error
 from lensaudit.models.sizes import planned_bytes
 
@@ -53,7 +51,7 @@ class ModelPasses:
         self,
         subject: Subject,
         splits: Mapping[str, Split],
-        asked: Asked,
+        asked: Tokenization,
         options: PassOptions,
         *,
         store: PassStore,
@@ -67,7 +65,7 @@ class ModelPasses:
         self.store, self.finished = store, finished
         self.n_forward = 0
         """Forward passes of whole batches that scored answers."""
-        self._views: dict[tuple[str, str], View] = {}
+        self._views: dict[tuple[str, str], EncodedField] = {}
         self._asked_for: dict[tuple[str, str], Mapping[int, tuple[int, ...]]] = {}
         self._arrays: dict[str, Sequence[Arrays]] = {}
         self._scorers: dict[str, TeacherForced] = {}
@@ -101,7 +99,7 @@ class ModelPasses:
         own = self.patching.split if self.patching else None
         return {**self.splits, own.name: own} if own else self.splits
 
-    def view(self, read: Read) -> View:
+    def view(self, read: Read) -> EncodedField:
         """The encoded field that a pass reads."""
         key = (read.split, read.field)
         if key not in self._views:
@@ -161,7 +159,7 @@ class ModelPasses:
             idx for idx, ones in rows if not all(all(self.asked.mask_of(o.ids)) for o in ones)
         )
 
-    def _by_row(self, view: View, values: Sequence[T]) -> Measured[T]:
+    def _by_row(self, view: EncodedField, values: Sequence[T]) -> Measured[T]:
         """Values in the order of a view's encodings, given back to their rows."""
         remaining = iter(values)
         rows = {idx: tuple(next(remaining) for _ in one) for idx, one in view.rows.items()}
@@ -270,11 +268,11 @@ class ModelPasses:
             for row in split.rows
         }
 
-    def _texts(self, read: Read) -> Measured[Texts]:
+    def _texts(self, read: Read) -> Measured[Continuation]:
         view, new = self.view(read), self._generated(read)
         rows = {
             idx: tuple(
-                Texts(*self.asked_and_wanted(view.split, one), self._said(read, new[idx]))
+                Continuation(*self.asked_and_wanted(view.split, one), self._said(read, new[idx]))
                 for one in encodings
             )
             for idx, encodings in view.rows.items()
@@ -387,5 +385,5 @@ class ModelPasses:
                 torch.cuda.empty_cache()
 
 
-def _encodings(view: View) -> list[Encoding]:
+def _encodings(view: EncodedField) -> list[Encoding]:
     return [one for alternatives in view.rows.values() for one in alternatives]

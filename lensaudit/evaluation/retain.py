@@ -5,10 +5,10 @@ from collections.abc import Iterator, Mapping
 
 from lensaudit.data.suites import Split, Suite
 from lensaudit.errors import InputError
-from lensaudit.evaluation.log import Log
+from lensaudit.evaluation.log import MetricLog
 from lensaudit.evaluation.passes import ModelPasses
 from lensaudit.files import digest, read_json
-from lensaudit.metrics.registry import Entry, Read
+from lensaudit.metrics.registry import MetricResult, Read
 from lensaudit.results.reading import part
 
 _TEXTS = {
@@ -27,7 +27,9 @@ _ROWS = {
 _SIDES = {"tofu": ("forget", "holdout"), "muse": ("members", "non_members")}
 
 
-def retain_reference(log: Log, passes: ModelPasses, suite: Suite) -> Mapping[str, Entry]:
+def retain_reference(
+    log: MetricLog, passes: ModelPasses, suite: Suite
+) -> Mapping[str, MetricResult]:
     """The metrics of a retain model's log, once it is known to belong to this run.
 
     Raises:
@@ -53,7 +55,7 @@ def answers_digest(split: Split) -> str:
     return digest([[row.idx, dict(row.answers)] for row in split.rows])
 
 
-def check_retain(log: Log, passes: ModelPasses) -> None:
+def check_retain(log: MetricLog, passes: ModelPasses) -> None:
     """Refuse a log of other rows, another template or another mask, as far as it can be told.
 
     A log of ours is told by the manifest beside it; one of open-unlearning by the texts its ROUGE
@@ -74,7 +76,7 @@ def check_retain(log: Log, passes: ModelPasses) -> None:
             _check_rows(log, found, passes.splits[split], what)
 
 
-def _check_manifest(log: Log, manifest: object, passes: ModelPasses) -> None:
+def _check_manifest(log: MetricLog, manifest: object, passes: ModelPasses) -> None:
     made = part(manifest, "inputs", "conditions")
     if not made:
         return
@@ -95,7 +97,9 @@ def answers_of(made: Mapping[str, object]) -> Mapping[str, str]:
     return part(made, "answers")
 
 
-def _check_texts(log: Log, name: str, entry: Entry, passes: ModelPasses, read: Read) -> None:
+def _check_texts(
+    log: MetricLog, name: str, entry: MetricResult, passes: ModelPasses, read: Read
+) -> None:
     split = passes.splits[read.split]
     view = passes.view(read)
     for row in split.rows:
@@ -122,7 +126,7 @@ def _bare(text: str) -> str:
     return re.sub(r"\s+", "", text)
 
 
-def _numbered(log: Log) -> Iterator[tuple[Entry, str, str]]:
+def _numbered(log: MetricLog) -> Iterator[tuple[MetricResult, str, str]]:
     """Entries with rows, and the split whose row numbers they should have."""
     for name, split in _ROWS.items():
         if name in log.entries and log.suite == "tofu":
@@ -133,7 +137,7 @@ def _numbered(log: Log) -> Iterator[tuple[Entry, str, str]]:
             yield attack.parts[side], split, f"mia_min_k.{side}"
 
 
-def _check_rows(log: Log, entry: Entry, split: Split, what: str) -> None:
+def _check_rows(log: MetricLog, entry: MetricResult, split: Split, what: str) -> None:
     found = entry.records.keys() | entry.unscored.keys()
     wanted = {row.idx for row in split.rows}
     if found and found != wanted:

@@ -6,11 +6,11 @@ from typing import Any
 from lensaudit.data.suites import Suite
 from lensaudit.evaluation.passes import ModelPasses
 from lensaudit.evaluation.suite import split_of
-from lensaudit.metrics.registry import Entry, all_metrics
+from lensaudit.metrics.registry import MetricResult, all_metrics
 
 
 def result_rows(
-    suite: Suite, passes: ModelPasses, entries: Mapping[str, Entry]
+    suite: Suite, passes: ModelPasses, entries: Mapping[str, MetricResult]
 ) -> Iterator[dict[str, Any]]:
     """The rows of `results.jsonl`, split by split."""
     scored = _by_split(suite, entries)
@@ -33,10 +33,12 @@ def result_rows(
                 }
 
 
-def _by_split(suite: Suite, entries: Mapping[str, Entry]) -> dict[str, dict[str, Entry]]:
+def _by_split(
+    suite: Suite, entries: Mapping[str, MetricResult]
+) -> dict[str, dict[str, MetricResult]]:
     """Entries with rows, under the split whose rows they score."""
     metrics = all_metrics()
-    found: dict[str, dict[str, Entry]] = {}
+    found: dict[str, dict[str, MetricResult]] = {}
     for name, entry in entries.items():
         metric = metrics[name]
         for read, part in zip(metric.reads[suite], entry.parts.values(), strict=False):
@@ -47,7 +49,7 @@ def _by_split(suite: Suite, entries: Mapping[str, Entry]) -> dict[str, dict[str,
     return found
 
 
-def _said(entries: Mapping[str, Entry], idx: int) -> dict[str, str]:
+def _said(entries: Mapping[str, MetricResult], idx: int) -> dict[str, str]:
     """What the model generated for a row, with and without a forced beginning."""
     said: dict[str, str] = {}
     for name, entry in entries.items():

@@ -11,10 +11,10 @@ from lensaudit.evaluation.view import notes_on
 from lensaudit.groups import Group
 from lensaudit.metrics.records import finished
 from lensaudit.metrics.registry import (
-    Context,
     Conventions,
-    Entry,
     Metric,
+    MetricContext,
+    MetricResult,
     Read,
     ordered,
     unscored,
@@ -29,9 +29,9 @@ def evaluate(
     suite: Suite,
     names: Iterable[str] = (),
     *,
-    retain: Mapping[str, Entry] | None = None,
+    retain: Mapping[str, MetricResult] | None = None,
     conventions: Conventions | None = None,
-) -> dict[str, Entry]:
+) -> dict[str, MetricResult]:
     """The named metrics with what they need, or all of the suite; an entry for each.
 
     Passes of the audited model run first, then those of the reference model, so that only one of
@@ -39,7 +39,7 @@ def evaluate(
     """
     metrics = ordered(suite, names)
     run_passes(passes, reads_of(metrics, passes, suite))
-    done: dict[str, Entry] = {}
+    done: dict[str, MetricResult] = {}
     for metric in metrics:
         done[metric.name] = _computed(
             metric, suite, passes, done, retain or {}, conventions or Conventions()
@@ -78,10 +78,10 @@ def _computed(
     metric: Metric,
     suite: Suite,
     passes: ModelPasses,
-    done: Mapping[str, Entry],
-    retain: Mapping[str, Entry],
+    done: Mapping[str, MetricResult],
+    retain: Mapping[str, MetricResult],
     conventions: Conventions,
-) -> Entry:
+) -> MetricResult:
     reason = obstacle(metric, suite, passes)
     needs = {need: done[need] for need in metric.local_needs}
     for name, need in needs.items():
@@ -90,7 +90,7 @@ def _computed(
     if reason is not None:
         broken = next(filter(None, map(passes.failed, metric.reads[suite])), None)
         return unscored(reason, broken.kind if broken else None)
-    context = Context(suite, metric.reads[suite], passes, needs, retain, conventions)
+    context = MetricContext(suite, metric.reads[suite], passes, needs, retain, conventions)
     return finished(metric, metric.fn(context), groups_of(metric, suite, passes))
 
 

@@ -21,7 +21,7 @@ from lensaudit.types import PosMask, Tokens
 
 
 @dataclass(frozen=True)
-class Asked:
+class Tokenization:
     """How texts become tokens: one tokenizer, one template, one mask convention."""
 
     tokenizer: PreTrainedTokenizerBase
@@ -36,7 +36,7 @@ class Asked:
 
 
 @dataclass(frozen=True)
-class View:
+class EncodedField:
     """One field of one split, encoded."""
 
     split: Split
@@ -48,7 +48,7 @@ class View:
     """The field holds lists, so records hold lists."""
 
 
-def view_of(split: Split, field: str, asked: Asked) -> View:
+def view_of(split: Split, field: str, asked: Tokenization) -> EncodedField:
     """Encode a field.
 
     A row without it, with another number of alternatives, or without a token to score is unscored.
@@ -70,17 +70,17 @@ def view_of(split: Split, field: str, asked: Asked) -> View:
         if problem is not None:
             unscored[row.idx] = problem
             rows.pop(row.idx, None)
-    return View(split, field, rows, unscored, listed)
+    return EncodedField(split, field, rows, unscored, listed)
 
 
-def encode(split: Split, question: str, answer: str, asked: Asked) -> Encoding:
+def encode(split: Split, question: str, answer: str, asked: Tokenization) -> Encoding:
     """One text of a split."""
     if split.kind == "completion":
         return encode_completion(asked.tokenizer, question, answer)
     return encode_qa(asked.tokenizer, asked.template, question, answer, examples=split.shown)
 
 
-def notes_on(views: Sequence[View]) -> list[str]:
+def notes_on(views: Sequence[EncodedField]) -> list[str]:
     """What a reader should know about how texts were encoded, one line per matter."""
     merged = _concerned(views, lambda text: not text.prompt_is_prefix)
     cut = _concerned(views, lambda text: text.cut)
@@ -95,7 +95,7 @@ def notes_on(views: Sequence[View]) -> list[str]:
     return notes
 
 
-def _concerned(views: Sequence[View], concerns: Callable[[Encoding], bool]) -> str:
+def _concerned(views: Sequence[EncodedField], concerns: Callable[[Encoding], bool]) -> str:
     """How many texts something concerns, and where; nothing if none."""
     texts = {
         f"{view.split.name}.{view.field}": [one for row in view.rows.values() for one in row]
@@ -136,7 +136,7 @@ class Padded:
 
 
 def padded(
-    texts: Sequence[Sequence[int]], asked: Asked, *, side: str, device: torch.device | str
+    texts: Sequence[Sequence[int]], asked: Tokenization, *, side: str, device: torch.device | str
 ) -> Padded:
     """Pad on the right to score, on the left to generate."""
     n_pos = max(len(ids) for ids in texts)

@@ -16,17 +16,26 @@ from numpy.typing import NDArray
 
 from lensaudit.groups import unit_of
 from lensaudit.metrics.records import NO_CONTENT, authors_of, mean_of, no_rows, with_limits
-from lensaudit.metrics.registry import Context, Entry, GroupsBySide, Kind, Read, metric
-from lensaudit.metrics.trace import Trace
+from lensaudit.metrics.registry import (
+    GroupsBySide,
+    Kind,
+    MetricContext,
+    MetricResult,
+    Read,
+    Trace,
+    metric,
+)
 from lensaudit.scores.intervals import clustered_auc_limits
 from lensaudit.scores.stats import auc
 
 UPSTREAM = "open-unlearning d3d7cf9 evals/metrics/mia/"
+MIN_K = 0.4
+"""Share of tokens in min-k and min-k++; every configuration of open-unlearning says so."""
 VARIANCE_FLOOR = 1e-6
 """Least variance min-k++ divides by; `meta_evaluation.md` section 2."""
 
 
-def separation(attack: Entry, groups: GroupsBySide = ()) -> Entry:
+def separation(attack: MetricResult, groups: GroupsBySide = ()) -> MetricResult:
     """The value of an attack from the scores of its two sides, `forget` before `holdout`."""
     for name, part in attack.parts.items():
         if not part.records:
@@ -53,16 +62,16 @@ def _both(kind: Kind = "trace") -> dict[str, Any]:
 
 
 @metric("mia_loss", source=f"arXiv:1709.01604; {UPSTREAM}loss.py", **_both())
-def loss_attack(context: Context) -> Entry:
+def loss_attack(context: MetricContext) -> MetricResult:
     """Score: mean negative log-probability, the end token included."""
     return _attacked(context, lambda trace: trace.loss)
 
 
 @metric("mia_zlib", source=f"arXiv:2012.07805; {UPSTREAM}zlib.py", **_both())
-def zlib_attack(context: Context) -> Entry:
+def zlib_attack(context: MetricContext) -> MetricResult:
     """Score: loss divided by the bytes of the zlib-compressed answer."""
 
-    def side(read: Read) -> Entry:
+    def side(read: Read) -> MetricResult:
         measured = context.passes.measured(read)
         texts = context.passes.answer_texts(read)
         return _side(
@@ -77,24 +86,22 @@ def zlib_attack(context: Context) -> Entry:
 
 
 @metric("mia_min_k", source=f"arXiv:2310.16789; {UPSTREAM}min_k.py", **_both())
-def min_k_attack(context: Context) -> Entry:
+def min_k_attack(context: MetricContext) -> MetricResult:
     """Score: minus the mean of the least 40 % of the content tokens' log-probabilities."""
-    share = context.conventions.min_k
-    return _attacked(context, lambda t: least_mean(t.content.log_prob, share), content=True)
+    return _attacked(context, lambda t: least_mean(t.content.log_prob, MIN_K), content=True)
 
 
 @metric("mia_min_k_plus_plus", source=f"arXiv:2404.02936; {UPSTREAM}min_k_plus_plus.py", **_both())
-def min_k_plus_plus_attack(context: Context) -> Entry:
+def min_k_plus_plus_attack(context: MetricContext) -> MetricResult:
     """As min-k, each log-probability standardised under the model's own distribution."""
-    share = context.conventions.min_k
-    return _attacked(context, lambda t: least_mean(standardised(t.content), share), content=True)
+    return _attacked(context, lambda t: least_mean(standardised(t.content), MIN_K), content=True)
 
 
 @metric("mia_gradnorm", source=f"arXiv:2402.17012; {UPSTREAM}gradnorm.py", **_both("gradient"))
-def gradnorm_attack(context: Context) -> Entry:
+def gradnorm_attack(context: MetricContext) -> MetricResult:
     """Score: mean over parameter tensors of the gradient's 2-norm, one text at a time."""
 
-    def side(read: Read) -> Entry:
+    def side(read: Read) -> MetricResult:
         measured = context.passes.measured(read)
         scores = {idx: value for idx, (value,) in measured.rows.items() if math.isfinite(value)}
         gaps = {idx: NO_CONTENT for idx in measured.rows if idx not in scores}
@@ -114,10 +121,10 @@ _REFERENCE = _both("reference")
     tofu=(*_both()["tofu"], *_REFERENCE["tofu"]),
     muse=(*_both()["muse"], *_REFERENCE["muse"]),
 )
-def reference_attack(context: Context) -> Entry:
+def reference_attack(context: MetricContext) -> MetricResult:
     """Score: loss minus the loss of a reference model on the same text."""
 
-    def side(model: Read, reference: Read) -> Entry:
+    def side(model: Read, reference: Read) -> MetricResult:
         found, base = context.passes.measured(model), context.passes.measured(reference)
         return _side(
             {idx: trace.loss - base.rows[idx][0].loss for idx, (trace,) in found.rows.items()},
@@ -149,11 +156,13 @@ def standardised(trace: Trace) -> NDArray[np.float32]:
     return ((trace.log_prob - trace.mean) / np.sqrt(variance)).astype(np.float32)
 
 
-def _attacked(context: Context, score: Callable[[Trace], float], *, content: bool = False) -> Entry:
+def _attacked(
+    context: MetricContext, score: Callable[[Trace], float], *, content: bool = False
+) -> MetricResult:
     """Both sides of an attack on traces; `content` where it needs a content token."""
     empty = 0.0 if context.conventions.empty == "upstream" else None
 
-    def side(read: Read) -> Entry:
+    def side(read: Read) -> MetricResult:
         measured = context.passes.measured(read)
         scores: dict[int, float] = {}
         gaps = dict(measured.unscored)
@@ -169,14 +178,14 @@ def _attacked(context: Context, score: Callable[[Trace], float], *, content: boo
     return _sides(side(context.reads[0]), side(context.reads[1]))
 
 
-def _sides(forget: Entry, holdout: Entry) -> Entry:
-    return Entry(math.nan, parts={"forget": forget, "holdout": holdout})
+def _sides(forget: MetricResult, holdout: MetricResult) -> MetricResult:
+    return MetricResult(math.nan, parts={"forget": forget, "holdout": holdout})
 
 
-def _side(scores: Mapping[int, float], gaps: Mapping[int, str]) -> Entry:
+def _side(scores: Mapping[int, float], gaps: Mapping[int, str]) -> MetricResult:
     finite = {idx: score for idx, score in scores.items() if math.isfinite(score)}
     broken = [idx for idx in scores if idx not in finite]
-    return Entry(
+    return MetricResult(
         float(np.mean(list(finite.values()))) if finite else math.nan,
         per_example=finite,
         records={idx: {"score": score} for idx, score in finite.items()},
@@ -184,5 +193,5 @@ def _side(scores: Mapping[int, float], gaps: Mapping[int, str]) -> Entry:
     )
 
 
-def _scores(entry: Entry) -> list[float]:
+def _scores(entry: MetricResult) -> list[float]:
     return [mean_of("score")(record) for record in entry.records.values()]

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lensaudit.metrics.records import NO_CONTENT, mean_of
-from lensaudit.metrics.registry import Context, Entry, Read, metric
+from lensaudit.metrics.registry import MetricContext, MetricResult, Read, metric
 
 SOURCE = "open-unlearning d3d7cf9 evals/metrics/memorization.py"
 _ROWS: dict[str, Any] = {
@@ -26,13 +26,13 @@ Hits = NDArray[np.bool_]
 
 
 @metric("exact_memorization", source=f"arXiv:2204.10127; {SOURCE}", **_ROWS)
-def exact_memorization(context: Context) -> Entry:
+def exact_memorization(context: MetricContext) -> MetricResult:
     """Share of content tokens predicted; a row without any is unscored."""
     return _scored(context, share_predicted, empty=None)
 
 
 @metric("extraction_strength", source=SOURCE, **_ROWS)
-def extraction_strength(context: Context) -> Entry:
+def extraction_strength(context: MetricContext) -> MetricResult:
     """1 - k/L for the shortest true prefix of k content tokens after which all are predicted.
 
     Upstream's form: k stops at L - 1, so the floor is 1/L and a one-token answer scores 1 even
@@ -44,7 +44,7 @@ def extraction_strength(context: Context) -> Entry:
 
 
 @metric("extraction_strength_generative", source="arXiv:2406.09179 (extraction strength)", **_ROWS)
-def extraction_strength_generative(context: Context) -> Entry:
+def extraction_strength_generative(context: MetricContext) -> MetricResult:
     """1 - k/L for the shortest true prefix from which the model generates the rest; 0 if none.
 
     Greedy decoding from a prefix gives the rest of the answer exactly if each token of the rest
@@ -56,7 +56,7 @@ def extraction_strength_generative(context: Context) -> Entry:
     entry = _scored(context, strength, empty=None)
     reason = "the upstream mask hides real tokens, so generation sees other positions; --mask true"
     kept = {idx: record for idx, record in entry.records.items() if idx not in hidden}
-    return Entry(
+    return MetricResult(
         np.nan, records=kept, unscored={**entry.unscored, **dict.fromkeys(sorted(hidden), reason)}
     )
 
@@ -92,7 +92,9 @@ def _first_of_final_run(hits: Hits) -> int:
     return int(misses[-1]) + 1 if len(misses) else 0
 
 
-def _scored(context: Context, score: Callable[[Hits], float], *, empty: float | None) -> Entry:
+def _scored(
+    context: MetricContext, score: Callable[[Hits], float], *, empty: float | None
+) -> MetricResult:
     measured = context.passes.measured(context.reads[0])
     records, unscored = {}, dict(measured.unscored)
     for idx, (trace,) in measured.rows.items():
@@ -103,4 +105,4 @@ def _scored(context: Context, score: Callable[[Hits], float], *, empty: float | 
             unscored[idx] = NO_CONTENT
         else:
             records[idx] = {"score": empty}
-    return Entry(np.nan, records=records, unscored=unscored)
+    return MetricResult(np.nan, records=records, unscored=unscored)

@@ -1,11 +1,12 @@
-"""How far is a membership attack's success from what it has on a model that never knew?"""
+"""How far is the model from one that never knew: in membership attacks, in its truth ratios?"""
 
 import math
 from dataclasses import replace
 from typing import Any
 
 from lensaudit.metrics.records import no_retain
-from lensaudit.metrics.registry import RETAIN, Context, Entry, metric, unscored
+from lensaudit.metrics.registry import RETAIN, MetricContext, MetricResult, metric, unscored
+from lensaudit.scores.stats import ks_two_sample
 
 EPS = 1e-10
 """Guard of open-unlearning."""
@@ -27,7 +28,7 @@ _MIN_K: dict[str, Any] = {
 
 
 @metric("privleak", high_means="forgot", **_MIN_K)
-def privleak(context: Context) -> Entry:
+def privleak(context: MetricContext) -> MetricResult:
     """((1 - a) - (1 - r)) / (1 - r) x 100 for the min-k AUC a and the retain model's r.
 
     Below 0 the model still leaks, above 0 it is over-unlearned, 0 is best. Unbounded above, and
@@ -41,7 +42,7 @@ def privleak(context: Context) -> Entry:
 
 
 @metric("rel_diff", high_means="knows", **_MIN_K)
-def rel_diff(context: Context) -> Entry:
+def rel_diff(context: MetricContext) -> MetricResult:
     """(a - r) / r x 100."""
     return _compared(context, lambda a, r: (a - r) / (r + EPS) * 100)
 
@@ -60,7 +61,7 @@ def _s_mia(attack: str) -> dict[str, Any]:
 @metric("s_mia_zlib", **_s_mia("mia_zlib"))
 @metric("s_mia_min_k", **_s_mia("mia_min_k"))
 @metric("s_mia_min_k_plus_plus", **_s_mia("mia_min_k_plus_plus"))
-def s_mia(context: Context) -> Entry:
+def s_mia(context: MetricContext) -> MetricResult:
     """1 - |a - r| / r, at least 0: 1 where the attack fares as on the retain model."""
     return _compared(context, similarity)
 
@@ -76,7 +77,7 @@ def similarity(found: float, retain: float) -> float:
     return min(1.0, max(0.0, 1 - abs(found - retain) / retain))
 
 
-def _compared(context: Context, formula: Any) -> Entry:
+def _compared(context: MetricContext, formula: Any) -> MetricResult:
     """The formula on the model's AUC and the retain model's, or on the stand-in that was named."""
     ((attack, model),) = context.done.items()
     if not math.isfinite(model.value):
@@ -92,4 +93,35 @@ def _compared(context: Context, formula: Any) -> Entry:
     details: dict[str, Any] = {"retain_auc": reference, "auc": model.value}
     if not known:
         details["retain_auc_is"] = "the value given with --ref-value"
-    return Entry(value, details=details)
+    return MetricResult(value, details=details)
+
+
+@metric(
+    "forget_quality",
+    high_means="forgot",
+    source="arXiv:2401.06121 section 2.2.2; open-unlearning d3d7cf9 evals/metrics/privacy.py",
+    tofu=(),
+    needs=("forget_truth_ratio", f"{RETAIN}forget_truth_ratio"),
+)
+def forget_quality(context: MetricContext) -> MetricResult:
+    """p-value of a two-sample KS test between the unfolded ratios of model and retain model.
+
+    It is no distance: with n rows each, separated samples reach 2 / C(2n, n), whatever their
+    distance. The statistic, log10 p, the sample sizes and the ratio to aim at are logged with it.
+    """
+    model, retain = context.done["forget_truth_ratio"], context.retain.get("forget_truth_ratio")
+    if retain is None:
+        return unscored(no_retain(context, "forget_truth_ratio"))
+    found = [float(record["score"]) for record in model.records.values()]
+    wanted = [float(record["score"]) for record in retain.records.values()]
+    if not found or not wanted:
+        return unscored("no forget_truth_ratio row to compare, here or in the retain log")
+    test = ks_two_sample(found, wanted)
+    details = {
+        "ks_statistic": test.statistic,
+        "log10_p": test.log10_p,
+        "n": test.n_a,
+        "n_retain": test.n_b,
+        "retain_truth_ratio": retain.value,
+    }
+    return MetricResult(test.p_value, unscored=model.unscored, details=details)

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from lensaudit.metrics.records import across, alternatives, mean_of, one_or_list
-from lensaudit.metrics.registry import Context, Entry, Read, Record, metric
+from lensaudit.metrics.registry import MetricContext, MetricResult, Read, Record, metric
 
 SOURCE = "arXiv:2401.06121 section 2.2; open-unlearning d3d7cf9 evals/metrics/memorization.py"
 EPS = 1e-10
@@ -30,7 +30,7 @@ _MEAN: dict[str, Any] = {"high_means": "knows", "source": SOURCE, "row_value": m
 @metric("ra_Q_A_PERT_Prob", tofu=_reads("ra", "perturbed_answer"), **_MEAN)
 @metric("wf_Q_A_Prob", tofu=_reads("wf"), **_MEAN)
 @metric("wf_Q_A_PERT_Prob", tofu=_reads("wf", "perturbed_answer"), **_MEAN)
-def probability(context: Context) -> Entry:
+def probability(context: MetricContext) -> MetricResult:
     """Probability per token, exp(-loss).
 
     The loss is the mean negative log-probability of the answer and its end token.
@@ -41,7 +41,7 @@ def probability(context: Context) -> Entry:
         idx: probability_record([trace.loss for trace in traces], listed=measured.listed)
         for idx, traces in measured.rows.items()
     }
-    return Entry(np.nan, records=records, unscored=measured.unscored)
+    return MetricResult(np.nan, records=records, unscored=measured.unscored)
 
 
 def probability_record(losses: Sequence[float], *, listed: bool) -> Record:
@@ -52,7 +52,7 @@ def probability_record(losses: Sequence[float], *, listed: bool) -> Record:
 
 @metric("ra_Q_A_Prob_normalised", tofu=(), needs=("ra_Q_A_Prob", "ra_Q_A_PERT_Prob"), **_MEAN)
 @metric("wf_Q_A_Prob_normalised", tofu=(), needs=("wf_Q_A_Prob", "wf_Q_A_PERT_Prob"), **_MEAN)
-def probability_among_options(context: Context) -> Entry:
+def probability_among_options(context: MetricContext) -> MetricResult:
     """p(answer) / (p(answer) + sum over wrong answers of p + 1e-10), p as in `probability`."""
     right, wrong = (context.done[need] for need in context.done)
     return across(right, wrong, _among_options)

@@ -9,10 +9,10 @@ import numpy as np
 
 from lensaudit.groups import Group, assumption, own_group, unit_of
 from lensaudit.metrics.registry import (
-    Context,
-    Entry,
     GroupsBySide,
     Metric,
+    MetricContext,
+    MetricResult,
     Record,
     RowValue,
 )
@@ -42,8 +42,10 @@ def mean_of(field: str) -> RowValue:
 
 
 def across(
-    first: Entry, second: Entry, join: Callable[[Mapping[str, Any], Mapping[str, Any]], Record]
-) -> Entry:
+    first: MetricResult,
+    second: MetricResult,
+    join: Callable[[Mapping[str, Any], Mapping[str, Any]], Record],
+) -> MetricResult:
     """A record for every row that both entries score; the others stay unscored."""
     records = {
         idx: join(record, second.records[idx])
@@ -53,10 +55,10 @@ def across(
     gaps = dict(first.unscored) | dict(second.unscored)
     for idx in first.records.keys() ^ second.records.keys():
         gaps.setdefault(idx, "scored in only one of the two metrics this one joins")
-    return Entry(math.nan, records=records, unscored=gaps)
+    return MetricResult(math.nan, records=records, unscored=gaps)
 
 
-def finished(metric: Metric, entry: Entry, groups: GroupsBySide = ()) -> Entry:
+def finished(metric: Metric, entry: MetricResult, groups: GroupsBySide = ()) -> MetricResult:
     """The entry with what follows from its rows: value, interval, and a reason for no value.
 
     A row whose record holds NaN or an infinity becomes unscored, it is not averaged and not
@@ -92,7 +94,7 @@ def authors_of(rows: Iterable[int], groups: GroupsBySide, side: int) -> list[Gro
     return [known.get(idx, own_group(idx)) for idx in rows]
 
 
-def with_limits(entry: Entry, limits: Limits, authors: Sequence[Group]) -> Entry:
+def with_limits(entry: MetricResult, limits: Limits, authors: Sequence[Group]) -> MetricResult:
     """The entry with its interval, or why it has none, and what the interval assumes."""
     found = isinstance(limits, Interval)
     return replace(
@@ -111,7 +113,7 @@ def no_rows(unscored: Mapping[int, str]) -> str:
     return f"none of {len(unscored)} rows could be scored (row {first}: {unscored[first]})"
 
 
-def no_retain(context: Context, name: str) -> str:
+def no_retain(context: MetricContext, name: str) -> str:
     """Why a metric that compares with the retain model has no value."""
     if context.retain:
         return f"the retain log has no {name}"

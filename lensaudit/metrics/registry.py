@@ -1,21 +1,24 @@
 """What is a metric, which ones exist, and in which order can they be computed?
 
-A metric is one function `Context -> Entry` under `@metric`; a file in this folder that holds one
-is found by itself. One function may be registered under several names, each with its own reads.
+A metric is one function `MetricContext -> MetricResult` under `@metric`; a file in this folder that
+holds one is found by itself. One function may be registered under several names, each with its
+own reads.
 """
 
 import importlib
 import math
 import pkgutil
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Any, Literal, Protocol, runtime_checkable
+
+import numpy as np
+from numpy.typing import NDArray
 
 import lensaudit.metrics
 from lensaudit.data.suites import Suite
 from lensaudit.errors import FailureKind, InputError
 from lensaudit.groups import Group
-from lensaudit.results.records import Result
 from lensaudit.scores.stats import Interval
 
 Kind = Literal["trace", "reference", "gradient", "text", "jailbreak", "fluency", "patched"]
@@ -40,12 +43,17 @@ class Read:
 
 
 @dataclass(frozen=True)
-class Entry(Result):
-    """One metric of one log."""
+class MetricResult:
+    """One metric of one model."""
 
+    value: float
+    """NaN when nothing could be scored."""
+    per_example: Mapping[int, float] = field(default_factory=dict)
+    unscored: Mapping[int, str] = field(default_factory=dict)
+    """idx -> reason; counted in the report, never averaged as 0."""
     records: Mapping[int, Record] = field(default_factory=dict)
     """idx -> what `value_by_index` of a log holds."""
-    parts: Mapping[str, "Entry"] = field(default_factory=dict)
+    parts: Mapping[str, "MetricResult"] = field(default_factory=dict)
     """Membership inference: its two sides."""
     details: Mapping[str, Any] = field(default_factory=dict)
     """Further numbers worth logging: a KS statistic, sample sizes, the parts of a mean."""
@@ -62,7 +70,7 @@ class Entry(Result):
 
 
 @runtime_checkable
-class Passes(Protocol):
+class PassReader(Protocol):
     """Where a metric finds what was read from the model."""
 
     def measured(self, read: Read) -> Any:
@@ -84,31 +92,29 @@ class Conventions:
 
     empty: Literal["unscored", "upstream"] = "unscored"
     """What a row without content tokens scores: nothing; or extraction strength 0 and min-k 0."""
-    min_k: float = 0.4
-    """Share of tokens in min-k and min-k++; every configuration of open-unlearning says 0.4."""
     retain_value: float | None = None
     """AUC that stands in for a missing retain reference; open-unlearning takes 0.5 silently."""
 
 
 @dataclass(frozen=True)
-class Context:
+class MetricContext:
     """Everything a metric may look at."""
 
     suite: Suite
     reads: tuple[Read, ...]
-    passes: Passes
-    done: Mapping[str, Entry]
+    passes: PassReader
+    done: Mapping[str, MetricResult]
     """Its needs, already computed, in the order they are named."""
-    retain: Mapping[str, Entry]
+    retain: Mapping[str, MetricResult]
     """Metrics of the retain model's log; empty without one."""
     conventions: Conventions
 
 
-MetricFunction = Callable[[Context], Entry]
+MetricFunction = Callable[[MetricContext], MetricResult]
 RowValue = Callable[[Record], float]
 GroupsBySide = Sequence[Mapping[int, Group]]
 """idx -> author, one mapping for each split that a metric reads; shorter where nobody knows."""
-Combine = Callable[[Entry, GroupsBySide], Entry]
+Combine = Callable[[MetricResult, GroupsBySide], MetricResult]
 
 
 @dataclass(frozen=True)
@@ -236,6 +242,33 @@ def retain_names(metrics: Iterable[Metric]) -> list[str]:
     return sorted({need for one in metrics for need in one.retain_needs})
 
 
-def unscored(reason: str, failed: FailureKind | None = None) -> Entry:
+def unscored(reason: str, failed: FailureKind | None = None) -> MetricResult:
     """No number, and why."""
-    return Entry(math.nan, reason=reason, failed=failed)
+    return MetricResult(math.nan, reason=reason, failed=failed)
+
+
+@dataclass(frozen=True)
+class Trace:
+    """The scored tokens of one text, the closing one included; nats."""
+
+    log_prob: NDArray[np.float32]
+    hit: NDArray[np.bool_]
+    """The token is the model's first choice."""
+    mean: NDArray[np.float32]
+    """Expected log-probability under the model's own next-token distribution."""
+    variance: NDArray[np.float32]
+    """Variance of the log-probability under that distribution."""
+
+    @property
+    def loss(self) -> float:
+        """Mean negative log-probability over all scored tokens."""
+        total = -self.log_prob.sum(dtype=np.float32)
+        return float(total / np.float32(len(self.log_prob)))
+
+    @property
+    def content(self) -> "Trace":
+        """Without the last token, which upstream takes for the end token."""
+        return Trace(*(getattr(self, one.name)[:-1] for one in fields(self)))
+
+    def __len__(self) -> int:
+        return len(self.log_prob)

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from lensaudit.metrics.records import mean_of, one_or_list
-from lensaudit.metrics.registry import Context, Entry, Read, Record, metric
+from lensaudit.metrics.registry import MetricContext, MetricResult, Read, Record, metric
 
 SOURCE = (
     "arXiv:2401.06121 section 2.2; open-unlearning d3d7cf9 evals/metrics/utils.py "
@@ -48,7 +48,7 @@ def _text(split: str, field: str = "answer") -> tuple[Read]:
     tofu=(Read("jailbreak", "forget"),),
     **_options("rougeL_recall", JAILBREAK_SOURCE),
 )
-def rouge(context: Context) -> Entry:
+def rouge(context: MetricContext) -> MetricResult:
     """ROUGE-1 recall, ROUGE-L recall and F1 of the generation against the decoded answer.
 
     One generation serves every gold answer of a question. An answer without text has no recall
@@ -66,14 +66,16 @@ def rouge(context: Context) -> Entry:
         }
     silent = sum(not texts[0].generation for texts in measured.rows.values())
     details = {"empty_generations": silent} if silent else {}
-    return Entry(np.nan, records=records, unscored=unscored, details=details)
+    return MetricResult(np.nan, records=records, unscored=unscored, details=details)
 
 
 @metric("forget_Q_A_ROUGE_f1", tofu=(), needs=("forget_Q_A_ROUGE",), **_F1)
-def rouge_f1(context: Context) -> Entry:
+def rouge_f1(context: MetricContext) -> MetricResult:
     """The same generations under the length-penalised score."""
     rouge = context.done["forget_Q_A_ROUGE"]
-    return Entry(np.nan, records=rouge.records, unscored=rouge.unscored, details=rouge.details)
+    return MetricResult(
+        np.nan, records=rouge.records, unscored=rouge.unscored, details=rouge.details
+    )
 
 
 def overlap(gold: str, generation: str) -> Record:

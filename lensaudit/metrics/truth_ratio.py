@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from lensaudit.metrics.records import across, alternatives
-from lensaudit.metrics.registry import Context, Entry, Record, metric
+from lensaudit.metrics.registry import MetricContext, MetricResult, Record, metric
 
 SOURCE = "arXiv:2401.06121 section 2.2; open-unlearning d3d7cf9 evals/metrics/memorization.py"
 MEAN_SOURCE = "arXiv:2506.12618 (extent of knowledge); open-unlearning pull request 163"
@@ -49,7 +49,7 @@ _TRUE: dict[str, Any] = {"high_means": "knows", "source": SOURCE, "row_value": t
 )
 @metric("ra_Truth_Ratio", tofu=(), needs=("ra_Q_A_Prob", "ra_Q_A_PERT_Prob"), **_TRUE)
 @metric("wf_Truth_Ratio", tofu=(), needs=("wf_Q_A_Prob", "wf_Q_A_PERT_Prob"), **_TRUE)
-def truth_ratio(context: Context) -> Entry:
+def truth_ratio(context: MetricContext) -> MetricResult:
     """R = p(wrong) / (p(right) + 1e-10), p = exp(-mean loss over alternatives).
 
     The record holds R itself, which may exceed 1; the value averages what the name says.
@@ -66,7 +66,7 @@ def truth_ratio(context: Context) -> Entry:
     source=MEAN_SOURCE,
     row_value=itself,
 )
-def truth_ratio_prob_mean(context: Context) -> Entry:
+def truth_ratio_prob_mean(context: MetricContext) -> MetricResult:
     """p(right) / (p(right) + p(wrong) + 1e-10)."""
     right, wrong = (context.done[need] for need in context.done)
     return across(right, wrong, _share)

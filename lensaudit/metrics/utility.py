@@ -3,7 +3,7 @@
 import numpy as np
 
 from lensaudit.metrics.records import mean_of
-from lensaudit.metrics.registry import Context, Entry, Read, metric, unscored
+from lensaudit.metrics.registry import MetricContext, MetricResult, Read, metric, unscored
 from lensaudit.scores.stats import harmonic_mean
 
 PARTS = (
@@ -27,13 +27,13 @@ PARTS = (
     tofu=(),
     needs=PARTS,
 )
-def model_utility(context: Context) -> Entry:
+def model_utility(context: MetricContext) -> MetricResult:
     """Harmonic mean of nine parts; one part that is 0 makes it 0, one that is missing, nothing."""
     parts = {name: context.done[name].value for name in PARTS}
     missing = [name for name, value in parts.items() if not np.isfinite(value)]
     if missing:
         return unscored(f"needs {missing[0]}, which has no value")
-    return Entry(harmonic_mean(list(parts.values())), details={"parts": parts})
+    return MetricResult(harmonic_mean(list(parts.values())), details={"parts": parts})
 
 
 @metric(
@@ -50,7 +50,7 @@ def model_utility(context: Context) -> Entry:
     muse=(Read("fluency", "verbmem", "gt"),),
     row_value=mean_of("score"),
 )
-def fluency(context: Context) -> Entry:
+def fluency(context: MetricContext) -> MetricResult:
     """Probability of a text classifier's class 0, "clean", for what the model generated.
 
     An empty generation has no fluency and is unscored; `empty="upstream"` rates it.
@@ -62,4 +62,4 @@ def fluency(context: Context) -> Entry:
             unscored_rows[idx] = "the generation is empty"
         else:
             records[idx] = vars(rated)
-    return Entry(np.nan, records=records, unscored=unscored_rows)
+    return MetricResult(np.nan, records=records, unscored=unscored_rows)

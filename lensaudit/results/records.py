@@ -12,7 +12,7 @@ import platform
 import subprocess
 import time
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, fields
 from datetime import UTC, datetime
 from importlib import metadata
 from pathlib import Path
@@ -33,17 +33,6 @@ PACKAGES = ("lensaudit", "torch", "transformers", "transformer-lens", "numpy", "
 
 
 _NUMERIC = ("lensaudit", "torch", "transformers", "transformer-lens")
-
-
-@dataclass(frozen=True)
-class Result:
-    """One metric on one model."""
-
-    value: float
-    """NaN when nothing could be scored."""
-    per_example: Mapping[int, float] = field(default_factory=dict)
-    unscored: Mapping[int, str] = field(default_factory=dict)
-    """idx -> reason; counted in the report, never averaged as 0."""
 
 
 @dataclass(frozen=True)

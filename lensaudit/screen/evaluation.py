@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from rich.table import Table
 
 from lensaudit.auditing.evaluate import EvaluationResult
-from lensaudit.metrics.registry import Entry, Metric
+from lensaudit.metrics.registry import Metric, MetricResult
 from lensaudit.screen.tables import Part
 
 ARROWS = {"knows": "↑ knows", "forgot": "↑ forgot"}
@@ -49,13 +49,13 @@ def _root(found: EvaluationResult, name: str) -> str:
     return found.entries[name].reason or "no value"
 
 
-def _cells(metric: Metric, entry: Entry) -> tuple[str, ...]:
+def _cells(metric: Metric, entry: MetricResult) -> tuple[str, ...]:
     interval = entry.interval
     shown = f"{interval.low:.4g} to {interval.high:.4g}" if interval else entry.interval_why or ""
     return metric.name, f"{entry.value:.4g}", ARROWS[metric.high_means], shown, _counts(entry)
 
 
-def _counts(entry: Entry) -> str:
+def _counts(entry: MetricResult) -> str:
     """Rows scored of rows asked; both sides of a membership attack together."""
     entries = list(entry.parts.values()) or [entry]
     scored = sum(len(one.records) for one in entries)

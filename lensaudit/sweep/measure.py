@@ -11,7 +11,7 @@ from lensaudit.auditing.patch import patch_into
 from lensaudit.auditing.settings import EvaluateSettings, PatchSettings
 from lensaudit.errors import WorkError
 from lensaudit.files import read_json
-from lensaudit.metrics.registry import Entry, Metric, ordered, retain_names
+from lensaudit.metrics.registry import Metric, MetricResult, ordered, retain_names
 from lensaudit.sweep.plan import Conditions
 from lensaudit.sweep.planning import patched_data
 from lensaudit.sweep.room import Room
@@ -71,7 +71,7 @@ def _evaluated(
     return found.checked()
 
 
-def entries(found: EvaluationResult) -> list[tuple[str, Entry]]:
+def entries(found: EvaluationResult) -> list[tuple[str, MetricResult]]:
     """Metrics by name, sorted."""
     return sorted(found.entries.items())
 
@@ -167,7 +167,7 @@ def _megabytes(text: str) -> int:
     return parse_memory(text) >> 20
 
 
-def _value(metric: Metric, entry: Entry) -> dict[str, Any]:
+def _value(metric: Metric, entry: MetricResult) -> dict[str, Any]:
     """One metric as plain JSON."""
     finite = math.isfinite(entry.value)
     bounds = entry.interval if finite and entry.interval else None

@@ -22,8 +22,8 @@ from lensaudit.cli.evaluate import evaluate
 from lensaudit.cli.main import run
 from lensaudit.cli.patch import patch
 from lensaudit.data.tofu import filters
-from lensaudit.evaluation import open as opening
 from lensaudit.evaluation import passes
+from lensaudit.evaluation import subject as opening
 from lensaudit.models import bridge
 from lensaudit.models.registry import EMBEDDED
 

@@ -11,10 +11,9 @@ from support import tiny_model
 from lensaudit.data.chat import Encoding
 from lensaudit.data.suites import Split
 from lensaudit.evaluation import forward
-from lensaudit.evaluation.forward import TeacherForced
+from lensaudit.evaluation.forward import TeacherForced, gradient_norms
 from lensaudit.evaluation.generate import Classifier, generations, said
-from lensaudit.evaluation.gradient import gradient_norms
-from lensaudit.evaluation.view import Asked, padded
+from lensaudit.evaluation.view import Tokenization, padded
 from lensaudit.metrics.memorization import strength
 
 
@@ -31,7 +30,7 @@ def texts(seed=0, n=7):
 def asked(tiny_tokenizer):
     from lensaudit.data.chat import PLAIN
 
-    return Asked(tiny_tokenizer, PLAIN, "true")
+    return Tokenization(tiny_tokenizer, PLAIN, "true")
 
 
 def test_a_loss_is_pytorchs_cross_entropy(asked):
@@ -190,7 +189,9 @@ def test_the_upstream_mask_hides_real_end_tokens_and_changes_the_score(tiny_toke
     ids = (5, 9, 2, 20, 21, 22)
     text = Encoding(ids, 3, ids[:3])
     found = {
-        mask: TeacherForced(tiny_model(), Asked(tiny_tokenizer, PLAIN, mask)).traces([text], 1)[0]
+        mask: TeacherForced(tiny_model(), Tokenization(tiny_tokenizer, PLAIN, mask)).traces(
+            [text], 1
+        )[0]
         for mask in ("true", "upstream")
     }
     assert found["true"].loss != pytest.approx(found["upstream"].loss, rel=1e-4)

@@ -222,11 +222,13 @@ def test_an_absent_package_is_a_reason(tiny_tokenizer, monkeypatch):
 
 def test_a_prompt_that_is_not_a_prefix_is_reported(tiny_tokenizer):
     from lensaudit.data.chat import Encoding
-    from lensaudit.evaluation.view import View, notes_on
+    from lensaudit.evaluation.view import EncodedField, notes_on
 
     merged = Encoding((1, 5, 7), 2, (1, 6))
-    view = View(tiny_split(), "answer", {0: (merged,)}, {}, False)
-    fine = View(tiny_split("holdout"), "answer", {0: (Encoding((1, 5), 1, (1,)),)}, {}, False)
+    view = EncodedField(tiny_split(), "answer", {0: (merged,)}, {}, False)
+    fine = EncodedField(
+        tiny_split("holdout"), "answer", {0: (Encoding((1, 5), 1, (1,)),)}, {}, False
+    )
     assert notes_on([view, fine])[0].startswith("1 of 2 texts (forget.answer): the prompt")
     assert notes_on([fine]) == []
 

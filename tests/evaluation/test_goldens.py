@@ -146,14 +146,16 @@ def test_the_suite_agrees_with_the_uds_reference(model, shared):
     from lensaudit.evaluation.passes import ModelPasses
     from lensaudit.evaluation.store import PassStore
     from lensaudit.evaluation.subject import PassOptions
-    from lensaudit.evaluation.view import Asked
+    from lensaudit.evaluation.view import Tokenization
 
     golden = json.loads((shared / "golden" / "uds" / "mem_mia.json").read_text())
     splits = load_suite(
         "tofu",
         own={"forget": FAMILY / "forget_perturbed.jsonl", "holdout": FAMILY / "holdout.json"},
     )
-    asked = Asked(AutoTokenizer.from_pretrained(FAMILY / model), Template(date_string=None), "true")
+    asked = Tokenization(
+        AutoTokenizer.from_pretrained(FAMILY / model), Template(date_string=None), "true"
+    )
     passes = ModelPasses(
         family_subject(model),
         splits,

@@ -12,8 +12,8 @@ from lensaudit.errors import InputError
 from lensaudit.evaluation.log import read_log, recomputed, write_log
 from lensaudit.evaluation.retain import check_retain, conditions, retain_reference
 from lensaudit.evaluation.suite import evaluate
-from lensaudit.evaluation.view import Asked
-from lensaudit.metrics.registry import Conventions, Entry
+from lensaudit.evaluation.view import Tokenization
+from lensaudit.metrics.registry import Conventions, MetricResult
 
 
 @pytest.fixture
@@ -40,7 +40,9 @@ def test_a_log_is_strict_json_with_a_reason_for_every_gap(log):
 
 
 def test_an_infinite_or_missing_number_is_null(tmp_path):
-    entry = Entry(math.nan, unscored={3: "why"}, reason="because", details={"log10_p": -math.inf})
+    entry = MetricResult(
+        math.nan, unscored={3: "why"}, reason="because", details={"log10_p": -math.inf}
+    )
     written = strict(write_log(tmp_path, "tofu", {"exact_memorization": entry}))
     assert written == {
         "exact_memorization": {
@@ -164,7 +166,7 @@ def test_a_retain_log_with_other_rows_is_refused(log, tiny_tokenizer):
 def test_a_retain_log_of_another_template_is_refused(log, tiny_tokenizer):
     passes = tiny_passes(tiny_tokenizer)
     changed = Template(**{**vars(passes.asked.template), "user_start_tag": "w8 w8 "})
-    passes.asked = Asked(tiny_tokenizer, changed, "true")
+    passes.asked = Tokenization(tiny_tokenizer, changed, "true")
     with pytest.raises(InputError, match="made with another template"):
         check_retain(read_log(log), passes)
 

@@ -5,8 +5,7 @@ import pytest
 
 from lensaudit.evaluation.subject import Measured
 from lensaudit.metrics.records import finished
-from lensaudit.metrics.registry import Context, Conventions, all_metrics
-from lensaudit.metrics.trace import Trace
+from lensaudit.metrics.registry import Conventions, MetricContext, Trace, all_metrics
 
 
 def trace(*log_probs):
@@ -35,7 +34,7 @@ class Kept:
 
 def attacked(name, passes, groups=()):
     metric = all_metrics()[name]
-    context = Context("tofu", metric.reads["tofu"], passes, {}, {}, Conventions())
+    context = MetricContext("tofu", metric.reads["tofu"], passes, {}, {}, Conventions())
     return finished(metric, metric.fn(context), groups)
 
 
@@ -113,7 +112,7 @@ def test_exact_memorization_leaves_the_closing_token_out():
     metric = all_metrics()["exact_memorization"]
     texts = [trace(-0.1, -2.0, -0.1), trace(-2.0, -2.0, -2.0, -0.1), trace(-0.1)]
     passes = Kept(trace={"forget": texts})
-    context = Context("tofu", metric.reads["tofu"], passes, {}, {}, Conventions())
+    context = MetricContext("tofu", metric.reads["tofu"], passes, {}, {}, Conventions())
     found = finished(metric, metric.fn(context))
     # tokens above -1 are first choices: 1 of 2, and 0 of 3
     assert found.per_example == pytest.approx({0: 0.5, 1: 0.0})

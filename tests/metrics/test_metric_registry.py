@@ -10,7 +10,7 @@ from lensaudit.errors import InputError
 from lensaudit.evaluation.suite import evaluate
 from lensaudit.metrics import registry
 from lensaudit.metrics.registry import (
-    Entry,
+    MetricResult,
     all_metrics,
     metric,
     ordered,
@@ -69,12 +69,12 @@ def test_an_unknown_name_lists_the_known_ones():
 
 
 NEW = '''
-from lensaudit.metrics.registry import Entry, metric
+from lensaudit.metrics.registry import MetricResult, metric
 
 @metric("share_of_ones", high_means="knows", source="arXiv:0000.00000", tofu=())
-def share_of_ones(context) -> Entry:
+def share_of_ones(context) -> MetricResult:
     """One."""
-    return Entry(1.0)
+    return MetricResult(1.0)
 '''
 
 
@@ -91,5 +91,5 @@ def test_a_name_can_be_registered_once():
     with pytest.raises(ValueError, match="registered twice"):
 
         @metric("mia_loss", high_means="knows", source="here", tofu=())
-        def again(context) -> Entry:
+        def again(context) -> MetricResult:
             return unscored("never")

@@ -9,15 +9,13 @@ from support import golden_values
 
 from lensaudit.evaluation.forward import token_traces
 from lensaudit.evaluation.log import NoModel
-from lensaudit.metrics.forget_quality import forget_quality
 from lensaudit.metrics.membership import compressed_bytes, least_mean, standardised
 from lensaudit.metrics.memorization import share_predicted, strength, strength_with_floor
-from lensaudit.metrics.privacy import privleak, rel_diff, similarity
+from lensaudit.metrics.privacy import forget_quality, privleak, rel_diff, similarity
 from lensaudit.metrics.probability import probability_record
 from lensaudit.metrics.records import finished
-from lensaudit.metrics.registry import Context, Conventions, Entry, all_metrics
+from lensaudit.metrics.registry import Conventions, MetricContext, MetricResult, Trace, all_metrics
 from lensaudit.metrics.rouge import overlap
-from lensaudit.metrics.trace import Trace
 from lensaudit.scores.stats import harmonic_mean
 
 
@@ -27,11 +25,11 @@ def vectors():
 
 
 def context(done, *, retain=None, conventions=None):
-    return Context("tofu", (), NoModel(), done, retain or {}, conventions or Conventions())
+    return MetricContext("tofu", (), NoModel(), done, retain or {}, conventions or Conventions())
 
 
 def losses(values):
-    return Entry(
+    return MetricResult(
         math.nan,
         records={
             idx: probability_record(
@@ -104,7 +102,7 @@ def test_forget_quality_agrees_and_shows_its_evidence(vectors, case, of):
 
     def ratios(values):
         return {
-            "forget_truth_ratio": Entry(
+            "forget_truth_ratio": MetricResult(
                 0.5, records={n: {"score": float(value)} for n, value in enumerate(values)}
             )
         }
@@ -116,16 +114,20 @@ def test_forget_quality_agrees_and_shows_its_evidence(vectors, case, of):
 
 
 def test_forget_quality_without_a_retain_reference_says_so():
-    found = forget_quality(context({"forget_truth_ratio": Entry(0.5, records={0: {"score": 1.0}})}))
+    found = forget_quality(
+        context({"forget_truth_ratio": MetricResult(0.5, records={0: {"score": 1.0}})})
+    )
     assert math.isnan(found.value)
     assert "--retain-log" in found.reason
 
 
 def test_privleak_and_relative_difference_agree(vectors):
     for given in vectors["privleak"]:
-        known = {} if given["retain_auc"] is None else {"mia_min_k": Entry(given["retain_auc"])}
+        known = (
+            {} if given["retain_auc"] is None else {"mia_min_k": MetricResult(given["retain_auc"])}
+        )
         made = context(
-            {"mia_min_k": Entry(given["auc"])},
+            {"mia_min_k": MetricResult(given["auc"])},
             retain=known,
             conventions=Conventions(retain_value=0.5),
         )
@@ -134,19 +136,22 @@ def test_privleak_and_relative_difference_agree(vectors):
 
 
 def test_a_missing_retain_auc_is_never_taken_for_one_half():
-    assert math.isnan(privleak(context({"mia_min_k": Entry(0.9)})).value)
-    other_log = {"mia_loss": Entry(0.4)}
-    assert "no mia_min_k" in privleak(context({"mia_min_k": Entry(0.9)}, retain=other_log)).reason
+    assert math.isnan(privleak(context({"mia_min_k": MetricResult(0.9)})).value)
+    other_log = {"mia_loss": MetricResult(0.4)}
+    assert (
+        "no mia_min_k"
+        in privleak(context({"mia_min_k": MetricResult(0.9)}, retain=other_log)).reason
+    )
 
 
 def test_the_stand_in_for_a_retain_auc_is_logged_as_one():
-    made = context({"mia_min_k": Entry(0.9)}, conventions=Conventions(retain_value=0.5))
+    made = context({"mia_min_k": MetricResult(0.9)}, conventions=Conventions(retain_value=0.5))
     assert "--ref-value" in privleak(made).details["retain_auc_is"]
 
 
 def test_privleak_says_which_way_it_went():
     def reading(auc):
-        made = context({"mia_min_k": Entry(auc)}, retain={"mia_min_k": Entry(0.4)})
+        made = context({"mia_min_k": MetricResult(auc)}, retain={"mia_min_k": MetricResult(0.4)})
         return privleak(made).details["reading"]
 
     assert (reading(0.9), reading(0.0)) == ("under-unlearned", "over-unlearned")

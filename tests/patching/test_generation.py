@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from lensaudit.data.chat import PLAIN
 from lensaudit.errors import InputError, WorkError
 from lensaudit.evaluation.generate import ends_of as evaluated_ends_of
-from lensaudit.evaluation.view import Asked
+from lensaudit.evaluation.view import Tokenization
 from lensaudit.models.bridge import intervening, logits_of, residuals, user_hooks
 from lensaudit.models.continuing import stop_ids
 from lensaudit.patching.generation import (
@@ -199,7 +199,7 @@ def test_a_text_ends_by_one_rule_whatever_generates(tiny, tiny_tokenizer):
     assert stop_ids(None, 128009) == {128009}
     assert stop_ids(None, None) == frozenset()
     model = tiny()
-    asked = Asked(tiny_tokenizer, PLAIN, "true")
+    asked = Tokenization(tiny_tokenizer, PLAIN, "true")
     for configured in (None, 5, [5, 6]):
         model.original_model.generation_config.eos_token_id = configured
         assert ends_of(model) == evaluated_ends_of(model.original_model, asked)
