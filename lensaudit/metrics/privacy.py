@@ -1,4 +1,4 @@
-"""How far is the model from one that never knew: in membership attacks, in its truth ratios?"""
+"""How far is a membership attack's success from what it has on a model that never knew?"""
 
 import math
 from dataclasses import replace
@@ -6,7 +6,6 @@ from typing import Any
 
 from lensaudit.metrics.records import no_retain
 from lensaudit.metrics.registry import RETAIN, MetricContext, MetricResult, metric, unscored
-from lensaudit.scores.stats import ks_two_sample
 
 EPS = 1e-10
 """Guard of open-unlearning."""
@@ -94,34 +93,3 @@ def _compared(context: MetricContext, formula: Any) -> MetricResult:
     if not known:
         details["retain_auc_is"] = "the value given with --ref-value"
     return MetricResult(value, details=details)
-
-
-@metric(
-    "forget_quality",
-    high_means="forgot",
-    source="arXiv:2401.06121 section 2.2.2; open-unlearning d3d7cf9 evals/metrics/privacy.py",
-    tofu=(),
-    needs=("forget_truth_ratio", f"{RETAIN}forget_truth_ratio"),
-)
-def forget_quality(context: MetricContext) -> MetricResult:
-    """p-value of a two-sample KS test between the unfolded ratios of model and retain model.
-
-    It is no distance: with n rows each, separated samples reach 2 / C(2n, n), whatever their
-    distance. The statistic, log10 p, the sample sizes and the ratio to aim at are logged with it.
-    """
-    model, retain = context.done["forget_truth_ratio"], context.retain.get("forget_truth_ratio")
-    if retain is None:
-        return unscored(no_retain(context, "forget_truth_ratio"))
-    found = [float(record["score"]) for record in model.records.values()]
-    wanted = [float(record["score"]) for record in retain.records.values()]
-    if not found or not wanted:
-        return unscored("no forget_truth_ratio row to compare, here or in the retain log")
-    test = ks_two_sample(found, wanted)
-    details = {
-        "ks_statistic": test.statistic,
-        "log10_p": test.log10_p,
-        "n": test.n_a,
-        "n_retain": test.n_b,
-        "retain_truth_ratio": retain.value,
-    }
-    return MetricResult(test.p_value, unscored=model.unscored, details=details)

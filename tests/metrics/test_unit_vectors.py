@@ -9,9 +9,10 @@ from support import golden_values
 
 from lensaudit.evaluation.forward import token_traces
 from lensaudit.evaluation.log import NoModel
+from lensaudit.metrics.forget_quality import forget_quality
 from lensaudit.metrics.membership import compressed_bytes, least_mean, standardised
 from lensaudit.metrics.memorization import share_predicted, strength, strength_with_floor
-from lensaudit.metrics.privacy import forget_quality, privleak, rel_diff, similarity
+from lensaudit.metrics.privacy import privleak, rel_diff, similarity
 from lensaudit.metrics.probability import probability_record
 from lensaudit.metrics.records import finished
 from lensaudit.metrics.registry import Conventions, MetricContext, MetricResult, Trace, all_metrics

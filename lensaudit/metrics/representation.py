@@ -1,0 +1,94 @@
+"""Do the model's representations look like those of one that never knew? Three baselines of UDS.
+
+All three read the annotated forget set and are 0 at `full` and 1 at `retain`, as UDS is. They
+follow gnueaj/unlearning-depth-score @ fc31639, compute_representation_baselines.py, with float32
+accumulation; `meta_evaluation.md` section 5.
+"""
+
+import math
+
+from lensaudit.metrics.records import mean_of
+from lensaudit.metrics.registry import (
+    ANNOTATED,
+    MetricContext,
+    MetricResult,
+    Read,
+    metric,
+    unscored,
+)
+
+_LENS = Read("patched", ANNOTATED, "lens")
+_CKA = Read("patched", ANNOTATED, "cka")
+_FISHER = Read("patched", ANNOTATED, "fisher")
+_SOURCE = "gnueaj/unlearning-depth-score @ fc31639 (compute_representation_baselines.py)"
+
+
+@metric(
+    "logit_lens",
+    high_means="forgot",
+    source=_SOURCE,
+    tofu=(_LENS,),
+    muse=(_LENS,),
+    row_value=mean_of("lens"),
+)
+def logit_lens(context: MetricContext) -> MetricResult:
+    """What the readout of `full` no longer finds in the model's residual streams, as UDS counts.
+
+    Equal to `lensaudit patch --score lens`.
+    """
+    found = context.passes.measured(context.reads[0])
+    records = {idx: {"lens": value} for idx, (value,) in found.rows.items()}
+    return MetricResult(math.nan, records=records, unscored=found.unscored, details=found.details)
+
+
+@metric("cka", high_means="forgot", source=_SOURCE, tofu=(_CKA,), muse=(_CKA,))
+def cka(context: MetricContext) -> MetricResult:
+    """How far the streams' geometry went from that of `full` to that of `retain`.
+
+    Linear CKA over all scored positions of all examples, per layer; layers weigh 1 - CKA(full,
+    retain). One number for the whole set: no example has a value of its own.
+    """
+    return _whole(context, "cka")
+
+
+def _fisher(share: str) -> dict:
+    return {
+        "name": f"fisher_masked_{share}",
+        "high_means": "forgot",
+        "source": _SOURCE,
+        "tofu": (_FISHER,),
+        "muse": (_FISHER,),
+    }
+
+
+@metric(**_fisher("0.0001"))
+def fisher_masked_hundredth_percent(context: MetricContext) -> MetricResult:
+    """As `fisher_masked_0.001`, on 0.01 % of each layer's parameters."""
+    return _whole(context, "0.0001")
+
+
+@metric(**_fisher("0.001"))
+def fisher_masked_tenth_percent(context: MetricContext) -> MetricResult:
+    """Is the loss on the forgotten facts as curved as in `retain`, where `full` had settled?
+
+    Diagonal Fisher information over the 0.1 % of each layer's parameters in which `retain`
+    exceeds `full` most; layers weigh by that excess. Costs one backward pass per example.
+    """
+    return _whole(context, "0.001")
+
+
+@metric(**_fisher("0.01"))
+def fisher_masked_one_percent(context: MetricContext) -> MetricResult:
+    """As `fisher_masked_0.001`, on 1 % of each layer's parameters."""
+    return _whole(context, "0.01")
+
+
+def _whole(context: MetricContext, name: str) -> MetricResult:
+    """A metric that has one number for the set."""
+    found = context.passes.measured(context.reads[0])
+    kept = dict(found.details)
+    layers = kept.pop("layers")[name]
+    value = kept.pop("values")[name]
+    if value is None:
+        return unscored("full and retain do not differ at any layer")
+    return MetricResult(value, details={**kept, "per_layer": layers})
