@@ -14,17 +14,23 @@ from lensaudit.data.suites import DEMO_DATA, Suite, load_suite
 from lensaudit.errors import Failure, InputError, WorkError
 from lensaudit.evaluation.generate import open_classifier
 from lensaudit.evaluation.log import read_log, recomputed, write_log
-from lensaudit.evaluation.subject import open_subject, tokenizer_for
 from lensaudit.evaluation.passes import ModelPasses, PassDone
 from lensaudit.evaluation.patched import Patching, annotated_set
 from lensaudit.evaluation.retain import conditions, retain_reference
 from lensaudit.evaluation.rows import result_rows
 from lensaudit.evaluation.store import PassStore
-from lensaudit.evaluation.subject import PassOptions
+from lensaudit.evaluation.subject import PassOptions, open_subject, tokenizer_for
 from lensaudit.evaluation.suite import evaluate, notes, reads_of
 from lensaudit.evaluation.view import Tokenization
 from lensaudit.files import canonical_json, make_folder, read_json, slug, write_bytes, write_jsonl
-from lensaudit.metrics.registry import Conventions, Metric, MetricResult, Read, ordered, retain_names
+from lensaudit.metrics.registry import (
+    Conventions,
+    Metric,
+    MetricResult,
+    Read,
+    ordered,
+    retain_names,
+)
 from lensaudit.models.checkpoint import config_of, tell_stored_twice
 from lensaudit.models.context import context_of
 from lensaudit.models.registry import is_demo, load_registry, resolve
