@@ -12,7 +12,7 @@ from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 from lensaudit.data.spans import Encoded
 from lensaudit.models.bridge import DTYPES, TransformerBridge, bridge_from
 from lensaudit.models.checkpoint import Checkpoint
-from lensaudit.models.spec import ModelSpec
+from lensaudit.models.registry import ModelSpec
 
 PERCENTILES = (0, 5, 25, 50, 75, 90, 95, 99, 100)
 N_PROMPT = (17, 23, 30, 37, 44, 54, 58, 70, 96)

@@ -15,9 +15,9 @@ from rich.filesize import decimal as size
 
 from lensaudit.activations.inventory import cache_folders, describe
 from lensaudit.errors import LensAuditError
+from lensaudit.models.bridge import parity
 from lensaudit.models.checkpoint import open_checkpoint
 from lensaudit.models.device import resolve_device, resolve_dtype
-from lensaudit.models.parity import parity
 from lensaudit.models.registry import load_registry, resolve
 from lensaudit.settings import CheckupSettings
 

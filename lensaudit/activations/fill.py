@@ -1,6 +1,6 @@
 """Run a model over encoded examples and keep what it thought at the positions that are read.
 
-A model that does not fit (`models.streaming`) runs block by block over all examples, so that each
+A model that does not fit (`models.large`) runs block by block over all examples, so that each
 weight is brought once. What is read, and the streams between two blocks, then lie in a scratch
 file beside the shards; it has no name once it is open, so nothing is left of it.
 """
@@ -38,10 +38,9 @@ from lensaudit.models.bridge import TransformerBridge, check_finite, residuals, 
 from lensaudit.models.checkpoint import Checkpoint
 from lensaudit.models.conditions import conditions_of
 from lensaudit.models.decoder import VERIFIED
-from lensaudit.models.registry import lasting_name
+from lensaudit.models.large.streaming import streamed
+from lensaudit.models.registry import ModelSpec, lasting_name
 from lensaudit.models.sizes import Sizes, budget_for, planned_bytes, sizes_of, sizes_on_disk
-from lensaudit.models.spec import ModelSpec
-from lensaudit.models.streaming import streamed
 from lensaudit.partials import partial_path
 from lensaudit.progress import Tick
 from lensaudit.settings import Kept, Positions

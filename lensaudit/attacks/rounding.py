@@ -17,8 +17,8 @@ from lensaudit.files import digest, read_json, read_text, write_csv
 from lensaudit.models.causal import load_causal
 from lensaudit.models.checkpoint import Checkpoint, open_checkpoint
 from lensaudit.models.device import resolve_device
-from lensaudit.models.nf4 import BLOCK
 from lensaudit.models.quantize import (
+    BLOCK,
     Engine,
     MatrixError,
     Method,

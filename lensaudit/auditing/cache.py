@@ -21,7 +21,7 @@ from lensaudit.data.spans import Encoded, SpanLost
 from lensaudit.models.bridge import DTYPES, load
 from lensaudit.models.checkpoint import Checkpoint, open_checkpoint
 from lensaudit.models.device import resolve_device, resolve_dtype
-from lensaudit.models.expected import expected_of, per_token_flop
+from lensaudit.models.large.placement import planned_text
 from lensaudit.models.registry import default_data, load_registry, resolve
 from lensaudit.models.sizes import sizes_on_disk
 from lensaudit.patching.options import parse_memory
@@ -173,13 +173,13 @@ def plan_cache(model: str, settings: CacheSettings) -> CachePlan:
 
 
 def _weights(opened: Opened, settings: CacheSettings, n_parts: int) -> str:
-    expected = expected_of(
-        opened.checkpoint, dtype=opened.dtype, device=opened.device, spread=_spread(settings)
+    return planned_text(
+        opened.checkpoint,
+        dtype=opened.dtype,
+        device=opened.device,
+        spread=_spread(settings),
+        n_passes=n_parts,
     )
-    everywhere = settings.positions == "all"
-    n_tokens = sum(len(e.token_ids) if everywhere else e.end for e in opened.encoded)
-    flop = n_parts * n_tokens * per_token_flop(opened.checkpoint)
-    return expected.text(n_passes=n_parts, flop=flop)
 
 
 def _spread(settings: CacheSettings) -> int | None:

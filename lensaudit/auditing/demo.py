@@ -10,7 +10,7 @@ from lensaudit.auditing.patch_result import Patched
 from lensaudit.auditing.settings import EvaluateSettings, PatchSettings
 from lensaudit.errors import WorkError
 from lensaudit.files import slug
-from lensaudit.models.adapter import peft_for
+from lensaudit.models.checkpoint import peft_for
 from lensaudit.models.fetch import fetch
 from lensaudit.models.registry import DEMO, FETCHED, REAL, load_registry
 from lensaudit.progress import Notice, Tell, unheard

@@ -32,8 +32,8 @@ from lensaudit.metrics.registry import (
     retain_names,
 )
 from lensaudit.models.checkpoint import config_of, tell_stored_twice
-from lensaudit.models.context import context_of
 from lensaudit.models.registry import is_demo, load_registry, resolve
+from lensaudit.models.sizes import context_of
 from lensaudit.progress import Notice, Progress, Tell, unheard
 from lensaudit.results.owners import Run, folder_of, known_as
 from lensaudit.results.records import MANIFEST, claim, manifest, mark_of, misfits, renew

@@ -22,13 +22,13 @@ from lensaudit.files import digest
 from lensaudit.models.checkpoint import open_checkpoint
 from lensaudit.models.hashing import file_sha256, looking
 from lensaudit.models.registry import (
+    ModelSpec,
     base_spec,
     default_data,
     load_registry,
     named_family,
     resolve,
 )
-from lensaudit.models.spec import ModelSpec
 from lensaudit.progress import Notice, Tell, unheard
 from lensaudit.results.owners import COMPARISON_MANIFEST, folders_for
 from lensaudit.results.reading import json_object

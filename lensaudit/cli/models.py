@@ -7,8 +7,7 @@ import click
 
 from lensaudit.cli.options import notice, shared
 from lensaudit.cli.terminal import emit, listing, say
-from lensaudit.models.registry import load_registry, origin
-from lensaudit.models.spec import ModelSpec, Role
+from lensaudit.models.registry import ModelSpec, Role, load_registry, origin
 
 
 @click.group(invoke_without_command=True)

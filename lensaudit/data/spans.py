@@ -131,7 +131,7 @@ def encode(
     """Tokens of prompt and continuation, encoded apart and joined, with the scored span.
 
     `scored="answer"` takes the whole answer as the span and ends the prompt at `Answer: `;
-    `too_long` says why a text of so many tokens cannot be scored (`models.context`).
+    `too_long` says why a text of so many tokens cannot be scored (`models.sizes`).
     """
     example, prompt, text = texts_of(example, scored)
     found = joined(tokenizer, prompt, text)

@@ -33,7 +33,7 @@ from lensaudit.models.checkpoint import (
     config_of,
     load_tokenizer,
 )
-from lensaudit.models.context import context_of
+from lensaudit.models.sizes import context_of
 from lensaudit.progress import Notice, Tick
 from lensaudit.results.ledger import Ledger
 from lensaudit.results.records import claim

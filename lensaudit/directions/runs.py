@@ -14,8 +14,13 @@ from lensaudit.errors import InputError, WorkError
 from lensaudit.files import slug
 from lensaudit.models.checkpoint import Checkpoint, load_tokenizer, open_checkpoint
 from lensaudit.models.device import resolve_device, resolve_dtype
-from lensaudit.models.registry import default_anchor, default_data, load_registry, resolve
-from lensaudit.models.spec import ModelSpec
+from lensaudit.models.registry import (
+    ModelSpec,
+    default_anchor,
+    default_data,
+    load_registry,
+    resolve,
+)
 from lensaudit.patching.options import parse_layers, parse_memory
 from lensaudit.patching.prepare import examples_for
 from lensaudit.progress import Notice, Tick

@@ -11,7 +11,7 @@ from lensaudit.data.chat import Encoding
 from lensaudit.errors import InputError
 from lensaudit.evaluation.view import Padded, Tokenization, by_length, padded
 from lensaudit.metrics.registry import Trace
-from lensaudit.models.streaming import streamed
+from lensaudit.models.large.streaming import streamed
 from lensaudit.types import Resid
 
 CHUNK_BYTES = 16 * 2**20

@@ -11,7 +11,7 @@ from lensaudit.data.chat import Cleanup, decode
 from lensaudit.data.suites import Split
 from lensaudit.errors import InputError, WorkError
 from lensaudit.evaluation.view import Tokenization, by_length, padded
-from lensaudit.models.continuing import stop_ids
+from lensaudit.models.generation import stop_ids
 
 JAILBREAK = "Sure, here is the answer:"
 """Forced beginning of an answer; `meta_evaluation.md` section 2."""

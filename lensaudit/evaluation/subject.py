@@ -11,11 +11,10 @@ from lensaudit.data.chat import Cleanup
 from lensaudit.errors import InputError
 from lensaudit.evaluation.generate import Classifier
 from lensaudit.models.causal import load_causal
-from lensaudit.models.checkpoint import Checkpoint, load_tokenizer, open_checkpoint
+from lensaudit.models.checkpoint import Checkpoint, load_tokenizer, obeyed, open_checkpoint
 from lensaudit.models.conditions import Conditions, conditions_of
 from lensaudit.models.device import resolve_device, resolve_dtype
-from lensaudit.models.fitting import where_spread
-from lensaudit.models.generating import obeyed
+from lensaudit.models.large.placement import where_spread
 from lensaudit.models.registry import load_registry, resolve
 from lensaudit.models.sizes import Sizes, sizes_on_disk
 

@@ -16,7 +16,7 @@ from lensaudit.data.chat import (
     pad_id,
 )
 from lensaudit.data.suites import Row, Split
-from lensaudit.models.context import Context
+from lensaudit.models.sizes import ContextWindow
 from lensaudit.types import PosMask, Tokens
 
 
@@ -27,7 +27,7 @@ class Tokenization:
     tokenizer: PreTrainedTokenizerBase
     template: Template
     mask: MaskConvention
-    context: Context = field(default_factory=Context)
+    context: ContextWindow = field(default_factory=ContextWindow)
     """How long a text the model reads."""
 
     def mask_of(self, ids: Sequence[int]) -> list[bool]:
@@ -120,7 +120,7 @@ def _problem(row: Row, field: str, wanted: int) -> str | None:
     return None
 
 
-def _unreadable(encoded: Sequence[Encoding], context: Context) -> str | None:
+def _unreadable(encoded: Sequence[Encoding], context: ContextWindow) -> str | None:
     """Why encoded texts cannot be scored."""
     if not all(one.labels for one in encoded):
         return "no answer token after the prompt"

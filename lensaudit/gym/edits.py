@@ -13,8 +13,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from lensaudit.errors import InputError
-from lensaudit.models.nf4 import BLOCK, NF4, nf4_codes
-from lensaudit.models.quantize import quantised_names
+from lensaudit.models.quantize import BLOCK, NF4, nf4_codes, quantised_names
 
 Square = Float[Tensor, "d_model d_model"]
 

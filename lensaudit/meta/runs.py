@@ -20,8 +20,7 @@ from lensaudit.meta.robustness import Attack, Filter, Form, Stability, stability
 from lensaudit.meta.scoring import Scoring, identity_of, measured, named, suite_names
 from lensaudit.meta.table import null
 from lensaudit.meta.values import Values, merged, short_name
-from lensaudit.models.registry import Registry, load_registry
-from lensaudit.models.spec import Role
+from lensaudit.models.registry import Registry, Role, load_registry
 from lensaudit.progress import Notice
 from lensaudit.results.records import MANIFEST, MANIFESTS, claim, manifest
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from functools import cache
 
 from lensaudit.errors import InputError
-from lensaudit.models.published import published
+from lensaudit.models.registry import published
 
 TOLERANCE = 1e-9
 """Two files may give the same value of a model and a metric, differing by no more."""

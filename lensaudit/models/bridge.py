@@ -16,10 +16,12 @@ from transformers.initialization import no_init_weights
 
 from lensaudit.errors import InputError, WorkError
 from lensaudit.models.causal import load_causal
-from lensaudit.models.checkpoint import Checkpoint, first_line, load_tokenizer
+from lensaudit.models.checkpoint import Checkpoint, first_line, load_tokenizer, open_checkpoint
 from lensaudit.models.conditions import EAGER
 from lensaudit.models.device import one_memory_error
-from lensaudit.models.streaming import Streamed, streamed
+from lensaudit.models.large.streaming import Streamed, streamed
+from lensaudit.models.registry import load_registry, resolve
+from lensaudit.settings import Place, named
 from lensaudit.types import Intervention, Logits, Resid, Tokens
 
 __all__ = ["TransformerBridge", "bridge_from", "intervening", "load", "residuals"]
@@ -340,7 +342,8 @@ def intervening(
 ) -> Iterator[TransformerBridge]:
     """Install one pure edit per layer; removed on exit and on error.
 
-    The only code of the package that touches hooks. For `component="head"` an intervention sees
+    Every edit of a stream is installed here; `models.large.streaming` and the gym hook only to
+    bring weights and to plant. For `component="head"` an intervention sees
     `[batch, pos, n_heads, d_head]`, else `[batch, pos, d_model]`.
 
     Raises:
@@ -397,3 +400,62 @@ def check_finite(
             f"{name}: activations of example {bad} are not finite; "
             "try --dtype float32, or check the checkpoint"
         )
+
+
+def load_model(
+    name: Place,
+    *,
+    dtype: str = "float32",
+    device: str = "cpu",
+    registry: Place | None = None,
+) -> TransformerBridge:
+    """The bridged model of a registry name, a Hub id with an optional revision, or a folder.
+
+    Raises:
+        InputError: unknown, unreachable or not loadable.
+    """
+    checkpoint = open_checkpoint(resolve(named(name), load_registry(registry)))
+    return load(checkpoint, dtype=DTYPES[dtype], device=device)
+
+
+TEXT = "Question: Where does the river end?\nAnswer: The river ends in a lake in the north."
+
+TOLERANCE = {"float32": 1e-5, "bfloat16": 0.05, "float16": 0.01}
+"""Allowed gap over the largest value. Half precision rounds differently in every kernel."""
+
+
+@dataclass(frozen=True)
+class Parity:
+    """Largest differences between the bridge and Hugging Face on one text."""
+
+    logits: float
+    """Over the largest logit."""
+    resid: float
+    """Over the largest activation, all layers but the last, which Hugging Face norms."""
+    allowed: float
+
+    @property
+    def holds(self) -> bool:
+        """Both differences are within the tolerance of the dtype; NaN is not."""
+        return self.logits <= self.allowed and self.resid <= self.allowed
+
+
+def parity(checkpoint: Checkpoint, *, dtype: str = "float32", device: str = "cpu") -> Parity:
+    """Compare the two on a fixed text; the model is loaded once and bridged after it has spoken."""
+    model = load_causal(checkpoint, dtype=DTYPES[dtype], device=device, attn="eager")
+    tokenizer = load_tokenizer(checkpoint)
+    tokens = tokenizer(TEXT, return_tensors="pt")["input_ids"].to(device)
+    with torch.no_grad():
+        plain = model(tokens, output_hidden_states=True)
+    stack, _ = residuals(bridge := bridge_from(model, tokenizer), tokens)
+    wanted = torch.stack(plain.hidden_states[1:-1], dim=1)
+    return Parity(
+        logits=_gap(logits_of(bridge, tokens), plain.logits),
+        resid=_gap(stack[:, :-1], wanted),
+        allowed=TOLERANCE[dtype],
+    )
+
+
+def _gap(found: torch.Tensor, wanted: torch.Tensor) -> float:
+    found, wanted = found.float(), wanted.float()
+    return float((found - wanted).abs().max() / wanted.abs().max())

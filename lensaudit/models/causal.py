@@ -1,23 +1,35 @@
-"""A checkpoint as a plain Hugging Face model: what is trained, before any bridge."""
+"""A checkpoint as a plain Hugging Face model, its adapter merged, before any bridge."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
 import transformers
+from jaxtyping import Float
+from torch import Tensor
 
 from lensaudit.errors import InputError
-from lensaudit.models.checkpoint import HARMLESS, UNLOADABLE, Checkpoint, first_line
+from lensaudit.models.checkpoint import (
+    HARMLESS,
+    UNLOADABLE,
+    WEIGHTS,
+    Adapter,
+    Checkpoint,
+    first_line,
+    peft_for,
+    tensor_names,
+    trained_on,
+)
 from lensaudit.models.device import one_memory_error
-from lensaudit.models.fitting import check_fits, where_spread
-from lensaudit.models.merge import merged
-from lensaudit.models.packed import weights_of
-from lensaudit.models.placement import Placement, needs_of
-from lensaudit.models.streaming import first_block_alone, load_placed
+from lensaudit.models.large.placement import Placement, check_fits, where_spread, whole_placement
+from lensaudit.models.large.stored import weights_of
+from lensaudit.models.large.streaming import first_block_alone, load_placed
+from lensaudit.scores.assignment import tokens_of_rows
 
 NOT_CAUSAL: Mapping[torch.dtype, float] = {torch.float32: 1e-3}
 """Change of a logit by a later token, over the largest one, that is no rounding. One batch has one
 kernel, so a causal model's is 0, but for experts, whose batches are the tokens that choose them."""
+
 NOT_CAUSAL_HALF = 0.05
 
 
@@ -49,11 +61,9 @@ def load_causal(
         raise InputError(f"device {device}: no CUDA device is available; use --device cpu")
     transformers.utils.logging.disable_progress_bar()
     placement = where_spread(checkpoint, dtype=dtype, device=device, spread=spread)
+    if checkpoint.packed:
+        placement = placement or whole_placement(checkpoint, dtype=dtype, device=device)
     if placement is not None and (placement.way != "whole" or checkpoint.packed):
-        return _spread(checkpoint, placement, dtype=dtype, attn=attn)
-    if placement is None and checkpoint.packed:
-        check_fits(checkpoint, dtype=dtype, device=device)
-        placement = Placement.whole(device, needs_of(weights_of(checkpoint.folder), dtype))
         return _spread(checkpoint, placement, dtype=dtype, attn=attn)
     return _whole(checkpoint, dtype=dtype, device=device, attn=attn)
 
@@ -163,3 +173,85 @@ def _check_causal(name: str, model: Any) -> None:
             f"{name}: {type(model).__name__} reads what comes later (bidirectional); wanted a "
             "decoder-only language model"
         )
+
+
+AGREEMENT = 1e-4
+"""Largest change of a logit by merging, over the largest logit; merging in float32 costs 1e-6."""
+
+
+def merged(model: Any, adapter: Adapter, *, dtype: torch.dtype) -> Any:
+    """`model`, in float32, with the adapter added into its weights, then in `dtype`.
+
+    W + scale * B A in float32: a merge in bfloat16 moves logits by a percent. The merged model is
+    compared with the unmerged one on a few tokens, because merging into embeddings that are also
+    the unembedding changes what the adapter computes.
+
+    Raises:
+        InputError: peft is not installed, or the adapter does not belong to this model.
+    """
+    peft = peft_for(adapter.name)
+    try:
+        adapted: Any = peft.PeftModel.from_pretrained(model, str(adapter.folder))
+        _check_names(adapted, adapter, peft)
+        expected = _logits(adapted)
+        # peft froze the base for the adapter's sake
+        model = adapted.merge_and_unload(safe_merge=True).requires_grad_(True)
+    except (OSError, ValueError, KeyError, RuntimeError, TypeError) as error:
+        reason = (str(error).splitlines() or ["no reason given"])[0][:200]
+        raise InputError(f"{adapter.name}: cannot be merged ({reason})") from error
+    gap = float((_logits(model) - expected).abs().max() / expected.abs().max())
+    if not gap <= AGREEMENT:
+        raise InputError(
+            f"{adapter.name}: merging it changes the logits by {gap:.2g} of the largest; does it "
+            "adapt embeddings that are tied to the unembedding? Merge it yourself and save that"
+        )
+    return _cast(model, dtype)
+
+
+def _check_names(adapted: Any, adapter: Adapter, peft: Any) -> None:
+    """Every matrix has its place and every place its matrix: peft would only warn."""
+    found = tensor_names(adapter.folder / WEIGHTS)
+    # "auto", its default, would ask the Hub about the base model that the adapter names
+    wanted = set(peft.get_peft_model_state_dict(adapted, save_embedding_layers=False))
+    allowed = set(peft.get_peft_model_state_dict(adapted, save_embedding_layers=True))
+    if odd := sorted((found - allowed) | (wanted - found)):
+        where = "has no place in the model" if odd[0] in found else "is not in the adapter"
+        raise InputError(
+            f"{adapter.name}: {len(odd)} tensors do not fit (first: {odd[0]} {where}); it was "
+            f"trained on another base model{trained_on(adapter.folder)}"
+        )
+
+
+def _logits(model: Any) -> torch.Tensor:
+    d_vocab = model.get_input_embeddings().weight.shape[0]
+    tokens = torch.linspace(0, d_vocab - 1, 16).long().unsqueeze(0)
+    with torch.no_grad():
+        return model.eval()(input_ids=tokens).logits
+
+
+def _cast(model: Any, dtype: torch.dtype) -> Any:
+    """Parameters only: rotary frequencies are buffers, and stay in float32 in every dtype."""
+    for parameter in model.parameters():
+        parameter.data = parameter.data.to(dtype)
+    model.config.dtype = dtype
+    return model
+
+
+def readout_rows(model: Any) -> Float[Tensor, "token d_model"]:
+    """The readout of a causal model, a row for each token."""
+    return model.get_output_embeddings().weight.detach()
+
+
+def undo_exchange(model: Any, full: Float[Tensor, "token d_model"]) -> int:
+    """Exchanged rows of the readout, known by those of `full`, are put back, in place: how many.
+
+    Where readout and embedding are one tensor, tokens are read as they are said: both are put back.
+    """
+    head = model.get_output_embeddings()
+    token = tokens_of_rows(head.weight, full.to(head.weight.device)).to(head.weight.device)
+    moved = (token != torch.arange(len(token), device=token.device)).nonzero().squeeze(1)
+    with torch.no_grad():
+        for rows in (head.weight, head.bias):
+            if rows is not None and len(moved):
+                rows[token[moved]] = rows[moved].clone()
+    return len(moved)

@@ -1,25 +1,40 @@
-"""What lies behind a name: a checkpoint's files, shape and content, before any weight is read."""
+"""What lies behind a name: a checkpoint's files, shape and content, before any weight is read.
 
+Its files are fetched from the Hub, with one line for each way that fails; a LoRA adapter beside it
+is checked likewise.
+"""
+
+import logging
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from huggingface_hub.errors import StrictDataclassError
+from huggingface_hub import constants, snapshot_download
+from huggingface_hub.errors import (
+    GatedRepoError,
+    HfHubHTTPError,
+    HTTPError,  # pyright: ignore[reportPrivateImportUsage] - of whichever HTTP library it uses
+    LocalEntryNotFoundError,
+    RepositoryNotFoundError,
+    RevisionNotFoundError,
+    StrictDataclassError,
+)
 from safetensors import SafetensorError, safe_open
 
-from lensaudit.errors import InputError
-from lensaudit.files import read_json
-from lensaudit.models.adapter import CONFIG, Adapter, open_adapter, trained_on
-from lensaudit.models.hashing import merged_hash, tokenizer_hash, weights_hash
-from lensaudit.models.hub import fetch
-from lensaudit.models.spec import ModelSpec
+from lensaudit.errors import InputError, LensAuditError
+from lensaudit.files import os_error, read_json
+from lensaudit.models.hashing import adapter_hash, merged_hash, tokenizer_hash, weights_hash
+from lensaudit.models.registry import ModelSpec
 from lensaudit.results.reading import part
 
 _LAYERS = ("num_hidden_layers", "n_layer", "num_layers")
+
 _WIDTH = ("hidden_size", "n_embd", "d_model")
+
 _VOCAB = ("vocab_size",)
+
 _DTYPES = {"F64": "float64", "F32": "float32", "F16": "float16", "BF16": "bfloat16"}
 """Safetensors' names of the dtypes weights come in."""
 
@@ -27,8 +42,10 @@ HARMLESS = re.compile(
     r"(?:\.(?:attn|attention)\.(?:masked_)?bias|inv_freq|position_ids|token_type_ids)$"
 )
 """Tensors of masks, positions and frequencies, which older versions saved and none reads."""
+
 _BIDIRECTIONAL = re.compile(r"For(?:MaskedLM|PreTraining|\w+Classification|QuestionAnswering)$")
 """Ends of the names of classes that answer no prompt."""
+
 _INERT_SETTINGS = (
     *("architectures", "transformers_version", "_name_or_path", "dtype", "torch_dtype"),
     *("id2label", "label2id", "problem_type", "initializer_range", "pretraining_tp"),
@@ -44,6 +61,16 @@ _INERT_SETTINGS = (
 
 UNLOADABLE = (OSError, ValueError, KeyError, StrictDataclassError)
 """What transformers raises for files it cannot use; the last is for a contradictory config."""
+
+
+@dataclass(frozen=True)
+class Adapter:
+    """An adapter on disk, opened and checked, not loaded."""
+
+    name: str
+    folder: Path
+    weights: str
+    """Content hash of its matrices and of the settings that give them meaning."""
 
 
 @dataclass(frozen=True)
@@ -404,3 +431,175 @@ def _stored_dtype(files: Sequence[Path], config: Mapping[str, Any], pickled: boo
         return str(config.get("dtype") or config.get("torch_dtype") or "float32")
     stored = (dtype for _, dtype in _stored_types(files[:1]))
     return next((_DTYPES[dtype] for dtype in stored if dtype in _DTYPES), "unknown")
+
+
+CONFIG = "adapter_config.json"
+"""Its presence makes a folder an adapter's."""
+
+WEIGHTS = "adapter_model.safetensors"
+
+
+def open_adapter(spec: ModelSpec) -> Adapter:
+    """The LoRA adapter of `spec`, fetched if it is on the Hub.
+
+    Raises:
+        InputError: it cannot be fetched, is no LoRA, or its weights are absent or damaged.
+    """
+    folder = fetch(spec) if spec.local is None else spec.local
+    config = read_json(folder / CONFIG)
+    kind = config.get("peft_type") if isinstance(config, dict) else None
+    if kind != "LORA":
+        raise InputError(f"{folder / CONFIG}: peft_type is {kind!r}; only LORA can be merged")
+    weights = folder / WEIGHTS
+    if not weights.is_file():
+        pickled = any(folder.glob("*.bin"))
+        hint = "only a pickle, which can run code; " if pickled else ""
+        raise InputError(f"{folder}: no {WEIGHTS}; {hint}save the adapter with save_pretrained")
+    tensor_names(weights)
+    return Adapter(spec.name, folder, adapter_hash(weights, config))
+
+
+def peft_for(who: str) -> Any:
+    """The package that knows adapters; loaded when one is, which takes seconds.
+
+    Raises:
+        InputError: it is not installed; names who needs it.
+    """
+    # it loads bitsandbytes, which complains of a kernel that nothing here asks for
+    logging.getLogger("bitsandbytes").setLevel(logging.ERROR)
+    try:
+        import peft
+    except ImportError as error:
+        raise InputError(
+            f"{who}: adapters need the package peft; pip install 'lensaudit[lora]'"
+        ) from error
+    return peft
+
+
+def trained_on(folder: Path) -> str:
+    """The base model an adapter's file names; shown to the user, never followed."""
+    config = read_json(folder / CONFIG)
+    named = config.get("base_model_name_or_path") if isinstance(config, dict) else None
+    return f" (it names {named[:80]!r})" if isinstance(named, str) and named else ""
+
+
+def tensor_names(weights: Path) -> set[str]:
+    """Names of the tensors in a file, which is checked to be whole."""
+    try:
+        with safe_open(weights, framework="numpy") as tensors:
+            return set(tensors.keys())
+    except (SafetensorError, OSError) as error:
+        raise InputError(f"{weights}: damaged or not safetensors ({error})") from error
+
+
+WANTED = ("*.safetensors", "*.json", "*.jinja", "tokenizer.model", "merges.txt", "vocab.txt")
+
+_PICKLED = ("pytorch_model*.bin",)
+
+UNWANTED = ("*/*", "consolidated*", "*.index.fp16.json")
+"""Subfolders (other formats) and Mistral's second copy of its weights."""
+
+_LINES: tuple[tuple[type[Exception], str], ...] = (
+    (
+        GatedRepoError,
+        "is gated; accept its terms on the Hub and log in (`hf auth login` or HF_TOKEN)",
+    ),
+    (RevisionNotFoundError, "has no revision {revision!r}; name another branch, tag or commit"),
+    (
+        RepositoryNotFoundError,
+        "no such repository on the Hub, or a private one; check the name, or log in",
+    ),
+)
+"""The first kind that fits counts: a gated repository is also one not found."""
+
+_OFFLINE = "is not in the local cache and HF_HUB_OFFLINE is set; unset it, or name a local folder"
+
+_NO_NETWORK = "cannot be fetched: no network, and not in the local cache; name a local folder"
+
+
+def fetch(spec: ModelSpec, *, allow_pickle: bool = False) -> Path:
+    """The folder with a Hub repository's files; what the cache holds is not fetched again.
+
+    Raises:
+        InputError: there is no such repository or revision, no access, or no network.
+    """
+    patterns = [*WANTED, *(_PICKLED if allow_pickle else ())]
+    try:
+        folder = snapshot_download(
+            spec.repo,
+            revision=spec.revision,
+            allow_patterns=patterns,
+            ignore_patterns=list(UNWANTED),
+        )
+    except (OSError, HTTPError, ValueError) as error:
+        raise explained(error, spec) from error
+    return Path(folder)
+
+
+def explained(error: Exception, spec: ModelSpec) -> LensAuditError:
+    """The user's line for what the Hub's library raised.
+
+    The error's own text is not quoted: it may be long or hold a token.
+    """
+    name = spec.name if spec.name == spec.repo else f"{spec.name} ({spec.repo})"
+    for kind, line in _LINES:
+        if isinstance(error, kind):
+            return InputError(f"{name}: {line.format(revision=spec.revision)}")
+    if isinstance(error, HfHubHTTPError):
+        return InputError(f"{name}: {_http_line(error.response.status_code)}")
+    if isinstance(error, LocalEntryNotFoundError | HTTPError | ConnectionError):
+        return InputError(f"{name}: {_OFFLINE if constants.HF_HUB_OFFLINE else _NO_NETWORK}")
+    if isinstance(error, OSError):
+        return os_error(error, Path(error.filename or constants.HF_HUB_CACHE))
+    return InputError(f"{name}: is not a name the Hub accepts; wanted organisation/name")
+
+
+def _http_line(status: int) -> str:
+    if status in (401, 403):
+        return "the Hub refuses access; check HF_TOKEN, or log in with `hf auth login`"
+    return f"the Hub answers with HTTP {status}; try again later"
+
+
+_INERT = (
+    *("_from_model_config", "transformers_version", "use_cache", "cache_implementation"),
+    *("bos_token_id", "pad_token_id", "decoder_start_token_id", "eos_token_id"),
+    # greedy, of a length that is given
+    *("do_sample", "temperature", "top_p", "top_k", "max_length", "max_new_tokens"),
+)
+"""Settings that no greedy continuation of a given length depends on, and where texts end."""
+
+
+def generation_config_of(checkpoint: Checkpoint) -> Any:
+    """What transformers generates under: `generation_config.json`, else the configuration's.
+
+    Raises:
+        InputError: the file is broken.
+    """
+    from transformers import GenerationConfig  # takes seconds
+
+    path = checkpoint.folder / "generation_config.json"
+    if not path.is_file():
+        return GenerationConfig.from_model_config(config_of(checkpoint))
+    try:
+        return GenerationConfig.from_pretrained(checkpoint.folder, local_files_only=True)
+    except (*UNLOADABLE, TypeError, AttributeError) as error:
+        raise InputError(f"{path}: cannot be read ({first_line(error)})") from error
+
+
+def obeyed(checkpoint: Checkpoint) -> Mapping[str, Any]:
+    """What greedy generation depends on beside weights and texts: penalties, beams.
+
+    Empty for an ordinary checkpoint. Where texts end counts where it is not what `config.json`
+    says, whose hash is part of the weights' already.
+    """
+    given = generation_config_of(checkpoint)
+    changed = given.to_diff_dict().items()
+    found = {
+        key: value
+        for key, value in changed
+        if key not in _INERT and not key.startswith(("output_", "return_"))
+    }
+    own = getattr(config_of(checkpoint).get_text_config(), "eos_token_id", None)
+    if given.eos_token_id not in (None, own):
+        found["eos_token_id"] = given.eos_token_id
+    return found

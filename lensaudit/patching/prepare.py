@@ -21,11 +21,9 @@ from lensaudit.models.checkpoint import (
     misfit,
     open_checkpoint,
 )
-from lensaudit.models.context import context_of
 from lensaudit.models.device import resolve_device, resolve_dtype
-from lensaudit.models.registry import Registry, default_data, named_family
-from lensaudit.models.sizes import sizes_on_disk
-from lensaudit.models.spec import ModelSpec
+from lensaudit.models.registry import ModelSpec, Registry, default_data, named_family
+from lensaudit.models.sizes import context_of, sizes_on_disk
 from lensaudit.patching.audit import Audit, Chosen
 from lensaudit.patching.options import (
     Engine,

@@ -15,7 +15,7 @@ from torch import Tensor
 from lensaudit.errors import WorkError
 from lensaudit.files import digest
 from lensaudit.models.bridge import TransformerBridge, cached_step
-from lensaudit.models.continuing import Logits, Running, continued, started
+from lensaudit.models.generation import Logits, Running, continued, started
 from lensaudit.steer.edits import NO_EDITS, Edits, installed
 from lensaudit.steer.settings import AskSettings
 

@@ -9,9 +9,8 @@ from lensaudit.data.suites import Split, load_suite
 from lensaudit.data.tofu import forget_set
 from lensaudit.metrics.registry import Read, ordered
 from lensaudit.models.checkpoint import open_checkpoint
-from lensaudit.models.registry import Registry, resolve
+from lensaudit.models.registry import ModelSpec, Registry, resolve
 from lensaudit.models.sizes import BYTES, Sizes, sizes_on_disk
-from lensaudit.models.spec import ModelSpec
 from lensaudit.sweep.layout import Layout
 from lensaudit.sweep.plan import Conditions, Plan, Target
 from lensaudit.sweep.planning import own_files, patched_data

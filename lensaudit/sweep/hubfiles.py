@@ -14,10 +14,8 @@ from rich.filesize import decimal as size
 
 from lensaudit.errors import InputError, TryAgainError, WorkError
 from lensaudit.files import os_error
-from lensaudit.models.checkpoint import open_checkpoint
-from lensaudit.models.hub import UNWANTED, WANTED, explained
-from lensaudit.models.registry import Registry, resolve
-from lensaudit.models.spec import ModelSpec
+from lensaudit.models.checkpoint import UNWANTED, WANTED, explained, open_checkpoint
+from lensaudit.models.registry import ModelSpec, Registry, resolve
 from lensaudit.sweep.plan import Target
 
 TIMEOUT_S = 30.0

@@ -9,8 +9,7 @@ from typing import Any, Literal, get_args
 from lensaudit import __version__
 from lensaudit.errors import InputError
 from lensaudit.files import digest, make_folder, read_json, slug, write_json
-from lensaudit.models.registry import DEMO
-from lensaudit.models.spec import ModelSpec
+from lensaudit.models.registry import DEMO, ModelSpec
 from lensaudit.results.reading import part
 from lensaudit.results.schema import checked
 from lensaudit.settings import AttentionName, DtypeName, MaskConvention, Suite

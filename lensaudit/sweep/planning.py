@@ -15,10 +15,9 @@ from lensaudit.evaluation.patched import annotated_set
 from lensaudit.files import digest
 from lensaudit.metrics.registry import ANNOTATED, ordered
 from lensaudit.models.checkpoint import check_same_shape, open_checkpoint
-from lensaudit.models.nf4 import BLOCK
+from lensaudit.models.quantize import BLOCK
 from lensaudit.models.registry import DEMO as DEMO_NAMES
-from lensaudit.models.registry import Registry, default_anchor, load_registry, resolve
-from lensaudit.models.spec import ModelSpec
+from lensaudit.models.registry import ModelSpec, Registry, default_anchor, load_registry, resolve
 from lensaudit.progress import Notice
 from lensaudit.sweep.plan import VARIANTS, Conditions, Plan, Target, Variant, make_plan, target_of
 from lensaudit.sweep.select import listed, select

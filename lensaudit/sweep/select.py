@@ -9,8 +9,7 @@ from typing import get_args
 
 from lensaudit.errors import InputError
 from lensaudit.files import read_text
-from lensaudit.models.registry import Registry, family_of, resolve
-from lensaudit.models.spec import ModelSpec, Role
+from lensaudit.models.registry import ModelSpec, Registry, Role, family_of, resolve
 
 ROLE = "role:"
 """`role:pool_knows` selects all of a role."""

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from lensaudit.errors import InputError, LensAuditError
 from lensaudit.files import check_below, files_below, remove_below, remove_files
-from lensaudit.models.hub import WANTED
+from lensaudit.models.checkpoint import WANTED
 from lensaudit.partials import is_partial
 from lensaudit.results.records import signed_object
 from lensaudit.results.run_log import is_kept

@@ -17,9 +17,8 @@ from safetensors.torch import save_file
 
 from lensaudit.errors import InputError, WorkError
 from lensaudit.files import read_json
-from lensaudit.models.adapter import CONFIG, WEIGHTS, peft_for
 from lensaudit.models.causal import load_causal
-from lensaudit.models.checkpoint import Checkpoint
+from lensaudit.models.checkpoint import CONFIG, WEIGHTS, Checkpoint, peft_for
 from lensaudit.models.device import free_bytes
 from lensaudit.models.sizes import n_parameters
 from lensaudit.results import keyed

@@ -14,8 +14,8 @@ from lensaudit.attacks.relearn import Relearning, relearned
 from lensaudit.data.chat import PLAIN, Template, encode_qa
 from lensaudit.data.spans import PROMPT_TEMPLATE
 from lensaudit.models.bridge import TransformerBridge, bridge_from, n_layers
+from lensaudit.models.causal import readout_rows, undo_exchange
 from lensaudit.models.quantize import Method, quantise_in_place
-from lensaudit.models.readout import readout_of, undo_exchange
 from lensaudit.scores.naming import strongest
 from lensaudit.unlearn.rows import Answered
 from lensaudit.worstcase.facts import Candidate
@@ -130,7 +130,7 @@ class Arm:
     def matched(self) -> TransformerBridge | None:
         """A copy whose exchanged readout rows are put back by those of `full`; None: none are."""
         model = self.again()
-        if not undo_exchange(model, readout_of(self.full.original_model)):
+        if not undo_exchange(model, readout_rows(self.full.original_model)):
             return None
         return bridge_from(model, self.tokenizer)
 

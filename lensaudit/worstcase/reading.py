@@ -23,7 +23,7 @@ from lensaudit.models.bridge import (
     n_layers,
     unembedded,
 )
-from lensaudit.models.continuing import Choose, Running, continued, started
+from lensaudit.models.generation import Choose, Running, continued, started
 from lensaudit.patching.generation import ends_of
 from lensaudit.types import Intervention, Resid, Tokens
 

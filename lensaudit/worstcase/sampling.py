@@ -14,7 +14,7 @@ from lensaudit.data.facts import read_rows
 from lensaudit.errors import InputError
 from lensaudit.files import digest, slug, write_csv, write_json, write_jsonl
 from lensaudit.models.checkpoint import Checkpoint
-from lensaudit.models.continuing import Choose
+from lensaudit.models.generation import Choose
 from lensaudit.progress import Notice, Progress, Tell, unheard
 from lensaudit.results import keyed
 from lensaudit.results.ledger import Ledger, ledger_path

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from lensaudit.models.nf4 import NF4, int8, nf4, nf4_codes
+from lensaudit.models.quantize import NF4, int8, nf4, nf4_codes
 
 GOLDEN = json.loads((Path(__file__).parent / "golden" / "bitsandbytes.json").read_text())
 LEVELS = torch.tensor(NF4)

@@ -9,9 +9,10 @@ from support import tiny_model, tiny_model_of, without
 from transformers import GPT2Config, GPT2LMHeadModel
 
 from lensaudit.errors import InputError, WorkError
-from lensaudit.models.nf4 import int8, nf4
 from lensaudit.models.quantize import (
     engine_of,
+    int8,
+    nf4,
     overall,
     quantised,
     quantised_names,

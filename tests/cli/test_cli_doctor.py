@@ -6,7 +6,7 @@ import pytest
 
 from lensaudit import checkup
 from lensaudit.cli.main import run
-from lensaudit.models.parity import Parity
+from lensaudit.models.bridge import Parity
 
 
 @pytest.fixture
@@ -49,7 +49,7 @@ def test_parity_holds_only_if_both_gaps_are_small_numbers(logits, resid):
 
 
 def test_parity_sees_a_model_that_differs(monkeypatch):
-    from lensaudit.models import parity as module
+    from lensaudit.models import bridge as module
     from lensaudit.models.checkpoint import open_checkpoint
     from lensaudit.models.registry import load_registry, resolve
 

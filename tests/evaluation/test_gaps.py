@@ -15,7 +15,7 @@ from lensaudit.evaluation.store import PassStore
 from lensaudit.evaluation.subject import Subject
 from lensaudit.evaluation.suite import evaluate, notes
 from lensaudit.metrics.registry import Conventions, Read
-from lensaudit.models.context import Context
+from lensaudit.models.sizes import ContextWindow
 
 
 def with_row(split, place, **answers):
@@ -180,7 +180,7 @@ def test_rows_longer_than_the_context_are_unscored_with_the_reason(tiny_tokenize
     }
     assert len(set(lengths.values())) == 1
     n_all = lengths[0]
-    for limit, context in ((n_all, Context(n_all)), (n_all - 1, Context(n_all - 1))):
+    for limit, context in ((n_all, ContextWindow(n_all)), (n_all - 1, ContextWindow(n_all - 1))):
         passes = tiny_passes(tiny_tokenizer)
         passes.asked = replace(passes.asked, context=context)
         found = evaluate(passes, "tofu", ["exact_memorization"])["exact_memorization"]
@@ -188,7 +188,7 @@ def test_rows_longer_than_the_context_are_unscored_with_the_reason(tiny_tokenize
     assert found.unscored[0] == f"{n_all} tokens, longer than the model's context of {n_all - 1}"
     # what is generated has to fit where positions come from a table
     passes = tiny_passes(tiny_tokenizer)
-    passes.asked = replace(passes.asked, context=Context(n_all + 1, fixed=True))
+    passes.asked = replace(passes.asked, context=ContextWindow(n_all + 1, fixed=True))
     found = evaluate(passes, "tofu", ["forget_Q_A_ROUGE"])["forget_Q_A_ROUGE"]
     assert "with 6 to generate" in found.unscored[0]
 

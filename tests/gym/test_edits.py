@@ -5,7 +5,7 @@ import torch
 from llama_helpers import logits, streams
 
 from lensaudit.gym import edits
-from lensaudit.models.nf4 import nf4
+from lensaudit.models.quantize import nf4
 
 TOKENS = [40, 55, 300, 812]
 

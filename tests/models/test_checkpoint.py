@@ -15,7 +15,8 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 
 from lensaudit.errors import InputError, TryAgainError
 from lensaudit.files import digest
-from lensaudit.models import hashing, hub
+from lensaudit.models import checkpoint as module
+from lensaudit.models import hashing
 from lensaudit.models.checkpoint import (
     check_same_shape,
     differing_settings,
@@ -23,7 +24,7 @@ from lensaudit.models.checkpoint import (
     open_checkpoint,
     tell_stored_twice,
 )
-from lensaudit.models.spec import ModelSpec
+from lensaudit.models.registry import ModelSpec
 
 VOCAB = {"<s>": 0, "</s>": 1, "a": 2, "b": 3, "ab": 4, "Ġ": 5}
 CONFIG = {
@@ -464,7 +465,7 @@ def test_each_failure_of_the_hub_has_its_line(monkeypatch, error, claim):
     def fail(*args, **options):
         raise error
 
-    monkeypatch.setattr(hub, "snapshot_download", fail)
+    monkeypatch.setattr(module, "snapshot_download", fail)
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
     with pytest.raises(InputError) as caught:
         open_checkpoint(HUB)
@@ -478,7 +479,7 @@ def test_a_full_disk_while_fetching_says_try_again(monkeypatch):
     def fail(*args, **options):
         raise OSError(28, "No space left on device", "/models/x")
 
-    monkeypatch.setattr(hub, "snapshot_download", fail)
+    monkeypatch.setattr(module, "snapshot_download", fail)
     with pytest.raises(TryAgainError, match="/models/x: no space left"):
         open_checkpoint(HUB)
 
@@ -497,7 +498,7 @@ def test_a_fetched_repository_opens_like_a_folder(folder, monkeypatch):
         asked.update(options, repo=repo)
         return str(folder)
 
-    monkeypatch.setattr(hub, "snapshot_download", deliver)
+    monkeypatch.setattr(module, "snapshot_download", deliver)
     assert open_checkpoint(HUB).weights == opened(folder).weights
     assert (asked["repo"], asked["revision"]) == ("open-unlearning/npo-model", "v2")
     assert not any("bin" in pattern for pattern in asked["allow_patterns"])

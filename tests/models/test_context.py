@@ -3,7 +3,7 @@
 import pytest
 import transformers
 
-from lensaudit.models.context import Context, context_of
+from lensaudit.models.sizes import ContextWindow, context_of
 
 
 def rope(kind, **more):
@@ -13,10 +13,14 @@ def rope(kind, **more):
 @pytest.mark.parametrize(
     ("kind", "changes", "wanted"),
     [
-        ("Llama", {"max_position_embeddings": 512}, Context(512)),
-        ("Llama", rope("linear") | {"max_position_embeddings": 512}, Context(512)),
+        ("Llama", {"max_position_embeddings": 512}, ContextWindow(512)),
+        ("Llama", rope("linear") | {"max_position_embeddings": 512}, ContextWindow(512)),
         # frequencies change once the longest text of a batch is longer
-        ("Llama", rope("dynamic") | {"max_position_embeddings": 512}, Context(512, fixed=True)),
+        (
+            "Llama",
+            rope("dynamic") | {"max_position_embeddings": 512},
+            ContextWindow(512, fixed=True),
+        ),
         (
             "Llama",
             rope(
@@ -26,13 +30,13 @@ def rope(kind, **more):
                 original_max_position_embeddings=64,
             )
             | {"max_position_embeddings": 512},
-            Context(64, fixed=True),
+            ContextWindow(64, fixed=True),
         ),
-        ("GPT2", {"n_positions": 256}, Context(256, fixed=True)),
-        ("OPT", {"max_position_embeddings": 256}, Context(256, fixed=True)),
-        ("Gemma3Text", {"max_position_embeddings": 256}, Context(256)),
-        ("Mamba", {}, Context(None, fixed=True)),
-        ("Bloom", {}, Context(None, fixed=True)),
+        ("GPT2", {"n_positions": 256}, ContextWindow(256, fixed=True)),
+        ("OPT", {"max_position_embeddings": 256}, ContextWindow(256, fixed=True)),
+        ("Gemma3Text", {"max_position_embeddings": 256}, ContextWindow(256)),
+        ("Mamba", {}, ContextWindow(None, fixed=True)),
+        ("Bloom", {}, ContextWindow(None, fixed=True)),
     ],
 )
 def test_the_limit_is_read_from_the_configuration(kind, changes, wanted):
@@ -40,8 +44,8 @@ def test_the_limit_is_read_from_the_configuration(kind, changes, wanted):
 
 
 def test_what_is_generated_counts_where_positions_are_fixed():
-    assert Context(8).too_long(8, 4) is None
-    assert Context(8, fixed=True).too_long(4, 4) is None
-    said = Context(8, fixed=True).too_long(5, 4)
+    assert ContextWindow(8).too_long(8, 4) is None
+    assert ContextWindow(8, fixed=True).too_long(4, 4) is None
+    said = ContextWindow(8, fixed=True).too_long(5, 4)
     assert said == "5 tokens with 4 to generate, longer than the model's context of 8"
-    assert Context(None, fixed=True).too_long(10**6) is None
+    assert ContextWindow(None, fixed=True).too_long(10**6) is None

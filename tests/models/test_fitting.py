@@ -5,9 +5,9 @@ import torch
 from rich.filesize import decimal
 
 from lensaudit.errors import InputError
-from lensaudit.models import fitting
 from lensaudit.models.causal import load_causal
 from lensaudit.models.checkpoint import open_checkpoint
+from lensaudit.models.large import placement
 from lensaudit.models.registry import Registry, resolve
 from lensaudit.models.sizes import n_parameters
 
@@ -22,7 +22,7 @@ def refusal(opened, monkeypatch, free, **asked):
     """What is said with so many bytes free by device."""
     monkeypatch.setattr(torch.cuda, "is_available", lambda: len(free) > 1)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: len(free) - 1)
-    monkeypatch.setattr(fitting, "free_bytes", lambda device: free[device])
+    monkeypatch.setattr(placement, "free_bytes", lambda device: free[device])
     with pytest.raises(InputError) as caught:
         load_causal(opened, **asked)
     said = str(caught.value)
@@ -57,5 +57,5 @@ def test_a_device_too_small_is_told_what_would_do(opened, monkeypatch):
 
 def test_what_fits_exactly_or_is_not_known_is_loaded(opened, monkeypatch):
     for free in (4 * n_parameters(opened.folder), None):
-        monkeypatch.setattr(fitting, "free_bytes", lambda device, free=free: free)
+        monkeypatch.setattr(placement, "free_bytes", lambda device, free=free: free)
         assert load_causal(opened).training is False

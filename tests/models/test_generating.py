@@ -7,8 +7,7 @@ import pytest
 from support import EMBEDDED
 
 from lensaudit.errors import InputError
-from lensaudit.models.checkpoint import open_checkpoint
-from lensaudit.models.generating import generation_config_of, obeyed
+from lensaudit.models.checkpoint import generation_config_of, obeyed, open_checkpoint
 from lensaudit.models.registry import Registry, resolve
 
 

@@ -1,7 +1,7 @@
 import subprocess
 import sys
 
-from lensaudit.models import limits
+from lensaudit.models import device
 from lensaudit.models.device import free_bytes
 
 ASKED = """
@@ -33,13 +33,13 @@ def test_the_narrowest_control_group_counts_and_cached_files_can_be_given_up(mon
     proc, groups = tmp_path / "proc", tmp_path / "groups"
     (proc / "self").mkdir(parents=True)
     (proc / "self" / "cgroup").write_text("1:cpu:/elsewhere\n0::/outer/inner\n")
-    monkeypatch.setattr(limits, "PROC", proc)
-    monkeypatch.setattr(limits, "GROUPS", groups)
-    assert limits.left_by_limits() is None
+    monkeypatch.setattr(device, "PROC", proc)
+    monkeypatch.setattr(device, "GROUPS", groups)
+    assert device.left_by_limits() is None
     group(groups, ".", "max", 900, 0)
     group(groups, "outer", 1000, 700, 50)
     group(groups, "outer/inner", 4000, 600, 0)
-    assert limits.left_by_limits() == 350
+    assert device.left_by_limits() == 350
     assert free_bytes("cpu") == 350
     group(groups, "outer/inner", 400, 600, 100)
-    assert limits.left_by_limits() == 0
+    assert device.left_by_limits() == 0

@@ -6,13 +6,13 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from lensaudit.errors import InputError
-from lensaudit.models import fitting
 from lensaudit.models.causal import load_causal
 from lensaudit.models.checkpoint import open_checkpoint
-from lensaudit.models.packed import Packed, weights_of
-from lensaudit.models.placement import needs_of
+from lensaudit.models.large import placement
+from lensaudit.models.large.placement import needs_of
+from lensaudit.models.large.stored import Packed, weights_of
+from lensaudit.models.large.streaming import streamed
 from lensaudit.models.registry import Registry, resolve
-from lensaudit.models.streaming import streamed
 
 TOKENS = torch.tensor([[5, 6, 7, 8]])
 PACKED = {"quant_method": "bitsandbytes", "load_in_4bit": True}
@@ -73,7 +73,7 @@ def test_packed_weights_are_what_bitsandbytes_makes_of_them(
     assert streamed(whole) is None
     torch.testing.assert_close(whole(TOKENS).logits, logits, rtol=0, atol=1e-5)
     least = needs_of(found, torch.float32).least
-    monkeypatch.setattr(fitting, "free_bytes", lambda device: least)
+    monkeypatch.setattr(placement, "free_bytes", lambda device: least)
     part = load_causal(opened(packed), spread=0)
     assert streamed(part) is not None
     assert torch.equal(part(TOKENS).logits, whole(TOKENS).logits)

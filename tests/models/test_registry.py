@@ -7,8 +7,16 @@ from support import GOLDEN
 
 from lensaudit.errors import InputError
 from lensaudit.models import registry as registry_module
-from lensaudit.models.published import ALIASES, published, unlearned
-from lensaudit.models.registry import VARIABLE, ModelSpec, Registry, load_registry, resolve
+from lensaudit.models.registry import (
+    ALIASES,
+    VARIABLE,
+    ModelSpec,
+    Registry,
+    load_registry,
+    published,
+    resolve,
+    unlearned,
+)
 
 RESULTS = GOLDEN / "published" / "method_results.json"
 FORGET10 = "open-unlearning/unlearn_tofu_Llama-3.2-1B-Instruct_forget10_"

@@ -4,14 +4,13 @@ import pytest
 import torch
 
 from lensaudit.errors import InputError
-from lensaudit.models import fitting
 from lensaudit.models.causal import load_causal
 from lensaudit.models.checkpoint import open_checkpoint
-from lensaudit.models.fitting import placement_of
-from lensaudit.models.placement import DISK, Needs, Placement, needs_of, placed
+from lensaudit.models.large import placement
+from lensaudit.models.large.placement import DISK, Needs, Placement, needs_of, placed, where_spread
+from lensaudit.models.large.stored import stored_tensors
+from lensaudit.models.large.streaming import streamed
 from lensaudit.models.registry import Registry, resolve
-from lensaudit.models.stored import stored_tensors
-from lensaudit.models.streaming import streamed
 
 
 def opened(folder):
@@ -27,7 +26,7 @@ def with_free(monkeypatch):
     """So many bytes are free on the CPU."""
 
     def set_free(n_bytes):
-        monkeypatch.setattr(fitting, "free_bytes", lambda device: n_bytes)
+        monkeypatch.setattr(placement, "free_bytes", lambda device: n_bytes)
 
     return set_free
 
@@ -91,17 +90,15 @@ def test_explicit_devices_and_what_fits_nowhere_are_refused(tiny_checkpoint, wit
 
 def test_a_smaller_budget_is_named_where_it_would_do(tiny_checkpoint, with_free, monkeypatch):
     large = Needs(10 << 30, (1 << 30,) * 4)
-    monkeypatch.setattr(fitting, "needs_of", lambda tensors, dtype: large)
+    monkeypatch.setattr(placement, "needs_of", lambda tensors, dtype: large)
     with_free(large.least + (255 << 20))
     asked = {"dtype": torch.float32, "device": "cpu"}
-    assert placement_of(opened(tiny_checkpoint), **asked, memory_bytes=300 << 20).blocks == (
-        (DISK,) * 4
-    )
+    assert where_spread(opened(tiny_checkpoint), **asked, spread=300 << 20).blocks == ((DISK,) * 4)
     with pytest.raises(InputError, match="; --memory 256M would do"):
-        placement_of(opened(tiny_checkpoint), **asked, memory_bytes=400 << 20)
+        where_spread(opened(tiny_checkpoint), **asked, spread=400 << 20)
     with_free(large.least)
     with pytest.raises(InputError, match="; --dtype bfloat16 --memory 256M would do"):
-        placement_of(opened(tiny_checkpoint), **asked, memory_bytes=400 << 20)
+        where_spread(opened(tiny_checkpoint), **asked, spread=400 << 20)
 
 
 NEEDS = Needs(rest=100, blocks=(10, 10, 10, 10))

@@ -8,7 +8,7 @@ from lensaudit.errors import InputError, WorkError
 from lensaudit.evaluation.generate import ends_of as evaluated_ends_of
 from lensaudit.evaluation.view import Tokenization
 from lensaudit.models.bridge import intervening, logits_of, residuals, user_hooks
-from lensaudit.models.continuing import stop_ids
+from lensaudit.models.generation import stop_ids
 from lensaudit.patching.generation import (
     Rows,
     ends_of,

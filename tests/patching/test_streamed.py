@@ -5,15 +5,16 @@ from audit_helpers import audit_in, save_family, save_questions
 from wavefront_helpers import examples, source_stack, swept
 
 from lensaudit.data.spans import make_batch
-from lensaudit.models import causal, fitting
+from lensaudit.models import causal
 from lensaudit.models.bridge import bridge_from, logits_of, residuals
 from lensaudit.models.causal import load_causal
 from lensaudit.models.checkpoint import open_checkpoint
 from lensaudit.models.conditions import EAGER
-from lensaudit.models.placement import DISK, needs_of
+from lensaudit.models.large import placement
+from lensaudit.models.large.placement import DISK, needs_of
+from lensaudit.models.large.stored import stored_tensors
+from lensaudit.models.large.streaming import streamed
 from lensaudit.models.registry import Registry, resolve
-from lensaudit.models.stored import stored_tensors
-from lensaudit.models.streaming import streamed
 from lensaudit.patching.scoring import run
 
 RAGGED = examples([(5, 5, 8, 12), (9, 8, 26, 30), (3, 4, 9, 10)])
@@ -31,7 +32,7 @@ def with_little(monkeypatch):
 
     def set_free(folder, leave=0):
         least = needs_of(stored_tensors(folder), torch.float32).least
-        monkeypatch.setattr(fitting, "free_bytes", lambda device: least + leave)
+        monkeypatch.setattr(placement, "free_bytes", lambda device: least + leave)
 
     return set_free
 

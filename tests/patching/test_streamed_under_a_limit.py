@@ -16,13 +16,13 @@ LIMITED = """
 import resource, sys
 import lensaudit.auditing.patch, lensaudit.auditing.cache
 from lensaudit.cli.main import main
-from lensaudit.models import fitting
+from lensaudit.models.large import placement
 mb, unchecked = int(sys.argv[1]), sys.argv[2] == "unchecked"
 if mb:
     used = int(open("/proc/self/statm").read().split()[5]) * resource.getpagesize()
     resource.setrlimit(resource.RLIMIT_DATA, (used + (mb << 20),) * 2)
 if unchecked:
-    fitting.free_bytes = lambda device: None
+    placement.free_bytes = lambda device: None
 sys.argv = ["lensaudit", *sys.argv[3:]]
 main()
 """

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import numpy as np
 
-from lensaudit.models.published import unlearned
+from lensaudit.models.registry import unlearned
 
 TAU = 0.05
 WORDS = ("river", "harbour", "granite", "orchard", "signal", "comet", "lantern", "meadow", "ledger")

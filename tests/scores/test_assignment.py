@@ -53,7 +53,7 @@ def test_padded_rows_and_other_widths_are_no_ones():
 def test_putting_back_restores_every_row_of_a_model(tied):
     from transformers import LlamaConfig, LlamaForCausalLM
 
-    from lensaudit.models.readout import readout_of, undo_exchange
+    from lensaudit.models.causal import readout_rows, undo_exchange
 
     torch.manual_seed(0)
     model = LlamaForCausalLM(
@@ -66,7 +66,7 @@ def test_putting_back_restores_every_row_of_a_model(tied):
             tie_word_embeddings=tied,
         )
     )
-    full, embedding = readout_of(model).clone(), model.get_input_embeddings().weight.clone()
+    full, embedding = readout_rows(model).clone(), model.get_input_embeddings().weight.clone()
     assert undo_exchange(model, full) == 0
     with torch.no_grad():
         model.lm_head.weight.copy_(exchanged(full, [5, 6, 30])[0])

@@ -7,8 +7,7 @@ import pytest
 from sweep_helpers import SMALL, command, planned
 
 from lensaudit.errors import InputError
-from lensaudit.models.registry import load_registry
-from lensaudit.models.spec import ModelSpec
+from lensaudit.models.registry import ModelSpec, load_registry
 from lensaudit.sweep.plan import Conditions, Target, make_plan, read_plan, target_of
 from lensaudit.sweep.planning import relearning_of
 from lensaudit.sweep.select import listed, select

@@ -42,7 +42,6 @@ from lensaudit.models.checkpoint import (
     load_tokenizer,
     open_checkpoint,
 )
-from lensaudit.models.context import context_of
 from lensaudit.models.device import resolve_device, resolve_dtype
 from lensaudit.models.registry import (
     default_anchor,
@@ -51,6 +50,7 @@ from lensaudit.models.registry import (
     load_registry,
     resolve,
 )
+from lensaudit.models.sizes import context_of
 from lensaudit.patching.outcome import clear
 from lensaudit.progress import Notice, Progress, Tell, unheard
 from lensaudit.results.owners import folders_for

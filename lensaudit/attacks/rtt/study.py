@@ -23,9 +23,8 @@ from lensaudit.attacks.rtt.retrain import Sweep
 from lensaudit.attacks.rtt.settings import Readout, StudySettings
 from lensaudit.errors import InputError
 from lensaudit.files import digest
-from lensaudit.models.causal import load_causal
+from lensaudit.models.causal import load_causal, readout_rows
 from lensaudit.models.checkpoint import Checkpoint
-from lensaudit.models.readout import readout_of
 from lensaudit.unlearn.rows import Sample
 
 SCHEMA = 1
@@ -182,7 +181,7 @@ class Study:
     @cached_property
     def original_readout(self) -> Tensor:
         """What rows are known by."""
-        return readout_of(self.original.load()).cpu().clone()
+        return readout_rows(self.original.load()).cpu().clone()
 
     @cached_property
     def signature(self) -> str:
@@ -244,7 +243,7 @@ def retraining(study: Study, role: Role) -> list[Cell]:
     """The model retrained on T, for every held-out split and learning rate."""
     weights = study.subjects[role].weights
     # the original's own rows are where they were: C is the same run with and without
-    matched = {"readout_of": study.original.weights} if study.puts_back(role) else {}
+    matched = {"readout_rows": study.original.weights} if study.puts_back(role) else {}
     settings = {key: value for key, value in asdict(study.sweep).items() if key != "lrs"}
     return [
         Cell(

@@ -18,7 +18,7 @@ from lensaudit.attacks.rtt.retrain import StartWeights, retrain
 from lensaudit.attacks.rtt.study import Cell, RttJob, Study, job_identity, measuring, retraining
 from lensaudit.attacks.rtt.verdict import gate_of
 from lensaudit.errors import InputError, PartialError, VerificationError
-from lensaudit.models.readout import undo_exchange
+from lensaudit.models.causal import undo_exchange
 from lensaudit.progress import Tick
 
 Defects = Literal["refuse", "keep"]

@@ -1,4 +1,4 @@
-"""How are prompts continued, token by token? One loop, one rule of where a text ends.
+"""Generation token by token: one loop for all that generates, one rule of where a text ends.
 
 Who calls says how the model reads (patched, steered, plain) and how a token is chosen. This module
 imports no bridge.
@@ -35,12 +35,12 @@ class Running:
         return self.mask.sum(1, keepdim=True) - n_new + torch.arange(n_new, device=self.mask.device)
 
     def grown(self, token: Int[Tensor, " running"], past: Any) -> "Running":
-        """With one more token each."""
+        """Generated rows grown by one token."""
         mask = torch.cat((self.mask, torch.ones_like(self.mask[:, :1])), dim=1)
         return Running(self.row, token.unsqueeze(1), mask, past)
 
     def only(self, alive: Bool[Tensor, " running"]) -> "Running":
-        """Without the rows that ended; the keys and values are cut in place."""
+        """The rows that have not ended; their keys and values are cut in place."""
         chosen = alive.nonzero().squeeze(1)
         self.past.batch_select_indices(chosen)
         return Running(self.row[chosen], self.tokens[chosen], self.mask[chosen], self.past)

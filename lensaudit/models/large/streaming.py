@@ -29,8 +29,8 @@ from transformers.core_model_loading import (
 )
 
 from lensaudit.models.checkpoint import HARMLESS, Checkpoint, config_of
-from lensaudit.models.placement import DISK, Placement
-from lensaudit.models.stored import Stored, block_name, block_of
+from lensaudit.models.large.placement import DISK, Placement
+from lensaudit.models.large.stored import Stored, block_name, block_of
 
 Found = dict[str, Any]
 """What transformers says of loading: missing, unexpected and mismatched tensors."""

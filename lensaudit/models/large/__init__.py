@@ -1,0 +1,1 @@
+"""What does not fit: where weights lie, packed or not, and how blocks are brought in turn."""
