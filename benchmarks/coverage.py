@@ -14,12 +14,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lensaudit.scores.intervals import (
-    NoInterval,
     auc_limits,
     clustered_auc_limits,
     clustered_mean,
 )
-from lensaudit.scores.stats import Interval
 
 PAGE = Path(__file__).parent / "coverage.md"
 KINDS: dict[str, tuple[Callable[[np.random.Generator, int], NDArray], float]] = {
@@ -56,9 +54,9 @@ def covered(kind: str, n_groups: int, sizes: tuple[int, int], icc: float, runs: 
     for run in range(runs):
         rows, groups = sample(rng, kind, n_groups, sizes, icc)
         found = clustered_mean(rows, groups.tolist(), bounds=bounds)
-        if isinstance(found, Interval):
-            hits += found.low <= truth <= found.high
-            widths += found.high - found.low
+        if found.ends:
+            hits += found.least <= truth <= found.most
+            widths += found.most - found.least
         if run < runs // 10:  # it is slow, and only shown beside
             low, high = percentiles(rng, rows, groups)
             old += low <= truth <= high
@@ -91,8 +89,8 @@ def clustered_areas(
             sides.append((mean + shared + own, np.repeat(np.arange(n), size).tolist()))
         (knows, one), (forgot, other) = sides
         found = clustered_auc_limits(knows, forgot, one, other)
-        assert not isinstance(found, NoInterval)
-        hits += found.low <= truth <= found.high
+        assert found.ends
+        hits += found.least <= truth <= found.most
         separated += knows.min() > forgot.max()
     return truth, hits / runs, separated / runs
 
@@ -106,8 +104,8 @@ def areas(n_knows: int, n_forgot: int, shift: float, runs: int) -> tuple[float, 
     for _ in range(runs):
         knows, forgot = rng.normal(shift, size=n_knows), rng.normal(size=n_forgot)
         found = auc_limits(knows, forgot)
-        assert not isinstance(found, NoInterval)
-        hits += found.low <= truth <= found.high
+        assert found.ends
+        hits += found.least <= truth <= found.most
         separated += knows.min() > forgot.max()
     return truth, hits / runs, separated / runs
 

@@ -28,7 +28,7 @@ from lensaudit.models.checkpoint import open_checkpoint
 from lensaudit.models.registry import load_registry, resolve
 from lensaudit.patching.scoring import score_lens
 from lensaudit.scores.depth import span_logprob
-from lensaudit.scores.intervals import auc_limits, ends_of
+from lensaudit.scores.intervals import auc_limits
 from lensaudit.scores.stats import auc
 from lensaudit.unlearn.rows import load_rows
 from lensaudit.unlearn.trainee import copy_tokenizer, save_model
@@ -144,7 +144,7 @@ def retraining(models: Sequence[Planted]) -> Column:
 def apart(column: Column, pool: Sequence[str], absent: Sequence[str], *, sign: int) -> str:
     """AUC with which a score tells a pool from the absent, and its interval over models."""
     knows, forgot = ([sign * column[name] for name in names] for names in (pool, absent))
-    ends = ends_of(auc_limits(knows, forgot))
+    ends = auc_limits(knows, forgot).ends
     limits = " [{:.2f}, {:.2f}]".format(*ends) if ends else ""
     return f"{auc(knows, forgot):.2f}{limits}"
 

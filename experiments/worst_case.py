@@ -134,7 +134,7 @@ def row_of(one: Planted, compared: Compared) -> dict[str, Any]:
     outcome = compared.without()
     facts = compared.opened.asked
     named = [fact.row.idx for fact, yes in zip(facts, outcome.named.named, strict=True) if yes]
-    ends = outcome.interval
+    excess = outcome.excess
     row: dict[str, Any] = {
         "model": one.name,
         "truth": one.truth,
@@ -142,9 +142,9 @@ def row_of(one: Planted, compared: Compared) -> dict[str, Any]:
         "n": len(facts),
         "out": outcome.n_out,
         "expected": outcome.expected,
-        "excess": outcome.excess,
-        "ci95": None if ends is None else [ends.low, ends.high],
-        "share": outcome.excess / outcome.ceiling if outcome.ceiling > 0 else None,
+        "excess": excess.value,
+        "ci95": excess.limits()["ci95"],
+        "share": excess.point / outcome.ceiling if outcome.ceiling > 0 else None,
         "named": len(named),
         "gains": {row.name: row.gain for row in outcome.attacks if row.counts},
         "attack_list": compared.opened.hash,

@@ -92,9 +92,9 @@ class EvaluationResult:
     def ci95(self) -> tuple[float, float] | None:
         """95 % interval of `uds` by authors; None where there is none."""
         entry = self.entries.get("uds")
-        if self.uds is None or entry is None or entry.interval is None:
+        if self.uds is None or entry is None:
             return None
-        return entry.interval.low, entry.interval.high
+        return entry.interval.ends
 
     @property
     def reason(self) -> str | None:

@@ -23,7 +23,7 @@ from lensaudit.results.sentences import (
     direction_added,
 )
 from lensaudit.scores.estimate import Estimate
-from lensaudit.scores.intervals import Limits, NoInterval, clustered_ratio, limits_document
+from lensaudit.scores.intervals import clustered_ratio
 from lensaudit.steer.outcome import rank_correlation
 
 BEFORE: Mapping[Role, Role] = {"unlearned": "unlearned", "retain": "retain", "full": "full"}
@@ -59,9 +59,8 @@ class Plain:
 class Recovery:
     """How much of a gap an arm closes: 0 none, 1 all of it."""
 
-    value: float | None
-    """None where full is not ahead by more than two standard errors."""
-    limits: Limits
+    estimate: Estimate
+    """Without a value where full is not ahead by more than two standard errors."""
     mean: float
     """Mean score under the intervention."""
     n_items: int
@@ -71,11 +70,11 @@ class Recovery:
     def document(self) -> dict[str, Any]:
         """As JSON."""
         return {
-            "recovery": self.value,
+            "recovery": self.estimate.value,
             "score": self.mean,
             "n_items": self.n_items,
             "sd": self.sd,
-            **limits_document(self.limits),
+            **self.estimate.limits(),
         }
 
 
@@ -117,11 +116,11 @@ def recovery_of(findings: Sequence[Finding], plain: Plain, score: str) -> Recove
     gaps = plain.gaps(before, target, idx)
     mean = math.fsum(means) / len(means)
     if not is_gap(plain, before, target, idx):
-        return Recovery(None, NoInterval("no gap to close: no interval"), mean, len(idx))
+        return Recovery(Estimate(None, why="no gap to close: no interval"), mean, len(idx))
     groups = [plain.groups[one] for one in idx]
-    limits = clustered_ratio(gains, gaps, groups, unit=unit_of(groups))
-    value = math.fsum(gains) / math.fsum(gaps)
-    return Recovery(value, limits, mean, len(idx), _spread(findings, score, math.fsum(gaps)))
+    found = clustered_ratio(gains, gaps, groups, unit=unit_of(groups))
+    found = found.around(math.fsum(gains) / math.fsum(gaps))
+    return Recovery(found, mean, len(idx), _spread(findings, score, math.fsum(gaps)))
 
 
 def _spread(findings: Sequence[Finding], score: str, gap: float) -> float | None:
@@ -152,14 +151,14 @@ def summary_of(
         name: {key: recovery_of(own, plain[key], key) for key in plain if own[0].values(key)}
         for name, own in arms.items()
     }
-    value = found["direction"][score].value
-    control = found["never_trained"][score].value if "never_trained" in found else None
+    value = found["direction"][score].estimate.value
+    control = found["never_trained"][score].estimate.value if "never_trained" in found else None
     summary = {
         "kind": kind,
         "unscored": None if value is not None else _NO_GAP,
         "score": score,
         "recovery": value,
-        **limits_document(found["direction"][score].limits),
+        **found["direction"][score].estimate.limits(),
         "recovery_above_control": None if None in (value, control) else value - control,  # pyright: ignore
         "arms": {n: {k: r.document() for k, r in both.items()} for n, both in found.items()},
         "chosen": [{"fold": one.fold, **vars(one.label)} for one in main],
@@ -248,8 +247,4 @@ def _controls(found: Mapping[str, Recovery], names: Mapping[str, str]) -> dict[s
 
 def measured_of(found: Recovery) -> Estimate | None:
     """A recovery as evidence; None where there was no gap to close."""
-    if found.value is None:
-        return None
-    if isinstance(found.limits, NoInterval):
-        return Estimate(found.value, why=found.limits.why)
-    return Estimate(found.value, found.limits.low, found.limits.high)
+    return None if found.estimate.value is None else found.estimate

@@ -154,10 +154,10 @@ def _json(entry: MetricResult) -> dict[str, Any]:
         out["reason"] = entry.reason
     if entry.failed:
         out["failed"] = entry.failed
-    if entry.interval:
-        out["interval_95"] = [entry.interval.low, entry.interval.high]
-    elif entry.interval_why:
-        out |= {"interval_95": None, "interval_95_why": entry.interval_why}
+    if entry.interval.ends:
+        out["interval_95"] = list(entry.interval.ends)
+    elif entry.interval.why:
+        out |= entry.interval.limits("interval_95")
     if entry.interval_assumes:
         out["interval_95_assumes"] = entry.interval_assumes
     return out

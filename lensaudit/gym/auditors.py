@@ -51,7 +51,6 @@ from lensaudit.patching.prepare import prepare
 from lensaudit.patching.scoring import score_all, score_examined, score_lens
 from lensaudit.results.reading import brief
 from lensaudit.scores.estimate import Estimate
-from lensaudit.scores.intervals import ends_of
 from lensaudit.scores.representation import weighted_erasure
 from lensaudit.verdict.collect import judge_run
 from lensaudit.verdict.depth import kept_for_verdict
@@ -295,7 +294,7 @@ def _depth(outcome: Outcome) -> Finding:
     if not facts:
         why = next(iter(outcome.unscored.values()), "no layer of full encodes a fact")
         return Finding(None, why=why)
-    return Finding(outcome.uds, facts, ci95=ends_of(outcome.interval()))
+    return Finding(outcome.uds, facts, ci95=outcome.interval().ends)
 
 
 @auditor("uds", reads="stream", high_means="forgot", source=UDS, at_once=True)
@@ -687,9 +686,9 @@ def worst_excess(case: Case) -> Finding:
     facts = {fact.row.idx: value for fact, value in pairs if value is not None}
     told = summary_of_worst(opened, outcome, "cheap") | {"source": ""}
     return Finding(
-        outcome.excess,
+        outcome.excess.value,
         facts or None,
-        ci95=ends_of(outcome.interval),
+        ci95=outcome.excess.ends,
         evidence={"worst": brief(told)},
     )
 
@@ -787,5 +786,5 @@ def rtt(case: Case) -> Finding:
     (summary,) = room.summarize(log)
     retrained, told = summary.main.accuracies["B"], as_json(summary)
     kept = {name: told[name] for name in ("main", "gate")} | {"models": {}}
-    ends = ends_of(retrained.interval)
-    return Finding(float(retrained.value), ci95=ends, evidence={"rtt": [brief(kept)]})
+    ends = retrained.ends
+    return Finding(retrained.point, ci95=ends, evidence={"rtt": [brief(kept)]})

@@ -96,7 +96,7 @@ def nulls_of(models: Sequence[Planted], chosen: Collection[str]) -> dict[str, Nu
         if one.truth in FORGOT and one.mechanism in chosen:
             for view in one.evidence({}).views:
                 if view.held is not None and view.control is None:
-                    values[view.name].append(view.held.value)
+                    values[view.name].append(view.held.point)
     return {
         name: Null(float(np.mean(own)), float(np.std(own, ddof=1)), len(own))
         for name, own in values.items()

@@ -167,7 +167,7 @@ def _scores(
 def _area(areas: Sequence[float], n_models: int) -> Area:
     mean = sum(areas) / len(areas)
     limits = area_limits(mean, len(areas), len(areas))
-    return Area(mean, limits.low, limits.high, len(areas), n_models)
+    return Area(mean, limits.least, limits.most, len(areas), n_models)
 
 
 @dataclass(frozen=True)

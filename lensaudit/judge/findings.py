@@ -16,7 +16,8 @@ from lensaudit.judge.budget import Spent
 from lensaudit.judge.calls import Outcome, Reply
 from lensaudit.judge.grading import Grader, Judged
 from lensaudit.judge.items import Items
-from lensaudit.scores.intervals import NO_ROWS, NoInterval, clustered_mean, ends_of
+from lensaudit.scores.estimate import NO_ROWS
+from lensaudit.scores.intervals import clustered_mean
 
 FILES = ("scores.csv", "summary.csv", "results.jsonl", "raw.jsonl", "summary.json")
 UNFINISHED = frozenset({"budget", "api_error", "no_logprobs"})
@@ -120,8 +121,8 @@ def _column(rows: list[Judged], name: str, scale: tuple[float, ...]) -> Column:
         max=max(values),
         n=len(values),
         n_invalid=len(rows) - len(values),
-        ci95=ends_of(limits),
-        ci95_why=limits.why if isinstance(limits, NoInterval) else None,
+        ci95=limits.ends,
+        ci95_why=limits.why,
     )
 
 

@@ -19,7 +19,7 @@ from lensaudit.meta.robustness import Attack, Stability, on_common
 from lensaudit.meta.table import Faith, Sources, Stable, TableRow, cells, null
 from lensaudit.meta.values import Values
 from lensaudit.results.schema import Number, Record, Share, Whole, checked
-from lensaudit.scores.stats import Interval
+from lensaudit.scores.estimate import Estimate
 
 SCHEMA = 1
 """Raised when a field changes its meaning."""
@@ -45,11 +45,10 @@ def faithfulness_document(
 
 
 def _faithfulness(one: Faithfulness) -> Document:
-    interval, threshold = one.interval, one.threshold
+    threshold = one.threshold
     return _named(one.metric) | {
         "auc": null(one.auc),
-        "interval_95": [interval.low, interval.high] if interval else None,
-        "interval_95_why": one.interval_why,
+        **one.interval.limits("interval_95"),
         "preliminary_auc": null(one.preliminary),
         "n_knows": one.n_knows,
         "n_forgot": one.n_forgot,
@@ -222,9 +221,8 @@ class _FaithRow:
 
     def faith(self) -> Faith:
         """As the table needs it."""
-        low, high = self.interval_95 or (None, None)
-        ends = None if self.auc is None or low is None or high is None else Interval(low, high)
-        return Faith(_or_nan(self.auc), ends, self.n_knows, self.n_forgot, self.reason)
+        area = Estimate.within(self.auc, self.interval_95)
+        return Faith(_or_nan(self.auc), area, self.n_knows, self.n_forgot, self.reason)
 
 
 @dataclass(frozen=True)

@@ -17,9 +17,9 @@ from lensaudit.meta.catalogue import Judged
 from lensaudit.meta.values import Values
 from lensaudit.results.sentences import pools_told_apart
 from lensaudit.scores.estimate import Estimate
-from lensaudit.scores.intervals import Limits, NoInterval, auc_limits
+from lensaudit.scores.intervals import auc_limits
 from lensaudit.scores.pools import Threshold, best_threshold
-from lensaudit.scores.stats import Interval, auc
+from lensaudit.scores.stats import auc
 
 LEAST = 2
 """Models per pool below which an AUC is not given."""
@@ -43,8 +43,8 @@ class Faithfulness:
 
     metric: Judged
     auc: float
-    interval: Interval | None
-    """95 % interval over models, Newcombe's."""
+    interval: Estimate
+    """95 % interval over models, Newcombe's, or why there is none."""
     n_knows: int
     """Models with a value."""
     n_forgot: int
@@ -60,8 +60,6 @@ class Faithfulness:
     """Model -> why it was not measured yet. While there is one, `auc` is NaN."""
     preliminary: float = math.nan
     """The AUC of the models that are measured, while others are to do."""
-    interval_why: str | None = None
-    """Why there is no interval."""
     reason: str | None = None
     """Why `auc` is NaN, or what a reader should know about it."""
 
@@ -105,12 +103,11 @@ def faithfulness(
     to_do = {m: values.why_not(m, metric.key) for m in missing if values.is_to_do(m, metric.key)}
     enough = min(map(len, raw)) >= LEAST
     area = auc(*turned) if enough else math.nan
-    limits = auc_limits(*turned) if enough else NoInterval("too few models: no interval")
+    limits = auc_limits(*turned) if enough else Estimate(None, why="too few models: no interval")
     return Faithfulness(
         metric,
         auc=math.nan if to_do else area,
-        interval=limits if isinstance(limits, Interval) else None,
-        interval_why=limits.why if isinstance(limits, NoInterval) else None,
+        interval=limits,
         n_knows=len(raw[0]),
         n_forgot=len(raw[1]),
         knows_mean=_mean(raw[0]),
@@ -120,7 +117,7 @@ def faithfulness(
         excluded={m: values.why_not(m, metric.key) for m in missing if m not in to_do},
         to_do=to_do,
         preliminary=area if to_do else math.nan,
-        reason=_reason(raw, to_do) or _shown(area, limits),
+        reason=_reason(raw, to_do) or _shown(limits),
     )
 
 
@@ -146,11 +143,9 @@ def _reason(raw: Sequence[Sequence[float]], to_do: Mapping[str, str]) -> str | N
     return None
 
 
-def _shown(area: float, limits: Limits) -> str | None:
+def _shown(area: Estimate) -> str | None:
     """What to know of an AUC whose interval does not say that the pools are told apart."""
-    if not isinstance(limits, Interval):
-        return None
-    return pools_told_apart(Estimate(area, limits.low, limits.high))
+    return pools_told_apart(area) if area.ends else None
 
 
 def _histogram(knows: Sequence[float], forgot: Sequence[float]) -> Histogram | None:

@@ -13,7 +13,7 @@ from typing import TypeVar
 
 from lensaudit.meta.catalogue import CATALOGUE, Judged
 from lensaudit.meta.robustness import Attack, combined
-from lensaudit.scores.stats import Interval
+from lensaudit.scores.estimate import UNMEASURED, Estimate
 
 Value = TypeVar("Value")
 
@@ -23,7 +23,7 @@ class Faith:
     """What the table needs of a faithfulness result."""
 
     auc: float
-    interval: Interval | None = None
+    interval: Estimate = UNMEASURED
     n_knows: int | None = None
     """None where the source does not say."""
     n_forgot: int | None = None
@@ -145,7 +145,7 @@ def cells(row: TableRow) -> dict[str, str | float | int | None]:
         row.metric.category,
         row.metric.high_means,
         faith.auc,
-        *_ends(faith.interval),
+        *(faith.interval.ends or (None, None)),
         faith.n_knows,
         faith.n_forgot,
         quantize.value,
@@ -167,10 +167,6 @@ def cells(row: TableRow) -> dict[str, str | float | int | None]:
 def null(value: Value) -> Value | None:
     """NaN as None: JSON has none, and an empty CSV cell says it better."""
     return None if isinstance(value, float) and not math.isfinite(value) else value
-
-
-def _ends(interval: Interval | None) -> tuple[float, float]:
-    return (interval.low, interval.high) if interval else (math.nan, math.nan)
 
 
 def csv_rows(rows: Sequence[TableRow]) -> list[list[str | float | int]]:

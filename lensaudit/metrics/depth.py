@@ -16,7 +16,7 @@ from lensaudit.metrics.registry import (
     metric,
     unscored,
 )
-from lensaudit.scores.stats import Interval
+from lensaudit.scores.estimate import Estimate
 
 _UDS = Read("patched", ANNOTATED, "uds")
 _EM = Read("patched", ANNOTATED, "em")
@@ -115,8 +115,7 @@ def _of_kept(context: MetricContext, name: str) -> MetricResult:
     value, ends = found.pop("values")[name]
     if value is None:
         return unscored(found.get("why", {}).get(name) or "no retain fact could be scored")
-    interval = None if ends is None else Interval(*ends)
-    return MetricResult(value, details=found, interval=interval)
+    return MetricResult(value, details=found, interval=Estimate.within(value, ends))
 
 
 def _entry(context: MetricContext, field: str) -> MetricResult:

@@ -16,8 +16,8 @@ from lensaudit.metrics.registry import (
     Record,
     RowValue,
 )
-from lensaudit.scores.intervals import Limits, clustered_mean
-from lensaudit.scores.stats import Interval
+from lensaudit.scores.estimate import Estimate
+from lensaudit.scores.intervals import clustered_mean
 
 NO_CONTENT = "no content token: the answer is empty or a single token"
 
@@ -94,15 +94,9 @@ def authors_of(rows: Iterable[int], groups: GroupsBySide, side: int) -> list[Gro
     return [known.get(idx, own_group(idx)) for idx in rows]
 
 
-def with_limits(entry: MetricResult, limits: Limits, authors: Sequence[Group]) -> MetricResult:
+def with_limits(entry: MetricResult, limits: Estimate, authors: Sequence[Group]) -> MetricResult:
     """The entry with its interval, or why it has none, and what the interval assumes."""
-    found = isinstance(limits, Interval)
-    return replace(
-        entry,
-        interval=limits if found else None,
-        interval_why=None if found else limits.why,
-        interval_assumes=assumption(authors),
-    )
+    return replace(entry, interval=limits, interval_assumes=assumption(authors))
 
 
 def no_rows(unscored: Mapping[int, str]) -> str:

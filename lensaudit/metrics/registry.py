@@ -19,7 +19,7 @@ import lensaudit.metrics
 from lensaudit.data.suites import Suite
 from lensaudit.errors import FailureKind, InputError
 from lensaudit.groups import Group
-from lensaudit.scores.stats import Interval
+from lensaudit.scores.estimate import UNMEASURED, Estimate
 
 Kind = Literal["trace", "reference", "gradient", "text", "jailbreak", "fluency", "patched"]
 """What a pass does with a split: score its answers; score them with the reference model;
@@ -61,10 +61,8 @@ class MetricResult:
     """Why `value` is NaN."""
     failed: FailureKind | None = None
     """How a pass that it reads broke: `reason` is no answer, it is worth another try."""
-    interval: Interval | None = None
-    """95 % interval of `value`, by authors."""
-    interval_why: str | None = None
-    """Why a mean or an area has none."""
+    interval: Estimate = UNMEASURED
+    """95 % interval of `value` by authors, or why a mean or an area has none."""
     interval_assumes: str | None = None
     """What it takes for granted of rows that name no author."""
 

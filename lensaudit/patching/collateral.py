@@ -28,10 +28,9 @@ from lensaudit.patching.bench import Bench
 from lensaudit.patching.outcome import NO_KE, Outcome
 from lensaudit.patching.score_cache import example_hash
 from lensaudit.patching.sources import CachedSource, SourceStreams
-from lensaudit.scores.collateral import Difference, difference_of, over_erasure
+from lensaudit.scores.collateral import difference_of, over_erasure
 from lensaudit.scores.depth import depth_score
-from lensaudit.scores.intervals import NoInterval, clustered_mean
-from lensaudit.scores.stats import Interval
+from lensaudit.scores.intervals import clustered_mean
 
 FEWEST_ROWS = 10
 """Scored rows below which a stratum has no number."""
@@ -220,7 +219,7 @@ def _mean(values: Sequence[float], groups: Sequence[int | str]) -> dict[str, Any
     if not values:
         return {"depth": None, "ci95": None, "n_scored": 0}
     found = clustered_mean(values, groups)
-    ends = None if isinstance(found, NoInterval) else [found.low, found.high]
+    ends = found.limits()["ci95"]
     return {"depth": sum(values) / len(values), "ci95": ends, "n_scored": len(values)}
 
 
@@ -258,12 +257,4 @@ def _selectivity(
     if not values or not forgotten:
         return {"value": None, "ci95": None, "why": "one side has no scored row"}
     found = difference_of(outcome.scored.tolist(), forgotten, values, groups)
-    return _plain(found)
-
-
-def _plain(found: Difference) -> dict[str, Any]:
-    ends = (
-        [found.interval.low, found.interval.high] if isinstance(found.interval, Interval) else None
-    )
-    why = found.interval.why if isinstance(found.interval, NoInterval) else None
-    return {"value": found.value, "ci95": ends, "why": why}
+    return {"value": found.value, "ci95": found.limits()["ci95"], "why": found.why}

@@ -41,8 +41,7 @@ from lensaudit.patching.sources import SourceStreams
 from lensaudit.scores.alignment import MapClass
 from lensaudit.scores.depth import DepthScore, depth_score
 from lensaudit.scores.estimate import Estimate
-from lensaudit.scores.intervals import NoInterval, clustered_mean, clustered_ratio
-from lensaudit.scores.stats import Interval
+from lensaudit.scores.intervals import clustered_mean, clustered_ratio
 from lensaudit.settings import AlignName
 from lensaudit.verdict.thresholds import (
     ALIGN_FROM,
@@ -534,9 +533,7 @@ class _Trial:
         groups = [e.group for e in held.readable]
         found = clustered_ratio(drops.numpy(), worst.numpy(), groups)
         share = float(drops.mean() / worst.mean())
-        if isinstance(found, NoInterval):
-            return share, None, found.why
-        return share, (found.low, found.high), None
+        return share, found.ends, found.why
 
     def _on_forget(self, values: Float[Tensor, "batch layer"]) -> float:
         """Mean over the KE cells of the forget set, weighted by the layers' mean S1."""
@@ -754,12 +751,7 @@ def measured(
         return None
     labels = [group for group, yes in zip(groups, chosen, strict=True) if yes]
     mean = sum(kept) / len(kept)
-    both = clustered_mean(kept, labels, bounds=bounds)
-    one_sided = clustered_mean(kept, labels, bounds=bounds, level=0.9)
-    if isinstance(both, Interval) and isinstance(one_sided, Interval):
-        ends = both.low, both.high
-        return Estimate(mean, *ends, len(kept), None, one_sided.low, one_sided.high)
-    return Estimate(mean, n=len(kept), why=both.why if isinstance(both, NoInterval) else None)
+    return clustered_mean(kept, labels, bounds=bounds).around(mean)
 
 
 def weakest_of(
@@ -782,7 +774,7 @@ def weakest_of(
         erasure = measured(depth.erasure[:, at], groups)
         if erasure is not None and strength[at] >= STRONG_LAYER * strength.max():
             found.append(Weakest(layer, erasure))
-    return min(found, key=lambda one: one.erasure.value, default=None)
+    return min(found, key=lambda one: one.erasure.point, default=None)
 
 
 def _idx(rows: Sequence[Encoded]) -> set[int]:

@@ -50,7 +50,8 @@ from lensaudit.scores.erasure import (
     layer_status,
     tally,
 )
-from lensaudit.scores.intervals import NO_ROWS, Limits, clustered_mean, limits_document
+from lensaudit.scores.estimate import Estimate
+from lensaudit.scores.intervals import clustered_mean
 from lensaudit.settings import EmForm
 
 REFERENCE_TOKENS = 30
@@ -510,11 +511,9 @@ class EmOutcome:
         """Mean of `erasure.udr` or `.retention` over the scored examples; None without any."""
         return _mean_of(values[self.erasure.udr.isfinite()])
 
-    def interval(self, values: Float[Tensor, " batch"]) -> Limits:
+    def interval(self, values: Float[Tensor, " batch"]) -> Estimate:
         """95 % interval of that mean by authors, or why there is none."""
         chosen, groups = self.erasure.udr.isfinite(), self.groups()
-        if not groups:
-            return NO_ROWS
         return clustered_mean(values[chosen].tolist(), groups, unit=unit_of(groups))
 
     def groups(self) -> list[Group]:
@@ -634,10 +633,10 @@ def em_summary_of(outcome: EmOutcome) -> dict[str, Any]:
         "em_form": em.form,
         "threshold": em.threshold,
         "udr": outcome.rate(erasure.udr),
-        **limits_document(outcome.interval(erasure.udr)),
+        **outcome.interval(erasure.udr).limits(),
         "ci95_assumes": assumption(outcome.groups()),
         "retention": outcome.rate(erasure.retention),
-        **limits_document(outcome.interval(erasure.retention), "retention_ci95"),
+        **outcome.interval(erasure.retention).limits("retention_ci95"),
         "n": len(audit.encoded) + len(audit.lost),
         "n_scored": len(udr),
         "n_groups": len(set(outcome.groups())),

@@ -18,7 +18,8 @@ from lensaudit.patching.score_cache import ByToken
 from lensaudit.results.owners import COMPARISON, COMPARISON_MANIFEST
 from lensaudit.results.records import Manifest
 from lensaudit.scores.depth import DepthScore, depth_score
-from lensaudit.scores.intervals import NO_ROWS, Limits, clustered_mean, ends_of, limits_document
+from lensaudit.scores.estimate import NO_ROWS, Estimate
+from lensaudit.scores.intervals import clustered_mean
 
 NO_KE = "no layer encodes the fact: S1 delta never exceeds tau = {tau}"
 
@@ -66,10 +67,8 @@ class Outcome:
         chosen = self.depth.uds.isfinite().tolist()
         return [e.group for e, yes in zip(self.encoded, chosen, strict=True) if yes]
 
-    def interval(self) -> Limits:
+    def interval(self) -> Estimate:
         """95 % interval of the mean by authors, or why there is none."""
-        if not len(self.scored):
-            return NO_ROWS
         return clustered_mean(self.scored.tolist(), self.groups, unit=unit_of(self.groups))
 
     def rows(self) -> list[dict[str, Any]]:
@@ -158,7 +157,7 @@ def summary_of(outcome: Outcome, calibration: Mapping[str, float | None]) -> dic
         "source": outcome.source,
         "score": outcome.score,
         outcome.score: outcome.uds,
-        **limits_document(outcome.interval()),
+        **outcome.interval().limits(),
         "ci95_assumes": assumption(outcome.groups),
         "n": len(outcome.encoded) + len(_lost(outcome)),
         "n_scored": len(outcome.scored),
@@ -183,7 +182,7 @@ def beside(
     """Summary and rows of UDS with the Logit Lens depth of the same source beside it."""
     summary = summary_of(outcome, calibration) | {
         "lens": lens.uds,
-        **limits_document(lens.interval(), "lens_ci95"),
+        **lens.interval().limits("lens_ci95"),
         "lens_n_scored": len(lens.scored),
         "lens_per_layer": lens.layer_rows(),
     }
@@ -298,7 +297,7 @@ def differences(outcomes: Sequence[Outcome]) -> list[list[Any]]:
             gaps = (first.depth.uds - second.depth.uds)[both].double()
             groups = [first.encoded[i].group for i in both.tolist()]
             found = clustered_mean(gaps.tolist(), groups, bounds=(-1.0, 1.0), unit=unit_of(groups))
-            low, high = ends_of(found) or ("", "")
+            low, high = found.ends or ("", "")
             rows.append(
                 [
                     first.source,
@@ -310,7 +309,7 @@ def differences(outcomes: Sequence[Outcome]) -> list[list[Any]]:
                     high,
                     len(both),
                     len(set(groups)),
-                    getattr(found, "why", ""),
+                    found.why or "",
                 ]
             )
     return rows

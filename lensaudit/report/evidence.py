@@ -6,10 +6,11 @@ empty cell; one that was measured on too few rows says so.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 from lensaudit.report.document import ANCHORS, Depth, Document, Model
+from lensaudit.scores.estimate import Estimate
 
 VIEWS: Mapping[str, tuple[str, str]] = {
     "says": ("says it", "share of the facts said exactly once the answer is begun"),
@@ -31,19 +32,6 @@ _FEWEST_VIEWS = 2
 
 
 @dataclass(frozen=True)
-class Cell:
-    """One view of one model."""
-
-    value: float
-    low: float | None = None
-    high: float | None = None
-    n: int | None = None
-    """Rows it is a mean of."""
-    why: str | None = None
-    """Why there is no interval, or why the value is not to be read."""
-
-
-@dataclass(frozen=True)
 class Line:
     """All views of one model, or of an anchor as the control of a view."""
 
@@ -51,7 +39,8 @@ class Line:
     model: int | None
     """Place in `Document.models`; None: an anchor that no result but the calibration speaks of."""
     role: str | None
-    cells: Mapping[str, Cell]
+    cells: Mapping[str, Estimate]
+    """View -> what it says; `why`: why there is no interval, or why it is not to be read."""
 
 
 def evidence_of(document: Document) -> dict[str, Any] | None:
@@ -65,8 +54,15 @@ def evidence_of(document: Document) -> dict[str, Any] | None:
         "views": [
             {"id": name, "title": VIEWS[name][0], "help": VIEWS[name][1]} for name in measured
         ],
-        "lines": [asdict(line) for line in lines],
+        "lines": [
+            vars(line) | {"cells": {name: _cell(one) for name, one in line.cells.items()}}
+            for line in lines
+        ],
     }
+
+
+def _cell(one: Estimate) -> dict[str, Any]:
+    return {name: getattr(one, name) for name in ("value", "low", "high", "n", "why")}
 
 
 def _lines(document: Document) -> Iterator[Line]:
@@ -93,35 +89,35 @@ def _lines(document: Document) -> Iterator[Line]:
         yield Line(name, None, role, cells)
 
 
-def _score(one: Depth, view: str) -> dict[str, Cell]:
+def _score(one: Depth, view: str) -> dict[str, Estimate]:
     if one.value is None:
         return {}
-    return {view: Cell(one.value, one.low, one.high, one.n_scored, one.why)}
+    return {view: Estimate(one.value, one.low, one.high, one.n_scored, one.why)}
 
 
-def _of_depth(one: Depth) -> dict[str, Cell]:
+def _of_depth(one: Depth) -> dict[str, Estimate]:
     """What a run of `patch` says, its controls included."""
     extra, found = one.extra, _score(one, "uds")
     for name in ("aligned", "lens"):
         if extra.get(name) is not None:
-            low, high = extra.get(f"{name}_ci95") or (None, None)
-            why = one.why if low is None else None
-            found[name] = Cell(extra[name], low, high, one.n_scored, why)
+            ends = extra.get(f"{name}_ci95")
+            why = None if ends else one.why
+            found[name] = Estimate.within(extra[name], ends, n=one.n_scored, why=why)
     if extra.get("says") is not None:
-        found["says"] = Cell(extra["says"], n=one.n)
+        found["says"] = Estimate(extra["says"], n=one.n)
     if extra.get("d_share") is not None:
-        found["unread"] = Cell(extra["d_share"])
+        found["unread"] = Estimate(extra["d_share"])
     return found
 
 
-def _of_metric(model: Model, metric: str, view: str) -> dict[str, Cell]:
+def _of_metric(model: Model, metric: str, view: str) -> dict[str, Estimate]:
     value, low, high, n, _, why = model.metrics.get(metric) or (None,) * 6
-    return {} if value is None else {view: Cell(value, low, high, n or None, why)}
+    return {} if value is None else {view: Estimate(value, low, high, n or None, why)}
 
 
 def _anchors(
     document: Document, depths: Mapping[int, Depth]
-) -> dict[tuple[str | None, str], dict[str, Cell]]:
+) -> dict[tuple[str | None, str], dict[str, Estimate]]:
     """What the calibration and the outputs say of `full` and `retain`, by role and name."""
     if document.first is None:
         return {}
@@ -131,31 +127,31 @@ def _anchors(
     for role, name in (("full", condition.full), ("retain", condition.retain)):
         values = {"uds": condition.calibration.get(role), "says": said.get(role)}
         found[role, name] = {
-            view: Cell(value, why="calibration" if view == "uds" else None)
+            view: Estimate(value, why="calibration" if view == "uds" else None)
             for view, value in values.items()
             if isinstance(value, float)
         }
     return found
 
 
-def _attacked(attacks: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, Cell]]:
+def _attacked(attacks: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, Estimate]]:
     """Model -> what attacks say of it."""
-    found: dict[str, dict[str, Cell]] = {}
+    found: dict[str, dict[str, Estimate]] = {}
     for one in attacks:
         if one["kind"] == "rtt":
             ratios = {ratio["name"]: ratio for ratio in one.get("ratios", ())}
             ratio = ratios.get("recovery_adjusted") or ratios.get("recovery_rate")
             if ratio and ratio.get("value") is not None:
                 why = one.get("gate") or ratio.get("why") or None
-                cell = Cell(ratio["value"], ratio.get("low"), ratio.get("high"), None, why)
+                cell = Estimate(ratio["value"], ratio.get("low"), ratio.get("high"), None, why)
                 found.setdefault(one["model"], {})["rtt"] = cell
         elif one["kind"] == "worst":
-            low, high = one.get("ci95") or (None, None)
             n = sum(not fact.get("unscored") for fact in one["facts"])
-            found.setdefault(one["source"], {})["worst"] = Cell(one["excess"], low, high, n)
+            excess = Estimate.within(one["excess"], one.get("ci95"), n=n)
+            found.setdefault(one["source"], {})["worst"] = excess
         elif one["kind"] == "relearn":
             for name, gain in _gains(one["rows"]).items():
-                found.setdefault(name, {})["gain"] = Cell(gain, why="one run")
+                found.setdefault(name, {})["gain"] = Estimate(gain, why="one run")
     return found
 
 

@@ -66,11 +66,13 @@ def depth_table(runs: Sequence[PatchRun]) -> str:
     """A row for each run: its score, the 95 % interval, and how many examples have one."""
     label = labels(run.source for run in runs)
     rows = []
-    for run in sorted(runs, key=lambda one: (one.value is None, one.value)):
-        ends = run.interval
-        limits = f"[{ends.low:.3f}, {ends.high:.3f}]" if ends else "--"
+    for run in sorted(runs, key=lambda one: (one.estimate.value is None, one.estimate.value)):
+        ends = run.estimate.ends
+        limits = f"[{ends[0]:.3f}, {ends[1]:.3f}]" if ends else "--"
         scored = f"{run.summary['n_scored']}/{run.summary['n']}"
-        rows.append([label[run.source], run.score.upper(), _number(run.value), limits, scored])
+        rows.append(
+            [label[run.source], run.score.upper(), _number(run.estimate.value), limits, scored]
+        )
     return latex(["Model", "Score", "Value", r"95\,\% interval", "Scored"], rows, "llrlr")
 
 
@@ -124,7 +126,7 @@ def _pictures(runs: Sequence[PatchRun]) -> dict[str, bytes]:
     made: dict[str, bytes] = {}
     for score, own in _by_score(runs).items():
         name = "depth" if score == "uds" else f"depth-{score}"
-        if any(run.value is not None for run in own):
+        if any(run.estimate.value is not None for run in own):
             table = frames.summaries(*(run.folder for run in own))
             made |= dict(_drawn(plot.depth(table), name))
     names = [slug(run.source) for run in runs]

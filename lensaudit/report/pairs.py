@@ -8,7 +8,7 @@ import numpy as np
 from lensaudit.groups import unit_of
 from lensaudit.report.document import Pair
 from lensaudit.results.patch_runs import PatchRun
-from lensaudit.scores.intervals import NoInterval, clustered_mean
+from lensaudit.scores.intervals import clustered_mean
 
 MOST_RUNS = 16
 """Runs of one condition up to which every pair gets an interval: 120 pairs, under a second."""
@@ -38,6 +38,4 @@ def _pair(first: int, second: int, a: PatchRun, b: PatchRun) -> Pair | None:
     groups = [one.group for one, yes in zip(a.examples, both, strict=True) if yes]
     difference = float(gaps[both].mean())
     limits = clustered_mean(gaps[both], groups, bounds=(-1.0, 1.0), unit=unit_of(groups))
-    if isinstance(limits, NoInterval):
-        return Pair(first, second, difference, None, None, limits.why)
-    return Pair(first, second, difference, limits.low, limits.high)
+    return Pair(first, second, difference, limits.low, limits.high, limits.why)

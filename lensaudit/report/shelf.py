@@ -129,9 +129,8 @@ def _as_in_suite(run: PatchRun) -> bool:
 
 
 def _depth(run: PatchRun) -> MetricValue:
-    n, n_scored = int(run.summary["n"]), int(run.summary["n_scored"])
-    why = run.summary.get("ci95_why")
-    return MetricValue(run.value, run.interval, n_scored, n - n_scored, None, why)
+    n_unscored = int(run.summary["n"]) - int(run.summary["n_scored"])
+    return MetricValue(**vars(run.estimate), n_unscored=n_unscored)
 
 
 def kinds_of(runs: Sequence[EvalRun], aggregates: Sequence[JsonObject]) -> list[Mapping[str, Any]]:
@@ -152,7 +151,7 @@ def _aggregated(row: JsonObject) -> dict[str, MetricValue]:
     why = reasons if isinstance(reasons, Mapping) else {}
     return {
         name: MetricValue(
-            number(row[name], f"aggregate of {row['model']}: {name}"), None, 0, 0, why.get(name)
+            number(row[name], f"aggregate of {row['model']}: {name}"), n=0, why=why.get(name)
         )
         for name in AGGREGATES
         if name in row
@@ -161,15 +160,7 @@ def _aggregated(row: JsonObject) -> dict[str, MetricValue]:
 
 def _listed(value: MetricValue) -> list[Any]:
     """As the page reads it: value, low, high, scored, unscored, why something is missing."""
-    low, high = (value.interval.low, value.interval.high) if value.interval else (None, None)
-    return [
-        value.value,
-        low,
-        high,
-        value.n_scored,
-        value.n_unscored,
-        value.reason or value.interval_why,
-    ]
+    return [value.value, value.low, value.high, value.n, value.n_unscored, value.why]
 
 
 def _digits(epoch: Any) -> str | None:

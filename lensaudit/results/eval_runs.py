@@ -10,11 +10,10 @@ from typing import Annotated, Any
 from pydantic import Strict
 
 from lensaudit.errors import FailureKind, InputError
-from lensaudit.results.patch_runs import check_inside, interval_of
 from lensaudit.results.reading import JsonObject, json_object, part
 from lensaudit.results.records import check_result
-from lensaudit.results.schema import Number, checked
-from lensaudit.scores.stats import Interval
+from lensaudit.results.schema import Number, check_inside, checked
+from lensaudit.scores.estimate import Estimate
 
 _SHARE = re.compile(
     r"uds|logit_lens|em_erasure|mia_.+|\w+_(Prob|ROUGE)|exact_memorization|extraction_strength\w*|"
@@ -24,17 +23,10 @@ _SHARE = re.compile(
 
 
 @dataclass(frozen=True)
-class MetricValue:
-    """One metric of one model."""
+class MetricValue(Estimate):
+    """One metric of one model; `n` rows are scored."""
 
-    value: float | None
-    interval: Interval | None
-    n_scored: int
-    n_unscored: int
-    reason: str | None
-    """Why there is no value."""
-    interval_why: str | None = None
-    """Why there is no interval."""
+    n_unscored: int = 0
 
 
 @dataclass(frozen=True)
@@ -121,7 +113,7 @@ def entries_of(content: Mapping[str, Any], where: object) -> dict[str, LogEntry]
     """
     found = {name: checked(LogEntry, raw, f"{where}: {name}") for name, raw in content.items()}
     for name, one in found.items():
-        check_inside(one.agg_value, one.interval_95, f"{where}: {name}")
+        check_inside(Estimate.within(one.agg_value, one.interval_95), f"{where}: {name}")
         check_share(name, one.agg_value, f"{where}: {name}")
     return found
 
@@ -181,12 +173,11 @@ def _value(entry: LogEntry) -> MetricValue:
         scored += len(rows) - sum(key in gaps for key in rows)
         missing += len(gaps)
     return MetricValue(
-        value=None if value is None or not isfinite(value) else value,
-        interval=interval_of(entry.interval_95),
-        interval_why=entry.interval_95_why,
-        n_scored=scored,
+        None if value is None or not isfinite(value) else value,
+        *(entry.interval_95 or (None, None)),
+        n=scored,
         n_unscored=missing,
-        reason=entry.reason or None,
+        why=entry.reason or entry.interval_95_why,
     )
 
 

@@ -105,13 +105,12 @@ def curves(*places: Place) -> pd.DataFrame:
 
 
 def _summary(run: PatchRun) -> dict[str, Any]:
-    interval = run.interval
     return {
         "source": run.source,
         "score": run.score,
-        "value": run.value,
-        "low": interval.low if interval else None,
-        "high": interval.high if interval else None,
+        "value": run.estimate.value,
+        "low": run.estimate.low,
+        "high": run.estimate.high,
         "n": run.summary["n"],
         "n_scored": run.summary["n_scored"],
         **{name: run.summary["calibration"].get(name) for name in ("full", "retain")},
@@ -126,13 +125,13 @@ def _metric_rows(run: EvalRun) -> Iterator[dict[str, Any]]:
             "model": run.model,
             "metric": name,
             "value": found.value,
-            "low": found.interval.low if found.interval else None,
-            "high": found.interval.high if found.interval else None,
+            "low": found.low,
+            "high": found.high,
             "high_means": run.kinds[name].high_means,
             "family": run.kinds[name].family,
-            "n_scored": found.n_scored,
+            "n_scored": found.n,
             "n_unscored": found.n_unscored,
-            "reason": found.reason,
+            "reason": found.why if found.value is None else None,
         }
 
 

@@ -20,10 +20,11 @@ from lensaudit.results.schema import (
     Share,
     Text,
     Whole,
+    check_inside,
     checked,
     checked_as,
 )
-from lensaudit.scores.stats import Interval
+from lensaudit.scores.estimate import Estimate
 
 Numbers = NDArray[np.float64]
 SCORES = {"uds": "uds", "lens": "lens", "em": "udr"}
@@ -55,8 +56,8 @@ class PatchRun:
     """Content hash of the source: what results of one model are joined by."""
     score: str
     """`uds`, `lens` or `em`."""
-    value: float | None
-    interval: Interval | None
+    estimate: Estimate
+    """The score over all examples; `n` of them are scored."""
     summary: JsonObject
     manifest: JsonObject
     examples: tuple[Texts, ...]
@@ -260,8 +261,9 @@ def read_patch(summary_file: Path, texts: Mapping[int, Texts]) -> PatchRun:
         source=found.source,
         weights=str(_part(manifest, "source").get("weights") or found.source),
         score=found.score,
-        value=getattr(found, own),
-        interval=interval_of(found.ci95),
+        estimate=Estimate.within(
+            getattr(found, own), found.ci95, n=found.n_scored, why=found.ci95_why
+        ),
         summary=summary,
         manifest=manifest,
         examples=tuple(_texts(row, texts, folder) for row in rows),
@@ -318,7 +320,7 @@ def _check_ranges(found: _Summary, where: Path) -> None:
     value = getattr(found, SCORES[found.score])
     if value is not None and not 0 <= value <= 1:
         raise InputError(f"{where}: {found.score} is {value:g}, wanted 0 to 1")
-    check_inside(value, found.ci95, f"{where}: {found.score}")
+    check_inside(Estimate.within(value, found.ci95), f"{where}: {found.score}")
 
 
 def _check_rows(found: _Summary, scores: Numbers, folder: Path) -> None:
@@ -341,29 +343,6 @@ def _check_rows(found: _Summary, scores: Numbers, folder: Path) -> None:
             f"{where}: its rows have a mean {found.score} of {scored.mean():g}; summary.json says "
             f"{value:g}"
         )
-
-
-def check_inside(
-    value: float | None, ends: tuple[float | None, float | None] | None, where: object
-) -> None:
-    """Refuse a value that lies outside its own interval.
-
-    Raises:
-        InputError: it does, or the interval ends before it begins.
-    """
-    interval = interval_of(ends)
-    if interval is None:
-        return
-    low, high, within = interval.low, interval.high, 1e-6
-    if low > high or (value is not None and not low - within <= value <= high + within):
-        shown = "" if value is None else f" does not hold {value:g}"
-        raise InputError(f"{where}: the interval {low:g} to {high:g}{shown or ' is upside down'}")
-
-
-def interval_of(ends: tuple[float | None, float | None] | None) -> Interval | None:
-    """Two ends as an interval; None where one is missing."""
-    low, high = ends or (None, None)
-    return None if low is None or high is None else Interval(low, high)
 
 
 def unscored_of(summary: JsonObject) -> dict[str, list[int]]:

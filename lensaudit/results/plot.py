@@ -9,7 +9,7 @@ import pandas as pd
 
 from lensaudit.errors import InputError
 from lensaudit.results.frames import Place, curves, efforts, layers, summaries
-from lensaudit.scores.intervals import clustered_mean, ends_of
+from lensaudit.scores.intervals import clustered_mean
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -132,7 +132,7 @@ def _line(ax: "Axes", rows: pd.DataFrame, column: str, label: str, **style: Any)
     for layer in known:
         here = rows[rows["layer"] == layer]
         values = list(here[column])
-        ends = ends_of(clustered_mean(values, list(here["group"]), bounds=None))
+        ends = clustered_mean(values, list(here["group"]), bounds=None).ends
         means.append(float(np.mean(values)))
         low.append(ends[0] if ends else np.nan)
         high.append(ends[1] if ends else np.nan)

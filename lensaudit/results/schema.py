@@ -7,6 +7,7 @@ from typing import Annotated, Any, TypeVar
 from pydantic import AllowInfNan, Field, Strict, TypeAdapter, ValidationError
 
 from lensaudit.errors import InputError
+from lensaudit.scores.estimate import Estimate
 
 Record = TypeVar("Record")
 Number = Annotated[float, Strict(), AllowInfNan(False)]
@@ -59,6 +60,20 @@ def checked_as(kind: Any, value: Any, where: object, *, remedy: str = "") -> Any
         first = error.errors(include_url=False)[0]
         said = "; ".join(one for one in (_said(first), remedy) if one)
         raise InputError(f"{where}: {said}") from error
+
+
+def check_inside(found: Estimate, where: object) -> None:
+    """Refuse a value that lies outside its own interval.
+
+    Raises:
+        InputError: it does, or the interval ends before it begins.
+    """
+    if found.ends is None:
+        return
+    (low, high), value, within = found.ends, found.value, 1e-6
+    if low > high or (value is not None and not low - within <= value <= high + within):
+        shown = " is upside down" if value is None else f" does not hold {value:g}"
+        raise InputError(f"{where}: the interval {low:g} to {high:g}{shown}")
 
 
 def fits(kind: Any, value: Any) -> bool:

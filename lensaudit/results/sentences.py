@@ -34,7 +34,7 @@ def shown(one: Estimate, digits: int = 2) -> str:
     >>> shown(Estimate(0.28, -0.3, 0.81)), shown(Estimate(0.5))
     ('0.28 [-0.30, 0.81]', '0.50')
     """
-    value = f"{one.value:.{digits}f}"
+    value = f"{one.point:.{digits}f}"
     if one.low is None or one.high is None:
         return value
     return f"{value} [{one.low:.{digits}f}, {one.high:.{digits}f}]"
@@ -112,14 +112,14 @@ def component_clamped(
     return _said(said, necessity)
 
 
-def facts_retrained(found: Estimate | None, reason: str = "") -> str:
+def facts_retrained(found: Estimate) -> str:
     """Does retraining on other facts bring these back, beyond what a control learns?
 
     >>> facts_retrained(Estimate(0.5, -0.4, 1.2))
     'Undecided: (B - N) / (C - N) is 0.50 [-0.40, 1.20], which holds 0; a failed recovery is no proof of removal.'
     """  # noqa: E501
-    if found is None:
-        return f"Recovery is not scored: {reason}."
+    if found.value is None:
+        return f"Recovery is not scored: {found.why}."
     ratio = f"(B - N) / (C - N) is {shown(found)}"
     failed = "a failed recovery is no proof of removal"
     if found.least >= STRONG:
@@ -213,7 +213,7 @@ def _named(general: Estimate | None) -> dict[str, Estimate]:
 
 def _is_strong(found: Estimate, controls: Mapping[str, Estimate]) -> bool:
     """All of the gap, with the most that any control closes taken off."""
-    most = max((one.value for one in controls.values()), default=0.0)
+    most = max((one.point for one in controls.values()), default=0.0)
     return found.least - max(0.0, most) >= STRONG
 
 
@@ -222,11 +222,11 @@ def _as_well(found: Estimate, controls: Mapping[str, Estimate]) -> str | None:
     near = {
         name: one
         for name, one in controls.items()
-        if one.most >= found.least or found.value - one.value <= WEAK
+        if one.most >= found.least or found.point - one.point <= WEAK
     }
     if not near:
         return None
-    name = max(near, key=lambda one: near[one].value)
+    name = max(near, key=lambda one: near[one].point)
     return f"{name} ({shown(near[name])})"
 
 

@@ -2,23 +2,15 @@
 
 import math
 from collections.abc import Hashable, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 from jaxtyping import Float
 from torch import Tensor
 
 from lensaudit.scores.depth import depth_score
-from lensaudit.scores.intervals import NoInterval, clustered_mean
-from lensaudit.scores.stats import Interval, Values
-
-
-@dataclass(frozen=True)
-class Difference:
-    """A difference of two means."""
-
-    value: float
-    interval: Interval | NoInterval
+from lensaudit.scores.estimate import Estimate
+from lensaudit.scores.intervals import clustered_mean
+from lensaudit.scores.stats import Values
 
 
 def difference_of(
@@ -26,7 +18,7 @@ def difference_of(
     first_groups: Sequence[Hashable],
     second: Values,
     second_groups: Sequence[Hashable],
-) -> Difference:
+) -> Estimate:
     """mean(first) - mean(second) of values in [0, 1], of one model, on rows of different authors.
 
     Both are means of the same model under the same patching, but on different rows, so nothing
@@ -44,13 +36,11 @@ def difference_of(
     found = [clustered_mean(first, first_groups), clustered_mean(second, second_groups)]
     value = means[0] - means[1]
     a, b = found
-    if isinstance(a, NoInterval):
-        return Difference(value, a)
-    if isinstance(b, NoInterval):
-        return Difference(value, b)
-    low = value - math.hypot(means[0] - a.low, b.high - means[1])
-    high = value + math.hypot(a.high - means[0], means[1] - b.low)
-    return Difference(value, Interval(max(-1.0, low), min(1.0, high)))
+    if a.ends is None or b.ends is None:
+        return Estimate(value, why=a.why or b.why)
+    low = value - math.hypot(means[0] - a.least, b.most - means[1])
+    high = value + math.hypot(a.most - means[0], means[1] - b.least)
+    return Estimate(value, max(-1.0, low), min(1.0, high))
 
 
 def over_erasure(

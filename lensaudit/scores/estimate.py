@@ -1,42 +1,68 @@
 """A number and how sure it is."""
 
-from dataclasses import dataclass
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+Ends = tuple[float, float]
+OpenEnds = Sequence[float | None] | None
 
 
 @dataclass(frozen=True)
 class Estimate:
     """A value with its limits; without them the point stands for both, and `why` says why."""
 
-    value: float
+    value: float | None
+    """None where nothing could be scored."""
     low: float | None = None
     """Ends of the 95 % interval."""
     high: float | None = None
     n: int | None = None
     """Rows, or whatever was counted."""
     why: str | None = None
-    """Why there are no limits."""
+    """Why there is no value, or are no limits: `3 authors: no interval`."""
     lower: float | None = None
     """One-sided 95 % limits, the ends of the 90 % interval; where they are not known the ends of
     the 95 % one stand in, which is the careful side."""
     upper: float | None = None
 
+    @classmethod
+    def within(
+        cls,
+        value: float | None,
+        ends: OpenEnds,
+        one_sided: OpenEnds = None,
+        *,
+        n: int | None = None,
+        why: str | None = None,
+    ) -> "Estimate":
+        """From pairs of limits, as result files hold them: each null, or with a null in it."""
+        (low, high), (lower, upper) = ends or (None, None), one_sided or (None, None)
+        return cls(value, low, high, n, why, lower, upper)
+
+    @property
+    def point(self) -> float:
+        """The value; NaN where there is none."""
+        return math.nan if self.value is None else self.value
+
     @property
     def least(self) -> float:
         """Lower limit, or the point."""
-        return self.value if self.low is None else self.low
+        return self.point if self.low is None else self.low
 
     @property
     def most(self) -> float:
         """Upper limit, or the point."""
-        return self.value if self.high is None else self.high
+        return self.point if self.high is None else self.high
 
     @property
-    def ends(self) -> tuple[float, float] | None:
+    def ends(self) -> Ends | None:
         """The 95 % interval; None where there is none."""
         return None if self.low is None or self.high is None else (self.low, self.high)
 
     @property
-    def one_sided(self) -> tuple[float, float] | None:
+    def one_sided(self) -> Ends | None:
         """Lower and upper one-sided 95 % limits; None where there is no interval."""
         if self.ends is None:
             return None
@@ -46,13 +72,18 @@ class Estimate:
             high if self.upper is None else self.upper,
         )
 
-    def kept(self) -> "Estimate":
-        """1 minus it: from a share that is lost to one that is held, or back.
+    def limits(self, name: str = "ci95") -> dict[str, Any]:
+        """As result files hold it: `[low, high]` or null, and beside it why it is null.
 
-        >>> Estimate(0.25, 0.125, 0.5).kept()
-        Estimate(value=0.75, low=0.5, high=0.875, n=None, why=None, lower=None, upper=None)
+        >>> Estimate(0.5, why="3 authors: no interval").limits()
+        {'ci95': None, 'ci95_why': '3 authors: no interval'}
         """
-        return self.on(1.0, 0.0)
+        ends = self.ends
+        return {name: ends and list(ends), f"{name}_why": None if ends else self.why}
+
+    def around(self, value: float | None) -> "Estimate":
+        """The same limits around a value that was summed in another order."""
+        return replace(self, value=value)
 
     def on(self, zero: float, one: float) -> "Estimate":
         """On another scale: `zero` becomes 0, `one` becomes 1; limits change places if it turns.
@@ -60,14 +91,14 @@ class Estimate:
         >>> Estimate(3.0, 2.0, 4.0).on(0.0, 4.0).ends
         (0.5, 1.0)
         """
-
-        def moved(value: float | None) -> float | None:
-            return None if value is None else (value - zero) / (one - zero)
-
-        ends = (moved(self.low), moved(self.high), moved(self.lower), moved(self.upper))
-        low, high, lower, upper = ends
+        known = (self.value, self.low, self.high, self.lower, self.upper)
+        value, low, high, lower, upper = (
+            None if end is None else (end - zero) / (one - zero) for end in known
+        )
         if one < zero:
             low, high, lower, upper = high, low, upper, lower
-        return Estimate(
-            (self.value - zero) / (one - zero), low, high, self.n, self.why, lower, upper
-        )
+        return Estimate(value, low, high, self.n, self.why, lower, upper)
+
+
+UNMEASURED = Estimate(None)
+NO_ROWS = Estimate(None, n=0, why="no row has a score: no interval")

@@ -16,7 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import ndtri, stdtrit
 
-from lensaudit.scores.stats import Interval, Values, auc
+from lensaudit.scores.estimate import NO_ROWS, Ends, Estimate
+from lensaudit.scores.stats import Values, auc
 
 FEWEST_GROUPS = 5
 """Below this no interval is given: measured coverage of any of them is no promise."""
@@ -26,34 +27,6 @@ rows read 0 nothing can be seen of it."""
 _TINY = 1e-9
 _ROUNDING = 1e-6
 """How far past an end of its scale a mean of float32 numbers may come to lie."""
-
-
-@dataclass(frozen=True)
-class NoInterval:
-    """Why a number has no interval."""
-
-    why: str
-    """`3 authors: no interval`."""
-
-
-Limits = Interval | NoInterval
-NO_ROWS = NoInterval("no row has a score: no interval")
-
-
-def limits_document(found: Limits, name: str = "ci95") -> dict[str, Any]:
-    """As result files hold it: `[low, high]` or null, and beside it why it is null.
-
-    >>> limits_document(NoInterval("3 authors: no interval"))
-    {'ci95': None, 'ci95_why': '3 authors: no interval'}
-    """
-    if isinstance(found, NoInterval):
-        return {name: None, f"{name}_why": found.why}
-    return {name: [found.low, found.high], f"{name}_why": None}
-
-
-def ends_of(found: Limits | None) -> tuple[float, float] | None:
-    """Low and high; None where there are none."""
-    return (found.low, found.high) if isinstance(found, Interval) else None
 
 
 @dataclass(frozen=True)
@@ -70,54 +43,63 @@ class _Moments:
         return int(self.sizes.sum())
 
 
-_A_NAN = NoInterval("a score is NaN: no interval")
+_A_NAN = "a score is NaN: no interval"
 
 
 def clustered_mean(
     values: Values,
     groups: Sequence[Hashable],
     *,
-    level: float = 0.95,
     bounds: tuple[float, float] | None = (0.0, 1.0),
     unit: str = "author",
-) -> Limits:
-    """Interval of the mean over rows, rows of a group being alike.
+) -> Estimate:
+    """Mean over rows with its two-sided and one-sided 95 % limits, rows of a group being alike.
 
     Args:
-        values: one number per row.
+        values: one number per row; of none there is no mean.
         groups: label of each row's group.
-        level: of confidence; 0.9 gives the one-sided 95 % limits.
         bounds: ends of the scale. One that begins at 0 has the score interval; a scale of
             differences, such as (-1, 1), cuts the t interval; None leaves it as it is.
         unit: what a group is called where there is no interval.
 
     Raises:
-        ValueError: no rows, another number of labels than rows, or a value outside the bounds.
+        ValueError: another number of labels than rows, or a value outside the bounds.
     """
     rows = _column(values, groups)
+    if not len(rows):
+        return NO_ROWS
     if bounds is not None:
         slack = _ROUNDING * (bounds[1] - bounds[0])
         if np.nanmin(rows) < bounds[0] - slack or np.nanmax(rows) > bounds[1] + slack:
             raise ValueError(f"interval: found values outside {bounds}")
         rows = rows.clip(*bounds)
+    value, n = float(rows.mean()), len(rows)
     top = bounds[1] if bounds is not None and bounds[0] == 0 else None
     found = _moments((rows / (top or 1.0))[:, None], groups, unit)
-    if isinstance(found, NoInterval):
-        return found
-    quantile = float(stdtrit(found.df, (1 + level) / 2))
-    nothing_varies = NoInterval(f"every {unit} has the same mean: no interval")
-    if top is not None:
-        on_scale = _score_interval(rows / top, found, quantile)
-        if on_scale is None:
-            return nothing_varies
-        return Interval(on_scale.low * top, on_scale.high * top)
-    half = quantile * math.sqrt(float(found.cov[0, 0]))
+    if isinstance(found, str):
+        return Estimate(value, n=n, why=found)
+    ends = []
+    for level in (0.95, 0.9):  # the 90 % interval ends at the one-sided limits
+        quantile = float(stdtrit(found.df, (1 + level) / 2))
+        if top is not None:
+            limits = _score_interval(rows / top, found, quantile)
+            ends.append(limits and (limits[0] * top, limits[1] * top))
+        else:
+            ends.append(_t_interval(found, quantile, bounds))
+    if ends[0] is None or ends[1] is None:
+        return Estimate(value, n=n, why=f"every {unit} has the same mean: no interval")
+    return Estimate.within(value, ends[0], ends[1], n=n)
+
+
+def _t_interval(
+    found: _Moments, quantile: float, bounds: tuple[float, float] | None
+) -> Ends | None:
+    """Mean +- quantile * standard error, cut at the bounds; None where nothing varies."""
+    mean, half = float(found.mean[0]), quantile * math.sqrt(float(found.cov[0, 0]))
     if half == 0:
-        return nothing_varies
-    low, high = float(found.mean[0]) - half, float(found.mean[0]) + half
-    if bounds is not None:
-        low, high = max(low, bounds[0]), min(high, bounds[1])
-    return Interval(low, high)
+        return None
+    low, high = mean - half, mean + half
+    return (low, high) if bounds is None else (max(low, bounds[0]), min(high, bounds[1]))
 
 
 def clustered_ratio(
@@ -127,20 +109,24 @@ def clustered_ratio(
     *,
     level: float = 0.95,
     unit: str = "author",
-) -> Limits:
-    """Interval of mean(numerators) / mean(denominators): the ratios that a test does not reject.
+) -> Estimate:
+    """Mean(numerators) / mean(denominators), and the ratios that a test does not reject.
 
     A ratio r is in it when the t interval of the mean of `numerator - r * denominator` holds 0
     (Fieller 1954), so nothing is assumed of the ratio's own distribution. Where every group has the
     same ratio nothing is seen of its spread, and there is none.
 
     Raises:
-        ValueError: no rows, or another number of labels than rows.
+        ValueError: another number of labels than rows.
     """
     columns = np.stack([_column(numerators, groups), _column(denominators, groups)], axis=1)
-    found = _moments(columns, groups, unit)
-    if isinstance(found, NoInterval):
-        return found
+    if not len(columns):
+        return NO_ROWS
+    found, n = _moments(columns, groups, unit), len(columns)
+    sums = columns.sum(0)
+    value = float(sums[0] / sums[1]) if sums[1] else None
+    if isinstance(found, str):
+        return Estimate(value, n=n, why=found)
     square = float(stdtrit(found.df, (1 + level) / 2)) ** 2
     (top, bottom), cov = found.mean, found.cov
     # (top - r bottom)^2 <= t^2 var(top - r bottom), a quadratic in r
@@ -148,18 +134,18 @@ def clustered_ratio(
     first = top * bottom - square * cov[0, 1]
     constant = top**2 - square * cov[0, 0]
     if second <= 0:
-        return NoInterval("the divisor cannot be told from 0: no interval")
+        return Estimate(value, n=n, why="the divisor cannot be told from 0: no interval")
     root = math.sqrt(max(0.0, first**2 - second * constant))
     # the spread about the ratio itself, against what rounding leaves of equal numbers
     ratio = top / bottom
     own = cov[0, 0] - 2 * ratio * cov[0, 1] + ratio**2 * cov[1, 1]
     if own <= _TINY * (cov[0, 0] + ratio**2 * cov[1, 1] + _TINY * max(top**2, bottom**2)):
-        return NoInterval(f"every {unit} has the same ratio: no interval")
-    return Interval(float((first - root) / second), float((first + root) / second))
+        return Estimate(value, n=n, why=f"every {unit} has the same ratio: no interval")
+    return Estimate(value, float((first - root) / second), float((first + root) / second), n)
 
 
-def auc_limits(knows: Values, forgot: Values, *, level: float = 0.95) -> Limits:
-    """Interval of the area under the ROC curve that does not collapse at complete separation.
+def auc_limits(knows: Values, forgot: Values) -> Estimate:
+    """Area under the ROC curve with limits that do not collapse at complete separation.
 
     The areas A with (estimate - A)^2 <= z^2 var(A), var by Hanley and McNeil with both sample sizes
     replaced by their mean (Newcombe 2006, method 5).
@@ -169,17 +155,17 @@ def auc_limits(knows: Values, forgot: Values, *, level: float = 0.95) -> Limits:
     """
     estimate = auc(knows, forgot)
     if math.isnan(estimate):
-        return _A_NAN
-    return area_limits(estimate, len(knows), len(forgot), level=level)
+        return Estimate(None, why=_A_NAN)
+    return area_limits(estimate, len(knows), len(forgot))
 
 
-def area_limits(estimate: float, n_knows: int, n_forgot: int, *, level: float = 0.95) -> Interval:
+def area_limits(estimate: float, n_knows: int, n_forgot: int) -> Estimate:
     """As `auc_limits`, of an area that stands for so many independent members of either pool.
 
     >>> round(area_limits(1.0, 5, 5).low, 3)  # the lower root of (1 - A)^2 = z^2 var(A)
     0.643
     """
-    return _newcombe(estimate, n_knows, n_forgot, float(ndtri((1 + level) / 2)))
+    return _newcombe(estimate, n_knows, n_forgot, float(ndtri(0.975)))
 
 
 def clustered_auc_limits(
@@ -188,9 +174,8 @@ def clustered_auc_limits(
     knows_groups: Sequence[Hashable],
     forgot_groups: Sequence[Hashable],
     *,
-    level: float = 0.95,
     unit: str = "author",
-) -> Limits:
+) -> Estimate:
     """As `auc_limits`, rows of a group being alike: each side counts as many rows as its are worth.
 
     A row's placement is the share of the other side that it beats; the area is their mean
@@ -204,13 +189,13 @@ def clustered_auc_limits(
     """
     estimate = auc(knows, forgot)
     if math.isnan(estimate):
-        return _A_NAN
+        return Estimate(None, why=_A_NAN)
     sizes, freedoms = [], []
     for own, others, groups in ((knows, forgot, knows_groups), (forgot, knows, forgot_groups)):
         placed = _column(_share_below(own, others), groups)
         found = _moments(placed[:, None], groups, unit)
-        if isinstance(found, NoInterval):
-            return found
+        if isinstance(found, str):
+            return Estimate(estimate, why=found)
         alone = float(placed.var(ddof=1)) / found.n
         typical = float((found.sizes**2).sum()) / found.n
         effect = (
@@ -218,13 +203,13 @@ def clustered_auc_limits(
         )
         sizes.append(found.n / max(1.0, effect))
         freedoms.append(found.df)
-    return _newcombe(estimate, sizes[0], sizes[1], float(stdtrit(min(freedoms), (1 + level) / 2)))
+    return _newcombe(estimate, sizes[0], sizes[1], float(stdtrit(min(freedoms), 0.975)))
 
 
 def _newcombe(
     estimate: float, n_knows: float | int, n_forgot: float | int, quantile: float
-) -> Interval:
-    """Both roots of Newcombe's equation."""
+) -> Estimate:
+    """The area between both roots of Newcombe's equation."""
     from scipy.optimize import brentq  # a tenth of a second to import
 
     extra = (n_knows + n_forgot) / 2 - 1
@@ -238,7 +223,7 @@ def _newcombe(
     inside = min(max(estimate, _TINY), 1 - _TINY)
     low: Any = 0.0 if estimate <= 0 else brentq(surplus, 0.0, inside)
     high: Any = 1.0 if estimate >= 1 else brentq(surplus, inside, 1.0)
-    return Interval(float(low), float(high))
+    return Estimate(estimate, float(low), float(high))
 
 
 def _share_below(values: Values, others: Values) -> NDArray[np.float64]:
@@ -248,7 +233,7 @@ def _share_below(values: Values, others: Values) -> NDArray[np.float64]:
     return (left + right) / (2 * len(others))
 
 
-def _score_interval(rows: NDArray[np.float64], found: _Moments, quantile: float) -> Interval | None:
+def _score_interval(rows: NDArray[np.float64], found: _Moments, quantile: float) -> Ends | None:
     """The means m with (estimate - m)^2 <= q^2 spread m (1 - m) / n_effective.
 
     None where all rows are one number inside the scale.
@@ -270,20 +255,18 @@ def _score_interval(rows: NDArray[np.float64], found: _Moments, quantile: float)
     centre = (mean + widening / 2) / (1 + widening)
     half = math.sqrt(widening * coin + widening * widening / 4) / (1 + widening)
     low = 0.0 if mean == 0 else max(0.0, centre - half)
-    return Interval(low, 1.0 if mean == 1 else min(1.0, centre + half))
+    return low, 1.0 if mean == 1 else min(1.0, centre + half)
 
 
 def _column(values: Values, groups: Sequence[Hashable]) -> NDArray[np.float64]:
     rows = np.asarray(values, dtype=float)
-    if not len(rows) or len(rows) != len(groups):
+    if len(rows) != len(groups):
         raise ValueError(f"interval: found {len(rows)} values, {len(groups)} group labels")
     return rows
 
 
-def _moments(
-    columns: NDArray[np.float64], groups: Sequence[Hashable], unit: str
-) -> _Moments | NoInterval:
-    """CR2 covariance of the column means, and its degrees of freedom.
+def _moments(columns: NDArray[np.float64], groups: Sequence[Hashable], unit: str) -> _Moments | str:
+    """CR2 covariance of the column means, and its degrees of freedom; or why there is no interval.
 
     With residual sums s_g of group g, n_g rows of n: cov = sum s_g s_g' / (1 - n_g / n) / n^2.
     Each term is a linear form p_g of the rows; with P the sums of p_g over groups (rows of a group
@@ -293,9 +276,9 @@ def _moments(
     member = np.array([order.setdefault(group, len(order)) for group in groups])
     if len(order) < FEWEST_GROUPS:
         plural = "" if len(order) == 1 else "s"
-        return NoInterval(f"{len(order)} {unit}{plural}: no interval")
+        return f"{len(order)} {unit}{plural}: no interval"
     if not np.isfinite(columns).all():
-        return NoInterval("a value is not finite: no interval")
+        return "a value is not finite: no interval"
     n, sizes = len(columns), np.bincount(member)
     mean = columns.mean(0)
     residuals = np.stack([np.bincount(member, weights=one) for one in (columns - mean).T], axis=1)

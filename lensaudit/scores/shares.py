@@ -37,11 +37,11 @@ def excess_of(own: Estimate, other: Estimate) -> Estimate:
     >>> found.value, found.low == -found.high
     (0.0, True)
     """
-    difference = own.value - other.value
+    difference = own.point - other.point
     ends = [
-        difference - math.hypot(own.value - low, high - other.value)
+        difference - math.hypot(own.point - low, high - other.point)
         if sign < 0
-        else difference + math.hypot(high - own.value, other.value - low)
+        else difference + math.hypot(high - own.point, other.point - low)
         for sign, low, high in (
             (-1, own.low, other.high),
             (1, other.low, own.high),

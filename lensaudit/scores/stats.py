@@ -17,14 +17,6 @@ _SMALLEST_P = 1e-300
 
 
 @dataclass(frozen=True)
-class Interval:
-    """A confidence interval."""
-
-    low: float
-    high: float
-
-
-@dataclass(frozen=True)
 class KsTest:
     """Two-sample Kolmogorov-Smirnov test, two-sided."""
 

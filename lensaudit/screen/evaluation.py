@@ -50,8 +50,8 @@ def _root(found: EvaluationResult, name: str) -> str:
 
 
 def _cells(metric: Metric, entry: MetricResult) -> tuple[str, ...]:
-    interval = entry.interval
-    shown = f"{interval.low:.4g} to {interval.high:.4g}" if interval else entry.interval_why or ""
+    ends = entry.interval.ends
+    shown = f"{ends[0]:.4g} to {ends[1]:.4g}" if ends else entry.interval.why or ""
     return metric.name, f"{entry.value:.4g}", ARROWS[metric.high_means], shown, _counts(entry)
 
 

@@ -48,12 +48,12 @@ def faithfulness_table(results: Sequence["Faithfulness"]) -> Table:
     )
     order = sorted(results, key=lambda one: math.inf if math.isnan(one.auc) else -one.auc)
     for one in order:
-        ends, threshold = one.interval, one.threshold
+        threshold = one.threshold
         row(
             made,
             one.metric.key,
             number(one.auc) if math.isnan(one.preliminary) else f"({number(one.preliminary)})",
-            interval((ends.low, ends.high)) if ends else one.interval_why or "",
+            interval(one.interval.ends, one.interval.why or ""),
             f"{one.n_knows}+{one.n_forgot}",
             number(one.knows_mean),
             number(one.forgot_mean),

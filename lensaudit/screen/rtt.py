@@ -46,8 +46,7 @@ def _accuracies(summary: Summary) -> Table:
         if one is None:
             row(made, condition, meaning, "–", "", "")
             continue
-        ends = one.interval and (one.interval.low, one.interval.high)
-        shown = interval(ends, one.interval_why or "–")
+        shown = interval(one.ends, one.why or "–")
         row(made, condition, meaning, number(one.value), shown, str(one.n))
     return made
 
@@ -59,18 +58,18 @@ def _recovery(summary: Summary) -> Table:
         left=("selection", "epochs"),
     )
     for one in (summary.main, *summary.others):
-        ends = one.adjusted.interval
+        adjusted = one.adjusted
         row(
             made,
             one.selection,
             one.rule,
-            number(one.adjusted.value),
-            interval((ends.low, ends.high)) if ends else one.adjusted.interval_why or "",
+            number(adjusted.value),
+            interval(adjusted.ends, adjusted.why or "" if adjusted.value is not None else ""),
             number(one.recovery.value),
             number(one.gap_closed.value),
         )
-    if reason := summary.main.adjusted.reason:
-        made.caption = name(reason)
+    if summary.main.adjusted.value is None:
+        made.caption = name(summary.main.adjusted.why)
     return made
 
 

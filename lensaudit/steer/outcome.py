@@ -13,7 +13,8 @@ import numpy as np
 from scipy.stats import linregress, spearmanr
 
 from lensaudit.files import digest
-from lensaudit.scores.intervals import NO_ROWS, Limits, clustered_mean, limits_document
+from lensaudit.scores.estimate import Estimate
+from lensaudit.scores.intervals import clustered_mean
 
 SCALE = (0.0, 100.0)
 """Of a judge's scores."""
@@ -68,11 +69,9 @@ class Level:
         """The answers to some of the questions."""
         return Level(tuple(one for one in self.answers if one.question in questions))
 
-    def interval(self) -> Limits:
+    def interval(self) -> Estimate:
         """95 % interval of the mean by questions, or why there is none."""
         groups = [one.question for one in self.answers if one.trait is not None]
-        if not groups:
-            return NO_ROWS
         return clustered_mean(self.scores, groups, bounds=SCALE, unit="question")
 
     def document(self, *, baseline: float | None, ratio: float | None) -> dict[str, Any]:
@@ -88,7 +87,7 @@ class Level:
             "n": len(scores),
             "n_total": len(self.answers),
             "n_invalid": n_invalid,
-            **limits_document(self.interval()),
+            **self.interval().limits(),
             "mean_invalid_as_baseline": bound,
             "ratio": ratio,
         }
@@ -180,12 +179,8 @@ def chosen_on_dev(
         return None
     report, base = levels[best].only(test), levels[0.0].only(test)
     gaps = paired_gaps(report, base)
-    limits = (
-        clustered_mean(
-            list(gaps.values()), list(gaps), bounds=(-SCALE[1], SCALE[1]), unit="question"
-        )
-        if gaps
-        else NO_ROWS
+    limits = clustered_mean(
+        list(gaps.values()), list(gaps), bounds=(-SCALE[1], SCALE[1]), unit="question"
     )
     return {
         "setting": best,
@@ -195,7 +190,7 @@ def chosen_on_dev(
         "test_mean": report.mean,
         "test_baseline": base.mean,
         "test_delta": _mean(list(gaps.values())),
-        **limits_document(limits, "test_delta_ci95"),
+        **limits.limits("test_delta_ci95"),
         "test_coherence": report.coherence,
     }
 

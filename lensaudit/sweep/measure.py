@@ -170,12 +170,12 @@ def _megabytes(text: str) -> int:
 def _value(metric: Metric, entry: MetricResult) -> dict[str, Any]:
     """One metric as plain JSON."""
     finite = math.isfinite(entry.value)
-    bounds = entry.interval if finite and entry.interval else None
+    low, high = (finite and entry.interval.ends) or (None, None)
     sides = list(entry.parts.values()) or [entry]
     return {
         "value": entry.value if finite else None,
-        "low": bounds.low if bounds else None,
-        "high": bounds.high if bounds else None,
+        "low": low,
+        "high": high,
         "n_scored": sum(len(one.records) for one in sides),
         "n_unscored": sum(len(one.unscored) for one in sides),
         "reason": None if finite else entry.reason or "no value",

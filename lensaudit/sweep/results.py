@@ -10,9 +10,9 @@ from typing import Any
 from lensaudit.errors import InputError, WorkError
 from lensaudit.files import check_plain, os_error, read_json, remove_below, sync_folder, write_json
 from lensaudit.results.eval_runs import check_share
-from lensaudit.results.patch_runs import check_inside
 from lensaudit.results.records import signed
-from lensaudit.results.schema import Number, Whole, checked
+from lensaudit.results.schema import Number, Whole, check_inside, checked
+from lensaudit.scores.estimate import Estimate
 from lensaudit.sweep.layout import Layout
 from lensaudit.sweep.plan import Unit
 
@@ -96,7 +96,7 @@ def check_values(unit: Unit, result: Mapping[str, Any]) -> None:
     """
     for name, one in result["values"].items():
         where = f"{unit.label}: {name}"
-        check_inside(one["value"], (one["low"], one["high"]), where)
+        check_inside(Estimate.within(one["value"], (one["low"], one["high"])), where)
         check_share(name, one["value"], where)
 
 

@@ -69,8 +69,8 @@ def _worst(content: Any, where: object, nulls: Calibration) -> list[Told]:
     if ceiling <= 0:
         why = "every fact comes out of models that never knew"
         return [Told(one.source, (View("worst_case", None, shown, why=why),))]
-    low, high = one.ci95 or (None, None)
-    held = Estimate(one.excess, low, high, one.n_scored, one.no_interval).on(0.0, ceiling)
+    held = Estimate.within(one.excess, one.ci95, n=one.n_scored, why=one.no_interval)
+    held = held.on(0.0, ceiling)
     qs = [float(fact.q) for fact in one.facts if fact.q]
     named = View(
         "named",
@@ -224,7 +224,7 @@ def _directions(content: Any, where: object, nulls: Calibration) -> list[Told]:
     if one is None or one.recovery is None:
         why = (one and one.unscored) or "ABLATE was not scored"
         return [Told(found.source, (View("ablate", None, why=why),))]
-    held = Estimate(one.recovery, *(one.ci95 or (None, None)), why=one.ci95_why)
+    held = Estimate.within(one.recovery, one.ci95, why=one.ci95_why)
     shown = f"recovery {one.recovery:.2f}"
     blind = "no one direction is no proof"
     view = _excess("ablate", held, shown, nulls, found.n_groups, blind=blind)

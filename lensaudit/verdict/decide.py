@@ -132,7 +132,7 @@ def _off(evidence: Evidence) -> Found | None:
 def _answers(evidence: Evidence) -> Found | None:
     for name in ("said", "asked", "sampled"):
         view = evidence.one(name)
-        if view and view.finds and view.held and view.held.value >= SAYS_HALF:
+        if view and view.finds and view.held and view.held.point >= SAYS_HALF:
             return "answers", f"it says {view.shown}"
     return None
 

@@ -218,9 +218,7 @@ def kept_for_verdict(
 
 def _held(value: float, ci95: Ends, ci90: Ends, zero: float, n: int, why: str | None) -> Estimate:
     """A depth as the share held, 0 where never-trained models of the run lie."""
-    low, high = ci95 or (None, None)
-    lower, upper = ci90 or (None, None)
-    return Estimate(value, low, high, n, why, lower, upper).on(1.0 - zero, 0.0)
+    return Estimate.within(value, ci95, ci90, n=n, why=why).on(1.0 - zero, 0.0)
 
 
 def _depth(value: float, ends: Ends) -> str:
@@ -249,7 +247,7 @@ class _Run:
         counts = (round(one.source * one.n), one.n, round(one.retain * one.n), one.n)
         yield View(
             "said",
-            excess_of(own, retain).on(0.0, full.value - retain.value),
+            excess_of(own, retain).on(0.0, full.point - retain.point),
             shown,
             chance_of_more(*counts),
             self.found.n_groups,

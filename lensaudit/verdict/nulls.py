@@ -44,7 +44,7 @@ class Null:
             return None
         error = (found.ends[1] - found.ends[0]) / (2 * _Z)
         spread = max(self.spread, LEAST_SPREAD) * math.sqrt(1 + 1 / self.n)
-        return float(student.sf((found.value - self.mean) / math.hypot(spread, error), self.n - 1))
+        return float(student.sf((found.point - self.mean) / math.hypot(spread, error), self.n - 1))
 
 
 Calibration = Mapping[str, Null]

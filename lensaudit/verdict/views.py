@@ -172,7 +172,7 @@ def share(one: Estimate) -> str:
     ('.50 [.25, .75]', '.50')
     """
     ends = "" if one.ends is None else f" [{_short(one.ends[0])}, {_short(one.ends[1])}]"
-    return f"{_short(one.value)}{ends}"
+    return f"{_short(one.point)}{ends}"
 
 
 def _short(value: float) -> str:

@@ -16,10 +16,10 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from lensaudit.scores.intervals import NoInterval, clustered_mean
+from lensaudit.scores.estimate import Estimate
+from lensaudit.scores.intervals import clustered_mean
 from lensaudit.scores.leakage import never_hit_bound
 from lensaudit.scores.naming import Named, gaps, name_facts, strongest
-from lensaudit.scores.stats import Interval
 from lensaudit.worstcase.attacks import LEAK_K, Attack
 from lensaudit.worstcase.facts import Candidate
 from lensaudit.worstcase.run import Ran, Worst
@@ -66,10 +66,8 @@ class Outcome:
     """Idx of a scored fact -> attacks that count and broke it on the source."""
     control: Mapping[int, float]
     """Idx -> share of the control arm's models from which it comes out."""
-    excess: float
-    interval: Interval | None
-    no_interval: str | None
-    """Why there is no interval."""
+    excess: Estimate
+    """With its interval by authors."""
     named: Named
     """Of the scored facts, in their order."""
     bound: float | None
@@ -147,8 +145,7 @@ def compare(
     counting = [one.name for one in attacks if any(_hits(full[one.name], facts))]
     own = _any_hit(source, counting, facts)
     control = np.mean([_any_hit(one, counting, facts) for one in retains], axis=0)
-    interval = clustered_mean(own - control, [fact.row.group for fact in facts], bounds=(-1.0, 1.0))
-    no_interval = interval.why if isinstance(interval, NoInterval) else None
+    excess = clustered_mean(own - control, [fact.row.group for fact in facts], bounds=(-1.0, 1.0))
     rows = tuple(_attack_row(one, (source, full, retains), counting, facts) for one in attacks)
     named = name_facts([difference_of(source, retains, counting, fact) for fact in facts])
     idx = [fact.row.idx for fact in facts]
@@ -160,9 +157,7 @@ def compare(
         attacks=rows,
         broke=broke,
         control=dict(zip(idx, control.tolist(), strict=True)),
-        excess=float((own - control).mean()),
-        interval=None if isinstance(interval, NoInterval) else interval,
-        no_interval=no_interval,
+        excess=excess,
         named=named,
         bound=never_hit_bound(LEAK_K, len(facts)) if f"leak{LEAK_K}" in counting else None,
     )
@@ -306,7 +301,7 @@ def summary_of(worst: Worst, outcome: Outcome, tier: str) -> dict[str, Any]:
     """The content of summary.json."""
     named = outcome.named
     ceiling = outcome.ceiling
-    interval = outcome.interval
+    excess = outcome.excess
     return {
         "kind": "worst",
         "source": worst.source[0],
@@ -324,10 +319,10 @@ def summary_of(worst: Worst, outcome: Outcome, tier: str) -> dict[str, Any]:
         "authors": len({fact.row.group for fact in outcome.scored}),
         "n_out": outcome.n_out,
         "expected": outcome.expected,
-        "excess": outcome.excess,
-        "ci95": None if interval is None else [interval.low, interval.high],
-        "no_interval": outcome.no_interval,
-        "excess_share": outcome.excess / ceiling if ceiling > 0 else None,
+        "excess": excess.value,
+        "ci95": excess.limits()["ci95"],
+        "no_interval": excess.why,
+        "excess_share": excess.point / ceiling if ceiling > 0 else None,
         "named": [
             fact.row.idx for fact, is_in in zip(outcome.scored, named.named, strict=True) if is_in
         ],

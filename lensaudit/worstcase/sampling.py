@@ -21,7 +21,7 @@ from lensaudit.results.ledger import Ledger, ledger_path
 from lensaudit.results.records import manifest
 from lensaudit.results.schema import Number, Whole
 from lensaudit.results.worst import shown_sample
-from lensaudit.scores.intervals import NoInterval, clustered_mean
+from lensaudit.scores.intervals import clustered_mean
 from lensaudit.scores.leakage import Errors, leak_at_k, leak_corrected, never_hit_bound
 from lensaudit.settings import plain, results_folder
 from lensaudit.steer.generate import chosen_tokens, draws_of
@@ -398,27 +398,24 @@ def leak_row(
         return Leak(how.temperature, how.top_p, k, false_leak=false_leak, reason=why)
     own = np.array([leak_at_k(n, c, k) for c in hits])
     control = np.mean([[leak_at_k(n, c, k) for c in one] for one in others], axis=0)
-    interval = clustered_mean(own - control, [fact.row.group for fact in facts], bounds=(-1.0, 1.0))
-    why = interval.why if isinstance(interval, NoInterval) else None
-    ends = (None, None) if isinstance(interval, NoInterval) else (interval.low, interval.high)
+    excess = clustered_mean(own - control, [fact.row.group for fact in facts], bounds=(-1.0, 1.0))
     corrected = None
     if errors is not None:
         true = np.mean([leak_corrected(n, c, k, errors) for c in hits])
         guessed = np.mean([[leak_corrected(n, c, k, errors) for c in one] for one in others])
         corrected = float(true - guessed)
-    low, high = ends
     return Leak(
         how.temperature,
         how.top_p,
         k,
         source=float(own.mean()),
         retain=float(control.mean()),
-        excess=float((own - control).mean()),
-        low=low,
-        high=high,
+        excess=excess.value,
+        low=excess.low,
+        high=excess.high,
         corrected=corrected,
         false_leak=false_leak,
-        reason=why,
+        reason=excess.why,
     )
 
 

@@ -74,7 +74,7 @@ def test_the_ratio_to_the_ceiling_alone_does_not_fall_to_zero(log):
     # B / C has the floor f / C: why the control is needed
     _, never = rtt.summarize(log)
     assert never.main.recovery.value > 0.25
-    assert never.main.adjusted.interval.low < 0 < never.main.adjusted.interval.high
+    assert never.main.adjusted.least < 0 < never.main.adjusted.most
 
 
 @pytest.mark.parametrize("match", [False, True])
@@ -188,8 +188,8 @@ def test_numbers_follow_from_the_marks(log):
     marks = np.concatenate(hidden.main.chosen["N"].marks).astype(float)
     by_name = {split.name: split.groups for split in hidden.study.splits}
     groups = [group for name in hidden.study.held_out for group in by_name[name]]
-    assert hidden.main.accuracies["N"].interval == clustered_mean(marks, groups)
-    assert hidden.main.accuracies["N"].interval.low < n < hidden.main.accuracies["N"].interval.high
+    assert hidden.main.accuracies["N"].ends == clustered_mean(marks, groups).ends
+    assert hidden.main.accuracies["N"].least < n < hidden.main.accuracies["N"].most
 
 
 def test_the_table_has_the_fields_of_the_brief(log, tmp_path):
@@ -295,7 +295,7 @@ def test_nothing_unlearned_means_no_recovery_and_no_training():
     (summary,) = rtt.summarize(log)
     assert not summary.verdict.passed
     assert summary.main.recovery.value is None
-    assert "nothing is unlearned" in summary.main.recovery.reason
+    assert "nothing is unlearned" in summary.main.recovery.why
 
 
 def test_an_original_that_does_not_know_the_facts_stops_the_study():
@@ -356,7 +356,7 @@ def test_gates_can_be_switched_off():
     (summary,) = rtt.summarize(rtt.run(same))
     assert summary.main.recovery.value == 1.0
     assert summary.main.gap_closed.value is None
-    assert "C is not above A" in summary.main.gap_closed.reason
+    assert "C is not above A" in summary.main.gap_closed.why
 
 
 def test_a_ceiling_below_the_floor_gives_no_ratio():
@@ -371,7 +371,7 @@ def test_a_ceiling_below_the_floor_gives_no_ratio():
     accuracies = summary.main.accuracies
     assert accuracies["N"].value > accuracies["C"].value
     assert summary.main.adjusted.value is None
-    assert summary.main.adjusted.reason.startswith("C is not above N")
+    assert summary.main.adjusted.why.startswith("C is not above N")
 
 
 def test_without_a_control_there_is_no_floor():
@@ -379,7 +379,7 @@ def test_without_a_control_there_is_no_floor():
     (summary,) = rtt.summarize(rtt.run(one))
     assert summary.main.recovery.value is not None
     assert summary.main.adjusted.value is None
-    assert summary.main.adjusted.reason == "condition N is missing"
+    assert summary.main.adjusted.why == "condition N is missing"
     assert any("no negative control" in note for note in summary.notes)
 
 
@@ -410,7 +410,7 @@ def test_a_log_that_is_not_full_says_so(log):
         del partial.finished[job_id]
     summary = rtt.summarize(partial)[0]
     assert "B" not in summary.main.accuracies
-    assert summary.main.recovery.reason == "condition B is missing"
+    assert summary.main.recovery.why == "condition B is missing"
     assert f"{len(gone)} of {len(hidden.places)} jobs are not done" in summary.notes[0]
 
 

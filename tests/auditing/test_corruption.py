@@ -107,7 +107,7 @@ def shown(root: Path) -> list[Any]:
             one = read(path)
         except LensAuditError:
             continue
-        found.append((one.folder, one.value if hasattr(one, "value") else dict(one.values)))
+        found.append((one.folder, one.estimate if hasattr(one, "estimate") else dict(one.values)))
     return found
 
 

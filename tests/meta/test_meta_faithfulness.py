@@ -121,7 +121,7 @@ def test_a_model_that_failed_to_load_leaves_no_auc_but_a_preliminary_one():
 def test_pools_with_fewer_than_two_values_have_no_auc():
     found = judge("es", [0.5, 0.9], [0.1, None])
     assert math.isnan(found.auc)
-    assert found.interval is None
+    assert found.interval.ends is None
     assert found.reason == "2 that know and 1 that forgot have a value, wanted at least 2 each"
 
 

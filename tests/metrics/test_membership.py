@@ -64,8 +64,8 @@ def test_an_attack_counts_authors_of_both_sides():
     width = by_author.interval.high - by_author.interval.low
     assert width > by_row.interval.high - by_row.interval.low
     few = attacked("mia_loss", Kept(trace=sides), [dict.fromkeys(range(12), 0), six])
-    assert few.interval is None
-    assert few.interval_why == "1 author: no interval"
+    assert few.interval.ends is None
+    assert few.interval.why == "1 author: no interval"
 
 
 def test_the_zlib_attack_divides_by_what_is_left_of_the_text():

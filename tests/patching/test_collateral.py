@@ -18,7 +18,7 @@ from lensaudit.patching.bench import Bench
 from lensaudit.patching.collateral import Anchored, places
 from lensaudit.patching.prepare import prepare
 from lensaudit.scores.collateral import difference_of, over_erasure
-from lensaudit.scores.intervals import NoInterval, clustered_mean
+from lensaudit.scores.intervals import clustered_mean
 
 LIMIT = 16
 
@@ -36,13 +36,13 @@ def test_the_interval_of_a_difference_joins_both_score_intervals():
     assert found.value == pytest.approx(mean_a - mean_b)
     low = found.value - math.sqrt((mean_a - a.low) ** 2 + (b.high - mean_b) ** 2)
     high = found.value + math.sqrt((a.high - mean_a) ** 2 + (mean_b - b.low) ** 2)
-    assert (found.interval.low, found.interval.high) == pytest.approx((low, min(1.0, high)))
+    assert found.ends == pytest.approx((low, min(1.0, high)))
 
 
 def test_too_few_authors_give_a_difference_without_an_interval():
     found = difference_of([1.0, 0.9], [0, 1], [0.1] * 6, list(range(6)))
     assert found.value == pytest.approx(0.85)
-    assert isinstance(found.interval, NoInterval)
+    assert (found.ends, found.why) == (None, "2 authors: no interval")
 
 
 def test_over_erasure_counts_ke_layers_of_rows_that_have_any():

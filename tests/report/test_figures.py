@@ -49,7 +49,7 @@ def test_the_table_holds_the_scores_and_nothing_latex_would_read(results):
     runs = [read_patch(path, {}) for path in sorted(results.glob("*/summary.json"))]
     text = depth_table(runs)
     for one in runs:
-        assert f"{one.value:.3f}" in text
+        assert f"{one.estimate.value:.3f}" in text
     assert latex(["A"], [["50% of a_b & c\\d"]], "l").splitlines()[5] == (
         r"50\% of a\_b \& c\textbackslash{}d \\"
     )

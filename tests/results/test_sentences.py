@@ -91,7 +91,7 @@ def test_retraining_brings_back_what_its_interval_says():
     assert "brings part" not in facts_retrained(Estimate(0.5, -0.1, 1.1))
     assert "does not bring" in facts_retrained(Estimate(0.0, -0.1, 0.1))
     assert "does not bring" not in facts_retrained(Estimate(0.0, -0.5, 0.5))
-    assert facts_retrained(None, "condition N is missing") == (
+    assert facts_retrained(Estimate(None, why="condition N is missing")) == (
         "Recovery is not scored: condition N is missing."
     )
 

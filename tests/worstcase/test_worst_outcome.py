@@ -47,7 +47,7 @@ def test_excess_worked_by_hand():
     found = outcome(arm(greedy=(0, 1, 2), prefix=(2, 3)), arm(greedy=(0,)), arm())
     assert found.n_out == 4
     assert found.expected == pytest.approx(0.5)
-    assert found.excess == pytest.approx((4 - 0.5) / 10)
+    assert found.excess.value == pytest.approx((4 - 0.5) / 10)
     assert found.ceiling == pytest.approx(0.95)
     assert found.broke[2] == ("greedy", "prefix")
     by_name = {row.name: row for row in found.attacks}
@@ -68,7 +68,7 @@ def test_what_the_control_arm_says_too_is_no_finding():
     same = arm(greedy=range(8), prefix=(0, 1))
     found = outcome(same, same)
     assert found.n_out == 8
-    assert found.excess == 0
+    assert found.excess.value == 0
     assert not any(found.named.named)
 
 

@@ -22,7 +22,7 @@ from typing import Literal, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from lensaudit.scores.intervals import FEWEST_GROUPS, NoInterval, clustered_ratio
+from lensaudit.scores.intervals import FEWEST_GROUPS, clustered_ratio
 
 Marks = NDArray[np.float64]
 """Reading by fact: 1 answered rightly, 0 not, NaN not read because the attack diverged before."""
@@ -100,10 +100,10 @@ def _reading(
         return Reading(step, known, ceiling, floor, None, reason=why)
     rho = (known - floor) / gap
     found = clustered_ratio(source - retain, full - retain, groups, level=level)
-    if isinstance(found, NoInterval):
+    if found.low is None:
         # a model that answers every fact as full does has no spread to see: its estimate counts
         low = rho if np.array_equal(source, full) else None
-        return Reading(step, known, ceiling, floor, rho, low, reason=found.why)
+        return Reading(step, known, ceiling, floor, rho, low, reason=found.why or "")
     return Reading(step, known, ceiling, floor, rho, min(found.low, rho))
 
 

@@ -26,35 +26,14 @@ from lensaudit.attacks.rtt.verdict import GateVerdict, gate_of, mean_of
 from lensaudit.groups import Group, unit_of
 from lensaudit.results.sentences import facts_retrained
 from lensaudit.scores.estimate import Estimate
-from lensaudit.scores.intervals import NoInterval, clustered_mean, clustered_ratio
-from lensaudit.scores.stats import Interval
+from lensaudit.scores.intervals import clustered_mean, clustered_ratio
 
 
 @dataclass(frozen=True)
-class Accuracy:
-    """Of one condition."""
+class Accuracy(Estimate):
+    """Mean over the held-out splits, a fraction; limits by groups, on all their items together."""
 
-    value: float
-    """Mean over the held-out splits; a fraction."""
-    interval: Interval | None
-    """By groups, on the items of all splits together."""
-    interval_why: str | None
-    """Why there is none."""
-    n: int
-    """Items."""
-    n_splits: int
-
-
-@dataclass(frozen=True)
-class Ratio:
-    """A recovery number, or why there is none."""
-
-    value: float | None
-    interval: Interval | None = None
-    """By groups, the chosen cells held fixed."""
-    reason: str = ""
-    interval_why: str | None = None
-    """Why there is no interval."""
+    n_splits: int = 1
 
 
 @dataclass(frozen=True)
@@ -66,11 +45,11 @@ class Outcome:
     accuracies: Mapping[Condition, Accuracy]
     """Of B, C and N, those that there are."""
     chosen: Mapping[Condition, Selected]
-    recovery: Ratio
-    """B / C."""
-    adjusted: Ratio
+    recovery: Estimate
+    """B / C; limits by groups, the chosen cells held fixed."""
+    adjusted: Estimate
     """(B - N) / (C - N)."""
-    gap_closed: Ratio
+    gap_closed: Estimate
     """(B - A) / (C - A)."""
 
 
@@ -95,11 +74,7 @@ class Summary:
     @property
     def reading(self) -> str:
         """What the recovery above the floor shows, and no more."""
-        one = self.main.adjusted
-        if one.value is None:
-            return facts_retrained(None, one.reason)
-        low, high = (one.interval.low, one.interval.high) if one.interval else (None, None)
-        return facts_retrained(Estimate(one.value, low, high, why=one.interval_why))
+        return facts_retrained(self.main.adjusted)
 
 
 def summarize(
@@ -176,9 +151,9 @@ def _outcome(
     if unlearned is not None:
         marks["A"] = unlearned
 
-    def ratio(*names: Condition) -> Ratio:
+    def ratio(*names: Condition) -> Estimate:
         if not verdict.passed:
-            return Ratio(None, reason=verdict.reason)
+            return Estimate(None, why=verdict.reason)
         return _ratio(study, marks, names)
 
     return Outcome(
@@ -204,24 +179,22 @@ def _groups(study: Opened, splits: Sequence[str]) -> list[Group]:
 def _accuracy(marks: tuple[Marks, ...], groups: Sequence[Group]) -> Accuracy:
     joined = np.concatenate(marks).astype(float)
     limits = clustered_mean(joined, groups, unit=unit_of(groups))
-    why = limits.why if isinstance(limits, NoInterval) else None
-    interval = limits if isinstance(limits, Interval) else None
-    return Accuracy(mean_of(marks), interval, why, len(joined), len(marks))
+    return Accuracy(**vars(limits.around(mean_of(marks))), n_splits=len(marks))
 
 
 def _ratio(
     study: Opened,
     marks: Mapping[Condition, tuple[Marks, ...]],
     names: Sequence[Condition],
-) -> Ratio:
+) -> Estimate:
     """B over C, both measured from the third condition where one is named."""
     if missing := [name for name in names if name not in marks]:
-        return Ratio(None, reason=f"condition {missing[0]} is missing")
+        return Estimate(None, why=f"condition {missing[0]} is missing")
     means = [mean_of(marks[name]) for name in names]
     floor = means[2] if len(names) == 3 else 0.0
     if means[1] <= floor:
         over = names[2] if len(names) == 3 else "0"
-        return Ratio(None, reason=f"C is not above {over}: retraining does not bring the facts out")
+        return Estimate(None, why=f"C is not above {over}: retraining does not bring the facts out")
     # the mean over rows of a column is then its mean over splits
     n, parts = sum(map(len, marks["B"])), marks["B"]
     weight = np.concatenate([np.full(len(one), n / len(parts) / len(one)) for one in parts])
@@ -230,6 +203,4 @@ def _ratio(
     groups = _groups(study, study.held_out)
     limits = clustered_ratio(columns[0] - ground, columns[1] - ground, groups, unit=unit_of(groups))
     value = (means[0] - floor) / (means[1] - floor)
-    if isinstance(limits, NoInterval):
-        return Ratio(value, interval_why=limits.why)
-    return Ratio(value, limits)
+    return limits.around(value)

@@ -8,8 +8,9 @@ from typing import Any
 from lensaudit.attacks.rtt.curves import done
 from lensaudit.attacks.rtt.log import Log
 from lensaudit.attacks.rtt.readings import MEANINGS, Condition
-from lensaudit.attacks.rtt.summary import Accuracy, Outcome, Ratio, Summary
+from lensaudit.attacks.rtt.summary import Accuracy, Outcome, Summary
 from lensaudit.files import write_csv, write_json
+from lensaudit.scores.estimate import UNMEASURED, Estimate
 
 ACCURACIES: Mapping[str, Condition] = {
     "forget_acc_baseline": "0",
@@ -20,7 +21,7 @@ ACCURACIES: Mapping[str, Condition] = {
     "forget_acc_control_rtt": "N",
 }
 """Column -> condition; `control` is new here, the rest are the upstream fork's."""
-RATIOS: Mapping[str, Callable[[Outcome], Ratio]] = {
+RATIOS: Mapping[str, Callable[[Outcome], Estimate]] = {
     "recovery_rate": lambda one: one.recovery,
     "recovery_adjusted": lambda one: one.adjusted,
     "gap_closed": lambda one: one.gap_closed,
@@ -56,12 +57,12 @@ def csv_row(summary: Summary, log: Log) -> dict[str, Any]:
         "acc_selection_rule": RULE_NAMES[main.rule],
     }
     for name, condition in ACCURACIES.items():
-        row |= _accuracy_cells(name, accuracies.get(condition))
+        row |= _cells(name, accuracies.get(condition))
     for name, condition in ACCURACIES.items():
         if condition in summary.all_splits:
             row[f"{name}_all_splits"] = summary.all_splits[condition].value
     for name, of in RATIOS.items():
-        row |= _ratio_cells(name, of(main))
+        row |= _cells(name, of(main))
     runs = {
         f"num_rtt_splits_{condition.lower()}": main.accuracies[condition].n_splits
         if condition in main.accuracies
@@ -124,28 +125,31 @@ def _outcome(outcome: Outcome) -> dict[str, Any]:
             ]
             for condition, selected in outcome.chosen.items()
         },
-        **{name: asdict(of(outcome)) for name, of in RATIOS.items()},
+        **{name: _ratio(of(outcome)) for name, of in RATIOS.items()},
     }
 
 
 def _accuracies(accuracies: Mapping[Condition, Accuracy]) -> dict[str, Any]:
-    return {condition: asdict(one) for condition, one in accuracies.items()}
-
-
-def _accuracy_cells(name: str, accuracy: Accuracy | None) -> dict[str, float | None]:
-    if accuracy is None:
-        return {name: None, f"{name}_low": None, f"{name}_high": None}
     return {
-        name: accuracy.value,
-        f"{name}_low": accuracy.interval.low if accuracy.interval else None,
-        f"{name}_high": accuracy.interval.high if accuracy.interval else None,
+        condition: _limits(one) | {"n": one.n, "n_splits": one.n_splits}
+        for condition, one in accuracies.items()
     }
 
 
-def _ratio_cells(name: str, ratio: Ratio) -> dict[str, float | None]:
-    interval = ratio.interval
-    return {
-        name: ratio.value,
-        f"{name}_low": interval.low if interval else None,
-        f"{name}_high": interval.high if interval else None,
+def _ratio(one: Estimate) -> dict[str, Any]:
+    found = _limits(one)
+    why = found.pop("interval_why")
+    return found | {
+        "reason": "" if one.value is not None else one.why,
+        "interval_why": None if one.value is None else why,
     }
+
+
+def _limits(one: Estimate) -> dict[str, Any]:
+    ends = one.ends and dict(zip(("low", "high"), one.ends, strict=True))
+    return {"value": one.value, "interval": ends, "interval_why": one.why}
+
+
+def _cells(name: str, one: Estimate | None) -> dict[str, float | None]:
+    one = one or UNMEASURED
+    return {name: one.value, f"{name}_low": one.low, f"{name}_high": one.high}
