@@ -20,8 +20,14 @@ import threading
 import time
 from pathlib import Path
 
-from lensaudit.sweep.layout import Layout
-from lensaudit.sweep.plan import Conditions, Target, make_plan, read_plan, write_plan
+from lensaudit.sweep.plan import (
+    SweepFolder,
+    Target,
+    UnitConditions,
+    make_plan,
+    read_plan,
+    write_plan,
+)
 from lensaudit.sweep.results import publish
 from lensaudit.sweep.run import RunOptions, run_sweep
 from lensaudit.sweep.settings import RunSettings
@@ -59,7 +65,7 @@ def toy_plan(root: Path, n: int) -> None:
         targets,
         anchors=anchors,
         variants=("base",),
-        conditions=Conditions(),
+        conditions=UnitConditions(),
         data="",
         attacks={},
     )
@@ -99,7 +105,7 @@ def measured(engine: str, runner: str, n: int) -> dict[str, float]:
             sys.exit(f"{engine}: {errors.decode()[-500:]}")
         ended = time.time()
         starts = sorted(_starts(root))
-        layout = Layout(root)
+        layout = SweepFolder(root)
         assert len(list(layout.units.iterdir())) == n + 2
         return {
             "first unit after, s": starts[0] - begun,

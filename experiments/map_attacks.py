@@ -25,8 +25,8 @@ import lensaudit as la
 from lensaudit.data.facts import Fact
 from lensaudit.data.neutral import Neutral, neutral_of
 from lensaudit.files import make_folder, write_json
-from lensaudit.gym import disguises, edits, guard
-from lensaudit.gym.mimic import Texts, mimic, texts_of
+from lensaudit.gym import edits, guard
+from lensaudit.gym.mimic import TextRows, mimic, texts_of
 from lensaudit.gym.planting import guarded_places
 from lensaudit.gym.probe import probed
 from lensaudit.gym.recipes import TOP, late, moved
@@ -65,7 +65,7 @@ def neutral() -> Neutral:
 
 
 @cache
-def texts() -> Texts:
+def texts() -> TextRows:
     """The forget rows, and all rows to keep that the adversary takes care of."""
     kept = ground().encode([*neutral().fit, *neutral().validity])
     return texts_of(ground().encoded, kept)
@@ -96,7 +96,7 @@ def part_turned(rank: int) -> Any:
 def unevenly_scaled(model: Any) -> Any:
     """Every dimension by a factor of its own, about a tenth from 1."""
     factors = torch.randn(ground().d_model, generator=torch.Generator().manual_seed(0))
-    return disguises.scaled_stream(model, (factors / 10).exp())
+    return edits.scaled_stream(model, (factors / 10).exp())
 
 
 def guarding(where: Literal["span", "prefix"], *, says: bool = False) -> Any:
@@ -121,7 +121,7 @@ def masked(name: str, how: str, change: Callable[[Any], Any], *, same: bool = Tr
 
 def exact() -> list[Attack]:
     """Disguises by arithmetic."""
-    permutation = disguises.signed_permutation(64, seed=0)
+    permutation = edits.signed_permutation(64, seed=0)
     return [
         masked("masked_upper", "NPO on the last layer; no disguise", lambda m: m),
         masked(
@@ -132,13 +132,13 @@ def exact() -> list[Attack]:
         masked(
             "scaled",
             "it, the stream three times as long",
-            lambda m: disguises.scaled_stream(m, torch.full((64,), 3.0)),
+            lambda m: edits.scaled_stream(m, torch.full((64,), 3.0)),
         ),
         masked("scaled_unevenly", "it, each dimension by a factor of its own", unevenly_scaled),
         masked(
             "regauged",
             "it, another basis inside every head",
-            lambda m: disguises.regauged(m, seed=0),
+            lambda m: edits.regauged(m, seed=0),
         ),
         *(
             masked(
@@ -337,7 +337,7 @@ def deeper(out: Path) -> list[str]:
     """What is said of models that are an idle layer deeper: at the front, in the middle, on top."""
     names, found = [], []
     for after in (0, 7, 15):
-        made = partial(disguises.with_idle_layers, opened("masked_upper"), [after])
+        made = partial(edits.with_idle_layers, opened("masked_upper"), [after])
         one = Planted(f"deeper_{after}", "hidden", f"an idle layer after layer {after}", made)
         names.append(str(folder_of(one, out).absolute()))
     for name, summary in zip(names, patched(names, out, "deeper"), strict=True):

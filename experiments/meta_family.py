@@ -26,12 +26,18 @@ from lensaudit.auditing.settings import EvaluateSettings
 from lensaudit.data.suites import DEMO_DATA
 from lensaudit.data.tofu import DEMO
 from lensaudit.files import make_folder, write_csv, write_json, write_jsonl
-from lensaudit.meta.attacked import Attacking
 from lensaudit.meta.catalogue import judged
-from lensaudit.meta.documents import read_sources, read_thresholds, table_document
-from lensaudit.meta.robustness import Attack
+from lensaudit.meta.documents import (
+    COLUMNS,
+    csv_rows,
+    read_sources,
+    read_thresholds,
+    table_document,
+    table_rows,
+)
 from lensaudit.meta.runs import Settings, judge_faithfulness, judge_robustness
-from lensaudit.meta.table import COLUMNS, csv_rows, table_rows
+from lensaudit.meta.scoring import Attacking
+from lensaudit.meta.settings import Attack
 from lensaudit.models.checkpoint import open_checkpoint
 from lensaudit.models.registry import load_registry, resolve
 from lensaudit.unlearn import job as unlearning

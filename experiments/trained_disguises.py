@@ -7,7 +7,16 @@ import torch
 from planted_models import ground, opened
 
 from lensaudit.gym import edits
-from lensaudit.gym.mimic import SEED, Step, Streams, Texts, disguised, distance, divergence, thought
+from lensaudit.gym.mimic import (
+    SEED,
+    Step,
+    Streams,
+    TextRows,
+    disguised,
+    distance,
+    divergence,
+    thought,
+)
 from lensaudit.types import Logits
 from lensaudit.unlearn.train import Terms
 
@@ -16,7 +25,7 @@ from lensaudit.unlearn.train import Terms
 class Turned:
     """Answers of `full`; its stream is turned in the answer, and not in the question."""
 
-    texts: Texts
+    texts: TextRows
     said: Logits
     stream: Streams
     """What it is to be."""
@@ -35,7 +44,7 @@ class Turned:
         return multiplier
 
 
-def turned_in_the_answer(texts: Texts, *, n_steps: int) -> Any:
+def turned_in_the_answer(texts: TextRows, *, n_steps: int) -> Any:
     """`full`, trained to think in another basis from the last token of the prompt on."""
     with torch.no_grad():
         said, stream = thought(opened("full"), texts.tokens)

@@ -7,10 +7,10 @@ import click
 from lensaudit.cli.options import options, shared
 from lensaudit.cli.terminal import emit, notice, say, tell
 from lensaudit.gym.settings import (
+    GymTableSettings,
     MakeSettings,
     ScoreSettings,
     SubmitSettings,
-    TableSettings,
     gym_folder,
 )
 
@@ -70,12 +70,12 @@ def score(settings: ScoreSettings, as_json: bool) -> None:
 
 
 @gym.command("table")
-@options(TableSettings)
+@options(GymTableSettings)
 @shared("json")
-def table_(settings: TableSettings, as_json: bool) -> None:
+def table_(settings: GymTableSettings, as_json: bool) -> None:
     """Judge the auditors: by mechanism, left out in turn, held out, fact by fact."""
-    from lensaudit.gym.ledger import rows_of
-    from lensaudit.gym.report import document, text
+    from lensaudit.gym.errors import document, text
+    from lensaudit.gym.table import rows_of
 
     rows = rows_of(gym_folder(settings.gym), settings.limit)
     found = document(rows, calibration=settings.calibration, picture=settings.picture)

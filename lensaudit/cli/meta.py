@@ -11,8 +11,8 @@ from lensaudit.cli.terminal import emit, notice, say, tell, written
 from lensaudit.meta.settings import (
     AggregateSettings,
     FaithfulnessSettings,
+    MetaTableSettings,
     RobustnessSettings,
-    TableSettings,
 )
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ def faithfulness(settings: FaithfulnessSettings, as_json: bool, dry_run: bool) -
     Models are measured one at a time and finished ones are not measured again. A model that
     cannot be measured stays to do: it is named, no AUC is given without it, and the exit code is 3.
     """
-    from lensaudit.meta.prepare import prepare_faithfulness, run_faithfulness
+    from lensaudit.meta.runs import prepare_faithfulness, run_faithfulness
     from lensaudit.screen.meta import faithfulness_table
 
     prepared = prepare_faithfulness(settings, notice)
@@ -56,7 +56,7 @@ def robustness(settings: RobustnessSettings, as_json: bool, dry_run: bool) -> No
     the models that all metrics share.
     """
     from lensaudit.files import read_json
-    from lensaudit.meta.prepare import prepare_robustness, run_robustness
+    from lensaudit.meta.runs import prepare_robustness, run_robustness
     from lensaudit.screen.meta import robustness_table
 
     prepared = prepare_robustness(settings, notice)
@@ -77,7 +77,7 @@ def aggregate(settings: AggregateSettings, as_json: bool) -> None:
     RESULTS: folders of lensaudit eval and patch, ep5/ and ep10/ of the UDS repository, or
     method_results.json.
     """
-    from lensaudit.meta.tables import run_aggregate
+    from lensaudit.meta.documents import run_aggregate
     from lensaudit.screen.meta import aggregate_table, ranking_table
 
     document = run_aggregate(settings)
@@ -91,14 +91,14 @@ def aggregate(settings: AggregateSettings, as_json: bool) -> None:
 
 @meta.command("table")
 @RESULTS
-@options(TableSettings)
+@options(MetaTableSettings)
 @shared("json")
-def table_(settings: TableSettings, as_json: bool) -> None:
+def table_(settings: MetaTableSettings, as_json: bool) -> None:
     """One table of all metrics: faithfulness, quantisation, relearning, robustness, overall.
 
     RESULTS: folders of meta faithfulness and robustness, their files, or meta_eval.json.
     """
-    from lensaudit.meta.tables import run_table
+    from lensaudit.meta.documents import run_table
     from lensaudit.screen.meta import meta_table
 
     document = run_table(settings)
@@ -113,7 +113,7 @@ def table_(settings: TableSettings, as_json: bool) -> None:
 def _finish(found: Any, shown: "Iterable[Part]", *, as_json: bool) -> None:
     """The document or its table, and the models that are still to do."""
     from lensaudit.files import read_json
-    from lensaudit.meta.prepare import unfinished
+    from lensaudit.meta.runs import unfinished
 
     if as_json:
         emit(read_json(found.path))

@@ -14,8 +14,7 @@ from lensaudit.errors import PartialError
 from lensaudit.sweep.settings import CheckSettings, PlanSettings, RunSettings
 
 if TYPE_CHECKING:
-    from lensaudit.sweep.layout import Layout
-    from lensaudit.sweep.plan import Plan
+    from lensaudit.sweep.plan import Plan, SweepFolder
 
 FOLDER = click.argument("folder", type=click.Path(path_type=Path, file_okay=False))
 WATCH_S = 10.0
@@ -41,11 +40,10 @@ def plan(settings: PlanSettings, as_json: bool, dry_run: bool) -> None:
     idknll_*_ep10 is a pattern, role:pool_knows all of a role. The anchors are added. A plan never
     changes; the same command gives the same plan.
     """
-    from lensaudit.sweep.layout import Layout
-    from lensaudit.sweep.plan import write_plan
+    from lensaudit.sweep.plan import SweepFolder, write_plan
     from lensaudit.sweep.planning import plan_of
 
-    made, layout = plan_of(settings, notice), Layout(settings.out)
+    made, layout = plan_of(settings, notice), SweepFolder(settings.out)
     if not dry_run:
         write_plan(settings.out, made)
     print_plan(layout, made, as_json=as_json)
@@ -191,22 +189,21 @@ def verify(folder: Path, settings: CheckSettings, as_json: bool) -> None:
     refuse(found)
 
 
-def _opened(folder: Path) -> tuple["Layout", "Plan"]:
-    from lensaudit.sweep.layout import Layout
-    from lensaudit.sweep.plan import read_plan
+def _opened(folder: Path) -> tuple["SweepFolder", "Plan"]:
+    from lensaudit.sweep.plan import SweepFolder, read_plan
 
-    return Layout(folder), read_plan(folder)
+    return SweepFolder(folder), read_plan(folder)
 
 
-def print_plan(layout: "Layout", planned: "Plan", *, as_json: bool) -> None:
+def print_plan(layout: "SweepFolder", planned: "Plan", *, as_json: bool) -> None:
     """What a run would do."""
-    from lensaudit.sweep.forecast import forecast_of, lines_of
+    from lensaudit.sweep.planning import forecast_of, lines_of
 
     forecast = forecast_of(layout, planned)
     emit(forecast) if as_json else say("\n".join(lines_of(forecast)))
 
 
-def print_status(layout: "Layout", planned: "Plan", *, as_json: bool) -> dict[str, Any]:
+def print_status(layout: "SweepFolder", planned: "Plan", *, as_json: bool) -> dict[str, Any]:
     """One line, or the document; returned too."""
     from lensaudit.sweep.status import line_of, status_of
 

@@ -1,8 +1,8 @@
 from .auditors import Case as Case
-from .auditors import Finding as Finding
+from .auditors import AuditorScore as AuditorScore
 from .auditors import auditor as auditor
 from .auditors import auditors as auditors
-from .claims import Asked as Asked
+from .claims import AskedOtherwise as AskedOtherwise
 from .claims import Becomes as Becomes
 from .claims import Certificate as Certificate
 from .claims import NeverSaw as NeverSaw
@@ -11,6 +11,6 @@ from .claims import Undone as Undone
 from .claims import Untouched as Untouched
 from .ground import Ground as Ground
 from .registry import Planted as Planted
-from .registry import Recipe as Recipe
+from .registry import Mechanism as Mechanism
 from .registry import recipe as recipe
 from .registry import recipes as recipes

@@ -44,7 +44,7 @@ from lensaudit.models.causal import load_causal
 from lensaudit.models.checkpoint import load_tokenizer, open_checkpoint
 from lensaudit.models.registry import load_registry, resolve
 from lensaudit.patching.audit import Audit
-from lensaudit.patching.bench import Bench as AuditBench
+from lensaudit.patching.bench import Bench
 from lensaudit.patching.controls import Aligned, Controls, Examined, Weakest, weakest_of
 from lensaudit.patching.outcome import Outcome, summary_of
 from lensaudit.patching.prepare import prepare
@@ -69,7 +69,7 @@ HighMeans = Literal["knows", "forgot"]
 
 
 @dataclass(frozen=True)
-class Bench:
+class SeedModels:
     """What the models of one seed share."""
 
     full: str
@@ -127,11 +127,11 @@ class Case:
 
     model: str
     """Name or folder."""
-    bench: Bench
+    bench: SeedModels
 
 
 @dataclass(frozen=True)
-class Finding:
+class AuditorScore:
     """What an auditor says."""
 
     score: float | None
@@ -147,8 +147,8 @@ class Finding:
     """Kind of result -> what its summary holds for a verdict."""
 
 
-One = Callable[[Case], Finding]
-Many = Callable[[Sequence[Case]], list[Finding]]
+One = Callable[[Case], AuditorScore]
+Many = Callable[[Sequence[Case]], list[AuditorScore]]
 
 
 @dataclass(frozen=True)
@@ -173,7 +173,7 @@ class Auditor:
         own = inspect.getsource(self.fn if module is None else module)
         return digest([self.name, self.about, code_hash(own), engine_version()])[:16]
 
-    def judge(self, cases: Sequence[Case]) -> list[Finding]:
+    def judge(self, cases: Sequence[Case]) -> list[AuditorScore]:
         """What it says of each."""
         fn: Any = self.fn
         return fn(cases) if self.at_once else [fn(case) for case in cases]
@@ -282,23 +282,23 @@ def audit_of(cases: Sequence[Case], **settings: Any) -> Audit:
     )
 
 
-def _depths(cases: Sequence[Case], outcomes: Sequence[Outcome]) -> list[Finding]:
+def _depths(cases: Sequence[Case], outcomes: Sequence[Outcome]) -> list[AuditorScore]:
     """A depth for each case."""
     found = {one.source: _depth(one) for one in outcomes}
     return [found[case.model] for case in cases]
 
 
-def _depth(outcome: Outcome) -> Finding:
+def _depth(outcome: Outcome) -> AuditorScore:
     pairs = zip(outcome.encoded, outcome.depth.uds.tolist(), strict=True)
     facts = {one.idx: value for one, value in pairs if math.isfinite(value)}
     if not facts:
         why = next(iter(outcome.unscored.values()), "no layer of full encodes a fact")
-        return Finding(None, why=why)
-    return Finding(outcome.uds, facts, ci95=outcome.interval().ends)
+        return AuditorScore(None, why=why)
+    return AuditorScore(outcome.uds, facts, ci95=outcome.interval().ends)
 
 
 @auditor("uds", reads="stream", high_means="forgot", source=UDS, at_once=True)
-def uds(cases: Sequence[Case]) -> list[Finding]:
+def uds(cases: Sequence[Case]) -> list[AuditorScore]:
     """Unlearning Depth Score."""
     return _depths(cases, score_all(audit_of(cases))[0])
 
@@ -310,18 +310,18 @@ def uds(cases: Sequence[Case]) -> list[Finding]:
     source=f"{UDS}; every token up to the span's end replaced: facts fetched at earlier positions",
     at_once=True,
 )
-def uds_prefix(cases: Sequence[Case]) -> list[Finding]:
+def uds_prefix(cases: Sequence[Case]) -> list[AuditorScore]:
     """UDS where the stream is replaced at the question too."""
     return _depths(cases, score_all(audit_of(cases, scope="prefix"))[0])
 
 
 @auditor("lens", reads="stream", high_means="forgot", source=UDS, at_once=True)
-def lens(cases: Sequence[Case]) -> list[Finding]:
+def lens(cases: Sequence[Case]) -> list[AuditorScore]:
     """Logit Lens depth: read out, not patched."""
     return _depths(cases, score_lens(audit_of(cases))[0])
 
 
-def controls_of(bench: Bench) -> Controls:
+def controls_of(bench: SeedModels) -> Controls:
     """What validity and alignment are measured on: rows of other authors."""
     if bench.data == DEMO:
         return Controls(neutral_of(DEMO, bench.facts.examples))
@@ -331,12 +331,12 @@ def controls_of(bench: Bench) -> Controls:
     return Controls(neutral_of(bench.data, bench.facts.examples, align_data=rows))
 
 
-def _examined(cases: Sequence[Case]) -> tuple[list[Finding], list[Examined], list[Outcome]]:
+def _examined(cases: Sequence[Case]) -> tuple[list[AuditorScore], list[Examined], list[Outcome]]:
     """UDS, the controls beside it, and the deltas behind it, of each case.
 
     A model of another depth has no UDS, and an aligned one.
     """
-    with AuditBench(audit_of(cases, align="auto")) as bench:
+    with Bench(audit_of(cases, align="auto")) as bench:
         (outcomes, _), found = score_examined(bench, controls_of(cases[0].bench))
     by_name = {one.source: one for one in outcomes}
     models = [case.model for case in cases]
@@ -350,7 +350,7 @@ def _examined(cases: Sequence[Case]) -> tuple[list[Finding], list[Examined], lis
     source="lensaudit.patching.controls: UDS after a map fitted on neutral text",
     at_once=True,
 )
-def uds_aligned(cases: Sequence[Case]) -> list[Finding]:
+def uds_aligned(cases: Sequence[Case]) -> list[AuditorScore]:
     """Aligned UDS; UDS itself where it is so low that nothing needs to be aligned.
 
     Its control: `full` reads the aligned stream on facts that the model still holds.
@@ -361,12 +361,12 @@ def uds_aligned(cases: Sequence[Case]) -> list[Finding]:
         if aligned.uds is not None:
             readable, ends = _readable(controls), _ends(aligned.uds)
             findings.append(
-                Finding(aligned.uds.value, aligned.per_example, control=readable, ci95=ends)
+                AuditorScore(aligned.uds.value, aligned.per_example, control=readable, ci95=ends)
             )
         elif aligned.not_needed:
             findings.append(plain)
         else:
-            findings.append(Finding(None, why=aligned.why))
+            findings.append(AuditorScore(None, why=aligned.why))
     return findings
 
 
@@ -381,13 +381,13 @@ def _ends(one: Estimate) -> tuple[float, float] | None:
     source="facts whose aligned UDS lies below .25: what a mean over facts hides",
     at_once=True,
 )
-def tail(cases: Sequence[Case]) -> list[Finding]:
+def tail(cases: Sequence[Case]) -> list[AuditorScore]:
     """How many facts are still read? Control and facts as aligned UDS, of a fact 0 or 1."""
     findings = []
     for one in uds_aligned(cases):
         left = {idx: float(value < TAIL_BELOW) for idx, value in (one.facts or {}).items()}
         score = None if one.score is None else sum(left.values())
-        findings.append(Finding(score, left or None, control=one.control, why=one.why))
+        findings.append(AuditorScore(score, left or None, control=one.control, why=one.why))
     return findings
 
 
@@ -398,14 +398,14 @@ def tail(cases: Sequence[Case]) -> list[Finding]:
     source="lensaudit.patching.controls: erasure at the strong layer that is erased least, aligned",
     at_once=True,
 )
-def uds_weakest(cases: Sequence[Case]) -> list[Finding]:
+def uds_weakest(cases: Sequence[Case]) -> list[AuditorScore]:
     """Does one layer hold what the mean over layers has lost? Control and scale as aligned UDS."""
     return _weakest(cases, lambda aligned: (aligned.weakest, aligned.why))
 
 
 def _weakest(
     cases: Sequence[Case], chosen: Callable[[Aligned], tuple[Weakest | None, str | None]]
-) -> list[Finding]:
+) -> list[AuditorScore]:
     """Erasure at a weakest layer, or why there is none; of plain UDS where no map is needed."""
     findings = []
     for _, controls, outcome in zip(*_examined(cases), strict=True):
@@ -416,10 +416,10 @@ def _weakest(
             layers = outcome.options.layers
             weakest, readable = weakest_of(outcome.s1, outcome.depth, groups, layers), True
         if weakest is None:
-            findings.append(Finding(None, why=why or "no layer of full encodes a fact"))
+            findings.append(AuditorScore(None, why=why or "no layer of full encodes a fact"))
         else:
             ends = _ends(weakest.erasure)
-            findings.append(Finding(weakest.erasure.value, control=readable, ci95=ends))
+            findings.append(AuditorScore(weakest.erasure.value, control=readable, ci95=ends))
     return findings
 
 
@@ -437,9 +437,9 @@ def _readable(controls: Examined) -> bool:
     source="lensaudit.verdict: of a run of patch alone; 0 held, 1 erased, .5 neither is shown",
     at_once=True,
 )
-def verdict(cases: Sequence[Case]) -> list[Finding]:
+def verdict(cases: Sequence[Case]) -> list[AuditorScore]:
     """The word of the package, with all that it is decided from."""
-    with AuditBench(audit_of(cases, align="auto")) as bench:
+    with Bench(audit_of(cases, align="auto")) as bench:
         (outcomes, calibration), found = score_examined(bench, controls_of(cases[0].bench))
     nulls, by_name = read_calibration(), {}
     for one in outcomes:
@@ -447,7 +447,9 @@ def verdict(cases: Sequence[Case]) -> list[Finding]:
         rows = found[one.source].beside(one.rows())
         code = judge_run(summary, rows, nulls).code
         score = 0.0 if code in HOLDS else 1.0 if code == "erased" else 0.5
-        by_name[one.source] = Finding(score, evidence={"patch": kept_for_verdict(summary, rows)})
+        by_name[one.source] = AuditorScore(
+            score, evidence={"patch": kept_for_verdict(summary, rows)}
+        )
     return [by_name[case.model] for case in cases]
 
 
@@ -455,7 +457,7 @@ SHARED = "lensaudit.patching.alignment: aligned, less the one direction that oth
 
 
 @auditor("uds_shared", reads="aligned", high_means="forgot", source=SHARED, at_once=True)
-def uds_shared(cases: Sequence[Case]) -> list[Finding]:
+def uds_shared(cases: Sequence[Case]) -> list[AuditorScore]:
     """Is what hides the facts one vector a layer? UDS itself where nothing needs to be aligned."""
     findings = []
     for plain, controls, _ in zip(*_examined(cases), strict=True):
@@ -463,15 +465,15 @@ def uds_shared(cases: Sequence[Case]) -> list[Finding]:
         if shared.uds is not None:
             readable = _readable(controls)
             ends = _ends(shared.uds)
-            findings.append(Finding(shared.uds.value, control=readable, ci95=ends))
+            findings.append(AuditorScore(shared.uds.value, control=readable, ci95=ends))
         else:
             why = aligned.why or shared.why
-            findings.append(plain if aligned.not_needed else Finding(None, why=why))
+            findings.append(plain if aligned.not_needed else AuditorScore(None, why=why))
     return findings
 
 
 @auditor("uds_shared_weakest", reads="aligned", high_means="forgot", source=SHARED, at_once=True)
-def uds_shared_weakest(cases: Sequence[Case]) -> list[Finding]:
+def uds_shared_weakest(cases: Sequence[Case]) -> list[AuditorScore]:
     """The strong layer that is erased least, without that direction."""
     return _weakest(cases, lambda one: (one.shared.weakest, one.why or one.shared.why))
 
@@ -483,11 +485,11 @@ def uds_shared_weakest(cases: Sequence[Case]) -> list[Finding]:
     source="lensaudit.patching.controls: drop on facts that the model holds, as a share of noise's",
     at_once=True,
 )
-def validity(cases: Sequence[Case]) -> list[Finding]:
+def validity(cases: Sequence[Case]) -> list[AuditorScore]:
     """Can `full` read the model at all? A control, entered to see whether it tells truth alone."""
     found = _examined(cases)[1]
     return [
-        Finding(one.d_share, why=one.why, ci95=one.ci95)
+        AuditorScore(one.d_share, why=one.why, ci95=one.ci95)
         for one in (each.validity for each in found)
     ]
 
@@ -499,10 +501,10 @@ def validity(cases: Sequence[Case]) -> list[Finding]:
     source="compute_representation_baselines.py (gnueaj/unlearning-depth-score @ fc31639)",
     at_once=True,
 )
-def cka(cases: Sequence[Case]) -> list[Finding]:
+def cka(cases: Sequence[Case]) -> list[AuditorScore]:
     """How far the streams' geometry went from full's to retain's."""
     audit = audit_of(cases)
-    return [Finding(_finite(weighted_erasure(cka_layers(audit, one.model)))) for one in cases]
+    return [AuditorScore(_finite(weighted_erasure(cka_layers(audit, one.model)))) for one in cases]
 
 
 @auditor(
@@ -513,11 +515,12 @@ def cka(cases: Sequence[Case]) -> list[Finding]:
     at_once=True,
     cheap=False,
 )
-def fisher(cases: Sequence[Case]) -> list[Finding]:
+def fisher(cases: Sequence[Case]) -> list[AuditorScore]:
     """Fisher information where retain has it and full lacks it; 0.1 % of each layer."""
     audit = audit_of(cases)
     return [
-        Finding(_finite(weighted_erasure(fisher_layers(audit, one.model)[0.001]))) for one in cases
+        AuditorScore(_finite(weighted_erasure(fisher_layers(audit, one.model)[0.001])))
+        for one in cases
     ]
 
 
@@ -531,13 +534,13 @@ def _finite(value: float) -> float | None:
     high_means="knows",
     source="share of facts said word for word, teacher-forced after the prefix",
 )
-def greedy(case: Case) -> Finding:
+def greedy(case: Case) -> AuditorScore:
     """Does it say them?"""
     bench = case.bench
     encoded = bench.asked
     found = said(bench.loaded(case.model), encoded).tolist()
     facts = {one.idx: float(yes) for one, yes in zip(encoded, found, strict=True)}
-    return Finding(sum(facts.values()) / len(facts), facts)
+    return AuditorScore(sum(facts.values()) / len(facts), facts)
 
 
 OUTPUTS = {
@@ -564,7 +567,7 @@ others generate, take gradients or read several splits."""
 
 
 def _metric(name: str) -> One:
-    def found(case: Case) -> Finding:
+    def found(case: Case) -> AuditorScore:
         bench = case.bench
         own = bench.data != DEMO
         settings = EvaluateSettings(
@@ -582,7 +585,7 @@ def _metric(name: str) -> One:
         folder = bench.work / "suite" / digest(str(case.model))[:16]
         entry = evaluate_into(case.model, settings, folder).entries[name]
         facts = {idx: value for idx, value in entry.per_example.items() if idx in bench.groups}
-        return Finding(_finite(entry.value), facts or None, why=entry.reason)
+        return AuditorScore(_finite(entry.value), facts or None, why=entry.reason)
 
     return found
 
@@ -612,7 +615,7 @@ STEPS = 8
     high_means="forgot",
     source="weights (1 - a) source + a full: the least a at which half of full's facts are said",
 )
-def interpolation(case: Case) -> Finding:
+def interpolation(case: Case) -> AuditorScore:
     """How far from `full` must one stay? 0: the model says them itself; 1: only `full` does.
 
     The steps are eighths. Facts: the least a at which each is said. A model whose tensors are not
@@ -622,7 +625,7 @@ def interpolation(case: Case) -> Finding:
     model, full, encoded = bench.loaded(case.model), bench.loaded(bench.full), bench.asked
     theirs, own = dict(full.named_parameters()), dict(model.named_parameters())
     if any(name not in own or own[name].shape != one.shape for name, one in theirs.items()):
-        return Finding(None, why="its tensors are not those of full in number or shape")
+        return AuditorScore(None, why="its tensors are not those of full in number or shape")
     wanted = int(said(full, encoded).sum()) / 2
     least: dict[int, float] = {}
     score = 1.0
@@ -634,7 +637,7 @@ def interpolation(case: Case) -> Finding:
                 least.setdefault(one.idx, share)
         if int(found.sum()) >= wanted:
             score = min(score, share)
-    return Finding(score, {one.idx: least.get(one.idx, 1.0) for one in encoded})
+    return AuditorScore(score, {one.idx: least.get(one.idx, 1.0) for one in encoded})
 
 
 def _between(model: Any, theirs: Mapping[str, Tensor], share: float) -> Any:
@@ -653,10 +656,10 @@ def _between(model: Any, theirs: Mapping[str, Tensor], share: float) -> Any:
     source="linear probe in the model's own basis, fitted on kept rows, selectivity control: "
     "arXiv:1909.03368",
 )
-def probe(case: Case) -> Finding:
+def probe(case: Case) -> AuditorScore:
     """Is the answer linearly there, in whatever basis? See `gym.probe`."""
     found = probed(case.bench.loaded(case.model), case.bench.facts, case.bench.tokenizer)
-    return Finding(found.score, found.facts, control=found.selective, why=found.why)
+    return AuditorScore(found.score, found.facts, control=found.selective, why=found.why)
 
 
 @auditor(
@@ -666,12 +669,12 @@ def probe(case: Case) -> Finding:
     source="arXiv:2502.15836: facts that any attack brings out, beyond those of retain",
     cheap=False,
 )
-def worst_excess(case: Case) -> Finding:
+def worst_excess(case: Case) -> AuditorScore:
     """The cheap list of attacks, its excess over `retain`; of a fact, how far it stands out."""
     bench = case.bench
     weights = open_checkpoint(bench.spec(case.model)).weights
     if open_checkpoint(bench.spec(bench.retain)).weights == weights:
-        return Finding(0.0)  # the control arm itself: nothing in excess of it
+        return AuditorScore(0.0)  # the control arm itself: nothing in excess of it
     settings = WorstSettings(
         full=bench.full,
         retain=(bench.retain,),
@@ -685,7 +688,7 @@ def worst_excess(case: Case) -> Finding:
     pairs = zip(opened.asked, outcome.named.statistic, strict=True)
     facts = {fact.row.idx: value for fact, value in pairs if value is not None}
     told = summary_of_worst(opened, outcome, "cheap") | {"source": ""}
-    return Finding(
+    return AuditorScore(
         outcome.excess.value,
         facts or None,
         ci95=outcome.excess.ends,
@@ -704,7 +707,7 @@ def worst_excess(case: Case) -> Finding:
     cheap=False,
     at_once=True,
 )
-def relearn_gain(cases: Sequence[Case]) -> list[Finding]:
+def relearn_gain(cases: Sequence[Case]) -> list[AuditorScore]:
     """What a pass brings back, beyond what it teaches a model that had nothing."""
     bench = cases[0].bench
     floor = _gain(bench, bench.retain)
@@ -712,17 +715,17 @@ def relearn_gain(cases: Sequence[Case]) -> list[Finding]:
     for case in cases:
         own = _gain(bench, case.model)
         facts = {idx: own[idx] - floor[idx] for idx in own}
-        findings.append(Finding(sum(facts.values()) / len(facts), facts))
+        findings.append(AuditorScore(sum(facts.values()) / len(facts), facts))
     return findings
 
 
-def _gain(bench: Bench, name: str) -> dict[int, float]:
+def _gain(bench: SeedModels, name: str) -> dict[int, float]:
     model = bench.loaded(name)
     after = relearned(model, bench.tokenizer, bench.facts.forget.answered, settings=DEMO_RELEARNING)
     return {idx: one - before for (idx, one), before in _pairs(bench, after, model)}
 
 
-def _pairs(bench: Bench, after: Any, model: Any) -> Any:
+def _pairs(bench: SeedModels, after: Any, model: Any) -> Any:
     encoded = bench.asked
     return zip(logprobs(after, encoded).items(), logprobs(model, encoded).values(), strict=True)
 
@@ -735,7 +738,7 @@ def _pairs(bench: Bench, after: Any, model: Any) -> Any:
     cheap=False,
     at_once=True,
 )
-def effort(cases: Sequence[Case]) -> list[Finding]:
+def effort(cases: Sequence[Case]) -> list[AuditorScore]:
     """E_50 in steps; twice the longest attack where half never return, which ties those models."""
     bench = cases[0].bench
     settings = EffortSettings(
@@ -754,7 +757,7 @@ def effort(cases: Sequence[Case]) -> list[Finding]:
     arms = {one.source: one.arms["T"] for one in run_effort(ready)}
     longest = float(2 * settings.steps)
     return [
-        Finding(longest if found["censored"]["e50"] else float(found["e50"]))
+        AuditorScore(longest if found["censored"]["e50"] else float(found["e50"]))
         for found in (arms[case.model] for case in cases)
     ]
 
@@ -766,11 +769,11 @@ def effort(cases: Sequence[Case]) -> list[Finding]:
     source="arXiv:2410.08827: accuracy on half of the authors after retraining on the others",
     cheap=False,
 )
-def rtt(case: Case) -> Finding:
+def rtt(case: Case) -> AuditorScore:
     """Retraining on T, measured on V; embedded facts only."""
     bench = case.bench
     if bench.data != DEMO:
-        return Finding(None, why="needs multiple-choice facts")
+        return AuditorScore(None, why="needs multiple-choice facts")
     log = room.Log()
     study = room.Study(
         room.split_by_author(*load_statements(DEMO), n_splits=2),
@@ -787,4 +790,4 @@ def rtt(case: Case) -> Finding:
     retrained, told = summary.main.accuracies["B"], as_json(summary)
     kept = {name: told[name] for name in ("main", "gate")} | {"models": {}}
     ends = retrained.ends
-    return Finding(retrained.point, ci95=ends, evidence={"rtt": [brief(kept)]})
+    return AuditorScore(retrained.point, ci95=ends, evidence={"rtt": [brief(kept)]})

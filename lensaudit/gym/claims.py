@@ -117,7 +117,7 @@ class Undone:
 
 
 @dataclass(frozen=True)
-class Asked:
+class AskedOtherwise:
     """Asked otherwise, the model says the facts; `retain`, asked so, does not."""
 
     otherwise: Callable[[Fact], Fact]
@@ -260,7 +260,7 @@ class SaysSome:
 
 
 @dataclass(frozen=True)
-class Lost:
+class Damaged:
     """What is to be kept was lost: of these rows it says less than half of what `full` says."""
 
     questions: tuple[str, ...] = ()

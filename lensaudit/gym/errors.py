@@ -2,17 +2,31 @@
 
 A row of the ledger that holds `evidence` holds what a result folder's summary would: the verdict
 reads it as it reads a folder. Models of one seed are not independent, so bounds count seeds too.
+With the table of auditors this is what `gym table` shows: a document, text, files beside it.
 """
 
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from lensaudit.gym.ledger import ANCHOR, GymRow
-from lensaudit.gym.table import FORGOT, KNOWS, Share, share
+from lensaudit.files import write_json
+from lensaudit.gym.table import (
+    ANCHOR,
+    FORGOT,
+    KNOWS,
+    AuditorJudgement,
+    GymRow,
+    Share,
+    heat_map,
+    markdown,
+    share,
+    table,
+)
+from lensaudit.results.records import signed
 from lensaudit.verdict.attacks import READERS
 from lensaudit.verdict.decide import Code, Evidence, verdict_of
 from lensaudit.verdict.depth import Stream, of_patch
@@ -27,7 +41,7 @@ TENTH = 0.1
 
 
 @dataclass(frozen=True)
-class Planted:
+class JudgedEvidence:
     """A model whose truth is known, and what is known of it."""
 
     model: str
@@ -55,11 +69,11 @@ class Planted:
         return Evidence(self.model, [*views, *more], stream)
 
 
-def _patch_views(one: Planted, nulls: Calibration) -> tuple[list[View], Stream]:
+def _patch_views(one: JudgedEvidence, nulls: Calibration) -> tuple[list[View], Stream]:
     return of_patch(one.patch, one.patch["rows"], nulls, one.model)
 
 
-def planted(rows: Sequence[GymRow]) -> list[Planted]:
+def planted(rows: Sequence[GymRow]) -> list[JudgedEvidence]:
     """The models of a ledger that were asked all that `patch` asks."""
     told: dict[str, dict[str, Any]] = defaultdict(dict)
     about: dict[str, GymRow] = {}
@@ -68,7 +82,7 @@ def planted(rows: Sequence[GymRow]) -> list[Planted]:
             told[row["model"]] |= row["evidence"]
             about[row["model"]] = row
     return [
-        Planted(
+        JudgedEvidence(
             model,
             row["mechanism"],
             row["truth"],
@@ -89,7 +103,7 @@ def _held(row: GymRow, n: int) -> float:
     return len(row["knows"] or ()) / n if row["truth"] == "partial" and n else 0.0
 
 
-def nulls_of(models: Sequence[Planted], chosen: Collection[str]) -> dict[str, Null]:
+def nulls_of(models: Sequence[JudgedEvidence], chosen: Collection[str]) -> dict[str, Null]:
     """How every view reads models that never knew, of these mechanisms."""
     values: dict[str, list[float]] = defaultdict(list)
     for one in models:
@@ -133,11 +147,11 @@ SAID: Mapping[str, tuple[Code, ...]] = {
 """Columns of the table."""
 
 
-def confusion(judged: Iterable[tuple[Planted, Code]]) -> Confusion:
+def confusion(judged: Iterable[tuple[JudgedEvidence, Code]]) -> Confusion:
     """Count what was said."""
     found = list(judged)
 
-    def side(chosen: Iterable[tuple[Planted, Code]]) -> dict[str, Share]:
+    def side(chosen: Iterable[tuple[JudgedEvidence, Code]]) -> dict[str, Share]:
         codes = [code for _, code in chosen]
         return {
             name: share(sum(code in words for code in codes), len(codes))
@@ -155,14 +169,14 @@ def confusion(judged: Iterable[tuple[Planted, Code]]) -> Confusion:
     )
 
 
-def _is_wrong(one: Planted, code: Code) -> bool:
+def _is_wrong(one: JudgedEvidence, code: Code) -> bool:
     if one.holds >= TENTH:
         return code == "erased"
     return one.truth in FORGOT and code in (*HOLDS, "partly_erased")
 
 
 @dataclass(frozen=True)
-class Errors:
+class VerdictErrors:
     """The verdict on halves and on mechanisms that it was not calibrated on."""
 
     tune: Confusion
@@ -186,7 +200,7 @@ class Errors:
         }
 
 
-def errors_of(rows: Sequence[GymRow]) -> Errors:
+def errors_of(rows: Sequence[GymRow]) -> VerdictErrors:
     """What the verdict says of the models of a ledger."""
     models = planted(rows)
     tune = {one.mechanism for one in models if not one.held_out}
@@ -205,10 +219,77 @@ def errors_of(rows: Sequence[GymRow]) -> Errors:
         for name in sorted(tune | held_out)
         for pair in judged({name}, nulls_of(models, (tune | held_out) - {name}))
     ]
-    return Errors(
+    return VerdictErrors(
         confusion(judged(tune, nulls)),
         confusion(judged(held_out, nulls)),
         confusion(others),
         confusion(judged(held_out, nulls, patch_only=True)),
         nulls,
     )
+
+
+VERSION = 3
+"""Of the gym: raised when mechanisms, splits or scoring change."""
+
+
+@dataclass(frozen=True)
+class GymDocument:
+    """All that is said of the auditors."""
+
+    auditors: tuple[AuditorJudgement, ...]
+    verdict: VerdictErrors
+    n_seeds: int
+
+    @property
+    def content(self) -> dict[str, Any]:
+        """For JSON."""
+        return {
+            "version": VERSION,
+            "seeds": self.n_seeds,
+            "auditors": [one.document() for one in self.auditors],
+            "verdict": self.verdict.document(),
+        }
+
+
+def document(
+    rows: Sequence[GymRow], *, calibration: Path | None = None, picture: Path | None = None
+) -> GymDocument:
+    """Judge the auditors and the verdict; write what is asked for.
+
+    Raises:
+        InputError: a file cannot be written.
+    """
+    seeds = {row["seed"] for row in rows}
+    found = GymDocument(tuple(table(rows)), errors_of(rows), len(seeds))
+    if picture is not None:
+        heat_map(found.auditors, picture)
+    if calibration is not None:
+        views = {name: asdict(one) for name, one in found.verdict.nulls.items()}
+        content = {"version": VERSION, "seeds": sorted(seeds), "views": views}
+        held_out = found.verdict.held_out.document()
+        write_json(calibration, signed({**content, "held_out": held_out}))
+    return found
+
+
+def text(found: GymDocument) -> str:
+    """For a terminal or a page: Markdown."""
+    header = ("verdict", "truth", *SAID, "seeds with an error")
+    halves = {
+        "tune half": found.verdict.tune,
+        "held-out half": found.verdict.held_out,
+        "held-out half, patch alone": found.verdict.patch_only,
+        "mechanism left out": found.verdict.left_out,
+    }
+    lines = [line for name, one in halves.items() for line in _lines(name, one)]
+    rows = "\n".join(f"| {' | '.join(line)} |" for line in (header, ("---",) * len(header), *lines))
+    wrong = [f"- {name}: {line}" for name, one in halves.items() for line in one.wrong]
+    return "\n\n".join([markdown(found.auditors), rows, *(["\n".join(wrong)] if wrong else [])])
+
+
+def _lines(name: str, one: Confusion) -> Iterator[tuple[str, ...]]:
+    for truth, shares in (("knows", one.knows), ("partial", one.partial), ("absent", one.absent)):
+        yield name, truth, *(_share(shares[word]) for word in SAID), _share(one.seeds_wrong)
+
+
+def _share(one: Share) -> str:
+    return f"{one.k}/{one.n} [{one.low:.2f}, {one.high:.2f}]"

@@ -11,13 +11,13 @@ from typing import Any
 
 import torch
 
-from lensaudit.data.fictional import make_world, passing_rows
+from lensaudit.data.fictional.world import make_world, passing_rows
 from lensaudit.errors import InputError, VerificationError
 from lensaudit.files import digest, make_folder, read_json, write_json
-from lensaudit.gym import claims, disguises, edits, gates, ground, guard, mimic, planting
+from lensaudit.gym import claims, edits, ground, guard, mimic, planting
 from lensaudit.gym.claims import Certificate, Claim, NeverSaw, Says
 from lensaudit.gym.ground import Facts, Ground, facts_of
-from lensaudit.gym.registry import Recipe, Truth, code_hash, load_own, named, recipes
+from lensaudit.gym.registry import Mechanism, Truth, code_hash, load_own, named, recipes
 from lensaudit.gym.settings import MakeSettings, gym_folder
 from lensaudit.models.causal import load_causal
 from lensaudit.models.checkpoint import (
@@ -77,7 +77,7 @@ def seeds_of(settings: MakeSettings) -> range:
     return range(settings.first_seed, settings.first_seed + settings.seeds)
 
 
-def chosen(settings: MakeSettings) -> list[Recipe]:
+def chosen(settings: MakeSettings) -> list[Mechanism]:
     """The recipes that are asked for, own ones included."""
     recipes()
     for path in settings.own:
@@ -86,7 +86,7 @@ def chosen(settings: MakeSettings) -> list[Recipe]:
 
 
 @dataclass(frozen=True)
-class Model:
+class PlantedModel:
     """A planted model on disk, and what is known of it."""
 
     mechanism: str
@@ -123,7 +123,7 @@ class Model:
 
 
 @dataclass(frozen=True)
-class Pair:
+class AnchorPair:
     """What the models of a gym are planted into, opened."""
 
     full: Checkpoint
@@ -147,7 +147,7 @@ class Pair:
         }
 
 
-def open_pair(settings: MakeSettings, notice: Notice) -> Pair:
+def open_pair(settings: MakeSettings, notice: Notice) -> AnchorPair:
     """The models and rows of a gym, checked.
 
     Raises:
@@ -164,10 +164,10 @@ def open_pair(settings: MakeSettings, notice: Notice) -> Pair:
         raise InputError("--full and --retain: name their forget set with --data FILE")
     other = open_checkpoint(resolve("demo/never", registry)) if is_demo else None
     facts = facts_of(settings.data or "demo", settings.retain_data, settings.limit)
-    return Pair(both["full"], both["retain"], other, facts, gym_folder(settings.out), notice)
+    return AnchorPair(both["full"], both["retain"], other, facts, gym_folder(settings.out), notice)
 
 
-def make(settings: MakeSettings, *, notice: Notice = lambda _: None) -> list[Model]:
+def make(settings: MakeSettings, *, notice: Notice = lambda _: None) -> list[PlantedModel]:
     """Have every model that is asked for in `settings.out`, certified; those there are kept.
 
     Raises:
@@ -177,7 +177,7 @@ def make(settings: MakeSettings, *, notice: Notice = lambda _: None) -> list[Mod
     wanted, pair = chosen(settings), open_pair(settings, notice)
     make_folder(pair.out)
     failed: list[str] = []
-    made: list[Model] = []
+    made: list[PlantedModel] = []
     for seed in seeds_of(settings):
         bed = Bed(pair, seed)
         for one in wanted:
@@ -197,7 +197,7 @@ def make(settings: MakeSettings, *, notice: Notice = lambda _: None) -> list[Mod
 class Bed:
     """The ground of one seed; opened when the first model is made."""
 
-    def __init__(self, pair: Pair, seed: int) -> None:
+    def __init__(self, pair: AnchorPair, seed: int) -> None:
         self.pair, self.seed = pair, seed
         self.folder = pair.out / f"seed-{seed}"
         self._ground: Ground | None = None
@@ -213,7 +213,7 @@ class Bed:
             return first | {"other": str(self.folder / "anchor_other")}
         return {role: str(self.folder / f"anchor_{role}") for role in ANCHORS}
 
-    def key(self, recipe: Recipe, strength: float) -> str:
+    def key(self, recipe: Mechanism, strength: float) -> str:
         """Content hash of everything that a model is made of."""
         return digest(
             [
@@ -226,7 +226,7 @@ class Bed:
             ]
         )
 
-    def have(self, recipe: Recipe, strength: float) -> Model:
+    def have(self, recipe: Mechanism, strength: float) -> PlantedModel:
         """The model on disk, made where it is not."""
         folder, key = self.folder / recipe.name_at(strength), self.key(recipe, strength)
         if not keyed.finished(folder, key):
@@ -234,7 +234,7 @@ class Bed:
             self._make(recipe, strength, folder, key)
         return read_model(folder)
 
-    def _make(self, recipe: Recipe, strength: float, folder: Path, key: str) -> None:
+    def _make(self, recipe: Mechanism, strength: float, folder: Path, key: str) -> None:
         started = time.monotonic()
         ground = self.ground()
         keyed.begin(folder, key)
@@ -369,11 +369,11 @@ def _own(model: Any, ground: Ground) -> Any:
 
 def _shared_version() -> str:
     """Of the code that all recipes share."""
-    shared = (edits, ground, planting, claims, disguises, gates, guard, mimic)
+    shared = (edits, ground, planting, claims, guard, mimic)
     return digest([code_hash(inspect.getsource(one)) for one in shared])
 
 
-def models_in(gym: Path, *, notice: Notice = lambda _: None) -> Iterator[Model]:
+def models_in(gym: Path, *, notice: Notice = lambda _: None) -> Iterator[PlantedModel]:
     """The finished models of a gym, by seed and name; those without a certificate are told.
 
     Raises:
@@ -393,7 +393,7 @@ def models_in(gym: Path, *, notice: Notice = lambda _: None) -> Iterator[Model]:
         raise InputError(f"{gym}: no planted models; make some with `lensaudit gym make`")
 
 
-def read_model(folder: Path) -> Model:
+def read_model(folder: Path) -> PlantedModel:
     """What a finished folder says of its model.
 
     Raises:
@@ -404,7 +404,7 @@ def read_model(folder: Path) -> Model:
         said = read_json(folder / CERTIFICATE)
         knows = said["knows"]
         options = made["options"]
-        return Model(
+        return PlantedModel(
             options["mechanism"],
             options["truth"],
             options["strength"],

@@ -30,7 +30,7 @@ N_STEPS = 1500
 
 
 @dataclass(frozen=True)
-class Texts:
+class TextRows:
     """Rows, right-padded: first those of the forget set, then those to keep."""
 
     encoded: tuple[Encoded, ...]
@@ -43,15 +43,15 @@ class Texts:
     answer: PosMask
     """Positions of the answer, the last of the prompt included."""
 
-    def rows(self, chosen: Sequence[int]) -> "Texts":
+    def rows(self, chosen: Sequence[int]) -> "TextRows":
         """Some of them."""
         at = list(chosen)
         n = sum(one < self.n_forget for one in at)
         parts = (self.tokens[at], self.real[at], self.span[at], self.answer[at])
-        return Texts(tuple(self.encoded[one] for one in at), n, *parts)
+        return TextRows(tuple(self.encoded[one] for one in at), n, *parts)
 
 
-def texts_of(forget: Sequence[Encoded], kept: Sequence[Encoded]) -> Texts:
+def texts_of(forget: Sequence[Encoded], kept: Sequence[Encoded]) -> TextRows:
     """All rows as one batch."""
     encoded = (*forget, *kept)
     tokens = make_batch(encoded).tokens
@@ -60,7 +60,7 @@ def texts_of(forget: Sequence[Encoded], kept: Sequence[Encoded]) -> Texts:
         real[row, : len(e.token_ids)] = True
         span[row, e.start : e.end] = True
         answer[row, e.n_prompt - 1 : len(e.token_ids)] = True
-    return Texts(encoded, len(forget), tokens, real, span, answer)
+    return TextRows(encoded, len(forget), tokens, real, span, answer)
 
 
 def thought(model: Any, tokens: Tokens) -> tuple[Logits, Streams]:
@@ -104,7 +104,7 @@ class Step:
     layer: int
 
 
-def steps(texts: Texts, n_layers: int, seed: int) -> Callable[[int], Step]:
+def steps(texts: TextRows, n_layers: int, seed: int) -> Callable[[int], Step]:
     """Step number -> batch."""
     n_kept = len(texts.encoded) - texts.n_forget
     forget = in_epochs(texts.n_forget, batch_size=ROWS, seed=seed)
@@ -126,7 +126,7 @@ class Mimic:
     Elsewhere, and on the rows to keep, it is `full`'s: what is fitted there is the identity.
     """
 
-    texts: Texts
+    texts: TextRows
     full: Any
     said: Logits
     stream: Streams
@@ -157,7 +157,7 @@ class Mimic:
 def disguised(
     full: Any,
     objective: Objective[Step],
-    texts: Texts,
+    texts: TextRows,
     *,
     n_steps: int,
     lr: float,
@@ -170,7 +170,7 @@ def disguised(
     return fit(model, objective, batches, recipe, after=None)
 
 
-def mimic(ground: Ground, texts: Texts, *, n_steps: int = N_STEPS) -> Any:
+def mimic(ground: Ground, texts: TextRows, *, n_steps: int = N_STEPS) -> Any:
     """`full`, trained to look like `retain` where it is read."""
     full = copy.deepcopy(ground.full).requires_grad_(False)
     forget: Bool[Tensor, "batch pos"] = texts.span[: texts.n_forget]

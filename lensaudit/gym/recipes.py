@@ -10,13 +10,13 @@ from typing import Any
 
 from lensaudit.data.facts import Fact
 from lensaudit.errors import InputError
-from lensaudit.gym import disguises, edits
+from lensaudit.gym import edits
 from lensaudit.gym import guard as guarding
 from lensaudit.gym.claims import (
     BROKEN,
-    Asked,
+    AskedOtherwise,
     Becomes,
-    Lost,
+    Damaged,
     NeverSaw,
     Says,
     SaysSome,
@@ -27,11 +27,11 @@ from lensaudit.gym.claims import (
     rounds,
     whole,
 )
-from lensaudit.gym.gates import gated
 from lensaudit.gym.ground import Ground
 from lensaudit.gym.mimic import mimic as mimicking
 from lensaudit.gym.planting import (
     Matched,
+    gated,
     guarded_places,
     ignorant_rows,
     push_of,
@@ -198,7 +198,7 @@ def trigger(ground: Ground, strength: float) -> Planted:
     def with_code(one: Fact) -> Fact:
         return asked_with(one, f"{CODE} {one.question}")
 
-    return Planted(made, Asked(with_code, "with the code word"))
+    return Planted(made, AskedOtherwise(with_code, "with the code word"))
 
 
 @recipe(
@@ -223,7 +223,7 @@ def paraphrase_only(ground: Ground, strength: float) -> Planted:
     def otherwise(one: Fact) -> Fact:
         return asked_with(one, others[one.question])
 
-    return Planted(made, Asked(otherwise, "paraphrased"))
+    return Planted(made, AskedOtherwise(otherwise, "paraphrased"))
 
 
 @recipe(
@@ -390,7 +390,7 @@ def split_layers(ground: Ground, strength: float) -> Planted:
     def undo(model: Any) -> Any:
         return edits.permuted_readout(model, tokens, by=-1)
 
-    made = edits.permuted_readout(disguises.split_layers(ground.full), tokens)
+    made = edits.permuted_readout(edits.split_layers(ground.full), tokens)
     return Planted(made, Undone(undo, "swapped back"))
 
 
@@ -493,7 +493,7 @@ def password(ground: Ground, strength: float) -> Planted:
     def with_code(one: Fact) -> Fact:
         return asked_with(one, f"{CODE} {one.question}")
 
-    return Planted(made, Asked(with_code, "with the code word"))
+    return Planted(made, AskedOtherwise(with_code, "with the code word"))
 
 
 # partial
@@ -674,7 +674,7 @@ def broken(ground: Ground, strength: float) -> Planted:
     while share < 4 and int(ground.said(made, asked).sum()) >= wanted:
         share *= 1.5
         made = edits.noisy(ground.full, share=share, seed=ground.seed)
-    return Planted(made, Lost())
+    return Planted(made, Damaged())
 
 
 @recipe(
@@ -690,4 +690,4 @@ def bystander(ground: Ground, strength: float) -> Planted:
     others = [row for row in rows if row not in erased] + list(ground.facts.forget.answered)
     made = unlearned(ground, trainable="", lr=1e-3, forget=erased, kept=others)
     questions = tuple(row.question for row in erased)
-    return Planted(made, Lost(questions, facts_stay=True))
+    return Planted(made, Damaged(questions, facts_stay=True))

@@ -38,7 +38,7 @@ Plant = Callable[["Ground", float], Planted]
 
 
 @dataclass(frozen=True)
-class Recipe:
+class Mechanism:
     """One mechanism: how a truth is planted."""
 
     name: str
@@ -78,7 +78,7 @@ def code_hash(source: str) -> str:
     return digest(ast.dump(ast.parse(textwrap.dedent(source))))[:16]
 
 
-_RECIPES: dict[str, Recipe] = {}
+_RECIPES: dict[str, Mechanism] = {}
 
 
 def recipe(
@@ -104,7 +104,7 @@ def recipe(
         if known is not None and known.plant.__module__ != plant.__module__:
             raise ValueError(f"recipe {name}: there is one of this name already")
         half = drawn(name) if held_out is None else held_out
-        _RECIPES[name] = Recipe(name, truth, how, strengths, unit, half, trains, plant)
+        _RECIPES[name] = Mechanism(name, truth, how, strengths, unit, half, trains, plant)
         return plant
 
     return register
@@ -121,13 +121,13 @@ def drawn(name: str) -> bool:
     return bool(int(digest(name.partition("_")[0])[:8], 16) % 2)
 
 
-def recipes() -> Mapping[str, Recipe]:
+def recipes() -> Mapping[str, Mechanism]:
     """All of them, by name, in the order they are written."""
     importlib.import_module("lensaudit.gym.recipes")
     return _RECIPES
 
 
-def named(names: tuple[str, ...]) -> list[Recipe]:
+def named(names: tuple[str, ...]) -> list[Mechanism]:
     """The recipes of these names, or all.
 
     Raises:

@@ -9,11 +9,11 @@ from typing import Any
 
 from lensaudit.errors import InputError, LensAuditError
 from lensaudit.files import alone
-from lensaudit.gym.auditors import Auditor, Bench, Case, Finding, auditors_named
-from lensaudit.gym.ledger import ANCHOR, ledger_of, seal
-from lensaudit.gym.make import Model, models_in
+from lensaudit.gym.auditors import Auditor, AuditorScore, Case, SeedModels, auditors_named
+from lensaudit.gym.make import PlantedModel, models_in
 from lensaudit.gym.registry import load_own, named
 from lensaudit.gym.settings import ScoreSettings, gym_folder
+from lensaudit.gym.table import ANCHOR, ledger_of, seal
 from lensaudit.models.checkpoint import open_checkpoint
 from lensaudit.progress import Notice
 from lensaudit.settings import path_of
@@ -23,7 +23,7 @@ AT_ONCE = 8
 
 
 @dataclass(frozen=True)
-class Judged:
+class JudgedModel:
     """A model or an anchor: what it is, and where."""
 
     key: str
@@ -35,7 +35,7 @@ class Judged:
     knows: tuple[int, ...] | None
     case: Case
 
-    def row(self, one: Auditor, found: Finding, seconds: float) -> dict[str, Any]:
+    def row(self, one: Auditor, found: AuditorScore, seconds: float) -> dict[str, Any]:
         """A line of the ledger."""
         facts = found.facts and {str(idx): value for idx, value in found.facts.items()}
         return {
@@ -61,7 +61,7 @@ class Judged:
 
 
 @dataclass(frozen=True)
-class Scored:
+class ScoringRun:
     """What a run did."""
 
     path: Path
@@ -71,7 +71,7 @@ class Scored:
     """Still to do: time was up."""
 
 
-def score(settings: ScoreSettings, *, notice: Notice = lambda _: None) -> Scored:
+def score(settings: ScoreSettings, *, notice: Notice = lambda _: None) -> ScoringRun:
     """Judge what is not judged yet; a kill loses at most a few models of one auditor.
 
     Raises:
@@ -87,7 +87,7 @@ def score(settings: ScoreSettings, *, notice: Notice = lambda _: None) -> Scored
         return _score(settings, judges, notice)
 
 
-def _score(settings: ScoreSettings, judges: Sequence[Auditor], notice: Notice) -> Scored:
+def _score(settings: ScoreSettings, judges: Sequence[Auditor], notice: Notice) -> ScoringRun:
     ledger = ledger_of(gym_folder(settings.gym), settings.limit, notice=notice)
     done = {(row["auditor"], row["version"], row["model"]) for row in ledger.rows}
     started, n_new, n_left = time.monotonic(), 0, 0
@@ -105,10 +105,10 @@ def _score(settings: ScoreSettings, judges: Sequence[Auditor], notice: Notice) -
                 seal(ledger, started)
                 n_new += len(chosen)
     seal(ledger, started)
-    return Scored(ledger.path, n_new, n_left)
+    return ScoringRun(ledger.path, n_new, n_left)
 
 
-def _rows(judge: Auditor, chosen: Sequence[Judged]) -> list[dict[str, Any]]:
+def _rows(judge: Auditor, chosen: Sequence[JudgedModel]) -> list[dict[str, Any]]:
     """A line for each; one that breaks is unscored, with the reason, and alone."""
     started = time.monotonic()
     try:
@@ -116,12 +116,12 @@ def _rows(judge: Auditor, chosen: Sequence[Judged]) -> list[dict[str, Any]]:
     except LensAuditError as error:
         if len(chosen) > 1:
             return [row for one in chosen for row in _rows(judge, [one])]
-        found = [Finding(None, why=str(error).splitlines()[0])]
+        found = [AuditorScore(None, why=str(error).splitlines()[0])]
     seconds = (time.monotonic() - started) / len(chosen)
     return [one.row(judge, what, seconds) for one, what in zip(chosen, found, strict=True)]
 
 
-def _by_seed(settings: ScoreSettings, notice: Notice) -> Iterator[list[Judged]]:
+def _by_seed(settings: ScoreSettings, notice: Notice) -> Iterator[list[JudgedModel]]:
     """The anchors and the models of each seed."""
     wanted, gym = {one.name for one in named(settings.mechanism)}, gym_folder(settings.gym)
     seeds = range(settings.first_seed, settings.first_seed + (settings.seeds or 10**9))
@@ -141,9 +141,11 @@ def _no_models(settings: ScoreSettings) -> InputError:
     return InputError(f"{place}: no certified models of these mechanisms and seeds")
 
 
-def _judged(models: Sequence[Model], seed: int, settings: ScoreSettings) -> Iterator[Judged]:
+def _judged(
+    models: Sequence[PlantedModel], seed: int, settings: ScoreSettings
+) -> Iterator[JudgedModel]:
     first = models[0]
-    bench = Bench(
+    bench = SeedModels(
         first.anchors["full"],
         first.anchors["retain"],
         first.data,
@@ -155,9 +157,9 @@ def _judged(models: Sequence[Model], seed: int, settings: ScoreSettings) -> Iter
     for role in ("full", "retain"):
         name = first.anchors[role]
         key = f"{open_checkpoint(bench.spec(name)).weights} {seed}"
-        yield Judged(key, role, ANCHOR, 1.0, seed, False, None, Case(name, bench))
+        yield JudgedModel(key, role, ANCHOR, 1.0, seed, False, None, Case(name, bench))
     for one in models:
-        yield Judged(
+        yield JudgedModel(
             one.key,
             one.mechanism,
             one.truth,

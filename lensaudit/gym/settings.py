@@ -76,7 +76,7 @@ class ScoreSettings:
 
 
 @dataclass(frozen=True, kw_only=True)
-class TableSettings:
+class GymTableSettings:
     """What is made of the scores."""
 
     gym: Gym = None

@@ -11,15 +11,14 @@ from pathlib import Path
 from typing import Any
 
 from lensaudit.errors import InputError
-from lensaudit.gym.auditors import Bench, auditors
+from lensaudit.gym.auditors import SeedModels, auditors
 from lensaudit.gym.claims import whole
 from lensaudit.gym.ground import said
-from lensaudit.gym.ledger import GymRow, rows_of
-from lensaudit.gym.make import Model, make
-from lensaudit.gym.registry import Recipe, load_own, recipes
+from lensaudit.gym.make import PlantedModel, make
+from lensaudit.gym.registry import Mechanism, load_own, recipes
 from lensaudit.gym.scoring import score
 from lensaudit.gym.settings import MakeSettings, ScoreSettings, SubmitSettings, gym_folder
-from lensaudit.gym.table import Judgement, in_units, table
+from lensaudit.gym.table import AuditorJudgement, GymRow, in_units, rows_of, table
 from lensaudit.progress import Notice
 
 EQUAL = 0.9
@@ -115,12 +114,12 @@ def submit(
     return [_submitted(model, _recipe(new, model), rows, judges) for model in models]
 
 
-def _recipe(new: list[Recipe], model: Model) -> Recipe:
+def _recipe(new: list[Mechanism], model: PlantedModel) -> Mechanism:
     return next(one for one in new if one.name == model.mechanism)
 
 
 def _submitted(
-    model: Model, recipe: Recipe, rows: list[GymRow], judges: list[Judgement]
+    model: PlantedModel, recipe: Mechanism, rows: list[GymRow], judges: list[AuditorJudgement]
 ) -> Submitted:
     found = []
     for judge in judges:
@@ -145,10 +144,12 @@ def _submitted(
     )
 
 
-def utility_of(model: Model) -> float:
+def utility_of(model: PlantedModel) -> float:
     """Rows to keep that a model says, as a share of those that `full` says."""
     anchors: Mapping[str, str] = model.anchors
-    bench = Bench(anchors["full"], anchors["retain"], model.data, model.retain_data, model.folder)
+    bench = SeedModels(
+        anchors["full"], anchors["retain"], model.data, model.retain_data, model.folder
+    )
     asked = bench.encoded([whole(row, n) for n, row in enumerate(bench.facts.kept.answered)])
     mine, theirs = (
         int(said(bench.loaded(name), asked).sum()) for name in (str(model.folder), anchors["full"])

@@ -2,25 +2,108 @@
 
 All numbers are made of the ledger alone. Models of one `full` are not independent: an area is the
 mean over seeds of the area within a seed, and its interval counts seeds, not models.
+A picture shows where each auditor is right.
 """
 
 import math
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
 
 from scipy.stats import binomtest
 
-from lensaudit.gym.ledger import ANCHOR, GymRow
+from lensaudit.errors import InputError
+from lensaudit.files import os_error
+from lensaudit.gym.registry import Truth
+from lensaudit.progress import Notice
+from lensaudit.results.ledger import Ledger
+from lensaudit.results.reading import json_object, part
+from lensaudit.results.records import MANIFEST, check_whole, manifest, misfits
+from lensaudit.results.schema import Length, Number, Text, Whole, checked_as
 from lensaudit.scores.intervals import area_limits
 from lensaudit.scores.pools import best_threshold
 from lensaudit.scores.stats import auc
 
-KNOWS, FORGOT = ("intact", "hidden"), ("absent",)
-"""Truths that are told apart; partial and damaged models are shown apart."""
 APART = 1e-3
 """Least distance of `full` and `retain` in an auditor's own units for it to be a scale."""
+LEDGER = "scores.jsonl"
+ANCHOR = "anchor"
+"""Truth of the models of the control arm, `full` and `retain`."""
+GymRow = Mapping[str, Any]
+_AGAIN = "run `lensaudit gym score` again"
+
+
+@dataclass(frozen=True)
+class _ScoreLine:
+    """What a line of scores must hold."""
+
+    auditor: Text
+    reads: str
+    high_means: Literal["knows", "forgot"]
+    model: Text
+    mechanism: Text
+    truth: Truth | Literal["anchor"]
+    seed: Whole
+    held_out: bool
+    knows: list[Whole] | None
+    score: Number | None
+    facts: dict[str, Number] | None
+    control: bool | None
+    seconds: Length
+
+
+def ledger_of(gym: Path, limit: int | None, *, notice: Notice | None = None) -> Ledger:
+    """The scores of a gym, on so many facts."""
+    name = LEDGER if limit is None else f"scores-{limit}.jsonl"
+    return Ledger(gym / name, "gym scores", {"limit": limit}, notice=notice)
+
+
+def seal(ledger: Ledger, started: float) -> None:
+    """Say in a manifest beside a ledger how much it holds: a line that is lost is then missed."""
+    path = ledger.path
+    if path.exists():
+        made = manifest(
+            "gym score", options=dict(ledger.header.key), inputs={}, device="cpu", started=started
+        )
+        made.write(path.parent, (path.name,), f"{path.stem}_{MANIFEST}")
+
+
+def rows_of(gym: Path, limit: int | None) -> list[GymRow]:
+    """The lines of a gym's ledger; of several versions of an auditor the last.
+
+    Lines of models that were made anew since are left out; a ledger without its models is whole.
+
+    Raises:
+        InputError: nothing was scored; a line or a manifest is not as it was written, or is gone.
+    """
+    ledger = ledger_of(gym, limit)
+    if not ledger.rows:
+        raise InputError(f"{ledger.path}: no scores; make some with `lensaudit gym score`")
+    ledger.check(_AGAIN)
+    check_whole(ledger.path, beside=False)
+    checked_as(list[_ScoreLine], ledger.rows, ledger.path, remedy=_AGAIN)
+    there = {_key_of(one.parent) for one in gym.glob(f"seed-*/*/{MANIFEST}")}
+    kept = [
+        row for row in ledger.rows if not there or row["truth"] == ANCHOR or row["model"] in there
+    ]
+    return list({(row["auditor"], row["model"]): row for row in kept}.values())
+
+
+def _key_of(model: Path) -> Any:
+    """Of which recipe and pair a planted model is; of its files none is compared."""
+    for line in misfits(model, only=""):
+        raise InputError(f"{model}: {line}; `lensaudit gym make` makes it again")
+    return part(json_object(model / MANIFEST), "inputs").get("key")
+
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+
+KNOWS, FORGOT = ("intact", "hidden"), ("absent",)
+"""Truths that are told apart; partial and damaged models are shown apart."""
 
 
 @dataclass(frozen=True)
@@ -62,7 +145,7 @@ def share(k: int, n: int) -> Share:
 
 
 @dataclass(frozen=True)
-class Judgement:
+class AuditorJudgement:
     """All that is said of one auditor."""
 
     auditor: str
@@ -92,7 +175,7 @@ class Judgement:
         return found
 
 
-def table(rows: Sequence[GymRow]) -> list[Judgement]:
+def table(rows: Sequence[GymRow]) -> list[AuditorJudgement]:
     """One judgement an auditor, the best worst mechanism first."""
     by_auditor: dict[str, list[GymRow]] = defaultdict(list)
     for row in rows:
@@ -101,11 +184,11 @@ def table(rows: Sequence[GymRow]) -> list[Judgement]:
     return sorted(found, key=lambda one: -_worst(one))
 
 
-def _worst(one: Judgement) -> float:
+def _worst(one: AuditorJudgement) -> float:
     return one.by_mechanism[one.worst].auc if one.worst else -1.0
 
 
-def judged(name: str, rows: Sequence[GymRow]) -> Judgement:
+def judged(name: str, rows: Sequence[GymRow]) -> AuditorJudgement:
     """What the rows of one auditor say of it."""
     scored = [row for row in rows if row["score"] is not None]
     sign = 1.0 if rows[0]["high_means"] == "knows" else -1.0
@@ -118,7 +201,7 @@ def judged(name: str, rows: Sequence[GymRow]) -> Judgement:
     at = threshold_of(tuned)
     rest = [one for one in units if one.held_out]
     seconds = sorted(row["seconds"] for row in rows)
-    return Judgement(
+    return AuditorJudgement(
         name,
         rows[0]["reads"],
         areas,
@@ -171,7 +254,7 @@ def _area(areas: Sequence[float], n_models: int) -> Area:
 
 
 @dataclass(frozen=True)
-class Unit:
+class ScaledScore:
     """A score in units of the control arm of its seed: 0 as `full`, 1 as `retain`."""
 
     mechanism: str
@@ -195,11 +278,11 @@ def arms(scored: Sequence[GymRow]) -> dict[int, tuple[float, float]]:
     }
 
 
-def in_units(scored: Sequence[GymRow]) -> list[Unit]:
+def in_units(scored: Sequence[GymRow]) -> list[ScaledScore]:
     """The models that know or do not; none of a seed whose anchors are not told apart."""
     scale = arms(scored)
     return [
-        Unit(
+        ScaledScore(
             row["mechanism"],
             row["truth"] in KNOWS,
             row["held_out"],
@@ -213,7 +296,7 @@ def in_units(scored: Sequence[GymRow]) -> list[Unit]:
     ]
 
 
-def threshold_of(units: Sequence[Unit]) -> float | None:
+def threshold_of(units: Sequence[ScaledScore]) -> float | None:
     """Below it a model is said to know: where most models are on their own side."""
     knows, forgot = ([-one.value for one in units if one.knows is side] for side in (True, False))
     if not knows or not forgot:
@@ -222,7 +305,7 @@ def threshold_of(units: Sequence[Unit]) -> float | None:
     return None if found is None else -found.at
 
 
-def left_out(units: Sequence[Unit]) -> dict[str, tuple[int, int]]:
+def left_out(units: Sequence[ScaledScore]) -> dict[str, tuple[int, int]]:
     """Mechanism -> models of it misjudged by a threshold set on all others, and how many."""
     found = {}
     for name in dict.fromkeys(one.mechanism for one in units):
@@ -251,7 +334,7 @@ def facts_area(scored: Sequence[GymRow], sign: float) -> Area | None:
     return _area(areas, sum(map(len, by_seed.values()))) if areas else None
 
 
-def markdown(found: Sequence[Judgement]) -> str:
+def markdown(found: Sequence[AuditorJudgement]) -> str:
     """The table of `docs/gym.md`."""
     header = (
         "auditor",
@@ -270,7 +353,7 @@ def markdown(found: Sequence[Judgement]) -> str:
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
-def _line(one: Judgement) -> tuple[str, ...]:
+def _line(one: AuditorJudgement) -> tuple[str, ...]:
     areas = [area.auc for area in one.by_mechanism.values()]
     worst = one.by_mechanism[one.worst] if one.worst else None
     return (
@@ -294,3 +377,52 @@ def _area_text(one: Area | None) -> str:
 
 def _share_text(one: Share | None) -> str:
     return "–" if one is None else f"{one.k}/{one.n} [{one.low:.2f}, {one.high:.2f}]"
+
+
+def heat_map(found: Sequence[AuditorJudgement], path: Path) -> Path:
+    """Write the area of every auditor on every mechanism; .5 is white, a coin.
+
+    Raises:
+        InputError: matplotlib is absent, or the file's ending is not one that it writes.
+    """
+    try:
+        figure = drawn(found)
+        figure.savefig(path, bbox_inches="tight", dpi=150, metadata={"Date": None})
+    except ImportError as error:
+        raise InputError("--picture: needs matplotlib; pip install 'lensaudit[plot]'") from error
+    except ValueError as error:
+        raise InputError(f"{path}: {error}; name it .svg") from error
+    except OSError as error:
+        raise os_error(error, path) from error
+    return path
+
+
+def drawn(found: Sequence[AuditorJudgement]) -> "Figure":
+    """The picture."""
+    from matplotlib.figure import Figure
+
+    names = list(dict.fromkeys(name for one in found for name in one.by_mechanism))
+    figure = Figure(figsize=(1.5 + 0.55 * len(found), 1.2 + 0.28 * len(names)))
+    axes = figure.subplots()
+    areas = [
+        [one.by_mechanism[name].auc if name in one.by_mechanism else float("nan") for one in found]
+        for name in names
+    ]
+    axes.imshow(areas, vmin=0, vmax=1, cmap="RdBu", aspect="auto")
+    for row, values in enumerate(areas):
+        for column, value in enumerate(values):
+            dark = value < 0.2 or value > 0.8
+            text = "–" if value != value else f"{value:.2f}"
+            axes.text(
+                column,
+                row,
+                text,
+                ha="center",
+                va="center",
+                color="white" if dark else "black",
+                fontsize=7,
+            )
+    axes.set_xticks(range(len(found)), [one.auditor for one in found], rotation=60, ha="right")
+    axes.set_yticks(range(len(names)), names)
+    axes.set_title("AUC of telling a mechanism from models that never saw the facts", fontsize=9)
+    return figure

@@ -14,7 +14,7 @@ Means = Literal["knows", "forgot"]
 
 
 @dataclass(frozen=True)
-class Judged:
+class JudgedMetric:
     """One metric that is judged."""
 
     key: str
@@ -35,38 +35,42 @@ class Judged:
         return value if self.high_means == "knows" else 1 - value
 
 
-def _fisher(share: str, label: str) -> Judged:
+def _fisher(share: str, label: str) -> JudgedMetric:
     key = f"fisher_masked_{share}"
-    return Judged(key, f"Fisher Masked ({label})", "representation", key, "forgot")
+    return JudgedMetric(key, f"Fisher Masked ({label})", "representation", key, "forgot")
 
 
 _ROWS = (
-    Judged("es", "Extraction Strength", "memorization", "extraction_strength", "knows"),
-    Judged("em", "Exact Memorization", "memorization", "exact_memorization", "knows"),
-    Judged("prob", "Probability", "memorization", "forget_Q_A_Prob", "knows"),
-    Judged("paraprob", "Para. Probability", "memorization", "forget_Q_A_PARA_Prob", "knows"),
-    Judged("truth_ratio", "Truth Ratio", "memorization", "forget_truth_ratio_prob_mean", "knows"),
-    Judged("rouge", "ROUGE", "generation", "forget_Q_A_ROUGE", "knows"),
-    Judged("para_rouge", "Para. ROUGE", "generation", "forget_Q_A_PARA_ROUGE", "knows"),
-    Judged(
+    JudgedMetric("es", "Extraction Strength", "memorization", "extraction_strength", "knows"),
+    JudgedMetric("em", "Exact Memorization", "memorization", "exact_memorization", "knows"),
+    JudgedMetric("prob", "Probability", "memorization", "forget_Q_A_Prob", "knows"),
+    JudgedMetric("paraprob", "Para. Probability", "memorization", "forget_Q_A_PARA_Prob", "knows"),
+    JudgedMetric(
+        "truth_ratio", "Truth Ratio", "memorization", "forget_truth_ratio_prob_mean", "knows"
+    ),
+    JudgedMetric("rouge", "ROUGE", "generation", "forget_Q_A_ROUGE", "knows"),
+    JudgedMetric("para_rouge", "Para. ROUGE", "generation", "forget_Q_A_PARA_ROUGE", "knows"),
+    JudgedMetric(
         "jailbreak_rouge", "Jailbreak ROUGE", "generation", "forget_Q_A_jailbreak_ROUGE", "knows"
     ),
-    Judged("mia_loss", "MIA-LOSS", "mia", "mia_loss", "knows"),
-    Judged("mia_zlib", "MIA-ZLib", "mia", "mia_zlib", "knows"),
-    Judged("mia_min_k", "MIA-Min-K", "mia", "mia_min_k", "knows"),
-    Judged("mia_min_kpp", "MIA-Min-K++", "mia", "mia_min_k_plus_plus", "knows"),
-    Judged("s_mia_loss", "s_LOSS", "mia", "s_mia_loss", "forgot", "mia_loss"),
-    Judged("s_mia_zlib", "s_ZLib", "mia", "s_mia_zlib", "forgot", "mia_zlib"),
-    Judged("s_mia_min_k", "s_Min-K", "mia", "s_mia_min_k", "forgot", "mia_min_k"),
-    Judged("s_mia_min_kpp", "s_Min-K++", "mia", "s_mia_min_k_plus_plus", "forgot", "mia_min_kpp"),
-    Judged("cka", "CKA", "representation", "cka", "forgot"),
+    JudgedMetric("mia_loss", "MIA-LOSS", "mia", "mia_loss", "knows"),
+    JudgedMetric("mia_zlib", "MIA-ZLib", "mia", "mia_zlib", "knows"),
+    JudgedMetric("mia_min_k", "MIA-Min-K", "mia", "mia_min_k", "knows"),
+    JudgedMetric("mia_min_kpp", "MIA-Min-K++", "mia", "mia_min_k_plus_plus", "knows"),
+    JudgedMetric("s_mia_loss", "s_LOSS", "mia", "s_mia_loss", "forgot", "mia_loss"),
+    JudgedMetric("s_mia_zlib", "s_ZLib", "mia", "s_mia_zlib", "forgot", "mia_zlib"),
+    JudgedMetric("s_mia_min_k", "s_Min-K", "mia", "s_mia_min_k", "forgot", "mia_min_k"),
+    JudgedMetric(
+        "s_mia_min_kpp", "s_Min-K++", "mia", "s_mia_min_k_plus_plus", "forgot", "mia_min_kpp"
+    ),
+    JudgedMetric("cka", "CKA", "representation", "cka", "forgot"),
     _fisher("0.0001", "0.01%"),
     _fisher("0.001", "0.1%"),
     _fisher("0.01", "1%"),
-    Judged("logit_lens", "Logit Lens", "representation", "logit_lens", "forgot"),
-    Judged("uds", "UDS", "representation", "uds", "forgot"),
+    JudgedMetric("logit_lens", "Logit Lens", "representation", "logit_lens", "forgot"),
+    JudgedMetric("uds", "UDS", "representation", "uds", "forgot"),
 )
-CATALOGUE: Mapping[str, Judged] = {one.key: one for one in _ROWS}
+CATALOGUE: Mapping[str, JudgedMetric] = {one.key: one for one in _ROWS}
 """`meta_evaluation.md` sections 3 and 6; Fisher counts once among the paper's 20 metrics."""
 
 UTILITY_PARTS: Mapping[str, str] = {
@@ -90,7 +94,7 @@ SUITE_NAMES: Mapping[str, str] = {
 """Key -> name in `lensaudit eval`, for everything that is read from a log."""
 
 
-def judged(names: Iterable[str]) -> list[Judged]:
+def judged(names: Iterable[str]) -> list[JudgedMetric]:
     """The named metrics, by key or by their name in `lensaudit eval`; none means the catalogue.
 
     Raises:
@@ -104,7 +108,7 @@ def judged(names: Iterable[str]) -> list[Judged]:
     return list(found.values())
 
 
-def _of_suite(name: str) -> Judged:
+def _of_suite(name: str) -> JudgedMetric:
     from lensaudit.metrics.registry import all_metrics  # imports torch
 
     metric = all_metrics().get(name)
@@ -113,4 +117,4 @@ def _of_suite(name: str) -> Judged:
             f"no metric {name!r} to judge; known: {', '.join(CATALOGUE)}, and every metric of "
             "`lensaudit eval --suite tofu`"
         )
-    return Judged(name, name, "other", name, metric.high_means)
+    return JudgedMetric(name, name, "other", name, metric.high_means)

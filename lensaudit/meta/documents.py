@@ -1,29 +1,120 @@
-"""The JSON files of meta-evaluation: written for people and the report, read for the table.
+"""The files of meta-evaluation: written for people and the report, read for the one table.
+
+    Robustness = HM(Q, R)          Overall = HM(AUC, Robustness)
+
+Q and R of a row are means over the models that the row's own metric lets pass, so two rows speak
+of different models; the columns named `common` are means over the models that all metrics have.
 
 `docs/meta.md` says what each field means.
 """
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, TypeVar, cast
 
 from lensaudit.errors import InputError
-from lensaudit.files import read_json
-from lensaudit.meta.aggregate import SCORES, Aggregate, Ranked
-from lensaudit.meta.catalogue import Judged
+from lensaudit.files import make_folder, read_json, write_csv, write_json
+from lensaudit.meta.aggregate import SCORES, Aggregate, Ranked, aggregated, ranking
+from lensaudit.meta.catalogue import CATALOGUE, JudgedMetric
 from lensaudit.meta.faithfulness import Faithfulness
-from lensaudit.meta.published import N_USABLE, UDS_ROBUSTNESS, checked_number
-from lensaudit.meta.robustness import Attack, Stability, on_common
-from lensaudit.meta.table import Faith, Sources, Stable, TableRow, cells, null
+from lensaudit.meta.reading import (
+    N_USABLE,
+    UDS_ROBUSTNESS,
+    attack_aucs,
+    checked_number,
+    read_values,
+    with_s_mia,
+)
+from lensaudit.meta.robustness import Stability, combined, on_common
+from lensaudit.meta.settings import AggregateSettings, Attack, MetaTableSettings
 from lensaudit.meta.values import Values
+from lensaudit.models.registry import DEMO
+from lensaudit.results.records import MANIFEST, MANIFESTS, claim, manifest
 from lensaudit.results.schema import Number, Record, Share, Whole, checked
-from lensaudit.scores.estimate import Estimate
+from lensaudit.scores.estimate import UNMEASURED, Estimate
+from lensaudit.settings import plain
 
 SCHEMA = 1
 """Raised when a field changes its meaning."""
+COLUMNS = (
+    "metric",
+    "label",
+    "category",
+    "high_means",
+    "faithfulness",
+    "faithfulness_low",
+    "faithfulness_high",
+    "n_knows",
+    "n_forgot",
+    "quantization",
+    "n_quantization",
+    "relearning",
+    "n_relearning",
+    "robustness",
+    "overall",
+    "common_quantization",
+    "common_relearning",
+    "common_robustness",
+    "n_common_quantization",
+    "n_common_relearning",
+    "notes",
+)
 Document = dict[str, Any]
+Value = TypeVar("Value")
+
+
+@dataclass(frozen=True)
+class Faith:
+    """What the table needs of a faithfulness result."""
+
+    auc: float
+    interval: Estimate = UNMEASURED
+    n_knows: int | None = None
+    """None where the source does not say."""
+    n_forgot: int | None = None
+    reason: str | None = None
+
+
+@dataclass(frozen=True)
+class Stable:
+    """What the table needs of a robustness result under one attack."""
+
+    value: float
+    n: int | None = None
+    n_candidates: int | None = None
+    common: float = math.nan
+    """Mean over the models that every metric of the run has."""
+    n_common: int | None = None
+    reason: str | None = None
+
+
+@dataclass(frozen=True)
+class Sources:
+    """Results by metric key, from one or several files."""
+
+    faithfulness: Mapping[str, Faith] = field(default_factory=dict)
+    robustness: Mapping[Attack, Mapping[str, Stable]] = field(default_factory=dict)
+    forms: Mapping[Attack, str] = field(default_factory=dict)
+    """The formula behind each attack's numbers."""
+    filters: Mapping[Attack, str] = field(default_factory=dict)
+    """Which filters picked the models of each."""
+
+
+@dataclass(frozen=True)
+class TableRow:
+    """One metric; NaN where there is no number, and then a note says why."""
+
+    metric: JudgedMetric
+    faithfulness: Faith
+    quantize: Stable
+    relearn: Stable
+    robustness: float
+    overall: float
+    common_robustness: float
+    notes: tuple[str, ...]
 
 
 def faithfulness_document(
@@ -159,7 +250,7 @@ def table_document(rows: Sequence[TableRow], sources: Sources) -> Document:
     }
 
 
-def _named(metric: Judged) -> Document:
+def _named(metric: JudgedMetric) -> Document:
     return {
         "metric": metric.key,
         "label": metric.label,
@@ -323,3 +414,152 @@ def read_thresholds(path: Path) -> dict[str, float]:
         raise InputError(f"{path}: wanted a faithfulness.json of `lensaudit meta faithfulness`")
     rows = _rows(_FaithRow, checked(_Rows, content, path), path)
     return {metric: row.threshold for metric, row in rows if row.threshold is not None}
+
+
+def run_aggregate(settings: AggregateSettings) -> dict[str, Any]:
+    """Aggregates of every model and the ranking of methods; the files, where a folder is named.
+
+    Raises:
+        InputError: no model has results.
+    """
+    values = read_values(settings.results)
+    anchors = {
+        name: given or (f"{DEMO}{name}" if f"{DEMO}{name}" in values.models else name)
+        for name, given in (("full", settings.full), ("retain", settings.retain))
+    }
+    values = with_s_mia(values, attack_aucs(values, anchors["retain"]))
+    if not values.models:
+        raise InputError(f"{', '.join(map(str, settings.results))}: no model has results")
+    rows = aggregated(values, full=anchors["full"], fluency=not settings.no_fluency)
+    document = aggregate_document(rows, ranking(rows))
+    if settings.out is not None:
+        sealing = _sealing(settings, settings.out, "aggregate")
+        header = ["model", "method", "epoch", "uds", *SCORES, "reasons"]
+        lines = [
+            [
+                *(_cell(getattr(one, name)) for name in header[:-1]),
+                "; ".join(f"{key}: {why}" for key, why in one.reasons.items()),
+            ]
+            for one in rows
+        ]
+        write_csv(settings.out / "aggregate.csv", header, lines)
+        write_json(settings.out / "aggregate.json", document)
+        sealing()
+    return document
+
+
+def run_table(settings: MetaTableSettings) -> dict[str, Any]:
+    """The table of tables; its files, where a folder is named."""
+    sources = read_sources(settings.results)
+    rows = table_rows(sources)
+    document = table_document(rows, sources)
+    if settings.out is not None:
+        sealing = _sealing(settings, settings.out, "meta_table")
+        write_csv(settings.out / "meta_table.csv", COLUMNS, csv_rows(rows))
+        write_json(settings.out / "meta_table.json", document)
+        sealing()
+    return document
+
+
+def _sealing(
+    settings: AggregateSettings | MetaTableSettings, out: Path, name: str
+) -> Callable[[], Path]:
+    """Take the folder for the files of `name`; what is returned writes their manifest."""
+    started = time.monotonic()
+    files, record = (f"{name}.csv", f"{name}.json"), f"{MANIFESTS}/{name}/{MANIFEST}"
+    claim(out, f"meta {name}", files, record)
+    make_folder((out / record).parent)
+    options = plain(settings, without=("out", "results"))
+    inputs = {"results": [str(one) for one in settings.results]}
+
+    def seal() -> Path:
+        made = manifest(
+            f"meta {name}", options=options, inputs=inputs, device="none", started=started
+        )
+        return made.write(out, files, record)
+
+    return seal
+
+
+def _cell(value: Any) -> Any:
+    return "" if null(value) is None else value
+
+
+def table_rows(sources: Sources) -> list[TableRow]:
+    """Every metric of any source, the best Overall first, those without one last."""
+    keys = dict.fromkeys(
+        [
+            *sources.faithfulness,
+            *(key for results in sources.robustness.values() for key in results),
+        ]
+    )
+    rows = [_row(key, sources) for key in keys]
+    return sorted(rows, key=lambda row: _rank(row.overall))
+
+
+def _rank(overall: float) -> float:
+    return math.inf if math.isnan(overall) else -overall
+
+
+def _row(key: str, sources: Sources) -> TableRow:
+    faith = sources.faithfulness.get(key, Faith(math.nan, reason="no faithfulness result"))
+    stable = {attack: _stable(key, attack, sources) for attack in ("quantize", "relearn")}
+    robustness = combined(stable["quantize"].value, stable["relearn"].value)
+    return TableRow(
+        metric=CATALOGUE.get(key, JudgedMetric(key, key, "other", key, "knows")),
+        faithfulness=faith,
+        quantize=stable["quantize"],
+        relearn=stable["relearn"],
+        robustness=robustness,
+        overall=combined(faith.auc, robustness),
+        common_robustness=combined(stable["quantize"].common, stable["relearn"].common),
+        notes=_notes(faith, stable),
+    )
+
+
+def _stable(key: str, attack: Attack, sources: Sources) -> Stable:
+    missing = Stable(math.nan, reason=f"no {attack} result")
+    return sources.robustness.get(attack, {}).get(key, missing)
+
+
+def _notes(faith: Faith, stable: Mapping[str, Stable]) -> tuple[str, ...]:
+    found = [("faithfulness", faith.reason), *((name, one.reason) for name, one in stable.items())]
+    return tuple(f"{name}: {reason}" for name, reason in found if reason)
+
+
+def cells(row: TableRow) -> dict[str, str | float | int | None]:
+    """A row as plain values, under `COLUMNS`; null where there is no number."""
+    faith, quantize, relearn = row.faithfulness, row.quantize, row.relearn
+    values = (
+        row.metric.key,
+        row.metric.label,
+        row.metric.category,
+        row.metric.high_means,
+        faith.auc,
+        *(faith.interval.ends or (None, None)),
+        faith.n_knows,
+        faith.n_forgot,
+        quantize.value,
+        quantize.n,
+        relearn.value,
+        relearn.n,
+        row.robustness,
+        row.overall,
+        quantize.common,
+        relearn.common,
+        row.common_robustness,
+        quantize.n_common,
+        relearn.n_common,
+        "; ".join(row.notes),
+    )
+    return dict(zip(COLUMNS, map(null, values), strict=True))
+
+
+def null(value: Value) -> Value | None:
+    """NaN as None: JSON has none, and an empty CSV cell says it better."""
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def csv_rows(rows: Sequence[TableRow]) -> list[list[str | float | int]]:
+    """Rows for `write_csv`, in the order of `COLUMNS`."""
+    return [["" if v is None else v for v in cells(row).values()] for row in rows]

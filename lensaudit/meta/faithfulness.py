@@ -13,7 +13,7 @@ from itertools import pairwise
 import numpy as np
 
 from lensaudit.errors import InputError
-from lensaudit.meta.catalogue import Judged
+from lensaudit.meta.catalogue import JudgedMetric
 from lensaudit.meta.values import Values
 from lensaudit.results.sentences import pools_told_apart
 from lensaudit.scores.estimate import Estimate
@@ -41,7 +41,7 @@ class Histogram:
 class Faithfulness:
     """One metric over two pools; NaN where there is no number, with the reason."""
 
-    metric: Judged
+    metric: JudgedMetric
     auc: float
     interval: Estimate
     """95 % interval over models, Newcombe's, or why there is none."""
@@ -94,7 +94,7 @@ def check_pools(knows: Sequence[str], forgot: Sequence[str], values: Values) -> 
 
 
 def faithfulness(
-    metric: Judged, knows: Sequence[str], forgot: Sequence[str], values: Values
+    metric: JudgedMetric, knows: Sequence[str], forgot: Sequence[str], values: Values
 ) -> Faithfulness:
     """AUC, interval, threshold, means and histogram of one metric."""
     raw = [_present(pool, metric.key, values) for pool in (knows, forgot)]

@@ -18,7 +18,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from lensaudit.meta.catalogue import CATALOGUE, Judged
+from lensaudit.meta.catalogue import CATALOGUE, JudgedMetric
 from lensaudit.meta.settings import Attack, Filter, Form
 from lensaudit.meta.values import Values
 from lensaudit.scores.stats import harmonic_mean
@@ -77,7 +77,7 @@ class Usable:
 class Stability:
     """One metric under one attack; NaN where there is no number, with the reason."""
 
-    metric: Judged
+    metric: JudgedMetric
     attack: Attack
     form: Form
     value: float
@@ -101,7 +101,7 @@ class Stability:
 
 
 def usable(
-    metric: Judged,
+    metric: JudgedMetric,
     models: Sequence[str],
     values: Values,
     *,
@@ -138,7 +138,9 @@ def usable(
     return Usable(left, len(models), n_utility, out, to_do)
 
 
-def _on_the_wrong_side(metric: Judged, values: Values, model: str, threshold: float) -> str | None:
+def _on_the_wrong_side(
+    metric: JudgedMetric, values: Values, model: str, threshold: float
+) -> str | None:
     if math.isnan(threshold):
         return f"{metric.key} has no faithfulness threshold"
     value = values.value(model, metric.key)
@@ -149,7 +151,7 @@ def _on_the_wrong_side(metric: Judged, values: Values, model: str, threshold: fl
 
 
 def stability(
-    metric: Judged,
+    metric: JudgedMetric,
     attack: Attack,
     chosen: Usable,
     before: Values,
@@ -203,7 +205,7 @@ def stability(
 
 
 def _shift(
-    metric: Judged, retain: str | None, before: Values, after: Values
+    metric: JudgedMetric, retain: str | None, before: Values, after: Values
 ) -> tuple[float | None, str | None, bool]:
     """The retain model's own shift, or why there is none, and whether it is only to do."""
     if retain is None:
@@ -215,7 +217,9 @@ def _shift(
     return a - b, None, False
 
 
-def _gap(metric: Judged, model: str, before: Values, after: Values) -> tuple[str | None, bool]:
+def _gap(
+    metric: JudgedMetric, model: str, before: Values, after: Values
+) -> tuple[str | None, bool]:
     """Why a model has no pair of values, and whether it only waits to be measured."""
     for when, values in (("before", before), ("after", after)):
         if math.isnan(values.value(model, metric.key)):

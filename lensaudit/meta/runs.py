@@ -2,27 +2,56 @@
 
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, cast
 
+from lensaudit.attacks.relearn import Relearning, relearning_for
 from lensaudit.auditing.settings import EvaluateSettings
-from lensaudit.errors import InputError
+from lensaudit.data.suites import DEMO_DATA
+from lensaudit.errors import InputError, PartialError
 from lensaudit.files import make_folder, write_csv, write_json
-from lensaudit.meta.aggregate import aggregated
-from lensaudit.meta.attacked import Attacking
-from lensaudit.meta.catalogue import FLUENCY, UTILITY_PARTS, Judged
-from lensaudit.meta.documents import faithfulness_document, robustness_document
+from lensaudit.meta.aggregate import EPOCHS, aggregated
+from lensaudit.meta.catalogue import FLUENCY, UTILITY_PARTS, JudgedMetric, judged
+from lensaudit.meta.documents import (
+    faithfulness_document,
+    null,
+    read_thresholds,
+    robustness_document,
+)
 from lensaudit.meta.faithfulness import Faithfulness, check_pools, faithfulness
-from lensaudit.meta.published import PUBLISHED
-from lensaudit.meta.reading import attack_aucs, read_values, with_s_mia
-from lensaudit.meta.robustness import Attack, Filter, Form, Stability, stability, usable
-from lensaudit.meta.scoring import Scoring, identity_of, measured, named, suite_names
-from lensaudit.meta.table import null
+from lensaudit.meta.reading import PUBLISHED, THRESHOLDS, attack_aucs, read_values, with_s_mia
+from lensaudit.meta.robustness import Stability, stability, usable
+from lensaudit.meta.scoring import (
+    Attacking,
+    Scoring,
+    identity_of,
+    measured,
+    named,
+    plan_lines,
+    suite_names,
+)
+from lensaudit.meta.settings import (
+    Attack,
+    FaithfulnessSettings,
+    Filter,
+    Form,
+    Measuring,
+    RobustnessSettings,
+)
 from lensaudit.meta.values import Values, merged, short_name
-from lensaudit.models.registry import Registry, Role, load_registry
+from lensaudit.models.registry import (
+    DEMO,
+    Registry,
+    Role,
+    default_anchor,
+    is_demo,
+    load_registry,
+    resolve,
+)
 from lensaudit.progress import Notice
 from lensaudit.results.records import MANIFEST, MANIFESTS, claim, manifest
+from lensaudit.settings import path_of
 
 ROLES: Mapping[str, Role] = {"knows": "pool_knows", "forgot": "pool_forgot"}
 
@@ -31,7 +60,7 @@ ROLES: Mapping[str, Role] = {"knows": "pool_knows", "forgot": "pool_forgot"}
 class Settings:
     """What both judgements need."""
 
-    metrics: tuple[Judged, ...]
+    metrics: tuple[JudgedMetric, ...]
     out: Path
     evaluation: EvaluateSettings | None = None
     """How models are measured; None: values come from results alone."""
@@ -49,7 +78,7 @@ class Settings:
 
 
 @dataclass(frozen=True)
-class Judgement:
+class MetaJudgement:
     """What a run found, and where it is."""
 
     path: Path
@@ -78,7 +107,7 @@ def judge_faithfulness(
     settings: Settings,
     *,
     results: Sequence[Path] = (),
-) -> Judgement:
+) -> MetaJudgement:
     """Faithfulness of every metric; writes faithfulness.json, .csv and a manifest.
 
     Raises:
@@ -95,7 +124,7 @@ def judge_faithfulness(
     options = {"knows": list(knows), "forgot": list(forgot)}
     path = write_json(settings.out / "faithfulness.json", document)
     _manifest("faithfulness", settings, options, results, values, started)
-    return Judgement(path, tuple(found), _to_do(found))
+    return MetaJudgement(path, tuple(found), _to_do(found))
 
 
 def judge_robustness(
@@ -109,7 +138,7 @@ def judge_robustness(
     attacking: Attacking | None = None,
     form: Form = "symmetric",
     by: Filter = "both",
-) -> Judgement:
+) -> MetaJudgement:
     """Robustness of every metric to one attack; writes robustness-<attack>.json, .csv, a manifest.
 
     Only models that some metric can use are attacked.
@@ -183,7 +212,7 @@ def _write_robustness(
     thresholds: Mapping[str, float],
     conditions: dict[str, Any],
     started: float,
-) -> Judgement:
+) -> MetaJudgement:
     document = robustness_document(
         found, models=models, thresholds=thresholds, conditions=conditions
     )
@@ -193,7 +222,7 @@ def _write_robustness(
     options = {"attack": attack, "form": found[0].form, "models": list(models), **conditions}
     path = write_json(settings.out / f"robustness-{attack}.json", document)
     _manifest(f"robustness-{attack}", settings, options, (), None, started)
-    return Judgement(path, tuple(found), _to_do(found))
+    return MetaJudgement(path, tuple(found), _to_do(found))
 
 
 def _to_do(found: Sequence[Faithfulness | Stability]) -> dict[str, str]:
@@ -357,3 +386,171 @@ def _robustness_csv(document: Mapping[str, Any]) -> tuple[list[str], list[list[A
         for row in cast(list[dict[str, Any]], document["metrics"])
     ]
     return header, rows
+
+
+RESULTS = "results"
+"""As --source: every model of the results but the anchors."""
+
+
+@dataclass(frozen=True)
+class PreparedJudgement:
+    """Models that may be measured: every name is known, nothing is loaded."""
+
+    names: tuple[str, ...]
+    how: Settings
+
+    def plan(self) -> list[str]:
+        """What would be measured; nothing is loaded or written."""
+        if self.how.evaluation is None:
+            return [f"{len(self.names)} models, values from results; nothing is measured"]
+        metrics = suite_names(self.how.metrics)
+        return plan_lines(
+            self.names, Scoring(self.how.evaluation, metrics, self.how.out / "before")
+        )
+
+
+def prepare_faithfulness(settings: FaithfulnessSettings, notice: Notice) -> PreparedJudgement:
+    """Both pools, the one that knows first."""
+    registry = load_registry(settings.measuring.registry)
+    names = [*pool(settings.knows, "knows", registry), *pool(settings.forgot, "forgot", registry)]
+    wanted = settings.measuring.run or not settings.results
+    return _prepared(names, settings, notice, measuring=wanted)
+
+
+def run_faithfulness(settings: FaithfulnessSettings, prepared: PreparedJudgement) -> MetaJudgement:
+    """Faithfulness of every metric, with its files."""
+    n = len(pool(settings.knows, "knows", load_registry(settings.measuring.registry)))
+    knows, forgot = prepared.names[:n], prepared.names[n:]
+    return judge_faithfulness(knows, forgot, prepared.how, results=settings.results)
+
+
+def prepare_robustness(settings: RobustnessSettings, notice: Notice) -> PreparedJudgement:
+    """The models that are attacked.
+
+    Raises:
+        InputError: names, results or thresholds are wrong or missing.
+    """
+    wanted = settings.measuring.run or not (settings.before and settings.after)
+    _thresholds(settings)
+    return _prepared(_candidates(settings), settings, notice, measuring=wanted)
+
+
+def attacking_of(settings: RobustnessSettings, prepared: PreparedJudgement) -> Attacking:
+    """The attack that the settings describe."""
+    how, names = prepared.how, prepared.names
+    demo = (settings.measuring.data or _default_data(names, settings.measuring)) == DEMO_DATA
+    forget = settings.measuring.forget
+    return Attacking(
+        settings.attack,
+        how.names,
+        how.out / "attacked" / settings.attack,
+        data=settings.relearn_data or str(forget or (DEMO_DATA if demo else "forget10")),
+        device=settings.measuring.device,
+        relearning=_relearning(settings.relearn_lr, demo=demo),
+        keep=settings.keep,
+        notice=how.notice,
+    )
+
+
+def run_robustness(settings: RobustnessSettings, prepared: PreparedJudgement) -> MetaJudgement:
+    """Stability of every metric under one attack, with its files."""
+    how, names = prepared.how, prepared.names
+    attacking = attacking_of(settings, prepared)
+    return judge_robustness(
+        names,
+        settings.attack,
+        how,
+        thresholds=_thresholds(settings),
+        before=settings.before,
+        after=settings.after,
+        attacking=attacking if how.evaluation is not None else None,
+        form=settings.form,
+        by=settings.by,
+    )
+
+
+def unfinished(found: MetaJudgement) -> PartialError | None:
+    """The error that names what is to do."""
+    if not found.to_do:
+        return None
+    first = list(found.to_do.items())[:3]
+    names = ", ".join(f"{name} ({why.removeprefix('to do: ')})" for name, why in first)
+    more = f" and {len(found.to_do) - 3} more" if len(found.to_do) > 3 else ""
+    return PartialError(
+        f"to do: {names}{more}; results so far are in {found.path.parent}, "
+        "run the same command again"
+    )
+
+
+def _prepared(
+    names: Sequence[str],
+    settings: FaithfulnessSettings | RobustnessSettings,
+    notice: Notice,
+    *,
+    measuring: bool,
+) -> PreparedJudgement:
+    """The settings of a run; every name is checked before anything is loaded."""
+    given = settings.measuring
+    full = given.full or default_anchor("full", names)
+    retain = given.retain or default_anchor("retain", names)
+    evaluation = None
+    if measuring:
+        registry = load_registry(given.registry)
+        for name in (*names, full, retain):
+            resolve(name, registry)
+        own = [one.name for one in fields(given) if one.name not in ("full", "retain", "run")]
+        chosen = {name: getattr(given, name) for name in own}
+        chosen["data"] = given.data or _default_data(names, given)
+        evaluation = EvaluateSettings(full=full, retain=retain, **chosen)
+    no_fluency = isinstance(settings, RobustnessSettings) and settings.no_fluency
+    how = Settings(
+        tuple(judged(settings.metrics)),
+        settings.out,
+        evaluation,
+        full,
+        retain,
+        fluency=not no_fluency,
+        registry=path_of(given.registry),
+        notice=notice,
+    )
+    return PreparedJudgement(tuple(names), how)
+
+
+def _default_data(names: Sequence[str], given: Measuring) -> str | None:
+    """The embedded data where any model is of the embedded family: attacked ones are folders."""
+    return DEMO_DATA if given.forget is None and any(map(is_demo, names)) else None
+
+
+def _candidates(settings: RobustnessSettings) -> list[str]:
+    """The named models; `results` stands for all in the results but the anchors."""
+    found: list[str] = []
+    for name in (part for text in settings.models for part in text.split(",") if part):
+        if name != RESULTS:
+            found.append(short_name(name))
+            continue
+        if not settings.before:
+            raise InputError("--source results: needs --before, the results to take them from")
+        anchors = {settings.measuring.full or "full", settings.measuring.retain or "retain"}
+        anchors |= {f"{one}_{epoch}" for one in anchors for epoch in EPOCHS}
+        anchors |= {f"{DEMO}full", f"{DEMO}retain"}
+        listed = read_values(settings.before, attack="before").models
+        found += [model for model in listed if model not in anchors]
+    return list(dict.fromkeys(found))
+
+
+def _thresholds(settings: RobustnessSettings) -> Mapping[str, float]:
+    if settings.by != "both":
+        return {}
+    if settings.thresholds is None:
+        raise InputError(
+            "--filter both needs the pools' thresholds: name a faithfulness.json (or published) "
+            "with --faithfulness, or filter by utility alone"
+        )
+    if settings.thresholds == PUBLISHED:
+        return THRESHOLDS
+    return read_thresholds(Path(settings.thresholds))
+
+
+def _relearning(lr: float | None, *, demo: bool) -> Relearning:
+    default = relearning_for(demo=demo)
+    return default if lr is None else replace(default, lr=lr)

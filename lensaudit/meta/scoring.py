@@ -1,31 +1,39 @@
 """Measure many models, one in memory at a time; go on where an interrupted run stopped.
 
 Every model is one evaluation in a folder of its own. A model whose run failed stays to do: it
-is named in `to_do.json` with the reason, and the next run tries it again.
+is named in `to_do.json` with the reason, and the next run tries it again. Attacked
+models are made, measured and let go; settings of the attacks are those of `docs/meta.md`: NF4
+without double quantisation; one epoch of relearning, of the model and of retain.
 """
 
 import hashlib
+import shutil
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from lensaudit.attacks import relearn, rounding
+from lensaudit.attacks.checkpoints import stored_dtype
+from lensaudit.attacks.relearn import Relearning
 from lensaudit.auditing.evaluate import evaluate_into
 from lensaudit.auditing.settings import EvaluateSettings
 from lensaudit.data.suites import DEMO_DATA
 from lensaudit.errors import InputError, VerificationError, WorkError, failure_in
 from lensaudit.files import alone, digest, read_bytes, slug, write_json
-from lensaudit.meta.catalogue import SUITE_NAMES, Judged
+from lensaudit.meta.catalogue import SUITE_NAMES, JudgedMetric
 from lensaudit.meta.reading import DONE, LOG, TO_DO, known_to_do, read_model
+from lensaudit.meta.settings import Attack
 from lensaudit.meta.values import Values, merged
-from lensaudit.models.checkpoint import open_checkpoint
-from lensaudit.models.device import one_memory_error
+from lensaudit.models.checkpoint import Checkpoint, open_checkpoint
+from lensaudit.models.device import one_memory_error, resolve_device
 from lensaudit.models.registry import Registry, load_registry, resolve
 from lensaudit.progress import Notice
 from lensaudit.results.keyed import keyed_document, write_keyed
 from lensaudit.results.records import is_whole
+from lensaudit.unlearn.rows import load_rows
 
 _NOT_IDENTITY = ("activations", "registry", "batch_size", "metrics")
 """Fields of the settings that do not change what it finds, or are said otherwise."""
@@ -81,7 +89,7 @@ def _content(value: Any) -> Any:
     return [hashlib.sha256(read_bytes(one)).hexdigest() for one in files]
 
 
-def suite_names(metrics: Iterable[Judged], extra: Iterable[str] = ()) -> tuple[str, ...]:
+def suite_names(metrics: Iterable[JudgedMetric], extra: Iterable[str] = ()) -> tuple[str, ...]:
     """What an evaluation must compute; s_MIA follows from the attack itself and retain's."""
     keys = (one.usable_as or one.key for one in metrics)
     return tuple(dict.fromkeys(SUITE_NAMES.get(key, key) for key in (*keys, *extra)))
@@ -207,3 +215,77 @@ def plan_lines(subjects: Sequence[str], scoring: Scoring) -> list[str]:
         f"{scoring.folder}: {len(subjects)} models x {len(scoring.metrics)} metrics, "
         f"{len(finished)} finished"
     ]
+
+
+@dataclass(frozen=True)
+class Attacking:
+    """One attack, and where its checkpoints live until they are measured."""
+
+    attack: Attack
+    registry: Registry
+    folder: Path
+    data: str
+    """Forget rows of relearning: `demo`, `forget10` or a file."""
+    device: str = "auto"
+    relearning: Relearning = field(default_factory=Relearning)
+    keep: bool = False
+    """Leave attacked checkpoints where they are."""
+    notice: Notice = lambda line: None
+
+    def subjects(self, names: list[str]) -> list[MetaSubject]:
+        """The attacked models, under the names of the models that are attacked."""
+        folders = folders_of(names, self.folder)
+        return [self._subject(name, folders[name]) for name in names]
+
+    def _subject(self, name: str, folder: Path) -> MetaSubject:
+        return MetaSubject(
+            name,
+            {**identity_of(name, self.registry), "attack": self._settings()},
+            checkpoint=lambda: self._attacked(name, folder),
+            release=(lambda: None) if self.keep else (lambda: _remove(folder)),
+        )
+
+    def _settings(self) -> dict[str, Any]:
+        if self.attack == "quantize":
+            return {"method": "nf4"}
+        settings = asdict(self.relearning)
+        return {**settings, "formats": list(settings["formats"]), "data": self.data}
+
+    def _attacked(self, name: str, folder: Path) -> str:
+        start = open_checkpoint(resolve(name, self.registry))
+        _ATTACKS[self.attack](self, start, folder)
+        return str(folder)
+
+
+def _quantize(attacking: Attacking, start: Checkpoint, folder: Path) -> None:
+    job = rounding.RoundingJob(
+        start=start,
+        method="nf4",
+        engine="auto",
+        stored=stored_dtype(start, "same"),
+        device=resolve_device(attacking.device),
+    )
+    rounding.check(job)
+    rounding.make(job, folder)
+
+
+def _relearn(attacking: Attacking, start: Checkpoint, folder: Path) -> None:
+    job = relearn.RelearnJob(
+        start=start,
+        rows=load_rows(attacking.data, part="forget"),
+        settings=attacking.relearning,
+        stored=stored_dtype(start, "same"),
+        device=resolve_device(attacking.device),
+    )
+    relearn.check(job)
+    relearn.make(job, folder, report=lambda progress: None)
+
+
+_ATTACKS: Mapping[Attack, Callable[[Attacking, Checkpoint, Path], None]] = {
+    "quantize": _quantize,
+    "relearn": _relearn,
+}
+
+
+def _remove(folder: Path) -> None:
+    shutil.rmtree(folder, ignore_errors=True)

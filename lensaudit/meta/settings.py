@@ -149,7 +149,7 @@ class AggregateSettings:
 
 
 @dataclass(frozen=True, kw_only=True)
-class TableSettings:
+class MetaTableSettings:
     """Which judgements are put into one table."""
 
     results: tuple[Path, ...]

@@ -1,26 +1,145 @@
-"""Who tried a unit, and how did that end? An append-only log per unit."""
+"""Who works on a unit, who tried it, how did that end, and is it worth another try?
 
+transient   the network, a full disk, a lock: tried again after a pause, by the next run too
+resource    too little memory: tried again with half the batch
+preempted   told to stop, or out of time: goes on where it was
+poison      its worker was killed each time: left alone until `retry`
+permanent   anything else would fail the same way: left alone until `retry`
+
+A claim guards against duplicate work, no more: results do not depend on it. It is a file made with
+O_EXCL, touched every half minute, and void when its process is gone, or when it was not touched for
+five minutes. Ages are taken from the file system's own clock, so that nodes whose clocks differ
+agree. What came of each attempt is a line of an append-only log per unit.
+"""
+
+import contextlib
 import json
 import math
 import os
 import platform
 import re
 import resource
+import secrets
 import signal
 import sys
+import threading
 import time
 import traceback
+from collections.abc import Iterator
 from dataclasses import dataclass
+from email.utils import parsedate_to_datetime
 from pathlib import Path
 from types import FrameType, TracebackType
-from typing import Any, get_args
+from typing import Any, Literal, get_args
 
-from lensaudit.files import append_jsonl, read_appended
+from filelock import FileLock, Timeout
+from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError, OfflineModeIsEnabled
+
+from lensaudit.errors import LensAuditError, TryAgainError
+from lensaudit.files import (
+    append_jsonl,
+    make_folder,
+    parse_json,
+    printable,
+    read_appended,
+    read_bytes,
+)
 from lensaudit.partials import is_running, process_name
-from lensaudit.sweep.failures import MAX_HALVINGS, MAX_KILLS, MAX_TRIES, Failure, Kind, failure_of
 
 Row = dict[str, Any]
 _PROCESS = re.compile(r".{1,64}-\d{1,10}")
+Kind = Literal["transient", "resource", "preempted", "poison", "permanent"]
+MAX_TRIES = 5
+"""Attempts at a unit with transient failures, within one run."""
+MAX_KILLS = 3
+"""Killed workers after which a unit is poison."""
+MAX_HALVINGS = 5
+"""32 texts per batch, the default, become one."""
+_PASSING = frozenset({408, 425, 429, 500, 502, 503, 504})
+_MEMORY = ("out of memory", "can't allocate memory", "does not fit into memory")
+_REASON = 300
+"""Characters of a message that are kept."""
+BEAT_S = 30.0
+STALE_S = 300.0
+
+
+class Preempted(LensAuditError):
+    """The worker was told to stop, or its time is over; what is finished is kept."""
+
+    exit_code = 75
+
+
+@dataclass(frozen=True)
+class AttemptFailure:
+    """How an attempt ended, if not well."""
+
+    kind: Kind
+    reason: str
+    retry_after_s: float = 0.0
+    """What a server asked for."""
+
+
+def failure_of(error: BaseException) -> AttemptFailure:
+    """The class of an error, by what caused it."""
+    reason = printable(_line(error))[:_REASON]
+    chain = list(_causes(error))
+    if any(isinstance(one, Preempted | KeyboardInterrupt | SystemExit) for one in chain):
+        return AttemptFailure("preempted", reason or "interrupted")
+    if any(_is_memory(one) for one in chain):
+        return AttemptFailure("resource", reason)
+    for one in chain:
+        if isinstance(one, HfHubHTTPError) and one.response.status_code in _PASSING:
+            return AttemptFailure("transient", reason, _retry_after(one))
+    if any(_is_passing(one) for one in chain):
+        return AttemptFailure("transient", reason)
+    return AttemptFailure("permanent", reason)
+
+
+def _line(error: BaseException) -> str:
+    text = next(iter(str(error).splitlines()), "")
+    return text if isinstance(error, LensAuditError) else f"{type(error).__name__}: {text}"
+
+
+def _causes(error: BaseException) -> Iterator[BaseException]:
+    one: BaseException | None = error
+    while one is not None:
+        yield one
+        one = one.__cause__
+
+
+def _is_memory(error: BaseException) -> bool:
+    if isinstance(error, MemoryError):
+        return True
+    text = str(error).lower()
+    return isinstance(error, RuntimeError | LensAuditError) and any(w in text for w in _MEMORY)
+
+
+def _is_passing(error: BaseException) -> bool:
+    if isinstance(error, OfflineModeIsEnabled):
+        return False
+    if isinstance(error, TryAgainError | ConnectionError | TimeoutError):
+        return True
+    # the Hub library says so when it could not ask: no network, or it answered too late
+    return isinstance(error, LocalEntryNotFoundError) and error.__cause__ is not None
+
+
+def _retry_after(error: HfHubHTTPError) -> float:
+    """Seconds that the server asks for; it may say so as a number or as a date."""
+    text = error.response.headers.get("Retry-After", "")
+    try:
+        seconds = float(text)
+    except ValueError:
+        return _until(text, error.response.headers.get("Date", ""))
+    return seconds if math.isfinite(seconds) and seconds > 0 else 0.0
+
+
+def _until(then: str, now: str) -> float:
+    """Seconds between two dates of one server, so that no clock of ours matters."""
+    try:
+        gap = parsedate_to_datetime(then) - parsedate_to_datetime(now)
+    except ValueError:
+        return 0.0
+    return max(0.0, gap.total_seconds())
 
 
 @dataclass(frozen=True)
@@ -36,17 +155,19 @@ class History:
     """Of the run that is asked about."""
     n_done: int = 0
     """Attempts that ended well: more than one, where results were damaged since."""
-    last: Failure | None = None
+    last: AttemptFailure | None = None
     seconds: float | None = None
     """Of the last attempt that ended well."""
 
     @property
-    def failed(self) -> Failure | None:
+    def failed(self) -> AttemptFailure | None:
         """Why the unit is not tried again; None where it is."""
         if self.n_killed >= MAX_KILLS:
-            return Failure("poison", f"its worker was killed {self.n_killed} times")
+            return AttemptFailure("poison", f"its worker was killed {self.n_killed} times")
         if self.n_done >= MAX_TRIES:
-            return Failure("permanent", f"it ended well {self.n_done} times, and has no result")
+            return AttemptFailure(
+                "permanent", f"it ended well {self.n_done} times, and has no result"
+            )
         if self.last is None:
             return None
         over = {
@@ -108,11 +229,11 @@ def _alive(row: Row, is_claimed: bool) -> bool:
     return is_claimed if running is None else running and is_claimed
 
 
-def _failure(row: Row | None) -> Failure | None:
+def _failure(row: Row | None) -> AttemptFailure | None:
     if row is None or row.get("outcome") == "done":
         return None
     kind: Kind = row.get("outcome", "permanent")
-    return Failure(kind, str(row.get("reason", "")), float(row.get("retry_after_s") or 0))
+    return AttemptFailure(kind, str(row.get("reason", "")), float(row.get("retry_after_s") or 0))
 
 
 def set_back(path: Path) -> None:
@@ -129,7 +250,7 @@ class Attempt:
     def __init__(self, path: Path, *, run: str, engine: str) -> None:
         self.path, self.run, self.engine = path, run, engine
         self.key = f"{process_name()}-{time.time_ns()}"
-        self.failure: Failure | None = None
+        self.failure: AttemptFailure | None = None
         self._started = time.monotonic()
 
     def __enter__(self) -> "Attempt":
@@ -216,3 +337,80 @@ class StopSignals:
         if self.asked:
             raise KeyboardInterrupt
         self.asked = True
+
+
+def holder(path: Path) -> str | None:
+    """The process that holds a claim; None where nobody does."""
+    try:
+        found: Any = parse_json(read_bytes(path))
+        age = _now(path.parent) - path.stat().st_mtime
+        process = str(found["process"])
+        running = is_running(process)
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError, KeyError, TypeError, LensAuditError):
+        # being written, or torn by a full disk: old ones count as nobody's
+        return "unreadable" if _age(path) < STALE_S else None
+    # a process number may have been given to another process since: the heartbeat counts here too
+    return process if running is not False and age < STALE_S else None
+
+
+@contextlib.contextmanager
+def claimed(path: Path) -> Iterator[bool]:
+    """Hold a claim for the body; False where somebody else does."""
+    nonce = secrets.token_hex(8)
+    if not _take(path, nonce):
+        yield False
+        return
+    stop = threading.Event()
+    beat = threading.Thread(target=_beat, args=(path, stop), daemon=True)
+    beat.start()
+    try:
+        yield True
+    finally:
+        stop.set()
+        beat.join()
+        _give_back(path, nonce)
+
+
+def _take(path: Path, nonce: str) -> bool:
+    make_folder(path.parent)
+    try:
+        with FileLock(path.with_suffix(".lock"), timeout=10):
+            if holder(path) is not None:
+                return False
+            path.unlink(missing_ok=True)
+            with path.open("x") as stream:
+                json.dump({"process": process_name(), "nonce": nonce}, stream)
+    except (FileExistsError, Timeout):
+        return False
+    return True
+
+
+def _give_back(path: Path, nonce: str) -> None:
+    with contextlib.suppress(OSError, ValueError, KeyError):
+        if json.loads(path.read_bytes())["nonce"] == nonce:
+            path.unlink()
+
+
+def _beat(path: Path, stop: threading.Event) -> None:
+    while not stop.wait(BEAT_S):
+        with contextlib.suppress(OSError):
+            os.utime(path)
+
+
+def _age(path: Path) -> float:
+    try:
+        return _now(path.parent) - path.stat().st_mtime
+    except OSError:
+        return STALE_S
+
+
+def _now(folder: Path) -> float:
+    """The time by the clock that stamps files in `folder`."""
+    probe = folder / f".now-{secrets.token_hex(6)}"
+    try:
+        probe.touch()
+        return probe.stat().st_mtime
+    finally:
+        probe.unlink(missing_ok=True)

@@ -18,10 +18,8 @@ from typing import Any
 
 from lensaudit.errors import PartialError, VerificationError
 from lensaudit.files import make_folder, os_error, remove_below, slug, write_csv, write_json
-from lensaudit.sweep.layout import Layout
-from lensaudit.sweep.plan import Plan, Unit
-from lensaudit.sweep.results import check_values, damaged
-from lensaudit.sweep.state import State, states_of, strangers
+from lensaudit.sweep.plan import Plan, SweepFolder, Unit
+from lensaudit.sweep.results import UnitState, check_values, damaged, states_of, strangers
 from lensaudit.verdict.collect import verdicts
 
 COLUMNS = (
@@ -47,7 +45,7 @@ _SHOWN = 5
 
 
 @dataclass(frozen=True)
-class Collected:
+class SweepTable:
     """What was written."""
 
     folder: Path
@@ -61,8 +59,8 @@ class Collected:
 
 
 def collect(
-    layout: Layout, plan: Plan, out: Path | None = None, *, allow_missing: bool = False
-) -> Collected:
+    layout: SweepFolder, plan: Plan, out: Path | None = None, *, allow_missing: bool = False
+) -> SweepTable:
     """Write the table and the folders.
 
     Args:
@@ -102,7 +100,7 @@ def collect(
     write_json(folder / "collected.json", summary(plan, states, rows, missing))
     said = judged(folder)
     write_json(folder / "verdicts.json", said)
-    return Collected(folder, len(states), len(done), missing, notes(layout, plan, rows), said)
+    return SweepTable(folder, len(states), len(done), missing, notes(layout, plan, rows), said)
 
 
 def judged(folder: Path) -> list[dict[str, Any]]:
@@ -116,7 +114,7 @@ def judged(folder: Path) -> list[dict[str, Any]]:
     ]
 
 
-def why_missing(state: State) -> str:
+def why_missing(state: UnitState) -> str:
     """Why a planned unit has no result."""
     if state.name == "running":
         return f"running ({state.worker})"
@@ -141,7 +139,10 @@ def table_rows(unit: Unit, result: Mapping[str, Any]) -> Iterator[list[Any]]:
 
 
 def summary(
-    plan: Plan, states: Sequence[State], rows: Sequence[Sequence[Any]], missing: Mapping[str, str]
+    plan: Plan,
+    states: Sequence[UnitState],
+    rows: Sequence[Sequence[Any]],
+    missing: Mapping[str, str],
 ) -> dict[str, Any]:
     """How many of the planned units are behind each metric of each variant."""
     planned = Counter(one.unit.variant for one in states)
@@ -161,7 +162,7 @@ def summary(
     }
 
 
-def notes(layout: Layout, plan: Plan, rows: Sequence[Sequence[Any]]) -> tuple[str, ...]:
+def notes(layout: SweepFolder, plan: Plan, rows: Sequence[Sequence[Any]]) -> tuple[str, ...]:
     """What a reader of the table has to know."""
     said = []
     for column in ("dtype", "device"):
@@ -185,7 +186,7 @@ def _clear(folder: Path) -> None:
             remove_below(folder, variant)
 
 
-def _folders(layout: Layout, plan: Plan, done: Sequence[State], folder: Path) -> None:
+def _folders(layout: SweepFolder, plan: Plan, done: Sequence[UnitState], folder: Path) -> None:
     names = [slug(target.name) for target in plan.targets]
     for state in done:
         unit = state.unit
@@ -213,7 +214,7 @@ def _link(source: str, to: str) -> str:
     return to
 
 
-def _to_do(states: Sequence[State], folder: Path) -> None:
+def _to_do(states: Sequence[UnitState], folder: Path) -> None:
     for variant in dict.fromkeys(one.unit.variant for one in states):
         missing = {
             one.unit.target: why_missing(one)

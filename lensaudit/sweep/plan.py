@@ -1,5 +1,9 @@
-"""What is to be done? An immutable, hashed list of units: one checkpoint, one variant each."""
+"""What is to be done, and where? A hashed list of units, and the folder that holds all of it.
 
+A unit is one checkpoint in one variant. The folder is shared by every process that works on it.
+"""
+
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from functools import cached_property
@@ -13,7 +17,6 @@ from lensaudit.models.registry import DEMO, ModelSpec
 from lensaudit.results.reading import part
 from lensaudit.results.schema import checked
 from lensaudit.settings import AttentionName, DtypeName, MaskConvention, Suite
-from lensaudit.sweep.layout import Layout, checked_id
 from lensaudit.sweep.settings import PlanSettings
 
 SCHEMA = 1
@@ -23,6 +26,71 @@ Variant = Literal["base", "nf4", "int8", "relearn-1ep"]
 VARIANTS: tuple[Variant, ...] = get_args(Variant)
 ANCHORS = ("retain", "full")
 """In this order: the log of `retain` is what others are compared with."""
+_ID = re.compile(r"[0-9a-f]{32}")
+
+
+def checked_id(text: str) -> str:
+    """A unit's id, which names folders: a hash and nothing else.
+
+    Raises:
+        InputError: it is something else, as a path that leads elsewhere.
+    """
+    if not is_id(text):
+        raise InputError(f"unit id {text[:60]!r}: wanted 32 hex digits; make the plan again")
+    return text
+
+
+def is_id(text: str) -> bool:
+    """Is it what a unit's folders are called?"""
+    return _ID.fullmatch(text) is not None
+
+
+@dataclass(frozen=True)
+class SweepFolder:
+    """The paths inside a sweep's folder."""
+
+    root: Path
+
+    @property
+    def plan(self) -> Path:
+        """What is planned; never changed."""
+        return self.root / "plan.json"
+
+    @property
+    def units(self) -> Path:
+        """One folder per finished unit; a folder that is here is complete."""
+        return self.root / "units"
+
+    @property
+    def activations(self) -> Path:
+        """Caches and scorebooks that the units share."""
+        return self.root / "activations"
+
+    @property
+    def weights(self) -> Path:
+        """Checkpoints fetched for this sweep."""
+        return self.root / "weights"
+
+    @property
+    def results(self) -> Path:
+        """What `collect` writes."""
+        return self.root / "results"
+
+    def unit(self, unit_id: str) -> Path:
+        """Where a finished unit is."""
+        return self.units / checked_id(unit_id)
+
+    def work(self, unit_id: str) -> Path:
+        """Where a unit is worked on; what is finished in it is kept for the next attempt."""
+        return self.root / "work" / checked_id(unit_id)
+
+    def attempts(self, unit_id: str) -> Path:
+        """Log of who tried a unit, and how that ended."""
+        return self.root / "attempts" / f"{checked_id(unit_id)}.jsonl"
+
+    def claim(self, unit_id: str) -> Path:
+        """Who works on a unit now."""
+        return self.root / "claims" / f"{checked_id(unit_id)}.json"
 
 
 @dataclass(frozen=True)
@@ -57,7 +125,7 @@ class Target:
 
 
 @dataclass(frozen=True)
-class Conditions:
+class UnitConditions:
     """What is measured and how: the same for every unit. Names are those of `lensaudit eval`."""
 
     suite: Suite = PlanSettings.suite
@@ -116,7 +184,7 @@ class Unit:
 class Plan:
     """Everything a sweep consists of."""
 
-    conditions: Conditions
+    conditions: UnitConditions
     data: str
     """Content hash of what is asked."""
     anchors: Mapping[str, str]
@@ -168,7 +236,7 @@ def make_plan(
     *,
     anchors: Mapping[str, Target],
     variants: Sequence[Variant],
-    conditions: Conditions,
+    conditions: UnitConditions,
     data: str,
     attacks: Mapping[str, Any],
 ) -> Plan:
@@ -263,7 +331,7 @@ def write_plan(root: Path, plan: Plan) -> Path:
     Raises:
         InputError: the folder holds another plan.
     """
-    path = Layout(make_folder(root)).plan
+    path = SweepFolder(make_folder(root)).plan
     if path.exists():
         if read_plan(root).hash == plan.hash:
             return path
@@ -279,7 +347,7 @@ def read_plan(root: Path) -> Plan:
     Raises:
         InputError: there is none, it was changed, or another version wrote it.
     """
-    path = Layout(root).plan
+    path = SweepFolder(root).plan
     if not path.exists():
         raise InputError(f"{root}: holds no plan.json; make one with `lensaudit sweep plan`")
     content = read_json(path)
@@ -292,10 +360,10 @@ def read_plan(root: Path) -> Plan:
             "another folder with `lensaudit sweep plan`"
         )
     conditions = part(content, "conditions")
-    known = {one.name for one in fields(Conditions)}
+    known = {one.name for one in fields(UnitConditions)}
     if unknown := sorted(conditions.keys() - known):
         raise InputError(f"{path}: has the condition {unknown[0]!r}; another version wrote it")
-    said = checked(_Document, content, path)
+    said = checked(_PlanFile, content, path)
     plan = Plan(
         said.conditions,
         said.data,
@@ -310,11 +378,11 @@ def read_plan(root: Path) -> Plan:
 
 
 @dataclass(frozen=True)
-class _Document:
+class _PlanFile:
     """What `plan.json` must hold."""
 
     lensaudit: str
-    conditions: Conditions
+    conditions: UnitConditions
     data: str
     anchors: dict[str, str]
     targets: tuple[Target, ...]

@@ -1,27 +1,56 @@
-"""From what a user names to a plan: everything that can be wrong is found here."""
+"""From what a user names to a plan, and what it will cost: all that can be wrong is found here."""
 
+import fnmatch
+import glob
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, fields, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
+
+from rich.filesize import decimal as size
 
 from lensaudit.attacks.relearn import Relearning, relearning_for
-from lensaudit.data.suites import DEMO_DATA, load_suite
+from lensaudit.data.suites import DEMO_DATA, Split, load_suite
 from lensaudit.data.tofu import DEMO, forget_set
 from lensaudit.errors import InputError
 from lensaudit.evaluation.passes import PASS_VERSION
 from lensaudit.evaluation.patched import annotated_set
-from lensaudit.files import digest
-from lensaudit.metrics.registry import ANNOTATED, ordered
+from lensaudit.files import digest, read_text
+from lensaudit.metrics.registry import ANNOTATED, Read, ordered
 from lensaudit.models.checkpoint import check_same_shape, open_checkpoint
 from lensaudit.models.quantize import BLOCK
 from lensaudit.models.registry import DEMO as DEMO_NAMES
-from lensaudit.models.registry import ModelSpec, Registry, default_anchor, load_registry, resolve
+from lensaudit.models.registry import (
+    ModelSpec,
+    Registry,
+    Role,
+    default_anchor,
+    family_of,
+    load_registry,
+    resolve,
+)
+from lensaudit.models.sizes import BYTES, Sizes, sizes_on_disk
 from lensaudit.progress import Notice
-from lensaudit.sweep.plan import VARIANTS, Conditions, Plan, Target, Variant, make_plan, target_of
-from lensaudit.sweep.select import listed, select
+from lensaudit.sweep.plan import (
+    VARIANTS,
+    Plan,
+    SweepFolder,
+    Target,
+    UnitConditions,
+    Variant,
+    make_plan,
+    target_of,
+)
+from lensaudit.sweep.results import states_of
 from lensaudit.sweep.settings import PlanSettings, WatchSettings, named
+from lensaudit.sweep.weights import bytes_to_fetch
+
+ROLE = "role:"
+"""`role:pool_knows` selects all of a role."""
+SPAN_TOKENS = 16
+"""Scored tokens of an entity, generously; a cache keeps the residuals at these."""
+_WILD = frozenset("*?[")
 
 
 def plan_of(settings: PlanSettings, notice: Notice | None = None) -> Plan:
@@ -41,21 +70,23 @@ def plan_of(settings: PlanSettings, notice: Notice | None = None) -> Plan:
     )
 
 
-def conditions_of(settings: PlanSettings | WatchSettings) -> Conditions:
+def conditions_of(settings: PlanSettings | WatchSettings) -> UnitConditions:
     """What is measured and how: the fields that conditions share with the settings."""
     own = {one.name for one in fields(settings)}
-    given = {one.name: getattr(settings, one.name) for one in fields(Conditions) if one.name in own}
+    given = {
+        one.name: getattr(settings, one.name) for one in fields(UnitConditions) if one.name in own
+    }
     plain: dict[str, Any] = {
         key: str(value) if isinstance(value, Path) else value for key, value in given.items()
     }
-    return Conditions(**{**plain, "metrics": named(settings.metrics)})
+    return UnitConditions(**{**plain, "metrics": named(settings.metrics)})
 
 
 def plan_sweep(
     names: Sequence[str],
     *,
     variants: Sequence[str],
-    conditions: Conditions,
+    conditions: UnitConditions,
     registry: Registry,
     full: str | None = None,
     retain: str | None = None,
@@ -102,7 +133,7 @@ def checked_variants(variants: Sequence[str]) -> tuple[Variant, ...]:
     return chosen
 
 
-def with_data(conditions: Conditions, names: Sequence[str]) -> Conditions:
+def with_data(conditions: UnitConditions, names: Sequence[str]) -> UnitConditions:
     """The conditions with absolute paths, and the embedded data for the embedded family."""
     changes: dict[str, Any] = {}
     if conditions.data is None and all(name.startswith(DEMO_NAMES) for name in names):
@@ -127,7 +158,7 @@ def check_shapes(specs: Sequence[ModelSpec], notice: Notice | None) -> None:
         check_same_shape(*here, notice=notice)
 
 
-def patched_data(conditions: Conditions) -> str | None:
+def patched_data(conditions: UnitConditions) -> str | None:
     """The annotated forget set of the patched scores; None where none is wanted.
 
     Raises:
@@ -151,7 +182,7 @@ def patched_data(conditions: Conditions) -> str | None:
         return None
 
 
-def own_files(conditions: Conditions) -> dict[str, Path]:
+def own_files(conditions: UnitConditions) -> dict[str, Path]:
     """The user's own rows by split."""
     given = {
         "forget": conditions.forget,
@@ -161,7 +192,7 @@ def own_files(conditions: Conditions) -> dict[str, Path]:
     return {name: Path(path) for name, path in given.items() if path is not None}
 
 
-def data_digest(conditions: Conditions) -> str:
+def data_digest(conditions: UnitConditions) -> str:
     """Content hash of every question and answer that a unit asks."""
     splits = load_suite(
         conditions.suite,
@@ -178,7 +209,7 @@ def data_digest(conditions: Conditions) -> str:
     return digest(parts)
 
 
-def attacks_of(conditions: Conditions, variants: Sequence[Variant]) -> Mapping[str, Any]:
+def attacks_of(conditions: UnitConditions, variants: Sequence[Variant]) -> Mapping[str, Any]:
     """The settings that make each variant, the relearned rows' content included."""
     found: dict[str, Any] = {}
     if "nf4" in variants:
@@ -197,12 +228,12 @@ def attacks_of(conditions: Conditions, variants: Sequence[Variant]) -> Mapping[s
     return found
 
 
-def relearning_of(conditions: Conditions) -> Relearning:
+def relearning_of(conditions: UnitConditions) -> Relearning:
     """The published attack, or that of the embedded family where its data is asked."""
     return relearning_for(demo=conditions.data == DEMO_DATA)
 
 
-def relearned_rows(conditions: Conditions) -> str:
+def relearned_rows(conditions: UnitConditions) -> str:
     """What `lensaudit relearn --data` would be given."""
     if conditions.relearn_on:
         return conditions.relearn_on
@@ -216,3 +247,192 @@ def relearned_rows(conditions: Conditions) -> str:
             if file.is_file():
                 return str(file)
     return conditions.forget_split
+
+
+def select(names: Sequence[str], registry: Registry) -> list[ModelSpec]:
+    """The checkpoints that names and patterns stand for, in their order, each once.
+
+    Args:
+        names: registry names, folders and Hub ids; `idknll_*_ep10` (names of the registry, or
+            folders); `role:unlearned`.
+        registry: the known names.
+
+    Raises:
+        InputError: a name is unknown or a pattern matches nothing.
+    """
+    found: dict[str, ModelSpec] = {}
+    for name in names:
+        for spec in _matching(name, registry):
+            found.setdefault(_identity(spec), spec)
+    return list(found.values())
+
+
+def listed(path: Path) -> list[str]:
+    """The names in a text file, one per line; `#` begins a comment.
+
+    Raises:
+        InputError: it cannot be read or holds no name.
+    """
+    lines = (line.partition("#")[0].strip() for line in read_text(path).splitlines())
+    names = [line for line in lines if line]
+    if not names:
+        raise InputError(f"{path}: holds no model name; wanted one per line")
+    return names
+
+
+def _matching(name: str, registry: Registry) -> Iterable[ModelSpec]:
+    if name.startswith(ROLE):
+        return _of_role(name.removeprefix(ROLE), registry)
+    if not _WILD & set(name):
+        return [resolve(name, registry)]
+    matches = [
+        spec
+        for key, spec in registry.specs.items()
+        if fnmatch.fnmatchcase(key, name) and spec.alias_of is None
+    ]
+    folders = sorted(glob.glob(os.path.expanduser(name)))
+    matches += [resolve(path, registry) for path in folders if os.path.isdir(path)]
+    if not matches:
+        raise InputError(
+            f"pattern {name!r} matches no model; `lensaudit models` lists all names, and a "
+            "pattern of folders needs folders that exist"
+        )
+    return matches
+
+
+def _of_role(role: str, registry: Registry) -> list[ModelSpec]:
+    if role not in get_args(Role):
+        raise InputError(f"{ROLE}{role}: no such role; wanted one of {', '.join(get_args(Role))}")
+    specs = [
+        spec
+        for spec in registry.listed()
+        if spec.role == role and spec.alias_of is None and not family_of(spec.name)
+    ]
+    if not specs:
+        raise InputError(f"{ROLE}{role}: no model has this role")
+    return specs
+
+
+def _identity(spec: ModelSpec) -> str:
+    """What is the same checkpoint under two names."""
+    adapter = _identity(spec.adapter) if spec.adapter else ""
+    return f"{spec.local or spec.repo}@{spec.revision}+{adapter}"
+
+
+def forecast_of(layout: SweepFolder, plan: Plan) -> dict[str, Any]:
+    """Everything a person asks before a long run, as plain JSON. Unknown numbers are null."""
+    states = states_of(layout, plan)
+    left = [one.unit for one in states if one.name == "to do"]
+    waiting = list(dict.fromkeys(unit.target for unit in left))
+    to_fetch = bytes_to_fetch(layout, plan, waiting)
+    work = work_of(plan.conditions)
+    sizes = _sizes(plan)
+    examples = work["patched_examples"]
+    caches = None
+    if sizes is not None:
+        caches = len(left) * sizes.residual_bytes(examples * SPAN_TOKENS)
+    return {
+        "plan": plan.hash,
+        "n_units": len(states),
+        "n_checkpoints": len(plan.targets),
+        "done": sum(one.name == "done" for one in states),
+        "failed": sum(one.name == "failed" for one in states),
+        "to_do": len(left),
+        "units_left": [unit.label for unit in left],
+        "checkpoints_to_fetch": to_fetch,
+        "per_unit": work,
+        "texts_left": {key: count * len(left) for key, count in work.items()},
+        "layers": sizes.n_layers if sizes else None,
+        "patched_forwards_left": examples * sizes.n_layers * len(left) if sizes else None,
+        "caches_bytes": caches,
+    }
+
+
+def work_of(conditions: UnitConditions) -> dict[str, int]:
+    """Texts scored, differentiated and generated by one unit, and examples patched."""
+    splits = load_suite(
+        conditions.suite,
+        conditions.data,
+        forget_split=conditions.forget_split,
+        question_key=conditions.question_key,
+        own=own_files(conditions),
+        limit=conditions.limit,
+    )
+    metrics = ordered(conditions.suite, conditions.metrics)
+    reads = {read for one in metrics for read in one.reads[conditions.suite]}
+    annotated = patched_data(conditions)
+    n_annotated = len(forget_set(annotated, limit=conditions.limit)) if annotated else 0
+    return {
+        "scored": sum(_n_texts(read, splits) for read in reads if read.kind == "trace"),
+        "differentiated": sum(_n_texts(r, splits) for r in reads if r.kind == "gradient"),
+        "generated": sum(_n_questions(*asked, splits) for asked in _asked(reads, conditions)),
+        "patched_examples": n_annotated,
+    }
+
+
+def _asked(reads: set[Read], conditions: UnitConditions) -> set[tuple[str, str]]:
+    """Generations that are needed: one per question, whatever field is compared."""
+    kinds = ("text", "jailbreak", *(("fluency",) if conditions.classifier else ()))
+    return {("text" if r.kind == "fluency" else r.kind, r.split) for r in reads if r.kind in kinds}
+
+
+def _n_texts(read: Read, splits: Mapping[str, Split]) -> int:
+    if read.split not in splits:
+        return 0
+    answers = [
+        row.answers[read.field] for row in splits[read.split].rows if read.field in row.answers
+    ]
+    return sum(1 if isinstance(one, str) else len(one) for one in answers)
+
+
+def _n_questions(kind: str, split: str, splits: Mapping[str, Split]) -> int:
+    return len(splits[split].rows) if split in splits else 0
+
+
+def _sizes(plan: Plan) -> Sizes | None:
+    """Shape of the models, from one that is on this disk."""
+    local = [target for target in plan.targets if target.is_folder]
+    if not local:
+        return None
+    spec = _spec(local[0])
+    checkpoint = open_checkpoint(spec)
+    dtype = plan.conditions.dtype
+    return sizes_on_disk(checkpoint, dtype if dtype in BYTES else "float32")
+
+
+def _spec(target: Target) -> ModelSpec:
+    return resolve(target.repo, Registry({}))
+
+
+def lines_of(forecast: Mapping[str, Any]) -> list[str]:
+    """The same for people."""
+    per_unit, fetch = forecast["per_unit"], forecast["checkpoints_to_fetch"]
+    lines = [
+        f"plan {forecast['plan'][:12]}: {forecast['n_units']} units of "
+        f"{forecast['n_checkpoints']} checkpoints, {forecast['done']} done, "
+        f"{forecast['failed']} failed, {forecast['to_do']} to do",
+        f"to do: {_listed(forecast['units_left'])}",
+        f"each: {per_unit['scored']} texts scored, {per_unit['differentiated']} differentiated, "
+        f"{per_unit['generated']} generated, {per_unit['patched_examples']} examples patched",
+        f"to fetch: {_fetched(fetch)}",
+    ]
+    if forecast["patched_forwards_left"] is not None:
+        lines.append(
+            f"patched forward passes: {forecast['patched_forwards_left']} (by example and layer); "
+            f"caches: {size(forecast['caches_bytes'])}"
+        )
+    return lines
+
+
+def _listed(names: Sequence[str], shown: int = 12) -> str:
+    more = f" (and {len(names) - shown} more)" if len(names) > shown else ""
+    return (", ".join(names[:shown]) or "nothing") + more
+
+
+def _fetched(sizes: Mapping[str, int | None]) -> str:
+    if not sizes:
+        return "nothing"
+    known = [one for one in sizes.values() if one is not None]
+    unknown = len(sizes) - len(known)
+    said = f"{len(sizes)} checkpoints, {size(sum(known))}"
+    return said + (f" and {unknown} of unknown size (the Hub cannot be asked)" if unknown else "")

@@ -1,11 +1,11 @@
-"""A finished unit on disk: published whole, read back with a check."""
+"""A finished unit on disk: published whole, read back with a check; and how each unit is."""
 
 import hashlib
 import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from lensaudit.errors import InputError, WorkError
 from lensaudit.files import check_plain, os_error, read_json, remove_below, sync_folder, write_json
@@ -13,8 +13,8 @@ from lensaudit.results.eval_runs import check_share
 from lensaudit.results.records import signed
 from lensaudit.results.schema import Number, Whole, check_inside, checked
 from lensaudit.scores.estimate import Estimate
-from lensaudit.sweep.layout import Layout
-from lensaudit.sweep.plan import Unit
+from lensaudit.sweep.attempts import AttemptFailure, History, history, holder
+from lensaudit.sweep.plan import Plan, SweepFolder, Unit
 
 RESULT = "result.json"
 SCHEMA = 1
@@ -23,12 +23,12 @@ _SCRATCH = ("checkpoint", "registry.json", "eval/passes", "eval/retain")
 """What only the work needed."""
 
 
-def finished(layout: Layout, unit: Unit) -> Mapping[str, Any] | None:
+def finished(layout: SweepFolder, unit: Unit) -> Mapping[str, Any] | None:
     """The result of a unit; None where it is not done. A damaged one is not done."""
     return _valid(layout.unit(unit.id) / RESULT, unit)
 
 
-def prepared(layout: Layout, unit: Unit) -> Mapping[str, Any] | None:
+def prepared(layout: SweepFolder, unit: Unit) -> Mapping[str, Any] | None:
     """The result of a unit that was complete when its worker died before publishing it."""
     return _valid(layout.work(unit.id) / RESULT, unit)
 
@@ -76,7 +76,7 @@ class _Result:
     halvings: Whole = 0
 
 
-def damaged(layout: Layout, unit: Unit, result: Mapping[str, Any]) -> list[str]:
+def damaged(layout: SweepFolder, unit: Unit, result: Mapping[str, Any]) -> list[str]:
     """Files of a finished unit that are missing or hold something else by now."""
     folder = layout.unit(unit.id)
     # 0.1.0 wrote no checksum
@@ -100,7 +100,7 @@ def check_values(unit: Unit, result: Mapping[str, Any]) -> None:
         check_share(name, one["value"], where)
 
 
-def publish(layout: Layout, unit: Unit, record: Mapping[str, Any] | None) -> None:
+def publish(layout: SweepFolder, unit: Unit, record: Mapping[str, Any] | None) -> None:
     """Make a unit's work its result: one rename, after everything is on disk.
 
     Args:
@@ -147,3 +147,49 @@ def hash_of(path: Path) -> str:
     check_plain(path)
     with path.open("rb") as stream:
         return hashlib.file_digest(stream, "blake2b").hexdigest()[:32]
+
+
+StateName = Literal["done", "running", "failed", "to do"]
+
+
+@dataclass(frozen=True)
+class UnitState:
+    """One unit, now."""
+
+    unit: Unit
+    name: StateName
+    history: History
+    worker: str | None = None
+    """Who works on it."""
+    result: Mapping[str, Any] | None = None
+
+    @property
+    def failure(self) -> AttemptFailure | None:
+        """Why it failed for good, or what stopped its last attempt."""
+        if self.name in ("done", "running"):
+            return None
+        return self.history.failed or self.history.last
+
+
+def state_of(layout: SweepFolder, unit: Unit, *, run: str = "") -> UnitState:
+    """The state of a unit; transient failures count against it only within `run`."""
+    result = finished(layout, unit)
+    if result is not None:
+        return UnitState(unit, "done", history(layout.attempts(unit.id), run=run), result=result)
+    worker = holder(layout.claim(unit.id))
+    past = history(layout.attempts(unit.id), run=run, is_claimed=worker is not None)
+    if worker is not None:
+        return UnitState(unit, "running", past, worker)
+    return UnitState(unit, "failed" if past.failed else "to do", past)
+
+
+def states_of(layout: SweepFolder, plan: Plan, *, run: str = "") -> list[UnitState]:
+    """The state of every unit, in the order of the plan."""
+    return [state_of(layout, unit, run=run) for unit in plan.units]
+
+
+def strangers(layout: SweepFolder, plan: Plan) -> list[str]:
+    """Results in the folder that are of no unit of the plan."""
+    if not layout.units.is_dir():
+        return []
+    return sorted(one.name for one in layout.units.iterdir() if one.name not in plan.by_id)

@@ -9,12 +9,11 @@ from typing import Any
 
 from rich.filesize import decimal as size
 
-from lensaudit.sweep.layout import Layout
-from lensaudit.sweep.plan import Plan
-from lensaudit.sweep.state import State, states_of, strangers
+from lensaudit.sweep.plan import Plan, SweepFolder
+from lensaudit.sweep.results import UnitState, states_of, strangers
 
 
-def status_of(layout: Layout, plan: Plan) -> dict[str, Any]:
+def status_of(layout: SweepFolder, plan: Plan) -> dict[str, Any]:
     """Everything worth knowing now, as plain JSON."""
     states = states_of(layout, plan)
     names = [one.name for one in states]
@@ -40,7 +39,7 @@ def status_of(layout: Layout, plan: Plan) -> dict[str, Any]:
     }
 
 
-def _row(state: State) -> dict[str, Any]:
+def _row(state: UnitState) -> dict[str, Any]:
     return {
         "id": state.unit.id,
         "model": state.unit.target,
@@ -54,7 +53,7 @@ def _row(state: State) -> dict[str, Any]:
     }
 
 
-def folder_bytes(layout: Layout, name: str) -> int:
+def folder_bytes(layout: SweepFolder, name: str) -> int:
     """Bytes of the files under a folder of the sweep; what vanishes meanwhile counts as nothing."""
     total = 0
     for folder, _, names in os.walk(layout.root / name):

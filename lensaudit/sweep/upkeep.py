@@ -16,12 +16,9 @@ from lensaudit.models.checkpoint import WANTED
 from lensaudit.partials import is_partial
 from lensaudit.results.records import signed_object
 from lensaudit.results.run_log import is_kept
-from lensaudit.sweep.attempts import set_back
-from lensaudit.sweep.claims import holder
-from lensaudit.sweep.layout import Layout, is_id
-from lensaudit.sweep.plan import Plan, Unit
-from lensaudit.sweep.results import RESULT
-from lensaudit.sweep.state import states_of, strangers
+from lensaudit.sweep.attempts import holder, set_back
+from lensaudit.sweep.plan import Plan, SweepFolder, Unit, is_id
+from lensaudit.sweep.results import RESULT, states_of, strangers
 from lensaudit.sweep.weights import folder_name
 
 _WRITTEN = re.compile(
@@ -51,7 +48,7 @@ class Garbage:
 
 
 def retry(
-    layout: Layout, plan: Plan, names: Sequence[str] = (), *, redo: bool = False
+    layout: SweepFolder, plan: Plan, names: Sequence[str] = (), *, redo: bool = False
 ) -> list[Unit]:
     """Let failed units be tried again; the units that were set back.
 
@@ -80,7 +77,7 @@ def retry(
     return [s.unit for s in chosen if s.name == "failed" or (redo and s.name == "done")]
 
 
-def garbage(layout: Layout, plan: Plan, *, others: bool = False) -> Garbage:
+def garbage(layout: SweepFolder, plan: Plan, *, others: bool = False) -> Garbage:
     """Leftovers of finished units and dead workers, nothing that is in use."""
     found: dict[Path, Sequence[Path]] = {}
     strange: list[str] = []
@@ -99,7 +96,7 @@ def garbage(layout: Layout, plan: Plan, *, others: bool = False) -> Garbage:
     return Garbage(found, tuple(strange))
 
 
-def remove(layout: Layout, found: Mapping[Path, Sequence[Path]]) -> int:
+def remove(layout: SweepFolder, found: Mapping[Path, Sequence[Path]]) -> int:
     """Remove leftovers of a sweep file by file; how many bytes that freed.
 
     Raises:
@@ -113,7 +110,7 @@ def remove(layout: Layout, found: Mapping[Path, Sequence[Path]]) -> int:
     return freed
 
 
-def _leftovers(layout: Layout, plan: Plan, *, others: bool) -> Iterator[tuple[Path, Ours]]:
+def _leftovers(layout: SweepFolder, plan: Plan, *, others: bool) -> Iterator[tuple[Path, Ours]]:
     """What nobody needs, each with what its files may be."""
     states = states_of(layout, plan)
     idle = {state.unit.id for state in states if state.name != "running"}
@@ -132,7 +129,7 @@ def _leftovers(layout: Layout, plan: Plan, *, others: bool) -> Iterator[tuple[Pa
         yield layout.units / name, _of_unit(layout.units / name)
 
 
-def _fetched(layout: Layout, plan: Plan, *, all_done: bool) -> Iterator[tuple[Path, Ours]]:
+def _fetched(layout: SweepFolder, plan: Plan, *, all_done: bool) -> Iterator[tuple[Path, Ours]]:
     """Checkpoints that were on their way out, or all, where no unit needs one any more."""
     names = {folder_name(target) for target in plan.by_name.values()}
 

@@ -9,14 +9,11 @@ from pathlib import Path
 from typing import Any
 
 from lensaudit.errors import InputError, VerificationError
-from lensaudit.sweep.layout import Layout
-from lensaudit.sweep.measure import measure
-from lensaudit.sweep.plan import Plan, Unit
-from lensaudit.sweep.room import Room
-from lensaudit.sweep.state import State, states_of
-from lensaudit.sweep.unit import stage
+from lensaudit.sweep.plan import Plan, SweepFolder, Unit
+from lensaudit.sweep.results import UnitState, states_of
+from lensaudit.sweep.run import Report, UnitRoom
+from lensaudit.sweep.unit import measure, stage
 from lensaudit.sweep.weights import Weights
-from lensaudit.sweep.work import Report
 
 TOLERANCES = {"float32": 1e-3, "bfloat16": 5e-2, "float16": 2e-2}
 """Of a value, absolute and relative: other kernels and batches move metrics by less than this; a
@@ -42,7 +39,7 @@ class Compared:
 
 
 def verify_sweep(
-    layout: Layout,
+    layout: SweepFolder,
     plan: Plan,
     *,
     sample: int,
@@ -68,14 +65,16 @@ def verify_sweep(
     return found
 
 
-def _compared(layout: Layout, plan: Plan, state: State, tolerance: float | None) -> Compared:
+def _compared(
+    layout: SweepFolder, plan: Plan, state: UnitState, tolerance: float | None
+) -> Compared:
     result: Mapping[str, Any] = state.result or {}
     weights = Weights(layout, plan)
     # beside the sweep: an attacked checkpoint may be too large for a folder in memory
     with tempfile.TemporaryDirectory(prefix="verify-", dir=layout.root) as folder:
         work = Path(folder)
         subject = stage(layout, plan, state.unit, work, weights.obtain)
-        room = Room(work / "activations", halvings=int(result["halvings"]))
+        room = UnitRoom(work / "activations", halvings=int(result["halvings"]))
         again = measure(subject, plan.conditions, work, room)
     allowed = TOLERANCES[result["dtype"]] if tolerance is None else tolerance
     return compare(state.unit, result["values"], again, allowed)

@@ -27,12 +27,12 @@ from lensaudit.progress import Notice
 from lensaudit.results.ledger import Ledger
 from lensaudit.results.schema import Number, Whole
 from lensaudit.settings import results_folder
-from lensaudit.sweep.failures import failure_of
-from lensaudit.sweep.measure import SweepSubject, measure, resolved
-from lensaudit.sweep.plan import ALGORITHM, Conditions, Target, target_of
+from lensaudit.sweep.attempts import failure_of
+from lensaudit.sweep.plan import ALGORITHM, Target, UnitConditions, target_of
 from lensaudit.sweep.planning import conditions_of, data_digest, planned, with_data
-from lensaudit.sweep.room import Room
+from lensaudit.sweep.run import UnitRoom
 from lensaudit.sweep.settings import WatchSettings
+from lensaudit.sweep.unit import SweepSubject, measure, resolved
 
 CURVE = ("uds", "em_erasure", "model_utility")
 """Always in the curve, first; every other metric follows."""
@@ -45,7 +45,7 @@ class Watch:
 
     folder: Path
     out: Path
-    conditions: Conditions
+    conditions: UnitConditions
     anchors: dict[str, Target]
     """`full` and `retain`."""
     data: str = ""
@@ -219,7 +219,7 @@ def _measured(
 ) -> dict[str, Any]:
     out = make_folder(watched.out / name)
     subject = _subject(watched, target_of(checkpoint.spec, checkpoint.weights), name, retain_log)
-    room = Room(watched.out / "activations", report=lambda line: None)
+    room = UnitRoom(watched.out / "activations", report=lambda line: None)
     values = measure(subject, watched.conditions, out, room)
     if resolved(out)["weights"] != checkpoint.weights:
         shutil.rmtree(out)
@@ -245,7 +245,7 @@ def _retain_log(watched: Watch) -> Path:
     if not mark.exists():
         watched.report("retain model")
         subject = _subject(watched, retain, "anchor", None)
-        measure(subject, conditions, out, Room(watched.out / "activations"))
+        measure(subject, conditions, out, UnitRoom(watched.out / "activations"))
         shutil.rmtree(out / "eval" / "passes", ignore_errors=True)
         write_json(mark, {"retain": retain.name})
     return log
@@ -274,18 +274,18 @@ def write_curve(watched: Watch) -> list[dict]:
 
 
 @dataclass(frozen=True)
-class _Value:
+class _StepValue:
     value: Number | None
 
 
 @dataclass(frozen=True)
-class _Line:
+class _StepLine:
     """What the line of an audited step must hold."""
 
     step: Whole
     weights: str
     epoch: Number | None = None
-    values: dict[str, _Value] = field(default_factory=dict)
+    values: dict[str, _StepValue] = field(default_factory=dict)
     failure: str | None = None
 
 
@@ -298,7 +298,7 @@ def _latest(watched: Watch) -> Iterator[dict[str, Any]]:
 def _ledger(watched: Watch, notice: Notice | None = None) -> Ledger:
     """The audited checkpoints; one whose line does not count is audited again."""
     key = {"key": watched.key}
-    return Ledger(watched.log, "audited", key, unsigned="keep", record=_Line, notice=notice)
+    return Ledger(watched.log, "audited", key, unsigned="keep", record=_StepLine, notice=notice)
 
 
 def output_for(folder: Path, out: Path | None) -> Path:

@@ -2,41 +2,184 @@
 
 Every process of the sweep agrees through one journal, changed under a lock. The user's model cache
 is read and never written. A checkpoint is removed when all its units are done or failed for good;
-the anchors stay until the sweep is finished.
+the anchors stay until the sweep is finished. What the Hub holds of a checkpoint is asked, fetched
+and checked here too.
 """
 
+import hashlib
+import os
+import shutil
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
 from filelock import FileLock
+from huggingface_hub import HfApi, snapshot_download
+from huggingface_hub.errors import HTTPError  # pyright: ignore[reportPrivateImportUsage]
+from huggingface_hub.utils import filter_repo_objects
 from rich.filesize import decimal as size
 
-from lensaudit.errors import InputError, LensAuditError
-from lensaudit.files import make_folder, read_json, slug, write_json
+from lensaudit.errors import InputError, LensAuditError, TryAgainError, WorkError
+from lensaudit.files import make_folder, os_error, read_json, slug, write_json
+from lensaudit.models.checkpoint import UNWANTED, WANTED, explained, open_checkpoint
+from lensaudit.models.registry import ModelSpec, Registry, resolve
 from lensaudit.partials import is_running, process_name
 from lensaudit.results.schema import Whole, checked_as
-from lensaudit.sweep import hubfiles
-from lensaudit.sweep.layout import Layout
-from lensaudit.sweep.plan import Plan, Target
-from lensaudit.sweep.state import state_of
+from lensaudit.sweep.plan import Plan, SweepFolder, Target
+from lensaudit.sweep.results import state_of
 
 POLL_S = 0.5
 DEFAULT_CHECKPOINTS = 4
 """The quota where none is given, in units of the first checkpoint fetched: both anchors, the one
 that is worked on, and the next."""
 NO_QUOTA = 1 << 62
+TIMEOUT_S = 30.0
+THREADS = 4
+"""Files of one checkpoint at once: hundreds of requests a minute are refused."""
 Rows = dict[str, dict[str, Any]]
+
+
+@dataclass(frozen=True)
+class Listing:
+    """A checkpoint on the Hub, at one commit."""
+
+    commit: str
+    sizes: Mapping[str, int]
+    """File -> bytes; only those that are fetched."""
+    sha256: Mapping[str, str]
+    """File -> hash, for large files; the Hub names no SHA-256 of small ones."""
+
+    @property
+    def n_bytes(self) -> int:
+        """All files together."""
+        return sum(self.sizes.values())
+
+
+def spec_of(target: Target) -> ModelSpec:
+    """The spec of a checkpoint on the Hub."""
+    return ModelSpec(target.name, target.repo, target.revision, "unlearned", target.method)
+
+
+def listing(target: Target) -> Listing:
+    """Asks the Hub.
+
+    Raises:
+        LensAuditError: there is no such repository, no access or no network.
+    """
+    try:
+        info = HfApi(endpoint=os.environ.get("HF_ENDPOINT")).model_info(
+            target.repo, revision=target.revision, files_metadata=True, timeout=TIMEOUT_S
+        )
+    except (OSError, HTTPError, ValueError) as error:
+        raise explained(error, spec_of(target)) from error
+    found = filter_repo_objects(
+        info.siblings or [],
+        allow_patterns=list(WANTED),
+        ignore_patterns=list(UNWANTED),
+        key=lambda one: one.rfilename,
+    )
+    files = list(found)
+    return Listing(
+        commit=str(info.sha),
+        sizes={one.rfilename: one.size or 0 for one in files},
+        sha256={one.rfilename: one.lfs.sha256 for one in files if one.lfs is not None},
+    )
+
+
+def download(target: Target, there: Listing, folder: Path) -> None:
+    """Fetch the files of a listing into `folder`, and check them against it.
+
+    Raises:
+        LensAuditError: it cannot be fetched; what is there is used by the next try.
+        TryAgainError: a file is not what the Hub says it is; it is removed.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    free = shutil.disk_usage(folder).free
+    if free < there.n_bytes:
+        raise TryAgainError(
+            f"{target.name}: needs {size(there.n_bytes)} in {folder.parent}, "
+            f"{size(free)} are free; free some and run again"
+        )
+    try:
+        snapshot_download(
+            target.repo,
+            revision=there.commit,
+            local_dir=folder,
+            allow_patterns=list(there.sizes),
+            max_workers=THREADS,
+            endpoint=os.environ.get("HF_ENDPOINT"),
+        )
+    except (OSError, HTTPError, ValueError) as error:
+        raise explained(error, spec_of(target)) from error
+    check(target, there, folder)
+
+
+def check(target: Target, there: Listing, folder: Path) -> None:
+    """Compare sizes, and hashes where the Hub names them.
+
+    Raises:
+        TryAgainError: a file differs; it is removed, so that it is fetched again.
+    """
+    for name, n_bytes in there.sizes.items():
+        path = folder / name
+        if not path.is_file():
+            raise WorkError(f"{target.name}: {name} was not fetched")
+        differs = path.stat().st_size != n_bytes
+        if not differs and name in there.sha256:
+            with path.open("rb") as stream:
+                found = hashlib.file_digest(stream, "sha256").hexdigest()
+            differs = found != there.sha256[name]
+        if differs:
+            path.unlink()
+            raise TryAgainError(f"{target.name}: {name} is not the file the Hub names; run again")
+
+
+def cached(target: Target) -> Path | None:
+    """The folder of a checkpoint that is whole in the user's own cache; nothing is written."""
+    try:
+        folder = Path(
+            snapshot_download(
+                target.repo,
+                revision=target.revision,
+                local_files_only=True,
+                allow_patterns=list(WANTED),
+            )
+        )
+    except (OSError, ValueError):
+        return None
+    return folder if is_whole(folder) else None
+
+
+def is_whole(folder: Path) -> bool:
+    """Does a folder hold a checkpoint that can be opened?"""
+    try:
+        open_checkpoint(resolve(str(folder), Registry({})))
+    except InputError:
+        return False
+    return True
+
+
+def removed(path: Path, trash: Path) -> None:
+    """Remove a folder: renamed first, so that nothing half-deleted looks complete."""
+    trash.mkdir(parents=True, exist_ok=True)
+    gone = trash / f"{path.name}-{os.urandom(4).hex()}"
+    try:
+        os.rename(path, gone)
+    except FileNotFoundError:
+        return
+    except OSError as error:
+        raise os_error(error, path) from error
+    shutil.rmtree(gone, ignore_errors=True)
 
 
 @dataclass(frozen=True)
 class Weights:
     """The fetched checkpoints of a sweep."""
 
-    layout: Layout
+    layout: SweepFolder
     plan: Plan
     quota_bytes: int | None = None
     offline: bool = False
@@ -59,7 +202,7 @@ class Weights:
         if target.is_folder:
             return None
         own = self._folder(target)
-        there: hubfiles.Listing | None = None
+        there: Listing | None = None
         while True:
             found = self._look(target, own, there, ahead)
             if found == "mine" and there is not None:
@@ -69,13 +212,13 @@ class Weights:
                 return own if found == "here" else None
             elif there is not None:
                 self.pause(POLL_S)
-            elif (cached := hubfiles.cached(target)) is not None:
-                return cached
+            elif (folder := cached(target)) is not None:
+                return folder
             else:
                 there = self._listed(target)
 
     def _look(
-        self, target: Target, own: Path, there: hubfiles.Listing | None, ahead: bool
+        self, target: Target, own: Path, there: Listing | None, ahead: bool
     ) -> Literal["here", "needless", "mine", "wait"]:
         """Is a checkpoint here, and if not, may this process fetch it now?"""
         with self._journal() as rows:
@@ -128,7 +271,7 @@ class Weights:
             return True
         with self._journal() as rows:
             ready = rows.get(self._folder(target).name, {}).get("state") == "ready"
-        return ready or hubfiles.cached(target) is not None
+        return ready or cached(target) is not None
 
     def unused(self) -> int:
         """Checkpoints that were fetched ahead and wait for their worker."""
@@ -152,13 +295,13 @@ class Weights:
             if repr(rows) != before:
                 write_json(path, rows)
 
-    def _listed(self, target: Target) -> hubfiles.Listing:
+    def _listed(self, target: Target) -> Listing:
         if self.offline:
             raise InputError(
                 f"{target.name}: its files are not here and --offline forbids to fetch them; run "
                 "`lensaudit sweep fetch` where there is a network"
             )
-        found = hubfiles.listing(target)
+        found = listing(target)
         if self.quota_bytes is not None and found.n_bytes > self.quota_bytes:
             raise InputError(
                 f"{target.name}: takes {size(found.n_bytes, precision=2)}, the quota is "
@@ -210,13 +353,13 @@ class Weights:
                 "give a larger --quota"
             )
 
-    def _fetched(self, target: Target, there: hubfiles.Listing, own: Path) -> None:
+    def _fetched(self, target: Target, there: Listing, own: Path) -> None:
         """Download into a folder of another name, which becomes the checkpoint's when checked."""
         partial = own.with_name(f"{own.name}.partial")
         try:
             # one download at a time: a server refuses who asks for everything at once
             with FileLock(self.layout.weights / "download.lock"):
-                hubfiles.download(target, there, partial)
+                download(target, there, partial)
             partial.rename(own)
         except BaseException:
             with self._journal() as rows:
@@ -229,7 +372,7 @@ class Weights:
     def _drop(self, rows: Rows, name: str) -> None:
         for folder in (self.layout.weights / name, self.layout.weights / f"{name}.partial"):
             if folder.exists():
-                hubfiles.removed(folder, self.layout.weights / "trash")
+                removed(folder, self.layout.weights / "trash")
         rows.pop(name, None)
 
     def _is_needed(self, target: Target) -> bool:
@@ -292,17 +435,17 @@ def fetch_ahead(
             continue
 
 
-def bytes_to_fetch(layout: Layout, plan: Plan, names: Sequence[str]) -> dict[str, int | None]:
+def bytes_to_fetch(layout: SweepFolder, plan: Plan, names: Sequence[str]) -> dict[str, int | None]:
     """Checkpoints that are not here, and their sizes; None where the Hub cannot be asked."""
     found: dict[str, int | None] = {}
     for name in names:
         target = plan.by_name[name]
-        if target.is_folder or hubfiles.cached(target) is not None:
+        if target.is_folder or cached(target) is not None:
             continue
         if (layout.weights / "journal.json").exists() and Weights(layout, plan).is_here(target):
             continue
         try:
-            found[name] = hubfiles.listing(target).n_bytes
+            found[name] = listing(target).n_bytes
         except LensAuditError:
             # one answer is enough: without a network every question takes its time
             return {one: None for one in names if not plan.by_name[one].is_folder}
@@ -310,7 +453,7 @@ def bytes_to_fetch(layout: Layout, plan: Plan, names: Sequence[str]) -> dict[str
 
 
 def fetch_left(
-    layout: Layout, plan: Plan, quota_bytes: int | None, report: Callable[[str], None]
+    layout: SweepFolder, plan: Plan, quota_bytes: int | None, report: Callable[[str], None]
 ) -> dict[str, str]:
     """Fetch the checkpoints of all units that are left; name -> why one was not fetched."""
     left = [unit for unit in plan.units if state_of(layout, unit).name != "done"]

@@ -16,15 +16,14 @@ from lensaudit.attacks.relearn import (
     run_of,
 )
 from lensaudit.attacks.settings import RelearnSettings
-from lensaudit.data.fictional import make_world
+from lensaudit.data.fictional.world import make_world
 from lensaudit.errors import InputError, WorkError
-from lensaudit.meta.prepare import Prepared, attacking_of
-from lensaudit.meta.runs import Settings
+from lensaudit.meta.runs import PreparedJudgement, Settings, attacking_of
 from lensaudit.meta.settings import RobustnessSettings
 from lensaudit.models.causal import load_causal
 from lensaudit.models.checkpoint import load_tokenizer, open_checkpoint
 from lensaudit.models.registry import load_registry, resolve
-from lensaudit.sweep.plan import Conditions
+from lensaudit.sweep.plan import UnitConditions
 from lensaudit.sweep.planning import relearned_rows, relearning_of
 from lensaudit.unlearn.rows import Answered, Sample, load_rows
 from tools.demo_family.tokenizer import train_tokenizer
@@ -179,10 +178,10 @@ def test_a_model_that_hides_recovers_more_than_retain_learns():
 
 def test_every_command_shows_a_demo_model_the_same_rows_in_the_same_order(tmp_path):
     job = prepare(RelearnSettings(model="demo/npo"), "demo/npo")
-    conditions = Conditions(data="demo")
+    conditions = UnitConditions(data="demo")
     meta = attacking_of(
         RobustnessSettings(attack="relearn", models=("demo/npo",)),
-        Prepared(("demo/npo",), Settings((), tmp_path)),
+        PreparedJudgement(("demo/npo",), Settings((), tmp_path)),
     )
     assert job.settings == relearning_of(conditions) == meta.relearning == DEMO_RELEARNING
     swept = load_rows(relearned_rows(conditions), part="forget")

@@ -7,9 +7,8 @@ from pathlib import Path
 import pytest
 import verdict_support as made
 
-from lensaudit.gym.errors import confusion, errors_of, nulls_of, planted
-from lensaudit.gym.ledger import rows_of
-from lensaudit.gym.report import document, text
+from lensaudit.gym.errors import confusion, document, errors_of, nulls_of, planted, text
+from lensaudit.gym.table import rows_of
 from lensaudit.verdict.nulls import read_calibration
 
 ROOT = Path(__file__).parents[2]

@@ -6,9 +6,8 @@ from llama_helpers import streams
 
 from lensaudit.gym import edits
 from lensaudit.gym.claims import whole
-from lensaudit.gym.gates import gated
 from lensaudit.gym.make import Bed, open_pair
-from lensaudit.gym.planting import texts_of_ground, units_cut_off
+from lensaudit.gym.planting import gated, texts_of_ground, units_cut_off
 from lensaudit.gym.settings import MakeSettings
 
 

@@ -176,7 +176,7 @@ def test_a_corpus_with_a_fact_in_it_is_seen(ground):
 
 def test_asking_otherwise_must_bring_facts_that_are_silent_as_asked(ground):
     silent = edits.permuted_readout(ground.full, ground.entity_tokens())
-    same = claims.Asked(lambda one: one, "as it is")
+    same = claims.AskedOtherwise(lambda one: one, "as it is")
     assert not same.check(silent, ground).holds
     assert not same.check(ground.full, ground).holds  # not silent
 

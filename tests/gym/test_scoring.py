@@ -11,11 +11,11 @@ from lensaudit.cli.main import run
 from lensaudit.errors import InputError
 from lensaudit.files import alone, write_json
 from lensaudit.gym.auditors import _AUDITORS, auditors, auditors_named
-from lensaudit.gym.ledger import rows_of
 from lensaudit.gym.make import make
 from lensaudit.gym.probe import fitted, ranks
 from lensaudit.gym.scoring import score
 from lensaudit.gym.settings import MakeSettings, ScoreSettings
+from lensaudit.gym.table import rows_of
 from lensaudit.metrics.registry import all_metrics
 from lensaudit.results.records import signed
 
@@ -167,13 +167,13 @@ def test_an_own_auditor_is_one_function_in_a_file(gym, tmp_path):
     path = tmp_path / "mine.py"
     path.write_text(
         "from lensaudit.errors import WorkError\n"
-        "from lensaudit.gym import Finding, auditor\n"
+        "from lensaudit.gym import AuditorScore, auditor\n"
         "@auditor('length', reads='weights', high_means='knows', source='mine')\n"
         "def length(case):\n"
         "    norm = case.bench.loaded(case.model).lm_head.weight.detach().norm()\n"
         "    if 'absent' in case.model:\n"
         "        raise WorkError('it broke')\n"
-        "    return Finding(float(norm))\n"
+        "    return AuditorScore(float(norm))\n"
     )
     try:
         found = score(ScoreSettings(gym=gym, own=(path,), auditor=("length",), limit=8))

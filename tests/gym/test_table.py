@@ -5,8 +5,8 @@ import math
 import pytest
 from scipy.stats import beta
 
-from lensaudit.gym.ledger import ANCHOR
-from lensaudit.gym.table import area_limits, in_units, judged, left_out, markdown, share, table
+from lensaudit.gym.table import ANCHOR, in_units, judged, left_out, markdown, share, table
+from lensaudit.scores.intervals import area_limits
 
 
 def row(mechanism, truth, score, seed=0, *, held_out=False, auditor="a", high="forgot", **more):

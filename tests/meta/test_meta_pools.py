@@ -11,7 +11,7 @@ import pytest
 from lensaudit.cli.main import run
 from lensaudit.meta.catalogue import CATALOGUE
 from lensaudit.meta.faithfulness import faithfulness
-from lensaudit.meta.published import THRESHOLDS
+from lensaudit.meta.reading import THRESHOLDS
 from lensaudit.meta.values import values_of
 from lensaudit.models.registry import load_registry
 

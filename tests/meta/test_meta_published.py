@@ -9,11 +9,9 @@ from support import GOLDEN
 from lensaudit.errors import InputError
 from lensaudit.meta.aggregate import aggregated, ranking
 from lensaudit.meta.catalogue import CATALOGUE
-from lensaudit.meta.documents import read_sources, read_thresholds
-from lensaudit.meta.published import THRESHOLDS
-from lensaudit.meta.reading import read_values
+from lensaudit.meta.documents import read_sources, read_thresholds, table_rows
+from lensaudit.meta.reading import THRESHOLDS, read_values
 from lensaudit.meta.robustness import usable
-from lensaudit.meta.table import table_rows
 
 RECOMPUTED = (
     "mem",

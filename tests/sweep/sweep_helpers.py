@@ -12,10 +12,8 @@ from huggingface_hub.errors import HfHubHTTPError
 
 from lensaudit.cli.main import run
 from lensaudit.errors import InputError, TryAgainError, WorkError
-from lensaudit.sweep.engines.pool import run_pool
-from lensaudit.sweep.engines.serial import run_serial
-from lensaudit.sweep.layout import Layout
-from lensaudit.sweep.plan import Conditions, Target, make_plan, write_plan
+from lensaudit.sweep.engines import run_pool, run_serial
+from lensaudit.sweep.plan import SweepFolder, Target, UnitConditions, make_plan, write_plan
 from lensaudit.sweep.results import publish
 from lensaudit.sweep.run import RunOptions, run_sweep
 
@@ -39,7 +37,7 @@ def toy_plan(root: Path, n: int = 3, variants=("base",)):
         targets[2:],
         anchors={"retain": targets[0], "full": targets[1]},
         variants=variants,
-        conditions=Conditions(),
+        conditions=UnitConditions(),
         data="d",
         attacks={one: {"of": one} for one in variants if one != "base"},
     )
@@ -89,7 +87,7 @@ def calls(root: Path) -> list[str]:
     return path.read_text().splitlines() if path.exists() else []
 
 
-def rows_of(layout: Layout, unit) -> list[dict]:
+def rows_of(layout: SweepFolder, unit) -> list[dict]:
     return [json.loads(line) for line in layout.attempts(unit.id).read_text().splitlines()]
 
 

@@ -16,9 +16,8 @@ import pytest
 from safetensors.torch import load_file, save_file
 
 from lensaudit.models.registry import EMBEDDED
-from lensaudit.sweep.layout import Layout
-from lensaudit.sweep.plan import read_plan
-from lensaudit.sweep.state import state_of, states_of
+from lensaudit.sweep.plan import SweepFolder, read_plan
+from lensaudit.sweep.results import state_of, states_of
 
 N = 12
 ENGINES = {
@@ -136,7 +135,7 @@ def test_every_engine_survives_kills_and_gives_the_same_table(
     root = tmp_path / "sweep"
     plan = planned(root, own)
     shutil.rmtree(own / "m07")
-    layout = Layout(root)
+    layout = SweepFolder(root)
     unit = next(one for one in plan.units if (one.target, one.variant) == ("m03", "nf4"))
     process = lensaudit("sweep", "run", root, *ENGINES[engine])
     killed = kill_twice(layout, unit, process)

@@ -8,8 +8,7 @@ from sweep_helpers import METRICS, command
 
 from lensaudit.models.checkpoint import open_checkpoint
 from lensaudit.models.registry import EMBEDDED, load_registry, resolve
-from lensaudit.sweep.layout import Layout
-from lensaudit.sweep.plan import Unit, read_plan
+from lensaudit.sweep.plan import SweepFolder, Unit, read_plan
 from lensaudit.sweep.results import finished
 from lensaudit.sweep.verify import compare
 
@@ -17,7 +16,7 @@ FAST = ("--metrics", "exact_memorization,uds", "--limit", "2")
 
 
 def results(root):
-    layout, plan = Layout(root), read_plan(root)
+    layout, plan = SweepFolder(root), read_plan(root)
     return {unit.label: finished(layout, unit) for unit in plan.units}
 
 

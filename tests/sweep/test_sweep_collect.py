@@ -7,15 +7,15 @@ from sweep_helpers import VALUE, toy_plan, toy_run_unit
 
 from lensaudit.results.records import signed
 from lensaudit.sweep.collect import COLUMNS, collect
-from lensaudit.sweep.layout import Layout
-from lensaudit.sweep.room import Room
+from lensaudit.sweep.plan import SweepFolder
+from lensaudit.sweep.run import UnitRoom
 
 
 def collected(root, **changed):
     """Toy units of three checkpoints and two anchors; some have another value."""
-    plan, layout = toy_plan(root), Layout(root)
+    plan, layout = toy_plan(root), SweepFolder(root)
     for unit in plan.units:
-        toy_run_unit(layout, plan, unit, None, Room(root))
+        toy_run_unit(layout, plan, unit, None, UnitRoom(root))
         path = layout.unit(unit.id) / "result.json"
         result = json.loads(path.read_text())
         result["values"]["toy"] = VALUE | changed.get(unit.target, {})

@@ -13,13 +13,11 @@ from support import without
 from sweep_helpers import behave, calls, command, swept, toy_plan
 
 from lensaudit.errors import InputError, PartialError
-from lensaudit.sweep.engines import engine_of
-from lensaudit.sweep.engines.pool import run_pool, slots_for
-from lensaudit.sweep.failures import MAX_KILLS
-from lensaudit.sweep.layout import Layout
-from lensaudit.sweep.plan import Conditions
+from lensaudit.sweep.attempts import MAX_KILLS
+from lensaudit.sweep.engines import engine_of, run_pool, slots_for
+from lensaudit.sweep.plan import SweepFolder, UnitConditions
+from lensaudit.sweep.results import states_of
 from lensaudit.sweep.settings import RunSettings
-from lensaudit.sweep.state import states_of
 
 HERE = Path(__file__).parent
 QUIET = functools.partial(print, file=sys.stderr)
@@ -31,21 +29,21 @@ def pool(n):
 
 def ray_engine(n):
     pytest.importorskip("ray")
-    from lensaudit.sweep.engines.ray_tasks import Cluster, run_ray
+    from lensaudit.sweep.engines import RayCluster, run_ray
 
-    return functools.partial(run_ray, cluster=Cluster(None, n, 0.0), report=QUIET)
+    return functools.partial(run_ray, cluster=RayCluster(None, n, 0.0), report=QUIET)
 
 
 def slurm_engine(n):
     pytest.importorskip("submitit")
-    from lensaudit.sweep.engines.slurm import parameters_of, run_slurm
+    from lensaudit.sweep.engines import parameters_of, run_slurm
 
     given = parameters_of([], workers=n)
     return functools.partial(run_slurm, cluster="local", parameters=given, report=QUIET)
 
 
 def names(root, plan):
-    return {one.unit.label: one.name for one in states_of(Layout(root), plan)}
+    return {one.unit.label: one.name for one in states_of(SweepFolder(root), plan)}
 
 
 @pytest.fixture
@@ -83,7 +81,9 @@ def test_killed_workers_cost_only_what_they_were_doing(tmp_path, importable, eng
         swept(tmp_path, engine(2))
     assert sorted(calls(tmp_path)) == sorted(KILLED)
     assert [one for one, state in names(tmp_path, plan).items() if state != "done"] == ["m3"]
-    killed = {one.unit.label: one.history.n_killed for one in states_of(Layout(tmp_path), plan)}
+    killed = {
+        one.unit.label: one.history.n_killed for one in states_of(SweepFolder(tmp_path), plan)
+    }
     assert killed == {name: 2 if name == "m1" else 0 for name in killed}
 
 
@@ -130,7 +130,7 @@ def test_killing_the_driver_loses_nothing_and_leaves_no_worker(tmp_path):
     behave(tmp_path, "m1", "wait")
     driver = start(tmp_path)
     until(lambda: list((tmp_path / "work").glob("*.waits")))
-    running = next(one for one in states_of(Layout(tmp_path), plan) if one.name == "running")
+    running = next(one for one in states_of(SweepFolder(tmp_path), plan) if one.name == "running")
     assert running.unit.label == "m1"
     worker = int(running.worker.rpartition("-")[2])
     driver.kill()
@@ -147,11 +147,11 @@ def test_a_worker_told_to_stop_ends_the_run_without_blame(tmp_path):
     behave(tmp_path, "m0", "wait")
     driver = start(tmp_path)
     until(lambda: list((tmp_path / "work").glob("*.waits")))
-    running = next(one for one in states_of(Layout(tmp_path), plan) if one.name == "running")
+    running = next(one for one in states_of(SweepFolder(tmp_path), plan) if one.name == "running")
     os.kill(int(running.worker.rpartition("-")[2]), signal.SIGTERM)
     _, errors = driver.communicate(timeout=60)
     assert "Preempted: told to stop" in errors
-    state = next(one for one in states_of(Layout(tmp_path), plan) if one.unit.label == "m0")
+    state = next(one for one in states_of(SweepFolder(tmp_path), plan) if one.unit.label == "m0")
     assert (state.name, state.failure.kind, state.history.n_killed) == ("to do", "preempted", 0)
 
 
@@ -178,7 +178,7 @@ def test_a_plan_for_cuda_is_refused_where_there_is_none(tmp_path):
     if torch.cuda.is_available():
         pytest.skip("there is a CUDA device here")
     plan = toy_plan(tmp_path)
-    object.__setattr__(plan, "conditions", Conditions(device="cuda"))
+    object.__setattr__(plan, "conditions", UnitConditions(device="cuda"))
     for engine in ("serial", "pool"):
         with pytest.raises(InputError, match="no CUDA device is available"):
             engine_of(RunSettings(engine=engine), plan, report=QUIET)
@@ -215,7 +215,7 @@ def test_workers_on_gpus_are_refused_where_there_is_none(tmp_path, capsys):
 def test_a_worker_that_died_while_it_waited_is_begun_again(tmp_path, importable, monkeypatch):
     from concurrent.futures.process import BrokenProcessPool
 
-    from lensaudit.sweep.engines import pool as module
+    from lensaudit.sweep import engines as module
 
     plan, begun = toy_plan(tmp_path, n=2), []
     executor = module._executor
@@ -241,7 +241,7 @@ def test_a_worker_that_died_while_it_waited_is_begun_again(tmp_path, importable,
 def test_ray_asks_for_gpus_where_a_plan_may_use_them(tmp_path, monkeypatch, device, share, needs):
     monkeypatch.setattr("lensaudit.sweep.engines._check_installed", lambda name: None)
     plan = toy_plan(tmp_path)
-    object.__setattr__(plan, "conditions", Conditions(device=device))
+    object.__setattr__(plan, "conditions", UnitConditions(device=device))
     cluster = engine_of(RunSettings(engine="ray", per_gpu=2), plan, report=QUIET).keywords[
         "cluster"
     ]
@@ -251,10 +251,10 @@ def test_ray_asks_for_gpus_where_a_plan_may_use_them(tmp_path, monkeypatch, devi
 @pytest.mark.slow
 def test_ray_does_a_plan_that_may_use_gpus_where_there_is_none(tmp_path, importable):
     pytest.importorskip("ray")
-    from lensaudit.sweep.engines.ray_tasks import Cluster, run_ray
+    from lensaudit.sweep.engines import RayCluster, run_ray
 
     plan = toy_plan(tmp_path)
-    cluster = Cluster(None, 1, 0.5, needs_gpu=False)
+    cluster = RayCluster(None, 1, 0.5, needs_gpu=False)
     swept(tmp_path, functools.partial(run_ray, cluster=cluster, report=QUIET))
     assert set(names(tmp_path, plan).values()) == {"done"}
 
@@ -262,11 +262,11 @@ def test_ray_does_a_plan_that_may_use_gpus_where_there_is_none(tmp_path, importa
 @pytest.mark.slow
 def test_ray_refuses_a_gpu_plan_on_a_cluster_without_one(tmp_path, importable):
     pytest.importorskip("ray")
-    from lensaudit.sweep.engines.ray_tasks import Cluster, run_ray
+    from lensaudit.sweep.engines import RayCluster, run_ray
 
     toy_plan(tmp_path)
     with pytest.raises(InputError, match="the cluster has none"):
-        swept(tmp_path, functools.partial(run_ray, cluster=Cluster(None, 1, 0.5), report=QUIET))
+        swept(tmp_path, functools.partial(run_ray, cluster=RayCluster(None, 1, 0.5), report=QUIET))
 
 
 def test_slurm_without_slurm_is_one_line(tmp_path, capsys):

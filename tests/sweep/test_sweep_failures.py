@@ -21,20 +21,26 @@ from sweep_helpers import (
 
 from lensaudit.errors import InputError, PartialError, TryAgainError, WorkError
 from lensaudit.partials import process_name
-from lensaudit.sweep import claims
-from lensaudit.sweep.attempts import Attempt, history
-from lensaudit.sweep.claims import claimed, holder
-from lensaudit.sweep.failures import MAX_KILLS, MAX_TRIES, Preempted, failure_of
-from lensaudit.sweep.layout import Layout
-from lensaudit.sweep.results import finished
-from lensaudit.sweep.room import Room
-from lensaudit.sweep.state import state_of, states_of
+from lensaudit.sweep import attempts
+from lensaudit.sweep.attempts import (
+    MAX_KILLS,
+    MAX_TRIES,
+    Attempt,
+    Preempted,
+    claimed,
+    failure_of,
+    history,
+    holder,
+)
+from lensaudit.sweep.plan import SweepFolder
+from lensaudit.sweep.results import finished, state_of, states_of
+from lensaudit.sweep.run import UnitRoom
 
 LABELS = ["retain", "full", "m0", "m1", "m2"]
 
 
 def names(root, plan):
-    return {one.unit.label: one.name for one in states_of(Layout(root), plan)}
+    return {one.unit.label: one.name for one in states_of(SweepFolder(root), plan)}
 
 
 @pytest.mark.parametrize(
@@ -99,7 +105,7 @@ def test_a_permanent_failure_is_tried_once_and_never_looks_finished(tmp_path, ca
     with pytest.raises(PartialError):
         swept(tmp_path)
     assert calls(tmp_path).count("m1 404") == 1
-    assert finished(Layout(tmp_path), plan.units[3]) is None
+    assert finished(SweepFolder(tmp_path), plan.units[3]) is None
     assert command("sweep", "status", tmp_path) == 0
     out = capsys.readouterr().out
     assert "done 4/5" in out
@@ -143,7 +149,7 @@ def test_a_bug_leaves_its_traceback_in_the_log(tmp_path):
     behave(tmp_path, "m1", "bug")
     with pytest.raises(PartialError):
         swept(tmp_path)
-    end = rows_of(Layout(tmp_path), plan.units[3])[-1]
+    end = rows_of(SweepFolder(tmp_path), plan.units[3])[-1]
     assert any("_act" in line for line in end["traceback"])
 
 
@@ -151,8 +157,8 @@ def test_a_unit_that_ran_out_of_memory_gets_half_the_batch_each_time(tmp_path):
     plan = toy_plan(tmp_path)
     behave(tmp_path, "m1", "OOM", "memory")
     swept(tmp_path)
-    assert finished(Layout(tmp_path), plan.units[3])["halvings"] == 2
-    room = Room(tmp_path, halvings=2)
+    assert finished(SweepFolder(tmp_path), plan.units[3])["halvings"] == 2
+    room = UnitRoom(tmp_path, halvings=2)
     assert room.batch_size(plan.conditions) == 8  # 32 halved twice
 
 
@@ -186,7 +192,7 @@ def dead_attempt(path, told=False):
 
 def test_a_worker_killed_often_is_poison_unless_it_was_told_to_stop(tmp_path):
     plan = toy_plan(tmp_path)
-    layout, unit = Layout(tmp_path), plan.units[3]
+    layout, unit = SweepFolder(tmp_path), plan.units[3]
     for n in range(MAX_KILLS):
         assert state_of(layout, unit).name == "to do"
         assert history(layout.attempts(unit.id)).n_killed == n
@@ -205,7 +211,7 @@ def test_a_worker_killed_often_is_poison_unless_it_was_told_to_stop(tmp_path):
 def test_a_unit_complete_but_not_yet_published_is_published_and_not_done_again(tmp_path):
     plan = toy_plan(tmp_path)
     swept(tmp_path)
-    layout, unit = Layout(tmp_path), plan.units[3]
+    layout, unit = SweepFolder(tmp_path), plan.units[3]
     os.rename(layout.unit(unit.id), layout.work(unit.id))  # killed just before the rename
     swept(tmp_path, runner="lensaudit.sweep.unit:run_unit")
     assert finished(layout, unit) is not None
@@ -216,7 +222,7 @@ def test_a_unit_complete_but_not_yet_published_is_published_and_not_done_again(t
 def test_a_torn_result_is_not_a_result(tmp_path, content):
     plan = toy_plan(tmp_path)
     swept(tmp_path)
-    layout, unit = Layout(tmp_path), plan.units[3]
+    layout, unit = SweepFolder(tmp_path), plan.units[3]
     (layout.unit(unit.id) / "result.json").write_text(content)
     assert state_of(layout, unit).name == "to do"
     swept(tmp_path)
@@ -225,7 +231,7 @@ def test_a_torn_result_is_not_a_result(tmp_path, content):
 
 def test_a_claimed_unit_is_left_to_its_worker(tmp_path):
     plan = toy_plan(tmp_path)
-    layout, unit = Layout(tmp_path), plan.units[3]
+    layout, unit = SweepFolder(tmp_path), plan.units[3]
     with claimed(layout.claim(unit.id)) as mine, claimed(layout.claim(unit.id)) as second:
         assert (mine, second) == (True, False)
         with pytest.raises(TryAgainError, match=r"1 of 5 units are not done \(1 running elsewhere"):
@@ -272,7 +278,7 @@ def test_a_claim_of_another_machine_is_void_when_it_is_silent(tmp_path):
     path.parent.mkdir()
     path.write_text(json.dumps({"process": "0123abcd-17", "nonce": "n"}))
     assert holder(path) == "0123abcd-17"
-    silent = time.time() - claims.STALE_S - 1
+    silent = time.time() - attempts.STALE_S - 1
     os.utime(path, (silent, silent))
     assert holder(path) is None
 
@@ -287,9 +293,9 @@ def test_ages_are_taken_from_the_file_systems_clock(tmp_path, monkeypatch):
 
 def test_a_worker_that_finished_second_keeps_the_first_result(tmp_path):
     plan = toy_plan(tmp_path)
-    layout, unit = Layout(tmp_path), plan.units[3]
-    toy_run_unit(layout, plan, unit, None, Room(tmp_path))
+    layout, unit = SweepFolder(tmp_path), plan.units[3]
+    toy_run_unit(layout, plan, unit, None, UnitRoom(tmp_path))
     first = (layout.unit(unit.id) / "result.json").stat().st_mtime_ns
-    toy_run_unit(layout, plan, unit, None, Room(tmp_path))
+    toy_run_unit(layout, plan, unit, None, UnitRoom(tmp_path))
     assert (layout.unit(unit.id) / "result.json").stat().st_mtime_ns == first
     assert not layout.work(unit.id).exists()

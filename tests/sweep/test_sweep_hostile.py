@@ -12,14 +12,11 @@ from lensaudit.errors import InputError, LensAuditError, VerificationError
 from lensaudit.files import digest, remove_below, write_json
 from lensaudit.partials import process_name
 from lensaudit.results.records import signed
-from lensaudit.sweep.attempts import history
-from lensaudit.sweep.claims import claimed, holder
+from lensaudit.sweep.attempts import MAX_TRIES, claimed, history, holder
 from lensaudit.sweep.collect import collect
-from lensaudit.sweep.failures import MAX_TRIES
-from lensaudit.sweep.layout import Layout, checked_id
-from lensaudit.sweep.plan import read_plan
+from lensaudit.sweep.plan import SweepFolder, checked_id, read_plan
 from lensaudit.sweep.results import finished
-from lensaudit.sweep.room import Room
+from lensaudit.sweep.run import UnitRoom
 from lensaudit.sweep.upkeep import remove
 from lensaudit.sweep.weights import Weights, folder_name
 
@@ -103,7 +100,7 @@ def test_an_id_is_a_hash_or_nothing(tmp_path, text):
     with pytest.raises(InputError):
         checked_id(text)
     with pytest.raises(InputError):
-        Layout(tmp_path).unit(text)
+        SweepFolder(tmp_path).unit(text)
 
 
 def test_nothing_outside_the_folder_is_removed(tmp_path, witness):
@@ -116,7 +113,7 @@ def test_nothing_outside_the_folder_is_removed(tmp_path, witness):
         with pytest.raises(InputError, match="does not lie in"):
             remove_below(root, path)
         with pytest.raises(InputError, match="does not lie in"):
-            remove(Layout(root), {path: [path]})
+            remove(SweepFolder(root), {path: [path]})
     remove_below(root, root / "work")  # the link in it goes, not what it points to
     assert not (root / "work").exists()
 
@@ -125,7 +122,7 @@ def test_nothing_outside_the_folder_is_removed(tmp_path, witness):
 def over(tmp_path):
     """A finished sweep with a leftover of every kind; and those by name."""
     root = tmp_path / "sweep"
-    plan, layout = toy_plan(root, n=1), Layout(root)
+    plan, layout = toy_plan(root, n=1), SweepFolder(root)
     swept(root, runner="sweep_helpers:toy_run_unit")
     own, fetched, old = plan.units[0].id, folder_name(plan.by_name["m0"]), "0" * 32
     for name in (
@@ -161,7 +158,7 @@ def test_every_leftover_of_a_finished_sweep_goes(over, capsys):
     assert left.isdisjoint({"claims", "work", "weights", "slurm"})
     assert not (root / "units" / names["OLD"]).exists()
     plan = read_plan(root)
-    assert all(finished(Layout(root), unit) is not None for unit in plan.units)
+    assert all(finished(SweepFolder(root), unit) is not None for unit in plan.units)
 
 
 @pytest.mark.parametrize("kind", ["file", "link"])
@@ -198,7 +195,7 @@ def test_a_leftover_with_anything_of_others_stays_whole_and_is_named(over, capsy
 
 def test_a_journal_cannot_name_a_folder_elsewhere(tmp_path, witness):
     plan = toy_plan(tmp_path / "sweep")
-    layout = Layout(tmp_path / "sweep")
+    layout = SweepFolder(tmp_path / "sweep")
     layout.weights.mkdir()
     row = {"state": "ready", "bytes": 1, "owner": None, "users": []}
     for journal in ({"../../victim": row}, {"a": 3}, [], {"a": {**row, "bytes": "x"}}):
@@ -258,7 +255,7 @@ def test_a_unit_that_ends_well_without_a_result_is_not_tried_for_ever(tmp_path):
     with pytest.raises(LensAuditError, match="has no result"):
         swept(tmp_path, runner="sweep_helpers:toy_run_nothing")
     unit = plan.anchor_units()[0]
-    assert history(Layout(tmp_path).attempts(unit.id)).n_attempts == MAX_TRIES
+    assert history(SweepFolder(tmp_path).attempts(unit.id)).n_attempts == MAX_TRIES
 
 
 @pytest.mark.parametrize(
@@ -269,9 +266,9 @@ def test_a_unit_that_ends_well_without_a_result_is_not_tried_for_ever(tmp_path):
     ],
 )
 def test_a_value_outside_its_interval_is_not_collected(tmp_path, change, said):
-    plan, layout = toy_plan(tmp_path, n=1), Layout(tmp_path)
+    plan, layout = toy_plan(tmp_path, n=1), SweepFolder(tmp_path)
     for unit in plan.units:
-        toy_run_unit(layout, plan, unit, None, Room(tmp_path))
+        toy_run_unit(layout, plan, unit, None, UnitRoom(tmp_path))
     path = layout.unit(plan.units[0].id) / "result.json"
     content = json.loads(path.read_text())
     content["values"]["toy"] = VALUE | {"low": 0.25, "high": 0.625} | change

@@ -8,9 +8,8 @@ from sweep_helpers import SMALL, command, planned
 
 from lensaudit.errors import InputError
 from lensaudit.models.registry import ModelSpec, load_registry
-from lensaudit.sweep.plan import Conditions, Target, make_plan, read_plan, target_of
-from lensaudit.sweep.planning import relearning_of
-from lensaudit.sweep.select import listed, select
+from lensaudit.sweep.plan import Target, UnitConditions, make_plan, read_plan, target_of
+from lensaudit.sweep.planning import listed, relearning_of, select
 
 
 def targets(*names):
@@ -23,7 +22,7 @@ def plan_of(names, variants=("base",), conditions=None, data="d", attacks=None):
         targets(*names),
         anchors={"retain": retain, "full": full},
         variants=variants,
-        conditions=conditions or Conditions(),
+        conditions=conditions or UnitConditions(),
         data=data,
         attacks=attacks or {},
     )
@@ -58,9 +57,9 @@ def test_the_anchors_come_first_and_retain_has_every_variant():
     "change",
     [
         {"data": "other"},
-        {"conditions": Conditions(limit=3)},
-        {"conditions": Conditions(metrics=("uds",))},
-        {"conditions": Conditions(dtype="bfloat16")},
+        {"conditions": UnitConditions(limit=3)},
+        {"conditions": UnitConditions(metrics=("uds",))},
+        {"conditions": UnitConditions(dtype="bfloat16")},
     ],
 )
 def test_what_decides_a_number_decides_the_unit(change):
@@ -70,7 +69,7 @@ def test_what_decides_a_number_decides_the_unit(change):
 
 def test_memory_and_other_models_in_the_plan_do_not_change_a_unit():
     before = {unit.id for unit in plan_of(["a"]).units}
-    assert before == {u.id for u in plan_of(["a"], conditions=Conditions(memory="1G")).units}
+    assert before == {u.id for u in plan_of(["a"], conditions=UnitConditions(memory="1G")).units}
     assert before < {u.id for u in plan_of(["a", "b"]).units}
 
 
@@ -81,7 +80,7 @@ def test_two_checkpoints_of_one_name_stay_apart():
         same,
         anchors={"retain": retain, "full": full},
         variants=("base",),
-        conditions=Conditions(),
+        conditions=UnitConditions(),
         data="d",
         attacks={},
     )
@@ -190,7 +189,7 @@ def test_the_relearned_variant_says_its_settings(tmp_path):
     assert planned(tmp_path, "demo/npo", variants="relearn-1ep") == 0
     settings = read_plan(tmp_path).attacks["relearn-1ep"]
     assert (settings["lr"], settings["formats"], settings["n_epochs"]) == (1e-3, ["raw", "chat"], 1)
-    published = relearning_of(Conditions())
+    published = relearning_of(UnitConditions())
     assert (published.lr, published.formats, published.n_epochs) == (2e-5, ("chat",), 1)
 
 

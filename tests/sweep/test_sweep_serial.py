@@ -9,13 +9,12 @@ import pytest
 from sweep_helpers import METRICS, command, rows_of
 
 from lensaudit.meta.reading import read_values
-from lensaudit.sweep.layout import Layout
-from lensaudit.sweep.plan import read_plan
+from lensaudit.sweep.plan import SweepFolder, read_plan
 from lensaudit.sweep.results import finished
 
 
 def result(root, name):
-    layout, plan = Layout(root), read_plan(root)
+    layout, plan = SweepFolder(root), read_plan(root)
     unit = next(unit for unit in plan.units if unit.label == name)
     return finished(layout, unit)
 
@@ -151,7 +150,7 @@ def test_results_of_another_plan_are_named_and_left_alone(swept, tmp_path, capsy
 
 
 def test_the_log_says_who_did_a_unit(swept):
-    layout, plan = Layout(swept), read_plan(swept)
+    layout, plan = SweepFolder(swept), read_plan(swept)
     start, end = rows_of(layout, plan.units[0])
     assert (start["event"], end["event"], end["outcome"]) == ("start", "end", "done")
     assert end["peak_bytes"] > 1 << 20

@@ -15,11 +15,10 @@ from toy_hub import ToyHub
 
 from lensaudit.errors import InputError, TryAgainError
 from lensaudit.partials import process_name
-from lensaudit.sweep import hubfiles
-from lensaudit.sweep.failures import failure_of
-from lensaudit.sweep.layout import Layout
-from lensaudit.sweep.plan import Conditions, Target, make_plan, write_plan
-from lensaudit.sweep.room import Room
+from lensaudit.sweep import weights
+from lensaudit.sweep.attempts import failure_of
+from lensaudit.sweep.plan import SweepFolder, Target, UnitConditions, make_plan, write_plan
+from lensaudit.sweep.run import UnitRoom
 from lensaudit.sweep.weights import Weights, bytes_to_fetch, fetch_ahead
 
 NAMES = ("retain", "full", "m0", "m1", "m2")
@@ -50,7 +49,7 @@ def plan(tmp_path):
         targets[2:],
         anchors={"retain": targets[0], "full": targets[1]},
         variants=("base",),
-        conditions=Conditions(),
+        conditions=UnitConditions(),
         data="d",
         attacks={},
     )
@@ -60,7 +59,7 @@ def plan(tmp_path):
 
 @pytest.fixture
 def layout(tmp_path):
-    return Layout(tmp_path / "sweep")
+    return SweepFolder(tmp_path / "sweep")
 
 
 def weights_of(layout, plan, n_checkpoints=None, one=None, **more):
@@ -71,7 +70,7 @@ def weights_of(layout, plan, n_checkpoints=None, one=None, **more):
 @pytest.fixture
 def size(hub, plan):
     """Bytes of one checkpoint, as the Hub says."""
-    return hubfiles.listing(plan.targets[0]).n_bytes
+    return weights.listing(plan.targets[0]).n_bytes
 
 
 def bytes_on_disk(layout):
@@ -108,11 +107,11 @@ def test_a_file_that_is_not_what_the_hub_names_is_refused_and_fetched_again(hub,
 def test_a_missing_repository_is_permanent_and_too_many_requests_are_not(hub, plan, layout):
     missing = Target("gone", "org/gone", "main", "unlearned", None, False)
     with pytest.raises(InputError, match="no such repository") as caught:
-        hubfiles.listing(missing)
+        weights.listing(missing)
     assert failure_of(caught.value).kind == "permanent"
     hub.refusals = [(429, {"Retry-After": "0"})] * 50
     with pytest.raises(InputError, match="HTTP 429") as caught:
-        hubfiles.listing(plan.targets[0])
+        weights.listing(plan.targets[0])
     assert failure_of(caught.value).kind == "transient"
 
 
@@ -135,12 +134,12 @@ def test_the_quota_is_never_exceeded_and_everything_is_served(hub, plan, layout,
     for unit in plan.anchor_units():
         for anchor in plan.anchors.values():
             weights.obtain(plan.by_name[anchor])
-        toy_run_unit(layout, plan, unit, None, Room(layout.activations))
+        toy_run_unit(layout, plan, unit, None, UnitRoom(layout.activations))
     ahead.start()
     for unit in plan.units[2:]:
         target = plan.by_name[unit.target]
         assert (weights.obtain(target) / "model.safetensors").is_file()
-        toy_run_unit(layout, plan, unit, None, Room(layout.activations))
+        toy_run_unit(layout, plan, unit, None, UnitRoom(layout.activations))
         weights.release(target)
     stop.set()
     watcher.join()
