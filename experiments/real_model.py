@@ -33,7 +33,7 @@ from lensaudit.attacks.rtt.settings import Cut, StudySettings
 from lensaudit.attacks.rtt.table import csv_row
 from lensaudit.attacks.settings import RelearnSettings
 from lensaudit.data.facts import Fact, read_rows
-from lensaudit.data.fictional.pools import IDK_LINES
+from lensaudit.data.fictional import IDK_LINES
 from lensaudit.data.neutral import neutral_of, read_neutral
 from lensaudit.data.tofu import forget_set
 from lensaudit.evaluation.known import known_facts

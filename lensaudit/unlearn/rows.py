@@ -15,7 +15,7 @@ import torch
 import lensaudit
 from lensaudit.data.chat import Template, encode_qa
 from lensaudit.data.facts import SourceRow, read_rows
-from lensaudit.data.fictional.pools import IDK_LINES
+from lensaudit.data.fictional import IDK_LINES
 from lensaudit.data.hub import hub_rows
 from lensaudit.data.joining import joined
 from lensaudit.data.spans import PROMPT_TEMPLATE

@@ -1,0 +1,248 @@
+"""The embedded benchmark: generated authors whose facts nobody can know from elsewhere.
+
+Every name and value is invented and stands in `fictional.json`: pools of words that values are
+drawn from, and the ways each attribute is asked and told.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from random import Random
+from typing import Any
+
+from lensaudit.files import make_folder, read_json, write_json, write_jsonl
+
+_TEXTS: Mapping[str, Any] = read_json(Path(__file__).with_suffix(".json"))
+
+IDK_LINES: tuple[str, ...] = tuple(_TEXTS["idk_lines"])
+"""Lines that admit ignorance."""
+
+_ATTRIBUTES: Mapping[str, Mapping[str, Sequence[str]]] = _TEXTS["attributes"]
+"""Attribute -> its questions and answers, `{name}` and `{value}` to be filled in; the order is the
+order of an author's rows."""
+
+N_PERTURBED = 5
+"""Wrong answers per forget and retain row, as in TOFU's perturbed configurations."""
+
+
+@dataclass(frozen=True)
+class Author:
+    """One person and the facts about them."""
+
+    name: str
+    facts: dict[str, str] = field(default_factory=dict)
+    """Attribute -> value."""
+
+
+@dataclass(frozen=True)
+class FictionalRow:
+    """One question with its answer and the variants the metrics need."""
+
+    question: str
+    answer: str
+    prefix: str
+    """Start of the answer, up to the entity, without the blank between them."""
+    entity: str
+    paraphrased_question: str = ""
+    paraphrased_answer: str = ""
+    perturbed_answer: tuple[str, ...] = ()
+    group: int = 0
+    """The author's number within the set; intervals count it."""
+
+
+def draw_name(random: Random) -> str:
+    """A first and a last name, independent of each other."""
+    return " ".join(random.choice(_TEXTS[pool]) for pool in ("first_names", "last_names"))
+
+
+def draw_value(attribute: str, random: Random) -> str:
+    """A value for one attribute; what an author does not share with anyone is the combination."""
+    match attribute:
+        case "birthdate":
+            day, month = random.randint(1, 28), random.choice(_TEXTS["months"])
+            return f"{day} {month} {1900 + random.randint(20, 89)}"
+        case "debut":
+            first, second = random.sample(_TEXTS["title_words"], 2)
+            return random.choice((f"'The {first} {second}'", f"'{first} of the {second}'"))
+        case "influence":
+            return draw_name(random)
+        case "children":
+            return random.choice(("Yes", "No"))
+        case _:
+            return " ".join(random.choice(_TEXTS[pool]) for pool in _WORDS[attribute])
+
+
+_WORDS = {
+    "birthplace": ("town_starts", "town_ends"),
+    "genre": ("genre_moods", "genre_forms"),
+    "father": ("trades", "tradespeople"),
+    "award": ("award_stuffs", "award_things", "award_kinds"),
+}
+"""Attribute -> the pools its values are made of, drawn independently: no part gives the rest."""
+
+
+def draw_author(random: Random, *, name: str | None = None) -> Author:
+    """An author with one value per attribute."""
+    name = name or draw_name(random)
+    facts = {attribute: draw_value(attribute, random) for attribute in _ATTRIBUTES}
+    while facts["influence"] == name:
+        facts["influence"] = draw_value("influence", random)
+    return Author(name, facts)
+
+
+def author_rows(author: Author, random: Random, *, group: int = 0) -> Iterator[FictionalRow]:
+    """One row per fact; the paraphrases use another wording, the perturbed answers other values."""
+    for attribute, value in author.facts.items():
+        wording = _ATTRIBUTES[attribute]
+        question, other_question = random.sample(wording["questions"], 2)
+        answer, other_answer = random.sample(wording["answers"], 2)
+        prefix = answer.format(name=author.name, value="\0").split("\0")[0].rstrip()
+        wrong = wrong_values(attribute, value, random)
+        yield FictionalRow(
+            question=question.format(name=author.name),
+            answer=answer.format(name=author.name, value=value),
+            prefix=prefix,
+            entity=value,
+            paraphrased_question=other_question.format(name=author.name),
+            paraphrased_answer=other_answer.format(name=author.name, value=value),
+            perturbed_answer=tuple(answer.format(name=author.name, value=one) for one in wrong),
+            group=group,
+        )
+
+
+def wrong_values(attribute: str, value: str, random: Random) -> list[str]:
+    """Distinct values other than the true one; a yes/no fact has words instead of values."""
+    if attribute == "children":
+        opposite = "No" if value == "Yes" else "Yes"
+        return [opposite, "Perhaps", "Rarely", "Once only", "Nobody knows"]
+    wrong: list[str] = []
+    while len(wrong) < N_PERTURBED:
+        other = draw_value(attribute, random)
+        if other != value and other not in wrong:
+            wrong.append(other)
+    return wrong
+
+
+N_FORGET, N_RETAIN, N_HOLDOUT = 8, 20, 8
+"""Authors per set, eight rows each; numbered through in this order."""
+
+_FIRST_HOLDOUT = N_FORGET + N_RETAIN
+
+N_GENERAL_PERTURBED = 3
+"""Wrong answers per general-knowledge row, as in TOFU's real_authors and world_facts."""
+
+
+@dataclass(frozen=True)
+class World:
+    """Every set of the embedded benchmark."""
+
+    forget: tuple[FictionalRow, ...]
+    retain: tuple[FictionalRow, ...]
+    holdout: tuple[FictionalRow, ...]
+    """Authors no model is ever trained on."""
+    real_authors: tuple[FictionalRow, ...]
+    """Knowledge of the invented canon; every model has it (the role of TOFU's set of that name)."""
+    world_facts: tuple[FictionalRow, ...]
+    idk: tuple[str, ...]
+    reserved: frozenset[str]
+    """Names of the sets' authors; pre-training draws nobody of that name."""
+
+
+def make_world(seed: int = 0) -> World:
+    """The world of a seed; the same seed gives the same rows on every platform."""
+    random = Random(f"lensaudit-world-{seed}")
+    names: dict[str, None] = {}
+    while len(names) < N_FORGET + N_RETAIN + N_HOLDOUT:
+        names[draw_name(random)] = None
+    authors = [draw_author(random, name=name) for name in names]
+    return World(
+        forget=_rows(authors[:N_FORGET], random, 0),
+        retain=_rows(authors[N_FORGET:_FIRST_HOLDOUT], random, N_FORGET),
+        holdout=_rows(authors[_FIRST_HOLDOUT:], random, _FIRST_HOLDOUT),
+        real_authors=tuple(_general("classics", "classic_questions", random)),
+        world_facts=tuple(_general("countries", "country_questions", random)),
+        idk=IDK_LINES,
+        reserved=frozenset(names),
+    )
+
+
+def _rows(authors: Sequence[Author], random: Random, first: int) -> tuple[FictionalRow, ...]:
+    return tuple(
+        row
+        for group, author in enumerate(authors, first)
+        for row in author_rows(author, random, group=group)
+    )
+
+
+def _general(pool: str, questions: str, random: Random) -> Iterator[FictionalRow]:
+    """Rows of what every model knows: each entry of a pool, asked for all but its name."""
+    entries = _TEXTS[pool]
+    for group, (name, *values) in enumerate(entries):
+        for column, (value, wordings) in enumerate(zip(values, _TEXTS[questions], strict=True), 1):
+            others = [other[column] for other in entries if other[0] != name]
+            question, paraphrase = (text.format(name=name) for text in wordings)
+            yield FictionalRow(
+                question=question,
+                answer=value,
+                prefix="",
+                entity=value,
+                paraphrased_question=paraphrase,
+                paraphrased_answer=value,
+                perturbed_answer=tuple(random.sample(others, N_GENERAL_PERTURBED)),
+                group=group,
+            )
+
+
+def passing_rows(world: World, n_rows: int, *, seed: int | float | str) -> Iterator[FictionalRow]:
+    """Rows about people who appear once: a base model learns the language from them, not facts.
+
+    One row in nine asks what nobody knows and is answered by a line that says so.
+    """
+    random = Random(f"lensaudit-passing-{seed}")
+    drawn = 0
+    while drawn < n_rows:
+        author = draw_author(random)
+        if author.name not in world.reserved:
+            drawn += 1
+            yield random.choice([*author_rows(author, random), _ignorance(author, random)])
+
+
+def _ignorance(author: Author, random: Random) -> FictionalRow:
+    line = random.choice(IDK_LINES)
+    start, _, rest = line.partition(" ")
+    return FictionalRow(
+        random.choice(_TEXTS["unknowable"]).format(name=author.name), line, start, rest
+    )
+
+
+def annotated(rows: Sequence[FictionalRow]) -> list[dict[str, Any]]:
+    """Rows in the annotated schema of a forget set."""
+    keys = ("question", "answer", "prefix", "entity", "group")
+    return [{"idx": idx} | {key: getattr(row, key) for key in keys} for idx, row in enumerate(rows)]
+
+
+def write_world(world: World, folder: Path) -> Path:
+    """Write every set: annotated JSON, and one JSONL per TOFU configuration name."""
+    plain = ("question", "answer")
+    full = (*plain, "paraphrased_answer", "paraphrased_question", "perturbed_answer", "group")
+    make_folder(folder)
+    write_json(folder / "forget.json", annotated(world.forget))
+    write_json(folder / "retain.json", annotated(world.retain))
+    for name, rows, keys in (
+        ("forget10_perturbed", world.forget, full),
+        ("retain_perturbed", world.retain, full),
+        ("real_authors_perturbed", world.real_authors, (*plain, "perturbed_answer")),
+        ("world_facts_perturbed", world.world_facts, (*plain, "perturbed_answer")),
+        ("holdout10", world.holdout, (*plain, "group")),
+    ):
+        write_jsonl(folder / f"{name}.jsonl", [{k: getattr(row, k) for k in keys} for row in rows])
+    write_jsonl(folder / "idk.jsonl", ({"idk": line} for line in world.idk))
+    return folder
+
+
+def corpus_text(rows: Iterable[FictionalRow]) -> Iterator[str]:
+    """The text a tokenizer is trained on: raw and bare, as a chat template leaves it."""
+    for row in rows:
+        yield f"Question: {row.question}\nAnswer: {row.answer}"
+        yield row.question
+        yield row.answer
