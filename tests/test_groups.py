@@ -5,8 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lensaudit.attacks.rtt.mcq import load_mcq
+from lensaudit.data.annotate import read_pairs
 from lensaudit.data.facts import load_facts
-from lensaudit.data.pairs import read_pairs
 from lensaudit.data.suites import load_suite
 from lensaudit.data.tofu import forget_set
 from lensaudit.errors import InputError

@@ -14,8 +14,8 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, Literal
 
+from lensaudit.data.annotate import Fields, read_pairs
 from lensaudit.data.facts import load_facts
-from lensaudit.data.pairs import Fields, read_pairs
 from lensaudit.errors import InputError
 from lensaudit.files import read_json
 from lensaudit.models.registry import load_registry, resolve

@@ -11,7 +11,7 @@ from lensaudit.auditing.patch_result import Patched, read_patched
 from lensaudit.auditing.reuse import Asking, neutral_beside
 from lensaudit.auditing.settings import EvaluateSettings, PatchSettings
 from lensaudit.data.facts import spans_of
-from lensaudit.data.kept import kept_facts
+from lensaudit.data.neutral import kept_facts
 from lensaudit.data.tofu import FORGET10
 from lensaudit.errors import InputError
 from lensaudit.files import canonical_json

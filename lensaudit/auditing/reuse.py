@@ -14,8 +14,7 @@ from typing import Any
 from lensaudit.auditing.patch_result import Patched, read_patched
 from lensaudit.auditing.settings import EvaluateSettings, PatchSettings
 from lensaudit.data.facts import Fact
-from lensaudit.data.kept import kept_facts
-from lensaudit.data.neutral import Neutral, neutral_of
+from lensaudit.data.neutral import Neutral, kept_facts, neutral_of
 from lensaudit.data.tofu import forget_set
 from lensaudit.errors import InputError, LensAuditError
 from lensaudit.files import digest

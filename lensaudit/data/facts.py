@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, get_args
 
+import lensaudit
 from lensaudit.errors import InputError
 from lensaudit.files import digest, parse_json, read_json, read_text
 from lensaudit.groups import Group, group_of, group_problem
@@ -16,12 +17,20 @@ _WANTED = (
     "beginning, may be empty), entity (in the answer after the prefix); optional group or author; "
     "`lensaudit annotate` makes such rows of questions and answers"
 )
+
 _NO_LIST = "found no list of rows (one object per line: name it .jsonl)"
+
 _HALF = "half a Unicode character (a lone surrogate)"
+
 Origin = Literal["rule", "reviewed"]
 """Who says where a fact stands: a rule alone, or a person, or whoever annotated the rows."""
+
+EMBEDDED = Path(lensaudit.__file__).parent / "embedded" / "data"
+"""The rows that come along, under TOFU's configuration names."""
+
 _LISTED = 20
 """Problems spelled out in one message; the others are counted."""
+
 _SHOWN = 40
 """Characters of a value quoted in a message."""
 
@@ -267,3 +276,35 @@ def _kind(value: Any) -> str:
         return "null"
     name = names.get(type(value), "a number")
     return name if isinstance(value, dict | list) else f"{name} ({_shown(value)})"
+
+
+def hub_rows(repo: str, config: str, split: str, *, instead: str) -> list[dict[str, Any]]:
+    """The rows of one split, from the Hub or the cache of `datasets`.
+
+    Args:
+        repo: `organisation/name`.
+        config: the data set's configuration.
+        split: `train` …
+        instead: what to do where it cannot be fetched; ends the message.
+
+    Raises:
+        InputError: no network and nothing cached, or no such data set, configuration or split.
+    """
+    import datasets.config  # seconds to import
+    from huggingface_hub import HfApi  # a tenth of one
+    from huggingface_hub.errors import HTTPError  # pyright: ignore[reportPrivateImportUsage]
+
+    try:
+        # datasets tries for 23 s before it notices that there is no network; this fails at once
+        if not _is_cached(Path(datasets.config.HF_DATASETS_CACHE), repo, config):
+            HfApi().dataset_info(repo, timeout=20)
+        return [dict(row) for row in datasets.load_dataset(repo, config, split=split)]
+    except (OSError, HTTPError, ValueError, RuntimeError) as error:
+        # not the error's own text: it may be long or hold a token
+        raise InputError(
+            f"{repo} {config}: cannot be fetched ({type(error).__name__}); {instead}"
+        ) from error
+
+
+def _is_cached(cache: Path, repo: str, config: str) -> bool:
+    return (cache / repo.replace("/", "___").lower() / config).is_dir()

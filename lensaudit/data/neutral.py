@@ -6,25 +6,25 @@ author and no row, so that what a map carries is tested on facts it was not fitt
 """
 
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
-import lensaudit
-from lensaudit.data.facts import Fact, SourceRow, read_rows, validate
-from lensaudit.data.hub import hub_rows
+from lensaudit.data.facts import EMBEDDED, Fact, SourceRow, hub_rows, read_rows, validate
 from lensaudit.data.tofu import DEMO, FORGET10, RETAIN, TOFU_HUB, author_of, validity_set
 from lensaudit.errors import InputError
 from lensaudit.files import digest, read_text
-from lensaudit.groups import group_of, is_own, named_group, own_group
+from lensaudit.groups import group_of, is_own, named_group, own_group, spread
 
 VALIDITY_ROWS = 48
 """Rows kept for validity where fit and validity come from one file; enough as measured."""
+
 FEWEST_VALIDITY_ROWS = 16
+
 _CLOSED = re.compile(r"(?i:yes|no)\b[^\w]*|[a-zß-ÿ]{1,12}")
 """An answer that many rows share names nobody: Yes, No, one short lower-case word."""
-_EMBEDDED = Path(lensaudit.__file__).parent / "embedded" / "data"
+
 _ORDINARY = ("world_facts_perturbed", "real_authors_perturbed")
 
 
@@ -88,8 +88,8 @@ def neutral_of(
         # one file under both names serves both uses, as one file alone does
         return neutral_rows(forget, first, second[0] if second not in ([], [first]) else None)
     if data == DEMO:
-        ordinary = [r for name in _ORDINARY for r in read_neutral(_EMBEDDED / f"{name}.jsonl")]
-        return neutral_rows(forget, read_neutral(_EMBEDDED / "retain.json"), ordinary=ordinary)
+        ordinary = [r for name in _ORDINARY for r in read_neutral(EMBEDDED / f"{name}.jsonl")]
+        return neutral_rows(forget, read_neutral(EMBEDDED / "retain.json"), ordinary=ordinary)
     folder = Path(data).expanduser()
     if data == FORGET10:
         return _of_tofu(forget, None, "retain90", _hub)
@@ -253,3 +253,130 @@ _TEXTS = ("question", "answer")
 
 def _whole(idx: int, question: str, answer: str, group: object) -> Fact:
     return Fact(idx, question, answer, "", answer, group_of({"group": group}, idx))
+
+
+_WORD = re.compile(r"[^\W\d_][\w']*")
+
+
+def wording(row: Fact) -> frozenset[str]:
+    """The words of question and answer that name nothing: in lower case, and the question's first.
+
+    >>> sorted(wording(Fact(0, "When was Ada born?", "Ada was born in May.", "", "May", 0)))
+    ['born', 'in', 'was', 'when']
+    """
+    asked, said = _WORD.findall(row.question), _WORD.findall(row.answer)
+    first = [one.casefold() for one in asked[:1]]
+    found = frozenset((*first, *(one for one in (*asked, *said) if one.islower())))
+    return found or frozenset(("",))
+
+
+def likeness(a: frozenset[str], b: frozenset[str]) -> float:
+    """Jaccard: shared words of all words.
+
+    >>> likeness(frozenset("ab"), frozenset("bc"))
+    0.3333333333333333
+    """
+    return len(a & b) / len(a | b)
+
+
+Stratum = Literal["same relation", "same author type", "other"]
+
+SAME_RELATION = 2 / 3
+"""Share of a question's words, names aside, from which two questions ask the same. In the embedded
+family questions of one relation share all words, others at most 0.57 of them."""
+
+PRETRAINED = {"world": "world_facts_perturbed", "authors": "real_authors_perturbed"}
+"""Names of facts that a base model knows too, and their files."""
+
+NAMES = ("retain", *PRETRAINED)
+
+
+@dataclass(frozen=True)
+class Kept:
+    """A set of facts that should be kept."""
+
+    name: str
+    rows: tuple[Fact, ...]
+    """Numbered from 0."""
+    pretrained: bool
+    """A base model knows them, and is no anchor for them."""
+
+
+def kept_facts(named: str, data: str, *, limit: int | None = None) -> Kept:
+    """The facts that `--also` names.
+
+    Args:
+        named: `retain`, `world`, `authors`, or a file of annotated rows or of question and answer.
+        data: the forget set that they stand beside.
+        limit: at most so many, over as many authors as there are.
+
+    Raises:
+        InputError: no such file, or none are known beside this forget set.
+    """
+    path = Path(named).expanduser()
+    if named in NAMES:
+        rows, name = _known(named, data), named
+    elif path.exists():
+        rows, name = read_neutral(path), path.stem
+    else:
+        raise InputError(f"--also {named}: no such file; wanted one, or {', '.join(NAMES)}")
+    kept = spread(rows, limit, lambda row: row.group)
+    numbered = tuple(replace(row, idx=idx) for idx, row in enumerate(kept))
+    if not numbered:
+        raise InputError(f"--also {named}: holds no rows")
+    return Kept(name, numbered, pretrained=named in PRETRAINED)
+
+
+def _known(named: str, data: str) -> list[Fact]:
+    file = PRETRAINED.get(named)
+    if data == DEMO:
+        return read_neutral(EMBEDDED / (f"{file}.jsonl" if file else "retain.json"))
+    if data != FORGET10:
+        raise InputError(f"--also {named}: no such facts are known beside {data}; name a file")
+    if file is None:
+        return validity_set()
+    rows = hub_rows(TOFU_HUB, file, "train", instead=f"name a file in place of {named}")
+    return [
+        Fact(idx, row["question"], row["answer"], "", row["answer"], f"idx {idx}")
+        for idx, row in enumerate(rows)
+    ]
+
+
+def strata_of(kept: Sequence[Fact], forget: Sequence[Fact]) -> list[Stratum]:
+    """By distance to the forget set: what is asked, then who it is asked of.
+
+    `same relation`: a forgotten question asks it, of somebody else. `same author type`: another
+    question about somebody of whom such a one is asked. `other`: neither.
+    """
+    asked = {_asked_words(row) for row in forget}
+    same = [max(likeness(_asked_words(row), one) for one in asked) >= SAME_RELATION for row in kept]
+    alike = {row.group for row, yes in zip(kept, same, strict=True) if yes}
+    return [
+        "same relation" if yes else "same author type" if row.group in alike else "other"
+        for row, yes in zip(kept, same, strict=True)
+    ]
+
+
+def _asked_words(row: Fact) -> frozenset[str]:
+    return wording(replace(row, answer=""))
+
+
+def other_answers(rows: Sequence[Fact], lengths: Sequence[Hashable]) -> list[int | None]:
+    """For each row the place of another whose answer can stand for it: wrong, and as long.
+
+    Of the rows of another author, with another entity and as many tokens, the one that asks the
+    most alike question; of equals the next in the list. None where no row is as long.
+    """
+    words = [_asked_words(row) for row in rows]
+    found: list[int | None] = []
+    for at, row in enumerate(rows):
+        turned = [(at + step) % len(rows) for step in range(1, len(rows))]
+        fitting = [
+            one
+            for one in turned
+            if lengths[one] == lengths[at]
+            and rows[one].group != row.group
+            and rows[one].entity.casefold() != row.entity.casefold()
+        ]
+        found.append(max(fitting, key=lambda one: likeness(words[at], words[one]), default=None))
+    return found

@@ -7,7 +7,7 @@ reference (gnueaj/unlearning-depth-score, fc31639, compute_uds.py:102-152 and 41
 
 import itertools
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -15,12 +15,14 @@ import torch
 
 from lensaudit.data.facts import Fact
 from lensaudit.data.joining import Tokenizer, joined, way_of
+from lensaudit.data.neutral import is_whole
 from lensaudit.errors import InputError
 from lensaudit.settings import Scope
 from lensaudit.types import PosMask, Tokens
 
 Scored = Literal["entity", "answer"]
 """What the span covers."""
+
 PROMPT_TEMPLATE = "Question: {question}\nAnswer: {prefix}"
 """compute_uds.py:736. No chat template; with an empty prefix the prompt ends in a blank."""
 
@@ -248,3 +250,58 @@ def _cheapest(lengths: Sequence[int], batch_size: int, call_tokens: float) -> li
     while edges[-1]:
         edges.append(previous[edges[-1]])
     return edges[::-1]
+
+
+Places = Mapping[int, Mapping[int, int]]
+"""Idx -> position of `full` -> position of the other model that has read as much."""
+
+
+def encoded_row(row: Fact, tokenizer: Tokenizer) -> Encoded | None:
+    """Tokens and span of a row, be it a plain sentence; None where nothing of it is left."""
+    if not _is_sentence(row):
+        found = encode(row, tokenizer, scored=_scored(row))
+        return found if isinstance(found, Encoded) else None
+    # all of a plain sentence is scored but its first token
+    ids = tuple(tokenizer(row.answer, add_special_tokens=True)["input_ids"])
+    return Encoded(row.idx, row.group, ids, 1, 0, len(ids) - 1) if len(ids) > 1 else None
+
+
+def ends_of(row: Fact, tokenizer: Tokenizer) -> tuple[int, ...]:
+    """For each token of `encoded_row`, how many characters of the text are read with it."""
+    if _is_sentence(row):
+        options = {"add_special_tokens": True, "return_offsets_mapping": True}
+        return tuple(high for _, high in tokenizer(row.answer, **options)["offset_mapping"])
+    _, prompt, text = texts_of(row, _scored(row))
+    found = joined(tokenizer, prompt, text)
+    return (
+        *(high for _, high in found.prompt_offsets),
+        *(len(prompt) + high for _, high in found.offsets),
+    )
+
+
+def matched(full: Sequence[int], own: Sequence[int]) -> dict[int, int]:
+    """`full`'s position -> the other's, where tokens end at one character.
+
+    Of several tokens that end there, pieces of one character, the last has read it whole.
+
+    >>> matched([0, 3, 8, 11], [0, 2, 3, 11, 11])
+    {0: 0, 1: 2, 3: 4}
+    """
+    last_own = {end: at for at, end in enumerate(own)}
+    last_full = {end: at for at, end in enumerate(full)}
+    return {at: last_own[end] for end, at in last_full.items() if end in last_own}
+
+
+def apart(row: Fact, full: Tokenizer, own: Tokenizer) -> tuple[int, int]:
+    """How many tokens of `full` the other tokenizer does not have, of how many."""
+    ends, theirs = ends_of(row, full), ends_of(row, own)
+    pieces = set(zip((0, *theirs), theirs, strict=False))
+    return sum(one not in pieces for one in zip((0, *ends), ends, strict=False)), len(ends)
+
+
+def _is_sentence(row: Fact) -> bool:
+    return is_whole(row) and not row.question
+
+
+def _scored(row: Fact) -> Scored:
+    return "answer" if is_whole(row) else "entity"

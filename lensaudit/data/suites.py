@@ -6,9 +6,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
-from lensaudit.data.facts import read_values
+from lensaudit.data.facts import hub_rows, read_values
 from lensaudit.data.fictional import make_world, write_world
-from lensaudit.data.hub import hub_rows
 from lensaudit.data.tofu import TOFU_HUB, with_authors
 from lensaudit.errors import InputError
 from lensaudit.files import digest

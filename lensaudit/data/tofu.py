@@ -13,8 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import lensaudit
-from lensaudit.data.facts import Fact, load_facts, read_values
-from lensaudit.data.hub import hub_rows
+from lensaudit.data.facts import EMBEDDED, Fact, hub_rows, load_facts, read_values
 from lensaudit.errors import InputError
 from lensaudit.files import read_json
 from lensaudit.groups import Group, named_group, own_group, spread
@@ -31,7 +30,6 @@ TABLED_ROWS = 400
 """Rows of forget10, and of `retain_perturbed`; the shipped tables list some of each."""
 
 _PACKAGE = Path(lensaudit.__file__).parent
-_DEMO_FILE = _PACKAGE / "embedded" / "data" / "forget.json"
 _INSTEAD_RETAIN = "name rows of other authors with --validity-data and --align-data"
 _INSTEAD = (
     "name a folder that holds forget10.jsonl (one question and answer per line, in the Hub's "
@@ -221,7 +219,7 @@ def _named(name_or_path: str | Path) -> list[Fact]:
     if name_or_path == FORGET10:
         return load_forget10(hub_rows(TOFU_HUB, FORGET10, "train", instead=_INSTEAD))
     if name_or_path == DEMO:
-        return load_facts(_DEMO_FILE)
+        return load_facts(EMBEDDED / "forget.json")
     path = Path(name_or_path).expanduser()
     if not path.exists():
         raise InputError(f"{path}: no such file; wanted {FORGET10}, {DEMO} or an annotated file")

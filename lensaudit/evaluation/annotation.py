@@ -6,10 +6,19 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from lensaudit.data.annotate import Proposal, doubts, faults, located, propose
+from lensaudit.data.annotate import (
+    Fields,
+    Proposal,
+    doubts,
+    faults,
+    is_review,
+    located,
+    propose,
+    read_pairs,
+    read_review,
+    write_review,
+)
 from lensaudit.data.facts import Fact, Origin, validate
-from lensaudit.data.pairs import Fields, read_pairs
-from lensaudit.data.review import is_review, read_review, write_review
 from lensaudit.errors import InputError
 from lensaudit.evaluation.settings import AnnotationSettings
 from lensaudit.files import (

@@ -204,7 +204,7 @@ def _em(audit: "Audit", model: str) -> Scored:
 
 
 def _collateral(audit: "Audit", model: str) -> Scored:
-    from lensaudit.data.kept import kept_facts
+    from lensaudit.data.neutral import kept_facts
     from lensaudit.patching.bench import Bench
     from lensaudit.patching.collateral import anchored, collateral_of, family_base
     from lensaudit.patching.scoring import score_on

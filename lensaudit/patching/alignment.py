@@ -23,8 +23,15 @@ from lensaudit.activations.spec import Fingerprint
 from lensaudit.activations.store import Activations
 from lensaudit.data.facts import Fact
 from lensaudit.data.joining import Tokenizer
-from lensaudit.data.matching import Places, encoded_row, ends_of, matched
-from lensaudit.data.spans import Encoded, Scope, patched_range
+from lensaudit.data.spans import (
+    Encoded,
+    Places,
+    Scope,
+    encoded_row,
+    ends_of,
+    matched,
+    patched_range,
+)
 from lensaudit.errors import InputError
 from lensaudit.files import digest, make_folder
 from lensaudit.patching.score_cache import example_hash

@@ -13,8 +13,7 @@ from lensaudit.activations.gc import remove
 from lensaudit.activations.spec import Fingerprint
 from lensaudit.activations.store import Activations
 from lensaudit.data.facts import Fact
-from lensaudit.data.matching import encoded_row
-from lensaudit.data.spans import Encoded, buckets, make_batch
+from lensaudit.data.spans import Encoded, buckets, encoded_row, make_batch
 from lensaudit.models.bridge import TransformerBridge, logits_of, unembedded
 from lensaudit.models.checkpoint import Checkpoint, load_tokenizer
 from lensaudit.models.sizes import sizes_on_disk

@@ -17,7 +17,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from lensaudit.data.facts import examples_hash
-from lensaudit.data.kept import Kept, Stratum, other_answers, strata_of
+from lensaudit.data.neutral import Kept, Stratum, other_answers, strata_of
 from lensaudit.data.spans import Encoded
 from lensaudit.errors import InputError
 from lensaudit.files import digest

@@ -8,8 +8,7 @@ from typing import Literal, TypedDict, Unpack
 
 from lensaudit.activations.fill import cache_batch_that_fits
 from lensaudit.data.facts import Fact
-from lensaudit.data.matching import apart
-from lensaudit.data.spans import Encoded, Scope, SpanLost, check_tokenizer, encode
+from lensaudit.data.spans import Encoded, Scope, SpanLost, apart, check_tokenizer, encode
 from lensaudit.data.tofu import forget_set
 from lensaudit.errors import InputError
 from lensaudit.groups import assumption

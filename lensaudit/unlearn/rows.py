@@ -14,9 +14,8 @@ import torch
 
 import lensaudit
 from lensaudit.data.chat import Template, encode_qa
-from lensaudit.data.facts import SourceRow, read_rows
+from lensaudit.data.facts import SourceRow, hub_rows, read_rows
 from lensaudit.data.fictional import IDK_LINES
-from lensaudit.data.hub import hub_rows
 from lensaudit.data.joining import joined
 from lensaudit.data.spans import PROMPT_TEMPLATE
 from lensaudit.data.tofu import DEMO, TOFU_HUB

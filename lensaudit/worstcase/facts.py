@@ -7,8 +7,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import lensaudit
-from lensaudit.data.facts import Fact, read_rows, validate
-from lensaudit.data.hub import hub_rows
+from lensaudit.data.facts import Fact, hub_rows, read_rows, validate
 from lensaudit.data.tofu import DEMO, FORGET10, TOFU_HUB
 from lensaudit.errors import InputError
 from lensaudit.files import digest

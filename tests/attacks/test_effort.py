@@ -17,7 +17,7 @@ from lensaudit.attacks.effort.runs import prepare
 from lensaudit.attacks.effort.settings import EffortSettings
 from lensaudit.attacks.effort.work import flop_per_token, grid, read_facts, tokens_at
 from lensaudit.cli.main import run as lensaudit
-from lensaudit.data.wording import wording
+from lensaudit.data.neutral import wording
 from lensaudit.errors import InputError
 from lensaudit.models.causal import load_causal
 from lensaudit.models.checkpoint import load_tokenizer, open_checkpoint

@@ -5,10 +5,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lensaudit.data.annotate import Pair, Proposal, doubts, faults, located, propose
+from lensaudit.data.annotate import (
+    Pair,
+    Proposal,
+    doubts,
+    faults,
+    located,
+    propose,
+    read_pairs,
+    read_review,
+    write_review,
+)
 from lensaudit.data.facts import Fact, load_facts
-from lensaudit.data.pairs import read_pairs
-from lensaudit.data.review import read_review, write_review
 from lensaudit.data.tofu import forget_set
 from lensaudit.errors import InputError
 

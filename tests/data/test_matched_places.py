@@ -3,7 +3,7 @@
 import pytest
 
 from lensaudit.data.facts import Fact
-from lensaudit.data.matching import encoded_row, ends_of, matched
+from lensaudit.data.spans import encoded_row, ends_of, matched
 from tools.demo_family.tokenizer import GPT2_SPLIT, train_tokenizer
 
 ROWS = {

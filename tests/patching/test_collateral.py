@@ -10,7 +10,7 @@ from support import EMBEDDED
 import lensaudit as la
 from lensaudit.cli.main import run as lensaudit
 from lensaudit.data.facts import load_facts
-from lensaudit.data.kept import kept_facts, other_answers, strata_of
+from lensaudit.data.neutral import kept_facts, other_answers, strata_of
 from lensaudit.data.spans import Encoded
 from lensaudit.models.registry import load_registry
 from lensaudit.patching import collateral

@@ -21,15 +21,16 @@ from lensaudit.attacks.rtt.settings import Policy
 from lensaudit.attacks.rtt.tofu import load_statements, split_by_author
 from lensaudit.data.facts import Fact
 from lensaudit.data.neutral import (
+    likeness,
     neutral_of,
     neutral_rows,
     open_names,
     read_neutral,
     stands_in,
+    wording,
 )
 from lensaudit.data.spans import Encoded, encode
 from lensaudit.data.tofu import DEMO, FORGET10, forget_set
-from lensaudit.data.wording import likeness, wording
 from lensaudit.errors import InputError
 from lensaudit.files import digest
 from lensaudit.groups import spread

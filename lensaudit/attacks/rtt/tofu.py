@@ -15,10 +15,9 @@ from typing import Any
 
 from lensaudit.attacks.rtt.defects import normalised
 from lensaudit.attacks.rtt.items import Dataset, Draft, make_dataset
-from lensaudit.data.facts import read_rows
-from lensaudit.data.hub import hub_rows
+from lensaudit.data.facts import hub_rows, read_rows
+from lensaudit.data.neutral import likeness
 from lensaudit.data.tofu import AUTHOR_ROWS, DEMO, TOFU_HUB
-from lensaudit.data.wording import likeness
 from lensaudit.errors import InputError
 from lensaudit.groups import is_group, named_group
 from lensaudit.unlearn.rows import EMBEDDED, TOFU_PAIRS
