@@ -16,10 +16,10 @@ authors    rows  same  mostly  touching
 import json
 import sys
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
-from lensaudit.data.annotate import Pair, propose
+from lensaudit.data.annotate import propose
 from lensaudit.data.facts import Fact, load_facts
 from lensaudit.data.rules import WORD
 from lensaudit.data.tofu import AUTHOR_ROWS
@@ -45,7 +45,7 @@ def agreement(examples: list[Fact]) -> Agreement:
 
 
 def _compare(example: Fact) -> tuple[bool, bool, bool]:
-    proposal = propose(Pair(example.idx, example.question, example.answer, example.group))
+    proposal = propose(replace(example, prefix="", entity=""))
     got, wanted = _words(proposal.entity), _words(example.entity)
     common = sum((Counter(got) & Counter(wanted)).values())
     start = example.answer.index(example.entity, len(example.prefix))

@@ -13,7 +13,7 @@ import peft
 import torch
 
 import lensaudit as la
-from lensaudit.data.annotate import Pair, propose
+from lensaudit.data.annotate import propose
 from lensaudit.models.causal import load_causal
 from lensaudit.models.checkpoint import load_tokenizer, open_checkpoint
 from lensaudit.models.registry import resolve
@@ -28,10 +28,10 @@ REFUSAL = " I do not know."
 
 # %%
 pairs = [
-    {"question": one.question, "answer": one.answer, "group": one.group}
+    la.Fact(one.idx, one.question, one.answer, "", "", one.group)
     for one in la.forget_set("demo")[:24]
 ]
-rows = [propose(Pair(idx, **pair)).example() for idx, pair in enumerate(pairs)]
+rows = [propose(pair).example() for pair in pairs]
 (OUT / "forget.json").write_text(json.dumps([vars(row) for row in rows]))
 print(f"{rows[0].question} {rows[0].prefix} [{rows[0].entity}]")
 

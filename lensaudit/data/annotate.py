@@ -1,4 +1,8 @@
-"""Which part of an answer is the fact? A proposal by rules, for pairs that nobody annotated."""
+"""Annotation: which part of an answer is the fact, for pairs of question and answer.
+
+Pairs are read from anybody's file, rules propose the fact, and a review file shows the proposals
+as text that a person can read and correct: the fact stands in [[brackets]].
+"""
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
@@ -6,31 +10,22 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from lensaudit.data.facts import Fact, Origin, read_rows
+from lensaudit.data.facts import Fact, Origin, problems_text, read_rows, row_problems
 from lensaudit.data.rules import FUNCTION, RULES, WORD, Span, folded, stem
 from lensaudit.errors import InputError
 from lensaudit.files import read_text, write_bytes
-from lensaudit.groups import group_of, group_problem, own_group
+from lensaudit.groups import group_of, own_group
 
 REVIEW = "review"
 """Rule of a span that a person corrected or confirmed."""
 
 
 @dataclass(frozen=True)
-class Pair:
-    """A question and its answer, not annotated."""
-
-    idx: int
-    question: str
-    answer: str
-    group: int | str
-
-
-@dataclass(frozen=True)
 class Proposal:
     """Where the fact lies in an answer, and which rule says so."""
 
-    pair: Pair
+    pair: Fact
+    """Question and answer, neither prefix nor entity."""
     start: int
     """Character of the answer at which the entity begins; equal to `end` where none was found."""
     end: int
@@ -53,14 +48,14 @@ class Proposal:
 
     def example(self) -> Fact:
         """The annotated row."""
-        one, prefix, entity = self.pair, self.prefix, self.entity
-        return Fact(one.idx, one.question, one.answer, prefix, entity, one.group, self.origin)
+        return replace(self.pair, prefix=self.prefix, entity=self.entity, span=self.origin)
 
 
-def propose(pair: Pair) -> Proposal:
+def propose(pair: Fact) -> Proposal:
     """The span of the first rule that finds one; rules read text only, no model.
 
-    >>> propose(Pair(0, "What is Ada's father?", "Ada's father is a civil engineer.", 0)).entity
+    >>> answer = "Ada's father is a civil engineer."
+    >>> propose(Fact(0, "What is Ada's father?", answer, "", "", 0)).entity
     'civil engineer'
     """
     for rule in RULES:
@@ -70,7 +65,7 @@ def propose(pair: Pair) -> Proposal:
     return Proposal(pair, 0, 0, rule="none")
 
 
-def located(pair: Pair, entity: str) -> Proposal:
+def located(pair: Fact, entity: str) -> Proposal:
     """The place of an entity that is already known; no span where the answer lacks it."""
     # curly and straight quotes count as one; the answer's own text is taken
     start = folded(pair.answer).find(folded(entity.strip()))
@@ -178,7 +173,7 @@ class Fields:
         return {**row, **named}
 
 
-def read_pairs(path: Path, fields: Fields = Fields()) -> list[tuple[Pair, str | None]]:
+def read_pairs(path: Path, fields: Fields = Fields()) -> list[tuple[Fact, str | None]]:
     """The pairs of a file, each with its entity where the row names one.
 
     Rows without `idx` are numbered from 0 in the order of the file.
@@ -195,42 +190,22 @@ def read_pairs(path: Path, fields: Fields = Fields()) -> list[tuple[Pair, str | 
     numbered = [isinstance(row.value, Mapping) and "idx" in row.value for row in rows]
     if any(numbered) and not all(numbered):
         problems.append(f"{numbered.count(False)} of {len(rows)} rows have no idx")
-    seen: set[int] = set()
-    pairs = []
+    pairs: dict[int, tuple[Fact, str | None]] = {}
     for place, row in enumerate(rows):
-        wrong = _wrong(row.value)
-        idx = row.value.get("idx", place) if not wrong else None
-        if idx is not None and idx in seen:
+        wrong = row_problems(row.value)
+        if not wrong and not isinstance(row.value.get("entity"), str | None):
+            wrong = ["entity is no text"]
+        idx = row.value.get("idx", place) if not wrong else -1
+        if idx in pairs:
             wrong = [f"duplicate idx {idx}"]
         problems += [f"{row.where}: {one}" for one in wrong]
-        if not wrong and idx is not None:
-            seen.add(idx)
-            pairs.append((_pair(idx, row.value), row.value.get("entity") or None))
+        if not wrong:
+            question, answer = row.value["question"], row.value["answer"]
+            pair = Fact(idx, question, answer, "", "", group_of(row.value, idx))
+            pairs[idx] = (pair, row.value.get("entity") or None)
     if problems or not pairs:
-        said = "; ".join(problems[:20]) or "no rows"
-        more = f"; and {len(problems) - 20} more" if len(problems) > 20 else ""
-        raise InputError(f"{path}: {said}{more}\n{_WANTED}")
-    return pairs
-
-
-def _wrong(row: Any) -> list[str]:
-    if not isinstance(row, Mapping):
-        return ["not an object"]
-    idx = row.get("idx", 0)
-    found = [
-        f"{key} is missing or no text"
-        for key in ("question", "answer")
-        if not isinstance(row.get(key), str) or not row[key].strip()
-    ]
-    if isinstance(idx, bool) or not isinstance(idx, int) or not 0 <= idx < 2**63:
-        found.append("idx is no whole number >= 0")
-    if not isinstance(row.get("entity"), str | None):
-        found.append("entity is no text")
-    return [*found, problem] if (problem := group_problem(row)) else found
-
-
-def _pair(idx: int, row: Mapping[str, Any]) -> Pair:
-    return Pair(idx, row["question"], row["answer"], group_of(row, idx))
+        raise InputError(problems_text(problems or ["no rows"], str(path), _WANTED))
+    return list(pairs.values())
 
 
 HEADING = "# lensaudit review"
@@ -326,16 +301,10 @@ def _proposal(block: Mapping[str, str]) -> Proposal | str:
     before, entity, after = map(_plain, parts)
     idx = int(block["idx"])
     group = block["group"]
-    pair = Pair(
-        idx=idx,
-        question=_plain(block["Q"]),
-        answer=before + entity + after,
-        group=_plain(group[1:-1])
-        if group.startswith('"')
-        else int(group)
-        if group
-        else own_group(idx),
+    named = (
+        _plain(group[1:-1]) if group.startswith('"') else int(group) if group else own_group(idx)
     )
+    pair = Fact(idx, _plain(block["Q"]), before + entity + after, "", "", named)
     start, end = len(before), len(before) + len(entity)
     said = _RULE.search(block["head"])
     untouched = said is not None and (said[2], said[3]) == (str(start), str(end))

@@ -1,4 +1,4 @@
-"""What is asked: a forget set of annotated questions, checked before any work."""
+"""What is asked: facts, the rows of a file or of the Hub, checked before any work."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -175,8 +175,8 @@ def _checked(rows: Sequence[SourceRow], problems: list[str], source: str) -> lis
     first_seen: dict[int, str] = {}
     problems = list(problems)
     for row in rows:
-        found = _row_problems(row.value)
-        idx = _idx(row.value)
+        found = _fact_problems(row.value)
+        idx = row_idx(row.value)
         if idx is not None and idx in first_seen:
             found.append(f"duplicate idx {idx}, first in {first_seen[idx]}")
         elif idx is not None:
@@ -186,34 +186,41 @@ def _checked(rows: Sequence[SourceRow], problems: list[str], source: str) -> lis
         if not found:
             examples.append(_example(row.value))
     if problems:
-        raise InputError(_message(problems, source))
+        raise InputError(problems_text(problems, source, _WANTED))
     if not examples:
         raise InputError(f"{source}: empty forget set, wanted at least one row\n{_WANTED}")
     return examples
 
 
-def _message(problems: Sequence[str], source: str) -> str:
+def problems_text(problems: Sequence[str], source: str, wanted: str) -> str:
     """Two lines, however many problems there are."""
     listed = "; ".join(problems[:_LISTED])
     more = f"; and {len(problems) - _LISTED} more" if len(problems) > _LISTED else ""
     count = "1 problem" if len(problems) == 1 else f"{len(problems)} problems"
-    return f"{source}: {count}: {listed}{more}\n{_WANTED}"
+    return f"{source}: {count}: {listed}{more}\n{wanted}"
 
 
-def _row_problems(row: Any) -> list[str]:
-    """What is wrong with one row by itself."""
+def row_problems(row: Any, keys: Sequence[str] = ("question", "answer")) -> list[str]:
+    """What is wrong with one row: texts under `keys`, and idx and group where it has them.
+
+    >>> row_problems({"question": "Who?", "idx": -1})
+    ['no answer', 'idx is -1, wanted a whole number >= 0']
+    """
     if not isinstance(row, Mapping):
         return [f"found {_kind(row)}, wanted an object"]
-    wanted = ["question", "answer", "prefix", _entity_key(row)]
-    missing = [key for key in ("idx", *wanted) if key not in row]
+    missing = [key for key in keys if key not in row]
     problems = [f"no {', '.join(missing)}"] if missing else []
-    if "idx" in row and _idx(row) is None:
+    if "idx" in row and row_idx(row) is None:
         problems.append(f"idx is {_shown(row['idx'])}, wanted a whole number >= 0")
-    for key in wanted:
-        problems += _text_problems(row, key)
-    if problem := group_problem(row):
-        problems.append(problem)
-    if row.get("span", "reviewed") not in get_args(Origin):
+    for key in keys:
+        problems += _text_problems(row, key) if key != "idx" else []
+    return [*problems, problem] if (problem := group_problem(row)) else problems
+
+
+def _fact_problems(row: Any) -> list[str]:
+    """What is wrong with one annotated row by itself."""
+    problems = row_problems(row, ("idx", "question", "answer", "prefix", _entity_key(row)))
+    if isinstance(row, Mapping) and row.get("span", "reviewed") not in get_args(Origin):
         problems.append(f"span is {_shown(row['span'])}, wanted {' or '.join(get_args(Origin))}")
     return problems or _span_problems(row)
 
@@ -251,11 +258,11 @@ def _example(row: Mapping[str, Any]) -> Fact:
     )
 
 
-def _entity_key(row: Mapping[str, Any]) -> str:
-    return "gt_entity" if row.get("gt_entity") else "entity"
+def _entity_key(row: Any) -> str:
+    return "gt_entity" if isinstance(row, Mapping) and row.get("gt_entity") else "entity"
 
 
-def _idx(row: Any) -> int | None:
+def row_idx(row: Any) -> int | None:
     """The row's number, if it has a usable one (HDF5 stores 64-bit integers)."""
     idx = row.get("idx") if isinstance(row, Mapping) else None
     if isinstance(idx, bool) or not isinstance(idx, int) or not 0 <= idx < 2**63:

@@ -1,8 +1,9 @@
-"""On which rows is it seen whether `full` can read a model at all, and from which is a map fitted?
+"""Rows beside the forgotten ones: on which `full` is seen to read a model, and which are kept.
 
 Neutral rows hold none of the facts that were to be forgotten: rows of other authors, ordinary
 questions and answers, or plain sentences. Those for the fit and those for validity share no
-author and no row, so that what a map carries is tested on facts it was not fitted on.
+author and no row, so that what a map carries is tested on facts it was not fitted on. Kept rows are facts
+that a model should still know, by how near they are to the forgotten ones.
 """
 
 import re

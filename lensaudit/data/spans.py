@@ -3,6 +3,9 @@
 The logits at position p score the token at p + 1, so the positions that score a span lie one left
 of its tokens; these are also the positions that patching replaces. The rules follow the UDS
 reference (gnueaj/unlearning-depth-score, fc31639, compute_uds.py:102-152 and 413-435).
+
+A model with another tokenizer meets the same words in other pieces. Where a piece of its own ends
+where one of `full`'s does, both have read exactly as much; at other positions they have not.
 """
 
 import itertools

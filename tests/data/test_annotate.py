@@ -6,7 +6,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lensaudit.data.annotate import (
-    Pair,
     Proposal,
     doubts,
     faults,
@@ -23,8 +22,12 @@ from lensaudit.errors import InputError
 ROOT = Path(__file__).resolve().parents[2]
 
 
+def pair_of(idx, question, answer, group=0):
+    return Fact(idx, question, answer, "", "", group)
+
+
 def pair(question, answer, idx=0):
-    return Pair(idx, question, answer, 0)
+    return pair_of(idx, question, answer)
 
 
 @pytest.mark.parametrize(
@@ -127,7 +130,7 @@ def test_doubts_are_what_a_person_should_look_at(proposal, claim):
 
 def test_the_embedded_annotations_hold_every_invariant():
     for one in forget_set("demo"):
-        found = located(Pair(one.idx, one.question, one.answer, one.group), one.entity)
+        found = located(pair_of(one.idx, one.question, one.answer, one.group), one.entity)
         assert (found.prefix, found.entity) == (one.prefix, one.entity)
         assert faults(found) == []
 
@@ -145,9 +148,9 @@ def test_a_given_entity_is_found_behind_letters_that_grow_in_lower_case():
 
 
 AWKWARD = [
-    Proposal(Pair(3, "Q [[x]] \\n?", "A\nb [[c]] \\ d\re\\", "x y"), 2, 5, "phrase"),
-    Proposal(Pair(0, "Who?", "# idx 7\nQ: no\nA: [[[[x", 4), 0, 7, "phrase"),
-    Proposal(Pair(5, "Ünï\u2028?", "[end", "idx 5"), 4, 4, "none"),
+    Proposal(pair_of(3, "Q [[x]] \\n?", "A\nb [[c]] \\ d\re\\", "x y"), 2, 5, "phrase"),
+    Proposal(pair_of(0, "Who?", "# idx 7\nQ: no\nA: [[[[x", 4), 0, 7, "phrase"),
+    Proposal(pair_of(5, "Ünï\u2028?", "[end", "idx 5"), 4, 4, "none"),
 ]
 
 
@@ -163,7 +166,7 @@ def test_a_review_file_gives_back_what_was_written(tmp_path):
 def test_any_answer_survives_its_review(tmp_path_factory, answer, data):
     start = data.draw(st.integers(0, len(answer)))
     end = data.draw(st.integers(start, len(answer)))
-    one = Proposal(Pair(0, "Who?", answer, 0), start, end, "phrase")
+    one = Proposal(pair_of(0, "Who?", answer, 0), start, end, "phrase")
     path = write_review(tmp_path_factory.mktemp("r") / "r.txt", [one], {})
     (read,) = read_review(path)
     assert (read.pair.answer, read.start, read.end) == (answer, start, end)
@@ -286,7 +289,7 @@ def test_agreement_with_the_annotated_tofu_rows_is_as_stated(experiment, shared)
     ],
 )
 def test_what_rules_get_wrong_is_marked_for_review(entity, doubt):
-    pair = Pair(0, "What fame have Ada's novels brought her?", f"It is {entity} so far.", 0)
+    pair = pair_of(0, "What fame have Ada's novels brought her?", f"It is {entity} so far.", 0)
     assert doubt in doubts(located(pair, entity))
 
 
@@ -295,5 +298,5 @@ def test_what_rules_get_wrong_is_marked_for_review(entity, doubt):
     ["civil engineer", "3 May 1931", "'Rye'", "“Oil Wind”", "Will of the Wisp", "father's craft"],
 )
 def test_an_ordinary_fact_is_not_marked(entity):
-    pair = Pair(0, "What did Ada become?", f"She chose {entity}, late.", 0)
+    pair = pair_of(0, "What did Ada become?", f"She chose {entity}, late.", 0)
     assert doubts(located(pair, entity)) == []
