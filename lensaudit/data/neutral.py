@@ -2,8 +2,8 @@
 
 Neutral rows hold none of the facts that were to be forgotten: rows of other authors, ordinary
 questions and answers, or plain sentences. Those for the fit and those for validity share no
-author and no row, so that what a map carries is tested on facts it was not fitted on. Kept rows are facts
-that a model should still know, by how near they are to the forgotten ones.
+author and no row, so that what a map carries is tested on facts it was not fitted on.
+Kept rows are facts that a model should still know, by how near they are to the forgotten ones.
 """
 
 import re
