@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from lensaudit.data.fictional.world import make_world, passing_rows
+from lensaudit.data.fictional import make_world, passing_rows
 from lensaudit.errors import InputError, VerificationError
 from lensaudit.files import digest, make_folder, read_json, write_json
 from lensaudit.gym import claims, edits, ground, guard, mimic, planting

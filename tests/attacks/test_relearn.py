@@ -16,7 +16,7 @@ from lensaudit.attacks.relearn import (
     run_of,
 )
 from lensaudit.attacks.settings import RelearnSettings
-from lensaudit.data.fictional.world import make_world
+from lensaudit.data.fictional import make_world
 from lensaudit.errors import InputError, WorkError
 from lensaudit.meta.runs import PreparedJudgement, Settings, attacking_of
 from lensaudit.meta.settings import RobustnessSettings
