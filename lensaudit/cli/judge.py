@@ -1,6 +1,7 @@
 """`lensaudit judge`: what is an answer worth, by a language model or by word lists?"""
 
 from dataclasses import asdict
+from dataclasses import fields as fields_of
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -20,14 +21,14 @@ from lensaudit.judge.settings import (
     Allowance,
     BatchSettings,
     CalibrationSettings,
+    JudgeSettings,
     LogSettings,
-    WhoJudges,
-    judge_options,
+    Server,
 )
 from lensaudit.screen.cells import brief, fields
 
 if TYPE_CHECKING:
-    from lensaudit.judge.batch_jobs import BatchOutcome
+    from lensaudit.judge.batches import BatchOutcome
     from lensaudit.judge.calibrate import Agreement
     from lensaudit.judge.findings import Findings
     from lensaudit.judge.jobs import JudgePlan
@@ -35,6 +36,8 @@ if TYPE_CHECKING:
 _PATH = click.Path(path_type=Path)
 _LOG = click.argument("log", type=_PATH)
 _WHAT = ("by", "contexts", "limit")
+_WHO = ("model", *(one.name for one in fields_of(Server)))
+_CAPS = tuple(one.name for one in fields_of(Allowance))
 
 
 @click.group()
@@ -45,38 +48,34 @@ def judge() -> None:
 @judge.command()
 @_LOG
 @options(LogSettings, *_WHAT)
-@options(WhoJudges)
-@options(Allowance)
+@options(LogSettings, *_WHO, *_CAPS)
 @options(LogSettings, "max_tokens", "offline", "fresh", "out")
 @shared("json", "dry_run")
-def run(
-    settings: LogSettings, who: WhoJudges, allowance: Allowance, as_json: bool, dry_run: bool
-) -> None:
+def run(settings: LogSettings, as_json: bool, dry_run: bool) -> None:
     """Judge the generations in LOG: a folder of `eval` or `patch`, a log, or rows.
 
     Writes scores.csv, summary.csv, results.jsonl, raw.jsonl, summary.json and manifest.json. Every
     answer is kept as it comes: the same command again repeats no paid call.
     """
-    from lensaudit.judge.jobs import job_of, plan_job, run_job
+    from lensaudit.judge.jobs import plan_job, run_job
 
-    job = job_of(settings, who, allowance)
     if dry_run:
-        print_plan(plan_job(job), as_json=as_json)
+        print_plan(plan_job(settings), as_json=as_json)
         return
     with ProgressBar() as bar:
-        findings = run_job(job, bar, notice)
+        findings = run_job(settings, bar, notice)
     print_findings(findings, as_json=as_json)
 
 
 @judge.command()
-@options(WhoJudges)
+@options(JudgeSettings, *_WHO)
 @shared("json")
-def probe(who: WhoJudges, as_json: bool) -> None:
+def probe(settings: JudgeSettings, as_json: bool) -> None:
     """Ask a model a few tiny questions to see how it can be asked; ignores earlier answers."""
-    from lensaudit.judge.opening import open_bench
+    from lensaudit.judge.client import open_client
 
-    with open_bench(judge_options(who, fresh=True)) as bench:
-        found, endpoint = bench.capability(), bench.endpoint
+    with open_client(settings, settings.model, fresh=True) as client:
+        found, endpoint = client.capability(), client.endpoint
     if as_json:
         emit(asdict(found))
         return
@@ -89,13 +88,9 @@ def probe(who: WhoJudges, as_json: bool) -> None:
 
 @judge.command()
 @options(CalibrationSettings, "by", "prompt", "words")
-@options(WhoJudges)
-@options(Allowance)
-@options(CalibrationSettings, "fresh")
+@options(CalibrationSettings, *_WHO, *_CAPS, "fresh")
 @shared("json")
-def calibrate(
-    settings: CalibrationSettings, who: WhoJudges, allowance: Allowance, as_json: bool
-) -> None:
+def calibrate(settings: CalibrationSettings, as_json: bool) -> None:
     """Compare a judge with labels set by hand: rank correlation, error, what length does."""
     from lensaudit.judge.calibrate import calibrate_model, calibrate_words
 
@@ -103,8 +98,7 @@ def calibrate(
         print_agreement(calibrate_words(settings.by, settings.words), as_json=as_json)
         return
     with ProgressBar() as bar:
-        asked = judge_options(who, allowance, fresh=settings.fresh)
-        agreement = calibrate_model(settings.by, settings.prompt, asked, bar)
+        agreement = calibrate_model(settings, bar)
     print_agreement(agreement, as_json=as_json)
 
 
@@ -116,45 +110,39 @@ def batch() -> None:
 @batch.command("run")
 @_LOG
 @options(LogSettings, *_WHAT)
-@options(WhoJudges)
-@options(Allowance)
+@options(LogSettings, *_WHO, *_CAPS)
 @options(LogSettings, "max_tokens", "out")
 @options(BatchSettings)
 @shared("json")
-def batch_run(
-    settings: LogSettings, who: WhoJudges, allowance: Allowance, how: BatchSettings, as_json: bool
-) -> None:
+def batch_run(settings: LogSettings, how: BatchSettings, as_json: bool) -> None:
     """Send LOG off; the same command again collects. Exit code 75 while a batch is not over."""
-    from lensaudit.judge.batch_jobs import batch_job
-    from lensaudit.judge.jobs import job_of
+    from lensaudit.judge.batches import batch_job
 
-    job = job_of(settings, who, allowance)
-    print_batches(batch_job(job, how=how, tell=notice), as_json=as_json)
+    print_batches(batch_job(settings, how=how, tell=notice), as_json=as_json)
 
 
 @batch.command("cancel")
 @click.argument("folder", type=_PATH)
-@options(WhoJudges)
-def batch_cancel(folder: Path, who: WhoJudges) -> None:
+@options(JudgeSettings, *_WHO)
+def batch_cancel(folder: Path, settings: JudgeSettings) -> None:
     """Stop the batches sent from FOLDER, an --out of `batch run`; collect with `batch run`."""
-    from lensaudit.judge.batch_jobs import cancel_job
+    from lensaudit.judge.batches import cancel_job
 
-    say("\n".join(cancel_job(judge_options(who), folder)) or "nothing to stop")
+    say("\n".join(cancel_job(settings, folder)) or "nothing to stop")
 
 
 @batch.command("export")
 @_LOG
 @click.argument("target", type=_PATH)
 @options(LogSettings, *_WHAT)
-@options(WhoJudges)
+@options(LogSettings, *_WHO)
 @options(LogSettings, "max_tokens")
 @shared("force")
-def batch_export(settings: LogSettings, who: WhoJudges, target: Path, force: bool) -> None:
+def batch_export(settings: LogSettings, target: Path, force: bool) -> None:
     """Write what is not answered yet to TARGET, a batch file for any server; sends nothing."""
-    from lensaudit.judge.batch_jobs import export_job
-    from lensaudit.judge.jobs import job_of
+    from lensaudit.judge.batches import export_job
 
-    n_calls = export_job(job_of(settings, who), target, force=force)
+    n_calls = export_job(settings, target, force=force)
     say(f"written: {target}, {n_calls} requests")
 
 
@@ -162,15 +150,14 @@ def batch_export(settings: LogSettings, who: WhoJudges, target: Path, force: boo
 @_LOG
 @click.argument("results", type=_PATH)
 @options(LogSettings, *_WHAT)
-@options(WhoJudges)
+@options(LogSettings, *_WHO)
 @options(LogSettings, "max_tokens", "out")
 @shared("json")
-def batch_import(settings: LogSettings, who: WhoJudges, results: Path, as_json: bool) -> None:
+def batch_import(settings: LogSettings, results: Path, as_json: bool) -> None:
     """Read RESULTS, a batch's output file, and write what follows for LOG; asks nobody."""
-    from lensaudit.judge.batch_jobs import import_job
-    from lensaudit.judge.jobs import job_of
+    from lensaudit.judge.batches import import_job
 
-    print_findings(import_job(job_of(settings, who), results), as_json=as_json)
+    print_findings(import_job(settings, results), as_json=as_json)
 
 
 def print_findings(findings: "Findings", *, as_json: bool) -> None:
@@ -178,29 +165,17 @@ def print_findings(findings: "Findings", *, as_json: bool) -> None:
     from lensaudit.judge.findings import refuse_unfinished, summary_of
     from lensaudit.screen.judge import findings_of
 
-    folder = findings.folder or Path()
     if as_json:
         emit(summary_of(findings))
     else:
         tell(findings_of(findings))
-        written(folder)
-    refuse_unfinished(findings, folder)
+        written(findings.folder)
+    refuse_unfinished(findings)
 
 
 def print_plan(plan: "JudgePlan", *, as_json: bool) -> None:
     """What a run would ask."""
-    found = {
-        "items": len(plan.items.items),
-        "gaps": len(plan.items.gaps),
-        "calls": plan.n_calls,
-        "cached": plan.n_cached,
-        "tokens_in_at_most": plan.tokens.tokens_in,
-        "tokens_out_at_most": plan.tokens.tokens_out,
-        "cost_at_most": plan.cost,
-        "mode": plan.mode,
-        "max_tokens_of_a_reply": plan.max_tokens,
-        "probed": plan.probed,
-    }
+    found = asdict(plan)
     if as_json:
         emit(found)
     else:

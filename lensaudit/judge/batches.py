@@ -1,22 +1,43 @@
-"""Batches: half the price, a day's time, and a state file tied to what was sent."""
+"""Batches: half the price, a day's time, and a state file tied to what was sent.
+
+Calls go out as lines of a file and come back as lines, sent and collected here or carried by hand.
+"""
 
 import hashlib
+import json
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
+from typing import Any, Literal
 
 from lensaudit.errors import InputError, WorkError
-from lensaudit.files import digest, read_json, read_text, slug, write_bytes, write_json
-from lensaudit.judge.asking import Assignment
-from lensaudit.judge.budget import Budget
-from lensaudit.judge.cache import AnswerCache
-from lensaudit.judge.calls import Call, Failure, Outcome
+from lensaudit.files import (
+    canonical_json,
+    check_output,
+    check_size,
+    digest,
+    parse_json,
+    printable,
+    read_json,
+    read_text,
+    slug,
+    write_bytes,
+    write_json,
+)
+from lensaudit.judge.calls import Call, CallFailure, CallOutcome, Reply, checked
+from lensaudit.judge.client import Found, JudgeClient, Pending, open_client
 from lensaudit.judge.endpoint import Endpoint
-from lensaudit.judge.exchange import cached, ingest, request_lines, result_rows, shards
-from lensaudit.judge.transport import BatchInfo, EndpointError, Transport
+from lensaudit.judge.findings import Findings, findings_of
+from lensaudit.judge.jobs import open_job
+from lensaudit.judge.settings import WORDS, BatchSettings, JudgeSettings, LogSettings
+from lensaudit.judge.transport import MOST_FILE_BYTES, BatchInfo, EndpointError, Transport
+from lensaudit.results import schema
 
-SCHEMA = "judge-batch/1"
+LONGEST_POLL_S = 300.0
+MAX_LINES, MAX_BYTES = 50_000, 100 * 2**20
+"""What OpenAI takes in one file (limits are 50 000 lines and 200 MB)."""
+SCHEMA: Literal["judge-batch/1"] = "judge-batch/1"
 STATE = "batch_state.json"
 ENDED = frozenset({"completed", "failed", "expired", "cancelled"})
 """`validating`, `in_progress`, `finalizing` and `cancelling` are not over."""
@@ -40,7 +61,7 @@ class Sent:
 
 
 @dataclass(frozen=True)
-class State:
+class BatchState:
     """What a folder knows about its batches."""
 
     host: str
@@ -50,7 +71,7 @@ class State:
     sent: tuple[Sent, ...] = ()
     failed: Mapping[str, str] = field(default_factory=dict)
     """Call -> why the server gave no answer."""
-    schema: str = SCHEMA
+    schema: Literal["judge-batch/1"] = SCHEMA
 
     def write(self, folder: Path) -> None:
         """Write `batch_state.json`."""
@@ -58,53 +79,53 @@ class State:
 
 
 @dataclass(frozen=True)
-class Standing:
-    """Where a folder's batches stand."""
-
-    found: Mapping[str, Outcome]
-    """Outcomes so far; of every call once nothing is open."""
-    open: tuple[BatchInfo, ...]
-    submitted: int
-    """Requests sent off just now."""
-
-
-@dataclass(frozen=True)
-class Desk:
-    """Sends and collects the batches of one folder."""
+class BatchFolder:
+    """The batches that are sent from one folder, and collected into it."""
 
     folder: Path
-    transport: Transport
-    cache: AnswerCache
-    endpoint: Endpoint
-    budget: Budget
+    client: JudgeClient
 
-    def advance(self, assignment: Assignment, *, resubmit: bool = False) -> Standing:
+    @property
+    def transport(self) -> Transport:
+        """The server.
+
+        Raises:
+            InputError: it may not be asked.
+        """
+        if self.client.transport is None:
+            raise InputError("batches need the server; leave --offline out")
+        return self.client.transport
+
+    def advance(
+        self, pending: Pending, *, resubmit: bool = False
+    ) -> tuple[Found, list[BatchInfo], int]:
         """Collect what is done, send what was never sent; run it again until nothing is open.
 
         With `resubmit`, what failed, expired or was cancelled is sent once more.
+
+        Returns:
+            Outcomes so far, of every call once nothing is open; what is open; and how many
+            requests were sent off just now.
 
         Raises:
             InputError: the folder holds batches of other requests, or a cap would be passed.
             EndpointError: the server refuses.
         """
-        state = self._state(assignment)
-        state, running = self._collect(state, assignment)
-        found = cached(assignment, self.cache)
+        state, running = self._collect(self._state(pending), pending)
+        found = self.client.known(pending)
         if running:
-            return Standing(found, tuple(running), 0)
-        sent = self._sent_keys(state)
-        old = {
-            key: Failure("api_error", state.failed.get(key, _lost(state)))
-            for key in sent
+            return found, running, 0
+        old: dict[str, CallOutcome] = {
+            key: CallFailure("api_error", state.failed.get(key, _lost(state)))
+            for key in self._sent_keys(state)
             if key not in found and not resubmit
         }
-        asked = assignment.pending({**old, **found})
+        asked = pending({**old, **found})
         # two rows with the same texts are one call
         calls = list({call.key: call for call in asked if call.key not in old}.values())
         if not calls:
-            return Standing({**old, **found}, (), 0)
-        running = self._submit(state, calls)
-        return Standing(found, tuple(running), len(calls))
+            return {**old, **found}, [], 0
+        return found, self._submit(state, calls), len(calls)
 
     def cancel(self) -> tuple[BatchInfo, ...]:
         """Stop every batch that is not over.
@@ -118,10 +139,10 @@ class Desk:
         ids = [one.batch_id for one in state.sent if one.batch_id and not one.collected]
         return tuple(self.transport.cancel(batch_id) for batch_id in ids)
 
-    def _state(self, assignment: Assignment) -> State:
-        plan = digest(sorted(call.key for call in assignment.pending({})))
+    def _state(self, pending: Pending) -> BatchState:
+        plan = digest(sorted(call.key for call in pending({})))
         state = read_state(self.folder)
-        fresh = State(self.endpoint.host, self.endpoint.model, plan)
+        fresh = BatchState(self.client.endpoint.host, self.client.endpoint.model, plan)
         if state is None:
             return fresh
         if (state.host, state.model, state.plan) != (fresh.host, fresh.model, fresh.plan):
@@ -132,7 +153,7 @@ class Desk:
             )
         return state
 
-    def _collect(self, state: State, assignment: Assignment) -> tuple[State, list[BatchInfo]]:
+    def _collect(self, state: BatchState, pending: Pending) -> tuple[BatchState, list[BatchInfo]]:
         running = []
         for at, one in enumerate(state.sent):
             if one.collected:
@@ -141,7 +162,7 @@ class Desk:
             done = replace(one, batch_id=info.id, status=info.status, problem=info.problem)
             failed = dict(state.failed)
             if info.status in ENDED:
-                failed |= self._download(info, assignment)
+                failed |= self._download(info, pending)
                 done = replace(done, collected=True)
             else:
                 running.append(info)
@@ -157,7 +178,7 @@ class Desk:
         known = self.transport.batch_of(one.file_id)
         return known or self.transport.create_batch(one.file_id, one.sha256[:16])
 
-    def _download(self, info: BatchInfo, assignment: Assignment) -> dict[str, str]:
+    def _download(self, info: BatchInfo, pending: Pending) -> dict[str, str]:
         failed: dict[str, str] = {}
         for kind, file_id in (("output", info.output_file), ("errors", info.error_file)):
             if file_id is None:
@@ -167,12 +188,12 @@ class Desk:
             name = f"batch-{slug(info.id)}-{digest(info.id)[:8]}-{kind}.jsonl"
             write_bytes(self.folder / name, text.encode("utf-8", "backslashreplace"))
             try:
-                failed |= ingest(text, assignment, self.cache, self.endpoint)[1]
+                failed |= ingest(text, pending, self.client)[1]
             except InputError as error:
                 raise WorkError(f"{self.folder / name}: {error}; the server's fault") from error
         return failed
 
-    def _sent_keys(self, state: State) -> set[str]:
+    def _sent_keys(self, state: BatchState) -> set[str]:
         keys: set[str] = set()
         for one in state.sent:
             path = self.folder / one.requests
@@ -182,9 +203,9 @@ class Desk:
             keys |= {key for key, _ in result_rows(content)}
         return keys
 
-    def _submit(self, state: State, calls: Sequence[Call]) -> list[BatchInfo]:
+    def _submit(self, state: BatchState, calls: Sequence[Call]) -> list[BatchInfo]:
         for at, call in enumerate(calls):
-            problem = self.budget.reserve(call)
+            problem = self.client.budget.reserve(call)
             if problem:
                 raise InputError(
                     f"nothing was sent: {problem} at request {at + 1} of {len(calls)}; "
@@ -209,7 +230,9 @@ class Desk:
             state.write(self.folder)
             info = self.transport.create_batch(one.file_id, one.sha256[:16])
             if info.id in {earlier.batch_id for earlier in state.sent}:
-                raise EndpointError(f"{self.endpoint.host}: gives two batches the id {info.id!r}")
+                raise EndpointError(
+                    f"{self.client.endpoint.host}: gives two batches the id {info.id!r}"
+                )
             one = replace(one, batch_id=info.id, status=info.status)
             state = replace(state, sent=(*state.sent[:-1], one))
             state.write(self.folder)
@@ -217,13 +240,13 @@ class Desk:
         return running
 
 
-def _lost(state: State) -> str:
+def _lost(state: BatchState) -> str:
     last = state.sent[-1]
     why = f" ({last.problem})" if last.problem else ""
     return f"its batch is {last.status}{why} without an answer; run again with --resubmit"
 
 
-def read_state(folder: Path) -> State | None:
+def read_state(folder: Path) -> BatchState | None:
     """The state of a folder, or None.
 
     Raises:
@@ -232,10 +255,187 @@ def read_state(folder: Path) -> State | None:
     path = folder / STATE
     if not path.exists():
         return None
-    content = read_json(path)
-    try:
-        if content["schema"] != SCHEMA:
-            raise KeyError("schema")
-        return State(**{**content, "sent": tuple(Sent(**one) for one in content["sent"])})
-    except (KeyError, TypeError) as error:
-        raise InputError(f"{path}: is no {SCHEMA} ({error}); use another --out") from error
+    return schema.checked(BatchState, read_json(path), path, remedy="use another --out")
+
+
+def request_lines(calls: Iterable[Call]) -> Iterator[bytes]:
+    """Lines of a batch file, in the order of their ids."""
+    for call in sorted(calls, key=lambda one: one.key):
+        line = {
+            "custom_id": call.key,
+            "method": "POST",
+            "url": "/v1/chat/completions",
+            "body": dict(call.body),
+        }
+        yield canonical_json(line).encode() + b"\n"
+
+
+def shards(lines: Iterable[bytes]) -> list[bytes]:
+    """Files within what a server takes."""
+    out: list[list[bytes]] = [[]]
+    size = 0
+    for line in lines:
+        if len(out[-1]) >= MAX_LINES or (out[-1] and size + len(line) > MAX_BYTES):
+            out.append([])
+            size = 0
+        out[-1].append(line)
+        size += len(line)
+    return [b"".join(part) for part in out if part]
+
+
+def ingest(text: str, pending: Pending, client: JudgeClient) -> tuple[int, dict[str, str]]:
+    """Keep the answers in the lines of an output or error file, in whatever order they come.
+
+    Returns:
+        How many answers are new, and why other calls have none.
+
+    Raises:
+        InputError: two lines answer one call; nothing is kept of the file.
+    """
+    rows: dict[str, Mapping[str, Any]] = {}
+    for key, row in result_rows(text):
+        if key in rows:
+            raise InputError(f"custom_id {key[:16]} stands twice; which line answers it?")
+        rows[key] = row
+    n_new, failed = 0, dict[str, str]()
+    while True:
+        wanted = {call.key: call for call in pending(client.known(pending))}
+        known = [key for key in wanted if key in rows]
+        if not known:
+            return n_new, failed
+        for key in known:
+            outcome = _outcome(rows.pop(key), wanted[key], client.endpoint)
+            if isinstance(outcome, Reply):
+                client.cache.put(wanted[key], outcome)
+                n_new += 1
+            else:
+                failed[key] = outcome.reason
+
+
+def result_rows(text: str) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    """The objects of a batch file by their `custom_id`; other lines are passed over."""
+    # not splitlines(): U+2028 and its like may stand inside a JSON string
+    for line in text.split("\n"):
+        try:
+            row = parse_json(line)
+        except ValueError:
+            continue
+        if isinstance(row, dict) and isinstance(row.get("custom_id"), str):
+            yield row["custom_id"], row
+
+
+def _outcome(row: Mapping[str, Any], call: Call, endpoint: Endpoint) -> CallOutcome:
+    response = row.get("response")
+    if isinstance(response, Mapping) and response.get("status_code") == 200:
+        return checked(response.get("body"), call, endpoint)
+    said = row.get("error") or (response.get("body") if isinstance(response, Mapping) else None)
+    text = endpoint.redacted(json.dumps(said))
+    return CallFailure("api_error", f"the batch gives an error: {text[:160]}")
+
+
+@dataclass(frozen=True)
+class BatchOutcome:
+    """Results, or what is still going on."""
+
+    findings: Findings | None
+    lines: tuple[str, ...]
+    """What a person is told about open batches."""
+    submitted: int = 0
+
+
+def batch_job(
+    settings: LogSettings,
+    *,
+    how: BatchSettings | None = None,
+    tell: Callable[[str], None] = lambda line: None,
+) -> BatchOutcome:
+    """Send a log as batches, or collect them; the same call again goes on.
+
+    Raises:
+        InputError: before anything is sent.
+        EndpointError: the server refuses.
+    """
+    how = how or BatchSettings()
+    resubmit, poll_s, submitted = how.resubmit, how.poll_s, 0
+    if settings.fresh or settings.offline:
+        raise InputError("batches know no --fresh and no --offline; use another --cache or --out")
+    _refuse_words(settings)
+    with open_job(settings) as job, job.folder(tell) as folder:
+        assert job.client is not None
+        batches = BatchFolder(folder, job.client)
+        pending = job.grader.pending(job.items.items)
+        while True:
+            found, running, n_sent = batches.advance(pending, resubmit=resubmit)
+            # what failed again after being sent again is not sent a third time
+            resubmit, submitted = False, submitted + n_sent
+            lines = tuple(f"{_line(one)} ({one.done}/{one.total})" for one in running)
+            if not running:
+                findings = findings_of(job.grader, job.items, found, job.client)
+                return BatchOutcome(job.written(folder, findings), (), submitted)
+            if not how.wait:
+                return BatchOutcome(None, lines, submitted)
+            tell("; ".join(lines))
+            time.sleep(poll_s)
+            poll_s = min(2 * poll_s, LONGEST_POLL_S)
+
+
+def cancel_job(settings: JudgeSettings, folder: Path) -> tuple[str, ...]:
+    """Stop the batches of a folder; a line for each."""
+    with open_client(settings, settings.model) as client:
+        return tuple(map(_line, BatchFolder(folder, client).cancel()))
+
+
+def export_job(settings: LogSettings, target: Path, *, force: bool = False) -> int:
+    """Write the calls that are not answered as a batch file; how many they are.
+
+    Raises:
+        InputError: `target` is there, no such file, and `force` is not given.
+    """
+    check_output(target, ours=_is_batch, force=force)
+    _refuse_words(settings)
+    with open_job(settings, asks=False) as job:
+        assert job.client is not None
+        pending = job.grader.pending(job.items.items)
+        calls = {call.key: call for call in pending(job.client.known(pending))}
+        write_bytes(target, b"".join(request_lines(calls.values())))
+        return len(calls)
+
+
+def _is_batch(content: bytes) -> bool:
+    """Whether a file holds requests."""
+    return b'"custom_id"' in content and b'"url"' in content
+
+
+def import_job(settings: LogSettings, results: Path) -> Findings:
+    """Read a batch's result file into the cache and write what follows from it.
+
+    Raises:
+        InputError: the file answers none of the job's calls.
+    """
+    _refuse_words(settings)
+    check_size(results, MOST_FILE_BYTES)
+    text = read_text(results)
+    with open_job(settings, asks=False) as job, job.folder() as folder:
+        assert job.client is not None
+        client, pending = job.client, job.grader.pending(job.items.items)
+        ids = {key for key, _ in result_rows(text)}
+        before = client.known(pending)
+        try:
+            n_new, failed = ingest(text, pending, client)
+        except InputError as error:
+            raise InputError(f"{results}: {error}") from error
+        if not n_new and not failed and not ids & set(before):
+            raise InputError(
+                f"{results}: answers none of these {len(job.items.items)} items; same log, --by, "
+                "--model, --base-url and --mode as in the export?"
+            )
+        return job.written(folder, job.findings())
+
+
+def _refuse_words(settings: LogSettings) -> None:
+    if settings.by.startswith(WORDS):
+        raise InputError(f"--by {settings.by} asks nobody; use `lensaudit judge run`")
+
+
+def _line(batch: BatchInfo) -> str:
+    return printable(f"{batch.id}: {batch.status}")

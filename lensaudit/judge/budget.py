@@ -6,33 +6,12 @@ from dataclasses import dataclass
 
 from lensaudit.errors import InputError
 from lensaudit.judge.calls import Call, Usage
+from lensaudit.judge.settings import Allowance
 
 _CHARS_PER_TOKEN = 3.0
 """Lower than the usual 4: a reservation should not be too small."""
 _MESSAGE_TOKENS = 12
 """What chat templates add."""
-
-
-@dataclass(frozen=True)
-class Prices:
-    """Per million tokens, in any currency; there is no built-in table, it would be out of date."""
-
-    per_million_in: float = 0.0
-    per_million_out: float = 0.0
-
-    def cost(self, usage: Usage) -> float:
-        """Cost of one call."""
-        tokens_in, tokens_out = usage.tokens_in, usage.tokens_out
-        return (tokens_in * self.per_million_in + tokens_out * self.per_million_out) / 1e6
-
-
-@dataclass(frozen=True)
-class Caps:
-    """The most that one run may use; None is no limit."""
-
-    cost: float | None = None
-    calls: int | None = None
-    tokens: int | None = None
 
 
 @dataclass(frozen=True)
@@ -64,9 +43,9 @@ class Budget:
         InputError: a cap on the cost without prices.
     """
 
-    def __init__(self, caps: Caps | None = None, prices: Prices | None = None):
-        self.caps, self.prices = caps or Caps(), prices or Prices()
-        if self.caps.cost is not None and not any(vars(self.prices).values()):
+    def __init__(self, caps: Allowance):
+        self.caps = caps
+        if caps.max_cost is not None and not (caps.price_in or caps.price_out):
             raise InputError("--max-cost needs --price-in and --price-out (per million tokens)")
         self._lock = threading.Lock()
         self._calls = self._estimated = self._failed = 0
@@ -100,10 +79,15 @@ class Budget:
             else:
                 self._add(expected_usage(call), -1)
 
+    def cost(self, usage: Usage) -> float:
+        """What tokens cost; prices are per million, in any currency."""
+        caps = self.caps
+        return (usage.tokens_in * caps.price_in + usage.tokens_out * caps.price_out) / 1e6
+
     @property
     def spent(self) -> Spent:
         """So far, reservations included."""
-        cost = self.prices.cost(Usage(self._in, self._out))
+        cost = self.cost(Usage(self._in, self._out))
         return Spent(self._calls, self._in, self._out, cost, self._estimated, self._failed)
 
     def _add(self, usage: Usage, sign: int) -> None:
@@ -113,10 +97,13 @@ class Budget:
     def _problem(self, usage: Usage) -> str:
         caps = self.caps
         after = Usage(self._in + usage.tokens_in, self._out + usage.tokens_out)
-        if caps.calls is not None and self._calls + 1 > caps.calls:
-            return f"--max-calls {caps.calls} reached"
-        if caps.tokens is not None and after.tokens_in + after.tokens_out > caps.tokens:
-            return f"--max-tokens-total {caps.tokens} would be passed"
-        if caps.cost is not None and self.prices.cost(after) > caps.cost:
-            return f"--max-cost {caps.cost:g} would be passed"
+        if caps.max_calls is not None and self._calls + 1 > caps.max_calls:
+            return f"--max-calls {caps.max_calls} reached"
+        if (
+            caps.max_tokens_total is not None
+            and after.tokens_in + after.tokens_out > caps.max_tokens_total
+        ):
+            return f"--max-tokens-total {caps.max_tokens_total} would be passed"
+        if caps.max_cost is not None and self.cost(after) > caps.max_cost:
+            return f"--max-cost {caps.max_cost:g} would be passed"
         return ""

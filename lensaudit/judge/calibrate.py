@@ -14,10 +14,11 @@ from scipy.stats import spearmanr
 from lensaudit.data.facts import read_rows
 from lensaudit.errors import InputError, WorkError
 from lensaudit.files import digest
-from lensaudit.judge.opening import JudgeOptions, open_bench
-from lensaudit.judge.programmatic import PROGRAMMATIC
+from lensaudit.judge.client import open_client
+from lensaudit.judge.programmatic import PROGRAMMATIC, JudgeRequest, JudgeVerdict
 from lensaudit.judge.prompts import BUILT_IN, prompt_id, read_template
-from lensaudit.judge.verdict import JudgeRequest, JudgeVerdict
+from lensaudit.judge.scalar import ScalarJudge
+from lensaudit.judge.settings import CalibrationSettings
 from lensaudit.progress import Tick
 from lensaudit.results.schema import Number, Text, Whole, checked
 from lensaudit.results.sentences import labels_agreed
@@ -31,12 +32,12 @@ _FEWEST = 3
 
 @dataclass(frozen=True)
 class Labelled:
-    """An answer with the score a person gives it."""
+    """An answer with the score a person gives it: a row of a set."""
 
-    request: JudgeRequest
-    label: float
-    """0 to 100."""
-    pair: int | None
+    question: Text
+    answer: Text
+    label: Annotated[Number, Field(ge=0, le=100)]
+    pair: Whole | None = None
     """Two answers of one pair say the same, one at greater length."""
 
 
@@ -103,22 +104,8 @@ def read_labels(name_or_path: str) -> list[Labelled]:
     if problems or len(rows) < _FEWEST:
         problem = problems[0] if problems else f"{len(rows)} rows, wanted {_FEWEST} or more"
         raise InputError(f"{path}: {problem}")
-    return [_labelled(row.value, at, f"{path}: {row.where}") for at, row in enumerate(rows)]
-
-
-@dataclass(frozen=True)
-class _Row:
-    """A row of a set."""
-
-    question: Text
-    answer: Text
-    label: Annotated[Number, Field(ge=0, le=100)]
-    pair: Whole | None = None
-
-
-def _labelled(row: object, at: int, where: str) -> Labelled:
-    one = checked(_Row, row, where, remedy="a row is question, answer and a label from 0 to 100")
-    return Labelled(JudgeRequest(at, one.question, one.answer), one.label, one.pair)
+    remedy = "a row is question, answer and a label from 0 to 100"
+    return [checked(Labelled, row.value, f"{path}: {row.where}", remedy=remedy) for row in rows]
 
 
 def calibrate_words(name_or_path: str, judge: str) -> Agreement:
@@ -130,14 +117,17 @@ def calibrate_words(name_or_path: str, judge: str) -> Agreement:
     if judge not in PROGRAMMATIC or judge == "entity":
         raise InputError(f"--words {judge}: no such judge here; known are idk, variety")
     rows = read_labels(name_or_path)
-    verdicts = PROGRAMMATIC[judge].score([row.request for row in rows])
+    verdicts = PROGRAMMATIC[judge].score(requests_of(rows))
     return agreement(rows, verdicts, labels=name_or_path, judge=judge, mode="words", prompt="")
 
 
+def requests_of(rows: Sequence[Labelled]) -> list[JudgeRequest]:
+    """What a judge is asked of each row."""
+    return [JudgeRequest(at, row.question, row.answer) for at, row in enumerate(rows)]
+
+
 def calibrate_model(
-    name_or_path: str,
-    prompt: str | None,
-    options: JudgeOptions,
+    settings: CalibrationSettings,
     progress: Tick = lambda what, done, total: None,
 ) -> Agreement:
     """A language model beside the labels; the result is kept for later manifests.
@@ -146,21 +136,21 @@ def calibrate_model(
         InputError: no such set or prompt, or the server refuses.
         WorkError: the server refuses half-way.
     """
-    rows = read_labels(name_or_path)
-    template = _prompt(name_or_path if prompt is None else prompt)
-    with open_bench(options, progress) as bench:
-        judge = bench.judge(template)
-        verdicts = judge.score([row.request for row in rows])
+    rows = read_labels(settings.by)
+    template = _prompt(settings.by if settings.prompt is None else settings.prompt)
+    fresh = settings.fresh
+    with open_client(settings, settings.model, fresh=fresh, progress=progress) as client:
+        judge = ScalarJudge(client, client.capability(), template)
         found = agreement(
             rows,
-            verdicts,
-            labels=name_or_path,
+            judge.score(requests_of(rows)),
+            labels=settings.by,
             judge=judge.name,
             mode=judge.capability.mode,
             prompt=template,
         )
         kind = f"{KIND}:{found.prompt_id}"
-        bench.asker.cache.keep_fact(kind, bench.endpoint.host, judge.name, asdict(found))
+        client.cache.keep_fact(kind, client.endpoint.host, judge.name, asdict(found))
         return found
 
 
@@ -184,10 +174,10 @@ def agreement(
     """The report; what cannot be computed is None."""
     scored = [(row, v.score) for row, v in zip(rows, verdicts, strict=True) if v.score is not None]
     errors = [score - row.label for row, score in scored]
-    lengths = [float(len(row.request.answer)) for row, _ in scored]
+    lengths = [float(len(row.answer)) for row, _ in scored]
     return Agreement(
         labels=labels,
-        labels_digest=digest([[r.request.question, r.request.answer, r.label] for r in rows]),
+        labels_digest=digest([[r.question, r.answer, r.label] for r in rows]),
         judge=judge,
         mode=mode,
         prompt_id=prompt_id(prompt),

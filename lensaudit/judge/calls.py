@@ -3,6 +3,7 @@
 import hashlib
 import json
 import math
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -10,12 +11,21 @@ from typing import Any, Literal
 
 from lensaudit.files import canonical_json
 from lensaudit.judge.endpoint import Endpoint
-from lensaudit.judge.scale import TokenProb, unthought
-from lensaudit.judge.verdict import Status
+from lensaudit.judge.programmatic import Status
 
 PATH = "/chat/completions"
 TOP_LOGPROBS = 20
 """The most that OpenAI and, by default, vLLM give."""
+_THOUGHT = re.compile(r"\s*<think(?:ing)?>.*?</think(?:ing)?>", re.DOTALL)
+
+
+@dataclass(frozen=True)
+class TokenProb:
+    """One alternative for the first token."""
+
+    token: str
+    logprob: float
+    """Natural logarithm."""
 
 
 @dataclass(frozen=True)
@@ -123,7 +133,7 @@ Cause = Literal["", "refused", "garbage", "silent"]
 
 
 @dataclass(frozen=True)
-class Failure:
+class CallFailure:
     """A call without a usable answer."""
 
     status: Status
@@ -133,7 +143,12 @@ class Failure:
     completion; `silent`: it sends nothing, or that it is in trouble; "": something else."""
 
 
-Outcome = Reply | Failure
+CallOutcome = Reply | CallFailure
+
+
+def unthought(text: str) -> str:
+    """A reply without the thought that a server may leave before it."""
+    return _THOUGHT.sub("", text, count=1)
 
 
 def chat_call(
@@ -152,7 +167,7 @@ def user(text: str) -> Mapping[str, str]:
     return {"role": "user", "content": text}
 
 
-def checked(raw: Any, call: Call, endpoint: Endpoint) -> Outcome:
+def checked(raw: Any, call: Call, endpoint: Endpoint) -> CallOutcome:
     """A server's JSON as a reply, without keys, or why it is none.
 
     A reply without the probabilities that were asked for is a failure: it is not kept, so that it
@@ -162,16 +177,18 @@ def checked(raw: Any, call: Call, endpoint: Endpoint) -> Outcome:
         # NaN and infinities are no JSON, and could not be written
         raw = json.loads(json.dumps(endpoint.cleared(raw)), parse_constant=lambda name: None)
         if isinstance(raw, dict) and "choices" not in raw and "error" in raw:
-            return Failure("api_error", f"the server's reply is an error: {raw['error']!s:.160}")
+            return CallFailure(
+                "api_error", f"the server's reply is an error: {raw['error']!s:.160}"
+            )
         message = _message(raw)
     except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
-        return Failure("api_error", "the server's reply is no chat completion", "garbage")
+        return CallFailure("api_error", "the server's reply is no chat completion", "garbage")
     content = message.get("content")
     if content is not None and not isinstance(content, str):
-        return Failure("api_error", "the server's reply holds no text", "garbage")
+        return CallFailure("api_error", "the server's reply holds no text", "garbage")
     reply = Reply(raw)
     if call.body.get("logprobs") and not reply.first_token and not reply.refusal:
-        return Failure("no_logprobs", "the server sent no log-probabilities")
+        return CallFailure("no_logprobs", "the server sent no log-probabilities")
     return reply
 
 

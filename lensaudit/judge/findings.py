@@ -3,19 +3,18 @@
 import math
 import statistics
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 from lensaudit.errors import PartialError, WorkError
 from lensaudit.files import write_csv, write_json, write_jsonl
 from lensaudit.groups import unit_of
-from lensaudit.judge.asking import Asker, Counts
-from lensaudit.judge.budget import Spent
-from lensaudit.judge.calls import Outcome, Reply
-from lensaudit.judge.grading import Grader, Judged
-from lensaudit.judge.items import Items
+from lensaudit.judge.calls import Reply
+from lensaudit.judge.client import Found, JudgeClient, Pending
+from lensaudit.judge.items import GradedItem, Item, Items
+from lensaudit.judge.programmatic import Judge
 from lensaudit.scores.estimate import NO_ROWS
 from lensaudit.scores.intervals import clustered_mean
 
@@ -24,20 +23,80 @@ UNFINISHED = frozenset({"budget", "api_error", "no_logprobs"})
 """Statuses that another run can change; the others are what the judge says."""
 
 
+@runtime_checkable
+class Grader(Protocol):
+    """A way to judge items: what to ask, and what the answers mean."""
+
+    @property
+    def identity(self) -> Mapping[str, Any]:
+        """What scores of two runs must share to be compared, as plain JSON values."""
+        ...
+
+    @property
+    def limit(self) -> int | None:
+        """Tokens that a reply may have; None where nobody is asked."""
+        ...
+
+    def metrics(self, context: str) -> tuple[str, ...]:
+        """The names of a context's scores."""
+        ...
+
+    def pending(self, items: Sequence[Item]) -> Pending:
+        """The calls."""
+        ...
+
+    def graded(self, items: Sequence[Item], found: Found) -> list[GradedItem]:
+        """A row per item."""
+        ...
+
+
+@dataclass(frozen=True)
+class WordGrader:
+    """A judge that asks nobody, on the items of a log."""
+
+    judge: Judge
+    limit: None = None
+
+    @property
+    def identity(self) -> Mapping[str, Any]:
+        """The judge's name; its word lists come with the package's version."""
+        return {"grader": self.judge.name, "model": None, "prompts": {}, "scale": [0, 100]}
+
+    def metrics(self, context: str) -> tuple[str, ...]:
+        """The judge's name."""
+        return (self.judge.name,)
+
+    def pending(self, items: Sequence[Item]) -> Pending:
+        """Nothing to ask."""
+        return lambda found: []
+
+    def graded(self, items: Sequence[Item], found: Found) -> list[GradedItem]:
+        """A row per item."""
+        verdicts = self.judge.score([item.request for item in items])
+        return [
+            GradedItem(
+                item,
+                {} if verdict.score is None else {self.judge.name: verdict.score},
+                verdict.status,
+                verdict.reason,
+            )
+            for item, verdict in zip(items, verdicts, strict=True)
+        ]
+
+
 @dataclass(frozen=True)
 class Findings:
     """Everything one run of a judge found."""
 
     items: Items
     grader: Grader
-    rows: tuple[Judged, ...]
-    """Every item and every gap, in the order of the log."""
-    found: Mapping[str, Outcome]
-    counts: Counts | None = None
-    spent: Spent | None = None
-    fatal: str = ""
-    folder: Path | None = None
-    """Where they are written; None: not yet."""
+    rows: tuple[GradedItem, ...]
+    """Every row of the log, context by context; gaps after the rest."""
+    found: Found
+    client: JudgeClient | None = None
+    """Who was asked, with the account of it; None: nobody."""
+    folder: Path = Path()
+    """Where they are written."""
 
     @property
     def status(self) -> dict[str, int]:
@@ -47,7 +106,7 @@ class Findings:
     @property
     def n_scored(self) -> int:
         """Rows with scores."""
-        return sum(row.status == "ok" for row in self.rows)
+        return self.status.get("ok", 0)
 
     @property
     def n_cut(self) -> int:
@@ -72,26 +131,13 @@ class Column:
     ci95_why: str | None
 
 
-def judge_items(grader: Grader, items: Items, asker: Asker | None) -> Findings:
-    """Judge every item; what fails has its reason. Without an asker nobody is asked."""
-    assignment = grader.assignment(items.items)
-    found = asker.settle(assignment) if asker is not None else {}
-    return findings_of(grader, items, found, asker)
-
-
-def findings_of(
-    grader: Grader, items: Items, found: Mapping[str, Outcome], asker: Asker | None
-) -> Findings:
+def findings_of(grader: Grader, items: Items, found: Found, client: JudgeClient | None) -> Findings:
     """The findings when all outcomes are known."""
-    rows = grader.judged(items.items, found)
-    rows += [Judged(g.context, g.idx, g.idx, {}, "unscored", g.reason) for g in items.gaps]
+    rows = grader.graded(items.items, found)
+    rows += [GradedItem(gap, {}, "unscored", gap.gap) for gap in items.gaps]
     order = {context: at for at, context in enumerate(items.contexts)}
     rows.sort(key=lambda row: order[row.context])
-    if asker is None:
-        return Findings(items, grader, tuple(rows), found)
-    return Findings(
-        items, grader, tuple(rows), found, asker.counts, asker.budget.spent, asker.fatal
-    )
+    return Findings(items, grader, tuple(rows), found, client)
 
 
 def columns(findings: Findings) -> dict[str, dict[str, Column]]:
@@ -106,12 +152,12 @@ def columns(findings: Findings) -> dict[str, dict[str, Column]]:
     return out
 
 
-def _column(rows: list[Judged], name: str, scale: tuple[float, ...]) -> Column:
+def _column(rows: list[GradedItem], name: str, scale: tuple[float, ...]) -> Column:
     scored = [row for row in rows if name in row.scores]
     values = [row.scores[name] for row in scored]
     if not values:
         return Column(None, None, None, None, None, 0, len(rows), None, NO_ROWS.why)
-    groups = [row.group for row in scored]
+    groups = [row.item.group for row in scored]
     limits = clustered_mean(values, groups, bounds=(scale[0], scale[1]), unit=unit_of(groups))
     return Column(
         mean=math.fsum(values) / len(values),
@@ -129,6 +175,11 @@ def _column(rows: list[Judged], name: str, scale: tuple[float, ...]) -> Column:
 def summary_of(findings: Findings, calibration: Any = None) -> dict[str, Any]:
     """The content of `summary.json`."""
     tables = columns(findings)
+    spent = findings.client.budget.spent if findings.client else None
+    calls = None
+    if findings.client and spent:
+        cached = findings.client.n_cached
+        calls = {"asked": spent.calls, "cached": cached, "failed": spent.n_failed}
     return {
         "judge": dict(findings.grader.identity),
         "calibration": calibration,
@@ -142,8 +193,8 @@ def summary_of(findings: Findings, calibration: Any = None) -> dict[str, Any]:
             context: {name: asdict(column) for name, column in table.items()}
             for context, table in tables.items()
         },
-        "calls": asdict(findings.counts) if findings.counts else None,
-        "spent": asdict(findings.spent) if findings.spent else None,
+        "calls": calls,
+        "spent": asdict(spent) if spent else None,
     }
 
 
@@ -165,7 +216,7 @@ def deposit(folder: Path, findings: Findings, calibration: Any = None) -> None:
         ),
     )
     _write_summary_csv(folder / "summary.csv", findings)
-    write_jsonl(folder / "results.jsonl", map(_row, findings.rows))
+    write_jsonl(folder / "results.jsonl", map(_document, findings.rows))
     write_jsonl(folder / "raw.jsonl", _raw(findings))
     write_json(folder / "summary.json", summary_of(findings, calibration))
 
@@ -181,7 +232,7 @@ def _write_summary_csv(path: Path, findings: Findings) -> None:
     write_csv(path, ["metric", *fields], rows)
 
 
-def _row(row: Judged) -> dict[str, Any]:
+def _document(row: GradedItem) -> dict[str, Any]:
     return {
         "context": row.context,
         "idx": row.idx,
@@ -205,26 +256,25 @@ def _raw(findings: Findings) -> list[dict[str, Any]]:
     ]
 
 
-def refuse_unfinished(findings: Findings, folder: Path) -> None:
+def refuse_unfinished(findings: Findings) -> None:
     """Raise if there is no score, or another run could give more.
 
     Raises:
         WorkError: no row has a score, whatever the reason, or the server refused half-way.
         PartialError: some have none for want of budget or of an answer.
     """
-    waiting = Counter(row.status for row in findings.rows if row.status in UNFINISHED)
+    rows, folder = findings.rows, findings.folder
+    waiting = [row for row in rows if row.status in UNFINISHED]
     if not waiting:
         if not findings.n_scored:
             raise WorkError(
-                f"none of {len(findings.rows)} judged: {findings.rows[0].reason}; what there is is "
-                f"in {folder}"
+                f"none of {len(rows)} judged: {rows[0].reason}; what there is is in {folder}"
             )
         return
-    first = next(row.reason for row in findings.rows if row.status in UNFINISHED)
-    why = findings.fatal or first
-    counts = ", ".join(f"{n} {status}" for status, n in sorted(waiting.items()))
+    fatal = findings.client.fatal if findings.client else ""
+    counts = ", ".join(f"{n} {one}" for one, n in findings.status.items() if one in UNFINISHED)
     line = (
-        f"{findings.n_scored} of {len(findings.rows)} judged, {counts}: {why}; what there is is in "
-        f"{folder}, the same command goes on from there"
+        f"{findings.n_scored} of {len(rows)} judged, {counts}: {fatal or waiting[0].reason}; what "
+        f"there is is in {folder}, the same command goes on from there"
     )
-    raise WorkError(line) if findings.fatal or not findings.n_scored else PartialError(line)
+    raise WorkError(line) if fatal or not findings.n_scored else PartialError(line)

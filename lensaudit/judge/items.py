@@ -1,7 +1,7 @@
 """Which generations are judged? Those in the logs that `eval` and `patch` write."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +9,7 @@ from lensaudit.data.facts import read_rows
 from lensaudit.errors import InputError
 from lensaudit.files import digest, read_json
 from lensaudit.groups import Group, group_of, own_group, spread
-from lensaudit.judge.verdict import JudgeRequest
+from lensaudit.judge.programmatic import JudgeRequest, Status
 from lensaudit.results.eval_runs import entries_of
 from lensaudit.results.reading import part
 from lensaudit.results.records import check_result
@@ -30,13 +30,15 @@ _NONE_SAID = "the log holds no generation"
 
 @dataclass(frozen=True)
 class Item:
-    """One generation of a log."""
+    """One row of a log: a generation, or the reason why there is none."""
 
     context: str
     """The log's metric or split; `forget` in it decides the rubric."""
     request: JudgeRequest
     group: Group
     """The author, where the log names one, else the row itself."""
+    gap: str = ""
+    """Why there is nothing to judge; empty where there is something."""
 
     @property
     def idx(self) -> int:
@@ -45,25 +47,26 @@ class Item:
 
 
 @dataclass(frozen=True)
-class Gap:
-    """A row without anything to judge."""
-
-    context: str
-    idx: int
-    reason: str
-
-
-@dataclass(frozen=True)
 class Items:
     """What a log holds to be judged."""
 
     source: Path
-    items: tuple[Item, ...]
-    gaps: tuple[Gap, ...] = ()
+    rows: tuple[Item, ...]
+    """In the order of the log."""
+
+    @property
+    def items(self) -> tuple[Item, ...]:
+        """Rows with a generation."""
+        return tuple(one for one in self.rows if not one.gap)
+
+    @property
+    def gaps(self) -> tuple[Item, ...]:
+        """Rows without."""
+        return tuple(one for one in self.rows if one.gap)
 
     @property
     def contexts(self) -> tuple[str, ...]:
-        """In the order of the log."""
+        """Of rows with a generation, then of the others."""
         return tuple(dict.fromkeys(one.context for one in (*self.items, *self.gaps)))
 
     @property
@@ -74,6 +77,32 @@ class Items:
             for one in self.items
         ]
         return digest(rows)
+
+
+@dataclass(frozen=True)
+class GradedItem:
+    """One item's scores, or why it has none."""
+
+    item: Item
+    scores: Mapping[str, float]
+    """Metric -> value; empty unless `status` is ok."""
+    status: Status = "ok"
+    reason: str = ""
+    evidence: Mapping[str, Any] = field(default_factory=dict)
+    keys: tuple[str, ...] = ()
+    """The calls it rests on, in the cache of answers."""
+    cut: bool = False
+    """A text was too long for the judge: of it the beginning alone was judged."""
+
+    @property
+    def context(self) -> str:
+        """The item's."""
+        return self.item.context
+
+    @property
+    def idx(self) -> int:
+        """The data set's number."""
+        return self.item.idx
 
 
 def read_items(path: Path, *, contexts: Sequence[str] = (), limit: int | None = None) -> Items:
@@ -91,12 +120,11 @@ def read_items(path: Path, *, contexts: Sequence[str] = (), limit: int | None = 
     """
     path = _file_in(path) if path.is_dir() else path
     check_result(path)
-    found = [_kept(one, contexts) for one in _read(path, contexts)]
-    every = [one for one in found if one is not None]
+    every = [one for one in _read(path, contexts) if not contexts or one.context in contexts]
     if not contexts:  # a split of which nothing was generated was never meant to be judged
-        spoken = {one.context for one in every if isinstance(one, Item)}
+        spoken = {one.context for one in every if not one.gap}
         every = [one for one in every if one.context in spoken]
-    if not any(isinstance(one, Item) for one in every):
+    if all(one.gap for one in every):
         wanted = f" of {', '.join(contexts)}" if contexts else ""
         raise InputError(
             f"{path}: holds no generation{wanted} to judge; wanted TOFU_EVAL.json, MUSE_EVAL.json, "
@@ -105,21 +133,8 @@ def read_items(path: Path, *, contexts: Sequence[str] = (), limit: int | None = 
     places: list[int] = []
     for context in dict.fromkeys(one.context for one in every):
         own = [at for at, one in enumerate(every) if one.context == context]
-        places += spread(own, limit, lambda at: _group(every[at]))
-    kept = [every[at] for at in sorted(places)]
-    return Items(
-        path,
-        tuple(one for one in kept if isinstance(one, Item)),
-        tuple(one for one in kept if isinstance(one, Gap)),
-    )
-
-
-def _group(one: Item | Gap) -> Group:
-    return one.group if isinstance(one, Item) else own_group(one.idx)
-
-
-def _kept(one: Item | Gap, contexts: Sequence[str]) -> Item | Gap | None:
-    return one if not contexts or one.context in contexts else None
+        places += spread(own, limit, lambda at: every[at].group)
+    return Items(path, tuple(every[at] for at in sorted(places)))
 
 
 def _file_in(folder: Path) -> Path:
@@ -129,7 +144,7 @@ def _file_in(folder: Path) -> Path:
     raise InputError(f"{folder}: has no results.jsonl, TOFU_EVAL.json or MUSE_EVAL.json in it")
 
 
-def _read(path: Path, contexts: Sequence[str]) -> Iterator[Item | Gap]:
+def _read(path: Path, contexts: Sequence[str]) -> Iterator[Item]:
     if path.suffix == ".json":
         content = read_json(path)
         if isinstance(content, dict):
@@ -140,22 +155,17 @@ def _read(path: Path, contexts: Sequence[str]) -> Iterator[Item | Gap]:
     return _from_rows([row.value for row in rows], path)
 
 
-def _from_log(
-    content: Mapping[str, Any], path: Path, contexts: Sequence[str]
-) -> Iterator[Item | Gap]:
+def _from_log(content: Mapping[str, Any], path: Path, contexts: Sequence[str]) -> Iterator[Item]:
     wanted = {name: content[name] for name in contexts if name in content}
     for context, entry in entries_of(wanted, path).items():
         for key, record in (entry.value_by_index or {}).items():
             texts, idx = part(record), int(key) if key.isdigit() else 0
-            said = _text(texts.get("generation")) if key.isdigit() else None
-            if said is None:
-                yield Gap(context, idx, _NONE_SAID)
-            else:
-                yield _item(context, idx, texts.get("input"), texts.get("ground_truth"), said)
+            said = texts.get("generation") if key.isdigit() else None
+            yield _item(context, idx, texts.get("input"), texts.get("ground_truth"), said)
 
 
 @dataclass(frozen=True)
-class _Row:
+class _LogRow:
     """A row of `results.jsonl`, or one's own."""
 
     idx: Whole
@@ -170,24 +180,15 @@ class _Row:
     author: Whole | str | None = None
 
 
-def _from_rows(rows: Sequence[Any], path: Path) -> Iterator[Item | Gap]:
+def _from_rows(rows: Sequence[Any], path: Path) -> Iterator[Item]:
     for n, value in enumerate(rows, 1):
-        row = checked(_Row, value, f"{path}: row {n}")
+        row = checked(_LogRow, value, f"{path}: row {n}")
         context = str(row.context or row.split or "forget")
-        said = _text(row.generation)
-        said = _text(part(row.texts).get("source")) if said is None else said
-        if said is None:
-            yield Gap(context, row.idx, _NONE_SAID)
-            continue
-        yield _item(
-            context,
-            row.idx,
-            row.question,
-            row.answer,
-            said,
-            entity=row.entity,
-            group=group_of(vars(row), row.idx),
+        said = (
+            row.generation if _text(row.generation) is not None else part(row.texts).get("source")
         )
+        group = group_of(vars(row), row.idx)
+        yield _item(context, row.idx, row.question, row.answer, said, row.entity, group)
 
 
 def _item(
@@ -195,13 +196,15 @@ def _item(
     idx: int,
     question: Any,
     truth: Any,
-    said: str,
-    *,
+    said: Any,
     entity: Any = None,
     group: Group | None = None,
 ) -> Item:
+    answer = _text(said)
+    if answer is None:
+        return Item(context, JudgeRequest(idx, "", ""), own_group(idx), _NONE_SAID)
     request = JudgeRequest(
-        idx, _text(question) or "", said, entity=_text(entity) or "", truth=_text(truth) or ""
+        idx, _text(question) or "", answer, entity=_text(entity) or "", truth=_text(truth) or ""
     )
     return Item(context, request, own_group(idx) if group is None else group)
 

@@ -6,12 +6,19 @@ grades and is counted.
 """
 
 import json
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, Literal
+
+from lensaudit.judge.calls import Call, CallFailure, Reply, chat_call, user
+from lensaudit.judge.client import Capability, Found, JudgeClient, Pending, response_format
+from lensaudit.judge.items import GradedItem, Item
+from lensaudit.judge.prompts import fill, is_cut, prompt_id
 
 Family = Literal["forget", "retain"]
 TOP = 10
+RUBRIC_TOKENS, THINKING_TOKENS = 512, 8192
+"""Of a rubric's reply (pull request 121, `llm_judge.yaml`), without and with a thought before."""
 REASONING = "reasoning"
 METRICS: dict[Family, tuple[str, ...]] = {
     "forget": ("KNOWLEDGE_REMOVAL", "VERBATIM_REMOVAL", "FLUENCY"),
@@ -129,3 +136,100 @@ def _last_object(text: str) -> dict[str, Any] | None:
             found = value if isinstance(value, dict) else found
         at = text.find("{", end)
     return found
+
+
+@dataclass(frozen=True)
+class RubricGrader:
+    """Several grades 0 to 10 per item; the item's context decides which."""
+
+    client: JudgeClient
+    capability: Capability
+    max_tokens: int | None = None
+    """Of a reply; None: what the grades take."""
+    name: str = "rubric"
+
+    @property
+    def identity(self) -> Mapping[str, Any]:
+        """Model, prompts and parameters."""
+        return {
+            "grader": self.name,
+            "model": self.client.endpoint.model,
+            "host": self.client.endpoint.host,
+            "prompts": {family: prompt_id(template_of(family)) for family in METRICS},
+            "format": self.capability.format,
+            "max_tokens": self.limit,
+            "scale": [0, TOP],
+        }
+
+    @property
+    def limit(self) -> int:
+        """Tokens that a reply may have; a number that was named is a cap, thoughts included."""
+        return self.max_tokens or (THINKING_TOKENS if self.capability.thinks else RUBRIC_TOKENS)
+
+    def metrics(self, context: str) -> tuple[str, ...]:
+        """Those of the context's family."""
+        return METRICS[family_of(context)]
+
+    def pending(self, items: Sequence[Item]) -> Pending:
+        """One call per item, and a second where the first reply cannot be read."""
+        first = [self._call(item) for item in items]
+
+        def wanted(found: Found) -> list[Call]:
+            missing = [call for call in first if call.key not in found]
+            both = zip(first, items, strict=True)
+            repairs = [_repair(call, found, item.context) for call, item in both]
+            return missing + [call for call in repairs if call and call.key not in found]
+
+        return wanted
+
+    def graded(self, items: Sequence[Item], found: Found) -> list[GradedItem]:
+        """A row per item."""
+        return [self._graded(item, found) for item in items]
+
+    def _call(self, item: Item) -> Call:
+        family, request = family_of(item.context), item.request
+        filled = fill(
+            template_of(family),
+            question=request.question,
+            truth=request.truth,
+            answer=request.answer,
+        )
+        settings = self.capability.settings(max_tokens=self.limit)
+        settings |= response_format(self.capability.format, f"{family}_grades", schema_of(family))
+        return chat_call(self.client.endpoint, (user(filled),), settings)
+
+    def _graded(self, item: Item, found: Found) -> GradedItem:
+        first = self._call(item)
+        repair = _repair(first, found, item.context)
+        keys = (first.key, repair.key) if repair else (first.key,)
+        blank = GradedItem(item, {}, keys=keys, cut=is_cut(item.request))
+        outcome = found[keys[-1]]
+        if isinstance(outcome, CallFailure):
+            return replace(blank, status=outcome.status, reason=outcome.reason)
+        if outcome.refusal:
+            return replace(blank, status="refusal", reason=f"refuses: {outcome.refusal[:80]}")
+        try:
+            grades = read_grades(outcome.text, family_of(item.context))
+        except RubricError as error:
+            end = f"; it ends after {self.limit} tokens, raise --max-tokens" if outcome.cut else ""
+            return replace(blank, status="parse_error", reason=f"{error}{end}")
+        evidence = {"reasoning": grades.reasoning, "repaired": repair is not None}
+        scores = {name: float(grade) for name, grade in grades.scores.items()}
+        return replace(blank, status="ok", scores=scores, evidence=evidence)
+
+
+def _repair(call: Call, found: Found, context: str) -> Call | None:
+    """The second call of an item, if its first reply is there and cannot be read."""
+    reply = found.get(call.key)
+    if not isinstance(reply, Reply) or reply.refusal or reply.cut:
+        return None
+    try:
+        read_grades(reply.text, family_of(context))
+    except RubricError as error:
+        messages = (
+            *call.body["messages"],
+            {"role": "assistant", "content": reply.text},
+            user(repair_message(str(error))),
+        )
+        return Call(call.host, {**call.body, "messages": list(messages)})
+    return None

@@ -1,112 +1,231 @@
-"""A language model as judge of one trait: a number from 0 to 100 per answer."""
+"""A language model as judge of one trait: what is its answer worth between 0 and 100?
 
+Scores are weighted by the probabilities of the first token, not taken from the likeliest one:
+
+    score = sum_k k p_k / M,    M = sum_k p_k,    over first tokens that are numbers k of the scale
+
+and there is no score where M < 0.25 (persona_vectors @ e9f55e7, `judge.py`).
+"""
+
+import math
+import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
-from functools import cached_property
+from dataclasses import dataclass
+from typing import Any
 
-from lensaudit.judge.asking import Asker, refuse_fatal
-from lensaudit.judge.calls import Call, Failure, Outcome, chat_call, user
-from lensaudit.judge.capability import Capability
-from lensaudit.judge.endpoint import Endpoint
-from lensaudit.judge.prompts import check_template, fill, is_cut
-from lensaudit.judge.scale import (
-    N_SAMPLES,
-    SUFFIXES,
-    Reading,
-    averaged,
-    parsed,
-    uses_logprobs,
-    weighted,
+from lensaudit.judge.calls import (
+    Call,
+    CallFailure,
+    CallOutcome,
+    TokenProb,
+    chat_call,
+    unthought,
+    user,
 )
-from lensaudit.judge.verdict import JudgeRequest, JudgeVerdict
+from lensaudit.judge.client import Capability, Found, JudgeClient, Pending
+from lensaudit.judge.items import GradedItem, Item
+from lensaudit.judge.programmatic import JudgeRequest, JudgeVerdict, Status, declines
+from lensaudit.judge.prompts import check_template, fill, is_cut, prompt_id
+from lensaudit.judge.settings import Mode
 
 TEXT_TOKENS, THINKING_TOKENS = 16, 4096
 """Of a reply that is a number in words, without and with a thought before it."""
-_EMPTY = Reading(None, "unscored", "the answer is empty")
+MIN_MASS = 0.25
+"""Below it the numbers among the first tokens say nothing (persona_vectors @ e9f55e7)."""
+N_SAMPLES = 5
+"""Answers averaged in mode `sample` (spec: 5 to 10)."""
+_SHOWN_TOKENS = 5
+_ROUNDING = 1e-3
+_NUMBER = re.compile(r'\s*["\'`*]*(\d{1,3})(?:\.0+)?["\'`*]*\s*(?:/\s*100|%)?\s*\.?["\'`*]*\s*')
+
+LETTERS = {"A": 0.0, "B": 25.0, "C": 50.0, "D": 75.0, "E": 100.0}
+SUFFIXES: dict[Mode, str] = {
+    "int100": "",
+    "digit10": "\n\nAnswer on a scale of 0 to 9 instead of 0 to 100. Just one digit.",
+    "letters": "\n\nAnswer with one letter instead of a number: A for 0, B for 25, C for 50, "
+    "D for 75, E for 100. Just the letter.",
+    "sample": "",
+    "text": "",
+}
+"""What is added to a prompt that asks for 0 to 100, so that one token can answer it."""
 
 
 @dataclass(frozen=True)
-class ScalarAssignment:
-    """The calls that judge some answers."""
+class ScoreReading:
+    """A score and its evidence."""
 
-    endpoint: Endpoint
-    capability: Capability
-    requests: tuple[JudgeRequest, ...]
-    max_tokens: int | None = None
-    """Of a reply; None: what a number takes."""
+    score: float | None
+    """0 to 100."""
+    status: Status = "ok"
+    reason: str = ""
+    mass: float | None = None
+    """M, the probability of all numbers of the scale; None where probabilities are not read."""
+    argmax: float | None = None
+    """The value of the likeliest number."""
+    variance: float | None = None
+    """sum_k k^2 p_k / M - score^2; in mode `sample` that of the samples (over n)."""
+    tokens: tuple[TokenProb, ...] = ()
+    """The likeliest first tokens, numbers or not."""
 
-    @property
-    def limit(self) -> int:
-        """Tokens that a reply may have; one that is read by its first token has one."""
-        if uses_logprobs(self.capability.mode):
-            return 1
-        return self.max_tokens or (THINKING_TOKENS if self.capability.thinks else TEXT_TOKENS)
 
-    @cached_property
-    def calls(self) -> tuple[tuple[Call, ...], ...]:
-        """Per request: one, several samples, or none for an empty answer."""
-        return tuple(self._calls(request) for request in self.requests)
+def value_of(token: str, mode: Mode) -> float | None:
+    """What a first token is worth, 0 to 100; None for one that is no value of the scale.
 
-    def pending(self, found: Mapping[str, Outcome]) -> list[Call]:
-        """What is not answered."""
-        return [call for calls in self.calls for call in calls if call.key not in found]
+    >>> value_of(" 80", "int100"), value_of("8", "digit10"), value_of("101", "int100")
+    (80.0, 88.88888888888889, None)
+    """
+    text = token.strip()
+    if mode == "letters":
+        return LETTERS.get(text)
+    if not (text.isascii() and text.isdigit()):
+        return None
+    top = 9 if mode == "digit10" else 100
+    return 100 * int(text) / top if int(text) <= top else None
 
-    def readings(self, found: Mapping[str, Outcome]) -> list[Reading]:
-        """A reading per request."""
-        return [
-            self._reading([found[call.key] for call in calls]) if calls else _EMPTY
-            for calls in self.calls
-        ]
 
-    def _calls(self, request: JudgeRequest) -> tuple[Call, ...]:
-        if not request.answer.strip():
-            return ()
-        capability, mode = self.capability, self.capability.mode
-        texts = {"question": request.question, "answer": request.answer, "truth": request.truth}
-        messages = (user(fill(request.prompt, **texts) + SUFFIXES[mode]),)
-        n_tokens = self.limit
-        if mode != "sample":
-            settings = capability.settings(max_tokens=n_tokens)
-            settings |= capability.logprob_settings() if uses_logprobs(mode) else {}
-            return (chat_call(self.endpoint, messages, settings),)
-        return tuple(
-            chat_call(
-                self.endpoint,
-                messages,
-                capability.settings(max_tokens=n_tokens, temperature=1.0, seed=sample),
-                sample,
-            )
-            for sample in range(N_SAMPLES)
-        )
+def weighted(tokens: Sequence[TokenProb], mode: Mode) -> ScoreReading:
+    """The expected score over the alternatives of the first token.
 
-    def _reading(self, outcomes: Sequence[Outcome]) -> Reading:
-        readings = [self._one(outcome) for outcome in outcomes]
-        return averaged(readings) if self.capability.mode == "sample" else readings[0]
+    Variants of one number ("80", " 80") count together; a token listed twice counts once.
 
-    def _one(self, outcome: Outcome) -> Reading:
-        if isinstance(outcome, Failure):
-            return Reading(None, outcome.status, outcome.reason)
-        if outcome.refusal:
-            return Reading(None, "refusal", f"the judge refuses: {outcome.refusal[:80]}")
-        if uses_logprobs(self.capability.mode):
-            return weighted(outcome.first_token, self.capability.mode)
-        return parsed(outcome.text)
+    >>> top = [("80", 0.5), ("70", 0.3), ("60", 0.05), ("The", 0.15)]
+    >>> reading = weighted([TokenProb(t, math.log(p)) for t, p in top], "int100")
+    >>> round(reading.score, 2), round(reading.mass, 2), reading.argmax
+    (75.29, 0.85, 80.0)
+    """
+    once = {one.token: one for one in reversed(tokens)}
+    ranked = tuple(sorted(once.values(), key=lambda one: (-one.logprob, one.token)))
+    shown = ranked[:_SHOWN_TOKENS]
+    probs = [math.exp(min(one.logprob, 1.0)) for one in ranked]
+    if not ranked or any(math.isnan(p) for p in probs) or sum(probs) > 1 + _ROUNDING:
+        reason = f"the first token's probabilities sum to {sum(probs):.3g}: no log-probabilities"
+        return ScoreReading(None, "no_logprobs", reason, tokens=shown)
+    worth: dict[float, float] = {}
+    for one, p in zip(ranked, probs, strict=True):
+        value = value_of(one.token, mode)
+        if value is not None:
+            worth[value] = worth.get(value, 0.0) + p
+    return _expected(worth, shown)
+
+
+def _expected(worth: dict[float, float], shown: tuple[TokenProb, ...]) -> ScoreReading:
+    mass = sum(worth.values(), 0.0)
+    argmax = max(worth, key=lambda value: worth[value]) if worth else None
+    if mass < MIN_MASS:
+        said = shown[0].token
+        reason = f"numbers hold {mass:.2f} of the probability, wanted {MIN_MASS}; it says {said!r}"
+        return ScoreReading(None, "low_mass", reason, mass, argmax, tokens=shown)
+    score = sum(value * p for value, p in worth.items()) / mass
+    variance = sum(value**2 * p for value, p in worth.items()) / mass - score**2
+    return ScoreReading(score, "ok", "", mass, argmax, max(0.0, variance), shown)
+
+
+def parsed(text: str) -> ScoreReading:
+    """The score in a reply that is a number and nothing else.
+
+    A number inside a sentence is not taken: which one would be a guess.
+
+    >>> parsed(" 85/100. ").score, parsed("7 of 10 say 85").status
+    (85.0, 'parse_error')
+    """
+    text = unthought(text)
+    match = _NUMBER.fullmatch(text)
+    if match is not None and int(match[1]) <= 100:
+        return ScoreReading(float(match[1]), argmax=float(match[1]))
+    if declines(text) or text.strip().upper().startswith("REFUSAL"):
+        return ScoreReading(None, "refusal", "the judge declines to answer")
+    return ScoreReading(None, "parse_error", f"the reply is no number from 0 to 100: {text[:40]!r}")
+
+
+def averaged(readings: Sequence[ScoreReading]) -> ScoreReading:
+    """Mean over the samples that gave a score; at least half of them must.
+
+    Raises:
+        ValueError: no readings.
+    """
+    if not readings:
+        raise ValueError("averaged: wanted at least one reading")
+    scores = [one.score for one in readings if one.score is not None]
+    if 2 * len(scores) < len(readings):
+        return next(one for one in readings if one.score is None)
+    mean = sum(scores) / len(scores)
+    variance = sum((score - mean) ** 2 for score in scores) / len(scores)
+    return ScoreReading(mean, argmax=max(set(scores), key=scores.count), variance=variance)
+
+
+_EMPTY = ScoreReading(None, "unscored", "the answer is empty")
 
 
 @dataclass(frozen=True)
 class ScalarJudge:
-    """Scores answers with a language model."""
+    """One score 0 to 100 per answer, by a language model."""
 
-    asker: Asker
-    endpoint: Endpoint
+    client: JudgeClient
     capability: Capability
     template: str = ""
     """For requests that bring no prompt."""
+    metric: str = ""
+    """What the scores of a log are called."""
+    max_tokens: int | None = None
+    """Of a reply in words; None: what a number takes."""
 
     @property
     def name(self) -> str:
         """The model's."""
-        return self.endpoint.model
+        return self.client.endpoint.model
+
+    @property
+    def identity(self) -> Mapping[str, Any]:
+        """Model, prompt and mode; scores of two modes do not compare."""
+        return {
+            "grader": self.metric,
+            "model": self.name,
+            "host": self.client.endpoint.host,
+            "prompts": {self.metric: prompt_id(self.template)},
+            "mode": self.capability.mode,
+            "n_alternatives": self.capability.n_alternatives,
+            "max_tokens": self.limit,
+            "scale": [0, 100],
+        }
+
+    @property
+    def limit(self) -> int:
+        """Tokens that a reply may have; one that is read by its first token has one."""
+        if self.capability.reads_logprobs:
+            return 1
+        return self.max_tokens or (THINKING_TOKENS if self.capability.thinks else TEXT_TOKENS)
+
+    def metrics(self, context: str) -> tuple[str, ...]:
+        """The prompt's name."""
+        return (self.metric,)
+
+    def pending(self, items: Sequence[Item]) -> Pending:
+        """One call per item, several in mode `sample`."""
+        return _unanswered(self._calls([item.request for item in items]))
+
+    def graded(self, items: Sequence[Item], found: Found) -> list[GradedItem]:
+        """A row per item, with its mass and variance."""
+        rows = []
+        for item, calls in zip(items, self._calls([item.request for item in items]), strict=True):
+            reading = self._reading(calls, found)
+            evidence = {
+                "mass": reading.mass,
+                "argmax": reading.argmax,
+                "variance": reading.variance,
+                "tokens": [[one.token, round(one.logprob, 6)] for one in reading.tokens],
+            }
+            rows.append(
+                GradedItem(
+                    item,
+                    {} if reading.score is None else {self.metric: reading.score},
+                    reading.status,
+                    reading.reason,
+                    evidence,
+                    tuple(call.key for call in calls),
+                    is_cut(item.request),
+                )
+            )
+        return rows
 
     def score(self, requests: Sequence[JudgeRequest]) -> list[JudgeVerdict]:
         """One verdict per request; answers are kept as they come.
@@ -115,25 +234,55 @@ class ScalarJudge:
             InputError: a prompt lacks a placeholder, or the server refuses from the start.
             WorkError: the server refuses half-way; answers so far are kept.
         """
-        readings = self.readings(requests)
-        refuse_fatal(self.asker)
+        for template in {one.prompt or self.template for one in requests}:
+            check_template(template, "the judge")
+        calls = self._calls(requests)
+        found = self.client.settle(_unanswered(calls))
+        self.client.refuse_fatal()
+        readings = [self._reading(some, found) for some in calls]
         return [
-            replace(reading.verdict, cut=is_cut(request))
+            JudgeVerdict(reading.score, reading.reason, reading.status, is_cut(request))
             for reading, request in zip(readings, requests, strict=True)
         ]
 
-    def readings(self, requests: Sequence[JudgeRequest]) -> list[Reading]:
-        """Scores with their evidence.
+    def _calls(self, requests: Sequence[JudgeRequest]) -> list[tuple[Call, ...]]:
+        """Per request: one call, several samples, or none for an empty answer."""
+        return [self._calls_of(one) if one.answer.strip() else () for one in requests]
 
-        Raises:
-            InputError: a prompt lacks a placeholder.
-        """
-        assignment = self.assignment(requests)
-        return assignment.readings(self.asker.settle(assignment))
+    def _calls_of(self, request: JudgeRequest) -> tuple[Call, ...]:
+        endpoint, capability = self.client.endpoint, self.capability
+        texts = {"question": request.question, "answer": request.answer, "truth": request.truth}
+        filled = fill(request.prompt or self.template, **texts)
+        messages = (user(filled + SUFFIXES[capability.mode]),)
+        if capability.mode != "sample":
+            settings = capability.settings(max_tokens=self.limit)
+            settings |= capability.logprob_settings() if capability.reads_logprobs else {}
+            return (chat_call(endpoint, messages, settings),)
+        return tuple(
+            chat_call(
+                endpoint,
+                messages,
+                capability.settings(max_tokens=self.limit, temperature=1.0, seed=sample),
+                sample,
+            )
+            for sample in range(N_SAMPLES)
+        )
 
-    def assignment(self, requests: Sequence[JudgeRequest]) -> ScalarAssignment:
-        """The calls, with this judge's prompt where a request has none."""
-        ready = tuple(replace(one, prompt=one.prompt or self.template) for one in requests)
-        for template in {one.prompt for one in ready}:
-            check_template(template, "the judge")
-        return ScalarAssignment(self.endpoint, self.capability, ready)
+    def _reading(self, calls: Sequence[Call], found: Found) -> ScoreReading:
+        readings = [self._one(found[call.key]) for call in calls]
+        if not readings:
+            return _EMPTY
+        return averaged(readings) if self.capability.mode == "sample" else readings[0]
+
+    def _one(self, outcome: CallOutcome) -> ScoreReading:
+        if isinstance(outcome, CallFailure):
+            return ScoreReading(None, outcome.status, outcome.reason)
+        if outcome.refusal:
+            return ScoreReading(None, "refusal", f"the judge refuses: {outcome.refusal[:80]}")
+        if self.capability.reads_logprobs:
+            return weighted(outcome.first_token, self.capability.mode)
+        return parsed(outcome.text)
+
+
+def _unanswered(calls: Sequence[Sequence[Call]]) -> Pending:
+    return lambda found: [call for some in calls for call in some if call.key not in found]

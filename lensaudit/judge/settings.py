@@ -2,13 +2,12 @@
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
-from lensaudit.errors import InputError
-from lensaudit.judge.budget import Caps, Prices
-from lensaudit.judge.opening import JudgeOptions
-from lensaudit.judge.scale import Mode
 from lensaudit.settings import Limit, Option
+
+Mode = Literal["int100", "digit10", "letters", "sample", "text"]
+"""How a number is read, in order of preference; the first three read probabilities."""
 
 WORDS = "words:"
 """Prefix of the judges that need no server."""
@@ -43,25 +42,16 @@ class Server:
     cache: Annotated[
         Path | None,
         Option("Where every answer is kept.", flag="--cache --judge-cache", is_a="file"),
-    ] = JudgeOptions.cache
+    ] = Path("experiments/out/judge.sqlite")
     mode: Annotated[
         Mode | None,
         Option("How a number is read; auto is what the probe finds best.", none="auto"),
     ] = None
     timeout_s: Annotated[
         float, Option("Seconds per attempt.", flag="--timeout", least=0.1, most=86_400)
-    ] = JudgeOptions.timeout_s
-    retries: Annotated[int, Option("After 429, 5xx, timeouts and lost connections.", least=0)] = (
-        JudgeOptions.retries
-    )
-
-
-@dataclass(frozen=True, kw_only=True)
-class WhoJudges:
-    """The model and its server."""
-
-    model: Annotated[str | None, Option("The judge's model, as its server calls it.")] = None
-    server: Server = Server()
+    ] = 60.0
+    retries: Annotated[int, Option("After 429, 5xx, timeouts and lost connections.", least=0)] = 6
+    """After the first attempt; the SDK waits 0.5 s * 2^n up to 8 s, or what the server says."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,11 +65,27 @@ class Allowance:
         int | None, Option("At most so many calls, those that fail too.", least=0)
     ] = None
     max_tokens_total: Annotated[int | None, Option("At most so many tokens.", least=0)] = None
-    concurrency: Annotated[int, Option("Calls at once.", least=1)] = JudgeOptions.concurrency
+    concurrency: Annotated[int, Option("Calls at once.", least=1)] = 8
 
 
 @dataclass(frozen=True, kw_only=True)
-class LogSettings:
+class JudgeAccess(Allowance, Server):
+    """Where language models that judge are reached, and what all of them together may use."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class JudgeSettings(JudgeAccess):
+    """A language model that judges."""
+
+    model: Annotated[str | None, Option("The judge's model, as its server calls it.")] = None
+    offline: bool = False
+    """Answers from the cache alone."""
+    fresh: bool = False
+    """Ask again what is in the cache."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class LogSettings(JudgeSettings):
     """What is judged, and how."""
 
     log: Path
@@ -109,7 +115,7 @@ class LogSettings:
 
 
 @dataclass(frozen=True, kw_only=True)
-class CalibrationSettings:
+class CalibrationSettings(JudgeSettings):
     """Which labels a judge is compared with."""
 
     by: Annotated[
@@ -144,35 +150,3 @@ class BatchSettings:
     resubmit: Annotated[
         bool, Option("Send again what failed, expired or was cancelled.", typed=True)
     ] = False
-
-
-def judge_options(
-    who: WhoJudges,
-    allowance: Allowance | None = None,
-    *,
-    offline: bool = False,
-    fresh: bool = False,
-) -> JudgeOptions:
-    """The language model that judges.
-
-    Raises:
-        InputError: no model is named.
-    """
-    if not who.model:
-        raise InputError("name the judge by --model, or use --by words:…")
-    use, server = allowance or Allowance(), who.server
-    return JudgeOptions(
-        model=who.model,
-        base_url=server.base_url,
-        key_env=server.key_env,
-        key_file=server.key_file,
-        cache=server.cache,
-        mode=server.mode,
-        caps=Caps(use.max_cost, use.max_calls, use.max_tokens_total),
-        prices=Prices(use.price_in, use.price_out),
-        concurrency=use.concurrency,
-        timeout_s=server.timeout_s,
-        retries=server.retries,
-        offline=offline,
-        fresh=fresh,
-    )

@@ -1,23 +1,35 @@
-"""OpenAI's SDK behind five calls, and its errors as ours."""
+"""OpenAI's SDK behind five calls, its errors as ours, and HTTP with an end.
+
+An attempt takes so long and its answer is so large, whatever a server does.
+"""
 
 import io
 import json
+import queue
+import sys
+import threading
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from lensaudit.errors import InputError, WorkError
-from lensaudit.judge.bounded import TOO_LONG, bounded_client
-from lensaudit.judge.calls import PATH, Call, Cause, Failure, Outcome, checked
+from lensaudit.judge.calls import PATH, Call, CallFailure, CallOutcome, Cause, checked
 from lensaudit.judge.endpoint import OPENAI_URL, Endpoint
 
 if TYPE_CHECKING:
     import openai
 
-TIMEOUT_S = 60.0
-RETRIES = 6
-"""After the first attempt; the SDK waits 0.5 s * 2^n up to 8 s, or what the server says."""
+MOST_BYTES = 32 * 2**20
+"""Of an answer, unpacked; one of 2,048 tokens with 20 alternatives each has some 3 MB."""
+MOST_FILE_BYTES = 512 * 2**20
+"""Of a batch's file of results; what is sent off has at most 100 MB."""
+FILE_TIMES = 10
+"""How many times as long a batch's file may take, up or down."""
+TOO_LONG = "too_long"
+"""The code of the error that stands for a longer answer."""
+_OF_THE_WIRE = ("content-encoding", "content-length", "transfer-encoding")
 _BODY_TRIES = 2
 """A reply that is no JSON is asked for once more; the SDK does not count it as an error."""
 _FATAL = {301, 302, 303, 307, 308, 401, 403, 404}
@@ -60,7 +72,7 @@ class Transport:
         InputError: the SDK is not installed.
     """
 
-    def __init__(self, endpoint: Endpoint, *, timeout_s: float = TIMEOUT_S, retries: int = RETRIES):
+    def __init__(self, endpoint: Endpoint, *, timeout_s: float, retries: int):
         try:
             import openai
         except ImportError as error:
@@ -86,25 +98,25 @@ class Transport:
         """Close the connections."""
         self._client.close()
 
-    def chat(self, call: Call) -> Outcome:
+    def chat(self, call: Call) -> CallOutcome:
         """One answer, after retries; or why there is none.
 
         Raises:
             EndpointError: no call can succeed: the key, the model or the address is wrong.
         """
-        outcome: Outcome = Failure("api_error", "")
+        outcome: CallOutcome = CallFailure("api_error", "")
         for _ in range(_BODY_TRIES):
             try:
                 raw = self._client.post(PATH, cast_to=object, body=dict(call.body))
             except self._sdk.OpenAIError as error:
                 if self._fatal(error):
                     raise EndpointError(self._line(error)) from error
-                return Failure("api_error", self._line(error), self._cause(error))
+                return CallFailure("api_error", self._line(error), self._cause(error))
             except ValueError:
-                outcome = Failure("api_error", "the server's reply is not JSON", "garbage")
+                outcome = CallFailure("api_error", "the server's reply is not JSON", "garbage")
                 continue
             outcome = checked(raw, call, self.endpoint)
-            if not isinstance(outcome, Failure) or outcome.status != "api_error":
+            if not isinstance(outcome, CallFailure) or outcome.status != "api_error":
                 return outcome
         return outcome
 
@@ -250,3 +262,78 @@ def _said(body: Any) -> str:
         message = inner.get("message") if isinstance(inner, Mapping) else inner
         return str(message) if message else json.dumps(dict(body))
     return str(body or "")
+
+
+def bounded_client(sdk: Any, timeout_s: float, **options: Any) -> Any:
+    """OpenAI's HTTP client, each of whose attempts ends after `timeout_s`.
+
+    Its own timeouts are for one read each: a server that sends a byte a second is never late.
+    """
+    base = sdk.DefaultHttpxClient
+    # the SDK brings httpx or its successor, and knows the errors of that one alone
+    web: Any = sys.modules[base.__mro__[1].__module__.partition(".")[0]]
+
+    class Bounded(base):
+        def send(self, request: Any, *, stream: bool = False, **more: Any) -> Any:
+            """The whole answer, read."""
+            is_file = "/files" in request.url.path
+            seconds = timeout_s * (FILE_TIMES if is_file else 1)
+            most = MOST_FILE_BYTES if is_file else MOST_BYTES
+            send = super().send
+
+            def fetch() -> Any:
+                answer = send(request, stream=True, **more)
+                try:
+                    content = _read(answer, most, time.monotonic() + seconds)
+                finally:
+                    answer.close()
+                if content is None:
+                    said = {"code": TOO_LONG, "message": f"more than {most // 2**20} MB"}
+                    return web.Response(413, json={"error": said}, request=request)
+                kept = [one for one in answer.headers.multi_items() if one[0] not in _OF_THE_WIRE]
+                return web.Response(
+                    answer.status_code, headers=kept, content=content, request=request
+                )
+
+            late = web.ReadTimeout(f"no whole answer within {seconds:g} s", request=request)
+            # StreamError is a RuntimeError, InvalidURL an error of its own
+            known = (web.HTTPError, web.InvalidURL, OSError, ValueError, RuntimeError)
+            return _within(fetch, seconds, late, known)
+
+    return Bounded(timeout=timeout_s, **options)
+
+
+def _read(answer: Any, most: int, end: float) -> bytes | None:
+    """The unpacked body; None where it is too long, or nobody waits for it any more."""
+    content = bytearray()
+    for chunk in answer.iter_bytes():
+        content += chunk
+        if len(content) > most or time.monotonic() > end:
+            return None
+    return bytes(content)
+
+
+def _within(
+    work: Callable[[], Any], seconds: float, late: Exception, known: tuple[type[Exception], ...]
+) -> Any:
+    """What `work` returns, or raises of the `known` errors; `late` after so long.
+
+    A thread that waits for a server cannot be ended: it is left to itself, and ends with the
+    process or with the server's next word.
+    """
+    answers: queue.SimpleQueue[tuple[Any, Exception | None]] = queue.SimpleQueue()
+
+    def run() -> None:
+        try:
+            answers.put((work(), None))
+        except known as error:  # raised where it is waited for
+            answers.put((None, error))
+
+    threading.Thread(target=run, daemon=True).start()
+    try:
+        found, error = answers.get(timeout=seconds)
+    except queue.Empty:
+        raise late from None
+    if error is not None:
+        raise error
+    return found

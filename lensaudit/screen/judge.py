@@ -18,7 +18,7 @@ def findings_of(findings: Findings) -> Iterator[Part]:
 def _scores(findings: Findings) -> Table:
     low, high = findings.grader.identity["scale"]
     made = table(
-        f"{findings.grader.name}, {low} to {high}",
+        f"{findings.grader.identity['grader']}, {low} to {high}",
         ("context", "metric", "mean", "95 % interval", "median", "scored"),
         left=("context", "metric", "95 % interval"),
     )
@@ -42,12 +42,12 @@ def _account(findings: Findings) -> str:
     gaps = f"; without a score: {', '.join(parts)}" if parts else ""
     if findings.n_cut:
         gaps += f"; {findings.n_cut} with a text of which the judge saw the beginning alone"
-    if findings.counts is None or findings.spent is None:
+    if findings.client is None:
         return f"nobody was asked{gaps}"
-    spent = findings.spent
+    spent = findings.client.budget.spent
     cost = f", cost {spent.cost:.4g}" if spent.cost else ""
-    failed = f"{findings.counts.failed} of them failed, " if findings.counts.failed else ""
+    failed = f"{spent.n_failed} of them failed, " if spent.n_failed else ""
     return (
-        f"{findings.counts.asked} calls ({failed}{findings.counts.cached} answers from the cache), "
+        f"{spent.calls} calls ({failed}{findings.client.n_cached} answers from the cache), "
         f"{spent.tokens_in} tokens in, {spent.tokens_out} out{cost}{gaps}"
     )

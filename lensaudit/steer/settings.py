@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Literal
 
-from lensaudit.judge.settings import Allowance, Server
+from lensaudit.judge.settings import JudgeAccess
 from lensaudit.settings import (
     ACTIVATIONS,
     MEMORY,
@@ -85,8 +85,7 @@ class ExtractSettings:
             typed=True,
         ),
     ] = "none"
-    server: Server = field(default_factory=Server)
-    allowance: Allowance = field(default_factory=Allowance)
+    access: JudgeAccess = field(default_factory=JudgeAccess)
     temperature: Temperature = 0.7
     max_new_tokens: Tokens = 128
     seed: Drawn = 0
@@ -132,8 +131,7 @@ class AskSettings:
             typed=True,
         ),
     ] = None
-    server: Server = field(default_factory=Server)
-    allowance: Allowance = field(default_factory=Allowance)
+    access: JudgeAccess = field(default_factory=JudgeAccess)
     form: Written = "auto"
     out: Out = None
 

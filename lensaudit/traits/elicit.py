@@ -6,7 +6,7 @@ from pathlib import Path
 
 from lensaudit.errors import InputError, PartialError
 from lensaudit.files import digest
-from lensaudit.judge.verdict import Judge, JudgeRequest
+from lensaudit.judge.programmatic import Judge, JudgeRequest
 from lensaudit.progress import Notice, Tick
 from lensaudit.results.ledger import Ledger
 from lensaudit.traits.contrast import Sample, whole_pairs

@@ -11,7 +11,7 @@ from typing import Any
 
 from lensaudit.errors import InputError, PartialError, WorkError
 from lensaudit.files import alone, digest, make_folder, write_json
-from lensaudit.judge.verdict import Judge, JudgeRequest
+from lensaudit.judge.programmatic import Judge, JudgeRequest
 from lensaudit.patching.interventions import Where
 from lensaudit.progress import Notice, Tick
 from lensaudit.results.ledger import Ledger

@@ -5,9 +5,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from lensaudit.files import digest
+from lensaudit.judge.programmatic import Judge, JudgeRequest, JudgeVerdict, Status
 from lensaudit.judge.prompts import COHERENCE
 from lensaudit.judge.scalar import ScalarJudge
-from lensaudit.judge.verdict import Judge, JudgeRequest, JudgeVerdict, Status
 from lensaudit.progress import Notice, Tick
 from lensaudit.results.ledger import Ledger
 from lensaudit.results.schema import Flag, Number
@@ -83,7 +83,7 @@ def identity_of(judge: Judge) -> dict[str, str]:
     """What a verdict depends on beside the request; scores of two identities do not mix."""
     found = {"name": judge.name}
     if isinstance(judge, ScalarJudge):
-        found |= {"host": judge.endpoint.host, "mode": judge.capability.mode}
+        found |= {"host": judge.client.endpoint.host, "mode": judge.capability.mode}
     return found
 
 

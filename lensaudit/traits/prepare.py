@@ -9,10 +9,10 @@ from typing import Any
 from lensaudit.errors import InputError
 from lensaudit.files import digest, make_folder, slug
 from lensaudit.judge.budget import Budget
-from lensaudit.judge.opening import open_bench
-from lensaudit.judge.programmatic import PROGRAMMATIC, EntityJudge
-from lensaudit.judge.settings import Allowance, Server, WhoJudges, judge_options
-from lensaudit.judge.verdict import Judge
+from lensaudit.judge.client import open_client
+from lensaudit.judge.programmatic import PROGRAMMATIC, EntityJudge, Judge
+from lensaudit.judge.scalar import ScalarJudge
+from lensaudit.judge.settings import JudgeAccess
 from lensaudit.models.checkpoint import Checkpoint, load_tokenizer, open_checkpoint
 from lensaudit.models.device import resolve_device, resolve_dtype
 from lensaudit.models.registry import load_registry, resolve
@@ -124,7 +124,7 @@ def samples_of(
     )
     if filtering == "none":
         return samples
-    asked = judges(filtering, None, settings.server, settings.allowance, progress)
+    asked = judges(filtering, None, settings.access, progress)
     with asked as (judge, coherence):
         return filtered(samples, trait, judge, coherence, folder / "judgements.jsonl", notice)
 
@@ -133,8 +133,7 @@ def samples_of(
 def judges(
     judge: str,
     coherence: str | None,
-    server: Server,
-    allowance: Allowance,
+    access: JudgeAccess,
     progress: Tick,
 ) -> Iterator[tuple[Judge, Judge]]:
     """The judges of trait and coherence while the block lasts; what may be used, both use.
@@ -150,10 +149,10 @@ def judges(
             if name in PROGRAMMATIC:
                 opened[name] = PROGRAMMATIC[name]
                 continue
-            wanted = judge_options(WhoJudges(model=name, server=server), allowance)
-            bench = stack.enter_context(open_bench(wanted, progress, budget))
-            budget = bench.asker.budget
-            opened[name] = bench.judge()
+            opening = open_client(access, name, progress=progress, budget=budget)
+            client = stack.enter_context(opening)
+            budget = client.budget
+            opened[name] = ScalarJudge(client, client.capability())
         yield opened[judge], opened[second]
 
 

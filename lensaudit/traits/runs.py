@@ -158,8 +158,7 @@ class Steering:
         with judges(
             settings.judge,
             settings.coherence_judge,
-            settings.server,
-            settings.allowance,
+            settings.access,
             progress,
         ) as (judge, coherence):
             job = Evaluation(

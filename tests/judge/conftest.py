@@ -5,8 +5,10 @@ import contextlib
 import pytest
 from judge_server import JudgeStub
 
-from lensaudit.judge.opening import JudgeOptions, open_bench
-from lensaudit.judge.verdict import JudgeRequest
+from lensaudit.judge.client import open_client
+from lensaudit.judge.programmatic import JudgeRequest
+from lensaudit.judge.scalar import ScalarJudge
+from lensaudit.judge.settings import JudgeAccess
 
 PROMPT = (
     "Is it formal?\n{question}\n{answer}\nRespond with a number from 0 to 100. Just the number."
@@ -28,16 +30,29 @@ def stub_of():
 
 
 @pytest.fixture
-def bench_of(tmp_path):
+def client_of(tmp_path):
     """A factory of opened endpoints on a stub; one cache per test."""
     with contextlib.ExitStack() as stack:
 
         def make(stub, **options):
             settings = {"cache": tmp_path / "answers.sqlite", "retries": 2, "timeout_s": 2.0}
-            wanted = JudgeOptions("stub-judge", stub.url, **(settings | options))
-            return stack.enter_context(open_bench(wanted))
+            settings |= options
+            how = {name: settings.pop(name) for name in ("offline", "fresh") if name in settings}
+            access = JudgeAccess(base_url=stub.url, **settings)
+            return stack.enter_context(open_client(access, "stub-judge", **how))
 
         yield make
+
+
+@pytest.fixture
+def judge_of(client_of):
+    """A factory of scalar judges on a stub."""
+
+    def make(stub, **options):
+        client = client_of(stub, **options)
+        return ScalarJudge(client, client.capability())
+
+    return make
 
 
 @pytest.fixture

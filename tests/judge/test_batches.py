@@ -7,14 +7,18 @@ import pytest
 from judge_server import Answer
 
 from lensaudit.errors import InputError, WorkError
-from lensaudit.judge import bounded
-from lensaudit.judge.batch_jobs import batch_job, export_job, import_job
-from lensaudit.judge.batches import STATE, Desk, read_state
-from lensaudit.judge.budget import Caps
-from lensaudit.judge.exchange import shards
-from lensaudit.judge.jobs import JudgeJob, run_job
-from lensaudit.judge.opening import JudgeOptions
-from lensaudit.judge.settings import BatchSettings
+from lensaudit.judge import transport
+from lensaudit.judge.batches import (
+    STATE,
+    BatchFolder,
+    batch_job,
+    export_job,
+    import_job,
+    read_state,
+    shards,
+)
+from lensaudit.judge.jobs import run_job
+from lensaudit.judge.settings import BatchSettings, LogSettings
 from lensaudit.judge.transport import EndpointError
 
 
@@ -41,8 +45,8 @@ def job_on(log, tmp_path):
 
     def make(stub, **options):
         wanted = {"cache": tmp_path / "answers.sqlite", "retries": 0} | options
-        model = JudgeOptions("stub-judge", stub.url, **wanted)
-        return JudgeJob(log, "rubric", model, out=tmp_path / "out")
+        out = tmp_path / "out"
+        return LogSettings(log=log, model="stub-judge", base_url=stub.url, out=out, **wanted)
 
     return make
 
@@ -104,7 +108,7 @@ def test_running_it_again_after_the_end_asks_for_nothing(stub_of, job_on):
 def test_a_result_file_without_end_is_left(stub_of, job_on, monkeypatch, tmp_path):
     stub = stub_of()
     job = job_on(stub)
-    monkeypatch.setattr(bounded, "MOST_FILE_BYTES", 2**20)
+    monkeypatch.setattr(transport, "MOST_FILE_BYTES", 2**20)
     batch_job(job)
     stub.filing.content = lambda file_id: Answer(200, b"x" * (2**20 + 1))
     with pytest.raises(EndpointError, match="sends more than 1 MB in one answer"):
@@ -166,14 +170,12 @@ def test_what_fails_again_when_sent_again_is_not_sent_a_third_time(stub_of, job_
     assert submissions(stub) == 2
 
 
-def test_a_cancelled_batch_is_collected(stub_of, job_on, bench_of, tmp_path):
+def test_a_cancelled_batch_is_collected(stub_of, job_on, client_of, tmp_path):
     stub = stub_of()
     job = job_on(stub)
     batch_job(job)
-    bench = bench_of(stub)
-    asker = bench.asker
-    desk = Desk(tmp_path / "out", asker.transport, asker.cache, bench.endpoint, asker.budget)
-    assert [info.status for info in desk.cancel()] == ["cancelled"]
+    batches = BatchFolder(tmp_path / "out", client_of(stub))
+    assert [info.status for info in batches.cancel()] == ["cancelled"]
     assert batch_job(job).findings.status == {"api_error": 4, "ok": 3}
 
 
@@ -226,7 +228,7 @@ def test_a_kill_between_upload_and_batch_sends_nothing_twice(stub_of, job_on, mo
         patch.setattr("lensaudit.judge.transport.Transport.create_batch", killed)
         with pytest.raises(EndpointError, match="killed"):
             batch_job(job)
-    assert read_state(job.folder).sent[0].batch_id is None
+    assert read_state(job.out).sent[0].batch_id is None
     assert to_the_end(job).findings.status == {"ok": 7}
     assert stub.paths.count("POST /v1/files") == 1
 
@@ -235,18 +237,18 @@ def test_a_kill_after_the_batch_was_created_finds_it_again(stub_of, job_on, monk
     stub = stub_of()
     job = job_on(stub)
     batch_job(job)
-    state = json.loads((job.folder / STATE).read_text())
+    state = json.loads((job.out / STATE).read_text())
     state["sent"][0] |= {"batch_id": None, "status": "uploaded"}
-    (job.folder / STATE).write_text(json.dumps(state))
+    (job.out / STATE).write_text(json.dumps(state))
     assert to_the_end(job).findings.status == {"ok": 7}
     assert submissions(stub) == 1
 
 
-def test_a_budget_is_checked_before_anything_is_uploaded(stub_of, job_on, bench_of):
+def test_a_budget_is_checked_before_anything_is_uploaded(stub_of, job_on, client_of):
     stub = stub_of()
-    bench_of(stub).capability()
+    client_of(stub).capability()
     with pytest.raises(InputError, match=r"nothing was sent: --max-calls 6 .* request 7 of 7"):
-        batch_job(job_on(stub, caps=Caps(calls=6)))
+        batch_job(job_on(stub, max_calls=6))
     assert "POST /v1/files" not in stub.paths
 
 
@@ -305,15 +307,15 @@ def test_part_of_the_results_is_part_of_the_rows(stub_of, job_on, tmp_path):
 
 
 def test_files_stay_within_what_servers_take(monkeypatch):
-    monkeypatch.setattr("lensaudit.judge.exchange.MAX_LINES", 3)
-    monkeypatch.setattr("lensaudit.judge.exchange.MAX_BYTES", 10)
+    monkeypatch.setattr("lensaudit.judge.batches.MAX_LINES", 3)
+    monkeypatch.setattr("lensaudit.judge.batches.MAX_BYTES", 10)
     parts = shards([b"a\n"] * 4 + [b"1234567\n"] * 2 + [b"longer than all\n"])
     assert parts == [b"a\n" * 3, b"a\n1234567\n", b"1234567\n", b"longer than all\n"]
     assert shards([]) == []
 
 
 def test_several_files_are_several_batches(stub_of, job_on, monkeypatch):
-    monkeypatch.setattr("lensaudit.judge.exchange.MAX_LINES", 3)
+    monkeypatch.setattr("lensaudit.judge.batches.MAX_LINES", 3)
     stub = stub_of()
     assert to_the_end(job_on(stub)).findings.status == {"ok": 7}
     assert submissions(stub) == 3
@@ -377,13 +379,16 @@ def test_a_batch_that_makes_no_sense_is_one_line_and_not_waited_for(
 KILLED = """
 import sys
 from pathlib import Path
-from lensaudit.judge.jobs import JudgeJob, run_job
-from lensaudit.judge.opening import JudgeOptions
+from lensaudit.judge.jobs import run_job
+from lensaudit.judge.settings import LogSettings
 url, log, folder = sys.argv[1:]
-options = JudgeOptions("stub-judge", url, cache=Path(folder) / "answers.sqlite", concurrency=1)
+cache, out = Path(folder) / "answers.sqlite", Path(folder) / "out"
+settings = LogSettings(
+    log=Path(log), model="stub-judge", base_url=url, cache=cache, concurrency=1, out=out
+)
 def progress(what, done, total):
     print(done, flush=True)
-run_job(JudgeJob(Path(log), "rubric", options, out=Path(folder) / "out"), progress)
+run_job(settings, progress)
 """
 
 
@@ -413,7 +418,7 @@ def test_a_killed_run_pays_for_nothing_twice(stub_of, job_on, log, tmp_path):
     after = {str(chat["messages"]) for chat in stub.chats[n_asked:]}
     assert after
     assert before & after == set()
-    assert found.counts.cached >= 3
+    assert found.client.n_cached >= 3
 
 
 def test_an_interrupted_run_waits_for_what_is_in_flight(stub_of, job_on, log, tmp_path):

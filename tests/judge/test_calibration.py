@@ -11,14 +11,14 @@ from lensaudit.judge.calibrate import (
     read_labels,
     shipped_sets,
 )
-from lensaudit.judge.opening import JudgeOptions
+from lensaudit.judge.programmatic import JudgeVerdict
 from lensaudit.judge.prompts import BUILT_IN, check_template
-from lensaudit.judge.verdict import JudgeRequest, JudgeVerdict
+from lensaudit.judge.settings import CalibrationSettings, LogSettings
 
 
 def rows(*labels: float, pairs=()) -> list[Labelled]:
     return [
-        Labelled(JudgeRequest(at, "Q", "a" * (at + 1)), float(label), dict(pairs).get(at))
+        Labelled("Q", "a" * (at + 1), float(label), dict(pairs).get(at))
         for at, label in enumerate(labels)
     ]
 
@@ -64,15 +64,15 @@ def test_shipped_sets_span_the_scale_and_are_all_different(name):
     assert min(labels) <= 5
     assert max(labels) >= 95
     assert sum(30 <= label <= 70 for label in labels) >= 3
-    assert len({one.request.answer for one in labelled}) == len(labelled)
+    assert len({one.answer for one in labelled}) == len(labelled)
     pairs = [one for one in labelled if one.pair is not None]
     assert len(pairs) >= 2 * 2
     for pair in {one.pair for one in pairs}:
         short, long = sorted(
-            (one for one in pairs if one.pair == pair), key=lambda one: len(one.request.answer)
+            (one for one in pairs if one.pair == pair), key=lambda one: len(one.answer)
         )
         assert abs(short.label - long.label) <= 5
-        assert len(long.request.answer) > 1.4 * len(short.request.answer)
+        assert len(long.answer) > 1.4 * len(short.answer)
     assert name in BUILT_IN
 
 
@@ -99,20 +99,20 @@ def test_variety_finds_loops_but_not_nonsense():
 
 
 def test_a_model_is_calibrated_and_results_say_so(stub_of, tmp_path):
-    from lensaudit.judge.jobs import JudgeJob, run_job
+    from lensaudit.judge.jobs import run_job
 
     stub = stub_of()
-    options = JudgeOptions("stub-judge", stub.url, cache=tmp_path / "a.sqlite")
-    found = calibrate_model("idk", None, options)
+    who = {"model": "stub-judge", "base_url": stub.url, "cache": tmp_path / "a.sqlite"}
+    found = calibrate_model(CalibrationSettings(by="idk", **who))
     assert found.mode == "int100"
     assert found.spearman is not None
     assert found.spearman > 0.8
     log = tmp_path / "rows.jsonl"
     log.write_text('{"idx": 0, "question": "Q", "answer": "A", "generation": "No idea."}\n')
-    run_job(JudgeJob(log, "idk", options, out=tmp_path / "out"))
+    run_job(LogSettings(log=log, by="idk", out=tmp_path / "out", **who))
     kept = json.loads((tmp_path / "out" / "summary.json").read_text())["calibration"]
     assert kept["idk"]["spearman"] == found.spearman
-    run_job(JudgeJob(log, "coherence", options, out=tmp_path / "other"))
+    run_job(LogSettings(log=log, by="coherence", out=tmp_path / "other", **who))
     assert json.loads((tmp_path / "other" / "summary.json").read_text())["calibration"] == {}
 
 
@@ -148,6 +148,5 @@ def test_unknown_sets_prompts_and_judges_name_those_there_are(tmp_path):
         read_labels("nothing")
     with pytest.raises(InputError, match="known are idk, variety"):
         calibrate_words("idk", "entity")
-    options = JudgeOptions("m", "http://127.0.0.1:1/v1", cache=tmp_path / "a.sqlite")
     with pytest.raises(InputError, match="no prompt 'nothing'"):
-        calibrate_model("idk", "nothing", options)
+        calibrate_model(CalibrationSettings(by="idk", prompt="nothing", model="m"))

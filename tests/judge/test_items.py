@@ -52,7 +52,7 @@ def test_a_log_of_open_unlearning_gives_its_default_contexts(written):
 def test_a_row_without_a_generation_is_a_gap_and_not_dropped(written):
     log = {"forget_Q_A_ROUGE": metric(record(), {"rougeL_recall": None})}
     found = read_items(written("TOFU_EVAL.json", log))
-    assert [(gap.idx, gap.reason) for gap in found.gaps] == [(1, "the log holds no generation")]
+    assert [(gap.idx, gap.gap) for gap in found.gaps] == [(1, "the log holds no generation")]
 
 
 def test_rows_of_eval_are_split_by_split(written):

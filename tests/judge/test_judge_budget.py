@@ -1,8 +1,10 @@
 import pytest
 
 from lensaudit.errors import InputError
-from lensaudit.judge.budget import Budget, Caps, Prices, expected_usage
+from lensaudit.judge.budget import Budget, expected_usage
 from lensaudit.judge.calls import Call, Usage
+from lensaudit.judge.scalar import ScalarJudge
+from lensaudit.judge.settings import Allowance
 
 
 def call(n_chars: int = 300, max_tokens: int = 10) -> Call:
@@ -21,11 +23,13 @@ def test_a_reservation_is_no_smaller_than_what_comes():
 
 def test_input_and_output_have_their_own_price():
     # 1000 * 2 / 1e6 + 100 * 8 / 1e6
-    assert Prices(2.0, 8.0).cost(Usage(1000, 100)) == pytest.approx(0.0028)
+    assert Budget(Allowance(price_in=2.0, price_out=8.0)).cost(Usage(1000, 100)) == pytest.approx(
+        0.0028
+    )
 
 
 def test_a_cap_stops_before_the_call_that_would_pass_it():
-    budget = Budget(Caps(tokens=250))
+    budget = Budget(Allowance(max_tokens_total=250))
     assert budget.reserve(call()) == ""
     assert budget.reserve(call()) == ""
     assert "--max-tokens-total 250" in budget.reserve(call())  # 3 * 122 = 366
@@ -33,7 +37,7 @@ def test_a_cap_stops_before_the_call_that_would_pass_it():
 
 
 def test_what_was_counted_replaces_what_was_reserved():
-    budget = Budget(Caps(cost=0.001), Prices(5.0, 5.0))  # 200 tokens
+    budget = Budget(Allowance(max_cost=0.001, price_in=5.0, price_out=5.0))  # 200 tokens
     assert budget.reserve(call()) == ""
     assert "--max-cost 0.001" in budget.reserve(call())
     budget.settle(call(), Usage(40, 1))
@@ -46,115 +50,117 @@ def test_what_was_counted_replaces_what_was_reserved():
 
 def test_a_cap_on_cost_needs_prices():
     with pytest.raises(InputError, match="--max-cost needs --price-in"):
-        Budget(Caps(cost=1.0))
+        Budget(Allowance(max_cost=1.0))
 
 
 @pytest.mark.parametrize("concurrency", [1, 4])
-def test_exactly_as_many_calls_are_made_as_the_cap_allows(stub_of, bench_of, answers, concurrency):
+def test_exactly_as_many_calls_are_made_as_the_cap_allows(stub_of, client_of, answers, concurrency):
     stub = stub_of()
-    first = bench_of(stub)
+    first = client_of(stub)
     first.capability()
     n_probes = len(stub.chats)
-    bench = bench_of(stub, caps=Caps(calls=3), concurrency=concurrency)
-    verdicts = bench.judge().score(answers(8))
+    client = client_of(stub, max_calls=3, concurrency=concurrency)
+    verdicts = ScalarJudge(client, client.capability()).score(answers(8))
     assert len(stub.chats) == n_probes + 3
     assert sorted({v.status for v in verdicts}) == ["budget", "ok"]
     assert sum(v.status == "ok" for v in verdicts) == 3
     assert "not asked: --max-calls 3 reached" in {v.reason for v in verdicts}
 
 
-def test_resuming_after_a_cap_pays_for_the_rest_alone(stub_of, bench_of, answers):
+def test_resuming_after_a_cap_pays_for_the_rest_alone(stub_of, client_of, judge_of, answers):
     stub = stub_of()
-    bench_of(stub).capability()
-    bench_of(stub, caps=Caps(calls=3)).judge().score(answers(8))
-    verdicts = bench_of(stub).judge().score(answers(8))
+    client_of(stub).capability()
+    judge_of(stub, max_calls=3).score(answers(8))
+    verdicts = judge_of(stub).score(answers(8))
     assert {v.status for v in verdicts} == {"ok"}
     assert judging(stub) == 8
 
 
-def test_a_cap_of_zero_sends_nothing_at_all(stub_of, bench_of):
+def test_a_cap_of_zero_sends_nothing_at_all(stub_of, judge_of):
     stub = stub_of()
     with pytest.raises(InputError, match="no budget to probe"):
-        bench_of(stub, caps=Caps(calls=0)).judge()
+        judge_of(stub, max_calls=0)
     assert stub.chats == []
 
 
-def test_costs_are_those_the_server_counted(stub_of, bench_of, answers):
+def test_costs_are_those_the_server_counted(stub_of, client_of, answers):
     stub = stub_of()
-    bench_of(stub).capability()
-    bench = bench_of(stub, prices=Prices(2.0, 8.0))
-    bench.judge().score(answers(3))
+    client_of(stub).capability()
+    client = client_of(stub, price_in=2.0, price_out=8.0)
+    ScalarJudge(client, client.capability()).score(answers(3))
     n_in = sum(
         len(str(chat["messages"][0]["content"])) // 4
         for chat in stub.chats
         if "Reply with" not in str(chat["messages"])
     )
-    spent = bench.asker.budget.spent
+    spent = client.budget.spent
     assert (spent.tokens_in, spent.tokens_out) == (n_in, 3)
     assert spent.cost == pytest.approx((n_in * 2 + 3 * 8) / 1e6)
 
 
-def test_without_a_count_the_reservation_stays(stub_of, bench_of, answers):
+def test_without_a_count_the_reservation_stays(stub_of, client_of, answers):
     stub = stub_of()
-    bench_of(stub).capability()
+    client_of(stub).capability()
     stub.always = "no-usage"
-    bench = bench_of(stub)
-    bench.judge().score(answers(1))
-    assert bench.asker.budget.spent.n_estimated == 1
-    assert bench.asker.budget.spent.tokens_in > 50
+    client = client_of(stub)
+    ScalarJudge(client, client.capability()).score(answers(1))
+    assert client.budget.spent.n_estimated == 1
+    assert client.budget.spent.tokens_in > 50
 
 
-def test_a_failed_call_may_have_been_billed_so_its_reservation_stays(stub_of, bench_of, answers):
+def test_a_failed_call_may_have_been_billed_so_its_reservation_stays(stub_of, client_of, answers):
     stub = stub_of()
-    bench_of(stub).capability()
+    client_of(stub).capability()
     stub.always = "500"
-    bench = bench_of(stub, retries=0)
-    assert [v.status for v in bench.judge().score(answers(1))] == ["api_error"]
-    reserved, spent = expected_usage(Call("host", stub.chats[-1])), bench.asker.budget.spent
+    client = client_of(stub, retries=0)
+    assert [v.status for v in ScalarJudge(client, client.capability()).score(answers(1))] == [
+        "api_error"
+    ]
+    reserved, spent = expected_usage(Call("host", stub.chats[-1])), client.budget.spent
     assert (spent.tokens_in, spent.tokens_out) == (reserved.tokens_in, reserved.tokens_out)
     assert (spent.calls, spent.n_estimated) == (1, 1)
 
 
-def test_failed_calls_use_up_a_cap(stub_of, bench_of, answers):
+def test_failed_calls_use_up_a_cap(stub_of, client_of, judge_of, answers):
     stub = stub_of()
-    bench_of(stub).capability()
+    client_of(stub).capability()
     stub.always = "500"
     n_probes = len(stub.chats)
     one = expected_usage(Call("host", stub.chats[0]))
     # each answer's prompt is longer than the probe's: room for fewer than four of them
-    caps = Caps(tokens=4 * (one.tokens_in + one.tokens_out))
-    verdicts = bench_of(stub, retries=0, caps=caps, concurrency=1).judge().score(answers(4))
+    most = 4 * (one.tokens_in + one.tokens_out)
+    verdicts = judge_of(stub, retries=0, max_tokens_total=most, concurrency=1).score(answers(4))
     assert {v.status for v in verdicts} == {"api_error", "budget"}
     assert len(stub.chats) - n_probes == sum(v.status == "api_error" for v in verdicts)
 
 
-def test_a_call_that_the_server_refuses_costs_no_tokens(stub_of, bench_of, answers):
+def test_a_call_that_the_server_refuses_costs_no_tokens(stub_of, client_of, answers):
     stub = stub_of()
-    bench_of(stub).capability()
+    client_of(stub).capability()
     stub.always = "401"
-    bench = bench_of(stub, retries=0, concurrency=1)
+    client = client_of(stub, retries=0, concurrency=1)
     with pytest.raises(InputError, match="401"):
-        bench.judge().score(answers(2))
-    spent = bench.asker.budget.spent
+        ScalarJudge(client, client.capability()).score(answers(2))
+    spent = client.budget.spent
     assert (spent.calls, spent.tokens_in, spent.tokens_out) == (1, 0, 0)
 
 
-def test_failures_between_answers_do_not_end_a_run(stub_of, bench_of, answers):
+def test_failures_between_answers_do_not_end_a_run(stub_of, client_of, judge_of, answers):
     stub = stub_of()
-    bench_of(stub).capability()
+    client_of(stub).capability()
     n_probes = len(stub.chats)
     # never five in a row, but eight in all
     stub._queue.extend(["500"] * 4 + [""] + ["500"] * 4)
-    verdicts = bench_of(stub, retries=0, concurrency=1).judge().score(answers(10))
+    verdicts = judge_of(stub, retries=0, concurrency=1).score(answers(10))
     assert [v.status for v in verdicts] == ["api_error"] * 4 + ["ok"] + ["api_error"] * 4 + ["ok"]
     assert len(stub.chats) == n_probes + 10
 
 
-def test_five_failures_in_a_row_end_it(stub_of, bench_of, answers):
+def test_five_failures_in_a_row_end_it(stub_of, client_of, judge_of, answers):
     stub = stub_of()
-    bench_of(stub).capability()
+    client_of(stub).capability()
     n_probes = len(stub.chats)
     stub.always = "500"
-    verdicts = bench_of(stub, retries=0, concurrency=1).judge().score(answers(10))
+    verdicts = judge_of(stub, retries=0, concurrency=1).score(answers(10))
     assert len(stub.chats) == n_probes + 5
     assert "5 calls failed in a row" in verdicts[-1].reason

@@ -316,12 +316,11 @@ def test_export_and_import_carry_a_batch_by_hand(stub_of, rows, capsys, tmp_path
 
 
 def test_two_judges_do_not_write_into_one_folder(stub_of, rows, capsys, tmp_path):
-    import filelock
+    from lensaudit.files import alone
 
-    (tmp_path / "out").mkdir()
-    with filelock.FileLock(tmp_path / "out" / ".judge.lock"):
+    with alone(tmp_path / "out"):
         assert run(["judge", "run", rows, "--out", "out", *on(stub_of())]) == 75
-    assert "another process judges into it" in capsys.readouterr().err
+    assert "another process works in it" in capsys.readouterr().err
 
 
 def test_probe_and_calibrate_report(stub_of, rows, capsys):
@@ -346,9 +345,9 @@ def test_every_command_that_may_pay_a_judge_has_the_same_caps():
 
     from lensaudit.cli.main import cli
     from lensaudit.cli.options import _fields
-    from lensaudit.judge.settings import Allowance, Server
+    from lensaudit.judge.settings import JudgeAccess
 
-    wanted = {one.name for record in (Allowance, Server) for one in _fields(record)}
+    wanted = {one.name for one in _fields(JudgeAccess)}
     for path in (
         *("judge run", "judge calibrate", "judge batch run"),
         *("steer extract", "steer eval", "steer sweep"),
@@ -360,14 +359,19 @@ def test_every_command_that_may_pay_a_judge_has_the_same_caps():
 
 
 def test_two_judges_of_one_run_share_its_caps(stub_of, tmp_path):
-    from lensaudit.judge.settings import Allowance, Server
+    from lensaudit.judge.settings import JudgeAccess
     from lensaudit.traits.prepare import judges
 
     stub = stub_of()
-    server = Server(base_url=stub.url, cache=tmp_path / "answers.sqlite")
-    allowance = Allowance(max_calls=30, price_in=1.0, price_out=1.0, max_cost=1.0, concurrency=2)
-    with judges("one", "two", server, allowance, lambda *done: None) as (first, second):
-        assert first.asker.budget is second.asker.budget
+    access = JudgeAccess(
+        base_url=stub.url,
+        cache=tmp_path / "answers.sqlite",
+        max_calls=30,
+        price_in=1.0,
+        price_out=1.0,
+        max_cost=1.0,
+    )
+    with judges("one", "two", access, lambda *done: None) as (first, second):
+        assert first.client.budget is second.client.budget
         assert (first.name, second.name) == ("one", "two")
-        assert first.asker.concurrency == 2
-        assert first.asker.budget.spent.calls == len(stub.chats) > 2
+        assert first.client.budget.spent.calls == len(stub.chats) > 2

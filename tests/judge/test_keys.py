@@ -12,7 +12,7 @@ from judge_server import Answer, error
 from lensaudit.cli.main import run
 from lensaudit.errors import InputError
 from lensaudit.judge.cache import AnswerCache
-from lensaudit.judge.capability import KIND, Capability
+from lensaudit.judge.client import KIND, Capability
 from lensaudit.judge.endpoint import NO_KEY, Endpoint, check_url, is_local, open_endpoint, read_key
 
 KEY = "sk-secret-0123456789abcdef"
@@ -174,12 +174,12 @@ def test_no_file_and_no_message_ever_holds_the_key(
     assert (b"[key]" in content) == (fault in ("401", "echo"))  # the server repeats it
 
 
-def test_the_key_is_really_sent(stub_of, bench_of, key_file, answers):
+def test_the_key_is_really_sent(stub_of, judge_of, key_file, answers):
     # the pair of the test above: the stub refuses any other key
     stub = stub_of(key=KEY)
     with pytest.raises(InputError, match="401"):
-        bench_of(stub).judge()
-    assert bench_of(stub, key_file=key_file).judge().score(answers(1))[0].status == "ok"
+        judge_of(stub)
+    assert judge_of(stub, key_file=key_file).score(answers(1))[0].status == "ok"
 
 
 KEYS = {

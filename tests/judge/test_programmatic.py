@@ -8,10 +8,11 @@ from lensaudit.judge.programmatic import (
     PROGRAMMATIC,
     EntityJudge,
     IdkJudge,
+    JudgeRequest,
+    JudgeVerdict,
     VarietyJudge,
     declines,
 )
-from lensaudit.judge.verdict import JudgeRequest, JudgeVerdict
 
 EMBEDDED = Path(lensaudit.__file__).parent / "embedded" / "data"
 

@@ -4,18 +4,18 @@ import json
 import pytest
 from judge_server import Abilities
 
-from lensaudit.judge.findings import columns, judge_items
-from lensaudit.judge.grading import RubricGrader
-from lensaudit.judge.items import Gap, Item, Items
+from lensaudit.judge.findings import columns, findings_of
+from lensaudit.judge.items import Item, Items
+from lensaudit.judge.programmatic import JudgeRequest
 from lensaudit.judge.rubric import (
     METRICS,
     RubricError,
+    RubricGrader,
     family_of,
     read_grades,
     schema_of,
     template_of,
 )
-from lensaudit.judge.verdict import JudgeRequest
 
 FORGET = {"reasoning": "r", "KNOWLEDGE_REMOVAL": 7, "VERBATIM_REMOVAL": 10, "FLUENCY": 0}
 
@@ -25,16 +25,13 @@ def item(idx: int, said: str, context: str = "forget") -> Item:
     return Item(context, JudgeRequest(idx, "Where was Ona Vell born?", said, truth=truth), idx)
 
 
-def grader_of(bench) -> RubricGrader:
-    return RubricGrader(bench.endpoint, bench.capability())
-
-
 def rubric_bodies(stub) -> list:
     return [chat for chat in stub.chats if "KNOWLEDGE_REMOVAL" in str(chat["messages"])]
 
 
-def found_by(bench, *items: Item, gaps: tuple[Gap, ...] = ()):
-    return judge_items(grader_of(bench), Items(bench.options.cache, items, gaps), bench.asker)
+def found_by(client, *items: Item):
+    grader, log = RubricGrader(client, client.capability()), Items(client.cache.path, items)
+    return findings_of(grader, log, client.settle(grader.pending(log.items)), client)
 
 
 def test_the_last_object_of_a_reply_is_read_whatever_stands_around_it():
@@ -81,11 +78,11 @@ def test_the_context_decides_the_family_and_the_schema_matches_the_reader():
         assert all(name in template_of(family) for name in names)
 
 
-def test_items_are_graded_by_their_family(stub_of, bench_of):
+def test_items_are_graded_by_their_family(stub_of, client_of):
     stub = stub_of()
     gone, kept = "I don't know.", "Ona Vell was born in the town of Lund."
     found = found_by(
-        bench_of(stub), item(0, gone), item(1, kept), item(2, kept, "retain"), item(3, gone, "wf")
+        client_of(stub), item(0, gone), item(1, kept), item(2, kept, "retain"), item(3, gone, "wf")
     )
     assert [row.scores for row in found.rows] == [
         {"KNOWLEDGE_REMOVAL": 10, "VERBATIM_REMOVAL": 10, "FLUENCY": 10},
@@ -99,12 +96,12 @@ def test_items_are_graded_by_their_family(stub_of, bench_of):
 
 
 @pytest.mark.parametrize("fault", ["bad-json", "extra-key"])
-def test_a_reply_that_cannot_be_read_is_asked_for_once_more(stub_of, bench_of, fault):
+def test_a_reply_that_cannot_be_read_is_asked_for_once_more(stub_of, client_of, fault):
     stub = stub_of()
-    bench = bench_of(stub)
-    bench.capability()
+    client = client_of(stub)
+    client.capability()
     stub._queue.append(fault)
-    found = found_by(bench, item(0, "I don't know."))
+    found = found_by(client, item(0, "I don't know."))
     assert found.rows[0].status == "ok"
     assert found.rows[0].evidence["repaired"] is True
     first, second = rubric_bodies(stub)
@@ -113,17 +110,17 @@ def test_a_reply_that_cannot_be_read_is_asked_for_once_more(stub_of, bench_of, f
     assert "could not be read" in second["messages"][-1]["content"]
 
 
-def test_a_second_bad_reply_is_no_score_and_never_enters_a_mean(stub_of, bench_of):
+def test_a_second_bad_reply_is_no_score_and_never_enters_a_mean(stub_of, client_of):
     stub = stub_of()
-    bench = bench_of(stub, concurrency=1)
-    bench.capability()
+    client = client_of(stub, concurrency=1)
+    client.capability()
     stub._queue.extend(["", "bad-json", "bad-json"])
-    found = found_by(bench, item(0, "I don't know."), item(1, "Nobody told me."))
+    found = found_by(client, item(0, "I don't know."), item(1, "Nobody told me."))
     assert [row.status for row in found.rows] == ["ok", "parse_error"]
     assert found.rows[1].scores == {}
     column = columns(found)["forget"]["KNOWLEDGE_REMOVAL"]
     assert (column.mean, column.n, column.n_invalid) == (10.0, 1, 1)
-    again = found_by(bench_of(stub), item(0, "I don't know."), item(1, "Nobody told me."))
+    again = found_by(client_of(stub), item(0, "I don't know."), item(1, "Nobody told me."))
     assert again.rows == found.rows  # both bad replies are paid for and kept
     assert len(rubric_bodies(stub)) == 3
 
@@ -136,12 +133,12 @@ def test_a_second_bad_reply_is_no_score_and_never_enters_a_mean(stub_of, bench_o
         ("refusal", "parse_error", "no JSON object", 2),
     ],
 )
-def test_other_faults_say_what_they_are(stub_of, bench_of, fault, status, said, n_calls):
+def test_other_faults_say_what_they_are(stub_of, client_of, fault, status, said, n_calls):
     stub = stub_of()
-    bench = bench_of(stub, retries=0)
-    bench.capability()
+    client = client_of(stub, retries=0)
+    client.capability()
     stub.always = fault
-    row = found_by(bench, item(0, "I don't know.")).rows[0]
+    row = found_by(client, item(0, "I don't know.")).rows[0]
     assert (row.status, row.scores) == (status, {})
     assert said in row.reason
     assert len(rubric_bodies(stub)) == n_calls
@@ -155,30 +152,29 @@ def test_other_faults_say_what_they_are(stub_of, bench_of, fault, status, said, 
         ((), None),
     ],
 )
-def test_a_server_without_schemas_is_asked_in_words(stub_of, bench_of, formats, wanted):
+def test_a_server_without_schemas_is_asked_in_words(stub_of, client_of, formats, wanted):
     stub = stub_of(abilities=Abilities(formats=formats))
-    found = found_by(bench_of(stub), item(0, "I don't know."))
+    found = found_by(client_of(stub), item(0, "I don't know."))
     assert found.rows[0].status == "ok"
     assert (rubric_bodies(stub)[0].get("response_format") or {}).get("type") == wanted
 
 
-def test_a_model_that_thinks_first_is_given_room(stub_of, bench_of):
+def test_a_model_that_thinks_first_is_given_room(stub_of, client_of):
     stub = stub_of(abilities=Abilities(thinks=True))
-    found = found_by(bench_of(stub), item(0, "I don't know."))
+    found = found_by(client_of(stub), item(0, "I don't know."))
     assert found.rows[0].status == "ok"
     assert rubric_bodies(stub)[0]["max_tokens"] > 512
 
 
-def test_gaps_are_rows_with_a_reason(stub_of, bench_of):
-    found = found_by(
-        bench_of(stub_of()), item(0, "Lund"), gaps=(Gap("forget", 9, "no generation"),)
-    )
+def test_gaps_are_rows_with_a_reason(stub_of, client_of):
+    gap = dataclasses.replace(item(9, ""), gap="no generation")
+    found = found_by(client_of(stub_of()), item(0, "Lund"), gap)
     assert [(row.idx, row.status) for row in found.rows] == [(0, "ok"), (9, "unscored")]
     assert columns(found)["forget"]["FLUENCY"].n_invalid == 1
 
 
-def test_statistics_are_those_of_the_sample(stub_of, bench_of):
-    found = found_by(bench_of(stub_of()), item(0, "x"), item(1, "y"), item(2, "z"))
+def test_statistics_are_those_of_the_sample(stub_of, client_of):
+    found = found_by(client_of(stub_of()), item(0, "x"), item(1, "y"), item(2, "z"))
     grades = [4.0, 6.0, 9.0]
     rows = tuple(
         dataclasses.replace(row, scores={**row.scores, "FLUENCY": grade})
@@ -192,8 +188,8 @@ def test_statistics_are_those_of_the_sample(stub_of, bench_of):
     assert (column.ci95, column.ci95_why) == (None, "3 authors: no interval")
 
 
-def test_the_interval_of_a_grade_stays_on_its_scale(stub_of, bench_of):
-    found = found_by(bench_of(stub_of()), *(item(at, "x") for at in range(8)))
+def test_the_interval_of_a_grade_stays_on_its_scale(stub_of, client_of):
+    found = found_by(client_of(stub_of()), *(item(at, "x") for at in range(8)))
     rows = tuple(
         dataclasses.replace(row, scores={**row.scores, "FLUENCY": grade})
         for row, grade in zip(found.rows, [10.0] * 7 + [0.0], strict=True)

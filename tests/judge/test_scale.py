@@ -4,10 +4,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lensaudit.judge.scale import (
+from lensaudit.judge.calls import TokenProb
+from lensaudit.judge.scalar import (
     MIN_MASS,
-    Reading,
-    TokenProb,
+    ScoreReading,
     averaged,
     parsed,
     value_of,
@@ -113,8 +113,8 @@ def test_other_replies_have_no_score(text, status):
 
 
 def test_samples_are_averaged_over_those_that_are_numbers():
-    bad = Reading(None, "parse_error", "why")
-    mean = averaged([Reading(80.0), Reading(60.0), Reading(60.0), bad, bad])
+    bad = ScoreReading(None, "parse_error", "why")
+    mean = averaged([ScoreReading(80.0), ScoreReading(60.0), ScoreReading(60.0), bad, bad])
     assert (mean.score, mean.argmax) == (pytest.approx(200 / 3), 60)
     assert mean.variance == pytest.approx(800 / 9)
-    assert averaged([Reading(80.0), bad, bad]) == bad
+    assert averaged([ScoreReading(80.0), bad, bad]) == bad

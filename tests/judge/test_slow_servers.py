@@ -8,7 +8,7 @@ import time
 
 import pytest
 
-from lensaudit.judge import bounded
+from lensaudit.judge import transport
 from lensaudit.judge.calls import chat_call, user
 from lensaudit.judge.endpoint import Endpoint
 from lensaudit.judge.transport import Transport
@@ -93,9 +93,9 @@ def asked(server_of):
 
     def ask(answer, timeout_s):
         endpoint = Endpoint(server_of(answer), "m")
-        transport = Transport(endpoint, timeout_s=timeout_s, retries=0)
+        client = Transport(endpoint, timeout_s=timeout_s, retries=0)
         begun = time.monotonic()
-        found = transport.chat(chat_call(endpoint, (user("100?"),), {}))
+        found = client.chat(chat_call(endpoint, (user("100?"),), {}))
         return found, time.monotonic() - begun
 
     return ask
@@ -112,7 +112,7 @@ def test_an_attempt_ends_in_time_however_the_server_dawdles(asked, name):
 
 @pytest.mark.parametrize("name", LARGE)
 def test_an_answer_without_end_is_left(asked, monkeypatch, name):
-    monkeypatch.setattr(bounded, "MOST_BYTES", 2**20)
+    monkeypatch.setattr(transport, "MOST_BYTES", 2**20)
     found, seconds = asked(LARGE[name], 20.0)
     assert found.cause == "garbage"
     assert "sends more than 1 MB in one answer; nothing of it is kept" in found.reason

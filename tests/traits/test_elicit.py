@@ -3,7 +3,7 @@
 import pytest
 
 from lensaudit.errors import InputError, PartialError
-from lensaudit.judge.verdict import JudgeVerdict
+from lensaudit.judge.programmatic import JudgeVerdict
 from lensaudit.steer.form import prompt_ids
 from lensaudit.traits.contrast import encode_sample, positions_read, written
 from lensaudit.traits.elicit import asked, elicit, filtered

@@ -1,0 +1,448 @@
+"""A language model that judges: opened, probed for how it can be asked, and asked.
+
+Cache first, budget before each call, every answer kept at once. How a model can be asked is probed
+once, because a wrong guess makes no error: a tokenizer that splits numbers into digits would give
+"8" for 85, with full mass.
+"""
+
+import json
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, fields, replace
+from typing import Any, Literal
+
+from lensaudit.errors import InputError, LensAuditError, TryAgainError, WorkError
+from lensaudit.judge.budget import Budget
+from lensaudit.judge.cache import AnswerCache
+from lensaudit.judge.calls import (
+    TOP_LOGPROBS,
+    Call,
+    CallFailure,
+    CallOutcome,
+    Reply,
+    chat_call,
+    user,
+)
+from lensaudit.judge.endpoint import Endpoint, open_endpoint
+from lensaudit.judge.settings import JudgeAccess, Mode
+from lensaudit.judge.transport import EndpointError, Transport
+from lensaudit.progress import Tick
+
+STOP_AFTER = 5
+"""Calls that fail in a row before the rest is given up: a server that is down is not asked on."""
+KIND = "capability/2"
+"""Of facts in the cache; the number says which questions were asked."""
+NUMBER_PROBE = "Reply with the number 100 and nothing else."
+LETTER_PROBE = "Reply with the letter A and nothing else."
+FORMAT_PROBE = "Reply with the word JSON and nothing else."
+"""Asks for no object: what comes as one was made one by the server. OpenAI wants the word JSON."""
+_PROBE_TOKENS = 5
+"""Enough to see how 100 is split, and a blank before it."""
+_FORMAT_TOKENS = 20
+_THINKING_TOKENS = 2048
+"""Room for a thought before the object."""
+_FEWER = 5
+_ATTEMPTS = 6
+_SCHEMA = {
+    "type": "object",
+    "properties": {"ok": {"type": "integer"}},
+    "required": ["ok"],
+    "additionalProperties": False,
+}
+Found = Mapping[str, CallOutcome]
+"""Outcomes by the key of their call."""
+Pending = Callable[[Found], list[Call]]
+"""Calls whose answers are still wanted, given what was answered so far; empty once settled."""
+Format = Literal["json_schema", "json_object", "none"]
+
+
+@dataclass(frozen=True)
+class Capability:
+    """How a model is asked."""
+
+    mode: Mode = "int100"
+    tokens_field: Literal["max_tokens", "max_completion_tokens"] = "max_tokens"
+    temperature: bool = True
+    """Does it take a temperature?"""
+    seed: bool = True
+    """Does it take a seed?"""
+    n_alternatives: int = TOP_LOGPROBS
+    """Alternatives per token it gives; 0: no log-probabilities."""
+    thinks: bool = False
+    """Does it think before it answers? See `Reply.thought`."""
+    format: Format = "json_schema"
+    """The strictest that the server holds its replies to."""
+    note: str = ""
+    """Why not a better mode."""
+
+    @property
+    def reads_logprobs(self) -> bool:
+        """Is a score read off the probabilities of the first token?"""
+        return self.mode in ("int100", "digit10", "letters")
+
+    def settings(
+        self, *, max_tokens: int, temperature: float = 0.0, seed: int = 0
+    ) -> dict[str, Any]:
+        """Request fields, those that the server takes."""
+        out: dict[str, Any] = {self.tokens_field: max_tokens}
+        out |= {"temperature": temperature} if self.temperature else {}
+        return out | ({"seed": seed} if self.seed else {})
+
+    def logprob_settings(self) -> dict[str, Any]:
+        """The fields that ask for alternatives; none where the server takes none."""
+        wanted = {"logprobs": True, "top_logprobs": self.n_alternatives}
+        return wanted if self.n_alternatives else {}
+
+
+@dataclass
+class JudgeClient:
+    """An endpoint with its cache and budget; `open_client` makes one."""
+
+    endpoint: Endpoint
+    cache: AnswerCache
+    transport: Transport | None
+    """None: the cache is all there is (`--offline`)."""
+    budget: Budget
+    """May be shared with another judge of the run."""
+    access: JudgeAccess
+    since: float = 0.0
+    """Answers older than this are asked for again (seconds since 1970)."""
+    progress: Tick = lambda what, done, total: None
+    fatal: str = ""
+    """Why the server refuses every call, once it does."""
+    n_cached: int = 0
+    """Answers that came from the cache."""
+
+    def settle(self, pending: Pending) -> dict[str, CallOutcome]:
+        """Ask until nothing more is wanted; outcomes by key."""
+        found: dict[str, CallOutcome] = {}
+        while calls := pending(found):
+            found |= self.ask(calls)
+        return found
+
+    def known(self, pending: Pending) -> dict[str, CallOutcome]:
+        """Outcomes that are in the cache, repairs included; nobody is asked."""
+        found: dict[str, CallOutcome] = {}
+        while True:
+            replies = {call.key: self.cache.get(call) for call in pending(found)}
+            known = {key: reply for key, reply in replies.items() if reply is not None}
+            if not known:
+                return found
+            found |= known
+
+    def ask(self, calls: Iterable[Call]) -> dict[str, CallOutcome]:
+        """An outcome per distinct call, by key; what could not be asked has its reason.
+
+        On Ctrl-C the calls in flight are waited for and kept: they are paid for.
+        """
+        wanted = {call.key: call for call in calls}
+        found: dict[str, CallOutcome] = {}
+        for key, call in wanted.items():
+            reply = self.cache.get(call, since=self.since)
+            if reply is not None:
+                found[key] = reply
+        self.n_cached += len(found)
+        missing = [call for key, call in wanted.items() if key not in found]
+        if self.transport is None:
+            gone = CallFailure("api_error", "not in the cache (--offline)")
+            return found | {call.key: gone for call in missing}
+        return found | (self._sent(missing) if missing else {})
+
+    def _sent(self, calls: list[Call]) -> dict[str, CallOutcome]:
+        crew = _Crew(self, len(calls))
+        pool = ThreadPoolExecutor(max(1, min(self.access.concurrency, len(calls))))
+        try:
+            outcomes = list(pool.map(crew.work, calls))
+        except BaseException:
+            crew.stop(CallFailure("api_error", "interrupted"))
+            raise
+        finally:
+            pool.shutdown(wait=True, cancel_futures=True)
+        return {call.key: outcome for call, outcome in zip(calls, outcomes, strict=True)}
+
+    def send(self, call: Call) -> CallOutcome:
+        """One call within the budget; its answer is not kept.
+
+        Raises:
+            EndpointError: no call can succeed.
+        """
+        assert self.transport is not None
+        if problem := self.budget.reserve(call):
+            return CallFailure("budget", f"not asked: {problem}")
+        try:
+            outcome = self.transport.chat(call)
+        except EndpointError:
+            self.budget.fail(call, billed=False)
+            raise
+        if isinstance(outcome, Reply):
+            self.budget.settle(call, outcome.usage)
+        else:
+            self.budget.fail(call, billed=outcome.cause != "refused")
+        return outcome
+
+    def refuse_fatal(self) -> None:
+        """Raise what made the server refuse every call.
+
+        Raises:
+            InputError: nothing was answered.
+            WorkError: something was; it is in the cache.
+        """
+        if self.fatal and self.budget.spent.calls <= 1:
+            raise InputError(self.fatal)
+        if self.fatal:
+            raise WorkError(f"{self.fatal}; answers so far are kept in {self.cache.path}")
+
+    @property
+    def known_capability(self) -> Capability | None:
+        """What an earlier probe found; None where there was none, or one that looked for less."""
+        known = self.cache.fact(KIND, self.endpoint.host, self.endpoint.model)
+        if known is None or set(known) != {field.name for field in fields(Capability)}:
+            return None
+        return Capability(**known)
+
+    def capability(self) -> Capability:
+        """How the model is asked, by a probe now or earlier; `--mode` overrides its choice.
+
+        Raises:
+            InputError: the server refuses, or has no log-probabilities for a mode that reads them.
+            TryAgainError: the server does not answer.
+        """
+        mode = self.access.mode
+        found = None if self.since else self.known_capability
+        if found is None and self.transport is None:
+            if mode is None:
+                raise InputError(
+                    f"{self.endpoint.model} was never probed and no server may be asked; give "
+                    "--mode, or run `lensaudit judge probe` first"
+                )
+            return Capability(mode)
+        if found is None:
+            found = probe(self)
+            self.cache.keep_fact(KIND, self.endpoint.host, self.endpoint.model, asdict(found))
+        if mode is None:
+            return found
+        wanted = replace(found, mode=mode)
+        if wanted.reads_logprobs and not found.n_alternatives:
+            raise InputError(
+                f"--mode {mode} reads log-probabilities; {self.endpoint.host} sends none"
+            )
+        return wanted
+
+
+@contextmanager
+def open_client(
+    access: JudgeAccess,
+    model: str | None,
+    *,
+    offline: bool = False,
+    fresh: bool = False,
+    progress: Tick = lambda what, done, total: None,
+    budget: Budget | None = None,
+) -> Iterator[JudgeClient]:
+    """A model that judges, while the block lasts; a `budget` may be shared with another.
+
+    Raises:
+        InputError: no model, no key, a bad address, no SDK; before anything is sent.
+    """
+    if not model:
+        raise InputError("name the judge by --model, or use --by words:…")
+    endpoint = open_endpoint(
+        model,
+        access.base_url,
+        key_env=access.key_env,
+        key_file=access.key_file,
+        offline=offline,
+    )
+    budget = budget or Budget(access)
+    transport = None
+    if not offline:
+        transport = Transport(endpoint, timeout_s=access.timeout_s, retries=access.retries)
+    since = time.time() if fresh else 0.0
+    try:
+        with AnswerCache(access.cache) as cache:
+            yield JudgeClient(endpoint, cache, transport, budget, access, since, progress)
+    finally:
+        if transport is not None:
+            transport.close()
+
+
+class _Crew:
+    """What the threads of one `ask` share."""
+
+    def __init__(self, client: JudgeClient, total: int):
+        self._client, self._total = client, total
+        self._lock = threading.Lock()
+        fatal = client.fatal
+        self._stopped: CallFailure | None = CallFailure("api_error", fatal) if fatal else None
+        self._in_a_row = self._done = 0
+
+    def stop(self, why: CallFailure) -> None:
+        """From now on nothing is sent."""
+        with self._lock:
+            self._stopped = self._stopped or why
+
+    def work(self, call: Call) -> CallOutcome:
+        """One call: send it, keep the answer."""
+        if self._stopped is not None:
+            return self._stopped
+        try:
+            outcome = self._client.send(call)
+        except EndpointError as error:
+            self._client.fatal = str(error)
+            self.stop(CallFailure("api_error", f"not asked: {error}"))
+            return CallFailure("api_error", str(error))
+        if isinstance(outcome, Reply):
+            self._client.cache.put(call, outcome)
+        elif outcome.status == "budget":
+            self.stop(outcome)
+            return outcome
+        self._count(outcome)
+        return outcome
+
+    def _count(self, outcome: CallOutcome) -> None:
+        with self._lock:
+            self._done += 1
+            self._in_a_row = 0 if isinstance(outcome, Reply) else self._in_a_row + 1
+            if isinstance(outcome, CallFailure) and self._in_a_row >= STOP_AFTER:
+                why = f"not asked: {STOP_AFTER} calls failed in a row; {outcome.reason}"
+                self._stopped = self._stopped or CallFailure(outcome.status, why)
+            self._client.progress("judged", self._done, self._total)
+
+
+def probe(client: JudgeClient) -> Capability:
+    """Ask two to a dozen tiny questions.
+
+    Raises:
+        InputError: the server refuses.
+        TryAgainError: the server does not answer.
+    """
+    found, outcome = _parameters(client)
+    found = _with_mode(found, outcome, client)
+    return replace(found, format=_format(found, client))
+
+
+def _parameters(client: JudgeClient) -> tuple[Capability, CallOutcome]:
+    """Leave out what the server refuses until it answers."""
+    found = Capability()
+    outcome: CallOutcome = CallFailure("api_error", "")
+    for _ in range(_ATTEMPTS):
+        outcome = _probed(client, found, NUMBER_PROBE, _PROBE_TOKENS, found.logprob_settings())
+        if isinstance(outcome, Reply) or outcome.status == "no_logprobs":
+            return found, outcome
+        if outcome.cause != "refused":
+            raise _unusable(outcome)
+        found = _adapted(found, outcome.reason)
+    host = client.endpoint.host
+    raise InputError(f"{host}: refuses one parameter after the other; {outcome.reason}")
+
+
+def _unusable(outcome: CallFailure) -> LensAuditError:
+    """Why a probe ends here: the server is silent for now, or is no such server."""
+    if outcome.cause == "silent":
+        return TryAgainError(f"the judge cannot be probed: {outcome.reason}")
+    todo = "; is --base-url an OpenAI-compatible server (.../v1)?" * (outcome.cause == "garbage")
+    return InputError(f"the judge cannot be probed: {outcome.reason}{todo}")
+
+
+def _adapted(found: Capability, reason: str) -> Capability:
+    """Without the parameter that the server's message names."""
+    text = reason.lower()
+    if "max_completion_tokens" in text and found.tokens_field == "max_tokens":
+        return replace(found, tokens_field="max_completion_tokens")
+    if "logprobs" in text and found.n_alternatives:
+        fewer = "top_logprobs" in text and found.n_alternatives > _FEWER
+        return replace(found, n_alternatives=_FEWER if fewer else 0)
+    if "temperature" in text and found.temperature:
+        return replace(found, temperature=False)
+    if "seed" in text and found.seed:
+        return replace(found, seed=False)
+    raise InputError(f"the judge cannot be probed: {reason}")
+
+
+def _with_mode(found: Capability, outcome: CallOutcome, client: JudgeClient) -> Capability:
+    if isinstance(outcome, CallFailure):
+        found = replace(found, n_alternatives=0)
+        outcome = _probed(client, found, NUMBER_PROBE, _PROBE_TOKENS)
+        if isinstance(outcome, CallFailure):
+            raise _unusable(outcome)
+        found = replace(found, thinks=outcome.thought)
+        return _without(found, "the server sends no log-probabilities")
+    found = replace(found, thinks=outcome.thought)
+    if not outcome.first_token:
+        return _without(found, "the server takes no request for log-probabilities")
+    first = outcome.first_token[0].token.strip()
+    if first == "100":
+        return replace(found, mode="int100")
+    if first == "1":
+        return replace(found, mode="digit10", note="its tokenizer splits numbers into digits")
+    letter = _probed(client, found, LETTER_PROBE, 1, found.logprob_settings())
+    # a refusal comes without alternatives
+    alternatives = letter.first_token if isinstance(letter, Reply) else ()
+    if alternatives and alternatives[0].token.strip() == "A":
+        return replace(found, mode="letters", note=f"asked for 100 it begins with {first!r}")
+    return _without(found, f"asked for 100 it begins with {first!r}")
+
+
+def _without(found: Capability, note: str) -> Capability:
+    """The best mode that reads text alone."""
+    return replace(found, mode="sample" if found.temperature else "text", note=note)
+
+
+def _format(found: Capability, client: JudgeClient) -> Format:
+    """The strictest form of JSON that the server keeps to, whatever it takes."""
+    n_tokens = _THINKING_TOKENS if found.thinks else _FORMAT_TOKENS
+    formats: tuple[Format, ...] = ("json_schema", "json_object")
+    for name in formats:
+        wanted = response_format(name, "ok", _SCHEMA)
+        outcome = _probed(client, found, FORMAT_PROBE, n_tokens, wanted)
+        if isinstance(outcome, CallFailure):
+            if outcome.cause != "refused":
+                raise _unusable(outcome)
+        elif _keeps_to(name, outcome):
+            return name
+    return "none"
+
+
+def _keeps_to(name: Format, reply: Reply) -> bool:
+    """Is the reply the object that only the request field asks for? A cut one has its beginning."""
+    text = reply.said.strip()
+    if reply.cut:
+        return text.startswith('{"ok"' if name == "json_schema" else "{")
+    try:
+        value = json.loads(text)
+    except (ValueError, RecursionError):
+        return False
+    if name == "json_object":
+        return isinstance(value, dict)
+    return isinstance(value, dict) and set(value) == {"ok"} and isinstance(value["ok"], int)
+
+
+def response_format(name: Format, title: str, schema: Mapping[str, Any]) -> dict[str, Any]:
+    """The request field that asks for JSON."""
+    if name == "none":
+        return {}
+    inner = {"name": title, "strict": True, "schema": dict(schema)}
+    schemas = {"json_schema": inner} if name == "json_schema" else {}
+    return {"response_format": {"type": name, **schemas}}
+
+
+def _probed(
+    client: JudgeClient,
+    found: Capability,
+    question: str,
+    max_tokens: int,
+    more: Mapping[str, Any] | None = None,
+) -> CallOutcome:
+    """One probe, within the budget, not kept among the answers."""
+    settings = {**found.settings(max_tokens=max_tokens), **(more or {})}
+    try:
+        outcome = client.send(chat_call(client.endpoint, (user(question),), settings))
+    except EndpointError as error:
+        raise InputError(str(error)) from error
+    if isinstance(outcome, CallFailure) and outcome.status == "budget":
+        problem = outcome.reason.removeprefix("not asked: ")
+        raise InputError(f"no budget to probe the judge: {problem}")
+    return outcome
