@@ -47,9 +47,9 @@ from lensaudit.models.sizes import sizes_of
 from lensaudit.patching import oracle
 from lensaudit.patching.budget import Room
 from lensaudit.patching.options import PatchOptions, parse_memory
-from lensaudit.patching.score_cache import BookKey, ScoreBook
+from lensaudit.patching.score_cache import ScoreCache, ScoreKey
 from lensaudit.patching.sources import CachedSource
-from lensaudit.patching.stages import Runner, all_layers, complete
+from lensaudit.patching.stages import Runner, complete
 
 KE_FROM = 5
 """On the published 1B model about 11 of 16 layers are KE; the early ones are missing."""
@@ -126,13 +126,13 @@ class Bench:
                 self.model, CachedSource(clean, "resid_post"), decoder_of(self.model), options, room
             )
             shutil.rmtree(self.root / "scores", ignore_errors=True)
-            book = ScoreBook(self.root, _key(), "source")
+            book = ScoreCache(self.root, _key(), "source")
             complete(
                 runner,
                 self.encoded,
                 {"source": CachedSource(activations, "resid_post")},
                 {"source": book},
-                all_layers(layers),
+                lambda e, source: layers,
                 what="",
             )
 
@@ -154,8 +154,8 @@ class Bench:
                 oracle.patched(self.model, stack, batch, layers=layers)
 
 
-def _key() -> BookKey:
-    return BookKey(**{name: "-" for name in BookKey.__dataclass_fields__})
+def _key() -> ScoreKey:
+    return ScoreKey(**{name: "-" for name in ScoreKey.__dataclass_fields__})
 
 
 def oracle_runs(bench: Bench, *, n_runs: int, n_layers: int) -> dict[int, Timed]:

@@ -34,7 +34,7 @@ from lensaudit.models.causal import load_causal
 from lensaudit.models.checkpoint import Checkpoint, open_checkpoint
 from lensaudit.models.registry import EMBEDDED, load_registry, resolve
 from lensaudit.patching.alignment import MappedSource, fit_alignment, rows_to_fit
-from lensaudit.patching.bench import Bench
+from lensaudit.patching.session import Session
 from lensaudit.scores.alignment import MapClass
 from lensaudit.scores.depth import depth_score
 
@@ -294,12 +294,12 @@ def fitted_on_forget(out: Path, models: Sequence[Planted]) -> list[str]:
     )
     rows = {"neutral": neutral().fit, "forget": tuple(ground().facts.examples)}
     columns: dict[str, list[float]] = {}
-    with Bench(audit) as bench:
+    with audit:
         for kind in KINDS:
-            s1 = {name: carried(bench, audit.retain, kind, fit) for name, fit in rows.items()}
+            s1 = {name: carried(audit, audit.retain, kind, fit) for name, fit in rows.items()}
             for by, scale in (("neutral", "neutral"), ("forget", "neutral"), ("forget", "forget")):
                 columns[f"{kind} of {by} rows, scale of {scale}"] = [
-                    float(depth_score(s1[scale], carried(bench, one, kind, rows[by])).uds.nanmean())
+                    float(depth_score(s1[scale], carried(audit, one, kind, rows[by])).uds.nanmean())
                     for one in audit.sources.values()
                 ]
     lines = [f"| model | truth | {' | '.join(columns)} |", f"|{'---|' * (2 + len(columns))}"]
@@ -310,27 +310,28 @@ def fitted_on_forget(out: Path, models: Sequence[Planted]) -> list[str]:
 
 
 def carried(
-    bench: Bench, model: Checkpoint, kind: MapClass, fit: Sequence[Fact]
+    audit: Session, model: Checkpoint, kind: MapClass, fit: Sequence[Fact]
 ) -> Float[Tensor, "batch layer"]:
     """Deltas of a model through its map, fitted on all tokens of some rows."""
-    audit, n_tokens = bench.audit, 50 * ground().d_model
-    rows = rows_to_fit(bench.encoded(fit), n_tokens)
-    with bench.passing(model, rows) as streams:
+    n_tokens = 50 * ground().d_model
+    rows = rows_to_fit(audit.encode(fit), n_tokens)
+    with audit.passing(model, rows) as streams:
         found = fit_alignment(
             streams,
-            bench.cache(audit.full, rows, "all"),
+            audit.cache(audit.full, rows, "all"),
             rows,
             kind,
             n_tokens=n_tokens,
             memory_bytes=audit.options.memory_bytes,
             root=audit.root,
         )
-    base = bench.streams(model, audit.encoded)
+    base = audit.streams(model, audit.encoded)
     moved = MappedSource(
         base.activations, base.last_layer, maps=found.maps, layer_of=found.layer_of
     )
     name = f"{model.weights}+map-{found.key}"
-    return bench.deltas(audit.encoded, {name: moved}, audit.options.layers)[name]
+    audit.fill(audit.encoded, {name: moved}, audit.options.layers)
+    return audit.read(name, audit.encoded, audit.options.layers)
 
 
 def deeper(out: Path) -> list[str]:

@@ -26,7 +26,7 @@ from lensaudit.data.tofu import forget_set
 from lensaudit.files import make_folder, write_json
 from lensaudit.models.checkpoint import open_checkpoint
 from lensaudit.models.registry import load_registry, resolve
-from lensaudit.patching.scoring import score_lens
+from lensaudit.patching.lens import score_lens
 from lensaudit.scores.depth import span_logprob
 from lensaudit.scores.intervals import auc_limits
 from lensaudit.scores.stats import auc

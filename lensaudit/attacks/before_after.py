@@ -12,7 +12,7 @@ from lensaudit.auditing.settings import EvaluateSettings, PatchSettings
 from lensaudit.data.suites import DEMO_DATA
 from lensaudit.data.tofu import DEMO
 from lensaudit.files import slug
-from lensaudit.patching.audit import Audit
+from lensaudit.patching.session import Session
 from lensaudit.progress import Notice, Tell, unheard
 from lensaudit.settings import ACTIVATIONS, FORGET_SPLIT, DtypeName, carried
 from lensaudit.unlearn.rows import TOFU_PAIRS
@@ -65,7 +65,7 @@ class Auditing:
             activations=self.activations,
         )
 
-    def audit(self, sources: Sequence[str]) -> Audit:
+    def audit(self, sources: Sequence[str]) -> Session:
         """A patching audit of the sources, opened and checked."""
         return open_patch(sources, self.patching, notice=self.notice, progress=self.progress)
 

@@ -479,8 +479,8 @@ def _write(
 
 
 if TYPE_CHECKING:
-    from lensaudit.patching.audit import Audit
     from lensaudit.patching.controls import Controls
+    from lensaudit.patching.session import Session
 
 CLASSIFIER_TOKENS: Mapping[Suite, int] = {"tofu": 32, "muse": 512}
 """Where open-unlearning cuts a generation before it rates its fluency."""
@@ -590,7 +590,7 @@ def _patching(model: str, settings: EvaluateSettings, notice: Notice) -> Patchin
             own=_own(settings),
         )
 
-    def controls(audit: "Audit") -> "Controls":
+    def controls(audit: "Session") -> "Controls":
         from lensaudit.auditing.patch import controls_of  # seconds to import
 
         return controls_of(audit, settings)

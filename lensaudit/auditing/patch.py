@@ -3,7 +3,7 @@
 import json
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -22,42 +22,35 @@ from lensaudit.models.checkpoint import (
     open_checkpoint,
 )
 from lensaudit.models.registry import load_registry, resolve
-from lensaudit.patching.audit import Audit
-from lensaudit.patching.bench import Bench
 from lensaudit.patching.collateral import Anchored, anchored, collateral_of, family_base
-from lensaudit.patching.controls import Controls, Examined, unexamined
+from lensaudit.patching.controls import Controls, score_examined, unexamined
 from lensaudit.patching.exact_match import (
+    EM_COLUMNS,
     EmOptions,
     EmPlan,
     check_em,
-    deposit_em,
     em_outcome_of,
     em_plan_of,
     em_summary_of,
     run_em,
 )
-from lensaudit.patching.lens import lens_options
+from lensaudit.patching.lens import as_lens, score_lens
 from lensaudit.patching.outcome import (
     BY_TOKEN,
     FILES,
     Outcome,
     beside,
     clear,
-    deposit,
-    deposit_comparison,
+    layer_cells,
     summary_of,
     with_texts,
+    write_comparison,
+    write_result,
 )
 from lensaudit.patching.plan import PatchPlan, plan_of
 from lensaudit.patching.prepare import prepare
-from lensaudit.patching.scoring import (
-    Scored,
-    comparison_manifest,
-    manifest_of,
-    score_all,
-    score_examined,
-    score_lens,
-)
+from lensaudit.patching.scoring import Scored, manifest_of, score_all
+from lensaudit.patching.session import Session
 from lensaudit.progress import Notice, Progress, Tell, unheard
 from lensaudit.results.owners import Run, folder_of, folders_for, known_as
 from lensaudit.results.records import claim
@@ -80,7 +73,7 @@ def open_patch(
     *,
     notice: Notice = unheard,
     progress: Tell = unheard,
-) -> Audit:
+) -> Session:
     """The models of a run, opened and checked; none is loaded and nothing is written.
 
     Raises:
@@ -90,7 +83,7 @@ def open_patch(
     if not em and em_given(settings):
         raise InputError("--em-form, --em-threshold, --max-new-tokens: need --score em")
     retain, *_ = (*several(settings.retain), None)
-    audit = prepare(
+    session = prepare(
         tuple(dict.fromkeys(sources)),
         registry=load_registry(settings.registry),
         full=settings.full,
@@ -117,12 +110,12 @@ def open_patch(
         align=None if settings.lens or settings.also or settings.score != "uds" else settings.align,
     )
     if em:
-        check_em(audit, em_options(settings))
-        return audit
+        check_em(session, em_options(settings))
+        return session
     if settings.lens or settings.score == "lens":
-        reading = lens_options(audit.options)  # refuses what has no meaning for it
-        return replace(audit, options=reading) if settings.score == "lens" else audit
-    return audit
+        reading = as_lens(session)  # refuses what has no meaning for it
+        return reading if settings.score == "lens" else session
+    return session
 
 
 def em_given(settings: PatchSettings) -> dict[str, Any]:
@@ -148,14 +141,14 @@ def plan_patch(
     Raises:
         InputError: as `open_patch`.
     """
-    audit = open_patch(sources, settings, notice=notice)
-    kept_beside(settings, audit)
+    session = open_patch(sources, settings, notice=notice)
+    kept_beside(settings, session)
     if settings.score == "em":
-        return em_plan_of(audit, em_options(settings))
-    if audit.options.engine == "lens":
-        return plan_of(audit)
-    controls = controls_of(audit, settings).planned(audit.full.d_model)
-    return replace(plan_of(audit), controls=controls)
+        return em_plan_of(session, em_options(settings))
+    if session.options.engine == "lens":
+        return plan_of(session)
+    controls = controls_of(session, settings).planned(session.full.d_model)
+    return replace(plan_of(session), controls=controls)
 
 
 def patch_into(
@@ -185,24 +178,57 @@ def patch_into(
     """
     started = time.monotonic()
     asking = Asking(sources, settings, notice)
-    audit = open_patch(sources, settings, notice=asking.tell, progress=progress)
-    controls = controls_of(audit, settings)
-    kept = kept_beside(settings, audit)
+    session = open_patch(sources, settings, notice=asking.tell, progress=progress)
+    controls = controls_of(session, settings)
+    kept = kept_beside(settings, session)
     asking.opened()
-    folders = own_folders(audit, settings, folder, notice=notice)
+    folders = own_folders(session, settings, folder, notice=notice)
     for one in folders.values():
         claim(one, "patch", FILES)
         clear(one)
-    if settings.score == "em":
-        _em_into(folders, audit, em_options(settings), asking, started)
-    else:
-        _depth_into(
-            folders, audit, controls, kept, asking, with_lens=settings.lens, started=started
+    with session:
+        if settings.score == "em":
+            found = _matches(session, em_options(settings))
+        else:
+            found = _depths(session, controls, kept, with_lens=settings.lens)
+    asked = asking.record()
+    for one in found:
+        name = one.summary["source"]
+        rows = with_texts(with_tokens(one.rows, session), session.examples)
+        summary = {**one.summary, "verdict": one.verdict.document()}
+        made = manifest_of(
+            session,
+            {"source": session.sources[name]},
+            one.options,
+            started,
+            scores_by=one.outcome.computed_by if one.outcome else None,
         )
+        write_result(folders[name], rows, one.cells, summary, replace(made, asked=asked))
+    outcomes = [one.outcome for one in found if one.outcome is not None]
+    if len(outcomes) > 1:
+        parent = next(iter(folders.values())).parent
+        made = manifest_of(
+            session, session.sources, found[0].options, started, command="patch comparison"
+        )
+        write_comparison(parent, outcomes, replace(made, asked=asked))
     return read_patched(folders)
 
 
-def controls_of(audit: Audit, settings: PatchSettings | EvaluateSettings) -> Controls:
+@dataclass(frozen=True)
+class _SourceResult:
+    """What is written of one source."""
+
+    summary: Mapping[str, Any]
+    rows: Sequence[Mapping[str, Any]]
+    cells: tuple[Sequence[str], Sequence[Sequence[Any]]]
+    """Columns and rows of layers.csv."""
+    options: Mapping[str, Any]
+    verdict: Verdict
+    outcome: Outcome | None = None
+    """None: exact match, which is no depth."""
+
+
+def controls_of(session: Session, settings: PatchSettings | EvaluateSettings) -> Controls:
     """What stands beside UDS: neutral rows, the class of maps, and further retain models.
 
     Raises:
@@ -211,13 +237,13 @@ def controls_of(audit: Audit, settings: PatchSettings | EvaluateSettings) -> Con
     _, *more = several(settings.retain) or ("",)
     registry = load_registry(settings.registry)
     retains = {name: open_checkpoint(resolve(name, registry)) for name in more}
-    check_same_shape(audit.full, *retains.values(), notice=audit.notice)
-    anchors = [(one.spec.name, one) for one in (audit.full, audit.retain)]
+    check_same_shape(session.full, *retains.values(), notice=session.notice)
+    anchors = [(one.spec.name, one) for one in (session.full, session.retain)]
     _check_distinct([*anchors, *retains.items()])
-    data = audit.chosen.data if audit.chosen else ""
-    neutral, why = neutral_beside(settings, data, audit.examples)
-    for name, one in audit.sources.items():
-        if neutral is None and (misfit := audit.misfit(one)) is not None:
+    data = session.chosen.data if session.chosen else ""
+    neutral, why = neutral_beside(settings, data, session.examples)
+    for name, one in session.sources.items():
+        if neutral is None and (misfit := session.misfit(one)) is not None:
             raise InputError(f"{name}: {misfit}, and there is nothing to fit a map on: {why}")
     return Controls(
         neutral,
@@ -241,7 +267,7 @@ def _check_distinct(models: Sequence[tuple[str, Checkpoint]]) -> None:
 
 
 def own_folders(
-    audit: Audit, settings: PatchSettings, folder: Path | None, *, notice: Notice = unheard
+    session: Session, settings: PatchSettings, folder: Path | None, *, notice: Notice = unheard
 ) -> dict[str, Path]:
     """Where the result of each source goes: no other run's is replaced.
 
@@ -250,18 +276,23 @@ def own_folders(
     """
     return {
         name: folder_of(
-            place, run_of(audit, name, settings), run_in, named=bool(folder), tell=notice, kind=KIND
+            place,
+            run_of(session, name, settings),
+            run_in,
+            named=bool(folder),
+            tell=notice,
+            kind=KIND,
         )
-        for name, place in folders_for(tuple(audit.sources), folder).items()
+        for name, place in folders_for(tuple(session.sources), folder).items()
     }
 
 
-def run_of(audit: Audit, source: str, settings: PatchSettings) -> Run:
+def run_of(session: Session, source: str, settings: PatchSettings) -> Run:
     """What tells the run on a source from others."""
-    options = asdict(audit.options)
+    options = asdict(session.options)
     if settings.score == "em":
         options["em"] = asdict(em_options(settings))
-    made = manifest_of(audit, source, options, time.monotonic())
+    made = manifest_of(session, {"source": session.sources[source]}, options, time.monotonic())
     return run_in(json.loads(canonical_json(vars(made))))
 
 
@@ -285,60 +316,58 @@ def run_in(manifest: Mapping[str, Any]) -> Run:
     }
 
 
-def depth_of(audit: Audit) -> Scored:
+def depth_of(session: Session) -> Scored:
     """The outcome of every source, and the scores of the two anchors; nothing is written."""
-    return score_lens(audit) if audit.options.engine == "lens" else score_all(audit)
+    return score_lens(session) if session.options.engine == "lens" else score_all(session)
 
 
-def _depth_into(
-    folders: Mapping[str, Path],
-    audit: Audit,
-    controls: Controls,
-    kept: Sequence[Anchored],
-    asking: Asking,
-    *,
-    with_lens: bool,
-    started: float,
-) -> None:
-    lens_alone = audit.options.engine == "lens"
-    examined: Mapping[str, Examined] = {}
-    also: Mapping[str, dict[str, Any]] = {}
-    if lens_alone:
-        outcomes, calibration = score_lens(audit)
+def _depths(
+    session: Session, controls: Controls, kept: Sequence[Anchored], *, with_lens: bool
+) -> list[_SourceResult]:
+    nulls, spans = read_calibration(), spans_of(session.examples)
+    if session.options.engine == "lens":
+        outcomes, calibration = score_lens(session)
+        parts = {one.source: unexamined(NOT_PATCHED).document() for one in outcomes}
+        read, examined = {}, {}
     else:
-        with Bench(audit) as bench:
-            (outcomes, calibration), examined = score_examined(bench, controls)
-            also = with_collateral(bench, kept, outcomes)
-    beside_uds = with_lens and not lens_alone
-    read = {one.source: one for one in score_lens(audit)[0]} if beside_uds else {}
-    asked, nulls = asking.record(), read_calibration()
+        (outcomes, calibration), examined = score_examined(session, controls)
+        also = collateral_of(session, kept, outcomes)
+        parts = {name: also[name] | one.document() for name, one in examined.items()}
+        read = {one.source: one for one in score_lens(session)[0]} if with_lens else {}
+    results = []
     for outcome in outcomes:
         name = outcome.source
-        summary, rows = _documents(outcome, read.get(name), calibration)
-        summary["spans"] = spans_of(audit.examples)
-        if lens_alone:
-            summary |= unexamined(NOT_PATCHED).document()
-        else:
-            summary |= {**also[name], **examined[name].document()}
+        summary, rows = summary_of(outcome, calibration), outcome.rows()
+        if name in read:
+            summary, rows = beside(outcome, read[name], calibration)
+        summary |= {"spans": spans, **parts[name]}
+        if name in examined:
             rows = examined[name].beside(rows)
-        summary["verdict"] = judge_run(summary, rows, nulls).document()
-        options = asdict(outcome.options)
-        made = manifest_of(audit, name, options, started, outcome.computed_by)
-        made = replace(made, asked=asked)
-        rows = with_texts(with_tokens(rows, audit), audit.examples)
-        deposit(folders[name], outcome, summary, made, rows=rows)
-    if len(outcomes) > 1:
-        parent = next(iter(folders.values())).parent
-        made = comparison_manifest(audit, asdict(outcomes[0].options), started)
-        deposit_comparison(parent, outcomes, replace(made, asked=asked))
+        verdict = judge_run(summary, rows, nulls)
+        cells, options = layer_cells(outcome), asdict(outcome.options)
+        results.append(_SourceResult(summary, rows, cells, options, verdict, outcome))
+    return results
 
 
-def with_tokens(rows: Sequence[Mapping[str, Any]], audit: Audit) -> list[dict[str, Any]]:
+def _matches(session: Session, em: EmOptions) -> list[_SourceResult]:
+    found, results = run_em(session, em), []
+    for name, checkpoint in session.sources.items():
+        outcome = em_outcome_of(name, checkpoint.weights, session, em, found)
+        summary = em_summary_of(outcome) | {"spans": spans_of(session.examples)}
+        summary |= unexamined(NOT_A_DEPTH).document()
+        verdict = Verdict("undecided", f"{name}: undecided: {NOT_A_DEPTH}.", [])
+        options = {**asdict(session.options), "em": asdict(em)}
+        cells = EM_COLUMNS, outcome.cells()
+        results.append(_SourceResult(summary, outcome.rows(), cells, options, verdict))
+    return results
+
+
+def with_tokens(rows: Sequence[Mapping[str, Any]], session: Session) -> list[dict[str, Any]]:
     """Rows that were read by token, with the tokens of their spans as text."""
     if not any(BY_TOKEN in row for row in rows):
         return [dict(row) for row in rows]
-    tokenizer = load_tokenizer(audit.full)
-    spans = {e.idx: e.token_ids[e.start + 1 : e.end + 1] for e in audit.encoded}
+    tokenizer = load_tokenizer(session.full)
+    spans = {e.idx: e.token_ids[e.start + 1 : e.end + 1] for e in session.encoded}
     return [
         {**row, "span_tokens": [tokenizer.decode([one]) for one in spans[row["idx"]]]}
         if BY_TOKEN in row
@@ -347,34 +376,7 @@ def with_tokens(rows: Sequence[Mapping[str, Any]], audit: Audit) -> list[dict[st
     ]
 
 
-def _documents(
-    outcome: Outcome, read: Outcome | None, calibration: Mapping[str, float | None]
-) -> tuple[dict[str, Any], list[dict[str, Any]]]:
-    """Summary and rows, with the lens's beside them where it was read."""
-    if read is None:
-        return summary_of(outcome, calibration), outcome.rows()
-    return beside(outcome, read, calibration)
-
-
-def _em_into(
-    folders: Mapping[str, Path], audit: Audit, em: EmOptions, asking: Asking, started: float
-) -> None:
-    found = run_em(audit, em)
-    options = {**asdict(audit.options), "em": asdict(em)}
-    asked = asking.record()
-    for name, checkpoint in audit.sources.items():
-        outcome = em_outcome_of(name, checkpoint.weights, audit, em, found)
-        summary = em_summary_of(outcome)
-        summary["spans"] = spans_of(audit.examples)
-        summary |= unexamined(NOT_A_DEPTH).document()
-        summary["verdict"] = Verdict(
-            "undecided", f"{name}: undecided: {NOT_A_DEPTH}.", []
-        ).document()
-        made = replace(manifest_of(audit, name, options, started), asked=asked)
-        deposit_em(folders[name], outcome, summary, made)
-
-
-def kept_beside(settings: PatchSettings, audit: Audit) -> list[Anchored]:
+def kept_beside(settings: PatchSettings, session: Session) -> list[Anchored]:
     """The sets that `--also` names, with their anchors; nothing is loaded.
 
     Raises:
@@ -386,9 +388,9 @@ def kept_beside(settings: PatchSettings, audit: Audit) -> list[Anchored]:
         return []
     if settings.score != "uds" or settings.component != "resid":
         raise InputError("--also: needs --score uds and --component resid")
-    data = audit.chosen.data if audit.chosen else FORGET10
+    data = session.chosen.data if session.chosen else FORGET10
     kept = [kept_facts(one, data, limit=settings.limit) for one in settings.also]
-    return anchored(kept, _base(settings, list(audit.sources)), audit.full)
+    return anchored(kept, _base(settings, list(session.sources)), session.full)
 
 
 def _base(settings: PatchSettings, sources: Sequence[str]) -> Checkpoint | None:
@@ -396,13 +398,3 @@ def _base(settings: PatchSettings, sources: Sequence[str]) -> Checkpoint | None:
     if settings.base is None:
         return family_base(sources)
     return open_checkpoint(resolve(settings.base, load_registry(settings.registry)))
-
-
-def with_collateral(
-    bench: Bench, sets: Sequence[Anchored], outcomes: Sequence[Outcome]
-) -> dict[str, dict[str, Any]]:
-    """Source -> the part `collateral` of its summary; empty without `--also`."""
-    if not sets:
-        return {one.source: {} for one in outcomes}
-    found = collateral_of(bench, sets, outcomes)
-    return {source: {"collateral": by_set} for source, by_set in found.items()}

@@ -5,7 +5,6 @@ needs one backward pass per example of each model, and what it gave is kept by c
 """
 
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -38,7 +37,7 @@ from lensaudit.scores.representation import (
 )
 
 if TYPE_CHECKING:
-    from lensaudit.patching.audit import Audit
+    from lensaudit.patching.session import Session
 
 SHARES = (0.0001, 0.001, 0.01)
 """Of a layer's parameters, in its mask; compute_representation_baselines.py."""
@@ -46,18 +45,16 @@ ALGORITHM = 1
 """Raised when a change of code changes Fisher information."""
 
 
-def cka_layers(audit: "Audit", model: str) -> list[LayerErasure]:
+def cka_layers(audit: "Session", model: str) -> list[LayerErasure]:
     """Erasure and weight of every layer, on the residual streams at the scored positions."""
-    from lensaudit.patching.audit import cached, loaded
     from lensaudit.patching.layout import layout_of
     from lensaudit.patching.sources import CachedSource
 
     layout = layout_of(audit.encoded, "span")
-    with ExitStack() as opened:
+    with audit:
 
         def stack(checkpoint: Checkpoint) -> Float[Tensor, "layer token d_model"]:
-            load = lambda: loaded(audit, checkpoint)  # noqa: E731
-            cache = opened.enter_context(cached(audit, checkpoint, "span", load))
+            cache = audit.cache(checkpoint, audit.encoded, "span")
             return CachedSource(cache, "resid_post").packed(audit.encoded, layout)
 
         full, retain = stack(audit.full), stack(audit.retain)
@@ -65,7 +62,7 @@ def cka_layers(audit: "Audit", model: str) -> list[LayerErasure]:
     return [cka_erasure(cka(f, r), cka(m, r)) for f, r, m in zip(full, retain, other, strict=True)]
 
 
-def fisher_layers(audit: "Audit", model: str) -> dict[float, list[LayerErasure]]:
+def fisher_layers(audit: "Session", model: str) -> dict[float, list[LayerErasure]]:
     """Erasure and weight of every layer, for each share of masked parameters."""
     store = _FisherStore(audit)
     means = store.means(audit.sources[model])
@@ -106,7 +103,7 @@ class _Line:
 class _FisherStore:
     """Fisher information by content hash, so that no backward pass is run twice."""
 
-    def __init__(self, audit: "Audit"):
+    def __init__(self, audit: "Session"):
         self.audit = audit
         self.conditions = {
             "full": audit.full.weights,
@@ -200,7 +197,7 @@ def _means(anchors: _Anchors, values: Sequence[Tensor]) -> dict[float, list[floa
 
 
 def fisher(
-    audit: "Audit", checkpoint: Checkpoint, *, at: Sequence[Tensor] | None = None
+    audit: "Session", checkpoint: Checkpoint, *, at: Sequence[Tensor] | None = None
 ) -> list[Float[Tensor, " parameter"]]:
     """Diagonal Fisher information of each layer's parameters, or of some places among them.
 

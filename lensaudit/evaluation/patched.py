@@ -23,8 +23,8 @@ from lensaudit.models.registry import Registry
 from lensaudit.scores.representation import LayerErasure, weighted_erasure
 
 if TYPE_CHECKING:
-    from lensaudit.patching.audit import Audit
     from lensaudit.patching.controls import Controls
+    from lensaudit.patching.session import Session
 
 NO_RETAIN = "no retain model to patch in (a log holds no activations); name one with --retain"
 _UDS = ("tau", "last_layer", "scope", "component", "engine", "calibration")
@@ -53,11 +53,11 @@ class Patching:
     registry: Registry
     settings: Mapping[str, Any]
     """Which rows and how, as a user writes it: of `prepare`."""
-    controls: Callable[["Audit"], "Controls"]
+    controls: Callable[["Session"], "Controls"]
     """What stands beside the depth, and how it is measured."""
     root: Path = Path("activations")
     notice: Callable[[str], None] = lambda line: None
-    _audit: "Audit | None" = field(default=None, repr=False)
+    _audit: "Session | None" = field(default=None, repr=False)
     _unopened: str | None = None
     _failed: dict[str, Failure] = field(default_factory=dict)
     _scored: dict[str, Scored] = field(default_factory=dict, repr=False)
@@ -95,7 +95,7 @@ class Patching:
                 self.notice(f"{score}: {_said(self._failed[score])}")
         return len(audit.examples)
 
-    def _score(self, audit: "Audit", score: str) -> Scored:
+    def _score(self, audit: "Session", score: str) -> Scored:
         if score == "controls":
             return _controls(audit, self.model, self.controls(audit))
         return _SCORES[score](audit, self.model)
@@ -105,7 +105,7 @@ class Patching:
         self.run(score)
         return self._scored[score]
 
-    def _opened(self) -> "Audit":
+    def _opened(self) -> "Session":
         if self._unopened is not None:
             raise InputError(self._unopened)
         if self._audit is None:
@@ -138,7 +138,7 @@ class Patching:
         }
         return {**named, "annotated": audit.examples_hash}
 
-    def _prepared(self) -> "Audit":
+    def _prepared(self) -> "Session":
         data = self.data()
         if self.retain is None:
             raise InputError(NO_RETAIN)
@@ -186,7 +186,7 @@ def annotated_set(
     return str(data)
 
 
-def _uds(audit: "Audit", model: str) -> Scored:
+def _uds(audit: "Session", model: str) -> Scored:
     from lensaudit.patching.outcome import summary_of
     from lensaudit.patching.scoring import score_all
 
@@ -194,7 +194,7 @@ def _uds(audit: "Audit", model: str) -> Scored:
     return _scored(audit, outcome.rows(), "uds", summary_of(outcome, calibration), _UDS)
 
 
-def _em(audit: "Audit", model: str) -> Scored:
+def _em(audit: "Session", model: str) -> Scored:
     from lensaudit.patching.exact_match import EmOptions, em_outcome_of, em_summary_of, run_em
 
     em = EmOptions(form="teacher")
@@ -203,17 +203,17 @@ def _em(audit: "Audit", model: str) -> Scored:
     return _scored(audit, outcome.rows(), "udr", em_summary_of(outcome), _EM)
 
 
-def _collateral(audit: "Audit", model: str) -> Scored:
+def _collateral(audit: "Session", model: str) -> Scored:
     from lensaudit.data.neutral import kept_facts
-    from lensaudit.patching.bench import Bench
     from lensaudit.patching.collateral import anchored, collateral_of, family_base
-    from lensaudit.patching.scoring import score_on
+    from lensaudit.patching.scoring import run, scored
 
     assert audit.chosen is not None
     kept = kept_facts("retain", audit.chosen.data, limit=audit.chosen.limit)
     sets = anchored([kept], family_base(list(audit.sources)), audit.full)
-    with Bench(audit) as bench:
-        found = collateral_of(bench, sets, score_on(bench)[0])[model]["retain"]
+    with audit:
+        outcomes, _ = scored(audit, run(audit))
+        found = collateral_of(audit, sets, outcomes)[model]["collateral"]["retain"]
     chosen = found["selectivity"]
     return Scored(
         {},
@@ -230,13 +230,12 @@ def _collateral(audit: "Audit", model: str) -> Scored:
     )
 
 
-def _controls(audit: "Audit", model: str, controls: "Controls") -> Scored:
-    from lensaudit.patching.bench import Bench
-    from lensaudit.patching.scoring import score_examined
+def _controls(audit: "Session", model: str, controls: "Controls") -> Scored:
+    from lensaudit.patching.controls import score_examined
     from lensaudit.verdict.thresholds import ALIGN_FROM
 
-    with Bench(audit) as bench:
-        ((outcome,), _), found = score_examined(bench, controls)
+    with audit:
+        ((outcome,), _), found = score_examined(audit, controls)
     one = found[model]
     document = one.document()
     values = {
@@ -262,30 +261,29 @@ def _controls(audit: "Audit", model: str, controls: "Controls") -> Scored:
     )
 
 
-def _lens(audit: "Audit", model: str) -> Scored:
+def _lens(audit: "Session", model: str) -> Scored:
+    from lensaudit.patching.lens import score_lens
     from lensaudit.patching.outcome import summary_of
-    from lensaudit.patching.scoring import score_lens
 
     (outcome,), calibration = score_lens(audit)
     return _scored(audit, outcome.rows(), "lens", summary_of(outcome, calibration), _LENS)
 
 
-def _cka(audit: "Audit", model: str) -> Scored:
+def _cka(audit: "Session", model: str) -> Scored:
     return _layered(audit, {"cka": cka_layers(audit, model)})
 
 
-def _fisher(audit: "Audit", model: str) -> Scored:
+def _fisher(audit: "Session", model: str) -> Scored:
     found = fisher_layers(audit, model)
     return _layered(audit, {f"{share:.4f}".rstrip("0"): rows for share, rows in found.items()})
 
 
-def _leak(audit: "Audit", model: str) -> Scored:
+def _leak(audit: "Session", model: str) -> Scored:
     """Log-prob of the whole span by the model itself; nothing is patched."""
-    from lensaudit.patching.bench import Bench
-
-    with Bench(audit) as bench:
+    with audit:
         own, other = (
-            bench.said(one, audit.encoded).logprob for one in (audit.sources[model], audit.retain)
+            audit.answers(one, audit.encoded).logprob
+            for one in (audit.sources[model], audit.retain)
         )
     n_span = torch.tensor([one.n_span for one in audit.encoded])
     idx = [one.idx for one in audit.encoded]
@@ -300,7 +298,7 @@ def _leak(audit: "Audit", model: str) -> Scored:
     )
 
 
-_SCORES: Mapping[str, Callable[["Audit", str], Scored]] = {
+_SCORES: Mapping[str, Callable[["Session", str], Scored]] = {
     "uds": _uds,
     "em": _em,
     "lens": _lens,
@@ -311,7 +309,7 @@ _SCORES: Mapping[str, Callable[["Audit", str], Scored]] = {
 }
 
 
-def _layered(audit: "Audit", found: Mapping[str, Sequence[LayerErasure]]) -> Scored:
+def _layered(audit: "Session", found: Mapping[str, Sequence[LayerErasure]]) -> Scored:
     """Scores without rows: one number per name, and what each layer says."""
     values = {name: weighted_erasure(rows) for name, rows in found.items()}
     return Scored(
@@ -329,7 +327,7 @@ def _layered(audit: "Audit", found: Mapping[str, Sequence[LayerErasure]]) -> Sco
 
 
 def _scored(
-    audit: "Audit",
+    audit: "Session",
     rows: list[dict[str, Any]],
     key: str,
     summary: Mapping[str, Any],

@@ -43,12 +43,19 @@ from lensaudit.metrics.registry import all_metrics
 from lensaudit.models.causal import load_causal
 from lensaudit.models.checkpoint import load_tokenizer, open_checkpoint
 from lensaudit.models.registry import load_registry, resolve
-from lensaudit.patching.audit import Audit
-from lensaudit.patching.bench import Bench
-from lensaudit.patching.controls import Aligned, Controls, Examined, Weakest, weakest_of
+from lensaudit.patching.controls import (
+    Aligned,
+    Controls,
+    Examined,
+    Weakest,
+    score_examined,
+    weakest_of,
+)
+from lensaudit.patching.lens import score_lens
 from lensaudit.patching.outcome import Outcome, summary_of
 from lensaudit.patching.prepare import prepare
-from lensaudit.patching.scoring import score_all, score_examined, score_lens
+from lensaudit.patching.scoring import score_all
+from lensaudit.patching.session import Session
 from lensaudit.results.reading import brief
 from lensaudit.scores.estimate import Estimate
 from lensaudit.scores.representation import weighted_erasure
@@ -265,7 +272,7 @@ def auditors_named(names: Sequence[str]) -> list[Auditor]:
 UDS = "arXiv UDS, compute_uds.py (gnueaj/unlearning-depth-score @ fc31639)"
 
 
-def audit_of(cases: Sequence[Case], **settings: Any) -> Audit:
+def audit_of(cases: Sequence[Case], **settings: Any) -> Session:
     """An audit of all cases into their `full`."""
     bench = cases[0].bench
     return prepare(
@@ -336,8 +343,8 @@ def _examined(cases: Sequence[Case]) -> tuple[list[AuditorScore], list[Examined]
 
     A model of another depth has no UDS, and an aligned one.
     """
-    with Bench(audit_of(cases, align="auto")) as bench:
-        (outcomes, _), found = score_examined(bench, controls_of(cases[0].bench))
+    with audit_of(cases, align="auto") as session:
+        (outcomes, _), found = score_examined(session, controls_of(cases[0].bench))
     by_name = {one.source: one for one in outcomes}
     models = [case.model for case in cases]
     return _depths(cases, outcomes), [found[m] for m in models], [by_name[m] for m in models]
@@ -439,8 +446,8 @@ def _readable(controls: Examined) -> bool:
 )
 def verdict(cases: Sequence[Case]) -> list[AuditorScore]:
     """The word of the package, with all that it is decided from."""
-    with Bench(audit_of(cases, align="auto")) as bench:
-        (outcomes, calibration), found = score_examined(bench, controls_of(cases[0].bench))
+    with audit_of(cases, align="auto") as session:
+        (outcomes, calibration), found = score_examined(session, controls_of(cases[0].bench))
     nulls, by_name = read_calibration(), {}
     for one in outcomes:
         summary = summary_of(one, calibration) | found[one.source].document()

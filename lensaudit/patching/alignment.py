@@ -445,7 +445,7 @@ BETWEEN = "no token of it ends where a token of full does, at a position that is
 
 
 @dataclass(frozen=True)
-class Reading:
+class TokenMatch:
     """Rows in the tokens of one source."""
 
     rows: tuple[Encoded, ...]
@@ -460,13 +460,13 @@ class Reading:
         return [(e, own[e.idx]) for e in rows if e.idx not in self.unscored]
 
 
-def reading_of(
+def token_match(
     rows: Sequence[Encoded],
     text_of: Callable[[Encoded], Fact],
     full: Tokenizer,
     own: Tokenizer,
     scope: Scope,
-) -> Reading:
+) -> TokenMatch:
     """Encode the texts anew and match positions by characters.
 
     Args:
@@ -489,4 +489,4 @@ def reading_of(
         places[e.idx] = here = matched(ends_of(text, full), ends_of(text, own))
         if any(at not in here for at in range(*patched_range(e, scope))):
             unscored[e.idx] = BETWEEN
-    return Reading(tuple(found), places, unscored)
+    return TokenMatch(tuple(found), places, unscored)

@@ -142,7 +142,7 @@ class Prefix:
 
 
 @dataclass(frozen=True)
-class Rows:
+class RowGrid:
     """Where the tokens of some rows lie on the rectangle."""
 
     n_rank: int
@@ -154,10 +154,10 @@ class Rows:
     rotations: Mapping[Rotary, Rotation]
 
     @staticmethod
-    def of(frame: Frame, place: Index, rank: Index, n_rank: int) -> "Rows":
+    def of(frame: Frame, place: Index, rank: Index, n_rank: int) -> "RowGrid":
         """The smallest rectangle that holds the tokens at `place` of the packed span."""
         layout = frame.layout
-        return Rows(
+        return RowGrid(
             n_rank,
             layout.width,
             layout.n_examples,
@@ -167,9 +167,9 @@ class Rows:
             {name: one[place] for name, one in frame.span_rotations.items()},
         )
 
-    def head(self, n_tokens: int, n_rank: int) -> "Rows":
+    def head(self, n_tokens: int, n_rank: int) -> "RowGrid":
         """The first tokens: rows are packed in the order in which they join."""
-        return Rows(
+        return RowGrid(
             n_rank,
             self.width,
             self.n_examples,
@@ -205,7 +205,7 @@ def turned(heads: Heads, attention: Attention, rotations: Mapping[Rotary, Rotati
 
 
 def attend(
-    attention: Attention, inner: Packed, prefix: Prefix, rows: Rows, sight: Sight
+    attention: Attention, inner: Packed, prefix: Prefix, rows: RowGrid, sight: Sight
 ) -> Float[Tensor, "token d_mixed"]:
     """Causal attention of each row over the clean prefix and its own earlier tokens."""
     query, key, value = attention.heads(inner)

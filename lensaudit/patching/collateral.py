@@ -23,10 +23,9 @@ from lensaudit.errors import InputError
 from lensaudit.files import digest
 from lensaudit.models.checkpoint import Checkpoint, check_same_shape, open_checkpoint
 from lensaudit.models.registry import base_spec
-from lensaudit.patching.audit import Audit
-from lensaudit.patching.bench import Bench
 from lensaudit.patching.outcome import NO_KE, Outcome
 from lensaudit.patching.score_cache import example_hash
+from lensaudit.patching.session import Session
 from lensaudit.patching.sources import CachedSource, SourceStreams
 from lensaudit.scores.collateral import difference_of, over_erasure
 from lensaudit.scores.depth import depth_score
@@ -75,9 +74,9 @@ def family_base(sources: Sequence[str]) -> Checkpoint | None:
 
 
 def collateral_of(
-    bench: Bench, sets: Sequence[Anchored], outcomes: Sequence[Outcome]
+    session: Session, sets: Sequence[Anchored], outcomes: Sequence[Outcome]
 ) -> dict[str, dict[str, Any]]:
-    """Source -> name of a set -> what was lost of it; the part of summary.json.
+    """Source -> the part `collateral` of summary.json: what was lost of each set; {} without sets.
 
     All sources are patched in one sweep over the rows of a set, on top of the books of earlier
     runs.
@@ -86,13 +85,12 @@ def collateral_of(
         VerificationError | WorkError: as of any patched score.
     """
     found: dict[str, dict[str, Any]] = {one.source: {} for one in outcomes}
-    audit = bench.audit
     for one in sets:
-        patched = _patched(bench, one)
+        patched = _patched(session, one)
         for outcome in outcomes:
-            weights = audit.sources[outcome.source].weights
-            document = _document(one, patched, patched.s2[weights], outcome, audit)
-            found[outcome.source][one.kept.name] = document
+            weights = session.sources[outcome.source].weights
+            document = _document(one, patched, patched.s2[weights], outcome, session)
+            found[outcome.source].setdefault("collateral", {})[one.kept.name] = document
     return found
 
 
@@ -107,8 +105,8 @@ class _Patched:
     unscored: Mapping[int, str]
 
 
-def _patched(bench: Bench, one: Anchored) -> _Patched:
-    audit, rows = bench.audit, bench.encoded(one.kept.rows)
+def _patched(session: Session, one: Anchored) -> _Patched:
+    rows = session.encode(one.kept.rows)
     known = {e.idx for e in rows}
     unscored = {row.idx: NO_TOKENS for row in one.kept.rows if row.idx not in known}
     sources: dict[str, SourceStreams] = {}
@@ -117,9 +115,9 @@ def _patched(bench: Bench, one: Anchored) -> _Patched:
         unscored |= {e.idx: NO_OTHER for e in rows if e.idx not in pairs}
         wanted = tuple(e for e in rows if e.idx in pairs)
         if not wanted:
-            nothing = torch.zeros(0, len(audit.options.layers))
+            nothing = torch.zeros(0, len(session.options.layers))
             return _Patched(
-                (), nothing, {c.weights: nothing for c in audit.sources.values()}, unscored
+                (), nothing, {c.weights: nothing for c in session.sources.values()}, unscored
             )
         by_idx = {e.idx: e for e in rows}
         given = {a: (b, places(by_idx[a], by_idx[b])) for a, b in pairs.items()}
@@ -127,17 +125,18 @@ def _patched(bench: Bench, one: Anchored) -> _Patched:
             [example_hash(by_idx[a]), example_hash(by_idx[b]), sorted(at.items())]
             for a, (b, at) in given.items()
         ]
-        anchor = f"{audit.full.weights} on {digest(told)}"
-        own = bench.streams(audit.full, rows)
+        anchor = f"{session.full.weights} on {digest(told)}"
+        own = session.streams(session.full, rows)
         sources[anchor] = Counterfactual(own.activations, own.last_layer, given)
     else:
         wanted, anchor = rows, one.base.weights
-        sources[anchor] = bench.streams(one.base, rows)
-    for checkpoint in audit.sources.values():
-        sources[checkpoint.weights] = bench.streams(checkpoint, rows)
-    deltas = bench.deltas(wanted, sources, audit.options.layers)
-    s1 = deltas[anchor]
-    return _Patched(wanted, s1, deltas, unscored)
+        sources[anchor] = session.streams(one.base, rows)
+    for checkpoint in session.sources.values():
+        sources[checkpoint.weights] = session.streams(checkpoint, rows)
+    layers = session.options.layers
+    session.fill(wanted, sources, layers)
+    deltas = {name: session.read(name, wanted, layers) for name in sources}
+    return _Patched(wanted, deltas[anchor], deltas, unscored)
 
 
 @dataclass(frozen=True)
@@ -179,10 +178,10 @@ def _document(
     patched: _Patched,
     s2: Float[Tensor, "batch layer"],
     outcome: Outcome,
-    audit: Audit,
+    session: Session,
 ) -> dict[str, Any]:
     """The numbers of one set and one source, as plain JSON."""
-    tau = audit.options.tau
+    tau = session.options.tau
     depth = depth_score(patched.s1, s2, tau=tau)
     scored = depth.uds.isfinite()
     groups = [e.group for e, yes in zip(patched.rows, scored.tolist(), strict=True) if yes]
@@ -194,7 +193,8 @@ def _document(
     }
     kept = one.kept.rows
     strata: dict[int, Stratum] = {
-        row.idx: stratum for row, stratum in zip(kept, strata_of(kept, audit.examples), strict=True)
+        row.idx: stratum
+        for row, stratum in zip(kept, strata_of(kept, session.examples), strict=True)
     }
     of_row: list[Stratum] = [
         strata[e.idx] for e, yes in zip(patched.rows, scored.tolist(), strict=True) if yes

@@ -33,10 +33,10 @@ from lensaudit.patching.alignment import (
     shared_key,
     too_few_groups,
 )
-from lensaudit.patching.audit import Deltas
-from lensaudit.patching.bench import Bench
 from lensaudit.patching.outcome import NO_KE
 from lensaudit.patching.score_cache import example_hash
+from lensaudit.patching.scoring import Deltas, Scored, run, scored
+from lensaudit.patching.session import Session
 from lensaudit.patching.sources import SourceStreams
 from lensaudit.scores.alignment import MapClass
 from lensaudit.scores.depth import DepthScore, depth_score
@@ -271,11 +271,17 @@ SAYS_WITHIN_NATS = 0.5
 """A row counts for validity where the source's span log-prob is this near to `full`'s."""
 
 
-def examined(bench: Bench, found: Deltas, controls: Controls) -> dict[str, Examined]:
+def score_examined(session: Session, controls: Controls) -> tuple[Scored, dict[str, Examined]]:
+    """UDS of every source with the controls that say what it means, by source."""
+    found = run(session)
+    return scored(session, found), examined(session, found, controls)
+
+
+def examined(session: Session, found: Deltas, controls: Controls) -> dict[str, Examined]:
     """The controls of every source.
 
     Args:
-        bench: of the run.
+        session: of the run.
         found: its deltas.
         controls: what is measured beside them.
 
@@ -283,8 +289,8 @@ def examined(bench: Bench, found: Deltas, controls: Controls) -> dict[str, Exami
         VerificationError | WorkError: as of any patched score.
         InputError: alignment was asked for by name and the rows do not suffice.
     """
-    trial = _Trial(bench, found, controls)
-    return {name: trial.of(name) for name in bench.audit.sources}
+    trial = _Trial(session, found, controls)
+    return {name: trial.of(name) for name in session.sources}
 
 
 @dataclass(frozen=True)
@@ -312,20 +318,20 @@ class _Trial:
     rows. What follows reads books.
     """
 
-    def __init__(self, bench: Bench, found: Deltas, controls: Controls) -> None:
-        self.bench, self.audit, self.found, self.controls = bench, bench.audit, found, controls
-        layers, tau = list(self.audit.options.layers), self.audit.options.tau
+    def __init__(self, session: Session, found: Deltas, controls: Controls) -> None:
+        self.session, self.found, self.controls = session, found, controls
+        layers, tau = list(self.session.options.layers), self.session.options.tau
         counted = found.s1.where(found.s1 > tau, 0.0).double()
         weights = counted.mean(0) * (found.s1.double().mean(0) > tau)
         self.layers = [layer for layer, w in zip(layers, weights.tolist(), strict=True) if w > 0]
         self.columns = [layers.index(layer) for layer in self.layers]
         self.weights = weights[weights > 0]
         neutral = controls.neutral
-        self.rows = bench.encoded(neutral.validity if neutral else ())
-        self.ordinary = bench.encoded(neutral.ordinary if neutral else ())
-        self.to_fit = bench.encoded(neutral.fit if neutral else ())
+        self.rows = session.encode(neutral.validity if neutral else ())
+        self.ordinary = session.encode(neutral.ordinary if neutral else ())
+        self.to_fit = session.encode(neutral.fit if neutral else ())
         self.plain = {name: depth_score(found.s1, s2, tau=tau).uds for name, s2 in found.s2.items()}
-        self.groups = [e.group for e in self.audit.encoded]
+        self.groups = [e.group for e in self.session.encoded]
         self.unfit = self._unfit()
         self.held: dict[str, _Held] = {}
         self.fits: dict[str, tuple[_Fit | None, str | None]] = {}
@@ -335,11 +341,11 @@ class _Trial:
 
     def of(self, name: str) -> Examined:
         """All of one source."""
-        source = self.audit.sources[name]
+        source = self.session.sources[name]
         uds = measured(self.plain[name], self.groups)
         outputs = self._outputs(source)
         ci90 = None if uds is None else uds.one_sided
-        if self.unfit is not None or (uds is None and self.audit.misfit(source) is None):
+        if self.unfit is not None or (uds is None and self.session.misfit(source) is None):
             why = self.unfit or "no example could be scored"
             return Examined(Validity(why=why), Aligned(why=why), outputs, None, ci90)
         held = self.held[source.weights]
@@ -349,19 +355,19 @@ class _Trial:
 
     def _weakest(self, name: str) -> Weakest | None:
         """Of the stream as it is."""
-        s1, tau = self.found.s1, self.audit.options.tau
+        s1, tau = self.found.s1, self.session.options.tau
         depth = depth_score(s1, self.found.s2[name], tau=tau)
-        return weakest_of(s1, depth, self.groups, self.audit.options.layers)
+        return weakest_of(s1, depth, self.groups, self.session.options.layers)
 
     def _run(self) -> None:
         """Every forward pass and every sweep that the numbers need."""
         for rows in (self.rows, self.ordinary):
-            self._alike(self.audit.full, rows)
-        for name, source in self.audit.sources.items():
+            self._alike(self.session.full, rows)
+        for name, source in self.session.sources.items():
             self._outputs(source)
             self.held[source.weights] = held = self._rows_of(source)
             if len(held.readable) >= FEWEST_VALIDITY_ROWS:
-                self.bench.streams(source, held.cached)
+                self.session.streams(source, held.cached)
             self.fits[name] = self._fit(name, source)
             self._align(name, source)
         self._fill_validity()
@@ -375,12 +381,12 @@ class _Trial:
         if fit is None:
             return
         try:
-            for one in (source, self.audit.full, *self._retains().values()):
+            for one in (source, self.session.full, *self._retains().values()):
                 if (one.weights, fit) not in self.maps:
                     self.maps[one.weights, fit] = self._alignment(one, fit)
         except InputError as error:
             # of a source that does not fit there would be nothing at all
-            if self.controls.align != "auto" or self.audit.misfit(source) is not None:
+            if self.controls.align != "auto" or self.session.misfit(source) is not None:
                 raise
             self.fits[name] = None, str(error)
 
@@ -388,45 +394,45 @@ class _Trial:
         """Every source, and `full` with another row's stream, on the rows they are read on."""
         for cached, sources in self._by_rows().items():
             streams: dict[str, SourceStreams] = {
-                one.weights: self.bench.streams(one, cached)
+                one.weights: self.session.streams(one, cached)
                 for one in sources
-                if self.audit.misfit(one) is None
+                if self.session.misfit(one) is None
             }
             only = {one.weights: _idx(self.held[one.weights].readable) for one in sources}
-            base = self.bench.streams(self.audit.full, cached)
+            base = self.session.streams(self.session.full, cached)
             key = self._other_row(cached)
             streams[key] = OtherRowSource(
                 base.activations, base.last_layer, rows=self._next_rows(cached)
             )
             only[key] = set().union(*only.values())
-            self.bench.fill(cached, streams, self.layers, only=only)
+            self.session.fill(cached, streams, self.layers, only=only)
 
     def _fill_floor(self) -> None:
         """The further never-trained models as they are, if a map is fitted for any source."""
         if any(fit is not None for fit, _ in self.fits.values()):
-            rows = self.audit.encoded
+            rows = self.session.encoded
             streams: dict[str, SourceStreams] = {
-                weights: self.bench.streams(one, rows) for weights, one in self._further().items()
+                weights: self.session.streams(one, rows) for weights, one in self._further().items()
             }
-            self.bench.fill(rows, streams, self.audit.options.layers)
+            self.session.fill(rows, streams, self.session.options.layers)
 
     def _fill_aligned(self, fit: _Fit) -> None:
         """Sources, anchors and `full` itself through their maps, shuffled ones beside them."""
         named = {name for name, (found, _) in self.fits.items() if found == fit}
-        sources = {one.weights: one for n, one in self.audit.sources.items() if n in named}
-        anchors = self._retains() | {self.audit.full.weights: self.audit.full}
+        sources = {one.weights: one for n, one in self.session.sources.items() if n in named}
+        anchors = self._retains() | {self.session.full.weights: self.session.full}
         streams: dict[str, SourceStreams] = {}
         for one in (anchors | sources).values():
-            streams |= self._mapped(one, fit, "map", self.audit.encoded)
+            streams |= self._mapped(one, fit, "map", self.session.encoded)
         for one in sources.values():
-            streams |= self._mapped(one, fit, "shuffled", self.audit.encoded)
+            streams |= self._mapped(one, fit, "shuffled", self.session.encoded)
             streams |= self._without_shared(one, fit)
-        rows = self.audit.encoded
+        rows = self.session.encoded
         only = {key: _idx(rows) for key in streams}
         for one in sources.values():
             keys = {self._key(one, fit, name) for name in _OF_A_SOURCE}
             only |= dict.fromkeys(keys & streams.keys(), _idx(self._carried(one)))
-        self.bench.fill(rows, streams, self.audit.options.layers, only=only)
+        self.session.fill(rows, streams, self.session.options.layers, only=only)
         for cached, readers in self._by_rows().items():
             here = [one for one in readers if one.weights in sources]
             if here:
@@ -437,12 +443,12 @@ class _Trial:
                     key: _idx(self.held[one.weights].readable)
                     for one, key in zip(here, streams, strict=True)
                 }
-                self.bench.fill(cached, streams, self.layers, only=only)
+                self.session.fill(cached, streams, self.layers, only=only)
 
     def _by_rows(self) -> dict[tuple[Encoded, ...], list[Checkpoint]]:
         """Sources with enough rows to be read on, each once, by the set that is cached."""
         found: dict[tuple[Encoded, ...], list[Checkpoint]] = {}
-        for weights, one in {one.weights: one for one in self.audit.sources.values()}.items():
+        for weights, one in {one.weights: one for one in self.session.sources.values()}.items():
             held = self.held[weights]
             if len(held.readable) >= FEWEST_VALIDITY_ROWS:
                 found.setdefault(held.cached, []).append(one)
@@ -450,7 +456,7 @@ class _Trial:
 
     def _unfit(self) -> str | None:
         """Why nothing of this is measured."""
-        options = self.audit.options
+        options = self.session.options
         if options.component != "resid":
             return f"component {options.component_name}: streams are compared for resid only"
         if options.last_layer != "resid_post":
@@ -461,14 +467,14 @@ class _Trial:
 
     def _outputs(self, source: Checkpoint) -> Outputs:
         """From the models' own logits on the forget set."""
-        rows = self.audit.encoded
-        reading = self.bench.reading(source, rows)
+        rows = self.session.encoded
+        reading = self.session.token_match(source, rows)
         own = rows if reading is None else reading.rows
 
         def exact(checkpoint: Checkpoint, rows: Sequence[Encoded]) -> float:
-            return float(self.bench.said(checkpoint, rows).exact.double().mean())
+            return float(self.session.answers(checkpoint, rows).exact.double().mean())
 
-        full, retain = exact(self.audit.full, rows), exact(self.audit.retain, rows)
+        full, retain = exact(self.session.full, rows), exact(self.session.retain, rows)
         return Outputs(exact(source, own), full, retain, len(own))
 
     def _rows_of(self, source: Checkpoint) -> _Held:
@@ -480,14 +486,14 @@ class _Trial:
         return _Held((*self.rows, *self.ordinary) if more else self.rows, (*readable, *more))
 
     def _alike(self, source: Checkpoint, rows: Sequence[Encoded]) -> tuple[Encoded, ...]:
-        reading = self.bench.reading(source, rows)
+        reading = self.session.token_match(source, rows)
         pairs = [(e, e) for e in rows] if reading is None else reading.scored(rows)
         if not pairs:
             return ()
         if reading is None and rows == self.rows and len(rows) >= FEWEST_VALIDITY_ROWS:
-            self.bench.streams(source, rows)  # wanted anyhow: what it says is read out of it
-        theirs = self.bench.said(self.audit.full, [e for e, _ in pairs]).logprob
-        own = self.bench.said(source, [e for _, e in pairs]).logprob
+            self.session.streams(source, rows)  # wanted anyhow: what it says is read out of it
+        theirs = self.session.answers(self.session.full, [e for e, _ in pairs]).logprob
+        own = self.session.answers(source, [e for _, e in pairs]).logprob
         # the same words in other tokens: nats per token of full
         own = own * torch.tensor([one.n_span / e.n_span for e, one in pairs])
         near = (own - theirs).abs() <= SAYS_WITHIN_NATS
@@ -501,7 +507,7 @@ class _Trial:
             f"{n} rows that full and the source both say, wanted {FEWEST_VALIDITY_ROWS}; "
             "give more with --validity-data"
         )
-        if (misfit := self.audit.misfit(source)) is not None:
+        if (misfit := self.session.misfit(source)) is not None:
             return Validity(n=n, why=few if n < FEWEST_VALIDITY_ROWS else misfit)
         f, strength = self._on_forget(s2), self._on_forget(self.found.s1)
         needed = f >= VALIDITY_NEEDED_FROM * strength
@@ -515,11 +521,11 @@ class _Trial:
 
     def _drops(self, name: str, rows: Sequence[Encoded]) -> Float[Tensor, " batch"]:
         """Weighted mean over the KE layers, per row."""
-        found = self.bench.read(name, rows, self.layers).double()
+        found = self.session.read(name, rows, self.layers).double()
         return (found * self.weights).sum(1) / self.weights.sum()
 
     def _next_rows(self, cached: Sequence[Encoded]) -> tuple[tuple[int, int, tuple[int, ...]], ...]:
-        return next_rows(cached, whole=self.audit.options.scope == "prefix")
+        return next_rows(cached, whole=self.session.options.scope == "prefix")
 
     def _other_row(self, cached: Sequence[Encoded]) -> str:
         told = [example_hash(e) for e in cached]
@@ -537,7 +543,7 @@ class _Trial:
 
     def _on_forget(self, values: Float[Tensor, "batch layer"]) -> float:
         """Mean over the KE cells of the forget set, weighted by the layers' mean S1."""
-        ke = (self.found.s1 > self.audit.options.tau)[:, self.columns]
+        ke = (self.found.s1 > self.session.options.tau)[:, self.columns]
         cells = self.weights.expand_as(ke).where(ke, 0.0)
         kept = values[:, self.columns].double().where(ke, 0.0)
         return float((cells * kept).sum() / cells.sum())
@@ -546,14 +552,14 @@ class _Trial:
         fit, why = self.fits[name]
         if fit is None:
             return Aligned(why=why)
-        tau, plain = self.audit.options.tau, self.plain[name]
+        tau, plain = self.session.options.tau, self.plain[name]
         s1 = torch.stack([self._deltas(one, fit) for one in self._retains().values()]).mean(0)
         depth = depth_score(s1, self._deltas(source, fit), tau=tau)
         scores = depth.uds
         mixed = depth_score(s1, self._deltas(source, fit, "shuffled"), tau=tau).uds
-        itself = depth_score(s1, self._deltas(self.audit.full, fit), tau=tau).uds
+        itself = depth_score(s1, self._deltas(self.session.full, fit), tau=tau).uds
         weights = s1.clamp(min=0).mean(0)
-        r2 = torch.tensor(self.maps[source.weights, fit].r2)[list(self.audit.options.layers)]
+        r2 = torch.tensor(self.maps[source.weights, fit].r2)[list(self.session.options.layers)]
         share = None
         if len(held.readable) >= FEWEST_VALIDITY_ROWS:
             share, *_ = self._share(held, self._drops(self._key(source, fit), held.readable))
@@ -562,7 +568,7 @@ class _Trial:
             uds=measured(scores, self.groups),
             per_example={
                 e.idx: value
-                for e, value in zip(self.audit.encoded, scores.tolist(), strict=True)
+                for e, value in zip(self.session.encoded, scores.tolist(), strict=True)
                 if value == value
             },
             gap=measured(plain - scores, self.groups, bounds=(-1.0, 1.0)),
@@ -570,10 +576,10 @@ class _Trial:
             shuffled=_mean(mixed),
             d_share=share,
             full=_mean(itself),
-            weakest=weakest_of(s1, depth, self.groups, self.audit.options.layers),
+            weakest=weakest_of(s1, depth, self.groups, self.session.options.layers),
             shared=self._shared(source, fit, s1, scores),
             unscored=self._unscored(source, scores),
-            experimental=self.audit.misfit(source) is not None,
+            experimental=self.session.misfit(source) is not None,
         )
 
     def _shared(
@@ -586,40 +592,40 @@ class _Trial:
         """The depth without each layer's shared direction, on the scale of the aligned one."""
         if (why := too_few_groups(self._carried(source))) is not None:
             return Shared(why=why)
-        depth = depth_score(s1, self._deltas(source, fit, "shared"), tau=self.audit.options.tau)
+        depth = depth_score(s1, self._deltas(source, fit, "shared"), tau=self.session.options.tau)
         return Shared(
             uds=measured(depth.uds, self.groups),
             drop=measured(scores - depth.uds, self.groups, bounds=(-1.0, 1.0)),
-            weakest=weakest_of(s1, depth, self.groups, self.audit.options.layers),
+            weakest=weakest_of(s1, depth, self.groups, self.session.options.layers),
         )
 
     def _carried(self, source: Checkpoint) -> tuple[Encoded, ...]:
         """The facts at whose tokens the source can be read at all."""
-        rows = self.audit.encoded
-        reading = self.bench.reading(source, rows)
+        rows = self.session.encoded
+        reading = self.session.token_match(source, rows)
         return rows if reading is None else tuple(e for e, _ in reading.scored(rows))
 
     def _unscored(self, source: Checkpoint, scores: Float[Tensor, " batch"]) -> dict[int, str]:
         """Of a source of which only the aligned depth is known: why an example has none."""
-        if self.audit.misfit(source) is None:
+        if self.session.misfit(source) is None:
             return {}
-        reading = self.bench.reading(source, self.audit.encoded)
+        reading = self.session.token_match(source, self.session.encoded)
         apart = {} if reading is None else reading.unscored
-        no_ke = NO_KE.format(tau=self.audit.options.tau)
+        no_ke = NO_KE.format(tau=self.session.options.tau)
         lost = scores.isnan().tolist()
         return {
             e.idx: apart.get(e.idx, no_ke)
-            for e, yes in zip(self.audit.encoded, lost, strict=True)
+            for e, yes in zip(self.session.encoded, lost, strict=True)
             if yes
         }
 
     def _fit(self, name: str, source: Checkpoint) -> tuple[_Fit | None, str | None]:
         """How its maps are fitted, or why there are none."""
-        asked, full = self.controls.align, self.audit.full
+        asked, full = self.controls.align, self.session.full
         if asked == "none":
             return None, "not asked for (--align none)"
         uds = _mean(self.plain[name])
-        fits = self.audit.misfit(source) is None
+        fits = self.session.misfit(source) is None
         if asked == "auto" and fits and (uds is None or uds < ALIGN_FROM):
             return None, f"{NOT_NEEDED}: UDS is below {ALIGN_FROM:g}"
         same = "procrustes" if source.d_model == full.d_model else "affine"
@@ -628,30 +634,33 @@ class _Trial:
         return _Fit(kind, self.controls.align_tokens or n_tokens), None
 
     def _alignment(self, source: Checkpoint, fit: _Fit) -> Alignment:
-        bench, full = self.bench, self.audit.full
-        reading = bench.reading(source, self.to_fit)
+        session, full = self.session, self.session.full
+        reading = session.token_match(source, self.to_fit)
         rows = rows_to_fit(self.to_fit, fit.n_tokens, reading and reading.places)
         if not rows:
             raise InputError(
                 "alignment: no rows are left to fit a map on: those that were given are of authors "
                 "of the forget set or of the facts for validity; name others with --align-data"
             )
-        reading = bench.reading(source, rows)
+        reading = session.token_match(source, rows)
         own = rows if reading is None else reading.rows
-        prints = bench.fingerprint(source, own), bench.fingerprint(full, rows)
+        prints = (
+            session.fingerprint(source, "all", rows=own),
+            session.fingerprint(full, "all", rows=rows),
+        )
         key = alignment_key(*prints, kind=fit.kind, n_tokens=fit.n_tokens)
-        known = known_alignment(self.audit.root, fit.kind, key)
+        known = known_alignment(self.session.root, fit.kind, key)
         if known is not None:
             return known
-        with bench.passing(source, own) as streams:
+        with session.passing(source, own) as streams:
             return fit_alignment(
                 streams,
-                bench.cache(full, rows, "all"),
+                session.cache(full, rows, "all"),
                 rows,
                 fit.kind,
                 n_tokens=fit.n_tokens,
-                memory_bytes=self.audit.options.memory_bytes,
-                root=self.audit.root,
+                memory_bytes=self.session.options.memory_bytes,
+                root=self.session.root,
                 places=reading and reading.places,
             )
 
@@ -667,8 +676,8 @@ class _Trial:
         """The source with its stream carried by its map, or by the shuffled one."""
         alignment = self.maps[source.weights, fit]
         maps = alignment.maps if name == "map" else alignment.shuffled
-        base = self.bench.streams(source, cached)
-        reading = self.bench.reading(source, cached)
+        base = self.session.streams(source, cached)
+        reading = self.session.token_match(source, cached)
         moved = MappedSource(
             base.activations,
             base.last_layer,
@@ -680,11 +689,11 @@ class _Trial:
 
     def _without_shared(self, source: Checkpoint, fit: _Fit) -> dict[str, SourceStreams]:
         """The carried source without its shared directions, if there are other authors."""
-        audit, rows = self.audit, self._carried(source)
+        audit, rows = self.session, self._carried(source)
         if too_few_groups(rows) is not None:
             return {}
         (moved,) = self._mapped(source, fit, "map", audit.encoded).values()
-        full = self.bench.streams(audit.full, audit.encoded)
+        full = self.session.streams(audit.full, audit.encoded)
         options = audit.options
         directions = Directions(moved, full, rows, tuple(options.layers), options.memory_bytes)
         return {
@@ -694,11 +703,11 @@ class _Trial:
     def _deltas(
         self, source: Checkpoint, fit: _Fit, name: str = "map"
     ) -> Float[Tensor, "batch layer"]:
-        rows, layers = self.audit.encoded, self.audit.options.layers
-        return self.bench.read(self._key(source, fit, name), rows, layers)
+        rows, layers = self.session.encoded, self.session.options.layers
+        return self.session.read(self._key(source, fit, name), rows, layers)
 
     def _retains(self) -> dict[str, Checkpoint]:
-        first = {self.audit.retain.weights: self.audit.retain}
+        first = {self.session.retain.weights: self.session.retain}
         return first | {one.weights: one for one in self.controls.retains.values()}
 
     def _floor(self, name: str) -> Floor | None:
@@ -707,7 +716,7 @@ class _Trial:
         fit, _ = self.fits[name]
         if len(retains) < 2 or fit is None:
             return None
-        tau = self.audit.options.tau
+        tau = self.session.options.tau
         s1 = {weights: self._deltas(one, fit) for weights, one in retains.items()}
         means = [
             _known(
@@ -726,16 +735,20 @@ class _Trial:
 
     def _plain_floor(self) -> tuple[float, ...]:
         """Plain depth of the further never-trained models, on the anchor's scale."""
-        tau, rows, layers = self.audit.options.tau, self.audit.encoded, self.audit.options.layers
+        tau, rows, layers = (
+            self.session.options.tau,
+            self.session.encoded,
+            self.session.options.layers,
+        )
         found = (
-            _mean(depth_score(self.found.s1, self.bench.read(weights, rows, layers), tau=tau).uds)
+            _mean(depth_score(self.found.s1, self.session.read(weights, rows, layers), tau=tau).uds)
             for weights in self._further()
         )
         return tuple(one for one in found if one is not None)
 
     def _further(self) -> dict[str, Checkpoint]:
         """Never-trained models beside the anchor, by weights."""
-        return {w: one for w, one in self._retains().items() if w != self.audit.retain.weights}
+        return {w: one for w, one in self._retains().items() if w != self.session.retain.weights}
 
 
 def measured(

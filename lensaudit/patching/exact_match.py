@@ -6,12 +6,9 @@ Definitions: gnueaj/unlearning-depth-score @ fc31639, seed 0: `exp_em_eval.py`, 
 the first public commit. Models are loaded in turn; all layers of an example are one batch.
 """
 
-import functools
 import math
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack
-from dataclasses import dataclass, replace
-from pathlib import Path
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -20,26 +17,24 @@ from torch import Tensor
 
 from lensaudit.data.spans import Encoded
 from lensaudit.errors import InputError, VerificationError
-from lensaudit.files import write_csv, write_json, write_jsonl
 from lensaudit.groups import Group, assumption, unit_of
 from lensaudit.models.bridge import TransformerBridge
 from lensaudit.models.checkpoint import Checkpoint, generation_config_of, load_tokenizer
 from lensaudit.models.generation import stop_ids
-from lensaudit.patching.audit import Audit, cached, loaded
 from lensaudit.patching.generation import (
     PATCHED_TOKENS,
-    Rows,
+    PatchedPrompts,
     generate,
     patched_rows,
     rows_that_fit,
 )
-from lensaudit.patching.outcome import FILES, finite, with_texts
+from lensaudit.patching.outcome import finite
 from lensaudit.patching.plan import PatchPlan, plan_of
 from lensaudit.patching.preflight import check_model
-from lensaudit.patching.score_cache import UNPATCHED, TextBook, TextKey
+from lensaudit.patching.score_cache import UNPATCHED, TextCache, TextKey, example_hash
 from lensaudit.patching.scoring import run
+from lensaudit.patching.session import Session
 from lensaudit.patching.sources import CachedSource
-from lensaudit.results.records import Manifest
 from lensaudit.scores.erasure import (
     EM_THRESHOLD,
     Erasure,
@@ -57,6 +52,9 @@ from lensaudit.settings import EmForm
 REFERENCE_TOKENS = 30
 """Tokens that each unpatched model generates; `exp_em_eval.py`. The reference is made of `full`'s,
 so one longer than `max_new_tokens` cannot be matched in full."""
+TEXT_BATCH = 64
+"""Examples per batch of texts: an interruption loses at most this many."""
+NO_REFERENCE = "full says nothing before the first full stop: no reference to match"
 
 
 @dataclass(frozen=True)
@@ -70,72 +68,65 @@ class EmOptions:
 
 
 @dataclass(frozen=True)
-class Patched:
-    """`full` with one source patched in at one layer at a time."""
+class Spoken:
+    """Texts by weights hash, then by example in the order of the session."""
 
-    em: ExactMatch
-    """NaN rows where the example has no reference."""
-    texts: tuple[tuple[str, ...], ...] | None
-    """By example and layer; None in the teacher-forced form."""
-
-
-@dataclass(frozen=True)
-class Unpatched:
-    """One model by itself."""
-
-    em: tuple[float, ...]
-    """Against the true entity."""
-    texts: tuple[str, ...] | None
+    own: Mapping[str, tuple[str, ...]]
+    """What each model says unpatched."""
+    patched: Mapping[str, tuple[tuple[str, ...], ...]]
+    """What `full` says with each source patched in, by layer."""
 
 
 @dataclass(frozen=True)
 class EmFound:
-    """Exact match of every source, and of the models by themselves; weights hash -> record."""
+    """Exact match of every source, and of the models by themselves; by weights hash."""
 
-    patched: Mapping[str, Patched]
-    unpatched: Mapping[str, Unpatched]
-    """The teacher-forced form knows `full` alone."""
-    unscored: Mapping[int, str]
+    patched: Mapping[str, ExactMatch]
+    """Of `full` with a source patched in; NaN rows where the example has no reference."""
+    own: Mapping[str, tuple[float, ...]]
+    """Of a model by itself against the true entity; the teacher-forced form knows `full` alone."""
+    spoken: Spoken | None = None
+    """None in the teacher-forced form."""
+    unscored: Mapping[int, str] = field(default_factory=dict)
     """Examples without a reference."""
-    n_cut: int
+    n_cut: int = 0
     """References longer than a patched run may grow."""
 
 
-NO_REFERENCE = "full says nothing before the first full stop: no reference to match"
-
-
-def check_em(audit: Audit, em: EmOptions) -> None:
+def check_em(session: Session, em: EmOptions) -> None:
     """Refuse settings that have no meaning for exact match.
 
     Raises:
         InputError: names the option.
     """
+    options = session.options
     if not 0 < em.threshold <= 1:
         raise InputError(f"--em-threshold {em.threshold}: wanted above 0 and at most 1")
-    if audit.options.profile == "ke":
+    if options.profile == "ke":
         raise InputError("--profile ke: categories count all layers; leave it out with --score em")
     if em.form == "teacher":
         return
-    if audit.options.component != "resid":
+    if options.component != "resid":
         raise InputError(
-            f"--component {audit.options.component_name}: generation patches resid only; "
+            f"--component {options.component_name}: generation patches resid only; "
             "use --em-form teacher"
         )
-    if audit.options.scope == "prefix":
+    if options.scope == "prefix":
         raise InputError(
             "--scope prefix: generation patches the last prompt token only; use --em-form teacher"
         )
 
 
-def run_em(audit: Audit, em: EmOptions) -> EmFound:
-    """Exact match of `full` with every source patched in; computes what no book holds yet.
+def run_em(session: Session, em: EmOptions) -> EmFound:
+    """Exact match of `full` with every source patched in; computes what is not kept yet.
 
     Raises:
         InputError: a setting has no meaning here.
         VerificationError: the preflight failed.
     """
-    check_em(audit, em)
-    return _teacher(audit) if em.form == "teacher" else _generation(audit, em)
+    check_em(session, em)
+    with session:
+        return _teacher(session) if em.form == "teacher" else _generation(session, em)
 
 
 @dataclass(frozen=True)
@@ -148,62 +139,47 @@ class EmPlan:
     """Texts still to be generated by the models as they are."""
     n_patched: int
     """Texts still to be generated patched, one per example, source and layer."""
-    reference_tokens: int
-    """Of an unpatched text, at most."""
-    max_new_tokens: int
-    """Of a patched one."""
+    em: EmOptions
 
     def text(self) -> str:
         """The plan in a few lines."""
         return "\n".join(
             [
                 f"examples: {self.n_examples}; layers: {self.n_layers}",
-                f"to generate: {self.n_own} texts of up to {self.reference_tokens} tokens, "
+                f"to generate: {self.n_own} texts of up to {self.em.reference_tokens} tokens, "
                 "unpatched",
-                f"to generate: {self.n_patched} texts of up to {self.max_new_tokens} tokens, "
+                f"to generate: {self.n_patched} texts of up to {self.em.max_new_tokens} tokens, "
                 "patched (example x source x layer)",
             ]
         )
 
 
-def em_plan_of(audit: Audit, em: EmOptions) -> PatchPlan | EmPlan:
+def em_plan_of(session: Session, em: EmOptions) -> PatchPlan | EmPlan:
     """What a run would do; nothing is loaded or written."""
     if em.form == "teacher":
-        options = replace(audit.options, measure="hit")
-        return plan_of(replace(audit, options=options))
-    own, patched = n_rows(
-        audit,
-        load_tokenizer(audit.full),
-        max_new_tokens=em.max_new_tokens,
-        reference_tokens=em.reference_tokens,
-    )
-    return EmPlan(
-        n_examples=len(audit.encoded),
-        n_layers=len(audit.options.layers),
-        n_own=own,
-        n_patched=patched,
-        reference_tokens=em.reference_tokens,
-        max_new_tokens=em.max_new_tokens,
-    )
+        return plan_of(session.under(measure="hit"))
+    layers, encoded = session.options.layers, session.encoded
+    n_own = n_models = len(session.patched_in()) * len(encoded)
+    n_patched = n_models * len(layers)
+    if not session.fresh:
+        speech = _speech(session, em)
+        n_own = sum(len(speech.own_todo(weights)) for weights in speech.own)
+        missing = (kept.missing(e, layers) for kept in speech.patched.values() for e in encoded)
+        n_patched = sum(map(len, missing))
+    return EmPlan(len(encoded), len(layers), n_own, n_patched, em)
 
 
-def _teacher(audit: Audit) -> EmFound:
-    audit = replace(audit, options=replace(audit.options, measure="hit"))
-    engine = run(audit).engine
-    options = replace(audit.options, engine=engine)
-    filled = replace(audit, options=options, fresh=False)  # fresh books would be emptied again
-    layers, patched, own = audit.options.layers, {}, ()
-    for weights, checkpoint in audit.patched_in().items():
-        book = filled.book(checkpoint)
-        entries = [book.entry(e) for e in audit.encoded]
-        hits = [
-            [_share(entry.scores[layer], e) for layer in layers]
-            for entry, e in zip(entries, audit.encoded, strict=True)
-            if entry is not None
-        ]
-        patched[weights] = Patched(torch.tensor(hits, dtype=torch.float64), None)
-        own = tuple(_share(x.baseline, e) for x, e in zip(entries, audit.encoded, strict=True) if x)
-    return EmFound(patched, {audit.full.weights: Unpatched(own, None)}, {}, 0)
+def _teacher(session: Session) -> EmFound:
+    hits = session.under(measure="hit")
+    run(hits)
+    layers, encoded, full = hits.options.layers, hits.encoded, hits.full.weights
+    patched, own = {}, ()
+    for weights in hits.patched_in():
+        entries = [(hits.scores(weights).known[example_hash(e)], e) for e in encoded]
+        shares = [[_share(one.scores[layer], e) for layer in layers] for one, e in entries]
+        patched[weights] = torch.tensor(shares, dtype=torch.float64)
+        own = tuple(_share(one.baseline, e) for one, e in entries)
+    return EmFound(patched, {full: own})
 
 
 def _share(mean: float, encoded: Encoded) -> float:
@@ -217,14 +193,8 @@ def _share(mean: float, encoded: Encoded) -> float:
     return n_hits / encoded.n_span
 
 
-def _generation(audit: Audit, em: EmOptions) -> EmFound:
-    tokenizer = load_tokenizer(audit.full)
-    spoken = speak(
-        audit,
-        tokenizer,
-        max_new_tokens=em.max_new_tokens,
-        reference_tokens=em.reference_tokens,
-    )
+def _generation(session: Session, em: EmOptions) -> EmFound:
+    tokenizer, spoken = load_tokenizer(session.full), speak(session, em)
 
     def compared(text: str) -> list[int]:
         return tokenizer(first_sentence(text), add_special_tokens=False)["input_ids"]
@@ -237,232 +207,157 @@ def _generation(audit: Audit, em: EmOptions) -> EmFound:
         found = [[match(text, ids) for text in said] for said, ids in rows]
         return torch.tensor(found, dtype=torch.float64)
 
-    entities = {example.idx: example.entity for example in audit.examples}
-    truth = [compared(entities[e.idx]) for e in audit.encoded]
-    reference = [compared(text) for text in spoken.own[audit.full.weights]]
-    silent = [e.idx for e, ids in zip(audit.encoded, reference, strict=True) if not ids]
+    entities = {example.idx: example.entity for example in session.examples}
+    truth = [compared(entities[e.idx]) for e in session.encoded]
+    reference = [compared(text) for text in spoken.own[session.full.weights]]
+    silent = [e.idx for e, ids in zip(session.encoded, reference, strict=True) if not ids]
     return EmFound(
-        patched={
-            weights: Patched(matches(texts), texts) for weights, texts in spoken.patched.items()
-        },
-        unpatched={
-            weights: Unpatched(tuple(map(match, texts, truth)), texts)
-            for weights, texts in spoken.own.items()
-        },
+        patched={weights: matches(texts) for weights, texts in spoken.patched.items()},
+        own={weights: tuple(map(match, texts, truth)) for weights, texts in spoken.own.items()},
+        spoken=spoken,
         unscored=dict.fromkeys(silent, NO_REFERENCE),
         n_cut=sum(len(ids) > em.max_new_tokens for ids in reference),
     )
 
 
-MAX_BATCH = 64
-"""Examples per batch: an interruption loses at most this many."""
-
-
 @dataclass(frozen=True)
-class Spoken:
-    """Texts by weights hash, then by example in the order of the audit."""
+class _Speech:
+    """What is kept of a run's texts, by weights hash, and what generation needs to know."""
 
-    own: Mapping[str, tuple[str, ...]]
-    """What each model says unpatched."""
-    patched: Mapping[str, tuple[tuple[str, ...], ...]]
-    """What `full` says with each source patched in, by layer."""
-
-
-@dataclass(frozen=True)
-class Speakers:
-    """The books of a run, and what generation needs to know."""
-
-    audit: Audit
+    session: Session
+    em: EmOptions
     tokenizer: Any
     stop: frozenset[int]
-    own: Mapping[str, TextBook]
-    patched: Mapping[str, TextBook]
+    own: Mapping[str, TextCache]
+    patched: Mapping[str, TextCache]
 
     def own_todo(self, weights: str) -> list[Encoded]:
         """Examples that a model has not continued yet."""
-        return [e for e in self.audit.encoded if self.own[weights].missing(e, [UNPATCHED])]
+        return [e for e in self.session.encoded if self.own[weights].missing(e, [UNPATCHED])]
 
-    def patched_todo(self, weights: str) -> list[Encoded]:
-        """Examples with a layer at which this source was not patched in yet."""
-        layers, book = self.audit.options.layers, self.patched[weights]
-        return [e for e in self.audit.encoded if book.missing(e, layers)]
+    def patched_todo(self, sources: Iterable[str]) -> list[Encoded]:
+        """Examples with a layer at which one of these was not patched in yet."""
+        layers, kept = self.session.options.layers, [self.patched[one] for one in sources]
+        return [e for e in self.session.encoded if any(one.missing(e, layers) for one in kept)]
 
     def decoded(self, said: Sequence[int]) -> str:
         """The text of generated tokens."""
         return self.tokenizer.decode(list(said), skip_special_tokens=True)
 
-
-def speakers(
-    audit: Audit, tokenizer: Any, *, max_new_tokens: int, reference_tokens: int
-) -> Speakers:
-    """Open the books; nothing is loaded."""
-    stop = _configured_stop(audit.full, tokenizer)
-    patched_in = audit.patched_in()
-    return Speakers(
-        audit,
-        tokenizer,
-        stop,
-        own={
-            weights: _book(audit, one, None, reference_tokens, stop)
-            for weights, one in patched_in.items()
-        },
-        patched={
-            weights: _book(audit, audit.full, one, max_new_tokens, stop)
-            for weights, one in patched_in.items()
-        },
-    )
+    def told(self, what: str, n_todo: int, n_done: int) -> None:
+        """Of examples: so many were to be done, so many are."""
+        n_all = len(self.session.encoded)
+        if self.session.progress:
+            self.session.progress(what, n_all - n_todo + n_done, n_all)
 
 
-def n_rows(
-    audit: Audit, tokenizer: Any, *, max_new_tokens: int, reference_tokens: int
-) -> tuple[int, int]:
-    """Texts a run would generate: unpatched, patched. Writes nothing."""
-    n_sources, n_examples, layers = (
-        len(audit.patched_in()),
-        len(audit.encoded),
-        audit.options.layers,
-    )
-    if audit.fresh:
-        return n_sources * n_examples, n_sources * n_examples * len(layers)
-    books = speakers(
-        audit, tokenizer, max_new_tokens=max_new_tokens, reference_tokens=reference_tokens
-    )
-    own = sum(len(books.own_todo(weights)) for weights in books.own)
-    missing = (b.missing(e, layers) for b in books.patched.values() for e in audit.encoded)
-    return own, sum(map(len, missing))
+def _speech(session: Session, em: EmOptions) -> _Speech:
+    """Read what is kept; no model is loaded."""
+    tokenizer = load_tokenizer(session.full)
+    # read from the folder: texts are looked up before a model is loaded
+    stop = stop_ids(generation_config_of(session.full).eos_token_id, tokenizer.eos_token_id)
+
+    def kept(model: Checkpoint, source: Checkpoint | None, n_tokens: int) -> TextCache:
+        key = TextKey(
+            **vars(session.conditions(model, "padded")),
+            source=source.weights if source else "",
+            last_layer=session.options.last_layer if source else "",
+            max_new_tokens=n_tokens,
+            stop=tuple(sorted(stop)),
+        )
+        return session.kept(TextCache, key, (source or model).spec.name)
+
+    models = session.patched_in()
+    own = {weights: kept(one, None, em.reference_tokens) for weights, one in models.items()}
+    patched = {w: kept(session.full, one, em.max_new_tokens) for w, one in models.items()}
+    return _Speech(session, em, tokenizer, stop, own, patched)
 
 
-def _book(
-    audit: Audit, model: Checkpoint, source: Checkpoint | None, n_tokens: int, stop: frozenset[int]
-) -> TextBook:
-    key = TextKey(
-        **vars(audit.conditions(model, "padded")),
-        source=source.weights if source else "",
-        last_layer=audit.options.last_layer if source else "",
-        max_new_tokens=n_tokens,
-        stop=tuple(sorted(stop)),
-    )
-    book = TextBook(audit.root, key, (source or model).spec.name, audit.told)
-    return book.emptied() if audit.fresh else book
-
-
-def _configured_stop(checkpoint: Checkpoint, tokenizer: Any) -> frozenset[int]:
-    """What ends a text, read from the folder: books are opened before a model is loaded."""
-    return stop_ids(generation_config_of(checkpoint).eos_token_id, tokenizer.eos_token_id)
-
-
-def speak(audit: Audit, tokenizer: Any, *, max_new_tokens: int, reference_tokens: int) -> Spoken:
-    """Generate what no book holds yet, and read the rest.
+def speak(session: Session, em: EmOptions) -> Spoken:
+    """Generate what is not kept yet, and read the rest.
 
     Raises:
         VerificationError: the preflight failed.
         WorkError: an activation or a logit is not finite.
     """
-    books = speakers(
-        audit, tokenizer, max_new_tokens=max_new_tokens, reference_tokens=reference_tokens
-    )
-    with ExitStack() as opened:
-        _fill(books, max_new_tokens, reference_tokens, opened)
-    layers = audit.options.layers
+    speech, layers = _speech(session, em), session.options.layers
+    full, models = session.full.weights, session.patched_in()
+    streams: dict[str, CachedSource] = {}
+    for weights in sorted(models, key=lambda w: w == full):  # full last: it stays
+        if speech.patched_todo([weights]):
+            # the last prompt token is read; all positions of full serve the other scores too
+            streams[weights] = session.streams(models[weights], session.encoded)
+        if speech.own_todo(weights):
+            _say_own(speech, models[weights])
+    if streams:
+        check_model(session.model(session.full), session.encoded[0], session.options.dtype)
+        _say_patched(speech, streams)
     return Spoken(
         own={
-            weights: tuple(book.texts(e, [UNPATCHED])[0] for e in audit.encoded)
-            for weights, book in books.own.items()
+            weights: tuple(kept.texts(e, [UNPATCHED])[0] for e in session.encoded)
+            for weights, kept in speech.own.items()
         },
         patched={
-            weights: tuple(tuple(book.texts(e, layers)) for e in audit.encoded)
-            for weights, book in books.patched.items()
+            weights: tuple(tuple(kept.texts(e, layers)) for e in session.encoded)
+            for weights, kept in speech.patched.items()
         },
     )
 
 
-def _fill(books: Speakers, max_new_tokens: int, reference_tokens: int, opened: ExitStack) -> None:
-    audit, caches = books.audit, {}
-    full = audit.full.weights
-    patched_in = audit.patched_in()
-    for weights in sorted(patched_in, key=lambda w: w == full):  # full last: it stays
-        checkpoint = patched_in[weights]
-        model = functools.cache(lambda c=checkpoint: loaded(audit, c))
-        if books.patched_todo(weights):
-            # the last prompt token is read; all positions of full serve the other scores too
-            positions = audit.options.positions_needed(of_full=weights == full)
-            assert positions is not None
-            activations = opened.enter_context(cached(audit, checkpoint, positions, model))
-            caches[weights] = CachedSource(activations, audit.options.last_layer)
-        if todo := books.own_todo(weights):
-            _say_own(books, model(), weights, todo, reference_tokens)
-        if weights == full and caches:
-            check_model(model(), audit.encoded[0], audit.options.dtype)
-            _say_patched(books, model(), caches, max_new_tokens)
-
-
-def _say_own(
-    books: Speakers, model: TransformerBridge, weights: str, todo: Sequence[Encoded], n_tokens: int
-) -> None:
-    name = books.audit.patched_in()[weights].spec.name
-    n_all = len(books.audit.encoded)
-    n_done = n_all - len(todo)
-    for bucket in _buckets(books, model, todo, 1, n_tokens):
-        said = generate(
-            model, [_prompt(e) for e in bucket], max_new_tokens=n_tokens, stop=books.stop
-        )
-        texts = map(books.decoded, said)
-        books.own[weights].add(
-            {e: {UNPATCHED: text} for e, text in zip(bucket, texts, strict=True)}
-        )
+def _say_own(speech: _Speech, checkpoint: Checkpoint) -> None:
+    model, kept = speech.session.model(checkpoint), speech.own[checkpoint.weights]
+    n_tokens, n_done = speech.em.reference_tokens, 0
+    todo = speech.own_todo(checkpoint.weights)
+    for bucket in _buckets(speech, model, todo, 1, n_tokens):
+        prompts = [_prompt(e) for e in bucket]
+        said = generate(model, prompts, max_new_tokens=n_tokens, stop=speech.stop)
+        texts = zip(bucket, map(speech.decoded, said), strict=True)
+        kept.add({e: {UNPATCHED: text} for e, text in texts})
         n_done += len(bucket)
-        if books.audit.progress:
-            books.audit.progress(f"{name} speaks", n_done, n_all)
+        speech.told(f"{checkpoint.spec.name} speaks", len(todo), n_done)
 
 
-def _say_patched(
-    books: Speakers, full: TransformerBridge, streams: Mapping[str, CachedSource], n_tokens: int
-) -> None:
-    layers = books.audit.options.layers
-    todo = [
-        e for e in books.audit.encoded if any(books.patched[w].missing(e, layers) for w in streams)
-    ]
-    n_all = len(books.audit.encoded)
-    n_done = n_all - len(todo)
-    for bucket in _buckets(books, full, todo, len(streams) * len(layers), n_tokens):
-        _say_bucket(books, full, streams, bucket, n_tokens)
+def _say_patched(speech: _Speech, streams: Mapping[str, CachedSource]) -> None:
+    session, n_tokens, n_done = speech.session, speech.em.max_new_tokens, 0
+    full, n_rows = session.model(session.full), len(streams) * len(session.options.layers)
+    todo = speech.patched_todo(streams)
+    for bucket in _buckets(speech, full, todo, n_rows, n_tokens):
+        _say_bucket(speech, full, streams, bucket)
         n_done += len(bucket)
-        if books.audit.progress:
-            books.audit.progress("patching and generating", n_done, n_all)
+        speech.told("patching and generating", len(todo), n_done)
 
 
 def _say_bucket(
-    books: Speakers,
+    speech: _Speech,
     full: TransformerBridge,
     streams: Mapping[str, CachedSource],
     bucket: Sequence[Encoded],
-    n_tokens: int,
 ) -> None:
     """All missing rows of a few examples, every source and layer, in one batch."""
-    layers = books.audit.options.layers
+    layers = speech.session.options.layers
     rows = [
         (weights, at, layer)
         for at, e in enumerate(bucket)
         for weights in streams
-        for layer in books.patched[weights].missing(e, layers)
+        for layer in speech.patched[weights].missing(e, layers)
     ]
     value = {(w, at): streams[w].at_prompt_end(bucket[at]) for w, at in {row[:2] for row in rows}}
     said = patched_rows(
         full,
         [_prompt(e) for e in bucket],
-        Rows(
+        PatchedPrompts(
             prompt=torch.tensor([at for _, at, _ in rows]),
             layer=torch.tensor([layer for *_, layer in rows]),
             value=torch.stack([value[w, at][layer] for w, at, layer in rows]),
         ),
-        max_new_tokens=n_tokens,
-        stop=books.stop,
+        max_new_tokens=speech.em.max_new_tokens,
+        stop=speech.stop,
     )
     texts: dict[str, dict[Encoded, dict[int, str]]] = {weights: {} for weights in streams}
     for (weights, at, layer), ids in zip(rows, said, strict=True):
-        texts[weights].setdefault(bucket[at], {})[layer] = books.decoded(ids)
+        texts[weights].setdefault(bucket[at], {})[layer] = speech.decoded(ids)
     for weights, by_example in texts.items():
-        books.patched[weights].add(by_example)
+        speech.patched[weights].add(by_example)
 
 
 def _prompt(encoded: Encoded) -> tuple[int, ...]:
@@ -470,14 +365,14 @@ def _prompt(encoded: Encoded) -> tuple[int, ...]:
 
 
 def _buckets(
-    books: Speakers, model: TransformerBridge, todo: Sequence[Encoded], n_rows: int, n_tokens: int
+    speech: _Speech, model: TransformerBridge, todo: Sequence[Encoded], n_rows: int, n_tokens: int
 ) -> Iterator[list[Encoded]]:
     """Examples alike in prompt length, as many as the memory holds with `n_rows` rows each."""
-    options = books.audit.options
+    options = speech.session.options
     by_length = sorted(todo, key=lambda e: (e.n_prompt, e.idx))
     longest = by_length[-1].n_prompt + n_tokens
     fit = rows_that_fit(model, longest, options.memory_bytes) // n_rows
-    size = options.batch_size or max(1, min(MAX_BATCH, fit))
+    size = options.batch_size or max(1, min(TEXT_BATCH, fit))
     for at in range(0, len(by_length), size):
         yield by_length[at : at + size]
 
@@ -486,7 +381,7 @@ NO_FT = (
     "no FT layer: with retain patched in, full still gives the answer at every layer "
     "(general knowledge)"
 )
-LAYER_COLUMNS = ("idx", "group", "layer", "s1_em", "s2_em", "s1_lost", "s2_lost", "label")
+EM_COLUMNS = ("idx", "group", "layer", "s1_em", "s2_em", "s1_lost", "s2_lost", "label")
 
 
 @dataclass(frozen=True)
@@ -496,7 +391,7 @@ class EmOutcome:
     source: str
     weights: str
     """The source's content hash: its key in `found`."""
-    audit: Audit
+    session: Session
     em: EmOptions
     found: EmFound
     encoded: tuple[Encoded, ...]
@@ -509,7 +404,7 @@ class EmOutcome:
 
     def rate(self, values: Float[Tensor, " batch"]) -> float | None:
         """Mean of `erasure.udr` or `.retention` over the scored examples; None without any."""
-        return _mean_of(values[self.erasure.udr.isfinite()])
+        return _mean(values[self.erasure.udr.isfinite()])
 
     def interval(self, values: Float[Tensor, " batch"]) -> Estimate:
         """95 % interval of that mean by authors, or why there is none."""
@@ -529,15 +424,15 @@ class EmOutcome:
             | (self._numbers(place[e.idx]) if e.idx in place else dict(_NO_NUMBERS))
             | {"unscored": self.unscored.get(e.idx)}
             | self._unpatched(at)
-            for at, e in enumerate(self.audit.encoded)
+            for at, e in enumerate(self.session.encoded)
         ]
         rows += [
-            {"idx": lost.idx, **_NO_NUMBERS, "unscored": lost.reason} for lost in self.audit.lost
+            {"idx": lost.idx, **_NO_NUMBERS, "unscored": lost.reason} for lost in self.session.lost
         ]
         return sorted(rows, key=lambda row: row["idx"])
 
     def _numbers(self, row: int) -> dict[str, Any]:
-        erasure, layers = self.erasure, self.audit.options.layers
+        erasure, layers = self.erasure, self.session.options.layers
         udr, retention = finite([float(erasure.udr[row]), float(erasure.retention[row])])
         return {
             "s1_em": self.s1[row].tolist(),
@@ -552,29 +447,29 @@ class EmOutcome:
 
     def _unpatched(self, at: int) -> dict[str, Any]:
         """What the models do by themselves with one example."""
-        audit, found = self.audit, self.found
-        if self.em.form == "teacher":
-            return {"baseline": found.unpatched[audit.full.weights].em[at]}
-        roles = {"full": audit.full.weights, "retain": audit.retain.weights, "source": self.weights}
-        texts = {role: found.unpatched[key].texts or () for role, key in roles.items()}
-        said = {stage: found.patched[roles[role]].texts or () for stage, role in _STAGES.items()}
+        session, spoken, own = self.session, self.found.spoken, self.found.own
+        if spoken is None:
+            return {"baseline": own[session.full.weights][at]}
+        roles = _roles(self)
         return {
-            "texts": {role: texts[role][at] for role in roles},
-            "truth_em": {role: found.unpatched[key].em[at] for role, key in roles.items()},
-        } | {f"{stage}_texts": list(lines[at]) for stage, lines in said.items()}
+            "texts": {role: spoken.own[key][at] for role, key in roles.items()},
+            "truth_em": {role: own[key][at] for role, key in roles.items()},
+            "s1_texts": list(spoken.patched[roles["retain"]][at]),
+            "s2_texts": list(spoken.patched[roles["source"]][at]),
+        }
 
     def layer_rows(self) -> list[dict[str, Any]]:
         """Means per layer over all examples with a reference."""
         rows = []
-        for column, layer in enumerate(self.audit.options.layers):
+        for column, layer in enumerate(self.session.options.layers):
             lost = self.erasure.s1_lost[:, column], self.erasure.s2_lost[:, column]
             rows.append(
                 {
                     "layer": layer,
-                    "s1_em": _mean_of(self.s1[:, column]),
-                    "s2_em": _mean_of(self.s2[:, column]),
-                    "s1_lost": _mean_of(lost[0].double()),
-                    "s2_lost": _mean_of(lost[1].double()),
+                    "s1_em": _mean(self.s1[:, column]),
+                    "s2_em": _mean(self.s2[:, column]),
+                    "s1_lost": _mean(lost[0].double()),
+                    "s2_lost": _mean(lost[1].double()),
                     "status": layer_status(*lost),
                 }
             )
@@ -587,12 +482,11 @@ class EmOutcome:
         for row, e in enumerate(self.encoded):
             parts = [table[row].tolist() for table in tables]
             labels = [label.strip("-") for label in self.erasure.labels(row)]
-            columns = zip(self.audit.options.layers, *parts, labels, strict=True)
+            columns = zip(self.session.options.layers, *parts, labels, strict=True)
             rows += [[e.idx, e.group, *cells] for cells in columns]
         return rows
 
 
-_STAGES = {"s1": "retain", "s2": "source"}
 _NO_NUMBERS: Mapping[str, Any] = {
     "s1_em": None,
     "s2_em": None,
@@ -604,28 +498,28 @@ _NO_NUMBERS: Mapping[str, Any] = {
 
 
 def em_outcome_of(
-    source: str, weights: str, audit: Audit, em: EmOptions, found: EmFound
+    source: str, weights: str, session: Session, em: EmOptions, found: EmFound
 ) -> EmOutcome:
     """Score one source against `retain`; see `scores.erasure.erasure_score`."""
-    there = [at for at, e in enumerate(audit.encoded) if e.idx not in found.unscored]
-    encoded = tuple(audit.encoded[at] for at in there)
-    s1, s2 = (found.patched[key].em[there] for key in (audit.retain.weights, weights))
-    erasure = erasure_score(s1, s2, layers=audit.options.layers, threshold=em.threshold)
-    unscored = {item.idx: item.reason for item in audit.lost} | dict(found.unscored)
+    there = [at for at, e in enumerate(session.encoded) if e.idx not in found.unscored]
+    encoded = tuple(session.encoded[at] for at in there)
+    s1, s2 = (found.patched[key][there] for key in (session.retain.weights, weights))
+    erasure = erasure_score(s1, s2, layers=session.options.layers, threshold=em.threshold)
+    unscored = {item.idx: item.reason for item in session.lost} | dict(found.unscored)
     for e, rate in zip(encoded, erasure.udr.tolist(), strict=True):
         if math.isnan(rate):
             unscored[e.idx] = NO_FT
-    return EmOutcome(source, weights, audit, em, found, encoded, s1, s2, erasure, unscored)
+    return EmOutcome(source, weights, session, em, found, encoded, s1, s2, erasure, unscored)
 
 
 def em_summary_of(outcome: EmOutcome) -> dict[str, Any]:
     """The content of `summary.json`."""
-    audit, em, erasure = outcome.audit, outcome.em, outcome.erasure
+    session, em, erasure = outcome.session, outcome.em, outcome.erasure
     counted = tally(erasure)
     udr = erasure.udr[erasure.udr.isfinite()]
     anchors = {
-        name: em_outcome_of(name, checkpoint.weights, audit, em, outcome.found)
-        for name, checkpoint in (("full", audit.full), ("retain", audit.retain))
+        name: em_outcome_of(name, checkpoint.weights, session, em, outcome.found)
+        for name, checkpoint in (("full", session.full), ("retain", session.retain))
     }
     return {
         "source": outcome.source,
@@ -637,7 +531,7 @@ def em_summary_of(outcome: EmOutcome) -> dict[str, Any]:
         "ci95_assumes": assumption(outcome.groups()),
         "retention": outcome.rate(erasure.retention),
         **outcome.interval(erasure.retention).limits("retention_ci95"),
-        "n": len(audit.encoded) + len(audit.lost),
+        "n": len(session.encoded) + len(session.lost),
         "n_scored": len(udr),
         "n_groups": len(set(outcome.groups())),
         "unscored": {str(idx): reason for idx, reason in sorted(outcome.unscored.items())},
@@ -653,45 +547,40 @@ def em_summary_of(outcome: EmOutcome) -> dict[str, Any]:
             name: {"udr": one.rate(one.erasure.udr), "retention": one.rate(one.erasure.retention)}
             for name, one in anchors.items()
         },
-        "last_layer": audit.options.last_layer,
-        "layers": list(audit.options.layers),
+        "last_layer": session.options.last_layer,
+        "layers": list(session.options.layers),
         "per_layer": outcome.layer_rows(),
     } | _form_part(outcome)
 
 
 def _form_part(outcome: EmOutcome) -> dict[str, Any]:
     """What only one of the two forms has."""
-    audit, em, found = outcome.audit, outcome.em, outcome.found
+    session, em, found, roles = outcome.session, outcome.em, outcome.found, _roles(outcome)
+    means = {role: sum(found.own[key]) / len(found.own[key]) for role, key in roles.items()}
     if em.form == "teacher":
-        own = found.unpatched[audit.full.weights].em
         return {
-            "scope": audit.options.scope,
-            "component": audit.options.component_name,
-            "truth_em": {"full": sum(own) / len(own)},
-            "n_full_lost": sum(value < em.threshold for value in own),
+            "scope": session.options.scope,
+            "component": session.options.component_name,
+            "truth_em": {"full": means["full"]},
+            "n_full_lost": sum(value < em.threshold for value in found.own[roles["full"]]),
         }
-    keys = {"full": audit.full.weights, "retain": audit.retain.weights, "source": outcome.weights}
-    means = {role: found.unpatched[key].em for role, key in keys.items()}
     return {
         "scope": "last prompt token",
         "component": "resid",
         "max_new_tokens": em.max_new_tokens,
         "reference_tokens": em.reference_tokens,
-        "truth_em": {role: sum(values) / len(values) for role, values in means.items()},
+        "truth_em": means,
         "n_reference_cut": found.n_cut,
     }
 
 
-def deposit_em(
-    folder: Path, outcome: EmOutcome, summary: Mapping[str, Any], manifest: Manifest
-) -> None:
-    """Write results.jsonl, layers.csv, summary.json and, last, manifest.json."""
-    rows = with_texts(outcome.rows(), outcome.audit.examples)
-    write_jsonl(folder / "results.jsonl", rows)
-    write_csv(folder / "layers.csv", LAYER_COLUMNS, outcome.cells())
-    write_json(folder / "summary.json", dict(summary))
-    manifest.write(folder, FILES)
+def _roles(outcome: EmOutcome) -> dict[str, str]:
+    """Role -> weights, of the models of which it is known what they do by themselves."""
+    session = outcome.session
+    roles = {"full": session.full, "retain": session.retain}
+    weights = {role: one.weights for role, one in roles.items()} | {"source": outcome.weights}
+    return {role: key for role, key in weights.items() if key in outcome.found.own}
 
 
-def _mean_of(values: Float[Tensor, " value"]) -> float | None:
+def _mean(values: Float[Tensor, " value"]) -> float | None:
     return float(values.double().mean()) if len(values) else None

@@ -33,7 +33,7 @@ PATCHED_TOKENS = 20
 
 
 @dataclass(frozen=True)
-class Rows:
+class PatchedPrompts:
     """The rows of a patched generation: which prompt each continues, where and what is patched."""
 
     prompt: Int[Tensor, " row"]
@@ -148,7 +148,9 @@ def patched_generation(
     device = next(source.original_model.parameters()).device
     stack, final_norm = residuals(source, torch.tensor([ids], device=device))
     value = as_patched(stack[0, :, -1], final_norm[0, -1], last_layer)
-    rows = Rows(torch.zeros(len(chosen), dtype=torch.long), torch.tensor(chosen), value[chosen])
+    rows = PatchedPrompts(
+        torch.zeros(len(chosen), dtype=torch.long), torch.tensor(chosen), value[chosen]
+    )
     generated = patched_rows(full, [ids], rows, max_new_tokens=max_new_tokens, stop=ends_of(full))
     plain = generate(full, [ids], max_new_tokens=max_new_tokens, stop=ends_of(full))
     texts = [full.tokenizer.decode(said, skip_special_tokens=True) for said in [*plain, *generated]]
@@ -158,7 +160,7 @@ def patched_generation(
 def patched_rows(
     full: TransformerBridge,
     prompts: Sequence[Sequence[int]],
-    rows: Rows,
+    rows: PatchedPrompts,
     *,
     max_new_tokens: int,
     stop: frozenset[int],

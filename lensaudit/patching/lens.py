@@ -14,8 +14,7 @@ layer is taken before the final norm there too.
 """
 
 from collections.abc import Sequence
-from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import torch
 from jaxtyping import Float
@@ -25,34 +24,32 @@ from lensaudit.data.spans import Encoded
 from lensaudit.errors import InputError
 from lensaudit.models.bridge import TransformerBridge, unembedded
 from lensaudit.models.sizes import sizes_on_disk
-from lensaudit.patching.audit import Audit, Deltas, cached, cached_sources, loaded
-from lensaudit.patching.books import Books
 from lensaudit.patching.budget import Room
 from lensaudit.patching.layout import Layout, layout_of
-from lensaudit.patching.options import PatchOptions
 from lensaudit.patching.preflight import check_model
-from lensaudit.patching.score_cache import ByToken, ScoreBook
+from lensaudit.patching.score_cache import ByToken, example_hash
+from lensaudit.patching.scoring import Deltas, Scored, scored
+from lensaudit.patching.session import Session
 from lensaudit.patching.sources import CachedSource, SourceStreams
-from lensaudit.patching.stages import Fetched, Joins, baselines, complete, deltas
+from lensaudit.patching.stages import Fetched, Joins, baselines, complete
 from lensaudit.patching.wavefront import Swept
 from lensaudit.scores.depth import label_logprob, mean_per_example
 
 
-def lens_options(options: PatchOptions) -> PatchOptions:
-    """The settings that the lens has.
+def as_lens(session: Session) -> Session:
+    """The session with the settings that the lens has.
 
     Raises:
         InputError: one was asked for that it has not.
     """
-    plain = replace(options, engine="lens", profile="full")
     for name, only in {"component": "resid", "scope": "span", "last_layer": "resid_post"}.items():
-        if getattr(plain, name) != only:
+        if (asked := getattr(session.options, name)) != only:
             option = name.replace("_", "-")
             raise InputError(
-                f"--{option} {getattr(plain, name)}: the lens reads the residual stream at the "
-                f"span and patches nothing; leave --{option} at {only}, or use --score uds"
+                f"--{option} {asked}: the lens reads the residual stream at the span and patches "
+                f"nothing; leave --{option} at {only}, or use --score uds"
             )
-    return plain
+    return session.under(engine="lens", profile="full")
 
 
 @dataclass(frozen=True)
@@ -107,59 +104,55 @@ def _mean(tokens: Float[Tensor, " token"], layout: Layout) -> Float[Tensor, " ba
     return mean_per_example(tokens, layout.span_example, layout.n_examples)
 
 
-def read_all(audit: Audit) -> Deltas:
+def score_lens(session: Session) -> Scored:
+    """Logit Lens depth of every source, and of the two anchors."""
+    with as_lens(session) as reading:
+        return scored(reading, read_all(reading))
+
+
+def read_all(session: Session) -> Deltas:
     """Logit Lens deltas of retain and of every source, nats per token; see `lens_options`.
 
     Raises:
         VerificationError: the preflight failed.
     """
-    books = audit.books("lens")
-    if books.incomplete():
-        _fill(audit, books)
-    encoded, layers = audit.encoded, audit.options.layers
+    if session.incomplete():
+        _fill(session)
+    encoded, layers = session.encoded, session.options.layers
     # read: baseline minus k; so the baseline falls out of every difference
-    below = {w: deltas(book, encoded, layers) for w, book in books.by_weights.items()}
-    own = below[audit.full.weights]
+    below = {w: session.read(w, encoded, layers) for w in session.patched_in()}
+    own = below[session.full.weights]
+
+    def by_token(source: str) -> list[ByToken]:
+        entries = (session.scores(source).known[example_hash(e)] for e in encoded)
+        return [[entry.by_token[layer] for layer in layers] for entry in entries]
+
     return Deltas(
-        baseline=baselines(books.by_weights[audit.full.weights], encoded),
-        s1=below[audit.retain.weights] - own,
-        s2={name: below[source.weights] - own for name, source in audit.sources.items()},
+        baseline=baselines(session.scores(session.full.weights), encoded),
+        s1=below[session.retain.weights] - own,
+        s2={name: below[source.weights] - own for name, source in session.sources.items()},
         self_patch=own - own,
         engine="lens",
-        by_token={
-            name: [_by_token(books.by_weights[source.weights], e, layers) for e in encoded]
-            for name, source in audit.sources.items()
-        },
+        by_token={name: by_token(source.weights) for name, source in session.sources.items()},
     )
 
 
-def _by_token(book: ScoreBook, encoded: Encoded, layers: Sequence[int]) -> ByToken | None:
-    """Of one example; None where an earlier version kept means alone."""
-    entry = book.entry(encoded)
-    if entry is None or not all(layer in entry.by_token for layer in layers):
-        return None
-    return [entry.by_token[layer] for layer in layers]
-
-
-def _fill(audit: Audit, books: Books) -> None:
-    with ExitStack() as opened:
-        caches = cached_sources(audit, books, opened, lambda one: loaded(audit, one))
-        full = loaded(audit, audit.full)
-        check_model(full, audit.encoded[0], audit.options.dtype)
-        positions = audit.options.positions_needed(of_full=True)
-        assert positions is not None
-        own = CachedSource(
-            opened.enter_context(cached(audit, audit.full, positions, lambda: full)), "resid_post"
-        )
-        if audit.full.weights in books.incomplete():
-            caches[audit.full.weights] = own
-        room = Room(sizes_on_disk(audit.full, audit.options.dtype), audit.options, sweeps=True)
-        complete(
-            Lens(full, own, room),
-            audit.encoded,
-            caches,
-            books.by_weights,
-            books.wanted(audit.full.weights),
-            what="reading",
-            progress=audit.progress,
-        )
+def _fill(session: Session) -> None:
+    encoded, patched_in, full = session.encoded, session.patched_in(), session.full.weights
+    lacking = session.incomplete()
+    streams = {one: session.streams(patched_in[one], encoded) for one in lacking if one != full}
+    model = session.model(session.full)
+    check_model(model, encoded[0], session.options.dtype)
+    own = session.streams(session.full, encoded)
+    if full in lacking:
+        streams[full] = own
+    sizes = sizes_on_disk(session.full, session.options.dtype)
+    complete(
+        Lens(model, own, Room(sizes, session.options, sweeps=True)),
+        encoded,
+        streams,
+        {one: session.scores(one) for one in streams},
+        session.wanted(),
+        what="reading",
+        progress=session.progress,
+    )

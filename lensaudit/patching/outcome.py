@@ -3,6 +3,7 @@
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import combinations
 from pathlib import Path
 from typing import Any
 
@@ -236,17 +237,19 @@ def clear(folder: Path) -> None:
         (folder / name).unlink(missing_ok=True)
 
 
-def deposit(
+def write_result(
     folder: Path,
-    outcome: Outcome,
+    rows: Sequence[Mapping[str, Any]],
+    cells: tuple[Sequence[str], Sequence[Sequence[Any]]],
     summary: Mapping[str, Any],
     manifest: Manifest,
-    *,
-    rows: Sequence[Mapping[str, Any]] | None = None,
 ) -> None:
-    """Write results.jsonl, layers.csv, summary.json and, last, manifest.json."""
-    write_jsonl(folder / "results.jsonl", outcome.rows() if rows is None else rows)
-    write_csv(folder / "layers.csv", LAYER_COLUMNS, _cells(outcome))
+    """Write results.jsonl, layers.csv, summary.json and, last, manifest.json.
+
+    `cells`: columns and rows of layers.csv.
+    """
+    write_jsonl(folder / "results.jsonl", rows)
+    write_csv(folder / "layers.csv", *cells)
     write_json(folder / "summary.json", dict(summary))
     manifest.write(folder, FILES)
 
@@ -260,14 +263,15 @@ def with_texts(rows: Iterable[Mapping[str, Any]], examples: Iterable[Fact]) -> l
     return [{"idx": row["idx"], **asked.get(row["idx"], {}), **row} for row in rows]
 
 
-def _cells(outcome: Outcome) -> list[list[Any]]:
+def layer_cells(outcome: Outcome) -> tuple[Sequence[str], list[list[Any]]]:
+    """Columns and rows of layers.csv."""
     tables = (outcome.s1, outcome.s2, outcome.depth.ke, outcome.depth.erasure)
     rows = []
     for e, *parts in zip(outcome.encoded, *(table.tolist() for table in tables), strict=True):
         for layer, s1, s2, ke, erasure in zip(outcome.options.layers, *parts, strict=True):
             numbers = ["" if v is None else v for v in finite([s1, s2, erasure])]
             rows.append([e.idx, e.group, layer, *numbers[:2], int(ke), numbers[2]])
-    return rows
+    return LAYER_COLUMNS, rows
 
 
 def differences(outcomes: Sequence[Outcome]) -> list[list[Any]]:
@@ -277,51 +281,23 @@ def differences(outcomes: Sequence[Outcome]) -> list[list[Any]]:
     on both sides. Without one its ends are empty, and the last column says why.
     """
     rows = []
-    for at, first in enumerate(outcomes):
-        for second in outcomes[at + 1 :]:
-            both = (first.depth.uds.isfinite() & second.depth.uds.isfinite()).nonzero().squeeze(1)
-            if not len(both):
-                rows.append(
-                    [
-                        first.source,
-                        second.source,
-                        first.uds,
-                        second.uds,
-                        *[""] * 3,
-                        0,
-                        0,
-                        NO_ROWS.why,
-                    ]
-                )
-                continue
-            gaps = (first.depth.uds - second.depth.uds)[both].double()
-            groups = [first.encoded[i].group for i in both.tolist()]
-            found = clustered_mean(gaps.tolist(), groups, bounds=(-1.0, 1.0), unit=unit_of(groups))
-            low, high = found.ends or ("", "")
-            rows.append(
-                [
-                    first.source,
-                    second.source,
-                    first.uds,
-                    second.uds,
-                    float(gaps.mean()),
-                    low,
-                    high,
-                    len(both),
-                    len(set(groups)),
-                    found.why or "",
-                ]
-            )
+    for first, second in combinations(outcomes, 2):
+        named = [first.source, second.source, first.uds, second.uds]
+        both = (first.depth.uds.isfinite() & second.depth.uds.isfinite()).nonzero().squeeze(1)
+        if not len(both):
+            rows.append([*named, "", "", "", 0, 0, NO_ROWS.why])
+            continue
+        gaps = (first.depth.uds - second.depth.uds)[both].double()
+        groups = [first.encoded[i].group for i in both.tolist()]
+        found = clustered_mean(gaps.tolist(), groups, bounds=(-1.0, 1.0), unit=unit_of(groups))
+        ends, n_groups = found.ends or ("", ""), len(set(groups))
+        rows.append([*named, float(gaps.mean()), *ends, len(both), n_groups, found.why or ""])
     return rows
 
 
-def deposit_comparison(
-    folder: Path, outcomes: Sequence[Outcome], manifest: Manifest
-) -> list[list[Any]]:
-    """Write comparison.csv, one row per pair of sources, and its manifest; returns its rows."""
-    rows = differences(outcomes)
+def write_comparison(folder: Path, outcomes: Sequence[Outcome], manifest: Manifest) -> None:
+    """Write comparison.csv, one row per pair of sources, and its manifest."""
     score = outcomes[0].score
     header = [column.replace("score_", f"{score}_") for column in PAIR_COLUMNS]
-    write_csv(folder / COMPARISON, header, rows)
+    write_csv(folder / COMPARISON, header, differences(outcomes))
     manifest.write(folder, (COMPARISON,), COMPARISON_MANIFEST)
-    return rows

@@ -10,9 +10,10 @@ from lensaudit.data.spans import Encoded
 from lensaudit.models.checkpoint import Checkpoint
 from lensaudit.models.large.placement import planned_text
 from lensaudit.models.sizes import BYTES, sizes_on_disk
-from lensaudit.patching.audit import Audit
 from lensaudit.patching.budget import Room
 from lensaudit.patching.preflight import planned_engine
+from lensaudit.patching.session import Session
+from lensaudit.progress import unheard
 from lensaudit.settings import Positions
 
 PREFLIGHT_PASSES = 8
@@ -55,46 +56,46 @@ class PatchPlan:
         )
 
 
-def plan_of(audit: Audit) -> PatchPlan:
+def plan_of(session: Session) -> PatchPlan:
     """Count what is missing."""
-    rows = _rows_missing(audit)
+    rows = _rows_missing(session)
     n_forward = n_bytes = n_caches = 0
-    for weights, checkpoint in audit.patched_in().items():
+    for weights, checkpoint in session.patched_in().items():
         # the sweep reads the clean run of `full` whatever is patched into it
-        used = any(rows.values()) if weights == audit.full.weights else rows[weights]
-        positions = audit.options.positions_needed(of_full=weights == audit.full.weights)
+        used = any(rows.values()) if weights == session.full.weights else rows[weights]
+        positions = session.options.positions_needed(of_full=weights == session.full.weights)
         if not used or positions is None:
             continue
-        forward, more = _cache_missing(audit, checkpoint, positions)
+        forward, more = _cache_missing(session, checkpoint, positions)
         n_forward += forward
         n_caches += forward > 0
         n_bytes += more
     return PatchPlan(
-        n_examples=len(audit.encoded) + len(audit.lost),
-        n_lost=len(audit.lost),
-        n_layers=len(audit.options.layers),
+        n_examples=len(session.encoded) + len(session.lost),
+        n_lost=len(session.lost),
+        n_layers=len(session.options.layers),
         n_rows=sum(rows.values()),
         n_forward=n_forward,
         n_bytes=n_bytes,
-        weights=_weights(audit, sum(rows.values()), n_forward, n_caches),
+        weights=_weights(session, sum(rows.values()), n_forward, n_caches),
         models=tuple(
             f"{role} {checkpoint.spec.name}"
             for role, checkpoint in [
-                ("full", audit.full),
-                ("retain", audit.retain),
-                *(("source", source) for source in audit.sources.values()),
+                ("full", session.full),
+                ("retain", session.retain),
+                *(("source", source) for source in session.sources.values()),
             ]
         ),
     )
 
 
-def _weights(audit: Audit, n_rows: int, n_forward: int, n_caches: int) -> str:
+def _weights(session: Session, n_rows: int, n_forward: int, n_caches: int) -> str:
     """Of each model alike: they are of one shape. Controls are not counted."""
     if not n_rows and not n_forward:
         return ""
-    options, full, encoded = audit.options, audit.full, audit.encoded
+    options, full, encoded = session.options, session.full, session.encoded
     room = Room(sizes_on_disk(full, options.dtype), options, options.engine == "sweep")
-    n_sources, n_layers = len(audit.patched_in()), len(options.layers)
+    n_sources, n_layers = len(session.patched_in()), len(options.layers)
     n_batches = len(room.batches(encoded, lambda e: n_sources * n_layers, n_sources=n_sources))
     each = 1 if room.sweeps else 1 + n_sources * n_layers
     n_passes = n_caches + (PREFLIGHT_PASSES + n_batches * each if n_rows else 0)
@@ -102,30 +103,35 @@ def _weights(audit: Audit, n_rows: int, n_forward: int, n_caches: int) -> str:
         full,
         dtype=options.dtype,
         device=options.device,
-        spread=options.memory_bytes if audit.spread else None,
+        spread=options.memory_bytes if session.spread else None,
         n_passes=n_passes,
     )
 
 
-def _rows_missing(audit: Audit) -> dict[str, int]:
+def _rows_missing(session: Session) -> dict[str, int]:
     """By source. Rows at KE layers only are known once S1 is; until then all layers are counted."""
-    engine = planned_engine(audit.full.architecture, audit.options, lambda _: None)
-    books = replace(audit, fresh=False).books(engine)  # a fresh book would be emptied
-    rows = {}
-    for weights, book in books.by_weights.items():
-        wanted = books.wanted(weights)
-        lists = [
-            wanted(e, "") if audit.fresh else book.missing(e, wanted(e, "")) for e in audit.encoded
-        ]
+    engine = planned_engine(session.full.architecture, session.options, unheard)
+    # a fresh cache would be emptied
+    kept = replace(session, fresh=False, options=replace(session.options, engine=engine))
+    wanted, rows = kept.wanted(), {}
+    for weights in session.patched_in():
+        lists = (wanted(e, weights) for e in session.encoded)
+        if not session.fresh:
+            scores = kept.scores(weights)
+            lists = (scores.missing(e, wanted(e, weights)) for e in session.encoded)
         rows[weights] = sum(map(len, lists))
     return rows
 
 
-def _cache_missing(audit: Audit, checkpoint: Checkpoint, positions: Positions) -> tuple[int, int]:
+def _cache_missing(
+    session: Session, checkpoint: Checkpoint, positions: Positions
+) -> tuple[int, int]:
     """Forward passes and bytes of a cache still to be made."""
-    if audit.there(checkpoint, positions) is not None:
+    if session.there(checkpoint, positions) is not None:
         return 0, 0
-    return len(audit.encoded), cache_bytes(audit.encoded, audit.fingerprint(checkpoint, positions))
+    return len(session.encoded), cache_bytes(
+        session.encoded, session.fingerprint(checkpoint, positions)
+    )
 
 
 def cache_bytes(encoded: Sequence[Encoded], fingerprint: Fingerprint) -> int:

@@ -23,7 +23,6 @@ from lensaudit.models.checkpoint import (
 from lensaudit.models.device import resolve_device, resolve_dtype
 from lensaudit.models.registry import ModelSpec, Registry, default_data, named_family
 from lensaudit.models.sizes import context_of, sizes_on_disk
-from lensaudit.patching.audit import Audit, Chosen
 from lensaudit.patching.options import (
     Engine,
     PatchOptions,
@@ -32,6 +31,7 @@ from lensaudit.patching.options import (
     parse_layers,
     parse_memory,
 )
+from lensaudit.patching.session import Chosen, Session
 from lensaudit.progress import Tick
 from lensaudit.scores.depth import TAU
 from lensaudit.settings import ACTIVATIONS, AlignName, LastLayer, Place, named
@@ -107,8 +107,8 @@ def prepare(
     notice: Callable[[str], None] = print,
     progress: Tick | None = None,
     **settings: Unpack[Settings],
-) -> Audit:
-    """An audit whose models are opened and whose examples are encoded; nothing is loaded.
+) -> Session:
+    """A session whose models are opened and whose examples are encoded; nothing is loaded.
 
     Raises:
         InputError: a name, a file, an option or a pair of models is wrong.
@@ -133,7 +133,7 @@ def prepare(
     encoded, lost = encode_all(examples, anchor)
     for source in opened.values():
         _check_merges(source, anchor, examples)
-    return Audit(
+    return Session(
         full=anchor,
         retain=opened["retain"],
         sources={name: opened[f"source {name}"] for name in names},

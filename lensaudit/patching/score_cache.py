@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from lensaudit.data.spans import Encoded
 from lensaudit.errors import WorkError
@@ -21,16 +21,59 @@ from lensaudit.models.conditions import Conditions
 from lensaudit.progress import Notice
 from lensaudit.results.ledger import Ledger, ledger_path
 from lensaudit.results.records import computed_by
-from lensaudit.results.schema import AtLayer, Number
+from lensaudit.results.schema import AtLayer, Flag, Number
 
-UNRECORDED = "unrecorded versions"
-"""Of scores that were kept before versions were."""
 SCORE_ALGORITHM = 1
 """Raised when a change of code changes scores."""
+TEXT_ALGORITHM = 1
+"""Raised when a change of code changes texts."""
+UNPATCHED = -1
+"""Stands for the layer of a text that was generated without a patch."""
+DIGITS = 3
+"""Of what is kept by token: it is looked at, and no score is computed from it."""
+ByToken = list[list[float]]
+"""Log-probability, nats, of each token of one span by layer."""
+
+
+class KeptByContent:
+    """A ledger under the key of everything its lines depend on; each finished batch survives."""
+
+    kind: ClassVar[str]
+    """Of the ledger, and its folder."""
+    line: ClassVar[type]
+    """What a line must hold."""
+
+    def __init__(self, root: Path, key: Conditions, name: str, notice: Notice | None = None):
+        record = key.document()
+        path = ledger_path(root / self.kind, name, record)
+        self.key = key
+        self.ledger = Ledger(path, self.kind, record, record=self.line, notice=notice)
+        self.known: dict[str, Any] = {}
+        for row in self.ledger.rows:
+            self._merge(row)
+
+    @property
+    def path(self) -> Path:
+        """The file."""
+        return self.ledger.path
+
+    def clear(self) -> None:
+        """Forget everything, on disk too."""
+        self.ledger.clear()
+        self.known.clear()
+
+    def append(self, rows: Sequence[Mapping[str, Any]]) -> None:
+        """Keep a finished batch."""
+        self.ledger.append(rows)
+        for row in rows:
+            self._merge(row)
+
+    def _merge(self, row: Mapping[str, Any]) -> None:
+        raise NotImplementedError
 
 
 @dataclass(frozen=True, kw_only=True)
-class BookKey(Conditions):
+class ScoreKey(Conditions):
     """Everything that determines patched scores, beside the examples; the conditions of `full`."""
 
     source: str
@@ -45,29 +88,22 @@ class BookKey(Conditions):
     def document(self) -> dict[str, Any]:
         """What the key is the hash of."""
         own = super().document()
-        # what a source is called in the books of the first release
         return {"full": own.pop("weights"), "donor": own.pop("source"), **own}
-
-
-ByToken = list[list[float]]
-"""Log-probability, nats, of each token of one span by layer."""
-DIGITS = 3
-"""Of what is kept by token: it is looked at, and no score is computed from it."""
 
 
 @dataclass(frozen=True)
 class _ScoreLine:
-    """What a line of a book must hold."""
+    """What is kept of one example."""
 
     example: str
     baseline: Number
     scores: dict[AtLayer, Number]
-    computed_by: str = UNRECORDED
+    computed_by: str
     by_token: dict[AtLayer, list[Number]] | None = None
 
 
 @dataclass
-class Entry:
+class ScoreEntry:
     """Scores of one example, nats per token."""
 
     baseline: float
@@ -86,55 +122,40 @@ class Entry:
         return self.baselines.get(layer, self.baseline) - self.scores.get(layer, math.nan)
 
 
-class ScoreBook:
-    """A ledger of entries; every finished batch survives a kill."""
+class ScoreCache(KeptByContent):
+    """Entries by `example_hash`."""
 
-    def __init__(self, root: Path, key: BookKey, name: str, notice: Notice | None = None):
-        record = key.document()
-        path = ledger_path(root / "scores", name, record)
-        self.key = key
-        self.ledger = Ledger(path, "scores", record, record=_ScoreLine, notice=notice)
-        self.entries: dict[str, Entry] = {}
-        for row in self.ledger.rows:
-            self._merge(row)
-
-    @property
-    def path(self) -> Path:
-        """The file."""
-        return self.ledger.path
+    kind, line = "scores", _ScoreLine
 
     def _merge(self, row: Mapping[str, Any]) -> None:
-        entry = self.entries.setdefault(row["example"], Entry(row["baseline"]))
+        entry = self.known.setdefault(row["example"], ScoreEntry(row["baseline"]))
         scores = {int(layer): score for layer, score in row["scores"].items()}
         entry.scores |= scores
-        entry.baselines.update({layer: row["baseline"] for layer in scores})
+        entry.baselines |= dict.fromkeys(scores, row["baseline"])
         by_token = row.get("by_token") or {}
         entry.by_token |= {int(layer): values for layer, values in by_token.items()}
-        by = row.get("computed_by", UNRECORDED)
-        entry.computed_by |= {layer: by for layer in scores}
+        entry.computed_by |= dict.fromkeys(scores, row["computed_by"])
 
     def computed_by(self, encoded: Sequence[Encoded], layers: Sequence[int]) -> dict[str, int]:
         """Versions -> how many scores of these examples and layers they computed."""
-        entries = (self.entries.get(example_hash(one)) for one in encoded)
+        entries = (self.known.get(example_hash(one)) for one in encoded)
         found = (entry.computed_by.get(at) for entry in entries if entry for at in layers)
         return dict(sorted(Counter(one for one in found if one is not None).items()))
 
-    def emptied(self) -> "ScoreBook":
-        """This book without its entries, on disk too."""
-        self.ledger.clear()
-        self.entries.clear()
-        return self
-
     def missing(self, encoded: Encoded, layers: Sequence[int]) -> list[int]:
         """The layers of an example that have no score yet."""
-        entry = self.entries.get(example_hash(encoded))
+        entry = self.known.get(example_hash(encoded))
         return [layer for layer in layers if entry is None or layer not in entry.scores]
 
-    def entry(self, encoded: Encoded) -> Entry | None:
-        """What is known of an example."""
-        return self.entries.get(example_hash(encoded))
+    def lacks(self, encoded: Encoded, layers: Sequence[int]) -> bool:
+        """Is something of an example still to be computed, if it is the baseline alone?"""
+        return example_hash(encoded) not in self.known or bool(self.missing(encoded, layers))
 
-    def add(self, scored: Sequence[tuple[Encoded, Entry]]) -> None:
+    def entry(self, encoded: Encoded) -> ScoreEntry | None:
+        """What is known of an example."""
+        return self.known.get(example_hash(encoded))
+
+    def add(self, scored: Sequence[tuple[Encoded, ScoreEntry]]) -> None:
         """Append a finished batch.
 
         Raises:
@@ -147,23 +168,22 @@ class ScoreBook:
                     f"example {encoded.idx}: a score is not finite; the model's logits overflow, "
                     "try --dtype float32"
                 )
-        rows = [
-            {
-                "example": example_hash(encoded),
-                "idx": encoded.idx,
-                "baseline": entry.baseline,
-                "scores": {str(layer): score for layer, score in entry.scores.items()},
-                "computed_by": computed_by(),
-                **_by_token(entry),
-            }
-            for encoded, entry in scored
-        ]
-        self.ledger.append(rows)
-        for row in rows:
-            self._merge(row)
+        self.append(
+            [
+                {
+                    "example": example_hash(encoded),
+                    "idx": encoded.idx,
+                    "baseline": entry.baseline,
+                    "scores": {str(layer): score for layer, score in entry.scores.items()},
+                    "computed_by": computed_by(),
+                    **_by_token(entry),
+                }
+                for encoded, entry in scored
+            ]
+        )
 
 
-def _by_token(entry: Entry) -> dict[str, Any]:
+def _by_token(entry: ScoreEntry) -> dict[str, Any]:
     if not entry.by_token:
         return {}
     rounded = {
@@ -177,13 +197,6 @@ def _by_token(entry: Entry) -> dict[str, Any]:
 def example_hash(encoded: Encoded) -> str:
     """Content hash of what a score depends on: tokens and span, not the example's number."""
     return digest([encoded.token_ids, encoded.n_prompt, encoded.start, encoded.end])
-
-
-TEXT_ALGORITHM = 1
-"""Raised when a change of code changes texts."""
-
-UNPATCHED = -1
-"""Stands for the layer of a text that was generated without a patch."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -200,70 +213,85 @@ class TextKey(Conditions):
     def document(self) -> dict[str, Any]:
         """What the key is the hash of."""
         own = super().document()
-        # what a source is called in the books of the first release
         return {"model": own.pop("weights"), "donor": own.pop("source"), **own}
 
 
 @dataclass(frozen=True)
 class _TextLine:
-    """What a line of a book must hold."""
+    """What is kept of one prompt."""
 
     prompt: str
     texts: dict[AtLayer, str]
 
 
-class TextBook:
-    """A ledger of texts; every finished batch survives a kill."""
+class TextCache(KeptByContent):
+    """Texts by `prompt_hash` and layer."""
 
-    def __init__(self, root: Path, key: TextKey, name: str, notice: Notice | None = None):
-        record = key.document()
-        path = ledger_path(root / "texts", name, record)
-        self.key = key
-        self.ledger = Ledger(path, "texts", record, record=_TextLine, notice=notice)
-        self._texts: dict[str, dict[int, str]] = {}
-        for row in self.ledger.rows:
-            self._merge(row["prompt"], row["texts"])
+    kind, line = "texts", _TextLine
 
-    @property
-    def path(self) -> Path:
-        """The file."""
-        return self.ledger.path
-
-    def _merge(self, prompt: str, texts: Mapping[str, str]) -> None:
-        self._texts.setdefault(prompt, {}).update({int(at): text for at, text in texts.items()})
-
-    def emptied(self) -> "TextBook":
-        """This book without its texts, on disk too."""
-        self.ledger.clear()
-        self._texts.clear()
-        return self
+    def _merge(self, row: Mapping[str, Any]) -> None:
+        texts = {int(at): text for at, text in row["texts"].items()}
+        self.known.setdefault(row["prompt"], {}).update(texts)
 
     def missing(self, encoded: Encoded, layers: Sequence[int]) -> list[int]:
         """The layers whose text is not here yet."""
-        known = self._texts.get(prompt_hash(encoded), {})
+        known = self.known.get(prompt_hash(encoded), {})
         return [layer for layer in layers if layer not in known]
 
     def texts(self, encoded: Encoded, layers: Sequence[int]) -> list[str]:
         """What was said with each layer patched; all of them must be here."""
-        known = self._texts[prompt_hash(encoded)]
+        known = self.known[prompt_hash(encoded)]
         return [known[layer] for layer in layers]
 
     def add(self, said: Mapping[Encoded, Mapping[int, str]]) -> None:
         """Append a finished batch: texts by example and layer."""
-        rows = [
-            {
-                "prompt": prompt_hash(encoded),
-                "idx": encoded.idx,
-                "texts": {str(layer): text for layer, text in texts.items()},
-            }
-            for encoded, texts in said.items()
-            if texts
-        ]
-        self.ledger.append(rows)
-        for row in rows:
-            self._merge(row["prompt"], row["texts"])
+        self.append(
+            [
+                {
+                    "prompt": prompt_hash(encoded),
+                    "idx": encoded.idx,
+                    "texts": {str(layer): text for layer, text in texts.items()},
+                }
+                for encoded, texts in said.items()
+                if texts
+            ]
+        )
 
 
 def prompt_hash(encoded: Encoded) -> str:
     """Content hash of the prompt's tokens: all that a greedy continuation depends on."""
     return digest(encoded.token_ids[: encoded.n_prompt])
+
+
+@dataclass(frozen=True, kw_only=True)
+class OwnAnswerKey(Conditions):
+    """Everything that determines what a model says of its own accord, beside the examples."""
+
+    algorithm: int = SCORE_ALGORITHM
+
+
+@dataclass(frozen=True)
+class _AnswerLine:
+    """What is kept of one example."""
+
+    example: str
+    logprob: Number
+    exact: Flag
+
+
+class OwnAnswerCache(KeptByContent):
+    """Log-prob of a span, nats per token, and whether all of it comes first, by `example_hash`."""
+
+    kind, line = "said", _AnswerLine
+
+    def _merge(self, row: Mapping[str, Any]) -> None:
+        self.known[row["example"]] = (row["logprob"], row["exact"])
+
+    def add(
+        self, bucket: Sequence[Encoded], logprob: Sequence[float], hits: Sequence[float]
+    ) -> None:
+        """Append a finished batch."""
+        rows = zip(bucket, logprob, hits, strict=True)
+        self.append(
+            [{"example": example_hash(e), "logprob": p, "exact": hit == 1.0} for e, p, hit in rows]
+        )

@@ -1,7 +1,7 @@
 """S1 and S2 over a data set: which rows are still to compute, in which batches, and resume.
 
 S1 patches `retain` into `full`, S2 a source; the calibration patches `full` into itself. Each is
-a source with a score book, so they share batches, the clean run and one sweep.
+a source with a score cache, so they share batches, the clean run and one sweep.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -20,7 +20,7 @@ from lensaudit.patching import oracle
 from lensaudit.patching.budget import Room
 from lensaudit.patching.layout import Layout, layout_of
 from lensaudit.patching.options import Engine, Measure, PatchOptions
-from lensaudit.patching.score_cache import Entry, ScoreBook
+from lensaudit.patching.score_cache import ScoreCache, ScoreEntry, example_hash
 from lensaudit.patching.sources import CachedComponent, CachedSource, SourceStreams
 from lensaudit.patching.wavefront import CleanRun, Stack, Sweep, Swept
 from lensaudit.progress import Tick
@@ -163,15 +163,12 @@ Wanted = Callable[[Encoded, str], Sequence[int]]
 """The layers whose score is wanted of an example and a source."""
 
 
-def all_layers(layers: Sequence[int]) -> Wanted:
-    """Every layer asked for, of every source."""
-    return lambda encoded, source: layers
+def ke_layers(
+    s1: ScoreCache, layers: Sequence[int], tau: float
+) -> Callable[[Encoded], Sequence[int]]:
+    """Only layers that can change UDS: those with S1 > tau, where S1 is complete."""
 
-
-def ke_layers(s1: ScoreBook, layers: Sequence[int], tau: float) -> Wanted:
-    """Only layers that can change UDS: those with S1 > tau, from a finished S1 book."""
-
-    def wanted(encoded: Encoded, source: str) -> Sequence[int]:
+    def wanted(encoded: Encoded) -> Sequence[int]:
         entry = s1.entry(encoded)
         assert entry is not None
         return [at for at in layers if entry.delta(at) > tau]
@@ -183,30 +180,30 @@ def complete(
     runner: Scorer,
     encoded: Sequence[Encoded],
     streams: Mapping[str, SourceStreams],
-    books: Mapping[str, ScoreBook],
+    caches: Mapping[str, ScoreCache],
     wanted: Wanted,
     *,
     what: str,
     progress: Tick | None = None,
 ) -> None:
-    """Fill the books of some sources: finished batches are on disk, an interruption keeps them.
+    """Fill the score caches of some sources; an interruption keeps the finished batches.
 
     The next batch is read while this one is computed.
     """
     names = list(streams)
 
     def n_rows(e: Encoded) -> int:
-        return sum(len(books[name].missing(e, wanted(e, name))) for name in names)
+        return sum(len(caches[name].missing(e, wanted(e, name))) for name in names)
 
-    todo = [e for e in encoded if n_rows(e) or any(books[n].entry(e) is None for n in names)]
+    todo = [e for e in encoded if n_rows(e) or any(caches[n].entry(e) is None for n in names)]
     n_done = len(encoded) - len(todo)
     batches = runner.room.batches(todo, n_rows, n_sources=len(names))
     reading = [streams[name] for name in names]
     with ThreadPoolExecutor(max_workers=1) as background:
         for bucket, fetched in _ahead(background, runner, reading, batches):
-            joins = _joins(bucket, books, wanted, names, runner.n_layers)
+            joins = _joins(bucket, caches, wanted, names, runner.n_layers)
             swept = runner.score(bucket, fetched, joins)
-            _record(bucket, swept, joins, [books[name] for name in names])
+            _record(bucket, swept, joins, [caches[name] for name in names])
             n_done += len(bucket)
             if progress:
                 progress(what, n_done, len(encoded))
@@ -229,51 +226,43 @@ def _ahead(
         ahead = (bucket, follows) if bucket else None
 
 
-def _joins(bucket, books, wanted: Wanted, names, n_layers: int) -> Joins:
+def _joins(bucket, caches, wanted: Wanted, names, n_layers: int) -> Joins:
     joins = torch.zeros(len(names), len(bucket), n_layers, dtype=torch.bool)
     for source, name in enumerate(names):
         for row, e in enumerate(bucket):
-            joins[source, row, books[name].missing(e, wanted(e, name))] = True
+            joins[source, row, caches[name].missing(e, wanted(e, name))] = True
     return joins
 
 
 def _record(
-    bucket: Sequence[Encoded], swept: Swept, joins: Joins, books: Sequence[ScoreBook]
+    bucket: Sequence[Encoded], swept: Swept, joins: Joins, caches: Sequence[ScoreCache]
 ) -> None:
     baseline = swept.baseline.tolist()
-    tables = zip(books, swept.patched.tolist(), joins.tolist(), strict=True)
-    for source, (book, scores, chosen) in enumerate(tables):
+    tables = zip(caches, swept.patched.tolist(), joins.tolist(), strict=True)
+    for source, (cache, scores, chosen) in enumerate(tables):
         rows = []
         for at, (e, base, row, here) in enumerate(
             zip(bucket, baseline, scores, chosen, strict=True)
         ):
-            if not any(here) and book.entry(e) is not None:
+            if not any(here) and cache.entry(e) is not None:
                 continue
-            entry = Entry(base, {layer: row[layer] for layer, yes in enumerate(here) if yes})
+            entry = ScoreEntry(base, {layer: row[layer] for layer, yes in enumerate(here) if yes})
             if swept.by_token is not None:
                 tokens = swept.by_token[source, at, :, : e.n_span]
                 entry.by_token = {layer: tokens[layer].tolist() for layer in entry.scores}
             rows.append((e, entry))
-        book.add(rows)
+        cache.add(rows)
 
 
-def baselines(book: ScoreBook, encoded: Sequence[Encoded]) -> Float[Tensor, " batch"]:
+def baselines(cache: ScoreCache, encoded: Sequence[Encoded]) -> Float[Tensor, " batch"]:
     """Span log-prob of the unpatched `full`, nats per token."""
-    return torch.tensor([_entry(book, e).baseline for e in encoded])
-
-
-def _entry(book: ScoreBook, encoded: Encoded) -> Entry:
-    entry = book.entry(encoded)
-    assert entry is not None
-    return entry
+    return torch.tensor([cache.known[example_hash(e)].baseline for e in encoded])
 
 
 def deltas(
-    book: ScoreBook, encoded: Sequence[Encoded], layers: Sequence[int]
+    cache: ScoreCache, encoded: Sequence[Encoded], layers: Sequence[int]
 ) -> Float[Tensor, "batch layer"]:
     """Baseline minus patched, nats per token; NaN where no score was asked for."""
-    rows = []
-    for e in encoded:
-        entry = _entry(book, e)
-        rows.append([entry.delta(at) for at in layers])
+    entries = [cache.known[example_hash(e)] for e in encoded]
+    rows = [[entry.delta(at) for at in layers] for entry in entries]
     return torch.tensor(rows, dtype=torch.float64).reshape(len(encoded), len(layers)).float()

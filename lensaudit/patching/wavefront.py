@@ -15,7 +15,7 @@ from torch import Tensor
 
 from lensaudit.models.bridge import Component
 from lensaudit.models.decoder import Block, Decoder, Packed
-from lensaudit.patching.attention import Frame, Prefix, Rows, attend
+from lensaudit.patching.attention import Frame, Prefix, RowGrid, attend
 from lensaudit.patching.layout import Index, Layout, Schedule, schedule_of
 from lensaudit.scores.depth import LabelScore, label_logprob, mean_per_example
 
@@ -123,7 +123,7 @@ class _Moving:
     layout: Layout
     frame: Frame
     place: Index
-    rows: Rows
+    rows: RowGrid
     resid: Float[Tensor, "row_token d_model"]
     present: int = 0
     prefix: Prefix | None = None
@@ -134,7 +134,7 @@ class _Moving:
         layout = sweep.layout.to(device)
         frame = Frame.of(sweep.decoder, layout, clean.span)
         place = plan.span.to(device)
-        rows = Rows.of(frame, place, plan.rank.to(device), plan.n_rank[-1])
+        rows = RowGrid.of(frame, place, plan.rank.to(device), plan.n_rank[-1])
         resid = clean.span.new_empty(len(place), clean.span.shape[-1])
         return _Moving(sweep, clean, plan, layout, frame, place, rows, resid)
 
@@ -150,7 +150,7 @@ class _Moving:
             mid = block.after_attention(resid, self._attend(block, resid, rows))
             block.after_mlp(mid, resid, self.sweep.mlp_rows, out=resid)
 
-    def _attend(self, block: Block, resid: Packed, rows: Rows) -> Tensor:
+    def _attend(self, block: Block, resid: Packed, rows: RowGrid) -> Tensor:
         assert self.prefix is not None
         sight = self.frame.sights[block.attention.window]
         return attend(block.attention, block.ln1(resid), self.prefix, rows, sight)
@@ -171,7 +171,7 @@ class _Moving:
             return self._blend(value, self.clean.span[layer], tokens)
         block, entering = self.sweep.decoder.ready(layer), self.clean.span_entering(layer)
         everyone = torch.arange(len(entering), device=entering.device)
-        clean_row = Rows.of(self.frame, everyone, torch.zeros_like(everyone), 1)
+        clean_row = RowGrid.of(self.frame, everyone, torch.zeros_like(everyone), 1)
         mixed = self._attend(block, entering, clean_row)
         return self._inside(block, mixed[tokens], entering[tokens], value, tokens)
 

@@ -26,8 +26,8 @@ from lensaudit.models.checkpoint import (
 )
 from lensaudit.models.conditions import EAGER
 from lensaudit.models.registry import is_demo, load_registry, resolve
-from lensaudit.patching.audit import Audit
 from lensaudit.patching.prepare import prepare
+from lensaudit.patching.session import Session
 from lensaudit.progress import Notice, Progress, Tell, unheard
 from lensaudit.results.ledger import Ledger, ledger_path
 from lensaudit.results.schema import Flag, Number, Whole
@@ -47,7 +47,7 @@ _DIGITS = 4
 class Worst:
     """A run that is opened and checked; no model is loaded."""
 
-    audit: Audit
+    audit: Session
     retains: Mapping[str, Checkpoint]
     facts: tuple[Candidate, ...]
     attacks: tuple[Attack, ...]
@@ -153,7 +153,7 @@ def open_worst(source: str, settings: WorstSettings, *, notice: Notice = unheard
     return worst
 
 
-def _neutral(attacks: Sequence[Attack], audit: Audit, notice: Notice) -> tuple[Answered, ...]:
+def _neutral(attacks: Sequence[Attack], audit: Session, notice: Notice) -> tuple[Answered, ...]:
     """Rows without the facts; none, and it is said, where the data set brings none."""
     if not any("neutral rows" in one.needs for one in attacks):
         return ()
@@ -169,7 +169,7 @@ def _neutral(attacks: Sequence[Attack], audit: Audit, notice: Notice) -> tuple[A
     return tuple(Answered(row.question, row.answer) for row in rows if row.question)
 
 
-def _retains(settings: WorstSettings, audit: Audit) -> dict[str, Checkpoint]:
+def _retains(settings: WorstSettings, audit: Session) -> dict[str, Checkpoint]:
     """The control arm: each set of weights once, none of them the source's or `full`'s."""
     registry = load_registry(settings.registry)
     others = [open_checkpoint(resolve(name, registry)) for name in settings.retain[1:]]

@@ -104,7 +104,7 @@ def test_a_run_gives_the_scores_that_agreed_with_the_reference_and_reuses_everyt
     def no_load(*arguments, **options):
         raise AssertionError("a model was loaded")
 
-    monkeypatch.setattr("lensaudit.patching.audit.load", no_load)
+    monkeypatch.setattr("lensaudit.patching.session.load", no_load)
     # every layer of every question encodes less than this: nothing is left to score
     assert few("--profile", "full", "--tau", "9", "--json") == 1
     assert all("no layer encodes" in row["unscored"] for row in rows(tmp_path))
@@ -146,7 +146,7 @@ def test_a_run_reproduces_the_corrected_reference(reference, golden, tmp_path, c
     def no_load(*arguments, **options):
         raise AssertionError("a model was loaded")
 
-    monkeypatch.setattr("lensaudit.patching.audit.load", no_load)
+    monkeypatch.setattr("lensaudit.patching.session.load", no_load)
     assert reference("--tau", "0.5", "--json") == 0
     again = json.loads(capsys.readouterr().out)
     assert again["tau"] == 0.5
@@ -298,9 +298,9 @@ def test_nan_weights_stop_the_run_with_the_example(audit, tmp_path, capsys):
 def test_an_interrupted_run_keeps_its_batches_and_has_no_summary(
     audit, tmp_path, capsys, monkeypatch
 ):
-    from lensaudit.patching.score_cache import ScoreBook
+    from lensaudit.patching.score_cache import ScoreCache
 
-    add, calls = ScoreBook.add, []
+    add, calls = ScoreCache.add, []
 
     def interrupted(self, scored):
         add(self, scored)
@@ -308,11 +308,11 @@ def test_an_interrupted_run_keeps_its_batches_and_has_no_summary(
         if len(calls) == 4:
             raise KeyboardInterrupt
 
-    monkeypatch.setattr(ScoreBook, "add", interrupted)
+    monkeypatch.setattr(ScoreCache, "add", interrupted)
     assert audit("--batch-size", "5", "--limit", "25") == 130
     assert "run the same command again" in capsys.readouterr().err
     assert not (tmp_path / "out" / "summary.json").exists()
-    monkeypatch.setattr(ScoreBook, "add", add)
+    monkeypatch.setattr(ScoreCache, "add", add)
     assert audit("--dry-run", "--limit", "25") == 0
     left = capsys.readouterr().out
     assert f"to score: {25 * 3 * 16 - sum(calls) * 16} " in left

@@ -17,8 +17,8 @@ from lensaudit.evaluation import compared
 from lensaudit.evaluation.compared import cka_layers, decoder_blocks, fisher, fisher_layers
 from lensaudit.metrics.registry import all_metrics
 from lensaudit.models.registry import load_registry
+from lensaudit.patching.lens import score_lens
 from lensaudit.patching.prepare import prepare
-from lensaudit.patching.scoring import score_lens
 from lensaudit.scores.representation import (
     LayerErasure,
     cka,

@@ -10,7 +10,7 @@ from lensaudit.files import digest
 from lensaudit.metrics.registry import Read
 from lensaudit.models.conditions import Conditions, batch_policy
 from lensaudit.patching.options import PatchOptions
-from lensaudit.patching.score_cache import BookKey, TextKey
+from lensaudit.patching.score_cache import ScoreKey, TextKey
 
 FULL = Conditions(
     weights="sha256:aa",
@@ -29,7 +29,7 @@ CACHE = Fingerprint(
     d_model=32,
     positions="span",
 )
-SCORES = BookKey(
+SCORES = ScoreKey(
     **vars(FULL),
     source="sha256:ee",
     scope="span",

@@ -147,7 +147,7 @@ def test_all_models_are_opened_before_the_first_forward_pass(audit, family, monk
     def no_load(*arguments, **options):
         raise AssertionError("a model was loaded")
 
-    monkeypatch.setattr("lensaudit.patching.audit.load", no_load)
+    monkeypatch.setattr("lensaudit.patching.session.load", no_load)
     with pytest.raises(InputError, match="missing"):
         run(audit("a", "missing"))
 
@@ -206,7 +206,7 @@ def test_an_architecture_not_verified_goes_to_the_oracle_with_a_notice(
 
 
 def test_hooks_on_full_stop_the_sweep_and_not_the_oracle(audit, monkeypatch):
-    from lensaudit.patching import audit as module
+    from lensaudit.patching import session as module
 
     plain = module.load
 
@@ -215,7 +215,7 @@ def test_hooks_on_full_stop_the_sweep_and_not_the_oracle(audit, monkeypatch):
         model.add_hook("blocks.1.hook_out", lambda value, hook: value * 1.5)
         return model
 
-    monkeypatch.setattr("lensaudit.patching.audit.load", hooked)
+    monkeypatch.setattr("lensaudit.patching.session.load", hooked)
     with pytest.raises(VerificationError, match="--engine oracle"):
         run(audit())
     assert run(audit(engine="oracle")).engine == "oracle"

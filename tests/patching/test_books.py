@@ -9,9 +9,8 @@ from audit_helpers import audit_in, save_family, save_questions
 
 from lensaudit.data.spans import Encoded
 from lensaudit.patching import score_cache, scoring
-from lensaudit.patching.bench import Bench
 from lensaudit.patching.controls import _Trial
-from lensaudit.patching.score_cache import BookKey, Entry, ScoreBook, TextBook, TextKey
+from lensaudit.patching.score_cache import ScoreCache, ScoreEntry, ScoreKey, TextCache, TextKey
 from lensaudit.patching.scoring import run
 from lensaudit.patching.stages import deltas, ke_layers
 
@@ -20,7 +19,7 @@ ENCODED = [
     Encoded(idx, idx // 2, tuple(range(3 + idx, 12 + idx)), n_prompt=4, start=5, end=8)
     for idx in range(8)
 ]
-SCORES = BookKey(
+SCORES = ScoreKey(
     weights="f" * 32,
     source="d" * 32,
     tokenizer="t",
@@ -51,11 +50,11 @@ TEXTS = TextKey(
 def score_book(root, source="d" * 32, *, fill=False):
     """A book, what it said, and everything it holds."""
     said = []
-    book = ScoreBook(root, replace(SCORES, source=source), "one", said.append)
+    book = ScoreCache(root, replace(SCORES, source=source), "one", said.append)
     random_ = random.Random(source)
     for e in ENCODED if fill else ():
         scores = {layer: random_.gauss(-2, 1) for layer in range(N_LAYERS)}
-        book.add([(e, Entry(random_.gauss(-1, 1), scores))])
+        book.add([(e, ScoreEntry(random_.gauss(-1, 1), scores))])
     found = {
         (e.idx, layer): (entry.baseline, score)
         for e in ENCODED
@@ -68,7 +67,7 @@ def score_book(root, source="d" * 32, *, fill=False):
 def text_book(root, source="d" * 32, *, fill=False):
     """The same of texts."""
     said = []
-    book = TextBook(root, replace(TEXTS, source=source), "one", said.append)
+    book = TextCache(root, replace(TEXTS, source=source), "one", said.append)
     for e in ENCODED if fill else ():
         book.add(
             {e: {layer: f"{source[0]} said {e.idx} “at” {layer}" for layer in range(N_LAYERS)}}
@@ -154,9 +153,9 @@ def test_the_book_of_another_source_is_told_and_computed_again(opened, tmp_path)
     assert opened(tmp_path)[1:] == ([], wanted)
 
 
-@pytest.mark.parametrize(("kind", "key"), [(ScoreBook, SCORES), (TextBook, TEXTS)])
+@pytest.mark.parametrize(("kind", "key"), [(ScoreCache, SCORES), (TextCache, TEXTS)])
 def test_a_book_is_found_by_its_key_whatever_the_model_is_called(kind, key, tmp_path):
-    fill = score_book if kind is ScoreBook else text_book
+    fill = score_book if kind is ScoreCache else text_book
     mine = fill(tmp_path, fill=True)[0]
     renamed = kind(tmp_path, key, "runs/the same model")
     assert renamed.path == mine.path
@@ -167,16 +166,16 @@ def test_a_book_is_found_by_its_key_whatever_the_model_is_called(kind, key, tmp_
 
 def test_each_score_is_read_against_the_baseline_of_its_own_batch(tmp_path):
     # in bfloat16 the same row has another log-prob in another batch
-    first, second = Entry(-1.0, {0: -1.5}), Entry(-1.0625, {1: -1.0625, 2: -2.0})
-    for book in (ScoreBook(tmp_path, SCORES, "one"), ScoreBook(tmp_path, SCORES, "one")):
+    first, second = ScoreEntry(-1.0, {0: -1.5}), ScoreEntry(-1.0625, {1: -1.0625, 2: -2.0})
+    for book in (ScoreCache(tmp_path, SCORES, "one"), ScoreCache(tmp_path, SCORES, "one")):
         for entry in (first, second):
             book.add([(ENCODED[0], entry)])
-    book = ScoreBook(tmp_path, SCORES, "one")
+    book = ScoreCache(tmp_path, SCORES, "one")
     found = deltas(book, ENCODED[:1], range(4))[0]
     assert found[:3].tolist() == [0.5, 0.0, 0.9375]
     assert found[3].isnan()
     # no layer of S1 counts as knowledge because two batches differ
-    assert ke_layers(book, range(3), tau=0.05)(ENCODED[0], "") == [0, 2]
+    assert ke_layers(book, range(3), tau=0.05)(ENCODED[0]) == [0, 2]
 
 
 def test_a_fresh_run_begins_a_book_once_and_keeps_what_it_computes(tmp_path, tiny_tokenizer):
@@ -184,13 +183,15 @@ def test_a_fresh_run_begins_a_book_once_and_keeps_what_it_computes(tmp_path, tin
     run(audit_in(tmp_path)[0])
     audit = replace(audit_in(tmp_path)[0], fresh=True)
     (source,) = audit.sources.values()
-    book = audit.book(source)
+    book = audit.scores(source.weights)
     assert all(book.missing(e, [0]) for e in audit.encoded)
-    book.add([(audit.encoded[0], Entry(-1.0, {0: -2.0}))])
-    with Bench(audit) as bench:
-        assert bench._book(source.weights).path == book.path
-        assert bench.read(source.weights, audit.encoded[:1], [0]).tolist() == [[1.0]]
-    assert replace(audit, notice=print).book(source).missing(audit.encoded[0], [0]) == []
+    book.add([(audit.encoded[0], ScoreEntry(-1.0, {0: -2.0}))])
+    with audit:  # what was opened is let go
+        pass
+    with audit:
+        assert audit.scores(source.weights) is not book
+        assert audit.read(source.weights, audit.encoded[:1], [0]).tolist() == [[1.0]]
+    assert audit.scores(source.weights).missing(audit.encoded[0], [0]) == []
 
 
 @pytest.mark.parametrize("opened", [score_book, text_book])
@@ -209,7 +210,8 @@ def test_a_run_after_the_books_were_swapped_reports_the_same_numbers(tmp_path, t
     family = save_questions(save_family(tmp_path, tiny_tokenizer))
     before = run(audit_in(family, ("a", "b"))[0])
     audit, notices = audit_in(family, ("a", "b"))
-    a, b = (audit.book(one).path for one in audit.sources.values())
+    with audit:
+        a, b = (audit.scores(one.weights).path for one in audit.sources.values())
     texts = a.read_bytes(), b.read_bytes()
     assert texts[0] != texts[1]
     b.write_bytes(texts[0])
@@ -232,7 +234,7 @@ def test_a_result_says_which_versions_computed_its_scores(tmp_path, tiny_tokeniz
             monkeypatch.setattr(room, "computed_by", lambda: version)
         audit, notices = audit_in(tmp_path, **settings)
         (outcome,), _ = scoring.score_all(audit)
-        made = scoring.manifest_of(audit, outcome.source, {}, 0.0, outcome.computed_by)
+        made = scoring.manifest_of(audit, {}, {}, 0.0, scores_by=outcome.computed_by)
         assert made.inputs["scores_computed_by"] == outcome.computed_by
         return outcome.computed_by, [line for line in notices if "versions" in line]
 
@@ -249,7 +251,7 @@ def test_a_result_says_which_versions_computed_its_scores(tmp_path, tiny_tokeniz
 
 def test_what_another_row_stands_for_is_known_by_the_words_of_all_rows():
     trial = object.__new__(_Trial)
-    trial.audit = SimpleNamespace(options=SimpleNamespace(scope="span"))
+    trial.session = SimpleNamespace(options=SimpleNamespace(scope="span"))
     rows = ENCODED[:3]
     changed = [*rows[:2], replace(rows[2], token_ids=(*rows[2].token_ids[:-1], 99))]
     # the positions are the same: what is handed over is not

@@ -14,7 +14,6 @@ from lensaudit.data.neutral import kept_facts, other_answers, strata_of
 from lensaudit.data.spans import Encoded
 from lensaudit.models.registry import load_registry
 from lensaudit.patching import collateral
-from lensaudit.patching.bench import Bench
 from lensaudit.patching.collateral import Anchored, places
 from lensaudit.patching.prepare import prepare
 from lensaudit.scores.collateral import difference_of, over_erasure
@@ -157,8 +156,8 @@ def test_a_row_that_stands_for_itself_loses_nothing_whatever_is_replaced(
         layers="0,7,15",
     )
     world = Anchored(kept_facts("world", "demo", limit=3), None)
-    with Bench(audit) as bench:
-        found = collateral._patched(bench, world)
+    with audit:
+        found = collateral._patched(audit, world)
     assert len(found.rows) == 3
     assert found.s1.abs().max() < 1e-5
     (s2,) = (found.s2[one.weights] for one in audit.sources.values())

@@ -6,7 +6,7 @@ from audit_helpers import audit_in, save_family, save_questions
 from lensaudit.auditing.cache import cache_into, plan_cache
 from lensaudit.auditing.settings import CacheSettings
 from lensaudit.errors import InputError
-from lensaudit.patching import scoring as running
+from lensaudit.patching import session as running
 from lensaudit.patching.scoring import run
 
 COMPONENTS = {"attn": "attn", "mlp": "mlp", "resid_mid": "resid_mid", "head:1": "heads"}
@@ -42,7 +42,7 @@ def sources_that_run(monkeypatch):
 @pytest.fixture
 def loaded(monkeypatch):
     """The models that were loaded to patch, by name."""
-    from lensaudit.patching import audit as module
+    from lensaudit.patching import session as module
 
     names, plain = [], module.load
 

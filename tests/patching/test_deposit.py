@@ -8,7 +8,13 @@ import torch
 from wavefront_helpers import examples
 
 from lensaudit.patching.options import PatchOptions
-from lensaudit.patching.outcome import calibration_of, deposit, outcome_of, summary_of
+from lensaudit.patching.outcome import (
+    calibration_of,
+    layer_cells,
+    outcome_of,
+    summary_of,
+    write_result,
+)
 from lensaudit.results.records import Manifest
 
 ROWS = examples([(2, 1, 2, 4)] * 12)
@@ -24,7 +30,7 @@ def outcome(s1, s2, encoded=ROWS):
 def test_the_table_of_layers_names_what_retain_and_what_the_source_did(tmp_path):
     found = outcome([[1.0, 0.01], [2.0, 0.5]], [[0.25, 0.75], [2.0, 0.125]])
     made = Manifest("patch", {}, {}, "cpu", 0.0, "now", {}, None)
-    deposit(tmp_path, found, summary_of(found, {}), made)
+    write_result(tmp_path, found.rows(), layer_cells(found), summary_of(found, {}), made)
     with (tmp_path / "layers.csv").open() as file:
         header, *rows = csv.reader(file)
     assert header == ["idx", "group", "layer", "s1", "s2", "ke", "erasure"]

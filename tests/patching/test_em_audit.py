@@ -9,7 +9,7 @@ import lensaudit as la
 from lensaudit.data.spans import SpanLost
 from lensaudit.errors import InputError, VerificationError
 from lensaudit.models.registry import load_registry
-from lensaudit.patching import exact_match, oracle
+from lensaudit.patching import exact_match, oracle, session
 from lensaudit.patching.exact_match import (
     NO_FT,
     NO_REFERENCE,
@@ -140,12 +140,11 @@ def test_all_variants_give_the_reference_s_aggregates(of_the_reference, golden):
 def test_full_patched_into_itself_says_what_it_says_alone(opened):
     audit = opened("npo", last_layer="resid_post", limit=6)
     found = run_em(audit, EmOptions(max_new_tokens=30))
-    own = found.unpatched[audit.full.weights].texts
-    patched = found.patched[audit.full.weights]
-    assert all(set(texts) == {text} for texts, text in zip(patched.texts, own, strict=True))
-    assert bool((patched.em == 1).all())
-    other = found.patched[audit.retain.weights]
-    assert bool((other.em < 1).any())
+    own = found.spoken.own[audit.full.weights]
+    patched = found.spoken.patched[audit.full.weights]
+    assert all(set(texts) == {text} for texts, text in zip(patched, own, strict=True))
+    assert bool((found.patched[audit.full.weights] == 1).all())
+    assert bool((found.patched[audit.retain.weights] < 1).any())
 
 
 def test_retain_as_source_is_exact_or_general_knowledge(opened):
@@ -161,7 +160,7 @@ def test_retain_as_source_is_exact_or_general_knowledge(opened):
 def test_a_reference_longer_than_a_patched_run_is_counted(opened):
     audit = opened("npo")
     found = run_em(audit, EmOptions(max_new_tokens=4))
-    best = found.patched[audit.full.weights].em.amax(1)
+    best = found.patched[audit.full.weights].amax(1)
     assert found.n_cut == int((best < 1).sum()) > 0
 
 
@@ -185,7 +184,7 @@ def test_what_was_said_once_is_not_said_again(opened, counted, tmp_path, monkeyp
     audit = opened("npo", limit=3, activations=tmp_path)
     first = outcomes(audit)[0].rows()
     assert counted == {"generate": 3 * 3, "patched_rows": 3 * 3 * 6}
-    monkeypatch.setattr(exact_match, "loaded", lambda *_: pytest.fail("a model was loaded"))
+    monkeypatch.setattr(session, "load", lambda *_, **how: pytest.fail("a model was loaded"))
     assert outcomes(audit)[0].rows() == first
     strict = outcomes(audit, EmOptions(threshold=1.0))[0]  # thresholds act on reading
     assert counted == {"generate": 3 * 3, "patched_rows": 3 * 3 * 6}
@@ -284,9 +283,9 @@ def test_the_teacher_form_counts_the_hits_of_hooked_passes(opened):
     for name, checkpoint in (("retain", audit.retain), ("npo", *audit.sources.values())):
         stack, _ = residuals(la.load_model(f"demo/{name}"), batch.tokens)
         hits = oracle.patched(full, stack, batch, layers=EM_LAYERS, label_score=label_hit)
-        assert found.patched[checkpoint.weights].em.float().tolist() == hits.tolist()
-    itself = found.patched[audit.full.weights].em
-    own = torch.tensor(found.unpatched[audit.full.weights].em, dtype=torch.float64)
+        assert found.patched[checkpoint.weights].float().tolist() == hits.tolist()
+    itself = found.patched[audit.full.weights]
+    own = torch.tensor(found.own[audit.full.weights], dtype=torch.float64)
     assert torch.equal(itself, own.unsqueeze(1).expand(-1, 6))
     summary = em_summary_of(em_outcome_of("retain", audit.retain.weights, audit, em, found))
     assert summary["udr"] == 1.0
@@ -296,8 +295,8 @@ def test_the_teacher_form_counts_the_hits_of_hooked_passes(opened):
 
 def test_hits_and_log_probs_do_not_share_a_book(opened):
     audit = opened("npo", limit=2)
-    hits = replace(audit, options=replace(audit.options, measure="hit"))
-    assert audit.book(audit.retain).path != hits.book(audit.retain).path
+    hits, weights = audit.under(measure="hit"), audit.retain.weights
+    assert audit.scores(weights).path != hits.scores(weights).path
 
 
 @pytest.mark.parametrize("value", [-0.24, 1.5, 0.3])

@@ -47,11 +47,10 @@ def turned(checkpoint: str, folder: Path, seed: int = 0) -> Path:
 
 
 def examined_alone(audit, found, controls):
-    from lensaudit.patching.bench import Bench
     from lensaudit.patching.controls import examined
 
-    with Bench(audit) as models:
-        return examined(models, found, controls)
+    with audit:
+        return examined(audit, found, controls)
 
 
 @pytest.fixture(scope="module")
@@ -59,10 +58,9 @@ def bench(tmp_path_factory):
     """Examined sources of the embedded family, a few examples of each author."""
     from lensaudit.data.neutral import neutral_of
     from lensaudit.models.registry import load_registry
-    from lensaudit.patching.bench import Bench
     from lensaudit.patching.controls import Controls, examined
     from lensaudit.patching.prepare import prepare
-    from lensaudit.patching.scoring import run_on
+    from lensaudit.patching.scoring import run
 
     folder = tmp_path_factory.mktemp("evidence")
     models = {
@@ -84,9 +82,9 @@ def bench(tmp_path_factory):
     chosen = [e for e in audit.encoded if e.idx % 8 < 3]
     audit = replace(audit, encoded=tuple(chosen))
     neutral = neutral_of("demo", audit.examples)
-    with Bench(audit) as models:
-        found = run_on(models)
-        shown = examined(models, found, Controls(neutral))
+    with audit:
+        found = run(audit)
+        shown = examined(audit, found, Controls(neutral))
     return audit, found, neutral, {Path(name).name: one for name, one in shown.items()}
 
 
@@ -205,18 +203,18 @@ def test_the_document_holds_what_the_summary_promises(bench):
 
 
 def test_what_a_model_says_is_read_out_of_its_cache_without_running_it(bench, monkeypatch):
-    from lensaudit.patching import bench as module
-    from lensaudit.patching.bench import Bench
+    from lensaudit.patching import session as module
 
-    audit = replace(bench[0], fresh=True)  # nothing is known from before
+    # nothing is known from before
+    audit, other = replace(bench[0], fresh=True), replace(bench[0], fresh=True)
     source = audit.sources["demo/masked_upper"]
     rows = audit.encoded
-    with Bench(audit) as models, monkeypatch.context() as patch:
+    with audit, monkeypatch.context() as patch:
         patch.setattr(module, "logits_of", None)
-        read = models.said(source, rows)
-    with Bench(audit) as models, monkeypatch.context() as patch:
-        patch.setattr(Bench, "_there", lambda *_: None)
-        ran = models.said(source, rows)
+        read = audit.answers(source, rows)
+    with other, monkeypatch.context() as patch:
+        patch.setattr(module.Session, "_cache_there", lambda *_: None)
+        ran = other.answers(source, rows)
     assert torch.allclose(read.logprob, ran.logprob, atol=1e-4)
     assert read.exact.tolist() == ran.exact.tolist()
     assert 0 < read.exact.sum() < len(rows)
@@ -345,27 +343,27 @@ def read_naively(models, moved, rows, layers):
             own = x[e.idx][layer]
             stack[0, layer, at[e.idx]] = (own + torch.outer(mean - own @ v, v)).float()
         with torch.no_grad():
-            drop = layer_deltas(models.model(models.audit.full), stack, batch, layers=layers)
+            drop = layer_deltas(models.model(models.full), stack, batch, layers=layers)
         found.append(drop[0])
     return torch.stack(found)
 
 
 def test_the_depth_without_the_shared_direction_is_that_of_a_plain_computation(bench, monkeypatch):
-    from lensaudit.patching.bench import Bench
     from lensaudit.patching.controls import Controls, examined
+    from lensaudit.patching.session import Session
     from lensaudit.scores.depth import depth_score
 
     audit, found, neutral, shown = bench
     one_source = replace(audit, sources={"demo/never": audit.sources["demo/never"]})
-    seen, filled = {}, Bench.fill
+    seen, filled = {}, Session.fill
 
     def fill(self, rows, streams, layers, *, only=None):
         if rows == audit.encoded:
             seen.update(streams)
         filled(self, rows, streams, layers, only=only)
 
-    monkeypatch.setattr(Bench, "fill", fill)
-    with Bench(one_source) as models:
+    monkeypatch.setattr(Session, "fill", fill)
+    with one_source as models:
         examined(models, found, Controls(neutral))
         never, retain = audit.sources["demo/never"].weights, audit.retain.weights
         mapped = next(key for key in seen if f"{never}+map-" in key)
@@ -401,15 +399,15 @@ class Pushed:
 
 
 def test_a_vector_added_wherever_the_facts_are_asked_is_seen_through(bench, monkeypatch, tmp_path):
-    from lensaudit.patching.bench import Bench
     from lensaudit.patching.controls import Controls
-    from lensaudit.patching.scoring import run_on
+    from lensaudit.patching.scoring import run
+    from lensaudit.patching.session import Session
 
     audit, _, neutral, shown = bench
     name = "demo/masked_upper"
     one_source = replace(audit, root=tmp_path, sources={name: audit.sources[name]})
     generator = torch.Generator().manual_seed(1)
-    streams = Bench.streams
+    streams = Session.streams
 
     def pushed(self, checkpoint, rows):
         found = streams(self, checkpoint, rows)
@@ -421,9 +419,9 @@ def test_a_vector_added_wherever_the_facts_are_asked_is_seen_through(bench, monk
         )
         return replace(found, activations=Pushed(found.activations, length * vector))
 
-    with Bench(one_source) as models:
-        found = run_on(models)
-    monkeypatch.setattr(Bench, "streams", pushed)
+    with one_source:
+        found = run(one_source)
+    monkeypatch.setattr(Session, "streams", pushed)
     (one,) = examined_alone(one_source, found, Controls(neutral, align="procrustes")).values()
     assert one.aligned.uds.value > 0.9
     assert one.aligned.shared.uds.value < 0.2

@@ -10,7 +10,7 @@ from lensaudit.evaluation.view import Tokenization
 from lensaudit.models.bridge import intervening, logits_of, residuals, user_hooks
 from lensaudit.models.generation import stop_ids
 from lensaudit.patching.generation import (
-    Rows,
+    PatchedPrompts,
     ends_of,
     generate,
     patched_generation,
@@ -53,7 +53,7 @@ def prompt_ends(model, prompts):
 
 def all_rows(ends):
     n_prompts, n_layers, _ = ends.shape
-    return Rows(
+    return PatchedPrompts(
         prompt=torch.arange(n_prompts).repeat_interleave(n_layers),
         layer=torch.arange(n_layers).repeat(n_prompts),
         value=ends.flatten(0, 1),

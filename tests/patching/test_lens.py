@@ -1,5 +1,6 @@
 import json
 import shutil
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -7,9 +8,9 @@ from audit_helpers import audit_in, save_family, save_questions
 
 from lensaudit.cli.main import run as lensaudit
 from lensaudit.errors import InputError
-from lensaudit.patching.lens import lens_options
+from lensaudit.patching.lens import as_lens, score_lens
 from lensaudit.patching.options import PatchOptions
-from lensaudit.patching.scoring import run, score_all, score_lens
+from lensaudit.patching.scoring import run, score_all
 
 
 @pytest.fixture(scope="module")
@@ -60,7 +61,7 @@ def test_an_audit_leaves_nothing_to_run_for_the_lens(family, tmp_path, monkeypat
     def no_load(*arguments, **options):
         raise AssertionError("a model was loaded")
 
-    monkeypatch.setattr("lensaudit.patching.audit.load", no_load)
+    monkeypatch.setattr("lensaudit.patching.session.load", no_load)
     score_lens(audit(family, tmp_path))
 
 
@@ -78,7 +79,7 @@ def test_an_architecture_the_sweep_does_not_know_is_read_all_the_same(tmp_path, 
 def test_options_without_meaning_for_it_are_refused(changed):
     (name,) = changed
     with pytest.raises(InputError, match=f"--{name.replace('_', '-')}"):
-        lens_options(PatchOptions(layers=(0,), **changed))
+        as_lens(SimpleNamespace(options=PatchOptions(layers=(0,), **changed)))
 
 
 @pytest.fixture
@@ -151,22 +152,3 @@ def test_every_token_is_kept_and_their_mean_is_what_is_scored(family, tmp_path):
             assert own[-1] == pytest.approx(float(outcome.baseline[at]), abs=2e-3)
     longest = max(e.n_span for e in read[0].encoded)
     assert longest > min(e.n_span for e in read[0].encoded)
-
-
-def test_means_that_an_earlier_version_kept_are_scores_without_tokens(family, tmp_path):
-    read, _ = score_lens(audit(family, tmp_path))
-    books = audit(family, tmp_path).books("lens").by_weights
-    for book in books.values():
-        path, entries = book.path, dict(book.entries)
-        path.unlink()
-        for entry in entries.values():
-            entry.by_token = {}
-    fresh = audit(family, tmp_path).books("lens").by_weights
-    for weights, book in books.items():
-        by_example = {e: book.entry(e) for e in read[0].encoded}
-        fresh[weights].add(list(by_example.items()))
-    again, _ = score_lens(audit(family, tmp_path))
-    assert set(again[0].by_token) == {None}
-    assert torch.equal(again[0].s2, read[0].s2)
-    assert not any("lens_by_token" in row for row in again[0].rows())
-    assert all("lens_by_token" in row for row in read[0].rows())

@@ -12,7 +12,7 @@ from wavefront_helpers import examples
 
 from lensaudit.data.spans import SpanLost
 from lensaudit.patching.options import PatchOptions
-from lensaudit.patching.outcome import deposit_comparison, outcome_of, summary_of
+from lensaudit.patching.outcome import outcome_of, summary_of, write_comparison
 from lensaudit.patching.scoring import score_all
 from lensaudit.results.records import manifest
 from lensaudit.verdict.collect import judge_run
@@ -53,7 +53,7 @@ def compared(tmp_path, a, b):
     ones = [[1.0]] * len(a)
     found = [outcome(name, ones, [[x] for x in uds]) for name, uds in (("a", a), ("b", b))]
     made = manifest("patch comparison", options={}, inputs={}, device="cpu", started=0.0)
-    deposit_comparison(tmp_path, found, made)
+    write_comparison(tmp_path, found, made)
     with (tmp_path / "comparison.csv").open() as file:
         (line,) = csv.DictReader(file)
     return line
