@@ -1,4 +1,4 @@
-"""Does a patched layer still tell the right answer from wrong ones? Six ways of asking.
+"""Does a model still tell the right answer from wrong ones? Six ways of asking.
 
 The formats are those of gnueaj/unlearning-depth-score @ fc31639, patchscope/probes.py. Two things
 differ. Candidates are scored as whole texts with the blank that the prompt calls for, where the
@@ -6,25 +6,17 @@ reference compares the first token without it; and options are shuffled, where i
 correct one first (`uds.md` section 3.4).
 """
 
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import Literal
 
 import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Float
 from torch import Tensor
 
-from lensaudit.data.joining import Tokenizer, joined
-from lensaudit.data.spans import Encoded, make_batch
 from lensaudit.errors import InputError
-from lensaudit.models.bridge import TransformerBridge, n_layers, residuals
-from lensaudit.patching import oracle
-from lensaudit.patching.sources import as_patched
-from lensaudit.settings import LastLayer
 
 ProbeKind = Literal["qa", "qa_chat", "cloze", "choice_letter", "choice_inline", "binary"]
-KINDS: tuple[ProbeKind, ...] = get_args(ProbeKind)
 
 WRONG_ANSWERS = ("John Smith", "Jane Doe", "Michael Johnson")
 """patchscope/probes.py's default wrong answers."""
@@ -36,7 +28,6 @@ _PROMPTS: Mapping[str, str] = {
     "choice_inline": "{question}\nThe answer is either {listed}. The correct answer is",
 }
 _LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
-_BLANK = re.compile(r"_{2,}\s*[.]?\s*$")
 
 
 @dataclass(frozen=True)
@@ -84,22 +75,6 @@ def probe_of(
             return _open(kind, prompt, shuffled, correct)
 
 
-def cloze_of(template: str, answer: str, *, wrong: Sequence[str] = WRONG_ANSWERS) -> Probe:
-    """A sentence that ends in a blank of two or more underscores, to be continued.
-
-    >>> cloze_of("The author was born in ____.", "Oslo", wrong=["Bergen"]).prompt
-    'The author was born in'
-
-    Raises:
-        InputError: the blank is not at the end; what follows it could not be read.
-    """
-    found = _BLANK.search(template)
-    prompt = template[: found.start()].rstrip() if found else ""
-    if not prompt:
-        raise InputError(f"cloze {template!r}: wanted a sentence that ends in a blank, like ____.")
-    return _open("cloze", prompt, [answer, *wrong], 0)
-
-
 def _open(kind: ProbeKind, prompt: str, options: Sequence[str], correct: int) -> Probe:
     return Probe(kind, prompt, tuple(f" {option}" for option in options), correct)
 
@@ -125,112 +100,6 @@ def _lettered(question: str, options: Sequence[str], correct: int) -> Probe:
     return Probe("choice_letter", prompt, tuple(letters), correct)
 
 
-@dataclass(frozen=True)
-class ProbeScore:
-    """What `full` makes of the candidates, by layer patched."""
-
-    layers: tuple[int, ...]
-    """Where `full` is patched, one layer per row; -1: not at all."""
-    logprob: Float[Tensor, "layer candidate"]
-    """Log-prob of each candidate's whole text, nats; summed over its tokens."""
-    correct: int
-
-    @property
-    def p(self) -> Float[Tensor, " layer"]:
-        """Probability of the correct candidate among the candidates, 0 to 1."""
-        return self.logprob.double().softmax(-1)[:, self.correct]
-
-    @property
-    def margin(self) -> Float[Tensor, " layer"]:
-        """Probability of the correct candidate minus that of the likeliest wrong one."""
-        p = self.logprob.double().softmax(-1)
-        wrong = p.clone()
-        wrong[:, self.correct] = -torch.inf
-        return p[:, self.correct] - wrong.max(-1).values
-
-    @property
-    def detected(self) -> Bool[Tensor, " layer"]:
-        """Is the correct candidate the likeliest?"""
-        return self.margin > 0
-
-    def over_layers(self) -> "LayerSummary":
-        """Means and maxima over the layers."""
-        detected = self.detected.tolist()
-        return LayerSummary(
-            mean_p=float(self.p.mean()),
-            max_p=float(self.p.max()),
-            mean_margin=float(self.margin.mean()),
-            max_margin=float(self.margin.max()),
-            detection_rate=sum(detected) / len(detected),
-            detecting=tuple(at for at, yes in zip(self.layers, detected, strict=True) if yes),
-        )
-
-
-@dataclass(frozen=True)
-class LayerSummary:
-    """A probe's score over layers."""
-
-    mean_p: float
-    max_p: float
-    mean_margin: float
-    max_margin: float
-    detection_rate: float
-    detecting: tuple[int, ...]
-    """Layers at which the correct candidate is the likeliest."""
-
-
-def encode_probe(probe: Probe, tokenizer: Tokenizer) -> list[Encoded]:
-    """One example per candidate: the candidate's tokens are the span, the prompt's end is patched.
-
-    Raises:
-        InputError: a candidate has no token.
-    """
-    encoded = []
-    for number, candidate in enumerate(probe.candidates):
-        found = joined(tokenizer, probe.prompt, candidate)
-        prompt, ids = found.prompt_ids, found.ids
-        if not ids:
-            raise InputError(f"candidate {candidate!r}: the tokenizer makes no token of it")
-        before = len(prompt) - 1
-        encoded.append(
-            Encoded(number, number, prompt + ids, len(prompt), before, before + len(ids))
-        )
-    return encoded
-
-
-def ask(model: TransformerBridge, probe: Probe) -> ProbeScore:
-    """What a model by itself makes of the candidates; one row, called layer -1."""
-    encoded = encode_probe(probe, model.tokenizer)
-    means = oracle.baseline(model, make_batch(encoded).to(_device(model)))
-    return ProbeScore((-1,), _summed(means.unsqueeze(1), encoded), probe.correct)
-
-
-def ask_patched(
-    full: TransformerBridge,
-    source: TransformerBridge,
-    probe: Probe,
-    *,
-    layers: Sequence[int] | None = None,
-    last_layer: LastLayer = "resid_post",
-) -> ProbeScore:
-    """What `full` makes of the candidates with `source` patched in at the last prompt token."""
-    encoded = encode_probe(probe, full.tokenizer)
-    batch = make_batch(encoded, scope="boundary")
-    stack, final_norm = residuals(source, batch.tokens.to(_device(source)))
-    stack = as_patched(stack.transpose(0, 1), final_norm, last_layer).transpose(0, 1)
-    chosen = tuple(range(n_layers(full)) if layers is None else layers)
-    device = _device(full)
-    means = oracle.patched(full, stack.to(device), batch.to(device), layers=chosen)
-    return ProbeScore(chosen, _summed(means, encoded), probe.correct)
-
-
-def _summed(
-    means: Float[Tensor, "candidate layer"], encoded: Sequence[Encoded]
-) -> Float[Tensor, "layer candidate"]:
-    """Whole-text log-probs from means per token."""
-    n_span = torch.tensor([e.n_span for e in encoded], device=means.device)
-    return (means * n_span.unsqueeze(1)).T.cpu()
-
-
-def _device(model: TransformerBridge) -> torch.device:
-    return next(model.original_model.parameters()).device
+def share_of(logprob: Float[Tensor, " candidate"], correct: int) -> float:
+    """Probability of the correct candidate among the candidates, 0 to 1, from their nats."""
+    return float(logprob.double().softmax(-1)[correct])

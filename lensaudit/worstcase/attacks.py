@@ -15,7 +15,7 @@ from torch import Tensor
 from lensaudit.errors import InputError
 from lensaudit.evaluation.generate import JAILBREAK
 from lensaudit.files import digest
-from lensaudit.patching.probes import Probe, ProbeKind, ProbeScore, probe_of, statement
+from lensaudit.patching.probes import Probe, ProbeKind, probe_of, share_of, statement
 from lensaudit.scores.leakage import leak_exact
 from lensaudit.steer.estimators import mean_difference
 from lensaudit.unlearn.rows import Answered
@@ -442,7 +442,7 @@ def _shares(arm: Arm, reader: Reader, probes: Mapping[int, Probe]) -> dict[int, 
     options = [[arm.more(text) for text in one.candidates] for one in probes.values()]
     rows = exposures(reader, [arm.ids(one.prompt) for one in probes.values()], options)
     return {
-        idx: float(ProbeScore((-1,), row.unsqueeze(0), one.correct).p[0])
+        idx: share_of(row, one.correct)
         for (idx, one), row in zip(probes.items(), rows, strict=True)
     }
 

@@ -1,21 +1,11 @@
 from collections import Counter
+from typing import get_args
 
 import pytest
 import torch
 
-import lensaudit as la
 from lensaudit.errors import InputError
-from lensaudit.models.bridge import intervening, logits_of, residuals
-from lensaudit.patching.interventions import replace_at
-from lensaudit.patching.probes import (
-    KINDS,
-    Probe,
-    ProbeScore,
-    ask,
-    ask_patched,
-    cloze_of,
-    probe_of,
-)
+from lensaudit.patching.probes import ProbeKind, probe_of, share_of
 
 
 def seeded(seed: int = 0) -> torch.Generator:
@@ -76,7 +66,7 @@ def test_the_right_option_has_no_place_of_its_own_and_seeds_repeat():
     places = Counter(build("choice_letter", seed).correct for seed in range(90))
     assert set(places) == {0, 1, 2}
     assert min(places.values()) > 15
-    assert all(build(kind, 3) == build(kind, 3) for kind in KINDS)
+    assert all(build(kind, 3) == build(kind, 3) for kind in get_args(ProbeKind))
     before = torch.random.get_rng_state()
     build("choice_letter")
     assert torch.equal(torch.random.get_rng_state(), before)
@@ -100,73 +90,7 @@ def test_more_options_than_letters_are_refused():
         )
 
 
-def test_a_cloze_ends_where_its_blank_was():
-    probe = cloze_of("She was born in ____ .", "Oslo", wrong=["Rome"])
-    assert (probe.prompt, probe.candidates) == ("She was born in", (" Oslo", " Rome"))
-    for template in ("She was ____ in Oslo.", "She was born in", "____."):
-        with pytest.raises(InputError, match="ends in a blank"):
-            cloze_of(template, "Oslo")
-
-
-WORDS = Probe("qa", "w7 w9 w33", ("w12", "w12 w5", "w40"), 1)
-
-
-def test_candidates_are_scored_over_all_their_tokens(tiny):
-    model = tiny()
-    wanted = []
-    for ids in ([12], [12, 5], [40]):
-        logp = logits_of(model, torch.tensor([[7, 9, 33, *ids]]))[0].log_softmax(-1)
-        wanted.append(sum(float(logp[2 + at, token]) for at, token in enumerate(ids)))
-    found = ask(model, WORDS)
-    assert found.logprob[0].tolist() == pytest.approx(wanted, abs=1e-5)
-    # the first token alone could not tell the first two candidates apart
-    assert found.logprob[0, 0] != found.logprob[0, 1]
-
-
-def test_only_the_prompt_end_is_patched(tiny):
-    full, source = tiny(0), tiny(1)
-    tokens = torch.tensor([[7, 9, 33, 12, 5]])  # the prompt and the candidate of two tokens
-    stack, _ = residuals(source, tokens)
-    at_end = torch.tensor([[False, False, True, False, False]])
-    with intervening(full, {1: replace_at(stack[:, 1], at_end)}):
-        logp = logits_of(full, tokens)[0].log_softmax(-1)
-    found = ask_patched(full, source, WORDS, layers=[1])
-    assert float(found.logprob[0, 1]) == pytest.approx(float(logp[2, 12] + logp[3, 5]), abs=1e-5)
-
-
-def test_a_model_patched_with_itself_scores_as_by_itself(tiny):
-    full, plain = tiny(0), ask(tiny(0), WORDS)
-    itself = ask_patched(full, tiny(0), WORDS)
-    assert torch.allclose(itself.logprob, plain.logprob.expand(3, -1), atol=1e-6)
-    other = ask_patched(full, tiny(1), WORDS, layers=[1, 2])
-    assert other.layers == (1, 2)
-    assert (other.logprob - plain.logprob).abs().min() > 1e-3
-    post_norm = ask_patched(full, tiny(1), WORDS, last_layer="reference")
-    assert torch.allclose(post_norm.logprob[1], other.logprob[0], atol=1e-5)
-    assert (post_norm.logprob[2] - other.logprob[1]).abs().max() > 1e-3
-
-
-def test_the_score_over_layers_worked_by_hand():
-    # candidate 0 is right; p = 1/2 against 1/4 and 1/4, then 1/8 against 3/4 and 1/8
-    p = torch.tensor([[0.5, 0.25, 0.25], [0.125, 0.75, 0.125]], dtype=torch.float64)
-    score = ProbeScore((4, 9), p.log() - 3.0, 0).over_layers()
-    assert score.mean_p == pytest.approx((0.5 + 0.125) / 2)
-    assert score.max_p == pytest.approx(0.5)
-    assert score.mean_margin == pytest.approx((0.25 - 0.625) / 2)
-    assert score.max_margin == pytest.approx(0.25)
-    assert score.detection_rate == 0.5
-    assert score.detecting == (4,)
-
-
-def test_a_trained_model_knows_what_retain_does_not():
-    examples = [e for e in la.forget_set("demo") if len(e.entity) > 8][:10]
-    wrong = [e.entity for e in examples[:4]]
-    rates = {}
-    for name in ("full", "retain"):
-        model = la.load_model(f"demo/{name}")
-        probes = [
-            probe_of("qa", e.question, e.answer, wrong=wrong, generator=seeded()) for e in examples
-        ]
-        found = [ask(model, probe) for probe in probes]
-        rates[name] = sum(float(score.logprob[0, score.correct]) for score in found)
-    assert rates["full"] > rates["retain"] + 10
+def test_the_share_of_the_right_candidate_is_among_the_candidates():
+    # p = 1/8 against 3/4 and 1/8, however likely all of them are together
+    p = torch.tensor([0.125, 0.75, 0.125], dtype=torch.float64)
+    assert share_of(p.log() - 3.0, 0) == pytest.approx(0.125)
