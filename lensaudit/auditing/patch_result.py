@@ -72,10 +72,11 @@ class Shown:
             words = f"{source}: exact-match erasure {_number(summary['udr'])}"
         else:
             words = said(summary)
-        known = [key for key in _COLUMNS if key in _first(summary)]
+        layers: Sequence[Mapping[str, Any]] = summary["per_layer"]
+        known = [key for key in _COLUMNS if layers and key in layers[0]]
         rows = "".join(
             f"<tr>{''.join(f'<td>{_number(one[key])}</td>' for key in known)}</tr>"
-            for one in summary["per_layer"]
+            for one in layers
         )
         head = "".join(f"<th>{key}</th>" for key in known)
         where = escape(str(folder))
@@ -195,14 +196,10 @@ def _pair(names: tuple[str, str], row: Mapping[str, str]) -> list[Any]:
 
 
 if TYPE_CHECKING:
-    import pandas as pd
+    import pandas as pd  # pyright: ignore[reportMissingTypeStubs]
     from matplotlib.axes import Axes
 
 _COLUMNS = ("layer", "n_ke", "s1", "s2", "erasure", "s1_em", "s2_em")
-
-
-def _first(summary: Mapping[str, Any]) -> Mapping[str, Any]:
-    return next(iter(summary["per_layer"]), {})
 
 
 def _number(value: float | int | None) -> str:

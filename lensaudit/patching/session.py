@@ -74,9 +74,7 @@ class _InMemory:
     files: ExitStack = field(default_factory=ExitStack)
     models: dict[str, TransformerBridge] = field(default_factory=dict)
     runners: dict[PatchOptions, Runner] = field(default_factory=dict)
-    caches: dict[tuple[str, Positions, tuple[Encoded, ...]], Activations] = field(
-        default_factory=dict
-    )
+    caches: dict[tuple[str, str, tuple[Encoded, ...]], Activations] = field(default_factory=dict)
     kept: dict[Conditions, Any] = field(default_factory=dict)
     """Scores, texts and answers by their keys."""
     matches: dict[tuple[str, tuple[Encoded, ...]], TokenMatch] = field(default_factory=dict)
@@ -418,8 +416,10 @@ class Session:
                 cache = self._cache_there(checkpoint, rows, opened)
                 for bucket in buckets(todo, ANSWER_BATCH):
                     model = self.model(checkpoint)
-                    read = run_answers(model, bucket) if cache is None else None
-                    kept.add(bucket, *(read or read_answers(model, bucket, cache)))
+                    if cache is None:
+                        kept.add(bucket, *run_answers(model, bucket))
+                    else:
+                        kept.add(bucket, *read_answers(model, bucket, cache))
         own = [kept.known[example_hash(e)] for e in rows]
         return OwnAnswers(
             torch.tensor([logprob for logprob, _ in own]),

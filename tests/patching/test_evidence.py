@@ -324,7 +324,7 @@ def read_naively(models, moved, rows, layers):
     from lensaudit.data.spans import make_batch
     from lensaudit.patching.oracle import layer_deltas
 
-    full = models.streams(models.audit.full, rows)
+    full = models.streams(models.full, rows)
     at = {e.idx: torch.arange(e.start, e.end) for e in rows}
     y = {e.idx: full.activations.example(e.idx).at(at[e.idx]).resid.double() for e in rows}
     x = {}
