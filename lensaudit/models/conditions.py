@@ -1,7 +1,7 @@
 """Under which conditions were a model's numbers made? One record behind every cache, book and pass.
 
 Two runs may share numbers exactly where these agree, and where what they ask agrees: examples and
-positions (`activations.spec`), what is patched in (`patching.books`), texts
+positions (`activations.spec`), what is patched in (`patching.score_cache`), texts
 (`evaluation.passes`).
 """
 
