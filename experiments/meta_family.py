@@ -23,6 +23,7 @@ import torch
 from lensaudit.attacks import relearn
 from lensaudit.attacks.relearn import DEMO_RELEARNING, Relearning
 from lensaudit.auditing.settings import EvaluateSettings
+from lensaudit.data.facts import EMBEDDED
 from lensaudit.data.suites import DEMO_DATA
 from lensaudit.data.tofu import DEMO
 from lensaudit.files import make_folder, write_csv, write_json, write_jsonl
@@ -42,7 +43,7 @@ from lensaudit.models.checkpoint import open_checkpoint
 from lensaudit.models.registry import load_registry, resolve
 from lensaudit.unlearn import job as unlearning
 from lensaudit.unlearn.methods import hyper_of, method_named
-from lensaudit.unlearn.rows import EMBEDDED, idk_lines, load_rows
+from lensaudit.unlearn.rows import idk_lines, load_rows
 from lensaudit.unlearn.train import Recipe
 
 OUT = Path("experiments/out/meta_family")

@@ -1,8 +1,8 @@
 """What is asked: facts, the rows of a file or of the Hub, checked before any work."""
 
 import json
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, get_args
 
@@ -51,16 +51,23 @@ class Fact:
     """The author, see `lensaudit.groups`; a row without one is its own group."""
     span: Origin = "reviewed"
     """Whether a person saw prefix and entity; no number depends on it."""
+    paraphrases: tuple[str, ...] = ()
+    """The question in other words, where the set has them."""
+    wrong: tuple[str, ...] = ()
+    """Other answers, none of them right, where the set has them."""
 
     @property
     def asked(self) -> dict[str, Any]:
-        """All that a number may depend on, by field: for content hashes."""
-        return {name: value for name, value in vars(self).items() if name != "span"}
+        """Question, answer and what is scored of it, by field: for content hashes."""
+        return {name: getattr(self, name) for name in _ASKED}
 
     @property
     def continuation(self) -> str:
         """The answer after the prefix."""
         return self.answer.removeprefix(self.prefix)
+
+
+_ASKED = ("idx", "question", "answer", "prefix", "entity", "group")
 
 
 @dataclass(frozen=True)
@@ -244,6 +251,36 @@ def _span_problems(row: Mapping[str, Any]) -> list[str]:
     if row[key].strip() not in answer.removeprefix(prefix):
         return [f"{key} {_shown(row[key])} is not in the answer after the prefix"]
     return []
+
+
+def embedded_rows(part: Literal["forget", "retain"]) -> list[dict[str, Any]]:
+    """The annotated rows that come along, each with its paraphrases and perturbed answers."""
+    beside = "forget10_perturbed" if part == "forget" else "retain_perturbed"
+    rows, variants = read_json(EMBEDDED / f"{part}.json"), read_values(EMBEDDED / f"{beside}.jsonl")
+    return [{**other, **row} for row, other in zip(rows, variants, strict=True)]
+
+
+def with_variants(facts: Sequence[Fact], rows: Iterable[Any]) -> list[Fact]:
+    """The facts with the paraphrase and the wrong answers of the row that asks their question.
+
+    Rows are joined by their question: the sets are numbered differently.
+    """
+    by_question = {row.get("question"): row for row in rows if isinstance(row, Mapping)}
+    found = [(one, by_question.get(one.question, {})) for one in facts]
+    return [
+        replace(
+            one,
+            paraphrases=_texts(row.get("paraphrased_question")),
+            wrong=_texts(row.get("perturbed_answer", row.get("alternate"))),
+        )
+        for one, row in found
+    ]
+
+
+def _texts(value: Any) -> tuple[str, ...]:
+    """The texts of a field that holds one or a list; empty ones are none."""
+    texts = [value] if isinstance(value, str) else value or ()
+    return tuple(text for text in texts if isinstance(text, str) and text.strip())
 
 
 def _example(row: Mapping[str, Any]) -> Fact:

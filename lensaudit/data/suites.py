@@ -1,13 +1,11 @@
 """Which questions does a suite ask? The splits of TOFU and MUSE, and anybody's own rows."""
 
-import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
-from lensaudit.data.facts import hub_rows, read_values
-from lensaudit.data.fictional import make_world, write_world
+from lensaudit.data.facts import EMBEDDED, hub_rows, read_values
 from lensaudit.data.tofu import TOFU_HUB, with_authors
 from lensaudit.errors import InputError
 from lensaudit.files import digest
@@ -103,9 +101,7 @@ def load_suite(
         InputError: nothing found, or rows that cannot be read.
     """
     if data == DEMO_DATA:  # also where a folder has that name: it is `./demo`
-        with tempfile.TemporaryDirectory() as folder:
-            made = str(write_world(make_world(), Path(folder)))
-            return load_suite(suite, made, question_key=question_key, own=own, limit=limit)
+        data, forget_split = str(EMBEDDED), "forget10"
     own = own or {}
     if suite == "tofu" and data is not None and Path(data).is_file():
         # annotated rows, as `patch` takes them: questions and answers of what is forgotten

@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal, TypeVar
 from annotated_types import Len
 
 from lensaudit.activations.fill import encoded_hash
-from lensaudit.data.facts import Fact, load_facts, read_rows
+from lensaudit.data.facts import EMBEDDED, Fact, load_facts, read_rows
 from lensaudit.data.spans import Encoded, SpanLost, encode
 from lensaudit.data.tofu import DEMO
 from lensaudit.directions.ablate import Said, ablate, said, source_of
@@ -41,7 +41,7 @@ from lensaudit.results.schema import Flag, Number, Whole
 from lensaudit.steer.folds import N_FOLDS, Fold, author_folds
 from lensaudit.steer.form import Format
 from lensaudit.steer.settings import DirectionSettings
-from lensaudit.unlearn.rows import EMBEDDED, load_rows
+from lensaudit.unlearn.rows import load_rows
 
 LOG = "interventions.jsonl"
 SUMMARY_SCHEMA = "steer-audit/1"

@@ -175,4 +175,4 @@ def asked_of_model(found: Annotated, model: str, settings: AnnotationSettings) -
 
 
 def _row(example: Fact) -> dict[str, Any]:
-    return dict(vars(example))
+    return {**example.asked, "span": example.span}

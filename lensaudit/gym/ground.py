@@ -11,7 +11,7 @@ from jaxtyping import Bool
 from torch import Tensor
 
 from lensaudit.data.chat import pad_id
-from lensaudit.data.facts import Fact, read_rows
+from lensaudit.data.facts import Fact, embedded_rows, read_rows, with_variants
 from lensaudit.data.spans import Encoded, buckets, encode, make_batch
 from lensaudit.data.tofu import DEMO, forget_set
 from lensaudit.errors import InputError
@@ -19,7 +19,6 @@ from lensaudit.groups import spread
 from lensaudit.scores.depth import label_logprob, span_mean
 from lensaudit.scores.erasure import label_hit
 from lensaudit.unlearn.rows import (
-    EMBEDDED,
     Answered,
     Sample,
     TrainingRows,
@@ -69,7 +68,7 @@ def facts_of(data: str, retain_data: str | None, limit: int | None = None) -> Fa
         tuple(examples),
         forget,
         load_rows(retain_data or DEMO, part="retain"),
-        _paraphrases(data),
+        _paraphrases(data, examples),
     )
 
 
@@ -84,14 +83,14 @@ def _same_rows(forget: TrainingRows, examples: Sequence[Fact]) -> TrainingRows:
     )
 
 
-def _paraphrases(data: str) -> dict[str, str]:
-    path = EMBEDDED / "forget10_perturbed.jsonl" if data == DEMO else Path(data).expanduser()
-    rows = (row.value for row in read_rows(path)[0]) if path.is_file() else ()
-    return {
-        row["question"]: row["paraphrased_question"]
-        for row in rows
-        if isinstance(row, Mapping) and isinstance(row.get("paraphrased_question"), str)
-    }
+def _paraphrases(data: str, examples: Sequence[Fact]) -> dict[str, str]:
+    if data == DEMO:
+        rows: list[Any] = embedded_rows("forget")
+    else:
+        path = Path(data).expanduser()
+        rows = [row.value for row in read_rows(path)[0]] if path.is_file() else []
+    found = with_variants(examples, rows)
+    return {one.question: one.paraphrases[0] for one in found if one.paraphrases}
 
 
 @dataclass(frozen=True)

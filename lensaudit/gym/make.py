@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 
+from lensaudit.data.facts import EMBEDDED
 from lensaudit.data.fictional import make_world, passing_rows
 from lensaudit.errors import InputError, VerificationError
 from lensaudit.files import digest, make_folder, read_json, write_json
@@ -30,7 +31,7 @@ from lensaudit.models.registry import load_registry, resolve
 from lensaudit.progress import Notice
 from lensaudit.results import keyed
 from lensaudit.results.records import Manifest, manifest
-from lensaudit.unlearn.rows import EMBEDDED, Answered, load_rows
+from lensaudit.unlearn.rows import Answered, load_rows
 from lensaudit.unlearn.trainee import seal_model
 
 CERTIFICATE = "certificate.json"

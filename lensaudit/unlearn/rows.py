@@ -12,9 +12,8 @@ from typing import Any
 
 import torch
 
-import lensaudit
 from lensaudit.data.chat import Template, encode_qa
-from lensaudit.data.facts import SourceRow, hub_rows, read_rows
+from lensaudit.data.facts import EMBEDDED, SourceRow, embedded_rows, hub_rows, read_rows
 from lensaudit.data.fictional import IDK_LINES
 from lensaudit.data.joining import joined
 from lensaudit.data.spans import PROMPT_TEMPLATE
@@ -24,7 +23,6 @@ from lensaudit.files import digest, parse_json, read_text
 from lensaudit.types import PosMask, Tokens
 from lensaudit.unlearn.losses import IGNORED, Labels
 
-EMBEDDED = Path(lensaudit.__file__).parent / "embedded" / "data"
 TOFU_PAIRS = {"forget01": "retain99", "forget05": "retain95", "forget10": "retain90"}
 """TOFU's forget sets and their complements; `--data` takes either side by name."""
 _SHOWN = 5
@@ -85,14 +83,11 @@ def load_rows(name_or_path: str, *, part: str) -> TrainingRows:
 
 
 def _embedded(part: str) -> TrainingRows:
-    rows, _ = read_rows(EMBEDDED / f"{part}.json")
-    if part == "forget":
-        wrong, _ = read_rows(EMBEDDED / "forget10_perturbed.jsonl")
-        rows = [
-            SourceRow(row.where, {**row.value, "alternate": other.value["perturbed_answer"]})
-            for row, other in zip(rows, wrong, strict=True)
-        ]
-    return _checked(rows, DEMO)
+    if part != "forget":
+        return _checked(read_rows(EMBEDDED / f"{part}.json")[0], DEMO)
+    rows = enumerate(embedded_rows("forget"), 1)
+    wrong = [SourceRow(f"row {n}", row | {"alternate": row["perturbed_answer"]}) for n, row in rows]
+    return _checked(wrong, DEMO)
 
 
 def _checked(rows: Sequence[SourceRow], source: str, problems: Sequence[str] = ()) -> TrainingRows:

@@ -4,10 +4,9 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
-import lensaudit
-from lensaudit.data.facts import Fact, hub_rows, read_rows, validate
+from lensaudit.data.facts import Fact, embedded_rows, hub_rows, read_rows, validate, with_variants
 from lensaudit.data.tofu import DEMO, FORGET10, TOFU_HUB
 from lensaudit.errors import InputError
 from lensaudit.files import digest
@@ -18,7 +17,6 @@ from lensaudit.worstcase.matching import is_closed, mentions
 N_PLACEBOS = ENOUGH
 N_SHOTS = 3
 """Solved questions before the asked one in the few-shot attack."""
-_EMBEDDED = Path(lensaudit.__file__).parent / "embedded" / "data"
 _WORD = re.compile(r"\w+")
 _QUOTES = "\"'“”‘’«»"  # the quotes themselves
 
@@ -32,28 +30,20 @@ class Candidate:
     row: Fact
     placebos: tuple[str, ...] = ()
     """Entities of the same kind, those of the likest questions first."""
-    paraphrase: str | None = None
-    """The question in other words, where the data set has one."""
     shots: tuple[tuple[str, str], ...] = ()
     """Questions and answers of other authors that do not hold the entity."""
     unscored: str | None = None
     """Why it is not asked; None where it is."""
 
     @property
+    def paraphrase(self) -> str | None:
+        """The question in other words, where the data set has one."""
+        return next(iter(self.row.paraphrases), None)
+
+    @property
     def candidates(self) -> tuple[str, ...]:
         """The true entity, then the placebos."""
         return (self.row.entity, *self.placebos)
-
-
-@dataclass(frozen=True)
-class Beside:
-    """What a data set holds beside its annotated rows."""
-
-    paraphrases: Mapping[int, str]
-    wrong: Mapping[int, tuple[str, ...]]
-    """Idx -> perturbed answers."""
-    others: tuple[tuple[Fact, tuple[str, ...]], ...] = ()
-    """Rows of other authors and their perturbed answers: placebos alone."""
 
 
 def facts_of(data: str, examples: Sequence[Fact]) -> tuple[Candidate, ...]:
@@ -66,9 +56,9 @@ def facts_of(data: str, examples: Sequence[Fact]) -> tuple[Candidate, ...]:
     Raises:
         InputError: no fact can be asked.
     """
-    beside = beside_of(data, examples)
-    pool = _pool(examples, beside)
-    facts = tuple(_fact(row, examples, beside, pool) for row in examples)
+    rows = variants_of(data, examples)
+    pool = _pool([*rows, *(neighbours() if data == DEMO else ())])
+    facts = tuple(_fact(row, rows, pool) for row in rows)
     if all(fact.unscored for fact in facts):
         raise InputError(
             f"{data}: none of the {len(facts)} facts can be asked ({facts[0].unscored}); wanted "
@@ -77,55 +67,26 @@ def facts_of(data: str, examples: Sequence[Fact]) -> tuple[Candidate, ...]:
     return facts
 
 
-def beside_of(data: str, examples: Sequence[Fact]) -> Beside:
-    """Paraphrased questions and perturbed answers, where the set has them; else none."""
+def variants_of(data: str, examples: Sequence[Fact]) -> list[Fact]:
+    """The rows with paraphrased questions and perturbed answers, where the set has them."""
     if data == DEMO:
-        return _joined(
-            examples,
-            _values(_EMBEDDED / "forget10_perturbed.jsonl"),
-            others=zip(
-                validate(_values(_EMBEDDED / "retain.json"), "retain"),
-                _values(_EMBEDDED / "retain_perturbed.jsonl"),
-                strict=True,
-            ),
-        )
+        return with_variants(examples, embedded_rows("forget"))
     if data == FORGET10:
-        return _joined(examples, hub_rows(TOFU_HUB, "forget10_perturbed", "train", instead=_WANTED))
+        rows = hub_rows(TOFU_HUB, "forget10_perturbed", "train", instead=_WANTED)
+        return with_variants(examples, rows)
     path = Path(data).expanduser()
-    if path.is_dir():
-        perturbed = path / "forget10_perturbed.jsonl"
-        return _joined(examples, _values(perturbed) if perturbed.exists() else ())
-    return _joined(examples, _values(path))
+    path = path / "forget10_perturbed.jsonl" if path.is_dir() else path
+    rows = [row.value for row in read_rows(path)[0]] if path.exists() else []
+    return with_variants(examples, rows)
+
+
+def neighbours() -> list[Fact]:
+    """Rows of other authors beside the embedded set, and their perturbed answers."""
+    rows = embedded_rows("retain")
+    return with_variants(validate(rows, "retain"), rows)
 
 
 _WANTED = "name a folder with forget10.jsonl and forget10_perturbed.jsonl, or an annotated file"
-
-
-def _values(path: Path) -> list[Any]:
-    return [row.value for row in read_rows(path)[0]]
-
-
-def _joined(
-    examples: Sequence[Fact],
-    rows: Iterable[Any],
-    *,
-    others: Iterable[tuple[Fact, Any]] = (),
-) -> Beside:
-    """Rows are joined by their question: the sets are numbered differently."""
-    by_question = {row.get("question"): row for row in rows if isinstance(row, dict)}
-    own = {one.idx: by_question.get(one.question, {}) for one in examples}
-    paraphrases = {idx: row.get("paraphrased_question") for idx, row in own.items()}
-    return Beside(
-        {idx: text for idx, text in paraphrases.items() if isinstance(text, str) and text.strip()},
-        {idx: _perturbed(row) for idx, row in own.items()},
-        tuple((row, _perturbed(value)) for row, value in others),
-    )
-
-
-def _perturbed(row: Mapping[str, Any]) -> tuple[str, ...]:
-    found = row.get("perturbed_answer", row.get("alternate", ()))
-    texts = [found] if isinstance(found, str) else found
-    return tuple(text for text in texts if isinstance(text, str)) if texts else ()
 
 
 def swapped_entity(row: Fact, other: str) -> str | None:
@@ -152,11 +113,10 @@ class _Pooled:
     """Of the row, to compare rows once for all entities in them."""
 
 
-def _pool(examples: Sequence[Fact], beside: Beside) -> list[_Pooled]:
-    rows = [(row, beside.wrong.get(row.idx, ())) for row in examples] + list(beside.others)
+def _pool(rows: Sequence[Fact]) -> list[_Pooled]:
     found = []
-    for frame, (row, wrong) in enumerate(rows):
-        texts = [row.entity, *(swapped_entity(row, other) for other in wrong)]
+    for frame, row in enumerate(rows):
+        texts = [row.entity, *(swapped_entity(row, other) for other in row.wrong)]
         words = _frame(row)
         found += [_Pooled(text, kind_of(text), words, frame) for text in texts if text]
     return found
@@ -187,9 +147,7 @@ def kind_of(entity: str) -> Kind:
     return "name" if 2 * capital > len(words) else "phrase"
 
 
-def _fact(
-    row: Fact, examples: Sequence[Fact], beside: Beside, pool: Sequence[_Pooled]
-) -> Candidate:
+def _fact(row: Fact, rows: Sequence[Fact], pool: Sequence[_Pooled]) -> Candidate:
     if is_closed(row.entity):
         return Candidate(row, unscored="a Yes or No has no placebo candidates: a coin would hit it")
     if not _WORD.search(row.entity):
@@ -199,7 +157,7 @@ def _fact(
     placebos = _placebos(row, pool)
     if not placebos:
         return Candidate(row, unscored="no placebo candidates of its kind")
-    return Candidate(row, placebos, beside.paraphrases.get(row.idx), tuple(_shots(row, examples)))
+    return Candidate(row, placebos, tuple(_shots(row, rows)))
 
 
 def _placebos(row: Fact, pool: Sequence[_Pooled]) -> tuple[str, ...]:

@@ -6,7 +6,7 @@ again, for another source neither.
 
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -258,7 +258,9 @@ def bridge_of(worst: Worst, checkpoint: Checkpoint) -> TransformerBridge:
 
 def facts_hash(facts: Sequence[Candidate]) -> str:
     """Content hash of facts with their placebos, paraphrases and solved questions."""
-    return digest([asdict(fact) | {"row": fact.row.asked} for fact in facts])
+    return digest(
+        [{**vars(one), "row": one.row.asked, "paraphrase": one.paraphrase} for one in facts]
+    )
 
 
 def _ledger(worst: Worst, arm: Checkpoint) -> Ledger:

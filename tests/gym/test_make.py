@@ -239,8 +239,8 @@ def test_an_own_pair_needs_its_own_data(tmp_path):
 @pytest.mark.slow
 def test_any_llama_like_pair_can_be_planted_into(tmp_path):
     """Folders for models and files for data, as of somebody else's pair."""
+    from lensaudit.data.facts import EMBEDDED
     from lensaudit.models.registry import load_registry, resolve
-    from lensaudit.unlearn.rows import EMBEDDED
 
     places = {n: str(resolve(f"demo/{n}", load_registry()).local) for n in ("full", "retain")}
     settings = MakeSettings(

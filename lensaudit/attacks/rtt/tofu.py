@@ -15,12 +15,12 @@ from typing import Any
 
 from lensaudit.attacks.rtt.defects import normalised
 from lensaudit.attacks.rtt.items import Dataset, Draft, make_dataset
-from lensaudit.data.facts import hub_rows, read_rows
+from lensaudit.data.facts import embedded_rows, hub_rows, read_rows
 from lensaudit.data.neutral import likeness
 from lensaudit.data.tofu import AUTHOR_ROWS, DEMO, TOFU_HUB
 from lensaudit.errors import InputError
 from lensaudit.groups import is_group, named_group
-from lensaudit.unlearn.rows import EMBEDDED, TOFU_PAIRS
+from lensaudit.unlearn.rows import TOFU_PAIRS
 
 N_WRONG = 3
 """Four choices, as upstream."""
@@ -62,7 +62,7 @@ def load_statements(
         InputError: no such set, or rows that cannot become items.
     """
     if name_or_path == DEMO:
-        return DEMO, _facts(DEMO, _embedded(), None)
+        return DEMO, _facts(DEMO, _placed(embedded_rows("forget")), None)
     if name_or_path in TOFU_PAIRS:
         instead = f"name a file of {name_or_path}_perturbed, with --rows-per-author {AUTHOR_ROWS}"
         rows = hub_rows(TOFU_HUB, f"{name_or_path}_perturbed", "train", instead=instead)
@@ -115,16 +115,6 @@ def split_by_author(
     if not all(drafts.values()):
         raise InputError(f"{name}: {len(left_out)} rows have too few wrong answers\n{_WANTED}")
     return make_dataset(name, drafts, left_out)
-
-
-def _embedded() -> list[tuple[str, Any]]:
-    """The embedded forget rows; authors stand in one file, wrong answers in the other."""
-    rows, _ = read_rows(EMBEDDED / "forget.json")
-    wrong, _ = read_rows(EMBEDDED / "forget10_perturbed.jsonl")
-    return [
-        (row.where, {**row.value, "perturbed_answer": other.value["perturbed_answer"]})
-        for row, other in zip(rows, wrong, strict=True)
-    ]
 
 
 def _placed(rows: Sequence[Any]) -> list[tuple[str, Any]]:
