@@ -23,6 +23,7 @@ from lensaudit.data.tofu import forget_set
 from lensaudit.files import digest, make_folder, write_json
 from lensaudit.gym import edits
 from lensaudit.scores.naming import name_facts, strongest
+from lensaudit.worstcase.attacks import chosen
 from lensaudit.worstcase.outcome import Outcome, compare, gaps_of
 from lensaudit.worstcase.run import Ran, Worst, open_worst, run_all
 from lensaudit.worstcase.settings import WorstSettings
@@ -108,7 +109,7 @@ def run_one(source: str, out: Path, *, retain: Sequence[str], limit: int | None 
     settings = WorstSettings(
         full="demo/full", retain=tuple(retain), data="demo", limit=limit, activations=out / "caches"
     )
-    opened = open_worst(source, settings)
+    opened = open_worst(source, settings, chosen("cheap"))
     return Compared(opened, run_all(opened))
 
 

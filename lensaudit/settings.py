@@ -16,9 +16,8 @@ import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Any, ClassVar, Literal
 
-AnyRecord = TypeVar("AnyRecord")
 Place = str | Path
 """A file or folder, as a caller names it."""
 
@@ -36,8 +35,6 @@ class Option:
     most: int | float | None = None
     above: int | float | None = None
     """The number must be larger than this."""
-    was: str = ""
-    """What it was called; taken for one more version, and not shown."""
     none: str = ""
     """The word for None, e.g. `auto`."""
     metavar: str | None = None
@@ -134,6 +131,13 @@ AlignTokens = Annotated[
 ]
 Activations = Annotated[Place, Option("Folder of the activation caches.", is_a="folder")]
 ACTIVATIONS = Path("activations")
+Fresh = Annotated[bool, Option("Ignore scores of earlier runs.")]
+Holdout = Annotated[
+    Place | None, Option("Own rows no model saw, for membership attacks.", is_a="file")
+]
+RetainSet = Annotated[
+    Place | None, Option("Own rows that should be kept.", flag="--retain-data", is_a="file")
+]
 Where = Literal["all", "prompt", "response", "last_prompt"]
 """Token positions of an intervention."""
 Seed = Annotated[int, Option(least=0)]
@@ -177,17 +181,156 @@ QUESTION_KEY = "question"
 """Field of a row that is asked."""
 
 
+Section = Literal["Models and data", "Size", "Scoring", "Machine", "Output"]
+"""Heading of a command's help; a group of settings says its own, other fields are of scoring."""
+MODELS: Section = "Models and data"
+MACHINE: Section = "Machine"
+
+
 @dataclass(frozen=True, kw_only=True)
-class CheckupSettings:
+class Names:
+    """Where the names of models are looked up."""
+
+    section: ClassVar[Section] = MODELS
+    registry: Registry = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Models(Names):
+    """The models that a source is compared with."""
+
+    section: ClassVar[Section] = MODELS
+    full: Full = None
+    retain: Retains = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Anchors(Models):
+    """The same where one retain model is enough."""
+
+    retain: Retain = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Size:
+    """How much is asked."""
+
+    section: ClassVar[Section] = "Size"
+    limit: Limit = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rows(Size):
+    """Which rows are asked, and how many of them."""
+
+    section: ClassVar[Section] = MODELS
+    data: Data = None
+    exclude: Exclude = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Processor:
+    """Where a model runs."""
+
+    section: ClassVar[Section] = MACHINE
+    device: Device = "auto"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Precision(Processor):
+    """Where and how precisely a model runs."""
+
+    section: ClassVar[Section] = MACHINE
+    dtype: Dtype = "auto"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Machine(Precision):
+    """Where a model runs, and what it may use."""
+
+    section: ClassVar[Section] = MACHINE
+    batch_size: BatchSize = None
+    memory: Memory = MEMORY
+
+
+@dataclass(frozen=True, kw_only=True)
+class Caches:
+    """Where activations are kept."""
+
+    section: ClassVar[Section] = MACHINE
+    activations: Activations = ACTIVATIONS
+
+
+@dataclass(frozen=True, kw_only=True)
+class ScoreFiles(Caches):
+    """Where activations and scores are kept, and whether earlier ones count."""
+
+    section: ClassVar[Section] = "Output"
+    fresh: Fresh = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class NeutralRows:
+    """What a map is fitted on, and what shows that a source can be read at all."""
+
+    align: Align = "auto"
+    align_data: AlignData = None
+    align_tokens: AlignTokens = None
+    validity_data: ValidityData = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class PatchGroups(ScoreFiles, Machine, NeutralRows, Rows, Models):
+    """Models, rows and machine of a run that patches: the same for `patch` and `audit`."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TextOptions:
+    """How texts are read and written."""
+
+    classifier: Annotated[str | None, Option("Text classifier whose class 0 is clean text.")] = None
+    mask: Annotated[
+        MaskConvention,
+        Option("Attend to every real token, or to ids other than padding (published numbers)."),
+    ] = "true"
+    max_new_tokens: Annotated[int | None, Option("[default: the suite's]", least=1)] = None
+    attn: Attention = "eager"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Questions(TextOptions, Rows):
+    """What a suite asks, and of whose rows."""
+
+    section: ClassVar[Section] = MODELS
+    suite: Annotated[Suite, Option("Which questions are asked.")] = "tofu"
+    data: Annotated[
+        str | None,
+        Option(
+            "Folder with one <config>.jsonl per configuration, annotated rows as of patch, a Hub "
+            "data set, or demo. "
+            "[default: the suite's on the Hub; demo for demo/… models]",
+            metavar="DIR|NAME",
+        ),
+    ] = None
+    forget_split: Annotated[str, Option("Which part of TOFU is forgotten.")] = FORGET_SPLIT
+    forget: Annotated[Place | None, Option("Own forget rows, JSON or JSONL.", is_a="file")] = None
+    holdout: Holdout = None
+    retain_set: RetainSet = None
+    question_key: Annotated[str, Option("Field that is asked.")] = QUESTION_KEY
+
+
+@dataclass(frozen=True, kw_only=True)
+class AnswerGroups(Caches, Machine, Questions, Anchors):
+    """Models, questions and machine of a run that reads answers: the same for `eval` and `meta`."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class CheckupSettings(Caches, Precision, Names):
     """What `lensaudit doctor` looks at."""
 
     model: Annotated[
         str, Option("Compare the bridge with Hugging Face on this model.", is_a="model")
     ] = "demo/full"
-    registry: Registry = None
-    dtype: Dtype = "auto"
-    device: Device = "auto"
-    activations: Activations = ACTIVATIONS
 
 
 def results_folder() -> Path:
@@ -222,20 +365,18 @@ def path_of(place: Place | None) -> Path | None:
     return None if place is None else Path(place)
 
 
-def carried(settings: Any, into: type[AnyRecord], **own: Any) -> AnyRecord:
-    """Another record with every field that both have, by name, and what is its own.
+def shared(settings: Any, *groups: Any, **own: Any) -> dict[str, Any]:
+    """The values of groups that settings inherit, for another record that inherits them; some anew.
 
-    >>> carried(CheckupSettings(dtype="float16"), CheckupSettings, model="full").dtype
-    'float16'
+    >>> shared(CheckupSettings(dtype="float16"), Precision)
+    {'device': 'auto', 'dtype': 'float16'}
     """
-    record: Any = into
-    wanted = {one.name for one in dataclasses.fields(record)}
-    both = [one.name for one in dataclasses.fields(settings) if one.name in wanted]
-    return into(**({name: getattr(settings, name) for name in both} | own))
+    names = [one.name for group in groups for one in dataclasses.fields(group)]
+    return {name: getattr(settings, name) for name in names} | own
 
 
 def plain(settings: Any, *, without: tuple[str, ...] = ()) -> dict[str, Any]:
-    """The fields of a record, and of records inside, as JSON values: for a manifest."""
+    """The fields of a record, and of records inside, as JSON values by name: for a manifest."""
     found: dict[str, Any] = {}
     for one in dataclasses.fields(settings):
         value = getattr(settings, one.name)
@@ -243,4 +384,4 @@ def plain(settings: Any, *, without: tuple[str, ...] = ()) -> dict[str, Any]:
             found |= plain(value, without=without)
         elif one.name not in without:
             found[one.name] = str(value) if isinstance(value, Path) else value
-    return found
+    return dict(sorted(found.items()))

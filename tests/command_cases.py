@@ -162,10 +162,10 @@ REFUSED = (
     "unlearn --method RMU --model demo/full --out c --dry-run",
     "unlearn --method PDU --model demo/full --out c --dry-run",
     "unlearn --method NPO --gamma -1 --model demo/full --out c --dry-run",
-    "relearn --model demo/npo",
-    "quantize --model demo/npo --method int3 --out q",
-    "quantize --model demo/npo --engine bitsandbytes --dry-run",
-    "rtt run --unlearned demo/npo --splits 1 --out out",
+    "relearn --source demo/npo",
+    "quantize --source demo/npo --method int3 --out q",
+    "quantize --source demo/npo --engine bitsandbytes --dry-run",
+    "rtt run --source demo/npo --splits 1 --out out",
     "rtt summarize nowhere",
     "rtt validate nowhere",
     "steer extract --model demo/full --trait nothing --out out",
@@ -288,7 +288,7 @@ _CASES = (
     ),
     Case(
         "eval_own",
-        "eval --model demo/npo --forget rows.jsonl --holdout holdout.jsonl --retain-set kept.jsonl"
+        "eval --model demo/npo --forget rows.jsonl --holdout holdout.jsonl --retain-data kept.jsonl"
         " --limit 4 --max-new-tokens 8 --out out",
         files=OWN,
     ),
@@ -341,26 +341,26 @@ _CASES = (
         Case(f"unlearn_{name}", f"{UNLEARN} --method {name} {METHODS[name]} --steps 2 --json")
         for name in ("NPO", "RMU", "IdkDPO", "PDU")
     ),
-    Case("relearn", "relearn --model demo/npo --epochs 0.25 --out c --json"),
+    Case("relearn", "relearn --source demo/npo --epochs 0.25 --out c --json"),
     Case(
         "relearn_audit",
-        f"relearn --model demo/npo {ANCHORS} --data rows.jsonl --batch-size 4 --accumulate 1"
+        f"relearn --source demo/npo {ANCHORS} --data rows.jsonl --batch-size 4 --accumulate 1"
         " --audit",
         files=OWN,
         rules=KEYS,
         slow=True,
     ),
-    Case("quantize", "quantize --model demo/npo --engine torch --out q"),
+    Case("quantize", "quantize --source demo/npo --engine torch --out q"),
     Case(
         "quantize_int8",
-        "quantize --model demo/npo --method int8 --engine torch --out q --json",
+        "quantize --source demo/npo --method int8 --engine torch --out q --json",
     ),
     Case("rtt_validate", "rtt validate demo --splits 2 --write splits"),
     Case("rtt_validate_json", "rtt validate demo --splits 4 --json"),
-    Case("rtt_plan", "rtt run --unlearned demo/npo --out out --dry-run"),
+    Case("rtt_plan", "rtt run --source demo/npo --out out --dry-run"),
     Case(
         "rtt",
-        "rtt run --unlearned demo/npo --original demo/full --control demo/retain --data mcq.jsonl"
+        "rtt run --source demo/npo --full demo/full --retain demo/retain --data mcq.jsonl"
         " --splits 2 --v-runs 1 --lr 1e-3 --epochs 1 --readout answer --loss-on answer"
         " --min-drop 0 --min-baseline 0 --out rtt",
         files={"mcq.jsonl": with_wrong_answers(ROWS)},
@@ -475,7 +475,7 @@ _CASES = (
     ),
     Case(
         "meta_robustness",
-        "meta robustness --attack quantize --models demo/masked_readout,demo/npo --filter none"
+        "meta robustness --attack quantize --source demo/masked_readout,demo/npo --filter none"
         " --metric uds --metric es --limit 3 --max-new-tokens 4 --out robust --data demo",
         after=("meta_faithfulness",),
     ),
@@ -487,7 +487,7 @@ _CASES = (
     ),
     Case(
         "sweep_plan",
-        "sweep plan demo/npo --variants base,nf4 --metrics uds,exact_memorization,privleak"
+        "sweep plan demo/npo --variants base,nf4 --metric uds,exact_memorization,privleak"
         " --limit 2 --max-new-tokens 4 --out s",
         rules=PLANNED,
     ),
@@ -507,7 +507,7 @@ _CASES = (
     Case("sweep_gc", "sweep gc s --dry-run", after=("sweep_run",), rules=PLANNED),
     Case(
         "watch",
-        "watch run --once --settled 0 --data demo --metrics uds,exact_memorization --limit 2"
+        "watch run --once --settled 0 --data demo --metric uds,exact_memorization --limit 2"
         " --max-new-tokens 4 --out out",
         after=("quantize",),
         prepare=moved("q", "run/checkpoint-10"),

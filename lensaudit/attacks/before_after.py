@@ -14,7 +14,7 @@ from lensaudit.data.tofu import DEMO
 from lensaudit.files import slug
 from lensaudit.patching.session import Session
 from lensaudit.progress import Notice, Tell, unheard
-from lensaudit.settings import ACTIVATIONS, FORGET_SPLIT, DtypeName, carried
+from lensaudit.settings import FORGET_SPLIT, Anchors, Caches, Precision, Rows, shared
 from lensaudit.unlearn.rows import TOFU_PAIRS
 
 OUTPUT_SCORES = {
@@ -28,42 +28,32 @@ Scores = Mapping[str, float]
 """Score -> value; NaN where nothing could be scored. `uds`: high means forgotten; others: knows."""
 
 
-@dataclass(frozen=True)
-class Auditing:
-    """The models and data that before and after are measured with."""
+@dataclass(frozen=True, kw_only=True)
+class Auditing(Caches, Precision, Rows, Anchors):
+    """The models and data that before and after are measured with; all of them are named."""
 
-    full: str
-    retain: str
-    data: str
-    """Annotated forget set: `demo`, `forget10` or a file."""
-    registry: Path | None = None
-    dtype: DtypeName = "auto"
-    device: str = "auto"
-    limit: int | None = None
-    activations: Path = ACTIVATIONS
     notice: Notice = field(default=unheard, compare=False)
     progress: Tell = field(default=unheard, compare=False)
 
     @property
     def patching(self) -> PatchSettings:
         """The depth, of several models at once."""
-        return carried(self, PatchSettings)
+        return PatchSettings(**shared(self, Anchors, Rows, Precision, Caches))
 
     @property
     def evaluation(self) -> EvaluateSettings:
         """The output-level part, of one model."""
-        named = self.data in (DEMO, *TOFU_PAIRS)
-        return EvaluateSettings(
-            metrics=tuple(OUTPUT_SCORES.values()),
-            data=DEMO_DATA if self.data == DEMO else None,
-            forget_split=self.data if self.data in TOFU_PAIRS else FORGET_SPLIT,
-            forget=None if named else Path(self.data),
-            dtype=self.dtype,
-            device=self.device,
-            limit=self.limit,
+        data = str(self.data)
+        named = data in (DEMO, *TOFU_PAIRS)
+        given = shared(
+            self,
+            *(Rows, Precision, Caches),
+            data=DEMO_DATA if data == DEMO else None,
+            forget_split=data if data in TOFU_PAIRS else FORGET_SPLIT,
+            forget=None if named else Path(data),
             registry=self.registry,
-            activations=self.activations,
         )
+        return EvaluateSettings(metrics=tuple(OUTPUT_SCORES.values()), **given)
 
     def audit(self, sources: Sequence[str]) -> Session:
         """A patching audit of the sources, opened and checked."""

@@ -18,7 +18,7 @@ from lensaudit.progress import Notice, Progress, Tell
 from lensaudit.results.keyed import begin, check_own, finished, keyed_document, write_keyed
 from lensaudit.results.records import claim, manifest
 from lensaudit.results.schema import Number
-from lensaudit.settings import path_of, results_folder
+from lensaudit.settings import Anchors, Caches, Precision, results_folder, shared
 
 AUDIT = "audit.json"
 
@@ -40,20 +40,19 @@ def attack(settings: RelearnSettings, *, notice: Notice, progress: Tell) -> Reco
             "`lensaudit audit --source BASE+DIR`"
         )
     family = [settings.model]
-    auditing = Auditing(
+    retain = settings.retain or default_anchor("retain", family)
+    given = shared(
+        settings,
+        *(Anchors, Precision, Caches),
         full=settings.full or default_anchor("full", family),
-        retain=settings.retain or default_anchor("retain", family),
-        data=settings.data or default_data(settings.model),
-        registry=path_of(settings.registry),
-        dtype=settings.dtype,
-        activations=Path(settings.activations),
+        retain=retain,
         device=resolve_device(settings.device),
-        notice=notice,
-        progress=progress,
+        data=settings.data or default_data(settings.model),
     )
+    auditing = Auditing(notice=notice, progress=progress, **given)
     out = settings.out
     work = out / "audit" if out else results_folder() / f"{slug(settings.model)}-relearn"
-    names = dict.fromkeys((settings.model, auditing.retain))
+    names = dict.fromkeys((settings.model, retain))
     found = recovery(
         {name: prepare(settings, name) for name in names},
         auditing,

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal
 
-from lensaudit.settings import ACTIVATIONS, Activations, Device, Dtype, Option, Registry, Seed
+from lensaudit.settings import Anchors, Caches, Names, Option, Precision, Processor, Seed
 from lensaudit.unlearn.settings import (
     BATCH_SIZE,
     N_ACCUMULATE,
@@ -26,14 +26,12 @@ RoundingMethod = Literal["nf4", "int8"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class RelearnSettings:
+class RelearnSettings(Caches, Precision, Anchors):
     """A run of `relearn`; the defaults are the attack of the UDS meta-evaluation."""
 
     model: Annotated[
         str,
-        Option(
-            "Model to attack: unlearned, or retain.", flag="--source", was="--model", is_a="model"
-        ),
+        Option("Model to attack: unlearned, or retain.", flag="--source", is_a="model"),
     ]
     data: ForgetRows = None
     out: Annotated[Path | None, Option("Checkpoint folder.")] = None
@@ -41,13 +39,6 @@ class RelearnSettings:
         bool,
         Option("Score the model and retain before and after; without --out no checkpoint is kept."),
     ] = False
-    full: Annotated[
-        str | None,
-        Option("Audit: model patched into. [default: full, or demo/full]", is_a="model"),
-    ] = None
-    retain: Annotated[
-        str | None, Option("Audit: attacked beside the model. [default: retain]", is_a="model")
-    ] = None
     epochs: Annotated[float, Option("Passes over the rows.")] = 1.0
     lr: Annotated[
         float | None,
@@ -64,19 +55,15 @@ class RelearnSettings:
     """Of the order of rows; the default of transformers' Trainer."""
     save_every: SaveEvery = SAVE_EVERY
     store: Stored = "same"
-    registry: Registry = None
-    device: Device = "auto"
-    dtype: Dtype = "auto"
-    activations: Activations = ACTIVATIONS
 
 
 @dataclass(frozen=True, kw_only=True)
-class RoundSettings:
+class RoundSettings(Processor, Names):
     """A run of `quantize`."""
 
     model: Annotated[
         str,
-        Option("Model to quantise.", flag="--source", was="--model", is_a="model"),
+        Option("Model to quantise.", flag="--source", is_a="model"),
     ]
     method: Annotated[RoundingMethod, Option()] = "nf4"
     out: Checkpoint
@@ -85,5 +72,3 @@ class RoundSettings:
         Option("What rounds; the numbers are the same."),
     ] = "auto"
     store: Stored = "same"
-    registry: Registry = None
-    device: Device = "auto"

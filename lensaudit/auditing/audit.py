@@ -27,7 +27,7 @@ from lensaudit.models.registry import default_anchor
 from lensaudit.patching.plan import PatchPlan
 from lensaudit.progress import Notice, Tell, unheard
 from lensaudit.results.owners import differences, folders_for
-from lensaudit.settings import carried, results_folder, several
+from lensaudit.settings import PatchGroups, results_folder, several, shared
 from lensaudit.verdict.collect import Verdicts, verdicts
 from lensaudit.verdict.decide import Verdict
 
@@ -238,7 +238,7 @@ def _steps(sources: Sequence[str], settings: AuditSettings, folder: Path | None)
     names = tuple(dict.fromkeys(sources))
     anchor, *_ = several(settings.retain) or (default_anchor("retain", names),)
     out = folder_of(names, folder)
-    patch = carried(settings, PatchSettings)
+    patch = PatchSettings(**shared(settings, PatchGroups))
     models = tuple(dict.fromkeys((anchor, *names))) if settings.suite == "tofu" else ()
     folders = {name: out / EVAL / one.name for name, one in folders_for(models, None).items()}
     evaluations = tuple(
@@ -275,13 +275,13 @@ def _evaluation(
     """What is computed of one model: the retain model comes first, the others read its log."""
     is_anchor = model == anchor
     data, forget = _own_data(settings.data)
-    return carried(
-        settings,
-        EvaluateSettings,
-        retain=anchor if settings.inside and not is_anchor else None,
+    retain = anchor if settings.inside and not is_anchor else None
+    return EvaluateSettings(
+        **shared(settings, PatchGroups, retain=retain, data=data),
         retain_log=None if settings.inside or is_anchor else reference / LOG,
-        data=data,
         forget=forget,
+        holdout=settings.holdout,
+        retain_set=settings.retain_set,
     )
 
 

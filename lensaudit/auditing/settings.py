@@ -7,54 +7,33 @@ from dataclasses import dataclass
 from typing import Annotated, Literal
 
 from lensaudit.settings import (
-    ACTIVATIONS,
-    FORGET_SPLIT,
-    MEMORY,
-    QUESTION_KEY,
     TAU,
-    Activations,
-    Align,
-    AlignData,
-    AlignTokens,
-    Attention,
-    BatchSize,
+    AnswerGroups,
+    Caches,
     Cleanup,
-    Data,
-    Device,
-    Dtype,
     EmForm,
     EmptyRows,
-    Exclude,
-    Full,
+    Holdout,
     Kept,
     LastLayer,
-    Limit,
-    MaskConvention,
-    Memory,
+    Machine,
+    Names,
+    NeutralRows,
     Option,
+    PatchGroups,
     Place,
     Positions,
     Profile,
-    Registry,
-    Retains,
+    RetainSet,
+    Rows,
     Scope,
     Score,
-    Suite,
-    ValidityData,
+    ScoreFiles,
 )
-
-Holdout = Annotated[
-    Place | None, Option("Own rows no model saw, for membership attacks.", is_a="file")
-]
-RetainSet = Annotated[
-    Place | None,
-    Option("Own rows that should be kept.", flag="--retain-data", was="--retain-set", is_a="file"),
-]
-Fresh = Annotated[bool, Option("Ignore scores of earlier runs.")]
 
 
 @dataclass(frozen=True, kw_only=True)
-class CacheSettings:
+class CacheSettings(Caches, Machine, Rows, Names):
     """What of a model is kept: its residual streams, or components of its layers."""
 
     component: Annotated[
@@ -68,23 +47,12 @@ class CacheSettings:
     positions: Annotated[
         Positions, Option("The read positions and the last prompt token, or every token.")
     ] = "span"
-    data: Data = None
-    exclude: Exclude = ()
-    limit: Limit = None
-    registry: Registry = None
-    dtype: Dtype = "auto"
-    device: Device = "auto"
-    batch_size: BatchSize = None
-    memory: Memory = MEMORY
-    activations: Activations = ACTIVATIONS
 
 
 @dataclass(frozen=True, kw_only=True)
-class PatchSettings:
+class PatchSettings(PatchGroups):
     """How models are patched into `full` and scored."""
 
-    full: Full = None
-    retain: Retains = ()
     score: Annotated[
         Score,
         Option("Unlearning Depth Score; Logit Lens depth, a fast screen; or exact-match erasure."),
@@ -123,10 +91,6 @@ class PatchSettings:
             "S2 at all layers, or only where it can change UDS. [default: ke for several sources]"
         ),
     ] = None
-    align: Align = "auto"
-    align_data: AlignData = None
-    align_tokens: AlignTokens = None
-    validity_data: ValidityData = None
     also: Annotated[
         tuple[str, ...],
         Option(
@@ -144,54 +108,24 @@ class PatchSettings:
             is_a="model",
         ),
     ] = None
-    data: Data = None
-    exclude: Exclude = ()
-    limit: Limit = None
-    registry: Registry = None
-    dtype: Dtype = "auto"
-    device: Device = "auto"
-    batch_size: BatchSize = None
-    memory: Memory = MEMORY
-    activations: Activations = ACTIVATIONS
-    fresh: Fresh = False
 
 
 @dataclass(frozen=True, kw_only=True)
-class EvaluateSettings:
+class EvaluateSettings(ScoreFiles, NeutralRows, AnswerGroups):
     """Which metrics are computed, on what, under which conventions."""
 
-    suite: Annotated[Suite, Option("Which questions are asked.")] = "tofu"
     metrics: Annotated[
         tuple[str, ...], Option("Only this one and its needs. Repeatable.", flag="--metric")
     ] = ()
-    """None means all whose needs are met."""
-    data: Annotated[
-        str | None,
-        Option(
-            "Folder with one <config>.jsonl per configuration, annotated rows as of patch, a Hub "
-            "data set, or demo. "
-            "[default: the suite's on the Hub; demo for demo/… models]",
-            metavar="DIR|NAME",
-        ),
-    ] = None
-    forget_split: Annotated[str, Option("Which part of TOFU is forgotten.")] = FORGET_SPLIT
-    forget: Annotated[Place | None, Option("Own forget rows, JSON or JSONL.", is_a="file")] = None
-    holdout: Annotated[Place | None, Option("Own rows the model never saw.", is_a="file")] = None
-    retain_set: RetainSet = None
-    question_key: Annotated[str, Option("Field that is asked.")] = QUESTION_KEY
-    limit: Limit = None
+    """Empty means all whose needs are met."""
     retain_log: Annotated[
         Place | None,
         Option("Log of the retain model: TOFU_EVAL.json, MUSE_EVAL.json, or the older layout."),
     ] = None
-    """Compared with in place of evaluating `retain`, which then is only patched in."""
+    """PatchGroups with in place of evaluating `retain`, which then is only patched in."""
     retain: Annotated[
         str | None,
         Option("Retain model, evaluated first; also patched in, for UDS.", is_a="model"),
-    ] = None
-    full: Annotated[
-        str | None,
-        Option("Model patched into, for UDS. [default: full, or demo/full]", is_a="model"),
     ] = None
     ref_value: Annotated[
         float | None,
@@ -204,16 +138,11 @@ class EvaluateSettings:
     reference: Annotated[str | None, Option("Reference model of mia_reference.", is_a="model")] = (
         None
     )
-    classifier: Annotated[str | None, Option("Text classifier whose class 0 is clean text.")] = None
     tokenizer: Annotated[Place | None, Option("Folder. [default: the model's own]")] = None
     template: Annotated[
         Place | None,
         Option("JSON with the prompt's tags, date and system text.", is_a="file"),
     ] = None
-    mask: Annotated[
-        MaskConvention,
-        Option("Attend to every real token, or to ids other than padding (published numbers)."),
-    ] = "true"
     cleanup: Annotated[
         Cleanup,
         Option("Blanks before punctuation in decoded text: removed as by transformers 4, or kept."),
@@ -222,31 +151,12 @@ class EvaluateSettings:
         EmptyRows,
         Option("Rows with nothing to score: unscored, or 0 as upstream; auto follows --mask."),
     ] = "auto"
-    exclude: Annotated[
-        tuple[str, ...],
-        Option("Leave a named index list out of what is patched. Repeatable.", metavar="FILTER"),
-    ] = ()
-    align: Align = "auto"
-    align_data: AlignData = None
-    align_tokens: AlignTokens = None
-    validity_data: ValidityData = None
-    batch_size: Annotated[int | None, Option("Texts per batch.", least=1, none="auto")] = None
-    memory: Memory = MEMORY
-    max_new_tokens: Annotated[int | None, Option("[default: the suite's]", least=1)] = None
-    dtype: Dtype = "auto"
-    device: Device = "auto"
-    attn: Attention = "eager"
-    registry: Registry = None
-    activations: Activations = ACTIVATIONS
-    fresh: Fresh = False
 
 
 @dataclass(frozen=True, kw_only=True)
-class AuditSettings:
+class AuditSettings(PatchGroups):
     """What a whole audit consists of: the depth, and what the models say."""
 
-    full: Full = None
-    retain: Retains = ()
     suite: Annotated[
         Literal["tofu", "none"],
         Option("Output-level metrics beside the depth; none leaves them out."),
@@ -259,17 +169,3 @@ class AuditSettings:
     ] = False
     holdout: Holdout = None
     retain_set: RetainSet = None
-    align: Align = "auto"
-    align_data: AlignData = None
-    align_tokens: AlignTokens = None
-    validity_data: ValidityData = None
-    data: Data = None
-    exclude: Exclude = ()
-    limit: Limit = None
-    registry: Registry = None
-    dtype: Dtype = "auto"
-    device: Device = "auto"
-    batch_size: BatchSize = None
-    memory: Memory = MEMORY
-    activations: Activations = ACTIVATIONS
-    fresh: Fresh = False

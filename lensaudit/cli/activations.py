@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import click
 from rich.filesize import decimal as size
 
-from lensaudit.cli.options import ByteSize, Renamed, shared
+from lensaudit.cli.options import ByteSize, SettingOption, shared
 from lensaudit.cli.terminal import emit, listing, say, tell
 from lensaudit.errors import VerificationError
 
@@ -106,7 +106,7 @@ def repair(caches: tuple[str, ...], activations: Path, as_json: bool) -> None:
 @activations.command()
 @click.option(
     "--max-size",
-    cls=Renamed,
+    cls=SettingOption,
     typed=True,
     type=ByteSize(),
     help="Remove until this much is left.",
@@ -151,8 +151,7 @@ def gc(
     "-o",
     "--out",
     "output",
-    cls=Renamed,
-    was=("--output",),
+    cls=SettingOption,
     required=True,
     type=click.Path(path_type=Path, dir_okay=False),
 )

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from lensaudit.cli.options import Renamed, shared
+from lensaudit.cli.options import SettingOption, shared
 from lensaudit.cli.terminal import emit, notice, say
 from lensaudit.errors import InputError, VerificationError
 from lensaudit.project import FILE, read_project, strangeness
@@ -24,7 +24,7 @@ ASKED = {
 
 @click.command()
 @click.argument("folder", type=click.Path(path_type=Path, file_okay=False), default=Path())
-@click.option("--force", cls=Renamed, typed=True, is_flag=True, help=f"Write over {FILE}.")
+@click.option("--force", cls=SettingOption, typed=True, is_flag=True, help=f"Write over {FILE}.")
 @shared("json", "dry_run")
 def init(folder: Path, force: bool, as_json: bool, dry_run: bool) -> None:
     """Write lensaudit.toml for the models and rows in FOLDER, and check it.

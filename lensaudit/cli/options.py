@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import inspect
 import math
 import re
 from collections.abc import Callable, Iterable, Iterator
@@ -16,7 +17,7 @@ from click.types import FloatParamType, IntParamType
 from lensaudit import settings
 from lensaudit.cli.terminal import ProgressBar, is_quiet, notice
 from lensaudit.errors import InputError
-from lensaudit.settings import Option, Place, several
+from lensaudit.settings import MODELS, Option, Place, Section, several
 
 __all__ = ["ProgressBar", "is_quiet", "notice"]
 Command = TypeVar("Command", bound=Callable[..., Any])
@@ -36,6 +37,7 @@ class _Field:
     option: Option
     default: Any
     required: bool
+    section: Section
 
 
 def options(record: type, *names: str) -> Callable[[Command], Command]:
@@ -102,13 +104,28 @@ def _hints(record: type) -> dict[str, Any]:
     return get_type_hints(record)
 
 
-def _fields(record: type) -> Iterator[_Field]:
-    """The fields that are options, with those of records inside, in order."""
-    hints = get_type_hints(record, include_extras=True)
+def _fields(record: type) -> list[_Field]:
+    """The fields that are options, by section; in each the required ones first."""
+    found = list(_declared(record))
+    return sorted(found, key=lambda one: (get_args(Section).index(one.section), not one.required))
+
+
+def _sections(record: type) -> dict[str, Section]:
+    """Field -> heading of the help, by the group that first declares it."""
+    found: dict[str, Section] = {}
+    for group in reversed(record.__mro__):
+        for name in inspect.get_annotations(group):
+            found.setdefault(name, vars(group).get("section", "Scoring"))
+    return found
+
+
+def _declared(record: type) -> Iterator[_Field]:
+    """The fields that are options, in order."""
+    hints, sections = get_type_hints(record, include_extras=True), _sections(record)
     for one in dataclasses.fields(record):
-        hint = hints[one.name]
+        hint, section = hints[one.name], sections[one.name]
         if dataclasses.is_dataclass(hint):
-            yield from _fields(hint)  # type: ignore[arg-type]
+            yield from _declared(hint)  # type: ignore[arg-type]
             continue
         words = [word for word in getattr(hint, "__metadata__", ()) if isinstance(word, Option)]
         if not words:
@@ -117,7 +134,11 @@ def _fields(record: type) -> Iterator[_Field]:
         required = one.default is dataclasses.MISSING
         default = None if required else one.default
         # the outer words win: an alias of settings.py may be said differently in one record
-        yield _Field(one.name, kind, many, words[-1], default, required)
+        if words[-1].is_a == "model":
+            section = MODELS
+        elif one.name == "out":
+            section = "Output"
+        yield _Field(one.name, kind, many, words[-1], default, required, section)
 
 
 def _one_value(hint: Any) -> tuple[Any, bool]:
@@ -150,7 +171,7 @@ def _option(field: _Field) -> Callable[[Any], Any]:
         return click.option(
             *flags,
             field.name,
-            cls=Renamed,
+            cls=SettingOption,
             is_flag=True,
             help=words.help or None,
             typed=words.typed,
@@ -163,8 +184,7 @@ def _option(field: _Field) -> Callable[[Any], Any]:
     return click.option(
         *flags,
         field.name,
-        cls=Renamed,
-        was=tuple(words.was.split()),
+        cls=SettingOption,
         typed=words.typed,
         type=_type(field),
         required=field.required,
@@ -266,34 +286,13 @@ class ByteSize(click.ParamType):
         return int(n_bytes)
 
 
-class Renamed(click.Option):
-    """An option that is also taken under what it was called, which no help shows."""
+class SettingOption(click.Option):
+    """An option that knows whether only a person may say it."""
 
-    def __init__(
-        self, *flags: Any, was: tuple[str, ...] = (), typed: bool = False, **settings: Any
-    ) -> None:
+    def __init__(self, *flags: Any, typed: bool = False, **settings: Any) -> None:
         super().__init__(*flags, **settings)
         self.typed = typed
         """No project file says it; as `settings.Option.typed`."""
-        self.shown = list(self.opts)
-        self.was = was
-        self.opts += was
-
-    def get_help_record(self, ctx: click.Context) -> tuple[str, str] | None:
-        """The line of the help, without old names."""
-        every, self.opts = self.opts, self.shown
-        try:
-            return super().get_help_record(ctx)
-        finally:
-            self.opts = every
-
-    def get_error_hint(self, ctx: click.Context | None) -> str:
-        """How a message names the option."""
-        every, self.opts = self.opts, self.shown
-        try:
-            return super().get_error_hint(ctx)  # pyright: ignore[reportArgumentType]
-        finally:
-            self.opts = every
 
 
 def shared(*names: str) -> Callable[[Command], Command]:
@@ -363,7 +362,7 @@ OPTIONS: dict[str, Callable[[Any], Any]] = {
     ),
     "force": click.option(
         "--force",
-        cls=Renamed,
+        cls=SettingOption,
         typed=True,
         is_flag=True,
         help="Write over a file that this command did not write.",

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 from rich.filesize import decimal as size
 
-from lensaudit.cli.options import ByteSize, Renamed, options, shared
+from lensaudit.cli.options import ByteSize, SettingOption, options, shared
 from lensaudit.cli.terminal import emit, notice, say, tell, written
 from lensaudit.errors import PartialError
 from lensaudit.sweep.settings import CheckSettings, PlanSettings, RunSettings
@@ -100,7 +100,7 @@ def status(folder: Path, watch: bool, as_json: bool) -> None:
 @click.argument("models", nargs=-1)
 @click.option(
     "--redo",
-    cls=Renamed,
+    cls=SettingOption,
     typed=True,
     is_flag=True,
     help="Finished units of MODELS too: their results go.",
@@ -140,7 +140,9 @@ def collect(folder: Path, out: Path | None, allow_missing: bool, as_json: bool) 
 
 @sweep.command("gc")
 @FOLDER
-@click.option("--others", cls=Renamed, typed=True, is_flag=True, help="Results of other plans too.")
+@click.option(
+    "--others", cls=SettingOption, typed=True, is_flag=True, help="Results of other plans too."
+)
 @shared("dry_run")
 def gc(folder: Path, others: bool, dry_run: bool) -> None:
     """Remove leftovers of finished units and dead workers; results stay.

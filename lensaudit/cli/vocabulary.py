@@ -1,15 +1,8 @@
-"""One vocabulary over all commands: short forms, old names, and what an unknown option means."""
+"""One vocabulary over all commands: short forms, and what an unknown option means."""
 
 import difflib
-import sys
-from collections.abc import Sequence
-from functools import partial
-from typing import Any
 
 import click
-
-from lensaudit.cli.options import Renamed
-from lensaudit.cli.terminal import notice
 
 SAME = (
     ("--source", "--sources", "--model", "--models", "--unlearned", "--unlearn"),
@@ -30,7 +23,7 @@ SAME = (
 
 
 def with_vocabulary(command: click.Command) -> click.Command:
-    """The command, and those inside it, with `-o` and `-q`, and a notice for old names."""
+    """The command, and those inside it, with `-o` and `-q`."""
     if isinstance(command, click.Group):
         for inner in command.commands.values():
             with_vocabulary(inner)
@@ -41,8 +34,6 @@ def with_vocabulary(command: click.Command) -> click.Command:
     for one in command.params:
         if "--out" in one.opts and "-o" not in one.opts:
             one.opts.insert(0, "-o")
-            if isinstance(one, Renamed):
-                one.shown.insert(0, "-o")
     command.params.append(
         click.Option(
             ["-q", "--quiet", "quieter"],
@@ -53,8 +44,6 @@ def with_vocabulary(command: click.Command) -> click.Command:
             help="No progress and no remarks; errors only.",
         )
     )
-    parse = command.parse_args
-    vars(command)["parse_args"] = partial(_parse, command, parse)
     return command
 
 
@@ -70,35 +59,9 @@ def suggestion(error: click.NoSuchOption) -> str:
 
 
 def _options_of(command: click.Command) -> list[str]:
-    return [
-        opt
-        for one in command.params
-        if isinstance(one, click.Option)
-        for opt in (one.shown if isinstance(one, Renamed) else one.opts)
-    ]
+    return [opt for one in command.params if isinstance(one, click.Option) for opt in one.opts]
 
 
 def _quiet(ctx: click.Context, _: click.Parameter, value: bool) -> None:
     if value:
         ctx.find_root().params["quiet"] = True
-
-
-def _parse(command: click.Command, parse: Any, ctx: click.Context, args: list[str]) -> list[str]:
-    typed = args[: args.index("--")] if "--" in args else list(args)
-    rest = parse(ctx, args)
-    if sys.stderr.isatty():
-        for line in old_names(command, typed):
-            notice(line)
-    return rest
-
-
-def old_names(command: click.Command, typed: Sequence[str]) -> list[str]:
-    """A line for each option that was typed under its old name."""
-    words = {word.partition("=")[0] for word in typed}
-    return [
-        f"{old} is now {max(one.shown, key=len)}; the old name goes with the next version"
-        for one in command.params
-        if isinstance(one, Renamed)
-        for old in one.was
-        if old in words
-    ]

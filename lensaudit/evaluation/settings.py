@@ -4,11 +4,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal
 
-from lensaudit.settings import Attention, Device, Dtype, Limit, Option, Registry, Seed
+from lensaudit.settings import Attention, Limit, Names, Option, Precision, Seed
 
 
 @dataclass(frozen=True, kw_only=True)
-class HarnessSettings:
+class HarnessSettings(Precision, Names):
     """A run of `lm-eval`: a model as it is, quantised or steered, and what it is asked."""
 
     model: Annotated[str, Option("Name, Hub id[@revision], folder or base+adapter.", is_a="model")]
@@ -39,15 +39,12 @@ class HarnessSettings:
     coefficient: Annotated[float, Option("Of --steer.")] = 1.0
     ablate: Annotated[bool, Option("Remove the direction of --steer instead.")] = False
     limit: Limit = None
-    registry: Registry = None
-    dtype: Dtype = "auto"
-    device: Device = "auto"
     attn: Attention = "eager"
     out: Annotated[Path | None, Option("[default: experiments/out/<model>-lm-eval]")] = None
 
 
 @dataclass(frozen=True, kw_only=True)
-class AnnotationSettings:
+class AnnotationSettings(Precision, Names):
     """Which pairs are annotated, and what they are checked with."""
 
     pairs: Path
@@ -75,9 +72,6 @@ class AnnotationSettings:
     group_key: Annotated[str, Option("Field that names the author: what intervals resample.")] = (
         "group"
     )
-    registry: Registry = None
-    dtype: Dtype = "auto"
-    device: Device = "auto"
 
     @property
     def review_file(self) -> Path:

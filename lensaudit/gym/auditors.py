@@ -64,6 +64,7 @@ from lensaudit.verdict.depth import kept_for_verdict
 from lensaudit.verdict.nulls import read_calibration
 from lensaudit.verdict.thresholds import READABLE_BELOW, TAIL_BELOW
 from lensaudit.verdict.words import HOLDS
+from lensaudit.worstcase.attacks import chosen as attacks_of
 from lensaudit.worstcase.outcome import outcome_of
 from lensaudit.worstcase.outcome import summary_of as summary_of_worst
 from lensaudit.worstcase.run import open_worst, run_all
@@ -690,7 +691,7 @@ def worst_excess(case: Case) -> AuditorScore:
         registry=bench.registry,
         activations=bench.work,
     )
-    opened = open_worst(case.model, settings)
+    opened = open_worst(case.model, settings, attacks_of(settings.tier))
     outcome = outcome_of(opened, run_all(opened))
     pairs = zip(opened.asked, outcome.named.statistic, strict=True)
     facts = {fact.row.idx: value for fact, value in pairs if value is not None}

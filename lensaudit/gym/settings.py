@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
-from lensaudit.settings import Full, Limit, Option, Registry, Retain, results_folder
+from lensaudit.settings import Anchors, Limit, Names, Option, results_folder
 
 Mechanisms = Annotated[
     tuple[str, ...],
@@ -34,11 +34,9 @@ def gym_folder(place: Path | None) -> Path:
 
 
 @dataclass(frozen=True, kw_only=True)
-class MakeSettings:
-    """Which models are planted, and into what."""
+class PlantingPair(Anchors):
+    """The pair that models are planted into, and its rows."""
 
-    full: Full = None
-    retain: Retain = None
     data: Annotated[
         str | None,
         Option(
@@ -49,17 +47,22 @@ class MakeSettings:
     retain_data: Annotated[
         str | None, Option("Rows to keep, question and answer.", metavar="FILE")
     ] = None
+    limit: Limit = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class MakeSettings(PlantingPair):
+    """Which models are planted."""
+
     mechanism: Mechanisms = ()
     seeds: Annotated[int, Option("Retrain both anchors and every mechanism so often.", least=1)] = 1
     first_seed: Annotated[int, Option("0 is the pair as it was given.", least=0)] = 0
     own: Own = ()
-    limit: Limit = None
     out: Gym = None
-    registry: Registry = None
 
 
 @dataclass(frozen=True, kw_only=True)
-class ScoreSettings:
+class ScoreSettings(Names):
     """Who judges which models."""
 
     gym: Gym = None
@@ -72,7 +75,6 @@ class ScoreSettings:
     own: Own = ()
     limit: Limit = None
     minutes: Annotated[float | None, Option("Stop after this long; run again to go on.")] = None
-    registry: Registry = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -92,18 +94,10 @@ class GymTableSettings:
 
 
 @dataclass(frozen=True, kw_only=True)
-class SubmitSettings:
+class SubmitSettings(PlantingPair):
     """Against which gym a recipe is tried, and on which pair."""
 
     gym: Gym = None
     auditor: Annotated[
         tuple[str, ...], Option("Only this one. Repeatable. [default: all that the gym has]")
     ] = ()
-    full: Full = None
-    retain: Retain = None
-    data: Annotated[str | None, Option("Forget set. [default: demo]", metavar="NAME|FILE")] = None
-    retain_data: Annotated[
-        str | None, Option("Rows to keep, question and answer.", metavar="FILE")
-    ] = None
-    limit: Limit = None
-    registry: Registry = None

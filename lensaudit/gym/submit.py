@@ -17,9 +17,16 @@ from lensaudit.gym.ground import said
 from lensaudit.gym.make import PlantedModel, make
 from lensaudit.gym.registry import Mechanism, load_own, recipes
 from lensaudit.gym.scoring import score
-from lensaudit.gym.settings import MakeSettings, ScoreSettings, SubmitSettings, gym_folder
+from lensaudit.gym.settings import (
+    MakeSettings,
+    PlantingPair,
+    ScoreSettings,
+    SubmitSettings,
+    gym_folder,
+)
 from lensaudit.gym.table import AuditorJudgement, GymRow, in_units, rows_of, table
 from lensaudit.progress import Notice
+from lensaudit.settings import shared
 
 EQUAL = 0.9
 """Share of what `full` says of the rows to keep that a submitted model must say."""
@@ -91,16 +98,7 @@ def submit(
         )
     names = tuple(one.name for one in new)
     out = gym / "submitted"
-    planting = MakeSettings(
-        full=settings.full,
-        retain=settings.retain,
-        data=settings.data,
-        retain_data=settings.retain_data,
-        mechanism=names,
-        limit=settings.limit,
-        out=out,
-        registry=settings.registry,
-    )
+    planting = MakeSettings(**shared(settings, PlantingPair), mechanism=names, out=out)
     models = make(planting, notice=notice)
     asking = ScoreSettings(
         gym=out,

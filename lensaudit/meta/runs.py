@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -51,7 +51,7 @@ from lensaudit.models.registry import (
 )
 from lensaudit.progress import Notice
 from lensaudit.results.records import MANIFEST, MANIFESTS, claim, manifest
-from lensaudit.settings import path_of
+from lensaudit.settings import AnswerGroups, path_of, shared
 
 ROLES: Mapping[str, Role] = {"knows": "pool_knows", "forgot": "pool_forgot"}
 
@@ -498,10 +498,9 @@ def _prepared(
         registry = load_registry(given.registry)
         for name in (*names, full, retain):
             resolve(name, registry)
-        own = [one.name for one in fields(given) if one.name not in ("full", "retain", "run")]
-        chosen = {name: getattr(given, name) for name in own}
-        chosen["data"] = given.data or _default_data(names, given)
-        evaluation = EvaluateSettings(full=full, retain=retain, **chosen)
+        data = given.data or _default_data(names, given)
+        chosen = shared(given, AnswerGroups, full=full, retain=retain, data=data)
+        evaluation = EvaluateSettings(**chosen)
     no_fluency = isinstance(settings, RobustnessSettings) and settings.no_fluency
     how = Settings(
         tuple(judged(settings.metrics)),

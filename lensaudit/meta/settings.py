@@ -4,16 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal
 
-from lensaudit.settings import (
-    ACTIVATIONS,
-    Activations,
-    Attention,
-    Device,
-    Dtype,
-    Limit,
-    Option,
-    Registry,
-)
+from lensaudit.settings import AnswerGroups, Option
 
 Attack = Literal["quantize", "relearn"]
 Form = Literal["symmetric", "recovery", "as_written"]
@@ -33,25 +24,9 @@ OUT = Path("experiments/out/meta")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Measuring:
+class Measuring(AnswerGroups):
     """How models without results are measured."""
 
-    full: Annotated[str | None, Option("Model patched into. [default: full, or demo/full]")] = None
-    retain: Annotated[
-        str | None, Option("Model that never knew. [default: retain, or demo/retain]")
-    ] = None
-    data: Annotated[str | None, Option("As in lensaudit eval.", metavar="DIR|NAME")] = None
-    forget: Annotated[Path | None, Option("Own forget rows, as in lensaudit eval.")] = None
-    holdout: Annotated[Path | None, Option("Own rows the models never saw.")] = None
-    classifier: Annotated[str | None, Option("Text classifier whose class 0 is clean text.")] = None
-    batch_size: Annotated[int | None, Option(least=1, none="auto")] = None
-    max_new_tokens: Annotated[int | None, Option(least=1)] = None
-    dtype: Dtype = "auto"
-    device: Device = "auto"
-    attn: Attention = "eager"
-    limit: Limit = None
-    registry: Registry = None
-    activations: Activations = ACTIVATIONS
     run: Annotated[
         bool, Option("Measure what results lack. Without results: always.", typed=True)
     ] = False
@@ -98,7 +73,6 @@ class RobustnessSettings:
         Option(
             "Unlearned models, comma-separated or repeated; results: all in --before.",
             flag="--source",
-            was="--models",
             metavar="NAMES",
         ),
     ]

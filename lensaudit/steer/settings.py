@@ -6,18 +6,15 @@ from typing import Annotated, Literal
 
 from lensaudit.judge.settings import JudgeAccess
 from lensaudit.settings import (
-    ACTIVATIONS,
     MEMORY,
-    Activations,
-    BatchSize,
-    Data,
-    Device,
-    Dtype,
-    Exclude,
-    Limit,
+    Anchors,
+    Caches,
+    Machine,
     Memory,
+    Names,
     Option,
-    Registry,
+    Precision,
+    Rows,
     Seed,
     Where,
 )
@@ -40,17 +37,7 @@ Out = Annotated[
 
 
 @dataclass(frozen=True, kw_only=True)
-class Running:
-    """How a model is run."""
-
-    registry: Registry = None
-    dtype: Dtype = "auto"
-    device: Device = "auto"
-    batch_size: BatchSize = None
-
-
-@dataclass(frozen=True, kw_only=True)
-class ExtractSettings:
+class ExtractSettings(Caches, Machine, Names):
     """A run of `steer extract`."""
 
     name: Named
@@ -91,12 +78,10 @@ class ExtractSettings:
     seed: Drawn = 0
     form: Written = "auto"
     out: Out = None
-    running: Running = Running()
-    activations: Activations = ACTIVATIONS
 
 
 @dataclass(frozen=True, kw_only=True)
-class AskSettings:
+class AskSettings(Machine, Names):
     """Whom is asked what, how often, and who judges: what steered models have in common."""
 
     name: Named
@@ -150,8 +135,6 @@ class EvalSettings(AskSettings):
     n_rollouts: Annotated[
         int, Option("Answers per question and coefficient.", flag="--rollouts", least=1)
     ] = 10
-    running: Running = Running()
-    memory: Memory = MEMORY
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -171,29 +154,16 @@ class LayerSettings(AskSettings):
     n_rollouts: Annotated[
         int, Option("Answers per question and layer.", flag="--rollouts", least=1)
     ] = 3
-    running: Running = Running()
-    memory: Memory = MEMORY
 
 
 @dataclass(frozen=True, kw_only=True)
-class DirectionSettings:
+class DirectionSettings(Caches, Precision, Rows, Anchors):
     """A run of `steer audit`."""
 
     name: Annotated[str, Option("Unlearned model to look into.", flag="--source", is_a="model")]
-    full: Annotated[
-        str | None,
-        Option("Model that knows. [default: full, or demo/full]", is_a="model"),
-    ] = None
-    retain: Annotated[
-        str | None,
-        Option("Model that never saw the set. [default: retain, or demo/retain]", is_a="model"),
-    ] = None
     kinds: Annotated[
         tuple[Kind, ...], Option("Repeatable. [default: all]", flag="--experiment")
     ] = ()
-    data: Data = None
-    exclude: Exclude = ()
-    limit: Limit = None
     retain_data: Annotated[
         str | None,
         Option("Questions that should be kept. [default: demo, or retain90]", metavar="NAME|FILE"),
@@ -234,8 +204,4 @@ class DirectionSettings:
         Path | None,
         Option("[default: experiments/out/steering/<model>/audit]", is_a="folder"),
     ] = None
-    registry: Registry = None
-    dtype: Dtype = "auto"
-    device: Device = "auto"
     memory: Memory = MEMORY
-    activations: Activations = ACTIVATIONS

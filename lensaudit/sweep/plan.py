@@ -16,8 +16,7 @@ from lensaudit.files import digest, make_folder, read_json, slug, write_json
 from lensaudit.models.registry import DEMO, ModelSpec
 from lensaudit.results.reading import part
 from lensaudit.results.schema import checked
-from lensaudit.settings import AttentionName, DtypeName, MaskConvention, Suite
-from lensaudit.sweep.settings import PlanSettings
+from lensaudit.settings import Machine, Questions, plain
 
 SCHEMA = 1
 ALGORITHM = 1
@@ -124,32 +123,16 @@ class Target:
         return {key: value for key, value in {**place, **rest}.items() if value is not None}
 
 
-@dataclass(frozen=True)
-class UnitConditions:
-    """What is measured and how: the same for every unit. Names are those of `lensaudit eval`."""
+@dataclass(frozen=True, kw_only=True)
+class UnitConditions(Machine, Questions):
+    """What is measured and how: the same for every unit."""
 
-    suite: Suite = PlanSettings.suite
     metrics: tuple[str, ...] = ()
-    """None means all that can be computed."""
+    """Empty means all that can be computed."""
     lens: bool = False
     """Logit Lens depth beside UDS."""
     also: tuple[str, ...] = ()
     """Facts to keep whose loss is scored beside UDS: `retain`, `world`, `authors`."""
-    data: str | None = None
-    forget_split: str = PlanSettings.forget_split
-    forget: str | None = None
-    holdout: str | None = None
-    retain_set: str | None = None
-    question_key: str = PlanSettings.question_key
-    limit: int | None = None
-    max_new_tokens: int | None = None
-    classifier: str | None = None
-    mask: MaskConvention = PlanSettings.mask
-    dtype: DtypeName = PlanSettings.dtype
-    device: str = PlanSettings.device
-    attn: AttentionName = PlanSettings.attn
-    batch_size: int | None = None
-    memory: str = PlanSettings.memory
     relearn_on: str | None = None
     """Rows of the relearn variant; None: the forget set."""
 
@@ -160,9 +143,11 @@ class UnitConditions:
 
     @property
     def content(self) -> dict[str, Any]:
-        """As JSON; without `also` where there is none, as plans were written before it."""
-        plain = asdict(self) | {"also": list(self.also)}
-        return {key: value for key, value in plain.items() if key != "also" or value}
+        """As JSON; without `also` and `exclude` where there is none."""
+        content = plain(self) | {"metrics": list(self.metrics), "also": list(self.also)}
+        content |= {"exclude": list(self.exclude)}
+        unsaid = [key for key in ("also", "exclude") if not content[key]]
+        return {key: value for key, value in content.items() if key not in unsaid}
 
 
 @dataclass(frozen=True)

@@ -76,10 +76,7 @@ def conditions_of(settings: PlanSettings | WatchSettings) -> UnitConditions:
     given = {
         one.name: getattr(settings, one.name) for one in fields(UnitConditions) if one.name in own
     }
-    plain: dict[str, Any] = {
-        key: str(value) if isinstance(value, Path) else value for key, value in given.items()
-    }
-    return UnitConditions(**{**plain, "metrics": named(settings.metrics)})
+    return UnitConditions(**{**given, "metrics": named(settings.metrics)})
 
 
 def plan_sweep(
@@ -203,7 +200,8 @@ def data_digest(conditions: UnitConditions) -> str:
         limit=conditions.limit,
     )
     annotated = patched_data(conditions)
-    examples = forget_set(annotated, limit=conditions.limit) if annotated else []
+    cut = {"exclude": conditions.exclude, "limit": conditions.limit}
+    examples = forget_set(annotated, **cut) if annotated else []
     parts: list[Any] = [{name: split.digest for name, split in sorted(splits.items())}]
     parts += [[one.asked for one in examples], PASS_VERSION]
     return digest(parts)
@@ -238,7 +236,7 @@ def relearned_rows(conditions: UnitConditions) -> str:
     if conditions.relearn_on:
         return conditions.relearn_on
     if conditions.forget:
-        return conditions.forget
+        return str(conditions.forget)
     if conditions.data == DEMO_DATA:
         return DEMO
     if conditions.data is not None and Path(conditions.data).is_dir():

@@ -4,34 +4,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal
 
-from lensaudit.settings import (
-    FORGET_SPLIT,
-    MEMORY,
-    QUESTION_KEY,
-    Attention,
-    BatchSize,
-    Device,
-    Dtype,
-    Full,
-    Limit,
-    MaskConvention,
-    Memory,
-    Option,
-    Registry,
-    Retain,
-    Seed,
-    Suite,
-)
+from lensaudit.settings import Anchors, Machine, Option, Questions, Seed
 
 EngineName = Literal["serial", "pool", "ray", "slurm"]
 Cluster = Literal["slurm", "local", "debug"]
-Metrics = Annotated[str, Option("Names with commas, or all.", flag="--metric", was="--metrics")]
-MaxNewTokens = Annotated[int | None, Option("[default: the suite's]", least=1)]
+Metrics = Annotated[str, Option("Names with commas, or all.", flag="--metric")]
 Tolerance = Annotated[float | None, Option("[default: by dtype]", least=0)]
 
 
 @dataclass(frozen=True, kw_only=True)
-class PlanSettings:
+class PlanSettings(Machine, Questions, Anchors):
     """What a sweep consists of."""
 
     models: tuple[str, ...] = ()
@@ -41,44 +23,15 @@ class PlanSettings:
         Option("List of names, one per line. Repeatable.", flag="--models", is_a="file"),
     ] = ()
     variants: Annotated[str, Option("base, nf4, int8, relearn-1ep; with commas.")] = "base"
-    full: Full = None
-    retain: Retain = None
     metrics: Metrics = "all"
     lens: Annotated[bool, Option("Logit Lens depth beside UDS.")] = False
     also: Annotated[
         tuple[Literal["retain", "world", "authors"], ...],
         Option("Depth on facts to keep beside UDS, as in `lensaudit patch`. Repeatable."),
     ] = ()
-    suite: Annotated[Suite, Option()] = "tofu"
-    data: Annotated[
-        str | None,
-        Option("As in `lensaudit eval`. [default: demo for demo/… models]", metavar="DIR|NAME"),
-    ] = None
-    forget_split: Annotated[str, Option()] = FORGET_SPLIT
-    forget: Annotated[
-        Path | None, Option("Own forget rows, with prefix and entity for UDS.", is_a="file")
-    ] = None
-    holdout: Annotated[Path | None, Option("Own rows the model never saw.", is_a="file")] = None
-    retain_set: Annotated[
-        Path | None,
-        Option(
-            "Own rows that should be kept.", flag="--retain-data", was="--retain-set", is_a="file"
-        ),
-    ] = None
-    question_key: Annotated[str, Option()] = QUESTION_KEY
     relearn_on: Annotated[
         str | None, Option("Rows relearned. [default: the forget set]", metavar="NAME|FILE")
     ] = None
-    max_new_tokens: MaxNewTokens = None
-    classifier: Annotated[str | None, Option("Text classifier whose class 0 is clean text.")] = None
-    mask: Annotated[MaskConvention, Option()] = "true"
-    batch_size: Annotated[int | None, Option(least=1, none="auto")] = None
-    limit: Limit = None
-    registry: Registry = None
-    dtype: Dtype = "auto"
-    device: Device = "auto"
-    attn: Attention = "eager"
-    memory: Memory = MEMORY
     out: Annotated[Path, Option("Sweep folder.", flag="--out -o")]
 
 
@@ -131,25 +84,11 @@ class CheckSettings:
 
 
 @dataclass(frozen=True, kw_only=True)
-class WatchSettings:
+class WatchSettings(Machine, Questions, Anchors):
     """Which training run is watched, and how each checkpoint is measured."""
 
     folder: Path
-    full: Annotated[
-        str | None,
-        Option("Model patched into. [default: full, or demo/full with --data demo]", is_a="model"),
-    ] = None
-    retain: Retain = None
     metrics: Metrics = "all"
-    data: Annotated[str | None, Option("As in `lensaudit eval`.", metavar="DIR|NAME")] = None
-    forget: Annotated[Path | None, Option("Own forget rows.", is_a="file")] = None
-    max_new_tokens: MaxNewTokens = None
-    batch_size: Annotated[BatchSize, Option("Texts per batch.", least=1, none="auto")] = None
-    limit: Limit = None
-    registry: Registry = None
-    dtype: Dtype = "auto"
-    device: Device = "auto"
-    memory: Memory = MEMORY
     every_s: Annotated[float, Option("Seconds between looks.", flag="--every", least=0.1)] = 30.0
     settled_s: Annotated[
         float, Option("Seconds a checkpoint must be unchanged.", flag="--settled", least=0)

@@ -24,6 +24,7 @@ from lensaudit.models.quantize import Method
 from lensaudit.models.registry import load_registry, resolve
 from lensaudit.results import keyed
 from lensaudit.results.records import git_commit
+from lensaudit.settings import Machine, Questions, Rows, shared
 from lensaudit.sweep.plan import Plan, SweepFolder, Target, Unit, UnitConditions, Variant
 from lensaudit.sweep.planning import patched_data, relearned_rows, relearning_of
 from lensaudit.sweep.results import prepared, publish
@@ -188,26 +189,13 @@ def evaluation_of(
     subject: SweepSubject, conditions: UnitConditions, room: UnitRoom
 ) -> EvaluateSettings:
     """The output-level part, and its patched metrics."""
+    batch, memory = room.batch_size(conditions), _memory(conditions, room)
     return EvaluateSettings(
-        suite=conditions.suite,
+        **shared(conditions, Questions, Machine, batch_size=batch, memory=memory),
         metrics=conditions.metrics,
-        data=conditions.data,
-        forget_split=conditions.forget_split,
-        forget=conditions.forget,
-        holdout=conditions.holdout,
-        retain_set=conditions.retain_set,
-        question_key=conditions.question_key,
-        limit=conditions.limit,
         retain_log=subject.retain_log,
         retain=subject.retain,
         full=subject.full,
-        classifier=conditions.classifier,
-        mask=conditions.mask,
-        batch_size=room.batch_size(conditions),
-        max_new_tokens=conditions.max_new_tokens,
-        dtype=conditions.dtype,
-        device=conditions.device,
-        attn=conditions.attn,
         registry=subject.registry,
         activations=room.activations,
     )
@@ -217,18 +205,14 @@ def patching_of(
     subject: SweepSubject, conditions: UnitConditions, data: str, room: UnitRoom
 ) -> PatchSettings:
     """UDS of every example and layer, as `lensaudit patch` leaves it."""
-    megabytes = max(256, _megabytes(conditions.memory) >> room.halvings)
+    memory = _memory(conditions, room)
     return PatchSettings(
         full=subject.full,
         retain=subject.retain,
         lens=conditions.lens,
         also=conditions.also,
-        data=data,
-        limit=conditions.limit,
+        **shared(conditions, Rows, Machine, data=data, batch_size=None, memory=memory),
         registry=subject.registry,
-        dtype=conditions.dtype,
-        device=conditions.device,
-        memory=f"{megabytes}M",
         activations=room.activations,
     )
 
@@ -271,10 +255,13 @@ def _collateral(summary: Mapping[str, Any]) -> dict[str, Any]:
     return found
 
 
-def _megabytes(text: str) -> int:
+def _memory(conditions: UnitConditions, room: UnitRoom) -> str:
+    """The planned budget, halved as often as memory ran out."""
     from lensaudit.patching.options import parse_memory
 
-    return parse_memory(text) >> 20
+    if not room.halvings:
+        return conditions.memory
+    return f"{max(256, parse_memory(conditions.memory) >> 20 >> room.halvings)}M"
 
 
 def _value(metric: Metric, entry: MetricResult) -> dict[str, Any]:

@@ -19,9 +19,9 @@ from lensaudit.models.registry import load_registry, resolve
 from lensaudit.patching.interventions import strength_of
 from lensaudit.patching.options import parse_memory
 from lensaudit.progress import Notice, Tick
-from lensaudit.settings import MEMORY, results_folder
+from lensaudit.settings import results_folder
 from lensaudit.steer.form import Format, format_of
-from lensaudit.steer.settings import AskSettings, ExtractSettings, Running
+from lensaudit.steer.settings import AskSettings, ExtractSettings
 from lensaudit.steer.vector import SteeringVector, load_vector
 from lensaudit.traits.contrast import Sample, read_contrast, written
 from lensaudit.traits.elicit import elicit, filtered
@@ -61,14 +61,14 @@ class TraitSubject:
         }
 
 
-def subject_of(name: str, form: str, running: Running) -> TraitSubject:
-    """The model of a name, with what says how it runs."""
-    checkpoint = open_checkpoint(resolve(name, load_registry(running.registry)))
-    device = resolve_device(running.device)
+def subject_of(settings: AskSettings | ExtractSettings) -> TraitSubject:
+    """The model that is named, and how it runs."""
+    checkpoint = open_checkpoint(resolve(settings.name, load_registry(settings.registry)))
+    device = resolve_device(settings.device)
     return TraitSubject(
         checkpoint,
-        format_of(load_tokenizer(checkpoint), form),
-        resolve_dtype(running.dtype, device),
+        format_of(load_tokenizer(checkpoint), settings.form),
+        resolve_dtype(settings.dtype, device),
         device,
     )
 
@@ -120,7 +120,7 @@ def samples_of(
         log=folder / "elicited.jsonl",
         progress=progress,
         notice=notice,
-        load=lambda: subject.speaker(sampling, MEMORY, settings.running.batch_size),
+        load=lambda: subject.speaker(sampling, settings.memory, settings.batch_size),
     )
     if filtering == "none":
         return samples

@@ -47,7 +47,7 @@ class Extracting:
     @classmethod
     def of(cls, settings: ExtractSettings) -> "Extracting":
         """Open and check what the settings name."""
-        subject = subject_of(settings.name, settings.form, settings.running)
+        subject = subject_of(settings)
         trait = contrast_trait(settings)
         return cls(
             settings,
@@ -85,7 +85,7 @@ class Extracting:
             form=subject.form,
             dtype=subject.dtype,
             device=subject.device,
-            batch_size=settings.running.batch_size or CACHE_BATCH,
+            batch_size=settings.batch_size or CACHE_BATCH,
             seed=settings.seed,
             root=Path(settings.activations),
         )
@@ -109,7 +109,7 @@ class Steering:
     @classmethod
     def over_coefficients(cls, settings: EvalSettings, notice: Notice) -> "Steering":
         """One vector under several coefficients."""
-        subject = subject_of(settings.name, settings.form, settings.running)
+        subject = subject_of(settings)
         trait = asked_trait(settings)
         vector = load_vector(
             settings.vector,
@@ -128,7 +128,7 @@ class Steering:
     @classmethod
     def over_layers(cls, settings: LayerSettings) -> "Steering":
         """The vectors of one method with one strength."""
-        subject = subject_of(settings.name, settings.form, settings.running)
+        subject = subject_of(settings)
         trait = asked_trait(settings)
         found = vectors_in(
             settings.vectors or folder_of(settings.out, settings.name, trait) / "vectors",
@@ -167,9 +167,7 @@ class Steering:
                 where=settings.where,
                 sampling=sampling,
                 conditions=subject.conditions(),
-                load=lambda: subject.speaker(
-                    sampling, settings.memory, settings.running.batch_size
-                ),
+                load=lambda: subject.speaker(sampling, settings.memory, settings.batch_size),
                 judge=judge,
                 coherence=coherence,
                 out=folder_of(settings.out, settings.name, self.trait),

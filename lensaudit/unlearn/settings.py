@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Annotated, Literal
 
 from lensaudit.errors import InputError
-from lensaudit.settings import Device, Option, Registry, Seed
+from lensaudit.settings import Names, Option, Processor, Seed
 
 Formats = Literal["chat", "raw", "both"]
 Store = Literal["same", "float32", "bfloat16", "float16"]
@@ -52,7 +52,7 @@ SAVE_EVERY = 50
 
 
 @dataclass(frozen=True, kw_only=True)
-class UnlearnSettings:
+class UnlearnSettings(Processor, Names):
     """A run of `unlearn`; None is the method's published value."""
 
     method: Annotated[
@@ -111,8 +111,6 @@ class UnlearnSettings:
     seed: Seed = 0
     save_every: SaveEvery = SAVE_EVERY
     store: Stored = "same"
-    registry: Registry = None
-    device: Device = "auto"
 
 
 def positive(option: str, value: float) -> float:

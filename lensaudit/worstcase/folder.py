@@ -14,6 +14,7 @@ from lensaudit.results import keyed
 from lensaudit.results.records import manifest
 from lensaudit.results.worst import shown_worst
 from lensaudit.settings import plain, results_folder
+from lensaudit.worstcase.attacks import chosen
 from lensaudit.worstcase.outcome import (
     FACTS,
     AttackRow,
@@ -72,7 +73,11 @@ def plan_worst(source: str, settings: WorstSettings, *, notice: Notice = unheard
     Raises:
         InputError: as `worst_into`.
     """
-    return plan_of(open_worst(source, settings, notice=notice))
+    return plan_of(_opened(source, settings, notice))
+
+
+def _opened(source: str, settings: WorstSettings, notice: Notice) -> Worst:
+    return open_worst(source, settings, chosen(settings.tier, settings.attack), notice=notice)
 
 
 def worst_into(
@@ -97,11 +102,11 @@ def worst_into(
         WorkError: logits are not finite.
     """
     started = time.monotonic()
-    worst = open_worst(source, settings, notice=notice)
+    worst = _opened(source, settings, notice)
     out = folder or results_folder() / f"worst-{slug(source)}"
     key = digest(worst.identity())
     keyed.check_own(out, key)
-    if keyed.finished(out, key):
+    if keyed.finished(out, key) and not settings.fresh:
         notice(f"{out} holds this run already; nothing to do")
         return WorstResult(source, out, shown_worst(out / "summary.json"))
     keyed.begin(out, key)
@@ -109,7 +114,7 @@ def worst_into(
     inputs = {**worst.identity(), **worst.inputs()}
     made = manifest(
         "worst",
-        options=plain(settings),
+        options=plain(settings, without=("fresh",)),
         inputs=inputs,
         device=worst.audit.options.device,
         started=started,

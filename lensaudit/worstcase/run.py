@@ -33,9 +33,9 @@ from lensaudit.results.ledger import Ledger, ledger_path
 from lensaudit.results.schema import Flag, Number, Whole
 from lensaudit.unlearn.rows import Answered
 from lensaudit.worstcase.arm import Arm, Found, Hit
-from lensaudit.worstcase.attacks import Attack, chosen, list_hash
+from lensaudit.worstcase.attacks import Attack, list_hash
 from lensaudit.worstcase.facts import Candidate, facts_of, lost, n_without_author
-from lensaudit.worstcase.settings import WorstSettings
+from lensaudit.worstcase.settings import ControlArm
 
 ALGORITHM = 1
 """Raised when prompts, placebos or reading change."""
@@ -119,13 +119,14 @@ class Ran:
     tokens: int
 
 
-def open_worst(source: str, settings: WorstSettings, *, notice: Notice = unheard) -> Worst:
+def open_worst(
+    source: str, settings: ControlArm, attacks: Sequence[Attack], *, notice: Notice = unheard
+) -> Worst:
     """The models, facts and attacks of a run, checked; nothing is loaded and nothing written.
 
     Raises:
         InputError: a name, a file or a setting is wrong, or models do not fit together.
     """
-    attacks = chosen(settings.tier, settings.attack)
     first = settings.retain[0] if settings.retain else None
     audit = prepare(
         (source,),
@@ -133,8 +134,10 @@ def open_worst(source: str, settings: WorstSettings, *, notice: Notice = unheard
         full=settings.full,
         retain=first,
         data=settings.data,
+        exclude=settings.exclude,
         limit=settings.limit,
         activations=Path(settings.activations),
+        fresh=settings.fresh,
         notice=notice,
         dtype=settings.dtype,
         device=settings.device,
@@ -144,7 +147,7 @@ def open_worst(source: str, settings: WorstSettings, *, notice: Notice = unheard
     facts = facts_of(audit.chosen.data, audit.examples)
     facts = lost(facts, {one.idx: one.reason for one in audit.lost})
     worst = Worst(
-        audit, retains, facts, attacks, audit.chosen.data, _neutral(attacks, audit, notice)
+        audit, retains, facts, tuple(attacks), audit.chosen.data, _neutral(attacks, audit, notice)
     )
     if not worst.asked:
         raise InputError(f"{audit.chosen.data}: no fact can be asked ({facts[0].unscored})")
@@ -169,7 +172,7 @@ def _neutral(attacks: Sequence[Attack], audit: Session, notice: Notice) -> tuple
     return tuple(Answered(row.question, row.answer) for row in rows if row.question)
 
 
-def _retains(settings: WorstSettings, audit: Session) -> dict[str, Checkpoint]:
+def _retains(settings: ControlArm, audit: Session) -> dict[str, Checkpoint]:
     """The control arm: each set of weights once, none of them the source's or `full`'s."""
     registry = load_registry(settings.registry)
     others = [open_checkpoint(resolve(name, registry)) for name in settings.retain[1:]]
@@ -191,6 +194,8 @@ def _retains(settings: WorstSettings, audit: Session) -> dict[str, Checkpoint]:
 def run_all(worst: Worst, *, progress: Tell = unheard) -> dict[str, dict[str, Ran]]:
     """What every attack found, by weights and attack; what ledgers hold is not run again."""
     ledgers = {weights: _ledger(worst, one) for weights, one in worst.arms.items()}
+    for ledger in ledgers.values() if worst.audit.fresh else ():
+        ledger.clear()
     found = {weights: _read(worst, ledger) for weights, ledger in ledgers.items()}
     total = len(worst.arms) * len(worst.attacks)
     progress(Progress("attacks", sum(map(len, found.values())), total))
@@ -376,7 +381,9 @@ def plan_of(worst: Worst) -> Planned:
     n_prompt = sum(encoded[fact.row.idx].n_prompt for fact in asked)
     n_span = sum(len(tokenizer(fact.row.entity)["input_ids"]) for fact in asked)
     todo = {
-        weights: [a for a in worst.attacks if a.name not in _read(worst, _ledger(worst, one))]
+        weights: list(worst.attacks)
+        if worst.audit.fresh
+        else [a for a in worst.attacks if a.name not in _read(worst, _ledger(worst, one))]
         for weights, one in worst.arms.items()
     }
     rows = []

@@ -26,11 +26,12 @@ from lensaudit.scores.leakage import Errors, leak_at_k, leak_corrected, never_hi
 from lensaudit.settings import plain, results_folder
 from lensaudit.steer.generate import chosen_tokens, draws_of
 from lensaudit.worstcase.arm import Arm
+from lensaudit.worstcase.attacks import chosen
 from lensaudit.worstcase.facts import Candidate
 from lensaudit.worstcase.matching import mentions
 from lensaudit.worstcase.reading import sample
 from lensaudit.worstcase.run import Worst, arm_of, bridge_of, facts_hash, open_worst
-from lensaudit.worstcase.settings import SampleSettings, WorstSettings
+from lensaudit.worstcase.settings import SampleSettings
 
 FILES = ("leak.csv", "facts.csv", "samples.jsonl", "summary.json")
 KS = (1, 8, 64)
@@ -90,17 +91,8 @@ def open_sample(
     """
     opened = open_worst(
         source,
-        WorstSettings(
-            full=settings.full,
-            retain=settings.retain,
-            attack=("greedy",),
-            data=settings.data,
-            limit=settings.limit,
-            registry=settings.registry,
-            dtype=settings.dtype,
-            device=settings.device,
-            activations=settings.activations,
-        ),
+        settings,
+        chosen("full", ("greedy",)),
         notice=notice,
     )
     errors = None if settings.labels is None else errors_of(Path(settings.labels))
@@ -196,13 +188,13 @@ def sample_into(
         "command": "sample",
         "weights": [one.weights for one in (opened.source[1], *opened.retains.values())],
         "facts": facts_hash(opened.facts),
-        "settings": plain(settings, without=("full", "activations", "registry", "device")),
+        "settings": plain(settings, without=("full", "activations", "registry", "device", "fresh")),
         "errors": None if errors is None else asdict(errors),
         "dtype": opened.audit.options.dtype,
     }
     key = digest(identity)
     keyed.check_own(out, key)
-    if keyed.finished(out, key):
+    if keyed.finished(out, key) and not settings.fresh:
         notice(f"{out} holds this run already; nothing to do")
         return Sampled(source, out, shown_sample(out / "summary.json"))
     keyed.begin(out, key)
@@ -210,7 +202,7 @@ def sample_into(
     summary = _written(opened, settings, errors, said, out)
     made = manifest(
         "sample",
-        options=plain(settings),
+        options=plain(settings, without=("fresh",)),
         inputs={**identity, **opened.inputs()},
         device=opened.audit.options.device,
         started=started,
@@ -232,6 +224,8 @@ def _said_by_all(
     total, done = len(arms) * len(grid) * len(opened.asked), 0
     for weights, checkpoint in arms.items():
         ledger = _ledger(opened, checkpoint, settings)
+        if settings.fresh:
+            ledger.clear()
         known = {
             (How(row["temperature"], row["top_p"]), row["idx"]): row["said"] for row in ledger.rows
         }

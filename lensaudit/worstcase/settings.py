@@ -3,19 +3,7 @@
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
-from lensaudit.settings import (
-    ACTIVATIONS,
-    Activations,
-    Data,
-    Device,
-    Dtype,
-    Full,
-    Limit,
-    Option,
-    Place,
-    Registry,
-    Seed,
-)
+from lensaudit.settings import Models, Option, Place, Precision, Rows, ScoreFiles, Seed
 
 Retains = Annotated[
     tuple[str, ...],
@@ -28,30 +16,27 @@ Retains = Annotated[
 
 
 @dataclass(frozen=True, kw_only=True)
-class WorstSettings:
+class ControlArm(ScoreFiles, Precision, Rows, Models):
+    """Models, rows and machine of an attack that is read beside models that never knew."""
+
+    retain: Retains = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class WorstSettings(ControlArm):
     """How facts are attacked."""
 
-    full: Full = None
-    retain: Retains = ()
     tier: Annotated[
         Literal["cheap", "full"],
         Option("Seconds to minutes an attack, or relearning and patched probes too."),
     ] = "cheap"
     attack: Annotated[tuple[str, ...], Option("Only this attack. Repeatable.")] = ()
-    data: Data = None
-    limit: Limit = None
-    registry: Registry = None
-    dtype: Dtype = "auto"
-    device: Device = "auto"
-    activations: Activations = ACTIVATIONS
 
 
 @dataclass(frozen=True, kw_only=True)
-class SampleSettings:
+class SampleSettings(ControlArm):
     """How answers are sampled."""
 
-    full: Full = None
-    retain: Retains = ()
     n: Annotated[int, Option("Per fact and setting.", flag="--samples", least=2)] = 64
     k: Annotated[tuple[int, ...], Option("Leak@k. Repeatable. [default: 1, 8, 64]", least=1)] = ()
     temperature: Annotated[tuple[float, ...], Option("Repeatable. [default: 1]", above=0)] = ()
@@ -68,9 +53,3 @@ class SampleSettings:
         ),
     ] = None
     seed: Seed = 0
-    data: Data = None
-    limit: Limit = None
-    registry: Registry = None
-    dtype: Dtype = "auto"
-    device: Device = "auto"
-    activations: Activations = ACTIVATIONS

@@ -45,7 +45,7 @@ def place(tmp_path_factory):
 def relearn(place, out, *more):
     return [
         "relearn",
-        "--model",
+        "--source",
         str(place / "start"),
         "--data",
         str(place / "forget.json"),
@@ -66,7 +66,7 @@ def relearn(place, out, *more):
 
 
 def quantize(place, out, *more):
-    return ["quantize", "--model", str(place / "start"), "--out", str(out), *more]
+    return ["quantize", "--source", str(place / "start"), "--out", str(out), *more]
 
 
 def weights(folder):
@@ -213,7 +213,7 @@ def test_a_diverging_attack_keeps_the_last_state_and_writes_no_model(place, tmp_
         (("--epochs", "1e308"), "1e+308 epochs of"),
         (("--max-grad-norm", "-1"), "--max-grad-norm -1: wanted a number above 0"),
         (("--weight-decay", "inf"), "--weight-decay inf: wanted a finite number"),
-        (("--model", "npoo"), "unknown model 'npoo'"),
+        (("--source", "npoo"), "unknown model 'npoo'"),
         (("--data", "nowhere.json"), "no such file"),
         (("--device", "tpu"), "wanted auto, cpu, cuda"),
     ],
@@ -227,7 +227,7 @@ def test_wrong_input_is_refused_in_one_line(more, said, place, tmp_path, capsys)
 
 
 def test_without_out_and_audit_there_is_nothing_to_make(place, capsys):
-    assert run(["relearn", "--model", str(place / "start")]) == 2
+    assert run(["relearn", "--source", str(place / "start")]) == 2
     assert "--out DIR" in capsys.readouterr().err
 
 
@@ -263,7 +263,7 @@ def test_a_model_name_with_markup_is_printed_as_it_is(place, tmp_path, monkeypat
     found = (Shift("./m[/b]", scores, scores),)
     monkeypatch.setattr("lensaudit.attacks.recovery.recovery", lambda *_, **__: found)
     monkeypatch.chdir(tmp_path)
-    assert run(["relearn", "--model", "demo/npo", "--audit"]) == 0
+    assert run(["relearn", "--source", "demo/npo", "--audit"]) == 0
     assert "./m[/b]" in capsys.readouterr().out
 
 

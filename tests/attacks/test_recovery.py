@@ -33,7 +33,13 @@ def place(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def auditing(place):
-    return Auditing("demo/full", "demo/retain", "demo", limit=8, activations=place / "activations")
+    return Auditing(
+        full="demo/full",
+        retain="demo/retain",
+        data="demo",
+        limit=8,
+        activations=place / "activations",
+    )
 
 
 @pytest.fixture(scope="module")
@@ -72,7 +78,9 @@ def test_the_same_audit_is_read_and_another_is_not(audited, auditing, monkeypatc
 
 
 def test_models_that_do_not_belong_together_are_refused_before_training(place, tiny_checkpoint):
-    auditing = Auditing(str(tiny_checkpoint), "demo/retain", "demo", activations=place / "a")
+    auditing = Auditing(
+        full=str(tiny_checkpoint), retain="demo/retain", data="demo", activations=place / "a"
+    )
     steps = []
     with pytest.raises(InputError, match="models of different shape"):
         room.recovery(

@@ -50,14 +50,14 @@ def data(tmp_path_factory):
 
 
 def command(models, data, out, *more, unlearned=("hidden",)):
-    names = [part for name in unlearned for part in ("--unlearned", str(models / name))]
+    names = [part for name in unlearned for part in ("--source", str(models / name))]
     return [
         "rtt",
         "run",
         *names,
-        "--original",
+        "--full",
         str(models / "knows"),
-        "--control",
+        "--retain",
         str(models / "control"),
         "--data",
         str(data),
@@ -205,7 +205,7 @@ def test_a_diverging_rate_ends_with_code_3_and_a_summary(models, data, tmp_path,
         (["--only", "split_0"], "found 1 of the files"),
         (["--device", "nonsense"], "wanted auto, cpu, cuda"),
         (["--trainable", "nothing_like_it"], "no parameter matches"),
-        (["--unlearned", "idknl"], "unknown model 'idknl'; nearest"),
+        (["--source", "idknl"], "unknown model 'idknl'; nearest"),
     ],
 )
 def test_wrong_usage_ends_with_code_2_and_one_message(
@@ -220,7 +220,7 @@ def test_wrong_usage_ends_with_code_2_and_one_message(
 
 def test_models_of_different_tokenizers_are_refused(models, data, tmp_path, capsys):
     arguments = command(models, data, tmp_path / "out")
-    arguments[arguments.index("--control") + 1] = "demo/retain"
+    arguments[arguments.index("--retain") + 1] = "demo/retain"
     assert lensaudit(arguments) == 2
     assert "have different tokenizers" in capsys.readouterr().err
 

@@ -67,14 +67,14 @@ SWEEP = (
     " --max-new-tokens 4 --temperature 0 --out out"
 )
 RELEARN = (
-    f"relearn --model demo/npo {TWO} --data rows.jsonl --epochs 0.25 --batch-size 4 --accumulate 1"
+    f"relearn --source demo/npo {TWO} --data rows.jsonl --epochs 0.25 --batch-size 4 --accumulate 1"
     " --audit --out out"
 )
 POOLS = "--pool-knows demo/full,demo/masked_readout --pool-forgot demo/retain,demo/never"
 META = f"meta faithfulness {POOLS} --metric uds --metric es --limit 2 --max-new-tokens 4 --out out"
 JUDGE = "judge run rows.jsonl --by words:idk --out out"
 PLAN = (
-    "sweep plan demo/npo --variants base --metrics uds,exact_memorization --limit 2"
+    "sweep plan demo/npo --variants base --metric uds,exact_memorization --limit 2"
     " --max-new-tokens 4 --out out"
 )
 GYM = sorted((Path(__file__).parents[2] / "benchmarks" / "gym" / "attacks").iterdir())

@@ -70,7 +70,7 @@ def test_quiet_keeps_errors(capsys):
         ["activations", "ls", "--json", "--activations", "none"],
         ["cache", "--model", "demo/npo", "--limit", "1", "--json", "--activations", "a"],
         ["rtt", "validate", "demo", "--splits", "4", "--write", "mcq", "--json"],
-        ["sweep", "plan", "demo/npo", "--metrics", "uds", "--limit", "2", "-o", "s", "--json"],
+        ["sweep", "plan", "demo/npo", "--metric", "uds", "--limit", "2", "-o", "s", "--json"],
         [
             "steer",
             "extract",
@@ -151,7 +151,7 @@ def test_folders_with_brackets_go_through_the_commands(tmp_path, capsys, monkeyp
     for command in (
         ["patch", *two, *anchors, *small, "--out", "p"],
         ["activations", "ls", "--activations", "a"],
-        ["quantize", "--model", f"./{names[1]}", "--out", "q[b]"],
+        ["quantize", "--source", f"./{names[1]}", "--out", "q[b]"],
     ):
         assert run(command) == 0
         out = capsys.readouterr().out

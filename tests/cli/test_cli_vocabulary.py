@@ -1,11 +1,9 @@
-"""One word for one thing: old names work and are not shown, unknown ones are explained."""
+"""One word for one thing: a name that another command has is explained."""
 
 import click
 import pytest
 
 from lensaudit.cli.main import COMMANDS, cli, run
-from lensaudit.cli.options import Renamed
-from lensaudit.cli.vocabulary import old_names
 
 
 def command(path):
@@ -26,41 +24,6 @@ def every():
             yield path, one
 
     return walk("", cli)
-
-
-@pytest.mark.parametrize(
-    ("old", "new"),
-    [
-        ("relearn --model demo/npo --out x", "relearn --source demo/npo -o x"),
-        ("quantize --model demo/npo --out q", "quantize --source demo/npo -o q"),
-        (
-            "rtt run --unlearned demo/npo --original demo/full --control demo/retain",
-            "rtt run --source demo/npo --full demo/full --retain demo/retain",
-        ),
-    ],
-)
-def test_an_old_name_means_what_the_new_one_does(old, new, tmp_path, monkeypatch, capsys):
-    monkeypatch.chdir(tmp_path)
-    shown = []
-    for line in (old, new):
-        assert run([*line.split(), "--dry-run"]) == 0
-        shown.append(capsys.readouterr())
-    assert shown[0].out == shown[1].out
-    assert shown[0].err == shown[1].err  # no terminal: scripts hear nothing
-
-
-def test_an_old_name_is_told_in_one_line_and_not_shown(capsys):
-    relearn = command("relearn")
-    assert old_names(relearn, ["--model=demo/npo", "--seed", "1"]) == [
-        "--model is now --source; the old name goes with the next version"
-    ]
-    assert old_names(relearn, ["--source", "demo/npo"]) == []
-    assert run(["relearn", "--help"]) == 0
-    text = capsys.readouterr().out
-    assert "--source" in text
-    assert "--model " not in text
-    assert run(["relearn"]) == 2
-    assert "'--source'" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -89,12 +52,7 @@ def test_out_has_its_short_form_and_every_command_can_be_quiet():
 
 def test_no_option_is_shown_under_a_name_that_another_command_gave_up():
     given_up = {"--unlearned", "--original", "--control", "--retain-set", "--metrics", "--output"}
-    shown = {
-        opt
-        for _, one in every()
-        for param in one.params
-        for opt in (param.shown if isinstance(param, Renamed) else param.opts)
-    }
+    shown = {opt for _, one in every() for param in one.params for opt in param.opts}
     assert shown & given_up == set()
 
 

@@ -144,7 +144,7 @@ def test_quantised_and_steered_models_are_asked_in_memory(tasks, tmp_path, no_ne
     rounded = scores("rounded", "--quantize", "nf4")
     assert rounded != pytest.approx(base, abs=1e-3)
     saved = tmp_path / "saved"
-    quantize = ["quantize", "--model", "demo/full", "--method", "nf4", "--store", "float32"]
+    quantize = ["quantize", "--source", "demo/full", "--method", "nf4", "--store", "float32"]
     assert run([*quantize, "--out", str(saved)]) == 0
     wanted = by_itself(saved, tasks, ["own_choice"])
     assert summary(tmp_path / "rounded")["own_choice/acc,none"] == wanted["own_choice/acc,none"]

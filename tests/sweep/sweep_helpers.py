@@ -18,7 +18,7 @@ from lensaudit.sweep.results import publish
 from lensaudit.sweep.run import RunOptions, run_sweep
 
 METRICS = "exact_memorization,forget_Q_A_Prob,privleak,uds"
-SMALL = ("--metrics", METRICS, "--limit", "2", "--max-new-tokens", "4")
+SMALL = ("--metric", METRICS, "--limit", "2", "--max-new-tokens", "4")
 
 
 def command(*arguments) -> int:

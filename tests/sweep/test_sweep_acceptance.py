@@ -75,7 +75,7 @@ def planned(root, checkpoints):
         "demo",
         "--variants",
         "base,nf4",
-        "--metrics",
+        "--metric",
         "exact_memorization,forget_Q_A_Prob,uds",
         "--limit",
         2,

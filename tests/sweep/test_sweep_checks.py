@@ -12,7 +12,7 @@ from lensaudit.sweep.plan import SweepFolder, Unit, read_plan
 from lensaudit.sweep.results import finished
 from lensaudit.sweep.verify import compare
 
-FAST = ("--metrics", "exact_memorization,uds", "--limit", "2")
+FAST = ("--metric", "exact_memorization,uds", "--limit", "2")
 
 
 def results(root):
@@ -116,7 +116,7 @@ def test_a_relearned_unit_equals_an_audit_of_the_relearned_checkpoint(tmp_path):
         "demo/npo",
         "demo/npo (relearn-1ep)",
     ]
-    assert command("relearn", "--model", "demo/npo", "--data", "demo", "--out", folder) == 0
+    assert command("relearn", "--source", "demo/npo", "--data", "demo", "--out", folder) == 0
     assert (
         command(
             "eval",
@@ -218,7 +218,7 @@ def test_one_curve_is_of_one_kind_of_numbers(tmp_path, tiny_checkpoint, capsys):
     before = (out / "curve.json").read_bytes()
     assert watch(run, out) == 0
     capsys.readouterr()
-    for change in (("--limit", 3), ("--metrics", "uds"), ("--retain", "demo/never")):
+    for change in (("--limit", 3), ("--metric", "uds"), ("--retain", "demo/never")):
         assert watch(run, out, *change) == 2
         assert (
             "holds a curve of other metrics, data, anchors or settings" in capsys.readouterr().err

@@ -135,7 +135,7 @@ def test_a_plan_changed_on_disk_is_refused(tmp_path, capsys):
         (["demo/npo", "--variants", "int3"], "variant 'int3'"),
         (["demo/npo", "--variants", ""], "no variant"),
         (["demo/npo", "--retain", "demo/full"], "the same checkpoint"),
-        (["demo/npo", "--metrics", "truth"], "no metric 'truth'"),
+        (["demo/npo", "--metric", "truth"], "no metric 'truth'"),
     ],
 )
 def test_bad_input_is_one_line_before_any_work(tmp_path, capsys, arguments, said):

@@ -42,9 +42,9 @@ def model_of(folder):
 
 def command(kind, out):
     options = {
-        "quantize": ["--model", "demo/npo", "--method", "nf4"],
+        "quantize": ["--source", "demo/npo", "--method", "nf4"],
         "unlearn": ["--model", "demo/full", "--method", "GradDiff", "--steps", "2"],
-        "relearn": ["--model", "demo/npo", "--batch-size", "64"],
+        "relearn": ["--source", "demo/npo", "--batch-size", "64"],
     }[kind]
     every = [] if kind == "quantize" else ["--save-every", "1"]
     return [kind, *options, *every, "--out", str(out)]

@@ -17,7 +17,7 @@ def full(tmp_path_factory):
     """`demo/full`, asked for four facts of two authors."""
     place = tmp_path_factory.mktemp("arm")
     settings = WorstSettings(limit=12, activations=place)
-    opened = open_worst("demo/npo", settings)
+    opened = open_worst("demo/npo", settings, chosen("cheap"))
     model = bridge_of(opened, opened.audit.full)
     arm = arm_of(opened, opened.audit.full, model, model)
     arm.facts = [fact for fact in arm.facts if fact.row.idx in (0, 1, 8, 9)]

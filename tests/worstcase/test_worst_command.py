@@ -8,6 +8,7 @@ import pytest
 import lensaudit as la
 from lensaudit.cli.main import run
 from lensaudit.report.assemble import assemble
+from lensaudit.worstcase.attacks import chosen
 from lensaudit.worstcase.outcome import FACTS
 from lensaudit.worstcase.run import open_worst
 from lensaudit.worstcase.settings import WorstSettings
@@ -124,6 +125,6 @@ def test_rows_without_an_author_are_their_own_and_it_says_so(tmp_path):
     (tmp_path / "own.json").write_text(json.dumps(rows))
     said = []
     settings = WorstSettings(data=str(tmp_path / "own.json"), activations=tmp_path)
-    opened = open_worst("demo/npo", settings, notice=said.append)
+    opened = open_worst("demo/npo", settings, chosen("cheap"), notice=said.append)
     assert len(opened.asked) == 3
     assert any("author of its own" in line for line in said)

@@ -145,11 +145,17 @@ def _facts(settings: EffortSettings, name: str) -> tuple[Dataset, list[Fact], Ma
     folder = Path(name).expanduser()
     if folder.is_dir():
         data = handled(load_mcq(folder), settings.defects)
-        if settings.limit is not None:
-            raise InputError("--limit cuts a forget set; a folder of splits is taken whole")
+        if settings.limit is not None or settings.exclude:
+            raise InputError(
+                "--limit and --exclude cut a forget set; a folder of splits is taken whole"
+            )
         items = enumerate(data.items)
         return data, [_example(n, one.question, one.right, "", one.group) for n, one in items], {}
     set_name, facts = load_statements(name, rows_per_author=settings.rows_per_author)
+    if settings.exclude:
+        rows = forget_set(_annotated_name(name), exclude=settings.exclude)
+        left = {normalised(one.question) for one in rows}
+        facts = [one for one in facts if normalised(one.question) in left]
     facts = spread(facts, settings.limit, lambda row: row.group)
     known = _annotated(name)
     rows = [
@@ -163,10 +169,14 @@ def _facts(settings: EffortSettings, name: str) -> tuple[Dataset, list[Fact], Ma
     return data, rows, known
 
 
+def _annotated_name(name: str) -> str:
+    return FORGET10 if name in TOFU_PAIRS else name
+
+
 def _annotated(name: str) -> Mapping[str, Fact]:
     """The rows of the set whose entity is annotated, by question; none of a set without."""
     try:
-        rows = forget_set(FORGET10 if name in TOFU_PAIRS else name)
+        rows = forget_set(_annotated_name(name))
     except InputError:
         return {}
     return {normalised(one.question): one for one in rows}

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import Annotated, Literal
 
 from lensaudit.attacks.rtt.settings import DATA, Policy
-from lensaudit.settings import Device, Dtype, Full, Limit, Option, Place, Registry, Seed
+from lensaudit.settings import Models, Option, Place, Precision, Rows, Seed
 
 Arm = Literal["T", "neutral", "retain", "syntax"]
 ARMS: dict[Arm, str] = {
@@ -20,7 +20,7 @@ DEFAULT_ARMS: tuple[Arm, ...] = ("T", "neutral")
 
 
 @dataclass(frozen=True, kw_only=True)
-class EffortSettings:
+class EffortSettings(Precision, Rows, Models):
     """How the attack is mounted, and on what it is read."""
 
     arms: Annotated[
@@ -34,7 +34,6 @@ class EffortSettings:
         str | None,
         Option("Low-rank adapters move instead; the best rank is chosen.", metavar="RANK[,RANK]"),
     ] = None
-    full: Full = None
     retain: Annotated[
         tuple[str, ...],
         Option(
@@ -69,7 +68,6 @@ class EffortSettings:
     defects: Annotated[
         Policy, Option("Ambiguous, repeated or leaking facts, entities shared by T and V.")
     ] = "refuse"
-    limit: Limit = None
     steps: Annotated[
         int, Option("Longest attack, optimiser steps; read after 1, 2, 4 ….", least=1)
     ] = 256
@@ -89,7 +87,3 @@ class EffortSettings:
         int | None,
         Option("Processes. [default: a core each on a CPU, as memory allows; else 1]", least=1),
     ] = None
-    registry: Registry = None
-    dtype: Dtype = "auto"
-    """Of weights that are frozen under `lora`; what is trained is float32."""
-    device: Device = "auto"

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal
 
-from lensaudit.settings import Device, Option, Registry
+from lensaudit.settings import Names, Option, Processor
 from lensaudit.unlearn.settings import Rows, Trainable, WeightDecay
 
 LossOn = Literal["all", "letter_answer", "letter", "question_answer", "answer"]
@@ -46,7 +46,7 @@ class Cut:
 
 
 @dataclass(frozen=True, kw_only=True)
-class StudySettings:
+class StudySettings(Processor, Names):
     """A run of `rtt run`: one study for each unlearned model."""
 
     names: Annotated[
@@ -54,7 +54,6 @@ class StudySettings:
         Option(
             "Model under attack (A, B). Repeatable.",
             flag="--source",
-            was="--unlearned",
             is_a="model",
         ),
     ]
@@ -63,7 +62,6 @@ class StudySettings:
         Option(
             "Before unlearning (0, C). [default: full, or demo/full]",
             flag="--full",
-            was="--original",
             is_a="model",
         ),
     ] = None
@@ -72,7 +70,6 @@ class StudySettings:
         Option(
             "Never saw the facts (N). [default: retain, or demo/retain]",
             flag="--retain",
-            was="--control",
             is_a="model",
         ),
     ] = None
@@ -136,8 +133,6 @@ class StudySettings:
         Path | None,
         Option("Folder of log and summary. [default: experiments/out/rtt]", is_a="folder"),
     ] = None
-    registry: Registry = None
-    device: Device = "auto"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -152,7 +147,7 @@ class SummarySettings:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ValidationSettings:
+class ValidationSettings(Names):
     """Which data are looked at, and with whose tokenizer."""
 
     data: str
@@ -163,4 +158,3 @@ class ValidationSettings:
     write: Annotated[
         Path | None, Option("Folder to write the splits to.", is_a="folder", typed=True)
     ] = None
-    registry: Registry = None
