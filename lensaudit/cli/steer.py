@@ -14,7 +14,7 @@ from lensaudit.steer.settings import (
 )
 
 if TYPE_CHECKING:
-    from lensaudit.traits.runs import Steering
+    from lensaudit.steer.runs import Steering
 
 
 @click.group()
@@ -36,7 +36,7 @@ def extract(settings: ExtractSettings, as_json: bool, dry_run: bool) -> None:
     rows. Every vector is as long as the mean difference of its layer.
     """
     from lensaudit.screen.steer import of_vectors
-    from lensaudit.traits.runs import Extracting
+    from lensaudit.steer.runs import Extracting
 
     job = Extracting.of(settings)
     if dry_run:
@@ -62,7 +62,7 @@ def evaluate(settings: EvalSettings, as_json: bool, dry_run: bool) -> None:
     reported on the other half.
     """
     from lensaudit.screen.steer import of_coefficients
-    from lensaudit.traits.runs import Steering
+    from lensaudit.steer.runs import Steering
 
     results = _steered(
         Steering.over_coefficients(settings, notice), as_json=as_json, dry_run=dry_run
@@ -82,7 +82,7 @@ def sweep(settings: LayerSettings, as_json: bool, dry_run: bool) -> None:
     questions and reported on the other half.
     """
     from lensaudit.screen.steer import of_layers
-    from lensaudit.traits.runs import Steering
+    from lensaudit.steer.runs import Steering
 
     results = _steered(Steering.over_layers(settings), as_json=as_json, dry_run=dry_run)
     if results:

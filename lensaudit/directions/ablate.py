@@ -9,12 +9,12 @@ from torch import Tensor
 
 from lensaudit.directions.bench import Bench, Part, Role
 from lensaudit.directions.finding import Arm, Finding, Label, findings_of, with_costs
+from lensaudit.directions.folds import Fold
 from lensaudit.directions.measure import log_odds
 from lensaudit.directions.restore import Search, moved_layers, randoms
 from lensaudit.judge.programmatic import EntityJudge, JudgeRequest, declines
 from lensaudit.patching.generation import ends_of
 from lensaudit.steer.edits import NO_EDITS, Edits, Place, removing
-from lensaudit.steer.folds import Fold
 from lensaudit.steer.generate import continuations
 
 DEEPEST = 0.8

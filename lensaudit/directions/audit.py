@@ -22,6 +22,7 @@ from lensaudit.directions.finding import (
     check_lengths,
     read_finding,
 )
+from lensaudit.directions.folds import N_FOLDS, Fold, author_folds
 from lensaudit.directions.mediate import mediate
 from lensaudit.directions.restore import Search, restore
 from lensaudit.directions.verdict import SCORES, Plain, summary_of
@@ -38,8 +39,7 @@ from lensaudit.progress import Notice, Tick
 from lensaudit.results.ledger import Ledger
 from lensaudit.results.records import claim
 from lensaudit.results.schema import Flag, Number, Whole
-from lensaudit.steer.folds import N_FOLDS, Fold, author_folds
-from lensaudit.steer.form import Format
+from lensaudit.steer.generate import Format
 from lensaudit.steer.settings import DirectionSettings
 from lensaudit.unlearn.rows import load_rows
 

@@ -17,7 +17,7 @@ from lensaudit.models.bridge import DTYPES, TransformerBridge, load
 from lensaudit.models.checkpoint import Checkpoint, load_tokenizer
 from lensaudit.progress import Tick
 from lensaudit.steer.edits import NO_EDITS, Edits
-from lensaudit.steer.form import Format, prompt_ids
+from lensaudit.steer.generate import Format, prompt_ids
 
 Role = Literal["full", "unlearned", "retain"]
 ROLES: tuple[Role, ...] = ("full", "unlearned", "retain")

@@ -7,10 +7,10 @@ from torch import Tensor
 
 from lensaudit.directions.bench import Bench, Role
 from lensaudit.directions.finding import Arm, Finding, Label, best_of, findings_of, with_costs
+from lensaudit.directions.folds import Fold
 from lensaudit.directions.restore import Search, moved_layers, randoms
 from lensaudit.patching.interventions import Where
 from lensaudit.steer.edits import Edits, clamping
-from lensaudit.steer.folds import Fold
 
 DOSES = (0.0, 0.25, 0.5, 0.75, 1.0)
 """From the unlearned model's mean component to the full model's."""

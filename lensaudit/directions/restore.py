@@ -9,10 +9,10 @@ from torch import Tensor
 
 from lensaudit.directions.bench import Bench, Role
 from lensaudit.directions.finding import Arm, Finding, Label, best_of, findings_of, with_costs
+from lensaudit.directions.folds import Fold
 from lensaudit.patching.interventions import Where
 from lensaudit.steer.edits import Edits, adding
 from lensaudit.steer.estimators import random_direction, scaled_to
-from lensaudit.steer.folds import Fold
 from lensaudit.steer.settings import DirectionSettings
 
 STRENGTHS = tuple(map(float, DirectionSettings.strengths.split(",")))

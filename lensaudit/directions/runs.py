@@ -26,7 +26,7 @@ from lensaudit.patching.prepare import examples_for
 from lensaudit.progress import Notice, Tick
 from lensaudit.results.records import manifest
 from lensaudit.settings import plain, results_folder
-from lensaudit.steer.form import format_of
+from lensaudit.steer.generate import format_of
 from lensaudit.steer.settings import DirectionSettings
 from lensaudit.unlearn.rows import TOFU_PAIRS
 

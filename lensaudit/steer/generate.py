@@ -1,21 +1,26 @@
 """What does a model say while it is steered? Sampled or greedy, batched, with cached keys.
 
+A question is put in the model's chat template, or as raw text.
+
 Random numbers belong to a row, not to a call: the same row draws the same numbers under every
 coefficient, in every batch and after a restart, so differences between coefficients are paired.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from lensaudit.errors import WorkError
+from lensaudit.data.chat import DATE, PLAIN, SYSTEM_PROMPT, Template, encode_qa
+from lensaudit.errors import InputError, WorkError
 from lensaudit.files import digest
-from lensaudit.models.bridge import TransformerBridge, cached_step
+from lensaudit.models.bridge import DTYPES, TransformerBridge, cached_step, load
+from lensaudit.models.checkpoint import Checkpoint
 from lensaudit.models.generation import Logits, Running, continued, started
+from lensaudit.patching.generation import ends_of, rows_that_fit
 from lensaudit.steer.edits import NO_EDITS, Edits, installed
 from lensaudit.steer.settings import AskSettings
 
@@ -127,3 +132,105 @@ def chosen_tokens(
     wanted = numbers.double().unsqueeze(1) * shares[:, -1:]
     found = torch.searchsorted(shares, wanted, right=True).squeeze(1)
     return found.clamp(max=logits.shape[1] - 1)
+
+
+Format = Literal["chat", "raw"]
+
+
+def format_of(tokenizer: Any, wanted: str) -> Format:
+    """`auto` is the tokenizer's chat template where it has one.
+
+    Raises:
+        InputError: chat is wanted and there is no template.
+    """
+    if wanted == "chat" and not tokenizer.chat_template:
+        raise InputError("--format chat: this tokenizer has no chat template; use --format raw")
+    if wanted in ("chat", "raw"):
+        return "chat" if wanted == "chat" else "raw"
+    return "chat" if tokenizer.chat_template else "raw"
+
+
+def prompt_ids(tokenizer: Any, form: Format, question: str, system: str | None) -> tuple[int, ...]:
+    """What a generation continues; a raw prompt has the system text in front."""
+    if form == "chat":
+        template = Template(system_prompt=system or SYSTEM_PROMPT, date_string=DATE)
+        return encode_qa(tokenizer, template, question, "").prompt_ids
+    head = f"{system}\n\n" if system else ""
+    text = f"{head}{PLAIN.user_start_tag}{question}{PLAIN.user_end_tag}{PLAIN.asst_start_tag}"
+    return tuple(tokenizer(text.rstrip())["input_ids"])
+
+
+MOST_ROWS = 64
+
+
+@dataclass(frozen=True)
+class Sampling:
+    """How answers are drawn."""
+
+    temperature: float = TEMPERATURE
+    max_new_tokens: int = MAX_NEW_TOKENS
+    seed: int = 0
+
+
+@dataclass(frozen=True)
+class Ask:
+    """One question, asked once."""
+
+    key: str
+    """What its random numbers belong to."""
+    question: str
+    system: str | None = None
+
+
+@dataclass(frozen=True)
+class Speaker:
+    """A loaded model and how it is written to."""
+
+    model: TransformerBridge
+    form: Format
+    sampling: Sampling
+    memory_bytes: int = 2 << 30
+    batch_size: int | None = None
+
+    def answers(
+        self, asks: Sequence[Ask], edits: Edits = NO_EDITS
+    ) -> Iterator[list[tuple[Ask, str]]]:
+        """What it says, batch by batch, in the order of `asks`."""
+        tokenizer = self.model.tokenizer
+        prompts = [prompt_ids(tokenizer, self.form, one.question, one.system) for one in asks]
+        n_pos = max(map(len, prompts), default=0) + self.sampling.max_new_tokens
+        size = self.batch_size or min(
+            MOST_ROWS, rows_that_fit(self.model, n_pos, self.memory_bytes)
+        )
+        for start in range(0, len(asks), size):
+            some = asks[start : start + size]
+            said = continuations(
+                self.model,
+                prompts[start : start + size],
+                max_new_tokens=self.sampling.max_new_tokens,
+                stop=ends_of(self.model),
+                edits=edits,
+                draws=draws_of(
+                    [one.key for one in some],
+                    n_steps=self.sampling.max_new_tokens,
+                    seed=self.sampling.seed,
+                    temperature=self.sampling.temperature,
+                ),
+            )
+            texts = [tokenizer.decode(list(ids), skip_special_tokens=True).strip() for ids in said]
+            yield list(zip(some, texts, strict=True))
+
+
+def speaker_of(
+    checkpoint: Checkpoint,
+    *,
+    form: Format,
+    sampling: Sampling,
+    dtype: str,
+    device: str,
+    memory_bytes: int = 2 << 30,
+    batch_size: int | None = None,
+) -> Speaker:
+    """Load the model of a checkpoint."""
+    model = load(checkpoint, dtype=DTYPES[dtype], device=device)
+    return Speaker(model, form, sampling, memory_bytes, batch_size)

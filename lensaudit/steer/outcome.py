@@ -25,7 +25,7 @@ FEWEST_COEFFICIENTS = 3
 
 
 @dataclass(frozen=True)
-class Judged:
+class JudgedAnswer:
     """One answer and its scores, 0 to 100; None where a judge gives none."""
 
     question: int
@@ -43,7 +43,7 @@ class Judged:
 class Level:
     """All answers under one setting."""
 
-    answers: tuple[Judged, ...]
+    answers: tuple[JudgedAnswer, ...]
 
     @property
     def scores(self) -> list[float]:

@@ -122,7 +122,7 @@ def _load_own(path: Path) -> SteeringVector:
             f"{beside}: layer_convention is {convention!r}, wanted "
             f"{LAYER_CONVENTION!r} (layer 16 = output of block 16 = hidden_states[17])"
         )
-    said = vars(checked(_Document, document, beside, remedy="extract the vector again"))
+    said = vars(checked(VectorDocument, document, beside, remedy="extract the vector again"))
     known = said.pop("hash")
     found = SteeringVector(vector=_checked(_tensor(path), path), **said)
     if known != found.hash():
@@ -131,7 +131,7 @@ def _load_own(path: Path) -> SteeringVector:
 
 
 @dataclass(frozen=True)
-class _Document:
+class VectorDocument:
     """What the `.json` says beside the numbers; of them the hash tells, of the rest nothing."""
 
     layer: Whole

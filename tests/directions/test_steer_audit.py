@@ -16,12 +16,12 @@ from lensaudit.directions.ablate import choose
 from lensaudit.directions.audit import LOG, prepare, retain_examples, run
 from lensaudit.directions.bench import Bench, Runs
 from lensaudit.directions.finding import Arm, Finding, Label, read_finding
+from lensaudit.directions.folds import author_folds
 from lensaudit.directions.measure import Scores
 from lensaudit.directions.restore import Search
 from lensaudit.errors import InputError
 from lensaudit.results.ledger import Ledger, lines_of
 from lensaudit.steer.edits import Edits, adding
-from lensaudit.steer.folds import author_folds
 
 SEARCH = Search(
     layers=(5, 7, 9),

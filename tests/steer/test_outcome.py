@@ -3,8 +3,9 @@
 import pytest
 
 from lensaudit.errors import InputError
+from lensaudit.steer.evaluate import checked_coefficients
 from lensaudit.steer.outcome import (
-    Judged,
+    JudgedAnswer,
     Level,
     chosen_on_dev,
     correlation,
@@ -14,7 +15,6 @@ from lensaudit.steer.outcome import (
     slope,
     summary_of,
 )
-from lensaudit.traits.evaluate import checked_coefficients
 
 QUESTIONS = [f"question {at}" for at in range(4)]
 
@@ -23,7 +23,9 @@ def level(*scores, coherence=90.0):
     """Two rollouts of each question in turn."""
     return Level(
         tuple(
-            Judged(at // 2, at % 2, "said", score, coherence, "" if score is not None else "low")
+            JudgedAnswer(
+                at // 2, at % 2, "said", score, coherence, "" if score is not None else "low"
+            )
             for at, score in enumerate(scores)
         )
     )

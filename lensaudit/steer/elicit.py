@@ -1,18 +1,19 @@
-"""Answers with and without a trait, asked for by pairs of system prompts."""
+"""Answers with and without a trait, asked for by pairs of system prompts, each judged once."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from lensaudit.errors import InputError, PartialError
 from lensaudit.files import digest
-from lensaudit.judge.programmatic import Judge, JudgeRequest
+from lensaudit.judge.programmatic import Judge, JudgeRequest, JudgeVerdict, Status
+from lensaudit.judge.prompts import COHERENCE
+from lensaudit.judge.scalar import ScalarJudge
 from lensaudit.progress import Notice, Tick
 from lensaudit.results.ledger import Ledger
-from lensaudit.traits.contrast import Sample, whole_pairs
-from lensaudit.traits.judging import PASSING, Judging, judged
-from lensaudit.traits.speaker import Ask, Sampling, Speaker
-from lensaudit.traits.trait import ContrastRow, Elicitation, Trait
+from lensaudit.results.schema import Flag, Number
+from lensaudit.steer.generate import Ask, Sampling, Speaker
+from lensaudit.steer.trait import ContrastRow, ContrastSample, Elicitation, Trait, whole_pairs
 
 KEPT_FROM = 50.0
 """A pair stays if the positive answer scores at least this and the negative one less, and both
@@ -52,7 +53,7 @@ def elicit(
     log: Path,
     progress: Tick | None = None,
     notice: Notice | None = None,
-) -> list[Sample]:
+) -> list[ContrastSample]:
     """The trait's answers, generated where `log` lacks them.
 
     Args:
@@ -71,7 +72,7 @@ def elicit(
     if trait.elicitation is None:
         raise InputError(f"trait {trait.name}: no extraction prompts and no contrast rows")
     wanted = asked(trait.elicitation, n_rollouts)
-    ledger = Ledger(log, "elicited", {}, unsigned="keep", record=_Line, notice=notice)
+    ledger = Ledger(log, "elicited", {}, unsigned="keep", record=ElicitedLine, notice=notice)
     known = {row["key"]: row["text"] for row in ledger.rows}
     keys = [digest([identity, vars(sampling), one.ask.key]) for one in wanted]
     missing = [one.ask for one, key in zip(wanted, keys, strict=True) if key not in known]
@@ -91,7 +92,7 @@ def elicit(
             if progress:
                 progress("eliciting", sum(key in known for key in keys), len(keys))
     samples = [
-        Sample(
+        ContrastSample(
             number,
             ContrastRow(one.ask.question, known[key]),
             one.positive,
@@ -105,7 +106,7 @@ def elicit(
 
 
 @dataclass(frozen=True)
-class _Line:
+class ElicitedLine:
     """What a line of what was said must hold."""
 
     key: str
@@ -113,13 +114,13 @@ class _Line:
 
 
 def filtered(
-    samples: Sequence[Sample],
+    samples: Sequence[ContrastSample],
     trait: Trait,
     judge: Judge,
     coherence: Judge,
     log: Path,
     notice: Notice | None = None,
-) -> list[Sample]:
+) -> list[ContrastSample]:
     """Pairs in which the answers differ in the trait and both hold together.
 
     Raises:
@@ -149,3 +150,102 @@ def filtered(
             f"(of {len(samples) // 2}); use another model, another judge or --filter none"
         )
     return kept
+
+
+JUDGED_AT_ONCE = 64
+"""Requests handed to a judge before its verdicts are written down."""
+PASSING = ("api_error", "budget", "no_logprobs")
+"""Not verdicts: asked again in the next run."""
+
+
+@dataclass(frozen=True)
+class Judging:
+    """Who judges a trait, who judges coherence, and where it is written down."""
+
+    trait: Trait
+    judge: Judge
+    coherence: Judge
+    log: Path
+    notice: Notice | None = None
+    """Told which lines of the log do not count."""
+
+    def roles(self) -> tuple[tuple[Judge, str], tuple[Judge, str]]:
+        """Each judge and its prompt."""
+        return (self.judge, self.trait.eval_prompt), (self.coherence, COHERENCE)
+
+
+def judged(
+    judging: Judging,
+    requests: Sequence[JudgeRequest],
+    progress: Tick | None = None,
+) -> list[tuple[JudgeVerdict, JudgeVerdict]]:
+    """Trait and coherence of each request, in order; asked only where the log lacks it."""
+    ledger = Ledger(
+        judging.log, "judgements", {}, unsigned="keep", record=JudgementLine, notice=judging.notice
+    )
+    first, second = (
+        _verdicts(judge, [replace(one, prompt=prompt) for one in requests], ledger, progress)
+        for judge, prompt in judging.roles()
+    )
+    return list(zip(first, second, strict=True))
+
+
+def _verdicts(
+    judge: Judge,
+    requests: Sequence[JudgeRequest],
+    ledger: Ledger,
+    progress: Tick | None,
+) -> list[JudgeVerdict]:
+    keys = [_key_of(judge, request) for request in requests]
+    known = {row["key"]: _verdict(row) for row in ledger.rows}
+    missing = {
+        key: request for key, request in zip(keys, requests, strict=True) if key not in known
+    }
+    items = list(missing.items())
+    for start in range(0, len(items), JUDGED_AT_ONCE):
+        some = items[start : start + JUDGED_AT_ONCE]
+        found = judge.score([request for _, request in some])
+        rows = []
+        for (key, _), verdict in zip(some, found, strict=True):
+            known[key] = verdict
+            if verdict.status not in PASSING:
+                rows.append({"key": key, "judge": judge.name, **vars(verdict)})
+        ledger.append(rows)
+        if progress:
+            progress(
+                f"judging by {judge.name}", min(start + JUDGED_AT_ONCE, len(items)), len(items)
+            )
+    return [known[key] for key in keys]
+
+
+def identity_of(judge: Judge) -> dict[str, str]:
+    """What a verdict depends on beside the request; scores of two identities do not mix."""
+    found = {"name": judge.name}
+    if isinstance(judge, ScalarJudge):
+        found |= {"host": judge.client.endpoint.host, "mode": judge.capability.mode}
+    return found
+
+
+@dataclass(frozen=True)
+class JudgementLine:
+    """What a line of the ledger must hold."""
+
+    key: str
+    score: Number | None
+    reason: str
+    status: Status
+    cut: Flag = False
+
+    def __post_init__(self) -> None:
+        JudgeVerdict(self.score, self.reason, self.status, self.cut)
+
+
+def _key_of(judge: Judge, request: JudgeRequest) -> str:
+    return digest(
+        [identity_of(judge), request.prompt, request.question, request.answer, request.entity]
+    )
+
+
+def _verdict(row: dict[str, object]) -> JudgeVerdict:
+    cut = row.get("cut", False)
+    return JudgeVerdict(row["score"], row["reason"], row["status"], cut)  # pyright: ignore

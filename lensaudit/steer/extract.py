@@ -16,19 +16,18 @@ from lensaudit.errors import InputError
 from lensaudit.models.bridge import DTYPES, TransformerBridge, load
 from lensaudit.models.checkpoint import Checkpoint, load_tokenizer
 from lensaudit.progress import Tick
-from lensaudit.steer.estimators import Method, direction_of
-from lensaudit.steer.form import Format
-from lensaudit.steer.vector import SteeringVector, finite
-from lensaudit.traits.contrast import (
+from lensaudit.steer.estimators import Method, Separation, direction_of, mean_separation, separation
+from lensaudit.steer.generate import Format
+from lensaudit.steer.trait import (
+    ContrastSample,
     Position,
-    Sample,
     encode_sample,
     positions_read,
+    question_hash,
     samples_hash,
     whole_pairs,
 )
-from lensaudit.traits.separation import Separation, mean_separation, separation
-from lensaudit.traits.trait import question_hash
+from lensaudit.steer.vector import SteeringVector, finite
 
 N_FOLDS = 5
 MIN_ROWS = 2
@@ -40,7 +39,7 @@ class Extraction:
     """What is extracted, from which model, and how."""
 
     checkpoint: Checkpoint
-    samples: tuple[Sample, ...]
+    samples: tuple[ContrastSample, ...]
     trait: str
     methods: tuple[Method, ...]
     layers: tuple[int, ...]
@@ -96,7 +95,7 @@ def extract(job: Extraction, progress: Tick | None = None) -> list[SteeringVecto
     ]
 
 
-def _encoded(job: Extraction) -> tuple[list[Encoded], list[Sample]]:
+def _encoded(job: Extraction) -> tuple[list[Encoded], list[ContrastSample]]:
     """What the tokenizer leaves; a pair goes where one of its answers went."""
     tokenizer = load_tokenizer(job.checkpoint)
     found = {
@@ -143,7 +142,10 @@ def _cached(job: Extraction, encoded: Sequence[Encoded], progress: Tick | None) 
 
 
 def read(
-    activations: Activations, encoded: Sequence[Encoded], samples: Sequence[Sample], job: Extraction
+    activations: Activations,
+    encoded: Sequence[Encoded],
+    samples: Sequence[ContrastSample],
+    job: Extraction,
 ) -> Contrast:
     """Means over each sample's positions, summed in float64."""
     rows, lengths = [], []

@@ -4,12 +4,10 @@ import pytest
 
 from lensaudit.errors import InputError, PartialError
 from lensaudit.judge.programmatic import JudgeVerdict
-from lensaudit.steer.form import prompt_ids
-from lensaudit.traits.contrast import encode_sample, positions_read, written
-from lensaudit.traits.elicit import asked, elicit, filtered
-from lensaudit.traits.extract import folds_of
-from lensaudit.traits.speaker import Sampling, Speaker
-from lensaudit.traits.trait import Elicitation, parse_trait
+from lensaudit.steer.elicit import asked, elicit, filtered
+from lensaudit.steer.extract import folds_of
+from lensaudit.steer.generate import Sampling, Speaker, prompt_ids
+from lensaudit.steer.trait import Elicitation, encode_sample, parse_trait, positions_read, written
 
 ELICITATION = {"positive": ["w5", "w6"], "negative": ["w7", "w8"], "questions": ["w9 w10", "w11"]}
 TRAIT = {"questions": ["w20"], "eval_prompt": "{question} {answer}", "extraction": ELICITATION}

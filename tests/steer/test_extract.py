@@ -5,10 +5,9 @@ import torch
 
 from lensaudit.models.checkpoint import open_checkpoint
 from lensaudit.models.registry import load_registry, resolve
-from lensaudit.traits import extract as extracting
-from lensaudit.traits.contrast import Sample
-from lensaudit.traits.extract import Contrast, Extraction, extract, folds_of, held_out
-from lensaudit.traits.trait import ContrastRow
+from lensaudit.steer import extract as extracting
+from lensaudit.steer.extract import Contrast, Extraction, extract, folds_of, held_out
+from lensaudit.steer.trait import ContrastRow, ContrastSample
 
 
 def contrast(positive, negative, fold):
@@ -58,7 +57,7 @@ def test_one_fold_holds_nothing_out():
 def test_the_answers_to_one_question_are_held_out_together(tmp_path, monkeypatch):
     questions = [f"Who wrote book {number}?" for number in range(4)]
     samples = [
-        Sample(2 * at + side, ContrastRow(question, f"{answer} {at}."), side == 0, at)
+        ContrastSample(2 * at + side, ContrastRow(question, f"{answer} {at}."), side == 0, at)
         for at, question in enumerate(questions)
         for side, answer in enumerate(("I do not know", "It was Ada"))
     ]

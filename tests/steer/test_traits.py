@@ -5,7 +5,7 @@ import json
 import pytest
 
 from lensaudit.errors import InputError
-from lensaudit.traits.trait import (
+from lensaudit.steer.trait import (
     check_disjoint,
     extraction_questions,
     load_trait,

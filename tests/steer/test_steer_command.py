@@ -9,8 +9,8 @@ from judge_server import Abilities, JudgeStub
 from lensaudit.cli.main import run
 from lensaudit.files import write_json
 from lensaudit.results.ledger import lines_of
-from lensaudit.traits import speaker
-from lensaudit.traits.trait import FOLDER
+from lensaudit.steer import generate as speaker
+from lensaudit.steer.trait import FOLDER
 
 ASK = [
     "--model",
@@ -352,7 +352,7 @@ def test_a_vector_is_not_tested_on_what_it_was_extracted_from(vectors, tmp_path,
     assert code == 2
     assert "extraction questions too" in capsys.readouterr().err
     document = json.loads((vectors / "mean_diff_layer8.json").read_text())
-    from lensaudit.traits.trait import question_hash
+    from lensaudit.steer.trait import question_hash
 
     known = tmp_path / "known"
     known.mkdir()

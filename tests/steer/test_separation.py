@@ -8,7 +8,7 @@ from scipy.integrate import quad
 from scipy.stats import norm
 from sklearn.metrics import roc_auc_score
 
-from lensaudit.traits.separation import Separation, effect_size, mean_separation, separation
+from lensaudit.steer.estimators import Separation, effect_size, mean_separation, separation
 
 
 def test_scores_agree_with_scikit_learn_and_the_overlap_with_an_integral():
