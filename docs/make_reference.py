@@ -18,6 +18,7 @@ import click
 
 import lensaudit
 from lensaudit.cli.main import COMMANDS, cli
+from lensaudit.cli.vocabulary import EVERY
 
 FOLDER = Path(__file__).resolve().parent / "reference"
 WIDTH = 100
@@ -59,6 +60,7 @@ def _help(command: click.Command, name: str) -> str:
         max_content_width=WIDTH,
         **cli.context_settings,  # inherited by every command where it is called
     )
+    context.meta[EVERY] = True
     return f"```text\n{command.get_help(context)}\n```\n"
 
 

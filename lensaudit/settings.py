@@ -40,6 +40,8 @@ class Option:
     metavar: str | None = None
     variable: str | None = None
     """Environment variable that stands in for the option."""
+    expert: bool = False
+    """Shown by `--help-all` only."""
     typed: bool = False
     """Runs, sends, overwrites or deletes something: a person says so, no project file."""
 
@@ -77,6 +79,7 @@ Exclude = Annotated[
     Option(
         "Leave out a named index list, e.g. v2_full_wrong. Repeatable.",
         metavar="FILTER",
+        expert=True,
     ),
 ]
 Limit = Annotated[
@@ -84,7 +87,11 @@ Limit = Annotated[
 ]
 Registry = Annotated[
     Place | None,
-    Option("TOML or JSON file that adds or overrides model names.", variable="LENSAUDIT_REGISTRY"),
+    Option(
+        "TOML or JSON file that adds or overrides model names.",
+        variable="LENSAUDIT_REGISTRY",
+        expert=True,
+    ),
 ]
 DtypeName = Literal["auto", "float32", "bfloat16", "float16"]
 Dtype = Annotated[
@@ -95,19 +102,21 @@ Device = Annotated[str, Option("auto, cpu, cuda, cuda:1 …")]
 AttentionName = Literal["eager", "sdpa"]
 Attention = Annotated[
     AttentionName,
-    Option("Attention of the Hugging Face model; what is patched is always eager."),
+    Option("Attention of the Hugging Face model; what is patched is always eager.", expert=True),
 ]
 BatchSize = Annotated[
-    int | None, Option("Examples per batch; auto chooses from --memory.", least=1, none="auto")
+    int | None,
+    Option("Examples per batch; auto chooses from --memory.", least=1, none="auto", expert=True),
 ]
-Memory = Annotated[str, Option("Budget above the weights, e.g. 800M.")]
+Memory = Annotated[str, Option("Budget above the weights, e.g. 800M.", expert=True)]
 MEMORY = "2G"
 AlignName = Literal["auto", "none", "shift", "procrustes", "affine"]
 Align = Annotated[
     AlignName,
     Option(
         "Map that carries a source to full's basis before patching; auto: where UDS is 0.1 or "
-        "more and neutral rows are known."
+        "more and neutral rows are known.",
+        expert=True,
     ),
 ]
 ValidityData = Annotated[
@@ -116,6 +125,7 @@ ValidityData = Annotated[
         "Rows the source should still know: can full read it at all? "
         "[default: the forget set's retain rows]",
         is_a="file",
+        expert=True,
     ),
 ]
 AlignData = Annotated[
@@ -123,13 +133,16 @@ AlignData = Annotated[
     Option(
         "Neutral rows or sentences a map is fitted on. [default: the forget set's retain rows]",
         is_a="file",
+        expert=True,
     ),
 ]
 AlignTokens = Annotated[
     int | None,
-    Option("Neutral tokens a map is fitted on. [default: 16 per dimension]", least=1),
+    Option("Neutral tokens a map is fitted on. [default: 16 per dimension]", least=1, expert=True),
 ]
-Activations = Annotated[Place, Option("Folder of the activation caches.", is_a="folder")]
+Activations = Annotated[
+    Place, Option("Folder of the activation caches.", is_a="folder", expert=True)
+]
 ACTIVATIONS = Path("activations")
 Fresh = Annotated[bool, Option("Ignore scores of earlier runs.")]
 Holdout = Annotated[
@@ -181,7 +194,7 @@ QUESTION_KEY = "question"
 """Field of a row that is asked."""
 
 
-Section = Literal["Models and data", "Size", "Scoring", "Machine", "Output"]
+Section = Literal["Models and data", "Size", "Scoring", "Training", "Machine", "Output"]
 """Heading of a command's help; a group of settings says its own, other fields are of scoring."""
 MODELS: Section = "Models and data"
 MACHINE: Section = "Machine"
@@ -288,10 +301,15 @@ class PatchGroups(ScoreFiles, Machine, NeutralRows, Rows, Models):
 class TextOptions:
     """How texts are read and written."""
 
-    classifier: Annotated[str | None, Option("Text classifier whose class 0 is clean text.")] = None
+    classifier: Annotated[
+        str | None, Option("Text classifier whose class 0 is clean text.", expert=True)
+    ] = None
     mask: Annotated[
         MaskConvention,
-        Option("Attend to every real token, or to ids other than padding (published numbers)."),
+        Option(
+            "Attend to every real token, or to ids other than padding (published numbers).",
+            expert=True,
+        ),
     ] = "true"
     max_new_tokens: Annotated[int | None, Option("[default: the suite's]", least=1)] = None
     attn: Attention = "eager"
@@ -312,11 +330,13 @@ class Questions(TextOptions, Rows):
             metavar="DIR|NAME",
         ),
     ] = None
-    forget_split: Annotated[str, Option("Which part of TOFU is forgotten.")] = FORGET_SPLIT
+    forget_split: Annotated[str, Option("Which part of TOFU is forgotten.", expert=True)] = (
+        FORGET_SPLIT
+    )
     forget: Annotated[Place | None, Option("Own forget rows, JSON or JSONL.", is_a="file")] = None
     holdout: Holdout = None
     retain_set: RetainSet = None
-    question_key: Annotated[str, Option("Field that is asked.")] = QUESTION_KEY
+    question_key: Annotated[str, Option("Field that is asked.", expert=True)] = QUESTION_KEY
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -2,9 +2,9 @@
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
-from lensaudit.settings import Anchors, Caches, Names, Option, Precision, Processor, Seed
+from lensaudit.settings import Anchors, Caches, Names, Option, Precision, Processor, Section, Seed
 from lensaudit.unlearn.settings import (
     BATCH_SIZE,
     N_ACCUMULATE,
@@ -29,6 +29,7 @@ RoundingMethod = Literal["nf4", "int8"]
 class RelearnSettings(Caches, Precision, Anchors):
     """A run of `relearn`; the defaults are the attack of the UDS meta-evaluation."""
 
+    section: ClassVar[Section] = "Training"
     model: Annotated[
         str,
         Option("Model to attack: unlearned, or retain.", flag="--source", is_a="model"),
@@ -69,6 +70,6 @@ class RoundSettings(Processor, Names):
     out: Checkpoint
     engine: Annotated[
         Literal["auto", "torch", "bitsandbytes"],
-        Option("What rounds; the numbers are the same."),
+        Option("What rounds; the numbers are the same.", expert=True),
     ] = "auto"
     store: Stored = "same"

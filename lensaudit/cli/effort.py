@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 import click
 
 from lensaudit.attacks.effort.settings import EffortSettings
-from lensaudit.cli.options import ProgressBar, check_names, notice, options, shared
+from lensaudit.cli.options import ProgressBar, check_names, notice, options, result_folder, shared
 from lensaudit.cli.terminal import emit, say, tell, written
 
 if TYPE_CHECKING:
@@ -16,11 +16,7 @@ if TYPE_CHECKING:
 @click.command()
 @shared("sources")
 @options(EffortSettings)
-@click.option(
-    "--out",
-    type=click.Path(path_type=Path),
-    help="Result folder. [default: experiments/out/<source>-effort]",
-)
+@result_folder("experiments/out/<source>-effort")
 @shared("json", "dry_run")
 def effort(
     sources: tuple[str, ...],

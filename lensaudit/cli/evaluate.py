@@ -6,20 +6,25 @@ from typing import TYPE_CHECKING
 import click
 
 from lensaudit.auditing.settings import EvaluateSettings
-from lensaudit.cli.options import ModelName, options, shared
+from lensaudit.cli.options import ModelName, SettingOption, options, result_folder, shared
 from lensaudit.cli.terminal import emit, notice, say, tell, written
 from lensaudit.errors import InputError
+from lensaudit.settings import MODELS
 
 if TYPE_CHECKING:
     from lensaudit.auditing.evaluate import EvaluationResult
 
 
 @click.command("eval")
-@click.option("--model", type=ModelName(), help="Name, Hub id[@revision] or folder.")
-@options(EvaluateSettings)
 @click.option(
-    "--out", type=click.Path(path_type=Path), help="[default: experiments/out/<model>-<suite>]"
+    "--model",
+    cls=SettingOption,
+    section=MODELS,
+    type=ModelName(),
+    help="Name, Hub id[@revision] or folder.",
 )
+@options(EvaluateSettings)
+@result_folder("experiments/out/<model>-<suite>")
 @click.option(
     "--from-log",
     "log",

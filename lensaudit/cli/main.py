@@ -1,5 +1,6 @@
 """The `lensaudit` command: names its sub-commands, loads one only when it is called."""
 
+import difflib
 import errno
 import importlib
 import io
@@ -67,18 +68,19 @@ COMMANDS = {
         "Check versions, device, disk, caches and the bridge.",
     ),
     "demo": ("lensaudit.cli.demo:demo", "Audit the embedded model family."),
+    "more": ("lensaudit.cli.main:more", "List the commands that stand nowhere here."),
 }
 """Name -> (module:command, line of `lensaudit --help`). The help needs no import."""
 
 
 GROUPS = {
     "Main": ("init", "annotate", "audit", "verdict", "report", "demo"),
-    "Measure": ("patch", "eval", "steer", "judge", "lm-eval", "cache"),
-    "Attack": ("relearn", "rtt", "quantize", "effort", "worst", "sample"),
-    "Many models": ("sweep", "watch", "meta", "unlearn", "gym"),
-    "Housekeeping": ("models", "activations", "runs", "verify", "doctor"),
+    "Measure": ("patch", "eval", "steer", "judge"),
+    "Attack": ("worst", "sample", "relearn", "effort", "rtt", "quantize"),
+    "Many models": ("sweep", "gym"),
+    "Housekeeping": ("cache", "runs", "doctor", "more"),
 }
-"""Heading of the help -> commands; what stands nowhere stands under "Further"."""
+"""Heading of the help -> commands; what stands nowhere is listed by `lensaudit more`."""
 
 
 class LazyGroup(click.Group):
@@ -97,15 +99,20 @@ class LazyGroup(click.Group):
         alike = importlib.import_module("lensaudit.cli.vocabulary").with_vocabulary(command)
         return importlib.import_module("lensaudit.cli.project").with_project(alike, cmd_name)
 
+    def resolve_command(self, ctx: click.Context, args: list[str]) -> Any:
+        """The command that is named; an unknown one is answered with the nearest."""
+        if args[0] not in COMMANDS and not args[0].startswith("-"):
+            near = difflib.get_close_matches(args[0], COMMANDS, n=1)
+            ctx.fail(
+                f"No such command '{args[0]}'." + "".join(f" Did you mean '{n}'?" for n in near)
+            )
+        return super().resolve_command(ctx, args)
+
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """The help lines, from the table alone."""
-        grouped = [name for names in GROUPS.values() for name in names]
-        further = tuple(name for name in COMMANDS if name not in grouped)
-        for title, names in {**GROUPS, "Further": further}.items():
-            rows = [(name, COMMANDS[name][1]) for name in names if name in COMMANDS]
-            if rows:
-                with formatter.section(title):
-                    formatter.write_dl(rows)
+        for title, names in GROUPS.items():
+            with formatter.section(title):
+                formatter.write_dl([(name, COMMANDS[name][1]) for name in names])
 
 
 @click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
@@ -120,6 +127,16 @@ def cli(verbose: bool, quiet: bool) -> None:
     """
     if not verbose:
         silence_third_parties()
+
+
+@click.command()
+@click.pass_context
+def more(ctx: click.Context) -> None:
+    """List the commands that `lensaudit --help` leaves out."""
+    shown = [name for names in GROUPS.values() for name in names]
+    formatter = ctx.make_formatter()
+    formatter.write_dl([(name, COMMANDS[name][1]) for name in COMMANDS if name not in shown])
+    click.echo(formatter.getvalue().rstrip())
 
 
 def silence_third_parties() -> None:

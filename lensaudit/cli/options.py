@@ -166,16 +166,15 @@ def _one_value(hint: Any) -> tuple[Any, bool]:
 def _option(field: _Field) -> Callable[[Any], Any]:
     words = field.option
     flags = words.flag.split() or [f"--{field.name.replace('_', '-')}"]
-    extra: dict[str, Any] = {}
+    extra: dict[str, Any] = {
+        "cls": SettingOption,
+        "section": field.section,
+        "expert": words.expert,
+        "typed": words.typed,
+        "help": words.help or None,
+    }
     if field.kind is bool:
-        return click.option(
-            *flags,
-            field.name,
-            cls=SettingOption,
-            is_flag=True,
-            help=words.help or None,
-            typed=words.typed,
-        )
+        return click.option(*flags, field.name, is_flag=True, **extra)
     if field.many:
         extra["multiple"] = True
     elif field.default is not None or words.none:
@@ -184,11 +183,8 @@ def _option(field: _Field) -> Callable[[Any], Any]:
     return click.option(
         *flags,
         field.name,
-        cls=SettingOption,
-        typed=words.typed,
         type=_type(field),
         required=field.required,
-        help=words.help or None,
         metavar=words.metavar,
         envvar=words.variable,
         **extra,
@@ -287,10 +283,19 @@ class ByteSize(click.ParamType):
 
 
 class SettingOption(click.Option):
-    """An option that knows whether only a person may say it."""
+    """An option that knows its place in the help, and whether only a person may say it."""
 
-    def __init__(self, *flags: Any, typed: bool = False, **settings: Any) -> None:
+    def __init__(
+        self,
+        *flags: Any,
+        section: Section = "Output",
+        expert: bool = False,
+        typed: bool = False,
+        **settings: Any,
+    ) -> None:
         super().__init__(*flags, **settings)
+        self.section: Section = section
+        self.expert = expert
         self.typed = typed
         """No project file says it; as `settings.Option.typed`."""
 
@@ -338,18 +343,15 @@ class _Shared:
     """What commands take beside their settings."""
 
     sources: settings.Sources
-    full: settings.Full = None
-    retain: settings.Retain = None
-    data: settings.Data = None
-    exclude: settings.Exclude = ()
+    source: Annotated[str, Option("Model to audit.", is_a="model")]
+    model: settings.Model
     registry: settings.Registry = None
-    dtype: settings.Dtype = "auto"
-    device: settings.Device = "auto"
-    attn: settings.Attention = "eager"
-    batch_size: settings.BatchSize = None
-    memory: settings.Memory = settings.MEMORY
-    limit: settings.Limit = None
     activations: settings.Activations = settings.ACTIVATIONS
+
+
+def result_folder(usual: str) -> Callable[[Command], Command]:
+    """`--out`, where results go to; `usual` where nobody says."""
+    return click.option("--out", type=click.Path(path_type=Path), help=f"[default: {usual}]")
 
 
 OPTIONS: dict[str, Callable[[Any], Any]] = {

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 import click
 
 from lensaudit.auditing.settings import PatchSettings
-from lensaudit.cli.options import ProgressBar, check_names, notice, options, shared
+from lensaudit.cli.options import ProgressBar, check_names, notice, options, result_folder, shared
 from lensaudit.cli.terminal import emit, say, tell, written
 from lensaudit.errors import VerificationError, WorkError
 from lensaudit.screen.loading import during
@@ -18,11 +18,7 @@ if TYPE_CHECKING:
 @click.command()
 @shared("sources")
 @options(PatchSettings)
-@click.option(
-    "--out",
-    type=click.Path(path_type=Path),
-    help="Result folder. [default: experiments/out/<source>]",
-)
+@result_folder("experiments/out/<source>")
 @shared("json", "dry_run")
 def patch(
     sources: tuple[str, ...],

@@ -4,18 +4,14 @@ from pathlib import Path
 
 import click
 
-from lensaudit.cli.options import ModelName, ProgressBar, check_names, notice, options, shared
+from lensaudit.cli.options import ProgressBar, check_names, notice, options, result_folder, shared
 from lensaudit.worstcase.settings import SampleSettings
 
 
 @click.command()
-@click.option("--source", required=True, help="Model to sample.", type=ModelName())
+@shared("source")
 @options(SampleSettings)
-@click.option(
-    "--out",
-    type=click.Path(path_type=Path),
-    help="Result folder. [default: experiments/out/sample-<source>]",
-)
+@result_folder("experiments/out/sample-<source>")
 @shared("json", "dry_run")
 def sample(
     source: str, settings: SampleSettings, out: Path | None, as_json: bool, dry_run: bool

@@ -1,9 +1,15 @@
-"""One vocabulary over all commands: short forms, and what an unknown option means."""
+"""One vocabulary over all commands: short forms, the help, and what an unknown option means."""
 
 import difflib
+from functools import partial
+from typing import Any, get_args
 
 import click
 
+from lensaudit.settings import Section
+
+EVERY = "lensaudit.every"
+"""Key of a context in which experts' options are shown."""
 SAME = (
     ("--source", "--sources", "--model", "--models", "--unlearned", "--unlearn"),
     ("--full", "--original", "--base", "--target", "--finetuned"),
@@ -23,7 +29,7 @@ SAME = (
 
 
 def with_vocabulary(command: click.Command) -> click.Command:
-    """The command, and those inside it, with `-o` and `-q`."""
+    """The command, and those inside it, with `-o`, `-q`, `--help-all` and sections in its help."""
     if isinstance(command, click.Group):
         for inner in command.commands.values():
             with_vocabulary(inner)
@@ -34,17 +40,42 @@ def with_vocabulary(command: click.Command) -> click.Command:
     for one in command.params:
         if "--out" in one.opts and "-o" not in one.opts:
             one.opts.insert(0, "-o")
-    command.params.append(
-        click.Option(
-            ["-q", "--quiet", "quieter"],
-            is_flag=True,
-            expose_value=False,
-            is_eager=True,
-            callback=_quiet,
-            help="No progress and no remarks; errors only.",
-        )
-    )
+    quiet = _switch("-q --quiet quieter", "No progress and no remarks; errors only.", _quiet)
+    every = _switch("--help-all", "Show every option, experts' too, and exit.", _show_every)
+    is_long = any(getattr(one, "expert", False) for one in command.params)
+    command.params += [quiet, every] if is_long else [quiet]
+    vars(command)["format_options"] = partial(_format_options, command)
     return command
+
+
+def _switch(flags: str, said: str, callback: Any) -> click.Option:
+    return click.Option(
+        flags.split(), is_flag=True, expose_value=False, is_eager=True, callback=callback, help=said
+    )
+
+
+def _format_options(
+    command: click.Command, ctx: click.Context, formatter: click.HelpFormatter
+) -> None:
+    """Options under the headings of their settings; experts' where all are asked for."""
+    found: dict[Section, list[tuple[str, str]]] = {}
+    for one in command.get_params(ctx):
+        line = one.get_help_record(ctx)
+        if line and (ctx.meta.get(EVERY) or not getattr(one, "expert", False)):
+            found.setdefault(getattr(one, "section", "Output"), []).append(line)
+    for section in get_args(Section):
+        if section in found:
+            with formatter.section(section if len(found) > 1 else "Options"):
+                formatter.write_dl(found[section])
+    if isinstance(command, click.Group):
+        command.format_commands(ctx, formatter)
+
+
+def _show_every(ctx: click.Context, _: click.Parameter, value: bool) -> None:
+    if value and not ctx.resilient_parsing:
+        ctx.meta[EVERY] = True
+        click.echo(ctx.get_help(), color=ctx.color)
+        ctx.exit()
 
 
 def suggestion(error: click.NoSuchOption) -> str:

@@ -18,13 +18,19 @@ class HarnessSettings(Precision, Names):
     ] = None
     num_fewshot: Annotated[int | None, Option("[default: the task's]", least=0)] = None
     batch_size: Annotated[int, Option(least=1)] = 16
-    apply_chat_template: Annotated[bool, Option("Ask through the chat template.")] = False
-    fewshot_as_multiturn: Annotated[bool, Option("Few-shot examples as turns.")] = False
-    system_instruction: Annotated[str | None, Option("System text.")] = None
-    gen_kwargs: Annotated[str | None, Option("For generations: max_gen_toks=32,temperature=0.")] = (
-        None
+    apply_chat_template: Annotated[bool, Option("Ask through the chat template.", expert=True)] = (
+        False
     )
-    max_length: Annotated[int | None, Option("Context. [default: the model's]", least=1)] = None
+    fewshot_as_multiturn: Annotated[bool, Option("Few-shot examples as turns.", expert=True)] = (
+        False
+    )
+    system_instruction: Annotated[str | None, Option("System text.", expert=True)] = None
+    gen_kwargs: Annotated[
+        str | None, Option("For generations: max_gen_toks=32,temperature=0.", expert=True)
+    ] = None
+    max_length: Annotated[
+        int | None, Option("Context. [default: the model's]", least=1, expert=True)
+    ] = None
     seed: Seed = 1234
     """Of few-shot examples and of everything drawn; the harness's own for few-shot examples."""
     quantize: Annotated[Literal["nf4", "int8"] | None, Option("Round the weights first.")] = None
@@ -65,6 +71,7 @@ class AnnotationSettings(Precision, Names):
         Option(
             "Leave out facts to which --model gives less per token, e.g. -2: it never knew them.",
             metavar="NATS",
+            expert=True,
         ),
     ] = None
     question_key: Annotated[str, Option("Field that is asked.")] = "question"

@@ -33,11 +33,14 @@ class Server:
             "Variable with the judge's key. [default: OPENAI_API_KEY, for OpenAI's server only]",
             metavar="NAME",
             typed=True,
+            expert=True,
         ),
     ] = None
     key_file: Annotated[
         Path | None,
-        Option("File with the key, readable by its owner only.", is_a="file", typed=True),
+        Option(
+            "File with the key, readable by its owner only.", is_a="file", typed=True, expert=True
+        ),
     ] = None
     cache: Annotated[
         Path | None,
@@ -45,12 +48,16 @@ class Server:
     ] = Path("experiments/out/judge.sqlite")
     mode: Annotated[
         Mode | None,
-        Option("How a number is read; auto is what the probe finds best.", none="auto"),
+        Option(
+            "How a number is read; auto is what the probe finds best.", none="auto", expert=True
+        ),
     ] = None
     timeout_s: Annotated[
-        float, Option("Seconds per attempt.", flag="--timeout", least=0.1, most=86_400)
+        float, Option("Seconds per attempt.", flag="--timeout", least=0.1, most=86_400, expert=True)
     ] = 60.0
-    retries: Annotated[int, Option("After 429, 5xx, timeouts and lost connections.", least=0)] = 6
+    retries: Annotated[
+        int, Option("After 429, 5xx, timeouts and lost connections.", least=0, expert=True)
+    ] = 6
     """After the first attempt; the SDK waits 0.5 s * 2^n up to 8 s, or what the server says."""
 
 
@@ -58,13 +65,19 @@ class Server:
 class Allowance:
     """Prices, caps and concurrency."""
 
-    price_in: Annotated[float, Option("Price of a million tokens sent.", least=0)] = 0.0
-    price_out: Annotated[float, Option("Price of a million tokens received.", least=0)] = 0.0
+    price_in: Annotated[float, Option("Price of a million tokens sent.", least=0, expert=True)] = (
+        0.0
+    )
+    price_out: Annotated[
+        float, Option("Price of a million tokens received.", least=0, expert=True)
+    ] = 0.0
     max_cost: Annotated[float | None, Option("Stop before a call that passes it.", least=0)] = None
     max_calls: Annotated[
-        int | None, Option("At most so many calls, those that fail too.", least=0)
+        int | None, Option("At most so many calls, those that fail too.", least=0, expert=True)
     ] = None
-    max_tokens_total: Annotated[int | None, Option("At most so many tokens.", least=0)] = None
+    max_tokens_total: Annotated[
+        int | None, Option("At most so many tokens.", least=0, expert=True)
+    ] = None
     concurrency: Annotated[int, Option("Calls at once.", least=1)] = 8
 
 

@@ -26,7 +26,9 @@ Kind = Literal["add", "ablate", "clamp"]
 Named = Annotated[str, Option("Name, Hub id[@revision] or folder.", flag="--model", is_a="model")]
 Trait = Annotated[str, Option("What is asked and judged.", metavar="NAME|FILE")]
 Layers = Annotated[str, Option("all, 5-13, 3,7,-1 …")]
-Written = Annotated[Form, Option("auto: the chat template where there is one.", flag="--format")]
+Written = Annotated[
+    Form, Option("auto: the chat template where there is one.", flag="--format", expert=True)
+]
 Temperature = Annotated[float, Option(least=0)]
 Tokens = Annotated[int, Option(least=1)]
 Drawn = Annotated[int, Option()]
@@ -114,6 +116,7 @@ class AskSettings(Machine, Names):
             "[default: variety for a programmatic judge, else the same model]",
             metavar="variety|MODEL",
             typed=True,
+            expert=True,
         ),
     ] = None
     access: JudgeAccess = field(default_factory=JudgeAccess)
@@ -180,20 +183,24 @@ class DirectionSettings(Caches, Precision, Rows, Anchors):
     ] = "em"
     at: Annotated[
         Literal["prefix", "span"],
-        Option("Where directions are read: last prefix token, or the entity's."),
+        Option("Where directions are read: last prefix token, or the entity's.", expert=True),
     ] = "prefix"
     where: Annotated[
         Literal["response", "all"],
         Option("ADD and CLAMP: from the last prefix token on, or all.", flag="--positions"),
     ] = "response"
-    n_folds: Annotated[int, Option(flag="--folds", least=2)] = 5
+    n_folds: Annotated[int, Option(flag="--folds", least=2, expert=True)] = 5
     n_random: Annotated[
         int,
-        Option("Random directions of equal length per fold.", flag="--randoms", least=1),
+        Option(
+            "Random directions of equal length per fold.", flag="--randoms", least=1, expert=True
+        ),
     ] = 5
     kl_cap: Annotated[
         float,
-        Option("ABLATE: most that retain answers may change, nats per token.", least=0),
+        Option(
+            "ABLATE: most that retain answers may change, nats per token.", least=0, expert=True
+        ),
     ] = 0.1
     max_new_tokens: Annotated[int, Option("ABLATE: longest free answer.", least=1)] = 32
     seed: Seed = 0

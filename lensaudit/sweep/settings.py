@@ -30,7 +30,8 @@ class PlanSettings(Machine, Questions, Anchors):
         Option("Depth on facts to keep beside UDS, as in `lensaudit patch`. Repeatable."),
     ] = ()
     relearn_on: Annotated[
-        str | None, Option("Rows relearned. [default: the forget set]", metavar="NAME|FILE")
+        str | None,
+        Option("Rows relearned. [default: the forget set]", metavar="NAME|FILE", expert=True),
     ] = None
     out: Annotated[Path, Option("Sweep folder.", flag="--out -o")]
 
@@ -48,11 +49,16 @@ class RunSettings:
     ] = None
     gpus: Annotated[str | None, Option("pool: indices with commas, e.g. 0,1.")] = None
     per_gpu: Annotated[
-        int, Option("Workers that share a GPU, each with its part of the memory.", least=1)
+        int,
+        Option("Workers that share a GPU, each with its part of the memory.", least=1, expert=True),
     ] = 1
     address: Annotated[
         str | None,
-        Option("ray: the cluster's address. [default: a new one on this machine]", typed=True),
+        Option(
+            "ray: the cluster's address. [default: a new one on this machine]",
+            typed=True,
+            expert=True,
+        ),
     ] = None
     slurm: Annotated[
         tuple[str, ...],
@@ -60,10 +66,11 @@ class RunSettings:
             "slurm: parameters for submitit, e.g. slurm_partition=a100. Repeatable.",
             metavar="KEY=VALUE",
             typed=True,
+            expert=True,
         ),
     ] = ()
     cluster: Annotated[
-        Cluster, Option("slurm: where submitit runs jobs; local needs no Slurm.")
+        Cluster, Option("slurm: where submitit runs jobs; local needs no Slurm.", expert=True)
     ] = "slurm"
     max_hours: Annotated[
         float | None, Option("Stop after the pass that is running then.", above=0)
@@ -91,7 +98,8 @@ class WatchSettings(Machine, Questions, Anchors):
     metrics: Metrics = "all"
     every_s: Annotated[float, Option("Seconds between looks.", flag="--every", least=0.1)] = 30.0
     settled_s: Annotated[
-        float, Option("Seconds a checkpoint must be unchanged.", flag="--settled", least=0)
+        float,
+        Option("Seconds a checkpoint must be unchanged.", flag="--settled", least=0, expert=True),
     ] = 5.0
     once: Annotated[bool, Option("Audit what is there and end.")] = False
     max_hours: Annotated[float | None, Option("End after so long.", least=0)] = None

@@ -3,10 +3,10 @@
 import math
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 from lensaudit.errors import InputError
-from lensaudit.settings import Names, Option, Processor, Seed
+from lensaudit.settings import Names, Option, Processor, Section, Seed
 
 Formats = Literal["chat", "raw", "both"]
 Store = Literal["same", "float32", "bfloat16", "float16"]
@@ -20,15 +20,15 @@ ForgetRows = Annotated[
     ),
 ]
 Rows = Annotated[int, Option(least=1)]
-Accumulate = Annotated[int, Option("Batches per optimiser step.", least=1)]
-WeightDecay = Annotated[float, Option(least=0)]
-MaxGradNorm = Annotated[float, Option()]
+Accumulate = Annotated[int, Option("Batches per optimiser step.", least=1, expert=True)]
+WeightDecay = Annotated[float, Option(least=0, expert=True)]
+MaxGradNorm = Annotated[float, Option(expert=True)]
 Written = Annotated[
     Formats | None,
     Option("How rows are written. [default: chat; both for demo/… models]", flag="--format"),
 ]
-SaveEvery = Annotated[int, Option("Steps between resumable states.", least=1)]
-Stored = Annotated[Store, Option("Precision of saved weights.")]
+SaveEvery = Annotated[int, Option("Steps between resumable states.", least=1, expert=True)]
+Stored = Annotated[Store, Option("Precision of saved weights.", expert=True)]
 Checkpoint = Annotated[Path, Option("Checkpoint folder.")]
 Lora = Annotated[
     int | None,
@@ -41,9 +41,12 @@ Lora = Annotated[
 ]
 Autocast = Annotated[
     bool,
-    Option("Forward passes in bfloat16, for devices that are faster in it; weights stay float32."),
+    Option(
+        "Forward passes in bfloat16, for devices that are faster in it; weights stay float32.",
+        expert=True,
+    ),
 ]
-Trainable = Annotated[str, Option("Pattern of parameter names; the others stay.")]
+Trainable = Annotated[str, Option("Pattern of parameter names; the others stay.", expert=True)]
 
 BATCH_SIZE = 8
 N_ACCUMULATE = 4
@@ -55,6 +58,7 @@ SAVE_EVERY = 50
 class UnlearnSettings(Processor, Names):
     """A run of `unlearn`; None is the method's published value."""
 
+    section: ClassVar[Section] = "Training"
     method: Annotated[
         str,
         Option(
@@ -71,7 +75,8 @@ class UnlearnSettings(Processor, Names):
         ),
     ] = None
     idk: Annotated[
-        Path | None, Option("Lines that admit ignorance. [default: embedded]", is_a="file")
+        Path | None,
+        Option("Lines that admit ignorance. [default: embedded]", is_a="file", expert=True),
     ] = None
     out: Checkpoint
     epochs: Annotated[
@@ -82,8 +87,8 @@ class UnlearnSettings(Processor, Names):
         float | None,
         Option("Peak. [default: the method's; 5e-4 for demo/… models; ten times that with --lora]"),
     ] = None
-    warmup_epochs: Annotated[float, Option(least=0)] = 1.0
-    schedule: Annotated[Literal["linear", "constant"], Option()] = "linear"
+    warmup_epochs: Annotated[float, Option(least=0, expert=True)] = 1.0
+    schedule: Annotated[Literal["linear", "constant"], Option(expert=True)] = "linear"
     weight_decay: WeightDecay = 0.01
     max_grad_norm: MaxGradNorm = 1.0
     batch_size: Rows = BATCH_SIZE
@@ -96,17 +101,25 @@ class UnlearnSettings(Processor, Names):
     retain_loss: Annotated[Literal["nll", "kl"] | None, Option("The retain term.")] = None
     beta: Annotated[float | None, Option("NPO, SimNPO, IdkDPO, AltPO, UNDIAL, WGA.")] = None
     delta: Annotated[float | None, Option("SimNPO: margin, nats per token.")] = None
-    beta1: Annotated[float | None, Option("SatImp.")] = None
-    beta2: Annotated[float | None, Option("SatImp.")] = None
-    ignore_first: Annotated[int | None, Option("CEU: answer tokens left alone.", least=0)] = None
+    beta1: Annotated[float | None, Option("SatImp.", expert=True)] = None
+    beta2: Annotated[float | None, Option("SatImp.", expert=True)] = None
+    ignore_first: Annotated[
+        int | None, Option("CEU: answer tokens left alone.", least=0, expert=True)
+    ] = None
     layer: Annotated[int | None, Option("RMU: whose output is steered, from 0.")] = None
     strength: Annotated[float | None, Option("RMU: length of the control vector.")] = None
-    control_seed: Annotated[int | None, Option("RMU: draws the control vector.")] = None
+    control_seed: Annotated[int | None, Option("RMU: draws the control vector.", expert=True)] = (
+        None
+    )
     epsilon: Annotated[
         float | None, Option("PDU: retain loss that is allowed, nats per token.")
     ] = None
-    dual_step: Annotated[float | None, Option("PDU: how fast its multiplier moves.")] = None
-    dual_warmup: Annotated[int | None, Option("PDU: steps before its multiplier moves.")] = None
+    dual_step: Annotated[
+        float | None, Option("PDU: how fast its multiplier moves.", expert=True)
+    ] = None
+    dual_warmup: Annotated[
+        int | None, Option("PDU: steps before its multiplier moves.", expert=True)
+    ] = None
     formats: Written = None
     seed: Seed = 0
     save_every: SaveEvery = SAVE_EVERY

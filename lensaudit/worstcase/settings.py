@@ -44,12 +44,13 @@ class SampleSettings(ControlArm):
         tuple[float, ...],
         Option("Share of the distribution drawn from. Repeatable. [default: 1]", above=0, most=1),
     ] = ()
-    max_new_tokens: Annotated[int, Option("Longest answer.", least=1)] = 48
+    max_new_tokens: Annotated[int, Option("Longest answer.", least=1, expert=True)] = 48
     labels: Annotated[
         Place | None,
         Option(
             "JSONL of text, entity and label (0 or 1): corrects for the matcher's errors.",
             is_a="file",
+            expert=True,
         ),
     ] = None
     seed: Seed = 0

@@ -1,5 +1,9 @@
 """One word for one thing: a name that another command has is explained."""
 
+import re
+import subprocess
+import sys
+
 import click
 import pytest
 
@@ -56,13 +60,54 @@ def test_no_option_is_shown_under_a_name_that_another_command_gave_up():
     assert shown & given_up == set()
 
 
-def test_the_help_lists_every_command_once_under_a_heading(capsys):
+def test_the_help_lists_two_dozen_commands_in_five_groups_and_more_lists_the_others(capsys):
     assert run(["--help"]) == 0
     lines = capsys.readouterr().out.splitlines()
-    for heading in ("Main:", "Measure:", "Attack:", "Many models:", "Housekeeping:"):
-        assert heading in lines
-    first = [line.split()[0] for line in lines if line.startswith("  ") and line.split()]
-    assert all(first.count(name) == 1 for name in COMMANDS)
+    headings = ("Main:", "Measure:", "Attack:", "Many models:", "Housekeeping:")
+    below = lines[lines.index("Main:") :]
+    assert [line for line in below if line.endswith(":") and line[0] != " "] == list(headings)
+    shown = [line.split()[0] for line in below if re.match(r"  \S", line)]
+    assert len(shown) <= 24
+    assert run(["more"]) == 0
+    others = [line.split()[0] for line in capsys.readouterr().out.splitlines() if line[0] != " "]
+    assert sorted(shown + others) == sorted(COMMANDS)
+
+
+def test_a_help_has_sections_and_shows_experts_options_where_all_are_asked_for(capsys):
+    assert run(["patch", "--help"]) == 0
+    short = capsys.readouterr().out
+    headings = re.findall(r"^(\w[\w ]*):$", short, flags=re.MULTILINE)
+    assert headings == ["Models and data", "Size", "Scoring", "Machine", "Output"]
+    first = re.findall(r"^  (--[\w-]+)", short, flags=re.MULTILINE)[:4]
+    assert first == ["--source", "--full", "--retain", "--data"]
+    assert "--memory" not in short
+    assert run(["patch", "--help-all"]) == 0
+    long = capsys.readouterr().out
+    assert "--memory" in long
+    every = {opt for one in command("patch").params for opt in one.opts if opt.startswith("--")}
+    assert all(opt in long for opt in every)
+
+
+def test_no_command_shows_more_options_than_fit_a_screen():
+    shown = {
+        path: sum(not getattr(param, "expert", False) for param in one.params)
+        for path, one in every()
+    }
+    assert {path: n for path, n in shown.items() if n > 30} == {}
+
+
+@pytest.mark.parametrize("typed", ["auditt", "sweep statuss"])
+def test_a_mistyped_command_is_answered_with_the_nearest(typed, capsys):
+    assert run(typed.split()) == 2
+    nearest = typed.split()[-1][:-1]
+    assert f"Did you mean '{nearest}'?" in capsys.readouterr().err
+
+
+def test_the_package_runs_as_a_module():
+    said = subprocess.run(
+        [sys.executable, "-m", "lensaudit", "--version"], capture_output=True, text=True, check=True
+    )
+    assert said.stdout.startswith("lensaudit")
 
 
 def test_quiet_may_stand_behind_the_command(tmp_path, capsys):

@@ -1,10 +1,10 @@
 """What may be chosen of a recovery-effort curve: models, rows, grid."""
 
 from dataclasses import dataclass
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 from lensaudit.attacks.rtt.settings import DATA, Policy
-from lensaudit.settings import Models, Option, Place, Precision, Rows, Seed
+from lensaudit.settings import Models, Option, Place, Precision, Rows, Section, Seed
 
 Arm = Literal["T", "neutral", "retain", "syntax"]
 ARMS: dict[Arm, str] = {
@@ -23,6 +23,7 @@ DEFAULT_ARMS: tuple[Arm, ...] = ("T", "neutral")
 class EffortSettings(Precision, Rows, Models):
     """How the attack is mounted, and on what it is read."""
 
+    section: ClassVar[Section] = "Training"
     arms: Annotated[
         tuple[Arm, ...],
         Option("Rows that are trained on. Repeatable. [default: T neutral]", flag="--arm"),
@@ -51,10 +52,12 @@ class EffortSettings(Precision, Rows, Models):
     ] = None
     neutral_data: Annotated[
         Place | None,
-        Option("Rows or a .txt of arm neutral. [default: those of the set]", is_a="file"),
+        Option(
+            "Rows or a .txt of arm neutral. [default: those of the set]", is_a="file", expert=True
+        ),
     ] = None
     rows_per_author: Annotated[
-        int | None, Option("For rows that name no author; TOFU: 20.", least=1)
+        int | None, Option("For rows that name no author; TOFU: 20.", least=1, expert=True)
     ] = None
     splits: Annotated[
         int, Option("Parts of whole authors; each is held out while T is the others.", least=2)
@@ -66,7 +69,8 @@ class EffortSettings(Precision, Rows, Models):
         ),
     ] = None
     defects: Annotated[
-        Policy, Option("Ambiguous, repeated or leaking facts, entities shared by T and V.")
+        Policy,
+        Option("Ambiguous, repeated or leaking facts, entities shared by T and V.", expert=True),
     ] = "refuse"
     steps: Annotated[
         int, Option("Longest attack, optimiser steps; read after 1, 2, 4 ….", least=1)
@@ -85,5 +89,9 @@ class EffortSettings(Precision, Rows, Models):
     """Of authors, rows, halves and the data order."""
     workers: Annotated[
         int | None,
-        Option("Processes. [default: a core each on a CPU, as memory allows; else 1]", least=1),
+        Option(
+            "Processes. [default: a core each on a CPU, as memory allows; else 1]",
+            least=1,
+            expert=True,
+        ),
     ] = None

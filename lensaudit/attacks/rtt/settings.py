@@ -2,9 +2,9 @@
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
-from lensaudit.settings import Names, Option, Processor
+from lensaudit.settings import Names, Option, Processor, Section
 from lensaudit.unlearn.settings import Rows, Trainable, WeightDecay
 
 LossOn = Literal["all", "letter_answer", "letter", "question_answer", "answer"]
@@ -18,7 +18,9 @@ EpochRule = Literal["max", "final"]
 Policy = Literal["refuse", "drop", "keep"]
 
 Selected = Annotated[Selection, Option("Which learning rate and epoch speak for a sweep.")]
-Rule = Annotated[EpochRule, Option("Any epoch may speak, or the last only.", flag="--epoch-rule")]
+Rule = Annotated[
+    EpochRule, Option("Any epoch may speak, or the last only.", flag="--epoch-rule", expert=True)
+]
 DATA = (
     "A folder of multiple-choice splits (split_0.jsonl …); or a forget set, split by author: demo, "
     "forget01, forget05, forget10, or a file of question, answer, perturbed_answer and group."
@@ -34,10 +36,11 @@ class Cut:
         Option(
             "Splits of a folder that take part. Repeatable. [default: all]",
             metavar="SPLIT",
+            expert=True,
         ),
     ] = ()
     rows_per_author: Annotated[
-        int | None, Option("For rows that name no author; TOFU: 20.", least=1)
+        int | None, Option("For rows that name no author; TOFU: 20.", least=1, expert=True)
     ] = None
     n_splits: Annotated[
         int, Option("Splits that a forget set is cut into.", flag="--splits", least=2)
@@ -49,6 +52,7 @@ class Cut:
 class StudySettings(Processor, Names):
     """A run of `rtt run`: one study for each unlearned model."""
 
+    section: ClassVar[Section] = "Training"
     names: Annotated[
         tuple[str, ...],
         Option(
@@ -79,13 +83,15 @@ class StudySettings(Processor, Names):
         Option(f"{DATA} [default: forget10; demo for demo/… models]", metavar="NAME|PATH"),
     ] = None
     cut: Cut = Cut()
-    defects: Annotated[Policy, Option("Ambiguous, repeated or leaking items.")] = "refuse"
+    defects: Annotated[Policy, Option("Ambiguous, repeated or leaking items.", expert=True)] = (
+        "refuse"
+    )
     v_runs: Annotated[int, Option("Splits held out in turn.", least=1)] = 2
     """Upstream's number of V runs."""
     hold_out: Annotated[
-        tuple[str, ...], Option("Name them instead. Repeatable.", metavar="SPLIT")
+        tuple[str, ...], Option("Name them instead. Repeatable.", metavar="SPLIT", expert=True)
     ] = ()
-    eval_seed: Annotated[int, Option("Draws the splits held out.")] = 0
+    eval_seed: Annotated[int, Option("Draws the splits held out.", expert=True)] = 0
     readout: Annotated[
         Readout | None,
         Option(
@@ -103,7 +109,9 @@ class StudySettings(Processor, Names):
     ] = ()
     epochs: Rows = 6
     batch_size: Rows = 4
-    warmup: Annotated[int, Option("Steps of linear rise; constant after it.", least=0)] = 24
+    warmup: Annotated[
+        int, Option("Steps of linear rise; constant after it.", least=0, expert=True)
+    ] = 24
     """Upstream's."""
     weight_decay: WeightDecay = 0.0
     loss_on: Annotated[
@@ -117,15 +125,16 @@ class StudySettings(Processor, Names):
     match_readout: Annotated[
         bool,
         Option(
-            "Before retraining put exchanged rows of the readout back, known by the original's."
+            "Before retraining put exchanged rows of the readout back, known by the original's.",
+            expert=True,
         ),
     ] = False
     min_baseline: Annotated[
-        float, Option("Gate: accuracy of the original; 0 is off.", least=0, most=1)
+        float, Option("Gate: accuracy of the original; 0 is off.", least=0, most=1, expert=True)
     ] = 0.3
     """Below it the facts were never known; upstream fork's default."""
     min_drop: Annotated[
-        float, Option("Gate: drop by unlearning, standard errors; 0 is off.", least=0)
+        float, Option("Gate: drop by unlearning, standard errors; 0 is off.", least=0, expert=True)
     ] = 2.0
     selection: Selected = "per_v"
     rule: Rule = "max"
