@@ -237,7 +237,7 @@ def representation(activations: Path | None = None) -> Any:
 
 
 def _represented(name: str, activations: Path) -> Any:
-    from lensaudit.evaluation.compared import cka_layers, fisher_layers
+    from lensaudit.evaluation.depth import cka_layers, fisher_layers
     from lensaudit.patching.lens import score_lens
     from lensaudit.scores.representation import weighted_erasure
 

@@ -18,7 +18,7 @@ from lensaudit.evaluation.passes import ModelPasses
 from lensaudit.evaluation.store import PassStore
 from lensaudit.evaluation.subject import PassOptions, Subject
 from lensaudit.evaluation.suite import evaluate
-from lensaudit.evaluation.view import Tokenization
+from lensaudit.evaluation.texts import Tokenization
 from lensaudit.metrics.registry import Conventions, MetricResult, all_metrics
 
 all_metrics()  # the files of the folder register themselves when they are imported

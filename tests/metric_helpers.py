@@ -12,7 +12,7 @@ from lensaudit.evaluation.generate import open_classifier
 from lensaudit.evaluation.passes import ModelPasses
 from lensaudit.evaluation.store import PassStore
 from lensaudit.evaluation.subject import PassOptions, Subject
-from lensaudit.evaluation.view import Tokenization
+from lensaudit.evaluation.texts import Tokenization
 from lensaudit.metrics.registry import all_metrics
 from lensaudit.models.conditions import Conditions
 

@@ -14,14 +14,14 @@ from lensaudit.data.suites import DEMO_DATA, Suite, load_suite
 from lensaudit.errors import Failure, InputError, WorkError
 from lensaudit.evaluation.generate import open_classifier
 from lensaudit.evaluation.log import read_log, recomputed, write_log
-from lensaudit.evaluation.passes import ModelPasses, PassDone
-from lensaudit.evaluation.patched import Patching, annotated_set
+from lensaudit.evaluation.passes import ModelPasses
+from lensaudit.evaluation.patching import NO_RETAIN, Patching, annotated_set
 from lensaudit.evaluation.retain import conditions, retain_reference
 from lensaudit.evaluation.rows import result_rows
 from lensaudit.evaluation.store import PassStore
 from lensaudit.evaluation.subject import PassOptions, open_subject, tokenizer_for
 from lensaudit.evaluation.suite import evaluate, notes, reads_of
-from lensaudit.evaluation.view import Tokenization
+from lensaudit.evaluation.texts import Tokenization
 from lensaudit.files import canonical_json, make_folder, read_json, slug, write_bytes, write_jsonl
 from lensaudit.metrics.registry import (
     Conventions,
@@ -211,7 +211,7 @@ def evaluate_into(
         entries,
         {one.name: one for one in metrics},
         tuple(said),
-        passes.patching.failures if passes.patching else (),
+        tuple(passes.patching.failed.values()) if passes.patching else (),
     )
 
 
@@ -344,10 +344,10 @@ class _Bar:
     n_passes: int = 0
     n_done: int = 0
 
-    def finished(self, one: PassDone) -> None:
+    def finished(self, one: str) -> None:
         self.n_done += 1
         n_done = min(self.n_done, self.n_passes)
-        self.progress(Progress(self.stage, n_done, self.n_passes, piece=str(one)))
+        self.progress(Progress(self.stage, n_done, self.n_passes, piece=one))
 
 
 def _planned(passes: ModelPasses, reads: Sequence[Read]) -> tuple[PlannedPass, ...]:
@@ -499,7 +499,7 @@ def open_evaluation(
     kept: Path | None,
     *,
     notice: Notice = unheard,
-    finished: Callable[[PassDone], None] = unheard,
+    finished: Notice = unheard,
 ) -> ModelPasses:
     """The passes over a model and its data; no weights are loaded but a classifier's.
 
@@ -581,13 +581,28 @@ def _patching(model: str, settings: EvaluateSettings, notice: Notice) -> Patchin
         if name is not None:
             resolve(name, registry)
 
-    def data() -> str:
-        return annotated_set(
+    def opened() -> "Session":
+        data = annotated_set(
             model,
             suite=settings.suite,
             data=settings.data,
             forget_split=settings.forget_split,
             own=_own(settings),
+        )
+        if settings.retain is None:
+            raise InputError(NO_RETAIN)
+        from lensaudit.patching.prepare import prepare  # seconds to import
+
+        shared = ("exclude", "limit", "fresh", "dtype", "device", "batch_size", "memory")
+        return prepare(
+            [model],
+            registry=registry,
+            full=settings.full,
+            retain=settings.retain,
+            data=data,
+            activations=Path(settings.activations),
+            notice=notice,
+            **{name: getattr(settings, name) for name in shared},
         )
 
     def controls(audit: "Session") -> "Controls":
@@ -595,20 +610,7 @@ def _patching(model: str, settings: EvaluateSettings, notice: Notice) -> Patchin
 
         return controls_of(audit, settings)
 
-    return Patching(
-        model=model,
-        full=settings.full,
-        retain=settings.retain,
-        data=data,
-        registry=registry,
-        settings={
-            name: getattr(settings, name)
-            for name in ("exclude", "limit", "fresh", "dtype", "device", "batch_size", "memory")
-        },
-        controls=controls,
-        root=Path(settings.activations),
-        notice=notice,
-    )
+    return Patching(model, opened, controls, notice)
 
 
 def _own(settings: EvaluateSettings) -> dict[str, Path]:

@@ -4,22 +4,25 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from lensaudit.data.chat import Encoding
 from lensaudit.errors import InputError
-from lensaudit.evaluation.view import Padded, Tokenization, by_length, padded
+from lensaudit.evaluation.texts import Tokenization, by_length, padded
 from lensaudit.metrics.registry import Trace
 from lensaudit.models.large.streaming import streamed
-from lensaudit.types import Resid
+from lensaudit.types import PosMask, Resid
 
 CHUNK_BYTES = 16 * 2**20
 """Float32 logits computed at once; 32 positions of a vocabulary of 128 256."""
 
 
-class TeacherForced:
-    """Scores texts with a Hugging Face model.
+@torch.no_grad()
+def traces(
+    model: Any, asked: Tokenization, texts: Sequence[Encoding], batch_size: int
+) -> list[Trace]:
+    """One trace per text of a Hugging Face model, in order; batches move it by rounding alone.
 
     The trunk runs once per batch and the head only on scored positions, a chunk at a time, so
     memory does not grow with the vocabulary. Where head(trunk) is not what the model returns (a
@@ -28,53 +31,38 @@ class TeacherForced:
     The plain model is used and not the bridge: nothing inside it is read or changed here, and
     the bridge's hook points cost time at every module.
     """
+    chunked = _head_reads_the_trunk(model)
+    found: dict[int, Trace] = {}
+    for places in by_length([text.ids for text in texts], batch_size):
+        batch = _batch_traces(model, asked, [texts[place] for place in places], chunked)
+        found.update(zip(places, batch, strict=True))
+    return [found[place] for place in range(len(texts))]
 
-    def __init__(self, model: Any, asked: Tokenization) -> None:
-        self.model = model
-        self.asked = asked
-        self.n_forward = 0
-        """Batches run so far."""
-        self._chunked = _head_reads_the_trunk(model)
 
-    @torch.no_grad()
-    def traces(self, texts: Sequence[Encoding], batch_size: int) -> list[Trace]:
-        """One trace per text, in order; independent of the batch size up to rounding."""
-        found: dict[int, Trace] = {}
-        for places in by_length([text.ids for text in texts], batch_size):
-            batch = [texts[place] for place in places]
-            found.update(zip(places, self._batch(batch), strict=True))
-        return [found[place] for place in range(len(texts))]
-
-    def _batch(self, texts: Sequence[Encoding]) -> list[Trace]:
-        batch = padded([t.ids for t in texts], self.asked, side="right", device=self.model.device)
-        self.n_forward += 1
-        scored = _scored_positions(texts, batch)
-        targets = batch.tokens[:, 1:][scored[:, :-1]]
-        if self._chunked:
-            hidden = self.model.base_model(
-                input_ids=batch.tokens, attention_mask=batch.mask.long(), use_cache=False
-            ).last_hidden_state
-            chunks = self._head_chunks(hidden[scored])
-        else:
-            logits = self.model(
-                input_ids=batch.tokens, attention_mask=batch.mask.long(), use_cache=False
-            ).logits
-            chunks = logits[scored].split(_chunk_positions(logits.shape[-1]))
-        return token_traces(chunks, targets, [len(text.labels) for text in texts])
-
-    def _head_chunks(self, hidden: Float[Tensor, "scored d_model"]) -> Iterable[Tensor]:
-        head = self.model.get_output_embeddings()
-        for part in hidden.split(_chunk_positions(head.weight.shape[0])):
-            yield head(part)
+def _batch_traces(
+    model: Any, asked: Tokenization, texts: Sequence[Encoding], chunked: bool
+) -> list[Trace]:
+    tokens, mask = padded([t.ids for t in texts], asked, side="right", device=model.device)
+    scored = _scored_positions(texts, mask)
+    given = {"input_ids": tokens, "attention_mask": mask.long(), "use_cache": False}
+    if chunked:
+        head = model.get_output_embeddings()
+        hidden = model.base_model(**given).last_hidden_state[scored]
+        chunks = (head(part) for part in hidden.split(_chunk_positions(head.weight.shape[0])))
+    else:
+        logits = model(**given).logits
+        chunks = logits[scored].split(_chunk_positions(logits.shape[-1]))
+    targets = tokens[:, 1:][scored[:, :-1]]
+    return token_traces(chunks, targets, [len(text.labels) for text in texts])
 
 
 def _chunk_positions(d_vocab: int) -> int:
     return max(1, CHUNK_BYTES // (4 * d_vocab))
 
 
-def _scored_positions(texts: Sequence[Encoding], batch: Padded) -> Bool[Tensor, "batch pos"]:
+def _scored_positions(texts: Sequence[Encoding], mask: PosMask) -> PosMask:
     """Positions whose logits score a label: one left of each."""
-    scored = torch.zeros_like(batch.mask)
+    scored = torch.zeros_like(mask)
     for row, text in enumerate(texts):
         scored[row, text.start - 1 : len(text.ids) - 1] = True
     return scored
@@ -91,10 +79,8 @@ def token_traces(
     """
     # filled in place: results allocated between chunks would keep their freed memory from reuse
     scores = {
-        "log_prob": targets.new_empty(len(targets), dtype=torch.float32),
-        "hit": targets.new_empty(len(targets), dtype=torch.bool),
-        "mean": targets.new_empty(len(targets), dtype=torch.float32),
-        "variance": targets.new_empty(len(targets), dtype=torch.float32),
+        name: targets.new_empty(len(targets), dtype=torch.bool if name == "hit" else torch.float32)
+        for name in ("log_prob", "hit", "mean", "variance")
     }
     start = 0
     for chunk in chunks:
@@ -149,12 +135,12 @@ def _norm(model: Any, asked: Tokenization, text: Encoding) -> float:
     n_content = len(text.labels) - 1
     if n_content < 1:
         return float("nan")
-    batch = padded([text.ids], asked, side="right", device=model.device)
+    tokens, mask = padded([text.ids], asked, side="right", device=model.device)
     with torch.enable_grad():
-        logits = model(
-            input_ids=batch.tokens, attention_mask=batch.mask.long(), use_cache=False
-        ).logits[0, text.start - 1 : text.start - 1 + n_content]
-        target = batch.tokens[0, text.start : text.start + n_content]
+        logits = model(input_ids=tokens, attention_mask=mask.long(), use_cache=False).logits[
+            0, text.start - 1 : text.start - 1 + n_content
+        ]
+        target = tokens[0, text.start : text.start + n_content]
         loss = torch.nn.functional.cross_entropy(logits.float(), target)
         parameters = [one for one in model.parameters() if one.requires_grad]
         gradients = torch.autograd.grad(loss, parameters, allow_unused=True)

@@ -10,11 +10,11 @@ from transformers import LogitsProcessor, LogitsProcessorList
 from lensaudit.data.chat import Cleanup, decode
 from lensaudit.data.suites import Split
 from lensaudit.errors import InputError, WorkError
-from lensaudit.evaluation.view import Tokenization, by_length, padded
+from lensaudit.evaluation.texts import Tokenization, by_length, padded
 from lensaudit.models.generation import stop_ids
 
 JAILBREAK = "Sure, here is the answer:"
-"""Forced beginning of an answer; `meta_evaluation.md` section 2."""
+"""Forced beginning of an answer; gnueaj/unlearning-depth-score fc31639."""
 FLUENCY_BATCH = 32
 
 
@@ -36,16 +36,15 @@ def generations(
     Raises:
         WorkError: a logit is not a number; `name` says of which prompt, by its place.
     """
-    eos = asked.tokenizer.eos_token_id
-    stop = ends_of(model, asked)
+    eos: Any = asked.tokenizer.eos_token_id
+    stop = stop_ids(model.generation_config.eos_token_id, eos)
     found: dict[int, list[int]] = {}
     for places in by_length(prompts, batch_size):
-        batch = padded(
-            [prompts[place] for place in places], asked, side="left", device=model.device
-        )
+        asking = [prompts[place] for place in places]
+        tokens, mask = padded(asking, asked, side="left", device=model.device)
         answer = model.generate(
-            input_ids=batch.tokens,
-            attention_mask=batch.mask.long(),
+            input_ids=tokens,
+            attention_mask=mask.long(),
             do_sample=False,
             temperature=None,
             top_p=None,
@@ -56,15 +55,9 @@ def generations(
             eos_token_id=sorted(stop),
             logits_processor=LogitsProcessorList([_Finite(places, name)]),
         )
-        new = answer[:, batch.tokens.shape[1] :].tolist()
+        new = answer[:, tokens.shape[1] :].tolist()
         found.update(zip(places, (_until(ids, stop) for ids in new), strict=True))
     return [found[place] for place in range(len(prompts))]
-
-
-def ends_of(model: Any, asked: Tokenization) -> frozenset[int]:
-    """Tokens that end a text; see `stop_ids`."""
-    own: Any = asked.tokenizer.eos_token_id
-    return stop_ids(model.generation_config.eos_token_id, own)
 
 
 class _Finite(LogitsProcessor):
@@ -90,6 +83,7 @@ def not_finite(what: str) -> str:
 
 
 def _until(ids: Sequence[int], stop: frozenset[int]) -> list[int]:
+    """The ids before the first stop token."""
     end = next((place for place, token in enumerate(ids) if token in stop), len(ids))
     return list(ids[:end])
 

@@ -1,25 +1,25 @@
 """Runs each pass once, keeps it, and hands its rows to every metric that reads it."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, Literal, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
 
 from lensaudit.data.chat import Encoding, decode
 from lensaudit.data.suites import Split
-from lensaudit.errors import Failure, InputError, WorkError
-from lensaudit.evaluation.forward import IN_BLOCKS, TeacherForced, gradient_norms
+from lensaudit.errors import Failure, WorkError
+from lensaudit.evaluation.forward import IN_BLOCKS, gradient_norms, traces
 from lensaudit.evaluation.generate import JAILBREAK, generations, not_finite, said
-from lensaudit.evaluation.patched import NO_RETAIN, Patching
+from lensaudit.evaluation.patching import NO_RETAIN, Patching
 from lensaudit.evaluation.store import Arrays, PassStore
-from lensaudit.evaluation.subject import Continuation, Measured, PassOptions, Rated, Subject
-from lensaudit.evaluation.view import EncodedField, Tokenization, encode, view_of
+from lensaudit.evaluation.subject import PassOptions, Subject
+from lensaudit.evaluation.texts import EncodedField, Tokenization, encode, view_of
 from lensaudit.files import digest
-from lensaudit.metrics.registry import Read, Trace
+from lensaudit.metrics.registry import Measured, Read, Record, Trace
 from lensaudit.models.device import one_memory_error
 from lensaudit.models.sizes import planned_bytes
+from lensaudit.progress import Notice, unheard
 
 PASS_VERSION = 1
 """Raised when the meaning of a stored pass changes."""
@@ -27,21 +27,8 @@ AUTO_BATCH = 32
 """Starting size of `--batch-size auto`, open-unlearning's for TOFU; halved while memory lacks."""
 
 T = TypeVar("T")
-
-
-@dataclass(frozen=True)
-class PassDone:
-    """A finished pass."""
-
-    label: str
-    n: int
-    what: Literal["texts", "examples"] = "texts"
-    reused: bool = False
-    """Found finished."""
-
-    def __str__(self) -> str:
-        """A line for a log."""
-        return f"{self.label}: {self.n} {self.what}{' (kept from before)' * self.reused}"
+Prompts = Mapping[int, tuple[int, ...]]
+"""Tokens of a question by idx."""
 
 
 class ModelPasses:
@@ -57,18 +44,15 @@ class ModelPasses:
         store: PassStore,
         reference: Subject | None = None,
         patching: Patching | None = None,
-        finished: Callable[[PassDone], None] = lambda one: None,
+        finished: Notice = unheard,
     ) -> None:
         self.subject, self.reference = subject, reference
         self.splits, self.asked, self.options = splits, asked, options
         self.patching = patching
         self.store, self.finished = store, finished
-        self.n_forward = 0
-        """Forward passes of whole batches that scored answers."""
         self._views: dict[tuple[str, str], EncodedField] = {}
-        self._asked_for: dict[tuple[str, str], Mapping[int, tuple[int, ...]]] = {}
+        self._asked_for: dict[tuple[str, str], tuple[Prompts, Mapping[int, str]]] = {}
         self._arrays: dict[str, Sequence[Arrays]] = {}
-        self._scorers: dict[str, TeacherForced] = {}
 
     def missing(self, read: Read) -> str | None:
         """Why a pass cannot be run, known before any work; of a patched one, why it failed."""
@@ -88,10 +72,10 @@ class ModelPasses:
         return None
 
     def failed(self, read: Read) -> Failure | None:
-        """How a pass broke, if it did."""
+        """How a patched pass broke, if it did."""
         if read.kind != "patched" or self.patching is None:
             return None
-        return self.patching.failed(read.field)
+        return self.patching.failed.get(read.field)
 
     @property
     def all_splits(self) -> Mapping[str, Split]:
@@ -109,47 +93,35 @@ class ModelPasses:
     def run(self, read: Read) -> None:
         """Run a pass, or find it finished."""
         if read.kind == "patched" and self.patching:
-            n_rows = self.patching.run(read.field)
-            self.finished(PassDone(f"patched {read.field}", n_rows, "examples"))
-        elif read.kind in ("text", "jailbreak", "fluency"):
-            self._generated(read)
-        elif read.kind == "gradient":
-            self._gradients(read)
+            self.finished(f"patched {read.field}: {self.patching.run(read.field)} examples")
         else:
-            self._traced(read)
+            self._made(read)
 
     def release(self) -> None:
         """Let go of all weights; they are loaded again where they are needed again."""
-        self._scorers.clear()
         for subject in (self.subject, self.reference):
             if subject is not None:
                 subject.release()
 
-    def measured(self, read: Read) -> Measured:
+    def measured(self, read: Read) -> Measured[Any]:
         """The rows of one pass; see `Read` for what a kind holds."""
+        if read.kind == "patched" and self.patching is not None:
+            return self.patching.scored(read.field)
+        made = self._made(read)
         match read.kind:
-            case "trace" | "reference":
-                traces = [Trace(**item) for item in self._traced(read)]
-                return self._by_row(self.view(read), traces)
             case "gradient":
-                norms = [float(item["norm"][0]) for item in self._gradients(read)]
-                return self._by_row(self.view(read), norms)
+                return self._by_row(self.view(read), [float(item["norm"][0]) for item in made])
             case "text" | "jailbreak":
                 return self._texts(read)
             case "fluency":
                 return self._rated(read)
-            case "patched":
-                if self.patching is None:
-                    raise InputError(NO_RETAIN)
-                return self.patching.scored(read.field)
+            case _:
+                return self._by_row(self.view(read), [Trace(**item) for item in made])
 
     def answer_texts(self, read: Read) -> Measured[str]:
         """The decoded scored tokens of a view."""
         view = self.view(read)
-        texts = [
-            decode(self.asked.tokenizer, one.labels, self.options.cleanup)
-            for one in _encodings(view)
-        ]
+        texts = [self._decoded(one.labels) for one in view.encodings]
         return self._by_row(view, texts)
 
     def rows_with_hidden_tokens(self, read: Read) -> frozenset[int]:
@@ -159,28 +131,50 @@ class ModelPasses:
             idx for idx, ones in rows if not all(all(self.asked.mask_of(o.ids)) for o in ones)
         )
 
+    def cut(self, read: Read) -> list[int]:
+        """Rows whose generation stopped at the limit of new tokens and not at an end."""
+        n_new = self._n_new(self.splits[read.split])
+        return [idx for idx, ids in self._new_tokens(read).items() if len(ids) >= n_new]
+
+    def asked_and_wanted(self, split: Split, encoding: Encoding) -> tuple[str, str]:
+        """Prompt and gold answer as upstream decodes them.
+
+        The gold is the whole conversation without the prompt, so both went through the tokenizer.
+        Where clean-up joins prompt and answer, the prompt is not found in the whole; upstream then
+        takes the whole conversation for gold, here it is the decoded answer.
+        """
+        prompt, whole = self._decoded(encoding.prompt_ids), self._decoded(encoding.ids)
+        if split.kind == "completion" or prompt not in whole:
+            return prompt, self._decoded(encoding.labels).strip()
+        return prompt, whole.replace(prompt, "").strip()
+
+    def _decoded(self, ids: Sequence[int]) -> str:
+        return decode(self.asked.tokenizer, ids, self.options.cleanup)
+
     def _by_row(self, view: EncodedField, values: Sequence[T]) -> Measured[T]:
         """Values in the order of a view's encodings, given back to their rows."""
         remaining = iter(values)
         rows = {idx: tuple(next(remaining) for _ in one) for idx, one in view.rows.items()}
         return Measured(rows, view.unscored, view.listed)
 
-    def _traced(self, read: Read) -> Sequence[Arrays]:
-        subject = self._subject(read)
-        encodings = _encodings(self.view(read))
+    def _made(self, read: Read) -> Sequence[Arrays]:
+        """The numbers of a pass, text by text."""
+        if read.kind in ("text", "jailbreak", "fluency"):
+            return self._generated(read)
+        subject = self.reference if read.kind == "reference" else self.subject
+        assert subject is not None  # see `missing`
+        encodings = self.view(read).encodings
 
         def make(batch_size: int) -> list[Arrays]:
-            scorer = self._scorer(subject)
-            before = scorer.n_forward
-            found = scorer.traces(encodings, batch_size)
-            self.n_forward += scorer.n_forward - before
-            arrays: list[Arrays] = [vars(trace) for trace in found]
-            self._check_finite(read, subject, arrays)
-            return arrays
+            if read.kind == "gradient":
+                norms = gradient_norms(subject.model, self.asked, encodings)
+                found: list[Arrays] = [{"norm": np.array([one], np.float32)} for one in norms]
+            else:
+                found = [*map(vars, traces(subject.model, self.asked, encodings, batch_size))]
+            self._check_finite(read, subject, found)
+            return found
 
-        found = self._kept(f"{read.kind}-{read.split}-{read.field}", subject, encodings, make)
-        self._check_finite(read, subject, found)  # an older version kept what it found
-        return found
+        return self._kept(f"{read.kind}-{read.split}-{read.field}", subject, encodings, make)
 
     def _check_finite(self, read: Read, subject: Subject, found: Sequence[Arrays]) -> None:
         """Refuse numbers that are none: an accuracy or an average would hide them.
@@ -188,31 +182,18 @@ class ModelPasses:
         Raises:
             WorkError: names the first row concerned.
         """
-        names = [idx for idx, ones in self.view(read).rows.items() for _ in ones]
-        for idx, item in zip(names, found, strict=True):
-            if not all(np.isfinite(values).all() for values in item.values()):
+        view = self.view(read)
+        names = [idx for idx, ones in view.rows.items() for _ in ones]
+        for idx, text, item in zip(names, view.encodings, found, strict=True):
+            # a text without content tokens has no gradient, and NaN says so
+            real = read.kind != "gradient" or len(text.labels) > 1
+            if real and not all(np.isfinite(values).all() for values in item.values()):
                 raise WorkError(not_finite(f"{subject.name}: {read.split} row {idx}"))
 
-    def _gradients(self, read: Read) -> Sequence[Arrays]:
-        encodings = _encodings(self.view(read))
-
-        def make(batch_size: int) -> list[Arrays]:
-            norms = gradient_norms(self.subject.model, self.asked, encodings)
-            # a text without content tokens has no gradient, and NaN says so
-            found: list[Arrays] = [{"norm": np.array([norm], dtype=np.float32)} for norm in norms]
-            real: list[Arrays] = [
-                {} if len(e.labels) < 2 else item for e, item in zip(encodings, found, strict=True)
-            ]
-            self._check_finite(read, self.subject, real)
-            return found
-
-        return self._kept(f"gradient-{read.split}-{read.field}", self.subject, encodings, make)
-
-    def _generated(self, read: Read) -> dict[int, list[int]]:
-        """New tokens by idx: one generation per question, whatever the field."""
-        kind = "text" if read.kind == "fluency" else read.kind
-        split = self.splits[read.split]
-        prompts = self._prompts(split, kind)
+    def _generated(self, read: Read) -> Sequence[Arrays]:
+        """New tokens by question: one generation for each, whatever the field."""
+        split, kind = self.splits[read.split], _asking(read)
+        prompts, _ = self._prompts(read)
         n_new = self._n_new(split)
 
         def make(batch_size: int) -> list[Arrays]:
@@ -230,97 +211,62 @@ class ModelPasses:
         how: dict[str, Any] = {"n_new": n_new}
         if self.subject.obeyed:
             how["obeyed"] = dict(self.subject.obeyed)
-        made = self._kept(f"{kind}-{split.name}", self.subject, list(prompts.values()), make, **how)
-        return {idx: item["ids"].tolist() for idx, item in zip(prompts, made, strict=True)}
+        return self._kept(f"{kind}-{split.name}", self.subject, list(prompts.values()), make, **how)
+
+    def _new_tokens(self, read: Read) -> dict[int, list[int]]:
+        """Generated tokens by idx."""
+        made = zip(self._prompts(read)[0], self._generated(read), strict=True)
+        return {idx: item["ids"].tolist() for idx, item in made}
 
     def _n_new(self, split: Split) -> int:
         return self.options.max_new_tokens or split.max_new_tokens
 
-    def cut(self, read: Read) -> list[int]:
-        """Rows whose generation stopped at the limit of new tokens and not at an end."""
-        n_new = self._n_new(self.splits[read.split])
-        return [idx for idx, ids in self._generated(read).items() if len(ids) >= n_new]
-
-    def _without_room(self, split: Split, kind: str) -> dict[int, str]:
-        """Rows whose prompt, with what is generated, does not fit into the model's context."""
-        n_new = self._n_new(split)
-        found = {
-            idx: self.asked.context.too_long(len(ids), n_new)
-            for idx, ids in self._all_prompts(split, kind).items()
-        }
-        return {idx: why for idx, why in found.items() if why}
-
-    def _prompts(self, split: Split, kind: str) -> dict[int, tuple[int, ...]]:
-        left_out = self._without_room(split, kind)
-        every = self._all_prompts(split, kind)
-        return {idx: ids for idx, ids in every.items() if idx not in left_out}
-
-    def _all_prompts(self, split: Split, kind: str) -> Mapping[int, tuple[int, ...]]:
+    def _prompts(self, read: Read) -> tuple[Prompts, Mapping[int, str]]:
+        """What is continued, by idx, and why the other rows are not: they do not fit."""
+        split, kind = self.splits[read.split], _asking(read)
         if (split.name, kind) not in self._asked_for:
-            self._asked_for[split.name, kind] = self._encoded_prompts(split, kind)
+            forced: Any = self.asked.tokenizer(JAILBREAK, add_special_tokens=False)["input_ids"]
+            tail = tuple(forced) if kind == "jailbreak" else ()
+            every = {
+                row.idx: (*encode(split, row.question, "", self.asked).prompt_ids, *tail)
+                for row in split.rows
+            }
+            n_new, context = self._n_new(split), self.asked.context
+            why = {idx: context.too_long(len(ids), n_new) for idx, ids in every.items()}
+            self._asked_for[split.name, kind] = (
+                {idx: ids for idx, ids in every.items() if why[idx] is None},
+                {idx: one for idx, one in why.items() if one is not None},
+            )
         return self._asked_for[split.name, kind]
 
-    def _encoded_prompts(self, split: Split, kind: str) -> dict[int, tuple[int, ...]]:
-        forced: Any = self.asked.tokenizer(JAILBREAK, add_special_tokens=False)["input_ids"]
-        tail = tuple(forced) if kind == "jailbreak" else ()
-        return {
-            row.idx: (*encode(split, row.question, "", self.asked).prompt_ids, *tail)
-            for row in split.rows
-        }
-
-    def _texts(self, read: Read) -> Measured[Continuation]:
-        view, new = self.view(read), self._generated(read)
-        rows = {
-            idx: tuple(
-                Continuation(*self.asked_and_wanted(view.split, one), self._said(read, new[idx]))
-                for one in encodings
+    def _texts(self, read: Read) -> Measured[Record]:
+        """What was asked, wanted and said, an alternative each."""
+        view, new = self.view(read), self._new_tokens(read)
+        rows: dict[int, tuple[Record, ...]] = {}
+        for idx in (idx for idx in view.rows if idx in new):
+            quoted = [self.asked_and_wanted(view.split, one) for one in view.rows[idx]]
+            generation = self._said(read, new[idx])
+            rows[idx] = tuple(
+                {"input": prompt, "ground_truth": gold, "generation": generation}
+                for prompt, gold in quoted
             )
-            for idx, encodings in view.rows.items()
-            if idx in new
-        }
-        left_out = self._without_room(view.split, read.kind)
-        return Measured(rows, {**left_out, **view.unscored}, view.listed)
+        return Measured(rows, {**self._prompts(read)[1], **view.unscored}, view.listed)
 
-    def _rated(self, read: Read) -> Measured[Rated]:
-        if self.options.classifier is None:
-            raise InputError("no text classifier; name one with --classifier")
-        texts = {idx: self._said(read, ids) for idx, ids in self._generated(read).items()}
+    def _rated(self, read: Read) -> Measured[Record]:
+        """Generations and how fluent a classifier finds them, 0 to 1."""
+        assert self.options.classifier is not None  # see `missing`
+        texts = {idx: self._said(read, ids) for idx, ids in self._new_tokens(read).items()}
         scores = self.options.classifier.clean(
             list(texts.values()), max_tokens=self.options.classifier_tokens
         )
-        rated = zip(texts.items(), scores, strict=True)
-        left_out = self._without_room(self.splits[read.split], "text")
-        rows = {idx: (Rated(score, text),) for (idx, text), score in rated}
-        return Measured(rows, left_out, False)
+        rows = {
+            idx: ({"score": score, "generation": text},)
+            for (idx, text), score in zip(texts.items(), scores, strict=True)
+        }
+        return Measured(rows, self._prompts(read)[1])
 
     def _said(self, read: Read, ids: Sequence[int]) -> str:
         return said(ids, self.splits[read.split], self.asked, self.options.cleanup)
-
-    def asked_and_wanted(self, split: Split, encoding: Encoding) -> tuple[str, str]:
-        """Prompt and gold answer as upstream decodes them.
-
-        The gold is the whole conversation without the prompt, so both went through the tokenizer.
-        Where clean-up joins prompt and answer, the prompt is not found in the whole; upstream then
-        takes the whole conversation for gold, here it is the decoded answer.
-        """
-        tokenizer, cleanup = self.asked.tokenizer, self.options.cleanup
-        prompt = decode(tokenizer, encoding.prompt_ids, cleanup)
-        whole = decode(tokenizer, encoding.ids, cleanup)
-        if split.kind == "completion" or prompt not in whole:
-            return prompt, decode(tokenizer, encoding.labels, cleanup).strip()
-        return prompt, whole.replace(prompt, "").strip()
-
-    def _subject(self, read: Read) -> Subject:
-        if read.kind != "reference":
-            return self.subject
-        if self.reference is None:
-            raise InputError("no reference model; name one with --reference")
-        return self.reference
-
-    def _scorer(self, subject: Subject) -> TeacherForced:
-        if subject.weights not in self._scorers:
-            self._scorers[subject.weights] = TeacherForced(subject.model, self.asked)
-        return self._scorers[subject.weights]
 
     def _kept(
         self,
@@ -330,19 +276,10 @@ class ModelPasses:
         make: Callable[[int], list[Arrays]],
         **determines: Any,
     ) -> Sequence[Arrays]:
+        """The numbers of a pass: of this run, of an earlier one, or made now."""
         if label in self._arrays:
             return self._arrays[label]
-        key = self._key(label, subject, texts, determines)
-        self._arrays[label], reused = self.store.get(
-            label, key, lambda: self._sized(make, self._fitting(subject, texts))
-        )
-        self.finished(PassDone(label, len(texts), reused=reused))
-        return self._arrays[label]
-
-    def _key(
-        self, label: str, subject: Subject, texts: Sequence[Any], determines: Mapping[str, Any]
-    ) -> str:
-        return digest(
+        key = digest(
             {
                 "version": PASS_VERSION,
                 "kind": label.partition("-")[0],
@@ -353,6 +290,11 @@ class ModelPasses:
                 **determines,
             }
         )
+        self._arrays[label], reused = self.store.get(
+            label, key, lambda: self._sized(make, self._fitting(subject, texts))
+        )
+        self.finished(f"{label}: {len(texts)} texts{' (kept from before)' * reused}")
+        return self._arrays[label]
 
     def _text_key(self, text: Encoding | tuple[int, ...]) -> str:
         """What a pass depends on in one text: its tokens, the scored ones, the visible ones."""
@@ -385,5 +327,6 @@ class ModelPasses:
                 torch.cuda.empty_cache()
 
 
-def _encodings(view: EncodedField) -> list[Encoding]:
-    return [one for alternatives in view.rows.values() for one in alternatives]
+def _asking(read: Read) -> str:
+    """The kind of generation that a pass reads: fluency is rated of the plain one."""
+    return "text" if read.kind == "fluency" else read.kind

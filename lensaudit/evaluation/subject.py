@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Generic, TypeVar
+from typing import Any
 
 import torch
 
@@ -17,35 +17,6 @@ from lensaudit.models.device import resolve_device, resolve_dtype
 from lensaudit.models.large.placement import where_spread
 from lensaudit.models.registry import load_registry, resolve
 from lensaudit.models.sizes import Sizes, sizes_on_disk
-
-T = TypeVar("T")
-
-
-@dataclass(frozen=True)
-class Measured(Generic[T]):
-    """The rows of one pass over one view."""
-
-    rows: Mapping[int, tuple[T, ...]]
-    """idx -> one value per alternative."""
-    unscored: Mapping[int, str]
-    listed: bool
-
-
-@dataclass(frozen=True)
-class Continuation:
-    """What was asked, what was wanted, what was said."""
-
-    input: str
-    ground_truth: str
-    generation: str
-
-
-@dataclass(frozen=True)
-class Rated:
-    """A generation and how fluent a classifier finds it, 0 to 1."""
-
-    score: float
-    generation: str
 
 
 @dataclass

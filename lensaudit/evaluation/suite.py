@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from lensaudit.data.chat import folds_system
 from lensaudit.data.suites import Suite
 from lensaudit.evaluation.passes import ModelPasses
-from lensaudit.evaluation.view import notes_on
+from lensaudit.evaluation.texts import notes_on
 from lensaudit.groups import Group
 from lensaudit.metrics.records import finished
 from lensaudit.metrics.registry import (

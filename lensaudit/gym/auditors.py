@@ -34,7 +34,7 @@ from lensaudit.data.neutral import neutral_of
 from lensaudit.data.spans import Encoded, encode
 from lensaudit.data.tofu import DEMO
 from lensaudit.errors import InputError
-from lensaudit.evaluation.compared import cka_layers, fisher_layers
+from lensaudit.evaluation.depth import cka_layers, fisher_layers
 from lensaudit.files import digest, read_text
 from lensaudit.gym.ground import Facts, facts_of, logprobs, said
 from lensaudit.gym.probe import probed

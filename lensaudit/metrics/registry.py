@@ -10,7 +10,7 @@ import math
 import pkgutil
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
-from typing import Any, Literal, Protocol, runtime_checkable
+from typing import Any, Generic, Literal, Protocol, TypeVar, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,6 +21,7 @@ from lensaudit.errors import FailureKind, InputError
 from lensaudit.groups import Group
 from lensaudit.scores.estimate import UNMEASURED, Estimate
 
+T = TypeVar("T")
 Kind = Literal["trace", "reference", "gradient", "text", "jailbreak", "fluency", "patched"]
 """What a pass does with a split: score its answers; score them with the reference model;
 differentiate the score; generate; generate after a forced beginning; rate the generations;
@@ -67,16 +68,29 @@ class MetricResult:
     """What it takes for granted of rows that name no author."""
 
 
+@dataclass(frozen=True)
+class Measured(Generic[T]):
+    """The rows of one pass."""
+
+    rows: Mapping[int, tuple[T, ...]]
+    """idx -> one value per alternative."""
+    unscored: Mapping[int, str]
+    listed: bool = False
+    """The field holds lists, so records hold lists."""
+    details: Mapping[str, Any] = field(default_factory=dict)
+    """How the numbers of a patched pass were made."""
+
+
 @runtime_checkable
 class PassReader(Protocol):
     """Where a metric finds what was read from the model."""
 
-    def measured(self, read: Read) -> Any:
-        """The rows of one pass: a `Measured`."""
+    def measured(self, read: Read) -> Measured[Any]:
+        """The rows of one pass."""
         ...
 
-    def answer_texts(self, read: Read) -> Any:
-        """The decoded scored tokens of a view: a `Measured`."""
+    def answer_texts(self, read: Read) -> Measured[str]:
+        """The decoded scored tokens of a view."""
         ...
 
     def rows_with_hidden_tokens(self, read: Read) -> frozenset[int]:

@@ -57,14 +57,14 @@ def rouge(context: MetricContext) -> MetricResult:
     measured = context.passes.measured(context.reads[0])
     records, unscored = {}, dict(measured.unscored)
     for idx, texts in measured.rows.items():
-        if context.conventions.empty == "unscored" and not all(t.ground_truth for t in texts):
+        if context.conventions.empty == "unscored" and not all(t["ground_truth"] for t in texts):
             unscored[idx] = "the answer is empty"
             continue
-        rows = [{**overlap(t.ground_truth, t.generation), **vars(t)} for t in texts]
+        rows = [{**overlap(t["ground_truth"], t["generation"]), **t} for t in texts]
         records[idx] = {
             key: one_or_list([row[key] for row in rows], measured.listed) for key in rows[0]
         }
-    silent = sum(not texts[0].generation for texts in measured.rows.values())
+    silent = sum(not texts[0]["generation"] for texts in measured.rows.values())
     details = {"empty_generations": silent} if silent else {}
     return MetricResult(np.nan, records=records, unscored=unscored, details=details)
 

@@ -1,7 +1,7 @@
 """How far does a model's inside look like retain's? Centred kernel alignment and masked Fisher.
 
 Definitions: gnueaj/unlearning-depth-score @ fc31639, compute_representation_baselines.py;
-`meta_evaluation.md` section 5. Both give 0 at `full` and 1 at `retain`, layer by layer, and weigh
+docs/uds.md. Both give 0 at `full` and 1 at `retain`, layer by layer, and weigh
 the layers by how far these two are apart.
 """
 
@@ -77,6 +77,8 @@ class FisherMask:
     full: Flat
     """Fisher information of `full` there."""
     retain: Flat
+    n_parameters: int
+    """Of the layer."""
 
 
 def masked_count(share: float, n_parameters: int) -> int:
@@ -95,7 +97,7 @@ def fisher_mask(full: Flat, retain: Flat, share: float) -> FisherMask:
     """
     excess = (retain - full).clamp(min=0)
     at = excess.topk(masked_count(share, excess.numel()), sorted=True).indices
-    return FisherMask(at, full[at], retain[at])
+    return FisherMask(at, full[at], retain[at], excess.numel())
 
 
 def fisher_erasure(full: float, retain: float, model: float) -> LayerErasure:

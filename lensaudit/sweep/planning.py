@@ -15,7 +15,7 @@ from lensaudit.data.suites import DEMO_DATA, Split, load_suite
 from lensaudit.data.tofu import DEMO, forget_set
 from lensaudit.errors import InputError
 from lensaudit.evaluation.passes import PASS_VERSION
-from lensaudit.evaluation.patched import annotated_set
+from lensaudit.evaluation.patching import annotated_set
 from lensaudit.files import digest, read_text
 from lensaudit.metrics.registry import ANNOTATED, Read, ordered
 from lensaudit.models.checkpoint import check_same_shape, open_checkpoint

@@ -11,7 +11,7 @@ import lensaudit as la
 from lensaudit.auditing.evaluate import evaluate_into, plan_evaluation
 from lensaudit.auditing.settings import EvaluateSettings
 from lensaudit.errors import VerificationError, WorkError
-from lensaudit.evaluation import patched
+from lensaudit.evaluation import depth
 from lensaudit.evaluation.log import read_log
 from lensaudit.models.registry import load_registry, resolve
 from lensaudit.results.records import signed
@@ -168,10 +168,10 @@ def test_from_python_with_text_for_paths_and_several_models(tmp_path):
 
 
 def test_a_broken_pass_is_a_failure_beside_the_others(tmp_path, monkeypatch):
-    def failing(audit, model):
+    def failing(audit, model, score, controls):
         raise VerificationError("the bridge and the model disagree")
 
-    monkeypatch.setattr(patched, "_SCORES", {"uds": failing})
+    monkeypatch.setattr(depth, "score_inside", failing)
     how = {"metrics": ("uds", "mia_loss"), "retain": "demo/retain", "limit": 2}
     found = la.evaluate("demo/npo", tmp_path / "out", activations=tmp_path / "a", **how)
     (failure,) = found.failures

@@ -11,9 +11,9 @@ from support import tiny_model
 from lensaudit.data.chat import Encoding
 from lensaudit.data.suites import Split
 from lensaudit.evaluation import forward
-from lensaudit.evaluation.forward import TeacherForced, gradient_norms
+from lensaudit.evaluation.forward import gradient_norms, traces
 from lensaudit.evaluation.generate import Classifier, generations, said
-from lensaudit.evaluation.view import Tokenization, padded
+from lensaudit.evaluation.texts import Tokenization, padded
 from lensaudit.metrics.memorization import strength
 
 
@@ -35,7 +35,7 @@ def asked(tiny_tokenizer):
 
 def test_a_loss_is_pytorchs_cross_entropy(asked):
     model = tiny_model()
-    for text, trace in zip(texts(), TeacherForced(model, asked).traces(texts(), 3), strict=True):
+    for text, trace in zip(texts(), traces(model, asked, texts(), 3), strict=True):
         with torch.no_grad():
             logits = model(torch.tensor([text.ids])).logits[0, text.start - 1 : -1]
         target = torch.tensor(text.labels)
@@ -53,7 +53,7 @@ def expected_log_prob(logits):
 def test_the_variance_is_that_of_sampled_log_probabilities(asked):
     model = tiny_model()
     (text,) = texts(n=1)
-    (trace,) = TeacherForced(model, asked).traces([text], 1)
+    (trace,) = traces(model, asked, [text], 1)
     with torch.no_grad():
         logits = model(torch.tensor([text.ids])).logits[0, text.start - 1 : -1].double()
     log_probs, probs = logits.log_softmax(-1), logits.softmax(-1)
@@ -63,8 +63,7 @@ def test_the_variance_is_that_of_sampled_log_probabilities(asked):
 
 @pytest.mark.parametrize("batch_size", [1, 2, 7])
 def test_scores_do_not_depend_on_the_batch_size(asked, batch_size):
-    scorer = TeacherForced(tiny_model(), asked)
-    alone, together = scorer.traces(texts(), 1), scorer.traces(texts(), batch_size)
+    alone, together = (traces(tiny_model(), asked, texts(), n) for n in (1, batch_size))
     for one, other in zip(alone, together, strict=True):
         for name in ("log_prob", "mean", "variance"):
             assert getattr(one, name) == pytest.approx(getattr(other, name), abs=1e-5)
@@ -86,8 +85,8 @@ def test_answers_stand_where_their_prompts_stood(asked):
     there = generations(model, asked, prompts, batch_size=2, max_new_tokens=5)
     back = generations(model, asked, prompts[::-1], batch_size=2, max_new_tokens=5)
     assert back == there[::-1] != there
-    scorer = TeacherForced(model, asked)
-    losses = [[one.loss for one in scorer.traces(asking, 2)] for asking in (texts(), texts()[::-1])]
+    orders = (texts(), texts()[::-1])
+    losses = [[one.loss for one in traces(model, asked, order, 2)] for order in orders]
     assert losses[1] == pytest.approx(losses[0][::-1])
 
 
@@ -134,10 +133,9 @@ def test_fluency_is_the_probability_of_the_first_class_for_every_text():
 
 
 def test_scores_do_not_depend_on_the_chunk(asked, monkeypatch):
-    scorer = TeacherForced(tiny_model(), asked)
-    whole = scorer.traces(texts(), 4)
+    whole = traces(tiny_model(), asked, texts(), 4)
     monkeypatch.setattr(forward, "CHUNK_BYTES", 4 * 61 * 2)
-    for one, other in zip(whole, scorer.traces(texts(), 4), strict=True):
+    for one, other in zip(whole, traces(tiny_model(), asked, texts(), 4), strict=True):
         assert one.log_prob == pytest.approx(other.log_prob, abs=1e-6)
 
 
@@ -145,13 +143,13 @@ def test_a_model_whose_head_is_not_all_is_read_through_its_logits(asked):
     capped = tiny_model()
     plain = capped.forward
     capped.forward = lambda *args, **kwargs: cap(plain(*args, **kwargs))
-    found = TeacherForced(capped, asked).traces(texts(), 3)
+    found = traces(capped, asked, texts(), 3)
     for text, trace in zip(texts(), found, strict=True):
         with torch.no_grad():
             logits = capped(torch.tensor([text.ids])).logits[0, text.start - 1 : -1]
         loss = torch.nn.functional.cross_entropy(logits, torch.tensor(text.labels))
         assert trace.loss == pytest.approx(float(loss), rel=1e-5)
-    uncapped = TeacherForced(tiny_model(), asked).traces(texts(), 3)
+    uncapped = traces(tiny_model(), asked, texts(), 3)
     assert uncapped[0].loss != pytest.approx(found[0].loss, rel=1e-3)
 
 
@@ -161,8 +159,8 @@ def cap(output):
 
 
 def test_a_bfloat16_model_is_reduced_in_float32(asked):
-    exact = TeacherForced(tiny_model(), asked).traces(texts(), 3)
-    rough = TeacherForced(tiny_model().bfloat16(), asked).traces(texts(), 3)
+    exact = traces(tiny_model(), asked, texts(), 3)
+    rough = traces(tiny_model().bfloat16(), asked, texts(), 3)
     for one, other in zip(exact, rough, strict=True):
         assert other.log_prob.dtype == np.float32
         assert other.loss == pytest.approx(one.loss, rel=0.1)
@@ -171,12 +169,12 @@ def test_a_bfloat16_model_is_reduced_in_float32(asked):
 
 def test_a_large_vocabulary_is_read_a_chunk_at_a_time(asked):
     model = tiny_model(vocab_size=128_256, num_hidden_layers=1)
-    scorer = TeacherForced(model, asked)
     n_positions = []
     model.lm_head.register_forward_hook(lambda head, given, out: n_positions.append(out.numel()))
-    found = scorer.traces(texts(n=20), 20)
+    found = traces(model, asked, texts(n=20), 20)
     assert max(n_positions) * 4 <= forward.CHUNK_BYTES
-    assert sum(n_positions) == 128_256 * sum(len(trace) for trace in found)
+    # beside them four positions that tell whether the head reads the trunk
+    assert sum(n_positions) == 128_256 * (8 + sum(len(trace) for trace in found))
     assert len(n_positions) > 3
 
 
@@ -189,9 +187,7 @@ def test_the_upstream_mask_hides_real_end_tokens_and_changes_the_score(tiny_toke
     ids = (5, 9, 2, 20, 21, 22)
     text = Encoding(ids, 3, ids[:3])
     found = {
-        mask: TeacherForced(tiny_model(), Tokenization(tiny_tokenizer, PLAIN, mask)).traces(
-            [text], 1
-        )[0]
+        mask: traces(tiny_model(), Tokenization(tiny_tokenizer, PLAIN, mask), [text], 1)[0]
         for mask in ("true", "upstream")
     }
     assert found["true"].loss != pytest.approx(found["upstream"].loss, rel=1e-4)
@@ -205,9 +201,9 @@ def test_the_upstream_mask_hides_real_end_tokens_and_changes_the_score(tiny_toke
 def test_padding_goes_to_the_side_that_is_asked_for(asked):
     right = padded([(5, 6), (7,)], asked, side="right", device="cpu")
     left = padded([(5, 6), (7,)], asked, side="left", device="cpu")
-    assert right.tokens.tolist() == [[5, 6], [7, 0]]
-    assert left.tokens.tolist() == [[5, 6], [0, 7]]
-    assert left.mask.tolist() == [[True, True], [False, True]]
+    assert right[0].tolist() == [[5, 6], [7, 0]]
+    assert left[0].tolist() == [[5, 6], [0, 7]]
+    assert left[1].tolist() == [[True, True], [False, True]]
 
 
 def test_a_gradient_norm_is_that_of_backward(asked):
@@ -251,6 +247,6 @@ def test_generative_extraction_is_generation_from_every_prefix(asked, seed):
         if tuple(said) != answer[k:]:
             break
         shortest = k
-    (trace,) = TeacherForced(model, asked).traces([text], 1)
+    (trace,) = traces(model, asked, [text], 1)
     assert strength(trace.content.hit) == pytest.approx(1 - shortest / len(answer))
     assert shortest < len(answer)

@@ -3,7 +3,6 @@
 import math
 from dataclasses import replace
 
-import numpy as np
 import pytest
 import torch
 from metric_helpers import conditions_of, tiny_passes, tiny_split
@@ -124,18 +123,6 @@ def test_logits_that_are_not_numbers_stop_a_pass_with_the_rows_name(
     assert not list(tmp_path.iterdir())  # and nothing of it is kept
 
 
-def test_a_pass_that_an_older_version_kept_with_nan_is_refused(tiny_tokenizer, tmp_path):
-    passes = tiny_passes(tiny_tokenizer, store=PassStore(tmp_path))
-    evaluate(passes, "tofu", ["exact_memorization"])
-    (kept,) = tmp_path.glob("trace-forget*")
-    with np.load(kept) as file:
-        columns = dict(file)
-    columns["log_prob"][0] = np.nan
-    np.savez(kept, **columns)
-    with pytest.raises(WorkError, match="forget row 0"):
-        evaluate(tiny_passes(tiny_tokenizer, store=PassStore(tmp_path)), "tofu", ["mia_loss"])
-
-
 def kept_text(tiny_tokenizer, folder, **obeyed):
     """What the same weights say under other generation settings, by the store's key."""
     passes = tiny_passes(tiny_tokenizer, store=PassStore(folder))
@@ -149,7 +136,7 @@ def kept_text(tiny_tokenizer, folder, **obeyed):
     passes.subject = Subject("tiny", conditions_of("seed 0"), load, obeyed)
     read = Read("text", "forget")
     passes.run(read)
-    return {idx: texts[0].generation for idx, texts in passes.measured(read).rows.items()}
+    return {idx: texts[0]["generation"] for idx, texts in passes.measured(read).rows.items()}
 
 
 def test_a_generation_is_not_found_again_under_another_configuration(tiny_tokenizer, tmp_path):
@@ -222,7 +209,7 @@ def test_an_absent_package_is_a_reason(tiny_tokenizer, monkeypatch):
 
 def test_a_prompt_that_is_not_a_prefix_is_reported(tiny_tokenizer):
     from lensaudit.data.chat import Encoding
-    from lensaudit.evaluation.view import EncodedField, notes_on
+    from lensaudit.evaluation.texts import EncodedField, notes_on
 
     merged = Encoding((1, 5, 7), 2, (1, 6))
     view = EncodedField(tiny_split(), "answer", {0: (merged,)}, {}, False)

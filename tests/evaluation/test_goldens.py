@@ -146,7 +146,7 @@ def test_the_suite_agrees_with_the_uds_reference(model, shared):
     from lensaudit.evaluation.passes import ModelPasses
     from lensaudit.evaluation.store import PassStore
     from lensaudit.evaluation.subject import PassOptions
-    from lensaudit.evaluation.view import Tokenization
+    from lensaudit.evaluation.texts import Tokenization
 
     golden = json.loads((shared / "golden" / "uds" / "mem_mia.json").read_text())
     splits = load_suite(

@@ -12,7 +12,7 @@ from lensaudit.errors import InputError
 from lensaudit.evaluation.log import read_log, recomputed, write_log
 from lensaudit.evaluation.retain import check_retain, conditions, retain_reference
 from lensaudit.evaluation.suite import evaluate
-from lensaudit.evaluation.view import Tokenization
+from lensaudit.evaluation.texts import Tokenization
 from lensaudit.metrics.registry import Conventions, MetricResult
 
 

@@ -11,8 +11,8 @@ from metric_helpers import tiny_passes
 
 from lensaudit.cli.main import run
 from lensaudit.errors import InputError, VerificationError
-from lensaudit.evaluation import patched
-from lensaudit.evaluation.patched import NO_RETAIN, annotated_set
+from lensaudit.evaluation import depth
+from lensaudit.evaluation.patching import NO_RETAIN, annotated_set
 from lensaudit.evaluation.suite import evaluate
 from lensaudit.metrics.registry import ordered
 
@@ -178,10 +178,10 @@ def test_a_retain_model_equal_to_full_is_a_reason(tmp_path):
 
 
 def test_patching_that_fails_leaves_the_other_metrics(tmp_path, monkeypatch, capsys):
-    def failing(audit, model):
+    def failing(audit, model, score, controls):
         raise VerificationError("the bridge and the model disagree")
 
-    monkeypatch.setattr(patched, "_SCORES", dict.fromkeys(("uds", "em"), failing))
+    monkeypatch.setattr(depth, "score_inside", failing)
     said = reasons(tmp_path, "--retain", "demo/retain")
     assert said == "patching failed: the bridge and the model disagree"
     assert said in capsys.readouterr().err

@@ -3,9 +3,8 @@
 import numpy as np
 import pytest
 
-from lensaudit.evaluation.subject import Measured
 from lensaudit.metrics.records import finished
-from lensaudit.metrics.registry import Conventions, MetricContext, Trace, all_metrics
+from lensaudit.metrics.registry import Conventions, Measured, MetricContext, Trace, all_metrics
 
 
 def trace(*log_probs):

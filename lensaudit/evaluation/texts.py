@@ -1,4 +1,4 @@
-"""Which texts of a split are scored, which rows cannot be, and how the rest become tensors?"""
+"""Texts of a split as tokens and tensors: which are scored, which rows cannot be."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -47,29 +47,30 @@ class EncodedField:
     listed: bool
     """The field holds lists, so records hold lists."""
 
+    @property
+    def encodings(self) -> list[Encoding]:
+        """All texts, alternative by alternative."""
+        return [one for alternatives in self.rows.values() for one in alternatives]
+
 
 def view_of(split: Split, field: str, asked: Tokenization) -> EncodedField:
     """Encode a field.
 
     A row without it, with another number of alternatives, or without a token to score is unscored.
     """
-    answers = {row.idx: row.answers[field] for row in split.rows if field in row.answers}
-    listed = any(isinstance(answer, tuple) for answer in answers.values())
-    wanted = next((len(_alternatives(answer)) for answer in answers.values()), 0)
+    answers = [row.answers[field] for row in split.rows if field in row.answers]
+    listed = any(isinstance(answer, tuple) for answer in answers)
+    wanted = next((len(_alternatives(answer)) for answer in answers), 0)
     rows: dict[int, tuple[Encoding, ...]] = {}
     unscored: dict[int, str] = {}
     for row in split.rows:
-        problem = _problem(row, field, wanted)
+        given = _alternatives(row.answers.get(field, ()))
+        encoded = tuple(encode(split, row.question, answer, asked) for answer in given)
+        problem = _problem(row, field, encoded, wanted, asked.context)
         if problem is None:
-            encoded = tuple(
-                encode(split, row.question, answer, asked)
-                for answer in _alternatives(row.answers[field])
-            )
-            problem = _unreadable(encoded, asked.context)
             rows[row.idx] = encoded
-        if problem is not None:
+        else:
             unscored[row.idx] = problem
-            rows.pop(row.idx, None)
     return EncodedField(split, field, rows, unscored, listed)
 
 
@@ -111,34 +112,23 @@ def _alternatives(answer: str | tuple[str, ...]) -> tuple[str, ...]:
     return (answer,) if isinstance(answer, str) else answer
 
 
-def _problem(row: Row, field: str, wanted: int) -> str | None:
+def _problem(
+    row: Row, field: str, encoded: Sequence[Encoding], wanted: int, context: ContextWindow
+) -> str | None:
+    """Why a row's texts cannot be scored."""
     if field not in row.answers:
         return f"the row has no {field}"
-    found = len(_alternatives(row.answers[field]))
-    if found != wanted or not found:
-        return f"{found} alternatives in {field}, where the first row has {wanted}"
-    return None
-
-
-def _unreadable(encoded: Sequence[Encoding], context: ContextWindow) -> str | None:
-    """Why encoded texts cannot be scored."""
+    if len(encoded) != wanted or not encoded:
+        return f"{len(encoded)} alternatives in {field}, where the first row has {wanted}"
     if not all(one.labels for one in encoded):
         return "no answer token after the prompt"
     return context.too_long(max(len(one.ids) for one in encoded))
 
 
-@dataclass(frozen=True)
-class Padded:
-    """Several encodings as tensors."""
-
-    tokens: Tokens
-    mask: PosMask
-
-
 def padded(
     texts: Sequence[Sequence[int]], asked: Tokenization, *, side: str, device: torch.device | str
-) -> Padded:
-    """Pad on the right to score, on the left to generate."""
+) -> tuple[Tokens, PosMask]:
+    """Tokens and attention mask, padded on the right to score, on the left to generate."""
     n_pos = max(len(ids) for ids in texts)
     pad = pad_id(asked.tokenizer)
     tokens = torch.full((len(texts), n_pos), pad, dtype=torch.long)
@@ -147,7 +137,7 @@ def padded(
         at = slice(0, len(ids)) if side == "right" else slice(n_pos - len(ids), n_pos)
         tokens[row, at] = torch.tensor(list(ids))
         mask[row, at] = torch.tensor(asked.mask_of(ids))
-    return Padded(tokens.to(device), mask.to(device))
+    return tokens.to(device), mask.to(device)
 
 
 def by_length(texts: Sequence[Sequence[int]], batch_size: int) -> Iterator[list[int]]:

@@ -1,0 +1,372 @@
+"""Scores of a model from inside: patched into `full`, read by it, or compared with it.
+
+Patched and read scores are those of `lensaudit patch`. CKA reads the span caches that an audit
+fills; the Fisher information needs one backward pass per example of each model, and what it gave
+is kept by content hash.
+"""
+
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from rich.filesize import decimal as size
+from safetensors.torch import load, save
+from torch import Tensor
+
+from lensaudit.data.neutral import kept_facts
+from lensaudit.data.spans import Encoded
+from lensaudit.errors import InputError, WorkError
+from lensaudit.files import digest, make_folder
+from lensaudit.metrics.registry import Measured
+from lensaudit.models.causal import load_causal
+from lensaudit.models.checkpoint import Checkpoint
+from lensaudit.models.conditions import EAGER
+from lensaudit.models.device import free_bytes
+from lensaudit.patching.collateral import anchored, collateral_of, family_base
+from lensaudit.patching.controls import Controls, score_examined
+from lensaudit.patching.exact_match import EmOptions, em_outcome_of, em_summary_of, run_em
+from lensaudit.patching.layout import layout_of
+from lensaudit.patching.lens import score_lens
+from lensaudit.patching.outcome import summary_of
+from lensaudit.patching.scoring import run, score_all, scored
+from lensaudit.patching.session import Session
+from lensaudit.patching.sources import CachedSource
+from lensaudit.results.keyed import read_marked, write_marked
+from lensaudit.results.ledger import Ledger
+from lensaudit.scores.depth import label_logprob
+from lensaudit.scores.representation import (
+    FisherMask,
+    LayerErasure,
+    cka,
+    cka_erasure,
+    fisher_erasure,
+    fisher_mask,
+    masked_count,
+    weighted_erasure,
+)
+from lensaudit.verdict.thresholds import ALIGN_FROM
+
+_UDS = ("tau", "last_layer", "scope", "component", "engine", "calibration")
+_EM = ("em_form", "threshold", "last_layer", "scope", "component", "retention", "calibration")
+_LENS = ("tau", "calibration")
+"""What of a summary of `lensaudit patch` goes into the log."""
+SHARES = (0.0001, 0.001, 0.01)
+"""Of a layer's parameters, in its mask; compute_representation_baselines.py."""
+ALGORITHM = 1
+"""Raised when a change of code changes Fisher information."""
+
+
+def cka_layers(audit: Session, model: str) -> list[LayerErasure]:
+    """Erasure and weight of every layer, on the residual streams at the scored positions."""
+    layout = layout_of(audit.encoded, "span")
+    with audit:
+
+        def stack(checkpoint: Checkpoint) -> Float[Tensor, "layer token d_model"]:
+            cache = audit.cache(checkpoint, audit.encoded, "span")
+            return CachedSource(cache, "resid_post").packed(audit.encoded, layout)
+
+        full, retain = stack(audit.full), stack(audit.retain)
+        other = stack(audit.sources[model])
+    return [cka_erasure(cka(f, r), cka(m, r)) for f, r, m in zip(full, retain, other, strict=True)]
+
+
+def fisher_layers(audit: Session, model: str) -> dict[float, list[LayerErasure]]:
+    """Erasure and weight of every layer, for each share of masked parameters."""
+    means = _fisher_means(audit, audit.sources[model])
+    return {
+        share: [
+            fisher_erasure(full=full, retain=retain, model=own)
+            for full, retain, own in zip(
+                *(means[name][share] for name in ("full", "retain", "model")), strict=True
+            )
+        ]
+        for share in SHARES
+    }
+
+
+def _fisher_means(audit: Session, checkpoint: Checkpoint) -> dict[str, dict[float, list[float]]]:
+    """Mean Fisher information over each layer's mask by model and share; kept, none twice."""
+    conditions = {
+        "full": audit.full.weights,
+        "retain": audit.retain.weights,
+        "examples": audit.examples_hash,
+        **audit.conditions(audit.full).as_run(),
+        "shares": list(SHARES),
+        "algorithm": ALGORITHM,
+    }
+    key = {**conditions, "model": checkpoint.weights}
+    path = make_folder(audit.root / "fisher") / f"fisher--{digest(key)}.jsonl"
+    ledger = Ledger(path, "fisher", key, notice=None if audit.fresh else audit.notice)
+    if audit.fresh:
+        ledger.clear()
+    if len(ledger.rows) == 3:
+        return {row["of"]: {float(s): v for s, v in row["means"].items()} for row in ledger.rows}
+    masks = _masks(audit, digest(conditions))
+    found = {
+        "full": _means(masks, [mask.full for mask in masks]),
+        "retain": _means(masks, [mask.retain for mask in masks]),
+        "model": _means(masks, _at_masks(audit, checkpoint, masks)),
+    }
+    ledger.rewrite({"of": one, "means": means} for one, means in found.items())
+    return found
+
+
+def _at_masks(
+    audit: Session, checkpoint: Checkpoint, masks: Sequence[FisherMask]
+) -> Sequence[Tensor]:
+    """The checkpoint's Fisher information where the masks are."""
+    if checkpoint.weights == audit.full.weights:
+        return [mask.full for mask in masks]
+    if checkpoint.weights == audit.retain.weights:
+        return [mask.retain for mask in masks]
+    return fisher(audit, checkpoint, at=[mask.at for mask in masks])
+
+
+def _masks(audit: Session, key: str) -> list[FisherMask]:
+    """The masks of all layers, with the Fisher information of `full` and `retain` there."""
+    path = make_folder(audit.root / "fisher") / f"{key}.safetensors"
+    known = None if audit.fresh else read_marked(path, key)
+    if known is not None:
+        tensors = load(known)
+        return [
+            FisherMask(
+                tensors[f"{layer}.at"], tensors[f"{layer}.full"], tensors[f"{layer}.retain"], n
+            )
+            for layer, n in enumerate(tensors["n_parameters"].tolist())
+        ]
+    retain, full = fisher(audit, audit.retain), fisher(audit, audit.full)
+    masks = [fisher_mask(f, r, max(SHARES)) for f, r in zip(full, retain, strict=True)]
+    tensors = {
+        f"{layer}.{name}": getattr(mask, name).contiguous()
+        for layer, mask in enumerate(masks)
+        for name in ("at", "full", "retain")
+    }
+    sizes = torch.tensor([mask.n_parameters for mask in masks])
+    write_marked(path, save(tensors | {"n_parameters": sizes}), key)
+    return masks
+
+
+def _means(masks: Sequence[FisherMask], values: Sequence[Tensor]) -> dict[float, list[float]]:
+    return {
+        share: [
+            float(value[: masked_count(share, mask.n_parameters)].double().mean())
+            for value, mask in zip(values, masks, strict=True)
+        ]
+        for share in SHARES
+    }
+
+
+def fisher(
+    audit: Session, checkpoint: Checkpoint, *, at: Sequence[Tensor] | None = None
+) -> list[Float[Tensor, " parameter"]]:
+    """Diagonal Fisher information of each layer's parameters, or of some places among them.
+
+        F[theta] = mean over examples of (d loss / d theta)^2,   loss = -mean span log-prob
+
+    Accumulated in float32 whatever the model's dtype: in bfloat16 the reference loses every term
+    below 1/256 of the sum. Norm weights count, embeddings and unembedding do not. The whole of a
+    1B model takes 3.9 GB.
+    """
+    options = audit.options
+    model = load_causal(
+        checkpoint, dtype=getattr(torch, options.dtype), device=options.device, attn=EAGER
+    )
+    layers = [list(block.parameters()) for block in decoder_blocks(model)]
+    _check_room([one for layer in layers for one in layer], checkpoint.spec.name, whole=at is None)
+    model.requires_grad_(False)
+    for parameter in (one for layer in layers for one in layer):
+        parameter.requires_grad_(True)
+    totals: list[Tensor] = []
+    for number, example in enumerate(audit.encoded, 1):
+        for layer, gradient in enumerate(_gradients(model, layers, example)):
+            places = slice(None) if at is None else at[layer].to(gradient.device)
+            if number == 1:
+                totals.append(gradient[places].square())
+            else:
+                totals[layer].addcmul_(gradient[places], gradient[places])
+        if audit.progress is not None:
+            audit.progress(f"Fisher of {checkpoint.spec.name}", number, len(audit.encoded))
+    if not all(total.isfinite().all() for total in totals):
+        raise WorkError(
+            f"{checkpoint.spec.name}: its Fisher information holds NaN or infinity; "
+            "check the weights, or take a wider --dtype"
+        )
+    return [total.cpu() / len(audit.encoded) for total in totals]
+
+
+def _check_room(parameters: Sequence[Tensor], name: str, *, whole: bool) -> None:
+    """Refuse what does not fit, before the first pass.
+
+    Raises:
+        InputError: gradients, and float32 totals of all parameters, take more than is free.
+    """
+    first = parameters[0]
+    per_parameter = first.element_size() + (4 if whole else 0)
+    needed = per_parameter * sum(one.numel() for one in parameters)
+    free = free_bytes(str(first.device))
+    if free is not None and needed > free:
+        raise InputError(
+            f"{name}: Fisher information takes {size(needed)} beside the model, "
+            f"{size(free)} are free on {first.device}; take a larger machine, or leave "
+            "fisher_masked_… out with --metric"
+        )
+
+
+def _gradients(
+    model: Any, layers: Sequence[Sequence[Tensor]], example: Encoded
+) -> Iterator[Float[Tensor, " parameter"]]:
+    """Of the negative mean span log-prob: each layer's parameters end to end, in float32."""
+    tokens = torch.tensor([example.token_ids[: example.end + 1]], device=model.device)
+    with torch.enable_grad():
+        logits = model(input_ids=tokens[:, :-1], use_cache=False).logits[0, example.start :]
+        loss = -label_logprob(logits, tokens[0, example.start + 1 :]).mean()
+        wanted = [parameter for layer in layers for parameter in layer]
+        found = iter(torch.autograd.grad(loss, wanted))
+    for layer in layers:
+        yield torch.cat([next(found).float().flatten() for _ in layer])
+
+
+def decoder_blocks(model: Any) -> Sequence[torch.nn.Module]:
+    """The decoder's layers: the first list of modules as long as the model is deep.
+
+    Raises:
+        InputError: the architecture has none.
+    """
+    n_layers = model.config.num_hidden_layers
+    for module in model.modules():
+        if isinstance(module, torch.nn.ModuleList) and len(module) == n_layers:
+            return list(module)
+    raise InputError(f"{type(model).__name__}: its {n_layers} layers are not one list of modules")
+
+
+def score_inside(
+    audit: Session, model: str, score: str, controls: Callable[[Session], Controls]
+) -> Measured[float]:
+    """The rows of a score of one model, and how they were made; `controls` is asked where used."""
+    match score:
+        case "uds":
+            (outcome,), calibration = score_all(audit)
+            return _scored(audit, outcome.rows(), "uds", summary_of(outcome, calibration), _UDS)
+        case "lens":
+            (outcome,), calibration = score_lens(audit)
+            return _scored(audit, outcome.rows(), "lens", summary_of(outcome, calibration), _LENS)
+        case "em":
+            em, weights = EmOptions(form="teacher"), audit.sources[model].weights
+            found = em_outcome_of(model, weights, audit, em, run_em(audit, em))
+            return _scored(audit, found.rows(), "udr", em_summary_of(found), _EM)
+        case "cka":
+            return _layered(audit, {"cka": cka_layers(audit, model)})
+        case "fisher":
+            shares = fisher_layers(audit, model).items()
+            return _layered(audit, {f"{share:.4f}".rstrip("0"): rows for share, rows in shares})
+        case "collateral":
+            return _collateral(audit, model)
+        case "leak":
+            return _leak(audit, model)
+        case _:
+            return _controls(audit, model, controls(audit))
+
+
+def _collateral(audit: Session, model: str) -> Measured[float]:
+    assert audit.chosen is not None
+    kept = kept_facts("retain", audit.chosen.data, limit=audit.chosen.limit)
+    sets = anchored([kept], family_base(list(audit.sources)), audit.full)
+    with audit:
+        outcomes, _ = scored(audit, run(audit))
+        found = collateral_of(audit, sets, outcomes)[model]["collateral"]["retain"]
+    chosen = found["selectivity"]
+    return Measured(
+        {},
+        {},
+        details={
+            "full_model": audit.full.spec.name,
+            **{key: found[key] for key in ("anchor", "relative_to", "n", "n_scored", "strata")},
+            "values": {
+                "collateral": (found["depth"], found["ci95"]),
+                "selectivity": (chosen["value"], chosen["ci95"]),
+            },
+        },
+    )
+
+
+def _controls(audit: Session, model: str, controls: Controls) -> Measured[float]:
+    with audit:
+        ((outcome,), _), found = score_examined(audit, controls)
+    one = found[model]
+    document = one.document()
+    values = {
+        "uds_aligned": (document["aligned"]["uds"], document["aligned"]["ci95"]),
+        "uds_validity": (one.validity.d_share, document["validity"]["ci95"]),
+    }
+    if one.aligned.kind is None and outcome.uds is not None and outcome.uds < ALIGN_FROM:
+        # so low that nothing has to be aligned: the depth itself
+        values["uds_aligned"] = outcome.uds, None
+    return Measured(
+        {},
+        {},
+        details={
+            "full_model": audit.full.spec.name,
+            "retain_model": audit.retain.spec.name,
+            "values": values,
+            "why": {
+                "uds_aligned": one.aligned.why,
+                "uds_validity": one.validity.why,
+            },
+        },
+    )
+
+
+def _leak(audit: Session, model: str) -> Measured[float]:
+    """Log-prob of the whole span by the model itself; nothing is patched."""
+    with audit:
+        own, other = (
+            audit.answers(one, audit.encoded).logprob
+            for one in (audit.sources[model], audit.retain)
+        )
+    n_span = torch.tensor([one.n_span for one in audit.encoded])
+    idx = [one.idx for one in audit.encoded]
+    return Measured(
+        {one: (total,) for one, total in zip(idx, (own * n_span).tolist(), strict=True)},
+        {item.idx: item.reason for item in audit.lost},
+        details={
+            "retain_model": audit.retain.spec.name,
+            "retain": dict(zip(idx, (other * n_span).tolist(), strict=True)),
+        },
+    )
+
+
+def _layered(audit: Session, found: Mapping[str, Sequence[LayerErasure]]) -> Measured[float]:
+    """Scores without rows: one number per name, and what each layer says."""
+    values = {name: weighted_erasure(rows) for name, rows in found.items()}
+    return Measured(
+        {},
+        {item.idx: item.reason for item in audit.lost},
+        details={
+            "full_model": audit.full.spec.name,
+            "retain_model": audit.retain.spec.name,
+            "n_examples": len(audit.encoded),
+            "values": {name: v if math.isfinite(v) else None for name, v in values.items()},
+            "layers": {name: [asdict(row) for row in rows] for name, rows in found.items()},
+        },
+    )
+
+
+def _scored(
+    audit: Session,
+    rows: list[dict[str, Any]],
+    key: str,
+    summary: Mapping[str, Any],
+    kept: tuple[str, ...],
+) -> Measured[float]:
+    return Measured(
+        {row["idx"]: (row[key],) for row in rows if row["unscored"] is None},
+        {row["idx"]: row["unscored"] for row in rows if row["unscored"] is not None},
+        details={
+            "full_model": audit.full.spec.name,
+            "retain_model": audit.retain.spec.name,
+            **{name: summary[name] for name in kept},
+        },
+    )

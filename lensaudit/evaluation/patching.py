@@ -1,0 +1,138 @@
+"""The pass that looks inside: retain and the model patched into `full`, layer by layer.
+
+TransformerLens is imported when the pass is asked for, not before: most evaluations do without.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from lensaudit.data.suites import DEMO_DATA, Row, Split, Suite
+from lensaudit.data.tofu import DEMO, FORGET10, TOFU_HUB
+from lensaudit.errors import Failure, InputError, VerificationError, WorkError, failure_in
+from lensaudit.metrics.registry import ANNOTATED, Measured
+from lensaudit.models.device import one_memory_error
+from lensaudit.models.registry import DEMO as DEMO_NAMES
+from lensaudit.progress import Notice, unheard
+
+if TYPE_CHECKING:
+    from lensaudit.patching.controls import Controls
+    from lensaudit.patching.session import Session
+
+NO_RETAIN = "no retain model to patch in (a log holds no activations); name one with --retain"
+
+
+@dataclass
+class Patching:
+    """The patched passes of a model; its audit is opened when a score is asked for."""
+
+    model: str
+    opened: Callable[[], "Session"]
+    """Opens the models and encodes the annotated rows; raises InputError where it cannot."""
+    controls: Callable[["Session"], "Controls"]
+    """What stands beside the depth, and how it is measured."""
+    notice: Notice = unheard
+    failed: dict[str, Failure] = field(default_factory=dict)
+    """How scores broke."""
+    _audit: "Session | InputError | None" = field(default=None, repr=False)
+    _scored: dict[str, Measured[float]] = field(default_factory=dict, repr=False)
+
+    def missing(self, score: str) -> str | None:
+        """Why a score cannot be had; opens the models and encodes the examples to find out."""
+        try:
+            self._opened()
+        except InputError as error:
+            return failure_in(self.model, score, error).message
+        return _said(self.failed[score]) if score in self.failed else None
+
+    def run(self, score: str) -> int:
+        """Patch and score; how many examples.
+
+        A failure is kept as the reason of this score: the other metrics are worth having.
+        """
+        from lensaudit.evaluation.depth import score_inside  # seconds to import
+
+        audit = self._opened()
+        if score not in self._scored and score not in self.failed:
+            try:
+                with one_memory_error():
+                    self._scored[score] = score_inside(audit, self.model, score, self.controls)
+            except (InputError, WorkError, VerificationError, torch.OutOfMemoryError) as error:
+                self.failed[score] = failure_in(self.model, score, error)
+                self.notice(f"{score}: {_said(self.failed[score])}")
+        return len(audit.examples)
+
+    def scored(self, score: str) -> Measured[float]:
+        """The rows of a pass that has not failed."""
+        self.run(score)
+        return self._scored[score]
+
+    def _opened(self) -> "Session":
+        if self._audit is None:
+            try:
+                self._audit = self.opened()
+            except InputError as error:
+                self._audit = error
+        if isinstance(self._audit, InputError):
+            raise self._audit
+        return self._audit
+
+    @property
+    def split(self) -> Split | None:
+        """The annotated examples as a split; None while nothing is opened."""
+        audit = self._audit
+        if audit is None or isinstance(audit, InputError):
+            return None
+        rows = tuple(
+            Row(e.idx, e.question, {"answer": e.answer, "entity": e.entity}, e.group)
+            for e in audit.examples
+        )
+        return Split(ANNOTATED, audit.chosen.data if audit.chosen else "", rows)
+
+    def inputs(self) -> dict[str, Any]:
+        """What was patched, for a manifest; empty where nothing was."""
+        audit = self._audit
+        if audit is None or isinstance(audit, InputError):
+            return {}
+        return {
+            "patched_full": {"name": audit.full.spec.name, "weights": audit.full.weights},
+            "patched_retain": {"name": audit.retain.spec.name, "weights": audit.retain.weights},
+            "annotated": audit.examples_hash,
+        }
+
+
+MAKE_ONE = "prefix and entity per row are made by `lensaudit annotate`"
+
+
+def annotated_set(
+    model: str, *, suite: Suite, data: str | None, forget_split: str, own: Mapping[str, Path]
+) -> str:
+    """The annotated forget set that belongs to a suite's data, as `forget_set` names it.
+
+    Raises:
+        InputError: the data has none.
+    """
+    if suite != "tofu":
+        raise InputError(f"suite {suite} has no annotated forget set: {MAKE_ONE}")
+    if own and data is None and "forget" not in own:
+        raise InputError(f"no forget set; name one with --forget: {MAKE_ONE}")
+    given = own.get("forget") or (data if data and Path(data).is_file() else None)
+    if given is not None:
+        return str(given)
+    folder = data is not None and Path(data).is_dir()
+    if not folder and (data == DEMO_DATA or (data is None and model.startswith(DEMO_NAMES))):
+        return DEMO
+    if forget_split != FORGET10:
+        raise InputError(f"{forget_split} has no annotated forget set; {FORGET10} has one")
+    if data is None or data == TOFU_HUB:
+        return FORGET10
+    if not folder:
+        raise InputError(f"{data} has no annotated forget set: {MAKE_ONE}")
+    return str(data)
+
+
+def _said(failure: Failure) -> str:
+    return f"patching failed: {failure.message}"
