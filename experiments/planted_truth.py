@@ -44,7 +44,7 @@ OUTPUT = {
 FORGOT = ("UDS", "Lens")
 """Scores whose high values mean forgotten; those of the others mean knows."""
 RELEARNING = DEMO_RELEARNING
-SWEEP = rtt.Sweep(lrs=(1e-3,), n_epochs=3, batch_size=8, n_warmup=4, loss_on="answer")
+SWEEP = rtt.TrainingGrid(lrs=(1e-3,), n_epochs=3, batch_size=8, n_warmup=4, loss_on="answer")
 TINY = ("full", "permuted_readout", "vector_14", "retain", "never")
 TINY_ROWS = 8
 

@@ -24,7 +24,7 @@ from lensaudit.files import digest, make_folder, write_json
 from lensaudit.gym import edits
 from lensaudit.scores.naming import name_facts, strongest
 from lensaudit.worstcase.attacks import chosen
-from lensaudit.worstcase.outcome import Outcome, compare, gaps_of
+from lensaudit.worstcase.outcome import WorstOutcome, compare, gaps_of
 from lensaudit.worstcase.run import Ran, Worst, open_worst, run_all
 from lensaudit.worstcase.settings import WorstSettings
 from tools.demo_family.stages import NEVER
@@ -87,7 +87,7 @@ class Compared:
         """What attacks found on the control arm."""
         return [self.found[one.weights] for one in self.opened.retains.values()]
 
-    def without(self, *names: str) -> Outcome:
+    def without(self, *names: str) -> WorstOutcome:
         """The outcome of the list without some attacks."""
         return compare(
             self.opened.facts,
@@ -97,7 +97,7 @@ class Compared:
             retains=self.retains,
         )
 
-    def gaps(self, outcome: Outcome) -> list[torch.Tensor | None]:
+    def gaps(self, outcome: WorstOutcome) -> list[torch.Tensor | None]:
         """D of every scored fact's candidates by attack."""
         names = [row.name for row in outcome.attacks if row.counts]
         source = self.found[self.opened.source[1].weights]

@@ -66,7 +66,7 @@ def fresh(seed: int):
 @cache
 def knows():
     """A model that has memorised every year."""
-    from lensaudit.attacks.rtt.encode import train_sample
+    from lensaudit.attacks.rtt.readout import train_sample
     from lensaudit.unlearn.rows import finetune_batches
     from lensaudit.unlearn.train import FineTuning, Recipe, TrainingRun, train
 

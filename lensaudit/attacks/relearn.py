@@ -19,13 +19,12 @@ import torch
 from rich.filesize import decimal as size
 from transformers import PreTrainedModel
 
-from lensaudit.attacks.checkpoints import stored_dtype
 from lensaudit.attacks.settings import RelearnSettings
 from lensaudit.data.chat import PLAIN, check_tokenizer, pad_id
 from lensaudit.errors import InputError
 from lensaudit.files import digest, write_csv
 from lensaudit.models.checkpoint import Checkpoint, load_tokenizer, open_checkpoint
-from lensaudit.models.device import resolve_device
+from lensaudit.models.device import free_bytes, resolve_device
 from lensaudit.models.registry import default_data, is_demo, load_registry, resolve
 from lensaudit.models.sizes import n_parameters
 from lensaudit.results import keyed
@@ -344,3 +343,30 @@ def record(job: RelearnJob, started: float) -> Manifest:
     }
     options = {**asdict(job.recipe), "save_every": job.save_every}
     return manifest("relearn", options=options, inputs=inputs, device=job.device, started=started)
+
+
+def stored_dtype(start: Checkpoint, named: str) -> torch.dtype:
+    """The precision of saved weights: a name, or `same` as the start model's.
+
+    Raises:
+        InputError: the start model's is none that torch has.
+    """
+    name = start.dtype if named == "same" else named
+    dtype = getattr(torch, name, None)
+    if not isinstance(dtype, torch.dtype):
+        raise InputError(f"{start.spec.name}: weights of dtype {name}; name one with --store")
+    return dtype
+
+
+def check_fits(start: Checkpoint, *, bytes_per_weight: int, device: str) -> None:
+    """Refuse a model that does not fit, before it is loaded.
+
+    Raises:
+        InputError: more is needed than is free.
+    """
+    needed, free = bytes_per_weight * n_parameters(start.folder), free_bytes(device)
+    if free is not None and needed > free:
+        raise InputError(
+            f"{start.spec.name}: its weights take {size(needed)}, {size(free)} are "
+            f"free on {device}; take a smaller model or another --device"
+        )

@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from lensaudit.attacks.checkpoints import check_fits, stored_dtype
+from lensaudit.attacks.relearn import check_fits, stored_dtype
 from lensaudit.attacks.settings import RoundSettings
 from lensaudit.errors import InputError
 from lensaudit.files import digest, read_json, read_text, write_csv

@@ -11,7 +11,7 @@ from lensaudit.cli.terminal import ProgressBar, emit, notice, say, tell, written
 from lensaudit.errors import VerificationError
 
 if TYPE_CHECKING:
-    from lensaudit.attacks.rtt.summaries import Summarized
+    from lensaudit.attacks.rtt.table import Summarized
 
 
 @click.group()
@@ -55,7 +55,7 @@ def summarize(settings: SummarySettings, as_json: bool) -> None:
 
     Writes summary.csv and summary.json beside the log.
     """
-    from lensaudit.attacks.rtt.summaries import summarize_log
+    from lensaudit.attacks.rtt.table import summarize_log
 
     found = summarize_log(settings)
     print_summaries(found, as_json=as_json)

@@ -101,7 +101,7 @@ def audit(settings: DirectionSettings, as_json: bool, dry_run: bool) -> None:
     retain questions, and a model that never saw the answers. Writes interventions.jsonl,
     summary.json and manifest.json; run again to resume.
     """
-    from lensaudit.directions.runs import open_audit, plan_of, run_audit
+    from lensaudit.directions.audit import open_audit, plan_of, run_audit
     from lensaudit.screen.steer import of_directions
 
     with ProgressBar() as progress:

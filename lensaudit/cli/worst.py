@@ -25,7 +25,7 @@ def worst(
     check_names([source], settings.registry)
     from lensaudit.cli.terminal import emit, say, tell, written
     from lensaudit.screen.worst import of_worst
-    from lensaudit.worstcase.folder import plan_worst, worst_into
+    from lensaudit.worstcase.outcome import plan_worst, worst_into
 
     if dry_run:
         say(plan_worst(source, settings, notice=notice).text())

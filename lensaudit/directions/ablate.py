@@ -7,10 +7,9 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from lensaudit.directions.bench import Bench, Part, Role
 from lensaudit.directions.finding import Arm, Finding, Label, findings_of, with_costs
 from lensaudit.directions.folds import Fold
-from lensaudit.directions.measure import log_odds
+from lensaudit.directions.models import Part, Role, ThreeModels, log_odds
 from lensaudit.directions.restore import Search, moved_layers, randoms
 from lensaudit.judge.programmatic import EntityJudge, JudgeRequest, declines
 from lensaudit.patching.generation import ends_of
@@ -38,7 +37,7 @@ class Said:
 
 
 def said(
-    bench: Bench,
+    bench: ThreeModels,
     role: Role,
     part: Part,
     rows: Sequence[int],
@@ -71,7 +70,7 @@ def said(
 
 
 @dataclass(frozen=True)
-class Source:
+class DirectionSource:
     """Where the ablated direction comes from, at every layer."""
 
     name: str
@@ -86,7 +85,9 @@ class Source:
     """First tokens of the answers that decline; of `idk` alone."""
 
 
-def source_of(bench: Bench, estimate: Sequence[int], forget: Said, retain: Said) -> Source:
+def source_of(
+    bench: ThreeModels, estimate: Sequence[int], forget: Said, retain: Said
+) -> DirectionSource:
     """The IDK direction where enough of T is declined, else the cross-model one.
 
     Args:
@@ -108,7 +109,7 @@ def source_of(bench: Bench, estimate: Sequence[int], forget: Said, retain: Said)
         differences = own.double() - bench.streams["full", "forget"][list(estimate)].double()
         name, centre = "cross", bench.streams["unlearned", "retain"].mean(0)
     means = differences.mean(0).float()
-    return Source(name, means, centre, differences.float(), tuple(sorted(openings)))
+    return DirectionSource(name, means, centre, differences.float(), tuple(sorted(openings)))
 
 
 def ablation(
@@ -135,13 +136,13 @@ def ablation(
 
 
 def ablating_arm(
-    bench: Bench,
+    bench: ThreeModels,
     name: str,
     role: Role,
     layer: int,
     variant: str,
     basis: Float[Tensor, "_ d_model"],
-    source: Source,
+    source: DirectionSource,
     seed: int | None = None,
 ) -> Arm:
     """Components along the orthonormal rows of `basis` taken out."""
@@ -158,7 +159,7 @@ def subspace(differences: Float[Tensor, "_ d_model"], rank: int) -> Float[Tensor
     return torch.linalg.svd(differences.double(), full_matrices=False).Vh[:rank].float()
 
 
-def candidates(bench: Bench, search: Search, source: Source) -> list[Arm]:
+def candidates(bench: ThreeModels, search: Search, source: DirectionSource) -> list[Arm]:
     """Every layer and variant that is tried on the dev authors."""
     deep = [layer for layer in search.layers if layer < DEEPEST * bench.n_layers]
     arms = []
@@ -177,7 +178,7 @@ def candidates(bench: Bench, search: Search, source: Source) -> list[Arm]:
     return arms
 
 
-def choose(bench: Bench, arms: Sequence[Arm], grid: Sequence[Finding], search: Search) -> Arm:
+def choose(bench: ThreeModels, arms: Sequence[Arm], grid: Sequence[Finding], search: Search) -> Arm:
     """The best on dev among those that change retain answers by at most the cap.
 
     Where the first tries all change more, the one that changes least, which its row shows.
@@ -200,7 +201,11 @@ def _merit(finding: Finding, search: Search) -> tuple[float, float]:
 
 
 def _with_odds(
-    bench: Bench, grid: Sequence[Finding], arms: Sequence[Arm], rows: Sequence[int], source: Source
+    bench: ThreeModels,
+    grid: Sequence[Finding],
+    arms: Sequence[Arm],
+    rows: Sequence[int],
+    source: DirectionSource,
 ) -> list[Finding]:
     """The dev findings with how likely a declining answer is, after the question alone."""
     if not source.openings:
@@ -219,7 +224,7 @@ def _with_odds(
 
 
 def ablate(
-    bench: Bench, fold: Fold, search: Search, source: Source, entities: Sequence[str]
+    bench: ThreeModels, fold: Fold, search: Search, source: DirectionSource, entities: Sequence[str]
 ) -> list[Finding]:
     """The grid on the dev authors, and the best of it with its controls on authors never read.
 
@@ -245,7 +250,9 @@ def ablate(
     ]
 
 
-def _controls(bench: Bench, fold: Fold, search: Search, chosen: Arm, source: Source) -> list[Arm]:
+def _controls(
+    bench: ThreeModels, fold: Fold, search: Search, chosen: Arm, source: DirectionSource
+) -> list[Arm]:
     """The same edit of full, random axes, and the never-trained model with its own direction."""
     layer, variant = chosen.label.layer, chosen.label.variant
     rank = int(variant.split()[1]) if variant.startswith("rank") else 1
@@ -275,7 +282,7 @@ def _random_axes(d_model: int, rank: int, seed: int) -> Float[Tensor, "_ d_model
 
 
 def _heard(
-    bench: Bench,
+    bench: ThreeModels,
     finding: Finding,
     arm: Arm,
     rows: Sequence[int],

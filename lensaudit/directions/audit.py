@@ -1,5 +1,7 @@
 """The directions audit: ADD, ABLATE and CLAMP over folds of authors, resumable, summed up."""
 
+import math
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -12,7 +14,6 @@ from lensaudit.data.facts import EMBEDDED, Fact, load_facts, read_rows
 from lensaudit.data.spans import Encoded, SpanLost, encode
 from lensaudit.data.tofu import DEMO
 from lensaudit.directions.ablate import Said, ablate, said, source_of
-from lensaudit.directions.bench import ROLES, At, Bench, Part, Role, Runs, open_bench
 from lensaudit.directions.finding import (
     KINDS,
     SCHEMA,
@@ -23,25 +24,37 @@ from lensaudit.directions.finding import (
     read_finding,
 )
 from lensaudit.directions.folds import N_FOLDS, Fold, author_folds
-from lensaudit.directions.mediate import mediate
-from lensaudit.directions.restore import Search, restore
-from lensaudit.directions.verdict import SCORES, Plain, summary_of
-from lensaudit.errors import InputError
-from lensaudit.files import digest, write_json
+from lensaudit.directions.models import ROLES, At, Part, Role, Runs, ThreeModels, open_models
+from lensaudit.directions.restore import Search, mediate, restore
+from lensaudit.directions.verdict import SCORES, PlainScores, summary_of
+from lensaudit.errors import InputError, WorkError
+from lensaudit.files import digest, slug, write_json
 from lensaudit.models.checkpoint import (
     Checkpoint,
     check_same_shape,
     config_of,
     load_tokenizer,
+    open_checkpoint,
+)
+from lensaudit.models.device import resolve_device, resolve_dtype
+from lensaudit.models.registry import (
+    ModelSpec,
+    default_anchor,
+    default_data,
+    load_registry,
+    resolve,
 )
 from lensaudit.models.sizes import context_of
+from lensaudit.patching.options import parse_layers, parse_memory
+from lensaudit.patching.prepare import examples_for
 from lensaudit.progress import Notice, Tick
 from lensaudit.results.ledger import Ledger
-from lensaudit.results.records import claim
+from lensaudit.results.records import claim, manifest
 from lensaudit.results.schema import Flag, Number, Whole
-from lensaudit.steer.generate import Format
+from lensaudit.settings import plain, results_folder
+from lensaudit.steer.generate import Format, format_of
 from lensaudit.steer.settings import DirectionSettings
-from lensaudit.unlearn.rows import load_rows
+from lensaudit.unlearn.rows import TOFU_PAIRS, load_rows
 
 LOG = "interventions.jsonl"
 SUMMARY_SCHEMA = "steer-audit/1"
@@ -50,7 +63,7 @@ AnyRow = TypeVar("AnyRow")
 
 
 @dataclass(frozen=True)
-class Audit:
+class DirectionsAudit:
     """Three models of one base, two sets of questions, and what is tried."""
 
     checkpoints: Mapping[Role, Checkpoint]
@@ -94,7 +107,7 @@ def prepare(
     search: Search,
     notice: Notice | None = None,
     **options: Any,
-) -> Audit:
+) -> DirectionsAudit:
     """An audit whose examples are encoded and checked; nothing is loaded.
 
     Raises:
@@ -116,7 +129,7 @@ def prepare(
     if empty := [part for part, rows in kept.items() if not rows]:
         raise InputError(f"{empty[0]} examples: the tokenizer leaves nothing to score in any")
     lost = {one.idx: one.reason for one in found["forget"] if not isinstance(one, Encoded)}
-    audit = Audit(checkpoints, examples, kept, lost, search, **options)  # pyright: ignore
+    audit = DirectionsAudit(checkpoints, examples, kept, lost, search, **options)  # pyright: ignore
     audit.folds()
     return audit
 
@@ -163,7 +176,7 @@ def evenly(examples: Sequence[AnyRow], limit: int) -> list[AnyRow]:
 
 
 def run(
-    audit: Audit, out: Path, progress: Tick | None = None, notice: Notice | None = None
+    audit: DirectionsAudit, out: Path, progress: Tick | None = None, notice: Notice | None = None
 ) -> dict[str, Any]:
     """Every experiment on every fold, then `interventions.jsonl` and `summary.json` in `out`.
 
@@ -250,13 +263,13 @@ _ORDER = {"plain": -1, **{kind: at for at, kind in enumerate(KINDS)}}
 
 
 def _computed(
-    audit: Audit, missing: Sequence[tuple[Kind, Fold]], plain: bool
+    audit: DirectionsAudit, missing: Sequence[tuple[Kind, Fold]], plain: bool
 ) -> Iterator[list[dict[str, Any]]]:
     """The rows of each experiment and fold that is missing, one batch each."""
     texts: dict[Part, dict[int, str]] = {
         part: {e.idx: e.question for e in rows} for part, rows in audit.examples.items()
     }
-    bench = open_bench(
+    bench = open_models(
         audit.checkpoints, audit.encoded, texts, form=audit.form, at=audit.at, runs=audit.runs
     )
     by_idx = {one.idx: one.entity for one in audit.examples["forget"]}
@@ -277,7 +290,9 @@ def _computed(
         yield [{**one.document(), **extra} for one in findings] or [empty]
 
 
-def _said_plain(audit: Audit, bench: Bench, entities: Sequence[str]) -> tuple[Said, Said]:
+def _said_plain(
+    audit: DirectionsAudit, bench: ThreeModels, entities: Sequence[str]
+) -> tuple[Said, Said]:
     """What the unlearned model says to all questions, unhindered."""
     n_retain, n = len(bench.encoded["retain"]), audit.search.max_new_tokens
     rows = range(len(entities))
@@ -288,7 +303,9 @@ def _said_plain(audit: Audit, bench: Bench, entities: Sequence[str]) -> tuple[Sa
     )
 
 
-def _plain_row(audit: Audit, bench: Bench, entities: Sequence[str]) -> dict[str, Any]:
+def _plain_row(
+    audit: DirectionsAudit, bench: ThreeModels, entities: Sequence[str]
+) -> dict[str, Any]:
     """Scores of the three models without an intervention."""
     encoded = bench.encoded["forget"]
     scores = {role: bench.plain(role) for role in ROLES}
@@ -310,12 +327,12 @@ def _plain_row(audit: Audit, bench: Bench, entities: Sequence[str]) -> dict[str,
     }
 
 
-def summed_up(audit: Audit, rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+def summed_up(audit: DirectionsAudit, rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """The summary, from rows alone."""
     base = next(row for row in rows if row["kind"] == "plain")
     groups = dict(zip(base["idx"], base["groups"], strict=True))
     plain = {
-        score: Plain(
+        score: PlainScores(
             {role: dict(zip(base["idx"], base[score][role], strict=True)) for role in ROLES}, groups
         )
         for score in SCORES
@@ -352,3 +369,137 @@ def summed_up(audit: Audit, rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]
         "unscored": {str(idx): reason for idx, reason in audit.unscored.items()},
         "experiments": experiments,
     }
+
+
+@dataclass(frozen=True)
+class DirectionsResult:
+    """What an audit of directions found, and where it is."""
+
+    summary: dict[str, Any]
+    folder: Path
+    failure: WorkError | None
+    """No experiment could be scored; the files say why."""
+
+
+def open_audit(
+    settings: DirectionSettings,
+    progress: Tick | None = None,
+    notice: Notice | None = None,
+) -> DirectionsAudit:
+    """The audit that the settings describe; nothing is loaded.
+
+    Raises:
+        InputError: whatever is wrong with names, files or numbers.
+    """
+    names: dict[Role, str] = {
+        "full": settings.full or default_anchor("full", [settings.name]),
+        "unlearned": settings.name,
+        "retain": settings.retain or default_anchor("retain", [settings.name]),
+    }
+    registry = load_registry(settings.registry)
+    specs: dict[Role, ModelSpec] = {role: resolve(names[role], registry) for role in ROLES}
+    data = settings.data or default_data(settings.name)
+    forget = examples_for(data, exclude=settings.exclude, limit=settings.limit)
+    kept = retain_examples(retain_name(settings.retain_data, data), settings.n_retain)
+    checkpoints: dict[Role, Checkpoint] = {role: open_checkpoint(specs[role]) for role in ROLES}
+    device = resolve_device(settings.device)
+    search = Search(
+        layers=parse_layers(settings.layers, checkpoints["full"].n_layers),
+        strengths=strengths_of(settings.strengths),
+        score=settings.score,
+        n_random=settings.n_random,
+        seed=settings.seed,
+        kl_cap=settings.kl_cap,
+        where=settings.where,
+        max_new_tokens=settings.max_new_tokens,
+    )
+    return prepare(
+        checkpoints,
+        forget,
+        kept,
+        search=search,
+        notice=notice,
+        kinds=tuple(kind for kind in KINDS if kind in settings.kinds) or KINDS,
+        n_folds=settings.n_folds,
+        at=settings.at,
+        form=format_of(load_tokenizer(checkpoints["full"]), settings.form),
+        runs=Runs(
+            resolve_dtype(settings.dtype, device),
+            device,
+            parse_memory(settings.memory),
+            Path(settings.activations),
+            progress,
+        ),
+    )
+
+
+def plan_of(audit: DirectionsAudit) -> str:
+    """What a run would do."""
+    names = ", ".join(f"{role} {audit.checkpoints[role].spec.name}" for role in ROLES)
+    groups = {e.group for e in audit.encoded["forget"]}
+    grid = len(audit.search.layers) * len(audit.search.strengths)
+    return (
+        f"{names}\n{len(audit.encoded['forget'])} forget examples of {len(groups)} authors in "
+        f"{len(audit.folds())} folds, {len(audit.encoded['retain'])} retain examples\n"
+        f"{', '.join(audit.kinds)}; ADD tries {grid} settings on the dev authors of each fold; "
+        "three models in memory"
+    )
+
+
+def run_audit(
+    audit: DirectionsAudit,
+    settings: DirectionSettings,
+    progress: Tick,
+    notice: Notice | None = None,
+) -> DirectionsResult:
+    """The three experiments on one unlearned model, with their files."""
+    started = time.monotonic()
+    folder = settings.out or results_folder() / "steering" / slug(settings.name) / "audit"
+    summary = run(audit, folder, progress, notice)
+    inputs: dict[str, Any] = {
+        role: {"name": one.spec.name, "weights": one.weights}
+        for role, one in audit.checkpoints.items()
+    }
+    manifest(
+        "steer audit",
+        options=plain(settings, without=("name", "full", "retain", "out")),
+        inputs={**inputs, "examples": len(audit.encoded["forget"])},
+        device=audit.runs.device,
+        started=started,
+    ).write(folder, ["summary.json"])
+    reasons = {one["unscored"] for one in summary["experiments"].values()}
+    failure = None
+    if all(reasons):
+        said = "; ".join(sorted(reasons))
+        failure = WorkError(f"{settings.name}: nothing could be scored ({said})")
+    return DirectionsResult(summary, folder, failure)
+
+
+def retain_name(named: str | None, data: str) -> str:
+    """What --retain-data stands for; the complement of a named forget set by default.
+
+    Raises:
+        InputError: the forget set is a file, so its complement must be named.
+    """
+    known = {**TOFU_PAIRS, "demo": "demo"}
+    if named is None and data not in known:
+        raise InputError(
+            f"--data {data}: name --retain-data too: rows with question and answer that should be "
+            "kept; what a direction costs is measured on them"
+        )
+    return named or known[data]
+
+
+def strengths_of(text: str) -> tuple[float, ...]:
+    """Distinct factors, ascending.
+
+    Raises:
+        InputError: not numbers, or 0, which adds nothing.
+    """
+    try:
+        found = sorted({float(part) for part in text.split(",")})
+    except ValueError as error:
+        raise InputError(f"--strengths {text}: wanted numbers, like 0.5,1,2") from error
+    if not found or any(one == 0 or not math.isfinite(one) for one in found):
+        raise InputError(f"--strengths {text}: wanted finite numbers other than 0")
+    return tuple(found)

@@ -9,7 +9,7 @@ from annotated_types import Len
 from jaxtyping import Float
 from torch import Tensor
 
-from lensaudit.directions.bench import Bench, Role
+from lensaudit.directions.models import Role, ThreeModels
 from lensaudit.results.schema import Number, Whole
 from lensaudit.steer.edits import Edits
 from lensaudit.steer.settings import Kind
@@ -157,7 +157,12 @@ def read_finding(row: Mapping[str, Any]) -> Finding:
 
 
 def findings_of(
-    bench: Bench, kind: Kind, stage: Stage, fold: int, rows: Sequence[int], arms: Sequence[Arm]
+    bench: ThreeModels,
+    kind: Kind,
+    stage: Stage,
+    fold: int,
+    rows: Sequence[int],
+    arms: Sequence[Arm],
 ) -> list[Finding]:
     """Every arm scored on the forget examples in `rows`; arms of one model share passes."""
     idx = [bench.encoded["forget"][row].idx for row in rows]
@@ -186,7 +191,9 @@ def best_of(findings: Sequence[Finding], score: str) -> int:
     return means.index(max(means))
 
 
-def with_costs(bench: Bench, findings: Sequence[Finding], arms: Sequence[Arm]) -> list[Finding]:
+def with_costs(
+    bench: ThreeModels, findings: Sequence[Finding], arms: Sequence[Arm]
+) -> list[Finding]:
     """The findings of the chosen direction with what it does to retain answers."""
     return [
         _costed(bench, one, arm) if one.label.arm in ("direction", "sufficiency") else one
@@ -194,7 +201,7 @@ def with_costs(bench: Bench, findings: Sequence[Finding], arms: Sequence[Arm]) -
     ]
 
 
-def _costed(bench: Bench, finding: Finding, arm: Arm) -> Finding:
+def _costed(bench: ThreeModels, finding: Finding, arm: Arm) -> Finding:
     rows = range(len(bench.encoded["retain"]))
     scores = bench.scored(arm.label.role, rows, [Edits(), arm.edits], "retain")
     layer, whole = arm.label.layer, range(len(bench.encoded["forget"]))

@@ -7,11 +7,11 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from lensaudit.directions.bench import Bench, Role
 from lensaudit.directions.finding import Arm, Finding, Label, best_of, findings_of, with_costs
 from lensaudit.directions.folds import Fold
+from lensaudit.directions.models import Role, ThreeModels
 from lensaudit.patching.interventions import Where
-from lensaudit.steer.edits import Edits, adding
+from lensaudit.steer.edits import Edits, adding, clamping
 from lensaudit.steer.estimators import random_direction, scaled_to
 from lensaudit.steer.settings import DirectionSettings
 
@@ -39,7 +39,7 @@ class Search:
 
 
 def moved_layers(
-    bench: Bench, gaps: Float[Tensor, "layer d_model"], layers: Sequence[int]
+    bench: ThreeModels, gaps: Float[Tensor, "layer d_model"], layers: Sequence[int]
 ) -> list[int]:
     """The layers at which two models think differently at all."""
     length = bench.streams["full", "forget"].norm(dim=-1).mean(0)
@@ -73,7 +73,7 @@ def adding_arm(
     return Arm(Label(name, role, layer, strength, seed=seed), edits, direction)
 
 
-def restore(bench: Bench, fold: Fold, search: Search) -> list[Finding]:
+def restore(bench: ThreeModels, fold: Fold, search: Search) -> list[Finding]:
     """The grid on the dev authors, and the best of it with its controls on authors never read.
 
     Empty where the two models' streams are equal at every layer.
@@ -98,7 +98,7 @@ def restore(bench: Bench, fold: Fold, search: Search) -> list[Finding]:
 
 
 def _grid(
-    bench: Bench, search: Search, gaps: Float[Tensor, "layer d_model"], role: Role
+    bench: ThreeModels, search: Search, gaps: Float[Tensor, "layer d_model"], role: Role
 ) -> list[Arm]:
     name = "direction" if role == "unlearned" else "never_trained"
     return [
@@ -118,7 +118,7 @@ def _curve(chosen: Arm, gaps: Float[Tensor, "layer d_model"], search: Search) ->
 
 
 def _controls(
-    bench: Bench,
+    bench: ThreeModels,
     fold: Fold,
     search: Search,
     chosen: Arm,
@@ -139,7 +139,7 @@ def _controls(
 
 
 def _never_trained(
-    bench: Bench, fold: Fold, search: Search, estimate: Sequence[int], dev: Sequence[int]
+    bench: ThreeModels, fold: Fold, search: Search, estimate: Sequence[int], dev: Sequence[int]
 ) -> list[Arm]:
     """The same search on a model that cannot know the answers: what a direction alone gives."""
     tried = _grid(bench, search, bench.gap("full", "retain", estimate), "retain")
@@ -147,3 +147,102 @@ def _never_trained(
         return []
     grid = findings_of(bench, "add", "dev", fold.number, dev, tried)
     return [tried[best_of(grid, search.score)]]
+
+
+DOSES = (0.0, 0.25, 0.5, 0.75, 1.0)
+"""From the unlearned model's mean component to the full model's."""
+
+
+def mediate(bench: ThreeModels, fold: Fold, search: Search) -> list[Finding]:
+    """Clamp the unlearned model to the full one's component, and the other way round.
+
+    Empty where the two models' streams are equal at every layer.
+    """
+    estimate = fold.rows(bench.encoded["forget"], fold.estimate)
+    gaps = -bench.gap("full", "unlearned", estimate)
+    layers = moved_layers(bench, gaps, search.layers)
+    if not layers:
+        return []
+    dev = fold.rows(bench.encoded["forget"], fold.dev)
+    tried = [
+        clamping_arm(
+            bench, "direction", "unlearned", layer, gaps[layer], estimate, where=search.where
+        )
+        for layer in layers
+    ]
+    grid = findings_of(bench, "clamp", "dev", fold.number, dev, tried)
+    layer = tried[best_of(grid, search.score)].label.layer
+    rows = fold.rows(bench.encoded["forget"], fold.score)
+    arms = _arms(bench, fold, search, layer, gaps[layer], estimate)
+    found = findings_of(bench, "clamp", "score", fold.number, rows, arms)
+    return [*grid, *with_costs(bench, found, arms)]
+
+
+def component(
+    bench: ThreeModels,
+    role: Role,
+    layer: int,
+    direction: Float[Tensor, " d_model"],
+    rows: Sequence[int],
+) -> float:
+    """Mean component of a model's streams along a direction, over some forget examples."""
+    unit = direction.double() / direction.double().norm()
+    return float((bench.streams[role, "forget"][list(rows), layer].double() @ unit).mean())
+
+
+def clamping_arm(
+    bench: ThreeModels,
+    name: str,
+    role: Role,
+    layer: int,
+    direction: Float[Tensor, " d_model"],
+    rows: Sequence[int],
+    *,
+    where: Where,
+    like: Role = "full",
+    dose: float = 1.0,
+    seed: int | None = None,
+) -> Arm:
+    """The component clamped between the model's own mean (dose 0) and another's (dose 1)."""
+    own = component(bench, role, layer, direction, rows)
+    wanted = component(bench, like, layer, direction, rows)
+    to = own + dose * (wanted - own)
+    edits = Edits({("resid", layer): clamping(direction, to)}, where)
+    return Arm(Label(name, role, layer, to, f"dose {dose:g}", seed), edits, direction)
+
+
+def _arms(
+    bench: ThreeModels,
+    fold: Fold,
+    search: Search,
+    layer: int,
+    direction: Float[Tensor, " d_model"],
+    estimate: Sequence[int],
+) -> list[Arm]:
+    def arm(name: str, role: Role, along: Float[Tensor, " d_model"] = direction, **how) -> Arm:
+        return clamping_arm(bench, name, role, layer, along, estimate, where=search.where, **how)
+
+    arms = [arm("direction", "unlearned"), arm("sufficiency", "full", like="unlearned")]
+    arms += [arm("dose", "unlearned", dose=dose) for dose in DOSES]
+    arms.append(_per_example(bench, layer, direction, search.where))
+    for seed, along in randoms(direction, search, fold):
+        arms.append(arm("random", "unlearned", along, seed=seed))
+        arms.append(arm("random_sufficiency", "full", along, like="unlearned", seed=seed))
+    kept = bench.gap("unlearned", "full", range(len(bench.encoded["retain"])), "retain")[layer]
+    if float(kept.norm()) > 0:
+        arms.append(arm("retain_derived", "unlearned", kept))
+    other = bench.gap("retain", "full", estimate)[layer]
+    if float(other.norm()) > 0:
+        arms.append(arm("never_trained", "retain", other))
+    return arms
+
+
+def _per_example(
+    bench: ThreeModels, layer: int, direction: Float[Tensor, " d_model"], where: Where
+) -> Arm:
+    """Each example's own component in the full model: one number of the answer's, a bound."""
+    unit = direction.double() / direction.double().norm()
+    along = bench.streams["full", "forget"][:, layer].double() @ unit
+    own = {e.idx: float(along[at]) for at, e in enumerate(bench.encoded["forget"])}
+    edits = Edits({("resid", layer): clamping(direction, own)}, where)
+    return Arm(Label("per_example", "unlearned", layer, variant="own"), edits, direction)

@@ -13,8 +13,8 @@ from typing import Any
 
 import numpy as np
 
-from lensaudit.directions.bench import Role
 from lensaudit.directions.finding import Finding, Kind
+from lensaudit.directions.models import Role
 from lensaudit.groups import unit_of
 from lensaudit.results.sentences import (
     WEAK,
@@ -44,7 +44,7 @@ CONTROLS: Mapping[str, str] = {
 
 
 @dataclass(frozen=True)
-class Plain:
+class PlainScores:
     """Scores without an intervention, by idx, and whose authors they are."""
 
     scores: Mapping[Role, Mapping[int, float]]
@@ -91,7 +91,7 @@ def standard_error(values: Sequence[float], groups: Sequence[int | str]) -> floa
     return float(np.std(means, ddof=1) / math.sqrt(len(means))) if len(means) > 1 else math.inf
 
 
-def is_gap(plain: Plain, before: Role, target: Role, idx: Sequence[int]) -> bool:
+def is_gap(plain: PlainScores, before: Role, target: Role, idx: Sequence[int]) -> bool:
     """Is full ahead of the other model by more than two standard errors?
 
     Behind it there is nothing to bring back: closing that gap would make answers worse.
@@ -102,7 +102,7 @@ def is_gap(plain: Plain, before: Role, target: Role, idx: Sequence[int]) -> bool
     return math.fsum(gaps) / len(gaps) > LEAST_SE * standard_error(gaps, groups)
 
 
-def recovery_of(findings: Sequence[Finding], plain: Plain, score: str) -> Recovery:
+def recovery_of(findings: Sequence[Finding], plain: PlainScores, score: str) -> Recovery:
     """One arm over all folds; several random directions are averaged per example."""
     role = findings[0].label.role
     before, target = BEFORE[role], TARGET[role]
@@ -137,7 +137,7 @@ def _spread(findings: Sequence[Finding], score: str, gap: float) -> float | None
 
 
 def summary_of(
-    kind: Kind, findings: Sequence[Finding], plain: Mapping[str, Plain], score: str
+    kind: Kind, findings: Sequence[Finding], plain: Mapping[str, PlainScores], score: str
 ) -> dict[str, Any]:
     """The numbers of one experiment; None where a score has no gap to close."""
     tested = [one for one in findings if one.kind == kind and one.stage == "score"]

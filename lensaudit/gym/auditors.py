@@ -789,7 +789,9 @@ def rtt(case: Case) -> AuditorScore:
         room.in_memory("full", bench.loaded(bench.full)),
         room.in_memory(case.model, bench.loaded(case.model)),
         room.in_memory("retain", bench.loaded(bench.retain)),
-        sweep=room.Sweep(lrs=(1e-3,), n_epochs=3, batch_size=8, n_warmup=4, loss_on="answer"),
+        sweep=room.TrainingGrid(
+            lrs=(1e-3,), n_epochs=3, batch_size=8, n_warmup=4, loss_on="answer"
+        ),
         readouts=("answer",),
         gate=room.Gate(0.0, 0.0),
     )

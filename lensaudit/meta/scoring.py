@@ -16,8 +16,7 @@ from typing import Any
 import torch
 
 from lensaudit.attacks import relearn, rounding
-from lensaudit.attacks.checkpoints import stored_dtype
-from lensaudit.attacks.relearn import Relearning
+from lensaudit.attacks.relearn import Relearning, stored_dtype
 from lensaudit.auditing.evaluate import evaluate_into
 from lensaudit.auditing.settings import EvaluateSettings
 from lensaudit.data.suites import DEMO_DATA

@@ -7,7 +7,7 @@ from rich.table import Table
 
 from lensaudit.attacks.rtt.defects import MEANINGS as DEFECTS
 from lensaudit.attacks.rtt.items import LETTERS
-from lensaudit.attacks.rtt.readings import MEANINGS as CONDITIONS
+from lensaudit.attacks.rtt.log import MEANINGS as CONDITIONS
 from lensaudit.attacks.rtt.summary import Summary
 from lensaudit.screen.cells import interval, name, number
 from lensaudit.screen.tables import Part, row, table

@@ -13,7 +13,7 @@ from lensaudit.screen.erasure import erasures
 from lensaudit.screen.evaluation import values
 from lensaudit.screen.tables import Part, console
 from lensaudit.screen.worst import of_worst
-from lensaudit.worstcase.folder import WorstResult
+from lensaudit.worstcase.outcome import WorstResult
 
 Result = PatchResult | AuditResult | EvaluationResult | EffortResult | WorstResult
 """What `la.patch`, `la.audit`, `la.evaluate`, `la.effort` and `la.worst` return."""

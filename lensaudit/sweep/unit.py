@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from lensaudit.attacks import relearn, rounding
-from lensaudit.attacks.checkpoints import stored_dtype
+from lensaudit.attacks.relearn import stored_dtype
 from lensaudit.auditing.evaluate import EvaluationResult, evaluate_into
 from lensaudit.auditing.patch import patch_into
 from lensaudit.auditing.settings import EvaluateSettings, PatchSettings

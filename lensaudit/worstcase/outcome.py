@@ -7,8 +7,10 @@ over the attacks that count: those that hit at least one fact on `full`. The max
 both arms, so that what attacks elicit from a model that never knew is subtracted.
 """
 
+import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -16,13 +18,22 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from lensaudit.auditing.calls import door, notice
+from lensaudit.errors import InputError
+from lensaudit.files import digest, slug, write_csv, write_json, write_jsonl
+from lensaudit.progress import Notice, Tell, unheard
+from lensaudit.results import keyed
+from lensaudit.results.records import manifest
+from lensaudit.results.worst import shown_worst
 from lensaudit.scores.estimate import Estimate
 from lensaudit.scores.intervals import clustered_mean
 from lensaudit.scores.leakage import never_hit_bound
 from lensaudit.scores.naming import Named, gaps, name_facts, strongest
-from lensaudit.worstcase.attacks import LEAK_K, Attack
+from lensaudit.settings import plain, results_folder
+from lensaudit.worstcase.attacks import LEAK_K, Attack, chosen
 from lensaudit.worstcase.facts import Candidate
-from lensaudit.worstcase.run import Ran, Worst
+from lensaudit.worstcase.run import Planned, Ran, Worst, open_worst, plan_of, run_all
+from lensaudit.worstcase.settings import WorstSettings
 
 FACTS = ("idx", "group", "entity", "attacks", "statistic", "p", "q", "unscored")
 """Columns of facts.csv."""
@@ -57,7 +68,7 @@ class AttackRow:
 
 
 @dataclass(frozen=True)
-class Outcome:
+class WorstOutcome:
     """What a run says."""
 
     facts: tuple[Candidate, ...]
@@ -108,7 +119,7 @@ class Outcome:
         return said if n_retain > 1 else f"{said} (relative to one never-trained model)"
 
 
-def outcome_of(worst: Worst, found: Mapping[str, Arm]) -> Outcome:
+def outcome_of(worst: Worst, found: Mapping[str, Arm]) -> WorstOutcome:
     """What a run says.
 
     Args:
@@ -131,7 +142,7 @@ def compare(
     source: Arm,
     full: Arm,
     retains: Sequence[Arm],
-) -> Outcome:
+) -> WorstOutcome:
     """Compare the arms.
 
     Args:
@@ -152,7 +163,7 @@ def compare(
     broke = {
         fact.row.idx: tuple(name for name in counting if _hit(source[name], fact)) for fact in facts
     }
-    return Outcome(
+    return WorstOutcome(
         facts=tuple(every),
         attacks=rows,
         broke=broke,
@@ -253,7 +264,7 @@ def difference_of(
     return None if found is None else strongest(found)
 
 
-def fact_rows(outcome: Outcome) -> list[list[Any]]:
+def fact_rows(outcome: WorstOutcome) -> list[list[Any]]:
     """The rows of facts.csv: one per fact of the set, unscored ones too."""
     named = outcome.named
     numbers = dict(
@@ -273,7 +284,7 @@ def fact_rows(outcome: Outcome) -> list[list[Any]]:
     return rows
 
 
-def matrix_rows(worst: Worst, outcome: Outcome, ran: Arm) -> list[list[Any]]:
+def matrix_rows(worst: Worst, outcome: WorstOutcome, ran: Arm) -> list[list[Any]]:
     """The rows of matrix.csv: 1, 0, or nothing where an attack does not score a fact."""
     rows = []
     for fact in outcome.scored:
@@ -297,7 +308,7 @@ def evidence_rows(worst: Worst, ran: Arm) -> list[dict[str, Any]]:
     ]
 
 
-def summary_of(worst: Worst, outcome: Outcome, tier: str) -> dict[str, Any]:
+def summary_of(worst: Worst, outcome: WorstOutcome, tier: str) -> dict[str, Any]:
     """The content of summary.json."""
     named = outcome.named
     ceiling = outcome.ceiling
@@ -336,3 +347,133 @@ def summary_of(worst: Worst, outcome: Outcome, tier: str) -> dict[str, Any]:
         "attacks": [vars(row) for row in outcome.attacks],
         "facts": [dict(zip(FACTS, row, strict=True)) for row in fact_rows(outcome)],
     }
+
+
+FILES = ("facts.csv", "matrix.csv", "attacks.csv", "evidence.jsonl", "summary.json")
+
+
+@dataclass(frozen=True)
+class WorstResult:
+    """Which facts come out of one model, and where it is written."""
+
+    source: str
+    folder: Path
+    """Holds manifest.json, summary.json, facts.csv, matrix.csv, attacks.csv, evidence.jsonl."""
+    summary: Mapping[str, Any]
+    """The content of summary.json."""
+
+    @property
+    def headline(self) -> str:
+        """The finding, in words."""
+        return self.summary["headline"]
+
+    @property
+    def excess(self) -> float:
+        """Share of facts that come out, in excess of the control arm's."""
+        return self.summary["excess"]
+
+    @property
+    def ci95(self) -> tuple[float, float] | None:
+        """Interval of the excess, by authors; None: see the summary's `no_interval`."""
+        ends = self.summary["ci95"]
+        return None if ends is None else (ends[0], ends[1])
+
+    @property
+    def named(self) -> tuple[int, ...]:
+        """Idx of the facts that are named."""
+        return tuple(self.summary["named"])
+
+    @property
+    def unscored(self) -> Mapping[int, str]:
+        """Idx -> why a fact was not asked."""
+        return {int(idx): why for idx, why in self.summary["unscored"].items()}
+
+
+def plan_worst(source: str, settings: WorstSettings, *, notice: Notice = unheard) -> Planned:
+    """What a run would compute; nothing is loaded or written.
+
+    Raises:
+        InputError: as `worst_into`.
+    """
+    return plan_of(_opened(source, settings, notice))
+
+
+def _opened(source: str, settings: WorstSettings, notice: Notice) -> Worst:
+    return open_worst(source, settings, chosen(settings.tier, settings.attack), notice=notice)
+
+
+def worst_into(
+    source: str,
+    settings: WorstSettings,
+    folder: Path | None = None,
+    *,
+    notice: Notice = unheard,
+    progress: Tell = unheard,
+) -> WorstResult:
+    """Run the attacks on the source, on `full` and on the control arm; write what came out.
+
+    Args:
+        source: name, Hub id or folder.
+        settings: how.
+        folder: of the results; None: experiments/out/worst-<source>.
+        notice: told remarks.
+        progress: told what is done.
+
+    Raises:
+        InputError: before any work.
+        WorkError: logits are not finite.
+    """
+    started = time.monotonic()
+    worst = _opened(source, settings, notice)
+    out = folder or results_folder() / f"worst-{slug(source)}"
+    key = digest(worst.identity())
+    keyed.check_own(out, key)
+    if keyed.finished(out, key) and not settings.fresh:
+        notice(f"{out} holds this run already; nothing to do")
+        return WorstResult(source, out, shown_worst(out / "summary.json"))
+    keyed.begin(out, key)
+    summary = _write(worst, settings, out, progress)
+    inputs = {**worst.identity(), **worst.inputs()}
+    made = manifest(
+        "worst",
+        options=plain(settings, without=("fresh",)),
+        inputs=inputs,
+        device=worst.audit.options.device,
+        started=started,
+    )
+    keyed.seal(out, made, key=key, files=FILES)
+    return WorstResult(source, out, summary)
+
+
+def _write(worst: Worst, settings: WorstSettings, out: Path, progress: Tell) -> dict[str, Any]:
+    found = run_all(worst, progress=progress)
+    outcome = outcome_of(worst, found)
+    own = found[worst.source[1].weights]
+    tier = settings.tier if not settings.attack else "named"
+    summary = summary_of(worst, outcome, tier)
+    write_csv(out / "facts.csv", FACTS, fact_rows(outcome))
+    names = [one.name for one in worst.attacks]
+    write_csv(out / "matrix.csv", ("idx", *names), matrix_rows(worst, outcome, own))
+    columns = [one.name for one in fields(AttackRow)]
+    rows = [[getattr(row, name) for name in columns] for row in outcome.attacks]
+    write_csv(out / "attacks.csv", columns, rows)
+    write_jsonl(out / "evidence.jsonl", evidence_rows(worst, own))
+    write_json(out / "summary.json", summary)
+    return summary
+
+
+@door(WorstSettings)
+def worst(
+    source: tuple[str, ...], settings: WorstSettings, out: Path | None, progress: Tell
+) -> Sequence[WorstResult]:
+    """Which facts come out of a model by any of a list of attacks, beside models that never knew.
+
+    As `lensaudit worst`: `out` is experiments/out/worst-<source>, and anchors and forget set are
+    those of the model's family where none is named.
+
+    >>> found = la.worst("demo/npo", retain=["demo/retain", "demo/never"])  # doctest: +SKIP
+    >>> found.headline, found.excess, found.named  # doctest: +SKIP
+    """
+    if out is not None and len(source) > 1:
+        raise InputError("la.worst: several models and one folder; call it once for each")
+    return [worst_into(one, settings, out, notice=notice, progress=progress) for one in source]

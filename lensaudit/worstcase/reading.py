@@ -42,7 +42,7 @@ READ_LOGITS = 2**26
 
 
 @dataclass
-class Work:
+class ForwardCount:
     """What was computed: counted where it happens."""
 
     forwards: int = 0
@@ -56,13 +56,13 @@ def _unedited(rows: Rows) -> Mapping[int, Intervention]:
 
 
 @dataclass
-class Plain:
+class PlainReader:
     """A model by itself, or under edits of its residual stream in every step."""
 
     model: TransformerBridge
     edits: Callable[[Rows], Mapping[int, Intervention]] = _unedited
     """Layer -> what is done to its stream, for a batch of these rows."""
-    work: Work = field(default_factory=Work)
+    work: ForwardCount = field(default_factory=ForwardCount)
 
     def read(
         self,
@@ -106,7 +106,7 @@ class _Both:
 
 
 @dataclass
-class Joined:
+class JoinedReader:
     """`full` from `layer` on, fed with the source's stream at every token and in every step.
 
     What `full` computes below that layer is overwritten at all positions, so that only what the
@@ -116,7 +116,7 @@ class Joined:
     source: TransformerBridge
     model: TransformerBridge
     layer: int
-    work: Work = field(default_factory=Work)
+    work: ForwardCount = field(default_factory=ForwardCount)
 
     def read(
         self,
@@ -150,7 +150,7 @@ class Joined:
         return logits, _Both(below, above)
 
 
-Reader = Plain | Joined
+Reader = PlainReader | JoinedReader
 """Reads tokens and keeps their keys and values; `model` is whose logits are read."""
 
 
@@ -158,8 +158,8 @@ def steered(
     model: TransformerBridge,
     layer: int,
     towards: Float[Tensor, "prompt d_model"],
-    work: Work,
-) -> Plain:
+    work: ForwardCount,
+) -> PlainReader:
     """A model with a vector of each prompt's own added after `layer`, at every token.
 
     Args:
@@ -173,7 +173,7 @@ def steered(
         moved = towards[rows.to(towards.device)].unsqueeze(1)
         return {layer: lambda resid: resid + moved.to(resid)}
 
-    return Plain(model, edits, work)
+    return PlainReader(model, edits, work)
 
 
 def say(reader: Reader, prompts: Sequence[Ids], *, max_new_tokens: int) -> list[str]:
@@ -195,7 +195,7 @@ def say(reader: Reader, prompts: Sequence[Ids], *, max_new_tokens: int) -> list[
 
 
 def sample(
-    reader: Plain, prompt: Ids, n_rows: int, choose: Choose, *, max_new_tokens: int
+    reader: PlainReader, prompt: Ids, n_rows: int, choose: Choose, *, max_new_tokens: int
 ) -> list[str]:
     """Continuations of one prompt, which is read once; `choose` draws their tokens."""
     device = _device(reader.model)
@@ -401,12 +401,12 @@ def _wanted(
 
 
 @dataclass
-class Lensed:
+class LensReader:
     """A model whose stream after each layer is read by the final norm and unembedding of `full`."""
 
     source: TransformerBridge
     model: TransformerBridge
-    work: Work = field(default_factory=Work)
+    work: ForwardCount = field(default_factory=ForwardCount)
 
     def exposures(
         self, prompts: Sequence[Ids], candidates: Sequence[Sequence[Ids]], first: int = 0
@@ -432,7 +432,7 @@ class Lensed:
             found.update(zip(places, _by_prompt(total, own), strict=True))
         return [found[at] for at in range(len(prompts))]
 
-    def _keeping(self, streams: dict[int, Resid], first: int) -> Plain:
+    def _keeping(self, streams: dict[int, Resid], first: int) -> PlainReader:
         """The source; `streams` holds what it read last."""
 
         def keep(layer: int) -> Intervention:
@@ -443,11 +443,11 @@ class Lensed:
             return intervention
 
         edits = {layer: keep(layer) for layer in range(first, n_layers(self.source))}
-        return Plain(self.source, lambda rows: edits, self.work)
+        return PlainReader(self.source, lambda rows: edits, self.work)
 
 
 def stream_after(
-    model: TransformerBridge, prompts: Sequence[Ids], layer: int, work: Work
+    model: TransformerBridge, prompts: Sequence[Ids], layer: int, work: ForwardCount
 ) -> Float[Tensor, "row d_model"]:
     """The residual stream after `layer` at the last token of each prompt."""
     found = []

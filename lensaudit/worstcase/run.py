@@ -32,8 +32,7 @@ from lensaudit.progress import Notice, Progress, Tell, unheard
 from lensaudit.results.ledger import Ledger, ledger_path
 from lensaudit.results.schema import Flag, Number, Whole
 from lensaudit.unlearn.rows import Answered
-from lensaudit.worstcase.arm import Arm, Found, Hit
-from lensaudit.worstcase.attacks import Attack, list_hash
+from lensaudit.worstcase.attacks import Attack, AttackedModel, AttackFindings, Hit, list_hash
 from lensaudit.worstcase.facts import Candidate, facts_of, lost, n_without_author
 from lensaudit.worstcase.settings import ControlArm
 
@@ -113,7 +112,7 @@ class Worst:
 class Ran:
     """One attack on one arm."""
 
-    found: Found
+    found: AttackFindings
     seconds: float
     forwards: int
     tokens: int
@@ -218,7 +217,7 @@ def run_all(worst: Worst, *, progress: Tell = unheard) -> dict[str, dict[str, Ra
     return found
 
 
-def _ran(attack: Attack, arm: Arm) -> Ran:
+def _ran(attack: Attack, arm: AttackedModel) -> Ran:
     started, before = time.monotonic(), replace(arm.work)
     with torch.no_grad():
         found = attack.run(arm)
@@ -232,7 +231,7 @@ def _ran(attack: Attack, arm: Arm) -> Ran:
 
 def arm_of(
     worst: Worst, checkpoint: Checkpoint, model: TransformerBridge, full: TransformerBridge
-) -> Arm:
+) -> AttackedModel:
     """A model under attack."""
     options = worst.audit.options
 
@@ -243,7 +242,7 @@ def arm_of(
 
     demo = is_demo(worst.audit.full.spec.name)
     how = DEMO_RELEARNING if demo else Relearning()
-    return Arm(
+    return AttackedModel(
         checkpoint.spec.name,
         model,
         full,
@@ -281,7 +280,7 @@ def _ledger(worst: Worst, arm: Checkpoint) -> Ledger:
         "exposed": worst.named(arm),
     }
     path = ledger_path(worst.audit.root / "worst", arm.spec.name, key)
-    return Ledger(path, "worst", key, record=_Line, notice=worst.audit.notice)
+    return Ledger(path, "worst", key, record=_AttackLine, notice=worst.audit.notice)
 
 
 def _made_of(worst: Worst, attack: Attack) -> str:
@@ -292,7 +291,7 @@ def _made_of(worst: Worst, attack: Attack) -> str:
 
 
 @dataclass(frozen=True)
-class _Line:
+class _AttackLine:
     """What a line of a ledger must hold."""
 
     attack: str
@@ -332,7 +331,7 @@ def _read(worst: Worst, ledger: Ledger) -> dict[str, Ran]:
 
 
 def _of_line(line: Mapping[str, Any]) -> Ran:
-    found = Found(
+    found = AttackFindings(
         {idx: Hit(*rest) for idx, *rest in line["hits"]},
         {idx: torch.tensor(values) for idx, values in line["exposure"]},
         {idx: why for idx, why in line["unscored"]},

@@ -25,10 +25,8 @@ from lensaudit.scores.intervals import clustered_mean
 from lensaudit.scores.leakage import Errors, leak_at_k, leak_corrected, never_hit_bound
 from lensaudit.settings import plain, results_folder
 from lensaudit.steer.generate import chosen_tokens, draws_of
-from lensaudit.worstcase.arm import Arm
-from lensaudit.worstcase.attacks import chosen
-from lensaudit.worstcase.facts import Candidate
-from lensaudit.worstcase.matching import mentions
+from lensaudit.worstcase.attacks import AttackedModel, chosen
+from lensaudit.worstcase.facts import Candidate, mentions
 from lensaudit.worstcase.reading import sample
 from lensaudit.worstcase.run import Worst, arm_of, bridge_of, facts_hash, open_worst
 from lensaudit.worstcase.settings import SampleSettings
@@ -40,7 +38,7 @@ _LOW = -1e30
 
 
 @dataclass(frozen=True)
-class How:
+class SamplerSetting:
     """One setting of the sampler."""
 
     temperature: float
@@ -127,16 +125,16 @@ def errors_of(path: Path) -> Errors:
         raise InputError(f"{path}: {error}; its labels cannot correct the matcher") from error
 
 
-def settings_grid(settings: SampleSettings) -> list[How]:
+def settings_grid(settings: SampleSettings) -> list[SamplerSetting]:
     """Every temperature with every top-p."""
     return [
-        How(temperature, top_p)
+        SamplerSetting(temperature, top_p)
         for temperature in dict.fromkeys(settings.temperature or (1.0,))
         for top_p in dict.fromkeys(settings.top_p or (1.0,))
     ]
 
 
-def nucleus(logits: torch.Tensor, how: How) -> torch.Tensor:
+def nucleus(logits: torch.Tensor, how: SamplerSetting) -> torch.Tensor:
     """Logits of the smallest set of tokens that holds `top_p` of the tempered distribution.
 
     The others are set so low that they are never drawn; the likeliest token always stays.
@@ -149,7 +147,7 @@ def nucleus(logits: torch.Tensor, how: How) -> torch.Tensor:
     return logits.masked_fill(torch.zeros_like(outside).scatter(-1, order, outside), _LOW)
 
 
-def drawing(fact: Candidate, how: How, n: int, n_steps: int, seed: int) -> Choose:
+def drawing(fact: Candidate, how: SamplerSetting, n: int, n_steps: int, seed: int) -> Choose:
     """How a fact's rows draw: each has numbers of its own, the same for every model."""
     keys = [f"{fact.row.idx}/{fact.row.question}/{number}" for number in range(n)]
     draws = draws_of(keys, n_steps=n_steps, seed=seed, temperature=how.temperature)
@@ -211,13 +209,13 @@ def sample_into(
     return Sampled(source, out, summary)
 
 
-Texts = Mapping[How, Mapping[int, list[str]]]
+Texts = Mapping[SamplerSetting, Mapping[int, list[str]]]
 """By setting and idx, what was sampled."""
 
 
 def _said_by_all(
     opened: Worst, settings: SampleSettings, progress: Tell
-) -> dict[str, dict[How, dict[int, list[str]]]]:
+) -> dict[str, dict[SamplerSetting, dict[int, list[str]]]]:
     """By weights; what the ledgers hold is not drawn again."""
     arms = {one.weights: one for one in (opened.source[1], *opened.retains.values())}
     grid, found = settings_grid(settings), {}
@@ -227,9 +225,10 @@ def _said_by_all(
         if settings.fresh:
             ledger.clear()
         known = {
-            (How(row["temperature"], row["top_p"]), row["idx"]): row["said"] for row in ledger.rows
+            (SamplerSetting(row["temperature"], row["top_p"]), row["idx"]): row["said"]
+            for row in ledger.rows
         }
-        arm: Arm | None = None
+        arm: AttackedModel | None = None
         for how in grid:
             for fact in opened.asked:
                 done += 1
@@ -248,14 +247,16 @@ def _said_by_all(
     return found
 
 
-def _samples(arm: Arm, fact: Candidate, how: How, settings: SampleSettings) -> list[str]:
+def _samples(
+    arm: AttackedModel, fact: Candidate, how: SamplerSetting, settings: SampleSettings
+) -> list[str]:
     choose = drawing(fact, how, settings.n, settings.max_new_tokens, settings.seed)
     prompt = arm.ids(arm.asked(fact))
     return sample(arm.reader, prompt, settings.n, choose, max_new_tokens=settings.max_new_tokens)
 
 
 @dataclass(frozen=True)
-class _Line:
+class _SampleLine:
     """What a line of a ledger must hold."""
 
     idx: Whole
@@ -277,7 +278,7 @@ def _ledger(opened: Worst, arm: Checkpoint, settings: SampleSettings) -> Ledger:
         "seed": settings.seed,
     }
     path = ledger_path(opened.audit.root / "samples", arm.spec.name, key)
-    return Ledger(path, "samples", key, record=_Line, notice=opened.audit.notice)
+    return Ledger(path, "samples", key, record=_SampleLine, notice=opened.audit.notice)
 
 
 def _written(
@@ -365,7 +366,7 @@ def specificity_of(facts: Sequence[Candidate], said: Mapping[int, Sequence[str]]
 
 
 def leak_row(
-    how: How,
+    how: SamplerSetting,
     k: int,
     n: int,
     hits: Sequence[int],

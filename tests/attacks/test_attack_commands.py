@@ -7,7 +7,7 @@ import torch
 from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM
 
-from lensaudit.attacks.before_after import Shift
+from lensaudit.attacks.recovery import Shift
 from lensaudit.cli.main import run
 from lensaudit.data.fictional import make_world
 from lensaudit.models.checkpoint import open_checkpoint

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from lensaudit.attacks import recovery as room
-from lensaudit.attacks.before_after import Auditing, Shift
+from lensaudit.attacks.recovery import Auditing, Shift
 from lensaudit.attacks.relearn import Relearning, RelearnJob
 from lensaudit.errors import InputError
 from lensaudit.models.checkpoint import open_checkpoint

@@ -12,16 +12,15 @@ import torch
 from support import tiny_model
 
 from lensaudit.attacks import rtt
-from lensaudit.attacks.rtt.log import Finished
-from lensaudit.attacks.rtt.readings import Point, Reading
+from lensaudit.attacks.rtt.log import Finished, Point, Reading
+from lensaudit.attacks.rtt.summary import gate_of
 from lensaudit.attacks.rtt.table import ACCURACIES, as_json, csv_row, write_summaries
-from lensaudit.attacks.rtt.verdict import gate_of
 from lensaudit.cli.terminal import tell
 from lensaudit.errors import InputError, PartialError, VerificationError
 from lensaudit.scores.intervals import clustered_mean
 from lensaudit.screen.rtt import of_summary
 
-SWEEP = rtt.Sweep(lrs=(1e-3, 4e-3), n_epochs=3, batch_size=8, n_warmup=4, loss_on="answer")
+SWEEP = rtt.TrainingGrid(lrs=(1e-3, 4e-3), n_epochs=3, batch_size=8, n_warmup=4, loss_on="answer")
 
 
 def study(unlearned, **changes):
@@ -222,14 +221,14 @@ def test_the_table_has_the_fields_of_the_brief(log, tmp_path):
 def test_the_models_have_their_weights_back_after_a_run():
     model = world.fresh(1)
     before = copy.deepcopy(model.state_dict())
-    quick = rtt.Sweep(lrs=(1e-2,), n_epochs=1, batch_size=32, n_warmup=0, loss_on="answer")
+    quick = rtt.TrainingGrid(lrs=(1e-2,), n_epochs=1, batch_size=32, n_warmup=0, loss_on="answer")
     log = rtt.run(study(rtt.in_memory("never", model), sweep=quick, n_eval_splits=1))
     assert log.n_added
     assert all(torch.equal(model.state_dict()[name], one) for name, one in before.items())
     assert not model.training
 
 
-QUICK = rtt.Sweep(lrs=(1e-3,), n_epochs=1, batch_size=32, n_warmup=0, loss_on="answer")
+QUICK = rtt.TrainingGrid(lrs=(1e-3,), n_epochs=1, batch_size=32, n_warmup=0, loss_on="answer")
 
 
 def test_a_killed_run_goes_on_where_it_was(tmp_path):
@@ -262,7 +261,7 @@ def test_the_order_of_splits_changes_no_number():
 def test_any_setting_makes_other_jobs():
     base = study(rtt.in_memory("never", world.fresh(1)), sweep=QUICK)
     changes = [
-        {"sweep": rtt.Sweep(**{**vars(QUICK), name: value})}
+        {"sweep": rtt.TrainingGrid(**{**vars(QUICK), name: value})}
         for name, value in {
             "n_epochs": 2,
             "batch_size": 8,
@@ -384,7 +383,7 @@ def test_without_a_control_there_is_no_floor():
 
 
 def test_a_diverging_learning_rate_is_told_and_not_tried_again():
-    wild = rtt.Sweep(**{**vars(QUICK), "lrs": (1e-3, 1e30)})
+    wild = rtt.TrainingGrid(**{**vars(QUICK), "lrs": (1e-3, 1e30)})
     one = study(rtt.in_memory("never", world.fresh(1)), sweep=wild)
     log = rtt.Log()
     with pytest.raises(
@@ -417,10 +416,10 @@ def test_a_log_that_is_not_full_says_so(log):
 @pytest.mark.parametrize(
     ("changes", "problem"),
     [
-        ({"sweep": rtt.Sweep(lrs=())}, "learning rates"),
-        ({"sweep": rtt.Sweep(lrs=(1e-3, -1.0))}, "learning rates"),
-        ({"sweep": rtt.Sweep(lrs=(1e-3, 1e-3))}, "learning rates"),
-        ({"sweep": rtt.Sweep(n_epochs=0)}, "epochs and batch sizes"),
+        ({"sweep": rtt.TrainingGrid(lrs=())}, "learning rates"),
+        ({"sweep": rtt.TrainingGrid(lrs=(1e-3, -1.0))}, "learning rates"),
+        ({"sweep": rtt.TrainingGrid(lrs=(1e-3, 1e-3))}, "learning rates"),
+        ({"sweep": rtt.TrainingGrid(n_epochs=0)}, "epochs and batch sizes"),
         ({"readouts": ()}, "no readout"),
         ({"n_eval_splits": 5}, "5 splits to hold out, but births has 4"),
         ({"eval_splits": ("split_9",)}, "no split 'split_9'"),

@@ -8,17 +8,17 @@ import torch
 from transformers import AutoTokenizer
 
 import lensaudit
-from lensaudit.attacks.rtt.encode import (
+from lensaudit.attacks.rtt.items import McqItem, McqSplit
+from lensaudit.attacks.rtt.readout import (
     LOSSES,
     Letters,
     encode_split,
     letters_of,
     mcq_prompt,
     mcq_text,
+    read,
     train_sample,
 )
-from lensaudit.attacks.rtt.items import Item, McqSplit
-from lensaudit.attacks.rtt.readout import read
 from lensaudit.errors import InputError, WorkError
 
 EMBEDDED = lensaudit.__path__[0] + "/embedded/full"
@@ -38,7 +38,7 @@ def split():
         return " ".join(random.choices(pool, k=random.randint(1, most)))
 
     items = [
-        Item(
+        McqItem(
             idx,
             f"When was {words(world.NAMES, 5)} born?",
             tuple(words(world.YEARS, 4) for _ in range(4)),
@@ -158,7 +158,7 @@ def labelled_text(tokenizer, item, loss_on):
 
 
 def test_every_loss_learns_the_tokens_it_names(bpe):
-    item = Item(0, "When was Ada born?", ("1901", "1902", "1903", "1904"), 2, 0)
+    item = McqItem(0, "When was Ada born?", ("1901", "1902", "1903", "1904"), 2, 0)
     learned = {loss_on: labelled_text(bpe, item, loss_on) for loss_on in LOSSES}
     assert learned == {
         "all": mcq_text(item),
@@ -170,6 +170,6 @@ def test_every_loss_learns_the_tokens_it_names(bpe):
 
 
 def test_the_letter_that_is_trained_is_among_those_that_are_read(bpe):
-    item = Item(0, "When was Ada born?", ("1901", "1902", "1903", "1904"), 2, 0)
+    item = McqItem(0, "When was Ada born?", ("1901", "1902", "1903", "1904"), 2, 0)
     sample = train_sample(bpe, item, "letter")
     assert sample.ids[sample.n_prompt] in letters_of(bpe, 4).ids[2]

@@ -6,13 +6,12 @@ import pytest
 import rtt_support as world
 import torch
 
-from lensaudit.attacks.rtt import Sweep, in_memory
-from lensaudit.attacks.rtt.encode import encode_split
-from lensaudit.attacks.rtt.readout import read
-from lensaudit.attacks.rtt.retrain import StartWeights, retrain
+from lensaudit.attacks.rtt import TrainingGrid, in_memory
+from lensaudit.attacks.rtt.readout import encode_split, read
+from lensaudit.attacks.rtt.work import StartWeights, retrain
 from lensaudit.errors import InputError
 
-SWEEP = Sweep(lrs=(1e-3,), n_epochs=2, batch_size=5, n_warmup=3, loss_on="answer")
+SWEEP = TrainingGrid(lrs=(1e-3,), n_epochs=2, batch_size=5, n_warmup=3, loss_on="answer")
 
 
 @pytest.fixture(scope="module")
@@ -38,7 +37,7 @@ def same(a, b):
 def test_a_long_run_holds_every_shorter_one(splits):
     short, long = world.fresh(0), world.fresh(0)
     two = attack(short, splits)
-    four = attack(long, splits, sweep=Sweep(**{**vars(SWEEP), "n_epochs": 4}))
+    four = attack(long, splits, sweep=TrainingGrid(**{**vars(SWEEP), "n_epochs": 4}))
     assert [point.epoch for point in four.points] == [1, 2, 3, 4]
     assert four.points[:2] == two.points
     assert not same(weights(short), weights(long))
@@ -47,7 +46,7 @@ def test_a_long_run_holds_every_shorter_one(splits):
 def test_the_loss_of_the_first_step_is_transformers_own(splits):
     # one step per epoch: the epoch's mean loss is that of the untouched model
     model = world.fresh(0)
-    one = Sweep(**{**vars(SWEEP), "batch_size": 100, "n_epochs": 1})
+    one = TrainingGrid(**{**vars(SWEEP), "batch_size": 100, "n_epochs": 1})
     total, n = 0.0, 0
     for sample in splits[1].samples:
         labels = [-100] * sample.n_prompt + list(sample.ids[sample.n_prompt :])

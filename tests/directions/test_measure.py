@@ -5,7 +5,7 @@ import torch
 from torch.nn.functional import kl_div
 
 from lensaudit.data.spans import make_batch
-from lensaudit.directions.measure import log_odds, scored
+from lensaudit.directions.models import log_odds, scored
 from lensaudit.errors import WorkError
 from lensaudit.models.bridge import intervening, logits_of
 from lensaudit.patching.interventions import add, clamp

@@ -11,13 +11,12 @@ import torch
 
 from lensaudit.data.tofu import forget_set
 from lensaudit.directions import audit as auditing
-from lensaudit.directions import bench
+from lensaudit.directions import models
 from lensaudit.directions.ablate import choose
 from lensaudit.directions.audit import LOG, prepare, retain_examples, run
-from lensaudit.directions.bench import Bench, Runs
 from lensaudit.directions.finding import Arm, Finding, Label, read_finding
 from lensaudit.directions.folds import author_folds
-from lensaudit.directions.measure import Scores
+from lensaudit.directions.models import Runs, Scores, ThreeModels
 from lensaudit.directions.restore import Search
 from lensaudit.errors import InputError
 from lensaudit.results.ledger import Ledger, lines_of
@@ -114,7 +113,7 @@ def test_the_reverse_makes_full_forget_as_the_unlearned_model_did(hidden):
     assert arm(summary, "add", "reverse")["recovery"] == pytest.approx(1.0, abs=0.2)
     (plain,) = [row for row in lines_of(out / LOG) if row["kind"] == "plain"]
     before = {
-        role: dict(zip(plain["idx"], plain["logprob"][role], strict=True)) for role in bench.ROLES
+        role: dict(zip(plain["idx"], plain["logprob"][role], strict=True)) for role in models.ROLES
     }
     found = {}
     for row in logged(out):
@@ -184,7 +183,7 @@ class Small(NamedTuple):
     Its findings, and those where the authors that fold 0 scores think something else.
     """
 
-    audit: auditing.Audit
+    audit: auditing.DirectionsAudit
     there: Path
     altered: Path
     read: frozenset[frozenset[int | str]]
@@ -199,7 +198,7 @@ def small(hidden):
     )
     audit = audit_of(out.parent, out.parent / "planted", search=search, n_rows=1)
     first = audit.folds()[0]
-    known = auditing.open_bench
+    known = auditing.open_models
 
     def altered(*args, **options):
         found = known(*args, **options)
@@ -216,7 +215,7 @@ def small(hidden):
             asked={part: other(s) if part == "forget" else s for part, s in found.asked.items()},
         )
 
-    gap, read = Bench.gap, []
+    gap, read = ThreeModels.gap, []
 
     def noted(self, minuend, subtrahend, rows, part="forget"):
         if part == "forget":
@@ -224,9 +223,9 @@ def small(hidden):
         return gap(self, minuend, subtrahend, rows, part)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Bench, "gap", noted)
+        patch.setattr(ThreeModels, "gap", noted)
         run(audit, out.parent / "as-it-is")
-        patch.setattr(auditing, "open_bench", altered)
+        patch.setattr(auditing, "open_models", altered)
         run(audit, out.parent / "altered")
     return Small(audit, out.parent / "as-it-is", out.parent / "altered", frozenset(read))
 
@@ -276,7 +275,7 @@ COSTS = (0.5, 0.2, 0.05)
 """Nats per token on retain examples."""
 
 
-class Costly(Bench):
+class Costly(ThreeModels):
     """A bench that knows without a model what an arm costs, by its layer."""
 
     def scored(self, role, rows, settings, part="forget"):
@@ -317,7 +316,7 @@ def test_an_ablation_that_changes_retain_answers_too_much_is_not_chosen(cap, cho
 
 def test_a_second_run_loads_nothing_and_finds_the_same(hidden, monkeypatch):
     audit, summary, out = hidden
-    monkeypatch.setattr(bench, "load", lambda *args, **options: pytest.fail("loaded a model"))
+    monkeypatch.setattr(models, "load", lambda *args, **options: pytest.fail("loaded a model"))
     assert run(audit, out) == summary
 
 

@@ -3,7 +3,7 @@
 import pytest
 
 from lensaudit.directions.finding import Finding, Label
-from lensaudit.directions.verdict import Plain, recovery_of, summary_of
+from lensaudit.directions.verdict import PlainScores, recovery_of, summary_of
 from lensaudit.scores.intervals import clustered_mean
 
 GROUPS = {0: "a", 1: "a", 2: "b", 3: "b"}
@@ -11,7 +11,7 @@ GROUPS = {0: "a", 1: "a", 2: "b", 3: "b"}
 
 def plain(full, unlearned, retain=(0.0, 0.0, 0.0, 0.0)):
     roles = {"full": full, "unlearned": unlearned, "retain": retain}
-    return Plain({role: dict(enumerate(scores)) for role, scores in roles.items()}, GROUPS)
+    return PlainScores({role: dict(enumerate(scores)) for role, scores in roles.items()}, GROUPS)
 
 
 def finding(scores, role="unlearned", arm="direction", seed=None):
@@ -33,7 +33,7 @@ def test_recovery_is_the_share_of_the_gap_that_is_closed():
 
 def test_the_interval_of_a_recovery_is_that_of_a_paired_ratio_by_authors():
     roles = {"full": [1.0] * 12, "unlearned": [0.2, 0.0] * 6}
-    known = Plain(
+    known = PlainScores(
         {role: dict(enumerate(scores)) for role, scores in roles.items()},
         {idx: idx // 2 for idx in range(12)},
     )

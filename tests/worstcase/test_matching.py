@@ -8,7 +8,7 @@ from support import EMBEDDED
 from lensaudit.data.tofu import forget_set
 from lensaudit.files import read_json
 from lensaudit.results.ledger import lines_of
-from lensaudit.worstcase.matching import is_closed, mentions
+from lensaudit.worstcase.facts import is_closed, mentions
 
 
 @pytest.mark.parametrize(

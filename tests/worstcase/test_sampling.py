@@ -15,9 +15,9 @@ from lensaudit.models.bridge import logits_of
 from lensaudit.models.registry import EMBEDDED
 from lensaudit.scores.leakage import Errors
 from lensaudit.worstcase.facts import Candidate
-from lensaudit.worstcase.reading import Plain, sample
+from lensaudit.worstcase.reading import PlainReader, sample
 from lensaudit.worstcase.sampling import (
-    How,
+    SamplerSetting,
     drawing,
     errors_of,
     leak_row,
@@ -38,7 +38,8 @@ def test_nucleus_worked_by_hand():
     # shares .5, .3, .2: the first two are needed for .7, the first alone for .5
     logits = torch.tensor([[0.5, 0.2, 0.3]]).log()
     kept = {
-        p: (nucleus(logits, How(1.0, p)) > -1e20).tolist()[0] for p in (0.1, 0.5, 0.7, 0.9, 1.0)
+        p: (nucleus(logits, SamplerSetting(1.0, p)) > -1e20).tolist()[0]
+        for p in (0.1, 0.5, 0.7, 0.9, 1.0)
     }
     assert kept[0.1] == kept[0.5] == [True, False, False]
     assert kept[0.7] == [True, False, True]
@@ -48,13 +49,13 @@ def test_nucleus_worked_by_hand():
 def test_temperature_comes_before_the_nucleus():
     logits = torch.tensor([[0.5, 0.2, 0.3]]).log()
     # at T = .25 the first token's share is .5^4 / (.5^4 + .2^4 + .3^4) = .866
-    assert (nucleus(logits, How(0.25, 0.8)) > -1e20).tolist() == [[True, False, False]]
+    assert (nucleus(logits, SamplerSetting(0.25, 0.8)) > -1e20).tolist() == [[True, False, False]]
 
 
 def test_samples_follow_the_models_own_distribution(tiny):
     model, n = tiny(), 2000
-    choose = drawing(fact(0), How(1.0, 1.0), n, 1, 0)
-    said = sample(Plain(model), PROMPT, n, choose, max_new_tokens=1)
+    choose = drawing(fact(0), SamplerSetting(1.0, 1.0), n, 1, 0)
+    said = sample(PlainReader(model), PROMPT, n, choose, max_new_tokens=1)
     shares = logits_of(model, torch.tensor([PROMPT]))[0, -1].softmax(-1)
     likely = int(shares.argmax())
     word = model.tokenizer.decode([likely], skip_special_tokens=True)
@@ -65,13 +66,25 @@ def test_samples_follow_the_models_own_distribution(tiny):
 def test_rows_draw_the_same_whatever_is_drawn_beside_them(tiny):
     model = tiny()
     many = sample(
-        Plain(model), PROMPT, 6, drawing(fact(0), How(1.0, 0.9), 6, 5, 0), max_new_tokens=5
+        PlainReader(model),
+        PROMPT,
+        6,
+        drawing(fact(0), SamplerSetting(1.0, 0.9), 6, 5, 0),
+        max_new_tokens=5,
     )
     few = sample(
-        Plain(model), PROMPT, 2, drawing(fact(0), How(1.0, 0.9), 2, 5, 0), max_new_tokens=5
+        PlainReader(model),
+        PROMPT,
+        2,
+        drawing(fact(0), SamplerSetting(1.0, 0.9), 2, 5, 0),
+        max_new_tokens=5,
     )
     other = sample(
-        Plain(model), PROMPT, 6, drawing(fact(1), How(1.0, 0.9), 6, 5, 0), max_new_tokens=5
+        PlainReader(model),
+        PROMPT,
+        6,
+        drawing(fact(1), SamplerSetting(1.0, 0.9), 6, 5, 0),
+        max_new_tokens=5,
     )
     assert many[:2] == few
     assert many != other
@@ -81,13 +94,13 @@ def test_leak_is_paired_and_k_beyond_n_has_no_value():
     facts = [fact(n, group=n) for n in range(6)]
     hits, control = [4, 2, 0, 0, 0, 0], [[1, 0, 0, 0, 0, 0], [0, 0, 0, 0, 0, 1]]
     errors = Errors(1.0, 1.0)
-    row = leak_row(How(1.0, 1.0), 1, 4, hits, control, facts, errors, errors)
+    row = leak_row(SamplerSetting(1.0, 1.0), 1, 4, hits, control, facts, errors, errors)
     assert row.source == pytest.approx((1 + 0.5) / 6)
     assert row.retain == pytest.approx(0.25 / 6)
     assert row.excess == pytest.approx(1.25 / 6)
     assert row.corrected == pytest.approx(row.excess)
     assert row.low < row.excess < row.high
-    none = leak_row(How(1.0, 1.0), 8, 4, hits, control, facts, None, Errors(1.0, 0.99))
+    none = leak_row(SamplerSetting(1.0, 1.0), 8, 4, hits, control, facts, None, Errors(1.0, 0.99))
     assert (none.source, none.excess, none.reason) == (None, None, "k is more than 4 samples")
 
 
@@ -100,7 +113,7 @@ def test_false_hits_are_counted_on_other_authors():
 
 def test_the_grid_is_every_pair_once():
     grid = settings_grid(SampleSettings(temperature=(1.0, 0.5, 1.0), top_p=(0.9,)))
-    assert grid == [How(1.0, 0.9), How(0.5, 0.9)]
+    assert grid == [SamplerSetting(1.0, 0.9), SamplerSetting(0.5, 0.9)]
 
 
 @pytest.mark.parametrize(

@@ -6,8 +6,7 @@ import torch
 from lensaudit.data.facts import Fact
 from lensaudit.errors import InputError
 from lensaudit.groups import own_group
-from lensaudit.worstcase.arm import Found, Hit
-from lensaudit.worstcase.attacks import chosen, list_hash
+from lensaudit.worstcase.attacks import AttackFindings, Hit, chosen, list_hash
 from lensaudit.worstcase.facts import Candidate, facts_of, kind_of, n_without_author
 from lensaudit.worstcase.outcome import FACTS, compare, fact_rows
 from lensaudit.worstcase.run import Ran
@@ -30,7 +29,7 @@ def arm(**hits):
             rows = {n: torch.randn(100, generator=torch.Generator().manual_seed(n)) for n in said}
             for n in hits.get("prefix", ()):
                 rows[n][0] = 30.0
-        made[one.name] = Ran(Found(said, rows), 1.0, 2, 3)
+        made[one.name] = Ran(AttackFindings(said, rows), 1.0, 2, 3)
     return made
 
 

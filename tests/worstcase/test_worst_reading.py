@@ -5,7 +5,7 @@ import torch
 
 from lensaudit.models.bridge import logits_of, residuals, unembedded
 from lensaudit.worstcase import reading
-from lensaudit.worstcase.reading import Joined, Lensed, Plain, exposures, say
+from lensaudit.worstcase.reading import JoinedReader, LensReader, PlainReader, exposures, say
 
 PROMPT = [1, 8, 15, 22, 9]
 CANDIDATES = [[7, 12, 30], [44], [5, 6]]
@@ -19,41 +19,43 @@ def plainly(model, prompt, ids):
 
 def test_exposures_are_those_of_whole_passes(tiny):
     model = tiny()
-    found = exposures(Plain(model), [PROMPT], [CANDIDATES])[0]
+    found = exposures(PlainReader(model), [PROMPT], [CANDIDATES])[0]
     expected = [plainly(model, PROMPT, ids) for ids in CANDIDATES]
     assert found.tolist() == pytest.approx(expected, abs=1e-4)
-    assert exposures(Plain(model), [PROMPT], [[[44]]])[0].tolist() == pytest.approx(
+    assert exposures(PlainReader(model), [PROMPT], [[[44]]])[0].tolist() == pytest.approx(
         expected[1:2], abs=1e-4
     )
 
 
 def test_a_model_joined_to_itself_is_itself(tiny):
     model = tiny()
-    joined = Joined(model, model, 1)
+    joined = JoinedReader(model, model, 1)
     assert torch.allclose(
         exposures(joined, [PROMPT], [CANDIDATES])[0],
-        exposures(Plain(model), [PROMPT], [CANDIDATES])[0],
+        exposures(PlainReader(model), [PROMPT], [CANDIDATES])[0],
         atol=1e-4,
     )
     prompts = [PROMPT, PROMPT[:3]]
-    assert say(joined, prompts, max_new_tokens=6) == say(Plain(model), prompts, max_new_tokens=6)
+    assert say(joined, prompts, max_new_tokens=6) == say(
+        PlainReader(model), prompts, max_new_tokens=6
+    )
 
 
 def test_nothing_of_full_below_the_joint_is_heard(tiny):
     source, full = tiny(0), tiny(1)
-    before = exposures(Joined(source, full, 1), [PROMPT], [CANDIDATES])[0]
+    before = exposures(JoinedReader(source, full, 1), [PROMPT], [CANDIDATES])[0]
     with torch.no_grad():
         for parameter in full.original_model.model.layers[0].parameters():
             parameter.mul_(3.0)
-    assert torch.equal(exposures(Joined(source, full, 1), [PROMPT], [CANDIDATES])[0], before)
+    assert torch.equal(exposures(JoinedReader(source, full, 1), [PROMPT], [CANDIDATES])[0], before)
     assert not torch.allclose(
-        exposures(Plain(source), [PROMPT], [CANDIDATES])[0], before, atol=1e-2
+        exposures(PlainReader(source), [PROMPT], [CANDIDATES])[0], before, atol=1e-2
     )
 
 
 def test_the_lens_reads_every_layer_by_the_head_of_full(tiny):
     source, full = tiny(0), tiny(1)
-    found = Lensed(source, full).exposures([PROMPT], [CANDIDATES])[0]
+    found = LensReader(source, full).exposures([PROMPT], [CANDIDATES])[0]
     stack, _ = residuals(source, torch.tensor([[*PROMPT, *CANDIDATES[0]]]))
     for layer in range(3):
         logits = unembedded(full, stack[:, layer])[0].log_softmax(-1)
@@ -63,8 +65,8 @@ def test_the_lens_reads_every_layer_by_the_head_of_full(tiny):
 
 def test_what_is_said_does_not_depend_on_neighbours(tiny):
     model = tiny()
-    together = say(Plain(model), [PROMPT, PROMPT[:2], PROMPT * 3], max_new_tokens=5)
-    assert together[1] == say(Plain(model), [PROMPT[:2]], max_new_tokens=5)[0]
+    together = say(PlainReader(model), [PROMPT, PROMPT[:2], PROMPT * 3], max_new_tokens=5)
+    assert together[1] == say(PlainReader(model), [PROMPT[:2]], max_new_tokens=5)[0]
 
 
 MORE = [[3, 4], [8, 9, 10, 11]]
@@ -76,13 +78,13 @@ def test_prompts_read_together_are_those_read_alone(tiny, monkeypatch, limit):
     monkeypatch.setattr(reading, "READ_TOKENS", limit)
     model = tiny()
     prompts, candidates = [PROMPT[:2], PROMPT * 2, PROMPT], [MORE, CANDIDATES, [[44]]]
-    for reader in (Plain(model), Joined(model, tiny(1), 1)):
+    for reader in (PlainReader(model), JoinedReader(model, tiny(1), 1)):
         found = exposures(reader, prompts, candidates)
         for prompt, own, row in zip(prompts, candidates, found, strict=True):
             assert row.tolist() == pytest.approx(
                 exposures(reader, [prompt], [own])[0].tolist(), abs=1e-4
             )
-    lensed = Lensed(model, tiny(1))
+    lensed = LensReader(model, tiny(1))
     together = lensed.exposures(prompts, candidates, 1)
     for prompt, own, rows in zip(prompts, candidates, together, strict=True):
         assert torch.allclose(rows, lensed.exposures([prompt], [own], 1)[0], atol=1e-4)
@@ -95,7 +97,7 @@ def test_prompts_read_together_are_those_read_alone(tiny, monkeypatch, limit):
 def test_few_enough_are_read_at_once(tiny, monkeypatch, name, limit, rows):
     monkeypatch.setattr(reading, name, limit)
     seen = []
-    reader = Plain(tiny(), lambda rows: seen.append(len(rows)) or {})
+    reader = PlainReader(tiny(), lambda rows: seen.append(len(rows)) or {})
     # six beginnings of two tokens after five: four of them in 30
     exposures(reader, [PROMPT], [[[one, 12, 30] for one in range(20, 26)]])
     assert seen == rows
@@ -105,12 +107,12 @@ def test_few_enough_are_read_at_once(tiny, monkeypatch, name, limit, rows):
 
 
 def test_candidates_that_begin_alike_are_read_as_one(tiny):
-    reader = Plain(tiny())
+    reader = PlainReader(tiny())
     many = [[7, 12, last] for last in range(20, 40)]
     found = exposures(reader, [PROMPT], [many])[0]
     assert reader.work.tokens == 5 + 2
     for ids, value in zip(many, found.tolist(), strict=True):
-        alone = exposures(Plain(tiny()), [PROMPT], [[ids]])[0]
+        alone = exposures(PlainReader(tiny()), [PROMPT], [[ids]])[0]
         assert value == pytest.approx(float(alone), abs=1e-4)
 
 
@@ -119,17 +121,17 @@ def test_a_vector_of_its_own_moves_each_prompt(tiny):
     prompts, candidates = [PROMPT[:2], PROMPT * 2], [MORE, CANDIDATES]
     d_model = model.original_model.config.hidden_size
     towards = torch.stack([torch.zeros(d_model), torch.ones(d_model)])
-    reader = reading.steered(model, 1, towards, reading.Work())
+    reader = reading.steered(model, 1, towards, reading.ForwardCount())
     still, moved = exposures(reader, prompts, candidates)
-    plain = exposures(Plain(model), prompts, candidates)
+    plain = exposures(PlainReader(model), prompts, candidates)
     assert torch.allclose(still, plain[0], atol=1e-5)
-    alone = reading.steered(model, 1, towards[1:], reading.Work())
+    alone = reading.steered(model, 1, towards[1:], reading.ForwardCount())
     assert torch.allclose(moved, exposures(alone, prompts[1:], candidates[1:])[0], atol=1e-5)
     assert not torch.allclose(moved, plain[1], atol=1e-2)
 
 
 def test_work_is_counted(tiny):
-    reader = Plain(tiny())
+    reader = PlainReader(tiny())
     exposures(reader, [PROMPT], [CANDIDATES])
     # the prompt, then the beginnings of two candidates: two tokens each
     assert (reader.work.forwards, reader.work.tokens) == (2, 5 + 2 * 2)

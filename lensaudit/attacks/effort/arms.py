@@ -14,9 +14,8 @@ from typing import Any
 
 from lensaudit.attacks.effort.settings import Arm, EffortSettings, Readout
 from lensaudit.attacks.rtt.defects import handled, normalised
-from lensaudit.attacks.rtt.encode import EncodedItem, EncodedSplit, encode_split
-from lensaudit.attacks.rtt.items import Dataset, Item
-from lensaudit.attacks.rtt.mcq import load_mcq
+from lensaudit.attacks.rtt.items import Dataset, McqItem, load_mcq
+from lensaudit.attacks.rtt.readout import EncodedItem, EncodedSplit, encode_split
 from lensaudit.attacks.rtt.settings import Policy
 from lensaudit.attacks.rtt.tofu import load_statements, split_by_author
 from lensaudit.data.facts import Fact
@@ -41,7 +40,7 @@ LOSS_ON = "answer"
 
 
 @dataclass(frozen=True)
-class Fold:
+class TrainingFold:
     """Rows that are trained on, with facts that they say nothing about."""
 
     arm: Arm
@@ -73,12 +72,12 @@ class Fold:
 
 
 @dataclass(frozen=True)
-class Held:
+class HeldOut:
     """All facts that are read, and what each arm trains on."""
 
     data: Dataset
     readout: Readout
-    folds: Mapping[Arm, tuple[Fold, ...]]
+    folds: Mapping[Arm, tuple[TrainingFold, ...]]
     n_rows: Mapping[Arm, int]
     """Rows that an arm trains on; of T those of one fold."""
     likeness: Mapping[Arm, float]
@@ -87,12 +86,12 @@ class Held:
     """Rows of the other arms that name an entity or an author of the forget set."""
 
     @property
-    def items(self) -> tuple[Item, ...]:
+    def items(self) -> tuple[McqItem, ...]:
         """The facts, in order."""
         return self.data.items
 
 
-def held_out(settings: EffortSettings, arms: Sequence[Arm], name: str, tokenizer: Any) -> Held:
+def held_out(settings: EffortSettings, arms: Sequence[Arm], name: str, tokenizer: Any) -> HeldOut:
     """Facts and rows of every arm, checked.
 
     Args:
@@ -117,7 +116,7 @@ def held_out(settings: EffortSettings, arms: Sequence[Arm], name: str, tokenizer
         else encoded[one.name].items
         for one in data.splits
     }
-    folds: dict[Arm, tuple[Fold, ...]] = {"T": tuple(_turns(encoded, read))}
+    folds: dict[Arm, tuple[TrainingFold, ...]] = {"T": tuple(_turns(encoded, read))}
     n_rows = min(len(one.samples) for one in folds["T"])
     every = tuple(fact for split in read.values() for fact in split)
     alike: dict[Arm, float] = {}
@@ -129,11 +128,11 @@ def held_out(settings: EffortSettings, arms: Sequence[Arm], name: str, tokenizer
         left_out += n_left
         chosen = _chosen(arm, rows, facts, n_rows, settings.seed)
         samples = tuple(_sample(tokenizer, row) for row in chosen)
-        folds[arm] = (Fold(arm, samples, every, tuple(range(len(every)))),)
+        folds[arm] = (TrainingFold(arm, samples, every, tuple(range(len(every)))),)
         if arm != "neutral":
             alike[arm] = _mean_likeness(chosen, facts)
     n_of: dict[Arm, int] = {arm: min(len(one.samples) for one in folds[arm]) for arm in arms}
-    return Held(data, readout, {arm: folds[arm] for arm in arms}, n_of, alike, left_out)
+    return HeldOut(data, readout, {arm: folds[arm] for arm in arms}, n_of, alike, left_out)
 
 
 def _facts(settings: EffortSettings, name: str) -> tuple[Dataset, list[Fact], Mapping[str, Fact]]:
@@ -241,13 +240,13 @@ def _without_shared(data: Dataset, known: Mapping[str, Fact], policy: Policy) ->
     return kept
 
 
-def _turns(encoded: Mapping[str, EncodedSplit], read: Mapping[str, Any]) -> list[Fold]:
+def _turns(encoded: Mapping[str, EncodedSplit], read: Mapping[str, Any]) -> list[TrainingFold]:
     """Each split held out once, the others trained on."""
     folds, start = [], 0
     for held, facts in read.items():
         others = (one for name, one in encoded.items() if name != held)
         samples = tuple(sample for one in others for sample in one.samples)
-        folds.append(Fold("T", samples, facts, tuple(range(start, start + len(facts)))))
+        folds.append(TrainingFold("T", samples, facts, tuple(range(start, start + len(facts)))))
         start += len(facts)
     return folds
 
@@ -316,7 +315,7 @@ def _sample(tokenizer: Any, row: Fact) -> Sample:
     return Sample((*tokenizer(row.answer)["input_ids"], tokenizer.eos_token_id), 0)
 
 
-def data_digest(held: Held) -> str:
+def data_digest(held: HeldOut) -> str:
     """Content hash of facts and rows."""
     return digest(
         [held.data.digest, [fold.identity for one in held.folds.values() for fold in one]]

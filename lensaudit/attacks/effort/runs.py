@@ -9,10 +9,10 @@ from typing import Any
 
 import numpy as np
 
-from lensaudit.attacks.effort.arms import Held, data_digest, held_out
+from lensaudit.attacks.effort.arms import HeldOut, data_digest, held_out
 from lensaudit.attacks.effort.curve import (
+    EffortPoint,
     Marks,
-    Reading,
     chosen,
     crossed,
     effort_at,
@@ -21,8 +21,8 @@ from lensaudit.attacks.effort.curve import (
 )
 from lensaudit.attacks.effort.settings import ARMS, DEFAULT_ARMS, Arm, EffortSettings
 from lensaudit.attacks.effort.work import (
-    Attack,
-    Rate,
+    EffortJob,
+    TrainingRate,
     fill,
     fitting_workers,
     flop_per_token,
@@ -30,8 +30,8 @@ from lensaudit.attacks.effort.work import (
     tokens_at,
 )
 from lensaudit.attacks.rtt.log import Log, read_log
-from lensaudit.attacks.rtt.retrain import Sweep
 from lensaudit.attacks.rtt.select import halves
+from lensaudit.attacks.rtt.study import TrainingGrid
 from lensaudit.auditing.calls import door, notice
 from lensaudit.errors import InputError
 from lensaudit.files import alone, write_json
@@ -66,14 +66,14 @@ SHARES = {"e50": 0.5, "e80": 0.8}
 
 
 @dataclass(frozen=True)
-class Prepared:
+class PreparedEffort:
     """Models, rows and attacks, opened and checked; nothing is loaded."""
 
     sources: Mapping[str, Checkpoint]
     full: Checkpoint
     retain: Mapping[str, Checkpoint]
-    held: Held
-    rates: tuple[Rate, ...]
+    held: HeldOut
+    rates: tuple[TrainingRate, ...]
     settings: EffortSettings
     device: str
     dtype: str
@@ -90,15 +90,15 @@ class Prepared:
         """The author of each fact."""
         return tuple(one.group for one in self.held.items)
 
-    def attacks(self, model: Checkpoint, arm: Arm, rate: Rate) -> list[Attack]:
+    def attacks(self, model: Checkpoint, arm: Arm, rate: TrainingRate) -> list[EffortJob]:
         """The runs of an arm at one rate, one for each fold."""
         how = self.settings
         return [
-            Attack(model, one, rate, how.steps, how.rows, how.seed, self.dtype, self.device)
+            EffortJob(model, one, rate, how.steps, how.rows, how.seed, self.dtype, self.device)
             for one in self.held.folds[arm]
         ]
 
-    def marks(self, model: Checkpoint, arm: Arm, rate: Rate) -> Marks:
+    def marks(self, model: Checkpoint, arm: Arm, rate: TrainingRate) -> Marks:
         """Reading by fact, over all folds; from the log."""
         found = np.full((len(self.steps), len(self.held.items)), math.nan)
         for attack in self.attacks(model, arm, rate):
@@ -135,7 +135,7 @@ class EffortResult:
 
 def prepare(
     sources: Sequence[str], settings: EffortSettings, out: Path | None, notice: Notice = unheard
-) -> Prepared:
+) -> PreparedEffort:
     """Open and check models, rows and rates.
 
     Raises:
@@ -170,12 +170,14 @@ def prepare(
     if out is None and len(names) == 1:
         folders = {name: one.with_name(f"{one.name}-effort") for name, one in folders.items()}
     home = next(iter(folders.values()))
-    return Prepared(
+    return PreparedEffort(
         sources={name: opened[name] for name in names},
         full=full,
         retain={name: opened[name] for name in retain_names},
         held=held,
-        rates=tuple(Rate(lr, rank) for lr in sorted(_lrs(settings, names[0])) for rank in ranks),
+        rates=tuple(
+            TrainingRate(lr, rank) for lr in sorted(_lrs(settings, names[0])) for rank in ranks
+        ),
         settings=settings,
         device=device,
         dtype=dtype,
@@ -199,7 +201,7 @@ def _ranks(settings: EffortSettings) -> tuple[int, ...]:
 def _lrs(settings: EffortSettings, name: str) -> tuple[float, ...]:
     if settings.lrs:
         return tuple({positive("--lr", one): None for one in settings.lrs})
-    rates = DEMO_LRS if is_demo(name) else Sweep().lrs
+    rates = DEMO_LRS if is_demo(name) else TrainingGrid().lrs
     return tuple(one * FASTER for one in rates) if settings.lora else rates
 
 
@@ -215,14 +217,14 @@ def _dtype(settings: EffortSettings, device: str, notice: Notice) -> str:
     return "float32"
 
 
-def _check_length(model: Checkpoint, held: Held) -> None:
+def _check_length(model: Checkpoint, held: HeldOut) -> None:
     longest = max(fold.longest for several in held.folds.values() for fold in several)
     if problem := context_of(config_of(model)).too_long(longest):
         raise InputError(f"{model.spec.name}: a row has {problem}; leave long rows out")
 
 
 def run(
-    ready: Prepared,
+    ready: PreparedEffort,
     *,
     workers: int = 1,
     progress: Tell = unheard,
@@ -241,13 +243,13 @@ def run(
         return _attacked(replace(ready, log=read_log(path)), workers=workers, progress=progress)
 
 
-def _attacked(ready: Prepared, *, workers: int, progress: Tell) -> list[EffortResult]:
+def _attacked(ready: PreparedEffort, *, workers: int, progress: Tell) -> list[EffortResult]:
     started = time.monotonic()
     for folder in ready.folders.values():
         claim(folder, "effort", ["summary.json"])
         clear(folder)
 
-    def work(attacks: list[Attack]) -> None:
+    def work(attacks: list[EffortJob]) -> None:
         fill(
             ready.log,
             attacks,
@@ -256,11 +258,11 @@ def _attacked(ready: Prepared, *, workers: int, progress: Tell) -> list[EffortRe
         )
 
     work([one for model in ready.sources.values() for one in _tried(ready, model)])
-    spoken: dict[str, dict[Arm, tuple[Rate, Rate]]] = {
+    spoken: dict[str, dict[Arm, tuple[TrainingRate, TrainingRate]]] = {
         name: {arm: _speaking(ready, model, arm) for arm in ready.settings.arms}
         for name, model in ready.sources.items()
     }
-    rates: set[tuple[Arm, Rate]] = {
+    rates: set[tuple[Arm, TrainingRate]] = {
         (arm, rate) for by_arm in spoken.values() for arm, both in by_arm.items() for rate in both
     }
     anchors = (ready.full, *ready.retain.values())
@@ -275,7 +277,7 @@ def _attacked(ready: Prepared, *, workers: int, progress: Tell) -> list[EffortRe
     return [_deposit(ready, name, spoken[name], started) for name in ready.sources]
 
 
-def _tried(ready: Prepared, model: Checkpoint) -> list[Attack]:
+def _tried(ready: PreparedEffort, model: Checkpoint) -> list[EffortJob]:
     """Every attack on a source."""
     return [
         one
@@ -285,12 +287,14 @@ def _tried(ready: Prepared, model: Checkpoint) -> list[Attack]:
     ]
 
 
-def _half(ready: Prepared) -> np.ndarray[Any, np.dtype[np.bool_]]:
+def _half(ready: PreparedEffort) -> np.ndarray[Any, np.dtype[np.bool_]]:
     """Half of the authors, drawn by the seed."""
     return halves(ready.groups, f"effort-{ready.settings.seed}")
 
 
-def _speaking(ready: Prepared, model: Checkpoint, arm: Arm) -> tuple[Rate, Rate]:
+def _speaking(
+    ready: PreparedEffort, model: Checkpoint, arm: Arm
+) -> tuple[TrainingRate, TrainingRate]:
     """The rates that speak for the first half and for the others: each chosen on the other half."""
     half = _half(ready)
     runs = {rate: ready.marks(model, arm, rate) for rate in ready.rates}
@@ -298,9 +302,9 @@ def _speaking(ready: Prepared, model: Checkpoint, arm: Arm) -> tuple[Rate, Rate]
 
 
 def _deposit(
-    ready: Prepared,
+    ready: PreparedEffort,
     name: str,
-    spoken: Mapping[Arm, tuple[Rate, Rate]],
+    spoken: Mapping[Arm, tuple[TrainingRate, TrainingRate]],
     started: float,
 ) -> EffortResult:
     summary = {
@@ -338,7 +342,9 @@ def _deposit(
     return EffortResult(name, folder, summary)
 
 
-def _arm(ready: Prepared, name: str, arm: Arm, spoken: tuple[Rate, Rate]) -> dict[str, Any]:
+def _arm(
+    ready: PreparedEffort, name: str, arm: Arm, spoken: tuple[TrainingRate, TrainingRate]
+) -> dict[str, Any]:
     """The curve of one arm, and what follows from it."""
     half = _half(ready)
 
@@ -372,16 +378,16 @@ def _arm(ready: Prepared, name: str, arm: Arm, spoken: tuple[Rate, Rate]) -> dic
     }
 
 
-def _plain(one: Reading) -> dict[str, Any]:
+def _plain(one: EffortPoint) -> dict[str, Any]:
     return {key: value for key, value in asdict(one).items() if key != "step"}
 
 
-def _reason(curve: Sequence[Reading]) -> str:
+def _reason(curve: Sequence[EffortPoint]) -> str:
     """Why there is no effort at all; empty where there is."""
     return curve[0].reason if all(one.rho is None for one in curve) else ""
 
 
-def _costs(ready: Prepared, arm: Arm) -> dict[int, dict[str, int]]:
+def _costs(ready: PreparedEffort, arm: Arm) -> dict[int, dict[str, int]]:
     """Step -> tokens and FLOP of an attack so long; a mean over folds."""
     attacks = ready.attacks(ready.full, arm, ready.rates[0])
     tokens = np.mean([tokens_at(one) for one in attacks], axis=0)
@@ -392,7 +398,7 @@ def _costs(ready: Prepared, arm: Arm) -> dict[int, dict[str, int]]:
     }
 
 
-def _notes(ready: Prepared, name: str, summary: Mapping[str, Any]) -> list[str]:
+def _notes(ready: PreparedEffort, name: str, summary: Mapping[str, Any]) -> list[str]:
     """What a reader must know before believing the numbers."""
     found = []
     highest = max(one.lr for one in ready.rates)
@@ -419,7 +425,7 @@ def _notes(ready: Prepared, name: str, summary: Mapping[str, Any]) -> list[str]:
     return found
 
 
-def plan_lines(ready: Prepared) -> list[str]:
+def plan_lines(ready: PreparedEffort) -> list[str]:
     """What would be done, and what it costs."""
     held, how = ready.held, ready.settings
     lines = [
@@ -450,11 +456,11 @@ def plan_lines(ready: Prepared) -> list[str]:
     return lines
 
 
-def _rate(rate: Rate) -> str:
+def _rate(rate: TrainingRate) -> str:
     return f"{rate.lr:g}" + (f" rank {rate.rank}" if rate.rank else "")
 
 
-def workers_of(ready: Prepared) -> int:
+def workers_of(ready: PreparedEffort) -> int:
     """Processes: as many as were named, or as fit."""
     return ready.settings.workers or fitting_workers(ready.full, ready.device)
 

@@ -13,12 +13,10 @@ from typing import Any
 
 import torch
 
-from lensaudit.attacks.effort.arms import Fold
-from lensaudit.attacks.rtt.encode import EncodedItem
-from lensaudit.attacks.rtt.log import Finished, Log
-from lensaudit.attacks.rtt.readings import Point, Reading
-from lensaudit.attacks.rtt.readout import read
-from lensaudit.attacks.rtt.retrain import StartWeights, read_along
+from lensaudit.attacks.effort.arms import TrainingFold
+from lensaudit.attacks.rtt.log import Finished, Log, Point, Reading
+from lensaudit.attacks.rtt.readout import EncodedItem, read
+from lensaudit.attacks.rtt.work import StartWeights, read_along
 from lensaudit.data.spans import Encoded, buckets, make_batch
 from lensaudit.errors import WorkError
 from lensaudit.files import digest
@@ -41,7 +39,7 @@ their gradients are not taken (Kaplan et al. 2020, arXiv:2001.08361, section 2.1
 
 
 @dataclass(frozen=True, order=True)
-class Rate:
+class TrainingRate:
     """What the attacker may turn: the learning rate, and the rank of what is trained."""
 
     lr: float
@@ -50,12 +48,12 @@ class Rate:
 
 
 @dataclass(frozen=True)
-class Attack:
+class EffortJob:
     """One run; equal attacks give equal curves."""
 
     model: Checkpoint
-    fold: Fold
-    rate: Rate
+    fold: TrainingFold
+    rate: TrainingRate
     n_steps: int
     batch_size: int
     seed: int
@@ -94,7 +92,7 @@ def grid(n_steps: int) -> tuple[int, ...]:
     return tuple(dict.fromkeys((0, *(one for one in powers if one <= n_steps), n_steps)))
 
 
-def tokens_at(attack: Attack) -> tuple[int, ...]:
+def tokens_at(attack: EffortJob) -> tuple[int, ...]:
     """Tokens trained on by each step of the grid; padding is none."""
     samples = attack.fold.samples
     rows = in_epochs(len(samples), batch_size=attack.batch_size, seed=attack.seed)
@@ -110,10 +108,10 @@ def flop_per_token(model: Checkpoint, *, frozen: bool) -> int:
     return forward * (BATCHES - 1 if frozen else BATCHES)
 
 
-def do(attack: Attack, report: Callable[[int], None] = lambda step: None) -> Finished:
+def do(attack: EffortJob, report: Callable[[int], None] = lambda step: None) -> Finished:
     """Run one attack. The facts are read before it, and after the steps of the grid."""
     began = time.monotonic()
-    model, start = _loaded(_Key(attack.model, attack.dtype, attack.device))
+    model, start = _loaded(_WeightsKey(attack.model, attack.dtype, attack.device))
     start.restore(model)
     rank = attack.rate.rank
     adapter = adapted(model, rank=rank, seed=attack.seed).eval() if rank else None
@@ -169,7 +167,7 @@ def read_facts(model: Any, facts: Sequence[Encoded] | Sequence[EncodedItem]) -> 
     return Reading("said", len(spans), tuple(sorted(right)))
 
 
-def recipe_of(attack: Attack) -> Recipe:
+def recipe_of(attack: EffortJob) -> Recipe:
     """A constant rate without a rise, so that one run holds every shorter one."""
     return Recipe(
         n_steps=attack.n_steps,
@@ -181,7 +179,7 @@ def recipe_of(attack: Attack) -> Recipe:
 
 
 @dataclass(frozen=True)
-class _Key:
+class _WeightsKey:
     """Which weights are held; equal by content."""
 
     model: Checkpoint
@@ -189,7 +187,7 @@ class _Key:
     device: str
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, _Key) and self._content == other._content
+        return isinstance(other, _WeightsKey) and self._content == other._content
 
     def __hash__(self) -> int:
         return hash(self._content)
@@ -200,7 +198,7 @@ class _Key:
 
 
 @lru_cache(maxsize=1)
-def _loaded(key: _Key) -> tuple[Any, StartWeights]:
+def _loaded(key: _WeightsKey) -> tuple[Any, StartWeights]:
     """The model that attacks start from, one at a time."""
     model = load_causal(key.model, dtype=getattr(torch, key.dtype), device=key.device)
     return model, StartWeights(model)
@@ -221,7 +219,7 @@ def fitting_workers(model: Checkpoint, device: str) -> int:
 
 def fill(
     log: Log,
-    attacks: Sequence[Attack],
+    attacks: Sequence[EffortJob],
     *,
     workers: int,
     report: Tick,
@@ -236,8 +234,8 @@ def fill(
 
 
 def _done(
-    attacks: Sequence[Attack], workers: int, report: Tick
-) -> Iterator[tuple[Attack, Finished]]:
+    attacks: Sequence[EffortJob], workers: int, report: Tick
+) -> Iterator[tuple[EffortJob, Finished]]:
     workers = min(workers, len(attacks))
     if workers < 2:
         for number, attack in enumerate(attacks):

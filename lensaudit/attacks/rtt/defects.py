@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Literal
 
-from lensaudit.attacks.rtt.items import Dataset, Item
+from lensaudit.attacks.rtt.items import Dataset, McqItem
 from lensaudit.attacks.rtt.settings import Policy
 from lensaudit.errors import InputError
 
@@ -117,7 +117,7 @@ def normalised(text: str) -> str:
     return " ".join(unicodedata.normalize("NFKC", text).casefold().split())
 
 
-def _ambiguous(items: Iterable[Item]) -> Iterator[Defect]:
+def _ambiguous(items: Iterable[McqItem]) -> Iterator[Defect]:
     for item in items:
         choices = [normalised(one) for one in item.choices]
         if len(set(choices)) == len(choices):
@@ -149,21 +149,21 @@ def _shared_groups(dataset: Dataset) -> Iterator[Defect]:
             )
 
 
-def _same(dataset: Dataset, key) -> Iterator[list[tuple[str, Item]]]:
+def _same(dataset: Dataset, key) -> Iterator[list[tuple[str, McqItem]]]:
     """Items that agree in `key`, with the names of their splits."""
-    by_key: dict[Hashable, list[tuple[str, Item]]] = defaultdict(list)
+    by_key: dict[Hashable, list[tuple[str, McqItem]]] = defaultdict(list)
     for split in dataset.splits:
         for item in split.items:
             by_key[key(item)].append((split.name, item))
     return (copies for copies in by_key.values() if len(copies) > 1)
 
 
-def _sorted(items: tuple[Item, ...]) -> Iterator[Defect]:
+def _sorted(items: tuple[McqItem, ...]) -> Iterator[Defect]:
     if all(a <= b for item in items for a, b in pairwise(item.choices)):
         yield Defect("sorted", tuple(item.idx for item in items), "in every item")
 
 
-def _future_years(items: Iterable[Item]) -> Iterator[Defect]:
+def _future_years(items: Iterable[McqItem]) -> Iterator[Defect]:
     for item in items:
         years = [
             one for one in item.choices if re.fullmatch(r"\d{4}", one) and int(one) > LAST_YEAR

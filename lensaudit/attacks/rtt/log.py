@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from annotated_types import Ge, Len
 
-from lensaudit.attacks.rtt.readings import Point
+from lensaudit.attacks.rtt.settings import Readout
 from lensaudit.errors import InputError
 from lensaudit.progress import Notice
 from lensaudit.results.ledger import Ledger
@@ -19,6 +19,70 @@ if TYPE_CHECKING:
 
 FILE = "jobs.jsonl"
 _REMEDY = "name another file or folder"
+
+
+Condition = Literal["0", "A", "N0", "B", "C", "N"]
+
+
+MEANINGS: Mapping[Condition, str] = {
+    "0": "original",
+    "A": "unlearned",
+    "N0": "control, never saw the facts",
+    "B": "unlearned, retrained on T",
+    "C": "original, retrained on T",
+    "N": "control, retrained on T",
+}
+
+
+Role = Literal["original", "unlearned", "control"]
+
+
+CONDITIONS: Mapping[Role, tuple[Condition, Condition]] = {
+    "original": ("0", "C"),
+    "unlearned": ("A", "B"),
+    "control": ("N0", "N"),
+}
+"""Role of a model -> its condition as it is, and retrained."""
+
+
+@dataclass(frozen=True)
+class Reading:
+    """One readout of one model on one split."""
+
+    readout: Readout | Literal["said"]
+    """`said` is the readout of `effort`."""
+    n: Whole
+    correct: tuple[Whole, ...]
+    """Places in the split, from 0, of the items answered rightly."""
+    calibrated: Number | None = None
+    """Accuracy after each letter's mean score over the split is taken off. It looks at the whole
+    split, so it is reported and never selected on."""
+    option_mass: Number | None = None
+    """Mean probability of all letters together; near 0 the model says something else."""
+
+    def __post_init__(self) -> None:
+        if self.n < 1 or len(self.correct) > self.n or set(self.correct) - set(range(self.n)):
+            raise ValueError(f"found places beyond its {self.n} items, wanted each right one once")
+
+    @property
+    def accuracy(self) -> float:
+        """Share of the items answered rightly."""
+        return len(self.correct) / self.n
+
+
+@dataclass(frozen=True)
+class Point:
+    """V after an epoch; epoch 0 is the model as it was."""
+
+    epoch: Whole
+    """Passes over T; in the log of `effort`, which reads by steps, optimiser steps."""
+    readings: tuple[Reading, ...]
+    train_loss: Number | None = None
+    """Mean over the steps since the point before, nats per token."""
+
+    def reading(self, readout: str) -> Reading:
+        """The one of that readout."""
+        return next(one for one in self.readings if one.readout == readout)
 
 
 @dataclass(frozen=True)
@@ -59,7 +123,7 @@ class HeldSplit:
 
 
 @dataclass(frozen=True)
-class Opened:
+class StudyRecord:
     """A study as the log knows it: everything a summary needs beside the jobs."""
 
     study_id: str
@@ -109,7 +173,7 @@ class Log:
     """Studies and finished jobs, in a file or in memory."""
 
     ledger: Ledger | None = None
-    studies: dict[str, Opened] = field(default_factory=dict)
+    studies: dict[str, StudyRecord] = field(default_factory=dict)
     """By study_id, oldest first."""
     finished: dict[str, Finished] = field(default_factory=dict)
     """By job_id."""
@@ -121,7 +185,7 @@ class Log:
         """The file."""
         return self.ledger.path if self.ledger else None
 
-    def open(self, study: Opened) -> None:
+    def open(self, study: StudyRecord) -> None:
         """Note a study, once."""
         if study.study_id not in self.studies:
             self.studies[study.study_id] = study
@@ -151,7 +215,7 @@ def read_log(path: Path, *, must_exist: bool = False, notice: Notice | None = No
     for number, row in enumerate(log.ledger.rows if log.ledger else (), 1):
         where = f"{file}: entry {number} is no line of a retraining log"
         if row.get("kind") == "study":
-            study = checked(Opened, row, where, remedy=_REMEDY)
+            study = checked(StudyRecord, row, where, remedy=_REMEDY)
             log.studies.setdefault(study.study_id, study)
         else:
             job = checked(Finished, row, where, remedy=_REMEDY)
@@ -161,7 +225,7 @@ def read_log(path: Path, *, must_exist: bool = False, notice: Notice | None = No
     return log
 
 
-def _check_jobs(study: Opened, log: Log, file: Path) -> None:
+def _check_jobs(study: StudyRecord, log: Log, file: Path) -> None:
     """Refuse a job that was not read as its study reads: from epoch 0, on its split's items.
 
     Raises:
@@ -183,9 +247,9 @@ def _check_jobs(study: Opened, log: Log, file: Path) -> None:
             )
 
 
-def opened(study: "Study", cells: "list[Cell]", defects: Mapping[str, int]) -> Opened:
+def study_record(study: "Study", cells: "list[Cell]", defects: Mapping[str, int]) -> StudyRecord:
     """What the log notes of a study."""
-    return Opened(
+    return StudyRecord(
         study_id=study.study_id,
         signature=study.signature,
         data=study.data.name,

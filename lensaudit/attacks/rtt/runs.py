@@ -7,21 +7,18 @@ from pathlib import Path
 from typing import Any
 
 from lensaudit.attacks.rtt.defects import MEANINGS, Inspection, handled, inspect
-from lensaudit.attacks.rtt.encode import letters_of
-from lensaudit.attacks.rtt.items import LETTERS, Dataset
+from lensaudit.attacks.rtt.items import LETTERS, Dataset, load_mcq, save_mcq
 from lensaudit.attacks.rtt.log import FILE, Log, read_log
-from lensaudit.attacks.rtt.mcq import load_mcq, save_mcq
-from lensaudit.attacks.rtt.retrain import Sweep
+from lensaudit.attacks.rtt.readout import letters_of
 from lensaudit.attacks.rtt.settings import (
     Cut,
     Readout,
     StudySettings,
     ValidationSettings,
 )
-from lensaudit.attacks.rtt.study import Gate, Study, from_checkpoint
-from lensaudit.attacks.rtt.summaries import Summarized
+from lensaudit.attacks.rtt.study import Gate, Study, TrainingGrid, from_checkpoint
 from lensaudit.attacks.rtt.summary import summarize
-from lensaudit.attacks.rtt.table import SUMMARIES, write_summaries
+from lensaudit.attacks.rtt.table import SUMMARIES, Summarized, write_summaries
 from lensaudit.attacks.rtt.tofu import load_statements, split_by_author
 from lensaudit.attacks.rtt.work import plan_of, run
 from lensaudit.data.tofu import DEMO
@@ -51,7 +48,7 @@ OUT = "rtt"
 
 
 @dataclass(frozen=True)
-class Prepared:
+class PreparedStudies:
     """Studies that may be run: everything is opened and checked, nothing is loaded."""
 
     settings: StudySettings
@@ -62,7 +59,7 @@ class Prepared:
     folder: Path
 
 
-def prepare(settings: StudySettings, notice: Notice | None = None) -> Prepared:
+def prepare(settings: StudySettings, notice: Notice | None = None) -> PreparedStudies:
     """Open and check models, data and grid; `notice` is told what of the log does not count.
 
     Raises:
@@ -73,10 +70,10 @@ def prepare(settings: StudySettings, notice: Notice | None = None) -> Prepared:
     data = handled(data_of(name, settings.cut), settings.defects)
     folder = settings.out or results_folder() / OUT
     studies = _studies(settings, data)
-    return Prepared(settings, data, studies, read_log(folder / FILE, notice=notice), folder)
+    return PreparedStudies(settings, data, studies, read_log(folder / FILE, notice=notice), folder)
 
 
-def run_studies(prepared: Prepared, report: Tick) -> Summarized:
+def run_studies(prepared: PreparedStudies, report: Tick) -> Summarized:
     """Fill the log with the jobs that it lacks, and summarise it.
 
     Raises:
@@ -88,7 +85,7 @@ def run_studies(prepared: Prepared, report: Tick) -> Summarized:
         return _filled(replace(prepared, log=log), report)
 
 
-def _filled(prepared: Prepared, report: Tick) -> Summarized:
+def _filled(prepared: PreparedStudies, report: Tick) -> Summarized:
     started = time.monotonic()
     settings, data, log = prepared.settings, prepared.data, prepared.log
     jobs = {one.job.job_id for study in prepared.studies for one in plan_of(study).cells}
@@ -215,9 +212,9 @@ def _check_models(original: Checkpoint, others: Sequence[Checkpoint], device: st
         check_memory(one, copies=2 if device == "cpu" else 1, device=device)
 
 
-def _sweep(settings: StudySettings, *, demo: bool) -> Sweep:
-    return Sweep(
-        lrs=settings.lrs or (DEMO_LRS if demo else Sweep().lrs),
+def _sweep(settings: StudySettings, *, demo: bool) -> TrainingGrid:
+    return TrainingGrid(
+        lrs=settings.lrs or (DEMO_LRS if demo else TrainingGrid().lrs),
         n_epochs=settings.epochs,
         batch_size=settings.batch_size,
         n_warmup=settings.warmup,
@@ -250,7 +247,7 @@ def plan_lines(study: Study, log: Log) -> list[str]:
     ]
 
 
-def _record(prepared: Prepared, started: float) -> None:
+def _record(prepared: PreparedStudies, started: float) -> None:
     """The manifest of the folder's last run."""
     settings, studies = prepared.settings, prepared.studies
     inputs = {

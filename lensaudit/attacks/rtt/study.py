@@ -1,6 +1,7 @@
 """What is run: models, data, grid and gates, unfolded into content-hashed jobs."""
 
 import hashlib
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from functools import cached_property
@@ -10,25 +11,63 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from lensaudit.attacks.rtt.encode import (
+from lensaudit.attacks.rtt.items import Dataset
+from lensaudit.attacks.rtt.log import CONDITIONS, Condition, Role
+from lensaudit.attacks.rtt.readout import (
     EncodedItem,
     EncodedSplit,
     Letters,
     encode_split,
     letters_of,
 )
-from lensaudit.attacks.rtt.items import Dataset
-from lensaudit.attacks.rtt.readings import CONDITIONS, Condition, Role
-from lensaudit.attacks.rtt.retrain import Sweep
-from lensaudit.attacks.rtt.settings import Readout, StudySettings
+from lensaudit.attacks.rtt.settings import LossOn, Readout, StudySettings
 from lensaudit.errors import InputError
 from lensaudit.files import digest
 from lensaudit.models.causal import load_causal, readout_rows
 from lensaudit.models.checkpoint import Checkpoint
 from lensaudit.unlearn.rows import Sample
+from lensaudit.unlearn.train import Recipe
 
 SCHEMA = 1
 """Of a job's identity: raised when equal settings would give other numbers."""
+
+
+@dataclass(frozen=True)
+class TrainingGrid:
+    """What is tried in each run on T.
+
+    The learning rates are for float32 master weights and AdamW; upstream's 1e-7 to 3.2e-6 belong
+    to Lion on half-precision weights, most of which such steps do not move (`rtt.md` section 5).
+    """
+
+    lrs: tuple[float, ...] = (2e-6, 5e-6, 1e-5, 2e-5, 5e-5)
+    n_epochs: int = StudySettings.epochs
+    batch_size: int = StudySettings.batch_size
+    n_warmup: int = StudySettings.warmup
+    """Steps of linear rise."""
+    loss_on: LossOn = "all"
+    weight_decay: float = StudySettings.weight_decay
+    max_grad_norm: float = 1.0
+    trainable: str = ""
+    """Regular expression on parameter names; empty: all."""
+    seed: int = 0
+    """Of the data order."""
+
+    def n_steps(self, n_samples: int) -> int:
+        """Optimiser steps of one epoch."""
+        return math.ceil(n_samples / self.batch_size)
+
+    def recipe(self, lr: float, n_samples: int) -> Recipe:
+        """The training run of one learning rate."""
+        return Recipe(
+            n_steps=self.n_epochs * self.n_steps(n_samples),
+            lr=lr,
+            n_warmup=self.n_warmup,
+            schedule="constant",
+            weight_decay=self.weight_decay,
+            max_grad_norm=self.max_grad_norm,
+            trainable=self.trainable,
+        )
 
 
 @dataclass(frozen=True)
@@ -92,7 +131,7 @@ class Study:
     """Conditions A and B."""
     control: StudySubject | None
     """Never saw the facts: conditions N0 and N, the floor that recovery is measured from."""
-    sweep: Sweep = Sweep()  # noqa: RUF009  # frozen
+    sweep: TrainingGrid = TrainingGrid()  # frozen
     readouts: tuple[Readout, ...] = ("letter", "answer")
     """The first one selects and is reported."""
     eval_splits: tuple[str, ...] = ()

@@ -1,15 +1,17 @@
 """A summary as rows and as JSON. Accuracies are fractions; names are those of the upstream fork."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from lensaudit.attacks.rtt.curves import done
-from lensaudit.attacks.rtt.log import Log
-from lensaudit.attacks.rtt.readings import MEANINGS, Condition
-from lensaudit.attacks.rtt.summary import Accuracy, Outcome, Summary
+from lensaudit.attacks.rtt.log import MEANINGS, Condition, Log, read_log
+from lensaudit.attacks.rtt.select import done
+from lensaudit.attacks.rtt.settings import SummarySettings
+from lensaudit.attacks.rtt.summary import Accuracy, SelectionOutcome, Summary, summarize
+from lensaudit.errors import InputError, LensAuditError, VerificationError
 from lensaudit.files import write_csv, write_json
+from lensaudit.results.records import BEGUN, check_whole, renew
 from lensaudit.scores.estimate import UNMEASURED, Estimate
 
 ACCURACIES: Mapping[str, Condition] = {
@@ -21,7 +23,7 @@ ACCURACIES: Mapping[str, Condition] = {
     "forget_acc_control_rtt": "N",
 }
 """Column -> condition; `control` is new here, the rest are the upstream fork's."""
-RATIOS: Mapping[str, Callable[[Outcome], Estimate]] = {
+RATIOS: Mapping[str, Callable[[SelectionOutcome], Estimate]] = {
     "recovery_rate": lambda one: one.recovery,
     "recovery_adjusted": lambda one: one.adjusted,
     "gap_closed": lambda one: one.gap_closed,
@@ -113,7 +115,7 @@ def as_json(summary: Summary) -> dict[str, Any]:
     }
 
 
-def _outcome(outcome: Outcome) -> dict[str, Any]:
+def _outcome(outcome: SelectionOutcome) -> dict[str, Any]:
     return {
         "selection": outcome.selection,
         "acc_selection_rule": RULE_NAMES[outcome.rule],
@@ -153,3 +155,59 @@ def _limits(one: Estimate) -> dict[str, Any]:
 def _cells(name: str, one: Estimate | None) -> dict[str, float | None]:
     one = one or UNMEASURED
     return {name: one.value, f"{name}_low": one.low, f"{name}_high": one.high}
+
+
+@dataclass(frozen=True)
+class Summarized:
+    """What a log says."""
+
+    summaries: tuple[Summary, ...]
+    folder: Path
+    n_added: int = 0
+    """Jobs done by this run."""
+    n_known: int = 0
+    """Jobs of its studies that were in the log before."""
+    failure: LensAuditError | None = None
+    """A gate that failed, or runs that did, of the studies together."""
+
+
+def summarize_log(settings: SummarySettings) -> Summarized:
+    """Read and write the summaries of a log again.
+
+    Raises:
+        InputError: there is no log, it holds no study, or it is not as it was written.
+    """
+    log = read_log(settings.log, must_exist=True)
+    check_log(log)
+    found = summarize(
+        log, selection=settings.selection, rule=settings.rule, readout=settings.readout
+    )
+    if not found:
+        raise InputError(f"{log.path}: holds no study; `lensaudit rtt run` writes them")
+    assert log.path is not None
+    folder = log.path.parent
+    write_summaries(found, log, folder)
+    renew(folder, SUMMARIES)
+    failed = [one for one in found if not one.verdict.passed]
+    failure = None
+    if failed:
+        failure = VerificationError(
+            f"{failed[0].study.models['unlearned']}: {failed[0].verdict.reason}"
+        )
+    return Summarized(tuple(found), folder, failure=failure)
+
+
+def check_log(log: Log) -> None:
+    """Refuse a log whose lines are not all there, each as it was written.
+
+    While a run is unfinished no manifest can say how many lines there are; its summary says how
+    many jobs are not done.
+
+    Raises:
+        InputError: a line was edited, or one is missing; the manifest was edited or is missing.
+    """
+    assert log.ledger is not None
+    path = log.ledger.path
+    log.ledger.check("run the `lensaudit rtt run` that made it again")
+    if not (path.parent / BEGUN).exists():
+        check_whole(path, beside=False)

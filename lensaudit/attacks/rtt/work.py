@@ -5,21 +5,30 @@ Models are held one at a time. A job whose id is in the log is not done again.
 
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
+import torch
+
 from lensaudit.attacks.rtt.defects import handled, inspect
-from lensaudit.attacks.rtt.encode import EncodedItem
-from lensaudit.attacks.rtt.log import Finished, Log, opened
-from lensaudit.attacks.rtt.readings import Point, Reading, Role
-from lensaudit.attacks.rtt.readout import read
-from lensaudit.attacks.rtt.retrain import StartWeights, retrain
-from lensaudit.attacks.rtt.study import Cell, RttJob, Study, job_identity, measuring, retraining
-from lensaudit.attacks.rtt.verdict import gate_of
-from lensaudit.errors import InputError, PartialError, VerificationError
+from lensaudit.attacks.rtt.log import Finished, Log, Point, Reading, Role, study_record
+from lensaudit.attacks.rtt.readout import EncodedItem, read
+from lensaudit.attacks.rtt.study import (
+    Cell,
+    RttJob,
+    Study,
+    TrainingGrid,
+    job_identity,
+    measuring,
+    retraining,
+)
+from lensaudit.attacks.rtt.summary import gate_of
+from lensaudit.errors import InputError, PartialError, VerificationError, WorkError
 from lensaudit.models.causal import undo_exchange
 from lensaudit.progress import Tick
+from lensaudit.unlearn.rows import Sample, TrainBatch, finetune_batches
+from lensaudit.unlearn.train import FineTuning, Recipe, TrainingRun, TrainingStep, train
 
 Defects = Literal["refuse", "keep"]
 """What is done, how much of it, of how much."""
@@ -86,7 +95,7 @@ def run(
     log = Log() if log is None else log
     handled(study.data, defects)
     plan = plan_of(study)
-    log.open(opened(study, plan.cells, inspect(study.data).counts))
+    log.open(study_record(study, plan.cells, inspect(study.data).counts))
     for role in study.subjects:
         _fill(study, role, measuring(study, role), log, report)
     verdict = gate_of(log.studies[study.study_id], log)
@@ -235,3 +244,99 @@ def _complain(plan: RttPlan, log: Log) -> None:
             f"{len(lost)} of {len(plan.retrained)} runs diverged: {listed}{more}\n"
             "their epochs up to there are in the log and count; leave these learning rates out"
         )
+
+
+@dataclass(frozen=True)
+class Retrained:
+    """A finished run, or what there is of one that diverged."""
+
+    points: tuple[Point, ...]
+    """From epoch 1."""
+    failure: str = ""
+
+
+class StartWeights:
+    """The weights that every run of a sweep begins with, kept once, in main memory."""
+
+    def __init__(self, model: Any) -> None:
+        tensors = (*model.named_parameters(), *model.named_buffers())
+        self._kept = {name: one.detach().to("cpu", copy=True) for name, one in tensors}
+
+    def restore(self, model: Any) -> None:
+        """Put them back, bit for bit, and let go of gradients that a diverged run left behind."""
+        model.zero_grad(set_to_none=True)
+        with torch.no_grad():
+            for name, tensor in (*model.named_parameters(), *model.named_buffers()):
+                tensor.copy_(self._kept[name])
+
+
+def retrain(
+    model: Any,
+    samples: Sequence[Sample],
+    *,
+    sweep: TrainingGrid,
+    lr: float,
+    read_v: Callable[[], tuple[Reading, ...]],
+    report: Callable[[int], None] = lambda epoch: None,
+) -> Retrained:
+    """Train `model` in place on `samples` and read V after each epoch.
+
+    A run that diverges is a result: it ends with the epochs before, and says at which step.
+    """
+    per_epoch = sweep.n_steps(len(samples))
+    made = read_along(
+        model,
+        finetune_batches(samples, batch_size=sweep.batch_size, seed=sweep.seed, pad=0),
+        recipe=sweep.recipe(lr, len(samples)),
+        seed=sweep.seed,
+        at=range(per_epoch, sweep.n_epochs * per_epoch + 1, per_epoch),
+        read_v=read_v,
+        report=lambda step: report(step // per_epoch) if step % per_epoch == 0 else None,
+    )
+    points = tuple(replace(one, epoch=one.epoch // per_epoch) for one in made.points)
+    return replace(made, points=points)
+
+
+def read_along(
+    model: Any,
+    batches: Callable[[int], TrainBatch],
+    *,
+    recipe: Recipe,
+    seed: int,
+    at: Collection[int],
+    read_v: Callable[[], tuple[Reading, ...]],
+    report: Callable[[int], None] = lambda step: None,
+) -> Retrained:
+    """Train `model` in place and read V after the steps `at`; points count steps.
+
+    With a constant rate the model after step s of a long run is that of a run of s steps.
+    """
+    points: list[Point] = []
+    losses: list[float] = []
+    last = 0
+
+    def after(step: TrainingStep) -> None:
+        nonlocal last
+        losses.append(step.loss)
+        if step.step in at:
+            model.eval()
+            mean = sum(losses[last:]) / (step.step - last)
+            points.append(Point(step.step, read_v(), mean))
+            last = step.step
+            model.train()
+        report(step.step)
+
+    run = TrainingRun(
+        FineTuning(), lambda number: batches(number).to(model.device), recipe, identity={}
+    )
+    devices = [model.device] if model.device.type == "cuda" else []
+    with torch.random.fork_rng(devices=devices):
+        torch.manual_seed(seed)  # models with dropout draw from the global stream
+        try:
+            train(model, run, report=after)
+        except WorkError:
+            failure = f"not finite after {len(losses)} of {recipe.n_steps} steps"
+            return Retrained(tuple(points), failure)
+        finally:
+            model.eval()
+    return Retrained(tuple(points))
