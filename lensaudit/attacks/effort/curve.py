@@ -34,7 +34,7 @@ MISS = 0.05
 
 
 @dataclass(frozen=True)
-class EffortPoint:
+class EffortReading:
     """All models after the same attack."""
 
     step: int
@@ -66,7 +66,7 @@ def readings(
     full: Marks,
     retain: Marks,
     groups: Sequence[Hashable],
-) -> list[EffortPoint]:
+) -> list[EffortReading]:
     """The curve of one arm.
 
     Args:
@@ -85,26 +85,26 @@ def readings(
 
 def _reading(
     step: int, source: Marks, full: Marks, retain: Marks, groups: Sequence[Hashable], level: float
-) -> EffortPoint:
+) -> EffortReading:
     shares = [_share(one) for one in (source, full, retain)]
     known, ceiling, floor = shares
     names = ("the model", "full", "retain")
     lost = [name for name, one in zip(names, shares, strict=True) if one is None]
     if lost or known is None or ceiling is None or floor is None:
-        return EffortPoint(
+        return EffortReading(
             step, known, ceiling, floor, None, reason=f"the attack diverges on {' and '.join(lost)}"
         )
     gap = ceiling - floor
     if gap < LEAST_GAP - 1e-9:  # 13/20 - 9/20 is a little less than 0.2 in floating point
         why = f"full is {gap:.2f} ahead of retain, wanted {LEAST_GAP:g}: nothing to measure by"
-        return EffortPoint(step, known, ceiling, floor, None, reason=why)
+        return EffortReading(step, known, ceiling, floor, None, reason=why)
     rho = (known - floor) / gap
     found = clustered_ratio(source - retain, full - retain, groups, level=level)
     if found.low is None:
         # a model that answers every fact as full does has no spread to see: its estimate counts
         low = rho if np.array_equal(source, full) else None
-        return EffortPoint(step, known, ceiling, floor, rho, low, reason=found.why or "")
-    return EffortPoint(step, known, ceiling, floor, rho, min(found.low, rho))
+        return EffortReading(step, known, ceiling, floor, rho, low, reason=found.why or "")
+    return EffortReading(step, known, ceiling, floor, rho, min(found.low, rho))
 
 
 def _share(marks: Marks) -> float | None:
@@ -117,11 +117,11 @@ def judged_by(groups: Sequence[Hashable]) -> Literal["lower limit", "estimate"]:
 
 
 def effort_at(
-    curve: Sequence[EffortPoint], share: float, by: Literal["lower limit", "estimate"]
+    curve: Sequence[EffortReading], share: float, by: Literal["lower limit", "estimate"]
 ) -> Effort:
     """E_x of a curve.
 
-    >>> points = [EffortPoint(step, rho, 1.0, 0.0, rho) for step, rho in enumerate((0.0, 0.6, 1.0))]
+    >>> points = [EffortReading(step, rho, 1.0, 0.0, rho) for step, rho in enumerate((0.0, 0.6, 1.0))]
     >>> effort_at(points, 0.5, "estimate"), effort_at(points[:1], 0.5, "estimate")
     (Effort(step=1, censored=False), Effort(step=0, censored=True))
     """

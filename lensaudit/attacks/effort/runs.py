@@ -11,7 +11,7 @@ import numpy as np
 
 from lensaudit.attacks.effort.arms import HeldOut, data_digest, held_out
 from lensaudit.attacks.effort.curve import (
-    EffortPoint,
+    EffortReading,
     Marks,
     chosen,
     crossed,
@@ -378,11 +378,11 @@ def _arm(
     }
 
 
-def _plain(one: EffortPoint) -> dict[str, Any]:
+def _plain(one: EffortReading) -> dict[str, Any]:
     return {key: value for key, value in asdict(one).items() if key != "step"}
 
 
-def _reason(curve: Sequence[EffortPoint]) -> str:
+def _reason(curve: Sequence[EffortReading]) -> str:
     """Why there is no effort at all; empty where there is."""
     return curve[0].reason if all(one.rho is None for one in curve) else ""
 
