@@ -121,7 +121,8 @@ def effort_at(
 ) -> Effort:
     """E_x of a curve.
 
-    >>> points = [EffortReading(step, rho, 1.0, 0.0, rho) for step, rho in enumerate((0.0, 0.6, 1.0))]
+    >>> rhos = (0.0, 0.6, 1.0)
+    >>> points = [EffortReading(step, rho, 1.0, 0.0, rho) for step, rho in enumerate(rhos)]
     >>> effort_at(points, 0.5, "estimate"), effort_at(points[:1], 0.5, "estimate")
     (Effort(step=1, censored=False), Effort(step=0, censored=True))
     """
