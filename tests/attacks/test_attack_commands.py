@@ -164,7 +164,7 @@ def test_a_dry_run_writes_nothing(command, place, tmp_path, capsys):
 def test_a_model_that_does_not_fit_is_refused_before_it_is_loaded(
     command, place, tmp_path, monkeypatch, capsys
 ):
-    for room in ("attacks.checkpoints", "unlearn.trainee"):
+    for room in ("attacks.relearn", "unlearn.trainee"):
         monkeypatch.setattr(f"lensaudit.{room}.free_bytes", lambda device: 10)
     assert run(command(place, tmp_path / "m")) == 2
     assert "are free on cpu" in capsys.readouterr().err
