@@ -1,12 +1,24 @@
 """Everything about some models: how deep the knowledge is erased, and what they still say."""
 
-from collections.abc import Callable, Mapping, Sequence
+import time
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
-from typing import Any
 
 from lensaudit.auditing import evaluate as evaluating
 from lensaudit.auditing import patch as patching
+from lensaudit.auditing.audit_result import (
+    AUDIT_MANIFEST,
+    EVAL,
+    LOG,
+    PATCH,
+    Audited,
+    AuditResult,
+    asked_of_audit,
+    audit_folder,
+    own_data,
+)
 from lensaudit.auditing.evaluate import (
     PASSES,
     EvaluatePlan,
@@ -17,84 +29,17 @@ from lensaudit.auditing.evaluate import (
     plan_evaluation,
 )
 from lensaudit.auditing.patch import open_patch, patch_into, plan_patch
-from lensaudit.auditing.patch_result import PatchResult, Shown
 from lensaudit.auditing.settings import AuditSettings, EvaluateSettings, PatchSettings
-from lensaudit.data.suites import DEMO_DATA
-from lensaudit.data.tofu import DEMO, FORGET10
 from lensaudit.errors import Failure, LensAuditError, failure_in
-from lensaudit.files import digest, make_folder, slug
+from lensaudit.files import digest, make_folder
 from lensaudit.models.registry import default_anchor
 from lensaudit.patching.plan import PatchPlan
 from lensaudit.progress import Notice, Tell, unheard
 from lensaudit.results.owners import differences, folders_for
-from lensaudit.settings import PatchGroups, results_folder, several, shared
-from lensaudit.verdict.collect import Verdicts, verdicts
-from lensaudit.verdict.decide import Verdict
-
-PATCH, EVAL = "patch", "eval"
-"""Of an audit's folder: depth, and what each model says."""
-LOG = "TOFU_EVAL.json"
-
-
-@dataclass(frozen=True)
-class AuditResult(Shown):
-    """What an audit found of one model, and where it is."""
-
-    source: str
-    folder: Path
-    """Of the whole audit."""
-    patch: PatchResult
-    evaluation: EvaluationResult | None
-    """None where none was asked for, or it failed: see `failures`."""
-    failures: tuple[Failure, ...]
-    """Steps of this model, or of the retain model it is compared with, that failed."""
-    verdict: Verdict
-    """What may be said of the model after all that lies in the folder, and what decided it."""
-
-    @property
-    def _run(self) -> tuple[str, Path, Mapping[str, Any]]:
-        said = {"verdict": self.verdict.document()}
-        return self.source, self.patch.folder, {**self.summary, **said}
-
-    @property
-    def uds(self) -> float | None:
-        """Unlearning Depth Score, 0 intact to 1 erased; None where there is none: see `reason`."""
-        return self.patch.uds
-
-    @property
-    def ci95(self) -> tuple[float, float] | None:
-        """95 % interval of `uds` by authors; None where there is none: see `patch.summary`."""
-        return self.patch.ci95
-
-    @property
-    def reason(self) -> str | None:
-        """Why there is no UDS; None where there is one."""
-        return self.patch.reason
-
-    @property
-    def summary(self) -> Mapping[str, Any]:
-        """The content of summary.json."""
-        return self.patch.summary
-
-    @property
-    def metrics(self) -> Mapping[str, float | None]:
-        """Output-level metrics by name; None where one has no value."""
-        return self.evaluation.summary if self.evaluation else {}
-
-
-@dataclass(frozen=True)
-class Audited:
-    """The results of one run."""
-
-    folder: Path
-    results: tuple[AuditResult, ...]
-    retain: EvaluationResult | None
-    """What the model that never saw the forget set says."""
-    failures: tuple[Failure, ...]
-    folders: tuple[Path, ...]
-    """With results: for a page."""
-    verdicts: Verdicts
-    """What may be said after all that lies in the folder."""
+from lensaudit.results.records import MANIFEST, answered_for, manifest
+from lensaudit.results.reuse import Question
+from lensaudit.settings import PatchGroups, plain, several, shared
+from lensaudit.verdict.collect import verdicts
 
 
 @dataclass(frozen=True)
@@ -180,6 +125,9 @@ def audit_into(
         InputError: before any work.
         VerificationError | WorkError: patching failed.
     """
+    started = time.monotonic()
+    question = Question(lambda: asked_of_audit(sources, settings))
+    question.opened()
     steps = _own(_steps(sources, settings, folder), settings, folder, notice)
     planned(_planned(steps, notice))
     make_folder(steps.folder)
@@ -202,6 +150,8 @@ def audit_into(
         for one in depth.results
         if one.found_nothing
     ]
+    if not failures and not any(one.failures for one in found.values()):
+        _seal(steps, settings, question, started)
     anchor = steps.evaluations[0].model if steps.evaluations else None
     judged = verdicts([steps.folder])
     return Audited(
@@ -211,13 +161,12 @@ def audit_into(
                 one.source,
                 steps.folder,
                 one,
-                found.get(one.source),
+                partial(found.get, one.source),
                 tuple(f for f in failures if f.model in (one.source, anchor)),
                 judged.of_run(one.folder) or one.verdict,
             )
             for one in depth.results
         ),
-        found.get(anchor) if anchor else None,
         tuple(failures),
         (
             steps.folder / PATCH,
@@ -227,17 +176,28 @@ def audit_into(
     )
 
 
-def folder_of(sources: Sequence[str], folder: Path | None = None) -> Path:
-    """Where the results of an audit go."""
-    first, *others = dict.fromkeys(sources)
-    more = f"-and-{len(others)}-more" if others else ""
-    return folder or results_folder() / f"audit-{slug(first)}{more}"
+def _seal(steps: _Steps, settings: AuditSettings, question: Question, started: float) -> None:
+    """Write the manifest of the whole: each step's own, and every file that these tell of."""
+    record = question.record()
+    if record is None:
+        return
+    made = [one for part in (PATCH, EVAL) for one in (steps.folder / part).rglob(f"*{MANIFEST}")]
+    files = {path for one in made for path in (one, *answered_for(one))}
+    whole = manifest(
+        "audit",
+        options={"sources": list(steps.names), **plain(settings, without=("fresh",))},
+        inputs={},
+        device=settings.device,
+        started=started,
+    )
+    names = [path.relative_to(steps.folder).as_posix() for path in files if path.exists()]
+    replace(whole, asked=record).write(steps.folder, names, AUDIT_MANIFEST)
 
 
 def _steps(sources: Sequence[str], settings: AuditSettings, folder: Path | None) -> _Steps:
     names = tuple(dict.fromkeys(sources))
     anchor, *_ = several(settings.retain) or (default_anchor("retain", names),)
-    out = folder_of(names, folder)
+    out = audit_folder(names, folder)
     patch = PatchSettings(**shared(settings, PatchGroups))
     models = tuple(dict.fromkeys((anchor, *names))) if settings.suite == "tofu" else ()
     folders = {name: out / EVAL / one.name for name, one in folders_for(models, None).items()}
@@ -274,7 +234,7 @@ def _evaluation(
 ) -> EvaluateSettings:
     """What is computed of one model: the retain model comes first, the others read its log."""
     is_anchor = model == anchor
-    data, forget = _own_data(settings.data)
+    data, forget = own_data(settings.data)
     retain = anchor if settings.inside and not is_anchor else None
     return EvaluateSettings(
         **shared(settings, PatchGroups, retain=retain, data=data),
@@ -283,16 +243,6 @@ def _evaluation(
         holdout=settings.holdout,
         retain_set=settings.retain_set,
     )
-
-
-def _own_data(data: str | None) -> tuple[str | None, Path | None]:
-    """The suite's data and own forget rows: a known set, a folder of TOFU's files, or rows."""
-    if data in (None, FORGET10):
-        return None, None
-    if data == DEMO:
-        return DEMO_DATA, None
-    path = Path(data or "").expanduser()
-    return (str(path), None) if path.is_dir() else (None, path)
 
 
 def _planned(steps: _Steps, notice: Notice) -> AuditPlan:

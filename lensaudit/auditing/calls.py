@@ -19,7 +19,7 @@ from typing import Any, ParamSpec, Protocol, TypeVar, cast, overload, runtime_ch
 from lensaudit.auditing import audit as auditing
 from lensaudit.auditing import cache as caching
 from lensaudit.auditing import evaluate as evaluating
-from lensaudit.auditing.audit import AuditResult
+from lensaudit.auditing.audit_result import AuditResult, finished_audit
 from lensaudit.auditing.cache import CacheResult
 from lensaudit.auditing.evaluate import EvaluationResult
 from lensaudit.auditing.patch_result import PatchResult
@@ -154,7 +154,9 @@ def audit(
     >>> result.uds, result.ci95, result.metrics["forget_Q_A_Prob"]  # doctest: +SKIP
     (0.09, (0.01, 0.17), 0.04)
     """
-    found = auditing.audit_into(source, settings, out, notice=notice, progress=progress)
+    found = finished_audit(source, settings, out) or auditing.audit_into(
+        source, settings, out, notice=notice, progress=progress
+    )
     return found.results
 
 

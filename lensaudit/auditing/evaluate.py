@@ -335,6 +335,17 @@ def aggregate_log(
     return EvaluationResult(str(log), folder, entries, {m.name: m for m in ordered(read.suite)})
 
 
+def read_evaluation(model: str, folder: Path) -> EvaluationResult:
+    """The result of a finished evaluation, from its files.
+
+    Raises:
+        InputError: they hold no log.
+    """
+    read = read_log(folder)
+    metrics = {one.name: one for one in ordered(read.suite, read.entries)}
+    return EvaluationResult(model, folder, read.entries, metrics)
+
+
 @dataclass
 class _Bar:
     """Counts finished passes."""

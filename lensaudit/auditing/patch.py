@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from lensaudit.auditing.patch_result import Patched, read_patched
-from lensaudit.auditing.reuse import Asking, neutral_beside
+from lensaudit.auditing.reuse import asked, neutral_beside
 from lensaudit.auditing.settings import EvaluateSettings, PatchSettings
 from lensaudit.data.facts import spans_of
 from lensaudit.data.neutral import kept_facts
@@ -54,6 +54,7 @@ from lensaudit.patching.session import Session
 from lensaudit.progress import Notice, Progress, Tell, unheard
 from lensaudit.results.owners import Run, folder_of, folders_for, known_as
 from lensaudit.results.records import claim
+from lensaudit.results.reuse import Question
 from lensaudit.settings import several
 from lensaudit.verdict.collect import judge_run
 from lensaudit.verdict.decide import Verdict
@@ -177,11 +178,11 @@ def patch_into(
         WorkError: an activation or a score is not finite.
     """
     started = time.monotonic()
-    asking = Asking(sources, settings, notice)
-    session = open_patch(sources, settings, notice=asking.tell, progress=progress)
+    question = Question(lambda: asked(sources, settings), notice)
+    session = open_patch(sources, settings, notice=question.tell, progress=progress)
     controls = controls_of(session, settings)
     kept = kept_beside(settings, session)
-    asking.opened()
+    question.opened()
     folders = own_folders(session, settings, folder, notice=notice)
     for one in folders.values():
         claim(one, "patch", FILES)
@@ -191,7 +192,7 @@ def patch_into(
             found = _matches(session, em_options(settings))
         else:
             found = _depths(session, controls, kept, with_lens=settings.lens)
-    asked = asking.record()
+    record = question.record()
     for one in found:
         name = one.summary["source"]
         rows = with_texts(with_tokens(one.rows, session), session.examples)
@@ -203,14 +204,14 @@ def patch_into(
             started,
             scores_by=one.outcome.computed_by if one.outcome else None,
         )
-        write_result(folders[name], rows, one.cells, summary, replace(made, asked=asked))
+        write_result(folders[name], rows, one.cells, summary, replace(made, asked=record))
     outcomes = [one.outcome for one in found if one.outcome is not None]
     if len(outcomes) > 1:
         parent = next(iter(folders.values())).parent
         made = manifest_of(
             session, session.sources, found[0].options, started, command="patch comparison"
         )
-        write_comparison(parent, outcomes, replace(made, asked=asked))
+        write_comparison(parent, outcomes, replace(made, asked=record))
     return read_patched(folders)
 
 

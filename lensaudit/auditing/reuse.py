@@ -6,7 +6,7 @@ given what the files say. No model library is imported for it; in any doubt the 
 """
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import astuple
 from pathlib import Path
 from typing import Any
@@ -16,7 +16,7 @@ from lensaudit.auditing.settings import EvaluateSettings, PatchSettings
 from lensaudit.data.facts import Fact
 from lensaudit.data.neutral import Neutral, kept_facts, neutral_of
 from lensaudit.data.tofu import forget_set
-from lensaudit.errors import InputError, LensAuditError
+from lensaudit.errors import InputError
 from lensaudit.files import digest
 from lensaudit.models.checkpoint import open_checkpoint
 from lensaudit.models.hashing import file_sha256, looking
@@ -30,8 +30,8 @@ from lensaudit.models.registry import (
 )
 from lensaudit.progress import Notice, Tell, unheard
 from lensaudit.results.owners import COMPARISON_MANIFEST, folders_for
-from lensaudit.results.reading import json_object
-from lensaudit.results.records import BEGUN, MANIFEST, code_digest, misfits, package_versions
+from lensaudit.results.records import MANIFEST, code_digest, package_versions
+from lensaudit.results.reuse import answered
 from lensaudit.settings import path_of, plain, several
 
 _READ = ("*.json", "*.jinja", "*.model", "*.txt")
@@ -85,38 +85,6 @@ def neutral_beside(
     return found, ""
 
 
-class Asking:
-    """The question of a run, from before its first file is read until its answer is written."""
-
-    def __init__(self, sources: Sequence[str], settings: PatchSettings, notice: Notice):
-        self._of = sources, settings
-        self._began = _asked(sources, settings)
-        self._notice = notice
-        self._told: list[str] = []
-        self._opened: int | None = None
-
-    def tell(self, line: str) -> None:
-        """Pass a remark on."""
-        self._told.append(line)
-        self._notice(line)
-
-    def opened(self) -> None:
-        """All names stand for something now: what was told so far is said of any such run."""
-        self._opened = len(self._told)
-
-    def record(self) -> dict[str, Any] | None:
-        """For the manifest; None where another run may say something else.
-
-        So it is where a file changed meanwhile, or where the run itself had something to remark:
-        scores of other versions, another engine than the one asked for, a damaged book.
-        """
-        if self._began is None or self._opened != len(self._told):
-            return None
-        return (
-            {"hash": self._began, "told": self._told} if _asked(*self._of) == self._began else None
-        )
-
-
 def patched(
     sources: Sequence[str],
     settings: PatchSettings,
@@ -145,36 +113,18 @@ def finished(
     if settings.fresh:
         return None
     folders = folders_for(tuple(dict.fromkeys(sources)), folder)
-    places = {one / MANIFEST: one for one in folders.values()}
+    places = [(one, MANIFEST) for one in folders.values()]
     if len(folders) > 1 and settings.score != "em":
-        parent = next(iter(places.values())).parent
-        places[parent / COMPARISON_MANIFEST] = parent
+        places.append((places[0][0].parent, COMPARISON_MANIFEST))
+    with looking():
+        told = answered(places, lambda: asked(sources, settings))
     try:
-        said = [json_object(path).get("asked") for path in places]
-        first = said[0] if said and isinstance(said[0], Mapping) else {}
-        doubts = any(one != first for one in said) or any(
-            (place / BEGUN).exists() or misfits(place, name=path.name)
-            for path, place in places.items()
-        )
-        if doubts:
-            return None
-        with looking():
-            if first.get("hash") != asked(sources, settings):
-                return None
-        found = read_patched(folders)
-    except (LensAuditError, OSError):
+        found = None if told is None else read_patched(folders)
+    except InputError:
         return None
-    for line in first["told"]:
+    for line in told or ():
         notice(line)
     return found
-
-
-def _asked(sources: Sequence[str], settings: PatchSettings) -> str | None:
-    """None where something is wrong, which the run says itself."""
-    try:
-        return asked(sources, settings)
-    except LensAuditError:
-        return None
 
 
 def _models(names: Sequence[str], settings: PatchSettings) -> dict[str, ModelSpec]:

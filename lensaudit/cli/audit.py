@@ -11,7 +11,7 @@ from lensaudit.cli.terminal import ProgressBar, emit, is_quiet, notice, say, tel
 from lensaudit.errors import PartialError, VerificationError
 
 if TYPE_CHECKING:
-    from lensaudit.auditing.audit import Audited
+    from lensaudit.auditing.audit_result import Audited
 
 PAGE = "audit.html"
 
@@ -39,6 +39,14 @@ def audit(
     interruption run the same command again. --fresh computes everything anew.
     """
     check_names(sources, settings.registry)
+    from lensaudit.auditing.audit_result import AUDIT_MANIFEST, finished_audit
+    from lensaudit.results.records import answered_for, renew
+
+    if not dry_run and (known := finished_audit(sources, settings, out)):
+        page = known.folder / PAGE
+        if page in answered_for(known.folder / AUDIT_MANIFEST):
+            print_audited(known, page, as_json=as_json)
+            return
     from lensaudit.auditing.audit import AuditPlan, audit_into, plan_audit
     from lensaudit.report.render import write_report
 
@@ -58,8 +66,11 @@ def audit(
             planned=lambda plan: None if is_quiet() else say(lines(plan), err=True),
         )
     page = found.folder / PAGE
-    for one in write_report(found.folders, page):
+    left_out = write_report(found.folders, page)
+    for one in left_out:
         notice(f"not in the report: {one.path}: {one.reason}")
+    if not left_out:
+        renew(found.folder, [PAGE], AUDIT_MANIFEST)
     print_audited(found, page, as_json=as_json)
 
 

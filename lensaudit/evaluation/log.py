@@ -25,6 +25,7 @@ from lensaudit.metrics.registry import (
 from lensaudit.results.eval_runs import LogEntry, entries_of
 from lensaudit.results.records import check_result
 from lensaudit.results.schema import checked
+from lensaudit.scores.estimate import Estimate
 
 _OLD_FILES = {
     "eval_log_forget.json": "forget",
@@ -190,6 +191,7 @@ def _entry(found: LogEntry, where: str) -> MetricResult:
         parts={side: _entry(one, f"{where}.{side}") for side, one in sides},
         reason=found.reason,
         failed=found.failed,
+        interval=Estimate.within(found.agg_value, found.interval_95, why=found.interval_95_why),
     )
 
 

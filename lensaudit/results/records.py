@@ -51,7 +51,7 @@ class Manifest:
     """Of the process that wrote the result; scores that were found say their own, see `inputs`."""
     git_commit: str | None
     asked: Mapping[str, Any] | None = None
-    """By what the same question is known again, see `lensaudit.auditing.reuse`; most have none."""
+    """By what the same question is known again, see `lensaudit.results.reuse`; most have none."""
 
     def write(self, folder: Path, files: Iterable[str], name: str = MANIFEST) -> Path:
         """Write the manifest into `folder`, after everything else.
@@ -147,9 +147,9 @@ def claim(folder: Path, command: str, files: Iterable[str], name: str = MANIFEST
     write_json(folder / BEGUN, {"command": command})
 
 
-def renew(folder: Path, files: Iterable[str]) -> None:
+def renew(folder: Path, files: Iterable[str], name: str = MANIFEST) -> None:
     """Let the manifest of `folder` answer for files that were written again since."""
-    path = folder / MANIFEST
+    path = folder / name
     if path.exists():
         content = json_object(path)
         marks = {**(content.get("files") or {}), **_marks(folder, files)}

@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 
 from lensaudit.attacks.effort.runs import EffortResult
-from lensaudit.auditing.audit import AuditResult
+from lensaudit.auditing.audit_result import AuditResult
 from lensaudit.auditing.evaluate import EvaluationResult
 from lensaudit.auditing.patch_result import PatchResult
 from lensaudit.files import printable

@@ -12,13 +12,14 @@ from support import EMBEDDED
 
 from lensaudit.auditing import reuse as asking
 from lensaudit.auditing.patch import patch_into
-from lensaudit.auditing.reuse import Asking, asked, finished
+from lensaudit.auditing.reuse import asked, finished
 from lensaudit.auditing.settings import PatchSettings
 from lensaudit.cli.main import run
 from lensaudit.errors import InputError
 from lensaudit.files import digest
 from lensaudit.models import hashing
 from lensaudit.results.records import BEGUN
+from lensaudit.results.reuse import Question
 
 RUN = """
 import sys
@@ -54,25 +55,27 @@ def forgotten(folder):
 
 
 @pytest.mark.parametrize(
-    "more",
+    "asks",
     [
-        ("--source", "demo/npo", "--out", "out"),
-        ("--source", "demo/npo", "--source", "demo/idknll"),
-        ("--source", "demo/npo", "--score", "em", "--max-new-tokens", "4"),
+        (*PATCH, "--source", "demo/npo", "--out", "out"),
+        (*PATCH, "--source", "demo/npo", "--source", "demo/idknll"),
+        (*PATCH, "--source", "demo/npo", "--score", "em", "--max-new-tokens", "4"),
+        ("audit", "--source", "demo/npo", "--limit", "2", "--align", "none", "--suite", "none"),
     ],
+    ids=" ".join,
 )
-def test_a_finished_run_answers_alike_without_torch(tmp_path, monkeypatch, capsys, more):
-    first = command(tmp_path, *PATCH, *more)
+def test_a_finished_run_answers_alike_without_torch(tmp_path, monkeypatch, capsys, asks):
+    first = command(tmp_path, *asks)
     assert "torch" in first[2]
     monkeypatch.chdir(tmp_path)
     for form in ((), ("--json",)):
-        again = command(tmp_path, *PATCH, *more, *form)
+        again = command(tmp_path, *asks, *form)
         assert again[2] == []
         forgotten(tmp_path)
         capsys.readouterr()
-        code = run([*PATCH, *more, *form])
+        code = run([*asks, *form])
         assert again[:2] == (code, capsys.readouterr().out)
-        assert command(tmp_path, *PATCH, *more, *form) == again
+        assert command(tmp_path, *asks, *form) == again
 
 
 @pytest.fixture
@@ -242,7 +245,7 @@ def test_nor_is_anything_where_all_is_to_be_fresh_or_asked_otherwise(copied):
 
 
 def test_a_run_whose_files_change_meanwhile_answers_no_later_one(own, tmp_path):
-    question = Asking(["mine"], own, lambda line: None)
+    question = Question(lambda: asked(["mine"], own), lambda line: None)
     question.opened()
     assert question.record() is not None
     CHANGES["rows"](tmp_path)
@@ -251,7 +254,7 @@ def test_a_run_whose_files_change_meanwhile_answers_no_later_one(own, tmp_path):
 
 def test_remarks_on_names_are_said_again_and_those_on_scores_forbid_an_answer(own, monkeypatch):
     said = []
-    question = Asking(["mine"], own, said.append)
+    question = Question(lambda: asked(["mine"], own), said.append)
     question.tell("no row names an author")
     question.opened()
     record = question.record()
@@ -263,7 +266,7 @@ def test_remarks_on_names_are_said_again_and_those_on_scores_forbid_an_answer(ow
 def test_a_question_that_cannot_be_asked_is_left_to_the_run(own):
     with pytest.raises(InputError):
         asked(["nobody"], own)
-    question = Asking(["nobody"], own, lambda line: None)
+    question = Question(lambda: asked(["nobody"], own), lambda line: None)
     question.opened()
     assert question.record() is None
 

@@ -78,6 +78,10 @@ def test_an_audit_is_resumed(finished, audited, capsys):
     passes = {p: p.stat().st_mtime_ns for p in (log.parent / "passes").iterdir()}
     assert run([*command, "--json"]) == 0
     assert json.loads(capsys.readouterr().out) == said
+    assert log.stat().st_mtime_ns == before
+    (folder / "out" / "audit.html").unlink()
+    assert run([*command, "--json"]) == 0
+    assert json.loads(capsys.readouterr().out) == said
     assert log.stat().st_mtime_ns > before
     assert {p: p.stat().st_mtime_ns for p in (log.parent / "passes").iterdir()} == passes
 
@@ -110,7 +114,8 @@ def test_other_weights_under_the_same_name_are_another_evaluation(audited, capsy
 
 
 def test_fresh_forgets_passes(audited, monkeypatch, capsys):
-    _, command = audited
+    folder, command = audited
+    (folder / "out" / "audit_manifest.json").unlink()
     met = {}
 
     def looks(model, settings, folder, **callbacks):
