@@ -10,7 +10,7 @@ import click
 from rich.filesize import decimal as size
 
 from lensaudit.cli.options import ByteSize, SettingOption, shared
-from lensaudit.cli.terminal import emit, listing, say, tell
+from lensaudit.cli.terminal import answer, emit, listing, say, tell
 from lensaudit.errors import VerificationError
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ def activations() -> None:
 def list_(activations: Path, as_json: bool) -> None:
     """List the caches: name, key, state, component, size, last use."""
     from lensaudit.activations.inventory import cache_folders, describe
-    from lensaudit.screen.caches import COLUMNS, columns
+    from lensaudit.screen.listings import CACHE_COLUMNS, cache_columns
 
     infos = [describe(folder) for folder in cache_folders(activations)]
     if as_json:
@@ -39,7 +39,7 @@ def list_(activations: Path, as_json: bool) -> None:
     elif not infos:
         say("no caches; `lensaudit cache` makes one")
     else:
-        listing([COLUMNS, *map(columns, infos)])
+        listing([CACHE_COLUMNS, *map(cache_columns, infos)])
         say(f"{len(infos)} caches, {size(sum(one.n_bytes for one in infos))}")
 
 
@@ -49,13 +49,10 @@ def list_(activations: Path, as_json: bool) -> None:
 def info(cache: str, activations: Path, as_json: bool) -> None:
     """Tell all about one CACHE: a name, a key or its beginning, or a folder."""
     from lensaudit.activations.inventory import describe, find
-    from lensaudit.screen.caches import of_cache
+    from lensaudit.screen.listings import of_cache
 
     found = describe(find(cache, root=activations))
-    if as_json:
-        emit(asdict(found), pretty=True)
-    else:
-        tell(of_cache(found))
+    answer(asdict(found), of_cache(found), as_json=as_json, pretty=True)
 
 
 @activations.command()
@@ -67,7 +64,7 @@ def verify(caches: tuple[str, ...], activations: Path, as_json: bool) -> None:
     Without CACHE all are checked, and every line of the books beside them.
     """
     from lensaudit.activations import verification
-    from lensaudit.screen.caches import of_books, of_check
+    from lensaudit.screen.listings import of_books, of_check
 
     found: list[Verified] = []
     for folder in _folders(caches, activations):
@@ -94,13 +91,11 @@ def repair(caches: tuple[str, ...], activations: Path, as_json: bool) -> None:
     The next `lensaudit cache` of the model computes what is missing, and only that.
     """
     from lensaudit.activations.verification import repair as mend
-    from lensaudit.screen.caches import of_repair
+    from lensaudit.screen.listings import of_repair
 
     done = [mend(folder) for folder in _folders(caches, activations)]
-    if as_json:
-        emit([asdict(one) for one in done], pretty=True)
-    for one in [] if as_json else done:
-        tell(of_repair(one))
+    lines = (line for one in done for line in of_repair(one))
+    answer([asdict(one) for one in done], lines, as_json=as_json, pretty=True)
 
 
 @activations.command()
@@ -123,26 +118,12 @@ def gc(
     those in use, stay.
     """
     from lensaudit.activations.gc import collect
+    from lensaudit.screen.listings import of_removal
 
     kept = [one for names in keep for one in names.split(",") if one]
     done = collect(activations, max_bytes=max_size, keep=kept, dry_run=dry_run)
-    if as_json:
-        emit({**asdict(done), "dry_run": dry_run}, pretty=True)
-        return
-    verb = "would remove" if dry_run else "removed"
-    for path in done.leftovers:
-        say(f"{verb} leftover {path}")
-    for path in done.maps:
-        say(f"{verb} map {path}")
-    for path in done.books:
-        say(f"{verb} book {path}")
-    for one in done.removed:
-        say(f"{verb} {one.folder} ({size(one.n_bytes)})")
-    for line in done.strange:
-        say(line)
-    say(f"{len(done.kept)} caches stay, {size(done.n_bytes_left)}")
-    if done.n_bytes_over:
-        say(f"{size(done.n_bytes_over)} too much: the rest is named, in use or not ours")
+    document = {**asdict(done), "dry_run": dry_run}
+    answer(document, of_removal(done, dry_run=dry_run), as_json=as_json, pretty=True)
 
 
 @activations.command()
@@ -162,10 +143,8 @@ def export(cache: str, output: Path, activations: Path, as_json: bool) -> None:
     from lensaudit.activations.inventory import find
 
     path = archive.export(find(cache, root=activations), output)
-    if as_json:
-        emit({"archive": str(path), "n_bytes": path.stat().st_size}, pretty=True)
-    else:
-        say(path)
+    document = {"archive": str(path), "n_bytes": path.stat().st_size}
+    answer(document, [str(path)], as_json=as_json, pretty=True)
 
 
 @activations.command("import")
@@ -176,11 +155,8 @@ def import_(archive: Path, activations: Path, as_json: bool) -> None:
     from lensaudit.activations.archive import import_archive
 
     imported = import_archive(archive, activations)
-    if as_json:
-        emit(asdict(imported), pretty=True)
-    else:
-        note = "" if imported.new else "  (was there already; nothing changed)"
-        say(f"{imported.folder}{note}")
+    note = "" if imported.new else "  (was there already; nothing changed)"
+    answer(asdict(imported), [f"{imported.folder}{note}"], as_json=as_json, pretty=True)
 
 
 def _folders(caches: Sequence[str], root: Path) -> list[Path]:

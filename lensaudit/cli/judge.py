@@ -1,5 +1,6 @@
 """`lensaudit judge`: what is an answer worth, by a language model or by word lists?"""
 
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict
 from dataclasses import fields as fields_of
 from pathlib import Path
@@ -10,11 +11,10 @@ import click
 from lensaudit.cli.options import options, shared
 from lensaudit.cli.terminal import (
     ProgressBar,
+    answer,
     emit,
     notice,
     say,
-    tell,
-    written,
 )
 from lensaudit.errors import TryAgainError
 from lensaudit.judge.settings import (
@@ -163,28 +163,19 @@ def batch_import(settings: LogSettings, results: Path, as_json: bool) -> None:
 def print_findings(findings: "Findings", *, as_json: bool) -> None:
     """The table or the summary, where the files are, and what is unfinished."""
     from lensaudit.judge.findings import refuse_unfinished, summary_of
-    from lensaudit.screen.judge import findings_of
+    from lensaudit.screen.evaluation import findings_of
 
-    if as_json:
-        emit(summary_of(findings))
-    else:
-        tell(findings_of(findings))
-        written(findings.folder)
+    answer(summary_of(findings), findings_of(findings), findings.folder, as_json=as_json)
     refuse_unfinished(findings)
 
 
 def print_plan(plan: "JudgePlan", *, as_json: bool) -> None:
     """What a run would ask."""
-    found = asdict(plan)
-    if as_json:
-        emit(found)
-    else:
-        tell(fields({key.replace("_", " "): value for key, value in found.items()}))
-        if not plan.probed:
-            notice(
-                "the model was never probed; run `lensaudit judge probe` for its own mode and "
-                "limits"
-            )
+    answer(asdict(plan), _fields(asdict(plan)), as_json=as_json)
+    if not as_json and not plan.probed:
+        notice(
+            "the model was never probed; run `lensaudit judge probe` for its own mode and limits"
+        )
 
 
 def print_batches(outcome: "BatchOutcome", *, as_json: bool) -> None:
@@ -199,22 +190,22 @@ def print_batches(outcome: "BatchOutcome", *, as_json: bool) -> None:
     state = "; ".join(outcome.lines)
     if not outcome.submitted:
         raise TryAgainError(f"not over yet: {state}; run the same command again later")
-    if as_json:
-        emit({"sent": outcome.submitted, "batches": list(outcome.lines)})
-        return
-    say(f"sent: {outcome.submitted} requests; {state}")
-    say("run the same command again to collect")
+    document = {"sent": outcome.submitted, "batches": list(outcome.lines)}
+    said = [f"sent: {outcome.submitted} requests; {state}", "run the same command again to collect"]
+    answer(document, said, as_json=as_json)
 
 
 def print_agreement(agreement: "Agreement", *, as_json: bool) -> None:
     """How far a judge agrees with the labels."""
     found = asdict(agreement) | {"reading": agreement.reading}
-    if as_json:
-        emit(found)
-    else:
-        tell(fields({key.replace("_", " "): _brief(value) for key, value in found.items()}))
+    shown = {
+        key: brief(value) if isinstance(value, float) or value is None else value
+        for key, value in found.items()
+    }
+    answer(found, _fields(shown), as_json=as_json)
     agreement.checked()
 
 
-def _brief(value: object) -> object:
-    return brief(value) if isinstance(value, float) or value is None else value
+def _fields(values: Mapping[str, object]) -> Iterator[str]:
+    """A line for each value, under its name in words."""
+    return fields({key.replace("_", " "): value for key, value in values.items()})

@@ -14,60 +14,60 @@ from typing import Any
 import click
 
 from lensaudit import __version__
+from lensaudit.cli.loading import announce
 from lensaudit.errors import LensAuditError
 from lensaudit.files import os_error, printable
-from lensaudit.screen.loading import announce
 
 COMMANDS = {
-    "init": ("lensaudit.cli.init:init", "Write lensaudit.toml: models and rows, named once."),
-    "audit": ("lensaudit.cli.audit:audit", "Audit models in one go: everything, to one page."),
-    "cache": ("lensaudit.cli.cache:cache", "Cache a model's residual streams."),
-    "patch": ("lensaudit.cli.patch:patch", "Patch residuals into full; score unlearning depth."),
-    "eval": ("lensaudit.cli.evaluate:evaluate", "Compute every metric of a suite in one pass."),
+    "init": ("lensaudit.cli.setup:init", "Write lensaudit.toml: models and rows, named once."),
+    "audit": ("lensaudit.cli.measure:audit", "Audit models in one go: everything, to one page."),
+    "cache": ("lensaudit.cli.measure:cache", "Cache a model's residual streams."),
+    "patch": ("lensaudit.cli.measure:patch", "Patch residuals into full; score unlearning depth."),
+    "eval": ("lensaudit.cli.measure:evaluate", "Compute every metric of a suite in one pass."),
     "activations": (
         "lensaudit.cli.activations:activations",
         "List, check, repair, prune and move activation caches.",
     ),
-    "models": ("lensaudit.cli.models:models", "List model names and what they resolve to."),
-    "unlearn": ("lensaudit.cli.unlearn:unlearn", "Unlearn a forget set by one of 13 methods."),
-    "rtt": ("lensaudit.cli.rtt:rtt", "Retrain on some forgotten facts, measure the others."),
-    "effort": ("lensaudit.cli.effort:effort", "How many steps of training bring facts back?"),
+    "models": ("lensaudit.cli.setup:models", "List model names and what they resolve to."),
+    "unlearn": ("lensaudit.cli.attacks:unlearn", "Unlearn a forget set by one of 13 methods."),
+    "rtt": ("lensaudit.cli.attacks:rtt", "Retrain on some forgotten facts, measure the others."),
+    "effort": ("lensaudit.cli.attacks:effort", "How many steps of training bring facts back?"),
     "relearn": (
-        "lensaudit.cli.relearn:relearn",
+        "lensaudit.cli.attacks:relearn",
         "Fine-tune a model on the forget set: does knowledge come back?",
     ),
-    "quantize": ("lensaudit.cli.quantize:quantize", "Round a model's weights to 4 or 8 bits."),
+    "quantize": ("lensaudit.cli.attacks:quantize", "Round a model's weights to 4 or 8 bits."),
     "annotate": (
-        "lensaudit.cli.annotate:annotate",
+        "lensaudit.cli.setup:annotate",
         "Propose which part of each answer is scored, for an own forget set.",
     ),
-    "report": ("lensaudit.cli.report:report", "Write one HTML page of results on disk."),
-    "runs": ("lensaudit.cli.runs:runs", "What was run: list, show, compare, delete."),
-    "meta": ("lensaudit.cli.meta:meta", "Judge the metrics themselves, over many models."),
+    "report": ("lensaudit.cli.results:report", "Write one HTML page of results on disk."),
+    "runs": ("lensaudit.cli.results:runs", "What was run: list, show, compare, delete."),
+    "meta": ("lensaudit.cli.many:meta", "Judge the metrics themselves, over many models."),
     "steer": ("lensaudit.cli.steer:steer", "Find directions, steer with them, audit by them."),
     "judge": ("lensaudit.cli.judge:judge", "Judge answers by a language model or word lists."),
     "worst": (
-        "lensaudit.cli.worst:worst",
+        "lensaudit.cli.attacks:worst",
         "Attack every fact: which come out?",
     ),
     "sample": (
-        "lensaudit.cli.sample:sample",
+        "lensaudit.cli.attacks:sample",
         "Sample answers: how often do facts leak?",
     ),
-    "sweep": ("lensaudit.cli.sweep:sweep", "Audit many checkpoints: plan, run, collect."),
-    "lm-eval": ("lensaudit.cli.lm_eval:lm_eval", "Run lm-evaluation-harness on a model."),
-    "watch": ("lensaudit.cli.watch:watch", "Audit each new checkpoint of a training run."),
-    "verdict": ("lensaudit.cli.verdict:verdict", "One verdict from all that was measured."),
-    "gym": ("lensaudit.cli.gym:gym", "Judge auditors on models of planted truth."),
+    "sweep": ("lensaudit.cli.many:sweep", "Audit many checkpoints: plan, run, collect."),
+    "lm-eval": ("lensaudit.cli.measure:lm_eval", "Run lm-evaluation-harness on a model."),
+    "watch": ("lensaudit.cli.many:watch", "Audit each new checkpoint of a training run."),
+    "verdict": ("lensaudit.cli.results:verdict", "One verdict from all that was measured."),
+    "gym": ("lensaudit.cli.many:gym", "Judge auditors on models of planted truth."),
     "verify": (
-        "lensaudit.cli.verify:verify",
+        "lensaudit.cli.results:verify",
         "Compare results, models, passes, books and caches with their checksums.",
     ),
     "doctor": (
-        "lensaudit.cli.doctor:doctor",
+        "lensaudit.cli.setup:doctor",
         "Check versions, device, disk, caches and the bridge.",
     ),
-    "demo": ("lensaudit.cli.demo:demo", "Audit the embedded model family."),
+    "demo": ("lensaudit.cli.measure:demo", "Audit the embedded model family."),
     "more": ("lensaudit.cli.main:more", "List the commands that stand nowhere here."),
 }
 """Name -> (module:command, line of `lensaudit --help`). The help needs no import."""
@@ -96,7 +96,7 @@ class LazyGroup(click.Group):
             return None
         module, attribute = COMMANDS[cmd_name][0].split(":")
         command = getattr(importlib.import_module(module), attribute)
-        alike = importlib.import_module("lensaudit.cli.vocabulary").with_vocabulary(command)
+        alike = importlib.import_module("lensaudit.cli.project").with_vocabulary(command)
         return importlib.import_module("lensaudit.cli.project").with_project(alike, cmd_name)
 
     def resolve_command(self, ctx: click.Context, args: list[str]) -> Any:
@@ -208,7 +208,7 @@ def _said(error: BaseException) -> tuple[str, int]:
         case LensAuditError():
             return str(error), error.exit_code
         case click.NoSuchOption():
-            from lensaudit.cli.vocabulary import suggestion
+            from lensaudit.cli.project import suggestion
 
             return suggestion(error), 2
         case click.ClickException():

@@ -5,7 +5,7 @@ import functools
 import inspect
 import math
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import UnionType
 from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
@@ -15,11 +15,9 @@ from click.shell_completion import CompletionItem
 from click.types import FloatParamType, IntParamType
 
 from lensaudit import settings
-from lensaudit.cli.terminal import ProgressBar, is_quiet, notice
 from lensaudit.errors import InputError
 from lensaudit.settings import MODELS, Option, Place, Section, several
 
-__all__ = ["ProgressBar", "is_quiet", "notice"]
 Command = TypeVar("Command", bound=Callable[..., Any])
 _LARGEST = 2**31 - 1
 _MOST_BYTES = 2.0**63
@@ -72,7 +70,7 @@ def _taking(command: Callable[..., Any], record: type) -> Callable[..., Any]:
     @functools.wraps(command)
     def call(*positional: Any, **given: Any) -> Any:
         settings = _build(record, given)
-        _check_models(settings)
+        _check_models(getattr(settings, "registry", None))
         return command(*positional, **{place: settings}, **given)
 
     call.settings = (*getattr(command, "settings", ()), record)  # type: ignore[attr-defined]
@@ -90,13 +88,15 @@ def _build(record: type, given: dict[str, Any]) -> Any:
     return record(**values)
 
 
-def _check_models(settings: Any) -> None:
-    named: list[str | None] = []
-    for one in _fields(type(settings)):
-        if one.option.is_a == "model" and hasattr(settings, one.name):
-            value = getattr(settings, one.name)
-            named += several(value) if one.many else [value]
-    check_names(named, getattr(settings, "registry", None))
+def _check_models(registry: Place | None) -> None:
+    """Refuse an unknown model name at once, before anything that takes seconds is imported."""
+    from lensaudit.models.registry import load_registry, resolve
+
+    running, known = click.get_current_context(), load_registry(registry)
+    for one in running.command.params:
+        if isinstance(one.type, ModelName):
+            for name in several(running.params[str(one.name)]):
+                resolve(name, known)
 
 
 @functools.cache
@@ -371,13 +371,3 @@ OPTIONS: dict[str, Callable[[Any], Any]] = {
     ),
     "fresh": click.option("--fresh", is_flag=True, help="Ignore scores of earlier runs."),
 }
-
-
-def check_names(names: Iterable[str | None], registry: Place | None) -> None:
-    """Refuse an unknown model name at once, before anything that takes seconds is imported."""
-    from lensaudit.models.registry import load_registry, resolve
-
-    known = load_registry(registry)
-    for name in names:
-        if name is not None:
-            resolve(name, known)

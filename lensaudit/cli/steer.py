@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from lensaudit.cli.options import options, shared
-from lensaudit.cli.terminal import ProgressBar, emit, notice, say, tell, written
+from lensaudit.cli.terminal import ProgressBar, answer, notice, say
 from lensaudit.steer.settings import (
     DirectionSettings,
     EvalSettings,
@@ -14,6 +14,9 @@ from lensaudit.steer.settings import (
 )
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from lensaudit.screen.tables import Part
     from lensaudit.steer.runs import Steering
 
 
@@ -44,11 +47,8 @@ def extract(settings: ExtractSettings, as_json: bool, dry_run: bool) -> None:
         return
     with ProgressBar() as progress:
         vectors = job.run(progress, notice)
-    if as_json:
-        emit([one.document() for one in vectors])
-    else:
-        tell(of_vectors(vectors))
-        written(job.folder / "vectors")
+    document = [one.document() for one in vectors]
+    answer(document, of_vectors(vectors), job.folder / "vectors", as_json=as_json)
 
 
 @steer.command("eval")
@@ -64,12 +64,8 @@ def evaluate(settings: EvalSettings, as_json: bool, dry_run: bool) -> None:
     from lensaudit.screen.steer import of_coefficients
     from lensaudit.steer.runs import Steering
 
-    results = _steered(
-        Steering.over_coefficients(settings, notice), as_json=as_json, dry_run=dry_run
-    )
-    if results:
-        tell(of_coefficients(results[0]))
-        written(results[1])
+    job = Steering.over_coefficients(settings, notice)
+    _steered(job, of_coefficients, as_json=as_json, dry_run=dry_run)
 
 
 @steer.command()
@@ -84,10 +80,7 @@ def sweep(settings: LayerSettings, as_json: bool, dry_run: bool) -> None:
     from lensaudit.screen.steer import of_layers
     from lensaudit.steer.runs import Steering
 
-    results = _steered(Steering.over_layers(settings), as_json=as_json, dry_run=dry_run)
-    if results:
-        tell(of_layers(results[0]))
-        written(results[1])
+    _steered(Steering.over_layers(settings), of_layers, as_json=as_json, dry_run=dry_run)
 
 
 @steer.command()
@@ -110,23 +103,22 @@ def audit(settings: DirectionSettings, as_json: bool, dry_run: bool) -> None:
             say(plan_of(job))
             return
         found = run_audit(job, settings, progress, notice)
-    if as_json:
-        emit(found.summary)
-    else:
-        tell(of_directions(found.summary))
-        written(found.folder)
+    answer(found.summary, of_directions(found.summary), found.folder, as_json=as_json)
     if found.failure:
         raise found.failure
 
 
-def _steered(job: "Steering", *, as_json: bool, dry_run: bool) -> Any:
-    """Results and their file, unless the plan or JSON was printed."""
+def _steered(
+    job: "Steering",
+    shown: "Callable[[Any], Iterable[Part]]",
+    *,
+    as_json: bool,
+    dry_run: bool,
+) -> None:
+    """Run a job, or print its plan."""
     if dry_run:
         say(job.plan())
-        return None
+        return
     with ProgressBar() as progress:
         results, path = job.run(progress, notice)
-    if as_json:
-        emit(results)
-        return None
-    return results, path
+    answer(results, shown(results), path, as_json=as_json)

@@ -36,6 +36,23 @@ def written(path: object) -> None:
     say(f"written: {path}")
 
 
+def answer(
+    document: Any,
+    parts: "Iterable[Part]",
+    folder: object = None,
+    *,
+    as_json: bool,
+    pretty: bool = False,
+) -> None:
+    """The result: a document, or its tables and lines, and where its files are."""
+    if as_json:
+        emit(document, pretty=pretty)
+        return
+    tell(parts)
+    if folder is not None:
+        written(folder)
+
+
 def is_quiet() -> bool:
     """Whether `lensaudit --quiet` was asked for: results and errors only."""
     context = click.get_current_context(silent=True)

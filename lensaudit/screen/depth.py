@@ -1,14 +1,19 @@
-"""A patching run: scores of all sources, a layer profile, sentences, what was lost beside it."""
+"""What patching found: depth or exact match by layer, verdicts, the demo, collateral."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rich.table import Table
 
 from lensaudit.report.names import labels
 from lensaudit.screen.cells import by_rule, interval, no_interval, number, profile
 from lensaudit.screen.tables import Part, dim, row, styled, table
-from lensaudit.verdict.words import said
+from lensaudit.verdict.collect import Verdicts
+from lensaudit.verdict.decide import Code
+from lensaudit.verdict.words import said, with_limits
+
+if TYPE_CHECKING:
+    from lensaudit.auditing.demo import Demo
 
 WIDTH = 24
 """Characters of the longest bar."""
@@ -159,3 +164,172 @@ def collateral(summaries: Sequence[Mapping[str, Any]]) -> Iterator[Part]:
                 one["anchor"],
             )
     yield made
+
+
+CATEGORIES_HEAD = "over/exact/\nunder/known"
+
+
+def verdict(summary: Mapping[str, Any]) -> str:
+    """What the rates say, in words.
+
+    >>> verdict({"source": "x", "udr": 0.25, "ci95": [0.2, 0.3], "retention": 0.7})
+    'x: UDR 0.250 [0.200, 0.300]: lost at 25 % of the layers where retain loses it; 70 % of the answer is still given there.'
+    """  # noqa: E501
+    if summary["udr"] is None:
+        return f"{summary['source']}: no verdict. No example could be scored."
+    shown, without = with_limits(summary["udr"], summary)
+    return (
+        f"{summary['source']}: UDR {shown}: lost at "
+        f"{round(100 * summary['udr'])} % of the layers where retain loses it; "
+        f"{round(100 * summary['retention'])} % of the answer is still given there.{without}"
+    )
+
+
+def em_table(summaries: Sequence[Mapping[str, Any]]) -> Table:
+    """Calibration rows first, then one row per source."""
+    first = summaries[0]
+    made = table(
+        f"Exact match ({first['em_form']}), KEPT from {first['threshold']:g}\n"
+        "UDR 0 intact, 1 lost wherever retain loses it",
+        ("model", "UDR", "95 % interval", "retention", CATEGORIES_HEAD, "scored"),
+        left=("model",),
+    )
+    for anchor, rates in first["calibration"].items():
+        row(made, dim(anchor), number(rates["udr"]), "calibration", number(rates["retention"]))
+    made.add_section()
+    label = labels(summary["source"] for summary in summaries)
+    for summary in summaries:
+        count = summary["categories"]
+        row(
+            made,
+            label[summary["source"]],
+            number(summary["udr"]),
+            interval(summary["ci95"], no_interval(summary)),
+            number(summary["retention"]),
+            " ".join(f"{n:3d}" for n in count.values()),
+            f"{summary['n_scored']}/{summary['n']}",
+        )
+    return made
+
+
+def erasure_table(summary: Mapping[str, Any]) -> Table:
+    """Mean exact match and share of LOST examples per layer."""
+    made = table(
+        f"{summary['source']}: exact match with one layer patched",
+        ("layer", "S1", "S2", "S1 lost", "S2 lost", "status"),
+        left=("status",),
+    )
+    for one in summary["per_layer"]:
+        match = (number(one[name]) for name in ("s1_em", "s2_em"))
+        lost = (percent(one[name]) for name in ("s1_lost", "s2_lost"))
+        row(made, str(one["layer"]), *match, *lost, one["status"])
+    return made
+
+
+def percent(share: float | None) -> str:
+    """A share as whole percent.
+
+    >>> percent(0.256), percent(None)
+    ('26 %', '–')
+    """
+    return "–" if share is None else f"{100 * share:.0f} %"
+
+
+def remarks(summary: Mapping[str, Any]) -> list[str]:
+    """What a reader should know before using the numbers."""
+    said = []
+    if n := len(summary["unscored"]):
+        said.append(f"{n} unscored; reasons in summary.json")
+    if n := summary.get("n_reference_cut"):
+        said.append(
+            f"{n} references are longer than --max-new-tokens {summary['max_new_tokens']}: "
+            "their match stays below 1"
+        )
+    if n := summary.get("n_full_lost"):
+        said.append(f"{n} answers full itself does not give: LOST there says nothing")
+    return said
+
+
+def erasures(summaries: Sequence[Mapping[str, Any]]) -> Iterator[Part]:
+    """Tables, verdicts and remarks of a run with `--score em`."""
+    yield em_table(summaries)
+    if len(summaries) == 1:
+        yield erasure_table(summaries[0])
+    for summary in summaries:
+        yield verdict(summary)
+        by_layer = profile([one["s2_em"] for one in summary["per_layer"]], 1.0)
+        yield f"  match by layer with the source patched in ▕{by_layer}▏"
+        for line in remarks(summary):
+            yield f"  {line}"
+    yield from by_rule(summaries[0])
+
+
+def sentences(found: Verdicts) -> Iterator[str]:
+    """What may be said of each model, what decided it, and of which other rows it was asked."""
+    for one in found.models:
+        yield one.verdict.sentence
+        yield from (f"  {line}" for line in one.verdict.because)
+        for other in one.judged[1:]:
+            where = "" if other.run is None else f" ({other.run.folder})"
+            yield f"  on other rows{where}: {other.verdict.code}"
+        if len(found.models) > 1:
+            yield f"  among {len(found.models)} models: q {found.q[one.weights]:.2g}"
+    for one in found.left_out:
+        yield f"not read: {one.path}: {one.reason}"
+
+
+_SAID: tuple[tuple[str, tuple[Code, ...]], ...] = (
+    ("Says it once its answer is begun", ("answers",)),
+    ("Does not say it, and holds it", ("hidden", "hidden_other_basis")),
+    ("As without it, in the stream", ("erased",)),
+    ("Between, or not decided", ("partly_erased", "unreadable", "undecided")),
+)
+
+
+def _says(share: float) -> str:
+    """A share of the facts."""
+    return f"{share:.0%}"
+
+
+def _answers(found: "Demo", name: str) -> list[float | None]:
+    """One cell, or none where nobody was asked."""
+    return [found.answers[name]] if found.answers else []
+
+
+def of_demo(found: "Demo") -> Iterator[Part]:
+    """What each model says, what it holds, and what follows."""
+    asked = ["asked,\nanswers"] if found.answers else []
+    columns = ["model", *asked, "begun,\nsays it", "UDS: 0 held, 1 erased", "aligned"]
+    shown = table("What each model says, and what it still holds", columns, left=("model",))
+    first = found.patched.results[0].summary
+    for name in (found.full, found.retain):
+        anchor = name.rpartition("/")[2]
+        row(
+            shown,
+            dim(name),
+            *(number(one) for one in _answers(found, name)),
+            _says(first["outputs"][anchor]),
+            number(first["calibration"][anchor]),
+        )
+    shown.add_section()
+    for one in sorted(found.patched.results, key=lambda one: one.uds or 0.0):
+        summary = one.summary
+        value = f"{number(one.uds)} {interval(one.ci95, no_interval(summary))}"
+        row(
+            shown,
+            one.source,
+            *(number(said) for said in _answers(found, one.source)),
+            _says(summary["outputs"]["source"]),
+            value,
+            number(summary["aligned"]["uds"]),
+        )
+    yield shown
+    for one in found.verdicts.values():
+        yield one.sentence
+    yield ""
+    for words, codes in _SAID:
+        yield f"{words}: {', '.join(found.found(*codes)) or 'none'}."
+    if found.answers:
+        yield "answers: ROUGE-L of what it writes when it is asked, 1 for the true answers."
+    yield "says it: of 64 facts, those word for word after the beginning of the answer."
+    yield "Next: lensaudit patch --source NAME --full … --retain … --data forget.json"

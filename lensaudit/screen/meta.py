@@ -1,15 +1,17 @@
-"""What the metrics are worth: faithfulness, robustness, aggregates, and the one table."""
+"""What metrics and auditors are worth: faithfulness, robustness, aggregates, the gym."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from rich.table import Table
 
 from lensaudit.screen.cells import BLOCKS, interval, number
-from lensaudit.screen.tables import row, table
+from lensaudit.screen.tables import Part, row, table
 
 if TYPE_CHECKING:
+    from lensaudit.gym.make import Listed
+    from lensaudit.gym.submit import Submitted
     from lensaudit.meta.faithfulness import Faithfulness, Histogram
 
 Document = Mapping[str, Any]
@@ -192,3 +194,25 @@ def _remark(reason: str | None, excluded: Mapping[str, str]) -> str:
         first, why = next(iter(excluded.items()))
         parts.append(f"without {len(excluded)}: {first}: {why}")
     return "; ".join(parts)
+
+
+def of_plan(found: "Sequence[Listed]") -> Iterator[Part]:
+    """A line a model."""
+    columns = ["mechanism", "truth", "strength", "seed", "split", "how"]
+    shown = table("", columns, left=("mechanism", "truth", "split", "how"))
+    for one in found:
+        strength = f"{one.strength:g} {one.unit}" if one.unit else ""
+        split = "held out" if one.held_out else "tune"
+        row(shown, one.mechanism, one.truth, strength, str(one.seed), split, one.how)
+    yield shown
+
+
+def of_submission(found: "Sequence[Submitted]") -> Iterator[str]:
+    """Each recipe, each auditor's answer, and whether the recipe enters."""
+    for one in found:
+        yield f"{one.mechanism} ({one.truth}): {one.certificate}; utility {one.utility:.2f} of full"
+        for judge in one.auditors:
+            says = {True: "fooled", False: "right", None: "no score"}[judge.fooled]
+            yield f"  {judge.auditor} {number(judge.value)}: {says}"
+        enters = "enters the next version" if one.enters else "does not enter"
+        yield f"  best auditor {one.best}; {enters}"

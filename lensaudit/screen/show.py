@@ -7,12 +7,10 @@ from lensaudit.auditing.audit_result import AuditResult
 from lensaudit.auditing.evaluate import EvaluationResult
 from lensaudit.auditing.patch_result import PatchResult
 from lensaudit.files import printable
-from lensaudit.screen.depth import collateral, depths
-from lensaudit.screen.effort import of_effort
-from lensaudit.screen.erasure import erasures
+from lensaudit.screen.attacks import of_effort, of_worst
+from lensaudit.screen.depth import collateral, depths, erasures
 from lensaudit.screen.evaluation import values
 from lensaudit.screen.tables import Part, console
-from lensaudit.screen.worst import of_worst
 from lensaudit.worstcase.outcome import WorstResult
 
 Result = PatchResult | AuditResult | EvaluationResult | EffortResult | WorstResult

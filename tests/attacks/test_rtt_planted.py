@@ -18,7 +18,7 @@ from lensaudit.attacks.rtt.table import ACCURACIES, as_json, csv_row, write_summ
 from lensaudit.cli.terminal import tell
 from lensaudit.errors import InputError, PartialError, VerificationError
 from lensaudit.scores.intervals import clustered_mean
-from lensaudit.screen.rtt import of_summary
+from lensaudit.screen.attacks import of_summary
 
 SWEEP = rtt.TrainingGrid(lrs=(1e-3, 4e-3), n_epochs=3, batch_size=8, n_warmup=4, loss_on="answer")
 

@@ -17,10 +17,8 @@ import click
 import pytest
 import support
 
-from lensaudit.cli.cache import cache
-from lensaudit.cli.evaluate import evaluate
 from lensaudit.cli.main import run
-from lensaudit.cli.patch import patch
+from lensaudit.cli.measure import cache, evaluate, patch
 from lensaudit.data.tofu import filters
 from lensaudit.evaluation import passes
 from lensaudit.evaluation import subject as opening

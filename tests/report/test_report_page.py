@@ -355,7 +355,7 @@ def test_the_policy_names_this_script_and_this_style_and_nothing_else(tmp_path):
 
 def test_the_report_imports_no_torch():
     code = (
-        "import sys; import lensaudit.report.render, lensaudit.cli.report;"
+        "import sys; import lensaudit.report.render, lensaudit.cli.results;"
         "print([m for m in ('torch', 'transformers', 'h5py', 'datasets') if m in sys.modules])"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

@@ -1,0 +1,330 @@
+"""Attacks: `worst`, `sample`, `relearn`, `effort`, `rtt`, `quantize`; and `unlearn`."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from lensaudit.attacks.effort.settings import EffortSettings
+from lensaudit.attacks.rtt.settings import StudySettings, SummarySettings, ValidationSettings
+from lensaudit.attacks.settings import RelearnSettings, RoundSettings
+from lensaudit.cli.options import options, result_folder, shared
+from lensaudit.cli.terminal import ProgressBar, answer, emit, notice, say, tell, written
+from lensaudit.errors import VerificationError
+from lensaudit.unlearn.settings import UnlearnSettings
+from lensaudit.worstcase.settings import SampleSettings, WorstSettings
+
+
+@click.command()
+@shared("source")
+@options(WorstSettings)
+@result_folder("experiments/out/worst-<source>")
+@shared("json", "dry_run")
+def worst(
+    source: str, settings: WorstSettings, out: Path | None, as_json: bool, dry_run: bool
+) -> None:
+    """Attack every fact in many ways; count what comes out in excess of models that never knew.
+
+    Writes facts.csv, matrix.csv, attacks.csv, evidence.jsonl, summary.json and manifest.json. The
+    same list of attacks is run on --full, which knows (the positive control), and on every
+    --retain, which never knew (the control arm).
+    """
+    from lensaudit.cli.terminal import say
+    from lensaudit.screen.attacks import of_worst
+    from lensaudit.worstcase.outcome import plan_worst, worst_into
+
+    if dry_run:
+        say(plan_worst(source, settings, notice=notice).text())
+        return
+    with ProgressBar() as bar:
+        found = worst_into(source, settings, out, notice=notice, progress=bar.tell)
+    document = {"out": str(found.folder), **found.summary}
+    answer(document, of_worst(found.summary), found.folder, as_json=as_json)
+
+
+@click.command()
+@shared("source")
+@options(SampleSettings)
+@result_folder("experiments/out/sample-<source>")
+@shared("json", "dry_run")
+def sample(
+    source: str, settings: SampleSettings, out: Path | None, as_json: bool, dry_run: bool
+) -> None:
+    """Sample answers to every question; leak@k in excess of models that never knew.
+
+    Writes leak.csv, facts.csv, samples.jsonl, summary.json and manifest.json. Each row draws the
+    same random numbers for every model, in every batch and after a restart.
+    """
+    from lensaudit.cli.terminal import say
+    from lensaudit.screen.attacks import of_sample
+    from lensaudit.worstcase.sampling import open_sample, plan_text, sample_into
+
+    if dry_run:
+        say(plan_text(open_sample(source, settings, notice=notice)[0], settings))
+        return
+    with ProgressBar() as bar:
+        found = sample_into(source, settings, out, notice=notice, progress=bar.tell)
+    document = {"out": str(found.folder), **found.summary}
+    answer(document, of_sample(found.summary), found.folder, as_json=as_json)
+
+
+if TYPE_CHECKING:
+    from lensaudit.attacks.effort.runs import EffortResult
+
+
+@click.command()
+@shared("sources")
+@options(EffortSettings)
+@result_folder("experiments/out/<source>-effort")
+@shared("json", "dry_run")
+def effort(
+    sources: tuple[str, ...],
+    settings: EffortSettings,
+    out: Path | None,
+    as_json: bool,
+    dry_run: bool,
+) -> None:
+    """Retrain on rows that do not tell the facts; read the facts after 1, 2, 4 … steps.
+
+    The same attacks on full and on every retain model give rho: 0 what the attack teaches anyway,
+    1 all that full knows. E50 and E80 are the steps until rho is .5 and .8. Writes summary.json,
+    manifest.json and attacks.jsonl; run the same command again to resume.
+    """
+    from lensaudit.attacks.effort.runs import plan_lines, prepare, run, workers_of
+
+    ready = prepare(sources, settings, out, notice)
+    if dry_run:
+        say("\n".join(plan_lines(ready)))
+        return
+    with ProgressBar() as bar:
+        found = run(ready, workers=workers_of(ready), progress=bar.tell)
+    print_efforts(found, as_json=as_json)
+
+
+def print_efforts(found: "list[EffortResult]", *, as_json: bool) -> None:
+    """E50 and E80 of every model and arm, with the curve as a row of blocks."""
+    if as_json:
+        shown = [dict(one.summary) for one in found]
+        emit(shown[0] if len(shown) == 1 else shown)
+        return
+    from lensaudit.screen.attacks import of_effort
+
+    for one in found:
+        tell(of_effort(one.source, one.summary))
+        written(one.folder)
+
+
+if TYPE_CHECKING:
+    from lensaudit.attacks.recovery import Recovered
+
+
+@click.command()
+@options(RelearnSettings)
+@shared("json", "dry_run")
+def relearn(settings: RelearnSettings, as_json: bool, dry_run: bool) -> None:
+    """Fine-tune a model on the forget answers; float32, resumable.
+
+    One pass, as in the UDS meta-evaluation. With --audit: UDS, probability, exact memorisation and
+    extraction strength before and after, of the model and of retain, which had nothing to recover.
+    """
+    if settings.out is None and not settings.audit:
+        raise click.UsageError("give --out DIR for the checkpoint, or --audit for the scores alone")
+    from lensaudit.attacks.recovery import attack
+    from lensaudit.attacks.relearn import check, make, plan_of, prepare, taught_nothing
+
+    job, out = prepare(settings, settings.model), settings.out
+    check(job)
+    if dry_run:
+        say("\n".join(plan_of(job, out)))
+        return
+    with ProgressBar() as progress:
+        if settings.audit or out is None:
+            found = attack(settings, notice=notice, progress=progress.tell)
+            print_recovery(found, as_json=as_json)
+            return
+        new = make(job, out, report=lambda at: progress("step", at.step, at.n_steps))
+    what = f"{job.start.spec.name} relearned, {job.recipe.n_steps} steps"
+    print_trained(out, what, {}, new=new, as_json=as_json)
+    if (nothing := taught_nothing(out)) is not None:
+        notice(nothing)
+
+
+def print_recovery(found: "Recovered", *, as_json: bool) -> None:
+    """Every score before and after the attack."""
+    from lensaudit.screen.attacks import of_recovery
+
+    for one in found.shifts:
+        if one.remark is not None:
+            notice(f"{one.model}: {one.remark}")
+    document = [one.as_json() for one in found.shifts]
+    answer(document, of_recovery(found), found.folder, as_json=as_json)
+
+
+@click.command()
+@options(RoundSettings)
+@shared("json", "dry_run")
+def quantize(settings: RoundSettings, as_json: bool, dry_run: bool) -> None:
+    """Round a model's linear layers to 4 or 8 bits and back; saves an ordinary checkpoint.
+
+    nf4: blocks of 64 scaled by their absolute maximum, without double quantisation; int8: rows.
+    Embeddings, norms and the output layer stay. Every other command reads the folder.
+    """
+    from lensaudit.attacks.rounding import make, plan_of, prepare, rounded
+
+    job, out = prepare(settings), settings.out
+    if dry_run:
+        say(plan_of(job, out))
+        return
+    if not make(job, out):
+        notice(f"{out} holds this model already; nothing to do")
+        if not as_json:
+            return
+    made = rounded(out)
+    worst = made.errors[made.worst]
+    if as_json:
+        emit(
+            {
+                "out": str(out),
+                "method": job.method,
+                "engine": made.engine,
+                "matrices": len(made.errors),
+                "relative_error": made.relative_error,
+                "worst": {"matrix": made.worst, "relative_error": worst},
+            }
+        )
+        return
+    say(
+        f"{out}: {job.method} of {job.start.spec.name}, {len(made.errors)} matrices, relative "
+        f"weight error {made.relative_error:.4f} (worst {worst:.4f}, {made.worst})"
+    )
+
+
+if TYPE_CHECKING:
+    from lensaudit.attacks.rtt.table import Summarized
+
+
+@click.group()
+def rtt() -> None:
+    """Retraining on T (RTT): fine-tune on some forgotten facts, measure the others.
+
+    T and V are facts that do not tell about each other, all unlearned. What training on T brings
+    back on V was hidden. A model that never saw the facts, retrained alike, is the floor.
+    """
+
+
+@rtt.command()
+@options(StudySettings)
+@shared("json", "dry_run")
+def run(settings: StudySettings, as_json: bool, dry_run: bool) -> None:
+    """Measure, retrain and summarise; run the same command again to resume.
+
+    Writes jobs.jsonl (append-only), summary.csv, summary.json and manifest.json.
+    """
+    from lensaudit.attacks.rtt.runs import plan_lines, prepare, run_studies
+
+    prepared = prepare(settings, notice)
+    if dry_run:
+        for study in prepared.studies:
+            say("\n".join(plan_lines(study, prepared.log)))
+        return
+    with ProgressBar() as progress:
+        found = run_studies(prepared, progress)
+    print_summaries(found, as_json=as_json)
+    notice(f"{found.n_added} jobs done, {found.n_known} were in the log")
+    if found.failure:
+        raise found.failure
+
+
+@rtt.command()
+@click.argument("log", type=click.Path(path_type=Path))
+@options(SummarySettings)
+@shared("json")
+def summarize(settings: SummarySettings, as_json: bool) -> None:
+    """Summarise a LOG (jobs.jsonl, or its folder) again; nothing is trained.
+
+    Writes summary.csv and summary.json beside the log.
+    """
+    from lensaudit.attacks.rtt.table import summarize_log
+
+    found = summarize_log(settings)
+    print_summaries(found, as_json=as_json)
+    if found.failure:
+        raise found.failure
+
+
+@rtt.command()
+@click.argument("data")
+@options(ValidationSettings)
+@shared("json")
+def validate(settings: ValidationSettings, as_json: bool) -> None:
+    """Load DATA and list what is wrong with it; exit code 4 if a run would refuse it.
+
+    DATA is a folder of splits, a forget set's name, or a file, as for `rtt run --data`.
+    """
+    from lensaudit.attacks.rtt.runs import validate as look
+    from lensaudit.screen.attacks import of_data
+
+    seen = look(settings)
+    if as_json:
+        emit(seen.document())
+    else:
+        tell(of_data(seen))
+    if seen.written:
+        say(f"written: {seen.written}", err=as_json)
+    if seen.found.blocking:
+        raise VerificationError(
+            f"{seen.data.name}: defects that `lensaudit rtt run` refuses: "
+            f"{len(seen.found.blocking)}; mend them, or run with --defects drop or keep"
+        )
+
+
+def print_summaries(found: "Summarized", *, as_json: bool) -> None:
+    """Every study, and where the files are."""
+    if as_json:
+        from lensaudit.attacks.rtt.table import as_json as document
+
+        shown = [document(one) for one in found.summaries]
+        emit(shown[0] if len(shown) == 1 else shown)
+        return
+    from lensaudit.screen.attacks import of_summary
+
+    for one in found.summaries:
+        tell(of_summary(one))
+    written(found.folder)
+
+
+@click.command()
+@options(UnlearnSettings)
+@shared("json", "dry_run")
+def unlearn(settings: UnlearnSettings, as_json: bool, dry_run: bool) -> None:
+    """Unlearn a forget set by one of thirteen methods; float32 throughout, resumable.
+
+    Defaults are open-unlearning's for TOFU. Run the same command again to resume.
+    """
+    from lensaudit.unlearn.job import make, plan_of, prepare
+
+    job = prepare(settings)
+    if dry_run:
+        say("\n".join(plan_of(job, settings.out)))
+        return
+    with ProgressBar() as progress:
+        new = make(job, settings.out, report=lambda at: progress("step", at.step, at.n_steps))
+    what = f"{job.method.name} from {job.start.spec.name}, {job.recipe.n_steps} steps"
+    print_trained(settings.out, what, {"method": job.method.name}, new=new, as_json=as_json)
+
+
+def print_trained(out: Path, what: str, more: dict[str, Any], *, new: bool, as_json: bool) -> None:
+    """What a training run came to; of a folder that was there already only JSON tells more."""
+    from lensaudit.unlearn.job import kept_losses
+
+    if not new:
+        notice(f"{out} holds this model already; nothing to do")
+        if not as_json:
+            return
+    losses = kept_losses(out)
+    first, last = losses[0], losses[-1]
+    if as_json:
+        known = {"out": str(out), "steps": len(losses), "first_loss": first, "last_loss": last}
+        emit(known | more)
+    else:
+        say(f"{out}: {what}, loss {first:.4f} -> {last:.4f}")

