@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from lensaudit.screen.tables import Part
-    from lensaudit.steer.runs import Steering
+    from lensaudit.steer.evaluate import Steering
 
 
 @click.group()
@@ -39,9 +39,9 @@ def extract(settings: ExtractSettings, as_json: bool, dry_run: bool) -> None:
     rows. Every vector is as long as the mean difference of its layer.
     """
     from lensaudit.screen.steer import of_vectors
-    from lensaudit.steer.runs import Extracting
+    from lensaudit.steer.extract import Extraction
 
-    job = Extracting.of(settings)
+    job = Extraction.of(settings)
     if dry_run:
         say(job.plan())
         return
@@ -62,7 +62,7 @@ def evaluate(settings: EvalSettings, as_json: bool, dry_run: bool) -> None:
     reported on the other half.
     """
     from lensaudit.screen.steer import of_coefficients
-    from lensaudit.steer.runs import Steering
+    from lensaudit.steer.evaluate import Steering
 
     job = Steering.over_coefficients(settings, notice)
     _steered(job, of_coefficients, as_json=as_json, dry_run=dry_run)
@@ -78,7 +78,7 @@ def sweep(settings: LayerSettings, as_json: bool, dry_run: bool) -> None:
     questions and reported on the other half.
     """
     from lensaudit.screen.steer import of_layers
-    from lensaudit.steer.runs import Steering
+    from lensaudit.steer.evaluate import Steering
 
     _steered(Steering.over_layers(settings), of_layers, as_json=as_json, dry_run=dry_run)
 

@@ -1,14 +1,18 @@
 """Answers with and without a trait, asked for by pairs of system prompts, each judged once."""
 
-from collections.abc import Callable, Sequence
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from lensaudit.errors import InputError, PartialError
 from lensaudit.files import digest
-from lensaudit.judge.programmatic import Judge, JudgeRequest, JudgeVerdict, Status
+from lensaudit.judge.budget import Budget
+from lensaudit.judge.client import open_client
+from lensaudit.judge.programmatic import PROGRAMMATIC, Judge, JudgeRequest, JudgeVerdict, Status
 from lensaudit.judge.prompts import COHERENCE
 from lensaudit.judge.scalar import ScalarJudge
+from lensaudit.judge.settings import JudgeAccess
 from lensaudit.progress import Notice, Tick
 from lensaudit.results.ledger import Ledger
 from lensaudit.results.schema import Flag, Number
@@ -21,24 +25,24 @@ cohere at least so much; arXiv:2507.21509."""
 
 
 @dataclass(frozen=True)
-class _Asked:
-    """One elicited answer and where it belongs."""
+class ElicitedAnswer:
+    """One answer that is asked for, and where it belongs."""
 
     ask: Ask
     positive: bool
     pair: int
 
 
-def asked(elicitation: Elicitation, n_rollouts: int) -> list[_Asked]:
+def asked(elicitation: Elicitation, n_rollouts: int) -> list[ElicitedAnswer]:
     """Every question under every system prompt, `n_rollouts` times; pairs share a number."""
-    found: list[_Asked] = []
+    found: list[ElicitedAnswer] = []
     pair = 0
     for positive, negative in zip(elicitation.positive, elicitation.negative, strict=True):
         for question in elicitation.questions:
             for rollout in range(n_rollouts):
                 for side, system in ((True, positive), (False, negative)):
                     key = digest([question, system, rollout])
-                    found.append(_Asked(Ask(key, question, system), side, pair))
+                    found.append(ElicitedAnswer(Ask(key, question, system), side, pair))
                 pair += 1
     return found
 
@@ -72,7 +76,7 @@ def elicit(
     if trait.elicitation is None:
         raise InputError(f"trait {trait.name}: no extraction prompts and no contrast rows")
     wanted = asked(trait.elicitation, n_rollouts)
-    ledger = Ledger(log, "elicited", {}, unsigned="keep", record=ElicitedLine, notice=notice)
+    ledger = Ledger(log, "elicited", {}, record=ElicitedLine, notice=notice)
     known = {row["key"]: row["text"] for row in ledger.rows}
     keys = [digest([identity, vars(sampling), one.ask.key]) for one in wanted]
     missing = [one.ask for one, key in zip(wanted, keys, strict=True) if key not in known]
@@ -113,14 +117,7 @@ class ElicitedLine:
     text: str
 
 
-def filtered(
-    samples: Sequence[ContrastSample],
-    trait: Trait,
-    judge: Judge,
-    coherence: Judge,
-    log: Path,
-    notice: Notice | None = None,
-) -> list[ContrastSample]:
+def filtered(samples: Sequence[ContrastSample], judging: "Judging") -> list[ContrastSample]:
     """Pairs in which the answers differ in the trait and both hold together.
 
     Raises:
@@ -128,14 +125,13 @@ def filtered(
         PartialError: the judge could not be asked about some answers; a direction from the others
             would be another one.
     """
-    judging = Judging(trait, judge, coherence, log, notice)
     requests = [JudgeRequest(one.idx, one.row.question, one.row.answer) for one in samples]
     verdicts = judged(judging, requests)
     waiting = [one.reason for pair in verdicts for one in pair if one.status in PASSING]
     if waiting:
         raise PartialError(
             f"{len(waiting)} of {2 * len(samples)} judgements of elicited answers are missing "
-            f"({waiting[0]}); {log} holds the others, run the same command again to go on"
+            f"({waiting[0]}); {judging.log} holds the others, run the same command again to go on"
         )
     good = {
         one.idx
@@ -146,8 +142,9 @@ def filtered(
     kept = whole_pairs([one for one in samples if one.idx in good])
     if not kept:
         raise InputError(
-            f"trait {trait.name}: {judge.name} finds no pair of answers that differ in the trait "
-            f"(of {len(samples) // 2}); use another model, another judge or --filter none"
+            f"trait {judging.trait.name}: {judging.judge.name} finds no pair of answers that "
+            f"differ in the trait (of {len(samples) // 2}); use another model, another judge or "
+            "--filter none"
         )
     return kept
 
@@ -168,33 +165,24 @@ class Judging:
     log: Path
     notice: Notice | None = None
     """Told which lines of the log do not count."""
-
-    def roles(self) -> tuple[tuple[Judge, str], tuple[Judge, str]]:
-        """Each judge and its prompt."""
-        return (self.judge, self.trait.eval_prompt), (self.coherence, COHERENCE)
+    progress: Tick | None = None
 
 
 def judged(
-    judging: Judging,
-    requests: Sequence[JudgeRequest],
-    progress: Tick | None = None,
+    judging: Judging, requests: Sequence[JudgeRequest]
 ) -> list[tuple[JudgeVerdict, JudgeVerdict]]:
     """Trait and coherence of each request, in order; asked only where the log lacks it."""
-    ledger = Ledger(
-        judging.log, "judgements", {}, unsigned="keep", record=JudgementLine, notice=judging.notice
-    )
+    ledger = Ledger(judging.log, "judgements", {}, record=JudgementLine, notice=judging.notice)
+    roles = ((judging.judge, judging.trait.eval_prompt), (judging.coherence, COHERENCE))
     first, second = (
-        _verdicts(judge, [replace(one, prompt=prompt) for one in requests], ledger, progress)
-        for judge, prompt in judging.roles()
+        _verdicts(judge, [replace(one, prompt=prompt) for one in requests], ledger, judging)
+        for judge, prompt in roles
     )
     return list(zip(first, second, strict=True))
 
 
 def _verdicts(
-    judge: Judge,
-    requests: Sequence[JudgeRequest],
-    ledger: Ledger,
-    progress: Tick | None,
+    judge: Judge, requests: Sequence[JudgeRequest], ledger: Ledger, judging: Judging
 ) -> list[JudgeVerdict]:
     keys = [_key_of(judge, request) for request in requests]
     known = {row["key"]: _verdict(row) for row in ledger.rows}
@@ -205,16 +193,16 @@ def _verdicts(
     for start in range(0, len(items), JUDGED_AT_ONCE):
         some = items[start : start + JUDGED_AT_ONCE]
         found = judge.score([request for _, request in some])
-        rows = []
-        for (key, _), verdict in zip(some, found, strict=True):
-            known[key] = verdict
-            if verdict.status not in PASSING:
-                rows.append({"key": key, "judge": judge.name, **vars(verdict)})
-        ledger.append(rows)
-        if progress:
-            progress(
-                f"judging by {judge.name}", min(start + JUDGED_AT_ONCE, len(items)), len(items)
-            )
+        verdicts = {key: one for (key, _), one in zip(some, found, strict=True)}
+        known |= verdicts
+        ledger.append(
+            {"key": key, "judge": judge.name, **vars(one)}
+            for key, one in verdicts.items()
+            if one.status not in PASSING
+        )
+        if judging.progress:
+            done = min(start + JUDGED_AT_ONCE, len(items))
+            judging.progress(f"judging by {judge.name}", done, len(items))
     return [known[key] for key in keys]
 
 
@@ -249,3 +237,27 @@ def _key_of(judge: Judge, request: JudgeRequest) -> str:
 def _verdict(row: dict[str, object]) -> JudgeVerdict:
     cut = row.get("cut", False)
     return JudgeVerdict(row["score"], row["reason"], row["status"], cut)  # pyright: ignore
+
+
+@contextlib.contextmanager
+def judges(
+    judge: str, coherence: str | None, access: JudgeAccess, progress: Tick
+) -> Iterator[tuple[Judge, Judge]]:
+    """The judges of trait and coherence while the block lasts; what may be used, both use.
+
+    Raises:
+        InputError: no such judge, or an endpoint that cannot be asked.
+    """
+    second = coherence or ("variety" if judge in PROGRAMMATIC else judge)
+    with contextlib.ExitStack() as stack:
+        opened: dict[str, Judge] = {}
+        budget: Budget | None = None
+        for name in dict.fromkeys((judge, second)):
+            if name in PROGRAMMATIC:
+                opened[name] = PROGRAMMATIC[name]
+                continue
+            opening = open_client(access, name, progress=progress, budget=budget)
+            client = stack.enter_context(opening)
+            budget = client.budget
+            opened[name] = ScalarJudge(client, client.capability())
+        yield opened[judge], opened[second]

@@ -7,22 +7,27 @@ Every answer is written down when it is said, every verdict when it is given; th
 continues where the last one ended.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 from lensaudit.errors import InputError, PartialError, WorkError
 from lensaudit.files import alone, digest, make_folder, write_json
-from lensaudit.judge.programmatic import Judge, JudgeRequest
+from lensaudit.judge.programmatic import EntityJudge, JudgeRequest
+from lensaudit.models.checkpoint import Checkpoint
 from lensaudit.patching.interventions import Where, strength_of
+from lensaudit.patching.options import parse_layers
 from lensaudit.progress import Notice, Tick
 from lensaudit.results.ledger import Ledger
+from lensaudit.results.records import claim, manifest
 from lensaudit.results.schema import Whole
+from lensaudit.settings import plain
 from lensaudit.steer.edits import Edits, adding
-from lensaudit.steer.elicit import PASSING, Judging, identity_of, judged
-from lensaudit.steer.generate import Ask, Sampling, Speaker
+from lensaudit.steer.elicit import PASSING, Judging, identity_of, judged, judges
+from lensaudit.steer.generate import Ask, Speaker, TraitModel
 from lensaudit.steer.outcome import (
     COHERENT_FROM,
     JudgedAnswer,
@@ -32,12 +37,16 @@ from lensaudit.steer.outcome import (
     strongest,
     summary_of,
 )
-from lensaudit.steer.settings import LayerSettings
-from lensaudit.steer.trait import Trait, question_hash
-from lensaudit.steer.vector import LAYER_CONVENTION, SteeringVector
+from lensaudit.steer.settings import AskSettings, EvalSettings, LayerSettings
+from lensaudit.steer.trait import Trait, load_trait, question_hash
+from lensaudit.steer.vector import LAYER_CONVENTION, SteeringVector, load_vector
 
 SCHEMA = "steer-results/1"
+SWEEP_SCHEMA = "steer-sweep/1"
 JUDGEMENTS = "judgements.jsonl"
+RATIO = LayerSettings.ratio
+BASELINE = "baseline"
+_SECRET = ("key_file", "key_env")
 
 
 @dataclass(frozen=True)
@@ -55,33 +64,122 @@ class Setting:
 
 
 @dataclass(frozen=True)
-class Evaluation:
-    """What is asked, how often, of whom, and who judges."""
+class Steering:
+    """Steered answers that may be asked for: the model is opened, nothing is loaded."""
 
+    settings: EvalSettings | LayerSettings
+    subject: TraitModel
     trait: Trait
-    n_rollouts: int
-    where: Where
-    sampling: Sampling
-    conditions: Mapping[str, Any]
-    """Weights, tokenizer, format and dtype: what determines an answer beside the question."""
-    load: Callable[[], Speaker]
-    """Called only if an answer is missing."""
-    judge: Judge
-    coherence: Judge
-    out: Path
-    progress: Tick | None = None
-    notice: Notice | None = None
-    """Told which lines of a log do not count."""
+    vectors: tuple[SteeringVector, ...]
+    grid: tuple[float, ...] = ()
+    """Coefficients of the one vector; empty where each layer has its own."""
+
+    @classmethod
+    def over_coefficients(cls, settings: EvalSettings, notice: Notice) -> "Steering":
+        """One vector under several coefficients."""
+        subject, trait = TraitModel.of(settings), asked_trait(settings)
+        vector = load_vector(
+            settings.vector,
+            d_model=subject.checkpoint.d_model,
+            n_layers=subject.checkpoint.n_layers,
+            name=settings.name,
+        )
+        grid = grid_of(settings.coefficients, vector, as_ratio=settings.as_ratio)
+        made = cls(settings, subject, trait, (vector,), checked_coefficients(grid))
+        if vector.weights and vector.weights != subject.checkpoint.weights:
+            notice(
+                f"{settings.vector}: was extracted from {vector.model}, not from {settings.name}"
+            )
+        return made
+
+    @classmethod
+    def over_layers(cls, settings: LayerSettings) -> "Steering":
+        """The vectors of one method with one strength."""
+        subject, trait = TraitModel.of(settings), asked_trait(settings)
+        found = vectors_in(
+            settings.vectors or subject.folder(trait.name) / "vectors",
+            settings.method,
+            parse_layers(settings.layers, subject.checkpoint.n_layers),
+            subject.checkpoint,
+            explicit=settings.layers != "all",
+        )
+        return cls(settings, subject, trait, tuple(found))
 
     @property
-    def questions(self) -> tuple[str, ...]:
-        """Asked in this order."""
-        return self.trait.questions
+    def out(self) -> Path:
+        """Where the results go."""
+        return self.subject.folder(self.trait.name)
+
+    @property
+    def wanted(self) -> list[tuple[int, int]]:
+        """Numbers of question and rollout, in the order they are asked."""
+        n_rollouts = self.settings.n_rollouts
+        return [(q, r) for q in range(len(self.trait.questions)) for r in range(n_rollouts)]
 
     def identity(self, setting: Setting) -> str:
         """Content hash of what determines the answers under a setting."""
         added = [setting.vector.hash(), setting.coefficient] if setting.coefficient else []
-        return digest([dict(self.conditions), vars(self.sampling), self.where, added])
+        subject = self.subject
+        return digest([subject.conditions(), vars(subject.sampling), self.settings.where, added])
+
+    def plan(self) -> str:
+        """What a run would do, in one line."""
+        settings, n_questions = self.settings, len(self.trait.questions)
+        n_settings = len(self.grid) or len(self.vectors) + 1  # the baseline
+        n_answers = n_settings * len(self.wanted)
+        return (
+            f"{settings.name}: {n_settings} settings x {n_questions} questions of "
+            f"{self.trait.name} x {settings.n_rollouts} rollouts = {n_answers} answers of at most "
+            f"{settings.max_new_tokens} tokens, {2 * n_answers} judgements by {settings.judge}"
+        )
+
+    def run(self, progress: Tick, notice: Notice | None = None) -> tuple[dict[str, Any], Path]:
+        """Ask, judge and write; the results and their file."""
+        started, settings, out = time.monotonic(), self.settings, self.out
+        by_coefficient = isinstance(settings, EvalSettings)
+        file, record = "layer_sweep.json", "layer_sweep_manifest.json"
+        if by_coefficient:
+            file, record = "results.json", "manifest.json"
+        opened = judges(settings.judge, settings.coherence_judge, settings, progress)
+        with opened as (judge, coherence):
+            log = out / JUDGEMENTS
+            judging = Judging(self.trait, judge, coherence, log, notice, progress)
+            claim(out, "steer", [file], record)
+            results = evaluate(self, judging) if by_coefficient else sweep(self, judging)
+        self._record(file, record, started)
+        return results, out / file
+
+    def _record(self, file: str, record: str, started: float) -> None:
+        """Write how the results were made."""
+        hashes = [one.hash() for one in self.vectors]
+        inputs = {"vector": hashes[0]} if self.grid else {"vectors": hashes}
+        own = ("name", "vector", "coefficients", "as_ratio")
+        if isinstance(self.settings, LayerSettings):
+            own = ("name", "vectors", "method", "layers", "ratio", "coefficient")
+        made = manifest(
+            "steer",
+            options=plain(self.settings, without=(*own, *_SECRET)),
+            inputs={**self.subject.conditions(), **inputs},
+            device=self.subject.device,
+            started=started,
+        )
+        made.write(self.out, [file], record)
+
+
+def asked_trait(settings: AskSettings) -> Trait:
+    """The trait with its first --questions questions.
+
+    Raises:
+        InputError: the judge looks for entities that the trait does not name.
+    """
+    trait = load_trait(settings.trait)
+    if EntityJudge().name in (settings.judge, settings.coherence_judge) and not trait.entities:
+        raise InputError(
+            f"--judge entity: trait {trait.name} names no entities; give its file a list "
+            "`entities`, one for each of its questions, or use another judge"
+        )
+    n = settings.n_questions
+    return replace(trait, questions=trait.questions[:n], entities=trait.entities[:n])
 
 
 def checked_coefficients(coefficients: Sequence[float]) -> tuple[float, ...]:
@@ -101,40 +199,49 @@ def checked_coefficients(coefficients: Sequence[float]) -> tuple[float, ...]:
     return tuple(found)
 
 
-def evaluate(
-    job: Evaluation, vector: SteeringVector, coefficients: Sequence[float]
-) -> dict[str, Any]:
-    """Steer by every coefficient, judge, and write `results.json` into `job.out`.
+def grid_of(text: str, vector: SteeringVector, *, as_ratio: bool) -> list[float]:
+    """Coefficients from a comma list.
 
     Raises:
-        InputError: no baseline among the coefficients.
-        PartialError: some answers could not be judged; the rest is written.
+        InputError: not numbers, or ratios where the stream's length is not known.
     """
-    grid = checked_coefficients(coefficients)
-    check_asked(job.trait, vector)
-    settings = [Setting(f"coef_{key_of(one)}", vector, one) for one in grid]
-    levels = dict(zip(grid, levels_of(job, settings), strict=True))
-    numbers = summary_of(
-        levels,
-        job.questions,
-        polarity=job.trait.polarity,
-        seed=job.sampling.seed,
-        ratios={one: vector.ratio(one) for one in grid},
-    )
-    results = {
-        "schema": SCHEMA,
-        "trait": job.trait.name,
-        "layer": vector.layer,
-        "layer_convention": LAYER_CONVENTION,
-        "method": vector.method,
-        "positions": job.where,
-        **numbers,
-        **described(job),
-        "vector": vector.document(),
-    }
-    write_json(job.out / "results.json", results)
-    check_judged(levels.values(), job)
-    return results
+    try:
+        numbers = [float(part) for part in text.split(",")]
+    except ValueError as error:
+        raise InputError(f"--coefficients {text}: wanted numbers, like 0,0.5,1") from error
+    if not as_ratio:
+        return numbers
+    length = vector.resid_norm
+    if not length:
+        raise InputError(f"--as-ratio: {vector.file_name} does not know the stream's length")
+    return [strength_of(one, vector.vector, resid_norm=length) for one in numbers]
+
+
+def vectors_in(
+    folder: Path, method: str, layers: Sequence[int], checkpoint: Checkpoint, *, explicit: bool
+) -> list[SteeringVector]:
+    """The vectors of a method at some layers; with `explicit` none may be missing.
+
+    Raises:
+        InputError: there are none, one is missing, or one is damaged.
+    """
+    paths = {layer: folder / f"{method}_layer{layer}.safetensors" for layer in layers}
+    missing = [layer for layer, path in paths.items() if not path.exists()]
+    if len(missing) == len(paths) or (explicit and missing):
+        raise InputError(
+            f"{folder}: holds no {method} vector of layer {missing[0]}; run `lensaudit steer "
+            "extract` or name another --vectors folder"
+        )
+    return [
+        load_vector(
+            path,
+            d_model=checkpoint.d_model,
+            n_layers=checkpoint.n_layers,
+            name=checkpoint.spec.name,
+        )
+        for layer, path in paths.items()
+        if layer not in missing
+    ]
 
 
 def check_asked(trait: Trait, vector: SteeringVector) -> None:
@@ -151,37 +258,115 @@ def check_asked(trait: Trait, vector: SteeringVector) -> None:
         )
 
 
-def described(job: Evaluation) -> dict[str, Any]:
+def evaluate(job: Steering, judging: Judging) -> dict[str, Any]:
+    """Steer by every coefficient, judge, and write `results.json`.
+
+    Raises:
+        InputError: the vector was estimated from questions of the trait.
+        PartialError: some answers could not be judged; the rest is written.
+    """
+    (vector,), grid = job.vectors, job.grid
+    check_asked(job.trait, vector)
+    settings = [Setting(f"coef_{key_of(one)}", vector, one) for one in grid]
+    levels = dict(zip(grid, levels_of(job, judging, settings), strict=True))
+    numbers = summary_of(
+        levels,
+        job.trait.questions,
+        polarity=job.trait.polarity,
+        seed=job.settings.seed,
+        ratios={one: vector.ratio(one) for one in grid},
+    )
+    results = {
+        "schema": SCHEMA,
+        "trait": job.trait.name,
+        "layer": vector.layer,
+        "layer_convention": LAYER_CONVENTION,
+        "method": vector.method,
+        "positions": job.settings.where,
+        **numbers,
+        **described(job, judging),
+        "vector": vector.document(),
+    }
+    write_json(job.out / "results.json", results)
+    check_judged(levels.values(), job.out)
+    return results
+
+
+def sweep(job: Steering, judging: Judging) -> dict[str, Any]:
+    """Steer at every vector's layer, and write `layer_sweep.json`.
+
+    Raises:
+        InputError: no vectors, two of one layer, or one without the stream's length.
+        PartialError: some answers could not be judged; the rest is written.
+    """
+    asked: Any = job.settings
+    ratio, coefficient = asked.ratio, asked.coefficient
+    by_layer = _by_layer(job.vectors)
+    for vector in job.vectors:
+        check_asked(job.trait, vector)
+    at = {
+        layer: vector_strength(vector, ratio=ratio, coefficient=coefficient)
+        for layer, vector in by_layer.items()
+    }
+    settings = [Setting(BASELINE, next(iter(by_layer.values())), 0.0)]
+    settings += [Setting(f"layer_{layer}", by_layer[layer], at[layer]) for layer in by_layer]
+    base, *levels = levels_of(job, judging, settings)
+    found = dict(zip(by_layer, levels, strict=True))
+    results = {
+        "schema": SWEEP_SCHEMA,
+        "trait": job.trait.name,
+        "method": next(iter(by_layer.values())).method,
+        "layer_convention": LAYER_CONVENTION,
+        "positions": asked.where,
+        "coefficient": coefficient,
+        "ratio": None if coefficient is not None else ratio,
+        "n_questions": len(job.trait.questions),
+        "rollouts": asked.n_rollouts,
+        **_numbers(job, base, found, at, by_layer),
+        **described(job, judging),
+        "timestamp": datetime.now(UTC).isoformat(timespec="seconds"),
+    }
+    write_json(job.out / "layer_sweep.json", results)
+    check_judged([base, *levels], job.out)
+    return results
+
+
+def described(job: Steering, judging: Judging) -> dict[str, Any]:
     """What a results file says of how it was made."""
+    settings, subject = job.settings, job.subject
     return {
         "polarity": job.trait.polarity,
         "std_ddof": 0,
         "judge": {
-            "trait": identity_of(job.judge),
-            "coherence": identity_of(job.coherence),
+            "trait": identity_of(judging.judge),
+            "coherence": identity_of(judging.coherence),
         },
-        "generation": {**asdict(job.sampling), "rollouts": job.n_rollouts, **job.conditions},
-        "questions": digest(list(job.questions)),
-        "seed": job.sampling.seed,
+        "generation": {
+            **asdict(subject.sampling),
+            "rollouts": settings.n_rollouts,
+            **subject.conditions(),
+        },
+        "questions": digest(list(job.trait.questions)),
+        "seed": settings.seed,
     }
 
 
-def levels_of(job: Evaluation, settings: Sequence[Setting]) -> list[Level]:
+def levels_of(job: Steering, judging: Judging, settings: Sequence[Setting]) -> list[Level]:
     """Answers and verdicts of every setting; what is on disk is not made again.
 
     Raises:
         TryAgainError: another process asks models into the folder.
     """
     with alone(make_folder(job.out / "responses")):
-        said = answers(job, settings)
-    entities = job.trait.entities or ("",) * len(job.questions)
+        said = answers(job, judging, settings)
+    questions = job.trait.questions
+    entities = job.trait.entities or ("",) * len(questions)
     requests = [
-        JudgeRequest(question, job.questions[question], text, entity=entities[question])
+        JudgeRequest(question, questions[question], text, entity=entities[question])
         for texts in said
         for (question, _), text in texts.items()
     ]
-    judging = Judging(job.trait, job.judge, job.coherence, job.out / JUDGEMENTS, job.notice)
-    verdicts = iter(judged(judging, requests, job.progress))
+    verdicts = iter(judged(judging, requests))
     levels = []
     for texts in said:
         found = []
@@ -193,31 +378,38 @@ def levels_of(job: Evaluation, settings: Sequence[Setting]) -> list[Level]:
     return levels
 
 
-def answers(job: Evaluation, settings: Sequence[Setting]) -> list[dict[tuple[int, int], str]]:
+def answers(
+    job: Steering, judging: Judging, settings: Sequence[Setting]
+) -> list[dict[tuple[int, int], str]]:
     """What is said under each setting, by question and rollout, generated where missing."""
-    wanted = [(q, r) for q in range(len(job.questions)) for r in range(job.n_rollouts)]
-    logs = [job.out / "responses" / f"{setting.name}.jsonl" for setting in settings]
+    wanted, questions = job.wanted, job.trait.questions
     ledgers = [
-        Ledger(log, "answers", {}, unsigned="keep", record=AnswerLine, notice=job.notice)
-        for log in logs
+        Ledger(
+            job.out / "responses" / f"{setting.name}.jsonl",
+            "answers",
+            {},
+            record=AnswerLine,
+            notice=judging.notice,
+        )
+        for setting in settings
     ]
     known = [_known(job, log, one) for log, one in zip(ledgers, settings, strict=True)]
-    n_total = len(wanted) * len(settings)
     speaker: Speaker | None = None
     for setting, log, found in zip(settings, ledgers, known, strict=True):
         missing = [at for at in wanted if at not in found]
         if not missing:
             continue
-        speaker = speaker or job.load()
+        speaker = speaker or job.subject.speaker()
         identity = job.identity(setting)
-        asks = {ask.key: at for ask, at in ((_ask_of(job, *at), at) for at in missing)}
-        batches = speaker.answers([_ask_of(job, *at) for at in missing], setting.edits(job.where))
-        for batch in batches:
+        # the same numbers under every setting: they belong to the question and the rollout
+        asks = [Ask(digest([questions[q], rollout]), questions[q]) for q, rollout in missing]
+        places = {ask.key: at for ask, at in zip(asks, missing, strict=True)}
+        for batch in speaker.answers(asks, setting.edits(job.settings.where)):
             rows = [
                 {
                     "identity": identity,
-                    "question": asks[ask.key][0],
-                    "rollout": asks[ask.key][1],
+                    "question": places[ask.key][0],
+                    "rollout": places[ask.key][1],
                     "coefficient": setting.coefficient,
                     "layer": setting.vector.layer,
                     "asked": ask.question,
@@ -227,15 +419,10 @@ def answers(job: Evaluation, settings: Sequence[Setting]) -> list[dict[tuple[int
             ]
             log.append(rows)
             found |= {(row["question"], row["rollout"]): row["text"] for row in rows}
-            if job.progress:
+            if judging.progress:
                 done = sum(len(one.keys() & set(wanted)) for one in known)
-                job.progress("answering", done, n_total)
+                judging.progress("answering", done, len(wanted) * len(settings))
     return [{at: found[at] for at in wanted} for found in known]
-
-
-def _ask_of(job: Evaluation, question: int, rollout: int) -> Ask:
-    # the same numbers under every setting: they belong to the question and the rollout
-    return Ask(digest([job.questions[question], rollout]), job.questions[question])
 
 
 @dataclass(frozen=True)
@@ -249,95 +436,35 @@ class AnswerLine:
     text: str
 
 
-def _known(job: Evaluation, log: Ledger, setting: Setting) -> dict[tuple[int, int], str]:
+def _known(job: Steering, log: Ledger, setting: Setting) -> dict[tuple[int, int], str]:
     """Answers of an earlier run under the same conditions; others are passed over."""
-    identity = job.identity(setting)
+    identity, questions = job.identity(setting), job.trait.questions
     return {
         (row["question"], row["rollout"]): row["text"]
         for row in log.rows
         if row["identity"] == identity
         and row["question"] >= 0
-        and job.questions[row["question"] : row["question"] + 1] == (row["asked"],)
+        and questions[row["question"] : row["question"] + 1] == (row["asked"],)
     }
 
 
-def check_judged(levels: Iterable[Level], job: Evaluation) -> None:
+def check_judged(levels: Iterable[Level], out: Path) -> None:
     """Say so where a judge could not be asked; what there is has been written.
 
     Raises:
         PartialError: answers wait for their verdict.
         WorkError: none has one.
     """
-    levels = list(levels)
-    waiting = [
-        reason
-        for level in levels
-        for one in level.answers
-        for reason in (one.reason, one.coherence_reason)
-        if reason.split(":")[0] in PASSING
-    ]
+    every = [one for level in levels for one in level.answers]
+    reasons = [reason for one in every for reason in (one.reason, one.coherence_reason)]
+    waiting = [reason for reason in reasons if reason.split(":")[0] in PASSING]
     if waiting:
         raise PartialError(
-            f"{len(waiting)} verdicts on trait or coherence are missing ({waiting[0]}); {job.out} "
+            f"{len(waiting)} verdicts on trait or coherence are missing ({waiting[0]}); {out} "
             "holds the others, run the same command again to go on"
         )
-    every = [one for level in levels for one in level.answers]
     if all(one.trait is None for one in every):
         raise WorkError(f"none of {len(every)} answers has a score; {every[0].reason}")
-
-
-SWEEP_SCHEMA = "steer-sweep/1"
-RATIO = LayerSettings.ratio
-BASELINE = "baseline"
-
-
-def sweep(
-    job: Evaluation,
-    vectors: Sequence[SteeringVector],
-    *,
-    ratio: float | None = RATIO,
-    coefficient: float | None = None,
-) -> dict[str, Any]:
-    """Steer at every vector's layer, and write `layer_sweep.json` into `job.out`.
-
-    Args:
-        job: what is asked; the baseline has as many rollouts as the layers.
-        vectors: one per layer.
-        ratio: length of what is added over that of the stream; each layer has its own coefficient.
-        coefficient: the same for all layers, in place of a ratio.
-
-    Raises:
-        InputError: no vectors, two of one layer, or one without the stream's length.
-        PartialError: some answers could not be judged; the rest is written.
-    """
-    by_layer = _by_layer(vectors)
-    for vector in vectors:
-        check_asked(job.trait, vector)
-    at = {
-        layer: vector_strength(vector, ratio=ratio, coefficient=coefficient)
-        for layer, vector in by_layer.items()
-    }
-    settings = [Setting(BASELINE, next(iter(by_layer.values())), 0.0)]
-    settings += [Setting(f"layer_{layer}", by_layer[layer], at[layer]) for layer in by_layer]
-    base, *levels = levels_of(job, settings)
-    found = dict(zip(by_layer, levels, strict=True))
-    results = {
-        "schema": SWEEP_SCHEMA,
-        "trait": job.trait.name,
-        "method": next(iter(by_layer.values())).method,
-        "layer_convention": LAYER_CONVENTION,
-        "positions": job.where,
-        "coefficient": coefficient,
-        "ratio": None if coefficient is not None else ratio,
-        "n_questions": len(job.questions),
-        "rollouts": job.n_rollouts,
-        **_numbers(job, base, found, at, by_layer),
-        **described(job),
-        "timestamp": datetime.now(UTC).isoformat(timespec="seconds"),
-    }
-    write_json(job.out / "layer_sweep.json", results)
-    check_judged([base, *levels], job)
-    return results
 
 
 def vector_strength(
@@ -367,7 +494,7 @@ def _by_layer(vectors: Sequence[SteeringVector]) -> dict[int, SteeringVector]:
 
 
 def _numbers(
-    job: Evaluation,
+    job: Steering,
     base: Level,
     found: Mapping[int, Level],
     at: Mapping[int, float],
@@ -404,12 +531,12 @@ def _numbers(
     }
 
 
-def _chosen(job: Evaluation, base: Level, found: Mapping[int, Level]) -> dict[str, Any] | None:
+def _chosen(job: Steering, base: Level, found: Mapping[int, Level]) -> dict[str, Any] | None:
     """The layer that half of the questions chooses, on the other half; None: the baseline wins."""
     # 0 is the baseline's key there, so layers are counted from 1
     levels = {0.0: base} | {float(layer + 1): level for layer, level in found.items()}
     chosen = chosen_on_dev(
-        levels, job.questions, polarity=job.trait.polarity, seed=job.sampling.seed
+        levels, job.trait.questions, polarity=job.trait.polarity, seed=job.settings.seed
     )
     if chosen is None or chosen["setting"] == 0.0:
         return None

@@ -2,32 +2,42 @@
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from lensaudit.activations.fill import fill, fingerprint_of_run
+from lensaudit.activations.fill import CACHE_BATCH, fill, fingerprint_of_run
 from lensaudit.activations.store import Activations, ActivationStore
 from lensaudit.data.spans import Encoded
 from lensaudit.errors import InputError
-from lensaudit.models.bridge import DTYPES, TransformerBridge, load
-from lensaudit.models.checkpoint import Checkpoint, load_tokenizer
-from lensaudit.progress import Tick
-from lensaudit.steer.estimators import Method, Separation, direction_of, mean_separation, separation
-from lensaudit.steer.generate import Format
+from lensaudit.files import digest, make_folder
+from lensaudit.judge.programmatic import EntityJudge
+from lensaudit.models.bridge import DTYPES, load
+from lensaudit.models.checkpoint import load_tokenizer
+from lensaudit.patching.options import parse_layers
+from lensaudit.progress import Notice, Tick
+from lensaudit.steer.elicit import Judging, asked, elicit, filtered, judges
+from lensaudit.steer.estimators import Separation, direction_of, mean_separation, separation
+from lensaudit.steer.generate import TraitModel
+from lensaudit.steer.settings import ExtractSettings, Method
 from lensaudit.steer.trait import (
     ContrastSample,
-    Position,
+    Trait,
+    check_disjoint,
     encode_sample,
+    extraction_questions,
+    load_trait,
     positions_read,
     question_hash,
+    read_contrast,
     samples_hash,
     whole_pairs,
+    written,
 )
-from lensaudit.steer.vector import SteeringVector, finite
+from lensaudit.steer.vector import SteeringVector, finite, save_vector
 
 N_FOLDS = 5
 MIN_ROWS = 2
@@ -36,20 +46,84 @@ MIN_ROWS = 2
 
 @dataclass(frozen=True)
 class Extraction:
-    """What is extracted, from which model, and how."""
+    """Directions that may be estimated: the model is opened, nothing is loaded."""
 
-    checkpoint: Checkpoint
-    samples: tuple[ContrastSample, ...]
-    trait: str
+    settings: ExtractSettings
+    subject: TraitModel
+    trait: Trait
     methods: tuple[Method, ...]
     layers: tuple[int, ...]
-    position: Position = "response"
-    form: Format = "chat"
-    dtype: str = "float32"
-    device: str = "cpu"
-    batch_size: int = 16
-    seed: int = 0
-    root: Path = Path("activations")
+    folder: Path
+
+    @classmethod
+    def of(cls, settings: ExtractSettings) -> "Extraction":
+        """Open and check what the settings name."""
+        subject, trait = TraitModel.of(settings), contrast_trait(settings)
+        methods: tuple[Method, ...] = settings.methods or ("mean_diff", "probe")
+        layers = parse_layers(settings.layers, subject.checkpoint.n_layers)
+        return cls(settings, subject, trait, methods, layers, subject.folder(trait.name))
+
+    def plan(self) -> str:
+        """What a run would do, in one line."""
+        trait = self.trait
+        n_answers, how = len(trait.positive) + len(trait.negative), "written"
+        if not n_answers and trait.elicitation:
+            n_answers = len(asked(trait.elicitation, self.settings.n_rollouts))
+            how = "elicited"
+        return (
+            f"{self.settings.name}: {n_answers} {how} answers of {trait.name}, "
+            f"{len(self.layers)} layers, {', '.join(self.methods)} at {self.settings.position}: "
+            f"{len(self.layers) * len(self.methods)} vectors"
+        )
+
+    def run(self, progress: Tick, notice: Notice | None = None) -> list[SteeringVector]:
+        """Estimate the directions and write them to `vectors/`."""
+        vectors = extract(self, self.samples(progress, notice), progress)
+        for vector in vectors:
+            save_vector(vector, self.folder / "vectors")
+        return vectors
+
+    def samples(self, progress: Tick, notice: Notice | None = None) -> list[ContrastSample]:
+        """Written answers, or elicited ones, without the pairs that a judge cannot tell apart."""
+        settings, trait, filtering = self.settings, self.trait, self.settings.filter_judge
+        if filtering == EntityJudge().name:
+            raise InputError("--filter entity: elicited answers have no entity; use another judge")
+        if trait.positive and trait.negative:
+            if filtering != "none":
+                raise InputError(
+                    f"--filter {filtering}: the answers of {trait.name} are written, not elicited, "
+                    "and are taken as they are; leave it out"
+                )
+            return written(trait)
+        make_folder(self.folder)
+        samples = elicit(
+            trait,
+            n_rollouts=settings.n_rollouts,
+            identity=digest(self.subject.conditions()),
+            sampling=self.subject.sampling,
+            log=self.folder / "elicited.jsonl",
+            progress=progress,
+            notice=notice,
+            load=self.subject.speaker,
+        )
+        if filtering == "none":
+            return samples
+        log = self.folder / "judgements.jsonl"
+        with judges(filtering, None, settings, progress) as (judge, coherence):
+            return filtered(samples, Judging(trait, judge, coherence, log, notice))
+
+
+def contrast_trait(settings: ExtractSettings) -> Trait:
+    """The trait, with the rows of --positive and --negative in place of its own."""
+    trait = load_trait(settings.trait)
+    if (settings.positive is None) != (settings.negative is None):
+        raise InputError("--positive and --negative: give both, or neither")
+    if settings.positive is None or settings.negative is None:
+        return trait
+    positive, negative = read_contrast(settings.positive), read_contrast(settings.negative)
+    trait = replace(trait, positive=positive, negative=negative, elicitation=None)
+    check_disjoint(trait.questions, extraction_questions(trait), f"trait {trait.name}")
+    return trait
 
 
 @dataclass(frozen=True)
@@ -75,68 +149,75 @@ class Contrast:
         return at[chosen[0]], at[chosen[1]]
 
 
-def extract(job: Extraction, progress: Tick | None = None) -> list[SteeringVector]:
+def extract(
+    job: Extraction, samples: Sequence[ContrastSample], progress: Tick | None = None
+) -> list[SteeringVector]:
     """One vector per method and layer; the model runs only where the cache lacks it.
 
     Raises:
         InputError: fewer than two usable answers on a side.
         WorkError: an activation is not finite.
     """
-    encoded, samples = _encoded(job)
-    activations = _cached(job, encoded, progress)
+    encoded, kept = _encoded(job, samples)
+    data = samples_hash(samples)
+    activations = _cached(job, encoded, data, progress)
     try:
-        contrast = read(activations, encoded, samples, job)
+        contrast = read(activations, encoded, kept, job)
     finally:
         activations.close()
+    hashes = tuple(sorted({question_hash(one.row.question) for one in samples}))
     return [
-        _vector(job, contrast, column, method)
+        replace(_vector(job, contrast, column, method), data=data, asked=hashes)
         for method in job.methods
         for column in range(len(job.layers))
     ]
 
 
-def _encoded(job: Extraction) -> tuple[list[Encoded], list[ContrastSample]]:
+def _encoded(
+    job: Extraction, samples: Sequence[ContrastSample]
+) -> tuple[list[Encoded], list[ContrastSample]]:
     """What the tokenizer leaves; a pair goes where one of its answers went."""
-    tokenizer = load_tokenizer(job.checkpoint)
+    tokenizer = load_tokenizer(job.subject.checkpoint)
+    form, position = job.subject.form, job.settings.position
     found = {
-        one.idx: encode_sample(one, tokenizer, form=job.form, position=job.position)
-        for one in job.samples
+        one.idx: encode_sample(one, tokenizer, form=form, position=position) for one in samples
     }
-    kept = whole_pairs([one for one in job.samples if isinstance(found[one.idx], Encoded)])
+    kept = whole_pairs([one for one in samples if isinstance(found[one.idx], Encoded)])
     for side, name in ((True, "positive"), (False, "negative")):
         if (n := sum(one.positive == side for one in kept)) < MIN_ROWS:
-            raise InputError(f"{job.trait}: {n} usable {name} answers, wanted at least {MIN_ROWS}")
+            raise InputError(
+                f"{job.trait.name}: {n} usable {name} answers, wanted at least {MIN_ROWS}"
+            )
     encoded = [found[one.idx] for one in kept]
     return [e for e in encoded if isinstance(e, Encoded)], kept
 
 
-def _cached(job: Extraction, encoded: Sequence[Encoded], progress: Tick | None) -> Activations:
+def _cached(
+    job: Extraction, encoded: Sequence[Encoded], data: str, progress: Tick | None
+) -> Activations:
+    subject, batch_size = job.subject, job.settings.batch_size or CACHE_BATCH
+    checkpoint, name = subject.checkpoint, subject.checkpoint.spec.name
     fingerprint = fingerprint_of_run(
-        job.checkpoint,
+        checkpoint,
         encoded,
         positions="span",
-        dtype=job.dtype,
-        device=job.device,
-        batch_size=job.batch_size,
+        dtype=subject.dtype,
+        device=subject.device,
+        batch_size=batch_size,
     )
-
-    def loaded() -> TransformerBridge:
-        return load(job.checkpoint, dtype=DTYPES[job.dtype], device=job.device)
-
-    name = job.checkpoint.spec.name
     return fill(
-        ActivationStore(job.root),
+        ActivationStore(Path(job.settings.activations)),
         fingerprint,
         encoded,
-        name=f"{name} {job.trait}",
-        load=loaded,
-        batch_size=job.batch_size,
+        name=f"{name} {job.trait.name}",
+        load=lambda: load(checkpoint, dtype=DTYPES[subject.dtype], device=subject.device),
+        batch_size=batch_size,
         progress=progress,
         provenance={
             "made_by": "lensaudit steer extract",
             "model": name,
-            "trait": job.trait,
-            "data": samples_hash(job.samples),
+            "trait": job.trait.name,
+            "data": data,
         },
     )
 
@@ -150,7 +231,7 @@ def read(
     """Means over each sample's positions, summed in float64."""
     rows, lengths = [], []
     for e in encoded:
-        at = torch.tensor(list(positions_read(e, job.position)))
+        at = torch.tensor(list(positions_read(e, job.settings.position)))
         resid = activations.example(e.idx, layers=job.layers).at(at).resid.double()
         rows.append(resid.mean(1).float())
         lengths.append(resid.norm(dim=-1).mean(1))
@@ -178,30 +259,28 @@ def folds_of(groups: Sequence[str], n_folds: int = N_FOLDS) -> list[int]:
 
 def _vector(job: Extraction, contrast: Contrast, column: int, method: Method) -> SteeringVector:
     positive, negative = contrast.sides(column)
-    layer = job.layers[column]
-    generator = torch.Generator().manual_seed(job.seed + layer)
+    layer, seed, trait = job.layers[column], job.settings.seed, job.trait.name
+    generator = torch.Generator().manual_seed(seed + layer)
     try:
         vector = direction_of(
             method, positive, negative, paired=contrast.paired, generator=generator
         )
     except ValueError as error:
-        raise InputError(f"{job.trait}, layer {layer}: {error}; give other answers") from error
-    scores = held_out(contrast, column, method, seed=job.seed + layer)
+        raise InputError(f"{trait}, layer {layer}: {error}; give other answers") from error
+    scores = held_out(contrast, column, method, seed=seed + layer)
     return SteeringVector(
         vector=vector,
         layer=layer,
         method=method,
-        position=job.position,
-        trait=job.trait,
+        position=job.settings.position,
+        trait=trait,
         n_pos=len(positive),
         n_neg=len(negative),
         resid_norm=float(contrast.length[column]),
         scores=finite(scores) if scores else None,
-        model=job.checkpoint.spec.name,
-        weights=job.checkpoint.weights,
-        data=samples_hash(job.samples),
-        dtype=job.dtype,
-        asked=tuple(sorted({question_hash(one.row.question) for one in job.samples})),
+        model=job.subject.checkpoint.spec.name,
+        weights=job.subject.checkpoint.weights,
+        dtype=job.subject.dtype,
     )
 
 

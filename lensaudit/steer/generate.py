@@ -8,6 +8,7 @@ coefficient, in every batch and after a restart, so differences between coeffici
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Literal
 
 import torch
@@ -16,13 +17,17 @@ from torch import Tensor
 
 from lensaudit.data.chat import DATE, PLAIN, SYSTEM_PROMPT, Template, encode_qa
 from lensaudit.errors import InputError, WorkError
-from lensaudit.files import digest
+from lensaudit.files import digest, slug
 from lensaudit.models.bridge import DTYPES, TransformerBridge, cached_step, load
-from lensaudit.models.checkpoint import Checkpoint
+from lensaudit.models.checkpoint import Checkpoint, load_tokenizer, open_checkpoint
+from lensaudit.models.device import resolve_device, resolve_dtype
 from lensaudit.models.generation import Logits, Running, continued, started
+from lensaudit.models.registry import load_registry, resolve
 from lensaudit.patching.generation import ends_of, rows_that_fit
+from lensaudit.patching.options import parse_memory
+from lensaudit.settings import results_folder
 from lensaudit.steer.edits import NO_EDITS, Edits, installed
-from lensaudit.steer.settings import AskSettings
+from lensaudit.steer.settings import AskSettings, ExtractSettings
 
 TEMPERATURE = AskSettings.temperature
 MAX_NEW_TOKENS = AskSettings.max_new_tokens
@@ -221,16 +226,48 @@ class Speaker:
             yield list(zip(some, texts, strict=True))
 
 
-def speaker_of(
-    checkpoint: Checkpoint,
-    *,
-    form: Format,
-    sampling: Sampling,
-    dtype: str,
-    device: str,
-    memory_bytes: int = 2 << 30,
-    batch_size: int | None = None,
-) -> Speaker:
-    """Load the model of a checkpoint."""
-    model = load(checkpoint, dtype=DTYPES[dtype], device=device)
-    return Speaker(model, form, sampling, memory_bytes, batch_size)
+@dataclass(frozen=True)
+class TraitModel:
+    """The model that is asked or read: opened, not loaded."""
+
+    settings: AskSettings | ExtractSettings
+    checkpoint: Checkpoint
+    form: Format
+    dtype: str
+    device: str
+
+    @classmethod
+    def of(cls, settings: AskSettings | ExtractSettings) -> "TraitModel":
+        """The model that is named, and how it runs."""
+        checkpoint = open_checkpoint(resolve(settings.name, load_registry(settings.registry)))
+        device = resolve_device(settings.device)
+        form = format_of(load_tokenizer(checkpoint), settings.form)
+        return cls(settings, checkpoint, form, resolve_dtype(settings.dtype, device), device)
+
+    @property
+    def sampling(self) -> Sampling:
+        """How its answers are drawn."""
+        settings = self.settings
+        return Sampling(settings.temperature, settings.max_new_tokens, settings.seed)
+
+    def speaker(self) -> Speaker:
+        """Load it."""
+        model = load(self.checkpoint, dtype=DTYPES[self.dtype], device=self.device)
+        settings = self.settings
+        memory_bytes = parse_memory(settings.memory)
+        return Speaker(model, self.form, self.sampling, memory_bytes, settings.batch_size)
+
+    def conditions(self) -> dict[str, Any]:
+        """What determines an answer beside question, steering and sampling."""
+        return {
+            "model": self.checkpoint.spec.name,
+            "weights": self.checkpoint.weights,
+            "tokenizer": self.checkpoint.tokenizer,
+            "format": self.form,
+            "dtype": self.dtype,
+        }
+
+    def folder(self, trait: str) -> Path:
+        """Where the files of this model and a trait go."""
+        named = results_folder() / "steering" / slug(self.settings.name) / slug(trait)
+        return self.settings.out or named

@@ -1,6 +1,6 @@
 """What may be chosen of steering: the model, what is asked, who judges, which directions."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -39,7 +39,7 @@ Out = Annotated[
 
 
 @dataclass(frozen=True, kw_only=True)
-class ExtractSettings(Caches, Machine, Names):
+class ExtractSettings(JudgeAccess, Caches, Machine, Names):
     """A run of `steer extract`."""
 
     name: Named
@@ -74,7 +74,6 @@ class ExtractSettings(Caches, Machine, Names):
             typed=True,
         ),
     ] = "none"
-    access: JudgeAccess = field(default_factory=JudgeAccess)
     temperature: Temperature = 0.7
     max_new_tokens: Tokens = 128
     seed: Drawn = 0
@@ -83,7 +82,7 @@ class ExtractSettings(Caches, Machine, Names):
 
 
 @dataclass(frozen=True, kw_only=True)
-class AskSettings(Machine, Names):
+class AskSettings(JudgeAccess, Machine, Names):
     """Whom is asked what, how often, and who judges: what steered models have in common."""
 
     name: Named
@@ -119,7 +118,6 @@ class AskSettings(Machine, Names):
             expert=True,
         ),
     ] = None
-    access: JudgeAccess = field(default_factory=JudgeAccess)
     form: Written = "auto"
     out: Out = None
 

@@ -3,10 +3,9 @@
 import pytest
 import torch
 
-from lensaudit.models.checkpoint import open_checkpoint
-from lensaudit.models.registry import load_registry, resolve
 from lensaudit.steer import extract as extracting
 from lensaudit.steer.extract import Contrast, Extraction, extract, folds_of, held_out
+from lensaudit.steer.settings import ExtractSettings
 from lensaudit.steer.trait import ContrastRow, ContrastSample
 
 
@@ -68,9 +67,11 @@ def test_the_answers_to_one_question_are_held_out_together(tmp_path, monkeypatch
         return held_out(rows, column, method, seed=seed)
 
     monkeypatch.setattr(extracting, "held_out", spied)
-    checkpoint = open_checkpoint(resolve("demo/full", load_registry()))
-    job = Extraction(checkpoint, tuple(samples), "ignorance", ("mean_diff",), (3,), root=tmp_path)
-    (vector,) = extract(job)
+    methods = ("mean_diff",)
+    settings = ExtractSettings(
+        name="demo/full", trait="demo_idk", methods=methods, layers="3", activations=tmp_path
+    )
+    (vector,) = extract(Extraction.of(settings), samples)
     assert seen[0].fold.tolist() == [0, 0, 1, 1, 2, 2, 3, 3]
     assert (seen[0].positive, seen[0].negative) == ((0, 2, 4, 6), (1, 3, 5, 7))
     assert seen[0].paired
