@@ -20,8 +20,7 @@ from rich.filesize import decimal as size
 from transformers import PreTrainedModel
 
 from lensaudit.attacks.settings import RelearnSettings
-from lensaudit.data.chat import PLAIN, check_tokenizer, pad_id
-from lensaudit.errors import InputError
+from lensaudit.data.chat import pad_id
 from lensaudit.files import digest, write_csv
 from lensaudit.models.checkpoint import Checkpoint, load_tokenizer, open_checkpoint
 from lensaudit.models.device import free_bytes, resolve_device
@@ -34,13 +33,14 @@ from lensaudit.unlearn.job import (
     ENCODERS,
     FORMATS,
     Format,
+    check_formats,
+    check_lengths,
     formats_of,
     kept_losses,
     n_steps_of,
     trained,
 )
 from lensaudit.unlearn.rows import (
-    CHAT,
     Answered,
     Sample,
     TrainBatch,
@@ -137,16 +137,9 @@ def run_of(
     autocast: bool = False,
 ) -> TrainingRun[TrainBatch]:
     """The training run of an attack."""
-    for one in settings.formats:
-        check_tokenizer(tokenizer, CHAT if one == "chat" else PLAIN, name)
+    check_formats(tokenizer, settings.formats, name)
     samples = [ENCODERS[one](tokenizer, row) for row in rows for one in settings.formats]
-    limit = getattr(model.config, "max_position_embeddings", None)
-    longest = max(len(one.ids) for one in samples)
-    if limit is not None and longest > limit:
-        raise InputError(
-            f"{name}: reads {limit} tokens, the longest row has {longest}; leave long rows out of "
-            "the data"
-        )
+    check_lengths(samples, model, name)
     batch = relearn_batches(samples, settings, pad=pad_id(tokenizer))
     return TrainingRun(
         FineTuning(),

@@ -26,6 +26,8 @@ _WANTED = {
     "int_type": "a whole number",
     "string_type": "a text",
     "string_too_short": "a text",
+    "string_pattern_mismatch": "another text",
+    "bool_type": "true or false",
     "list_type": "a list",
     "tuple_type": "a list",
     "dict_type": "an object",

@@ -1,10 +1,12 @@
 """What a trait is: answers with and without it, what is asked to see it, how a judge is asked."""
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import astuple, dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
+
+from pydantic import Field
 
 from lensaudit.data.facts import Fact, read_rows
 from lensaudit.data.joining import following
@@ -12,18 +14,23 @@ from lensaudit.data.spans import Encoded, SpanLost, encode
 from lensaudit.errors import InputError
 from lensaudit.files import digest, read_json
 from lensaudit.judge.prompts import check_template
+from lensaudit.results.schema import Flag, checked
 from lensaudit.steer.generate import Format, prompt_ids
 
 FOLDER = Path(__file__).parent / "shipped"
 PLACEHOLDERS = ("{question}", "{answer}")
 
 
+Said = Annotated[str, Field(pattern=r"\S")]
+"""A text that is not blank."""
+
+
 @dataclass(frozen=True)
 class ContrastRow:
     """One question with an answer that shows the trait, or one that does not."""
 
-    question: str
-    answer: str
+    question: Said
+    answer: Said
     prefix: str = ""
     """How the answer begins, up to the entity; read for span positions alone."""
     entity: str = ""
@@ -33,9 +40,46 @@ class ContrastRow:
 class Elicitation:
     """How answers with and without the trait are asked for: pairs of system prompts."""
 
-    positive: tuple[str, ...]
-    negative: tuple[str, ...]
-    questions: tuple[str, ...]
+    positive: tuple[Said, ...]
+    negative: tuple[Said, ...]
+    questions: tuple[Said, ...]
+
+    def __post_init__(self) -> None:
+        if not self.questions or not self.positive or len(self.positive) != len(self.negative):
+            raise ValueError(
+                f"{len(self.positive)} positive and {len(self.negative)} negative system prompts, "
+                f"{len(self.questions)} questions; wanted pairs, and questions"
+            )
+
+
+@dataclass(frozen=True)
+class _Contrast:
+    """Written answers of a prompt file."""
+
+    positive: Annotated[tuple[ContrastRow, ...], Field(min_length=1)]
+    negative: Annotated[tuple[ContrastRow, ...], Field(min_length=1)]
+
+
+@dataclass(frozen=True)
+class _PromptFile:
+    """What stands in a prompt file."""
+
+    questions: tuple[Said, ...]
+    eval_prompt: Said
+    trait_name: str = ""
+    trait_description: str = ""
+    polarity: Literal[1, -1] = 1
+    refusal_is_trait: Flag = False
+    extraction: Elicitation | None = None
+    contrast: _Contrast | None = None
+    entities: tuple[Said, ...] = ()
+
+    def __post_init__(self) -> None:
+        n = len(self.questions)
+        if not n or len(set(self.questions)) < n:
+            raise ValueError("questions: wanted at least one, each once")
+        if len(self.entities) not in (0, n):
+            raise ValueError(f"entities: wanted a list of {n}, one for each question")
 
 
 @dataclass(frozen=True)
@@ -92,19 +136,18 @@ def parse_trait(found: Any, name: str, source: str = "") -> Trait:
         InputError: what is wrong, by key.
     """
     source = source or name
-    if not isinstance(found, Mapping):
-        raise InputError(f"{source}: wanted an object with questions and eval_prompt")
+    file = checked(_PromptFile, found, source, remedy="a prompt file has questions and eval_prompt")
     trait = Trait(
-        name=_text(found, "trait_name", source, default=name),
-        description=_text(found, "trait_description", source, default=""),
-        questions=_texts(found, "questions", source),
-        eval_prompt=judge_prompt(_text(found, "eval_prompt", source), f"{source}: eval_prompt"),
-        polarity=_polarity(found, source),
-        refusal_is_trait=_flag(found, "refusal_is_trait", source),
-        elicitation=_elicitation(found.get("extraction"), f"{source}: extraction"),
-        positive=_rows(found, "positive", source),
-        negative=_rows(found, "negative", source),
-        entities=_entities(found, source),
+        name=file.trait_name or name,
+        description=file.trait_description,
+        questions=file.questions,
+        eval_prompt=judge_prompt(file.eval_prompt, f"{source}: eval_prompt"),
+        polarity=file.polarity,
+        refusal_is_trait=file.refusal_is_trait,
+        elicitation=file.extraction,
+        positive=file.contrast.positive if file.contrast else (),
+        negative=file.contrast.negative if file.contrast else (),
+        entities=file.entities,
     )
     check_disjoint(trait.questions, extraction_questions(trait), source)
     return trait
@@ -152,96 +195,6 @@ def question_hash(text: str) -> str:
     True
     """
     return digest(" ".join(text.casefold().split()).rstrip("?.! "))[:16]
-
-
-def _text(found: Mapping[str, Any], key: str, source: str, default: str | None = None) -> str:
-    value = found.get(key, default)
-    if not isinstance(value, str) or (default is None and not value.strip()):
-        raise InputError(f"{source}: {key} is {'missing' if value is None else 'not text'}")
-    return value
-
-
-def _texts(found: Mapping[str, Any], key: str, source: str) -> tuple[str, ...]:
-    values = found.get(key)
-    if not isinstance(values, list) or not values:
-        raise InputError(f"{source}: {key} is no list of texts, wanted at least one")
-    for place, value in enumerate(values, 1):
-        if not isinstance(value, str) or not value.strip():
-            raise InputError(f"{source}: {key}, item {place}: wanted a text")
-    if twice := next((v for v in values if values.count(v) > 1), None):
-        raise InputError(f"{source}: {key}: {twice[:60]!r} stands there twice")
-    return tuple(values)
-
-
-def _entities(found: Mapping[str, Any], source: str) -> tuple[str, ...]:
-    values, n = found.get("entities", []), len(found["questions"])
-    if not isinstance(values, list) or len(values) not in (0, n):
-        raise InputError(f"{source}: entities: wanted a list of {n}, one for each question")
-    for place, value in enumerate(values, 1):
-        if not isinstance(value, str) or not value.strip():
-            raise InputError(f"{source}: entities, item {place}: wanted a text")
-    return tuple(values)
-
-
-def _polarity(found: Mapping[str, Any], source: str) -> int:
-    value = found.get("polarity", 1)
-    if value not in (1, -1) or isinstance(value, bool):
-        raise InputError(f"{source}: polarity is {value!r}, wanted 1 or -1")
-    return value
-
-
-def _flag(found: Mapping[str, Any], key: str, source: str) -> bool:
-    value = found.get(key, False)
-    if not isinstance(value, bool):
-        raise InputError(f"{source}: {key} is {value!r}, wanted true or false")
-    return value
-
-
-def _elicitation(found: Any, source: str) -> Elicitation | None:
-    if found is None:
-        return None
-    if not isinstance(found, Mapping):
-        raise InputError(f"{source}: wanted an object with positive, negative and questions")
-    sides = {key: _texts(found, key, source) for key in ("positive", "negative", "questions")}
-    if len(sides["positive"]) != len(sides["negative"]):
-        raise InputError(
-            f"{source}: {len(sides['positive'])} positive and {len(sides['negative'])} negative "
-            "system prompts; wanted pairs"
-        )
-    return Elicitation(**sides)
-
-
-def _rows(found: Mapping[str, Any], key: str, source: str) -> tuple[ContrastRow, ...]:
-    contrast = found.get("contrast")
-    if contrast is None:
-        return ()
-    if not isinstance(contrast, Mapping):
-        raise InputError(f"{source}: contrast: wanted an object with positive and negative")
-    return contrast_rows(contrast.get(key), f"{source}: contrast: {key}")
-
-
-def contrast_rows(found: Any, source: str) -> tuple[ContrastRow, ...]:
-    """Rows of question and answer.
-
-    Raises:
-        InputError: not a list of such rows, or empty.
-    """
-    if not isinstance(found, list) or not found:
-        raise InputError(f"{source}: wanted a list of question and answer")
-    rows = []
-    for place, row in enumerate(found, 1):
-        where = f"{source}, row {place}"
-        if not isinstance(row, Mapping):
-            raise InputError(f"{where}: wanted an object with question and answer")
-        rows.append(
-            ContrastRow(
-                _text(row, "question", where),
-                _text(row, "answer", where),
-                _text(row, "prefix", where, ""),
-                _text(row, "entity", where, ""),
-            )
-        )
-    return tuple(rows)
 
 
 Position = Literal["response", "prompt_last", "span"]
@@ -294,7 +247,7 @@ def read_contrast(path: Path) -> tuple[ContrastRow, ...]:
     rows, problems = read_rows(path)
     if problems:
         raise InputError(f"{path}: {problems[0]}")
-    return contrast_rows([row.value for row in rows], str(path))
+    return tuple(checked(ContrastRow, row.value, f"{path}: {row.where}") for row in rows)
 
 
 def samples_hash(samples: Sequence[ContrastSample]) -> str:

@@ -24,21 +24,20 @@ SCHEMA = "steer-vector/1"
 _LEGACY_LAYER = re.compile(r"_layer(\d+)$")
 
 
-@dataclass(frozen=True)
-class SteeringVector:
-    """A direction in the residual stream after one block, and how it was found."""
+@dataclass(frozen=True, kw_only=True)
+class VectorRecord:
+    """How a direction was found: what its `.json` says beside the numbers."""
 
-    vector: Float[Tensor, " d_model"]
-    layer: int
+    layer: Whole
     method: str
     position: str
     """Which positions were averaged: `response`, `prompt_last` or `span`."""
     trait: str = ""
-    n_pos: int = 0
-    n_neg: int = 0
-    resid_norm: float | None = None
+    n_pos: Whole = 0
+    n_neg: Whole = 0
+    resid_norm: Length | None = None
     """Mean length of the stream at those positions: what a ratio is measured in."""
-    scores: Mapping[str, float | None] | None = None
+    scores: Mapping[str, Number | None] | None = None
     """Classification scores on rows the direction was not estimated from."""
     model: str = ""
     weights: str = ""
@@ -48,6 +47,13 @@ class SteeringVector:
     dtype: str = ""
     asked: tuple[str, ...] = ()
     """Hashes of the questions it was estimated from: none of them may be asked to test it."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class SteeringVector(VectorRecord):
+    """A direction in the residual stream after one block, and how it was found."""
+
+    vector: Float[Tensor, " d_model"]
 
     @property
     def norm(self) -> float:
@@ -122,32 +128,11 @@ def _load_own(path: Path) -> SteeringVector:
             f"{beside}: layer_convention is {convention!r}, wanted "
             f"{LAYER_CONVENTION!r} (layer 16 = output of block 16 = hidden_states[17])"
         )
-    said = vars(checked(VectorDocument, document, beside, remedy="extract the vector again"))
-    known = said.pop("hash")
-    found = SteeringVector(vector=_checked(_tensor(path), path), **said)
-    if known != found.hash():
+    said = checked(VectorRecord, document, beside, remedy="extract the vector again")
+    found = SteeringVector(vector=_checked(_tensor(path), path), **vars(said))
+    if document.get("hash") != found.hash():
         raise InputError(f"{path}: its .json describes another vector; extract it again")
     return found
-
-
-@dataclass(frozen=True)
-class VectorDocument:
-    """What the `.json` says beside the numbers; of them the hash tells, of the rest nothing."""
-
-    layer: Whole
-    method: str
-    position: str
-    trait: str = ""
-    n_pos: Whole = 0
-    n_neg: Whole = 0
-    resid_norm: Length | None = None
-    scores: Mapping[str, Number | None] | None = None
-    model: str = ""
-    weights: str = ""
-    data: str = ""
-    dtype: str = ""
-    asked: tuple[str, ...] = ()
-    hash: str = ""
 
 
 def _tensor(path: Path) -> Tensor:
@@ -178,7 +163,9 @@ def _load_legacy(path: Path) -> SteeringVector:
             f"{path}: wanted one vector; in a stack of persona vectors, row L + 1 is layer L here"
         )
     method = path.stem[: named.start()]
-    return SteeringVector(_checked(found, path), int(named[1]), method, "unknown")
+    return SteeringVector(
+        vector=_checked(found, path), layer=int(named[1]), method=method, position="unknown"
+    )
 
 
 def _checked(vector: Tensor, path: Path) -> Float[Tensor, " d_model"]:

@@ -3,7 +3,7 @@
 import csv
 import math
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from itertools import chain
 from pathlib import Path
@@ -177,19 +177,6 @@ class Keyed(Protocol):
         ...
 
 
-def finished(job: Keyed, out: Path) -> bool:
-    """Whether `out` holds the finished model of this very job.
-
-    Raises:
-        InputError: it holds something else.
-    """
-    keyed.check_own(out, job.key)
-    if not keyed.finished(out, job.key):
-        return False
-    drop_state(out)  # of a run that was killed between its manifest and its last line
-    return True
-
-
 def kept_losses(out: Path) -> tuple[float, ...]:
     """The losses of a finished folder, by step.
 
@@ -215,7 +202,9 @@ def trained(job: Keyed, out: Path, train: Callable[[], object]) -> bool:
     """
     keyed.check_own(out, job.key)
     with alone(out):
-        if finished(job, out):
+        keyed.check_own(out, job.key)
+        if keyed.finished(out, job.key):
+            drop_state(out)  # of a run that was killed between its manifest and its last line
             return False
         train()
     return True
@@ -236,11 +225,9 @@ def unlearn(job: Job, out: Path, *, report: Callable[[TrainingStep], None]) -> t
     started = time.monotonic()
     keyed.begin(out, job.key)
     tokenizer = load_tokenizer(job.start)
-    for one in job.formats:
-        check_tokenizer(tokenizer, CHAT if one == "chat" else PLAIN, job.start.spec.name)
+    check_formats(tokenizer, job.formats, job.start.spec.name)
     model, wrapped = trainee(job.start, job.how, seed=job.seed, device=job.device)
-    limit = getattr(model.config, "max_position_embeddings", None)
-    batches = _batches(job, tokenizer, limit)
+    batches = _batches(job, tokenizer, model)
     losses = train(model, _run(job, batches, out / STATE_FOLDER), report=report)
     write_csv(out / "losses.csv", ("step", "loss"), list(enumerate(losses, 1)))
     seal_model(
@@ -284,7 +271,7 @@ def _run(
     )
 
 
-def _batches(job: Job, tokenizer: Any, limit: int | None) -> Callable[[int], UnlearnBatch]:
+def _batches(job: Job, tokenizer: Any, model: Any) -> Callable[[int], UnlearnBatch]:
     encoders = [ENCODERS[one] for one in job.formats]
 
     def encoded(rows: Sequence[Answered]) -> list[Sample]:
@@ -299,12 +286,7 @@ def _batches(job: Job, tokenizer: Any, limit: int | None) -> Callable[[int], Unl
         for encode in encoders
         if others
     ]
-    longest = max(len(one.ids) for one in chain(forget, retain, *alternates))
-    if limit is not None and longest > limit:
-        raise InputError(
-            f"{job.start.spec.name}: reads {limit} tokens, the longest row has {longest}; "
-            "leave long rows out of the data"
-        )
+    check_lengths(chain(forget, retain, *alternates), model, job.start.spec.name)
     batch = unlearn_batches(
         forget,
         retain,
@@ -314,6 +296,31 @@ def _batches(job: Job, tokenizer: Any, limit: int | None) -> Callable[[int], Unl
         pad=pad_id(tokenizer),
     )
     return lambda number: batch(number).to(job.device)
+
+
+def check_formats(tokenizer: Any, formats: Sequence[Format], name: str) -> None:
+    """Refuse a tokenizer that cannot write rows in these formats.
+
+    Raises:
+        InputError: what it lacks.
+    """
+    for one in formats:
+        check_tokenizer(tokenizer, CHAT if one == "chat" else PLAIN, name)
+
+
+def check_lengths(samples: Iterable[Sample], model: Any, name: str) -> None:
+    """Refuse sequences that are longer than a model reads.
+
+    Raises:
+        InputError: the longest is.
+    """
+    limit = getattr(model.config, "max_position_embeddings", None)
+    longest = max(len(one.ids) for one in samples)
+    if limit is not None and longest > limit:
+        raise InputError(
+            f"{name}: reads {limit} tokens, the longest row has {longest}; leave long rows out of "
+            "the data"
+        )
 
 
 def _pairs(job: Job) -> list[tuple[Answered, tuple[str, ...]]]:

@@ -25,8 +25,8 @@ from torch.optim import Optimizer
 from transformers import PreTrainedModel
 
 from lensaudit.errors import InputError, WorkError
-from lensaudit.files import digest, make_folder, os_error, read_json, sync_folder, write_json
-from lensaudit.results.records import mark_of, signed
+from lensaudit.files import digest, make_folder, os_error, sync_folder, write_json
+from lensaudit.results.records import mark_of, signed, signed_object
 from lensaudit.types import Logits
 from lensaudit.unlearn.losses import Loss, mean_nll
 from lensaudit.unlearn.rows import TrainBatch
@@ -238,8 +238,6 @@ STATE = "training.json"
 MOMENTS = ("exp_avg", "exp_avg_sq")
 """AdamW's running averages."""
 _OS_ERROR = re.compile(r"os error (\d+)")
-WRITTEN = {"key", "file", "step", "multiplier", "losses"}
-"""What the JSON of a state holds."""
 
 
 @dataclass(frozen=True)
@@ -309,26 +307,6 @@ def _write_tensors(tensors: Mapping[str, Tensor], path: Path) -> None:
         partial.unlink(missing_ok=True)
 
 
-def _is_whole(content: Mapping[str, Any]) -> bool:
-    """Whether a state says what it said when it was written; 0.1.0 wrote no checksum."""
-    try:
-        return "check" not in content or signed(content)["check"] == content["check"]
-    except ValueError:  # NaN
-        return False
-
-
-def _read_tensors(path: Path, mark: Any) -> dict[str, Tensor]:
-    advice = f"delete {path.parent} and start again"
-    if not path.exists():
-        raise InputError(f"{path}: is gone; {advice}")
-    if mark is not None and vars(mark_of(path)) != mark:
-        raise InputError(f"{path}: is damaged; {advice}")
-    try:
-        return load_file(path)
-    except SafetensorError as error:
-        raise InputError(f"{path}: is damaged ({error}); {advice}") from error
-
-
 def load_state(
     folder: Path, key: str, parameters: Mapping[str, Parameter], optimizer: Optimizer
 ) -> TrainState | None:
@@ -339,15 +317,22 @@ def load_state(
     """
     if not (folder / STATE).exists():
         return None
-    content = read_json(folder / STATE)
-    if not isinstance(content, dict) or not content.keys() >= WRITTEN or not _is_whole(content):
-        raise InputError(f"{folder / STATE}: is damaged; delete {folder} and start again")
+    advice = f"delete {folder} and start again"
+    try:
+        content = signed_object(folder / STATE)
+    except InputError as error:
+        raise InputError(f"{folder / STATE}: is damaged; {advice}") from error
     if content["key"] != key:
         raise InputError(
             f"{folder}: holds the state of a run with other settings (key {content['key'][:8]}…, "
             f"this run has {key[:8]}…); name another --out, or repeat the first run's options"
         )
-    tensors = _read_tensors(folder / Path(content["file"]).name, content.get("mark"))
+    path = folder / content["file"]
+    if not path.exists():
+        raise InputError(f"{path}: is gone; {advice}")
+    if vars(mark_of(path)) != content["mark"]:
+        raise InputError(f"{path}: is damaged; {advice}")
+    tensors = load_file(path)
     with torch.no_grad():
         for name, parameter in parameters.items():
             parameter.copy_(tensors[f"weight/{name}"])

@@ -129,7 +129,9 @@ def test_quantised_and_steered_models_are_asked_in_memory(tasks, tmp_path, no_ne
     from lensaudit.steer.vector import SteeringVector, save_vector
 
     vector = torch.randn(64, generator=torch.Generator().manual_seed(0))
-    path = save_vector(SteeringVector(vector, 8, "random", "response"), tmp_path)
+    path = save_vector(
+        SteeringVector(vector=vector, layer=8, method="random", position="response"), tmp_path
+    )
     given = ("--model", "demo/full", "--tasks", "own_choice", "--include", tasks)
 
     def scores(name, *more):
