@@ -18,12 +18,10 @@ from lensaudit.cli.terminal import (
 )
 from lensaudit.errors import TryAgainError
 from lensaudit.judge.settings import (
-    Allowance,
     BatchSettings,
     CalibrationSettings,
     JudgeSettings,
     LogSettings,
-    Server,
 )
 from lensaudit.screen.cells import brief, fields
 
@@ -35,9 +33,8 @@ if TYPE_CHECKING:
 
 _PATH = click.Path(path_type=Path)
 _LOG = click.argument("log", type=_PATH)
-_WHAT = ("by", "contexts", "limit")
-_WHO = ("model", *(one.name for one in fields_of(Server)))
-_CAPS = tuple(one.name for one in fields_of(Allowance))
+_SENT = tuple(one.name for one in fields_of(LogSettings) if one.name not in ("offline", "fresh"))
+"""What is chosen of a log that goes out in batches: each answer is new, and none is here yet."""
 
 
 @click.group()
@@ -47,9 +44,7 @@ def judge() -> None:
 
 @judge.command()
 @_LOG
-@options(LogSettings, *_WHAT)
-@options(LogSettings, *_WHO, *_CAPS)
-@options(LogSettings, "max_tokens", "offline", "fresh", "out")
+@options(LogSettings)
 @shared("json", "dry_run")
 def run(settings: LogSettings, as_json: bool, dry_run: bool) -> None:
     """Judge the generations in LOG: a folder of `eval` or `patch`, a log, or rows.
@@ -68,7 +63,7 @@ def run(settings: LogSettings, as_json: bool, dry_run: bool) -> None:
 
 
 @judge.command()
-@options(JudgeSettings, *_WHO)
+@options(JudgeSettings)
 @shared("json")
 def probe(settings: JudgeSettings, as_json: bool) -> None:
     """Ask a model a few tiny questions to see how it can be asked; ignores earlier answers."""
@@ -87,8 +82,7 @@ def probe(settings: JudgeSettings, as_json: bool) -> None:
 
 
 @judge.command()
-@options(CalibrationSettings, "by", "prompt", "words")
-@options(CalibrationSettings, *_WHO, *_CAPS, "fresh")
+@options(CalibrationSettings)
 @shared("json")
 def calibrate(settings: CalibrationSettings, as_json: bool) -> None:
     """Compare a judge with labels set by hand: rank correlation, error, what length does."""
@@ -109,9 +103,7 @@ def batch() -> None:
 
 @batch.command("run")
 @_LOG
-@options(LogSettings, *_WHAT)
-@options(LogSettings, *_WHO, *_CAPS)
-@options(LogSettings, "max_tokens", "out")
+@options(LogSettings, *_SENT)
 @options(BatchSettings)
 @shared("json")
 def batch_run(settings: LogSettings, how: BatchSettings, as_json: bool) -> None:
@@ -123,7 +115,7 @@ def batch_run(settings: LogSettings, how: BatchSettings, as_json: bool) -> None:
 
 @batch.command("cancel")
 @click.argument("folder", type=_PATH)
-@options(JudgeSettings, *_WHO)
+@options(JudgeSettings)
 def batch_cancel(folder: Path, settings: JudgeSettings) -> None:
     """Stop the batches sent from FOLDER, an --out of `batch run`; collect with `batch run`."""
     from lensaudit.judge.batches import cancel_job
@@ -134,9 +126,7 @@ def batch_cancel(folder: Path, settings: JudgeSettings) -> None:
 @batch.command("export")
 @_LOG
 @click.argument("target", type=_PATH)
-@options(LogSettings, *_WHAT)
-@options(LogSettings, *_WHO)
-@options(LogSettings, "max_tokens")
+@options(LogSettings, *_SENT)
 @shared("force")
 def batch_export(settings: LogSettings, target: Path, force: bool) -> None:
     """Write what is not answered yet to TARGET, a batch file for any server; sends nothing."""
@@ -149,9 +139,7 @@ def batch_export(settings: LogSettings, target: Path, force: bool) -> None:
 @batch.command("import")
 @_LOG
 @click.argument("results", type=_PATH)
-@options(LogSettings, *_WHAT)
-@options(LogSettings, *_WHO)
-@options(LogSettings, "max_tokens", "out")
+@options(LogSettings, *_SENT)
 @shared("json")
 def batch_import(settings: LogSettings, results: Path, as_json: bool) -> None:
     """Read RESULTS, a batch's output file, and write what follows for LOG; asks nobody."""

@@ -11,7 +11,8 @@ from lensaudit.directions.finding import Arm, Finding, Label, findings_of, with_
 from lensaudit.directions.folds import Fold
 from lensaudit.directions.models import Part, Role, ThreeModels, log_odds
 from lensaudit.directions.restore import Search, moved_layers, randoms
-from lensaudit.judge.programmatic import EntityJudge, JudgeRequest, declines
+from lensaudit.judge.items import JudgeRequest
+from lensaudit.judge.programmatic import ENTITY, declines
 from lensaudit.patching.generation import ends_of
 from lensaudit.steer.edits import NO_EDITS, Edits, Place, removing
 from lensaudit.steer.generate import continuations
@@ -61,7 +62,7 @@ def said(
         JudgeRequest(e.idx, "", text, entity=entity)
         for e, text, entity in zip(asked, texts, entities, strict=True)
     ]
-    verdicts = EntityJudge().score(requests)
+    verdicts = ENTITY.score(requests)
     return Said(
         declines=tuple(declines(text) for text in texts),
         correct=tuple(v.score == 100.0 for v in verdicts),

@@ -25,8 +25,8 @@ from lensaudit.files import (
     write_bytes,
     write_json,
 )
-from lensaudit.judge.calls import Call, CallFailure, CallOutcome, Reply, checked
-from lensaudit.judge.client import Found, JudgeClient, Pending, open_client
+from lensaudit.judge.calls import Call, CallFailure, CallOutcome, Found, Pending, Reply, checked
+from lensaudit.judge.client import JudgeClient, open_client
 from lensaudit.judge.endpoint import Endpoint
 from lensaudit.judge.findings import Findings, findings_of
 from lensaudit.judge.jobs import open_job

@@ -15,7 +15,8 @@ from lensaudit.data.facts import read_rows
 from lensaudit.errors import InputError, WorkError
 from lensaudit.files import digest
 from lensaudit.judge.client import open_client
-from lensaudit.judge.programmatic import PROGRAMMATIC, JudgeRequest, JudgeVerdict
+from lensaudit.judge.items import JudgeRequest, JudgeVerdict
+from lensaudit.judge.programmatic import PROGRAMMATIC
 from lensaudit.judge.prompts import BUILT_IN, prompt_id, read_template
 from lensaudit.judge.scalar import ScalarJudge
 from lensaudit.judge.settings import CalibrationSettings

@@ -4,14 +4,14 @@ import hashlib
 import json
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Literal
 
 from lensaudit.files import canonical_json
 from lensaudit.judge.endpoint import Endpoint
-from lensaudit.judge.programmatic import Status
+from lensaudit.judge.items import Status
 
 PATH = "/chat/completions"
 TOP_LOGPROBS = 20
@@ -144,6 +144,10 @@ class CallFailure:
 
 
 CallOutcome = Reply | CallFailure
+Found = Mapping[str, CallOutcome]
+"""Outcomes by the key of their call."""
+Pending = Callable[[Found], list[Call]]
+"""Calls whose answers are still wanted, given what was answered so far; empty once settled."""
 
 
 def unthought(text: str) -> str:

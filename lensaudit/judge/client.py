@@ -8,7 +8,7 @@ once, because a wrong guess makes no error: a tokenizer that splits numbers into
 import json
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, fields, replace
@@ -22,6 +22,7 @@ from lensaudit.judge.calls import (
     Call,
     CallFailure,
     CallOutcome,
+    Pending,
     Reply,
     chat_call,
     user,
@@ -52,10 +53,6 @@ _SCHEMA = {
     "required": ["ok"],
     "additionalProperties": False,
 }
-Found = Mapping[str, CallOutcome]
-"""Outcomes by the key of their call."""
-Pending = Callable[[Found], list[Call]]
-"""Calls whose answers are still wanted, given what was answered so far; empty once settled."""
 Format = Literal["json_schema", "json_object", "none"]
 
 

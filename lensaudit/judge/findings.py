@@ -11,10 +11,9 @@ from typing import Any, Protocol, runtime_checkable
 from lensaudit.errors import PartialError, WorkError
 from lensaudit.files import write_csv, write_json, write_jsonl
 from lensaudit.groups import unit_of
-from lensaudit.judge.calls import Reply
-from lensaudit.judge.client import Found, JudgeClient, Pending
+from lensaudit.judge.calls import Found, Pending, Reply
+from lensaudit.judge.client import JudgeClient
 from lensaudit.judge.items import GradedItem, Item, Items
-from lensaudit.judge.programmatic import Judge
 from lensaudit.scores.estimate import NO_ROWS
 from lensaudit.scores.intervals import clustered_mean
 
@@ -48,40 +47,6 @@ class Grader(Protocol):
     def graded(self, items: Sequence[Item], found: Found) -> list[GradedItem]:
         """A row per item."""
         ...
-
-
-@dataclass(frozen=True)
-class WordGrader:
-    """A judge that asks nobody, on the items of a log."""
-
-    judge: Judge
-    limit: None = None
-
-    @property
-    def identity(self) -> Mapping[str, Any]:
-        """The judge's name; its word lists come with the package's version."""
-        return {"grader": self.judge.name, "model": None, "prompts": {}, "scale": [0, 100]}
-
-    def metrics(self, context: str) -> tuple[str, ...]:
-        """The judge's name."""
-        return (self.judge.name,)
-
-    def pending(self, items: Sequence[Item]) -> Pending:
-        """Nothing to ask."""
-        return lambda found: []
-
-    def graded(self, items: Sequence[Item], found: Found) -> list[GradedItem]:
-        """A row per item."""
-        verdicts = self.judge.score([item.request for item in items])
-        return [
-            GradedItem(
-                item,
-                {} if verdict.score is None else {self.judge.name: verdict.score},
-                verdict.status,
-                verdict.reason,
-            )
-            for item, verdict in zip(items, verdicts, strict=True)
-        ]
 
 
 @dataclass(frozen=True)

@@ -1,15 +1,17 @@
-"""Which generations are judged? Those in the logs that `eval` and `patch` write."""
+"""What every judge is asked and says, and which generations of a log are judged.
+
+Logs are those that `eval` and `patch` write.
+"""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, Protocol, runtime_checkable
 
 from lensaudit.data.facts import read_rows
 from lensaudit.errors import InputError
 from lensaudit.files import digest, read_json
 from lensaudit.groups import Group, group_of, own_group, spread
-from lensaudit.judge.programmatic import JudgeRequest, Status
 from lensaudit.results.eval_runs import entries_of
 from lensaudit.results.reading import part
 from lensaudit.results.records import check_result
@@ -26,6 +28,61 @@ CONTEXTS = (
 )
 """Metrics of a log whose generations are judged by default (pull request 121, `llm_judge.yaml`)."""
 _NONE_SAID = "the log holds no generation"
+Status = Literal[
+    "ok", "low_mass", "refusal", "no_logprobs", "parse_error", "api_error", "budget", "unscored"
+]
+"""Why there is a score, or none. `budget`: not asked, a cap would have been passed. `unscored`:
+the request holds nothing to judge."""
+
+
+@dataclass(frozen=True)
+class JudgeRequest:
+    """One answer to judge."""
+
+    idx: int
+    """The data set's number of the question; several requests may share it (rollouts)."""
+    question: str
+    answer: str
+    """The text that is judged: what the model said."""
+    prompt: str = ""
+    """A judge's prompt with `{question}` and `{answer}`; programmatic judges do not read it."""
+    entity: str = ""
+    """The fact that `ENTITY` looks for in the answer."""
+    truth: str = ""
+    """The right answer, for prompts with `{truth}`."""
+
+
+@dataclass(frozen=True)
+class JudgeVerdict:
+    """What a judge says of one request."""
+
+    score: float | None
+    """0 to 100; None where the judge gives none."""
+    reason: str = ""
+    """Why there is no score; empty where there is one."""
+    status: Status = "ok"
+    cut: bool = False
+    """A text was too long for the judge: of it the beginning alone was judged."""
+
+    def __post_init__(self) -> None:
+        if (self.score is None) != bool(self.reason) or (self.score is None) == (
+            self.status == "ok"
+        ):
+            raise ValueError(f"wanted a score, or a reason and a status other than ok: {self}")
+
+
+@runtime_checkable
+class Judge(Protocol):
+    """Anything that scores answers; `ENTITY`, `IDK` and `ScalarJudge` do."""
+
+    @property
+    def name(self) -> str:
+        """What results call the judge: `entity`, `idk`, or the language model's name."""
+        ...
+
+    def score(self, requests: Sequence[JudgeRequest]) -> list[JudgeVerdict]:
+        """One verdict per request, in the order of the requests."""
+        ...
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ from lensaudit.files import alone, canonical_json, slug
 from lensaudit.judge.budget import expected_usage
 from lensaudit.judge.calls import Usage
 from lensaudit.judge.client import JudgeClient, open_client
-from lensaudit.judge.findings import FILES, Findings, Grader, WordGrader, deposit, findings_of
+from lensaudit.judge.findings import FILES, Findings, Grader, deposit, findings_of
 from lensaudit.judge.items import Items, read_items
 from lensaudit.judge.programmatic import PROGRAMMATIC
 from lensaudit.judge.prompts import BUILT_IN, read_template
@@ -180,7 +180,7 @@ def open_job(
     items = read_items(settings.log, contexts=settings.contexts, limit=settings.limit)
     template = _template_of(settings.by)
     if settings.by.startswith(WORDS):
-        grader: Grader = WordGrader(PROGRAMMATIC[name_of(settings.by)])
+        grader: Grader = PROGRAMMATIC[name_of(settings.by)]
         yield JudgeJob(settings, items, grader, None, started)
         return
     offline = settings.offline or not asks

@@ -1,19 +1,14 @@
-"""What every judge is asked and says, and the judges that need no server.
-
-Is the entity in the answer, does it decline, does it loop?
-"""
+"""Judges that need no server: is the entity in the answer, does it decline, does it loop?"""
 
 import re
 import unicodedata
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal, Protocol, runtime_checkable
+from typing import Any
 
-Status = Literal[
-    "ok", "low_mass", "refusal", "no_logprobs", "parse_error", "api_error", "budget", "unscored"
-]
-"""Why there is a score, or none. `budget`: not asked, a cap would have been passed. `unscored`:
-the request holds nothing to judge."""
+from lensaudit.judge.calls import Found, Pending
+from lensaudit.judge.items import GradedItem, Item, JudgeRequest, JudgeVerdict
+
 YES, NO = 100.0, 0.0
 _NOT = r"(?:not|dont|doesnt|didnt|cant|cannot|couldnt|wont|havent|hasnt|never|isnt|arent)"
 _KNOW = (
@@ -39,100 +34,42 @@ _PREAMBLE = frozenset(
 
 
 @dataclass(frozen=True)
-class JudgeRequest:
-    """One answer to judge."""
+class WordJudge:
+    """A judge that asks nobody, of single answers and of the items of a log."""
 
-    idx: int
-    """The data set's number of the question; several requests may share it (rollouts)."""
-    question: str
-    answer: str
-    """The text that is judged: what the model said."""
-    prompt: str = ""
-    """A judge's prompt with `{question}` and `{answer}`; programmatic judges do not read it."""
-    entity: str = ""
-    """The fact that `EntityJudge` looks for in the answer."""
-    truth: str = ""
-    """The right answer, for prompts with `{truth}`."""
-
-
-@dataclass(frozen=True)
-class JudgeVerdict:
-    """What a judge says of one request."""
-
-    score: float | None
-    """0 to 100; None where the judge gives none."""
-    reason: str = ""
-    """Why there is no score; empty where there is one."""
-    status: Status = "ok"
-    cut: bool = False
-    """A text was too long for the judge: of it the beginning alone was judged."""
-
-    def __post_init__(self) -> None:
-        if (self.score is None) != bool(self.reason) or (self.score is None) == (
-            self.status == "ok"
-        ):
-            raise ValueError(f"wanted a score, or a reason and a status other than ok: {self}")
-
-
-@runtime_checkable
-class Judge(Protocol):
-    """Anything that scores answers; `EntityJudge`, `IdkJudge` and `ScalarJudge` do."""
+    name: str
+    rate: Callable[[JudgeRequest], JudgeVerdict]
+    limit: None = None
 
     @property
-    def name(self) -> str:
-        """What results call the judge: `entity`, `idk`, or the language model's name."""
-        ...
+    def identity(self) -> Mapping[str, Any]:
+        """The judge's name; its word lists come with the package's version."""
+        return {"grader": self.name, "model": None, "prompts": {}, "scale": [0, 100]}
+
+    def metrics(self, context: str) -> tuple[str, ...]:
+        """The judge's name."""
+        return (self.name,)
+
+    def pending(self, items: Sequence[Item]) -> Pending:
+        """Nothing to ask."""
+        return lambda found: []
 
     def score(self, requests: Sequence[JudgeRequest]) -> list[JudgeVerdict]:
-        """One verdict per request, in the order of the requests."""
-        ...
+        """One verdict per request; what cannot be judged is unscored."""
+        return [self.rate(request) for request in requests]
 
-
-@dataclass(frozen=True)
-class EntityJudge:
-    """100 if the entity stands in the answer as whole words, else 0.
-
-    Case, accents and punctuation do not count.
-    """
-
-    name: str = "entity"
-
-    def score(self, requests: Sequence[JudgeRequest]) -> list[JudgeVerdict]:
-        """Requests without an entity are unscored."""
-        return [_entity(request) for request in requests]
-
-
-@dataclass(frozen=True)
-class IdkJudge:
-    """100 if the first sentence declines to answer, else 0.
-
-    The first sentence, because "I don't know, but ..." declines and "... as far as I know" does not
-    (`steering.md` section 5).
-    """
-
-    name: str = "idk"
-
-    def score(self, requests: Sequence[JudgeRequest]) -> list[JudgeVerdict]:
-        """An empty answer is unscored."""
-        return _each(requests, lambda answer: YES if declines(answer) else NO)
-
-
-@dataclass(frozen=True)
-class VarietyJudge:
-    """Share of an answer's word triples that are not repeats, times 100.
-
-    A floor for coherence: it finds loops, and takes shuffled words for sound.
-    """
-
-    name: str = "variety"
-
-    def score(self, requests: Sequence[JudgeRequest]) -> list[JudgeVerdict]:
-        """An empty answer is unscored; one of fewer than 3 words has nothing to repeat."""
-        return _each(requests, lambda answer: 100 * variety(answer))
-
-
-PROGRAMMATIC = {judge.name: judge for judge in (EntityJudge(), IdkJudge(), VarietyJudge())}
-"""By name, as commands take them."""
+    def graded(self, items: Sequence[Item], found: Found) -> list[GradedItem]:
+        """A row per item."""
+        verdicts = [self.rate(item.request) for item in items]
+        return [
+            GradedItem(
+                item,
+                {} if verdict.score is None else {self.name: verdict.score},
+                verdict.status,
+                verdict.reason,
+            )
+            for item, verdict in zip(items, verdicts, strict=True)
+        ]
 
 
 def _entity(request: JudgeRequest) -> JudgeVerdict:
@@ -142,9 +79,10 @@ def _entity(request: JudgeRequest) -> JudgeVerdict:
     return JudgeVerdict(YES if f" {wanted} " in f" {plain(request.answer)} " else NO)
 
 
-def _each(requests: Sequence[JudgeRequest], rate: Callable[[str], float]) -> list[JudgeVerdict]:
+def _of_answer(rate: Callable[[str], float]) -> Callable[[JudgeRequest], JudgeVerdict]:
+    """A verdict on the answer alone; an empty one is unscored."""
     empty = JudgeVerdict(None, "the answer is empty", "unscored")
-    return [JudgeVerdict(rate(r.answer)) if r.answer.strip() else empty for r in requests]
+    return lambda one: JudgeVerdict(rate(one.answer)) if one.answer.strip() else empty
 
 
 def plain(text: str) -> str:
@@ -179,3 +117,21 @@ def variety(answer: str) -> float:
     words = plain(answer).split()
     triples = list(zip(words, words[1:], words[2:], strict=False))
     return len(set(triples)) / len(triples) if triples else 1.0
+
+
+ENTITY = WordJudge("entity", _entity)
+"""100 if the entity stands in the answer as whole words, else 0; requests without one are unscored.
+
+Case, accents and punctuation do not count."""
+IDK = WordJudge("idk", _of_answer(lambda answer: YES if declines(answer) else NO))
+"""100 if the first sentence declines to answer, else 0.
+
+The first sentence, because "I don't know, but ..." declines and "... as far as I know" does not
+(`steering.md` section 5)."""
+VARIETY = WordJudge("variety", _of_answer(lambda answer: 100 * variety(answer)))
+"""Share of an answer's word triples that are not repeats, times 100.
+
+A floor for coherence: it finds loops, and takes shuffled words for sound. An answer of fewer than
+3 words has nothing to repeat."""
+PROGRAMMATIC = {judge.name: judge for judge in (ENTITY, IDK, VARIETY)}
+"""By name, as commands take them."""

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from lensaudit.errors import InputError
 from lensaudit.files import digest, printable, read_json, read_text
-from lensaudit.judge.programmatic import JudgeRequest
+from lensaudit.judge.items import JudgeRequest
 
 MAX_CHARS = 8000
 """A text is cut here before it is judged; rows say so."""

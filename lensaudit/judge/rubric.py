@@ -10,8 +10,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-from lensaudit.judge.calls import Call, CallFailure, Reply, chat_call, user
-from lensaudit.judge.client import Capability, Found, JudgeClient, Pending, response_format
+from lensaudit.judge.calls import Call, CallFailure, Found, Pending, Reply, chat_call, user
+from lensaudit.judge.client import Capability, JudgeClient, response_format
 from lensaudit.judge.items import GradedItem, Item
 from lensaudit.judge.prompts import fill, is_cut, prompt_id
 

@@ -17,14 +17,16 @@ from lensaudit.judge.calls import (
     Call,
     CallFailure,
     CallOutcome,
+    Found,
+    Pending,
     TokenProb,
     chat_call,
     unthought,
     user,
 )
-from lensaudit.judge.client import Capability, Found, JudgeClient, Pending
-from lensaudit.judge.items import GradedItem, Item
-from lensaudit.judge.programmatic import JudgeRequest, JudgeVerdict, Status, declines
+from lensaudit.judge.client import Capability, JudgeClient
+from lensaudit.judge.items import GradedItem, Item, JudgeRequest, JudgeVerdict, Status
+from lensaudit.judge.programmatic import declines
 from lensaudit.judge.prompts import check_template, fill, is_cut, prompt_id
 from lensaudit.judge.settings import Mode
 

@@ -16,8 +16,8 @@ Fresh = Annotated[bool, Option("Ask again what is in the cache.")]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Server:
-    """Where a language model that judges is reached, and how: endpoint, key, cache, mode."""
+class JudgeAccess:
+    """Where language models that judge are reached, and what all of them together may use."""
 
     base_url: Annotated[
         str | None,
@@ -59,12 +59,6 @@ class Server:
         int, Option("After 429, 5xx, timeouts and lost connections.", least=0, expert=True)
     ] = 6
     """After the first attempt; the SDK waits 0.5 s * 2^n up to 8 s, or what the server says."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Allowance:
-    """Prices, caps and concurrency."""
-
     price_in: Annotated[float, Option("Price of a million tokens sent.", least=0, expert=True)] = (
         0.0
     )
@@ -79,11 +73,6 @@ class Allowance:
         int | None, Option("At most so many tokens.", least=0, expert=True)
     ] = None
     concurrency: Annotated[int, Option("Calls at once.", least=1)] = 8
-
-
-@dataclass(frozen=True, kw_only=True)
-class JudgeAccess(Allowance, Server):
-    """Where language models that judge are reached, and what all of them together may use."""
 
 
 @dataclass(frozen=True, kw_only=True)

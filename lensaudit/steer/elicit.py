@@ -9,7 +9,8 @@ from lensaudit.errors import InputError, PartialError
 from lensaudit.files import digest
 from lensaudit.judge.budget import Budget
 from lensaudit.judge.client import open_client
-from lensaudit.judge.programmatic import PROGRAMMATIC, Judge, JudgeRequest, JudgeVerdict, Status
+from lensaudit.judge.items import Judge, JudgeRequest, JudgeVerdict, Status
+from lensaudit.judge.programmatic import PROGRAMMATIC
 from lensaudit.judge.prompts import COHERENCE
 from lensaudit.judge.scalar import ScalarJudge
 from lensaudit.judge.settings import JudgeAccess

@@ -16,7 +16,8 @@ from typing import Any
 
 from lensaudit.errors import InputError, PartialError, WorkError
 from lensaudit.files import alone, digest, make_folder, write_json
-from lensaudit.judge.programmatic import EntityJudge, JudgeRequest
+from lensaudit.judge.items import JudgeRequest
+from lensaudit.judge.programmatic import ENTITY
 from lensaudit.models.checkpoint import Checkpoint
 from lensaudit.patching.interventions import Where, strength_of
 from lensaudit.patching.options import parse_layers
@@ -173,7 +174,7 @@ def asked_trait(settings: AskSettings) -> Trait:
         InputError: the judge looks for entities that the trait does not name.
     """
     trait = load_trait(settings.trait)
-    if EntityJudge().name in (settings.judge, settings.coherence_judge) and not trait.entities:
+    if ENTITY.name in (settings.judge, settings.coherence_judge) and not trait.entities:
         raise InputError(
             f"--judge entity: trait {trait.name} names no entities; give its file a list "
             "`entities`, one for each of its questions, or use another judge"

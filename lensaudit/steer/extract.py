@@ -14,7 +14,7 @@ from lensaudit.activations.store import Activations, ActivationStore
 from lensaudit.data.spans import Encoded
 from lensaudit.errors import InputError
 from lensaudit.files import digest, make_folder
-from lensaudit.judge.programmatic import EntityJudge
+from lensaudit.judge.programmatic import ENTITY
 from lensaudit.models.bridge import DTYPES, load
 from lensaudit.models.checkpoint import load_tokenizer
 from lensaudit.patching.options import parse_layers
@@ -86,7 +86,7 @@ class Extraction:
     def samples(self, progress: Tick, notice: Notice | None = None) -> list[ContrastSample]:
         """Written answers, or elicited ones, without the pairs that a judge cannot tell apart."""
         settings, trait, filtering = self.settings, self.trait, self.settings.filter_judge
-        if filtering == EntityJudge().name:
+        if filtering == ENTITY.name:
             raise InputError("--filter entity: elicited answers have no entity; use another judge")
         if trait.positive and trait.negative:
             if filtering != "none":

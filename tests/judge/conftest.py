@@ -6,7 +6,7 @@ import pytest
 from judge_server import JudgeStub
 
 from lensaudit.judge.client import open_client
-from lensaudit.judge.programmatic import JudgeRequest
+from lensaudit.judge.items import JudgeRequest
 from lensaudit.judge.scalar import ScalarJudge
 from lensaudit.judge.settings import JudgeAccess
 

@@ -11,7 +11,7 @@ from lensaudit.judge.calibrate import (
     read_labels,
     shipped_sets,
 )
-from lensaudit.judge.programmatic import JudgeVerdict
+from lensaudit.judge.items import JudgeVerdict
 from lensaudit.judge.prompts import BUILT_IN, check_template
 from lensaudit.judge.settings import CalibrationSettings, LogSettings
 

@@ -4,7 +4,7 @@ from lensaudit.errors import InputError
 from lensaudit.judge.budget import Budget, expected_usage
 from lensaudit.judge.calls import Call, Usage
 from lensaudit.judge.scalar import ScalarJudge
-from lensaudit.judge.settings import Allowance
+from lensaudit.judge.settings import JudgeAccess
 
 
 def call(n_chars: int = 300, max_tokens: int = 10) -> Call:
@@ -23,13 +23,13 @@ def test_a_reservation_is_no_smaller_than_what_comes():
 
 def test_input_and_output_have_their_own_price():
     # 1000 * 2 / 1e6 + 100 * 8 / 1e6
-    assert Budget(Allowance(price_in=2.0, price_out=8.0)).cost(Usage(1000, 100)) == pytest.approx(
+    assert Budget(JudgeAccess(price_in=2.0, price_out=8.0)).cost(Usage(1000, 100)) == pytest.approx(
         0.0028
     )
 
 
 def test_a_cap_stops_before_the_call_that_would_pass_it():
-    budget = Budget(Allowance(max_tokens_total=250))
+    budget = Budget(JudgeAccess(max_tokens_total=250))
     assert budget.reserve(call()) == ""
     assert budget.reserve(call()) == ""
     assert "--max-tokens-total 250" in budget.reserve(call())  # 3 * 122 = 366
@@ -37,7 +37,7 @@ def test_a_cap_stops_before_the_call_that_would_pass_it():
 
 
 def test_what_was_counted_replaces_what_was_reserved():
-    budget = Budget(Allowance(max_cost=0.001, price_in=5.0, price_out=5.0))  # 200 tokens
+    budget = Budget(JudgeAccess(max_cost=0.001, price_in=5.0, price_out=5.0))  # 200 tokens
     assert budget.reserve(call()) == ""
     assert "--max-cost 0.001" in budget.reserve(call())
     budget.settle(call(), Usage(40, 1))
@@ -50,7 +50,7 @@ def test_what_was_counted_replaces_what_was_reserved():
 
 def test_a_cap_on_cost_needs_prices():
     with pytest.raises(InputError, match="--max-cost needs --price-in"):
-        Budget(Allowance(max_cost=1.0))
+        Budget(JudgeAccess(max_cost=1.0))
 
 
 @pytest.mark.parametrize("concurrency", [1, 4])

@@ -4,15 +4,8 @@ from pathlib import Path
 import pytest
 
 import lensaudit
-from lensaudit.judge.programmatic import (
-    PROGRAMMATIC,
-    EntityJudge,
-    IdkJudge,
-    JudgeRequest,
-    JudgeVerdict,
-    VarietyJudge,
-    declines,
-)
+from lensaudit.judge.items import JudgeRequest, JudgeVerdict
+from lensaudit.judge.programmatic import ENTITY, IDK, PROGRAMMATIC, VARIETY, declines
 
 EMBEDDED = Path(lensaudit.__file__).parent / "embedded" / "data"
 
@@ -34,11 +27,11 @@ def asked(answer: str, entity: str = "") -> JudgeRequest:
     ],
 )
 def test_the_entity_judge_finds_whole_words(answer, entity, score):
-    assert EntityJudge().score([asked(answer, entity)]) == [JudgeVerdict(score)]
+    assert ENTITY.score([asked(answer, entity)]) == [JudgeVerdict(score)]
 
 
 def test_a_request_without_an_entity_is_unscored():
-    verdict = EntityJudge().score([asked("Lund", " . ")])[0]
+    verdict = ENTITY.score([asked("Lund", " . ")])[0]
     assert (verdict.score, verdict.status) == (None, "unscored")
     assert "no entity" in verdict.reason
 
@@ -89,12 +82,12 @@ def test_knowing_words_in_an_answer_are_no_refusal(answer):
 
 def test_loops_have_little_variety_and_order_is_kept():
     answers = ["x y z " * 40, "one two three four", "two words"]
-    verdicts = VarietyJudge().score([asked(answer) for answer in answers])
+    verdicts = VARIETY.score([asked(answer) for answer in answers])
     # 120 words: 118 triples, 3 of them distinct
     assert [v.score for v in verdicts] == [pytest.approx(100 * 3 / 118), 100, 100]
 
 
-@pytest.mark.parametrize("judge", [IdkJudge(), VarietyJudge()])
+@pytest.mark.parametrize("judge", [IDK, VARIETY])
 def test_an_empty_answer_is_unscored(judge):
     assert judge.score([asked("  ")])[0].status == "unscored"
 

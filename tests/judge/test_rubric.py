@@ -5,8 +5,7 @@ import pytest
 from judge_server import Abilities
 
 from lensaudit.judge.findings import columns, findings_of
-from lensaudit.judge.items import Item, Items
-from lensaudit.judge.programmatic import JudgeRequest
+from lensaudit.judge.items import Item, Items, JudgeRequest
 from lensaudit.judge.rubric import (
     METRICS,
     RubricError,

@@ -6,7 +6,7 @@ from judge_server import Abilities, JudgeStub
 from lensaudit.errors import InputError, TryAgainError, WorkError
 from lensaudit.judge.calls import Reply
 from lensaudit.judge.client import LETTER_PROBE, Capability
-from lensaudit.judge.programmatic import Judge, JudgeRequest
+from lensaudit.judge.items import Judge, JudgeRequest
 from lensaudit.judge.prompts import MAX_CHARS, fill, is_cut
 from lensaudit.judge.scalar import ScalarJudge
 

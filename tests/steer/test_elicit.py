@@ -3,7 +3,7 @@
 import pytest
 
 from lensaudit.errors import InputError, PartialError
-from lensaudit.judge.programmatic import JudgeVerdict
+from lensaudit.judge.items import JudgeVerdict
 from lensaudit.steer.elicit import Judging, asked, elicit, filtered
 from lensaudit.steer.extract import folds_of
 from lensaudit.steer.generate import Sampling, Speaker, prompt_ids
