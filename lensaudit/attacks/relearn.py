@@ -21,6 +21,7 @@ from transformers import PreTrainedModel
 
 from lensaudit.attacks.settings import RelearnSettings
 from lensaudit.data.chat import pad_id
+from lensaudit.errors import InputError
 from lensaudit.files import digest, write_csv
 from lensaudit.models.checkpoint import Checkpoint, load_tokenizer, open_checkpoint
 from lensaudit.models.device import free_bytes, resolve_device
