@@ -4,8 +4,8 @@ One pass of plain fine-tuning on the forget answers; what hides knowledge gives 
 erased must be learned anew. So the same attack on `retain`, which never had the knowledge, says
 how much one pass teaches: only a change beyond that one is recovery.
 
-Settings are those of the UDS meta-evaluation (`meta_evaluation.md` section 4.4); training is in
-float32 where theirs is in bfloat16.
+Settings are those of the UDS meta-evaluation (gnueaj/unlearning-depth-score @ fc31639); training
+is in float32 where theirs is in bfloat16.
 """
 
 import copy

@@ -1,7 +1,7 @@
 """How does a question and its answer become tokens, and which of them are scored?
 
-The encodings are those of open-unlearning @ d3d7cf9 (`open_unlearning_metrics.md` sections 1.3 to
-1.6), token for token: chat models by their own template with a fixed date, others by plain tags.
+The encodings are those of open-unlearning @ d3d7cf9 (src/data/utils.py), token
+for token: chat models by their own template with a fixed date, others by plain tags.
 """
 
 from collections.abc import Mapping, Sequence

@@ -121,7 +121,7 @@ def load_suite(
 
 
 def _parts(suite: Suite, forget_split: str, question_key: str) -> dict[str, _Part]:
-    """open-unlearning's data configuration (`open_unlearning_metrics.md` sections 1.1, 1.2)."""
+    """open-unlearning's data configuration (@ d3d7cf9, configs/data/datasets)."""
     fields = ("answer", "paraphrased_answer", "perturbed_answer")
     short = ("answer", "perturbed_answer")
     if suite == "tofu":

@@ -1,7 +1,7 @@
 """One number per model, and which method is best: the aggregates of the published result files.
 
-Definitions: gnueaj/unlearning-depth-score @ fc31639, docs/data/method_results.json, recomputed in
-`meta_evaluation.md` section 1. `EPS` goes on each term of every harmonic mean but that of `mem`.
+Definitions: gnueaj/unlearning-depth-score @ fc31639, docs/data/method_results.json, whose rows they
+reproduce. `EPS` goes on each term of every harmonic mean but that of `mem`.
 """
 
 import math

@@ -71,7 +71,7 @@ _ROWS = (
     JudgedMetric("uds", "UDS", "representation", "uds", "forgot"),
 )
 CATALOGUE: Mapping[str, JudgedMetric] = {one.key: one for one in _ROWS}
-"""`meta_evaluation.md` sections 3 and 6; Fisher counts once among the paper's 20 metrics."""
+"""Rows of the UDS paper's table; Fisher counts once among the paper's 20 metrics."""
 
 UTILITY_PARTS: Mapping[str, str] = {
     "retain_q_prob": "retain_Q_A_Prob",

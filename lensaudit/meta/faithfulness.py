@@ -1,6 +1,6 @@
 """Does a metric tell models that know from models that do not? AUC over two pools of models.
 
-Definition: arXiv:2506.12618 section 4.1; `meta_evaluation.md` section 3. The score is the metric's
+Definition: arXiv:2506.12618 section 4.1. The score is the metric's
 value turned so that higher means more knowledge; the pool that knows is positive.
 """
 

@@ -10,8 +10,8 @@ d = a - b; the retain model's is d_ret.
     both        R = d_ret / d cut to [0, 1], 1 if |d| < 1e-8
 
 Symmetric is the form of the paper's tables, `recovery` that of open-unlearning
-(arXiv:2506.12618), and `as_written` is upside down relative to the code that was used:
-`meta_evaluation.md` section 4. In the one-sided forms deltas of opposite sign give R = 0.
+(arXiv:2506.12618), and `as_written` is upside down relative to the code that was used
+(docs/meta.md). In the one-sided forms deltas of opposite sign give R = 0.
 """
 
 import math

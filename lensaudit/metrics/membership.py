@@ -32,7 +32,7 @@ UPSTREAM = "open-unlearning d3d7cf9 evals/metrics/mia/"
 MIN_K = 0.4
 """Share of tokens in min-k and min-k++; every configuration of open-unlearning says so."""
 VARIANCE_FLOOR = 1e-6
-"""Least variance min-k++ divides by; `meta_evaluation.md` section 2."""
+"""Least variance min-k++ divides by; min_k_plus_plus.py of open-unlearning."""
 
 
 def separation(attack: MetricResult, groups: GroupsBySide = ()) -> MetricResult:

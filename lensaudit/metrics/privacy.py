@@ -16,7 +16,7 @@ ATTACKS = {
     "s_mia_min_k_plus_plus": "mia_min_k_plus_plus",
 }
 LEAST_AUC = 1e-12
-"""Below it s_MIA has no denominator; `meta_evaluation.md` section 2."""
+"""Below it s_MIA has no denominator; of gnueaj/unlearning-depth-score @ fc31639."""
 
 _MIN_K: dict[str, Any] = {
     "source": "open-unlearning d3d7cf9 evals/metrics/privacy.py",

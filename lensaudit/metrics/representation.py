@@ -2,7 +2,7 @@
 
 All three read the annotated forget set and are 0 at `full` and 1 at `retain`, as UDS is. They
 follow gnueaj/unlearning-depth-score @ fc31639, compute_representation_baselines.py, with float32
-accumulation; `meta_evaluation.md` section 5.
+accumulation.
 """
 
 import math

@@ -512,13 +512,13 @@ ALIASES = {
     "rmu": "rmu_lr1e5_l5_s100_ep10",
     "undial": "undial_lr1e5_b3_a1_ep10",
 }
-"""The method names mean the UDS authors' defaults (`tofu_checkpoints.md`)."""
+"""The method names mean the UDS authors' defaults (gnueaj/unlearning-depth-score @ fc31639)."""
 
 POOLS: dict[Role, tuple[str, tuple[str, ...]]] = {
     "pool_knows": ("pos", ("full", "retain90_forget10_bio", "retain90_forget10_para")),
     "pool_forgot": ("neg", ("retain90", "retain90_forget10_pert", "retain90_celeb10_bio")),
 }
-"""Role -> prefix and training data of the faithfulness pools (`meta_evaluation.md` section 3)."""
+"""Role -> prefix and training data of the faithfulness pools (arXiv:2506.12618 section 4.1)."""
 
 
 @cache

@@ -70,7 +70,7 @@ def parse_layers(spec: str, n_layers: int) -> tuple[int, ...]:
     ((0, 3, 6, 15), (14,))
 
     Raises:
-        InputError: not a specification, or a layer the model lacks. Nothing is dropped silently.
+        InputError: not a specification, or a layer the model lacks.
     """
     if spec.strip() in ("all", "auto"):
         return tuple(range(n_layers))

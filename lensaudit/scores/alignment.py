@@ -2,7 +2,7 @@
 
 A model whose stream was turned into another basis computes the same and cannot be read by `full`.
 From pairs (x, y), the source's and `full`'s stream at the same neutral tokens, a map of one of
-three classes is fitted per layer (`aligned_depth.md` section 2):
+three classes is fitted per layer (docs/uds.md):
 
     shift        y = x - mean x + mean y
     procrustes   y = c (x - mean x) Q + mean y,  Q orthogonal (Schoenemann 1966), one scale c

@@ -33,7 +33,7 @@ def harmonic_mean(values: Values, *, eps: float = 0.0) -> float:
     """Harmonic mean, n / sum 1 / (v + eps); NaN if any value is NaN.
 
     With `eps` 0 one zero makes the mean 0. Aggregates of the UDS result files use 1e-12 on each
-    term (`meta_evaluation.md` section 1), which gives a zero component about n * 1e-12.
+    term (`lensaudit.meta.aggregate`), which gives a zero component about n * 1e-12.
 
     >>> harmonic_mean([1.0, 0.5, 0.5])
     0.6

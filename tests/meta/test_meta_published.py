@@ -32,7 +32,7 @@ HEADLINE = {
     "para_rouge": (0.832, 0.119, 0.209),
     "fisher_masked_0.001": (0.712, 0.721, 0.716),
 }
-"""Faithfulness, robustness, overall as printed; `meta_evaluation.md` section 6."""
+"""Faithfulness, robustness, overall as the UDS paper prints them."""
 BEST = {
     "altpo": ("altpo_lr5e5_b01_a1_ep5", 0.784, 0.766, 0.816),
     "npo": ("npo_lr2e5_b01_a1_ep10", 0.752, 0.710, 0.619),
