@@ -17,10 +17,9 @@ from lensaudit.evaluation.log import read_log, recomputed, write_log
 from lensaudit.evaluation.passes import ModelPasses
 from lensaudit.evaluation.patching import NO_RETAIN, Patching, annotated_set
 from lensaudit.evaluation.retain import conditions, retain_reference
-from lensaudit.evaluation.rows import result_rows
 from lensaudit.evaluation.store import PassStore
 from lensaudit.evaluation.subject import PassOptions, open_subject, tokenizer_for
-from lensaudit.evaluation.suite import evaluate, notes, reads_of
+from lensaudit.evaluation.suite import evaluate, notes, reads_of, result_rows
 from lensaudit.evaluation.texts import Tokenization
 from lensaudit.files import canonical_json, make_folder, read_json, slug, write_bytes, write_jsonl
 from lensaudit.metrics.registry import (

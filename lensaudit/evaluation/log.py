@@ -18,7 +18,6 @@ from lensaudit.metrics.registry import (
     Metric,
     MetricContext,
     MetricResult,
-    Read,
     ordered,
     unscored,
 )
@@ -35,6 +34,8 @@ _OLD_FILES = {
 }
 """Tasks of locuslab/tofu @ 8c49eee `eval_log_aggregated.json`."""
 _SIDES = ("forget", "holdout")
+_NO_PASSES: Any = None
+"""A log cannot be asked anything new."""
 
 
 @dataclass(frozen=True)
@@ -88,17 +89,6 @@ def write_log(folder: Path, suite: Suite, entries: Mapping[str, MetricResult]) -
     return write_json(folder / f"{suite.upper()}_EVAL.json", content)
 
 
-class NoModel:
-    """Stands where passes would be: a log cannot be asked anything new."""
-
-    def measured(self, read: Read) -> Any:
-        """Nothing can be read."""
-        raise LookupError(read)
-
-    answer_texts = measured
-    rows_with_hidden_tokens = measured
-
-
 def recomputed(
     log: MetricLog,
     *,
@@ -130,7 +120,7 @@ def _recomputed(
 ) -> MetricResult | None:
     needs = {need: done[need] for need in metric.local_needs if need in done}
     if metric.needs and len(needs) == len(metric.local_needs):
-        context = MetricContext(log.suite, (), NoModel(), needs, retain, conventions)
+        context = MetricContext(log.suite, (), _NO_PASSES, needs, retain, conventions)
         return finished(metric, metric.fn(context))
     own = log.entries.get(metric.name)
     if own is None or not (own.records or own.parts):

@@ -42,11 +42,11 @@ class PassStore:
         if self.folder is None:
             return make(), False
         path = self.folder / f"{slug(label)}-{key[:16]}.npz"
-        known = _read(path, key)
+        known = _found(path, key)
         if known is not None:
             return known, True
-        found = (_read(other, key) for other in self.others(path.name) if other != path)
-        known = next((items for items in found if items is not None), None)
+        others = (_found(other, key) for other in self.others(path.name) if other != path)
+        known = next((items for items in others if items is not None), None)
         made = make() if known is None else known
         make_folder(self.folder)
         write_bytes(path, _packed(made, key))
@@ -68,34 +68,35 @@ def _packed(items: Sequence[Arrays], key: str) -> bytes:
 
 def damage_of(path: Path) -> str | None:
     """Why a file is no whole pass, by the checksum of each array and the key in it; else None."""
+    return _read(path)[1]
+
+
+def _read(path: Path) -> tuple[dict[str, NDArray], str | None]:
+    """The arrays of a file, each read to its checksum, and what is wrong with it."""
     if not path.is_file():
-        return "is no file"
+        return {}, "is no file"
     try:
-        with zipfile.ZipFile(path) as archive:
-            torn = archive.testzip()
-            if torn is not None:
-                return f"{torn} is damaged"
         with np.load(path, allow_pickle=False) as file:
-            key = str(file["key"])
+            arrays = {name: file[name] for name in file.files}
+        key = str(arrays["key"])
     except _UNREADABLE:
-        return "is damaged"
+        return {}, "is damaged"
     named = path.stem.rpartition("-")[2]
-    return None if key.startswith(named) else f"is named for key {named}, and holds {key[:16]}"
+    fits = key.startswith(named)
+    return arrays, None if fits else f"is named for key {named}, and holds {key[:16]}"
 
 
-def _read(path: Path, key: str) -> list[dict[str, NDArray]] | None:
-    """The pass in a file, or None where there is none that can be read and belongs to `key`."""
-    if damage_of(path) is not None:
+def _found(path: Path, key: str) -> list[dict[str, NDArray]] | None:
+    """The pass in a file, or None where there is none that is whole and belongs to `key`."""
+    arrays, damage = _read(path)
+    if damage is not None or str(arrays["key"]) != key:
         return None
-    try:
-        with np.load(path, allow_pickle=False) as file:
-            if str(file["key"]) != key:
-                return None
-            names = [name for name in file.files if f"n_{name}" in file.files]
-            columns = {
-                name: np.split(file[name], np.cumsum(file[f"n_{name}"])[:-1]) for name in names
-            }
-            n_items = int(file["n_items"])
-    except (OSError, ValueError, KeyError, EOFError, IndexError):
-        return None
-    return [{name: columns[name][place] for name in names} for place in range(n_items)]
+    columns = {
+        name: np.split(values, np.cumsum(arrays[f"n_{name}"])[:-1])
+        for name, values in arrays.items()
+        if f"n_{name}" in arrays
+    }
+    return [
+        {name: texts[place] for name, texts in columns.items()}
+        for place in range(int(arrays["n_items"]))
+    ]

@@ -15,7 +15,7 @@ from lensaudit.activations.verification import BOOKS
 from lensaudit.auditing.settings import EvaluateSettings, PatchSettings
 from lensaudit.cli.main import run
 from lensaudit.errors import LensAuditError
-from lensaudit.evaluation.store import _read
+from lensaudit.evaluation.store import _found
 from lensaudit.files import read_json, write_json
 from lensaudit.results.eval_runs import read_eval
 from lensaudit.results.keyed import read_marked, write_keyed
@@ -86,7 +86,7 @@ def values(path: Path) -> Any:
         with np.load(path) as file:
             key = str(file["key"])
         assert key.startswith(known)
-        rows = _read(path, key) or []
+        rows = _found(path, key) or []
         return [{name: row[name].tolist() for name in row} for row in rows]
     if kind == "book":
         return [] if verify_ledger(path).is_unsigned else lines_of(path)

@@ -8,7 +8,6 @@ import torch
 from support import golden_values
 
 from lensaudit.evaluation.forward import token_traces
-from lensaudit.evaluation.log import NoModel
 from lensaudit.metrics.forget_quality import forget_quality
 from lensaudit.metrics.membership import compressed_bytes, least_mean, standardised
 from lensaudit.metrics.memorization import share_predicted, strength, strength_with_floor
@@ -26,7 +25,7 @@ def vectors():
 
 
 def context(done, *, retain=None, conventions=None):
-    return MetricContext("tofu", (), NoModel(), done, retain or {}, conventions or Conventions())
+    return MetricContext("tofu", (), None, done, retain or {}, conventions or Conventions())
 
 
 def losses(values):
