@@ -76,7 +76,7 @@ def _read(path: Path) -> tuple[dict[str, NDArray], str | None]:
     if not path.is_file():
         return {}, "is no file"
     try:
-        with np.load(path, allow_pickle=False) as file:
+        with path.open("rb") as opened, np.load(opened, allow_pickle=False) as file:
             arrays = {name: file[name] for name in file.files}
         key = str(arrays["key"])
     except _UNREADABLE:

@@ -11,6 +11,7 @@ from operator import attrgetter
 from typing import Any
 
 import torch
+from einops import rearrange
 from jaxtyping import Float
 from torch import Tensor, nn
 
@@ -188,7 +189,7 @@ class Attention:
         return self._normed(self.v(inner), None)
 
     def _normed(self, projected: Tensor, norm: nn.Module | None) -> Tensor:
-        split = projected.unflatten(1, (-1, self.d_head))
+        split = rearrange(projected, "token (kv d_head) -> token kv d_head", d_head=self.d_head)
         if norm is not None:
             weight: Any = norm.weight
             by_head = weight.shape[-1] == self.d_head
@@ -433,8 +434,9 @@ def _slice_of(joint: Any, rows: slice, inner: Tensor) -> Tensor:
 
 def _of_heads(joint: Any, which: int, d_head: int, inner: Tensor) -> Tensor:
     """Queries, keys or values where each head's three stand side by side."""
-    weight = joint.weight.unflatten(0, (-1, 3, d_head))[:, which].flatten(0, 1)
-    bias = joint.bias
+    own = {"part": 3, "d_head": d_head}
+    parts = "(head part d_head) ... -> part (head d_head) ..."
+    weight, bias = rearrange(joint.weight, parts, **own)[which], joint.bias
     if bias is not None:
-        bias = bias.unflatten(0, (-1, 3, d_head))[:, which].flatten()
+        bias = rearrange(bias, parts, **own)[which]
     return nn.functional.linear(inner, weight, bias)

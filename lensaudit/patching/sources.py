@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
 import torch
+from einops import rearrange
 from jaxtyping import Float
 from torch import Tensor
 
@@ -129,7 +130,9 @@ class CachedComponent:
 
     def _apart(self, rows: Tensor) -> Tensor:
         """Heads on an axis of their own, as at their hook."""
-        return rows.unflatten(-1, (self.n_heads, -1)) if self.activations.part == "heads" else rows
+        if self.activations.part != "heads":
+            return rows
+        return rearrange(rows, "... (head d_head) -> ... head d_head", head=self.n_heads)
 
 
 @dataclass(frozen=True)

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 
 import torch
+from einops import rearrange
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
@@ -179,9 +180,11 @@ class _Moving:
         """The rest of a block after its heads, with one component replaced."""
         component, head = self.sweep.component, self.sweep.head
         if component == "head":
-            heads = mixed.unflatten(1, (-1, block.attention.d_head)).clone()
+            d_head = block.attention.d_head
+            heads = rearrange(mixed, "token (head d_head) -> token head d_head", d_head=d_head)
+            heads = heads.clone()
             heads[:, head] = self._blended(value[:, head], heads[:, head], tokens)
-            mixed = heads.flatten(1)
+            mixed = rearrange(heads, "token head d_head -> token (head d_head)")
         mid = block.after_attention(entering, mixed)
         if component == "attn":
             mid = entering + self._blended(value, mid - entering, tokens)
