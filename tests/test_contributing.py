@@ -55,7 +55,7 @@ def test_every_room_has_its_paragraph_in_the_architecture():
 
 def test_every_module_that_the_pages_name_exists():
     dotted = set(re.findall(r"`(\w+)\.(\w+)`", ARCHITECTURE))
-    modules = [(room, name) for room, name in dotted if (PACKAGE / room).is_dir()]
+    modules = [one for one in dotted if (PACKAGE / one[0]).is_dir() and one[1] != "py"]
     assert len(modules) > 12
     assert [one for one in modules if not (PACKAGE / one[0] / f"{one[1]}.py").is_file()] == []
     of_rooms = re.findall(r"^- \*\*(\w+)\*\*: (.*)$", ARCHITECTURE, re.M)
