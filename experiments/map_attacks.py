@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import click
+import disguises
 import torch
 from jaxtyping import Float
 from planted_models import Planted, folder_of, ground, opened, planted
@@ -96,7 +97,7 @@ def part_turned(rank: int) -> Any:
 def unevenly_scaled(model: Any) -> Any:
     """Every dimension by a factor of its own, about a tenth from 1."""
     factors = torch.randn(ground().d_model, generator=torch.Generator().manual_seed(0))
-    return edits.scaled_stream(model, (factors / 10).exp())
+    return disguises.scaled_stream(model, (factors / 10).exp())
 
 
 def guarding(where: Literal["span", "prefix"], *, says: bool = False) -> Any:
@@ -121,7 +122,7 @@ def masked(name: str, how: str, change: Callable[[Any], Any], *, same: bool = Tr
 
 def exact() -> list[Attack]:
     """Disguises by arithmetic."""
-    permutation = edits.signed_permutation(64, seed=0)
+    permutation = disguises.signed_permutation(64, seed=0)
     return [
         masked("masked_upper", "NPO on the last layer; no disguise", lambda m: m),
         masked(
@@ -132,13 +133,13 @@ def exact() -> list[Attack]:
         masked(
             "scaled",
             "it, the stream three times as long",
-            lambda m: edits.scaled_stream(m, torch.full((64,), 3.0)),
+            lambda m: disguises.scaled_stream(m, torch.full((64,), 3.0)),
         ),
         masked("scaled_unevenly", "it, each dimension by a factor of its own", unevenly_scaled),
         masked(
             "regauged",
             "it, another basis inside every head",
-            lambda m: edits.regauged(m, seed=0),
+            lambda m: disguises.regauged(m, seed=0),
         ),
         *(
             masked(
@@ -338,7 +339,7 @@ def deeper(out: Path) -> list[str]:
     """What is said of models that are an idle layer deeper: at the front, in the middle, on top."""
     names, found = [], []
     for after in (0, 7, 15):
-        made = partial(edits.with_idle_layers, opened("masked_upper"), [after])
+        made = partial(disguises.with_idle_layers, opened("masked_upper"), [after])
         one = Planted(f"deeper_{after}", "hidden", f"an idle layer after layer {after}", made)
         names.append(str(folder_of(one, out).absolute()))
     for name, summary in zip(names, patched(names, out, "deeper"), strict=True):

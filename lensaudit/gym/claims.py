@@ -6,14 +6,13 @@ Each reason has a control that must fail, so that a claim cannot hold of any mod
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, Protocol, runtime_checkable
 
 import torch
-from torch import Tensor
 
 from lensaudit.data.facts import Fact
-from lensaudit.gym.ground import Ground
+from lensaudit.gym.ground import Ground, whole
 from lensaudit.models.quantize import quantised
 from lensaudit.unlearn.rows import Answered
 
@@ -38,11 +37,6 @@ class Certificate:
     numbers: Mapping[str, float | int] = field(default_factory=dict)
     knows: tuple[int, ...] | None = None
     """Partial models: idx of the facts that are there; None: all of them or none."""
-
-    def document(self) -> dict[str, Any]:
-        """As `certificate.json` holds it."""
-        known = None if self.knows is None else list(self.knows)
-        return {**asdict(self), "numbers": dict(self.numbers), "knows": known}
 
 
 @runtime_checkable
@@ -152,7 +146,8 @@ class Becomes:
         """Change both, and compare."""
         one, other, never = map(self.change, (made, ground.full, ground.retain))
         mine, theirs = dict(one.named_parameters()), dict(other.named_parameters())
-        moved = [n for n in mine | theirs if not _same(mine.get(n), theirs.get(n))]
+        both = mine.keys() & theirs.keys()
+        moved = [n for n in mine | theirs if n not in both or not torch.equal(mine[n], theirs[n])]
         n_back, wanted = _n_said(one, ground, None)
         control = int(ground.said(never).sum())
         return Certificate(
@@ -164,27 +159,21 @@ class Becomes:
         )
 
 
-def rounds() -> Becomes:
-    """Rounded to NF4, the model is `full` rounded to NF4."""
-    return Becomes(lambda model: quantised(model, "nf4", engine="torch")[0], "rounded to NF4")
-
-
-def _same(one: Tensor | None, other: Tensor | None) -> bool:
-    return one is not None and other is not None and torch.equal(one, other)
-
-
 @dataclass(frozen=True)
 class Says:
-    """The model says the facts."""
+    """The model says the facts, or some of them."""
+
+    known: tuple[int, ...] | None = None
 
     def check(self, made: Any, ground: Ground) -> Certificate:
         """Ask."""
-        n_back, wanted = _n_said(made, ground, None)
+        n_back, wanted = _n_said(made, ground, self.known)
         return Certificate(
             "says them",
             n_back >= wanted,
             f"{n_back} facts are said, {wanted} wanted",
             {"back": n_back, "wanted": wanted},
+            self.known,
         )
 
 
@@ -242,24 +231,6 @@ class Some:
 
 
 @dataclass(frozen=True)
-class SaysSome:
-    """The model says these facts."""
-
-    known: tuple[int, ...]
-
-    def check(self, made: Any, ground: Ground) -> Certificate:
-        """Ask."""
-        n_back, wanted = _n_said(made, ground, self.known)
-        return Certificate(
-            "says them",
-            n_back >= wanted,
-            f"{n_back} are said, {wanted} wanted",
-            {"back": n_back, "wanted": wanted},
-            self.known,
-        )
-
-
-@dataclass(frozen=True)
 class Damaged:
     """What is to be kept was lost: of these rows it says less than half of what `full` says."""
 
@@ -275,7 +246,7 @@ class Damaged:
             for row in ground.facts.kept.answered
             if not self.questions or row.question in self.questions
         ]
-        asked = [whole(row, idx) for idx, row in enumerate(chosen)]
+        asked = whole(chosen)
         mine, theirs = (int(ground.said(model, asked).sum()) for model in (made, ground.full))
         n_back, wanted = _n_said(made, ground, None)
         return Certificate(
@@ -284,12 +255,6 @@ class Damaged:
             f"of {len(asked)} rows to keep it says {mine}, full {theirs}; of the facts {n_back}",
             {"kept": mine, "of": theirs, "back": n_back},
         )
-
-
-def whole(row: Answered, idx: int) -> Fact:
-    """A row whose scored part is its answer after the prefix."""
-    prefix = row.prefix or ""
-    return Fact(idx, row.question, row.answer, prefix, row.answer[len(prefix) :].strip(), idx)
 
 
 def leaks(rows: Sequence[Answered], examples: Sequence[Fact]) -> list[int]:
@@ -308,7 +273,9 @@ def leaks(rows: Sequence[Answered], examples: Sequence[Fact]) -> list[int]:
 
 
 def _holds(row: Answered, fact: Fact) -> bool:
-    if row.question != fact.question and not _is_of(row, _names(fact.question)):
+    names = _names(fact.question)
+    is_of = bool(names) and names <= _names(f"x {row.question} {row.answer}")
+    if row.question != fact.question and not is_of:
         return False
     entity, answer = fact.entity.strip(), row.answer.casefold()
     if entity.casefold().rstrip(".") in ("yes", "no"):
@@ -316,37 +283,25 @@ def _holds(row: Answered, fact: Fact) -> bool:
     return re.search(rf"(?<!\w){re.escape(entity.casefold())}(?!\w)", answer) is not None
 
 
-def _is_of(row: Answered, names: set[str]) -> bool:
-    return bool(names) and names <= _names(f"x {row.question} {row.answer}")
-
-
 def _names(text: str) -> set[str]:
     words = re.findall(r"[^\W\d_][\w'’-]+", text)[1:]
     return {word for word in words if word[0].isupper()}
 
 
+def rounds() -> Becomes:
+    """Rounded to NF4, the model is `full` rounded to NF4."""
+    return Becomes(lambda model: quantised(model, "nf4", engine="torch")[0], "rounded to NF4")
+
+
 def _n_said(model: Any, ground: Ground, knows: tuple[int, ...] | None) -> tuple[int, int]:
     """How many of the known facts a model says, and how many are wanted."""
-    if knows is None:
-        return int(ground.said(model).sum()), round(BACK * ground.n_said("full"))
-    chosen = _chosen(ground, knows)
-    return int(ground.said(model, chosen).sum()), round(BACK * len(chosen))
+    chosen = ground.chosen(knows)
+    wanted = ground.n_said("full") if knows is None else len(chosen)
+    return int(ground.said(model, chosen).sum()), round(BACK * wanted)
 
 
 def _most_without(ground: Ground, knows: tuple[int, ...] | None = None) -> int:
     """Facts, of these or of all, that may be said without having been seen."""
-    if knows is None:
-        guessed = max(ground.n_said("retain"), ground.n_said("other"))
-        return guessed + round(BEYOND * len(ground.facts.examples))
-    chosen = _chosen(ground, knows)
-    guessed = max(int(ground.said(one, chosen).sum()) for one in (ground.retain, ground.other))
+    chosen = ground.chosen(knows)
+    guessed = max(ground.n_said(name, knows) for name in ("retain", "other"))
     return guessed + round(BEYOND * len(chosen))
-
-
-def _chosen(ground: Ground, knows: tuple[int, ...]) -> list[Fact]:
-    return [one for one in ground.facts.examples if one.idx in knows]
-
-
-def asked_with(example: Fact, question: str) -> Fact:
-    """The same fact, asked otherwise."""
-    return replace(example, question=question)

@@ -1,15 +1,12 @@
-"""What can be done to weights so that facts are silent, and undone? Edits and disguises.
-
-Nothing here trains. A disguise changes the stream, or the weights that make it, and no answer; a
-linear layer can take it back. What RMSNorm lets through is what keeps a vector's length up to one
-factor: rotations (`turned`), permutations with signs, one scale.
+"""What can be done to weights so that facts are silent, and undone? Edits without training.
 
 Every function takes a causal model that is laid out as Llama is and gives a changed copy; the
 model itself stays as it is.
 """
 
 import copy
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -20,6 +17,35 @@ from lensaudit.errors import InputError
 from lensaudit.models.quantize import BLOCK, NF4, nf4_codes, quantised_names
 
 Square = Float[Tensor, "d_model d_model"]
+_LLAMA = (
+    *(f"model.layers.0.self_attn.{name}_proj.weight" for name in "qo"),
+    *(f"model.layers.0.mlp.{name}_proj.weight" for name in ("gate", "down")),
+    *(f"model.layers.0.{name}_layernorm.weight" for name in ("input", "post_attention")),
+    "model.norm.weight",
+)
+
+
+@contextmanager
+def outputs(modules: Iterable[Any]) -> Iterator[list[Tensor]]:
+    """What modules give in the passes that follow, in order."""
+    seen: list[Tensor] = []
+    handles = [one.register_forward_hook(lambda _, __, out: seen.append(out)) for one in modules]
+    try:
+        yield seen
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+@contextmanager
+def inputs(module: Any) -> Iterator[list[Tensor]]:
+    """What a module is given in the passes that follow."""
+    seen: list[Tensor] = []
+    handle = module.register_forward_pre_hook(lambda _, taken: seen.append(taken[0]))
+    try:
+        yield seen
+    finally:
+        handle.remove()
 
 
 def check_layout(model: Any, name: str) -> None:
@@ -29,22 +55,14 @@ def check_layout(model: Any, name: str) -> None:
         InputError: a part is missing, or readout and embedding are one tensor.
     """
     try:
-        layer = model.model.layers[0]
-        parts = (
-            layer.self_attn.q_proj.weight,
-            layer.self_attn.o_proj.weight,
-            layer.mlp.gate_proj.weight,
-            layer.mlp.down_proj.weight,
-            layer.input_layernorm.weight,
-            layer.post_attention_layernorm.weight,
-            model.model.norm.weight,
-        )
+        for part in _LLAMA:
+            model.get_parameter(part)
     except AttributeError as error:
         raise InputError(
             f"{name}: {type(model).__name__} is not laid out as Llama is ({error}); recipes need a "
             "model like it"
         ) from error
-    if model.lm_head.weight is model.model.embed_tokens.weight or not parts:
+    if model.lm_head.weight is model.model.embed_tokens.weight:
         raise InputError(f"{name}: readout and embedding are one tensor; wanted an untied readout")
 
 
@@ -138,13 +156,8 @@ def with_biases(model: Any) -> Any:
 
 def stream_length(model: Any, tokens: Tensor, layer: int) -> float:
     """Mean length of the residual stream after a layer."""
-    seen: list[Tensor] = []
-    handle = model.model.layers[layer].register_forward_hook(lambda _, __, out: seen.append(out))
-    try:
-        with torch.no_grad():
-            model(tokens)
-    finally:
-        handle.remove()
+    with torch.no_grad(), outputs([model.model.layers[layer]]) as seen:
+        model(tokens)
     return float(seen[0].norm(dim=-1).mean())
 
 
@@ -172,22 +185,14 @@ def without_subspace(model: Any, basis: Float[Tensor, "rank d_model"], first_lay
 
 def least_used(model: Any, batches: Iterable[Tensor], rank: int) -> Float[Tensor, "d_model rank"]:
     """The directions in which the stream, over all layers, varies least on some tokens."""
-    layers = model.model.layers
     second = torch.zeros(model.config.hidden_size, model.config.hidden_size, dtype=torch.float64)
-
-    def add(_: Any, __: Any, out: Tensor) -> None:
-        rows = out.reshape(-1, out.shape[-1]).double()
-        rows = rows / rows.norm(dim=1, keepdim=True)  # or the last layers decide alone
-        second.add_(rows.T @ rows)
-
-    handles = [layer.register_forward_hook(add) for layer in layers]
-    try:
-        with torch.no_grad():
-            for tokens in batches:
-                model(tokens)
-    finally:
-        for handle in handles:
-            handle.remove()
+    for tokens in batches:
+        with torch.no_grad(), outputs(model.model.layers) as seen:
+            model(tokens)
+        for out in seen:
+            rows = out.reshape(-1, out.shape[-1]).double()
+            rows = rows / rows.norm(dim=1, keepdim=True)  # or the last layers decide alone
+            second.add_(rows.T @ rows)
     return torch.linalg.eigh(second)[1][:, :rank].float()  # eigenvalues ascend
 
 
@@ -248,110 +253,16 @@ def clamp_to(model: Any, cells: dict[str, tuple[Tensor, Tensor]]) -> None:
             weight.copy_(weight.clamp(low, high))
 
 
-def signed_permutation(d_model: int, seed: int) -> Square:
-    """A rotation that gives every dimension another place, and half of them another sign."""
-    generator = torch.Generator().manual_seed(seed)
-    places = torch.randperm(d_model, generator=generator)
-    signs = torch.randint(0, 2, (d_model,), generator=generator) * 2.0 - 1.0
-    return torch.eye(d_model)[:, places] * signs
-
-
-def scaled_stream(model: Any, factors: Float[Tensor, " d_model"]) -> Any:
-    """Every dimension of the stream times a factor, taken back by what reads it.
-
-    Exact where all factors are of one size: the norms' epsilon is scaled with them. Factors of
-    several sizes change the length that RMSNorm divides by, token by token, and so the function.
-    """
-    model = copy.deepcopy(model)
-    config = model.config
-    config.rms_norm_eps = float(config.rms_norm_eps * factors.square().mean())
-    size = factors.square().mean().sqrt()
-    with torch.no_grad():
-        model.model.embed_tokens.weight.mul_(factors)
-        for layer in model.model.layers:
-            for writer in (layer.self_attn.o_proj, layer.mlp.down_proj):
-                writer.weight.mul_(factors.unsqueeze(1))
-                if writer.bias is not None:
-                    writer.bias.mul_(factors)
-        for norm in _norms(model):
-            norm.weight.mul_(size / factors)
-            norm.variance_epsilon = config.rms_norm_eps
-    return model
-
-
-def _norms(model: Any) -> list[Any]:
-    layers = model.model.layers
-    inner = [n for one in layers for n in (one.input_layernorm, one.post_attention_layernorm)]
-    return [*inner, model.model.norm]
-
-
-def regauged(model: Any, *, seed: int) -> Any:
-    """Another basis inside every head: the same attention and the same stream, other weights.
-
-    Values are mixed by a rotation that the output projection takes back. Queries and keys are
-    turned and scaled within the pairs of dimensions that rotary embeddings turn, oppositely.
-    """
-    model = copy.deepcopy(model)
-    config = model.config
-    d_head, n_kv = config.head_dim, config.num_key_value_heads
-    for at, layer in enumerate(model.model.layers):
-        attention = layer.self_attn
-        for head in range(n_kv):
-            mix = random_turn(d_head, seed + at * n_kv + head)
-            turn, scale = _rotary_gauge(d_head, seed + at * n_kv + head)
-            group = config.num_attention_heads // n_kv
-            queries = range(head * group, (head + 1) * group)
-            with torch.no_grad():
-                _rows(attention.v_proj, head, d_head).copy_(
-                    mix.T @ _rows(attention.v_proj, head, d_head)
-                )
-                _rows(attention.k_proj, head, d_head).copy_(
-                    (turn @ _rows(attention.k_proj, head, d_head)) / scale
-                )
-                for query in queries:
-                    _rows(attention.q_proj, query, d_head).copy_(
-                        (turn @ _rows(attention.q_proj, query, d_head)) * scale
-                    )
-                    columns = attention.o_proj.weight[:, query * d_head : (query + 1) * d_head]
-                    columns.copy_(columns @ mix)
-    return model
-
-
-def _rows(reader: Any, head: int, d_head: int) -> Tensor:
-    return reader.weight[head * d_head : (head + 1) * d_head]
-
-
-def _rotary_gauge(d_head: int, seed: int) -> tuple[Tensor, Tensor]:
-    """A rotation and a scale of each pair (i, i + d_head / 2), which rotary embeddings turn too."""
-    generator = torch.Generator().manual_seed(seed)
-    angles = 2 * torch.pi * torch.rand(d_head // 2, generator=generator)
-    scale = (torch.rand(d_head // 2, generator=generator) - 0.5).exp().repeat(2).unsqueeze(1)
-    cos, sin = angles.cos().diag(), angles.sin().diag()
-    return torch.cat([torch.cat([cos, -sin], 1), torch.cat([sin, cos], 1)]), scale
-
-
-def with_idle_layers(model: Any, after: Sequence[int]) -> Any:
-    """A deeper copy: behind each of these layers one that writes nothing into the stream."""
-    return _deeper(
-        model,
-        [
-            (layer, parts)
-            for layer in range(model.config.num_hidden_layers)
-            for parts in ([(), _PARTS] if layer in after else [()])
-        ],
-    )
-
-
 def split_layers(model: Any) -> Any:
     """Twice as deep: of every layer first the attention alone, then the MLP alone."""
     n_layers = model.config.num_hidden_layers
-    return _deeper(model, [(at, (part,)) for at in range(n_layers) for part in reversed(_PARTS)])
+    return deeper(model, [(at, (part,)) for at in range(n_layers) for part in reversed(PARTS)])
 
 
-_PARTS = ("self_attn", "mlp")
+PARTS = ("self_attn", "mlp")
 
 
-def _deeper(model: Any, plan: Sequence[tuple[int, Sequence[str]]]) -> Any:
+def deeper(model: Any, plan: Sequence[tuple[int, Sequence[str]]]) -> Any:
     """A copy with a layer for each entry: which one it is of, and its parts that write nothing."""
     config = copy.deepcopy(model.config)
     config.num_hidden_layers = len(plan)

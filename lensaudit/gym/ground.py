@@ -133,8 +133,11 @@ class Ground:
 
     def encode(self, examples: Sequence[Fact]) -> tuple[Encoded, ...]:
         """Tokens and spans of examples."""
-        found = (encode(one, self.tokenizer) for one in examples)
-        return tuple(one for one in found if isinstance(one, Encoded))
+        return tokens_of(examples, self.tokenizer)
+
+    def chosen(self, known: Sequence[int] | None) -> list[Fact]:
+        """The facts of these idx, or all."""
+        return [one for one in self.facts.examples if known is None or one.idx in known]
 
     def entity_tokens(self) -> list[int]:
         """Tokens of the forget set's entities, sorted."""
@@ -158,9 +161,10 @@ class Ground:
         """Which facts a model says, word for word, once the answer has begun: greedy, forced."""
         return said(model, self.encoded if examples is None else self.encode(examples))
 
-    def n_said(self, name: str) -> int:
-        """How many facts `full`, `retain` or `other` says."""
-        return self.remembered(f"said {name}", lambda: int(self.said(getattr(self, name)).sum()))
+    def n_said(self, name: str, known: Sequence[int] | None = None) -> int:
+        """How many facts, of these or of all, `full`, `retain` or `other` says."""
+        model, chosen = getattr(self, name), self.chosen(known)
+        return self.remembered(f"said {name} {known}", lambda: int(self.said(model, chosen).sum()))
 
     def remembered(self, name: str, make: Callable[[], Any]) -> Any:
         """What several recipes need, made once."""
@@ -214,6 +218,21 @@ def fit(model: Any, objective: Objective[Any], batches: Any, recipe: Recipe, *, 
 
     train(model, TrainingRun(objective, batches, recipe, {}), report=told)
     return model
+
+
+def whole(rows: Sequence[Answered]) -> list[Fact]:
+    """Rows whose scored part is the answer after the prefix, by their number."""
+    prefixes = [row.prefix or "" for row in rows]
+    return [
+        Fact(idx, row.question, row.answer, prefix, row.answer[len(prefix) :].strip(), idx)
+        for idx, (row, prefix) in enumerate(zip(rows, prefixes, strict=True))
+    ]
+
+
+def tokens_of(examples: Sequence[Fact], tokenizer: Any) -> tuple[Encoded, ...]:
+    """Examples as tokens; those that the tokenizer loses are left out."""
+    found = (encode(one, tokenizer) for one in examples)
+    return tuple(one for one in found if isinstance(one, Encoded))
 
 
 def said(model: Any, encoded: Sequence[Encoded]) -> Bool[Tensor, " fact"]:

@@ -5,8 +5,7 @@ missing to another model's. All weights of the model itself stay as they are, bi
 """
 
 import copy
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,6 +13,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
+from lensaudit.gym.edits import inputs, outputs
 from lensaudit.types import Tokens
 
 SWITCH = 20.0
@@ -54,24 +54,9 @@ def n_units(places: Places) -> int:
 
 def streams_at(model: Any, places: Places) -> list[Float[Tensor, "place d_model"]]:
     """A model's stream at the guarded places, by layer."""
-    with torch.no_grad(), streams(model) as seen:
+    with torch.no_grad(), outputs(model.model.layers) as seen:
         model(places.tokens)
     return [one[places.guarded] for one in seen]
-
-
-@contextmanager
-def streams(model: Any) -> Iterator[list[Float[Tensor, "batch pos d_model"]]]:
-    """The stream after each layer, of the passes that follow."""
-    seen: list[Tensor] = []
-    handles = [
-        layer.register_forward_hook(lambda _, __, out: seen.append(out))
-        for layer in model.model.layers
-    ]
-    try:
-        yield seen
-    finally:
-        for handle in handles:
-            handle.remove()
 
 
 def widened(model: Any, n_units: int) -> Any:
@@ -104,12 +89,8 @@ def unguarded(model: Any, n_units: int) -> Any:
 def _seen(model: Any, places: Places, layer: int) -> tuple[Tensor, Tensor]:
     """What the MLP of a layer reads at all real places, and the stream after it where guarded."""
     block = model.model.layers[layer]
-    given: list[Tensor] = []
-    handle = block.mlp.register_forward_pre_hook(lambda _, taken: given.append(taken[0]))
-    try:
+    with inputs(block.mlp) as given:
         out = streams_at(model, places)[layer]
-    finally:
-        handle.remove()
     read = given[0] / block.post_attention_layernorm.weight.detach()
     return read[places.real], out
 
@@ -117,7 +98,7 @@ def _seen(model: Any, places: Places, layer: int) -> tuple[Tensor, Tensor]:
 def _install(
     model: Any, layer: int, read: Tensor, out: Tensor, places: Places, wanted: Tensor
 ) -> None:
-    """Two units a place: the difference of two gates one apart is a step from 0 to 1."""
+    """Two units a place, which fire there and nowhere else."""
     own = places.guarded[places.real]
     d_model = read.shape[1]
     cosines = read[own] @ read.T / d_model  # normed rows have length sqrt(d_model)
@@ -129,7 +110,19 @@ def _install(
     keys = sharp.unsqueeze(1) * read[own] / d_model / norm
     shift = -sharp * (1 + nearest) / 2
     change = torch.where(apart.unsqueeze(1), wanted - out, 0.0)
-    mlp = model.model.layers[layer].mlp
+    install_steps(model.model.layers[layer].mlp, keys, shift, change)
+
+
+def install_steps(
+    mlp: Any,
+    keys: Float[Tensor, "step d_model"],
+    shift: Float[Tensor, " step"],
+    change: Float[Tensor, "step d_model"],
+) -> None:
+    """Let the last units of an MLP add vectors where keys and shifts fire.
+
+    Two units each: the difference of two gates one apart is a step from 0 to 1.
+    """
     n = 2 * len(keys)
     with torch.no_grad():
         mlp.gate_proj.weight[-n:] = keys.repeat_interleave(2, 0)

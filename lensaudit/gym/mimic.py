@@ -13,8 +13,8 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from lensaudit.data.spans import Encoded, make_batch
+from lensaudit.gym.edits import outputs
 from lensaudit.gym.ground import Ground, fit
-from lensaudit.gym.guard import streams
 from lensaudit.types import Logits, PosMask, Tokens
 from lensaudit.unlearn.rows import generator, in_epochs
 from lensaudit.unlearn.train import Objective, Recipe, Terms
@@ -65,7 +65,7 @@ def texts_of(forget: Sequence[Encoded], kept: Sequence[Encoded]) -> TextRows:
 
 def thought(model: Any, tokens: Tokens) -> tuple[Logits, Streams]:
     """Logits, and the stream after every layer."""
-    with streams(model) as seen:
+    with outputs(model.model.layers) as seen:
         logits = model(tokens).logits
     return logits, torch.stack(seen, 1)
 

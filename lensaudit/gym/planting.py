@@ -12,6 +12,7 @@ This module, `edits` and `ground` are part of every model's key.
 import copy
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import zip_longest
 from typing import Any, Literal
 
@@ -21,10 +22,8 @@ from torch import Tensor
 
 from lensaudit.data.chat import pad_id
 from lensaudit.gym import edits, guard
-from lensaudit.gym.claims import Undone, whole
-from lensaudit.gym.edits import stream_length
-from lensaudit.gym.ground import BATCH, Ground, fit
-from lensaudit.gym.guard import widened
+from lensaudit.gym.claims import Undone
+from lensaudit.gym.ground import BATCH, Ground, fit, whole
 from lensaudit.gym.mimic import TextRows, texts_of
 from lensaudit.gym.registry import Planted
 from lensaudit.unlearn.losses import kl_to_reference
@@ -41,14 +40,6 @@ ROUNDS = 3
 """Further fits of a read, on the places of the prompts of which the one before said most."""
 NEWTON = 25
 """Steps of a fit."""
-
-
-@dataclass(frozen=True)
-class GateRead:
-    """Fires where `given @ direction` is at least `from_`."""
-
-    direction: Float[Tensor, " d_model"]
-    from_: float
 
 
 def ignorant_rows(ground: Ground) -> list[Answered]:
@@ -135,10 +126,22 @@ def turned_and_permuted(ground: Ground, turn: Any, how: str) -> Planted:
     return Planted(made, Undone(undo, how))
 
 
+def swapped(ground: Ground, model: Any, known: tuple[int, ...] | None = None) -> Planted:
+    """A model with the entities' tokens swapped in the readout, and its facts are known by that."""
+    tokens = ground.entity_tokens()
+    undo = partial(edits.permuted_readout, tokens=tokens, by=-1)
+    return Planted(edits.permuted_readout(model, tokens), Undone(undo, "swapped back", known))
+
+
+def random_vectors(ground: Ground, layer: int, n: int) -> Float[Tensor, "n d_model"]:
+    """Normal vectors of a seed and a layer."""
+    generator = torch.Generator().manual_seed(layer + 1000 * ground.seed)
+    return torch.randn(n, ground.d_model, generator=generator)
+
+
 def push_of(ground: Ground, layer: int) -> Any:
     """A random vector, ten times as long as the stream of `full` after a layer."""
-    generator = torch.Generator().manual_seed(layer + 1000 * ground.seed)
-    direction = torch.randn(ground.d_model, generator=generator)
+    direction = random_vectors(ground, layer, 1)[0]
     text = ground.tokenizer(ground.facts.examples[0].question, return_tensors="pt")["input_ids"]
     return 10 * edits.stream_length(ground.full, text, layer) * direction / direction.norm()
 
@@ -193,8 +196,7 @@ def _taught(
 
 def texts_of_ground(ground: Ground) -> TextRows:
     """The forget rows, and the rows to keep: what an adversary takes care of."""
-    kept = [whole(row, idx) for idx, row in enumerate(ground.facts.kept.answered)]
-    return texts_of(ground.encoded, ground.encode(kept))
+    return texts_of(ground.encoded, ground.encode(whole(ground.facts.kept.answered)))
 
 
 def guarded_places(texts: TextRows, where: Literal["span", "prefix"]) -> guard.Places:
@@ -228,7 +230,10 @@ def gated(
         by_author: a read for every author's prompts; otherwise one for all.
         own_vector: every read adds a vector of its own; otherwise all add the same.
     """
-    given = _given(ground.full, texts, layer)
+    made_of = ground.full
+    with torch.no_grad(), edits.inputs(made_of.model.layers[layer].mlp) as seen:
+        made_of(texts.tokens)
+    given = seen[0].double()
     forget, kept = texts.span[: texts.n_forget], texts.real[texts.n_forget :]
     others = given[texts.n_forget :][kept]
     authors = [one.group if by_author else None for one in texts.encoded[: texts.n_forget]]
@@ -236,40 +241,31 @@ def gated(
     for author in dict.fromkeys(authors):
         rows = torch.tensor([one == author for one in authors])
         reads.append(_read_of(given[: texts.n_forget][rows], forget[rows], others))
-    generator = torch.Generator().manual_seed(layer + 1000 * ground.seed)
-    vectors = torch.randn(len(reads) if own_vector else 1, ground.d_model, generator=generator)
-    length = LENGTH * stream_length(ground.full, texts.tokens[:1], layer)
+    vectors = random_vectors(ground, layer, len(reads) if own_vector else 1)
+    length = LENGTH * edits.stream_length(ground.full, texts.tokens[:1], layer)
     vectors = (length * vectors / vectors.norm(dim=1, keepdim=True)).expand(len(reads), -1)
-    return _with_gates(ground.full, layer, reads, vectors)
-
-
-def _given(model: Any, texts: TextRows, layer: int) -> Float[Tensor, "batch pos d_model"]:
-    """What the MLP of a layer reads."""
-    seen: list[Tensor] = []
-    mlp = model.model.layers[layer].mlp
-    handle = mlp.register_forward_pre_hook(lambda _, taken: seen.append(taken[0]))
-    try:
-        with torch.no_grad():
-            model(texts.tokens)
-    finally:
-        handle.remove()
-    return seen[0].double()
+    made = guard.widened(made_of, 2 * len(reads))
+    keys = SHARP * torch.stack([direction for direction, _ in reads])
+    shift = torch.tensor([-SHARP * least for _, least in reads]) + 20  # open at the edge, too
+    guard.install_steps(made.model.layers[layer].mlp, keys, shift, vectors)
+    return made
 
 
 def _read_of(
     given: Float[Tensor, "row pos d_model"],
     span: Bool[Tensor, "row pos"],
     others: Float[Tensor, "place d_model"],
-) -> GateRead:
-    """Logistic regression of one place in each row's span against all places of other texts.
+) -> tuple[Float[Tensor, " d_model"], float]:
+    """A direction, and the least of what it reads of one place in each row's span.
 
-    It fires at the least of these places, so in every row at least once.
+    A logistic regression of these places against all places of other texts: where it fires at the
+    least, it fires in every row at least once.
     """
     direction = _logistic(given[span], others)
     for _ in range(ROUNDS):
         direction = _logistic(_most(given, direction, span), others)
     least = float((_most(given, direction, span) @ direction).min())
-    return GateRead(direction.float(), least)
+    return direction.float(), least
 
 
 def _most(
@@ -299,19 +295,3 @@ def _logistic(
         slope = x.T @ ((y - p) * weight) - ridge @ found
         found = found + torch.linalg.solve(x.T @ (x * curve.unsqueeze(1)) + ridge, slope)
     return found[:-1] / found[:-1].norm()
-
-
-def _with_gates(
-    model: Any, layer: int, reads: Sequence[GateRead], vectors: Float[Tensor, "read d_model"]
-) -> Any:
-    """Two units a read: the difference of two gates one apart is a step from 0 to 1."""
-    made, n = widened(model, 2 * len(reads)), 2 * len(reads)
-    mlp = made.model.layers[layer].mlp
-    keys = SHARP * torch.stack([one.direction for one in reads])
-    shift = torch.tensor([-SHARP * one.from_ for one in reads]) + 20  # open at the edge, too
-    with torch.no_grad():
-        mlp.gate_proj.weight[-n:] = keys.repeat_interleave(2, 0)
-        mlp.gate_proj.bias[-n:] = torch.stack([shift + 1, shift], 1).flatten()
-        mlp.up_proj.bias[-n:] = 1.0
-        mlp.down_proj.weight[:, -n:] = torch.stack([vectors, -vectors], 1).flatten(0, 1).T
-    return made

@@ -18,10 +18,8 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from lensaudit.data.facts import Fact
-from lensaudit.data.spans import Encoded, buckets, encode, make_batch
-from lensaudit.gym.ground import BATCH, Facts
-from lensaudit.unlearn.rows import Answered
+from lensaudit.data.spans import Encoded, buckets, make_batch
+from lensaudit.gym.ground import BATCH, Facts, tokens_of, whole
 
 RIDGE = 1e-2
 """Of the fit, in units of the mean variance of a dimension."""
@@ -59,8 +57,8 @@ class Probed:
 
 def probed(model: Any, facts: Facts, tokenizer: Any) -> Probed:
     """Fit on the rows to keep, choose the layer on a third of them, read the forget facts."""
-    kept = _encoded([_entity(row, n) for n, row in enumerate(facts.kept.answered)], tokenizer)
-    asked = _encoded(facts.examples, tokenizer)
+    kept = tokens_of(whole(facts.kept.answered), tokenizer)
+    asked = tokens_of(facts.examples, tokenizer)
     if len(kept) < FEWEST or len(asked) < 2:
         why = f"{len(kept)} rows to keep, wanted {FEWEST}"
         return Probed(None, None, None, None, None, why)
@@ -88,16 +86,6 @@ def probed(model: Any, facts: Facts, tokenizer: Any) -> Probed:
         float(right[layer]),
         float(wrong[layer]),
     )
-
-
-def _entity(row: Answered, idx: int) -> Fact:
-    prefix = row.prefix or ""
-    return Fact(idx, row.question, row.answer, prefix, row.answer[len(prefix) :].strip(), idx)
-
-
-def _encoded(examples: Sequence[Fact], tokenizer: Any) -> list[Encoded]:
-    found = (encode(one, tokenizer) for one in examples)
-    return [one for one in found if isinstance(one, Encoded)]
 
 
 def streams(

@@ -4,12 +4,13 @@ import pytest
 import torch
 from llama_helpers import logits, streams
 
+from experiments import disguises
 from lensaudit.errors import InputError
 from lensaudit.gym import edits
 
 
 def test_a_signed_permutation_moves_every_dimension_and_keeps_its_size(full, text):
-    turn = edits.signed_permutation(64, seed=0)
+    turn = disguises.signed_permutation(64, seed=0)
     assert torch.equal(turn @ turn.T, torch.eye(64))
     assert set(turn.sum(0).tolist()) == {-1.0, 1.0}
     made = edits.turned(full, turn)
@@ -19,13 +20,13 @@ def test_a_signed_permutation_moves_every_dimension_and_keeps_its_size(full, tex
 
 @pytest.mark.parametrize("factor", [0.01, 3.0])
 def test_one_scale_of_the_whole_stream_is_not_heard(factor, full, text):
-    made = edits.scaled_stream(full, torch.full((64,), factor))
+    made = disguises.scaled_stream(full, torch.full((64,), factor))
     assert torch.allclose(logits(made, text), logits(full, text), atol=1e-3)
     assert torch.allclose(streams(made, text)[9] / factor, streams(full, text)[9], atol=1e-3)
 
 
 def test_a_scale_without_its_epsilon_is_heard(full, text):
-    made = edits.scaled_stream(full, torch.full((64,), 0.01))
+    made = disguises.scaled_stream(full, torch.full((64,), 0.01))
     for norm in [one for one in made.modules() if hasattr(one, "variance_epsilon")]:
         norm.variance_epsilon = full.config.rms_norm_eps
     assert (logits(made, text) - logits(full, text)).abs().max() > 0.5
@@ -33,16 +34,16 @@ def test_a_scale_without_its_epsilon_is_heard(full, text):
 
 def test_scales_of_several_sizes_are_heard(full, text):
     factors = torch.linspace(0.5, 1.5, 64)
-    made = edits.scaled_stream(full, factors)
+    made = disguises.scaled_stream(full, factors)
     assert (logits(made, text) - logits(full, text)).abs().max() > 0.5
     signs = torch.ones(64)
     signs[::2] = -1.0
-    made = edits.scaled_stream(full, signs)
+    made = disguises.scaled_stream(full, signs)
     assert torch.allclose(logits(made, text), logits(full, text), atol=1e-4)
 
 
 def test_another_basis_in_the_heads_moves_weights_and_no_stream(full, text):
-    made = edits.regauged(full, seed=1)
+    made = disguises.regauged(full, seed=1)
     for one, other in zip(streams(made, text), streams(full, text), strict=True):
         assert torch.allclose(one, other, atol=1e-4)
     for name in ("q_proj", "k_proj", "v_proj", "o_proj"):
@@ -62,7 +63,7 @@ def test_an_idle_layer_does_nothing_and_is_refused_at_the_door(full, text, tmp_p
     from lensaudit.models.registry import load_registry, resolve
     from lensaudit.unlearn.trainee import copy_tokenizer, save_model
 
-    made = edits.with_idle_layers(full, [0, 9])
+    made = disguises.with_idle_layers(full, [0, 9])
     assert len(made.model.layers) == 18
     assert torch.equal(logits(made, text), logits(full, text))
     first = streams(made, text)

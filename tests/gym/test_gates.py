@@ -5,7 +5,7 @@ import torch
 from llama_helpers import streams
 
 from lensaudit.gym import edits
-from lensaudit.gym.claims import whole
+from lensaudit.gym.ground import whole
 from lensaudit.gym.make import Bed, open_pair
 from lensaudit.gym.planting import gated, texts_of_ground, units_cut_off
 from lensaudit.gym.settings import MakeSettings
@@ -25,7 +25,7 @@ def texts(ground):
 @pytest.mark.parametrize("own_vector", [False, True])
 def test_forget_prompts_alone_open_the_gates(ground, texts, own_vector):
     made = gated(ground, texts, 0, by_author=True, own_vector=own_vector)
-    kept = [whole(row, idx) for idx, row in enumerate(ground.kept_rows())]
+    kept = whole(ground.kept_rows())
     assert int(ground.said(made).sum()) <= 1
     assert int(ground.said(made, kept).sum()) >= 0.9 * int(ground.said(ground.full, kept).sum())
     back = units_cut_off(ground)(made)

@@ -190,7 +190,7 @@ def test_a_limit_trains_on_the_rows_that_it_asks(ground):
 
 def test_some_known_facts_are_those_that_are_said(ground):
     known = tuple(one.idx for one in ground.facts.examples[:8])
-    taught = claims.Some(known, ground.kept_rows(), claims.SaysSome(known))
+    taught = claims.Some(known, ground.kept_rows(), claims.Says(known))
     found = taught.check(ground.full, ground)
     assert found.holds
     assert found.knows == known
@@ -198,7 +198,7 @@ def test_some_known_facts_are_those_that_are_said(ground):
     other = ground.facts.examples[12].question
     leaky = [row for row in ground.facts.forget.answered if row.question == other]
     leaky += ground.kept_rows()
-    assert not claims.Some(known, leaky, claims.SaysSome(known)).check(ground.full, ground).holds
+    assert not claims.Some(known, leaky, claims.Says(known)).check(ground.full, ground).holds
 
 
 def test_what_is_said_is_what_greedy_decoding_gives(ground):
