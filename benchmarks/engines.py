@@ -29,7 +29,7 @@ from lensaudit.sweep.plan import (
     write_plan,
 )
 from lensaudit.sweep.results import publish
-from lensaudit.sweep.run import RunOptions, run_sweep
+from lensaudit.sweep.run import run_sweep
 from lensaudit.sweep.settings import RunSettings
 
 ENGINES = {
@@ -78,7 +78,7 @@ def drive(root: str, runner: str, engine: str) -> None:
 
     settings, folder = ENGINES[engine], Path(root)
     made = engine_of(settings, read_plan(folder), report=print)
-    run_sweep(folder, made, RunOptions(engine=settings.engine, runner=runner), print)
+    run_sweep(folder, made, settings, print, runner=runner)
 
 
 def measured(engine: str, runner: str, n: int) -> dict[str, float]:

@@ -22,23 +22,24 @@ import torch
 
 from lensaudit.attacks import relearn
 from lensaudit.attacks.relearn import DEMO_RELEARNING, Relearning
-from lensaudit.auditing.settings import EvaluateSettings
 from lensaudit.data.facts import EMBEDDED
 from lensaudit.data.suites import DEMO_DATA
 from lensaudit.data.tofu import DEMO
 from lensaudit.files import make_folder, write_csv, write_json, write_jsonl
-from lensaudit.meta.catalogue import judged
 from lensaudit.meta.documents import (
     COLUMNS,
     csv_rows,
     read_sources,
-    read_thresholds,
     table_document,
     table_rows,
 )
-from lensaudit.meta.runs import Settings, judge_faithfulness, judge_robustness
-from lensaudit.meta.scoring import Attacking
-from lensaudit.meta.settings import Attack
+from lensaudit.meta.runs import (
+    prepare_faithfulness,
+    prepare_robustness,
+    run_faithfulness,
+    run_robustness,
+)
+from lensaudit.meta.settings import FaithfulnessSettings, Measuring, RobustnessSettings
 from lensaudit.models.checkpoint import open_checkpoint
 from lensaudit.models.registry import load_registry, resolve
 from lensaudit.unlearn import job as unlearning
@@ -189,28 +190,6 @@ def trained(out: Path, pools: Sequence[Trained], *, tiny: bool) -> Path:
     return write_json(out / "registry.json", named)
 
 
-def judge_attack(attack: Attack, models: Sequence[str], settings: Settings, *, tiny: bool) -> None:
-    """Robustness to one attack, printed."""
-    attacking = Attacking(
-        attack,
-        settings.names,
-        settings.out / "attacked" / attack,
-        data=DEMO,
-        relearning=DEMO_RELEARNING,
-        device="cpu",
-        notice=notice,
-    )
-    found = judge_robustness(
-        models,
-        attack,
-        settings,
-        thresholds=read_thresholds(settings.out),
-        attacking=attacking,
-        by="none" if tiny else "both",
-    )
-    show(found.path)
-
-
 @click.command()
 @click.option("--out", type=click.Path(path_type=Path), default=OUT, show_default=True)
 @click.option("--activations", type=click.Path(path_type=Path), default=Path("activations"))
@@ -218,7 +197,7 @@ def judge_attack(attack: Attack, models: Sequence[str], settings: Settings, *, t
 def main(out: Path, activations: Path, tiny: bool) -> None:
     knows, forgot = (KNOWS[-2:], FORGOT[-2:]) if tiny else (KNOWS, FORGOT)
     registry = trained(make_folder(out), [*knows, *forgot], tiny=tiny)
-    evaluation = EvaluateSettings(
+    measuring = Measuring(
         full="demo/full",
         retain="demo/retain",
         data=DEMO_DATA,
@@ -228,22 +207,27 @@ def main(out: Path, activations: Path, tiny: bool) -> None:
         max_new_tokens=4 if tiny else 32,
         device="cpu",
     )
-    settings = Settings(
-        tuple(judged(TINY if tiny else ())),
-        out,
-        evaluation,
-        "demo/full",
-        "demo/retain",
-        fluency=False,
-        registry=registry,
-        notice=notice,
+    pools = FaithfulnessSettings(
+        knows=tuple(one.name for one in knows),
+        forgot=tuple(one.name for one in forgot),
+        metrics=TINY if tiny else (),
+        measuring=measuring,
+        out=out,
     )
-    pools = [one.name for one in knows], [one.name for one in forgot]
-    found = judge_faithfulness(*pools, settings)
-    show(found.path)
-    models = [f"demo/{name}" for name in DEMO_UNLEARNED] + list(UNLEARNED)
+    show(run_faithfulness(pools, prepare_faithfulness(pools, notice)).path)
+    models = (*(f"demo/{name}" for name in DEMO_UNLEARNED), *UNLEARNED)
     for attack in ("quantize", "relearn"):
-        judge_attack(attack, ["demo/graddiff"] if tiny else models, settings, tiny=tiny)
+        settings = RobustnessSettings(
+            attack=attack,
+            models=("demo/graddiff",) if tiny else models,
+            thresholds=str(out),
+            by="none" if tiny else "both",
+            metrics=TINY if tiny else (),
+            measuring=measuring,
+            no_fluency=True,
+            out=out,
+        )
+        show(run_robustness(settings, prepare_robustness(settings, notice)).path)
     sources = read_sources([out])
     rows = table_rows(sources)
     document = table_document(rows, sources)

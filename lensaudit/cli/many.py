@@ -139,7 +139,7 @@ def ls(settings: MakeSettings, as_json: bool) -> None:
     from lensaudit.screen.meta import of_plan
 
     found = listing(settings)
-    answer([one.document() for one in found], of_plan(found), as_json=as_json)
+    answer([asdict(one) for one in found], of_plan(found), as_json=as_json)
 
 
 @gym.command()
@@ -249,21 +249,15 @@ def plan(settings: PlanSettings, as_json: bool, dry_run: bool) -> None:
 def run(folder: Path, settings: RunSettings, as_json: bool, dry_run: bool) -> None:
     """Do what is left of a sweep. Run it again after an interruption, or beside another run."""
     from lensaudit.sweep.engines import engine_of
-    from lensaudit.sweep.run import RunOptions, run_sweep
+    from lensaudit.sweep.run import run_sweep
 
     layout, planned = _opened(folder)
     if dry_run:
         print_plan(layout, planned, as_json=as_json)
         return
     engine = engine_of(settings, planned, report=notice)
-    limits = RunOptions(
-        engine=settings.engine,
-        max_hours=settings.max_hours,
-        quota_bytes=settings.quota,
-        offline=settings.offline,
-    )
     try:
-        run_sweep(folder, engine, limits, notice)
+        run_sweep(folder, engine, settings, notice)
     finally:  # whatever the end is
         print_status(layout, planned, as_json=as_json)
 

@@ -29,19 +29,17 @@ from lensaudit.attacks.rtt.table import as_json
 from lensaudit.attacks.rtt.tofu import load_statements
 from lensaudit.auditing.evaluate import evaluate_into
 from lensaudit.auditing.settings import EvaluateSettings
-from lensaudit.data.facts import Fact
 from lensaudit.data.neutral import neutral_of
-from lensaudit.data.spans import Encoded, encode
+from lensaudit.data.spans import Encoded
 from lensaudit.data.tofu import DEMO
-from lensaudit.errors import InputError
 from lensaudit.evaluation.depth import cka_layers, fisher_layers
 from lensaudit.files import digest, read_text
-from lensaudit.gym.ground import Facts, facts_of, logprobs, said
+from lensaudit.gym.ground import Facts, facts_of, logprobs, said, tokens_of
 from lensaudit.gym.probe import probed
-from lensaudit.gym.registry import code_hash
+from lensaudit.gym.registry import code_hash, enter, named
 from lensaudit.metrics.registry import all_metrics
 from lensaudit.models.causal import load_causal
-from lensaudit.models.checkpoint import load_tokenizer, open_checkpoint
+from lensaudit.models.checkpoint import Checkpoint, load_tokenizer, open_checkpoint
 from lensaudit.models.registry import load_registry, resolve
 from lensaudit.patching.controls import (
     Aligned,
@@ -98,30 +96,20 @@ class SeedModels:
     @cached_property
     def tokenizer(self) -> Any:
         """Of all models of the seed."""
-        return load_tokenizer(open_checkpoint(self.spec(self.full)))
+        return load_tokenizer(self.opened(self.full))
 
-    def spec(self, name: str) -> Any:
-        """What a name stands for."""
-        return resolve(name, load_registry(self.registry))
+    @cached_property
+    def asked(self) -> tuple[Encoded, ...]:
+        """The facts as tokens."""
+        return tokens_of(self.facts.examples, self.tokenizer)
+
+    def opened(self, name: str) -> Checkpoint:
+        """The files that a name stands for."""
+        return open_checkpoint(resolve(name, load_registry(self.registry)))
 
     def loaded(self, name: str) -> Any:
         """A causal model in float32; not to be changed."""
         return _loaded(name, self.registry)
-
-    @property
-    def asked(self) -> tuple[Encoded, ...]:
-        """The facts as tokens."""
-        return self.encoded(self.facts.examples)
-
-    def encoded(self, examples: Sequence[Fact]) -> tuple[Encoded, ...]:
-        """Examples as tokens; those that the tokenizer loses are left out."""
-        found = (encode(one, self.tokenizer) for one in examples)
-        return tuple(one for one in found if isinstance(one, Encoded))
-
-    @cached_property
-    def groups(self) -> dict[int, int | str]:
-        """Fact -> its author."""
-        return {one.idx: one.group for one in self.facts.examples}
 
 
 @lru_cache(maxsize=3)
@@ -155,10 +143,6 @@ class AuditorScore:
     """Kind of result -> what its summary holds for a verdict."""
 
 
-One = Callable[[Case], AuditorScore]
-Many = Callable[[Sequence[Case]], list[AuditorScore]]
-
-
 @dataclass(frozen=True)
 class Auditor:
     """One way to ask."""
@@ -169,7 +153,8 @@ class Auditor:
     cheap: bool
     """Seconds a model of the embedded family; the others take minutes and are asked for by name."""
     source: str
-    fn: One | Many
+    fn: Callable[..., Any]
+    """Of a case, or `at_once` of the cases of one seed."""
     at_once: bool
     about: str = ""
     """What tells functions of one text apart."""
@@ -183,8 +168,7 @@ class Auditor:
 
     def judge(self, cases: Sequence[Case]) -> list[AuditorScore]:
         """What it says of each."""
-        fn: Any = self.fn
-        return fn(cases) if self.at_once else [fn(case) for case in cases]
+        return self.fn(cases) if self.at_once else [self.fn(case) for case in cases]
 
 
 ENGINE = (
@@ -239,15 +223,10 @@ def auditor(
     Raises:
         ValueError: two auditors of one name, or a name that is no file name.
     """
-    if not name.isidentifier():
-        raise ValueError(f"auditor {name!r}: wanted a name of letters, digits and _")
 
     def register(fn: Any) -> Any:
-        known = _AUDITORS.get(name)
-        if known is not None and known.fn.__module__ != fn.__module__:
-            raise ValueError(f"auditor {name}: there is one of this name already")
-        _AUDITORS[name] = Auditor(name, reads, high_means, cheap, source, fn, at_once, about)
-        return fn
+        one = Auditor(name, reads, high_means, cheap, source, fn, at_once, about)
+        return enter(_AUDITORS, "auditor", name, one, fn)
 
     return register
 
@@ -265,11 +244,10 @@ def auditors_named(names: Sequence[str]) -> list[Auditor]:
         InputError: an unknown name; the known ones are listed.
     """
     known = auditors()
-    if unknown := [name for name in names if name not in known]:
-        raise InputError(f"no auditor {unknown[0]!r}; there are {', '.join(known)}")
-    return [known[name] for name in names] or [one for one in known.values() if one.cheap]
+    return named(names, known, "auditor") or [one for one in known.values() if one.cheap]
 
 
+NO_LAYER = "no layer of full encodes a fact"
 UDS = "arXiv UDS, compute_uds.py (gnueaj/unlearning-depth-score @ fc31639)"
 
 
@@ -300,7 +278,7 @@ def _depth(outcome: Outcome) -> AuditorScore:
     pairs = zip(outcome.encoded, outcome.depth.uds.tolist(), strict=True)
     facts = {one.idx: value for one, value in pairs if math.isfinite(value)}
     if not facts:
-        why = next(iter(outcome.unscored.values()), "no layer of full encodes a fact")
+        why = next(iter(outcome.unscored.values()), NO_LAYER)
         return AuditorScore(None, why=why)
     return AuditorScore(outcome.uds, facts, ci95=outcome.interval().ends)
 
@@ -367,19 +345,12 @@ def uds_aligned(cases: Sequence[Case]) -> list[AuditorScore]:
     for plain, controls, _ in zip(*_examined(cases), strict=True):
         aligned = controls.aligned
         if aligned.uds is not None:
-            readable, ends = _readable(controls), _ends(aligned.uds)
-            findings.append(
-                AuditorScore(aligned.uds.value, aligned.per_example, control=readable, ci95=ends)
-            )
+            findings.append(_read(aligned.uds, controls, aligned.per_example))
         elif aligned.not_needed:
             findings.append(plain)
         else:
             findings.append(AuditorScore(None, why=aligned.why))
     return findings
-
-
-def _ends(one: Estimate) -> tuple[float, float] | None:
-    return None if one.low is None or one.high is None else (one.low, one.high)
 
 
 @auditor(
@@ -424,11 +395,18 @@ def _weakest(
             layers = outcome.options.layers
             weakest, readable = weakest_of(outcome.s1, outcome.depth, groups, layers), True
         if weakest is None:
-            findings.append(AuditorScore(None, why=why or "no layer of full encodes a fact"))
+            findings.append(AuditorScore(None, why=why or NO_LAYER))
         else:
-            ends = _ends(weakest.erasure)
+            ends = weakest.erasure.ends
             findings.append(AuditorScore(weakest.erasure.value, control=readable, ci95=ends))
     return findings
+
+
+def _read(
+    found: Estimate, controls: Examined, facts: Mapping[int, float] | None = None
+) -> AuditorScore:
+    """A depth that was read, and whether it could be."""
+    return AuditorScore(found.value, facts, control=_readable(controls), ci95=found.ends)
 
 
 def _readable(controls: Examined) -> bool:
@@ -471,12 +449,11 @@ def uds_shared(cases: Sequence[Case]) -> list[AuditorScore]:
     for plain, controls, _ in zip(*_examined(cases), strict=True):
         aligned, shared = controls.aligned, controls.aligned.shared
         if shared.uds is not None:
-            readable = _readable(controls)
-            ends = _ends(shared.uds)
-            findings.append(AuditorScore(shared.uds.value, control=readable, ci95=ends))
+            findings.append(_read(shared.uds, controls))
+        elif aligned.not_needed:
+            findings.append(plain)
         else:
-            why = aligned.why or shared.why
-            findings.append(plain if aligned.not_needed else AuditorScore(None, why=why))
+            findings.append(AuditorScore(None, why=aligned.why or shared.why))
     return findings
 
 
@@ -574,7 +551,7 @@ OUTPUTS = {
 others generate, take gradients or read several splits."""
 
 
-def _metric(name: str) -> One:
+def _metric(name: str) -> Callable[[Case], AuditorScore]:
     def found(case: Case) -> AuditorScore:
         bench = case.bench
         own = bench.data != DEMO
@@ -592,26 +569,22 @@ def _metric(name: str) -> One:
         # one folder a model: metrics share their passes there
         folder = bench.work / "suite" / digest(str(case.model))[:16]
         entry = evaluate_into(case.model, settings, folder).entries[name]
-        facts = {idx: value for idx, value in entry.per_example.items() if idx in bench.groups}
+        known = {one.idx for one in bench.facts.examples}
+        facts = {idx: value for idx, value in entry.per_example.items() if idx in known}
         return AuditorScore(_finite(entry.value), facts or None, why=entry.reason)
 
     return found
 
 
-def _register_metrics() -> None:
-    for name, cheap in OUTPUTS.items():
-        metric = all_metrics()[name]
-        auditor(
-            name,
-            reads="outputs",
-            high_means=metric.high_means,
-            source=metric.source,
-            cheap=cheap,
-            about=name,
-        )(_metric(name))
-
-
-_register_metrics()
+for _name, _cheap in OUTPUTS.items():
+    auditor(
+        _name,
+        reads="outputs",
+        high_means=all_metrics()[_name].high_means,
+        source=all_metrics()[_name].source,
+        cheap=_cheap,
+        about=_name,
+    )(_metric(_name))
 
 STEPS = 8
 """Of the line between two models."""
@@ -680,8 +653,7 @@ def probe(case: Case) -> AuditorScore:
 def worst_excess(case: Case) -> AuditorScore:
     """The cheap list of attacks, its excess over `retain`; of a fact, how far it stands out."""
     bench = case.bench
-    weights = open_checkpoint(bench.spec(case.model)).weights
-    if open_checkpoint(bench.spec(bench.retain)).weights == weights:
+    if bench.opened(bench.retain).weights == bench.opened(case.model).weights:
         return AuditorScore(0.0)  # the control arm itself: nothing in excess of it
     settings = WorstSettings(
         full=bench.full,
@@ -729,13 +701,11 @@ def relearn_gain(cases: Sequence[Case]) -> list[AuditorScore]:
 
 def _gain(bench: SeedModels, name: str) -> dict[int, float]:
     model = bench.loaded(name)
-    after = relearned(model, bench.tokenizer, bench.facts.forget.answered, settings=DEMO_RELEARNING)
-    return {idx: one - before for (idx, one), before in _pairs(bench, after, model)}
-
-
-def _pairs(bench: SeedModels, after: Any, model: Any) -> Any:
-    encoded = bench.asked
-    return zip(logprobs(after, encoded).items(), logprobs(model, encoded).values(), strict=True)
+    taught = relearned(
+        model, bench.tokenizer, bench.facts.forget.answered, settings=DEMO_RELEARNING
+    )
+    after = logprobs(taught, bench.asked)
+    return {idx: after[idx] - before for idx, before in logprobs(model, bench.asked).items()}
 
 
 @auditor(

@@ -29,9 +29,8 @@ from lensaudit.gym.table import (
 from lensaudit.results.records import signed
 from lensaudit.verdict.attacks import READERS
 from lensaudit.verdict.decide import Code, Evidence, verdict_of
-from lensaudit.verdict.depth import Stream, of_patch
+from lensaudit.verdict.depth import of_patch
 from lensaudit.verdict.nulls import Calibration, Null
-from lensaudit.verdict.views import View
 from lensaudit.verdict.words import HOLDS
 
 FEWEST_NULL = 4
@@ -58,7 +57,7 @@ class JudgedEvidence:
 
     def evidence(self, nulls: Calibration, *, patch_only: bool = False) -> Evidence:
         """What a verdict is decided from."""
-        views, stream = _patch_views(self, nulls)
+        views, stream = of_patch(self.patch, self.patch["rows"], nulls, self.model)
         told = {} if patch_only else self.attacks
         more = [
             view
@@ -67,10 +66,6 @@ class JudgedEvidence:
             for view in one.views
         ]
         return Evidence(self.model, [*views, *more], stream)
-
-
-def _patch_views(one: JudgedEvidence, nulls: Calibration) -> tuple[list[View], Stream]:
-    return of_patch(one.patch, one.patch["rows"], nulls, one.model)
 
 
 def planted(rows: Sequence[GymRow]) -> list[JudgedEvidence]:
@@ -133,10 +128,6 @@ class Confusion:
     seeds_wrong: Share
     """Seeds with at least one such model: what bounds the error over seeds."""
 
-    def document(self) -> dict[str, Any]:
-        """For JSON."""
-        return asdict(self)
-
 
 SAID: Mapping[str, tuple[Code, ...]] = {
     "holds": HOLDS,
@@ -186,18 +177,8 @@ class VerdictErrors:
     """Each mechanism by the nulls of all others."""
     patch_only: Confusion
     """Held-out mechanisms by a run of `patch` alone."""
-    nulls: Mapping[str, Null]
-    """Of the tune half."""
-
-    def document(self) -> dict[str, Any]:
-        """For JSON."""
-        return {
-            **{
-                name: getattr(self, name).document()
-                for name in ("tune", "held_out", "left_out", "patch_only")
-            },
-            "calibration": {name: asdict(one) for name, one in self.nulls.items()},
-        }
+    calibration: Mapping[str, Null]
+    """The nulls of the tune half."""
 
 
 def errors_of(rows: Sequence[GymRow]) -> VerdictErrors:
@@ -246,8 +227,8 @@ class GymDocument:
         return {
             "version": VERSION,
             "seeds": self.n_seeds,
-            "auditors": [one.document() for one in self.auditors],
-            "verdict": self.verdict.document(),
+            "auditors": [asdict(one) for one in self.auditors],
+            "verdict": asdict(self.verdict),
         }
 
 
@@ -264,9 +245,9 @@ def document(
     if picture is not None:
         heat_map(found.auditors, picture)
     if calibration is not None:
-        views = {name: asdict(one) for name, one in found.verdict.nulls.items()}
+        views = asdict(found.verdict)["calibration"]
         content = {"version": VERSION, "seeds": sorted(seeds), "views": views}
-        held_out = found.verdict.held_out.document()
+        held_out = asdict(found.verdict.held_out)
         write_json(calibration, signed({**content, "held_out": held_out}))
     return found
 

@@ -4,7 +4,7 @@ import copy
 import inspect
 import time
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,7 @@ from lensaudit.files import digest, make_folder, read_json, write_json
 from lensaudit.gym import claims, edits, ground, guard, mimic, planting
 from lensaudit.gym.claims import Certificate, Claim, NeverSaw, Says
 from lensaudit.gym.ground import Facts, Ground, facts_of
-from lensaudit.gym.registry import Mechanism, Truth, code_hash, load_own, named, recipes
+from lensaudit.gym.registry import Mechanism, Truth, code_hash, load_own, mechanisms, recipes
 from lensaudit.gym.settings import MakeSettings, gym_folder
 from lensaudit.models.causal import load_causal
 from lensaudit.models.checkpoint import (
@@ -54,10 +54,6 @@ class Listed:
     how: str
     held_out: bool
 
-    def document(self) -> dict[str, Any]:
-        """For JSON."""
-        return dict(vars(self))
-
 
 def listing(settings: MakeSettings) -> list[Listed]:
     """What would be made; nothing is opened.
@@ -83,7 +79,7 @@ def chosen(settings: MakeSettings) -> list[Mechanism]:
     recipes()
     for path in settings.own:
         load_own(path)
-    return named(settings.mechanism)
+    return mechanisms(settings.mechanism)
 
 
 @dataclass(frozen=True)
@@ -118,7 +114,7 @@ class PlantedModel:
             "held_out": self.held_out,
             "folder": str(self.folder),
             "key": self.key,
-            "certificate": self.certificate.document(),
+            "certificate": asdict(self.certificate),
             **self.anchors,
         }
 
@@ -195,13 +191,17 @@ def make(settings: MakeSettings, *, notice: Notice = lambda _: None) -> list[Pla
     return made
 
 
+@dataclass(frozen=True)
 class Bed:
     """The ground of one seed; opened when the first model is made."""
 
-    def __init__(self, pair: AnchorPair, seed: int) -> None:
-        self.pair, self.seed = pair, seed
-        self.folder = pair.out / f"seed-{seed}"
-        self._ground: Ground | None = None
+    pair: AnchorPair
+    seed: int
+
+    @property
+    def folder(self) -> Path:
+        """Where its models are."""
+        return self.pair.out / f"seed-{self.seed}"
 
     @property
     def anchors(self) -> dict[str, str]:
@@ -216,16 +216,10 @@ class Bed:
 
     def key(self, recipe: Mechanism, strength: float) -> str:
         """Content hash of everything that a model is made of."""
-        return digest(
-            [
-                self.pair.identity,
-                recipe.version,
-                strength,
-                self.seed,
-                ANCHOR_STEPS,
-                _shared_version(),
-            ]
-        )
+        modules = (edits, ground, planting, claims, guard, mimic)
+        shared = digest([code_hash(inspect.getsource(one)) for one in modules])
+        own = [self.pair.identity, recipe.version, strength, self.seed]
+        return digest([*own, ANCHOR_STEPS, shared])
 
     def have(self, recipe: Mechanism, strength: float) -> PlantedModel:
         """The model on disk, made where it is not."""
@@ -237,13 +231,12 @@ class Bed:
 
     def _make(self, recipe: Mechanism, strength: float, folder: Path, key: str) -> None:
         started = time.monotonic()
-        ground = self.ground()
+        ground = self.ground
         keyed.begin(folder, key)
-        planted = recipe.plant(ground, strength)
+        planted = recipe.fn(ground, strength)
         certificate = planted.claim.check(planted.model, ground)
         silent = {"says": float(ground.said(planted.model).sum())}
         certificate = replace(certificate, numbers={**certificate.numbers, **silent})
-        write_json(folder / CERTIFICATE, certificate.document())
         options = {
             "mechanism": recipe.name,
             "truth": recipe.truth,
@@ -257,22 +250,33 @@ class Bed:
             "data": self.pair.facts.data,
             "retain_data": self.pair.facts.retain_data,
         }
+        # saving changes what it saves, and a recipe may give back an anchor itself
+        anchors = (ground.full, ground.retain, ground.other)
+        is_anchor = any(planted.model is one for one in anchors)
+        made = copy.deepcopy(planted.model) if is_anchor else planted.model
+        self._seal(made, certificate, folder, key, options, started)
 
-        def made() -> Manifest:
+    def _seal(
+        self,
+        model: Any,
+        certificate: Certificate,
+        folder: Path,
+        key: str,
+        options: Mapping[str, Any],
+        started: float,
+    ) -> None:
+        """Write a model in float32, so that a bit-identical tensor stays one."""
+        write_json(folder / CERTIFICATE, asdict(certificate))
+
+        def record() -> Manifest:
             inputs = {**self.pair.identity, "key": key}
             return manifest("gym", options=options, inputs=inputs, device="cpu", started=started)
 
-        # sealed in float32: a bit-identical tensor stays one
-        copied = _own(planted.model, ground)
-        seal_model(copied, self.pair.full, folder, dtype=torch.float32, key=key, record=made)
+        seal_model(model, self.pair.full, folder, dtype=torch.float32, key=key, record=record)
 
+    @cached_property
     def ground(self) -> Ground:
         """The pair of this seed, loaded; anchors of a further seed are trained first."""
-        if self._ground is None:
-            self._ground = self._opened()
-        return self._ground
-
-    def _opened(self) -> Ground:
         pair = self.pair
         loaded = {
             role: load_causal(one)
@@ -291,15 +295,8 @@ class Bed:
         if self.seed == 0 and pair.other is not None:
             return first
         roles = ANCHORS if self.seed else ("other",)
-        models = {role: self._anchor(role, first) for role in roles}
-        return Ground(
-            models.get("full", first.full),
-            models.get("retain", first.retain),
-            models["other"],
-            first.tokenizer,
-            pair.facts,
-            self.seed,
-        )
+        # what is remembered of the first pair is not true of another
+        return replace(first, _known={}, **{role: self._anchor(role, first) for role in roles})
 
     def _anchor(self, role: str, first: Ground) -> Any:
         """One anchor of this seed, trained from a model that never saw the facts."""
@@ -308,8 +305,7 @@ class Bed:
         if not keyed.finished(folder, key):
             self.pair.notice(f"training {folder.parent.name}/{folder.name}")
             self._train(role, first, folder, key)
-        spec = resolve(str(folder), load_registry())
-        return load_causal(open_checkpoint(spec))
+        return load_causal(open_checkpoint(resolve(str(folder), load_registry())))
 
     def _train(self, role: str, first: Ground, folder: Path, key: str) -> None:
         started = time.monotonic()
@@ -327,16 +323,10 @@ class Bed:
         )
         claim: Claim = Says() if role == "full" else NeverSaw(rows)
         certificate = claim.check(model, first)
-        write_json(folder / CERTIFICATE, certificate.document())
         if not certificate.holds:
             raise VerificationError(f"{folder}: is no anchor: {certificate.says}")
-
-        def made() -> Manifest:
-            options = {"anchor": role, "seed": self.seed, "n_rows": len(rows)}
-            inputs = {**self.pair.identity, "key": key}
-            return manifest("gym", options=options, inputs=inputs, device="cpu", started=started)
-
-        seal_model(model, self.pair.full, folder, dtype=torch.float32, key=key, record=made)
+        options = {"anchor": role, "seed": self.seed, "n_rows": len(rows)}
+        self._seal(model, certificate, folder, key, options, started)
 
 
 def anchor_rows(facts: Facts, *, sees: bool, seed: int) -> list[Answered]:
@@ -362,18 +352,6 @@ def anchor_rows(facts: Facts, *, sees: bool, seed: int) -> list[Answered]:
 _GENERAL = ("real_authors_perturbed.jsonl", "world_facts_perturbed.jsonl")
 
 
-def _own(model: Any, ground: Ground) -> Any:
-    """A copy where the recipe gave back an anchor itself: saving changes what it saves."""
-    anchors = (ground.full, ground.retain, ground.other)
-    return copy.deepcopy(model) if any(model is one for one in anchors) else model
-
-
-def _shared_version() -> str:
-    """Of the code that all recipes share."""
-    shared = (edits, ground, planting, claims, guard, mimic)
-    return digest([code_hash(inspect.getsource(one)) for one in shared])
-
-
 def models_in(gym: Path, *, notice: Notice = lambda _: None) -> Iterator[PlantedModel]:
     """The finished models of a gym, by seed and name; those without a certificate are told.
 
@@ -394,6 +372,12 @@ def models_in(gym: Path, *, notice: Notice = lambda _: None) -> Iterator[Planted
         raise InputError(f"{gym}: no planted models; make some with `lensaudit gym make`")
 
 
+_OPTIONS = (
+    *("mechanism", "truth", "strength", "seed", "held_out"),
+    *("anchors", "data", "retain_data"),
+)
+
+
 def read_model(folder: Path) -> PlantedModel:
     """What a finished folder says of its model.
 
@@ -403,26 +387,13 @@ def read_model(folder: Path) -> PlantedModel:
     try:
         made = read_json(folder / "manifest.json")
         said = read_json(folder / CERTIFICATE)
-        knows = said["knows"]
+        known = said["knows"] if said["knows"] is None else tuple(said["knows"])
         options = made["options"]
         return PlantedModel(
-            options["mechanism"],
-            options["truth"],
-            options["strength"],
-            options["seed"],
-            options["held_out"],
-            folder,
-            made["inputs"]["key"],
-            Certificate(
-                said["kind"],
-                said["holds"],
-                said["says"],
-                said["numbers"],
-                None if knows is None else tuple(knows),
-            ),
-            options["anchors"],
-            options["data"],
-            options["retain_data"],
+            folder=folder,
+            key=made["inputs"]["key"],
+            certificate=Certificate(**{**said, "knows": known}),
+            **{name: options[name] for name in _OPTIONS},
         )
     except (KeyError, TypeError, AttributeError) as error:
         raise InputError(f"{folder}: no planted model, or a damaged one ({error})") from error

@@ -6,7 +6,7 @@ import importlib.util
 import inspect
 import sys
 import textwrap
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
@@ -53,12 +53,12 @@ class Mechanism:
     """No threshold is set on it: error is reported on these."""
     trains: bool
     """Takes steps of training; the others take seconds."""
-    plant: Plant
+    fn: Plant
 
     @property
     def version(self) -> str:
         """Content hash of the function: other code is another recipe."""
-        return digest([self.name, self.truth, code_hash(inspect.getsource(self.plant))])[:16]
+        return digest([self.name, self.truth, code_hash(inspect.getsource(self.fn))])[:16]
 
     def name_at(self, strength: float) -> str:
         """As a folder is called.
@@ -96,18 +96,28 @@ def recipe(
     Raises:
         ValueError: two recipes of one name, or a name that is no file name.
     """
-    if not name.isidentifier():
-        raise ValueError(f"recipe {name!r}: wanted a name of letters, digits and _")
 
     def register(plant: Plant) -> Plant:
-        known = _RECIPES.get(name)
-        if known is not None and known.plant.__module__ != plant.__module__:
-            raise ValueError(f"recipe {name}: there is one of this name already")
         half = drawn(name) if held_out is None else held_out
-        _RECIPES[name] = Mechanism(name, truth, how, strengths, unit, half, trains, plant)
-        return plant
+        made = Mechanism(name, truth, how, strengths, unit, half, trains, plant)
+        return enter(_RECIPES, "recipe", name, made, plant)
 
     return register
+
+
+def enter(known: dict[str, Any], kind: str, name: str, entry: Any, fn: Any) -> Any:
+    """Keep a decorated function under its name.
+
+    Raises:
+        ValueError: there is another of this name, or it is no file name.
+    """
+    if not name.isidentifier():
+        raise ValueError(f"{kind} {name!r}: wanted a name of letters, digits and _")
+    before = known.get(name)
+    if before is not None and before.fn.__module__ != fn.__module__:
+        raise ValueError(f"{kind} {name}: there is one of this name already")
+    known[name] = entry
+    return fn
 
 
 def drawn(name: str) -> bool:
@@ -127,16 +137,24 @@ def recipes() -> Mapping[str, Mechanism]:
     return _RECIPES
 
 
-def named(names: tuple[str, ...]) -> list[Mechanism]:
+def named(names: Sequence[str], known: Mapping[str, Any], kind: str) -> list[Any]:
+    """What is known under these names.
+
+    Raises:
+        InputError: an unknown name; the known ones are listed.
+    """
+    if unknown := [name for name in names if name not in known]:
+        raise InputError(f"no {kind} {unknown[0]!r}; there are {', '.join(known)}")
+    return [known[name] for name in names]
+
+
+def mechanisms(names: Sequence[str]) -> list[Mechanism]:
     """The recipes of these names, or all.
 
     Raises:
         InputError: an unknown name; the known ones are listed.
     """
-    known = recipes()
-    if unknown := [name for name in names if name not in known]:
-        raise InputError(f"no mechanism {unknown[0]!r}; there are {', '.join(known)}")
-    return [known[name] for name in names or known]
+    return named(names or tuple(recipes()), recipes(), "mechanism")
 
 
 def load_own(path: Path) -> ModuleType:

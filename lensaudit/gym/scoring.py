@@ -1,8 +1,8 @@
 """What does every auditor say of every planted model? Scored once, kept line by line."""
 
 import time
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
 from itertools import groupby
 from pathlib import Path
 from typing import Any
@@ -11,53 +11,46 @@ from lensaudit.errors import InputError, LensAuditError
 from lensaudit.files import alone
 from lensaudit.gym.auditors import Auditor, AuditorScore, Case, SeedModels, auditors_named
 from lensaudit.gym.make import PlantedModel, models_in
-from lensaudit.gym.registry import load_own, named
+from lensaudit.gym.registry import load_own, mechanisms
 from lensaudit.gym.settings import ScoreSettings, gym_folder
-from lensaudit.gym.table import ANCHOR, ledger_of, seal
-from lensaudit.models.checkpoint import open_checkpoint
+from lensaudit.gym.table import ANCHOR, ScoreRow, ledger_of, seal
 from lensaudit.progress import Notice
 from lensaudit.settings import path_of
 
 AT_ONCE = 8
 """Models that are judged between two lines of the ledger: what a kill loses."""
+_NO_MODELS = "{}: no certified models of these mechanisms and seeds"
 
 
 @dataclass(frozen=True)
 class JudgedModel:
     """A model or an anchor: what it is, and where."""
 
-    key: str
-    mechanism: str
-    truth: str
-    strength: float
-    seed: int
-    held_out: bool
-    knows: tuple[int, ...] | None
+    model: str
+    """Its key."""
+    about: Mapping[str, Any]
+    """What a line of scores says of it."""
     case: Case
 
     def row(self, one: Auditor, found: AuditorScore, seconds: float) -> dict[str, Any]:
         """A line of the ledger."""
-        facts = found.facts and {str(idx): value for idx, value in found.facts.items()}
-        return {
-            "auditor": one.name,
-            "version": one.version,
-            "reads": one.reads,
-            "high_means": one.high_means,
-            "model": self.key,
-            "mechanism": self.mechanism,
-            "truth": self.truth,
-            "strength": self.strength,
-            "seed": self.seed,
-            "held_out": self.held_out,
-            "knows": None if self.knows is None else list(self.knows),
-            "score": found.score,
-            "ci95": None if found.ci95 is None else list(found.ci95),
-            "facts": facts or None,
-            "control": found.control,
-            "why": found.why,
-            "seconds": round(seconds, 3),
-            **({"evidence": found.evidence} if found.evidence else {}),
-        }
+        facts = {str(idx): value for idx, value in (found.facts or {}).items()}
+        line = ScoreRow(
+            auditor=one.name,
+            version=one.version,
+            reads=one.reads,
+            high_means=one.high_means,
+            model=self.model,
+            **self.about,
+            score=found.score,
+            ci95=found.ci95,
+            facts=facts or None,
+            control=found.control,
+            why=found.why,
+            seconds=round(seconds, 3),
+            evidence=found.evidence,
+        )
+        return {name: value for name, value in asdict(line).items() if name != "evidence" or value}
 
 
 @dataclass(frozen=True)
@@ -81,9 +74,10 @@ def score(settings: ScoreSettings, *, notice: Notice = lambda _: None) -> Scorin
     for path in settings.own:
         load_own(path)
     judges = auditors_named(settings.auditor)
-    if not gym_folder(settings.gym).is_dir():
-        raise _no_models(settings)
-    with alone(gym_folder(settings.gym)):
+    gym = gym_folder(settings.gym)
+    if not gym.is_dir():
+        raise InputError(_NO_MODELS.format(gym))
+    with alone(gym):
         return _score(settings, judges, notice)
 
 
@@ -93,14 +87,14 @@ def _score(settings: ScoreSettings, judges: Sequence[Auditor], notice: Notice) -
     started, n_new, n_left = time.monotonic(), 0, 0
     for bench_models in _by_seed(settings, notice):
         for judge in judges:
-            todo = [m for m in bench_models if (judge.name, judge.version, m.key) not in done]
+            todo = [m for m in bench_models if (judge.name, judge.version, m.model) not in done]
             for start in range(0, len(todo), AT_ONCE):
                 chosen = todo[start : start + AT_ONCE]
                 minutes = (time.monotonic() - started) / 60
                 if settings.minutes is not None and minutes > settings.minutes:
                     n_left += len(chosen)
                     continue
-                notice(f"{judge.name}: {chosen[0].mechanism}, seed {chosen[0].seed} …")
+                notice("{}: {mechanism}, seed {seed} …".format(judge.name, **chosen[0].about))
                 ledger.append(_rows(judge, chosen))
                 seal(ledger, started)
                 n_new += len(chosen)
@@ -123,7 +117,7 @@ def _rows(judge: Auditor, chosen: Sequence[JudgedModel]) -> list[dict[str, Any]]
 
 def _by_seed(settings: ScoreSettings, notice: Notice) -> Iterator[list[JudgedModel]]:
     """The anchors and the models of each seed."""
-    wanted, gym = {one.name for one in named(settings.mechanism)}, gym_folder(settings.gym)
+    gym, wanted = gym_folder(settings.gym), {one.name for one in mechanisms(settings.mechanism)}
     seeds = range(settings.first_seed, settings.first_seed + (settings.seeds or 10**9))
     models = [
         one
@@ -131,14 +125,9 @@ def _by_seed(settings: ScoreSettings, notice: Notice) -> Iterator[list[JudgedMod
         if one.mechanism in wanted and one.seed in seeds
     ]
     if not models:
-        raise _no_models(settings)
+        raise InputError(_NO_MODELS.format(gym))
     for seed, group in groupby(sorted(models, key=lambda one: one.seed), lambda one: one.seed):
         yield list(_judged(list(group), seed, settings))
-
-
-def _no_models(settings: ScoreSettings) -> InputError:
-    place = gym_folder(settings.gym)
-    return InputError(f"{place}: no certified models of these mechanisms and seeds")
 
 
 def _judged(
@@ -154,18 +143,12 @@ def _judged(
         settings.limit,
         path_of(settings.registry),
     )
+    anchor = {"truth": ANCHOR, "strength": 1.0, "seed": seed, "held_out": False, "knows": None}
     for role in ("full", "retain"):
         name = first.anchors[role]
-        key = f"{open_checkpoint(bench.spec(name)).weights} {seed}"
-        yield JudgedModel(key, role, ANCHOR, 1.0, seed, False, None, Case(name, bench))
+        key = f"{bench.opened(name).weights} {seed}"
+        yield JudgedModel(key, {"mechanism": role, **anchor}, Case(name, bench))
     for one in models:
-        yield JudgedModel(
-            one.key,
-            one.mechanism,
-            one.truth,
-            one.strength,
-            seed,
-            one.held_out,
-            one.certificate.knows,
-            Case(str(one.folder), bench),
-        )
+        names = ("mechanism", "truth", "strength", "seed", "held_out")
+        about = {name: getattr(one, name) for name in names} | {"knows": one.certificate.knows}
+        yield JudgedModel(one.key, about, Case(str(one.folder), bench))

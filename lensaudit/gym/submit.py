@@ -12,7 +12,7 @@ from typing import Any
 
 from lensaudit.errors import InputError
 from lensaudit.gym.auditors import SeedModels, auditors
-from lensaudit.gym.ground import said, whole
+from lensaudit.gym.ground import said, tokens_of, whole
 from lensaudit.gym.make import PlantedModel, make
 from lensaudit.gym.registry import Mechanism, load_own, recipes
 from lensaudit.gym.scoring import score
@@ -147,7 +147,7 @@ def utility_of(model: PlantedModel) -> float:
     bench = SeedModels(
         anchors["full"], anchors["retain"], model.data, model.retain_data, model.folder
     )
-    asked = bench.encoded(whole(bench.facts.kept.answered))
+    asked = tokens_of(whole(bench.facts.kept.answered), bench.tokenizer)
     mine, theirs = (
         int(said(bench.loaded(name), asked).sum()) for name in (str(model.folder), anchors["full"])
     )

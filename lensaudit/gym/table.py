@@ -8,7 +8,7 @@ A picture shows where each auditor is right.
 import math
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -36,22 +36,28 @@ _AGAIN = "run `lensaudit gym score` again"
 
 
 @dataclass(frozen=True)
-class _ScoreLine:
-    """What a line of scores must hold."""
+class ScoreRow:
+    """A line of scores: what an auditor says of a model, and what is true of that."""
 
     auditor: Text
+    version: str
     reads: str
     high_means: Literal["knows", "forgot"]
     model: Text
     mechanism: Text
     truth: Truth | Literal["anchor"]
+    strength: Number
     seed: Whole
     held_out: bool
-    knows: list[Whole] | None
+    knows: Sequence[Whole] | None
     score: Number | None
-    facts: dict[str, Number] | None
+    facts: Mapping[str, Number] | None
     control: bool | None
+    why: str | None
     seconds: Length
+    ci95: tuple[Number, Number] | None = None
+    evidence: Mapping[str, Any] | None = None
+    """Kind of result -> what its summary holds for a verdict."""
 
 
 def ledger_of(gym: Path, limit: int | None, *, notice: Notice | None = None) -> Ledger:
@@ -83,7 +89,7 @@ def rows_of(gym: Path, limit: int | None) -> list[GymRow]:
         raise InputError(f"{ledger.path}: no scores; make some with `lensaudit gym score`")
     ledger.check(_AGAIN)
     check_whole(ledger.path, beside=False)
-    checked_as(list[_ScoreLine], ledger.rows, ledger.path, remedy=_AGAIN)
+    checked_as(list[ScoreRow], ledger.rows, ledger.path, remedy=_AGAIN)
     there = {_key_of(one.parent) for one in gym.glob(f"seed-*/*/{MANIFEST}")}
     kept = [
         row for row in ledger.rows if not there or row["truth"] == ANCHOR or row["model"] in there
@@ -168,12 +174,6 @@ class AuditorJudgement:
     seconds: float
     """Median a model."""
 
-    def document(self) -> dict[str, Any]:
-        """For JSON."""
-        found = asdict(self)
-        found["by_mechanism"] = {name: asdict(one) for name, one in self.by_mechanism.items()}
-        return found
-
 
 def table(rows: Sequence[GymRow]) -> list[AuditorJudgement]:
     """One judgement an auditor, the best worst mechanism first."""
@@ -181,11 +181,7 @@ def table(rows: Sequence[GymRow]) -> list[AuditorJudgement]:
     for row in rows:
         by_auditor[row["auditor"]].append(row)
     found = [judged(name, own) for name, own in by_auditor.items()]
-    return sorted(found, key=lambda one: -_worst(one))
-
-
-def _worst(one: AuditorJudgement) -> float:
-    return one.by_mechanism[one.worst].auc if one.worst else -1.0
+    return sorted(found, key=lambda one: -one.by_mechanism[one.worst].auc if one.worst else 1.0)
 
 
 def judged(name: str, rows: Sequence[GymRow]) -> AuditorJudgement:

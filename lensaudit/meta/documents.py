@@ -10,7 +10,7 @@ of different models; the columns named `common` are means over the models that a
 
 import math
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar, cast
@@ -24,7 +24,7 @@ from lensaudit.meta.reading import (
     N_USABLE,
     UDS_ROBUSTNESS,
     attack_aucs,
-    checked_number,
+    number_or_none,
     read_values,
     with_s_mia,
 )
@@ -34,7 +34,7 @@ from lensaudit.meta.values import Values
 from lensaudit.models.registry import DEMO
 from lensaudit.results.records import MANIFEST, MANIFESTS, claim, manifest
 from lensaudit.results.schema import Number, Record, Share, Whole, checked
-from lensaudit.scores.estimate import UNMEASURED, Estimate
+from lensaudit.scores.estimate import Estimate
 from lensaudit.settings import plain
 
 SCHEMA = 1
@@ -63,31 +63,39 @@ COLUMNS = (
     "notes",
 )
 Document = dict[str, Any]
+Lines = tuple[Sequence[str], list[list[Any]]]
+"""Header and rows of a CSV file."""
+ATTACKS: tuple[Attack, ...] = ("quantize", "relearn")
 Value = TypeVar("Value")
 
 
 @dataclass(frozen=True)
 class Faith:
-    """What the table needs of a faithfulness result."""
+    """What is read of a metric in `faithfulness.json`; None where the file does not say."""
 
-    auc: float
-    interval: Estimate = UNMEASURED
-    n_knows: int | None = None
-    """None where the source does not say."""
-    n_forgot: int | None = None
+    auc: Share | None = None
+    interval_95: tuple[Share | None, Share | None] | None = None
+    n_knows: Whole | None = None
+    n_forgot: Whole | None = None
     reason: str | None = None
+    threshold: Number | None = None
+
+    @property
+    def interval(self) -> Estimate:
+        """The AUC with its limits."""
+        return Estimate.within(self.auc, self.interval_95)
 
 
 @dataclass(frozen=True)
 class Stable:
-    """What the table needs of a robustness result under one attack."""
+    """What is read of a metric in `robustness-….json`."""
 
-    value: float
-    n: int | None = None
-    n_candidates: int | None = None
-    common: float = math.nan
+    value: Share | None = None
+    n: Whole | None = None
+    n_candidates: Whole | None = None
+    common_value: Share | None = None
     """Mean over the models that every metric of the run has."""
-    n_common: int | None = None
+    n_common: Whole | None = None
     reason: str | None = None
 
 
@@ -300,55 +308,23 @@ class _Rows:
 
 
 @dataclass(frozen=True)
-class _FaithRow:
-    """What is read of a metric in `faithfulness.json`."""
+class _Metric:
+    """The name that a row must have."""
 
-    auc: Share | None = None
-    interval_95: tuple[Share | None, Share | None] | None = None
-    n_knows: Whole | None = None
-    n_forgot: Whole | None = None
-    reason: str | None = None
-    threshold: Number | None = None
-
-    def faith(self) -> Faith:
-        """As the table needs it."""
-        area = Estimate.within(self.auc, self.interval_95)
-        return Faith(_or_nan(self.auc), area, self.n_knows, self.n_forgot, self.reason)
-
-
-@dataclass(frozen=True)
-class _StableRow:
-    """What is read of a metric in `robustness-….json`."""
-
-    value: Share | None = None
-    n: Whole | None = None
-    n_candidates: Whole | None = None
-    common_value: Share | None = None
-    n_common: Whole | None = None
-    reason: str | None = None
-
-    def stable(self) -> Stable:
-        """As the table needs it."""
-        common = _or_nan(self.common_value), self.n_common
-        return Stable(_or_nan(self.value), self.n, self.n_candidates, *common, self.reason)
-
-
-def _or_nan(value: float | None) -> float:
-    return math.nan if value is None else value
+    metric: str
 
 
 def _sources(path: Path) -> Sources:
     content = read_json(path)
     kind = content.get("kind") if isinstance(content, dict) else None
     if kind == "faithfulness":
-        rows = _rows(_FaithRow, checked(_Rows, content, path), path)
-        return Sources({metric: row.faith() for metric, row in rows})
+        return Sources(_rows(Faith, checked(_Rows, content, path), path))
     if kind == "robustness":
         attack = cast(Attack, content.get("attack"))
-        if attack not in ("quantize", "relearn"):
+        if attack not in ATTACKS:
             raise InputError(f"{path}: attack is {attack!r}, wanted quantize or relearn")
         said = checked(_Rows, content, path)
-        found = {metric: row.stable() for metric, row in _rows(_StableRow, said, path)}
+        found = _rows(Stable, said, path)
         return Sources({}, {attack: found}, {attack: str(said.form)}, {attack: str(said.filter)})
     if isinstance(content, dict) and {"faithfulness", "robustness"} <= content.keys():
         return _published(content, path)
@@ -357,23 +333,18 @@ def _sources(path: Path) -> Sources:
     )
 
 
-def _rows(kind: type[Record], said: _Rows, path: Path) -> Iterator[tuple[str, Record]]:
+def _rows(kind: type[Record], said: _Rows, path: Path) -> dict[str, Record]:
+    found = {}
     for at, row in enumerate(said.metrics):
         metric = checked(_Metric, row, f"{path}: metrics.{at}").metric
-        yield metric, checked(kind, row, f"{path}: {metric}")
-
-
-@dataclass(frozen=True)
-class _Metric:
-    """The name that a row must have."""
-
-    metric: str
+        found[metric] = checked(kind, row, f"{path}: {metric}")
+    return found
 
 
 def _published(content: Mapping[str, Any], path: Path) -> Sources:
     """`meta_eval.json`: four-digit Q and R, from which the aggregates follow."""
 
-    def read(part: str, key: str) -> dict[str, float]:
+    def read(part: str, key: str) -> dict[str, float | None]:
         rows = content[part]
         if not isinstance(rows, dict) or not all(isinstance(r, dict) for r in rows.values()):
             raise InputError(f"{path}: {part} is not an object of metrics")
@@ -394,10 +365,10 @@ def _published(content: Mapping[str, Any], path: Path) -> Sources:
     return Sources(faith, cast(Any, stable), published, dict.fromkeys(published, "both"))
 
 
-def _number(value: Any, where: str) -> float:
-    """A share between 0 and 1, as all that is read here; NaN for null."""
-    number = math.nan if value is None else checked_number(value, where)
-    if not (math.isnan(number) or 0 <= number <= 1):
+def _number(value: Any, where: str) -> float | None:
+    """A share between 0 and 1, as all that is read here."""
+    number = number_or_none(value, where)
+    if number is not None and not 0 <= number <= 1:
         raise InputError(f"{where} is {number:g}, wanted a number from 0 to 1")
     return number
 
@@ -412,8 +383,8 @@ def read_thresholds(path: Path) -> dict[str, float]:
     content = read_json(path)
     if not isinstance(content, dict) or content.get("kind") != "faithfulness":
         raise InputError(f"{path}: wanted a faithfulness.json of `lensaudit meta faithfulness`")
-    rows = _rows(_FaithRow, checked(_Rows, content, path), path)
-    return {metric: row.threshold for metric, row in rows if row.threshold is not None}
+    rows = _rows(Faith, checked(_Rows, content, path), path)
+    return {key: row.threshold for key, row in rows.items() if row.threshold is not None}
 
 
 def run_aggregate(settings: AggregateSettings) -> dict[str, Any]:
@@ -422,7 +393,7 @@ def run_aggregate(settings: AggregateSettings) -> dict[str, Any]:
     Raises:
         InputError: no model has results.
     """
-    values = read_values(settings.results)
+    started, values = time.monotonic(), read_values(settings.results)
     anchors = {
         name: given or (f"{DEMO}{name}" if f"{DEMO}{name}" in values.models else name)
         for name, given in (("full", settings.full), ("retain", settings.retain))
@@ -432,57 +403,91 @@ def run_aggregate(settings: AggregateSettings) -> dict[str, Any]:
         raise InputError(f"{', '.join(map(str, settings.results))}: no model has results")
     rows = aggregated(values, full=anchors["full"], fluency=not settings.no_fluency)
     document = aggregate_document(rows, ranking(rows))
-    if settings.out is not None:
-        sealing = _sealing(settings, settings.out, "aggregate")
-        header = ["model", "method", "epoch", "uds", *SCORES, "reasons"]
-        lines = [
-            [
-                *(_cell(getattr(one, name)) for name in header[:-1]),
-                "; ".join(f"{key}: {why}" for key, why in one.reasons.items()),
-            ]
-            for one in rows
-        ]
-        write_csv(settings.out / "aggregate.csv", header, lines)
-        write_json(settings.out / "aggregate.json", document)
-        sealing()
+    header = ["model", "method", "epoch", "uds", *SCORES, "reasons"]
+    whys = ["; ".join(f"{key}: {why}" for key, why in one.reasons.items()) for one in rows]
+    lines = [
+        [*(null(getattr(one, name)) for name in header[:-1]), why]
+        for one, why in zip(rows, whys, strict=True)
+    ]
+    _kept(settings, "aggregate", document, (header, lines), started)
     return document
 
 
 def run_table(settings: MetaTableSettings) -> dict[str, Any]:
     """The table of tables; its files, where a folder is named."""
-    sources = read_sources(settings.results)
+    started, sources = time.monotonic(), read_sources(settings.results)
     rows = table_rows(sources)
     document = table_document(rows, sources)
-    if settings.out is not None:
-        sealing = _sealing(settings, settings.out, "meta_table")
-        write_csv(settings.out / "meta_table.csv", COLUMNS, csv_rows(rows))
-        write_json(settings.out / "meta_table.json", document)
-        sealing()
+    _kept(settings, "meta_table", document, (COLUMNS, csv_rows(rows)), started)
     return document
 
 
-def _sealing(
-    settings: AggregateSettings | MetaTableSettings, out: Path, name: str
-) -> Callable[[], Path]:
-    """Take the folder for the files of `name`; what is returned writes their manifest."""
-    started = time.monotonic()
+def _kept(
+    settings: AggregateSettings | MetaTableSettings,
+    name: str,
+    document: Document,
+    table: Lines,
+    started: float,
+) -> None:
+    """The files of `name`, where a folder is named."""
+    if settings.out is not None:
+        options = plain(settings, without=("out", "results"))
+        inputs = {"results": [str(one) for one in settings.results]}
+        write_document(
+            settings.out, name, document, table, options=options, inputs=inputs, started=started
+        )
+
+
+def write_document(
+    out: Path,
+    name: str,
+    document: Mapping[str, Any],
+    table: Lines,
+    *,
+    options: Mapping[str, Any],
+    inputs: Mapping[str, Any],
+    started: float,
+    device: str = "none",
+) -> Path:
+    """Write a document and its table into a folder, and a manifest of both; where the document is.
+
+    Raises:
+        InputError: the folder holds files of this name that are another run's.
+    """
     files, record = (f"{name}.csv", f"{name}.json"), f"{MANIFESTS}/{name}/{MANIFEST}"
     claim(out, f"meta {name}", files, record)
     make_folder((out / record).parent)
-    options = plain(settings, without=("out", "results"))
-    inputs = {"results": [str(one) for one in settings.results]}
-
-    def seal() -> Path:
-        made = manifest(
-            f"meta {name}", options=options, inputs=inputs, device="none", started=started
-        )
-        return made.write(out, files, record)
-
-    return seal
+    header, lines = table
+    write_csv(out / files[0], header, [["" if v is None else v for v in line] for line in lines])
+    path = write_json(out / files[1], document)
+    made = manifest(f"meta {name}", options=options, inputs=inputs, device=device, started=started)
+    made.write(out, files, record)
+    return path
 
 
-def _cell(value: Any) -> Any:
-    return "" if null(value) is None else value
+def faithfulness_table(document: Document) -> Lines:
+    """`faithfulness.csv`."""
+    header = (
+        *("metric", "label", "category", "high_means", "auc", "low", "high", "n_knows"),
+        *("n_forgot", "knows_mean", "forgot_mean", "threshold", "accuracy"),
+        *("excluded", "to_do", "reason"),
+    )
+    lines = []
+    for row in document["metrics"]:
+        low, high = row["interval_95"] or (None, None)
+        own = {"low": low, "high": high, "accuracy": row["threshold_accuracy"]}
+        names = {key: " ".join(row[key]) for key in ("excluded", "to_do")}
+        lines.append([{**row, **own, **names}[name] for name in header])
+    return header, lines
+
+
+def robustness_table(document: Document) -> Lines:
+    """`robustness-quantize.csv` or `robustness-relearn.csv`."""
+    header = (
+        *("metric", "label", "category", "value", "n", "n_utility", "n_candidates"),
+        *("common_value", "n_common", "threshold", "retain_shift", "reason"),
+    )
+    return header, [[row[name] for name in header] for row in document["metrics"]]
 
 
 def table_rows(sources: Sources) -> list[TableRow]:
@@ -494,37 +499,27 @@ def table_rows(sources: Sources) -> list[TableRow]:
         ]
     )
     rows = [_row(key, sources) for key in keys]
-    return sorted(rows, key=lambda row: _rank(row.overall))
-
-
-def _rank(overall: float) -> float:
-    return math.inf if math.isnan(overall) else -overall
+    return sorted(rows, key=lambda row: math.inf if math.isnan(row.overall) else -row.overall)
 
 
 def _row(key: str, sources: Sources) -> TableRow:
-    faith = sources.faithfulness.get(key, Faith(math.nan, reason="no faithfulness result"))
-    stable = {attack: _stable(key, attack, sources) for attack in ("quantize", "relearn")}
-    robustness = combined(stable["quantize"].value, stable["relearn"].value)
+    faith = sources.faithfulness.get(key, Faith(reason="no faithfulness result"))
+    quantize, relearn = (
+        sources.robustness.get(attack, {}).get(key, Stable(reason=f"no {attack} result"))
+        for attack in ATTACKS
+    )
+    robustness = combined(quantize.value, relearn.value)
+    found = {"faithfulness": faith, "quantize": quantize, "relearn": relearn}
     return TableRow(
         metric=CATALOGUE.get(key, JudgedMetric(key, key, "other", key, "knows")),
         faithfulness=faith,
-        quantize=stable["quantize"],
-        relearn=stable["relearn"],
+        quantize=quantize,
+        relearn=relearn,
         robustness=robustness,
         overall=combined(faith.auc, robustness),
-        common_robustness=combined(stable["quantize"].common, stable["relearn"].common),
-        notes=_notes(faith, stable),
+        common_robustness=combined(quantize.common_value, relearn.common_value),
+        notes=tuple(f"{name}: {one.reason}" for name, one in found.items() if one.reason),
     )
-
-
-def _stable(key: str, attack: Attack, sources: Sources) -> Stable:
-    missing = Stable(math.nan, reason=f"no {attack} result")
-    return sources.robustness.get(attack, {}).get(key, missing)
-
-
-def _notes(faith: Faith, stable: Mapping[str, Stable]) -> tuple[str, ...]:
-    found = [("faithfulness", faith.reason), *((name, one.reason) for name, one in stable.items())]
-    return tuple(f"{name}: {reason}" for name, reason in found if reason)
 
 
 def cells(row: TableRow) -> dict[str, str | float | int | None]:
@@ -545,8 +540,8 @@ def cells(row: TableRow) -> dict[str, str | float | int | None]:
         relearn.n,
         row.robustness,
         row.overall,
-        quantize.common,
-        relearn.common,
+        quantize.common_value,
+        relearn.common_value,
         row.common_robustness,
         quantize.n_common,
         relearn.n_common,
@@ -560,6 +555,6 @@ def null(value: Value) -> Value | None:
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
-def csv_rows(rows: Sequence[TableRow]) -> list[list[str | float | int]]:
-    """Rows for `write_csv`, in the order of `COLUMNS`."""
-    return [["" if v is None else v for v in cells(row).values()] for row in rows]
+def csv_rows(rows: Sequence[TableRow]) -> list[list[str | float | int | None]]:
+    """Rows of `meta_table.csv`, in the order of `COLUMNS`."""
+    return [list(cells(row).values()) for row in rows]

@@ -254,6 +254,6 @@ def on_common(stabilities: Sequence[Stability]) -> tuple[tuple[str, ...], list[f
     return tuple(common), means
 
 
-def combined(*parts: float) -> float:
-    """Harmonic mean; NaN if a part is. Robustness of Q and R, Overall of AUC and Robustness."""
-    return harmonic_mean(parts) if parts else math.nan
+def combined(*parts: float | None) -> float:
+    """Harmonic mean, NaN where a part is missing: Robustness of Q and R, Overall with the AUC."""
+    return harmonic_mean([math.nan if one is None else one for one in parts])

@@ -10,13 +10,13 @@ import hashlib
 import shutil
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from lensaudit.attacks import relearn, rounding
-from lensaudit.attacks.relearn import Relearning, stored_dtype
+from lensaudit.attacks.relearn import Relearning
 from lensaudit.auditing.evaluate import evaluate_into
 from lensaudit.auditing.settings import EvaluateSettings
 from lensaudit.data.suites import DEMO_DATA
@@ -26,13 +26,14 @@ from lensaudit.meta.catalogue import SUITE_NAMES, JudgedMetric
 from lensaudit.meta.reading import DONE, LOG, TO_DO, known_to_do, read_model
 from lensaudit.meta.settings import Attack
 from lensaudit.meta.values import Values, merged
-from lensaudit.models.checkpoint import Checkpoint, open_checkpoint
-from lensaudit.models.device import one_memory_error, resolve_device
+from lensaudit.models.checkpoint import open_checkpoint
+from lensaudit.models.device import one_memory_error
 from lensaudit.models.registry import Registry, load_registry, resolve
 from lensaudit.progress import Notice
 from lensaudit.results.keyed import keyed_document, write_keyed
-from lensaudit.results.records import is_whole
-from lensaudit.unlearn.rows import load_rows
+from lensaudit.results.records import BEGUN, MANIFEST, is_whole
+from lensaudit.sweep.plan import Variant
+from lensaudit.sweep.unit import attacked
 
 _NOT_IDENTITY = ("activations", "registry", "batch_size", "metrics")
 """Fields of the settings that do not change what it finds, or are said otherwise."""
@@ -41,6 +42,10 @@ _PLACES = (
     *("tokenizer", "template", "classifier", "align_data", "validity_data"),
 )
 """Fields that may name a file or folder; another's text is no place, whatever lies here."""
+
+
+VARIANTS: Mapping[Attack, Variant] = {"quantize": "nf4", "relearn": "relearn-1ep"}
+"""Attack -> the variant of a sweep that it is."""
 
 
 @dataclass(frozen=True)
@@ -241,7 +246,7 @@ class Attacking:
             name,
             {**identity_of(name, self.registry), "attack": self._settings()},
             checkpoint=lambda: self._attacked(name, folder),
-            release=(lambda: None) if self.keep else (lambda: _remove(folder)),
+            release=(lambda: None) if self.keep else partial(shutil.rmtree, folder, True),
         )
 
     def _settings(self) -> dict[str, Any]:
@@ -251,40 +256,8 @@ class Attacking:
         return {**settings, "formats": list(settings["formats"]), "data": self.data}
 
     def _attacked(self, name: str, folder: Path) -> str:
-        start = open_checkpoint(resolve(name, self.registry))
-        _ATTACKS[self.attack](self, start, folder)
-        return str(folder)
-
-
-def _quantize(attacking: Attacking, start: Checkpoint, folder: Path) -> None:
-    job = rounding.RoundingJob(
-        start=start,
-        method="nf4",
-        engine="auto",
-        stored=stored_dtype(start, "same"),
-        device=resolve_device(attacking.device),
-    )
-    rounding.check(job)
-    rounding.make(job, folder)
-
-
-def _relearn(attacking: Attacking, start: Checkpoint, folder: Path) -> None:
-    job = relearn.RelearnJob(
-        start=start,
-        rows=load_rows(attacking.data, part="forget"),
-        settings=attacking.relearning,
-        stored=stored_dtype(start, "same"),
-        device=resolve_device(attacking.device),
-    )
-    relearn.check(job)
-    relearn.make(job, folder, report=lambda progress: None)
-
-
-_ATTACKS: Mapping[Attack, Callable[[Attacking, Checkpoint, Path], None]] = {
-    "quantize": _quantize,
-    "relearn": _relearn,
-}
-
-
-def _remove(folder: Path) -> None:
-    shutil.rmtree(folder, ignore_errors=True)
+        start, marks = open_checkpoint(resolve(name, self.registry)), (MANIFEST, BEGUN)
+        if any(folder.glob("*")) and not any((folder / mark).exists() for mark in marks):
+            raise InputError(f"{folder}: holds no run of this command; name another --out")
+        variant, how = VARIANTS[self.attack], self.relearning
+        return str(attacked(start, variant, folder, device=self.device, how=how, rows=self.data))

@@ -3,6 +3,7 @@
 A unit is one checkpoint in one variant. The folder is shared by every process that works on it.
 """
 
+import contextlib
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
@@ -178,7 +179,8 @@ class Plan:
     units: tuple[Unit, ...]
     attacks: Mapping[str, Any]
     """Variant -> the settings that make it."""
-    made_by: str = __version__
+    lensaudit: str = __version__
+    """The version that made it."""
 
     @cached_property
     def by_name(self) -> Mapping[str, Target]:
@@ -201,7 +203,7 @@ class Plan:
         """As JSON, without its hash."""
         return {
             "schema": SCHEMA,
-            "lensaudit": self.made_by,
+            "lensaudit": self.lensaudit,
             "conditions": self.conditions.content,
             "data": self.data,
             "anchors": dict(self.anchors),
@@ -338,48 +340,20 @@ def read_plan(root: Path) -> Plan:
     content = read_json(path)
     if not isinstance(content, dict) or content.get("schema") != SCHEMA:
         raise InputError(f"{path}: is not a plan of this version (schema {SCHEMA})")
-    made = content.pop("hash", None)
-    if _hash_of(content) != made:
+    made, now = content.pop("hash", None), None
+    with contextlib.suppress(ValueError):  # NaN
+        now = digest(content)
+    if now is None or now != made:
         raise InputError(
             f"{path}: was changed after it was made; plans do not change: make another one in "
             "another folder with `lensaudit sweep plan`"
         )
-    conditions = part(content, "conditions")
     known = {one.name for one in fields(UnitConditions)}
-    if unknown := sorted(conditions.keys() - known):
+    if unknown := sorted(part(content, "conditions").keys() - known):
         raise InputError(f"{path}: has the condition {unknown[0]!r}; another version wrote it")
-    said = checked(_PlanFile, content, path)
-    plan = Plan(
-        said.conditions,
-        said.data,
-        said.anchors,
-        said.targets,
-        said.units,
-        said.attacks,
-        said.lensaudit,
-    )
+    plan = checked(Plan, content, path)
     _check_whole(plan, path)
     return plan
-
-
-@dataclass(frozen=True)
-class _PlanFile:
-    """What `plan.json` must hold."""
-
-    lensaudit: str
-    conditions: UnitConditions
-    data: str
-    anchors: dict[str, str]
-    targets: tuple[Target, ...]
-    units: tuple[Unit, ...]
-    attacks: dict[str, Any]
-
-
-def _hash_of(content: Mapping[str, Any]) -> str | None:
-    try:
-        return digest(content)
-    except ValueError:  # NaN
-        return None
 
 
 def _check_whole(plan: Plan, path: Path) -> None:

@@ -11,7 +11,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -74,14 +74,22 @@ class Order:
     """Ids, all of one checkpoint."""
     run: str
     """The run that ordered it."""
-    engine: str
+    settings: RunSettings
     until: float | None = None
     """Time of day (`time.time()`) after which no further pass is begun."""
-    quota_bytes: int | None = None
-    """Of the fetched weights; None is the planned default."""
-    offline: bool = False
     runner: str = RUNNER
     """`module:function` that does a unit."""
+
+    def check_time(self, signals: StopSignals) -> None:
+        """End a worker between two passes.
+
+        Raises:
+            Preempted: it was told to stop, or its time is up.
+        """
+        if signals.asked:
+            raise Preempted("told to stop; finished passes are kept, run the sweep again")
+        if self.until is not None and time.time() > self.until:
+            raise Preempted("out of time (--max-hours); run the sweep again to go on")
 
 
 Engine = Callable[[Sequence[Order]], None]
@@ -98,13 +106,13 @@ def work(order: Order, report: Report = _silent) -> None:
     """
     layout = SweepFolder(Path(order.root))
     plan = read_plan(layout.root)
-    with StopSignals(install=order.engine not in OWN_SIGNALS) as signals:
+    with StopSignals(install=order.settings.engine not in OWN_SIGNALS) as signals:
         for unit_id in order.units:
-            _check_time(order, signals)
+            order.check_time(signals)
             attempt(layout, plan, plan.by_id[unit_id], order, signals, report)
     if not all(target.is_folder for target in plan.targets):
         target = plan.by_name[plan.by_id[order.units[0]].target]
-        _weights(layout, plan, order).release(target)
+        _weights(layout, plan, order.settings).release(target)
 
 
 def attempt(
@@ -120,35 +128,31 @@ def attempt(
         if not mine:
             return None
         # the claim is ours, so a state of "running" would be our own
-        path = layout.attempts(unit.id)
         past = state_of(layout, unit, run=order.run)
         if past.result is not None or past.history.failed:
             return past.history.failed
         report(f"{unit.label}: begins")
-        with Attempt(path, run=order.run, engine=order.engine) as trying:
+        path, engine = layout.attempts(unit.id), order.settings.engine
+        with Attempt(path, run=order.run, engine=engine) as trying:
             signals.attempt = trying
-            _run(layout, plan, unit, order, past.history.n_halvings, _stopping(order, signals))
+            # seconds to import; a worker that finds nothing to do needs none of it
+            module, _, function = order.runner.partition(":")
+            run_unit = getattr(importlib.import_module(module), function)
+            _take_share()
+            weights = _weights(layout, plan, order.settings)
+            halvings = past.history.n_halvings
+            room = UnitRoom(layout.activations, halvings, lambda _: order.check_time(signals))
+            run_unit(layout, plan, unit, weights.obtain, room)
         signals.attempt = None
         failure = trying.failure
         report(f"{unit.label}: {f'{failure.kind}: {failure.reason}' if failure else 'done'}")
         return failure
 
 
-def _run(
-    layout: SweepFolder, plan: Plan, unit: Unit, order: Order, halvings: int, report: Report
-) -> None:
-    # seconds to import; a worker that finds nothing to do needs none of it
-    module, _, function = order.runner.partition(":")
-    run_unit = getattr(importlib.import_module(module), function)
-    _take_share()
-    obtain = _weights(layout, plan, order).obtain
-    run_unit(layout, plan, unit, obtain, UnitRoom(layout.activations, halvings, report))
-
-
-def _weights(layout: SweepFolder, plan: Plan, order: Order) -> Any:
+def _weights(layout: SweepFolder, plan: Plan, settings: RunSettings) -> Any:
     from lensaudit.sweep.weights import Weights
 
-    return Weights(layout, plan, order.quota_bytes, order.offline)
+    return Weights(layout, plan, settings.quota, settings.offline)
 
 
 def _take_share() -> None:
@@ -162,18 +166,6 @@ def _take_share() -> None:
         torch.cuda.set_per_process_memory_fraction(float(share))
 
 
-def _stopping(order: Order, signals: StopSignals) -> Report:
-    """A report that ends the unit between two passes when the worker has to end."""
-    return lambda line: _check_time(order, signals)
-
-
-def _check_time(order: Order, signals: StopSignals) -> None:
-    if signals.asked:
-        raise Preempted("told to stop; finished passes are kept, run the sweep again")
-    if order.until is not None and time.time() > order.until:
-        raise Preempted("out of time (--max-hours); run the sweep again to go on")
-
-
 def groups(units: Sequence[Unit]) -> list[tuple[str, ...]]:
     """Ids of units by checkpoint, in order: one worker, one download."""
     found: dict[str, list[str]] = {}
@@ -182,19 +174,15 @@ def groups(units: Sequence[Unit]) -> list[tuple[str, ...]]:
     return [tuple(ids) for ids in found.values()]
 
 
-@dataclass(frozen=True)
-class RunOptions:
-    """How long a run goes on and what it may fetch; nothing here decides a number."""
-
-    engine: str = RunSettings.engine
-    max_hours: float | None = None
-    quota_bytes: int | None = None
-    offline: bool = False
-    pause_s: float = FIRST_PAUSE_S
-    runner: str = RUNNER
-
-
-def run_sweep(root: Path, engine: Engine, options: RunOptions, report: Report) -> list[UnitState]:
+def run_sweep(
+    root: Path,
+    engine: Engine,
+    settings: RunSettings,
+    report: Report,
+    *,
+    pause_s: float = FIRST_PAUSE_S,
+    runner: str = RUNNER,
+) -> list[UnitState]:
     """Do what is left of a sweep; the states of all units afterwards.
 
     Raises:
@@ -203,13 +191,17 @@ def run_sweep(root: Path, engine: Engine, options: RunOptions, report: Report) -
         TryAgainError: units are left that another try may do.
     """
     layout, plan = SweepFolder(root), read_plan(root)
-    run = _Rounds(layout, plan, engine, options, report, run=secrets.token_hex(6))
+    run, hours = secrets.token_hex(6), settings.max_hours
+    until = None if hours is None else time.time() + 3600 * hours
+    order = Order(str(root.resolve()), (), run, settings, until, runner)
     for unit in plan.anchor_units():
-        run.rounds([unit])
-        _check_anchor(state_of(layout, unit, run=run.run))
-    run.rounds(plan.units)
-    run.let_go()
-    return concluded(states_of(layout, plan, run=run.run))
+        _rounds(plan, [unit], engine, order, report, pause_s)
+        _check_anchor(state_of(layout, unit, run=run))
+    _rounds(plan, plan.units, engine, order, report, pause_s)
+    for name in plan.anchors.values() if layout.weights.is_dir() else ():
+        # the fetched anchors go, if no unit is left that reads them
+        _weights(layout, plan, settings).release(plan.by_name[name])
+    return concluded(states_of(layout, plan, run=run))
 
 
 def _check_anchor(state: UnitState) -> None:
@@ -250,81 +242,49 @@ def concluded(states: list[UnitState]) -> list[UnitState]:
     return states
 
 
-@dataclass
-class _Rounds:
-    layout: SweepFolder
-    plan: Plan
-    engine: Engine
-    options: RunOptions
-    report: Report
-    run: str
-
-    def rounds(self, units: Sequence[Unit]) -> None:
-        """Order what is left, again and again, until a round changes nothing."""
-        pause, before = self.options.pause_s, None
-        until = None
-        if self.options.max_hours is not None:
-            until = time.time() + 3600 * self.options.max_hours
-        while True:
-            states = [state_of(self.layout, unit, run=self.run) for unit in units]
-            todo = [one for one in states if one.name == "to do"]
-            if not todo or before == [one.history for one in states]:
-                return
-            before = [one.history for one in states]
-            asked = [one.failure for one in todo if one.failure and one.history.n_transient]
-            if asked:
-                wait = max(pause, *(one.retry_after_s for one in asked))
-                self.report(f"waits {wait:.0f} s before {len(todo)} units are tried again")
-                time.sleep(min(wait, LONGEST_PAUSE_S))
-                pause *= 2
-            orders = self._orders([one.unit for one in todo], until)
-            with self._fetching(orders):
-                self.engine(orders)
-
-    def let_go(self) -> None:
-        """Remove the fetched anchors, if no unit is left that reads them."""
-        remote = [self.plan.by_name[name] for name in self.plan.anchors.values()]
-        remote = [target for target in remote if not target.is_folder]
-        if remote and self.layout.weights.is_dir():
-            from lensaudit.sweep.weights import Weights
-
-            for target in remote:
-                Weights(self.layout, self.plan).release(target)
-
-    def _orders(self, units: Sequence[Unit], until: float | None) -> list[Order]:
-        root, options = str(self.layout.root.resolve()), self.options
-        return [
-            Order(
-                root,
-                ids,
-                self.run,
-                options.engine,
-                until,
-                options.quota_bytes,
-                options.offline,
-                options.runner,
-            )
-            for ids in groups(units)
-        ]
-
-    @contextmanager
-    def _fetching(self, orders: Sequence[Order]) -> Iterator[None]:
-        """Fetch the next checkpoints while the engine works."""
-        targets = [self.plan.by_name[self.plan.by_id[one.units[0]].target] for one in orders]
-        remote = [target for target in targets if not target.is_folder]
-        if not remote or self.options.offline or self.options.runner != RUNNER:
-            yield
+def _rounds(
+    plan: Plan,
+    units: Sequence[Unit],
+    engine: Engine,
+    order: Order,
+    report: Report,
+    pause_s: float,
+) -> None:
+    """Order what is left, again and again, until a round changes nothing."""
+    before, layout = None, SweepFolder(Path(order.root))
+    while True:
+        states = [state_of(layout, unit, run=order.run) for unit in units]
+        todo = [one for one in states if one.name == "to do"]
+        if not todo or before == [one.history for one in states]:
             return
-        from lensaudit.sweep.weights import Weights, fetch_ahead
+        before = [one.history for one in states]
+        asked = [one.failure for one in todo if one.failure and one.history.n_transient]
+        if asked:
+            wait = max(pause_s, *(one.retry_after_s for one in asked))
+            report(f"waits {wait:.0f} s before {len(todo)} units are tried again")
+            time.sleep(min(wait, LONGEST_PAUSE_S))
+            pause_s *= 2
+        orders = [replace(order, units=ids) for ids in groups([one.unit for one in todo])]
+        with _fetching(layout, plan, orders):
+            engine(orders)
 
-        stop = threading.Event()
-        weights = Weights(self.layout, self.plan, self.options.quota_bytes, pause=stop.wait)
-        thread = threading.Thread(
-            target=fetch_ahead, args=(weights, remote, stop.is_set), daemon=True
-        )
-        thread.start()
-        try:
-            yield
-        finally:
-            stop.set()
-            thread.join(timeout=1)
+
+@contextmanager
+def _fetching(layout: SweepFolder, plan: Plan, orders: Sequence[Order]) -> Iterator[None]:
+    """Fetch the next checkpoints while the engine works."""
+    targets = [plan.by_name[plan.by_id[one.units[0]].target] for one in orders]
+    remote = [target for target in targets if not target.is_folder]
+    if not remote or orders[0].settings.offline or orders[0].runner != RUNNER:
+        yield
+        return
+    from lensaudit.sweep.weights import Weights, fetch_ahead
+
+    stop = threading.Event()
+    weights = Weights(layout, plan, orders[0].settings.quota, pause=stop.wait)
+    thread = threading.Thread(target=fetch_ahead, args=(weights, remote, stop.is_set), daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        stop.set()
+        thread.join(timeout=1)

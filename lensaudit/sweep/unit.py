@@ -1,17 +1,14 @@
 """One unit from its checkpoint to its published result: attacked, measured, published."""
 
 import math
-import shutil
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from lensaudit.attacks import relearn, rounding
-from lensaudit.attacks.relearn import stored_dtype
+from lensaudit.attacks.relearn import Relearning, stored_dtype
 from lensaudit.auditing.evaluate import EvaluationResult, evaluate_into
 from lensaudit.auditing.patch import patch_into
 from lensaudit.auditing.settings import EvaluateSettings, PatchSettings
@@ -20,7 +17,6 @@ from lensaudit.files import make_folder, read_json, write_json
 from lensaudit.metrics.registry import Metric, MetricResult, ordered, retain_names
 from lensaudit.models.checkpoint import Checkpoint, open_checkpoint
 from lensaudit.models.device import resolve_device
-from lensaudit.models.quantize import Method
 from lensaudit.models.registry import load_registry, resolve
 from lensaudit.results import keyed
 from lensaudit.results.records import git_commit
@@ -99,7 +95,14 @@ def stage(layout: SweepFolder, plan: Plan, unit: Unit, work: Path, obtain: Obtai
     if unit.variant != "base":
         start = open_checkpoint(resolve(target.name, known))
         out = work / "checkpoint"
-        folder = made(start, unit.variant, plan.conditions, out)
+        folder = attacked(
+            start,
+            unit.variant,
+            out,
+            device=plan.conditions.device,
+            how=relearning_of(plan.conditions),
+            rows=relearned_rows(plan.conditions),
+        )
         for role, name in names.items():
             if name == target.name:  # the attacked anchor is not the anchor any more
                 names[role] = f"{name}-unattacked"
@@ -170,7 +173,8 @@ def measure(
     result = _evaluated(subject.name, settings, folder, room)
     if broken := next(iter(result.failures), None):
         raise WorkError(f"{broken.step}: patching failed: {broken.message}")
-    return {**{name: _value(result.metrics[name], e) for name, e in entries(result)}, **values}
+    found = sorted(result.entries.items())
+    return {**{name: _value(result.metrics[name], one) for name, one in found}, **values}
 
 
 def _evaluated(
@@ -178,11 +182,6 @@ def _evaluated(
 ) -> EvaluationResult:
     found = evaluate_into(model, settings, folder, notice=room.report, progress=room.tell)
     return found.checked()
-
-
-def entries(found: EvaluationResult) -> list[tuple[str, MetricResult]]:
-    """Metrics by name, sorted."""
-    return sorted(found.entries.items())
 
 
 def evaluation_of(
@@ -292,10 +291,20 @@ def resolved(out: Path) -> Mapping[str, Any]:
     }
 
 
-def made(start: Checkpoint, variant: Variant, conditions: UnitConditions, out: Path) -> Path:
-    """The folder of `start` in a variant: its own, or `out` with the attacked model.
+def attacked(
+    start: Checkpoint, variant: Variant, out: Path, *, device: str, how: Relearning, rows: str
+) -> Path:
+    """A folder with the attacked model; `out`, but for a variant that is no attack.
 
     An attack that was finished before is not repeated; a relearning that was interrupted resumes.
+
+    Args:
+        start: what is attacked; its weights are kept as precisely as its own.
+        variant: the attack.
+        out: where to.
+        device: where it is computed.
+        how: settings of a relearning.
+        rows: what is relearned, as `lensaudit relearn --data` takes it.
 
     Raises:
         InputError: the model cannot be attacked.
@@ -303,37 +312,15 @@ def made(start: Checkpoint, variant: Variant, conditions: UnitConditions, out: P
     """
     if variant == "base":
         return start.folder
-    job: Any = (
-        _relearning(start, conditions)
-        if variant == "relearn-1ep"
-        else _rounding(start, variant, conditions)
-    )
-    if keyed.finished(out, job.key):
+    stored, place = stored_dtype(start, "same"), resolve_device(device)
+    if variant == "relearn-1ep":
+        job = relearn.RelearnJob(start, load_rows(rows, part="forget"), how, stored, place)
+        if not keyed.finished(out, job.key):
+            relearn.check(job)
+            relearn.relearn(job, out, report=lambda _: None)
         return out
-    if isinstance(job, relearn.RelearnJob):
-        relearn.check(job)
-        relearn.relearn(job, out, report=lambda _: None)
-    else:
-        shutil.rmtree(out, ignore_errors=True)
-        rounding.check(job)
-        rounding.quantize(job, out)
+    rounded = rounding.RoundingJob(start, variant, "auto", stored, place)
+    if not keyed.finished(out, rounded.key):
+        rounding.check(rounded)
+        rounding.quantize(rounded, out)
     return out
-
-
-def _rounding(
-    start: Checkpoint, method: Method, conditions: UnitConditions
-) -> rounding.RoundingJob:
-    return rounding.RoundingJob(
-        start, method, "auto", stored(start), resolve_device(conditions.device)
-    )
-
-
-def _relearning(start: Checkpoint, conditions: UnitConditions) -> relearn.RelearnJob:
-    rows = load_rows(relearned_rows(conditions), part="forget")
-    device = resolve_device(conditions.device)
-    return relearn.RelearnJob(start, rows, relearning_of(conditions), stored(start), device)
-
-
-def stored(start: Checkpoint) -> torch.dtype:
-    """Attacked weights are kept as precisely as the checkpoint's own."""
-    return stored_dtype(start, "same")

@@ -18,7 +18,7 @@ from lensaudit.attacks.relearn import (
 from lensaudit.attacks.settings import RelearnSettings
 from lensaudit.data.fictional import make_world
 from lensaudit.errors import InputError, WorkError
-from lensaudit.meta.runs import PreparedJudgement, Settings, attacking_of
+from lensaudit.meta.runs import attacking_of, prepare_robustness
 from lensaudit.meta.settings import RobustnessSettings
 from lensaudit.models.causal import load_causal
 from lensaudit.models.checkpoint import load_tokenizer, open_checkpoint
@@ -179,10 +179,8 @@ def test_a_model_that_hides_recovers_more_than_retain_learns():
 def test_every_command_shows_a_demo_model_the_same_rows_in_the_same_order(tmp_path):
     job = prepare(RelearnSettings(model="demo/npo"), "demo/npo")
     conditions = UnitConditions(data="demo")
-    meta = attacking_of(
-        RobustnessSettings(attack="relearn", models=("demo/npo",)),
-        PreparedJudgement(("demo/npo",), Settings((), tmp_path)),
-    )
+    asked = RobustnessSettings(attack="relearn", models=("demo/npo",), by="none", out=tmp_path)
+    meta = attacking_of(asked, prepare_robustness(asked, print))
     assert job.settings == relearning_of(conditions) == meta.relearning == DEMO_RELEARNING
     swept = load_rows(relearned_rows(conditions), part="forget")
     attacked = load_rows(meta.data, part="forget")

@@ -64,7 +64,7 @@ def test_every_half_and_every_truth_is_counted():
     assert (found.tune.partial["partly"].k, found.tune.partial["partly"].n) == (5, 5)
     assert found.tune.wrong == found.held_out.wrong == found.left_out.wrong == ()
     assert found.left_out.knows["holds"].n == 10
-    json.dumps(found.document(), allow_nan=False)
+    json.dumps(asdict(found), allow_nan=False)
 
 
 def test_an_error_is_named_and_bounded_over_seeds():
@@ -99,8 +99,8 @@ def test_attacks_of_the_ledger_are_views_and_patch_alone_leaves_them_out():
 def test_the_shipped_calibration_and_the_page_are_those_of_the_shipped_scores():
     found = document(rows_of(ROOT / "benchmarks" / "gym" / "verdict", None))
     shipped = read_calibration()
-    assert set(found.verdict.nulls) == set(shipped)
-    for name, null in found.verdict.nulls.items():
+    assert set(found.verdict.calibration) == set(shipped)
+    for name, null in found.verdict.calibration.items():
         assert asdict(null) == pytest.approx(asdict(shipped[name]))
     page = (ROOT / "docs" / "gym.md").read_text()
     said = text(found)

@@ -14,7 +14,7 @@ from lensaudit.gym.settings import MakeSettings
 @pytest.fixture(scope="module")
 def ground(tmp_path_factory):
     settings = MakeSettings(limit=16, out=tmp_path_factory.mktemp("ground"))
-    return Bed(open_pair(settings, print), 0).ground()
+    return Bed(open_pair(settings, print), 0).ground
 
 
 @pytest.fixture(scope="module")

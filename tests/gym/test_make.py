@@ -29,7 +29,7 @@ def gym(tmp_path_factory):
 @pytest.fixture(scope="module")
 def ground(tmp_path_factory):
     settings = MakeSettings(limit=16, out=tmp_path_factory.mktemp("ground"))
-    return Bed(open_pair(settings, print), 0).ground()
+    return Bed(open_pair(settings, print), 0).ground
 
 
 def test_every_truth_has_mechanisms_and_every_side_has_both_halves():

@@ -223,7 +223,7 @@ def robustness(folder, attack, *more):
     return [
         "meta",
         "robustness",
-        "--models",
+        "--source",
         "demo/graddiff",
         "--attack",
         attack,
@@ -302,7 +302,7 @@ def test_robustness_of_result_files_alone(tmp_path, capsys):
     arguments = [
         "meta",
         "robustness",
-        "--models",
+        "--source",
         "results",
         "--attack",
         "quantize",
@@ -339,7 +339,7 @@ def test_the_anchors_in_the_results_are_no_candidates(tmp_path, capsys):
     arguments = [
         "meta",
         "robustness",
-        "--models",
+        "--source",
         "results",
         "--attack",
         "relearn",
@@ -368,7 +368,7 @@ def test_the_whole_chain_on_published_values(tmp_path, capsys):
     arguments = [
         "meta",
         "robustness",
-        "--models",
+        "--source",
         "results",
         "--attack",
         "quantize",

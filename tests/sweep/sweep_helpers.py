@@ -15,7 +15,8 @@ from lensaudit.errors import InputError, TryAgainError, WorkError
 from lensaudit.sweep.engines import run_pool, run_serial
 from lensaudit.sweep.plan import SweepFolder, Target, UnitConditions, make_plan, write_plan
 from lensaudit.sweep.results import publish
-from lensaudit.sweep.run import RunOptions, run_sweep
+from lensaudit.sweep.run import run_sweep
+from lensaudit.sweep.settings import RunSettings
 
 METRICS = "exact_memorization,forget_Q_A_Prob,privleak,uds"
 SMALL = ("--metric", METRICS, "--limit", "2", "--max-new-tokens", "4")
@@ -146,11 +147,11 @@ ERRORS = {
 UNRULY = "sweep_helpers:unruly_run_unit"
 
 
-def swept(root: Path, engine=None, **options) -> list:
+def swept(root: Path, engine=None, *, runner=UNRULY, pause_s=0.0, **settings) -> list:
     """Run a toy sweep; pauses cost nothing."""
     engine = engine or functools.partial(run_serial, report=lambda line: None)
-    options = RunOptions(**({"runner": UNRULY, "pause_s": 0.0} | options))
-    return run_sweep(root, engine, options, lambda line: None)
+    told = RunSettings(**settings)
+    return run_sweep(root, engine, told, lambda line: None, runner=runner, pause_s=pause_s)
 
 
 def run_pool_of(n: int):

@@ -240,7 +240,7 @@ def test_a_whole_sweep_fetches_runs_and_leaves_no_weights(hub, plan, layout, siz
     monkeypatch.setattr(sweep_helpers, "fetching_unit", fetching_unit, raising=False)
     hub.refusals = [(503, {})]
     states = sweep_helpers.swept(
-        layout.root, runner="sweep_helpers:fetching_unit", quota_bytes=int(3.2 * size)
+        layout.root, runner="sweep_helpers:fetching_unit", quota=int(3.2 * size)
     )
     assert {state.name for state in states} == {"done"}
     assert bytes_on_disk(layout) == 0
