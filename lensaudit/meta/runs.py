@@ -22,9 +22,9 @@ from lensaudit.meta.documents import (
     robustness_table,
     write_document,
 )
-from lensaudit.meta.faithfulness import Faithfulness, check_pools, faithfulness
+from lensaudit.meta.faithfulness import check_pools, faithfulness
 from lensaudit.meta.reading import PUBLISHED, THRESHOLDS, attack_aucs, read_values, with_s_mia
-from lensaudit.meta.robustness import Stability, stability, usable
+from lensaudit.meta.robustness import stability, usable
 from lensaudit.meta.scoring import (
     Attacking,
     MetaSubject,
@@ -146,8 +146,8 @@ class MetaJudgement:
     """What a run found, and where it is."""
 
     path: Path
-    results: tuple[Faithfulness, ...] | tuple[Stability, ...]
-    """One per metric."""
+    results: tuple[Any, ...]
+    """`Faithfulness` or `Stability`, one per metric."""
     to_do: Mapping[str, str] = field(default_factory=dict)
     """Models that could not be measured -> why."""
 
