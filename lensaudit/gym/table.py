@@ -23,8 +23,7 @@ from lensaudit.results.reading import json_object, part
 from lensaudit.results.records import MANIFEST, check_whole, manifest, misfits
 from lensaudit.results.schema import Length, Number, Text, Whole, checked_as
 from lensaudit.scores.intervals import area_limits
-from lensaudit.scores.pools import best_threshold
-from lensaudit.scores.stats import auc
+from lensaudit.scores.stats import auc, best_threshold
 
 APART = 1e-3
 """Least distance of `full` and `retain` in an auditor's own units for it to be a scale."""

@@ -18,8 +18,7 @@ from lensaudit.meta.values import Values
 from lensaudit.results.sentences import pools_told_apart
 from lensaudit.scores.estimate import Estimate
 from lensaudit.scores.intervals import auc_limits
-from lensaudit.scores.pools import Threshold, best_threshold
-from lensaudit.scores.stats import auc
+from lensaudit.scores.stats import Threshold, auc, best_threshold
 
 LEAST = 2
 """Models per pool below which an AUC is not given."""

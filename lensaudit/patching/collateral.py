@@ -27,9 +27,8 @@ from lensaudit.patching.outcome import NO_KE, Outcome
 from lensaudit.patching.score_cache import example_hash
 from lensaudit.patching.session import Session
 from lensaudit.patching.sources import CachedSource, SourceStreams
-from lensaudit.scores.collateral import difference_of, over_erasure
-from lensaudit.scores.depth import depth_score
-from lensaudit.scores.intervals import clustered_mean
+from lensaudit.scores.depth import depth_score, over_erasure
+from lensaudit.scores.intervals import clustered_mean, difference_of
 
 FEWEST_ROWS = 10
 """Scored rows below which a stratum has no number."""

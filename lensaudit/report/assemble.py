@@ -10,12 +10,17 @@ import lensaudit
 from lensaudit.data.facts import Fact
 from lensaudit.errors import InputError
 from lensaudit.report.document import Condition, Document, Pair
-from lensaudit.report.pairs import paired
-from lensaudit.report.runs import condition_of, depth_of
+from lensaudit.report.pack import token_tables
+from lensaudit.report.runs import condition_of, depth_of, paired
 from lensaudit.report.shelf import Shelf, kinds_of
-from lensaudit.report.tokens import token_tables
-from lensaudit.results.attacks import read_effort, read_relearn, read_rtt
-from lensaudit.results.curves import read_curve
+from lensaudit.results.attacks import (
+    read_curve,
+    read_effort,
+    read_relearn,
+    read_rtt,
+    read_sample,
+    read_worst,
+)
 from lensaudit.results.eval_runs import EvalRun, answers_in, read_eval
 from lensaudit.results.locate import WANTED, Found, Kind, LeftOut, locate
 from lensaudit.results.meta_tables import read_aggregates, read_meta
@@ -23,7 +28,6 @@ from lensaudit.results.patch_runs import PatchRun, Texts, read_patch
 from lensaudit.results.reading import json_object
 from lensaudit.results.records import check_result
 from lensaudit.results.steering import read_directions, read_steering
-from lensaudit.results.worst import read_sample, read_worst
 from lensaudit.verdict.collect import Gathered
 from lensaudit.verdict.decide import Code
 from lensaudit.verdict.nulls import read_calibration

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from lensaudit.errors import InputError
 from lensaudit.files import check_output, digest, make_folder, slug, write_bytes
-from lensaudit.report.names import labels
+from lensaudit.report.shelf import labels
 from lensaudit.results.eval_runs import EvalRun, read_eval
 from lensaudit.results.locate import Found, locate
 from lensaudit.results.patch_runs import PatchRun, read_patch

@@ -1,11 +1,20 @@
-"""Tables of numbers as base64: what the page decodes when it is looked at, not when it loads."""
+"""Numbers and texts as the page holds them: packed, bounded, and visible as what they are.
+
+Tables are base64, decoded when they are looked at, not when the page loads. Text from models and
+data stays text, and nothing in it is hidden.
+"""
 
 import base64
-from collections.abc import Sequence
+import math
+import re
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+
+from lensaudit.results.patch_runs import PatchRun
 
 GAP = -32768
 """Stands for no number in a stepped table."""
@@ -55,3 +64,87 @@ def shares(rows: Table) -> str:
 
 def _text(values: NDArray) -> str:
     return base64.b64encode(values.tobytes()).decode("ascii")
+
+
+LONGEST = 4000
+"""Characters of one text that the page holds; the full text stays in the result folder."""
+
+_UNSEEN = re.compile(
+    "[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u206f\ufeff\ud800-\udfff]"
+)
+
+
+def visible(text: Any, limit: int = LONGEST) -> str:
+    r"""Control characters, direction overrides and broken characters spelled out; cut at `limit`.
+
+    >>> visible("a\u202eb"), visible("abcdef", limit=3)
+    ('a‹U+202E›b', 'abc … (6 characters)')
+    """
+    whole = str(text)
+    shown = _UNSEEN.sub(lambda found: f"‹U+{ord(found[0]):04X}›", whole[:limit])
+    return shown if len(whole) <= limit else f"{shown} … ({len(whole)} characters)"
+
+
+def visible_values(value: Any, limit: int = LONGEST) -> Any:
+    """The same for every text inside a JSON value, keys included."""
+    match value:
+        case str():
+            return visible(value, limit)
+        case dict():
+            return {visible(key, 200): visible_values(one, limit) for key, one in value.items()}
+        case list() | tuple():
+            return [visible_values(one, limit) for one in value]
+        case _:
+            return value
+
+
+MOST_TOKENS = 16
+"""Of one span; the rest of a longer one stays in the result folder."""
+LONGEST_TOKEN = 24
+"""Characters of one token."""
+MOST_VALUES = 1 << 19
+"""A page's values by example, layer and token, a byte each: 0.7 MB as base64."""
+
+
+@dataclass(frozen=True)
+class TokenTable:
+    """Of one run: probabilities that `full` reads, example by example."""
+
+    texts: list[list[str]]
+    """By example; empty where an example was not read by token."""
+    probabilities: str
+    """Shares in a byte each: example, then layer, then token."""
+    n_values: int
+
+
+def token_table(run: PatchRun) -> TokenTable | None:
+    """What a run read by token; None where it read nothing."""
+    read = [_of_row(row, len(run.layers)) for row in run.rows]
+    values = [one for _, table in read for layer in table for one in layer]
+    if not values:
+        return None
+    return TokenTable([texts for texts, _ in read], shares(values), len(values))
+
+
+def token_tables(runs: Sequence[PatchRun]) -> Iterator[TokenTable | None]:
+    """Of every run, in order, until the page holds as much as it may."""
+    left = MOST_VALUES
+    for run in runs:
+        found = token_table(run)
+        if found is not None and found.n_values > left:
+            found = None
+        left -= found.n_values if found else 0
+        yield found
+
+
+def _of_row(row: Mapping[str, Any], n_layers: int) -> tuple[list[str], list[list[float]]]:
+    """Texts and probabilities by layer and token; nothing where a row is not as we write it."""
+    texts, table = row.get("span_tokens"), row.get("lens_by_token")
+    if not isinstance(texts, list) or not isinstance(table, list) or len(table) != n_layers:
+        return [], []
+    if not all(isinstance(layer, list) and len(layer) == len(texts) for layer in table):
+        return [], []
+    if not all(type(one) in (int, float) and one <= 0 for layer in table for one in layer):
+        return [], []
+    kept = [[math.exp(one) for one in layer[:MOST_TOKENS]] for layer in table]
+    return [visible(text, LONGEST_TOKEN) for text in texts[:MOST_TOKENS]], kept

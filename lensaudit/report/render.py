@@ -19,7 +19,7 @@ from lensaudit.partials import sweep_partials
 from lensaudit.report.assemble import assemble
 from lensaudit.report.document import ANCHORS, Condition, Document
 from lensaudit.report.evidence import evidence_of
-from lensaudit.report.texts import visible_values
+from lensaudit.report.pack import visible_values
 from lensaudit.results.locate import LeftOut
 from lensaudit.results.reading import brief
 from lensaudit.settings import Place

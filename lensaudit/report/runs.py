@@ -1,14 +1,18 @@
-"""One patch run as the page holds it: tables packed, texts made visible."""
+"""Patch runs as the page holds them, and the paired differences of their scores."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from itertools import combinations
 from typing import Any
 
-from lensaudit.report.document import Condition, Depth
-from lensaudit.report.pack import floats, shares, stepped
-from lensaudit.report.tokens import TokenTable
+import numpy as np
+
+from lensaudit.groups import unit_of
+from lensaudit.report.document import Condition, Depth, Pair
+from lensaudit.report.pack import TokenTable, floats, shares, stepped
 from lensaudit.results.patch_runs import Lost, PatchRun, role_of, unscored_of
 from lensaudit.results.reading import part
 from lensaudit.results.schema import checked_as
+from lensaudit.scores.intervals import clustered_mean
 from lensaudit.verdict.decide import Verdict
 
 _SETTINGS = (
@@ -145,3 +149,34 @@ def _em_extra(run: PatchRun, with_texts: bool) -> dict[str, Any]:
 def _said(row: Mapping[str, Any]) -> dict[str, str]:
     texts = row.get("texts")
     return {role: str(text) for role, text in texts.items()} if isinstance(texts, dict) else {}
+
+
+MOST_RUNS = 16
+"""Runs of one condition up to which every pair gets an interval: 120 pairs, under a second."""
+
+
+def paired(runs: Sequence[PatchRun], places: Sequence[int]) -> list[Pair]:
+    """All pairs of the runs of one condition; none where they are too many.
+
+    Intervals are by authors, as for the scores themselves.
+
+    Args:
+        runs: of one condition, so that their examples agree.
+        places: where each run stands in `Document.depths`.
+    """
+    if len(runs) > MOST_RUNS:
+        return []
+    both = combinations(zip(places, runs, strict=True), 2)
+    found = [_pair(first, second, a, b) for (first, a), (second, b) in both]
+    return [pair for pair in found if pair is not None]
+
+
+def _pair(first: int, second: int, a: PatchRun, b: PatchRun) -> Pair | None:
+    gaps = a.scores - b.scores
+    both = np.isfinite(gaps)
+    if not both.any():
+        return None
+    groups = [one.group for one, yes in zip(a.examples, both, strict=True) if yes]
+    difference = float(gaps[both].mean())
+    limits = clustered_mean(gaps[both], groups, bounds=(-1.0, 1.0), unit=unit_of(groups))
+    return Pair(first, second, difference, limits.low, limits.high, limits.why)

@@ -1,6 +1,6 @@
-"""Attacks on the page: what retraining and relearning brought back."""
+"""What attacks found: worst case, samples, retraining, relearning, effort; and curves by step."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Annotated, Any
@@ -10,7 +10,7 @@ from annotated_types import Len
 from lensaudit.errors import InputError
 from lensaudit.files import read_json
 from lensaudit.results.reading import JsonObject, brief, csv_rows, json_object, part
-from lensaudit.results.schema import Number, Whole, checked, checked_as
+from lensaudit.results.schema import AtLayer, Length, Number, Whole, checked, checked_as
 
 CONDITIONS: Mapping[str, tuple[str, str]] = {
     "0": ("original", "forget_acc_baseline"),
@@ -227,3 +227,217 @@ def _cell(text: str | None, path: Path) -> float | None:
         return float(text)
     except ValueError as error:
         raise InputError(f"{path}: {text[:40]!r} is no number") from error
+
+
+@dataclass(frozen=True)
+class _Attack:
+    name: str
+    about: str
+    control: Number | None
+    source: Number | None
+    retain: Number | None
+    counts: bool
+    only: Whole
+    gain: Number | None
+
+
+@dataclass(frozen=True)
+class _Fact:
+    idx: Whole
+    group: Whole | str
+    entity: str
+    attacks: str
+    """Names joined by `;`."""
+    q: str
+    unscored: str
+
+
+@dataclass(frozen=True)
+class _Worst:
+    """What `summary.json` of a worst case must hold."""
+
+    source: str
+    retain: list[str]
+    attack_list: str
+    headline: str
+    excess: Number
+    ci95: tuple[Number, Number] | None
+    named: list[Whole]
+    attacks: list[_Attack]
+    facts: list[_Fact]
+
+
+@dataclass(frozen=True)
+class _Bound:
+    draws: Whole
+    rate: Number | None
+
+
+@dataclass(frozen=True)
+class _ShownAttack:
+    seconds: Length
+
+
+@dataclass(frozen=True)
+class _ShownWorst:
+    """What a screen shows beside the above."""
+
+    n: Whole
+    unscored: dict[AtLayer, str]
+    authors: Whole
+    no_interval: str | None
+    bound: _Bound
+    attacks: list[_ShownAttack]
+
+
+@dataclass(frozen=True)
+class _Leak:
+    temperature: Number
+    top_p: Number
+    k: Whole
+    source: Number | None
+    retain: Number | None
+    excess: Number | None
+    low: Number | None
+    high: Number | None
+    false_leak: Number
+
+
+@dataclass(frozen=True)
+class _Sample:
+    """What `summary.json` of sampled answers must hold."""
+
+    source: str
+    retain: list[str]
+    samples: Whole
+    leak: list[_Leak]
+
+
+@dataclass(frozen=True)
+class _ShownLeak:
+    corrected: Number | None
+    reason: str | None
+
+
+@dataclass(frozen=True)
+class _ShownSample:
+    n: Whole
+    unscored: dict[AtLayer, str]
+    never_hit_bound: Number
+    leak: list[_ShownLeak]
+
+
+def shown_worst(path: Path) -> JsonObject:
+    """The content of the `summary.json` of a worst case, with all that a screen shows of it.
+
+    Raises:
+        InputError: the file holds something else.
+    """
+    return _shown(path, _Worst, _ShownWorst)
+
+
+def shown_sample(path: Path) -> JsonObject:
+    """The same of sampled answers.
+
+    Raises:
+        InputError: the file holds something else.
+    """
+    return _shown(path, _Sample, _ShownSample)
+
+
+def _shown(path: Path, *kinds: type) -> JsonObject:
+    content = json_object(path)
+    for kind in kinds:
+        checked(kind, content, path, remedy="delete the folder and run the command again")
+    return content
+
+
+def read_worst(path: Path) -> dict[str, Any]:
+    """Facts, attacks and headline of a worst case.
+
+    Raises:
+        InputError: the file holds something else.
+    """
+    found = checked(_Worst, json_object(path), path)
+    return brief({"kind": "worst", "folder": str(path.parent), **asdict(found)})
+
+
+def read_sample(path: Path) -> dict[str, Any]:
+    """Leak@k of sampled answers.
+
+    Raises:
+        InputError: the file holds something else.
+    """
+    found = checked(_Sample, json_object(path), path)
+    return brief({"kind": "sample", "folder": str(path.parent), **asdict(found)})
+
+
+SERIES = ("uds", "model_utility")
+"""What is drawn of a training run; all of them stand in zero to one."""
+
+
+@dataclass(frozen=True)
+class CurvePoint:
+    """A value after so many optimiser steps."""
+
+    source: str
+    """The training run's folder, or the model under attack."""
+    series: str
+    """A metric, or `recovery` with the arm of the attack."""
+    step: int
+    value: float
+    epoch: float | None = None
+    """As the trainer counted them; None: it did not say."""
+
+
+@dataclass(frozen=True)
+class _Row:
+    """A row of `curve.json`, beside its metrics."""
+
+    step: Whole
+    epoch: Number | None = None
+
+
+def training_curve(path: Path, series: tuple[str, ...] = SERIES) -> list[CurvePoint]:
+    """The points of `curve.json`, which `lensaudit watch` writes; gaps are left out.
+
+    Raises:
+        InputError: the file holds no such rows.
+    """
+    content = read_json(path)
+    rows = checked_as(list[_Row], content, path)
+    return [
+        CurvePoint(path.parent.name, name, row.step, value, row.epoch)
+        for row, values in zip(rows, content, strict=True)
+        for name in series
+        if (value := checked_as(Number | None, values.get(name), f"{path}: {name}")) is not None
+    ]
+
+
+def recovery_curve(path: Path) -> list[CurvePoint]:
+    """Recovery rho by step of every arm of `lensaudit effort`.
+
+    Raises:
+        InputError: as `effort_run`.
+    """
+    return list(_recovery(path))
+
+
+def _recovery(path: Path) -> Iterator[CurvePoint]:
+    run = effort_run(path)
+    for arm, found in run.arms.items():
+        for one in found.curve:
+            if one.rho is not None:
+                yield CurvePoint(run.model, f"recovery {arm}", one.c, one.rho)
+
+
+def read_curve(path: Path) -> dict[str, Any]:
+    """The curve of a training run as the page reads it.
+
+    Raises:
+        InputError: as `training_curve`.
+    """
+    points = [vars(one) for one in training_curve(path)]
+    if not points:
+        raise InputError(f"{path}: holds neither {' nor '.join(SERIES)}")
+    return {"folder": str(path.parent), "points": points}

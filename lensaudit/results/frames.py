@@ -12,8 +12,7 @@ from typing import Any, TypeVar
 import pandas as pd
 
 from lensaudit.errors import InputError
-from lensaudit.results.attacks import effort_run
-from lensaudit.results.curves import recovery_curve, training_curve
+from lensaudit.results.attacks import effort_run, recovery_curve, training_curve
 from lensaudit.results.eval_runs import EvalRun, read_eval
 from lensaudit.results.locate import Found, Kind, locate
 from lensaudit.results.patch_runs import PatchRun, read_patch

@@ -99,3 +99,21 @@ def depth_score(s1: LayerDeltas, s2: LayerDeltas, *, tau: float = TAU) -> DepthS
     weighted = (weight * erasure).where(ke, 0.0)
     uds = weighted.sum(1) / weight.sum(1)  # no KE layer: 0 / 0 = NaN, unscored
     return DepthScore(uds, erasure, ke)
+
+
+def over_erasure(
+    s1: Float[Tensor, "batch layer"], s2: Float[Tensor, "batch layer"], *, tau: float
+) -> float | None:
+    """What UDS clips: mean of max(0, s2 - s1), nats per token; None where nothing is scored.
+
+    The mean over the KE layers of a row, then over the rows that have any.
+
+    >>> import torch
+    >>> over_erasure(torch.tensor([[1.0, 2.0, 0.0]]), torch.tensor([[3.0, 1.0, 9.0]]), tau=0.05)
+    1.0
+    """
+    ke = depth_score(s1, s2, tau=tau).ke
+    beyond = (s2 - s1).clamp(min=0).where(ke, 0.0).double()
+    per_row = beyond.sum(1) / ke.sum(1)
+    kept = per_row[per_row.isfinite()]
+    return float(kept.mean()) if len(kept) else None

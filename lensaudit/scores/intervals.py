@@ -1,10 +1,11 @@
-"""How sure is a mean, a difference, a ratio or an area, when rows come in groups by author?
+"""How sure is a mean, a difference, a ratio, an area or a share, when rows come in groups?
 
 Rows of one author are alike, so what counts is the number of authors. The variance is that of
 CR2 (Bell and McCaffrey 2002; arXiv:1601.01981), exact under independence, with Satterthwaite's
 degrees of freedom under whole-author correlation. A mean of values in [0, 1] gets a score interval
 (Wilson 1927) in place of mean +- t * s: it does not collapse where nearly all rows sit on an end
-of the scale. Measured coverage: `benchmarks/coverage.md`.
+of the scale. Measured coverage: `benchmarks/coverage.md`. A share of counted things has the exact
+limits of Clopper and Pearson (1934).
 """
 
 import math
@@ -142,6 +143,36 @@ def clustered_ratio(
     if own <= _TINY * (cov[0, 0] + ratio**2 * cov[1, 1] + _TINY * max(top**2, bottom**2)):
         return Estimate(value, n=n, why=f"every {unit} has the same ratio: no interval")
     return Estimate(value, float((first - root) / second), float((first + root) / second), n)
+
+
+def difference_of(
+    first: Values,
+    first_groups: Sequence[Hashable],
+    second: Values,
+    second_groups: Sequence[Hashable],
+) -> Estimate:
+    """mean(first) - mean(second) of values in [0, 1], of one model, on rows of different authors.
+
+    Both are means of the same model under the same patching, but on different rows, so nothing
+    correlates that could be paired row by row. The interval recovers the variances of the two
+    score intervals (MOVER: Newcombe 1998; Zou and Donner 2008, equation 3):
+
+        low  = d - sqrt((a - a_low)^2 + (b_high - b)^2)
+        high = d + sqrt((a_high - a)^2 + (b - b_low)^2)
+
+    >>> groups = [0, 1, 2, 3, 4, 5]
+    >>> difference_of([1.0] * 6, groups, [0.5, 0.25] * 3, groups).value
+    0.625
+    """
+    means = [float(np.mean(values)) for values in (first, second)]
+    found = [clustered_mean(first, first_groups), clustered_mean(second, second_groups)]
+    value = means[0] - means[1]
+    a, b = found
+    if a.ends is None or b.ends is None:
+        return Estimate(value, why=a.why or b.why)
+    low = value - math.hypot(means[0] - a.least, b.most - means[1])
+    high = value + math.hypot(a.most - means[0], means[1] - b.least)
+    return Estimate(value, max(-1.0, low), min(1.0, high))
 
 
 def auc_limits(knows: Values, forgot: Values) -> Estimate:
@@ -298,3 +329,64 @@ def _moments(columns: NDArray[np.float64], groups: Sequence[Hashable], unit: str
         - 4 * square * length * cross
     )
     return _Moments(mean, cov, float(trace**2 / norm2), sizes)
+
+
+def share_of(k: int, n: int) -> Estimate:
+    """K of n with exact 95 % limits, one-sided ones beside them (Clopper and Pearson 1934).
+
+    >>> round(share_of(0, 10).high, 6) == round(1 - 0.025 ** (1 / 10), 6)
+    True
+
+    Raises:
+        ValueError: nothing was counted.
+    """
+    if not 0 <= k <= n or n == 0:
+        raise ValueError(f"share: {k} of {n}")
+    low, high = _exact(k, n, 0.025)
+    lower, upper = _exact(k, n, 0.05)
+    return Estimate(k / n, low, high, n, None, lower, upper)
+
+
+def _exact(k: int, n: int, tail: float) -> tuple[float, float]:
+    from scipy.stats import beta  # half a second to import
+
+    low = 0.0 if k == 0 else float(beta.ppf(tail, k, n - k + 1))
+    high = 1.0 if k == n else float(beta.ppf(1 - tail, k + 1, n - k))
+    return low, high
+
+
+def excess_of(own: Estimate, other: Estimate) -> Estimate:
+    """Own - other, of two independent shares, from the limits of each (Newcombe 1998, method 10).
+
+    >>> found = excess_of(share_of(5, 10), share_of(5, 10))
+    >>> found.value, found.low == -found.high
+    (0.0, True)
+    """
+    difference = own.point - other.point
+    ends = [
+        difference - math.hypot(own.point - low, high - other.point)
+        if sign < 0
+        else difference + math.hypot(high - own.point, other.point - low)
+        for sign, low, high in (
+            (-1, own.low, other.high),
+            (1, other.low, own.high),
+            (-1, own.lower, other.upper),
+            (1, other.lower, own.upper),
+        )
+        if low is not None and high is not None
+    ]
+    low, high, lower, upper = (min(1.0, max(-1.0, end)) for end in ends)
+    return Estimate(difference, low, high, own.n, None, lower, upper)
+
+
+def chance_of_more(k: int, n: int, other_k: int, other_n: int) -> float:
+    """That so many more of `n` than of `other_n` come of one rate (Fisher's exact test, one-sided).
+
+    >>> chance_of_more(5, 5, 0, 5) < 0.01 < chance_of_more(3, 5, 2, 5)
+    True
+    """
+    from scipy.stats import fisher_exact
+
+    table = [[k, n - k], [other_k, other_n - other_k]]
+    found: Any = fisher_exact(table, alternative="greater")  # SciPy declares a tuple
+    return float(found.pvalue)

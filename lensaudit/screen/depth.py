@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 from rich.table import Table
 
-from lensaudit.report.names import labels
+from lensaudit.report.shelf import labels
 from lensaudit.screen.cells import by_rule, interval, no_interval, number, profile
 from lensaudit.screen.tables import Part, dim, row, styled, table
 from lensaudit.verdict.collect import Verdicts

@@ -11,7 +11,7 @@ from typing import Any
 from lensaudit.results.reading import brief, number, part
 from lensaudit.results.schema import Number, Whole, checked
 from lensaudit.scores.estimate import Estimate
-from lensaudit.scores.shares import chance_of_more, excess_of, share_of
+from lensaudit.scores.intervals import chance_of_more, excess_of, share_of
 from lensaudit.verdict.nulls import Calibration, Zero, zero_of
 from lensaudit.verdict.thresholds import (
     CALIBRATED_WITHIN,

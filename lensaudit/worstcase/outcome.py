@@ -23,8 +23,8 @@ from lensaudit.errors import InputError
 from lensaudit.files import digest, slug, write_csv, write_json, write_jsonl
 from lensaudit.progress import Notice, Tell, unheard
 from lensaudit.results import keyed
+from lensaudit.results.attacks import shown_worst
 from lensaudit.results.records import manifest
-from lensaudit.results.worst import shown_worst
 from lensaudit.scores.estimate import Estimate
 from lensaudit.scores.intervals import clustered_mean
 from lensaudit.scores.leakage import never_hit_bound

@@ -17,10 +17,10 @@ from lensaudit.models.checkpoint import Checkpoint
 from lensaudit.models.generation import Choose
 from lensaudit.progress import Notice, Progress, Tell, unheard
 from lensaudit.results import keyed
+from lensaudit.results.attacks import shown_sample
 from lensaudit.results.ledger import Ledger, ledger_path
 from lensaudit.results.records import manifest
 from lensaudit.results.schema import Number, Whole
-from lensaudit.results.worst import shown_sample
 from lensaudit.scores.intervals import clustered_mean
 from lensaudit.scores.leakage import Errors, leak_at_k, leak_corrected, never_hit_bound
 from lensaudit.settings import plain, results_folder

@@ -16,8 +16,8 @@ from lensaudit.models.registry import load_registry
 from lensaudit.patching import collateral
 from lensaudit.patching.collateral import Anchored, places
 from lensaudit.patching.prepare import prepare
-from lensaudit.scores.collateral import difference_of, over_erasure
-from lensaudit.scores.intervals import clustered_mean
+from lensaudit.scores.depth import over_erasure
+from lensaudit.scores.intervals import clustered_mean, difference_of
 
 LIMIT = 16
 

@@ -7,7 +7,7 @@ import math
 import pytest
 from report_cases import patch_run
 
-from lensaudit.report import tokens
+from lensaudit.report import pack as tokens
 from lensaudit.report.assemble import assemble
 from lensaudit.report.render import write_report
 from lensaudit.results.patch_runs import read_patch

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from lensaudit.cli.main import run
-from lensaudit.report.pairs import MOST_RUNS
-from lensaudit.report.texts import LONGEST
+from lensaudit.report.pack import LONGEST
+from lensaudit.report.runs import MOST_RUNS
 from lensaudit.verdict.words import LIMITS
 
 DOCS = Path(__file__).parents[2] / "docs"

@@ -7,7 +7,7 @@ import pytest
 import lensaudit as la
 from lensaudit.errors import InputError
 from lensaudit.report.assemble import assemble
-from lensaudit.results.curves import training_curve
+from lensaudit.results.attacks import training_curve
 from lensaudit.sweep.watch import epoch_of
 
 ROWS = [

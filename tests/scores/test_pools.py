@@ -6,7 +6,7 @@ import math
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lensaudit.scores.pools import Threshold, best_threshold
+from lensaudit.scores.stats import Threshold, best_threshold
 
 POOL = st.lists(st.integers(0, 6).map(float), min_size=1, max_size=7)
 
