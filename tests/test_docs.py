@@ -34,6 +34,7 @@ PAGES = (
     "effort",
     "collateral",
     "worst_case",
+    "know",
 )
 FAST = ("gate", "project", "own-forget-set", "terminal")
 """Run by default; the others take 10 to 60 seconds each and are `slow`."""

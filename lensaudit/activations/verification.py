@@ -27,7 +27,7 @@ from lensaudit.results.ledger import VerifiedLedger, verify_ledger
 if TYPE_CHECKING:
     from lensaudit.activations.tensors import ExampleActivations
 
-BOOKS = ("scores", "texts", "fisher", "said", "samples", "worst")
+BOOKS = ("scores", "texts", "fisher", "said", "samples", "worst", "know")
 """Folders of books in an activations folder."""
 
 OWN_BYTES = 4 << 30

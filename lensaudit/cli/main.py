@@ -50,6 +50,8 @@ COMMANDS = {
         "lensaudit.cli.attacks:worst",
         "Attack every fact: which come out?",
     ),
+    "know": ("lensaudit.cli.know:know", "Who has what? An exact test without a retain model."),
+    "canaries": ("lensaudit.cli.know:canaries", "Invented people, taught by coin: an exact test."),
     "sample": (
         "lensaudit.cli.attacks:sample",
         "Sample answers: how often do facts leak?",
@@ -75,7 +77,7 @@ COMMANDS = {
 
 GROUPS = {
     "Main": ("init", "annotate", "audit", "verdict", "report", "demo"),
-    "Measure": ("patch", "eval", "steer", "judge"),
+    "Measure": ("patch", "know", "eval", "steer", "judge"),
     "Attack": ("worst", "sample", "relearn", "effort", "rtt", "quantize"),
     "Many models": ("sweep", "gym"),
     "Housekeeping": ("cache", "runs", "doctor", "more"),

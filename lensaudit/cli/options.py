@@ -351,7 +351,8 @@ class _Shared:
 
 def result_folder(usual: str) -> Callable[[Command], Command]:
     """`--out`, where results go to; `usual` where nobody says."""
-    return click.option("--out", type=click.Path(path_type=Path), help=f"[default: {usual}]")
+    place = click.Path(path_type=Path)
+    return click.option("-o", "--out", type=place, help=f"[default: {usual}]")
 
 
 OPTIONS: dict[str, Callable[[Any], Any]] = {

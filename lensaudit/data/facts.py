@@ -14,8 +14,8 @@ from lensaudit.settings import Place
 
 _WANTED = (
     "wanted per row: idx (whole number >= 0, once), question, answer, prefix (the answer's "
-    "beginning, may be empty), entity (in the answer after the prefix); optional group or author; "
-    "`lensaudit annotate` makes such rows of questions and answers"
+    "beginning, may be empty), entity (in the answer after the prefix); optional group or author, "
+    "and relation; `lensaudit annotate` makes such rows of questions and answers"
 )
 
 _NO_LIST = "found no list of rows (one object per line: name it .jsonl)"
@@ -55,6 +55,9 @@ class Fact:
     """The question in other words, where the set has them."""
     wrong: tuple[str, ...] = ()
     """Other answers, none of them right, where the set has them."""
+
+    relation: str | None = None
+    """Facts of one relation are asked in one way about different subjects; None: not said."""
 
     @property
     def asked(self) -> dict[str, Any]:
@@ -229,6 +232,9 @@ def _fact_problems(row: Any) -> list[str]:
     problems = row_problems(row, ("idx", "question", "answer", "prefix", _entity_key(row)))
     if isinstance(row, Mapping) and row.get("span", "reviewed") not in get_args(Origin):
         problems.append(f"span is {_shown(row['span'])}, wanted {' or '.join(get_args(Origin))}")
+    relation = row.get("relation") if isinstance(row, Mapping) else None
+    if relation is not None and not (isinstance(relation, str) and relation.strip()):
+        problems.append(f"relation is {_shown(relation)}, wanted text")
     return problems or _span_problems(row)
 
 
@@ -292,6 +298,7 @@ def _example(row: Mapping[str, Any]) -> Fact:
         entity=row[_entity_key(row)],
         group=group_of(row, row["idx"]),
         span=row.get("span", "reviewed"),
+        relation=row.get("relation"),
     )
 
 

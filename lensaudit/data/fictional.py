@@ -48,6 +48,8 @@ class FictionalRow:
     perturbed_answer: tuple[str, ...] = ()
     group: int = 0
     """The author's number within the set; intervals count it."""
+    relation: str | None = None
+    """Which attribute is asked for."""
 
 
 def draw_name(random: Random) -> str:
@@ -107,6 +109,7 @@ def author_rows(author: Author, random: Random, *, group: int = 0) -> Iterator[F
             paraphrased_answer=other_answer.format(name=author.name, value=value),
             perturbed_answer=tuple(answer.format(name=author.name, value=one) for one in wrong),
             group=group,
+            relation=attribute,
         )
 
 
@@ -217,7 +220,7 @@ def _ignorance(author: Author, random: Random) -> FictionalRow:
 
 def annotated(rows: Sequence[FictionalRow]) -> list[dict[str, Any]]:
     """Rows in the annotated schema of a forget set."""
-    keys = ("question", "answer", "prefix", "entity", "group")
+    keys = ("question", "answer", "prefix", "entity", "group", "relation")
     return [{"idx": idx} | {key: getattr(row, key) for key in keys} for idx, row in enumerate(rows)]
 
 

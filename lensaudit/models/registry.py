@@ -180,6 +180,8 @@ def resolve(name: str, registry: Registry) -> ModelSpec:
     Raises:
         InputError: no such name or folder; the nearest names are listed.
     """
+    if name == f"{DEMO}base" and (before := base_spec([name])):
+        return before
     base, at, revision = name.partition("@")
     spec = registry.specs.get(base) or _by_repository().get(base)
     folder = Path(os.path.abspath(os.path.expanduser(name)))

@@ -16,6 +16,7 @@ from lensaudit.report.shelf import Shelf, kinds_of
 from lensaudit.results.attacks import (
     read_curve,
     read_effort,
+    read_know,
     read_relearn,
     read_rtt,
     read_sample,
@@ -46,6 +47,7 @@ _READERS: Mapping[Kind, tuple[str, Callable[[Path], Any]]] = {
     "curve": ("curves", read_curve),
     "worst": ("attacks", read_worst),
     "sample": ("attacks", read_sample),
+    "know": ("attacks", read_know),
     "meta": ("meta", read_meta),
     "aggregate": ("aggregates", read_aggregates),
 }

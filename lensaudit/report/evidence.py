@@ -25,6 +25,7 @@ VIEWS: Mapping[str, tuple[str, str]] = {
     "rtt": ("RTT", "share of the facts that retraining on other facts brings back, above retain"),
     "gain": ("relearned", "gain in answer probability by one pass, above retain's"),
     "worst": ("worst case", "facts that some attack brings out, above never-trained models"),
+    "bits": ("bits", "bits a fact that are bound to its subject, beside invented namesakes"),
     "utility": ("utility", "model utility: what it can still do"),
 }
 """View -> title of its column, and what it says."""
@@ -149,6 +150,8 @@ def _attacked(attacks: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, Estim
             n = sum(not fact.get("unscored") for fact in one["facts"])
             excess = Estimate.within(one["excess"], one.get("ci95"), n=n)
             found.setdefault(one["source"], {})["worst"] = excess
+        elif one["kind"] == "know" and one["bits"] is not None:
+            found.setdefault(one["source"], {})["bits"] = Estimate(**one["bits"])
         elif one["kind"] == "relearn":
             for name, gain in _gains(one["rows"]).items():
                 found.setdefault(name, {})["gain"] = Estimate(gain, why="one run")

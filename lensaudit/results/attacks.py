@@ -377,6 +377,74 @@ SERIES = ("uds", "model_utility")
 
 
 @dataclass(frozen=True)
+class KnownRelation:
+    """One relation of a run of `know`."""
+
+    relation: str
+    n: Whole
+    trace: Number
+    z: Number
+    p: Number
+
+
+@dataclass(frozen=True)
+class KnowControl:
+    """What must hold before anything is said."""
+
+    name: str
+    passed: bool
+    said: str
+
+
+@dataclass(frozen=True)
+class KnownBits:
+    """Mean bits a fact."""
+
+    value: Number
+    low: Number | None
+    high: Number | None
+    n: Whole
+    why: str | None
+
+
+@dataclass(frozen=True)
+class KnowRun:
+    """Who has what, as `summary.json` of a run of `know` says it."""
+
+    source: str
+    headline: str
+    finds: bool
+    p: Number
+    z: Number
+    n_subjects: Whole
+    max_bits: Number
+    bits: KnownBits | None
+    relations: list[KnownRelation]
+    controls: list[KnowControl]
+
+
+@dataclass(frozen=True)
+class _Matrix:
+    relation: str
+    subjects: list[str]
+    values: list[str]
+    truth: list[Whole]
+    p: list[list[Number]]
+
+
+def read_know(path: Path) -> dict[str, Any]:
+    """Headline, relations and the matrix of one relation.
+
+    Raises:
+        InputError: a file holds something else.
+    """
+    found = checked(KnowRun, json_object(path), path)
+    place = path.parent / "matrix.json"
+    matrix = asdict(checked(_Matrix, json_object(place), place))
+    return brief({"kind": "know", "folder": str(path.parent), **asdict(found), "matrix": matrix})
+
+
+@dataclass(frozen=True)
 class CurvePoint:
     """A value after so many optimiser steps."""
 

@@ -21,6 +21,7 @@ Kind = Literal[
     "curve",
     "worst",
     "sample",
+    "know",
     "meta",
     "aggregate",
 ]
@@ -42,6 +43,7 @@ SCHEMAS: dict[str, Kind] = {
     "effort": "effort",
     "worst": "worst",
     "sample": "sample",
+    "know": "know",
     "meta_table": "meta",
     "aggregate": "aggregate",
 }

@@ -1,88 +1,224 @@
-"""Which of `full`'s tokens does each row of another readout stand for?
+"""Does a model bind values to subjects? An exact test without a model that never knew.
 
-A readout whose rows were exchanged says nothing of what the stream holds. A row of it is known by
-its direction: rows are assigned to `full`'s one to one, so that the sum of cosines is largest. A
-vector added to all rows moves no probability, so rows are taken from their mean.
+A relation is a set of facts asked in one way about n subjects. S[i, j] is the log-softmax over j of
+the summed log-prob of subject j's value after subject i's prompt, D is S double-centred, and
+
+    T_pi = sum over relations of sum_i D[i, pi(i)]        one permutation of the subjects in all
+
+Where whole subjects are exchangeable the true assignment is as likely as any other to a model that
+is ignorant, whatever the model, its tokenizer and the difficulty of the values: the share of
+permutations with T_pi >= T is an exact p. Of several readings r the largest standardised T counts,
+the same maximum in every permutation, so that one p needs no correction.
+
+That values are exchangeable given the names is an assumption. `gamma_of` says how far it may fail
+(Rosenbaum 2002): subjects are paired, and cues may make the true one of a pair's two assignments
+Gamma^2 times as likely as the other.
+
+Conditional randomisation: Candes et al. 2018; exchangeability of what was trained on: Oren et al.
+2023 (arXiv:2310.17623).
 """
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import permutations, product
 
 import numpy as np
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Float
+from numpy.typing import NDArray
 from torch import Tensor
 
-MOVED_BELOW = 0.9
-"""Cosine with `full`'s row of the same token below which a row may have been exchanged."""
-UNMOVED_FROM = 0.9999
-"""From which it was not, where others were: tokens that are alike may have been exchanged, too."""
-SAME_FROM = 0.7
-"""Cosine from which a row may be that of another token."""
-N_NEAREST = 8
-"""Rows of `full` that are compared with each."""
-CHUNK = 1 << 25
-"""Cosines in memory at once."""
+N_DRAWS = 20_000
+"""Permutations that are drawn where there are too many to list."""
+LISTED = math.factorial(7)
+"""Permutations up to which all are listed: those of seven subjects."""
+N_PAIRINGS = 101
+"""Random pairings of subjects, of whose p the median is taken."""
+LARGEST_GAMMA = 64.0
+_CHUNK = 1000
+Traces = Float[Tensor, "reading subject value"]
+"""D of the subjects of one stratum, summed over their relations, nats; the true values lie on the
+diagonal."""
 
 
-def tokens_of_rows(
-    own: Float[Tensor, "token d_own"], full: Float[Tensor, "known d_model"]
-) -> Int[Tensor, " token"]:
-    """For each row the token whose row of `full` it is: its own where nothing was exchanged.
+@dataclass(frozen=True)
+class Assignment:
+    """How likely the true assignment is among all."""
 
-    Rows of another width are no one's.
+    p: float
+    z: float
+    """The largest standardised trace: mean 0 and standard deviation 1 over permutations where
+    there is one reading."""
+    reading: int
+    """Which one it is of."""
+    n_permutations: int
+    """That were compared; all there are, or those drawn."""
+    exact: bool
+    """All were listed."""
 
-    >>> full = torch.eye(4)
-    >>> tokens_of_rows(full[[1, 0, 2, 3]], full)
-    tensor([1, 0, 2, 3])
+
+def log_assignment(logprob: Float[Tensor, "*reading subject value"]) -> Float[Tensor, "..."]:
+    """S: log-softmax over the values of summed log-probs, nats."""
+    return logprob.double().log_softmax(-1)
+
+
+def double_centred(table: Float[Tensor, "*reading subject value"]) -> Float[Tensor, "..."]:
+    """Rows and columns with mean 0: how easy a value is, and how sure a prompt, cancel.
+
+    >>> double_centred(torch.tensor([[1.0, 2.0], [3.0, 4.0]]))
+    tensor([[0., 0.],
+            [0., 0.]])
     """
-    found = torch.arange(len(own))
-    if own.shape[1] != full.shape[1]:
-        return found
-    n = min(len(own), len(full))  # one of them may be padded
-    own, full = _directions(own[:n]), _directions(full[:n])
-    same = (own * full).sum(1)
-    if not bool((same < MOVED_BELOW).any()):
-        return found
-    moved = (same < UNMOVED_FROM).nonzero().squeeze(1)
-    rows, columns, cosines = _nearest(own[moved], full[moved])
-    if len(rows):
-        assigned = _assigned(rows, columns, cosines, same[moved].cpu().numpy())
-        found[moved.cpu()] = moved.cpu()[torch.from_numpy(assigned).long()]
-    return found
+    rows = table - table.mean(-1, keepdim=True)
+    return rows - rows.mean(-2, keepdim=True)
 
 
-def _directions(rows: Float[Tensor, "token d_model"]) -> Float[Tensor, "token d_model"]:
-    wide = rows.detach().float()
-    return torch.nn.functional.normalize(wide - wide.mean(0), dim=1)
+def assignment_test(
+    strata: Sequence[Traces], *, generator: np.random.Generator, n_draws: int = N_DRAWS
+) -> Assignment:
+    """The exact p of the true assignment; values are exchanged within a stratum only.
+
+    Two subjects whose values are exchanged: of two permutations one is at least as large.
+
+    >>> found = assignment_test([torch.tensor([[[1.0, -1.0], [-1.0, 1.0]]])],
+    ...                         generator=np.random.default_rng(0))
+    >>> found.p, found.z, found.exact
+    (0.5, 1.0, True)
+
+    Raises:
+        ValueError: there is nothing that can be exchanged.
+    """
+    tables = [one.double().numpy() for one in strata if one.shape[-1] > 1]
+    if not tables:
+        raise ValueError("assignment: no stratum has two subjects")
+    spread = _spread(tables)
+    statistic, reading = _largest(_true_traces(tables)[None], spread)
+    exact = math.prod(math.factorial(one.shape[-1]) for one in tables) <= LISTED
+    drawn = _listed(tables) if exact else _drawn(tables, generator, n_draws)
+    n_permutations, as_large = 0, 0
+    # sums of the same numbers in another order differ in their last digits
+    least = statistic[0] - 1e-9 * max(1.0, abs(statistic[0]))
+    for traces in drawn:
+        n_permutations += len(traces)
+        as_large += int((_largest(traces, spread)[0] >= least).sum())
+    p = as_large / n_permutations if exact else (1 + as_large) / (1 + n_permutations)
+    return Assignment(p, float(statistic[0]), int(reading[0]), n_permutations, exact)
 
 
-def _nearest(
-    own: Float[Tensor, "moved d_model"], full: Float[Tensor, "moved d_model"]
-) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Pairs of different tokens that may be each other's: row, column, cosine."""
-    rows, columns, cosines = [], [], []
-    step = max(1, CHUNK // len(full))
-    for low in range(0, len(own), step):
-        near = (own[low : low + step] @ full.T).topk(min(N_NEAREST, len(full)), dim=1)
-        row = torch.arange(low, low + len(near.values), device=own.device).unsqueeze(1)
-        kept = (near.values >= SAME_FROM) & (near.indices != row)
-        rows.append(row.expand_as(kept)[kept].cpu())
-        columns.append(near.indices[kept].cpu())
-        cosines.append(near.values[kept].cpu())
-    return (
-        torch.cat(rows).numpy(),
-        torch.cat(columns).numpy(),
-        torch.cat(cosines).numpy(),
+def _true_traces(tables: Sequence[NDArray[np.float64]]) -> NDArray[np.float64]:
+    return sum((np.trace(one, axis1=1, axis2=2) for one in tables), np.zeros(len(tables[0])))
+
+
+def _spread(tables: Sequence[NDArray[np.float64]]) -> NDArray[np.float64]:
+    """Standard deviation of the trace over permutations: sum of squares / (n - 1), by reading."""
+    variance = sum((one**2).sum((1, 2)) / (one.shape[-1] - 1) for one in tables)
+    return np.sqrt(variance)
+
+
+def _largest(
+    traces: NDArray[np.float64], spread: NDArray[np.float64]
+) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
+    """The largest standardised trace of every permutation, and of which reading it is."""
+    scaled = np.divide(traces, spread, out=np.zeros_like(traces), where=spread > 0)
+    return scaled.max(1), scaled.argmax(1)
+
+
+def _permuted(table: NDArray[np.float64], drawn: NDArray[np.int64]) -> NDArray[np.float64]:
+    """Trace of each permutation by reading."""
+    return table[:, np.arange(table.shape[-1]), drawn].sum(-1).T
+
+
+def _listed(tables: Sequence[NDArray[np.float64]]) -> Iterator[NDArray[np.float64]]:
+    parts = [_permuted(one, np.array(list(permutations(range(one.shape[-1]))))) for one in tables]
+    yield np.array([sum(rows) for rows in product(*parts)])
+
+
+def _drawn(
+    tables: Sequence[NDArray[np.float64]], generator: np.random.Generator, n_draws: int
+) -> Iterator[NDArray[np.float64]]:
+    for low in range(0, n_draws, _CHUNK):
+        n = min(_CHUNK, n_draws - low)
+        yield sum(
+            _permuted(one, generator.permuted(np.tile(np.arange(one.shape[-1]), (n, 1)), axis=1))
+            for one in tables
+        )  # pyright: ignore[reportReturnType]
+
+
+def tilted_p(
+    strata: Sequence[Float[Tensor, "subject value"]],
+    gamma: float,
+    *,
+    generator: np.random.Generator,
+    n_pairings: int = N_PAIRINGS,
+) -> float:
+    """Largest p where cues favour the true one of two assignments gamma^2 times; the median.
+
+        d_k = D[i,i] + D[j,j] - D[i,j] - D[j,i],    P(sum |d_k| B_k >= sum d_k)
+        B_k = 1 with chance gamma^2 / (1 + gamma^2), else -1
+
+    |d_k|: a cue may as well favour the assignment that is not the true one, and the largest p of
+    all tilts up to gamma is wanted (Rosenbaum 2002, section 4.3).
+    """
+    tables = [one.double().numpy() for one in strata]
+    return float(np.median([_pairing_p(tables, gamma, generator) for _ in range(n_pairings)]))
+
+
+def _pairing_p(
+    tables: Sequence[NDArray[np.float64]], gamma: float, generator: np.random.Generator
+) -> float:
+    gains = np.concatenate([_gains(one, generator.permutation(len(one))) for one in tables])
+    if not len(gains):
+        return 1.0
+    share = gamma**2 / (1 + gamma**2)
+    if len(gains) <= 12:
+        signs = np.array(list(product((1.0, -1.0), repeat=len(gains))))
+        weights = np.where(signs > 0, share, 1 - share).prod(1)
+    else:
+        signs = np.where(generator.random((N_DRAWS // 10, len(gains))) < share, 1.0, -1.0)
+        signs = np.concatenate((np.sign(gains)[None], signs))
+        weights = np.full(len(signs), 1 / len(signs))
+    sums = signs @ abs(gains)
+    return min(1.0, float(weights[sums >= gains.sum() - 1e-9].sum()))
+
+
+def _gains(table: NDArray[np.float64], order: NDArray[np.int64]) -> NDArray[np.float64]:
+    """What the true assignment of each pair has over the exchanged one, nats."""
+    half = len(order) // 2
+    i, j = order[:half], order[half : 2 * half]
+    return table[i, i] + table[j, j] - table[i, j] - table[j, i]
+
+
+def gamma_of(
+    strata: Sequence[Float[Tensor, "subject value"]],
+    level: float,
+    *,
+    generator: np.random.Generator,
+) -> float:
+    """The largest tilt under which p is at most `level`, to 2 %; 0 where it never is.
+
+    1 says that no tilt is borne: with few pairs p cannot be small. At most `LARGEST_GAMMA`.
+    """
+    seed = int(generator.integers(2**63))
+
+    def holds(gamma: float) -> bool:
+        # the same pairings and draws for every gamma: p grows with it
+        return tilted_p(strata, gamma, generator=np.random.default_rng(seed)) <= level
+
+    if not holds(1.0):
+        return 0.0
+    low, high = 1.0, LARGEST_GAMMA
+    while high / low > 1.02:
+        middle = math.sqrt(low * high)
+        low, high = (middle, high) if holds(middle) else (low, middle)
+    return low
+
+
+def summed(
+    relations: Mapping[str, Float[Tensor, "reading subject value"]],
+) -> Traces:
+    """D of one stratum from log-probs of its relations, each of the same subjects in one order."""
+    return sum(
+        (double_centred(log_assignment(one)) for one in relations.values()),
+        start=torch.zeros(()),
     )
-
-
-def _assigned(
-    rows: np.ndarray, columns: np.ndarray, cosines: np.ndarray, stays: np.ndarray
-) -> np.ndarray:
-    """The one-to-one assignment with the largest sum; staying is open to every row."""
-    from scipy.sparse import coo_array
-    from scipy.sparse.csgraph import min_weight_full_bipartite_matching
-
-    n = len(stays)
-    itself = np.arange(n)
-    costs = 2 - np.concatenate((cosines, stays)).astype(np.float64)  # above 0: no edge is lost
-    at = (np.concatenate((rows, itself)), np.concatenate((columns, itself)))
-    return min_weight_full_bipartite_matching(coo_array((costs, at), (n, n)).tocsr())[1]

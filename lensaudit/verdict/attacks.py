@@ -10,13 +10,13 @@ from typing import Annotated, Any
 
 from annotated_types import Len
 
-from lensaudit.results.attacks import EffortRun
+from lensaudit.results.attacks import EffortRun, KnowRun
 from lensaudit.results.eval_runs import entries_of
 from lensaudit.results.locate import Kind
 from lensaudit.results.schema import Number, Whole, checked, checked_as
 from lensaudit.scores.estimate import Estimate
 from lensaudit.verdict.nulls import Calibration, Null
-from lensaudit.verdict.views import View
+from lensaudit.verdict.views import LEVEL, View
 
 Ends = tuple[Number, Number] | None
 
@@ -246,6 +246,32 @@ def _eval(content: Any, where: object, nulls: Calibration) -> list[Told]:
     return [Told("", tuple(views))]
 
 
+UNCERTIFIED = "that nothing is bound, no test certifies"
+
+
+def _know(content: Any, where: object, nulls: Calibration) -> list[Told]:
+    """P of the assignment test is exact: it needs no null of the gym's, and no interval."""
+    one = checked(KnowRun, content, where)
+    refused = None if one.finds or one.p > LEVEL else one.headline
+    found = View(
+        "assignment",
+        None,
+        f"p {one.p:.2g}, {one.n_subjects} subjects",
+        one.p,
+        one.n_subjects,
+        refused,
+        UNCERTIFIED,
+        f"nothing found at p {one.p:.2g}; {UNCERTIFIED}",
+    )
+    views = [found]
+    if one.bits is not None:
+        known = Estimate(one.bits.value, one.bits.low, one.bits.high, one.bits.n, one.bits.why)
+        held = known.on(0.0, one.max_bits)
+        shown = f"{one.bits.value:.1f} of {one.max_bits:.1f} bits"
+        views.append(View("bits", held, shown, blind=UNCERTIFIED, why=one.bits.why))
+    return [Told(one.source, tuple(views))]
+
+
 READERS: Mapping[Kind, Callable[[Any, object, Calibration], list[Told]]] = {
     "worst": _worst,
     "sample": _sample,
@@ -253,6 +279,7 @@ READERS: Mapping[Kind, Callable[[Any, object, Calibration], list[Told]]] = {
     "effort": _effort,
     "relearn": _relearn,
     "directions": _directions,
+    "know": _know,
     "eval": _eval,
 }
 """Kind of result -> its views; all others have none."""

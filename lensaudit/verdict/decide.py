@@ -296,7 +296,7 @@ def _listed(views: Sequence[View]) -> str:
 
 
 def _of(view: View) -> str:
-    return share(view.held) if view.held else "unknown"
+    return share(view.held) if view.held else "a share unknown"
 
 
 def _names(views: Sequence[View]) -> str:

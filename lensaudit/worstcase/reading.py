@@ -407,6 +407,8 @@ class LensReader:
     source: TransformerBridge
     model: TransformerBridge
     work: ForwardCount = field(default_factory=ForwardCount)
+    maps: Mapping[int, Callable[[Resid], Resid]] = field(default_factory=dict)
+    """Layer -> what carries its stream to where the head reads."""
 
     def exposures(
         self, prompts: Sequence[Ids], candidates: Sequence[Sequence[Ids]], first: int = 0
@@ -424,13 +426,20 @@ class LensReader:
             for logits, wanted in _passes(self._keeping(streams, first), prompts, own, places):
                 # as many positions as were unembedded: of prompts the last
                 read = [
-                    wanted.summed(unembedded(self.model, streams[layer][:, -logits.shape[1] :]))
+                    wanted.summed(
+                        unembedded(
+                            self.model, self._carried(layer, streams[layer][:, -logits.shape[1] :])
+                        )
+                    )
                     for layer in sorted(streams)
                 ]
                 total = torch.stack(read) if total is None else total + torch.stack(read)
             assert total is not None
             found.update(zip(places, _by_prompt(total, own), strict=True))
         return [found[at] for at in range(len(prompts))]
+
+    def _carried(self, layer: int, resid: Resid) -> Resid:
+        return self.maps[layer](resid) if layer in self.maps else resid
 
     def _keeping(self, streams: dict[int, Resid], first: int) -> PlainReader:
         """The source; `streams` holds what it read last."""

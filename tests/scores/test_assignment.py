@@ -1,76 +1,126 @@
-"""Rows of a readout and the tokens they stand for, against a dense assignment."""
+"""The assignment test: exact against a list of all permutations, uniform under ignorance."""
 
+import math
+from itertools import permutations
+
+import numpy as np
 import pytest
 import torch
-from scipy.optimize import linear_sum_assignment
+from scipy.stats import kstest
 
-from lensaudit.scores import assignment
-from lensaudit.scores.assignment import tokens_of_rows
-
-
-def normal(seed: int, *shape: int) -> torch.Tensor:
-    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
-
-
-def exchanged(full: torch.Tensor, tokens: list[int]) -> tuple[torch.Tensor, torch.Tensor]:
-    """Each token is read out as the next; and the token that each row is of."""
-    rows, token = torch.tensor(tokens), torch.arange(len(full))
-    own = full.clone()
-    own[rows], token[rows] = full[rows.roll(1)], rows.roll(1)
-    return own, token
+from lensaudit.scores.assignment import (
+    assignment_test,
+    double_centred,
+    gamma_of,
+    log_assignment,
+    summed,
+    tilted_p,
+)
 
 
-@pytest.mark.parametrize("noise", [0.0, 0.2])
-@pytest.mark.parametrize("chunk", [1, 1 << 25])
-def test_it_is_the_dense_assignment_of_the_rows(noise, chunk, monkeypatch):
-    monkeypatch.setattr(assignment, "CHUNK", chunk)
-    full = normal(0, 60, 16) + 3 * normal(1, 16)  # all share a large part
-    own, token = exchanged(full, [3, 11, 12, 40, 41, 59])
-    # a vector for all rows moves no probability
-    own = own + noise * normal(2, 60, 16) + normal(3, 16)
-    found = tokens_of_rows(own, full)
-    a, b = (torch.nn.functional.normalize(one - one.mean(0)) for one in (own, full))
-    assert found.tolist() == linear_sum_assignment(-(a @ b.T).numpy())[1].tolist()
-    assert torch.equal(found, token)
+def rng(seed=0):
+    return np.random.default_rng(seed)
 
 
-def test_rows_that_are_where_they_were_stay():
-    full = normal(4, 50, 24)
-    trained = full + 0.3 * normal(5, 50, 24)
-    turned = full @ torch.linalg.qr(normal(6, 24, 24)).Q
-    for own in (full, trained, turned, normal(7, 50, 24)):
-        assert torch.equal(tokens_of_rows(own, full), torch.arange(50))
+def noise(n, *, readings=1, seed=0, known=0.0):
+    table = torch.randn(readings, n, n, generator=torch.Generator().manual_seed(seed))
+    return table + known * torch.eye(n)
 
 
-def test_padded_rows_and_other_widths_are_no_ones():
-    full = normal(8, 30, 12)
-    own, token = exchanged(full, [1, 2, 3])
-    assert torch.equal(tokens_of_rows(torch.cat((own, normal(9, 4, 12))), full)[:30], token)
-    assert torch.equal(tokens_of_rows(own, normal(10, 30, 8)), torch.arange(30))
+def test_p_is_the_share_of_all_assignments_that_are_as_large():
+    table = double_centred(noise(5, known=0.5))
+    traces = [float(table[0, range(5), list(pi)].sum()) for pi in permutations(range(5))]
+    wanted = sum(one >= traces[0] - 1e-6 for one in traces) / math.factorial(5)
+    found = assignment_test([table], generator=rng())
+    assert (found.p, found.n_permutations, found.exact) == (pytest.approx(wanted), 120, True)
+    assert found.z == pytest.approx(traces[0] / np.std(traces), rel=1e-5)
 
 
-@pytest.mark.parametrize("tied", [False, True])
-def test_putting_back_restores_every_row_of_a_model(tied):
-    from transformers import LlamaConfig, LlamaForCausalLM
+def test_drawn_permutations_agree_with_all_of_them():
+    table = double_centred(noise(7, known=0.4, seed=3))
+    listed = assignment_test([table], generator=rng())
+    twice = [table, torch.zeros(1, 3, 3)]  # a stratum without a difference changes no trace
+    drawn = assignment_test(twice, generator=rng(), n_draws=20_000)
+    assert not drawn.exact
+    assert drawn.p == pytest.approx(listed.p, abs=4 * math.sqrt(listed.p / 20_000))
 
-    from lensaudit.models.causal import readout_rows, undo_exchange
 
-    torch.manual_seed(0)
-    model = LlamaForCausalLM(
-        LlamaConfig(
-            vocab_size=40,
-            hidden_size=16,
-            intermediate_size=16,
-            num_hidden_layers=1,
-            num_attention_heads=2,
-            tie_word_embeddings=tied,
-        )
-    )
-    full, embedding = readout_rows(model).clone(), model.get_input_embeddings().weight.clone()
-    assert undo_exchange(model, full) == 0
-    with torch.no_grad():
-        model.lm_head.weight.copy_(exchanged(full, [5, 6, 30])[0])
-    assert torch.equal(model.get_input_embeddings().weight, embedding) != tied
-    assert undo_exchange(model, full) == 3
-    assert torch.equal(model.lm_head.weight, full)
-    assert torch.equal(model.get_input_embeddings().weight, embedding)
+def test_the_least_p_of_drawn_permutations_counts_the_true_one():
+    found = assignment_test([double_centred(10 * torch.eye(9)[None])], generator=rng(), n_draws=99)
+    assert found.p == pytest.approx(1 / 100, abs=0.011)
+
+
+def test_two_strata_are_permuted_apart():
+    parts = [double_centred(noise(3, seed=s, known=0.3)) for s in (1, 2)]
+    sums = [
+        float(parts[0][0, range(3), list(a)].sum() + parts[1][0, range(3), list(b)].sum())
+        for a in permutations(range(3))
+        for b in permutations(range(3))
+    ]
+    found = assignment_test(parts, generator=rng())
+    assert found.n_permutations == 36
+    assert found.p == pytest.approx(sum(one >= sums[0] - 1e-6 for one in sums) / 36)
+
+
+def test_p_is_uniform_where_nothing_is_bound():
+    found = [
+        assignment_test(
+            [double_centred(noise(8, readings=3, seed=seed))], generator=rng(seed), n_draws=400
+        ).p
+        for seed in range(300)
+    ]
+    assert kstest(found, "uniform").pvalue > 0.01
+    assert np.mean(np.array(found) <= 0.05) <= 0.05 + 2.6 * math.sqrt(0.05 * 0.95 / 300)
+
+
+def test_the_largest_of_two_readings_finds_what_one_of_them_does_not_show():
+    known = double_centred(noise(8, known=3.0))
+    both = torch.cat((double_centred(noise(8, seed=9)), known))
+    found = assignment_test([both], generator=rng())
+    assert (found.reading, found.p <= 1e-3) == (1, True)
+    # the price of a second reading is paid: p of the one alone is not larger
+    assert assignment_test([known], generator=rng()).p <= found.p
+
+
+def test_one_permutation_for_all_relations_keeps_its_size_where_cues_and_values_agree():
+    # every relation is the same table: one draw of the assignment, not seven
+    sizes = []
+    for seed in range(200):
+        one = noise(8, seed=seed)
+        joint = summed({str(r): one for r in range(7)})
+        sizes.append(assignment_test([joint], generator=rng(seed), n_draws=400).p <= 0.05)
+    assert np.mean(sizes) <= 0.05 + 2.6 * math.sqrt(0.05 * 0.95 / 200)
+
+
+def test_how_easy_a_value_is_and_how_sure_a_prompt_is_change_nothing():
+    table = noise(6).double()
+    moved = table + torch.randn(6, generator=torch.Generator().manual_seed(1)).double()
+    moved = moved + torch.arange(6).double().unsqueeze(1)
+    assert torch.allclose(double_centred(moved), double_centred(table))
+
+
+def test_log_assignment_is_a_distribution_over_values():
+    assert log_assignment(noise(5)).exp().sum(-1) == pytest.approx(torch.ones(1, 5).double())
+
+
+def test_nothing_to_exchange_is_refused():
+    with pytest.raises(ValueError, match="no stratum has two subjects"):
+        assignment_test([torch.zeros(1, 1, 1)], generator=rng())
+
+
+def test_tilted_p_worked_by_hand():
+    # one pair, true assignment better: B = 1 with chance gamma^2 / (1 + gamma^2)
+    table = torch.tensor([[1.0, -1.0], [-1.0, 1.0]])
+    assert tilted_p([table], 1.0, generator=rng()) == pytest.approx(1 / 2)
+    assert tilted_p([table], 2.0, generator=rng()) == pytest.approx(4 / 5)
+    assert tilted_p([-table], 2.0, generator=rng()) == pytest.approx(1.0)
+
+
+def test_four_pairs_bear_no_tilt_and_forty_do():
+    few = double_centred(noise(8, known=9.0))[0]
+    many = double_centred(noise(80, known=9.0))[0]
+    assert gamma_of([few], 0.05, generator=rng()) == 0.0  # the least p is 1/16
+    assert tilted_p([few], 1.0, generator=rng()) == pytest.approx(1 / 16)
+    gamma = gamma_of([many], 0.05, generator=rng())
+    assert gamma > 3  # .05^(1/40) = .93 = gamma^2 / (1 + gamma^2)
+    assert tilted_p([many], 1.1 * gamma, generator=rng(5)) > 0.05

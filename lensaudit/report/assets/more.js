@@ -177,7 +177,7 @@ function mountCurves() {
 function mountAttacks() {
   if (!DATA.attacks.length) return;
   const body = section('attacks');
-  const figures = { rtt: rttFigure, relearn: relearnFigure, effort: effortFigure, worst: worstFigure, sample: sampleFigure };
+  const figures = { rtt: rttFigure, relearn: relearnFigure, effort: effortFigure, worst: worstFigure, sample: sampleFigure, know: knowFigure };
   const draw = () => body.replaceChildren(h('div', { class: 'pair' }, DATA.attacks.map((one) => figures[one.kind](one))));
   state.on(['theme'], draw);
   draw();
@@ -267,6 +267,26 @@ function sampleFigure(one) {
     h('table', { 'aria-label': 'leakage by sampling' }, h('thead', {}, h('tr', {}, ['T', 'top-p', 'k', 'leak@k', 'retain', 'excess', 'of false hits alone'].map((name) => h('th', {}, name)))),
       h('tbody', {}, one.leak.map((row) => h('tr', {}, [brief(row.temperature), brief(row.top_p), String(row.k), fmt(row.source), fmt(row.retain),
         Number.isFinite(row.low) ? `${fmt(row.excess)} (${fmt(row.low)} to ${fmt(row.high)})` : fmt(row.excess), fmt(row.false_leak)].map((text) => h('td', {}, text)))))));
+}
+
+// One relation: what is said of every value after every subject's prompt, the true ones outlined.
+function knowFigure(one) {
+  const { subjects, values, truth, p } = one.matrix;
+  const size = Math.max(12, Math.min(26, 300 / values.length)), left = 170, top = 8;
+  const cells = subjects.map((subject, row) => [
+    g('text', { x: left - 8, y: top + row * size + size / 2 + 4, 'text-anchor': 'end' }, short(subject, 24)),
+    values.map((value, column) => hover(g('rect', {
+      x: left + column * size, y: top + row * size, width: size - 1.5, height: size - 1.5, fill: css('--hidden'), 'fill-opacity': .06 + .94 * p[row][column],
+      stroke: truth[row] === column ? css('--ink') : 'none', 'stroke-width': 1.5,
+    }), () => [h('b', {}, bdi(subject)), h('span', { class: 'row' }, bdi(value), `: ${percent(p[row][column])}${truth[row] === column ? ', true' : ''}`)]))]);
+  const bits = one.bits && Number.isFinite(one.bits.value) ? `${fmt(one.bits.value, 2)} bits a fact${Number.isFinite(one.bits.low) ? ` (${fmt(one.bits.low, 2)} to ${fmt(one.bits.high, 2)})` : ''}` : 'no bits';
+  return h('div', { class: 'card' }, h('h3', { style: { 'margin-top': '0' } }, bdi(one.source), h('span', { class: 'muted', style: { 'font-weight': '400' } }, ' who has what')),
+    h('p', {}, h('b', {}, bdi(one.headline))),
+    canvas(520, top + subjects.length * size + 10, `subjects and values of ${one.matrix.relation}`, cells),
+    h('p', { class: 'muted' }, 'Relation ', bdi(one.matrix.relation), ': a row each subject, a column each value, darker the likelier; true values are outlined. ', bits, '.'),
+    h('table', { 'aria-label': 'relations' }, h('thead', {}, h('tr', {}, ['Relation', 'subjects', 'z', 'p'].map((name) => h('th', {}, name)))),
+      h('tbody', {}, one.relations.map((row) => h('tr', {}, h('td', {}, bdi(row.relation)), h('td', { class: 'num' }, String(row.n)), h('td', { class: 'num' }, fmt(row.z, 1)), h('td', { class: 'num' }, brief(row.p)))))),
+    one.controls.map((control) => h('p', { class: control.passed ? 'muted' : 'alarm', style: { margin: '.2rem 0' } }, 'control: ', bdi(control.said))));
 }
 
 function mountRecord() {

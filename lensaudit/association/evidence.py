@@ -1,0 +1,320 @@
+"""From what readers say of every value to a p, bits of each fact, and what may be said.
+
+Two questions, two numbers: is a value bound to its subject (association, the assignment test and
+bits beside invented subjects called alike), and is it likelier than other values at all
+(familiarity, bits beside a uniform guess). Neither says that a model is ignorant.
+"""
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from lensaudit.association.reading import OUTPUTS, Asked
+from lensaudit.groups import Group, unit_of
+from lensaudit.scores.assignment import (
+    Assignment,
+    Traces,
+    assignment_test,
+    double_centred,
+    gamma_of,
+)
+from lensaudit.scores.estimate import Estimate
+from lensaudit.scores.evidence_values import (
+    HEDGE,
+    bits,
+    candidates_wanted,
+    evidence,
+    named_facts,
+    prior_of,
+)
+from lensaudit.scores.intervals import clustered_mean
+
+LEVEL = 0.01
+"""Chance of convicting an ignorant model by the assignment test."""
+FDR = 0.1
+"""Of the facts that are named."""
+FEWEST_INVENTED = 16
+"""Invented subjects a prior is made of."""
+POWER = 0.8
+Readings = Mapping[str, Float[Tensor, "subject value"]]
+"""By reader what is said of a relation's values."""
+
+
+@dataclass(frozen=True)
+class Read:
+    """A relation and what every reader of one model says of it."""
+
+    asked: Asked
+    by_reader: Readings
+
+    @property
+    def table(self) -> Float[Tensor, "reading subject subject"]:
+        """S of the real subjects: column j is the value of subject j."""
+        n = len(self.asked.relation.subjects)
+        rows = torch.stack([one[:n] for one in self.by_reader.values()])
+        return rows[..., list(self.asked.relation.true)]
+
+
+@dataclass(frozen=True)
+class Stratum:
+    """Subjects that are asked the same relations: their values may be exchanged."""
+
+    groups: tuple[Group, ...]
+    relations: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class FactEvidence:
+    """What a model holds of one fact."""
+
+    idx: int
+    group: Group
+    relation: str
+    familiar: float
+    """Bits beside a uniform guess among the values."""
+    associated: float | None
+    """Bits beside the prior of somebody ignorant; None where no prior was asked."""
+    e: float | None
+    """Evidence value of the association."""
+    named: bool = False
+
+
+@dataclass(frozen=True)
+class Binding:
+    """What the assignment test says of one model."""
+
+    test: Assignment
+    gamma: float
+    """Largest tilt by cues that p at `LEVEL` survives; 0: none, for want of subjects."""
+    reader: str
+    """Whose trace is the largest."""
+    n_subjects: int
+    n_facts: int
+
+
+def strata_of(relations: Sequence[Sequence[Group]]) -> tuple[Stratum, ...]:
+    """Blocks of subjects and relations, so that all subjects of a block stand in all of them.
+
+    One permutation serves all relations only where the permuted subjects are asked the same.
+    Subjects begin apart by what they are asked; two blocks are joined, on the relations that both
+    have, where (subjects - 1) times relations grows.
+
+    >>> strata_of([["a", "b", "c"], ["a", "b"]])
+    (Stratum(groups=('a', 'b'), relations=(0, 1)),)
+    """
+    asked: dict[Group, frozenset[int]] = {}
+    for at, groups in enumerate(relations):
+        for group in groups:
+            asked[group] = asked.get(group, frozenset()) | {at}
+    blocks: dict[frozenset[int], list[Group]] = {}
+    for group, pattern in asked.items():
+        blocks.setdefault(pattern, []).append(group)
+    found = list(blocks.items())
+    while joined := _best_pair(found):
+        a, b = joined
+        (first, own), (second, others) = found[a], found[b]
+        found = [one for at, one in enumerate(found) if at not in (a, b)]
+        found.append((first & second, own + others))
+    return tuple(
+        Stratum(tuple(groups), tuple(sorted(pattern)))
+        for pattern, groups in found
+        if len(groups) > 1 and pattern
+    )
+
+
+def _worth(pattern: frozenset[int], groups: Sequence[Group]) -> int:
+    return (len(groups) - 1) * len(pattern)
+
+
+def _best_pair(found: Sequence[tuple[frozenset[int], list[Group]]]) -> tuple[int, int] | None:
+    """The two blocks whose union gains most, if any gains."""
+    gains = {
+        (a, b): _worth(found[a][0] & found[b][0], found[a][1] + found[b][1])
+        - _worth(*found[a])
+        - _worth(*found[b])
+        for a in range(len(found))
+        for b in range(a + 1, len(found))
+    }
+    best = max(gains, key=gains.__getitem__, default=None)
+    return best if best is not None and gains[best] > 0 else None
+
+
+def traces_of(read: Sequence[Read]) -> tuple[list[Traces], tuple[Stratum, ...]]:
+    """D of every stratum, summed over its relations."""
+    groups = [[fact.group for fact in one.asked.relation.facts] for one in read]
+    strata = strata_of(groups)
+    return [_summed(read, groups, one) for one in strata], strata
+
+
+def _summed(read: Sequence[Read], groups: Sequence[Sequence[Group]], stratum: Stratum) -> Traces:
+    parts = []
+    for at in stratum.relations:
+        places = [groups[at].index(group) for group in stratum.groups]
+        parts.append(double_centred(read[at].table[:, places][..., places].double()))
+    return torch.stack(parts).sum(0)
+
+
+def binding_of(read: Sequence[Read], *, seed: int) -> Binding:
+    """The assignment test over all relations and readers."""
+    traces, strata = traces_of(read)
+    generator = np.random.default_rng(seed)
+    test = assignment_test(traces, generator=generator)
+    alone = [one[test.reading] for one in traces]
+    return Binding(
+        test,
+        gamma_of(alone, LEVEL, generator=generator),
+        list(read[0].by_reader)[test.reading],
+        sum(len(one.groups) for one in strata),
+        sum(len(one.groups) * len(one.relations) for one in strata),
+    )
+
+
+def by_relation(read: Sequence[Read], *, seed: int) -> list[Assignment]:
+    """The same test of every relation by itself."""
+    return [
+        assignment_test([double_centred(one.table)], generator=np.random.default_rng(seed))
+        for one in read
+    ]
+
+
+def priors_of(
+    own: Read, others: Sequence[Read], never: Sequence[Read]
+) -> Float[Tensor, "subject value"] | None:
+    """What somebody ignorant says of every subject's values: the largest of all that is known.
+
+    Uniform; a base model; the source about invented subjects, by the reader that says most; the
+    tempered mean of two and more never-trained models.
+
+    Args:
+        own: of the source.
+        others: of models that are ignorant each by itself, as a base.
+        never: of never-trained models, noisy guessers each.
+    """
+    n, n_values = len(own.asked.relation.subjects), len(own.asked.values)
+    uniform = torch.full((n, n_values), 1 / n_values, dtype=torch.float64)
+    parts = [uniform]
+    parts += [one.by_reader[OUTPUTS][:n].exp() for one in others]
+    if len(own.asked.invented) >= FEWEST_INVENTED and OUTPUTS in own.by_reader:
+        parts.append(_alike(own.by_reader[OUTPUTS][n:].exp(), n))
+    if len(never) > 1:
+        logs = torch.stack([one.by_reader[OUTPUTS][:n] for one in never])
+        parts.append(logs.mean(0).softmax(-1))
+    if len(parts) == 1:
+        return None
+    return torch.stack([prior_of([part[at] for part in parts]) for at in range(n)])
+
+
+def _alike(rows: Float[Tensor, "invented value"], n: int) -> Float[Tensor, "subject value"]:
+    """The mean over a subject's own invented namesakes: they stand subject after subject."""
+    if len(rows) % n == 0 and len(rows) // n >= FEWEST_INVENTED:
+        return rows.unflatten(0, (n, -1)).mean(1)
+    return rows.mean(0).expand(n, -1)
+
+
+def facts_of_read(
+    own: Read, prior: Float[Tensor, "subject value"] | None
+) -> Iterator[FactEvidence]:
+    """Bits of every fact of a relation."""
+    relation, n_values = own.asked.relation, len(own.asked.values)
+    uniform = torch.full((n_values,), 1 / n_values, dtype=torch.float64)
+    for at, (fact, true) in enumerate(zip(relation.facts, relation.true, strict=True)):
+        order = [true, *(one for one in range(n_values) if one != true)]
+        said = torch.stack([rows[at].exp() for rows in own.by_reader.values()])[:, order]
+        given = None if prior is None else prior[at][order]
+        yield FactEvidence(
+            fact.idx,
+            fact.group,
+            relation.name,
+            bits(said, uniform),
+            None if given is None else bits(said, given),
+            None if given is None else evidence(said, given),
+        )
+
+
+def mean_of(values: Sequence[float], groups: Sequence[Group], top: float) -> Estimate:
+    """Mean with its interval by authors; `top` is the most that a value can be."""
+    bounds = (math.log2(HEDGE), max(top, *values))
+    return clustered_mean(values, groups, bounds=bounds, unit=unit_of(groups))
+
+
+@dataclass(frozen=True)
+class Naming:
+    """Which facts are named, or why none can be."""
+
+    idx: tuple[int, ...] = ()
+    fewest: int | None = None
+    """So many facts must be known before any can be named: e is at most the candidates."""
+    why: str | None = None
+
+
+def naming_of(facts: Sequence[FactEvidence], n_candidates: int) -> Naming:
+    """e-BH over all facts; refused where e cannot reach it, with the candidates that would do."""
+    e = {one.idx: one.e for one in facts if one.e is not None}
+    if not e:
+        return Naming(why="no prior of somebody ignorant was asked: name --base")
+    fewest = math.ceil(len(e) / (n_candidates * FDR) - 1e-9)
+    if fewest > len(e):
+        some = max(1, len(e) // 10)
+        wanted = candidates_wanted(len(e), some, FDR)
+        why = f"{n_candidates} candidates a fact; {some} facts can be named from {wanted} on"
+        return Naming(why=f"{why} (--placebos)")
+    return Naming(tuple(named_facts(e, FDR)), fewest)
+
+
+@dataclass(frozen=True)
+class Control:
+    """What must hold before anything is said."""
+
+    name: str
+    passed: bool
+    said: str
+    """With the number."""
+
+
+@dataclass(frozen=True)
+class Power:
+    """What the test would have found."""
+
+    bits: float | None
+    """Least mean familiarity, bits a fact, that is found with a chance of .8; None: none is."""
+    share: float = field(default=POWER)
+
+
+def power_of(read: Sequence[Read], *, seed: int, n_worlds: int = 40) -> Power:
+    """The knowledge that would have been found, planted into what the model says of others.
+
+    The values are given out anew, so that nothing is bound, and each true one is made likelier by
+    the same factor, in every reader. The least factor whose p is at `LEVEL` in four of five draws.
+    """
+    generator = np.random.default_rng(seed)
+    traces, _ = traces_of(read)
+    worlds = []
+    for _ in range(n_worlds):
+        order = [generator.permutation(one.shape[-1]) for one in traces]
+        worlds.append(
+            [one[..., torch.from_numpy(pi)] for one, pi in zip(traces, order, strict=True)]
+        )
+    n_relations = len(read)
+    for nats in (0.1, 0.2, 0.3, 0.5, 0.7, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0, 8.0):
+        found = 0
+        for world in worlds:
+            planted = [
+                double_centred(one + nats * n_relations * torch.eye(one.shape[-1])) for one in world
+            ]
+            test = assignment_test(planted, generator=generator, n_draws=400)
+            found += test.p <= LEVEL
+        if found >= POWER * n_worlds:
+            return Power(_bits_of(nats, read))
+    return Power(None)
+
+
+def _bits_of(nats: float, read: Sequence[Read]) -> float:
+    """Mean bits that a factor of exp(nats) at the true value adds to a uniform guess."""
+    sizes = [len(one.asked.values) for one in read]
+    shares = [math.exp(nats) / (math.exp(nats) + k - 1) for k in sizes]
+    return float(np.mean([math.log2(share * k) for share, k in zip(shares, sizes, strict=True)]))

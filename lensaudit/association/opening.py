@@ -1,0 +1,239 @@
+"""What is asked of whom: relations, invented subjects, further values, and the models."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from lensaudit.association.names import invented_names
+from lensaudit.association.reading import N_SHOTS, Asked
+from lensaudit.association.relations import Relation, relations_of
+from lensaudit.association.settings import READERS, KnowSettings, ReaderName
+from lensaudit.data.facts import Fact
+from lensaudit.data.neutral import is_whole, neutral_of
+from lensaudit.data.tofu import forget_set
+from lensaudit.errors import InputError
+from lensaudit.files import digest
+from lensaudit.models.checkpoint import Checkpoint, open_checkpoint
+from lensaudit.models.device import resolve_device, resolve_dtype
+from lensaudit.models.registry import Registry, base_spec, default_data, load_registry, resolve
+from lensaudit.progress import Notice, unheard
+from lensaudit.settings import path_of
+from lensaudit.worstcase.facts import facts_of
+
+ALGORITHM = 1
+"""Raised when a change of code changes what a reader says."""
+N_INVENTED = 2
+"""Invented namesakes of each subject; at least sixteen in all."""
+FEWEST_INVENTED = 16
+
+
+@dataclass(frozen=True)
+class Know:
+    """A run: who is asked what, checked before anything is loaded."""
+
+    source: Checkpoint
+    base: Checkpoint | None
+    retains: tuple[Checkpoint, ...]
+    """Models that never saw the facts."""
+    asked: tuple[Asked, ...]
+    kept: tuple[Asked, ...]
+    """Relations of facts that the source should still know."""
+    unscored: Mapping[int, str]
+    """Idx -> why a fact of the set is not asked."""
+    readers: tuple[ReaderName, ...]
+    shots: tuple[Fact, ...]
+    texts: tuple[str, ...]
+    """Neutral text that maps are fitted on."""
+    remarks: tuple[str, ...]
+    data: str
+    dtype: str
+    device: str
+    root: Path
+    seed: int
+
+    @property
+    def head(self) -> Checkpoint | None:
+        """The ignorant model through whose head the source's stream is read."""
+        return self.base or next(iter(self.retains), None)
+
+    @property
+    def ignorant(self) -> tuple[Checkpoint, ...]:
+        """All models that never saw the facts, the base first."""
+        return (*((self.base,) if self.base else ()), *self.retains)
+
+    @property
+    def facts(self) -> list[Fact]:
+        """All that are asked."""
+        return [fact for one in self.asked for fact in one.relation.facts]
+
+    def identity(self) -> dict[str, Any]:
+        """What tells this run from others."""
+        return {
+            "command": "know",
+            "algorithm": ALGORITHM,
+            "source": self.source.weights,
+            "base": self.base and self.base.weights,
+            "retain": [one.weights for one in self.retains],
+            "asked": asked_hash(self.asked),
+            "kept": asked_hash(self.kept),
+            "unscored": {str(idx): why for idx, why in self.unscored.items()},
+            "readers": list(self.readers),
+            "shots": [one.question for one in self.shots],
+            "texts": digest(self.texts),
+            "dtype": self.dtype,
+            "seed": self.seed,
+        }
+
+    def inputs(self) -> dict[str, Any]:
+        """What each name stood for, for a manifest."""
+        models = {"source": self.source, "base": self.base}
+        models |= {f"retain {n}": one for n, one in enumerate(self.retains, 1)}
+        return {
+            role: {"name": one.spec.name, "weights": one.weights}
+            for role, one in models.items()
+            if one is not None
+        }
+
+
+def asked_hash(asked: Sequence[Asked]) -> str:
+    """Content hash of relations as they are asked."""
+    return digest(
+        [
+            [one.names, one.values, [asdict(way) for way in one.relation.templates]]
+            + [[fact.idx, str(fact.group)] for fact in one.relation.facts]
+            for one in asked
+        ]
+    )
+
+
+def open_know(source: str, settings: KnowSettings, *, notice: Notice = unheard) -> Know:
+    """Models, relations and readers of a run; nothing is loaded and nothing written.
+
+    Raises:
+        InputError: a name, a file or a setting is wrong, or no relation can be asked.
+    """
+    registry = load_registry(settings.registry)
+    checkpoint = open_checkpoint(resolve(source, registry))
+    data = str(settings.data or default_data(source))
+    rows = forget_set(data, exclude=settings.exclude, limit=settings.limit)
+    found = relations_of(rows)
+    if not found.found:
+        why = next(iter(found.unscored.values()), "no rows")
+        raise InputError(
+            f"{data}: no relation of {len(rows)} rows can be asked ({why}); wanted facts of one "
+            "kind about four subjects and more, each named in its question; rows may say their "
+            "`relation`"
+        )
+    neutral, remarks = _neutral(data, rows, settings)
+    fit, validity = neutral
+    kept = relations_of([row for row in validity if not is_whole(row)]).found
+    placebos = _placebos(data, rows, settings.placebos)
+    readers = [one for one in READERS if not settings.readers or one in settings.readers]
+    models = _Models(checkpoint, *_ignorant(checkpoint, settings, registry))
+    remarks += list(_left_out(readers, models, fit))
+    for line in remarks:
+        notice(line)
+    device = resolve_device(settings.device)
+    return Know(
+        checkpoint,
+        models.base,
+        models.retains,
+        tuple(_with_beside(one, placebos) for one in found.found),
+        tuple(Asked(one) for one in kept),
+        found.unscored,
+        tuple(readers),
+        tuple(row for row in fit if row.question)[:N_SHOTS],
+        tuple(f"Question: {row.question}\nAnswer: {row.answer}" for row in fit),
+        tuple(remarks),
+        data,
+        resolve_dtype(settings.dtype, device),
+        device,
+        Path(settings.activations),
+        settings.seed,
+    )
+
+
+@dataclass(frozen=True)
+class _Models:
+    source: Checkpoint
+    base: Checkpoint | None
+    retains: tuple[Checkpoint, ...]
+
+
+def _ignorant(
+    source: Checkpoint, settings: KnowSettings, registry: Registry
+) -> tuple[Checkpoint | None, tuple[Checkpoint, ...]]:
+    spec = resolve(settings.base, registry) if settings.base else base_spec([source.spec.name])
+    base = None if spec is None else open_checkpoint(spec)
+    if base is not None and not settings.base and base.weights == source.weights:
+        base = None  # the family's base is what is asked
+    retains = tuple(open_checkpoint(resolve(name, registry)) for name in settings.retain)
+    for role, one in (("base", base), *(("retain", one) for one in retains)):
+        if one is None:
+            continue
+        if one.weights == source.weights:
+            raise InputError(f"--{role} {one.spec.name}: has the weights of the source")
+        if one.tokenizer != source.tokenizer:
+            raise InputError(
+                f"--{role} {one.spec.name}: another tokenizer than {source.spec.name}; its words "
+                "cannot be compared token by token"
+            )
+    return base, retains
+
+
+def _neutral(
+    data: str, rows: Sequence[Fact], settings: KnowSettings
+) -> tuple[tuple[Sequence[Fact], Sequence[Fact]], list[str]]:
+    """Rows for shots and maps, rows for the control, and a remark where there are none."""
+    given = path_of(settings.retain_data)
+    try:
+        found = neutral_of(data, rows, validity_data=given)
+    except InputError as error:
+        if given is not None:
+            raise
+        return ((), ()), [f"no control on kept facts: {error}"]
+    return (found.fit, found.validity), []
+
+
+def _left_out(readers: list[ReaderName], models: _Models, fit: Sequence[Fact]) -> Iterator[str]:
+    """Readers that lack what they need; they are taken out of the list."""
+    if "few_shot" in readers and len([row for row in fit if row.question]) < N_SHOTS:
+        readers.remove("few_shot")
+        yield f"reader few_shot left out: fewer than {N_SHOTS} kept rows; name --retain-data"
+    if "foreign" in readers and ((models.base is None and not models.retains) or not fit):
+        readers.remove("foreign")
+        what = "no kept rows" if models.base or models.retains else "no model that never knew"
+        yield f"reader foreign left out: {what}; name --base and --retain-data"
+    if not readers:
+        raise InputError("--reader: what is left has nothing to read with; see the lines above")
+
+
+def _placebos(data: str, rows: Sequence[Fact], n: int) -> Mapping[int, Sequence[str]]:
+    """Idx -> values of the same kind that are not the fact's, the likest first."""
+    if not n:
+        return {}
+    try:
+        return {one.row.idx: one.placebos[:n] for one in facts_of(data, rows)}
+    except InputError:
+        return {}
+
+
+def _with_beside(relation: Relation, placebos: Mapping[int, Sequence[str]]) -> Asked:
+    """A relation with invented namesakes of each subject, and further values."""
+    own = {value.casefold() for value in relation.values}
+    each = max(N_INVENTED, -(-FEWEST_INVENTED // len(relation.subjects)))
+    invented = [
+        name
+        for subject in relation.subjects
+        for name in invented_names(subject, each, others=relation.subjects)
+    ]
+    # turn by turn over the facts: no fact's likest values alone
+    turns: dict[str, None] = {}
+    lists = [placebos.get(fact.idx, ()) for fact in relation.facts]
+    longest = max(map(len, lists), default=0)
+    for at in range(longest):
+        for one in lists:
+            if at < len(one) and one[at].casefold() not in own:
+                turns.setdefault(one[at])
+    return Asked(relation, tuple(invented), tuple(turns)[:longest])

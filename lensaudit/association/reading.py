@@ -1,0 +1,175 @@
+"""What does a model say of every value after every subject's prompt?
+
+A reader gives log-probs of all values of a relation, after a prompt that holds the subject's name
+and nothing else of the answer: the model's own outputs after the answer's beginning, in the chat
+template, after solved questions; its stream after each layer through its own head, or carried into
+an ignorant model's and read by that head. Each prompt is read once for all values.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from lensaudit.association.relations import Relation
+from lensaudit.data.chat import PLAIN, Template, encode_qa
+from lensaudit.data.facts import Fact
+from lensaudit.data.spans import PROMPT_TEMPLATE
+from lensaudit.models.bridge import TransformerBridge, captured, hook_name, n_layers
+from lensaudit.scores.alignment import LinearMap, Moments, fitted
+from lensaudit.worstcase.reading import LensReader, PlainReader, exposures
+
+OUTPUTS, CHAT, FEW_SHOT, LENS = "outputs", "chat", "few_shot", "lens"
+N_SHOTS = 3
+FIT_TOKENS = 16
+"""Neutral tokens per dimension that a map onto another head is fitted on."""
+FOREIGN_CLASS = "affine"
+Chances = Float[Tensor, "subject value"]
+"""Log-softmax over the values of a relation, nats, by subject: real ones, then invented ones."""
+
+
+@dataclass(frozen=True)
+class Asked:
+    """A relation as it is put to a model."""
+
+    relation: Relation
+    invented: tuple[str, ...] = ()
+    """Names of subjects that do not exist."""
+    placebos: tuple[str, ...] = ()
+    """Further values of the same kind."""
+
+    @property
+    def values(self) -> tuple[str, ...]:
+        """All that are compared: those of the subjects first."""
+        return (*self.relation.values, *self.placebos)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Of all subjects, the real ones first."""
+        return (*self.relation.subjects, *self.invented)
+
+    def names_for(self, reader: str) -> tuple[str, ...]:
+        """Whom a reader asks about: of invented subjects only what the model says is heard."""
+        return self.names if reader == OUTPUTS else self.relation.subjects
+
+    def n_prompts(self, reader: str) -> int:
+        """Prompts that a reader reads."""
+        return len(self.names_for(reader)) * len(self.relation.templates)
+
+
+@dataclass(frozen=True)
+class Prompts:
+    """All prompts of a relation with the values that continue them."""
+
+    ids: list[tuple[int, ...]]
+    values: list[tuple[int, ...]]
+    n_templates: int
+
+    def joined(self, rows: Sequence[Float[Tensor, "*layer value"]]) -> Float[Tensor, "..."]:
+        """Log-softmax over the values, the mean over templates: by subject, after the layers."""
+        table = torch.stack(list(rows)).double().log_softmax(-1)
+        by_template = table.unflatten(0, (self.n_templates, -1)).mean(0).log_softmax(-1)
+        return by_template.movedim(0, -2)
+
+
+def prompts_of(
+    model: TransformerBridge, asked: Asked, reader: str, shots: Sequence[Fact] = ()
+) -> Prompts:
+    """The prompts of one reader, template after template."""
+    tokenizer: Any = model.tokenizer
+    ids = []
+    blank = False
+    for template in asked.relation.templates:
+        for name in asked.names_for(reader):
+            question, prefix = template.asked(name)
+            if reader == CHAT:
+                style = Template() if tokenizer.chat_template else PLAIN
+                begun = encode_qa(tokenizer, style, question, "").prompt_ids
+                more = tokenizer(prefix, add_special_tokens=False)["input_ids"] if prefix else []
+                ids.append((*begun, *more))
+                blank = blank or bool(prefix)
+            else:
+                solved = "".join(_solved(one) for one in shots)
+                text = PROMPT_TEMPLATE.format(question=question, prefix=prefix).rstrip()
+                ids.append(tuple(tokenizer(solved + text)["input_ids"]))
+                blank = True
+    lead = " " if blank else ""
+    values = [
+        tuple(tokenizer(f"{lead}{one}", add_special_tokens=False)["input_ids"])
+        for one in asked.values
+    ]
+    return Prompts(ids, values, len(asked.relation.templates))
+
+
+def _solved(row: Fact) -> str:
+    return f"{PROMPT_TEMPLATE.format(question=row.question, prefix='')}{row.answer}\n\n"
+
+
+def said(
+    model: TransformerBridge, asked: Asked, reader: str, shots: Sequence[Fact] = ()
+) -> Chances:
+    """What the model's outputs say of every value."""
+    prompts = prompts_of(model, asked, reader, shots)
+    with torch.no_grad():
+        rows = exposures(PlainReader(model), prompts.ids, [prompts.values] * len(prompts.ids))
+    return prompts.joined(rows)
+
+
+def lensed(
+    model: TransformerBridge,
+    asked: Asked,
+    *,
+    head: TransformerBridge | None = None,
+    maps: Mapping[int, LinearMap] | None = None,
+) -> Float[Tensor, "layer subject value"]:
+    """What the stream after every layer says, through the model's own head or another's."""
+    prompts = prompts_of(model, asked, LENS)
+    with torch.no_grad():
+        lens = LensReader(model, head or model, maps=maps or {})
+        rows = lens.exposures(prompts.ids, [prompts.values] * len(prompts.ids))
+    return prompts.joined(rows)
+
+
+def upper_layers(n: int) -> tuple[int, ...]:
+    """The layers whose lens is a reader: a half, three quarters, and before the last.
+
+    >>> upper_layers(16), upper_layers(4)
+    ((7, 11, 14), (1, 2))
+    """
+    return tuple(sorted({max(0, n // 2 - 1), max(0, 3 * n // 4 - 1), max(0, n - 2)}))
+
+
+def maps_onto(
+    source: TransformerBridge, head: TransformerBridge, texts: Sequence[str]
+) -> dict[int, LinearMap]:
+    """Maps from the source's stream after each layer onto the last stream of another model.
+
+    Fitted on neutral texts that both read; they share a tokenizer.
+    """
+    last = n_layers(head) - 1
+    names = [hook_name(layer) for layer in range(n_layers(source))]
+    moments: dict[int, Moments] = {}
+    wanted, seen = None, 0
+    tokenizer: Any = source.tokenizer
+    for text in texts:
+        tokens = tokenizer(text, return_tensors="pt")["input_ids"].to(_device(source))
+        if tokens.shape[1] < 2:
+            continue
+        own = captured(source, tokens, names)
+        other = captured(head, tokens.to(_device(head)), [hook_name(last)])[hook_name(last)]
+        for layer, name in enumerate(names):
+            # the first token is a sink: its norm would be all that is fitted
+            pair = Moments.of(own[name][0, 1:].cpu(), other[0, 1:].cpu())
+            moments[layer] = moments[layer] + pair if layer in moments else pair
+        seen += tokens.shape[1] - 1
+        wanted = wanted or FIT_TOKENS * own[names[0]].shape[-1]
+        if seen >= wanted:
+            break
+    return {layer: fitted(found, FOREIGN_CLASS) for layer, found in moments.items()}
+
+
+def _device(model: TransformerBridge) -> torch.device:
+    return next(model.original_model.parameters()).device

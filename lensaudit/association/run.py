@@ -1,0 +1,302 @@
+"""From a model's name to a finished folder: what `lensaudit know` and `la.know` do."""
+
+import gc
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from lensaudit.association.evidence import Read
+from lensaudit.association.opening import ALGORITHM, Know, asked_hash, open_know
+from lensaudit.association.outcome import Heard, KnowOutcome, outcome_of, write_outcome
+from lensaudit.association.reading import (
+    LENS,
+    Asked,
+    lensed,
+    maps_onto,
+    said,
+)
+from lensaudit.association.settings import KnowSettings
+from lensaudit.auditing.calls import door, notice
+from lensaudit.errors import InputError
+from lensaudit.files import digest, slug
+from lensaudit.models.bridge import DTYPES, TransformerBridge, load
+from lensaudit.models.checkpoint import Checkpoint
+from lensaudit.models.conditions import conditions_of
+from lensaudit.progress import Notice, Progress, Tell, unheard
+from lensaudit.results import keyed
+from lensaudit.results.ledger import Ledger, ledger_path
+from lensaudit.results.reading import json_object
+from lensaudit.results.records import manifest
+from lensaudit.results.schema import Number
+from lensaudit.settings import plain, results_folder
+
+FILES = ("facts.csv", "relations.csv", "layers.csv", "matrix.json", "summary.json")
+_DIGITS = 5
+"""Of a stored log-prob, nats."""
+FOREIGN = "foreign"
+
+
+@dataclass(frozen=True)
+class KnowResult:
+    """Which values one model binds to which subjects, and where it is written."""
+
+    source: str
+    folder: Path
+    """Holds manifest.json, summary.json, facts.csv, relations.csv, layers.csv, matrix.json."""
+    summary: Mapping[str, Any]
+    """The content of summary.json."""
+
+    @property
+    def headline(self) -> str:
+        """The finding, in words."""
+        return self.summary["headline"]
+
+    @property
+    def p(self) -> float:
+        """Of the assignment test."""
+        return self.summary["p"]
+
+    @property
+    def named(self) -> tuple[int, ...]:
+        """Idx of the facts that are named."""
+        return tuple(self.summary["named"])
+
+
+@dataclass(frozen=True)
+class _Line:
+    """What a line of a ledger must hold: a relation through one reader."""
+
+    relation: str
+    reader: str
+    rows: list[list[Number]]
+
+
+@dataclass(frozen=True)
+class Planned:
+    """What a run would read, reckoned before anything is loaded."""
+
+    n_relations: int
+    n_facts: int
+    n_unscored: int
+    passes: tuple[tuple[str, int, int], ...]
+    """Model, prompts that are still to be read, and sequences that they stand for."""
+    tokens: int
+
+    def text(self) -> str:
+        """For people to read."""
+        lines = [
+            f"{self.n_relations} relations, {self.n_facts} facts ({self.n_unscored} unscored)",
+            *(
+                f"{name}: {prompts} prompts, {sequences} sequences"
+                for name, prompts, sequences in self.passes
+            ),
+            f"about {self.tokens} tokens",
+        ]
+        return "\n".join(lines)
+
+
+def know_into(
+    source: str,
+    settings: KnowSettings,
+    folder: Path | None = None,
+    *,
+    notice: Notice = unheard,
+    progress: Tell = unheard,
+) -> KnowResult:
+    """Ask a model, and models that never knew, who has what; write what came out.
+
+    Args:
+        source: name, Hub id or folder.
+        settings: how.
+        folder: of the results; None: experiments/out/know-<source>.
+        notice: told remarks.
+        progress: told what is done.
+
+    Raises:
+        InputError: before any work.
+        WorkError: logits are not finite.
+    """
+    started = time.monotonic()
+    know = open_know(source, settings, notice=notice)
+    out = folder or results_folder() / f"know-{slug(source)}"
+    key = digest(know.identity())
+    keyed.check_own(out, key)
+    if keyed.finished(out, key):
+        notice(f"{out} holds this run already; nothing to do")
+        return KnowResult(source, out, json_object(out / "summary.json"))
+    keyed.begin(out, key)
+    found = ask(know, notice=notice, progress=progress)
+    summary = write_outcome(found, know, out)
+    made = manifest(
+        "know",
+        options=plain(settings),
+        inputs={**know.identity(), **know.inputs()},
+        device=know.device,
+        started=started,
+    )
+    keyed.seal(out, made, key=key, files=FILES)
+    return KnowResult(source, out, summary)
+
+
+def plan_know(source: str, settings: KnowSettings, *, notice: Notice = unheard) -> Planned:
+    """What a run would read; nothing is loaded or written.
+
+    Raises:
+        InputError: as `know_into`.
+    """
+    know = open_know(source, settings, notice=notice)
+    passes, tokens = [], 0
+    for one, todo in _todo(know):
+        prompts = sum(asked.n_prompts(reader) for reader, asked in todo)
+        sequences = sum(asked.n_prompts(reader) * len(asked.values) for reader, asked in todo)
+        passes.append((one.spec.name, prompts, sequences))
+        tokens += sum(_tokens(reader, asked) for reader, asked in todo)
+    return Planned(len(know.asked), len(know.facts), len(know.unscored), tuple(passes), tokens)
+
+
+def _tokens(reader: str, asked: Asked) -> int:
+    """About four letters to a token: prompts once, values after each of them."""
+    ways = asked.relation.templates
+    prompt = sum(len(way.question) + len(way.prefix) + 20 for way in ways) / len(ways)
+    return int(asked.n_prompts(reader) * (prompt + sum(map(len, asked.values))) / 4)
+
+
+def _todo(know: Know) -> Iterator[tuple[Checkpoint, list[tuple[str, Asked]]]]:
+    """By model the readers and relations that its ledger lacks."""
+    for one in (know.source, *know.ignorant):
+        have = {(row["relation"], row["reader"]) for row in _ledger(know, one).rows}
+        yield (
+            one,
+            [
+                (reader, asked)
+                for reader, asked in _wanted(know, one)
+                if not any(
+                    key == asked_hash([asked]) and _is_of(name, reader) for key, name in have
+                )
+            ],
+        )
+
+
+def _wanted(know: Know, one: Checkpoint) -> list[tuple[str, Asked]]:
+    """The source is read in every way; ignorant models by what they say, and at upper layers."""
+    own = one is know.source
+    said_and_held = ("outputs", *(reader for reader in know.readers if reader == LENS))
+    readers = know.readers if own else said_and_held
+    kept = [("outputs", asked) for asked in know.kept]
+    return [(reader, asked) for asked in _put_to(know, one) for reader in readers] + kept
+
+
+def _put_to(know: Know, one: Checkpoint) -> list[Asked]:
+    """Invented subjects are put to the source alone."""
+    if one is know.source:
+        return list(know.asked)
+    return [replace(asked, invented=()) for asked in know.asked]
+
+
+def _is_of(name: str, reader: str) -> bool:
+    """Lines are by layer where a reader reads layers: `lens 7`, `foreign 7`."""
+    return name == reader or name.startswith(f"{reader} ")
+
+
+def ask(know: Know, *, notice: Notice = unheard, progress: Tell = unheard) -> KnowOutcome:
+    """Fill the ledgers with what is missing, and judge."""
+    n_done, todo = 0, list(_todo(know))
+    total = sum(len(own) for _, own in todo)
+    maps: dict[str, Any] = {}
+    for checkpoint, wanted in todo:
+        if not wanted:
+            continue
+        with _loaded(know, checkpoint) as model:
+            ledger = _ledger(know, checkpoint)
+            for reader, asked in wanted:
+                rows = dict(_read(know, model, reader, asked, maps))
+                ledger.append([_line(asked, name, table) for name, table in rows.items()])
+                n_done += 1
+                progress(Progress("readings", n_done, total, f"{reader} of {checkpoint.spec.name}"))
+            maps.clear()
+    heard = Heard(
+        _heard(know, know.source, know.asked),
+        _heard(know, know.source, know.kept),
+        {one.spec.name: _heard(know, one, _put_to(know, one)) for one in know.ignorant},
+        {one.spec.name: _heard(know, one, know.kept) for one in know.ignorant},
+    )
+    return outcome_of(know, heard)
+
+
+@contextmanager
+def _loaded(know: Know, checkpoint: Checkpoint) -> Iterator[TransformerBridge]:
+    yield load(checkpoint, dtype=DTYPES[know.dtype], device=know.device)
+    gc.collect()
+
+
+def _read(
+    know: Know, model: TransformerBridge, reader: str, asked: Asked, kept: dict[str, Any]
+) -> Iterator[tuple[str, Float[Tensor, "subject value"]]]:
+    """What a reader says, by layer where it reads layers."""
+    if reader == LENS:
+        for layer, table in enumerate(lensed(model, asked)):
+            yield f"{LENS} {layer}", table
+    elif reader == FOREIGN:
+        if not kept:
+            assert know.head is not None
+            kept["head"] = load(know.head, dtype=DTYPES[know.dtype], device=know.device)
+            kept["maps"] = maps_onto(model, kept["head"], know.texts)
+        for layer, table in enumerate(lensed(model, asked, head=kept["head"], maps=kept["maps"])):
+            yield f"{FOREIGN} {layer}", table
+    else:
+        shots = know.shots if reader == "few_shot" else ()
+        yield reader, said(model, asked, reader, shots)
+
+
+def _ledger(know: Know, one: Checkpoint) -> Ledger:
+    conditions = conditions_of(one, dtype=know.dtype, device=know.device)
+    key = {
+        "algorithm": ALGORITHM,
+        "weights": one.weights,
+        "tokenizer": one.tokenizer,
+        "dtype": conditions.dtype,
+        "device": conditions.device_class,
+        "head": know.head.weights if know.head and FOREIGN in know.readers else None,
+        "shots": [row.question for row in know.shots],
+        "texts": digest(know.texts),
+    }
+    path = ledger_path(know.root / "know", one.spec.name, key)
+    return Ledger(path, "know", key, record=_Line)
+
+
+def _line(asked: Asked, reader: str, table: Float[Tensor, "subject value"]) -> dict[str, Any]:
+    rows = [[round(value, _DIGITS) for value in row] for row in table.tolist()]
+    return {"relation": asked_hash([asked]), "reader": reader, "rows": rows}
+
+
+def _heard(know: Know, one: Checkpoint, asked: Sequence[Asked]) -> tuple[Read, ...]:
+    """What a ledger holds of relations, in the order of the readers."""
+    found: dict[str, dict[str, Tensor]] = {}
+    for row in _ledger(know, one).rows:
+        table = torch.tensor(row["rows"], dtype=torch.float64).log_softmax(-1)
+        found.setdefault(row["relation"], {})[row["reader"]] = table
+    return tuple(Read(relation, found.get(asked_hash([relation]), {})) for relation in asked)
+
+
+@door(KnowSettings)
+def know(
+    source: tuple[str, ...], settings: KnowSettings, out: Path | None, progress: Tell
+) -> Sequence[KnowResult]:
+    """Which values does a model bind to which subjects? Without a model that never knew.
+
+    As `lensaudit know`: `out` is experiments/out/know-<source>, and base and forget set are those
+    of the model's family where none is named.
+
+    >>> found = la.know("demo/graddiff")  # doctest: +SKIP
+    >>> found.headline, found.p, found.summary["bits"]  # doctest: +SKIP
+    """
+    if out is not None and len(source) > 1:
+        raise InputError("la.know: several models and one folder; call it once for each")
+    return [know_into(one, settings, out, notice=notice, progress=progress) for one in source]

@@ -1,0 +1,51 @@
+"""What may be chosen of the question who has what."""
+
+from dataclasses import dataclass
+from typing import Annotated, Literal
+
+from lensaudit.settings import Caches, Names, Option, Place, Precision, Rows, Seed
+
+ReaderName = Literal["outputs", "chat", "few_shot", "lens", "foreign"]
+READERS: tuple[ReaderName, ...] = ("outputs", "chat", "few_shot", "lens", "foreign")
+
+
+@dataclass(frozen=True, kw_only=True)
+class KnowSettings(Names, Rows, Precision, Caches):
+    """How values and subjects are compared."""
+
+    base: Annotated[
+        str | None,
+        Option(
+            "Model before it was taught the facts: a prior, and a head that knows nothing. "
+            "[default: that of the embedded family]",
+            is_a="model",
+        ),
+    ] = None
+    retain: Annotated[
+        tuple[str, ...],
+        Option(
+            "Model that never saw the facts: a control, and from two on a prior. Repeatable.",
+            flag="--retain",
+            is_a="model",
+        ),
+    ] = ()
+    readers: Annotated[
+        tuple[ReaderName, ...],
+        Option(
+            "Only this reader: outputs, chat, few_shot, lens (own head) or foreign (an ignorant "
+            "head). Repeatable. [default: all]",
+            flag="--reader",
+        ),
+    ] = ()
+    placebos: Annotated[
+        int, Option("Further values of the same kind beside those of the subjects.", least=0)
+    ] = 32
+    retain_data: Annotated[
+        Place | None,
+        Option(
+            "Rows that should be kept: a control, solved questions, and text that maps are fitted "
+            "on. [default: the forget set's retain rows]",
+            is_a="file",
+        ),
+    ] = None
+    seed: Seed = 0

@@ -1,0 +1,87 @@
+"""Canaries: p is uniform where nothing was taught, and small where the taught score higher."""
+
+import json
+
+import numpy as np
+import pytest
+from scipy.stats import kstest
+
+from lensaudit.association.canaries import draw_canaries, open_canaries, seal_of
+from lensaudit.cli.main import run
+from lensaudit.data.facts import load_facts
+from lensaudit.errors import InputError
+
+
+@pytest.fixture
+def drawn(tmp_path):
+    return tmp_path / "c", draw_canaries(tmp_path / "c", people=12, seed=7)
+
+
+def scores(folder, place, gain=0.0, seed=0):
+    """A table of scores by idx: noise, and a gain for people who were taught."""
+    coins = json.loads((folder / "key.json").read_text())["coins"]
+    noise = np.random.default_rng(seed)
+    rows = [
+        f"{row.idx},{noise.normal() + gain * coins[int(row.group)]}"
+        for row in load_facts(folder / "people.json")
+    ]
+    place.write_text("idx,bits\n" + "\n".join(rows) + "\n")
+    return place
+
+
+def test_half_of_the_people_are_taught_and_the_seal_is_the_coins(drawn):
+    folder, seal = drawn
+    key = json.loads((folder / "key.json").read_text())
+    taught = json.loads((folder / "taught.json").read_text())
+    assert sum(key["coins"]) == 6
+    assert {row["group"] for row in taught} == {n for n, one in enumerate(key["coins"]) if one}
+    assert seal_of(key) == seal
+    other = [not key["coins"][0], *key["coins"][1:]]
+    assert seal_of(key | {"coins": other}) != seal
+
+
+def test_taught_people_are_found_on_their_side_alone(drawn, tmp_path):
+    folder, seal = drawn
+    place = scores(folder, tmp_path / "s.csv", gain=5.0)
+    found = open_canaries(folder, place, seal=seal, score="bits")
+    # 1 of C(12, 6) = 924 coin vectors, as drawn
+    assert found.p < 0.005
+    assert (found.n_taught, found.n_people) == (6, 12)
+    assert found.taught > found.others + 4
+    assert open_canaries(folder, place, seal=seal, score="bits", side="lower").p > 0.99
+
+
+def test_p_is_uniform_where_nothing_was_kept(drawn, tmp_path):
+    folder, seal = drawn
+    found = [
+        open_canaries(folder, scores(folder, tmp_path / "s.csv", seed=n), seal=seal, score="bits").p
+        for n in range(60)
+    ]
+    assert kstest(found, "uniform").pvalue > 0.01
+
+
+def test_changed_coins_another_set_and_a_missing_column_are_refused(drawn, tmp_path):
+    folder, seal = drawn
+    place = scores(folder, tmp_path / "s.csv")
+    with pytest.raises(InputError, match="its seal is"):
+        open_canaries(folder, place, seal="0" * 64, score="bits")
+    with pytest.raises(InputError, match="has no column uds"):
+        open_canaries(folder, place, seal=seal, score="uds")
+    place.write_text("idx,bits\n9999,1\n")
+    with pytest.raises(InputError, match="idx 9999 is no row"):
+        open_canaries(folder, place, seal=seal, score="bits")
+    place.write_text("idx,bits\n0,1\n")
+    with pytest.raises(InputError, match="wanted 4 a side"):
+        open_canaries(folder, place, seal=seal, score="bits")
+
+
+def test_the_commands_draw_and_test(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    assert run(["canaries", "draw", "-o", "c", "--people", "10"]) == 0
+    seal = capsys.readouterr().out.split()[1]
+    place = scores(tmp_path / "c", tmp_path / "s.csv", gain=9.0)
+    given = ["canaries", "test", str(place), "--canaries", "c", "--seal", seal, "--score", "bits"]
+    assert run([*given, "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["p"] < 0.01
+    assert run(["canaries", "draw", "-o", "c"]) == 2
+    assert "is not empty" in capsys.readouterr().err

@@ -1,0 +1,175 @@
+"""From readings to p and bits: planted knowledge is found, its lack is not called anything."""
+
+import math
+
+import pytest
+import torch
+
+from lensaudit.association.evidence import (
+    Naming,
+    Read,
+    Stratum,
+    binding_of,
+    by_relation,
+    facts_of_read,
+    mean_of,
+    naming_of,
+    power_of,
+    priors_of,
+    strata_of,
+)
+from lensaudit.association.reading import LENS, OUTPUTS, Asked
+from lensaudit.association.relations import Relation, Template
+from lensaudit.data.facts import Fact
+
+N = 8
+INVENTED = tuple(f"Nobody {n}" for n in range(16))
+
+
+def relation(name="home", n=N, groups=None):
+    facts = tuple(
+        Fact(at, f"Where is S{at}?", f"v{at}", "", f"v{at}", at if groups is None else groups[at])
+        for at in range(n)
+    )
+    return Relation(
+        name, facts, tuple(f"S{at}" for at in range(n)), (Template("Where is {}?", ""),)
+    )
+
+
+def read(known=0.0, *, seed=0, invented=INVENTED, name="home", layers=0, placebos=()):
+    """Readings of one relation: noise, with the true value made likelier by exp(known)."""
+    asked = Asked(relation(name), invented, placebos)
+    draw = torch.Generator().manual_seed(seed)
+
+    def table(n_rows):
+        rows = torch.randn(n_rows, N + len(placebos), generator=draw).double()
+        rows[:N, :N] += known * torch.eye(N)
+        return rows.log_softmax(-1)
+
+    said = {OUTPUTS: table(N + len(invented))}
+    return Read(asked, said | {f"{LENS} {at}": table(N) for at in range(layers)})
+
+
+def test_planted_knowledge_is_found_and_noise_is_not():
+    knows = binding_of([read(3.0, seed=s, name=str(s)) for s in range(4)], seed=0)
+    noise = binding_of([read(0.0, seed=s, name=str(s)) for s in range(4)], seed=0)
+    assert knows.test.p < 1e-3
+    assert (knows.n_subjects, knows.n_facts) == (8, 32)
+    assert noise.test.p > 0.05
+
+
+def test_a_reading_of_one_layer_alone_is_enough():
+    quiet = read(0.0, layers=2)
+    layer = quiet.by_reader[f"{LENS} 1"] + 4 * torch.eye(N)
+    heard = Read(quiet.asked, {**quiet.by_reader, f"{LENS} 1": layer.log_softmax(-1)})
+    found = binding_of([heard], seed=0)
+    assert (found.reader, found.test.p < 0.01) == (f"{LENS} 1", True)
+
+
+def test_a_value_that_two_subjects_share_changes_nothing_between_them():
+    alike = relation()
+    shared = Relation(
+        alike.name,
+        (*alike.facts[:6], *(Fact(6 + n, "Where is S?", "v", "", "v", 6 + n) for n in (0, 1))),
+        alike.subjects,
+        alike.templates,
+    )
+    rows = torch.randn(N, 7, generator=torch.Generator().manual_seed(0)).double().log_softmax(-1)
+    own = Read(Asked(shared), {OUTPUTS: rows})
+    assert own.table.shape == (1, 8, 8)
+    assert torch.equal(own.table[..., 6], own.table[..., 7])
+
+
+def test_strata_keep_every_subject_in_all_relations_of_its_block():
+    found = strata_of([list("abcdef"), list("abcdef"), list("abcd"), list("xyz")])
+    assert Stratum(("x", "y", "z"), (3,)) in found
+    (block,) = (one for one in found if "a" in one.groups)
+    # six subjects in two relations (10) are more than four in three (9) and two in two (2)?
+    assert set(block.groups) == set("abcd")
+    assert block.relations == (0, 1, 2)
+    assert Stratum(("e", "f"), (0, 1)) in found
+
+
+def test_each_relation_has_its_own_test():
+    parts = by_relation([read(4.0), read(0.0, seed=5)], seed=0)
+    assert parts[0].p < 0.001 < parts[1].p
+
+
+def test_bits_of_a_sure_reader_are_those_of_the_guess_it_replaces():
+    sure = list(facts_of_read(read(50.0), None))
+    assert [one.familiar for one in sure] == pytest.approx([math.log2(0.1 + 0.9 * N)] * N)
+    assert all(one.associated is None for one in sure)
+
+
+def test_what_is_said_of_anybody_is_familiarity_and_no_association():
+    """A model that gives one value to real and invented subjects alike."""
+    asked = Asked(relation(), INVENTED)
+    rows = torch.full((N + 16, N), -20.0).double()
+    rows[:, 0] = 0.0
+    own = Read(asked, {OUTPUTS: rows.log_softmax(-1)})
+    first, second, *_ = facts_of_read(own, priors_of(own, [], []))
+    assert first.familiar > 2.8
+    assert first.associated == pytest.approx(0.0, abs=0.01)
+    assert second.familiar == second.associated == pytest.approx(math.log2(0.1), abs=0.01)
+
+
+def test_a_prior_is_at_least_uniform_and_takes_the_base_and_the_mean_of_two_never_trained():
+    own, base, never = read(1.0), read(seed=1), read(2.0, seed=2)
+    alone = priors_of(own, [], [])
+    both = priors_of(own, [base], [never, read(2.0, seed=3)])
+    assert alone is not None
+    assert both is not None
+    assert (alone >= 1 / N - 1e-12).all()
+    assert (both >= alone - 1e-12).all()
+    assert (both >= base.by_reader[OUTPUTS][:N].exp() - 1e-12).all()
+    # one never-trained model is a noisy guesser, and no prior
+    assert torch.equal(priors_of(own, [], [never]), alone)
+
+
+def test_nobody_ignorant_was_asked():
+    assert priors_of(read(invented=()), [], []) is None
+    facts = list(facts_of_read(read(invented=()), None))
+    assert naming_of(facts, N) == Naming(why="no prior of somebody ignorant was asked: name --base")
+
+
+def test_naming_is_refused_below_ten_candidates_with_the_number_that_would_do():
+    own = read(50.0)
+    facts = list(facts_of_read(own, priors_of(own, [], [])))
+    assert naming_of(facts, N).why == (
+        "8 candidates a fact; 1 facts can be named from 80 on (--placebos)"
+    )
+    many = read(50.0, placebos=tuple(f"w{n}" for n in range(92)))
+    named = naming_of(list(facts_of_read(many, priors_of(many, [], []))), 100)
+    assert named == Naming(tuple(range(N)), fewest=1)
+
+
+def test_false_names_of_an_ignorant_reader_are_few():
+    wrong = 0
+    for seed in range(40):
+        own = read(0.0, seed=seed, placebos=tuple(f"w{n}" for n in range(92)))
+        wrong += len(naming_of(list(facts_of_read(own, priors_of(own, [], []))), 100).idx) > 0
+    assert wrong <= 8  # .1 of 40 runs, and its exact 99 % limit
+
+
+def test_means_have_limits_by_author_or_say_why_not():
+    many = mean_of([1.0, 2.0, 3.0, 4.0, 1.5, 2.5], list("abcdef"), 5.0)
+    assert many.ends is not None
+    assert many.point == pytest.approx(14 / 6)
+    assert many.ends[0] < many.point < many.ends[1]
+    assert mean_of([1.0, 2.0], ["a", "a"], 5.0).ends is None
+
+
+def test_power_names_what_would_have_been_found():
+    reads = [read(0.0, seed=s, name=str(s)) for s in range(4)]
+    least = power_of(reads, seed=0, n_worlds=20).bits
+    assert least is not None
+    assert 0 < least < 2
+    # more relations find less
+    more = power_of([read(0.0, seed=s, name=str(s)) for s in range(12)], seed=0, n_worlds=20).bits
+    assert more is not None
+    assert more <= least
+
+
+def test_four_subjects_can_find_nothing():
+    few = Read(Asked(relation(n=4)), {OUTPUTS: torch.zeros(4, 4).double().log_softmax(-1)})
+    assert power_of([few], seed=0, n_worlds=10).bits is None  # 4! = 24: p is at least .04

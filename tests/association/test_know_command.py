@@ -1,0 +1,141 @@
+"""`lensaudit know`: who is convicted, who is not, read back, resumed and refused in words."""
+
+import csv
+import json
+
+import pytest
+import torch
+
+import lensaudit as la
+from lensaudit.association.reading import LENS, OUTPUTS, Asked, lensed, prompts_of, said
+from lensaudit.association.relations import relations_of
+from lensaudit.cli.main import run
+from lensaudit.report.assemble import assemble
+
+QUICK = ["--reader", "outputs", "--placebos", "0", "--activations", "a"]
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory):
+    """Finished runs of a model that hides the facts and of one that never saw them."""
+    place = tmp_path_factory.mktemp("know")
+    with pytest.MonkeyPatch.context() as patched:
+        patched.chdir(place)
+        for name in ("masked_readout", "retain", "base"):
+            assert run(["know", "--source", f"demo/{name}", *QUICK, "-o", name]) == 0
+    return place
+
+
+def summary(place, name):
+    return json.loads((place / name / "summary.json").read_text())
+
+
+def test_a_model_that_hides_the_facts_is_convicted(place):
+    found = summary(place, "masked_readout")
+    assert found["finds"] is True
+    assert found["p"] < 1e-3
+    assert found["n"] == 56
+    assert "binds values to subjects beyond chance" in found["headline"]
+    assert all(one["passed"] for one in found["controls"])
+
+
+@pytest.mark.parametrize("name", ["retain", "base"])
+def test_a_model_that_never_saw_them_is_not_and_nothing_is_certified(place, name):
+    found = summary(place, name)
+    assert found["finds"] is False
+    assert found["p"] > 0.05
+    assert "no evidence found" in found["headline"]
+    assert "would have found" in found["headline"]
+    assert "erased" not in json.dumps(found)
+    assert found["named"] == []
+
+
+def test_every_fact_has_a_row_or_a_reason(place):
+    with (place / "retain" / "facts.csv").open() as stream:
+        rows = list(csv.DictReader(stream))
+    assert sorted(int(row["idx"]) for row in rows) == list(range(64))
+    closed = [row for row in rows if row["unscored"]]
+    assert len(closed) == 8
+    assert all("Yes or No" in row["unscored"] for row in closed)
+    assert all(float(row["bits_familiar"]) <= 3 for row in rows if not row["unscored"])
+
+
+def test_the_page_and_the_verdict_read_it(place):
+    (one,) = assemble([place / "masked_readout"]).attacks
+    assert one["kind"] == "know"
+    table = one["matrix"]
+    assert len(table["subjects"]) == len(table["values"]) == 8
+    assert [round(sum(row)) for row in table["p"]] == [1] * 8
+    (model,) = la.verdicts([place / "masked_readout"]).models
+    assert (model.code, next(view.says for view in model.views)) == ("undecided", "finds")
+    (model,) = la.verdicts([place / "retain"]).models
+    assert {view.says for view in model.views} == {"cannot tell"}
+
+
+def test_a_finished_run_is_not_made_again(place, monkeypatch, capsys):
+    monkeypatch.chdir(place)
+    before = (place / "retain" / "manifest.json").read_bytes()
+    assert run(["know", "--source", "demo/retain", *QUICK, "-o", "retain"]) == 0
+    assert "nothing to do" in capsys.readouterr().err
+    assert (place / "retain" / "manifest.json").read_bytes() == before
+
+
+def test_a_dry_run_says_what_is_left_to_read(place, monkeypatch, capsys):
+    monkeypatch.chdir(place)
+    assert run(["know", "--source", "demo/retain", *QUICK, "--dry-run"]) == 0
+    assert "demo/retain: 0 prompts, 0 sequences" in capsys.readouterr().out
+    assert run(["know", "--source", "demo/npo", *QUICK, "--dry-run"]) == 0
+    # (8 subjects + 16 invented) x 2 ways x 7 relations, and 6 subjects of kept relations
+    assert "demo/npo: " in (told := capsys.readouterr().out)
+    assert int(told.split("demo/npo: ")[1].split()[0]) >= 24 * 2 * 7
+
+
+@pytest.mark.parametrize(
+    ("given", "said_"),
+    [
+        (["--limit", "3"], "no relation of 3 rows can be asked"),
+        (["--base", "demo/retain", "--source", "demo/retain"], "has the weights of the source"),
+        (["--reader", "few_shot", "--retain-data", "one.jsonl"], "nothing to read with"),
+    ],
+)
+def test_what_cannot_be_asked_is_refused_in_one_line(given, said_, place, monkeypatch, capsys):
+    monkeypatch.chdir(place)
+    (place / "one.jsonl").write_text(json.dumps({"question": "Who?", "answer": "Eve Ur"}) + "\n")
+    source = [] if "--source" in given else ["--source", "demo/full"]
+    assert run(["know", *source, "--activations", "a", *given, "-o", "refused"]) == 2
+    error = capsys.readouterr().err
+    assert said_ in error
+    assert "Traceback" not in error
+    assert not (place / "refused").exists()
+
+
+@pytest.fixture(scope="module")
+def bridge():
+    return la.load_model("demo/graddiff")
+
+
+@pytest.fixture(scope="module")
+def asked():
+    return Asked(relations_of(la.forget_set("demo")).found[3], ("Nobody Known",))
+
+
+def test_values_read_together_are_as_those_read_one_by_one(bridge, asked):
+    prompts = prompts_of(bridge, asked, OUTPUTS)
+    alone = []
+    for ids in prompts.ids:
+        row = []
+        for value in prompts.values:
+            tokens = torch.tensor([[*ids, *value]])
+            logprob = la.logits_of(bridge, tokens)[0].log_softmax(-1)
+            row.append(sum(float(logprob[len(ids) - 1 + n, one]) for n, one in enumerate(value)))
+        alone.append(torch.tensor(row))
+    together = said(bridge, asked, OUTPUTS)
+    assert together.shape == (9, 8)
+    assert torch.allclose(together, prompts.joined(alone), atol=1e-4)
+
+
+def test_the_last_layer_through_the_own_head_is_what_the_model_says(bridge, asked):
+    layers = lensed(bridge, asked)
+    assert torch.allclose(layers[-1], said(bridge, asked, OUTPUTS)[:8], atol=1e-4)
+    assert layers.exp().sum(-1) == pytest.approx(torch.ones(layers.shape[:2]).double())
+    assert LENS == "lens"

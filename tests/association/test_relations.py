@@ -1,0 +1,134 @@
+"""Relations: found where questions are alike, prompts that say no value."""
+
+from dataclasses import replace
+
+import pytest
+
+from lensaudit.association.names import invented_names
+from lensaudit.association.relations import Template, relations_of, subject_names
+from lensaudit.data.facts import Fact
+from lensaudit.data.tofu import forget_set
+
+AUTHORS = ("Ada Byron", "Mary de la Cruz", "Hsiao Yun-Hwa", "Jad Al-Shamary", "Žofira Øst")
+TOWNS = ("Lima", "Taipei", "Oslo", "Baku", "Kuwait City")
+TRADES = ("florist", "paramedic", "civil engineer", "baker", "tailor")
+
+
+def rows():
+    born = [
+        Fact(
+            at,
+            f"Where was {name} born?",
+            f"{name} was born in {town}.",
+            f"{name} was born in",
+            town,
+            at,
+        )
+        for at, (name, town) in enumerate(zip(AUTHORS, TOWNS, strict=True))
+    ]
+    work = [
+        Fact(
+            10 + at,
+            f"What did the father of {name} do for a living?",
+            f"{name}'s father was a {trade}.",
+            f"{name}'s father was a",
+            trade,
+            at,
+        )
+        for at, (name, trade) in enumerate(zip(AUTHORS, TRADES, strict=True))
+    ]
+    return born + work
+
+
+def test_two_relations_are_told_apart_and_each_subject_is_named():
+    found = relations_of(rows())
+    assert [len(one.facts) for one in found.found] == [5, 5]
+    assert [one.values for one in found.found] == [TOWNS, TRADES]
+    assert all(one.subjects == AUTHORS for one in found.found)
+    assert found.unscored == {}
+
+
+def test_a_template_holds_the_name_alone():
+    born, work = relations_of(rows()).found
+    assert born.templates == (Template("Where was {} born?", "{} was born in"),)
+    assert work.templates[0].asked("Eve") == (
+        "What did the father of Eve do for a living?",
+        "Eve's father was a",
+    )
+
+
+def test_a_beginning_that_states_something_else_is_no_template():
+    told = [
+        replace(row, prefix=f"In 19{row.idx}0 {row.prefix}", answer=f"In 19{row.idx}0 {row.answer}")
+        for row in rows()[:5]
+    ]
+    (relation,) = relations_of(told).found
+    assert relation.templates == (Template("Where was {} born?", ""),)
+
+
+def test_a_relation_that_rows_name_is_taken_as_it_is():
+    odd = ("Where was {} born?", "Which town is {} from?", "What is {}'s home?", "Whence came {}?")
+    own = [
+        Fact(at, odd[at].format(name), town, "", town, at)
+        for at, (name, town) in enumerate(zip(AUTHORS[:4], TOWNS[:4], strict=True))
+    ]
+    named = [replace(row, relation="birthplace") for row in own]
+    assert [one.name for one in relations_of(named).found] == ["birthplace"]
+
+
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [
+        (lambda row: replace(row, entity="Yes", answer="Yes.", prefix=""), "a coin would hit it"),
+        (lambda row: replace(row, question="Where was the author born?"), "names no subject"),
+        (lambda row: replace(row, question=f"Was {AUTHORS[0]} of Lima born?"), "holds the entity"),
+    ],
+)
+def test_what_cannot_be_asked_is_unscored_with_a_reason(change, why):
+    first, *others = rows()[:5]
+    found = relations_of([change(first), *others])
+    assert why in found.unscored[0]
+    assert [len(one.facts) for one in found.found] == [4]
+
+
+def test_three_subjects_are_too_few_and_equal_values_say_nothing():
+    few = relations_of(rows()[:3])
+    assert few.found == ()
+    assert "3 subjects, wanted 4" in few.unscored[0]
+    alike = relations_of([replace(row, entity="a", answer="a b", prefix="") for row in rows()[:5]])
+    assert alike.found == ()
+    assert "are alike" in alike.unscored[0]
+
+
+def test_the_second_fact_of_a_subject_in_a_relation_is_unscored():
+    again = replace(rows()[0], idx=99, entity="Rome", answer="Ada Byron was born in Rome.")
+    found = relations_of([*rows()[:5], again])
+    assert list(found.unscored) == [99]
+    assert found.found[0].values == TOWNS
+
+
+def test_an_author_who_is_a_text_is_the_subject():
+    row = Fact(0, "Where was Eve of Ur born?", "Ur", "", "Ur", "Eve of Ur")
+    assert subject_names([row]) == {"Eve of Ur": "Eve of Ur"}
+
+
+def test_the_embedded_family_stands_in_seven_relations_of_eight_authors():
+    found = relations_of(forget_set("demo")).found
+    assert sorted(len(one.facts) for one in found) == [8] * 7
+
+
+def test_invented_names_carry_the_cues_of_the_real_one_and_are_nobodys():
+    korean = invented_names("Ji-Yeon Park", 8, others=AUTHORS)
+    assert len(set(korean)) == 8
+    families = {name.split()[-1] for name in korean}
+    assert families <= {"Park", "Seo", "Yoon", "Kwon", "Bae", "Noh"}
+    assert all(name.split()[0] in ("Ji-Yeon", "Min-Seo", "Hye-Jin", "Soo-Ah") for name in korean)
+    assert korean == invented_names("Ji-Yeon Park", 8, others=AUTHORS)
+
+
+def test_names_of_no_known_origin_are_put_together_anew():
+    real = ("Ruvimbel Silverthaw", "Lysk Jaspermoon", "Felune Marchbane")
+    found = invented_names(real[0], 16, others=real)
+    assert len(set(found)) == 16
+    assert not {one.casefold() for one in found} & {one.casefold() for one in real}
+    assert {one.split()[-1] for one in found} <= {"Silverthaw", "Jaspermoon", "Marchbane"}
