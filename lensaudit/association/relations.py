@@ -15,8 +15,7 @@ import numpy as np
 
 from lensaudit.data.facts import Fact
 from lensaudit.groups import Group
-from lensaudit.worstcase.facts import kind_of
-from lensaudit.worstcase.matching import is_closed, mentions
+from lensaudit.worstcase.facts import is_closed, kind_of, mentions
 
 FEWEST = 4
 """Subjects of a relation: of fewer than four a permutation says next to nothing."""
