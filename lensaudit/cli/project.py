@@ -69,6 +69,7 @@ _OWN: Mapping[str, Mapping[str, str]] = {
     "sample": _SET,
     "unlearn": _SET | {"model": "full", "retain_data": "kept_rows"},
     "worst": _SET,
+    "know": _SET | {"retain_data": "retain_data"},
     "doctor": {"model": "full"},
     "report": {"results": "results"},
 }

@@ -172,6 +172,9 @@ REFUSED = {
     *("--max-size", "--others", "--redo"),  # delete
 }
 LOOKED_AT = {
+    "--canaries",
+    "--score",
+    "--seal",
     *("--ablate", "--activations", "--after", "--align-data", "--allow-missing", "--also"),
     *("--answer-key", "--apply-chat-template", "--as-ratio", "--attack"),
     *("--audit", "--auditor", "--autocast", "--before", "--by", "--calibration"),
