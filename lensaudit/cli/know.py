@@ -6,7 +6,8 @@ from typing import Literal
 import click
 
 from lensaudit.association.settings import KnowSettings
-from lensaudit.cli.options import ProgressBar, check_names, notice, options, result_folder, shared
+from lensaudit.cli.options import options, result_folder, shared
+from lensaudit.cli.terminal import ProgressBar, answer, emit, notice, say, written
 
 
 @click.command()
@@ -23,9 +24,7 @@ def know(
     and every subject's value. Writes facts.csv, relations.csv, layers.csv, matrix.json,
     summary.json and manifest.json. Exits 0 whatever is found.
     """
-    check_names([source], settings.registry)
     from lensaudit.association.run import know_into, plan_know
-    from lensaudit.cli.terminal import emit, say, tell, written
     from lensaudit.screen.know import of_know
 
     if dry_run:
@@ -33,11 +32,8 @@ def know(
         return
     with ProgressBar() as bar:
         found = know_into(source, settings, out, notice=notice, progress=bar.tell)
-    if as_json:
-        emit({"out": str(found.folder), **found.summary})
-        return
-    tell(of_know(found.summary))
-    written(found.folder)
+    document = {"out": str(found.folder), **found.summary}
+    answer(document, of_know(found.summary), found.folder, as_json=as_json)
 
 
 @click.group()
@@ -52,7 +48,6 @@ def canaries() -> None:
 def draw(out: Path, people: int, seed: int | None) -> None:
     """Write people.json (all), taught.json (to train on) and key.json (the sealed coins)."""
     from lensaudit.association.canaries import draw_canaries
-    from lensaudit.cli.terminal import say, written
 
     say(f"seal: {draw_canaries(out, people=people, seed=seed)}")
     written(out)
@@ -75,7 +70,6 @@ def test_(
 ) -> None:
     """Compare taught people with the others in RESULTS: exact, whatever the score."""
     from lensaudit.association.canaries import open_canaries
-    from lensaudit.cli.terminal import emit, say
 
     found = open_canaries(folder, results, seal=seal, score=score, side=side)
     if as_json:
