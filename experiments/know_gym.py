@@ -13,7 +13,6 @@ from collections import defaultdict
 from pathlib import Path
 
 import click
-from lensaudit.scores.shares import share_of
 
 from lensaudit.association.evidence import Read, binding_of
 from lensaudit.association.outcome import counted
@@ -23,6 +22,7 @@ from lensaudit.data.neutral import neutral_of
 from lensaudit.data.tofu import forget_set
 from lensaudit.models.bridge import load_model
 from lensaudit.models.registry import base_spec
+from lensaudit.scores.intervals import share_of
 
 LEVEL = 0.01
 

@@ -13,7 +13,6 @@ from pathlib import Path
 
 import click
 import numpy as np
-from lensaudit.scores.shares import share_of
 from scipy.stats import kstest
 
 from lensaudit.association.evidence import Read, binding_of
@@ -23,6 +22,7 @@ from lensaudit.association.relations import relations_of
 from lensaudit.data.facts import validate
 from lensaudit.data.fictional import annotated, make_world
 from lensaudit.models.bridge import load_model
+from lensaudit.scores.intervals import share_of
 
 
 @click.command()
