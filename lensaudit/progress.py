@@ -25,4 +25,4 @@ Notice = Callable[[str], None]
 
 
 def unheard(said: object) -> None:
-    """Nobody listens."""
+    """Drop what is told: nobody listens."""

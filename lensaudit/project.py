@@ -161,7 +161,7 @@ def _leaves(text: str, base: Path) -> bool:
 
 
 def read_project(file: str | Path) -> Project:
-    """What a project file says.
+    """Content of a project file.
 
     Raises:
         InputError: it cannot be read, or says something that is not understood; all is listed.

@@ -233,7 +233,7 @@ class CacheBatch:
 
     @property
     def idx(self) -> tuple[int, ...]:
-        """The examples' numbers."""
+        """Numbers of the examples."""
         return tuple(e.idx for e in self.examples)
 
 

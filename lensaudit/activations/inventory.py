@@ -128,7 +128,7 @@ class Wanted:
         )
 
     def text(self) -> str:
-        """As a caller said it."""
+        """What is wanted, in words."""
         said = [f"{name}={value}" for name, value in vars(self).items() if value is not None]
         return f" with {', '.join(said)}" if said else ""
 

@@ -79,12 +79,12 @@ class Mark:
             self._path.touch(exist_ok=False)
 
     def renew(self) -> None:
-        """Still here."""
+        """Mark the process as alive: touch its file."""
         with suppress(OSError):
             os.utime(self._path)
 
     def remove(self) -> None:
-        """Gone."""
+        """Take the process's mark away."""
         with suppress(OSError):
             self._path.unlink(missing_ok=True)
 

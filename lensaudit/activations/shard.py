@@ -418,14 +418,14 @@ class Pages:
         return n_bytes
 
     def read(self, size: int = -1) -> memoryview:
-        """The next `size` bytes."""
+        """Bytes of the image from where it stands, at most `size`."""
         end = self._size if size < 0 else self._at + size
         found = self.between(self._at, end)
         self._at = end
         return found
 
     def flush(self) -> None:
-        """Nothing waits."""
+        """Do nothing: the image is in memory."""
 
     def between(self, start: int, end: int) -> memoryview:
         """Bytes `start:end`."""

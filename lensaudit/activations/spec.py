@@ -44,7 +44,7 @@ class Shard:
 
     @property
     def file_name(self) -> str:
-        """As `shard-000000.h5`."""
+        """Name of the shard's file: `shard-000000.h5`."""
         return f"shard-{self.number:06d}.h5"
 
 
@@ -178,7 +178,7 @@ class Seal:
 
     @property
     def n_bytes(self) -> int:
-        """Bytes of all shards."""
+        """Size of all shards, bytes."""
         return sum(shard.n_bytes for shard in self.shards)
 
     def content(self) -> bytes:
@@ -194,7 +194,7 @@ class Seal:
 
 
 def sha256(content: bytes) -> str:
-    """Hex SHA-256."""
+    """Content hash as hex SHA-256."""
     return hashlib.sha256(content).hexdigest()
 
 

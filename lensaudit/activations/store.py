@@ -97,7 +97,7 @@ class Activations(AbstractContextManager):
 
     @property
     def n_layers(self) -> int:
-        """Layers cached."""
+        """Number of layers that are cached."""
         return self.fingerprint.layers
 
     @property
@@ -362,7 +362,7 @@ class LayerView:
 
     @property
     def idx(self) -> tuple[int, ...]:
-        """Examples in order."""
+        """Numbers of the examples, in order."""
         return self._activations.idx
 
     def __len__(self) -> int:

@@ -102,7 +102,7 @@ class Shift:
 
     @classmethod
     def from_json(cls, content: Mapping[str, Any]) -> "Shift":
-        """What `as_json` made."""
+        """The record in a document of `as_json`."""
         before, after = (
             {name: math.nan if value is None else value for name, value in content[when].items()}
             for when in ("before", "after")

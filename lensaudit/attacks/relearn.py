@@ -217,7 +217,7 @@ class RelearnJob:
 
     @property
     def recipe(self) -> Recipe:
-        """Steps and learning rate."""
+        """Steps and learning rate of the training."""
         return self.settings.recipe(len(self.rows.answered) * len(self.settings.formats))
 
 

@@ -109,7 +109,7 @@ def check(job: RoundingJob) -> None:
 
 
 def plan_of(job: RoundingJob, out: Path) -> str:
-    """What would be done."""
+    """Plan of a rounding: method, weights, engine, type and folder."""
     return (
         f"{job.method} of {job.start.spec.name}, {n_parameters(job.start.folder):,} weights, by "
         f"{engine_of(job.engine)}, kept as {job.stored}; writes {out}"

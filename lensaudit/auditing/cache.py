@@ -54,7 +54,7 @@ class CachePlan:
 
     @property
     def n_bytes(self) -> int:
-        """Of all parts."""
+        """Size of all parts, bytes."""
         return sum(one.n_bytes for one in self.parts)
 
     @property
@@ -102,7 +102,7 @@ class CacheResult:
 
     @property
     def folder(self) -> Path:
-        """Of the first part."""
+        """Folder of the first part."""
         return self._first.folder
 
     @property
@@ -112,7 +112,7 @@ class CacheResult:
 
     @property
     def n_bytes(self) -> int:
-        """Of all parts."""
+        """Size of all parts, bytes."""
         return sum(one.n_bytes for one in self.parts.values())
 
     @property

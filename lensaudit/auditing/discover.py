@@ -83,7 +83,7 @@ class Discovered:
     """Key that nobody could tell -> candidates, perhaps none."""
 
     def with_answer(self, key: str, value: str) -> "Discovered":
-        """With what a person said."""
+        """The discovery with a person's answer put in."""
         sources = tuple(one for one in self.chosen.get("sources", ()) if one != value)
         chosen = {**self.chosen, key: (value,) if key == "retain" else value}
         if "sources" in chosen:
@@ -92,7 +92,7 @@ class Discovered:
         return replace(self, chosen=chosen, open=left)
 
     def text(self) -> str:
-        """The project file."""
+        """Content of the project file."""
         return "\n".join([*_HEAD, *self._lines(), *_TAIL, ""])
 
     def _lines(self) -> Iterator[str]:

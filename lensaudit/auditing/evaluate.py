@@ -137,7 +137,7 @@ class EvaluatePlan:
 
     @property
     def n_texts(self) -> int:
-        """Texts that are scored."""
+        """Number of texts that are scored."""
         return sum(one.n for one in self.passes if one.what == "texts")
 
     @property
@@ -146,7 +146,7 @@ class EvaluatePlan:
         return sum(one.n for one in self.passes if one.what == "questions")
 
     def text(self) -> str:
-        """A line per pass."""
+        """The plan, a line per pass."""
         return "\n".join(f"{one.name}: {one.n} {one.what}" for one in self.passes)
 
 

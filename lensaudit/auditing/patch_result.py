@@ -103,7 +103,7 @@ class PatchResult(Shown):
 
     @property
     def score(self) -> Score:
-        """What was computed."""
+        """Kind of score that was computed."""
         return self.summary["score"]
 
     @property

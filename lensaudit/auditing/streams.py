@@ -173,7 +173,7 @@ class LensReading:
     """idx -> why the tokenizer lost its span."""
 
     def example(self, idx: int) -> LensExample:
-        """One example.
+        """Reading of one example.
 
         Raises:
             InputError: it was not read.

@@ -273,7 +273,7 @@ def _source(ctx: click.Context, parameter: str) -> Any:
 
 
 def _flag(ctx: click.Context, parameter: str) -> str:
-    """As it is typed."""
+    """An option as it is typed."""
     one = next(one for one in ctx.command.params if one.name == parameter)
     return max(one.opts, key=len) if isinstance(one, click.Option) else one.human_readable_name
 

@@ -32,7 +32,7 @@ def emit(value: Any, *, pretty: bool = False) -> None:
 
 
 def written(path: object) -> None:
-    """Where the files are."""
+    """Say in which folder the files are."""
     say(f"written: {path}")
 
 

@@ -47,7 +47,7 @@ class Proposal:
         return "reviewed" if self.rule in ("given", REVIEW) else "rule"
 
     def example(self) -> Fact:
-        """The annotated row."""
+        """The proposal as an annotated row."""
         return replace(self.pair, prefix=self.prefix, entity=self.entity, span=self.origin)
 
 

@@ -73,7 +73,7 @@ class Encoding:
 
     @property
     def labels(self) -> tuple[int, ...]:
-        """The scored tokens."""
+        """Token ids that are scored."""
         return self.ids[self.start :]
 
     @property

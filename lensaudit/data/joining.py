@@ -30,7 +30,7 @@ class Tokenizer(Protocol):
         ...
 
     def decode(self, token_ids: Sequence[int], **options: Any) -> Any:
-        """The text of tokens."""
+        """Text of token ids."""
         ...
 
 

@@ -95,7 +95,7 @@ class DirectionsAudit:
         )
 
     def folds(self) -> list[Fold]:
-        """By author."""
+        """Folds of whole authors."""
         return author_folds([e.group for e in self.encoded["forget"]], self.n_folds)
 
 
@@ -434,7 +434,7 @@ def open_audit(
 
 
 def plan_of(audit: DirectionsAudit) -> str:
-    """What a run would do."""
+    """Plan of a directions audit."""
     names = ", ".join(f"{role} {audit.checkpoints[role].spec.name}" for role in ROLES)
     groups = {e.group for e in audit.encoded["forget"]}
     grid = len(audit.search.layers) * len(audit.search.strengths)

@@ -76,7 +76,7 @@ class Finding:
         return {"em": self.em, "logprob": self.logprob, "said": self.said}[score]
 
     def mean(self, score: str) -> float:
-        """Over its examples."""
+        """Mean over the finding's examples."""
         values = self.values(score).values()
         return sum(values) / len(values)
 
@@ -146,7 +146,7 @@ def check_lengths(idx: Sequence[int], *scores: Sequence[float]) -> None:
 
 
 def read_finding(row: Mapping[str, Any]) -> Finding:
-    """The finding of a line."""
+    """Finding in a line of the ledger."""
     label = Label(**{one.name: row[one.name] for one in fields(Label)})
     scores = {
         name: dict(zip(row["idx"], row[name], strict=True)) if row[name] else {}

@@ -193,7 +193,7 @@ class ThreeModels:
 
     @property
     def n_layers(self) -> int:
-        """Number of blocks."""
+        """Number of decoder blocks."""
         return self.checkpoints["full"].n_layers
 
     def gap(

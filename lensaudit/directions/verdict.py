@@ -68,7 +68,7 @@ class Recovery:
     """Over random directions; None for a single direction."""
 
     def document(self) -> dict[str, Any]:
-        """As JSON."""
+        """The recovery as a JSON object."""
         return {
             "recovery": self.estimate.value,
             "score": self.mean,

@@ -109,7 +109,7 @@ def run_harness(settings: HarnessSettings, notice: Notice) -> HarnessResult:
 
 
 def vector_of(checkpoint: Checkpoint, settings: HarnessSettings) -> SteeringVector | None:
-    """The vector of `--steer`.
+    """Steering vector of `--steer`; None without one.
 
     Raises:
         InputError: settings contradict each other, or the vector is of another model.

@@ -54,7 +54,7 @@ class EncodedField:
 
 
 def view_of(split: Split, field: str, asked: Tokenization) -> EncodedField:
-    """Encode a field.
+    """Encode one field of a split.
 
     A row without it, with another number of alternatives, or without a token to score is unscored.
     """
@@ -75,7 +75,7 @@ def view_of(split: Split, field: str, asked: Tokenization) -> EncodedField:
 
 
 def encode(split: Split, question: str, answer: str, asked: Tokenization) -> Encoding:
-    """One text of a split."""
+    """Encode one text of a split: its prompt and its answer."""
     if split.kind == "completion":
         return encode_completion(asked.tokenizer, question, answer)
     return encode_qa(asked.tokenizer, asked.template, question, answer, examples=split.shown)

@@ -100,7 +100,7 @@ class SeedModels:
 
     @cached_property
     def asked(self) -> tuple[Encoded, ...]:
-        """The facts as tokens."""
+        """Facts of the case as tokens."""
         return tokens_of(self.facts.examples, self.tokenizer)
 
     def opened(self, name: str) -> Checkpoint:
@@ -167,7 +167,7 @@ class Auditor:
         return digest([self.name, self.about, code_hash(own), engine_version()])[:16]
 
     def judge(self, cases: Sequence[Case]) -> list[AuditorScore]:
-        """What it says of each."""
+        """Scores of an auditor, one per case."""
         return self.fn(cases) if self.at_once else [self.fn(case) for case in cases]
 
 
@@ -232,7 +232,7 @@ def auditor(
 
 
 def auditors() -> Mapping[str, Auditor]:
-    """All of them, by name."""
+    """Registered auditors by name."""
     importlib.import_module("lensaudit.gym.auditors")
     return _AUDITORS
 
@@ -520,7 +520,7 @@ def _finite(value: float) -> float | None:
     source="share of facts said word for word, teacher-forced after the prefix",
 )
 def greedy(case: Case) -> AuditorScore:
-    """Does it say them?"""
+    """Share of the facts whose every token is the model's first choice."""
     bench = case.bench
     encoded = bench.asked
     found = said(bench.loaded(case.model), encoded).tolist()

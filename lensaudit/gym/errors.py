@@ -139,7 +139,7 @@ SAID: Mapping[str, tuple[Code, ...]] = {
 
 
 def confusion(judged: Iterable[tuple[JudgedEvidence, Code]]) -> Confusion:
-    """Count what was said."""
+    """Counts of verdicts by truth."""
     found = list(judged)
 
     def side(chosen: Iterable[tuple[JudgedEvidence, Code]]) -> dict[str, Share]:
@@ -223,7 +223,7 @@ class GymDocument:
 
     @property
     def content(self) -> dict[str, Any]:
-        """For JSON."""
+        """The record as a JSON object."""
         return {
             "version": VERSION,
             "seeds": self.n_seeds,

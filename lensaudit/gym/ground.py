@@ -109,7 +109,7 @@ class Ground:
 
     @property
     def n_layers(self) -> int:
-        """Decoder blocks."""
+        """Number of decoder blocks."""
         return self.full.config.num_hidden_layers
 
     @property
@@ -205,7 +205,7 @@ class Ground:
         return fit(model, FineTuning(), batches, recipe, after=after)
 
     def kept_rows(self) -> list[Answered]:
-        """What is to be kept."""
+        """Rows whose facts are to be kept."""
         return list(self.facts.kept.answered)
 
 

@@ -105,7 +105,7 @@ class PlantedModel:
         return f"{self.folder.parent.name}/{self.folder.name}"
 
     def document(self) -> dict[str, Any]:
-        """For JSON."""
+        """The record as a JSON object."""
         return {
             "mechanism": self.mechanism,
             "truth": self.truth,
@@ -205,7 +205,7 @@ class Bed:
 
     @property
     def anchors(self) -> dict[str, str]:
-        """Role -> name or folder."""
+        """Name or folder of each role."""
         pair = self.pair
         if self.seed == 0:
             first = {"full": pair.full.spec.name, "retain": pair.retain.spec.name}

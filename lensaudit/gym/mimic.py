@@ -44,7 +44,7 @@ class TextRows:
     """Positions of the answer, the last of the prompt included."""
 
     def rows(self, chosen: Sequence[int]) -> "TextRows":
-        """Some of them."""
+        """A batch of some of the texts."""
         at = list(chosen)
         n = sum(one < self.n_forget for one in at)
         parts = (self.tokens[at], self.real[at], self.span[at], self.answer[at])
@@ -52,7 +52,7 @@ class TextRows:
 
 
 def texts_of(forget: Sequence[Encoded], kept: Sequence[Encoded]) -> TextRows:
-    """All rows as one batch."""
+    """Texts of all rows as one batch."""
     encoded = (*forget, *kept)
     tokens = make_batch(encoded).tokens
     real, span, answer = (torch.zeros_like(tokens, dtype=torch.bool) for _ in range(3))
@@ -105,7 +105,7 @@ class Step:
 
 
 def steps(texts: TextRows, n_layers: int, seed: int) -> Callable[[int], Step]:
-    """Step number -> batch."""
+    """Batch of each step, by its number."""
     n_kept = len(texts.encoded) - texts.n_forget
     forget = in_epochs(texts.n_forget, batch_size=ROWS, seed=seed)
     kept = in_epochs(n_kept, batch_size=ROWS, seed=seed + 1)
@@ -150,7 +150,7 @@ class Mimic:
         return Terms(answers + kept + divergence(shown, wanted, part.span))
 
     def next_multiplier(self, multiplier: float, retain: float, step: int) -> float:
-        """Nothing is carried along."""
+        """Leave the multiplier as it is."""
         return multiplier
 
 

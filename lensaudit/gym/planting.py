@@ -106,7 +106,7 @@ class Matched:
         return Terms(forget + multiplier * kept, kept.item())
 
     def next_multiplier(self, multiplier: float, retain: float, step: int) -> float:
-        """Constant."""
+        """Leave the multiplier as it is."""
         return multiplier
 
 
@@ -214,7 +214,7 @@ def units_cut_off(ground: Ground) -> Callable[[Any], Any]:
 
 
 def turn_of(ground: Ground) -> Float[Tensor, "d_model d_model"]:
-    """The rotation of a seed."""
+    """Rotation drawn from a seed."""
     return edits.random_turn(ground.d_model, ground.seed)
 
 

@@ -116,7 +116,7 @@ class Affine:
 
 
 def fitted(x: Float[Tensor, "row d_model"], y: Float[Tensor, "row code"]) -> Affine:
-    """Ridge regression."""
+    """Weights of a ridge regression."""
     mean = x.mean(0)
     centred = (x - mean).double()
     gram = centred.T @ centred

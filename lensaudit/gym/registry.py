@@ -61,7 +61,7 @@ class Mechanism:
         return digest([self.name, self.truth, code_hash(inspect.getsource(self.fn))])[:16]
 
     def name_at(self, strength: float) -> str:
-        """As a folder is called.
+        """Name of a planted model, as its folder is called.
 
         >>> Recipe("x", "absent", "", (0.5,), "share", False, False, None).name_at(0.5)
         'x-0.5'

@@ -33,7 +33,7 @@ class JudgedModel:
     case: Case
 
     def row(self, one: Auditor, found: AuditorScore, seconds: float) -> dict[str, Any]:
-        """A line of the ledger."""
+        """The score as a line of the ledger."""
         facts = {str(idx): value for idx, value in (found.facts or {}).items()}
         line = ScoreRow(
             auditor=one.name,

@@ -69,7 +69,7 @@ class Submitted:
         return best is not None and bool(best.fooled) and self.is_as_useful
 
     def document(self) -> dict[str, Any]:
-        """For JSON."""
+        """The record as a JSON object."""
         return {**asdict(self), "as_useful": self.is_as_useful, "enters": self.enters}
 
 

@@ -133,7 +133,7 @@ class Share:
 
     @property
     def value(self) -> float:
-        """The share itself."""
+        """The share, k of n; NaN of none."""
         return self.k / self.n if self.n else math.nan
 
 
@@ -393,7 +393,7 @@ def heat_map(found: Sequence[AuditorJudgement], path: Path) -> Path:
 
 
 def drawn(found: Sequence[AuditorJudgement]) -> "Figure":
-    """The picture."""
+    """Picture of the table."""
     from matplotlib.figure import Figure
 
     names = list(dict.fromkeys(name for one in found for name in one.by_mechanism))

@@ -87,7 +87,7 @@ class BatchFolder:
 
     @property
     def transport(self) -> Transport:
-        """The server.
+        """Transport to the server of the batch.
 
         Raises:
             InputError: it may not be asked.

@@ -46,7 +46,7 @@ class Call:
 
     @property
     def n_chars(self) -> int:
-        """Characters sent."""
+        """Number of characters sent."""
         return sum(len(str(message["content"])) for message in self.body["messages"])
 
     @property
@@ -72,7 +72,7 @@ class Reply:
 
     @property
     def text(self) -> str:
-        """What the judge says."""
+        """Text of the judge's answer."""
         return _message(self.raw).get("content") or ""
 
     @property

@@ -41,11 +41,11 @@ class Grader(Protocol):
         ...
 
     def pending(self, items: Sequence[Item]) -> Pending:
-        """The calls."""
+        """Calls that are still to be made."""
         ...
 
     def graded(self, items: Sequence[Item], found: Found) -> list[GradedItem]:
-        """A row per item."""
+        """Graded rows, one per item."""
         ...
 
 
@@ -70,7 +70,7 @@ class Findings:
 
     @property
     def n_scored(self) -> int:
-        """Rows with scores."""
+        """Number of rows with scores."""
         return self.status.get("ok", 0)
 
     @property

@@ -99,7 +99,7 @@ class Item:
 
     @property
     def idx(self) -> int:
-        """The data set's number."""
+        """Data set's number of the item."""
         return self.request.idx
 
 
@@ -113,12 +113,12 @@ class Items:
 
     @property
     def items(self) -> tuple[Item, ...]:
-        """Rows with a generation."""
+        """Rows with a generation, as items."""
         return tuple(one for one in self.rows if not one.gap)
 
     @property
     def gaps(self) -> tuple[Item, ...]:
-        """Rows without."""
+        """Rows without a generation, with the reason."""
         return tuple(one for one in self.rows if one.gap)
 
     @property
@@ -153,12 +153,12 @@ class GradedItem:
 
     @property
     def context(self) -> str:
-        """The item's."""
+        """Context of the item."""
         return self.item.context
 
     @property
     def idx(self) -> int:
-        """The data set's number."""
+        """Data set's number of the item."""
         return self.item.idx
 
 

@@ -47,11 +47,11 @@ class WordJudge:
         return {"grader": self.name, "model": None, "prompts": {}, "scale": [0, 100]}
 
     def metrics(self, context: str) -> tuple[str, ...]:
-        """The judge's name."""
+        """The judge's name, its one metric."""
         return (self.name,)
 
     def pending(self, items: Sequence[Item]) -> Pending:
-        """Nothing to ask."""
+        """No calls: nobody is asked."""
         return lambda found: []
 
     def score(self, requests: Sequence[JudgeRequest]) -> list[JudgeVerdict]:
@@ -59,7 +59,7 @@ class WordJudge:
         return [self.rate(request) for request in requests]
 
     def graded(self, items: Sequence[Item], found: Found) -> list[GradedItem]:
-        """A row per item."""
+        """Graded rows, one per item."""
         verdicts = [self.rate(item.request) for item in items]
         return [
             GradedItem(

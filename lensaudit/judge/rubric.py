@@ -183,7 +183,7 @@ class RubricGrader:
         return wanted
 
     def graded(self, items: Sequence[Item], found: Found) -> list[GradedItem]:
-        """A row per item."""
+        """Graded rows, one per item."""
         return [self._graded(item, found) for item in items]
 
     def _call(self, item: Item) -> Call:

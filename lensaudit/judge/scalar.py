@@ -173,7 +173,7 @@ class ScalarJudge:
 
     @property
     def name(self) -> str:
-        """The model's."""
+        """Name of the model that judges."""
         return self.client.endpoint.model
 
     @property
@@ -198,7 +198,7 @@ class ScalarJudge:
         return self.max_tokens or (THINKING_TOKENS if self.capability.thinks else TEXT_TOKENS)
 
     def metrics(self, context: str) -> tuple[str, ...]:
-        """The prompt's name."""
+        """The prompt's name, its one metric."""
         return (self.metric,)
 
     def pending(self, items: Sequence[Item]) -> Pending:

@@ -142,7 +142,7 @@ class Transport:
         )
 
     def batch(self, batch_id: str) -> BatchInfo:
-        """How a batch is doing."""
+        """State of a batch at the server."""
         return self._guarded(lambda: self._info(self._client.batches.retrieve(batch_id)))
 
     def cancel(self, batch_id: str) -> BatchInfo:
@@ -275,7 +275,7 @@ def bounded_client(sdk: Any, timeout_s: float, **options: Any) -> Any:
 
     class Bounded(base):
         def send(self, request: Any, *, stream: bool = False, **more: Any) -> Any:
-            """The whole answer, read."""
+            """Answer of the server, read to its end."""
             is_file = "/files" in request.url.path
             seconds = timeout_s * (FILE_TIMES if is_file else 1)
             most = MOST_FILE_BYTES if is_file else MOST_BYTES

@@ -128,7 +128,7 @@ class TableRow:
 def faithfulness_document(
     results: Sequence[Faithfulness], knows: Sequence[str], forgot: Sequence[str], values: Values
 ) -> Document:
-    """`faithfulness.json`."""
+    """Content of `faithfulness.json`."""
     keys = [one.metric.key for one in results]
     return {
         "kind": "faithfulness",
@@ -210,7 +210,7 @@ def _robustness(
 
 
 def aggregate_document(rows: Sequence[Aggregate], ranked: Sequence[Ranked]) -> Document:
-    """`aggregate.json`."""
+    """Content of `aggregate.json`."""
     return {
         "kind": "aggregate",
         "schema": SCHEMA,

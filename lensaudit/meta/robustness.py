@@ -96,7 +96,7 @@ class Stability:
 
     @property
     def n(self) -> int:
-        """Models behind `value`."""
+        """Number of models behind `value`."""
         return len(self.per_model)
 
 

@@ -28,7 +28,7 @@ def true_better(record: Record) -> float:
 
 
 def itself(record: Record) -> float:
-    """The score."""
+    """The row's score as it is."""
     return float(record["score"])
 
 

@@ -311,7 +311,7 @@ class Readout:
     softcap: float | None = None
 
     def applied(self, logits: Float[Tensor, "*at d_vocab"]) -> Float[Tensor, "*at d_vocab"]:
-        """The model's logits."""
+        """Logits of the model."""
         logits = logits if self.scale == 1.0 else logits * self.scale
         return logits if not self.softcap else self.softcap * torch.tanh(logits / self.softcap)
 

@@ -36,7 +36,7 @@ class Conditions:
 
     @property
     def device(self) -> str:
-        """`cpu` or `cuda`."""
+        """Kind of device: `cpu` or `cuda`."""
         return self.device_class.partition("-")[0]
 
     def as_run(self) -> dict[str, str]:

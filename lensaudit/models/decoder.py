@@ -177,7 +177,7 @@ class Attention:
         return self.queries(inner), self.keys(inner), self.values(inner)
 
     def queries(self, inner: Packed) -> Float[Tensor, "token head d_head"]:
-        """Normed queries."""
+        """Normed queries by head."""
         return self._normed(self.q(inner), self.q_norm)
 
     def keys(self, inner: Packed) -> Float[Tensor, "token kv d_head"]:
@@ -185,7 +185,7 @@ class Attention:
         return self._normed(self.k(inner), self.k_norm)
 
     def values(self, inner: Packed) -> Float[Tensor, "token kv d_head"]:
-        """Values."""
+        """Values by head."""
         return self._normed(self.v(inner), None)
 
     def _normed(self, projected: Tensor, norm: nn.Module | None) -> Tensor:

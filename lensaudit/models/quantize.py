@@ -137,7 +137,7 @@ def _rounded(model: PreTrainedModel, name: str, rounding: Rounding) -> MatrixErr
 
 
 def rounding_of(method: Method, engine: Engine) -> Rounding:
-    """What rounds a matrix.
+    """Function that rounds a matrix by a method.
 
     Raises:
         InputError: bitsandbytes was asked for and is not installed.
@@ -148,7 +148,7 @@ def rounding_of(method: Method, engine: Engine) -> Rounding:
 
 
 def engine_of(engine: Engine) -> Literal["torch", "bitsandbytes"]:
-    """What `auto` means here.
+    """Engine that `auto` stands for on this machine.
 
     Raises:
         InputError: bitsandbytes was asked for and is not installed.

@@ -387,7 +387,7 @@ class Directions:
 
     @cached_property
     def folds(self) -> dict[int, int]:
-        """Idx -> fold."""
+        """Fold of each row, by idx."""
         return folds_of(self.rows)
 
     @cached_property

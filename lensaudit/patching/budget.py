@@ -74,7 +74,7 @@ class Room:
 
     @property
     def planned(self) -> int:
-        """Bytes to plan for."""
+        """Bytes that batches are planned for."""
         return planned_bytes(self.options.memory_bytes)
 
     @property

@@ -51,7 +51,7 @@ class Anchored:
 
 
 def anchored(kept: Sequence[Kept], base: Checkpoint | None, full: Checkpoint) -> list[Anchored]:
-    """Each set with its anchor.
+    """Sets of facts, each with the anchor it is measured against.
 
     Raises:
         InputError: a set is named twice, or the base has another shape or `full`'s weights.

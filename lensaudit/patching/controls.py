@@ -256,7 +256,7 @@ def _difference(found: Estimate | None) -> dict[str, Any] | None:
 
 
 def limits_of(found: Estimate | None) -> list[float] | None:
-    """`[low, high]`, or None."""
+    """Interval as `[low, high]`, or None."""
     return None if found is None or found.ends is None else list(found.ends)
 
 
@@ -340,7 +340,7 @@ class _Trial:
             self._run()
 
     def of(self, name: str) -> Examined:
-        """All of one source."""
+        """Every control of one source."""
         source = self.session.sources[name]
         uds = measured(self.plain[name], self.groups)
         outputs = self._outputs(source)
@@ -354,7 +354,7 @@ class _Trial:
         return Examined(validity, aligned, outputs, self._floor(name), ci90, self._weakest(name))
 
     def _weakest(self, name: str) -> Weakest | None:
-        """Of the stream as it is."""
+        """Strong layer that is erased least, of the stream as it is."""
         s1, tau = self.found.s1, self.session.options.tau
         depth = depth_score(s1, self.found.s2[name], tau=tau)
         return weakest_of(s1, depth, self.groups, self.session.options.layers)

@@ -54,7 +54,7 @@ class KeptByContent:
 
     @property
     def path(self) -> Path:
-        """The file."""
+        """Place of the file that keeps the scores."""
         return self.ledger.path
 
     def clear(self) -> None:

@@ -62,7 +62,7 @@ class CachedSource:
         return found.positions, as_patched(found.resid, found.final_norm, self.last_layer)
 
     def at_prompt_end(self, encoded: Encoded) -> Float[Tensor, "layer d_model"]:
-        """At the last prompt token."""
+        """Rows at the last prompt token."""
         positions, resid = self._example(encoded.idx)
         return resid[:, positions == encoded.n_prompt - 1].squeeze(1)
 

@@ -43,7 +43,7 @@ class Scorer(Protocol):
 
     @property
     def n_layers(self) -> int:
-        """Layers a row can be of."""
+        """Number of layers a row can be of."""
         ...
 
     def fetch(self, bucket: Sequence[Encoded], streams: Sequence[SourceStreams]) -> "Fetched":
@@ -69,7 +69,7 @@ class Runner:
 
     @property
     def engine(self) -> Engine:
-        """Which one computes."""
+        """Engine that computes."""
         return "oracle" if self.decoder is None else "sweep"
 
     def by_oracle(self) -> "Runner":
@@ -78,12 +78,12 @@ class Runner:
 
     @property
     def n_layers(self) -> int:
-        """Blocks of `full`."""
+        """Number of blocks of `full`."""
         return len(self.full.blocks)
 
     @property
     def device(self) -> torch.device:
-        """Where `full` is."""
+        """Device of `full`."""
         return next(self.full.original_model.parameters()).device
 
     def fetch(self, bucket: Sequence[Encoded], streams: Sequence[SourceStreams]) -> "Fetched":

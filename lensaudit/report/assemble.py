@@ -87,7 +87,7 @@ class _Read:
 
     @property
     def empty(self) -> bool:
-        """Nothing worth a page."""
+        """Whether nothing found is worth a page."""
         parts = (self.patches, self.evals, self.meta, self.steering, self.attacks, self.aggregates)
         return not any((*parts, self.curves))
 

@@ -55,7 +55,7 @@ def depth_of(
     with_texts: bool,
     tokens: TokenTable | None = None,
 ) -> Depth:
-    """The run itself."""
+    """Depth of one run, as the page has it."""
     em = run.score == "em"
     return Depth(
         model=model,
@@ -95,7 +95,7 @@ def _lens_extra(run: PatchRun) -> dict[str, Any]:
 
 
 def _tokens(found: TokenTable | None) -> dict[str, Any]:
-    """What was read by token."""
+    """Readings by token."""
     return (
         {} if found is None else {"tokens": {"texts": found.texts, "base64": found.probabilities}}
     )

@@ -52,7 +52,7 @@ class Header:
         return digest([self.kind, self.key])
 
     def line(self) -> LedgerLine:
-        """As it is written."""
+        """Header as a line of the file."""
         return {_LEDGER: self.kind, "key": dict(self.key), CHECK: self.bond}
 
     def signed(self, row: Mapping[str, Any]) -> LedgerLine:
@@ -88,12 +88,12 @@ class Scan:
 
     @property
     def n_dropped(self) -> int:
-        """Lines that do not count."""
+        """Number of lines that do not count."""
         return self.n_lines - len(self.rows)
 
     @property
     def is_sound(self) -> bool:
-        """Nothing is wrong with it."""
+        """Whether every line counts, under the wanted header."""
         return self.is_ours and not self.n_dropped
 
 

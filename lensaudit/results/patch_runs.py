@@ -346,7 +346,7 @@ def _check_rows(found: _Summary, scores: Numbers, folder: Path) -> None:
 
 
 def unscored_of(summary: JsonObject) -> dict[str, list[int]]:
-    """Reason -> examples."""
+    """Examples without a score, by reason."""
     reasons: dict[str, list[int]] = {}
     for idx, reason in part(summary, "unscored").items():
         if str(idx).isdigit():

@@ -87,11 +87,11 @@ class Run:
 
     @property
     def value(self) -> float | None:
-        """The score."""
+        """The run's score."""
         return self.values.get(self.score) if self.score else None
 
     def document(self) -> dict[str, Any]:
-        """As JSON."""
+        """The record as a JSON object."""
         return {
             "folder": str(self.folder),
             "command": self.command,
@@ -190,7 +190,7 @@ def find_runs(places: Sequence[Path]) -> list[Run]:
 
 
 def read_run(folder: Path, *, whole: bool = False) -> Run:
-    """The run of a folder.
+    """The run of a result folder.
 
     Args:
         folder: of its result.

@@ -41,7 +41,7 @@ class Moments:
 
     @staticmethod
     def empty(d_x: int, d_y: int) -> "Moments":
-        """Of no pairs."""
+        """Moments of no pairs."""
 
         def zeros(*shape: int) -> Tensor:
             return torch.zeros(shape, dtype=torch.float64)
@@ -50,7 +50,7 @@ class Moments:
 
     @staticmethod
     def of(x: Float[Tensor, "pair d_x"], y: Float[Tensor, "pair d_y"]) -> "Moments":
-        """Of these pairs.
+        """Moments of these pairs.
 
         Raises:
             ValueError: a value is not finite.

@@ -54,7 +54,7 @@ class Named:
 
     @property
     def named(self) -> tuple[bool, ...]:
-        """Which facts are named."""
+        """Facts that are named."""
         return tuple(
             self.reason is None and q is not None and q <= self.level + 1e-12 for q in self.q
         )

@@ -91,7 +91,7 @@ def _cost(arm: Mapping[str, Any], key: str, unit: str) -> str:
 
 
 def of_recovery(found: "Recovered") -> Iterator[Part]:
-    """A line a model."""
+    """Table of recovery, a line a model."""
     names = list(found.shifts[0].before)
     title = "before -> after relearning; uds: 1 forgotten, the others: high knows"
     made = table(title, ["model", *names], left=("model",))

@@ -141,7 +141,7 @@ def aggregate_table(document: Document) -> Table:
 
 
 def meta_table(document: Document) -> Table:
-    """One row per metric."""
+    """Table of metrics, a row each."""
     forms = [
         f"{attack} {form}, filter {document['filters'].get(attack)}"
         for attack, form in document["forms"].items()
@@ -197,7 +197,7 @@ def _remark(reason: str | None, excluded: Mapping[str, str]) -> str:
 
 
 def of_plan(found: "Sequence[Listed]") -> Iterator[Part]:
-    """A line a model."""
+    """Table of planted models, a line each."""
     columns = ["mechanism", "truth", "strength", "seed", "split", "how"]
     shown = table("", columns, left=("mechanism", "truth", "split", "how"))
     for one in found:

@@ -108,7 +108,7 @@ class Steering:
 
     @property
     def out(self) -> Path:
-        """Where the results go."""
+        """Folder of the results."""
         return self.subject.folder(self.trait.name)
 
     @property
@@ -184,7 +184,7 @@ def asked_trait(settings: AskSettings) -> Trait:
 
 
 def checked_coefficients(coefficients: Sequence[float]) -> tuple[float, ...]:
-    """Ascending and distinct.
+    """Coefficients, ascending and distinct.
 
     Raises:
         InputError: none, one that is not a number, or no baseline.

@@ -251,7 +251,7 @@ class TraitModel:
         return Sampling(settings.temperature, settings.max_new_tokens, settings.seed)
 
     def speaker(self) -> Speaker:
-        """Load it."""
+        """Model that answers, loaded."""
         model = load(self.checkpoint, dtype=DTYPES[self.dtype], device=self.device)
         settings = self.settings
         memory_bytes = parse_memory(settings.memory)

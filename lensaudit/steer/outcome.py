@@ -62,7 +62,7 @@ class Level:
 
     @property
     def coherent(self) -> bool:
-        """Does it hold together?"""
+        """Whether the answers of the level hold together."""
         return self.coherence is not None and self.coherence >= COHERENT_FROM
 
     def only(self, questions: frozenset[int]) -> "Level":

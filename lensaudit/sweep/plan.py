@@ -73,11 +73,11 @@ class SweepFolder:
 
     @property
     def results(self) -> Path:
-        """What `collect` writes."""
+        """Folder of what `collect` writes."""
         return self.root / "results"
 
     def unit(self, unit_id: str) -> Path:
-        """Where a finished unit is."""
+        """Folder of a finished unit."""
         return self.units / checked_id(unit_id)
 
     def work(self, unit_id: str) -> Path:
@@ -89,7 +89,7 @@ class SweepFolder:
         return self.root / "attempts" / f"{checked_id(unit_id)}.jsonl"
 
     def claim(self, unit_id: str) -> Path:
-        """Who works on a unit now."""
+        """File that says who works on a unit."""
         return self.root / "claims" / f"{checked_id(unit_id)}.json"
 
 
@@ -162,7 +162,7 @@ class Unit:
 
     @property
     def label(self) -> str:
-        """For messages."""
+        """Name of the unit in messages."""
         return self.target if self.variant == "base" else f"{self.target} ({self.variant})"
 
 

@@ -403,7 +403,7 @@ def _spec(target: Target) -> ModelSpec:
 
 
 def lines_of(forecast: Mapping[str, Any]) -> list[str]:
-    """The same for people."""
+    """The costs as lines for a person."""
     per_unit, fetch = forecast["per_unit"], forecast["checkpoints_to_fetch"]
     lines = [
         f"plan {forecast['plan'][:12]}: {forecast['n_units']} units of "

@@ -302,5 +302,5 @@ def _ledger(watched: Watch, notice: Notice | None = None) -> Ledger:
 
 
 def output_for(folder: Path, out: Path | None) -> Path:
-    """Where the curve goes."""
+    """Place of the curve."""
     return out or results_folder() / f"watch-{slug(folder.resolve().name)}"

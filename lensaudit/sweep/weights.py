@@ -54,7 +54,7 @@ class Listing:
 
     @property
     def n_bytes(self) -> int:
-        """All files together."""
+        """Size of all files, bytes."""
         return sum(self.sizes.values())
 
 
@@ -64,7 +64,7 @@ def spec_of(target: Target) -> ModelSpec:
 
 
 def listing(target: Target) -> Listing:
-    """Asks the Hub.
+    """Files of a repository, asked of the Hub.
 
     Raises:
         LensAuditError: there is no such repository, no access or no network.

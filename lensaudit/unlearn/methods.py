@@ -73,12 +73,12 @@ class Passes:
 
     @property
     def labels(self) -> Labels:
-        """Of the forget rows."""
+        """Scored tokens of the forget rows."""
         return self.batch.forget.labels
 
     @property
     def alternate(self) -> TrainBatch:
-        """The other answers.
+        """Rows with the other answers.
 
         Raises:
             ValueError: the batch has none; the data of the run lack what the method needs.

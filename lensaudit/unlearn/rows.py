@@ -52,7 +52,7 @@ class TrainingRows:
 
     @property
     def digest(self) -> str:
-        """Content hash."""
+        """Content hash of the rows."""
         texts = [[one.question, one.answer, one.prefix] for one in self.answered]
         return digest([texts, [list(others) for others in self.alternates]])
 

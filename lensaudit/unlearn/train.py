@@ -230,7 +230,7 @@ class FineTuning:
         return Terms(mean_nll(logits(model, batch), batch.labels))
 
     def next_multiplier(self, multiplier: float, retain: float, step: int) -> float:
-        """Nothing is carried along."""
+        """Leave the multiplier as it is."""
         return multiplier
 
 

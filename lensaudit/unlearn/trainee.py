@@ -53,7 +53,7 @@ class Tuning:
 
     @property
     def held(self) -> str:
-        """What is in memory."""
+        """What training holds in memory, in words."""
         return "weights" if self.lora else "weights, gradients and moments"
 
     def rate(self, lr: float) -> float:

@@ -67,7 +67,7 @@ class Model:
 
     @property
     def views(self) -> Sequence[View]:
-        """What it was decided from."""
+        """Views that the verdict was decided from."""
         return self.judged[0].evidence.chain
 
     @property
@@ -82,7 +82,7 @@ class Model:
         return self.code != "unscored" or any(one.run is not None for one in self.judged)
 
     def document(self) -> dict[str, Any]:
-        """For JSON."""
+        """The record as a JSON object."""
         return {
             "source": self.source,
             "verdict": self.verdict.document(),

@@ -60,11 +60,11 @@ class Evidence:
     """None: it was not patched."""
 
     def one(self, name: str) -> View | None:
-        """A view by name."""
+        """View of that name; None where there is none."""
         return next((view for view in self.views if view.name == name), None)
 
     def of(self, *groups: Group) -> list[View]:
-        """The views of some groups."""
+        """Views of some groups."""
         return [view for view in self.views if view.group in groups]
 
     @property

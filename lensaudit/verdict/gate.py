@@ -51,7 +51,7 @@ class Policy:
     rows_as_authors: Flag = False
 
     def document(self) -> dict[str, Any]:
-        """As the file spells it."""
+        """The policy as its file spells it."""
         found = asdict(self)
         return {"pass": list(found.pop("passing")), **found}
 
@@ -68,11 +68,11 @@ class Passed:
 
     @property
     def passed(self) -> bool:
-        """Nothing is against it."""
+        """Whether nothing is against the release."""
         return not self.why
 
     def document(self) -> dict[str, Any]:
-        """For JSON."""
+        """The record as a JSON object."""
         named = {"model": self.model, "code": self.code, "passed": self.passed}
         return {**named, "why": list(self.why), "sentence": self.sentence}
 
@@ -90,7 +90,7 @@ class Gated:
         return bool(self.models) and all(one.passed for one in self.models)
 
     def document(self) -> dict[str, Any]:
-        """For JSON."""
+        """The record as a JSON object."""
         return {
             "policy": self.policy.document(),
             "passed": self.passed,

@@ -90,12 +90,12 @@ class View:
 
     @property
     def kind(self) -> Kind:
-        """Its place in the table."""
+        """Place of the view in the table of kinds."""
         return VIEWS[self.name]
 
     @property
     def group(self) -> Group:
-        """What it reads."""
+        """Group of views: what it reads."""
         return self.kind.group
 
     @property
@@ -130,7 +130,7 @@ class View:
 
     @property
     def says(self) -> Says:
-        """In two words."""
+        """Reading of the view in two words."""
         return "finds" if self.finds else "rules out" if self.rules_out else "cannot tell"
 
     @property

@@ -98,17 +98,17 @@ class AttackedModel:
 
     @property
     def tokenizer(self) -> Any:
-        """Of the model."""
+        """Tokenizer of the model under attack."""
         return self.model.tokenizer
 
     @property
     def n_layers(self) -> int:
-        """Decoder blocks."""
+        """Number of decoder blocks."""
         return n_layers(self.model)
 
     @cached_property
     def reader(self) -> PlainReader:
-        """The model by itself."""
+        """The model by itself, as a reader."""
         return PlainReader(self.model, work=self.work)
 
     @cached_property
@@ -118,7 +118,7 @@ class AttackedModel:
         return getattr(config, "max_position_embeddings", None) or math.inf
 
     def ids(self, text: str) -> tuple[int, ...]:
-        """The tokens of a prompt."""
+        """Token ids of a prompt."""
         return tuple(self.tokenizer(text, add_special_tokens=True)["input_ids"])
 
     def more(self, text: str) -> tuple[int, ...]:

@@ -105,7 +105,7 @@ class WorstOutcome:
         return 1 - self.expected / len(self.control)
 
     def headline(self, tier: str, n_retain: int) -> str:
-        """The finding, in words."""
+        """Finding of the run in words."""
         by = "cheap attack" if tier == "cheap" else "attack"
         said = (
             f"{self.n_out} of {len(self.scored)} facts come out by some {by}; "
@@ -120,7 +120,7 @@ class WorstOutcome:
 
 
 def outcome_of(worst: Worst, found: Mapping[str, Arm]) -> WorstOutcome:
-    """What a run says.
+    """Outcome of a run: facts by attack, arms compared.
 
     Args:
         worst: the run.
@@ -143,7 +143,7 @@ def compare(
     full: Arm,
     retains: Sequence[Arm],
 ) -> WorstOutcome:
-    """Compare the arms.
+    """Compare the source with the control arm.
 
     Args:
         every: fact of the set, unscored ones too.
@@ -364,7 +364,7 @@ class WorstResult:
 
     @property
     def headline(self) -> str:
-        """The finding, in words."""
+        """Finding of the run in words."""
         return self.summary["headline"]
 
     @property

@@ -100,7 +100,7 @@ class _Both:
     second: Any
 
     def batch_select_indices(self, chosen: Tensor) -> None:
-        """Keep these rows."""
+        """Keep these rows of the cache."""
         for one in (self.first, self.second):
             one.batch_select_indices(chosen)
 
@@ -128,7 +128,7 @@ class JoinedReader:
         n_logits: int,
         rows: Rows,
     ) -> tuple[Kept, Any]:
-        """As `Plain.read`."""
+        """Logits after the last token; see `Plain.read`."""
         self.work.forwards += 2
         self.work.tokens += 2 * tokens.numel()
         stream: list[Resid] = []

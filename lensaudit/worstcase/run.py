@@ -79,7 +79,7 @@ class Worst:
 
     @property
     def hash(self) -> str:
-        """Of the list of attacks."""
+        """Content hash of the list of attacks."""
         return list_hash(self.attacks)
 
     def inputs(self) -> dict[str, Any]:
@@ -232,7 +232,7 @@ def _ran(attack: Attack, arm: AttackedModel) -> Ran:
 def arm_of(
     worst: Worst, checkpoint: Checkpoint, model: TransformerBridge, full: TransformerBridge
 ) -> AttackedModel:
-    """A model under attack."""
+    """Model under attack, opened."""
     options = worst.audit.options
 
     def again() -> Any:
@@ -354,7 +354,7 @@ class Planned:
     """Floating-point operations of those tokens."""
 
     def text(self) -> str:
-        """For people to read."""
+        """The plan as lines for a person."""
         forwards = sum(row[2] for row in self.rows)
         tokens = sum(row[3] for row in self.rows)
         lines = [

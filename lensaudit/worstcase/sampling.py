@@ -415,7 +415,7 @@ def leak_row(
 
 
 def plan_text(opened: Worst, settings: SampleSettings) -> str:
-    """What a run would draw."""
+    """Plan of the sampling, as text."""
     arms, grid = 1 + len(opened.retains), settings_grid(settings)
     rows = arms * len(grid) * len(opened.asked) * settings.n
     return (

@@ -52,7 +52,7 @@ class TrainingFold:
 
     @cached_property
     def identity(self) -> dict[str, str]:
-        """Content hashes of both."""
+        """Content hashes of the rows trained on and of the facts read."""
         trained, read = ([astuple(one) for one in part] for part in (self.samples, self.facts))
         return {"trained": digest(trained), "v": digest(read)}
 
@@ -87,7 +87,7 @@ class HeldOut:
 
     @property
     def items(self) -> tuple[McqItem, ...]:
-        """The facts, in order."""
+        """Facts that are asked, in order."""
         return self.data.items
 
 

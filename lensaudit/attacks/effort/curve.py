@@ -67,7 +67,7 @@ def readings(
     retain: Marks,
     groups: Sequence[Hashable],
 ) -> list[EffortReading]:
-    """The curve of one arm.
+    """Points of the curve of one arm.
 
     Args:
         steps: of the readings, from 0.
@@ -119,7 +119,7 @@ def judged_by(groups: Sequence[Hashable]) -> Literal["lower limit", "estimate"]:
 def effort_at(
     curve: Sequence[EffortReading], share: float, by: Literal["lower limit", "estimate"]
 ) -> Effort:
-    """E_x of a curve.
+    """Steps until a curve reaches a share: E_x.
 
     >>> rhos = (0.0, 0.6, 1.0)
     >>> points = [EffortReading(step, rho, 1.0, 0.0, rho) for step, rho in enumerate(rhos)]

@@ -82,12 +82,12 @@ class PreparedEffort:
 
     @property
     def steps(self) -> tuple[int, ...]:
-        """Of the readings."""
+        """Steps after which each reading is taken."""
         return grid(self.settings.steps)
 
     @property
     def groups(self) -> tuple[int | str, ...]:
-        """The author of each fact."""
+        """Author of each fact, in order."""
         return tuple(one.group for one in self.held.items)
 
     def attacks(self, model: Checkpoint, arm: Arm, rate: TrainingRate) -> list[EffortJob]:
@@ -278,7 +278,7 @@ def _attacked(ready: PreparedEffort, *, workers: int, progress: Tell) -> list[Ef
 
 
 def _tried(ready: PreparedEffort, model: Checkpoint) -> list[EffortJob]:
-    """Every attack on a source."""
+    """Attacks on a source: every arm, rate and fold."""
     return [
         one
         for arm in ready.settings.arms

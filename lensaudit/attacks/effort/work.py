@@ -78,7 +78,7 @@ class EffortJob:
 
     @cached_property
     def job_id(self) -> str:
-        """Content hash."""
+        """Content hash of the job."""
         return digest(self.identity)[:16]
 
 

@@ -40,7 +40,7 @@ class Defect:
 
     @property
     def blocks(self) -> bool:
-        """Whether a run refuses it."""
+        """Whether a run is refused for it."""
         return self.kind in BLOCKING
 
 
@@ -54,7 +54,7 @@ class Inspection:
     """How often each place holds the right answer."""
 
     def of(self, kind: Kind) -> tuple[Defect, ...]:
-        """The findings of one kind."""
+        """Findings of one kind."""
         return tuple(one for one in self.defects if one.kind == kind)
 
     @property
@@ -64,7 +64,7 @@ class Inspection:
 
     @property
     def blocking(self) -> tuple[Defect, ...]:
-        """What a run refuses."""
+        """Findings for which a run is refused."""
         return tuple(one for one in self.defects if one.blocks)
 
 

@@ -30,7 +30,7 @@ class McqItem:
 
     @property
     def right(self) -> str:
-        """The right choice."""
+        """Text of the right choice."""
         return self.choices[self.answer]
 
 
@@ -69,7 +69,7 @@ class Dataset:
 
     @property
     def items(self) -> tuple[McqItem, ...]:
-        """Of all splits, by idx."""
+        """Items of all splits by idx."""
         return tuple(item for split in self.splits for item in split.items)
 
     @property

@@ -81,7 +81,7 @@ class Point:
     """Mean over the steps since the point before, nats per token."""
 
     def reading(self, readout: str) -> Reading:
-        """The one of that readout."""
+        """Reading of one readout."""
         return next(one for one in self.readings if one.readout == readout)
 
 
@@ -182,7 +182,7 @@ class Log:
 
     @property
     def path(self) -> Path | None:
-        """The file."""
+        """Place of the log file."""
         return self.ledger.path if self.ledger else None
 
     def open(self, study: StudyRecord) -> None:

@@ -80,7 +80,7 @@ class EncodedSplit:
 
     @property
     def highest(self) -> int:
-        """The highest token."""
+        """Highest token id of all sequences."""
         return max(map(max, self.sequences))
 
 

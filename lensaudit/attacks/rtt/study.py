@@ -219,7 +219,7 @@ class Study:
 
     @cached_property
     def original_readout(self) -> Tensor:
-        """What rows are known by."""
+        """Readout of the original model, on the processor."""
         return readout_rows(self.original.load()).cpu().clone()
 
     @cached_property
@@ -257,7 +257,7 @@ class RttJob:
 
     @cached_property
     def job_id(self) -> str:
-        """Content hash."""
+        """Content hash of the job."""
         return digest(dict(self.identity))[:16]
 
 

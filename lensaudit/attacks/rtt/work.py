@@ -35,7 +35,7 @@ Defects = Literal["refuse", "keep"]
 
 
 def _quiet(what: str, done: int, total: int) -> None:
-    """Report nothing."""
+    """Report no progress."""
 
 
 @dataclass(frozen=True)
@@ -47,7 +47,7 @@ class RttPlan:
 
     @property
     def cells(self) -> list[Cell]:
-        """All of them."""
+        """Cells to fill: the measured ones, then the retrained ones."""
         return [*self.measured, *self.retrained]
 
     def pending(self, log: Log) -> list[Cell]:

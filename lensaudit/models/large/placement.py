@@ -78,7 +78,7 @@ class Placement:
 
     @property
     def way(self) -> Way:
-        """In one word."""
+        """How weights lie, in one word: `whole` where all are on the device."""
         if DISK in self.blocks:
             return "streamed"
         return "whole" if set(self.blocks) <= {self.device} else "spread"

@@ -54,7 +54,7 @@ class Stored:
 
     @property
     def n_bytes(self) -> int:
-        """In the file."""
+        """Size in the file, bytes."""
         return math.prod(self.shape) * self.dtype.itemsize
 
     def read(self) -> Tensor:
