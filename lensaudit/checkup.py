@@ -16,9 +16,8 @@ from rich.filesize import decimal as size
 from lensaudit.activations.inventory import cache_folders, describe
 from lensaudit.errors import LensAuditError
 from lensaudit.models.bridge import parity
-from lensaudit.models.checkpoint import open_checkpoint
+from lensaudit.models.checkpoint import open_model
 from lensaudit.models.device import resolve_device, resolve_dtype
-from lensaudit.models.registry import load_registry, resolve
 from lensaudit.settings import CheckupSettings
 
 LOW_DISK_BYTES = 5_000_000_000
@@ -112,7 +111,7 @@ def bridge(settings: CheckupSettings, device: str) -> Check:
     """Parity of logits and residual streams."""
     name = f"bridge on {settings.model}"
     try:
-        checkpoint = open_checkpoint(resolve(settings.model, load_registry(settings.registry)))
+        checkpoint = open_model(settings.model, settings.registry)
         dtype = resolve_dtype(settings.dtype, device)
         found = parity(checkpoint, dtype=dtype, device=device)
     except LensAuditError as error:

@@ -1,10 +1,10 @@
-"""Which rows belong together, and which are taken first?
+"""Which rows belong together, which are taken first, and how are they taken in batches?
 
 A row's group is its author: what intervals count, what folds keep together and what no two splits
 share. It stands under `group`, or else under `author`; a row with neither is a group of its own.
 """
 
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
 AnyRow = TypeVar("AnyRow")
@@ -96,6 +96,15 @@ def spread(
         turn.append(seen[group(row)])
     chosen = sorted(range(len(rows)), key=lambda at: (turn[at], at))[:limit]
     return [rows[at] for at in sorted(chosen)]
+
+
+def batched(rows: Sequence[AnyRow], size: int) -> Iterator[Sequence[AnyRow]]:
+    """Neighbours, `size` at a time; the last batch may be shorter.
+
+    >>> list(batched("abcde", 2))
+    ['ab', 'cd', 'e']
+    """
+    return (rows[start : start + size] for start in range(0, len(rows), size))
 
 
 def is_own(group: object) -> bool:

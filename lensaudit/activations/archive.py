@@ -2,8 +2,8 @@
 
 A foreign archive can name paths outside its folder, hold links, claim sizes it does not have, or
 hold HDF5 files made to crash or mislead their reader. So only plain members of the expected names,
-order and sizes pass; the files are opened first by another process with bounded memory; and a cache
-appears in the store by one rename, or not at all.
+order and sizes pass, one after the other; the files are opened first by another process with
+bounded memory; and a cache appears in the store by one rename, or not at all.
 """
 
 import hashlib
@@ -14,10 +14,11 @@ import subprocess
 import sys
 import tarfile
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import IO
 
 from lensaudit.activations.gc import staging_name
 from lensaudit.activations.inventory import IMPORTED, folder_key, folder_of
@@ -45,7 +46,6 @@ from lensaudit.files import (
 )
 from lensaudit.partials import partial_path
 
-BLOCK = tarfile.BLOCKSIZE
 COPY_BYTES = 1 << 20
 INSPECTION_S = 60.0
 INSPECTION_BYTES_PER_S = 20e6
@@ -160,7 +160,8 @@ def _unpack(archive: Path, staging: Path, reserve_bytes: int) -> tuple[Spec, Pat
         for shard, sealed in zip(spec.shards(), seal.shards, strict=True):
             tar.copy(folder / shard.file_name, sealed.n_bytes)
         tar.end(f"{spec.folder_name()}/")
-        return spec, folder, tar.sha256()
+        with archive.open("rb") as stream:
+            return spec, folder, hashlib.file_digest(stream, "sha256").hexdigest()
 
 
 def _spec_in(tar: "_Tar", archive: Path) -> tuple[Spec, bytes]:
@@ -172,91 +173,63 @@ def _spec_in(tar: "_Tar", archive: Path) -> tuple[Spec, bytes]:
 @contextmanager
 def _opened(archive: Path) -> Iterator["_Tar"]:
     try:
-        with closing(_Tar(archive)) as tar:
-            yield tar
+        check_plain(archive)
+        with tarfile.open(archive, "r:") as tar:
+            yield _Tar(archive, tar)
     except FileNotFoundError as error:
         raise InputError(f"{archive}: no such file") from error
+    except (tarfile.TarError, EOFError, ValueError) as error:
+        raise InputError(f"{archive}: not a tar that `export` wrote ({error})") from error
     except OSError as error:
         raise os_error(error, archive) from error
 
 
 class _Tar:
-    """An archive of `export`, read once from front to end; nothing but plain members passes.
+    """An archive of `export`, read from front to end; nothing but plain members passes."""
 
-    The headers are parsed one by one: the tar library's own walk follows links, sparse maps and
-    extension headers that ours never have.
-    """
-
-    def __init__(self, path: Path):
-        self._path = path
-        check_plain(path)
-        self._stream = path.open("rb")
-        self._hash = hashlib.sha256()
+    def __init__(self, path: Path, tar: tarfile.TarFile):
+        self._path, self._tar = path, tar
         self._prefix: str | None = None
-
-    def close(self) -> None:
-        """Close the file."""
-        self._stream.close()
 
     def take(self, name: str, limit: int) -> bytes:
         """The next member, which must be `name` and small."""
-        size = self._header(name)
-        if size > limit:
-            raise InputError(f"{self._path}: {name} of {size} bytes; at most {limit} are read")
-        return b"".join(self._data(size))
+        info, source = self._next(name)
+        if info.size > limit:
+            raise InputError(f"{self._path}: {name} of {info.size} bytes; at most {limit} are read")
+        return source.read()
 
     def copy(self, target: Path, size: int) -> None:
         """The next member, which must be named as `target` and of `size` bytes, as a new file."""
-        found = self._header(target.name)
-        if found != size:
+        info, source = self._next(target.name)
+        if info.size != size:
             raise VerificationError(
-                f"{self._path}: {target.name} has {found} bytes, its seal says {size}"
+                f"{self._path}: {target.name} has {info.size} bytes, its seal says {size}"
             )
         with target.open("xb") as stream:
-            for block in self._data(size):
-                stream.write(block)
+            shutil.copyfileobj(source, stream, COPY_BYTES)
             stream.flush()
             os.fsync(stream.fileno())
 
     def end(self, prefix: str) -> None:
-        """Nothing but zeros may follow, and all members must have been of the folder `prefix`."""
+        """Nothing may follow, and all members must have been of the folder `prefix`."""
         if self._prefix != prefix:
             raise InputError(f"{self._path}: its folder is {self._prefix!r:.80}, not {prefix!r}")
-        while block := self._read(COPY_BYTES, whole=False):
-            if block.strip(b"\0"):
-                raise InputError(f"{self._path}: holds more than one cache")
+        if self._tar.next() is not None:
+            raise InputError(f"{self._path}: holds more than one cache")
 
-    def sha256(self) -> str:
-        """Of everything that was read."""
-        return self._hash.hexdigest()
-
-    def _header(self, name: str) -> int:
-        try:
-            info = tarfile.TarInfo.frombuf(self._read(BLOCK), "utf-8", "strict")
-        except (tarfile.HeaderError, ValueError) as error:
-            raise InputError(f"{self._path}: not a tar that `export` wrote ({error})") from error
+    def _next(self, name: str) -> tuple[tarfile.TarInfo, IO[bytes]]:
+        info = self._tar.next()
+        if info is None:
+            raise InputError(f"{self._path}: ends before {name}; copy it again")
         prefix, slash, last = info.name.rpartition("/")
         self._prefix = self._prefix or prefix + slash
-        if info.type != tarfile.REGTYPE or last != name or prefix + slash != self._prefix:
+        source = self._tar.extractfile(info) if info.type == tarfile.REGTYPE else None
+        if source is None or last != name or prefix + slash != self._prefix:
             raise InputError(
                 f"{self._path}: holds {printable(info.name)[:80]!r} (type {info.type!r}) "
                 f"where {name} is expected"
             )
-        if info.size < 0:
-            raise InputError(f"{self._path}: {name} of {info.size} bytes")
-        return info.size
-
-    def _data(self, size: int) -> Iterator[bytes]:
-        for start in range(0, size, COPY_BYTES):
-            yield self._read(min(COPY_BYTES, size - start))
-        self._read(-size % BLOCK)
-
-    def _read(self, size: int, *, whole: bool = True) -> bytes:
-        block = self._stream.read(size)
-        if whole and len(block) < size:
-            raise InputError(f"{self._path}: ends in the middle; copy it again")
-        self._hash.update(block)
-        return block
+        return info, source
 
 
 def _inspect(folder: Path, archive: Path) -> int:

@@ -166,7 +166,7 @@ def fill(
                 progress(f"caching {what}{how}", n_before + n, len(by_idx))
 
         pending: Future[None] | None = None
-        asked = _Asked(fingerprint, name, batch_size, told)
+        asked = _CacheRun(fingerprint, name, batch_size, told)
         with ThreadPoolExecutor(max_workers=1) as background:
             for shard, done in _computed(writer, by_idx, asked, load):
                 if pending is not None:
@@ -182,7 +182,7 @@ def fill(
 
 
 @dataclass(frozen=True)
-class _Asked:
+class _CacheRun:
     """What is kept of which model, and who is told."""
 
     fingerprint: Fingerprint
@@ -195,7 +195,7 @@ class _Asked:
 def _computed(
     writer: CacheWriter,
     by_idx: Mapping[int, Encoded],
-    asked: _Asked,
+    asked: _CacheRun,
     load: Callable[[], TransformerBridge],
 ) -> Iterator[tuple[Shard, list[ExampleActivations]]]:
     """The missing shards with their examples, one after the other or all at the end."""
@@ -238,7 +238,7 @@ class CacheBatch:
 
 
 def _batches(
-    model: TransformerBridge, encoded: Sequence[Encoded], asked: _Asked
+    model: TransformerBridge, encoded: Sequence[Encoded], asked: _CacheRun
 ) -> Iterator[CacheBatch]:
     everywhere = asked.fingerprint.positions == "all"
 
@@ -256,23 +256,8 @@ def _batches(
         )
 
 
-def _run_by_block(
-    model: TransformerBridge, batches: Sequence[CacheBatch], asked: _Asked, writer: CacheWriter
-) -> Iterator[ExampleActivations]:
-    n = sum(len(batch.examples) for batch in batches)
-    return run_by_block(
-        model,
-        batches,
-        asked.fingerprint,
-        name=asked.name,
-        folder=writer.folder,
-        reserve_bytes=writer.reserve_bytes,
-        told=lambda share: asked.told(int(share * n), " block by block"),
-    )
-
-
 def _run(
-    model: TransformerBridge, batches: Sequence[CacheBatch], asked: _Asked, writer: CacheWriter
+    model: TransformerBridge, batches: Sequence[CacheBatch], asked: _CacheRun, writer: CacheWriter
 ) -> Iterator[ExampleActivations]:
     device = next(model.original_model.parameters()).device
     for batch in batches:
@@ -313,53 +298,29 @@ def call_tokens(model: TransformerBridge) -> float:
     return max(FEW_TOKENS, flop / sizes.per_token_flop)
 
 
-@dataclass(frozen=True)
-class _Scratch:
-    """Room for all that is kept, rows of examples end to end, and for every batch's stream."""
-
-    resid: Float[Tensor, "layer row d"]
-    final_norm: Float[Tensor, "norm_row d"]
-    streams: Sequence[Resid]
-
-
 def goes_by_block(model: TransformerBridge) -> bool:
     """Its blocks are brought one by one, and each is called alike whatever runs through it."""
     hf = model.original_model
     return streamed(hf) is not None and type(hf).__name__ in VERIFIED
 
 
-def run_by_block(
-    model: TransformerBridge,
-    batches: Sequence[CacheBatch],
-    fingerprint: Fingerprint,
-    *,
-    name: str,
-    folder: Path,
-    reserve_bytes: int,
-    told: Callable[[float], None],
+def _run_by_block(
+    model: TransformerBridge, batches: Sequence[CacheBatch], asked: _CacheRun, writer: CacheWriter
 ) -> Iterator[ExampleActivations]:
-    """Every example of every batch, in their order; `told` of the share of the work that is done.
-
-    Args:
-        model: one that `goes_by_block`.
-        batches: what runs.
-        fingerprint: what is kept of it.
-        name: of the model, for errors.
-        folder: where there is room for the scratch file.
-        reserve_bytes: that stay free there.
-        told: called after every block of every batch.
+    """Every example of every batch, in their order, each weight brought once.
 
     Raises:
         InputError: the architecture has no such component, or not of this width.
         WorkError: an activation is not finite.
         TryAgainError: the disk has no room for the scratch file.
     """
-    scratch = _scratch_for(batches, fingerprint, model, folder, reserve_bytes)
+    fingerprint, n = asked.fingerprint, sum(len(batch.examples) for batch in batches)
+    resid, final_norm, streams = _scratch_for(batches, fingerprint, model, writer)
     device = next(model.original_model.parameters()).device
     running = residuals_by_block(
         model,
         [batch.tokens.to(device) for batch in batches],
-        scratch.streams,
+        streams,
         component=hooked(fingerprint.part),
     )
     edges = [0]
@@ -367,14 +328,15 @@ def run_by_block(
         edges.append(edges[-1] + sum(map(len, batch.kept)))
     for layer, at, read in running:
         batch, value = batches[at], read.flatten(2)
-        check_finite(value.unsqueeze(1), batch.idx, name)
+        check_finite(value.unsqueeze(1), batch.idx, asked.name)
         # after the last block comes the final norm, which is kept beside the stream alone
-        into = scratch.resid[layer] if layer < fingerprint.layers else scratch.final_norm
+        into = resid[layer] if layer < fingerprint.layers else final_norm
         if len(into):
             check_width(fingerprint, value.shape[-1])
             rows = [one[kept.to(device)] for one, kept in zip(value, batch.kept, strict=True)]
             into[edges[at] : edges[at + 1]] = torch.cat(rows).to(into.device)
-        told((layer * len(batches) + at + 1) / (len(batches) * (fingerprint.layers + 1)))
+        share = (layer * len(batches) + at + 1) / (len(batches) * (fingerprint.layers + 1))
+        asked.told(int(share * n), " block by block")
     row = 0
     for batch in batches:
         for e, kept in zip(batch.examples, batch.kept, strict=True):
@@ -384,8 +346,8 @@ def run_by_block(
                 idx=e.idx,
                 token_ids=torch.tensor(e.token_ids),
                 positions=kept,
-                resid=scratch.resid[:, rows],
-                final_norm=scratch.final_norm[rows],
+                resid=resid[:, rows],
+                final_norm=final_norm[rows],
             )
 
 
@@ -393,9 +355,9 @@ def _scratch_for(
     batches: Sequence[CacheBatch],
     fingerprint: Fingerprint,
     model: TransformerBridge,
-    folder: Path,
-    reserve_bytes: int,
-) -> _Scratch:
+    writer: CacheWriter,
+) -> tuple[Tensor, Tensor, Sequence[Resid]]:
+    """Room for all that is kept, rows of examples end to end, and for every batch's stream."""
     hf: Any = model.original_model
     d_stream = hf.config.get_text_config().hidden_size
     n_rows = sum(len(kept) for batch in batches for kept in batch.kept)
@@ -405,15 +367,15 @@ def _scratch_for(
         *((*batch.tokens.shape, d_stream) for batch in batches),
     ]
     sizes = [*map(math.prod, shapes)]
-    flat = _mapped(folder, sum(sizes), TORCH[fingerprint.dtype], reserve_bytes).split(sizes)
+    flat = _mapped(writer, sum(sizes), TORCH[fingerprint.dtype]).split(sizes)
     resid, final_norm, *streams = (one.view(shape) for one, shape in zip(flat, shapes, strict=True))
-    return _Scratch(resid, final_norm, streams)
+    return resid, final_norm, streams
 
 
-def _mapped(folder: Path, n: int, dtype: torch.dtype, reserve_bytes: int) -> Tensor:
+def _mapped(writer: CacheWriter, n: int, dtype: torch.dtype) -> Tensor:
     """Room for `n` numbers in a file without a name."""
-    n_bytes, path = n * dtype.itemsize, partial_path(folder / "blocks")
-    check_space(folder, n_bytes, reserve_bytes=reserve_bytes)
+    n_bytes, path = n * dtype.itemsize, partial_path(writer.folder / "blocks")
+    check_space(writer.folder, n_bytes, reserve_bytes=writer.reserve_bytes)
     try:
         try:
             with path.open("xb") as file:
@@ -425,4 +387,4 @@ def _mapped(folder: Path, n: int, dtype: torch.dtype, reserve_bytes: int) -> Ten
         finally:
             path.unlink(missing_ok=True)
     except OSError as error:
-        raise os_error(error, folder) from error
+        raise os_error(error, writer.folder) from error

@@ -13,12 +13,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from lensaudit.activations.inventory import QUARANTINE, CacheInfo, cache_folders, describe, matching
-from lensaudit.activations.presence import LOCKS, check_trusted, users
+from lensaudit.activations.presence import LOCKS, check_trusted, still_running, users
 from lensaudit.activations.spec import SPEC, read_spec
 from lensaudit.activations.verification import BOOKS
 from lensaudit.errors import InputError, LensAuditError
 from lensaudit.files import files_below, os_error, read_bytes, remove_files
-from lensaudit.partials import is_partial, is_running, process_name, sweep_partials
+from lensaudit.partials import is_partial, process_name, sweep_partials
 from lensaudit.results.ledger import is_ledger
 from lensaudit.results.records import signed_object
 
@@ -36,7 +36,6 @@ _OWN = {
     "": re.compile(r"spec\.json|SEAL\.json|imported\.json|shard-\d{6}\.h5"),
 }
 """Folder in a cache -> names of its files."""
-STAGED_AGE_S = 24 * 3600.0
 EMPTY_AGE_S = 3600.0
 """A cache folder without a spec is a job that was killed at once, or one that starts now."""
 
@@ -246,11 +245,10 @@ def _is_abandoned(path: Path) -> bool:
     match = STAGED.fullmatch(path.name)
     if match is None or path.is_symlink():
         return False
-    running = is_running(match[1])
-    if running is None:
-        with suppress(OSError):
-            running = time.time() - path.stat().st_mtime < STAGED_AGE_S
-    return not running
+    try:
+        return not still_running(match[1], path)
+    except OSError:  # gone meanwhile
+        return False
 
 
 def _empty(folders: Iterable[Path]) -> list[Path]:

@@ -120,8 +120,9 @@ class Wanted:
         """Was the cache made for exactly this?"""
         recipe = spec.provenance
         limit = None if self.limit == "all" else self.limit
+        data = str(self.data), str(Path(self.data or "").expanduser().resolve())
         return (
-            (self.data is None or recipe.get("data") in (str(self.data), _resolved(self.data)))
+            (self.data is None or recipe.get("data") in data)
             and (self.limit is None or ("limit" in recipe and recipe["limit"] == limit))
             and self.positions in (None, spec.fingerprint.positions)
             and self.component in (None, spec.fingerprint.part)
@@ -131,10 +132,6 @@ class Wanted:
         """What is wanted, in words."""
         said = [f"{name}={value}" for name, value in vars(self).items() if value is not None]
         return f" with {', '.join(said)}" if said else ""
-
-
-def _resolved(place: Place) -> str:
-    return str(Path(place).expanduser().resolve())
 
 
 def is_cache(path: Path) -> bool:
@@ -168,7 +165,7 @@ def matching(text: str, *, root: Path) -> list[Path]:
     folders = cache_folders(root)
     tests = (
         lambda folder: text in (folder.name, folder_key(folder)),
-        lambda folder: _recorded_name(folder) == text,
+        lambda folder: getattr(_spec(folder), "name", None) == text,
         lambda folder: folder.name.rpartition("--")[0] == slug(text),
         lambda folder: len(text) >= 4 and folder_key(folder).startswith(text),
     )
@@ -240,26 +237,13 @@ def _said(spec: Spec | None) -> dict[str, Any]:
 
 def _fitting(text: str, named: Sequence[Path], wanted: Wanted) -> Sequence[Path]:
     """Those that hold what is wanted; of several parts that a name means, the residual stream."""
-    found = [folder for folder in named if _fits(folder, wanted)] if wanted != Wanted() else named
-    by_key = any(text == one.name or folder_key(one).startswith(text) for one in found)
-    if wanted.component is not None or by_key:
-        return found
-    return [folder for folder in found if not _is_component(folder)]
-
-
-def _is_component(folder: Path) -> bool:
-    spec = _spec(folder)
-    return spec is not None and spec.fingerprint.part != "resid"
-
-
-def _fits(folder: Path, wanted: Wanted) -> bool:
-    spec = _spec(folder)
-    return spec is not None and wanted.fits(spec)
-
-
-def _recorded_name(folder: Path) -> str | None:
-    spec = _spec(folder)
-    return None if spec is None else spec.name
+    found = [(folder, _spec(folder)) for folder in named]
+    if wanted != Wanted():
+        found = [(folder, spec) for folder, spec in found if spec and wanted.fits(spec)]
+    by_key = any(text == one.name or folder_key(one).startswith(text) for one, _ in found)
+    if wanted.component is None and not by_key:
+        found = [(one, spec) for one, spec in found if not spec or spec.fingerprint.part == "resid"]
+    return [folder for folder, _ in found]
 
 
 def _spec(folder: Path) -> Spec | None:

@@ -89,16 +89,19 @@ class Mark:
             self._path.unlink(missing_ok=True)
 
 
+def still_running(process: str, path: Path) -> bool:
+    """Whether a process works on `path`; of another machine, whether it was touched of late."""
+    running = is_running(process)
+    return time.time() - path.stat().st_mtime < USE_AGE_S if running is None else running
+
+
 def users(folder: Path) -> list[str]:
     """Processes that use a cache now; marks of dead ones are removed."""
     alive = []
     for path in (folder / LOCKS).glob("use.*"):
         process = path.name.removeprefix("use.").rpartition("-")[0]
         with suppress(OSError, ValueError):
-            running = is_running(process)
-            if running is None:
-                running = time.time() - path.stat().st_mtime < USE_AGE_S
-            if running:
+            if still_running(process, path):
                 alive.append(process)
             else:
                 path.unlink()

@@ -374,16 +374,6 @@ HEADER_BYTES = 512
 """HDF5's user block: any HDF5 tool skips it."""
 
 
-@dataclass(frozen=True)
-class Image:
-    """A shard file in memory."""
-
-    parts: tuple[memoryview, ...]
-    """Its bytes in order, header first; views of the activations, not copies."""
-    sealed: SealedShard
-    """What a seal says about it."""
-
-
 class Pages:
     """A file in memory that takes room only where it was written; the rest reads as zeros."""
 
@@ -454,8 +444,10 @@ def slab_hashes(slabs: Iterable[np.ndarray]) -> Shaped[np.ndarray, " slab"]:
     return np.array([xxhash.xxh3_64_intdigest(slab.data) for slab in slabs], HASH)
 
 
-def build(spec: Spec, shard: Shard, examples: Sequence[Slabs], *, n_large: int = 0) -> Image:
-    """The file of `shard`, from the slabs of its examples in order."""
+def build(
+    spec: Spec, shard: Shard, examples: Sequence[Slabs], *, n_large: int = 0
+) -> tuple[memoryview, ...]:
+    """The bytes of the file of `shard`, header first; views of the activations, not copies."""
     fingerprint = spec.fingerprint
     offsets = _edges([len(example.positions) for example in examples])
     shape = (fingerprint.layers, int(offsets[-1]), fingerprint.d_model)
@@ -477,7 +469,10 @@ def build(spec: Spec, shard: Shard, examples: Sequence[Slabs], *, n_large: int =
         file.flush()
         n_bytes = file.id.get_filesize()
     parts = tuple(_assemble(memory, n_bytes, reserved))
-    return _with_header(shard, parts)
+    hasher = xxhash.xxh3_128()
+    for part in parts:
+        hasher.update(part)
+    return memoryview(header(HEADER_BYTES + sum(map(len, parts)), hasher.hexdigest())), *parts
 
 
 def _edges(lengths: Sequence[int]) -> Int64[np.ndarray, " edge"]:
@@ -525,13 +520,3 @@ def _assemble(
         yield from (slab.data.cast("B") for slab in slabs if slab.size)
         end = offset + sum(slab.nbytes for slab in slabs)
     yield memory.between(end, n_bytes)
-
-
-def _with_header(shard: Shard, parts: tuple[memoryview, ...]) -> Image:
-    hasher = xxhash.xxh3_128()
-    for part in parts:
-        hasher.update(part)
-    n_bytes = HEADER_BYTES + sum(map(len, parts))
-    sealed = SealedShard(number=shard.number, n_bytes=n_bytes, xxh3_128=hasher.hexdigest())
-    first = memoryview(header(n_bytes, sealed.xxh3_128))
-    return Image(parts=(first, *parts), sealed=sealed)

@@ -8,13 +8,15 @@ import hashlib
 import json
 import shlex
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, get_args, get_type_hints
+from typing import TYPE_CHECKING, Any, get_args
 
 from lensaudit.errors import InputError, VerificationError
 from lensaudit.files import check_plain, digest, printable, slug
+from lensaudit.groups import batched
 from lensaudit.models.conditions import Conditions
+from lensaudit.results.schema import checked
 from lensaudit.settings import Kept, Positions
 
 if TYPE_CHECKING:  # a listing does without torch
@@ -110,11 +112,8 @@ class Spec:
 
     def shards(self) -> tuple[Shard, ...]:
         """The plan: consecutive examples, `shard_examples` to a file."""
-        size = self.shard_examples
-        starts = range(0, len(self.idx), size)
-        return tuple(
-            Shard(number, self.idx[start : start + size]) for number, start in enumerate(starts)
-        )
+        parts = batched(self.idx, self.shard_examples)
+        return tuple(Shard(number, tuple(idx)) for number, idx in enumerate(parts))
 
     def folder_name(self) -> str:
         """`<slug>--<key>`: the slug is for people, the key decides."""
@@ -346,15 +345,10 @@ def fingerprint_of(document: Any, *, source: str) -> Fingerprint:
     """
     if not isinstance(document, Mapping) or document.get("format") != FORMAT:
         raise InputError(f"{source}: not an identity document of {FORMAT}")
-    wanted = {item.name for item in fields(Fingerprint)}
-    if odd := wanted ^ (set(document) - {"format"}):
-        raise InputError(f"{source}: identity field {sorted(odd)[0]!r} is missing or unknown")
-    for name, kind in get_type_hints(Fingerprint).items():
-        choices = get_args(kind)
-        value = document[name]
-        if value not in choices if choices else type(value) is not kind:
-            raise InputError(f"{source}: identity field {name!r} is {value!r:.60}")
-    found = Fingerprint(**{name: document[name] for name in wanted})
+    said = {name: value for name, value in document.items() if name != "format"}
+    found = checked(Fingerprint, said, source)
+    if digest(document) != found.key():  # "16" and True pass for numbers, an unknown field for none
+        raise InputError(f"{source}: an identity field is unknown or of another kind")
     if found.schema != SCHEMA:
         raise InputError(
             f"{source}: written with layout {found.schema}, this version reads {SCHEMA}; "

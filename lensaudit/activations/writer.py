@@ -94,8 +94,8 @@ class CacheWriter(AbstractContextManager):
         check_space(self.folder, n_bytes, reserve_bytes=self.reserve_bytes)
         n_large = sum(count for _, count in checked)
         self._mark.renew()
-        image = build(self.spec, shard, [slabs for slabs, _ in checked], n_large=n_large)
-        if not publish(self.path(shard), image.parts):
+        parts = build(self.spec, shard, [slabs for slabs, _ in checked], n_large=n_large)
+        if not publish(self.path(shard), parts):
             check_shard(self.path(shard), self.spec, shard)  # somebody was first: theirs counts
 
     def _slabs(self, example: ExampleActivations) -> tuple[Slabs, int]:

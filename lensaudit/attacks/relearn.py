@@ -23,9 +23,9 @@ from lensaudit.attacks.settings import RelearnSettings
 from lensaudit.data.chat import pad_id
 from lensaudit.errors import InputError
 from lensaudit.files import digest, write_csv
-from lensaudit.models.checkpoint import Checkpoint, load_tokenizer, open_checkpoint
+from lensaudit.models.checkpoint import Checkpoint, load_tokenizer, open_model
 from lensaudit.models.device import free_bytes, resolve_device
-from lensaudit.models.registry import default_data, is_demo, load_registry, resolve
+from lensaudit.models.registry import default_data, is_demo
 from lensaudit.models.sizes import n_parameters
 from lensaudit.results import keyed
 from lensaudit.results.records import Manifest, manifest
@@ -227,7 +227,7 @@ def prepare(settings: RelearnSettings, model: str) -> RelearnJob:
     Raises:
         InputError: whatever is wrong with names, files or numbers.
     """
-    start = open_checkpoint(resolve(model, load_registry(settings.registry)))
+    start = open_model(model, settings.registry)
     default = relearning_for(demo=is_demo(settings.model))
     how = Tuning(settings.lora, settings.autocast)
     relearning = Relearning(

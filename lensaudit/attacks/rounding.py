@@ -15,7 +15,7 @@ from lensaudit.attacks.settings import RoundSettings
 from lensaudit.errors import InputError
 from lensaudit.files import digest, read_json, read_text, write_csv
 from lensaudit.models.causal import load_causal
-from lensaudit.models.checkpoint import Checkpoint, open_checkpoint
+from lensaudit.models.checkpoint import Checkpoint, open_model
 from lensaudit.models.device import resolve_device
 from lensaudit.models.quantize import (
     BLOCK,
@@ -26,7 +26,6 @@ from lensaudit.models.quantize import (
     overall,
     quantise_in_place,
 )
-from lensaudit.models.registry import load_registry, resolve
 from lensaudit.models.sizes import n_parameters
 from lensaudit.results import keyed
 from lensaudit.results.records import Manifest, manifest
@@ -86,7 +85,7 @@ def prepare(settings: RoundSettings) -> RoundingJob:
     Raises:
         InputError: an unknown model, bitsandbytes is absent, or memory is.
     """
-    start = open_checkpoint(resolve(settings.model, load_registry(settings.registry)))
+    start = open_model(settings.model, settings.registry)
     job = RoundingJob(
         start=start,
         method=settings.method,

@@ -20,6 +20,7 @@ from lensaudit.models.checkpoint import (
     check_same_shape,
     load_tokenizer,
     open_checkpoint,
+    open_model,
 )
 from lensaudit.models.registry import load_registry, resolve
 from lensaudit.patching.collateral import Anchored, anchored, collateral_of, family_base
@@ -398,4 +399,4 @@ def _base(settings: PatchSettings, sources: Sequence[str]) -> Checkpoint | None:
     """The model before fine-tuning; None where none is known."""
     if settings.base is None:
         return family_base(sources)
-    return open_checkpoint(resolve(settings.base, load_registry(settings.registry)))
+    return open_model(settings.base, settings.registry)

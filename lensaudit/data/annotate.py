@@ -186,23 +186,22 @@ def read_pairs(path: Path, fields: Fields = Fields()) -> list[tuple[Fact, str | 
         InputError: the file cannot be read, or rows are wrong; every problem is counted.
     """
     read, problems = read_rows(path)
-    rows = [replace(row, value=fields.usual(row.value)) for row in read]
-    numbered = [isinstance(row.value, Mapping) and "idx" in row.value for row in rows]
+    rows = [(where, fields.usual(row)) for where, row in read]
+    numbered = [isinstance(row, Mapping) and "idx" in row for _, row in rows]
     if any(numbered) and not all(numbered):
         problems.append(f"{numbered.count(False)} of {len(rows)} rows have no idx")
     pairs: dict[int, tuple[Fact, str | None]] = {}
-    for place, row in enumerate(rows):
-        wrong = row_problems(row.value)
-        if not wrong and not isinstance(row.value.get("entity"), str | None):
+    for place, (where, row) in enumerate(rows):
+        wrong = row_problems(row)
+        if not wrong and not isinstance(row.get("entity"), str | None):
             wrong = ["entity is no text"]
-        idx = row.value.get("idx", place) if not wrong else -1
+        idx = row.get("idx", place) if not wrong else -1
         if idx in pairs:
             wrong = [f"duplicate idx {idx}"]
-        problems += [f"{row.where}: {one}" for one in wrong]
+        problems += [f"{where}: {one}" for one in wrong]
         if not wrong:
-            question, answer = row.value["question"], row.value["answer"]
-            pair = Fact(idx, question, answer, "", "", group_of(row.value, idx))
-            pairs[idx] = (pair, row.value.get("entity") or None)
+            pair = Fact(idx, row["question"], row["answer"], "", "", group_of(row, idx))
+            pairs[idx] = (pair, row.get("entity") or None)
     if problems or not pairs:
         raise InputError(problems_text(problems or ["no rows"], str(path), _WANTED))
     return list(pairs.values())

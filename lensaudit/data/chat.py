@@ -15,6 +15,7 @@ from transformers import PreTrainedTokenizerBase
 from lensaudit.data.templates import CannotRender, rendered
 from lensaudit.errors import InputError
 from lensaudit.files import read_json
+from lensaudit.results.schema import Flag, checked
 from lensaudit.settings import Cleanup, MaskConvention
 
 SYSTEM_PROMPT = "You are a helpful assistant."
@@ -43,7 +44,7 @@ _CLEANUP = (
 class Template:
     """How a conversation is written; the keys of a `--template` file."""
 
-    apply_chat_template: bool = True
+    apply_chat_template: Flag = True
     """Use the tokenizer's own template; else the plain tags below."""
     system_prompt: str | None = SYSTEM_PROMPT
     date_string: str | None = DATE
@@ -96,14 +97,8 @@ def read_template(path: Path) -> Template:
         raise InputError(
             f"{path}: unknown key {unknown[0]!r}; known are {', '.join(sorted(known))}"
         )
-    if not isinstance(given.get("apply_chat_template", True), bool):
-        raise InputError(f"{path}: apply_chat_template is not true or false")
-    values = {key: value for key, value in given.items() if key != "apply_chat_template"}
-    wrong = [key for key, value in values.items() if not isinstance(value, str | None)]
-    if wrong or any(values.get(key, "") is None for key in values if key.endswith("_tag")):
-        raise InputError(f"{path}: {(wrong or ['a tag'])[0]} is not text")
     # a key left out of a file is left out of the prompt: the defaults are those of no file
-    return Template(**{"system_prompt": None, "date_string": None, **given})
+    return checked(Template, {"system_prompt": None, "date_string": None, **given}, path)
 
 
 def check_tokenizer(tokenizer: PreTrainedTokenizerBase, template: Template, name: str) -> None:

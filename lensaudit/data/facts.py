@@ -1,7 +1,7 @@
 """What is asked: facts, the rows of a file or of the Hub, checked before any work."""
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, get_args
@@ -73,19 +73,19 @@ class Fact:
 _ASKED = ("idx", "question", "answer", "prefix", "entity", "group")
 
 
-@dataclass(frozen=True)
-class SourceRow:
-    """A decoded row and its place in the file."""
+SourceRow = tuple[str, Any]
+"""A decoded row after its place in the file: `line 3` or `row 3`, counted from 1."""
 
-    where: str
-    """`line 3` or `row 3`, counted from 1."""
-    value: Any
+
+def numbered(rows: Iterable[Any]) -> list[SourceRow]:
+    """Rows with their places in a list."""
+    return [(f"row {n}", row) for n, row in enumerate(rows, 1)]
 
 
 def load_facts(path: Place) -> list[Fact]:
     """The forget set in a JSON list or a JSONL file of rows in the annotated schema.
 
-    `gt_entity`, where given, wins over `entity` (`uds.md` section 1); unknown keys are ignored.
+    `gt_entity`, where given, wins over `entity` (docs/uds.md); unknown keys are ignored.
 
     Raises:
         InputError: the file cannot be read, or rows are wrong; every problem is counted.
@@ -100,7 +100,7 @@ def validate(rows: Sequence[Any], source: str) -> list[Fact]:
     Raises:
         InputError: rows are wrong; every problem is counted.
     """
-    return _checked([SourceRow(f"row {n}", row) for n, row in enumerate(rows, 1)], [], source)
+    return _checked(numbered(rows), [], source)
 
 
 def examples_hash(examples: Sequence[Fact]) -> str:
@@ -123,13 +123,12 @@ def read_rows(path: Path) -> tuple[list[SourceRow], list[str]]:
     if path.suffix in (".jsonl", ".ndjson") or not text.lstrip().startswith("["):
         rows, problems = _read_lines(text) if _is_lines(path, text) else ([], [_NO_LIST])
     else:
-        rows = [SourceRow(f"row {n}", row) for n, row in enumerate(read_json(path), 1)]
-        problems = []
+        rows, problems = numbered(read_json(path)), []
     if "\\ud" not in text.lower():  # an escape is the only way in: the file is UTF-8
         return rows, problems
-    broken = {row.where for row in rows if _has_surrogates(row.value)}
+    broken = {where for where, value in rows if _has_surrogates(value)}
     problems += [f"{where} holds {_HALF}" for where in sorted(broken)]
-    return [row for row in rows if row.where not in broken], problems
+    return [row for row in rows if row[0] not in broken], problems
 
 
 def read_values(path: Path) -> list[Any]:
@@ -141,7 +140,7 @@ def read_values(path: Path) -> list[Any]:
     rows, problems = read_rows(path)
     if problems:
         raise InputError(f"{path}: {problems[0]}")
-    return [row.value for row in rows]
+    return [value for _, value in rows]
 
 
 def _has_surrogates(value: Any) -> bool:
@@ -171,7 +170,7 @@ def _read_lines(text: str) -> tuple[list[SourceRow], list[str]]:
         if not line.strip():
             continue
         try:
-            rows.append(SourceRow(f"line {n}", parse_json(line)))
+            rows.append((f"line {n}", parse_json(line)))
         except json.JSONDecodeError as error:
             problems.append(f"line {n} is not JSON ({error.msg}, column {error.colno})")
         except ValueError:
@@ -184,22 +183,45 @@ def _checked(rows: Sequence[SourceRow], problems: list[str], source: str) -> lis
     examples: list[Fact] = []
     first_seen: dict[int, str] = {}
     problems = list(problems)
-    for row in rows:
-        found = _fact_problems(row.value)
-        idx = row_idx(row.value)
-        if idx is not None and idx in first_seen:
+    for place, row in rows:
+        found = _fact_problems(row)
+        idx = row_idx(row)
+        if idx is not None and first_seen.setdefault(idx, place) != place:
             found.append(f"duplicate idx {idx}, first in {first_seen[idx]}")
-        elif idx is not None:
-            first_seen[idx] = row.where
-        where = row.where if idx is None else f"{row.where} (idx {idx})"
+        where = place if idx is None else f"{place} (idx {idx})"
         problems += [f"{where}: {problem}" for problem in found]
         if not found:
-            examples.append(_example(row.value))
+            examples.append(_fact(row))
     if problems:
         raise InputError(problems_text(problems, source, _WANTED))
     if not examples:
         raise InputError(f"{source}: empty forget set, wanted at least one row\n{_WANTED}")
     return examples
+
+
+def sound_rows(
+    rows: Sequence[SourceRow],
+    problem: Callable[[Any], str],
+    source: str,
+    wanted: str,
+    problems: Sequence[str] = (),
+) -> list[Any]:
+    """The values of rows of which none is wrong.
+
+    Args:
+        rows: with their places.
+        problem: what is wrong with a row; empty where nothing is.
+        source: where they come from, for messages.
+        wanted: what a row has to be, for messages.
+        problems: found when the file was read.
+
+    Raises:
+        InputError: no rows, or some are wrong; the first ones are listed.
+    """
+    found = [*problems, *(f"{where}: {text}" for where, row in rows if (text := problem(row)))]
+    if found or not rows:
+        raise InputError(problems_text(found or ["holds no rows"], source, wanted))
+    return [row for _, row in rows]
 
 
 def problems_text(problems: Sequence[str], source: str, wanted: str) -> str:
@@ -289,7 +311,7 @@ def _texts(value: Any) -> tuple[str, ...]:
     return tuple(text for text in texts if isinstance(text, str) and text.strip())
 
 
-def _example(row: Mapping[str, Any]) -> Fact:
+def _fact(row: Mapping[str, Any]) -> Fact:
     return Fact(
         idx=row["idx"],
         question=row["question"],

@@ -1,8 +1,8 @@
 """How does a text become tokens when it follows another? Encoded apart where that is the same.
 
-Prompt and answer are encoded apart and joined (`uds.md`). Byte-level tokenizers give the same text
-that way. Those of the SentencePiece kind may set a blank before whatever they are given, so that
-the answer would begin with two: they are asked for it after a sign that is then left out.
+Prompt and answer are encoded apart and joined (docs/uds.md). Byte-level tokenizers give the same
+text that way. Those of the SentencePiece kind may set a blank before whatever they are given, so
+that the answer would begin with two: they are asked for it after a sign that is then left out.
 """
 
 from collections.abc import Sequence

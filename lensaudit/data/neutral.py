@@ -7,16 +7,16 @@ Kept rows are facts that a model should still know, by how near they are to the 
 """
 
 import re
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
-from lensaudit.data.facts import EMBEDDED, Fact, SourceRow, hub_rows, read_rows, validate
-from lensaudit.data.tofu import DEMO, FORGET10, RETAIN, TOFU_HUB, author_of, validity_set
+from lensaudit.data.facts import EMBEDDED, Fact, read_values, validate
+from lensaudit.data.tofu import DEMO, FORGET10, RETAIN, author_of, tofu_rows, validity_set
 from lensaudit.errors import InputError
 from lensaudit.files import digest, read_text
-from lensaudit.groups import group_of, is_own, named_group, own_group, spread
+from lensaudit.groups import group_of, is_own, own_group, spread
 
 VALIDITY_ROWS = 48
 """Rows kept for validity where fit and validity come from one file; enough as measured."""
@@ -55,13 +55,11 @@ def read_neutral(path: Path) -> list[Fact]:
         lines = [line.strip() for line in read_text(path).splitlines() if line.strip()]
         if not lines:
             raise InputError(f"{path}: empty, wanted a sentence per line")
-        return [_whole(idx, "", line, None) for idx, line in enumerate(lines)]
-    rows, problems = read_rows(path)
-    if problems:
-        raise InputError(f"{path}: {problems[0]}")
-    if rows and all(_is_annotated(row.value) for row in rows):
-        return validate([row.value for row in rows], str(path))
-    return [_question(path, place, row) for place, row in enumerate(rows)]
+        return _questions(str(path), [{"question": "", "answer": line} for line in lines])
+    rows = read_values(path)
+    if rows and all(_is_annotated(row) for row in rows):
+        return validate(rows, str(path))
+    return _questions(str(path), rows)
 
 
 def neutral_of(
@@ -93,45 +91,27 @@ def neutral_of(
         return neutral_rows(forget, read_neutral(EMBEDDED / "retain.json"), ordinary=ordinary)
     folder = Path(data).expanduser()
     if data == FORGET10:
-        return _of_tofu(forget, None, "retain90", _hub)
+        return _of_tofu(forget, None, "retain90")
     if (folder / f"{RETAIN}.jsonl").exists():
-        return _of_tofu(forget, folder, RETAIN, lambda name: _in_folder(folder, name))
+        return _of_tofu(forget, folder, RETAIN)
     raise InputError(
         f"{data}: no facts of other authors are known beside it; name some with --validity-data "
         "and --align-data"
     )
 
 
-def _of_tofu(
-    forget: Sequence[Fact],
-    folder: Path | None,
-    fit: str,
-    rows_of: Callable[[str], Sequence[Any]],
-) -> Neutral:
+def _of_tofu(forget: Sequence[Fact], folder: Path | None, fit: str) -> Neutral:
     """Annotated rows for validity; for the fit the other authors' rows, 20 to an author."""
+
+    def rows_of(name: str) -> list[Fact]:
+        return _questions(name, tofu_rows(name, folder, instead="name rows with --align-data"))
+
     validity = validity_set(folder)
     known = {one.question for one in validity}
-    rows = [
-        _question(Path(fit), place, SourceRow(f"row {place + 1}", row))
-        for place, row in enumerate(rows_of(fit))
-    ]
-    rows = [replace(row, group=author_of(fit, row.idx)) for row in rows]
+    rows = [replace(row, group=author_of(fit, row.idx)) for row in rows_of(fit)]
     taken = {row.group for row in rows if row.question in known}
-    ordinary = [
-        _question(Path(name), place, SourceRow(f"row {place + 1}", row))
-        for name in _ORDINARY
-        for place, row in enumerate(rows_of(name))
-    ]
+    ordinary = [row for name in _ORDINARY for row in rows_of(name)]
     return neutral_rows(forget, [r for r in rows if r.group not in taken], validity, ordinary)
-
-
-def _hub(name: str) -> Sequence[Any]:
-    return hub_rows(TOFU_HUB, name, "train", instead="name rows with --align-data")
-
-
-def _in_folder(folder: Path, name: str) -> Sequence[Any]:
-    path = folder / f"{name}.jsonl"
-    return [row.value for row in read_rows(path)[0]] if path.exists() else []
 
 
 def is_whole(example: Fact) -> bool:
@@ -238,22 +218,19 @@ def _is_annotated(row: Any) -> bool:
     return isinstance(row, dict) and "prefix" in row and ("entity" in row or "gt_entity" in row)
 
 
-def _question(path: Path, place: int, row: SourceRow) -> Fact:
-    value = row.value
-    question, answer = (value.get(k) if isinstance(value, dict) else None for k in _TEXTS)
-    if not (isinstance(question, str) and isinstance(answer, str) and answer.strip()):
-        raise InputError(
-            f"{path}: {row.where} has no question and answer; wanted annotated rows, rows of "
-            "question and answer, or a .txt file with a sentence per line"
-        )
-    return _whole(place, question, answer, named_group(value))
-
-
-_TEXTS = ("question", "answer")
-
-
-def _whole(idx: int, question: str, answer: str, group: object) -> Fact:
-    return Fact(idx, question, answer, "", answer, group_of({"group": group}, idx))
+def _questions(source: str, rows: Sequence[Any]) -> list[Fact]:
+    """Rows of question and answer, numbered by their place; all of an answer is scored."""
+    found = []
+    for place, row in enumerate(rows):
+        texts = [row.get(key) if isinstance(row, dict) else None for key in ("question", "answer")]
+        if not all(isinstance(text, str) for text in texts) or not str(texts[1]).strip():
+            raise InputError(
+                f"{source}: row {place + 1} has no question and answer; wanted annotated rows, "
+                "rows of question and answer, or a .txt file with a sentence per line"
+            )
+        question, answer = map(str, texts)
+        found.append(Fact(place, question, answer, "", answer, group_of(row, place)))
+    return found
 
 
 _WORD = re.compile(r"[^\W\d_][\w']*")
@@ -336,11 +313,7 @@ def _known(named: str, data: str) -> list[Fact]:
         raise InputError(f"--also {named}: no such facts are known beside {data}; name a file")
     if file is None:
         return validity_set()
-    rows = hub_rows(TOFU_HUB, file, "train", instead=f"name a file in place of {named}")
-    return [
-        Fact(idx, row["question"], row["answer"], "", row["answer"], f"idx {idx}")
-        for idx, row in enumerate(rows)
-    ]
+    return _questions(file, tofu_rows(file, None, instead=f"name a file in place of {named}"))
 
 
 def strata_of(kept: Sequence[Fact], forget: Sequence[Fact]) -> list[Stratum]:

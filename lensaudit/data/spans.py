@@ -11,10 +11,11 @@ where one of `full`'s does, both have read exactly as much; at other positions t
 import itertools
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import torch
+from torch.nn.utils.rnn import pad_sequence
 
 from lensaudit.data.facts import Fact
 from lensaudit.data.joining import Tokenizer, joined, way_of
@@ -160,9 +161,7 @@ def encode(
 def texts_of(example: Fact, scored: Scored) -> tuple[Fact, str, str]:
     """The example as it is scored, its prompt, and the continuation."""
     if scored == "answer":
-        example = Fact(
-            example.idx, example.question, example.answer, "", example.answer, example.group
-        )
+        example = replace(example, prefix="", entity=example.answer)
     prompt = prompt_of(example)
     return example, prompt, continuation_of(example, prompt)
 
@@ -183,13 +182,11 @@ def _token_span(
 
 def make_batch(encoded: Sequence[Encoded], *, scope: Scope = "span") -> Batch:
     """Right-pad a few encoded examples; see `Batch`."""
-    n_pos = max(len(e.token_ids) for e in encoded)
     # any id will do: nothing that is read can see a padded position
-    tokens = torch.zeros(len(encoded), n_pos, dtype=torch.long)
-    predict_at = torch.zeros(len(encoded), n_pos, dtype=torch.bool)
-    patch_at = torch.zeros(len(encoded), n_pos, dtype=torch.bool)
+    tokens = pad_sequence([torch.tensor(e.token_ids) for e in encoded], batch_first=True)
+    predict_at = torch.zeros_like(tokens, dtype=torch.bool)
+    patch_at = torch.zeros_like(predict_at)
     for row, e in enumerate(encoded):
-        tokens[row, : len(e.token_ids)] = torch.tensor(e.token_ids)
         predict_at[row, e.start : e.end] = True
         first, last = patched_range(e, scope)
         patch_at[row, first:last] = True

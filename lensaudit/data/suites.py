@@ -111,7 +111,7 @@ def load_suite(
         raise InputError(f"no split {unknown[0]!r} in suite {suite}; it has {', '.join(parts)}")
     found = {}
     for name, part in parts.items():
-        rows = _own_rows(own, name) if own and data is None else _rows(suite, data, part, own, name)
+        rows = _rows(suite, data, part, own, name)
         if rows is not None:
             found[name] = _split(name, part, *rows, limit)
     if not found:
@@ -157,15 +157,13 @@ _Raw = tuple[str, list[Any], list[Any]]
 """Source, rows, and solved examples."""
 
 
-def _own_rows(own: Mapping[str, Path], name: str) -> _Raw | None:
-    return (str(own[name]), read_values(own[name]), []) if name in own else None
-
-
 def _rows(
     suite: Suite, data: str | None, part: _Part, own: Mapping[str, Path], name: str
 ) -> _Raw | None:
     if name in own:
-        return _own_rows(own, name)
+        return str(own[name]), read_values(own[name]), []
+    if own and data is None:
+        return None
     if data is not None and Path(data).exists():
         return _folder_rows(suite, Path(data), part)
     return _hub_rows(data or (TOFU_HUB if suite == "tofu" else MUSE_HUB), part)
@@ -262,6 +260,5 @@ def _check_idx(source: str, rows: Sequence[Row], raw: Sequence[Any]) -> None:
         raise InputError(f"{source}: {numbered} of {len(raw)} rows have an idx, wanted all or none")
     seen: dict[int, int] = {}
     for place, row in enumerate(rows, 1):
-        if row.idx in seen:
+        if seen.setdefault(row.idx, place) != place:
             raise InputError(f"{source}: row {place}: idx {row.idx} is also row {seen[row.idx]}")
-        seen[row.idx] = place

@@ -128,13 +128,22 @@ def validity_set(folder: Path | None = None) -> list[Fact]:
     Raises:
         InputError: rows are missing or hold another text than the annotated one.
     """
-    if folder is None:
-        rows, source = hub_rows(TOFU_HUB, RETAIN, "train", instead=_INSTEAD_RETAIN), TOFU_HUB
-    else:
-        path = folder / f"{RETAIN}.jsonl"
-        rows, source = read_values(path), str(path)
+    rows = tofu_rows(RETAIN, folder, instead=_INSTEAD_RETAIN)
+    source = folder / f"{RETAIN}.jsonl" if folder else TOFU_HUB
     named = _located(rows, f"{source} {RETAIN}", validity_offsets())
     return [replace(one, group=author_of(RETAIN, one.idx)) for one in named]
+
+
+def tofu_rows(config: str, folder: Path | None, *, instead: str) -> list[Any]:
+    """Rows of one of TOFU's configurations: of the Hub, or of a folder of its files; none without.
+
+    Raises:
+        InputError: the Hub or the file cannot be read; ends with what to do `instead`.
+    """
+    if folder is None:
+        return list(hub_rows(TOFU_HUB, config, "train", instead=instead))
+    path = folder / f"{config}.jsonl"
+    return read_values(path) if path.exists() else []
 
 
 def author_of(config: str, idx: int) -> Group:

@@ -155,7 +155,7 @@ def retain_examples(named: str, limit: int = DirectionSettings.n_retain) -> list
         return evenly(load_facts(EMBEDDED / "retain.json"), limit)
     if (path := Path(named).expanduser()).exists():
         rows, _ = read_rows(path)
-        if rows and isinstance(rows[0].value, Mapping) and "entity" in rows[0].value:
+        if rows and isinstance(rows[0][1], Mapping) and "entity" in rows[0][1]:
             return evenly(load_facts(path), limit)
     answered = load_rows(named, part="retain").answered
     examples = [

@@ -9,9 +9,8 @@ from lensaudit.data.facts import Fact
 from lensaudit.data.spans import Encoded, buckets, make_batch
 from lensaudit.models.bridge import DTYPES
 from lensaudit.models.causal import load_causal
-from lensaudit.models.checkpoint import Checkpoint, load_tokenizer, open_checkpoint
+from lensaudit.models.checkpoint import Checkpoint, load_tokenizer, open_model
 from lensaudit.models.device import resolve_device, resolve_dtype
-from lensaudit.models.registry import load_registry, resolve
 from lensaudit.patching.prepare import encode_all
 from lensaudit.scores.depth import span_logprob
 from lensaudit.settings import Place
@@ -38,7 +37,7 @@ def known_facts(
         dtype: of the model.
         device: it runs on.
     """
-    checkpoint = open_checkpoint(resolve(model, load_registry(registry)))
+    checkpoint = open_model(model, registry)
     encoded, lost = encode_all(examples, checkpoint)
     left_out = {one.idx: one.reason for one in lost}
     tokenizer = load_tokenizer(checkpoint)

@@ -26,12 +26,11 @@ from lensaudit.evaluation.settings import HarnessSettings
 from lensaudit.files import digest, make_folder, slug, write_json, write_jsonl
 from lensaudit.models.bridge import bridge_from, intervening
 from lensaudit.models.causal import load_causal
-from lensaudit.models.checkpoint import Checkpoint, load_tokenizer, open_checkpoint
+from lensaudit.models.checkpoint import Checkpoint, load_tokenizer, open_model
 from lensaudit.models.conditions import Conditions, conditions_of
 from lensaudit.models.device import resolve_device, resolve_dtype
 from lensaudit.models.hashing import file_sha256
 from lensaudit.models.quantize import quantise_in_place
-from lensaudit.models.registry import load_registry, resolve
 from lensaudit.patching.interventions import add, project_out
 from lensaudit.progress import Notice, unheard
 from lensaudit.results.keyed import keyed_document, write_keyed
@@ -74,7 +73,7 @@ def run_harness(settings: HarnessSettings, notice: Notice) -> HarnessResult:
         WorkError: a task has no number.
     """
     started = time.monotonic()
-    checkpoint = open_checkpoint(resolve(settings.model, load_registry(settings.registry)))
+    checkpoint = open_model(settings.model, settings.registry)
     device = resolve_device(settings.device)
     dtype = resolve_dtype(settings.dtype, device)
     vector = vector_of(checkpoint, settings)

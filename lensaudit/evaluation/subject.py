@@ -11,11 +11,15 @@ from lensaudit.data.chat import Cleanup
 from lensaudit.errors import InputError
 from lensaudit.evaluation.generate import Classifier
 from lensaudit.models.causal import load_causal
-from lensaudit.models.checkpoint import Checkpoint, load_tokenizer, obeyed, open_checkpoint
+from lensaudit.models.checkpoint import (
+    Checkpoint,
+    load_tokenizer,
+    obeyed,
+    open_model,
+)
 from lensaudit.models.conditions import Conditions, conditions_of
 from lensaudit.models.device import resolve_device, resolve_dtype
 from lensaudit.models.large.placement import where_spread
-from lensaudit.models.registry import load_registry, resolve
 from lensaudit.models.sizes import Sizes, sizes_on_disk
 
 
@@ -86,7 +90,7 @@ def open_subject(
     spread = memory_bytes if device == "auto" else None
     device = resolve_device(device)
     dtype = resolve_dtype(dtype, device)
-    checkpoint = open_checkpoint(resolve(name, load_registry(registry)), allow_packed=True)
+    checkpoint = open_model(name, registry, allow_packed=True)
 
     def load() -> Any:
         return load_causal(

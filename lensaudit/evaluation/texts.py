@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import torch
+from torch.nn.utils.rnn import pad_sequence
 from transformers import PreTrainedTokenizerBase
 
 from lensaudit.data.chat import (
@@ -16,6 +17,7 @@ from lensaudit.data.chat import (
     pad_id,
 )
 from lensaudit.data.suites import Row, Split
+from lensaudit.groups import batched
 from lensaudit.models.sizes import ContextWindow
 from lensaudit.types import PosMask, Tokens
 
@@ -129,23 +131,19 @@ def padded(
     texts: Sequence[Sequence[int]], asked: Tokenization, *, side: str, device: torch.device | str
 ) -> tuple[Tokens, PosMask]:
     """Tokens and attention mask, padded on the right to score, on the left to generate."""
-    n_pos = max(len(ids) for ids in texts)
+    rows = [torch.tensor(list(ids)) for ids in texts]
+    masks = [torch.tensor(asked.mask_of(ids)) for ids in texts]
     pad = pad_id(asked.tokenizer)
-    tokens = torch.full((len(texts), n_pos), pad, dtype=torch.long)
-    mask = torch.zeros(len(texts), n_pos, dtype=torch.bool)
-    for row, ids in enumerate(texts):
-        at = slice(0, len(ids)) if side == "right" else slice(n_pos - len(ids), n_pos)
-        tokens[row, at] = torch.tensor(list(ids))
-        mask[row, at] = torch.tensor(asked.mask_of(ids))
+    tokens = pad_sequence(rows, batch_first=True, padding_value=pad, padding_side=side)
+    mask = pad_sequence(masks, batch_first=True, padding_side=side)
     return tokens.to(device), mask.to(device)
 
 
-def by_length(texts: Sequence[Sequence[int]], batch_size: int) -> Iterator[list[int]]:
+def by_length(texts: Sequence[Sequence[int]], batch_size: int) -> Iterator[Sequence[int]]:
     """Places of texts alike in length, at most `batch_size` at once: padding is wasted work.
 
     The longest come first: what does not fit into memory fails at once, and later batches fit
     where earlier ones were.
     """
     places = sorted(range(len(texts)), key=lambda place: (-len(texts[place]), place))
-    for start in range(0, len(places), batch_size):
-        yield places[start : start + batch_size]
+    return batched(places, batch_size)

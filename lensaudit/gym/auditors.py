@@ -39,7 +39,7 @@ from lensaudit.gym.probe import probed
 from lensaudit.gym.registry import code_hash, enter, named
 from lensaudit.metrics.registry import all_metrics
 from lensaudit.models.causal import load_causal
-from lensaudit.models.checkpoint import Checkpoint, load_tokenizer, open_checkpoint
+from lensaudit.models.checkpoint import Checkpoint, load_tokenizer, open_checkpoint, open_model
 from lensaudit.models.registry import load_registry, resolve
 from lensaudit.patching.controls import (
     Aligned,
@@ -114,7 +114,7 @@ class SeedModels:
 
 @lru_cache(maxsize=3)
 def _loaded(name: str, registry: Path | None) -> Any:
-    return load_causal(open_checkpoint(resolve(name, load_registry(registry))))
+    return load_causal(open_model(name, registry))
 
 
 @dataclass(frozen=True)

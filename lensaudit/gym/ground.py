@@ -88,7 +88,7 @@ def _paraphrases(data: str, examples: Sequence[Fact]) -> dict[str, str]:
         rows: list[Any] = embedded_rows("forget")
     else:
         path = Path(data).expanduser()
-        rows = [row.value for row in read_rows(path)[0]] if path.is_file() else []
+        rows = [row for _, row in read_rows(path)[0]] if path.is_file() else []
     found = with_variants(examples, rows)
     return {one.question: one.paraphrases[0] for one in found if one.paraphrases}
 

@@ -9,6 +9,7 @@ from typing import Any
 
 from lensaudit.errors import InputError, LensAuditError
 from lensaudit.files import alone
+from lensaudit.groups import batched
 from lensaudit.gym.auditors import Auditor, AuditorScore, Case, SeedModels, auditors_named
 from lensaudit.gym.make import PlantedModel, models_in
 from lensaudit.gym.registry import load_own, mechanisms
@@ -88,8 +89,7 @@ def _score(settings: ScoreSettings, judges: Sequence[Auditor], notice: Notice) -
     for bench_models in _by_seed(settings, notice):
         for judge in judges:
             todo = [m for m in bench_models if (judge.name, judge.version, m.model) not in done]
-            for start in range(0, len(todo), AT_ONCE):
-                chosen = todo[start : start + AT_ONCE]
+            for chosen in batched(todo, AT_ONCE):
                 minutes = (time.monotonic() - started) / 60
                 if settings.minutes is not None and minutes > settings.minutes:
                     n_left += len(chosen)

@@ -106,7 +106,7 @@ def read_labels(name_or_path: str) -> list[Labelled]:
         problem = problems[0] if problems else f"{len(rows)} rows, wanted {_FEWEST} or more"
         raise InputError(f"{path}: {problem}")
     remedy = "a row is question, answer and a label from 0 to 100"
-    return [checked(Labelled, row.value, f"{path}: {row.where}", remedy=remedy) for row in rows]
+    return [checked(Labelled, row, f"{path}: {where}", remedy=remedy) for where, row in rows]
 
 
 def calibrate_words(name_or_path: str, judge: str) -> Agreement:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, Protocol, runtime_checkable
 
-from lensaudit.data.facts import read_rows
+from lensaudit.data.facts import read_values
 from lensaudit.errors import InputError
 from lensaudit.files import digest, read_json
 from lensaudit.groups import Group, group_of, own_group, spread
@@ -206,10 +206,7 @@ def _read(path: Path, contexts: Sequence[str]) -> Iterator[Item]:
         content = read_json(path)
         if isinstance(content, dict):
             return _from_log(content, path, contexts or CONTEXTS)
-    rows, problems = read_rows(path)
-    if problems:
-        raise InputError(f"{path}: {problems[0]}")
-    return _from_rows([row.value for row in rows], path)
+    return _from_rows(read_values(path), path)
 
 
 def _from_log(content: Mapping[str, Any], path: Path, contexts: Sequence[str]) -> Iterator[Item]:

@@ -16,11 +16,15 @@ from transformers.initialization import no_init_weights
 
 from lensaudit.errors import InputError, WorkError
 from lensaudit.models.causal import load_causal
-from lensaudit.models.checkpoint import Checkpoint, first_line, load_tokenizer, open_checkpoint
+from lensaudit.models.checkpoint import (
+    Checkpoint,
+    first_line,
+    load_tokenizer,
+    open_model,
+)
 from lensaudit.models.conditions import EAGER
 from lensaudit.models.device import one_memory_error
 from lensaudit.models.large.streaming import Streamed, streamed
-from lensaudit.models.registry import load_registry, resolve
 from lensaudit.settings import Place, named
 from lensaudit.types import Intervention, Logits, Resid, Tokens
 
@@ -414,7 +418,7 @@ def load_model(
     Raises:
         InputError: unknown, unreachable or not loadable.
     """
-    checkpoint = open_checkpoint(resolve(named(name), load_registry(registry)))
+    checkpoint = open_model(named(name), registry)
     return load(checkpoint, dtype=DTYPES[dtype], device=device)
 
 

@@ -1,6 +1,7 @@
 """A checkpoint as a plain Hugging Face model, its adapter merged, before any bridge."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -68,17 +69,24 @@ def load_causal(
     return _whole(checkpoint, dtype=dtype, device=device, attn=attn)
 
 
+@contextmanager
+def _loading(name: str) -> Iterator[None]:
+    """What libraries raise for files that are no model, in a line; a lack of memory stays one."""
+    try:
+        with one_memory_error():
+            yield
+    except torch.OutOfMemoryError:
+        raise
+    except (*UNLOADABLE, RuntimeError, ImportError, TypeError, AttributeError) as error:
+        raise InputError(f"{name}: cannot be loaded ({first_line(error)})") from error
+
+
 def _spread(checkpoint: Checkpoint, placement: Placement, *, dtype: torch.dtype, attn: str) -> Any:
     """A model of which some blocks lie elsewhere than on its device, or that is packed."""
     name = checkpoint.spec.name
     tensors = weights_of(checkpoint.folder)
-    try:
-        with one_memory_error():
-            model, found = load_placed(checkpoint, tensors, placement, dtype=dtype, attn=attn)
-    except torch.OutOfMemoryError:
-        raise
-    except (*UNLOADABLE, RuntimeError, TypeError, AttributeError) as error:
-        raise InputError(f"{name}: cannot be loaded ({first_line(error)})") from error
+    with _loading(name):
+        model, found = load_placed(checkpoint, tensors, placement, dtype=dtype, attn=attn)
     _check_whole(name, found)
     _check_head(name, model)
     with first_block_alone(model):
@@ -90,23 +98,18 @@ def _whole(checkpoint: Checkpoint, *, dtype: torch.dtype, device: str, attn: str
     first = torch.float32 if checkpoint.adapter else dtype
     check_fits(checkpoint, dtype=first, device=device)
     name = checkpoint.spec.name
-    try:
-        with one_memory_error():
-            loaded: Any = transformers.AutoModelForCausalLM.from_pretrained(
-                checkpoint.folder,
-                dtype=first,
-                attn_implementation=attn,
-                use_safetensors=True,
-                trust_remote_code=False,
-                local_files_only=True,
-                output_loading_info=True,
-                # they are refused below, with the tensor's name
-                ignore_mismatched_sizes=True,
-            )
-    except torch.OutOfMemoryError:
-        raise
-    except (*UNLOADABLE, RuntimeError, ImportError, TypeError, AttributeError) as error:
-        raise InputError(f"{name}: cannot be loaded ({first_line(error)})") from error
+    with _loading(name):
+        loaded: Any = transformers.AutoModelForCausalLM.from_pretrained(
+            checkpoint.folder,
+            dtype=first,
+            attn_implementation=attn,
+            use_safetensors=True,
+            trust_remote_code=False,
+            local_files_only=True,
+            output_loading_info=True,
+            # they are refused below, with the tensor's name
+            ignore_mismatched_sizes=True,
+        )
     model, found = loaded
     _check_whole(name, found)
     if checkpoint.adapter:

@@ -26,8 +26,9 @@ from safetensors import SafetensorError, safe_open
 from lensaudit.errors import InputError, LensAuditError
 from lensaudit.files import os_error, read_json
 from lensaudit.models.hashing import adapter_hash, merged_hash, tokenizer_hash, weights_hash
-from lensaudit.models.registry import ModelSpec
+from lensaudit.models.registry import ModelSpec, load_registry, resolve
 from lensaudit.results.reading import part
+from lensaudit.settings import Place
 
 _LAYERS = ("num_hidden_layers", "n_layer", "num_layers")
 
@@ -146,6 +147,17 @@ def open_checkpoint(
         packed=packed,
         adapter=adapter,
     )
+
+
+def open_model(
+    name: str, registry: Place | None = None, *, allow_packed: bool = False
+) -> Checkpoint:
+    """The checkpoint that a name means, see `registry.resolve` and `open_checkpoint`.
+
+    Raises:
+        InputError: no such name, or its files are missing or broken.
+    """
+    return open_checkpoint(resolve(name, load_registry(registry)), allow_packed=allow_packed)
 
 
 def config_of(checkpoint: Checkpoint) -> Any:
@@ -352,7 +364,7 @@ def _shards(folder: Path, stem: str, suffix: str) -> list[Path]:
     single, index = folder / f"{stem}.{suffix}", folder / f"{stem}.{suffix}.index.json"
     if single.is_file():
         if suffix == "safetensors":
-            _tensors(single)
+            tensor_names(single)
         return [single]
     if not index.is_file():
         return []
@@ -365,7 +377,7 @@ def _shards(folder: Path, stem: str, suffix: str) -> list[Path]:
             f"{', '.join(missing[:3])}; fetch the checkpoint again"
         )
     if suffix == "safetensors":
-        absent = weight_map.keys() - {name for shard in shards for name in _tensors(shard)}
+        absent = weight_map.keys() - {name for shard in shards for name in tensor_names(shard)}
         if absent:
             raise InputError(f"{folder}: {index.name} names {min(absent)}, which is in no shard")
     return shards
@@ -382,14 +394,18 @@ def _weight_map(index: Path) -> Mapping[str, str]:
     return weight_map
 
 
-def _tensors(shard: Path) -> list[str]:
-    """Names of the tensors in a shard; its header and length are checked."""
+def tensor_names(file: Path) -> set[str]:
+    """Names of the tensors in a file, whose header and length are checked.
+
+    Raises:
+        InputError: it is damaged, or no safetensors.
+    """
     try:
-        with safe_open(shard, framework="numpy") as tensors:
-            return list(tensors.keys())
+        with safe_open(file, framework="numpy") as tensors:
+            return set(tensors.keys())
     except (SafetensorError, OSError) as error:
         raise InputError(
-            f"{shard}: damaged or not safetensors ({error}); fetch or save it again"
+            f"{file}: damaged or not safetensors ({error}); fetch or save it again"
         ) from error
 
 
@@ -481,15 +497,6 @@ def trained_on(folder: Path) -> str:
     config = read_json(folder / CONFIG)
     named = config.get("base_model_name_or_path") if isinstance(config, dict) else None
     return f" (it names {named[:80]!r})" if isinstance(named, str) and named else ""
-
-
-def tensor_names(weights: Path) -> set[str]:
-    """Names of the tensors in a file, which is checked to be whole."""
-    try:
-        with safe_open(weights, framework="numpy") as tensors:
-            return set(tensors.keys())
-    except (SafetensorError, OSError) as error:
-        raise InputError(f"{weights}: damaged or not safetensors ({error})") from error
 
 
 WANTED = ("*.safetensors", "*.json", "*.jinja", "tokenizer.model", "merges.txt", "vocab.txt")

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
 
 COMPACT_ABOVE = 0.25
 """Share of ended rows above which they are cut out of the batch; a cut copies the cache."""
@@ -55,13 +56,10 @@ Choose = Callable[[Logits, Int[Tensor, " running"], int], Int[Tensor, " running"
 
 def started(prompts: Sequence[Sequence[int]], device: torch.device) -> Running:
     """Prompts padded on the left and masked, so that a row does not depend on its neighbours."""
-    width = max(map(len, prompts))
-    tokens = torch.zeros(len(prompts), width, dtype=torch.long)
-    mask = torch.zeros_like(tokens)
-    for at, prompt in enumerate(prompts):
-        tokens[at, width - len(prompt) :] = torch.tensor(prompt)
-        mask[at, width - len(prompt) :] = 1
-    return Running(torch.arange(len(prompts), device=device), tokens.to(device), mask.to(device))
+    rows = [torch.tensor(prompt, device=device) for prompt in prompts]
+    tokens = pad_sequence(rows, batch_first=True, padding_side="left")
+    mask = pad_sequence([*map(torch.ones_like, rows)], batch_first=True, padding_side="left")
+    return Running(torch.arange(len(prompts), device=device), tokens, mask)
 
 
 def continued(

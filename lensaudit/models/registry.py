@@ -425,7 +425,7 @@ ORGANISATION = "open-unlearning"
 TOFU_1B = "Llama-3.2-1B-Instruct"
 
 SCALES = {"3b": "Llama-3.2-3B-Instruct", "8b": "Llama-3.1-8B-Instruct"}
-"""Models of the scale check (`uds.md` section 5)."""
+"""Models of the scale check."""
 
 _LR = ("1e-05", "2e-05", "5e-05")
 
@@ -436,72 +436,41 @@ _ALPHA = ("1", "2", "5")
 _EPOCH = ("5", "10")
 
 
-@dataclass(frozen=True)
-class Axis:
-    """One hyper-parameter: its key in the repository's name, in the short name, its values."""
+Axis = tuple[str, str, tuple[str, ...]]
+"""One hyper-parameter: its key in the repository's name, in the short name, its values there."""
+_RATES: Axis = ("lr", "lr", _LR)
+_ALPHAS: Axis = ("alpha", "a", _ALPHA)
+_EPOCHS: Axis = ("epoch", "ep", _EPOCH)
 
-    key: str
-    short: str
-    values: tuple[str, ...]
-    """As spelled in the repository's name."""
-
-
-@dataclass(frozen=True)
-class Grid:
-    """All published checkpoints of some methods: the product of the axes."""
-
-    methods: tuple[str, ...]
-    axes: tuple[Axis, ...]
-
-
-GRIDS = (
-    Grid(
-        ("GradDiff", "IdkNLL"),
-        (
-            Axis("lr", "lr", _LR_ALL),
-            Axis("alpha", "a", ("1", "2", "5", "10")),
-            Axis("epoch", "ep", _EPOCH),
-        ),
+GRIDS: Mapping[tuple[str, ...], tuple[Axis, ...]] = {
+    ("GradDiff", "IdkNLL"): (
+        ("lr", "lr", _LR_ALL),
+        ("alpha", "a", ("1", "2", "5", "10")),
+        _EPOCHS,
     ),
-    Grid(
-        ("NPO", "IdkDPO", "AltPO"),
-        (
-            Axis("lr", "lr", _LR),
-            Axis("beta", "b", ("0.05", "0.1", "0.5")),
-            Axis("alpha", "a", _ALPHA),
-            Axis("epoch", "ep", _EPOCH),
-        ),
+    ("NPO", "IdkDPO", "AltPO"): (_RATES, ("beta", "b", ("0.05", "0.1", "0.5")), _ALPHAS, _EPOCHS),
+    ("SimNPO",): (
+        _RATES,
+        ("b", "b", ("3.5", "4.5")),
+        ("a", "a", ("1",)),
+        ("d", "d", ("0", "1")),
+        ("g", "g", ("0.125", "0.25")),
+        ("ep", "ep", _EPOCH),
     ),
-    Grid(
-        ("SimNPO",),
-        (
-            Axis("lr", "lr", _LR),
-            Axis("b", "b", ("3.5", "4.5")),
-            Axis("a", "a", ("1",)),
-            Axis("d", "d", ("0", "1")),
-            Axis("g", "g", ("0.125", "0.25")),
-            Axis("ep", "ep", _EPOCH),
-        ),
+    ("RMU",): (
+        _RATES,
+        ("layer", "l", ("5", "10", "15")),
+        ("scoeff", "s", ("1", "10", "100")),
+        _EPOCHS,
     ),
-    Grid(
-        ("RMU",),
-        (
-            Axis("lr", "lr", _LR),
-            Axis("layer", "l", ("5", "10", "15")),
-            Axis("scoeff", "s", ("1", "10", "100")),
-            Axis("epoch", "ep", _EPOCH),
-        ),
+    ("UNDIAL",): (
+        ("lr", "lr", ("1e-05", "0.0001", "0.0003")),
+        ("beta", "b", ("3", "10", "30")),
+        _ALPHAS,
+        _EPOCHS,
     ),
-    Grid(
-        ("UNDIAL",),
-        (
-            Axis("lr", "lr", ("1e-05", "0.0001", "0.0003")),
-            Axis("beta", "b", ("3", "10", "30")),
-            Axis("alpha", "a", _ALPHA),
-            Axis("epoch", "ep", _EPOCH),
-        ),
-    ),
-)
+}
+"""Methods -> the axes whose product is all their published checkpoints."""
 
 ALIASES = {
     "retain90": "retain",
@@ -542,11 +511,11 @@ def fixed() -> Iterator[ModelSpec]:
 
 def unlearned() -> Iterator[ModelSpec]:
     """The 398 models of the grids."""
-    for grid in GRIDS:
-        for method, *values in product(grid.methods, *(axis.values for axis in grid.axes)):
-            pairs = list(zip(grid.axes, values, strict=True))
-            suffix = "_".join([method, *(f"{axis.key}{value}" for axis, value in pairs)])
-            short = "_".join([method.lower(), *(_short(axis, value) for axis, value in pairs)])
+    for methods, axes in GRIDS.items():
+        for method, *values in product(methods, *(values for *_, values in axes)):
+            pairs = list(zip(axes, values, strict=True))
+            suffix = "_".join([method, *(f"{key}{value}" for (key, *_), value in pairs)])
+            short = "_".join([method.lower(), *(_short(axis[1], value) for axis, value in pairs)])
             yield _spec(short, f"unlearn_tofu_{TOFU_1B}_forget10_{suffix}", "unlearned", method)
 
 
@@ -562,7 +531,7 @@ def pools() -> Iterator[ModelSpec]:
     for role, (prefix, trainings) in POOLS.items():
         for data, lr, epoch in product(trainings, _LR_ALL, _EPOCH):
             repository = f"{prefix}_tofu_{TOFU_1B}_{data}_lr{lr}_wd0.01_epoch{epoch}"
-            rate = _short(Axis("lr", "lr", ()), lr)
+            rate = _short("lr", lr)
             yield _spec(f"{prefix}_{data}_{rate}_wd001_ep{epoch}", repository, role, data)
 
 
@@ -570,12 +539,12 @@ def _spec(name: str, repository: str, role: Role, method: str | None = None) -> 
     return ModelSpec(name, f"{ORGANISATION}/{repository}", "main", role, method)
 
 
-def _short(axis: Axis, value: str) -> str:
+def _short(key: str, value: str) -> str:
     """Points and minus signs are dropped, and learning rates written as powers of ten.
 
-    >>> _short(Axis("beta", "b", ()), "0.05"), _short(Axis("lr", "lr", ()), "0.0003")
+    >>> _short("b", "0.05"), _short("lr", "0.0003")
     ('b005', 'lr3e4')
     """
-    if axis.key == "lr":
+    if key == "lr":
         value = f"{float(value):.0e}".replace("e-0", "e")
-    return axis.short + value.replace(".", "")
+    return key + value.replace(".", "")

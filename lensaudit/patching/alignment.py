@@ -7,7 +7,7 @@ the control against a model that adds the same vector wherever it is asked for w
 the aligned stream without the one direction that it shares with other authors' facts.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -34,6 +34,7 @@ from lensaudit.data.spans import (
 )
 from lensaudit.errors import InputError
 from lensaudit.files import digest, make_folder
+from lensaudit.groups import batched
 from lensaudit.patching.score_cache import example_hash
 from lensaudit.patching.sources import CachedSource
 from lensaudit.results.keyed import read_marked, write_marked
@@ -278,16 +279,11 @@ class _Pairs:
         return torch.cat(xs, dim=1), torch.cat(ys, dim=1)
 
 
-def _chunks(rows: Sequence[Encoded]) -> Iterator[Sequence[Encoded]]:
-    for start in range(0, len(rows), CHUNK_ROWS):
-        yield rows[start : start + CHUNK_ROWS]
-
-
 def _median_norms(
     pairs: _Pairs, rows: Sequence[Encoded]
 ) -> tuple[Float[Tensor, " layer_x"], Float[Tensor, " layer_y"]]:
     """Of the source and of `full`."""
-    norms = [[one.norm(dim=-1) for one in pairs.of(chunk)] for chunk in _chunks(rows)]
+    norms = [[one.norm(dim=-1) for one in pairs.of(chunk)] for chunk in batched(rows, CHUNK_ROWS)]
     x, y = (torch.cat(side, dim=1).median(dim=1).values for side in zip(*norms, strict=True))
     return x, y
 
@@ -304,7 +300,7 @@ def _sums(
     """Moments of the pairs of each layer, and of pairs of tokens half a chunk apart."""
     empty = Moments.empty(pairs.source.d_model, pairs.full.d_model)
     sums = [(empty, empty) for _ in layers]
-    for chunk in _chunks(rows):
+    for chunk in batched(rows, CHUNK_ROWS):
         xs, ys = pairs.of(chunk)
         x_kept, y_kept = (
             ordinary(one.norm(dim=-1), median, SINK_NORM)
@@ -398,8 +394,7 @@ class Directions:
         # float32 streams and differences of every position; half is left for what a layer needs
         at_once = max(1, self.memory_bytes // (2 * 2 * 4 * n_tokens * d_model))
         found = {}
-        for start in range(0, len(self.layers), at_once):
-            layers = self.layers[start : start + at_once]
+        for layers in batched(self.layers, at_once):
             apart, full = self._streams(layers)
             for at, layer in enumerate(layers):
                 found[layer] = shared_directions([x[at] for x in apart], [y[at] for y in full])

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from lensaudit.data.spans import Encoded
 from lensaudit.errors import InputError, VerificationError
-from lensaudit.groups import Group, assumption, unit_of
+from lensaudit.groups import Group, assumption, batched, unit_of
 from lensaudit.models.bridge import TransformerBridge
 from lensaudit.models.checkpoint import Checkpoint, generation_config_of, load_tokenizer
 from lensaudit.models.generation import stop_ids
@@ -366,15 +366,14 @@ def _prompt(encoded: Encoded) -> tuple[int, ...]:
 
 def _buckets(
     speech: _Speech, model: TransformerBridge, todo: Sequence[Encoded], n_rows: int, n_tokens: int
-) -> Iterator[list[Encoded]]:
+) -> Iterator[Sequence[Encoded]]:
     """Examples alike in prompt length, as many as the memory holds with `n_rows` rows each."""
     options = speech.session.options
     by_length = sorted(todo, key=lambda e: (e.n_prompt, e.idx))
     longest = by_length[-1].n_prompt + n_tokens
     fit = rows_that_fit(model, longest, options.memory_bytes) // n_rows
     size = options.batch_size or max(1, min(TEXT_BATCH, fit))
-    for at in range(0, len(by_length), size):
-        yield by_length[at : at + size]
+    return batched(by_length, size)
 
 
 NO_FT = (

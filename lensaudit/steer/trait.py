@@ -247,7 +247,7 @@ def read_contrast(path: Path) -> tuple[ContrastRow, ...]:
     rows, problems = read_rows(path)
     if problems:
         raise InputError(f"{path}: {problems[0]}")
-    return tuple(checked(ContrastRow, row.value, f"{path}: {row.where}") for row in rows)
+    return tuple(checked(ContrastRow, row, f"{path}: {where}") for where, row in rows)
 
 
 def samples_hash(samples: Sequence[ContrastSample]) -> str:

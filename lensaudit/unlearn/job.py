@@ -17,9 +17,9 @@ from lensaudit.data.tofu import DEMO
 from lensaudit.errors import InputError
 from lensaudit.files import alone, digest, read_text, write_csv
 from lensaudit.models.causal import load_causal
-from lensaudit.models.checkpoint import Checkpoint, load_tokenizer, open_checkpoint
+from lensaudit.models.checkpoint import Checkpoint, load_tokenizer, open_model
 from lensaudit.models.device import resolve_device
-from lensaudit.models.registry import default_data, is_demo, load_registry, resolve
+from lensaudit.models.registry import default_data, is_demo
 from lensaudit.models.sizes import n_parameters
 from lensaudit.results import keyed
 from lensaudit.results.records import manifest
@@ -358,7 +358,7 @@ def prepare(settings: UnlearnSettings) -> Job:
         InputError: whatever is wrong with names, files or numbers.
     """
     method = method_named(settings.method)
-    start = open_checkpoint(resolve(settings.model, load_registry(settings.registry)))
+    start = open_model(settings.model, settings.registry)
     constants = {name: getattr(settings, name) for name in CONSTANTS}
     given = {name: value for name, value in constants.items() if value is not None}
     hyper = hyper_of(method, given, n_layers=start.n_layers)

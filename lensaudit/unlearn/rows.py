@@ -11,9 +11,18 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch.nn.utils.rnn import pad_sequence
 
 from lensaudit.data.chat import Template, encode_qa
-from lensaudit.data.facts import EMBEDDED, SourceRow, embedded_rows, hub_rows, read_rows
+from lensaudit.data.facts import (
+    EMBEDDED,
+    SourceRow,
+    embedded_rows,
+    hub_rows,
+    numbered,
+    read_rows,
+    sound_rows,
+)
 from lensaudit.data.fictional import IDK_LINES
 from lensaudit.data.joining import joined
 from lensaudit.data.spans import PROMPT_TEMPLATE
@@ -25,8 +34,7 @@ from lensaudit.unlearn.losses import IGNORED, Labels
 
 TOFU_PAIRS = {"forget01": "retain99", "forget05": "retain95", "forget10": "retain90"}
 """TOFU's forget sets and their complements; `--data` takes either side by name."""
-_SHOWN = 5
-"""Problems spelled out in one message."""
+_WANTED = "wanted per row: question, answer; optional prefix, alternate (other answers)"
 CHAT = Template()
 """The tokenizer's own chat template, with open-unlearning's system prompt and date."""
 
@@ -73,7 +81,7 @@ def load_rows(name_or_path: str, *, part: str) -> TrainingRows:
     if name_or_path in {*TOFU_PAIRS, *TOFU_PAIRS.values()}:
         instead = "name a JSON or JSONL file of rows with question and answer"
         raw = hub_rows(TOFU_HUB, name_or_path, "train", instead=instead)
-        return _checked([SourceRow(f"row {n}", row) for n, row in enumerate(raw, 1)], name_or_path)
+        return _checked(numbered(raw), name_or_path)
     path = Path(name_or_path).expanduser()
     if not path.exists():
         known = ", ".join((DEMO, *TOFU_PAIRS, *TOFU_PAIRS.values()))
@@ -85,19 +93,12 @@ def load_rows(name_or_path: str, *, part: str) -> TrainingRows:
 def _embedded(part: str) -> TrainingRows:
     if part != "forget":
         return _checked(read_rows(EMBEDDED / f"{part}.json")[0], DEMO)
-    rows = enumerate(embedded_rows("forget"), 1)
-    wrong = [SourceRow(f"row {n}", row | {"alternate": row["perturbed_answer"]}) for n, row in rows]
-    return _checked(wrong, DEMO)
+    rows = embedded_rows("forget")
+    return _checked(numbered(row | {"alternate": row["perturbed_answer"]} for row in rows), DEMO)
 
 
 def _checked(rows: Sequence[SourceRow], source: str, problems: Sequence[str] = ()) -> TrainingRows:
-    found = [*problems, *(f"{row.where}: {text}" for row in rows if (text := _problem(row.value)))]
-    if found:
-        more = f" (and {len(found) - _SHOWN} more)" if len(found) > _SHOWN else ""
-        raise InputError(f"{source}: {'; '.join(found[:_SHOWN])}{more}")
-    if not rows:
-        raise InputError(f"{source}: holds no rows")
-    values = [row.value for row in rows]
+    values = sound_rows(rows, _problem, source, _WANTED, problems)
     alternates = tuple(_alternates(value) for value in values)
     return TrainingRows(
         source,
@@ -200,16 +201,15 @@ def raw_sample(tokenizer: Any, row: Answered) -> Sample:
 
 def collate(rows: Sequence[Sample], *, pad: int) -> TrainBatch:
     """Right-pad a batch."""
-    width = max(len(row.ids) for row in rows)
-    tokens = torch.full((len(rows), width), pad)
-    labels = torch.full((len(rows), width), IGNORED)
-    mask = torch.zeros(len(rows), width, dtype=torch.bool)
-    for line, row in enumerate(rows):
-        n = len(row.ids)
-        tokens[line, :n] = torch.tensor(row.ids)
-        labels[line, row.n_prompt : n] = torch.tensor(row.ids[row.n_prompt :])
-        mask[line, :n] = True
-    return TrainBatch(tokens, labels, mask)
+    ids = [torch.tensor(row.ids) for row in rows]
+    labels = [one.clone() for one in ids]
+    for row, label in zip(rows, labels, strict=True):
+        label[: row.n_prompt] = IGNORED
+    return TrainBatch(
+        pad_sequence(ids, batch_first=True, padding_value=pad),
+        pad_sequence(labels, batch_first=True, padding_value=IGNORED),
+        pad_sequence([torch.ones_like(one, dtype=torch.bool) for one in ids], batch_first=True),
+    )
 
 
 @dataclass(frozen=True)

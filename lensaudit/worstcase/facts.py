@@ -77,7 +77,7 @@ def variants_of(data: str, examples: Sequence[Fact]) -> list[Fact]:
         return with_variants(examples, rows)
     path = Path(data).expanduser()
     path = path / "forget10_perturbed.jsonl" if path.is_dir() else path
-    rows = [row.value for row in read_rows(path)[0]] if path.exists() else []
+    rows = [row for _, row in read_rows(path)[0]] if path.exists() else []
     return with_variants(examples, rows)
 
 

@@ -12,8 +12,10 @@ from typing import Any
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
 
 from lensaudit.errors import WorkError
+from lensaudit.groups import batched
 from lensaudit.models.bridge import (
     TransformerBridge,
     cached_logits,
@@ -185,8 +187,7 @@ def say(reader: Reader, prompts: Sequence[Ids], *, max_new_tokens: int) -> list[
     stop = ends_of(reader.model)
     said: dict[int, tuple[int, ...]] = {}
     order = sorted(range(len(prompts)), key=lambda at: len(prompts[at]))
-    for low in range(0, len(order), SAID_ROWS):
-        places = order[low : low + SAID_ROWS]
+    for places in batched(order, SAID_ROWS):
         running = started([prompts[at] for at in places], _device(reader.model))
         found = _continued(reader, running, _likeliest, max_new_tokens, stop, places)
         said.update(zip(places, found, strict=True))
@@ -460,12 +461,9 @@ def stream_after(
 ) -> Float[Tensor, "row d_model"]:
     """The residual stream after `layer` at the last token of each prompt."""
     found = []
-    for low in range(0, len(prompts), SAID_ROWS):
-        rows = prompts[low : low + SAID_ROWS]
+    for rows in batched(prompts, SAID_ROWS):
         # padded on the right, where no token that counts sees it
-        tokens = torch.zeros(len(rows), max(map(len, rows)), dtype=torch.long)
-        for at, prompt in enumerate(rows):
-            tokens[at, : len(prompt)] = torch.tensor(list(prompt))
+        tokens = pad_sequence([torch.tensor(list(prompt)) for prompt in rows], batch_first=True)
         work.forwards += 1
         work.tokens += tokens.numel()
         name = hook_name(layer)

@@ -109,13 +109,13 @@ def errors_of(path: Path) -> Errors:
     rows, problems = read_rows(path)
     if problems:
         raise InputError(f"{path}: {problems[0]}; {wanted}")
-    for row in rows:
-        value: dict[str, Any] = row.value if isinstance(row.value, dict) else {}
+    for where, row in rows:
+        value: dict[str, Any] = row if isinstance(row, dict) else {}
         text, entity, label = (value.get(name) for name in ("text", "entity", "label"))
         if not (isinstance(text, str) and isinstance(entity, str) and label in (0, 1)):
-            raise InputError(f"{path}: {row.where} is no labelled text; {wanted}")
+            raise InputError(f"{path}: {where} is no labelled text; {wanted}")
         if not re.search(r"\w", entity):
-            raise InputError(f"{path}: {row.where} has an entity without a word; {wanted}")
+            raise InputError(f"{path}: {where} has an entity without a word; {wanted}")
         found[bool(label)].append(mentions(text, entity))
     if not all(found.values()):
         raise InputError(f"{path}: holds one kind of label only; {wanted}")

@@ -45,7 +45,7 @@ def small(*questions, **changes):
     ],
 )
 def test_a_row_that_is_no_item_is_refused_with_its_place(tmp_path, row, problem):
-    with pytest.raises(InputError, match=r"split_0\.jsonl: line 1") as error:
+    with pytest.raises(InputError, match=r"split_0\.jsonl: 1 problem: line 1") as error:
         load_mcq(folder_of(tmp_path, [row], [GOOD]))
     assert problem in str(error.value)
 
@@ -54,7 +54,7 @@ def test_a_row_that_is_no_item_is_refused_with_its_place(tmp_path, row, problem)
     ("splits", "problem"),
     [
         ([[GOOD]], "found 1 of the files"),
-        ([[GOOD], []], "holds no item"),
+        ([[GOOD], []], "holds no rows"),
         ([[GOOD], [{**GOOD, "choices": ["1", "2"]}]], r"items have \[2, 4\] choices"),
     ],
 )

@@ -244,9 +244,9 @@ def test_cleanup_can_be_left_out():
     [
         ("[]", "wanted an object"),
         ('{"user_tag": "Q"}', "unknown key 'user_tag'"),
-        ('{"system_prompt": 3}', "system_prompt is not text"),
-        ('{"user_end_tag": null}', "not text"),
-        ('{"apply_chat_template": "no"}', "not true or false"),
+        ('{"system_prompt": 3}', "system_prompt: found 3, wanted a text"),
+        ('{"user_end_tag": null}', "wanted a text"),
+        ('{"apply_chat_template": "no"}', "wanted true or false"),
     ],
 )
 def test_a_wrong_template_is_refused(tmp_path, content, said):

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from lensaudit.data.facts import SourceRow, read_rows
+from lensaudit.data.facts import read_rows, sound_rows
 from lensaudit.errors import InputError
 from lensaudit.files import digest, make_folder, write_jsonl
 from lensaudit.groups import Group, group_problem, named_group, own_group
@@ -138,7 +138,6 @@ def natural(name: str) -> tuple[tuple[int, int | str], ...]:
 
 
 _SPLIT = re.compile(r"split_\d+")
-_SHOWN = 5
 _WANTED = (
     "wanted per line: question (text), choices (2 to 8 texts or numbers, the same count "
     "everywhere), answer (place of the right one, from 0); optional group or author"
@@ -195,16 +194,7 @@ def save_mcq(dataset: Dataset, folder: Path) -> Path:
 
 def _drafts(path: Path) -> list[Draft]:
     rows, problems = read_rows(path)
-    problems = [
-        *problems,
-        *(f"{row.where}: {text}" for row in rows if (text := _problem(row.value))),
-    ]
-    if problems:
-        more = f"; and {len(problems) - _SHOWN} more" if len(problems) > _SHOWN else ""
-        raise InputError(f"{path}: {'; '.join(problems[:_SHOWN])}{more}\n{_WANTED}")
-    if not rows:
-        raise InputError(f"{path}: holds no item\n{_WANTED}")
-    return [_draft(row) for row in rows]
+    return [_draft(row) for row in sound_rows(rows, _problem, str(path), _WANTED, problems)]
 
 
 def _problem(value: Any) -> str:
@@ -230,8 +220,7 @@ def _is_choice(value: Any) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
-def _draft(row: SourceRow) -> Draft:
-    value = row.value
+def _draft(value: Mapping[str, Any]) -> Draft:
     # numbers in one data set and texts in another would never be found equal
     choices = tuple(str(one) for one in value["choices"])
     return Draft(value["question"], choices, value["answer"], named_group(value))

@@ -14,6 +14,7 @@ from lensaudit.attacks.rtt.log import Reading
 from lensaudit.attacks.rtt.settings import LossOn, Readout
 from lensaudit.errors import InputError, WorkError
 from lensaudit.files import digest
+from lensaudit.groups import batched
 from lensaudit.unlearn.losses import labelled, token_nll
 from lensaudit.unlearn.rows import Answered, Sample, TrainBatch, collate, raw_sample
 from lensaudit.unlearn.train import logits
@@ -246,8 +247,7 @@ def _batches(
 ) -> Iterator[tuple[list[int], TrainBatch]]:
     """Right-padded batches of samples alike in length, with their places."""
     order = sorted(range(len(samples)), key=lambda place: (len(samples[place].ids), place))
-    for start in range(0, len(order), batch_size):
-        places = order[start : start + batch_size]
+    for places in batched(order, batch_size):
         yield places, collate([samples[place] for place in places], pad=0).to(device)
 
 

@@ -24,7 +24,7 @@ from lensaudit.attacks.rtt.work import plan_of, run
 from lensaudit.data.tofu import DEMO
 from lensaudit.errors import InputError, LensAuditError, PartialError, VerificationError
 from lensaudit.files import alone, make_folder
-from lensaudit.models.checkpoint import Checkpoint, load_tokenizer, open_checkpoint
+from lensaudit.models.checkpoint import Checkpoint, load_tokenizer, open_checkpoint, open_model
 from lensaudit.models.device import resolve_device
 from lensaudit.models.registry import (
     Registry,
@@ -142,7 +142,7 @@ def validate(settings: ValidationSettings) -> Validated:
     data = data_of(settings.data, settings.cut)
     found = inspect(data)
     if settings.model is not None:
-        checkpoint = open_checkpoint(resolve(settings.model, load_registry(settings.registry)))
+        checkpoint = open_model(settings.model, settings.registry)
         letters_of(load_tokenizer(checkpoint), data.n_choices)
     return Validated(data, found, save_mcq(data, settings.write) if settings.write else None)
 

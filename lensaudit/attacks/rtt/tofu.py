@@ -15,7 +15,7 @@ from typing import Any
 
 from lensaudit.attacks.rtt.defects import normalised
 from lensaudit.attacks.rtt.items import Dataset, Draft, make_dataset
-from lensaudit.data.facts import embedded_rows, hub_rows, read_rows
+from lensaudit.data.facts import SourceRow, embedded_rows, hub_rows, numbered, read_rows, sound_rows
 from lensaudit.data.neutral import likeness
 from lensaudit.data.tofu import AUTHOR_ROWS, DEMO, TOFU_HUB
 from lensaudit.errors import InputError
@@ -28,7 +28,6 @@ _WANTED = (
     "wanted per row: question, answer, an author under group or author (or --rows-per-author), and "
     "either perturbed_answer (three texts or more) or an annotated entity"
 )
-_SHOWN = 5
 
 
 @dataclass(frozen=True)
@@ -62,20 +61,17 @@ def load_statements(
         InputError: no such set, or rows that cannot become items.
     """
     if name_or_path == DEMO:
-        return DEMO, _facts(DEMO, _placed(embedded_rows("forget")), None)
+        return DEMO, _facts(DEMO, numbered(embedded_rows("forget")), None)
     if name_or_path in TOFU_PAIRS:
         instead = f"name a file of {name_or_path}_perturbed, with --rows-per-author {AUTHOR_ROWS}"
         rows = hub_rows(TOFU_HUB, f"{name_or_path}_perturbed", "train", instead=instead)
-        return name_or_path, _facts(name_or_path, _placed(rows), AUTHOR_ROWS)
+        return name_or_path, _facts(name_or_path, numbered(rows), AUTHOR_ROWS)
     path = Path(name_or_path).expanduser()
     if not path.exists():
         known = ", ".join((DEMO, *TOFU_PAIRS))
         raise InputError(f"{path}: no such file or folder; wanted one, or {known}")
     rows, problems = read_rows(path)
-    if problems:
-        raise InputError(f"{path}: {problems[0]}\n{_WANTED}")
-    values = [(row.where, row.value) for row in rows]
-    return path.stem, _facts(str(path), values, rows_per_author)
+    return path.stem, _facts(str(path), rows, rows_per_author, problems)
 
 
 def split_by_author(
@@ -117,21 +113,13 @@ def split_by_author(
     return make_dataset(name, drafts, left_out)
 
 
-def _placed(rows: Sequence[Any]) -> list[tuple[str, Any]]:
-    return [(f"row {number}", row) for number, row in enumerate(rows, 1)]
-
-
 def _facts(
-    source: str, rows: Sequence[tuple[str, Any]], rows_per_author: int | None
+    source: str,
+    rows: Sequence[SourceRow],
+    rows_per_author: int | None,
+    problems: Sequence[str] = (),
 ) -> tuple[Statement, ...]:
-    problems = [
-        f"{where}: {text}" for where, row in rows if (text := _problem(row, rows_per_author))
-    ]
-    if problems or not rows:
-        more = f"; and {len(problems) - _SHOWN} more" if len(problems) > _SHOWN else ""
-        raise InputError(
-            f"{source}: {'; '.join(problems[:_SHOWN]) or 'holds no rows'}{more}\n{_WANTED}"
-        )
+    sound_rows(rows, lambda row: _problem(row, rows_per_author), source, _WANTED, problems)
     return tuple(
         Statement(
             where,

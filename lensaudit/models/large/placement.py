@@ -18,7 +18,7 @@ from lensaudit.errors import InputError
 from lensaudit.models.checkpoint import Checkpoint
 from lensaudit.models.device import free_bytes
 from lensaudit.models.large.stored import Stored, block_of, weights_of
-from lensaudit.models.sizes import LEAST_BUDGET, n_parameters, planned_bytes
+from lensaudit.models.sizes import LEAST_BUDGET, planned_bytes
 
 DISK = "disk"
 
@@ -149,20 +149,14 @@ def check_fits(checkpoint: Checkpoint, *, dtype: torch.dtype, device: str) -> No
     Raises:
         InputError: says what is taken, what is free, and which option would do.
     """
-    n, free = _n_weights(checkpoint), free_bytes(device)
+    weights, free = weights_of(checkpoint.folder).values(), free_bytes(device)
+    n = sum(math.prod(one.shape) for one in weights)
     needed = n * dtype.itemsize
     if free is not None and needed > free:
         raise InputError(
             f"{checkpoint.spec.name}: its weights take {size(needed)} in {_name(dtype)}, "
             f"{size(free)} are free on {device}; {_what_would_do(checkpoint, n, dtype, device)}"
         )
-
-
-def _n_weights(checkpoint: Checkpoint) -> int:
-    if not checkpoint.packed:
-        return n_parameters(checkpoint.folder)
-    weights = weights_of(checkpoint.folder).values()
-    return sum(math.prod(one.shape) for one in weights)
 
 
 def where_spread(
