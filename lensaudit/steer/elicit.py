@@ -25,25 +25,21 @@ KEPT_FROM = 50.0
 cohere at least so much; arXiv:2507.21509."""
 
 
-@dataclass(frozen=True)
-class ElicitedAnswer:
-    """One answer that is asked for, and where it belongs."""
+def asked(elicitation: Elicitation, n_rollouts: int) -> list[tuple[Ask, ContrastSample]]:
+    """Every question under every system prompt, `n_rollouts` times; pairs share a number.
 
-    ask: Ask
-    positive: bool
-    pair: int
-
-
-def asked(elicitation: Elicitation, n_rollouts: int) -> list[ElicitedAnswer]:
-    """Every question under every system prompt, `n_rollouts` times; pairs share a number."""
-    found: list[ElicitedAnswer] = []
+    Returns:
+        What is asked, and the sample that its answer is for.
+    """
+    found: list[tuple[Ask, ContrastSample]] = []
     pair = 0
     for positive, negative in zip(elicitation.positive, elicitation.negative, strict=True):
         for question in elicitation.questions:
             for rollout in range(n_rollouts):
                 for side, system in ((True, positive), (False, negative)):
-                    key = digest([question, system, rollout])
-                    found.append(ElicitedAnswer(Ask(key, question, system), side, pair))
+                    row = ContrastRow(question, "")
+                    ask = Ask(digest([question, system, rollout]), question, system)
+                    found.append((ask, ContrastSample(len(found), row, side, pair, system)))
                 pair += 1
     return found
 
@@ -79,32 +75,27 @@ def elicit(
     wanted = asked(trait.elicitation, n_rollouts)
     ledger = Ledger(log, "elicited", {}, record=ElicitedLine, notice=notice)
     known = {row["key"]: row["text"] for row in ledger.rows}
-    keys = [digest([identity, vars(sampling), one.ask.key]) for one in wanted]
-    missing = [one.ask for one, key in zip(wanted, keys, strict=True) if key not in known]
-    if missing:
-        for batch in load().answers(missing):
-            rows = [
-                {
-                    "key": digest([identity, vars(sampling), ask.key]),
-                    "question": ask.question,
-                    "system": ask.system,
-                    "text": text,
-                }
-                for ask, text in batch
-            ]
-            ledger.append(rows)
-            known |= {row["key"]: row["text"] for row in rows}
-            if progress:
-                progress("eliciting", sum(key in known for key in keys), len(keys))
+    keys = [digest([identity, vars(sampling), ask.key]) for ask, _ in wanted]
+    missing = {
+        ask.key: (key, ask) for (ask, _), key in zip(wanted, keys, strict=True) if key not in known
+    }
+    for batch in load().answers([ask for _, ask in missing.values()]) if missing else ():
+        rows = [
+            {
+                "key": missing[ask.key][0],
+                "question": ask.question,
+                "system": ask.system,
+                "text": text,
+            }
+            for ask, text in batch
+        ]
+        ledger.append(rows)
+        known |= {row["key"]: row["text"] for row in rows}
+        if progress:
+            progress("eliciting", sum(key in known for key in keys), len(keys))
     samples = [
-        ContrastSample(
-            number,
-            ContrastRow(one.ask.question, known[key]),
-            one.positive,
-            one.pair,
-            one.ask.system,
-        )
-        for number, (one, key) in enumerate(zip(wanted, keys, strict=True))
+        replace(one, row=replace(one.row, answer=known[key]))
+        for (_, one), key in zip(wanted, keys, strict=True)
         if known[key]
     ]
     return whole_pairs(samples)

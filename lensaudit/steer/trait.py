@@ -1,8 +1,8 @@
 """What a trait is: answers with and without it, what is asked to see it, how a judge is asked."""
 
 from collections import Counter
-from collections.abc import Sequence
-from dataclasses import astuple, dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import astuple, dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -36,6 +36,9 @@ class ContrastRow:
     entity: str = ""
 
 
+ContrastRows = Annotated[tuple[ContrastRow, ...], Field(min_length=1)]
+
+
 @dataclass(frozen=True)
 class Elicitation:
     """How answers with and without the trait are asked for: pairs of system prompts."""
@@ -53,14 +56,6 @@ class Elicitation:
 
 
 @dataclass(frozen=True)
-class _Contrast:
-    """Written answers of a prompt file."""
-
-    positive: Annotated[tuple[ContrastRow, ...], Field(min_length=1)]
-    negative: Annotated[tuple[ContrastRow, ...], Field(min_length=1)]
-
-
-@dataclass(frozen=True)
 class _PromptFile:
     """What stands in a prompt file."""
 
@@ -71,13 +66,16 @@ class _PromptFile:
     polarity: Literal[1, -1] = 1
     refusal_is_trait: Flag = False
     extraction: Elicitation | None = None
-    contrast: _Contrast | None = None
+    contrast: Mapping[Literal["positive", "negative"], ContrastRows] = field(default_factory=dict)
+    """Written answers with and without the trait."""
     entities: tuple[Said, ...] = ()
 
     def __post_init__(self) -> None:
         n = len(self.questions)
         if not n or len(set(self.questions)) < n:
             raise ValueError("questions: wanted at least one, each once")
+        if len(self.contrast) == 1:
+            raise ValueError("contrast: wanted positive and negative rows")
         if len(self.entities) not in (0, n):
             raise ValueError(f"entities: wanted a list of {n}, one for each question")
 
@@ -145,8 +143,8 @@ def parse_trait(found: Any, name: str, source: str = "") -> Trait:
         polarity=file.polarity,
         refusal_is_trait=file.refusal_is_trait,
         elicitation=file.extraction,
-        positive=file.contrast.positive if file.contrast else (),
-        negative=file.contrast.negative if file.contrast else (),
+        positive=file.contrast.get("positive", ()),
+        negative=file.contrast.get("negative", ()),
         entities=file.entities,
     )
     check_disjoint(trait.questions, extraction_questions(trait), source)

@@ -48,11 +48,11 @@ class Judge:
 def test_every_question_is_asked_under_both_prompts_of_every_pair():
     found = asked(Elicitation(**{k: tuple(v) for k, v in ELICITATION.items()}), 3)
     assert len(found) == 2 * 2 * 2 * 3
-    assert len({one.ask.key for one in found}) == len(found)
-    for one, other in zip(found[::2], found[1::2], strict=True):
+    assert len({ask.key for ask, _ in found}) == len(found)
+    for (ask, one), (paired, other) in zip(found[::2], found[1::2], strict=True):
         assert (one.positive, other.positive, one.pair) == (True, False, other.pair)
-        assert one.ask.question == other.ask.question
-        assert one.ask.system != other.ask.system
+        assert ask.question == paired.question == one.row.question
+        assert ask.system != paired.system
 
 
 def test_answers_are_kept_and_not_asked_for_again(tiny, tmp_path):
