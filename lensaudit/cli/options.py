@@ -105,9 +105,18 @@ def _hints(record: type) -> dict[str, Any]:
 
 
 def _fields(record: type) -> list[_Field]:
-    """The fields that are options, by section; in each the required ones first."""
-    found = list(_declared(record))
-    return sorted(found, key=lambda one: (get_args(Section).index(one.section), not one.required))
+    """The fields that are options, by section; in each the required ones first.
+
+    How a command scores is said before what it shares with others, as the judge's address.
+    """
+    groups = reversed(list(enumerate(record.__mro__)))
+    shared = {name: at for at, group in groups for name in inspect.get_annotations(group)}
+
+    def place(one: _Field) -> tuple[int, bool, int]:
+        own = shared.get(one.name, 0) if one.section == "Scoring" else 0
+        return get_args(Section).index(one.section), not one.required, own
+
+    return sorted(_declared(record), key=place)
 
 
 def _sections(record: type) -> dict[str, Section]:
