@@ -14,9 +14,9 @@ from pathlib import Path
 
 import click
 
-from lensaudit.association.evidence import Read, binding_of
+from lensaudit.association.evidence import RelationReading, binding_of
 from lensaudit.association.outcome import counted
-from lensaudit.association.reading import LENS, OUTPUTS, Asked, lensed, maps_onto, said
+from lensaudit.association.reading import LENS, OUTPUTS, Questionnaire, lensed, maps_onto, said
 from lensaudit.association.relations import relations_of
 from lensaudit.data.neutral import neutral_of
 from lensaudit.data.tofu import forget_set
@@ -38,7 +38,7 @@ def main(gym: Path, seeds: str, out: Path) -> None:
     done = [json.loads(line) for line in place.read_text().splitlines()] if place.exists() else []
     known = {(one["seed"], one["model"]) for one in done}
     rows = forget_set("demo")
-    asked = [Asked(one) for one in relations_of(rows).found]
+    asked = [Questionnaire(one) for one in relations_of(rows).found]
     fit = neutral_of("demo", rows).fit
     texts = [f"Question: {one.question}\nAnswer: {one.answer}" for one in fit]
     spec = base_spec(["demo/full"])
@@ -67,7 +67,7 @@ def asked_of(folder: Path, asked, base, texts) -> dict:
         tables |= {f"{LENS} {at}": table for at, table in enumerate(lensed(model, one))}
         foreign = lensed(model, one, head=base, maps=maps)
         tables |= {f"foreign {at}": table for at, table in enumerate(foreign)}
-        read.append(counted(Read(one, tables)))
+        read.append(counted(RelationReading(one, tables)))
     found = {"kind": truth["kind"], "holds": truth["holds"]}
     for name in ("all", OUTPUTS, LENS, "foreign"):
         kept = [_only(one, name) for one in read]
@@ -76,10 +76,12 @@ def asked_of(folder: Path, asked, base, texts) -> dict:
     return found
 
 
-def _only(read: Read, name: str) -> Read:
+def _only(read: RelationReading, name: str) -> RelationReading:
     if name == "all":
         return read
-    return Read(read.asked, {k: v for k, v in read.by_reader.items() if k.split()[0] == name})
+    return RelationReading(
+        read.asked, {k: v for k, v in read.by_reader.items() if k.split()[0] == name}
+    )
 
 
 def show(done) -> None:

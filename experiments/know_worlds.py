@@ -15,9 +15,9 @@ import click
 import numpy as np
 from scipy.stats import kstest
 
-from lensaudit.association.evidence import Read, binding_of
+from lensaudit.association.evidence import RelationReading, binding_of
 from lensaudit.association.outcome import counted
-from lensaudit.association.reading import LENS, OUTPUTS, Asked, lensed, said
+from lensaudit.association.reading import LENS, OUTPUTS, Questionnaire, lensed, said
 from lensaudit.association.relations import relations_of
 from lensaudit.data.facts import validate
 from lensaudit.data.fictional import annotated, make_world
@@ -48,14 +48,16 @@ def main(model: str, worlds: int, out: Path) -> None:
         print(f"p <= {level}: {share.value:.3f} [{share.low:.3f}, {share.high:.3f}]")
 
 
-def readings(bridge, seed: int) -> list[Read]:
+def readings(bridge, seed: int) -> list[RelationReading]:
     """What the model says of the people and values of a world."""
     rows = validate(annotated(make_world(seed).forget), f"world {seed}")
     found = []
     for relation in relations_of(rows).found:
-        asked = Asked(relation)
+        asked = Questionnaire(relation)
         layers = {f"{LENS} {at}": table for at, table in enumerate(lensed(bridge, asked))}
-        found.append(counted(Read(asked, {OUTPUTS: said(bridge, asked, OUTPUTS), **layers})))
+        found.append(
+            counted(RelationReading(asked, {OUTPUTS: said(bridge, asked, OUTPUTS), **layers}))
+        )
     return found
 
 

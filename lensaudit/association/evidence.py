@@ -14,7 +14,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from lensaudit.association.reading import OUTPUTS, Asked
+from lensaudit.association.reading import OUTPUTS, Questionnaire
 from lensaudit.groups import Group, unit_of
 from lensaudit.scores.assignment import (
     Assignment,
@@ -46,10 +46,10 @@ Readings = Mapping[str, Float[Tensor, "subject value"]]
 
 
 @dataclass(frozen=True)
-class Read:
+class RelationReading:
     """A relation and what every reader of one model says of it."""
 
-    asked: Asked
+    asked: Questionnaire
     by_reader: Readings
 
     @property
@@ -144,14 +144,16 @@ def _best_pair(found: Sequence[tuple[frozenset[int], list[Group]]]) -> tuple[int
     return best if best is not None and gains[best] > 0 else None
 
 
-def traces_of(read: Sequence[Read]) -> tuple[list[Traces], tuple[Stratum, ...]]:
+def traces_of(read: Sequence[RelationReading]) -> tuple[list[Traces], tuple[Stratum, ...]]:
     """D of every stratum, summed over its relations."""
     groups = [[fact.group for fact in one.asked.relation.facts] for one in read]
     strata = strata_of(groups)
     return [_summed(read, groups, one) for one in strata], strata
 
 
-def _summed(read: Sequence[Read], groups: Sequence[Sequence[Group]], stratum: Stratum) -> Traces:
+def _summed(
+    read: Sequence[RelationReading], groups: Sequence[Sequence[Group]], stratum: Stratum
+) -> Traces:
     parts = []
     for at in stratum.relations:
         places = [groups[at].index(group) for group in stratum.groups]
@@ -159,7 +161,7 @@ def _summed(read: Sequence[Read], groups: Sequence[Sequence[Group]], stratum: St
     return torch.stack(parts).sum(0)
 
 
-def binding_of(read: Sequence[Read], *, seed: int) -> Binding:
+def binding_of(read: Sequence[RelationReading], *, seed: int) -> Binding:
     """The assignment test over all relations and readers."""
     traces, strata = traces_of(read)
     generator = np.random.default_rng(seed)
@@ -174,7 +176,7 @@ def binding_of(read: Sequence[Read], *, seed: int) -> Binding:
     )
 
 
-def by_relation(read: Sequence[Read], *, seed: int) -> list[Assignment]:
+def by_relation(read: Sequence[RelationReading], *, seed: int) -> list[Assignment]:
     """The same test of every relation by itself."""
     return [
         assignment_test([double_centred(one.table)], generator=np.random.default_rng(seed))
@@ -183,7 +185,7 @@ def by_relation(read: Sequence[Read], *, seed: int) -> list[Assignment]:
 
 
 def priors_of(
-    own: Read, others: Sequence[Read], never: Sequence[Read]
+    own: RelationReading, others: Sequence[RelationReading], never: Sequence[RelationReading]
 ) -> Float[Tensor, "subject value"] | None:
     """What somebody ignorant says of every subject's values: the largest of all that is known.
 
@@ -217,7 +219,7 @@ def _alike(rows: Float[Tensor, "invented value"], n: int) -> Float[Tensor, "subj
 
 
 def facts_of_read(
-    own: Read, prior: Float[Tensor, "subject value"] | None
+    own: RelationReading, prior: Float[Tensor, "subject value"] | None
 ) -> Iterator[FactEvidence]:
     """Bits of every fact of a relation."""
     relation, n_values = own.asked.relation, len(own.asked.values)
@@ -285,7 +287,7 @@ class Power:
     share: float = field(default=POWER)
 
 
-def power_of(read: Sequence[Read], *, seed: int, n_worlds: int = 40) -> Power:
+def power_of(read: Sequence[RelationReading], *, seed: int, n_worlds: int = 40) -> Power:
     """The knowledge that would have been found, planted into what the model says of others.
 
     The values are given out anew, so that nothing is bound, and each true one is made likelier by
@@ -313,7 +315,7 @@ def power_of(read: Sequence[Read], *, seed: int, n_worlds: int = 40) -> Power:
     return Power(None)
 
 
-def _bits_of(nats: float, read: Sequence[Read]) -> float:
+def _bits_of(nats: float, read: Sequence[RelationReading]) -> float:
     """Mean bits that a factor of exp(nats) at the true value adds to a uniform guess."""
     sizes = [len(one.asked.values) for one in read]
     shares = [math.exp(nats) / (math.exp(nats) + k - 1) for k in sizes]

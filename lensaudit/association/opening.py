@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from lensaudit.association.names import invented_names
-from lensaudit.association.reading import N_SHOTS, Asked
+from lensaudit.association.reading import N_SHOTS, Questionnaire
 from lensaudit.association.relations import Relation, relations_of
 from lensaudit.association.settings import READERS, KnowSettings, ReaderName
 from lensaudit.data.facts import Fact
@@ -36,8 +36,8 @@ class Know:
     base: Checkpoint | None
     retains: tuple[Checkpoint, ...]
     """Models that never saw the facts."""
-    asked: tuple[Asked, ...]
-    kept: tuple[Asked, ...]
+    asked: tuple[Questionnaire, ...]
+    kept: tuple[Questionnaire, ...]
     """Relations of facts that the source should still know."""
     unscored: Mapping[int, str]
     """Idx -> why a fact of the set is not asked."""
@@ -96,7 +96,7 @@ class Know:
         }
 
 
-def asked_hash(asked: Sequence[Asked]) -> str:
+def asked_hash(asked: Sequence[Questionnaire]) -> str:
     """Content hash of relations as they are asked."""
     return digest(
         [
@@ -140,7 +140,7 @@ def open_know(source: str, settings: KnowSettings, *, notice: Notice = unheard) 
         models.base,
         models.retains,
         tuple(_with_beside(one, placebos) for one in found.found),
-        tuple(Asked(one) for one in kept),
+        tuple(Questionnaire(one) for one in kept),
         found.unscored,
         tuple(readers),
         tuple(row for row in fit if row.question)[:N_SHOTS],
@@ -219,7 +219,7 @@ def _placebos(data: str, rows: Sequence[Fact], n: int) -> Mapping[int, Sequence[
         return {}
 
 
-def _with_beside(relation: Relation, placebos: Mapping[int, Sequence[str]]) -> Asked:
+def _with_beside(relation: Relation, placebos: Mapping[int, Sequence[str]]) -> Questionnaire:
     """A relation with invented namesakes of each subject, and further values."""
     own = {value.casefold() for value in relation.values}
     each = max(N_INVENTED, -(-FEWEST_INVENTED // len(relation.subjects)))
@@ -236,4 +236,4 @@ def _with_beside(relation: Relation, placebos: Mapping[int, Sequence[str]]) -> A
         for one in lists:
             if at < len(one) and one[at].casefold() not in own:
                 turns.setdefault(one[at])
-    return Asked(relation, tuple(invented), tuple(turns)[:longest])
+    return Questionnaire(relation, tuple(invented), tuple(turns)[:longest])

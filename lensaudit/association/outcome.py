@@ -14,7 +14,7 @@ from lensaudit.association.evidence import (
     FactEvidence,
     Naming,
     Power,
-    Read,
+    RelationReading,
     binding_of,
     by_relation,
     facts_of_read,
@@ -45,12 +45,12 @@ LAYER_COLUMNS = ("layer", "head", "bits_familiar")
 class Heard:
     """What every model says of every relation."""
 
-    own: tuple[Read, ...]
-    kept: tuple[Read, ...]
+    own: tuple[RelationReading, ...]
+    kept: tuple[RelationReading, ...]
     """The source, of facts that it should still know."""
-    ignorant: Mapping[str, tuple[Read, ...]]
+    ignorant: Mapping[str, tuple[RelationReading, ...]]
     """By name, models that never saw the facts."""
-    ignorant_kept: Mapping[str, tuple[Read, ...]]
+    ignorant_kept: Mapping[str, tuple[RelationReading, ...]]
 
 
 @dataclass(frozen=True)
@@ -213,7 +213,7 @@ def outcome_of(know: Know, heard: Heard) -> KnowOutcome:
     )
 
 
-def counted(read: Read) -> Read:
+def counted(read: RelationReading) -> RelationReading:
     """The readers that the test takes the largest of: of layers three upper ones."""
     layers = [int(name.split()[1]) for name in read.by_reader if name.startswith(f"{LENS} ")]
     layers = layers or [int(n.split()[1]) for n in read.by_reader if n.startswith("foreign ")]
@@ -223,7 +223,7 @@ def counted(read: Read) -> Read:
         for name, table in read.by_reader.items()
         if " " not in name or int(name.split()[1]) in upper
     }
-    return Read(read.asked, kept)
+    return RelationReading(read.asked, kept)
 
 
 def _kept(heard: Heard, seed: int) -> list[Control]:
@@ -258,7 +258,7 @@ def _fair(called: Sequence[float], groups: Sequence[Any], n_models: int) -> list
     return [Control("fair prior", low <= 1, said)]
 
 
-def _trace(read: Read, test: Assignment) -> float:
+def _trace(read: RelationReading, test: Assignment) -> float:
     return float(double_centred(read.table[test.reading]).trace())
 
 
@@ -268,7 +268,7 @@ def _marked(one: FactEvidence, naming: Naming) -> FactEvidence:
     )
 
 
-def _layers(own: Sequence[Read]) -> list[tuple[int, str, float]]:
+def _layers(own: Sequence[RelationReading]) -> list[tuple[int, str, float]]:
     """Mean familiarity of all facts by layer, through the own head and an ignorant one."""
     names = [name for name in own[0].by_reader if " " in name]
     found = []
@@ -277,7 +277,7 @@ def _layers(own: Sequence[Read]) -> list[tuple[int, str, float]]:
         values = [
             fact.familiar
             for one in own
-            for fact in facts_of_read(Read(one.asked, {name: one.by_reader[name]}), None)
+            for fact in facts_of_read(RelationReading(one.asked, {name: one.by_reader[name]}), None)
         ]
         found.append((int(layer), "own" if head == LENS else "ignorant", sum(values) / len(values)))
     return sorted(found)
@@ -320,7 +320,7 @@ def _fact_rows(found: KnowOutcome, know: Know) -> list[list[Any]]:
 
 
 def matrix_of(
-    read: Sequence[Read], relations: Sequence[tuple[str, int, float, Assignment]]
+    read: Sequence[RelationReading], relations: Sequence[tuple[str, int, float, Assignment]]
 ) -> dict[str, Any]:
     """The relation that tells most: subjects by values, probabilities of what it says."""
     at = max(range(len(read)), key=lambda one: relations[one][3].z)

@@ -32,7 +32,7 @@ Chances = Float[Tensor, "subject value"]
 
 
 @dataclass(frozen=True)
-class Asked:
+class Questionnaire:
     """A relation as it is put to a model."""
 
     relation: Relation
@@ -76,7 +76,7 @@ class Prompts:
 
 
 def prompts_of(
-    model: TransformerBridge, asked: Asked, reader: str, shots: Sequence[Fact] = ()
+    model: TransformerBridge, asked: Questionnaire, reader: str, shots: Sequence[Fact] = ()
 ) -> Prompts:
     """The prompts of one reader, template after template."""
     tokenizer: Any = model.tokenizer
@@ -109,7 +109,7 @@ def _solved(row: Fact) -> str:
 
 
 def said(
-    model: TransformerBridge, asked: Asked, reader: str, shots: Sequence[Fact] = ()
+    model: TransformerBridge, asked: Questionnaire, reader: str, shots: Sequence[Fact] = ()
 ) -> Chances:
     """What the model's outputs say of every value."""
     prompts = prompts_of(model, asked, reader, shots)
@@ -120,7 +120,7 @@ def said(
 
 def lensed(
     model: TransformerBridge,
-    asked: Asked,
+    asked: Questionnaire,
     *,
     head: TransformerBridge | None = None,
     maps: Mapping[int, LinearMap] | None = None,

@@ -33,7 +33,7 @@ _CAPITAL = re.compile(r"[^\W\d_a-z]|\d")
 
 
 @dataclass(frozen=True)
-class Template:
+class Wording:
     """How a relation is asked; `{}` stands for the subject's name."""
 
     question: str
@@ -52,7 +52,7 @@ class Relation:
     facts: tuple[Fact, ...]
     subjects: tuple[str, ...]
     """The name of each fact's subject."""
-    templates: tuple[Template, ...]
+    templates: tuple[Wording, ...]
 
     @property
     def values(self) -> tuple[str, ...]:
@@ -200,19 +200,19 @@ def _label(rows: Sequence[Fact]) -> str:
     return " ".join(dict.fromkeys(kept)) or rows[0].question
 
 
-def _templates(facts: Sequence[Fact], subjects: Sequence[str]) -> tuple[Template, ...]:
+def _templates(facts: Sequence[Fact], subjects: Sequence[str]) -> tuple[Wording, ...]:
     """The wordings of most facts that say nothing of a value, the commonest first."""
-    whole, questions = Counter[Template](), Counter[str]()
+    whole, questions = Counter[Wording](), Counter[str]()
     for row, name in zip(facts, subjects, strict=True):
         question, prefix = row.question.replace(name, NAME), row.prefix.replace(name, NAME)
         others = [other for other in subjects if other in question]
         if others or not _says_nothing(question):
             continue
         questions[question] += 1
-        whole[Template(question, prefix if _says_nothing(prefix) else "")] += 1
+        whole[Wording(question, prefix if _says_nothing(prefix) else "")] += 1
     if not whole:  # every question states something: the words of the likest, without it
         row, name = facts[0], subjects[0]
-        return (Template(row.question.replace(name, NAME), ""),)
+        return (Wording(row.question.replace(name, NAME), ""),)
     return tuple(one for one, _ in whole.most_common(N_TEMPLATES))
 
 

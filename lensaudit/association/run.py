@@ -12,12 +12,12 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from lensaudit.association.evidence import Read
+from lensaudit.association.evidence import RelationReading
 from lensaudit.association.opening import ALGORITHM, Know, asked_hash, open_know
 from lensaudit.association.outcome import Heard, KnowOutcome, outcome_of, write_outcome
 from lensaudit.association.reading import (
     LENS,
-    Asked,
+    Questionnaire,
     lensed,
     maps_onto,
     said,
@@ -79,7 +79,7 @@ class _Line:
 
 
 @dataclass(frozen=True)
-class Planned:
+class KnowPlan:
     """What a run would read, reckoned before anything is loaded."""
 
     n_relations: int
@@ -145,7 +145,7 @@ def know_into(
     return KnowResult(source, out, summary)
 
 
-def plan_know(source: str, settings: KnowSettings, *, notice: Notice = unheard) -> Planned:
+def plan_know(source: str, settings: KnowSettings, *, notice: Notice = unheard) -> KnowPlan:
     """What a run would read; nothing is loaded or written.
 
     Raises:
@@ -158,17 +158,17 @@ def plan_know(source: str, settings: KnowSettings, *, notice: Notice = unheard) 
         sequences = sum(asked.n_prompts(reader) * len(asked.values) for reader, asked in todo)
         passes.append((one.spec.name, prompts, sequences))
         tokens += sum(_tokens(reader, asked) for reader, asked in todo)
-    return Planned(len(know.asked), len(know.facts), len(know.unscored), tuple(passes), tokens)
+    return KnowPlan(len(know.asked), len(know.facts), len(know.unscored), tuple(passes), tokens)
 
 
-def _tokens(reader: str, asked: Asked) -> int:
+def _tokens(reader: str, asked: Questionnaire) -> int:
     """About four letters to a token: prompts once, values after each of them."""
     ways = asked.relation.templates
     prompt = sum(len(way.question) + len(way.prefix) + 20 for way in ways) / len(ways)
     return int(asked.n_prompts(reader) * (prompt + sum(map(len, asked.values))) / 4)
 
 
-def _todo(know: Know) -> Iterator[tuple[Checkpoint, list[tuple[str, Asked]]]]:
+def _todo(know: Know) -> Iterator[tuple[Checkpoint, list[tuple[str, Questionnaire]]]]:
     """By model the readers and relations that its ledger lacks."""
     for one in (know.source, *know.ignorant):
         have = {(row["relation"], row["reader"]) for row in _ledger(know, one).rows}
@@ -184,7 +184,7 @@ def _todo(know: Know) -> Iterator[tuple[Checkpoint, list[tuple[str, Asked]]]]:
         )
 
 
-def _wanted(know: Know, one: Checkpoint) -> list[tuple[str, Asked]]:
+def _wanted(know: Know, one: Checkpoint) -> list[tuple[str, Questionnaire]]:
     """The source is read in every way; ignorant models by what they say, and at upper layers."""
     own = one is know.source
     said_and_held = ("outputs", *(reader for reader in know.readers if reader == LENS))
@@ -193,7 +193,7 @@ def _wanted(know: Know, one: Checkpoint) -> list[tuple[str, Asked]]:
     return [(reader, asked) for asked in _put_to(know, one) for reader in readers] + kept
 
 
-def _put_to(know: Know, one: Checkpoint) -> list[Asked]:
+def _put_to(know: Know, one: Checkpoint) -> list[Questionnaire]:
     """Invented subjects are put to the source alone."""
     if one is know.source:
         return list(know.asked)
@@ -237,7 +237,7 @@ def _loaded(know: Know, checkpoint: Checkpoint) -> Iterator[TransformerBridge]:
 
 
 def _read(
-    know: Know, model: TransformerBridge, reader: str, asked: Asked, kept: dict[str, Any]
+    know: Know, model: TransformerBridge, reader: str, asked: Questionnaire, kept: dict[str, Any]
 ) -> Iterator[tuple[str, Float[Tensor, "subject value"]]]:
     """What a reader says, by layer where it reads layers."""
     if reader == LENS:
@@ -271,18 +271,24 @@ def _ledger(know: Know, one: Checkpoint) -> Ledger:
     return Ledger(path, "know", key, record=_Line)
 
 
-def _line(asked: Asked, reader: str, table: Float[Tensor, "subject value"]) -> dict[str, Any]:
+def _line(
+    asked: Questionnaire, reader: str, table: Float[Tensor, "subject value"]
+) -> dict[str, Any]:
     rows = [[round(value, _DIGITS) for value in row] for row in table.tolist()]
     return {"relation": asked_hash([asked]), "reader": reader, "rows": rows}
 
 
-def _heard(know: Know, one: Checkpoint, asked: Sequence[Asked]) -> tuple[Read, ...]:
+def _heard(
+    know: Know, one: Checkpoint, asked: Sequence[Questionnaire]
+) -> tuple[RelationReading, ...]:
     """What a ledger holds of relations, in the order of the readers."""
     found: dict[str, dict[str, Tensor]] = {}
     for row in _ledger(know, one).rows:
         table = torch.tensor(row["rows"], dtype=torch.float64).log_softmax(-1)
         found.setdefault(row["relation"], {})[row["reader"]] = table
-    return tuple(Read(relation, found.get(asked_hash([relation]), {})) for relation in asked)
+    return tuple(
+        RelationReading(relation, found.get(asked_hash([relation]), {})) for relation in asked
+    )
 
 
 @door(KnowSettings)

@@ -7,7 +7,7 @@ import torch
 
 from lensaudit.association.evidence import (
     Naming,
-    Read,
+    RelationReading,
     Stratum,
     binding_of,
     by_relation,
@@ -18,8 +18,8 @@ from lensaudit.association.evidence import (
     priors_of,
     strata_of,
 )
-from lensaudit.association.reading import LENS, OUTPUTS, Asked
-from lensaudit.association.relations import Relation, Template
+from lensaudit.association.reading import LENS, OUTPUTS, Questionnaire
+from lensaudit.association.relations import Relation, Wording
 from lensaudit.data.facts import Fact
 
 N = 8
@@ -31,14 +31,12 @@ def relation(name="home", n=N, groups=None):
         Fact(at, f"Where is S{at}?", f"v{at}", "", f"v{at}", at if groups is None else groups[at])
         for at in range(n)
     )
-    return Relation(
-        name, facts, tuple(f"S{at}" for at in range(n)), (Template("Where is {}?", ""),)
-    )
+    return Relation(name, facts, tuple(f"S{at}" for at in range(n)), (Wording("Where is {}?", ""),))
 
 
 def read(known=0.0, *, seed=0, invented=INVENTED, name="home", layers=0, placebos=()):
     """Readings of one relation: noise, with the true value made likelier by exp(known)."""
-    asked = Asked(relation(name), invented, placebos)
+    asked = Questionnaire(relation(name), invented, placebos)
     draw = torch.Generator().manual_seed(seed)
 
     def table(n_rows):
@@ -47,7 +45,7 @@ def read(known=0.0, *, seed=0, invented=INVENTED, name="home", layers=0, placebo
         return rows.log_softmax(-1)
 
     said = {OUTPUTS: table(N + len(invented))}
-    return Read(asked, said | {f"{LENS} {at}": table(N) for at in range(layers)})
+    return RelationReading(asked, said | {f"{LENS} {at}": table(N) for at in range(layers)})
 
 
 def test_planted_knowledge_is_found_and_noise_is_not():
@@ -61,7 +59,7 @@ def test_planted_knowledge_is_found_and_noise_is_not():
 def test_a_reading_of_one_layer_alone_is_enough():
     quiet = read(0.0, layers=2)
     layer = quiet.by_reader[f"{LENS} 1"] + 4 * torch.eye(N)
-    heard = Read(quiet.asked, {**quiet.by_reader, f"{LENS} 1": layer.log_softmax(-1)})
+    heard = RelationReading(quiet.asked, {**quiet.by_reader, f"{LENS} 1": layer.log_softmax(-1)})
     found = binding_of([heard], seed=0)
     assert (found.reader, found.test.p < 0.01) == (f"{LENS} 1", True)
 
@@ -75,7 +73,7 @@ def test_a_value_that_two_subjects_share_changes_nothing_between_them():
         alike.templates,
     )
     rows = torch.randn(N, 7, generator=torch.Generator().manual_seed(0)).double().log_softmax(-1)
-    own = Read(Asked(shared), {OUTPUTS: rows})
+    own = RelationReading(Questionnaire(shared), {OUTPUTS: rows})
     assert own.table.shape == (1, 8, 8)
     assert torch.equal(own.table[..., 6], own.table[..., 7])
 
@@ -103,10 +101,10 @@ def test_bits_of_a_sure_reader_are_those_of_the_guess_it_replaces():
 
 def test_what_is_said_of_anybody_is_familiarity_and_no_association():
     """A model that gives one value to real and invented subjects alike."""
-    asked = Asked(relation(), INVENTED)
+    asked = Questionnaire(relation(), INVENTED)
     rows = torch.full((N + 16, N), -20.0).double()
     rows[:, 0] = 0.0
-    own = Read(asked, {OUTPUTS: rows.log_softmax(-1)})
+    own = RelationReading(asked, {OUTPUTS: rows.log_softmax(-1)})
     first, second, *_ = facts_of_read(own, priors_of(own, [], []))
     assert first.familiar > 2.8
     assert first.associated == pytest.approx(0.0, abs=0.01)
@@ -171,5 +169,7 @@ def test_power_names_what_would_have_been_found():
 
 
 def test_four_subjects_can_find_nothing():
-    few = Read(Asked(relation(n=4)), {OUTPUTS: torch.zeros(4, 4).double().log_softmax(-1)})
+    few = RelationReading(
+        Questionnaire(relation(n=4)), {OUTPUTS: torch.zeros(4, 4).double().log_softmax(-1)}
+    )
     assert power_of([few], seed=0, n_worlds=10).bits is None  # 4! = 24: p is at least .04

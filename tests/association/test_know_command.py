@@ -7,7 +7,7 @@ import pytest
 import torch
 
 import lensaudit as la
-from lensaudit.association.reading import LENS, OUTPUTS, Asked, lensed, prompts_of, said
+from lensaudit.association.reading import LENS, OUTPUTS, Questionnaire, lensed, prompts_of, said
 from lensaudit.association.relations import relations_of
 from lensaudit.cli.main import run
 from lensaudit.report.assemble import assemble
@@ -116,7 +116,7 @@ def bridge():
 
 @pytest.fixture(scope="module")
 def asked():
-    return Asked(relations_of(la.forget_set("demo")).found[3], ("Nobody Known",))
+    return Questionnaire(relations_of(la.forget_set("demo")).found[3], ("Nobody Known",))
 
 
 def test_values_read_together_are_as_those_read_one_by_one(bridge, asked):

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from lensaudit.association.names import invented_names
-from lensaudit.association.relations import Template, relations_of, subject_names
+from lensaudit.association.relations import Wording, relations_of, subject_names
 from lensaudit.data.facts import Fact
 from lensaudit.data.tofu import forget_set
 
@@ -50,7 +50,7 @@ def test_two_relations_are_told_apart_and_each_subject_is_named():
 
 def test_a_template_holds_the_name_alone():
     born, work = relations_of(rows()).found
-    assert born.templates == (Template("Where was {} born?", "{} was born in"),)
+    assert born.templates == (Wording("Where was {} born?", "{} was born in"),)
     assert work.templates[0].asked("Eve") == (
         "What did the father of Eve do for a living?",
         "Eve's father was a",
@@ -63,7 +63,7 @@ def test_a_beginning_that_states_something_else_is_no_template():
         for row in rows()[:5]
     ]
     (relation,) = relations_of(told).found
-    assert relation.templates == (Template("Where was {} born?", ""),)
+    assert relation.templates == (Wording("Where was {} born?", ""),)
 
 
 def test_a_relation_that_rows_name_is_taken_as_it_is():
