@@ -23,9 +23,9 @@ from lensaudit.data.tofu import forget_set
 from lensaudit.files import digest, make_folder, write_json
 from lensaudit.gym import edits
 from lensaudit.scores.naming import name_facts, strongest
-from lensaudit.worstcase.attacks import chosen
+from lensaudit.worstcase.attacks import AttackFindings, chosen
 from lensaudit.worstcase.outcome import WorstOutcome, compare, gaps_of
-from lensaudit.worstcase.run import Ran, Worst, open_worst, run_all
+from lensaudit.worstcase.run import Worst, open_worst, run_all
 from lensaudit.worstcase.settings import WorstSettings
 from tools.demo_family.stages import NEVER
 
@@ -80,10 +80,10 @@ class Compared:
     """One model's run."""
 
     opened: Worst
-    found: Mapping[str, Mapping[str, Ran]]
+    found: Mapping[str, Mapping[str, AttackFindings]]
 
     @property
-    def retains(self) -> list[Mapping[str, Ran]]:
+    def retains(self) -> list[Mapping[str, AttackFindings]]:
         """What attacks found on the control arm."""
         return [self.found[one.weights] for one in self.opened.retains.values()]
 

@@ -23,7 +23,6 @@ from lensaudit.patching.session import Session
 from lensaudit.progress import Notice, Progress, Tell, unheard
 from lensaudit.results.keyed import begin, check_own, finished, keyed_document, write_keyed
 from lensaudit.results.records import claim, manifest
-from lensaudit.results.schema import Number
 from lensaudit.settings import (
     FORGET_SPLIT,
     Anchors,
@@ -218,28 +217,9 @@ def _identity(audit: Any, auditing: Auditing) -> dict[str, Any]:
     }
 
 
-@dataclass(frozen=True)
-class _Shifted:
-    model: str
-    before: dict[str, Number | None]
-    after: dict[str, Number | None]
-    remark: str | None = None
-
-    def __post_init__(self) -> None:
-        if self.before.keys() != self.after.keys():
-            raise ValueError("found other scores after the attack than before it")
-
-
-@dataclass(frozen=True)
-class _Audited:
-    """What the file of an audit must hold."""
-
-    shifts: list[_Shifted]
-
-
 def _known(path: Path, key: str) -> tuple[Shift, ...] | None:
     """The shifts in a file of this very audit."""
-    content = keyed_document(path, key, _Audited)
+    content = keyed_document(path, key)
     return None if content is None else tuple(Shift.from_json(one) for one in content["shifts"])
 
 

@@ -5,9 +5,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeVar
-
-from annotated_types import Len
+from typing import Any, TypeVar
 
 from lensaudit.activations.fill import encoded_hash
 from lensaudit.data.facts import EMBEDDED, Fact, load_facts, read_rows
@@ -17,10 +15,7 @@ from lensaudit.directions.ablate import Said, ablate, said, source_of
 from lensaudit.directions.finding import (
     KINDS,
     SCHEMA,
-    FindingLine,
     Kind,
-    Scores,
-    check_lengths,
     read_finding,
 )
 from lensaudit.directions.folds import N_FOLDS, Fold, author_folds
@@ -50,7 +45,6 @@ from lensaudit.patching.prepare import examples_for
 from lensaudit.progress import Notice, Tick
 from lensaudit.results.ledger import Ledger
 from lensaudit.results.records import claim, manifest
-from lensaudit.results.schema import Flag, Number, Whole
 from lensaudit.settings import plain, results_folder
 from lensaudit.steer.generate import Format, format_of
 from lensaudit.steer.settings import DirectionSettings
@@ -191,14 +185,7 @@ def run(
     claim(out, "steer audit", ["summary.json"])
     (out / "summary.json").unlink(missing_ok=True)
     identity = audit.identity()
-    ledger = Ledger(
-        out / LOG,
-        "interventions",
-        {},
-        unsigned="keep",
-        record=_PlainLine | _EmptyLine | FindingLine,
-        notice=notice,
-    )
+    ledger = Ledger(out / LOG, "interventions", {}, notice=notice)
     asked = {e.idx for e in audit.encoded["forget"]}
     rows = [
         row
@@ -226,37 +213,6 @@ def run(
     summary = summed_up(audit, rows)
     write_json(out / "summary.json", summary)
     return summary
-
-
-@dataclass(frozen=True, kw_only=True)
-class _PlainLine:
-    """What the line of models without an intervention must hold."""
-
-    run: str
-    kind: Literal["plain"]
-    fold: Literal[-1]
-    idx: Annotated[list[Whole], Len(1)]
-    groups: list[Whole | str]
-    em: dict[Role, Scores]
-    logprob: dict[Role, Scores]
-    said: dict[Role, Scores]
-    idk_rate: dict[Role, Number]
-
-    def __post_init__(self) -> None:
-        taken = (self.em, self.logprob, *([self.said] if self.said else []))
-        if len(self.groups) != len(self.idx) or any(len(one) != len(ROLES) for one in taken):
-            raise ValueError("found other groups or models than those of the examples")
-        check_lengths(self.idx, *(scores for one in taken for scores in one.values()))
-
-
-@dataclass(frozen=True, kw_only=True)
-class _EmptyLine:
-    """What the line of a fold without a finding must hold."""
-
-    run: str
-    kind: Kind
-    fold: Whole
-    empty: Flag
 
 
 _ORDER = {"plain": -1, **{kind: at for at, kind in enumerate(KINDS)}}

@@ -2,15 +2,13 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
-from typing import Annotated, Any, Literal
+from typing import Any, Literal
 
 import torch
-from annotated_types import Len
 from jaxtyping import Float
 from torch import Tensor
 
 from lensaudit.directions.models import Role, ThreeModels
-from lensaudit.results.schema import Number, Whole
 from lensaudit.steer.edits import Edits
 from lensaudit.steer.settings import Kind
 
@@ -99,50 +97,6 @@ class Finding:
 
 
 _NESTED = ("label", "em", "logprob", "said", "speech")
-
-
-Scores = list[Number]
-
-
-@dataclass(frozen=True, kw_only=True)
-class FindingLine:
-    """What a line of a finding must hold."""
-
-    run: str
-    kind: Kind
-    stage: Stage
-    fold: Whole
-    arm: str
-    role: Role
-    layer: Whole
-    strength: Number | None
-    variant: str
-    seed: Whole | None
-    positions: str
-    norm: Number
-    cosine: Number | None
-    similarity: Number | None
-    kl_retain: Number | None
-    utility_delta: Number | None
-    idx: Annotated[list[Whole], Len(1)]
-    em: Scores
-    logprob: Scores
-    said: Scores
-    speech: dict[str, Number | None]
-    direction_source: str = ""
-
-    def __post_init__(self) -> None:
-        check_lengths(self.idx, self.em, self.logprob, self.said)
-
-
-def check_lengths(idx: Sequence[int], *scores: Sequence[float]) -> None:
-    """Refuse scores that are not one for each example; none at all is a score not taken.
-
-    Raises:
-        ValueError: or an example twice.
-    """
-    if len(set(idx)) != len(idx) or any(one and len(one) != len(idx) for one in scores):
-        raise ValueError(f"found other scores than one for each of {len(idx)} examples")
 
 
 def read_finding(row: Mapping[str, Any]) -> Finding:

@@ -114,7 +114,7 @@ def of_summary(summary: "Summary") -> Iterator[Part]:
     """Accuracies, recovery, other selections, remarks."""
     study = summary.study
     yield _accuracies(summary)
-    if summary.verdict.passed:
+    if not summary.failure:
         yield _recovery(summary)
         yield summary.reading
     for note in summary.notes:

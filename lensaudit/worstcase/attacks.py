@@ -67,7 +67,7 @@ class Hit:
 
 @dataclass(frozen=True)
 class AttackFindings:
-    """What one attack made of all facts."""
+    """What one attack made of all facts of a model, and what it computed."""
 
     hits: Mapping[int, Hit]
     """By idx."""
@@ -75,6 +75,11 @@ class AttackFindings:
     """Idx -> standardised score of every candidate, the true entity first."""
     unscored: Mapping[int, str] = field(default_factory=dict)
     """Idx -> why this attack does not apply."""
+    seconds: float = 0.0
+    forwards: int = 0
+    """Forward passes, of a batch each."""
+    tokens: int = 0
+    """Tokens read in them, padding included."""
 
 
 @dataclass

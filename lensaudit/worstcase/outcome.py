@@ -7,7 +7,6 @@ over the attacks that count: those that hit at least one fact on `full`. The max
 both arms, so that what attacks elicit from a model that never knew is subtracted.
 """
 
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -20,25 +19,23 @@ from torch import Tensor
 
 from lensaudit.auditing.calls import door, notice
 from lensaudit.errors import InputError
-from lensaudit.files import digest, slug, write_csv, write_json, write_jsonl
+from lensaudit.files import slug, write_csv, write_jsonl
 from lensaudit.progress import Notice, Tell, unheard
-from lensaudit.results import keyed
 from lensaudit.results.attacks import shown_worst
-from lensaudit.results.records import manifest
 from lensaudit.scores.estimate import Estimate
 from lensaudit.scores.intervals import clustered_mean
 from lensaudit.scores.leakage import never_hit_bound
 from lensaudit.scores.naming import Named, gaps, name_facts, strongest
-from lensaudit.settings import plain, results_folder
-from lensaudit.worstcase.attacks import LEAK_K, Attack, chosen
+from lensaudit.settings import results_folder
+from lensaudit.worstcase.attacks import LEAK_K, Attack, AttackFindings, chosen
 from lensaudit.worstcase.facts import Candidate
-from lensaudit.worstcase.run import Planned, Ran, Worst, open_worst, plan_of, run_all
+from lensaudit.worstcase.run import Planned, Worst, in_folder, open_worst, plan_of, run_all
 from lensaudit.worstcase.settings import WorstSettings
 
 FACTS = ("idx", "group", "entity", "attacks", "statistic", "p", "q", "unscored")
 """Columns of facts.csv."""
 
-Arm = Mapping[str, Ran]
+Arm = Mapping[str, AttackFindings]
 """What attacks found on one model, by name."""
 
 
@@ -174,12 +171,12 @@ def compare(
     )
 
 
-def _hit(ran: Ran, fact: Candidate) -> bool:
-    found = ran.found.hits.get(fact.row.idx)
+def _hit(ran: AttackFindings, fact: Candidate) -> bool:
+    found = ran.hits.get(fact.row.idx)
     return found is not None and found.hit
 
 
-def _hits(ran: Ran, facts: Sequence[Candidate]) -> list[bool]:
+def _hits(ran: AttackFindings, facts: Sequence[Candidate]) -> list[bool]:
     return [_hit(ran, fact) for fact in facts]
 
 
@@ -218,7 +215,7 @@ def _attack_row(
         name=name,
         tier=attack.tier,
         about=attack.about,
-        n_scored=len(source[name].found.hits),
+        n_scored=len(source[name].hits),
         control=_rate(full[name]),
         source=_rate(source[name]),
         retain=float(np.mean(known)) if known else None,
@@ -231,9 +228,9 @@ def _attack_row(
     )
 
 
-def _rate(ran: Ran) -> float | None:
+def _rate(ran: AttackFindings) -> float | None:
     """Hit rate over the facts that the attack scores."""
-    hits = [one.hit for one in ran.found.hits.values()]
+    hits = [one.hit for one in ran.hits.values()]
     return float(np.mean(hits)) if hits else None
 
 
@@ -246,10 +243,10 @@ def gaps_of(
     """D of the fact's candidates; None where no attack scores them in every arm."""
     idx = fact.row.idx
     arms = [source, *retains]
-    names = [name for name in counting if all(idx in arm[name].found.exposure for arm in arms)]
+    names = [name for name in counting if all(idx in arm[name].exposure for arm in arms)]
     if not names:
         return None
-    own, *others = (torch.stack([arm[name].found.exposure[idx] for name in names]) for arm in arms)
+    own, *others = (torch.stack([arm[name].exposure[idx] for name in names]) for arm in arms)
     return gaps(own, others)
 
 
@@ -288,7 +285,7 @@ def matrix_rows(worst: Worst, outcome: WorstOutcome, ran: Arm) -> list[list[Any]
     """The rows of matrix.csv: 1, 0, or nothing where an attack does not score a fact."""
     rows = []
     for fact in outcome.scored:
-        cells = [ran[one.name].found.hits.get(fact.row.idx) for one in worst.attacks]
+        cells = [ran[one.name].hits.get(fact.row.idx) for one in worst.attacks]
         rows.append([fact.row.idx, *("" if one is None else int(one.hit) for one in cells)])
     return rows
 
@@ -304,7 +301,7 @@ def evidence_rows(worst: Worst, ran: Arm) -> list[dict[str, Any]]:
             "evidence": hit.evidence,
         }
         for attack in worst.attacks
-        for idx, hit in ran[attack.name].found.hits.items()
+        for idx, hit in ran[attack.name].hits.items()
     ]
 
 
@@ -423,34 +420,25 @@ def worst_into(
         InputError: before any work.
         WorkError: logits are not finite.
     """
-    started = time.monotonic()
     worst = _opened(source, settings, notice)
     out = folder or results_folder() / f"worst-{slug(source)}"
-    key = digest(worst.identity())
-    keyed.check_own(out, key)
-    if keyed.finished(out, key) and not settings.fresh:
-        notice(f"{out} holds this run already; nothing to do")
-        return WorstResult(source, out, shown_worst(out / "summary.json"))
-    keyed.begin(out, key)
-    summary = _write(worst, settings, out, progress)
-    inputs = {**worst.identity(), **worst.inputs()}
-    made = manifest(
-        "worst",
-        options=plain(settings, without=("fresh",)),
-        inputs=inputs,
-        device=worst.audit.options.device,
-        started=started,
+    summary = in_folder(
+        worst,
+        settings,
+        out,
+        identity=worst.identity(),
+        files=FILES,
+        shown=shown_worst,
+        work=lambda: _written(worst, settings, out, progress),
     )
-    keyed.seal(out, made, key=key, files=FILES)
     return WorstResult(source, out, summary)
 
 
-def _write(worst: Worst, settings: WorstSettings, out: Path, progress: Tell) -> dict[str, Any]:
+def _written(worst: Worst, settings: WorstSettings, out: Path, progress: Tell) -> dict[str, Any]:
+    """The summary, after the files beside it."""
     found = run_all(worst, progress=progress)
     outcome = outcome_of(worst, found)
     own = found[worst.source[1].weights]
-    tier = settings.tier if not settings.attack else "named"
-    summary = summary_of(worst, outcome, tier)
     write_csv(out / "facts.csv", FACTS, fact_rows(outcome))
     names = [one.name for one in worst.attacks]
     write_csv(out / "matrix.csv", ("idx", *names), matrix_rows(worst, outcome, own))
@@ -458,8 +446,7 @@ def _write(worst: Worst, settings: WorstSettings, out: Path, progress: Tell) -> 
     rows = [[getattr(row, name) for name in columns] for row in outcome.attacks]
     write_csv(out / "attacks.csv", columns, rows)
     write_jsonl(out / "evidence.jsonl", evidence_rows(worst, own))
-    write_json(out / "summary.json", summary)
-    return summary
+    return summary_of(worst, outcome, "named" if settings.attack else settings.tier)
 
 
 @door(WorstSettings)

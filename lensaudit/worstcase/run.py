@@ -5,7 +5,7 @@ again, for another source neither.
 """
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,7 @@ import torch
 from lensaudit.attacks.relearn import DEMO_RELEARNING, Relearning
 from lensaudit.data.neutral import neutral_of
 from lensaudit.errors import InputError
-from lensaudit.files import digest
+from lensaudit.files import digest, write_json
 from lensaudit.models.bridge import DTYPES, TransformerBridge, load
 from lensaudit.models.causal import load_causal
 from lensaudit.models.checkpoint import (
@@ -29,8 +29,10 @@ from lensaudit.models.registry import is_demo, load_registry, resolve
 from lensaudit.patching.prepare import prepare
 from lensaudit.patching.session import Session
 from lensaudit.progress import Notice, Progress, Tell, unheard
+from lensaudit.results import keyed
 from lensaudit.results.ledger import Ledger, ledger_path
-from lensaudit.results.schema import Flag, Number, Whole
+from lensaudit.results.records import manifest
+from lensaudit.settings import plain
 from lensaudit.unlearn.rows import Answered
 from lensaudit.worstcase.attacks import Attack, AttackedModel, AttackFindings, Hit, list_hash
 from lensaudit.worstcase.facts import Candidate, facts_of, lost, n_without_author
@@ -108,16 +110,6 @@ class Worst:
         }
 
 
-@dataclass(frozen=True)
-class Ran:
-    """One attack on one arm."""
-
-    found: AttackFindings
-    seconds: float
-    forwards: int
-    tokens: int
-
-
 def open_worst(
     source: str, settings: ControlArm, attacks: Sequence[Attack], *, notice: Notice = unheard
 ) -> Worst:
@@ -190,7 +182,47 @@ def _retains(settings: ControlArm, audit: Session) -> dict[str, Checkpoint]:
     return found
 
 
-def run_all(worst: Worst, *, progress: Tell = unheard) -> dict[str, dict[str, Ran]]:
+def in_folder(
+    worst: Worst,
+    settings: ControlArm,
+    out: Path,
+    *,
+    identity: Mapping[str, Any],
+    files: Sequence[str],
+    shown: Callable[[Path], Mapping[str, Any]],
+    work: Callable[[], Mapping[str, Any]],
+) -> Mapping[str, Any]:
+    """The summary of a run in its folder: as it was written where it is finished, else made now.
+
+    Args:
+        worst: the run.
+        settings: how.
+        out: the folder.
+        identity: what tells the run from others, its `command` among it.
+        files: that the manifest answers for.
+        shown: reads the summary.
+        work: writes all files but the summary, and returns that.
+    """
+    started, key, summary = time.monotonic(), digest(identity), out / "summary.json"
+    keyed.check_own(out, key)
+    if keyed.finished(out, key) and not settings.fresh:
+        worst.audit.notice(f"{out} holds this run already; nothing to do")
+        return shown(summary)
+    keyed.begin(out, key)
+    found = work()
+    write_json(summary, found)
+    made = manifest(
+        identity["command"],
+        options=plain(settings, without=("fresh",)),
+        inputs={**identity, **worst.inputs()},
+        device=worst.audit.options.device,
+        started=started,
+    )
+    keyed.seal(out, made, key=key, files=files)
+    return found
+
+
+def run_all(worst: Worst, *, progress: Tell = unheard) -> dict[str, dict[str, AttackFindings]]:
     """What every attack found, by weights and attack; what ledgers hold is not run again."""
     ledgers = {weights: _ledger(worst, one) for weights, one in worst.arms.items()}
     for ledger in ledgers.values() if worst.audit.fresh else ():
@@ -217,15 +249,15 @@ def run_all(worst: Worst, *, progress: Tell = unheard) -> dict[str, dict[str, Ra
     return found
 
 
-def _ran(attack: Attack, arm: AttackedModel) -> Ran:
+def _ran(attack: Attack, arm: AttackedModel) -> AttackFindings:
     started, before = time.monotonic(), replace(arm.work)
     with torch.no_grad():
         found = attack.run(arm)
-    return Ran(
+    return replace(
         found,
-        round(time.monotonic() - started, 3),
-        arm.work.forwards - before.forwards,
-        arm.work.tokens - before.tokens,
+        seconds=round(time.monotonic() - started, 3),
+        forwards=arm.work.forwards - before.forwards,
+        tokens=arm.work.tokens - before.tokens,
     )
 
 
@@ -280,7 +312,7 @@ def _ledger(worst: Worst, arm: Checkpoint) -> Ledger:
         "exposed": worst.named(arm),
     }
     path = ledger_path(worst.audit.root / "worst", arm.spec.name, key)
-    return Ledger(path, "worst", key, record=_AttackLine, notice=worst.audit.notice)
+    return Ledger(path, "worst", key, notice=worst.audit.notice)
 
 
 def _made_of(worst: Worst, attack: Attack) -> str:
@@ -290,22 +322,7 @@ def _made_of(worst: Worst, attack: Attack) -> str:
     return digest([attack.hash, [[one.question, one.answer] for one in worst.neutral]])
 
 
-@dataclass(frozen=True)
-class _AttackLine:
-    """What a line of a ledger must hold."""
-
-    attack: str
-    hash: str
-    hits: list[tuple[Whole, Flag, Number, str]]
-    exposure: list[tuple[Whole, list[Number]]]
-    unscored: list[tuple[Whole, str]]
-    seconds: Number
-    forwards: Whole
-    tokens: Whole
-
-
-def _line(attack: Attack, ran: Ran, made_of: str) -> dict[str, Any]:
-    found = ran.found
+def _line(attack: Attack, found: AttackFindings, made_of: str) -> dict[str, Any]:
     return {
         "attack": attack.name,
         "hash": made_of,
@@ -315,13 +332,13 @@ def _line(attack: Attack, ran: Ran, made_of: str) -> dict[str, Any]:
             for idx, row in found.exposure.items()
         ],
         "unscored": [[idx, why] for idx, why in found.unscored.items()],
-        "seconds": ran.seconds,
-        "forwards": ran.forwards,
-        "tokens": ran.tokens,
+        "seconds": found.seconds,
+        "forwards": found.forwards,
+        "tokens": found.tokens,
     }
 
 
-def _read(worst: Worst, ledger: Ledger) -> dict[str, Ran]:
+def _read(worst: Worst, ledger: Ledger) -> dict[str, AttackFindings]:
     known = {attack.name: _made_of(worst, attack) for attack in worst.attacks}
     return {
         row["attack"]: _of_line(row)
@@ -330,13 +347,15 @@ def _read(worst: Worst, ledger: Ledger) -> dict[str, Ran]:
     }
 
 
-def _of_line(line: Mapping[str, Any]) -> Ran:
-    found = AttackFindings(
+def _of_line(line: Mapping[str, Any]) -> AttackFindings:
+    return AttackFindings(
         {idx: Hit(*rest) for idx, *rest in line["hits"]},
         {idx: torch.tensor(values) for idx, values in line["exposure"]},
-        {idx: why for idx, why in line["unscored"]},
+        dict(line["unscored"]),
+        line["seconds"],
+        line["forwards"],
+        line["tokens"],
     )
-    return Ran(found, line["seconds"], line["forwards"], line["tokens"])
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,6 @@
 """How often do samples of free text give a fact away, beyond what models that never knew say?"""
 
 import re
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -12,15 +11,12 @@ import torch
 
 from lensaudit.data.facts import read_rows
 from lensaudit.errors import InputError
-from lensaudit.files import digest, slug, write_csv, write_json, write_jsonl
+from lensaudit.files import slug, write_csv, write_jsonl
 from lensaudit.models.checkpoint import Checkpoint
 from lensaudit.models.generation import Choose
 from lensaudit.progress import Notice, Progress, Tell, unheard
-from lensaudit.results import keyed
-from lensaudit.results.attacks import shown_sample
 from lensaudit.results.ledger import Ledger, ledger_path
-from lensaudit.results.records import manifest
-from lensaudit.results.schema import Number, Whole
+from lensaudit.results.attacks import shown_sample
 from lensaudit.scores.intervals import clustered_mean
 from lensaudit.scores.leakage import Errors, leak_at_k, leak_corrected, never_hit_bound
 from lensaudit.settings import plain, results_folder
@@ -28,7 +24,7 @@ from lensaudit.steer.generate import chosen_tokens, draws_of
 from lensaudit.worstcase.attacks import AttackedModel, chosen
 from lensaudit.worstcase.facts import Candidate, mentions
 from lensaudit.worstcase.reading import sample
-from lensaudit.worstcase.run import Worst, arm_of, bridge_of, facts_hash, open_worst
+from lensaudit.worstcase.run import Worst, arm_of, bridge_of, facts_hash, in_folder, open_worst
 from lensaudit.worstcase.settings import SampleSettings
 
 FILES = ("leak.csv", "facts.csv", "samples.jsonl", "summary.json")
@@ -179,7 +175,6 @@ def sample_into(
         InputError: before any work.
         WorkError: logits are not finite.
     """
-    started = time.monotonic()
     opened, errors = open_sample(source, settings, notice=notice)
     out = folder or results_folder() / f"sample-{slug(source)}"
     identity = {
@@ -190,22 +185,14 @@ def sample_into(
         "errors": None if errors is None else asdict(errors),
         "dtype": opened.audit.options.dtype,
     }
-    key = digest(identity)
-    keyed.check_own(out, key)
-    if keyed.finished(out, key) and not settings.fresh:
-        notice(f"{out} holds this run already; nothing to do")
-        return Sampled(source, out, shown_sample(out / "summary.json"))
-    keyed.begin(out, key)
-    said = _said_by_all(opened, settings, progress)
-    summary = _written(opened, settings, errors, said, out)
-    made = manifest(
-        "sample",
-        options=plain(settings, without=("fresh",)),
-        inputs={**identity, **opened.inputs()},
-        device=opened.audit.options.device,
-        started=started,
+
+    def work() -> dict[str, Any]:
+        said = _said_by_all(opened, settings, progress)
+        return _written(opened, settings, errors, said, out)
+
+    summary = in_folder(
+        opened, settings, out, identity=identity, files=FILES, shown=shown_sample, work=work
     )
-    keyed.seal(out, made, key=key, files=FILES)
     return Sampled(source, out, summary)
 
 
@@ -255,16 +242,6 @@ def _samples(
     return sample(arm.reader, prompt, settings.n, choose, max_new_tokens=settings.max_new_tokens)
 
 
-@dataclass(frozen=True)
-class _SampleLine:
-    """What a line of a ledger must hold."""
-
-    idx: Whole
-    temperature: Number
-    top_p: Number
-    said: list[str]
-
-
 def _ledger(opened: Worst, arm: Checkpoint, settings: SampleSettings) -> Ledger:
     conditions = opened.audit.conditions(arm)
     key = {
@@ -278,7 +255,7 @@ def _ledger(opened: Worst, arm: Checkpoint, settings: SampleSettings) -> Ledger:
         "seed": settings.seed,
     }
     path = ledger_path(opened.audit.root / "samples", arm.spec.name, key)
-    return Ledger(path, "samples", key, record=_SampleLine, notice=opened.audit.notice)
+    return Ledger(path, "samples", key, notice=opened.audit.notice)
 
 
 def _written(
@@ -322,7 +299,7 @@ def _written(
             for idx, texts in by_idx.items()
         ),
     )
-    summary = {
+    return {
         "kind": "sample",
         "source": opened.source[0],
         "retain": list(opened.retains),
@@ -340,8 +317,6 @@ def _written(
         ],
         "never_hit_bound": never_hit_bound(settings.n, len(facts)),
     }
-    write_json(out / "summary.json", summary)
-    return summary
 
 
 def hits_of(facts: Sequence[Candidate], said: Mapping[int, Sequence[str]]) -> list[int]:

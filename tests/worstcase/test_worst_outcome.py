@@ -9,7 +9,6 @@ from lensaudit.groups import own_group
 from lensaudit.worstcase.attacks import AttackFindings, Hit, chosen, list_hash
 from lensaudit.worstcase.facts import Candidate, facts_of, kind_of, n_without_author
 from lensaudit.worstcase.outcome import FACTS, compare, fact_rows
-from lensaudit.worstcase.run import Ran
 
 ATTACKS = chosen("cheap", ("greedy", "chat", "prefix"))
 
@@ -29,7 +28,7 @@ def arm(**hits):
             rows = {n: torch.randn(100, generator=torch.Generator().manual_seed(n)) for n in said}
             for n in hits.get("prefix", ()):
                 rows[n][0] = 30.0
-        made[one.name] = Ran(AttackFindings(said, rows), 1.0, 2, 3)
+        made[one.name] = AttackFindings(said, rows, {}, 1.0, 2, 3)
     return made
 
 

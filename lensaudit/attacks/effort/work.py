@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass
-from functools import cached_property, lru_cache
+from functools import cached_property
 from itertools import accumulate
 from typing import Any
 
@@ -111,7 +111,7 @@ def flop_per_token(model: Checkpoint, *, frozen: bool) -> int:
 def do(attack: EffortJob, report: Callable[[int], None] = lambda step: None) -> Finished:
     """Run one attack. The facts are read before it, and after the steps of the grid."""
     began = time.monotonic()
-    model, start = _loaded(_WeightsKey(attack.model, attack.dtype, attack.device))
+    model, start = _loaded(attack)
     start.restore(model)
     rank = attack.rate.rank
     adapter = adapted(model, rank=rank, seed=attack.seed).eval() if rank else None
@@ -178,30 +178,17 @@ def recipe_of(attack: EffortJob) -> Recipe:
     )
 
 
-@dataclass(frozen=True)
-class _WeightsKey:
-    """Which weights are held; equal by content."""
-
-    model: Checkpoint
-    dtype: str
-    device: str
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, _WeightsKey) and self._content == other._content
-
-    def __hash__(self) -> int:
-        return hash(self._content)
-
-    @property
-    def _content(self) -> tuple[str, str, str]:
-        return self.model.weights, self.dtype, self.device
+_START: dict[tuple[str, str, str], tuple[Any, StartWeights]] = {}
+"""The model that attacks start from, by content, dtype and device; one at a time."""
 
 
-@lru_cache(maxsize=1)
-def _loaded(key: _WeightsKey) -> tuple[Any, StartWeights]:
-    """The model that attacks start from, one at a time."""
-    model = load_causal(key.model, dtype=getattr(torch, key.dtype), device=key.device)
-    return model, StartWeights(model)
+def _loaded(job: EffortJob) -> tuple[Any, StartWeights]:
+    key = (job.model.weights, job.dtype, job.device)
+    if key not in _START:
+        _START.clear()
+        model = load_causal(job.model, dtype=getattr(torch, job.dtype), device=job.device)
+        _START[key] = model, StartWeights(model)
+    return _START[key]
 
 
 def fitting_workers(model: Checkpoint, device: str) -> int:
@@ -246,7 +233,7 @@ def _done(
                 report("attack steps", before + step, total)
 
             yield attack, do(attack, tell)
-        _loaded.cache_clear()
+        _START.clear()
         return
     with pool_of(workers) as pool:
         futures = {pool.submit(do, attack): attack for attack in attacks}

@@ -3,9 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
-
-from annotated_types import Ge, Len
+from typing import TYPE_CHECKING, Any, Literal
 
 from lensaudit.attacks.rtt.settings import Readout
 from lensaudit.errors import InputError
@@ -15,15 +13,10 @@ from lensaudit.results.records import package_versions
 from lensaudit.results.schema import Length, Number, Share, Whole, checked
 
 if TYPE_CHECKING:
-    from lensaudit.attacks.rtt.study import Cell, Study
+    from lensaudit.attacks.rtt.study import RttJob, Study
 
 FILE = "jobs.jsonl"
-_REMEDY = "name another file or folder"
-
-
 Condition = Literal["0", "A", "N0", "B", "C", "N"]
-
-
 MEANINGS: Mapping[Condition, str] = {
     "0": "original",
     "A": "unlearned",
@@ -32,11 +25,7 @@ MEANINGS: Mapping[Condition, str] = {
     "C": "original, retrained on T",
     "N": "control, retrained on T",
 }
-
-
 Role = Literal["original", "unlearned", "control"]
-
-
 CONDITIONS: Mapping[Role, tuple[Condition, Condition]] = {
     "original": ("0", "C"),
     "unlearned": ("A", "B"),
@@ -59,10 +48,6 @@ class Reading:
     split, so it is reported and never selected on."""
     option_mass: Number | None = None
     """Mean probability of all letters together; near 0 the model says something else."""
-
-    def __post_init__(self) -> None:
-        if self.n < 1 or len(self.correct) > self.n or set(self.correct) - set(range(self.n)):
-            raise ValueError(f"found places beyond its {self.n} items, wanted each right one once")
 
     @property
     def accuracy(self) -> float:
@@ -117,10 +102,6 @@ class HeldSplit:
     idx: tuple[Whole, ...]
     groups: tuple[Whole | str, ...]
 
-    def __post_init__(self) -> None:
-        if not self.idx or len(self.groups) != len(self.idx):
-            raise ValueError(f"found {len(self.groups)} groups of {len(self.idx)} items")
-
 
 @dataclass(frozen=True)
 class StudyRecord:
@@ -130,7 +111,7 @@ class StudyRecord:
     signature: str
     data: str
     data_digest: str
-    n_choices: Annotated[Whole, Ge(1)]
+    n_choices: Whole
     n_left_out: Whole
     defects: Mapping[str, Whole]
     """Of the data as they were run on."""
@@ -140,32 +121,10 @@ class StudyRecord:
     splits: tuple[HeldSplit, ...]
     held_out: tuple[str, ...]
     sweep: Mapping[str, Any]
-    readouts: Annotated[tuple[str, ...], Len(1)]
+    readouts: tuple[str, ...]
     gate: Mapping[str, Number]
     places: tuple[Place, ...]
     versions: Mapping[str, str] = field(default_factory=dict)
-
-    def __post_init__(self) -> None:
-        names = {split.name for split in self.splits}
-        unknown = {*self.held_out, *(place.split for place in self.places)} - names
-        if unknown or not self.held_out:
-            raise ValueError(f"names split {min(unknown, default='')!r}, holds {sorted(names)}")
-        for what, wanted in (
-            (self.models, ("original", "unlearned")),
-            (self.gate, ("min_baseline", "min_drop")),
-        ):
-            if missing := set(wanted) - what.keys():
-                raise ValueError(f"has no {min(missing)!r}")
-        checked(_Swept, self.sweep, "sweep")
-
-
-@dataclass(frozen=True)
-class _Swept:
-    """What a summary reads of a sweep."""
-
-    loss_on: str
-    lrs: Annotated[list[Number], Len(1)]
-    n_epochs: Whole
 
 
 @dataclass
@@ -206,48 +165,23 @@ def read_log(path: Path, *, must_exist: bool = False, notice: Notice | None = No
     """The log in a file, or in a folder's `jobs.jsonl`; `notice` is told which lines do not count.
 
     Raises:
-        InputError: it is missing where it must exist, or holds something else.
+        InputError: it is missing where it must exist.
     """
     file = path / FILE if path.is_dir() else path
     if must_exist and not file.exists():
         raise InputError(f"{file}: no such log; `lensaudit rtt run` writes one")
-    log = Log(Ledger(file, "retraining", {}, unsigned="keep", notice=notice))
-    for number, row in enumerate(log.ledger.rows if log.ledger else (), 1):
-        where = f"{file}: entry {number} is no line of a retraining log"
-        if row.get("kind") == "study":
-            study = checked(StudyRecord, row, where, remedy=_REMEDY)
+    log = Log(Ledger(file, "retraining", {}, notice=notice))
+    for row in log.ledger.rows if log.ledger else ():
+        if row["kind"] == "study":
+            study = checked(StudyRecord, row, file)
             log.studies.setdefault(study.study_id, study)
         else:
-            job = checked(Finished, row, where, remedy=_REMEDY)
+            job = checked(Finished, row, file)
             log.finished.setdefault(job.job_id, job)
-    for study in log.studies.values():
-        _check_jobs(study, log, file)
     return log
 
 
-def _check_jobs(study: StudyRecord, log: Log, file: Path) -> None:
-    """Refuse a job that was not read as its study reads: from epoch 0, on its split's items.
-
-    Raises:
-        InputError: names the job.
-    """
-    n_items = {split.name: len(split.idx) for split in study.splits}
-    for place in study.places:
-        job = log.finished.get(place.job_id)
-        if job is None:
-            continue
-        read = [{one.readout: one.n for one in point.readings} for point in job.curve]
-        wanted = dict.fromkeys(study.readouts, n_items[place.split])
-        epochs = [point.epoch for point in job.curve]
-        if epochs != list(range(len(epochs))) or not epochs or any(one != wanted for one in read):
-            raise InputError(
-                f"{file}: job {job.job_id} was read at epochs {epochs[:4]}, wanted every epoch "
-                f"from 0 with {', '.join(study.readouts)} on {n_items[place.split]} items; "
-                f"{_REMEDY}"
-            )
-
-
-def study_record(study: "Study", cells: "list[Cell]", defects: Mapping[str, int]) -> StudyRecord:
+def study_record(study: "Study", jobs: "list[RttJob]", defects: Mapping[str, int]) -> StudyRecord:
     """What the log notes of a study."""
     return StudyRecord(
         study_id=study.study_id,
@@ -271,8 +205,6 @@ def study_record(study: "Study", cells: "list[Cell]", defects: Mapping[str, int]
         sweep={**asdict(study.sweep), "lrs": list(study.sweep.lrs)},
         readouts=study.readouts,
         gate=asdict(study.gate),
-        places=tuple(
-            Place(one.condition, one.job.split, one.job.lr, one.job.job_id) for one in cells
-        ),
+        places=tuple(Place(one.condition, one.split, one.lr, one.job_id) for one in jobs),
         versions=package_versions(),
     )

@@ -20,7 +20,7 @@ from lensaudit.attacks.rtt.study import Gate, Study, TrainingGrid, from_checkpoi
 from lensaudit.attacks.rtt.summary import summarize
 from lensaudit.attacks.rtt.table import SUMMARIES, Summarized, write_summaries
 from lensaudit.attacks.rtt.tofu import load_statements, split_by_author
-from lensaudit.attacks.rtt.work import plan_of, run
+from lensaudit.attacks.rtt.work import pending, plan_of, run
 from lensaudit.data.tofu import DEMO
 from lensaudit.errors import InputError, LensAuditError, PartialError, VerificationError
 from lensaudit.files import alone, make_folder
@@ -88,7 +88,7 @@ def run_studies(prepared: PreparedStudies, report: Tick) -> Summarized:
 def _filled(prepared: PreparedStudies, report: Tick) -> Summarized:
     started = time.monotonic()
     settings, data, log = prepared.settings, prepared.data, prepared.log
-    jobs = {one.job.job_id for study in prepared.studies for one in plan_of(study).cells}
+    jobs = {one.job_id for study in prepared.studies for one in plan_of(study)}
     n_known = sum(job_id in log.finished for job_id in jobs)
     claim(prepared.folder, "rtt run", SUMMARIES)
     save_mcq(data, make_folder(prepared.folder / "mcq") / f"{data.name}-{data.digest[:8]}")
@@ -228,10 +228,10 @@ def _sweep(settings: StudySettings, *, demo: bool) -> TrainingGrid:
 def plan_lines(study: Study, log: Log) -> list[str]:
     """What would be done."""
     plan = plan_of(study)
-    pending = plan.pending(log)
-    training = [one for one in pending if one.job.lr is not None]
+    left = pending(plan, log)
+    training = [one for one in left if one.lr is not None]
     n_steps = sum(
-        study.sweep.n_epochs * study.sweep.n_steps(len(study.trained_on(one.job.split)))
+        study.sweep.n_epochs * study.sweep.n_steps(len(study.trained_on(one.split)))
         for one in training
     )
     models = ", ".join(f"{role} {one.name}" for role, one in study.subjects.items())
@@ -242,7 +242,7 @@ def plan_lines(study: Study, log: Log) -> list[str]:
         f"{len(study.data.left_out)} left out; held out in turn: {held}",
         f"lr {', '.join(f'{lr:g}' for lr in study.sweep.lrs)}; {study.sweep.n_epochs} epochs in "
         f"batches of {study.sweep.batch_size}; loss on {study.sweep.loss_on}",
-        f"{len(plan.cells)} jobs, {len(plan.cells) - len(pending)} in the log; {len(training)} "
+        f"{len(plan)} jobs, {len(plan) - len(left)} in the log; {len(training)} "
         f"runs of {n_steps} steps together to do",
     ]
 

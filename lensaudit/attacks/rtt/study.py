@@ -245,9 +245,9 @@ class Study:
 
 @dataclass(frozen=True)
 class RttJob:
-    """One unit of work, known by what it computes and not by what it is for."""
+    """One unit of work and where its numbers go, known by what it computes alone."""
 
-    weights: str
+    condition: Condition
     split: str
     """Held out, or measured."""
     identity: Mapping[str, Any]
@@ -261,57 +261,39 @@ class RttJob:
         return digest(dict(self.identity))[:16]
 
 
-@dataclass(frozen=True)
-class Cell:
-    """Where a job's numbers go."""
-
-    condition: Condition
-    job: RttJob
-
-
-def measuring(study: Study, role: Role) -> list[Cell]:
+def measuring(study: Study, role: Role) -> list[RttJob]:
     """The model as it is, on every split."""
     weights = study.subjects[role].weights
     return [
-        Cell(CONDITIONS[role][0], RttJob(weights, name, job_identity(study, weights, name)))
+        RttJob(CONDITIONS[role][0], name, job_identity(study, weights, name))
         for name in study.encoded
     ]
 
 
-def retraining(study: Study, role: Role) -> list[Cell]:
+def retraining(study: Study, role: Role) -> list[RttJob]:
     """The model retrained on T, for every held-out split and learning rate."""
     weights = study.subjects[role].weights
     # the original's own rows are where they were: C is the same run with and without
-    matched = {"readout_rows": study.original.weights} if study.puts_back(role) else {}
+    matched = {"readout_of": study.original.weights} if study.puts_back(role) else {}
     settings = {key: value for key, value in asdict(study.sweep).items() if key != "lrs"}
-    return [
-        Cell(
-            CONDITIONS[role][1],
+    jobs = []
+    for name in study.held_out:
+        others = [split for other, split in study.encoded.items() if other != name]
+        identity = {
+            **job_identity(study, weights, name),
+            "t": [split.trained_digest for split in others],
+            "t_read": [split.scored_digest for split in others],
+        }
+        jobs += [
             RttJob(
-                weights,
+                CONDITIONS[role][1],
                 name,
-                {
-                    **job_identity(study, weights, name),
-                    "t": [
-                        split.trained_digest
-                        for other, split in study.encoded.items()
-                        if other != name
-                    ],
-                    "t_read": [
-                        split.scored_digest
-                        for other, split in study.encoded.items()
-                        if other != name
-                    ],
-                    "lr": lr,
-                    "training": settings,
-                    **matched,
-                },
+                {**identity, "lr": lr, "training": settings, **matched},
                 lr,
-            ),
-        )
-        for name in study.held_out
-        for lr in study.sweep.lrs
-    ]
+            )
+            for lr in study.sweep.lrs
+        ]
+    return jobs
 
 
 def job_identity(study: Study, weights: str, split: str) -> dict[str, Any]:

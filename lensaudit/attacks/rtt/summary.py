@@ -36,15 +36,6 @@ class Accuracy(Estimate):
 
 
 @dataclass(frozen=True)
-class GateVerdict:
-    """What the gates say."""
-
-    passed: bool
-    reason: str = ""
-    """Why not."""
-
-
-@dataclass(frozen=True)
 class ConditionCheck:
     """What a condition's numbers rest on."""
 
@@ -84,7 +75,8 @@ class Summary:
     """0, A and N0 on the held-out splits."""
     all_splits: Mapping[Condition, Accuracy]
     """The same on every split."""
-    verdict: GateVerdict
+    failure: str
+    """Which gate failed and why; empty where unlearning lowered what the original knew."""
     main: SelectionOutcome
     others: tuple[SelectionOutcome, ...]
     """Every other selection and epoch rule."""
@@ -120,11 +112,11 @@ def _summary(
     study: StudyRecord, log: Log, selection: Selection, rule: EpochRule, readout: str | None
 ) -> Summary:
     readout = readout if readout in study.readouts else study.readouts[0]
-    verdict = gate_of(study, log, readout)
+    failure = gate_of(study, log, readout)
     ways: list[tuple[Selection, EpochRule]] = [
         (one, other) for one in ("per_v", "global", "nested") for other in ("max", "final")
     ]
-    outcomes = {way: _outcome(study, log, readout, *way, verdict) for way in ways}
+    outcomes = {way: _outcome(study, log, readout, *way, failure) for way in ways}
     main = outcomes.pop((selection, rule))
     every = [split.name for split in study.splits]
     checks = checks_of(study, log, main.chosen, readout)
@@ -133,11 +125,11 @@ def _summary(
         readout=readout,
         as_they_are=_measured(study, log, readout, study.held_out),
         all_splits=_measured(study, log, readout, every),
-        verdict=verdict,
+        failure=failure,
         main=main,
         others=tuple(outcomes.values()),
         checks=checks,
-        notes=notes_of(study, log, verdict=verdict, chosen=main.chosen, checks=checks),
+        notes=notes_of(study, log, failure=failure, chosen=main.chosen, checks=checks),
     )
 
 
@@ -158,7 +150,7 @@ def _outcome(
     readout: str,
     selection: Selection,
     rule: EpochRule,
-    verdict: GateVerdict,
+    failure: str,
 ) -> SelectionOutcome:
     chosen: dict[Condition, Selected] = {}
     marks: dict[Condition, tuple[Marks, ...]] = {}
@@ -173,8 +165,8 @@ def _outcome(
         marks["A"] = unlearned
 
     def ratio(*names: Condition) -> Estimate:
-        if not verdict.passed:
-            return Estimate(None, why=verdict.reason)
+        if failure:
+            return Estimate(None, why=failure)
         return _ratio(study, marks, names)
 
     return SelectionOutcome(
@@ -227,7 +219,7 @@ def _ratio(
     return limits.around(value)
 
 
-def gate_of(study: StudyRecord, log: Log, readout: str | None = None) -> GateVerdict:
+def gate_of(study: StudyRecord, log: Log, readout: str | None = None) -> str:
     """Both gates, on the items that are held out, with the readout that is reported.
 
     The original must answer at least `min_baseline` rightly. Unlearning must have lowered that by
@@ -243,25 +235,23 @@ def gate_of(study: StudyRecord, log: Log, readout: str | None = None) -> GateVer
     known = measured(study, log, "0", readout, study.held_out)
     left = measured(study, log, "A", readout, study.held_out)
     if known is None or left is None:
-        return GateVerdict(False, "original and unlearned model are not measured yet")
+        return "original and unlearned model are not measured yet"
     baseline, unlearned = mean_of(known), mean_of(left)
     if baseline < study.gate["min_baseline"]:
-        return GateVerdict(
-            False,
+        return (
             f"the original {study.models['original']} answers {baseline:.1%} rightly (readout "
             f"{readout}), wanted {study.gate['min_baseline']:.0%}: it does not know these "
-            "facts, or this readout does not show it",
+            "facts, or this readout does not show it"
         )
     wanted = study.gate["min_drop"] * _standard_error(known, left)
     drop = baseline - unlearned
     if study.gate["min_drop"] > 0 and (drop <= 0 or drop < wanted):
-        return GateVerdict(
-            False,
+        return (
             f"unlearning changed the accuracy from {baseline:.1%} to {unlearned:.1%}, wanted a "
             f"drop of {wanted:.1%} ({study.gate['min_drop']:g} standard errors): nothing is "
-            "unlearned",
+            "unlearned"
         )
-    return GateVerdict(True)
+    return ""
 
 
 def mean_of(marks: tuple[Marks, ...]) -> float:
@@ -325,13 +315,13 @@ def notes_of(
     study: StudyRecord,
     log: Log,
     *,
-    verdict: GateVerdict,
+    failure: str,
     chosen: Mapping[Condition, Selected],
     checks: Mapping[Condition, ConditionCheck],
 ) -> tuple[str, ...]:
     """The remarks on a study, most serious first."""
-    if not verdict.passed:
-        return (verdict.reason, *_defects(study), *_masses(checks))
+    if failure:
+        return (failure, *_defects(study), *_masses(checks))
     return (
         *_incomplete(study, log),
         *_no_control(study),

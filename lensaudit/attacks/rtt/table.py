@@ -80,7 +80,7 @@ def csv_row(summary: Summary, log: Log) -> dict[str, Any]:
         **row,
         **runs,
         "num_diverged": failed,
-        "gate": "passed" if summary.verdict.passed else "failed",
+        "gate": "failed" if summary.failure else "passed",
         "rtt_signature": study.signature,
         "study_id": study.study_id,
     }
@@ -102,7 +102,7 @@ def as_json(summary: Summary) -> dict[str, Any]:
         "sweep": dict(study.sweep),
         "chance": 1 / study.n_choices,
         "readout": summary.readout,
-        "gate": {**study.gate, "passed": summary.verdict.passed, "reason": summary.verdict.reason},
+        "gate": {**study.gate, "passed": not summary.failure, "reason": summary.failure},
         "conditions": dict(MEANINGS),
         "as_they_are": _accuracies(summary.as_they_are),
         "all_splits": _accuracies(summary.all_splits),
@@ -188,12 +188,10 @@ def summarize_log(settings: SummarySettings) -> Summarized:
     folder = log.path.parent
     write_summaries(found, log, folder)
     renew(folder, SUMMARIES)
-    failed = [one for one in found if not one.verdict.passed]
+    failed = [one for one in found if one.failure]
     failure = None
     if failed:
-        failure = VerificationError(
-            f"{failed[0].study.models['unlearned']}: {failed[0].verdict.reason}"
-        )
+        failure = VerificationError(f"{failed[0].study.models['unlearned']}: {failed[0].failure}")
     return Summarized(tuple(found), folder, failure=failure)
 
 

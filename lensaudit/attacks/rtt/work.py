@@ -15,7 +15,6 @@ from lensaudit.attacks.rtt.defects import handled, inspect
 from lensaudit.attacks.rtt.log import Finished, Log, Point, Reading, Role, study_record
 from lensaudit.attacks.rtt.readout import EncodedItem, read
 from lensaudit.attacks.rtt.study import (
-    Cell,
     RttJob,
     Study,
     TrainingGrid,
@@ -25,6 +24,7 @@ from lensaudit.attacks.rtt.study import (
 )
 from lensaudit.attacks.rtt.summary import gate_of
 from lensaudit.errors import InputError, PartialError, VerificationError, WorkError
+from lensaudit.files import digest
 from lensaudit.models.causal import undo_exchange
 from lensaudit.progress import Tick
 from lensaudit.unlearn.rows import Sample, TrainBatch, finetune_batches
@@ -38,36 +38,25 @@ def _quiet(what: str, done: int, total: int) -> None:
     """Report no progress."""
 
 
-@dataclass(frozen=True)
-class RttPlan:
-    """The cells of a study, in the order they are filled."""
-
-    measured: tuple[Cell, ...]
-    retrained: tuple[Cell, ...]
-
-    @property
-    def cells(self) -> list[Cell]:
-        """Cells to fill: the measured ones, then the retrained ones."""
-        return [*self.measured, *self.retrained]
-
-    def pending(self, log: Log) -> list[Cell]:
-        """Those whose jobs the log lacks, each job once."""
-        left = {one.job.job_id: one for one in reversed(self.cells)}
-        return [one for one in reversed(left.values()) if one.job.job_id not in log.finished]
-
-
-def plan_of(study: Study) -> RttPlan:
-    """Every job of a study, checked before any model is loaded.
+def plan_of(study: Study) -> list[RttJob]:
+    """Every job of a study in the order they are done, checked before any model is loaded.
 
     Raises:
         InputError: the data, the letters, the splits or the grid cannot be used.
     """
     _check(study)
-    roles = list(study.subjects)
-    return RttPlan(
-        tuple(cell for role in roles for cell in measuring(study, role)),
-        tuple(cell for role in roles for cell in retraining(study, role)),
-    )
+    return [
+        job
+        for what in (measuring, retraining)
+        for role in study.subjects
+        for job in what(study, role)
+    ]
+
+
+def pending(jobs: Sequence[RttJob], log: Log) -> list[RttJob]:
+    """Those that the log lacks, each once."""
+    left = {one.job_id: one for one in reversed(jobs)}
+    return [one for one in reversed(left.values()) if one.job_id not in log.finished]
 
 
 def run(
@@ -95,13 +84,12 @@ def run(
     log = Log() if log is None else log
     handled(study.data, defects)
     plan = plan_of(study)
-    log.open(study_record(study, plan.cells, inspect(study.data).counts))
+    log.open(study_record(study, plan, inspect(study.data).counts))
     for role in study.subjects:
         _fill(study, role, measuring(study, role), log, report)
-    verdict = gate_of(log.studies[study.study_id], log)
-    if not verdict.passed:
+    if failure := gate_of(log.studies[study.study_id], log):
         raise VerificationError(
-            f"{study.unlearned.name}: {verdict.reason}; recovery would mean nothing\n"
+            f"{study.unlearned.name}: {failure}; recovery would mean nothing\n"
             "the measurements are kept; to retrain nevertheless switch the gate off"
         )
     for role in study.subjects:
@@ -140,13 +128,13 @@ def _check_numbers(study: Study) -> None:
             raise InputError(f"{name} {value:g}: wanted a number from 0")
 
 
-def _fill(study: Study, role: Role, cells: Sequence[Cell], log: Log, report: Tick) -> None:
+def _fill(study: Study, role: Role, jobs: Sequence[RttJob], log: Log, report: Tick) -> None:
     """Do the jobs of one model that the log lacks."""
-    left = [one for one in cells if one.job.job_id not in log.finished]
+    left = [one for one in jobs if one.job_id not in log.finished]
     if not left:
         return
     subject = study.subjects[role]
-    trains = left[0].job.lr is not None
+    trains = left[0].lr is not None
     # before the model that is attacked: never two of them
     rows = study.original_readout if trains and study.puts_back(role) else None
     model = subject.load()
@@ -155,7 +143,7 @@ def _fill(study: Study, role: Role, cells: Sequence[Cell], log: Log, report: Tic
     n_epochs = study.sweep.n_epochs if trains else 1
     what = f"{left[0].condition} {subject.name}: {'epochs' if trains else 'splits'}"
     try:
-        for number, cell in enumerate(left):
+        for number, job in enumerate(left):
 
             def tell(epoch: int, number: int = number) -> None:
                 report(what, number * n_epochs + epoch, len(left) * n_epochs)
@@ -163,35 +151,32 @@ def _fill(study: Study, role: Role, cells: Sequence[Cell], log: Log, report: Tic
             tell(0)
             began = time.monotonic()
             if start is None:
-                done = _measure(study, cell, model)
+                done = Finished(job.job_id, "ok", (_as_it_is(study, job, model),))
             else:
                 start.restore(model)
                 moved = rows is not None and undo_exchange(model, rows) > 0
-                done = _retrain(study, cell, model, log, tell, moved=moved)
+                done = _retrain(study, job, model, log, tell, moved=moved)
             seconds = round(time.monotonic() - began, 3)
-            log.add(replace(done, seconds=seconds), cell.job.identity)
+            log.add(replace(done, seconds=seconds), job.identity)
         report(what, len(left) * n_epochs, len(left) * n_epochs)
     finally:
         if start is not None:
             start.restore(model)
 
 
-def _measure(study: Study, cell: Cell, model: Any) -> Finished:
-    readings = _readings(study, model, study.encoded[cell.job.split].items)
-    return Finished(cell.job.job_id, "ok", (Point(0, readings),))
+def _as_it_is(study: Study, job: RttJob, model: Any) -> Point:
+    return Point(0, _readings(study, model, study.encoded[job.split].items))
 
 
 def _retrain(
-    study: Study, cell: Cell, model: Any, log: Log, tell: Callable[[int], None], *, moved: bool
+    study: Study, job: RttJob, model: Any, log: Log, tell: Callable[[int], None], *, moved: bool
 ) -> Finished:
     """`moved`: the model is not as it was measured, its readout was put back."""
-    job = cell.job
     assert job.lr is not None
     items = study.encoded[job.split].items
-    before = RttJob(job.weights, job.split, job_identity(study, job.weights, job.split))
-    first = log.finished[before.job_id].curve
-    if moved:
-        first = (Point(0, _readings(study, model, items)),)
+    before = job_identity(study, job.identity["weights"], job.split)
+    measured = log.finished[digest(before)[:16]].curve
+    first = (_as_it_is(study, job, model),) if moved else measured
     made = retrain(
         model,
         study.trained_on(job.split),
@@ -234,14 +219,15 @@ def _check_fits(study: Study, model: Any, name: str) -> None:
         )
 
 
-def _complain(plan: RttPlan, log: Log) -> None:
+def _complain(plan: Sequence[RttJob], log: Log) -> None:
     """Tell which runs diverged, once all work is done."""
-    lost = [one for one in plan.retrained if log.finished[one.job.job_id].status == "diverged"]
+    trained = [one for one in plan if one.lr is not None]
+    lost = [one for one in trained if log.finished[one.job_id].status == "diverged"]
     if lost:
-        listed = ", ".join(f"{one.condition} {one.job.split} lr {one.job.lr:g}" for one in lost[:8])
+        listed = ", ".join(f"{one.condition} {one.split} lr {one.lr:g}" for one in lost[:8])
         more = f" and {len(lost) - 8} more" if len(lost) > 8 else ""
         raise PartialError(
-            f"{len(lost)} of {len(plan.retrained)} runs diverged: {listed}{more}\n"
+            f"{len(lost)} of {len(trained)} runs diverged: {listed}{more}\n"
             "their epochs up to there are in the log and count; leave these learning rates out"
         )
 
