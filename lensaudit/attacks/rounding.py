@@ -152,18 +152,17 @@ def quantize(job: RoundingJob, out: Path) -> tuple[MatrixError, ...]:
     keyed.begin(out, job.key)
     model = load_causal(job.start, dtype=job.stored, device=job.device)
     errors = quantise_in_place(model, job.method, engine=job.engine)
-    write_csv(out / "errors.csv", HEADER, error_rows(errors))
-
-    def made() -> Manifest:
-        return record(job, errors, started)
-
-    seal_model(model, job.start, out, dtype=job.stored, key=job.key, record=made)
+    rows = [[one.name, one.n_weights, one.relative, one.largest] for one in errors]
+    write_csv(out / "errors.csv", HEADER, rows)
+    seal_model(
+        model,
+        job.start,
+        out,
+        dtype=job.stored,
+        key=job.key,
+        record=lambda: record(job, errors, started),
+    )
     return errors
-
-
-def error_rows(errors: Sequence[MatrixError]) -> list[list[Any]]:
-    """The rows of `errors.csv`."""
-    return [[one.name, one.n_weights, one.relative, one.largest] for one in errors]
 
 
 def record(job: RoundingJob, errors: Sequence[MatrixError], started: float) -> Manifest:

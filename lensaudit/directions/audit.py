@@ -1,4 +1,4 @@
-"""The directions audit: ADD, ABLATE and CLAMP over folds of authors, resumable, summed up."""
+"""The whole of `steer audit`: ADD, ABLATE and CLAMP over folds of authors, resumable, summed up."""
 
 import math
 import time

@@ -1,4 +1,9 @@
-"""The models of a directions audit and what they think: loaded once, read from caches."""
+"""Three models of one base: what they think, and what they know under an intervention.
+
+The answer's prefix is forced, so the score is that of the entity alone: the share of its tokens
+that are the likeliest (exact match), and their mean log-prob. An intervention acts from the last
+prefix token on, unless its own rule says otherwise.
+"""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass

@@ -1,4 +1,7 @@
-"""ADD: does one direction, estimated on other authors, bring the forgotten answers back?"""
+"""ADD and CLAMP: does one direction, or one component, bring the forgotten answers back?
+
+Directions are estimated on other authors; CLAMP asks for necessity and for sufficiency.
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

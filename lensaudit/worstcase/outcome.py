@@ -17,6 +17,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from lensaudit.attacks import AttackResult
 from lensaudit.auditing.calls import door, notice
 from lensaudit.errors import InputError
 from lensaudit.files import slug, write_csv, write_jsonl
@@ -349,15 +350,8 @@ def summary_of(worst: Worst, outcome: WorstOutcome, tier: str) -> dict[str, Any]
 FILES = ("facts.csv", "matrix.csv", "attacks.csv", "evidence.jsonl", "summary.json")
 
 
-@dataclass(frozen=True)
-class WorstResult:
+class WorstResult(AttackResult):
     """Which facts come out of one model, and where it is written."""
-
-    source: str
-    folder: Path
-    """Holds manifest.json, summary.json, facts.csv, matrix.csv, attacks.csv, evidence.jsonl."""
-    summary: Mapping[str, Any]
-    """The content of summary.json."""
 
     @property
     def headline(self) -> str:

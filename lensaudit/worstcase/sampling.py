@@ -9,14 +9,15 @@ from typing import Any
 import numpy as np
 import torch
 
+from lensaudit.attacks import AttackResult
 from lensaudit.data.facts import read_rows
 from lensaudit.errors import InputError
 from lensaudit.files import slug, write_csv, write_jsonl
 from lensaudit.models.checkpoint import Checkpoint
 from lensaudit.models.generation import Choose
 from lensaudit.progress import Notice, Progress, Tell, unheard
-from lensaudit.results.ledger import Ledger, ledger_path
 from lensaudit.results.attacks import shown_sample
+from lensaudit.results.ledger import Ledger, ledger_path
 from lensaudit.scores.intervals import clustered_mean
 from lensaudit.scores.leakage import Errors, leak_at_k, leak_corrected, never_hit_bound
 from lensaudit.settings import plain, results_folder
@@ -64,15 +65,8 @@ class Leak:
     """Why there is no value, or no interval."""
 
 
-@dataclass(frozen=True)
-class Sampled:
+class Sampled(AttackResult):
     """What samples of one model say, and where it is written."""
-
-    source: str
-    folder: Path
-    """Holds manifest.json, summary.json, leak.csv, facts.csv and samples.jsonl."""
-    summary: Mapping[str, Any]
-    """The content of summary.json."""
 
 
 def open_sample(

@@ -13,8 +13,8 @@ from random import Random
 from typing import Any
 
 from lensaudit.attacks.effort.settings import Arm, EffortSettings, Readout
-from lensaudit.attacks.rtt.defects import handled, normalised
-from lensaudit.attacks.rtt.items import Dataset, McqItem, load_mcq
+from lensaudit.attacks.rtt.defects import handled
+from lensaudit.attacks.rtt.items import Dataset, McqItem, load_mcq, normalised
 from lensaudit.attacks.rtt.readout import EncodedItem, EncodedSplit, encode_split
 from lensaudit.attacks.rtt.settings import Policy
 from lensaudit.attacks.rtt.tofu import load_statements, split_by_author

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from lensaudit.attacks import AttackResult
 from lensaudit.attacks.effort.arms import HeldOut, data_digest, held_out
 from lensaudit.attacks.effort.curve import (
     EffortReading,
@@ -105,27 +106,14 @@ class PreparedEffort:
             done = self.log.finished[attack.job_id]
             n_facts = len(attack.fold.facts)
             for point in done.curve:
-                if point.epoch not in self.steps or {one.n for one in point.readings} != {n_facts}:
-                    raise InputError(
-                        f"{self.log.path}: attack {attack.job_id} was read at step {point.epoch}, "
-                        f"wanted {', '.join(map(str, self.steps))}, each on {n_facts} facts; name "
-                        "another --out"
-                    )
                 row = np.zeros(n_facts)
                 row[list(point.readings[0].correct)] = 1.0
                 found[self.steps.index(point.epoch), list(attack.fold.places)] = row
         return found
 
 
-@dataclass(frozen=True)
-class EffortResult:
+class EffortResult(AttackResult):
     """How hard it is to bring the facts back in one model."""
-
-    source: str
-    folder: Path
-    """Holds summary.json, manifest.json and, for a single model, attacks.jsonl."""
-    summary: Mapping[str, Any]
-    """The content of summary.json."""
 
     @property
     def arms(self) -> Mapping[str, Mapping[str, Any]]:

@@ -1,14 +1,13 @@
 """What is wrong with a data set? Ambiguous and repeated items, leaks, cues that need no fact."""
 
 import re
-import unicodedata
 from collections import Counter, defaultdict
 from collections.abc import Hashable, Iterable, Iterator
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Literal
 
-from lensaudit.attacks.rtt.items import Dataset, McqItem
+from lensaudit.attacks.rtt.items import Dataset, McqItem, normalised
 from lensaudit.attacks.rtt.settings import Policy
 from lensaudit.errors import InputError
 
@@ -106,15 +105,6 @@ def handled(dataset: Dataset, policy: Policy) -> Dataset:
     if not all(split.items for split in kept.splits):
         raise InputError(f"{dataset.name}: --defects drop leaves a split without items")
     return kept
-
-
-def normalised(text: str) -> str:
-    r"""Two spellings of one question are equal in this form.
-
-    >>> normalised("When  was Ada\nborn?") == normalised("when was ADA born?")
-    True
-    """
-    return " ".join(unicodedata.normalize("NFKC", text).casefold().split())
 
 
 def _ambiguous(items: Iterable[McqItem]) -> Iterator[Defect]:

@@ -1,6 +1,13 @@
-"""What is asked: multiple-choice items in splits, one of which is held out per run."""
+"""What is asked: multiple-choice items in splits, one of which is held out per run.
+
+As files they are `split_0.jsonl`, `split_1.jsonl` …, in the format of
+github.com/aghyad-deeb/unlearning_evaluation @ 26be6ba: one object per line with `question`,
+`choices` (texts or numbers) and `answer` (place of the right one, from 0). An optional `group` or
+`author` names the author or entity; other keys are ignored.
+"""
 
 import re
+import unicodedata
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -125,6 +132,15 @@ def _numbered(draft: Draft, idx: int) -> McqItem:
         raise ValueError(f"item {idx}: wanted a question, 2 to 8 choices and the right one's place")
     group = own_group(idx) if draft.group is None else draft.group
     return McqItem(idx, draft.question, draft.choices, draft.answer, group)
+
+
+def normalised(text: str) -> str:
+    r"""Two spellings of one question are equal in this form.
+
+    >>> normalised("When  was Ada\nborn?") == normalised("when was ADA born?")
+    True
+    """
+    return " ".join(unicodedata.normalize("NFKC", text).casefold().split())
 
 
 def natural(name: str) -> tuple[tuple[int, int | str], ...]:

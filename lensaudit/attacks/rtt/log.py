@@ -1,4 +1,4 @@
-"""The log of all work: append-only, and the one thing that a summary is made from."""
+"""The log of all work: what is read of which model and when, and all a summary is made from."""
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field

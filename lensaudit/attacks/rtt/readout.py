@@ -1,4 +1,4 @@
-"""Which choice does a model make? The letter it would say, or the answer it finds likeliest."""
+"""How is an item read? As tokens, by the letter a model would say or the likeliest answer."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import astuple, dataclass

@@ -1,4 +1,7 @@
-"""A summary as rows and as JSON. Accuracies are fractions; names are those of the upstream fork."""
+"""A log as tables and JSON, again and again: nothing is trained, nothing of torch is needed.
+
+Accuracies are fractions; names are those of the upstream fork.
+"""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass

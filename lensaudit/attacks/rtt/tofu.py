@@ -13,8 +13,7 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from lensaudit.attacks.rtt.defects import normalised
-from lensaudit.attacks.rtt.items import Dataset, Draft, make_dataset
+from lensaudit.attacks.rtt.items import Dataset, Draft, make_dataset, normalised
 from lensaudit.data.facts import SourceRow, embedded_rows, hub_rows, numbered, read_rows, sound_rows
 from lensaudit.data.neutral import likeness
 from lensaudit.data.tofu import AUTHOR_ROWS, DEMO, TOFU_HUB

@@ -1,6 +1,8 @@
 """Do the work of a study: measure, check that unlearning worked, retrain, write down.
 
-Models are held one at a time. A job whose id is in the log is not done again.
+Models are held one at a time. A job whose id is in the log is not done again. The learning rate is
+constant after its rise, so the model after epoch e of a long run is the model of a run of e epochs:
+one run gives every epoch of the grid.
 """
 
 import math
