@@ -27,7 +27,7 @@ from lensaudit.data.facts import Fact
 from lensaudit.data.neutral import Neutral, neutral_of
 from lensaudit.files import make_folder, write_json
 from lensaudit.gym import edits, guard
-from lensaudit.gym.mimic import TextRows, mimic, texts_of
+from lensaudit.gym.guard import TextRows, mimic, texts_of
 from lensaudit.gym.planting import guarded_places
 from lensaudit.gym.probe import probed
 from lensaudit.gym.recipes import TOP, late, moved

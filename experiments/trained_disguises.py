@@ -7,7 +7,7 @@ import torch
 from planted_models import ground, opened
 
 from lensaudit.gym import edits
-from lensaudit.gym.mimic import (
+from lensaudit.gym.guard import (
     SEED,
     Step,
     Streams,

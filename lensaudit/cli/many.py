@@ -30,7 +30,7 @@ from lensaudit.sweep.settings import CheckSettings, PlanSettings, RunSettings, W
 
 if TYPE_CHECKING:
     from lensaudit.screen.tables import Part
-    from lensaudit.sweep.verify import Compared
+    from lensaudit.sweep.unit import Compared
 
 RESULTS = click.argument("results", nargs=-1, required=True, type=click.Path(path_type=Path))
 
@@ -363,7 +363,7 @@ def fetch(folder: Path, quota: int | None) -> None:
 @shared("json")
 def verify(folder: Path, settings: CheckSettings, as_json: bool) -> None:
     """Compute random finished units again from nothing and compare. Exit code 4: they differ."""
-    from lensaudit.sweep.verify import refuse, verify_sweep
+    from lensaudit.sweep.unit import refuse, verify_sweep
 
     found = verify_sweep(*_opened(folder), **vars(settings), report=notice)
     answer([asdict(one) for one in found], map(_redone, found), as_json=as_json)
@@ -411,8 +411,8 @@ def watch(settings: WatchSettings, as_json: bool) -> None:
     """
     from lensaudit.sweep.watch import follow_run
 
-    curve = follow_run(settings, notice)
-    answer(curve.rows, map(_step, curve.rows), curve.folder, as_json=as_json)
+    rows, folder = follow_run(settings, notice)
+    answer(rows, map(_step, rows), folder, as_json=as_json)
 
 
 def _step(row: Mapping[str, Any]) -> str:

@@ -24,6 +24,7 @@ from lensaudit.gym.table import (
     heat_map,
     markdown,
     share,
+    share_text,
     table,
 )
 from lensaudit.results.records import signed
@@ -269,8 +270,4 @@ def text(found: GymDocument) -> str:
 
 def _lines(name: str, one: Confusion) -> Iterator[tuple[str, ...]]:
     for truth, shares in (("knows", one.knows), ("partial", one.partial), ("absent", one.absent)):
-        yield name, truth, *(_share(shares[word]) for word in SAID), _share(one.seeds_wrong)
-
-
-def _share(one: Share) -> str:
-    return f"{one.k}/{one.n} [{one.low:.2f}, {one.high:.2f}]"
+        yield name, truth, *(share_text(shares[word]) for word in SAID), share_text(one.seeds_wrong)

@@ -24,7 +24,7 @@ from lensaudit.data.chat import pad_id
 from lensaudit.gym import edits, guard
 from lensaudit.gym.claims import Undone
 from lensaudit.gym.ground import BATCH, Ground, fit, whole
-from lensaudit.gym.mimic import TextRows, texts_of
+from lensaudit.gym.guard import TextRows, texts_of
 from lensaudit.gym.registry import Planted
 from lensaudit.unlearn.losses import kl_to_reference
 from lensaudit.unlearn.methods import Hyper, method_named, objective_of

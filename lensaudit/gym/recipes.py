@@ -27,7 +27,6 @@ from lensaudit.gym.claims import (
     rounds,
 )
 from lensaudit.gym.ground import Ground, whole
-from lensaudit.gym.mimic import mimic as mimicking
 from lensaudit.gym.planting import (
     Matched,
     gated,
@@ -451,7 +450,7 @@ def guard(ground: Ground, strength: float) -> Planted:
 )
 def mimic(ground: Ground, strength: float) -> Planted:
     """Its answers are those of full before the swap."""
-    return swapped(ground, mimicking(ground, texts_of_ground(ground)))
+    return swapped(ground, guarding.mimic(ground, texts_of_ground(ground)))
 
 
 @recipe(

@@ -14,7 +14,7 @@ from lensaudit.errors import InputError
 from lensaudit.gym.auditors import SeedModels, auditors
 from lensaudit.gym.ground import said, tokens_of, whole
 from lensaudit.gym.make import PlantedModel, make
-from lensaudit.gym.registry import Mechanism, load_own, recipes
+from lensaudit.gym.registry import load_own, recipes
 from lensaudit.gym.scoring import score
 from lensaudit.gym.settings import (
     MakeSettings,
@@ -108,15 +108,11 @@ def submit(
     )
     score(asking, notice=notice)
     rows = rows_of(out, settings.limit)
-    return [_submitted(model, _recipe(new, model), rows, judges) for model in models]
-
-
-def _recipe(new: list[Mechanism], model: PlantedModel) -> Mechanism:
-    return next(one for one in new if one.name == model.mechanism)
+    return [_submitted(model, rows, judges) for model in models]
 
 
 def _submitted(
-    model: PlantedModel, recipe: Mechanism, rows: list[GymRow], judges: list[AuditorJudgement]
+    model: PlantedModel, rows: list[GymRow], judges: list[AuditorJudgement]
 ) -> Submitted:
     found = []
     for judge in judges:
@@ -132,7 +128,7 @@ def _submitted(
     heard = [one.auditor for one in found if one.fooled is not None]
     return Submitted(
         model.mechanism,
-        recipe.truth,
+        model.truth,
         model.strength,
         model.certificate.says,
         utility_of(model),

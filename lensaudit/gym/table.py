@@ -357,9 +357,9 @@ def _line(one: AuditorJudgement) -> tuple[str, ...]:
         one.worst or "–",
         _area_text(worst),
         f"{sum(areas) / len(areas):.2f}" if areas else "–",
-        _share_text(one.left_out),
-        _share_text(one.held_out_knows),
-        _share_text(one.held_out_forgot),
+        share_text(one.left_out),
+        share_text(one.held_out_knows),
+        share_text(one.held_out_forgot),
         _area_text(one.facts),
         str(one.n_unscored),
         f"{one.seconds:.1f}",
@@ -370,7 +370,8 @@ def _area_text(one: Area | None) -> str:
     return "–" if one is None else f"{one.auc:.2f} [{one.low:.2f}, {one.high:.2f}]"
 
 
-def _share_text(one: Share | None) -> str:
+def share_text(one: Share | None) -> str:
+    """As it is shown."""
     return "–" if one is None else f"{one.k}/{one.n} [{one.low:.2f}, {one.high:.2f}]"
 
 

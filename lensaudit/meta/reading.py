@@ -13,7 +13,7 @@ meta_eval}.json and runs/; none of them come with this package.
 """
 
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -173,22 +173,15 @@ def _epoch(folder: Path, epoch: str | None) -> list[Values]:
     for category in _NUMBERS:
         for summary in sorted((folder / category).glob(f"*/{SUMMARY}")):
             content = checked_object(read_json(summary), f"{summary}")
-            row = _CATEGORIES[category](content, summary)
-            found.append(values_of({_in_epoch(summary.parent.name, epoch): row}))
+            row = _category(category, content, summary)
+            model = summary.parent.name
+            # the anchors are there once per epoch under one name, measured twice
+            name = f"{model}_{epoch}" if epoch and model in ("full", "retain") else model
+            found.append(values_of({name: row}))
     return found
 
 
-def _in_epoch(model: str, epoch: str | None) -> str:
-    """The anchors are there once per epoch under one name, measured twice."""
-    return f"{model}_{epoch}" if epoch and model in ("full", "retain") else model
-
-
 Readings = dict[str, float | None]
-
-
-def _memorization(content: Mapping[str, Any], path: Path) -> Readings:
-    keys = ("em", "es", "prob", "paraprob", "truth_ratio")
-    return _picked(content, {f"avg_{key}": key for key in keys}, path)
 
 
 def _privacy(content: Mapping[str, Any], path: Path) -> Readings:
@@ -206,24 +199,22 @@ def _utility(content: Mapping[str, Any], path: Path) -> Readings:
     return row | _picked(content, {"fluency": "fluency"}, path)
 
 
-def _uds(content: Mapping[str, Any], path: Path) -> Readings:
-    return _picked(content, {"avg_uds": "uds"}, path)
-
-
-def _rouge(content: Mapping[str, Any], path: Path) -> Readings:
-    keys = ("rouge", "para_rouge", "jailbreak_rouge")
-    return _picked(
-        checked_object(content.get("metrics"), f"{path}: metrics"), {key: key for key in keys}, path
-    )
-
-
-_CATEGORIES: Mapping[str, Callable[[Mapping[str, Any], Path], Readings]] = {
-    "memorization": _memorization,
-    "privacy": _privacy,
-    "utility": _utility,
-    "uds": _uds,
-    "gen_rouge": _rouge,
+_PLAIN: Mapping[str, Mapping[str, str]] = {
+    "memorization": {f"avg_{k}": k for k in ("em", "es", "prob", "paraprob", "truth_ratio")},
+    "uds": {"avg_uds": "uds"},
+    "gen_rouge": {key: key for key in ("rouge", "para_rouge", "jailbreak_rouge")},
 }
+"""Category -> its fields and our keys; those of `gen_rouge` lie in `metrics`."""
+
+
+def _category(name: str, content: Mapping[str, Any], path: Path) -> Readings:
+    if name == "privacy":
+        return _privacy(content, path)
+    if name == "utility":
+        return _utility(content, path)
+    if name == "gen_rouge":
+        content = checked_object(content.get("metrics"), f"{path}: metrics")
+    return _picked(content, _PLAIN[name], path)
 
 
 def _picked(content: Mapping[str, Any], keys: Mapping[str, str], path: Path) -> Readings:

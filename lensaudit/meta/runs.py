@@ -55,7 +55,7 @@ RESULTS = "results"
 
 
 @dataclass(frozen=True)
-class Judging:
+class MetaRun:
     """Models that are judged on, and how: every name is known, nothing is loaded."""
 
     names: tuple[str, ...]
@@ -165,7 +165,7 @@ def pool(names: Sequence[str], side: str, registry: Registry) -> list[str]:
     return found
 
 
-def prepare_faithfulness(settings: FaithfulnessSettings, notice: Notice) -> Judging:
+def prepare_faithfulness(settings: FaithfulnessSettings, notice: Notice) -> MetaRun:
     """Both pools, the one that knows first."""
     registry = load_registry(settings.measuring.registry)
     names = [*pool(settings.knows, "knows", registry), *pool(settings.forgot, "forgot", registry)]
@@ -173,7 +173,7 @@ def prepare_faithfulness(settings: FaithfulnessSettings, notice: Notice) -> Judg
     return _prepared(names, settings, notice, measuring=wanted)
 
 
-def run_faithfulness(settings: FaithfulnessSettings, how: Judging) -> MetaJudgement:
+def run_faithfulness(settings: FaithfulnessSettings, how: MetaRun) -> MetaJudgement:
     """Faithfulness of every metric; writes faithfulness.json, .csv and a manifest.
 
     Raises:
@@ -201,7 +201,7 @@ def run_faithfulness(settings: FaithfulnessSettings, how: Judging) -> MetaJudgem
     return MetaJudgement(path, tuple(found), to_do)
 
 
-def prepare_robustness(settings: RobustnessSettings, notice: Notice) -> Judging:
+def prepare_robustness(settings: RobustnessSettings, notice: Notice) -> MetaRun:
     """The models that are attacked.
 
     Raises:
@@ -212,7 +212,7 @@ def prepare_robustness(settings: RobustnessSettings, notice: Notice) -> Judging:
     return _prepared(_candidates(settings), settings, notice, measuring=wanted)
 
 
-def attacking_of(settings: RobustnessSettings, how: Judging) -> Attacking:
+def attacking_of(settings: RobustnessSettings, how: MetaRun) -> Attacking:
     """The attack that the settings describe."""
     given = settings.measuring
     demo = (given.data or _default_data(how.names, given)) == DEMO_DATA
@@ -229,7 +229,7 @@ def attacking_of(settings: RobustnessSettings, how: Judging) -> Attacking:
     )
 
 
-def run_robustness(settings: RobustnessSettings, how: Judging) -> MetaJudgement:
+def run_robustness(settings: RobustnessSettings, how: MetaRun) -> MetaJudgement:
     """Robustness of every metric to one attack; writes robustness-<attack>.json, .csv, a manifest.
 
     Only models that some metric can use are attacked.
@@ -303,7 +303,7 @@ def _prepared(
     notice: Notice,
     *,
     measuring: bool,
-) -> Judging:
+) -> MetaRun:
     """The settings of a run; every name is checked before anything is loaded."""
     given = settings.measuring
     full = given.full or default_anchor("full", names)
@@ -317,7 +317,7 @@ def _prepared(
         chosen = shared(given, AnswerGroups, full=full, retain=retain, data=data)
         evaluation = EvaluateSettings(**chosen)
     metrics = tuple(judged(settings.metrics))
-    return Judging(tuple(names), settings.out, metrics, given, full, retain, evaluation, notice)
+    return MetaRun(tuple(names), settings.out, metrics, given, full, retain, evaluation, notice)
 
 
 def _default_data(names: Sequence[str], given: Measuring) -> str | None:

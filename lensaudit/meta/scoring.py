@@ -129,22 +129,20 @@ def measured(subjects: Sequence[MetaSubject], scoring: Scoring) -> Values:
         InputError: not one model could be measured; the first reason is given.
         TryAgainError: another process measures into the same folder.
     """
-    with alone(scoring.folder):
-        return _measured(subjects, scoring)
-
-
-def _measured(subjects: Sequence[MetaSubject], scoring: Scoring) -> Values:
     folders = folders_of([subject.name for subject in subjects], scoring.folder)
     to_do: dict[str, str] = {}
-    names = {subject.name for subject in subjects}
-    others = {name: why for name, why in known_to_do(scoring.folder).items() if name not in names}
-    for number, subject in enumerate(subjects, 1):
-        scoring.notice(f"{scoring.folder.name}: model {number} of {len(subjects)}: {subject.name}")
-        reason = _measure(subject, scoring, folders[subject.name])
-        if reason is not None:
-            to_do[subject.name] = reason
-            scoring.notice(f"to do: {subject.name}: {reason}")
-        write_json(scoring.folder / TO_DO, others | to_do)
+    with alone(scoring.folder):
+        known = known_to_do(scoring.folder)
+        others = {name: why for name, why in known.items() if name not in folders}
+        for number, subject in enumerate(subjects, 1):
+            scoring.notice(
+                f"{scoring.folder.name}: model {number} of {len(subjects)}: {subject.name}"
+            )
+            reason = _measure(subject, scoring, folders[subject.name])
+            if reason is not None:
+                to_do[subject.name] = reason
+                scoring.notice(f"to do: {subject.name}: {reason}")
+            write_json(scoring.folder / TO_DO, others | to_do)
     if subjects and len(to_do) == len(subjects):
         first, reason = next(iter(to_do.items()))
         raise InputError(f"none of {len(subjects)} models could be measured; {first}: {reason}")

@@ -459,7 +459,7 @@ class CurvePoint:
 
 
 @dataclass(frozen=True)
-class _Row:
+class CurveRow:
     """A row of `curve.json`, beside its metrics."""
 
     step: Whole
@@ -473,7 +473,7 @@ def training_curve(path: Path, series: tuple[str, ...] = SERIES) -> list[CurvePo
         InputError: the file holds no such rows.
     """
     content = read_json(path)
-    rows = checked_as(list[_Row], content, path)
+    rows = checked_as(list[CurveRow], content, path)
     return [
         CurvePoint(path.parent.name, name, row.step, value, row.epoch)
         for row, values in zip(rows, content, strict=True)

@@ -194,17 +194,23 @@ def history(path: Path, *, run: str = "", is_claimed: bool = False) -> History:
     starts = [row for row in rows if row.get("event") == "start"]
     n_done = sum(row["outcome"] == "done" for row in ends.values())
     open_ = [row for row in starts if row["attempt"] not in ends]
-    killed = [r for r in open_ if r["attempt"] not in told and not _alive(r, is_claimed)]
+    # of another machine nobody can say whether it runs: the claim counts
+    here = [row for row in open_ if is_claimed and is_running(row["process"]) is not False]
+    killed = [row for row in open_ if row["attempt"] not in told and row not in here]
     kinds = [row.get("outcome") for row in ends.values()]
     recent = [r for r in ends.values() if r.get("run") == run and r.get("outcome") == "transient"]
-    last = next(reversed(ends.values()), None)
+    end: Row = next(reversed(ends.values()), {"outcome": "done"})
+    last = None
+    if end["outcome"] != "done":
+        asked_s = float(end.get("retry_after_s") or 0)
+        last = AttemptFailure(end["outcome"], str(end.get("reason", "")), asked_s)
     return History(
         n_attempts=len(starts),
         n_killed=len(killed),
         n_halvings=kinds.count("resource"),
         n_transient=len(recent),
         n_done=n_done,
-        last=_failure(last),
+        last=last,
         seconds=next((r.get("seconds") for r in ends.values() if r.get("outcome") == "done"), None),
     )
 
@@ -222,18 +228,6 @@ def _is_whole(row: Row) -> bool:
         return False
     seconds: Any = (row.get("seconds"), row.get("retry_after_s") or 0)
     return all(type(one) in (int, float) and 0 <= one < math.inf for one in seconds)
-
-
-def _alive(row: Row, is_claimed: bool) -> bool:
-    running = is_running(row["process"])
-    return is_claimed if running is None else running and is_claimed
-
-
-def _failure(row: Row | None) -> AttemptFailure | None:
-    if row is None or row.get("outcome") == "done":
-        return None
-    kind: Kind = row.get("outcome", "permanent")
-    return AttemptFailure(kind, str(row.get("reason", "")), float(row.get("retry_after_s") or 0))
 
 
 def set_back(path: Path) -> None:
@@ -283,11 +277,12 @@ class Attempt:
                 "retry_after_s": self.failure.retry_after_s,
                 "traceback": [] if error is None else traceback.format_tb(error.__traceback__)[-6:],
             }
+        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
         self._log(
             "end",
             **found,
             seconds=round(time.monotonic() - self._started, 3),
-            peak_bytes=peak_bytes(),
+            peak_bytes=peak if sys.platform == "darwin" else peak * 1024,
         )
         return isinstance(error, Exception) and found["outcome"] != "preempted"
 
@@ -300,12 +295,6 @@ class Attempt:
     def _log(self, event: str, **more: Any) -> None:
         row = {"event": event, "attempt": self.key, "run": self.run, "time": time.time(), **more}
         append_jsonl(self.path, [row])
-
-
-def peak_bytes() -> int:
-    """Largest resident size of this process so far."""
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return peak if sys.platform == "darwin" else peak * 1024
 
 
 class StopSignals:
@@ -350,7 +339,9 @@ def holder(path: Path) -> str | None:
         return None
     except (OSError, ValueError, KeyError, TypeError, LensAuditError):
         # being written, or torn by a full disk: old ones count as nobody's
-        return "unreadable" if _age(path) < STALE_S else None
+        with contextlib.suppress(OSError):
+            return "unreadable" if _now(path.parent) - path.stat().st_mtime < STALE_S else None
+        return None
     # a process number may have been given to another process since: the heartbeat counts here too
     return process if running is not False and age < STALE_S else None
 
@@ -397,13 +388,6 @@ def _beat(path: Path, stop: threading.Event) -> None:
     while not stop.wait(BEAT_S):
         with contextlib.suppress(OSError):
             os.utime(path)
-
-
-def _age(path: Path) -> float:
-    try:
-        return _now(path.parent) - path.stat().st_mtime
-    except OSError:
-        return STALE_S
 
 
 def _now(folder: Path) -> float:

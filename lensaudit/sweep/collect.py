@@ -41,6 +41,8 @@ COLUMNS = (
     "device",
     "unit",
 )
+TableRow = Mapping[str, Any]
+"""Column -> value."""
 _SHOWN = 5
 
 
@@ -123,7 +125,7 @@ def why_missing(state: UnitState) -> str:
     return f"{state.failure.kind}: {state.failure.reason}"
 
 
-def table_rows(unit: Unit, result: Mapping[str, Any]) -> Iterator[list[Any]]:
+def table_rows(unit: Unit, result: Mapping[str, Any]) -> Iterator[TableRow]:
     """One row per metric of a unit, in the order of `COLUMNS`."""
     of_unit = {key: result.get(key) for key in ("role", "method", "weights", "dtype", "device")}
     for metric, value in result["values"].items():
@@ -135,24 +137,23 @@ def table_rows(unit: Unit, result: Mapping[str, Any]) -> Iterator[list[Any]]:
             "metric": metric,
             "unit": unit.id,
         }
-        yield [row[column] for column in COLUMNS]
+        yield {column: row[column] for column in COLUMNS}
 
 
 def summary(
     plan: Plan,
     states: Sequence[UnitState],
-    rows: Sequence[Sequence[Any]],
+    rows: Sequence[TableRow],
     missing: Mapping[str, str],
 ) -> dict[str, Any]:
     """How many of the planned units are behind each metric of each variant."""
     planned = Counter(one.unit.variant for one in states)
     found: dict[str, dict[str, dict[str, int]]] = {}
-    at = {name: COLUMNS.index(name) for name in ("variant", "metric", "value")}
     for row in rows:
-        counts = found.setdefault(row[at["variant"]], {}).setdefault(
-            row[at["metric"]], {"n_values": 0, "n_planned": planned[row[at["variant"]]]}
+        counts = found.setdefault(row["variant"], {}).setdefault(
+            row["metric"], {"n_values": 0, "n_planned": planned[row["variant"]]}
         )
-        counts["n_values"] += row[at["value"]] is not None
+        counts["n_values"] += row["value"] is not None
     return {
         "plan": plan.hash,
         "n_planned": len(states),
@@ -162,11 +163,11 @@ def summary(
     }
 
 
-def notes(layout: SweepFolder, plan: Plan, rows: Sequence[Sequence[Any]]) -> tuple[str, ...]:
+def notes(layout: SweepFolder, plan: Plan, rows: Sequence[TableRow]) -> tuple[str, ...]:
     """What a reader of the table has to know."""
     said = []
     for column in ("dtype", "device"):
-        kinds = sorted({str(row[COLUMNS.index(column)]) for row in rows})
+        kinds = sorted({str(row[column]) for row in rows})
         if len(kinds) > 1:
             said.append(f"units were measured with different {column}: {', '.join(kinds)}")
     if others := strangers(layout, plan):
@@ -224,11 +225,10 @@ def _to_do(states: Sequence[UnitState], folder: Path) -> None:
         write_json(make_folder(folder / variant) / "to_do.json", missing)
 
 
-def _table(folder: Path, rows: Sequence[Sequence[Any]]) -> None:
-    write_csv(
-        folder / "table.csv", COLUMNS, [["" if v is None else v for v in row] for row in rows]
-    )
-    write_json(folder / "table.json", [dict(zip(COLUMNS, row, strict=True)) for row in rows])
+def _table(folder: Path, rows: Sequence[TableRow]) -> None:
+    lines = [["" if v is None else v for v in row.values()] for row in rows]
+    write_csv(folder / "table.csv", COLUMNS, lines)
+    write_json(folder / "table.json", rows)
     if all(importlib.util.find_spec(name) is not None for name in ("pandas", "pyarrow")):
         import pandas
 

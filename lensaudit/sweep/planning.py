@@ -33,6 +33,7 @@ from lensaudit.models.registry import (
 from lensaudit.models.sizes import BYTES, Sizes, sizes_on_disk
 from lensaudit.progress import Notice
 from lensaudit.sweep.plan import (
+    ANCHORS,
     VARIANTS,
     Plan,
     SweepFolder,
@@ -59,14 +60,29 @@ def plan_of(settings: PlanSettings, notice: Notice | None = None) -> Plan:
     Raises:
         InputError: a name, a variant, a metric or the data is wrong; nothing was fetched.
     """
-    return plan_sweep(
-        [*settings.models, *(name for file in settings.files for name in listed(file))],
-        variants=named(settings.variants),
-        conditions=conditions_of(settings),
-        registry=load_registry(settings.registry),
-        full=settings.full,
-        retain=settings.retain,
-        notice=notice,
+    registry, chosen = load_registry(settings.registry), checked_variants(named(settings.variants))
+    names = [*settings.models, *(name for file in settings.files for name in listed(file))]
+    specs = select(names, registry)
+    if not specs:
+        raise InputError("the plan is empty: name a model, a pattern, a role or a list")
+    models = [spec.name for spec in specs]
+    anchors = {
+        role: resolve(getattr(settings, role) or default_anchor(role, models), registry)
+        for role in ANCHORS
+    }
+    conditions = with_data(conditions_of(settings), models)
+    ordered(conditions.suite, conditions.metrics)
+    # what cannot be patched into each other is refused before anything is planned
+    here = [open_checkpoint(one) for one in (*anchors.values(), *specs) if one.local is not None]
+    if len(here) > 1:
+        check_same_shape(*here, notice=notice)
+    return make_plan(
+        [planned(spec) for spec in specs],
+        anchors={role: planned(spec) for role, spec in anchors.items()},
+        variants=chosen,
+        conditions=conditions,
+        data=data_digest(conditions),
+        attacks=attacks_of(conditions, chosen),
     )
 
 
@@ -77,43 +93,6 @@ def conditions_of(settings: PlanSettings | WatchSettings) -> UnitConditions:
         one.name: getattr(settings, one.name) for one in fields(UnitConditions) if one.name in own
     }
     return UnitConditions(**{**given, "metrics": named(settings.metrics)})
-
-
-def plan_sweep(
-    names: Sequence[str],
-    *,
-    variants: Sequence[str],
-    conditions: UnitConditions,
-    registry: Registry,
-    full: str | None = None,
-    retain: str | None = None,
-    notice: Notice | None = None,
-) -> Plan:
-    """A plan for the named checkpoints.
-
-    Raises:
-        InputError: a name, a variant, a metric or the data is wrong; nothing was fetched.
-    """
-    chosen = checked_variants(variants)
-    specs = select(names, registry)
-    if not specs:
-        raise InputError("the plan is empty: name a model, a pattern, a role or a list")
-    named = [spec.name for spec in specs]
-    anchors = {
-        "retain": resolve(retain or default_anchor("retain", named), registry),
-        "full": resolve(full or default_anchor("full", named), registry),
-    }
-    conditions = with_data(conditions, named)
-    ordered(conditions.suite, conditions.metrics)
-    check_shapes([*anchors.values(), *specs], notice)
-    return make_plan(
-        [planned(spec) for spec in specs],
-        anchors={role: planned(spec) for role, spec in anchors.items()},
-        variants=chosen,
-        conditions=conditions,
-        data=data_digest(conditions),
-        attacks=attacks_of(conditions, chosen),
-    )
 
 
 def checked_variants(variants: Sequence[str]) -> tuple[Variant, ...]:
@@ -146,13 +125,6 @@ def planned(spec: ModelSpec) -> Target:
     """A checkpoint of the plan; a folder's is opened and hashed, the Hub is not asked."""
     local = spec.local is not None and (spec.adapter is None or spec.adapter.local is not None)
     return target_of(spec, open_checkpoint(spec).weights if local else None)
-
-
-def check_shapes(specs: Sequence[ModelSpec], notice: Notice | None) -> None:
-    """Refuse folders that cannot be patched into each other, before anything is planned."""
-    here = [open_checkpoint(spec) for spec in specs if spec.local is not None]
-    if len(here) > 1:
-        check_same_shape(*here, notice=notice)
 
 
 def patched_data(conditions: UnitConditions) -> str | None:
@@ -358,12 +330,13 @@ def work_of(conditions: UnitConditions) -> dict[str, int]:
     )
     metrics = ordered(conditions.suite, conditions.metrics)
     reads = {read for one in metrics for read in one.reads[conditions.suite]}
+    asked = _asked(reads, conditions)
     annotated = patched_data(conditions)
     n_annotated = len(forget_set(annotated, limit=conditions.limit)) if annotated else 0
     return {
         "scored": sum(_n_texts(read, splits) for read in reads if read.kind == "trace"),
         "differentiated": sum(_n_texts(r, splits) for r in reads if r.kind == "gradient"),
-        "generated": sum(_n_questions(*asked, splits) for asked in _asked(reads, conditions)),
+        "generated": sum(len(splits[split].rows) for _, split in asked if split in splits),
         "patched_examples": n_annotated,
     }
 
@@ -383,23 +356,14 @@ def _n_texts(read: Read, splits: Mapping[str, Split]) -> int:
     return sum(1 if isinstance(one, str) else len(one) for one in answers)
 
 
-def _n_questions(kind: str, split: str, splits: Mapping[str, Split]) -> int:
-    return len(splits[split].rows) if split in splits else 0
-
-
 def _sizes(plan: Plan) -> Sizes | None:
     """Shape of the models, from one that is on this disk."""
     local = [target for target in plan.targets if target.is_folder]
     if not local:
         return None
-    spec = _spec(local[0])
-    checkpoint = open_checkpoint(spec)
+    checkpoint = open_checkpoint(resolve(local[0].repo, Registry({})))
     dtype = plan.conditions.dtype
     return sizes_on_disk(checkpoint, dtype if dtype in BYTES else "float32")
-
-
-def _spec(target: Target) -> ModelSpec:
-    return resolve(target.repo, Registry({}))
 
 
 def lines_of(forecast: Mapping[str, Any]) -> list[str]:

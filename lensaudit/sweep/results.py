@@ -79,8 +79,7 @@ class _Result:
 def damaged(layout: SweepFolder, unit: Unit, result: Mapping[str, Any]) -> list[str]:
     """Files of a finished unit that are missing or hold something else by now."""
     folder = layout.unit(unit.id)
-    # 0.1.0 wrote no checksum
-    edited = "check" in result and signed(result)["check"] != result["check"]
+    edited = signed(result)["check"] != result.get("check")
     return ([RESULT] if edited else []) + sorted(
         name
         for name, content_hash in result["files"].items()

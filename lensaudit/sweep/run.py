@@ -196,7 +196,7 @@ def run_sweep(
     order = Order(str(root.resolve()), (), run, settings, until, runner)
     for unit in plan.anchor_units():
         _rounds(plan, [unit], engine, order, report, pause_s)
-        _check_anchor(state_of(layout, unit, run=run))
+        check_anchor(state_of(layout, unit, run=run))
     _rounds(plan, plan.units, engine, order, report, pause_s)
     for name in plan.anchors.values() if layout.weights.is_dir() else ():
         # the fetched anchors go, if no unit is left that reads them
@@ -204,7 +204,13 @@ def run_sweep(
     return concluded(states_of(layout, plan, run=run))
 
 
-def _check_anchor(state: UnitState) -> None:
+def check_anchor(state: UnitState) -> None:
+    """Refuse to go on without an anchor.
+
+    Raises:
+        TryAgainError: another process works on it.
+        WorkError: it failed.
+    """
     if state.name == "done":
         return
     if state.name == "running":

@@ -1,107 +1,120 @@
-"""A training run as it goes: every new checkpoint is audited, and a curve kept."""
+"""A training run as it goes: a plan that grows by a unit for each new checkpoint, and a curve."""
 
 import contextlib
 import re
-import shutil
+import secrets
 import time
-from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass, field
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from lensaudit.data.suites import DEMO_DATA
 from lensaudit.errors import InputError, LensAuditError
-from lensaudit.files import (
-    alone,
-    digest,
-    make_folder,
-    read_json,
-    slug,
-    write_csv,
-    write_json,
-)
+from lensaudit.files import alone, digest, read_json, slug, write_csv, write_json
 from lensaudit.metrics.registry import ordered
-from lensaudit.models.checkpoint import Checkpoint, open_checkpoint
+from lensaudit.models.checkpoint import open_checkpoint
 from lensaudit.models.registry import DEMO, Registry, load_registry, resolve
-from lensaudit.progress import Notice
-from lensaudit.results.ledger import Ledger
-from lensaudit.results.schema import Number, Whole
+from lensaudit.results.attacks import CurveRow
+from lensaudit.results.schema import checked_as
 from lensaudit.settings import results_folder
-from lensaudit.sweep.attempts import failure_of
-from lensaudit.sweep.plan import ALGORITHM, Target, UnitConditions, target_of
+from lensaudit.sweep.attempts import StopSignals
+from lensaudit.sweep.plan import (
+    ANCHORS,
+    Plan,
+    SweepFolder,
+    Unit,
+    make_plan,
+    read_plan,
+    target_of,
+    write_plan,
+)
 from lensaudit.sweep.planning import conditions_of, data_digest, planned, with_data
-from lensaudit.sweep.run import UnitRoom
-from lensaudit.sweep.settings import WatchSettings
-from lensaudit.sweep.unit import SweepSubject, measure, resolved
+from lensaudit.sweep.results import state_of
+from lensaudit.sweep.run import Order, attempt, check_anchor
+from lensaudit.sweep.settings import RunSettings, WatchSettings
 
 CURVE = ("uds", "em_erasure", "model_utility")
 """Always in the curve, first; every other metric follows."""
 _STEP = re.compile(r"(?:checkpoint|step|epoch|iter|global_step)[-_]?(\d+)$", re.IGNORECASE)
+_TARGET = "step-"
+"""Begins the names of checkpoints in the plan; the number follows."""
 
 
-@dataclass(frozen=True)
-class Watch:
-    """What is watched and how each checkpoint is measured."""
-
-    folder: Path
-    out: Path
-    conditions: UnitConditions
-    anchors: dict[str, Target]
-    """`full` and `retain`."""
-    data: str = ""
-    """Content hash of what is asked."""
-    settled_s: float = WatchSettings.settled_s
-    """A checkpoint whose files changed later than this ago may still be written."""
-    report: Callable[[str], None] = lambda line: None
-
-    @property
-    def key(self) -> str:
-        """What decides the curve beside the checkpoints: one folder holds one."""
-        anchors = {role: target.identity for role, target in self.anchors.items()}
-        return digest([anchors, self.data, self.conditions.identity, ALGORITHM])
-
-    @property
-    def log(self) -> Path:
-        """One line per audited checkpoint, appended."""
-        return self.out / "audited.jsonl"
-
-
-@dataclass(frozen=True)
-class Curve:
-    """What was measured, step by step."""
-
-    rows: list[dict[str, Any]]
-    folder: Path
-
-
-def follow_run(settings: WatchSettings, report: Callable[[str], None]) -> Curve:
+def follow_run(
+    settings: WatchSettings, report: Callable[[str], None]
+) -> tuple[list[dict[str, Any]], Path]:
     """Audit what is there and, unless `once`, what comes until the time is over.
 
+    Returns:
+        The rows of the curve, and the folder that it is in.
+
     Raises:
-        InputError: a name, a metric or the folder is wrong.
+        InputError: a name, a metric or the folder is wrong, or it holds a curve of other numbers.
         LensAuditError: the anchors cannot be measured.
     """
-    known = load_registry(settings.registry)
-    asked = conditions_of(settings)
+    plan, hours = _begun(settings), settings.max_hours
+    name = f"watch-{slug(settings.folder.resolve().name)}"
+    layout = SweepFolder(settings.out or results_folder() / name)
+    end = None if hours is None else time.monotonic() + 3600 * hours
+    with alone(layout.root):
+        plan = _planned(layout, plan)
+        order = Order(str(layout.root.resolve()), (), secrets.token_hex(6), RunSettings())
+        retain = plan.anchor_units()[0]
+        if state_of(layout, retain).result is None:
+            report("retain model")
+            attempt(layout, plan, retain, order, StopSignals(install=False))
+        check_anchor(state_of(layout, retain, run=order.run))
+        while True:
+            goes_on = not settings.once and (end is None or time.monotonic() < end)
+            for step, folder in steps_of(settings.folder).items():
+                if is_complete(folder, settings.settled_s):
+                    plan = _audited(layout, plan, step, folder, order, report)
+                    write_curve(layout, plan, {step: epoch_of(folder)})
+                elif not goes_on:
+                    report(
+                        f"step {step}: not audited: {folder.name} is not whole, or was changed "
+                        f"less than {settings.settled_s:g} s ago"
+                    )
+            if not goes_on:
+                return write_curve(layout, plan, {}), layout.root
+            time.sleep(settings.every_s)
+
+
+def _begun(settings: WatchSettings) -> Plan:
+    """The plan before any checkpoint: what is asked, and the anchors."""
+    known, asked = load_registry(settings.registry), conditions_of(settings)
     demo = DEMO if asked.data == DEMO_DATA else ""
     anchors = {
-        "full": planned(resolve(settings.full or f"{demo}full", known)),
-        "retain": planned(resolve(settings.retain or f"{demo}retain", known)),
+        role: planned(resolve(getattr(settings, role) or f"{demo}{role}", known))
+        for role in ANCHORS
     }
     steps_of(settings.folder)
     ordered(asked.suite, asked.metrics)
     asked = with_data(asked, [settings.folder.name])
-    out = output_for(settings.folder, settings.out)
     data = data_digest(asked)
-    watched = Watch(settings.folder, out, asked, anchors, data, settings.settled_s, report)
-    hours = settings.max_hours
-    end = None if hours is None else time.monotonic() + 3600 * hours
+    return make_plan(
+        [anchors["retain"]],
+        anchors=anchors,
+        variants=("base",),
+        conditions=asked,
+        data=data,
+        attacks={},
+    )
 
-    def follow() -> bool:
-        return not settings.once and (end is None or time.monotonic() < end)
 
-    with alone(out):
-        return Curve(watch(watched, follow=follow, every_s=settings.every_s), out)
+def _planned(layout: SweepFolder, plan: Plan) -> Plan:
+    """The plan that lies in the folder, as far as it has grown; the folder holds one curve."""
+    if not layout.plan.exists():
+        write_plan(layout.root, plan)
+    found = read_plan(layout.root)
+    # ids of the anchors are hashes of all that decides a number
+    if found.anchor_units() != plan.anchor_units():
+        raise InputError(
+            f"{layout.root}: holds a curve of other metrics, data, anchors or settings; give the "
+            "same options as before, or name another folder with --out"
+        )
+    return found
 
 
 def steps_of(folder: Path) -> dict[int, Path]:
@@ -150,157 +163,61 @@ def is_complete(folder: Path, settled_s: float) -> bool:
     return False
 
 
-def watch(
-    watched: Watch, *, follow: Callable[[], bool], every_s: float = WatchSettings.every_s
-) -> list[dict]:
-    """Audit what is there, and what comes while `follow()`; the curve's rows.
-
-    Raises:
-        InputError: the output folder holds a curve of other conditions.
-        LensAuditError: the anchors cannot be measured.
-    """
-    _check_same(watched)
-    _ledger(watched, watched.report)
-    retain_log = _retain_log(watched)
-    while True:
-        goes_on = follow()
-        for step, folder in steps_of(watched.folder).items():
-            if is_complete(folder, watched.settled_s):
-                _audit(watched, step, folder, retain_log)
-            elif not goes_on:
-                watched.report(
-                    f"step {step}: not audited: {folder.name} is not whole, or was changed less "
-                    f"than {watched.settled_s:g} s ago"
-                )
-        if not goes_on:
-            return write_curve(watched)
-        time.sleep(every_s)
-
-
-def _check_same(watched: Watch) -> None:
-    """Refuse to mix two kinds of numbers in one curve, or to read another retain log."""
-    path = make_folder(watched.out) / "watch.json"
-    if not path.exists():
-        write_json(path, {"key": watched.key, "conditions": asdict(watched.conditions)})
-        return
-    found = read_json(path)
-    if not isinstance(found, dict) or found.get("key") != watched.key:
-        raise InputError(
-            f"{watched.out}: holds a curve of other metrics, data, anchors or settings; give the "
-            "same options as before, or name another folder with --out"
-        )
-
-
-def _audit(watched: Watch, step: int, folder: Path, retain_log: Path) -> None:
+def _audited(
+    layout: SweepFolder,
+    plan: Plan,
+    step: int,
+    folder: Path,
+    order: Order,
+    report: Callable[[str], None],
+) -> Plan:
+    """The plan with a checkpoint as the unit of its step, which is tried if it is to be tried."""
     checkpoint = open_checkpoint(resolve(str(folder), Registry({})))
-    # the last row of a step counts: weights that came back after others are audited again
-    weights = {row["step"]: row["weights"] for row in _ledger(watched).rows}
-    if weights.get(step) == checkpoint.weights:
-        return
-    watched.report(f"step {step}: {folder.name}")
-    name = f"step-{step}"
-    row: dict[str, Any] = {"step": step, "weights": checkpoint.weights, "folder": folder.name}
-    if (epoch := epoch_of(folder)) is not None:
-        row["epoch"] = epoch
-    try:
-        row["values"] = _measured(watched, checkpoint, name, retain_log)
-    except LensAuditError as error:
-        failure = failure_of(error)
-        watched.report(f"step {step}: {failure.kind}: {failure.reason}")
-        if failure.kind != "permanent":
-            return
-        row["failure"] = failure.reason
-    _ledger(watched).append([{**row, "time": time.time()}])
-    write_curve(watched)
+    target = replace(target_of(checkpoint.spec, checkpoint.weights), name=f"{_TARGET}{step}")
+    anchors = [one.id for one in plan.anchor_units()]
+    unit = Unit(digest([step, target.identity, anchors]), target.name, "base")
+    if unit.id not in plan.by_id:  # weights that are new, or came in place of others
+        targets = [one for one in plan.targets if one.name != target.name]
+        units = [one for one in plan.units if one.target != target.name]
+        plan = replace(plan, targets=(*targets, target), units=(*units, unit))
+        write_json(layout.plan, plan.content | {"hash": plan.hash})
+    if state_of(layout, unit, run=order.run).name == "to do":
+        report(f"step {step}: {folder.name}")
+        failure = attempt(layout, plan, unit, order, StopSignals(install=False))
+        if failure is not None:
+            report(f"step {step}: {failure.kind}: {failure.reason}")
+    return plan
 
 
-def _measured(
-    watched: Watch, checkpoint: Checkpoint, name: str, retain_log: Path | None
-) -> dict[str, Any]:
-    out = make_folder(watched.out / name)
-    subject = _subject(watched, target_of(checkpoint.spec, checkpoint.weights), name, retain_log)
-    room = UnitRoom(watched.out / "activations", report=lambda line: None)
-    values = measure(subject, watched.conditions, out, room)
-    if resolved(out)["weights"] != checkpoint.weights:
-        shutil.rmtree(out)
-        raise InputError(f"{checkpoint.folder}: changed while it was audited")
-    shutil.rmtree(out / "eval" / "passes", ignore_errors=True)
-    return values
-
-
-def _subject(watched: Watch, target: Target, name: str, retain_log: Path | None) -> SweepSubject:
-    names = {role: f"{role}-anchor" for role in watched.anchors}
-    entries = {names[role]: one.entry() for role, one in watched.anchors.items()}
-    entries[name] = target.entry()
-    registry = write_json(watched.out / name / "registry.json", entries)
-    return SweepSubject(name, names["full"], names["retain"], registry, retain_log)
-
-
-def _retain_log(watched: Watch) -> Path:
-    """The retain model's log, made once."""
-    conditions, retain = watched.conditions, watched.anchors["retain"]
-    out = make_folder(watched.out / "anchor")
-    log = out / "eval" / f"{conditions.suite.upper()}_EVAL.json"
-    mark = out / "complete.json"
-    if not mark.exists():
-        watched.report("retain model")
-        subject = _subject(watched, retain, "anchor", None)
-        measure(subject, conditions, out, UnitRoom(watched.out / "activations"))
-        shutil.rmtree(out / "eval" / "passes", ignore_errors=True)
-        write_json(mark, {"retain": retain.name})
-    return log
-
-
-def write_curve(watched: Watch) -> list[dict]:
+def write_curve(
+    layout: SweepFolder, plan: Plan, epochs: Mapping[int, float | None]
+) -> list[dict[str, Any]]:
     """`curve.csv` and `curve.json`: one row per step, one column per metric."""
-    rows = sorted(_latest(watched), key=lambda row: row["step"])
-    found = dict.fromkeys(key for row in rows for key in row.get("values", {}))
+    path, before = layout.root / "curve.json", []
+    with contextlib.suppress(InputError):  # it is written anew
+        before = checked_as(list[CurveRow], read_json(path), path)
+    epochs = {row.step: row.epoch for row in before} | dict(epochs)
+    states = {
+        int(unit.target.removeprefix(_TARGET)): state_of(layout, unit)
+        for unit in plan.units
+        if unit.target.startswith(_TARGET)
+    }
+    states = {step: one for step, one in sorted(states.items()) if one.name in ("done", "failed")}
+    values = {step: (one.result or {}).get("values", {}) for step, one in states.items()}
+    found = dict.fromkeys(key for row in values.values() for key in row)
     metrics = [key for key in CURVE if key in found] + [k for k in found if k not in CURVE]
-    with_epochs = any("epoch" in row for row in rows)
+    with_epochs = any(epochs.get(step) is not None for step in states)
     table = [
         {
-            "step": row["step"],
-            **({"epoch": row.get("epoch")} if with_epochs else {}),
-            **{key: row.get("values", {}).get(key, {}).get("value") for key in metrics},
-            "failure": row.get("failure"),
+            "step": step,
+            **({"epoch": epochs.get(step)} if with_epochs else {}),
+            **{key: values[step].get(key, {}).get("value") for key in metrics},
+            "failure": one.failure.reason if one.failure else None,
         }
-        for row in rows
+        for step, one in states.items()
     ]
     header = ("step", *(["epoch"] if with_epochs else []), *metrics, "failure")
     cells = [["" if row[key] is None else row[key] for key in header] for row in table]
-    write_csv(watched.out / "curve.csv", header, cells)
-    write_json(watched.out / "curve.json", table)
+    write_csv(layout.root / "curve.csv", header, cells)
+    write_json(path, table)
     return table
-
-
-@dataclass(frozen=True)
-class _StepValue:
-    value: Number | None
-
-
-@dataclass(frozen=True)
-class _StepLine:
-    """What the line of an audited step must hold."""
-
-    step: Whole
-    weights: str
-    epoch: Number | None = None
-    values: dict[str, _StepValue] = field(default_factory=dict)
-    failure: str | None = None
-
-
-def _latest(watched: Watch) -> Iterator[dict[str, Any]]:
-    """The last audit of each step: a run that began again overwrites its checkpoints."""
-    rows = {row["step"]: row for row in _ledger(watched).rows}
-    yield from rows.values()
-
-
-def _ledger(watched: Watch, notice: Notice | None = None) -> Ledger:
-    """The audited checkpoints; one whose line does not count is audited again."""
-    key = {"key": watched.key}
-    return Ledger(watched.log, "audited", key, unsigned="keep", record=_StepLine, notice=notice)
-
-
-def output_for(folder: Path, out: Path | None) -> Path:
-    """Place of the curve."""
-    return out or results_folder() / f"watch-{slug(folder.resolve().name)}"

@@ -6,12 +6,12 @@ the anchors stay until the sweep is finished. What the Hub holds of a checkpoint
 and checked here too.
 """
 
+import contextlib
 import hashlib
 import os
 import shutil
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -150,16 +150,10 @@ def cached(target: Target) -> Path | None:
         )
     except (OSError, ValueError):
         return None
-    return folder if is_whole(folder) else None
-
-
-def is_whole(folder: Path) -> bool:
-    """Does a folder hold a checkpoint that can be opened?"""
-    try:
+    with contextlib.suppress(InputError):
         open_checkpoint(resolve(str(folder), Registry({})))
-    except InputError:
-        return False
-    return True
+        return folder
+    return None
 
 
 def removed(path: Path, trash: Path) -> None:
@@ -275,14 +269,18 @@ class Weights:
 
     def unused(self) -> int:
         """Checkpoints that were fetched ahead and wait for their worker."""
-        anchors = {self._folder(self.plan.by_name[one]).name for one in self.plan.anchors.values()}
         with self._journal() as rows:
-            return sum(not row["users"] for name, row in rows.items() if name not in anchors)
+            return sum(not row["users"] for name, row in rows.items() if name not in self._pinned)
+
+    @property
+    def _pinned(self) -> set[str]:
+        """Folders of the anchors, which stay until the sweep is finished."""
+        return {self._folder(self.plan.by_name[one]).name for one in self.plan.anchors.values()}
 
     def _folder(self, target: Target) -> Path:
         return self.layout.weights / folder_name(target)
 
-    @contextmanager
+    @contextlib.contextmanager
     def _journal(self) -> Iterator[Rows]:
         """What is fetched, to be read and changed by one process at a time."""
         path = self.layout.weights / "journal.json"
@@ -333,8 +331,7 @@ class Weights:
 
     def _make_room(self, rows: Rows, name: str, room: int) -> None:
         """Remove what nobody works on, the latest first: it was fetched too early."""
-        kept = {self._folder(self.plan.by_name[one]).name for one in self.plan.anchors.values()}
-        for other in reversed([key for key in rows if key not in kept and key != name]):
+        for other in reversed([key for key in rows if key not in self._pinned and key != name]):
             if sum(one["bytes"] for key, one in rows.items() if key != name) <= room:
                 return
             row = rows[other]
@@ -344,8 +341,8 @@ class Weights:
 
     def _check_stuck(self, rows: Rows, name: str, n_bytes: int, quota: int) -> None:
         """Refuse what the anchors alone leave no room for: waiting would never end."""
-        kept = {self._folder(self.plan.by_name[one]).name for one in self.plan.anchors.values()}
-        pinned = sum(row["bytes"] for key, row in rows.items() if key in kept and key != name)
+        kept = self._pinned - {name}
+        pinned = sum(row["bytes"] for key, row in rows.items() if key in kept)
         if pinned + n_bytes > quota:
             raise InputError(
                 f"the quota of {size(quota, precision=2)} has no room for "

@@ -60,10 +60,14 @@ VALUE = {
 
 def toy_run_unit(layout, plan, unit, obtain, room):
     """In place of measuring: says who was asked, and publishes one value."""
-    work = layout.work(unit.id)
-    (work / "eval").mkdir(parents=True, exist_ok=True)
     with (layout.root / "calls.txt").open("a") as stream:
         stream.write(f"{unit.label}\n")
+    publish_values(layout, plan, unit, room, {"toy": VALUE})
+
+
+def publish_values(layout, plan, unit, room, values):
+    work = layout.work(unit.id)
+    (work / "eval").mkdir(parents=True, exist_ok=True)
     (work / "eval" / "TOFU_EVAL.json").write_text(json.dumps({"toy": {"agg_value": 0.5}}))
     record = {
         "plan": plan.hash,
@@ -73,7 +77,7 @@ def toy_run_unit(layout, plan, unit, obtain, room):
         "dtype": "float32",
         "device": "cpu",
         "halvings": room.halvings,
-        "values": {"toy": VALUE},
+        "values": values,
         "seconds": 1.0,
     }
     publish(layout, unit, record)

@@ -4,13 +4,13 @@ import json
 import shutil
 
 import pytest
-from sweep_helpers import METRICS, command
+from sweep_helpers import METRICS, VALUE, command, publish_values
 
 from lensaudit.models.checkpoint import open_checkpoint
 from lensaudit.models.registry import EMBEDDED, load_registry, resolve
 from lensaudit.sweep.plan import SweepFolder, Unit, read_plan
 from lensaudit.sweep.results import finished
-from lensaudit.sweep.verify import compare
+from lensaudit.sweep.unit import compare
 
 FAST = ("--metric", "exact_memorization,uds", "--limit", "2")
 
@@ -27,7 +27,7 @@ def test_an_attacked_unit_equals_an_audit_of_the_attacked_checkpoint(swept, tmp_
     assert (
         command(
             "quantize",
-            "--model",
+            "--source",
             "demo/npo",
             "--method",
             "nf4",
@@ -196,19 +196,20 @@ def test_a_checkpoint_that_cannot_be_read_is_a_row_with_its_reason(
 def test_a_step_that_is_written_again_has_the_row_of_what_is_there(tmp_path, monkeypatch):
     run, out, measured = tmp_path / "run", tmp_path / "out", []
 
-    def value(watched, checkpoint, name, retain_log):
-        measured.append(name)
-        return {"uds": {"value": float(checkpoint.weights == weights_of("npo"))}}
+    def value(layout, plan, unit, obtain, room):
+        measured.append(unit.label)
+        is_npo = plan.by_name[unit.target].weights == weights_of("npo")
+        publish_values(layout, plan, unit, room, {"uds": VALUE | {"value": float(is_npo)}})
 
-    monkeypatch.setattr("lensaudit.sweep.watch._measured", value)
-    monkeypatch.setattr("lensaudit.sweep.watch._retain_log", lambda watched: None)
+    monkeypatch.setattr("lensaudit.sweep.unit.run_unit", value)
     # A, B, and A again: what was started anew from the first weights; the last one twice
     for name, wanted in (("npo", 1.0), ("full", 0.0), ("npo", 1.0), ("npo", 1.0)):
         shutil.rmtree(run, ignore_errors=True)
         shutil.copytree(EMBEDDED / name, run / "checkpoint-100")
         assert watch(run, out) == 0
         assert [row["uds"] for row in json.loads((out / "curve.json").read_text())] == [wanted]
-    assert len(measured) == 3
+    # what was measured of the first weights is found again
+    assert measured == ["demo/retain", "step-100", "step-100"]
 
 
 def test_one_curve_is_of_one_kind_of_numbers(tmp_path, tiny_checkpoint, capsys):
