@@ -13,15 +13,12 @@ from lensaudit.evaluation.retain import retain_reference
 from lensaudit.evaluation.suite import evaluate
 from lensaudit.metrics.registry import Conventions
 
-EVERY_RUN = [
+EVERY_RUN = ["edge__plain__full", "muse__retain"]
+"""One of each suite; the others are slow, and frozen numbers guard them all."""
+SLOW = [
     "chat_pad__npo",
     "edge__chat_eospad__full",
-    "edge__plain__full",
     "muse__full",
-    "muse__retain",
-]
-"""One of each suite and data set; the others are slow, and frozen numbers guard them all."""
-SLOW = [
     "llama3like__full",
     "plain__full",
     "chat_eospad__full",
@@ -136,7 +133,7 @@ def test_a_log_of_open_unlearning_gives_its_aggregates_again(scenario, shared, t
             assert found[metric].value == pytest.approx(entry["agg_value"], rel=1e-5), metric
 
 
-@pytest.mark.parametrize("model", ["idknll", "graddiff"])
+@pytest.mark.parametrize("model", ["idknll", pytest.param("graddiff", marks=pytest.mark.slow)])
 def test_the_suite_agrees_with_the_uds_reference(model, shared):
     """Another implementation of the same metrics: other data, no date line."""
     from transformers import AutoTokenizer

@@ -29,6 +29,11 @@ from lensaudit.scores.representation import (
 )
 
 VARIANTS = ("idknll", "graddiff", "npo", "simnpo", "full", "retain")
+SOME_SLOW = [
+    pytest.param(name, marks=[] if name in ("npo", "simnpo") else [pytest.mark.slow])
+    for name in VARIANTS
+]
+"""Numbers that are frozen for every layer guard those that are slow."""
 
 
 @pytest.fixture(scope="module")
@@ -82,7 +87,7 @@ def test_full_is_intact_and_retain_erased_in_every_representation(audited, name,
     assert found == pytest.approx([score] * 5, abs=1e-5)
 
 
-@pytest.mark.parametrize("name", VARIANTS)
+@pytest.mark.parametrize("name", SOME_SLOW)
 def test_cka_is_the_references(of_the_reference, golden, name):
     audit, source = of_the_reference(name)
     wanted = golden("repr_cka_logitlens.json")["variants"][name]["cka"]
@@ -94,7 +99,7 @@ def test_cka_is_the_references(of_the_reference, golden, name):
         assert one.weight == pytest.approx(row["weight"], abs=2e-5)
 
 
-@pytest.mark.parametrize("name", VARIANTS)
+@pytest.mark.parametrize("name", SOME_SLOW)
 def test_the_lens_is_the_references(of_the_reference, golden, name):
     audit, _ = of_the_reference(name)
     wanted = golden("repr_cka_logitlens.json")["variants"][name]["logit_lens"]
@@ -103,6 +108,7 @@ def test_the_lens_is_the_references(of_the_reference, golden, name):
     assert len(outcome.scored) == wanted["n_examples_scored"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["npo", "full", "retain"])
 def test_masked_fisher_is_the_references(of_the_reference, golden, name):
     audit, source = of_the_reference(name)
