@@ -109,7 +109,7 @@ class ElicitedLine:
     text: str
 
 
-def filtered(samples: Sequence[ContrastSample], judging: "Judging") -> list[ContrastSample]:
+def filtered(samples: Sequence[ContrastSample], judging: "TraitJudges") -> list[ContrastSample]:
     """Pairs in which the answers differ in the trait and both hold together.
 
     Raises:
@@ -148,7 +148,7 @@ PASSING = ("api_error", "budget", "no_logprobs")
 
 
 @dataclass(frozen=True)
-class Judging:
+class TraitJudges:
     """Who judges a trait, who judges coherence, and where it is written down."""
 
     trait: Trait
@@ -161,7 +161,7 @@ class Judging:
 
 
 def judged(
-    judging: Judging, requests: Sequence[JudgeRequest]
+    judging: TraitJudges, requests: Sequence[JudgeRequest]
 ) -> list[tuple[JudgeVerdict, JudgeVerdict]]:
     """Trait and coherence of each request, in order; asked only where the log lacks it."""
     ledger = Ledger(judging.log, "judgements", {}, record=JudgementLine, notice=judging.notice)
@@ -174,7 +174,7 @@ def judged(
 
 
 def _verdicts(
-    judge: Judge, requests: Sequence[JudgeRequest], ledger: Ledger, judging: Judging
+    judge: Judge, requests: Sequence[JudgeRequest], ledger: Ledger, judging: TraitJudges
 ) -> list[JudgeVerdict]:
     keys = [_key_of(judge, request) for request in requests]
     known = {row["key"]: _verdict(row) for row in ledger.rows}

@@ -27,7 +27,7 @@ from lensaudit.results.records import claim, manifest
 from lensaudit.results.schema import Whole
 from lensaudit.settings import plain
 from lensaudit.steer.edits import Edits, adding
-from lensaudit.steer.elicit import PASSING, Judging, identity_of, judged, judges
+from lensaudit.steer.elicit import PASSING, TraitJudges, identity_of, judged, judges
 from lensaudit.steer.generate import Ask, Speaker, TraitModel
 from lensaudit.steer.outcome import (
     COHERENT_FROM,
@@ -144,7 +144,7 @@ class Steering:
         opened = judges(settings.judge, settings.coherence_judge, settings, progress)
         with opened as (judge, coherence):
             log = out / JUDGEMENTS
-            judging = Judging(self.trait, judge, coherence, log, notice, progress)
+            judging = TraitJudges(self.trait, judge, coherence, log, notice, progress)
             claim(out, "steer", [file], record)
             results = evaluate(self, judging) if by_coefficient else sweep(self, judging)
         self._record(file, record, started)
@@ -259,7 +259,7 @@ def check_asked(trait: Trait, vector: SteeringVector) -> None:
         )
 
 
-def evaluate(job: Steering, judging: Judging) -> dict[str, Any]:
+def evaluate(job: Steering, judging: TraitJudges) -> dict[str, Any]:
     """Steer by every coefficient, judge, and write `results.json`.
 
     Raises:
@@ -293,7 +293,7 @@ def evaluate(job: Steering, judging: Judging) -> dict[str, Any]:
     return results
 
 
-def sweep(job: Steering, judging: Judging) -> dict[str, Any]:
+def sweep(job: Steering, judging: TraitJudges) -> dict[str, Any]:
     """Steer at every vector's layer, and write `layer_sweep.json`.
 
     Raises:
@@ -332,7 +332,7 @@ def sweep(job: Steering, judging: Judging) -> dict[str, Any]:
     return results
 
 
-def described(job: Steering, judging: Judging) -> dict[str, Any]:
+def described(job: Steering, judging: TraitJudges) -> dict[str, Any]:
     """What a results file says of how it was made."""
     settings, subject = job.settings, job.subject
     return {
@@ -352,7 +352,7 @@ def described(job: Steering, judging: Judging) -> dict[str, Any]:
     }
 
 
-def levels_of(job: Steering, judging: Judging, settings: Sequence[Setting]) -> list[Level]:
+def levels_of(job: Steering, judging: TraitJudges, settings: Sequence[Setting]) -> list[Level]:
     """Answers and verdicts of every setting; what is on disk is not made again.
 
     Raises:
@@ -380,7 +380,7 @@ def levels_of(job: Steering, judging: Judging, settings: Sequence[Setting]) -> l
 
 
 def answers(
-    job: Steering, judging: Judging, settings: Sequence[Setting]
+    job: Steering, judging: TraitJudges, settings: Sequence[Setting]
 ) -> list[dict[tuple[int, int], str]]:
     """What is said under each setting, by question and rollout, generated where missing."""
     wanted, questions = job.wanted, job.trait.questions

@@ -19,7 +19,7 @@ from lensaudit.models.bridge import DTYPES, load
 from lensaudit.models.checkpoint import load_tokenizer
 from lensaudit.patching.options import parse_layers
 from lensaudit.progress import Notice, Tick
-from lensaudit.steer.elicit import Judging, asked, elicit, filtered, judges
+from lensaudit.steer.elicit import TraitJudges, asked, elicit, filtered, judges
 from lensaudit.steer.estimators import Separation, direction_of, mean_separation, separation
 from lensaudit.steer.generate import TraitModel
 from lensaudit.steer.settings import ExtractSettings, Method
@@ -110,7 +110,7 @@ class Extraction:
             return samples
         log = self.folder / "judgements.jsonl"
         with judges(filtering, None, settings, progress) as (judge, coherence):
-            return filtered(samples, Judging(trait, judge, coherence, log, notice))
+            return filtered(samples, TraitJudges(trait, judge, coherence, log, notice))
 
 
 def contrast_trait(settings: ExtractSettings) -> Trait:

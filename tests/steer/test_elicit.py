@@ -4,7 +4,7 @@ import pytest
 
 from lensaudit.errors import InputError, PartialError
 from lensaudit.judge.items import JudgeVerdict
-from lensaudit.steer.elicit import Judging, asked, elicit, filtered
+from lensaudit.steer.elicit import TraitJudges, asked, elicit, filtered
 from lensaudit.steer.extract import folds_of
 from lensaudit.steer.generate import Sampling, Speaker, prompt_ids
 from lensaudit.steer.trait import Elicitation, encode_sample, parse_trait, positions_read, written
@@ -72,11 +72,11 @@ def test_only_pairs_that_differ_in_the_trait_and_cohere_are_kept(tiny, tmp_path)
     scores |= {one.idx: 80.0 for one in found if one.pair == pairs[0]}
     sound |= {one.idx: 10.0 for one in found if one.pair == pairs[1] and one.positive}
     judges = Judge("a", scores), Judge("b", sound)
-    kept = filtered(found, Judging(trait(), *judges, tmp_path / "judged.jsonl"))
+    kept = filtered(found, TraitJudges(trait(), *judges, tmp_path / "judged.jsonl"))
     assert {one.pair for one in kept} == set(pairs[2:])
     mute = Judge("c", dict.fromkeys(scores, 0.0))
     with pytest.raises(InputError, match="finds no pair"):
-        filtered(found, Judging(trait(), judges[0], mute, tmp_path / "other.jsonl"))
+        filtered(found, TraitJudges(trait(), judges[0], mute, tmp_path / "other.jsonl"))
 
 
 def test_answers_that_could_not_be_judged_are_not_taken_for_bad_ones(tiny, tmp_path):
@@ -86,10 +86,10 @@ def test_answers_that_could_not_be_judged_are_not_taken_for_bad_ones(tiny, tmp_p
     log = tmp_path / "judged.jsonl"
     silent = Judge("a", scores | {found[0].idx: None})
     with pytest.raises(PartialError, match=f"1 of {2 * len(found)} judgements"):
-        filtered(found, Judging(trait(), silent, sound, log))
+        filtered(found, TraitJudges(trait(), silent, sound, log))
     # the others are kept: the judge is asked about the one alone
     rest = Judge("a", {found[0].idx: 80.0})
-    assert filtered(found, Judging(trait(), rest, Judge("b", {}), log)) == found
+    assert filtered(found, TraitJudges(trait(), rest, Judge("b", {}), log)) == found
 
 
 def test_the_answers_positions_are_its_own_and_the_last_prompt_token_is_before_them(tiny_tokenizer):
