@@ -43,7 +43,7 @@ class Problem:
 
 
 @dataclass(frozen=True)
-class Verified:
+class VerifiedCache:
     """What checking every byte of a cache found."""
 
     folder: str
@@ -74,7 +74,7 @@ class Repaired:
     """For a person."""
 
 
-def verify(folder: Path) -> Verified:
+def verify(folder: Path) -> VerifiedCache:
     """Read and check every byte of a cache."""
     check_trusted(folder)
     problems: list[Problem] = []
@@ -84,7 +84,7 @@ def verify(folder: Path) -> Verified:
         check_key(folder, spec)
     except LensAuditError as error:
         problems.append(Problem(SPEC, str(error)))
-        return Verified(str(folder), folder_key(folder), None, False, 0, 0, tuple(problems))
+        return VerifiedCache(str(folder), folder_key(folder), None, False, 0, 0, tuple(problems))
     try:
         seal = checked_seal(folder, spec)
     except LensAuditError as error:
@@ -97,7 +97,7 @@ def verify(folder: Path) -> Verified:
             n_bytes += check_shard(path, spec, shard, sealed.get(shard.number)).n_bytes
         except LensAuditError as error:
             problems.append(Problem(shard.file_name, str(error)))
-    return Verified(
+    return VerifiedCache(
         folder=str(folder),
         key=folder_key(folder),
         name=spec.name,

@@ -15,7 +15,7 @@ from lensaudit.settings import results_folder
 if TYPE_CHECKING:
     from lensaudit.activations.gc import Collected
     from lensaudit.activations.inventory import CacheInfo
-    from lensaudit.activations.verification import Repaired, Verified
+    from lensaudit.activations.verification import Repaired, VerifiedCache
     from lensaudit.results.ledger import VerifiedLedger
     from lensaudit.results.run_log import Comparison, Run
 
@@ -115,7 +115,7 @@ def of_cache(info: "CacheInfo") -> Iterator[str]:
         yield from fields(shown, indent="  " if title else "")
 
 
-def of_check(verified: "Verified") -> Iterator[str]:
+def of_check(verified: "VerifiedCache") -> Iterator[str]:
     """What a check of all bytes found."""
     state = "damaged" if verified.problems else "whole" if verified.complete else "whole so far"
     checked = f"{verified.n_shards} shards, {size(verified.n_bytes)} checked"
