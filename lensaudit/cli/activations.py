@@ -14,7 +14,7 @@ from lensaudit.cli.terminal import answer, emit, listing, say, tell
 from lensaudit.errors import VerificationError
 
 if TYPE_CHECKING:
-    from lensaudit.activations.verification import Verified
+    from lensaudit.activations.verification import VerifiedCache
     from lensaudit.results.ledger import VerifiedLedger
 
 CACHE = click.argument("cache", metavar="CACHE")
@@ -66,7 +66,7 @@ def verify(caches: tuple[str, ...], activations: Path, as_json: bool) -> None:
     from lensaudit.activations import verification
     from lensaudit.screen.listings import of_books, of_check
 
-    found: list[Verified] = []
+    found: list[VerifiedCache] = []
     for folder in _folders(caches, activations):
         found.append(verification.verify(folder))
         if not as_json:
@@ -166,7 +166,7 @@ def _folders(caches: Sequence[str], root: Path) -> list[Path]:
 
 
 def _damage(
-    found: "Sequence[Verified]", books: "Sequence[VerifiedLedger]", root: Path
+    found: "Sequence[VerifiedCache]", books: "Sequence[VerifiedLedger]", root: Path
 ) -> Iterator[str]:
     """What is not as it was written, and what to do about it."""
     if bad := [verified for verified in found if verified.problems]:
