@@ -286,11 +286,9 @@ def fitted_on_forget(out: Path, models: Sequence[Planted]) -> list[str]:
     """
     audit = la.prepare(
         [str(folder_of(one, out).absolute()) for one in models],
-        full="demo/full",
-        retain="demo/retain",
-        data="demo",
-        registry=load_registry(),
-        activations=out / "activations",
+        la.PatchSettings(
+            full="demo/full", retain="demo/retain", data="demo", activations=out / "activations"
+        ),
         notice=lambda _: None,
     )
     rows = {"neutral": neutral().fit, "forget": tuple(ground().facts.examples)}

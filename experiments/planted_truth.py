@@ -26,7 +26,7 @@ from lensaudit.data.tofu import forget_set
 from lensaudit.files import make_folder, write_json
 from lensaudit.models.checkpoint import open_checkpoint
 from lensaudit.models.registry import load_registry, resolve
-from lensaudit.patching.lens import score_lens
+from lensaudit.patching.scoring import score_lens
 from lensaudit.scores.depth import span_logprob
 from lensaudit.scores.intervals import auc_limits
 from lensaudit.scores.stats import auc
@@ -67,12 +67,7 @@ def depths(folders: Mapping[str, Path], *, limit: int | None) -> dict[str, Colum
     """UDS and Logit Lens depth of all models at once."""
     audit = la.prepare(
         [str(folder) for folder in folders.values()],
-        full="demo/full",
-        retain="demo/retain",
-        data="demo",
-        registry=load_registry(),
-        limit=limit,
-        notice=print,
+        la.PatchSettings(full="demo/full", retain="demo/retain", data="demo", limit=limit),
     )
     found = {"UDS": la.score_all(audit)[0], "Lens": score_lens(audit)[0]}
     names = {str(folder): name for name, folder in folders.items()}

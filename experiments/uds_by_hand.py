@@ -25,13 +25,7 @@ def main(source, full, retain, data, idx, activations):
     # the engine's answer; it also fills the caches read below
     audit = la.prepare(
         [source],
-        full=full,
-        retain=retain,
-        data=data,
-        registry=la.load_registry(),
-        tau=TAU,
-        activations=activations,
-        notice=print,
+        la.PatchSettings(full=full, retain=retain, data=data, tau=TAU, activations=activations),
     )
     outcome = la.score_all(audit)[0][0]
     at = 0 if idx is None else [e.idx for e in audit.encoded].index(idx)

@@ -41,6 +41,7 @@ from .verdict.gate import gate as gate, read_policy as read_policy
 from .project import read_project as read_project
 
 # a patching run, step by step
+from .patching.settings import PatchSettings as PatchSettings
 from .patching.prepare import prepare as prepare
 from .patching.scoring import score_all as score_all
 from .models.registry import load_registry as load_registry

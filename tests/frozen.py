@@ -140,18 +140,17 @@ def encodings() -> Any:
 
 def prepared(sources: Sequence[str], *, activations: Path, **settings: Any) -> Any:
     """An audit of embedded models on the embedded forget set."""
-    from lensaudit.models.registry import load_registry
     from lensaudit.patching.prepare import prepare
+    from lensaudit.patching.settings import PatchSettings
 
     named = {
         "full": str(EMBEDDED / "full"),
         "retain": str(EMBEDDED / "retain"),
         "data": "demo",
-        "notice": lambda line: None,
     }
     names = [str(EMBEDDED / name) for name in sources]
-    registry = load_registry()
-    return prepare(names, registry=registry, activations=activations, **named | settings)
+    asked = PatchSettings(activations=activations, **named | settings)
+    return prepare(names, asked, notice=lambda line: None, maps=False)
 
 
 EM_ROWS = (8, 0, 4, 7, 10, 22, 26, 38, 50)
@@ -238,7 +237,7 @@ def representation(activations: Path | None = None) -> Any:
 
 def _represented(name: str, activations: Path) -> Any:
     from lensaudit.evaluation.depth import cka_layers, fisher_layers
-    from lensaudit.patching.lens import score_lens
+    from lensaudit.patching.scoring import score_lens
     from lensaudit.scores.representation import weighted_erasure
 
     audit = prepared([name], activations=activations, data=str(first_rows(activations)))

@@ -92,13 +92,14 @@ def patched(kind, place):
 def prepared(kind, place):
     found = la.prepare(
         [kind(place / "npo")],
-        registry=load_registry(),
-        full="demo/full",
-        retain="demo/retain",
-        data=kind(place / "rows.json"),
-        activations=kind(place / "a"),
+        la.PatchSettings(
+            full="demo/full",
+            retain="demo/retain",
+            data=kind(place / "rows.json"),
+            activations=kind(place / "a"),
+        ),
     )
-    return found.root, list(found.sources), found.chosen
+    return found.root, list(found.sources), found.settings.data
 
 
 def evaluated(kind, place):

@@ -11,15 +11,17 @@ from typing import Any
 from lensaudit.attacks.relearn import RelearnJob, Report, check, make, prepare, taught_nothing
 from lensaudit.attacks.settings import RelearnSettings
 from lensaudit.auditing.evaluate import evaluate_into
-from lensaudit.auditing.patch import depth_of, open_patch
-from lensaudit.auditing.settings import EvaluateSettings, PatchSettings
+from lensaudit.auditing.patch import depth_of
+from lensaudit.auditing.settings import EvaluateSettings
 from lensaudit.data.suites import DEMO_DATA
 from lensaudit.data.tofu import DEMO
 from lensaudit.errors import InputError
 from lensaudit.files import digest, make_folder, slug
 from lensaudit.models.device import resolve_device
 from lensaudit.models.registry import default_anchor, default_data
+from lensaudit.patching.prepare import prepare as open_session
 from lensaudit.patching.session import Session
+from lensaudit.patching.settings import PatchSettings
 from lensaudit.progress import Notice, Progress, Tell, unheard
 from lensaudit.results.keyed import begin, check_own, finished, keyed_document, write_keyed
 from lensaudit.results.records import claim, manifest
@@ -78,7 +80,7 @@ class Auditing(Caches, Precision, Rows, Anchors):
 
     def audit(self, sources: Sequence[str]) -> Session:
         """A patching audit of the sources, opened and checked."""
-        return open_patch(sources, self.patching, notice=self.notice, progress=self.progress)
+        return open_session(sources, self.patching, notice=self.notice, progress=self.progress)
 
 
 @dataclass(frozen=True)

@@ -28,12 +28,14 @@ from lensaudit.auditing.evaluate import (
     open_evaluation,
     plan_evaluation,
 )
-from lensaudit.auditing.patch import open_patch, patch_into, plan_patch
-from lensaudit.auditing.settings import AuditSettings, EvaluateSettings, PatchSettings
+from lensaudit.auditing.patch import patch_into, plan_patch
+from lensaudit.auditing.settings import AuditSettings, EvaluateSettings
 from lensaudit.errors import Failure, LensAuditError, failure_in
 from lensaudit.files import digest, make_folder
 from lensaudit.models.registry import default_anchor
-from lensaudit.patching.plan import PatchPlan
+from lensaudit.patching.prepare import prepare
+from lensaudit.patching.scoring import PatchPlan
+from lensaudit.patching.settings import PatchSettings
 from lensaudit.progress import Notice, Tell, unheard
 from lensaudit.results.owners import differences, folders_for
 from lensaudit.results.records import MANIFEST, answered_for, manifest
@@ -212,9 +214,9 @@ def _own(steps: _Steps, settings: AuditSettings, folder: Path | None, notice: No
     """The steps in a folder that holds no other run's results, unless the folder was named."""
     if folder is not None or not steps.folder.exists():
         return steps
-    depth = open_patch(steps.names, steps.patch)
+    depth = prepare(steps.names, steps.patch, notice=unheard)
     places = folders_for(tuple(depth.sources), steps.folder / PATCH)
-    runs = {place: patching.run_of(depth, name, steps.patch) for name, place in places.items()}
+    runs = {place: patching.run_of(depth, name) for name, place in places.items()}
     found = [differences(place, run, patching.run_in) for place, run in runs.items()]
     for one in steps.evaluations:
         opened = open_evaluation(one.model, one.settings, None)

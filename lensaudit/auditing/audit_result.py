@@ -8,13 +8,14 @@ from typing import TYPE_CHECKING, Any
 
 from lensaudit.auditing.patch_result import PatchResult, Shown, read_patched
 from lensaudit.auditing.reuse import asked
-from lensaudit.auditing.settings import AuditSettings, PatchSettings
+from lensaudit.auditing.settings import AuditSettings
 from lensaudit.data.suites import DEMO_DATA, load_suite
 from lensaudit.data.tofu import DEMO, FORGET10
 from lensaudit.errors import Failure, InputError
 from lensaudit.files import digest, slug
 from lensaudit.models.hashing import looking
 from lensaudit.models.registry import default_anchor, is_demo
+from lensaudit.patching.settings import PatchSettings
 from lensaudit.results.owners import folders_for
 from lensaudit.results.records import MANIFEST
 from lensaudit.results.reuse import answered

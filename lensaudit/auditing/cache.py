@@ -1,34 +1,28 @@
 """What does a model think? Its residual streams or components, kept and found again by content."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
 from pathlib import Path
 from typing import Any
 
 from rich.filesize import decimal as size
 
-from lensaudit.activations.fill import (
-    cache_batch_that_fits,
-    fill,
-    fingerprint_of_run,
-    provenance_of,
-)
-from lensaudit.activations.spec import Fingerprint, parts_of
-from lensaudit.activations.store import Activations, ActivationStore
+from lensaudit.activations.fill import cache_batch_that_fits
+from lensaudit.activations.spec import parts_of
+from lensaudit.activations.store import ActivationStore
 from lensaudit.auditing.settings import CacheSettings
-from lensaudit.data.spans import Encoded, SpanLost
-from lensaudit.models.bridge import DTYPES, load
-from lensaudit.models.checkpoint import Checkpoint, open_checkpoint
+from lensaudit.models.checkpoint import open_checkpoint
 from lensaudit.models.device import resolve_device, resolve_dtype
 from lensaudit.models.large.placement import planned_text
 from lensaudit.models.registry import default_data, load_registry, resolve
 from lensaudit.models.sizes import sizes_on_disk
-from lensaudit.patching.options import parse_memory
-from lensaudit.patching.plan import cache_bytes
+from lensaudit.patching.options import PatchOptions, parse_memory
 from lensaudit.patching.prepare import encode_all, examples_for
-from lensaudit.progress import Progress, Tell, unheard
-from lensaudit.settings import Kept
+from lensaudit.patching.scoring import cache_bytes
+from lensaudit.patching.session import Session
+from lensaudit.patching.settings import PatchSettings
+from lensaudit.progress import Tell, unheard
+from lensaudit.settings import Caches, Kept, Machine, Names, Rows, shared
 
 
 @dataclass(frozen=True)
@@ -136,55 +130,27 @@ class CacheResult:
         }
 
 
-@dataclass(frozen=True)
-class Opened:
-    """Everything but the model itself: names resolved, rows encoded."""
-
-    checkpoint: Checkpoint
-    encoded: tuple[Encoded, ...]
-    lost: tuple[SpanLost, ...]
-    data: str
-    dtype: str
-    device: str
-    batch_size: int
-    fingerprints: Mapping[Kept, Fingerprint]
-
-    @property
-    def unscored(self) -> dict[int, str]:
-        """Why the tokenizer lost the span of an example, by idx."""
-        return {item.idx: item.reason for item in self.lost}
-
-
 def plan_cache(model: str, settings: CacheSettings) -> CachePlan:
     """What `cache_into` would do; loads and writes nothing.
 
     Raises:
         InputError: a name, a file or a setting is wrong.
     """
-    opened = opened_for(model, settings)
-    store = ActivationStore(Path(settings.activations))
+    session = prepare_model(model, settings)
+    full, encoded, options = session.full, session.encoded, session.options
+    prints = [session.fingerprint(full, settings.positions, part) for part in _parts(settings)]
+    store = ActivationStore(session.root)
     parts = tuple(
-        PartPlan(part, cache_bytes(opened.encoded, one), store.open(one) is not None)
-        for part, one in opened.fingerprints.items()
+        PartPlan(part, cache_bytes(encoded, one), store.open(one) is not None)
+        for part, one in zip(_parts(settings), prints, strict=True)
     )
     n_todo = sum(not one.done for one in parts)
-    weights = _weights(opened, settings, n_todo) if n_todo else ""
-    return CachePlan(model, len(opened.encoded), opened.checkpoint.n_layers, parts, weights)
-
-
-def _weights(opened: Opened, settings: CacheSettings, n_parts: int) -> str:
-    return planned_text(
-        opened.checkpoint,
-        dtype=opened.dtype,
-        device=opened.device,
-        spread=_spread(settings),
-        n_passes=n_parts,
-    )
-
-
-def _spread(settings: CacheSettings) -> int | None:
-    """Bytes to be left where a model's blocks are brought; None: it is loaded whole."""
-    return parse_memory(settings.memory) if settings.device == "auto" else None
+    weights = ""
+    if n_todo:
+        spread = options.memory_bytes if session.spread else None
+        how = {"dtype": options.dtype, "device": options.device}
+        weights = planned_text(full, **how, spread=spread, n_passes=n_todo)
+    return CachePlan(model, len(encoded), full.n_layers, parts, weights)
 
 
 def cache_into(model: str, settings: CacheSettings, *, progress: Tell = unheard) -> CacheResult:
@@ -195,74 +161,53 @@ def cache_into(model: str, settings: CacheSettings, *, progress: Tell = unheard)
         WorkError: an activation is not finite.
         TryAgainError: the disk is full; published shards are kept.
     """
-    opened = opened_for(model, settings)
     parts: dict[Kept, PartResult] = {}
-    for activations in filled(model, settings, opened, progress):
-        with activations:
-            fingerprint = activations.fingerprint
-            n_bytes = cache_bytes(opened.encoded, fingerprint)
-            parts[activations.part] = PartResult(activations.folder, fingerprint.key(), n_bytes)
-    return CacheResult(model, len(opened.encoded), opened.unscored, parts)
+    with prepare_model(model, settings, progress=progress) as session:
+        encoded = session.encoded
+        for part in _parts(settings):
+            cache = session.filled(session.full, encoded, settings.positions, part)
+            with cache:
+                n_bytes = cache_bytes(encoded, cache.fingerprint)
+                parts[part] = PartResult(cache.folder, cache.fingerprint.key(), n_bytes)
+    return CacheResult(model, len(encoded), session.unscored, parts)
 
 
-def filled(
-    model: str, settings: CacheSettings, opened: Opened, progress: Tell
-) -> Iterator[Activations]:
-    """A complete cache for each part, one after the other; the model is loaded at most once."""
-    checkpoint = opened.checkpoint
-    provenance = provenance_of(
-        checkpoint.spec,
-        opened.data,
-        exclude=settings.exclude,
-        limit=settings.limit,
-        batch_size=opened.batch_size,
-        memory_bytes=parse_memory(settings.memory),
-    )
-    loaded = cache(
-        lambda: load(
-            checkpoint, dtype=DTYPES[opened.dtype], device=opened.device, spread=_spread(settings)
-        )
-    )
-    for fingerprint in opened.fingerprints.values():
-        yield fill(
-            ActivationStore(Path(settings.activations)),
-            fingerprint,
-            opened.encoded,
-            name=model,
-            batch_size=opened.batch_size,
-            provenance=provenance,
-            progress=lambda stage, done, of: progress(Progress(stage, done, of)),
-            load=loaded,
-        )
+def _parts(settings: CacheSettings) -> Sequence[Kept]:
+    return parts_of(settings.component)
 
 
-def opened_for(model: str, settings: CacheSettings) -> Opened:
-    """What is cached, and under which fingerprints; loads nothing.
+def prepare_model(model: str, settings: CacheSettings, *, progress: Tell = unheard) -> Session:
+    """A session of one model, which stands for `full` and `retain` too; nothing is loaded.
 
     Raises:
         InputError: a name, a file or a setting is wrong.
     """
-    parts = parts_of(settings.component)
+    _parts(settings)  # refuses what is no part of a model
     device = resolve_device(settings.device)
-    dtype = resolve_dtype(settings.dtype, device)
+    dtype, memory_bytes = resolve_dtype(settings.dtype, device), parse_memory(settings.memory)
     data = settings.data or default_data(model)
     spec = resolve(model, load_registry(settings.registry))
     examples = examples_for(data, exclude=settings.exclude, limit=settings.limit)
     checkpoint = open_checkpoint(spec, allow_packed=True)
     encoded, lost = encode_all(examples, checkpoint)
-    sizes = sizes_on_disk(checkpoint, dtype)
-    fitting = cache_batch_that_fits(sizes, encoded, parse_memory(settings.memory))
-    batch_size = settings.batch_size or fitting
-    fingerprints: dict[Kept, Fingerprint] = {
-        part: fingerprint_of_run(
-            checkpoint,
-            encoded,
-            positions=settings.positions,
+    fitting = cache_batch_that_fits(sizes_on_disk(checkpoint, dtype), encoded, memory_bytes)
+    return Session(
+        full=checkpoint,
+        retain=checkpoint,
+        sources={model: checkpoint},
+        encoded=encoded,
+        lost=lost,
+        options=PatchOptions(
+            layers=(),
             dtype=dtype,
             device=device,
-            batch_size=batch_size,
-            part=part,
-        )
-        for part in parts
-    }
-    return Opened(checkpoint, encoded, lost, data, dtype, device, batch_size, fingerprints)
+            batch_size=settings.batch_size,
+            memory_bytes=memory_bytes,
+            cache_batch=settings.batch_size or fitting,
+        ),
+        root=Path(settings.activations),
+        spread=settings.device == "auto",
+        examples=tuple(examples),
+        progress=progress,
+        settings=PatchSettings(**shared(settings, Caches, Machine, Rows, Names, data=data)),
+    )

@@ -28,9 +28,9 @@ from lensaudit.auditing.settings import (
     AuditSettings,
     CacheSettings,
     EvaluateSettings,
-    PatchSettings,
 )
 from lensaudit.errors import InputError
+from lensaudit.patching.settings import PatchSettings
 from lensaudit.progress import Tell, unheard
 from lensaudit.results.owners import folders_for
 from lensaudit.settings import Place, named, path_of

@@ -7,12 +7,13 @@ from pathlib import Path
 from lensaudit.auditing.evaluate import evaluate_into
 from lensaudit.auditing.patch import patch_into
 from lensaudit.auditing.patch_result import Patched
-from lensaudit.auditing.settings import EvaluateSettings, PatchSettings
+from lensaudit.auditing.settings import EvaluateSettings
 from lensaudit.errors import WorkError
 from lensaudit.files import slug
 from lensaudit.models.checkpoint import peft_for
 from lensaudit.models.fetch import fetch
 from lensaudit.models.registry import DEMO, FETCHED, REAL, load_registry
+from lensaudit.patching.settings import PatchSettings
 from lensaudit.progress import Notice, Tell, unheard
 from lensaudit.settings import ACTIVATIONS, Place
 from lensaudit.verdict.collect import verdicts

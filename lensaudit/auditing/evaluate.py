@@ -33,10 +33,20 @@ from lensaudit.metrics.registry import (
 from lensaudit.models.checkpoint import config_of, tell_stored_twice
 from lensaudit.models.registry import is_demo, load_registry, resolve
 from lensaudit.models.sizes import context_of
+from lensaudit.patching.settings import PatchSettings
 from lensaudit.progress import Notice, Progress, Tell, unheard
 from lensaudit.results.owners import Run, folder_of, known_as
 from lensaudit.results.records import MANIFEST, claim, manifest, mark_of, misfits, renew
-from lensaudit.settings import path_of, plain, results_folder
+from lensaudit.settings import (
+    Machine,
+    Models,
+    NeutralRows,
+    ScoreFiles,
+    path_of,
+    plain,
+    results_folder,
+    shared,
+)
 
 _NOT_THE_RESULT = (
     *("model", "out", "device", "batch_size", "memory", "activations", "registry", "fresh"),
@@ -489,7 +499,6 @@ def _write(
 
 
 if TYPE_CHECKING:
-    from lensaudit.patching.controls import Controls
     from lensaudit.patching.session import Session
 
 CLASSIFIER_TOKENS: Mapping[Suite, int] = {"tofu": 32, "muse": 512}
@@ -603,24 +612,11 @@ def _patching(model: str, settings: EvaluateSettings, notice: Notice) -> Patchin
             raise InputError(NO_RETAIN)
         from lensaudit.patching.prepare import prepare  # seconds to import
 
-        shared = ("exclude", "limit", "fresh", "dtype", "device", "batch_size", "memory")
-        return prepare(
-            [model],
-            registry=registry,
-            full=settings.full,
-            retain=settings.retain,
-            data=data,
-            activations=Path(settings.activations),
-            notice=notice,
-            **{name: getattr(settings, name) for name in shared},
-        )
+        groups = shared(settings, Models, NeutralRows, Machine, ScoreFiles, data=data)
+        asked = PatchSettings(**groups, exclude=settings.exclude, limit=settings.limit)
+        return prepare([model], asked, notice=notice, maps=False)
 
-    def controls(audit: "Session") -> "Controls":
-        from lensaudit.auditing.patch import controls_of  # seconds to import
-
-        return controls_of(audit, settings)
-
-    return Patching(model, opened, controls, notice)
+    return Patching(model, opened, notice)
 
 
 def _own(settings: EvaluateSettings) -> dict[str, Path]:

@@ -8,34 +8,23 @@ from pathlib import Path
 from typing import Any
 
 from lensaudit.auditing.patch_result import Patched, read_patched
-from lensaudit.auditing.reuse import asked, neutral_beside
-from lensaudit.auditing.settings import EvaluateSettings, PatchSettings
+from lensaudit.auditing.reuse import asked
 from lensaudit.data.facts import spans_of
-from lensaudit.data.neutral import kept_facts
-from lensaudit.data.tofu import FORGET10
-from lensaudit.errors import InputError
 from lensaudit.files import canonical_json
 from lensaudit.models.checkpoint import (
-    Checkpoint,
-    check_same_shape,
     load_tokenizer,
-    open_checkpoint,
-    open_model,
 )
-from lensaudit.models.registry import load_registry, resolve
-from lensaudit.patching.collateral import Anchored, anchored, collateral_of, family_base
-from lensaudit.patching.controls import Controls, score_examined, unexamined
+from lensaudit.patching.collateral import Anchored, collateral_of, kept_beside
+from lensaudit.patching.controls import Controls, controls_of, score_examined, unexamined
 from lensaudit.patching.exact_match import (
     EM_COLUMNS,
-    EmOptions,
     EmPlan,
-    check_em,
+    em_options,
     em_outcome_of,
     em_plan_of,
     em_summary_of,
     run_em,
 )
-from lensaudit.patching.lens import as_lens, score_lens
 from lensaudit.patching.outcome import (
     BY_TOKEN,
     FILES,
@@ -48,15 +37,21 @@ from lensaudit.patching.outcome import (
     write_comparison,
     write_result,
 )
-from lensaudit.patching.plan import PatchPlan, plan_of
 from lensaudit.patching.prepare import prepare
-from lensaudit.patching.scoring import Scored, manifest_of, score_all
+from lensaudit.patching.scoring import (
+    PatchPlan,
+    Scored,
+    manifest_of,
+    plan_of,
+    score_all,
+    score_lens,
+)
 from lensaudit.patching.session import Session
-from lensaudit.progress import Notice, Progress, Tell, unheard
+from lensaudit.patching.settings import PatchSettings
+from lensaudit.progress import Notice, Tell, unheard
 from lensaudit.results.owners import Run, folder_of, folders_for, known_as
 from lensaudit.results.records import claim
 from lensaudit.results.reuse import Question
-from lensaudit.settings import several
 from lensaudit.verdict.collect import judge_run
 from lensaudit.verdict.decide import Verdict
 from lensaudit.verdict.nulls import read_calibration
@@ -69,87 +64,21 @@ NOT_PATCHED = "--score lens: streams are read out, not patched in; --score uds d
 NOT_A_DEPTH = "--score em: answers are compared, not the drop in nats; --score uds decides"
 
 
-def open_patch(
-    sources: Sequence[str],
-    settings: PatchSettings,
-    *,
-    notice: Notice = unheard,
-    progress: Tell = unheard,
-) -> Session:
-    """The models of a run, opened and checked; none is loaded and nothing is written.
-
-    Raises:
-        InputError: a name, a file, a setting or a pair of models is wrong.
-    """
-    em = settings.score == "em"
-    if not em and em_given(settings):
-        raise InputError("--em-form, --em-threshold, --max-new-tokens: need --score em")
-    retain, *_ = (*several(settings.retain), None)
-    session = prepare(
-        tuple(dict.fromkeys(sources)),
-        registry=load_registry(settings.registry),
-        full=settings.full,
-        retain=retain,
-        data=settings.data,
-        exclude=settings.exclude,
-        limit=settings.limit,
-        activations=Path(settings.activations),
-        fresh=settings.fresh,
-        notice=notice,
-        progress=lambda stage, done, of: progress(Progress(stage, done, of)),
-        layers=settings.layers,
-        tau=settings.tau,
-        last_layer=settings.last_layer,
-        scope=settings.scope,
-        component=settings.component,
-        engine=settings.engine,
-        profile=settings.profile or ("full" if em else None),
-        dtype=settings.dtype,
-        device=settings.device,
-        batch_size=settings.batch_size,
-        memory=settings.memory,
-        # what is not patched score by score is not carried either
-        align=None if settings.lens or settings.also or settings.score != "uds" else settings.align,
-    )
-    if em:
-        check_em(session, em_options(settings))
-        return session
-    if settings.lens or settings.score == "lens":
-        reading = as_lens(session)  # refuses what has no meaning for it
-        return reading if settings.score == "lens" else session
-    return session
-
-
-def em_given(settings: PatchSettings) -> dict[str, Any]:
-    """The settings of exact match that were named."""
-    given = {
-        "form": settings.em_form,
-        "threshold": settings.em_threshold,
-        "max_new_tokens": settings.max_new_tokens,
-    }
-    return {name: value for name, value in given.items() if value is not None}
-
-
-def em_options(settings: PatchSettings) -> EmOptions:
-    """The settings of exact match, with their defaults."""
-    return EmOptions(**em_given(settings))
-
-
 def plan_patch(
     sources: Sequence[str], settings: PatchSettings, *, notice: Notice = unheard
 ) -> PatchPlan | EmPlan:
     """What a run would compute, with what is there already left out.
 
     Raises:
-        InputError: as `open_patch`.
+        InputError: as `prepare`.
     """
-    session = open_patch(sources, settings, notice=notice)
-    kept_beside(settings, session)
+    session = prepare(sources, settings, notice=notice)
+    kept_beside(session)
     if settings.score == "em":
         return em_plan_of(session, em_options(settings))
     if session.options.engine == "lens":
         return plan_of(session)
-    controls = controls_of(session, settings).planned(session.full.d_model)
+    controls = controls_of(session).planned(session.full.d_model)
     return replace(plan_of(session), controls=controls)
 
 
@@ -180,19 +109,16 @@ def patch_into(
     """
     started = time.monotonic()
     question = Question(lambda: asked(sources, settings), notice)
-    session = open_patch(sources, settings, notice=question.tell, progress=progress)
-    controls = controls_of(session, settings)
-    kept = kept_beside(settings, session)
+    session = prepare(sources, settings, notice=question.tell, progress=progress)
+    controls = controls_of(session)
+    kept = kept_beside(session)
     question.opened()
-    folders = own_folders(session, settings, folder, notice=notice)
+    folders = own_folders(session, folder, notice=notice)
     for one in folders.values():
         claim(one, "patch", FILES)
         clear(one)
     with session:
-        if settings.score == "em":
-            found = _matches(session, em_options(settings))
-        else:
-            found = _depths(session, controls, kept, with_lens=settings.lens)
+        found = _matches(session) if settings.score == "em" else _depths(session, controls, kept)
     record = question.record()
     for one in found:
         name = one.summary["source"]
@@ -230,46 +156,8 @@ class _SourceResult:
     """None: exact match, which is no depth."""
 
 
-def controls_of(session: Session, settings: PatchSettings | EvaluateSettings) -> Controls:
-    """What stands beside UDS: neutral rows, the class of maps, and further retain models.
-
-    Raises:
-        InputError: a file or a model that was named does not do.
-    """
-    _, *more = several(settings.retain) or ("",)
-    registry = load_registry(settings.registry)
-    retains = {name: open_checkpoint(resolve(name, registry)) for name in more}
-    check_same_shape(session.full, *retains.values(), notice=session.notice)
-    anchors = [(one.spec.name, one) for one in (session.full, session.retain)]
-    _check_distinct([*anchors, *retains.items()])
-    data = session.chosen.data if session.chosen else ""
-    neutral, why = neutral_beside(settings, data, session.examples)
-    for name, one in session.sources.items():
-        if neutral is None and (misfit := session.misfit(one)) is not None:
-            raise InputError(f"{name}: {misfit}, and there is nothing to fit a map on: {why}")
-    return Controls(
-        neutral,
-        why,
-        align=settings.align,
-        align_tokens=settings.align_tokens,
-        retains=retains,
-    )
-
-
-def _check_distinct(models: Sequence[tuple[str, Checkpoint]]) -> None:
-    """A second copy of a never-trained model would make a floor without width."""
-    known: dict[str, str] = {}
-    for name, one in models:
-        if one.weights in known:
-            raise InputError(
-                f"--retain {name}: has the same weights as {known[one.weights]}; a floor needs "
-                "models that were made independently"
-            )
-        known[one.weights] = name
-
-
 def own_folders(
-    session: Session, settings: PatchSettings, folder: Path | None, *, notice: Notice = unheard
+    session: Session, folder: Path | None, *, notice: Notice = unheard
 ) -> dict[str, Path]:
     """Where the result of each source goes: no other run's is replaced.
 
@@ -279,7 +167,7 @@ def own_folders(
     return {
         name: folder_of(
             place,
-            run_of(session, name, settings),
+            run_of(session, name),
             run_in,
             named=bool(folder),
             tell=notice,
@@ -289,11 +177,11 @@ def own_folders(
     }
 
 
-def run_of(session: Session, source: str, settings: PatchSettings) -> Run:
+def run_of(session: Session, source: str) -> Run:
     """What tells the run on a source from others."""
     options = asdict(session.options)
-    if settings.score == "em":
-        options["em"] = asdict(em_options(settings))
+    if session.settings.score == "em":
+        options["em"] = asdict(em_options(session.settings))
     made = manifest_of(session, {"source": session.sources[source]}, options, time.monotonic())
     return run_in(json.loads(canonical_json(vars(made))))
 
@@ -323,9 +211,7 @@ def depth_of(session: Session) -> Scored:
     return score_lens(session) if session.options.engine == "lens" else score_all(session)
 
 
-def _depths(
-    session: Session, controls: Controls, kept: Sequence[Anchored], *, with_lens: bool
-) -> list[_SourceResult]:
+def _depths(session: Session, controls: Controls, kept: Sequence[Anchored]) -> list[_SourceResult]:
     nulls, spans = read_calibration(), spans_of(session.examples)
     if session.options.engine == "lens":
         outcomes, calibration = score_lens(session)
@@ -335,7 +221,7 @@ def _depths(
         (outcomes, calibration), examined = score_examined(session, controls)
         also = collateral_of(session, kept, outcomes)
         parts = {name: also[name] | one.document() for name, one in examined.items()}
-        read = {one.source: one for one in score_lens(session)[0]} if with_lens else {}
+        read = {one.source: one for one in score_lens(session)[0]} if session.settings.lens else {}
     results = []
     for outcome in outcomes:
         name = outcome.source
@@ -351,7 +237,8 @@ def _depths(
     return results
 
 
-def _matches(session: Session, em: EmOptions) -> list[_SourceResult]:
+def _matches(session: Session) -> list[_SourceResult]:
+    em = em_options(session.settings)
     found, results = run_em(session, em), []
     for name, checkpoint in session.sources.items():
         outcome = em_outcome_of(name, checkpoint.weights, session, em, found)
@@ -376,27 +263,3 @@ def with_tokens(rows: Sequence[Mapping[str, Any]], session: Session) -> list[dic
         else dict(row)
         for row in rows
     ]
-
-
-def kept_beside(settings: PatchSettings, session: Session) -> list[Anchored]:
-    """The sets that `--also` names, with their anchors; nothing is loaded.
-
-    Raises:
-        InputError: a set, a file or the base is wrong, or the score has no such part.
-    """
-    if not settings.also:
-        if settings.base is not None:
-            raise InputError("--base: is the anchor of --also; name facts to keep with it")
-        return []
-    if settings.score != "uds" or settings.component != "resid":
-        raise InputError("--also: needs --score uds and --component resid")
-    data = session.chosen.data if session.chosen else FORGET10
-    kept = [kept_facts(one, data, limit=settings.limit) for one in settings.also]
-    return anchored(kept, _base(settings, list(session.sources)), session.full)
-
-
-def _base(settings: PatchSettings, sources: Sequence[str]) -> Checkpoint | None:
-    """The model before fine-tuning; None where none is known."""
-    if settings.base is None:
-        return family_base(sources)
-    return open_model(settings.base, settings.registry)

@@ -12,9 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from lensaudit.auditing.patch_result import Patched, read_patched
-from lensaudit.auditing.settings import EvaluateSettings, PatchSettings
 from lensaudit.data.facts import Fact
-from lensaudit.data.neutral import Neutral, kept_facts, neutral_of
+from lensaudit.data.neutral import Neutral, kept_facts, neutral_beside
 from lensaudit.data.tofu import forget_set
 from lensaudit.errors import InputError
 from lensaudit.files import digest
@@ -28,11 +27,12 @@ from lensaudit.models.registry import (
     named_family,
     resolve,
 )
+from lensaudit.patching.settings import PatchSettings
 from lensaudit.progress import Notice, Tell, unheard
 from lensaudit.results.owners import COMPARISON_MANIFEST, folders_for
 from lensaudit.results.records import MANIFEST, code_digest, package_versions
 from lensaudit.results.reuse import answered
-from lensaudit.settings import path_of, plain, several
+from lensaudit.settings import plain, several
 
 _READ = ("*.json", "*.jinja", "*.model", "*.txt")
 """Files of a model's folder that say how its weights are used."""
@@ -63,26 +63,6 @@ def asked(sources: Sequence[str], settings: PatchSettings) -> str:
             "cards": _cards(),
         }
     )
-
-
-def neutral_beside(
-    settings: PatchSettings | EvaluateSettings, data: str, examples: Sequence[Fact]
-) -> tuple[Neutral | None, str]:
-    """The rows for validity and maps, or None and why there are none.
-
-    Rows that nobody named and that are not to be had are a reason, not an error.
-
-    Raises:
-        InputError: a file that was named does not do, or a map was asked for.
-    """
-    given = path_of(settings.validity_data), path_of(settings.align_data)
-    try:
-        found = neutral_of(data, examples, validity_data=given[0], align_data=given[1])
-    except InputError as error:
-        if any(given) or settings.align not in ("auto", "none"):
-            raise
-        return None, str(error)
-    return found, ""
 
 
 def patched(

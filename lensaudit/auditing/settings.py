@@ -1,4 +1,4 @@
-"""What can be chosen of a cache, a patching run, an evaluation and a whole audit.
+"""What can be chosen of a cache, an evaluation and a whole audit.
 
 None means that a choice follows from the models or the data.
 """
@@ -7,15 +7,12 @@ from dataclasses import dataclass
 from typing import Annotated, Literal
 
 from lensaudit.settings import (
-    TAU,
     AnswerGroups,
     Caches,
     Cleanup,
-    EmForm,
     EmptyRows,
     Holdout,
     Kept,
-    LastLayer,
     Machine,
     Names,
     NeutralRows,
@@ -23,11 +20,8 @@ from lensaudit.settings import (
     PatchGroups,
     Place,
     Positions,
-    Profile,
     RetainSet,
     Rows,
-    Scope,
-    Score,
     ScoreFiles,
 )
 
@@ -52,74 +46,6 @@ class CacheSettings(Caches, Machine, Rows, Names):
 
 
 @dataclass(frozen=True, kw_only=True)
-class PatchSettings(PatchGroups):
-    """How models are patched into `full` and scored."""
-
-    score: Annotated[
-        Score,
-        Option("Unlearning Depth Score; Logit Lens depth, a fast screen; or exact-match erasure."),
-    ] = "uds"
-    lens: Annotated[bool, Option("Report the Logit Lens depth beside UDS.")] = False
-    em_form: Annotated[
-        EmForm | None,
-        Option("EM: full generates, or is fed the true answer. [default: generation]", expert=True),
-    ] = None
-    em_threshold: Annotated[
-        float | None, Option("EM from which a layer counts as KEPT. [default: 0.5]", expert=True)
-    ] = None
-    max_new_tokens: Annotated[
-        int | None,
-        Option("EM: tokens that a patched run generates. [default: 20]", least=1, expert=True),
-    ] = None
-    layers: Annotated[str, Option("all, 3, 0-7, 0-15:3, -1, 0-3,8.")] = "all"
-    tau: Annotated[float, Option("KE threshold, nats.")] = TAU
-    last_layer: Annotated[
-        LastLayer,
-        Option(
-            "What is patched in at the last layer; reference is post-norm, as published.",
-            expert=True,
-        ),
-    ] = "resid_post"
-    scope: Annotated[
-        Scope,
-        Option(
-            "Positions replaced: the span's, the last prompt token, or all up to the span's end."
-        ),
-    ] = "span"
-    component: Annotated[str, Option("resid, attn, mlp, resid_mid, head:N.")] = "resid"
-    engine: Annotated[
-        Literal["sweep", "oracle"],
-        Option(
-            "One sweep over all layers, or one hooked pass per layer (the definition).", expert=True
-        ),
-    ] = "sweep"
-    profile: Annotated[
-        Profile | None,
-        Option(
-            "S2 at all layers, or only where it can change UDS. [default: ke for several sources]",
-            expert=True,
-        ),
-    ] = None
-    also: Annotated[
-        tuple[str, ...],
-        Option(
-            "Facts to keep, to see what was lost of them: retain, world, authors, or a file of "
-            "annotated rows. Repeatable.",
-            metavar="NAME|FILE",
-        ),
-    ] = ()
-    base: Annotated[
-        str | None,
-        Option(
-            "With --also: a model that never saw these facts, best trained as full was; or the "
-            "one before fine-tuning. [default: demo/base for demo/… models; else counterfactual "
-            "answers]",
-            is_a="model",
-        ),
-    ] = None
-
-
-@dataclass(frozen=True, kw_only=True)
 class EvaluateSettings(ScoreFiles, NeutralRows, AnswerGroups):
     """Which metrics are computed, on what, under which conventions."""
 
@@ -131,7 +57,7 @@ class EvaluateSettings(ScoreFiles, NeutralRows, AnswerGroups):
         Place | None,
         Option("Log of the retain model: TOFU_EVAL.json, MUSE_EVAL.json, or the older layout."),
     ] = None
-    """PatchGroups with in place of evaluating `retain`, which then is only patched in."""
+    """Compared with in place of evaluating `retain`, which then is only patched in."""
     retain: Annotated[
         str | None,
         Option("Retain model, evaluated first; also patched in, for UDS.", is_a="model"),

@@ -2,13 +2,12 @@
 
 `last_prompt` is the stream at the end of the prompt, before a word of the answer is said; `lens` is
 what `full` reads in it after each layer: the definition of a single number is that of the Logit
-Lens depth (`patching.lens`), here every token keeps its own, with its rank among all tokens.
+Lens depth (`patching.scoring`), here every token keeps its own, with its rank among all tokens.
 """
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
-from pathlib import Path
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, TypedDict, Unpack
 
 import torch
@@ -16,35 +15,23 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from lensaudit.activations.spec import parts_of
-from lensaudit.activations.store import Activations, ActivationStore
-from lensaudit.auditing.cache import filled, opened_for
+from lensaudit.activations.store import Activations
+from lensaudit.auditing.cache import prepare_model
 from lensaudit.auditing.calls import check_keywords
 from lensaudit.auditing.settings import CacheSettings
 from lensaudit.data.spans import Encoded
 from lensaudit.errors import InputError
-from lensaudit.models.bridge import DTYPES, TransformerBridge, load, unembedded
+from lensaudit.models.bridge import TransformerBridge, unembedded
 from lensaudit.models.checkpoint import check_same_shape, open_checkpoint
 from lensaudit.models.registry import default_anchor, load_registry, resolve
 from lensaudit.patching.preflight import check_model
+from lensaudit.patching.session import Session
 from lensaudit.progress import Tell, unheard
 from lensaudit.scores.depth import label_logprob, label_rank
 from lensaudit.settings import DtypeName, Kept, Place, Positions, named
 
 
-@dataclass(frozen=True)
-class Streams:
-    """A complete cache, and what was asked."""
-
-    activations: Activations
-    encoded: tuple[Encoded, ...]
-    """In the order of the data."""
-    unscored: dict[int, str]
-    """idx -> why the tokenizer lost its span."""
-    dtype: str
-    device: str
-
-
-class Asked(TypedDict, total=False):
+class CacheKeywords(TypedDict, total=False):
     """Which rows, and how a model runs on them: options of `lensaudit cache`."""
 
     data: Place | None
@@ -58,27 +45,27 @@ class Asked(TypedDict, total=False):
     activations: Place
 
 
-def asked(
-    call: str, given: Asked, *, positions: Positions, component: Kept = "resid"
+def settings_of(
+    call: str, given: CacheKeywords, *, positions: Positions, component: Kept = "resid"
 ) -> CacheSettings:
     """The settings of a cache, from the keywords of `call`.
 
     Raises:
         TypeError: a keyword that it has not.
-        InputError: no such component.
     """
-    check_keywords(call, list(Asked.__annotations__), given)
-    (part,) = parts_of(component)
+    check_keywords(call, list(CacheKeywords.__annotations__), given)
     data = given.get("data")
     return CacheSettings(
-        component=part,
+        component=component,
         positions=positions,
         **{**given, "data": data and named(data), "exclude": tuple(given.get("exclude", ()))},
     )
 
 
 @contextmanager
-def streams(model: str, settings: CacheSettings, *, progress: Tell = unheard) -> Iterator[Streams]:
+def streams(
+    model: str, settings: CacheSettings, *, progress: Tell = unheard
+) -> Iterator[tuple[Session, Activations]]:
     """One part of a model on its rows, from the cache; the model runs only where there is none.
 
     A cache of all positions serves where the span is wanted.
@@ -86,12 +73,13 @@ def streams(model: str, settings: CacheSettings, *, progress: Tell = unheard) ->
     Raises:
         InputError: before any work.
     """
-    opened = opened_for(model, settings)
-    (fingerprint,) = opened.fingerprints.values()
-    store = ActivationStore(Path(settings.activations))
-    found = store.open(replace(fingerprint, positions="all"))
-    with found or next(filled(model, settings, opened, progress)) as activations:
-        yield Streams(activations, opened.encoded, opened.unscored, opened.dtype, opened.device)
+    (part,) = parts_of(settings.component)
+    with prepare_model(model, settings, progress=progress) as session:
+        found = session.there(session.full, settings.positions, part)
+        if found is None:
+            found = session.filled(session.full, session.encoded, settings.positions, part)
+        with found as activations:
+            yield session, activations
 
 
 @dataclass(frozen=True)
@@ -111,7 +99,7 @@ def last_prompt(
     *,
     component: Kept = "resid",
     progress: Tell = unheard,
-    **settings: Unpack[Asked],
+    **settings: Unpack[CacheKeywords],
 ) -> LastPrompt:
     """The residual stream, or a component, of every layer at the last prompt token, from a cache.
 
@@ -132,14 +120,14 @@ def last_prompt(
         InputError: a name, a file or a setting is wrong.
     """
     name = named(source)
-    how = asked("last_prompt", settings, positions="span", component=component)
-    with streams(name, how, progress=progress) as found:
+    how = settings_of("last_prompt", settings, positions="span", component=component)
+    with streams(name, how, progress=progress) as (session, activations):
         rows = [
-            found.activations.example(e.idx).at(torch.tensor([e.n_prompt - 1])).resid.squeeze(1)
-            for e in found.encoded
+            activations.example(e.idx).at(torch.tensor([e.n_prompt - 1])).resid.squeeze(1)
+            for e in session.encoded
         ]
-        idx = tuple(e.idx for e in found.encoded)
-    return LastPrompt(name, idx, torch.stack(rows), found.unscored)
+        idx = tuple(e.idx for e in session.encoded)
+    return LastPrompt(name, idx, torch.stack(rows), session.unscored)
 
 
 if TYPE_CHECKING:
@@ -211,7 +199,7 @@ def lens(
     full: Place | None = None,
     tokens: Literal["span", "answer"] = "span",
     progress: Tell = unheard,
-    **settings: Unpack[Asked],
+    **settings: Unpack[CacheKeywords],
 ) -> LensReading:
     """Log-probability and rank of the answer's tokens after each layer, read from a cache.
 
@@ -236,19 +224,19 @@ def lens(
     """
     name = named(source)
     anchor = named(full) if full is not None else default_anchor("full", [name])
-    how = asked("lens", settings, positions="span" if tokens == "span" else "all")
+    how = settings_of("lens", settings, positions="span" if tokens == "span" else "all")
     registry = load_registry(how.registry)
     reader = open_checkpoint(resolve(anchor, registry))
     check_same_shape(reader, open_checkpoint(resolve(name, registry)))
-    with streams(name, how, progress=progress) as found:
-        model = load(reader, dtype=DTYPES[found.dtype], device=found.device)
-        check_model(model, found.encoded[0], found.dtype)
-        examples = tuple(_read(found, e, model, tokens) for e in found.encoded)
-    return LensReading(name, anchor, examples, found.unscored)
+    with streams(name, how, progress=progress) as (session, activations):
+        model = session.model(reader)
+        check_model(model, session.encoded[0], session.options.dtype)
+        examples = tuple(_read(activations, e, model, tokens) for e in session.encoded)
+    return LensReading(name, anchor, examples, session.unscored)
 
 
 def _read(
-    found: Streams,
+    activations: Activations,
     encoded: Encoded,
     model: TransformerBridge,
     tokens: Literal["span", "answer"],
@@ -258,7 +246,7 @@ def _read(
         low, high = encoded.n_prompt - 1, len(encoded.token_ids) - 1
     positions = torch.arange(low, high)
     labels = torch.tensor(encoded.token_ids[low + 1 : high + 1])
-    resid = found.activations.example(encoded.idx).at(positions).resid
+    resid = activations.example(encoded.idx).at(positions).resid
     device = next(model.original_model.parameters()).device
     found_at = [_scores(model, layer.to(device), labels.to(device)) for layer in resid]
     return LensExample(

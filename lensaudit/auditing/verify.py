@@ -25,7 +25,7 @@ _CHECK_LENGTH = len(digest(None))
 
 
 @dataclass(frozen=True)
-class Verified:
+class CheckedPlace:
     """One thing that says of itself what it should be."""
 
     place: str
@@ -36,7 +36,7 @@ class Verified:
     """A line each; none where all is as it was written."""
 
 
-def verify(*places: str | Path) -> list[Verified]:
+def verify(*places: str | Path) -> list[CheckedPlace]:
     """Compare all that lies in folders with what manifests, seals and checksums in them say.
 
     Nothing is changed, links to folders are not followed, and files that nothing answers for are
@@ -45,7 +45,7 @@ def verify(*places: str | Path) -> list[Verified]:
     Raises:
         InputError: a folder does not exist.
     """
-    found: list[Verified] = []
+    found: list[CheckedPlace] = []
     for place in map(Path, places):
         if not place.is_dir():
             raise InputError(f"{place}: no such folder; wanted one that a command wrote")
@@ -53,7 +53,7 @@ def verify(*places: str | Path) -> list[Verified]:
     return found
 
 
-def _below(top: Path) -> Iterator[Verified]:
+def _below(top: Path) -> Iterator[CheckedPlace]:
     for at, inner, files in os.walk(top):
         folder = Path(at)
         if is_cache(folder):
@@ -67,7 +67,7 @@ def _below(top: Path) -> Iterator[Verified]:
                 yield checked
 
 
-def _file(path: Path) -> Verified | None:
+def _file(path: Path) -> CheckedPlace | None:
     """What a file says of itself or of others; None where it says nothing."""
     try:
         if path.name == MANIFEST or path.name.endswith(f"_{MANIFEST}"):
@@ -79,44 +79,44 @@ def _file(path: Path) -> Verified | None:
         if path.suffix == ".json":
             return _document(path)
     except LensAuditError as error:
-        return Verified(str(path), "document", 1, (str(error),))
+        return CheckedPlace(str(path), "document", 1, (str(error),))
     return None
 
 
-def _one(path: Path, kind: Kind, said: Iterable[str | None]) -> Verified:
+def _one(path: Path, kind: Kind, said: Iterable[str | None]) -> CheckedPlace:
     problems = tuple(f"{path.name}: {line}" for line in said if line)
-    return Verified(str(path), kind, 1, problems)
+    return CheckedPlace(str(path), kind, 1, problems)
 
 
-def _result(path: Path) -> Verified:
+def _result(path: Path) -> CheckedPlace:
     """The files that a manifest answers for; it may lie in `manifests/<name>/` beside them."""
     folder = path.parent
     if folder.parent.name == MANIFESTS:
         folder = folder.parent.parent
     problems = misfits(folder, name=path.relative_to(folder).as_posix())
     n_files = len(json_object(path).get("files") or {})
-    return Verified(str(path), "result", n_files, tuple(problems))
+    return CheckedPlace(str(path), "result", n_files, tuple(problems))
 
 
-def _cache(folder: Path) -> Verified:
+def _cache(folder: Path) -> CheckedPlace:
     try:
         found = verify_cache(folder)
     except LensAuditError as error:
-        return Verified(str(folder), "cache", 1, (str(error),))
+        return CheckedPlace(str(folder), "cache", 1, (str(error),))
     problems = tuple(problem.what for problem in found.problems)
-    return Verified(str(folder), "cache", 1 + found.n_shards, problems)
+    return CheckedPlace(str(folder), "cache", 1 + found.n_shards, problems)
 
 
-def _book(path: Path) -> Verified | None:
+def _book(path: Path) -> CheckedPlace | None:
     """A ledger; for rows of other kinds a manifest answers."""
     content = read_bytes(path)
     if path.parent.name not in BOOKS and not is_ledger(content):
         return None
     found = verify_ledger(path)
-    return Verified(str(path), "book", 0 if found.is_unsigned else 1, found.problems)
+    return CheckedPlace(str(path), "book", 0 if found.is_unsigned else 1, found.problems)
 
 
-def _document(path: Path) -> Verified | None:
+def _document(path: Path) -> CheckedPlace | None:
     """A JSON object with a checksum of itself, or with the hash of the tensors beside it."""
     if path.stat().st_size > _LARGEST_DOCUMENT:
         return None

@@ -10,7 +10,6 @@ from lensaudit.auditing.settings import (
     AuditSettings,
     CacheSettings,
     EvaluateSettings,
-    PatchSettings,
 )
 from lensaudit.cli.loading import during
 from lensaudit.cli.options import (
@@ -23,6 +22,7 @@ from lensaudit.cli.options import (
 from lensaudit.cli.terminal import ProgressBar, answer, emit, is_quiet, notice, say, tell, written
 from lensaudit.errors import InputError, PartialError, VerificationError, WorkError, need
 from lensaudit.evaluation.settings import HarnessSettings
+from lensaudit.patching.settings import PatchSettings
 from lensaudit.screen.cells import number
 from lensaudit.settings import MODELS, results_folder
 

@@ -17,6 +17,7 @@ from lensaudit.data.tofu import DEMO, FORGET10, RETAIN, author_of, tofu_rows, va
 from lensaudit.errors import InputError
 from lensaudit.files import digest, read_text
 from lensaudit.groups import group_of, is_own, own_group, spread
+from lensaudit.settings import NeutralRows, path_of
 
 VALIDITY_ROWS = 48
 """Rows kept for validity where fit and validity come from one file; enough as measured."""
@@ -354,3 +355,23 @@ def other_answers(rows: Sequence[Fact], lengths: Sequence[Hashable]) -> list[int
         ]
         found.append(max(fitting, key=lambda one: likeness(words[at], words[one]), default=None))
     return found
+
+
+def neutral_beside(
+    settings: NeutralRows, data: str, examples: Sequence[Fact]
+) -> tuple[Neutral | None, str]:
+    """The rows for validity and maps, or None and why there are none.
+
+    Rows that nobody named and that are not to be had are a reason, not an error.
+
+    Raises:
+        InputError: a file that was named does not do, or a map was asked for.
+    """
+    given = path_of(settings.validity_data), path_of(settings.align_data)
+    try:
+        found = neutral_of(data, examples, validity_data=given[0], align_data=given[1])
+    except InputError as error:
+        if any(given) or settings.align not in ("auto", "none"):
+            raise
+        return None, str(error)
+    return found, ""

@@ -6,7 +6,7 @@ is kept by content hash.
 """
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
@@ -26,12 +26,11 @@ from lensaudit.models.checkpoint import Checkpoint
 from lensaudit.models.conditions import EAGER
 from lensaudit.models.device import free_bytes
 from lensaudit.patching.collateral import anchored, collateral_of, family_base
-from lensaudit.patching.controls import Controls, score_examined
+from lensaudit.patching.controls import controls_of, score_examined
 from lensaudit.patching.exact_match import EmOptions, em_outcome_of, em_summary_of, run_em
 from lensaudit.patching.layout import layout_of
-from lensaudit.patching.lens import score_lens
 from lensaudit.patching.outcome import summary_of
-from lensaudit.patching.scoring import run, score_all, scored
+from lensaudit.patching.scoring import run, score_all, score_lens, scored
 from lensaudit.patching.session import Session
 from lensaudit.patching.sources import CachedSource
 from lensaudit.results.keyed import read_marked, write_marked
@@ -187,8 +186,7 @@ def fisher(
                 totals.append(gradient[places].square())
             else:
                 totals[layer].addcmul_(gradient[places], gradient[places])
-        if audit.progress is not None:
-            audit.progress(f"Fisher of {checkpoint.spec.name}", number, len(audit.encoded))
+        audit.tick(f"Fisher of {checkpoint.spec.name}", number, len(audit.encoded))
     if not all(total.isfinite().all() for total in totals):
         raise WorkError(
             f"{checkpoint.spec.name}: its Fisher information holds NaN or infinity; "
@@ -242,10 +240,8 @@ def decoder_blocks(model: Any) -> Sequence[torch.nn.Module]:
     raise InputError(f"{type(model).__name__}: its {n_layers} layers are not one list of modules")
 
 
-def score_inside(
-    audit: Session, model: str, score: str, controls: Callable[[Session], Controls]
-) -> Measured[float]:
-    """The rows of a score of one model, and how they were made; `controls` is asked where used."""
+def score_inside(audit: Session, model: str, score: str) -> Measured[float]:
+    """The rows of a score of one model, and how they were made."""
     match score:
         case "uds":
             (outcome,), calibration = score_all(audit)
@@ -267,12 +263,12 @@ def score_inside(
         case "leak":
             return _leak(audit, model)
         case _:
-            return _controls(audit, model, controls(audit))
+            return _controls(audit, model)
 
 
 def _collateral(audit: Session, model: str) -> Measured[float]:
-    assert audit.chosen is not None
-    kept = kept_facts("retain", audit.chosen.data, limit=audit.chosen.limit)
+    asked = audit.settings
+    kept = kept_facts("retain", str(asked.data), limit=asked.limit)
     sets = anchored([kept], family_base(list(audit.sources)), audit.full)
     with audit:
         outcomes, _ = scored(audit, run(audit))
@@ -292,9 +288,9 @@ def _collateral(audit: Session, model: str) -> Measured[float]:
     )
 
 
-def _controls(audit: Session, model: str, controls: Controls) -> Measured[float]:
+def _controls(audit: Session, model: str) -> Measured[float]:
     with audit:
-        ((outcome,), _), found = score_examined(audit, controls)
+        ((outcome,), _), found = score_examined(audit, controls_of(audit))
     one = found[model]
     document = one.document()
     values = {

@@ -19,7 +19,6 @@ from lensaudit.models.registry import DEMO as DEMO_NAMES
 from lensaudit.progress import Notice, unheard
 
 if TYPE_CHECKING:
-    from lensaudit.patching.controls import Controls
     from lensaudit.patching.session import Session
 
 NO_RETAIN = "no retain model to patch in (a log holds no activations); name one with --retain"
@@ -32,8 +31,6 @@ class Patching:
     model: str
     opened: Callable[[], "Session"]
     """Opens the models and encodes the annotated rows; raises InputError where it cannot."""
-    controls: Callable[["Session"], "Controls"]
-    """What stands beside the depth, and how it is measured."""
     notice: Notice = unheard
     failed: dict[str, Failure] = field(default_factory=dict)
     """How scores broke."""
@@ -59,7 +56,7 @@ class Patching:
         if score not in self._scored and score not in self.failed:
             try:
                 with one_memory_error():
-                    self._scored[score] = score_inside(audit, self.model, score, self.controls)
+                    self._scored[score] = score_inside(audit, self.model, score)
             except (InputError, WorkError, VerificationError, torch.OutOfMemoryError) as error:
                 self.failed[score] = failure_in(self.model, score, error)
                 self.notice(f"{score}: {_said(self.failed[score])}")
@@ -90,7 +87,7 @@ class Patching:
             Row(e.idx, e.question, {"answer": e.answer, "entity": e.entity}, e.group)
             for e in audit.examples
         )
-        return Split(ANNOTATED, audit.chosen.data if audit.chosen else "", rows)
+        return Split(ANNOTATED, str(audit.settings.data), rows)
 
     def inputs(self) -> dict[str, Any]:
         """What was patched, for a manifest; empty where nothing was."""

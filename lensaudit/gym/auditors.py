@@ -49,11 +49,12 @@ from lensaudit.patching.controls import (
     score_examined,
     weakest_of,
 )
-from lensaudit.patching.lens import score_lens
 from lensaudit.patching.outcome import Outcome, summary_of
 from lensaudit.patching.prepare import prepare
-from lensaudit.patching.scoring import score_all
+from lensaudit.patching.scoring import score_all, score_lens
 from lensaudit.patching.session import Session
+from lensaudit.patching.settings import PatchSettings
+from lensaudit.progress import unheard
 from lensaudit.results.reading import brief
 from lensaudit.scores.estimate import Estimate
 from lensaudit.scores.representation import weighted_erasure
@@ -254,18 +255,18 @@ UDS = "arXiv UDS, compute_uds.py (gnueaj/unlearning-depth-score @ fc31639)"
 def audit_of(cases: Sequence[Case], **settings: Any) -> Session:
     """An audit of all cases into their `full`."""
     bench = cases[0].bench
-    return prepare(
-        tuple(dict.fromkeys(case.model for case in cases)),
-        registry=load_registry(bench.registry),
+    asked = PatchSettings(
+        registry=bench.registry,
         full=bench.full,
         retain=bench.retain,
         data=bench.data,
         limit=bench.limit,
         activations=bench.work,
-        notice=lambda _: None,
         profile="ke",
         **settings,
     )
+    names = tuple(dict.fromkeys(case.model for case in cases))
+    return prepare(names, asked, notice=unheard, maps="align" in settings)
 
 
 def _depths(cases: Sequence[Case], outcomes: Sequence[Outcome]) -> list[AuditorScore]:

@@ -51,6 +51,8 @@ CHUNK_ROWS = 32
 HELD_OUT = 5
 """One row in so many is held out of the fit, for R2."""
 _SCHEMA = 1
+Given = tuple[tuple[int, int, tuple[int, ...]], ...]
+"""Idx, idx of the row that it is given, and the positions of its own that are read."""
 
 
 @dataclass(frozen=True)
@@ -112,8 +114,7 @@ class OtherRowSource(CachedSource):
     where that one is shorter.
     """
 
-    rows: tuple[tuple[int, int, tuple[int, ...]], ...] = ()
-    """idx, idx of the row that it is given, and the positions of its own that are read."""
+    rows: Given = ()
 
     def _example(self, idx: int) -> tuple[Tensor, Float[Tensor, "layer pos d_model"]]:
         read = {own: (other, positions) for own, other, positions in self.rows}
@@ -123,9 +124,7 @@ class OtherRowSource(CachedSource):
         return torch.tensor(positions), resid[:, torch.arange(len(positions)) % resid.shape[1]]
 
 
-def next_rows(
-    encoded: Sequence[Encoded], *, whole: bool = False
-) -> tuple[tuple[int, int, tuple[int, ...]], ...]:
+def next_rows(encoded: Sequence[Encoded], *, whole: bool = False) -> Given:
     """For each row one of another group, if there is one: the next in a list turned by groups.
 
     Args:
@@ -445,7 +444,8 @@ class TokenMatch:
 
     rows: tuple[Encoded, ...]
     """Without those it loses."""
-    places: Places
+    places: Places | None
+    """None: those of `full`."""
     unscored: Mapping[int, str]
     """Idx -> why nothing of the source can stand for `full`'s tokens."""
 

@@ -17,11 +17,11 @@ from jaxtyping import Float
 from torch import Tensor
 
 from lensaudit.data.facts import examples_hash
-from lensaudit.data.neutral import Kept, Stratum, other_answers, strata_of
+from lensaudit.data.neutral import Kept, Stratum, kept_facts, other_answers, strata_of
 from lensaudit.data.spans import Encoded
 from lensaudit.errors import InputError
 from lensaudit.files import digest
-from lensaudit.models.checkpoint import Checkpoint, check_same_shape, open_checkpoint
+from lensaudit.models.checkpoint import Checkpoint, check_same_shape, open_checkpoint, open_model
 from lensaudit.models.registry import base_spec
 from lensaudit.patching.outcome import NO_KE, Outcome
 from lensaudit.patching.score_cache import example_hash
@@ -64,6 +64,26 @@ def anchored(kept: Sequence[Kept], base: Checkpoint | None, full: Checkpoint) ->
         if base.weights == full.weights:
             raise InputError(f"--base {base.spec.name}: has the weights of full")
     return [Anchored(one, None if one.pretrained else base) for one in kept]
+
+
+def kept_beside(session: Session) -> list[Anchored]:
+    """The sets that `--also` names, with their anchors; nothing is loaded.
+
+    Raises:
+        InputError: a set, a file or the base is wrong, or the score has no such part.
+    """
+    settings = session.settings
+    if not settings.also:
+        if settings.base is not None:
+            raise InputError("--base: is the anchor of --also; name facts to keep with it")
+        return []
+    if settings.score != "uds" or settings.component != "resid":
+        raise InputError("--also: needs --score uds and --component resid")
+    kept = [kept_facts(one, str(settings.data), limit=settings.limit) for one in settings.also]
+    base = family_base(list(session.sources))
+    if settings.base is not None:
+        base = open_model(settings.base, settings.registry)
+    return anchored(kept, base, session.full)
 
 
 def family_base(sources: Sequence[str]) -> Checkpoint | None:

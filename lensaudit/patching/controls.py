@@ -13,15 +13,17 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from lensaudit.data.neutral import FEWEST_VALIDITY_ROWS, Neutral
+from lensaudit.data.neutral import FEWEST_VALIDITY_ROWS, Neutral, neutral_beside
 from lensaudit.data.spans import Encoded
 from lensaudit.errors import InputError
 from lensaudit.files import digest
-from lensaudit.models.checkpoint import Checkpoint
+from lensaudit.models.checkpoint import Checkpoint, check_same_shape, open_checkpoint
+from lensaudit.models.registry import load_registry, resolve
 from lensaudit.patching.alignment import (
     ALIGN_TOKENS_PER_DIM,
     Alignment,
     Directions,
+    Given,
     MappedSource,
     OtherRowSource,
     WithoutShared,
@@ -42,7 +44,7 @@ from lensaudit.scores.alignment import MapClass
 from lensaudit.scores.depth import DepthScore, depth_score
 from lensaudit.scores.estimate import Estimate
 from lensaudit.scores.intervals import clustered_mean, clustered_ratio
-from lensaudit.settings import AlignName
+from lensaudit.settings import AlignName, several
 from lensaudit.verdict.thresholds import (
     ALIGN_FROM,
     NOT_NEEDED,
@@ -246,6 +248,44 @@ class Examined:
         return [{**row, "uds_aligned": self.aligned.per_example.get(row["idx"])} for row in rows]
 
 
+def controls_of(session: Session) -> Controls:
+    """What stands beside UDS: neutral rows, the class of maps, and further retain models.
+
+    Raises:
+        InputError: a file or a model that was named does not do.
+    """
+    settings = session.settings
+    _, *more = several(settings.retain) or ("",)
+    registry = load_registry(settings.registry)
+    retains = {name: open_checkpoint(resolve(name, registry)) for name in more}
+    check_same_shape(session.full, *retains.values(), notice=session.notice)
+    anchors = [(one.spec.name, one) for one in (session.full, session.retain)]
+    _check_distinct([*anchors, *retains.items()])
+    neutral, why = neutral_beside(settings, str(settings.data), session.examples)
+    for name, one in session.sources.items():
+        if neutral is None and (misfit := session.misfit(one)) is not None:
+            raise InputError(f"{name}: {misfit}, and there is nothing to fit a map on: {why}")
+    return Controls(
+        neutral,
+        why,
+        align=settings.align,
+        align_tokens=settings.align_tokens,
+        retains=retains,
+    )
+
+
+def _check_distinct(models: Sequence[tuple[str, Checkpoint]]) -> None:
+    """A second copy of a never-trained model would make a floor without width."""
+    known: dict[str, str] = {}
+    for name, one in models:
+        if one.weights in known:
+            raise InputError(
+                f"--retain {name}: has the same weights as {known[one.weights]}; a floor needs "
+                "models that were made independently"
+            )
+        known[one.weights] = name
+
+
 def unexamined(why: str) -> Examined:
     """A source whose score is not of a kind that these controls are about."""
     return Examined(Validity(why=why), Aligned(why=why), None, None)
@@ -289,8 +329,10 @@ def examined(session: Session, found: Deltas, controls: Controls) -> dict[str, E
         VerificationError | WorkError: as of any patched score.
         InputError: alignment was asked for by name and the rows do not suffice.
     """
-    trial = _Trial(session, found, controls)
-    return {name: trial.of(name) for name in session.sources}
+    controlled = _Controlled(session, found, controls)
+    if controlled.unfit is None:
+        controlled.compute()
+    return {name: controlled.of(name, source) for name, source in session.sources.items()}
 
 
 @dataclass(frozen=True)
@@ -302,6 +344,11 @@ class _Held:
     readable: tuple[Encoded, ...]
     """Those that `full` and the source both still say."""
 
+    @property
+    def enough(self) -> bool:
+        """Are they as many as a drop is measured on?"""
+        return len(self.readable) >= FEWEST_VALIDITY_ROWS
+
 
 @dataclass(frozen=True)
 class _Fit:
@@ -311,84 +358,99 @@ class _Fit:
     n_tokens: int
 
 
-class _Trial:
-    """What the sources of an audit share: rows, scales, the anchors' own numbers.
+@dataclass
+class _Controlled:
+    """What the sources of a session share: rows, scales, the anchors' own numbers.
 
     All that runs is run first: each model once, then all sources in one sweep for each set of
-    rows. What follows reads books.
+    rows. What follows reads scores that are kept.
     """
 
-    def __init__(self, session: Session, found: Deltas, controls: Controls) -> None:
-        self.session, self.found, self.controls = session, found, controls
-        layers, tau = list(self.session.options.layers), self.session.options.tau
-        counted = found.s1.where(found.s1 > tau, 0.0).double()
-        weights = counted.mean(0) * (found.s1.double().mean(0) > tau)
-        self.layers = [layer for layer, w in zip(layers, weights.tolist(), strict=True) if w > 0]
-        self.columns = [layers.index(layer) for layer in self.layers]
-        self.weights = weights[weights > 0]
-        neutral = controls.neutral
-        self.rows = session.encode(neutral.validity if neutral else ())
-        self.ordinary = session.encode(neutral.ordinary if neutral else ())
-        self.to_fit = session.encode(neutral.fit if neutral else ())
-        self.plain = {name: depth_score(found.s1, s2, tau=tau).uds for name, s2 in found.s2.items()}
-        self.groups = [e.group for e in self.session.encoded]
-        self.unfit = self._unfit()
-        self.held: dict[str, _Held] = {}
-        self.fits: dict[str, tuple[_Fit | None, str | None]] = {}
-        self.maps: dict[tuple[str, _Fit], Alignment] = {}
-        if self.unfit is None:
-            self._run()
+    session: Session
+    found: Deltas
+    controls: Controls
+    held: dict[str, _Held] = field(default_factory=dict)
+    """By weights."""
+    fits: dict[str, _Fit | str] = field(default_factory=dict)
+    """By source; or why none is wanted."""
+    maps: dict[tuple[str, _Fit], Alignment] = field(default_factory=dict)
+    """By weights."""
 
-    def of(self, name: str) -> Examined:
+    def __post_init__(self) -> None:
+        neutral, encode = self.controls.neutral, self.session.encode
+        self.rows = encode(neutral.validity if neutral else ())
+        self.ordinary = encode(neutral.ordinary if neutral else ())
+        self.to_fit = encode(neutral.fit if neutral else ())
+        self.groups = [e.group for e in self.session.encoded]
+        self.retains = {self.session.retain.weights: self.session.retain}
+        self.retains |= {one.weights: one for one in self.controls.retains.values()}
+        s1, layers, tau = self.found.s1, self.session.options.layers, self.session.options.tau
+        counted = s1.where(s1 > tau, 0.0).double()
+        weights = counted.mean(0) * (s1.double().mean(0) > tau)
+        self.columns = weights.nonzero().flatten().tolist()
+        self.layers = [layers[at] for at in self.columns]
+        self.weights = weights[self.columns]
+        self.unfit = self._unfit()
+
+    def depth(
+        self, s2: Float[Tensor, "batch layer"], s1: Float[Tensor, "batch layer"] | None = None
+    ) -> DepthScore:
+        """On a scale; None: that of the streams as they are."""
+        return depth_score(self.found.s1 if s1 is None else s1, s2, tau=self.session.options.tau)
+
+    def of(self, name: str, source: Checkpoint) -> Examined:
         """Every control of one source."""
-        source = self.session.sources[name]
-        uds = measured(self.plain[name], self.groups)
-        outputs = self._outputs(source)
+        depth = self.depth(self.found.s2[name])
+        uds, outputs = measured(depth.uds, self.groups), self._outputs(source)
         ci90 = None if uds is None else uds.one_sided
         if self.unfit is not None or (uds is None and self.session.misfit(source) is None):
             why = self.unfit or "no example could be scored"
             return Examined(Validity(why=why), Aligned(why=why), outputs, None, ci90)
-        held = self.held[source.weights]
-        validity = self._validity(source, self.found.s2[name], held)
-        aligned = self._aligned(name, source, held)
-        return Examined(validity, aligned, outputs, self._floor(name), ci90, self._weakest(name))
+        return Examined(
+            self._validity(source, self.found.s2[name]),
+            self._aligned(source, self.fits[name], depth.uds),
+            outputs,
+            self._floor(self.fits[name]),
+            ci90,
+            self._weakest(self.found.s1, depth),
+        )
 
-    def _weakest(self, name: str) -> Weakest | None:
-        """Strong layer that is erased least, of the stream as it is."""
-        s1, tau = self.found.s1, self.session.options.tau
-        depth = depth_score(s1, self.found.s2[name], tau=tau)
+    def _weakest(self, s1: Float[Tensor, "batch layer"], depth: DepthScore) -> Weakest | None:
         return weakest_of(s1, depth, self.groups, self.session.options.layers)
 
-    def _run(self) -> None:
+    def compute(self) -> None:
         """Every forward pass and every sweep that the numbers need."""
         for rows in (self.rows, self.ordinary):
             self._alike(self.session.full, rows)
         for name, source in self.session.sources.items():
             self._outputs(source)
             self.held[source.weights] = held = self._rows_of(source)
-            if len(held.readable) >= FEWEST_VALIDITY_ROWS:
+            if held.enough:
                 self.session.streams(source, held.cached)
-            self.fits[name] = self._fit(name, source)
-            self._align(name, source)
+            self.fits[name] = self._fitted(source, self._fit(name, source))
         self._fill_validity()
-        self._fill_floor()
-        for fit in dict.fromkeys(fit for fit, _ in self.fits.values() if fit is not None):
+        fits = dict.fromkeys(one for one in self.fits.values() if isinstance(one, _Fit))
+        if fits:  # the further never-trained models as they are
+            rows = self.session.encoded
+            further = {w: self.session.streams(one, rows) for w, one in self._further().items()}
+            self.session.fill(rows, further, self.session.options.layers)
+        for fit in fits:
             self._fill_aligned(fit)
 
-    def _align(self, name: str, source: Checkpoint) -> None:
-        """The maps of a source and of the anchors, as soon as they are wanted."""
-        fit, _ = self.fits[name]
-        if fit is None:
-            return
+    def _fitted(self, source: Checkpoint, fit: _Fit | str) -> _Fit | str:
+        """With the maps of a source and of the anchors, as soon as they are wanted."""
+        if isinstance(fit, str):
+            return fit
         try:
-            for one in (source, self.session.full, *self._retains().values()):
+            for one in (source, self.session.full, *self.retains.values()):
                 if (one.weights, fit) not in self.maps:
                     self.maps[one.weights, fit] = self._alignment(one, fit)
         except InputError as error:
             # of a source that does not fit there would be nothing at all
             if self.controls.align != "auto" or self.session.misfit(source) is not None:
                 raise
-            self.fits[name] = None, str(error)
+            return str(error)
+        return fit
 
     def _fill_validity(self) -> None:
         """Every source, and `full` with another row's stream, on the rows they are read on."""
@@ -399,59 +461,44 @@ class _Trial:
                 if self.session.misfit(one) is None
             }
             only = {one.weights: _idx(self.held[one.weights].readable) for one in sources}
+            key, rows = self._other_row(cached)
             base = self.session.streams(self.session.full, cached)
-            key = self._other_row(cached)
-            streams[key] = OtherRowSource(
-                base.activations, base.last_layer, rows=self._next_rows(cached)
-            )
+            streams[key] = OtherRowSource(base.activations, base.last_layer, rows=rows)
             only[key] = set().union(*only.values())
             self.session.fill(cached, streams, self.layers, only=only)
 
-    def _fill_floor(self) -> None:
-        """The further never-trained models as they are, if a map is fitted for any source."""
-        if any(fit is not None for fit, _ in self.fits.values()):
-            rows = self.session.encoded
-            streams: dict[str, SourceStreams] = {
-                weights: self.session.streams(one, rows) for weights, one in self._further().items()
-            }
-            self.session.fill(rows, streams, self.session.options.layers)
-
     def _fill_aligned(self, fit: _Fit) -> None:
         """Sources, anchors and `full` itself through their maps, shuffled ones beside them."""
-        named = {name for name, (found, _) in self.fits.items() if found == fit}
-        sources = {one.weights: one for n, one in self.session.sources.items() if n in named}
-        anchors = self._retains() | {self.session.full.weights: self.session.full}
+        session, rows = self.session, self.session.encoded
+        named = {name for name, found in self.fits.items() if found == fit}
+        sources = {one.weights: one for n, one in session.sources.items() if n in named}
         streams: dict[str, SourceStreams] = {}
-        for one in (anchors | sources).values():
-            streams |= self._mapped(one, fit, "map", self.session.encoded)
+        for one in (self.retains | {session.full.weights: session.full} | sources).values():
+            streams |= self._mapped(one, fit, "map", rows)
         for one in sources.values():
-            streams |= self._mapped(one, fit, "shuffled", self.session.encoded)
+            streams |= self._mapped(one, fit, "shuffled", rows)
             streams |= self._without_shared(one, fit)
-        rows = self.session.encoded
         only = {key: _idx(rows) for key in streams}
         for one in sources.values():
             keys = {self._key(one, fit, name) for name in _OF_A_SOURCE}
             only |= dict.fromkeys(keys & streams.keys(), _idx(self._carried(one)))
-        self.session.fill(rows, streams, self.session.options.layers, only=only)
+        session.fill(rows, streams, session.options.layers, only=only)
         for cached, readers in self._by_rows().items():
-            here = [one for one in readers if one.weights in sources]
-            if here:
-                streams = {}
-                for one in here:
-                    streams |= self._mapped(one, fit, "map", cached)
-                only = {
-                    key: _idx(self.held[one.weights].readable)
-                    for one, key in zip(here, streams, strict=True)
-                }
-                self.session.fill(cached, streams, self.layers, only=only)
+            streams, only = {}, {}
+            for one in readers:
+                if one.weights in sources:
+                    moved = self._mapped(one, fit, "map", cached)
+                    streams |= moved
+                    only |= dict.fromkeys(moved, _idx(self.held[one.weights].readable))
+            if streams:
+                session.fill(cached, streams, self.layers, only=only)
 
     def _by_rows(self) -> dict[tuple[Encoded, ...], list[Checkpoint]]:
         """Sources with enough rows to be read on, each once, by the set that is cached."""
         found: dict[tuple[Encoded, ...], list[Checkpoint]] = {}
         for weights, one in {one.weights: one for one in self.session.sources.values()}.items():
-            held = self.held[weights]
-            if len(held.readable) >= FEWEST_VALIDITY_ROWS:
-                found.setdefault(held.cached, []).append(one)
+            if self.held[weights].enough:
+                found.setdefault(self.held[weights].cached, []).append(one)
         return found
 
     def _unfit(self) -> str | None:
@@ -467,79 +514,68 @@ class _Trial:
 
     def _outputs(self, source: Checkpoint) -> Outputs:
         """From the models' own logits on the forget set."""
-        rows = self.session.encoded
-        reading = self.session.token_match(source, rows)
-        own = rows if reading is None else reading.rows
+        session, rows = self.session, self.session.encoded
+        own = session.token_match(source, rows).rows
 
         def exact(checkpoint: Checkpoint, rows: Sequence[Encoded]) -> float:
-            return float(self.session.answers(checkpoint, rows).exact.double().mean())
+            return float(session.answers(checkpoint, rows).exact.double().mean())
 
-        full, retain = exact(self.session.full, rows), exact(self.session.retain, rows)
+        full, retain = exact(session.full, rows), exact(session.retain, rows)
         return Outputs(exact(source, own), full, retain, len(own))
 
     def _rows_of(self, source: Checkpoint) -> _Held:
         """Rows that `full` and the source both say; with ordinary ones where facts do not do."""
-        readable = self._alike(source, self.rows)
-        if len(readable) >= FEWEST_VALIDITY_ROWS:
-            return _Held(self.rows, readable)
-        more = self._alike(source, self.ordinary)
-        return _Held((*self.rows, *self.ordinary) if more else self.rows, (*readable, *more))
+        held = _Held(self.rows, self._alike(source, self.rows))
+        more = () if held.enough else self._alike(source, self.ordinary)
+        return _Held((*self.rows, *self.ordinary), (*held.readable, *more)) if more else held
 
     def _alike(self, source: Checkpoint, rows: Sequence[Encoded]) -> tuple[Encoded, ...]:
-        reading = self.session.token_match(source, rows)
-        pairs = [(e, e) for e in rows] if reading is None else reading.scored(rows)
+        session = self.session
+        match = session.token_match(source, rows)
+        pairs = match.scored(rows)
         if not pairs:
             return ()
-        if reading is None and rows == self.rows and len(rows) >= FEWEST_VALIDITY_ROWS:
-            self.session.streams(source, rows)  # wanted anyhow: what it says is read out of it
-        theirs = self.session.answers(self.session.full, [e for e, _ in pairs]).logprob
-        own = self.session.answers(source, [e for _, e in pairs]).logprob
+        if match.places is None and rows == self.rows and len(rows) >= FEWEST_VALIDITY_ROWS:
+            session.streams(source, rows)  # wanted anyhow: what it says is read out of it
+        theirs = session.answers(session.full, [e for e, _ in pairs]).logprob
+        own = session.answers(source, [e for _, e in pairs]).logprob
         # the same words in other tokens: nats per token of full
         own = own * torch.tensor([one.n_span / e.n_span for e, one in pairs])
         near = (own - theirs).abs() <= SAYS_WITHIN_NATS
         return tuple(e for (e, _), yes in zip(pairs, near.tolist(), strict=True) if yes)
 
-    def _validity(
-        self, source: Checkpoint, s2: Float[Tensor, "batch layer"], held: _Held
-    ) -> Validity:
+    def _validity(self, source: Checkpoint, s2: Float[Tensor, "batch layer"]) -> Validity:
+        held = self.held[source.weights]
         n = len(held.readable)
         few = (
             f"{n} rows that full and the source both say, wanted {FEWEST_VALIDITY_ROWS}; "
             "give more with --validity-data"
         )
         if (misfit := self.session.misfit(source)) is not None:
-            return Validity(n=n, why=few if n < FEWEST_VALIDITY_ROWS else misfit)
+            return Validity(n=n, why=misfit if held.enough else few)
         f, strength = self._on_forget(s2), self._on_forget(self.found.s1)
         needed = f >= VALIDITY_NEEDED_FROM * strength
-        if n < FEWEST_VALIDITY_ROWS:
+        if not held.enough:
             return Validity(f=f, n=n, needed=needed, why=few)
-        drops = self._drops(source.weights, held.readable)
-        share, limits, why = self._share(held, drops)
-        d = float(drops.mean())
-        v = d / f if needed else None
-        return Validity(v, d, f, share, n, limits, needed, why)
+        d, share, limits = self._drop(source.weights, held)
+        return Validity(d / f if needed else None, d, f, share, n, limits.ends, needed, limits.why)
 
-    def _drops(self, name: str, rows: Sequence[Encoded]) -> Float[Tensor, " batch"]:
-        """Weighted mean over the KE layers, per row."""
-        found = self.session.read(name, rows, self.layers).double()
-        return (found * self.weights).sum(1) / self.weights.sum()
+    def _drop(self, name: str, held: _Held) -> tuple[float, float, Estimate]:
+        """Mean over rows and KE layers, and in units of the drop of another row's stream."""
 
-    def _next_rows(self, cached: Sequence[Encoded]) -> tuple[tuple[int, int, tuple[int, ...]], ...]:
-        return next_rows(cached, whole=self.session.options.scope == "prefix")
+        def drops(source: str) -> Float[Tensor, " batch"]:
+            read = self.session.read(source, held.readable, self.layers).double()
+            return (read * self.weights).sum(1) / self.weights.sum()
 
-    def _other_row(self, cached: Sequence[Encoded]) -> str:
-        told = [example_hash(e) for e in cached]
-        return f"other-row-{digest([self._next_rows(cached), told])}"
-
-    def _share(
-        self, held: _Held, drops: Float[Tensor, " batch"]
-    ) -> tuple[float, tuple[float, float] | None, str | None]:
-        """The drop in units of what another row's stream of `full` makes."""
-        worst = self._drops(self._other_row(held.cached), held.readable)
+        own, worst = drops(name), drops(self._other_row(held.cached)[0])
         groups = [e.group for e in held.readable]
-        found = clustered_ratio(drops.numpy(), worst.numpy(), groups)
-        share = float(drops.mean() / worst.mean())
-        return share, found.ends, found.why
+        limits = clustered_ratio(own.numpy(), worst.numpy(), groups)
+        return float(own.mean()), float(own.mean() / worst.mean()), limits
+
+    def _other_row(self, cached: Sequence[Encoded]) -> tuple[str, Given]:
+        """What patching does when nothing fits: its key, and the row that each is given."""
+        given = next_rows(cached, whole=self.session.options.scope == "prefix")
+        return f"other-row-{digest([given, [example_hash(e) for e in cached]])}", given
 
     def _on_forget(self, values: Float[Tensor, "batch layer"]) -> float:
         """Mean over the KE cells of the forget set, weighted by the layers' mean S1."""
@@ -548,35 +584,28 @@ class _Trial:
         kept = values[:, self.columns].double().where(ke, 0.0)
         return float((cells * kept).sum() / cells.sum())
 
-    def _aligned(self, name: str, source: Checkpoint, held: _Held) -> Aligned:
-        fit, why = self.fits[name]
-        if fit is None:
-            return Aligned(why=why)
-        tau, plain = self.session.options.tau, self.plain[name]
-        s1 = torch.stack([self._deltas(one, fit) for one in self._retains().values()]).mean(0)
-        depth = depth_score(s1, self._deltas(source, fit), tau=tau)
+    def _aligned(
+        self, source: Checkpoint, fit: _Fit | str, plain: Float[Tensor, " batch"]
+    ) -> Aligned:
+        if isinstance(fit, str):
+            return Aligned(why=fit)
+        held = self.held[source.weights]
+        s1 = torch.stack([self._deltas(one, fit) for one in self.retains.values()]).mean(0)
+        depth = self.depth(self._deltas(source, fit), s1)
         scores = depth.uds
-        mixed = depth_score(s1, self._deltas(source, fit, "shuffled"), tau=tau).uds
-        itself = depth_score(s1, self._deltas(self.session.full, fit), tau=tau).uds
         weights = s1.clamp(min=0).mean(0)
         r2 = torch.tensor(self.maps[source.weights, fit].r2)[list(self.session.options.layers)]
-        share = None
-        if len(held.readable) >= FEWEST_VALIDITY_ROWS:
-            share, *_ = self._share(held, self._drops(self._key(source, fit), held.readable))
+        known = zip(self.session.encoded, scores.tolist(), strict=True)
         return Aligned(
             kind=fit.kind,
             uds=measured(scores, self.groups),
-            per_example={
-                e.idx: value
-                for e, value in zip(self.session.encoded, scores.tolist(), strict=True)
-                if value == value
-            },
+            per_example={e.idx: value for e, value in known if value == value},
             gap=measured(plain - scores, self.groups, bounds=(-1.0, 1.0)),
-            r2=_known((r2 * weights).sum() / weights.sum()),
-            shuffled=_mean(mixed),
-            d_share=share,
-            full=_mean(itself),
-            weakest=weakest_of(s1, depth, self.groups, self.session.options.layers),
+            r2=_mean((r2 * weights).sum() / weights.sum()),
+            shuffled=_mean(self.depth(self._deltas(source, fit, "shuffled"), s1).uds),
+            d_share=self._drop(self._key(source, fit), held)[1] if held.enough else None,
+            full=_mean(self.depth(self._deltas(self.session.full, fit), s1).uds),
+            weakest=self._weakest(s1, depth),
             shared=self._shared(source, fit, s1, scores),
             unscored=self._unscored(source, scores),
             experimental=self.session.misfit(source) is not None,
@@ -592,76 +621,69 @@ class _Trial:
         """The depth without each layer's shared direction, on the scale of the aligned one."""
         if (why := too_few_groups(self._carried(source))) is not None:
             return Shared(why=why)
-        depth = depth_score(s1, self._deltas(source, fit, "shared"), tau=self.session.options.tau)
+        depth = self.depth(self._deltas(source, fit, "shared"), s1)
         return Shared(
             uds=measured(depth.uds, self.groups),
             drop=measured(scores - depth.uds, self.groups, bounds=(-1.0, 1.0)),
-            weakest=weakest_of(s1, depth, self.groups, self.session.options.layers),
+            weakest=self._weakest(s1, depth),
         )
 
     def _carried(self, source: Checkpoint) -> tuple[Encoded, ...]:
         """The facts at whose tokens the source can be read at all."""
         rows = self.session.encoded
-        reading = self.session.token_match(source, rows)
-        return rows if reading is None else tuple(e for e, _ in reading.scored(rows))
+        return tuple(e for e, _ in self.session.token_match(source, rows).scored(rows))
 
     def _unscored(self, source: Checkpoint, scores: Float[Tensor, " batch"]) -> dict[int, str]:
         """Of a source of which only the aligned depth is known: why an example has none."""
+        rows = self.session.encoded
         if self.session.misfit(source) is None:
             return {}
-        reading = self.session.token_match(source, self.session.encoded)
-        apart = {} if reading is None else reading.unscored
+        apart = self.session.token_match(source, rows).unscored
         no_ke = NO_KE.format(tau=self.session.options.tau)
-        lost = scores.isnan().tolist()
-        return {
-            e.idx: apart.get(e.idx, no_ke)
-            for e, yes in zip(self.session.encoded, lost, strict=True)
-            if yes
-        }
+        lost = zip(rows, scores.isnan().tolist(), strict=True)
+        return {e.idx: apart.get(e.idx, no_ke) for e, yes in lost if yes}
 
-    def _fit(self, name: str, source: Checkpoint) -> tuple[_Fit | None, str | None]:
+    def _fit(self, name: str, source: Checkpoint) -> _Fit | str:
         """How its maps are fitted, or why there are none."""
         asked, full = self.controls.align, self.session.full
         if asked == "none":
-            return None, "not asked for (--align none)"
-        uds = _mean(self.plain[name])
+            return "not asked for (--align none)"
+        uds = _mean(self.depth(self.found.s2[name]).uds)
         fits = self.session.misfit(source) is None
         if asked == "auto" and fits and (uds is None or uds < ALIGN_FROM):
-            return None, f"{NOT_NEEDED}: UDS is below {ALIGN_FROM:g}"
+            return f"{NOT_NEEDED}: UDS is below {ALIGN_FROM:g}"
         same = "procrustes" if source.d_model == full.d_model else "affine"
         n_tokens = ALIGN_TOKENS_PER_DIM * max(source.d_model, full.d_model)
-        kind = same if asked == "auto" else asked
-        return _Fit(kind, self.controls.align_tokens or n_tokens), None
+        return _Fit(same if asked == "auto" else asked, self.controls.align_tokens or n_tokens)
 
     def _alignment(self, source: Checkpoint, fit: _Fit) -> Alignment:
         session, full = self.session, self.session.full
-        reading = session.token_match(source, self.to_fit)
-        rows = rows_to_fit(self.to_fit, fit.n_tokens, reading and reading.places)
+        places = session.token_match(source, self.to_fit).places
+        rows = rows_to_fit(self.to_fit, fit.n_tokens, places)
         if not rows:
             raise InputError(
                 "alignment: no rows are left to fit a map on: those that were given are of authors "
                 "of the forget set or of the facts for validity; name others with --align-data"
             )
-        reading = session.token_match(source, rows)
-        own = rows if reading is None else reading.rows
+        match = session.token_match(source, rows)
         prints = (
-            session.fingerprint(source, "all", rows=own),
+            session.fingerprint(source, "all", rows=match.rows),
             session.fingerprint(full, "all", rows=rows),
         )
         key = alignment_key(*prints, kind=fit.kind, n_tokens=fit.n_tokens)
-        known = known_alignment(self.session.root, fit.kind, key)
+        known = known_alignment(session.root, fit.kind, key)
         if known is not None:
             return known
-        with session.passing(source, own) as streams:
+        with session.passing(source, match.rows) as streams:
             return fit_alignment(
                 streams,
                 session.cache(full, rows, "all"),
                 rows,
                 fit.kind,
                 n_tokens=fit.n_tokens,
-                memory_bytes=self.session.options.memory_bytes,
-                root=self.session.root,
-                places=reading and reading.places,
+                memory_bytes=session.options.memory_bytes,
+                root=session.root,
+                places=match.places,
             )
 
     def _key(self, source: Checkpoint, fit: _Fit, name: str = "map") -> str:
@@ -675,30 +697,26 @@ class _Trial:
     ) -> dict[str, MappedSource]:
         """The source with its stream carried by its map, or by the shuffled one."""
         alignment = self.maps[source.weights, fit]
-        maps = alignment.maps if name == "map" else alignment.shuffled
         base = self.session.streams(source, cached)
-        reading = self.session.token_match(source, cached)
         moved = MappedSource(
             base.activations,
             base.last_layer,
-            maps=maps,
+            maps=alignment.maps if name == "map" else alignment.shuffled,
             layer_of=alignment.layer_of,
-            places=reading and reading.places,
+            places=self.session.token_match(source, cached).places,
         )
         return {self._key(source, fit, name): moved}
 
     def _without_shared(self, source: Checkpoint, fit: _Fit) -> dict[str, SourceStreams]:
         """The carried source without its shared directions, if there are other authors."""
-        audit, rows = self.session, self._carried(source)
+        session, rows, options = self.session, self._carried(source), self.session.options
         if too_few_groups(rows) is not None:
             return {}
-        (moved,) = self._mapped(source, fit, "map", audit.encoded).values()
-        full = self.session.streams(audit.full, audit.encoded)
-        options = audit.options
+        (moved,) = self._mapped(source, fit, "map", session.encoded).values()
+        full = session.streams(session.full, session.encoded)
         directions = Directions(moved, full, rows, tuple(options.layers), options.memory_bytes)
-        return {
-            self._key(source, fit, "shared"): WithoutShared(**vars(moved), directions=directions)
-        }
+        without = WithoutShared(**vars(moved), directions=directions)
+        return {self._key(source, fit, "shared"): without}
 
     def _deltas(
         self, source: Checkpoint, fit: _Fit, name: str = "map"
@@ -706,49 +724,26 @@ class _Trial:
         rows, layers = self.session.encoded, self.session.options.layers
         return self.session.read(self._key(source, fit, name), rows, layers)
 
-    def _retains(self) -> dict[str, Checkpoint]:
-        first = {self.session.retain.weights: self.session.retain}
-        return first | {one.weights: one for one in self.controls.retains.values()}
-
-    def _floor(self, name: str) -> Floor | None:
-        """Depth of each retain model on the others' scale."""
-        retains = self._retains()
-        fit, _ = self.fits[name]
-        if len(retains) < 2 or fit is None:
+    def _floor(self, fit: _Fit | str) -> Floor | None:
+        """Depth of each retain model on the others' scale; plain of those beside the anchor."""
+        if len(self.retains) < 2 or isinstance(fit, str):
             return None
-        tau = self.session.options.tau
-        s1 = {weights: self._deltas(one, fit) for weights, one in retains.items()}
-        means = [
-            _known(
-                depth_score(
-                    torch.stack([other for w, other in s1.items() if w != weights]).mean(0),
-                    own,
-                    tau=tau,
-                ).uds.nanmean()
-            )
-            for weights, own in s1.items()
-        ]
-        known = [one for one in means if one is not None]
-        if len(known) < len(means):
-            return None
-        return Floor(min(known), max(known), len(retains), self._plain_floor(), tuple(known[1:]))
-
-    def _plain_floor(self) -> tuple[float, ...]:
-        """Plain depth of the further never-trained models, on the anchor's scale."""
-        tau, rows, layers = (
-            self.session.options.tau,
-            self.session.encoded,
-            self.session.options.layers,
-        )
-        found = (
-            _mean(depth_score(self.found.s1, self.session.read(weights, rows, layers), tau=tau).uds)
-            for weights in self._further()
-        )
-        return tuple(one for one in found if one is not None)
+        rows, layers = self.session.encoded, self.session.options.layers
+        s1 = {weights: self._deltas(one, fit) for weights, one in self.retains.items()}
+        known = []
+        for weights, own in s1.items():
+            others = torch.stack([other for w, other in s1.items() if w != weights]).mean(0)
+            mean = self.depth(own, others).uds.nanmean()
+            if not bool(mean.isfinite()):
+                return None
+            known.append(float(mean))
+        found = (_mean(self.depth(self.session.read(w, rows, layers)).uds) for w in self._further())
+        plain = tuple(one for one in found if one is not None)
+        return Floor(min(known), max(known), len(known), plain, tuple(known[1:]))
 
     def _further(self) -> dict[str, Checkpoint]:
         """Never-trained models beside the anchor, by weights."""
-        return {w: one for w, one in self._retains().items() if w != self.session.retain.weights}
+        return {w: one for w, one in self.retains.items() if w != self.session.retain.weights}
 
 
 def measured(
@@ -792,10 +787,6 @@ def weakest_of(
 
 def _idx(rows: Sequence[Encoded]) -> set[int]:
     return {e.idx for e in rows}
-
-
-def _known(value: Tensor) -> float | None:
-    return float(value) if bool(value.isfinite()) else None
 
 
 def _mean(scores: Float[Tensor, " batch"]) -> float | None:

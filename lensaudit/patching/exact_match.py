@@ -29,11 +29,11 @@ from lensaudit.patching.generation import (
     rows_that_fit,
 )
 from lensaudit.patching.outcome import finite
-from lensaudit.patching.plan import PatchPlan, plan_of
 from lensaudit.patching.preflight import check_model
 from lensaudit.patching.score_cache import UNPATCHED, TextCache, TextKey, example_hash
-from lensaudit.patching.scoring import run
+from lensaudit.patching.scoring import PatchPlan, plan_of, run
 from lensaudit.patching.session import Session
+from lensaudit.patching.settings import PatchSettings
 from lensaudit.patching.sources import CachedSource
 from lensaudit.scores.erasure import (
     EM_THRESHOLD,
@@ -67,6 +67,21 @@ class EmOptions:
     reference_tokens: int = REFERENCE_TOKENS
 
 
+def em_given(settings: PatchSettings) -> dict[str, Any]:
+    """The settings of exact match that were named."""
+    given = {
+        "form": settings.em_form,
+        "threshold": settings.em_threshold,
+        "max_new_tokens": settings.max_new_tokens,
+    }
+    return {name: value for name, value in given.items() if value is not None}
+
+
+def em_options(settings: PatchSettings) -> EmOptions:
+    """The settings of exact match, with their defaults."""
+    return EmOptions(**em_given(settings))
+
+
 @dataclass(frozen=True)
 class Spoken:
     """Texts by weights hash, then by example in the order of the session."""
@@ -93,13 +108,17 @@ class EmFound:
     """References longer than a patched run may grow."""
 
 
-def check_em(session: Session, em: EmOptions) -> None:
-    """Refuse settings that have no meaning for exact match.
+def check_em(session: Session) -> None:
+    """Refuse settings that have no meaning for exact match, or for another score.
 
     Raises:
         InputError: names the option.
     """
-    options = session.options
+    options, em = session.options, em_options(session.settings)
+    if session.settings.score != "em":
+        if em_given(session.settings):
+            raise InputError("--em-form, --em-threshold, --max-new-tokens: need --score em")
+        return
     if not 0 < em.threshold <= 1:
         raise InputError(f"--em-threshold {em.threshold}: wanted above 0 and at most 1")
     if options.profile == "ke":
@@ -121,10 +140,8 @@ def run_em(session: Session, em: EmOptions) -> EmFound:
     """Exact match of `full` with every source patched in; computes what is not kept yet.
 
     Raises:
-        InputError: a setting has no meaning here.
         VerificationError: the preflight failed.
     """
-    check_em(session, em)
     with session:
         return _teacher(session) if em.form == "teacher" else _generation(session, em)
 
@@ -247,8 +264,7 @@ class _Speech:
     def told(self, what: str, n_todo: int, n_done: int) -> None:
         """Of examples: so many were to be done, so many are."""
         n_all = len(self.session.encoded)
-        if self.session.progress:
-            self.session.progress(what, n_all - n_todo + n_done, n_all)
+        self.session.tick(what, n_all - n_todo + n_done, n_all)
 
 
 def _speech(session: Session, em: EmOptions) -> _Speech:

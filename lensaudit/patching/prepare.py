@@ -1,14 +1,14 @@
 """From names to an audit: everything that can be wrong with the input is found here."""
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Literal, TypedDict, Unpack
+from typing import Literal
 
 from lensaudit.activations.fill import cache_batch_that_fits
 from lensaudit.data.facts import Fact
-from lensaudit.data.spans import Encoded, Scope, SpanLost, apart, check_tokenizer, encode
+from lensaudit.data.spans import Encoded, SpanLost, apart, check_tokenizer, encode
 from lensaudit.data.tofu import forget_set
 from lensaudit.errors import InputError
 from lensaudit.groups import assumption
@@ -21,20 +21,15 @@ from lensaudit.models.checkpoint import (
     open_checkpoint,
 )
 from lensaudit.models.device import resolve_device, resolve_dtype
-from lensaudit.models.registry import ModelSpec, Registry, default_data, named_family
+from lensaudit.models.registry import ModelSpec, default_data, load_registry, named_family
 from lensaudit.models.sizes import context_of, sizes_on_disk
-from lensaudit.patching.options import (
-    Engine,
-    PatchOptions,
-    Profile,
-    parse_component,
-    parse_layers,
-    parse_memory,
-)
-from lensaudit.patching.session import Chosen, Session
-from lensaudit.progress import Tick
-from lensaudit.scores.depth import TAU
-from lensaudit.settings import ACTIVATIONS, AlignName, LastLayer, Place, named
+from lensaudit.patching.exact_match import check_em
+from lensaudit.patching.options import PatchOptions, parse_component, parse_layers, parse_memory
+from lensaudit.patching.scoring import as_lens
+from lensaudit.patching.session import Session
+from lensaudit.patching.settings import PatchSettings
+from lensaudit.progress import Notice, Tell, unheard
+from lensaudit.settings import AlignName, Place, Profile, named, several
 
 EXPERIMENTAL = (
     "another size or tokenizer than full, so an aligned depth alone; experimental: where models "
@@ -75,56 +70,43 @@ def encode_all(
     return encoded, tuple(e for e in found if isinstance(e, SpanLost))
 
 
-class Settings(TypedDict, total=False):
-    """The options of `lensaudit patch`, as a user writes them; absent ones take their default."""
-
-    layers: str
-    component: str
-    scope: Scope
-    last_layer: LastLayer
-    tau: float
-    engine: Engine
-    profile: Profile | None
-    memory: str
-    dtype: str
-    device: str
-    batch_size: int | None
-    align: AlignName | None
-    """How sources of another size are carried; None: no map is made, and there may be none."""
-
-
 def prepare(
     sources: Sequence[Place],
+    settings: PatchSettings = PatchSettings(),  # noqa: B008  # it is frozen
     *,
-    registry: Registry,
-    full: Place | None = None,
-    retain: Place | None = None,
-    data: Place | None = None,
-    exclude: Sequence[str] = (),
-    limit: int | None = None,
-    activations: Place = ACTIVATIONS,
-    fresh: bool = False,
-    notice: Callable[[str], None] = print,
-    progress: Tick | None = None,
-    **settings: Unpack[Settings],
+    notice: Notice = print,
+    progress: Tell = unheard,
+    maps: bool = True,
 ) -> Session:
-    """A session whose models are opened and whose examples are encoded; nothing is loaded.
+    """A session whose models are opened and whose rows are encoded; nothing is loaded or written.
+
+    Args:
+        sources: names, Hub ids or folders of the models to patch in; a name counts once.
+        settings: of the run.
+        notice: told what a person should know.
+        progress: told what is done.
+        maps: whether a source of another size may be carried by a map.
 
     Raises:
-        InputError: a name, a file, an option or a pair of models is wrong.
+        InputError: a name, a file, a setting or a pair of models is wrong.
     """
-    if not sources:
+    names = tuple(dict.fromkeys(map(named, sources)))
+    if not names:
         raise InputError("no --source: name the model to audit, or several")
-    options = _checked(settings, n_sources=len(sources))
-    names = tuple(map(named, sources))
-    specs = named_family(names, full and named(full), retain and named(retain), registry)
-    data = str(data or default_data(names[0]))
-    examples = examples_for(data, exclude=exclude, limit=limit)
+    options = _options(settings, len(names))
+    full, retain, *_ = (settings.full, *several(settings.retain), None)
+    specs = named_family(names, full, retain, load_registry(settings.registry))
+    data = str(settings.data or default_data(names[0]))
+    examples = examples_for(data, exclude=settings.exclude, limit=settings.limit)
     if (alone := assumption(one.group for one in examples)) is not None:
         notice(alone)
-    carried = options.component == "resid" and options.last_layer == "resid_post"
-    opened = _open_family(specs, settings.get("align") if carried else None, notice)
+    # what is not patched score by score is not carried either
+    plain = settings.score == "uds" and not settings.lens and not settings.also
+    maps = maps and plain and options.component == "resid" and options.last_layer == "resid_post"
+    opened = _open_family(specs, maps, notice)
     anchor = opened["full"]
+    for source in _carried(opened) if maps else ():
+        _check_map(source, anchor, settings.align)
     sizes = sizes_on_disk(anchor, options.dtype)
     if options.head is not None and not options.head < sizes.n_heads:
         raise InputError(
@@ -133,7 +115,12 @@ def prepare(
     encoded, lost = encode_all(examples, anchor)
     for source in opened.values():
         _check_merges(source, anchor, examples)
-    return Session(
+    shapes = {(one.n_layers, one.d_model): one for one in opened.values()}.values()
+    fitting = (
+        cache_batch_that_fits(sizes_on_disk(one, options.dtype), encoded, options.memory_bytes)
+        for one in shapes
+    )
+    session = Session(
         full=anchor,
         retain=opened["retain"],
         sources={name: opened[f"source {name}"] for name in names},
@@ -141,72 +128,73 @@ def prepare(
         lost=lost,
         options=replace(
             options,
-            layers=parse_layers(settings.get("layers", "all"), anchor.n_layers),
-            cache_batch=min(
-                cache_batch_that_fits(
-                    sizes_on_disk(one, options.dtype), encoded, options.memory_bytes
-                )
-                for one in {(one.n_layers, one.d_model): one for one in opened.values()}.values()
-            ),
+            layers=parse_layers(settings.layers, anchor.n_layers),
+            cache_batch=min(fitting),
         ),
-        root=Path(activations),
-        spread=settings.get("device", "auto") == "auto",
+        root=Path(settings.activations),
+        spread=settings.device == "auto",
         examples=tuple(examples),
-        chosen=Chosen(data, tuple(exclude), limit),
-        fresh=fresh,
+        fresh=settings.fresh,
         notice=notice,
         progress=progress,
+        settings=replace(settings, data=data),
     )
+    check_em(session)
+    if settings.lens or settings.score == "lens":
+        reading = as_lens(session)  # refuses what has no meaning for it
+        return reading if settings.score == "lens" else session
+    return session
 
 
-def _checked(settings: Settings, *, n_sources: int) -> PatchOptions:
-    """The settings with their defaults; layers are resolved once the model is opened."""
-    component = settings.get("component", "resid")
-    part, head = parse_component(component)
-    last_layer = settings.get("last_layer", "resid_post")
-    if last_layer == "reference" and part != "resid":
-        raise InputError(f"--last-layer reference: has a meaning for resid only, not {component}")
-    tau = settings.get("tau", TAU)
-    if not (math.isfinite(tau) and tau >= 0):
-        raise InputError(f"--tau {tau}: wanted a number of nats from 0")
-    device = resolve_device(settings.get("device", "auto"))
-    profile = settings.get("profile") or ("full" if n_sources == 1 else "ke")
+def _options(settings: PatchSettings, n_sources: int) -> PatchOptions:
+    """The settings with what `auto` means; layers are resolved once the model is opened."""
+    part, head = parse_component(settings.component)
+    if settings.last_layer == "reference" and part != "resid":
+        raise InputError(
+            f"--last-layer reference: has a meaning for resid only, not {settings.component}"
+        )
+    if not (math.isfinite(settings.tau) and settings.tau >= 0):
+        raise InputError(f"--tau {settings.tau}: wanted a number of nats from 0")
+    device = resolve_device(settings.device)
+    usual: Profile = "full" if n_sources == 1 or settings.score == "em" else "ke"
     return PatchOptions(
         layers=(),
-        tau=tau,
-        last_layer=last_layer,
-        scope=settings.get("scope", "span"),
+        tau=settings.tau,
+        last_layer=settings.last_layer,
+        scope=settings.scope,
         component=part,
         head=head,
-        engine=settings.get("engine", "sweep"),
+        engine=settings.engine,
         # of a component every layer is asked for, one source at a time
-        profile=profile if part == "resid" else "full",
-        dtype=resolve_dtype(settings.get("dtype", "auto"), device),
+        profile="full" if part != "resid" else settings.profile or usual,
+        dtype=resolve_dtype(settings.dtype, device),
         device=device,
-        batch_size=settings.get("batch_size"),
-        memory_bytes=parse_memory(settings.get("memory", "2G")),
+        batch_size=settings.batch_size,
+        memory_bytes=parse_memory(settings.memory),
     )
 
 
 def _open_family(
-    specs: Mapping[str, ModelSpec], align: AlignName | None, notice: Callable[[str], None]
+    specs: Mapping[str, ModelSpec], maps: bool, notice: Notice
 ) -> Mapping[str, Checkpoint]:
-    """All models of a run, checked to fit together before any work."""
+    """All models of a run, checked to fit together before any work, or to be carried by maps."""
     opened = {role: open_checkpoint(spec, allow_packed=True) for role, spec in specs.items()}
-    full = opened["full"]
-    sources = [one for role, one in opened.items() if role not in ("full", "retain")]
-    carried = [one for one in sources if align is not None and misfit(one, full)]
+    carried = _carried(opened) if maps else []
     check_same_shape(*(one for one in opened.values() if one not in carried), notice=notice)
-    for one in carried:
-        _check_carried(one, full, align)
-    if carried:
-        notice(f"{', '.join(one.spec.name for one in carried)}: {EXPERIMENTAL}")
     if opened["full"].weights == opened["retain"].weights:
         raise InputError(
             f"full ({specs['full'].name}) and retain ({specs['retain'].name}) have the same "
             "weights; retain must be a model that never saw the forget set"
         )
+    if carried:
+        notice(f"{', '.join(one.spec.name for one in carried)}: {EXPERIMENTAL}")
     return opened
+
+
+def _carried(opened: Mapping[str, Checkpoint]) -> list[Checkpoint]:
+    """The sources of another size or tokenizer than `full`."""
+    sources = (one for role, one in opened.items() if role not in ("full", "retain"))
+    return [one for one in sources if misfit(one, opened["full"])]
 
 
 def _check_merges(source: Checkpoint, full: Checkpoint, examples: Sequence[Fact]) -> None:
@@ -229,7 +217,7 @@ def _check_merges(source: Checkpoint, full: Checkpoint, examples: Sequence[Fact]
         )
 
 
-def _check_carried(source: Checkpoint, full: Checkpoint, align: AlignName | None) -> None:
+def _check_map(source: Checkpoint, full: Checkpoint, align: AlignName) -> None:
     """Refuse a source of another size or tokenizer that no map of this class carries.
 
     Raises:

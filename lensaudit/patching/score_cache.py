@@ -92,7 +92,7 @@ class ScoreKey(Conditions):
 
 
 @dataclass(frozen=True)
-class _ScoreLine:
+class _PatchedLine:
     """What is kept of one example."""
 
     example: str
@@ -125,7 +125,7 @@ class ScoreEntry:
 class ScoreCache(KeptByContent):
     """Entries by `example_hash`."""
 
-    kind, line = "scores", _ScoreLine
+    kind, line = "scores", _PatchedLine
 
     def _merge(self, row: Mapping[str, Any]) -> None:
         entry = self.known.setdefault(row["example"], ScoreEntry(row["baseline"]))

@@ -7,19 +7,30 @@ from typing import Any
 
 import torch
 from jaxtyping import Float
+from rich.filesize import decimal as size
 from torch import Tensor
 
+from lensaudit.activations.spec import Fingerprint
+from lensaudit.data.spans import Encoded
+from lensaudit.errors import InputError
+from lensaudit.models.bridge import TransformerBridge, unembedded
 from lensaudit.models.checkpoint import Checkpoint
-from lensaudit.models.sizes import sizes_on_disk
+from lensaudit.models.large.placement import planned_text
+from lensaudit.models.sizes import BYTES, sizes_on_disk
 from lensaudit.patching.budget import Room
+from lensaudit.patching.layout import Layout, layout_of
 from lensaudit.patching.options import Engine
 from lensaudit.patching.outcome import Outcome, calibration_of, outcome_of
-from lensaudit.patching.preflight import agrees_with_oracle, planned_engine
-from lensaudit.patching.score_cache import ByToken
+from lensaudit.patching.preflight import agrees_with_oracle, check_model, planned_engine
+from lensaudit.patching.score_cache import ByToken, example_hash
 from lensaudit.patching.session import Session
-from lensaudit.patching.sources import SourceStreams
-from lensaudit.patching.stages import Runner, baselines, complete
+from lensaudit.patching.sources import CachedSource, SourceStreams
+from lensaudit.patching.stages import Fetched, Joins, Runner, baselines, complete
+from lensaudit.patching.wavefront import Swept
+from lensaudit.progress import unheard
 from lensaudit.results.records import Manifest, computed_by, manifest
+from lensaudit.scores.depth import label_logprob, mean_per_example
+from lensaudit.settings import Positions
 
 Scored = tuple[list[Outcome], dict[str, float | None]]
 """One outcome per source, and the scores of the two anchors."""
@@ -170,7 +181,7 @@ def _fill(session: Session, runner: Runner, streams: Mapping[str, SourceStreams]
             complete(
                 *(runner, session.encoded, chosen, caches, session.wanted()),
                 what=what,
-                progress=session.progress,
+                progress=session.tick,
             )
 
 
@@ -209,3 +220,254 @@ def manifest_of(
         inputs["scores_computed_by"] = dict(scores_by)
     device = session.options.device
     return manifest(command, options=options, inputs=inputs, device=device, started=started)
+
+
+def as_lens(session: Session) -> Session:
+    """The session with the settings that the lens has.
+
+    Raises:
+        InputError: one was asked for that it has not.
+    """
+    for name, only in {"component": "resid", "scope": "span", "last_layer": "resid_post"}.items():
+        if (asked := getattr(session.options, name)) != only:
+            option = name.replace("_", "-")
+            raise InputError(
+                f"--{option} {asked}: the lens reads the residual stream at the span and patches "
+                f"nothing; leave --{option} at {only}, or use --score uds"
+            )
+    return session.under(engine="lens", profile="full")
+
+
+@dataclass(frozen=True)
+class Lens:
+    """Reads cached streams with the final norm and the unembedding of `full`."""
+
+    full: TransformerBridge
+    own: CachedSource
+    """What `full` itself cached."""
+    room: Room
+
+    @property
+    def n_layers(self) -> int:
+        """Layers that can be read."""
+        return self.own.activations.n_layers
+
+    def fetch(self, bucket: Sequence[Encoded], streams: Sequence[SourceStreams]) -> Fetched:
+        """Read the spans from disk."""
+        layout = layout_of(bucket, "span")
+        own = self.own.packed(bucket, layout)
+        others = (own if one == self.own else one.packed(bucket, layout) for one in streams)
+        return Fetched(layout, None, [own, *others])
+
+    def score(self, bucket: Sequence[Encoded], fetched: Fetched, joins: Joins) -> Swept:
+        """Span log-probs read at the layers in `joins`; the baseline is full's own last layer."""
+        own, *stacks = fetched.stacks
+        layout = fetched.layout
+        found = torch.full(joins.shape, torch.nan)
+        by_token = torch.full((*joins.shape, layout.width), torch.nan)
+        for source, stack in enumerate(stacks):
+            for layer in joins[source].any(0).nonzero().squeeze(1).tolist():
+                tokens = self._tokens(stack[layer], layout)
+                found[source, :, layer] = _span_mean(tokens, layout)
+                by_token[source, layout.span_example, layer, layout.span_column] = tokens
+        baseline = _span_mean(self._tokens(own[-1], layout), layout)
+        return Swept(baseline, found.where(joins, torch.nan), by_token)
+
+    def _tokens(self, stream: Float[Tensor, "token d_model"], layout: Layout) -> Tensor:
+        device = next(self.full.original_model.parameters()).device
+        scores = [
+            label_logprob(unembedded(self.full, part.to(device).unsqueeze(0))[0], labels.to(device))
+            for part, labels in zip(
+                stream.split(self.room.logit_rows),
+                layout.span_label.split(self.room.logit_rows),
+                strict=True,
+            )
+        ]
+        return torch.cat(scores).cpu()
+
+
+def _span_mean(tokens: Float[Tensor, " token"], layout: Layout) -> Float[Tensor, " batch"]:
+    return mean_per_example(tokens, layout.span_example, layout.n_examples)
+
+
+def score_lens(session: Session) -> Scored:
+    """Logit Lens depth of every source, and of the two anchors."""
+    with as_lens(session) as reading:
+        return scored(reading, read_all(reading))
+
+
+def read_all(session: Session) -> Deltas:
+    """Logit Lens deltas of retain and of every source, nats per token; see `lens_options`.
+
+    Raises:
+        VerificationError: the preflight failed.
+    """
+    if session.incomplete():
+        _read_missing(session)
+    encoded, layers = session.encoded, session.options.layers
+    # read: baseline minus k; so the baseline falls out of every difference
+    below = {w: session.read(w, encoded, layers) for w in session.patched_in()}
+    own = below[session.full.weights]
+
+    def by_token(source: str) -> list[ByToken]:
+        entries = (session.scores(source).known[example_hash(e)] for e in encoded)
+        return [[entry.by_token[layer] for layer in layers] for entry in entries]
+
+    return Deltas(
+        baseline=baselines(session.scores(session.full.weights), encoded),
+        s1=below[session.retain.weights] - own,
+        s2={name: below[source.weights] - own for name, source in session.sources.items()},
+        self_patch=own - own,
+        engine="lens",
+        by_token={name: by_token(source.weights) for name, source in session.sources.items()},
+    )
+
+
+def _read_missing(session: Session) -> None:
+    encoded, patched_in, full = session.encoded, session.patched_in(), session.full.weights
+    lacking = session.incomplete()
+    streams = {one: session.streams(patched_in[one], encoded) for one in lacking if one != full}
+    model = session.model(session.full)
+    check_model(model, encoded[0], session.options.dtype)
+    own = session.streams(session.full, encoded)
+    if full in lacking:
+        streams[full] = own
+    sizes = sizes_on_disk(session.full, session.options.dtype)
+    complete(
+        Lens(model, own, Room(sizes, session.options, sweeps=True)),
+        encoded,
+        streams,
+        {one: session.scores(one) for one in streams},
+        session.wanted(),
+        what="reading",
+        progress=session.tick,
+    )
+
+
+PREFLIGHT_PASSES = 8
+"""Forward passes of `full` in `patching.preflight`: four on the longest example, four in which
+sweep and oracle are compared."""
+
+
+@dataclass(frozen=True)
+class PatchPlan:
+    """Counts of a dry run."""
+
+    n_examples: int
+    n_lost: int
+    n_layers: int
+    n_rows: int
+    """(example, source, layer) triples whose score is not in a book yet."""
+    n_forward: int
+    """Examples to run through a model to fill caches."""
+    n_bytes: int
+    """Size of the caches still to be written."""
+    models: tuple[str, ...]
+    weights: str = ""
+    """Where those of a model would lie, and what bringing them would cost; empty where none is
+    loaded."""
+    controls: str = ""
+    """What stands beside the score; how much of it is wanted follows from the score."""
+
+    def text(self) -> str:
+        """The plan in a few lines."""
+        lost = f" ({self.n_lost} unscored: lost in tokenisation)" if self.n_lost else ""
+        return "\n".join(
+            [
+                f"models: {', '.join(self.models)}",
+                f"examples: {self.n_examples}{lost}; layers: {self.n_layers}",
+                f"to cache: {self.n_forward} forward passes of one example, "
+                f"{size(self.n_bytes)} on disk",
+                f"to score: {self.n_rows} patched rows (example x source x layer)",
+                *(one for one in (self.weights, self.controls) if one),
+            ]
+        )
+
+
+def plan_of(session: Session) -> PatchPlan:
+    """Count what is missing."""
+    rows = _n_missing(session)
+    n_forward = n_bytes = n_caches = 0
+    for weights, checkpoint in session.patched_in().items():
+        # the sweep reads the clean run of `full` whatever is patched into it
+        used = any(rows.values()) if weights == session.full.weights else rows[weights]
+        positions = session.options.positions_needed(of_full=weights == session.full.weights)
+        if not used or positions is None:
+            continue
+        forward, more = _cache_missing(session, checkpoint, positions)
+        n_forward += forward
+        n_caches += forward > 0
+        n_bytes += more
+    return PatchPlan(
+        n_examples=len(session.encoded) + len(session.lost),
+        n_lost=len(session.lost),
+        n_layers=len(session.options.layers),
+        n_rows=sum(rows.values()),
+        n_forward=n_forward,
+        n_bytes=n_bytes,
+        weights=_placement(session, sum(rows.values()), n_forward, n_caches),
+        models=tuple(
+            f"{role} {checkpoint.spec.name}"
+            for role, checkpoint in [
+                ("full", session.full),
+                ("retain", session.retain),
+                *(("source", source) for source in session.sources.values()),
+            ]
+        ),
+    )
+
+
+def _placement(session: Session, n_rows: int, n_forward: int, n_caches: int) -> str:
+    """Of each model alike: they are of one shape. Controls are not counted."""
+    if not n_rows and not n_forward:
+        return ""
+    options, full, encoded = session.options, session.full, session.encoded
+    room = Room(sizes_on_disk(full, options.dtype), options, options.engine == "sweep")
+    n_sources, n_layers = len(session.patched_in()), len(options.layers)
+    n_batches = len(room.batches(encoded, lambda e: n_sources * n_layers, n_sources=n_sources))
+    each = 1 if room.sweeps else 1 + n_sources * n_layers
+    n_passes = n_caches + (PREFLIGHT_PASSES + n_batches * each if n_rows else 0)
+    return planned_text(
+        full,
+        dtype=options.dtype,
+        device=options.device,
+        spread=options.memory_bytes if session.spread else None,
+        n_passes=n_passes,
+    )
+
+
+def _n_missing(session: Session) -> dict[str, int]:
+    """By source. Rows at KE layers only are known once S1 is; until then all layers are counted."""
+    engine = planned_engine(session.full.architecture, session.options, unheard)
+    # a fresh cache would be emptied
+    kept = replace(session, fresh=False, options=replace(session.options, engine=engine))
+    wanted, rows = kept.wanted(), {}
+    for weights in session.patched_in():
+        lists = (wanted(e, weights) for e in session.encoded)
+        if not session.fresh:
+            scores = kept.scores(weights)
+            lists = (scores.missing(e, wanted(e, weights)) for e in session.encoded)
+        rows[weights] = sum(map(len, lists))
+    return rows
+
+
+def _cache_missing(
+    session: Session, checkpoint: Checkpoint, positions: Positions
+) -> tuple[int, int]:
+    """Forward passes and bytes of a cache still to be made."""
+    if session.there(checkpoint, positions) is not None:
+        return 0, 0
+    return len(session.encoded), cache_bytes(
+        session.encoded, session.fingerprint(checkpoint, positions)
+    )
+
+
+def cache_bytes(encoded: Sequence[Encoded], fingerprint: Fingerprint) -> int:
+    """Bytes of activations a cache holds: one row per layer and, of the stream, the final norm's.
+
+    A row is one token of one example.
+    """
+    everywhere = fingerprint.positions == "all"
+    n_rows = sum(len(e.token_ids if everywhere else e.read_positions) for e in encoded)
+    n_normed, width = fingerprint.norm_shape(n_rows)
+    return (n_rows * fingerprint.layers + n_normed) * width * BYTES[fingerprint.dtype]

@@ -33,9 +33,10 @@ from lensaudit.patching.score_cache import (
     ScoreKey,
     example_hash,
 )
+from lensaudit.patching.settings import PatchSettings
 from lensaudit.patching.sources import CachedComponent, CachedSource, LiveSource, SourceStreams
 from lensaudit.patching.stages import Runner, Wanted, complete, deltas, ke_layers
-from lensaudit.progress import Notice, Tick
+from lensaudit.progress import Notice, Progress, Tell, unheard
 from lensaudit.scores.depth import label_logprob, mean_per_example, span_logprob, span_mean
 from lensaudit.scores.erasure import label_hit
 from lensaudit.settings import Kept, Positions
@@ -46,15 +47,6 @@ HELD_PART = 8
 
 
 AnyKept = TypeVar("AnyKept", bound=KeptByContent)
-
-
-@dataclass(frozen=True)
-class Chosen:
-    """Which rows of which forget set are asked."""
-
-    data: str
-    exclude: tuple[str, ...] = ()
-    limit: int | None = None
 
 
 @dataclass(frozen=True)
@@ -110,9 +102,9 @@ class Session:
     """The facts behind `encoded` and `lost`."""
     fresh: bool = False
     notice: Notice = print
-    progress: Tick | None = None
-    chosen: Chosen | None = None
-    """Which rows of which set the examples are; None: they came from elsewhere."""
+    progress: Tell = unheard
+    settings: PatchSettings = PatchSettings()  # noqa: RUF009  # it is frozen
+    """As the run was asked for; `data` is named where the examples are those of a set."""
     _held: _InMemory = field(default_factory=_InMemory, repr=False, init=False)
 
     def __post_init__(self) -> None:
@@ -129,6 +121,11 @@ class Session:
     def examples_hash(self) -> str:
         """Content hash of tokens and spans."""
         return encoded_hash(self.encoded)
+
+    @property
+    def unscored(self) -> dict[int, str]:
+        """Why the tokenizer lost the span of an example, by idx."""
+        return {item.idx: item.reason for item in self.lost}
 
     def misfit(self, source: Checkpoint) -> str | None:
         """Why its stream cannot be patched in as it is, but only through a map; None: it can."""
@@ -152,6 +149,10 @@ class Session:
             padding=padding,
             batch_size=options.batch_size,
         )
+
+    def tick(self, stage: str, done: int, of: int) -> None:
+        """Tell how far a stage is."""
+        self.progress(Progress(stage, done, of))
 
     def under(self, **options: Any) -> "Session":
         """The same session with other options: models, caches and scores are shared."""
@@ -207,10 +208,10 @@ class Session:
         self._held.texts |= found
         return tuple(found)
 
-    def token_match(self, source: Checkpoint, rows: Sequence[Encoded]) -> TokenMatch | None:
-        """Rows in the tokens of a source; None where they are those of `full`."""
+    def token_match(self, source: Checkpoint, rows: Sequence[Encoded]) -> TokenMatch:
+        """Rows in the tokens of a source."""
         if source.tokenizer == self.full.tokenizer:
-            return None
+            return TokenMatch(tuple(rows), None, {})
         key, matches = (source.tokenizer, tuple(rows)), self._held.matches
         if key not in matches:
             both = load_tokenizer(self.full), load_tokenizer(source)
@@ -268,7 +269,9 @@ class Session:
         """
         key, caches = (checkpoint.weights, positions, tuple(rows)), self._held.caches
         if key not in caches:
-            found = self._filled(checkpoint, rows, positions)
+            found = self.there(checkpoint, positions, rows=rows)
+            if found is None:
+                found = self.filled(checkpoint, rows, positions)
             caches[key] = self._held.files.enter_context(found)
         return caches[key]
 
@@ -278,43 +281,48 @@ class Session:
         if checkpoint.weights == self.full.weights:
             yield self.cache(checkpoint, rows, "all")
             return
-        with self._filled(checkpoint, rows, "all") as found:
+        with self.filled(checkpoint, rows, "all") as found:
             yield found
         remove(found.folder)
 
-    def _filled(
-        self, checkpoint: Checkpoint, rows: Sequence[Encoded], positions: Positions
+    def filled(
+        self,
+        checkpoint: Checkpoint,
+        rows: Sequence[Encoded],
+        positions: Positions,
+        part: Kept = "resid",
     ) -> Activations:
-        found = self.there(checkpoint, positions, rows=rows)
-        if found is not None:
-            return found
+        """The complete cache of these very positions; the model is loaded only if it must run."""
         name, provenance = checkpoint.spec.name, {"model": checkpoint.spec.name}
         if tuple(rows) != self.encoded:
             name = f"{name} neutral"
-        elif self.chosen is not None:
+        elif self.settings.data is not None:
             provenance = provenance_of(
                 checkpoint.spec,
-                **vars(self.chosen),
+                str(self.settings.data),
+                exclude=self.settings.exclude,
+                limit=self.settings.limit,
                 batch_size=self.options.cache_batch,
                 memory_bytes=self.options.memory_bytes,
             )
         return fill(
             ActivationStore(self.root),
-            self.fingerprint(checkpoint, positions, rows=rows),
+            self.fingerprint(checkpoint, positions, part, rows=rows),
             rows,
             name=name,
             load=lambda: self.model(checkpoint),
             batch_size=self.options.cache_batch,
             provenance=provenance,
-            progress=self.progress,
+            progress=self.tick,
         )
 
     def streams(self, checkpoint: Checkpoint, rows: Sequence[Encoded]) -> CachedSource:
         """A model as a source on these rows; one of other tokens at all positions of its own."""
-        match = self.token_match(checkpoint, rows)
-        of_full = checkpoint.weights == self.full.weights
-        positions = "all" if match else self.options.positions_needed(of_full=of_full) or "span"
-        activations = self.cache(checkpoint, rows if match is None else match.rows, positions)
+        match, positions = self.token_match(checkpoint, rows), "all"
+        if match.places is None:
+            of_full = checkpoint.weights == self.full.weights
+            positions = self.options.positions_needed(of_full=of_full) or "span"
+        activations = self.cache(checkpoint, match.rows, positions)
         return CachedSource(activations, self.options.last_layer)
 
     def component(self, checkpoint: Checkpoint) -> SourceStreams:
@@ -394,7 +402,7 @@ class Session:
 
         if any(caches[name].missing(e, wanted(e, name)) for name in streams for e in rows):
             runner = self.runner(rows)
-            told = {"what": "controls", "progress": self.progress}
+            told = {"what": "controls", "progress": self.tick}
             complete(runner, rows, streams, caches, wanted, **told)
 
     def read(

@@ -184,7 +184,7 @@ def complete(
     wanted: Wanted,
     *,
     what: str,
-    progress: Tick | None = None,
+    progress: Tick,
 ) -> None:
     """Fill the score caches of some sources; an interruption keeps the finished batches.
 
@@ -205,8 +205,7 @@ def complete(
             swept = runner.score(bucket, fetched, joins)
             _record(bucket, swept, joins, [caches[name] for name in names])
             n_done += len(bucket)
-            if progress:
-                progress(what, n_done, len(encoded))
+            progress(what, n_done, len(encoded))
 
 
 def _ahead(

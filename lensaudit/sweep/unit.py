@@ -16,13 +16,14 @@ from lensaudit.attacks import relearn, rounding
 from lensaudit.attacks.relearn import Relearning, stored_dtype
 from lensaudit.auditing.evaluate import EvaluationResult, evaluate_into
 from lensaudit.auditing.patch import patch_into
-from lensaudit.auditing.settings import EvaluateSettings, PatchSettings
+from lensaudit.auditing.settings import EvaluateSettings
 from lensaudit.errors import InputError, TryAgainError, VerificationError, WorkError
 from lensaudit.files import make_folder, read_json, write_json
 from lensaudit.metrics.registry import Metric, MetricResult, ordered, retain_names
 from lensaudit.models.checkpoint import Checkpoint, open_checkpoint
 from lensaudit.models.device import resolve_device
 from lensaudit.models.registry import load_registry, resolve
+from lensaudit.patching.settings import PatchSettings
 from lensaudit.results import keyed
 from lensaudit.results.records import git_commit
 from lensaudit.settings import Machine, Questions, Rows, shared

@@ -7,7 +7,6 @@ again, for another source neither.
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -28,11 +27,12 @@ from lensaudit.models.conditions import EAGER
 from lensaudit.models.registry import is_demo, load_registry, resolve
 from lensaudit.patching.prepare import prepare
 from lensaudit.patching.session import Session
+from lensaudit.patching.settings import PatchSettings
 from lensaudit.progress import Notice, Progress, Tell, unheard
 from lensaudit.results import keyed
 from lensaudit.results.ledger import Ledger, ledger_path
 from lensaudit.results.records import manifest
-from lensaudit.settings import plain
+from lensaudit.settings import Models, Precision, Rows, ScoreFiles, plain, shared
 from lensaudit.unlearn.rows import Answered
 from lensaudit.worstcase.attacks import Attack, AttackedModel, AttackFindings, Hit, list_hash
 from lensaudit.worstcase.facts import Candidate, facts_of, lost, n_without_author
@@ -118,30 +118,21 @@ def open_worst(
     Raises:
         InputError: a name, a file or a setting is wrong, or models do not fit together.
     """
-    first = settings.retain[0] if settings.retain else None
-    audit = prepare(
-        (source,),
-        registry=load_registry(settings.registry),
-        full=settings.full,
-        retain=first,
-        data=settings.data,
-        exclude=settings.exclude,
-        limit=settings.limit,
-        activations=Path(settings.activations),
-        fresh=settings.fresh,
-        notice=notice,
-        dtype=settings.dtype,
-        device=settings.device,
-    )
+    asked = PatchSettings(**shared(settings, ScoreFiles, Precision, Rows, Models))
+    audit = prepare((source,), asked, notice=notice, maps=False)
     retains = _retains(settings, audit)
-    assert audit.chosen is not None
-    facts = facts_of(audit.chosen.data, audit.examples)
+    facts = facts_of(str(audit.settings.data), audit.examples)
     facts = lost(facts, {one.idx: one.reason for one in audit.lost})
     worst = Worst(
-        audit, retains, facts, tuple(attacks), audit.chosen.data, _neutral(attacks, audit, notice)
+        audit,
+        retains,
+        facts,
+        tuple(attacks),
+        str(audit.settings.data),
+        _neutral(attacks, audit, notice),
     )
     if not worst.asked:
-        raise InputError(f"{audit.chosen.data}: no fact can be asked ({facts[0].unscored})")
+        raise InputError(f"{audit.settings.data}: no fact can be asked ({facts[0].unscored})")
     if n := n_without_author(facts):
         notice(f"{n} of {len(facts)} rows name no group: each is taken for an author of its own")
     return worst
@@ -151,9 +142,8 @@ def _neutral(attacks: Sequence[Attack], audit: Session, notice: Notice) -> tuple
     """Rows without the facts; none, and it is said, where the data set brings none."""
     if not any("neutral rows" in one.needs for one in attacks):
         return ()
-    assert audit.chosen is not None
     try:
-        found = neutral_of(audit.chosen.data, audit.examples)
+        found = neutral_of(str(audit.settings.data), audit.examples)
     except InputError as error:
         notice(f"relearn_neutral does not count: {error}")
         return ()

@@ -13,11 +13,11 @@ from support import EMBEDDED
 from lensaudit.auditing import reuse as asking
 from lensaudit.auditing.patch import patch_into
 from lensaudit.auditing.reuse import asked, finished
-from lensaudit.auditing.settings import PatchSettings
 from lensaudit.cli.main import run
 from lensaudit.errors import InputError
 from lensaudit.files import digest
 from lensaudit.models import hashing
+from lensaudit.patching.settings import PatchSettings
 from lensaudit.results.records import BEGUN
 from lensaudit.results.reuse import Question
 

@@ -12,11 +12,12 @@ import pytest
 import lensaudit as la
 from lensaudit.activations.gc import MAPS
 from lensaudit.activations.verification import BOOKS
-from lensaudit.auditing.settings import EvaluateSettings, PatchSettings
+from lensaudit.auditing.settings import EvaluateSettings
 from lensaudit.cli.main import run
 from lensaudit.errors import LensAuditError
 from lensaudit.evaluation.store import _found
 from lensaudit.files import read_json, write_json
+from lensaudit.patching.settings import PatchSettings
 from lensaudit.results.eval_runs import read_eval
 from lensaudit.results.keyed import read_marked, write_keyed
 from lensaudit.results.ledger import lines_of, verify_ledger

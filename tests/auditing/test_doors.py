@@ -7,10 +7,10 @@ import pytest
 
 import lensaudit as la
 from lensaudit.auditing.calls import named
-from lensaudit.auditing.settings import PatchSettings
 from lensaudit.cli.main import run
 from lensaudit.errors import InputError
 from lensaudit.models.registry import load_registry, resolve
+from lensaudit.patching.settings import PatchSettings
 
 FEW = {"limit": 5, "layers": "14,15"}
 """One question of each of five authors: the fewest that have an interval."""

@@ -9,7 +9,7 @@ from lensaudit.activations.store import open_activations
 from lensaudit.auditing.cache import cache_into, plan_cache
 from lensaudit.auditing.evaluate import evaluate_into, open_evaluation
 from lensaudit.auditing.patch import plan_patch
-from lensaudit.auditing.settings import CacheSettings, EvaluateSettings, PatchSettings
+from lensaudit.auditing.settings import CacheSettings, EvaluateSettings
 from lensaudit.cli.main import run
 from lensaudit.errors import InputError
 from lensaudit.models import causal
@@ -19,6 +19,7 @@ from lensaudit.models.large.placement import needs_of
 from lensaudit.models.large.stored import stored_tensors
 from lensaudit.models.large.streaming import streamed
 from lensaudit.models.registry import load_registry, resolve
+from lensaudit.patching.settings import PatchSettings
 
 
 def checkpoint(name):

@@ -4,11 +4,11 @@ import pytest
 import torch
 
 import lensaudit as la
-from lensaudit.auditing import cache as caching
 from lensaudit.data.spans import make_batch
 from lensaudit.errors import InputError
 from lensaudit.models.checkpoint import load_tokenizer, open_checkpoint
 from lensaudit.models.registry import load_registry, resolve
+from lensaudit.patching import session
 
 FEW = 3
 
@@ -21,13 +21,24 @@ def root(tmp_path_factory):
     return folder
 
 
+def full_alone(monkeypatch):
+    """From now on whoever loads another model than `full` fails."""
+    plain = session.load
+
+    def load(checkpoint, **how):
+        assert checkpoint.spec.name == "demo/full"
+        return plain(checkpoint, **how)
+
+    monkeypatch.setattr(session, "load", load)
+
+
 def encoded(name, n=FEW):
     tokenizer = load_tokenizer(open_checkpoint(resolve(name, load_registry(None))))
     return [la.encode(one, tokenizer) for one in la.forget_set("demo", limit=n)]
 
 
 def test_the_mean_over_the_span_is_the_lens_score_and_nobody_runs(root, monkeypatch):
-    monkeypatch.setattr(caching, "load", None)  # whoever loads it fails
+    full_alone(monkeypatch)
     kept = {"limit": FEW, "activations": root / "a"}
     full, npo = la.lens("demo/full", **kept), la.lens("demo/npo", **kept)
     assert (npo.source, npo.full, npo.unscored) == ("demo/npo", "demo/full", {})
@@ -66,7 +77,7 @@ def test_the_last_layer_of_full_is_what_it_says(root):
 
 def test_all_positions_serve_the_span_of_any_model(root, monkeypatch):
     whole = la.lens("demo/npo", tokens="answer", limit=FEW, activations=root / "served")
-    monkeypatch.setattr(caching, "load", None)  # whoever loads it fails
+    full_alone(monkeypatch)
     span = la.lens("demo/npo", limit=FEW, activations=root / "served")
     for e, one, other in zip(encoded("demo/npo"), span.examples, whole.examples, strict=True):
         inside = slice(e.start - e.n_prompt + 1, e.end - e.n_prompt + 1)
@@ -84,7 +95,7 @@ def test_the_last_prompt_token_is_that_of_a_plain_run(root, monkeypatch, compone
         stack, _ = la.residuals(model, make_batch([e]).tokens, component=hook)
         assert torch.allclose(row, stack[0, :, e.n_prompt - 1].flatten(1), atol=1e-5)
     assert found.idx == tuple(e.idx for e in encoded("demo/npo"))
-    monkeypatch.setattr(caching, "load", None)  # whoever loads it fails
+    full_alone(monkeypatch)
     assert torch.equal(la.last_prompt("demo/npo", **kept).resid, found.resid)
 
 

@@ -16,9 +16,9 @@ from lensaudit.errors import InputError, WorkError
 from lensaudit.evaluation import depth
 from lensaudit.evaluation.depth import cka_layers, decoder_blocks, fisher, fisher_layers
 from lensaudit.metrics.registry import all_metrics
-from lensaudit.models.registry import load_registry
-from lensaudit.patching.lens import score_lens
 from lensaudit.patching.prepare import prepare
+from lensaudit.patching.scoring import score_lens
+from lensaudit.patching.settings import PatchSettings
 from lensaudit.scores.representation import (
     LayerErasure,
     cka,
@@ -62,11 +62,12 @@ def of_the_reference(shared, tmp_path_factory):
         family = shared / "family"
         return prepare(
             [str(family / name)],
-            registry=load_registry(),
-            full=str(family / "full"),
-            retain=str(family / "retain"),
-            data=str(family / "forget.json"),
-            activations=root,
+            PatchSettings(
+                full=str(family / "full"),
+                retain=str(family / "retain"),
+                data=str(family / "forget.json"),
+                activations=root,
+            ),
             notice=lambda line: None,
         ), str(family / name)
 

@@ -4,8 +4,8 @@ import json
 
 import support
 
-from lensaudit.models.registry import load_registry
 from lensaudit.patching.prepare import prepare
+from lensaudit.patching.settings import PatchSettings
 
 
 def save_family(folder, tokenizer, kind="Llama", names=("full", "retain", "a", "b"), **changes):
@@ -39,14 +39,12 @@ def save_questions(folder, n=9):
 def audit_in(folder, sources=("a",), **settings):
     """An audit of the models in `folder`; its notices are in `notices`."""
     notices = []
-    return prepare(
-        [str(folder / name) for name in sources],
-        registry=load_registry(None),
-        full=str(folder / "full"),
-        retain=str(folder / "retain"),
-        data=str(folder / "forget.json"),
-        activations=settings.pop("activations", folder / "activations"),
-        fresh=settings.pop("fresh", False),
-        notice=notices.append,
-        **settings,
-    ), notices
+    given = {
+        "full": str(folder / "full"),
+        "retain": str(folder / "retain"),
+        "data": str(folder / "forget.json"),
+        "activations": folder / "activations",
+    }
+    names = [str(folder / name) for name in sources]
+    asked = PatchSettings(**given | settings)
+    return prepare(names, asked, notice=notices.append, maps="align" in settings), notices

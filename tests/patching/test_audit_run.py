@@ -8,8 +8,7 @@ from audit_helpers import audit_in, save_family, save_questions
 
 from lensaudit.errors import InputError, VerificationError
 from lensaudit.patching import stages
-from lensaudit.patching.plan import plan_of
-from lensaudit.patching.scoring import run, score_all
+from lensaudit.patching.scoring import plan_of, run, score_all
 from lensaudit.patching.wavefront import Sweep
 
 

@@ -9,7 +9,7 @@ from audit_helpers import audit_in, save_family, save_questions
 
 from lensaudit.data.spans import Encoded
 from lensaudit.patching import score_cache, scoring
-from lensaudit.patching.controls import _Trial
+from lensaudit.patching.controls import _Controlled
 from lensaudit.patching.score_cache import ScoreCache, ScoreEntry, ScoreKey, TextCache, TextKey
 from lensaudit.patching.scoring import run
 from lensaudit.patching.stages import deltas, ke_layers
@@ -250,10 +250,11 @@ def test_a_result_says_which_versions_computed_its_scores(tmp_path, tiny_tokeniz
 
 
 def test_what_another_row_stands_for_is_known_by_the_words_of_all_rows():
-    trial = object.__new__(_Trial)
+    trial = object.__new__(_Controlled)
     trial.session = SimpleNamespace(options=SimpleNamespace(scope="span"))
     rows = ENCODED[:3]
     changed = [*rows[:2], replace(rows[2], token_ids=(*rows[2].token_ids[:-1], 99))]
     # the positions are the same: what is handed over is not
-    assert trial._next_rows(rows) == trial._next_rows(changed)
-    assert trial._other_row(rows) != trial._other_row(changed)
+    (key, given), (other, same) = trial._other_row(rows), trial._other_row(changed)
+    assert given == same
+    assert key != other

@@ -12,10 +12,10 @@ from lensaudit.cli.main import run as lensaudit
 from lensaudit.data.facts import load_facts
 from lensaudit.data.neutral import kept_facts, other_answers, strata_of
 from lensaudit.data.spans import Encoded
-from lensaudit.models.registry import load_registry
 from lensaudit.patching import collateral
 from lensaudit.patching.collateral import Anchored, places
 from lensaudit.patching.prepare import prepare
+from lensaudit.patching.settings import PatchSettings
 from lensaudit.scores.depth import over_erasure
 from lensaudit.scores.intervals import clustered_mean, difference_of
 
@@ -148,12 +148,7 @@ def test_a_row_that_stands_for_itself_loses_nothing_whatever_is_replaced(
     monkeypatch.setattr(collateral, "_pairs", lambda one, rows: {e.idx: e.idx for e in rows})
     audit = prepare(
         ["demo/never"],
-        registry=load_registry(),
-        limit=2,
-        activations=tmp_path,
-        scope=scope,
-        engine=engine,
-        layers="0,7,15",
+        PatchSettings(limit=2, activations=tmp_path, scope=scope, engine=engine, layers="0,7,15"),
     )
     world = Anchored(kept_facts("world", "demo", limit=3), None)
     with audit:

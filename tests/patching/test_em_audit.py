@@ -8,19 +8,18 @@ from support import EMBEDDED
 import lensaudit as la
 from lensaudit.data.spans import SpanLost
 from lensaudit.errors import InputError, VerificationError
-from lensaudit.models.registry import load_registry
 from lensaudit.patching import exact_match, oracle, session
 from lensaudit.patching.exact_match import (
     NO_FT,
     NO_REFERENCE,
     EmOptions,
-    check_em,
     em_outcome_of,
     em_plan_of,
     em_summary_of,
     run_em,
 )
 from lensaudit.patching.prepare import prepare
+from lensaudit.patching.settings import PatchSettings
 from lensaudit.patching.sources import CachedSource
 from lensaudit.scores.erasure import label_hit
 
@@ -42,7 +41,7 @@ def preparing(family, root, **fixed):
             "profile": "full",
         }
         names = [str(family / source) for source in sources]
-        return prepare(names, registry=load_registry(), **settings | fixed | changes)
+        return prepare(names, PatchSettings(**settings | fixed | changes), maps=False)
 
     return prepared
 
@@ -307,16 +306,16 @@ def test_a_score_that_is_no_share_of_the_span_is_refused(opened, value):
 
 
 @pytest.mark.parametrize(
-    ("changes", "em", "named"),
+    ("changes", "named"),
     [
-        ({"profile": "ke"}, {}, "--profile"),
-        ({"scope": "prefix"}, {}, "--scope"),
-        ({"component": "mlp", "last_layer": "resid_post"}, {}, "--component"),
-        ({}, {"threshold": 0.0}, "--em-threshold"),
-        ({}, {"threshold": 1.1}, "--em-threshold"),
-        ({}, {"threshold": float("nan")}, "--em-threshold"),
+        ({"profile": "ke"}, "--profile"),
+        ({"scope": "prefix"}, "--scope"),
+        ({"component": "mlp", "last_layer": "resid_post"}, "--component"),
+        ({"em_threshold": 0.0}, "--em-threshold"),
+        ({"em_threshold": 1.1}, "--em-threshold"),
+        ({"em_threshold": float("nan")}, "--em-threshold"),
     ],
 )
-def test_settings_without_a_meaning_are_refused(opened, changes, em, named):
+def test_settings_without_a_meaning_are_refused(opened, changes, named):
     with pytest.raises(InputError, match=named):
-        check_em(opened("npo", **changes), EmOptions(**em))
+        opened("npo", score="em", **changes)

@@ -57,10 +57,10 @@ def examined_alone(audit, found, controls):
 def bench(tmp_path_factory):
     """Examined sources of the embedded family, a few examples of each author."""
     from lensaudit.data.neutral import neutral_of
-    from lensaudit.models.registry import load_registry
     from lensaudit.patching.controls import Controls, examined
     from lensaudit.patching.prepare import prepare
     from lensaudit.patching.scoring import run
+    from lensaudit.patching.settings import PatchSettings
 
     folder = tmp_path_factory.mktemp("evidence")
     models = {
@@ -70,12 +70,13 @@ def bench(tmp_path_factory):
     names = ["demo/masked_upper", "demo/never", *map(str, models.values())]
     audit = prepare(
         names,
-        registry=load_registry(),
-        full="demo/full",
-        retain="demo/retain",
-        data="demo",
-        layers="3,7,11,14",
-        activations=folder / "activations",
+        PatchSettings(
+            full="demo/full",
+            retain="demo/retain",
+            data="demo",
+            layers="3,7,11,14",
+            activations=folder / "activations",
+        ),
         notice=lambda line: None,
     )
     # three facts of every author

@@ -8,9 +8,8 @@ from audit_helpers import audit_in, save_family, save_questions
 
 from lensaudit.cli.main import run as lensaudit
 from lensaudit.errors import InputError
-from lensaudit.patching.lens import as_lens, score_lens
 from lensaudit.patching.options import PatchOptions
-from lensaudit.patching.scoring import run, score_all
+from lensaudit.patching.scoring import as_lens, run, score_all, score_lens
 
 
 @pytest.fixture(scope="module")

@@ -1,0 +1,74 @@
+"""What can be chosen of a patching run; None means that it follows from the models or the data."""
+
+from dataclasses import dataclass
+from typing import Annotated, Literal
+
+from lensaudit.settings import TAU, EmForm, LastLayer, Option, PatchGroups, Profile, Scope, Score
+
+
+@dataclass(frozen=True, kw_only=True)
+class PatchSettings(PatchGroups):
+    """How models are patched into `full` and scored."""
+
+    score: Annotated[
+        Score,
+        Option("Unlearning Depth Score; Logit Lens depth, a fast screen; or exact-match erasure."),
+    ] = "uds"
+    lens: Annotated[bool, Option("Report the Logit Lens depth beside UDS.")] = False
+    em_form: Annotated[
+        EmForm | None,
+        Option("EM: full generates, or is fed the true answer. [default: generation]", expert=True),
+    ] = None
+    em_threshold: Annotated[
+        float | None, Option("EM from which a layer counts as KEPT. [default: 0.5]", expert=True)
+    ] = None
+    max_new_tokens: Annotated[
+        int | None,
+        Option("EM: tokens that a patched run generates. [default: 20]", least=1, expert=True),
+    ] = None
+    layers: Annotated[str, Option("all, 3, 0-7, 0-15:3, -1, 0-3,8.")] = "all"
+    tau: Annotated[float, Option("KE threshold, nats.")] = TAU
+    last_layer: Annotated[
+        LastLayer,
+        Option(
+            "What is patched in at the last layer; reference is post-norm, as published.",
+            expert=True,
+        ),
+    ] = "resid_post"
+    scope: Annotated[
+        Scope,
+        Option(
+            "Positions replaced: the span's, the last prompt token, or all up to the span's end."
+        ),
+    ] = "span"
+    component: Annotated[str, Option("resid, attn, mlp, resid_mid, head:N.")] = "resid"
+    engine: Annotated[
+        Literal["sweep", "oracle"],
+        Option(
+            "One sweep over all layers, or one hooked pass per layer (the definition).", expert=True
+        ),
+    ] = "sweep"
+    profile: Annotated[
+        Profile | None,
+        Option(
+            "S2 at all layers, or only where it can change UDS. [default: ke for several sources]",
+            expert=True,
+        ),
+    ] = None
+    also: Annotated[
+        tuple[str, ...],
+        Option(
+            "Facts to keep, to see what was lost of them: retain, world, authors, or a file of "
+            "annotated rows. Repeatable.",
+            metavar="NAME|FILE",
+        ),
+    ] = ()
+    base: Annotated[
+        str | None,
+        Option(
+            "With --also: a model that never saw these facts, best trained as full was; or the "
+            "one before fine-tuning. [default: demo/base for demo/… models; else counterfactual "
+            "answers]",
+            is_a="model",
+        ),
+    ] = None
