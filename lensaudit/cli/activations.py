@@ -12,6 +12,15 @@ from rich.filesize import decimal as size
 from lensaudit.cli.options import ByteSize, SettingOption, shared
 from lensaudit.cli.terminal import answer, emit, listing, say, tell
 from lensaudit.errors import VerificationError
+from lensaudit.screen.listings import (
+    CACHE_COLUMNS,
+    cache_columns,
+    of_books,
+    of_cache,
+    of_check,
+    of_removal,
+    of_repair,
+)
 
 if TYPE_CHECKING:
     from lensaudit.activations.verification import VerifiedCache
@@ -31,7 +40,6 @@ def activations() -> None:
 def list_(activations: Path, as_json: bool) -> None:
     """List the caches: name, key, state, component, size, last use."""
     from lensaudit.activations.inventory import cache_folders, describe
-    from lensaudit.screen.listings import CACHE_COLUMNS, cache_columns
 
     infos = [describe(folder) for folder in cache_folders(activations)]
     if as_json:
@@ -49,7 +57,6 @@ def list_(activations: Path, as_json: bool) -> None:
 def info(cache: str, activations: Path, as_json: bool) -> None:
     """Tell all about one CACHE: a name, a key or its beginning, or a folder."""
     from lensaudit.activations.inventory import describe, find
-    from lensaudit.screen.listings import of_cache
 
     found = describe(find(cache, root=activations))
     answer(asdict(found), of_cache(found), as_json=as_json, pretty=True)
@@ -64,7 +71,6 @@ def verify(caches: tuple[str, ...], activations: Path, as_json: bool) -> None:
     Without CACHE all are checked, and every line of the books beside them.
     """
     from lensaudit.activations import verification
-    from lensaudit.screen.listings import of_books, of_check
 
     found: list[VerifiedCache] = []
     for folder in _folders(caches, activations):
@@ -91,7 +97,6 @@ def repair(caches: tuple[str, ...], activations: Path, as_json: bool) -> None:
     The next `lensaudit cache` of the model computes what is missing, and only that.
     """
     from lensaudit.activations.verification import repair as mend
-    from lensaudit.screen.listings import of_repair
 
     done = [mend(folder) for folder in _folders(caches, activations)]
     lines = (line for one in done for line in of_repair(one))
@@ -118,7 +123,6 @@ def gc(
     those in use, stay.
     """
     from lensaudit.activations.gc import collect
-    from lensaudit.screen.listings import of_removal
 
     kept = [one for names in keep for one in names.split(",") if one]
     done = collect(activations, max_bytes=max_size, keep=kept, dry_run=dry_run)

@@ -9,10 +9,23 @@ from lensaudit.attacks.effort.settings import EffortSettings
 from lensaudit.attacks.rtt.settings import StudySettings, SummarySettings, ValidationSettings
 from lensaudit.attacks.settings import RelearnSettings, RoundSettings
 from lensaudit.cli.options import options, result_folder, shared
-from lensaudit.cli.terminal import ProgressBar, answer, emit, notice, say, tell, written
+from lensaudit.cli.terminal import ProgressBar, answer, notice, one_or_all, say
 from lensaudit.errors import VerificationError
+from lensaudit.screen.attacks import (
+    of_data,
+    of_effort,
+    of_recovery,
+    of_sample,
+    of_summary,
+    of_worst,
+)
 from lensaudit.unlearn.settings import UnlearnSettings
 from lensaudit.worstcase.settings import SampleSettings, WorstSettings
+
+if TYPE_CHECKING:
+    from lensaudit.attacks.effort.runs import EffortResult
+    from lensaudit.attacks.recovery import Recovered
+    from lensaudit.attacks.rtt.table import Summarized
 
 
 @click.command()
@@ -29,8 +42,6 @@ def worst(
     same list of attacks is run on --full, which knows (the positive control), and on every
     --retain, which never knew (the control arm).
     """
-    from lensaudit.cli.terminal import say
-    from lensaudit.screen.attacks import of_worst
     from lensaudit.worstcase.outcome import plan_worst, worst_into
 
     if dry_run:
@@ -55,8 +66,6 @@ def sample(
     Writes leak.csv, facts.csv, samples.jsonl, summary.json and manifest.json. Each row draws the
     same random numbers for every model, in every batch and after a restart.
     """
-    from lensaudit.cli.terminal import say
-    from lensaudit.screen.attacks import of_sample
     from lensaudit.worstcase.sampling import open_sample, plan_text, sample_into
 
     if dry_run:
@@ -66,10 +75,6 @@ def sample(
         found = sample_into(source, settings, out, notice=notice, progress=bar.tell)
     document = {"out": str(found.folder), **found.summary}
     answer(document, of_sample(found.summary), found.folder, as_json=as_json)
-
-
-if TYPE_CHECKING:
-    from lensaudit.attacks.effort.runs import EffortResult
 
 
 @click.command()
@@ -103,19 +108,12 @@ def effort(
 
 def print_efforts(found: "list[EffortResult]", *, as_json: bool) -> None:
     """E50 and E80 of every model and arm, with the curve as a row of blocks."""
-    if as_json:
-        shown = [dict(one.summary) for one in found]
-        emit(shown[0] if len(shown) == 1 else shown)
-        return
-    from lensaudit.screen.attacks import of_effort
-
-    for one in found:
-        tell(of_effort(one.source, one.summary))
-        written(one.folder)
-
-
-if TYPE_CHECKING:
-    from lensaudit.attacks.recovery import Recovered
+    shown = (
+        part
+        for one in found
+        for part in (*of_effort(one.source, one.summary), f"written: {one.folder}")
+    )
+    answer(one_or_all([dict(one.summary) for one in found]), shown, as_json=as_json)
 
 
 @click.command()
@@ -151,8 +149,6 @@ def relearn(settings: RelearnSettings, as_json: bool, dry_run: bool) -> None:
 
 def print_recovery(found: "Recovered", *, as_json: bool) -> None:
     """Every score before and after the attack."""
-    from lensaudit.screen.attacks import of_recovery
-
     for one in found.shifts:
         if one.remark is not None:
             notice(f"{one.model}: {one.remark}")
@@ -181,26 +177,19 @@ def quantize(settings: RoundSettings, as_json: bool, dry_run: bool) -> None:
             return
     made = rounded(out)
     worst = made.errors[made.worst]
-    if as_json:
-        emit(
-            {
-                "out": str(out),
-                "method": job.method,
-                "engine": made.engine,
-                "matrices": len(made.errors),
-                "relative_error": made.relative_error,
-                "worst": {"matrix": made.worst, "relative_error": worst},
-            }
-        )
-        return
-    say(
+    document = {
+        "out": str(out),
+        "method": job.method,
+        "engine": made.engine,
+        "matrices": len(made.errors),
+        "relative_error": made.relative_error,
+        "worst": {"matrix": made.worst, "relative_error": worst},
+    }
+    line = (
         f"{out}: {job.method} of {job.start.spec.name}, {len(made.errors)} matrices, relative "
         f"weight error {made.relative_error:.4f} (worst {worst:.4f}, {made.worst})"
     )
-
-
-if TYPE_CHECKING:
-    from lensaudit.attacks.rtt.table import Summarized
+    answer(document, [line], as_json=as_json)
 
 
 @click.group()
@@ -262,13 +251,9 @@ def validate(settings: ValidationSettings, as_json: bool) -> None:
     DATA is a folder of splits, a forget set's name, or a file, as for `rtt run --data`.
     """
     from lensaudit.attacks.rtt.runs import validate as look
-    from lensaudit.screen.attacks import of_data
 
     seen = look(settings)
-    if as_json:
-        emit(seen.document())
-    else:
-        tell(of_data(seen))
+    answer(seen.document(), of_data(seen), as_json=as_json)
     if seen.written:
         say(f"written: {seen.written}", err=as_json)
     if seen.found.blocking:
@@ -280,17 +265,11 @@ def validate(settings: ValidationSettings, as_json: bool) -> None:
 
 def print_summaries(found: "Summarized", *, as_json: bool) -> None:
     """Every study, and where the files are."""
-    if as_json:
-        from lensaudit.attacks.rtt.table import as_json as document
+    from lensaudit.attacks.rtt.table import as_json as document
 
-        shown = [document(one) for one in found.summaries]
-        emit(shown[0] if len(shown) == 1 else shown)
-        return
-    from lensaudit.screen.attacks import of_summary
-
-    for one in found.summaries:
-        tell(of_summary(one))
-    written(found.folder)
+    shown = (part for one in found.summaries for part in of_summary(one))
+    documents = one_or_all([document(one) for one in found.summaries])
+    answer(documents, shown, found.folder, as_json=as_json)
 
 
 @click.command()
@@ -323,8 +302,5 @@ def print_trained(out: Path, what: str, more: dict[str, Any], *, new: bool, as_j
             return
     losses = kept_losses(out)
     first, last = losses[0], losses[-1]
-    if as_json:
-        known = {"out": str(out), "steps": len(losses), "first_loss": first, "last_loss": last}
-        emit(known | more)
-    else:
-        say(f"{out}: {what}, loss {first:.4f} -> {last:.4f}")
+    known = {"out": str(out), "steps": len(losses), "first_loss": first, "last_loss": last}
+    answer(known | more, [f"{out}: {what}, loss {first:.4f} -> {last:.4f}"], as_json=as_json)

@@ -10,8 +10,9 @@ import click
 from rich.filesize import decimal as size
 
 from lensaudit.cli.options import ByteSize, SettingOption, options, shared
-from lensaudit.cli.terminal import answer, emit, notice, say, written
+from lensaudit.cli.terminal import answer, emit, notice, say, tell, written
 from lensaudit.errors import PartialError
+from lensaudit.files import read_json
 from lensaudit.gym.settings import (
     GymTableSettings,
     MakeSettings,
@@ -26,10 +27,20 @@ from lensaudit.meta.settings import (
     RobustnessSettings,
 )
 from lensaudit.screen.cells import number
+from lensaudit.screen.meta import (
+    aggregate_table,
+    faithfulness_table,
+    meta_table,
+    of_plan,
+    of_submission,
+    ranking_table,
+    robustness_table,
+)
 from lensaudit.sweep.settings import CheckSettings, PlanSettings, RunSettings, WatchSettings
 
 if TYPE_CHECKING:
     from lensaudit.screen.tables import Part
+    from lensaudit.sweep.plan import Plan, SweepFolder
     from lensaudit.sweep.unit import Compared
 
 RESULTS = click.argument("results", nargs=-1, required=True, type=click.Path(path_type=Path))
@@ -50,7 +61,6 @@ def faithfulness(settings: FaithfulnessSettings, as_json: bool, dry_run: bool) -
     cannot be measured stays to do: it is named, no AUC is given without it, and the exit code is 3.
     """
     from lensaudit.meta.runs import prepare_faithfulness, run_faithfulness
-    from lensaudit.screen.meta import faithfulness_table
 
     prepared = prepare_faithfulness(settings, notice)
     if dry_run:
@@ -69,9 +79,7 @@ def robustness(settings: RobustnessSettings, as_json: bool, dry_run: bool) -> No
     Every metric is judged on the models its own filter leaves; n is always shown, and the value on
     the models that all metrics share.
     """
-    from lensaudit.files import read_json
     from lensaudit.meta.runs import prepare_robustness, run_robustness
-    from lensaudit.screen.meta import robustness_table
 
     prepared = prepare_robustness(settings, notice)
     if dry_run:
@@ -92,7 +100,6 @@ def aggregate(settings: AggregateSettings, as_json: bool) -> None:
     method_results.json.
     """
     from lensaudit.meta.documents import run_aggregate
-    from lensaudit.screen.meta import aggregate_table, ranking_table
 
     document = run_aggregate(settings)
     shown = [ranking_table(document), aggregate_table(document)]
@@ -109,7 +116,6 @@ def table_(settings: MetaTableSettings, as_json: bool) -> None:
     RESULTS: folders of meta faithfulness and robustness, their files, or meta_eval.json.
     """
     from lensaudit.meta.documents import run_table
-    from lensaudit.screen.meta import meta_table
 
     document = run_table(settings)
     answer(document, [meta_table(document)], settings.out, as_json=as_json)
@@ -117,7 +123,6 @@ def table_(settings: MetaTableSettings, as_json: bool) -> None:
 
 def _finish(found: Any, shown: "Iterable[Part]", *, as_json: bool) -> None:
     """The document or its table, and the models that are still to do."""
-    from lensaudit.files import read_json
     from lensaudit.meta.runs import unfinished
 
     answer(read_json(found.path), shown, found.path.parent, as_json=as_json)
@@ -136,7 +141,6 @@ def gym() -> None:
 def ls(settings: MakeSettings, as_json: bool) -> None:
     """List the models that `gym make` plants: mechanism, truth, strength and seed."""
     from lensaudit.gym.make import listing
-    from lensaudit.screen.meta import of_plan
 
     found = listing(settings)
     answer([asdict(one) for one in found], of_plan(found), as_json=as_json)
@@ -198,14 +202,10 @@ def submit(settings: SubmitSettings, recipe: Path, as_json: bool) -> None:
     model as useful as full.
     """
     from lensaudit.gym.submit import submit as submitted
-    from lensaudit.screen.meta import of_submission
 
     found = submitted(settings, recipe, notice=notice)
     answer([one.document() for one in found], of_submission(found), as_json=as_json)
 
-
-if TYPE_CHECKING:
-    from lensaudit.sweep.plan import Plan, SweepFolder
 
 FOLDER = click.argument("folder", type=click.Path(path_type=Path, file_okay=False))
 WATCH_S = 10.0
@@ -295,9 +295,7 @@ def retry(folder: Path, models: tuple[str, ...], redo: bool) -> None:
     from lensaudit.sweep.upkeep import retry as set_back
 
     chosen = set_back(*_opened(folder), models, redo=redo)
-    say(f"{len(chosen)} units will be tried again")
-    for unit in chosen:
-        say(f"  {unit.label}")
+    tell([f"{len(chosen)} units will be tried again", *(f"  {unit.label}" for unit in chosen)])
 
 
 @sweep.command("collect")
@@ -336,10 +334,8 @@ def gc(folder: Path, others: bool, dry_run: bool) -> None:
 
     layout, plan = _opened(folder)
     left = garbage(layout, plan, others=others)
-    for path in left.found:
-        say(f"{'would remove' if dry_run else 'removed'}: {path}")
-    for line in left.strange:
-        say(line)
+    verb = "would remove" if dry_run else "removed"
+    tell([*(f"{verb}: {path}" for path in left.found), *left.strange])
     freed = "" if dry_run else f", {size(remove(layout, left.found))} freed"
     say(f"{len(left.found)} leftovers{freed}")
 

@@ -11,6 +11,7 @@ from rich.filesize import decimal as size
 from lensaudit.cli.options import shared
 from lensaudit.cli.terminal import answer, emit, listing, notice, say, written
 from lensaudit.errors import InputError, VerificationError
+from lensaudit.screen.listings import COLUMNS, columns, of_comparison, of_run
 from lensaudit.settings import results_folder
 
 
@@ -90,7 +91,6 @@ def runs() -> None:
 def list_(folders: tuple[Path, ...], command: str | None, model: str | None, as_json: bool) -> None:
     """List the runs in FOLDERS, the latest first; without FOLDERS all results."""
     from lensaudit.results.run_log import find_runs
-    from lensaudit.screen.listings import COLUMNS, columns
 
     found = [
         one
@@ -110,8 +110,6 @@ def list_(folders: tuple[Path, ...], command: str | None, model: str | None, as_
 @shared("json")
 def show(run: Path, as_json: bool) -> None:
     """Tell all that is recorded of a RUN."""
-    from lensaudit.screen.listings import of_run
-
     found = _read(run, whole=True)
     document = found.document() | {"values": dict(found.values), "manifest": found.manifest}
     answer(document, of_run(found), as_json=as_json)
@@ -124,7 +122,6 @@ def show(run: Path, as_json: bool) -> None:
 def diff(first: Path, second: Path, as_json: bool) -> None:
     """Which option or which content explains that FIRST and SECOND differ?"""
     from lensaudit.results.run_log import compare
-    from lensaudit.screen.listings import of_comparison
 
     found = compare(_read(first, whole=True), _read(second, whole=True))
     answer(found.document(), of_comparison(found), as_json=as_json, pretty=True)

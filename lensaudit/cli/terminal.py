@@ -53,6 +53,11 @@ def answer(
         written(folder)
 
 
+def one_or_all(documents: Sequence[Any]) -> Any:
+    """The document of the only model, or a list of all."""
+    return documents[0] if len(documents) == 1 else documents
+
+
 def is_quiet() -> bool:
     """Whether `lensaudit --quiet` was asked for: results and errors only."""
     context = click.get_current_context(silent=True)
