@@ -98,7 +98,7 @@ class LazyGroup(click.Group):
             return None
         module, attribute = COMMANDS[cmd_name][0].split(":")
         command = getattr(importlib.import_module(module), attribute)
-        alike = importlib.import_module("lensaudit.cli.project").with_vocabulary(command)
+        alike = importlib.import_module("lensaudit.cli.vocabulary").with_vocabulary(command)
         return importlib.import_module("lensaudit.cli.project").with_project(alike, cmd_name)
 
     def resolve_command(self, ctx: click.Context, args: list[str]) -> Any:
@@ -210,7 +210,7 @@ def _said(error: BaseException) -> tuple[str, int]:
         case LensAuditError():
             return str(error), error.exit_code
         case click.NoSuchOption():
-            from lensaudit.cli.project import suggestion
+            from lensaudit.cli.vocabulary import suggestion
 
             return suggestion(error), 2
         case click.ClickException():

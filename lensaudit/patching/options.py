@@ -66,6 +66,8 @@ class PatchOptions:
 def parse_layers(spec: str, n_layers: int) -> tuple[int, ...]:
     """Layers from a specification: `all`, `3`, `0-7`, `0-15:3`, `-1`, or a comma list of these.
 
+    A layer that is named twice counts once.
+
     >>> parse_layers("0-6:3,15", 16), parse_layers("-2", 16)
     ((0, 3, 6, 15), (14,))
 
