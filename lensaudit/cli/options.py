@@ -361,7 +361,7 @@ class _Shared:
 def result_folder(usual: str) -> Callable[[Command], Command]:
     """`--out`, where results go to; `usual` where nobody says."""
     place = click.Path(path_type=Path)
-    return click.option("-o", "--out", type=place, help=f"[default: {usual}]")
+    return click.option("-o", "--out", type=place, help=f"Result folder. [default: {usual}]")
 
 
 OPTIONS: dict[str, Callable[[Any], Any]] = {
@@ -379,5 +379,4 @@ OPTIONS: dict[str, Callable[[Any], Any]] = {
         is_flag=True,
         help="Write over a file that this command did not write.",
     ),
-    "fresh": click.option("--fresh", is_flag=True, help="Ignore scores of earlier runs."),
 }
