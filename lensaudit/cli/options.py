@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin
 
 import click
 from click.shell_completion import CompletionItem
-from click.types import FloatParamType, IntParamType
+from click.types import FloatParamType, IntParamType, StringParamType
 
 from lensaudit import settings
 from lensaudit.errors import InputError
@@ -218,51 +218,9 @@ def _type(field: _Field) -> Any:
 def _number(kind: Any, words: Option) -> Any:
     low = words.least if words.above is None else words.above
     if low is None and words.most is None:
-        return {int: _Int(), float: _Float(), str: _Text()}.get(kind, kind)
-    ranged: Any = _IntRange if kind is int else _FloatRange
+        return kind
+    ranged: Any = click.IntRange if kind is int else click.FloatRange
     return ranged(low, words.most, min_open=words.above is not None)
-
-
-class _Text(click.types.StringParamType):
-    """A text that can stand in a file: what the shell could not decode is refused."""
-
-    def convert(self, value: Any, param: Any, ctx: Any) -> Any:
-        """The text."""
-        found = super().convert(value, param, ctx)
-        try:
-            found.encode()
-        except UnicodeEncodeError:
-            self.fail(f"{found!a} is no UTF-8 text.", param, ctx)
-        return found
-
-
-class _Sane:
-    """A number that somebody can mean: NaN, infinities and integers beyond 32 bits are refused."""
-
-    def convert(self, value: Any, param: Any, ctx: Any) -> Any:
-        """The number."""
-        found = super().convert(value, param, ctx)  # type: ignore[misc]
-        sane = abs(found) <= _LARGEST if isinstance(found, int) else math.isfinite(found)
-        if not sane:
-            flag = param.opts[-1] if param is not None else "a number"
-            raise InputError(f"{flag} {str(value)[:40]}: wanted a finite number below 2^31")
-        return found
-
-
-class _Int(_Sane, IntParamType):
-    pass
-
-
-class _Float(_Sane, FloatParamType):
-    pass
-
-
-class _IntRange(_Sane, click.IntRange):
-    pass
-
-
-class _FloatRange(_Sane, click.FloatRange):
-    pass
 
 
 class ChoiceOrNone(click.Choice):
@@ -292,7 +250,11 @@ class ByteSize(click.ParamType):
 
 
 class SettingOption(click.Option):
-    """An option that knows its place in the help, and whether only a person may say it."""
+    """An option that knows its place in the help, and whether only a person may say it.
+
+    A number must be one that somebody can mean: NaN, infinities and integers beyond 32 bits are
+    refused. A text must be one that can stand in a file.
+    """
 
     def __init__(
         self,
@@ -307,6 +269,32 @@ class SettingOption(click.Option):
         self.expert = expert
         self.typed = typed
         """No project file says it; as `settings.Option.typed`."""
+
+    def type_cast_value(self, ctx: click.Context, value: Any) -> Any:
+        """The value, or several."""
+        found = super().type_cast_value(ctx, value)
+        pairs = zip(value, found, strict=True) if self.multiple else [(value, found)]
+        if isinstance(self.type, IntParamType | FloatParamType | StringParamType):
+            for raw, one in pairs:
+                self._check(ctx, raw, one)
+        return found
+
+    def _check(self, ctx: click.Context, raw: Any, found: Any) -> None:
+        if isinstance(found, str) and not _is_utf8(found):
+            raise click.BadParameter(f"{found!a} is no UTF-8 text.", ctx, self)
+        sane = abs(found) <= _LARGEST if isinstance(found, int) else True
+        if not sane or (isinstance(found, float) and not math.isfinite(found)):
+            said = f"{self.opts[-1]} {str(raw)[:40]}"
+            raise InputError(f"{said}: wanted a finite number below 2^31")
+
+
+def _is_utf8(text: str) -> bool:
+    """Could the shell decode it?"""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def shared(*names: str) -> Callable[[Command], Command]:
