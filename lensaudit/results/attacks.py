@@ -1,6 +1,6 @@
 """What attacks found: worst case, samples, retraining, relearning, effort; and curves by step."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Annotated, Any
@@ -230,7 +230,9 @@ def _cell(text: str | None, path: Path) -> float | None:
 
 
 @dataclass(frozen=True)
-class _Attack:
+class WorstAttack:
+    """What one attack of a worst case brought out, by model."""
+
     name: str
     about: str
     control: Number | None
@@ -239,11 +241,21 @@ class _Attack:
     counts: bool
     only: Whole
     gain: Number | None
+    seconds: Length
 
 
-@dataclass(frozen=True)
-class _Fact:
+@dataclass(frozen=True, kw_only=True)
+class NamedFact:
+    """Whether a fact may be named as known."""
+
     idx: Whole
+    q: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class WorstFact(NamedFact):
+    """What a worst case says of one fact."""
+
     group: Whole | str
     entity: str
     attacks: str
@@ -253,45 +265,49 @@ class _Fact:
 
 
 @dataclass(frozen=True)
-class _Worst:
-    """What `summary.json` of a worst case must hold."""
+class SampleBound:
+    """Most a fact's rate per draw can be that no draw hit."""
 
-    source: str
-    retain: list[str]
-    attack_list: str
-    headline: str
-    excess: Number
-    ci95: tuple[Number, Number] | None
-    named: list[Whole]
-    attacks: list[_Attack]
-    facts: list[_Fact]
-
-
-@dataclass(frozen=True)
-class _Bound:
     draws: Whole
     rate: Number | None
 
 
-@dataclass(frozen=True)
-class _ShownAttack:
-    seconds: Length
+@dataclass(frozen=True, kw_only=True)
+class WorstEvidence:
+    """What a verdict reads of a worst case; all that the gym's ledger keeps of one."""
+
+    source: str
+    retain: Annotated[list[str], Len(1)]
+    n_scored: Whole
+    n_out: Whole
+    expected: Number
+    excess: Number
+    ci95: tuple[Number, Number] | None
+    named: list[Whole]
+    facts: Sequence[NamedFact]
+    authors: Whole = 0
+    no_interval: str | None = None
 
 
-@dataclass(frozen=True)
-class _ShownWorst:
-    """What a screen shows beside the above."""
+@dataclass(frozen=True, kw_only=True)
+class WorstSummary(WorstEvidence):
+    """`summary.json` of a worst case."""
 
+    attack_list: str
+    headline: str
     n: Whole
     unscored: dict[AtLayer, str]
     authors: Whole
     no_interval: str | None
-    bound: _Bound
-    attacks: list[_ShownAttack]
+    bound: SampleBound
+    attacks: list[WorstAttack]
+    facts: Sequence[WorstFact]
 
 
 @dataclass(frozen=True)
-class _Leak:
+class LeakRow:
+    """Leak@k under one setting of the sampler."""
+
     temperature: Number
     top_p: Number
     k: Whole
@@ -300,76 +316,76 @@ class _Leak:
     excess: Number | None
     low: Number | None
     high: Number | None
-    false_leak: Number
-
-
-@dataclass(frozen=True)
-class _Sample:
-    """What `summary.json` of sampled answers must hold."""
-
-    source: str
-    retain: list[str]
-    samples: Whole
-    leak: list[_Leak]
-
-
-@dataclass(frozen=True)
-class _ShownLeak:
     corrected: Number | None
+    false_leak: Number
     reason: str | None
 
 
 @dataclass(frozen=True)
-class _ShownSample:
+class SampleSummary:
+    """`summary.json` of sampled answers."""
+
+    source: str
+    retain: list[str]
     n: Whole
+    n_scored: Whole
     unscored: dict[AtLayer, str]
+    samples: Whole
     never_hit_bound: Number
-    leak: list[_ShownLeak]
+    leak: Annotated[list[LeakRow], Len(1)]
 
 
-def shown_worst(path: Path) -> JsonObject:
-    """The content of the `summary.json` of a worst case, with all that a screen shows of it.
+_SHOWN = {
+    WorstSummary: ("source", "retain", "attack_list", "headline", "excess", "ci95", "named"),
+    WorstAttack: ("name", "about", "control", "source", "retain", "counts", "only", "gain"),
+    WorstFact: ("idx", "group", "entity", "attacks", "q", "unscored"),
+    SampleSummary: ("source", "retain", "samples"),
+    LeakRow: (
+        *("temperature", "top_p", "k", "source", "retain", "excess", "low", "high"),
+        "false_leak",
+    ),
+}
+"""Record -> its fields that the page has beside lists of records."""
+
+
+def shown_summary(kind: type[WorstSummary] | type[SampleSummary], path: Path) -> JsonObject:
+    """The content of a `summary.json`, with all that a screen shows of it.
 
     Raises:
         InputError: the file holds something else.
     """
-    return _shown(path, _Worst, _ShownWorst)
-
-
-def shown_sample(path: Path) -> JsonObject:
-    """The same of sampled answers.
-
-    Raises:
-        InputError: the file holds something else.
-    """
-    return _shown(path, _Sample, _ShownSample)
-
-
-def _shown(path: Path, *kinds: type) -> JsonObject:
     content = json_object(path)
-    for kind in kinds:
-        checked(kind, content, path, remedy="delete the folder and run the command again")
+    checked(kind, content, path, remedy="delete the folder and run the command again")
     return content
 
 
 def read_worst(path: Path) -> dict[str, Any]:
-    """Facts, attacks and headline of a worst case.
+    """Facts, attacks and headline of a worst case, as the page reads them.
 
     Raises:
         InputError: the file holds something else.
     """
-    found = checked(_Worst, json_object(path), path)
-    return brief({"kind": "worst", "folder": str(path.parent), **asdict(found)})
+    found = checked(WorstSummary, json_object(path), path)
+    lists = {"attacks": _on_page(found.attacks), "facts": _on_page(found.facts)}
+    return _page("worst", path, found, lists)
 
 
 def read_sample(path: Path) -> dict[str, Any]:
-    """Leak@k of sampled answers.
+    """Leak@k of sampled answers, as the page reads it.
 
     Raises:
         InputError: the file holds something else.
     """
-    found = checked(_Sample, json_object(path), path)
-    return brief({"kind": "sample", "folder": str(path.parent), **asdict(found)})
+    found = checked(SampleSummary, json_object(path), path)
+    return _page("sample", path, found, {"leak": _on_page(found.leak)})
+
+
+def _page(kind: str, path: Path, found: Any, lists: Mapping[str, Any]) -> dict[str, Any]:
+    return brief({"kind": kind, "folder": str(path.parent), **_on_page([found])[0], **lists})
+
+
+def _on_page(rows: Sequence[Any]) -> list[dict[str, Any]]:
+    return [{name: getattr(one, name) for name in _SHOWN[type(one)]} for one in rows]
 
 
 SERIES = ("uds", "model_utility")

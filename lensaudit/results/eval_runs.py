@@ -77,7 +77,7 @@ class LogEntry:
 
 
 @dataclass(frozen=True)
-class Named:
+class ModelName:
     """A model as a manifest names it."""
 
     name: str | None = None
@@ -87,7 +87,7 @@ class Named:
 
 @dataclass(frozen=True)
 class _Inputs:
-    model: Named | None = None
+    model: ModelName | None = None
 
 
 @dataclass(frozen=True)
@@ -95,14 +95,14 @@ class _Made:
     inputs: _Inputs | None = None
 
 
-def model_of(manifest: Any, where: object) -> Named:
+def model_of(manifest: Any, where: object) -> ModelName:
     """The model that a manifest of `lensaudit eval` is about.
 
     Raises:
         InputError: it is no manifest.
     """
     made = checked(_Made, manifest, where)
-    return (made.inputs and made.inputs.model) or Named()
+    return (made.inputs and made.inputs.model) or ModelName()
 
 
 def entries_of(content: Mapping[str, Any], where: object) -> dict[str, LogEntry]:

@@ -10,7 +10,7 @@ from typing import Annotated, Any
 
 from annotated_types import Len
 
-from lensaudit.results.attacks import EffortRun, KnowRun
+from lensaudit.results.attacks import EffortRun, KnowRun, SampleSummary, WorstEvidence
 from lensaudit.results.eval_runs import entries_of
 from lensaudit.results.locate import Kind
 from lensaudit.results.schema import Number, Whole, checked, checked_as
@@ -41,29 +41,8 @@ def _excess(
     return View(name, held, shown, chance, authors, why=held.why, **rest)
 
 
-@dataclass(frozen=True)
-class _Fact:
-    idx: Whole
-    q: str = ""
-
-
-@dataclass(frozen=True)
-class _Worst:
-    source: str
-    retain: Annotated[list[str], Len(1)]
-    n_scored: Whole
-    n_out: Whole
-    expected: Number
-    excess: Number
-    ci95: Ends
-    named: list[Whole]
-    facts: list[_Fact]
-    authors: Whole = 0
-    no_interval: str | None = None
-
-
 def _worst(content: Any, where: object, nulls: Calibration) -> list[Told]:
-    one = checked(_Worst, content, where)
+    one = checked(WorstEvidence, content, where)
     ceiling = 1 - one.expected / one.n_scored if one.n_scored else 0.0
     shown = f"{one.n_out} of {one.n_scored} facts come out, {one.expected:.1f} would anyhow"
     if ceiling <= 0:
@@ -84,25 +63,8 @@ def _worst(content: Any, where: object, nulls: Calibration) -> list[Told]:
     return [Told(one.source, (_excess("worst_case", held, shown, nulls, one.authors), named))]
 
 
-@dataclass(frozen=True)
-class _Leak:
-    k: Whole
-    source: Number | None
-    retain: Number | None
-    excess: Number | None
-    low: Number | None
-    high: Number | None
-
-
-@dataclass(frozen=True)
-class _Sample:
-    source: str
-    n_scored: Whole
-    leak: Annotated[list[_Leak], Len(1)]
-
-
 def _sample(content: Any, where: object, nulls: Calibration) -> list[Told]:
-    one = checked(_Sample, content, where)
+    one = checked(SampleSummary, content, where)
     last = max(one.leak, key=lambda row: row.k)
     shown = f"leak@{last.k} {_digits(last.source)}, never-trained {_digits(last.retain)}"
     if last.excess is None or last.retain is None or last.retain >= 1:

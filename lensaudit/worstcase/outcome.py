@@ -9,6 +9,7 @@ both arms, so that what attacks elicit from a model that never knew is subtracte
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,7 @@ from lensaudit.auditing.calls import door, notice
 from lensaudit.errors import InputError
 from lensaudit.files import slug, write_csv, write_jsonl
 from lensaudit.progress import Notice, Tell, unheard
-from lensaudit.results.attacks import shown_worst
+from lensaudit.results.attacks import WorstSummary, shown_summary
 from lensaudit.scores.estimate import Estimate
 from lensaudit.scores.intervals import clustered_mean
 from lensaudit.scores.leakage import never_hit_bound
@@ -422,7 +423,7 @@ def worst_into(
         out,
         identity=worst.identity(),
         files=FILES,
-        shown=shown_worst,
+        shown=partial(shown_summary, WorstSummary),
         work=lambda: _written(worst, settings, out, progress),
     )
     return WorstResult(source, out, summary)

@@ -3,6 +3,7 @@
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ from lensaudit.files import slug, write_csv, write_jsonl
 from lensaudit.models.checkpoint import Checkpoint
 from lensaudit.models.generation import Choose
 from lensaudit.progress import Notice, Progress, Tell, unheard
-from lensaudit.results.attacks import shown_sample
+from lensaudit.results.attacks import SampleSummary, shown_summary
 from lensaudit.results.ledger import Ledger, ledger_path
 from lensaudit.scores.intervals import clustered_mean
 from lensaudit.scores.leakage import Errors, leak_at_k, leak_corrected, never_hit_bound
@@ -185,7 +186,13 @@ def sample_into(
         return _written(opened, settings, errors, said, out)
 
     summary = in_folder(
-        opened, settings, out, identity=identity, files=FILES, shown=shown_sample, work=work
+        opened,
+        settings,
+        out,
+        identity=identity,
+        files=FILES,
+        shown=partial(shown_summary, SampleSummary),
+        work=work,
     )
     return Sampled(source, out, summary)
 
