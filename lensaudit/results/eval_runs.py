@@ -77,7 +77,7 @@ class LogEntry:
 
 
 @dataclass(frozen=True)
-class ModelName:
+class NamedModel:
     """A model as a manifest names it."""
 
     name: str | None = None
@@ -87,22 +87,22 @@ class ModelName:
 
 @dataclass(frozen=True)
 class _Inputs:
-    model: ModelName | None = None
+    model: NamedModel | None = None
 
 
 @dataclass(frozen=True)
-class _Made:
+class _EvalManifest:
     inputs: _Inputs | None = None
 
 
-def model_of(manifest: Any, where: object) -> ModelName:
+def model_of(manifest: Any, where: object) -> NamedModel:
     """The model that a manifest of `lensaudit eval` is about.
 
     Raises:
         InputError: it is no manifest.
     """
-    made = checked(_Made, manifest, where)
-    return (made.inputs and made.inputs.model) or ModelName()
+    made = checked(_EvalManifest, manifest, where)
+    return (made.inputs and made.inputs.model) or NamedModel()
 
 
 def entries_of(content: Mapping[str, Any], where: object) -> dict[str, LogEntry]:

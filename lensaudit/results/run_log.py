@@ -107,7 +107,7 @@ class Run:
 
 
 @dataclass(frozen=True)
-class _Made:
+class _RunManifest:
     """What `manifest.json` must hold."""
 
     command: str
@@ -204,7 +204,7 @@ def read_run(folder: Path, *, whole: bool = False) -> Run:
     if whole:
         check_whole(folder, largest=LOOKED_AT_BYTES)
     manifest = json_object(folder / MANIFEST)
-    made = checked(_Made, manifest, folder / MANIFEST)
+    made = checked(_RunManifest, manifest, folder / MANIFEST)
     values, score = _values(folder)
     return Run(
         folder=folder,

@@ -34,7 +34,7 @@ MAP_ALONE = "a map alone carries it, which has not told holders of facts from ot
 
 
 @dataclass(frozen=True)
-class _Layer:
+class _WeakLayer:
     layer: Whole
     erasure: Number
     ci95: Ends = None
@@ -53,7 +53,7 @@ class _Shared:
     uds: Number | None = None
     ci95: Ends = None
     ci90: Ends = None
-    weakest: _Layer | None = None
+    weakest: _WeakLayer | None = None
     drop: _Difference | None = None
     why: str | None = None
 
@@ -66,7 +66,7 @@ class _Aligned:
     shuffled: Number | None = None
     d_share: Number | None = None
     full: Number | None = None
-    weakest: _Layer | None = None
+    weakest: _WeakLayer | None = None
     gap: _Difference | None = None
     shared: _Shared | None = None
     experimental: bool = False
@@ -85,7 +85,7 @@ class _Validity:
 
 
 @dataclass(frozen=True)
-class _Outputs:
+class _Answers:
     source: Number
     full: Number
     retain: Number
@@ -102,7 +102,7 @@ class _Floor:
 
 
 @dataclass(frozen=True)
-class _Summary:
+class _DepthSummary:
     """What a verdict reads of `summary.json`; what an older run has not is not measured."""
 
     source: str
@@ -116,10 +116,10 @@ class _Summary:
     ci95_why: str | None = None
     lens: Number | None = None
     lens_ci95: Ends = None
-    weakest: _Layer | None = None
+    weakest: _WeakLayer | None = None
     validity: _Validity = field(default_factory=_Validity)
     aligned: _Aligned = field(default_factory=_Aligned)
-    outputs: _Outputs | None = None
+    outputs: _Answers | None = None
     floor: _Floor | None = None
 
 
@@ -194,7 +194,7 @@ def of_patch(
     Raises:
         InputError: a field is something else.
     """
-    found = checked(_Summary, summary, where)
+    found = checked(_DepthSummary, summary, where)
     anchors = {
         name: number(part(summary, "calibration").get(name), f"{where}: calibration.{name}")
         for name in ("full", "retain")
@@ -210,7 +210,7 @@ def kept_for_verdict(
     summary: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]
 ) -> dict[str, Any]:
     """What `of_patch` reads of a run, in five digits and without a name: for a table of many."""
-    kept = [one.name for one in fields(_Summary)] + ["calibration"]
+    kept = [one.name for one in fields(_DepthSummary)] + ["calibration"]
     depths = ("idx", "uds", "uds_aligned")
     found = {name: summary[name] for name in kept if name in summary} | {"source": ""}
     return brief({**found, "rows": [{name: row.get(name) for name in depths} for row in rows]}, 5)
@@ -227,7 +227,7 @@ def _depth(value: float, ends: Ends) -> str:
 
 @dataclass(frozen=True)
 class _Run:
-    found: _Summary
+    found: _DepthSummary
     rows: Sequence[Mapping[str, Any]]
     nulls: Calibration
 
@@ -327,7 +327,7 @@ class _Run:
         )
 
     def _layer(
-        self, name: str, layer: _Layer, blind: str | None, control: str | None = None
+        self, name: str, layer: _WeakLayer, blind: str | None, control: str | None = None
     ) -> View:
         found = self._view(name, layer.erasure, layer.ci95, layer.ci90, blind, control=control)
         return replace(found, shown=f"{found.shown} at layer {layer.layer}")
