@@ -7,13 +7,14 @@ import pytest
 
 from lensaudit.auditing import settings
 from lensaudit.cli.main import cli
+from lensaudit.patching.settings import PatchSettings
 
 SCREEN = {"sources", "name", "model", "out", "log", "as_json", "dry_run"}
 """Options that say what and where, not how."""
 
 
 RECORDS = {
-    "patch": (settings.PatchSettings, "--source"),
+    "patch": (PatchSettings, "--source"),
     "eval": (settings.EvaluateSettings, "--model"),
     "audit": (settings.AuditSettings, "--source"),
     "cache": (settings.CacheSettings, "--model"),
