@@ -336,7 +336,7 @@ class ModelName(click.ParamType):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class _Shared:
+class _SharedOptions:
     """What commands take beside their settings."""
 
     sources: settings.Sources
@@ -353,7 +353,7 @@ def result_folder(usual: str) -> Callable[[Command], Command]:
 
 
 OPTIONS: dict[str, Callable[[Any], Any]] = {
-    **{one.name: _option(one) for one in _fields(_Shared)},
+    **{one.name: _option(one) for one in _fields(_SharedOptions)},
     "json": click.option(
         "--json", "as_json", is_flag=True, help="Print the result as JSON on stdout."
     ),

@@ -78,7 +78,7 @@ class Pair:
 
 
 @dataclass(frozen=True)
-class Model:
+class PageModel:
     """One set of weights."""
 
     name: str
@@ -103,7 +103,7 @@ class Document:
     made: str
     conditions: list[Condition]
     depths: list[Depth]
-    models: list[Model]
+    models: list[PageModel]
     metric_kinds: list[Mapping[str, Any]]
     pairs: list[Pair]
     meta: list[Mapping[str, Any]]

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from lensaudit.report.document import ANCHORS, Depth, Document, Model
+from lensaudit.report.document import ANCHORS, Depth, Document, PageModel
 from lensaudit.scores.estimate import Estimate
 
 VIEWS: Mapping[str, tuple[str, str]] = {
@@ -111,7 +111,7 @@ def _of_depth(one: Depth) -> dict[str, Estimate]:
     return found
 
 
-def _of_metric(model: Model, metric: str, view: str) -> dict[str, Estimate]:
+def _of_metric(model: PageModel, metric: str, view: str) -> dict[str, Estimate]:
     value, low, high, n, _, why = model.metrics.get(metric) or (None,) * 6
     return {} if value is None else {view: Estimate(value, low, high, n or None, why)}
 

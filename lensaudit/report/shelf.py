@@ -10,7 +10,7 @@ from typing import Any
 from lensaudit.errors import InputError
 from lensaudit.files import read_json
 from lensaudit.models.registry import shipped
-from lensaudit.report.document import ANCHORS, Model
+from lensaudit.report.document import ANCHORS, PageModel
 from lensaudit.results.eval_runs import EvalRun, MetricKind, MetricValue
 from lensaudit.results.patch_runs import PatchRun, role_of
 from lensaudit.results.reading import JsonObject, number, part
@@ -86,7 +86,7 @@ class Shelf:
         self.manifests.append({"folder": str(folder), "content": content})
         return len(self.manifests) - 1
 
-    def models(self, verdicts: Mapping[str, Code]) -> list[Model]:
+    def models(self, verdicts: Mapping[str, Code]) -> list[PageModel]:
         """One record per set of weights; weights of the same name are told apart by folder.
 
         `verdicts`: by weights.
@@ -100,7 +100,7 @@ class Shelf:
                 shown |= {w: f"{label[name]} · {part}" for w, part in zip(same, parts, strict=True)}
         return [self._model(w, shown[w], verdicts.get(w)) for w in self.names]
 
-    def _model(self, weights: str, label: str, verdict: Code | None) -> Model:
+    def _model(self, weights: str, label: str, verdict: Code | None) -> PageModel:
         name = self.names[weights]
         made, row, run = made_with(name), self.aggregates.get(name, {}), self.evals.get(weights)
         role = self.anchors.get(weights) or self.anchors.get(name) or made.role
@@ -109,7 +109,7 @@ class Shelf:
         for metric, value in self.depths.get(weights, {}).items():
             if metric in measured and measured[metric].value is None:
                 measured[metric] = value
-        return Model(
+        return PageModel(
             name=name,
             label=label,
             method=made.method or (None if role in ANCHORS else row.get("method")),

@@ -260,7 +260,6 @@ class WorstFact(NamedFact):
     entity: str
     attacks: str
     """Names joined by `;`."""
-    q: str
     unscored: str
 
 
@@ -297,8 +296,6 @@ class WorstSummary(WorstEvidence):
     headline: str
     n: Whole
     unscored: dict[AtLayer, str]
-    authors: Whole
-    no_interval: str | None
     bound: SampleBound
     attacks: list[WorstAttack]
     facts: Sequence[WorstFact]

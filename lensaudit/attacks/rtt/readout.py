@@ -244,7 +244,7 @@ def _answer(model: Any, items: Sequence[EncodedItem], batch_size: int) -> Readin
 
 def _batches(
     samples: Sequence[Sample], batch_size: int, device: torch.device
-) -> Iterator[tuple[list[int], TrainBatch]]:
+) -> Iterator[tuple[Sequence[int], TrainBatch]]:
     """Right-padded batches of samples alike in length, with their places."""
     order = sorted(range(len(samples)), key=lambda place: (len(samples[place].ids), place))
     for places in batched(order, batch_size):
