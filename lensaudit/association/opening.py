@@ -129,7 +129,7 @@ def open_know(source: str, settings: KnowSettings, *, notice: Notice = unheard) 
     fit, validity = neutral
     kept = relations_of([row for row in validity if not is_whole(row)]).found
     placebos = _placebos(data, rows, settings.placebos)
-    readers = [one for one in READERS if not settings.readers or one in settings.readers]
+    readers: list[ReaderName] = [one for one in READERS if one in (settings.readers or READERS)]
     models = _Models(checkpoint, *_ignorant(checkpoint, settings, registry))
     remarks += list(_left_out(readers, models, fit))
     for line in remarks:
