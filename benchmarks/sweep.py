@@ -134,6 +134,7 @@ class Bench:
                 {"source": book},
                 lambda e, source: layers,
                 what="",
+                progress=lambda stage, done, of: None,
             )
 
     def source_run(self, layers: Sequence[int]) -> None:

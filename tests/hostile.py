@@ -27,6 +27,8 @@ BASES: dict[str, list[str]] = {
     "cache": ["--model", "demo/npo", "--limit", "1", "--dry-run"],
     "patch": ["--source", "demo/npo", "--limit", "1", "--dry-run"],
     "eval": ["--model", "demo/npo", "--limit", "1", "--dry-run"],
+    "know": ["--source", "demo/npo", "--limit", "8", "--dry-run"],
+    "canaries test": ["in/empty", "--canaries", "in/empty", "--seal", "0"],
     "activations export": ["none", "--output", "out.tar"],
     "activations gc": ["--dry-run"],
     "activations import": ["in/empty"],

@@ -63,7 +63,7 @@ class Mechanism:
     def name_at(self, strength: float) -> str:
         """Name of a planted model, as its folder is called.
 
-        >>> Recipe("x", "absent", "", (0.5,), "share", False, False, None).name_at(0.5)
+        >>> Mechanism("x", "absent", "", (0.5,), "share", False, False, None).name_at(0.5)
         'x-0.5'
         """
         return f"{self.name}-{strength:g}" if self.unit else self.name

@@ -108,17 +108,25 @@ class EmFound:
     """References longer than a patched run may grow."""
 
 
+def check_em_score(settings: PatchSettings) -> None:
+    """Refuse settings of exact match for another score; before any model is opened.
+
+    Raises:
+        InputError: names the options.
+    """
+    if settings.score != "em" and em_given(settings):
+        raise InputError("--em-form, --em-threshold, --max-new-tokens: need --score em")
+
+
 def check_em(session: Session) -> None:
-    """Refuse settings that have no meaning for exact match, or for another score.
+    """Refuse settings that have no meaning for exact match.
 
     Raises:
         InputError: names the option.
     """
-    options, em = session.options, em_options(session.settings)
     if session.settings.score != "em":
-        if em_given(session.settings):
-            raise InputError("--em-form, --em-threshold, --max-new-tokens: need --score em")
         return
+    options, em = session.options, em_options(session.settings)
     if not 0 < em.threshold <= 1:
         raise InputError(f"--em-threshold {em.threshold}: wanted above 0 and at most 1")
     if options.profile == "ke":

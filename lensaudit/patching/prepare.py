@@ -23,7 +23,7 @@ from lensaudit.models.checkpoint import (
 from lensaudit.models.device import resolve_device, resolve_dtype
 from lensaudit.models.registry import ModelSpec, default_data, load_registry, named_family
 from lensaudit.models.sizes import context_of, sizes_on_disk
-from lensaudit.patching.exact_match import check_em
+from lensaudit.patching.exact_match import check_em, check_em_score
 from lensaudit.patching.options import PatchOptions, parse_component, parse_layers, parse_memory
 from lensaudit.patching.scoring import as_lens
 from lensaudit.patching.session import Session
@@ -93,6 +93,7 @@ def prepare(
     names = tuple(dict.fromkeys(map(named, sources)))
     if not names:
         raise InputError("no --source: name the model to audit, or several")
+    check_em_score(settings)
     options = _options(settings, len(names))
     full, retain, *_ = (settings.full, *several(settings.retain), None)
     specs = named_family(names, full, retain, load_registry(settings.registry))

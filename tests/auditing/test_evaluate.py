@@ -168,7 +168,7 @@ def test_from_python_with_text_for_paths_and_several_models(tmp_path):
 
 
 def test_a_broken_pass_is_a_failure_beside_the_others(tmp_path, monkeypatch):
-    def failing(audit, model, score, controls):
+    def failing(session, model, score):
         raise VerificationError("the bridge and the model disagree")
 
     monkeypatch.setattr(depth, "score_inside", failing)

@@ -22,7 +22,7 @@ CODES = {0, 1, 2, 3, 4, 75}
 MOST_LINES = 12
 """Remarks and the error; a long list of problems is cut before."""
 SLOWEST_S = 60
-UNTRIED = {"demo"}
+UNTRIED = {"demo", "more", "canaries draw"}
 """Like those of `gym`, a command that has no call without work."""
 
 

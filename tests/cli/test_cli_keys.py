@@ -32,6 +32,7 @@ EVERYWHERE = {
     "--dry-run": "computes nothing",
     "--project": "names what other options name",
     "--quiet": "says less",
+    "--help-all": "shows options",
 }
 """Options that say nothing about numbers."""
 

@@ -50,7 +50,7 @@ def test_help_names_the_commands(option, capsys):
 
 def test_a_name_that_the_terminal_cannot_write_is_escaped(tmp_path):
     code = (
-        "from lensaudit.screen.cells import console\n"
+        "from lensaudit.screen.tables import console\n"
         "from lensaudit.cli import main as at\n"
         "at.run = lambda arguments: console().print('\\u0142') or print('\\u0142') or 0\n"
         "at.main([])"

@@ -150,7 +150,7 @@ def test_a_pass_that_breaks_is_to_do_for_its_metric_alone(tmp_path, monkeypatch,
     from lensaudit.errors import VerificationError
     from lensaudit.evaluation import depth
 
-    def failing(audit, model, score, controls):
+    def failing(session, model, score):
         raise VerificationError("the bridge and the model disagree")
 
     monkeypatch.setattr(depth, "score_inside", failing)

@@ -178,7 +178,7 @@ def test_a_retain_model_equal_to_full_is_a_reason(tmp_path):
 
 
 def test_patching_that_fails_leaves_the_other_metrics(tmp_path, monkeypatch, capsys):
-    def failing(audit, model, score, controls):
+    def failing(session, model, score):
         raise VerificationError("the bridge and the model disagree")
 
     monkeypatch.setattr(depth, "score_inside", failing)
