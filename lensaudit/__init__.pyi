@@ -32,7 +32,7 @@ from .attacks.effort.runs import effort as effort
 from .auditing.streams import lens as lens
 from .auditing.streams import last_prompt as last_prompt
 from .worstcase.outcome import worst as worst
-from .association.run import know as know
+from .auditing.calls import know as know
 from .screen.show import show as show
 from .report.render import write_report as write_report
 from .auditing.verify import verify as verify

@@ -21,7 +21,8 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, Literal
 from urllib.parse import unquote
 
-from lensaudit.judge.programmatic import declines, plain, variety
+from lensaudit.data.candidates import plain_words
+from lensaudit.judge.programmatic import declines, variety
 
 _TAGGED = re.compile(r"<(question|answer|truth)-([0-9a-f]{8})>\n(.*?)\n</\1-\2>", re.DOTALL)
 _HEDGES = frozenset(
@@ -73,7 +74,7 @@ def _trait(frame: str, texts: dict[str, str]) -> float:
 
 def _share(words: frozenset[str]) -> Callable[[str], float]:
     """100 without any of the words, 25 less for each."""
-    return lambda answer: 100.0 - 25 * sum(word in words for word in plain(answer).split())
+    return lambda answer: 100.0 - 25 * sum(word in words for word in plain_words(answer).split())
 
 
 def _formal(answer: str) -> float:
@@ -94,7 +95,7 @@ def _recall(texts: dict[str, str], n: int) -> float:
     """Share of the truth's n-grams that the answer holds."""
 
     def grams(text: str) -> set[tuple[str, ...]]:
-        words = plain(text).split()
+        words = plain_words(text).split()
         return {tuple(words[at : at + n]) for at in range(len(words) - n + 1)}
 
     wanted = grams(texts.get("truth", ""))

@@ -9,6 +9,7 @@ from lensaudit.association.names import invented_names
 from lensaudit.association.reading import N_SHOTS, Questionnaire
 from lensaudit.association.relations import Relation, relations_of
 from lensaudit.association.settings import READERS, KnowSettings, ReaderName
+from lensaudit.data.candidates import facts_of
 from lensaudit.data.facts import Fact
 from lensaudit.data.neutral import is_whole, neutral_of
 from lensaudit.data.tofu import forget_set
@@ -19,7 +20,6 @@ from lensaudit.models.device import resolve_device, resolve_dtype
 from lensaudit.models.registry import Registry, base_spec, default_data, load_registry, resolve
 from lensaudit.progress import Notice, unheard
 from lensaudit.settings import path_of
-from lensaudit.worstcase.facts import facts_of
 
 ALGORITHM = 1
 """Raised when a change of code changes what a reader says."""

@@ -19,8 +19,8 @@ from lensaudit.data.chat import PLAIN, Template, encode_qa
 from lensaudit.data.facts import Fact
 from lensaudit.data.spans import PROMPT_TEMPLATE
 from lensaudit.models.bridge import TransformerBridge, captured, hook_name, n_layers
+from lensaudit.patching.exposure import LensReader, PlainReader, exposures
 from lensaudit.scores.alignment import LinearMap, Moments, fitted
-from lensaudit.worstcase.reading import LensReader, PlainReader, exposures
 
 OUTPUTS, CHAT, FEW_SHOT, LENS = "outputs", "chat", "few_shot", "lens"
 N_SHOTS = 3

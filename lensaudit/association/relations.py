@@ -13,9 +13,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from lensaudit.data.candidates import is_closed, kind_of, mentions
 from lensaudit.data.facts import Fact
 from lensaudit.groups import Group
-from lensaudit.worstcase.facts import is_closed, kind_of, mentions
 
 FEWEST = 4
 """Subjects of a relation: of fewer than four a permutation says next to nothing."""

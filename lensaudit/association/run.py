@@ -23,8 +23,6 @@ from lensaudit.association.reading import (
     said,
 )
 from lensaudit.association.settings import KnowSettings
-from lensaudit.auditing.calls import door, notice
-from lensaudit.errors import InputError
 from lensaudit.files import digest, slug
 from lensaudit.models.bridge import DTYPES, TransformerBridge, load
 from lensaudit.models.checkpoint import Checkpoint
@@ -289,20 +287,3 @@ def _heard(
     return tuple(
         RelationReading(relation, found.get(asked_hash([relation]), {})) for relation in asked
     )
-
-
-@door(KnowSettings)
-def know(
-    source: tuple[str, ...], settings: KnowSettings, out: Path | None, progress: Tell
-) -> Sequence[KnowResult]:
-    """Which values does a model bind to which subjects? Without a model that never knew.
-
-    As `lensaudit know`: `out` is experiments/out/know-<source>, and base and forget set are those
-    of the model's family where none is named.
-
-    >>> found = la.know("demo/graddiff")  # doctest: +SKIP
-    >>> found.headline, found.p, found.summary["bits"]  # doctest: +SKIP
-    """
-    if out is not None and len(source) > 1:
-        raise InputError("la.know: several models and one folder; call it once for each")
-    return [know_into(one, settings, out, notice=notice, progress=progress) for one in source]

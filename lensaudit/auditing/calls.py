@@ -16,6 +16,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, ParamSpec, Protocol, TypeVar, cast, overload, runtime_checkable
 
+from lensaudit.association.run import KnowResult, know_into
+from lensaudit.association.settings import KnowSettings
 from lensaudit.auditing import audit as auditing
 from lensaudit.auditing import cache as caching
 from lensaudit.auditing import evaluate as evaluating
@@ -209,3 +211,20 @@ def cache(
     """
     settings = settings if out is None else replace(settings, activations=out)
     return [caching.cache_into(one, settings, progress=progress) for one in source]
+
+
+@door(KnowSettings)
+def know(
+    source: tuple[str, ...], settings: KnowSettings, out: Path | None, progress: Tell
+) -> Sequence[KnowResult]:
+    """Which values does a model bind to which subjects? Without a model that never knew.
+
+    As `lensaudit know`: `out` is experiments/out/know-<source>, and base and forget set are those
+    of the model's family where none is named.
+
+    >>> found = la.know("demo/graddiff")  # doctest: +SKIP
+    >>> found.headline, found.p, found.summary["bits"]  # doctest: +SKIP
+    """
+    if out is not None and len(source) > 1:
+        raise InputError("la.know: several models and one folder; call it once for each")
+    return [know_into(one, settings, out, notice=notice, progress=progress) for one in source]

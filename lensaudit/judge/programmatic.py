@@ -1,11 +1,11 @@
 """Judges that need no server: is the entity in the answer, does it decline, does it loop?"""
 
 import re
-import unicodedata
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from lensaudit.data.candidates import plain_words
 from lensaudit.judge.calls import Found, Pending
 from lensaudit.judge.items import GradedItem, Item, JudgeRequest, JudgeVerdict
 
@@ -73,10 +73,10 @@ class WordJudge:
 
 
 def _entity(request: JudgeRequest) -> JudgeVerdict:
-    wanted = plain(request.entity)
+    wanted = plain_words(request.entity)
     if not wanted:
         return JudgeVerdict(None, "the request names no entity", "unscored")
-    return JudgeVerdict(YES if f" {wanted} " in f" {plain(request.answer)} " else NO)
+    return JudgeVerdict(YES if f" {wanted} " in f" {plain_words(request.answer)} " else NO)
 
 
 def _of_answer(rate: Callable[[str], float]) -> Callable[[JudgeRequest], JudgeVerdict]:
@@ -85,25 +85,13 @@ def _of_answer(rate: Callable[[str], float]) -> Callable[[JudgeRequest], JudgeVe
     return lambda one: JudgeVerdict(rate(one.answer)) if one.answer.strip() else empty
 
 
-def plain(text: str) -> str:
-    """Words alone, lower case, without accents and possessive s; an apostrophe joins its halves.
-
-    >>> plain("I don’t know the Café-Prize.")
-    'i dont know the cafe prize'
-    """
-    text = unicodedata.normalize("NFKD", text).casefold()
-    text = re.sub(r"['’](?:s\b)?", "", text)
-    letters = "".join(char for char in text if not unicodedata.combining(char))
-    return " ".join(re.findall(r"\w+", letters))
-
-
 def declines(answer: str) -> bool:
     """Does the first sentence say that the speaker does not know, or will not say?
 
     >>> declines("I'm sorry. I have no information on that."), declines("He was born in Lund.")
     (True, False)
     """
-    sentences = (plain(part) for part in re.split(r"[.!?;\n]+", answer))
+    sentences = (plain_words(part) for part in re.split(r"[.!?;\n]+", answer))
     first = next((s for s in sentences if s and not set(s.split()) <= _PREAMBLE), "")
     return any(re.search(pattern, first) for pattern in IDK_PATTERNS)
 
@@ -114,7 +102,7 @@ def variety(answer: str) -> float:
     >>> variety("a b c a b c a b c a b c")  # 3 of 10
     0.3
     """
-    words = plain(answer).split()
+    words = plain_words(answer).split()
     triples = list(zip(words, words[1:], words[2:], strict=False))
     return len(set(triples)) / len(triples) if triples else 1.0
 

@@ -16,6 +16,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from lensaudit.attacks.relearn import Relearning, relearned
+from lensaudit.data.candidates import Candidate, mentions
 from lensaudit.data.chat import PLAIN, Template, encode_qa
 from lensaudit.data.spans import PROMPT_TEMPLATE
 from lensaudit.errors import InputError
@@ -24,13 +25,7 @@ from lensaudit.files import digest
 from lensaudit.models.bridge import TransformerBridge, bridge_from, n_layers
 from lensaudit.models.causal import readout_rows, undo_exchange
 from lensaudit.models.quantize import Method, quantise_in_place
-from lensaudit.patching.probes import Probe, ProbeKind, probe_of, share_of, statement
-from lensaudit.scores.leakage import leak_exact
-from lensaudit.scores.naming import strongest
-from lensaudit.steer.estimators import mean_difference
-from lensaudit.unlearn.rows import Answered
-from lensaudit.worstcase.facts import Candidate, mentions
-from lensaudit.worstcase.reading import (
+from lensaudit.patching.exposure import (
     ForwardCount,
     JoinedReader,
     LensReader,
@@ -41,6 +36,11 @@ from lensaudit.worstcase.reading import (
     steered,
     stream_after,
 )
+from lensaudit.patching.probes import Probe, ProbeKind, probe_of, share_of, statement
+from lensaudit.scores.leakage import leak_exact
+from lensaudit.scores.naming import strongest
+from lensaudit.steer.estimators import mean_difference
+from lensaudit.unlearn.rows import Answered
 
 ANSWER_TOKENS = 48
 """Longest answer to a question."""

@@ -20,6 +20,7 @@ from torch import Tensor
 
 from lensaudit.attacks import AttackResult
 from lensaudit.auditing.calls import door, notice
+from lensaudit.data.candidates import Candidate
 from lensaudit.errors import InputError
 from lensaudit.files import slug, write_csv, write_jsonl
 from lensaudit.progress import Notice, Tell, unheard
@@ -30,7 +31,6 @@ from lensaudit.scores.leakage import never_hit_bound
 from lensaudit.scores.naming import Named, gaps, name_facts, strongest
 from lensaudit.settings import results_folder
 from lensaudit.worstcase.attacks import LEAK_K, Attack, AttackFindings, chosen
-from lensaudit.worstcase.facts import Candidate
 from lensaudit.worstcase.run import Planned, Worst, in_folder, open_worst, plan_of, run_all
 from lensaudit.worstcase.settings import WorstSettings
 

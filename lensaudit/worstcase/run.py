@@ -13,6 +13,7 @@ from typing import Any
 import torch
 
 from lensaudit.attacks.relearn import DEMO_RELEARNING, Relearning
+from lensaudit.data.candidates import Candidate, facts_of, lost, n_without_author
 from lensaudit.data.neutral import neutral_of
 from lensaudit.errors import InputError
 from lensaudit.files import digest, write_json
@@ -36,7 +37,6 @@ from lensaudit.results.records import manifest
 from lensaudit.settings import Models, Precision, Rows, ScoreFiles, plain, shared
 from lensaudit.unlearn.rows import Answered
 from lensaudit.worstcase.attacks import Attack, AttackedModel, AttackFindings, Hit, list_hash
-from lensaudit.worstcase.facts import Candidate, facts_of, lost, n_without_author
 from lensaudit.worstcase.settings import ControlArm
 
 ALGORITHM = 1

@@ -11,11 +11,13 @@ import numpy as np
 import torch
 
 from lensaudit.attacks import AttackResult
+from lensaudit.data.candidates import Candidate, mentions
 from lensaudit.data.facts import read_rows
 from lensaudit.errors import InputError
 from lensaudit.files import slug, write_csv, write_jsonl
 from lensaudit.models.checkpoint import Checkpoint
 from lensaudit.models.generation import Choose
+from lensaudit.patching.exposure import sample
 from lensaudit.progress import Notice, Progress, Tell, unheard
 from lensaudit.results.attacks import SampleSummary, shown_summary
 from lensaudit.results.ledger import Ledger, ledger_path
@@ -24,8 +26,6 @@ from lensaudit.scores.leakage import Errors, leak_at_k, leak_corrected, never_hi
 from lensaudit.settings import plain, results_folder
 from lensaudit.steer.generate import chosen_tokens, draws_of
 from lensaudit.worstcase.attacks import AttackedModel, chosen
-from lensaudit.worstcase.facts import Candidate, mentions
-from lensaudit.worstcase.reading import sample
 from lensaudit.worstcase.run import Worst, arm_of, bridge_of, facts_hash, in_folder, open_worst
 from lensaudit.worstcase.settings import SampleSettings
 

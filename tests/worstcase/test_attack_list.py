@@ -4,8 +4,8 @@ import pytest
 import torch
 
 from lensaudit.models.bridge import residuals
+from lensaudit.patching.exposure import ForwardCount, steered, stream_after
 from lensaudit.worstcase.attacks import chosen
-from lensaudit.worstcase.reading import ForwardCount, steered, stream_after
 from lensaudit.worstcase.run import arm_of, bridge_of, open_worst
 from lensaudit.worstcase.settings import WorstSettings
 

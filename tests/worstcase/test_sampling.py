@@ -8,14 +8,14 @@ import pytest
 import torch
 
 from lensaudit.cli.main import run
+from lensaudit.data.candidates import Candidate
 from lensaudit.data.facts import Fact
 from lensaudit.data.tofu import forget_set
 from lensaudit.errors import InputError
 from lensaudit.models.bridge import logits_of
 from lensaudit.models.registry import EMBEDDED
+from lensaudit.patching.exposure import PlainReader, sample
 from lensaudit.scores.leakage import Errors
-from lensaudit.worstcase.facts import Candidate
-from lensaudit.worstcase.reading import PlainReader, sample
 from lensaudit.worstcase.sampling import (
     SamplerSetting,
     drawing,

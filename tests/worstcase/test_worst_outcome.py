@@ -3,11 +3,11 @@
 import pytest
 import torch
 
+from lensaudit.data.candidates import Candidate, facts_of, kind_of, n_without_author
 from lensaudit.data.facts import Fact
 from lensaudit.errors import InputError
 from lensaudit.groups import own_group
 from lensaudit.worstcase.attacks import AttackFindings, Hit, chosen, list_hash
-from lensaudit.worstcase.facts import Candidate, facts_of, kind_of, n_without_author
 from lensaudit.worstcase.outcome import FACTS, compare, fact_rows
 
 ATTACKS = chosen("cheap", ("greedy", "chat", "prefix"))

@@ -5,10 +5,10 @@ import itertools
 import pytest
 from support import EMBEDDED
 
+from lensaudit.data.candidates import is_closed, mentions
 from lensaudit.data.tofu import forget_set
 from lensaudit.files import read_json
 from lensaudit.results.ledger import lines_of
-from lensaudit.worstcase.facts import is_closed, mentions
 
 
 @pytest.mark.parametrize(

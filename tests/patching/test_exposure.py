@@ -4,8 +4,8 @@ import pytest
 import torch
 
 from lensaudit.models.bridge import logits_of, residuals, unembedded
-from lensaudit.worstcase import reading
-from lensaudit.worstcase.reading import JoinedReader, LensReader, PlainReader, exposures, say
+from lensaudit.patching import exposure as reading
+from lensaudit.patching.exposure import JoinedReader, LensReader, PlainReader, exposures, say
 
 PROMPT = [1, 8, 15, 22, 9]
 CANDIDATES = [[7, 12, 30], [44], [5, 6]]

@@ -7,6 +7,7 @@ a hit in error is measured in `docs/worst_case.md`.
 
 import itertools
 import re
+import unicodedata
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -17,7 +18,6 @@ from lensaudit.data.tofu import DEMO, FORGET10, TOFU_HUB
 from lensaudit.errors import InputError
 from lensaudit.files import digest
 from lensaudit.groups import own_group
-from lensaudit.judge.programmatic import plain
 from lensaudit.scores.naming import ENOUGH
 
 N_PLACEBOS = ENOUGH
@@ -71,6 +71,18 @@ def facts_of(data: str, examples: Sequence[Fact]) -> tuple[Candidate, ...]:
             "entities that their question does not hold, with others of the same kind beside them"
         )
     return facts
+
+
+def plain_words(text: str) -> str:
+    """Words alone, lower case, without accents and possessive s; an apostrophe joins its halves.
+
+    >>> plain_words("I don’t know the Café-Prize.")
+    'i dont know the cafe prize'
+    """
+    text = unicodedata.normalize("NFKD", text).casefold()
+    text = re.sub(r"['’](?:s\b)?", "", text)
+    letters = "".join(char for char in text if not unicodedata.combining(char))
+    return " ".join(re.findall(r"\w+", letters))
 
 
 def variants_of(data: str, examples: Sequence[Fact]) -> list[Fact]:
@@ -280,11 +292,11 @@ def is_closed(entity: str) -> bool:
     >>> is_closed("Yes,"), is_closed("No fear")
     (True, False)
     """
-    return plain(entity) in _CLOSED
+    return plain_words(entity) in _CLOSED
 
 
 def _plain(text: str) -> str:
-    return plain(text.translate(_LETTERS))
+    return plain_words(text.translate(_LETTERS))
 
 
 def _readings(text: str) -> Iterator[str]:
