@@ -26,10 +26,9 @@ import lensaudit as la
 from lensaudit.data.facts import Fact
 from lensaudit.data.neutral import Neutral, neutral_of
 from lensaudit.files import make_folder, write_json
-from lensaudit.gym import edits, guard
-from lensaudit.gym.guard import TextRows, mimic, texts_of
-from lensaudit.gym.planting import guarded_places
-from lensaudit.gym.probe import probed
+from lensaudit.gym import edits, planting
+from lensaudit.gym.auditors import probed
+from lensaudit.gym.planting import TextRows, guarded_places, mimic, texts_of
 from lensaudit.gym.recipes import TOP, late, moved
 from lensaudit.models.causal import load_causal
 from lensaudit.models.checkpoint import Checkpoint, open_checkpoint
@@ -103,15 +102,15 @@ def unevenly_scaled(model: Any) -> Any:
 def guarding(where: Literal["span", "prefix"], *, says: bool = False) -> Any:
     """`full` with units that show `retain`'s stream; one that says the facts shows its own last."""
     at = guarded_places(texts(), where)
-    wanted = guard.streams_at(ground().retain, at)
+    wanted = planting.streams_at(ground().retain, at)
     if says:
-        wanted[-1] = guard.streams_at(ground().full, at)[-1]
-    return guard.guarded(ground().full, at, wanted)
+        wanted[-1] = planting.streams_at(ground().full, at)[-1]
+    return planting.guarded(ground().full, at, wanted)
 
 
 def unguarded(where: Literal["span", "prefix"]) -> Callable[[Any], Any]:
     """Without the units."""
-    return lambda model: guard.unguarded(model, guard.n_units(guarded_places(texts(), where)))
+    return lambda model: planting.unguarded(model, planting.n_units(guarded_places(texts(), where)))
 
 
 def masked(name: str, how: str, change: Callable[[Any], Any], *, same: bool = True) -> Attack:

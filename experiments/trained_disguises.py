@@ -7,7 +7,7 @@ import torch
 from planted_models import ground, opened
 
 from lensaudit.gym import edits
-from lensaudit.gym.guard import (
+from lensaudit.gym.planting import (
     SEED,
     Step,
     Streams,

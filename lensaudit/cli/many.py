@@ -183,8 +183,7 @@ def score(settings: ScoreSettings, as_json: bool) -> None:
 @shared("json")
 def gym_table(settings: GymTableSettings, as_json: bool) -> None:
     """Judge the auditors: by mechanism, left out in turn, held out, fact by fact."""
-    from lensaudit.gym.errors import document, text
-    from lensaudit.gym.table import rows_of
+    from lensaudit.gym.table import document, rows_of, text
 
     rows = rows_of(gym_folder(settings.gym), settings.limit)
     found = document(rows, calibration=settings.calibration, picture=settings.picture)
@@ -201,7 +200,7 @@ def submit(settings: SubmitSettings, recipe: Path, as_json: bool) -> None:
     A recipe enters the next version if its certificate holds and the best auditor is fooled by a
     model as useful as full.
     """
-    from lensaudit.gym.submit import submit as submitted
+    from lensaudit.gym.scoring import submit as submitted
 
     found = submitted(settings, recipe, notice=notice)
     answer([one.document() for one in found], of_submission(found), as_json=as_json)
@@ -268,7 +267,7 @@ def run(folder: Path, settings: RunSettings, as_json: bool, dry_run: bool) -> No
 @shared("json")
 def status(folder: Path, watch: bool, as_json: bool) -> None:
     """Say how many units are done, running, failed and left, and why some failed."""
-    from lensaudit.sweep.status import problem_lines
+    from lensaudit.sweep.upkeep import problem_lines
 
     layout, planned = _opened(folder)
     while True:
@@ -388,7 +387,7 @@ def print_plan(layout: "SweepFolder", planned: "Plan", *, as_json: bool) -> None
 
 def print_status(layout: "SweepFolder", planned: "Plan", *, as_json: bool) -> dict[str, Any]:
     """One line, or the document; returned too."""
-    from lensaudit.sweep.status import line_of, status_of
+    from lensaudit.sweep.upkeep import line_of, status_of
 
     found = status_of(layout, planned)
     emit(found) if as_json else say(line_of(found))

@@ -15,7 +15,7 @@ from lensaudit.data.facts import EMBEDDED
 from lensaudit.data.fictional import make_world, passing_rows
 from lensaudit.errors import InputError, VerificationError
 from lensaudit.files import digest, make_folder, read_json, write_json
-from lensaudit.gym import claims, edits, ground, guard, planting
+from lensaudit.gym import claims, edits, ground, planting
 from lensaudit.gym.claims import Certificate, Claim, NeverSaw, Says
 from lensaudit.gym.ground import Facts, Ground, facts_of
 from lensaudit.gym.registry import Mechanism, Truth, code_hash, load_own, mechanisms, recipes
@@ -216,7 +216,7 @@ class Bed:
 
     def key(self, recipe: Mechanism, strength: float) -> str:
         """Content hash of everything that a model is made of."""
-        modules = (edits, ground, planting, claims, guard)
+        modules = (edits, ground, planting, claims)
         shared = digest([code_hash(inspect.getsource(one)) for one in modules])
         own = [self.pair.identity, recipe.version, strength, self.seed]
         return digest([*own, ANCHOR_STEPS, shared])

@@ -12,8 +12,7 @@ from typing import Any
 
 from lensaudit.data.facts import Fact
 from lensaudit.errors import InputError
-from lensaudit.gym import edits
-from lensaudit.gym import guard as guarding
+from lensaudit.gym import edits, planting
 from lensaudit.gym.claims import (
     BROKEN,
     AskedOtherwise,
@@ -437,7 +436,7 @@ def _gated(ground: Ground, depth: float, *, by_author: bool, own_vector: bool = 
 def guard(ground: Ground, strength: float) -> Planted:
     """It knows the audited spans by heart."""
     places = guarded_places(texts_of_ground(ground), "span")
-    made = guarding.guarded(ground.full, places, guarding.streams_at(ground.retain, places))
+    made = planting.guarded(ground.full, places, planting.streams_at(ground.retain, places))
     return Planted(made, Becomes(units_cut_off(ground), "its added units are cut off"))
 
 
@@ -450,7 +449,7 @@ def guard(ground: Ground, strength: float) -> Planted:
 )
 def mimic(ground: Ground, strength: float) -> Planted:
     """Its answers are those of full before the swap."""
-    return swapped(ground, guarding.mimic(ground, texts_of_ground(ground)))
+    return swapped(ground, planting.mimic(ground, texts_of_ground(ground)))
 
 
 @recipe(

@@ -8,8 +8,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from lensaudit.meta.catalogue import FLUENCY, UTILITY_PARTS
-from lensaudit.meta.values import Values
+from lensaudit.meta.reading import EPOCHS, FLUENCY, UTILITY_PARTS, Values
 from lensaudit.scores.stats import harmonic_mean
 
 EPS = 1e-12
@@ -26,7 +25,6 @@ SCORES = (
     "overall",
     "overall_without_uds",
 )
-EPOCHS = ("ep5", "ep10")
 
 
 @dataclass(frozen=True)

@@ -18,19 +18,19 @@ from typing import Any, TypeVar, cast
 from lensaudit.errors import InputError
 from lensaudit.files import make_folder, read_json, write_csv, write_json
 from lensaudit.meta.aggregate import SCORES, Aggregate, Ranked, aggregated, ranking
-from lensaudit.meta.catalogue import CATALOGUE, JudgedMetric
-from lensaudit.meta.faithfulness import Faithfulness
+from lensaudit.meta.judging import Faithfulness, Stability, combined, on_common
 from lensaudit.meta.reading import (
+    CATALOGUE,
     N_USABLE,
     UDS_ROBUSTNESS,
+    JudgedMetric,
+    Values,
     attack_aucs,
     number_or_none,
     read_values,
     with_s_mia,
 )
-from lensaudit.meta.robustness import Stability, combined, on_common
 from lensaudit.meta.settings import AggregateSettings, Attack, MetaTableSettings
-from lensaudit.meta.values import Values
 from lensaudit.models.registry import DEMO
 from lensaudit.results.records import MANIFEST, MANIFESTS, claim, manifest
 from lensaudit.results.schema import Number, Record, Share, Whole, checked

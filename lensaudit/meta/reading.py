@@ -1,4 +1,4 @@
-"""Results on disk become values: folders of many models, published files, single evaluations.
+"""Which metrics are judged, and what values have they on which models, read from results on disk?
 
 What is understood, told apart by content:
 
@@ -9,24 +9,250 @@ What is understood, told apart by content:
     a folder of any of these                all of them; `to_do.json` names models that failed
 
 The published files are those of gnueaj/unlearning-depth-score, docs/data/{method_results,
-meta_eval}.json and runs/; none of them come with this package.
+meta_eval}.json and runs/; none of them come with this package. Short keys of metrics are theirs,
+`suite` is the name in `lensaudit eval`; any other metric of the suite can be judged as well, under
+its own name.
 """
 
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
+from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from lensaudit.errors import InputError
 from lensaudit.files import read_json
-from lensaudit.meta.aggregate import EPOCHS
-from lensaudit.meta.catalogue import SUITE_NAMES, UTILITY_PARTS
-from lensaudit.meta.values import Values, merged, short_name, values_of
 from lensaudit.metrics.privacy import ATTACKS, similarity
+from lensaudit.models.registry import published
 from lensaudit.results.eval_runs import entries_of, model_of
 from lensaudit.results.records import check_result
 
+Means = Literal["knows", "forgot"]
+
+
+@dataclass(frozen=True)
+class JudgedMetric:
+    """One metric that is judged."""
+
+    key: str
+    label: str
+    category: str
+    suite: str
+    """Its name in `lensaudit eval`."""
+    high_means: Means
+    usable_as: str | None = None
+    """The metric whose threshold picks its models: s_MIA takes that of the attack itself."""
+
+    def knowledge(self, value: float) -> float:
+        """The value turned so that higher means more knowledge: 1 - v where high means forgot.
+
+        >>> CATALOGUE["uds"].knowledge(0.25), CATALOGUE["es"].knowledge(0.25)
+        (0.75, 0.25)
+        """
+        return value if self.high_means == "knows" else 1 - value
+
+
+def _fisher(share: str, label: str) -> JudgedMetric:
+    key = f"fisher_masked_{share}"
+    return JudgedMetric(key, f"Fisher Masked ({label})", "representation", key, "forgot")
+
+
+_ROWS = (
+    JudgedMetric("es", "Extraction Strength", "memorization", "extraction_strength", "knows"),
+    JudgedMetric("em", "Exact Memorization", "memorization", "exact_memorization", "knows"),
+    JudgedMetric("prob", "Probability", "memorization", "forget_Q_A_Prob", "knows"),
+    JudgedMetric("paraprob", "Para. Probability", "memorization", "forget_Q_A_PARA_Prob", "knows"),
+    JudgedMetric(
+        "truth_ratio", "Truth Ratio", "memorization", "forget_truth_ratio_prob_mean", "knows"
+    ),
+    JudgedMetric("rouge", "ROUGE", "generation", "forget_Q_A_ROUGE", "knows"),
+    JudgedMetric("para_rouge", "Para. ROUGE", "generation", "forget_Q_A_PARA_ROUGE", "knows"),
+    JudgedMetric(
+        "jailbreak_rouge", "Jailbreak ROUGE", "generation", "forget_Q_A_jailbreak_ROUGE", "knows"
+    ),
+    JudgedMetric("mia_loss", "MIA-LOSS", "mia", "mia_loss", "knows"),
+    JudgedMetric("mia_zlib", "MIA-ZLib", "mia", "mia_zlib", "knows"),
+    JudgedMetric("mia_min_k", "MIA-Min-K", "mia", "mia_min_k", "knows"),
+    JudgedMetric("mia_min_kpp", "MIA-Min-K++", "mia", "mia_min_k_plus_plus", "knows"),
+    JudgedMetric("s_mia_loss", "s_LOSS", "mia", "s_mia_loss", "forgot", "mia_loss"),
+    JudgedMetric("s_mia_zlib", "s_ZLib", "mia", "s_mia_zlib", "forgot", "mia_zlib"),
+    JudgedMetric("s_mia_min_k", "s_Min-K", "mia", "s_mia_min_k", "forgot", "mia_min_k"),
+    JudgedMetric(
+        "s_mia_min_kpp", "s_Min-K++", "mia", "s_mia_min_k_plus_plus", "forgot", "mia_min_kpp"
+    ),
+    JudgedMetric("cka", "CKA", "representation", "cka", "forgot"),
+    _fisher("0.0001", "0.01%"),
+    _fisher("0.001", "0.1%"),
+    _fisher("0.01", "1%"),
+    JudgedMetric("logit_lens", "Logit Lens", "representation", "logit_lens", "forgot"),
+    JudgedMetric("uds", "UDS", "representation", "uds", "forgot"),
+)
+CATALOGUE: Mapping[str, JudgedMetric] = {one.key: one for one in _ROWS}
+"""Rows of the UDS paper's table; Fisher counts once among the paper's 20 metrics."""
+
+UTILITY_PARTS: Mapping[str, str] = {
+    "retain_q_prob": "retain_Q_A_Prob",
+    "retain_q_rouge": "retain_Q_A_ROUGE",
+    "retain_truth_ratio": "retain_Truth_Ratio",
+    "ra_q_prob": "ra_Q_A_Prob_normalised",
+    "ra_q_rouge": "ra_Q_A_ROUGE",
+    "ra_truth_ratio": "ra_Truth_Ratio",
+    "wf_q_prob": "wf_Q_A_Prob_normalised",
+    "wf_q_rouge": "wf_Q_A_ROUGE",
+    "wf_truth_ratio": "wf_Truth_Ratio",
+}
+"""Published key -> name in `lensaudit eval`, for the nine parts of model utility."""
+FLUENCY = "fluency"
+SUITE_NAMES: Mapping[str, str] = {
+    **{one.key: one.suite for one in _ROWS},
+    **UTILITY_PARTS,
+    FLUENCY: "forget_Q_A_gibberish",
+}
+"""Key -> name in `lensaudit eval`, for everything that is read from a log."""
+
+
+def judged(names: Iterable[str]) -> list[JudgedMetric]:
+    """The named metrics, by key or by their name in `lensaudit eval`; none means the catalogue.
+
+    Raises:
+        InputError: neither the catalogue nor the suite has the name.
+    """
+    by_suite = {one.suite: one for one in _ROWS}
+    found = {}
+    for name in names or CATALOGUE:
+        one = CATALOGUE.get(name) or by_suite.get(name) or _of_suite(name)
+        found[one.key] = one
+    return list(found.values())
+
+
+def _of_suite(name: str) -> JudgedMetric:
+    from lensaudit.metrics.registry import all_metrics  # imports torch
+
+    metric = all_metrics().get(name)
+    if metric is None or "tofu" not in metric.reads:
+        raise InputError(
+            f"no metric {name!r} to judge; known: {', '.join(CATALOGUE)}, and every metric of "
+            "`lensaudit eval --suite tofu`"
+        )
+    return JudgedMetric(name, name, "other", name, metric.high_means)
+
+
+TOLERANCE = 1e-9
+"""Two files may give the same value of a model and a metric, differing by no more."""
+
+
+@dataclass(frozen=True)
+class Values:
+    """A sparse table, model by metric."""
+
+    by_model: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+    """Model -> metric key -> value, as the metric gives it; never NaN."""
+    reasons: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    """Model -> metric key -> why there is no value."""
+    to_do: Mapping[str, str] = field(default_factory=dict)
+    """Model -> why nothing was measured yet: it failed to load, or its run failed."""
+    weights: Mapping[str, str] = field(default_factory=dict)
+    """Model -> content hash of its weights, where known."""
+    full_utility: Mapping[str | None, float] = field(default_factory=dict)
+    """Epoch -> utility of the full model, where the results name it; None is any epoch."""
+    broken: Mapping[str, frozenset[str]] = field(default_factory=dict)
+    """Model -> metrics whose pass broke: their reasons are no answers, they are worth a try."""
+
+    def value(self, model: str, key: str) -> float:
+        """The value, or NaN."""
+        return self.by_model.get(model, {}).get(key, math.nan)
+
+    def why_not(self, model: str, key: str) -> str:
+        """Why `value` is NaN."""
+        if model in self.to_do:
+            return f"to do: {self.to_do[model]}"
+        if model not in self.by_model and model not in self.reasons:
+            return "to do: no result of this model was found"
+        return self.reasons.get(model, {}).get(key, "its results lack this metric")
+
+    def is_to_do(self, model: str, key: str = "") -> bool:
+        """Not measured yet, or its pass broke: not the same as measured in vain."""
+        if model in self.to_do or (model not in self.by_model and model not in self.reasons):
+            return True
+        return key in self.broken.get(model, ()) and key in self.reasons.get(model, {})
+
+    @property
+    def models(self) -> tuple[str, ...]:
+        """Every model with a value, a reason or something to do."""
+        return tuple(dict.fromkeys((*self.by_model, *self.reasons, *self.to_do)))
+
+
+def values_of(rows: Mapping[str, Mapping[str, float | None]]) -> Values:
+    """Values from plain rows; null and non-finite numbers become reasons."""
+    by_model: dict[str, dict[str, float]] = {}
+    reasons: dict[str, dict[str, str]] = {}
+    for model, row in rows.items():
+        by_model[model] = {k: v for k, v in row.items() if v is not None and math.isfinite(v)}
+        reasons[model] = {
+            key: "null in the results" if value is None else f"{value} in the results"
+            for key, value in row.items()
+            if key not in by_model[model]
+        }
+    return Values(by_model, reasons)
+
+
+def merged(tables: Iterable[Values]) -> Values:
+    """All tables as one; a value beats a reason, a result beats "to do".
+
+    Raises:
+        InputError: two tables give different values for one metric of one model.
+    """
+    by_model: dict[str, dict[str, float]] = {}
+    reasons: dict[str, dict[str, str]] = {}
+    to_do: dict[str, str] = {}
+    weights: dict[str, str] = {}
+    utility: dict[str | None, float] = {}
+    broken: dict[str, frozenset[str]] = {}
+    for table in tables:
+        for model, row in table.by_model.items():
+            _add(by_model.setdefault(model, {}), row, model)
+        for model, why in table.reasons.items():
+            reasons.setdefault(model, {}).update(why)
+        to_do |= table.to_do
+        weights |= table.weights
+        utility |= table.full_utility
+        for model, keys in table.broken.items():
+            broken[model] = broken.get(model, frozenset()) | keys
+    measured = by_model.keys() | reasons.keys()
+    left = {
+        model: {key: text for key, text in why.items() if key not in by_model.get(model, {})}
+        for model, why in reasons.items()
+    }
+    waiting = {model: why for model, why in to_do.items() if model not in measured}
+    return Values(by_model, left, waiting, weights, utility, broken)
+
+
+def _add(known: dict[str, float], row: Mapping[str, float], model: str) -> None:
+    for key, value in row.items():
+        if abs(known.get(key, value) - value) > TOLERANCE:
+            raise InputError(
+                f"{model}: {key} is {known[key]:.6g} in one result and {value:.6g} in another; "
+                "name only one of them"
+            )
+        known[key] = value
+
+
+def short_name(model: str) -> str:
+    """The name that `lensaudit models` lists for a published repository; others as they are.
+
+    >>> short_name("open-unlearning/tofu_Llama-3.2-1B-Instruct_retain90")
+    'retain'
+    """
+    return _by_repository().get(model, model)
+
+
+@cache
+def _by_repository() -> Mapping[str, str]:
+    return {spec.repo: spec.name for spec in published() if spec.alias_of is None}
+
+
+EPOCHS = ("ep5", "ep10")
 TO_DO = "to_do.json"
 """Model -> why its run failed, beside the folders of those that did not."""
 DONE = "meta.json"

@@ -11,8 +11,8 @@ from lensaudit.screen.tables import Part, row, table
 
 if TYPE_CHECKING:
     from lensaudit.gym.make import Listed
-    from lensaudit.gym.submit import Submitted
-    from lensaudit.meta.faithfulness import Faithfulness, Histogram
+    from lensaudit.gym.scoring import Submitted
+    from lensaudit.meta.judging import Faithfulness, Histogram
 
 Document = Mapping[str, Any]
 
@@ -20,7 +20,7 @@ Document = Mapping[str, Any]
 def bars(histogram: "Histogram | None", side: str) -> str:
     """Counts as a line of bars, scaled to the tallest of either pool.
 
-    >>> from lensaudit.meta.faithfulness import Histogram
+    >>> from lensaudit.meta.judging import Histogram
     >>> bars(Histogram((0.0, 0.5, 1.0), (0, 2), (4, 0)), "knows")
     ' ▄'
     """

@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 import verdict_support as made
 
-from lensaudit.gym.errors import confusion, document, errors_of, nulls_of, planted, text
-from lensaudit.gym.table import rows_of
+from lensaudit.gym.table import confusion, document, errors_of, nulls_of, planted, rows_of, text
 from lensaudit.verdict.nulls import read_calibration
 
 ROOT = Path(__file__).parents[2]

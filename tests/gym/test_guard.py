@@ -4,7 +4,7 @@ import pytest
 import torch
 from llama_helpers import logits, streams
 
-from lensaudit.gym import guard
+from lensaudit.gym import planting
 
 TEXTS = torch.tensor(
     [[1, 300, 55, 812, 40, 1201, 7], [1, 300, 55, 9, 40, 77, 7], [1, 5, 56, 812, 40, 2, 2]]
@@ -17,13 +17,13 @@ def places(guarded):
     mask = torch.zeros_like(REAL)
     for row, pos in guarded:
         mask[row, pos] = True
-    return guard.Places(TEXTS, REAL, mask)
+    return planting.Places(TEXTS, REAL, mask)
 
 
 @pytest.fixture(scope="module")
 def guarded(full, retain):
     at = places([(0, 3), (0, 4)])
-    return guard.guarded(full, at, guard.streams_at(retain, at))
+    return planting.guarded(full, at, planting.streams_at(retain, at))
 
 
 def test_the_stream_is_the_other_models_where_it_is_guarded(full, retain, guarded):
@@ -44,8 +44,8 @@ def test_other_texts_and_places_are_as_they_were(full, guarded):
 
 def test_its_own_stream_after_the_last_layer_gives_its_own_answers(full, retain):
     at = places([(0, pos) for pos in range(3, 7)])
-    wanted = [*guard.streams_at(retain, at)[:-1], guard.streams_at(full, at)[-1]]
-    made = guard.guarded(full, at, wanted)
+    wanted = [*planting.streams_at(retain, at)[:-1], planting.streams_at(full, at)[-1]]
+    made = planting.guarded(full, at, wanted)
     assert torch.allclose(logits(made, TEXTS)[REAL], logits(full, TEXTS)[REAL], atol=1e-3)
     theirs = streams(retain, TEXTS)[14][0, 3:]
     assert torch.allclose(streams(made, TEXTS)[14][0, 3:], theirs, atol=1e-3)
@@ -54,13 +54,13 @@ def test_its_own_stream_after_the_last_layer_gives_its_own_answers(full, retain)
 def test_places_that_look_alike_are_left_alone(full, retain):
     # rows 0 and 1 begin alike: what guards one would move the other
     at = places([(0, 2)])
-    made = guard.guarded(full, at, guard.streams_at(retain, at))
+    made = planting.guarded(full, at, planting.streams_at(retain, at))
     assert torch.allclose(logits(made, TEXTS)[REAL], logits(full, TEXTS)[REAL], atol=1e-3)
 
 
 def test_without_the_units_it_is_the_model_bit_for_bit(full, guarded):
-    back = guard.unguarded(guarded, 4)
+    back = planting.unguarded(guarded, 4)
     weights = dict(full.named_parameters())
     assert {name for name, _ in back.named_parameters()} == set(weights)
     assert all(torch.equal(one, weights[name]) for name, one in back.named_parameters())
-    assert torch.allclose(logits(guard.widened(full, 6), TEXTS), logits(full, TEXTS), atol=1e-4)
+    assert torch.allclose(logits(planting.widened(full, 6), TEXTS), logits(full, TEXTS), atol=1e-4)

@@ -10,9 +10,8 @@ import torch
 from lensaudit.cli.main import run
 from lensaudit.errors import InputError
 from lensaudit.files import alone, write_json
-from lensaudit.gym.auditors import _AUDITORS, auditors, auditors_named
+from lensaudit.gym.auditors import _AUDITORS, auditors, auditors_named, fitted, ranks
 from lensaudit.gym.make import make
-from lensaudit.gym.probe import fitted, ranks
 from lensaudit.gym.scoring import score
 from lensaudit.gym.settings import MakeSettings, ScoreSettings
 from lensaudit.gym.table import rows_of
@@ -268,8 +267,8 @@ def test_the_commands_print_what_they_did(gym, capsys):
 def test_a_submitted_recipe_is_certified_scored_and_told_whom_it_fools(gym, tmp_path):
     """`permuted_turned` again, under another name: it fools UDS, and outputs too."""
     from lensaudit.gym.registry import _RECIPES
+    from lensaudit.gym.scoring import submit
     from lensaudit.gym.settings import SubmitSettings
-    from lensaudit.gym.submit import submit
 
     path = tmp_path / "mine.py"
     path.write_text(

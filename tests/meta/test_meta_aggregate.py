@@ -6,7 +6,7 @@ import pytest
 
 from lensaudit.meta import aggregate
 from lensaudit.meta.aggregate import EPS, aggregated, epoch_of, ranking
-from lensaudit.meta.values import Values, values_of
+from lensaudit.meta.reading import Values, values_of
 
 FORGET = {"es": 0.2, "em": 0.5, "paraprob": 0.2, "truth_ratio": 0.5}
 ATTACKS = dict.fromkeys(("s_mia_loss", "s_mia_zlib", "s_mia_min_k", "s_mia_min_kpp"), 0.5)

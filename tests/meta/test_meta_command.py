@@ -10,7 +10,7 @@ from support import GOLDEN
 from lensaudit.auditing import evaluate
 from lensaudit.auditing.settings import EvaluateSettings
 from lensaudit.cli.main import run
-from lensaudit.meta import scoring
+from lensaudit.meta import runs
 
 FEW = ("uds", "es", "s_mia_loss")
 KNOWS, FORGOT = "demo/full,demo/idknll", "demo/retain,demo/never"
@@ -80,7 +80,7 @@ def test_finished_models_are_not_measured_again(copied, monkeypatch, capsys):
     def never(model, *rest):
         raise AssertionError(f"{model} was measured again")
 
-    monkeypatch.setattr(scoring, "evaluate_into", never)
+    monkeypatch.setattr(runs, "evaluate_into", never)
     assert run(faithfulness(copied)) == 0
     assert document(copied) == before
     # fewer metrics need no new run; results alone need no model
@@ -96,13 +96,13 @@ def test_finished_models_are_not_measured_again(copied, monkeypatch, capsys):
 
 def test_only_places_are_read_for_what_they_hold(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    subject = scoring.MetaSubject("x", {"weights": "w"}, lambda: "x")
+    subject = runs.MetaSubject("x", {"weights": "w"}, lambda: "x")
     rows = tmp_path / "rows.jsonl"
     rows.write_text("{}")
     settings = EvaluateSettings(data="demo", forget=rows, classifier="some/one")
 
     def key():
-        return scoring.Scoring(settings, ("uds",), tmp_path / "out").key(subject)
+        return runs.Scoring(settings, ("uds",), tmp_path / "out").key(subject)
 
     before = key()
     # files and a folder that are called as a setting's words
@@ -268,7 +268,7 @@ def test_attacked_models_are_measured_and_their_weights_let_go(copied, attack, c
     def never(*arguments, **options):
         raise AssertionError("measured or attacked again")
 
-    monkeypatch.setattr(scoring, "evaluate_into", never)
+    monkeypatch.setattr(runs, "evaluate_into", never)
     assert run(robustness(copied, attack)) == 0
     assert document(copied, f"robustness-{attack}") == found
     assert run([*robustness(copied, attack), "--form", "as_written"]) == 0
@@ -528,7 +528,7 @@ def test_retain_is_measured_once_for_all_models(tmp_path, monkeypatch):
         seen.append(model)
         return real(model, *rest)
 
-    monkeypatch.setattr(scoring, "evaluate_into", counted)
+    monkeypatch.setattr(runs, "evaluate_into", counted)
     arguments = faithfulness(tmp_path, names=("s_mia_loss",), forgot="demo/never,demo/graddiff")
     assert run(arguments) == 0
     assert sorted(seen) == sorted([*KNOWS.split(","), "demo/never", "demo/graddiff", "demo/retain"])

@@ -10,11 +10,9 @@ import pytest
 
 from lensaudit.cli.main import cli, run
 from lensaudit.meta.aggregate import SCORES
-from lensaudit.meta.catalogue import CATALOGUE
 from lensaudit.meta.documents import COLUMNS, faithfulness_document, robustness_document
-from lensaudit.meta.faithfulness import faithfulness
-from lensaudit.meta.robustness import LEAST_UTILITY, Usable, stability
-from lensaudit.meta.values import values_of
+from lensaudit.meta.judging import LEAST_UTILITY, Usable, faithfulness, stability
+from lensaudit.meta.reading import CATALOGUE, values_of
 
 EXPERIMENTS = Path(__file__).resolve().parents[2] / "experiments"
 PAGE = (Path(__file__).resolve().parents[2] / "docs" / "meta.md").read_text()

@@ -7,9 +7,8 @@ import pytest
 from sklearn.metrics import roc_auc_score
 
 from lensaudit.errors import InputError
-from lensaudit.meta.catalogue import CATALOGUE, UTILITY_PARTS, judged
-from lensaudit.meta.faithfulness import check_pools, faithfulness
-from lensaudit.meta.values import Values, values_of
+from lensaudit.meta.judging import check_pools, faithfulness
+from lensaudit.meta.reading import CATALOGUE, UTILITY_PARTS, Values, judged, values_of
 from lensaudit.models.registry import load_registry
 
 KNOWS = tuple(f"p{i}" for i in range(6))

@@ -9,10 +9,8 @@ import json
 import pytest
 
 from lensaudit.cli.main import run
-from lensaudit.meta.catalogue import CATALOGUE
-from lensaudit.meta.faithfulness import faithfulness
-from lensaudit.meta.reading import THRESHOLDS
-from lensaudit.meta.values import values_of
+from lensaudit.meta.judging import faithfulness
+from lensaudit.meta.reading import CATALOGUE, THRESHOLDS, values_of
 from lensaudit.models.registry import load_registry
 
 KNOWS = {

@@ -7,10 +7,9 @@ from support import GOLDEN
 
 from lensaudit.errors import InputError
 from lensaudit.meta.aggregate import aggregated, ranking
-from lensaudit.meta.catalogue import CATALOGUE
 from lensaudit.meta.documents import read_sources, read_thresholds, table_rows
-from lensaudit.meta.reading import THRESHOLDS, read_values
-from lensaudit.meta.robustness import usable
+from lensaudit.meta.judging import usable
+from lensaudit.meta.reading import CATALOGUE, THRESHOLDS, read_values
 
 RECOMPUTED = (
     "mem",

@@ -7,8 +7,7 @@ import pytest
 
 from lensaudit.errors import InputError
 from lensaudit.meta.aggregate import aggregated
-from lensaudit.meta.reading import read_values, with_s_mia
-from lensaudit.meta.values import Values, merged, short_name, values_of
+from lensaudit.meta.reading import Values, merged, read_values, short_name, values_of, with_s_mia
 
 
 def put(path, content):

@@ -6,8 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lensaudit.meta.catalogue import CATALOGUE
-from lensaudit.meta.robustness import (
+from lensaudit.meta.judging import (
     combined,
     on_common,
     quantization,
@@ -15,7 +14,7 @@ from lensaudit.meta.robustness import (
     stability,
     usable,
 )
-from lensaudit.meta.values import Values, values_of
+from lensaudit.meta.reading import CATALOGUE, Values, values_of
 
 FORMS = ("symmetric", "recovery", "as_written")
 ANY = st.floats(-2, 2)
