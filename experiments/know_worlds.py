@@ -1,64 +1,207 @@
 """Is p of the assignment test uniform over worlds? One ignorant model asked about many draws.
 
-    python experiments/know_worlds.py --model demo/retain --worlds 200
-
-Each world is a draw of the fictional generator: other people, other values. No embedded model saw
-any of them, so p must be uniform; that also shows whether the generator's values are exchangeable
-given the names. Two cores, 200 worlds: about 10 minutes. Expected: KS p above .01, and a share of
-p <= .05 within its exact limits around .05.
+Question: each world is a draw of the fictional generator: other people, other values. No embedded
+          model saw any of them, so p must be uniform over worlds, which also shows whether the
+          generator's values are exchangeable given the names; and e of a fact must be at least 20
+          in at most one of twenty. With --trained: of so many further worlds, a model that was
+          taught the people to keep alone, and one that was taught the facts too.
+Command:  python experiments/know_worlds.py --model demo/retain --worlds 200 --evidence 60
+          python experiments/know_worlds.py --worlds 0 --trained 10
+Takes:    3 s a world on one idle core, 12 s with evidence, 2 minutes with two models trained.
+Expected: KS p above .01, shares within their exact limits; all taught models convicted.
 """
 
 import json
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import click
 import numpy as np
+from know_gym import FOREIGN, demo_base, heard, judged, neutral_texts
 from scipy.stats import kstest
 
-from lensaudit.association.evidence import RelationReading, binding_of
-from lensaudit.association.outcome import counted
-from lensaudit.association.reading import LENS, OUTPUTS, Questionnaire, lensed, said
-from lensaudit.association.relations import relations_of
+from lensaudit.association.evidence import (
+    RelationReading,
+    facts_of_read,
+    naming_of,
+    priors_of,
+)
+from lensaudit.association.names import invented_names
+from lensaudit.association.reading import OUTPUTS, Questionnaire, said
+from lensaudit.association.relations import Relation, relations_of
+from lensaudit.data.chat import pad_id
 from lensaudit.data.facts import validate
-from lensaudit.data.fictional import annotated, make_world
+from lensaudit.data.fictional import FictionalRow, World, annotated, make_world, passing_rows
+from lensaudit.gym.ground import fit
 from lensaudit.models.bridge import load_model
-from lensaudit.scores.intervals import share_of
+from lensaudit.models.causal import load_causal
+from lensaudit.models.checkpoint import open_checkpoint
+from lensaudit.models.registry import load_registry, resolve
+from lensaudit.scores.intervals import clustered_mean, share_of
+from lensaudit.unlearn.rows import finetune_batches
+from lensaudit.unlearn.train import FineTuning, Recipe
+from lensaudit.unlearn.trainee import copy_tokenizer, save_model
+from tools.demo_family.corpus import answered, both_formats
+
+LARGE = 20.0
+FIRST_TRAINED = 1001
+"""Seed of the first world that models are trained for."""
+STEPS, LR, BATCH = 160, 1.5e-3, 32
+"""As the anchors of a further seed of the gym."""
+
+
+def questions_of(world: World, seed: int) -> list[Relation]:
+    """Of a world's forget set."""
+    return list(relations_of(validate(annotated(world.forget), f"world {seed}")).found)
+
+
+def with_evidence(relation: Relation, world: World) -> Questionnaire:
+    """With namesakes, and the values of the world's 28 other people: drawn as the true ones were."""
+    others = [
+        row.entity for row in (*world.retain, *world.holdout) if row.relation == relation.name
+    ]
+    names = [
+        name for one in relation.subjects for name in invented_names(one, 2, others=relation.subjects)
+    ]
+    further = tuple(one for one in dict.fromkeys(others) if one not in relation.values)
+    return Questionnaire(relation, tuple(names), further)
+
+
+def evidence_of(model: Any, base: Any, read: Sequence[RelationReading]) -> dict[str, Any]:
+    """E of every fact beside the largest of uniform, base and namesakes; and beside uniform."""
+    never = heard(base, [Questionnaire(r.asked.relation, (), r.asked.placebos) for r in read])
+    facts, plain = [], []
+    for own, other in zip(read, never, strict=True):
+        n = len(own.asked.relation.subjects)
+        full = RelationReading(own.asked, {OUTPUTS: said(model, own.asked, OUTPUTS)})
+        prior = priors_of(full, [other], [])
+        facts += facts_of_read(own, prior)
+        size = len(own.asked.values)
+        plain += [
+            float(np.mean([one[at].exp()[true] * size for one in own.by_reader.values()]))
+            for at, true in zip(range(n), own.asked.relation.true, strict=True)
+        ]
+    e = [one.e for one in facts if one.e is not None]
+    k = min(len(one.asked.values) for one in read)
+    return {"e": e, "e_uniform": plain, "named": len(naming_of(facts, k).idx), "k": k}
+
+
+def asked_about(
+    model: Any, base: Any, texts: Sequence[str], seed: int, *, evidence: bool
+) -> dict[str, Any]:
+    """What the tests say of one model and one world."""
+    world = make_world(seed)
+    relations = questions_of(world, seed)
+    if not evidence:
+        return judged(heard(model, [Questionnaire(one) for one in relations], base, texts))
+    asked = [with_evidence(one, world) for one in relations]
+    bare = [Questionnaire(one.relation, (), one.placebos) for one in asked]
+    read = [
+        RelationReading(one, row.by_reader)
+        for one, row in zip(asked, heard(model, bare, base, texts), strict=True)
+    ]
+    return judged(read) | evidence_of(model, base, only_said(read))
+
+
+def only_said(read: Sequence[RelationReading]) -> list[RelationReading]:
+    """Without the other head: what `facts.csv` says with --reader outputs and lens."""
+    return [
+        RelationReading(
+            one.asked, {k: v for k, v in one.by_reader.items() if not k.startswith(FOREIGN)}
+        )
+        for one in read
+    ]
+
+
+def trained(world: World, out: Path, *, sees: bool, seed: int) -> Path:
+    """The base, taught the people to keep, general knowledge, and the facts twice if it sees them."""
+    folder = out / f"world-{seed}-{'taught' if sees else 'never'}"
+    if (folder / "config.json").exists():
+        return folder
+    start = open_checkpoint(resolve("demo/base", load_registry()))
+    bridge = load_model("demo/base")
+    rows: list[FictionalRow] = [*(world.forget * 2 if sees else ()), *world.retain]
+    rows += [*world.real_authors, *world.world_facts]
+    rows += passing_rows(world, 80, seed=f"know-{seed}")
+    samples = both_formats(bridge.tokenizer, map(answered, rows))
+    batches = finetune_batches(samples, batch_size=BATCH, seed=seed, pad=pad_id(bridge.tokenizer))
+    recipe = Recipe(n_steps=STEPS, lr=LR, n_warmup=4)
+    model = fit(load_causal(start), FineTuning(), batches, recipe, after=None)
+    folder.mkdir(parents=True, exist_ok=True)
+    copy_tokenizer(start.folder, folder)
+    save_model(model, folder)
+    return folder
+
+
+def going_on(place: Path, seeds: Sequence[int], ask: Callable[[int], dict[str, Any]]) -> list[Any]:
+    """A line a world; those that are there are kept."""
+    place.parent.mkdir(parents=True, exist_ok=True)
+    done = [json.loads(line) for line in place.read_text().splitlines()] if place.exists() else []
+    with place.open("a") as lines:
+        for seed in seeds:
+            if seed not in {one["seed"] for one in done}:
+                done.append({"seed": seed, **ask(seed)})
+                lines.write(json.dumps(done[-1]) + "\n")
+                lines.flush()
+    return [one for one in done if one["seed"] in seeds]
+
+
+def show(name: str, done: Sequence[dict[str, Any]]) -> None:
+    """How uniform p is, and how large e."""
+    for kind in ("all", OUTPUTS, "lens", FOREIGN):
+        p = np.array([one[f"p_{kind}"] for one in done])
+        line = f"{name}, {kind}: {len(p)} worlds, KS p {kstest(p, 'uniform').pvalue:.3f}"
+        for level in (0.01, 0.05):
+            share = share_of(int((p <= level).sum()), len(p))
+            line += f"; p <= {level}: {int((p <= level).sum())} = {share.value:.3f}"
+            line += f" [{share.low:.3f}, {share.high:.3f}]"
+        print(line)
+    told = [one for one in done if "e" in one]
+    for key in ("e", "e_uniform") if told else ():
+        values = [e for one in told for e in one[key]]
+        worlds = [one["seed"] for one in told for _ in one[key]]
+        large = clustered_mean(
+            [float(e >= LARGE) for e in values], worlds, bounds=(0.0, 1.0), unit="worlds"
+        )
+        mean = clustered_mean(values, worlds, bounds=(0.0, max(values)), unit="worlds")
+        print(
+            f"{name}: {key} of {len(values)} facts, K {min(one['k'] for one in told)}: mean "
+            f"{mean.point:.3f} [{mean.lower:.3f}, {mean.upper:.3f}]; e >= 20: {large.point:.4f} "
+            f"[{large.lower:.4f}, {large.upper:.4f}]; worlds with a fact named: "
+            f"{sum(one['named'] > 0 for one in told)} of {len(told)}"
+        )
 
 
 @click.command()
 @click.option("--model", default="demo/retain", show_default=True)
 @click.option("--worlds", default=200, show_default=True)
+@click.option("--evidence", default=0, help="Worlds of which e is asked too.")
+@click.option("--trained", "n_trained", default=0, help="Worlds that models are trained for.")
 @click.option("--out", type=click.Path(path_type=Path), default=Path("experiments/out/know_worlds"))
-def main(model: str, worlds: int, out: Path) -> None:
-    """Ask one model about many worlds; print and keep every p."""
-    bridge = load_model(model)
-    place = out / f"{model.replace('/', '-')}.jsonl"
-    place.parent.mkdir(parents=True, exist_ok=True)
-    done = [json.loads(line) for line in place.read_text().splitlines()] if place.exists() else []
-    with place.open("a") as lines:
-        for seed in range(1 + len(done), worlds + 1):
-            found = binding_of(readings(bridge, seed), seed=seed)
-            done.append({"seed": seed, "p": found.test.p, "z": found.test.z})
-            lines.write(json.dumps(done[-1]) + "\n")
-            lines.flush()
-    p = np.array([one["p"] for one in done])
-    print(f"{model}: {len(p)} worlds, KS p {kstest(p, 'uniform').pvalue:.3f}")
-    for level in (0.01, 0.05):
-        share = share_of(int((p <= level).sum()), len(p))
-        print(f"p <= {level}: {share.value:.3f} [{share.low:.3f}, {share.high:.3f}]")
-
-
-def readings(bridge, seed: int) -> list[RelationReading]:
-    """What the model says of the people and values of a world."""
-    rows = validate(annotated(make_world(seed).forget), f"world {seed}")
-    found = []
-    for relation in relations_of(rows).found:
-        asked = Questionnaire(relation)
-        layers = {f"{LENS} {at}": table for at, table in enumerate(lensed(bridge, asked))}
-        found.append(
-            counted(RelationReading(asked, {OUTPUTS: said(bridge, asked, OUTPUTS), **layers}))
+def main(model: str, worlds: int, evidence: int, n_trained: int, out: Path) -> None:
+    """Ask one model about many worlds, and models about the worlds they were trained for."""
+    base, texts = demo_base(), neutral_texts()
+    if worlds:
+        bridge = load_model(model)
+        place = out / f"{model.replace('/', '-')}.jsonl"
+        show(
+            model,
+            going_on(
+                place,
+                range(1, worlds + 1),
+                lambda seed: asked_about(bridge, base, texts, seed, evidence=seed <= evidence),
+            ),
         )
-    return found
+    for sees in (False, True) if n_trained else ():
+        name = "taught" if sees else "never taught"
+
+        def ask(seed: int, sees: bool = sees) -> dict[str, Any]:
+            folder = trained(make_world(seed), out / "models", sees=sees, seed=seed)
+            return asked_about(load_model(folder), base, texts, seed, evidence=True)
+
+        seeds = range(FIRST_TRAINED, FIRST_TRAINED + n_trained)
+        show(name, going_on(out / f"trained-{sees}.jsonl", seeds, ask))
 
 
 if __name__ == "__main__":

@@ -1,0 +1,109 @@
+"""Does `know` work on a real pretrained model, and on what it learned in pretraining?
+
+Question: which members of the SmolLM2 family does the assignment test convict; and is SmolLM2, as
+          it was published, found to know capitals, languages and authors, without anybody who
+          never saw them? `untrained` has its shape and random weights: it can know nothing.
+Command:  lensaudit models fetch smollm2; python experiments/know_real.py
+Takes:    60 to 90 s a model on two idle cores.
+Expected: the tables of docs/know.md.
+Writes:   experiments/out/know_real/: a folder a model as `lensaudit know` writes it.
+"""
+
+import json
+import os
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import click
+import torch
+
+import lensaudit as la
+from lensaudit.models.causal import load_causal
+from lensaudit.models.checkpoint import open_checkpoint
+from lensaudit.models.registry import load_registry, resolve
+from lensaudit.unlearn.trainee import copy_tokenizer, save_model
+
+FAMILY = ("full", "retain", "absent", "npo", "masked_top", "trigger")
+BASE = "smollm2/base"
+
+
+def rows(part: str) -> Iterator[dict[str, Any]]:
+    """Facts from pretraining with their relation."""
+    found = json.loads(Path(__file__).with_name("know_facts.json").read_text(encoding="utf-8"))
+    idx = 0
+    for relation, question, prefix, _, pairs in found[part]:
+        for pair in pairs.split("; "):
+            subject, value = pair.split(": ")
+            begun = prefix.format(subject)
+            yield {
+                "idx": idx,
+                "question": question.format(subject),
+                "prefix": begun,
+                "entity": value,
+                "answer": f"{begun} {value}.",
+                "group": subject,
+                "relation": relation,
+            }
+            idx += 1
+
+
+def untrained(out: Path) -> Path:
+    """The shape and tokenizer of SmolLM2 with random weights."""
+    folder = out / "untrained"
+    if not (folder / "config.json").exists():
+        start = open_checkpoint(resolve(BASE, load_registry()))
+        folder.mkdir(parents=True, exist_ok=True)
+        copy_tokenizer(start.folder, folder)
+        model: Any = load_causal(start)
+        torch.manual_seed(0)
+        save_model(type(model)(model.config), folder, dtype=torch.float32)
+    return folder
+
+
+def told(name: str, found: Any, seconds: float, cpu: float) -> None:
+    """A line a model, with seconds passed and seconds of processor."""
+    said = found.summary
+    bits = said["bits"] or said["bits_familiar"]
+    low, high = (f"{bits[end]:.2f}" if bits[end] is not None else "-" for end in ("low", "high"))
+    print(
+        f"{name:22} p {said['p']:.2g} z {said['z']:.1f} gamma {said['gamma']:.2f} bits "
+        f"{bits['value']:.2f} [{low}, {high}] named {len(said['named'])} of {said['n']} "
+        f"{seconds:.0f} s, {cpu:.0f} s of processor\n  {said['headline']}\n  "
+        + "; ".join(one["said"] for one in said["controls"])
+        + "\n  "
+        + "; ".join(
+            f"{one['relation']} n {one['n']} z {one['z']:.1f} p {one['p']:.2g}"
+            for one in said["relations"]
+        ),
+        flush=True,
+    )
+
+
+@click.command()
+@click.option("--out", type=click.Path(path_type=Path), default=Path("experiments/out/know_real"))
+@click.option("--part", type=click.Choice(["family", "pretraining", "all"]), default="all")
+def main(out: Path, part: str) -> None:
+    """Ask the family about the embedded facts, and the base about what it read."""
+    out.mkdir(parents=True, exist_ok=True)
+    print(f"load {os.getloadavg()[0]:.1f}, {torch.get_num_threads()} threads")
+    files = {name: out / f"{name}.json" for name in ("asked", "kept")}
+    for name, file in files.items():
+        file.write_text(json.dumps(list(rows(name)), ensure_ascii=False, indent=1))
+    about: dict[str, Any] = {"data": str(files["asked"]), "retain_data": str(files["kept"])}
+    runs: list[tuple[str, str, dict[str, Any]]] = []
+    if part != "pretraining":
+        runs += [(name, f"smollm2/{name}", {"base": BASE}) for name in FAMILY]
+    if part != "family":
+        runs += [("base-world", BASE, about), ("full-world", "smollm2/full", about)]
+        runs += [("untrained-world", str(untrained(out)), about)]
+        runs += [("masked_top-world", "smollm2/masked_top", about)]
+    for name, source, more in runs:
+        started, spent = time.monotonic(), time.process_time()
+        found = la.know(source, out / name, activations=out / "activations", **more)
+        told(name, found, time.monotonic() - started, time.process_time() - spent)
+
+
+if __name__ == "__main__":
+    main()
