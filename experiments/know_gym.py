@@ -11,34 +11,36 @@ into the base model's last stream and read by the base's head. No retain model i
 
 import json
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import click
+import numpy as np
 import torch
+from scipy.stats import spearmanr
 
 from lensaudit.association.evidence import RelationReading, binding_of, facts_of_read
 from lensaudit.association.reading import (
     LENS,
     OUTPUTS,
     Questionnaire,
+    lensed,
     maps_onto,
-    prompts_of,
     upper_layers,
 )
 from lensaudit.association.relations import relations_of
 from lensaudit.data.neutral import neutral_of
 from lensaudit.data.tofu import forget_set
-from lensaudit.gym.registry import Mechanism, recipes
+from lensaudit.gym.make import models_in
 from lensaudit.models.bridge import load_model, n_layers
 from lensaudit.models.registry import base_spec
 from lensaudit.scores.intervals import share_of
-from lensaudit.worstcase.reading import LensReader
 
 LEVEL = 0.01
 FOREIGN = "foreign"
 KINDS = ("all", OUTPUTS, LENS, FOREIGN)
+KEPT = ("seed", "mechanism", "strength", "truth", "held_out")
 Asked = Sequence[Questionnaire]
 
 
@@ -61,28 +63,33 @@ def neutral_texts() -> list[str]:
 
 
 def heard(
-    model: Any, asked: Asked, base: Any = None, texts: Sequence[str] = ()
+    model: Any, asked: Asked, base: Any = None, maps: Mapping[int, Any] | None = None
 ) -> list[RelationReading]:
-    """What the counted readers say: upper layers, and the last layer, which is what is said."""
+    """What the counted readers say: upper layers, and the last layer, which is what is said.
+
+    With a base and maps onto it also its head.
+    """
     found = [{OUTPUTS: rows.pop(), **dict(_named(LENS, rows))} for rows in _layers(model, asked)]
     if base is not None:
-        maps = maps_onto(model, base, texts)
         for own, rows in zip(found, _layers(model, asked, base, maps), strict=True):
             own.update(_named(FOREIGN, [*rows[:-1]]))
     return [RelationReading(*one) for one in zip(asked, found, strict=True)]
 
 
+def through_both(
+    model: Any, asked: Asked, base: Any, texts: Sequence[str]
+) -> list[RelationReading]:
+    """Through the model's own head and the base's."""
+    return heard(model, asked, base, maps_onto(model, base, texts))
+
+
 def _layers(
     model: Any, asked: Asked, head: Any = None, maps: Mapping[int, Any] | None = None
 ) -> Iterator[list[torch.Tensor]]:
-    upper = upper_layers(n_layers(model))
+    n = n_layers(model)
     for one in asked:
-        prompts = prompts_of(model, one, LENS)
-        values = [prompts.values] * len(prompts.ids)
-        with torch.no_grad():
-            lens = LensReader(model, head or model, maps=maps or {})
-            rows = prompts.joined(lens.exposures(prompts.ids, values, upper[0]))
-        yield [rows[at - upper[0]] for at in (*upper, n_layers(model) - 1)]
+        layers = (*upper_layers(n), n - 1)
+        yield [*lensed(model, one, head=head, maps=maps, layers=layers).values()]
 
 
 def _named(kind: str, rows: Sequence[torch.Tensor]) -> Iterator[tuple[str, torch.Tensor]]:
@@ -101,36 +108,26 @@ def only(read: Sequence[RelationReading], kind: str) -> list[RelationReading]:
     ]
 
 
-def kept_tables(place: Path, asked: Asked, read: Callable[[], list[RelationReading]]) -> Any:
+def kept_tables(
+    place: Path, asked: Asked, read: Callable[[], list[RelationReading]] | None
+) -> list[RelationReading]:
     """What was read before, else what is read now."""
-    if not place.exists():
+    if read and not place.exists():
         place.parent.mkdir(parents=True, exist_ok=True)
         torch.save([one.by_reader for one in read()], place)
     return [RelationReading(*one) for one in zip(asked, torch.load(place), strict=True)]
 
 
 def judged(read: Sequence[RelationReading]) -> dict[str, float]:
-    """P and z by all readers together and by each kind of them; mean bits beside a uniform guess."""
+    """P and z by all readers and by each kind of them; mean bits beside a uniform guess."""
     found: dict[str, float] = {}
     for kind in KINDS:
+        if not only(read, kind)[0].by_reader:
+            continue  # nobody else's head was given
         test = binding_of(only(read, kind), seed=0).test
         found |= {f"p_{kind}": test.p, f"z_{kind}": round(test.z, 3)}
     bits = [fact.familiar for one in read for fact in facts_of_read(one, None)]
     return found | {"bits": round(sum(bits) / len(bits), 4)}
-
-
-def planted(gym: Path, seeds: str) -> Iterator[tuple[int, Path]]:
-    """Seed and folder of every model whose truth was certified."""
-    for seed in map(int, seeds.split(",")):
-        for folder in sorted((gym / f"seed-{seed}").iterdir()):
-            if (folder / "certificate.json").exists():
-                yield seed, folder
-
-
-def mechanism_of(model: str) -> tuple[Mechanism | None, float]:
-    """The recipe of a planted model and its strength; None: an anchor."""
-    name, _, strength = model.partition("-")
-    return recipes().get(name), float(strength or 1)
 
 
 def show(done: Sequence[Mapping[str, Any]]) -> None:
@@ -150,6 +147,80 @@ def show(done: Sequence[Mapping[str, Any]]) -> None:
         )
 
 
+def turned(out: Path, asked: Asked, lines: Sequence[Mapping[str, Any]]) -> None:
+    """What a rotation of the stream changes in what is read without another head: nothing."""
+    for kind in (OUTPUTS, LENS):
+        logprob, p, z, n = 0.0, 0.0, 0.0, 0
+        for one in lines:
+            plain = one["mechanism"].removesuffix("_turned")
+            if one["mechanism"] not in ("full_turned", "absent_turned"):
+                continue
+            found = [
+                only(kept_tables(out / f"seed-{one['seed']}" / f"{name}.pt", asked, None), kind)
+                for name in (plain, one["mechanism"])
+            ]
+            tests = [binding_of(read, seed=0).test for read in found]
+            gaps = [
+                float((x[name] - y[name]).abs().max())
+                for x, y in zip(*[[r.by_reader for r in read] for read in found], strict=True)
+                for name in x
+            ]
+            logprob, n = max(logprob, *gaps), n + 1
+            p = max(p, abs(tests[0].p - tests[1].p))
+            z = max(z, abs(tests[0].z - tests[1].z))
+        print(
+            f"turned, {kind}: {n} pairs, largest gap of log-probs {logprob:.2g} nats, "
+            f"of p {p:.2g}, of z {z:.2g}"
+        )
+
+
+def _ranked(pairs: Mapping[str, Sequence[Any]], names: Iterable[str]) -> float:
+    both = np.array([one for name in names for one in pairs[name]])
+    found: Any = spearmanr(both[:, 0], both[:, 1])
+    return float(found.statistic)
+
+
+def beside_depth(lines: Sequence[Mapping[str, Any]], ledger: Path) -> None:
+    """Rank correlation with depth measured beside a retain model, and where the two part."""
+    depth = {}
+    for line in ledger.read_text().splitlines():
+        one = json.loads(line)
+        found = (one.get("evidence") or {}).get("patch") or {}
+        if one.get("auditor") == "verdict" and found.get("uds") is not None:
+            aligned = (found.get("aligned") or {}).get("uds")
+            depth[one["mechanism"], one["strength"], one["seed"]] = {
+                "uds": found["uds"],
+                "aligned": found["uds"] if aligned is None else aligned,
+            }
+    both = [
+        {**one, **depth[key]}
+        for one in lines
+        if (key := (one["mechanism"], one["strength"], one["seed"])) in depth
+    ]
+    names = sorted({one["mechanism"] for one in both})
+    random = np.random.default_rng(0)
+    for own in ("z_all", "bits"):
+        for other in ("uds", "aligned"):
+            pairs = {
+                name: [(r[own], -r[other]) for r in both if r["mechanism"] == name]
+                for name in names
+            }
+            draws = [_ranked(pairs, random.choice(names, len(names))) for _ in range(1000)]
+            point = _ranked(pairs, names)
+            low, high = np.quantile(draws, [0.025, 0.975])
+            print(f"{own} and -{other}: Spearman {point:.2f} [{low:.2f}, {high:.2f}], {len(both)}")
+    ignorant = min(one["aligned"] for one in both if one["truth"] == "absent")
+    print(f"least aligned UDS of absent models: {ignorant:.2f}")
+    parts = defaultdict(list)
+    for one in both:
+        convicted, deep = one["p_all"] <= LEVEL, one["aligned"] < ignorant
+        if convicted != deep and one["truth"] != "damaged":
+            parts["convicted alone" if convicted else "depth alone", one["mechanism"]].append(one)
+    for (what, name), rows in sorted(parts.items()):
+        total = sum(one["mechanism"] == name for one in both)
+        print(f"{what}: {name} ({rows[0]['truth']}) {len(rows)} of {total}")
+
+
 @click.command()
 @click.argument("gym", type=click.Path(exists=True, path_type=Path))
 @click.option("--seeds", default="0,1,2,3,4", show_default=True)
@@ -157,27 +228,21 @@ def show(done: Sequence[Mapping[str, Any]]) -> None:
 def main(gym: Path, seeds: str, out: Path) -> None:
     """Ask every planted model who has what; go on where an earlier run stopped."""
     asked, base, texts = asked_of_demo(), demo_base(), neutral_texts()
-    lines = []
-    for seed, folder in planted(gym, seeds):
+    lines: list[dict[str, Any]] = []
+    for one in sorted(models_in(gym), key=lambda one: seeds.find(str(one.seed))):
+        if str(one.seed) not in seeds.split(","):
+            continue
         read = kept_tables(
-            out / f"seed-{seed}" / f"{folder.name}.pt",
+            out / f"{one.name}.pt",
             asked,
-            lambda folder=folder: heard(load_model(folder), asked, base, texts),
+            lambda one=one: through_both(load_model(one.folder), asked, base, texts),
         )
-        recipe, strength = mechanism_of(folder.name)
-        truth = json.loads((folder / "certificate.json").read_text())
-        lines.append(
-            {
-                "seed": seed,
-                "mechanism": folder.name.partition("-")[0],
-                "strength": strength,
-                "truth": recipe.truth if recipe else ("intact" if truth["holds"] else "absent"),
-                "held_out": bool(recipe and recipe.held_out),
-                **judged(read),
-            }
-        )
-        (out / "know.jsonl").write_text("".join(f"{json.dumps(one)}\n" for one in lines))
+        kept = {name: getattr(one, name) for name in KEPT}
+        lines.append(kept | judged(read))
+        (out / "know.jsonl").write_text("".join(f"{json.dumps(line)}\n" for line in lines))
     show(lines)
+    turned(out, asked, lines)
+    beside_depth(lines, Path(__file__).parents[1] / "benchmarks/gym/verdict/scores.jsonl")
 
 
 if __name__ == "__main__":

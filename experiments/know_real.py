@@ -4,7 +4,8 @@ Question: which members of the SmolLM2 family does the assignment test convict; 
           it was published, found to know capitals, languages and authors, without anybody who
           never saw them? `untrained` has its shape and random weights: it can know nothing.
 Command:  lensaudit models fetch smollm2; python experiments/know_real.py
-Takes:    60 to 90 s a model on two idle cores.
+Takes:    half a minute of one core a model of the family, which is asked by its outputs and own
+          head; --part default runs `lensaudit know` as it is and tells its seconds.
 Expected: the tables of docs/know.md.
 Writes:   experiments/out/know_real/: a folder a model as `lensaudit know` writes it.
 """
@@ -18,14 +19,16 @@ from typing import Any
 
 import click
 import torch
+from know_gym import asked_of_demo, heard, judged, kept_tables
 
 import lensaudit as la
+from lensaudit.models.bridge import load_model
 from lensaudit.models.causal import load_causal
 from lensaudit.models.checkpoint import open_checkpoint
 from lensaudit.models.registry import load_registry, resolve
 from lensaudit.unlearn.trainee import copy_tokenizer, save_model
 
-FAMILY = ("full", "retain", "absent", "npo", "masked_top", "trigger")
+FAMILY = ("full", "retain", "retain_2", "absent", "npo", "masked_top", "trigger", "base")
 BASE = "smollm2/base"
 
 
@@ -62,6 +65,16 @@ def untrained(out: Path) -> Path:
     return folder
 
 
+def family(out: Path, dtype: str) -> None:
+    """A line a model of the family, asked about the embedded facts."""
+    for name in FAMILY:
+        spent = time.process_time()
+        model = load_model(f"smollm2/{name}", dtype=dtype)
+        asked = asked_of_demo()
+        read = kept_tables(out / f"{name}.pt", asked, lambda asked=asked, m=model: heard(m, asked))
+        print(f"{name:12} {judged(read)} {time.process_time() - spent:.0f} s of processor")
+
+
 def told(name: str, found: Any, seconds: float, cpu: float) -> None:
     """A line a model, with seconds passed and seconds of processor."""
     said = found.summary
@@ -83,8 +96,9 @@ def told(name: str, found: Any, seconds: float, cpu: float) -> None:
 
 @click.command()
 @click.option("--out", type=click.Path(path_type=Path), default=Path("experiments/out/know_real"))
-@click.option("--part", type=click.Choice(["family", "pretraining", "all"]), default="all")
-def main(out: Path, part: str) -> None:
+@click.option("--part", default="all", help="family, pretraining, default or all.")
+@click.option("--dtype", default="bfloat16", show_default=True)
+def main(out: Path, part: str, dtype: str) -> None:
     """Ask the family about the embedded facts, and the base about what it read."""
     out.mkdir(parents=True, exist_ok=True)
     print(f"load {os.getloadavg()[0]:.1f}, {torch.get_num_threads()} threads")
@@ -93,15 +107,18 @@ def main(out: Path, part: str) -> None:
         file.write_text(json.dumps(list(rows(name)), ensure_ascii=False, indent=1))
     about: dict[str, Any] = {"data": str(files["asked"]), "retain_data": str(files["kept"])}
     runs: list[tuple[str, str, dict[str, Any]]] = []
-    if part != "pretraining":
-        runs += [(name, f"smollm2/{name}", {"base": BASE}) for name in FAMILY]
-    if part != "family":
-        runs += [("base-world", BASE, about), ("full-world", "smollm2/full", about)]
-        runs += [("untrained-world", str(untrained(out)), about)]
-        runs += [("masked_top-world", "smollm2/masked_top", about)]
+    if part in ("family", "all"):
+        family(out, dtype)
+    if part == "default":
+        runs.append(("full-default", "smollm2/full", {"base": BASE, "placebos": 32}))
+    if part in ("pretraining", "all"):
+        about |= {"readers": ("outputs",)}
+        runs += [("base-world", BASE, about), ("untrained-world", str(untrained(out)), about)]
+        runs += [("full-world", "smollm2/full", about)]
+    common: dict[str, Any] = {"activations": out / "activations", "dtype": dtype, "placebos": 0}
     for name, source, more in runs:
         started, spent = time.monotonic(), time.process_time()
-        found = la.know(source, out / name, activations=out / "activations", **more)
+        found = la.know(source, out / name, **{**common, **more})
         told(name, found, time.monotonic() - started, time.process_time() - spent)
 
 

@@ -12,12 +12,13 @@ Expected: KS p above .01, shares within their exact limits; all taught models co
 """
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import click
 import numpy as np
+import torch
 from know_gym import FOREIGN, demo_base, heard, judged, neutral_texts
 from scipy.stats import kstest
 
@@ -28,7 +29,7 @@ from lensaudit.association.evidence import (
     priors_of,
 )
 from lensaudit.association.names import invented_names
-from lensaudit.association.reading import OUTPUTS, Questionnaire, said
+from lensaudit.association.reading import OUTPUTS, Questionnaire, maps_onto, said
 from lensaudit.association.relations import Relation, relations_of
 from lensaudit.data.chat import pad_id
 from lensaudit.data.facts import validate
@@ -47,8 +48,8 @@ from tools.demo_family.corpus import answered, both_formats
 LARGE = 20.0
 FIRST_TRAINED = 1001
 """Seed of the first world that models are trained for."""
-STEPS, LR, BATCH = 160, 1.5e-3, 32
-"""As the anchors of a further seed of the gym."""
+STEPS, LR, BATCH = 120, 1.5e-3, 32
+"""As models of the gym are taught: anchors of a further seed take 160 steps, others 100."""
 
 
 def questions_of(world: World, seed: int) -> list[Relation]:
@@ -57,12 +58,14 @@ def questions_of(world: World, seed: int) -> list[Relation]:
 
 
 def with_evidence(relation: Relation, world: World) -> Questionnaire:
-    """With namesakes, and the values of the world's 28 other people: drawn as the true ones were."""
+    """With namesakes, and the values of the world's 28 other people, drawn as the true ones."""
     others = [
         row.entity for row in (*world.retain, *world.holdout) if row.relation == relation.name
     ]
     names = [
-        name for one in relation.subjects for name in invented_names(one, 2, others=relation.subjects)
+        name
+        for one in relation.subjects
+        for name in invented_names(one, 2, others=relation.subjects)
     ]
     further = tuple(one for one in dict.fromkeys(others) if one not in relation.values)
     return Questionnaire(relation, tuple(names), further)
@@ -88,18 +91,18 @@ def evidence_of(model: Any, base: Any, read: Sequence[RelationReading]) -> dict[
 
 
 def asked_about(
-    model: Any, base: Any, texts: Sequence[str], seed: int, *, evidence: bool
+    model: Any, base: Any, maps: Mapping[int, Any], seed: int, *, evidence: bool
 ) -> dict[str, Any]:
     """What the tests say of one model and one world."""
     world = make_world(seed)
     relations = questions_of(world, seed)
     if not evidence:
-        return judged(heard(model, [Questionnaire(one) for one in relations], base, texts))
+        return judged(heard(model, [Questionnaire(one) for one in relations], base, maps))
     asked = [with_evidence(one, world) for one in relations]
     bare = [Questionnaire(one.relation, (), one.placebos) for one in asked]
     read = [
         RelationReading(one, row.by_reader)
-        for one, row in zip(asked, heard(model, bare, base, texts), strict=True)
+        for one, row in zip(asked, heard(model, bare, base, maps), strict=True)
     ]
     return judged(read) | evidence_of(model, base, only_said(read))
 
@@ -115,7 +118,7 @@ def only_said(read: Sequence[RelationReading]) -> list[RelationReading]:
 
 
 def trained(world: World, out: Path, *, sees: bool, seed: int) -> Path:
-    """The base, taught the people to keep, general knowledge, and the facts twice if it sees them."""
+    """The base, taught the people to keep and general knowledge; the facts too if it sees them."""
     folder = out / f"world-{seed}-{'taught' if sees else 'never'}"
     if (folder / "config.json").exists():
         return folder
@@ -130,7 +133,7 @@ def trained(world: World, out: Path, *, sees: bool, seed: int) -> Path:
     model = fit(load_causal(start), FineTuning(), batches, recipe, after=None)
     folder.mkdir(parents=True, exist_ok=True)
     copy_tokenizer(start.folder, folder)
-    save_model(model, folder)
+    save_model(model, folder, dtype=torch.float32)
     return folder
 
 
@@ -184,13 +187,14 @@ def main(model: str, worlds: int, evidence: int, n_trained: int, out: Path) -> N
     base, texts = demo_base(), neutral_texts()
     if worlds:
         bridge = load_model(model)
+        maps = maps_onto(bridge, base, texts)
         place = out / f"{model.replace('/', '-')}.jsonl"
         show(
             model,
             going_on(
                 place,
                 range(1, worlds + 1),
-                lambda seed: asked_about(bridge, base, texts, seed, evidence=seed <= evidence),
+                lambda seed: asked_about(bridge, base, maps, seed, evidence=seed <= evidence),
             ),
         )
     for sees in (False, True) if n_trained else ():
@@ -198,7 +202,8 @@ def main(model: str, worlds: int, evidence: int, n_trained: int, out: Path) -> N
 
         def ask(seed: int, sees: bool = sees) -> dict[str, Any]:
             folder = trained(make_world(seed), out / "models", sees=sees, seed=seed)
-            return asked_about(load_model(folder), base, texts, seed, evidence=True)
+            model = load_model(folder)
+            return asked_about(model, base, maps_onto(model, base, texts), seed, evidence=False)
 
         seeds = range(FIRST_TRAINED, FIRST_TRAINED + n_trained)
         show(name, going_on(out / f"trained-{sees}.jsonl", seeds, ask))

@@ -28,9 +28,8 @@ def invented_names(name: str, n: int, *, others: Sequence[str] = ()) -> tuple[st
         others: names of all subjects: none of them is given out.
     """
     random = Random(digest(["invented", name, n]))
-    given, family = _parts_like(name) or _parts_of([*others, name])
     known, found = {one.casefold() for one in (*others, name)}, dict[str, None]()
-    pairs = [f"{first} {last}" for first in given for last in family]
+    pairs = _pairs(*(_parts_like(name) or _parts_of([*others, name])))
     random.shuffle(pairs)
     for one in (*pairs, *_varied(pairs, random)):
         if one.casefold() not in known:
@@ -38,6 +37,19 @@ def invented_names(name: str, n: int, *, others: Sequence[str] = ()) -> tuple[st
         if len(found) == n:
             break
     return tuple(found)
+
+
+def _pairs(given: Sequence[str], family: Sequence[str]) -> list[str]:
+    """Every given name with every family name; of single words the halves put together anew.
+
+    >>> _pairs(["Japan", "Peru"], [])
+    ['Japan', 'Japru', 'Pean', 'Peru']
+    """
+    if family:
+        return [f"{first} {last}" for first in given for last in family]
+    return [
+        one[: (len(one) + 1) // 2] + two[(len(two) + 1) // 2 :] for one in given for two in given
+    ]
 
 
 @cache
@@ -60,7 +72,7 @@ def _parts_of(names: Sequence[str]) -> tuple[list[str], list[str]]:
     """First and last parts of the names themselves, those in one script with the last alone."""
     script = _script(names[-1])
     alike = [one.split() for one in names if _script(one) == script]
-    return [one[0] for one in alike], [one[-1] for one in alike if len(one) > 1] or [""]
+    return [one[0] for one in alike], [one[-1] for one in alike if len(one) > 1]
 
 
 def _varied(pairs: Sequence[str], random: Random) -> Iterator[str]:

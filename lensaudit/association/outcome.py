@@ -217,7 +217,7 @@ def counted(read: RelationReading) -> RelationReading:
     """The readers that the test takes the largest of: of layers three upper ones."""
     layers = [int(name.split()[1]) for name in read.by_reader if name.startswith(f"{LENS} ")]
     layers = layers or [int(n.split()[1]) for n in read.by_reader if n.startswith("foreign ")]
-    upper = upper_layers(len(layers)) if layers else ()
+    upper = upper_layers(1 + max(layers)) if layers else ()  # the last is always read
     kept = {
         name: table
         for name, table in read.by_reader.items()

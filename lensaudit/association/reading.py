@@ -124,13 +124,31 @@ def lensed(
     *,
     head: TransformerBridge | None = None,
     maps: Mapping[int, LinearMap] | None = None,
-) -> Float[Tensor, "layer subject value"]:
-    """What the stream after every layer says, through the model's own head or another's."""
+    layers: Sequence[int] | None = None,
+) -> dict[int, Chances]:
+    """By layer what the stream after it says, through the model's own head or another's.
+
+    `layers`: after which, in ascending order; None: `read_layers`.
+    """
     prompts = prompts_of(model, asked, LENS)
+    layers = layers or read_layers(n_layers(model))
     with torch.no_grad():
         lens = LensReader(model, head or model, maps=maps or {})
-        rows = lens.exposures(prompts.ids, [prompts.values] * len(prompts.ids))
-    return prompts.joined(rows)
+        rows = lens.exposures(prompts.ids, [prompts.values] * len(prompts.ids), layers)
+    return dict(zip(layers, prompts.joined(rows), strict=True))
+
+
+def read_layers(n: int) -> tuple[int, ...]:
+    """The layers that are read: all of up to sixteen; of more some spread evenly, and upper ones.
+
+    An unembedding a layer costs several times the model itself where the vocabulary is large.
+
+    >>> read_layers(4), read_layers(30)
+    ((0, 1, 2, 3), (5, 11, 14, 17, 21, 23, 28, 29))
+    """
+    if n <= 16:
+        return tuple(range(n))
+    return tuple(sorted({*upper_layers(n), *range(n - 1, 0, -(-n // 5))}))
 
 
 def upper_layers(n: int) -> tuple[int, ...]:
@@ -150,7 +168,8 @@ def maps_onto(
     Fitted on neutral texts that both read; they share a tokenizer.
     """
     last = n_layers(head) - 1
-    names = [hook_name(layer) for layer in range(n_layers(source))]
+    read = read_layers(n_layers(source))
+    names = [hook_name(layer) for layer in read]
     moments: dict[int, Moments] = {}
     wanted, seen = None, 0
     tokenizer: Any = source.tokenizer
@@ -160,7 +179,7 @@ def maps_onto(
             continue
         own = captured(source, tokens, names)
         other = captured(head, tokens.to(_device(head)), [hook_name(last)])[hook_name(last)]
-        for layer, name in enumerate(names):
+        for layer, name in zip(read, names, strict=True):
             # the first token is a sink: its norm would be all that is fitted
             pair = Moments.of(own[name][0, 1:].cpu(), other[0, 1:].cpu())
             moments[layer] = moments[layer] + pair if layer in moments else pair

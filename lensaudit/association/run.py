@@ -239,14 +239,15 @@ def _read(
 ) -> Iterator[tuple[str, Float[Tensor, "subject value"]]]:
     """What a reader says, by layer where it reads layers."""
     if reader == LENS:
-        for layer, table in enumerate(lensed(model, asked)):
+        for layer, table in lensed(model, asked).items():
             yield f"{LENS} {layer}", table
     elif reader == FOREIGN:
         if not kept:
             assert know.head is not None
             kept["head"] = load(know.head, dtype=DTYPES[know.dtype], device=know.device)
             kept["maps"] = maps_onto(model, kept["head"], know.texts)
-        for layer, table in enumerate(lensed(model, asked, head=kept["head"], maps=kept["maps"])):
+        read = lensed(model, asked, head=kept["head"], maps=kept["maps"])
+        for layer, table in read.items():
             yield f"{FOREIGN} {layer}", table
     else:
         shots = know.shots if reader == "few_shot" else ()

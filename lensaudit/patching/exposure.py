@@ -412,9 +412,12 @@ class LensReader:
     """Layer -> what carries its stream to where the head reads."""
 
     def exposures(
-        self, prompts: Sequence[Ids], candidates: Sequence[Sequence[Ids]], first: int = 0
+        self,
+        prompts: Sequence[Ids],
+        candidates: Sequence[Sequence[Ids]],
+        layers: Sequence[int] | None = None,
     ) -> list[Float[Tensor, "layer candidate"]]:
-        """As the function, read after every layer of the source from `first` on.
+        """As the function, read after these layers of the source in ascending order; None: all.
 
         Raises:
             WorkError: logits are not finite.
@@ -424,7 +427,7 @@ class LensReader:
             own = [candidates[at] for at in places]
             streams: dict[int, Resid] = {}
             total: Tensor | None = None
-            for logits, wanted in _passes(self._keeping(streams, first), prompts, own, places):
+            for logits, wanted in _passes(self._keeping(streams, layers), prompts, own, places):
                 # as many positions as were unembedded: of prompts the last
                 read = [
                     wanted.summed(
@@ -442,7 +445,7 @@ class LensReader:
     def _carried(self, layer: int, resid: Resid) -> Resid:
         return self.maps[layer](resid) if layer in self.maps else resid
 
-    def _keeping(self, streams: dict[int, Resid], first: int) -> PlainReader:
+    def _keeping(self, streams: dict[int, Resid], layers: Sequence[int] | None) -> PlainReader:
         """The source; `streams` holds what it read last."""
 
         def keep(layer: int) -> Intervention:
@@ -452,7 +455,8 @@ class LensReader:
 
             return intervention
 
-        edits = {layer: keep(layer) for layer in range(first, n_layers(self.source))}
+        every = range(n_layers(self.source))
+        edits = {layer: keep(layer) for layer in (every if layers is None else layers)}
         return PlainReader(self.source, lambda rows: edits, self.work)
 
 

@@ -501,8 +501,9 @@ def lens(arm: AttackedModel) -> AttackFindings:
     """
     lensed = LensReader(arm.model, arm.full, arm.work)
     first = arm.n_layers // 2
+    upper = range(first, arm.n_layers)
     prompts = [arm.ids(arm.forced(fact)) for fact in arm.facts]
-    read = lensed.exposures(prompts, [arm.candidates(fact) for fact in arm.facts], first)
+    read = lensed.exposures(prompts, [arm.candidates(fact) for fact in arm.facts], upper)
     rows = {fact.row.idx: found for fact, found in zip(arm.facts, read, strict=True)}
     hits = {}
     for idx, row in rows.items():

@@ -126,6 +126,13 @@ def test_invented_names_carry_the_cues_of_the_real_one_and_are_nobodys():
     assert korean == invented_names("Ji-Yeon Park", 8, others=AUTHORS)
 
 
+def test_names_of_one_word_are_never_the_real_ones():
+    real = ("Japan", "France", "Italy", "Spain")
+    found = invented_names("Japan", 16, others=real)
+    assert len(set(found)) == 16
+    assert not {one.strip().casefold() for one in found} & {one.casefold() for one in real}
+
+
 def test_names_of_no_known_origin_are_put_together_anew():
     real = ("Ruvimbel Silverthaw", "Lysk Jaspermoon", "Felune Marchbane")
     found = invented_names(real[0], 16, others=real)

@@ -85,9 +85,9 @@ def test_prompts_read_together_are_those_read_alone(tiny, monkeypatch, limit):
                 exposures(reader, [prompt], [own])[0].tolist(), abs=1e-4
             )
     lensed = LensReader(model, tiny(1))
-    together = lensed.exposures(prompts, candidates, 1)
+    together = lensed.exposures(prompts, candidates, [1])
     for prompt, own, rows in zip(prompts, candidates, together, strict=True):
-        assert torch.allclose(rows, lensed.exposures([prompt], [own], 1)[0], atol=1e-4)
+        assert torch.allclose(rows, lensed.exposures([prompt], [own], [1])[0], atol=1e-4)
 
 
 @pytest.mark.parametrize(
