@@ -19,7 +19,7 @@ from lensaudit.data.chat import PLAIN, Template, encode_qa
 from lensaudit.data.facts import Fact
 from lensaudit.data.spans import PROMPT_TEMPLATE
 from lensaudit.models.bridge import TransformerBridge, captured, hook_name, n_layers
-from lensaudit.patching.exposure import LensReader, PlainReader, exposures
+from lensaudit.patching.exposure import Head, PlainReader, exposures, layered_exposures
 from lensaudit.scores.alignment import LinearMap, Moments, fitted
 
 OUTPUTS, CHAT, FEW_SHOT, LENS = "outputs", "chat", "few_shot", "lens"
@@ -76,14 +76,18 @@ class Prompts:
 
 
 def prompts_of(
-    model: TransformerBridge, asked: Questionnaire, reader: str, shots: Sequence[Fact] = ()
+    model: TransformerBridge,
+    asked: Questionnaire,
+    reader: str,
+    shots: Sequence[Fact] = (),
+    names: Sequence[str] | None = None,
 ) -> Prompts:
-    """The prompts of one reader, template after template."""
+    """The prompts of one reader about `names` (None: all it asks), template after template."""
     tokenizer: Any = model.tokenizer
     ids = []
     blank = False
     for template in asked.relation.templates:
-        for name in asked.names_for(reader):
+        for name in asked.names_for(reader) if names is None else names:
             question, prefix = template.asked(name)
             if reader == CHAT:
                 style = Template() if tokenizer.chat_template else PLAIN
@@ -109,10 +113,14 @@ def _solved(row: Fact) -> str:
 
 
 def said(
-    model: TransformerBridge, asked: Questionnaire, reader: str, shots: Sequence[Fact] = ()
+    model: TransformerBridge,
+    asked: Questionnaire,
+    reader: str,
+    shots: Sequence[Fact] = (),
+    names: Sequence[str] | None = None,
 ) -> Chances:
-    """What the model's outputs say of every value."""
-    prompts = prompts_of(model, asked, reader, shots)
+    """What the model's outputs say of every value, of all subjects or of `names`."""
+    prompts = prompts_of(model, asked, reader, shots, names)
     with torch.no_grad():
         rows = exposures(PlainReader(model), prompts.ids, [prompts.values] * len(prompts.ids))
     return prompts.joined(rows)
@@ -130,12 +138,27 @@ def lensed(
 
     `layers`: after which, in ascending order; None: `read_layers`.
     """
-    prompts = prompts_of(model, asked, LENS)
     layers = layers or read_layers(n_layers(model))
+    found = heard(model, asked, {LENS: Head(head or model, maps or {})}, layers)
+    return {layer: found[f"{LENS} {layer}"] for layer in layers}
+
+
+def heard(
+    model: TransformerBridge,
+    asked: Questionnaire,
+    heads: Mapping[str, Head],
+    layers: Sequence[int],
+) -> dict[str, Chances]:
+    """What the outputs say, and the stream after some layers through several heads: one reading.
+
+    By `outputs`, and by the head's name and the layer: `lens 7`.
+    """
+    prompts = prompts_of(model, asked, LENS)
     with torch.no_grad():
-        lens = LensReader(model, head or model, maps=maps or {})
-        rows = lens.exposures(prompts.ids, [prompts.values] * len(prompts.ids), layers)
-    return dict(zip(layers, prompts.joined(rows), strict=True))
+        values = [prompts.values] * len(prompts.ids)
+        rows = layered_exposures(model, list(heads.values()), layers, prompts.ids, values)
+    names = [OUTPUTS, *(f"{name} {layer}" for name in heads for layer in layers)]
+    return dict(zip(names, prompts.joined(rows), strict=True))
 
 
 def read_layers(n: int) -> tuple[int, ...]:

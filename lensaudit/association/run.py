@@ -16,17 +16,21 @@ from lensaudit.association.evidence import RelationReading
 from lensaudit.association.opening import ALGORITHM, Know, asked_hash, open_know
 from lensaudit.association.outcome import Heard, KnowOutcome, outcome_of, write_outcome
 from lensaudit.association.reading import (
+    FEW_SHOT,
     LENS,
+    OUTPUTS,
     Questionnaire,
-    lensed,
+    heard,
     maps_onto,
+    read_layers,
     said,
 )
 from lensaudit.association.settings import KnowSettings
 from lensaudit.files import digest, slug
-from lensaudit.models.bridge import DTYPES, TransformerBridge, load
+from lensaudit.models.bridge import DTYPES, TransformerBridge, load, n_layers
 from lensaudit.models.checkpoint import Checkpoint
 from lensaudit.models.conditions import conditions_of
+from lensaudit.patching.exposure import Head
 from lensaudit.progress import Notice, Progress, Tell, unheard
 from lensaudit.results import keyed
 from lensaudit.results.ledger import Ledger, ledger_path
@@ -151,7 +155,8 @@ def plan_know(source: str, settings: KnowSettings, *, notice: Notice = unheard) 
     """
     know = open_know(source, settings, notice=notice)
     passes, tokens = [], 0
-    for one, todo in _todo(know):
+    for one, wanted in _todo(know):
+        todo = [(reader, asked) for asked, readers in wanted for reader in readers]
         prompts = sum(asked.n_prompts(reader) for reader, asked in todo)
         sequences = sum(asked.n_prompts(reader) * len(asked.values) for reader, asked in todo)
         passes.append((one.spec.name, prompts, sequences))
@@ -166,29 +171,30 @@ def _tokens(reader: str, asked: Questionnaire) -> int:
     return int(asked.n_prompts(reader) * (prompt + sum(map(len, asked.values))) / 4)
 
 
-def _todo(know: Know) -> Iterator[tuple[Checkpoint, list[tuple[str, Questionnaire]]]]:
-    """By model the readers and relations that its ledger lacks."""
+def _todo(know: Know) -> Iterator[tuple[Checkpoint, list[tuple[Questionnaire, list[str]]]]]:
+    """By model the relations, and of each the readers, that its ledger lacks."""
     for one in (know.source, *know.ignorant):
         have = {(row["relation"], row["reader"]) for row in _ledger(know, one).rows}
-        yield (
-            one,
-            [
-                (reader, asked)
-                for reader, asked in _wanted(know, one)
-                if not any(
-                    key == asked_hash([asked]) and _is_of(name, reader) for key, name in have
-                )
-            ],
-        )
+        missing = [
+            (
+                asked,
+                [
+                    reader
+                    for reader in readers
+                    if not {(asked_hash([asked]), name) for name in _names(one, reader)} <= have
+                ],
+            )
+            for asked, readers in _wanted(know, one)
+        ]
+        yield one, [(asked, readers) for asked, readers in missing if readers]
 
 
-def _wanted(know: Know, one: Checkpoint) -> list[tuple[str, Questionnaire]]:
+def _wanted(know: Know, one: Checkpoint) -> list[tuple[Questionnaire, Sequence[str]]]:
     """The source is read in every way; ignorant models by what they say, and at upper layers."""
-    own = one is know.source
-    said_and_held = ("outputs", *(reader for reader in know.readers if reader == LENS))
-    readers = know.readers if own else said_and_held
-    kept = [("outputs", asked) for asked in know.kept]
-    return [(reader, asked) for asked in _put_to(know, one) for reader in readers] + kept
+    said_and_held = (OUTPUTS, *(reader for reader in know.readers if reader == LENS))
+    readers = know.readers if one is know.source else said_and_held
+    asked = [(asked, readers) for asked in _put_to(know, one)]
+    return [*asked, *((kept, (OUTPUTS,)) for kept in know.kept)]
 
 
 def _put_to(know: Know, one: Checkpoint) -> list[Questionnaire]:
@@ -198,34 +204,36 @@ def _put_to(know: Know, one: Checkpoint) -> list[Questionnaire]:
     return [replace(asked, invented=()) for asked in know.asked]
 
 
-def _is_of(name: str, reader: str) -> bool:
+def _names(one: Checkpoint, reader: str) -> list[str]:
     """Lines are by layer where a reader reads layers: `lens 7`, `foreign 7`."""
-    return name == reader or name.startswith(f"{reader} ")
+    if reader not in (LENS, FOREIGN):
+        return [reader]
+    return [f"{reader} {layer}" for layer in read_layers(one.n_layers)]
 
 
 def ask(know: Know, *, notice: Notice = unheard, progress: Tell = unheard) -> KnowOutcome:
     """Fill the ledgers with what is missing, and judge."""
     n_done, todo = 0, list(_todo(know))
-    total = sum(len(own) for _, own in todo)
+    total = sum(len(readers) for _, wanted in todo for _, readers in wanted)
     maps: dict[str, Any] = {}
     for checkpoint, wanted in todo:
         if not wanted:
             continue
         with _loaded(know, checkpoint) as model:
             ledger = _ledger(know, checkpoint)
-            for reader, asked in wanted:
-                rows = dict(_read(know, model, reader, asked, maps))
+            for asked, readers in wanted:
+                rows = _read(know, model, readers, asked, maps)
                 ledger.append([_line(asked, name, table) for name, table in rows.items()])
-                n_done += 1
-                progress(Progress("readings", n_done, total, f"{reader} of {checkpoint.spec.name}"))
+                n_done += len(readers)
+                progress(Progress("readings", n_done, total, checkpoint.spec.name))
             maps.clear()
-    heard = Heard(
-        _heard(know, know.source, know.asked),
-        _heard(know, know.source, know.kept),
-        {one.spec.name: _heard(know, one, _put_to(know, one)) for one in know.ignorant},
-        {one.spec.name: _heard(know, one, know.kept) for one in know.ignorant},
+    answers = Heard(
+        _heard(know, know.source, kept=False),
+        _heard(know, know.source, kept=True),
+        {one.spec.name: _heard(know, one, kept=False) for one in know.ignorant},
+        {one.spec.name: _heard(know, one, kept=True) for one in know.ignorant},
     )
-    return outcome_of(know, heard)
+    return outcome_of(know, answers)
 
 
 @contextmanager
@@ -235,23 +243,28 @@ def _loaded(know: Know, checkpoint: Checkpoint) -> Iterator[TransformerBridge]:
 
 
 def _read(
-    know: Know, model: TransformerBridge, reader: str, asked: Questionnaire, kept: dict[str, Any]
-) -> Iterator[tuple[str, Float[Tensor, "subject value"]]]:
-    """What a reader says, by layer where it reads layers."""
-    if reader == LENS:
-        for layer, table in lensed(model, asked).items():
-            yield f"{LENS} {layer}", table
-    elif reader == FOREIGN:
+    know: Know,
+    model: TransformerBridge,
+    readers: Sequence[str],
+    asked: Questionnaire,
+    kept: dict[str, Any],
+) -> dict[str, Float[Tensor, "subject value"]]:
+    """What readers say, by layer where they read layers; those of one prompt read it together."""
+    heads = {LENS: Head(model)} if LENS in readers else {}
+    if FOREIGN in readers:
         if not kept:
             assert know.head is not None
             kept["head"] = load(know.head, dtype=DTYPES[know.dtype], device=know.device)
             kept["maps"] = maps_onto(model, kept["head"], know.texts)
-        read = lensed(model, asked, head=kept["head"], maps=kept["maps"])
-        for layer, table in read.items():
-            yield f"{FOREIGN} {layer}", table
-    else:
-        shots = know.shots if reader == "few_shot" else ()
-        yield reader, said(model, asked, reader, shots)
+        heads[FOREIGN] = Head(kept["head"], kept["maps"])
+    found = heard(model, asked, heads, read_layers(n_layers(model))) if heads else {}
+    if found and OUTPUTS in readers and asked.invented:
+        others = said(model, asked, OUTPUTS, names=asked.invented)
+        found[OUTPUTS] = torch.cat((found[OUTPUTS], others))
+    for reader in readers:
+        if reader not in found and reader not in heads:
+            found[reader] = said(model, asked, reader, know.shots if reader == FEW_SHOT else ())
+    return {name: found[name] for name in found if name.split()[0] in readers}
 
 
 def _ledger(know: Know, one: Checkpoint) -> Ledger:
@@ -277,14 +290,14 @@ def _line(
     return {"relation": asked_hash([asked]), "reader": reader, "rows": rows}
 
 
-def _heard(
-    know: Know, one: Checkpoint, asked: Sequence[Questionnaire]
-) -> tuple[RelationReading, ...]:
+def _heard(know: Know, one: Checkpoint, kept: bool) -> tuple[RelationReading, ...]:
     """What a ledger holds of relations, in the order of the readers."""
-    found: dict[str, dict[str, Tensor]] = {}
-    for row in _ledger(know, one).rows:
-        table = torch.tensor(row["rows"], dtype=torch.float64).log_softmax(-1)
-        found.setdefault(row["relation"], {})[row["reader"]] = table
-    return tuple(
-        RelationReading(relation, found.get(asked_hash([relation]), {})) for relation in asked
-    )
+    rows = {(row["relation"], row["reader"]): row["rows"] for row in _ledger(know, one).rows}
+    wanted, n_asked = _wanted(know, one), len(know.asked)
+    found = []
+    for asked, readers in wanted[n_asked:] if kept else wanted[:n_asked]:
+        key, names = asked_hash([asked]), [n for reader in readers for n in _names(one, reader)]
+        tables = {name: torch.tensor(rows[key, name], dtype=torch.float64) for name in names}
+        said_of = {name: table.log_softmax(-1) for name, table in tables.items()}
+        found.append(RelationReading(asked, said_of))
+    return tuple(found)

@@ -289,12 +289,15 @@ def cached_logits(
     model: TransformerBridge,
     tokens: Tokens,
     *,
-    mask: Int[Tensor, "batch cached_and_pos"],
+    mask: Int[Tensor, "batch cached_and_pos"] | Float[Tensor, "batch 1 pos cached_and_pos"],
     positions: Tokens,
     past: Any | None = None,
     n_logits: int,
 ) -> tuple[Float[Tensor, "batch kept d_vocab"], Any]:
-    """As `cached_step`, with the logits after each of the last `n_logits` tokens."""
+    """As `cached_step`, with the logits after each of the last `n_logits` tokens.
+
+    A mask of four axes is added to the scores of attention instead.
+    """
     with torch.no_grad():
         return model(
             tokens,

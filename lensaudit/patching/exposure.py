@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
@@ -25,13 +25,15 @@ from lensaudit.models.bridge import (
     n_layers,
     unembedded,
 )
+from lensaudit.models.decoder import FAMILIES
 from lensaudit.models.generation import Choose, Running, continued, started
 from lensaudit.patching.generation import ends_of
-from lensaudit.types import Intervention, Resid, Tokens
+from lensaudit.types import Intervention, Logits, Resid, Tokens
 
 Ids = Sequence[int]
 Kept = Float[Tensor, "batch kept d_vocab"]
 """Logits after the last tokens of each row."""
+Seen = Int[Tensor, "batch seen"] | Float[Tensor, "batch 1 pos seen"]
 Rows = Int[Tensor, " batch"]
 """Which prompt each row of a batch continues."""
 SAID_ROWS = 64
@@ -41,6 +43,8 @@ READ_TOKENS = 8192
 wait for their candidates a quarter."""
 READ_LOGITS = 2**26
 """Logits held at once, 256 MiB in float32. One row is read in any case."""
+BRANCHES = 64
+"""Beginnings of candidates side by side after one prompt: attention grows with their square."""
 
 
 @dataclass
@@ -70,7 +74,7 @@ class PlainReader:
         self,
         tokens: Tokens,
         *,
-        mask: Int[Tensor, "batch seen"],
+        mask: Seen,
         positions: Tokens,
         past: Any,
         n_logits: int,
@@ -80,7 +84,7 @@ class PlainReader:
 
         Args:
             tokens: what is read next.
-            mask: over all tokens so far, padding 0.
+            mask: over all tokens so far, padding 0; or what is added to the attention scores.
             positions: of `tokens`.
             past: keys and values before them; None at the start.
             n_logits: how many positions are unembedded.
@@ -124,7 +128,7 @@ class JoinedReader:
         self,
         tokens: Tokens,
         *,
-        mask: Int[Tensor, "batch seen"],
+        mask: Seen,
         positions: Tokens,
         past: Any,
         n_logits: int,
@@ -339,48 +343,111 @@ def _passes(
         n_logits=1,
         rows=prompt,
     )
-    every = [(owner, ids) for owner, own in enumerate(candidates) for ids in own]
+    every = [(owner, tuple(ids)) for owner, own in enumerate(candidates) for ids in own]
     yield first[:, -1:], _wanted(every, {n: [(owner, 0, 0)] for n, (owner, _) in enumerate(every)})
-    # candidates on the row that holds all their tokens but the last
-    rows: dict[tuple[int, tuple[int, ...]], list[int]] = {}
-    for n, (owner, ids) in enumerate(every):
-        if len(ids) > 1:
-            rows.setdefault((owner, tuple(ids[:-1])), []).append(n)
-    for batch in _rows_at_once(list(rows), asked.tokens.shape[1], d_vocab):
+    branch = _takes_branches(reader)
+    rows, row_of = _rows_of(every, BRANCHES if branch else 0)
+    for at in _rows_at_once(rows, asked.tokens.shape[1], d_vocab):
+        batch = [rows[one] for one in at]
         owner = torch.tensor([one for one, _ in batch], device=device)
-        width = len(batch[-1][1])
-        tokens = torch.tensor([[*ids, *[0] * (width - len(ids))] for _, ids in batch])
+        width = max(len(nodes) for _, nodes in batch)
+        tokens, depth, below = _laid_out([nodes for _, nodes in batch], width, device)
         grown = copy.deepcopy(past)
         grown.batch_select_indices(owner)
         # padded on the right: no token that counts sees a padded one
         seen = asked.mask[owner]
-        mask = torch.cat((seen, seen.new_ones(len(batch), width)), dim=1)
-        positions = seen.sum(1, keepdim=True) + torch.arange(width, device=device)
+        if branch:
+            visible = torch.cat((seen.bool().unsqueeze(1).expand(-1, width, -1), below), 2)
+            hidden = torch.finfo(first.dtype).min
+            mask = first.new_zeros(visible.shape).masked_fill(~visible, hidden).unsqueeze(1)
+        else:
+            mask = torch.cat((seen, seen.new_ones(len(batch), width)), dim=1)
         logits, _ = reader.read(
-            tokens.to(device),
+            tokens,
             mask=mask,
-            positions=positions,
+            positions=seen.sum(1, keepdim=True) + depth,
             past=grown,
             n_logits=width,
             rows=prompt[owner],
         )
+        place = {one: row for row, one in enumerate(at)}
         places_of = {
-            n: [(row, at, at + 1) for at in range(len(key[1]))]
-            for row, key in enumerate(batch)
-            for n in rows[key]
+            n: [
+                (place[row], rows[row][1][every[n][1][:length]], length)
+                for length in range(1, len(every[n][1]))
+            ]
+            for n, row in row_of.items()
+            if row in place
         }
         yield logits, _wanted(every, places_of)
 
 
-_Row = tuple[int, tuple[int, ...]]
-"""A prompt, and what a candidate after it begins with."""
+_Row = tuple[int, dict[tuple[int, ...], int]]
+"""A prompt, and the place of each beginning of a candidate that is read after it."""
 
 
-def _rows_at_once(rows: Sequence[_Row], n_prompt: int, d_vocab: int) -> Iterator[list[_Row]]:
+def _takes_branches(reader: Reader) -> bool:
+    """Whether attention goes by the mask it is given alone: tokens may then see some of a row."""
+    for model in (reader.model, getattr(reader, "source", reader.model)):
+        config: Any = model.original_model.config
+        config = config.get_text_config()
+        windows = {*(getattr(config, "layer_types", None) or ())} - {"full_attention"}
+        if (
+            type(model.original_model).__name__ not in FAMILIES
+            or windows
+            or getattr(config, "sliding_window", None)
+        ):
+            return False
+    return True
+
+
+def _rows_of(
+    every: Sequence[tuple[int, tuple[int, ...]]], width: int
+) -> tuple[list[_Row], dict[int, int]]:
+    """Rows of beginnings, up to `width` of one prompt, and the row that holds each candidate's.
+
+    Beginnings that candidates share stand there once; 0: a row is one beginning after another.
+    """
+    rows: list[_Row] = []
+    row_of = {}
+    for n in sorted(range(len(every)), key=every.__getitem__):  # those that begin alike in turn
+        owner, ids = every[n]
+        path = [ids[:length] for length in range(1, len(ids))]
+        if not path:
+            continue
+        new = 0 if not rows or rows[-1][0] != owner else len({*path} - rows[-1][1].keys())
+        if not rows or rows[-1][0] != owner or (new and len(rows[-1][1]) + new > width):
+            rows.append((owner, {}))
+        for one in path:
+            rows[-1][1].setdefault(one, len(rows[-1][1]))
+        row_of[n] = len(rows) - 1
+    return rows, row_of
+
+
+def _laid_out(
+    rows: Sequence[Mapping[tuple[int, ...], int]], width: int, device: torch.device
+) -> tuple[Tokens, Tokens, Bool[Tensor, "row width width"]]:
+    """Tokens, how far each stands behind its prompt, and which of its row it sees."""
+    tokens, depth = torch.zeros(2, len(rows), width, dtype=torch.long)
+    sees = torch.zeros(len(rows), width, width, dtype=torch.bool)
+    placed = [(row, at, ids) for row, nodes in enumerate(rows) for ids, at in nodes.items()]
+    row, at = torch.tensor([one[:2] for one in placed]).T
+    tokens[row, at] = torch.tensor([ids[-1] for *_, ids in placed])
+    depth[row, at] = torch.tensor([len(ids) - 1 for *_, ids in placed])
+    seen = [
+        (row, at, rows[row][ids[:length]])
+        for row, at, ids in placed
+        for length in range(1, len(ids) + 1)
+    ]
+    sees[tuple(torch.tensor(seen).T)] = True
+    return tokens.to(device), depth.to(device), sees.to(device)
+
+
+def _rows_at_once(rows: Sequence[_Row], n_prompt: int, d_vocab: int) -> Iterator[list[int]]:
     """Rows that are read at once, the shortest first."""
-    batch: list[_Row] = []
-    for one in sorted(rows, key=lambda row: len(row[1])):
-        n, width = len(batch) + 1, len(one[1])
+    batch: list[int] = []
+    for one in sorted(range(len(rows)), key=lambda row: len(rows[row][1])):
+        n, width = len(batch) + 1, len(rows[one][1])
         if batch and (n * (n_prompt + width) > READ_TOKENS or n * width * d_vocab > READ_LOGITS):
             yield batch
             batch = []
@@ -401,6 +468,63 @@ def _wanted(
     return _Wanted(len(every), *torch.tensor(found).T)
 
 
+@dataclass(frozen=True)
+class Head:
+    """A final norm and unembedding that read other streams, and what carries those there."""
+
+    model: TransformerBridge
+    maps: Mapping[int, Callable[[Resid], Resid]] = field(default_factory=dict)
+    """By layer; none: the stream is read as it is."""
+
+    def logits(self, layer: int, resid: Resid) -> Logits:
+        """What the head makes of a stream after `layer`."""
+        return unembedded(self.model, self.maps[layer](resid) if layer in self.maps else resid)
+
+
+def layered_exposures(
+    source: TransformerBridge,
+    heads: Sequence[Head],
+    layers: Sequence[int],
+    prompts: Sequence[Ids],
+    candidates: Sequence[Sequence[Ids]],
+    work: ForwardCount | None = None,
+) -> list[Float[Tensor, "reading candidate"]]:
+    """As `exposures`, and the same read from the stream by heads, in one pass over the source.
+
+    By prompt: what the source says, then what the first head reads after each of the layers, then
+    the second.
+
+    Raises:
+        WorkError: logits are not finite.
+    """
+    streams: dict[int, Resid] = {}
+
+    def keep(layer: int) -> Intervention:
+        def intervention(resid: Resid) -> Resid:
+            streams[layer] = resid
+            return resid
+
+        return intervention
+
+    edits = {layer: keep(layer) for layer in layers}
+    reader = PlainReader(source, lambda rows: edits, work or ForwardCount())
+    found: dict[int, Tensor] = {}
+    for places in _together(prompts):
+        own = [candidates[at] for at in places]
+        total: Tensor | None = None
+        for logits, wanted in _passes(reader, prompts, own, places):
+            # as many positions as were unembedded: of prompts the last
+            read = [wanted.summed(logits)] + [
+                wanted.summed(head.logits(layer, streams[layer][:, -logits.shape[1] :]))
+                for head in heads
+                for layer in layers
+            ]
+            total = torch.stack(read) if total is None else total + torch.stack(read)
+        assert total is not None
+        found.update(zip(places, _by_prompt(total, own), strict=True))
+    return [found[at] for at in range(len(prompts))]
+
+
 @dataclass
 class LensReader:
     """A model whose stream after each layer is read by the final norm and unembedding of `full`."""
@@ -408,8 +532,6 @@ class LensReader:
     source: TransformerBridge
     model: TransformerBridge
     work: ForwardCount = field(default_factory=ForwardCount)
-    maps: Mapping[int, Callable[[Resid], Resid]] = field(default_factory=dict)
-    """Layer -> what carries its stream to where the head reads."""
 
     def exposures(
         self,
@@ -422,42 +544,10 @@ class LensReader:
         Raises:
             WorkError: logits are not finite.
         """
-        found: dict[int, Tensor] = {}
-        for places in _together(prompts):
-            own = [candidates[at] for at in places]
-            streams: dict[int, Resid] = {}
-            total: Tensor | None = None
-            for logits, wanted in _passes(self._keeping(streams, layers), prompts, own, places):
-                # as many positions as were unembedded: of prompts the last
-                read = [
-                    wanted.summed(
-                        unembedded(
-                            self.model, self._carried(layer, streams[layer][:, -logits.shape[1] :])
-                        )
-                    )
-                    for layer in sorted(streams)
-                ]
-                total = torch.stack(read) if total is None else total + torch.stack(read)
-            assert total is not None
-            found.update(zip(places, _by_prompt(total, own), strict=True))
-        return [found[at] for at in range(len(prompts))]
-
-    def _carried(self, layer: int, resid: Resid) -> Resid:
-        return self.maps[layer](resid) if layer in self.maps else resid
-
-    def _keeping(self, streams: dict[int, Resid], layers: Sequence[int] | None) -> PlainReader:
-        """The source; `streams` holds what it read last."""
-
-        def keep(layer: int) -> Intervention:
-            def intervention(resid: Resid) -> Resid:
-                streams[layer] = resid
-                return resid
-
-            return intervention
-
-        every = range(n_layers(self.source))
-        edits = {layer: keep(layer) for layer in (every if layers is None else layers)}
-        return PlainReader(self.source, lambda rows: edits, self.work)
+        layers = range(n_layers(self.source)) if layers is None else layers
+        heads = [Head(self.model)]
+        rows = layered_exposures(self.source, heads, layers, prompts, candidates, self.work)
+        return [row[1:] for row in rows]
 
 
 def stream_after(

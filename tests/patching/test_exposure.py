@@ -96,6 +96,7 @@ def test_prompts_read_together_are_those_read_alone(tiny, monkeypatch, limit):
 )
 def test_few_enough_are_read_at_once(tiny, monkeypatch, name, limit, rows):
     monkeypatch.setattr(reading, name, limit)
+    monkeypatch.setattr(reading, "BRANCHES", 2)
     seen = []
     reader = PlainReader(tiny(), lambda rows: seen.append(len(rows)) or {})
     # six beginnings of two tokens after five: four of them in 30
@@ -133,5 +134,37 @@ def test_a_vector_of_its_own_moves_each_prompt(tiny):
 def test_work_is_counted(tiny):
     reader = PlainReader(tiny())
     exposures(reader, [PROMPT], [CANDIDATES])
-    # the prompt, then the beginnings of two candidates: two tokens each
-    assert (reader.work.forwards, reader.work.tokens) == (2, 5 + 2 * 2)
+    # the prompt, then the beginnings of two candidates: two tokens and one
+    assert (reader.work.forwards, reader.work.tokens) == (2, 5 + 2 + 1)
+
+
+TREE = [[7, 12, 30], [7, 12, 31], [7, 13, 30, 5], [44], [7], [5, 6], [5, 7, 12, 30, 8, 9]]
+"""Candidates that share beginnings, or end where another goes on."""
+
+
+@pytest.mark.parametrize("branches", [1, 3, 64])
+@pytest.mark.parametrize("name", ["Llama", "GPT-2", "GPT-NeoX", "Phi", "Gemma2", "Mistral"])
+def test_candidates_side_by_side_are_read_as_if_each_were_alone(
+    tiny_of, monkeypatch, name, branches
+):
+    """Also where a window forbids it: such models read one beginning after another."""
+    monkeypatch.setattr(reading, "BRANCHES", branches)
+    model = tiny_of(name)
+    prompts = [PROMPT[:2], PROMPT * 2, PROMPT]
+    found = exposures(PlainReader(model), prompts, [TREE, CANDIDATES, TREE[::-1]])
+    for prompt, own, row in zip(prompts, (TREE, CANDIDATES, TREE[::-1]), found, strict=True):
+        assert row.tolist() == pytest.approx([plainly(model, prompt, ids) for ids in own], rel=1e-5)
+
+
+def test_outputs_and_streams_are_read_in_one_pass(tiny):
+    source, other = tiny(0), tiny(1)
+    work = reading.ForwardCount()
+    heads = [reading.Head(source), reading.Head(other, {2: lambda resid: 2 * resid})]
+    (rows,) = reading.layered_exposures(source, heads, (0, 2), [PROMPT], [TREE], work)
+    assert work.forwards == 2
+    assert torch.allclose(rows[0], exposures(PlainReader(source), [PROMPT], [TREE])[0], atol=1e-5)
+    alone = [LensReader(source, one).exposures([PROMPT], [TREE])[0] for one in (source, other)]
+    assert torch.allclose(rows[1:3], alone[0][[0, 2]], atol=1e-5)
+    assert torch.allclose(rows[3], alone[1][0], atol=1e-5)
+    # doubled before a norm that divides by the length: the same
+    assert torch.allclose(rows[4], alone[1][2], atol=1e-3)

@@ -1,0 +1,122 @@
+"""What does reading a subject's values after one prompt save? Against every pair by itself.
+
+    python -m benchmarks.know
+
+Question: how much longer does it take to read each value of a relation after each prompt as a
+sequence of its own, in batches of like length, unembedded at the value alone? Both sides give the
+same log-probs; how far they differ is printed. Prompts and values are those of the embedded
+family's relations, with 32 further values; weights are random. Processor seconds of one thread:
+other work on the machine does not count. About three minutes. Wanted: a ratio of 4 or more.
+"""
+
+import time
+from collections.abc import Callable, Sequence
+
+import torch
+from transformers import LlamaConfig
+
+from benchmarks.machine import describe
+from benchmarks.shapes import random_model, shape_named
+from lensaudit.association.opening import Know, open_know
+from lensaudit.association.reading import OUTPUTS, Prompts, prompts_of
+from lensaudit.association.settings import KnowSettings
+from lensaudit.groups import batched
+from lensaudit.models.bridge import TransformerBridge, load_model
+from lensaudit.models.generation import started
+from lensaudit.patching.exposure import PlainReader, exposures
+
+SMOLLM2 = LlamaConfig(
+    vocab_size=49152,
+    hidden_size=576,
+    intermediate_size=1536,
+    num_hidden_layers=30,
+    num_attention_heads=9,
+    num_key_value_heads=3,
+    tie_word_embeddings=True,
+    max_position_embeddings=8192,
+)
+BATCH = 32
+
+
+def alone(model: TransformerBridge, prompts: Prompts) -> torch.Tensor:
+    """Log-probs of every value after every prompt, each pair a sequence of its own."""
+    pairs = [(ids, value) for ids in prompts.ids for value in prompts.values]
+    order = sorted(range(len(pairs)), key=lambda at: len(pairs[at][0]) + len(pairs[at][1]))
+    reader, found = PlainReader(model), torch.zeros(len(pairs))
+    for places in batched(order, BATCH):
+        # the last token of a value is only told, not read
+        rows = [(*pairs[at][0], *pairs[at][1][:-1]) for at in places]
+        now = started(rows, torch.device("cpu"))
+        longest = max(len(pairs[at][1]) for at in places)
+        logits, _ = reader.read(
+            now.tokens,
+            mask=now.mask,
+            positions=now.positions.clamp(min=0),
+            past=None,
+            n_logits=longest,
+            rows=torch.tensor(places),
+        )
+        logprobs = logits.log_softmax(-1)
+        for row, at in enumerate(places):
+            value = torch.tensor(pairs[at][1])
+            found[at] = logprobs[row, -len(value) :].gather(1, value.unsqueeze(1)).sum()
+    return found.view(len(prompts.ids), len(prompts.values))
+
+
+def shared(model: TransformerBridge, prompts: Prompts) -> torch.Tensor:
+    """The same on the keys and values of each prompt, values side by side."""
+    return torch.stack(
+        exposures(PlainReader(model), prompts.ids, [prompts.values] * len(prompts.ids))
+    )
+
+
+def seconds(run: Callable[[], torch.Tensor]) -> tuple[float, torch.Tensor]:
+    """Processor seconds, and what came out."""
+    started_at = time.process_time()
+    found = run()
+    return time.process_time() - started_at, found
+
+
+def compared(model: TransformerBridge, asked: Sequence[Prompts]) -> tuple[float, float, float]:
+    """Seconds of each side over all relations, and the largest difference in nats."""
+    naive_s, shared_s, apart = 0.0, 0.0, 0.0
+    shared(model, asked[0])  # pays what the first call pays
+    for prompts in asked:
+        one_s, one = seconds(lambda prompts=prompts: alone(model, prompts))
+        other_s, other = seconds(lambda prompts=prompts: shared(model, prompts))
+        naive_s, shared_s = naive_s + one_s, shared_s + other_s
+        apart = max(apart, float((one - other).abs().max()))
+    return naive_s, shared_s, apart
+
+
+def prompts_by_relation(know: Know, n_prompts: int) -> list[Prompts]:
+    """Up to so many prompts of every relation."""
+    model = load_model("demo/base")
+    asked = [prompts_of(model, one, OUTPUTS) for one in know.asked]
+    return [Prompts(one.ids[:n_prompts], one.values, 1) for one in asked]
+
+
+@torch.no_grad()
+def main() -> None:
+    """Print the table."""
+    torch.set_num_threads(1)
+    print(f"{describe()}\n")
+    know = open_know("demo/graddiff", KnowSettings())
+    print("| model | pairs | each by itself, s | shared, s | ratio | differ by, nats |")
+    print("|---|---|---|---|---|---|")
+    for name, config, n_prompts in [
+        ("embedded", shape_named("embedded").config, 48),
+        ("SmolLM2-135M's shape", SMOLLM2, 2),
+    ]:
+        asked = prompts_by_relation(know, n_prompts)
+        naive_s, shared_s, apart = compared(random_model(config), asked)
+        n_pairs = sum(len(one.ids) * len(one.values) for one in asked)
+        print(
+            f"| {name} | {n_pairs} | {naive_s:.1f} | {shared_s:.1f} | {naive_s / shared_s:.1f} "
+            f"| {apart:.1g} |",
+            flush=True,
+        )
+
+
+if __name__ == "__main__":
+    main()
