@@ -194,6 +194,11 @@ QUESTION_KEY = "question"
 """Field of a row that is asked."""
 
 
+NO_RETAIN_MODEL = "none"
+"""What `--retain` is told where no model never saw the facts."""
+COUNTERFACTUAL = "counterfactual"
+"""Anchor, and score, of a run without a retain model: `full`'s own stream of another question."""
+
 Section = Literal["Models and data", "Size", "Scoring", "Training", "Machine", "Output"]
 """Heading of a command's help; a group of settings says its own, other fields are of scoring."""
 MODELS: Section = "Models and data"

@@ -16,6 +16,11 @@ from lensaudit.models.checkpoint import (
 )
 from lensaudit.patching.collateral import Anchored, collateral_of, kept_beside
 from lensaudit.patching.controls import Controls, controls_of, score_examined, unexamined
+from lensaudit.patching.counterfactual import (
+    plan_beside_others,
+    said_of,
+    score_beside_others,
+)
 from lensaudit.patching.exact_match import (
     EM_COLUMNS,
     EmPlan,
@@ -37,7 +42,7 @@ from lensaudit.patching.outcome import (
     write_comparison,
     write_result,
 )
-from lensaudit.patching.prepare import prepare
+from lensaudit.patching.prepare import prepare, prepare_without_retain
 from lensaudit.patching.scoring import (
     PatchPlan,
     Scored,
@@ -52,7 +57,9 @@ from lensaudit.progress import Notice, Tell, unheard
 from lensaudit.results.owners import Run, folder_of, folders_for, known_as
 from lensaudit.results.records import claim
 from lensaudit.results.reuse import Question
-from lensaudit.verdict.collect import judge_run
+from lensaudit.settings import COUNTERFACTUAL
+from lensaudit.verdict.attacks import SCALE
+from lensaudit.verdict.collect import judge_beside, judge_run
 from lensaudit.verdict.decide import Verdict
 from lensaudit.verdict.nulls import read_calibration
 
@@ -72,12 +79,14 @@ def plan_patch(
     Raises:
         InputError: as `prepare`.
     """
-    session = prepare(sources, settings, notice=notice)
+    session = _prepared(sources, settings, notice)
     kept_beside(session)
     if settings.score == "em":
         return em_plan_of(session, em_options(settings))
     if session.options.engine == "lens":
         return plan_of(session)
+    if settings.without_retain:
+        return plan_beside_others(session)
     controls = controls_of(session).planned(session.full.d_model)
     return replace(plan_of(session), controls=controls)
 
@@ -109,8 +118,8 @@ def patch_into(
     """
     started = time.monotonic()
     question = Question(lambda: asked(sources, settings), notice)
-    session = prepare(sources, settings, notice=question.tell, progress=progress)
-    controls = controls_of(session)
+    session = _prepared(sources, settings, question.tell, progress)
+    controls = None if settings.without_retain else controls_of(session)
     kept = kept_beside(session)
     question.opened()
     folders = own_folders(session, folder, notice=notice)
@@ -118,7 +127,12 @@ def patch_into(
         claim(one, "patch", FILES)
         clear(one)
     with session:
-        found = _matches(session) if settings.score == "em" else _depths(session, controls, kept)
+        if controls is None:
+            found = _beside_others(session)
+        elif settings.score == "em":
+            found = _matches(session)
+        else:
+            found = _depths(session, controls, kept)
     record = question.record()
     for one in found:
         name = one.summary["source"]
@@ -154,6 +168,13 @@ class _SourceResult:
     verdict: Verdict
     outcome: Outcome | None = None
     """None: exact match, which is no depth."""
+
+
+def _prepared(
+    sources: Sequence[str], settings: PatchSettings, notice: Notice, progress: Tell = unheard
+) -> Session:
+    opening = prepare_without_retain if settings.without_retain else prepare
+    return opening(sources, settings, notice=notice, progress=progress)
 
 
 def own_folders(
@@ -192,7 +213,8 @@ def run_in(manifest: Mapping[str, Any]) -> Run:
     Weights under two names are two runs: of folders the resolved path counts.
     """
     options, inputs = dict(manifest["options"]), manifest["inputs"]
-    score = "lens" if options.get("engine") == "lens" else "em" if "em" in options else "uds"
+    depth = "lens" if options.get("engine") == "lens" else options.get("anchor", "uds")
+    score = "em" if "em" in options else depth
     source = inputs["source"]
     return {
         "command": manifest["command"],
@@ -234,6 +256,21 @@ def _depths(session: Session, controls: Controls, kept: Sequence[Anchored]) -> l
         verdict = judge_run(summary, rows, nulls)
         cells, options = layer_cells(outcome), asdict(outcome.options)
         results.append(_SourceResult(summary, rows, cells, options, verdict, outcome))
+    return results
+
+
+def _beside_others(session: Session) -> list[_SourceResult]:
+    """Of a run without a retain model: a scale on which only low numbers mean something."""
+    nulls, shared = read_calibration(), {"spans": spans_of(session.examples), "scale": SCALE}
+    outcomes, calibration = score_beside_others(session)
+    results = []
+    for one in outcomes:
+        summary: dict[str, Any] = {"kind": COUNTERFACTUAL, "anchor": COUNTERFACTUAL}
+        summary |= summary_of(one, calibration) | shared
+        summary["outputs"] = said_of(session, session.sources[one.source])
+        verdict = judge_beside(COUNTERFACTUAL, summary, nulls)
+        cells, options = layer_cells(one), asdict(one.options)
+        results.append(_SourceResult(summary, one.rows(), cells, options, verdict, one))
     return results
 
 

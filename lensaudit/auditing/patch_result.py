@@ -9,19 +9,17 @@ from dataclasses import dataclass
 from html import escape
 from itertools import combinations
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from lensaudit.errors import InputError
 from lensaudit.results.owners import COMPARISON
-from lensaudit.results.patch_runs import read_shown
+from lensaudit.results.patch_runs import SCORES, read_shown
 from lensaudit.results.reading import csv_rows
 from lensaudit.settings import Score
 from lensaudit.verdict.decide import Verdict
 from lensaudit.verdict.depth import calibration_problem
 from lensaudit.verdict.words import said
 
-VALUE: Mapping[Score, str] = {"uds": "uds", "lens": "lens", "em": "udr"}
-"""Score -> what a summary calls its value."""
 SUMMARY = "summary.json"
 
 
@@ -102,14 +100,14 @@ class PatchResult(Shown):
         return self.source, self.folder, self.summary
 
     @property
-    def score(self) -> Score:
-        """Kind of score that was computed."""
+    def score(self) -> Score | Literal["counterfactual"]:
+        """Kind of score that was computed; `counterfactual` is that of a run without retain."""
         return self.summary["score"]
 
     @property
     def value(self) -> float | None:
         """The score; None where no example could be scored: `reason` says why."""
-        return self.summary[VALUE[self.score]]
+        return self.summary[SCORES[self.score]]
 
     @property
     def uds(self) -> float | None:

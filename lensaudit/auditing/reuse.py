@@ -22,6 +22,7 @@ from lensaudit.models.hashing import file_sha256, looking
 from lensaudit.models.registry import (
     ModelSpec,
     base_spec,
+    default_anchor,
     default_data,
     load_registry,
     named_family,
@@ -111,6 +112,8 @@ def _models(names: Sequence[str], settings: PatchSettings) -> dict[str, ModelSpe
     """Every model of a run by role, in its order."""
     registry = load_registry(settings.registry)
     retain, *more = (*several(settings.retain), "")
+    if settings.without_retain:
+        retain = settings.full or default_anchor("full", names)
     found = named_family(names, settings.full, retain or None, registry)
     found |= {f"retain {name}": resolve(name, registry) for name in more if name}
     base = resolve(settings.base, registry) if settings.base else base_spec(names)

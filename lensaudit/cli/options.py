@@ -16,7 +16,7 @@ from click.types import FloatParamType, IntParamType, StringParamType
 
 from lensaudit import settings
 from lensaudit.errors import InputError
-from lensaudit.settings import MODELS, Option, Place, Section, several
+from lensaudit.settings import MODELS, NO_RETAIN_MODEL, Option, Place, Section, several
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 _LARGEST = 2**31 - 1
@@ -96,7 +96,8 @@ def _check_models(registry: Place | None) -> None:
     for one in running.command.params:
         if isinstance(one.type, ModelName):
             for name in several(running.params[str(one.name)]):
-                resolve(name, known)
+                if (one.name, name) != ("retain", NO_RETAIN_MODEL):  # who cannot do without says so
+                    resolve(name, known)
 
 
 @functools.cache

@@ -17,27 +17,25 @@ from jaxtyping import Float
 from torch import Tensor
 
 from lensaudit.data.facts import examples_hash
-from lensaudit.data.neutral import Kept, Stratum, kept_facts, other_answers, strata_of
+from lensaudit.data.neutral import Kept, Stratum, kept_facts, strata_of
 from lensaudit.data.spans import Encoded
 from lensaudit.errors import InputError
-from lensaudit.files import digest
 from lensaudit.models.checkpoint import Checkpoint, check_same_shape, open_checkpoint, open_model
 from lensaudit.models.registry import base_spec
+from lensaudit.patching.counterfactual import NO_OTHER, others_of
 from lensaudit.patching.outcome import NO_KE, Outcome
-from lensaudit.patching.score_cache import example_hash
 from lensaudit.patching.session import Session
-from lensaudit.patching.sources import CachedSource, SourceStreams
+from lensaudit.patching.sources import SourceStreams
 from lensaudit.scores.depth import depth_score, over_erasure
 from lensaudit.scores.intervals import clustered_mean, difference_of
+from lensaudit.settings import COUNTERFACTUAL
 
 FEWEST_ROWS = 10
 """Scored rows below which a stratum has no number."""
-COUNTERFACTUAL = "counterfactual"
 RELATIVE: Mapping[Literal["base", "counterfactual"], str] = {
     "base": "a model that never saw them",
     "counterfactual": "chance: another fact's answer",
 }
-NO_OTHER = "no other fact has an answer of as many tokens"
 NO_TOKENS = "the tokenizer leaves nothing to score"
 
 
@@ -130,23 +128,15 @@ def _patched(session: Session, one: Anchored) -> _Patched:
     unscored = {row.idx: NO_TOKENS for row in one.kept.rows if row.idx not in known}
     sources: dict[str, SourceStreams] = {}
     if one.base is None:
-        pairs = _pairs(one, rows)
-        unscored |= {e.idx: NO_OTHER for e in rows if e.idx not in pairs}
-        wanted = tuple(e for e in rows if e.idx in pairs)
+        others = others_of(session.full, rows, one.kept.rows)
+        unscored |= {e.idx: NO_OTHER for e in rows if e.idx not in others.given}
+        wanted, anchor = others.rows, others.key
         if not wanted:
             nothing = torch.zeros(0, len(session.options.layers))
             return _Patched(
                 (), nothing, {c.weights: nothing for c in session.sources.values()}, unscored
             )
-        by_idx = {e.idx: e for e in rows}
-        given = {a: (b, places(by_idx[a], by_idx[b])) for a, b in pairs.items()}
-        told = [
-            [example_hash(by_idx[a]), example_hash(by_idx[b]), sorted(at.items())]
-            for a, (b, at) in given.items()
-        ]
-        anchor = f"{session.full.weights} on {digest(told)}"
-        own = session.streams(session.full, rows)
-        sources[anchor] = Counterfactual(own.activations, own.last_layer, given)
+        sources[anchor] = others.source(session, rows)
     else:
         wanted, anchor = rows, one.base.weights
         sources[anchor] = session.streams(one.base, rows)
@@ -156,40 +146,6 @@ def _patched(session: Session, one: Anchored) -> _Patched:
     session.fill(wanted, sources, layers)
     deltas = {name: session.read(name, wanted, layers) for name in sources}
     return _Patched(wanted, deltas[anchor], deltas, unscored)
-
-
-@dataclass(frozen=True)
-class Counterfactual(CachedSource):
-    """`full`'s own stream on another fact, at every position that any scope replaces."""
-
-    given: Mapping[int, tuple[int, Mapping[int, int]]]
-    """Row -> the other, and for each position of the row the other's that it is given."""
-
-    def _example(self, idx: int) -> tuple[Tensor, Float[Tensor, "layer pos d_model"]]:
-        other, at = self.given[idx]
-        _, resid = super()._example(other)
-        return torch.tensor(list(at)), resid[:, list(at.values())]
-
-
-def places(row: Encoded, other: Encoded) -> dict[int, int]:
-    """Position of a row -> that of another with as many scored tokens.
-
-    Spans and ends of the prompt lie on each other, and what is before them as far as both go;
-    where the other is shorter it comes around again. The first position, a sink, is given the
-    first.
-    """
-    off, around = other.end - row.end, max(1, other.end - 1)
-    found = {at: 1 + (at + off - 1) % around if at else 0 for at in range(row.end)}
-    return found | {row.n_prompt - 1: other.n_prompt - 1}
-
-
-def _pairs(one: Anchored, rows: Sequence[Encoded]) -> dict[int, int]:
-    """Row -> the one whose stream it is given; those that have none are left out."""
-    texts = {row.idx: row for row in one.kept.rows}
-    # rows whose span follows the prompt at once have one position less to hand over
-    lengths = [(e.n_span, e.start == e.n_prompt - 1) for e in rows]
-    others = other_answers([texts[e.idx] for e in rows], lengths)
-    return {e.idx: rows[at].idx for e, at in zip(rows, others, strict=True) if at is not None}
 
 
 def _document(

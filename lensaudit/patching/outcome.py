@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import combinations
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from jaxtyping import Float
 from torch import Tensor
@@ -44,13 +44,15 @@ class Outcome:
     """idx -> reason."""
     computed_by: Mapping[str, int] = field(default_factory=dict)
     """Versions -> how many scores, S1 and S2, they computed; empty where none are kept."""
+    scale: Literal["", "counterfactual"] = ""
+    """What S1 is of, where that is not `retain`."""
     by_token: Sequence[ByToken | None] = ()
     """What was read of each example by layer and token, nats; empty where streams are patched."""
 
     @property
     def score(self) -> str:
-        """`uds`, or `lens` where streams were read instead of patched in."""
-        return "lens" if self.options.engine == "lens" else "uds"
+        """`uds`; `lens` where streams were read instead of patched in; or the scale's name."""
+        return self.scale or ("lens" if self.options.engine == "lens" else "uds")
 
     @property
     def scored(self) -> Float[Tensor, " scored"]:

@@ -21,8 +21,15 @@ from lensaudit.models.checkpoint import (
     open_checkpoint,
 )
 from lensaudit.models.device import resolve_device, resolve_dtype
-from lensaudit.models.registry import ModelSpec, default_data, load_registry, named_family
+from lensaudit.models.registry import (
+    ModelSpec,
+    default_anchor,
+    default_data,
+    load_registry,
+    named_family,
+)
 from lensaudit.models.sizes import context_of, sizes_on_disk
+from lensaudit.patching.counterfactual import NO_OTHER, others_of
 from lensaudit.patching.exact_match import check_em, check_em_score
 from lensaudit.patching.options import PatchOptions, parse_component, parse_layers, parse_memory
 from lensaudit.patching.scoring import as_lens
@@ -77,6 +84,7 @@ def prepare(
     notice: Notice = print,
     progress: Tell = unheard,
     maps: bool = True,
+    unanchored: bool = False,
 ) -> Session:
     """A session whose models are opened and whose rows are encoded; nothing is loaded or written.
 
@@ -86,6 +94,7 @@ def prepare(
         notice: told what a person should know.
         progress: told what is done.
         maps: whether a source of another size may be carried by a map.
+        unanchored: whether `full` may stand where `retain` would: then S1 is 0.
 
     Raises:
         InputError: a name, a file, a setting or a pair of models is wrong.
@@ -104,7 +113,7 @@ def prepare(
     # what is not patched score by score is not carried either
     plain = settings.score == "uds" and not settings.lens and not settings.also
     maps = maps and plain and options.component == "resid" and options.last_layer == "resid_post"
-    opened = _open_family(specs, maps, notice)
+    opened = _open_family(specs, maps, notice, unanchored=unanchored)
     anchor = opened["full"]
     for source in _carried(opened) if maps else ():
         _check_map(source, anchor, settings.align)
@@ -147,6 +156,44 @@ def prepare(
     return session
 
 
+_FIXED = (
+    *("score", "lens", "layers", "tau", "last_layer", "scope", "component", "profile"),
+    *("also", "base", "align", "align_data", "align_tokens", "validity_data"),
+)
+"""Settings that `--retain none` takes as they are: its scale was measured with these."""
+
+
+def prepare_without_retain(
+    sources: Sequence[Place], settings: PatchSettings, *, notice: Notice, progress: Tell = unheard
+) -> Session:
+    """A session of `--retain none`, of the facts that another can stand for; `retain` is `full`.
+
+    Raises:
+        InputError: as `prepare`; or a setting under which the scale was not measured.
+    """
+    usual = PatchSettings()
+    for name in _FIXED:
+        if (given := getattr(settings, name)) != getattr(usual, name):
+            said = ", ".join(map(str, given)) if isinstance(given, tuple) else given
+            raise InputError(
+                f"--retain none: not measured with --{name.replace('_', '-')} {said}; "
+                "leave that out, or name a model that never saw the facts"
+            )
+    full = settings.full or default_anchor("full", list(map(named, sources)))
+    asked = replace(settings, retain=full, profile="full")
+    session = prepare(sources, asked, notice=notice, progress=progress, maps=False, unanchored=True)
+    found = others_of(session.full, session.encoded, session.examples)
+    if not found.rows:
+        raise InputError(
+            f"--retain none: of {len(session.encoded)} facts none can stand for another; wanted "
+            "facts of two authors and more, with other entities of as many tokens"
+        )
+    alone = (SpanLost(e.idx, NO_OTHER) for e in session.encoded if e.idx not in found.given)
+    session.lost, session.encoded = (*session.lost, *alone), found.rows
+    session.settings = replace(session.settings, retain=settings.retain, profile=None)
+    return session
+
+
 def _options(settings: PatchSettings, n_sources: int) -> PatchOptions:
     """The settings with what `auto` means; layers are resolved once the model is opened."""
     part, head = parse_component(settings.component)
@@ -176,13 +223,13 @@ def _options(settings: PatchSettings, n_sources: int) -> PatchOptions:
 
 
 def _open_family(
-    specs: Mapping[str, ModelSpec], maps: bool, notice: Notice
+    specs: Mapping[str, ModelSpec], maps: bool, notice: Notice, *, unanchored: bool
 ) -> Mapping[str, Checkpoint]:
     """All models of a run, checked to fit together before any work, or to be carried by maps."""
     opened = {role: open_checkpoint(spec, allow_packed=True) for role, spec in specs.items()}
     carried = _carried(opened) if maps else []
     check_same_shape(*(one for one in opened.values() if one not in carried), notice=notice)
-    if opened["full"].weights == opened["retain"].weights:
+    if not unanchored and opened["full"].weights == opened["retain"].weights:
         raise InputError(
             f"full ({specs['full'].name}) and retain ({specs['retain'].name}) have the same "
             "weights; retain must be a model that never saw the forget set"

@@ -30,7 +30,7 @@ from lensaudit.patching.wavefront import Swept
 from lensaudit.progress import unheard
 from lensaudit.results.records import Manifest, computed_by, manifest
 from lensaudit.scores.depth import label_logprob, mean_per_example
-from lensaudit.settings import Positions
+from lensaudit.settings import COUNTERFACTUAL, NO_RETAIN_MODEL, Positions
 
 Scored = tuple[list[Outcome], dict[str, float | None]]
 """One outcome per source, and the scores of the two anchors."""
@@ -214,6 +214,9 @@ def manifest_of(
         }
         for role, checkpoint in {"full": session.full, "retain": session.retain, **sources}.items()
     }
+    if session.settings.without_retain:
+        inputs["retain"] = dict.fromkeys(inputs["retain"]) | {"name": NO_RETAIN_MODEL}
+        options = {**options, "anchor": COUNTERFACTUAL}
     n = len(session.encoded) + len(session.lost)
     inputs["examples"] = {"n": n, "hash": session.examples_hash}
     if scores_by:

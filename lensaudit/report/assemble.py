@@ -14,6 +14,7 @@ from lensaudit.report.pack import token_tables
 from lensaudit.report.runs import condition_of, depth_of, paired
 from lensaudit.report.shelf import Shelf, kinds_of
 from lensaudit.results.attacks import (
+    read_counterfactual,
     read_curve,
     read_effort,
     read_know,
@@ -48,6 +49,7 @@ _READERS: Mapping[Kind, tuple[str, Callable[[Path], Any]]] = {
     "worst": ("attacks", read_worst),
     "sample": ("attacks", read_sample),
     "know": ("attacks", read_know),
+    "counterfactual": ("attacks", read_counterfactual),
     "meta": ("meta", read_meta),
     "aggregate": ("aggregates", read_aggregates),
 }

@@ -9,8 +9,10 @@ from annotated_types import Len
 
 from lensaudit.errors import InputError
 from lensaudit.files import read_json
+from lensaudit.results.patch_runs import read_shown
 from lensaudit.results.reading import JsonObject, brief, csv_rows, json_object, part
 from lensaudit.results.schema import AtLayer, Length, Number, Whole, checked, checked_as
+from lensaudit.settings import COUNTERFACTUAL
 
 CONDITIONS: Mapping[str, tuple[str, str]] = {
     "0": ("original", "forget_acc_baseline"),
@@ -455,6 +457,18 @@ def read_know(path: Path) -> dict[str, Any]:
     place = path.parent / "matrix.json"
     matrix = asdict(checked(_Matrix, json_object(place), place))
     return brief({"kind": "know", "folder": str(path.parent), **asdict(found), "matrix": matrix})
+
+
+def read_counterfactual(path: Path) -> dict[str, Any]:
+    """What a run of `patch` without a retain model says, and what led to it.
+
+    Raises:
+        InputError: a file holds something else.
+    """
+    found = read_shown(path)
+    said = found["verdict"]
+    named = {"kind": COUNTERFACTUAL, "folder": str(path.parent), "source": found["source"]}
+    return {**named, "headline": said["sentence"], "because": said["because"]}
 
 
 @dataclass(frozen=True)

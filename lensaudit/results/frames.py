@@ -135,7 +135,7 @@ def _metric_rows(run: EvalRun) -> Iterator[dict[str, Any]]:
 
 
 def _patches(places: tuple[Place, ...]) -> list[PatchRun]:
-    return _readable(_found(places, "patch"), lambda path: read_patch(path, {}))
+    return _readable(_found(places, "patch", "counterfactual"), lambda path: read_patch(path, {}))
 
 
 def _evals(places: tuple[Place, ...]) -> list[EvalRun]:
@@ -160,8 +160,8 @@ def _readable(found: list[Found], read: Callable[[Path], Run]) -> list[Run]:
     return runs
 
 
-def _found(places: tuple[Place, ...], kind: Kind) -> list[Found]:
-    """The results of one kind; what was met and cannot be read is a warning.
+def _found(places: tuple[Place, ...], *kinds: Kind) -> list[Found]:
+    """The results of some kinds; what was met and cannot be read is a warning.
 
     Raises:
         InputError: a place does not exist, or none holds such a result.
@@ -169,10 +169,12 @@ def _found(places: tuple[Place, ...], kind: Kind) -> list[Found]:
     found, left = locate([Path(place).expanduser() for place in places])
     for one in left:
         warnings.warn(f"{one.path}: {one.reason}", stacklevel=4)
-    chosen = [one for one in found if one.kind == kind]
+    chosen = [one for one in found if one.kind in kinds]
     if not chosen:
         named = ", ".join(map(str, places)) or "nothing named"
-        raise InputError(f"{named}: no result of `lensaudit {kind}`; run it, or name its folder")
+        raise InputError(
+            f"{named}: no result of `lensaudit {kinds[0]}`; run it, or name its folder"
+        )
     return chosen
 
 

@@ -22,6 +22,7 @@ Kind = Literal[
     "worst",
     "sample",
     "know",
+    "counterfactual",
     "meta",
     "aggregate",
 ]
@@ -44,6 +45,7 @@ SCHEMAS: dict[str, Kind] = {
     "worst": "worst",
     "sample": "sample",
     "know": "know",
+    "counterfactual": "counterfactual",
     "meta_table": "meta",
     "aggregate": "aggregate",
 }

@@ -25,9 +25,10 @@ from lensaudit.results.schema import (
     checked_as,
 )
 from lensaudit.scores.estimate import Estimate
+from lensaudit.settings import COUNTERFACTUAL
 
 Numbers = NDArray[np.float64]
-SCORES = {"uds": "uds", "lens": "lens", "em": "udr"}
+SCORES = {"uds": "uds", "lens": "lens", "em": "udr", COUNTERFACTUAL: COUNTERFACTUAL}
 """What `summary.json` calls its score -> the field that holds the number."""
 
 _SAME = ("tau", "threshold", "em_form", "scope", "component", "last_layer", "layers")
@@ -102,7 +103,7 @@ class _Summary:
     """What `summary.json` must hold."""
 
     source: Text
-    score: Literal["uds", "lens", "em"]
+    score: Literal["uds", "lens", "em", "counterfactual"]
     n: Whole
     n_scored: Whole
     layers: Annotated[list[Whole], Len(1)]
@@ -111,6 +112,7 @@ class _Summary:
     uds: Number | None = None
     lens: Number | None = None
     udr: Number | None = None
+    counterfactual: Number | None = None
     retention: Number | None = None
     ci95: Ends = None
     ci95_why: str | None = None
@@ -305,7 +307,8 @@ def read_shown(where: Path) -> JsonObject:
     checked(_ShownMatch if found.score == "em" else _ShownDepth, summary, where)
     need(summary, where, SCORES[found.score])
     if found.score != "em":
-        need(found.calibration, f"{where}: calibration", "full", "retain")
+        anchor = COUNTERFACTUAL if found.score == COUNTERFACTUAL else "retain"
+        need(found.calibration, f"{where}: calibration", "full", anchor)
     elif found.udr is not None and found.retention is None:
         raise InputError(f"{where}: retention: found None, wanted a number beside a UDR")
     return summary

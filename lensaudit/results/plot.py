@@ -10,6 +10,7 @@ import pandas as pd
 from lensaudit.errors import InputError
 from lensaudit.results.frames import Place, curves, efforts, layers, summaries
 from lensaudit.scores.intervals import clustered_mean
+from lensaudit.settings import COUNTERFACTUAL
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -27,11 +28,12 @@ def layer_profile(results: Results, *, ax: "Axes | None" = None) -> "Axes":
     frame = _layers(results)
     ax = _axes(ax)
     known = list(frame["source"].unique())
-    _line(ax, _of(frame, known[0]), "s1", "S1 (retain)", linestyle="--", color="black")
+    anchor = "another question" if _is(frame, COUNTERFACTUAL) else "retain"
+    _line(ax, _of(frame, known[0]), "s1", f"S1 ({anchor})", linestyle="--", color="black")
     for source in known:
         _line(ax, _of(frame, source), "s2", f"S2 ({_text(source)})")
     ax.set_xlabel("layer")
-    ax.set_ylabel("exact match lost" if _is_em(frame) else "delta, nats per token")
+    ax.set_ylabel("exact match lost" if _is(frame, "em") else "delta, nats per token")
     ax.legend(frameon=False)
     return ax
 
@@ -70,7 +72,10 @@ def depth(results: Results, *, ax: "Axes | None" = None) -> "Axes":
     ax.hlines(places, frame["low"], frame["high"], color="0.6")
     ax.plot(frame["value"], places, "o")
     ax.set_yticks(list(places), [_text(source) for source in frame["source"]])
-    ax.set(xlim=(-0.02, 1.02), xlabel="unlearning depth: 0 held, 1 erased")
+    label = "unlearning depth: 0 held, 1 erased"
+    if _is(frame, COUNTERFACTUAL):
+        label = "depth beside another question's stream: 0 held, high means nothing"
+    ax.set(xlim=(-0.02, 1.02), xlabel=label)
     return ax
 
 
@@ -146,7 +151,7 @@ def _layers(results: Results) -> pd.DataFrame:
         scores = list(frame["score"].unique())
         frame = frame[frame["score"] == ("uds" if "uds" in scores else scores[0])]
     frame = pd.DataFrame(frame)
-    if _is_em(frame):
+    if _is(frame, "em"):
         lost = {name: 1 - frame[f"{name}_em"] for name in ("s1", "s2")}
         ft = frame["s1_lost"] == 1
         frame = frame.assign(**lost, erasure=np.where(ft, frame["s2_lost"], np.nan))
@@ -161,9 +166,9 @@ def _layers(results: Results) -> pd.DataFrame:
     return frame
 
 
-def _is_em(frame: pd.DataFrame) -> bool:
-    """Whether it is of exact match, which has no nats."""
-    return "score" in frame and set(frame["score"]) == {"em"}
+def _is(frame: pd.DataFrame, score: str) -> bool:
+    """Whether it is of this score alone: `em` has no nats, `counterfactual` no retain."""
+    return "score" in frame and set(frame["score"]) == {score}
 
 
 def _of(frame: pd.DataFrame, source: str) -> pd.DataFrame:

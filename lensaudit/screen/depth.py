@@ -8,6 +8,7 @@ from rich.table import Table
 from lensaudit.report.shelf import labels
 from lensaudit.screen.cells import by_rule, interval, no_interval, number, profile
 from lensaudit.screen.tables import Part, dim, row, styled, table
+from lensaudit.settings import COUNTERFACTUAL
 from lensaudit.verdict.collect import Verdicts
 from lensaudit.verdict.decide import Code
 from lensaudit.verdict.words import said, with_limits
@@ -23,9 +24,8 @@ def audit_table(summaries: Sequence[Mapping[str, Any]]) -> Table:
     """Calibration rows first, then one row per source."""
     score = summaries[0]["score"]
     with_lens = score == "uds" and "lens" in summaries[0]
-    title = "Unlearning depth" if score == "uds" else "Logit Lens depth"
-    heading = "UDS" if score == "uds" else "lens"
-    columns = ["model", heading, "95 % interval", "scored", "erasure by layer"]
+    title, heading, lost = _HEADS[score]
+    columns = ["model", heading, "95 % interval", "scored", f"{lost} by layer"]
     extra = {"lens": _lens} if with_lens else {}
     shown = {"aligned": _aligned, "unread": _unread}
     extra |= {
@@ -34,12 +34,12 @@ def audit_table(summaries: Sequence[Mapping[str, Any]]) -> Table:
         if any(read(summary) is not None for summary in summaries)
     }
     made = table(
-        f"{title}: 0 intact, 1 erased to the level of retain",
+        title,
         [*columns, *extra],
-        left=("model", "erasure by layer"),
+        left=("model", f"{lost} by layer"),
     )
     calibration = summaries[0]["calibration"]
-    for anchor in ("full", "retain"):
+    for anchor in calibration:
         row(made, dim(anchor), number(calibration[anchor]), "", "calibration", "")
     made.add_section()
     label = labels(summary["source"] for summary in summaries)
@@ -55,6 +55,15 @@ def audit_table(summaries: Sequence[Mapping[str, Any]]) -> Table:
             *(number(read(summary)) for read in extra.values()),
         )
     return made
+
+
+_LEVEL = "0 intact, 1 erased to the level of retain"
+_HEADS = {
+    "uds": (f"Unlearning depth: {_LEVEL}", "UDS", "erasure"),
+    "lens": (f"Logit Lens depth: {_LEVEL}", "lens", "erasure"),
+    COUNTERFACTUAL: ("Depth beside another question's stream: 0 intact", "depth", "depth"),
+}
+"""Score -> title of its table, heading of its column, and what it is called at a layer."""
 
 
 def _lens(summary: Mapping[str, Any]) -> float | None:
@@ -97,7 +106,7 @@ def layer_table(summary: Mapping[str, Any]) -> Table:
     """Mean deltas and erasure per layer."""
     made = table(
         f"{summary['source']}: nats per token, by layer",
-        ("layer", "S1", "S2", "KE", "erasure", "S1 ▏S2"),
+        ("layer", "S1", "S2", "KE", _HEADS[summary["score"]][2], "S1 ▏S2"),
         left=("S1 ▏S2",),
     )
     rows = summary["per_layer"]
@@ -119,7 +128,7 @@ def depths(
     pairs: Sequence[Sequence[Any]] = (),
     sentences: Sequence[str] = (),
 ) -> Iterator[Part]:
-    """Tables and verdicts of a run with `--score uds` or `lens`.
+    """Tables and verdicts of a run with `--score uds` or `lens`, or of one without retain.
 
     `sentences`: where more than the run itself was asked, the verdicts after all of it.
     """
@@ -137,6 +146,13 @@ def depths(
             reason = f": {why}" if shared else "; reasons in summary.json"
             yield f"  {len(unscored)} unscored{reason}"
     yield from by_rule(summaries[0])
+    if scale := summaries[0].get("scale"):
+        low, high = scale["never_saw"]
+        yield (
+            f"Models that never saw the facts read {low:.2f} to {high:.2f} on this scale, and so "
+            f"do damaged ones: below {scale['hidden_below']:.2f} a model hides the facts, above "
+            "it nothing is shown."
+        )
     if summaries[0]["score"] == "lens":
         yield "A screen: it sees what can be read out directly. --score uds patches."
 

@@ -9,13 +9,24 @@ from dataclasses import dataclass, field
 from typing import Annotated, Any
 
 from annotated_types import Len
+from scipy.stats import binom
 
 from lensaudit.results.attacks import EffortRun, KnowRun, SampleSummary, WorstEvidence
 from lensaudit.results.eval_runs import entries_of
 from lensaudit.results.locate import Kind
 from lensaudit.results.schema import Number, Whole, checked, checked_as
 from lensaudit.scores.estimate import Estimate
+from lensaudit.scores.intervals import share_of
 from lensaudit.verdict.nulls import Calibration, Null
+from lensaudit.verdict.thresholds import (
+    CALIBRATED_WITHIN,
+    OTHERS_HIDDEN_BELOW,
+    OTHERS_NEVER_SAW,
+    OTHERS_SEEDS,
+    OTHERS_SPREAD,
+    OTHERS_ZERO,
+    SAYS_HALF,
+)
 from lensaudit.verdict.views import LEVEL, View
 
 Ends = tuple[Number, Number] | None
@@ -208,6 +219,70 @@ def _eval(content: Any, where: object, nulls: Calibration) -> list[Told]:
     return [Told("", tuple(views))]
 
 
+SCALE = {
+    "hidden_below": OTHERS_HIDDEN_BELOW,
+    "never_saw": list(OTHERS_NEVER_SAW),
+}
+"""What the counterfactual scale reads of models of known truth, as summary.json holds it."""
+HIGH = "a high number means nothing on this scale"
+GUESSED = "how many of them a model that never saw them would guess is not known"
+
+
+@dataclass(frozen=True)
+class _Outputs:
+    source: Number
+    full: Number
+    n: Whole
+
+
+@dataclass(frozen=True)
+class _BesideOthers:
+    """What is read of a run of `patch` without a retain model."""
+
+    source: str
+    outputs: _Outputs
+    calibration: dict[str, Number | None]
+    n_scored: Whole
+    n_groups: Whole
+    counterfactual: Number | None
+    ci95: Ends
+    ci95_why: str | None = None
+
+
+def _counterfactual(content: Any, where: object, nulls: Calibration) -> list[Told]:
+    """It may say that facts are hidden, or said; never that one is gone."""
+    one = checked(_BesideOthers, content, where)
+    return [Told(one.source, (_said_alone(one.outputs, one.n_groups), _stands_near(one)))]
+
+
+def _stands_near(one: _BesideOthers) -> View:
+    """The depth, with a share held only where its upper limit shows that most is."""
+    depth, full = one.counterfactual, one.calibration.get("full")
+    if depth is None or full is None:
+        return View("counterfactual", None, why="no example could be scored")
+    ends = "" if one.ci95 is None else f" [{one.ci95[0]:.3f}, {one.ci95[1]:.3f}]"
+    low, high = OTHERS_NEVER_SAW
+    shown = f"{depth:.3f}{ends}, models that never saw the facts {low:.2f} to {high:.2f}"
+    off = full > CALIBRATED_WITHIN and f"full as source reads {full:.3f}, not 0"
+    if off or one.ci95 is None or one.ci95[1] >= OTHERS_HIDDEN_BELOW:
+        why = off or (HIGH if one.ci95 else one.ci95_why or "no interval")
+        return View("counterfactual", None, shown, n_authors=one.n_groups, why=why)
+    held = Estimate.within(depth, one.ci95, n=one.n_scored).on(OTHERS_ZERO, 0.0)
+    return View("counterfactual", held, shown, _OTHERS.chance(held), one.n_groups)
+
+
+def _said_alone(one: _Outputs, n_authors: int) -> View:
+    """What it says of what `full` says; it answers where that is surely more than half."""
+    n_said, shown = round(one.source * one.n), f"{one.source:.0%} of {one.n} facts"
+    if one.full <= 0:
+        return View("said", None, shown, why="full says none of them")
+    chance = float(binom.sf(n_said - 1, one.n, SAYS_HALF * one.full))
+    held = share_of(n_said, one.n).on(0.0, one.full)
+    control = None if chance <= LEVEL else GUESSED
+    return View("said", held, f"{shown}, full {one.full:.0%}", chance, n_authors, control)
+
+
+_OTHERS = Null(0.0, OTHERS_SPREAD, OTHERS_SEEDS)
 UNCERTIFIED = "that nothing is bound, no test certifies"
 
 
@@ -242,6 +317,7 @@ READERS: Mapping[Kind, Callable[[Any, object, Calibration], list[Told]]] = {
     "relearn": _relearn,
     "directions": _directions,
     "know": _know,
+    "counterfactual": _counterfactual,
     "eval": _eval,
 }
 """Kind of result -> its views; all others have none."""

@@ -15,7 +15,7 @@ from scipy.stats import false_discovery_control
 from lensaudit.errors import InputError
 from lensaudit.files import read_json
 from lensaudit.results.eval_runs import EvalRun, read_eval
-from lensaudit.results.locate import Found, LeftOut, locate
+from lensaudit.results.locate import Found, Kind, LeftOut, locate
 from lensaudit.results.patch_runs import PatchRun, read_patch
 from lensaudit.results.reading import json_object, part
 from lensaudit.results.records import MANIFEST, check_result, check_whole
@@ -209,7 +209,7 @@ class Gathered:
 
     def take_run(self, run: PatchRun) -> int:
         """Take a run of `patch`; exact match has no view."""
-        if run.score == "em":
+        if run.score not in ("uds", "lens"):
             return 0
         roles = (part(run.manifest, "inputs", role) for role in ("full", "retain"))
         self._anchors |= {str(one["weights"]) for one in roles if "weights" in one}
@@ -248,6 +248,12 @@ def judge_run(
     return verdict_of(Evidence(summary["source"], views, stream))
 
 
+def judge_beside(kind: Kind, summary: Mapping[str, Any], calibration: Calibration) -> Verdict:
+    """The verdict of another result alone, by the document that it writes."""
+    (told,) = READERS[kind](summary, "summary.json", calibration)
+    return verdict_of(Evidence(told.source, told.views))
+
+
 def _weights(manifest: Mapping[str, Any], source: str) -> str:
     """Content hash of the model that an attack is about; its name where the manifest has none."""
     known = part(manifest, "inputs", "source").get("weights")
@@ -280,7 +286,9 @@ def _judge(known: _Known, weights: str, nulls: Calibration) -> Model:
         read = lenses.get(_rows(run))
         if read is not None and not any(view.name == "lens" for view in views):
             views += of_patch(read.summary, (), nulls, read.folder / "summary.json")[0]
-        evidence = Evidence(known.source, [*views, *known.views.values()], stream)
+        own = {view.name for view in views}
+        more = [view for name, view in known.views.items() if name not in own]
+        evidence = Evidence(known.source, [*views, *more], stream)
         judged.append(Judged(evidence, verdict_of(evidence), run))
     if not judged:
         evidence = Evidence(known.source, list(known.views.values()))

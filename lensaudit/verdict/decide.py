@@ -212,7 +212,8 @@ def _against(evidence: Evidence) -> Iterator[str]:
     if evidence.finds:
         yield _some(evidence)
     if stream is None:
-        yield NOT_TRIED["stream"]
+        alone = evidence.one("counterfactual")
+        yield (alone and alone.reason) or NOT_TRIED["stream"]
         return
     yield from _open(evidence)
     if stream.tail:

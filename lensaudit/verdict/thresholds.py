@@ -31,6 +31,17 @@ SHARED_DROP = 0.25
 FLOOR_MARGIN = 0.1
 """How far above models that never knew the plain stream may surely lie."""
 
+OTHERS_ZERO, OTHERS_SPREAD, OTHERS_SEEDS = 0.45, 0.1, 5
+"""Depth beside another question's stream that models read which never saw the facts (tune half of
+the gym): mean, standard deviation as a share of it, seeds."""
+OTHERS_NEVER_SAW = (0.35, 0.55)
+"""Range of the same."""
+OTHERS_HELD_FROM = 0.5
+"""Lower limit of the share held from which that scale says hidden. Not three quarters: with eight
+authors the limits of `full` itself are 0 and .18."""
+OTHERS_HIDDEN_BELOW = (1 - OTHERS_HELD_FROM) * OTHERS_ZERO
+"""Upper limit of that depth under which a model hides the facts; above it nothing is said."""
+
 ALIGN_FROM = 0.1
 """Depth from which alignment runs: a rotation of a few directions reads little more."""
 OTHER_BASIS_GAP = 0.1

@@ -9,7 +9,13 @@ from dataclasses import dataclass
 from typing import Literal
 
 from lensaudit.scores.estimate import Estimate
-from lensaudit.verdict.thresholds import ALPHA, FEWEST_AUTHORS, HELD_FROM, RULED_OUT_BELOW
+from lensaudit.verdict.thresholds import (
+    ALPHA,
+    FEWEST_AUTHORS,
+    HELD_FROM,
+    OTHERS_HELD_FROM,
+    RULED_OUT_BELOW,
+)
 
 Group = Literal["answers", "association", "stream", "aligned", "training", "directions"]
 Says = Literal["finds", "rules out", "cannot tell"]
@@ -23,6 +29,8 @@ class Kind:
     title: str
     is_mean: bool = True
     """Of all facts: its lower limit may say that they are held."""
+    held_from: float = HELD_FROM
+    """That limit."""
 
 
 VIEWS: Mapping[str, Kind] = {
@@ -38,6 +46,9 @@ VIEWS: Mapping[str, Kind] = {
     "uds_prefix": Kind("stream", "UDS, prefix too"),
     "lens": Kind("stream", "Logit Lens"),
     "weakest": Kind("stream", "weakest layer", is_mean=False),
+    "counterfactual": Kind(
+        "stream", "depth beside another question's stream", held_from=OTHERS_HELD_FROM
+    ),
     "uds_weakest": Kind("aligned", "weakest layer, aligned", is_mean=False),
     "uds_aligned": Kind("aligned", "aligned UDS"),
     "shared_weakest": Kind("aligned", "weakest layer without the shared direction", is_mean=False),
@@ -117,7 +128,7 @@ class View:
 
     @property
     def holds(self) -> bool:
-        """Is it shown that three quarters and more are held?"""
+        """Is it shown that most are held: three quarters, or what its kind wants?"""
         low = None if self.held is None else self.held.low
         found = self.finds or self.chance is None
         return bool(
@@ -125,7 +136,7 @@ class View:
             and self.control is None
             and found
             and low is not None
-            and low >= HELD_FROM
+            and low >= self.kind.held_from
         )
 
     @property

@@ -12,8 +12,9 @@ from lensaudit.cli.main import run as lensaudit
 from lensaudit.data.facts import load_facts
 from lensaudit.data.neutral import kept_facts, other_answers, strata_of
 from lensaudit.data.spans import Encoded
-from lensaudit.patching import collateral
-from lensaudit.patching.collateral import Anchored, places
+from lensaudit.patching import collateral, counterfactual
+from lensaudit.patching.collateral import Anchored
+from lensaudit.patching.counterfactual import places
 from lensaudit.patching.prepare import prepare
 from lensaudit.patching.settings import PatchSettings
 from lensaudit.scores.depth import over_erasure
@@ -145,7 +146,7 @@ def test_the_anchor_itself_reads_one(tmp_path):
 def test_a_row_that_stands_for_itself_loses_nothing_whatever_is_replaced(
     tmp_path, monkeypatch, scope, engine
 ):
-    monkeypatch.setattr(collateral, "_pairs", lambda one, rows: {e.idx: e.idx for e in rows})
+    monkeypatch.setattr(counterfactual, "_pairs", lambda rows, texts: {e.idx: e.idx for e in rows})
     audit = prepare(
         ["demo/never"],
         PatchSettings(limit=2, activations=tmp_path, scope=scope, engine=engine, layers="0,7,15"),

@@ -1,0 +1,127 @@
+"""A stream that answers another question: the anchor where no model never saw the facts.
+
+`full`'s own stream on another fact of the set is patched in, of another subject and with as many
+tokens. What `full` then loses is S1. A fact's own stream loses nothing; that of a model which never
+saw the fact loses less than a wrong answer does; anything that `full` cannot read loses as much. So
+a depth near 0 shows that the fact is there, and no high one shows anything.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from lensaudit.data.facts import Fact
+from lensaudit.data.neutral import other_answers
+from lensaudit.data.spans import Encoded
+from lensaudit.files import digest
+from lensaudit.models.checkpoint import Checkpoint
+from lensaudit.patching.score_cache import example_hash
+from lensaudit.patching.scoring import PatchPlan, Scored, plan_of, run, scored
+from lensaudit.patching.session import Session
+from lensaudit.patching.sources import CachedSource
+from lensaudit.settings import COUNTERFACTUAL
+
+NO_OTHER = "no other fact has an answer of as many tokens"
+Given = Mapping[int, tuple[int, Mapping[int, int]]]
+"""Row -> the other, and for each position of the row the other's that it is given."""
+
+
+@dataclass(frozen=True)
+class Counterfactual(CachedSource):
+    """`full`'s own stream on another fact, at every position that any scope replaces."""
+
+    given: Given
+
+    def _example(self, idx: int) -> tuple[Tensor, Float[Tensor, "layer pos d_model"]]:
+        other, at = self.given[idx]
+        _, resid = super()._example(other)
+        return torch.tensor(list(at)), resid[:, list(at.values())]
+
+
+@dataclass(frozen=True)
+class Others:
+    """For each row another that can stand for it; rows that none is as long as are left out."""
+
+    full: Checkpoint
+    rows: tuple[Encoded, ...]
+    """Those that have another."""
+    given: Given
+
+    @cached_property
+    def key(self) -> str:
+        """What decides what is handed over: the weights, and which row stands for which."""
+        by_idx = {e.idx: example_hash(e) for e in self.rows}
+        told = [[by_idx[a], by_idx[b], sorted(at.items())] for a, (b, at) in self.given.items()]
+        return f"{self.full.weights} on {digest(told)}"
+
+    def source(self, session: Session, rows: Sequence[Encoded]) -> Counterfactual:
+        """To be patched in; `rows` are those that `full` is cached on."""
+        own = session.streams(self.full, rows)
+        return Counterfactual(own.activations, own.last_layer, self.given)
+
+
+def others_of(full: Checkpoint, rows: Sequence[Encoded], facts: Iterable[Fact]) -> Others:
+    """The rows that stand for each other: of another author, with another entity, asked alike."""
+    texts, by_idx = {one.idx: one for one in facts}, {e.idx: e for e in rows}
+    pairs = _pairs(rows, texts)
+    given = {a: (b, places(by_idx[a], by_idx[b])) for a, b in pairs.items()}
+    return Others(full, tuple(e for e in rows if e.idx in given), given)
+
+
+def _pairs(rows: Sequence[Encoded], texts: Mapping[int, Fact]) -> dict[int, int]:
+    """Row -> the one whose stream it is given; those that have none are left out."""
+    # rows whose span follows the prompt at once have one position less to hand over
+    lengths = [(e.n_span, e.start == e.n_prompt - 1) for e in rows]
+    others = other_answers([texts[e.idx] for e in rows], lengths)
+    return {e.idx: rows[at].idx for e, at in zip(rows, others, strict=True) if at is not None}
+
+
+def places(row: Encoded, other: Encoded) -> dict[int, int]:
+    """Position of a row -> that of another with as many scored tokens.
+
+    Spans and ends of the prompt lie on each other, and what is before them as far as both go;
+    where the other is shorter it comes around again. The first position, a sink, is given the
+    first.
+    """
+    off, around = other.end - row.end, max(1, other.end - 1)
+    found = {at: 1 + (at + off - 1) % around if at else 0 for at in range(row.end)}
+    return found | {row.n_prompt - 1: other.n_prompt - 1}
+
+
+def score_beside_others(session: Session) -> Scored:
+    """Depth of every source where S1 is `full`'s own stream of another row, and of the anchors.
+
+    Args:
+        session: without a retain model; each of its rows has another.
+
+    Raises:
+        VerificationError | WorkError: as of any patched score.
+    """
+    found, rows, layers = run(session), session.encoded, session.options.layers
+    others = others_of(session.full, rows, session.examples)
+    session.fill(rows, {others.key: others.source(session, rows)}, layers)
+    s1 = session.read(others.key, rows, layers)
+    outcomes, calibration = scored(session, replace(found, s1=s1))
+    anchors = {"full": calibration["full"], COUNTERFACTUAL: calibration["retain"]}
+    return [replace(one, scale=COUNTERFACTUAL) for one in outcomes], anchors
+
+
+def plan_beside_others(session: Session) -> PatchPlan:
+    """Count what is missing of such a run, its anchor among it."""
+    plan, others = plan_of(session), others_of(session.full, session.encoded, session.examples)
+    scores, layers = session.scores(others.key), session.options.layers
+    n_rows = sum(len(layers if session.fresh else scores.missing(e, layers)) for e in others.rows)
+    told = f"anchor: {COUNTERFACTUAL}, full's own stream of another question"
+    return replace(plan, n_rows=plan.n_rows + n_rows, controls=told)
+
+
+def said_of(session: Session, source: Checkpoint) -> dict[str, float | int]:
+    """Share of the facts that a source, and `full`, say exactly after the prefix, greedily."""
+    rows = session.encoded
+    answers = {"source": source, "full": session.full}
+    shares = {n: float(session.answers(c, rows).exact.double().mean()) for n, c in answers.items()}
+    return {**shares, "n": len(rows)}
