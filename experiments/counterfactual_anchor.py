@@ -10,7 +10,7 @@ and what models that never saw the facts read on the tune half: `lensaudit/verdi
 
 import json
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from statistics import fmean, stdev
 from typing import Any
@@ -20,10 +20,14 @@ import click
 import lensaudit as la
 from lensaudit.errors import InputError
 from lensaudit.files import read_json
+from lensaudit.groups import batched
 from lensaudit.scores.intervals import share_of
+from lensaudit.settings import COUNTERFACTUAL
 from lensaudit.verdict.thresholds import OTHERS_HELD_FROM
 
 Found = Mapping[str, Any]
+TOGETHER = 8
+"""Models in one sweep."""
 TRUTHS = ("absent", "intact", "hidden", "partial", "damaged", "anchor")
 
 
@@ -43,11 +47,11 @@ def main(gym: Path, seeds: str, out: Path) -> None:
     known = {(one["seed"], one["model"]) for one in done}
     with place.open("a") as lines:
         for seed in map(int, seeds.split(",")):
-            for folder in sorted((gym / f"seed-{seed}").iterdir()):
-                if (seed, folder.name) in known or not is_planted(folder):
-                    continue
-                done.append({"seed": seed, "model": folder.name, **read(folder, out)})
-                lines.write(json.dumps(done[-1]) + "\n")
+            there = sorted(path for path in (gym / f"seed-{seed}").iterdir() if is_planted(path))
+            todo = [one for one in there if (seed, one.name) not in known]
+            for some in batched(todo, TOGETHER):
+                done += (new := [{"seed": seed, **one} for one in read(some, out)])
+                lines.writelines(json.dumps(one) + "\n" for one in new)
                 lines.flush()
     show(done)
 
@@ -58,28 +62,39 @@ def is_planted(folder: Path) -> bool:
     return made.exists() and "mechanism" in read_json(made)["options"]
 
 
-def read(folder: Path, out: Path) -> dict[str, Any]:
-    """One model: its truth, its reading, and what is said of it."""
-    truth = read_json(folder / "manifest.json")["options"]
-    kept = {name: truth[name] for name in ("mechanism", "truth", "held_out", "strength")}
-    kept["holds"] = read_json(folder / "certificate.json")["holds"]
-    full = folder.parent / "full"
+def read(folders: Sequence[Path], out: Path) -> Iterator[Found]:
+    """Models of one seed: their truth, their reading, and what is said of them."""
+    full, place = folders[0].parent / "full", out / "runs" / folders[0].parent.name
     how = {"full": str(full), "data": "demo", "activations": out / "activations"}
     try:
-        run = out / "runs" / folder.parent.name / folder.name
-        found = la.patch(folder, run, retain="none", **how)
-    except InputError as error:
-        return {**kept, "code": "refused", "why": str(error)}
-    read = {name: found.summary[name] for name in ("counterfactual", "ci95", "n_scored", "outputs")}
-    depths = dict(zip(found.examples["idx"], found.examples["value"], strict=True))
-    return {**kept, "code": found.verdict.code, **read, "facts": depths}
+        found = la.patch(list(folders), place, retain="none", **how)
+    except InputError as error:  # one of another size: each by itself
+        if len(folders) == 1:
+            yield {**truth_of(folders[0]), "code": "refused", "why": str(error)}
+            return
+        for one in folders:
+            yield from read([one], out / one.name)
+        return
+    for folder, one in zip(folders, found, strict=True):
+        told = {name: one.summary[name] for name in (COUNTERFACTUAL, "ci95", "n_scored", "outputs")}
+        table = one.examples.astype(object).where(one.examples.notna(), None)
+        facts = dict(zip(table["idx"], table["value"], strict=True))
+        yield {**truth_of(folder), "code": one.verdict.code, **told, "facts": facts}
+
+
+def truth_of(folder: Path) -> dict[str, Any]:
+    """What was planted, and whether its certificate holds."""
+    made = read_json(folder / "manifest.json")["options"]
+    kept = {name: made[name] for name in ("mechanism", "truth", "held_out", "strength")}
+    holds = read_json(folder / "certificate.json")["holds"]
+    return {"model": folder.name, **kept, "holds": holds}
 
 
 def show(done: Sequence[Found]) -> None:
     """Readings by truth and half, then words by mechanism."""
     rows = [one for one in done if one["holds"] and one["code"] != "refused"]
     tune = [one for one in rows if one["truth"] == "absent" and not one["held_out"]]
-    values = [one["counterfactual"] for one in tune]
+    values = [one[COUNTERFACTUAL] for one in tune]
     zero = fmean(values)
     print(
         f"never saw the facts, tune half: n {len(values)}, mean {zero:.4f}, standard deviation "
@@ -101,7 +116,7 @@ def show(done: Sequence[Found]) -> None:
 
 
 def _line(group: Sequence[Found]) -> str:
-    depths = sorted(one["counterfactual"] for one in group)
+    depths = sorted(one[COUNTERFACTUAL] for one in group)
     n = len(group)
     words = []
     for code in ("hidden", "answers", "undecided"):

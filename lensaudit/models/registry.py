@@ -19,7 +19,7 @@ from typing import Any, Literal, get_args
 import lensaudit
 from lensaudit.errors import InputError
 from lensaudit.files import read_json, read_text, user_cache
-from lensaudit.settings import Place
+from lensaudit.settings import NO_RETAIN_MODEL, Place
 
 VARIABLE = "LENSAUDIT_REGISTRY"
 """Environment variable that names the registry file where no option does."""
@@ -237,6 +237,11 @@ def _from_hub(name: str, registry: Registry) -> ModelSpec:
 
 
 def _unknown(name: str, registry: Registry) -> str:
+    if name == NO_RETAIN_MODEL:
+        return (
+            f"{name}: here a model is needed that never saw the forget set; `lensaudit patch "
+            "--retain none` and `lensaudit know` do without one"
+        )
     nearest = difflib.get_close_matches(name.lower(), list(registry.specs), n=4, cutoff=0.5)
     hint = f"nearest: {', '.join(nearest)}; " if nearest else ""
     return (

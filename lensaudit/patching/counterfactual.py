@@ -16,7 +16,7 @@ from torch import Tensor
 
 from lensaudit.data.facts import Fact
 from lensaudit.data.neutral import other_answers
-from lensaudit.data.spans import Encoded
+from lensaudit.data.spans import Encoded, SpanLost
 from lensaudit.files import digest
 from lensaudit.models.checkpoint import Checkpoint
 from lensaudit.patching.score_cache import example_hash
@@ -32,14 +32,17 @@ Given = Mapping[int, tuple[int, Mapping[int, int]]]
 
 @dataclass(frozen=True)
 class Counterfactual(CachedSource):
-    """`full`'s own stream on another fact, at every position that any scope replaces."""
+    """`full`'s own stream on another fact, at every position that any scope replaces.
+
+    Of a row that has no other nothing is handed over.
+    """
 
     given: Given
 
     def _example(self, idx: int) -> tuple[Tensor, Float[Tensor, "layer pos d_model"]]:
-        other, at = self.given[idx]
+        other, at = self.given.get(idx, (idx, {}))
         _, resid = super()._example(other)
-        return torch.tensor(list(at)), resid[:, list(at.values())]
+        return torch.tensor(list(at), dtype=torch.long), resid[:, list(at.values())]
 
 
 @dataclass(frozen=True)
@@ -96,16 +99,27 @@ def score_beside_others(session: Session) -> Scored:
     """Depth of every source where S1 is `full`'s own stream of another row, and of the anchors.
 
     Args:
-        session: without a retain model; each of its rows has another.
+        session: without a retain model.
 
     Raises:
         VerificationError | WorkError: as of any patched score.
     """
     found, rows, layers = run(session), session.encoded, session.options.layers
     others = others_of(session.full, rows, session.examples)
-    session.fill(rows, {others.key: others.source(session, rows)}, layers)
-    s1 = session.read(others.key, rows, layers)
-    outcomes, calibration = scored(session, replace(found, s1=s1))
+    only = {others.key: others.given.keys()}
+    session.fill(rows, {others.key: others.source(session, rows)}, layers, only=only)
+    kept = [at for at, e in enumerate(rows) if e.idx in others.given]
+    paired = replace(
+        found,
+        baseline=found.baseline[kept],
+        s1=session.read(others.key, others.rows, layers),
+        s2={name: s2[kept] for name, s2 in found.s2.items()},
+        self_patch=found.self_patch[kept],
+    )
+    reading = session.under()
+    alone = (SpanLost(e.idx, NO_OTHER) for e in rows if e.idx not in others.given)
+    reading.encoded, reading.lost = others.rows, (*session.lost, *alone)
+    outcomes, calibration = scored(reading, paired)
     anchors = {"full": calibration["full"], COUNTERFACTUAL: calibration["retain"]}
     return [replace(one, scale=COUNTERFACTUAL) for one in outcomes], anchors
 

@@ -29,7 +29,7 @@ from lensaudit.models.registry import (
     named_family,
 )
 from lensaudit.models.sizes import context_of, sizes_on_disk
-from lensaudit.patching.counterfactual import NO_OTHER, others_of
+from lensaudit.patching.counterfactual import others_of
 from lensaudit.patching.exact_match import check_em, check_em_score
 from lensaudit.patching.options import PatchOptions, parse_component, parse_layers, parse_memory
 from lensaudit.patching.scoring import as_lens
@@ -166,7 +166,7 @@ _FIXED = (
 def prepare_without_retain(
     sources: Sequence[Place], settings: PatchSettings, *, notice: Notice, progress: Tell = unheard
 ) -> Session:
-    """A session of `--retain none`, of the facts that another can stand for; `retain` is `full`.
+    """A session of `--retain none`; `full` stands where `retain` would.
 
     Raises:
         InputError: as `prepare`; or a setting under which the scale was not measured.
@@ -182,14 +182,11 @@ def prepare_without_retain(
     full = settings.full or default_anchor("full", list(map(named, sources)))
     asked = replace(settings, retain=full, profile="full")
     session = prepare(sources, asked, notice=notice, progress=progress, maps=False, unanchored=True)
-    found = others_of(session.full, session.encoded, session.examples)
-    if not found.rows:
+    if not others_of(session.full, session.encoded, session.examples).rows:
         raise InputError(
             f"--retain none: of {len(session.encoded)} facts none can stand for another; wanted "
             "facts of two authors and more, with other entities of as many tokens"
         )
-    alone = (SpanLost(e.idx, NO_OTHER) for e in session.encoded if e.idx not in found.given)
-    session.lost, session.encoded = (*session.lost, *alone), found.rows
     session.settings = replace(session.settings, retain=settings.retain, profile=None)
     return session
 

@@ -229,7 +229,7 @@ GUESSED = "how many of them a model that never saw them would guess is not known
 
 
 @dataclass(frozen=True)
-class _Outputs:
+class _SaysAlone:
     source: Number
     full: Number
     n: Whole
@@ -240,7 +240,7 @@ class _BesideOthers:
     """What is read of a run of `patch` without a retain model."""
 
     source: str
-    outputs: _Outputs
+    outputs: _SaysAlone
     calibration: dict[str, Number | None]
     n_scored: Whole
     n_groups: Whole
@@ -271,7 +271,7 @@ def _stands_near(one: _BesideOthers) -> View:
     return View("counterfactual", held, shown, _OTHERS.chance(held), one.n_groups)
 
 
-def _said_alone(one: _Outputs, n_authors: int) -> View:
+def _said_alone(one: _SaysAlone, n_authors: int) -> View:
     """What it says of what `full` says; it answers where that is surely more than half."""
     n_said, shown = round(one.source * one.n), f"{one.source:.0%} of {one.n} facts"
     if one.full <= 0:
