@@ -149,9 +149,9 @@ def depths(
     if scale := summaries[0].get("scale"):
         low, high = scale["never_saw"]
         yield (
-            f"Models that never saw the facts read {low:.2f} to {high:.2f} on this scale, and so "
-            f"do damaged ones: below {scale['hidden_below']:.2f} a model hides the facts, above "
-            "it nothing is shown."
+            f"Models that never saw the facts read {low:.2f} to {high:.2f} on this scale, models "
+            "that hold them where full cannot read it up to 1: an upper limit below "
+            f"{scale['hidden_below']:.2f} shows that they are held, a higher one shows nothing."
         )
     if summaries[0]["score"] == "lens":
         yield "A screen: it sees what can be read out directly. --score uds patches."
