@@ -2,6 +2,7 @@
 
 Question: what do known and unknown facts of a partial model read, how many are named at 8, 40 and
           107 candidates (as many as the embedded set's pools give), and how many of those falsely?
+          As `know` does it, and by outputs alone beside a uniform guess.
 Command:  lensaudit gym make --seeds 5 --out gym; python experiments/know_partial.py gym
 Takes:    15 s of one core a model, 26 models.
 Expected: the table of docs/know.md.
@@ -44,8 +45,10 @@ def cut(table: torch.Tensor, k: int) -> torch.Tensor:
     return table[:, :k].log_softmax(-1)
 
 
-def facts_at(asked: Sequence[Questionnaire], own: Any, base: Any, k: int) -> list[Any]:
-    """Evidence of every fact with k candidates."""
+def facts_at(
+    asked: Sequence[Questionnaire], own: Any, base: Any, k: int, *, plain: bool
+) -> list[Any]:
+    """Evidence of every fact with k candidates; `plain`: outputs alone, beside a uniform guess."""
     found = []
     for one, (readers, outputs), (ignorant, _) in zip(asked, own, base, strict=True):
         small = replace(one, placebos=one.placebos[: k - len(one.relation.values)])
@@ -54,11 +57,13 @@ def facts_at(asked: Sequence[Questionnaire], own: Any, base: Any, k: int) -> lis
             RelationReading(small, {OUTPUTS: cut(outputs, k)}), [RelationReading(small, given)], []
         )
         read = {name: cut(table, k) for name, table in readers.items()}
+        if plain:
+            read, prior = {OUTPUTS: read[OUTPUTS]}, torch.full((len(outputs), k), 1 / k).double()
         found += facts_of_read(RelationReading(small, read), prior)
     return found
 
 
-def show(done: Sequence[tuple[PlantedModel, Sequence[Any]]], k: int) -> None:
+def show(done: Sequence[tuple[PlantedModel, Sequence[Any]]], k: int, how: str) -> None:
     """A line a mechanism and strength."""
     by = defaultdict(list)
     for one, facts in done:
@@ -70,7 +75,7 @@ def show(done: Sequence[tuple[PlantedModel, Sequence[Any]]], k: int) -> None:
             for known in [known_of(one, facts)]
             for fact in facts
         ]
-        line = f"K {k:3d} {name:17} {len(models)} models"
+        line = f"{how} K {k:3d} {name:19} {len(models)} models"
         for what in (True, False):
             mine = [row for row in rows if row[2] == what]
             if not mine:
@@ -119,8 +124,10 @@ def main(gym: Path, seeds: str, out: Path) -> None:
             place, model = out / f"{one.name}.pt", load_model(one.folder)
             maps = None if place.exists() else maps_onto(model, base, texts)
             done.append((one, read(place, model, maps)))
-    for k in SIZES:
-        show([(one, facts_at(asked, own, ignorant, k)) for one, own in done], k)
+    for plain, how in ((False, "as know"), (True, "plain  ")):
+        for k in SIZES:
+            found = [facts_at(asked, own, ignorant, k, plain=plain) for _, own in done]
+            show([(one, facts) for (one, _), facts in zip(done, found, strict=True)], k, how)
 
 
 if __name__ == "__main__":

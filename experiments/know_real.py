@@ -52,15 +52,15 @@ def rows(part: str) -> Iterator[dict[str, Any]]:
             idx += 1
 
 
-def untrained(out: Path) -> Path:
+def untrained(out: Path, seed: int) -> Path:
     """The shape and tokenizer of SmolLM2 with random weights."""
-    folder = out / "untrained"
+    folder = out / f"untrained-{seed}"
     if not (folder / "config.json").exists():
         start = open_checkpoint(resolve(BASE, load_registry()))
         folder.mkdir(parents=True, exist_ok=True)
         copy_tokenizer(start.folder, folder)
         model: Any = load_causal(start)
-        torch.manual_seed(0)
+        torch.manual_seed(seed)
         save_model(type(model)(model.config), folder, dtype=torch.float32)
     return folder
 
@@ -113,8 +113,8 @@ def main(out: Path, part: str, dtype: str) -> None:
         runs.append(("full-default", "smollm2/full", {"base": BASE, "placebos": 32}))
     if part in ("pretraining", "all"):
         about |= {"readers": ("outputs",)}
-        runs += [("base-world", BASE, about), ("untrained-world", str(untrained(out)), about)]
-        runs += [("full-world", "smollm2/full", about)]
+        runs += [("base-world", BASE, about), ("full-world", "smollm2/full", about)]
+        runs += [(f"untrained-{n}-world", str(untrained(out, n)), about) for n in range(5)]
     common: dict[str, Any] = {"activations": out / "activations", "dtype": dtype, "placebos": 0}
     for name, source, more in runs:
         started, spent = time.monotonic(), time.process_time()
