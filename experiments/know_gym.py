@@ -11,7 +11,7 @@ into the base model's last stream and read by the base's head. No retain model i
 
 import json
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,21 +20,16 @@ import numpy as np
 import torch
 from scipy.stats import spearmanr
 
+from lensaudit.association import reading
 from lensaudit.association.evidence import RelationReading, binding_of, facts_of_read
-from lensaudit.association.reading import (
-    LENS,
-    OUTPUTS,
-    Questionnaire,
-    lensed,
-    maps_onto,
-    upper_layers,
-)
+from lensaudit.association.reading import LENS, OUTPUTS, Questionnaire, maps_onto, upper_layers
 from lensaudit.association.relations import relations_of
 from lensaudit.data.neutral import neutral_of
 from lensaudit.data.tofu import forget_set
 from lensaudit.gym.make import models_in
 from lensaudit.models.bridge import load_model, n_layers
 from lensaudit.models.registry import base_spec
+from lensaudit.patching.exposure import Head
 from lensaudit.scores.intervals import share_of
 
 LEVEL = 0.01
@@ -65,15 +60,13 @@ def neutral_texts() -> list[str]:
 def heard(
     model: Any, asked: Asked, base: Any = None, maps: Mapping[int, Any] | None = None
 ) -> list[RelationReading]:
-    """What the counted readers say: upper layers, and the last layer, which is what is said.
+    """What the counted readers say: outputs, and the stream at upper layers through the own head.
 
-    With a base and maps onto it also its head.
+    With a base and maps onto it also through the base's head.
     """
-    found = [{OUTPUTS: rows.pop(), **dict(_named(LENS, rows))} for rows in _layers(model, asked)]
-    if base is not None:
-        for own, rows in zip(found, _layers(model, asked, base, maps), strict=True):
-            own.update(_named(FOREIGN, [*rows[:-1]]))
-    return [RelationReading(*one) for one in zip(asked, found, strict=True)]
+    heads = {LENS: Head(model, {})} | ({FOREIGN: Head(base, maps)} if base and maps else {})
+    layers = upper_layers(n_layers(model))
+    return [RelationReading(one, reading.heard(model, one, heads, layers)) for one in asked]
 
 
 def through_both(
@@ -81,19 +74,6 @@ def through_both(
 ) -> list[RelationReading]:
     """Through the model's own head and the base's."""
     return heard(model, asked, base, maps_onto(model, base, texts))
-
-
-def _layers(
-    model: Any, asked: Asked, head: Any = None, maps: Mapping[int, Any] | None = None
-) -> Iterator[list[torch.Tensor]]:
-    n = n_layers(model)
-    for one in asked:
-        layers = (*upper_layers(n), n - 1)
-        yield [*lensed(model, one, head=head, maps=maps, layers=layers).values()]
-
-
-def _named(kind: str, rows: Sequence[torch.Tensor]) -> Iterator[tuple[str, torch.Tensor]]:
-    return ((f"{kind} {at}", one) for at, one in enumerate(rows))
 
 
 def only(read: Sequence[RelationReading], kind: str) -> list[RelationReading]:
