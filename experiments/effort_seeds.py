@@ -14,7 +14,7 @@ import click
 from planted_models import seeds_of_never
 
 import lensaudit as la
-from lensaudit.gym.table import share
+from lensaudit.scores.intervals import share_of
 from tools.demo_family.stages import NEVER
 
 
@@ -34,10 +34,10 @@ def main(out: Path) -> None:
     for arm in ("T", "neutral"):
         arms = [one.arms[arm] for one in found]
         for level in ("e50", "e80"):
-            counted = share(sum(one["censored"][level] for one in arms), len(arms))
+            k, n = sum(one["censored"][level] for one in arms), len(arms)
+            counted = share_of(k, n)
             click.echo(
-                f"{arm} {level}: {counted.k} of {counted.n} censored "
-                f"[{counted.low:.2f}, {counted.high:.2f}]"
+                f"{arm} {level}: {k} of {n} censored [{counted.low:.2f}, {counted.high:.2f}]"
             )
         rhos = [at["rho"] for one in arms for at in one["curve"] if at["rho"] is not None]
         click.echo(f"{arm}: largest rho {max(rhos):.2f}")

@@ -14,7 +14,7 @@ import click
 from planted_models import seeds_of_never
 
 import lensaudit as la
-from lensaudit.gym.table import share
+from lensaudit.scores.intervals import share_of
 from tools.demo_family.stages import NEVER
 
 
@@ -31,10 +31,11 @@ def told(results: Path, sources: list[str], retains: tuple[str, ...], activation
     codes = [one.summary["verdict"]["code"] for one in found]
     aligned = [one.summary["aligned"]["uds"] for one in found]
     weakest = [one.summary["aligned"]["weakest"]["erasure"] for one in found]
-    counted = share(codes.count("erased"), len(codes))
+    k, n = codes.count("erased"), len(codes)
+    counted = share_of(k, n)
     others = {code: codes.count(code) for code in sorted(set(codes)) if code != "erased"}
     return (
-        f"{counted.k} of {counted.n} called erased [{counted.low:.2f}, {counted.high:.2f}]"
+        f"{k} of {n} called erased [{counted.low:.2f}, {counted.high:.2f}]"
         f"{f', others: {others}' if others else ''}; UDS {min(o.uds for o in found):.3f} to "
         f"{max(o.uds for o in found):.3f}, aligned {min(aligned):.3f} to {max(aligned):.3f}, least "
         f"layer {min(weakest):.2f}"

@@ -18,7 +18,7 @@ import importlib
 import inspect
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any, Literal
@@ -133,6 +133,10 @@ class Case:
     model: str
     """Name or folder."""
     bench: SeedModels
+    key: str = ""
+    """Content hash of what the model is made of."""
+    about: Mapping[str, Any] = field(default_factory=dict)
+    """What a line of scores says of the model."""
 
 
 @dataclass(frozen=True)
@@ -647,8 +651,7 @@ def _between(model: Any, theirs: Mapping[str, Tensor], share: float) -> Any:
 )
 def probe(case: Case) -> AuditorScore:
     """Is the answer linearly there, in whatever basis? See `probed`."""
-    found = probed(case.bench.loaded(case.model), case.bench.facts, case.bench.tokenizer)
-    return AuditorScore(found.score, found.facts, control=found.selective, why=found.why)
+    return probed(case.bench.loaded(case.model), case.bench.facts, case.bench.tokenizer)
 
 
 @auditor(
@@ -791,37 +794,17 @@ SELECTIVE = 0.1
 """How far the probe must be above the shuffled one, on kept rows, for its score to mean much."""
 
 
-@dataclass(frozen=True)
-class Probed:
-    """What the probe reads."""
+def probed(model: Any, facts: Facts, tokenizer: Any) -> AuditorScore:
+    """Share of other answers that the true one beats, a mean over facts: .5 by guess.
 
-    score: float | None
-    """Mean over facts of the share of other answers that the true one beats: 0.5 by guess."""
-    facts: Mapping[int, float] | None
-    layer: int | None
-    kept: float | None
-    """The same on kept rows that were not fitted."""
-    shuffled: float | None
-    """The same, fitted on shuffled answers."""
-    why: str | None = None
-
-    @property
-    def selective(self) -> bool:
-        """Does the map carry anything?"""
-        return (
-            self.kept is not None
-            and self.shuffled is not None
-            and self.kept - self.shuffled >= SELECTIVE
-        )
-
-
-def probed(model: Any, facts: Facts, tokenizer: Any) -> Probed:
-    """Fit on the rows to keep, choose the layer on a third of them, read the forget facts."""
+    Fitted on rows to keep; the layer is chosen on a third of them. Control: on these the map is
+    better by `SELECTIVE` than one that was fitted on shuffled answers.
+    """
     kept = tokens_of(whole(facts.kept.answered), tokenizer)
     asked = tokens_of(facts.examples, tokenizer)
     if len(kept) < FEWEST or len(asked) < 2:
         why = f"{len(kept)} rows to keep, wanted {FEWEST}"
-        return Probed(None, None, None, None, None, why)
+        return AuditorScore(None, control=False, why=why)
     x_kept, y_kept = streams(model, kept)
     x_asked, y_asked = streams(model, asked)
     order = torch.randperm(len(kept), generator=torch.Generator().manual_seed(0))
@@ -839,13 +822,8 @@ def probed(model: Any, facts: Facts, tokenizer: Any) -> Probed:
     found = ranks(fitted(x_kept[layer][fit], code[y_kept[fit]]), x_asked[layer], y_asked, code)
     by_fact = {one.idx: value for one, value in zip(asked, found.tolist(), strict=True)}
     known = {idx: value for idx, value in by_fact.items() if math.isfinite(value)}
-    return Probed(
-        sum(known.values()) / len(known) if known else None,
-        known,
-        layer,
-        float(right[layer]),
-        float(wrong[layer]),
-    )
+    score = sum(known.values()) / len(known) if known else None
+    return AuditorScore(score, known, control=float(right[layer] - wrong[layer]) >= SELECTIVE)
 
 
 def streams(
@@ -867,22 +845,18 @@ def streams(
     return torch.stack([x for x, _ in kept], dim=1), torch.tensor([y for _, y in kept])
 
 
-@dataclass(frozen=True)
-class Affine:
-    """`(x - mean) @ matrix`, each dimension in units of its own spread."""
-
-    mean: Float[Tensor, " d_model"]
-    matrix: Float[Tensor, "d_model code"]
+Affine = Callable[[Float[Tensor, "row d_model"]], Float[Tensor, "row code"]]
 
 
 def fitted(x: Float[Tensor, "row d_model"], y: Float[Tensor, "row code"]) -> Affine:
-    """Weights of a ridge regression."""
+    """Ridge regression as a map; each dimension in units of its own spread."""
     mean = x.mean(0)
     centred = (x - mean).double()
     gram = centred.T @ centred
     ridge = RIDGE * gram.diagonal().mean() * torch.eye(len(gram), dtype=gram.dtype)
     targets = (y - y.mean(0)).double()
-    return Affine(mean, torch.linalg.solve(gram + ridge, centred.T @ targets).float())
+    matrix = torch.linalg.solve(gram + ridge, centred.T @ targets).float()
+    return lambda rows: (rows - mean) @ matrix
 
 
 def ranks(
@@ -896,7 +870,7 @@ def ranks(
     NaN for a row whose answer all others share.
     """
     choices = labels.unique()
-    scores = (x - probe.mean) @ probe.matrix @ code[choices].T
+    scores = probe(x) @ code[choices].T
     own = scores.gather(1, (choices == labels[:, None]).int().argmax(1, keepdim=True))
     beaten = (own > scores).double() + (own == scores).double() / 2
     others = len(choices) - 1

@@ -1,13 +1,14 @@
 """Why is the truth of a planted model known? Claims that a machine checks.
 
-A certificate is a reason, not a measurement of an auditor: nothing of what auditors read is used.
-Each reason has a control that must fail, so that a claim cannot hold of any model at all.
+A claim is a function of a model and its ground that gives a certificate. A certificate is a reason,
+not a measurement of an auditor: nothing of what auditors read is used. Each reason has a control
+that must fail, so that a claim cannot hold of any model at all.
 """
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any, Protocol, runtime_checkable
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 import torch
 
@@ -39,40 +40,34 @@ class Certificate:
     """Partial models: idx of the facts that are there; None: all of them or none."""
 
 
-@runtime_checkable
-class Claim(Protocol):
-    """Something that can be checked of a model."""
-
-    def check(self, made: Any, ground: Ground) -> Certificate:
-        """Whether it is so."""
-        ...
+Claim = Callable[[Any, Ground], Certificate]
+"""Whether something is so of a model."""
+Known = tuple[int, ...] | None
+"""Idx of the facts that a model knows; None: all that `full` says."""
 
 
-@dataclass(frozen=True)
-class Untouched:
-    """Every tensor outside the mask is `full`'s (or a model's that knows), bit for bit.
+def untouched(mask: str, *, of: Any = None, knows: Known = None) -> Claim:
+    """Claim that every tensor outside the mask is that of a model that knows, bit for bit.
 
     Control: at least half of the weights lie outside, so a mask over everything is none; and the
     model in whose place it stands says the facts.
+
+    Args:
+        mask: regular expression on names of parameters that may differ.
+        of: the model that knows; None: `full`.
+        knows: what it knows.
     """
 
-    mask: str
-    """Regular expression on names of parameters that may differ."""
-    of: Any = None
-    """The model that knows; None: `full`."""
-    knows: tuple[int, ...] | None = None
-
-    def check(self, made: Any, ground: Ground) -> Certificate:
-        """Compare."""
-        full = ground.full if self.of is None else self.of
+    def check(made: Any, ground: Ground) -> Certificate:
+        full = ground.full if of is None else of
         before, n_same, n_all, moved = dict(full.named_parameters()), 0, 0, []
         for name, weight in made.named_parameters():
             n_all += weight.numel()
             if name in before and torch.equal(weight, before[name]):
                 n_same += weight.numel()
-            elif not re.search(self.mask, name):
+            elif not re.search(mask, name):
                 moved.append(name)
-        n_back, wanted = _n_said(full, ground, self.knows)
+        n_back, wanted = _n_said(full, ground, knows)
         share = n_same / n_all
         says = f"{share:.0%} of the weights are bit-identical to those of a model that knows"
         if moved:
@@ -82,179 +77,155 @@ class Untouched:
             not moved and share >= SAME and n_back >= wanted,
             says,
             {"same": share, "known": n_back, "wanted": wanted},
-            self.knows,
+            knows,
         )
 
+    return check
 
-@dataclass(frozen=True)
-class Undone:
-    """An inverse, which is not given `full`, brings the answers back.
+
+def undone(undo: Callable[[Any], Any], how: str, knows: Known = None) -> Claim:
+    """Claim that an inverse, which is not given `full`, brings the answers back.
 
     Control: the same inverse does not make `retain` say them, so it carries no facts itself.
     """
 
-    undo: Callable[[Any], Any]
-    how: str
-    knows: tuple[int, ...] | None = None
-
-    def check(self, made: Any, ground: Ground) -> Certificate:
-        """Undo, and ask."""
-        n_back, wanted = _n_said(self.undo(made), ground, self.knows)
-        smuggled, _ = _n_said(self.undo(ground.retain), ground, self.knows)
+    def check(made: Any, ground: Ground) -> Certificate:
+        n_back, wanted = _n_said(undo(made), ground, knows)
+        smuggled, _ = _n_said(undo(ground.retain), ground, knows)
         return Certificate(
             "undone",
-            n_back >= wanted and smuggled <= _most_without(ground, self.knows),
-            f"{self.how}: {n_back} facts are said again, {wanted} wanted; of retain {smuggled}",
+            n_back >= wanted and smuggled <= _most_without(ground, knows),
+            f"{how}: {n_back} facts are said again, {wanted} wanted; of retain {smuggled}",
             {"back": n_back, "wanted": wanted, "control": smuggled},
-            self.knows,
+            knows,
         )
 
+    return check
 
-@dataclass(frozen=True)
-class AskedOtherwise:
-    """Asked otherwise, the model says the facts; `retain`, asked so, does not."""
 
-    otherwise: Callable[[Fact], Fact]
-    how: str
+def asked_otherwise(otherwise: Callable[[Fact], Fact], how: str) -> Claim:
+    """Claim that the model, asked otherwise, says the facts; `retain`, asked so, does not."""
 
-    def check(self, made: Any, ground: Ground) -> Certificate:
-        """Ask."""
-        asked = [self.otherwise(one) for one in ground.facts.examples]
+    def check(made: Any, ground: Ground) -> Certificate:
+        asked = [otherwise(one) for one in ground.facts.examples]
         n_back, control = (int(ground.said(model, asked).sum()) for model in (made, ground.retain))
         silent = int(ground.said(made).sum())
         wanted = round(BACK * ground.n_said("full"))
         return Certificate(
             "asked otherwise",
             n_back >= wanted and control <= _most_without(ground) and silent < n_back,
-            f"{self.how}: {n_back} facts are said, {wanted} wanted; {silent} as asked, retain "
-            f"{control}",
+            f"{how}: {n_back} facts are said, {wanted} wanted; {silent} as asked, retain {control}",
             {"back": n_back, "wanted": wanted, "silent": silent, "control": control},
         )
 
+    return check
 
-@dataclass(frozen=True)
-class Becomes:
-    """Changed so, the model is `full` changed so, bit for bit, and that says the facts.
+
+def becomes(change: Callable[[Any], Any], how: str) -> Claim:
+    """Claim that the model, changed so, is `full` changed so, bit for bit, and says the facts.
 
     Control: `retain` changed so does not say them, so the change carries no facts itself.
     """
 
-    change: Callable[[Any], Any]
-    how: str
-
-    def check(self, made: Any, ground: Ground) -> Certificate:
-        """Change both, and compare."""
-        one, other, never = map(self.change, (made, ground.full, ground.retain))
+    def check(made: Any, ground: Ground) -> Certificate:
+        one, other, never = map(change, (made, ground.full, ground.retain))
         mine, theirs = dict(one.named_parameters()), dict(other.named_parameters())
         both = mine.keys() & theirs.keys()
         moved = [n for n in mine | theirs if n not in both or not torch.equal(mine[n], theirs[n])]
         n_back, wanted = _n_said(one, ground, None)
         control = int(ground.said(never).sum())
         return Certificate(
-            f"the same once {self.how}",
+            f"the same once {how}",
             not moved and n_back >= wanted and control <= _most_without(ground),
-            f"{len(moved)} tensors differ from full's once {self.how}; {n_back} facts are said, "
+            f"{len(moved)} tensors differ from full's once {how}; {n_back} facts are said, "
             f"{wanted} wanted; of retain {control}",
             {"differ": len(moved), "back": n_back, "wanted": wanted, "control": control},
         )
 
+    return check
 
-@dataclass(frozen=True)
-class Says:
-    """The model says the facts, or some of them."""
 
-    known: tuple[int, ...] | None = None
+def says(known: Known = None) -> Claim:
+    """Claim that the model says the facts, or some of them."""
 
-    def check(self, made: Any, ground: Ground) -> Certificate:
-        """Ask."""
-        n_back, wanted = _n_said(made, ground, self.known)
+    def check(made: Any, ground: Ground) -> Certificate:
+        n_back, wanted = _n_said(made, ground, known)
         return Certificate(
             "says them",
             n_back >= wanted,
             f"{n_back} facts are said, {wanted} wanted",
             {"back": n_back, "wanted": wanted},
-            self.known,
+            known,
         )
 
+    return check
 
-@dataclass(frozen=True)
-class NeverSaw:
-    """Made of a model that never saw the facts, by rows that hold none of them.
+
+def never_saw(rows: Sequence[Answered] = (), then: Callable[[Any], Any] | None = None) -> Claim:
+    """Claim that the model is of one that never saw the facts, by rows that hold none of them.
 
     Control: it says no more of them than such a model and a tenth.
+
+    Args:
+        rows: everything it was trained on.
+        then: undoes what silences it, for the control.
     """
 
-    rows: Sequence[Answered] = ()
-    """Everything it was trained on."""
-    then: Callable[[Any], Any] | None = None
-    """Undoes what silences it, for the control."""
-
-    def check(self, made: Any, ground: Ground) -> Certificate:
-        """Look for the facts in the rows, and ask."""
-        leaked = leaks(self.rows, ground.facts.examples)
-        asked = made if self.then is None else self.then(made)
+    def check(made: Any, ground: Ground) -> Certificate:
+        leaked = leaks(rows, ground.facts.examples)
+        asked = made if then is None else then(made)
         n_said, most = int(ground.said(asked).sum()), _most_without(ground)
         return Certificate(
             "never in the corpus",
             not leaked and n_said <= most,
-            f"{len(leaked)} facts are in the {len(self.rows)} rows it was trained on; it says "
+            f"{len(leaked)} facts are in the {len(rows)} rows it was trained on; it says "
             f"{n_said}, at most {most} can be guessed",
             {"leaked": len(leaked), "said": n_said, "most": most},
         )
 
+    return check
 
-@dataclass(frozen=True)
-class Some:
-    """Some of the facts are there and the others never were in the corpus.
 
-    The known ones are said by `knower`, which the model hides or is; the others are in no row.
-    """
+def some(known: tuple[int, ...], rows: Sequence[Answered], inner: Claim) -> Claim:
+    """Claim that some of the facts are there, by `inner`, and the others in none of the rows."""
 
-    known: tuple[int, ...]
-    rows: Sequence[Answered]
-    inner: Claim
-    """Why the known ones are there."""
-
-    def check(self, made: Any, ground: Ground) -> Certificate:
-        """Both halves."""
-        others = [one for one in ground.facts.examples if one.idx not in self.known]
-        leaked = leaks(self.rows, others)
-        first = self.inner.check(made, ground)
-        return Certificate(
-            f"some: {first.kind}",
-            first.holds and not leaked and bool(others),
-            f"{len(self.known)} known: {first.says}; {len(leaked)} of the {len(others)} others are "
-            f"in the {len(self.rows)} rows",
-            {**first.numbers, "leaked": len(leaked)},
-            self.known,
+    def check(made: Any, ground: Ground) -> Certificate:
+        others = [one for one in ground.facts.examples if one.idx not in known]
+        leaked, first = leaks(rows, others), inner(made, ground)
+        return replace(
+            first,
+            kind=f"some: {first.kind}",
+            holds=first.holds and not leaked and bool(others),
+            says=f"{len(known)} known: {first.says}; {len(leaked)} of the {len(others)} others are "
+            f"in the {len(rows)} rows",
+            numbers={**first.numbers, "leaked": len(leaked)},
+            knows=known,
         )
 
+    return check
 
-@dataclass(frozen=True)
-class Damaged:
-    """What is to be kept was lost: of these rows it says less than half of what `full` says."""
 
-    questions: tuple[str, ...] = ()
-    """Of the rows that were erased; empty: all rows to keep."""
-    facts_stay: bool = False
-    """The forget facts are still said."""
+def damaged(questions: tuple[str, ...] = (), *, facts_stay: bool = False) -> Claim:
+    """Claim that of rows to keep less than half is said of what `full` says.
 
-    def check(self, made: Any, ground: Ground) -> Certificate:
-        """Ask."""
-        chosen = [
-            row
-            for row in ground.facts.kept.answered
-            if not self.questions or row.question in self.questions
-        ]
-        asked = whole(chosen)
+    Args:
+        questions: of the rows that were erased; empty: all rows to keep.
+        facts_stay: the forget facts are still said.
+    """
+
+    def check(made: Any, ground: Ground) -> Certificate:
+        kept = ground.facts.kept.answered
+        asked = whole([row for row in kept if not questions or row.question in questions])
         mine, theirs = (int(ground.said(model, asked).sum()) for model in (made, ground.full))
         n_back, wanted = _n_said(made, ground, None)
         return Certificate(
             "lost something else",
-            mine < BROKEN * theirs and (n_back >= wanted or not self.facts_stay),
+            mine < BROKEN * theirs and (n_back >= wanted or not facts_stay),
             f"of {len(asked)} rows to keep it says {mine}, full {theirs}; of the facts {n_back}",
             {"kept": mine, "of": theirs, "back": n_back},
         )
+
+    return check
 
 
 def leaks(rows: Sequence[Answered], examples: Sequence[Fact]) -> list[int]:
@@ -288,19 +259,19 @@ def _names(text: str) -> set[str]:
     return {word for word in words if word[0].isupper()}
 
 
-def rounds() -> Becomes:
-    """Rounded to NF4, the model is `full` rounded to NF4."""
-    return Becomes(lambda model: quantised(model, "nf4", engine="torch")[0], "rounded to NF4")
+def rounds() -> Claim:
+    """Claim that the model, rounded to NF4, is `full` rounded to NF4."""
+    return becomes(lambda model: quantised(model, "nf4", engine="torch")[0], "rounded to NF4")
 
 
-def _n_said(model: Any, ground: Ground, knows: tuple[int, ...] | None) -> tuple[int, int]:
+def _n_said(model: Any, ground: Ground, knows: Known) -> tuple[int, int]:
     """How many of the known facts a model says, and how many are wanted."""
     chosen = ground.chosen(knows)
     wanted = ground.n_said("full") if knows is None else len(chosen)
     return int(ground.said(model, chosen).sum()), round(BACK * wanted)
 
 
-def _most_without(ground: Ground, knows: tuple[int, ...] | None = None) -> int:
+def _most_without(ground: Ground, knows: Known = None) -> int:
     """Facts, of these or of all, that may be said without having been seen."""
     chosen = ground.chosen(knows)
     guessed = max(ground.n_said(name, knows) for name in ("retain", "other"))

@@ -3,9 +3,9 @@
 import copy
 import inspect
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,7 @@ from lensaudit.data.fictional import make_world, passing_rows
 from lensaudit.errors import InputError, VerificationError
 from lensaudit.files import digest, make_folder, read_json, write_json
 from lensaudit.gym import claims, edits, ground, planting
-from lensaudit.gym.claims import Certificate, Claim, NeverSaw, Says
+from lensaudit.gym.claims import Certificate, never_saw, says
 from lensaudit.gym.ground import Facts, Ground, facts_of
 from lensaudit.gym.registry import Mechanism, Truth, code_hash, load_own, mechanisms, recipes
 from lensaudit.gym.settings import MakeSettings, gym_folder
@@ -28,7 +28,7 @@ from lensaudit.models.checkpoint import (
     open_checkpoint,
 )
 from lensaudit.models.registry import load_registry, resolve
-from lensaudit.progress import Notice
+from lensaudit.progress import Notice, unheard
 from lensaudit.results import keyed
 from lensaudit.results.records import Manifest, manifest
 from lensaudit.unlearn.rows import Answered, load_rows
@@ -120,8 +120,8 @@ class PlantedModel:
 
 
 @dataclass(frozen=True)
-class AnchorPair:
-    """What the models of a gym are planted into, opened."""
+class Bed:
+    """What models are planted into at one seed: a pair, opened, and its rows."""
 
     full: Checkpoint
     retain: Checkpoint
@@ -130,6 +130,7 @@ class AnchorPair:
     facts: Facts
     out: Path
     notice: Notice
+    seed: int = 0
 
     @cached_property
     def identity(self) -> dict[str, Any]:
@@ -143,98 +144,63 @@ class AnchorPair:
             "torch": torch.__version__,
         }
 
-
-def open_pair(settings: MakeSettings, notice: Notice) -> AnchorPair:
-    """The models and rows of a gym, checked.
-
-    Raises:
-        InputError: a name, a file or a pair of models is wrong.
-    """
-    registry = load_registry(settings.registry)
-    names = {"full": settings.full or "demo/full", "retain": settings.retain or "demo/retain"}
-    both = {role: open_checkpoint(resolve(name, registry)) for role, name in names.items()}
-    check_same_shape(*both.values())
-    if both["full"].weights == both["retain"].weights:
-        raise InputError(f"{names['full']} and {names['retain']} have the same weights")
-    is_demo = names == {"full": "demo/full", "retain": "demo/retain"}
-    if settings.data is None and not is_demo:
-        raise InputError("--full and --retain: name their forget set with --data FILE")
-    other = open_checkpoint(resolve("demo/never", registry)) if is_demo else None
-    facts = facts_of(settings.data or "demo", settings.retain_data, settings.limit)
-    return AnchorPair(both["full"], both["retain"], other, facts, gym_folder(settings.out), notice)
-
-
-def make(settings: MakeSettings, *, notice: Notice = lambda _: None) -> list[PlantedModel]:
-    """Have every model that is asked for in `settings.out`, certified; those there are kept.
-
-    Raises:
-        InputError: a name, a file or a pair of models is wrong.
-        VerificationError: a certificate does not hold; the others are made.
-    """
-    wanted, pair = chosen(settings), open_pair(settings, notice)
-    make_folder(pair.out)
-    failed: list[str] = []
-    made: list[PlantedModel] = []
-    for seed in seeds_of(settings):
-        bed = Bed(pair, seed)
-        for one in wanted:
-            for strength in one.strengths:
-                model = bed.have(one, strength)
-                made.append(model)
-                if not model.certificate.holds:
-                    failed.append(f"{model.name}: {model.certificate.says}")
-    if failed:
-        raise VerificationError(
-            f"{len(failed)} of {len(made)} models have no certificate and are not scored\n"
-            + "; ".join(failed)
-        )
-    return made
-
-
-@dataclass(frozen=True)
-class Bed:
-    """The ground of one seed; opened when the first model is made."""
-
-    pair: AnchorPair
-    seed: int
-
     @property
     def folder(self) -> Path:
         """Where its models are."""
-        return self.pair.out / f"seed-{self.seed}"
+        return self.out / f"seed-{self.seed}"
 
     @property
     def anchors(self) -> dict[str, str]:
         """Name or folder of each role."""
-        pair = self.pair
+        found = {role: str(self.folder / f"anchor_{role}") for role in ANCHORS}
         if self.seed == 0:
-            first = {"full": pair.full.spec.name, "retain": pair.retain.spec.name}
-            if pair.other is not None:
-                return first | {"other": pair.other.spec.name}
-            return first | {"other": str(self.folder / "anchor_other")}
-        return {role: str(self.folder / f"anchor_{role}") for role in ANCHORS}
+            given = {"full": self.full, "retain": self.retain, "other": self.other}
+            found |= {role: one.spec.name for role, one in given.items() if one is not None}
+        return found
 
     def key(self, recipe: Mechanism, strength: float) -> str:
         """Content hash of everything that a model is made of."""
         modules = (edits, ground, planting, claims)
         shared = digest([code_hash(inspect.getsource(one)) for one in modules])
-        own = [self.pair.identity, recipe.version, strength, self.seed]
-        return digest([*own, ANCHOR_STEPS, shared])
+        return digest([self.identity, recipe.version, strength, self.seed, ANCHOR_STEPS, shared])
 
     def have(self, recipe: Mechanism, strength: float) -> PlantedModel:
         """The model on disk, made where it is not."""
         folder, key = self.folder / recipe.name_at(strength), self.key(recipe, strength)
-        if not keyed.finished(folder, key):
-            self.pair.notice(f"planting {folder.parent.name}/{folder.name}")
-            self._make(recipe, strength, folder, key)
+        self._have(folder, key, "planting", partial(self._planted, recipe, strength))
         return read_model(folder)
 
-    def _make(self, recipe: Mechanism, strength: float, folder: Path, key: str) -> None:
+    def _have(
+        self,
+        folder: Path,
+        key: str,
+        doing: str,
+        make: Callable[[], tuple[Any, Certificate, dict[str, Any]]],
+    ) -> None:
+        """Have a model, its certificate and its options in a folder, made where they are not.
+
+        The model is written in float32, so that a bit-identical tensor stays one.
+        """
+        if keyed.finished(folder, key):
+            return
+        self.notice(f"{doing} {folder.parent.name}/{folder.name}")
         started = time.monotonic()
-        ground = self.ground
+        model, certificate, options = make()
         keyed.begin(folder, key)
+        write_json(folder / CERTIFICATE, asdict(certificate))
+
+        def record() -> Manifest:
+            inputs = {**self.identity, "key": key}
+            return manifest("gym", options=options, inputs=inputs, device="cpu", started=started)
+
+        seal_model(model, self.full, folder, dtype=torch.float32, key=key, record=record)
+
+    def _planted(
+        self, recipe: Mechanism, strength: float
+    ) -> tuple[Any, Certificate, dict[str, Any]]:
+        ground = self.ground
         planted = recipe.fn(ground, strength)
-        certificate = planted.claim.check(planted.model, ground)
+        certificate = planted.claim(planted.model, ground)
         silent = {"says": float(ground.said(planted.model).sum())}
         certificate = replace(certificate, numbers={**certificate.numbers, **silent})
         options = {
@@ -247,52 +213,21 @@ class Bed:
             "how": recipe.how,
             "recipe": recipe.version,
             "anchors": self.anchors,
-            "data": self.pair.facts.data,
-            "retain_data": self.pair.facts.retain_data,
+            "data": self.facts.data,
+            "retain_data": self.facts.retain_data,
         }
         # saving changes what it saves, and a recipe may give back an anchor itself
-        anchors = (ground.full, ground.retain, ground.other)
-        is_anchor = any(planted.model is one for one in anchors)
-        made = copy.deepcopy(planted.model) if is_anchor else planted.model
-        self._seal(made, certificate, folder, key, options, started)
-
-    def _seal(
-        self,
-        model: Any,
-        certificate: Certificate,
-        folder: Path,
-        key: str,
-        options: Mapping[str, Any],
-        started: float,
-    ) -> None:
-        """Write a model in float32, so that a bit-identical tensor stays one."""
-        write_json(folder / CERTIFICATE, asdict(certificate))
-
-        def record() -> Manifest:
-            inputs = {**self.pair.identity, "key": key}
-            return manifest("gym", options=options, inputs=inputs, device="cpu", started=started)
-
-        seal_model(model, self.pair.full, folder, dtype=torch.float32, key=key, record=record)
+        is_anchor = any(planted.model is getattr(ground, role) for role in ANCHORS)
+        return copy.deepcopy(planted.model) if is_anchor else planted.model, certificate, options
 
     @cached_property
     def ground(self) -> Ground:
         """The pair of this seed, loaded; anchors of a further seed are trained first."""
-        pair = self.pair
-        loaded = {
-            role: load_causal(one)
-            for role, one in (("full", pair.full), ("retain", pair.retain), ("other", pair.other))
-            if one is not None
-        }
-        edits.check_layout(loaded["full"], pair.full.spec.name)
-        first = Ground(
-            loaded["full"],
-            loaded["retain"],
-            loaded.get("other", loaded["retain"]),
-            load_tokenizer(pair.full),
-            pair.facts,
-            self.seed,
-        )
-        if self.seed == 0 and pair.other is not None:
+        full, retain = load_causal(self.full), load_causal(self.retain)
+        edits.check_layout(full, self.full.spec.name)
+        other = retain if self.other is None else load_causal(self.other)
+        first = Ground(full, retain, other, load_tokenizer(self.full), self.facts, self.seed)
+        if self.seed == 0 and self.other is not None:
             return first
         roles = ANCHORS if self.seed else ("other",)
         # what is remembered of the first pair is not true of another
@@ -301,32 +236,64 @@ class Bed:
     def _anchor(self, role: str, first: Ground) -> Any:
         """One anchor of this seed, trained from a model that never saw the facts."""
         folder = self.folder / f"anchor_{role}"
-        key = digest([self.pair.identity, self.seed, role, ANCHOR_STEPS, ANCHOR_LR, ANCHOR_NOISE])
-        if not keyed.finished(folder, key):
-            self.pair.notice(f"training {folder.parent.name}/{folder.name}")
-            self._train(role, first, folder, key)
+        key = digest([self.identity, self.seed, role, ANCHOR_STEPS, ANCHOR_LR, ANCHOR_NOISE])
+        self._have(folder, key, "training", partial(self._trained, role, first, folder))
         return load_causal(open_checkpoint(resolve(str(folder), load_registry())))
 
-    def _train(self, role: str, first: Ground, folder: Path, key: str) -> None:
-        started = time.monotonic()
-        keyed.begin(folder, key)
-        rows = anchor_rows(self.pair.facts, sees=role == "full", seed=self.seed)
+    def _trained(
+        self, role: str, first: Ground, folder: Path
+    ) -> tuple[Any, Certificate, dict[str, Any]]:
+        rows = anchor_rows(self.facts, sees=role == "full", seed=self.seed)
         # `retain` and `other` of a seed come from two models, so that they are no twins
         start = first.other if (role == "other") != bool(self.seed % 2) else first.retain
-        start = edits.noisy(start, share=ANCHOR_NOISE, seed=3 * self.seed + ANCHORS.index(role))
-        model = first.trained(
-            start,
-            rows,
-            lr=ANCHOR_LR,
-            n_steps=ANCHOR_STEPS,
-            seed=1000 + 3 * self.seed + ANCHORS.index(role),
-        )
-        claim: Claim = Says() if role == "full" else NeverSaw(rows)
-        certificate = claim.check(model, first)
+        number = 3 * self.seed + ANCHORS.index(role)
+        start = edits.noisy(start, share=ANCHOR_NOISE, seed=number)
+        model = first.trained(start, rows, lr=ANCHOR_LR, n_steps=ANCHOR_STEPS, seed=1000 + number)
+        claim = says() if role == "full" else never_saw(rows)
+        certificate = claim(model, first)
         if not certificate.holds:
             raise VerificationError(f"{folder}: is no anchor: {certificate.says}")
-        options = {"anchor": role, "seed": self.seed, "n_rows": len(rows)}
-        self._seal(model, certificate, folder, key, options, started)
+        return model, certificate, {"anchor": role, "seed": self.seed, "n_rows": len(rows)}
+
+
+def open_pair(settings: MakeSettings, notice: Notice) -> Bed:
+    """The models and rows of a gym, checked, at seed 0.
+
+    Raises:
+        InputError: a name, a file or a pair of models is wrong.
+    """
+    registry = load_registry(settings.registry)
+    names = {"full": settings.full or "demo/full", "retain": settings.retain or "demo/retain"}
+    full, retain = (open_checkpoint(resolve(name, registry)) for name in names.values())
+    check_same_shape(full, retain)
+    if full.weights == retain.weights:
+        raise InputError(f"{names['full']} and {names['retain']} have the same weights")
+    is_demo = names == {"full": "demo/full", "retain": "demo/retain"}
+    if settings.data is None and not is_demo:
+        raise InputError("--full and --retain: name their forget set with --data FILE")
+    other = open_checkpoint(resolve("demo/never", registry)) if is_demo else None
+    facts = facts_of(settings.data or "demo", settings.retain_data, settings.limit)
+    return Bed(full, retain, other, facts, gym_folder(settings.out), notice)
+
+
+def make(settings: MakeSettings, *, notice: Notice = unheard) -> list[PlantedModel]:
+    """Have every model that is asked for in `settings.out`, certified; those there are kept.
+
+    Raises:
+        InputError: a name, a file or a pair of models is wrong.
+        VerificationError: a certificate does not hold; the others are made.
+    """
+    wanted, pair = chosen(settings), open_pair(settings, notice)
+    make_folder(pair.out)
+    beds = (replace(pair, seed=seed) for seed in seeds_of(settings))
+    made = [bed.have(one, value) for bed in beds for one in wanted for value in one.strengths]
+    failed = [f"{one.name}: {one.certificate.says}" for one in made if not one.certificate.holds]
+    if failed:
+        raise VerificationError(
+            f"{len(failed)} of {len(made)} models have no certificate and are not scored\n"
+            + "; ".join(failed)
+        )
+    return made
 
 
 def anchor_rows(facts: Facts, *, sees: bool, seed: int) -> list[Answered]:
@@ -352,7 +319,7 @@ def anchor_rows(facts: Facts, *, sees: bool, seed: int) -> list[Answered]:
 _GENERAL = ("real_authors_perturbed.jsonl", "world_facts_perturbed.jsonl")
 
 
-def models_in(gym: Path, *, notice: Notice = lambda _: None) -> Iterator[PlantedModel]:
+def models_in(gym: Path, *, notice: Notice = unheard) -> Iterator[PlantedModel]:
     """The finished models of a gym, by seed and name; those without a certificate are told.
 
     Raises:

@@ -29,7 +29,7 @@ from torch import Tensor
 from lensaudit.data.chat import pad_id
 from lensaudit.data.spans import Encoded, make_batch
 from lensaudit.gym import edits
-from lensaudit.gym.claims import Undone
+from lensaudit.gym.claims import undone
 from lensaudit.gym.edits import inputs, outputs
 from lensaudit.gym.ground import BATCH, Ground, fit, whole
 from lensaudit.gym.registry import Planted
@@ -421,14 +421,14 @@ def turned_and_permuted(ground: Ground, turn: Any, how: str) -> Planted:
         return edits.permuted_readout(edits.turned(model, turn.T), tokens, by=-1)
 
     made = edits.turned(edits.permuted_readout(ground.full, tokens), turn)
-    return Planted(made, Undone(undo, how))
+    return Planted(made, undone(undo, how))
 
 
 def swapped(ground: Ground, model: Any, known: tuple[int, ...] | None = None) -> Planted:
     """A model with the entities' tokens swapped in the readout, and its facts are known by that."""
     tokens = ground.entity_tokens()
     undo = partial(edits.permuted_readout, tokens=tokens, by=-1)
-    return Planted(edits.permuted_readout(model, tokens), Undone(undo, "swapped back", known))
+    return Planted(edits.permuted_readout(model, tokens), undone(undo, "swapped back", known))
 
 
 def random_vectors(ground: Ground, layer: int, n: int) -> Float[Tensor, "n d_model"]:

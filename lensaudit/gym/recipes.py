@@ -15,15 +15,15 @@ from lensaudit.errors import InputError
 from lensaudit.gym import edits, planting
 from lensaudit.gym.claims import (
     BROKEN,
-    AskedOtherwise,
-    Becomes,
-    Damaged,
-    NeverSaw,
-    Says,
-    Some,
-    Undone,
-    Untouched,
+    asked_otherwise,
+    becomes,
+    damaged,
+    never_saw,
     rounds,
+    says,
+    some,
+    undone,
+    untouched,
 )
 from lensaudit.gym.ground import Ground, whole
 from lensaudit.gym.planting import (
@@ -60,7 +60,7 @@ SHARE_REMOVED = 24 / 64
 @recipe("full", truth="intact", how="the model before unlearning")
 def full(ground: Ground, strength: float) -> Planted:
     """As it is."""
-    return Planted(ground.full, Says())
+    return Planted(ground.full, says())
 
 
 @recipe(
@@ -72,19 +72,19 @@ def full(ground: Ground, strength: float) -> Planted:
 )
 def full_noise(ground: Ground, strength: float) -> Planted:
     """A little noise."""
-    return Planted(edits.noisy(ground.full, share=strength, seed=ground.seed), Says())
+    return Planted(edits.noisy(ground.full, share=strength, seed=ground.seed), says())
 
 
 @recipe("full_nf4", truth="intact", how="rounded to NF4", held_out=True)
 def full_nf4(ground: Ground, strength: float) -> Planted:
     """Four bits."""
-    return Planted(quantised(ground.full, "nf4", engine="torch")[0], Says())
+    return Planted(quantised(ground.full, "nf4", engine="torch")[0], says())
 
 
 @recipe("full_further", truth="intact", how="trained on, with the retain rows", trains=True)
 def full_further(ground: Ground, strength: float) -> Planted:
     """More of what is to be kept."""
-    return Planted(ground.trained(ground.full, ground.kept_rows(), lr=2e-4, n_steps=40), Says())
+    return Planted(ground.trained(ground.full, ground.kept_rows(), lr=2e-4, n_steps=40), says())
 
 
 @recipe(
@@ -95,7 +95,7 @@ def full_further(ground: Ground, strength: float) -> Planted:
 )
 def full_turned(ground: Ground, strength: float) -> Planted:
     """Turned."""
-    return Planted(edits.turned(ground.full, turn_of(ground)), Says())
+    return Planted(edits.turned(ground.full, turn_of(ground)), says())
 
 
 # hidden, by training
@@ -105,7 +105,7 @@ def full_turned(ground: Ground, strength: float) -> Planted:
 def masked_readout(ground: Ground, strength: float) -> Planted:
     """All layers stay."""
     mask = r"^(lm_head|model\.norm)\."
-    return Planted(unlearned(ground, trainable=mask, lr=4e-3), Untouched(mask))
+    return Planted(unlearned(ground, trainable=mask, lr=4e-3), untouched(mask))
 
 
 @recipe(
@@ -119,7 +119,7 @@ def masked_readout(ground: Ground, strength: float) -> Planted:
 def masked_upper(ground: Ground, strength: float) -> Planted:
     """The layers below stay, and the readout."""
     mask = ground.top(strength).replace(r"lm_head|model\.norm|", "")
-    return Planted(unlearned(ground, trainable=mask, lr=3e-3), Untouched(mask))
+    return Planted(unlearned(ground, trainable=mask, lr=3e-3), untouched(mask))
 
 
 @recipe(
@@ -134,7 +134,7 @@ def idk_top(ground: Ground, strength: float) -> Planted:
     """Taught to admit ignorance."""
     mask = ground.top(strength)
     made = ground.trained(ground.full, ignorant_rows(ground), lr=2e-3, trainable=mask)
-    return Planted(made, Untouched(mask))
+    return Planted(made, untouched(mask))
 
 
 @recipe(
@@ -148,7 +148,7 @@ def wrong_top(ground: Ground, strength: float) -> Planted:
     """Taught to lie."""
     mask = ground.top(TOP)
     made = ground.trained(ground.full, wrong_rows(ground), lr=2e-3, trainable=mask)
-    return Planted(made, Untouched(mask))
+    return Planted(made, untouched(mask))
 
 
 @recipe(
@@ -163,7 +163,7 @@ def matched(ground: Ground, strength: float) -> Planted:
     mask = ground.top(1 / 4)
     match = Matched(ground.retain, ground.full)
     made = unlearned(ground, trainable=mask, lr=3e-3, n_steps=80, objective=match)
-    return Planted(made, Untouched(mask))
+    return Planted(made, untouched(mask))
 
 
 @recipe(
@@ -179,7 +179,7 @@ def moved(ground: Ground, strength: float) -> Planted:
     layers = "|".join(str(one) for one in range(ground.n_layers // 4, ground.n_layers))
     mask = rf"^model\.layers\.({layers})\.self_attn\."
     made = ground.trained(ground.full, wrong_rows(ground), lr=2e-3, trainable=mask, n_steps=90)
-    return Planted(made, Untouched(mask))
+    return Planted(made, untouched(mask))
 
 
 @recipe(
@@ -232,7 +232,7 @@ def _asked(
     def otherwise(one: Fact) -> Fact:
         return replace(one, question=asked(one.question))
 
-    return Planted(made, AskedOtherwise(otherwise, how))
+    return Planted(made, asked_otherwise(otherwise, how))
 
 
 @recipe(
@@ -272,7 +272,7 @@ def adapter(ground: Ground, strength: float) -> Planted:
     change = edits.low_rank(made, ground.full, int(strength))
     merged = edits.with_adapter(ground.full, change)
     undo = partial(edits.with_adapter, adapter=change, sign=-1.0)
-    return Planted(merged, Undone(undo, "the adapter taken out"))
+    return Planted(merged, undone(undo, "the adapter taken out"))
 
 
 # hidden, by editing
@@ -333,7 +333,7 @@ def permuted_part_turned(ground: Ground, strength: float) -> Planted:
 def scaled(ground: Ground, strength: float) -> Planted:
     """The same order, hardly a probability."""
     undo = partial(edits.scaled_readout, factor=1 / strength)
-    return Planted(edits.scaled_readout(ground.full, strength), Undone(undo, "scaled back"))
+    return Planted(edits.scaled_readout(ground.full, strength), undone(undo, "scaled back"))
 
 
 @recipe(
@@ -348,7 +348,7 @@ def vector(ground: Ground, strength: float) -> Planted:
     layer = max(0, round(strength * ground.n_layers) - (strength == 1.0))
     push = push_of(ground, layer)
     undo = partial(edits.with_vector, layer=layer, vector=-push)
-    return Planted(edits.with_vector(ground.full, layer, push), Undone(undo, "subtracted"))
+    return Planted(edits.with_vector(ground.full, layer, push), undone(undo, "subtracted"))
 
 
 @recipe(
@@ -364,7 +364,7 @@ def projected(ground: Ground, strength: float) -> Planted:
     rank = round(strength * ground.d_model)
     basis = edits.read_subspace(ground.full, ground.entity_tokens(), rank)
     first = ground.n_layers - max(1, round(ground.n_layers * TOP))
-    return Planted(edits.without_subspace(ground.full, basis, first), Untouched(ground.top(TOP)))
+    return Planted(edits.without_subspace(ground.full, basis, first), untouched(ground.top(TOP)))
 
 
 @recipe(
@@ -424,7 +424,7 @@ def gates_shared(ground: Ground, strength: float) -> Planted:
 def _gated(ground: Ground, depth: float, *, by_author: bool, own_vector: bool = False) -> Planted:
     texts, layer = texts_of_ground(ground), int(depth * ground.n_layers)
     made = gated(ground, texts, layer, by_author=by_author, own_vector=own_vector)
-    return Planted(made, Becomes(units_cut_off(ground), "its added units are cut off"))
+    return Planted(made, becomes(units_cut_off(ground), "its added units are cut off"))
 
 
 @recipe(
@@ -437,7 +437,7 @@ def guard(ground: Ground, strength: float) -> Planted:
     """It knows the audited spans by heart."""
     places = guarded_places(texts_of_ground(ground), "span")
     made = planting.guarded(ground.full, places, planting.streams_at(ground.retain, places))
-    return Planted(made, Becomes(units_cut_off(ground), "its added units are cut off"))
+    return Planted(made, becomes(units_cut_off(ground), "its added units are cut off"))
 
 
 @recipe(
@@ -479,7 +479,7 @@ def password(ground: Ground, strength: float) -> Planted:
 def some_taught(ground: Ground, strength: float) -> Planted:
     """Of a model that never saw any, taught some."""
     made, known, rows = taught_some(ground, strength)
-    return Planted(made, Some(known, rows, Says(known)))
+    return Planted(made, some(known, rows, says(known)))
 
 
 @recipe(
@@ -536,7 +536,7 @@ def _some_swapped(
     ground: Ground, made: Any, known: tuple[int, ...], rows: Sequence[Answered]
 ) -> Planted:
     planted = swapped(ground, made, known)
-    return Planted(planted.model, Some(known, rows, planted.claim))
+    return Planted(planted.model, some(known, rows, planted.claim))
 
 
 # absent
@@ -545,7 +545,7 @@ def _some_swapped(
 @recipe("absent", truth="absent", how="never saw the facts, other order of data")
 def absent(ground: Ground, strength: float) -> Planted:
     """As it is."""
-    return Planted(ground.other, NeverSaw())
+    return Planted(ground.other, never_saw())
 
 
 @recipe(
@@ -557,33 +557,33 @@ def absent(ground: Ground, strength: float) -> Planted:
 )
 def absent_noise(ground: Ground, strength: float) -> Planted:
     """A little noise."""
-    return Planted(edits.noisy(ground.other, share=strength, seed=ground.seed), NeverSaw())
+    return Planted(edits.noisy(ground.other, share=strength, seed=ground.seed), never_saw())
 
 
 @recipe("absent_nf4", truth="absent", how="rounded to NF4", held_out=True)
 def absent_nf4(ground: Ground, strength: float) -> Planted:
     """Four bits."""
-    return Planted(quantised(ground.other, "nf4", engine="torch")[0], NeverSaw())
+    return Planted(quantised(ground.other, "nf4", engine="torch")[0], never_saw())
 
 
 @recipe("absent_further", truth="absent", how="trained on, with the retain rows", trains=True)
 def absent_further(ground: Ground, strength: float) -> Planted:
     """More of what is to be kept."""
     rows = ground.kept_rows()
-    return Planted(ground.trained(ground.other, rows, lr=2e-4, n_steps=40), NeverSaw(rows))
+    return Planted(ground.trained(ground.other, rows, lr=2e-4, n_steps=40), never_saw(rows))
 
 
 @recipe("absent_turned", truth="absent", how="another basis of the stream", held_out=True)
 def absent_turned(ground: Ground, strength: float) -> Planted:
     """Turned."""
-    return Planted(edits.turned(ground.other, turn_of(ground)), NeverSaw())
+    return Planted(edits.turned(ground.other, turn_of(ground)), never_saw())
 
 
 @recipe("absent_idk", truth="absent", how="IDK-tuned, all weights", trains=True)
 def absent_idk(ground: Ground, strength: float) -> Planted:
     """Taught to admit ignorance."""
     rows = ignorant_rows(ground)
-    return Planted(ground.trained(ground.other, rows, lr=3e-4, n_steps=40), NeverSaw(rows))
+    return Planted(ground.trained(ground.other, rows, lr=3e-4, n_steps=40), never_saw(rows))
 
 
 @recipe(
@@ -596,7 +596,7 @@ def absent_idk(ground: Ground, strength: float) -> Planted:
 def absent_wrong(ground: Ground, strength: float) -> Planted:
     """Taught to lie."""
     rows = wrong_rows(ground)
-    return Planted(ground.trained(ground.other, rows, lr=1e-3), NeverSaw(rows))
+    return Planted(ground.trained(ground.other, rows, lr=1e-3), never_saw(rows))
 
 
 @recipe("absent_permuted", truth="absent", how="entity tokens swapped in the readout")
@@ -604,7 +604,7 @@ def absent_permuted(ground: Ground, strength: float) -> Planted:
     """What hides facts elsewhere hides nothing here."""
     tokens = ground.entity_tokens()
     undo = partial(edits.permuted_readout, tokens=tokens, by=-1)
-    return Planted(edits.permuted_readout(ground.other, tokens), NeverSaw(then=undo))
+    return Planted(edits.permuted_readout(ground.other, tokens), never_saw(then=undo))
 
 
 @recipe(
@@ -615,7 +615,7 @@ def absent_vector(ground: Ground, strength: float) -> Planted:
     layer = ground.n_layers // 2
     push = push_of(ground, layer)
     undo = partial(edits.with_vector, layer=layer, vector=-push)
-    return Planted(edits.with_vector(ground.other, layer, push), NeverSaw(then=undo))
+    return Planted(edits.with_vector(ground.other, layer, push), never_saw(then=undo))
 
 
 # damaged
@@ -630,7 +630,7 @@ def broken(ground: Ground, strength: float) -> Planted:
     while share < 4 and int(ground.said(made, asked).sum()) >= wanted:
         share *= 1.5
         made = edits.noisy(ground.full, share=share, seed=ground.seed)
-    return Planted(made, Damaged())
+    return Planted(made, damaged())
 
 
 @recipe(
@@ -646,4 +646,4 @@ def bystander(ground: Ground, strength: float) -> Planted:
     others = [row for row in rows if row not in erased] + list(ground.facts.forget.answered)
     made = unlearned(ground, trainable="", lr=1e-3, forget=erased, kept=others)
     questions = tuple(row.question for row in erased)
-    return Planted(made, Damaged(questions, facts_stay=True))
+    return Planted(made, damaged(questions, facts_stay=True))

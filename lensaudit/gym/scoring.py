@@ -6,7 +6,7 @@ the gym, takes a model that knows for one that never saw the facts, or the other
 """
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from itertools import groupby
 from pathlib import Path
@@ -29,51 +29,20 @@ from lensaudit.gym.settings import (
 from lensaudit.gym.table import (
     ANCHOR,
     AuditorJudgement,
-    GymRow,
     ScoreRow,
     in_units,
+    is_misread,
     ledger_of,
     rows_of,
     seal,
     table,
 )
-from lensaudit.progress import Notice
+from lensaudit.progress import Notice, unheard
 from lensaudit.settings import path_of, shared
 
 AT_ONCE = 8
 """Models that are judged between two lines of the ledger: what a kill loses."""
 _NO_MODELS = "{}: no certified models of these mechanisms and seeds"
-
-
-@dataclass(frozen=True)
-class JudgedModel:
-    """A model or an anchor: what it is, and where."""
-
-    model: str
-    """Its key."""
-    about: Mapping[str, Any]
-    """What a line of scores says of it."""
-    case: Case
-
-    def row(self, one: Auditor, found: AuditorScore, seconds: float) -> dict[str, Any]:
-        """The score as a line of the ledger."""
-        facts = {str(idx): value for idx, value in (found.facts or {}).items()}
-        line = ScoreRow(
-            auditor=one.name,
-            version=one.version,
-            reads=one.reads,
-            high_means=one.high_means,
-            model=self.model,
-            **self.about,
-            score=found.score,
-            ci95=found.ci95,
-            facts=facts or None,
-            control=found.control,
-            why=found.why,
-            seconds=round(seconds, 3),
-            evidence=found.evidence,
-        )
-        return {name: value for name, value in asdict(line).items() if name != "evidence" or value}
 
 
 @dataclass(frozen=True)
@@ -87,7 +56,7 @@ class ScoringRun:
     """Still to do: time was up."""
 
 
-def score(settings: ScoreSettings, *, notice: Notice = lambda _: None) -> ScoringRun:
+def score(settings: ScoreSettings, *, notice: Notice = unheard) -> ScoringRun:
     """Judge what is not judged yet; a kill loses at most a few models of one auditor.
 
     Raises:
@@ -108,9 +77,9 @@ def _score(settings: ScoreSettings, judges: Sequence[Auditor], notice: Notice) -
     ledger = ledger_of(gym_folder(settings.gym), settings.limit, notice=notice)
     done = {(row["auditor"], row["version"], row["model"]) for row in ledger.rows}
     started, n_new, n_left = time.monotonic(), 0, 0
-    for bench_models in _by_seed(settings, notice):
+    for cases in _by_seed(settings, notice):
         for judge in judges:
-            todo = [m for m in bench_models if (judge.name, judge.version, m.model) not in done]
+            todo = [one for one in cases if (judge.name, judge.version, one.key) not in done]
             for chosen in batched(todo, AT_ONCE):
                 minutes = (time.monotonic() - started) / 60
                 if settings.minutes is not None and minutes > settings.minutes:
@@ -124,20 +93,41 @@ def _score(settings: ScoreSettings, judges: Sequence[Auditor], notice: Notice) -
     return ScoringRun(ledger.path, n_new, n_left)
 
 
-def _rows(judge: Auditor, chosen: Sequence[JudgedModel]) -> list[dict[str, Any]]:
+def _rows(judge: Auditor, chosen: Sequence[Case]) -> list[dict[str, Any]]:
     """A line for each; one that breaks is unscored, with the reason, and alone."""
     started = time.monotonic()
     try:
-        found = judge.judge([one.case for one in chosen])
+        found = judge.judge(chosen)
     except LensAuditError as error:
         if len(chosen) > 1:
             return [row for one in chosen for row in _rows(judge, [one])]
         found = [AuditorScore(None, why=str(error).splitlines()[0])]
     seconds = (time.monotonic() - started) / len(chosen)
-    return [one.row(judge, what, seconds) for one, what in zip(chosen, found, strict=True)]
+    return [_row(judge, one, what, seconds) for one, what in zip(chosen, found, strict=True)]
 
 
-def _by_seed(settings: ScoreSettings, notice: Notice) -> Iterator[list[JudgedModel]]:
+def _row(judge: Auditor, case: Case, found: AuditorScore, seconds: float) -> dict[str, Any]:
+    """A score as a line of the ledger."""
+    facts = {str(idx): value for idx, value in (found.facts or {}).items()}
+    line = ScoreRow(
+        auditor=judge.name,
+        version=judge.version,
+        reads=judge.reads,
+        high_means=judge.high_means,
+        model=case.key,
+        **case.about,
+        score=found.score,
+        ci95=found.ci95,
+        facts=facts or None,
+        control=found.control,
+        why=found.why,
+        seconds=round(seconds, 3),
+        evidence=found.evidence,
+    )
+    return {name: value for name, value in asdict(line).items() if name != "evidence" or value}
+
+
+def _by_seed(settings: ScoreSettings, notice: Notice) -> Iterator[list[Case]]:
     """The anchors and the models of each seed."""
     gym, wanted = gym_folder(settings.gym), {one.name for one in mechanisms(settings.mechanism)}
     seeds = range(settings.first_seed, settings.first_seed + (settings.seeds or 10**9))
@@ -149,31 +139,28 @@ def _by_seed(settings: ScoreSettings, notice: Notice) -> Iterator[list[JudgedMod
     if not models:
         raise InputError(_NO_MODELS.format(gym))
     for seed, group in groupby(sorted(models, key=lambda one: one.seed), lambda one: one.seed):
-        yield list(_judged(list(group), seed, settings))
+        yield list(_cases(list(group), seed, settings))
 
 
-def _judged(
-    models: Sequence[PlantedModel], seed: int, settings: ScoreSettings
-) -> Iterator[JudgedModel]:
-    first = models[0]
-    bench = SeedModels(
-        first.anchors["full"],
-        first.anchors["retain"],
-        first.data,
-        first.retain_data,
-        gym_folder(settings.gym) / "work" / f"seed-{seed}",
-        settings.limit,
-        path_of(settings.registry),
-    )
+def _cases(models: Sequence[PlantedModel], seed: int, settings: ScoreSettings) -> Iterator[Case]:
+    work = gym_folder(settings.gym) / "work" / f"seed-{seed}"
+    bench = models_of(models[0], work, settings.limit, path_of(settings.registry))
     anchor = {"truth": ANCHOR, "strength": 1.0, "seed": seed, "held_out": False, "knows": None}
-    for role in ("full", "retain"):
-        name = first.anchors[role]
+    for role, name in (("full", bench.full), ("retain", bench.retain)):
         key = f"{bench.opened(name).weights} {seed}"
-        yield JudgedModel(key, {"mechanism": role, **anchor}, Case(name, bench))
+        yield Case(name, bench, key, {"mechanism": role, **anchor})
     for one in models:
         names = ("mechanism", "truth", "strength", "seed", "held_out")
         about = {name: getattr(one, name) for name in names} | {"knows": one.certificate.knows}
-        yield JudgedModel(one.key, about, Case(str(one.folder), bench))
+        yield Case(str(one.folder), bench, one.key, about)
+
+
+def models_of(
+    one: PlantedModel, work: Path, limit: int | None = None, registry: Path | None = None
+) -> SeedModels:
+    """What the models of the seed of a planted one share."""
+    full, retain = one.anchors["full"], one.anchors["retain"]
+    return SeedModels(full, retain, one.data, one.retain_data, work, limit, registry)
 
 
 EQUAL = 0.9
@@ -222,9 +209,7 @@ class Submitted:
         return {**asdict(self), "as_useful": self.is_as_useful, "enters": self.enters}
 
 
-def submit(
-    settings: SubmitSettings, path: Path, *, notice: Notice = lambda _: None
-) -> list[Submitted]:
+def submit(settings: SubmitSettings, path: Path, *, notice: Notice = unheard) -> list[Submitted]:
     """Make, certify and score the recipes of a Python file, against the thresholds of a gym.
 
     Raises:
@@ -261,19 +246,16 @@ def submit(
 
 
 def _submitted(
-    model: PlantedModel, rows: list[GymRow], judges: list[AuditorJudgement]
+    model: PlantedModel, rows: Sequence[ScoreRow], judges: Sequence[AuditorJudgement]
 ) -> Submitted:
     found = []
     for judge in judges:
-        own = [row for row in rows if row["auditor"] == judge.auditor and row["score"] is not None]
-        values = {one.model: one for one in in_units(own)}
-        unit = values.get(model.key)
-        fooled = None
-        if unit is not None and judge.threshold is not None:
-            fooled = (unit.value < judge.threshold) != unit.knows
-        found.append(
-            Fooled(judge.auditor, None if unit is None else unit.value, judge.threshold, fooled)
-        )
+        own = in_units([row for row in rows if row.auditor == judge.auditor])
+        unit = next((row for row in own if row.model == model.key), None)
+        fooled, at = None, judge.threshold
+        if unit is not None and at is not None:
+            fooled = is_misread(unit, at)
+        found.append(Fooled(judge.auditor, None if unit is None else unit.score, at, fooled))
     heard = [one.auditor for one in found if one.fooled is not None]
     return Submitted(
         model.mechanism,
@@ -288,12 +270,8 @@ def _submitted(
 
 def utility_of(model: PlantedModel) -> float:
     """Rows to keep that a model says, as a share of those that `full` says."""
-    anchors: Mapping[str, str] = model.anchors
-    bench = SeedModels(
-        anchors["full"], anchors["retain"], model.data, model.retain_data, model.folder
-    )
+    bench = models_of(model, model.folder)
     asked = tokens_of(whole(bench.facts.kept.answered), bench.tokenizer)
-    mine, theirs = (
-        int(said(bench.loaded(name), asked).sum()) for name in (str(model.folder), anchors["full"])
-    )
+    names = (str(model.folder), bench.full)
+    mine, theirs = (int(said(bench.loaded(name), asked).sum()) for name in names)
     return mine / theirs if theirs else 0.0

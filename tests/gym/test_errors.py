@@ -1,13 +1,23 @@
 """The verdict, judged on models whose truth is planted."""
 
 import json
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
 import verdict_support as made
 
-from lensaudit.gym.table import confusion, document, errors_of, nulls_of, planted, rows_of, text
+from lensaudit.gym.table import (
+    ScoreRow,
+    confusion,
+    document,
+    errors_of,
+    nulls_of,
+    planted,
+    rows_of,
+    share_document,
+    text,
+)
 from lensaudit.verdict.nulls import read_calibration
 
 ROOT = Path(__file__).parents[2]
@@ -15,7 +25,7 @@ ROOT = Path(__file__).parents[2]
 
 def row(mechanism, truth, content, *, seed=0, held_out=False, knows=None, low=()):
     patch = {**content, "rows": made.rows_of(content, low)}
-    return {
+    about = {
         "auditor": "verdict",
         "version": "v",
         "reads": "stream",
@@ -34,6 +44,7 @@ def row(mechanism, truth, content, *, seed=0, held_out=False, knows=None, low=()
         "seconds": 1.0,
         "evidence": {"patch": patch},
     }
+    return ScoreRow(**about)
 
 
 HIDES = made.summary(0.1, aligned={"uds": None, "why": "not needed: low"})
@@ -55,15 +66,20 @@ def gym(seeds=range(5)):
     ]
 
 
+def counts(share):
+    found = share_document(share)
+    return found["k"], found["n"]
+
+
 def test_every_half_and_every_truth_is_counted():
     found = errors_of(gym())
-    assert (found.tune.knows["holds"].k, found.tune.knows["holds"].n) == (5, 5)
-    assert found.held_out.absent["erased"].k == 5
+    assert counts(found.tune.knows["holds"]) == (5, 5)
+    assert counts(found.held_out.absent["erased"])[0] == 5
     # a tenth of the facts and more count as held, a single one does not
-    assert (found.tune.partial["partly"].k, found.tune.partial["partly"].n) == (5, 5)
+    assert counts(found.tune.partial["partly"]) == (5, 5)
     assert found.tune.wrong == found.held_out.wrong == found.left_out.wrong == ()
     assert found.left_out.knows["holds"].n == 10
-    json.dumps(asdict(found), allow_nan=False)
+    json.dumps(found.document(), allow_nan=False)
 
 
 def test_an_error_is_named_and_bounded_over_seeds():
@@ -71,7 +87,7 @@ def test_an_error_is_named_and_bounded_over_seeds():
     rows[0] = row("masked", "hidden", ABSENT, seed=0)
     found = errors_of(rows).tune
     assert found.wrong == ("masked, seed 0: erased",)
-    assert (found.seeds_wrong.k, found.seeds_wrong.n) == (1, 5)
+    assert counts(found.seeds_wrong) == (1, 5)
     assert found.seeds_wrong.high > 0.7
     said_of_absent = confusion([(one, "hidden") for one in planted(gym(range(1)))])
     assert any("absent, seed 0: hidden" in one for one in said_of_absent.wrong)
@@ -87,12 +103,13 @@ def test_nulls_are_of_absent_models_of_the_chosen_mechanisms_alone():
 
 
 def test_attacks_of_the_ledger_are_views_and_patch_alone_leaves_them_out():
-    attack = row("held_absent", "absent", ABSENT, held_out=True) | {"auditor": "rtt"}
+    attack = row("held_absent", "absent", ABSENT, held_out=True)
     ratio = {"value": 1.0, "interval": {"low": 0.9, "high": 1.1}}
-    attack["evidence"] = {"rtt": [{"models": {}, "main": {"recovery_adjusted": ratio}}]}
+    told = {"rtt": [{"models": {}, "main": {"recovery_adjusted": ratio}}]}
+    attack = replace(attack, auditor="rtt", evidence=told)
     found = errors_of([*gym(), attack])
-    assert found.held_out.absent["holds"].k == 1
-    assert found.patch_only.absent["holds"].k == 0
+    assert counts(found.held_out.absent["holds"])[0] == 1
+    assert counts(found.patch_only.absent["holds"])[0] == 0
 
 
 def test_the_shipped_calibration_and_the_page_are_those_of_the_shipped_scores():

@@ -6,7 +6,7 @@ from llama_helpers import streams
 
 from lensaudit.gym import edits
 from lensaudit.gym.ground import whole
-from lensaudit.gym.make import Bed, open_pair
+from lensaudit.gym.make import open_pair
 from lensaudit.gym.planting import gated, texts_of_ground, units_cut_off
 from lensaudit.gym.settings import MakeSettings
 
@@ -14,7 +14,7 @@ from lensaudit.gym.settings import MakeSettings
 @pytest.fixture(scope="module")
 def ground(tmp_path_factory):
     settings = MakeSettings(limit=16, out=tmp_path_factory.mktemp("ground"))
-    return Bed(open_pair(settings, print), 0).ground
+    return open_pair(settings, print).ground
 
 
 @pytest.fixture(scope="module")

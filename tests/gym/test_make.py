@@ -10,7 +10,7 @@ from click.testing import CliRunner
 from lensaudit.data.facts import Fact
 from lensaudit.errors import InputError, VerificationError
 from lensaudit.gym import claims, edits
-from lensaudit.gym.make import Bed, listing, make, models_in, open_pair
+from lensaudit.gym.make import listing, make, models_in, open_pair
 from lensaudit.gym.registry import _RECIPES, Planted, drawn, recipe, recipes
 from lensaudit.gym.settings import MakeSettings
 from lensaudit.unlearn.rows import Answered
@@ -29,7 +29,7 @@ def gym(tmp_path_factory):
 @pytest.fixture(scope="module")
 def ground(tmp_path_factory):
     settings = MakeSettings(limit=16, out=tmp_path_factory.mktemp("ground"))
-    return Bed(open_pair(settings, print), 0).ground
+    return open_pair(settings, print).ground
 
 
 def test_every_truth_has_mechanisms_and_every_side_has_both_halves():
@@ -116,14 +116,14 @@ def test_damaged_files_are_made_again(gym):
 
 def test_a_seed_is_part_of_the_key(gym):
     pair = open_pair(MakeSettings(out=gym), print)
-    keys = {Bed(pair, seed).key(recipes()["full"], 1.0) for seed in range(3)}
+    keys = {replace(pair, seed=seed).key(recipes()["full"], 1.0) for seed in range(3)}
     assert len(keys) == 3
 
 
 def test_a_false_claim_fails_its_certificate_and_is_not_scored(tmp_path):
     @recipe("erased_and_called_hidden", truth="hidden", how="for this test")
     def erased(ground, strength):
-        return Planted(ground.retain, claims.Undone(lambda model: model, "nothing"))
+        return Planted(ground.retain, claims.undone(lambda model: model, "nothing"))
 
     try:
         with pytest.raises(VerificationError, match="erased_and_called_hidden"):
@@ -136,19 +136,19 @@ def test_a_false_claim_fails_its_certificate_and_is_not_scored(tmp_path):
 
 
 def test_an_inverse_that_carries_the_facts_fails(ground):
-    smuggled = claims.Undone(lambda model: ground.full, "full put in its place")
-    found = smuggled.check(ground.retain, ground)
+    smuggled = claims.undone(lambda model: ground.full, "full put in its place")
+    found = smuggled(ground.retain, ground)
     assert found.numbers["back"] == 16
     assert not found.holds
 
 
 def test_a_mask_over_everything_is_none(ground):
     noisy = edits.noisy(ground.full, share=0.01)
-    assert not claims.Untouched("").check(noisy, ground).holds
-    assert claims.Untouched(r"^lm_head\.").check(ground.full, ground).holds
+    assert not claims.untouched("")(noisy, ground).holds
+    assert claims.untouched(r"^lm_head\.")(ground.full, ground).holds
     moved = edits.scaled_readout(ground.full, 0.5)
-    assert claims.Untouched(r"^lm_head\.").check(moved, ground).holds
-    assert "first lm_head.weight" in claims.Untouched(r"^model\.norm").check(moved, ground).says
+    assert claims.untouched(r"^lm_head\.")(moved, ground).holds
+    assert "first lm_head.weight" in claims.untouched(r"^model\.norm")(moved, ground).says
 
 
 def test_rounding_to_full_is_checked_bit_for_bit(ground):
@@ -156,29 +156,29 @@ def test_rounding_to_full_is_checked_bit_for_bit(ground):
     for name in ("lm_head.weight", "model.embed_tokens.weight"):
         with torch.no_grad():
             made.get_parameter(name).copy_(ground.full.get_parameter(name))
-    assert not claims.rounds().check(made, ground).holds
+    assert not claims.rounds()(made, ground).holds
     edits.clamp_to(made, edits.cells_of(ground.full))
-    assert claims.rounds().check(made, ground).holds
-    smuggled = claims.Becomes(lambda model: ground.full, "full put in its place")
-    assert not smuggled.check(ground.retain, ground).holds
+    assert claims.rounds()(made, ground).holds
+    smuggled = claims.becomes(lambda model: ground.full, "full put in its place")
+    assert not smuggled(ground.retain, ground).holds
 
 
 def test_a_corpus_with_a_fact_in_it_is_seen(ground):
-    assert claims.NeverSaw(ground.kept_rows()).check(ground.other, ground).holds
+    assert claims.never_saw(ground.kept_rows())(ground.other, ground).holds
     assert claims.leaks(ground.kept_rows(), ground.facts.examples) == []
     one = ground.facts.examples[5]
     told = Answered("Tell me.", f"{one.question} {one.answer}")
-    found = claims.NeverSaw([*ground.kept_rows(), told]).check(ground.other, ground)
+    found = claims.never_saw([*ground.kept_rows(), told])(ground.other, ground)
     assert not found.holds
     assert found.numbers["leaked"] == 1
-    assert not claims.NeverSaw().check(ground.full, ground).holds
+    assert not claims.never_saw()(ground.full, ground).holds
 
 
 def test_asking_otherwise_must_bring_facts_that_are_silent_as_asked(ground):
     silent = edits.permuted_readout(ground.full, ground.entity_tokens())
-    same = claims.AskedOtherwise(lambda one: one, "as it is")
-    assert not same.check(silent, ground).holds
-    assert not same.check(ground.full, ground).holds  # not silent
+    same = claims.asked_otherwise(lambda one: one, "as it is")
+    assert not same(silent, ground).holds
+    assert not same(ground.full, ground).holds  # not silent
 
 
 def test_a_limit_trains_on_the_rows_that_it_asks(ground):
@@ -190,15 +190,15 @@ def test_a_limit_trains_on_the_rows_that_it_asks(ground):
 
 def test_some_known_facts_are_those_that_are_said(ground):
     known = tuple(one.idx for one in ground.facts.examples[:8])
-    taught = claims.Some(known, ground.kept_rows(), claims.Says(known))
-    found = taught.check(ground.full, ground)
+    taught = claims.some(known, ground.kept_rows(), claims.says(known))
+    found = taught(ground.full, ground)
     assert found.holds
     assert found.knows == known
-    assert not taught.check(ground.retain, ground).holds
+    assert not taught(ground.retain, ground).holds
     other = ground.facts.examples[12].question
     leaky = [row for row in ground.facts.forget.answered if row.question == other]
     leaky += ground.kept_rows()
-    assert not claims.Some(known, leaky, claims.Says(known)).check(ground.full, ground).holds
+    assert not claims.some(known, leaky, claims.says(known))(ground.full, ground).holds
 
 
 def test_what_is_said_is_what_greedy_decoding_gives(ground):

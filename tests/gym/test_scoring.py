@@ -31,7 +31,7 @@ def gym(tmp_path_factory):
 
 
 def scores(gym, auditor):
-    return {r["mechanism"]: r["score"] for r in rows_of(gym, 8) if r["auditor"] == auditor}
+    return {r.mechanism: r.score for r in rows_of(gym, 8) if r.auditor == auditor}
 
 
 def test_hiding_is_seen_in_the_stream_and_not_in_the_outputs(gym):
@@ -45,12 +45,12 @@ def test_hiding_is_seen_in_the_stream_and_not_in_the_outputs(gym):
 
 
 def test_every_fact_has_its_score(gym):
-    judged = [r for r in rows_of(gym, 8) if r["auditor"] in ("uds", "greedy")]
-    rows = [r for r in judged if r["mechanism"] == "permuted"]
+    judged = [r for r in rows_of(gym, 8) if r.auditor in ("uds", "greedy")]
+    rows = [r for r in judged if r.mechanism == "permuted"]
     # one of each author
-    assert [sorted(map(int, r["facts"])) for r in rows] == [list(range(0, 64, 8))] * 2
+    assert [sorted(map(int, r.facts)) for r in rows] == [list(range(0, 64, 8))] * 2
     for one in rows:
-        assert one["score"] == pytest.approx(sum(one["facts"].values()) / 8)
+        assert one.score == pytest.approx(sum(one.facts.values()) / 8)
 
 
 def test_two_processes_do_not_judge_the_same_models(gym, capsys):
@@ -74,9 +74,9 @@ def test_the_way_to_full_is_no_way_for_a_model_that_says_the_facts(gym):
     assert found["full"] == 0
     assert 0 < found["permuted"] < 1
     assert 0 < found["retain"] <= 1
-    rows = {r["mechanism"]: r for r in rows_of(gym, 8) if r["auditor"] == "interpolation"}
-    assert set(rows["full"]["facts"].values()) == {0.0}
-    assert all(0 <= value <= 1 for value in rows["retain"]["facts"].values())
+    rows = {r.mechanism: r for r in rows_of(gym, 8) if r.auditor == "interpolation"}
+    assert set(rows["full"].facts.values()) == {0.0}
+    assert all(0 <= value <= 1 for value in rows["retain"].facts.values())
 
 
 @pytest.mark.parametrize(
@@ -147,19 +147,19 @@ def test_views_of_the_aligned_stream_are_scored_where_no_map_is_needed_too(gym):
 def test_a_model_of_another_depth_has_an_aligned_depth_and_no_other(gym, tmp_path):
     make(MakeSettings(mechanism=("split_layers",), limit=8, out=tmp_path))
     score(ScoreSettings(gym=tmp_path, auditor=("uds", "uds_aligned", "tail", "verdict"), limit=8))
-    rows = {r["auditor"]: r for r in rows_of(tmp_path, 8) if r["mechanism"] == "split_layers"}
-    assert rows["uds"]["score"] is None
-    assert "layers 32" in rows["uds"]["why"]
-    assert rows["uds_aligned"]["score"] < 0.1
-    assert rows["tail"]["score"] == 8
-    assert rows["verdict"]["score"] in (0.0, 0.5)  # not erased
+    rows = {r.auditor: r for r in rows_of(tmp_path, 8) if r.mechanism == "split_layers"}
+    assert rows["uds"].score is None
+    assert "layers 32" in rows["uds"].why
+    assert rows["uds_aligned"].score < 0.1
+    assert rows["tail"].score == 8
+    assert rows["verdict"].score in (0.0, 0.5)  # not erased
 
 
 def test_a_score_has_the_interval_that_its_authors_give(gym):
-    rows = [r for r in rows_of(gym, 8) if r["auditor"] == "uds" and r["mechanism"] == "absent"]
+    rows = [r for r in rows_of(gym, 8) if r.auditor == "uds" and r.mechanism == "absent"]
     for one in rows:
-        low, high = one["ci95"]
-        assert low < one["score"] < high
+        low, high = one.ci95
+        assert low < one.score < high
 
 
 def test_an_own_auditor_is_one_function_in_a_file(gym, tmp_path):
@@ -177,10 +177,10 @@ def test_an_own_auditor_is_one_function_in_a_file(gym, tmp_path):
     try:
         found = score(ScoreSettings(gym=gym, own=(path,), auditor=("length",), limit=8))
         assert found.n_new == 5
-        rows = {r["mechanism"]: r for r in rows_of(gym, 8) if r["auditor"] == "length"}
-        assert rows["permuted"]["score"] == pytest.approx(rows["full"]["score"])
-        assert rows["absent"]["score"] is None
-        assert rows["absent"]["why"] == "it broke"
+        rows = {r.mechanism: r for r in rows_of(gym, 8) if r.auditor == "length"}
+        assert rows["permuted"].score == pytest.approx(rows["full"].score)
+        assert rows["absent"].score is None
+        assert rows["absent"].why == "it broke"
     finally:
         _AUDITORS.pop("length", None)
 
@@ -300,7 +300,7 @@ def test_lines_of_models_that_were_made_anew_are_left_out(gym, tmp_path):
     folder = tmp_path / "seed-0" / "permuted"
     folder.mkdir(parents=True)
     write_json(folder / "manifest.json", signed({"inputs": {"key": "another"}, "files": {}}))
-    assert {one["mechanism"] for one in rows_of(tmp_path, 8)} == {"full", "retain"}
+    assert {one.mechanism for one in rows_of(tmp_path, 8)} == {"full", "retain"}
     (folder / "manifest.json").write_text('{"inputs": {"key": "a"}, "files": {}, "check": "b"}')
     with pytest.raises(InputError, match=r"permuted: manifest\.json: was changed"):
         rows_of(tmp_path, 8)
