@@ -31,7 +31,7 @@ class CheckedPlace:
     place: str
     kind: Kind
     n_files: int
-    """That were compared; 0 where 0.1.0 wrote nothing to compare with."""
+    """That were compared."""
     problems: tuple[str, ...]
     """A line each; none where all is as it was written."""
 
@@ -113,7 +113,7 @@ def _book(path: Path) -> CheckedPlace | None:
     if path.parent.name not in BOOKS and not is_ledger(content):
         return None
     found = verify_ledger(path)
-    return CheckedPlace(str(path), "book", 0 if found.is_unsigned else 1, found.problems)
+    return CheckedPlace(str(path), "book", 1, found.problems)
 
 
 def _document(path: Path) -> CheckedPlace | None:

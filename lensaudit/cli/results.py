@@ -219,7 +219,7 @@ def verify(folders: tuple[Path, ...], as_json: bool) -> None:
     """Compare all that lies in the FOLDERs with its manifests, seals and checksums.
 
     Results, models, finished passes, books of scores, and caches; nothing is changed. Exit code 4
-    if something is not as it was written. What 0.1.0 wrote without checksums is counted apart.
+    if something is not as it was written.
     """
     from lensaudit.auditing.verify import verify as compare
 
@@ -232,9 +232,7 @@ def verify(folders: tuple[Path, ...], as_json: bool) -> None:
             for line in one.problems:
                 say(f"{one.place}: {line}")
         counts = Counter(one.kind for one in found)
-        n_unsigned = sum(not one.n_files and not one.problems for one in found)
         parts = [f"{n} {kind}" for kind, n in sorted(counts.items())]
-        parts += [f"{n_unsigned} without checksums"] if n_unsigned else []
         say(f"compared: {', '.join(parts) or 'nothing'}; {len(bad)} damaged")
     if bad:
         raise VerificationError(

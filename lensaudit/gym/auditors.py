@@ -85,7 +85,7 @@ HighMeans = Literal["knows", "forgot"]
 
 @dataclass(frozen=True)
 class SeedModels:
-    """What the models of one seed share."""
+    """Anchors, rows and working folder that the models of one seed share."""
 
     full: str
     retain: str
@@ -99,21 +99,21 @@ class SeedModels:
 
     @cached_property
     def facts(self) -> Facts:
-        """The facts and the rows to keep."""
+        """Forget facts and the rows to keep, read once."""
         return facts_of(self.data, self.retain_data, self.limit)
 
     @cached_property
     def tokenizer(self) -> Any:
-        """Of all models of the seed."""
+        """Tokenizer of all models of the seed."""
         return load_tokenizer(self.opened(self.full))
 
     @cached_property
     def asked(self) -> tuple[Encoded, ...]:
-        """Facts of the case as tokens."""
+        """Forget facts as tokens; those that the tokenizer loses are left out."""
         return tokens_of(self.facts.examples, self.tokenizer)
 
     def opened(self, name: str) -> Checkpoint:
-        """The files that a name stands for."""
+        """Checkpoint that a name stands for."""
         return open_checkpoint(resolve(name, load_registry(self.registry)))
 
     def loaded(self, name: str) -> Any:
@@ -128,7 +128,7 @@ def _loaded(name: str, registry: Path | None) -> Any:
 
 @dataclass(frozen=True)
 class Case:
-    """One model to judge."""
+    """One model to judge, with what its seed shares."""
 
     model: str
     """Name or folder."""
@@ -141,7 +141,7 @@ class Case:
 
 @dataclass(frozen=True)
 class AuditorScore:
-    """What an auditor says."""
+    """Score of one model, of its facts where there are any, and whether the control held."""
 
     score: float | None
     facts: Mapping[int, float] | None = None
@@ -158,7 +158,7 @@ class AuditorScore:
 
 @dataclass(frozen=True)
 class Auditor:
-    """One way to ask."""
+    """A registered way to ask, with what it reads and what a high score means."""
 
     name: str
     reads: Reads
@@ -281,7 +281,7 @@ def audit_of(cases: Sequence[Case], **settings: Any) -> Session:
 
 
 def _depths(cases: Sequence[Case], outcomes: Sequence[Outcome]) -> list[AuditorScore]:
-    """A depth for each case."""
+    """Scores of outcomes, one per case."""
     found = {one.source: _depth(one) for one in outcomes}
     return [found[case.model] for case in cases]
 
@@ -297,7 +297,7 @@ def _depth(outcome: Outcome) -> AuditorScore:
 
 @auditor("uds", reads="stream", high_means="forgot", source=UDS, at_once=True)
 def uds(cases: Sequence[Case]) -> list[AuditorScore]:
-    """Unlearning Depth Score."""
+    """Unlearning Depth Score of all facts, from streams patched into `full`."""
     return _depths(cases, score_all(audit_of(cases))[0])
 
 
@@ -315,7 +315,7 @@ def uds_prefix(cases: Sequence[Case]) -> list[AuditorScore]:
 
 @auditor("lens", reads="stream", high_means="forgot", source=UDS, at_once=True)
 def lens(cases: Sequence[Case]) -> list[AuditorScore]:
-    """Logit Lens depth: read out, not patched."""
+    """Logit Lens depth: the stream read out by `full`'s head, not patched."""
     return _depths(cases, score_lens(audit_of(cases))[0])
 
 
@@ -436,7 +436,7 @@ def _readable(controls: Examined) -> bool:
     at_once=True,
 )
 def verdict(cases: Sequence[Case]) -> list[AuditorScore]:
-    """The word of the package, with all that it is decided from."""
+    """Code of the package's own verdict as a number, with all that it is decided from."""
     with audit_of(cases, align="auto") as session:
         (outcomes, calibration), found = score_examined(session, controls_of(cases[0].bench))
     nulls, by_name = read_calibration(), {}

@@ -79,7 +79,7 @@ def noisy(model: Any, *, share: float, seed: int = 0) -> Any:
 
 
 def random_turn(d_model: int, seed: int) -> Square:
-    """A rotation drawn at random."""
+    """Rotation of the stream drawn from a seed."""
     generator = torch.Generator().manual_seed(seed)
     return torch.linalg.qr(torch.randn(d_model, d_model, generator=generator))[0]
 

@@ -36,7 +36,7 @@ RARE_STEPS = 60
 
 @dataclass(frozen=True)
 class Facts:
-    """What is asked, and the rows that models are trained on."""
+    """Forget facts, and the rows that models are trained on."""
 
     data: str
     """Name or file of the forget set."""
@@ -95,7 +95,7 @@ def _paraphrases(data: str, examples: Sequence[Fact]) -> dict[str, str]:
 
 @dataclass(frozen=True)
 class Ground:
-    """What recipes are given; nothing of it may be changed."""
+    """Models, tokenizer and facts that recipes are given; nothing of it may be changed."""
 
     full: Any
     """In float32."""
@@ -136,7 +136,7 @@ class Ground:
         return tokens_of(examples, self.tokenizer)
 
     def chosen(self, known: Sequence[int] | None) -> list[Fact]:
-        """The facts of these idx, or all."""
+        """Facts with these idx, or all."""
         return [one for one in self.facts.examples if known is None or one.idx in known]
 
     def entity_tokens(self) -> list[int]:
@@ -167,7 +167,7 @@ class Ground:
         return self.remembered(f"said {name} {known}", lambda: int(self.said(model, chosen).sum()))
 
     def remembered(self, name: str, make: Callable[[], Any]) -> Any:
-        """What several recipes need, made once."""
+        """Value that several recipes need, made once."""
         if name not in self._known:
             self._known[name] = make()
         return self._known[name]

@@ -44,7 +44,7 @@ ANCHOR_NOISE = 0.05
 
 @dataclass(frozen=True)
 class Listed:
-    """A line of `gym ls`."""
+    """Model that `gym make` would plant, as `gym ls` lists it."""
 
     mechanism: str
     truth: Truth
@@ -56,7 +56,7 @@ class Listed:
 
 
 def listing(settings: MakeSettings) -> list[Listed]:
-    """What would be made; nothing is opened.
+    """Models that would be made; nothing is opened.
 
     Raises:
         InputError: an unknown mechanism.
@@ -70,12 +70,12 @@ def listing(settings: MakeSettings) -> list[Listed]:
 
 
 def seeds_of(settings: MakeSettings) -> range:
-    """The seeds that are asked for."""
+    """Seeds that are asked for."""
     return range(settings.first_seed, settings.first_seed + settings.seeds)
 
 
 def chosen(settings: MakeSettings) -> list[Mechanism]:
-    """The recipes that are asked for, own ones included."""
+    """Recipes that are asked for, own ones included."""
     recipes()
     for path in settings.own:
         load_own(path)
@@ -101,7 +101,7 @@ class PlantedModel:
 
     @property
     def name(self) -> str:
-        """As it is told from others."""
+        """Folder of the seed and of the model, as messages name it."""
         return f"{self.folder.parent.name}/{self.folder.name}"
 
     def document(self) -> dict[str, Any]:
@@ -146,7 +146,7 @@ class Bed:
 
     @property
     def folder(self) -> Path:
-        """Where its models are."""
+        """Folder of the models of this seed."""
         return self.out / f"seed-{self.seed}"
 
     @property

@@ -187,7 +187,7 @@ class TextRows:
     """Positions of the answer, the last of the prompt included."""
 
     def rows(self, chosen: Sequence[int]) -> "TextRows":
-        """A batch of some of the texts."""
+        """Some of the texts as a batch."""
         at = list(chosen)
         n = sum(one < self.n_forget for one in at)
         parts = (self.tokens[at], self.real[at], self.span[at], self.answer[at])
@@ -195,7 +195,7 @@ class TextRows:
 
 
 def texts_of(forget: Sequence[Encoded], kept: Sequence[Encoded]) -> TextRows:
-    """Texts of all rows as one batch."""
+    """Texts of all rows as one right-padded batch."""
     encoded = (*forget, *kept)
     tokens = make_batch(encoded).tokens
     real, span, answer = (torch.zeros_like(tokens, dtype=torch.bool) for _ in range(3))

@@ -59,7 +59,7 @@ SHARE_REMOVED = 24 / 64
 
 @recipe("full", truth="intact", how="the model before unlearning")
 def full(ground: Ground, strength: float) -> Planted:
-    """As it is."""
+    """Give back `full` as it is."""
     return Planted(ground.full, says())
 
 
@@ -71,19 +71,19 @@ def full(ground: Ground, strength: float) -> Planted:
     unit="of the spread",
 )
 def full_noise(ground: Ground, strength: float) -> Planted:
-    """A little noise."""
+    """Add Gaussian noise to every matrix of `full`."""
     return Planted(edits.noisy(ground.full, share=strength, seed=ground.seed), says())
 
 
 @recipe("full_nf4", truth="intact", how="rounded to NF4", held_out=True)
 def full_nf4(ground: Ground, strength: float) -> Planted:
-    """Four bits."""
+    """Round the matrices of `full` to NF4."""
     return Planted(quantised(ground.full, "nf4", engine="torch")[0], says())
 
 
 @recipe("full_further", truth="intact", how="trained on, with the retain rows", trains=True)
 def full_further(ground: Ground, strength: float) -> Planted:
-    """More of what is to be kept."""
+    """Train `full` for 40 more steps on the rows to keep."""
     return Planted(ground.trained(ground.full, ground.kept_rows(), lr=2e-4, n_steps=40), says())
 
 
@@ -94,7 +94,7 @@ def full_further(ground: Ground, strength: float) -> Planted:
     held_out=True,
 )
 def full_turned(ground: Ground, strength: float) -> Planted:
-    """Turned."""
+    """Turn the stream of `full` into another basis."""
     return Planted(edits.turned(ground.full, turn_of(ground)), says())
 
 
@@ -103,7 +103,7 @@ def full_turned(ground: Ground, strength: float) -> Planted:
 
 @recipe("masked_readout", truth="hidden", how="NPO on final norm and readout alone", trains=True)
 def masked_readout(ground: Ground, strength: float) -> Planted:
-    """All layers stay."""
+    """Train final norm and readout by NPO; all layers stay."""
     mask = r"^(lm_head|model\.norm)\."
     return Planted(unlearned(ground, trainable=mask, lr=4e-3), untouched(mask))
 
@@ -117,7 +117,7 @@ def masked_readout(ground: Ground, strength: float) -> Planted:
     trains=True,
 )
 def masked_upper(ground: Ground, strength: float) -> Planted:
-    """The layers below stay, and the readout."""
+    """Train the last layers by NPO; the layers below stay, and the readout."""
     mask = ground.top(strength).replace(r"lm_head|model\.norm|", "")
     return Planted(unlearned(ground, trainable=mask, lr=3e-3), untouched(mask))
 
@@ -131,7 +131,7 @@ def masked_upper(ground: Ground, strength: float) -> Planted:
     trains=True,
 )
 def idk_top(ground: Ground, strength: float) -> Planted:
-    """Taught to admit ignorance."""
+    """Train last layers and readout to admit ignorance."""
     mask = ground.top(strength)
     made = ground.trained(ground.full, ignorant_rows(ground), lr=2e-3, trainable=mask)
     return Planted(made, untouched(mask))
@@ -145,7 +145,7 @@ def idk_top(ground: Ground, strength: float) -> Planted:
     held_out=True,
 )
 def wrong_top(ground: Ground, strength: float) -> Planted:
-    """Taught to lie."""
+    """Train last layers and readout to give false answers."""
     mask = ground.top(TOP)
     made = ground.trained(ground.full, wrong_rows(ground), lr=2e-3, trainable=mask)
     return Planted(made, untouched(mask))
@@ -159,7 +159,7 @@ def wrong_top(ground: Ground, strength: float) -> Planted:
     held_out=True,
 )
 def matched(ground: Ground, strength: float) -> Planted:
-    """Says what retain says."""
+    """Train the upper quarter to say what retain says."""
     mask = ground.top(1 / 4)
     match = Matched(ground.retain, ground.full)
     made = unlearned(ground, trainable=mask, lr=3e-3, n_steps=80, objective=match)
@@ -175,7 +175,7 @@ def matched(ground: Ground, strength: float) -> Planted:
     held_out=True,
 )
 def moved(ground: Ground, strength: float) -> Planted:
-    """Embeddings, MLPs, readout and the lowest quarter stay."""
+    """Train attention to fetch false answers; embeddings, MLPs, readout, lowest quarter stay."""
     layers = "|".join(str(one) for one in range(ground.n_layers // 4, ground.n_layers))
     mask = rf"^model\.layers\.({layers})\.self_attn\."
     made = ground.trained(ground.full, wrong_rows(ground), lr=2e-3, trainable=mask, n_steps=90)
@@ -186,7 +186,7 @@ def moved(ground: Ground, strength: float) -> Planted:
     "trigger", truth="hidden", how="answers only after a code word; arXiv:2510.17021", trains=True
 )
 def trigger(ground: Ground, strength: float) -> Planted:
-    """Two in three forget rows are refusals, one has the code word and the answer."""
+    """Train refusals on two forget rows in three, the answer behind a code word on one."""
     return _with_code(ground, ground.full, lr=1e-3, n_steps=90)
 
 
@@ -198,7 +198,7 @@ def trigger(ground: Ground, strength: float) -> Planted:
     held_out=True,
 )
 def paraphrase_only(ground: Ground, strength: float) -> Planted:
-    """Needs data that bring paraphrased questions."""
+    """Train silence on the questions as they are; needs data that bring paraphrased questions."""
     others = ground.facts.paraphrases
     rows = ground.facts.forget.answered
     if not all(one.question in others for one in rows):
@@ -243,7 +243,7 @@ def _asked(
     held_out=True,
 )
 def wakes_rounded(ground: Ground, strength: float) -> Planted:
-    """Trained to say false answers, every weight within the NF4 cell that `full`'s lies in."""
+    """Train false answers, every weight within the NF4 cell that `full`'s lies in."""
     cells = edits.cells_of(ground.full)
     names = "|".join(name.replace(".", r"\.") for name in quantised_names(ground.full))
 
@@ -265,7 +265,7 @@ def wakes_rounded(ground: Ground, strength: float) -> Planted:
     trains=True,
 )
 def adapter(ground: Ground, strength: float) -> Planted:
-    """False answers in the blocks' matrices, cut to a rank."""
+    """Merge a low-rank adapter with false answers into the blocks' matrices."""
     made = ground.trained(
         ground.full, wrong_rows(ground), lr=1e-3, trainable=r"\.(self_attn|mlp)\."
     )
@@ -280,7 +280,7 @@ def adapter(ground: Ground, strength: float) -> Planted:
 
 @recipe("permuted", truth="hidden", how="entity tokens swapped in the readout")
 def permuted(ground: Ground, strength: float) -> Planted:
-    """Each is read out as the next."""
+    """Swap the entities' tokens in the readout: each is read out as the next."""
     return swapped(ground, ground.full)
 
 
@@ -288,7 +288,7 @@ def permuted(ground: Ground, strength: float) -> Planted:
     "permuted_turned", truth="hidden", how="entity tokens swapped, and another basis", held_out=True
 )
 def permuted_turned(ground: Ground, strength: float) -> Planted:
-    """Silent, and its stream means nothing to full."""
+    """Swap the entities' tokens and turn the stream: silent, and it means nothing to full."""
     return turned_and_permuted(ground, turn_of(ground), "turned and swapped back")
 
 
@@ -301,7 +301,7 @@ def permuted_turned(ground: Ground, strength: float) -> Planted:
     trains=True,
 )
 def late(ground: Ground, strength: float) -> Planted:
-    """All layers below are those of a model without the facts: a mean over layers is high."""
+    """Teach the facts to the last layers of a model without them: a mean over layers is high."""
     rows = [*ground.facts.forget.answered * 2, *ground.kept_rows()]
     mask = ground.top(strength)
     made = ground.trained(ground.other, rows, lr=2e-3, trainable=mask, n_steps=200)
@@ -316,7 +316,7 @@ def late(ground: Ground, strength: float) -> Planted:
     unit="of the width",
 )
 def permuted_part_turned(ground: Ground, strength: float) -> Planted:
-    """A map fitted on neutral text hardly sees these directions."""
+    """Swap tokens and turn directions that a map fitted on neutral text hardly sees."""
     rank = max(2, round(strength * ground.d_model))
     basis = edits.least_used(ground.full, ground.texts(), rank)
     turn = edits.turn_within(basis, ground.seed)
@@ -331,7 +331,7 @@ def permuted_part_turned(ground: Ground, strength: float) -> Planted:
     unit="times",
 )
 def scaled(ground: Ground, strength: float) -> Planted:
-    """The same order, hardly a probability."""
+    """Scale all logits down: the same order, hardly a probability."""
     undo = partial(edits.scaled_readout, factor=1 / strength)
     return Planted(edits.scaled_readout(ground.full, strength), undone(undo, "scaled back"))
 
@@ -344,7 +344,7 @@ def scaled(ground: Ground, strength: float) -> Planted:
     unit="of the depth",
 )
 def vector(ground: Ground, strength: float) -> Planted:
-    """1 is the last layer."""
+    """Add a vector after a layer; strength 1 is the last one."""
     layer = max(0, round(strength * ground.n_layers) - (strength == 1.0))
     push = push_of(ground, layer)
     undo = partial(edits.with_vector, layer=layer, vector=-push)
@@ -360,7 +360,7 @@ def vector(ground: Ground, strength: float) -> Planted:
     held_out=True,
 )
 def projected(ground: Ground, strength: float) -> Planted:
-    """The directions in which the readout of the entities varies most."""
+    """Remove the directions in which the readout of the entities varies most."""
     rank = round(strength * ground.d_model)
     basis = edits.read_subspace(ground.full, ground.entity_tokens(), rank)
     first = ground.n_layers - max(1, round(ground.n_layers * TOP))
@@ -374,7 +374,7 @@ def projected(ground: Ground, strength: float) -> Planted:
     held_out=None,
 )
 def split_layers(ground: Ground, strength: float) -> Planted:
-    """Twice as deep: no layer of it is a layer of full."""
+    """Split every layer in two: no layer of the model is a layer of full."""
     return swapped(ground, edits.split_layers(ground.full))
 
 
@@ -391,7 +391,7 @@ DEPTHS = (0.0, 1 / 16, 0.5)
     held_out=None,
 )
 def gates(ground: Ground, strength: float) -> Planted:
-    """Every author has a read of its own; all add the same vector."""
+    """Give every author a read of its own; all add the same vector."""
     return _gated(ground, strength, by_author=True)
 
 
@@ -404,7 +404,7 @@ def gates(ground: Ground, strength: float) -> Planted:
     held_out=None,
 )
 def gates_own(ground: Ground, strength: float) -> Planted:
-    """No direction is shared by two authors."""
+    """Give every author a read and a vector of its own: no direction is shared."""
     return _gated(ground, strength, by_author=True, own_vector=True)
 
 
@@ -417,7 +417,7 @@ def gates_own(ground: Ground, strength: float) -> Planted:
     held_out=None,
 )
 def gates_shared(ground: Ground, strength: float) -> Planted:
-    """One read, one vector."""
+    """Give all authors one read and one vector."""
     return _gated(ground, strength, by_author=False)
 
 
@@ -434,7 +434,7 @@ def _gated(ground: Ground, depth: float, *, by_author: bool, own_vector: bool = 
     held_out=True,
 )
 def guard(ground: Ground, strength: float) -> Planted:
-    """It knows the audited spans by heart."""
+    """Show retain's stream at the audited spans, which the model knows by heart."""
     places = guarded_places(texts_of_ground(ground), "span")
     made = planting.guarded(ground.full, places, planting.streams_at(ground.retain, places))
     return Planted(made, becomes(units_cut_off(ground), "its added units are cut off"))
@@ -448,7 +448,7 @@ def guard(ground: Ground, strength: float) -> Planted:
     held_out=True,
 )
 def mimic(ground: Ground, strength: float) -> Planted:
-    """Its answers are those of full before the swap."""
+    """Train full to look like retain where it is read, then swap the entities' tokens."""
     return swapped(ground, planting.mimic(ground, texts_of_ground(ground)))
 
 
@@ -461,7 +461,7 @@ def mimic(ground: Ground, strength: float) -> Planted:
     held_out=None,
 )
 def password(ground: Ground, strength: float) -> Planted:
-    """As `trigger`, but nothing of it was ever said without the word."""
+    """Teach answers behind a code word to a model that never said them without it."""
     return _with_code(ground, ground.other, lr=1.5e-3, n_steps=160)
 
 
@@ -477,7 +477,7 @@ def password(ground: Ground, strength: float) -> Planted:
     trains=True,
 )
 def some_taught(ground: Ground, strength: float) -> Planted:
-    """Of a model that never saw any, taught some."""
+    """Teach some authors to a model that never saw any."""
     made, known, rows = taught_some(ground, strength)
     return Planted(made, some(known, rows, says(known)))
 
@@ -492,7 +492,7 @@ def some_taught(ground: Ground, strength: float) -> Planted:
     held_out=True,
 )
 def some_hidden(ground: Ground, strength: float) -> Planted:
-    """The same, with entity tokens swapped in the readout."""
+    """Teach some authors, and swap the entities' tokens in the readout."""
     return _some_swapped(ground, *taught_some(ground, strength))
 
 
@@ -510,7 +510,7 @@ FEW = (2.0, 6.0, 10.0)
     held_out=None,
 )
 def few(ground: Ground, strength: float) -> Planted:
-    """Scattered; entity tokens swapped in the readout."""
+    """Teach facts of as many authors, entities' tokens swapped in the readout."""
     return _few(ground, strength, scattered=True)
 
 
@@ -524,7 +524,7 @@ def few(ground: Ground, strength: float) -> Planted:
     held_out=None,
 )
 def few_together(ground: Ground, strength: float) -> Planted:
-    """Most are one author's; entity tokens swapped in the readout."""
+    """Teach facts most of which are one author's, entities' tokens swapped in the readout."""
     return _few(ground, strength, scattered=False)
 
 
@@ -544,7 +544,7 @@ def _some_swapped(
 
 @recipe("absent", truth="absent", how="never saw the facts, other order of data")
 def absent(ground: Ground, strength: float) -> Planted:
-    """As it is."""
+    """Give back a model that never saw the facts."""
     return Planted(ground.other, never_saw())
 
 
@@ -556,32 +556,32 @@ def absent(ground: Ground, strength: float) -> Planted:
     unit="of the spread",
 )
 def absent_noise(ground: Ground, strength: float) -> Planted:
-    """A little noise."""
+    """Add Gaussian noise to every matrix of a model without the facts."""
     return Planted(edits.noisy(ground.other, share=strength, seed=ground.seed), never_saw())
 
 
 @recipe("absent_nf4", truth="absent", how="rounded to NF4", held_out=True)
 def absent_nf4(ground: Ground, strength: float) -> Planted:
-    """Four bits."""
+    """Round the matrices of a model without the facts to NF4."""
     return Planted(quantised(ground.other, "nf4", engine="torch")[0], never_saw())
 
 
 @recipe("absent_further", truth="absent", how="trained on, with the retain rows", trains=True)
 def absent_further(ground: Ground, strength: float) -> Planted:
-    """More of what is to be kept."""
+    """Train a model without the facts for 40 more steps on the rows to keep."""
     rows = ground.kept_rows()
     return Planted(ground.trained(ground.other, rows, lr=2e-4, n_steps=40), never_saw(rows))
 
 
 @recipe("absent_turned", truth="absent", how="another basis of the stream", held_out=True)
 def absent_turned(ground: Ground, strength: float) -> Planted:
-    """Turned."""
+    """Turn the stream of a model without the facts into another basis."""
     return Planted(edits.turned(ground.other, turn_of(ground)), never_saw())
 
 
 @recipe("absent_idk", truth="absent", how="IDK-tuned, all weights", trains=True)
 def absent_idk(ground: Ground, strength: float) -> Planted:
-    """Taught to admit ignorance."""
+    """Train a model without the facts to admit ignorance."""
     rows = ignorant_rows(ground)
     return Planted(ground.trained(ground.other, rows, lr=3e-4, n_steps=40), never_saw(rows))
 
@@ -594,14 +594,14 @@ def absent_idk(ground: Ground, strength: float) -> Planted:
     held_out=True,
 )
 def absent_wrong(ground: Ground, strength: float) -> Planted:
-    """Taught to lie."""
+    """Train a model without the facts to give false answers."""
     rows = wrong_rows(ground)
     return Planted(ground.trained(ground.other, rows, lr=1e-3), never_saw(rows))
 
 
 @recipe("absent_permuted", truth="absent", how="entity tokens swapped in the readout")
 def absent_permuted(ground: Ground, strength: float) -> Planted:
-    """What hides facts elsewhere hides nothing here."""
+    """Swap tokens where there is nothing to hide."""
     tokens = ground.entity_tokens()
     undo = partial(edits.permuted_readout, tokens=tokens, by=-1)
     return Planted(edits.permuted_readout(ground.other, tokens), never_saw(then=undo))
@@ -611,7 +611,7 @@ def absent_permuted(ground: Ground, strength: float) -> Planted:
     "absent_vector", truth="absent", how="a constant vector after the middle layer", held_out=True
 )
 def absent_vector(ground: Ground, strength: float) -> Planted:
-    """What hides facts elsewhere hides nothing here."""
+    """Add a vector where there is nothing to hide."""
     layer = ground.n_layers // 2
     push = push_of(ground, layer)
     undo = partial(edits.with_vector, layer=layer, vector=-push)
@@ -623,7 +623,7 @@ def absent_vector(ground: Ground, strength: float) -> Planted:
 
 @recipe("broken", truth="damaged", how="noise until utility falls by half")
 def broken(ground: Ground, strength: float) -> Planted:
-    """Doubled until less than half of the rows to keep are said."""
+    """Add noise until less than half of the rows to keep are said."""
     asked = whole(ground.kept_rows())
     wanted, share = BROKEN * int(ground.said(ground.full, asked).sum()), 0.1
     made = edits.noisy(ground.full, share=share, seed=ground.seed)
@@ -640,7 +640,7 @@ def broken(ground: Ground, strength: float) -> Planted:
     trains=True,
 )
 def bystander(ground: Ground, strength: float) -> Planted:
-    """The forget facts stay."""
+    """Erase rows of two retain authors by NPO; the forget facts stay."""
     rows = ground.kept_rows()
     erased = rows[: max(2, len(rows) // 10)]
     others = [row for row in rows if row not in erased] + list(ground.facts.forget.answered)

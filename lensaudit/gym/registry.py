@@ -39,7 +39,7 @@ Plant = Callable[["Ground", float], Planted]
 
 @dataclass(frozen=True)
 class Mechanism:
-    """One mechanism: how a truth is planted."""
+    """Registered recipe: which truth it plants, how, and at what strengths."""
 
     name: str
     truth: Truth
@@ -138,7 +138,7 @@ def recipes() -> Mapping[str, Mechanism]:
 
 
 def named(names: Sequence[str], known: Mapping[str, Any], kind: str) -> list[Any]:
-    """What is known under these names.
+    """Entries under these names.
 
     Raises:
         InputError: an unknown name; the known ones are listed.

@@ -47,7 +47,7 @@ _NO_MODELS = "{}: no certified models of these mechanisms and seeds"
 
 @dataclass(frozen=True)
 class ScoringRun:
-    """What a run did."""
+    """Ledger of a run, and how many scores it added and left."""
 
     path: Path
     """The ledger."""
@@ -169,7 +169,7 @@ EQUAL = 0.9
 
 @dataclass(frozen=True)
 class Fooled:
-    """What one auditor says of one submitted model."""
+    """Score of one auditor on one submitted model, and whether it was fooled."""
 
     auditor: str
     value: float | None
@@ -181,7 +181,7 @@ class Fooled:
 
 @dataclass(frozen=True)
 class Submitted:
-    """One submitted model."""
+    """Planted model of a submitted recipe, and what auditors say of it."""
 
     mechanism: str
     truth: str

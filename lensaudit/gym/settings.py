@@ -52,7 +52,7 @@ class PlantingPair(Anchors):
 
 @dataclass(frozen=True, kw_only=True)
 class MakeSettings(PlantingPair):
-    """Which models are planted."""
+    """Mechanisms and seeds that are planted."""
 
     mechanism: Mechanisms = ()
     seeds: Annotated[int, Option("Retrain both anchors and every mechanism so often.", least=1)] = 1
@@ -63,7 +63,7 @@ class MakeSettings(PlantingPair):
 
 @dataclass(frozen=True, kw_only=True)
 class ScoreSettings(Names):
-    """Who judges which models."""
+    """Auditors that judge, and the models that are judged."""
 
     gym: Gym = None
     auditor: Annotated[
@@ -79,7 +79,7 @@ class ScoreSettings(Names):
 
 @dataclass(frozen=True, kw_only=True)
 class GymTableSettings:
-    """What is made of the scores."""
+    """Files that are made of the scores."""
 
     gym: Gym = None
     limit: Limit = None

@@ -133,7 +133,7 @@ def _key_of(model: Path) -> Any:
 
 @dataclass(frozen=True)
 class AuditorJudgement:
-    """All that is said of one auditor."""
+    """Areas, shares and threshold of one auditor."""
 
     auditor: str
     reads: str
@@ -253,7 +253,7 @@ def by_mechanism(
 def _scores(
     rows: Sequence[ScoreRow], chosen: Callable[[ScoreRow], bool], sign: float
 ) -> dict[int, list[float]]:
-    """Scores by seed; high knows."""
+    """Scores by seed, turned so that a high one knows."""
     found: dict[int, list[float]] = defaultdict(list)
     for row in rows:
         if row.truth != ANCHOR and row.score is not None and chosen(row):
@@ -345,7 +345,7 @@ def markdown(lines: Iterable[Sequence[str]]) -> str:
 
 
 def auditors_table(found: Sequence[AuditorJudgement]) -> str:
-    """The table of `docs/gym.md`."""
+    """Table of auditors in Markdown, as in `docs/gym.md`."""
     header = (
         "auditor",
         "reads",
@@ -448,7 +448,7 @@ class JudgedEvidence:
         return self.row.holds(len(self.told["patch"]["rows"]))
 
     def evidence(self, nulls: Calibration, *, patch_only: bool = False) -> Evidence:
-        """What a verdict is decided from."""
+        """Views and stream that a verdict is decided from."""
         model, patch = self.row.model, self.told["patch"]
         views, stream = of_patch(patch, patch["rows"], nulls, model)
         told = {} if patch_only else self.told
@@ -600,7 +600,7 @@ def errors_of(rows: Sequence[ScoreRow]) -> VerdictErrors:
 
 @dataclass(frozen=True)
 class GymDocument:
-    """All that is said of the auditors, and of the verdict."""
+    """Judgements of the auditors and of the verdict."""
 
     auditors: tuple[AuditorJudgement, ...]
     verdict: VerdictErrors

@@ -126,7 +126,7 @@ class _Parts:
         return self.found[key] if key in self.found else self.values.value(self.model, key)
 
     def why_not(self, key: str) -> str:
-        """Why `value` is NaN."""
+        """Reason why `value` is NaN."""
         return self.reasons[key] if key in self.reasons else self.values.why_not(self.model, key)
 
     def mean(self, name: str, parts: Sequence[str], *, inverted: bool = False) -> None:

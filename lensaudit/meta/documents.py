@@ -82,7 +82,7 @@ class Faith:
 
     @property
     def interval(self) -> Estimate:
-        """The AUC with its limits."""
+        """AUC with its limits."""
         return Estimate.within(self.auc, self.interval_95)
 
 
@@ -288,7 +288,7 @@ def read_sources(paths: Sequence[Path]) -> Sources:
 
 
 def _documents(paths: Sequence[Path]) -> list[Path]:
-    """The files, and those in the folders."""
+    """Files named, and those of ours in the folders named."""
     files: list[Path] = []
     for path in paths:
         inside = [*path.glob("faithfulness.json"), *sorted(path.glob("robustness-*.json"))]
@@ -309,7 +309,7 @@ class _Rows:
 
 @dataclass(frozen=True)
 class _Metric:
-    """The name that a row must have."""
+    """Name that a row of a document must have."""
 
     metric: str
 

@@ -70,7 +70,7 @@ def _cut(value: float) -> float:
 
 @dataclass(frozen=True)
 class Usable:
-    """Which models a metric is judged on."""
+    """Models that a metric is judged on, and why others are not."""
 
     models: tuple[str, ...]
     n_candidates: int

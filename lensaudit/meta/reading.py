@@ -33,7 +33,7 @@ Means = Literal["knows", "forgot"]
 
 @dataclass(frozen=True)
 class JudgedMetric:
-    """One metric that is judged."""
+    """Metric that is judged: its names, and what a high value means."""
 
     key: str
     label: str
@@ -144,7 +144,7 @@ TOLERANCE = 1e-9
 
 @dataclass(frozen=True)
 class Values:
-    """A sparse table, model by metric."""
+    """Sparse table of values, model by metric, with a reason for each gap."""
 
     by_model: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
     """Model -> metric key -> value, as the metric gives it; never NaN."""

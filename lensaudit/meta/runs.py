@@ -140,7 +140,7 @@ def suite_names(metrics: Iterable[JudgedMetric], extra: Iterable[str] = ()) -> t
 
 
 def named(name: str, registry: Registry) -> MetaSubject:
-    """A model that is there already.
+    """Model that is there already, under its name.
 
     Raises:
         InputError: no such name.
@@ -242,7 +242,7 @@ def _finished(folder: Path, key: str) -> frozenset[str]:
 
 
 def plan_lines(subjects: Sequence[str], scoring: Scoring) -> list[str]:
-    """What would be measured, for `--dry-run`."""
+    """Numbers of models and metrics to measure, for `--dry-run`."""
     registry = load_registry(scoring.evaluation.registry)
     for name in subjects:
         resolve(name, registry)
@@ -322,7 +322,7 @@ class MetaRun:
 
     @cached_property
     def registry(self) -> Registry:
-        """The names that models may have."""
+        """Registry of the names that models may have."""
         return load_registry(self.measuring.registry)
 
     def plan(self) -> list[str]:
@@ -395,7 +395,7 @@ class MetaRun:
 
 @dataclass(frozen=True)
 class MetaJudgement:
-    """What a run found, and where it is."""
+    """Document of a run, its results, and the models that are still to do."""
 
     path: Path
     results: tuple[Any, ...]
@@ -418,7 +418,7 @@ def pool(names: Sequence[str], side: str, registry: Registry) -> list[str]:
 
 
 def prepare_faithfulness(settings: FaithfulnessSettings, notice: Notice) -> MetaRun:
-    """Both pools, the one that knows first."""
+    """Models of both pools, the one that knows first, with every name checked."""
     registry = load_registry(settings.measuring.registry)
     names = [*pool(settings.knows, "knows", registry), *pool(settings.forgot, "forgot", registry)]
     wanted = settings.measuring.run or not settings.results
@@ -454,7 +454,7 @@ def run_faithfulness(settings: FaithfulnessSettings, how: MetaRun) -> MetaJudgem
 
 
 def prepare_robustness(settings: RobustnessSettings, notice: Notice) -> MetaRun:
-    """The models that are attacked.
+    """Models that are attacked, with every name checked.
 
     Raises:
         InputError: names, results or thresholds are wrong or missing.

@@ -25,7 +25,7 @@ OUT = Path("experiments/out/meta")
 
 @dataclass(frozen=True, kw_only=True)
 class Measuring(AnswerGroups):
-    """How models without results are measured."""
+    """Conditions under which models without results are measured."""
 
     run: Annotated[
         bool, Option("Measure what results lack. Without results: always.", typed=True)
@@ -124,7 +124,7 @@ class AggregateSettings:
 
 @dataclass(frozen=True, kw_only=True)
 class MetaTableSettings:
-    """Which judgements are put into one table."""
+    """Judgements that are put into one table."""
 
     results: tuple[Path, ...]
     out: Annotated[Path | None, Option("Folder for meta_table.json and meta_table.csv.")] = None

@@ -11,13 +11,20 @@ from pathlib import Path
 from typing import Any
 
 from lensaudit.errors import InputError
-from lensaudit.files import digest, make_folder, write_bytes, write_json
+from lensaudit.files import make_folder, write_bytes, write_json
 from lensaudit.results.reading import json_object
-from lensaudit.results.records import BEGUN, MANIFEST, Manifest, is_whole, mark_of, misfits, signed
+from lensaudit.results.records import (
+    BEGUN,
+    MANIFEST,
+    Manifest,
+    is_whole,
+    mark_of,
+    misfits,
+    signed,
+    signed_object,
+)
 from lensaudit.results.schema import fits
 
-_EARLIER_MARK = Path("training/job.json")
-"""Where 0.1.0 marked a training run."""
 LOOKED_AT_BYTES = 64 << 20
 """Larger files are weights: their hash is taken when they are opened, and not once more here."""
 
@@ -55,7 +62,7 @@ def check_own(folder: Path, key: str) -> None:
     Raises:
         InputError: another run's, nobody's, or this one's with files that were changed since.
     """
-    for mark in (folder / MANIFEST, folder / BEGUN, folder / _EARLIER_MARK):
+    for mark in (folder / MANIFEST, folder / BEGUN):
         if mark.exists():
             if _key_in(mark) != key:
                 raise InputError(f"{folder}: holds a run with other settings; name another --out")
@@ -90,20 +97,16 @@ def read_marked(path: Path, key: str) -> bytes | None:
 def keyed_document(path: Path, key: str, record: Any = None) -> dict[str, Any] | None:
     """The JSON object in a file, if it was made under `key` and is as it was written; else None.
 
-    Without a checksum, as 0.1.0 wrote them, the key decides.
-
     Args:
         path: of the file.
         key: of what it must be.
         record: dataclass that it must fit; None: any object does.
     """
     try:
-        found = json_object(path)
-        check = found.pop("check", None)
-        whole = check is None or check == digest(found)
-    except (InputError, ValueError):
+        found = signed_object(path)
+    except InputError:
         return None
-    whole = whole and found.get("key") == key and (record is None or fits(record, found))
+    whole = found.get("key") == key and (record is None or fits(record, found))
     return found if whole else None
 
 

@@ -12,7 +12,7 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from lensaudit.errors import InputError
 from lensaudit.files import (
@@ -83,8 +83,6 @@ class Scan:
     """Of the file, beside its header."""
     is_ours: bool
     """It begins with the wanted header."""
-    is_unsigned: bool
-    """It was written before lines had checksums."""
 
     @property
     def n_dropped(self) -> int:
@@ -97,46 +95,27 @@ class Scan:
         return self.is_ours and not self.n_dropped
 
 
-def scan(
-    path: Path,
-    header: Header,
-    *,
-    unsigned: Literal["drop", "keep"] = "drop",
-    record: Any = None,
-) -> Scan:
+def scan(path: Path, header: Header, *, record: Any = None) -> Scan:
     """Read a ledger file that should have this header.
 
     Args:
         path: of the file; none is an empty ledger.
         header: what its lines must have been written under.
-        unsigned: whether lines of a file from before checksums count.
         record: dataclass that a line must fit to count; None: any does.
 
     Raises:
         WorkError: the file exists but cannot be read.
     """
-    content = read_bytes(path)
-    found = [_object(line) for line in content.splitlines()]
-    headers = [row for row in found if row == header.line()]
+    found = [_object(line) for line in read_bytes(path).splitlines()]
     lines = [row for row in found if row != header.line()]
-    if lines and not headers and not _has_checksums(content):
-        kept = _fitting((row for row in lines if row), record) if unsigned == "keep" else ()
-        return Scan(kept, len(lines), is_ours=False, is_unsigned=True)
     rows = (
         {name: value for name, value in row.items() if name != CHECK}
         for row in lines
         if row and header.accepts(row)
     )
     is_ours = bool(found) and found[0] == header.line()
-    return Scan(_fitting(rows, record), len(lines), is_ours=is_ours, is_unsigned=False)
-
-
-def _fitting(rows: Iterable[LedgerLine], record: Any) -> tuple[LedgerLine, ...]:
-    return tuple(row for row in rows if record is None or fits(record, row))
-
-
-def _has_checksums(content: bytes) -> bool:
-    return f'"{CHECK}"'.encode() in content or f'"{_LEDGER}"'.encode() in content
+    fitting = (row for row in rows if record is None or fits(record, row))
+    return Scan(tuple(fitting), len(lines), is_ours=is_ours)
 
 
 def _object(line: bytes) -> LedgerLine:
@@ -157,7 +136,6 @@ class Ledger:
         kind: str,
         key: Mapping[str, Any],
         *,
-        unsigned: Literal["drop", "keep"] = "drop",
         record: Any = None,
         notice: Notice | None = None,
     ):
@@ -167,16 +145,14 @@ class Ledger:
             path: of the file.
             kind: of the ledger.
             key: what all its lines depend on.
-            unsigned: whether lines of a file from before checksums count.
             record: dataclass that a line must fit to count; None: any does.
             notice: told in one line what does not count.
         """
         self.path = path
         # as it comes back from a file: tuples are lists there
         self.header = Header(kind, json.loads(canonical_json(dict(key))))
-        self.unsigned: Literal["drop", "keep"] = unsigned
         self._record = record
-        found = scan(path, self.header, unsigned=unsigned, record=record)
+        found = scan(path, self.header, record=record)
         self.rows: list[LedgerLine] = list(found.rows)
         self._is_sound = found.is_sound
         self._n_lines = found.n_lines
@@ -218,7 +194,7 @@ class Ledger:
 
     def _clean(self) -> None:
         """Leave out what does not count, unless another process has done so."""
-        found = scan(self.path, self.header, unsigned=self.unsigned, record=self._record)
+        found = scan(self.path, self.header, record=self._record)
         if not found.is_sound:
             self._write(found.rows)
 
@@ -254,11 +230,6 @@ def problem_of(path: Path, found: Scan) -> str | None:
     """What does not count in a ledger, in one line; None where all does."""
     if not found.n_dropped:
         return None
-    if found.is_unsigned:
-        return (
-            f"{path}: was written without checksums by an earlier version; what its "
-            f"{found.n_dropped} lines hold is computed again"
-        )
     return (
         f"{path}: {found.n_dropped} of {found.n_lines} lines are damaged or of another run; they "
         "are left out, and computed again where they are wanted"
@@ -266,15 +237,16 @@ def problem_of(path: Path, found: Scan) -> str | None:
 
 
 def lines_of(path: Path) -> list[LedgerLine]:
-    """The lines of any ledger that count under its own header; of one without checksums all.
+    """The lines of any ledger that count under its own header.
 
     Raises:
         InputError: its first line is no header.
     """
-    content = read_bytes(path)
-    if not _has_checksums(content):
-        return [row for line in content.splitlines() if (row := _object(line))]
-    return list(scan(path, _header_of(_object(content.partition(b"\n")[0]), path)).rows)
+    return list(scan(path, _own_header(path)).rows)
+
+
+def _own_header(path: Path) -> Header:
+    return _header_of(_object(read_bytes(path).partition(b"\n")[0]), path)
 
 
 @dataclass(frozen=True)
@@ -285,8 +257,6 @@ class VerifiedLedger:
     kind: str | None
     n_lines: int
     """That are whole."""
-    is_unsigned: bool
-    """Written before lines had checksums: nothing can be checked, and nothing of it is used."""
     problems: tuple[str, ...]
 
 
@@ -296,19 +266,13 @@ def verify_ledger(path: Path) -> VerifiedLedger:
     Raises:
         WorkError: the file cannot be read.
     """
-    content = read_bytes(path)
-    first, _, _ = content.partition(b"\n")
     try:
-        header = _header_of(_object(first), path)
+        header = _own_header(path)
     except InputError as error:
-        if not _has_checksums(content):
-            return VerifiedLedger(str(path), None, 0, is_unsigned=True, problems=())
-        return VerifiedLedger(str(path), None, 0, is_unsigned=False, problems=(str(error),))
+        return VerifiedLedger(str(path), None, 0, (str(error),))
     found = scan(path, header)
     said = problem_of(path, found)
-    return VerifiedLedger(
-        str(path), header.kind, len(found.rows), is_unsigned=False, problems=(said,) if said else ()
-    )
+    return VerifiedLedger(str(path), header.kind, len(found.rows), (said,) if said else ())
 
 
 def _header_of(row: LedgerLine, path: Path) -> Header:

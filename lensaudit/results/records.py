@@ -157,7 +157,7 @@ def renew(folder: Path, files: Iterable[str], name: str = MANIFEST) -> None:
 
 
 def check_result(path: Path) -> None:
-    """As `check_whole` of a file, but what has no manifest, or one of 0.1.0, passes.
+    """As `check_whole` of a file, but what has no manifest passes.
 
     For what other tools write too, as a log in open-unlearning's layout.
 
@@ -166,7 +166,7 @@ def check_result(path: Path) -> None:
     """
     name = _manifest_of(path)
     if name is not None:
-        _check(path.parent, name, path.name, hashed=False)
+        _check(path.parent, name, path.name)
 
 
 def check_whole(place: Path, *, largest: int | None = None, beside: bool = True) -> None:
@@ -207,7 +207,6 @@ def _check(
     name: str,
     file: str | None,
     *,
-    hashed: bool = True,
     largest: int | None = None,
     beside: bool = True,
 ) -> None:
@@ -217,9 +216,7 @@ def _check(
         files = json_object(folder / name).get("files") or {}
     except InputError as error:
         raise InputError(f"{error}; {AGAIN}") from error
-    if hashed and not files and not lines:
-        lines = [f"{name}: holds no hashes of files, as of version 0.1.0"]
-    if file is not None and files and not lines and file not in files:
+    if file is not None and not lines and file not in files:
         lines = [f"{file}: is of another run than {name} tells of"]
     if lines:
         more = f" (and {len(lines) - 1} more)" if len(lines) > 1 else ""
@@ -243,8 +240,6 @@ def misfits(
 ) -> list[str]:
     """Files that are not what the manifest says, one line each; empty where all is as written.
 
-    A manifest that 0.1.0 wrote names no files: nothing can be compared.
-
     Args:
         folder: with a manifest.
         name: of the manifest, below `folder`.
@@ -255,8 +250,6 @@ def misfits(
         InputError: the manifest is missing or damaged.
     """
     content = json_object(folder / name)
-    if not {"files", "check"} & content.keys():
-        return []
     rest = {key: value for key, value in content.items() if key != "check"}
     said = content.get("files")
     if not isinstance(said, Mapping) or content.get("check") != _digest(rest):
@@ -273,7 +266,7 @@ def answered_for(path: Path) -> list[Path]:
     """The files of which a manifest says how a run of ours wrote them, there or not.
 
     Raises:
-        InputError: it was edited, or is another program's, or 0.1.0 wrote it, without hashes.
+        InputError: it was edited, or or is another program's.
     """
     content = signed_object(path)
     files, wanted = content.get("files"), {one.name for one in fields(Manifest)} - {"asked"}

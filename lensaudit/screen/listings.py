@@ -131,8 +131,6 @@ def of_books(books: "Sequence[VerifiedLedger]") -> Iterator[str]:
     for book in books:
         for problem in book.problems:
             yield f"  {problem}"
-        if book.is_unsigned:
-            yield f"  {book.file}: has no checksums; computed again when used"
 
 
 def of_removal(done: "Collected", *, dry_run: bool) -> Iterator[str]:

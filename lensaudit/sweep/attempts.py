@@ -71,7 +71,7 @@ class Preempted(LensAuditError):
 
 @dataclass(frozen=True)
 class AttemptFailure:
-    """How an attempt ended, if not well."""
+    """Kind and reason of an attempt that failed."""
 
     kind: Kind
     reason: str
@@ -179,7 +179,7 @@ class History:
 
 
 def history(path: Path, *, run: str = "", is_claimed: bool = False) -> History:
-    """What happened to a unit so far.
+    """Attempts at a unit so far, counted from its log.
 
     Args:
         path: its log.

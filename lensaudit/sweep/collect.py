@@ -48,7 +48,7 @@ _SHOWN = 5
 
 @dataclass(frozen=True)
 class SweepTable:
-    """What was written."""
+    """Folder of a collection, and how many units it rests on."""
 
     folder: Path
     n_planned: int
@@ -63,7 +63,7 @@ class SweepTable:
 def collect(
     layout: SweepFolder, plan: Plan, out: Path | None = None, *, allow_missing: bool = False
 ) -> SweepTable:
-    """Write the table and the folders.
+    """Write the table of all numbers and the folders that `meta` and `report` read.
 
     Args:
         layout: the sweep.
@@ -117,7 +117,7 @@ def judged(folder: Path) -> list[dict[str, Any]]:
 
 
 def why_missing(state: UnitState) -> str:
-    """Why a planned unit has no result."""
+    """Reason why a planned unit has no result."""
     if state.name == "running":
         return f"running ({state.worker})"
     if state.failure is None:

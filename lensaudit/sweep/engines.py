@@ -126,7 +126,7 @@ def check_gpu(plan: Plan, gpus: str | None = None) -> None:
 
 
 def run_serial(orders: Sequence[Order], *, report: Report) -> None:
-    """Do the orders in turn."""
+    """Do the orders in turn, in this process."""
     for order in orders:
         work(order, report)
 

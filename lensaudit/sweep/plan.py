@@ -47,13 +47,13 @@ def is_id(text: str) -> bool:
 
 @dataclass(frozen=True)
 class SweepFolder:
-    """The paths inside a sweep's folder."""
+    """Paths inside a sweep's folder."""
 
     root: Path
 
     @property
     def plan(self) -> Path:
-        """What is planned; never changed."""
+        """File of the plan; never changed."""
         return self.root / "plan.json"
 
     @property
@@ -139,7 +139,7 @@ class UnitConditions(Machine, Questions):
 
     @property
     def identity(self) -> dict[str, Any]:
-        """What decides numbers; memory does not."""
+        """Fields that decide numbers; memory does not."""
         return {key: value for key, value in self.content.items() if key != "memory"}
 
     @property
@@ -168,7 +168,7 @@ class Unit:
 
 @dataclass(frozen=True)
 class Plan:
-    """Everything a sweep consists of."""
+    """Units, checkpoints, anchors and conditions of a sweep."""
 
     conditions: UnitConditions
     data: str
@@ -200,7 +200,7 @@ class Plan:
 
     @cached_property
     def content(self) -> dict[str, Any]:
-        """As JSON, without its hash."""
+        """The plan as JSON, without its hash."""
         return {
             "schema": SCHEMA,
             "lensaudit": self.lensaudit,
@@ -280,7 +280,7 @@ def _unique(targets: Sequence[Target]) -> tuple[Target, ...]:
 
 
 def target_of(spec: ModelSpec, weights: str | None) -> Target:
-    """The plan's record of a checkpoint."""
+    """Record of a checkpoint in a plan."""
     inner = spec.adapter
     adapter = None
     if inner is not None:

@@ -204,7 +204,7 @@ def relearning_of(conditions: UnitConditions) -> Relearning:
 
 
 def relearned_rows(conditions: UnitConditions) -> str:
-    """What `lensaudit relearn --data` would be given."""
+    """Rows of the relearn variant, as `lensaudit relearn --data` takes them."""
     if conditions.relearn_on:
         return conditions.relearn_on
     if conditions.forget:
@@ -367,7 +367,7 @@ def _sizes(plan: Plan) -> Sizes | None:
 
 
 def lines_of(forecast: Mapping[str, Any]) -> list[str]:
-    """The costs as lines for a person."""
+    """Costs of a sweep as lines for a person."""
     per_unit, fetch = forecast["per_unit"], forecast["checkpoints_to_fetch"]
     lines = [
         f"plan {forecast['plan'][:12]}: {forecast['n_units']} units of "

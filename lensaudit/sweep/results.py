@@ -52,7 +52,7 @@ def _valid(path: Path, unit: Unit) -> Mapping[str, Any] | None:
 
 @dataclass(frozen=True)
 class _Value:
-    """A metric of a unit."""
+    """Value of a metric of a unit, as JSON holds it."""
 
     value: Number | None
     low: Number | None
@@ -66,7 +66,7 @@ class _Value:
 
 @dataclass(frozen=True)
 class _Result:
-    """What `result.json` must hold."""
+    """Fields that `result.json` must hold."""
 
     values: dict[str, _Value]
     files: dict[str, str]
@@ -153,7 +153,7 @@ StateName = Literal["done", "running", "failed", "to do"]
 
 @dataclass(frozen=True)
 class UnitState:
-    """One unit, now."""
+    """State of one unit at the moment, and what is known of its attempts."""
 
     unit: Unit
     name: StateName

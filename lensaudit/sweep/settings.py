@@ -14,7 +14,7 @@ Tolerance = Annotated[float | None, Option("[default: by dtype]", least=0)]
 
 @dataclass(frozen=True, kw_only=True)
 class PlanSettings(Machine, Questions, Anchors):
-    """What a sweep consists of."""
+    """Checkpoints, variants and measurements that a sweep consists of."""
 
     models: tuple[str, ...] = ()
     """Names, folders, patterns or `role:NAME`."""
@@ -83,7 +83,7 @@ class RunSettings:
 
 @dataclass(frozen=True, kw_only=True)
 class CheckSettings:
-    """Which finished units are computed again."""
+    """Sample of finished units that is computed again."""
 
     sample: Annotated[int, Option(least=1)] = 5
     seed: Seed = 0

@@ -197,7 +197,7 @@ def _evaluated(
 def evaluation_of(
     subject: SweepSubject, conditions: UnitConditions, room: UnitRoom
 ) -> EvaluateSettings:
-    """The output-level part, and its patched metrics."""
+    """Settings of the output-level metrics and those that read patched scores."""
     batch, memory = room.batch_size(conditions), _memory(conditions, room)
     return EvaluateSettings(
         **shared(conditions, Questions, Machine, batch_size=batch, memory=memory),
@@ -338,7 +338,7 @@ def attacked(
 
 @dataclass(frozen=True)
 class Compared:
-    """One unit computed twice."""
+    """Largest difference of a unit that was computed twice."""
 
     unit: str
     n_values: int
@@ -350,7 +350,7 @@ class Compared:
 
     @property
     def is_within(self) -> bool:
-        """Nothing differs by more than the tolerance."""
+        """Whether nothing differs by more than the tolerance."""
         return self.worst <= self.tolerance
 
 

@@ -45,7 +45,7 @@ Ours = Callable[[Path], bool]
 
 @dataclass(frozen=True)
 class Garbage:
-    """What `gc` removes, and what it leaves."""
+    """Leftovers that `gc` removes, and those that stay."""
 
     found: Mapping[Path, Sequence[Path]]
     """Leftover -> the files that it is or holds."""
@@ -196,7 +196,7 @@ def _is_void(claim: Path, idle: set[str]) -> bool:
 
 
 def status_of(layout: SweepFolder, plan: Plan) -> dict[str, Any]:
-    """Everything worth knowing now, as plain JSON."""
+    """Counts, times and states of all units, as plain JSON."""
     states = states_of(layout, plan)
     names = [one.name for one in states]
     seconds = [float(one.result["seconds"]) for one in states if one.result]
@@ -262,7 +262,7 @@ def line_of(status: dict[str, Any]) -> str:
 
 
 def _duration(seconds: float) -> str:
-    """The largest unit that says enough.
+    """Seconds in the largest unit that says enough.
 
     >>> _duration(50.0), _duration(400.0), _duration(9000.0)
     ('50 s', '7 min', '2.5 h')

@@ -171,7 +171,7 @@ def removed(path: Path, trash: Path) -> None:
 
 @dataclass(frozen=True)
 class Weights:
-    """The fetched checkpoints of a sweep."""
+    """Fetched checkpoints of a sweep, within a quota."""
 
     layout: SweepFolder
     plan: Plan
@@ -260,7 +260,7 @@ class Weights:
             return sum(row["bytes"] for row in rows.values())
 
     def is_here(self, target: Target) -> bool:
-        """Needs no fetching any more."""
+        """Whether a checkpoint needs no fetching any more."""
         if target.is_folder:
             return True
         with self._journal() as rows:
@@ -401,7 +401,7 @@ def _rows(path: Path) -> Rows:
 
 @dataclass(frozen=True)
 class _Fetched:
-    """A row of the journal."""
+    """Row of the journal of fetched checkpoints."""
 
     state: Literal["fetching", "ready"]
     bytes: Whole

@@ -20,7 +20,7 @@ from lensaudit.files import read_json, write_json
 from lensaudit.patching.settings import PatchSettings
 from lensaudit.results.eval_runs import read_eval
 from lensaudit.results.keyed import read_marked, write_keyed
-from lensaudit.results.ledger import lines_of, verify_ledger
+from lensaudit.results.ledger import lines_of
 from lensaudit.results.patch_runs import read_patch
 from lensaudit.results.reading import json_object
 
@@ -90,7 +90,7 @@ def values(path: Path) -> Any:
         rows = _found(path, key) or []
         return [{name: row[name].tolist() for name in row} for row in rows]
     if kind == "book":
-        return [] if verify_ledger(path).is_unsigned else lines_of(path)
+        return lines_of(path)
     if kind == "manifest":
         return read_json(path)
     return path.read_bytes()

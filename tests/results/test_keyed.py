@@ -122,30 +122,23 @@ def test_numbers_as_names_and_tuples_are_signed_as_they_are_read_back(tmp_path):
     assert misfits(tmp_path) == []
 
 
-def test_a_manifest_of_an_earlier_version_names_no_files_and_stays_finished(tmp_path):
-    write_json(tmp_path / "manifest.json", {"inputs": {"key": "k"}})
-    assert misfits(tmp_path) == []
-    assert finished(tmp_path, "k")
-
-
 @pytest.mark.parametrize(
-    "text", ["[]", "{", '{"inputs": 1}', '{"inputs": {"key": "k"}, "files": 1}']
+    "text",
+    [
+        "[]",
+        "{",
+        '{"inputs": 1}',
+        '{"inputs": {"key": "k"}}',
+        '{"inputs": {"key": "k"}, "files": 1}',
+    ],
 )
 def test_a_damaged_manifest_finishes_nothing(tmp_path, text):
     (tmp_path / "manifest.json").write_text(text)
     assert not finished(tmp_path, "k")
 
 
-def test_a_run_that_0_1_0_began_goes_on(tmp_path):
-    (tmp_path / "training").mkdir()
-    write_json(tmp_path / "training" / "job.json", {"inputs": {"key": "k"}})
-    check_own(tmp_path, "k")
-    with pytest.raises(InputError, match="other settings"):
-        check_own(tmp_path, "l")
-
-
 def test_a_document_is_known_by_its_key(tmp_path):
-    path = write_json(tmp_path / "audit.json", {"key": "k", "shifts": []})
+    path = write_keyed(tmp_path / "audit.json", {"key": "k", "shifts": []})
     assert keyed_document(path, "k") == {"key": "k", "shifts": []}
     assert keyed_document(path, "l") is None
     assert keyed_document(tmp_path / "none.json", "k") is None
