@@ -1,14 +1,13 @@
 """The README is true: its commands run, its Python runs, its links exist."""
 
 import json
-import os
 import re
 import shlex
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+
+from lensaudit.cli.main import run
 
 ROOT = Path(__file__).resolve().parents[1]
 README = (ROOT / "README.md").read_text()
@@ -28,35 +27,31 @@ OFFLINE = [c for c in commands() if "demo" in c or "models" in c or "activations
 NETWORK = [c for c in commands() if c not in OFFLINE and "./" not in c]
 
 
-@pytest.fixture(scope="module")
-def workplace(tmp_path_factory):
-    """One working folder for all commands, in the order of the README."""
-    return tmp_path_factory.mktemp("readme")
+@pytest.fixture
+def called(tmp_path, monkeypatch, capsys):
+    """Runs a command in a folder of its own, without a network; exit code, stdout, stderr."""
+    from huggingface_hub import constants
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
+
+    def call(command):
+        code = run(shlex.split(command)[1:])
+        said = capsys.readouterr()
+        return code, said.out, said.err
+
+    return call
 
 
-def call(command: str, folder: Path) -> subprocess.CompletedProcess:
-    program = "from lensaudit.cli.main import main; main()"
-    return subprocess.run(
-        [sys.executable, "-c", program, *shlex.split(command)[1:]],
-        cwd=folder,
-        capture_output=True,
-        text=True,
-        env=os.environ | {"HF_HUB_OFFLINE": "1", "HF_DATASETS_OFFLINE": "1"},
-    )
-
-
-def test_every_offline_command_and_the_python_run_in_order(workplace):
+def test_every_offline_command_and_the_python_run_in_order(called, tmp_path):
     assert len(OFFLINE) >= 5
     for command in OFFLINE:
-        done = call(command, workplace)
-        assert done.returncode == 0, f"{command}\n{done.stderr}"
-        assert done.stdout.strip(), command
+        code, out, err = called(command)
+        assert code == 0, f"{command}\n{err}"
+        assert out.strip(), command
     for source in blocks("python"):
-        done = subprocess.run(
-            [sys.executable, "-c", source], cwd=workplace, capture_output=True, text=True
-        )
-        assert done.returncode == 0, done.stderr
-    summary = json.loads((workplace / "experiments/out/demo-npo/summary.json").read_text())
+        exec(compile(source, "README.md", "exec"), {})
+    summary = json.loads((tmp_path / "experiments/out/demo-npo/summary.json").read_text())
     assert summary["n"] > 0
 
 
@@ -64,14 +59,14 @@ OWN = [c for c in commands() if c not in OFFLINE and "./" in c]
 
 
 @pytest.mark.parametrize("command", OWN)
-def test_commands_on_own_folders_run_where_they_exist(command, tmp_path):
+def test_commands_on_own_folders_run_where_they_exist(command, called, tmp_path):
     package = ROOT / "lensaudit" / "embedded"
     for name, model in (("unlearned", "npo"), ("full", "full"), ("retain", "retain")):
         (tmp_path / name).symlink_to(package / model)
     (tmp_path / "forget.json").symlink_to(package / "data" / "forget.json")
-    done = call(command, tmp_path)
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.strip()
+    code, out, err = called(command)
+    assert code == 0, err
+    assert out.strip()
 
 
 def test_no_command_of_the_readme_is_left_out():
@@ -80,11 +75,11 @@ def test_no_command_of_the_readme_is_left_out():
 
 
 @pytest.mark.parametrize("command", NETWORK)
-def test_commands_that_need_the_hub_say_so_in_one_line_without_it(command, tmp_path):
-    done = call(command, tmp_path)
-    assert done.returncode == 2
-    assert "cannot be fetched" in done.stderr or "not in the local cache" in done.stderr
-    assert len(done.stderr.strip().splitlines()) <= 3
+def test_commands_that_need_the_hub_say_so_in_one_line_without_it(command, called):
+    code, _, err = called(command)
+    assert code == 2
+    assert "cannot be fetched" in err or "not in the local cache" in err
+    assert len(err.strip().splitlines()) <= 3
 
 
 def test_the_registry_example_is_read_as_the_text_says(tmp_path):

@@ -54,20 +54,21 @@ def forgotten(folder):
         )
 
 
-@pytest.mark.parametrize(
-    "asks",
-    [
-        (*PATCH, "--source", "demo/npo", "--out", "out"),
-        (*PATCH, "--source", "demo/npo", "--source", "demo/idknll"),
-        (*PATCH, "--source", "demo/npo", "--score", "em", "--max-new-tokens", "4"),
-        ("audit", "--source", "demo/npo", "--limit", "2", "--align", "none", "--suite", "none"),
-    ],
-    ids=" ".join,
+ASKS = (
+    (*PATCH, "--source", "demo/npo", "--out", "out"),
+    (*PATCH, "--source", "demo/npo", "--source", "demo/idknll"),
+    (*PATCH, "--source", "demo/npo", "--score", "em", "--max-new-tokens", "4"),
+    ("audit", "--source", "demo/npo", "--limit", "2", "--align", "none", "--suite", "none"),
 )
+
+
+@pytest.mark.parametrize("asks", ASKS, ids=" ".join)
 def test_a_finished_run_answers_alike_without_torch(tmp_path, monkeypatch, capsys, asks):
-    first = command(tmp_path, *asks)
-    assert "torch" in first[2]
     monkeypatch.chdir(tmp_path)
+    if asks == ASKS[0]:  # what computes is seen to import it
+        assert "torch" in command(tmp_path, *asks)[2]
+    else:
+        assert run([*asks]) == 0
     for form in ((), ("--json",)):
         again = command(tmp_path, *asks, *form)
         assert again[2] == []

@@ -1,7 +1,9 @@
 import json
 
 import pytest
+from click.testing import CliRunner
 
+from experiments import uds_by_hand
 from lensaudit.cli.main import run
 
 
@@ -63,15 +65,8 @@ def test_the_demo_says_in_words_what_it_found(demo, capsys):
 
 
 def test_a_row_derived_by_hand_equals_the_engine(demo):
-    import subprocess
-    import sys
-    from pathlib import Path
-
-    root = Path(__file__).resolve().parents[2]
-    script = root / "experiments" / "uds_by_hand.py"
-    arguments = [str(script), "--source", "demo/npo", "--activations", str(demo[2])]
-    done = subprocess.run([sys.executable, *arguments], capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
+    arguments = ["--source", "demo/npo", "--activations", str(demo[2])]
+    done = CliRunner().invoke(uds_by_hand.main, arguments, catch_exceptions=False)
     by_hand, engine = (float(line.split("UDS ")[1]) for line in done.stdout.splitlines()[-2:])
     assert 0 < by_hand < 1
     assert by_hand == pytest.approx(engine, abs=1e-5)
