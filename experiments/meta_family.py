@@ -31,7 +31,6 @@ from lensaudit.meta.documents import (
     csv_rows,
     read_sources,
     table_document,
-    table_rows,
 )
 from lensaudit.meta.runs import (
     prepare_faithfulness,
@@ -229,10 +228,9 @@ def main(out: Path, activations: Path, tiny: bool) -> None:
         )
         show(run_robustness(settings, prepare_robustness(settings, notice)).path)
     sources = read_sources([out])
-    rows = table_rows(sources)
-    document = table_document(rows, sources)
+    document = table_document(sources)
     path = write_json(out / "meta_table.json", document)
-    write_csv(out / "meta_table.csv", COLUMNS, csv_rows(rows))
+    write_csv(out / "meta_table.csv", COLUMNS, csv_rows(document["metrics"]))
     show(path)
 
 

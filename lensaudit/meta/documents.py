@@ -111,20 +111,6 @@ class Sources:
     """Which filters picked the models of each."""
 
 
-@dataclass(frozen=True)
-class TableRow:
-    """One metric; NaN where there is no number, and then a note says why."""
-
-    metric: JudgedMetric
-    faithfulness: Faith
-    quantize: Stable
-    relearn: Stable
-    robustness: float
-    overall: float
-    common_robustness: float
-    notes: tuple[str, ...]
-
-
 def faithfulness_document(
     results: Sequence[Faithfulness], knows: Sequence[str], forgot: Sequence[str], values: Values
 ) -> Document:
@@ -247,14 +233,14 @@ def _ranked(one: Ranked) -> Document:
     }
 
 
-def table_document(rows: Sequence[TableRow], sources: Sources) -> Document:
+def table_document(sources: Sources) -> Document:
     """`meta_table.json`, what the report shows."""
     return {
         "kind": "meta_table",
         "schema": SCHEMA,
         "forms": dict(sources.forms),
         "filters": dict(sources.filters),
-        "metrics": [cells(row) | {"notes": list(row.notes)} for row in rows],
+        "metrics": table_rows(sources),
     }
 
 
@@ -416,9 +402,8 @@ def run_aggregate(settings: AggregateSettings) -> dict[str, Any]:
 def run_table(settings: MetaTableSettings) -> dict[str, Any]:
     """The table of tables; its files, where a folder is named."""
     started, sources = time.monotonic(), read_sources(settings.results)
-    rows = table_rows(sources)
-    document = table_document(rows, sources)
-    _kept(settings, "meta_table", document, (COLUMNS, csv_rows(rows)), started)
+    document = table_document(sources)
+    _kept(settings, "meta_table", document, (COLUMNS, csv_rows(document["metrics"])), started)
     return document
 
 
@@ -490,8 +475,11 @@ def robustness_table(document: Document) -> Lines:
     return header, [[row[name] for name in header] for row in document["metrics"]]
 
 
-def table_rows(sources: Sources) -> list[TableRow]:
-    """Every metric of any source, the best Overall first, those without one last."""
+def table_rows(sources: Sources) -> list[Document]:
+    """Every metric of any source, the best Overall first, those without one last.
+
+    A row has `COLUMNS`; null where there is no number, and then a note says why.
+    """
     keys = dict.fromkeys(
         [
             *sources.faithfulness,
@@ -499,10 +487,11 @@ def table_rows(sources: Sources) -> list[TableRow]:
         ]
     )
     rows = [_row(key, sources) for key in keys]
-    return sorted(rows, key=lambda row: math.inf if math.isnan(row.overall) else -row.overall)
+    return sorted(rows, key=lambda row: math.inf if row["overall"] is None else -row["overall"])
 
 
-def _row(key: str, sources: Sources) -> TableRow:
+def _row(key: str, sources: Sources) -> Document:
+    metric = CATALOGUE.get(key, JudgedMetric(key, key, "other", key, "knows"))
     faith = sources.faithfulness.get(key, Faith(reason="no faithfulness result"))
     quantize, relearn = (
         sources.robustness.get(attack, {}).get(key, Stable(reason=f"no {attack} result"))
@@ -510,26 +499,8 @@ def _row(key: str, sources: Sources) -> TableRow:
     )
     robustness = combined(quantize.value, relearn.value)
     found = {"faithfulness": faith, "quantize": quantize, "relearn": relearn}
-    return TableRow(
-        metric=CATALOGUE.get(key, JudgedMetric(key, key, "other", key, "knows")),
-        faithfulness=faith,
-        quantize=quantize,
-        relearn=relearn,
-        robustness=robustness,
-        overall=combined(faith.auc, robustness),
-        common_robustness=combined(quantize.common_value, relearn.common_value),
-        notes=tuple(f"{name}: {one.reason}" for name, one in found.items() if one.reason),
-    )
-
-
-def cells(row: TableRow) -> dict[str, str | float | int | None]:
-    """A row as plain values, under `COLUMNS`; null where there is no number."""
-    faith, quantize, relearn = row.faithfulness, row.quantize, row.relearn
     values = (
-        row.metric.key,
-        row.metric.label,
-        row.metric.category,
-        row.metric.high_means,
+        *_named(metric).values(),
         faith.auc,
         *(faith.interval.ends or (None, None)),
         faith.n_knows,
@@ -538,14 +509,14 @@ def cells(row: TableRow) -> dict[str, str | float | int | None]:
         quantize.n,
         relearn.value,
         relearn.n,
-        row.robustness,
-        row.overall,
+        robustness,
+        combined(faith.auc, robustness),
         quantize.common_value,
         relearn.common_value,
-        row.common_robustness,
+        combined(quantize.common_value, relearn.common_value),
         quantize.n_common,
         relearn.n_common,
-        "; ".join(row.notes),
+        [f"{name}: {one.reason}" for name, one in found.items() if one.reason],
     )
     return dict(zip(COLUMNS, map(null, values), strict=True))
 
@@ -555,6 +526,6 @@ def null(value: Value) -> Value | None:
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
-def csv_rows(rows: Sequence[TableRow]) -> list[list[str | float | int | None]]:
+def csv_rows(rows: Sequence[Document]) -> list[list[Any]]:
     """Rows of `meta_table.csv`, in the order of `COLUMNS`."""
-    return [list(cells(row).values()) for row in rows]
+    return [list((row | {"notes": "; ".join(row["notes"])}).values()) for row in rows]
