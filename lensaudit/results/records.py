@@ -157,7 +157,7 @@ def renew(folder: Path, files: Iterable[str], name: str = MANIFEST) -> None:
 
 
 def check_result(path: Path) -> None:
-    """As `check_whole` of a file, but what has no manifest passes.
+    """As `check_whole` of a file, but what has no manifest of ours passes.
 
     For what other tools write too, as a log in open-unlearning's layout.
 
@@ -165,8 +165,16 @@ def check_result(path: Path) -> None:
         InputError: names the first file that does not fit.
     """
     name = _manifest_of(path)
-    if name is not None:
+    if name is not None and _says_files(path.parent / name):
         _check(path.parent, name, path.name)
+
+
+def _says_files(manifest: Path) -> bool:
+    """Whether a manifest speaks of files, as ours do; a damaged one counts as ours."""
+    try:
+        return not {"files", "check"}.isdisjoint(json_object(manifest))
+    except InputError:
+        return True
 
 
 def check_whole(place: Path, *, largest: int | None = None, beside: bool = True) -> None:
