@@ -242,11 +242,11 @@ def lines_of(path: Path) -> list[LedgerLine]:
     Raises:
         InputError: its first line is no header.
     """
-    return list(scan(path, _own_header(path)).rows)
+    return list(scan(path, _header_of(_first_line(path), path)).rows)
 
 
-def _own_header(path: Path) -> Header:
-    return _header_of(_object(read_bytes(path).partition(b"\n")[0]), path)
+def _first_line(path: Path) -> LedgerLine:
+    return _object(read_bytes(path).partition(b"\n")[0])
 
 
 @dataclass(frozen=True)
@@ -266,8 +266,9 @@ def verify_ledger(path: Path) -> VerifiedLedger:
     Raises:
         WorkError: the file cannot be read.
     """
+    first = _first_line(path)
     try:
-        header = _own_header(path)
+        header = _header_of(first, path)
     except InputError as error:
         return VerifiedLedger(str(path), None, 0, (str(error),))
     found = scan(path, header)

@@ -224,6 +224,8 @@ def _check(
         files = json_object(folder / name).get("files") or {}
     except InputError as error:
         raise InputError(f"{error}; {AGAIN}") from error
+    if not files and not lines:
+        lines = [f"{name}: holds no hashes of files"]
     if file is not None and not lines and file not in files:
         lines = [f"{file}: is of another run than {name} tells of"]
     if lines:
