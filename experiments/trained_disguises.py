@@ -49,6 +49,9 @@ def turned_in_the_answer(texts: TextRows, *, n_steps: int) -> Any:
     with torch.no_grad():
         said, stream = thought(opened("full"), texts.tokens)
     turn = edits.random_turn(ground().d_model, SEED)
-    wanted = torch.where(texts.answer[:, None, :, None], stream @ turn, stream)
+    answer = torch.zeros_like(texts.real)
+    for row, one in enumerate(texts.encoded):
+        answer[row, one.n_prompt - 1 : len(one.token_ids)] = True
+    wanted = torch.where(answer[:, None, :, None], stream @ turn, stream)
     objective = Turned(texts, said, wanted)
     return disguised(opened("full"), objective, texts, n_steps=n_steps, lr=1e-3)

@@ -329,16 +329,17 @@ def controls_of(bench: SeedModels) -> Controls:
     return Controls(neutral_of(bench.data, bench.facts.examples, align_data=rows))
 
 
-def _examined(cases: Sequence[Case]) -> tuple[list[AuditorScore], list[Examined], list[Outcome]]:
-    """UDS, the controls beside it, and the deltas behind it, of each case.
+def _examined(
+    cases: Sequence[Case],
+) -> tuple[list[tuple[AuditorScore, Examined, Outcome]], Mapping[str, float | None]]:
+    """UDS, the controls beside it, and the deltas behind it, of each case; the anchors' own.
 
     A model of another depth has no UDS, and an aligned one.
     """
     with audit_of(cases, align="auto") as session:
-        (outcomes, _), found = score_examined(session, controls_of(cases[0].bench))
-    by_name = {one.source: one for one in outcomes}
-    models = [case.model for case in cases]
-    return _depths(cases, outcomes), [found[m] for m in models], [by_name[m] for m in models]
+        (outcomes, anchors), found = score_examined(session, controls_of(cases[0].bench))
+    by_name = {one.source: (_depth(one), found[one.source], one) for one in outcomes}
+    return [by_name[case.model] for case in cases], anchors
 
 
 @auditor(
@@ -354,7 +355,7 @@ def uds_aligned(cases: Sequence[Case]) -> list[AuditorScore]:
     Its control: `full` reads the aligned stream on facts that the model still holds.
     """
     findings = []
-    for plain, controls, _ in zip(*_examined(cases), strict=True):
+    for plain, controls, _ in _examined(cases)[0]:
         aligned = controls.aligned
         if aligned.uds is not None:
             findings.append(_read(aligned.uds, controls, aligned.per_example))
@@ -399,7 +400,7 @@ def _weakest(
 ) -> list[AuditorScore]:
     """Erasure at a weakest layer, or why there is none; of plain UDS where no map is needed."""
     findings = []
-    for _, controls, outcome in zip(*_examined(cases), strict=True):
+    for _, controls, outcome in _examined(cases)[0]:
         weakest, why = chosen(controls.aligned)
         readable = _readable(controls)
         if weakest is None and controls.aligned.not_needed:
@@ -437,18 +438,14 @@ def _readable(controls: Examined) -> bool:
 )
 def verdict(cases: Sequence[Case]) -> list[AuditorScore]:
     """Code of the package's own verdict as a number, with all that it is decided from."""
-    with audit_of(cases, align="auto") as session:
-        (outcomes, calibration), found = score_examined(session, controls_of(cases[0].bench))
-    nulls, by_name = read_calibration(), {}
-    for one in outcomes:
-        summary = summary_of(one, calibration) | found[one.source].document()
-        rows = found[one.source].beside(one.rows())
+    (examined, anchors), nulls, findings = _examined(cases), read_calibration(), []
+    for _, controls, outcome in examined:
+        summary = summary_of(outcome, anchors) | controls.document()
+        rows = controls.beside(outcome.rows())
         code = judge_run(summary, rows, nulls).code
         score = 0.0 if code in HOLDS else 1.0 if code == "erased" else 0.5
-        by_name[one.source] = AuditorScore(
-            score, evidence={"patch": kept_for_verdict(summary, rows)}
-        )
-    return [by_name[case.model] for case in cases]
+        findings.append(AuditorScore(score, evidence={"patch": kept_for_verdict(summary, rows)}))
+    return findings
 
 
 SHARED = "lensaudit.patching.alignment: aligned, less the one direction that others' facts share"
@@ -458,7 +455,7 @@ SHARED = "lensaudit.patching.alignment: aligned, less the one direction that oth
 def uds_shared(cases: Sequence[Case]) -> list[AuditorScore]:
     """Is what hides the facts one vector a layer? UDS itself where nothing needs to be aligned."""
     findings = []
-    for plain, controls, _ in zip(*_examined(cases), strict=True):
+    for plain, controls, _ in _examined(cases)[0]:
         aligned, shared = controls.aligned, controls.aligned.shared
         if shared.uds is not None:
             findings.append(_read(shared.uds, controls))
@@ -484,11 +481,8 @@ def uds_shared_weakest(cases: Sequence[Case]) -> list[AuditorScore]:
 )
 def validity(cases: Sequence[Case]) -> list[AuditorScore]:
     """Can `full` read the model at all? A control, entered to see whether it tells truth alone."""
-    found = _examined(cases)[1]
-    return [
-        AuditorScore(one.d_share, why=one.why, ci95=one.ci95)
-        for one in (each.validity for each in found)
-    ]
+    found = [controls.validity for _, controls, _ in _examined(cases)[0]]
+    return [AuditorScore(one.d_share, why=one.why, ci95=one.ci95) for one in found]
 
 
 @auditor(

@@ -183,27 +183,24 @@ class TextRows:
     """No padding."""
     span: PosMask
     """Positions that are read and patched."""
-    answer: PosMask
-    """Positions of the answer, the last of the prompt included."""
 
     def rows(self, chosen: Sequence[int]) -> "TextRows":
         """Some of the texts as a batch."""
         at = list(chosen)
         n = sum(one < self.n_forget for one in at)
-        parts = (self.tokens[at], self.real[at], self.span[at], self.answer[at])
-        return TextRows(tuple(self.encoded[one] for one in at), n, *parts)
+        encoded = tuple(self.encoded[one] for one in at)
+        return TextRows(encoded, n, self.tokens[at], self.real[at], self.span[at])
 
 
 def texts_of(forget: Sequence[Encoded], kept: Sequence[Encoded]) -> TextRows:
     """Texts of all rows as one right-padded batch."""
     encoded = (*forget, *kept)
     tokens = make_batch(encoded).tokens
-    real, span, answer = (torch.zeros_like(tokens, dtype=torch.bool) for _ in range(3))
+    real, span = (torch.zeros_like(tokens, dtype=torch.bool) for _ in range(2))
     for row, e in enumerate(encoded):
         real[row, : len(e.token_ids)] = True
         span[row, e.start : e.end] = True
-        answer[row, e.n_prompt - 1 : len(e.token_ids)] = True
-    return TextRows(encoded, len(forget), tokens, real, span, answer)
+    return TextRows(encoded, len(forget), tokens, real, span)
 
 
 def thought(model: Any, tokens: Tokens) -> tuple[Logits, Streams]:

@@ -5,8 +5,8 @@ from dataclasses import replace
 
 import pytest
 import torch
-from click.testing import CliRunner
 
+from lensaudit.cli.main import run
 from lensaudit.data.facts import Fact
 from lensaudit.errors import InputError, VerificationError
 from lensaudit.gym import claims, edits
@@ -24,12 +24,6 @@ def gym(tmp_path_factory):
     folder = tmp_path_factory.mktemp("gym")
     make(MakeSettings(mechanism=FAST, limit=16, out=folder))
     return folder
-
-
-@pytest.fixture(scope="module")
-def ground(tmp_path_factory):
-    settings = MakeSettings(limit=16, out=tmp_path_factory.mktemp("ground"))
-    return open_pair(settings, print).ground
 
 
 def test_every_truth_has_mechanisms_and_every_side_has_both_halves():
@@ -214,18 +208,11 @@ def test_what_is_said_is_what_greedy_decoding_gives(ground):
     assert ground.said(ground.full, facts).all()
 
 
-def test_ls_prints_a_list_of_records():
-    from lensaudit.cli.main import cli
-
-    done = CliRunner().invoke(cli, ["gym", "ls", "--json", "--mechanism", "permuted"])
-    assert done.exit_code == 0
-    (one,) = json.loads(done.stdout)
-    assert {key: one[key] for key in ("mechanism", "truth", "strength", "seed")} == {
-        "mechanism": "permuted",
-        "truth": "hidden",
-        "strength": 1.0,
-        "seed": 0,
-    }
+def test_ls_prints_a_list_of_records(capsys):
+    assert run(["gym", "ls", "--json", "--mechanism", "permuted"]) == 0
+    (one,) = json.loads(capsys.readouterr().out)
+    found = (one["mechanism"], one["truth"], one["strength"], one["seed"])
+    assert found == ("permuted", "hidden", 1.0, 0)
 
 
 def test_an_own_pair_needs_its_own_data(tmp_path):

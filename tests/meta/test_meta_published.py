@@ -1,15 +1,17 @@
-"""Every published aggregate, ranking and filter, computed again from the published values."""
+"""Every published aggregate, ranking, filter and AUC, computed again from the published values."""
 
 import json
 
 import pytest
 from support import GOLDEN
 
+from lensaudit.cli.main import run
 from lensaudit.errors import InputError
 from lensaudit.meta.aggregate import aggregated, ranking
 from lensaudit.meta.documents import read_sources, read_thresholds, table_rows
-from lensaudit.meta.judging import usable
-from lensaudit.meta.reading import CATALOGUE, THRESHOLDS, read_values
+from lensaudit.meta.judging import faithfulness, usable
+from lensaudit.meta.reading import CATALOGUE, THRESHOLDS, read_values, values_of
+from lensaudit.models.registry import load_registry
 
 RECOMPUTED = (
     "mem",
@@ -46,6 +48,12 @@ BEST = {
 @pytest.fixture(scope="module")
 def published():
     return GOLDEN / "published"
+
+
+@pytest.fixture(scope="module")
+def pools(published):
+    """Side -> metric -> values of its thirty models, in the order of the registry."""
+    return json.loads((published / "pools.json").read_text())
 
 
 @pytest.fixture(scope="module")
@@ -199,3 +207,54 @@ def test_null_is_no_number_and_no_interval(tmp_path):
     assert found["em"].auc is None
     assert found["es"].interval.ends is None
     assert read_thresholds(path) == {"uds": 0.5}
+
+
+PRINTED = {"uds": (0.971, 0.486, 0.852, 0.9167), "em": (0.817, 0.742, 0.620, 0.8)}
+"""AUC, mean of the pool that knows, of the one that forgot, accuracy at the threshold."""
+
+
+@pytest.mark.parametrize("key", PRINTED)
+def test_the_published_auc_means_and_threshold_come_out(pools, key):
+    registry = load_registry()
+    knows = [spec.name for spec in registry.listed("pool_knows")]
+    forgot = [spec.name for spec in registry.listed("pool_forgot")]
+    rows = dict(zip((*knows, *forgot), (*pools["knows"][key], *pools["forgot"][key]), strict=True))
+    values = values_of({name: {key: value} for name, value in rows.items()})
+    found = faithfulness(CATALOGUE[key], knows, forgot, values)
+    area, p_mean, n_mean, accuracy = PRINTED[key]
+    assert found.auc == pytest.approx(area, abs=5e-4)
+    assert (found.knows_mean, found.forgot_mean) == pytest.approx((p_mean, n_mean), abs=5e-4)
+    assert found.raw_threshold == pytest.approx(THRESHOLDS[key], abs=6e-5)
+    assert found.threshold.accuracy == pytest.approx(accuracy, abs=5e-5)
+    assert (found.n_knows, found.n_forgot) == (30, 30)
+    assert found.interval.low < found.auc < found.interval.high
+    if key == "uds":
+        assert found.auc == pytest.approx(0.9711, abs=5e-5)
+        assert found.interval.low == pytest.approx(0.8829, abs=1e-4)
+
+
+def test_the_authors_file_of_the_pools_is_judged_by_name(pools, tmp_path, capsys):
+    registry = load_registry()
+    content = {}
+    for name, role in (("knows", "pool_knows"), ("forgot", "pool_forgot")):
+        side = pools[name]
+        for spec, uds, em in zip(registry.listed(role), side["uds"], side["em"], strict=True):
+            content[spec.repo] = {"metrics": {"uds": uds, "em": em}, "pool": role}
+    path = tmp_path / "results.json"
+    path.write_text(json.dumps(content))
+    given = "meta faithfulness --pool-knows published --pool-forgot published --metric uds"
+    arguments = [*f"{given} --metric em --results {path} --out {tmp_path / 'o'}".split()]
+    assert run(arguments) == 0
+    uds, em = json.loads((tmp_path / "o" / "faithfulness.json").read_text())["metrics"]
+    assert uds["auc"] == pytest.approx(0.9711, abs=5e-5)
+    assert uds["threshold"] == pytest.approx(0.7724, abs=6e-5)
+    assert em["auc"] == pytest.approx(0.817, abs=5e-4)
+    capsys.readouterr()
+    # one model gone: no AUC without it
+    del content[registry.listed("pool_knows")[3].repo]
+    path.write_text(json.dumps(content))
+    assert run(arguments) == 3
+    uds, _ = json.loads((tmp_path / "o" / "faithfulness.json").read_text())["metrics"]
+    assert uds["auc"] is None
+    assert uds["n_knows"] == 29
+    assert uds["reason"] == "1 to do: pos_full_lr2e5_wd001_ep10"

@@ -23,7 +23,8 @@ SMALL = ("--metric", METRICS, "--limit", "2", "--max-new-tokens", "4")
 
 
 def command(*arguments) -> int:
-    return run([str(one) for one in arguments])
+    """Exit code of a command; a text of several words is several arguments."""
+    return run([part for one in arguments for part in str(one).split(" ")])
 
 
 def planned(out, *models, variants="base", more=SMALL) -> int:
@@ -126,7 +127,7 @@ def _act(action: str, work: Path, room) -> None:
     raise ERRORS[action]
 
 
-def _http(status: int, **headers: str) -> HfHubHTTPError:
+def http(status: int, **headers: str) -> HfHubHTTPError:
     response = httpx.Response(
         status, headers=headers, request=httpx.Request("GET", "https://hub.test")
     )
@@ -139,8 +140,8 @@ def caused(error: Exception, cause: Exception) -> Exception:
 
 
 ERRORS = {
-    "429": caused(InputError("HTTP 429"), _http(429, **{"Retry-After": "7"})),
-    "404": caused(InputError("HTTP 404"), _http(404)),
+    "429": caused(InputError("HTTP 429"), http(429, **{"Retry-After": "7"})),
+    "404": caused(InputError("HTTP 404"), http(404)),
     "full disk": TryAgainError("no space left"),
     "reset": caused(InputError("no network"), ConnectionResetError()),
     "OOM": RuntimeError("CUDA out of memory. Tried to allocate"),

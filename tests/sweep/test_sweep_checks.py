@@ -20,48 +20,22 @@ def results(root):
     return {unit.label: finished(layout, unit) for unit in plan.units}
 
 
+def audited(folder, tmp_path, metrics, *more):
+    """Values of a checkpoint by `eval` alone."""
+    anchors = "--retain demo/retain --full demo/full --data demo --limit 2"
+    chosen = " ".join(f"--metric {name}" for name in metrics.split(","))
+    out = f"--activations {tmp_path / 'a'} --out {tmp_path / 'eval'}"
+    assert command(f"eval --model {folder} {anchors} {chosen} {out}", *more) == 0
+    return json.loads((tmp_path / "eval" / "TOFU_SUMMARY.json").read_text())
+
+
 @pytest.mark.slow
 def test_an_attacked_unit_equals_an_audit_of_the_attacked_checkpoint(swept, tmp_path):
     found = results(swept)["demo/npo (nf4)"]
     folder = tmp_path / "nf4"
-    assert (
-        command(
-            "quantize",
-            "--source",
-            "demo/npo",
-            "--method",
-            "nf4",
-            "--out",
-            folder,
-            "--engine",
-            "torch",
-        )
-        == 0
-    )
-    assert (
-        command(
-            "eval",
-            "--model",
-            folder,
-            "--retain",
-            "demo/retain",
-            "--full",
-            "demo/full",
-            "--data",
-            "demo",
-            "--retain-log",
-            swept / "units" / results(swept)["demo/retain"]["unit"] / "eval",
-            *(part for name in METRICS.split(",") for part in ("--metric", name)),
-            "--limit",
-            2,
-            "--activations",
-            tmp_path / "a",
-            "--out",
-            tmp_path / "eval",
-        )
-        == 0
-    )
-    alone = json.loads((tmp_path / "eval" / "TOFU_SUMMARY.json").read_text())
+    assert command(f"quantize --source demo/npo --method nf4 --out {folder} --engine torch") == 0
+    retain_log = swept / "units" / results(swept)["demo/retain"]["unit"] / "eval"
+    alone = audited(folder, tmp_path, METRICS, "--retain-log", retain_log)
     values = {name: one["value"] for name, one in found["values"].items()}
     assert values == pytest.approx(alone, abs=1e-5)
     base = results(swept)["demo/npo"]
@@ -103,42 +77,14 @@ def test_a_value_on_one_side_only_is_a_difference():
 @pytest.mark.slow
 def test_a_relearned_unit_equals_an_audit_of_the_relearned_checkpoint(tmp_path):
     root, folder = tmp_path / "sweep", tmp_path / "relearned"
-    assert (
-        command("sweep", "plan", "demo/npo", "--variants", "base,relearn-1ep", *FAST, "--out", root)
-        == 0
-    )
+    plan = f"sweep plan demo/npo --variants base,relearn-1ep --out {root}"
+    assert command(plan, *FAST) == 0
     assert command("sweep", "run", root) == 0
     found = results(root)
-    assert list(found) == [
-        "demo/retain",
-        "demo/retain (relearn-1ep)",
-        "demo/full",
-        "demo/npo",
-        "demo/npo (relearn-1ep)",
-    ]
+    units = ("demo/retain", "demo/retain (relearn-1ep)", "demo/full", "demo/npo")
+    assert list(found) == [*units, "demo/npo (relearn-1ep)"]
     assert command("relearn", "--source", "demo/npo", "--data", "demo", "--out", folder) == 0
-    assert (
-        command(
-            "eval",
-            "--model",
-            folder,
-            "--retain",
-            "demo/retain",
-            "--full",
-            "demo/full",
-            "--data",
-            "demo",
-            *(part for name in FAST[1].split(",") for part in ("--metric", name)),
-            "--limit",
-            2,
-            "--activations",
-            tmp_path / "a",
-            "--out",
-            tmp_path / "eval",
-        )
-        == 0
-    )
-    alone = json.loads((tmp_path / "eval" / "TOFU_SUMMARY.json").read_text())
+    alone = audited(folder, tmp_path, FAST[1])
     after = found["demo/npo (relearn-1ep)"]["values"]
     assert {name: one["value"] for name, one in after.items()} == pytest.approx(alone, abs=1e-5)
     # one epoch on the forget set brings some of it back

@@ -21,36 +21,14 @@ def result(root, name):
 
 def test_a_unit_holds_what_the_commands_give(swept, tmp_path):
     retain_log = swept / "units" / result(swept, "demo/retain")["unit"] / "eval"
-    command(
-        "eval",
-        "--model",
-        "demo/npo",
-        "--retain",
-        "demo/retain",
-        "--retain-log",
-        retain_log,
-        *(part for name in METRICS.split(",") for part in ("--metric", name)),
-        "--limit",
-        2,
-        "--activations",
-        tmp_path / "own",
-        "--out",
-        tmp_path / "eval",
-    )
+    few = f"--limit 2 --activations {tmp_path / 'own'}"
+    metrics = " ".join(f"--metric {name}" for name in METRICS.split(","))
+    given = f"--model demo/npo --retain demo/retain --retain-log {retain_log} {metrics} {few}"
+    command(f"eval {given} --out {tmp_path / 'eval'}")
     alone = json.loads((tmp_path / "eval" / "TOFU_SUMMARY.json").read_text())
     values = {name: one["value"] for name, one in result(swept, "demo/npo")["values"].items()}
     assert values == pytest.approx(alone, abs=1e-5)
-    command(
-        "patch",
-        "--source",
-        "demo/npo",
-        "--limit",
-        2,
-        "--out",
-        tmp_path / "patch",
-        "--activations",
-        tmp_path / "own",
-    )
+    command(f"patch --source demo/npo {few} --out {tmp_path / 'patch'}")
     folder = swept / "units" / result(swept, "demo/npo")["unit"] / "patch"
     for name in ("results.jsonl", "summary.json"):
         ours, theirs = ((one / name).read_text() for one in (folder, tmp_path / "patch"))
@@ -77,14 +55,22 @@ def test_running_again_does_nothing(swept, capsys):
 
 def test_only_results_are_left_of_finished_units(swept):
     assert list((swept / "work").iterdir()) == []
+    kept = swept.rglob("*.safetensors")
+    assert [path for path in kept if path.parent != swept / "activations" / "maps"] == []
     for unit in (swept / "units").iterdir():
         assert sorted(path.name for path in unit.iterdir()) == ["eval", "patch", "result.json"]
         assert not (unit / "eval" / "passes").exists()
 
 
-def test_the_table_has_a_row_per_unit_and_metric(swept, capsys):
+@pytest.fixture(scope="module")
+def collected(swept):
+    """Where the table and the folders of the sweep are."""
     assert command("sweep", "collect", swept) == 0
-    rows = list(csv.DictReader((swept / "results" / "table.csv").open()))
+    return swept / "results"
+
+
+def test_the_table_has_a_row_per_unit_and_metric(swept, collected):
+    rows = list(csv.DictReader((collected / "table.csv").open()))
     n_metrics = len(result(swept, "demo/npo")["values"])
     assert len(rows) == 5 * n_metrics
     uds = {
@@ -94,34 +80,30 @@ def test_the_table_has_a_row_per_unit_and_metric(swept, capsys):
     }
     wanted = result(swept, "demo/npo (nf4)")["values"]["uds"]["value"]
     assert uds["demo/npo", "nf4"] == wanted
-    table = json.loads((swept / "results" / "table.json").read_text())
+    table = json.loads((collected / "table.json").read_text())
     assert [row["value"] for row in table] == [float(row["value"]) for row in rows]
-    counted = json.loads((swept / "results" / "collected.json").read_text())
+    counted = json.loads((collected / "collected.json").read_text())
     assert counted["metrics"]["base"]["uds"] == {"n_values": 3, "n_planned": 3}
+    names = sorted(path.name for path in (collected / "nf4").iterdir())
+    assert names == ["demo-npo", "demo-retain", "to_do.json"]
 
 
-def test_the_parquet_table_is_the_same(swept):
+def test_the_parquet_table_is_the_same(collected):
     pandas = pytest.importorskip("pandas")
     pytest.importorskip("pyarrow")
-    command("sweep", "collect", swept)
-    table = json.loads((swept / "results" / "table.json").read_text())
-    frame = pandas.read_parquet(swept / "results" / "table.parquet")
+    table = json.loads((collected / "table.json").read_text())
+    frame = pandas.read_parquet(collected / "table.parquet")
     assert frame["value"].tolist() == [row["value"] for row in table]
     assert frame["metric"].tolist() == [row["metric"] for row in table]
 
 
-def test_meta_reads_the_collected_folder(swept):
-    command("sweep", "collect", swept)
-    values = read_values([swept / "results" / "base"])
+def test_meta_and_report_read_the_collected_folder(swept, collected, tmp_path):
+    values = read_values([collected / "base"])
     assert set(values.by_model) == {"demo/retain", "demo/full", "demo/npo"}
     wanted = result(swept, "demo/npo")["values"]["uds"]["value"]
     assert values.by_model["demo/npo"]["uds"] == wanted
-
-
-def test_report_reads_the_collected_folder(swept, tmp_path):
-    command("sweep", "collect", swept)
     page = tmp_path / "page.html"
-    assert command("report", swept / "results" / "base", "-o", page) == 0
+    assert command("report", collected / "base", "-o", page) == 0
     assert "demo/npo" in page.read_text()
 
 
@@ -157,13 +139,6 @@ def test_the_log_says_who_did_a_unit(swept):
     assert end["seconds"] > 0
 
 
-def test_status_is_json_for_scripts(swept, capsys):
-    assert command("sweep", "status", swept, "--json") == 0
-    found = json.loads(capsys.readouterr().out)
-    assert (found["done"], found["to_do"], found["failed"], found["running"]) == (5, 0, 0, 0)
-    assert {row["model"] for row in found["units"]} == {"demo/retain", "demo/full", "demo/npo"}
-
-
 def test_an_attacked_anchor_is_measured_against_the_unattacked_one(swept):
     base, after = result(swept, "demo/retain"), result(swept, "demo/retain (nf4)")
     assert base["values"]["uds"]["value"] == 1
@@ -172,14 +147,3 @@ def test_an_attacked_anchor_is_measured_against_the_unattacked_one(swept):
     manifest = json.loads((folder / "eval" / "manifest.json").read_text())
     assert manifest["inputs"]["model"] == {"name": "demo/retain", "weights": after["weights"]}
     assert manifest["inputs"]["patched_retain"]["weights"] == base["weights"]
-
-
-def test_no_attacked_checkpoint_stays(swept):
-    kept = list(swept.rglob("*.safetensors"))
-    assert [path for path in kept if path.parent != swept / "activations" / "maps"] == []
-
-
-def test_collected_variants_are_folders_of_the_same_names(swept):
-    assert command("sweep", "collect", swept) == 0
-    names = sorted(path.name for path in (swept / "results" / "nf4").iterdir())
-    assert names == ["demo-npo", "demo-retain", "to_do.json"]
