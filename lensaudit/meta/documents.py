@@ -26,14 +26,13 @@ from lensaudit.meta.reading import (
     JudgedMetric,
     Values,
     attack_aucs,
-    number_or_none,
     read_values,
     with_s_mia,
 )
 from lensaudit.meta.settings import AggregateSettings, Attack, MetaTableSettings
 from lensaudit.models.registry import DEMO
 from lensaudit.results.records import MANIFEST, MANIFESTS, claim, manifest
-from lensaudit.results.schema import Number, Record, Share, Whole, checked
+from lensaudit.results.schema import Number, Record, Share, Whole, checked, checked_as
 from lensaudit.scores.estimate import Estimate
 from lensaudit.settings import plain
 
@@ -331,10 +330,9 @@ def _published(content: Mapping[str, Any], path: Path) -> Sources:
     """`meta_eval.json`: four-digit Q and R, from which the aggregates follow."""
 
     def read(part: str, key: str) -> dict[str, float | None]:
-        rows = content[part]
-        if not isinstance(rows, dict) or not all(isinstance(r, dict) for r in rows.values()):
-            raise InputError(f"{path}: {part} is not an object of metrics")
-        return {name: _number(row.get(key), f"{path}: {name}") for name, row in rows.items()}
+        rows = checked_as(dict[str, dict[str, Any]], content[part], f"{path}: {part}")
+        found = {name: row.get(key) for name, row in rows.items()}
+        return checked_as(dict[str, Share | None], found, path)
 
     attacks = {"quantize": "quantization", "relearn": "relearning"}
     found = {attack: read("robustness", key) for attack, key in attacks.items()}
@@ -349,14 +347,6 @@ def _published(content: Mapping[str, Any], path: Path) -> Sources:
     faith = {name: Faith(value) for name, value in read("faithfulness", "auc_roc").items()}
     published: dict[Attack, str] = {"quantize": "symmetric", "relearn": "symmetric"}
     return Sources(faith, cast(Any, stable), published, dict.fromkeys(published, "both"))
-
-
-def _number(value: Any, where: str) -> float | None:
-    """A share between 0 and 1, as all that is read here."""
-    number = number_or_none(value, where)
-    if number is not None and not 0 <= number <= 1:
-        raise InputError(f"{where} is {number:g}, wanted a number from 0 to 1")
-    return number
 
 
 def read_thresholds(path: Path) -> dict[str, float]:

@@ -26,7 +26,9 @@ from lensaudit.files import read_json
 from lensaudit.metrics.privacy import ATTACKS, similarity
 from lensaudit.models.registry import published
 from lensaudit.results.eval_runs import entries_of, model_of
+from lensaudit.results.reading import number
 from lensaudit.results.records import check_result
+from lensaudit.results.schema import Number, checked_as
 
 Means = Literal["knows", "forgot"]
 
@@ -386,9 +388,7 @@ def _patch_summary(content: Mapping[str, Any], path: Path) -> Values:
     name = short_name(str(content["source"]))
     keys = {"uds": "uds", "lens": "logit_lens", "udr": "em_erasure"}
     row = {
-        key: number_or_none(content[own], f"{path}: {own}")
-        for own, key in keys.items()
-        if own in content
+        key: number(content[own], f"{path}: {own}") for own, key in keys.items() if own in content
     }
     return values_of({name: row})
 
@@ -445,9 +445,7 @@ def _category(name: str, content: Mapping[str, Any], path: Path) -> Readings:
 
 def _picked(content: Mapping[str, Any], keys: Mapping[str, str], path: Path) -> Readings:
     return {
-        key: number_or_none(content[own], f"{path}: {own}")
-        for own, key in keys.items()
-        if own in content
+        key: number(content[own], f"{path}: {own}") for own, key in keys.items() if own in content
     }
 
 
@@ -582,12 +580,8 @@ def method_results(content: Mapping[str, Any], path: Path) -> Values:
         if raw["model"] in rows:
             raise InputError(f"{where}: {raw['model']} is there twice")
         rows[raw["model"]] = _method_row(raw, where)
-    utility: dict[str | None, float] = {
-        epoch: checked_number(value, f"{path}: full_utility.{epoch}")
-        for epoch, value in checked_object(
-            content.get("full_utility"), f"{path}: full_utility"
-        ).items()
-    }
+    given = content.get("full_utility") or {}
+    utility: dict[str | None, float] = checked_as(dict[str, Number], given, f"{path}: full_utility")
     if "ep10" in utility:  # the two anchors have no epoch in their names and are marked so there
         utility[None] = utility["ep10"]
     if not rows:
@@ -601,8 +595,8 @@ def _method_row(raw: Mapping[str, Any], where: str) -> dict[str, float | None]:
     for key, value in raw.items():
         name = _INVERTED.get(key) or _RENAMED.get(key) or (key if key in _AS_THEY_ARE else None)
         if name is not None:
-            number = number_or_none(value, f"{where} ({raw['model']}): {key}")
-            row[name] = 1 - number if number is not None and key in _INVERTED else number
+            found = number(value, f"{where} ({raw['model']}): {key}")
+            row[name] = 1 - found if found is not None and key in _INVERTED else found
     return row
 
 
@@ -633,7 +627,7 @@ def run_results(content: Mapping[str, Any], path: Path, *, attack: str | None) -
         if not any(isinstance(v, int | float) for v in metrics.values()):
             failed[name] = f"{raw['error']}" if "error" in raw else f"no value in {path.name}"
             continue
-        rows[name] = {k: number_or_none(v, f"{where}: {k}") for k, v in metrics.items()}
+        rows[name] = {k: number(v, f"{where}: {k}") for k, v in metrics.items()}
     if not rows:
         raise InputError(f"{path}: no model has {side}")
     return merged([values_of(rows), Values(to_do=failed)])
@@ -645,28 +639,4 @@ def checked_object(value: Any, where: str) -> Mapping[str, Any]:
     Raises:
         InputError: it is none.
     """
-    if value is None:
-        return {}
-    if not isinstance(value, Mapping):
-        raise InputError(f"{where} is {str(value)[:40]!r}, wanted an object")
-    return value
-
-
-def number_or_none(value: Any, where: str) -> float | None:
-    """A number of a result file; null stays null.
-
-    Raises:
-        InputError: neither.
-    """
-    return None if value is None else checked_number(value, where)
-
-
-def checked_number(value: Any, where: str) -> float:
-    """A number of a result file.
-
-    Raises:
-        InputError: it is none.
-    """
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        raise InputError(f"{where} is {value!r}, wanted a number")
-    return float(value)
+    return checked_as(dict[str, Any] | None, value, where) or {}
