@@ -1,7 +1,7 @@
 """Many models: `sweep`, `watch`, and what judges metrics and auditors by them, `meta` and `gym`."""
 
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -67,7 +67,7 @@ def faithfulness(settings: FaithfulnessSettings, as_json: bool, dry_run: bool) -
         say("\n".join(prepared.plan()))
         return
     found = run_faithfulness(settings, prepared)
-    _finish(found, [faithfulness_table(found.results)], as_json=as_json)
+    _finish(found, faithfulness_table, as_json=as_json)
 
 
 @meta.command()
@@ -86,7 +86,7 @@ def robustness(settings: RobustnessSettings, as_json: bool, dry_run: bool) -> No
         say("\n".join(prepared.plan()))
         return
     found = run_robustness(settings, prepared)
-    _finish(found, [robustness_table(read_json(found.path))], as_json=as_json)
+    _finish(found, robustness_table, as_json=as_json)
 
 
 @meta.command()
@@ -121,11 +121,12 @@ def table_(settings: MetaTableSettings, as_json: bool) -> None:
     answer(document, [meta_table(document)], settings.out, as_json=as_json)
 
 
-def _finish(found: Any, shown: "Iterable[Part]", *, as_json: bool) -> None:
+def _finish(found: Any, table: Callable[[Any], "Part"], *, as_json: bool) -> None:
     """The document or its table, and the models that are still to do."""
     from lensaudit.meta.runs import unfinished
 
-    answer(read_json(found.path), shown, found.path.parent, as_json=as_json)
+    document = read_json(found.path)
+    answer(document, [table(document)], found.path.parent, as_json=as_json)
     if error := unfinished(found):
         raise error
 

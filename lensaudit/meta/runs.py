@@ -398,8 +398,6 @@ class MetaJudgement:
     """Document of a run, its results, and the models that are still to do."""
 
     path: Path
-    results: tuple[Any, ...]
-    """`Faithfulness` or `Stability`, one per metric."""
     to_do: Mapping[str, str] = field(default_factory=dict)
     """Models that could not be measured -> why."""
 
@@ -450,7 +448,7 @@ def run_faithfulness(settings: FaithfulnessSettings, how: MetaRun) -> MetaJudgem
         weights=dict(values.weights),
     )
     to_do = {model: why for one in found for model, why in one.to_do.items()}
-    return MetaJudgement(path, tuple(found), to_do)
+    return MetaJudgement(path, to_do)
 
 
 def prepare_robustness(settings: RobustnessSettings, notice: Notice) -> MetaRun:
@@ -533,7 +531,7 @@ def run_robustness(settings: RobustnessSettings, how: MetaRun) -> MetaJudgement:
     )
     to_do = {how.full: values.to_do[how.full]} if by != "none" and how.full in values.to_do else {}
     to_do |= {model: why for one in found for model, why in one.to_do.items()}
-    return MetaJudgement(path, tuple(found), to_do)
+    return MetaJudgement(path, to_do)
 
 
 def unfinished(found: MetaJudgement) -> PartialError | None:

@@ -12,25 +12,23 @@ from lensaudit.screen.tables import Part, row, table
 if TYPE_CHECKING:
     from lensaudit.gym.make import Listed
     from lensaudit.gym.scoring import Submitted
-    from lensaudit.meta.judging import Faithfulness, Histogram
 
 Document = Mapping[str, Any]
 
 
-def bars(histogram: "Histogram | None", side: str) -> str:
+def bars(histogram: Document | None, side: str) -> str:
     """Counts as a line of bars, scaled to the tallest of either pool.
 
-    >>> from lensaudit.meta.judging import Histogram
-    >>> bars(Histogram((0.0, 0.5, 1.0), (0, 2), (4, 0)), "knows")
+    >>> bars({"knows": (0, 2), "forgot": (4, 0)}, "knows")
     ' ▄'
     """
     if histogram is None:
         return ""
-    tallest = max(*histogram.knows, *histogram.forgot)
-    return "".join(BLOCKS[math.ceil(8 * n / tallest)] for n in getattr(histogram, side))
+    tallest = max(*histogram["knows"], *histogram["forgot"])
+    return "".join(BLOCKS[math.ceil(8 * n / tallest)] for n in histogram[side])
 
 
-def faithfulness_table(results: Sequence["Faithfulness"]) -> Table:
+def faithfulness_table(document: Document) -> Table:
     """AUC, interval, means, threshold, and what is missing."""
     made = table(
         "AUC of more knowledge, pool that knows against pool that forgot; means are raw values",
@@ -48,21 +46,21 @@ def faithfulness_table(results: Sequence["Faithfulness"]) -> Table:
         ),
         left=("metric", "interval", "histogram", "remark"),
     )
-    order = sorted(results, key=lambda one: math.inf if math.isnan(one.auc) else -one.auc)
-    for one in order:
-        threshold = one.threshold
+    found = document["metrics"]
+    for one in sorted(found, key=lambda one: math.inf if one["auc"] is None else -one["auc"]):
+        preliminary, shape = one["preliminary_auc"], one["histogram"]
         row(
             made,
-            one.metric.key,
-            number(one.auc) if math.isnan(one.preliminary) else f"({number(one.preliminary)})",
-            interval(one.interval.ends, one.interval.why or ""),
-            f"{one.n_knows}+{one.n_forgot}",
-            number(one.knows_mean),
-            number(one.forgot_mean),
-            number(one.raw_threshold, 4),
-            number(threshold.accuracy if threshold else None),
-            f"{bars(one.histogram, 'knows')}│{bars(one.histogram, 'forgot')}",
-            _remark(one.reason, one.excluded),
+            one["metric"],
+            number(one["auc"]) if preliminary is None else f"({number(preliminary)})",
+            interval(one["interval_95"], one["interval_95_why"] or ""),
+            f"{one['n_knows']}+{one['n_forgot']}",
+            number(one["knows_mean"]),
+            number(one["forgot_mean"]),
+            number(one["threshold"], 4),
+            number(one["threshold_accuracy"]),
+            f"{bars(shape, 'knows')}│{bars(shape, 'forgot')}",
+            _remark(one["reason"], one["excluded"]),
         )
     return made
 
