@@ -8,10 +8,11 @@ from pathlib import Path
 from typing import Any, Literal
 
 from lensaudit.errors import InputError, WorkError
-from lensaudit.files import check_plain, os_error, read_json, remove_below, sync_folder, write_json
+from lensaudit.files import check_plain, os_error, remove_below, sync_folder, write_json
 from lensaudit.results.eval_runs import check_share
+from lensaudit.results.reading import json_object
 from lensaudit.results.records import signed
-from lensaudit.results.schema import Number, Whole, check_inside, checked
+from lensaudit.results.schema import Number, Whole, check_inside, fits
 from lensaudit.scores.estimate import Estimate
 from lensaudit.sweep.attempts import AttemptFailure, History, history, holder
 from lensaudit.sweep.plan import Plan, SweepFolder, Unit
@@ -34,20 +35,13 @@ def prepared(layout: SweepFolder, unit: Unit) -> Mapping[str, Any] | None:
 
 
 def _valid(path: Path, unit: Unit) -> Mapping[str, Any] | None:
-    if not path.exists():
-        return None
     try:
-        content = read_json(path)
+        content = json_object(path)
     except InputError:
         return None
     wanted = {"schema": SCHEMA, "unit": unit.id, "target": unit.target, "variant": unit.variant}
-    if not isinstance(content, dict) or any(content.get(k) != v for k, v in wanted.items()):
-        return None
-    try:
-        checked(_Result, content, path)
-    except InputError:
-        return None
-    return content
+    same = all(content.get(key) == value for key, value in wanted.items())
+    return content if same and fits(_Result, content) else None
 
 
 @dataclass(frozen=True)

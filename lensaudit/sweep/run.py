@@ -17,7 +17,7 @@ from typing import Any
 
 from lensaudit.errors import PartialError, TryAgainError, WorkError
 from lensaudit.files import printable
-from lensaudit.progress import Progress
+from lensaudit.progress import Progress, unheard
 from lensaudit.sweep.attempts import Attempt, AttemptFailure, Preempted, StopSignals, claimed
 from lensaudit.sweep.plan import Plan, SweepFolder, Unit, UnitConditions, read_plan
 from lensaudit.sweep.results import UnitState, state_of, states_of
@@ -39,10 +39,6 @@ def said(line: str) -> None:
     print(f"lensaudit: {printable(line)}", file=sys.stderr, flush=True)
 
 
-def _silent(line: str) -> None:
-    pass
-
-
 @dataclass(frozen=True)
 class UnitRoom:
     """What a unit may take, and who is told how far it is."""
@@ -50,7 +46,7 @@ class UnitRoom:
     activations: Path
     halvings: int = 0
     """Of batch and memory, because it ran out before."""
-    report: Callable[[str], None] = lambda line: None
+    report: Report = unheard
     """Called after each pass; may raise to stop between passes."""
 
     def tell(self, progress: Progress) -> None:
@@ -96,7 +92,7 @@ Engine = Callable[[Sequence[Order]], None]
 """Does orders wherever it does them; returns when all were tried. Outcomes are on disk."""
 
 
-def work(order: Order, report: Report = _silent) -> None:
+def work(order: Order, report: Report = unheard) -> None:
     """Do the units that are not done, failed for good, or somebody else's.
 
     Every failure is in the unit's log when this returns; what it raises stopped the worker.
@@ -121,7 +117,7 @@ def attempt(
     unit: Unit,
     order: Order,
     signals: StopSignals,
-    report: Report = _silent,
+    report: Report = unheard,
 ) -> AttemptFailure | None:
     """Try a unit once, if it is there to be tried; how it failed, if it did."""
     with claimed(layout.claim(unit.id)) as mine:
