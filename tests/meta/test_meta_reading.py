@@ -205,7 +205,10 @@ def test_s_mia_follows_from_the_attack_and_retains_own():
         ({}, "holds no results"),
         ({"models": []}, "its list of models is empty"),
         ({"models": [{"uds": 1}]}, "model 1: has no name"),
-        ({"models": [{"model": "a", "uds": "x"}]}, r"model 1 \(a\): uds is 'x', wanted a number"),
+        (
+            {"models": [{"model": "a", "uds": "x"}]},
+            r"model 1 \(a\): uds: found 'x', wanted a number",
+        ),
         ({"models": [{"model": "a"}, {"model": "a"}]}, "a is there twice"),
         ({"uds": {"agg_value": True}}, "uds: agg_value: found True, wanted a number"),
     ],
