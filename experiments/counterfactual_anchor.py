@@ -34,12 +34,13 @@ TRUTHS = ("absent", "intact", "hidden", "partial", "damaged", "anchor")
 @click.command()
 @click.argument("gym", type=click.Path(exists=True, path_type=Path))
 @click.option("--seeds", default="0,1,2,3,4", show_default=True)
+@click.option("--only", multiple=True, help="Models whose names begin so. Repeatable.")
 @click.option(
     "--out",
     type=click.Path(path_type=Path),
     default=Path("experiments/out/counterfactual_anchor"),
 )
-def main(gym: Path, seeds: str, out: Path) -> None:
+def main(gym: Path, seeds: str, only: tuple[str, ...], out: Path) -> None:
     """Ask every planted model, and print the tables."""
     out.mkdir(parents=True, exist_ok=True)
     place = out / "readings.jsonl"
@@ -48,7 +49,8 @@ def main(gym: Path, seeds: str, out: Path) -> None:
     with place.open("a") as lines:
         for seed in map(int, seeds.split(",")):
             there = sorted(path for path in (gym / f"seed-{seed}").iterdir() if is_planted(path))
-            todo = [one for one in there if (seed, one.name) not in known]
+            left = [one for one in there if (seed, one.name) not in known]
+            todo = [one for one in left if one.name.startswith(only or "")]
             for some in batched(todo, TOGETHER):
                 done += (new := [{"seed": seed, **one} for one in read(some, out)])
                 lines.writelines(json.dumps(one) + "\n" for one in new)
