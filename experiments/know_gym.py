@@ -23,8 +23,8 @@ from scipy.stats import spearmanr
 from lensaudit.association import reading
 from lensaudit.association.evidence import RelationReading, binding_of, facts_of_read
 from lensaudit.association.reading import LENS, OUTPUTS, Questionnaire, maps_onto, upper_layers
-from lensaudit.association.relations import relations_of
 from lensaudit.data.neutral import neutral_of
+from lensaudit.data.relations import relations_of
 from lensaudit.data.tofu import forget_set
 from lensaudit.gym.make import models_in
 from lensaudit.models.bridge import load_model, n_layers

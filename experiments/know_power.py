@@ -18,9 +18,9 @@ from know_gym import heard, kept_tables
 
 from lensaudit.association.evidence import power_of
 from lensaudit.association.reading import Questionnaire
-from lensaudit.association.relations import relations_of
 from lensaudit.data.facts import validate
 from lensaudit.data.fictional import annotated, author_rows, draw_author, draw_name
+from lensaudit.data.relations import relations_of
 from lensaudit.models.bridge import load_model
 
 SUBJECTS = (4, 5, 8, 20, 40, 100)

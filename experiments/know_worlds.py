@@ -30,10 +30,10 @@ from lensaudit.association.evidence import (
 )
 from lensaudit.association.names import invented_names
 from lensaudit.association.reading import OUTPUTS, Questionnaire, maps_onto, said
-from lensaudit.association.relations import Relation, relations_of
 from lensaudit.data.chat import pad_id
 from lensaudit.data.facts import validate
 from lensaudit.data.fictional import FictionalRow, World, annotated, make_world, passing_rows
+from lensaudit.data.relations import Relation, relations_of
 from lensaudit.gym.ground import fit
 from lensaudit.models.bridge import load_model
 from lensaudit.models.causal import load_causal

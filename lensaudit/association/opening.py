@@ -1,23 +1,25 @@
 """What is asked of whom: relations, invented subjects, further values, and the models."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from lensaudit.association.names import invented_names
 from lensaudit.association.reading import N_SHOTS, Questionnaire
-from lensaudit.association.relations import Relation, relations_of
 from lensaudit.association.settings import READERS, KnowSettings, ReaderName
 from lensaudit.data.candidates import facts_of
 from lensaudit.data.facts import Fact
 from lensaudit.data.neutral import is_whole, neutral_of
+from lensaudit.data.relations import Relation, Relations, relations_of
+from lensaudit.data.spans import PROMPT_TEMPLATE
 from lensaudit.data.tofu import forget_set
 from lensaudit.errors import InputError
 from lensaudit.files import digest
-from lensaudit.models.checkpoint import Checkpoint, open_checkpoint
+from lensaudit.models.checkpoint import Checkpoint, config_of, load_tokenizer, open_checkpoint
 from lensaudit.models.device import resolve_device, resolve_dtype
 from lensaudit.models.registry import Registry, base_spec, default_data, load_registry, resolve
+from lensaudit.models.sizes import context_of
 from lensaudit.progress import Notice, unheard
 from lensaudit.settings import path_of
 
@@ -62,10 +64,10 @@ class Know:
         """All models that never saw the facts, the base first."""
         return (*((self.base,) if self.base else ()), *self.retains)
 
-    @property
-    def facts(self) -> list[Fact]:
-        """All that are asked."""
-        return [fact for one in self.asked for fact in one.relation.facts]
+    def lines(self) -> list[str]:
+        """For people to read: what is asked, and how much is not and why."""
+        relations = tuple(one.relation for one in self.asked)
+        return Relations(relations, self.unscored).lines()
 
     def identity(self) -> dict[str, Any]:
         """What tells this run from others."""
@@ -116,17 +118,21 @@ def open_know(source: str, settings: KnowSettings, *, notice: Notice = unheard) 
     registry = load_registry(settings.registry)
     checkpoint = open_checkpoint(resolve(source, registry))
     data = str(settings.data or default_data(source))
-    rows = forget_set(data, exclude=settings.exclude, limit=settings.limit)
+    every = forget_set(data, exclude=settings.exclude, limit=settings.limit)
+    neutral, remarks = _neutral(data, every, settings)
+    fit, validity = neutral
+    shots = tuple(row for row in fit if row.question)[:N_SHOTS]
+    too_long = _too_long(every, shots, checkpoint)
+    rows = [row for row in every if row.idx not in too_long]
     found = relations_of(rows)
+    unscored = {**found.unscored, **too_long}
     if not found.found:
-        why = next(iter(found.unscored.values()), "no rows")
+        why = next(iter(unscored.values()), "no rows")
         raise InputError(
-            f"{data}: no relation of {len(rows)} rows can be asked ({why}); wanted facts of one "
+            f"{data}: no relation of {len(every)} rows can be asked ({why}); wanted facts of one "
             "kind about four subjects and more, each named in its question; rows may say their "
             "`relation`"
         )
-    neutral, remarks = _neutral(data, rows, settings)
-    fit, validity = neutral
     kept = relations_of([row for row in validity if not is_whole(row)]).found
     placebos = _placebos(data, rows, settings.placebos)
     readers: list[ReaderName] = [one for one in READERS if one in (settings.readers or READERS)]
@@ -141,9 +147,9 @@ def open_know(source: str, settings: KnowSettings, *, notice: Notice = unheard) 
         models.retains,
         tuple(_with_beside(one, placebos) for one in found.found),
         tuple(Questionnaire(one) for one in kept),
-        found.unscored,
+        unscored,
         tuple(readers),
-        tuple(row for row in fit if row.question)[:N_SHOTS],
+        shots,
         tuple(f"Question: {row.question}\nAnswer: {row.answer}" for row in fit),
         tuple(remarks),
         data,
@@ -152,6 +158,34 @@ def open_know(source: str, settings: KnowSettings, *, notice: Notice = unheard) 
         Path(settings.activations),
         settings.seed,
     )
+
+
+def _too_long(
+    rows: Sequence[Fact], shots: Sequence[Fact], checkpoint: Checkpoint
+) -> dict[int, str]:
+    """Idx -> why a fact has no room in the model's context: every value stands after every prompt.
+
+    A text has no more tokens than bytes, so that short ones need no tokenizer.
+    """
+    context = context_of(config_of(checkpoint))
+    asked = {row.idx: PROMPT_TEMPLATE.format(**row.asked) for row in rows}
+    solved = "".join(f"{PROMPT_TEMPLATE.format(**row.asked)}{row.answer}\n\n" for row in shots)
+    entities = {row.idx: f" {row.entity.strip()}" for row in rows}
+    n_bytes = [max(len(one.encode()) for one in texts.values()) for texts in (asked, entities)]
+    if context.too_long(sum(n_bytes) + len(solved.encode())) is None:
+        return {}
+    count = _counting(checkpoint)
+    n_asked = {idx: count(solved + text) for idx, text in asked.items()}
+    n_value = {idx: count(text) for idx, text in entities.items()}
+    fits = [n for idx, n in n_asked.items() if not context.too_long(n + n_value[idx])]
+    longest = max(fits, default=0)
+    why = {idx: context.too_long(max(longest, n) + n_value[idx]) for idx, n in n_asked.items()}
+    return {idx: f"with a prompt {one}" for idx, one in why.items() if one}
+
+
+def _counting(checkpoint: Checkpoint) -> Callable[[str], int]:
+    tokenizer = load_tokenizer(checkpoint)
+    return lambda text: len(tokenizer(text)["input_ids"])
 
 
 @dataclass(frozen=True)

@@ -14,9 +14,9 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from lensaudit.association.relations import Relation
 from lensaudit.data.chat import PLAIN, Template, encode_qa
 from lensaudit.data.facts import Fact
+from lensaudit.data.relations import Relation
 from lensaudit.data.spans import PROMPT_TEMPLATE
 from lensaudit.models.bridge import TransformerBridge, captured, hook_name, n_layers
 from lensaudit.patching.exposure import Head, PlainReader, exposures, layered_exposures

@@ -84,9 +84,8 @@ class _Line:
 class KnowPlan:
     """What a run would read, reckoned before anything is loaded."""
 
-    n_relations: int
-    n_facts: int
-    n_unscored: int
+    relations: tuple[str, ...]
+    """What is asked, and how much is not and why, in words."""
     passes: tuple[tuple[str, int, int], ...]
     """Model, prompts that are still to be read, and sequences that they stand for."""
     tokens: int
@@ -94,7 +93,7 @@ class KnowPlan:
     def text(self) -> str:
         """For people to read."""
         lines = [
-            f"{self.n_relations} relations, {self.n_facts} facts ({self.n_unscored} unscored)",
+            *self.relations,
             *(
                 f"{name}: {prompts} prompts, {sequences} sequences"
                 for name, prompts, sequences in self.passes
@@ -134,6 +133,8 @@ def know_into(
         notice(f"{out} holds this run already; nothing to do")
         return KnowResult(source, out, json_object(out / "summary.json"))
     keyed.begin(out, key)
+    for line in know.lines():
+        notice(line)
     found = ask(know, notice=notice, progress=progress)
     summary = write_outcome(found, know, out)
     made = manifest(
@@ -161,7 +162,7 @@ def plan_know(source: str, settings: KnowSettings, *, notice: Notice = unheard) 
         sequences = sum(asked.n_prompts(reader) * len(asked.values) for reader, asked in todo)
         passes.append((one.spec.name, prompts, sequences))
         tokens += sum(_tokens(reader, asked) for reader, asked in todo)
-    return KnowPlan(len(know.asked), len(know.facts), len(know.unscored), tuple(passes), tokens)
+    return KnowPlan(tuple(know.lines()), tuple(passes), tokens)
 
 
 def _tokens(reader: str, asked: Questionnaire) -> int:

@@ -142,6 +142,8 @@ def _annotated_document(settings: AnnotationSettings, found: "Annotated") -> dic
         "left_out": {str(idx): why for idx, why in found.left_out.items()},
         "to_check": sorted(found.remarks),
         "rules": dict(Counter(one.rule for one in found.proposals)),
+        "relations": {one.name: len(one.facts) for one in found.relations.found},
+        "no_relation": {str(idx): why for idx, why in sorted(found.relations.unscored.items())},
     }
 
 
@@ -149,6 +151,8 @@ def _print_annotated(settings: AnnotationSettings, found: "Annotated") -> None:
     review = settings.review_file
     say(f"written: {settings.out} ({len(found.kept)} of {len(found.proposals)} rows)")
     say(f"review: {review} ({len(found.remarks)} rows marked CHECK)")
+    for line in found.relations.lines():
+        say(line)
     for idx, why in list(found.left_out.items())[:SHOWN]:
         notice(f"idx {idx} left out: {why}")
     if len(found.left_out) > SHOWN:

@@ -10,7 +10,14 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from lensaudit.data.facts import Fact, Origin, problems_text, read_rows, row_problems
+from lensaudit.data.facts import (
+    Fact,
+    Origin,
+    problems_text,
+    read_rows,
+    relation_problems,
+    row_problems,
+)
 from lensaudit.data.rules import FUNCTION, RULES, WORD, Span, folded, stem
 from lensaudit.errors import InputError
 from lensaudit.files import read_text, write_bytes
@@ -154,7 +161,10 @@ def _trimmed(answer: str, span: Span) -> Span:
     return start, max(start, span[1] - (len(text) - len(text.rstrip(" ,"))))
 
 
-_WANTED = "wanted per row: question, answer; optional idx (all or none), group or author, entity"
+_WANTED = (
+    "wanted per row: question, answer; optional idx (all or none), group or author, entity "
+    "or relation"
+)
 
 
 @dataclass(frozen=True)
@@ -198,9 +208,11 @@ def read_pairs(path: Path, fields: Fields = Fields()) -> list[tuple[Fact, str | 
         idx = row.get("idx", place) if not wrong else -1
         if idx in pairs:
             wrong = [f"duplicate idx {idx}"]
+        wrong += relation_problems(row)
         problems += [f"{where}: {one}" for one in wrong]
         if not wrong:
             pair = Fact(idx, row["question"], row["answer"], "", "", group_of(row, idx))
+            pair = replace(pair, relation=row.get("relation"))
             pairs[idx] = (pair, row.get("entity") or None)
     if problems or not pairs:
         raise InputError(problems_text(problems or ["no rows"], str(path), _WANTED))
@@ -260,7 +272,7 @@ def read_review(path: Path) -> list[Proposal]:
             wrong += [f"line {block['line']}: {found}"] if isinstance(found, str) else []
         if head:
             block = {"line": str(n), "idx": head[1], "group": head[2] or "", "head": line}
-        elif line[:3] in ("Q: ", "A: "):
+        elif line[:3] in ("R: ", "Q: ", "A: "):
             block[line[0]] = line[3:].rstrip("\r")
     if wrong:
         raise InputError(f"{path}: {len(wrong)} blocks are wrong: {'; '.join(wrong[:20])}")
@@ -281,6 +293,7 @@ def _block(proposal: Proposal, remarks: Sequence[str]) -> str:
         [
             f"# idx {pair.idx} group {group} (rule: {proposal.rule} {at})",
             *(f"# CHECK: {_escaped(remark)}" for remark in remarks),
+            *([f"R: {_escaped(pair.relation)}"] if pair.relation else []),
             f"Q: {_escaped(pair.question)}",
             f"A: {marked}",
             "",
@@ -304,6 +317,7 @@ def _proposal(block: Mapping[str, str]) -> Proposal | str:
         _plain(group[1:-1]) if group.startswith('"') else int(group) if group else own_group(idx)
     )
     pair = Fact(idx, _plain(block["Q"]), before + entity + after, "", "", named)
+    pair = replace(pair, relation=_plain(block.get("R", "")).strip() or None)
     start, end = len(before), len(before) + len(entity)
     said = _RULE.search(block["head"])
     untouched = said is not None and (said[2], said[3]) == (str(start), str(end))

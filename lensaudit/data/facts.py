@@ -254,10 +254,15 @@ def _fact_problems(row: Any) -> list[str]:
     problems = row_problems(row, ("idx", "question", "answer", "prefix", _entity_key(row)))
     if isinstance(row, Mapping) and row.get("span", "reviewed") not in get_args(Origin):
         problems.append(f"span is {_shown(row['span'])}, wanted {' or '.join(get_args(Origin))}")
+    return [*problems, *relation_problems(row)] or _span_problems(row)
+
+
+def relation_problems(row: Any) -> list[str]:
+    """What is wrong with the relation of one row, where it says one."""
     relation = row.get("relation") if isinstance(row, Mapping) else None
-    if relation is not None and not (isinstance(relation, str) and relation.strip()):
-        problems.append(f"relation is {_shown(relation)}, wanted text")
-    return problems or _span_problems(row)
+    if relation is None or (isinstance(relation, str) and relation.strip()):
+        return []
+    return [f"relation is {_shown(relation)}, wanted text"]
 
 
 def _text_problems(row: Mapping[str, Any], key: str) -> list[str]:

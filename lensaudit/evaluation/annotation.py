@@ -2,7 +2,8 @@
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from lensaudit.data.annotate import (
     write_review,
 )
 from lensaudit.data.facts import Fact, Origin, validate
+from lensaudit.data.relations import Relations, labelled, relations_of
 from lensaudit.errors import InputError
 from lensaudit.evaluation.settings import AnnotationSettings
 from lensaudit.files import (
@@ -43,6 +45,18 @@ class Annotated:
     """idx -> reason."""
     remarks: Mapping[int, list[str]]
     """idx -> everything a person should look at."""
+
+    @cached_property
+    def relations(self) -> Relations:
+        """Facts that are asked in one way about different subjects, and why others are not."""
+        return relations_of(labelled(self.kept))
+
+    @property
+    def rows(self) -> list[dict[str, Any]]:
+        """What is written: each fact with the relation that it says, or that it is found in."""
+        written = {one.name for one in self.relations.found}
+        said = {one.idx: one.relation for one in labelled(self.kept) if one.relation in written}
+        return [_row(replace(one, relation=one.relation or said.get(one.idx))) for one in self.kept]
 
     @property
     def alone(self) -> str | None:
@@ -90,8 +104,8 @@ def annotate(settings: AnnotationSettings, *, force: bool = False) -> Annotated:
         write_review(review, found.proposals, found.remarks)
     if not found.kept:
         raise InputError(f"{pairs}: no row can be scored; the reasons are in {review}")
-    validate([_row(one) for one in found.kept], str(pairs))
-    write_json(out, [_row(one) for one in found.kept])
+    validate(found.rows, str(pairs))
+    write_json(out, found.rows)
     return found
 
 
@@ -129,9 +143,12 @@ def _refuse_edited(review: Path, proposals: Sequence[Proposal]) -> None:
         )
 
 
-def _spans(proposals: Sequence[Proposal]) -> list[tuple[int, str, str, int, int, Origin]]:
+def _spans(
+    proposals: Sequence[Proposal],
+) -> list[tuple[int, str, str, int, int, Origin, str | None]]:
     return [
-        (p.pair.idx, p.pair.question, p.pair.answer, p.start, p.end, p.origin) for p in proposals
+        (p.pair.idx, p.pair.question, p.pair.answer, p.start, p.end, p.origin, p.pair.relation)
+        for p in proposals
     ]
 
 
@@ -175,4 +192,5 @@ def asked_of_model(found: Annotated, model: str, settings: AnnotationSettings) -
 
 
 def _row(example: Fact) -> dict[str, Any]:
-    return {**example.asked, "span": example.span}
+    relation = {} if example.relation is None else {"relation": example.relation}
+    return {**example.asked, "span": example.span, **relation}

@@ -19,8 +19,8 @@ from lensaudit.association.evidence import (
     strata_of,
 )
 from lensaudit.association.reading import LENS, OUTPUTS, Questionnaire
-from lensaudit.association.relations import Relation, Wording
 from lensaudit.data.facts import Fact
+from lensaudit.data.relations import Relation, Wording
 
 N = 8
 INVENTED = tuple(f"Nobody {n}" for n in range(16))

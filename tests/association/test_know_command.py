@@ -8,8 +8,8 @@ import torch
 
 import lensaudit as la
 from lensaudit.association.reading import LENS, OUTPUTS, Questionnaire, lensed, prompts_of, said
-from lensaudit.association.relations import relations_of
 from lensaudit.cli.main import run
+from lensaudit.data.relations import relations_of
 from lensaudit.report.assemble import assemble
 
 QUICK = ["--reader", "outputs", "--placebos", "0", "--activations", "a"]

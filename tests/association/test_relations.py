@@ -5,8 +5,8 @@ from dataclasses import replace
 import pytest
 
 from lensaudit.association.names import invented_names
-from lensaudit.association.relations import Wording, relations_of, subject_names
 from lensaudit.data.facts import Fact
+from lensaudit.data.relations import Wording, relations_of, subject_names
 from lensaudit.data.tofu import forget_set
 
 AUTHORS = ("Ada Byron", "Mary de la Cruz", "Hsiao Yun-Hwa", "Jad Al-Shamary", "Žofira Øst")

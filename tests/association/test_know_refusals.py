@@ -1,0 +1,182 @@
+"""`lensaudit know` and what cannot be asked: refused in one line, or unscored with its reason."""
+
+import csv
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+import torch
+
+from lensaudit.association import run as know_run
+from lensaudit.association.evidence import RelationReading, binding_of
+from lensaudit.association.reading import OUTPUTS, Questionnaire
+from lensaudit.cli.main import run
+from lensaudit.data.facts import validate
+from lensaudit.data.relations import relations_of
+from lensaudit.models.checkpoint import open_model
+
+NAMES = ("Ada Byron", "Mary de la Cruz", "Hsiao Yun-Hwa", "Jad Al-Shamary", "Žofira Øst")
+TOWNS = ("Lima", "Taipei", "Oslo", "Baku", "Kuwait City")
+QUICK = ["--reader", "outputs", "--placebos", "0", "--activations", "a"]
+
+
+def rows(names=NAMES, towns=TOWNS, **changes):
+    """One relation: where were they born?"""
+    return [
+        {
+            "idx": at,
+            "question": f"Where was {name} born?",
+            "answer": f"{name} was born in {town}.",
+            "prefix": f"{name} was born in",
+            "entity": town,
+            "group": at,
+        }
+        | {key: value(at) if callable(value) else value for key, value in changes.items()}
+        for at, (name, town) in enumerate(zip(names, towns, strict=False))
+    ]
+
+
+def write(made, name="rows.json"):
+    Path(name).write_text(json.dumps(made))
+    return ["--data", name]
+
+
+@pytest.fixture(autouse=True)
+def here(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+
+
+ONE = {"group": 0, "question": "Where was Ada Byron born?"}
+YES = {"entity": "Yes", "answer": "Yes.", "prefix": ""}
+
+
+@pytest.mark.parametrize(
+    ("made", "said"),
+    [
+        ([], "empty forget set"),
+        (rows(**ONE), "has 1 subject, wanted 4"),
+        (rows(NAMES[:2]), "has 2 subjects, wanted 4"),
+        (rows(towns=("Lima",) * 5), "are alike"),
+        (rows(**YES), "a coin would hit it"),
+        (rows(question="Where was the author born?"), "names no subject"),
+        (rows(names=("Ada Byron",) * 5), "another subject is called Ada Byron"),
+        (rows(question=lambda at: f"Was {NAMES[at]} of {TOWNS[at]} born?"), "holds the entity"),
+        (rows(relation=7), "relation is 7, wanted text"),
+    ],
+)
+def test_rows_that_make_no_relation_are_refused_with_what_would_help(made, said, capsys):
+    given = write(made)
+    assert run(["know", "--source", "demo/retain", *given, *QUICK, "-o", "k"]) == 2
+    error = capsys.readouterr().err
+    assert said in error
+    assert "wanted" in error
+    assert len(error.strip().splitlines()) <= 3
+    assert "Traceback" not in error
+    assert not Path("k").exists()
+
+
+def unscored(folder):
+    with (Path(folder) / "facts.csv").open() as stream:
+        return {int(row["idx"]): row["unscored"] for row in csv.DictReader(stream)}
+
+
+LONG = " ".join(f"word{n}" for n in range(400))
+
+
+@pytest.mark.parametrize(
+    ("made", "why"),
+    [
+        (rows(), {}),
+        (rows(prefix="", answer=lambda at: TOWNS[at]), {}),
+        (rows(answer=lambda at: f"{NAMES[at]} was born in {TOWNS[at]}. {LONG[:900]}"), {}),
+        (rows(("李明", "王芳", "张伟", "Ωρίων", "Žofira Øst"), group=lambda at: at), "subject"),
+        (rows(NAMES, (LONG, *TOWNS[1:])), {0: "longer than the model's context of 512"}),
+        (rows((*NAMES, "Ada Byron"), (*TOWNS, "Rome")), {5: "another subject is called Ada Byron"}),
+    ],
+    ids=["sound", "empty prefix", "long answers", "unicode", "longer than the context", "twice"],
+)
+def test_what_cannot_be_asked_of_a_row_stands_beside_it(made, why):
+    if why == "subject":  # no capitals: the group says who it is
+        made = [row | {"group": row["question"].split()[2]} for row in made]
+        why = {}
+    given = write(made)
+    assert run(["know", "--source", "demo/retain", *given, *QUICK, "-o", "k"]) == 0
+    found = unscored("k")
+    assert set(found) == {row["idx"] for row in made}
+    assert {idx for idx, one in found.items() if one} == set(why)
+    assert all(said in found[idx] for idx, said in why.items())
+
+
+def test_more_placebos_than_there_are_is_all_there_are(capsys):
+    given = write(rows())
+    command = ["know", "--source", "demo/retain", *given, *QUICK[:2], "--activations", "a"]
+    assert run([*command, "--placebos", "100000", "-o", "k"]) == 0
+    # of five towns a fact has four others, all of them values already
+    assert json.loads(Path("k/summary.json").read_text())["max_bits"] == pytest.approx(
+        2.32, abs=0.01
+    )
+
+
+def test_values_of_the_same_tokens_bind_nothing():
+    """Every value is as likely as every other after every prompt: p is 1, and no number is NaN."""
+    (relation,) = relations_of(validate(rows(), "rows")).found
+    alike = RelationReading(Questionnaire(relation), {OUTPUTS: torch.zeros(5, 5).double()})
+    found = binding_of([alike], seed=0)
+    assert (found.test.p, found.test.z) == (1.0, 0.0)
+    assert found.gamma == 0
+
+
+def test_a_base_that_knows_the_facts_decides_nothing(capsys):
+    command = ["know", "--source", "demo/graddiff", "--base", "demo/full", *QUICK]
+    assert run([*command, "-o", "k"]) == 0
+    summary = json.loads(Path("k/summary.json").read_text())
+    assert summary["finds"] is False
+    assert "undecided: demo/full binds the values too" in summary["headline"]
+    assert "name models that never saw them" in summary["headline"]
+
+
+def test_a_folder_of_another_run_is_refused(capsys):
+    given = write(rows())
+    assert run(["know", "--source", "demo/retain", *given, *QUICK, "-o", "k"]) == 0
+    assert run(["know", "--source", "demo/npo", *given, *QUICK, "-o", "k"]) == 2
+    assert "k" in (error := capsys.readouterr().err)
+    assert "--out" in error
+
+
+def test_an_interrupted_run_goes_on_with_other_readers(monkeypatch, capsys):
+    """Killed at the second relation; what was read is kept, whatever is read of it later."""
+    heard, n = know_run.said, []
+
+    def killed(*given, **named):
+        n.append(given)
+        if len(n) == 3:
+            raise KeyboardInterrupt
+        return heard(*given, **named)
+
+    monkeypatch.setattr(know_run, "said", killed)
+    command = ["know", "--source", "demo/retain", "--placebos", "0", "--activations", "a"]
+    assert run([*command, "--reader", "chat", "-o", "k"]) == 130
+    monkeypatch.setattr(know_run, "said", heard)
+    assert not Path("k/manifest.json").exists()
+    other = [*command, "--reader", "chat", "--reader", "lens"]
+    assert run([*other, "-o", "k2"]) == 0
+    assert run([*other, "--activations", "fresh", "-o", "k3"]) == 0
+    resumed, whole = (json.loads(Path(f"{one}/summary.json").read_text()) for one in ("k2", "k3"))
+    assert (resumed["p"], resumed["z"]) == (whole["p"], whole["z"])
+    # the folder of the first question is not that of the second
+    assert run([*other, "-o", "k"]) == 2
+
+
+def test_a_base_of_another_tokenizer_is_refused(capsys):
+    folder = open_model("demo/base", None).folder
+    shutil.copytree(folder, "other")
+    made = json.loads(Path("other/tokenizer.json").read_text())
+    merges = made["model"]["merges"]
+    made["model"]["merges"] = merges[:-1]
+    Path("other/tokenizer.json").write_text(json.dumps(made))
+    command = ["know", "--source", "demo/retain", "--base", "other", *QUICK, "-o", "k"]
+    assert run(command) == 2
+    error = capsys.readouterr().err
+    assert "--base other: another tokenizer than demo/retain" in error
+    assert not Path("k").exists()
