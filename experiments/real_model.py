@@ -29,9 +29,8 @@ import torch
 import lensaudit as la
 from lensaudit.attacks import relearn
 from lensaudit.attacks.rtt import runs as rtt
-from lensaudit.attacks.rtt.settings import Cut, StudySettings
-from lensaudit.attacks.rtt.table import csv_row
-from lensaudit.attacks.settings import RelearnSettings
+from lensaudit.attacks.rtt.summary import csv_row
+from lensaudit.attacks.settings import Cut, Gate, RelearnSettings, StudySettings
 from lensaudit.data.facts import Fact, read_rows
 from lensaudit.data.fictional import IDK_LINES
 from lensaudit.data.neutral import neutral_of, read_neutral
@@ -225,7 +224,7 @@ def retrained(study: Study, names: Sequence[str]) -> dict[str, dict[str, Any]]:
         **{"control": study.model("retain"), "cut": Cut(n_splits=4), "v_runs": 1},
         **{"lrs": (5e-5,), "epochs": 2, "warmup": 6, "readout": "answer", "loss_on": "answer"},
         # models that lost nothing are retrained too
-        **{"min_baseline": 0.0, "min_drop": 0.0, "out": study.place / "rtt", "device": "cpu"},
+        **{"gate": Gate(0.0, 0.0), "out": study.place / "rtt", "device": "cpu"},
     )
     prepared = rtt.prepare(settings)
     found = rtt.run_studies(

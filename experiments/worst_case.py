@@ -19,14 +19,14 @@ import numpy as np
 import torch
 from planted_models import Planted, folder_of, ground, planted, seeds_of_never
 
+from lensaudit.attacks.settings import WorstSettings
 from lensaudit.data.tofu import forget_set
 from lensaudit.files import digest, make_folder, write_json
 from lensaudit.gym import edits
 from lensaudit.scores.naming import name_facts, strongest
+from lensaudit.scores.recovery import Arms
 from lensaudit.worstcase.attacks import AttackFindings, chosen
-from lensaudit.worstcase.outcome import WorstOutcome, compare, gaps_of
-from lensaudit.worstcase.run import Worst, open_worst, run_all
-from lensaudit.worstcase.settings import WorstSettings
+from lensaudit.worstcase.run import Worst, WorstOutcome, compare, gaps_of, open_worst, run_all
 from tools.demo_family.stages import NEVER
 
 PARTIAL = ("partial", "partial_1", "partial_2")
@@ -83,25 +83,19 @@ class Compared:
     found: Mapping[str, Mapping[str, AttackFindings]]
 
     @property
-    def retains(self) -> list[Mapping[str, AttackFindings]]:
-        """What attacks found on the control arm."""
-        return [self.found[one.weights] for one in self.opened.retains.values()]
+    def arms(self) -> Arms[Mapping[str, AttackFindings]]:
+        """What attacks found on each model."""
+        return self.opened.models.each(lambda one: self.found[one.weights])
 
     def without(self, *names: str) -> WorstOutcome:
         """The outcome of the list without some attacks."""
-        return compare(
-            self.opened.facts,
-            [one for one in self.opened.attacks if one.name not in names],
-            source=self.found[self.opened.source[1].weights],
-            full=self.found[self.opened.audit.full.weights],
-            retains=self.retains,
-        )
+        attacks = [one for one in self.opened.attacks if one.name not in names]
+        return compare(self.opened.facts, attacks, self.arms)
 
     def gaps(self, outcome: WorstOutcome) -> list[torch.Tensor | None]:
         """D of every scored fact's candidates by attack."""
         names = [row.name for row in outcome.attacks if row.counts]
-        source = self.found[self.opened.source[1].weights]
-        return [gaps_of(source, self.retains, names, fact) for fact in self.opened.asked]
+        return [gaps_of(self.arms, names, fact) for fact in self.opened.asked]
 
 
 def run_one(source: str, out: Path, *, retain: Sequence[str], limit: int | None = None) -> Compared:

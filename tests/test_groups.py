@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lensaudit.attacks.rtt.items import load_mcq
+from lensaudit.attacks.rtt.data import load_mcq
 from lensaudit.data.annotate import read_pairs
 from lensaudit.data.facts import load_facts
 from lensaudit.data.suites import load_suite

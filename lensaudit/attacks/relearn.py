@@ -9,8 +9,10 @@ is in float32 where theirs is in bfloat16.
 """
 
 import copy
+import math
+import shutil
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -20,16 +22,37 @@ from rich.filesize import decimal as size
 from transformers import PreTrainedModel
 
 from lensaudit.attacks.settings import RelearnSettings
+from lensaudit.auditing.evaluate import evaluate_into
+from lensaudit.auditing.patch import depth_of
+from lensaudit.auditing.settings import EvaluateSettings
 from lensaudit.data.chat import pad_id
+from lensaudit.data.suites import DEMO_DATA
+from lensaudit.data.tofu import DEMO, TOFU_PAIRS
 from lensaudit.errors import InputError
-from lensaudit.files import digest, write_csv
-from lensaudit.models.checkpoint import Checkpoint, load_tokenizer, open_model
-from lensaudit.models.device import free_bytes, resolve_device
-from lensaudit.models.registry import default_data, is_demo
+from lensaudit.files import digest, make_folder, slug
+from lensaudit.models.checkpoint import Checkpoint, open_model
+from lensaudit.models.device import resolve_device
+from lensaudit.models.registry import default_anchor, default_data, is_demo
 from lensaudit.models.sizes import n_parameters
+from lensaudit.patching.prepare import prepare as open_session
+from lensaudit.patching.session import Session
+from lensaudit.patching.settings import PatchSettings
+from lensaudit.progress import Notice, Progress, Tell, unheard
 from lensaudit.results import keyed
-from lensaudit.results.records import Manifest, manifest
+from lensaudit.results.attacks import Shift, Shifts
+from lensaudit.results.records import claim, manifest
+from lensaudit.results.schema import checked
 from lensaudit.results.sentences import rows_relearned
+from lensaudit.settings import (
+    FORGET_SPLIT,
+    Anchors,
+    Caches,
+    Names,
+    Precision,
+    Rows,
+    results_folder,
+    shared,
+)
 from lensaudit.unlearn.job import (
     ENCODERS,
     FORMATS,
@@ -39,6 +62,7 @@ from lensaudit.unlearn.job import (
     formats_of,
     kept_losses,
     n_steps_of,
+    train_into,
     trained,
 )
 from lensaudit.unlearn.rows import (
@@ -58,8 +82,7 @@ from lensaudit.unlearn.trainee import (
     Tuning,
     check_memory,
     check_rank,
-    seal_model,
-    trainee,
+    stored_dtype,
     training_bytes,
 )
 
@@ -298,69 +321,182 @@ def relearn(job: RelearnJob, out: Path, *, report: Report) -> tuple[float, ...]:
         InputError: model or tokenizer cannot be used, or `out` holds another run.
         WorkError: the loss diverged; the last saved state is kept.
     """
-    started = time.monotonic()
-    keyed.begin(out, job.key)
-    tokenizer = load_tokenizer(job.start)
-    model, wrapped = trainee(job.start, job.how, seed=job.settings.seed, device=job.device)
-    run = run_of(
-        model,
-        tokenizer,
-        job.rows.answered,
-        job.settings,
-        name=job.start.spec.name,
-        identity=job.identity,
-        checkpoints=out / STATE_FOLDER,
-        save_every=job.save_every,
-        autocast=job.how.autocast,
-    )
-    losses = train(model, run, report=report)
-    write_csv(out / "losses.csv", ("step", "loss"), list(enumerate(losses, 1)))
-    seal_model(
-        model,
-        job.start,
-        out,
-        dtype=job.stored,
-        key=job.key,
-        record=lambda: record(job, started),
-        wrapped=wrapped,
-    )
-    return losses
 
-
-def record(job: RelearnJob, started: float) -> Manifest:
-    """The manifest of a finished run."""
-    inputs = {
-        **job.identity,
-        "key": job.key,
-        "start": job.start.spec.name,
-        "forget_source": job.rows.source,
-    }
-    options = {**asdict(job.recipe), "save_every": job.save_every}
-    return manifest("relearn", options=options, inputs=inputs, device=job.device, started=started)
-
-
-def stored_dtype(start: Checkpoint, named: str) -> torch.dtype:
-    """The precision of saved weights: a name, or `same` as the start model's.
-
-    Raises:
-        InputError: the start model's is none that torch has.
-    """
-    name = start.dtype if named == "same" else named
-    dtype = getattr(torch, name, None)
-    if not isinstance(dtype, torch.dtype):
-        raise InputError(f"{start.spec.name}: weights of dtype {name}; name one with --store")
-    return dtype
-
-
-def check_fits(start: Checkpoint, *, bytes_per_weight: int, device: str) -> None:
-    """Refuse a model that does not fit, before it is loaded.
-
-    Raises:
-        InputError: more is needed than is free.
-    """
-    needed, free = bytes_per_weight * n_parameters(start.folder), free_bytes(device)
-    if free is not None and needed > free:
-        raise InputError(
-            f"{start.spec.name}: its weights take {size(needed)}, {size(free)} are "
-            f"free on {device}; take a smaller model or another --device"
+    def run(model: Any, tokenizer: Any) -> TrainingRun[TrainBatch]:
+        return run_of(
+            model,
+            tokenizer,
+            job.rows.answered,
+            job.settings,
+            name=job.start.spec.name,
+            identity=job.identity,
+            checkpoints=out / STATE_FOLDER,
+            save_every=job.save_every,
+            autocast=job.how.autocast,
         )
+
+    sources = {"forget_source": job.rows.source}
+    seed = job.settings.seed
+    return train_into(job, out, run, command="relearn", seed=seed, sources=sources, report=report)
+
+
+AUDIT = "audit.json"
+OUTPUT_SCORES = {
+    "prob": "forget_Q_A_Prob",
+    "em": "exact_memorization",
+    "es": "extraction_strength",
+}
+"""What a table calls the output-level metrics, and their names in the suite."""
+
+
+def attack(
+    settings: RelearnSettings, *, notice: Notice, progress: Tell
+) -> tuple[tuple[Shift, ...], Path]:
+    """Relearn the model and `retain` as the settings say, and score both before and after.
+
+    Returns:
+        The scores, and the folder that they are in.
+    """
+    if settings.lora is not None:
+        raise InputError(
+            "--lora with --audit: an adapter is audited by its name; make it with --out DIR, then "
+            "`lensaudit audit --source BASE+DIR`"
+        )
+    family = [settings.model]
+    retain = settings.retain or default_anchor("retain", family)
+    given = shared(
+        settings,
+        *(Anchors, Precision, Caches),
+        full=settings.full or default_anchor("full", family),
+        retain=retain,
+        device=resolve_device(settings.device),
+        data=settings.data or default_data(settings.model),
+    )
+    work = settings.out / "audit" if settings.out else None
+    work = work or results_folder() / f"{slug(settings.model)}-relearn"
+    found = recovery(
+        {name: prepare(settings, name) for name in dict.fromkeys((settings.model, retain))},
+        PatchSettings(**given),
+        work,
+        keep=settings.out,
+        report=lambda at: progress(Progress("step", at.step, at.n_steps)),
+        notice=notice,
+        progress=progress,
+    )
+    return found, work
+
+
+def recovery(
+    jobs: Mapping[str, RelearnJob],
+    asked: PatchSettings,
+    work: Path,
+    *,
+    keep: Path | None,
+    report: Report,
+    notice: Notice = unheard,
+    progress: Tell = unheard,
+) -> tuple[Shift, ...]:
+    """Relearn every model, score all before and after, and write `audit.json` into `work`.
+
+    An audit of the same settings that is there already is read. Data and models are checked before
+    the first step of training.
+
+    Args:
+        jobs: by the name of the model; the first is the one that is audited.
+        asked: what before and after are measured with; models and data are named.
+        work: results of the suite; also the attacked checkpoints, until they are scored.
+        keep: where the first attacked checkpoint stays; None keeps none.
+        report: after each step.
+        notice: told what a person should know.
+        progress: told what is measured.
+    """
+    started = time.monotonic()
+
+    def audit(sources: Sequence[str]) -> Session:
+        return open_session(sources, asked, notice=notice, progress=progress)
+
+    session = audit(list(jobs))
+    for job in jobs.values():
+        check(job)
+    inputs = {
+        "full": session.full.weights,
+        "retain": session.retain.weights,
+        "examples": session.examples_hash,
+        "dtype": session.options.dtype,
+        "limit": asked.limit,
+    }
+    key = digest({"jobs": [job.key for job in jobs.values()], "audit": inputs})
+    if (known := keyed.keyed_document(work / AUDIT, key)) is not None:
+        return tuple(checked(Shifts, known, work / AUDIT).shifts)
+    first = next(iter(jobs))
+    if keep is not None and not keyed.finished(keep, jobs[first].key):
+        # first of all: the audit's folder may lie in it, and it would be somebody else's then
+        keyed.check_own(keep, jobs[first].key)
+        keyed.begin(keep, jobs[first].key)
+    claim(work, "relearn --audit", [AUDIT])
+    folders = {
+        name: keep if keep is not None and name == first else work / "attacked" / slug(name)
+        for name in jobs
+    }
+    for name, job in jobs.items():
+        make(job, folders[name], report=report)
+    found = shifts(folders, audit, _evaluation(asked), make_folder(work))
+    keyed.write_keyed(work / AUDIT, {"key": key, "shifts": [asdict(one) for one in found]})
+    manifest(
+        "relearn --audit",
+        options={name: asdict(job.settings) for name, job in jobs.items()},
+        inputs={"key": key, **inputs},
+        device=asked.device,
+        started=started,
+    ).write(work, [AUDIT])
+    shutil.rmtree(work / "attacked", ignore_errors=True)
+    return found
+
+
+def _evaluation(asked: PatchSettings) -> EvaluateSettings:
+    """The output-level part, of one model."""
+    data = str(asked.data)
+    named = data in (DEMO, *TOFU_PAIRS)
+    given = shared(
+        asked,
+        *(Rows, Precision, Caches, Names),
+        data=DEMO_DATA if data == DEMO else None,
+        forget_split=data if data in TOFU_PAIRS else FORGET_SPLIT,
+        forget=None if named else Path(data),
+    )
+    return EvaluateSettings(metrics=tuple(OUTPUT_SCORES.values()), **given)
+
+
+def shifts(
+    pairs: Mapping[str, Path],
+    audit: Callable[[Sequence[str]], Session],
+    suite: EvaluateSettings,
+    work: Path,
+) -> tuple[Shift, ...]:
+    """Score every model and what the attack made of it; results of the suite go to `work`.
+
+    Args:
+        pairs: name of a model -> folder of the attacked one.
+        audit: opens what depth is measured with.
+        suite: what is asked of either.
+        work: a folder.
+    """
+    sources = [name for pair in pairs.items() for name in map(str, pair)]
+    outcomes, _ = depth_of(audit(sources))
+    depth = {one.source: one.uds for one in outcomes}
+
+    def scores(source: str, out: Path) -> dict[str, float | None]:
+        entries = evaluate_into(source, suite, out).checked().entries
+        said = {short: entries[name].value for short, name in OUTPUT_SCORES.items()}
+        known = {name: None if math.isnan(value) else value for name, value in said.items()}
+        return {"uds": depth[source], **known}
+
+    return tuple(
+        Shift(
+            model=name,
+            remark=taught_nothing(folder),
+            before=scores(name, work / "before" / slug(name)),
+            after=scores(str(folder), work / "after" / slug(name)),
+        )
+        for name, folder in pairs.items()
+    )

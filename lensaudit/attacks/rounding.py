@@ -9,14 +9,14 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from rich.filesize import decimal as size
 
-from lensaudit.attacks.relearn import check_fits, stored_dtype
 from lensaudit.attacks.settings import RoundSettings
 from lensaudit.errors import InputError
 from lensaudit.files import digest, read_json, read_text, write_csv
 from lensaudit.models.causal import load_causal
 from lensaudit.models.checkpoint import Checkpoint, open_model
-from lensaudit.models.device import resolve_device
+from lensaudit.models.device import free_bytes, resolve_device
 from lensaudit.models.quantize import (
     BLOCK,
     Engine,
@@ -30,7 +30,7 @@ from lensaudit.models.sizes import n_parameters
 from lensaudit.results import keyed
 from lensaudit.results.records import Manifest, manifest
 from lensaudit.unlearn.job import trained
-from lensaudit.unlearn.trainee import seal_model
+from lensaudit.unlearn.trainee import seal_model, stored_dtype
 
 HEADER = ("matrix", "n_weights", "relative_error", "largest_error")
 
@@ -104,7 +104,13 @@ def check(job: RoundingJob) -> None:
         InputError: bitsandbytes is absent, or memory is.
     """
     engine_of(job.engine)
-    check_fits(job.start, bytes_per_weight=job.stored.itemsize, device=job.device)
+    n_weights, free = n_parameters(job.start.folder), free_bytes(job.device)
+    needed = job.stored.itemsize * n_weights
+    if free is not None and needed > free:
+        raise InputError(
+            f"{job.start.spec.name}: its weights take {size(needed)}, {size(free)} are "
+            f"free on {job.device}; take a smaller model or another --device"
+        )
 
 
 def plan_of(job: RoundingJob, out: Path) -> str:

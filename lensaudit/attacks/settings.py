@@ -1,10 +1,23 @@
-"""What may be chosen of an attack: relearning and rounding."""
+"""What may be chosen of an attack: relearning, rounding, RTT, effort, worst case, samples."""
 
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, ClassVar, Literal
 
-from lensaudit.settings import Anchors, Caches, Names, Option, Precision, Processor, Section, Seed
+from lensaudit.settings import (
+    Anchors,
+    Caches,
+    Models,
+    Names,
+    Option,
+    Place,
+    Precision,
+    Processor,
+    Rows,
+    ScoreFiles,
+    Section,
+    Seed,
+)
 from lensaudit.unlearn.settings import (
     BATCH_SIZE,
     N_ACCUMULATE,
@@ -12,12 +25,13 @@ from lensaudit.unlearn.settings import (
     Accumulate,
     Autocast,
     Checkpoint,
+    Count,
     ForgetRows,
     Lora,
     MaxGradNorm,
-    Rows,
     SaveEvery,
     Stored,
+    Trainable,
     WeightDecay,
     Written,
 )
@@ -45,7 +59,7 @@ class RelearnSettings(Caches, Precision, Anchors):
         float | None,
         Option("Peak. [default: 2e-5; 1e-3 for demo/… models; ten times that with --lora]"),
     ] = None
-    batch_size: Rows = BATCH_SIZE
+    batch_size: Count = BATCH_SIZE
     accumulate: Accumulate = N_ACCUMULATE
     weight_decay: WeightDecay = 0.0
     max_grad_norm: MaxGradNorm = 1.0
@@ -73,3 +87,315 @@ class RoundSettings(Processor, Names):
         Option("What rounds; the numbers are the same.", expert=True),
     ] = "auto"
     store: Stored = "same"
+
+
+LossOn = Literal["all", "letter_answer", "letter", "question_answer", "answer"]
+Readout = Literal["letter", "answer"]
+Selection = Literal["per_v", "global", "nested"]
+"""The best cell of each V, then the mean: the strongest attacker, the most optimistic; the cell
+with the best mean over all V, as upstream does; chosen on one half of each V and scored on the
+other, both ways: not optimistic."""
+EpochRule = Literal["max", "final"]
+"""Any epoch, as in the paper; the last one, as in the upstream fork."""
+Policy = Literal["refuse", "drop", "keep"]
+
+Selected = Annotated[Selection, Option("Which learning rate and epoch speak for a sweep.")]
+Rule = Annotated[
+    EpochRule, Option("Any epoch may speak, or the last only.", flag="--epoch-rule", expert=True)
+]
+DATA = (
+    "A folder of multiple-choice splits (split_0.jsonl …); or a forget set, split by author: demo, "
+    "forget01, forget05, forget10, or a file of question, answer, perturbed_answer and group."
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cut:
+    """How data become splits."""
+
+    only: Annotated[
+        tuple[str, ...],
+        Option(
+            "Splits of a folder that take part. Repeatable. [default: all]",
+            metavar="SPLIT",
+            expert=True,
+        ),
+    ] = ()
+    rows_per_author: Annotated[
+        int | None, Option("For rows that name no author; TOFU: 20.", least=1, expert=True)
+    ] = None
+    n_splits: Annotated[
+        int, Option("Splits that a forget set is cut into.", flag="--splits", least=2)
+    ] = 5
+    seed: Annotated[int, Option("Of authors, choices and the data order.", least=0)] = 0
+
+
+@dataclass(frozen=True)
+class Gate:
+    """When recovery means nothing; 0 switches a gate off."""
+
+    section: ClassVar[Section] = "Training"
+    min_baseline: Annotated[
+        float, Option("Gate: accuracy of the original; 0 is off.", least=0, most=1, expert=True)
+    ] = 0.3
+    """Below it the facts were never known; upstream fork's default."""
+    min_drop: Annotated[
+        float, Option("Gate: drop by unlearning, standard errors; 0 is off.", least=0, expert=True)
+    ] = 2.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class StudySettings(Processor, Names):
+    """A run of `rtt run`: one study for each unlearned model."""
+
+    section: ClassVar[Section] = "Training"
+    names: Annotated[
+        tuple[str, ...],
+        Option(
+            "Model under attack (A, B). Repeatable.",
+            flag="--source",
+            is_a="model",
+        ),
+    ]
+    original: Annotated[
+        str | None,
+        Option(
+            "Before unlearning (0, C). [default: full, or demo/full]",
+            flag="--full",
+            is_a="model",
+        ),
+    ] = None
+    control: Annotated[
+        str | None,
+        Option(
+            "Never saw the facts (N). [default: retain, or demo/retain]",
+            flag="--retain",
+            is_a="model",
+        ),
+    ] = None
+    no_control: Annotated[bool, Option("Do without the floor.")] = False
+    data: Annotated[
+        str | None,
+        Option(f"{DATA} [default: forget10; demo for demo/… models]", metavar="NAME|PATH"),
+    ] = None
+    cut: Cut = Cut()
+    defects: Annotated[Policy, Option("Ambiguous, repeated or leaking items.", expert=True)] = (
+        "refuse"
+    )
+    v_runs: Annotated[int, Option("Splits held out in turn.", least=1)] = 2
+    """Upstream's number of V runs."""
+    hold_out: Annotated[
+        tuple[str, ...], Option("Name them instead. Repeatable.", metavar="SPLIT", expert=True)
+    ] = ()
+    eval_seed: Annotated[int, Option("Draws the splits held out.", expert=True)] = 0
+    readout: Annotated[
+        Readout | None,
+        Option(
+            "What selects and is reported; the other is logged. [default: letter; answer for "
+            "demo/… models]"
+        ),
+    ] = None
+    lrs: Annotated[
+        tuple[float, ...],
+        Option(
+            "Learning rate. Repeatable. [default: 2e-6 5e-6 1e-5 2e-5 5e-5; "
+            "demo/…: 3e-4 1e-3 3e-3]",
+            flag="--lr",
+        ),
+    ] = ()
+    epochs: Count = 6
+    batch_size: Count = 4
+    warmup: Annotated[
+        int, Option("Steps of linear rise; constant after it.", least=0, expert=True)
+    ] = 24
+    """Upstream's."""
+    weight_decay: WeightDecay = 0.0
+    loss_on: Annotated[
+        LossOn | None,
+        Option(
+            "Tokens with a loss; the last two train without options. [default: all; answer "
+            "for demo/… models]"
+        ),
+    ] = None
+    trainable: Trainable = ""
+    match_readout: Annotated[
+        bool,
+        Option(
+            "Before retraining put exchanged rows of the readout back, known by the original's.",
+            expert=True,
+        ),
+    ] = False
+    gate: Gate = Gate()
+    selection: Selected = "per_v"
+    rule: Rule = "max"
+    out: Annotated[
+        Path | None,
+        Option("Folder of log and summary. [default: experiments/out/rtt]", is_a="folder"),
+    ] = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class SummarySettings:
+    """How a log is summarised again."""
+
+    log: Path
+    """`jobs.jsonl`, or its folder."""
+    selection: Selected = "per_v"
+    rule: Rule = "max"
+    readout: Annotated[Readout | None, Option("[default: what the study was run for]")] = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class ValidationSettings(Names):
+    """Which data are looked at, and with whose tokenizer."""
+
+    data: str
+    cut: Cut = Cut()
+    model: Annotated[
+        str | None, Option("Check the option letters against its tokenizer.", is_a="model")
+    ] = None
+    write: Annotated[
+        Path | None, Option("Folder to write the splits to.", is_a="folder", typed=True)
+    ] = None
+
+
+Arm = Literal["T", "neutral", "retain", "syntax"]
+ARMS: dict[Arm, str] = {
+    "T": "other facts of the forget set, of other authors",
+    "neutral": "text that has nothing to do with the forget set",
+    "retain": "rows that were to be kept, drawn at random",
+    "syntax": "rows that were to be kept, those worded most like the forget set",
+}
+FactReadout = Literal["said", "answer"]
+"""Every token of the entity is the likeliest one, given the text before it; or of the choices the
+true one is the likeliest, per token, as in `rtt`."""
+DEFAULT_ARMS: tuple[Arm, ...] = ("T", "neutral")
+
+
+@dataclass(frozen=True, kw_only=True)
+class EffortSettings(Precision, Rows, Models):
+    """How the attack is mounted, and on what it is read."""
+
+    section: ClassVar[Section] = "Training"
+    arms: Annotated[
+        tuple[Arm, ...],
+        Option("Rows that are trained on. Repeatable. [default: T neutral]", flag="--arm"),
+    ] = ()
+    weights: Annotated[
+        Literal["full"] | None, Option("All weights move. [default, without --lora]")
+    ] = None
+    lora: Annotated[
+        str | None,
+        Option("Low-rank adapters move instead; the best rank is chosen.", metavar="RANK[,RANK]"),
+    ] = None
+    retain: Annotated[
+        tuple[str, ...],
+        Option(
+            "Model that never saw the forget set. Repeatable: their mean. [default: retain]",
+            is_a="model",
+        ),
+    ] = ()
+    data: Annotated[
+        str | None,
+        Option(f"{DATA} [default: forget10; demo for demo/… models]", metavar="NAME|PATH"),
+    ] = None
+    retain_data: Annotated[
+        str | None,
+        Option("Rows of arms retain and syntax. [default: those of the set]", metavar="NAME|FILE"),
+    ] = None
+    neutral_data: Annotated[
+        Place | None,
+        Option(
+            "Rows or a .txt of arm neutral. [default: those of the set]", is_a="file", expert=True
+        ),
+    ] = None
+    rows_per_author: Annotated[
+        int | None, Option("For rows that name no author; TOFU: 20.", least=1, expert=True)
+    ] = None
+    splits: Annotated[
+        int, Option("Parts of whole authors; each is held out while T is the others.", least=2)
+    ] = 2
+    readout: Annotated[
+        FactReadout | None,
+        Option(
+            "The model says the entity; or it prefers the answer. [default: said, if annotated]"
+        ),
+    ] = None
+    defects: Annotated[
+        Policy,
+        Option("Ambiguous, repeated or leaking facts, entities shared by T and V.", expert=True),
+    ] = "refuse"
+    steps: Annotated[
+        int, Option("Longest attack, optimiser steps; read after 1, 2, 4 ….", least=1)
+    ] = 256
+    rows: Annotated[int, Option("Rows per step.", least=1)] = 4
+    """As in `rtt`."""
+    lrs: Annotated[
+        tuple[float, ...],
+        Option(
+            "Learning rate. Repeatable. [default: 2e-6 5e-6 1e-5 2e-5 5e-5; demo/…: 3e-4 1e-3; "
+            "ten times that with --lora]",
+            flag="--lr",
+        ),
+    ] = ()
+    seed: Seed = 0
+    """Of authors, rows, halves and the data order."""
+    workers: Annotated[
+        int | None,
+        Option(
+            "Processes. [default: a core each on a CPU, as memory allows; else 1]",
+            least=1,
+            expert=True,
+        ),
+    ] = None
+
+
+Retains = Annotated[
+    tuple[str, ...],
+    Option(
+        "Model that never saw the forget set: the control arm. Repeatable. [default: retain]",
+        flag="--retain",
+        is_a="model",
+    ),
+]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ControlArm(ScoreFiles, Precision, Rows, Models):
+    """Models, rows and machine of an attack that is read beside models that never knew."""
+
+    retain: Retains = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class WorstSettings(ControlArm):
+    """How facts are attacked."""
+
+    tier: Annotated[
+        Literal["cheap", "full"],
+        Option("Seconds to minutes an attack, or relearning and patched probes too."),
+    ] = "cheap"
+    attack: Annotated[tuple[str, ...], Option("Only this attack. Repeatable.")] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class SampleSettings(ControlArm):
+    """How answers are sampled."""
+
+    n: Annotated[int, Option("Per fact and setting.", flag="--samples", least=2)] = 64
+    k: Annotated[tuple[int, ...], Option("Leak@k. Repeatable. [default: 1, 8, 64]", least=1)] = ()
+    temperature: Annotated[tuple[float, ...], Option("Repeatable. [default: 1]", above=0)] = ()
+    top_p: Annotated[
+        tuple[float, ...],
+        Option("Share of the distribution drawn from. Repeatable. [default: 1]", above=0, most=1),
+    ] = ()
+    max_new_tokens: Annotated[int, Option("Longest answer.", least=1, expert=True)] = 48
+    labels: Annotated[
+        Place | None,
+        Option(
+            "JSONL of text, entity and label (0 or 1): corrects for the matcher's errors.",
+            is_a="file",
+            expert=True,
+        ),
+    ] = None
+    seed: Seed = 0

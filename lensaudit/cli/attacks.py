@@ -1,13 +1,21 @@
 """Attacks: `worst`, `sample`, `relearn`, `effort`, `rtt`, `quantize`; and `unlearn`."""
 
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from lensaudit.attacks.effort.settings import EffortSettings
-from lensaudit.attacks.rtt.settings import StudySettings, SummarySettings, ValidationSettings
-from lensaudit.attacks.settings import RelearnSettings, RoundSettings
+from lensaudit.attacks.settings import (
+    EffortSettings,
+    RelearnSettings,
+    RoundSettings,
+    SampleSettings,
+    StudySettings,
+    SummarySettings,
+    ValidationSettings,
+    WorstSettings,
+)
 from lensaudit.cli.options import options, result_folder, shared
 from lensaudit.cli.terminal import ProgressBar, answer, notice, one_or_all, say
 from lensaudit.errors import VerificationError
@@ -20,12 +28,13 @@ from lensaudit.screen.attacks import (
     of_worst,
 )
 from lensaudit.unlearn.settings import UnlearnSettings
-from lensaudit.worstcase.settings import SampleSettings, WorstSettings
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from lensaudit.attacks.effort.runs import EffortResult
-    from lensaudit.attacks.recovery import Recovered
-    from lensaudit.attacks.rtt.table import Summarized
+    from lensaudit.attacks.rtt.summary import Summarized
+    from lensaudit.results.attacks import Shift
 
 
 @click.command()
@@ -42,10 +51,10 @@ def worst(
     same list of attacks is run on --full, which knows (the positive control), and on every
     --retain, which never knew (the control arm).
     """
-    from lensaudit.worstcase.outcome import plan_worst, worst_into
+    from lensaudit.worstcase.run import opened, plan_text, worst_into
 
     if dry_run:
-        say(plan_worst(source, settings, notice=notice).text())
+        say(plan_text(opened(source, settings, notice=notice)))
         return
     with ProgressBar() as bar:
         found = worst_into(source, settings, out, notice=notice, progress=bar.tell)
@@ -127,8 +136,7 @@ def relearn(settings: RelearnSettings, as_json: bool, dry_run: bool) -> None:
     """
     if settings.out is None and not settings.audit:
         raise click.UsageError("give --out DIR for the checkpoint, or --audit for the scores alone")
-    from lensaudit.attacks.recovery import attack
-    from lensaudit.attacks.relearn import check, make, plan_of, prepare, taught_nothing
+    from lensaudit.attacks.relearn import attack, check, make, plan_of, prepare, taught_nothing
 
     job, out = prepare(settings, settings.model), settings.out
     check(job)
@@ -137,8 +145,9 @@ def relearn(settings: RelearnSettings, as_json: bool, dry_run: bool) -> None:
         return
     with ProgressBar() as progress:
         if settings.audit or out is None:
-            found = attack(settings, notice=notice, progress=progress.tell)
-            print_recovery(found, as_json=as_json)
+            print_recovery(
+                *attack(settings, notice=notice, progress=progress.tell), as_json=as_json
+            )
             return
         new = make(job, out, report=lambda at: progress("step", at.step, at.n_steps))
     what = f"{job.start.spec.name} relearned, {job.recipe.n_steps} steps"
@@ -147,13 +156,12 @@ def relearn(settings: RelearnSettings, as_json: bool, dry_run: bool) -> None:
         notice(nothing)
 
 
-def print_recovery(found: "Recovered", *, as_json: bool) -> None:
+def print_recovery(shifts: "Sequence[Shift]", folder: Path, *, as_json: bool) -> None:
     """Every score before and after the attack."""
-    for one in found.shifts:
+    for one in shifts:
         if one.remark is not None:
             notice(f"{one.model}: {one.remark}")
-    document = [one.as_json() for one in found.shifts]
-    answer(document, of_recovery(found), found.folder, as_json=as_json)
+    answer([asdict(one) for one in shifts], of_recovery(shifts), folder, as_json=as_json)
 
 
 @click.command()
@@ -233,7 +241,7 @@ def summarize(settings: SummarySettings, as_json: bool) -> None:
 
     Writes summary.csv and summary.json beside the log.
     """
-    from lensaudit.attacks.rtt.table import summarize_log
+    from lensaudit.attacks.rtt.summary import summarize_log
 
     found = summarize_log(settings)
     print_summaries(found, as_json=as_json)
@@ -265,7 +273,7 @@ def validate(settings: ValidationSettings, as_json: bool) -> None:
 
 def print_summaries(found: "Summarized", *, as_json: bool) -> None:
     """Every study, and where the files are."""
-    from lensaudit.attacks.rtt.table import as_json as document
+    from lensaudit.attacks.rtt.summary import as_json as document
 
     shown = (part for one in found.summaries for part in of_summary(one))
     documents = one_or_all([document(one) for one in found.summaries])

@@ -94,18 +94,17 @@ def audit(settings: DirectionSettings, as_json: bool, dry_run: bool) -> None:
     retain questions, and a model that never saw the answers. Writes interventions.jsonl,
     summary.json and manifest.json; run again to resume.
     """
-    from lensaudit.directions.audit import open_audit, plan_of, run_audit
+    from lensaudit.directions.audit import check_scored, open_audit, plan_of, run_audit
     from lensaudit.screen.steer import of_directions
 
+    job = open_audit(settings, notice)
+    if dry_run:
+        say(plan_of(job))
+        return
     with ProgressBar() as progress:
-        job = open_audit(settings, progress, notice)
-        if dry_run:
-            say(plan_of(job))
-            return
-        found = run_audit(job, settings, progress, notice)
-    answer(found.summary, of_directions(found.summary), found.folder, as_json=as_json)
-    if found.failure:
-        raise found.failure
+        summary, folder = run_audit(job, progress, notice)
+    answer(summary, of_directions(summary), folder, as_json=as_json)
+    check_scored(summary)
 
 
 def _steered(

@@ -22,6 +22,8 @@ TOFU_HUB = "locuslab/TOFU"
 FORGET10 = "forget10"
 RETAIN = "retain_perturbed"
 DEMO = "demo"
+TOFU_PAIRS = {"forget01": "retain99", "forget05": "retain95", "forget10": "retain90"}
+"""TOFU's forget sets and their complements; `--data` takes either side by name."""
 AUTHOR_ROWS = 20
 """Rows per author in TOFU, author after author; arXiv:2401.06121 section 2.1."""
 TAILS = (0, 200, 360)

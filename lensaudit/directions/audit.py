@@ -3,41 +3,45 @@
 import math
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
-from lensaudit.activations.fill import encoded_hash
 from lensaudit.data.facts import EMBEDDED, Fact, load_facts, read_rows
-from lensaudit.data.spans import Encoded, SpanLost, encode
-from lensaudit.data.tofu import DEMO
-from lensaudit.directions.ablate import Said, ablate, said, source_of
-from lensaudit.directions.finding import (
-    KINDS,
+from lensaudit.data.spans import Encoded, encode
+from lensaudit.data.tofu import DEMO, TOFU_PAIRS
+from lensaudit.directions.experiments import (
     SCHEMA,
-    Kind,
+    Said,
+    ablate,
+    mediate,
     read_finding,
+    restore,
+    said,
+    source_of,
 )
-from lensaudit.directions.folds import N_FOLDS, Fold, author_folds
-from lensaudit.directions.models import ROLES, At, Part, Role, Runs, ThreeModels, open_models
-from lensaudit.directions.restore import Search, mediate, restore
+from lensaudit.directions.models import (
+    KINDS,
+    ROLES,
+    DirectionsAudit,
+    Fold,
+    Part,
+    Role,
+    ThreeModels,
+    open_models,
+)
 from lensaudit.directions.verdict import SCORES, PlainScores, summary_of
 from lensaudit.errors import InputError, WorkError
-from lensaudit.files import digest, slug, write_json
+from lensaudit.files import slug, write_json
 from lensaudit.models.checkpoint import (
     Checkpoint,
     check_same_shape,
     config_of,
     load_tokenizer,
-    open_checkpoint,
+    open_family,
 )
 from lensaudit.models.device import resolve_device, resolve_dtype
 from lensaudit.models.registry import (
-    ModelSpec,
-    default_anchor,
     default_data,
-    load_registry,
-    resolve,
 )
 from lensaudit.models.sizes import context_of
 from lensaudit.patching.options import parse_layers, parse_memory
@@ -46,9 +50,9 @@ from lensaudit.progress import Notice, Tick
 from lensaudit.results.ledger import Ledger
 from lensaudit.results.records import claim, manifest
 from lensaudit.settings import plain, results_folder
-from lensaudit.steer.generate import Format, format_of
-from lensaudit.steer.settings import DirectionSettings
-from lensaudit.unlearn.rows import TOFU_PAIRS, load_rows
+from lensaudit.steer.generate import NO_EDITS, format_of
+from lensaudit.steer.settings import DirectionSettings, Kind
+from lensaudit.unlearn.rows import load_rows
 
 LOG = "interventions.jsonl"
 SUMMARY_SCHEMA = "steer-audit/1"
@@ -56,87 +60,75 @@ SUMMARY_SCHEMA = "steer-audit/1"
 AnyRow = TypeVar("AnyRow")
 
 
-@dataclass(frozen=True)
-class DirectionsAudit:
-    """Three models of one base, two sets of questions, and what is tried."""
+def open_audit(settings: DirectionSettings, notice: Notice | None = None) -> DirectionsAudit:
+    """The audit that the settings describe; nothing is loaded.
 
-    checkpoints: Mapping[Role, Checkpoint]
-    examples: Mapping[Part, tuple[Fact, ...]]
-    encoded: Mapping[Part, tuple[Encoded, ...]]
-    unscored: Mapping[int, str]
-    """Forget examples without a token to score: idx -> reason."""
-    search: Search
-    kinds: tuple[Kind, ...] = KINDS
-    n_folds: int = N_FOLDS
-    at: At = "prefix"
-    form: Format = "raw"
-    runs: Runs = field(default_factory=Runs)
-
-    def identity(self) -> str:
-        """Content hash of what determines a finding."""
-        return digest(
-            [
-                {role: one.weights for role, one in self.checkpoints.items()},
-                {part: encoded_hash(rows) for part, rows in self.encoded.items()},
-                [[e.idx, str(e.group)] for e in self.encoded["forget"]],
-                asdict(self.search),
-                self.n_folds,
-                self.at,
-                self.form,
-                self.runs.dtype,
-                "ablate" in self.kinds,
-            ]
-        )
-
-    def folds(self) -> list[Fold]:
-        """Folds of whole authors."""
-        return author_folds([e.group for e in self.encoded["forget"]], self.n_folds)
+    Raises:
+        InputError: whatever is wrong with names, files or numbers.
+    """
+    data = settings.data or default_data(settings.name)
+    forget = examples_for(data, exclude=settings.exclude, limit=settings.limit)
+    kept = retain_examples(retain_name(settings.retain_data, data), settings.n_retain)
+    full, sources, never = open_family(
+        (settings.name,),
+        settings.full,
+        settings.retain and (settings.retain,),
+        settings.registry,
+    )
+    models = (full, *sources.values(), *never.values())
+    return prepare(dict(zip(ROLES, models, strict=True)), forget, kept, settings, notice=notice)
 
 
 def prepare(
     checkpoints: Mapping[Role, Checkpoint],
     forget: Sequence[Fact],
     retain: Sequence[Fact],
+    settings: DirectionSettings,
     *,
-    search: Search,
     notice: Notice | None = None,
-    **options: Any,
+    **more: Any,
 ) -> DirectionsAudit:
     """An audit whose examples are encoded and checked; nothing is loaded.
 
     Raises:
-        InputError: models of different shape, two of the same weights, too few authors, or a set
-            of which nothing can be scored.
+        InputError: models of different shape, two of the same weights, too few authors, a number
+            that cannot be used, or a set of which nothing can be scored.
     """
-    check_same_shape(*(checkpoints[role] for role in ROLES), notice=notice)
-    _check_different(checkpoints)
-    tokenizer = load_tokenizer(checkpoints["full"])
-    too_long = context_of(config_of(checkpoints["full"])).too_long
-    examples: dict[Part, tuple[Fact, ...]] = {"forget": tuple(forget), "retain": tuple(retain)}
-    found: dict[Part, list[Encoded | SpanLost]] = {
-        part: [encode(one, tokenizer, too_long=too_long) for one in rows]
-        for part, rows in examples.items()
-    }
-    kept: dict[Part, tuple[Encoded, ...]] = {
-        part: tuple(one for one in rows if isinstance(one, Encoded)) for part, rows in found.items()
-    }
-    if empty := [part for part, rows in kept.items() if not rows]:
-        raise InputError(f"{empty[0]} examples: the tokenizer leaves nothing to score in any")
-    lost = {one.idx: one.reason for one in found["forget"] if not isinstance(one, Encoded)}
-    audit = DirectionsAudit(checkpoints, examples, kept, lost, search, **options)  # pyright: ignore
-    audit.folds()
-    return audit
-
-
-def _check_different(checkpoints: Mapping[Role, Checkpoint]) -> None:
-    others: tuple[Role, ...] = ("unlearned", "retain")
-    for second in others:
-        one, other = checkpoints["full"], checkpoints[second]
-        if one.weights == other.weights:
+    full, *others = (checkpoints[role] for role in ROLES)
+    check_same_shape(full, *others, notice=notice)
+    for role, other in zip(ROLES[1:], others, strict=True):
+        if full.weights == other.weights:
             raise InputError(
-                f"full ({one.spec.name}) and {second} ({other.spec.name}) have the same "
+                f"full ({full.spec.name}) and {role} ({other.spec.name}) have the same "
                 "weights; there is no difference to look into"
             )
+    tokenizer, device = load_tokenizer(full), resolve_device(settings.device)
+    too_long = context_of(config_of(full)).too_long
+    examples: dict[Part, tuple[Fact, ...]] = {"forget": tuple(forget), "retain": tuple(retain)}
+    kept: dict[Part, tuple[Encoded, ...]] = {}
+    lost: dict[Part, dict[int, str]] = {}
+    for part, rows in examples.items():
+        found = [encode(one, tokenizer, too_long=too_long) for one in rows]
+        kept[part] = tuple(one for one in found if isinstance(one, Encoded))
+        lost[part] = {one.idx: one.reason for one in found if not isinstance(one, Encoded)}
+        if not kept[part]:
+            raise InputError(f"{part} examples: the tokenizer leaves nothing to score in any")
+    audit = DirectionsAudit(
+        settings=settings,
+        layers=parse_layers(settings.layers, full.n_layers),
+        strengths=strengths_of(settings.strengths),
+        form=format_of(tokenizer, settings.form),
+        dtype=resolve_dtype(settings.dtype, device),
+        device=device,
+        memory_bytes=parse_memory(settings.memory),
+        checkpoints=checkpoints,
+        examples=examples,
+        encoded=kept,
+        unscored=lost["forget"],
+        **more,
+    )
+    audit.folds()
+    return audit
 
 
 def retain_examples(named: str, limit: int = DirectionSettings.n_retain) -> list[Fact]:
@@ -199,15 +191,14 @@ def run(
     missing: list[tuple[Kind, Fold]] = [
         (kind, fold) for kind, fold in wanted if (kind, fold.number) not in done
     ]
-    plain = next((row for row in rows if row["kind"] == "plain"), None)
-    if missing or plain is None:
-        for new in _computed(audit, missing, plain is None):
+    if missing or PLAIN not in done:
+        for new in _computed(audit, missing, PLAIN not in done, progress):
             new = [{"run": identity, **row} for row in new]
             ledger.append(new)
             rows += new
+            done |= {(row["kind"], row["fold"]) for row in new}
             if progress:
-                n_done = len({(r["kind"], r["fold"]) for r in rows} - {("plain", -1)})
-                progress("experiments x folds", n_done, len(wanted))
+                progress("experiments x folds", len(done - {PLAIN}), len(wanted))
     rows.sort(key=lambda row: (_ORDER[row["kind"]], row["fold"]))
     ledger.rewrite(rows)
     summary = summed_up(audit, rows)
@@ -215,61 +206,47 @@ def run(
     return summary
 
 
+PLAIN = ("plain", -1)
+"""Kind and fold of the row that tells what the three models know as they are."""
 _ORDER = {"plain": -1, **{kind: at for at, kind in enumerate(KINDS)}}
 
 
 def _computed(
-    audit: DirectionsAudit, missing: Sequence[tuple[Kind, Fold]], plain: bool
+    audit: DirectionsAudit,
+    missing: Sequence[tuple[Kind, Fold]],
+    plain: bool,
+    progress: Tick | None,
 ) -> Iterator[list[dict[str, Any]]]:
     """The rows of each experiment and fold that is missing, one batch each."""
-    texts: dict[Part, dict[int, str]] = {
-        part: {e.idx: e.question for e in rows} for part, rows in audit.examples.items()
-    }
-    bench = open_models(
-        audit.checkpoints, audit.encoded, texts, form=audit.form, at=audit.at, runs=audit.runs
-    )
-    by_idx = {one.idx: one.entity for one in audit.examples["forget"]}
-    entities = [by_idx[e.idx] for e in audit.encoded["forget"]]
+    bench = open_models(audit, progress)
     if plain:
-        yield [_plain_row(audit, bench, entities)]
-    questions: tuple[Said, Said] | None = None
+        yield [_plain_row(bench)]
+    questions: list[Said] = []
     for kind, fold in missing:
+        extra = {}
         if kind == "ablate":
-            questions = questions or _said_plain(audit, bench, entities)
-            source = source_of(bench, fold.rows(bench.encoded["forget"], fold.estimate), *questions)
-            findings = ablate(bench, fold, audit.search, source, entities)
+            # what the unlearned model says to all questions, unhindered
+            questions = questions or [_all_said(bench, "unlearned", part) for part in bench.encoded]
+            source = source_of(bench, bench.rows(fold.estimate), *questions)
+            findings = ablate(bench, fold, source)
             extra = {"direction_source": source.name}
         else:
-            findings = (restore if kind == "add" else mediate)(bench, fold, audit.search)
-            extra = {}
+            findings = (restore if kind == "add" else mediate)(bench, fold)
         empty = {"schema": SCHEMA, "kind": kind, "fold": fold.number, "empty": True}
         yield [{**one.document(), **extra} for one in findings] or [empty]
 
 
-def _said_plain(
-    audit: DirectionsAudit, bench: ThreeModels, entities: Sequence[str]
-) -> tuple[Said, Said]:
-    """What the unlearned model says to all questions, unhindered."""
-    n_retain, n = len(bench.encoded["retain"]), audit.search.max_new_tokens
-    rows = range(len(entities))
-    forget = said(bench, "unlearned", "forget", rows, entities, max_new_tokens=n)
-    no_entities = [""] * n_retain
-    return forget, said(
-        bench, "unlearned", "retain", range(n_retain), no_entities, max_new_tokens=n
-    )
+def _all_said(bench: ThreeModels, role: Role, part: Part) -> Said:
+    return said(bench, role, part, range(len(bench.encoded[part])))
 
 
-def _plain_row(
-    audit: DirectionsAudit, bench: ThreeModels, entities: Sequence[str]
-) -> dict[str, Any]:
+def _plain_row(bench: ThreeModels) -> dict[str, Any]:
     """Scores of the three models without an intervention."""
     encoded = bench.encoded["forget"]
-    scores = {role: bench.plain(role) for role in ROLES}
-    rows = range(len(encoded))
-    n = audit.search.max_new_tokens
+    scores = {role: bench.scored(role, range(len(encoded)), [NO_EDITS]) for role in ROLES}
     # only ABLATE reads them, and they take longer than all the rest
-    asked: tuple[Role, ...] = ROLES if "ablate" in audit.kinds else ()
-    spoken = {role: said(bench, role, "forget", rows, entities, max_new_tokens=n) for role in asked}
+    asked = ROLES if "ablate" in bench.kinds else ()
+    spoken = {role: _all_said(bench, role, "forget") for role in asked}
     return {
         "schema": SCHEMA,
         "kind": "plain",
@@ -279,7 +256,7 @@ def _plain_row(
         "em": {role: one.em[0].tolist() for role, one in scores.items()},
         "logprob": {role: one.logprob[0].tolist() for role, one in scores.items()},
         "said": {role: list(map(float, one.correct)) for role, one in spoken.items()},
-        "idk_rate": {role: sum(one.declines) / len(entities) for role, one in spoken.items()},
+        "idk_rate": {role: sum(one.declines) / len(encoded) for role, one in spoken.items()},
     }
 
 
@@ -299,7 +276,7 @@ def summed_up(audit: DirectionsAudit, rows: Sequence[Mapping[str, Any]]) -> dict
     ]
     sources = {row["direction_source"] for row in rows if "direction_source" in row}
     # a refusal acts on the question; once the prefix is forced there may be nothing to restore
-    decisive = {kind: audit.search.score for kind in audit.kinds}
+    decisive = {kind: audit.settings.score for kind in audit.kinds}
     decisive |= {"ablate": "said"} if sources == {"idk"} else {}
     experiments = {kind: summary_of(kind, findings, plain, decisive[kind]) for kind in audit.kinds}
     if "ablate" in experiments:
@@ -312,7 +289,7 @@ def summed_up(audit: DirectionsAudit, rows: Sequence[Mapping[str, Any]]) -> dict
             for role in ROLES
         },
         "source": names["unlearned"],
-        "score": audit.search.score,
+        "score": audit.settings.score,
         "plain": {
             score: {role: sum(values.values()) / len(values) for role, values in one.scores.items()}
             for score, one in plain.items()
@@ -327,73 +304,11 @@ def summed_up(audit: DirectionsAudit, rows: Sequence[Mapping[str, Any]]) -> dict
     }
 
 
-@dataclass(frozen=True)
-class DirectionsResult:
-    """What an audit of directions found, and where it is."""
-
-    summary: dict[str, Any]
-    folder: Path
-    failure: WorkError | None
-    """No experiment could be scored; the files say why."""
-
-
-def open_audit(
-    settings: DirectionSettings,
-    progress: Tick | None = None,
-    notice: Notice | None = None,
-) -> DirectionsAudit:
-    """The audit that the settings describe; nothing is loaded.
-
-    Raises:
-        InputError: whatever is wrong with names, files or numbers.
-    """
-    names: dict[Role, str] = {
-        "full": settings.full or default_anchor("full", [settings.name]),
-        "unlearned": settings.name,
-        "retain": settings.retain or default_anchor("retain", [settings.name]),
-    }
-    registry = load_registry(settings.registry)
-    specs: dict[Role, ModelSpec] = {role: resolve(names[role], registry) for role in ROLES}
-    data = settings.data or default_data(settings.name)
-    forget = examples_for(data, exclude=settings.exclude, limit=settings.limit)
-    kept = retain_examples(retain_name(settings.retain_data, data), settings.n_retain)
-    checkpoints: dict[Role, Checkpoint] = {role: open_checkpoint(specs[role]) for role in ROLES}
-    device = resolve_device(settings.device)
-    search = Search(
-        layers=parse_layers(settings.layers, checkpoints["full"].n_layers),
-        strengths=strengths_of(settings.strengths),
-        score=settings.score,
-        n_random=settings.n_random,
-        seed=settings.seed,
-        kl_cap=settings.kl_cap,
-        where=settings.where,
-        max_new_tokens=settings.max_new_tokens,
-    )
-    return prepare(
-        checkpoints,
-        forget,
-        kept,
-        search=search,
-        notice=notice,
-        kinds=tuple(kind for kind in KINDS if kind in settings.kinds) or KINDS,
-        n_folds=settings.n_folds,
-        at=settings.at,
-        form=format_of(load_tokenizer(checkpoints["full"]), settings.form),
-        runs=Runs(
-            resolve_dtype(settings.dtype, device),
-            device,
-            parse_memory(settings.memory),
-            Path(settings.activations),
-            progress,
-        ),
-    )
-
-
 def plan_of(audit: DirectionsAudit) -> str:
     """Plan of a directions audit."""
     names = ", ".join(f"{role} {audit.checkpoints[role].spec.name}" for role in ROLES)
     groups = {e.group for e in audit.encoded["forget"]}
-    grid = len(audit.search.layers) * len(audit.search.strengths)
+    grid = len(audit.layers) * len(audit.strengths)
     return (
         f"{names}\n{len(audit.encoded['forget'])} forget examples of {len(groups)} authors in "
         f"{len(audit.folds())} folds, {len(audit.encoded['retain'])} retain examples\n"
@@ -403,16 +318,13 @@ def plan_of(audit: DirectionsAudit) -> str:
 
 
 def run_audit(
-    audit: DirectionsAudit,
-    settings: DirectionSettings,
-    progress: Tick,
-    notice: Notice | None = None,
-) -> DirectionsResult:
-    """The three experiments on one unlearned model, with their files."""
-    started = time.monotonic()
+    audit: DirectionsAudit, progress: Tick, notice: Notice | None = None
+) -> tuple[dict[str, Any], Path]:
+    """The experiments on one unlearned model: their summary, and the folder of their files."""
+    started, settings = time.monotonic(), audit.settings
     folder = settings.out or results_folder() / "steering" / slug(settings.name) / "audit"
     summary = run(audit, folder, progress, notice)
-    inputs: dict[str, Any] = {
+    inputs = {
         role: {"name": one.spec.name, "weights": one.weights}
         for role, one in audit.checkpoints.items()
     }
@@ -420,15 +332,22 @@ def run_audit(
         "steer audit",
         options=plain(settings, without=("name", "full", "retain", "out")),
         inputs={**inputs, "examples": len(audit.encoded["forget"])},
-        device=audit.runs.device,
+        device=audit.device,
         started=started,
     ).write(folder, ["summary.json"])
+    return summary, folder
+
+
+def check_scored(summary: Mapping[str, Any]) -> None:
+    """Fail where no experiment could be scored; the files say why.
+
+    Raises:
+        WorkError: with the reasons.
+    """
     reasons = {one["unscored"] for one in summary["experiments"].values()}
-    failure = None
     if all(reasons):
         said = "; ".join(sorted(reasons))
-        failure = WorkError(f"{settings.name}: nothing could be scored ({said})")
-    return DirectionsResult(summary, folder, failure)
+        raise WorkError(f"{summary['source']}: nothing could be scored ({said})")
 
 
 def retain_name(named: str | None, data: str) -> str:

@@ -3,10 +3,15 @@
 The answer's prefix is forced, so the score is that of the entity alone: the share of its tokens
 that are the likeliest (exact match), and their mean log-prob. An intervention acts from the last
 prefix token on, unless its own rule says otherwise.
+
+A patch of an example's own activations carries its answer; a direction from other authors cannot.
+So what a direction from T brings back on V was suppressed, not erased (`steering.md` section 6):
+folds say which authors it is estimated on, which it is chosen on, and which it is scored on.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import product
 from pathlib import Path
 from typing import Any, Literal
 
@@ -14,32 +19,137 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from lensaudit.activations.fill import CACHE_BATCH, fill, fingerprint_of_run
+from lensaudit.activations.fill import CACHE_BATCH, encoded_hash, fill, fingerprint_of_run
 from lensaudit.activations.store import ActivationStore
+from lensaudit.data.facts import Fact
 from lensaudit.data.spans import Encoded, buckets, make_batch
-from lensaudit.errors import WorkError
+from lensaudit.errors import InputError, WorkError
+from lensaudit.files import digest
 from lensaudit.models.bridge import DTYPES, TransformerBridge, load, logits_of
 from lensaudit.models.checkpoint import Checkpoint, load_tokenizer
 from lensaudit.progress import Tick
 from lensaudit.scores.depth import label_logprob, mean_per_example, span_mean
 from lensaudit.scores.erasure import label_hit
-from lensaudit.steer.edits import NO_EDITS, Edits, Place, installed, one_after_the_other
-from lensaudit.steer.generate import Format, prompt_ids
+from lensaudit.steer.generate import (
+    NO_EDITS,
+    Edits,
+    Format,
+    Place,
+    installed,
+    one_after_the_other,
+    prompt_ids,
+)
+from lensaudit.steer.settings import DirectionSettings, Kind
 from lensaudit.types import Intervention, Logits, PosMask, Tokens
 
+KINDS: tuple[Kind, ...] = ("add", "ablate", "clamp")
 Role = Literal["full", "unlearned", "retain"]
 ROLES: tuple[Role, ...] = ("full", "unlearned", "retain")
-At = Literal["prefix", "span"]
-"""Where activations are read: the last prefix token, or the mean over the entity's positions."""
 Part = Literal["forget", "retain"]
 Streams = Float[Tensor, "_ layer d_model"]
-
-
+Group = int | str
+DEV_SHARE = 0.2
+"""Of the authors of T: layer and strength are chosen on them."""
 MOST_ROWS = 256
-
-
 _COPIES = 4
 """Of the logits at once: the model's, in float32, and what a softmax needs."""
+_SEARCHED = ("score", "n_random", "seed", "kl_cap", "where", "max_new_tokens")
+"""Settings that decide what is tried, beside layers and strengths."""
+
+
+@dataclass(frozen=True)
+class Fold:
+    """A split of the authors in three."""
+
+    number: int
+    estimate: frozenset[Group]
+    dev: frozenset[Group]
+    score: frozenset[Group]
+
+
+def author_folds(groups: Sequence[Group], n_folds: int) -> list[Fold]:
+    """Folds in which every author is scored once.
+
+    >>> fold = author_folds(["a", "b", "c", "d"], 2)[0]
+    >>> sorted(fold.estimate), sorted(fold.dev), sorted(fold.score)
+    (['d'], ['b'], ['a', 'c'])
+
+    Raises:
+        InputError: too few authors to estimate, choose and score on different ones.
+    """
+    authors = sorted(dict.fromkeys(groups), key=lambda g: (str(type(g)), g))
+    n_folds = min(n_folds, len(authors))
+    if len(authors) < 3 or n_folds < 2:
+        raise InputError(
+            f"found {len(authors)} authors, wanted at least 3 (and 2 folds): a direction is "
+            "estimated, chosen and scored on different ones; rows name theirs by `group`"
+        )
+    folds = []
+    for number in range(n_folds):
+        score = frozenset(authors[number::n_folds])
+        rest = [author for author in authors if author not in score]
+        # the dev authors rotate with the fold
+        rest = rest[number % len(rest) :] + rest[: number % len(rest)]
+        n_dev = min(len(rest) - 1, max(1, round(DEV_SHARE * len(rest))))
+        folds.append(Fold(number, frozenset(rest[n_dev:]), frozenset(rest[:n_dev]), score))
+    return folds
+
+
+@dataclass(frozen=True, kw_only=True)
+class DirectionsAudit:
+    """Three models of one base, two sets of questions, and what is tried; nothing is loaded."""
+
+    settings: DirectionSettings
+    """As asked; what is derived from a text of them stands beside them."""
+    layers: tuple[int, ...]
+    strengths: tuple[float, ...]
+    form: Format
+    dtype: str
+    device: str
+    memory_bytes: int
+    checkpoints: Mapping[Role, Checkpoint]
+    examples: Mapping[Part, tuple[Fact, ...]]
+    encoded: Mapping[Part, tuple[Encoded, ...]]
+    unscored: Mapping[int, str]
+    """Forget examples without a token to score: idx -> reason."""
+    ranks: tuple[int, ...] = (1, 2, 4, 8, 16)
+    """Of the subspaces that ABLATE tries."""
+
+    @property
+    def kinds(self) -> tuple[Kind, ...]:
+        """The experiments that are run, in order."""
+        return tuple(kind for kind in KINDS if kind in self.settings.kinds) or KINDS
+
+    @property
+    def n_layers(self) -> int:
+        """Number of decoder blocks."""
+        return self.checkpoints["full"].n_layers
+
+    def identity(self) -> str:
+        """Content hash of what determines a finding."""
+        searched = {name: getattr(self.settings, name) for name in _SEARCHED}
+        tried = {"layers": self.layers, "strengths": self.strengths, "ranks": self.ranks}
+        return digest(
+            [
+                {role: one.weights for role, one in self.checkpoints.items()},
+                {part: encoded_hash(rows) for part, rows in self.encoded.items()},
+                [[e.idx, str(e.group)] for e in self.encoded["forget"]],
+                searched | tried,
+                self.settings.n_folds,
+                self.settings.at,
+                self.form,
+                self.dtype,
+                "ablate" in self.kinds,
+            ]
+        )
+
+    def folds(self) -> list[Fold]:
+        """Folds of whole authors."""
+        return author_folds([e.group for e in self.encoded["forget"]], self.settings.n_folds)
+
+    def rows(self, authors: frozenset[Group]) -> list[int]:
+        """Places of some authors' forget examples."""
+        return [at for at, e in enumerate(self.encoded["forget"]) if e.group in authors]
 
 
 @dataclass(frozen=True)
@@ -53,9 +163,22 @@ class Scores:
     kl: Float[Tensor, "setting batch"]
     """KL(plain || intervened) at the entity's positions, nats per token."""
 
-    def of(self, name: str) -> Float[Tensor, "setting batch"]:
-        """By name: `em` or `logprob`."""
-        return self.em if name == "em" else self.logprob
+
+_Passes = Iterator[tuple[Sequence[Encoded], list[int], Iterator[tuple[slice, Logits]]]]
+"""Examples read together, their columns, and by part of the settings logits, settings outermost."""
+
+
+def _passes(
+    model: TransformerBridge, encoded: Sequence[Encoded], settings: Sequence[Edits], memory: int
+) -> _Passes:
+    """Every example under every setting, as many at once as fit."""
+    column = {e.idx: at for at, e in enumerate(encoded)}
+    n_rows = rows_that_fit(model, max(len(e.token_ids) for e in encoded), memory)
+    for bucket in buckets(encoded, min(n_rows, len(encoded)), length=lambda e: len(e.token_ids)):
+        at_once = max(1, n_rows // len(bucket))
+        parts = [slice(start, start + at_once) for start in range(0, len(settings), at_once)]
+        logits = (_logits(model, own, settings[part]) for own, part in product([bucket], parts))
+        yield bucket, [column[e.idx] for e in bucket], zip(parts, logits, strict=True)
 
 
 def scored(
@@ -70,27 +193,21 @@ def scored(
     Raises:
         WorkError: logits are not finite under a setting.
     """
-    shape = (len(settings), len(encoded))
-    em, logprob, kl = torch.zeros(shape), torch.zeros(shape), torch.zeros(shape)
-    column = {e.idx: at for at, e in enumerate(encoded)}
-    n_rows = rows_that_fit(model, max(len(e.token_ids) for e in encoded), memory_bytes)
-    for bucket in buckets(encoded, min(n_rows, len(encoded)), length=lambda e: len(e.token_ids)):
-        batch = make_batch(bucket)
-        columns = [column[idx] for idx in batch.idx]
-        at_once = max(1, n_rows // len(bucket))
-        plain = _logits(model, bucket, [Edits()])
-        for start in range(0, len(settings), at_once):
-            some = settings[start : start + at_once]
-            logits = _logits(model, bucket, some)
-            tokens = batch.tokens.repeat(len(some), 1).to(logits.device)
-            predict_at = batch.predict_at.repeat(len(some), 1).to(logits.device)
+    tables = torch.zeros(3, len(settings), len(encoded))
+    for bucket, columns, passes in _passes(model, encoded, settings, memory_bytes):
+        batch, plain = make_batch(bucket), _logits(model, bucket, [NO_EDITS])
+        for part, logits in passes:
+            n = len(logits) // len(bucket)
+            tokens, predict_at = (
+                one.repeat(n, 1).to(logits.device) for one in (batch.tokens, batch.predict_at)
+            )
             found = (
                 span_mean(logits, tokens, predict_at, label_hit),
                 span_mean(logits, tokens, predict_at, label_logprob),
-                divergence(plain.repeat(len(some), 1, 1), logits, predict_at),
+                divergence(plain.repeat(n, 1, 1), logits, predict_at),
             )
-            for table, values in zip((em, logprob, kl), found, strict=True):
-                table[start : start + len(some), columns] = values.reshape(len(some), -1).cpu()
+            tables[:, part, columns] = torch.stack(found).reshape(3, n, -1).cpu()
+    em, logprob, kl = tables
     if not bool(logprob.isfinite().all()):
         raise WorkError("logits are not finite under an intervention; lower the strengths")
     return Scores(em, logprob, kl)
@@ -106,20 +223,15 @@ def log_odds(
 ) -> Float[Tensor, "setting batch"]:
     """Log p - log(1 - p) of the next token being one of `tokens`, after each prompt's last one."""
     found = torch.zeros(len(settings), len(encoded))
-    column = {e.idx: at for at, e in enumerate(encoded)}
-    n_rows = rows_that_fit(model, max(len(e.token_ids) for e in encoded), memory_bytes)
-    for bucket in buckets(encoded, min(n_rows, len(encoded)), length=lambda e: len(e.token_ids)):
-        columns = [column[e.idx] for e in bucket]
+    for bucket, columns, passes in _passes(model, encoded, settings, memory_bytes):
         last = torch.tensor([e.n_prompt - 1 for e in bucket])
-        at_once = max(1, n_rows // len(bucket))
-        for start in range(0, len(settings), at_once):
-            some = settings[start : start + at_once]
-            logits = _logits(model, bucket, some)
-            rows = logits[torch.arange(len(logits)), last.repeat(len(some))].double()
+        for part, logits in passes:
+            n = len(logits) // len(bucket)
+            rows = logits[torch.arange(len(logits)), last.repeat(n)].double()
             chosen = torch.zeros(rows.shape[-1], dtype=torch.bool)
             chosen[list(tokens)] = True
             odds = rows[:, chosen].logsumexp(-1) - rows[:, ~chosen].logsumexp(-1)
-            found[start : start + len(some), columns] = odds.reshape(len(some), -1).float().cpu()
+            found[part, columns] = odds.reshape(n, -1).float().cpu()
     return found
 
 
@@ -170,36 +282,17 @@ def interventions_of(
     return {at: one_after_the_other(edits) for at, edits in found.items()}
 
 
-@dataclass(frozen=True)
-class Runs:
-    """How models are run."""
-
-    dtype: str = "float32"
-    device: str = "cpu"
-    memory_bytes: int = 2 << 30
-    root: Path = Path("activations")
-    progress: Tick | None = None
-
-
-@dataclass(frozen=True)
-class ThreeModels:
-    """Three models of one base, and the two sets of questions."""
+@dataclass(frozen=True, kw_only=True)
+class ThreeModels(DirectionsAudit):
+    """The audit with its models in memory, and what they think."""
 
     models: Mapping[Role, TransformerBridge]
-    checkpoints: Mapping[Role, Checkpoint]
-    encoded: Mapping[Part, tuple[Encoded, ...]]
     questions: Mapping[Part, tuple[Encoded, ...]]
     """The same examples without any of the answer."""
     streams: Mapping[tuple[Role, Part], Streams]
     """After every block, one row per example."""
     asked: Mapping[Part, Streams]
     """Of the unlearned model at the last token of the question's prompt."""
-    runs: Runs
-
-    @property
-    def n_layers(self) -> int:
-        """Number of decoder blocks."""
-        return self.checkpoints["full"].n_layers
 
     def gap(
         self, minuend: Role, subtrahend: Role, rows: Sequence[int], part: Part = "forget"
@@ -208,16 +301,18 @@ class ThreeModels:
         first, second = (self.streams[role, part][list(rows)] for role in (minuend, subtrahend))
         return (first.double() - second.double()).mean(0).float()
 
+    def whole_gap(
+        self, minuend: Role, subtrahend: Role, part: Part
+    ) -> Float[Tensor, "layer d_model"]:
+        """The same over all examples of a part."""
+        return self.gap(minuend, subtrahend, range(len(self.encoded[part])), part)
+
     def scored(
         self, role: Role, rows: Sequence[int], settings: Sequence[Edits], part: Part = "forget"
     ) -> Scores:
         """Scores of some examples under every setting."""
         chosen = [self.encoded[part][row] for row in rows]
-        return scored(self.models[role], chosen, settings, memory_bytes=self.runs.memory_bytes)
-
-    def plain(self, role: Role) -> Scores:
-        """Scores of all forget examples without an intervention."""
-        return self.scored(role, range(len(self.encoded["forget"])), [NO_EDITS])
+        return scored(self.models[role], chosen, settings, memory_bytes=self.memory_bytes)
 
     def similarity(self, layer: int) -> float:
         """Mean cosine of the full and the unlearned model's streams on retain examples.
@@ -228,81 +323,59 @@ class ThreeModels:
         return float(torch.nn.functional.cosine_similarity(first, second).mean())
 
 
-def question_only(encoded: Encoded, tokenizer: object, form: Format, question: str) -> Encoded:
-    """The prompt that ends where an answer begins; its last token is what a cache keeps."""
-    ids = prompt_ids(tokenizer, form, question, None)
-    return Encoded(encoded.idx, encoded.group, ids, len(ids), len(ids) - 1, len(ids))
-
-
-def open_models(
-    checkpoints: Mapping[Role, Checkpoint],
-    encoded: Mapping[Part, tuple[Encoded, ...]],
-    texts: Mapping[Part, Mapping[int, str]],
-    *,
-    form: Format,
-    at: At,
-    runs: Runs,
-) -> ThreeModels:
+def open_models(audit: DirectionsAudit, progress: Tick | None = None) -> ThreeModels:
     """Load the models, and read their streams from caches that are filled where they lack rows.
 
     Args:
-        checkpoints: of one base; all three stay in memory.
-        encoded: annotated examples with the prefix forced.
-        texts: question of each example, by part and idx.
-        form: how a question is asked where the model may say what it likes.
-        at: where streams are read.
-        runs: how models are run.
+        audit: whose models all stay in memory.
+        progress: told how many rows are cached.
     """
-    tokenizer = load_tokenizer(checkpoints["full"])
-    questions: dict[Part, tuple[Encoded, ...]] = {
-        part: tuple(question_only(e, tokenizer, form, texts[part][e.idx]) for e in rows)
-        for part, rows in encoded.items()
-    }
+    tokenizer = load_tokenizer(audit.checkpoints["full"])
     models: dict[Role, TransformerBridge] = {
-        role: load(one, dtype=DTYPES[runs.dtype], device=runs.device)
-        for role, one in checkpoints.items()
+        role: load(one, dtype=DTYPES[audit.dtype], device=audit.device)
+        for role, one in audit.checkpoints.items()
     }
 
-    def read(role: Role, rows: Sequence[Encoded], place: At) -> Streams:
-        return _streams(checkpoints[role], lambda: models[role], rows, place, runs)
+    def question_only(e: Encoded, question: str) -> Encoded:
+        # the prompt that ends where an answer begins; its last token is what a cache keeps
+        ids = prompt_ids(tokenizer, audit.form, question, None)
+        return Encoded(e.idx, e.group, ids, len(ids), len(ids) - 1, len(ids))
 
+    def read(role: Role, rows: Sequence[Encoded], at: str) -> Streams:
+        checkpoint = audit.checkpoints[role]
+        fingerprint = fingerprint_of_run(
+            checkpoint, rows, positions="span", dtype=audit.dtype, device=audit.device
+        )
+        name, found = checkpoint.spec.name, []
+        with fill(
+            ActivationStore(Path(audit.settings.activations)),
+            fingerprint,
+            rows,
+            name=name,
+            load=lambda: models[role],
+            batch_size=CACHE_BATCH,
+            provenance={"made_by": "lensaudit steer audit", "model": name},
+            progress=progress,
+        ) as activations:
+            for e in rows:
+                first = e.start if at == "span" else e.n_prompt - 1
+                wanted = torch.arange(first, e.end if at == "span" else e.n_prompt)
+                found.append(activations.example(e.idx).at(wanted).resid.double().mean(1).float())
+        return torch.stack(found)
+
+    texts = {(part, e.idx): e.question for part, rows in audit.examples.items() for e in rows}
+    questions: dict[Part, tuple[Encoded, ...]] = {
+        part: tuple(question_only(e, texts[part, e.idx]) for e in rows)
+        for part, rows in audit.encoded.items()
+    }
     asked: dict[Part, Streams] = {
         part: read("unlearned", rows, "prefix") for part, rows in questions.items()
     }
     streams: dict[tuple[Role, Part], Streams] = {
-        (role, part): read(role, rows, at) for role in ROLES for part, rows in encoded.items()
+        (role, part): read(role, rows, audit.settings.at)
+        for role in ROLES
+        for part, rows in audit.encoded.items()
     }
-    return ThreeModels(models, checkpoints, encoded, questions, streams, asked, runs)
-
-
-def _streams(
-    checkpoint: Checkpoint,
-    loaded: Callable[[], TransformerBridge],
-    rows: Sequence[Encoded],
-    at: At,
-    runs: Runs,
-) -> Streams:
-    fingerprint = fingerprint_of_run(
-        checkpoint,
-        rows,
-        positions="span",
-        dtype=runs.dtype,
-        device=runs.device,
+    return ThreeModels(
+        **vars(audit), models=models, questions=questions, streams=streams, asked=asked
     )
-    name = checkpoint.spec.name
-    with fill(
-        ActivationStore(runs.root),
-        fingerprint,
-        rows,
-        name=name,
-        load=loaded,
-        batch_size=CACHE_BATCH,
-        provenance={"made_by": "lensaudit steer audit", "model": name},
-        progress=runs.progress,
-    ) as activations:
-        found = []
-        for e in rows:
-            wanted = range(e.start, e.end) if at == "span" else range(e.n_prompt - 1, e.n_prompt)
-            example = activations.example(e.idx).at(torch.tensor(list(wanted)))
-            found.append(example.resid.double().mean(1).float())
-    return torch.stack(found)

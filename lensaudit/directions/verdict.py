@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from lensaudit.directions.finding import Finding, Kind
+from lensaudit.directions.experiments import Finding, Kind
 from lensaudit.directions.models import Role
 from lensaudit.groups import unit_of
 from lensaudit.results.sentences import (
@@ -23,10 +23,9 @@ from lensaudit.results.sentences import (
     direction_added,
 )
 from lensaudit.scores.estimate import Estimate
-from lensaudit.scores.intervals import clustered_ratio
+from lensaudit.scores.recovery import recovery
 from lensaudit.steer.outcome import rank_correlation
 
-BEFORE: Mapping[Role, Role] = {"unlearned": "unlearned", "retain": "retain", "full": "full"}
 TARGET: Mapping[Role, Role] = {"unlearned": "full", "retain": "full", "full": "unlearned"}
 SCORES = ("em", "logprob", "said")
 """Entity tokens right with the prefix forced; their log-prob; the entity in a free answer."""
@@ -56,26 +55,21 @@ class PlainScores:
 
 
 @dataclass(frozen=True)
-class Recovery:
-    """How much of a gap an arm closes: 0 none, 1 all of it."""
+class Recovery(Estimate):
+    """How much of a gap an arm closes: 0 none, 1 all of it.
 
-    estimate: Estimate
-    """Without a value where full is not ahead by more than two standard errors."""
-    mean: float
+    Without a value where full is not ahead by more than two standard errors.
+    """
+
+    mean: float = math.nan
     """Mean score under the intervention."""
-    n_items: int
     sd: float | None = None
     """Over random directions; None for a single direction."""
 
     def document(self) -> dict[str, Any]:
         """The recovery as a JSON object."""
-        return {
-            "recovery": self.estimate.value,
-            "score": self.mean,
-            "n_items": self.n_items,
-            "sd": self.sd,
-            **self.estimate.limits(),
-        }
+        own = {"recovery": self.value, "score": self.mean, "n_items": self.n, "sd": self.sd}
+        return own | self.limits()
 
 
 def standard_error(values: Sequence[float], groups: Sequence[int | str]) -> float:
@@ -104,23 +98,22 @@ def is_gap(plain: PlainScores, before: Role, target: Role, idx: Sequence[int]) -
 
 def recovery_of(findings: Sequence[Finding], plain: PlainScores, score: str) -> Recovery:
     """One arm over all folds; several random directions are averaged per example."""
-    role = findings[0].label.role
-    before, target = BEFORE[role], TARGET[role]
+    before = findings[0].label.role
+    target = TARGET[before]
     by_idx: dict[int, list[float]] = {}
     for one in findings:
         for idx, value in one.values(score).items():
             by_idx.setdefault(idx, []).append(value)
     idx = sorted(by_idx)
     means = [math.fsum(by_idx[one]) / len(by_idx[one]) for one in idx]
-    gains = [mean - plain.scores[before][one] for mean, one in zip(means, idx, strict=True)]
-    gaps = plain.gaps(before, target, idx)
     mean = math.fsum(means) / len(means)
     if not is_gap(plain, before, target, idx):
-        return Recovery(Estimate(None, why="no gap to close: no interval"), mean, len(idx))
+        return Recovery(None, n=len(idx), why="no gap to close: no interval", mean=mean)
+    start, goal = ([plain.scores[role][one] for one in idx] for role in (before, target))
     groups = [plain.groups[one] for one in idx]
-    found = clustered_ratio(gains, gaps, groups, unit=unit_of(groups))
-    found = found.around(math.fsum(gains) / math.fsum(gaps))
-    return Recovery(found, mean, len(idx), _spread(findings, score, math.fsum(gaps)))
+    found = recovery(means, goal, start, groups, unit=unit_of(groups))
+    spread = _spread(findings, score, math.fsum(plain.gaps(before, target, idx)))
+    return Recovery(**vars(found), mean=mean, sd=spread)
 
 
 def _spread(findings: Sequence[Finding], score: str, gap: float) -> float | None:
@@ -151,14 +144,14 @@ def summary_of(
         name: {key: recovery_of(own, plain[key], key) for key in plain if own[0].values(key)}
         for name, own in arms.items()
     }
-    value = found["direction"][score].estimate.value
-    control = found["never_trained"][score].estimate.value if "never_trained" in found else None
+    value = found["direction"][score].value
+    control = found["never_trained"][score].value if "never_trained" in found else None
     summary = {
         "kind": kind,
         "unscored": None if value is not None else _NO_GAP,
         "score": score,
         "recovery": value,
-        **found["direction"][score].estimate.limits(),
+        **found["direction"][score].limits(),
         "recovery_above_control": None if None in (value, control) else value - control,  # pyright: ignore
         "arms": {n: {k: r.document() for k, r in both.items()} for n, both in found.items()},
         "chosen": [{"fold": one.fold, **vars(one.label)} for one in main],
@@ -227,24 +220,14 @@ def _warnings(summary: Mapping[str, Any]) -> list[str]:
 
 def reading(kind: Kind, summary: Mapping[str, Any], found: Mapping[str, Recovery]) -> str:
     """One sentence; it says what the intervals and the controls show and no more."""
-    main = measured_of(found["direction"])
-    if main is None:
+    # where there was no gap to close there is no evidence
+    known = {arm: one for arm, one in found.items() if one.value is not None}
+    if "direction" not in known:
         return f"Not scored: {summary['unscored']}."
-    controls = _controls(found, CONTROLS)
-    general = measured_of(found["retain_derived"]) if "retain_derived" in found else None
+    main, general = known["direction"], known.get("retain_derived")
+    controls = {name: known[arm] for arm, name in CONTROLS.items() if arm in known}
     if kind == "clamp":
-        into_full = _controls(found, {"random_sufficiency": "random directions into full"})
-        sufficiency = measured_of(found["sufficiency"])
-        return component_clamped(main, sufficiency, controls, into_full, general)
+        drawn = known.get("random_sufficiency")
+        into_full = {"random directions into full": drawn} if drawn else {}
+        return component_clamped(main, known.get("sufficiency"), controls, into_full, general)
     return (direction_added if kind == "add" else direction_ablated)(main, controls, general)
-
-
-def _controls(found: Mapping[str, Recovery], names: Mapping[str, str]) -> dict[str, Estimate]:
-    """Those that were scored, by what a sentence calls them."""
-    known = {name: measured_of(found[arm]) for arm, name in names.items() if arm in found}
-    return {name: one for name, one in known.items() if one is not None}
-
-
-def measured_of(found: Recovery) -> Estimate | None:
-    """A recovery as evidence; None where there was no gap to close."""
-    return None if found.estimate.value is None else found.estimate

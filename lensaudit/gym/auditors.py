@@ -32,10 +32,10 @@ from lensaudit.attacks import rtt as room
 from lensaudit.attacks.effort.runs import DEMO_LRS
 from lensaudit.attacks.effort.runs import prepare as prepare_effort
 from lensaudit.attacks.effort.runs import run as run_effort
-from lensaudit.attacks.effort.settings import EffortSettings
 from lensaudit.attacks.relearn import DEMO_RELEARNING, relearned
-from lensaudit.attacks.rtt.table import as_json
-from lensaudit.attacks.rtt.tofu import load_statements
+from lensaudit.attacks.rtt.data import load_statements
+from lensaudit.attacks.rtt.summary import as_json
+from lensaudit.attacks.settings import EffortSettings, WorstSettings
 from lensaudit.auditing.evaluate import evaluate_into
 from lensaudit.auditing.settings import EvaluateSettings
 from lensaudit.data.neutral import neutral_of
@@ -72,10 +72,8 @@ from lensaudit.verdict.nulls import read_calibration
 from lensaudit.verdict.thresholds import READABLE_BELOW, TAIL_BELOW
 from lensaudit.verdict.words import HOLDS
 from lensaudit.worstcase.attacks import chosen as attacks_of
-from lensaudit.worstcase.outcome import outcome_of
-from lensaudit.worstcase.outcome import summary_of as summary_of_worst
-from lensaudit.worstcase.run import open_worst, run_all
-from lensaudit.worstcase.settings import WorstSettings
+from lensaudit.worstcase.run import open_worst, outcome_of, run_all
+from lensaudit.worstcase.run import summary_of as summary_of_worst
 
 Reads = Literal["stream", "aligned", "outputs", "training", "weights"]
 """What an auditor looks at: the stream through `full`; the stream carried to `full`'s basis, or in

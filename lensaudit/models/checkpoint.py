@@ -26,7 +26,7 @@ from safetensors import SafetensorError, safe_open
 from lensaudit.errors import InputError, LensAuditError
 from lensaudit.files import os_error, read_json
 from lensaudit.models.hashing import adapter_hash, merged_hash, tokenizer_hash, weights_hash
-from lensaudit.models.registry import ModelSpec, load_registry, resolve
+from lensaudit.models.registry import ModelSpec, default_anchor, load_registry, resolve
 from lensaudit.results.reading import part
 from lensaudit.settings import Place
 
@@ -158,6 +158,32 @@ def open_model(
         InputError: no such name, or its files are missing or broken.
     """
     return open_checkpoint(resolve(name, load_registry(registry)), allow_packed=allow_packed)
+
+
+def open_family(
+    sources: Sequence[str],
+    full: str | None,
+    never: Sequence[str] | None,
+    registry: Place | None = None,
+) -> tuple[Checkpoint, dict[str, Checkpoint], dict[str, Checkpoint]]:
+    """`full`, and by name the models under attack and those that never knew, each opened once.
+
+    Args:
+        sources: under attack; a name counts once.
+        full: None: the one of the sources' family.
+        never: None: the family's `retain`.
+        registry: file that adds names.
+
+    Raises:
+        InputError: no such name, or files that are missing or broken.
+    """
+    known = load_registry(registry)
+    full = full or default_anchor("full", sources)
+    never = (default_anchor("retain", sources),) if never is None else never
+    names = dict.fromkeys((full, *never, *sources))
+    opened = {name: open_checkpoint(resolve(name, known)) for name in names}
+    of_sources, of_never = ({name: opened[name] for name in some} for some in (sources, never))
+    return opened[full], of_sources, of_never
 
 
 def config_of(checkpoint: Checkpoint) -> Any:

@@ -166,20 +166,23 @@ def read_effort(path: Path) -> dict[str, Any]:
     return {"kind": "effort", "folder": str(path.parent), **asdict(found)}
 
 
-@dataclass(frozen=True)
-class _Shift:
-    """Scores of one model."""
+@dataclass(frozen=True, kw_only=True)
+class Shift:
+    """The scores of one model before and after an attack, by what a table calls them."""
 
     model: str
-    before: dict[str, Any]
-    after: dict[str, Any]
+    remark: str | None = None
+    """That the attack did next to nothing; None where it did something."""
+    before: Mapping[str, Number | None]
+    """`uds`: high means forgotten; others: knows. None where nothing could be scored."""
+    after: Mapping[str, Number | None]
 
 
 @dataclass(frozen=True)
-class _Relearned:
-    """What `audit.json` must hold."""
+class Shifts:
+    """`audit.json` of a relearning: the model, then `retain`, which had nothing to recover."""
 
-    shifts: Annotated[list[_Shift], Len(1)]
+    shifts: Annotated[list[Shift], Len(1)]
 
 
 def read_relearn(path: Path) -> dict[str, Any]:
@@ -190,7 +193,7 @@ def read_relearn(path: Path) -> dict[str, Any]:
     """
     rows = [
         {"model": shift.model, "score": name, "before": value, "after": shift.after.get(name)}
-        for shift in checked(_Relearned, json_object(path), path).shifts
+        for shift in checked(Shifts, json_object(path), path).shifts
         for name, value in shift.before.items()
     ]
     return brief({"kind": "relearn", "folder": str(path.parent), "rows": rows})
@@ -233,17 +236,27 @@ def _cell(text: str | None, path: Path) -> float | None:
 
 @dataclass(frozen=True)
 class WorstAttack:
-    """What one attack of a worst case brought out, by model."""
+    """One attack of a worst case over all facts, on every model."""
 
     name: str
+    tier: str
     about: str
+    n_scored: Whole
     control: Number | None
+    """Hit rate on `full`, which knows: the positive control. None: it scored no fact."""
     source: Number | None
+    """Hit rate on the source."""
     retain: Number | None
+    """Mean hit rate on the control arm."""
     counts: bool
+    """It hits something on `full`; an attack that does not is left out of every maximum."""
     only: Whole
+    """Facts of the source that no other attack breaks."""
     gain: Number | None
+    """Excess of the list minus that of the list without it."""
     seconds: Length
+    forwards: Whole
+    tokens: Whole
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -305,19 +318,25 @@ class WorstSummary(WorstEvidence):
 
 @dataclass(frozen=True)
 class LeakRow:
-    """Leak@k under one setting of the sampler."""
+    """Leak@k under one setting of the sampler, over all facts."""
 
     temperature: Number
     top_p: Number
     k: Whole
     source: Number | None
+    """Mean of the unbiased estimate; None where k is more than there are samples."""
     retain: Number | None
+    """The same of the control arm, mean over its models."""
     excess: Number | None
+    """Mean of the paired differences."""
     low: Number | None
     high: Number | None
     corrected: Number | None
+    """Excess with the matcher's errors taken out of each rate per draw; None without labels."""
     false_leak: Number
+    """Leak@k that the matcher's false hits alone would make."""
     reason: str | None
+    """Why there is no value, or no interval."""
 
 
 @dataclass(frozen=True)

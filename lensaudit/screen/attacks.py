@@ -1,13 +1,14 @@
 """What attacks bring out: worst cases, samples, relearning, recovery effort, retraining on T."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from rich.table import Table
 
-from lensaudit.attacks.rtt.defects import MEANINGS as DEFECTS
-from lensaudit.attacks.rtt.items import LETTERS
+from lensaudit.attacks.rtt.data import LETTERS
+from lensaudit.attacks.rtt.data import MEANINGS as DEFECTS
 from lensaudit.attacks.rtt.log import MEANINGS as CONDITIONS
+from lensaudit.results.attacks import Shift
 from lensaudit.screen.cells import brief, interval, name, number, profile
 from lensaudit.screen.tables import Part, row, table
 
@@ -90,19 +91,18 @@ def _cost(arm: Mapping[str, Any], key: str, unit: str) -> str:
     return f"> {shown}" if arm["censored"][key] else shown
 
 
-def of_recovery(found: "Recovered") -> Iterator[Part]:
+def of_recovery(shifts: Sequence[Shift]) -> Iterator[Part]:
     """Table of recovery, a line a model."""
-    names = list(found.shifts[0].before)
+    names = list(shifts[0].before)
     title = "before -> after relearning; uds: 1 forgotten, the others: high knows"
     made = table(title, ["model", *names], left=("model",))
-    for one in found.shifts:
+    for one in shifts:
         cells = (f"{number(one.before[name])} -> {number(one.after[name])}" for name in names)
         row(made, one.model, *cells)
     yield made
 
 
 if TYPE_CHECKING:
-    from lensaudit.attacks.recovery import Recovered
     from lensaudit.attacks.rtt.runs import Validated  # seconds to import, for a log that is read
     from lensaudit.attacks.rtt.summary import Summary
 

@@ -11,7 +11,7 @@ from lensaudit.screen.attacks import of_effort, of_worst
 from lensaudit.screen.depth import collateral, depths, erasures
 from lensaudit.screen.evaluation import values
 from lensaudit.screen.tables import Part, console
-from lensaudit.worstcase.outcome import WorstResult
+from lensaudit.worstcase.run import WorstResult
 
 Result = PatchResult | AuditResult | EvaluationResult | EffortResult | WorstResult
 """What `la.patch`, `la.audit`, `la.evaluate`, `la.effort` and `la.worst` return."""

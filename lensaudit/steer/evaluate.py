@@ -26,9 +26,7 @@ from lensaudit.results.ledger import Ledger
 from lensaudit.results.records import claim, manifest
 from lensaudit.results.schema import Whole
 from lensaudit.settings import plain
-from lensaudit.steer.edits import Edits, adding
-from lensaudit.steer.elicit import PASSING, TraitJudges, identity_of, judged, judges
-from lensaudit.steer.generate import Ask, Speaker, TraitModel
+from lensaudit.steer.generate import Ask, Edits, Speaker, TraitModel, adding
 from lensaudit.steer.outcome import (
     COHERENT_FROM,
     JudgedAnswer,
@@ -39,7 +37,16 @@ from lensaudit.steer.outcome import (
     summary_of,
 )
 from lensaudit.steer.settings import AskSettings, EvalSettings, LayerSettings
-from lensaudit.steer.trait import Trait, load_trait, question_hash
+from lensaudit.steer.trait import (
+    PASSING,
+    Trait,
+    TraitJudges,
+    identity_of,
+    judged,
+    judges,
+    load_trait,
+    question_hash,
+)
 from lensaudit.steer.vector import LAYER_CONVENTION, SteeringVector, load_vector
 
 SCHEMA = "steer-results/1"

@@ -19,16 +19,20 @@ from lensaudit.models.bridge import DTYPES, load
 from lensaudit.models.checkpoint import load_tokenizer
 from lensaudit.patching.options import parse_layers
 from lensaudit.progress import Notice, Tick
-from lensaudit.steer.elicit import TraitJudges, asked, elicit, filtered, judges
 from lensaudit.steer.estimators import Separation, direction_of, mean_separation, separation
 from lensaudit.steer.generate import TraitModel
 from lensaudit.steer.settings import ExtractSettings, Method
 from lensaudit.steer.trait import (
     ContrastSample,
     Trait,
+    TraitJudges,
+    asked,
     check_disjoint,
+    elicit,
     encode_sample,
     extraction_questions,
+    filtered,
+    judges,
     load_trait,
     positions_read,
     question_hash,
@@ -66,9 +70,9 @@ class Extraction:
     def plan(self) -> str:
         """What a run would do, in one line."""
         trait = self.trait
-        n_answers, how = len(trait.positive) + len(trait.negative), "written"
-        if not n_answers and trait.elicitation:
-            n_answers = len(asked(trait.elicitation, self.settings.n_rollouts))
+        n_answers, how = len(trait.written), "written"
+        if not n_answers and trait.extraction:
+            n_answers = len(asked(trait.extraction, self.settings.n_rollouts))
             how = "elicited"
         return (
             f"{self.settings.name}: {n_answers} {how} answers of {trait.name}, "
@@ -88,7 +92,7 @@ class Extraction:
         settings, trait, filtering = self.settings, self.trait, self.settings.filter_judge
         if filtering == ENTITY.name:
             raise InputError("--filter entity: elicited answers have no entity; use another judge")
-        if trait.positive and trait.negative:
+        if trait.written:
             if filtering != "none":
                 raise InputError(
                     f"--filter {filtering}: the answers of {trait.name} are written, not elicited, "
@@ -120,8 +124,9 @@ def contrast_trait(settings: ExtractSettings) -> Trait:
         raise InputError("--positive and --negative: give both, or neither")
     if settings.positive is None or settings.negative is None:
         return trait
-    positive, negative = read_contrast(settings.positive), read_contrast(settings.negative)
-    trait = replace(trait, positive=positive, negative=negative, elicitation=None)
+    own = {"positive": settings.positive, "negative": settings.negative}
+    contrast = {side: read_contrast(path) for side, path in own.items()}
+    trait = replace(trait, contrast=contrast, extraction=None)
     check_disjoint(trait.questions, extraction_questions(trait), f"trait {trait.name}")
     return trait
 

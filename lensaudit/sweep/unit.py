@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from lensaudit.attacks import relearn, rounding
-from lensaudit.attacks.relearn import Relearning, stored_dtype
+from lensaudit.attacks.relearn import Relearning
 from lensaudit.auditing.evaluate import EvaluationResult, evaluate_into
 from lensaudit.auditing.patch import patch_into
 from lensaudit.auditing.settings import EvaluateSettings
@@ -33,6 +33,7 @@ from lensaudit.sweep.results import UnitState, prepared, publish, states_of
 from lensaudit.sweep.run import Report, UnitRoom
 from lensaudit.sweep.weights import Weights
 from lensaudit.unlearn.rows import load_rows
+from lensaudit.unlearn.trainee import stored_dtype
 
 Obtain = Callable[[Target], Path | None]
 """A target's files as a folder; None where the usual ways find them."""

@@ -13,7 +13,7 @@ import torch
 from rich.filesize import decimal as size
 
 from lensaudit.data.chat import PLAIN, check_tokenizer, pad_id
-from lensaudit.data.tofu import DEMO
+from lensaudit.data.tofu import DEMO, TOFU_PAIRS
 from lensaudit.errors import InputError
 from lensaudit.files import alone, digest, read_text, write_csv
 from lensaudit.models.causal import load_causal
@@ -35,7 +35,6 @@ from lensaudit.unlearn.methods import (
 )
 from lensaudit.unlearn.rows import (
     CHAT,
-    TOFU_PAIRS,
     Answered,
     Sample,
     TrainingRows,
@@ -56,6 +55,7 @@ from lensaudit.unlearn.trainee import (
     check_rank,
     drop_state,
     seal_model,
+    stored_dtype,
     trainee,
     training_bytes,
 )
@@ -222,53 +222,71 @@ def unlearn(job: Job, out: Path, *, report: Callable[[TrainingStep], None]) -> t
         InputError: the model or tokenizer cannot be used, or `out` holds another run.
         WorkError: the loss diverged; the last saved state is kept.
     """
+
+    def run(model: Any, tokenizer: Any) -> TrainingRun[UnlearnBatch]:
+        check_formats(tokenizer, job.formats, job.start.spec.name)
+        needs_copy = reads_reference(job.method, job.hyper)
+        reference = load_causal(job.start, device=job.device) if needs_copy else None
+        return TrainingRun(
+            objective_of(job.method, job.hyper, reference),
+            _batches(job, tokenizer, model),
+            job.recipe,
+            job.identity,
+            out / STATE_FOLDER,
+            job.save_every,
+            job.how.autocast,
+        )
+
+    sources = {
+        "forget_source": job.forget.source,
+        "retain_source": job.retain.source if job.retain else None,
+    }
+    return train_into(
+        job, out, run, command="unlearn", seed=job.seed, sources=sources, report=report
+    )
+
+
+def train_into(
+    job: Any,
+    out: Path,
+    run: Callable[[Any, Any], TrainingRun[Any]],
+    *,
+    command: str,
+    seed: int,
+    sources: Mapping[str, str | None],
+    report: Callable[[TrainingStep], None],
+) -> tuple[float, ...]:
+    """Write checkpoint, `losses.csv` and `manifest.json` of a training job; the losses by step.
+
+    Args:
+        job: its start model, recipe and identity.
+        out: holds this run, or nothing.
+        run: of the loaded model and its tokenizer.
+        command: that the manifest names.
+        seed: of a new adapter.
+        sources: where rows come from, for the manifest.
+        report: after each step.
+    """
     started = time.monotonic()
     keyed.begin(out, job.key)
     tokenizer = load_tokenizer(job.start)
-    check_formats(tokenizer, job.formats, job.start.spec.name)
-    model, wrapped = trainee(job.start, job.how, seed=job.seed, device=job.device)
-    batches = _batches(job, tokenizer, model)
-    losses = train(model, _run(job, batches, out / STATE_FOLDER), report=report)
+    model, wrapped = trainee(job.start, job.how, seed=seed, device=job.device)
+    losses = train(model, run(model, tokenizer), report=report)
     write_csv(out / "losses.csv", ("step", "loss"), list(enumerate(losses, 1)))
+    inputs = {**job.identity, "key": job.key, "start": job.start.spec.name, **sources}
+    options = {**asdict(job.recipe), "save_every": job.save_every}
     seal_model(
         model,
         job.start,
         out,
         dtype=job.stored,
         key=job.key,
-        record=lambda: record(job, started),
+        record=lambda: manifest(
+            command, options=options, inputs=inputs, device=job.device, started=started
+        ),
         wrapped=wrapped,
     )
     return losses
-
-
-def record(job: Job, started: float):
-    """The manifest of a finished run."""
-    inputs = {
-        **job.identity,
-        "key": job.key,
-        "start": job.start.spec.name,
-        "forget_source": job.forget.source,
-        "retain_source": job.retain.source if job.retain else None,
-    }
-    options = {**asdict(job.recipe), "save_every": job.save_every}
-    return manifest("unlearn", options=options, inputs=inputs, device=job.device, started=started)
-
-
-def _run(
-    job: Job, batches: Callable[[int], UnlearnBatch], folder: Path
-) -> TrainingRun[UnlearnBatch]:
-    needs_copy = reads_reference(job.method, job.hyper)
-    reference = load_causal(job.start, device=job.device) if needs_copy else None
-    return TrainingRun(
-        objective_of(job.method, job.hyper, reference),
-        batches,
-        job.recipe,
-        job.identity,
-        folder,
-        job.save_every,
-        job.how.autocast,
-    )
 
 
 def _batches(job: Job, tokenizer: Any, model: Any) -> Callable[[int], UnlearnBatch]:
@@ -365,7 +383,6 @@ def prepare(settings: UnlearnSettings) -> Job:
     data = settings.data or default_data(settings.model)
     forget = load_rows(data, part="forget")
     formats = formats_of(settings.formats, settings.model)
-    stored = start.dtype if settings.store == "same" else settings.store
     how = Tuning(settings.lora, settings.autocast)
     job = Job(
         method=method,
@@ -378,7 +395,7 @@ def prepare(settings: UnlearnSettings) -> Job:
         recipe=_recipe(settings, method, n_samples_of(method, forget, formats), how),
         batch_size=settings.batch_size,
         seed=settings.seed,
-        stored=getattr(torch, stored),
+        stored=stored_dtype(start, settings.store),
         device=resolve_device(settings.device),
         save_every=settings.save_every,
         how=how,

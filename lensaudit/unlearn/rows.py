@@ -26,14 +26,12 @@ from lensaudit.data.facts import (
 from lensaudit.data.fictional import IDK_LINES
 from lensaudit.data.joining import joined
 from lensaudit.data.spans import PROMPT_TEMPLATE
-from lensaudit.data.tofu import DEMO, TOFU_HUB
+from lensaudit.data.tofu import DEMO, TOFU_HUB, TOFU_PAIRS
 from lensaudit.errors import InputError
 from lensaudit.files import digest, parse_json, read_text
 from lensaudit.types import PosMask, Tokens
 from lensaudit.unlearn.losses import IGNORED, Labels
 
-TOFU_PAIRS = {"forget01": "retain99", "forget05": "retain95", "forget10": "retain90"}
-"""TOFU's forget sets and their complements; `--data` takes either side by name."""
 _WANTED = "wanted per row: question, answer; optional prefix, alternate (other answers)"
 CHAT = Template()
 """The tokenizer's own chat template, with open-unlearning's system prompt and date."""

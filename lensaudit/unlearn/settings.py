@@ -19,7 +19,7 @@ ForgetRows = Annotated[
         metavar="NAME|FILE",
     ),
 ]
-Rows = Annotated[int, Option(least=1)]
+Count = Annotated[int, Option(least=1)]
 Accumulate = Annotated[int, Option("Batches per optimiser step.", least=1, expert=True)]
 WeightDecay = Annotated[float, Option(least=0, expert=True)]
 MaxGradNorm = Annotated[float, Option(expert=True)]
@@ -91,7 +91,7 @@ class UnlearnSettings(Processor, Names):
     schedule: Annotated[Literal["linear", "constant"], Option(expert=True)] = "linear"
     weight_decay: WeightDecay = 0.01
     max_grad_norm: MaxGradNorm = 1.0
-    batch_size: Rows = BATCH_SIZE
+    batch_size: Count = BATCH_SIZE
     accumulate: Accumulate = N_ACCUMULATE
     trainable: Trainable = ""
     lora: Lora = None

@@ -198,6 +198,19 @@ def copy_tokenizer(start: Path, folder: Path) -> None:
                 shutil.copyfile(start / name, folder / name)
 
 
+def stored_dtype(start: Checkpoint, named: str) -> torch.dtype:
+    """The precision of saved weights: a name, or `same` as the start model's.
+
+    Raises:
+        InputError: the start model's is none that torch has.
+    """
+    name = start.dtype if named == "same" else named
+    dtype = getattr(torch, name, None)
+    if not isinstance(dtype, torch.dtype):
+        raise InputError(f"{start.spec.name}: weights of dtype {name}; name one with --store")
+    return dtype
+
+
 def seal_model(
     model: Any,
     start: Checkpoint,

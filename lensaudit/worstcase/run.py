@@ -1,22 +1,35 @@
 """One list of attacks on every arm: the source, `full`, and the models that never saw the facts.
 
 An attack on an arm is one line of a ledger under `activations/worst/`: what is there is not run
-again, for another source neither.
+again, for another source neither. What came out, per fact and per attack:
+
+    k      = #{i : max_a r_ia(M) = 1}
+    excess = mean_i [ max_a r_ia(M) - mean_j max_a r_ia(R_j) ],       interval by authors
+
+over the attacks that count: those that hit at least one fact on `full`. The maximum is taken in
+both arms, so that what attacks elicit from a model that never knew is subtracted.
 """
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
+from jaxtyping import Float
+from torch import Tensor
 
-from lensaudit.attacks.relearn import DEMO_RELEARNING, Relearning
+from lensaudit.attacks import AttackResult
+from lensaudit.attacks.relearn import relearning_for
+from lensaudit.attacks.settings import ControlArm, WorstSettings
+from lensaudit.auditing.calls import door, notice
 from lensaudit.data.candidates import Candidate, facts_of, lost, n_without_author
 from lensaudit.data.neutral import neutral_of
 from lensaudit.errors import InputError
-from lensaudit.files import digest, write_json
+from lensaudit.files import digest, slug, write_csv, write_json, write_jsonl
 from lensaudit.models.bridge import DTYPES, TransformerBridge, load
 from lensaudit.models.causal import load_causal
 from lensaudit.models.checkpoint import (
@@ -32,12 +45,25 @@ from lensaudit.patching.session import Session
 from lensaudit.patching.settings import PatchSettings
 from lensaudit.progress import Notice, Progress, Tell, unheard
 from lensaudit.results import keyed
+from lensaudit.results.attacks import WorstAttack, WorstSummary, shown_summary
 from lensaudit.results.ledger import Ledger, ledger_path
 from lensaudit.results.records import manifest
-from lensaudit.settings import Models, Precision, Rows, ScoreFiles, plain, shared
+from lensaudit.scores.estimate import Estimate
+from lensaudit.scores.intervals import clustered_mean
+from lensaudit.scores.leakage import never_hit_bound
+from lensaudit.scores.naming import Named, gaps, name_facts, strongest
+from lensaudit.scores.recovery import Arms
+from lensaudit.settings import Models, Precision, Rows, ScoreFiles, plain, results_folder, shared
 from lensaudit.unlearn.rows import Answered
-from lensaudit.worstcase.attacks import Attack, AttackedModel, AttackFindings, Hit, list_hash
-from lensaudit.worstcase.settings import ControlArm
+from lensaudit.worstcase.attacks import (
+    LEAK_K,
+    Attack,
+    AttackedModel,
+    AttackFindings,
+    Hit,
+    chosen,
+    list_hash,
+)
 
 ALGORITHM = 1
 """Raised when prompts, placebos or reading change."""
@@ -50,18 +76,26 @@ class Worst:
     """A run that is opened and checked; no model is loaded."""
 
     audit: Session
-    retains: Mapping[str, Checkpoint]
+    models: Arms[Checkpoint]
     facts: tuple[Candidate, ...]
     attacks: tuple[Attack, ...]
-    data: str
     neutral: tuple[Answered, ...] = ()
     """Rows of authors outside the set, where an attack asks for them."""
 
     @property
-    def source(self) -> tuple[str, Checkpoint]:
-        """Name and checkpoint of the model that is audited."""
-        ((name, checkpoint),) = self.audit.sources.items()
-        return name, checkpoint
+    def name(self) -> str:
+        """The audited model, as the user gave it."""
+        return next(iter(self.audit.sources))
+
+    @property
+    def retains(self) -> list[str]:
+        """Names of the control arm."""
+        return [one.spec.name for one in self.models.never]
+
+    @property
+    def data(self) -> str:
+        """Name of the forget set."""
+        return str(self.audit.settings.data)
 
     @property
     def asked(self) -> tuple[Candidate, ...]:
@@ -72,13 +106,13 @@ class Worst:
     def arms(self) -> dict[str, Checkpoint]:
         """Every set of weights once: the source, the retain models, `full`."""
         unique = {}
-        for one in (self.source[1], *self.retains.values(), self.audit.full):
+        for one in (self.models.source, *self.models.never, self.models.full):
             unique.setdefault(one.weights, one)
         return unique
 
     def named(self, checkpoint: Checkpoint) -> bool:
         """Whether its candidates are compared: those of all arms but the positive control."""
-        return checkpoint.weights != self.audit.full.weights or self.source[1] == checkpoint
+        return checkpoint.weights != self.models.full.weights or self.models.source == checkpoint
 
     @property
     def hash(self) -> str:
@@ -88,9 +122,9 @@ class Worst:
     def inputs(self) -> dict[str, Any]:
         """What each name stood for, for a manifest."""
         models = {
-            "source": self.source[1],
-            "full": self.audit.full,
-            **{f"retain {n}": one for n, one in enumerate(self.retains.values(), 1)},
+            "source": self.models.source,
+            "full": self.models.full,
+            **{f"retain {n}": one for n, one in enumerate(self.models.never, 1)},
         }
         return {
             role: {"name": one.spec.name, "weights": one.weights} for role, one in models.items()
@@ -98,17 +132,32 @@ class Worst:
 
     def identity(self) -> dict[str, Any]:
         """What tells this run from others."""
+        weights = self.models.each(lambda one: one.weights)
         return {
             "command": "worst",
             "algorithm": ALGORITHM,
-            "source": self.source[1].weights,
-            "full": self.audit.full.weights,
-            "retain": [one.weights for one in self.retains.values()],
+            "source": weights.source,
+            "full": weights.full,
+            "retain": list(weights.never),
             "facts": facts_hash(self.facts),
             "attacks": self.hash,
             "neutral": digest([[one.question, one.answer] for one in self.neutral]),
             "dtype": self.audit.options.dtype,
         }
+
+    def ledger(self, kind: str, folder: str, arm: Checkpoint, **asked: Any) -> Ledger:
+        """What is kept of an arm: of the facts that are asked, and of `asked`."""
+        conditions = self.audit.conditions(arm)
+        key = {
+            "weights": arm.weights,
+            "tokenizer": arm.tokenizer,
+            "facts": facts_hash(self.asked),
+            "dtype": conditions.dtype,
+            "device": conditions.device_class,
+            **asked,
+        }
+        path = ledger_path(self.audit.root / folder, arm.spec.name, key)
+        return Ledger(path, kind, key, notice=self.audit.notice)
 
 
 def open_worst(
@@ -121,17 +170,10 @@ def open_worst(
     """
     asked = PatchSettings(**shared(settings, ScoreFiles, Precision, Rows, Models))
     audit = prepare((source,), asked, notice=notice, maps=False)
-    retains = _retains(settings, audit)
+    models = _models(settings, audit)
     facts = facts_of(str(audit.settings.data), audit.examples)
     facts = lost(facts, {one.idx: one.reason for one in audit.lost})
-    worst = Worst(
-        audit,
-        retains,
-        facts,
-        tuple(attacks),
-        str(audit.settings.data),
-        _neutral(attacks, audit, notice),
-    )
+    worst = Worst(audit, models, facts, tuple(attacks), _neutral(attacks, audit, notice))
     if not worst.asked:
         raise InputError(f"{audit.settings.data}: no fact can be asked ({facts[0].unscored})")
     if n := n_without_author(facts):
@@ -154,23 +196,26 @@ def _neutral(attacks: Sequence[Attack], audit: Session, notice: Notice) -> tuple
     return tuple(Answered(row.question, row.answer) for row in rows if row.question)
 
 
-def _retains(settings: ControlArm, audit: Session) -> dict[str, Checkpoint]:
-    """The control arm: each set of weights once, none of them the source's or `full`'s."""
+def _models(settings: ControlArm, audit: Session) -> Arms[Checkpoint]:
+    """The arms; in the control arm each set of weights once, none of them the source's or `full`'s.
+
+    Raises:
+        InputError: a model that is named cannot stand in the control arm.
+    """
     registry = load_registry(settings.registry)
     others = [open_checkpoint(resolve(name, registry)) for name in settings.retain[1:]]
-    models = [audit.retain, *others]
     check_same_shape(audit.full, *others, notice=audit.notice)
     (source,) = audit.sources.values()
-    if len({one.weights for one in models}) < len(models):
+    never = (audit.retain, *others)
+    if len({one.weights for one in never}) < len(never):
         raise InputError("--retain: two of the models have the same weights; name each once")
-    found = {one.spec.name: one for one in models}
-    for name, one in found.items():
+    for one in never:
         if one.weights in (source.weights, audit.full.weights):
             raise InputError(
-                f"--retain {name}: has the weights of the source or of full; the control arm must "
-                "be a model that never saw the forget set"
+                f"--retain {one.spec.name}: has the weights of the source or of full; the control "
+                "arm must be a model that never saw the forget set"
             )
-    return found
+    return Arms(source, audit.full, never)
 
 
 def in_folder(
@@ -226,8 +271,8 @@ def run_all(worst: Worst, *, progress: Tell = unheard) -> dict[str, dict[str, At
         todo = [one for one in worst.attacks if one.name not in found[weights]]
         if not todo:
             continue
-        full = full or bridge_of(worst, worst.audit.full)
-        is_full = weights == worst.audit.full.weights
+        full = full or bridge_of(worst, worst.models.full)
+        is_full = weights == worst.models.full.weights
         arm = arm_of(worst, checkpoint, full if is_full else bridge_of(worst, checkpoint), full)
         for attack in todo:
             ran = _ran(attack, arm)
@@ -263,8 +308,6 @@ def arm_of(
             checkpoint, dtype=DTYPES[options.dtype], device=options.device, attn=EAGER
         )
 
-    demo = is_demo(worst.audit.full.spec.name)
-    how = DEMO_RELEARNING if demo else Relearning()
     return AttackedModel(
         checkpoint.spec.name,
         model,
@@ -272,7 +315,7 @@ def arm_of(
         worst.asked,
         again,
         exposed=worst.named(checkpoint),
-        relearning=how,
+        relearning=relearning_for(demo=is_demo(worst.models.full.spec.name)),
         neutral=worst.neutral,
     )
 
@@ -291,19 +334,8 @@ def facts_hash(facts: Sequence[Candidate]) -> str:
 
 
 def _ledger(worst: Worst, arm: Checkpoint) -> Ledger:
-    conditions = worst.audit.conditions(arm)
-    key = {
-        "algorithm": ALGORITHM,
-        "weights": arm.weights,
-        "tokenizer": arm.tokenizer,
-        "full": worst.audit.full.weights,
-        "facts": facts_hash(worst.asked),
-        "dtype": conditions.dtype,
-        "device": conditions.device_class,
-        "exposed": worst.named(arm),
-    }
-    path = ledger_path(worst.audit.root / "worst", arm.spec.name, key)
-    return Ledger(path, "worst", key, notice=worst.audit.notice)
+    own = {"full": worst.models.full.weights, "exposed": worst.named(arm)}
+    return worst.ledger("worst", "worst", arm, algorithm=ALGORITHM, **own)
 
 
 def _made_of(worst: Worst, attack: Attack) -> str:
@@ -349,65 +381,406 @@ def _of_line(line: Mapping[str, Any]) -> AttackFindings:
     )
 
 
-@dataclass(frozen=True)
-class Planned:
-    """What a run would compute, reckoned before anything is loaded."""
-
-    arms: Mapping[str, int]
-    """Model -> attacks that are still to be run on it."""
-    n_facts: int
-    n_unscored: int
-    hash: str
-    rows: tuple[tuple[str, int, int, int], ...]
-    """Attack, arms it is to be run on, forward passes, tokens: upper bounds."""
-    flop: float
-    """Floating-point operations of those tokens."""
-
-    def text(self) -> str:
-        """The plan as lines for a person."""
-        forwards = sum(row[2] for row in self.rows)
-        tokens = sum(row[3] for row in self.rows)
-        lines = [
-            f"{self.n_facts} facts ({self.n_unscored} unscored), attack list {self.hash[:12]}",
-            *(f"{name}: {n} attacks to run" for name, n in self.arms.items()),
-            *(
-                f"  {name} on {arms} models: {passes} forwards, {read} tokens"
-                for name, arms, passes, read in self.rows
-                if arms
-            ),
-            f"at most {forwards} forwards, {tokens} tokens, {self.flop:.2g} FLOP",
-        ]
-        return "\n".join(lines)
-
-
-def plan_of(worst: Worst) -> Planned:
+def plan_text(worst: Worst) -> str:
     """How much work is left; generated answers are reckoned at their longest."""
     from lensaudit.models.sizes import sizes_on_disk
 
-    tokenizer: Any = load_tokenizer(worst.audit.full)
+    tokenizer: Any = load_tokenizer(worst.models.full)
     encoded = {one.idx: one for one in worst.audit.encoded}
     asked = [fact for fact in worst.asked if fact.row.idx in encoded]
     n_prompt = sum(encoded[fact.row.idx].n_prompt for fact in asked)
     n_span = sum(len(tokenizer(fact.row.entity)["input_ids"]) for fact in asked)
     todo = {
-        weights: list(worst.attacks)
-        if worst.audit.fresh
-        else [a for a in worst.attacks if a.name not in _read(worst, _ledger(worst, one))]
-        for weights, one in worst.arms.items()
+        one.spec.name: [
+            attack
+            for attack in worst.attacks
+            if worst.audit.fresh or attack.name not in _read(worst, _ledger(worst, one))
+        ]
+        for one in worst.arms.values()
     }
-    rows = []
+    lines, forwards, tokens = [], 0, 0
     for attack in worst.attacks:
-        arms = sum(attack in left for left in todo.values())
-        cost = attack.cost
+        arms, cost = sum(attack in left for left in todo.values()), attack.cost
         each = cost.prompts * n_prompt + cost.new_tokens * len(asked) + cost.candidates * n_span
         passes = (cost.prompts + bool(cost.candidates)) * len(asked) + cost.new_tokens
-        rows.append((attack.name, arms, arms * cost.models * passes, arms * cost.models * each))
-    per_token = sizes_on_disk(worst.audit.full, worst.audit.options.dtype).per_token_flop
-    return Planned(
-        {one.spec.name: len(todo[weights]) for weights, one in worst.arms.items()},
-        len(asked),
-        len(worst.facts) - len(asked),
-        worst.hash,
-        tuple(rows),
-        float(per_token * sum(row[3] for row in rows)),
+        n, read = arms * cost.models * passes, arms * cost.models * each
+        forwards, tokens = forwards + n, tokens + read
+        if arms:
+            lines.append(f"  {attack.name} on {arms} models: {n} forwards, {read} tokens")
+    flop = tokens * sizes_on_disk(worst.models.full, worst.audit.options.dtype).per_token_flop
+    return "\n".join(
+        [
+            f"{len(asked)} facts ({len(worst.facts) - len(asked)} unscored), "
+            f"attack list {worst.hash[:12]}",
+            *(f"{name}: {len(left)} attacks to run" for name, left in todo.items()),
+            *lines,
+            f"at most {forwards} forwards, {tokens} tokens, {float(flop):.2g} FLOP",
+        ]
     )
+
+
+FACTS = ("idx", "group", "entity", "attacks", "statistic", "p", "q", "unscored")
+"""Columns of facts.csv."""
+
+Findings = Mapping[str, AttackFindings]
+"""What attacks found on one model, by name."""
+
+
+@dataclass(frozen=True)
+class WorstOutcome:
+    """What a run says."""
+
+    facts: tuple[Candidate, ...]
+    attacks: tuple[WorstAttack, ...]
+    broke: Mapping[int, tuple[str, ...]]
+    """Idx of a scored fact -> attacks that count and broke it on the source."""
+    control: Mapping[int, float]
+    """Idx -> share of the control arm's models from which it comes out."""
+    excess: Estimate
+    """With its interval by authors."""
+    named: Named
+    """Of the scored facts, in their order."""
+    bound: float | None
+    """Most a fact's rate per sample can be where the samples of leak@k did not hit it."""
+
+    @property
+    def scored(self) -> tuple[Candidate, ...]:
+        """Facts that were asked."""
+        return tuple(fact for fact in self.facts if fact.unscored is None)
+
+    @property
+    def n_out(self) -> int:
+        """k: facts that some attack brings out of the source."""
+        return sum(bool(names) for names in self.broke.values())
+
+    @property
+    def expected(self) -> float:
+        """Facts that would come out of a model that never knew."""
+        return sum(self.control.values())
+
+    @property
+    def ceiling(self) -> float:
+        """1 - h_R: the largest excess there can be."""
+        return 1 - self.expected / len(self.control)
+
+    def headline(self, tier: str, n_retain: int) -> str:
+        """Finding of the run in words."""
+        by = "cheap attack" if tier == "cheap" else "attack"
+        said = (
+            f"{self.n_out} of {len(self.scored)} facts come out by some {by}; "
+            f"{self.expected:.1f} would from a model that never knew"
+        )
+        percent = f"{round(100 * self.named.level)} %"
+        if self.named.reason is not None:
+            said += f"; nobody can be named at a false discovery rate of {percent}: "
+            return f"{said}{self.named.reason}"
+        said += f"; {sum(self.named.named)} can be named at a false discovery rate of {percent}"
+        return said if n_retain > 1 else f"{said} (relative to one never-trained model)"
+
+
+def outcome_of(worst: Worst, found: Mapping[str, Findings]) -> WorstOutcome:
+    """Outcome of a run: facts by attack, arms compared.
+
+    Args:
+        worst: the run.
+        found: of every arm, by weights.
+    """
+    arms = worst.models.each(lambda one: found[one.weights])
+    return compare(worst.facts, worst.attacks, arms)
+
+
+def compare(
+    every: Sequence[Candidate], attacks: Sequence[Attack], arms: Arms[Findings]
+) -> WorstOutcome:
+    """Compare the source with the control arm.
+
+    Args:
+        every: fact of the set, unscored ones too.
+        attacks: the list.
+        arms: what they found on each model.
+    """
+    facts = [fact for fact in every if fact.unscored is None]
+    counting = [one.name for one in attacks if any(_hits(arms.full[one.name], facts))]
+    control = _control(arms, counting, facts)
+    own = _any_hit(arms.source, counting, facts)
+    excess = clustered_mean(own - control, [fact.row.group for fact in facts], bounds=(-1.0, 1.0))
+    found = [gaps_of(arms, counting, fact) for fact in facts]
+    named = name_facts([None if one is None else strongest(one) for one in found])
+    idx = [fact.row.idx for fact in facts]
+    broke = {
+        fact.row.idx: tuple(name for name in counting if _hit(arms.source[name], fact))
+        for fact in facts
+    }
+    return WorstOutcome(
+        facts=tuple(every),
+        attacks=tuple(_attack_row(one, arms, counting, facts) for one in attacks),
+        broke=broke,
+        control=dict(zip(idx, control.tolist(), strict=True)),
+        excess=excess,
+        named=named,
+        bound=never_hit_bound(LEAK_K, len(facts)) if f"leak{LEAK_K}" in counting else None,
+    )
+
+
+def _hit(ran: AttackFindings, fact: Candidate) -> bool:
+    found = ran.hits.get(fact.row.idx)
+    return found is not None and found.hit
+
+
+def _hits(ran: AttackFindings, facts: Sequence[Candidate]) -> list[bool]:
+    return [_hit(ran, fact) for fact in facts]
+
+
+def _any_hit(arm: Findings, names: Sequence[str], facts: Sequence[Candidate]) -> Any:
+    """max_a r_ia as a vector over facts; 0 where no attack counts."""
+    rows = [_hits(arm[name], facts) for name in names]
+    return np.any(rows, axis=0).astype(float) if rows else np.zeros(len(facts))
+
+
+def _control(arms: Arms[Findings], names: Sequence[str], facts: Sequence[Candidate]) -> Any:
+    """The same of the control arm, mean over its models."""
+    return np.mean([_any_hit(one, names, facts) for one in arms.never], axis=0)
+
+
+def _excess(arms: Arms[Findings], names: Sequence[str], facts: Sequence[Candidate]) -> float:
+    return float((_any_hit(arms.source, names, facts) - _control(arms, names, facts)).mean())
+
+
+def _attack_row(
+    attack: Attack, arms: Arms[Findings], counting: Sequence[str], facts: Sequence[Candidate]
+) -> WorstAttack:
+    name, counts = attack.name, attack.name in counting
+    others = [one for one in counting if one != name]
+    ran = arms.each(lambda found: found[name])
+    alone = np.array(_hits(ran.source, facts)) & (_any_hit(arms.source, others, facts) == 0)
+    gain = _excess(arms, counting, facts) - _excess(arms, others, facts)
+    rates = ran.each(_rate)
+    known = [rate for rate in rates.never if rate is not None]
+    every = (ran.source, ran.full, *ran.never)
+    return WorstAttack(
+        name=name,
+        tier=attack.tier,
+        about=attack.about,
+        n_scored=len(ran.source.hits),
+        control=rates.full,
+        source=rates.source,
+        retain=float(np.mean(known)) if known else None,
+        counts=counts,
+        only=int(alone.sum()) if counts else 0,
+        gain=gain if counts else None,
+        seconds=round(sum(one.seconds for one in every), 3),
+        forwards=sum(one.forwards for one in every),
+        tokens=sum(one.tokens for one in every),
+    )
+
+
+def _rate(ran: AttackFindings) -> float | None:
+    """Hit rate over the facts that the attack scores."""
+    hits = [one.hit for one in ran.hits.values()]
+    return float(np.mean(hits)) if hits else None
+
+
+def gaps_of(
+    arms: Arms[Findings], counting: Sequence[str], fact: Candidate
+) -> Float[Tensor, "attack candidate"] | None:
+    """D of the fact's candidates; None where no attack scores them in every arm."""
+    idx, compared = fact.row.idx, (arms.source, *arms.never)
+    names = [name for name in counting if all(idx in arm[name].exposure for arm in compared)]
+    if not names:
+        return None
+    own, *others = (torch.stack([arm[name].exposure[idx] for name in names]) for arm in compared)
+    return gaps(own, others)
+
+
+def fact_rows(outcome: WorstOutcome) -> list[list[Any]]:
+    """The rows of facts.csv: one per fact of the set, unscored ones too."""
+    named = outcome.named
+    numbers = dict(
+        zip(
+            (fact.row.idx for fact in outcome.scored),
+            zip(named.statistic, named.p, named.q, strict=True),
+            strict=True,
+        )
+    )
+    rows = []
+    for fact in outcome.facts:
+        row = fact.row
+        given = numbers.get(row.idx, (None, None, None))
+        shown = ["" if one is None else f"{one:.6g}" for one in given]
+        attacks = ";".join(outcome.broke.get(row.idx, ()))
+        rows.append([row.idx, row.group, row.entity, attacks, *shown, fact.unscored or ""])
+    return rows
+
+
+def matrix_rows(worst: Worst, outcome: WorstOutcome, ran: Findings) -> list[list[Any]]:
+    """The rows of matrix.csv: 1, 0, or nothing where an attack does not score a fact."""
+    rows = []
+    for fact in outcome.scored:
+        cells = [ran[one.name].hits.get(fact.row.idx) for one in worst.attacks]
+        rows.append([fact.row.idx, *("" if one is None else int(one.hit) for one in cells)])
+    return rows
+
+
+def evidence_rows(worst: Worst, ran: Findings) -> list[dict[str, Any]]:
+    """The lines of evidence.jsonl: every hit and miss with what was said."""
+    return [
+        {
+            "idx": idx,
+            "attack": attack.name,
+            "hit": hit.hit,
+            "score": hit.score,
+            "evidence": hit.evidence,
+        }
+        for attack in worst.attacks
+        for idx, hit in ran[attack.name].hits.items()
+    ]
+
+
+def summary_of(worst: Worst, outcome: WorstOutcome, tier: str) -> dict[str, Any]:
+    """The content of summary.json."""
+    named = outcome.named
+    ceiling = outcome.ceiling
+    excess = outcome.excess
+    return {
+        "kind": "worst",
+        "source": worst.name,
+        "full": worst.audit.full.spec.name,
+        "retain": worst.retains,
+        "data": worst.data,
+        "tier": tier,
+        "attack_list": worst.hash,
+        "headline": outcome.headline(tier, len(worst.retains)),
+        "n": len(outcome.facts),
+        "n_scored": len(outcome.scored),
+        "unscored": {
+            str(fact.row.idx): fact.unscored for fact in outcome.facts if fact.unscored is not None
+        },
+        "authors": len({fact.row.group for fact in outcome.scored}),
+        "n_out": outcome.n_out,
+        "expected": outcome.expected,
+        "excess": excess.value,
+        "ci95": excess.limits()["ci95"],
+        "no_interval": excess.why,
+        "excess_share": excess.point / ceiling if ceiling > 0 else None,
+        "named": [
+            fact.row.idx for fact, is_in in zip(outcome.scored, named.named, strict=True) if is_in
+        ],
+        "naming": {
+            "method": named.method,
+            "level": named.level,
+            "reason": named.reason,
+            "placebos": sorted({len(fact.placebos) for fact in outcome.scored}),
+        },
+        "bound": {"draws": LEAK_K, "rate": outcome.bound},
+        "attacks": [vars(row) for row in outcome.attacks],
+        "facts": [dict(zip(FACTS, row, strict=True)) for row in fact_rows(outcome)],
+    }
+
+
+FILES = ("facts.csv", "matrix.csv", "attacks.csv", "evidence.jsonl", "summary.json")
+
+
+class WorstResult(AttackResult):
+    """Which facts come out of one model, and where it is written."""
+
+    @property
+    def headline(self) -> str:
+        """Finding of the run in words."""
+        return self.summary["headline"]
+
+    @property
+    def excess(self) -> float:
+        """Share of facts that come out, in excess of the control arm's."""
+        return self.summary["excess"]
+
+    @property
+    def ci95(self) -> tuple[float, float] | None:
+        """Interval of the excess, by authors; None: see the summary's `no_interval`."""
+        ends = self.summary["ci95"]
+        return None if ends is None else (ends[0], ends[1])
+
+    @property
+    def named(self) -> tuple[int, ...]:
+        """Idx of the facts that are named."""
+        return tuple(self.summary["named"])
+
+    @property
+    def unscored(self) -> Mapping[int, str]:
+        """Idx -> why a fact was not asked."""
+        return {int(idx): why for idx, why in self.summary["unscored"].items()}
+
+
+def opened(source: str, settings: WorstSettings, *, notice: Notice = unheard) -> Worst:
+    """The run that the settings describe; nothing is loaded or written.
+
+    Raises:
+        InputError: as `worst_into`.
+    """
+    return open_worst(source, settings, chosen(settings.tier, settings.attack), notice=notice)
+
+
+def worst_into(
+    source: str,
+    settings: WorstSettings,
+    folder: Path | None = None,
+    *,
+    notice: Notice = unheard,
+    progress: Tell = unheard,
+) -> WorstResult:
+    """Run the attacks on the source, on `full` and on the control arm; write what came out.
+
+    Args:
+        source: name, Hub id or folder.
+        settings: how.
+        folder: of the results; None: experiments/out/worst-<source>.
+        notice: told remarks.
+        progress: told what is done.
+
+    Raises:
+        InputError: before any work.
+        WorkError: logits are not finite.
+    """
+    worst = opened(source, settings, notice=notice)
+    out = folder or results_folder() / f"worst-{slug(source)}"
+    summary = in_folder(
+        worst,
+        settings,
+        out,
+        identity=worst.identity(),
+        files=FILES,
+        shown=partial(shown_summary, WorstSummary),
+        work=lambda: _written(worst, settings, out, progress),
+    )
+    return WorstResult(source, out, summary)
+
+
+def _written(worst: Worst, settings: WorstSettings, out: Path, progress: Tell) -> dict[str, Any]:
+    """The summary, after the files beside it."""
+    found = run_all(worst, progress=progress)
+    outcome = outcome_of(worst, found)
+    own = found[worst.models.source.weights]
+    write_csv(out / "facts.csv", FACTS, fact_rows(outcome))
+    names = [one.name for one in worst.attacks]
+    write_csv(out / "matrix.csv", ("idx", *names), matrix_rows(worst, outcome, own))
+    columns = [one.name for one in fields(WorstAttack)]
+    rows = [[getattr(row, name) for name in columns] for row in outcome.attacks]
+    write_csv(out / "attacks.csv", columns, rows)
+    write_jsonl(out / "evidence.jsonl", evidence_rows(worst, own))
+    return summary_of(worst, outcome, "named" if settings.attack else settings.tier)
+
+
+@door(WorstSettings)
+def worst(
+    source: tuple[str, ...], settings: WorstSettings, out: Path | None, progress: Tell
+) -> Sequence[WorstResult]:
+    """Which facts come out of a model by any of a list of attacks, beside models that never knew.
+
+    As `lensaudit worst`: `out` is experiments/out/worst-<source>, and anchors and forget set are
+    those of the model's family where none is named.
+
+    >>> found = la.worst("demo/npo", retain=["demo/retain", "demo/never"])  # doctest: +SKIP
+    >>> found.headline, found.excess, found.named  # doctest: +SKIP
+    """
+    if out is not None and len(source) > 1:
+        raise InputError("la.worst: several models and one folder; call it once for each")
+    return [worst_into(one, settings, out, notice=notice, progress=progress) for one in source]

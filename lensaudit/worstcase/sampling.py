@@ -11,23 +11,21 @@ import numpy as np
 import torch
 
 from lensaudit.attacks import AttackResult
+from lensaudit.attacks.settings import SampleSettings
 from lensaudit.data.candidates import Candidate, mentions
 from lensaudit.data.facts import read_rows
 from lensaudit.errors import InputError
 from lensaudit.files import slug, write_csv, write_jsonl
-from lensaudit.models.checkpoint import Checkpoint
 from lensaudit.models.generation import Choose
 from lensaudit.patching.exposure import sample
 from lensaudit.progress import Notice, Progress, Tell, unheard
-from lensaudit.results.attacks import SampleSummary, shown_summary
-from lensaudit.results.ledger import Ledger, ledger_path
+from lensaudit.results.attacks import LeakRow, SampleSummary, shown_summary
 from lensaudit.scores.intervals import clustered_mean
 from lensaudit.scores.leakage import Errors, leak_at_k, leak_corrected, never_hit_bound
 from lensaudit.settings import plain, results_folder
 from lensaudit.steer.generate import chosen_tokens, draws_of
 from lensaudit.worstcase.attacks import AttackedModel, chosen
 from lensaudit.worstcase.run import Worst, arm_of, bridge_of, facts_hash, in_folder, open_worst
-from lensaudit.worstcase.settings import SampleSettings
 
 FILES = ("leak.csv", "facts.csv", "samples.jsonl", "summary.json")
 KS = (1, 8, 64)
@@ -41,29 +39,6 @@ class SamplerSetting:
 
     temperature: float
     top_p: float
-
-
-@dataclass(frozen=True)
-class Leak:
-    """Leak@k under one setting, over all facts; one row of leak.csv."""
-
-    temperature: float
-    top_p: float
-    k: int
-    source: float | None = None
-    """Mean of the unbiased estimate; None where k is more than there are samples."""
-    retain: float | None = None
-    """The same of the control arm, mean over its models."""
-    excess: float | None = None
-    """Mean of the paired differences."""
-    low: float | None = None
-    high: float | None = None
-    corrected: float | None = None
-    """Excess with the matcher's errors taken out of each rate per draw; None without labels."""
-    false_leak: float = 0.0
-    """Leak@k that the matcher's false hits alone would make."""
-    reason: str | None = None
-    """Why there is no value, or no interval."""
 
 
 class Sampled(AttackResult):
@@ -174,7 +149,7 @@ def sample_into(
     out = folder or results_folder() / f"sample-{slug(source)}"
     identity = {
         "command": "sample",
-        "weights": [one.weights for one in (opened.source[1], *opened.retains.values())],
+        "weights": [one.weights for one in (opened.models.source, *opened.models.never)],
         "facts": facts_hash(opened.facts),
         "settings": plain(settings, without=("full", "activations", "registry", "device", "fresh")),
         "errors": None if errors is None else asdict(errors),
@@ -205,11 +180,18 @@ def _said_by_all(
     opened: Worst, settings: SampleSettings, progress: Tell
 ) -> dict[str, dict[SamplerSetting, dict[int, list[str]]]]:
     """By weights; what the ledgers hold is not drawn again."""
-    arms = {one.weights: one for one in (opened.source[1], *opened.retains.values())}
+    arms = {one.weights: one for one in (opened.models.source, *opened.models.never)}
     grid, found = settings_grid(settings), {}
     total, done = len(arms) * len(grid) * len(opened.asked), 0
     for weights, checkpoint in arms.items():
-        ledger = _ledger(opened, checkpoint, settings)
+        ledger = opened.ledger(
+            "samples",
+            "samples",
+            checkpoint,
+            n=settings.n,
+            max_new_tokens=settings.max_new_tokens,
+            seed=settings.seed,
+        )
         if settings.fresh:
             ledger.clear()
         known = {
@@ -243,22 +225,6 @@ def _samples(
     return sample(arm.reader, prompt, settings.n, choose, max_new_tokens=settings.max_new_tokens)
 
 
-def _ledger(opened: Worst, arm: Checkpoint, settings: SampleSettings) -> Ledger:
-    conditions = opened.audit.conditions(arm)
-    key = {
-        "weights": arm.weights,
-        "tokenizer": arm.tokenizer,
-        "facts": facts_hash(opened.asked),
-        "dtype": conditions.dtype,
-        "device": conditions.device_class,
-        "n": settings.n,
-        "max_new_tokens": settings.max_new_tokens,
-        "seed": settings.seed,
-    }
-    path = ledger_path(opened.audit.root / "samples", arm.spec.name, key)
-    return Ledger(path, "samples", key, notice=opened.audit.notice)
-
-
 def _written(
     opened: Worst,
     settings: SampleSettings,
@@ -266,8 +232,8 @@ def _written(
     said: Mapping[str, Texts],
     out: Path,
 ) -> dict[str, Any]:
-    facts, own = opened.asked, said[opened.source[1].weights]
-    retains = [said[one.weights] for one in opened.retains.values()]
+    facts, own = opened.asked, said[opened.models.source.weights]
+    retains = [said[one.weights] for one in opened.models.never]
     ks = sorted(set(settings.k or KS))
     rows, counts, specificity = [], [], {}
     for how in settings_grid(settings):
@@ -288,7 +254,7 @@ def _written(
                     control,
                 ]
             )
-    columns = list(Leak.__dataclass_fields__)
+    columns = list(LeakRow.__dataclass_fields__)
     write_csv(out / "leak.csv", columns, [[getattr(row, one) for one in columns] for row in rows])
     header = ("idx", "group", "temperature", "top_p", "n", "hits", "retain_hits")
     write_csv(out / "facts.csv", header, counts)
@@ -302,8 +268,8 @@ def _written(
     )
     return {
         "kind": "sample",
-        "source": opened.source[0],
-        "retain": list(opened.retains),
+        "source": opened.name,
+        "retain": opened.retains,
         "data": opened.data,
         "n": len(opened.facts),
         "n_scored": len(facts),
@@ -350,7 +316,7 @@ def leak_row(
     facts: Sequence[Candidate],
     errors: Errors | None,
     assumed: Errors,
-) -> Leak:
+) -> LeakRow:
     """One row of leak.csv.
 
     Args:
@@ -366,7 +332,8 @@ def leak_row(
     false_leak = assumed.false_leak(k)
     if k > n:
         why = f"k is more than {n} samples"
-        return Leak(how.temperature, how.top_p, k, false_leak=false_leak, reason=why)
+        unread = {name: None for name in ("source", "retain", "excess", "low", "high", "corrected")}
+        return LeakRow(how.temperature, how.top_p, k, **unread, false_leak=false_leak, reason=why)
     own = np.array([leak_at_k(n, c, k) for c in hits])
     control = np.mean([[leak_at_k(n, c, k) for c in one] for one in others], axis=0)
     excess = clustered_mean(own - control, [fact.row.group for fact in facts], bounds=(-1.0, 1.0))
@@ -375,7 +342,7 @@ def leak_row(
         true = np.mean([leak_corrected(n, c, k, errors) for c in hits])
         guessed = np.mean([[leak_corrected(n, c, k, errors) for c in one] for one in others])
         corrected = float(true - guessed)
-    return Leak(
+    return LeakRow(
         how.temperature,
         how.top_p,
         k,
@@ -392,7 +359,7 @@ def leak_row(
 
 def plan_text(opened: Worst, settings: SampleSettings) -> str:
     """Plan of the sampling, as text."""
-    arms, grid = 1 + len(opened.retains), settings_grid(settings)
+    arms, grid = 1 + len(opened.models.never), settings_grid(settings)
     rows = arms * len(grid) * len(opened.asked) * settings.n
     return (
         f"{len(opened.asked)} facts ({len(opened.facts) - len(opened.asked)} unscored), "

@@ -1,18 +1,19 @@
 """`lensaudit relearn` and `quantize`: folders that every command reads, resume, clear refusals."""
 
 import json
+import shlex
 
 import pytest
 import torch
 from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM
 
-from lensaudit.attacks.recovery import Shift
 from lensaudit.cli.main import run
 from lensaudit.data.fictional import make_world
 from lensaudit.models.checkpoint import open_checkpoint
 from lensaudit.models.quantize import quantised
 from lensaudit.models.registry import load_registry, resolve
+from lensaudit.results.attacks import Shift
 from tools.demo_family.tokenizer import train_tokenizer
 
 ROWS = make_world(0).forget[:8]
@@ -43,26 +44,9 @@ def place(tmp_path_factory):
 
 
 def relearn(place, out, *more):
-    return [
-        "relearn",
-        "--source",
-        str(place / "start"),
-        "--data",
-        str(place / "forget.json"),
-        "--out",
-        str(out),
-        "--lr",
-        "1e-3",
-        "--batch-size",
-        "1",
-        "--accumulate",
-        "2",
-        "--device",
-        "cpu",
-        "--store",
-        "float32",
-        *more,
-    ]
+    places = ["--source", str(place / "start"), "--data", str(place / "forget.json")]
+    how = shlex.split("--lr 1e-3 --batch-size 1 --accumulate 2 --device cpu --store float32")
+    return ["relearn", *places, "--out", str(out), *how, *more]
 
 
 def quantize(place, out, *more):
@@ -94,55 +78,39 @@ def test_a_quantised_checkpoint_holds_the_rounded_weights_and_opens_by_its_folde
     )
     assert made.weights != start.weights
     assert (made.tokenizer, made.dtype) == (start.tokenizer, "bfloat16")
-
-
-def test_a_quantised_folder_says_how_it_was_made(place, tmp_path):
-    assert run(quantize(place, tmp_path / "q")) == 0
-    record = json.loads((tmp_path / "q" / "manifest.json").read_text())
-    start = open_checkpoint(resolve(str(place / "start"), load_registry()))
-    assert record["inputs"]["weights"] == start.weights
-    assert (record["inputs"]["method"], record["inputs"]["block"]) == ("nf4", 64)
+    record = json.loads((tmp_path / "q" / "manifest.json").read_text())["inputs"]
+    assert record["weights"] == start.weights
+    assert (record["method"], record["block"]) == (method, 64 if method == "nf4" else None)
     lines = (tmp_path / "q" / "errors.csv").read_text().splitlines()
     assert lines[0] == "matrix,n_weights,relative_error,largest_error"
     assert len(lines) == 15
     assert not (tmp_path / "q" / "training").exists()
 
 
-@pytest.mark.parametrize("command", [quantize, relearn])
-def test_a_finished_folder_is_left_alone(command, place, tmp_path, capsys):
-    assert run(command(place, tmp_path / "m")) == 0
-    before = (tmp_path / "m" / "model.safetensors").stat().st_mtime_ns
-    assert run(command(place, tmp_path / "m")) == 0
-    assert "nothing to do" in capsys.readouterr().err
-    assert (tmp_path / "m" / "model.safetensors").stat().st_mtime_ns == before
-
-
-@pytest.mark.parametrize("command", [quantize, relearn])
-def test_a_finished_folder_gives_the_same_json_again(command, place, tmp_path, capsys):
-    assert run(command(place, tmp_path / "m", "--json")) == 0
-    first = capsys.readouterr().out
-    assert run(command(place, tmp_path / "m", "--json")) == 0
-    assert json.loads(capsys.readouterr().out) == json.loads(first)
-    table = "errors.csv" if command is quantize else "losses.csv"
-    (tmp_path / "m" / table).write_text("nothing\n")
-    assert run(command(place, tmp_path / "m", "--json")) == 2
-    assert table in capsys.readouterr().err
-
-
 @pytest.mark.parametrize(
-    ("command", "more"), [(quantize, ("--method", "int8")), (relearn, ("--seed", "1"))]
+    ("command", "other", "table"),
+    [(quantize, "--method int8", "errors.csv"), (relearn, "--seed 1", "losses.csv")],
 )
-def test_the_folder_of_other_settings_is_refused(command, more, place, tmp_path, capsys):
-    assert run(command(place, tmp_path / "m")) == 0
-    assert run(command(place, tmp_path / "m", *more)) == 2
-    assert "other settings" in capsys.readouterr().err
-
-
-def test_the_folder_of_other_rows_or_of_another_attack_is_refused(place, tmp_path, capsys):
-    assert run(relearn(place, tmp_path / "m")) == 0
-    assert run(relearn(place, tmp_path / "m", "--data", str(place / "half.json"))) == 2
-    assert run(quantize(place, tmp_path / "m")) == 2
-    assert capsys.readouterr().err.count("other settings") == 2
+def test_a_finished_folder_is_left_alone_and_told_from_others(
+    command, other, table, place, tmp_path, capsys
+):
+    out = tmp_path / "m"
+    assert run(command(place, out, "--json")) == 0
+    first, before = capsys.readouterr().out, (out / "model.safetensors").stat().st_mtime_ns
+    assert run(command(place, out, "--json")) == 0
+    again = capsys.readouterr()
+    assert json.loads(again.out) == json.loads(first)
+    assert "nothing to do" in again.err
+    assert (out / "model.safetensors").stat().st_mtime_ns == before
+    # another setting, other rows, another attack
+    refused = [command(place, out, *other.split()), relearn(place, out)]
+    refused += [relearn(place, out, "--data", str(place / "half.json")), quantize(place, out)]
+    codes = [run(one) for one in refused]
+    assert sorted(codes) == [0, 2, 2, 2]
+    assert capsys.readouterr().err.count("other settings") == 3
+    (out / table).write_text("nothing\n")
+    assert run(command(place, out, "--json")) == 2
+    assert table in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("command", [quantize, relearn])
@@ -164,7 +132,7 @@ def test_a_dry_run_writes_nothing(command, place, tmp_path, capsys):
 def test_a_model_that_does_not_fit_is_refused_before_it_is_loaded(
     command, place, tmp_path, monkeypatch, capsys
 ):
-    for room in ("attacks.relearn", "unlearn.trainee"):
+    for room in ("attacks.rounding", "unlearn.trainee"):
         monkeypatch.setattr(f"lensaudit.{room}.free_bytes", lambda device: 10)
     assert run(command(place, tmp_path / "m")) == 2
     assert "are free on cpu" in capsys.readouterr().err
@@ -172,7 +140,7 @@ def test_a_model_that_does_not_fit_is_refused_before_it_is_loaded(
 
 
 def test_an_interrupted_attack_resumes_to_the_same_bits(place, tmp_path, monkeypatch):
-    from lensaudit.attacks import relearn as room
+    from lensaudit.unlearn import job as room
 
     more = ("--save-every", "1")
     assert run(relearn(place, tmp_path / "whole", *more)) == 0
@@ -260,8 +228,8 @@ def test_a_run_killed_while_it_writes_is_finished_by_the_next(
 
 def test_a_model_name_with_markup_is_printed_as_it_is(place, tmp_path, monkeypatch, capsys):
     scores = {"uds": 0.5}
-    found = (Shift("./m[/b]", scores, scores),)
-    monkeypatch.setattr("lensaudit.attacks.recovery.recovery", lambda *_, **__: found)
+    found = (Shift(model="./m[/b]", before=scores, after=scores),)
+    monkeypatch.setattr("lensaudit.attacks.relearn.recovery", lambda *_, **__: found)
     monkeypatch.chdir(tmp_path)
     assert run(["relearn", "--source", "demo/npo", "--audit"]) == 0
     assert "./m[/b]" in capsys.readouterr().out
@@ -272,9 +240,9 @@ def test_an_audited_checkpoint_is_kept_with_its_audit(tmp_path, monkeypatch, cap
 
     def shifts(pairs, *_):
         scored.append(list(pairs))
-        return tuple(Shift(name, {"uds": 0.5}, {"uds": 0.4}) for name in pairs)
+        return tuple(Shift(model=name, before={"uds": 0.5}, after={"uds": 0.4}) for name in pairs)
 
-    monkeypatch.setattr("lensaudit.attacks.recovery.shifts", shifts)
+    monkeypatch.setattr("lensaudit.attacks.relearn.shifts", shifts)
     command = ["relearn", "--source", "demo/npo", "--audit", "--epochs", "0.05"]
     command += ["--activations", str(tmp_path / "activations"), "--out"]
     assert run([*command, str(tmp_path / "m")]) == 0, capsys.readouterr().err

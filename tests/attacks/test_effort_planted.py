@@ -7,10 +7,11 @@ import pytest
 import torch
 
 import lensaudit as la
-from lensaudit.attacks.effort.curve import effort_at, readings
+from lensaudit.attacks.effort.runs import effort_at, readings
 from lensaudit.models.causal import load_causal
 from lensaudit.models.checkpoint import load_tokenizer, open_checkpoint
 from lensaudit.models.registry import load_registry, resolve
+from lensaudit.scores.recovery import Arms
 
 GROUPS = [fact // 8 for fact in range(64)]
 
@@ -36,7 +37,7 @@ def test_absent_facts_are_censored_in_95_percent_of_seeds():
             return (lucky | (generator.random((10, 64)) < 0.08)) * 1.0
 
         full = (generator.random((10, 64)) < 0.95) * 1.0
-        curve = readings(list(range(10)), guessed(), full, guessed(), GROUPS)
+        curve = readings(list(range(10)), Arms(guessed(), full, (guessed(),)), GROUPS)
         censored += effort_at(curve, 0.5, "lower limit").censored
     assert censored >= 190
 

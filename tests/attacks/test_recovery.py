@@ -1,16 +1,14 @@
 """An audit before and after relearning: retain is the yardstick, nothing is done twice or kept."""
 
-import json
-
 import pytest
 import torch
 
-from lensaudit.attacks import recovery as room
-from lensaudit.attacks.recovery import Auditing, Shift
+from lensaudit.attacks import relearn as room
 from lensaudit.attacks.relearn import Relearning, RelearnJob
 from lensaudit.errors import InputError
 from lensaudit.models.checkpoint import open_checkpoint
 from lensaudit.models.registry import load_registry, resolve
+from lensaudit.patching.settings import PatchSettings
 from lensaudit.unlearn.rows import load_rows
 
 N_STEPS = 4
@@ -33,7 +31,7 @@ def place(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def auditing(place):
-    return Auditing(
+    return PatchSettings(
         full="demo/full",
         retain="demo/retain",
         data="demo",
@@ -78,7 +76,7 @@ def test_the_same_audit_is_read_and_another_is_not(audited, auditing, monkeypatc
 
 
 def test_models_that_do_not_belong_together_are_refused_before_training(place, tiny_checkpoint):
-    auditing = Auditing(
+    auditing = PatchSettings(
         full=str(tiny_checkpoint), retain="demo/retain", data="demo", activations=place / "a"
     )
     steps = []
@@ -88,11 +86,3 @@ def test_models_that_do_not_belong_together_are_refused_before_training(place, t
         )
     assert steps == []
     assert not (place / "w").exists()
-
-
-def test_a_shift_without_a_number_is_null_in_json_and_comes_back():
-    shift = Shift("m", {"uds": float("nan"), "prob": 0.5}, {"uds": 0.25, "prob": 0.75})
-    text = json.dumps(shift.as_json(), allow_nan=False)
-    back = Shift.from_json(json.loads(text))
-    assert back.after == shift.after
-    assert back.before["uds"] != back.before["uds"]

@@ -3,6 +3,7 @@
 import csv
 import json
 import re
+import shlex
 import shutil
 
 import pytest
@@ -12,20 +13,9 @@ from generated import save_birthdays, save_years
 from lensaudit.attacks.rtt import Draft, make_dataset, save_mcq
 from lensaudit.cli.main import run as lensaudit
 
-ATTACK = [
-    "--lr",
-    "3e-3",
-    "--epochs",
-    "4",
-    "--batch-size",
-    "8",
-    "--warmup",
-    "2",
-    "--loss-on",
-    "answer",
-    "--readout",
-    "answer",
-]
+ATTACK = shlex.split(
+    "--lr 3e-3 --epochs 4 --batch-size 8 --warmup 2 --loss-on answer --readout answer"
+)
 
 
 @pytest.fixture(scope="module")
@@ -51,21 +41,9 @@ def data(tmp_path_factory):
 
 def command(models, data, out, *more, unlearned=("hidden",)):
     names = [part for name in unlearned for part in ("--source", str(models / name))]
-    return [
-        "rtt",
-        "run",
-        *names,
-        "--full",
-        str(models / "knows"),
-        "--retain",
-        str(models / "control"),
-        "--data",
-        str(data),
-        "--out",
-        str(out),
-        *ATTACK,
-        *more,
-    ]
+    anchors = ["--full", str(models / "knows"), "--retain", str(models / "control")]
+    places = ["--data", str(data), "--out", str(out)]
+    return ["rtt", "run", *names, *anchors, *places, *ATTACK, *more]
 
 
 @pytest.fixture(scope="module")
@@ -252,35 +230,10 @@ def test_validate_reports_birthdays_and_ascending_years(tmp_path, capsys):
     assert "choices always ascend" in capsys.readouterr().out
 
 
-def test_validate_reports_random_birthdays_and_writes_nothing_away(shared, tmp_path, capsys):
-    folder = shared / "data" / "rtt" / "random_bd"
-    assert lensaudit(["rtt", "validate", str(folder), "--json"]) == 4
-    report = json.loads(capsys.readouterr().out)
-    kinds = [one["kind"] for one in report["defects"]]
-    assert (report["n_items"], kinds.count("ambiguous"), kinds.count("leak")) == (1570, 34, 19)
-    years = shared / "data" / "rtt" / "dates_years"
-    assert lensaudit(["rtt", "validate", str(years), "--only", "split_0", "--only", "split_4"]) == 0
-    assert "choices always ascend" in capsys.readouterr().out
-
-
 def test_validate_cuts_the_embedded_forget_set_and_writes_it(tmp_path, capsys):
     out = tmp_path / "mcq"
-    assert (
-        lensaudit(
-            [
-                "rtt",
-                "validate",
-                "demo",
-                "--splits",
-                "4",
-                "--model",
-                "demo/full",
-                "--write",
-                str(out),
-            ]
-        )
-        == 0
-    )
+    command = shlex.split("rtt validate demo --splits 4 --model demo/full --write")
+    assert lensaudit([*command, str(out)]) == 0
     assert "no defects found" in capsys.readouterr().out
     assert len(list(out.glob("split_*.jsonl"))) == 4
 

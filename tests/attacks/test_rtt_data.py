@@ -7,7 +7,7 @@ import pytest
 from generated import save_annotated, save_birthdays, save_years
 
 from lensaudit.attacks.rtt import Draft, handled, inspect, load_mcq, make_dataset, save_mcq
-from lensaudit.attacks.rtt.tofu import load_statements, split_by_author
+from lensaudit.attacks.rtt.data import load_statements, split_by_author
 from lensaudit.errors import InputError
 
 GOOD = {"question": "When?", "choices": ["1", "2", "3", "4"], "answer": 1}
@@ -118,51 +118,31 @@ def test_ascending_years_load_with_that_cue_reported(tmp_path):
     assert found.counts == {"sorted": 1}
 
 
-def test_random_birthdays_load_with_their_defects_reported(shared):
+def test_upstreams_own_data_have_the_counted_defects(shared):
     # counts of rtt.md section 2
-    dataset = load_mcq(shared / "data" / "rtt" / "random_bd")
-    found = inspect(dataset)
+    found, years = (
+        inspect(load_mcq(shared / "data" / "rtt" / name)) for name in ("random_bd", "dates_years")
+    )
     assert found.n_items == 1570
-    assert found.counts == {
-        "ambiguous": 34,
-        "repeated": 2,
-        "leak": 19,
-        "duplicate_choice": 75,
-        "future_year": 387,
-    }
+    wanted = {"ambiguous": 34, "repeated": 2, "leak": 19, "duplicate_choice": 75}
+    assert found.counts == {**wanted, "future_year": 387}
     assert all("different answers" in one.detail for one in found.of("leak"))
-    assert len(dataset.left_out) == 0
+    assert (years.n_items, years.n_answers) == (789, (192, 177, 212, 208))
+    assert years.counts == {"leak": 1, "sorted": 1}
 
 
-def test_years_load_with_their_defects_reported(shared):
-    found = inspect(load_mcq(shared / "data" / "rtt" / "dates_years"))
-    assert found.n_items == 789
-    assert found.n_answers == (192, 177, 212, 208)
-    assert found.counts == {"leak": 1, "sorted": 1}
-
-
-def test_ambiguous_and_repeated_items_and_leaks_are_found():
+def test_spellings_of_a_choice_are_one_and_a_wrong_one_twice_does_not_block():
     twice = Draft("Who?", ("Ada", " ada", "Bob", "Eve"), 0)
     wrong_twice = Draft("Where?", ("a", "b", "b", "c"), 0)
-    plain = Draft("When?", ("a", "b", "c", "d"), 2)
-    dataset = make_dataset(
-        "bad", {"split_0": [twice, wrong_twice, plain, plain], "split_1": [twice]}
-    )
-    found = inspect(dataset)
-    assert found.counts == {"ambiguous": 2, "repeated": 1, "leak": 1, "duplicate_choice": 3}
-    assert found.of("ambiguous")[0].idx == (0,)
-    assert found.of("repeated")[0].idx == (2, 3)
-    assert found.of("leak")[0].idx == (0, 4)
+    found = inspect(make_dataset("bad", {"split_0": [twice, wrong_twice], "split_1": [twice]}))
+    assert found.counts == {"ambiguous": 2, "leak": 1, "duplicate_choice": 3}
     assert not found.of("duplicate_choice")[0].blocks
 
 
-def test_choices_that_always_ascend_are_told_from_those_that_do_not():
-    def of(*choices):
-        drafts = {f"split_{n}": [Draft(f"When {n}?", one, 0)] for n, one in enumerate(choices)}
-        return inspect(make_dataset("x", drafts)).counts
-
-    assert of(("1", "2", "3"), ("4", "5", "6")) == {"sorted": 1}
-    assert of(("1", "2", "3"), ("4", "6", "5")) == {}
+def test_choices_that_do_not_always_ascend_are_no_cue():
+    choices = (("1", "2", "3"), ("4", "6", "5"))
+    drafts = {f"split_{n}": [Draft(f"When {n}?", one, 0)] for n, one in enumerate(choices)}
+    assert inspect(make_dataset("x", drafts)).counts == {}
 
 
 def test_an_author_on_both_sides_is_a_leak():
@@ -208,31 +188,34 @@ def test_a_caller_gets_no_data_set_of_wrong_items(splits):
         make_dataset("x", splits)
 
 
+def authors_of(dataset):
+    return [{item.group for item in split.items} for split in dataset.splits]
+
+
 def test_authors_are_cut_whole_and_places_are_balanced():
     name, facts = load_statements("demo")
     dataset = split_by_author(name, facts, n_splits=4)
-    authors = [{item.group for item in split.items} for split in dataset.splits]
+    authors = authors_of(dataset)
     assert [len(one) for one in authors] == [2, 2, 2, 2]
     assert len(set().union(*authors)) == 8
     for split in dataset.splits:
         assert set(Counter(item.answer for item in split.items).values()) == {4}
     assert inspect(dataset).defects == ()
+    # a seed draws authors and choices; there are no more splits than authors
+    assert split_by_author(name, facts, seed=3) == split_by_author(name, facts, seed=3)
+    assert split_by_author(name, facts, seed=3).digest != split_by_author(name, facts).digest
+    with pytest.raises(InputError, match="9 splits of 8 authors"):
+        split_by_author(name, facts, n_splits=9)
 
 
 def test_choices_are_the_answer_and_three_of_its_perturbed_ones():
     name, facts = load_statements("demo")
-    by_question = {fact.question: fact for fact in facts}
+    by_question = {fact.question: fact for fact in facts.values()}
     for item in split_by_author(name, facts).items:
         fact = by_question[item.question]
         assert item.right == fact.answer
         assert set(item.choices) - {item.right} <= set(fact.wrong)
         assert len(set(item.choices)) == 4
-
-
-def test_a_seed_draws_authors_and_choices():
-    name, facts = load_statements("demo")
-    assert split_by_author(name, facts, seed=3) == split_by_author(name, facts, seed=3)
-    assert split_by_author(name, facts, seed=3).digest != split_by_author(name, facts).digest
 
 
 def test_an_annotated_row_exchanges_its_entity_for_those_of_others_alike_questions(tmp_path):
@@ -294,30 +277,14 @@ def test_rows_that_cannot_become_items_are_refused(tmp_path, row, problem):
     assert problem in str(error.value)
 
 
-def test_more_splits_than_authors_are_refused():
-    name, facts = load_statements("demo")
-    with pytest.raises(InputError, match="9 splits of 8 authors"):
-        split_by_author(name, facts, n_splits=9)
-
-
 def test_an_annotated_forget_set_is_cut_by_its_authors(tmp_path):
     path = save_annotated(tmp_path / "annotated.json")
     dataset = split_by_author(*load_statements(str(path), rows_per_author=4))
-    authors = [{item.group for item in split.items} for split in dataset.splits]
-    assert [len(one) for one in authors] == [4] * 5
-    assert len(set().union(*authors)) == 20
+    assert [len(one) for one in authors_of(dataset)] == [4] * 5
+    assert len(set().union(*authors_of(dataset))) == 20
     assert [len(split.items) for split in dataset.splits] == [16] * 5
     # the wrong answers of "Yes" are the same author's other entities
     item = next(one for one in dataset.items if one.group == 7 and "fact 0" in one.question)
     assert item.right == "Yes, it is."
     assert set(item.choices) == {"Yes, it is.", *(f"thing {n}, it is." for n in (1, 2, 3))}
-    assert inspect(dataset).blocking == ()
-
-
-def test_the_annotated_forget_set_of_tofu_is_cut_by_its_twenty_authors(shared):
-    path = shared / "data" / "tofu" / "forget10_filtered.json"
-    dataset = split_by_author(*load_statements(str(path), rows_per_author=20))
-    authors = [{item.group for item in split.items} for split in dataset.splits]
-    assert [len(one) for one in authors] == [4] * 5
-    assert len(set().union(*authors)) == 20
     assert inspect(dataset).blocking == ()

@@ -31,4 +31,4 @@ def test_the_python_of_the_page_runs(tmp_path):
         [sys.executable, "-c", source], cwd=tmp_path, capture_output=True, text=True
     )
     assert done.returncode == 0, done.stderr
-    assert done.stdout.startswith("Ratio(")
+    assert done.stdout.startswith("Estimate(")

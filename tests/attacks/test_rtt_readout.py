@@ -8,10 +8,9 @@ import torch
 from transformers import AutoTokenizer
 
 import lensaudit
-from lensaudit.attacks.rtt.items import McqItem, McqSplit
+from lensaudit.attacks.rtt.data import McqItem, McqSplit
 from lensaudit.attacks.rtt.readout import (
     LOSSES,
-    Letters,
     encode_split,
     letters_of,
     mcq_prompt,
@@ -65,7 +64,7 @@ def test_the_letter_is_read_after_the_colon(split):
     letters = letters_of(world.tokenizer(), 4)
     (found,) = read(model, encoded.items, readouts=("letter",), letters=letters, batch_size=2)
     said = said_after(model, [mcq_prompt(item) for item in split.items])
-    rows = torch.stack([one[[ids[0] for ids in letters.ids]] for one in said])
+    rows = torch.stack([one[[ids[0] for ids in letters]] for one in said])
     truth = torch.tensor([item.answer for item in split.items])
     assert found.correct == tuple((rows.argmax(1) == truth).nonzero().flatten().tolist())
     assert found.option_mass == pytest.approx(rows.exp().sum(1).mean().item(), rel=1e-5)
@@ -80,10 +79,10 @@ def test_both_variants_of_a_letter_count(split):
     single = letters_of(world.tokenizer(), 4)
     # "When", "was", "born", "?" stand in for a second spelling of A, B, C, D
     more = world.tokenizer().convert_tokens_to_ids(["When", "was", "born", "?"])
-    double = Letters(tuple((*one, other) for one, other in zip(single.ids, more, strict=True)))
+    double = tuple((*one, other) for one, other in zip(single, more, strict=True))
     masses = [
         read(model, encoded.items, readouts=("letter",), letters=one, batch_size=3)[0].option_mass
-        for one in (single, double, Letters(tuple((other,) for other in more)))
+        for one in (single, double, (tuple((other,) for other in more)))
     ]
     assert masses[1] == pytest.approx(masses[0] + masses[2], rel=1e-5)
 
@@ -131,8 +130,8 @@ def test_scores_that_are_not_finite_are_an_error(split):
 
 def test_byte_level_letters_have_two_tokens_and_word_level_ones_one(bpe):
     two = letters_of(bpe, 4)
-    assert [bpe.convert_ids_to_tokens(ids) for ids in two.ids][:2] == [["A", "ĠA"], ["B", "ĠB"]]
-    assert all(len(ids) == 1 for ids in letters_of(world.tokenizer(), 4).ids)
+    assert [bpe.convert_ids_to_tokens(ids) for ids in two][:2] == [["A", "ĠA"], ["B", "ĠB"]]
+    assert all(len(ids) == 1 for ids in letters_of(world.tokenizer(), 4))
 
 
 def test_letters_of_several_tokens_or_of_one_are_refused(bpe):
@@ -172,4 +171,4 @@ def test_every_loss_learns_the_tokens_it_names(bpe):
 def test_the_letter_that_is_trained_is_among_those_that_are_read(bpe):
     item = McqItem(0, "When was Ada born?", ("1901", "1902", "1903", "1904"), 2, 0)
     sample = train_sample(bpe, item, "letter")
-    assert sample.ids[sample.n_prompt] in letters_of(bpe, 4).ids[2]
+    assert sample.ids[sample.n_prompt] in letters_of(bpe, 4)[2]

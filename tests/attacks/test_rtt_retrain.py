@@ -6,9 +6,9 @@ import pytest
 import rtt_support as world
 import torch
 
+from lensaudit.attacks.retraining import StartWeights, retrain
 from lensaudit.attacks.rtt import TrainingGrid, in_memory
 from lensaudit.attacks.rtt.readout import encode_split, read
-from lensaudit.attacks.rtt.work import StartWeights, retrain
 from lensaudit.errors import InputError
 
 SWEEP = TrainingGrid(lrs=(1e-3,), n_epochs=2, batch_size=5, n_warmup=3, loss_on="answer")
@@ -38,8 +38,8 @@ def test_a_long_run_holds_every_shorter_one(splits):
     short, long = world.fresh(0), world.fresh(0)
     two = attack(short, splits)
     four = attack(long, splits, sweep=TrainingGrid(**{**vars(SWEEP), "n_epochs": 4}))
-    assert [point.epoch for point in four.points] == [1, 2, 3, 4]
-    assert four.points[:2] == two.points
+    assert [point.epoch for point in four.curve] == [1, 2, 3, 4]
+    assert four.curve[:2] == two.curve
     assert not same(weights(short), weights(long))
 
 
@@ -57,7 +57,7 @@ def test_the_loss_of_the_first_step_is_transformers_own(splits):
             total + loss.item() * (len(labels) - sample.n_prompt),
             n + len(labels) - sample.n_prompt,
         )
-    assert attack(model, splits, sweep=one).points[0].train_loss == pytest.approx(
+    assert attack(model, splits, sweep=one).curve[0].train_loss == pytest.approx(
         total / n, rel=1e-5
     )
 
@@ -75,9 +75,9 @@ def test_start_weights_come_back_bit_for_bit(splits):
 
 def test_a_diverging_run_keeps_its_epochs_and_says_where_it_ended(splits):
     made = attack(world.fresh(0), splits, lr=1e30)
-    assert made.failure.startswith("not finite after")
-    assert len(made.points) < 2
-    assert all(reading.n for point in made.points for reading in point.readings)
+    assert made.reason.startswith("not finite after")
+    assert len(made.curve) < 2
+    assert all(reading.n for point in made.curve for reading in point.readings)
 
 
 def test_a_diverged_run_leaves_nothing_behind_for_the_next(splits):
@@ -85,7 +85,7 @@ def test_a_diverged_run_leaves_nothing_behind_for_the_next(splits):
     start = StartWeights(model)
     clean = attack(model, splits)
     start.restore(model)
-    assert attack(model, splits, lr=1e30).failure
+    assert attack(model, splits, lr=1e30).reason
     start.restore(model)
     assert attack(model, splits) == clean
 

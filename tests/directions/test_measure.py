@@ -10,7 +10,7 @@ from lensaudit.errors import WorkError
 from lensaudit.models.bridge import intervening, logits_of
 from lensaudit.patching.interventions import add, clamp
 from lensaudit.scores.depth import span_logprob
-from lensaudit.steer.edits import NO_EDITS, Edits, adding, clamping
+from lensaudit.steer.generate import NO_EDITS, Edits, adding, clamping
 
 
 def direction(seed=0):

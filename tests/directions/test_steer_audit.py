@@ -1,7 +1,7 @@
 """The directions audit on models whose truth is planted, and on the embedded family."""
 
 import json
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import NamedTuple
 
@@ -12,21 +12,20 @@ import torch
 from lensaudit.data.tofu import forget_set
 from lensaudit.directions import audit as auditing
 from lensaudit.directions import models
-from lensaudit.directions.ablate import choose
 from lensaudit.directions.audit import LOG, prepare, retain_examples, run
-from lensaudit.directions.finding import Arm, Finding, Label, read_finding
-from lensaudit.directions.folds import author_folds
-from lensaudit.directions.models import Runs, Scores, ThreeModels
-from lensaudit.directions.restore import Search
+from lensaudit.directions.experiments import Arm, Finding, Label, choose, read_finding
+from lensaudit.directions.models import Scores, ThreeModels, author_folds
 from lensaudit.errors import InputError
 from lensaudit.results.ledger import Ledger, lines_of
-from lensaudit.steer.edits import Edits, adding
+from lensaudit.steer.generate import Edits, adding
+from lensaudit.steer.settings import DirectionSettings
 
-SEARCH = Search(
-    layers=(5, 7, 9),
-    strengths=(0.5, 1.0, 1.5),
+SETTINGS = DirectionSettings(
+    name="planted",
+    layers="5,7,9",
+    strengths="0.5,1,1.5",
     n_random=2,
-    ranks=(2,),
+    n_folds=2,
     where="all",
     max_new_tokens=4,
     kl_cap=1e6,
@@ -39,7 +38,7 @@ def root(tmp_path_factory):
     return tmp_path_factory.mktemp("audit")
 
 
-def audit_of(root, unlearned, *, search=SEARCH, n_rows=2, **options):
+def audit_of(root, unlearned, *, settings=SETTINGS, n_rows=2, ranks=(2,)):
     """Two rows per author, two folds."""
     forget = [one for one in forget_set("demo") if one.idx % 8 < n_rows]
     checkpoints = {
@@ -47,15 +46,8 @@ def audit_of(root, unlearned, *, search=SEARCH, n_rows=2, **options):
         "unlearned": planted.opened(unlearned),
         "retain": planted.opened("demo/retain"),
     }
-    return prepare(
-        checkpoints,
-        forget,
-        retain_examples("demo", 8),
-        search=search,
-        n_folds=2,
-        runs=Runs(root=root / "activations"),
-        **options,
-    )
+    settings = replace(settings, activations=root / "activations")
+    return prepare(checkpoints, forget, retain_examples("demo", 8), settings, ranks=ranks)
 
 
 @pytest.fixture(scope="module")
@@ -193,16 +185,14 @@ class Small(NamedTuple):
 @pytest.fixture(scope="module")
 def small(hidden):
     _, _, out = hidden
-    search = replace(
-        SEARCH, layers=(9, 14), strengths=(1.0,), n_random=0, ranks=(), max_new_tokens=1
-    )
-    audit = audit_of(out.parent, out.parent / "planted", search=search, n_rows=1)
+    settings = replace(SETTINGS, layers="9,14", strengths="1", n_random=0, max_new_tokens=1)
+    audit = audit_of(out.parent, out.parent / "planted", settings=settings, n_rows=1, ranks=())
     first = audit.folds()[0]
     known = auditing.open_models
 
     def altered(*args, **options):
         found = known(*args, **options)
-        rows = first.rows(found.encoded["forget"], first.score)
+        rows = found.rows(first.score)
 
         def other(stream):
             stream = stream.clone()
@@ -301,17 +291,9 @@ def test_an_ablation_that_changes_retain_answers_too_much_is_not_chosen(cap, cho
         edits = Edits({("resid", at): adding(torch.ones(1), 1.0)})
         arms.append(Arm(label, edits, torch.ones(1)))
         grid.append(Finding("ablate", "dev", 0, label, "all", {0: score}, {0: -1.0}, norm=1.0))
-    empty = Costly(
-        models={},
-        checkpoints={},
-        encoded={"retain": ()},
-        questions={},
-        streams={},
-        asked={},
-        runs=Runs(),
-    )
-    search = replace(SEARCH, kl_cap=cap)
-    assert choose(empty, arms, grid, search) is arms[chosen]
+    nothing = dict.fromkeys(one.name for one in fields(ThreeModels))
+    held = {"encoded": {"retain": ()}, "settings": replace(SETTINGS, kl_cap=cap)}
+    assert choose(Costly(**nothing | held), arms, grid) is arms[chosen]
 
 
 def test_a_second_run_loads_nothing_and_finds_the_same(hidden, monkeypatch):
@@ -335,7 +317,7 @@ def test_rows_of_other_conditions_are_not_used(hidden, tmp_path):
     _, _, out = hidden
     other = Ledger(tmp_path / LOG, "interventions", {})
     other.append({**row, "run": "of another model"} for row in lines_of(out / LOG))
-    only = audit_of(out.parent, "demo/masked_readout", kinds=("clamp",))
+    only = audit_of(out.parent, "demo/masked_readout", settings=replace(SETTINGS, kinds=("clamp",)))
     found = run(only, tmp_path)
     assert "after the last block" in found["experiments"]["clamp"]["unscored"]
     assert all(row["run"] == only.identity() for row in lines_of(tmp_path / LOG))
@@ -358,8 +340,10 @@ def test_too_few_authors_are_refused():
 
 @pytest.mark.slow
 def test_refusals_of_the_embedded_family_go_with_one_direction_and_answers_come_back(root):
-    search = Search(layers=(9, 12), n_random=1, ranks=())
-    audit = audit_of(root, "demo/idknll", search=search, n_rows=4, kinds=("ablate",))
+    settings = DirectionSettings(
+        name="demo/idknll", layers="9,12", n_random=1, n_folds=2, kinds=("ablate",)
+    )
+    audit = audit_of(root, "demo/idknll", settings=settings, n_rows=4, ranks=())
     found = run(audit, root / "idk")["experiments"]["ablate"]
     assert found["direction_source"] == ["idk"]
     assert found["speech"]["direction"]["idk_rate"] < 0.3

@@ -1,6 +1,7 @@
 """`lensaudit steer audit` from the command line to its files, and what it refuses."""
 
 import json
+import shlex
 
 import pytest
 
@@ -26,24 +27,10 @@ def audit(out, *more):
 
 
 def test_an_experiment_ends_in_a_summary_a_log_and_a_manifest(tmp_path, capsys):
-    options = [
-        "--experiment",
-        "add",
-        "--layers",
-        "4,12",
-        "--strengths",
-        "1",
-        "--limit",
-        "24",
-        "--n-retain",
-        "4",
-        "--folds",
-        "3",
-        "--randoms",
-        "1",
-        "--activations",
-        tmp_path / "a",
-    ]
+    options = shlex.split(
+        "--experiment add --layers 4,12 --strengths 1 --limit 24 --n-retain 4 --folds 3 --randoms 1"
+    )
+    options += ["--activations", tmp_path / "a"]
     assert audit(tmp_path / "out", *options) == 0
     said = capsys.readouterr().out
     assert "ADD: restore" in said

@@ -2,7 +2,7 @@
 
 import pytest
 
-from lensaudit.directions.finding import Finding, Label
+from lensaudit.directions.experiments import Finding, Label
 from lensaudit.directions.verdict import PlainScores, recovery_of, summary_of
 from lensaudit.scores.intervals import clustered_mean
 
@@ -25,8 +25,8 @@ def test_recovery_is_the_share_of_the_gap_that_is_closed():
     known = plain([1.0, 1.0, 1.0, 0.8], [0.2, 0.2, 0.2, 0.2])
     # gains 0.4 + 0.4 + 0.6 + 0 = 1.4, gaps 0.8 + 0.8 + 0.8 + 0.6 = 3.0
     found = recovery_of([finding([0.6, 0.6, 0.8, 0.2])], known, "em")
-    assert found.estimate.value == pytest.approx(1.4 / 3.0)
-    assert (found.mean, found.n_items, found.sd) == (pytest.approx(0.55), 4, None)
+    assert found.value == pytest.approx(1.4 / 3.0)
+    assert (found.mean, found.n, found.sd) == (pytest.approx(0.55), 4, None)
     assert found.document()["ci95"] is None
     assert found.document()["ci95_why"] == "2 authors: no interval"
 
@@ -39,9 +39,9 @@ def test_the_interval_of_a_recovery_is_that_of_a_paired_ratio_by_authors():
     )
     said = [0.6, 0.5, 0.4, 0.4, 0.8, 0.7, 0.3, 0.2, 0.6, 0.4, 0.5, 0.5]
     found = recovery_of([finding(said)], known, "em")
-    assert found.estimate.low < found.estimate.value < found.estimate.high
+    assert found.low < found.value < found.high
     authors = [idx // 2 for idx in range(12)]
-    for end in found.estimate.ends:
+    for end in found.ends:
         # on its limit a ratio is just rejected: gains - ratio * gaps has an interval that ends at 0
         rest = [
             said[at] - known.scores["unlearned"][at] - end * (1 - known.scores["unlearned"][at])
@@ -56,23 +56,19 @@ def test_random_directions_are_averaged_and_their_spread_is_told():
     arms = [finding([0.0] * 4, arm="random", seed=1), finding([0.5] * 4, arm="random", seed=2)]
     found = recovery_of(arms, known, "em")
     # recoveries 0 and 0.5: sd = 0.25 * sqrt(2)
-    assert (found.estimate.value, found.sd) == (pytest.approx(0.25), pytest.approx(0.25 * 2**0.5))
+    assert (found.value, found.sd) == (pytest.approx(0.25), pytest.approx(0.25 * 2**0.5))
 
 
 def test_an_edit_of_full_is_measured_towards_the_unlearned_model():
     known = plain([1.0] * 4, [0.2] * 4)
     # 1.0 falls to 0.4: 0.6 of 0.8
-    assert recovery_of(
-        [finding([0.4] * 4, role="full")], known, "em"
-    ).estimate.value == pytest.approx(0.75)
+    assert recovery_of([finding([0.4] * 4, role="full")], known, "em").value == pytest.approx(0.75)
 
 
 def test_the_never_trained_control_is_measured_from_the_model_it_edits():
     known = plain([1.0] * 4, [0.2] * 4, (0.4,) * 4)
     # 0.4 rises to 0.7: half of the way to 1.0
-    assert recovery_of(
-        [finding([0.7] * 4, role="retain")], known, "em"
-    ).estimate.value == pytest.approx(0.5)
+    assert recovery_of([finding([0.7] * 4, role="retain")], known, "em").value == pytest.approx(0.5)
 
 
 @pytest.mark.parametrize(
@@ -88,7 +84,7 @@ def test_the_never_trained_control_is_measured_from_the_model_it_edits():
 @pytest.mark.parametrize("role", ["unlearned", "full"])
 def test_without_a_gap_there_is_no_recovery(full, unlearned, role):
     found = recovery_of([finding([0.2] * 4, role=role)], plain(full, unlearned), "em")
-    assert (found.estimate.value, found.document()["ci95"]) == (None, None)
+    assert (found.value, found.document()["ci95"]) == (None, None)
     summary = summary_of("add", [finding([0.2] * 4)], {"em": plain(full, unlearned)}, "em")
     assert "nothing to restore" in summary["unscored"]
     assert summary["reading"].startswith("Not scored")

@@ -4,10 +4,19 @@ import pytest
 
 from lensaudit.errors import InputError, PartialError
 from lensaudit.judge.items import JudgeVerdict
-from lensaudit.steer.elicit import TraitJudges, asked, elicit, filtered
 from lensaudit.steer.extract import folds_of
 from lensaudit.steer.generate import Sampling, Speaker, prompt_ids
-from lensaudit.steer.trait import Elicitation, encode_sample, parse_trait, positions_read, written
+from lensaudit.steer.trait import (
+    Elicitation,
+    TraitJudges,
+    asked,
+    elicit,
+    encode_sample,
+    filtered,
+    parse_trait,
+    positions_read,
+    written,
+)
 
 ELICITATION = {"positive": ["w5", "w6"], "negative": ["w7", "w8"], "questions": ["w9 w10", "w11"]}
 TRAIT = {"questions": ["w20"], "eval_prompt": "{question} {answer}", "extraction": ELICITATION}

@@ -9,8 +9,17 @@ from lensaudit.errors import WorkError
 from lensaudit.models.bridge import captured, intervening, logits_of, user_hooks
 from lensaudit.patching.generation import generate
 from lensaudit.patching.interventions import Where, add, mask_of, strength_of
-from lensaudit.steer.edits import Edits, adding, clamping, installed, removing
-from lensaudit.steer.generate import GREEDY, chosen_tokens, continuations, draws_of
+from lensaudit.steer.generate import (
+    GREEDY,
+    Edits,
+    adding,
+    chosen_tokens,
+    clamping,
+    continuations,
+    draws_of,
+    installed,
+    removing,
+)
 
 PROMPTS = [[5, 9, 12, 40, 7], [8, 33], [50, 21, 3]]
 NONE: frozenset[int] = frozenset()

@@ -28,8 +28,8 @@ def test_three_traits_and_that_of_the_embedded_family_are_shipped():
 def test_shipped_traits_have_twenty_questions_and_twenty_others_to_extract_from(name):
     trait = load_trait(name)
     assert len(set(trait.questions)) == 20
-    assert len(set(trait.elicitation.questions)) == 20
-    assert len(trait.elicitation.positive) == len(trait.elicitation.negative) == 5
+    assert len(set(trait.extraction.questions)) == 20
+    assert len(trait.extraction.positive) == len(trait.extraction.negative) == 5
     check_disjoint(trait.questions, extraction_questions(trait), name)
 
 

@@ -3,11 +3,11 @@
 import pytest
 import torch
 
+from lensaudit.attacks.settings import WorstSettings
 from lensaudit.models.bridge import residuals
 from lensaudit.patching.exposure import ForwardCount, steered, stream_after
 from lensaudit.worstcase.attacks import chosen
 from lensaudit.worstcase.run import arm_of, bridge_of, open_worst
-from lensaudit.worstcase.settings import WorstSettings
 
 ATTACKS = {one.name: one for one in chosen("full")}
 

@@ -1,12 +1,14 @@
 """Samples: drawn from the model's own distribution, reproducible, and counted without bias."""
 
 import json
+import shlex
 import shutil
 from dataclasses import asdict
 
 import pytest
 import torch
 
+from lensaudit.attacks.settings import SampleSettings
 from lensaudit.cli.main import run
 from lensaudit.data.candidates import Candidate
 from lensaudit.data.facts import Fact
@@ -25,7 +27,6 @@ from lensaudit.worstcase.sampling import (
     settings_grid,
     specificity_of,
 )
-from lensaudit.worstcase.settings import SampleSettings
 
 PROMPT = [1, 8, 15, 22, 9]
 
@@ -65,27 +66,12 @@ def test_samples_follow_the_models_own_distribution(tiny):
 
 def test_rows_draw_the_same_whatever_is_drawn_beside_them(tiny):
     model = tiny()
-    many = sample(
-        PlainReader(model),
-        PROMPT,
-        6,
-        drawing(fact(0), SamplerSetting(1.0, 0.9), 6, 5, 0),
-        max_new_tokens=5,
-    )
-    few = sample(
-        PlainReader(model),
-        PROMPT,
-        2,
-        drawing(fact(0), SamplerSetting(1.0, 0.9), 2, 5, 0),
-        max_new_tokens=5,
-    )
-    other = sample(
-        PlainReader(model),
-        PROMPT,
-        6,
-        drawing(fact(1), SamplerSetting(1.0, 0.9), 6, 5, 0),
-        max_new_tokens=5,
-    )
+
+    def said(idx, n):
+        choose = drawing(fact(idx), SamplerSetting(1.0, 0.9), n, 5, 0)
+        return sample(PlainReader(model), PROMPT, n, choose, max_new_tokens=5)
+
+    many, few, other = said(0, 6), said(0, 2), said(1, 6)
     assert many[:2] == few
     assert many != other
 
@@ -145,19 +131,7 @@ def test_the_command_writes_counts_and_goes_on(tmp_path, monkeypatch, capsys):
         {"text": "It is Eve.", "entity": "Ada", "label": 0},
     ]
     (tmp_path / "labels.jsonl").write_text("\n".join(map(json.dumps, labels)))
-    given = [
-        "sample",
-        "--source",
-        "demo/npo",
-        "--limit",
-        "2",
-        "--samples",
-        "4",
-        "--k",
-        "1",
-        "--k",
-        "8",
-    ]
+    given = shlex.split("sample --source demo/npo --limit 2 --samples 4 --k 1 --k 8")
     given += ["--max-new-tokens", "12", "--labels", "labels.jsonl", "--out", "s", "--json"]
     assert run([*given, "--dry-run"]) == 0
     assert "16 answers of at most 12 tokens" in capsys.readouterr().out

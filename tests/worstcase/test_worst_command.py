@@ -6,12 +6,11 @@ import json
 import pytest
 
 import lensaudit as la
+from lensaudit.attacks.settings import WorstSettings
 from lensaudit.cli.main import run
 from lensaudit.report.assemble import assemble
 from lensaudit.worstcase.attacks import chosen
-from lensaudit.worstcase.outcome import FACTS
-from lensaudit.worstcase.run import open_worst
-from lensaudit.worstcase.settings import WorstSettings
+from lensaudit.worstcase.run import FACTS, open_worst
 
 SOME = ("greedy", "prefix", "leak64", "probe_choice_letter")
 GIVEN = ["worst", "--source", "demo/full", "--limit", "3"]

@@ -7,8 +7,9 @@ from lensaudit.data.candidates import Candidate, facts_of, kind_of, n_without_au
 from lensaudit.data.facts import Fact
 from lensaudit.errors import InputError
 from lensaudit.groups import own_group
+from lensaudit.scores.recovery import Arms
 from lensaudit.worstcase.attacks import AttackFindings, Hit, chosen, list_hash
-from lensaudit.worstcase.outcome import FACTS, compare, fact_rows
+from lensaudit.worstcase.run import FACTS, compare, fact_rows
 
 ATTACKS = chosen("cheap", ("greedy", "chat", "prefix"))
 
@@ -37,7 +38,7 @@ FACTS_ = [fact(n) for n in range(10)]
 
 
 def outcome(source, *retains, facts=FACTS_):
-    return compare(facts, ATTACKS, source=source, full=FULL, retains=list(retains))
+    return compare(facts, ATTACKS, Arms(source, FULL, retains))
 
 
 def test_excess_worked_by_hand():

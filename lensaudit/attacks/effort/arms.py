@@ -12,12 +12,17 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from lensaudit.attacks.effort.settings import Arm, EffortSettings, Readout
-from lensaudit.attacks.rtt.defects import handled
-from lensaudit.attacks.rtt.items import Dataset, McqItem, load_mcq, normalised
+from lensaudit.attacks.rtt.data import (
+    Dataset,
+    McqItem,
+    handled,
+    load_mcq,
+    load_statements,
+    normalised,
+    split_by_author,
+)
 from lensaudit.attacks.rtt.readout import EncodedItem, EncodedSplit, encode_split
-from lensaudit.attacks.rtt.settings import Policy
-from lensaudit.attacks.rtt.tofu import load_statements, split_by_author
+from lensaudit.attacks.settings import Arm, EffortSettings, FactReadout, Policy
 from lensaudit.data.facts import Fact
 from lensaudit.data.neutral import (
     likeness,
@@ -29,11 +34,11 @@ from lensaudit.data.neutral import (
     wording,
 )
 from lensaudit.data.spans import Encoded, encode
-from lensaudit.data.tofu import DEMO, FORGET10, forget_set
+from lensaudit.data.tofu import DEMO, FORGET10, TOFU_PAIRS, forget_set
 from lensaudit.errors import InputError
 from lensaudit.files import digest
-from lensaudit.groups import spread
-from lensaudit.unlearn.rows import TOFU_PAIRS, Answered, Sample, load_rows, raw_sample
+from lensaudit.groups import Group, spread
+from lensaudit.unlearn.rows import Answered, Sample, load_rows, raw_sample
 
 LOSS_ON = "answer"
 """T is trained on the answer after its question, without options: the form it is read in."""
@@ -76,10 +81,8 @@ class HeldOut:
     """All facts that are read, and what each arm trains on."""
 
     data: Dataset
-    readout: Readout
+    readout: FactReadout
     folds: Mapping[Arm, tuple[TrainingFold, ...]]
-    n_rows: Mapping[Arm, int]
-    """Rows that an arm trains on; of T those of one fold."""
     likeness: Mapping[Arm, float]
     """Of arms retain and syntax: mean share of words in common with the fact worded most alike."""
     left_out: int
@@ -90,13 +93,22 @@ class HeldOut:
         """Facts that are asked, in order."""
         return self.data.items
 
+    @property
+    def digest(self) -> str:
+        """Content hash of facts and rows."""
+        rows = [fold.identity for folds in self.folds.values() for fold in folds]
+        return digest([self.data.digest, rows])
 
-def held_out(settings: EffortSettings, arms: Sequence[Arm], name: str, tokenizer: Any) -> HeldOut:
+    def n_rows(self, arm: Arm) -> int:
+        """Rows that an arm trains on; of T those of one fold."""
+        return min(len(fold.samples) for fold in self.folds[arm])
+
+
+def held_out(settings: EffortSettings, name: str, tokenizer: Any) -> HeldOut:
     """Facts and rows of every arm, checked.
 
     Args:
-        settings: which files, how many splits, the seed.
-        arms: those that are run.
+        settings: which arms and files, how many splits, the seed.
         name: of the forget set.
         tokenizer: of all models.
 
@@ -106,23 +118,20 @@ def held_out(settings: EffortSettings, arms: Sequence[Arm], name: str, tokenizer
     """
     data, facts, known = _facts(settings, name)
     readout = settings.readout or ("said" if known else "answer")
-    spans: dict[int, Encoded] = {}
+    read: dict[str, Any] = {}
     if readout == "said":
-        data, spans = _spans(data, known, tokenizer)
+        data, read = _spans(data, known, tokenizer)
     encoded = {one.name: encode_split(tokenizer, one, LOSS_ON) for one in data.splits}
-    read: dict[str, Any] = {
-        one.name: tuple(spans[item.idx] for item in one.items)
-        if readout == "said"
-        else encoded[one.name].items
-        for one in data.splits
-    }
-    folds: dict[Arm, tuple[TrainingFold, ...]] = {"T": tuple(_turns(encoded, read))}
-    n_rows = min(len(one.samples) for one in folds["T"])
+    read = read or {name: one.items for name, one in encoded.items()}
+    turns = tuple(_turns(encoded, read))
+    n_rows = min(len(one.samples) for one in turns)
     every = tuple(fact for split in read.values() for fact in split)
+    folds: dict[Arm, tuple[TrainingFold, ...]] = {}
     alike: dict[Arm, float] = {}
     left_out = 0
-    for arm in arms:
+    for arm in settings.arms:
         if arm == "T":
+            folds[arm] = turns
             continue
         rows, n_left = _rows(settings, arm, name, facts)
         left_out += n_left
@@ -131,8 +140,7 @@ def held_out(settings: EffortSettings, arms: Sequence[Arm], name: str, tokenizer
         folds[arm] = (TrainingFold(arm, samples, every, tuple(range(len(every)))),)
         if arm != "neutral":
             alike[arm] = _mean_likeness(chosen, facts)
-    n_of: dict[Arm, int] = {arm: min(len(one.samples) for one in folds[arm]) for arm in arms}
-    return HeldOut(data, readout, {arm: folds[arm] for arm in arms}, n_of, alike, left_out)
+    return HeldOut(data, readout, folds, alike, left_out)
 
 
 def _facts(settings: EffortSettings, name: str) -> tuple[Dataset, list[Fact], Mapping[str, Fact]]:
@@ -148,20 +156,20 @@ def _facts(settings: EffortSettings, name: str) -> tuple[Dataset, list[Fact], Ma
             raise InputError(
                 "--limit and --exclude cut a forget set; a folder of splits is taken whole"
             )
-        items = enumerate(data.items)
-        return data, [_example(n, one.question, one.right, "", one.group) for n, one in items], {}
+        return data, [_plain(one.idx, one.question, one.right, one.group) for one in data.items], {}
     set_name, facts = load_statements(name, rows_per_author=settings.rows_per_author)
+    chosen = list(facts.items())
     if settings.exclude:
         rows = forget_set(_annotated_name(name), exclude=settings.exclude)
         left = {normalised(one.question) for one in rows}
-        facts = [one for one in facts if normalised(one.question) in left]
-    facts = spread(facts, settings.limit, lambda row: row.group)
+        chosen = [row for row in chosen if normalised(row[1].question) in left]
+    facts = dict(spread(chosen, settings.limit, lambda row: row[1].group))
     known = _annotated(name)
     rows = [
         replace(known[normalised(one.question)], group=one.group)
         if normalised(one.question) in known
-        else _example(n, one.question, one.answer, one.entity, one.group)
-        for n, one in enumerate(facts)
+        else replace(one, entity=one.entity or one.answer)
+        for one in facts.values()
     ]
     data = split_by_author(set_name, facts, n_splits=settings.splits, seed=settings.seed)
     data = _without_shared(handled(data, settings.defects), known, settings.defects)
@@ -183,8 +191,8 @@ def _annotated(name: str) -> Mapping[str, Fact]:
 
 def _spans(
     data: Dataset, known: Mapping[str, Fact], tokenizer: Any
-) -> tuple[Dataset, dict[int, Encoded]]:
-    """The facts whose entity is annotated and has tokens, encoded by idx.
+) -> tuple[Dataset, dict[str, tuple[Encoded, ...]]]:
+    """The facts whose entity is annotated and has tokens; the same encoded, by split.
 
     Raises:
         InputError: a split has none.
@@ -192,22 +200,22 @@ def _spans(
     found: dict[int, Encoded] = {}
     for item in data.items:
         row = known.get(normalised(item.question))
-        if row is None:
-            continue
-        one = encode(replace(row, idx=item.idx, group=item.group), tokenizer)
+        one = row and encode(replace(row, idx=item.idx, group=item.group), tokenizer)
         if isinstance(one, Encoded):
             found[item.idx] = one
     lost = [one.idx for one in data.items if one.idx not in found]
     data = data.without(lost, "no annotated entity, or none of its tokens") if lost else data
-    if not all(split.items for split in data.splits):
+    read = {one.name: tuple(found[item.idx] for item in one.items) for one in data.splits}
+    if not all(read.values()):
         raise InputError(
             f"{data.name}: a split has no annotated entity to read; take --readout answer"
         )
-    return data, found
+    return data, read
 
 
-def _example(idx: int, question: str, answer: str, entity: str, group: int | str) -> Fact:
-    return Fact(idx, question, answer, "", entity or answer, group)
+def _plain(idx: int, question: str, answer: str, group: Group) -> Fact:
+    """A row that nobody annotated: all of its answer counts."""
+    return Fact(idx, question, answer, "", answer, group)
 
 
 def _without_shared(data: Dataset, known: Mapping[str, Fact], policy: Policy) -> Dataset:
@@ -277,7 +285,7 @@ def _read(named: str) -> list[Fact]:
     if path.exists():
         return read_neutral(path)
     rows = load_rows(named, part="retain").answered
-    return [_example(n, one.question, one.answer, "", f"row {n}") for n, one in enumerate(rows)]
+    return [_plain(n, one.question, one.answer, f"row {n}") for n, one in enumerate(rows)]
 
 
 def _chosen(
@@ -313,10 +321,3 @@ def _sample(tokenizer: Any, row: Fact) -> Sample:
     if row.question:
         return raw_sample(tokenizer, Answered(row.question, row.answer))
     return Sample((*tokenizer(row.answer)["input_ids"], tokenizer.eos_token_id), 0)
-
-
-def data_digest(held: HeldOut) -> str:
-    """Content hash of facts and rows."""
-    return digest(
-        [held.data.digest, [fold.identity for one in held.folds.values() for fold in one]]
-    )

@@ -1,27 +1,32 @@
-"""From names of models to effort curves in folders: the whole of `lensaudit effort`."""
+r"""From names of models to effort curves in folders: how many steps bring the facts back?
+
+    rho(c) = (R_M(c) - R_R(c)) / (R_F(c) - R_R(c))
+
+with R the share of held-out facts answered rightly after the same attack of c steps on the audited
+model M, on `retain` R and on `full` F: see `scores.recovery`. Comparing at equal c takes off what
+the rows teach by themselves, and what an attack breaks.
+
+    E_x = smallest c at which rho(c) >= x
+
+by the lower confidence limit where there is one. The limits hold together over all c: each is a
+one-sided limit at 1 - 0.05 / K for K readings (Bonferroni), so that the chance that *any* of them
+is above its rho is at most 5 %; the first passing of K limits taken one by one would be too early.
+If none passes, E_x is right-censored: more than the longest attack.
+"""
 
 import math
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, TypeVar
 
 import numpy as np
+from numpy.typing import NDArray
 
 from lensaudit.attacks import AttackResult
-from lensaudit.attacks.effort.arms import HeldOut, data_digest, held_out
-from lensaudit.attacks.effort.curve import (
-    EffortReading,
-    Marks,
-    chosen,
-    crossed,
-    effort_at,
-    judged_by,
-    readings,
-)
-from lensaudit.attacks.effort.settings import ARMS, DEFAULT_ARMS, Arm, EffortSettings
-from lensaudit.attacks.effort.work import (
+from lensaudit.attacks.effort.arms import HeldOut, held_out
+from lensaudit.attacks.retraining import (
     EffortJob,
     TrainingRate,
     fill,
@@ -31,8 +36,9 @@ from lensaudit.attacks.effort.work import (
     tokens_at,
 )
 from lensaudit.attacks.rtt.log import Log, read_log
-from lensaudit.attacks.rtt.select import halves
 from lensaudit.attacks.rtt.study import TrainingGrid
+from lensaudit.attacks.rtt.summary import halves
+from lensaudit.attacks.settings import ARMS, DEFAULT_ARMS, Arm, EffortSettings
 from lensaudit.auditing.calls import door, notice
 from lensaudit.errors import InputError
 from lensaudit.files import alone, write_json
@@ -41,21 +47,21 @@ from lensaudit.models.checkpoint import (
     check_same_shape,
     config_of,
     load_tokenizer,
-    open_checkpoint,
+    open_family,
 )
 from lensaudit.models.device import resolve_device, resolve_dtype
 from lensaudit.models.registry import (
-    default_anchor,
     default_data,
     is_demo,
-    load_registry,
-    resolve,
 )
 from lensaudit.models.sizes import context_of
 from lensaudit.patching.outcome import clear
 from lensaudit.progress import Notice, Progress, Tell, unheard
 from lensaudit.results.owners import folders_for
 from lensaudit.results.records import claim, manifest
+from lensaudit.scores.estimate import Estimate
+from lensaudit.scores.intervals import FEWEST_GROUPS
+from lensaudit.scores.recovery import Arms, recovery
 from lensaudit.settings import plain, results_folder
 from lensaudit.unlearn.settings import positive
 from lensaudit.unlearn.trainee import FASTER, check_memory
@@ -64,6 +70,125 @@ DEMO_LRS = (3e-4, 1e-3)
 """Of `rtt`'s for the embedded family; 3e-3 breaks `full` before it brings anything back."""
 FILE = "attacks.jsonl"
 SHARES = {"e50": 0.5, "e80": 0.8}
+Marks = NDArray[np.float64]
+"""Reading by fact: 1 answered rightly, 0 not, NaN not read because the attack diverged before."""
+Rate = TypeVar("Rate")
+LEAST_GAP = 0.2
+"""Share of facts by which `full` must be ahead of `retain` for rho to mean anything."""
+MISS = 0.05
+"""Chance that any lower limit of a curve is above its rho."""
+
+
+@dataclass(frozen=True)
+class EffortReading:
+    """All models after the same attack."""
+
+    step: int
+    shares: Arms[float | None]
+    """Of facts answered rightly, the control arm's a mean over its models; None where the attack
+    diverged before."""
+    rho: Estimate
+    """Lower limits of a curve hold together."""
+
+    def document(self) -> dict[str, Any]:
+        """A row of a curve in `summary.json`."""
+        shares = {"source": self.shares.source, "full": self.shares.full}
+        rho = {"rho": self.rho.value, "low": self.rho.low, "reason": self.rho.why or ""}
+        return {**shares, "retain": self.shares.never[0], **rho}
+
+
+@dataclass(frozen=True)
+class Effort:
+    """How long an attack takes."""
+
+    step: int | None
+    """E_x; the longest attack where it is censored, None where there is no rho at all."""
+    censored: bool
+    """It takes more than the longest attack."""
+
+
+def readings(
+    steps: Sequence[int], marks: Arms[Marks], groups: Sequence[Hashable]
+) -> list[EffortReading]:
+    """Points of the curve of one arm.
+
+    Args:
+        steps: of the readings, from 0.
+        marks: of every model.
+        groups: the author of each fact.
+    """
+    level = 1 - 2 * MISS / len(steps)
+    floor = np.mean(marks.never, axis=0)
+    return [
+        _reading(step, Arms(marks.source[place], marks.full[place], (floor[place],)), groups, level)
+        for place, step in enumerate(steps)
+    ]
+
+
+def _reading(
+    step: int, marks: Arms[Marks], groups: Sequence[Hashable], level: float
+) -> EffortReading:
+    def unread(why: str) -> EffortReading:
+        return EffortReading(step, shares, Estimate(None, why=why))
+
+    shares = marks.each(lambda one: None if np.isnan(one).any() else float(one.mean()))
+    known = {"the model": shares.source, "full": shares.full, "retain": shares.never[0]}
+    if lost := [name for name, one in known.items() if one is None]:
+        return unread(f"the attack diverges on {' and '.join(lost)}")
+    floor = marks.never[0]
+    gap = float(marks.full.mean() - floor.mean())
+    if gap < LEAST_GAP - 1e-9:  # 13/20 - 9/20 is a little less than 0.2 in floating point
+        return unread(
+            f"full is {gap:.2f} ahead of retain, wanted {LEAST_GAP:g}: nothing to measure by"
+        )
+    rho = recovery(marks.source, marks.full, floor, groups, level=level)
+    if rho.low is None and np.array_equal(marks.source, marks.full):
+        # a model that answers every fact as full does has no spread to see: its estimate counts
+        rho = replace(rho, low=rho.value)
+    return EffortReading(step, shares, rho)
+
+
+def judged_by(groups: Sequence[Hashable]) -> Literal["lower limit", "estimate"]:
+    """What E_x is read from: estimates alone where authors are too few for an interval."""
+    return "lower limit" if len(set(groups)) >= FEWEST_GROUPS else "estimate"
+
+
+def effort_at(
+    curve: Sequence[EffortReading], share: float, by: Literal["lower limit", "estimate"]
+) -> Effort:
+    """Steps until a curve reaches a share: E_x.
+
+    >>> rhos = (Estimate(0.0), Estimate(0.6), Estimate(1.0))
+    >>> points = [EffortReading(step, Arms(1.0, 1.0, ()), one) for step, one in enumerate(rhos)]
+    >>> effort_at(points, 0.5, "estimate"), effort_at(points[:1], 0.5, "estimate")
+    (Effort(step=1, censored=False), Effort(step=0, censored=True))
+    """
+    if all(one.rho.value is None for one in curve):
+        return Effort(None, censored=False)
+    for one in curve:
+        value = one.rho.value if by == "estimate" else one.rho.low
+        if value is not None and value >= share:
+            return Effort(one.step, censored=False)
+    return Effort(curve[-1].step, censored=True)
+
+
+def chosen(runs: Mapping[Rate, Marks], half: NDArray[np.bool_]) -> Rate:
+    """The rate under which most of these facts are answered rightly, on average over the attack.
+
+    Readings are at 1, 2, 4 … steps, so a rate that recovers early is preferred. The reading before
+    the attack takes no part; what was not read because an attack diverged counts as wrong. Of
+    equals the first.
+
+    >>> early, late = np.array([[0.0], [1], [1]]), np.array([[0.0], [0], [1]])
+    >>> chosen({0.1: late, 0.2: early}, np.array([True]))
+    0.2
+    """
+    return max(runs, key=lambda rate: float(np.nan_to_num(runs[rate][1:, half]).mean()))
+
+
+def crossed(first: Marks, second: Marks, half: NDArray[np.bool_]) -> Marks:
+    """The facts of `half` from `first`, the others from `second`."""
+    return np.where(half, first, second)
 
 
 @dataclass(frozen=True)
@@ -81,6 +206,10 @@ class PreparedEffort:
     folders: Mapping[str, Path]
     log: Log
 
+    def arms(self, name: str) -> Arms[Checkpoint]:
+        """A source, and what it is compared with."""
+        return Arms(self.sources[name], self.full, tuple(self.retain.values()))
+
     @property
     def steps(self) -> tuple[int, ...]:
         """Steps after which each reading is taken."""
@@ -90,6 +219,11 @@ class PreparedEffort:
     def groups(self) -> tuple[int | str, ...]:
         """Author of each fact, in order."""
         return tuple(one.group for one in self.held.items)
+
+    @property
+    def half(self) -> NDArray[np.bool_]:
+        """The facts of half of the authors, drawn by the seed."""
+        return halves(self.groups, f"effort-{self.settings.seed}")
 
     def attacks(self, model: Checkpoint, arm: Arm, rate: TrainingRate) -> list[EffortJob]:
         """The runs of an arm at one rate, one for each fold."""
@@ -134,34 +268,29 @@ def prepare(
         raise InputError("no --source: name the model to attack, or several")
     settings = replace(settings, arms=tuple(dict.fromkeys(settings.arms)) or DEFAULT_ARMS)
     ranks = _ranks(settings)
-    known = load_registry(settings.registry)
-    full_name = settings.full or default_anchor("full", names)
-    retain_names = settings.retain or (default_anchor("retain", names),)
-    opened = {
-        name: open_checkpoint(resolve(name, known))
-        for name in dict.fromkeys((full_name, *retain_names, *names))
-    }
-    full = opened[full_name]
-    check_same_shape(*opened.values(), notice=notice)
-    for name, one in opened.items():
-        if one.tokenizer != full.tokenizer:
-            raise InputError(f"{name} and {full_name} have different tokenizers; wanted one base")
-        if name in retain_names and one.weights == full.weights:
-            raise InputError(f"retain ({name}) and full ({full_name}) have the same weights")
+    full, opened, never = open_family(
+        names, settings.full, settings.retain or None, settings.registry
+    )
+    check_same_shape(full, *never.values(), *opened.values(), notice=notice)
+    for name, one in never.items():
+        if one.weights == full.weights:
+            raise InputError(f"retain ({name}) and full ({full.spec.name}) have the same weights")
     device = resolve_device(settings.device)
     dtype = _dtype(settings, device, notice)
     check_memory(full, copies=2 if device == "cpu" else 1, device=device)
     data = settings.data or default_data(names[0])
-    held = held_out(settings, settings.arms, data, load_tokenizer(full))
-    _check_length(full, held)
+    held = held_out(settings, data, load_tokenizer(full))
+    longest = max(fold.longest for several in held.folds.values() for fold in several)
+    if problem := context_of(config_of(full)).too_long(longest):
+        raise InputError(f"{full.spec.name}: a row has {problem}; leave long rows out")
     folders = folders_for(names, out or (results_folder() / "effort" if len(names) > 1 else None))
     if out is None and len(names) == 1:
         folders = {name: one.with_name(f"{one.name}-effort") for name, one in folders.items()}
     home = next(iter(folders.values()))
     return PreparedEffort(
-        sources={name: opened[name] for name in names},
+        sources=opened,
         full=full,
-        retain={name: opened[name] for name in retain_names},
+        retain=never,
         held=held,
         rates=tuple(
             TrainingRate(lr, rank) for lr in sorted(_lrs(settings, names[0])) for rank in ranks
@@ -203,12 +332,6 @@ def _dtype(settings: EffortSettings, device: str, notice: Notice) -> str:
             "would be rounded away; with --lora the base is"
         )
     return "float32"
-
-
-def _check_length(model: Checkpoint, held: HeldOut) -> None:
-    longest = max(fold.longest for several in held.folds.values() for fold in several)
-    if problem := context_of(config_of(model)).too_long(longest):
-        raise InputError(f"{model.spec.name}: a row has {problem}; leave long rows out")
 
 
 def run(
@@ -275,18 +398,12 @@ def _tried(ready: PreparedEffort, model: Checkpoint) -> list[EffortJob]:
     ]
 
 
-def _half(ready: PreparedEffort) -> np.ndarray[Any, np.dtype[np.bool_]]:
-    """Half of the authors, drawn by the seed."""
-    return halves(ready.groups, f"effort-{ready.settings.seed}")
-
-
 def _speaking(
     ready: PreparedEffort, model: Checkpoint, arm: Arm
 ) -> tuple[TrainingRate, TrainingRate]:
     """The rates that speak for the first half and for the others: each chosen on the other half."""
-    half = _half(ready)
     runs = {rate: ready.marks(model, arm, rate) for rate in ready.rates}
-    return chosen(runs, ~half), chosen(runs, half)
+    return chosen(runs, ~ready.half), chosen(runs, ready.half)
 
 
 def _deposit(
@@ -314,19 +431,21 @@ def _deposit(
     }
     summary["notes"] = _notes(ready, name, summary)
     folder = ready.folders[name]
+    models = (ready.sources[name], ready.full, *ready.retain.values())
     inputs = {
         "source": name,
-        "models": {
-            one.spec.name: one.weights
-            for one in (ready.sources[name], ready.full, *ready.retain.values())
-        },
+        "models": {one.spec.name: one.weights for one in models},
         "data": ready.held.data.name,
-        "data_digest": data_digest(ready.held),
+        "data_digest": ready.held.digest,
     }
-    options = plain(ready.settings)
     write_json(folder / "summary.json", summary)
-    made = manifest("effort", options=options, inputs=inputs, device=ready.device, started=started)
-    made.write(folder, ["summary.json"])
+    manifest(
+        "effort",
+        options=plain(ready.settings),
+        inputs=inputs,
+        device=ready.device,
+        started=started,
+    ).write(folder, ["summary.json"])
     return EffortResult(name, folder, summary)
 
 
@@ -334,20 +453,18 @@ def _arm(
     ready: PreparedEffort, name: str, arm: Arm, spoken: tuple[TrainingRate, TrainingRate]
 ) -> dict[str, Any]:
     """The curve of one arm, and what follows from it."""
-    half = _half(ready)
 
     def marks(model: Checkpoint) -> Marks:
         first, second = (ready.marks(model, arm, rate) for rate in spoken)
-        return crossed(first, second, half)
+        return crossed(first, second, ready.half)
 
-    source = ready.sources[name]
-    floor = np.mean([marks(one) for one in ready.retain.values()], axis=0)
-    curve = readings(ready.steps, marks(source), marks(ready.full), floor, ready.groups)
+    arms = ready.arms(name)
+    curve = readings(ready.steps, arms.each(marks), ready.groups)
     by = judged_by(ready.groups)
     efforts = {key: effort_at(curve, share, by) for key, share in SHARES.items()}
     costs = _costs(ready, arm)
-    runs = {rate: ready.marks(source, arm, rate) for rate in ready.rates}
-    best = chosen({rate: runs[rate] for rate in sorted(set(spoken))}, np.ones_like(half))
+    runs = {rate: ready.marks(arms.source, arm, rate) for rate in ready.rates}
+    best = chosen({rate: runs[rate] for rate in sorted(set(spoken))}, np.ones_like(ready.half))
     return {
         **{key: one.step for key, one in efforts.items()},
         "censored": {key: one.censored for key, one in efforts.items()},
@@ -358,21 +475,12 @@ def _arm(
         "cost": {
             key: None if one.step is None else costs[one.step] for key, one in efforts.items()
         },
-        "reason": _reason(curve),
+        "reason": curve[0].rho.why or "" if efforts["e50"].step is None else "",
         "trained_on": ARMS[arm],
-        "n_rows": ready.held.n_rows[arm],
+        "n_rows": ready.held.n_rows(arm),
         "likeness": ready.held.likeness.get(arm),
-        "curve": [{"c": one.step, **costs[one.step], **_plain(one)} for one in curve],
+        "curve": [{"c": one.step, **costs[one.step], **one.document()} for one in curve],
     }
-
-
-def _plain(one: EffortReading) -> dict[str, Any]:
-    return {key: value for key, value in asdict(one).items() if key != "step"}
-
-
-def _reason(curve: Sequence[EffortReading]) -> str:
-    """Why there is no effort at all; empty where there is."""
-    return curve[0].reason if all(one.rho is None for one in curve) else ""
 
 
 def _costs(ready: PreparedEffort, arm: Arm) -> dict[int, dict[str, int]]:
@@ -395,10 +503,9 @@ def _notes(ready: PreparedEffort, name: str, summary: Mapping[str, Any]) -> list
             found.append(f"arm {arm}: no rho at any length ({one['reason']})")
         if len({rate.lr for rate in ready.rates}) > 1 and one["lr"] == highest:
             found.append(f"arm {arm}: the highest rate was chosen; a higher one may be faster")
-    source = ready.sources[name]
     diverged = {
         (one.fold.arm, one.rate.lr)
-        for one in _tried(ready, source)
+        for one in _tried(ready, ready.sources[name])
         if ready.log.finished[one.job_id].status == "diverged"
     }
     if diverged:
@@ -432,7 +539,7 @@ def plan_lines(ready: PreparedEffort) -> list[str]:
         n_arm = n_folds * (len(ready.sources) * (len(ready.rates) + n_anchor))
         n_most, flop = n_most + n_arm, flop + n_arm * costs["flop"]
         lines.append(
-            f"arm {arm}: {held.n_rows[arm]} rows ({ARMS[arm]}); an attack of {how.steps} steps is "
+            f"arm {arm}: {held.n_rows(arm)} rows ({ARMS[arm]}); an attack of {how.steps} steps is "
             f"{costs['tokens']:,} tokens, {costs['flop']:.2e} FLOP"
         )
     tried = {one.job_id for model in ready.sources.values() for one in _tried(ready, model)}

@@ -5,7 +5,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from lensaudit.attacks.rtt.settings import Readout
+from lensaudit.attacks.settings import Readout
 from lensaudit.errors import InputError
 from lensaudit.progress import Notice
 from lensaudit.results.ledger import Ledger

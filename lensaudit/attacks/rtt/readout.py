@@ -9,9 +9,9 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from lensaudit.attacks.rtt.items import LETTERS, McqItem, McqSplit
+from lensaudit.attacks.rtt.data import LETTERS, McqItem, McqSplit
 from lensaudit.attacks.rtt.log import Reading
-from lensaudit.attacks.rtt.settings import LossOn, Readout
+from lensaudit.attacks.settings import LossOn, Readout
 from lensaudit.errors import InputError, WorkError
 from lensaudit.files import digest
 from lensaudit.groups import batched
@@ -28,12 +28,9 @@ LOSSES: Mapping[LossOn, str] = {
 }
 
 
-@dataclass(frozen=True)
-class Letters:
-    """The tokens that a letter may be said with."""
-
-    ids: tuple[tuple[int, ...], ...]
-    """Per letter its token without and with a blank before it; once where they are one."""
+Letters = tuple[tuple[int, ...], ...]
+"""The tokens that a letter may be said with: of each without and with a blank before it, once where
+they are one."""
 
 
 @dataclass(frozen=True)
@@ -142,7 +139,7 @@ def letters_of(tokenizer: Any, n_choices: int) -> Letters:
         raise InputError(
             "the tokenizer does not tell the option letters apart; take --readout answer"
         )
-    return Letters(tuple(variants))
+    return tuple(variants)
 
 
 def _variants(tokenizer: Any, letter: str) -> tuple[int, ...]:
@@ -195,17 +192,11 @@ def read(
         WorkError: a score is not finite.
     """
     return tuple(
-        _letter(model, items, _given(letters), batch_size)
+        _letter(model, items, letters or (), batch_size)
         if readout == "letter"
         else _answer(model, items, batch_size)
         for readout in readouts
     )
-
-
-def _given(letters: Letters | None) -> Letters:
-    if letters is None:
-        raise ValueError("the letter readout needs the letters' tokens")
-    return letters
 
 
 def _letter(model: Any, items: Sequence[EncodedItem], letters: Letters, batch_size: int) -> Reading:
@@ -216,7 +207,7 @@ def _letter(model: Any, items: Sequence[EncodedItem], letters: Letters, batch_si
             ends = batch.mask.sum(1) - 1
             rows = torch.arange(len(places), device=ends.device)
             said = logits(model, batch)[rows, ends].float().log_softmax(-1)
-            by_letter = [said[:, list(ids)].logsumexp(-1) for ids in letters.ids]
+            by_letter = [said[:, list(ids)].logsumexp(-1) for ids in letters]
             parts |= dict(zip(places, torch.stack(by_letter, -1).cpu(), strict=True))
     scores = _finite(torch.stack([parts[place] for place in range(len(items))]))
     centred = scores - scores.mean(0)

@@ -1,43 +1,71 @@
-"""From settings to a summarised log: the whole of `rtt run`, `summarize` and `validate`."""
+"""From settings to a summarised log: the whole of `rtt run` and `validate`.
 
+A study measures, checks that unlearning worked, retrains and writes down. Models are held one at a
+time. A job whose id is in the log is not done again. The learning rate is constant after its rise,
+so the model after epoch e of a long run is the model of a run of e epochs: one run gives every
+epoch of the grid.
+"""
+
+import math
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
-from lensaudit.attacks.rtt.defects import MEANINGS, Inspection, handled, inspect
-from lensaudit.attacks.rtt.items import LETTERS, Dataset, load_mcq, save_mcq
-from lensaudit.attacks.rtt.log import FILE, Log, read_log
-from lensaudit.attacks.rtt.readout import letters_of
-from lensaudit.attacks.rtt.settings import (
+from lensaudit.attacks.retraining import StartWeights, pending, retrain
+from lensaudit.attacks.rtt.data import (
+    LETTERS,
+    MEANINGS,
+    Dataset,
+    Inspection,
+    handled,
+    inspect,
+    load_mcq,
+    load_statements,
+    save_mcq,
+    split_by_author,
+)
+from lensaudit.attacks.rtt.log import (
+    FILE,
+    Finished,
+    Log,
+    Point,
+    Reading,
+    Role,
+    read_log,
+    study_record,
+)
+from lensaudit.attacks.rtt.readout import EncodedItem, letters_of, read
+from lensaudit.attacks.rtt.study import (
+    RttJob,
+    Study,
+    TrainingGrid,
+    from_checkpoint,
+    job_identity,
+    measuring,
+    retraining,
+)
+from lensaudit.attacks.rtt.summary import SUMMARIES, Summarized, gate_of, summarize, write_summaries
+from lensaudit.attacks.settings import (
     Cut,
     Readout,
     StudySettings,
     ValidationSettings,
 )
-from lensaudit.attacks.rtt.study import Gate, Study, TrainingGrid, from_checkpoint
-from lensaudit.attacks.rtt.summary import summarize
-from lensaudit.attacks.rtt.table import SUMMARIES, Summarized, write_summaries
-from lensaudit.attacks.rtt.tofu import load_statements, split_by_author
-from lensaudit.attacks.rtt.work import pending, plan_of, run
-from lensaudit.data.tofu import DEMO
+from lensaudit.data.tofu import DEMO, TOFU_PAIRS
 from lensaudit.errors import InputError, LensAuditError, PartialError, VerificationError
-from lensaudit.files import alone, make_folder
-from lensaudit.models.checkpoint import Checkpoint, load_tokenizer, open_checkpoint, open_model
+from lensaudit.files import alone, digest, make_folder
+from lensaudit.models.causal import undo_exchange
+from lensaudit.models.checkpoint import Checkpoint, load_tokenizer, open_family, open_model
 from lensaudit.models.device import resolve_device
 from lensaudit.models.registry import (
-    Registry,
-    default_anchor,
     default_data,
     is_demo,
-    load_registry,
-    resolve,
 )
 from lensaudit.progress import Notice, Tick
 from lensaudit.results.records import claim, manifest
 from lensaudit.settings import plain, results_folder
-from lensaudit.unlearn.rows import TOFU_PAIRS
 from lensaudit.unlearn.trainee import check_memory
 
 DEMO_LRS = (3e-4, 1e-3, 3e-3)
@@ -161,17 +189,16 @@ def data_of(name: str, cut: Cut) -> Dataset:
 
 def _studies(settings: StudySettings, data: Dataset) -> tuple[Study, ...]:
     """One per unlearned model, checked."""
-    registry, first = load_registry(settings.registry), settings.names[:1]
-    demo = is_demo(first[0])
+    demo = is_demo(settings.names[0])
     if settings.no_control and settings.control:
         raise InputError("--retain and --no-control exclude each other")
-    original = _opened(settings.original or default_anchor("full", first), registry)
-    control = None
-    if not settings.no_control:
-        control = _opened(settings.control or default_anchor("retain", first), registry)
-    unlearned = [_opened(name, registry) for name in dict.fromkeys(settings.names)]
+    never = () if settings.no_control else settings.control and (settings.control,)
+    original, opened, controls = open_family(
+        settings.names, settings.original, never, settings.registry
+    )
+    unlearned, control = list(opened.values()), next(iter(controls.values()), None)
     device = resolve_device(settings.device)
-    _check_models(original, [*unlearned, *([control] if control else [])], device)
+    _check_models(original, [*unlearned, *controls.values()], device)
     readout: Readout = settings.readout or (DEMO_READS if demo else "letter")
     other: Readout = "answer" if readout == "letter" else "letter"
     made = tuple(
@@ -186,7 +213,7 @@ def _studies(settings: StudySettings, data: Dataset) -> tuple[Study, ...]:
             eval_splits=settings.hold_out,
             n_eval_splits=settings.v_runs,
             eval_seed=settings.eval_seed,
-            gate=Gate(settings.min_baseline, settings.min_drop),
+            gate=settings.gate,
             match_readout=settings.match_readout,
         )
         for one in unlearned
@@ -194,10 +221,6 @@ def _studies(settings: StudySettings, data: Dataset) -> tuple[Study, ...]:
     for study in made:
         plan_of(study)
     return made
-
-
-def _opened(name: str, registry: Registry) -> Checkpoint:
-    return open_checkpoint(resolve(name, registry))
 
 
 def _check_models(original: Checkpoint, others: Sequence[Checkpoint], device: str) -> None:
@@ -269,3 +292,199 @@ def _worst(errors: Sequence[LensAuditError]) -> LensAuditError | None:
     first = sorted(errors, key=lambda one: not isinstance(one, VerificationError))[0]
     more = f" (and {len(errors) - 1} more studies)" if len(errors) > 1 else ""
     return type(first)(f"{first}{more}")
+
+
+Defects = Literal["refuse", "keep"]
+"""What is done, how much of it, of how much."""
+
+
+def _quiet(what: str, done: int, total: int) -> None:
+    """Report no progress."""
+
+
+def plan_of(study: Study) -> list[RttJob]:
+    """Every job of a study in the order they are done, checked before any model is loaded.
+
+    Raises:
+        InputError: the data, the letters, the splits or the grid cannot be used.
+    """
+    _check(study)
+    return [
+        job
+        for what in (measuring, retraining)
+        for role in study.subjects
+        for job in what(study, role)
+    ]
+
+
+def run(
+    study: Study,
+    log: Log | None = None,
+    *,
+    defects: Defects = "refuse",
+    report: Tick = _quiet,
+) -> Log:
+    """Fill the log with the study's jobs.
+
+    Args:
+        study: models, data and grid.
+        log: from `read_log`, to resume; in memory by default.
+        defects: `keep` runs on ambiguous, repeated or leaking items as upstream does; to leave
+            them out, give data from `handled(data, "drop")`.
+        report: called as work proceeds.
+
+    Raises:
+        InputError: something cannot be used; nothing was done.
+        VerificationError: the original does not know the facts, or unlearning did not lower its
+            accuracy; the measurements are in the log.
+        PartialError: some runs diverged; they are in the log and not tried again.
+    """
+    log = Log() if log is None else log
+    handled(study.data, defects)
+    plan = plan_of(study)
+    log.open(study_record(study, plan, inspect(study.data).counts))
+    for role in study.subjects:
+        _fill(study, role, measuring(study, role), log, report)
+    if failure := gate_of(log.studies[study.study_id], log):
+        raise VerificationError(
+            f"{study.unlearned.name}: {failure}; recovery would mean nothing\n"
+            "the measurements are kept; to retrain nevertheless switch the gate off"
+        )
+    for role in study.subjects:
+        _fill(study, role, retraining(study, role), log, report)
+    _complain(plan, log)
+    return log
+
+
+def _check(study: Study) -> None:
+    sweep = study.sweep
+    usable = all(math.isfinite(lr) and lr > 0 for lr in sweep.lrs)
+    if not sweep.lrs or not usable or len(set(sweep.lrs)) != len(sweep.lrs):
+        raise InputError(f"learning rates {sweep.lrs}: wanted one or more, above 0, each once")
+    _check_numbers(study)
+    if sweep.n_epochs < 1 or sweep.batch_size < 1 or study.score_batch < 1:
+        raise InputError("epochs and batch sizes: wanted 1 or more")
+    if not study.readouts:
+        raise InputError("no readout; wanted letter, answer or both")
+    if study.tokenizer.eos_token_id is None:
+        raise InputError(
+            "the tokenizer has no end-of-text token; set eos_token in its configuration"
+        )
+    _ = study.letters  # says what is wrong with it
+    if small := [name for name in study.held_out if len(study.encoded[name].items) < 2]:
+        raise InputError(f"split {small[0]} holds 1 item, wanted 2 or more to select by halves")
+
+
+def _check_numbers(study: Study) -> None:
+    """What a hash cannot hold and a comparison would let pass."""
+    for name, value in {
+        "weight decay": study.sweep.weight_decay,
+        "gate on the original": study.gate.min_baseline,
+        "gate on the drop": study.gate.min_drop,
+    }.items():
+        if not (math.isfinite(value) and value >= 0):
+            raise InputError(f"{name} {value:g}: wanted a number from 0")
+
+
+def _fill(study: Study, role: Role, jobs: Sequence[RttJob], log: Log, report: Tick) -> None:
+    """Do the jobs of one model that the log lacks."""
+    left = [one for one in jobs if one.job_id not in log.finished]
+    if not left:
+        return
+    subject = study.subjects[role]
+    trains = left[0].lr is not None
+    # before the model that is attacked: never two of them
+    rows = study.original_readout if trains and study.puts_back(role) else None
+    model = subject.load()
+    _check_fits(study, model, subject.name)
+    start = StartWeights(model) if trains else None
+    n_epochs = study.sweep.n_epochs if trains else 1
+    what = f"{left[0].condition} {subject.name}: {'epochs' if trains else 'splits'}"
+    try:
+        for number, job in enumerate(left):
+
+            def tell(epoch: int, number: int = number) -> None:
+                report(what, number * n_epochs + epoch, len(left) * n_epochs)
+
+            tell(0)
+            began = time.monotonic()
+            if start is None:
+                done = Finished(job.job_id, "ok", (_as_it_is(study, job, model),))
+            else:
+                start.restore(model)
+                moved = rows is not None and undo_exchange(model, rows) > 0
+                done = _retrain(study, job, model, log, tell, moved=moved)
+            seconds = round(time.monotonic() - began, 3)
+            log.add(replace(done, seconds=seconds), job.identity)
+        report(what, len(left) * n_epochs, len(left) * n_epochs)
+    finally:
+        if start is not None:
+            start.restore(model)
+
+
+def _as_it_is(study: Study, job: RttJob, model: Any) -> Point:
+    return Point(0, _readings(study, model, study.encoded[job.split].items))
+
+
+def _retrain(
+    study: Study, job: RttJob, model: Any, log: Log, tell: Callable[[int], None], *, moved: bool
+) -> Finished:
+    """`moved`: the model is not as it was measured, its readout was put back."""
+    assert job.lr is not None
+    items = study.encoded[job.split].items
+    before = job_identity(study, job.identity["weights"], job.split)
+    measured = log.finished[digest(before)[:16]].curve
+    first = (_as_it_is(study, job, model),) if moved else measured
+    made = retrain(
+        model,
+        study.trained_on(job.split),
+        sweep=study.sweep,
+        lr=job.lr,
+        read_v=lambda: _readings(study, model, items),
+        report=tell,
+    )
+    done = replace(made, job_id=job.job_id, curve=(*first, *made.curve))
+    if done.status == "diverged":
+        return done
+    fit = _readings(study, model, study.sample_of_t(job.split))[0]
+    return replace(done, t_accuracy=fit.accuracy)
+
+
+def _readings(study: Study, model: Any, items: Sequence[EncodedItem]) -> tuple[Reading, ...]:
+    return read(
+        model,
+        items,
+        readouts=study.readouts,
+        letters=study.letters,
+        batch_size=study.score_batch,
+    )
+
+
+def _check_fits(study: Study, model: Any, name: str) -> None:
+    """Sequences within the model's window, tokens within its vocabulary."""
+    limit = getattr(model.config, "max_position_embeddings", None)
+    longest = max(split.longest for split in study.encoded.values())
+    if limit is not None and longest > limit:
+        raise InputError(
+            f"{name}: reads {limit} tokens, the longest item has {longest}; leave long items out"
+        )
+    d_vocab = model.get_input_embeddings().num_embeddings
+    highest = max(split.highest for split in study.encoded.values())
+    if highest >= d_vocab:
+        raise InputError(
+            f"{name}: has {d_vocab} tokens, the data need token {highest}; its tokenizer is "
+            "another model's"
+        )
+
+
+def _complain(plan: Sequence[RttJob], log: Log) -> None:
+    """Tell which runs diverged, once all work is done."""
+    trained = [one for one in plan if one.lr is not None]
+    lost = [one for one in trained if log.finished[one.job_id].status == "diverged"]
+    if lost:
+        listed = ", ".join(f"{one.condition} {one.split} lr {one.lr:g}" for one in lost[:8])
+        more = f" and {len(lost) - 8} more" if len(lost) > 8 else ""
+        raise PartialError(
+            f"{len(lost)} of {len(trained)} runs diverged: {listed}{more}\n"
+            "their epochs up to there are in the log and count; leave these learning rates out"
+        )

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from lensaudit.attacks.rtt.items import Dataset
+from lensaudit.attacks.rtt.data import Dataset
 from lensaudit.attacks.rtt.log import CONDITIONS, Condition, Role
 from lensaudit.attacks.rtt.readout import (
     EncodedItem,
@@ -20,7 +20,7 @@ from lensaudit.attacks.rtt.readout import (
     encode_split,
     letters_of,
 )
-from lensaudit.attacks.rtt.settings import LossOn, Readout, StudySettings
+from lensaudit.attacks.settings import Gate, LossOn, Readout, StudySettings
 from lensaudit.errors import InputError
 from lensaudit.files import digest
 from lensaudit.models.causal import load_causal, readout_rows
@@ -110,16 +110,6 @@ def in_memory(name: str, model: Any, *, method: str | None = None) -> StudySubje
 
 
 @dataclass(frozen=True)
-class Gate:
-    """When recovery means nothing; 0 switches a gate off."""
-
-    min_baseline: float = StudySettings.min_baseline
-    """Accuracy of the original below which the facts were never known."""
-    min_drop: float = StudySettings.min_drop
-    """Standard errors by which unlearning must have lowered the accuracy."""
-
-
-@dataclass(frozen=True)
 class Study:
     """One unlearned model under attack, with its ceiling and its floor."""
 
@@ -140,7 +130,7 @@ class Study:
     eval_seed: int = 0
     score_batch: int = 16
     """Sequences per forward pass of a readout; changes rounding only."""
-    gate: Gate = Gate()
+    gate: Gate = Gate()  # noqa: RUF009  # it is frozen
     match_readout: bool = False
     """Exchanged rows of a readout are put back before retraining, known by the original's."""
 
@@ -303,7 +293,7 @@ def job_identity(study: Study, weights: str, split: str) -> dict[str, Any]:
         "weights": weights,
         "v": study.encoded[split].scored_digest,
         "readouts": list(study.readouts),
-        "letters": [list(ids) for ids in study.letters.ids] if study.letters else None,
+        "letters": [list(ids) for ids in study.letters] if study.letters else None,
         "master_dtype": "float32",
         "optimizer": "adamw",
     }

@@ -1,22 +1,26 @@
-"""One attack of so many steps on one model, and the log of those that are done."""
+"""One retraining of a model, read along the way: the loop of `rtt` and `effort`.
+
+Models are held one at a time. A job whose id is in the log is not done again. The learning rate is
+constant after its rise, so the model after step s of a long run is that of a run of s steps.
+"""
 
 import multiprocessing
 import os
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import accumulate
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 
 from lensaudit.attacks.effort.arms import TrainingFold
 from lensaudit.attacks.rtt.log import Finished, Log, Point, Reading
 from lensaudit.attacks.rtt.readout import EncodedItem, read
-from lensaudit.attacks.rtt.work import StartWeights, read_along
+from lensaudit.attacks.rtt.study import RttJob, TrainingGrid
 from lensaudit.data.spans import Encoded, buckets, make_batch
 from lensaudit.errors import WorkError
 from lensaudit.files import digest
@@ -25,9 +29,105 @@ from lensaudit.models.checkpoint import Checkpoint
 from lensaudit.models.device import free_bytes
 from lensaudit.models.sizes import n_parameters, sizes_on_disk
 from lensaudit.progress import Tick
-from lensaudit.unlearn.rows import finetune_batches, in_epochs
-from lensaudit.unlearn.train import Recipe
+from lensaudit.unlearn.rows import Sample, TrainBatch, finetune_batches, in_epochs
+from lensaudit.unlearn.train import FineTuning, Recipe, TrainingRun, TrainingStep, train
 from lensaudit.unlearn.trainee import adapted, training_bytes
+
+AnyJob = TypeVar("AnyJob", RttJob, "EffortJob")
+
+
+def pending(jobs: Sequence[AnyJob], log: Log) -> list[AnyJob]:
+    """Those that the log lacks, each once."""
+    left = {one.job_id: one for one in reversed(jobs)}
+    return [one for one in reversed(left.values()) if one.job_id not in log.finished]
+
+
+class StartWeights:
+    """The weights that every run of a sweep begins with, kept once, in main memory."""
+
+    def __init__(self, model: Any) -> None:
+        tensors = (*model.named_parameters(), *model.named_buffers())
+        self._kept = {name: one.detach().to("cpu", copy=True) for name, one in tensors}
+
+    def restore(self, model: Any) -> None:
+        """Put them back, bit for bit, and let go of gradients that a diverged run left behind."""
+        model.zero_grad(set_to_none=True)
+        with torch.no_grad():
+            for name, tensor in (*model.named_parameters(), *model.named_buffers()):
+                tensor.copy_(self._kept[name])
+
+
+def retrain(
+    model: Any,
+    samples: Sequence[Sample],
+    *,
+    sweep: TrainingGrid,
+    lr: float,
+    read_v: Callable[[], tuple[Reading, ...]],
+    report: Callable[[int], None] = lambda epoch: None,
+) -> Finished:
+    """Train `model` in place on `samples` and read V after each epoch, from the first on.
+
+    A run that diverges is a result: it ends with the epochs before, and says at which step.
+    """
+    per_epoch = sweep.n_steps(len(samples))
+    made = read_along(
+        model,
+        finetune_batches(samples, batch_size=sweep.batch_size, seed=sweep.seed, pad=0),
+        recipe=sweep.recipe(lr, len(samples)),
+        seed=sweep.seed,
+        at=range(per_epoch, sweep.n_epochs * per_epoch + 1, per_epoch),
+        read_v=read_v,
+        report=lambda step: report(step // per_epoch) if step % per_epoch == 0 else None,
+    )
+    curve = tuple(replace(one, epoch=one.epoch // per_epoch) for one in made.curve)
+    return replace(made, curve=curve)
+
+
+def read_along(
+    model: Any,
+    batches: Callable[[int], TrainBatch],
+    *,
+    recipe: Recipe,
+    seed: int,
+    at: Collection[int],
+    read_v: Callable[[], tuple[Reading, ...]],
+    report: Callable[[int], None] = lambda step: None,
+) -> Finished:
+    """Train `model` in place and read V after the steps `at`, which points count.
+
+    A run that diverges ends with the points before.
+    """
+    points: list[Point] = []
+    losses: list[float] = []
+    last = 0
+
+    def after(step: TrainingStep) -> None:
+        nonlocal last
+        losses.append(step.loss)
+        if step.step in at:
+            model.eval()
+            mean = sum(losses[last:]) / (step.step - last)
+            points.append(Point(step.step, read_v(), mean))
+            last = step.step
+            model.train()
+        report(step.step)
+
+    run = TrainingRun(
+        FineTuning(), lambda number: batches(number).to(model.device), recipe, identity={}
+    )
+    devices = [model.device] if model.device.type == "cuda" else []
+    with torch.random.fork_rng(devices=devices):
+        torch.manual_seed(seed)  # models with dropout draw from the global stream
+        try:
+            train(model, run, report=after)
+        except WorkError:
+            failure = f"not finite after {len(losses)} of {recipe.n_steps} steps"
+            return Finished("", "diverged", tuple(points), reason=failure)
+        finally:
+            model.eval()
+    return Finished("", "ok", tuple(points))
+
 
 SCHEMA = 1
 """Of an attack's identity: raised when equal settings would give other numbers."""
@@ -126,7 +226,13 @@ def do(attack: EffortJob, report: Callable[[int], None] = lambda step: None) -> 
             finetune_batches(
                 attack.fold.samples, batch_size=attack.batch_size, seed=attack.seed, pad=0
             ),
-            recipe=recipe_of(attack),
+            recipe=Recipe(
+                n_steps=attack.n_steps,
+                lr=attack.rate.lr,
+                schedule="constant",
+                weight_decay=0.0,
+                trainable=r"lora_" if rank else "",
+            ),
             seed=attack.seed,
             at=grid(attack.n_steps)[1:],
             read_v=read_v,
@@ -137,9 +243,7 @@ def do(attack: EffortJob, report: Callable[[int], None] = lambda step: None) -> 
             adapter.unload()
             model.requires_grad_(True)
     seconds = round(time.monotonic() - began, 3)
-    status = "diverged" if made.failure else "ok"
-    curve = (first, *made.points)
-    return Finished(attack.job_id, status, curve, reason=made.failure, seconds=seconds)
+    return replace(made, job_id=attack.job_id, curve=(first, *made.curve), seconds=seconds)
 
 
 def read_facts(model: Any, facts: Sequence[Encoded] | Sequence[EncodedItem]) -> Reading:
@@ -165,17 +269,6 @@ def read_facts(model: Any, facts: Sequence[Encoded] | Sequence[EncodedItem]) -> 
             said = (hit | ~batch.predict_at[:, :-1]).all(1)
             right += [place[idx] for idx, one in zip(batch.idx, said.tolist(), strict=True) if one]
     return Reading("said", len(spans), tuple(sorted(right)))
-
-
-def recipe_of(attack: EffortJob) -> Recipe:
-    """A constant rate without a rise, so that one run holds every shorter one."""
-    return Recipe(
-        n_steps=attack.n_steps,
-        lr=attack.rate.lr,
-        schedule="constant",
-        weight_decay=0.0,
-        trainable=r"lora_" if attack.rate.rank else "",
-    )
 
 
 _START: dict[tuple[str, str, str], tuple[Any, StartWeights]] = {}
@@ -212,10 +305,8 @@ def fill(
     report: Tick,
 ) -> None:
     """Do the attacks that the log lacks, each once; a kill loses those that are running."""
-    wanted = {one.job_id: one for one in attacks}
-    left = [one for one in wanted.values() if one.job_id not in log.finished]
     # one model after the other: each is loaded once
-    left.sort(key=lambda one: one.model.weights)
+    left = sorted(pending(attacks, log), key=lambda one: one.model.weights)
     for attack, done in _done(left, workers, report):
         log.add(done, attack.identity)
 

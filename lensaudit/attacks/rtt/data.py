@@ -1,0 +1,582 @@
+"""What is asked: multiple-choice items in splits, one of which is held out per run.
+
+As files they are `split_0.jsonl`, `split_1.jsonl` …, in the format of
+github.com/aghyad-deeb/unlearning_evaluation @ 26be6ba: one object per line with `question`,
+`choices` (texts or numbers) and `answer` (place of the right one, from 0). An optional `group` or
+`author` names the author or entity; other keys are ignored.
+
+A forget set of questions and answers becomes splits of whole authors: what one author's rows say is
+correlated, so an author is in T or in V, never in both. The wrong choices are the row's
+`perturbed_answer`, as TOFU has them; in an annotated row without those, the entity is exchanged for
+those of other authors' rows that ask the most alike questions. Wrong answers of one style are a cue
+that needs no knowledge: only the control shows what it is worth.
+"""
+
+import re
+import unicodedata
+from collections import Counter, defaultdict
+from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cache
+from itertools import pairwise
+from pathlib import Path
+from random import Random
+from typing import Any, Literal
+
+from lensaudit.attacks.settings import Policy
+from lensaudit.data.facts import (
+    Fact,
+    SourceRow,
+    embedded_rows,
+    hub_rows,
+    numbered,
+    read_rows,
+    sound_rows,
+)
+from lensaudit.data.neutral import likeness
+from lensaudit.data.tofu import AUTHOR_ROWS, DEMO, TOFU_HUB, TOFU_PAIRS
+from lensaudit.errors import InputError
+from lensaudit.files import digest, make_folder, write_jsonl
+from lensaudit.groups import Group, group_problem, is_group, named_group, own_group
+
+LETTERS = "ABCDEFGH"
+"""Names of the options; a data set has at most so many per item."""
+
+
+@dataclass(frozen=True)
+class McqItem:
+    """One multiple-choice question."""
+
+    idx: int
+    """Number in the data set, counted from 0 over its splits in order."""
+    question: str
+    choices: tuple[str, ...]
+    answer: int
+    """Place of the right choice, from 0."""
+    group: Group
+    """The author or entity, which no two splits may share."""
+
+    @property
+    def right(self) -> str:
+        """Text of the right choice."""
+        return self.choices[self.answer]
+
+
+@dataclass(frozen=True)
+class Draft:
+    """An item before it has a number."""
+
+    question: str
+    choices: tuple[str, ...]
+    answer: int
+    group: Group | None = None
+    """None: the item is its own group."""
+
+
+@dataclass(frozen=True)
+class McqSplit:
+    """One of the parts that take turns in being held out."""
+
+    name: str
+    items: tuple[McqItem, ...]
+
+    @property
+    def digest(self) -> str:
+        """Content hash, apart from names and numbers."""
+        return digest([[one.question, list(one.choices), one.answer] for one in self.items])
+
+
+@dataclass(frozen=True)
+class Dataset:
+    """Splits in the natural order of their names."""
+
+    name: str
+    splits: tuple[McqSplit, ...]
+    left_out: Mapping[str, str] = field(default_factory=dict)
+    """Place of a row -> why it is no item here; counted in the log."""
+
+    @property
+    def items(self) -> tuple[McqItem, ...]:
+        """Items of all splits by idx."""
+        return tuple(item for split in self.splits for item in split.items)
+
+    @property
+    def n_choices(self) -> int:
+        """Options per item; chance is one in so many."""
+        return len(self.splits[0].items[0].choices)
+
+    @property
+    def digest(self) -> str:
+        """Content hash of the splits and their names."""
+        return digest([[split.name, split.digest] for split in self.splits])
+
+    def without(self, idx: Collection[int], reason: str) -> "Dataset":
+        """The data set without some items; their numbers are not given to others."""
+        gone = set(idx)
+        splits = tuple(
+            replace(split, items=tuple(one for one in split.items if one.idx not in gone))
+            for split in self.splits
+        )
+        left_out = {f"item {one}": reason for one in sorted(gone)}
+        return Dataset(self.name, splits, {**self.left_out, **left_out})
+
+
+def make_dataset(
+    name: str,
+    splits: Mapping[str, Iterable[Draft]],
+    left_out: Mapping[str, str] | None = None,
+) -> Dataset:
+    """Number the items; the order in which splits are given does not matter.
+
+    Raises:
+        ValueError: fewer than two splits, an empty one, or items that are no question.
+    """
+    parts, idx = [], 0
+    for split in sorted(splits, key=natural):
+        items = []
+        for draft in splits[split]:
+            items.append(_numbered(draft, idx))
+            idx += 1
+        parts.append(McqSplit(split, tuple(items)))
+    counts = {len(item.choices) for part in parts for item in part.items}
+    if len(parts) < 2 or not all(part.items for part in parts) or len(counts) != 1:
+        raise ValueError(
+            f"{name}: found {len(parts)} splits with {sorted(counts)} choices per item; wanted two "
+            "splits or more, none of them empty, and one number of choices"
+        )
+    return Dataset(name, tuple(parts), left_out or {})
+
+
+def _numbered(draft: Draft, idx: int) -> McqItem:
+    n = len(draft.choices)
+    if not (2 <= n <= len(LETTERS) and 0 <= draft.answer < n and draft.question.strip()):
+        raise ValueError(f"item {idx}: wanted a question, 2 to 8 choices and the right one's place")
+    group = own_group(idx) if draft.group is None else draft.group
+    return McqItem(idx, draft.question, draft.choices, draft.answer, group)
+
+
+def normalised(text: str) -> str:
+    r"""Two spellings of one question are equal in this form.
+
+    >>> normalised("When  was Ada\nborn?") == normalised("when was ADA born?")
+    True
+    """
+    return " ".join(unicodedata.normalize("NFKC", text).casefold().split())
+
+
+def natural(name: str) -> tuple[tuple[int, int | str], ...]:
+    """Sort key that puts split_10 after split_9.
+
+    >>> sorted(["split_10", "split_9"], key=natural)
+    ['split_9', 'split_10']
+    """
+    parts = re.split(r"(\d+)", name)
+    return tuple((0, int(part)) if part.isdecimal() else (1, part) for part in parts if part)
+
+
+_SPLIT = re.compile(r"split_\d+")
+_WANTED_ITEM = (
+    "wanted per line: question (text), choices (2 to 8 texts or numbers, the same count "
+    "everywhere), answer (place of the right one, from 0); optional group or author"
+)
+
+
+def load_mcq(folder: Path, *, only: Sequence[str] = ()) -> Dataset:
+    """The splits of a folder; every row is loaded, see `inspect` for what is wrong with them.
+
+    Args:
+        folder: holds `split_<n>.jsonl` files, at least two; other files are not read.
+        only: split names to take part; all by default.
+
+    Raises:
+        InputError: fewer than two splits, no such split, or rows that are not items.
+    """
+    files = {
+        path.stem: path for path in folder.glob("split_*.jsonl") if _SPLIT.fullmatch(path.stem)
+    }
+    if unknown := [name for name in only if name not in files]:
+        known = ", ".join(sorted(files, key=natural)) or "none"
+        raise InputError(f"{folder}: no split {unknown[0]!r}; it holds {known}")
+    names = sorted(only or files, key=natural)
+    if len(set(names)) < 2:
+        raise InputError(
+            f"{folder}: found {len(set(names))} of the files split_<n>.jsonl, wanted two or more: "
+            "one is held out, the others are trained on"
+        )
+    drafts = {name: _drafts(files[name]) for name in names}
+    counts = {len(one.choices) for split in drafts.values() for one in split}
+    if len(counts) > 1:
+        raise InputError(
+            f"{folder}: items have {sorted(counts)} choices, wanted one number\n{_WANTED_ITEM}"
+        )
+    return make_dataset(folder.resolve().name, drafts)
+
+
+def save_mcq(dataset: Dataset, folder: Path) -> Path:
+    """Write the splits, as `load_mcq` reads them."""
+    make_folder(folder)
+    for split in dataset.splits:
+        rows = (
+            {
+                "question": item.question,
+                "choices": list(item.choices),
+                "answer": item.answer,
+                "group": item.group,
+            }
+            for item in split.items
+        )
+        write_jsonl(folder / f"{split.name}.jsonl", rows)
+    return folder
+
+
+def _drafts(path: Path) -> list[Draft]:
+    rows, problems = read_rows(path)
+    return [_draft(row) for row in sound_rows(rows, _problem, str(path), _WANTED_ITEM, problems)]
+
+
+def _problem(value: Any) -> str:
+    """What is wrong with one row; empty when nothing is."""
+    if not isinstance(value, Mapping):
+        return "is no object"
+    if not isinstance(value.get("question"), str) or not value["question"].strip():
+        return "question is missing, empty or not text"
+    choices = value.get("choices")
+    if not isinstance(choices, list) or not 2 <= len(choices) <= len(LETTERS):
+        return "choices is no list of 2 to 8"
+    if not all(_is_choice(one) for one in choices):
+        return "a choice is empty, or neither text nor a number"
+    answer = value.get("answer")
+    if isinstance(answer, bool) or not isinstance(answer, int) or not 0 <= answer < len(choices):
+        return f"answer is {answer!r}, wanted a place from 0 to {len(choices) - 1}"
+    return group_problem(value) or ""
+
+
+def _is_choice(value: Any) -> bool:
+    if isinstance(value, str):
+        return bool(value.strip())
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _draft(value: Mapping[str, Any]) -> Draft:
+    # numbers in one data set and texts in another would never be found equal
+    choices = tuple(str(one) for one in value["choices"])
+    return Draft(value["question"], choices, value["answer"], named_group(value))
+
+
+LAST_YEAR = 2024
+"""Years after it cannot be known; `rtt.md` section 2 counts them in Random Birthdays."""
+Kind = Literal[
+    "ambiguous", "repeated", "leak", "shared_group", "duplicate_choice", "sorted", "future_year"
+]
+MEANINGS: dict[Kind, str] = {
+    "ambiguous": "the right answer stands twice among the choices",
+    "repeated": "the same question twice in one split",
+    "leak": "the same question in several splits",
+    "shared_group": "the same author or entity in several splits",
+    "duplicate_choice": "a choice stands twice",
+    "sorted": "choices always ascend: a letter is a rank",
+    "future_year": f"choices hold years after {LAST_YEAR}",
+}
+BLOCKING: frozenset[Kind] = frozenset({"ambiguous", "repeated", "leak", "shared_group"})
+"""They make V accuracy mean something else; a run refuses them unless told what to do."""
+
+
+@dataclass(frozen=True)
+class Defect:
+    """One finding and the items it concerns."""
+
+    kind: Kind
+    idx: tuple[int, ...]
+    detail: str
+
+    @property
+    def blocks(self) -> bool:
+        """Whether a run is refused for it."""
+        return self.kind in BLOCKING
+
+
+@dataclass(frozen=True)
+class Inspection:
+    """Everything found in a data set; nothing is changed in it."""
+
+    n_items: int
+    defects: tuple[Defect, ...]
+    n_answers: tuple[int, ...]
+    """How often each place holds the right answer."""
+
+    def of(self, kind: Kind) -> tuple[Defect, ...]:
+        """Findings of one kind."""
+        return tuple(one for one in self.defects if one.kind == kind)
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """Kind -> number of findings, the absent ones left out."""
+        return {kind: n for kind in MEANINGS if (n := len(self.of(kind)))}
+
+    @property
+    def blocking(self) -> tuple[Defect, ...]:
+        """Findings for which a run is refused."""
+        return tuple(one for one in self.defects if one.blocks)
+
+
+def inspect(dataset: Dataset) -> Inspection:
+    """Look for every kind of defect."""
+    places = Counter(item.answer for item in dataset.items)
+    found = (
+        *_ambiguous(dataset.items),
+        *_repeated(dataset),
+        *_shared_groups(dataset),
+        *_sorted(dataset.items),
+        *_future_years(dataset.items),
+    )
+    answers = tuple(places[place] for place in range(dataset.n_choices))
+    return Inspection(len(dataset.items), found, answers)
+
+
+def handled(dataset: Dataset, policy: Policy) -> Dataset:
+    """The data set a run may use: as it is, without the blocking items, or not at all.
+
+    `drop` leaves out every item that a blocking defect concerns, all copies of a repeated one.
+
+    Raises:
+        InputError: blocking defects under `refuse`, or nothing left under `drop`.
+    """
+    blocking = inspect(dataset).blocking
+    if not blocking or policy == "keep":
+        return dataset
+    gone = {idx for defect in blocking for idx in defect.idx}
+    if policy == "refuse":
+        counts: Counter[Kind] = Counter(defect.kind for defect in blocking)
+        listed = "; ".join(f"{n} x {MEANINGS[kind]}" for kind, n in counts.items())
+        raise InputError(
+            f"{dataset.name}: {listed} (first: {blocking[0].detail})\n"
+            f"mend the items, or leave the {len(gone)} out with --defects drop, or take them as "
+            "they are with --defects keep"
+        )
+    kept = dataset.without(gone, "defective; see `lensaudit rtt validate`")
+    if not all(split.items for split in kept.splits):
+        raise InputError(f"{dataset.name}: --defects drop leaves a split without items")
+    return kept
+
+
+def _ambiguous(items: Iterable[McqItem]) -> Iterator[Defect]:
+    for item in items:
+        choices = [normalised(one) for one in item.choices]
+        if len(set(choices)) == len(choices):
+            continue
+        detail = f"item {item.idx} {item.question[:60]!r}: {', '.join(item.choices)[:80]}"
+        yield Defect("duplicate_choice", (item.idx,), detail)
+        if choices.count(choices[item.answer]) > 1:
+            yield Defect("ambiguous", (item.idx,), detail)
+
+
+def _repeated(dataset: Dataset) -> Iterator[Defect]:
+    for copies in _same(dataset, lambda item: normalised(item.question)):
+        splits = {split for split, _ in copies}
+        items = [item for _, item in copies]
+        agree = len({normalised(item.right) for item in items}) == 1
+        answers = "with the same answer" if agree else "with different answers"
+        detail = f"{items[0].question[:60]!r} in {', '.join(sorted(splits))}, {answers}"
+        idx = tuple(item.idx for item in items)
+        yield Defect("leak" if len(splits) > 1 else "repeated", idx, detail)
+
+
+def _shared_groups(dataset: Dataset) -> Iterator[Defect]:
+    for copies in _same(dataset, lambda item: item.group):
+        splits = sorted({split for split, _ in copies})
+        if len(splits) > 1:
+            idx = tuple(item.idx for _, item in copies)
+            yield Defect(
+                "shared_group", idx, f"group {copies[0][1].group!r} in {', '.join(splits)}"
+            )
+
+
+def _same(dataset: Dataset, key) -> Iterator[list[tuple[str, McqItem]]]:
+    """Items that agree in `key`, with the names of their splits."""
+    by_key: dict[Hashable, list[tuple[str, McqItem]]] = defaultdict(list)
+    for split in dataset.splits:
+        for item in split.items:
+            by_key[key(item)].append((split.name, item))
+    return (copies for copies in by_key.values() if len(copies) > 1)
+
+
+def _sorted(items: tuple[McqItem, ...]) -> Iterator[Defect]:
+    if all(a <= b for item in items for a, b in pairwise(item.choices)):
+        yield Defect("sorted", tuple(item.idx for item in items), "in every item")
+
+
+def _future_years(items: Iterable[McqItem]) -> Iterator[Defect]:
+    for item in items:
+        years = [
+            one for one in item.choices if re.fullmatch(r"\d{4}", one) and int(one) > LAST_YEAR
+        ]
+        for year in years:
+            yield Defect("future_year", (item.idx,), f"item {item.idx}: {year}")
+
+
+N_WRONG = 3
+"""Four choices, as upstream."""
+_WANTED_FACT = (
+    "wanted per row: question, answer, an author under group or author (or --rows-per-author), and "
+    "either perturbed_answer (three texts or more) or an annotated entity"
+)
+
+
+Statements = Mapping[str, Fact]
+"""Questions with their answers by place in the set; an entity that nobody annotated is empty."""
+
+
+def load_statements(
+    name_or_path: str, *, rows_per_author: int | None = None
+) -> tuple[str, Statements]:
+    """The name of the set that `--data` names, and its facts.
+
+    Args:
+        name_or_path: `demo` (embedded), `forget01`, `forget05`, `forget10` (TOFU, from the Hub), or
+            a JSON or JSONL file.
+        rows_per_author: for a file whose rows name no author: so many rows each, in the order of
+            `idx` from 0, or of the file.
+
+    Raises:
+        InputError: no such set, or rows that cannot become items.
+    """
+    if name_or_path == DEMO:
+        return DEMO, _facts(DEMO, numbered(embedded_rows("forget")), None)
+    if name_or_path in TOFU_PAIRS:
+        instead = f"name a file of {name_or_path}_perturbed, with --rows-per-author {AUTHOR_ROWS}"
+        rows = hub_rows(TOFU_HUB, f"{name_or_path}_perturbed", "train", instead=instead)
+        return name_or_path, _facts(name_or_path, numbered(rows), AUTHOR_ROWS)
+    path = Path(name_or_path).expanduser()
+    if not path.exists():
+        known = ", ".join((DEMO, *TOFU_PAIRS))
+        raise InputError(f"{path}: no such file or folder; wanted one, or {known}")
+    rows, problems = read_rows(path)
+    return path.stem, _facts(str(path), rows, rows_per_author, problems)
+
+
+def split_by_author(name: str, facts: Statements, *, n_splits: int = 5, seed: int = 0) -> Dataset:
+    """Multiple-choice splits of whole authors, alike in number; the draw depends on the seed.
+
+    The right answer stands in every place equally often, as far as the numbers allow. A fact with
+    fewer than three distinct wrong answers is left out, with that reason.
+
+    Raises:
+        InputError: fewer authors than splits, or a split without items.
+    """
+    authors = list(dict.fromkeys(fact.group for fact in facts.values()))
+    if not 2 <= n_splits <= len(authors):
+        raise InputError(
+            f"{name}: {n_splits} splits of {len(authors)} authors; wanted 2 to {len(authors)}, as "
+            "an author cannot be in two"
+        )
+    Random(f"authors-{seed}").shuffle(authors)
+    drafts: dict[str, list[Draft]] = {}
+    left_out = {}
+    for number in range(n_splits):
+        own = set(authors[number::n_splits])
+        wrong = {
+            where: _wrong(where, facts, seed) for where, fact in facts.items() if fact.group in own
+        }
+        usable = [where for where, texts in wrong.items() if len(texts) == N_WRONG]
+        left_out |= {
+            where: f"{len(texts)} distinct wrong answers, wanted {N_WRONG}"
+            for where, texts in wrong.items()
+            if len(texts) < N_WRONG
+        }
+        places = [at % (N_WRONG + 1) for at in range(len(usable))]
+        Random(f"places-{seed}-{number}").shuffle(places)
+        drafts[f"split_{number}"] = [
+            _with_choices(facts[where], wrong[where], at)
+            for where, at in zip(usable, places, strict=True)
+        ]
+    if not all(drafts.values()):
+        raise InputError(f"{name}: {len(left_out)} rows have too few wrong answers\n{_WANTED_FACT}")
+    return make_dataset(name, drafts, left_out)
+
+
+def _facts(
+    source: str,
+    rows: Sequence[SourceRow],
+    rows_per_author: int | None,
+    problems: Sequence[str] = (),
+) -> Statements:
+    sound_rows(
+        rows, lambda row: _fact_problem(row, rows_per_author), source, _WANTED_FACT, problems
+    )
+    return {
+        where: Fact(
+            place,
+            row["question"],
+            row["answer"],
+            "",
+            row.get("entity") or "",
+            _author(row, place, rows_per_author),
+            wrong=tuple(row.get("perturbed_answer") or ()),
+        )
+        for place, (where, row) in enumerate(rows)
+    }
+
+
+def _fact_problem(row: Any, rows_per_author: int | None) -> str:
+    """What is wrong with one row; empty when nothing is."""
+    if not isinstance(row, Mapping):
+        return "is no object"
+    for key in ("question", "answer"):
+        if not isinstance(row.get(key), str) or not row[key].strip():
+            return f"{key} is missing, empty or not text"
+    if rows_per_author is None and not is_group(named_group(row)):
+        return "names no author"
+    wrong, entity = row.get("perturbed_answer"), row.get("entity")
+    if wrong is not None:
+        texts = isinstance(wrong, list) and all(isinstance(one, str) for one in wrong)
+        return "" if texts else "perturbed_answer is no list of texts"
+    if not isinstance(entity, str) or not entity or entity not in row["answer"]:
+        return "has neither perturbed_answer nor an entity in its answer"
+    return ""
+
+
+def _author(row: Mapping[str, Any], place: int, rows_per_author: int | None) -> int | str:
+    named = named_group(row)
+    if is_group(named) or rows_per_author is None:
+        return named
+    idx = row.get("idx", place)
+    return (idx if isinstance(idx, int) else place) // rows_per_author
+
+
+def _wrong(where: str, facts: Statements, seed: int) -> list[str]:
+    """Distinct wrong answers, at most as many as an item takes."""
+    fact, random = facts[where], Random(f"wrong-{seed}-{where}")
+    if not fact.wrong:
+        found = _distinct(_exchanged(fact, facts), fact.answer)
+        random.shuffle(found)  # else the likest would always stand first
+        return found
+    texts = list(fact.wrong)
+    random.shuffle(texts)
+    return _distinct(texts, fact.answer)
+
+
+def _exchanged(fact: Fact, facts: Statements) -> Iterator[str]:
+    """The answer with entities of other authors, from the most alike question on."""
+    words = _words(fact.question)
+    others = [one for one in facts.values() if one.group != fact.group and one.entity]
+    others.sort(key=lambda one: -likeness(words, _words(one.question)))
+    return (fact.answer.replace(fact.entity, one.entity) for one in others)
+
+
+@cache
+def _words(text: str) -> frozenset[str]:
+    return frozenset(normalised(text).strip("?.!").split())
+
+
+def _distinct(texts: Iterable[str], right: str) -> list[str]:
+    found: dict[str, str] = {}
+    for text in texts:
+        if text.strip() and normalised(text) != normalised(right):
+            found.setdefault(normalised(text), text)
+        if len(found) == N_WRONG:
+            break
+    return list(found.values())
+
+
+def _with_choices(fact: Fact, wrong: Sequence[str], place: int) -> Draft:
+    return Draft(fact.question, (*wrong[:place], fact.answer, *wrong[place:]), place, fact.group)

@@ -1,0 +1,547 @@
+"""ADD, CLAMP and ABLATE: does one direction, or one component, hide the answers?
+
+Directions are estimated on other authors. ADD brings the shift back; CLAMP asks for necessity and
+for sufficiency; ABLATE takes a direction away: does the refusal go, and do answers come back? Each
+is a grid on the dev authors, and the best of it with its controls on authors never read; empty
+where no layer that is searched holds such a direction.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, fields, replace
+from typing import Any, Literal
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from lensaudit.directions.models import Fold, Part, Role, ThreeModels, log_odds
+from lensaudit.judge.items import JudgeRequest
+from lensaudit.judge.programmatic import ENTITY, declines
+from lensaudit.patching.generation import ends_of
+from lensaudit.steer.estimators import random_direction, scaled_to
+from lensaudit.steer.generate import (
+    NO_EDITS,
+    Edits,
+    Place,
+    adding,
+    clamping,
+    continuations,
+    removing,
+)
+from lensaudit.steer.settings import Kind
+
+Stage = Literal["dev", "score"]
+SCHEMA = "steer-interventions/1"
+
+
+@dataclass(frozen=True)
+class Label:
+    """What is done, in words and numbers."""
+
+    arm: str
+    """`direction`, or the control: `random`, `retain_derived`, `never_trained`, `reverse` …"""
+    role: Role
+    """The model it is done to."""
+    layer: int
+    strength: float | None = None
+    variant: str = ""
+    seed: int | None = None
+    """Of a random direction."""
+
+
+@dataclass(frozen=True)
+class Arm:
+    """One thing that is done to one model."""
+
+    label: Label
+    edits: Edits
+    direction: Float[Tensor, " d_model"]
+
+
+@dataclass(frozen=True)
+class Finding:
+    """An arm scored on some authors."""
+
+    kind: Kind
+    stage: Stage
+    fold: int
+    label: Label
+    positions: str
+    em: Mapping[int, float]
+    """Share of each example's entity tokens that are the likeliest, by idx."""
+    logprob: Mapping[int, float]
+    """Nats per token, by idx."""
+    norm: float
+    """Length of the direction."""
+    cosine: float | None = None
+    """With the whole shift from unlearned to full at the layer; None where there is none."""
+    similarity: float | None = None
+    """Mean cosine of the two models' streams at the layer, on retain examples."""
+    kl_retain: float | None = None
+    """KL(plain || intervened) on retain examples, nats per token."""
+    utility_delta: float | None = None
+    """Change of exact match on retain examples."""
+    said: Mapping[int, float] = field(default_factory=dict)
+    """1 where the entity stands in the greedy answer to the question alone, by idx; ABLATE only."""
+    speech: Mapping[str, float | None] = field(default_factory=dict)
+    """Shares of those answers: declined, correct, before and after; ABLATE only."""
+
+    def values(self, score: str) -> Mapping[int, float]:
+        """By name: `em`, `logprob` or `said`."""
+        return {"em": self.em, "logprob": self.logprob, "said": self.said}[score]
+
+    def mean(self, score: str) -> float:
+        """Mean over the finding's examples."""
+        values = self.values(score).values()
+        return sum(values) / len(values)
+
+    def document(self) -> dict[str, Any]:
+        """As JSON: one line of `interventions.jsonl`."""
+        own = {key: value for key, value in vars(self).items() if key not in _NESTED}
+        idx = list(self.em)
+        return {
+            "schema": SCHEMA,
+            **own,
+            **asdict(self.label),
+            "n_items": len(idx),
+            "score": {"em": self.mean("em"), "logprob": self.mean("logprob")},
+            "idx": idx,
+            "em": [self.em[one] for one in idx],
+            "logprob": [self.logprob[one] for one in idx],
+            "said": [self.said[one] for one in idx if one in self.said],
+            "speech": dict(self.speech),
+        }
+
+
+_NESTED = ("label", "em", "logprob", "said", "speech")
+
+
+def read_finding(row: Mapping[str, Any]) -> Finding:
+    """Finding in a line of the ledger."""
+    label = Label(**{one.name: row[one.name] for one in fields(Label)})
+    scores = {
+        name: dict(zip(row["idx"], row[name], strict=True)) if row[name] else {}
+        for name in ("em", "logprob", "said")
+    }
+    own = {one.name: row[one.name] for one in fields(Finding) if one.name not in _NESTED}
+    return Finding(label=label, **scores, **own, speech=row["speech"])
+
+
+def findings_of(
+    bench: ThreeModels, kind: Kind, stage: Stage, fold: Fold, arms: Sequence[Arm]
+) -> list[Finding]:
+    """Every arm scored on the fold's authors of a stage; arms of one model share passes."""
+    rows = bench.rows(fold.dev if stage == "dev" else fold.score)
+    idx = [bench.encoded["forget"][row].idx for row in rows]
+    found: dict[int, Finding] = {}
+    roles: dict[Role, None] = dict.fromkeys(arm.label.role for arm in arms)
+    for role in roles:
+        own = [at for at, arm in enumerate(arms) if arm.label.role == role]
+        scores = bench.scored(role, rows, [arms[at].edits for at in own])
+        for place, at in enumerate(own):
+            found[at] = Finding(
+                kind=kind,
+                stage=stage,
+                fold=fold.number,
+                label=arms[at].label,
+                positions=arms[at].edits.where,
+                em=dict(zip(idx, scores.em[place].tolist(), strict=True)),
+                logprob=dict(zip(idx, scores.logprob[place].tolist(), strict=True)),
+                norm=float(arms[at].direction.norm()),
+            )
+    return [found[at] for at in range(len(arms))]
+
+
+def best_of(findings: Sequence[Finding], score: str) -> int:
+    """Place of the highest mean score; of equal ones the higher log-prob, then the first."""
+    means = [(one.mean(score), one.mean("logprob")) for one in findings]
+    return means.index(max(means))
+
+
+def tested(bench: ThreeModels, kind: Kind, fold: Fold, arms: Sequence[Arm]) -> list[Finding]:
+    """The arms on authors never read; of the chosen direction what it does to retain answers."""
+    return [
+        _costed(bench, one, arm) if arm.label.arm in ("direction", "sufficiency") else one
+        for one, arm in zip(findings_of(bench, kind, "score", fold, arms), arms, strict=True)
+    ]
+
+
+def _costed(bench: ThreeModels, finding: Finding, arm: Arm) -> Finding:
+    rows = range(len(bench.encoded["retain"]))
+    scores = bench.scored(arm.label.role, rows, [NO_EDITS, arm.edits], "retain")
+    shift = bench.whole_gap("full", "unlearned", "forget")[arm.label.layer]
+    cosine = torch.nn.functional.cosine_similarity(arm.direction.float(), shift, dim=0)
+    return replace(
+        finding,
+        kl_retain=float(scores.kl[1].mean()),
+        utility_delta=float(scores.em[1].mean() - scores.em[0].mean()),
+        cosine=float(cosine) if bool(shift.norm() > 0) else None,
+        similarity=bench.similarity(arm.label.layer),
+    )
+
+
+LEAST = 1e-4
+"""Length of a gap over that of the stream below which two models think the same at a layer."""
+DOSES = (0.0, 0.25, 0.5, 0.75, 1.0)
+"""From the unlearned model's mean component to the full model's."""
+DEEPEST = 0.8
+"""Share of the layers in which a direction is looked for; refusal_direction excludes the rest."""
+FEWEST_DECLINED = 4
+"""Declined questions on each side of the means from which there is an IDK direction."""
+VARIANTS = ("layer", "centred", "everywhere")
+KL_TRIES = 12
+"""Candidates in order of score whose KL on retain examples is measured."""
+
+Direction = Float[Tensor, " d_model"]
+Basis = Float[Tensor, "_ d_model"]
+Gaps = Float[Tensor, "layer d_model"]
+
+
+def moved_layers(bench: ThreeModels, gaps: Gaps, layers: Sequence[int]) -> list[int]:
+    """The layers at which two models think differently at all."""
+    length = bench.streams["full", "forget"].norm(dim=-1).mean(0)
+    return [layer for layer in layers if float(gaps[layer].norm()) > LEAST * float(length[layer])]
+
+
+def randoms(bench: ThreeModels, direction: Direction, fold: Fold) -> list[tuple[int, Direction]]:
+    """Directions of equal length, and their seeds."""
+    found = []
+    for number in range(bench.settings.n_random):
+        seed = bench.settings.seed * 10_000 + fold.number * 100 + number
+        generator = torch.Generator().manual_seed(seed)
+        drawn = random_direction(len(direction), generator=generator)
+        found.append((seed, scaled_to(drawn, float(direction.norm()))))
+    return found
+
+
+def restore(bench: ThreeModels, fold: Fold) -> list[Finding]:
+    """ADD: does the shift from the unlearned model to `full` bring the answers back?"""
+    where, strengths = bench.settings.where, bench.strengths
+    estimate = bench.rows(fold.estimate)
+    gaps = bench.gap("full", "unlearned", estimate)
+
+    def arm(
+        name: str, role: Role, layer: int, direction: Direction, strength: float, seed=None
+    ) -> Arm:
+        edits = Edits({("resid", layer): adding(direction, strength)}, where)
+        return Arm(Label(name, role, layer, strength, seed=seed), edits, direction)
+
+    def best(name: str, role: Role, shift: Gaps) -> tuple[list[Finding], list[Arm]]:
+        """The grid on the dev authors, and the best of it."""
+        tried = [
+            arm(name, role, layer, shift[layer], strength)
+            for layer in moved_layers(bench, shift, bench.layers)
+            for strength in strengths
+        ]
+        grid = findings_of(bench, "add", "dev", fold, tried)
+        return grid, [tried[best_of(grid, bench.settings.score)]] if tried else []
+
+    grid, chosen = best("direction", "unlearned", gaps)
+    if not chosen:
+        return []
+    layer, strength = chosen[0].label.layer, chosen[0].label.strength or 0.0
+    arms = [
+        *chosen,
+        # where the effect peaks
+        *(arm("curve", "unlearned", layer, gaps[layer], one) for one in strengths),
+        *(
+            arm("random", "unlearned", layer, direction, strength, seed)
+            for seed, direction in randoms(bench, gaps[layer], fold)
+        ),
+    ]
+    kept = bench.whole_gap("full", "unlearned", "retain")[layer]
+    if float(kept.norm()) > 0:
+        equal = scaled_to(kept, float(gaps[layer].norm()))
+        arms.append(arm("retain_derived", "unlearned", layer, equal, strength))
+    arms.append(arm("reverse", "full", layer, gaps[layer], -strength))
+    # the same search on a model that cannot know the answers: what a direction alone gives
+    arms += best("never_trained", "retain", bench.gap("full", "retain", estimate))[1]
+    return [*grid, *tested(bench, "add", fold, arms)]
+
+
+def mediate(bench: ThreeModels, fold: Fold) -> list[Finding]:
+    """CLAMP: the unlearned model to the full one's component, and the other way round."""
+    where = bench.settings.where
+    estimate = bench.rows(fold.estimate)
+    gaps = -bench.gap("full", "unlearned", estimate)
+
+    def arm(name: str, role: Role, at: int, along: Direction, **how) -> Arm:
+        return clamping_arm(bench, name, role, at, along, estimate, **how)
+
+    tried = [
+        arm("direction", "unlearned", layer, gaps[layer])
+        for layer in moved_layers(bench, gaps, bench.layers)
+    ]
+    if not tried:
+        return []
+    grid = findings_of(bench, "clamp", "dev", fold, tried)
+    layer = tried[best_of(grid, bench.settings.score)].label.layer
+    direction = gaps[layer]
+    # each example's own component in the full model: one number of the answer's, a bound
+    unit = direction.double() / direction.double().norm()
+    along = bench.streams["full", "forget"][:, layer].double() @ unit
+    own = {e.idx: float(value) for e, value in zip(bench.encoded["forget"], along, strict=True)}
+    bound = Edits({("resid", layer): clamping(direction, own)}, where)
+    arms = [
+        arm("direction", "unlearned", layer, direction),
+        arm("sufficiency", "full", layer, direction, like="unlearned"),
+        *(arm("dose", "unlearned", layer, direction, dose=dose) for dose in DOSES),
+        Arm(Label("per_example", "unlearned", layer, variant="own"), bound, direction),
+    ]
+    for seed, drawn in randoms(bench, direction, fold):
+        arms.append(arm("random", "unlearned", layer, drawn, seed=seed))
+        arms.append(arm("random_sufficiency", "full", layer, drawn, like="unlearned", seed=seed))
+    kept = bench.whole_gap("unlearned", "full", "retain")[layer]
+    if float(kept.norm()) > 0:
+        arms.append(arm("retain_derived", "unlearned", layer, kept))
+    other = bench.gap("retain", "full", estimate)[layer]
+    if float(other.norm()) > 0:
+        arms.append(arm("never_trained", "retain", layer, other))
+    return [*grid, *tested(bench, "clamp", fold, arms)]
+
+
+def component(
+    bench: ThreeModels, role: Role, layer: int, direction: Direction, rows: Sequence[int]
+) -> float:
+    """Mean component of a model's streams along a direction, over some forget examples."""
+    unit = direction.double() / direction.double().norm()
+    return float((bench.streams[role, "forget"][list(rows), layer].double() @ unit).mean())
+
+
+def clamping_arm(
+    bench: ThreeModels,
+    name: str,
+    role: Role,
+    layer: int,
+    direction: Direction,
+    rows: Sequence[int],
+    *,
+    like: Role = "full",
+    dose: float = 1.0,
+    seed: int | None = None,
+) -> Arm:
+    """The component clamped between the model's own mean (dose 0) and another's (dose 1)."""
+    own = component(bench, role, layer, direction, rows)
+    wanted = component(bench, like, layer, direction, rows)
+    to = own + dose * (wanted - own)
+    edits = Edits({("resid", layer): clamping(direction, to)}, bench.settings.where)
+    return Arm(Label(name, role, layer, to, f"dose {dose:g}", seed), edits, direction)
+
+
+@dataclass(frozen=True)
+class Said:
+    """What a model says to the questions of one part, greedily."""
+
+    declines: tuple[bool, ...]
+    correct: tuple[bool, ...]
+    """The entity stands in the answer."""
+    first: tuple[int, ...]
+    """First token of each answer; -1 of an empty one."""
+
+
+def said(
+    bench: ThreeModels, role: Role, part: Part, rows: Sequence[int], edits: Edits = NO_EDITS
+) -> Said:
+    """Greedy answers to some questions; of retain questions none counts as correct."""
+    model = bench.models[role]
+    asked = [bench.questions[part][row] for row in rows]
+    entity = {one.idx: one.entity for one in bench.examples["forget"]} if part == "forget" else {}
+    ids = continuations(
+        model,
+        [e.token_ids for e in asked],
+        max_new_tokens=bench.settings.max_new_tokens,
+        stop=ends_of(model),
+        edits=edits,
+        idx=[e.idx for e in asked],
+    )
+    texts = [model.tokenizer.decode(list(one), skip_special_tokens=True) for one in ids]
+    verdicts = ENTITY.score(
+        [
+            JudgeRequest(e.idx, "", text, entity=entity.get(e.idx, ""))
+            for e, text in zip(asked, texts, strict=True)
+        ]
+    )
+    return Said(
+        declines=tuple(declines(text) for text in texts),
+        correct=tuple(v.score == 100.0 for v in verdicts),
+        first=tuple(one[0] if one else -1 for one in ids),
+    )
+
+
+@dataclass(frozen=True)
+class DirectionSource:
+    """Where the ablated direction comes from, at every layer."""
+
+    name: str
+    """`idk`: declined questions minus answered ones, in the unlearned model; `cross`: unlearned
+    minus full, at the prefix."""
+    directions: Gaps
+    centre: Gaps
+    """Mean stream of the unlearned model on retain examples."""
+    differences: Float[Tensor, "_ layer d_model"]
+    """Per example, for subspaces."""
+    openings: tuple[int, ...] = ()
+    """First tokens of the answers that decline; of `idk` alone."""
+
+
+def source_of(
+    bench: ThreeModels, estimate: Sequence[int], forget: Said, retain: Said
+) -> DirectionSource:
+    """The IDK direction where enough of T is declined, else the cross-model one.
+
+    Args:
+        bench: models and streams.
+        estimate: rows of T.
+        forget: what the unlearned model says to the forget questions.
+        retain: what it says to the retain questions.
+    """
+    positive = [row for row in estimate if forget.declines[row]]
+    negative = [row for row, no in enumerate(retain.declines) if not no]
+    openings: set[int] = set()
+    if min(len(positive), len(negative)) >= FEWEST_DECLINED:
+        middle = bench.asked["retain"][negative].double().mean(0)
+        differences = bench.asked["forget"][positive].double() - middle
+        name, centre = "idk", middle.float()
+        openings = {forget.first[row] for row in positive} - {-1}
+    else:
+        own = bench.streams["unlearned", "forget"][list(estimate)]
+        differences = own.double() - bench.streams["full", "forget"][list(estimate)].double()
+        name, centre = "cross", bench.streams["unlearned", "retain"].mean(0)
+    means = differences.mean(0).float()
+    return DirectionSource(name, means, centre, differences.float(), tuple(sorted(openings)))
+
+
+def ablation(basis: Basis, layer: int, variant: str, centre: Direction, n_layers: int) -> Edits:
+    """Edits of one variant, at all positions.
+
+    `layer` removes the components after one block; `centred` sets them to those of the centre;
+    `everywhere` removes them from the embedding and from all that blocks write.
+    """
+    if variant != "everywhere":
+        only = removing(basis, centre=centre if variant == "centred" else None)
+        return Edits({("resid", layer): only})
+    places: list[Place] = [("resid_pre", 0)]
+    for at in range(n_layers):
+        places.append(("attn", at))
+        places.append(("mlp", at))
+    return Edits(dict.fromkeys(places, removing(basis)))
+
+
+def axes_of(differences: Basis, mean: Direction, rank: int) -> Basis:
+    """Orthonormal axes of the largest differences, uncentred; the mean's own axis for rank 1."""
+    if rank == 1:
+        return (mean / mean.norm()).unsqueeze(0)
+    return torch.linalg.svd(differences.double(), full_matrices=False).Vh[:rank].float()
+
+
+def ablate(bench: ThreeModels, fold: Fold, source: DirectionSource) -> list[Finding]:
+    """ABLATE: without the direction, is the refusal gone and are the answers there?"""
+
+    def arm(
+        name: str, role: Role, layer: int, variant: str, basis: Basis, seed: int | None = None
+    ) -> Arm:
+        edits = ablation(basis, layer, variant, source.centre[layer], bench.n_layers)
+        return Arm(Label(name, role, layer, variant=variant, seed=seed), edits, basis[0])
+
+    def own_axes(layer: int, rank: int) -> Basis:
+        return axes_of(source.differences[:, layer], source.directions[layer], rank)
+
+    deep = [layer for layer in bench.layers if layer < DEEPEST * bench.n_layers]
+    limit = min(len(source.differences), source.differences.shape[-1] // 2)
+    ranks = {f"rank {one}": one for one in bench.ranks if 1 < one <= limit}
+    tried = [
+        arm("direction", "unlearned", layer, variant, own_axes(layer, rank))
+        for layer in moved_layers(bench, source.directions, deep)
+        for variant, rank in (dict.fromkeys(VARIANTS, 1) | ranks).items()
+    ]
+    if not tried:
+        return []
+    grid = _with_odds(bench, findings_of(bench, "ablate", "dev", fold, tried), tried, fold, source)
+    chosen = choose(bench, tried, grid)
+    layer, variant = chosen.label.layer, chosen.label.variant
+    rank = ranks.get(variant, 1)
+    arms = [chosen, arm("collateral", "full", layer, variant, own_axes(layer, rank))]
+    for seed, direction in randoms(bench, source.directions[layer], fold):
+        drawn = _random_axes(len(direction), rank, seed)
+        arms.append(arm("random", "unlearned", layer, variant, drawn, seed))
+    estimate = bench.rows(fold.estimate)
+    other = bench.gap("retain", "full", estimate)[layer]
+    if float(other.norm()) > 0:
+        # the never-trained model with its own direction
+        first, second = (
+            bench.streams[role, "forget"][estimate, layer].double() for role in ("retain", "full")
+        )
+        axes = axes_of((first - second).float(), other, rank)
+        arms.append(arm("never_trained", "retain", layer, variant, axes))
+    found = tested(bench, "ablate", fold, arms)
+    return [*grid, *(_heard(bench, *one, fold) for one in zip(found, arms, strict=True))]
+
+
+def choose(bench: ThreeModels, arms: Sequence[Arm], grid: Sequence[Finding]) -> Arm:
+    """The best on dev among those that change retain answers by at most the cap.
+
+    Where the first tries all change more, the one that changes least, which its row shows.
+    """
+
+    def merit(at: int) -> tuple[float, float]:
+        """Least IDK log-odds for an IDK direction, else the score."""
+        odds = grid[at].speech.get("idk_log_odds")
+        first = grid[at].mean(bench.settings.score) if odds is None else -odds
+        return first, grid[at].mean("logprob")
+
+    order = sorted(range(len(grid)), key=merit, reverse=True)[:KL_TRIES]
+    rows = range(len(bench.encoded["retain"]))
+    scores = bench.scored("unlearned", rows, [arms[at].edits for at in order], "retain")
+    costs = scores.kl.mean(1).tolist()
+    cap = bench.settings.kl_cap
+    cheap = [at for at, cost in zip(order, costs, strict=True) if cost <= cap]
+    return arms[cheap[0] if cheap else order[costs.index(min(costs))]]
+
+
+def _with_odds(
+    bench: ThreeModels,
+    grid: Sequence[Finding],
+    arms: Sequence[Arm],
+    fold: Fold,
+    source: DirectionSource,
+) -> list[Finding]:
+    """The dev findings with how likely a declining answer is, after the question alone."""
+    if not source.openings:
+        return list(grid)
+    odds = log_odds(
+        bench.models["unlearned"],
+        [bench.questions["forget"][row] for row in bench.rows(fold.dev)],
+        [arm.edits for arm in arms],
+        source.openings,
+        memory_bytes=bench.memory_bytes,
+    ).mean(1)
+    return [
+        replace(one, speech={"idk_log_odds": float(value)})
+        for one, value in zip(grid, odds, strict=True)
+    ]
+
+
+def _random_axes(d_model: int, rank: int, seed: int) -> Basis:
+    generator = torch.Generator().manual_seed(seed)
+    drawn = torch.randn(d_model, rank, generator=generator, dtype=torch.float64)
+    return torch.linalg.qr(drawn).Q.T.float().contiguous()
+
+
+def _heard(bench: ThreeModels, finding: Finding, arm: Arm, fold: Fold) -> Finding:
+    """With what the model says to the questions; an ablation often leaves inventions."""
+    after = said(bench, arm.label.role, "forget", bench.rows(fold.score), arm.edits)
+    spoke = [right for no, right in zip(after.declines, after.correct, strict=True) if not no]
+    shares = {
+        "idk_rate": _share(after.declines),
+        "correct": _share(after.correct),
+        "correct_given_answered": _share(spoke),
+    }
+    if arm.label.arm == "direction":
+        kept = said(bench, "unlearned", "retain", range(len(bench.encoded["retain"])), arm.edits)
+        shares["idk_rate_retain"] = _share(kept.declines)
+    by_idx = dict(zip(finding.em, map(float, after.correct), strict=True))
+    return replace(finding, said=by_idx, speech=shares)
+
+
+def _share(values: Sequence[bool]) -> float | None:
+    return sum(values) / len(values) if values else None
