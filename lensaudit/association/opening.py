@@ -34,6 +34,7 @@ FEWEST_INVENTED = 16
 class Know:
     """A run: who is asked what, checked before anything is loaded."""
 
+    settings: KnowSettings
     source: Checkpoint
     base: Checkpoint | None
     retains: tuple[Checkpoint, ...]
@@ -68,6 +69,11 @@ class Know:
         """For people to read: what is asked, and how much is not and why."""
         relations = tuple(one.relation for one in self.asked)
         return Relations(relations, self.unscored).lines()
+
+    @property
+    def key(self) -> str:
+        """Content hash of all that decides what comes out."""
+        return digest(self.identity())
 
     def identity(self) -> dict[str, Any]:
         """What tells this run from others."""
@@ -142,6 +148,7 @@ def open_know(source: str, settings: KnowSettings, *, notice: Notice = unheard) 
         notice(line)
     device = resolve_device(settings.device)
     return Know(
+        settings,
         checkpoint,
         models.base,
         models.retains,

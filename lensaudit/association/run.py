@@ -35,7 +35,7 @@ from lensaudit.progress import Notice, Progress, Tell, unheard
 from lensaudit.results import keyed
 from lensaudit.results.ledger import Ledger, ledger_path
 from lensaudit.results.reading import json_object
-from lensaudit.results.records import manifest
+from lensaudit.results.records import BEGUN, MANIFEST, manifest
 from lensaudit.results.schema import Number
 from lensaudit.settings import plain, results_folder
 
@@ -124,28 +124,49 @@ def know_into(
         InputError: before any work.
         WorkError: logits are not finite.
     """
-    started = time.monotonic()
     know = open_know(source, settings, notice=notice)
     out = folder or results_folder() / f"know-{slug(source)}"
-    key = digest(know.identity())
-    keyed.check_own(out, key)
-    if keyed.finished(out, key):
+    keyed.check_own(out, know.key)
+    return answer_into(know, out, notice=notice, progress=progress)
+
+
+def answer_into(
+    know: Know, out: Path, *, notice: Notice = unheard, progress: Tell = unheard
+) -> KnowResult:
+    """Fill, judge and write what was opened; what another run of `know` left in `out` is replaced.
+
+    Raises:
+        InputError: the folder holds something else.
+        WorkError: logits are not finite.
+    """
+    started = time.monotonic()
+    source = know.source.spec.name
+    if not _holds_know(out):
+        keyed.check_own(out, know.key)
+    if keyed.finished(out, know.key):
         notice(f"{out} holds this run already; nothing to do")
         return KnowResult(source, out, json_object(out / "summary.json"))
-    keyed.begin(out, key)
+    keyed.begin(out, know.key)
     for line in know.lines():
         notice(line)
     found = ask(know, notice=notice, progress=progress)
     summary = write_outcome(found, know, out)
     made = manifest(
         "know",
-        options=plain(settings),
+        options=plain(know.settings),
         inputs={**know.identity(), **know.inputs()},
         device=know.device,
         started=started,
     )
-    keyed.seal(out, made, key=key, files=FILES)
+    keyed.seal(out, made, key=know.key, files=FILES)
     return KnowResult(source, out, summary)
+
+
+def _holds_know(folder: Path) -> bool:
+    made = folder / MANIFEST
+    if made.exists():
+        return json_object(made).get("command") == "know"
+    return (folder / BEGUN).exists()
 
 
 def plan_know(source: str, settings: KnowSettings, *, notice: Notice = unheard) -> KnowPlan:
@@ -154,7 +175,11 @@ def plan_know(source: str, settings: KnowSettings, *, notice: Notice = unheard) 
     Raises:
         InputError: as `know_into`.
     """
-    know = open_know(source, settings, notice=notice)
+    return plan_of(open_know(source, settings, notice=notice))
+
+
+def plan_of(know: Know) -> KnowPlan:
+    """What is left to read of what was opened."""
     passes, tokens = [], 0
     for one, wanted in _todo(know):
         todo = [(reader, asked) for asked, readers in wanted for reader in readers]

@@ -1,7 +1,7 @@
 """What may be chosen of the question who has what."""
 
 from dataclasses import dataclass
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from lensaudit.settings import Caches, Names, Option, Place, Precision, Rows, Seed
 
@@ -49,3 +49,8 @@ class KnowSettings(Names, Rows, Precision, Caches):
         ),
     ] = None
     seed: Seed = 0
+
+
+def quick(retain: tuple[str, ...], **settings: Any) -> KnowSettings:
+    """What a whole audit asks: outputs and the model's own head, no further values."""
+    return KnowSettings(retain=retain, readers=("outputs", "lens"), placebos=0, **settings)

@@ -1,16 +1,20 @@
 """Everything about some models: how deep the knowledge is erased, and what they still say."""
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
+from lensaudit.association.opening import Know, open_know
+from lensaudit.association.run import KnowResult, answer_into, plan_of
+from lensaudit.association.settings import KnowSettings, quick
 from lensaudit.auditing import evaluate as evaluating
 from lensaudit.auditing import patch as patching
 from lensaudit.auditing.audit_result import (
     AUDIT_MANIFEST,
     EVAL,
+    KNOW,
     LOG,
     PATCH,
     Audited,
@@ -30,7 +34,7 @@ from lensaudit.auditing.evaluate import (
 )
 from lensaudit.auditing.patch import patch_into, plan_patch
 from lensaudit.auditing.settings import AuditSettings, EvaluateSettings
-from lensaudit.errors import Failure, LensAuditError, failure_in
+from lensaudit.errors import Failure, InputError, LensAuditError, failure_in
 from lensaudit.files import digest, make_folder
 from lensaudit.models.registry import default_anchor
 from lensaudit.patching.prepare import prepare
@@ -40,7 +44,16 @@ from lensaudit.progress import Notice, Tell, unheard
 from lensaudit.results.owners import differences, folders_for
 from lensaudit.results.records import MANIFEST, answered_for, manifest
 from lensaudit.results.reuse import Question
-from lensaudit.settings import PatchGroups, plain, several, shared
+from lensaudit.settings import (
+    Caches,
+    Names,
+    PatchGroups,
+    Precision,
+    Rows,
+    plain,
+    several,
+    shared,
+)
 from lensaudit.verdict.collect import verdicts
 
 
@@ -53,10 +66,13 @@ class AuditPlan:
     """Of all results."""
     evaluations: tuple[EvaluatePlan, ...]
     """The retain model's first: the others are compared with it."""
+    associations: Mapping[str, Know | str]
+    """Source -> who is asked what; or why nobody is."""
 
     def text(self) -> str:
         """A line per step: what is done, what is missing."""
         lines = [f"patch: {line}" for line in self.patch.text().splitlines()]
+        lines += [f"know {name}: {_reckoned(one)}" for name, one in self.associations.items()]
         return "\n".join([*lines, *map(self._line, self.evaluations)])
 
     def _line(self, one: EvaluatePlan) -> str:
@@ -66,6 +82,10 @@ class AuditPlan:
             f"{one.n_answers} answers generated"
             + (f"; {kept} passes kept from before" if kept else "")
         )
+
+
+def _reckoned(one: Know | str) -> str:
+    return one if isinstance(one, str) else plan_of(one).text().replace("\n", "; ")
 
 
 @dataclass(frozen=True)
@@ -85,6 +105,8 @@ class _Steps:
     folder: Path
     patch: PatchSettings
     evaluations: tuple[_Evaluation, ...]
+    associations: Mapping[str, KnowSettings]
+    """By source."""
 
 
 def plan_audit(
@@ -128,16 +150,20 @@ def audit_into(
         VerificationError | WorkError: patching failed.
     """
     started = time.monotonic()
-    question = Question(lambda: asked_of_audit(sources, settings))
-    question.opened()
+    question = Question(lambda: asked_of_audit(sources, settings), notice)
     steps = _own(_steps(sources, settings, folder), settings, folder, notice)
-    planned(_planned(steps, notice))
+    plan = _planned(steps, notice)
+    planned(plan)
+    for name, one in plan.associations.items():
+        if isinstance(one, str):
+            question.tell(f"{name}: {one}")
+    question.opened()
     make_folder(steps.folder)
+    known, failures = _who_has_what(plan, progress)
     depth = patch_into(
         steps.names, steps.patch, steps.folder / PATCH, notice=notice, progress=progress
     )
     found: dict[str, EvaluationResult] = {}
-    failures: list[Failure] = []
     for step in steps.evaluations:
         inside = step.settings.retain is not None
         made = steps.evaluations[0].folder / PASSES if inside else None
@@ -166,6 +192,7 @@ def audit_into(
                 partial(found.get, one.source),
                 tuple(f for f in failures if f.model in (one.source, anchor)),
                 judged.of_run(one.folder) or one.verdict,
+                known[one.source].summary if one.source in known else None,
             )
             for one in depth.results
         ),
@@ -173,6 +200,7 @@ def audit_into(
         (
             steps.folder / PATCH,
             *(s.folder for s in steps.evaluations if (s.folder / LOG).exists()),
+            *(one.folder for one in known.values()),
         ),
         judged,
     )
@@ -183,7 +211,8 @@ def _seal(steps: _Steps, settings: AuditSettings, question: Question, started: f
     record = question.record()
     if record is None:
         return
-    made = [one for part in (PATCH, EVAL) for one in (steps.folder / part).rglob(f"*{MANIFEST}")]
+    parts = [steps.folder / name for name in (PATCH, EVAL, KNOW)]
+    made = [one for part in parts for one in part.rglob(f"*{MANIFEST}")]
     files = {path for one in made for path in (one, *answered_for(one))}
     whole = manifest(
         "audit",
@@ -207,7 +236,34 @@ def _steps(sources: Sequence[str], settings: AuditSettings, folder: Path | None)
         _Evaluation(name, _evaluation(name, anchor, settings, folders[anchor]), folders[name])
         for name in models
     )
-    return _Steps(names, out, patch, evaluations)
+    asked = (
+        {}
+        if settings.association == "none"
+        else {name: _association(name, anchor, settings) for name in names}
+    )
+    return _Steps(names, out, patch, evaluations, asked)
+
+
+def _association(source: str, anchor: str, settings: AuditSettings) -> KnowSettings:
+    """Who has what, from what it says and its own head; the retain models are controls."""
+    retains = several(settings.retain) or (anchor,)
+    shares = shared(settings, Names, Rows, Precision, Caches, retain_data=settings.validity_data)
+    return quick(tuple(one for one in retains if one != source), **shares)
+
+
+def _who_has_what(plan: AuditPlan, progress: Tell) -> tuple[dict[str, KnowResult], list[Failure]]:
+    """First of all, as it costs least."""
+    found: dict[str, KnowResult] = {}
+    failures: list[Failure] = []
+    places = folders_for(tuple(plan.associations), plan.folder / KNOW)
+    for name, know in plan.associations.items():
+        if isinstance(know, str):
+            continue
+        try:
+            found[name] = answer_into(know, places[name], progress=progress)
+        except LensAuditError as error:
+            failures.append(failure_in(name, "know", error))
+    return found, failures
 
 
 def _own(steps: _Steps, settings: AuditSettings, folder: Path | None, notice: Notice) -> _Steps:
@@ -254,7 +310,15 @@ def _planned(steps: _Steps, notice: Notice) -> AuditPlan:
     if found and not found[0].done:
         # what is compared with the retain model follows from it
         found = [replace(one, done=False) for one in found]
-    return AuditPlan(depth, steps.folder, tuple(found))
+    asked = {name: _opened(name, one) for name, one in steps.associations.items()}
+    return AuditPlan(depth, steps.folder, tuple(found), asked)
+
+
+def _opened(source: str, settings: KnowSettings) -> Know | str:
+    try:
+        return open_know(source, settings)
+    except InputError as error:
+        return f"who has what is not asked: {error}"
 
 
 def _evaluated(

@@ -16,7 +16,9 @@ from lensaudit.files import digest, slug
 from lensaudit.models.hashing import looking
 from lensaudit.models.registry import default_anchor, is_demo
 from lensaudit.patching.settings import PatchSettings
+from lensaudit.progress import Notice, unheard
 from lensaudit.results.owners import folders_for
+from lensaudit.results.reading import json_object
 from lensaudit.results.records import MANIFEST
 from lensaudit.results.reuse import answered
 from lensaudit.settings import PatchGroups, plain, results_folder, several, shared
@@ -26,8 +28,8 @@ from lensaudit.verdict.decide import Verdict
 if TYPE_CHECKING:
     from lensaudit.auditing.evaluate import EvaluationResult
 
-PATCH, EVAL = "patch", "eval"
-"""Of an audit's folder: depth, and what each model says."""
+PATCH, EVAL, KNOW = "patch", "eval", "know"
+"""Of an audit's folder: depth, what each model says, and which values it binds to whom."""
 LOG = "TOFU_EVAL.json"
 AUDIT_MANIFEST = f"audit_{MANIFEST}"
 """Beside the page: what the whole run asked, and every file of its parts."""
@@ -47,6 +49,8 @@ class AuditResult(Shown):
     """Steps of this model, or of the retain model it is compared with, that failed."""
     verdict: Verdict
     """What may be said of the model after all that lies in the folder, and what decided it."""
+    association: Mapping[str, Any] | None = None
+    """Who has what, as `know` writes summary.json; None where it was not asked."""
 
     @cached_property
     def evaluation(self) -> "EvaluationResult | None":
@@ -141,7 +145,11 @@ def _suite(names: Sequence[str], settings: AuditSettings) -> dict[str, str]:
 
 
 def finished_audit(
-    sources: Sequence[str], settings: AuditSettings, folder: Path | None = None
+    sources: Sequence[str],
+    settings: AuditSettings,
+    folder: Path | None = None,
+    *,
+    notice: Notice = unheard,
 ) -> Audited | None:
     """What a finished audit found that asked the same; None where there is none, or any doubt."""
     names, out = tuple(dict.fromkeys(sources)), audit_folder(sources, folder)
@@ -152,9 +160,12 @@ def finished_audit(
     if told is None:
         return None
     try:
-        return _read_audit(names, settings, out)
+        found = _read_audit(names, settings, out)
     except InputError:
         return None
+    for line in told:
+        notice(line)
+    return found
 
 
 def _read_audit(names: Sequence[str], settings: AuditSettings, out: Path) -> Audited:
@@ -162,6 +173,11 @@ def _read_audit(names: Sequence[str], settings: AuditSettings, out: Path) -> Aud
     anchor, *_ = several(settings.retain) or (default_anchor("retain", names),)
     models = tuple(dict.fromkeys((anchor, *names))) if settings.suite == "tofu" else ()
     evals = {name: out / EVAL / one.name for name, one in folders_for(models, None).items()}
+    known = {
+        name: place
+        for name, place in folders_for(names, out / KNOW).items()
+        if settings.association != "none" and (place / "summary.json").exists()
+    }
     results = tuple(
         AuditResult(
             one.source,
@@ -170,10 +186,12 @@ def _read_audit(names: Sequence[str], settings: AuditSettings, out: Path) -> Aud
             partial(_evaluation, one.source, evals.get(one.source)),
             (),
             judged.of_run(one.folder) or one.verdict,
+            json_object(known[one.source] / "summary.json") if one.source in known else None,
         )
         for one in read_patched(folders_for(names, out / PATCH)).results
     )
-    return Audited(out, results, (), (out / PATCH, *evals.values()), judged, again=True)
+    folders = (out / PATCH, *evals.values(), *known.values())
+    return Audited(out, results, (), folders, judged, again=True)
 
 
 def _evaluation(model: str, folder: Path | None) -> "EvaluationResult | None":

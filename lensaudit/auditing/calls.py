@@ -156,7 +156,7 @@ def audit(
     >>> result.uds, result.ci95, result.metrics["forget_Q_A_Prob"]  # doctest: +SKIP
     (0.09, (0.01, 0.17), 0.04)
     """
-    found = finished_audit(source, settings, out) or auditing.audit_into(
+    found = finished_audit(source, settings, out, notice=notice) or auditing.audit_into(
         source, settings, out, notice=notice, progress=progress
     )
     return found.results

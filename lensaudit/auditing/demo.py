@@ -3,7 +3,10 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
+from lensaudit.association.run import know_into
+from lensaudit.association.settings import QUICK, KnowSettings
 from lensaudit.auditing.evaluate import evaluate_into
 from lensaudit.auditing.patch import patch_into
 from lensaudit.auditing.patch_result import Patched
@@ -15,7 +18,7 @@ from lensaudit.models.fetch import fetch
 from lensaudit.models.registry import DEMO, FETCHED, REAL, load_registry
 from lensaudit.patching.settings import PatchSettings
 from lensaudit.progress import Notice, Tell, unheard
-from lensaudit.settings import ACTIVATIONS, Place
+from lensaudit.settings import ACTIVATIONS, Place, several
 from lensaudit.verdict.collect import verdicts
 from lensaudit.verdict.decide import Code, Verdict
 
@@ -32,6 +35,8 @@ class Demo:
     retain: str
     answers: Mapping[str, float | None]
     """Model, the anchors too -> `ANSWERS` of its greedy answers; empty where none was asked."""
+    associations: Mapping[str, Mapping[str, Any]]
+    """Model -> which values it binds to whom, as `know` writes summary.json."""
     verdicts: Mapping[str, Verdict]
     """Model -> what may be said of it after all of this."""
 
@@ -72,6 +77,15 @@ def demo_into(
         profile="full",
         activations=activations,
     )
+    known = {
+        name: know_into(
+            name,
+            KnowSettings(retain=several(settings.retain), readers=QUICK, activations=activations),
+            folder / "know" / slug(name),
+            progress=progress,
+        ).summary
+        for name in names
+    }
     patched = patch_into(names, settings, folder, notice=notice, progress=progress)
     asked = EvaluateSettings(metrics=(ANSWERS,))
     answers = {
@@ -82,4 +96,4 @@ def demo_into(
     }
     judged = verdicts([folder])
     said = {one.source: judged.of_run(one.folder) or one.verdict for one in patched.results}
-    return Demo(patched, full, retain, answers, said)
+    return Demo(patched, full, retain, answers, known, said)

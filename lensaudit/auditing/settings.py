@@ -105,6 +105,12 @@ class AuditSettings(PatchGroups):
         Literal["tofu", "none"],
         Option("Output-level metrics beside the depth; none leaves them out."),
     ] = "tofu"
+    association: Annotated[
+        Literal["quick", "none"],
+        Option(
+            "Who has what, as `lensaudit know` with outputs and lens alone; none leaves it out.",
+        ),
+    ] = "quick"
     inside: Annotated[
         bool,
         Option(

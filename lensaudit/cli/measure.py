@@ -1,8 +1,9 @@
 """One model, measured: `patch`, `eval`, `audit`, `demo`, `cache`, `lm-eval`."""
 
 import os
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -200,7 +201,7 @@ def audit(
     from lensaudit.auditing.audit_result import AUDIT_MANIFEST, finished_audit
     from lensaudit.results.records import answered_for, renew
 
-    if not dry_run and (known := finished_audit(sources, settings, out)):
+    if not dry_run and (known := finished_audit(sources, settings, out, notice=notice)):
         page = known.folder / PAGE
         if page in answered_for(known.folder / AUDIT_MANIFEST):
             print_audited(known, page, as_json=as_json)
@@ -232,6 +233,12 @@ def audit(
     print_audited(found, page, as_json=as_json)
 
 
+def _brief(known: Mapping[str, Any] | None) -> dict[str, Any] | None:
+    """Of a summary of `know` what a page of many models has room for."""
+    shown = ("p", "z", "n", "n_subjects", "bits", "named", "headline")
+    return None if known is None else {key: known[key] for key in shown}
+
+
 def print_audited(found: "Audited", page: Path, *, as_json: bool) -> None:
     """The scores, and where the page is.
 
@@ -245,12 +252,16 @@ def print_audited(found: "Audited", page: Path, *, as_json: bool) -> None:
     if as_json:
         shown = ("source", "uds", "ci95", "n", "n_scored", "calibration")
         sources = [
-            {key: one.summary[key] for key in shown} | {"verdict": one.verdict.document()}
+            {key: one.summary[key] for key in shown}
+            | {"verdict": one.verdict.document(), "association": _brief(one.association)}
             for one in found.results
         ]
         emit({"report": str(page), "sources": sources, "all_views": found.verdicts.document()})
     else:
         tell(depths(summaries, sentences=[one.verdict.sentence for one in found.results]))
+        for one in found.results:
+            if one.association is not None:
+                say(one.association["headline"])
         say(f"report: {page}")
     if off := next(filter(None, (one.patch.off for one in found.results)), None):
         raise VerificationError(off)
@@ -287,6 +298,7 @@ def demo(real: bool, out: Path | None, activations: Path, as_json: bool) -> None
             **one.summary,
             "verdict": found.verdicts[one.source].document(),
             "answers": found.answers.get(one.source),
+            "association": _brief(found.associations[one.source]),
         }
         for one in found.patched.results
     ]

@@ -315,7 +315,14 @@ def _answers(found: "Demo", name: str) -> list[float | None]:
 def of_demo(found: "Demo") -> Iterator[Part]:
     """What each model says, what it holds, and what follows."""
     asked = ["asked,\nanswers"] if found.answers else []
-    columns = ["model", *asked, "begun,\nsays it", "UDS: 0 held, 1 erased", "aligned"]
+    columns = [
+        "model",
+        *asked,
+        "begun,\nsays it",
+        "who has\nwhat, p",
+        "UDS: 0 held, 1 erased",
+        "aligned",
+    ]
     shown = table("What each model says, and what it still holds", columns, left=("model",))
     first = found.patched.results[0].summary
     for name in (found.full, found.retain):
@@ -325,6 +332,7 @@ def of_demo(found: "Demo") -> Iterator[Part]:
             dim(name),
             *(number(one) for one in _answers(found, name)),
             _says(first["outputs"][anchor]),
+            "",
             number(first["calibration"][anchor]),
         )
     shown.add_section()
@@ -336,6 +344,7 @@ def of_demo(found: "Demo") -> Iterator[Part]:
             one.source,
             *(number(said) for said in _answers(found, one.source)),
             _says(summary["outputs"]["source"]),
+            f"{found.associations[one.source]['p']:.2g}",
             value,
             number(summary["aligned"]["uds"]),
         )
@@ -348,4 +357,5 @@ def of_demo(found: "Demo") -> Iterator[Part]:
     if found.answers:
         yield "answers: ROUGE-L of what it writes when it is asked, 1 for the true answers."
     yield "says it: of 64 facts, those word for word after the beginning of the answer."
+    yield "who has what: chance of an ignorant model to match values and people as well."
     yield "Next: lensaudit patch --source NAME --full … --retain … --data forget.json"
