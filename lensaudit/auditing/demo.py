@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from lensaudit.association.run import know_into
-from lensaudit.association.settings import QUICK, KnowSettings
+from lensaudit.association.settings import quick
 from lensaudit.auditing.evaluate import evaluate_into
 from lensaudit.auditing.patch import patch_into
 from lensaudit.auditing.patch_result import Patched
@@ -80,7 +80,7 @@ def demo_into(
     known = {
         name: know_into(
             name,
-            KnowSettings(retain=several(settings.retain), readers=QUICK, activations=activations),
+            quick(several(settings.retain), activations=activations),
             folder / "know" / slug(name),
             progress=progress,
         ).summary
