@@ -154,6 +154,11 @@ RetainSet = Annotated[
 Where = Literal["all", "prompt", "response", "last_prompt"]
 """Token positions of an intervention."""
 Seed = Annotated[int, Option(least=0)]
+Asked = Literal["quick", "none"]
+Association = Annotated[
+    Asked,
+    Option("Who has what, as `lensaudit know` with outputs and lens alone; none leaves it out."),
+]
 
 Scope = Literal["span", "boundary", "prefix"]
 """Which positions are replaced: the span's; the last prompt token; all up to the span's end."""

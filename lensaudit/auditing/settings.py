@@ -8,6 +8,7 @@ from typing import Annotated, Literal
 
 from lensaudit.settings import (
     AnswerGroups,
+    Association,
     Caches,
     Cleanup,
     EmptyRows,
@@ -105,12 +106,7 @@ class AuditSettings(PatchGroups):
         Literal["tofu", "none"],
         Option("Output-level metrics beside the depth; none leaves them out."),
     ] = "tofu"
-    association: Annotated[
-        Literal["quick", "none"],
-        Option(
-            "Who has what, as `lensaudit know` with outputs and lens alone; none leaves it out.",
-        ),
-    ] = "quick"
+    association: Association = "quick"
     inside: Annotated[
         bool,
         Option(

@@ -3,7 +3,7 @@
 results/table.csv, table.json, table.parquet   one row per unit and metric
 results/collected.json                          how many planned units each number rests on
 results/verdicts.json                           what may be said of each model, by variant
-results/<variant>/<model>/{eval,patch}          as `lensaudit eval` and `patch` leave them
+results/<variant>/<model>/{eval,patch,know}     as these commands leave them
 results/<variant>/to_do.json                    models without a result, and why
 """
 
@@ -193,7 +193,7 @@ def _folders(layout: SweepFolder, plan: Plan, done: Sequence[UnitState], folder:
         unit = state.unit
         name = slug(unit.target)
         name = name if names.count(name) == 1 else f"{name}-{unit.id[:8]}"
-        for part in ("eval", "patch"):
+        for part in ("eval", "patch", "know"):
             source = layout.unit(unit.id) / part
             if source.is_dir():
                 _copy(source, folder / unit.variant / name / part)

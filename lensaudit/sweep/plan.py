@@ -17,7 +17,7 @@ from lensaudit.files import digest, make_folder, read_json, slug, write_json
 from lensaudit.models.registry import DEMO, ModelSpec
 from lensaudit.results.reading import part
 from lensaudit.results.schema import checked
-from lensaudit.settings import Machine, Questions, plain
+from lensaudit.settings import Asked, Machine, Questions, plain
 
 SCHEMA = 1
 ALGORITHM = 1
@@ -130,6 +130,8 @@ class UnitConditions(Machine, Questions):
 
     metrics: tuple[str, ...] = ()
     """Empty means all that can be computed."""
+    association: Asked = "quick"
+    """Who has what, wherever annotated rows are patched."""
     lens: bool = False
     """Logit Lens depth beside UDS."""
     also: tuple[str, ...] = ()

@@ -19,7 +19,7 @@ from lensaudit.sweep.plan import Plan, SweepFolder, Unit
 
 RESULT = "result.json"
 SCHEMA = 1
-_PARTS = ("eval", "patch")
+_PARTS = ("eval", "patch", "know")
 _SCRATCH = ("checkpoint", "registry.json", "eval/passes", "eval/retain")
 """What only the work needed."""
 

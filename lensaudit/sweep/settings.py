@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal
 
-from lensaudit.settings import Anchors, Machine, Option, Questions, Seed
+from lensaudit.settings import Anchors, Association, Machine, Option, Questions, Seed
 
 EngineName = Literal["serial", "pool", "ray", "slurm"]
 Cluster = Literal["slurm", "local", "debug"]
@@ -24,6 +24,7 @@ class PlanSettings(Machine, Questions, Anchors):
     ] = ()
     variants: Annotated[str, Option("base, nf4, int8, relearn-1ep; with commas.")] = "base"
     metrics: Metrics = "all"
+    association: Association = "quick"
     lens: Annotated[bool, Option("Logit Lens depth beside UDS.")] = False
     also: Annotated[
         tuple[Literal["retain", "world", "authors"], ...],
@@ -96,6 +97,7 @@ class WatchSettings(Machine, Questions, Anchors):
 
     folder: Path
     metrics: Metrics = "all"
+    association: Association = "quick"
     every_s: Annotated[float, Option("Seconds between looks.", flag="--every", least=0.1)] = 30.0
     settled_s: Annotated[
         float,

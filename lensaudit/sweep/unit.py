@@ -12,6 +12,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from lensaudit.association.opening import open_know
+from lensaudit.association.run import answer_into
+from lensaudit.association.settings import quick
 from lensaudit.attacks import relearn, rounding
 from lensaudit.attacks.relearn import Relearning
 from lensaudit.auditing.evaluate import EvaluationResult, evaluate_into
@@ -26,7 +29,7 @@ from lensaudit.models.registry import load_registry, resolve
 from lensaudit.patching.settings import PatchSettings
 from lensaudit.results import keyed
 from lensaudit.results.records import git_commit
-from lensaudit.settings import Machine, Questions, Rows, shared
+from lensaudit.settings import Machine, Precision, Questions, Rows, shared
 from lensaudit.sweep.plan import Plan, SweepFolder, Target, Unit, UnitConditions, Variant
 from lensaudit.sweep.planning import patched_data, relearned_rows, relearning_of
 from lensaudit.sweep.results import UnitState, prepared, publish, states_of
@@ -157,8 +160,8 @@ def measure(
 ) -> dict[str, Any]:
     """Measure into `out`; the values by metric, as a result file holds them.
 
-    Patched scores come first: their errors are errors, while in an evaluation they would become
-    a reason beside the other metrics.
+    Who has what costs least and comes first; then patched scores: their errors are errors, while
+    in an evaluation they would become a reason beside the other metrics.
 
     Raises:
         LensAuditError: the unit has no result; finished passes are kept in `out`.
@@ -166,6 +169,8 @@ def measure(
     values: dict[str, Any] = {}
     data = patched_data(conditions)
     if data is not None:
+        if conditions.association != "none":
+            values |= _association(subject, conditions, data, out / "know", room)
         settings = patching_of(subject, conditions, data, room)
         (found,) = patch_into(
             [subject.name], settings, out / "patch", notice=room.report, progress=room.tell
@@ -225,6 +230,38 @@ def patching_of(
         registry=subject.registry,
         activations=room.activations,
     )
+
+
+def _association(
+    subject: SweepSubject, conditions: UnitConditions, data: str, out: Path, room: UnitRoom
+) -> dict[str, Any]:
+    """P of the assignment test and bits a fact as plain JSON; the reason where nobody is asked."""
+    shares = shared(conditions, Rows, Precision, data=data)
+    retains = () if subject.name == subject.retain else (subject.retain,)
+    settings = quick(retains, **shares, registry=subject.registry, activations=room.activations)
+    values: dict[str, Any] = {"assignment": {}, "bits": {}}
+    reason, n, unscored = None, 0, 0
+    try:
+        known = answer_into(open_know(subject.name, settings), out, progress=room.tell).summary
+    except InputError as error:
+        reason = str(error)
+    else:
+        n, unscored = known["n"], len(known["unscored"])
+        values = {"assignment": {"value": known["p"]}, "bits": known["bits"] or {}}
+    poles = {"assignment": "forgot", "bits": "knows"}
+    return {
+        name: {
+            "value": one.get("value"),
+            "low": one.get("low"),
+            "high": one.get("high"),
+            "n_scored": n,
+            "n_unscored": unscored,
+            "reason": reason or (None if one else "no model that never knew was asked: no prior"),
+            "high_means": poles[name],
+            "family": "association",
+        }
+        for name, one in values.items()
+    }
 
 
 def _lens(summary: Mapping[str, Any]) -> dict[str, Any]:

@@ -29,8 +29,9 @@ from lensaudit.sweep.weights import folder_name
 
 _WRITTEN = re.compile(
     r"(?:TOFU|MUSE)_(?:EVAL|SUMMARY)\.json|results\.jsonl|summary\.json|layers\.csv"
+    r"|facts\.csv|relations\.csv|matrix\.json"
 )
-"""What `eval` and `patch` write, beside what says of itself that it is ours."""
+"""What `eval`, `patch` and `know` write, beside what says of itself that it is ours."""
 _ATTACKED = re.compile(r"losses\.csv|errors\.csv|training-\d{8}\.safetensors|training\.json")
 """What attacks write beside a checkpoint."""
 _SUBMITTED = re.compile(
@@ -167,7 +168,7 @@ def _of_work(work: Path) -> Ours:
         kind = path.relative_to(work).parts[0]
         if not is_id(work.name) or is_partial(path):
             return is_id(work.name)
-        if kind in ("eval", "patch"):
+        if kind in ("eval", "patch", "know"):
             return _WRITTEN.fullmatch(path.name) is not None or is_kept(path)
         if kind == "checkpoint":
             return _ATTACKED.fullmatch(path.name) is not None or _is_wanted(path)

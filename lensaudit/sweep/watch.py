@@ -34,7 +34,7 @@ from lensaudit.sweep.results import state_of
 from lensaudit.sweep.run import Order, attempt, check_anchor
 from lensaudit.sweep.settings import RunSettings, WatchSettings
 
-CURVE = ("uds", "em_erasure", "model_utility")
+CURVE = ("uds", "assignment", "bits", "em_erasure", "model_utility")
 """Always in the curve, first; every other metric follows."""
 _STEP = re.compile(r"(?:checkpoint|step|epoch|iter|global_step)[-_]?(\d+)$", re.IGNORECASE)
 _TARGET = "step-"
