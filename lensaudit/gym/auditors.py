@@ -28,6 +28,10 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 import lensaudit
+from lensaudit.association.opening import open_know
+from lensaudit.association.outcome import KnowOutcome
+from lensaudit.association.run import ask
+from lensaudit.association.settings import KnowSettings
 from lensaudit.attacks import rtt as room
 from lensaudit.attacks.effort.runs import DEMO_LRS
 from lensaudit.attacks.effort.runs import prepare as prepare_effort
@@ -41,6 +45,7 @@ from lensaudit.auditing.settings import EvaluateSettings
 from lensaudit.data.neutral import neutral_of
 from lensaudit.data.spans import Encoded, buckets, make_batch
 from lensaudit.data.tofu import DEMO
+from lensaudit.errors import InputError
 from lensaudit.evaluation.depth import cka_layers, fisher_layers
 from lensaudit.files import digest, read_text
 from lensaudit.gym.ground import BATCH, Facts, facts_of, logprobs, said, tokens_of, whole
@@ -48,6 +53,7 @@ from lensaudit.gym.registry import code_hash, enter, named
 from lensaudit.metrics.registry import all_metrics
 from lensaudit.models.causal import load_causal
 from lensaudit.models.checkpoint import Checkpoint, load_tokenizer, open_checkpoint, open_model
+from lensaudit.models.registry import DEMO as DEMO_NAMES
 from lensaudit.models.registry import load_registry, resolve
 from lensaudit.patching.controls import (
     Aligned,
@@ -183,6 +189,7 @@ class Auditor:
 
 
 ENGINE = (
+    "association",
     "attacks",
     "auditing",
     "data",
@@ -677,6 +684,63 @@ def worst_excess(case: Case) -> AuditorScore:
         ci95=outcome.excess.ends,
         evidence={"worst": brief(told)},
     )
+
+
+@lru_cache(maxsize=8)
+def _who_has_what(case: Case) -> tuple[KnowOutcome, Mapping[str, Any]] | str:
+    """What a model says of every value after every person's prompt; no `retain` is asked."""
+    bench = case.bench
+    settings = KnowSettings(
+        base=f"{DEMO_NAMES}base" if bench.data == DEMO else None,
+        readers=("outputs", "lens", "foreign"),
+        placebos=0,
+        data=bench.data,
+        retain_data=bench.retain_data,
+        limit=bench.limit,
+        registry=bench.registry,
+        activations=bench.work,
+    )
+    try:
+        know = open_know(case.model, settings)
+    except InputError as error:
+        return str(error)
+    found = ask(know)
+    return found, found.document(know)
+
+
+@auditor(
+    "assignment",
+    reads="outputs",
+    high_means="knows",
+    source="assignment test (model-X randomisation, arXiv:1610.02351): who has what, permuted",
+)
+def assignment(case: Case) -> AuditorScore:
+    """Standard deviations by which the true assignment of values to people stands out."""
+    found = _who_has_what(case)
+    if isinstance(found, str):
+        return AuditorScore(None, why=found)
+    outcome, told = found
+    return AuditorScore(
+        outcome.binding.test.z,
+        control=outcome.failed is None,
+        evidence={"know": brief(dict(told) | {"source": ""})},
+    )
+
+
+@auditor(
+    "bits",
+    reads="outputs",
+    high_means="knows",
+    source="evidence by betting (arXiv:1903.06991), beside a uniform guess",
+)
+def bits(case: Case) -> AuditorScore:
+    """Mean bits a fact by which the true value is likelier than others of its relation."""
+    found = _who_has_what(case)
+    if isinstance(found, str):
+        return AuditorScore(None, why=found)
+    outcome, _ = found
+    facts = {one.idx: one.familiar for one in outcome.facts}
+    return AuditorScore(outcome.familiar.value, facts, ci95=outcome.familiar.ends)
 
 
 # what trains: minutes a model

@@ -131,7 +131,7 @@ def test_every_choice_of_an_audit_reaches_the_depth_and_the_evaluations():
         assert [n for n in named & fields if getattr(made, n) != getattr(settings, n)] == []
         assert chosen.keys() | {"fresh"} <= fields
         lacking.append(named - fields)
-    assert lacking[0] == {"suite", "inside", "holdout", "retain_set"}
+    assert lacking[0] == {"suite", "association", "inside", "holdout", "retain_set"}
     assert lacking[1] <= {"inside", "memory"}
 
 
