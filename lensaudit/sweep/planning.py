@@ -92,7 +92,9 @@ def conditions_of(settings: PlanSettings | WatchSettings) -> UnitConditions:
     given = {
         one.name: getattr(settings, one.name) for one in fields(UnitConditions) if one.name in own
     }
-    return UnitConditions(**{**given, "metrics": named(settings.metrics)})
+    metrics = named(settings.metrics)
+    given["association"] = settings.association or ("none" if metrics else "quick")
+    return UnitConditions(**{**given, "metrics": metrics})
 
 
 def checked_variants(variants: Sequence[str]) -> tuple[Variant, ...]:

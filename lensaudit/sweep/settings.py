@@ -4,11 +4,18 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal
 
-from lensaudit.settings import Anchors, Association, Machine, Option, Questions, Seed
+from lensaudit.settings import Anchors, Asked, Machine, Option, Questions, Seed
 
 EngineName = Literal["serial", "pool", "ray", "slurm"]
 Cluster = Literal["slurm", "local", "debug"]
 Metrics = Annotated[str, Option("Names with commas, or all.", flag="--metric")]
+Association = Annotated[
+    Asked | None,
+    Option(
+        "Who has what, as `lensaudit know` with outputs and lens alone. "
+        "[default: quick where no --metric is named]"
+    ),
+]
 Tolerance = Annotated[float | None, Option("[default: by dtype]", least=0)]
 
 
@@ -24,7 +31,7 @@ class PlanSettings(Machine, Questions, Anchors):
     ] = ()
     variants: Annotated[str, Option("base, nf4, int8, relearn-1ep; with commas.")] = "base"
     metrics: Metrics = "all"
-    association: Association = "quick"
+    association: Association = None
     lens: Annotated[bool, Option("Logit Lens depth beside UDS.")] = False
     also: Annotated[
         tuple[Literal["retain", "world", "authors"], ...],
@@ -97,7 +104,7 @@ class WatchSettings(Machine, Questions, Anchors):
 
     folder: Path
     metrics: Metrics = "all"
-    association: Association = "quick"
+    association: Association = None
     every_s: Annotated[float, Option("Seconds between looks.", flag="--every", least=0.1)] = 30.0
     settled_s: Annotated[
         float,

@@ -83,6 +83,8 @@ def test_the_way_to_full_is_no_way_for_a_model_that_says_the_facts(gym):
     ("auditor", "knows_more"),
     [
         ("leak_exact", True),
+        ("assignment", True),
+        ("bits", True),
         pytest.param("worst_excess", True, marks=pytest.mark.slow),
         pytest.param("effort", False, marks=pytest.mark.slow),
     ],

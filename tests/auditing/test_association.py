@@ -1,0 +1,63 @@
+"""Who has what, as a whole audit, a unit of a sweep and the gym ask it."""
+
+import json
+
+import pytest
+
+import lensaudit as la
+from lensaudit.cli.main import run
+from lensaudit.verdict.collect import verdicts
+
+LIMIT = 8
+"""One relation of the embedded set: where eight authors were born."""
+
+
+@pytest.fixture(scope="module")
+def audited(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("association")
+    more = {"suite": "none", "limit": LIMIT, "align": "none"}
+    found = la.audit("demo/npo", folder / "out", activations=folder / "kept", **more)
+    return found, folder
+
+
+def test_an_audit_asks_what_know_asks(audited, tmp_path):
+    found, folder = audited
+    by_itself = la.know(
+        "demo/npo",
+        tmp_path / "know",
+        retain=("demo/retain",),
+        readers=("outputs", "lens"),
+        placebos=0,
+        limit=LIMIT,
+        activations=tmp_path / "kept",
+    )
+    assert found.association["n"] == LIMIT
+    assert found.association == by_itself.summary
+    (model,) = verdicts([folder / "out"]).models
+    assert any("assignment test" in line for line in model.verdict.because)
+
+
+def test_a_finished_audit_is_read_with_it_and_its_page_shows_it(audited, capsys):
+    found, folder = audited
+    asked = ["--source", "demo/npo", "--suite", "none", "--limit", str(LIMIT), "--align", "none"]
+    place = ["-o", str(folder / "out"), "--activations", str(folder / "kept")]
+    assert run(["audit", *asked, *place]) == 0
+    assert found.association["headline"] in capsys.readouterr().out.replace("\n", " ")
+    assert run(["audit", *asked, *place, "--json"]) == 0  # of the files alone
+    (source,) = json.loads(capsys.readouterr().out)["sources"]
+    assert source["association"]["p"] == found.association["p"]
+    assert "who has what" in (folder / "out" / "audit.html").read_text().lower()
+
+
+def test_other_rows_in_the_same_folder_replace_what_was_asked(audited):
+    _, folder = audited
+    more = {"suite": "none", "limit": 4, "align": "none", "activations": folder / "kept"}
+    assert la.audit("demo/npo", folder / "out", **more).association["n"] == 4
+
+
+def test_where_nobody_can_be_asked_the_reason_is_told(tmp_path, capsys):
+    asked = ["audit", "--source", "demo/npo", "--suite", "none", "--limit", "3", "--dry-run"]
+    assert run([*asked, "-o", str(tmp_path / "out")]) == 0
+    assert "who has what is not asked" in capsys.readouterr().out
+    assert run([*asked, "--association", "none", "-o", str(tmp_path / "out")]) == 0
+    assert "know" not in capsys.readouterr().out
