@@ -132,7 +132,7 @@ def test_every_choice_of_an_audit_reaches_the_depth_and_the_evaluations():
         assert chosen.keys() | {"fresh"} <= fields
         lacking.append(named - fields)
     assert lacking[0] == {"suite", "association", "inside", "holdout", "retain_set"}
-    assert lacking[1] <= {"inside", "memory"}
+    assert lacking[1] <= {"inside", "association", "memory"}
 
 
 def test_the_depth_of_an_evaluation_is_that_of_patch_on_the_rows_that_are_left(audited, tmp_path):
