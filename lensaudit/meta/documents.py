@@ -100,14 +100,19 @@ class Stable:
 
 @dataclass(frozen=True)
 class Sources:
-    """Results by metric key, from one or several files."""
+    """Results by metric key, from one or several files; a later file counts."""
 
-    faithfulness: Mapping[str, Faith] = field(default_factory=dict)
-    robustness: Mapping[Attack, Mapping[str, Stable]] = field(default_factory=dict)
-    forms: Mapping[Attack, str] = field(default_factory=dict)
+    faithfulness: dict[str, Faith] = field(default_factory=dict)
+    robustness: dict[Attack, dict[str, Stable]] = field(default_factory=dict)
+    forms: dict[Attack, str] = field(default_factory=dict)
     """The formula behind each attack's numbers."""
-    filters: Mapping[Attack, str] = field(default_factory=dict)
+    filters: dict[Attack, str] = field(default_factory=dict)
     """Which filters picked the models of each."""
+
+    def add(self, attack: Attack, rows: Mapping[str, Stable], form: str, by: str) -> None:
+        """Add robustness to an attack."""
+        self.robustness.setdefault(attack, {}).update(rows)
+        self.forms[attack], self.filters[attack] = form, by
 
 
 def faithfulness_document(
@@ -258,18 +263,10 @@ def read_sources(paths: Sequence[Path]) -> Sources:
     Raises:
         InputError: a file is none of these.
     """
-    faith: dict[str, Faith] = {}
-    robust: dict[Attack, dict[str, Stable]] = {}
-    forms: dict[Attack, str] = {}
-    filters: dict[Attack, str] = {}
+    found = Sources()
     for path in _documents(paths):
-        found = _sources(path)
-        faith |= found.faithfulness
-        forms |= found.forms
-        filters |= found.filters
-        for attack, results in found.robustness.items():
-            robust.setdefault(attack, {}).update(results)
-    return Sources(faith, robust, forms, filters)
+        _read_into(found, path)
+    return found
 
 
 def _documents(paths: Sequence[Path]) -> list[Path]:
@@ -299,23 +296,24 @@ class _Metric:
     metric: str
 
 
-def _sources(path: Path) -> Sources:
+def _read_into(found: Sources, path: Path) -> None:
     content = read_json(path)
     kind = content.get("kind") if isinstance(content, dict) else None
     if kind == "faithfulness":
-        return Sources(_rows(Faith, checked(_Rows, content, path), path))
-    if kind == "robustness":
+        found.faithfulness.update(_rows(Faith, checked(_Rows, content, path), path))
+    elif kind == "robustness":
         attack = cast(Attack, content.get("attack"))
         if attack not in ATTACKS:
             raise InputError(f"{path}: attack is {attack!r}, wanted quantize or relearn")
         said = checked(_Rows, content, path)
-        found = _rows(Stable, said, path)
-        return Sources({}, {attack: found}, {attack: str(said.form)}, {attack: str(said.filter)})
-    if isinstance(content, dict) and {"faithfulness", "robustness"} <= content.keys():
-        return _published(content, path)
-    raise InputError(
-        f"{path}: wanted faithfulness.json, robustness-….json (`lensaudit meta`) or meta_eval.json"
-    )
+        found.add(attack, _rows(Stable, said, path), str(said.form), str(said.filter))
+    elif isinstance(content, dict) and {"faithfulness", "robustness"} <= content.keys():
+        _published_into(found, content, path)
+    else:
+        raise InputError(
+            f"{path}: wanted faithfulness.json, robustness-….json (`lensaudit meta`) or "
+            "meta_eval.json"
+        )
 
 
 def _rows(kind: type[Record], said: _Rows, path: Path) -> dict[str, Record]:
@@ -326,27 +324,25 @@ def _rows(kind: type[Record], said: _Rows, path: Path) -> dict[str, Record]:
     return found
 
 
-def _published(content: Mapping[str, Any], path: Path) -> Sources:
+def _published_into(found: Sources, content: Mapping[str, Any], path: Path) -> None:
     """`meta_eval.json`: four-digit Q and R, from which the aggregates follow."""
 
     def read(part: str, key: str) -> dict[str, float | None]:
         rows = checked_as(dict[str, dict[str, Any]], content[part], f"{path}: {part}")
-        found = {name: row.get(key) for name, row in rows.items()}
-        return checked_as(dict[str, Share | None], found, path)
+        values = {name: row.get(key) for name, row in rows.items()}
+        return checked_as(dict[str, Share | None], values, path)
 
-    attacks = {"quantize": "quantization", "relearn": "relearning"}
-    found = {attack: read("robustness", key) for attack, key in attacks.items()}
-    ours = tuple(one.get("uds") for one in found.values()) == UDS_ROBUSTNESS
-    stable = {
-        attack: {
+    published = {"quantize": "quantization", "relearn": "relearning"}
+    values = {attack: read("robustness", key) for attack, key in published.items()}
+    ours = tuple(one.get("uds") for one in values.values()) == UDS_ROBUSTNESS
+    for attack in ATTACKS:
+        rows = {
             name: Stable(value, n=N_USABLE.get(name) if ours else None)
-            for name, value in one.items()
+            for name, value in values[attack].items()
         }
-        for attack, one in found.items()
-    }
-    faith = {name: Faith(value) for name, value in read("faithfulness", "auc_roc").items()}
-    published: dict[Attack, str] = {"quantize": "symmetric", "relearn": "symmetric"}
-    return Sources(faith, cast(Any, stable), published, dict.fromkeys(published, "both"))
+        found.add(attack, rows, "symmetric", "both")
+    areas = read("faithfulness", "auc_roc")
+    found.faithfulness.update({name: Faith(value) for name, value in areas.items()})
 
 
 def read_thresholds(path: Path) -> dict[str, float]:
