@@ -18,7 +18,14 @@ from lensaudit.errors import InputError
 from lensaudit.files import digest
 from lensaudit.models.checkpoint import Checkpoint, config_of, load_tokenizer, open_checkpoint
 from lensaudit.models.device import resolve_device, resolve_dtype
-from lensaudit.models.registry import Registry, base_spec, default_data, load_registry, resolve
+from lensaudit.models.registry import (
+    Registry,
+    base_spec,
+    default_data,
+    family_of,
+    load_registry,
+    resolve,
+)
 from lensaudit.models.sizes import context_of
 from lensaudit.progress import Notice, unheard
 from lensaudit.settings import path_of
@@ -122,7 +129,13 @@ def open_know(source: str, settings: KnowSettings, *, notice: Notice = unheard) 
         InputError: a name, a file or a setting is wrong, or no relation can be asked.
     """
     registry = load_registry(settings.registry)
-    checkpoint = open_checkpoint(resolve(source, registry))
+    spec = resolve(source, registry)
+    if settings.data is None and spec.local is not None and not family_of(source):
+        raise InputError(
+            f"{source}: a folder of your own; name --data, the rows to ask it about: facts of one "
+            "kind about four subjects and more"
+        )
+    checkpoint = open_checkpoint(spec)
     data = str(settings.data or default_data(source))
     every = forget_set(data, exclude=settings.exclude, limit=settings.limit)
     neutral, remarks = _neutral(data, every, settings)
@@ -233,7 +246,8 @@ def _neutral(
     except InputError as error:
         if given is not None:
             raise
-        return ((), ()), [f"no control on kept facts: {error}"]
+        why = str(error).partition(";")[0]
+        return ((), ()), [f"no control on kept facts: {why}; name --retain-data"]
     return (found.fit, found.validity), []
 
 

@@ -12,7 +12,7 @@ from lensaudit.association import run as know_run
 from lensaudit.association.evidence import RelationReading, binding_of
 from lensaudit.association.reading import OUTPUTS, Questionnaire
 from lensaudit.cli.main import run
-from lensaudit.data.facts import validate
+from lensaudit.data.facts import EMBEDDED, validate
 from lensaudit.data.relations import relations_of
 from lensaudit.models.checkpoint import open_model
 
@@ -179,4 +179,41 @@ def test_a_base_of_another_tokenizer_is_refused(capsys):
     assert run(command) == 2
     error = capsys.readouterr().err
     assert "--base other: another tokenizer than demo/retain" in error
+    assert not Path("k").exists()
+
+
+@pytest.fixture
+def own_folder(monkeypatch):
+    """A model of the user's own, and a machine without a network."""
+    shutil.copytree(open_model("demo/masked_readout", None).folder, "mine")
+
+    def refused(*given):
+        raise AssertionError(f"opened a connection to {given[-1]}")
+
+    monkeypatch.setattr("socket.socket.connect", refused)
+    monkeypatch.setattr("socket.getaddrinfo", refused)
+
+
+def test_a_model_of_ones_own_needs_no_other_and_no_network(own_folder, capsys):
+    shutil.copy(EMBEDDED / "forget.json", "rows.json")
+    command = ["know", "--source", "mine", "--data", "rows.json", "--activations", "a"]
+    assert run([*command, "-o", "k"]) == 0
+    summary = json.loads(Path("k/summary.json").read_text())
+    assert summary["finds"] is True
+    assert summary["readers"] == ["outputs", "chat", "lens"]
+    assert summary["controls"] == []
+    told = capsys.readouterr().err
+    assert "56 facts in 7 relations: birthplace (8), birthdate (8)" in told
+    assert "reader foreign left out: no model that never knew; name --base" in told
+    assert "reader few_shot left out" in told
+    assert "no control on kept facts" in told
+    assert "name --retain-data" in told
+    assert run([*command, "--dry-run"]) == 0
+    assert "mine: 0 prompts" in (told := capsys.readouterr().out)
+    assert "56 facts in 7 relations: birthplace (8)" in told
+
+
+def test_a_model_of_ones_own_without_rows_says_what_to_name(own_folder, capsys):
+    assert run(["know", "--source", "mine", *QUICK, "-o", "k"]) == 2
+    assert "mine: a folder of your own; name --data" in capsys.readouterr().err
     assert not Path("k").exists()
