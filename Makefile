@@ -27,7 +27,7 @@ test: $(TOOLS)            ## style, import directions, types and the test suite
 	$(BIN)/lint-imports --no-cache
 	$(BIN)/pyright --pythonpath $(BIN)/python
 	$(BIN)/python tests/report/lint_page.py
-	$(BIN)/pytest -n 2 --dist loadfile
+	$(BIN)/pytest -n 2 --dist loadfile --no-loadscope-reorder
 
 lint: $(TOOLS)            ## what pre-commit runs: style, import directions, types
 	$(BIN)/ruff format --check .
@@ -40,7 +40,7 @@ slow: $(TOOLS)            ## the long tests: gigabytes and minutes
 	$(BIN)/pytest -m slow --jaxtyping-packages=lensaudit,beartype.beartype
 
 shapes: $(TOOLS)          ## the test suite with types and shapes checked in every call
-	$(BIN)/pytest -n 2 --dist loadfile --jaxtyping-packages=lensaudit,beartype.beartype
+	$(BIN)/pytest -n 2 --dist loadfile --no-loadscope-reorder --jaxtyping-packages=lensaudit,beartype.beartype
 
 mutants: $(TOOLS)         ## break one line at a time: does a test notice? half an hour
 	$(BIN)/python tests/mutants/run.py --jobs 2
