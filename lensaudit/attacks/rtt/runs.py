@@ -57,7 +57,7 @@ from lensaudit.data.tofu import DEMO, TOFU_PAIRS
 from lensaudit.errors import InputError, LensAuditError, PartialError, VerificationError
 from lensaudit.files import alone, digest, make_folder
 from lensaudit.models.causal import undo_exchange
-from lensaudit.models.checkpoint import Checkpoint, load_tokenizer, open_family, open_model
+from lensaudit.models.checkpoint import load_tokenizer, open_family, open_model
 from lensaudit.models.device import resolve_device
 from lensaudit.models.registry import (
     default_data,
@@ -80,11 +80,14 @@ class PreparedStudies:
     """Studies that may be run: everything is opened and checked, nothing is loaded."""
 
     settings: StudySettings
-    data: Dataset
     studies: tuple[Study, ...]
-    """One per unlearned model; original and control are run once."""
+    """One per unlearned model, of the same data; original and control are run once."""
     log: Log
-    folder: Path
+
+    @property
+    def folder(self) -> Path:
+        """Folder of log and summary."""
+        return self.settings.out or results_folder() / OUT
 
 
 def prepare(settings: StudySettings, notice: Notice | None = None) -> PreparedStudies:
@@ -96,9 +99,8 @@ def prepare(settings: StudySettings, notice: Notice | None = None) -> PreparedSt
     """
     name = settings.data or default_data(settings.names[0])
     data = handled(data_of(name, settings.cut), settings.defects)
-    folder = settings.out or results_folder() / OUT
-    studies = _studies(settings, data)
-    return PreparedStudies(settings, data, studies, read_log(folder / FILE, notice=notice), folder)
+    made = PreparedStudies(settings, _studies(settings, data), Log())
+    return replace(made, log=read_log(made.folder / FILE, notice=notice))
 
 
 def run_studies(prepared: PreparedStudies, report: Tick) -> Summarized:
@@ -114,24 +116,36 @@ def run_studies(prepared: PreparedStudies, report: Tick) -> Summarized:
 
 
 def _filled(prepared: PreparedStudies, report: Tick) -> Summarized:
-    started = time.monotonic()
-    settings, data, log = prepared.settings, prepared.data, prepared.log
-    jobs = {one.job_id for study in prepared.studies for one in plan_of(study)}
+    started, settings, folder = time.monotonic(), prepared.settings, prepared.folder
+    studies, log, data = prepared.studies, prepared.log, prepared.studies[0].data
+    jobs = {one.job_id for study in studies for one in plan_of(study)}
     n_known = sum(job_id in log.finished for job_id in jobs)
-    claim(prepared.folder, "rtt run", SUMMARIES)
-    save_mcq(data, make_folder(prepared.folder / "mcq") / f"{data.name}-{data.digest[:8]}")
+    claim(folder, "rtt run", SUMMARIES)
+    save_mcq(data, make_folder(folder / "mcq") / f"{data.name}-{data.digest[:8]}")
     errors = []
-    for study in prepared.studies:
+    for study in studies:
         try:
             run(study, log, defects="keep", report=report)
         except (VerificationError, PartialError) as error:
             errors.append(error)
     found = summarize(log, selection=settings.selection, rule=settings.rule)
-    write_summaries(found, log, prepared.folder)
-    _record(prepared, started)
-    ids = {study.study_id for study in prepared.studies}
+    write_summaries(found, log, folder)
+    ids = [study.study_id for study in studies]
+    subjects = [one for study in studies for one in study.subjects.values()]
+    manifest(
+        "rtt run",
+        options=plain(settings, without=("names", "out")),
+        inputs={
+            "data": data.name,
+            "data_digest": data.digest,
+            "studies": ids,
+            "models": {one.name: one.weights for one in subjects},
+        },
+        device=resolve_device(settings.device),
+        started=started,
+    ).write(folder, (*SUMMARIES, FILE))
     own = tuple(one for one in found if one.study.study_id in ids)
-    return Summarized(own, prepared.folder, log.n_added, n_known, _worst(errors))
+    return Summarized(own, folder, log.n_added, n_known, _worst(errors))
 
 
 @dataclass(frozen=True)
@@ -196,9 +210,15 @@ def _studies(settings: StudySettings, data: Dataset) -> tuple[Study, ...]:
     original, opened, controls = open_family(
         settings.names, settings.original, never, settings.registry
     )
-    unlearned, control = list(opened.values()), next(iter(controls.values()), None)
-    device = resolve_device(settings.device)
-    _check_models(original, [*unlearned, *controls.values()], device)
+    device, control = resolve_device(settings.device), next(iter(controls.values()), None)
+    for one in (original, *opened.values(), *controls.values()):
+        if one.tokenizer != original.tokenizer:
+            raise InputError(
+                f"{one.spec.name} and {original.spec.name} have different tokenizers; wanted "
+                "models trained from one base"
+            )
+        # the start weights are kept in main memory
+        check_memory(one, copies=2 if device == "cpu" else 1, device=device)
     readout: Readout = settings.readout or (DEMO_READS if demo else "letter")
     other: Readout = "answer" if readout == "letter" else "letter"
     made = tuple(
@@ -208,7 +228,16 @@ def _studies(settings: StudySettings, data: Dataset) -> tuple[Study, ...]:
             original=from_checkpoint(original, device=device),
             unlearned=from_checkpoint(one, device=device),
             control=from_checkpoint(control, device=device) if control else None,
-            sweep=_sweep(settings, demo=demo),
+            sweep=TrainingGrid(
+                lrs=settings.lrs or (DEMO_LRS if demo else TrainingGrid().lrs),
+                n_epochs=settings.epochs,
+                batch_size=settings.batch_size,
+                n_warmup=settings.warmup,
+                loss_on=settings.loss_on or (DEMO_READS if demo else "all"),
+                weight_decay=settings.weight_decay,
+                trainable=settings.trainable,
+                seed=settings.cut.seed,
+            ),
             readouts=(readout, other),
             eval_splits=settings.hold_out,
             n_eval_splits=settings.v_runs,
@@ -216,36 +245,11 @@ def _studies(settings: StudySettings, data: Dataset) -> tuple[Study, ...]:
             gate=settings.gate,
             match_readout=settings.match_readout,
         )
-        for one in unlearned
+        for one in opened.values()
     )
     for study in made:
         plan_of(study)
     return made
-
-
-def _check_models(original: Checkpoint, others: Sequence[Checkpoint], device: str) -> None:
-    for one in others:
-        if one.tokenizer != original.tokenizer:
-            raise InputError(
-                f"{one.spec.name} and {original.spec.name} have different tokenizers; wanted "
-                "models trained from one base"
-            )
-    for one in (original, *others):
-        # the start weights are kept in main memory
-        check_memory(one, copies=2 if device == "cpu" else 1, device=device)
-
-
-def _sweep(settings: StudySettings, *, demo: bool) -> TrainingGrid:
-    return TrainingGrid(
-        lrs=settings.lrs or (DEMO_LRS if demo else TrainingGrid().lrs),
-        n_epochs=settings.epochs,
-        batch_size=settings.batch_size,
-        n_warmup=settings.warmup,
-        loss_on=settings.loss_on or (DEMO_READS if demo else "all"),
-        weight_decay=settings.weight_decay,
-        trainable=settings.trainable,
-        seed=settings.cut.seed,
-    )
 
 
 def plan_lines(study: Study, log: Log) -> list[str]:
@@ -270,21 +274,6 @@ def plan_lines(study: Study, log: Log) -> list[str]:
     ]
 
 
-def _record(prepared: PreparedStudies, started: float) -> None:
-    """The manifest of the folder's last run."""
-    settings, studies = prepared.settings, prepared.studies
-    inputs = {
-        "data": prepared.data.name,
-        "data_digest": prepared.data.digest,
-        "studies": [study.study_id for study in studies],
-        "models": {one.name: one.weights for study in studies for one in study.subjects.values()},
-    }
-    options = plain(settings, without=("names", "out"))
-    device = resolve_device(settings.device)
-    made = manifest("rtt run", options=options, inputs=inputs, device=device, started=started)
-    made.write(prepared.folder, (*SUMMARIES, FILE))
-
-
 def _worst(errors: Sequence[LensAuditError]) -> LensAuditError | None:
     """One error for all studies: a failed gate before failed runs."""
     if not errors:
@@ -295,7 +284,7 @@ def _worst(errors: Sequence[LensAuditError]) -> LensAuditError | None:
 
 
 Defects = Literal["refuse", "keep"]
-"""What is done, how much of it, of how much."""
+"""Of data that have some: nothing is run, or they are taken as they are."""
 
 
 def _quiet(what: str, done: int, total: int) -> None:
