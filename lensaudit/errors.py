@@ -1,6 +1,7 @@
 """What a user is told when something is wrong: one line, what to do, and the exit code."""
 
 import importlib.util
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -79,3 +80,13 @@ def need(package: str, *, called: str, extra: str) -> None:
     """
     if importlib.util.find_spec(package) is None:
         raise InputError(f"{called} is not installed; pip install 'lensaudit[{extra}]'")
+
+
+def shortened(lines: Sequence[str], shown: int = 1, apart: str = "; ") -> str:
+    """The first of several lines, and how many more there are.
+
+    >>> shortened(["a", "b", "c"], 2)
+    'a; b (and 1 more)'
+    """
+    more = f" (and {len(lines) - shown} more)" if len(lines) > shown else ""
+    return apart.join(lines[:shown]) + more

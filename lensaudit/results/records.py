@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import lensaudit
-from lensaudit.errors import InputError
+from lensaudit.errors import InputError, shortened
 from lensaudit.files import check_plain, digest, make_folder, os_error, write_json
 from lensaudit.results.reading import json_object
 
@@ -229,8 +229,7 @@ def _check(
     if file is not None and not lines and file not in files:
         lines = [f"{file}: is of another run than {name} tells of"]
     if lines:
-        more = f" (and {len(lines) - 1} more)" if len(lines) > 1 else ""
-        raise InputError(f"{folder}: {lines[0]}{more}; {AGAIN}")
+        raise InputError(f"{folder}: {shortened(lines)}; {AGAIN}")
 
 
 def _manifest_of(path: Path) -> str | None:

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from rich.table import Table
 
+from lensaudit.errors import shortened
 from lensaudit.screen.cells import BLOCKS, interval, number
 from lensaudit.screen.tables import Part, row, table
 
@@ -130,11 +131,9 @@ def aggregate_table(document: Document) -> Table:
         left=("model", "remark"),
     )
     for one in document["models"]:
-        missing = one["reasons"]
-        remark = next((f"{name}: {why}" for name, why in missing.items()), "")
-        more = f" (and {len(missing) - 1} more)" if len(missing) > 1 else ""
+        remark = shortened([f"{name}: {why}" for name, why in one["reasons"].items()])
         numbers = (number(one[name]) for name in scores)
-        row(made, one["model"], number(one["uds"]), *numbers, remark + more)
+        row(made, one["model"], number(one["uds"]), *numbers, remark)
     return made
 
 

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from lensaudit.errors import PartialError, VerificationError
+from lensaudit.errors import PartialError, VerificationError, shortened
 from lensaudit.files import make_folder, os_error, remove_below, slug, write_csv, write_json
 from lensaudit.sweep.plan import Plan, SweepFolder, Unit
 from lensaudit.sweep.results import UnitState, check_values, damaged, states_of, strangers
@@ -79,10 +79,9 @@ def collect(
     states = states_of(layout, plan)
     missing = {one.unit.label: why_missing(one) for one in states if one.result is None}
     if missing and not allow_missing:
-        named = "; ".join(f"{label}: {why}" for label, why in list(missing.items())[:_SHOWN])
-        more = f" (and {len(missing) - _SHOWN} more)" if len(missing) > _SHOWN else ""
+        named = shortened([f"{label}: {why}" for label, why in missing.items()], _SHOWN)
         raise PartialError(
-            f"{len(missing)} of {len(states)} planned units have no result: {named}{more}\n"
+            f"{len(missing)} of {len(states)} planned units have no result: {named}\n"
             "run the sweep again, or collect what is there with --allow-missing"
         )
     done = [one for one in states if one.result is not None]

@@ -13,7 +13,7 @@ from rich.filesize import decimal as size
 from lensaudit.attacks.relearn import Relearning, relearning_for
 from lensaudit.data.suites import DEMO_DATA, Split, load_suite
 from lensaudit.data.tofu import DEMO, forget_set
-from lensaudit.errors import InputError
+from lensaudit.errors import InputError, shortened
 from lensaudit.evaluation.passes import PASS_VERSION
 from lensaudit.evaluation.patching import annotated_set
 from lensaudit.files import digest, read_text
@@ -375,7 +375,7 @@ def lines_of(forecast: Mapping[str, Any]) -> list[str]:
         f"plan {forecast['plan'][:12]}: {forecast['n_units']} units of "
         f"{forecast['n_checkpoints']} checkpoints, {forecast['done']} done, "
         f"{forecast['failed']} failed, {forecast['to_do']} to do",
-        f"to do: {_listed(forecast['units_left'])}",
+        f"to do: {shortened(forecast['units_left'], 12, ', ') or 'nothing'}",
         f"each: {per_unit['scored']} texts scored, {per_unit['differentiated']} differentiated, "
         f"{per_unit['generated']} generated, {per_unit['patched_examples']} examples patched",
         f"to fetch: {_fetched(fetch)}",
@@ -386,11 +386,6 @@ def lines_of(forecast: Mapping[str, Any]) -> list[str]:
             f"caches: {size(forecast['caches_bytes'])}"
         )
     return lines
-
-
-def _listed(names: Sequence[str], shown: int = 12) -> str:
-    more = f" (and {len(names) - shown} more)" if len(names) > shown else ""
-    return (", ".join(names[:shown]) or "nothing") + more
 
 
 def _fetched(sizes: Mapping[str, int | None]) -> str:

@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from lensaudit.errors import PartialError, TryAgainError, WorkError
+from lensaudit.errors import PartialError, TryAgainError, WorkError, shortened
 from lensaudit.files import printable
 from lensaudit.progress import Progress, unheard
 from lensaudit.sweep.attempts import Attempt, AttemptFailure, Preempted, StopSignals, claimed
@@ -225,14 +225,13 @@ def concluded(states: list[UnitState]) -> list[UnitState]:
     failed = [one for one in states if one.name == "failed"]
     left = [one for one in states if one.name in ("to do", "running")]
     if failed:
-        named = "; ".join(
+        named = [
             f"{one.unit.label}: {one.failure.kind}: {one.failure.reason}"
-            for one in failed[:_SHOWN]
+            for one in failed
             if one.failure
-        )
-        more = f" (and {len(failed) - _SHOWN} more)" if len(failed) > _SHOWN else ""
+        ]
         raise PartialError(
-            f"{len(failed)} of {len(states)} units failed: {named}{more}\n"
+            f"{len(failed)} of {len(states)} units failed: {shortened(named, _SHOWN)}\n"
             "all finished units are kept; `lensaudit sweep retry` lets failed ones be tried again"
         )
     if left:
