@@ -306,6 +306,23 @@ class NeutralRows:
 class PatchGroups(ScoreFiles, Machine, NeutralRows, Rows, Models):
     """Models, rows and machine of a run that patches: the same for `patch` and `audit`."""
 
+    section: ClassVar[Section] = MODELS
+    retain: Annotated[
+        str | tuple[str, ...] | None,
+        Option(
+            "Model that never saw the forget set; further ones make the noise floor. Repeatable. "
+            "none: there is none, so full's own stream of another question stands in, which may "
+            "show that facts are hidden and nothing else. [default: retain; none for own folders]",
+            flag="--retain",
+            is_a="model",
+        ),
+    ] = ()
+
+    @property
+    def without_retain(self) -> bool:
+        """Is there no model that never saw the facts?"""
+        return NO_RETAIN_MODEL in several(self.retain)
+
 
 @dataclass(frozen=True, kw_only=True)
 class TextOptions:

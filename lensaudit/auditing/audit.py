@@ -19,6 +19,7 @@ from lensaudit.auditing.audit_result import (
     PATCH,
     Audited,
     AuditResult,
+    anchor_and_models,
     asked_of_audit,
     audit_folder,
     own_data,
@@ -33,11 +34,10 @@ from lensaudit.auditing.evaluate import (
     plan_evaluation,
 )
 from lensaudit.auditing.patch import patch_into, plan_patch
+from lensaudit.auditing.reuse import anchored
 from lensaudit.auditing.settings import AuditSettings, EvaluateSettings
 from lensaudit.errors import Failure, InputError, LensAuditError, failure_in
 from lensaudit.files import digest, make_folder
-from lensaudit.models.registry import default_anchor
-from lensaudit.patching.prepare import prepare
 from lensaudit.patching.scoring import PatchPlan
 from lensaudit.patching.settings import PatchSettings
 from lensaudit.progress import Notice, Tell, unheard
@@ -105,6 +105,8 @@ class _Steps:
     folder: Path
     patch: PatchSettings
     evaluations: tuple[_Evaluation, ...]
+    anchor: str | None
+    """The retain model, evaluated first; None: there is none, or nothing is evaluated."""
     associations: Mapping[str, KnowSettings]
     """By source."""
 
@@ -121,6 +123,7 @@ def plan_audit(
     Raises:
         InputError: anything that is wrong with the names, the data or the settings.
     """
+    settings = anchored(sources, settings)
     return _planned(_own(_steps(sources, settings, folder), settings, folder, notice), notice)
 
 
@@ -150,6 +153,7 @@ def audit_into(
         VerificationError | WorkError: patching failed.
     """
     started = time.monotonic()
+    settings = anchored(sources, settings)
     question = Question(lambda: asked_of_audit(sources, settings), notice)
     steps = _own(_steps(sources, settings, folder), settings, folder, notice)
     plan = _planned(steps, notice)
@@ -166,7 +170,7 @@ def audit_into(
     found: dict[str, EvaluationResult] = {}
     for step in steps.evaluations:
         inside = step.settings.retain is not None
-        made = steps.evaluations[0].folder / PASSES if inside else None
+        made = steps.evaluations[0].folder / PASSES if inside and steps.anchor else None
         try:
             result = _evaluated(step, made, notice, progress)
             found[step.model] = result
@@ -180,7 +184,6 @@ def audit_into(
     ]
     if not failures and not any(one.failures for one in found.values()):
         _seal(steps, settings, question, started)
-    anchor = steps.evaluations[0].model if steps.evaluations else None
     judged = verdicts([steps.folder])
     return Audited(
         steps.folder,
@@ -190,8 +193,8 @@ def audit_into(
                 steps.folder,
                 one,
                 partial(found.get, one.source),
-                tuple(f for f in failures if f.model in (one.source, anchor)),
-                judged.of_run(one.folder) or one.verdict,
+                tuple(f for f in failures if f.model in (one.source, steps.anchor)),
+                judged.of_model(one.folder, one.source) or one.verdict,
                 known[one.source].summary if one.source in known else None,
             )
             for one in depth.results
@@ -227,13 +230,14 @@ def _seal(steps: _Steps, settings: AuditSettings, question: Question, started: f
 
 def _steps(sources: Sequence[str], settings: AuditSettings, folder: Path | None) -> _Steps:
     names = tuple(dict.fromkeys(sources))
-    anchor, *_ = several(settings.retain) or (default_anchor("retain", names),)
+    anchor, models = anchor_and_models(names, settings)
     out = audit_folder(names, folder)
     patch = PatchSettings(**shared(settings, PatchGroups))
-    models = tuple(dict.fromkeys((anchor, *names))) if settings.suite == "tofu" else ()
     folders = {name: out / EVAL / one.name for name, one in folders_for(models, None).items()}
     evaluations = tuple(
-        _Evaluation(name, _evaluation(name, anchor, settings, folders[anchor]), folders[name])
+        _Evaluation(
+            name, _evaluation(name, anchor, settings, folders.get(anchor or "")), folders[name]
+        )
         for name in models
     )
     asked = (
@@ -241,12 +245,12 @@ def _steps(sources: Sequence[str], settings: AuditSettings, folder: Path | None)
         if settings.association == "none"
         else {name: _association(name, anchor, settings) for name in names}
     )
-    return _Steps(names, out, patch, evaluations, asked)
+    return _Steps(names, out, patch, evaluations, anchor, asked)
 
 
-def _association(source: str, anchor: str, settings: AuditSettings) -> KnowSettings:
+def _association(source: str, anchor: str | None, settings: AuditSettings) -> KnowSettings:
     """Who has what, from what it says and its own head; the retain models are controls."""
-    retains = several(settings.retain) or (anchor,)
+    retains = (several(settings.retain) or (anchor,)) if anchor else ()
     shares = shared(settings, Names, Rows, Precision, Caches, retain_data=settings.validity_data)
     return quick(tuple(one for one in retains if one != source), **shares)
 
@@ -270,7 +274,7 @@ def _own(steps: _Steps, settings: AuditSettings, folder: Path | None, notice: No
     """The steps in a folder that holds no other run's results, unless the folder was named."""
     if folder is not None or not steps.folder.exists():
         return steps
-    depth = prepare(steps.names, steps.patch, notice=unheard)
+    depth = patching.prepared(steps.names, steps.patch, unheard)
     places = folders_for(tuple(depth.sources), steps.folder / PATCH)
     runs = {place: patching.run_of(depth, name) for name, place in places.items()}
     found = [differences(place, run, patching.run_in) for place, run in runs.items()]
@@ -288,7 +292,7 @@ def _own(steps: _Steps, settings: AuditSettings, folder: Path | None, notice: No
 
 
 def _evaluation(
-    model: str, anchor: str, settings: AuditSettings, reference: Path
+    model: str, anchor: str | None, settings: AuditSettings, reference: Path | None
 ) -> EvaluateSettings:
     """What is computed of one model: the retain model comes first, the others read its log."""
     is_anchor = model == anchor
@@ -296,7 +300,7 @@ def _evaluation(
     retain = anchor if settings.inside and not is_anchor else None
     return EvaluateSettings(
         **shared(settings, PatchGroups, retain=retain, data=data),
-        retain_log=None if settings.inside or is_anchor else reference / LOG,
+        retain_log=None if settings.inside or is_anchor or not reference else reference / LOG,
         forget=forget,
         holdout=settings.holdout,
         retain_set=settings.retain_set,
@@ -307,7 +311,7 @@ def _planned(steps: _Steps, notice: Notice) -> AuditPlan:
     depth = plan_patch(steps.names, steps.patch, notice=notice)
     assert isinstance(depth, PatchPlan)  # an audit's score is UDS
     found = [plan_evaluation(one.model, one.settings, one.folder) for one in steps.evaluations]
-    if found and not found[0].done:
+    if found and steps.anchor and not found[0].done:
         # what is compared with the retain model follows from it
         found = [replace(one, done=False) for one in found]
     asked = {name: _opened(name, one) for name, one in steps.associations.items()}

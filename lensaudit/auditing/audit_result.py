@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from lensaudit.auditing.patch_result import PatchResult, Shown, read_patched
-from lensaudit.auditing.reuse import asked
+from lensaudit.auditing.reuse import anchored, asked
 from lensaudit.auditing.settings import AuditSettings
 from lensaudit.data.suites import DEMO_DATA, load_suite
 from lensaudit.data.tofu import DEMO, FORGET10
@@ -120,6 +120,18 @@ def own_data(data: str | None) -> tuple[str | None, Path | None]:
     return (str(path), None) if path.is_dir() else (None, path)
 
 
+def anchor_and_models(
+    names: Sequence[str], settings: AuditSettings
+) -> tuple[str | None, tuple[str, ...]]:
+    """The retain model, if there is one, and every model that is evaluated, that one first."""
+    if settings.without_retain:
+        return None, tuple(names) if settings.suite == "tofu" else ()
+    anchor, *_ = several(settings.retain) or (default_anchor("retain", names),)
+    if settings.suite != "tofu":
+        return anchor, ()
+    return anchor, tuple(dict.fromkeys((anchor, *names)))
+
+
 def asked_of_audit(sources: Sequence[str], settings: AuditSettings) -> str:
     """Content hash of all that decides what an audit says; 32 hex digits.
 
@@ -153,6 +165,10 @@ def finished_audit(
 ) -> Audited | None:
     """What a finished audit found that asked the same; None where there is none, or any doubt."""
     names, out = tuple(dict.fromkeys(sources)), audit_folder(sources, folder)
+    try:
+        settings = anchored(names, settings)
+    except InputError:
+        return None
     if settings.fresh or not (out / AUDIT_MANIFEST).exists():
         return None
     with looking():
@@ -170,8 +186,7 @@ def finished_audit(
 
 def _read_audit(names: Sequence[str], settings: AuditSettings, out: Path) -> Audited:
     judged = verdicts([out])
-    anchor, *_ = several(settings.retain) or (default_anchor("retain", names),)
-    models = tuple(dict.fromkeys((anchor, *names))) if settings.suite == "tofu" else ()
+    _, models = anchor_and_models(names, settings)
     evals = {name: out / EVAL / one.name for name, one in folders_for(models, None).items()}
     known = {
         name: place
@@ -185,7 +200,7 @@ def _read_audit(names: Sequence[str], settings: AuditSettings, out: Path) -> Aud
             one,
             partial(_evaluation, one.source, evals.get(one.source)),
             (),
-            judged.of_run(one.folder) or one.verdict,
+            judged.of_model(one.folder, one.source) or one.verdict,
             json_object(known[one.source] / "summary.json") if one.source in known else None,
         )
         for one in read_patched(folders_for(names, out / PATCH)).results

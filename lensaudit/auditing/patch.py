@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from lensaudit.auditing.patch_result import Patched, read_patched
-from lensaudit.auditing.reuse import asked
+from lensaudit.auditing.reuse import anchored, asked
 from lensaudit.data.facts import spans_of
 from lensaudit.files import canonical_json
 from lensaudit.models.checkpoint import (
@@ -79,7 +79,8 @@ def plan_patch(
     Raises:
         InputError: as `prepare`.
     """
-    session = _prepared(sources, settings, notice)
+    settings = anchored(tuple(sources), settings)
+    session = prepared(sources, settings, notice)
     kept_beside(session)
     if settings.score == "em":
         return em_plan_of(session, em_options(settings))
@@ -117,8 +118,9 @@ def patch_into(
         WorkError: an activation or a score is not finite.
     """
     started = time.monotonic()
+    settings = anchored(tuple(sources), settings)
     question = Question(lambda: asked(sources, settings), notice)
-    session = _prepared(sources, settings, question.tell, progress)
+    session = prepared(sources, settings, question.tell, progress)
     controls = None if settings.without_retain else controls_of(session)
     kept = kept_beside(session)
     question.opened()
@@ -170,9 +172,10 @@ class _SourceResult:
     """None: exact match, which is no depth."""
 
 
-def _prepared(
+def prepared(
     sources: Sequence[str], settings: PatchSettings, notice: Notice, progress: Tell = unheard
 ) -> Session:
+    """The session of a run, with a retain model or without one."""
     opening = prepare_without_retain if settings.without_retain else prepare
     return opening(sources, settings, notice=notice, progress=progress)
 

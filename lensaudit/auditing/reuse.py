@@ -7,9 +7,9 @@ given what the files say. No model library is imported for it; in any doubt the 
 
 import os
 from collections.abc import Sequence
-from dataclasses import astuple
+from dataclasses import astuple, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from lensaudit.auditing.patch_result import Patched, read_patched
 from lensaudit.data.facts import Fact
@@ -27,17 +27,32 @@ from lensaudit.models.registry import (
     load_registry,
     named_family,
     resolve,
+    retains_for,
 )
 from lensaudit.patching.settings import PatchSettings
 from lensaudit.progress import Notice, Tell, unheard
 from lensaudit.results.owners import COMPARISON_MANIFEST, folders_for
 from lensaudit.results.records import MANIFEST, code_digest, package_versions
 from lensaudit.results.reuse import answered
-from lensaudit.settings import plain, several
+from lensaudit.settings import NO_RETAIN_MODEL, PatchGroups, plain, several
 
 _READ = ("*.json", "*.jinja", "*.model", "*.txt")
 """Files of a model's folder that say how its weights are used."""
 _HIDING = ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES")
+
+
+S = TypeVar("S", bound=PatchGroups)
+
+
+def anchored(sources: Sequence[str], settings: S) -> S:
+    """The settings with the retain models that follow from the sources.
+
+    Raises:
+        InputError: a name is wrong.
+    """
+    names = retains_for(sources, settings.retain, load_registry(settings.registry))
+    # the family's own stays unnamed: it is said by the sources
+    return settings if names[0] != NO_RETAIN_MODEL else replace(settings, retain=names)
 
 
 def asked(sources: Sequence[str], settings: PatchSettings) -> str:
@@ -47,6 +62,7 @@ def asked(sources: Sequence[str], settings: PatchSettings) -> str:
         InputError: a name, a file or a setting is wrong.
     """
     names = tuple(dict.fromkeys(sources))
+    settings = anchored(names, settings)
     data = str(settings.data or default_data(names[0]))
     examples = forget_set(data, exclude=settings.exclude, limit=settings.limit)
     neutral, why = neutral_beside(settings, data, examples)

@@ -252,7 +252,7 @@ def print_audited(found: "Audited", page: Path, *, as_json: bool) -> None:
     if as_json:
         shown = ("source", "uds", "ci95", "n", "n_scored", "calibration")
         sources = [
-            {key: one.summary[key] for key in shown}
+            {key: one.summary.get(key) for key in shown}
             | {"verdict": one.verdict.document(), "association": _brief(one.association)}
             for one in found.results
         ]

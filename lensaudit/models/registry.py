@@ -19,7 +19,7 @@ from typing import Any, Literal, get_args
 import lensaudit
 from lensaudit.errors import InputError
 from lensaudit.files import read_json, read_text, user_cache
-from lensaudit.settings import NO_RETAIN_MODEL, Place
+from lensaudit.settings import NO_RETAIN_MODEL, Place, several
 
 VARIABLE = "LENSAUDIT_REGISTRY"
 """Environment variable that names the registry file where no option does."""
@@ -119,6 +119,28 @@ def default_anchor(anchor: str, sources: Sequence[str]) -> str:
     """`full` or `retain` of the family that the sources belong to."""
     families = set(map(family_of, sources))
     return f"{families.pop()}{anchor}" if len(families) == 1 else anchor
+
+
+def retains_for(
+    sources: Sequence[str], retain: str | Sequence[str] | None, registry: Registry
+) -> tuple[str, ...]:
+    """The retain models of a run: those that are named, else the one of the sources' family.
+
+    Beside own folders nobody's retain model is taken for theirs: `none`.
+
+    Raises:
+        InputError: a source is no name and no folder, or `none` is named beside a model.
+    """
+    if named := several(retain):
+        if NO_RETAIN_MODEL in named and len(named) > 1:
+            raise InputError(
+                f"--retain {NO_RETAIN_MODEL}: named beside models; wanted it alone, or models alone"
+            )
+        return named
+    name = default_anchor("retain", sources)
+    specs = [resolve(one, registry) for one in sources]
+    own = any(one.local and one not in registry.specs.values() for one in specs)
+    return (NO_RETAIN_MODEL,) if own and registry.specs.get(name) in published() else (name,)
 
 
 def family_of(model: str) -> str:

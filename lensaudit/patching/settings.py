@@ -3,9 +3,7 @@
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
-from lensaudit.errors import InputError
 from lensaudit.settings import (
-    NO_RETAIN_MODEL,
     TAU,
     EmForm,
     LastLayer,
@@ -14,7 +12,6 @@ from lensaudit.settings import (
     Profile,
     Scope,
     Score,
-    several,
 )
 
 
@@ -22,16 +19,6 @@ from lensaudit.settings import (
 class PatchSettings(PatchGroups):
     """How models are patched into `full` and scored."""
 
-    retain: Annotated[
-        str | tuple[str, ...] | None,
-        Option(
-            "Model that never saw the forget set; further ones make the noise floor. Repeatable. "
-            "none: there is none, so full's own stream of another question stands in, which may "
-            "show that facts are hidden and nothing else. [default: retain]",
-            flag="--retain",
-            is_a="model",
-        ),
-    ] = ()
     score: Annotated[
         Score,
         Option("Unlearning Depth Score; Logit Lens depth, a fast screen; or exact-match erasure."),
@@ -94,17 +81,3 @@ class PatchSettings(PatchGroups):
             is_a="model",
         ),
     ] = None
-
-    @property
-    def without_retain(self) -> bool:
-        """Is there no model that never saw the facts?
-
-        Raises:
-            InputError: one is named beside `none`.
-        """
-        told = several(self.retain)
-        if NO_RETAIN_MODEL in told and len(told) > 1:
-            raise InputError(
-                f"--retain {NO_RETAIN_MODEL}: named beside models; wanted it alone, or models alone"
-            )
-        return NO_RETAIN_MODEL in told

@@ -29,6 +29,7 @@ from lensaudit.models.registry import (
     family_of,
     load_registry,
     resolve,
+    retains_for,
 )
 from lensaudit.models.sizes import BYTES, Sizes, sizes_on_disk
 from lensaudit.progress import Notice
@@ -67,7 +68,7 @@ def plan_of(settings: PlanSettings, notice: Notice | None = None) -> Plan:
         raise InputError("the plan is empty: name a model, a pattern, a role or a list")
     models = [spec.name for spec in specs]
     anchors = {
-        role: resolve(getattr(settings, role) or default_anchor(role, models), registry)
+        role: resolve(getattr(settings, role) or _anchor(role, models, registry), registry)
         for role in ANCHORS
     }
     conditions = with_data(conditions_of(settings), models)
@@ -84,6 +85,12 @@ def plan_of(settings: PlanSettings, notice: Notice | None = None) -> Plan:
         data=data_digest(conditions),
         attacks=attacks_of(conditions, chosen),
     )
+
+
+def _anchor(role: str, models: Sequence[str], registry: Registry) -> str:
+    if role == "retain":
+        return retains_for(models, None, registry)[0]
+    return default_anchor(role, models)
 
 
 def conditions_of(settings: PlanSettings | WatchSettings) -> UnitConditions:

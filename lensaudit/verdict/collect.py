@@ -137,6 +137,11 @@ class Verdicts:
         q = self.q
         return [one.document() | {"q": q[one.weights]} for one in self.models]
 
+    def of_model(self, folder: Path, source: str) -> Verdict | None:
+        """What is said after a run of `patch`; without a retain model, of the model so called."""
+        named = (model.verdict for model in self.models if model.source == source)
+        return self.of_run(folder) or next(named, None)
+
     def of_run(self, folder: Path) -> Verdict | None:
         """What is said of the model of a patching run, on its rows."""
         place = folder.resolve()

@@ -1,11 +1,14 @@
 """Who has what, as a whole audit, a unit of a sweep and the gym ask it."""
 
 import json
+import shutil
 
 import pytest
+from support import EMBEDDED
 
 import lensaudit as la
 from lensaudit.cli.main import run
+from lensaudit.models.registry import load_registry, retains_for
 from lensaudit.verdict.collect import verdicts
 
 LIMIT = 8
@@ -61,3 +64,46 @@ def test_where_nobody_can_be_asked_the_reason_is_told(tmp_path, capsys):
     assert "who has what is not asked" in capsys.readouterr().out
     assert run([*asked, "--association", "none", "-o", str(tmp_path / "out")]) == 0
     assert "know" not in capsys.readouterr().out
+
+
+@pytest.fixture
+def own(tmp_path):
+    """Two folders and rows of somebody who has no model that never saw the facts."""
+    for name in ("full", "masked_readout"):
+        shutil.copytree(EMBEDDED / name, tmp_path / name)
+    rows = json.loads((EMBEDDED / "data" / "forget.json").read_text())
+    (tmp_path / "rows.json").write_text(json.dumps([row for row in rows if row["idx"] % 8 < 1]))
+    return tmp_path
+
+
+def test_own_folders_need_no_retain_model_and_never_open_the_hubs(own, monkeypatch):
+    monkeypatch.setattr("huggingface_hub.snapshot_download", lambda *a, **k: pytest.fail("opened"))
+    place = {"activations": own / "kept", "out": own / "out", "data": own / "rows.json"}
+    found = la.audit(own / "masked_readout", full=own / "full", suite="none", **place)
+    assert (found.uds, found.patch.score, found.association["n"]) == (None, "counterfactual", LIMIT)
+    assert found.verdict.code in ("hidden", "undecided")
+    assert "rule it out" not in found.verdict.sentence
+    assert la.audit(own / "masked_readout", full=own / "full", suite="none", **place).verdict == (
+        found.verdict
+    )  # of its files
+
+
+def test_where_a_retain_model_is_needed_own_folders_must_name_one(own, capsys):
+    asked = ["sweep", "plan", str(own / "masked_readout"), "--full", str(own / "full")]
+    assert run([*asked, "--data", str(own), "-o", str(own / "sweep")]) == 2
+    said = capsys.readouterr().err
+    assert "here a model is needed that never saw the forget set" in said
+
+
+@pytest.mark.parametrize(
+    ("sources", "retain", "expected"),
+    [
+        (["demo/npo"], None, ("demo/retain",)),
+        (["full"], (), ("retain",)),
+        (["demo/npo"], "demo/never", ("demo/never",)),
+        ([str(EMBEDDED / "npo")], None, ("none",)),
+        ([str(EMBEDDED / "npo")], ["demo/retain"], ("demo/retain",)),
+    ],
+)
+def test_the_retain_model_of_a_run(sources, retain, expected):
+    assert retains_for(sources, retain, load_registry(None)) == expected
