@@ -28,9 +28,12 @@ def show(results: Result | Sequence[Result]) -> None:
 
 
 def parts_of(results: Sequence[Result]) -> Iterator[Part]:
-    """What is shown: depths of several models stand in one table, all else one after another."""
+    """What is shown: depths of one score stand in one table, all else one after another."""
     runs = [one for one in results if isinstance(one, PatchResult | AuditResult)]
-    if found := [one for one in runs if one.summary["score"] != "em"]:
+    for score in dict.fromkeys(
+        one.summary["score"] for one in runs if one.summary["score"] != "em"
+    ):
+        found = [one for one in runs if one.summary["score"] == score]
         summaries = [one.summary for one in found]
         yield from depths(summaries, sentences=[one.verdict.sentence for one in found])
         yield from collateral(summaries)

@@ -222,6 +222,15 @@ def test_the_page_has_its_sentence_and_no_picture_of_erasure(runs, tmp_path):
     assert "erased" not in json.dumps(data["attacks"])
 
 
+def test_it_is_shown_apart_from_depths_against_retain(runs, capsys):
+    out, found = runs
+    uds = la.patch("demo/never", out / "uds", limit=16, activations=out / "activations")
+    la.show([found["demo/never"], uds])
+    said = capsys.readouterr().out
+    assert said.index("Depth beside another question's stream") < said.index("Unlearning depth")
+    assert "an upper limit below 0.22 shows that they are held" in said
+
+
 def test_a_dry_run_counts_the_anchor_and_a_second_run_computes_nothing(runs, capsys):
     out, _ = runs
     again = ["patch", "--source", "demo/never", "--retain", "none", "--dry-run", "--activations"]
