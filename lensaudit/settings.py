@@ -29,8 +29,9 @@ class Option:
     help: str = ""
     flag: str = ""
     """As it is typed, where that is not the field's name: `--source`, or `-o --out`."""
-    is_a: Literal["", "model", "file", "folder", "bytes"] = ""
-    """What a text names: a model, a file, a folder, or a size in bytes."""
+    is_a: Literal["", "model", "served", "file", "folder", "bytes"] = ""
+    """What a text names: a model, one or the address that serves it, a file, a folder, or a size
+    in bytes."""
     least: int | float | None = None
     most: int | float | None = None
     above: int | float | None = None

@@ -18,7 +18,7 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import Any, Literal
+from typing import Any, Literal, Self
 from urllib.parse import unquote
 
 from lensaudit.data.candidates import plain_words
@@ -496,7 +496,7 @@ class JudgeStub:
         """The base URL, ending in /v1."""
         return f"http://127.0.0.1:{self._server.server_address[1]}{_PREFIX}"
 
-    def __enter__(self) -> "JudgeStub":
+    def __enter__(self) -> Self:
         handler = type("Handler", (_Handler,), {"stub": self})
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
         self._server.daemon_threads = True

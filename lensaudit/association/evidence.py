@@ -285,6 +285,8 @@ class Power:
     bits: float | None
     """Least mean familiarity, bits a fact, that is found with a chance of .8; None: none is."""
     share: float = field(default=POWER)
+    why: str = ""
+    """Why it is not known, where that is no matter of the subjects' number."""
 
 
 def power_of(read: Sequence[RelationReading], *, seed: int, n_worlds: int = 40) -> Power:

@@ -1,10 +1,11 @@
 """What is asked of whom: relations, invented subjects, further values, and the models."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from lensaudit.association.endpoint import Served, is_address, reached, served_at
 from lensaudit.association.names import invented_names
 from lensaudit.association.reading import N_SHOTS, Questionnaire
 from lensaudit.association.settings import READERS, KnowSettings, ReaderName
@@ -42,7 +43,7 @@ class Know:
     """A run: who is asked what, checked before anything is loaded."""
 
     settings: KnowSettings
-    source: Checkpoint
+    source: Checkpoint | Served
     base: Checkpoint | None
     retains: tuple[Checkpoint, ...]
     """Models that never saw the facts."""
@@ -84,7 +85,9 @@ class Know:
 
     def identity(self) -> dict[str, Any]:
         """What tells this run from others."""
+        served = {"served": self.source.identity} if isinstance(self.source, Served) else {}
         return {
+            **served,
             "command": "know",
             "algorithm": ALGORITHM,
             "source": self.source.weights,
@@ -104,11 +107,14 @@ class Know:
         """What each name stood for, for a manifest."""
         models = {"source": self.source, "base": self.base}
         models |= {f"retain {n}": one for n, one in enumerate(self.retains, 1)}
-        return {
+        found = {
             role: {"name": one.spec.name, "weights": one.weights}
             for role, one in models.items()
             if one is not None
         }
+        if isinstance(self.source, Served):
+            found["source"] |= {**self.source.identity, "vouched_for": False}
+        return found
 
 
 def asked_hash(asked: Sequence[Questionnaire]) -> str:
@@ -129,19 +135,21 @@ def open_know(source: str, settings: KnowSettings, *, notice: Notice = unheard) 
         InputError: a name, a file or a setting is wrong, or no relation can be asked.
     """
     registry = load_registry(settings.registry)
-    spec = resolve(source, registry)
-    if settings.data is None and spec.local is not None and not family_of(source):
+    served = served_at(source, settings) if is_address(source) else None
+    spec = served.spec if served else resolve(source, registry)
+    if settings.data is None and (served or (spec.local is not None and not family_of(source))):
+        what = "an address" if served else "a folder of your own"
         raise InputError(
-            f"{source}: a folder of your own; name --data, the rows to ask it about: facts of one "
+            f"{spec.name}: {what}; name --data, the rows to ask it about: facts of one "
             "kind about four subjects and more"
         )
-    checkpoint = open_checkpoint(spec)
+    checkpoint = served or open_checkpoint(spec)
     data = str(settings.data or default_data(source))
     every = forget_set(data, exclude=settings.exclude, limit=settings.limit)
     neutral, remarks = _neutral(data, every, settings)
     fit, validity = neutral
     shots = tuple(row for row in fit if row.question)[:N_SHOTS]
-    too_long = _too_long(every, shots, checkpoint)
+    too_long = _too_long(every, shots, checkpoint) if isinstance(checkpoint, Checkpoint) else {}
     rows = [row for row in every if row.idx not in too_long]
     found = relations_of(rows)
     unscored = {**found.unscored, **too_long}
@@ -208,15 +216,30 @@ def _counting(checkpoint: Checkpoint) -> Callable[[str], int]:
     return lambda text: len(tokenizer(text)["input_ids"])
 
 
+def reached_know(know: Know, *, notice: Notice = unheard) -> Know:
+    """The run once the server of its source was asked how it can be read; others as they are.
+
+    Raises:
+        InputError: no such server or model, or one that can be read in no way.
+        TryAgainError: the server does not answer.
+    """
+    if not isinstance(know.source, Served):
+        return know
+    source, readers, remarks = reached(know.source, know.readers, know.asked, know.shots)
+    for line in remarks:
+        notice(line)
+    return replace(know, source=source, readers=tuple(readers), remarks=(*know.remarks, *remarks))
+
+
 @dataclass(frozen=True)
 class _Models:
-    source: Checkpoint
+    source: Checkpoint | Served
     base: Checkpoint | None
     retains: tuple[Checkpoint, ...]
 
 
 def _ignorant(
-    source: Checkpoint, settings: KnowSettings, registry: Registry
+    source: Checkpoint | Served, settings: KnowSettings, registry: Registry
 ) -> tuple[Checkpoint | None, tuple[Checkpoint, ...]]:
     spec = resolve(settings.base, registry) if settings.base else base_spec([source.spec.name])
     base = None if spec is None else open_checkpoint(spec)
@@ -228,7 +251,7 @@ def _ignorant(
             continue
         if one.weights == source.weights:
             raise InputError(f"--{role} {one.spec.name}: has the weights of the source")
-        if one.tokenizer != source.tokenizer:
+        if isinstance(source, Checkpoint) and one.tokenizer != source.tokenizer:
             raise InputError(
                 f"--{role} {one.spec.name}: another tokenizer than {source.spec.name}; its words "
                 "cannot be compared token by token"
@@ -256,6 +279,10 @@ def _left_out(readers: list[ReaderName], models: _Models, fit: Sequence[Fact]) -
     if "few_shot" in readers and len([row for row in fit if row.question]) < N_SHOTS:
         readers.remove("few_shot")
         yield f"reader few_shot left out: fewer than {N_SHOTS} kept rows; name --retain-data"
+    inside = [one for one in ("lens", "foreign") if one in readers]
+    if isinstance(models.source, Served) and inside:
+        readers[:] = [one for one in readers if one not in inside]
+        yield f"reader {', '.join(inside)} left out: an address shows what a model says, no stream"
     if "foreign" in readers and ((models.base is None and not models.retains) or not fit):
         readers.remove("foreign")
         what = "no kept rows" if models.base or models.retains else "no model that never knew"

@@ -6,6 +6,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from lensaudit.association.endpoint import Served
 from lensaudit.association.evidence import (
     FDR,
     LEVEL,
@@ -111,7 +112,7 @@ class KnowOutcome:
             f"this test would have found {self.power.bits:.1f} bits a fact with a power of "
             f"{self.power.share:.1g}"
             if self.power.bits is not None
-            else f"{n} subjects are too few to find anything"
+            else self.power.why or f"{n} subjects are too few to find anything"
         )
         return (
             f"{self.name}: no evidence found (assignment test p {_p(test)}); {could}{self._blind}"
@@ -206,7 +207,7 @@ def outcome_of(know: Know, heard: Heard) -> KnowOutcome:
         naming,
         tuple(controls),
         max([1.0, *(one.gamma for one in tests.values())]),
-        power_of(own, seed=know.seed) if binding.test.p > LEVEL else Power(None),
+        _power(know, own) if binding.test.p > LEVEL else Power(None),
         tuple(_prior_names(know)),
         matrix_of(own, relations),
         top,
@@ -224,6 +225,13 @@ def counted(read: RelationReading) -> RelationReading:
         if " " not in name or int(name.split()[1]) in upper
     }
     return RelationReading(read.asked, kept)
+
+
+def _power(know: Know, own: Sequence[RelationReading]) -> Power:
+    """What would have been found; of samples it depends on answers that name no value."""
+    if isinstance(know.source, Served) and know.source.reading == "samples":
+        return Power(None, why="what samples would have shown is not reckoned")
+    return power_of(own, seed=know.seed)
 
 
 def _kept(heard: Heard, seed: int) -> list[Control]:

@@ -96,9 +96,7 @@ def prompts_of(
                 ids.append((*begun, *more))
                 blank = blank or bool(prefix)
             else:
-                solved = "".join(_solved(one) for one in shots)
-                text = PROMPT_TEMPLATE.format(question=question, prefix=prefix).rstrip()
-                ids.append(tuple(tokenizer(solved + text)["input_ids"]))
+                ids.append(tuple(tokenizer(prompt_text(question, prefix, shots))["input_ids"]))
                 blank = True
     lead = " " if blank else ""
     values = [
@@ -106,6 +104,12 @@ def prompts_of(
         for one in asked.values
     ]
     return Prompts(ids, values, len(asked.relation.templates))
+
+
+def prompt_text(question: str, prefix: str, shots: Sequence[Fact] = ()) -> str:
+    """A question and the beginning of its answer, after solved ones; a value follows a blank."""
+    solved = "".join(_solved(one) for one in shots)
+    return solved + PROMPT_TEMPLATE.format(question=question, prefix=prefix).rstrip()
 
 
 def _solved(row: Fact) -> str:

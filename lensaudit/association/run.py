@@ -12,8 +12,9 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from lensaudit.association.endpoint import Served, expected, heard_from, is_address
 from lensaudit.association.evidence import RelationReading
-from lensaudit.association.opening import ALGORITHM, Know, asked_hash, open_know
+from lensaudit.association.opening import ALGORITHM, Know, asked_hash, open_know, reached_know
 from lensaudit.association.outcome import Heard, KnowOutcome, outcome_of, write_outcome
 from lensaudit.association.reading import (
     FEW_SHOT,
@@ -27,6 +28,7 @@ from lensaudit.association.reading import (
 )
 from lensaudit.association.settings import KnowSettings
 from lensaudit.files import digest, slug
+from lensaudit.judge.client import JudgeClient
 from lensaudit.models.bridge import DTYPES, TransformerBridge, load, n_layers
 from lensaudit.models.checkpoint import Checkpoint
 from lensaudit.models.conditions import conditions_of
@@ -89,6 +91,9 @@ class KnowPlan:
     passes: tuple[tuple[str, int, int], ...]
     """Model, prompts that are still to be read, and sequences that they stand for."""
     tokens: int
+    """Read by models on this machine."""
+    sent: tuple[str, ...] = ()
+    """What an address is asked, a line each."""
 
     def text(self) -> str:
         """For people to read."""
@@ -98,7 +103,8 @@ class KnowPlan:
                 f"{name}: {prompts} prompts, {sequences} sequences"
                 for name, prompts, sequences in self.passes
             ),
-            f"about {self.tokens} tokens",
+            *self.sent,
+            *([f"about {self.tokens} tokens"] if self.tokens or not self.sent else []),
         ]
         return "\n".join(lines)
 
@@ -124,7 +130,8 @@ def know_into(
         InputError: before any work.
         WorkError: logits are not finite.
     """
-    know = open_know(source, settings, notice=notice)
+    know = reached_know(open_know(source, settings, notice=notice), notice=notice)
+    source = know.source.spec.name if is_address(source) else source
     out = folder or results_folder() / f"know-{slug(source)}"
     keyed.check_own(out, know.key)
     return answer_into(know, out, notice=notice, progress=progress)
@@ -180,14 +187,17 @@ def plan_know(source: str, settings: KnowSettings, *, notice: Notice = unheard) 
 
 def plan_of(know: Know) -> KnowPlan:
     """What is left to read of what was opened."""
-    passes, tokens = [], 0
+    passes, tokens, sent = [], 0, ()
     for one, wanted in _todo(know):
         todo = [(reader, asked) for asked, readers in wanted for reader in readers]
         prompts = sum(asked.n_prompts(reader) for reader, asked in todo)
         sequences = sum(asked.n_prompts(reader) * len(asked.values) for reader, asked in todo)
         passes.append((one.spec.name, prompts, sequences))
-        tokens += sum(_tokens(reader, asked) for reader, asked in todo)
-    return KnowPlan(tuple(know.lines()), tuple(passes), tokens)
+        if isinstance(one, Served):
+            sent = tuple(expected(one, todo, know.shots))
+        else:
+            tokens += sum(_tokens(reader, asked) for reader, asked in todo)
+    return KnowPlan(tuple(know.lines()), tuple(passes), tokens, sent)
 
 
 def _tokens(reader: str, asked: Questionnaire) -> int:
@@ -197,7 +207,9 @@ def _tokens(reader: str, asked: Questionnaire) -> int:
     return int(asked.n_prompts(reader) * (prompt + sum(map(len, asked.values))) / 4)
 
 
-def _todo(know: Know) -> Iterator[tuple[Checkpoint, list[tuple[Questionnaire, list[str]]]]]:
+def _todo(
+    know: Know,
+) -> Iterator[tuple[Checkpoint | Served, list[tuple[Questionnaire, list[str]]]]]:
     """By model the relations, and of each the readers, that its ledger lacks."""
     for one in (know.source, *know.ignorant):
         have = {(row["relation"], row["reader"]) for row in _ledger(know, one).rows}
@@ -215,24 +227,25 @@ def _todo(know: Know) -> Iterator[tuple[Checkpoint, list[tuple[Questionnaire, li
         yield one, [(asked, readers) for asked, readers in missing if readers]
 
 
-def _wanted(know: Know, one: Checkpoint) -> list[tuple[Questionnaire, Sequence[str]]]:
+def _wanted(know: Know, one: Checkpoint | Served) -> list[tuple[Questionnaire, Sequence[str]]]:
     """The source is read in every way; ignorant models by what they say, and at upper layers."""
     said_and_held = (OUTPUTS, *(reader for reader in know.readers if reader == LENS))
     readers = know.readers if one is know.source else said_and_held
     asked = [(asked, readers) for asked in _put_to(know, one)]
-    return [*asked, *((kept, (OUTPUTS,)) for kept in know.kept)]
+    said = readers[0] if isinstance(one, Served) else OUTPUTS
+    return [*asked, *((kept, (said,)) for kept in know.kept)]
 
 
-def _put_to(know: Know, one: Checkpoint) -> list[Questionnaire]:
+def _put_to(know: Know, one: Checkpoint | Served) -> list[Questionnaire]:
     """Invented subjects are put to the source alone."""
     if one is know.source:
         return list(know.asked)
     return [replace(asked, invented=()) for asked in know.asked]
 
 
-def _names(one: Checkpoint, reader: str) -> list[str]:
+def _names(one: Checkpoint | Served, reader: str) -> list[str]:
     """Lines are by layer where a reader reads layers: `lens 7`, `foreign 7`."""
-    if reader not in (LENS, FOREIGN):
+    if reader not in (LENS, FOREIGN) or isinstance(one, Served):
         return [reader]
     return [f"{reader} {layer}" for layer in read_layers(one.n_layers)]
 
@@ -263,19 +276,30 @@ def ask(know: Know, *, notice: Notice = unheard, progress: Tell = unheard) -> Kn
 
 
 @contextmanager
-def _loaded(know: Know, checkpoint: Checkpoint) -> Iterator[TransformerBridge]:
+def _loaded(
+    know: Know, checkpoint: Checkpoint | Served
+) -> Iterator[TransformerBridge | JudgeClient]:
+    """The model while the block lasts, or the client that asks it."""
+    if isinstance(checkpoint, Served):
+        with checkpoint.client() as client:
+            yield client
+        return
     yield load(checkpoint, dtype=DTYPES[know.dtype], device=know.device)
     gc.collect()
 
 
 def _read(
     know: Know,
-    model: TransformerBridge,
+    model: TransformerBridge | JudgeClient,
     readers: Sequence[str],
     asked: Questionnaire,
     kept: dict[str, Any],
 ) -> dict[str, Float[Tensor, "subject value"]]:
     """What readers say, by layer where they read layers; those of one prompt read it together."""
+    if isinstance(model, JudgeClient):
+        assert isinstance(know.source, Served)
+        answers = (heard_from(model, know.source, asked, one, know.shots) for one in readers)
+        return dict(zip(readers, answers, strict=True))
     heads = {LENS: Head(model)} if LENS in readers else {}
     if FOREIGN in readers:
         if not kept:
@@ -293,20 +317,26 @@ def _read(
     return {name: found[name] for name in found if name.split()[0] in readers}
 
 
-def _ledger(know: Know, one: Checkpoint) -> Ledger:
-    conditions = conditions_of(one, dtype=know.dtype, device=know.device)
+def _ledger(know: Know, one: Checkpoint | Served) -> Ledger:
     key = {
         "algorithm": ALGORITHM,
         "weights": one.weights,
-        "tokenizer": one.tokenizer,
-        "dtype": conditions.dtype,
-        "device": conditions.device_class,
+        **(one.identity if isinstance(one, Served) else _conditions(know, one)),
         "head": know.head.weights if know.head and FOREIGN in know.readers else None,
         "shots": [row.question for row in know.shots],
         "texts": digest(know.texts),
     }
     path = ledger_path(know.root / "know", one.spec.name, key)
     return Ledger(path, "know", key, record=_Line)
+
+
+def _conditions(know: Know, one: Checkpoint) -> dict[str, Any]:
+    conditions = conditions_of(one, dtype=know.dtype, device=know.device)
+    return {
+        "tokenizer": one.tokenizer,
+        "dtype": conditions.dtype,
+        "device": conditions.device_class,
+    }
 
 
 def _line(
@@ -316,7 +346,7 @@ def _line(
     return {"relation": asked_hash([asked]), "reader": reader, "rows": rows}
 
 
-def _heard(know: Know, one: Checkpoint, kept: bool) -> tuple[RelationReading, ...]:
+def _heard(know: Know, one: Checkpoint | Served, kept: bool) -> tuple[RelationReading, ...]:
     """What a ledger holds of relations, in the order of the readers."""
     rows = {(row["relation"], row["reader"]): row["rows"] for row in _ledger(know, one).rows}
     wanted, n_asked = _wanted(know, one), len(know.asked)

@@ -3,14 +3,18 @@
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
+from lensaudit.judge.settings import EndpointAccess
 from lensaudit.settings import Caches, Names, Option, Place, Precision, Rows, Seed
 
 ReaderName = Literal["outputs", "chat", "few_shot", "lens", "foreign"]
 READERS: tuple[ReaderName, ...] = ("outputs", "chat", "few_shot", "lens", "foreign")
 
+Reading = Literal["logprobs", "samples"]
+"""How a model behind an address is read: by log-probabilities of prompts, or by its answers."""
+
 
 @dataclass(frozen=True, kw_only=True)
-class KnowSettings(Names, Rows, Precision, Caches):
+class KnowSettings(EndpointAccess, Names, Rows, Precision, Caches):
     """How values and subjects are compared."""
 
     base: Annotated[
@@ -48,6 +52,18 @@ class KnowSettings(Names, Rows, Precision, Caches):
             is_a="file",
         ),
     ] = None
+    api_model: Annotated[
+        str | None,
+        Option("Model behind an address, as its server calls it. [default: its only one]"),
+    ] = None
+    reading: Annotated[
+        Reading | None,
+        Option(
+            "How a model behind an address is read; auto: log-probabilities, else samples.",
+            none="auto",
+        ),
+    ] = None
+    samples: Annotated[int, Option("Answers to a prompt, where they are sampled.", least=1)] = 32
     seed: Seed = 0
 
 

@@ -7,11 +7,13 @@ import click
 
 from lensaudit.association.settings import KnowSettings
 from lensaudit.cli.options import options, result_folder, shared
+from lensaudit.cli.project import is_typed
 from lensaudit.cli.terminal import ProgressBar, answer, emit, notice, say, written
+from lensaudit.errors import InputError
 
 
 @click.command()
-@shared("source")
+@shared("source or address")
 @options(KnowSettings)
 @result_folder("experiments/out/know-<source>")
 @shared("json", "dry_run")
@@ -22,11 +24,14 @@ def know(
 
     Facts asked in one way about different subjects are put to the model with every subject's name
     and every subject's value. Writes facts.csv, relations.csv, layers.csv, matrix.json,
-    summary.json and manifest.json. Exits 0 whatever is found.
+    summary.json and manifest.json. Exits 0 whatever is found. A model behind an OpenAI-compatible
+    address is asked by log-probabilities of prompts, or by samples.
     """
     from lensaudit.association.run import know_into, plan_know
     from lensaudit.screen.know import of_know
 
+    if "://" in source and not is_typed("source"):
+        raise InputError("an address is sent questions: say --source on the command line")
     if dry_run:
         say(plan_know(source, settings, notice=notice).text())
         return

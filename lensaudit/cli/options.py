@@ -96,7 +96,9 @@ def _check_models(registry: Place | None) -> None:
     for one in running.command.params:
         if isinstance(one.type, ModelName):
             for name in several(running.params[str(one.name)]):
-                if (one.name, name) != ("retain", NO_RETAIN_MODEL):  # who cannot do without says so
+                if (one.name, name) == ("retain", NO_RETAIN_MODEL):
+                    continue  # who cannot do without says so
+                if "://" not in name or not one.type.addresses:
                     resolve(name, known)
 
 
@@ -209,8 +211,10 @@ def _type(field: _Field) -> Any:
     if field.kind is Path:
         kinds = {"dir_okay": words.is_a != "file", "file_okay": words.is_a != "folder"}
         return click.Path(path_type=Path, **kinds)
-    if words.is_a in ("model", "bytes"):
-        return ModelName() if words.is_a == "model" else ByteSize()
+    if words.is_a in ("model", "served"):
+        return ModelName(addresses=words.is_a == "served")
+    if words.is_a == "bytes":
+        return ByteSize()
     if words.none:
         return BatchSize()
     return _number(field.kind, words)
@@ -328,6 +332,10 @@ class ModelName(click.ParamType):
 
     name = "name"
 
+    def __init__(self, *, addresses: bool = False):
+        self.addresses = addresses
+        """Is an address of a server taken too?"""
+
     def shell_complete(self, ctx: Any, param: Any, incomplete: str) -> list[CompletionItem]:
         """Names of the registry that begin so; where none does, the shell completes paths."""
         from lensaudit.models.registry import load_registry
@@ -353,8 +361,11 @@ def result_folder(usual: str) -> Callable[[Command], Command]:
     return click.option("-o", "--out", type=place, help=f"Result folder. [default: {usual}]")
 
 
+_SHARED = {one.name: one for one in _fields(_SharedOptions)}
+_ASKED = Option("Model to audit, or where one is served: http://HOST:PORT/v1.", is_a="served")
 OPTIONS: dict[str, Callable[[Any], Any]] = {
-    **{one.name: _option(one) for one in _fields(_SharedOptions)},
+    **{name: _option(one) for name, one in _SHARED.items()},
+    "source or address": _option(dataclasses.replace(_SHARED["source"], option=_ASKED)),
     "json": click.option(
         "--json", "as_json", is_flag=True, help="Print the result as JSON on stdout."
     ),

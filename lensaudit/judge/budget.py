@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from lensaudit.errors import InputError
 from lensaudit.judge.calls import Call, Usage
-from lensaudit.judge.settings import JudgeAccess
+from lensaudit.judge.settings import EndpointAccess
 
 _CHARS_PER_TOKEN = 3.0
 """Lower than the usual 4: a reservation should not be too small."""
@@ -43,7 +43,7 @@ class Budget:
         InputError: a cap on the cost without prices.
     """
 
-    def __init__(self, caps: JudgeAccess):
+    def __init__(self, caps: EndpointAccess):
         self.caps = caps
         if caps.max_cost is not None and not (caps.price_in or caps.price_out):
             raise InputError("--max-cost needs --price-in and --price-out (per million tokens)")

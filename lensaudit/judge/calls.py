@@ -30,30 +30,44 @@ class TokenProb:
 
 @dataclass(frozen=True)
 class Call:
-    """A chat completion to ask for."""
+    """A completion to ask for, of a chat unless `path` says otherwise."""
 
     host: str
     body: Mapping[str, Any]
     """The JSON that is sent."""
     replicate: int = 0
     """Tells repeated samples of one request apart."""
+    path: str = PATH
+    """Below the base URL."""
+    weights: str = ""
+    """Tells models apart that one server gives one name."""
 
     @cached_property
     def key(self) -> str:
         """SHA-256 of everything the answer depends on; the `custom_id` of batches, too."""
         content = {"host": self.host, "body": dict(self.body), "replicate": self.replicate}
+        content |= {"path": self.path} if self.path != PATH else {}
+        content |= {"weights": self.weights} if self.weights else {}
         return hashlib.sha256(canonical_json(content).encode()).hexdigest()
+
+    @property
+    def texts(self) -> list[str]:
+        """What is sent to be read: messages, or prompts."""
+        prompt = self.body.get("prompt", [])
+        prompts = [prompt] if isinstance(prompt, str) else list(prompt)
+        return prompts or [str(message["content"]) for message in self.body["messages"]]
 
     @property
     def n_chars(self) -> int:
         """Number of characters sent."""
-        return sum(len(str(message["content"])) for message in self.body["messages"])
+        return sum(map(len, self.texts))
 
     @property
     def max_tokens(self) -> int:
-        """Tokens that may come back."""
+        """Tokens that may come back, of all answers."""
         body = self.body
-        return int(body.get("max_tokens") or body.get("max_completion_tokens") or 0)
+        each = int(body.get("max_tokens") or body.get("max_completion_tokens") or 0)
+        return each * body.get("n", 1) * (len(self.texts) if "prompt" in body else 1)
 
 
 @dataclass(frozen=True)
@@ -184,6 +198,8 @@ def checked(raw: Any, call: Call, endpoint: Endpoint) -> CallOutcome:
             return CallFailure(
                 "api_error", f"the server's reply is an error: {raw['error']!s:.160}"
             )
+        if call.path != PATH and all([isinstance(one["text"], str) for one in raw["choices"]]):
+            return Reply(raw)  # texts, without a message
         message = _message(raw)
     except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
         return CallFailure("api_error", "the server's reply is no chat completion", "garbage")

@@ -238,8 +238,11 @@ def open_client(
     fresh: bool = False,
     progress: Tick = lambda what, done, total: None,
     budget: Budget | None = None,
+    option: str = "--base-url",
 ) -> Iterator[JudgeClient]:
     """A model that judges, while the block lasts; a `budget` may be shared with another.
+
+    `option` names the address in errors.
 
     Raises:
         InputError: no model, no key, a bad address, no SDK; before anything is sent.
@@ -252,6 +255,7 @@ def open_client(
         key_env=access.key_env,
         key_file=access.key_file,
         offline=offline,
+        option=option,
     )
     budget = budget or Budget(access)
     transport = None

@@ -40,6 +40,8 @@ class Endpoint:
     model: str
     key: str = field(default=NO_KEY, repr=False)
     """Never written: not in results, caches, logs or messages."""
+    option: str = "--base-url"
+    """What the address was given as."""
 
     @property
     def host(self) -> str:
@@ -93,27 +95,28 @@ def open_endpoint(
     key_env: str | None = None,
     key_file: Path | None = None,
     offline: bool = False,
+    option: str = "--base-url",
 ) -> Endpoint:
     """The endpoint with its key: from `key_file`, from the variable `key_env`, or none if local.
 
     `OPENAI_API_KEY` is sent by default only where `base_url` is OpenAI's or the one in
-    `OPENAI_BASE_URL`; for any other server the key must be named.
+    `OPENAI_BASE_URL`; for any other server the key must be named. `option` names the address.
 
     Raises:
         InputError: a bad address, no key, a key that others can read, or one that would travel
             unencrypted.
     """
-    url = check_url(base_url or os.environ.get("OPENAI_BASE_URL") or OPENAI_URL)
+    url = check_url(base_url or os.environ.get("OPENAI_BASE_URL") or OPENAI_URL, option)
     if not model.strip():
         raise InputError("the judge's model has no name; give --model")
     key = NO_KEY if offline else _key(url, key_env, key_file)
     if key != NO_KEY and url.startswith("http://") and not is_local(url):
         raise InputError(f"{url}: the key would travel unencrypted; use https")
-    return Endpoint(url, model, key)
+    return Endpoint(url, model, key, option)
 
 
-def check_url(url: str) -> str:
-    """The address without a trailing slash.
+def check_url(url: str, option: str = "--base-url") -> str:
+    """The address without a trailing slash; `option` names it in errors.
 
     Raises:
         InputError: not http(s), or with a user, a query or a fragment in it.
@@ -122,13 +125,13 @@ def check_url(url: str) -> str:
         parts = urlsplit(url)
         host, _ = parts.hostname, parts.port
     except ValueError as error:
-        raise InputError(f"--base-url is no address ({error})") from error
+        raise InputError(f"{option} is no address ({error})") from error
     if parts.username or parts.password:
-        raise InputError("--base-url holds a user name or password; give a key by --key-env")
+        raise InputError(f"{option} holds a user name or password; give a key by --key-env")
     if parts.scheme not in ("http", "https") or not host:
-        raise InputError(f"--base-url is {url!r}, wanted http(s)://host[:port]/v1")
+        raise InputError(f"{option} is {url!r}, wanted http(s)://host[:port]/v1")
     if parts.query or parts.fragment:
-        raise InputError("--base-url holds a query or fragment; wanted http(s)://host[:port]/v1")
+        raise InputError(f"{option} holds a query or fragment; wanted http(s)://host[:port]/v1")
     return url.rstrip("/")
 
 
@@ -183,7 +186,7 @@ def _key(url: str, key_env: str | None, key_file: Path | None) -> str:
         return read_key(key_file)
     if key_env is not None:
         if not os.environ.get(key_env):
-            raise InputError(f"the variable {key_env} is not set; it should hold the judge's key")
+            raise InputError(f"the variable {key_env} is not set; it should hold the key")
         return check_key(os.environ[key_env], f"the variable {key_env}")
     own = {OPENAI_URL, (os.environ.get("OPENAI_BASE_URL") or OPENAI_URL).rstrip("/")}
     if os.environ.get(DEFAULT_KEY_ENV) and urlsplit(url).netloc in {

@@ -16,21 +16,13 @@ Fresh = Annotated[bool, Option("Ask again what is in the cache.")]
 
 
 @dataclass(frozen=True, kw_only=True)
-class JudgeAccess:
-    """Where language models that judge are reached, and what all of them together may use."""
+class EndpointAccess:
+    """How models behind an address are reached, and what all of them together may use."""
 
-    base_url: Annotated[
-        str | None,
-        Option(
-            "OpenAI-compatible endpoint of the judge. [default: OPENAI_BASE_URL, or OpenAI's]",
-            metavar="URL",
-            typed=True,
-        ),
-    ] = None
     key_env: Annotated[
         str | None,
         Option(
-            "Variable with the judge's key. [default: OPENAI_API_KEY, for OpenAI's server only]",
+            "Variable with the key. [default: OPENAI_API_KEY, for OpenAI's server only]",
             metavar="NAME",
             typed=True,
             expert=True,
@@ -46,12 +38,6 @@ class JudgeAccess:
         Path | None,
         Option("Where every answer is kept.", flag="--cache --judge-cache", is_a="file"),
     ] = Path("experiments/out/judge.sqlite")
-    mode: Annotated[
-        Mode | None,
-        Option(
-            "How a number is read; auto is what the probe finds best.", none="auto", expert=True
-        ),
-    ] = None
     timeout_s: Annotated[
         float, Option("Seconds per attempt.", flag="--timeout", least=0.1, most=86_400, expert=True)
     ] = 60.0
@@ -73,6 +59,26 @@ class JudgeAccess:
         int | None, Option("At most so many tokens.", least=0, expert=True)
     ] = None
     concurrency: Annotated[int, Option("Calls at once.", least=1)] = 8
+
+
+@dataclass(frozen=True, kw_only=True)
+class JudgeAccess(EndpointAccess):
+    """Where language models that judge are reached."""
+
+    base_url: Annotated[
+        str | None,
+        Option(
+            "OpenAI-compatible endpoint of the judge. [default: OPENAI_BASE_URL, or OpenAI's]",
+            metavar="URL",
+            typed=True,
+        ),
+    ] = None
+    mode: Annotated[
+        Mode | None,
+        Option(
+            "How a number is read; auto is what the probe finds best.", none="auto", expert=True
+        ),
+    ] = None
 
 
 @dataclass(frozen=True, kw_only=True)

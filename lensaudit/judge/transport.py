@@ -11,11 +11,12 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from http import HTTPStatus
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from lensaudit.errors import InputError, WorkError
-from lensaudit.judge.calls import PATH, Call, CallFailure, CallOutcome, Cause, checked
+from lensaudit.judge.calls import Call, CallFailure, CallOutcome, Cause, checked
 from lensaudit.judge.endpoint import OPENAI_URL, Endpoint
 
 if TYPE_CHECKING:
@@ -47,7 +48,16 @@ _SHOWN = 160
 
 
 class EndpointError(WorkError):
-    """The server refuses every call: asking on is of no use."""
+    """The server refuses every call: asking on is of no use.
+
+    Args:
+        message: one line.
+        missing: it knows no such path, or no such model (404).
+    """
+
+    def __init__(self, message: str, *, missing: bool = False):
+        super().__init__(message)
+        self.missing = missing
 
 
 @dataclass(frozen=True)
@@ -77,7 +87,7 @@ class Transport:
             import openai
         except ImportError as error:
             raise InputError(
-                "a language model as judge needs OpenAI's SDK; run: pip install 'lensaudit[judge]'"
+                "a model behind an address needs OpenAI's SDK; run: pip install 'lensaudit[judge]'"
             ) from error
         self.endpoint = endpoint
         self._sdk = openai
@@ -107,10 +117,11 @@ class Transport:
         outcome: CallOutcome = CallFailure("api_error", "")
         for _ in range(_BODY_TRIES):
             try:
-                raw = self._client.post(PATH, cast_to=object, body=dict(call.body))
+                raw = self._client.post(call.path, cast_to=object, body=dict(call.body))
             except self._sdk.OpenAIError as error:
                 if self._fatal(error):
-                    raise EndpointError(self._line(error)) from error
+                    missing = isinstance(error, self._sdk.NotFoundError)
+                    raise EndpointError(self._line(error), missing=missing) from error
                 return CallFailure("api_error", self._line(error), self._cause(error))
             except ValueError:
                 outcome = CallFailure("api_error", "the server's reply is not JSON", "garbage")
@@ -119,6 +130,27 @@ class Transport:
             if not isinstance(outcome, CallFailure) or outcome.status != "api_error":
                 return outcome
         return outcome
+
+    def models(self) -> list[Mapping[str, Any]]:
+        """What the server says of each of its models; empty where it gives no list of them.
+
+        Raises:
+            EndpointError: it cannot be reached, or refuses the key.
+        """
+        once = self._client.with_options(max_retries=0)
+        raw: Any = None
+        try:
+            raw = self.endpoint.cleared(once.get("/models", cast_to=object))
+        except self._sdk.APIStatusError as error:
+            if self._fatal(error) and error.status_code != HTTPStatus.NOT_FOUND:
+                raise EndpointError(self._line(error)) from error
+        except self._sdk.OpenAIError as error:
+            raise EndpointError(self._line(error)) from error
+        except ValueError:  # no JSON
+            pass
+        listed = raw.get("data") if isinstance(raw, Mapping) else None
+        rows = listed if isinstance(listed, list) else []
+        return [one for one in rows if isinstance(one, Mapping) and isinstance(one.get("id"), str)]
 
     def upload(self, content: bytes) -> str:
         """Send a file of batch requests; its id."""
@@ -244,9 +276,10 @@ class Transport:
             case 401 | 403:
                 todo = "; check --key-env or --key-file"
             case 404:
-                todo = "; check --model, and that --base-url ends as the server wants it (/v1)"
+                ends = f"that {self.endpoint.option} ends as the server wants it (/v1)"
+                todo = f"; check the model's name, and {ends}"
             case status if status in _FATAL:
-                todo = "; it redirects: give the final address as --base-url"
+                todo = f"; it redirects: give the final address as {self.endpoint.option}"
             case _:
                 todo = ""
         return f"{host} refuses ({error.status_code}: {said}){todo}"

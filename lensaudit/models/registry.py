@@ -204,6 +204,9 @@ def resolve(name: str, registry: Registry) -> ModelSpec:
     """
     if name == f"{DEMO}base" and (before := base_spec([name])):
         return before
+    if "://" in name:  # a key may stand in it
+        scheme = name.partition("://")[0]
+        raise InputError(f"{scheme}://…: is an address; only `lensaudit know --source` takes one")
     base, at, revision = name.partition("@")
     spec = registry.specs.get(base) or _by_repository().get(base)
     folder = Path(os.path.abspath(os.path.expanduser(name)))

@@ -172,6 +172,7 @@ REFUSED = {
     *("--max-size", "--others", "--redo"),  # delete
 }
 LOOKED_AT = {
+    "--api-model",
     "--canaries",
     "--score",
     "--seal",

@@ -234,7 +234,9 @@ def test_a_refused_key_stops_at_once_and_keeps_what_there_is(stub_of, judge_of, 
     assert len(bodies(stub)) == n_asked + 7
 
 
-@pytest.mark.parametrize(("fault", "said"), [("401", "check --key-env"), ("404", "check --model")])
+@pytest.mark.parametrize(
+    ("fault", "said"), [("401", "check --key-env"), ("404", "check the model's name")]
+)
 def test_what_is_wrong_from_the_start_is_found_by_the_probe(stub_of, judge_of, fault, said):
     with pytest.raises(InputError, match=said):
         judge_of(stub_of(always=fault))

@@ -17,6 +17,7 @@ from pathlib import Path
 import pytest
 from support import EMBEDDED
 
+import lensaudit as la
 from lensaudit.cli.main import run
 
 TEMPLATE = "{% for one in messages %}{{ one['content'] }}\n{% endfor %}"
@@ -88,3 +89,22 @@ def test_an_explicit_limit_is_a_cap(served, tmp_path, monkeypatch, capsys):
     assert asked
     assert all(one["response"]["usage"]["completion_tokens"] <= 7 for one in asked), asked
     assert summary["contexts"]
+
+
+@pytest.mark.slow
+def test_who_has_what_is_read_by_samples_where_a_server_gives_no_log_probs(
+    served, tmp_path, monkeypatch, capsys
+):
+    monkeypatch.chdir(tmp_path)
+    fields = ("idx", "question", "answer", "prefix", "entity", "group", "relation")
+    rows = [one for one in la.forget_set("demo") if one.relation == "genre"]
+    kept = [{name: getattr(one, name) for name in fields} for one in rows]
+    (tmp_path / "rows.json").write_text(json.dumps(kept))
+    _, model, _, url = served
+    given = ["--source", url, "--api-model", model, "--data", "rows.json", "--placebos", "0"]
+    given += ["--reader", "outputs", "--samples", "2", "--activations", "a", "-o", "out"]
+    assert run(["know", *given]) == 0
+    assert "samples are taken: no log-probabilities of prompts" in capsys.readouterr().err
+    summary = json.loads((tmp_path / "out" / "summary.json").read_text())
+    assert summary["finds"] is True
+    assert summary["p"] < 1e-3

@@ -1,0 +1,475 @@
+"""A model behind an address: who has what, from log-probs of prompts or from sampled answers.
+
+Both through the judge's client, with its keys, caps, retries and cache of answers.
+
+Log-probs: a request holds a prompt, and the prompt with each value, by `echo` of OpenAI's
+completions or by vLLM's `prompt_logprobs`. A value's is the sum over the tokens after those of the
+prompt alone; where these do not begin the longer text, the difference of the two totals.
+
+Samples: of n answers each is one vote, shared by the values that it names, or by all K where it
+names none; S = log((votes + 1/K) / (n + 1)). The assignment test is exact whatever S is.
+"""
+
+import math
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field, replace
+from itertools import count, islice
+from typing import Any
+from urllib.parse import urlsplit
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from lensaudit.association.reading import CHAT, Chances, Prompts, Questionnaire, prompt_text
+from lensaudit.association.settings import KnowSettings, ReaderName, Reading
+from lensaudit.data.candidates import mentions
+from lensaudit.data.facts import Fact
+from lensaudit.errors import InputError, TryAgainError, WorkError
+from lensaudit.files import digest
+from lensaudit.judge.budget import Budget, expected_usage
+from lensaudit.judge.calls import PATH, Call, CallFailure, Found, Reply, Usage, unthought, user
+from lensaudit.judge.client import JudgeClient, open_client
+from lensaudit.judge.endpoint import open_endpoint
+from lensaudit.judge.settings import EndpointAccess, JudgeAccess
+from lensaudit.judge.transport import EndpointError
+from lensaudit.models.registry import ModelSpec
+from lensaudit.settings import shared
+
+COMPLETIONS = "/completions"
+ANY = "any"
+"""Model of a request that names none."""
+ANSWER_TOKENS = {COMPLETIONS: 48, PATH: 96}
+"""Of a sampled answer: what follows the answer's beginning, or a sentence."""
+GREEDY_TOKENS, N_GREEDY = 8, 3
+"""Of an answer that tells models apart, and how many such answers."""
+_TOLD = ("id", "root", "parent", "owned_by", "max_model_len")
+"""What a server says of a model that stays the same from day to day."""
+_PLAIN = {"temperature": 1, "top_p": 1}
+"""As the model has learned it: a server may have other defaults."""
+_MALFORMED = (LookupError, TypeError, ValueError, AttributeError)
+Form = Mapping[str, Any]
+"""Fields of a request that ask for log-probabilities or answers."""
+Scored = list[tuple[Any, float]]
+"""Tokens of a text, each with its log-prob, nats; that of the first is nothing."""
+
+
+def is_address(source: str) -> bool:
+    """Is it an address, and no name or folder?"""
+    return "://" in source
+
+
+@dataclass(frozen=True)
+class Served:
+    """A model behind an OpenAI-compatible address; nothing vouches for which one that is."""
+
+    url: str
+    model: str
+    """As the server calls it; empty until it was asked."""
+    settings: KnowSettings
+    budget: Budget
+    """Of all calls of a run."""
+    reading: Reading = "logprobs"
+    forms: Mapping[str, Form] = field(default_factory=dict)
+    """By path, how the server lets itself be asked."""
+    weights: str = ""
+    """Hash of what the server tells of the model and of its likeliest answers."""
+
+    @property
+    def host(self) -> str:
+        """Host and port."""
+        return urlsplit(self.url).netloc
+
+    @property
+    def spec(self) -> ModelSpec:
+        """The model's name in results: `127.0.0.1:8000/model`."""
+        name = f"{self.host}/{self.model}".rstrip("/")
+        return ModelSpec(name, self.url, None, "unlearned", None)
+
+    @property
+    def identity(self) -> dict[str, Any]:
+        """What readings depend on."""
+        n = self.settings.samples if self.reading == "samples" else None
+        forms = {path: dict(form) for path, form in self.forms.items()}
+        own = {"address": self.url, "model": self.model, "fingerprint": self.weights}
+        return {**own, "reading": self.reading, "samples": n, "forms": forms}
+
+    @property
+    def readings(self) -> tuple[Reading, ...]:
+        """Ways to read that are tried, in this order."""
+        chosen = self.settings.reading
+        return (chosen,) if chosen else ("logprobs", "samples")
+
+    def client(self) -> AbstractContextManager[JudgeClient]:
+        """The judge's client at this address."""
+        access = JudgeAccess(**shared(self.settings, EndpointAccess, base_url=self.url))
+        return open_client(access, self.model or ANY, budget=self.budget, option="--source")
+
+
+def served_at(source: str, settings: KnowSettings) -> Served:
+    """The model behind an address; nothing is sent.
+
+    Raises:
+        InputError: a bad address, no key, a cap without prices.
+    """
+    given = {"key_env": settings.key_env, "key_file": settings.key_file}
+    endpoint = open_endpoint(settings.api_model or ANY, source, **given, option="--source")
+    return Served(endpoint.base_url, settings.api_model or "", settings, Budget(settings))
+
+
+def path_of_reader(reader: str) -> str:
+    """Which of the server's paths a reader asks."""
+    return PATH if reader == CHAT else COMPLETIONS
+
+
+def forms_of(reading: Reading, path: str, n: int) -> list[Form]:
+    """Ways to ask, the better ones first."""
+    if reading == "logprobs":
+        # `echo` says which text it is about; of vLLM's field exactly one entry is wanted, as of
+        # several it does not say which is the prompt's
+        own: Form = {**_PLAIN, "prompt_logprobs": 0, "max_tokens": 1}
+        echo: Form = {**_PLAIN, "echo": True, "logprobs": 1, "max_tokens": 0}
+        return [own] if path == PATH else [echo, own]
+    # OpenAI's models that want the other name of the limit sample in no other way than plainly
+    k = ANSWER_TOKENS[path]
+    limits: list[Form] = [{**_PLAIN, "max_tokens": k}, {"max_completion_tokens": k}]
+    return [{**limit, **many} for limit in limits for many in ({"n": n}, {})]
+
+
+def calls_of(
+    served: Served, reader: str, asked: Questionnaire, shots: Sequence[Fact]
+) -> Iterator[Call]:
+    """One a prompt, template after template; of log-probs in a chat, one more for each value."""
+    path = path_of_reader(reader)
+    fixed = {"model": served.model or ANY, **served.forms[path]}
+    for template in asked.relation.templates:
+        for name in asked.names_for(reader):
+            question, prefix = template.asked(name)
+            text = prompt_text(question, prefix, shots if reader == "few_shot" else ())
+            bodies: list[dict[str, Any]]
+            if path == PATH and served.reading == "samples":
+                bodies = [{"messages": [user(question)]}]
+            elif path == PATH:
+                begun = [prefix, *(f"{prefix} {value}".strip() for value in asked.values)]
+                bodies = [_begun(question, one) for one in begun]
+            elif served.reading == "samples":
+                bodies = [{"prompt": text}]
+            else:
+                bodies = [{"prompt": [text, *(f"{text} {value}" for value in asked.values)]}]
+            for body in bodies:
+                yield Call(served.host, {**fixed, **body}, path=path, weights=served.weights)
+
+
+def _begun(question: str, text: str) -> dict[str, Any]:
+    """A chat in which the answer has begun: vLLM's fields."""
+    answer = [{"role": "assistant", "content": text}] if text else []
+    return {
+        "messages": [user(question), *answer],
+        "add_generation_prompt": not text,
+        "continue_final_message": bool(text),
+    }
+
+
+def expected(
+    served: Served, todo: Sequence[tuple[str, Questionnaire]], shots: Sequence[Fact]
+) -> Iterator[str]:
+    """Requests, tokens and cost by way of reading, a line each; nothing is sent."""
+    n = served.settings.samples
+    for reading in served.readings:
+        forms = {path: forms_of(reading, path, n)[0] for path in (PATH, COMPLETIONS)}
+        trial = replace(served, reading=reading, forms=forms)
+        every = (one for reader, asked in todo for one in calls_of(trial, reader, asked, shots))
+        calls = {one.key: one for one in every}
+        usages = [expected_usage(one) for one in calls.values()]
+        used = Usage(sum(one.tokens_in for one in usages), sum(one.tokens_out for one in usages))
+        each = f" ({len(calls) * n} where it gives one answer each)" if reading == "samples" else ""
+        cost = served.budget.cost(used)
+        yield (
+            f"  by {reading}: {len(calls)} requests{each}, at most {used.tokens_in} tokens sent "
+            f"and {used.tokens_out} received" + (f", cost {cost:.2f}" if cost else "")
+        )
+
+
+def reached(
+    served: Served,
+    readers: Sequence[ReaderName],
+    asked: Sequence[Questionnaire],
+    shots: Sequence[Fact],
+) -> tuple[Served, list[ReaderName], list[str]]:
+    """The model as it can be asked, the readers that remain, and remarks; some requests are sent.
+
+    Raises:
+        InputError: no such server or model, or one that can be read in no way.
+        TryAgainError: the server does not answer.
+    """
+    with served.client() as client:
+        assert client.transport is not None
+        try:
+            entry = _entry(served, client.transport.models())
+            served = replace(served, model=str(entry["id"]))
+            served, whys, ends = _shaped(client, served, readers, asked[0], shots)
+            left: list[ReaderName] = [one for one in readers if path_of_reader(one) in served.forms]
+            weights = _fingerprint(client, served, entry, left[0], asked)
+        except EndpointError as error:
+            raise InputError(str(error)) from error
+    remarks = [
+        f"nothing vouches for the model behind {served.url}: it is known by what its server says"
+    ]
+    if served.reading != served.readings[0]:
+        remarks.append(f"samples are taken: no log-probabilities of prompts ({whys[0]})")
+    if not ends:
+        remarks.append("values share a token with their prompt: differences of totals are read")
+    gone = [one for one in readers if one not in left]
+    if gone:
+        remarks.append(f"reader {', '.join(gone)} left out: {served.host} does not answer to it")
+    return replace(served, weights=weights), left, remarks
+
+
+def _entry(served: Served, listed: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]:
+    """What the server says of the model; a server may serve some that it does not list."""
+    names = [str(one["id"]) for one in listed]
+    if served.model:
+        return next((one for one in listed if one["id"] == served.model), {"id": served.model})
+    if len(names) != 1:
+        some = f"{len(names)} models ({', '.join(names[:4])})" if names else "no models"
+        todo = "name one by --api-model" + "; does the address end in /v1?" * (not names)
+        raise InputError(f"--source {served.url}: lists {some}; {todo}")
+    return listed[0]
+
+
+def _shaped(
+    client: JudgeClient,
+    served: Served,
+    readers: Sequence[ReaderName],
+    asked: Questionnaire,
+    shots: Sequence[Fact],
+) -> tuple[Served, list[str], bool]:
+    """How the server lets itself be asked, why not better, and whether prompts end as tokens do."""
+    whys: list[str] = []
+    by_path = {path_of_reader(one): one for one in reversed(readers)}
+    for reading in served.readings:
+        forms: dict[str, Form] = {}
+        ends = True
+        for path, reader in by_path.items():
+            for form in forms_of(reading, path, served.settings.samples):
+                trial = replace(served, reading=reading, forms={path: form})
+                try:
+                    own = _tried(client, trial, calls_of(trial, reader, asked, shots))
+                except _Refused as error:
+                    whys.append(str(error))
+                else:
+                    forms[path], ends = form, ends and own
+                    break
+        if forms:
+            return replace(served, reading=reading, forms=forms), whys, ends
+    raise InputError(f"--source {served.url}: can be read in no way; {whys[0]}")
+
+
+class _Refused(Exception):
+    """The server does not answer to a form; why."""
+
+
+def _tried(client: JudgeClient, trial: Served, calls: Iterator[Call]) -> bool:
+    """Does the first prompt end where a token of its texts ends? `_Refused` if nobody can say."""
+    scores = trial.reading == "logprobs"
+    texts: list[Scored] = []
+    for call in islice(calls, 2 if scores and PATH in trial.forms else 1):
+        try:
+            outcome = client.send(call)
+        except EndpointError as error:
+            if not error.missing:
+                raise
+            raise _Refused(str(error)) from error
+        if isinstance(outcome, CallFailure):
+            raise _unusable(outcome)
+        try:
+            texts += _tokens(call, outcome.raw) if scores else []
+        except _MALFORMED as error:
+            raise _Refused("its reply holds no log-probs of its prompt") from error
+    return not scores or all(_continues(one, texts[0]) for one in texts[1:])
+
+
+def _unusable(outcome: CallFailure) -> Exception:
+    """Why a way to ask is none, or why there is no asking at all."""
+    if outcome.cause == "silent":
+        return TryAgainError(outcome.reason)
+    return InputError(outcome.reason) if outcome.status == "budget" else _Refused(outcome.reason)
+
+
+def _fingerprint(
+    client: JudgeClient,
+    served: Served,
+    entry: Mapping[str, Any],
+    reader: str,
+    asked: Sequence[Questionnaire],
+) -> str:
+    """Hash of what the server tells of a model, and of its likeliest answers to some questions.
+
+    Two models behind one name are told apart where these differ; a server whose likeliest answers
+    change is asked anew.
+    """
+    path = path_of_reader(reader)
+    limit = next(name for name in served.forms[path] if name.startswith("max_"))
+    plain = replace(served, reading="samples", forms={path: {limit: GREEDY_TOKENS}})
+    said: list[Any] = []
+    for one in asked[:N_GREEDY]:
+        call = next(calls_of(plain, reader, one, ()))
+        outcome = client.send(replace(call, body={**call.body, "temperature": 0}))
+        why = _unusable(outcome) if isinstance(outcome, CallFailure) else None
+        if why and not isinstance(why, _Refused):
+            raise why
+        said.append(_texts(outcome) if isinstance(outcome, Reply) else None)
+    return digest([served.url, served.model, [entry.get(name) for name in _TOLD], said])
+
+
+def heard_from(
+    client: JudgeClient, served: Served, asked: Questionnaire, reader: str, shots: Sequence[Fact]
+) -> Chances:
+    """What the model behind an address says of every value.
+
+    Raises:
+        InputError: the server refuses, and has answered nothing.
+        WorkError: it fails, or a cap is reached; answers so far are kept.
+    """
+    calls = list(calls_of(served, reader, asked, shots))
+    if served.reading == "samples":
+        rows = [log_shares(one, asked.values) for one in _sampled(client, calls, served)]
+    else:
+        rows = list(_scored(client, calls, len(asked.values)))
+    return Prompts([], [], len(asked.relation.templates)).joined(rows)
+
+
+def _answered(client: JudgeClient, found: Found) -> dict[str, Reply]:
+    """The replies by key, where nothing failed."""
+    client.refuse_fatal()
+    replies = {key: one for key, one in found.items() if isinstance(one, Reply)}
+    failed = (one for one in found.values() if isinstance(one, CallFailure))
+    if one := next(failed, None):
+        kept = f"answers so far are kept in {client.cache.path}: run again to go on"
+        raise WorkError(f"{client.endpoint.host}: {one.reason}; {kept}")
+    return replies
+
+
+def _scored(
+    client: JudgeClient, calls: Sequence[Call], n_values: int
+) -> Iterator[Float[Tensor, " value"]]:
+    """By prompt the log-probs of the values, nats."""
+    found = _answered(client, client.ask(calls))
+    try:
+        texts = [one for call in calls for one in _tokens(call, found[call.key].raw)]
+    except _MALFORMED as error:
+        host = client.endpoint.host
+        raise WorkError(f"{host}: a reply holds no log-probs of its prompt") from error
+    for at in range(0, len(texts), n_values + 1):
+        alone, *joint = texts[at : at + n_values + 1]
+        yield torch.tensor([after(one, alone) for one in joint], dtype=torch.float64)
+
+
+def after(joint: Scored, alone: Scored) -> float:
+    """Log-prob of what follows a text, nats.
+
+    >>> after([("a", 0.0), ("b", -1.0), ("c", -0.5)], [("a", 0.0), ("b", -1.25)])
+    -0.5
+    >>> after([("a", 0.0), ("bc", -2.0)], [("a", 0.0), ("b", -1.25)])  # no token begins there
+    -0.75
+    """
+    begin = len(alone) if _continues(joint, alone) else 0
+    return sum(nats for _, nats in joint[begin:]) - sum(nats for _, nats in alone[begin:])
+
+
+def _continues(joint: Scored, alone: Scored) -> bool:
+    return [one for one, _ in joint[: len(alone)]] == [one for one, _ in alone]
+
+
+def _tokens(call: Call, raw: Mapping[str, Any]) -> list[Scored]:
+    """The tokens of every text that a request holds.
+
+    Raises:
+        LookupError, TypeError, ValueError, AttributeError: the reply does not say them.
+    """
+    if call.path == PATH:
+        return [_listed(raw["prompt_logprobs"])]
+    choices = sorted(raw["choices"], key=lambda one: one["index"])
+    pairs = zip(choices, call.texts, strict=True)
+    return [
+        _echoed(one, text) if "echo" in call.body else _listed(one["prompt_logprobs"])
+        for one, text in pairs
+    ]
+
+
+def _echoed(choice: Mapping[str, Any], text: str) -> Scored:
+    if choice["text"] != text:
+        raise ValueError("its echo is another text")
+    told = choice["logprobs"]
+    return _finite(zip(told["tokens"], [0.0, *told["token_logprobs"][1:]], strict=True))
+
+
+def _listed(rows: Sequence[Any]) -> Scored:
+    """Of vLLM's list, whose first is null and whose others hold the prompt's own token alone."""
+    found: Scored = [(None, 0.0)]
+    for row in rows[1:]:
+        ((token, told),) = row.items()
+        found.append((token, told["logprob"]))
+    return _finite(found)
+
+
+def _finite(tokens: Iterable[tuple[Any, Any]]) -> Scored:
+    found = [(token, float(nats)) for token, nats in tokens]
+    if not all(math.isfinite(nats) for _, nats in found):
+        raise ValueError("not finite")
+    return found
+
+
+def _sampled(client: JudgeClient, calls: Sequence[Call], served: Served) -> list[list[str]]:
+    """By prompt as many answers as are wanted; a server may give one a request."""
+
+    def so_far(call: Call, found: Found) -> tuple[list[str], Call | None]:
+        """Answers to a prompt, and what is asked next."""
+        texts: list[str] = []
+        for at in count():
+            more = replace(call, replicate=at)
+            outcome = found.get(more.key)
+            if not isinstance(outcome, Reply):
+                return texts, None if outcome else more
+            texts += _texts(outcome)
+            if len(texts) >= served.settings.samples:
+                return texts[: served.settings.samples], None
+        raise AssertionError
+
+    def pending(found: Found) -> list[Call]:
+        return [one for call in calls if (one := so_far(call, found)[1])]
+
+    found = _answered(client, client.settle(pending))
+    return [so_far(call, found)[0] for call in calls]
+
+
+def _texts(reply: Reply) -> list[str]:
+    """Answers in a reply: of a chat without thoughts, of a completion the first line."""
+    said = [
+        unthought(str((one.get("message") or {}).get("content") or ""))
+        if "message" in one
+        else one["text"].lstrip().partition("\n")[0]
+        for one in reply.raw["choices"]
+    ]
+    return said or [""]
+
+
+def log_shares(answers: Sequence[str], values: Sequence[str]) -> Float[Tensor, " value"]:
+    """S of a prompt: log of the share of votes for each value, with one more vote for all alike.
+
+    Args:
+        answers: of the model; each is a vote, shared by the values it names as whole words, or by
+            all values where it names none.
+        values: that are compared.
+
+    >>> log_shares(["She was born in Lima.", "Who knows?"], ["Lima", "Oslo"]).exp().tolist()
+    [0.6666666666666666, 0.3333333333333333]
+    """
+    votes = torch.full((len(values),), 1 / len(values), dtype=torch.float64)
+    for text, n in Counter(answers).items():
+        named = torch.tensor([mentions(text, one) for one in values])
+        named = named if named.any() else ~named
+        votes += n * named / named.sum()
+    return (votes / (len(answers) + 1)).log()

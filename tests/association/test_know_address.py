@@ -1,0 +1,233 @@
+"""`lensaudit know` of a model behind an address: as of the model itself, and refused in words."""
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+import torch
+from judge_server import Answer
+from served_model import ServedModel
+from support import EMBEDDED
+
+import lensaudit as la
+from lensaudit.association.endpoint import log_shares
+from lensaudit.cli.main import run
+
+WHAT = ["--data", "rows.json", "--placebos", "0", "--activations", "a"]
+CHAT = "{% for one in messages %}{{ one['role'] }}: {{ one['content'] }}\n{% endfor %}"
+
+
+@pytest.fixture(autouse=True)
+def no_key(monkeypatch):
+    for name in ("OPENAI_API_KEY", "OPENAI_BASE_URL"):
+        monkeypatch.delenv(name, raising=False)
+
+
+def rows():
+    """The facts of one relation: 8 subjects, 11 invented ones and 2 wordings."""
+    kept = [one for one in la.forget_set("demo") if one.relation == "birthplace"]
+    fields = ("idx", "question", "answer", "prefix", "entity", "group", "relation")
+    return json.dumps([{name: getattr(one, name) for name in fields} for one in kept])
+
+
+@pytest.fixture(autouse=True)
+def here(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "rows.json").write_text(rows())
+
+
+def asked(stub, *given, out="o"):
+    return run(["know", "--source", stub.url, *WHAT, "--retries", "0", *given, "-o", out])
+
+
+def summary(out="o"):
+    with open(f"{out}/summary.json") as stream:
+        return json.load(stream)
+
+
+def local(name, *given):
+    """What the model says on this machine."""
+    own = ["--source", name, "--base", "demo/never", *given, "-o", "local"]
+    assert run(["know", *own, *WHAT]) == 0
+    return summary("local")
+
+
+@pytest.mark.parametrize("way", ["echo", "prompt_logprobs"])
+def test_by_log_probs_an_address_says_what_the_model_itself_says(way):
+    with ServedModel(EMBEDDED / "graddiff", can={"completions": ("samples", way)}) as stub:
+        assert asked(stub, "--reader", "outputs") == 0
+        n = len(stub.bodies)
+        assert asked(stub, "--reader", "outputs") == 0  # finished: only what it is known by
+        assert len(stub.bodies) - n <= 5
+    own, found = local("demo/graddiff", "--reader", "outputs"), summary()
+    assert found["p"] == own["p"] < 1e-3
+    assert found["z"] == pytest.approx(own["z"], abs=1e-3)
+    assert found["bits_familiar"]["value"] == pytest.approx(own["bits_familiar"]["value"], abs=1e-3)
+    assert found["finds"] is True
+    assert any("nothing vouches for the model" in one for one in found["remarks"])
+    made = json.loads(Path("o/manifest.json").read_text())["inputs"]["source"]
+    assert (made["vouched_for"], made["address"], made["model"]) == (False, stub.url, "served")
+
+
+def test_a_model_that_never_saw_the_facts_is_not_convicted():
+    with ServedModel(EMBEDDED / "base") as stub:
+        assert asked(stub, "--reader", "outputs", "--retain", "demo/retain") == 0
+    found = summary()
+    assert found["finds"] is False
+    assert found["p"] == pytest.approx(local("demo/base", "--reader", "outputs")["p"], abs=1e-3)
+    assert found["p"] > 0.05
+    assert "no evidence found" in found["headline"]
+    assert found["controls"][0]["name"] == "never: demo/retain"
+
+
+def test_chat_and_solved_questions_are_read_where_the_server_continues_an_answer():
+    shutil.copytree(EMBEDDED / "full", "chatty")
+    Path("chatty/chat_template.jinja").write_text(CHAT)
+    ways = {"completions": ("samples", "echo"), "chat": ("prompt_logprobs",)}
+    with ServedModel(Path("chatty"), can=ways) as stub:
+        assert asked(stub, "--reader", "chat") == 0
+        n = [kind for kind, body in stub.bodies if "prompt_logprobs" in body]
+    # 8 subjects, 2 wordings; a prompt alone and with 8 values; 2 to try
+    assert len(n) == 8 * 2 * 9 + 2
+    assert (summary()["readers"], summary()["p"] < 1e-3) == (["chat"], True)
+
+
+def test_samples_convict_too_and_say_that_no_power_is_reckoned():
+    torch.manual_seed(0)
+    said = {}
+    for name in ("full", "base"):
+        with ServedModel(EMBEDDED / name, most=5, can={"completions": ("samples",)}) as stub:
+            assert asked(stub, "--reader", "outputs", "--samples", "6", out=name) == 0
+        # two requests a prompt, as the server gives five answers; one to try
+        sampled = [body["prompt"] for _, body in stub.bodies if body.get("n")]
+        assert len(sampled) == 2 * len(set(sampled)) + 1 == 2 * 38 + 1
+        said[name] = summary(name)
+    assert said["full"]["p"] < 1e-3
+    assert "samples are taken: no log-probabilities" in " ".join(said["full"]["remarks"])
+    assert said["base"]["finds"] is False
+    assert "what samples would have shown is not reckoned" in said["base"]["headline"]
+
+
+def test_votes_are_shared_and_sum_to_one():
+    shares = log_shares(["Lima or Oslo", "Limassol", "a Lima"], ["Lima", "Oslo", "Rome"]).exp()
+    assert shares.tolist() == pytest.approx([(1.5 + 2 / 3) / 4, (0.5 + 2 / 3) / 4, (2 / 3) / 4])
+
+
+def test_a_dry_run_asks_nobody_and_says_how_much_would_be_asked(capsys):
+    with ServedModel(EMBEDDED / "full") as stub:
+        given = ["--source", stub.url, *WHAT, "--reader", "outputs", "--samples", "4"]
+        assert run(["know", *given, "--dry-run"]) == 0
+        assert (stub.bodies, stub.paths) == ([], [])
+    told = capsys.readouterr().out
+    assert "by logprobs: 38 requests, at most " in told
+    assert "by samples: 38 requests (152 where it gives one answer each)" in told
+    assert not Path("o").exists()
+
+
+def test_what_was_read_is_not_asked_again_and_a_failure_is_one_line(capsys):
+    given = ["--reader", "outputs", "--concurrency", "1"]
+    with ServedModel(EMBEDDED / "full", fails_after=30) as stub:
+        assert asked(stub, *given) == 1
+        first = len(stub.bodies)
+        error = capsys.readouterr().err
+        assert "the engine is dead" in error
+        assert "run again to go on" in error.splitlines()[-1]
+        stub.fails_after = None
+        assert asked(stub, *given) == 0
+        # of 38 prompts those that were answered are kept; a few tell how and whom it asks
+        assert len(stub.bodies) - first <= 38 - (30 - 5) + 5
+    assert summary()["p"] < 1e-3
+
+
+def test_another_model_behind_the_name_is_another_run(capsys):
+    with ServedModel(EMBEDDED / "full") as stub:
+        assert asked(stub, "--reader", "outputs") == 0
+        stub.serve(EMBEDDED / "base")
+        assert asked(stub, "--reader", "outputs") == 2
+        assert "holds a run with other settings" in capsys.readouterr().err
+        assert asked(stub, "--reader", "outputs", out="other") == 0
+    assert (summary()["finds"], summary("other")["finds"]) == (True, False)
+
+
+@pytest.mark.parametrize(
+    ("given", "served", "said"),
+    [
+        (["--reader", "lens"], {}, "nothing to read with"),
+        ([], {"names": ("one", "two")}, "lists 2 models (one, two); name one by --api-model"),
+        ([], {"names": None}, "lists no models; name one by --api-model"),
+        ([], {"key": "other"}, "refuses (401"),
+        (["--reading", "logprobs"], {"can": {"completions": ("samples",)}}, "read in no way"),
+        (["--api-model", "m"], {"can": {}}, "read in no way"),
+        (["--max-calls", "0"], {}, "--max-calls 0 reached"),
+        (["--max-cost", "1"], {}, "--max-cost needs --price-in"),
+        (["--base", "http://me:secret@127.0.0.1:1/v1"], {}, "is an address; only"),
+    ],
+)
+def test_what_cannot_be_asked_is_refused_in_one_line(given, served, said, capsys):
+    with ServedModel(EMBEDDED / "full", **served) as stub:
+        assert asked(stub, *given) == 2
+    error = capsys.readouterr().err
+    assert said in error.splitlines()[-1]
+    assert "Traceback" not in error
+    assert "secret" not in error
+    assert not Path("o").exists()
+
+
+@pytest.mark.parametrize("answer", [b"<html>hello</html>", b'{"choices": [{"text": 1}]}', b"[]"])
+def test_a_server_that_speaks_something_else_is_told(answer, capsys, monkeypatch):
+    monkeypatch.setattr(ServedModel, "_asked", lambda *_: Answer(200, answer))
+    with ServedModel(EMBEDDED / "full") as stub:
+        assert asked(stub) == 2
+    assert "can be read in no way; the server's reply is" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("address", "said"),
+    [
+        ("http://127.0.0.1:9/v1", "cannot be reached"),
+        ("http://me:secret@127.0.0.1:9/v1", "--source holds a user name or password"),
+        ("http://127.0.0.1:9/v1?key=secret", "--source holds a query"),
+        ("ftp://127.0.0.1/v1", "--source is 'ftp://127.0.0.1/v1', wanted http(s)"),
+        ("https://llm.example.org/v1", "no key for llm.example.org"),
+    ],
+)
+def test_an_address_is_treated_as_the_judge_treats_its_own(address, said, capsys):
+    assert run(["know", "--source", address, *WHAT, "--retries", "0", "-o", "o"]) == 2
+    error = capsys.readouterr().err
+    assert said in error
+    assert "secret" not in error
+
+
+def test_a_key_does_not_travel_unencrypted_and_stands_nowhere(capsys, monkeypatch):
+    monkeypatch.setenv("MY_KEY", "sk-secret-0123456789abcdef")
+    given = [*WHAT, "--key-env", "MY_KEY", "--reader", "outputs"]
+    assert run(["know", "--source", "http://llm.example.org/v1", *given]) == 2
+    assert "would travel unencrypted" in capsys.readouterr().err
+    with ServedModel(EMBEDDED / "full", key="sk-secret-0123456789abcdef") as stub:
+        assert run(["know", "--source", stub.url, *given, "-o", "o"]) == 0
+    held = [one for one in Path().rglob("*") if one.is_file() and b"sk-secret" in one.read_bytes()]
+    assert held == []
+
+
+@pytest.mark.parametrize("command", ["patch", "worst", "relearn"])
+def test_nothing_else_takes_an_address(command, capsys):
+    given = ["--source", "http://me:secret@127.0.0.1:1/v1", "--data", "demo"]
+    assert run([command, *given]) == 2
+    error = capsys.readouterr().err
+    assert "http://…: is an address; only `lensaudit know --source` takes one" in error
+    assert "secret" not in error
+
+
+def test_no_project_file_has_questions_sent(capsys):
+    Path("lensaudit.toml").write_text('sources = ["http://127.0.0.1:9/v1"]\n')
+    assert run(["know", *WHAT]) == 2
+    assert "say --source on the command line" in capsys.readouterr().err
+
+
+def test_python_asks_an_address_too():
+    with ServedModel(EMBEDDED / "full") as stub:
+        settings = {"data": "rows.json", "placebos": 0, "readers": ("outputs",)}
+        found = la.know(stub.url, out="o", **settings)
+    assert found.p < 1e-3
+    assert found.source.endswith("/served")
