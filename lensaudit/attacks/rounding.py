@@ -2,7 +2,6 @@
 
 import csv
 import time
-from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
@@ -28,7 +27,7 @@ from lensaudit.models.quantize import (
 )
 from lensaudit.models.sizes import n_parameters
 from lensaudit.results import keyed
-from lensaudit.results.records import Manifest, manifest
+from lensaudit.results.records import manifest
 from lensaudit.unlearn.job import trained
 from lensaudit.unlearn.trainee import seal_model, stored_dtype
 
@@ -160,19 +159,6 @@ def quantize(job: RoundingJob, out: Path) -> tuple[MatrixError, ...]:
     errors = quantise_in_place(model, job.method, engine=job.engine)
     rows = [[one.name, one.n_weights, one.relative, one.largest] for one in errors]
     write_csv(out / "errors.csv", HEADER, rows)
-    seal_model(
-        model,
-        job.start,
-        out,
-        dtype=job.stored,
-        key=job.key,
-        record=lambda: record(job, errors, started),
-    )
-    return errors
-
-
-def record(job: RoundingJob, errors: Sequence[MatrixError], started: float) -> Manifest:
-    """The manifest of a finished folder."""
     inputs = {**job.identity, "key": job.key, "start": job.start.spec.name}
     engine = engine_of(job.engine)
     options = {
@@ -181,4 +167,14 @@ def record(job: RoundingJob, errors: Sequence[MatrixError], started: float) -> M
         "n_matrices": len(errors),
         "relative_error": overall(errors),
     }
-    return manifest("quantize", options=options, inputs=inputs, device=job.device, started=started)
+    seal_model(
+        model,
+        job.start,
+        out,
+        dtype=job.stored,
+        key=job.key,
+        record=lambda: manifest(
+            "quantize", options=options, inputs=inputs, device=job.device, started=started
+        ),
+    )
+    return errors

@@ -146,32 +146,26 @@ class Steering:
         started, settings, out = time.monotonic(), self.settings, self.out
         by_coefficient = isinstance(settings, EvalSettings)
         file, record = "layer_sweep.json", "layer_sweep_manifest.json"
+        own = ("name", "vectors", "method", "layers", "ratio", "coefficient")
         if by_coefficient:
             file, record = "results.json", "manifest.json"
+            own = ("name", "vector", "coefficients", "as_ratio")
         opened = judges(settings.judge, settings.coherence_judge, settings, progress)
         with opened as (judge, coherence):
             log = out / JUDGEMENTS
             judging = TraitJudges(self.trait, judge, coherence, log, notice, progress)
             claim(out, "steer", [file], record)
             results = evaluate(self, judging) if by_coefficient else sweep(self, judging)
-        self._record(file, record, started)
-        return results, out / file
-
-    def _record(self, file: str, record: str, started: float) -> None:
-        """Write how the results were made."""
         hashes = [one.hash() for one in self.vectors]
         inputs = {"vector": hashes[0]} if self.grid else {"vectors": hashes}
-        own = ("name", "vector", "coefficients", "as_ratio")
-        if isinstance(self.settings, LayerSettings):
-            own = ("name", "vectors", "method", "layers", "ratio", "coefficient")
-        made = manifest(
+        manifest(
             "steer",
-            options=plain(self.settings, without=(*own, *_SECRET)),
+            options=plain(settings, without=(*own, *_SECRET)),
             inputs={**self.subject.conditions(), **inputs},
             device=self.subject.device,
             started=started,
-        )
-        made.write(self.out, [file], record)
+        ).write(out, [file], record)
+        return results, out / file
 
 
 def asked_trait(settings: AskSettings) -> Trait:

@@ -28,10 +28,9 @@ from lensaudit.models.bridge import (
     intervening,
     load,
 )
-from lensaudit.models.checkpoint import Checkpoint, load_tokenizer, open_checkpoint
+from lensaudit.models.checkpoint import Checkpoint, load_tokenizer, open_model
 from lensaudit.models.device import resolve_device, resolve_dtype
 from lensaudit.models.generation import Logits, Running, continued, started
-from lensaudit.models.registry import load_registry, resolve
 from lensaudit.patching import interventions
 from lensaudit.patching.generation import ends_of, rows_that_fit
 from lensaudit.patching.interventions import Where, mask_of
@@ -322,7 +321,7 @@ class TraitModel:
     @classmethod
     def of(cls, settings: AskSettings | ExtractSettings) -> "TraitModel":
         """The model that is named, and how it runs."""
-        checkpoint = open_checkpoint(resolve(settings.name, load_registry(settings.registry)))
+        checkpoint = open_model(settings.name, settings.registry)
         device = resolve_device(settings.device)
         form = format_of(load_tokenizer(checkpoint), settings.form)
         return cls(settings, checkpoint, form, resolve_dtype(settings.dtype, device), device)

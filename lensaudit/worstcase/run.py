@@ -36,10 +36,10 @@ from lensaudit.models.checkpoint import (
     Checkpoint,
     check_same_shape,
     load_tokenizer,
-    open_checkpoint,
+    open_model,
 )
 from lensaudit.models.conditions import EAGER
-from lensaudit.models.registry import is_demo, load_registry, resolve
+from lensaudit.models.registry import is_demo
 from lensaudit.patching.prepare import prepare
 from lensaudit.patching.session import Session
 from lensaudit.patching.settings import PatchSettings
@@ -202,8 +202,7 @@ def _models(settings: ControlArm, audit: Session) -> Arms[Checkpoint]:
     Raises:
         InputError: a model that is named cannot stand in the control arm.
     """
-    registry = load_registry(settings.registry)
-    others = [open_checkpoint(resolve(name, registry)) for name in settings.retain[1:]]
+    others = [open_model(name, settings.registry) for name in settings.retain[1:]]
     check_same_shape(audit.full, *others, notice=audit.notice)
     (source,) = audit.sources.values()
     never = (audit.retain, *others)

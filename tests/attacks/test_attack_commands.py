@@ -10,9 +10,8 @@ from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM
 
 from lensaudit.cli.main import run
 from lensaudit.data.fictional import make_world
-from lensaudit.models.checkpoint import open_checkpoint
+from lensaudit.models.checkpoint import open_model
 from lensaudit.models.quantize import quantised
-from lensaudit.models.registry import load_registry, resolve
 from lensaudit.results.attacks import Shift
 from tools.demo_family.tokenizer import train_tokenizer
 
@@ -72,10 +71,7 @@ def test_a_quantised_checkpoint_holds_the_rounded_weights_and_opens_by_its_folde
     assert same(weights(tmp_path / "q"), dict(twin.state_dict()))
     assert said["matrices"] == len(errors) == 14
     assert said["relative_error"] == pytest.approx({"nf4": 0.092, "int8": 0.006}[method], rel=0.2)
-    start, made = (
-        open_checkpoint(resolve(str(folder), load_registry()))
-        for folder in (place / "start", tmp_path / "q")
-    )
+    start, made = (open_model(str(folder)) for folder in (place / "start", tmp_path / "q"))
     assert made.weights != start.weights
     assert (made.tokenizer, made.dtype) == (start.tokenizer, "bfloat16")
     record = json.loads((tmp_path / "q" / "manifest.json").read_text())["inputs"]

@@ -19,18 +19,13 @@ from lensaudit.cli.main import run as lensaudit
 from lensaudit.data.neutral import wording
 from lensaudit.errors import InputError
 from lensaudit.models.causal import load_causal
-from lensaudit.models.checkpoint import load_tokenizer, open_checkpoint
-from lensaudit.models.registry import load_registry, resolve
+from lensaudit.models.checkpoint import load_tokenizer, open_model
 from lensaudit.models.sizes import n_parameters
 from lensaudit.scores.intervals import clustered_ratio
 from lensaudit.scores.recovery import Arms
 
 GROUPS = [fact // 4 for fact in range(24)]
 SHORT = {"steps": 2, "lrs": (1e-3,), "limit": 16}
-
-
-def opened(name):
-    return open_checkpoint(resolve(name, load_registry()))
 
 
 def marks(*shares):
@@ -132,7 +127,7 @@ def test_readings_are_at_powers_of_two():
 @pytest.fixture(scope="module")
 def held():
     settings = EffortSettings(arms=("T", "neutral", "retain", "syntax"))
-    return held_out(settings, "demo", load_tokenizer(opened("demo/full")))
+    return held_out(settings, "demo", load_tokenizer(open_model("demo/full")))
 
 
 def test_every_fact_is_held_out_once_by_rows_of_other_authors(held):
@@ -146,7 +141,7 @@ def test_every_fact_is_held_out_once_by_rows_of_other_authors(held):
 
 
 def test_other_arms_hold_out_all_facts_and_name_no_entity(held):
-    tokenizer = load_tokenizer(opened("demo/full"))
+    tokenizer = load_tokenizer(open_model("demo/full"))
     rows = json.loads((EMBEDDED / "data" / "forget.json").read_text())
     entities = {row["entity"] for row in rows} - {"Yes", "No"}
     for arm in ("neutral", "retain", "syntax"):
@@ -167,7 +162,7 @@ def test_syntax_rows_are_worded_more_like_the_facts(held):
 
 
 def test_said_reads_the_entitys_tokens(held):
-    model = load_causal(opened("demo/full"))
+    model = load_causal(open_model("demo/full"))
     facts = held.folds["neutral"][0].facts
     right = read_facts(model, facts).correct
     for place in (0, 1, 20):
@@ -180,7 +175,7 @@ def test_said_reads_the_entitys_tokens(held):
         said = all(int(logits[at - 1].argmax()) == one.token_ids[at] for at in span)
         assert said == (place in right)
     assert len(right) > 60
-    assert len(read_facts(load_causal(opened("demo/retain")), facts).correct) < 16
+    assert len(read_facts(load_causal(open_model("demo/retain")), facts).correct) < 16
 
 
 def test_tokens_and_flop_are_those_of_the_batches(tmp_path):

@@ -9,20 +9,15 @@ import torch
 import lensaudit as la
 from lensaudit.attacks.effort.runs import effort_at, readings
 from lensaudit.models.causal import load_causal
-from lensaudit.models.checkpoint import load_tokenizer, open_checkpoint
-from lensaudit.models.registry import load_registry, resolve
+from lensaudit.models.checkpoint import load_tokenizer, open_model
 from lensaudit.scores.recovery import Arms
 
 GROUPS = [fact // 8 for fact in range(64)]
 
 
-def opened(name):
-    return open_checkpoint(resolve(name, load_registry()))
-
-
 def save(model, folder):
     model.save_pretrained(folder)
-    load_tokenizer(opened("demo/full")).save_pretrained(folder)
+    load_tokenizer(open_model("demo/full")).save_pretrained(folder)
     return str(folder)
 
 
@@ -44,7 +39,7 @@ def test_absent_facts_are_censored_in_95_percent_of_seeds():
 
 def masked(strength):
     """`full` with a constant vector after its last layer, so many times as long as the stream."""
-    source = load_causal(opened("demo/full"))
+    source = load_causal(open_model("demo/full"))
     config = copy.deepcopy(source.config)
     config.mlp_bias = True
     model = type(source)(config).eval()

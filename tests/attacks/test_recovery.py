@@ -6,8 +6,7 @@ import torch
 from lensaudit.attacks import relearn as room
 from lensaudit.attacks.relearn import Relearning, RelearnJob
 from lensaudit.errors import InputError
-from lensaudit.models.checkpoint import open_checkpoint
-from lensaudit.models.registry import load_registry, resolve
+from lensaudit.models.checkpoint import open_model
 from lensaudit.patching.settings import PatchSettings
 from lensaudit.unlearn.rows import load_rows
 
@@ -16,7 +15,7 @@ N_STEPS = 4
 
 def job_of(name):
     return RelearnJob(
-        start=open_checkpoint(resolve(name, load_registry())),
+        start=open_model(name),
         rows=load_rows("demo", part="forget"),
         settings=Relearning(lr=1e-3, formats=("raw", "chat")),
         stored=torch.float32,
@@ -62,7 +61,7 @@ def test_what_hides_recovers_more_than_retain_learns(audited):
 
 def test_the_checkpoint_that_is_asked_for_stays_and_the_other_goes(audited):
     _, _, (_, work, kept) = audited
-    assert open_checkpoint(resolve(str(kept), load_registry())).dtype == "float32"
+    assert open_model(str(kept)).dtype == "float32"
     assert not list(work.rglob("*.safetensors"))
 
 

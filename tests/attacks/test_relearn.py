@@ -21,8 +21,7 @@ from lensaudit.errors import InputError, WorkError
 from lensaudit.meta.runs import attacking_of, prepare_robustness
 from lensaudit.meta.settings import RobustnessSettings
 from lensaudit.models.causal import load_causal
-from lensaudit.models.checkpoint import load_tokenizer, open_checkpoint
-from lensaudit.models.registry import load_registry, resolve
+from lensaudit.models.checkpoint import load_tokenizer, open_model
 from lensaudit.sweep.plan import UnitConditions
 from lensaudit.sweep.planning import relearned_rows, relearning_of
 from lensaudit.unlearn.rows import Answered, Sample, load_rows
@@ -60,7 +59,7 @@ def same_bits(one, other):
 
 
 def opened(name):
-    checkpoint = open_checkpoint(resolve(name, load_registry()))
+    checkpoint = open_model(name)
     return load_causal(checkpoint), load_tokenizer(checkpoint)
 
 

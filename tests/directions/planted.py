@@ -5,8 +5,7 @@ import shutil
 import torch
 from transformers import AutoModelForCausalLM, LlamaForCausalLM
 
-from lensaudit.models.checkpoint import open_checkpoint
-from lensaudit.models.registry import EMBEDDED, load_registry, resolve
+from lensaudit.models.registry import EMBEDDED
 
 LAYER = 7
 LENGTH = 12.0
@@ -35,8 +34,3 @@ def write_planted(folder, *, length=LENGTH, layer=LAYER):
     for name in ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja"):
         shutil.copy(EMBEDDED / "full" / name, folder / name)
     return folder
-
-
-def opened(name):
-    """A checkpoint by name or folder."""
-    return open_checkpoint(resolve(str(name), load_registry()))

@@ -16,6 +16,7 @@ from lensaudit.directions.audit import LOG, prepare, retain_examples, run
 from lensaudit.directions.experiments import Arm, Finding, Label, choose, read_finding
 from lensaudit.directions.models import Scores, ThreeModels, author_folds
 from lensaudit.errors import InputError
+from lensaudit.models.checkpoint import open_model
 from lensaudit.results.ledger import Ledger, lines_of
 from lensaudit.steer.generate import Edits, adding
 from lensaudit.steer.settings import DirectionSettings
@@ -42,9 +43,9 @@ def audit_of(root, unlearned, *, settings=SETTINGS, n_rows=2, ranks=(2,)):
     """Two rows per author, two folds."""
     forget = [one for one in forget_set("demo") if one.idx % 8 < n_rows]
     checkpoints = {
-        "full": planted.opened("demo/full"),
-        "unlearned": planted.opened(unlearned),
-        "retain": planted.opened("demo/retain"),
+        "full": open_model("demo/full"),
+        "unlearned": open_model(str(unlearned)),
+        "retain": open_model("demo/retain"),
     }
     settings = replace(settings, activations=root / "activations")
     return prepare(checkpoints, forget, retain_examples("demo", 8), settings, ranks=ranks)
