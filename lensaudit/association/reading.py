@@ -13,11 +13,13 @@ from typing import Any
 import torch
 from jaxtyping import Float
 from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
 
 from lensaudit.data.chat import PLAIN, Template, encode_qa
 from lensaudit.data.facts import Fact
 from lensaudit.data.relations import Relation
 from lensaudit.data.spans import PROMPT_TEMPLATE
+from lensaudit.groups import batched
 from lensaudit.models.bridge import TransformerBridge, captured, hook_name, n_layers
 from lensaudit.patching.exposure import Head, PlainReader, exposures, layered_exposures
 from lensaudit.scores.alignment import LinearMap, Moments, fitted
@@ -26,6 +28,8 @@ OUTPUTS, CHAT, FEW_SHOT, LENS = "outputs", "chat", "few_shot", "lens"
 N_SHOTS = 3
 FIT_TOKENS = 16
 """Neutral tokens per dimension that a map onto another head is fitted on."""
+FIT_ROWS = 16
+"""Neutral texts read at once."""
 FOREIGN_CLASS = "affine"
 Chances = Float[Tensor, "subject value"]
 """Log-softmax over the values of a relation, nats, by subject: real ones, then invented ones."""
@@ -194,27 +198,36 @@ def maps_onto(
 
     Fitted on neutral texts that both read; they share a tokenizer.
     """
-    last = n_layers(head) - 1
+    last = hook_name(n_layers(head) - 1)
     read = read_layers(n_layers(source))
-    names = [hook_name(layer) for layer in read]
     moments: dict[int, Moments] = {}
-    wanted, seen = None, 0
-    tokenizer: Any = source.tokenizer
-    for text in texts:
-        tokens = tokenizer(text, return_tensors="pt")["input_ids"].to(_device(source))
-        if tokens.shape[1] < 2:
-            continue
-        own = captured(source, tokens, names)
-        other = captured(head, tokens.to(_device(head)), [hook_name(last)])[hook_name(last)]
-        for layer, name in zip(read, names, strict=True):
-            # the first token is a sink: its norm would be all that is fitted
-            pair = Moments.of(own[name][0, 1:].cpu(), other[0, 1:].cpu())
+    for rows in batched(_enough(source, texts), FIT_ROWS):
+        # padded on the right, where no token that counts sees it
+        tokens = pad_sequence([torch.tensor(ids) for ids in rows], batch_first=True)
+        own = captured(source, tokens.to(_device(source)), [hook_name(layer) for layer in read])
+        other = captured(head, tokens.to(_device(head)), [last])[last].cpu()
+        # the first token is a sink: its norm would be all that is fitted
+        real = torch.zeros_like(tokens, dtype=torch.bool)
+        for row, ids in enumerate(rows):
+            real[row, 1 : len(ids)] = True
+        for layer in read:
+            pair = Moments.of(own[hook_name(layer)].cpu()[real], other[real])
             moments[layer] = moments[layer] + pair if layer in moments else pair
-        seen += tokens.shape[1] - 1
-        wanted = wanted or FIT_TOKENS * own[names[0]].shape[-1]
-        if seen >= wanted:
-            break
     return {layer: fitted(found, FOREIGN_CLASS) for layer, found in moments.items()}
+
+
+def _enough(model: TransformerBridge, texts: Sequence[str]) -> list[list[int]]:
+    """Tokens of the first texts, so many as a map is fitted on."""
+    tokenizer: Any = model.tokenizer
+    config: Any = model.original_model.config
+    left = FIT_TOKENS * config.get_text_config().hidden_size
+    found = []
+    for text in texts:
+        ids = tokenizer(text)["input_ids"]
+        if left > 0 and len(ids) > 1:
+            found.append(ids)
+            left -= len(ids) - 1
+    return found
 
 
 def _device(model: TransformerBridge) -> torch.device:

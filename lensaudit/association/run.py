@@ -258,14 +258,13 @@ def ask(know: Know, *, notice: Notice = unheard, progress: Tell = unheard) -> Kn
     for checkpoint, wanted in todo:
         if not wanted:
             continue
-        with _loaded(know, checkpoint) as model:
+        with _loaded(know, checkpoint, maps) as model:
             ledger = _ledger(know, checkpoint)
             for asked, readers in wanted:
                 rows = _read(know, model, readers, asked, maps)
                 ledger.append([_line(asked, name, table) for name, table in rows.items()])
                 n_done += len(readers)
                 progress(Progress("readings", n_done, total, checkpoint.spec.name))
-            maps.clear()
     answers = Heard(
         _heard(know, know.source, kept=False),
         _heard(know, know.source, kept=True),
@@ -277,14 +276,17 @@ def ask(know: Know, *, notice: Notice = unheard, progress: Tell = unheard) -> Kn
 
 @contextmanager
 def _loaded(
-    know: Know, checkpoint: Checkpoint | Served
+    know: Know, checkpoint: Checkpoint | Served, kept: dict[str, Any]
 ) -> Iterator[TransformerBridge | JudgeClient]:
-    """The model while the block lasts, or the client that asks it."""
+    """The model while the block lasts, maybe the head of another, or the client that asks it."""
     if isinstance(checkpoint, Served):
         with checkpoint.client() as client:
             yield client
         return
-    yield load(checkpoint, dtype=DTYPES[know.dtype], device=know.device)
+    if checkpoint is know.head and "head" in kept:
+        yield kept.pop("head")
+    else:
+        yield load(checkpoint, dtype=DTYPES[know.dtype], device=know.device)
     gc.collect()
 
 
