@@ -7,6 +7,7 @@ import pytest
 import torch
 
 import lensaudit as la
+from lensaudit.association import reading
 from lensaudit.association.reading import LENS, OUTPUTS, Questionnaire, lensed, prompts_of, said
 from lensaudit.cli.main import run
 from lensaudit.data.relations import relations_of
@@ -140,3 +141,27 @@ def test_the_last_layer_through_the_own_head_is_what_the_model_says(bridge, aske
     sums = torch.stack([*layers.values()]).exp().sum(-1)
     assert sums == pytest.approx(torch.ones_like(sums))
     assert LENS == "lens"
+
+
+def test_maps_fitted_on_batches_are_those_fitted_text_by_text(bridge, monkeypatch):
+    head = la.load_model("demo/base")
+    texts = [row.question for row in la.forget_set("demo")[:40]]
+    together = reading.maps_onto(bridge, head, texts)
+    monkeypatch.setattr(reading, "FIT_ROWS", 1)
+    alone = reading.maps_onto(bridge, head, texts)
+    stream = torch.randn(5, 64, generator=torch.Generator().manual_seed(0))
+    for layer, one in together.items():
+        assert torch.allclose(one(stream), alone[layer](stream), atol=1e-4)
+
+
+def test_outputs_and_both_heads_are_heard_in_one_reading(bridge, asked):
+    head = la.load_model("demo/base")
+    maps = reading.maps_onto(bridge, head, [row.question for row in la.forget_set("demo")[:40]])
+    heads = {LENS: reading.Head(bridge), "foreign": reading.Head(head, maps)}
+    found = reading.heard(bridge, asked, heads, (3, 15))
+    assert list(found) == [OUTPUTS, "lens 3", "lens 15", "foreign 3", "foreign 15"]
+    assert torch.allclose(found[OUTPUTS], said(bridge, asked, OUTPUTS)[:8], atol=1e-5)
+    foreign = lensed(bridge, asked, head=head, maps=maps, layers=(3, 15))
+    assert torch.allclose(found["lens 15"], found[OUTPUTS], atol=1e-4)
+    assert torch.allclose(found["foreign 3"], foreign[3], atol=1e-5)
+    assert not torch.allclose(found["foreign 3"], found["lens 3"], atol=1e-2)
