@@ -37,6 +37,8 @@ class ServedModel(JudgeStub):
         super().__init__(**stub)
         self.can, self.names = _CAN if can is None else can, names
         self.serve(folder)
+        self.joins = False
+        """Are the last two tokens of every text told as one?"""
         self.bodies: list[tuple[str, Mapping[str, Any]]] = []
         """Path and body of what was asked for."""
 
@@ -99,6 +101,9 @@ class ServedModel(JudgeStub):
 
     def _told(self, text: str, ids: list[int], own: list[float], wanted: str) -> dict[str, Any]:
         names = [self.tokenizer.decode([one]) for one in ids]
+        if self.joins:
+            names = [*names[:-2], names[-2] + names[-1]]
+            own = [*own[:-2], own[-2] + own[-1]]
         if wanted == "echo":
             offsets = [sum(map(len, names[:at])) for at in range(len(names))]
             told = {"tokens": names, "token_logprobs": [None, *own], "text_offset": offsets}

@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,8 +12,11 @@ from served_model import ServedModel
 from support import EMBEDDED
 
 import lensaudit as la
-from lensaudit.association.endpoint import log_shares
+from lensaudit.association.endpoint import calls_of, forms_of, log_shares, served_at
+from lensaudit.association.reading import Questionnaire, prompts_of
+from lensaudit.association.settings import KnowSettings
 from lensaudit.cli.main import run
+from lensaudit.data.relations import relations_of
 
 WHAT = ["--data", "rows.json", "--placebos", "0", "--activations", "a"]
 CHAT = "{% for one in messages %}{{ one['role'] }}: {{ one['content'] }}\n{% endfor %}"
@@ -231,3 +235,28 @@ def test_python_asks_an_address_too():
         found = la.know(stub.url, out="o", **settings)
     assert found.p < 1e-3
     assert found.source.endswith("/served")
+
+
+@pytest.mark.parametrize("reader", ["outputs", "few_shot"])
+def test_what_is_sent_has_the_tokens_that_the_model_itself_reads(reader):
+    every, model = la.forget_set("demo"), la.load_model("demo/graddiff")
+    asked = Questionnaire(relations_of(every).found[0], ("Nobody Known",), ("Port Otherwhere",))
+    shots = every[-3:]
+    forms = {"/completions": forms_of("logprobs", "/completions", 1)[0]}
+    served = replace(served_at("http://127.0.0.1:9/v1", KnowSettings()), forms=forms)
+    prompts = prompts_of(model, asked, reader, shots if reader == "few_shot" else ())
+    sent = [call.body["prompt"] for call in calls_of(served, reader, asked, shots)]
+    assert len(sent) == len(prompts.ids) > 0
+    for (alone, *joint), ids in zip(sent, prompts.ids, strict=True):
+        assert tuple(model.tokenizer(alone)["input_ids"]) == ids
+        for text, value in zip(joint, prompts.values, strict=True):
+            assert tuple(model.tokenizer(text)["input_ids"]) == (*ids, *value)
+
+
+def test_a_value_that_shares_a_token_with_its_prompt_is_said():
+    """As of a tokenizer that reads two words at once."""
+    with ServedModel(EMBEDDED / "full") as stub:
+        stub.joins = True
+        assert asked(stub, "--reader", "outputs") == 0
+    assert any("differences of totals are read" in one for one in summary()["remarks"])
+    assert summary()["p"] < 1e-3
