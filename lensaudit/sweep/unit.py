@@ -425,7 +425,7 @@ def _compared(
     result: Mapping[str, Any] = state.result or {}
     weights = Weights(layout, plan)
     # beside the sweep: an attacked checkpoint may be too large for a folder in memory
-    with tempfile.TemporaryDirectory(prefix="verify-", dir=layout.root) as folder:
+    with tempfile.TemporaryDirectory(prefix="verify-", dir=layout.root.resolve()) as folder:
         work = Path(folder)
         subject = stage(layout, plan, state.unit, work, weights.obtain)
         room = UnitRoom(work / "activations", halvings=int(result["halvings"]))

@@ -1,12 +1,15 @@
 """Relearning: the published settings, each row once, one step by hand, and what it brings back."""
 
 import copy
+import math
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
+from lensaudit.attacks import relearn as attack
 from lensaudit.attacks.relearn import (
     DEMO_RELEARNING,
     Relearning,
@@ -193,3 +196,16 @@ def test_the_order_of_the_two_forms_is_part_of_the_attack(start, tokenizer):
         for forms in (("raw", "chat"), ("chat", "raw"))
     )
     assert not same_bits(mine, theirs)
+
+
+def test_what_could_not_be_scored_is_no_number(monkeypatch, tmp_path):
+    name, *scored = attack.OUTPUT_SCORES
+    values = {attack.OUTPUT_SCORES[name]: math.nan} | {attack.OUTPUT_SCORES[s]: 0.5 for s in scored}
+    entries = {key: SimpleNamespace(value=value) for key, value in values.items()}
+    said = SimpleNamespace(checked=lambda: SimpleNamespace(entries=entries))
+    monkeypatch.setattr(attack, "evaluate_into", lambda *a: said)
+    monkeypatch.setattr(attack, "taught_nothing", lambda folder: None)
+    depths = [SimpleNamespace(source=one, uds=None) for one in ("npo", str(tmp_path))]
+    monkeypatch.setattr(attack, "depth_of", lambda session: (depths, None))
+    (found,) = attack.shifts({"npo": tmp_path}, lambda names: None, None, tmp_path)
+    assert found.before == found.after == {"uds": None, name: None} | dict.fromkeys(scored, 0.5)
