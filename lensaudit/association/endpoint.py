@@ -36,7 +36,7 @@ from lensaudit.judge.endpoint import open_endpoint
 from lensaudit.judge.settings import EndpointAccess, JudgeAccess
 from lensaudit.judge.transport import EndpointError
 from lensaudit.models.registry import ModelSpec
-from lensaudit.settings import shared
+from lensaudit.settings import path_of, shared
 
 COMPLETIONS = "/completions"
 ANY = "any"
@@ -114,8 +114,13 @@ def served_at(source: str, settings: KnowSettings) -> Served:
     Raises:
         InputError: a bad address, no key, a cap without prices.
     """
-    given = {"key_env": settings.key_env, "key_file": settings.key_file}
-    endpoint = open_endpoint(settings.api_model or ANY, source, **given, option="--source")
+    endpoint = open_endpoint(
+        settings.api_model or ANY,
+        source,
+        key_env=settings.key_env,
+        key_file=path_of(settings.key_file),
+        option="--source",
+    )
     return Served(endpoint.base_url, settings.api_model or "", settings, Budget(settings))
 
 

@@ -31,6 +31,7 @@ from lensaudit.judge.endpoint import Endpoint, open_endpoint
 from lensaudit.judge.settings import JudgeAccess, Mode
 from lensaudit.judge.transport import EndpointError, Transport
 from lensaudit.progress import Tick
+from lensaudit.settings import path_of
 
 STOP_AFTER = 5
 """Calls that fail in a row before the rest is given up: a server that is down is not asked on."""
@@ -253,7 +254,7 @@ def open_client(
         model,
         access.base_url,
         key_env=access.key_env,
-        key_file=access.key_file,
+        key_file=path_of(access.key_file),
         offline=offline,
         option=option,
     )
@@ -263,7 +264,7 @@ def open_client(
         transport = Transport(endpoint, timeout_s=access.timeout_s, retries=access.retries)
     since = time.time() if fresh else 0.0
     try:
-        with AnswerCache(access.cache) as cache:
+        with AnswerCache(path_of(access.cache)) as cache:
             yield JudgeClient(endpoint, cache, transport, budget, access, since, progress)
     finally:
         if transport is not None:

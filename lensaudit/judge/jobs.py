@@ -220,7 +220,7 @@ def run_job(
 def plan_job(settings: LogSettings) -> JudgePlan:
     """What a run would ask; sends and writes nothing: an unknown model counts as the best one."""
     looked = settings
-    if settings.cache is not None and not settings.cache.exists():
+    if settings.cache is not None and not Path(settings.cache).exists():
         looked = replace(settings, cache=None)
     with open_job(looked, asks=False) as job:
         items, client, grader = job.items, job.client, job.grader

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal
 
-from lensaudit.settings import Limit, Option
+from lensaudit.settings import Limit, Option, Place
 
 Mode = Literal["int100", "digit10", "letters", "sample", "text"]
 """How a number is read, in order of preference; the first three read probabilities."""
@@ -29,13 +29,13 @@ class EndpointAccess:
         ),
     ] = None
     key_file: Annotated[
-        Path | None,
+        Place | None,
         Option(
             "File with the key, readable by its owner only.", is_a="file", typed=True, expert=True
         ),
     ] = None
     cache: Annotated[
-        Path | None,
+        Place | None,
         Option("Where every answer is kept.", flag="--cache --judge-cache", is_a="file"),
     ] = Path("experiments/out/judge.sqlite")
     timeout_s: Annotated[
