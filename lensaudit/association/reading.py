@@ -179,7 +179,7 @@ def read_layers(n: int) -> tuple[int, ...]:
     """
     if n <= 16:
         return tuple(range(n))
-    return tuple(sorted({*upper_layers(n), *range(n - 1, 0, -(-n // 5))}))
+    return tuple(sorted({*upper_layers(n), *range(n - 1, 0, -n // 5)}))
 
 
 def upper_layers(n: int) -> tuple[int, ...]:

@@ -687,9 +687,8 @@ def worst_excess(case: Case) -> AuditorScore:
 
 
 @lru_cache(maxsize=8)
-def _who_has_what(case: Case) -> tuple[KnowOutcome, Mapping[str, Any]] | str:
+def _who_has_what(model: str, bench: SeedModels) -> tuple[KnowOutcome, Mapping[str, Any]] | str:
     """What a model says of every value after every person's prompt; no `retain` is asked."""
-    bench = case.bench
     settings = KnowSettings(
         base=f"{DEMO_NAMES}base" if bench.data == DEMO else None,
         readers=("outputs", "lens", "foreign"),
@@ -701,7 +700,7 @@ def _who_has_what(case: Case) -> tuple[KnowOutcome, Mapping[str, Any]] | str:
         activations=bench.work,
     )
     try:
-        know = open_know(case.model, settings)
+        know = open_know(model, settings)
     except InputError as error:
         return str(error)
     found = ask(know)
@@ -716,7 +715,7 @@ def _who_has_what(case: Case) -> tuple[KnowOutcome, Mapping[str, Any]] | str:
 )
 def assignment(case: Case) -> AuditorScore:
     """Standard deviations by which the true assignment of values to people stands out."""
-    found = _who_has_what(case)
+    found = _who_has_what(case.model, case.bench)
     if isinstance(found, str):
         return AuditorScore(None, why=found)
     outcome, told = found
@@ -735,7 +734,7 @@ def assignment(case: Case) -> AuditorScore:
 )
 def bits(case: Case) -> AuditorScore:
     """Mean bits a fact by which the true value is likelier than others of its relation."""
-    found = _who_has_what(case)
+    found = _who_has_what(case.model, case.bench)
     if isinstance(found, str):
         return AuditorScore(None, why=found)
     outcome, _ = found

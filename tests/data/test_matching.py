@@ -8,7 +8,7 @@ from support import EMBEDDED
 from lensaudit.data.candidates import is_closed, mentions
 from lensaudit.data.tofu import forget_set
 from lensaudit.files import read_json
-from lensaudit.results.ledger import lines_of
+from lensaudit.results.reading import json_lines
 
 
 @pytest.mark.parametrize(
@@ -73,7 +73,7 @@ def rates(rows, rephrased):
 
 def test_how_often_it_errs_on_the_embedded_answers():
     rows = forget_set("demo")
-    beside = lines_of(EMBEDDED / "data" / "forget10_perturbed.jsonl")
+    beside = json_lines(EMBEDDED / "data" / "forget10_perturbed.jsonl")
     rephrased = {
         row.idx: [other["paraphrased_answer"]] for row, other in zip(rows, beside, strict=True)
     }
