@@ -37,7 +37,7 @@ N_PAIRINGS = 101
 """Random pairings of subjects, of whose p the median is taken."""
 LARGEST_GAMMA = 64.0
 _CHUNK = 1000
-Traces = Float[Tensor, "reading subject value"]
+Traces = Float[Tensor, "reading _ _"]
 """D of the subjects of one stratum, summed over their relations, nats; the true values lie on the
 diagonal."""
 
@@ -146,7 +146,7 @@ def _drawn(
 
 
 def tilted_p(
-    strata: Sequence[Float[Tensor, "subject value"]],
+    strata: Sequence[Float[Tensor, "_ _"]],
     gamma: float,
     *,
     generator: np.random.Generator,
