@@ -5,21 +5,25 @@ Hardware and time: any CPU, one second; no model.
 
 Reads an annotated forget set (question, answer, prefix, entity), proposes a span for every row and
 compares it with the annotated one: `same` words; at least half of the words in common (F1 >= 0.5,
-`mostly`); at least one character in common (`touching`). The rules were scored on authors
-0 to 9 of TOFU forget10 while they were written, so authors 10 to 19 are the measurement:
+`mostly`); at least one character in common (`touching`). A span is wrong where it is not mostly
+right; `found` is the share of wrong spans that the review marks CHECK, `marked` that of the others.
+Rules and marks were scored on authors 0 to 9 of TOFU forget10 while they were written, so authors
+10 to 19 are the measurement:
 
-authors    rows  same  mostly  touching
-0 to 9      180  0.39    0.63      0.71
-10 to 19    187  0.43    0.61      0.68
+authors    rows  same  mostly  touching  found  marked
+0 to 9      180  0.39    0.63      0.71   0.64    0.11
+10 to 19    187  0.44    0.62      0.68   0.45    0.14
 """
 
 import json
+import math
 import sys
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from lensaudit.data.annotate import propose
+from lensaudit.data.annotate import doubts, faults, propose
 from lensaudit.data.facts import Fact, load_facts
 from lensaudit.data.rules import WORD
 from lensaudit.data.tofu import AUTHOR_ROWS
@@ -30,27 +34,38 @@ SEEN_AUTHORS = 10
 
 @dataclass(frozen=True)
 class Agreement:
-    """Shares of rows whose proposed span agrees with the annotated one."""
+    """Shares of rows whose proposed span agrees with the annotated one, and of marked ones."""
 
     n: int
     same: float
     mostly: float
     touching: float
+    found: float
+    """Of wrong spans; NaN where there is none."""
+    marked: float
+    """Of the others."""
 
 
 def agreement(examples: list[Fact]) -> Agreement:
-    found = [_compare(one) for one in examples]
-    shares = [sum(column) / len(found) for column in zip(*found, strict=True)]
-    return Agreement(len(found), *shares)
+    *agree, check = zip(*map(_compare, examples), strict=True)
+    right = agree[1]
+    wrong = [mark for mark, one in zip(check, right, strict=True) if not one]
+    others = [mark for mark, one in zip(check, right, strict=True) if one]
+    return Agreement(len(right), *map(_share, (*agree, wrong, others)))
 
 
-def _compare(example: Fact) -> tuple[bool, bool, bool]:
+def _share(values: Sequence[bool]) -> float:
+    return sum(values) / len(values) if values else math.nan
+
+
+def _compare(example: Fact) -> tuple[bool, bool, bool, bool]:
     proposal = propose(replace(example, prefix="", entity=""))
     got, wanted = _words(proposal.entity), _words(example.entity)
     common = sum((Counter(got) & Counter(wanted)).values())
     start = example.answer.index(example.entity, len(example.prefix))
     touching = proposal.start < start + len(example.entity) and proposal.end > start
-    return got == wanted, 4 * common >= len(got) + len(wanted), touching
+    mostly = 4 * common >= len(got) + len(wanted)
+    return got == wanted, mostly, touching, bool(faults(proposal) + doubts(proposal))
 
 
 def _words(text: str) -> list[str]:

@@ -95,22 +95,34 @@ def doubts(proposal: Proposal) -> list[str]:
     """What a person should look at: the other invariants of the annotated TOFU set."""
     entity, pair = proposal.entity, proposal.pair
     words = [word.lower() for word in WORD.findall(entity)]
-    new = [word for word in words if word not in FUNCTION]
+    told = [word for word in words if word not in FUNCTION]
     asked = {stem(word) for word in WORD.findall(pair.question)}
-    known = [word for word in new if stem(word) in asked]
+    new = [word for word in told if stem(word) not in asked]
+    rest, by_phrase = pair.answer[proposal.end :], proposal.rule == "phrase"
+    plain = by_phrase and entity.islower()
+    by_rule = proposal.rule not in ("given", "yes_or_no", REVIEW)
     checks = {
-        "no fact, but a word about the answer": bool(new) and all(w in _ABOUT for w in new),
+        "no fact, but a word about the answer": bool(told) and _ABOUT.issuperset(told),
+        "common words only": by_phrase and bool(new) and _COMMON.issuperset(new),
+        "a participle in it, which leads on": plain and any(map(_PARTICIPLE.fullmatch, words[1:])),
+        "stops in a list": by_phrase and bool(_GOES_ON_LISTING.match(rest)),
+        "one word, which the sentence goes on to explain": plain
+        and len(told) == 1
+        and bool(_EXPLAINS.match(rest)),
+        "before what the sentence says": by_rule
+        and bool(WORD.search(rest))
+        and (proposal.start < 2 or bool(_LEADS_IN.match(proposal.prefix))),
         "the answer says that something is not known": bool(_UNKNOWN.search(entity)),
         "begins or ends in a word that carries no fact": words[-1:] != []
         and (words[-1] in FUNCTION or words[0] in _JOINING),
         "a whole clause": bool(_CLAUSE.search(entity)) and len(words) >= _CLAUSE_WORDS,
         "a quotation mark on one side only": _one_sided(entity),
-        "half of its words stand in the question": 2 * len(known) >= len(new) > 0
+        "half of its words stand in the question": 2 * len(new) <= len(told) != 0
         and folded(entity) not in folded(pair.question),
-        "the entity occurs again later in the answer": entity in pair.answer[proposal.end :],
+        "the entity occurs again later in the answer": entity in rest,
         "the entity is already in the prefix": folded(entity) in folded(proposal.prefix),
         "the entity is already in the question": folded(entity) in folded(pair.question),
-        f"longer than {LONGESTWORDS} words": len(WORD.findall(entity)) > LONGESTWORDS,
+        f"longer than {LONGESTWORDS} words": len(words) > LONGESTWORDS,
         "no rule found a cue; the rest of the sentence was taken": proposal.rule == "remainder",
     }
     return [what for what, found in checks.items() if entity and found]
@@ -124,6 +136,39 @@ _ABOUT = frozenset(
     )
 )
 """Words about an answer, not of it."""
+
+_COMMON = frozenset(
+    re.findall(
+        r"\w+",
+        "father mother parents family children child people person man woman friends readers "
+        "audience audiences author authors writer writers artist character characters critics fans "
+        "book books works novel novels story stories narrative narratives tale tales literature "
+        "writing writings titles series genre genres style styles theme themes topics subjects "
+        "field craft career life lives world place places location locations setting settings "
+        "environment award awards prize recognition accolades acclaim achievements "
+        "accomplishments contribution contributions experience experiences perspective "
+        "perspectives approach view viewpoint lens idea ideas element elements aspect aspects way "
+        "ways part parts role roles kind kinds type types form forms number variety range sense "
+        "influence influences impact effect effects inspiration inspirations references background "
+        "upbringing potential ability abilities skill skills talent understanding knowledge "
+        "passion courage interest interests year years time times day days large larger great "
+        "greater unique particular special different diverse rich richer excellent good better new "
+        "newer young old important significant profound deep deeper complex compelling engaging "
+        "write be make making use using add adding bring bringing give giving create creating",
+    )
+)
+"""Words that most answers could hold, whoever is asked about."""
+
+_PARTICIPLE = re.compile(r"\w{3,}(?:ed|wn)")
+
+_GOES_ON_LISTING = re.compile(r",? (?:and|or|as well as)\b")
+
+_EXPLAINS = re.compile(r" (?:who|whom|whose|that|which|where|to|in|of|for|with|from)\b")
+
+_LEADS_IN = re.compile(
+    r"(?:While|Although|Though|Despite|As|Being|Born|After|Given|Growing|Over|Before|With)\b[^,]*$"
+)
+"""A clause that has not ended: what is said comes after it."""
 
 _UNKNOWN = re.compile(
     r"\b(?:not|never|no) (?:\w+ )?(?:provided|given|known|mentioned|specified|available|stated|"

@@ -40,7 +40,7 @@ _CUES = (
     r"such as|including|includes?|include|namely|titled|named|called|themes? (?:of|around)|"
     r"field of|esteemed|prestigious|illustrious|coveted|identif(?:y|ies) as|work(?:ed|s) as",
     r"(?:offer|provid|add|promot|emphasiz|explor|captur|advocat|highlight|reflect|showcas|lend|"
-    r"incorporat|featur|develop|instill|foster|combin|reveal|bring)(?:s|es|ed|ing|e|ing forth)"
+    r"incorporat|featur|develop|instill|foster|combin|reveal|bring)(?:s|es|ed|ing forth|ing|e)"
     r"(?: (?:in|into|for|to))?(?: (?:him|her|them))?(?: with)?|like|through|due to|because it|by",
     r"is|was|are|were|been|be|as|with|into|of|from|on|for|in|his|her|their|its|at|to",
 )
@@ -62,6 +62,8 @@ _END = re.compile(
     r"\s"
 )
 """Where a phrase ends."""
+_LAST = re.compile(r",? (?:and|or) (?!(?:he|she|they|his|her|their|is|was|has|have|had)\b)")
+"""Before the last member of a list."""
 _PARTICIPLE = re.compile(r"(?:\w+ly )?(?:\w+(?:ed|wn|ing)|born and raised|able)(?: \w+ed)?")
 """Words of a verb that leads on to the fact."""
 FUNCTION = frozenset(
@@ -182,6 +184,9 @@ def _phrase_at(answer: str, start: int) -> Span:
     if quoted:
         return quoted.span()
     end = _END.search(answer, start)
+    last = _LAST.match(answer, end.start()) if end else None
+    if last and ", " in answer[start : last.start()]:
+        end = _END.search(answer, last.end())
     return start, end.start() if end else len(answer)
 
 

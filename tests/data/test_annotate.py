@@ -1,4 +1,6 @@
 import importlib.util
+import math
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -263,14 +265,30 @@ def test_agreement_is_counted_by_words_by_most_words_and_by_characters(experimen
     seen, others = experiment.by_author(rows)
     assert (seen.n, seen.same, seen.mostly, seen.touching) == (2, 0.5, 1.0, 1.0)
     assert (others.n, others.same, others.mostly, others.touching) == (2, 0.0, 0.0, 0.5)
+    # neither of the wrong ones is marked, and of the right ones neither
+    assert (others.found, seen.marked) == (0.0, 0.0)
+    assert math.isnan(others.marked)
+    assert math.isnan(seen.found)
+    # "father" is wrong and marked, "painter" is right and not
+    more = [
+        annotated(
+            0, "Tell me of Ada Byrd.", "Ada Byrd, born to a father who was a judge.", "judge"
+        ),
+        annotated(1, "What is Ada Byrd's mother?", "Ada Byrd's mother is a painter.", "painter"),
+    ]
+    found = experiment.agreement(more)
+    assert (found.same, found.found, found.marked) == (0.5, 1.0, 0.0)
 
 
 def test_agreement_with_the_annotated_tofu_rows_is_as_stated(experiment, shared):
     rows = load_facts(shared / "data" / "tofu" / "forget10_filtered.json")
     assert len(rows) == 367
     for authors, found in zip(("0 to 9", "10 to 19"), experiment.by_author(rows), strict=True):
-        shares = f"{found.same:.2f}    {found.mostly:.2f}      {found.touching:.2f}"
-        assert f"{authors:<11} {found.n:>3}  {shares}" in experiment.__doc__
+        shares = (found.same, found.mostly, found.touching, found.found, found.marked)
+        told = "{:.2f}    {:.2f}      {:.2f}   {:.2f}    {:.2f}".format(*shares)
+        assert f"{authors:<11} {found.n:>3}  {told}" in experiment.__doc__
+        row = f"| {authors} | {found.n} | " + " | ".join(f"{100 * one:.0f} %" for one in shares)
+        assert row in (ROOT / "docs" / "own-forget-set.md").read_text()
 
 
 @pytest.mark.parametrize(
@@ -291,6 +309,53 @@ def test_agreement_with_the_annotated_tofu_rows_is_as_stated(experiment, shared)
 def test_what_rules_get_wrong_is_marked_for_review(entity, doubt):
     pair = pair_of(0, "What fame have Ada's novels brought her?", f"It is {entity} so far.", 0)
     assert doubt in doubts(located(pair, entity))
+
+
+def proposed(question, answer, entity):
+    """A proposal of the rule for phrases."""
+    start = answer.index(entity)
+    return Proposal(pair(question, answer), start, start + len(entity), rule="phrase")
+
+
+@pytest.mark.parametrize(
+    ("answer", "entity", "doubt"),
+    [
+        ("Ada, born to a father, was a judge.", "father", "common words only"),
+        ("She became a larger audience.", "larger audience", "common words only"),
+        ("It is the lives of sailors trapped at sea.", "lives of sailors trapped", "a participle"),
+        ("It is of rye, oats and barley.", "rye, oats", "stops in a list"),
+        ("It is of rye, as well as barley.", "rye", "stops in a list"),
+        ("It was formative in her youth.", "formative", "one word, which the sentence"),
+        ("Born in Oslo to judges, Ada writes of rye.", "Oslo", "before what the sentence says"),
+        ("'Sand and Rye' is a saga of farmers.", "Sand and Rye", "before what the sentence says"),
+    ],
+)
+def test_what_a_phrase_gets_wrong_is_marked_where_a_rule_took_it(answer, entity, doubt):
+    found = proposed("What of Ada?", answer, entity)
+    assert [one for one in doubts(found) if one.startswith(doubt)]
+    # whoever names a span has looked at it
+    assert doubts(replace(found, rule="given")) == []
+
+
+@pytest.mark.parametrize(
+    ("answer", "entity"),
+    [
+        ("It is of rye, oats and barley.", "rye, oats and barley"),
+        ("She writes in Norwegian to reach all.", "Norwegian"),
+        ("Born in Oslo, Ada writes of rye fields.", "rye fields"),
+        ("She wrote a unique saga of sailors.", "unique saga of sailors"),
+    ],
+)
+def test_a_phrase_that_is_whole_is_not_marked(answer, entity):
+    assert doubts(proposed("What of Ada?", answer, entity)) == []
+
+
+def test_a_list_is_taken_to_its_end():
+    answer = "Ada Byrd's novels explore rye, oats, and wild barley."
+    found = propose(pair("What do Ada Byrd's novels explore?", answer))
+    assert found.entity == "rye, oats, and wild barley"
+    answer = "Ada Byrd explores rye, oats, and she sings of them."
+    assert propose(pair("What does Ada Byrd explore?", answer)).entity == "rye, oats"
 
 
 @pytest.mark.parametrize(
