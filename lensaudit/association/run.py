@@ -264,7 +264,7 @@ def ask(know: Know, *, notice: Notice = unheard, progress: Tell = unheard) -> Kn
                 rows = _read(know, model, readers, asked, maps)
                 ledger.append([_line(asked, name, table) for name, table in rows.items()])
                 n_done += len(readers)
-                progress(Progress("readings", n_done, total, checkpoint.spec.name))
+                progress(Progress(f"asking {know.source.spec.name} who has what", n_done, total))
     answers = Heard(
         _heard(know, know.source, kept=False),
         _heard(know, know.source, kept=True),

@@ -20,7 +20,7 @@ from lensaudit.patching.settings import PatchSettings
 from lensaudit.progress import Notice, Tell, unheard
 from lensaudit.settings import ACTIVATIONS, Place, several
 from lensaudit.verdict.collect import verdicts
-from lensaudit.verdict.decide import Code, Verdict
+from lensaudit.verdict.decide import Verdict
 
 ANSWERS = "forget_Q_A_ROUGE"
 """Of what a model answers when it is asked: ROUGE-L recall of the true answer."""
@@ -39,10 +39,6 @@ class Demo:
     """Model -> which values it binds to whom, as `know` writes summary.json."""
     verdicts: Mapping[str, Verdict]
     """Model -> what may be said of it after all of this."""
-
-    def found(self, *codes: Code) -> list[str]:
-        """The models of which one of these verdicts is said."""
-        return [name for name, one in self.verdicts.items() if one.code in codes]
 
 
 def demo_into(

@@ -7,6 +7,7 @@ How numbers, tables and sentences look is in `lensaudit/screen`.
 
 import json
 import sys
+import time
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +19,10 @@ from lensaudit.screen.cells import name
 if TYPE_CHECKING:
     from lensaudit.progress import Progress
     from lensaudit.screen.tables import Part
+
+
+QUIET_SECONDS = 10
+"""How long a pipe hears nothing of a long stage."""
 
 
 def say(text: object, *, err: bool = False) -> None:
@@ -88,12 +93,12 @@ def listing(rows: Iterable[Sequence[str]]) -> None:
 
 
 class ProgressBar:
-    """Progress on stderr: one bar with rate and time left on a terminal, else a line a tenth."""
+    """Progress on stderr: a bar with the time left; in a pipe a line a stage, or each 10 s."""
 
     def __init__(self) -> None:
         self._bar: Any = None
         self._tasks: dict[str, Any] = {}
-        self._tenths: dict[str, int] = {}
+        self._told = time.monotonic()
 
     def __call__(self, what: str, done: int, total: int) -> None:
         """Report `done` of `total`."""
@@ -103,9 +108,8 @@ class ProgressBar:
         if sys.stderr.isatty():
             self._draw(what, done, total)
             return
-        tenth = 10 * done // max(1, total)
-        if self._tenths.get(what) != tenth:
-            self._tenths[what] = tenth
+        if done == total or time.monotonic() - self._told >= QUIET_SECONDS:
+            self._told = time.monotonic()
             click.echo(f"{what}: {done}/{total}", err=True)
 
     def tell(self, progress: "Progress") -> None:

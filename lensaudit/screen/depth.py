@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
 from lensaudit.report.shelf import labels
@@ -10,8 +11,7 @@ from lensaudit.screen.cells import by_rule, interval, no_interval, number, profi
 from lensaudit.screen.tables import Part, dim, row, styled, table
 from lensaudit.settings import COUNTERFACTUAL
 from lensaudit.verdict.collect import Verdicts
-from lensaudit.verdict.decide import Code
-from lensaudit.verdict.words import said, with_limits
+from lensaudit.verdict.words import WORDS, said, with_limits
 
 if TYPE_CHECKING:
     from lensaudit.auditing.demo import Demo
@@ -294,14 +294,6 @@ def sentences(found: Verdicts) -> Iterator[str]:
         yield f"not read: {one.path}: {one.reason}"
 
 
-_SAID: tuple[tuple[str, tuple[Code, ...]], ...] = (
-    ("Says it once its answer is begun", ("answers",)),
-    ("Does not say it, and holds it", ("hidden", "hidden_other_basis")),
-    ("As without it, in the stream", ("erased",)),
-    ("Between, or not decided", ("partly_erased", "unreadable", "undecided")),
-)
-
-
 def _says(share: float) -> str:
     """A share of the facts."""
     return f"{share:.0%}"
@@ -313,23 +305,19 @@ def _answers(found: "Demo", name: str) -> list[float | None]:
 
 
 def of_demo(found: "Demo") -> Iterator[Part]:
-    """What each model says, what it holds, and what follows."""
+    """One table of what each model says and holds, and what to do next."""
     asked = ["asked,\nanswers"] if found.answers else []
-    columns = [
-        "model",
-        *asked,
-        "begun,\nsays it",
-        "who has\nwhat, p",
-        "UDS: 0 held, 1 erased",
-        "aligned",
-    ]
-    shown = table("What each model says, and what it still holds", columns, left=("model",))
+    title = "What each model says, and what it still holds"
+    columns = ["model", "verdict", *asked, "begun,\nsays it", "who has\nwhat, p", "UDS [95 %]"]
+    shown = table(title, columns, left=columns[:2])
+    shown.box, shown.pad_edge, shown.padding = SIMPLE_HEAD, False, (0, 1, 0, 0)
     first = found.patched.results[0].summary
-    for name in (found.full, found.retain):
+    for name, truth in ((found.full, "was taught them"), (found.retain, "never saw them")):
         anchor = name.rpartition("/")[2]
         row(
             shown,
             dim(name),
+            dim(truth),
             *(number(one) for one in _answers(found, name)),
             _says(first["outputs"][anchor]),
             "",
@@ -338,24 +326,20 @@ def of_demo(found: "Demo") -> Iterator[Part]:
     shown.add_section()
     for one in sorted(found.patched.results, key=lambda one: one.uds or 0.0):
         summary = one.summary
-        value = f"{number(one.uds)} {interval(one.ci95, no_interval(summary))}"
+        ends = one.ci95 and "[{:.2f}, {:.2f}]".format(*one.ci95)
         row(
             shown,
             one.source,
+            WORDS[found.verdicts[one.source].code][0],
             *(number(said) for said in _answers(found, one.source)),
             _says(summary["outputs"]["source"]),
             f"{found.associations[one.source]['p']:.2g}",
-            value,
-            number(summary["aligned"]["uds"]),
+            f"{number(one.uds)} {ends or no_interval(summary)}",
         )
     yield shown
-    for one in found.verdicts.values():
-        yield one.sentence
-    yield ""
-    for words, codes in _SAID:
-        yield f"{words}: {', '.join(found.found(*codes)) or 'none'}."
     if found.answers:
-        yield "answers: ROUGE-L of what it writes when it is asked, 1 for the true answers."
-    yield "says it: of 64 facts, those word for word after the beginning of the answer."
-    yield "who has what: chance of an ignorant model to match values and people as well."
-    yield "Next: lensaudit patch --source NAME --full … --retain … --data forget.json"
+        yield "asked, answers: ROUGE-L of what it writes when it is asked, 1 for the true answers."
+    yield f"begun, says it: of {first['n']} facts, those word for word once the answer is begun."
+    yield "who has what: chance that an ignorant model matches values and people as well."
+    yield "UDS: 0 held as by full, 1 erased to the level of retain. Why each verdict: on the page."
+    yield "Your own models and rows: lensaudit init, then lensaudit annotate, audit, report."

@@ -6,6 +6,9 @@ from click.testing import CliRunner
 from experiments import uds_by_hand
 from lensaudit.cli.main import run
 
+HIDING = {"demo/masked_readout", "demo/masked_upper"}
+PARTLY = {"demo/npo", "demo/simnpo", "demo/graddiff"}
+
 
 @pytest.fixture(scope="module")
 def demo(tmp_path_factory):
@@ -50,18 +53,17 @@ def test_the_demo_says_in_words_what_it_found(demo, capsys):
     assert run(["demo", "--out", str(out), "--activations", str(activations)]) == 0
     text = capsys.readouterr().out
 
-    def listed(words: str) -> str:
-        return next(line for line in text.splitlines() if line.startswith(words))
-
-    held = listed("Does not say it")
-    assert "demo/masked_readout" in held
-    assert "demo/masked_upper" in held
+    rows = {}
+    for line in text.splitlines():
+        cells = [cell.strip() for cell in line.split("  ") if cell.strip()]
+        rows[cells[0] if cells else ""] = cells[1:]
+    for word, names in (("hidden", HIDING), ("partly erased", PARTLY), ("erased", {"demo/never"})):
+        assert {name for name, cells in rows.items() if cells[:1] == [word]} == names
     # trained to refuse, it answers nothing, and says 86 % of the facts once an answer has begun
-    assert listed("Says it once") == "Says it once its answer is begun: demo/idknll."
-    cells = next(line for line in text.splitlines() if line.startswith("│ demo/idknll"))
-    assert [cell.strip() for cell in cells.split("│")[2:4]] == ["0.025", "86%"]
-    assert listed("As without it") == "As without it, in the stream: demo/never."
-    assert "demo/npo: partly erased" in text
+    assert rows["demo/idknll"][:3] == ["answers", "0.025", "86%"]
+    assert max(len(line) for line in text.splitlines() if not line.startswith("written")) <= 96
+    assert "lensaudit init" in text.splitlines()[-2]
+    assert len(text.splitlines()) < 30
 
 
 def test_a_row_derived_by_hand_equals_the_engine(demo):
