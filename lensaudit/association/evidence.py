@@ -269,16 +269,6 @@ def naming_of(facts: Sequence[FactEvidence], n_candidates: int) -> Naming:
 
 
 @dataclass(frozen=True)
-class Control:
-    """What must hold before anything is said."""
-
-    name: str
-    passed: bool
-    said: str
-    """With the number."""
-
-
-@dataclass(frozen=True)
 class Power:
     """What the test would have found."""
 

@@ -11,7 +11,6 @@ from lensaudit.association.evidence import (
     FDR,
     LEVEL,
     Binding,
-    Control,
     FactEvidence,
     Naming,
     Power,
@@ -28,6 +27,7 @@ from lensaudit.association.opening import Know
 from lensaudit.association.reading import LENS, OUTPUTS, upper_layers
 from lensaudit.files import write_csv, write_json
 from lensaudit.groups import unit_of
+from lensaudit.results.attacks import KnowControl
 from lensaudit.results.records import signed
 from lensaudit.scores.assignment import Assignment, double_centred
 from lensaudit.scores.estimate import Estimate
@@ -36,8 +36,15 @@ from lensaudit.scores.intervals import clustered_mean
 KEPT_LEVEL = 0.05
 """Below it kept facts are found: the test can see what this model knows."""
 FACT_COLUMNS = (
-    "idx", "author", "relation", "bits_familiar", "bits_associated", "e", "named", "unscored",
-)  # fmt: skip
+    "idx",
+    "author",
+    "relation",
+    "bits_familiar",
+    "bits_associated",
+    "e",
+    "named",
+    "unscored",
+)
 RELATION_COLUMNS = ("relation", "n", "trace", "z", "p")
 LAYER_COLUMNS = ("layer", "head", "bits_familiar")
 
@@ -68,7 +75,7 @@ class KnowOutcome:
     familiar: Estimate
     associated: Estimate | None
     naming: Naming
-    controls: tuple[Control, ...]
+    controls: tuple[KnowControl, ...]
     gamma_controls: float
     """Tilt that names alone show in models that never knew; 1 where none is seen."""
     power: Power
@@ -80,7 +87,7 @@ class KnowOutcome:
     """Of a reader that is sure of every fact."""
 
     @property
-    def failed(self) -> Control | None:
+    def failed(self) -> KnowControl | None:
         """The first control that did not pass, of those that a finding needs."""
         return next((one for one in self.controls if not one.passed and one.name != "kept"), None)
 
@@ -234,16 +241,16 @@ def _power(know: Know, own: Sequence[RelationReading]) -> Power:
     return power_of(own, seed=know.seed)
 
 
-def _kept(heard: Heard, seed: int) -> list[Control]:
+def _kept(heard: Heard, seed: int) -> list[KnowControl]:
     if not heard.kept:
         return []
     found = binding_of(list(heard.kept), seed=seed).test
     passed = found.p <= KEPT_LEVEL
     what = "are found" if passed else "are not found either: this test may be blind here"
-    return [Control("kept", passed, f"facts to keep {what} (p {_p(found)})")]
+    return [KnowControl("kept", passed, f"facts to keep {what} (p {_p(found)})")]
 
 
-def _never_bound(name: str, one: Binding) -> Control:
+def _never_bound(name: str, one: Binding) -> KnowControl:
     passed = one.test.p > LEVEL
     what = (
         "binds nothing"
@@ -251,10 +258,10 @@ def _never_bound(name: str, one: Binding) -> Control:
         else "binds the values too: it knows the facts, or names give them away; name models that "
         "never saw them, or none"
     )
-    return Control(f"never: {name}", passed, f"{name} {what} (p {_p(one.test)})")
+    return KnowControl(f"never: {name}", passed, f"{name} {what} (p {_p(one.test)})")
 
 
-def _fair(called: Sequence[float], groups: Sequence[Any], n_models: int) -> list[Control]:
+def _fair(called: Sequence[float], groups: Sequence[Any], n_models: int) -> list[KnowControl]:
     """Evidence in models that never knew: its lower limit is at most 1."""
     if not called:
         return []
@@ -263,7 +270,7 @@ def _fair(called: Sequence[float], groups: Sequence[Any], n_models: int) -> list
     found = clustered_mean(called, by_author, bounds=bounds, unit=unit)
     low = found.point if found.lower is None else found.lower
     said = f"mean e of models that never knew {found.point:.2f}, at least {low:.2f}"
-    return [Control("fair prior", low <= 1, said)]
+    return [KnowControl("fair prior", low <= 1, said)]
 
 
 def _trace(read: RelationReading, test: Assignment) -> float:
@@ -307,14 +314,13 @@ def _estimate(one: Estimate) -> dict[str, Any]:
 
 
 def write_outcome(found: KnowOutcome, know: Know, out: Path) -> dict[str, Any]:
-    """Write the tables, the matrix and summary.json; returns the summary."""
+    """Write the tables and the matrix; returns the summary."""
     write_csv(out / "facts.csv", FACT_COLUMNS, list(_fact_rows(found, know)))
     relations = [[name, n, trace, test.z, test.p] for name, n, trace, test in found.relations]
     write_csv(out / "relations.csv", RELATION_COLUMNS, relations)
     write_csv(out / "layers.csv", LAYER_COLUMNS, [list(row) for row in found.layers])
     summary = found.document(know)
     write_json(out / "matrix.json", dict(found.matrix))
-    write_json(out / "summary.json", summary)
     return summary
 
 

@@ -1,7 +1,6 @@
 """From a model's name to a finished folder: what `lensaudit know` and `la.know` do."""
 
 import gc
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -37,7 +36,7 @@ from lensaudit.progress import Notice, Progress, Tell, unheard
 from lensaudit.results import keyed
 from lensaudit.results.ledger import Ledger, ledger_path
 from lensaudit.results.reading import json_object
-from lensaudit.results.records import BEGUN, MANIFEST, manifest
+from lensaudit.results.records import BEGUN, MANIFEST
 from lensaudit.results.schema import Number
 from lensaudit.settings import plain, results_folder
 
@@ -133,8 +132,7 @@ def know_into(
     know = reached_know(open_know(source, settings, notice=notice), notice=notice)
     source = know.source.spec.name if is_address(source) else source
     out = folder or results_folder() / f"know-{slug(source)}"
-    keyed.check_own(out, know.key)
-    return answer_into(know, out, notice=notice, progress=progress)
+    return _answered(know, out, notice, progress)
 
 
 def answer_into(
@@ -146,27 +144,28 @@ def answer_into(
         InputError: the folder holds something else.
         WorkError: logits are not finite.
     """
-    started = time.monotonic()
-    source = know.source.spec.name
-    if not _holds_know(out):
-        keyed.check_own(out, know.key)
-    if keyed.finished(out, know.key):
-        notice(f"{out} holds this run already; nothing to do")
-        return KnowResult(source, out, json_object(out / "summary.json"))
-    keyed.begin(out, know.key)
-    for line in know.lines():
-        notice(line)
-    found = ask(know, notice=notice, progress=progress)
-    summary = write_outcome(found, know, out)
-    made = manifest(
-        "know",
+    if _holds_know(out) and not keyed.finished(out, know.key):
+        keyed.begin(out, know.key)
+    return _answered(know, out, notice, progress)
+
+
+def _answered(know: Know, out: Path, notice: Notice, progress: Tell) -> KnowResult:
+    def work() -> Mapping[str, Any]:
+        for line in know.lines():
+            notice(line)
+        return write_outcome(ask(know, progress=progress), know, out)
+
+    summary = keyed.in_folder(
+        out,
+        know.identity(),
+        work,
         options=plain(know.settings),
-        inputs={**know.identity(), **know.inputs()},
+        inputs=know.inputs(),
         device=know.device,
-        started=started,
+        files=FILES,
+        notice=notice,
     )
-    keyed.seal(out, made, key=know.key, files=FILES)
-    return KnowResult(source, out, summary)
+    return KnowResult(know.source.spec.name, out, summary)
 
 
 def _holds_know(folder: Path) -> bool:
@@ -188,7 +187,7 @@ def plan_know(source: str, settings: KnowSettings, *, notice: Notice = unheard) 
 def plan_of(know: Know) -> KnowPlan:
     """What is left to read of what was opened."""
     passes, tokens, sent = [], 0, ()
-    for one, wanted in _todo(know):
+    for one, _, wanted in _todo(know):
         todo = [(reader, asked) for asked, readers in wanted for reader in readers]
         prompts = sum(asked.n_prompts(reader) for reader, asked in todo)
         sequences = sum(asked.n_prompts(reader) * len(asked.values) for reader, asked in todo)
@@ -207,24 +206,21 @@ def _tokens(reader: str, asked: Questionnaire) -> int:
     return int(asked.n_prompts(reader) * (prompt + sum(map(len, asked.values))) / 4)
 
 
-def _todo(
-    know: Know,
-) -> Iterator[tuple[Checkpoint | Served, list[tuple[Questionnaire, list[str]]]]]:
-    """By model the relations, and of each the readers, that its ledger lacks."""
+Asked = list[tuple[Questionnaire, list[str]]]
+"""Relations, and of each the readers."""
+
+
+def _todo(know: Know) -> Iterator[tuple[Checkpoint | Served, Ledger, Asked]]:
+    """By model its ledger, and what that lacks."""
     for one in (know.source, *know.ignorant):
-        have = {(row["relation"], row["reader"]) for row in _ledger(know, one).rows}
-        missing = [
-            (
-                asked,
-                [
-                    reader
-                    for reader in readers
-                    if not {(asked_hash([asked]), name) for name in _names(one, reader)} <= have
-                ],
-            )
-            for asked, readers in _wanted(know, one)
-        ]
-        yield one, [(asked, readers) for asked, readers in missing if readers]
+        ledger, missing = _ledger(know, one), []
+        have = {(row["relation"], row["reader"]) for row in ledger.rows}
+        for asked, readers in _wanted(know, one):
+            key = asked_hash([asked])
+            lacks = [r for r in readers if not {(key, name) for name in _names(one, r)} <= have]
+            if lacks:
+                missing.append((asked, lacks))
+        yield one, ledger, missing
 
 
 def _wanted(know: Know, one: Checkpoint | Served) -> list[tuple[Questionnaire, Sequence[str]]]:
@@ -250,26 +246,28 @@ def _names(one: Checkpoint | Served, reader: str) -> list[str]:
     return [f"{reader} {layer}" for layer in read_layers(one.n_layers)]
 
 
-def ask(know: Know, *, notice: Notice = unheard, progress: Tell = unheard) -> KnowOutcome:
+def ask(know: Know, *, progress: Tell = unheard) -> KnowOutcome:
     """Fill the ledgers with what is missing, and judge."""
     n_done, todo = 0, list(_todo(know))
-    total = sum(len(readers) for _, wanted in todo for _, readers in wanted)
+    total = sum(len(readers) for _, _, wanted in todo for _, readers in wanted)
     maps: dict[str, Any] = {}
-    for checkpoint, wanted in todo:
+    for checkpoint, ledger, wanted in todo:
         if not wanted:
             continue
         with _loaded(know, checkpoint, maps) as model:
-            ledger = _ledger(know, checkpoint)
             for asked, readers in wanted:
                 rows = _read(know, model, readers, asked, maps)
                 ledger.append([_line(asked, name, table) for name, table in rows.items()])
                 n_done += len(readers)
                 progress(Progress(f"asking {know.source.spec.name} who has what", n_done, total))
+    (own, kept), *others = (_heard(know, one, ledger) for one, ledger, _ in todo)
+    names = [one.spec.name for one in know.ignorant]
+    never, never_kept = ([read[at] for read in others] for at in (0, 1))
     answers = Heard(
-        _heard(know, know.source, kept=False),
-        _heard(know, know.source, kept=True),
-        {one.spec.name: _heard(know, one, kept=False) for one in know.ignorant},
-        {one.spec.name: _heard(know, one, kept=True) for one in know.ignorant},
+        own,
+        kept,
+        dict(zip(names, never, strict=True)),
+        dict(zip(names, never_kept, strict=True)),
     )
     return outcome_of(know, answers)
 
@@ -348,14 +346,16 @@ def _line(
     return {"relation": asked_hash([asked]), "reader": reader, "rows": rows}
 
 
-def _heard(know: Know, one: Checkpoint | Served, kept: bool) -> tuple[RelationReading, ...]:
-    """What a ledger holds of relations, in the order of the readers."""
-    rows = {(row["relation"], row["reader"]): row["rows"] for row in _ledger(know, one).rows}
-    wanted, n_asked = _wanted(know, one), len(know.asked)
+def _heard(
+    know: Know, one: Checkpoint | Served, ledger: Ledger
+) -> tuple[tuple[RelationReading, ...], tuple[RelationReading, ...]]:
+    """What a ledger holds of the facts, and of those to keep, in the order of the readers."""
+    rows = {(row["relation"], row["reader"]): row["rows"] for row in ledger.rows}
     found = []
-    for asked, readers in wanted[n_asked:] if kept else wanted[:n_asked]:
+    for asked, readers in _wanted(know, one):
         key, names = asked_hash([asked]), [n for reader in readers for n in _names(one, reader)]
         tables = {name: torch.tensor(rows[key, name], dtype=torch.float64) for name in names}
         said_of = {name: table.log_softmax(-1) for name, table in tables.items()}
         found.append(RelationReading(asked, said_of))
-    return tuple(found)
+    n_asked = len(know.asked)
+    return tuple(found[:n_asked]), tuple(found[n_asked:])

@@ -12,6 +12,7 @@ from lensaudit.files import read_json
 from lensaudit.results.patch_runs import read_shown
 from lensaudit.results.reading import JsonObject, brief, csv_rows, json_object, part
 from lensaudit.results.schema import AtLayer, Length, Number, Whole, checked, checked_as
+from lensaudit.scores.estimate import Estimate
 from lensaudit.settings import COUNTERFACTUAL
 
 CONDITIONS: Mapping[str, tuple[str, str]] = {
@@ -366,17 +367,6 @@ _SHOWN = {
 """Record -> its fields that the page has beside lists of records."""
 
 
-def shown_summary(kind: type[WorstSummary] | type[SampleSummary], path: Path) -> JsonObject:
-    """The content of a `summary.json`, with all that a screen shows of it.
-
-    Raises:
-        InputError: the file holds something else.
-    """
-    content = json_object(path)
-    checked(kind, content, path, remedy="delete the folder and run the command again")
-    return content
-
-
 def read_worst(path: Path) -> dict[str, Any]:
     """Facts, attacks and headline of a worst case, as the page reads them.
 
@@ -428,17 +418,7 @@ class KnowControl:
     name: str
     passed: bool
     said: str
-
-
-@dataclass(frozen=True)
-class KnownBits:
-    """Mean bits a fact."""
-
-    value: Number
-    low: Number | None
-    high: Number | None
-    n: Whole
-    why: str | None
+    """With the number."""
 
 
 @dataclass(frozen=True)
@@ -452,7 +432,8 @@ class KnowRun:
     z: Number
     n_subjects: Whole
     max_bits: Number
-    bits: KnownBits | None
+    bits: Estimate | None
+    """Mean bits a fact."""
     relations: list[KnownRelation]
     controls: list[KnowControl]
 

@@ -5,19 +5,22 @@ marks a folder as a run's, `seal` writes the manifest: the key and the hash of e
 of. A folder with a manifest is finished; one with a mark can go on; readers compare the hashes.
 """
 
-from collections.abc import Iterable, Mapping
+import time
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from lensaudit.errors import InputError
-from lensaudit.files import make_folder, write_bytes, write_json
+from lensaudit.files import digest, make_folder, write_bytes, write_json
+from lensaudit.progress import Notice, unheard
 from lensaudit.results.reading import json_object
 from lensaudit.results.records import (
     BEGUN,
     MANIFEST,
     Manifest,
     is_whole,
+    manifest,
     mark_of,
     misfits,
     signed,
@@ -38,16 +41,16 @@ def begin(folder: Path, key: str) -> Path:
     return folder
 
 
-def seal(folder: Path, manifest: Manifest, *, key: str, files: Iterable[str]) -> Path:
+def seal(folder: Path, made: Manifest, *, key: str, files: Iterable[str]) -> Path:
     """Write the manifest, last of all: with it the folder is finished.
 
     Args:
         folder: of the run.
-        manifest: how it was made.
+        made: how it was made.
         key: of the run.
         files: names below `folder` that the manifest answers for.
     """
-    record = replace(manifest, inputs={**manifest.inputs, "key": key})
+    record = replace(made, inputs={**made.inputs, "key": key})
     return record.write(folder, files)
 
 
@@ -73,6 +76,53 @@ def check_own(folder: Path, key: str) -> None:
         raise InputError(
             f"{folder}: is not empty and holds no run of this command; name another --out"
         )
+
+
+def in_folder(
+    out: Path,
+    identity: Mapping[str, Any],
+    work: Callable[[], Mapping[str, Any]],
+    *,
+    options: Mapping[str, Any],
+    inputs: Mapping[str, Any],
+    device: str,
+    files: Iterable[str],
+    fresh: bool = False,
+    notice: Notice = unheard,
+) -> Mapping[str, Any]:
+    """The `summary.json` of a run in its folder: read where it is finished, else made now.
+
+    Args:
+        out: the folder.
+        identity: what tells the run from others, its `command` among it; hashed it is the key.
+        work: writes all files but the summary, and returns that.
+        options: of the run, for the manifest.
+        inputs: what each name stood for, for the manifest.
+        device: for the manifest.
+        files: that the manifest answers for.
+        fresh: make it again.
+        notice: told that there is nothing to do.
+
+    Raises:
+        InputError: the folder holds something else.
+    """
+    started, key, path = time.monotonic(), digest(identity), out / "summary.json"
+    check_own(out, key)
+    if finished(out, key) and not fresh:
+        notice(f"{out} holds this run already; nothing to do")
+        return json_object(path)
+    begin(out, key)
+    summary = work()
+    write_json(path, summary)
+    made = manifest(
+        identity["command"],
+        options=options,
+        inputs={**identity, **inputs},
+        device=device,
+        started=started,
+    )
+    seal(out, made, key=key, files=files)
+    return summary
 
 
 def write_keyed(path: Path, document: Mapping[str, Any]) -> Path:

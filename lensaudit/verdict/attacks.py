@@ -302,9 +302,8 @@ def _know(content: Any, where: object, nulls: Calibration) -> list[Told]:
     )
     views = [found]
     if one.bits is not None:
-        known = Estimate(one.bits.value, one.bits.low, one.bits.high, one.bits.n, one.bits.why)
-        held = known.on(0.0, one.max_bits)
-        shown = f"{one.bits.value:.1f} of {one.max_bits:.1f} bits"
+        held = one.bits.on(0.0, one.max_bits)
+        shown = f"{one.bits.point:.1f} of {one.max_bits:.1f} bits"
         views.append(View("bits", held, shown, blind=UNCERTIFIED, why=one.bits.why))
     return [Told(one.source, tuple(views))]
 

@@ -13,7 +13,6 @@ both arms, so that what attacks elicit from a model that never knew is subtracte
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +28,7 @@ from lensaudit.auditing.calls import door, notice
 from lensaudit.data.candidates import Candidate, facts_of, lost, n_without_author
 from lensaudit.data.neutral import neutral_of
 from lensaudit.errors import InputError
-from lensaudit.files import digest, slug, write_csv, write_json, write_jsonl
+from lensaudit.files import digest, slug, write_csv, write_jsonl
 from lensaudit.models.bridge import DTYPES, TransformerBridge, load
 from lensaudit.models.causal import load_causal
 from lensaudit.models.checkpoint import (
@@ -45,9 +44,8 @@ from lensaudit.patching.session import Session
 from lensaudit.patching.settings import PatchSettings
 from lensaudit.progress import Notice, Progress, Tell, unheard
 from lensaudit.results import keyed
-from lensaudit.results.attacks import WorstAttack, WorstSummary, shown_summary
+from lensaudit.results.attacks import WorstAttack
 from lensaudit.results.ledger import Ledger, ledger_path
-from lensaudit.results.records import manifest
 from lensaudit.scores.estimate import Estimate
 from lensaudit.scores.intervals import clustered_mean
 from lensaudit.scores.leakage import never_hit_bound
@@ -221,40 +219,22 @@ def in_folder(
     worst: Worst,
     settings: ControlArm,
     out: Path,
-    *,
     identity: Mapping[str, Any],
     files: Sequence[str],
-    shown: Callable[[Path], Mapping[str, Any]],
     work: Callable[[], Mapping[str, Any]],
 ) -> Mapping[str, Any]:
-    """The summary of a run in its folder: as it was written where it is finished, else made now.
-
-    Args:
-        worst: the run.
-        settings: how.
-        out: the folder.
-        identity: what tells the run from others, its `command` among it.
-        files: that the manifest answers for.
-        shown: reads the summary.
-        work: writes all files but the summary, and returns that.
-    """
-    started, key, summary = time.monotonic(), digest(identity), out / "summary.json"
-    keyed.check_own(out, key)
-    if keyed.finished(out, key) and not settings.fresh:
-        worst.audit.notice(f"{out} holds this run already; nothing to do")
-        return shown(summary)
-    keyed.begin(out, key)
-    found = work()
-    write_json(summary, found)
-    made = manifest(
-        identity["command"],
+    """The summary of a run in its folder: as it was written where it is finished, else made now."""
+    return keyed.in_folder(
+        out,
+        identity,
+        work,
         options=plain(settings, without=("fresh",)),
-        inputs={**identity, **worst.inputs()},
+        inputs=worst.inputs(),
         device=worst.audit.options.device,
-        started=started,
+        files=files,
+        fresh=settings.fresh,
+        notice=worst.audit.notice,
     )
-    keyed.seal(out, made, key=key, files=files)
-    return found
 
 
 def run_all(worst: Worst, *, progress: Tell = unheard) -> dict[str, dict[str, AttackFindings]]:
@@ -745,10 +725,9 @@ def worst_into(
         worst,
         settings,
         out,
-        identity=worst.identity(),
-        files=FILES,
-        shown=partial(shown_summary, WorstSummary),
-        work=lambda: _written(worst, settings, out, progress),
+        worst.identity(),
+        FILES,
+        lambda: _written(worst, settings, out, progress),
     )
     return WorstResult(source, out, summary)
 

@@ -3,7 +3,6 @@
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +18,7 @@ from lensaudit.files import slug, write_csv, write_jsonl
 from lensaudit.models.generation import Choose
 from lensaudit.patching.exposure import sample
 from lensaudit.progress import Notice, Progress, Tell, unheard
-from lensaudit.results.attacks import LeakRow, SampleSummary, shown_summary
+from lensaudit.results.attacks import LeakRow
 from lensaudit.scores.intervals import clustered_mean
 from lensaudit.scores.leakage import Errors, leak_at_k, leak_corrected, never_hit_bound
 from lensaudit.settings import plain, results_folder
@@ -160,15 +159,7 @@ def sample_into(
         said = _said_by_all(opened, settings, progress)
         return _written(opened, settings, errors, said, out)
 
-    summary = in_folder(
-        opened,
-        settings,
-        out,
-        identity=identity,
-        files=FILES,
-        shown=partial(shown_summary, SampleSummary),
-        work=work,
-    )
+    summary = in_folder(opened, settings, out, identity, FILES, work)
     return Sampled(source, out, summary)
 
 
