@@ -13,7 +13,6 @@ import time
 from collections.abc import Callable, Sequence
 
 import torch
-from transformers import LlamaConfig
 
 from benchmarks.machine import describe
 from benchmarks.shapes import random_model, shape_named
@@ -25,16 +24,6 @@ from lensaudit.models.bridge import TransformerBridge, load_model
 from lensaudit.models.generation import started
 from lensaudit.patching.exposure import PlainReader, exposures
 
-SMOLLM2 = LlamaConfig(
-    vocab_size=49152,
-    hidden_size=576,
-    intermediate_size=1536,
-    num_hidden_layers=30,
-    num_attention_heads=9,
-    num_key_value_heads=3,
-    tie_word_embeddings=True,
-    max_position_embeddings=8192,
-)
 BATCH = 32
 
 
@@ -104,12 +93,12 @@ def main() -> None:
     know = open_know("demo/graddiff", KnowSettings())
     print("| model | pairs | each by itself, s | shared, s | ratio | differ by, nats |")
     print("|---|---|---|---|---|---|")
-    for name, config, n_prompts in [
-        ("embedded", shape_named("embedded").config, 48),
-        ("SmolLM2-135M's shape", SMOLLM2, 2),
+    for name, shape, n_prompts in [
+        ("embedded", "embedded", 48),
+        ("SmolLM2-135M's shape", "smollm2", 2),
     ]:
         asked = prompts_by_relation(know, n_prompts)
-        naive_s, shared_s, apart = compared(random_model(config), asked)
+        naive_s, shared_s, apart = compared(random_model(shape_named(shape).config), asked)
         n_pairs = sum(len(one.ids) * len(one.values) for one in asked)
         print(
             f"| {name} | {n_pairs} | {naive_s:.1f} | {shared_s:.1f} | {naive_s / shared_s:.1f} "

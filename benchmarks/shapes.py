@@ -40,7 +40,7 @@ SHAPES = ("embedded", "llama-1b")
 
 
 def shape_named(name: str) -> Shape:
-    """`embedded`: the family shipped with the package; `llama-1b`: Llama-3.2-1B."""
+    """`embedded`: the family shipped here; `smollm2`: SmolLM2-135M; `llama-1b`: Llama-3.2-1B."""
     if name == "embedded":
         config = LlamaConfig(
             vocab_size=2048,
@@ -53,6 +53,18 @@ def shape_named(name: str) -> Shape:
             max_position_embeddings=512,
         )
         return Shape(name, "16 layers of 64, vocabulary 2,048", config, 128, 128, 16)
+    if name == "smollm2":
+        config = LlamaConfig(
+            vocab_size=49152,
+            hidden_size=576,
+            intermediate_size=1536,
+            num_hidden_layers=30,
+            num_attention_heads=9,
+            num_key_value_heads=3,
+            tie_word_embeddings=True,
+            max_position_embeddings=8192,
+        )
+        return Shape(name, "30 layers of 576, vocabulary 49,152", config, 32, 32, 30)
     if name == "llama-1b":
         config = LlamaConfig(
             vocab_size=128256,

@@ -19,7 +19,7 @@ from typing import Any
 from lensaudit.errors import PartialError, VerificationError, shortened
 from lensaudit.files import make_folder, os_error, remove_below, slug, write_csv, write_json
 from lensaudit.sweep.plan import Plan, SweepFolder, Unit
-from lensaudit.sweep.results import UnitState, check_values, damaged, states_of, strangers
+from lensaudit.sweep.results import PARTS, UnitState, check_values, damaged, states_of, strangers
 from lensaudit.verdict.collect import verdicts
 
 COLUMNS = (
@@ -192,7 +192,7 @@ def _folders(layout: SweepFolder, plan: Plan, done: Sequence[UnitState], folder:
         unit = state.unit
         name = slug(unit.target)
         name = name if names.count(name) == 1 else f"{name}-{unit.id[:8]}"
-        for part in ("eval", "patch", "know"):
+        for part in PARTS:
             source = layout.unit(unit.id) / part
             if source.is_dir():
                 _copy(source, folder / unit.variant / name / part)

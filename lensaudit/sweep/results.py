@@ -19,7 +19,8 @@ from lensaudit.sweep.plan import Plan, SweepFolder, Unit
 
 RESULT = "result.json"
 SCHEMA = 1
-_PARTS = ("eval", "patch", "know")
+PARTS = ("eval", "patch", "know")
+"""Folders of a unit: one for each question."""
 _SCRATCH = ("checkpoint", "registry.json", "eval/passes", "eval/retain")
 """What only the work needed."""
 
@@ -128,7 +129,7 @@ def publish(layout: SweepFolder, unit: Unit, record: Mapping[str, Any] | None) -
 
 
 def _kept(work: Path) -> Iterator[Path]:
-    for part in _PARTS:
+    for part in PARTS:
         for path in sorted((work / part).rglob("*")):
             below = path.relative_to(work).as_posix()
             if path.is_file() and not below.startswith(("eval/passes/", "eval/retain/")):

@@ -248,57 +248,59 @@ def _association(
     else:
         n, unscored = known["n"], len(known["unscored"])
         values = {"assignment": {"value": known["p"]}, "bits": known["bits"] or {}}
+    why = reason or "no model that never knew was asked: no prior"
     poles = {"assignment": "forgot", "bits": "knows"}
     return {
-        name: {
-            "value": one.get("value"),
-            "low": one.get("low"),
-            "high": one.get("high"),
-            "n_scored": n,
-            "n_unscored": unscored,
-            "reason": reason or (None if one else "no model that never knew was asked: no prior"),
-            "high_means": poles[name],
-            "family": "association",
-        }
+        name: _row(one, n, unscored, poles[name], "association", None if one else why)
         for name, one in values.items()
     }
 
 
+def _row(
+    one: Mapping[str, Any],
+    n_scored: int,
+    n_unscored: int,
+    pole: str,
+    family: str,
+    reason: str | None,
+) -> dict[str, Any]:
+    """A value with its limits, or the reason why there is none, as plain JSON."""
+    return {
+        "value": one.get("value"),
+        "low": one.get("low"),
+        "high": one.get("high"),
+        "n_scored": n_scored,
+        "n_unscored": n_unscored,
+        "reason": reason,
+        "high_means": pole,
+        "family": family,
+    }
+
+
+def _ends(value: float | None, ends: Sequence[float] | None) -> dict[str, Any]:
+    low, high = ends or (None, None)
+    return {"value": value, "low": low, "high": high}
+
+
 def _lens(summary: Mapping[str, Any]) -> dict[str, Any]:
     """The Logit Lens depth as plain JSON."""
-    low, high = summary["lens_ci95"] or (None, None)
-    n_scored = summary["lens_n_scored"]
-    return {
-        "value": summary["lens"],
-        "low": low,
-        "high": high,
-        "n_scored": n_scored,
-        "n_unscored": summary["n"] - n_scored,
-        "reason": None,
-        "high_means": "forgot",
-        "family": "depth",
-    }
+    n, n_scored = summary["n"], summary["lens_n_scored"]
+    found = _ends(summary["lens"], summary["lens_ci95"])
+    return _row(found, n_scored, n - n_scored, "forgot", "depth", None)
 
 
 def _collateral(summary: Mapping[str, Any]) -> dict[str, Any]:
     """Depth on facts to keep, and how much deeper the forgotten ones are erased, as plain JSON."""
     found: dict[str, Any] = {}
     for name, one in summary.get("collateral", {}).items():
-        counts = {"n_scored": one["n_scored"], "n_unscored": one["n"] - one["n_scored"]}
+        n, n_scored = one["n"], one["n_scored"]
         for key, value in (
             ("collateral", one | {"value": one["depth"]}),
             ("selectivity", one["selectivity"]),
         ):
-            low, high = value["ci95"] or (None, None)
-            found[f"{key}_{name}"] = {
-                "value": value["value"],
-                "low": low,
-                "high": high,
-                **counts,
-                "reason": None if value["value"] is not None else "no fact could be scored",
-                "high_means": "forgot",
-                "family": "depth",
-            }
+            why = None if value["value"] is not None else "no fact could be scored"
+            row = _ends(value["value"], value["ci95"])
+            found[f"{key}_{name}"] = _row(row, n_scored, n - n_scored, "forgot", "depth", why)
     return found
 
 
@@ -314,18 +316,15 @@ def _memory(conditions: UnitConditions, room: UnitRoom) -> str:
 def _value(metric: Metric, entry: MetricResult) -> dict[str, Any]:
     """One metric as plain JSON."""
     finite = math.isfinite(entry.value)
-    low, high = (finite and entry.interval.ends) or (None, None)
     sides = list(entry.parts.values()) or [entry]
-    return {
-        "value": entry.value if finite else None,
-        "low": low,
-        "high": high,
-        "n_scored": sum(len(one.records) for one in sides),
-        "n_unscored": sum(len(one.unscored) for one in sides),
-        "reason": None if finite else entry.reason or "no value",
-        "high_means": metric.high_means,
-        "family": metric.fn.__module__.rpartition(".")[2],
-    }
+    return _row(
+        _ends(entry.value, entry.interval.ends) if finite else {},
+        sum(len(one.records) for one in sides),
+        sum(len(one.unscored) for one in sides),
+        metric.high_means,
+        metric.fn.__module__.rpartition(".")[2],
+        None if finite else entry.reason or "no value",
+    )
 
 
 def resolved(out: Path) -> Mapping[str, Any]:

@@ -24,7 +24,7 @@ from lensaudit.results.records import signed_object
 from lensaudit.results.run_log import is_kept
 from lensaudit.sweep.attempts import holder, set_back
 from lensaudit.sweep.plan import Plan, SweepFolder, Unit, is_id
-from lensaudit.sweep.results import RESULT, UnitState, states_of, strangers
+from lensaudit.sweep.results import PARTS, RESULT, UnitState, states_of, strangers
 from lensaudit.sweep.weights import folder_name
 
 _WRITTEN = re.compile(
@@ -168,7 +168,7 @@ def _of_work(work: Path) -> Ours:
         kind = path.relative_to(work).parts[0]
         if not is_id(work.name) or is_partial(path):
             return is_id(work.name)
-        if kind in ("eval", "patch", "know"):
+        if kind in PARTS:
             return _WRITTEN.fullmatch(path.name) is not None or is_kept(path)
         if kind == "checkpoint":
             return _ATTACKED.fullmatch(path.name) is not None or _is_wanted(path)
