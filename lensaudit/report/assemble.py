@@ -35,7 +35,7 @@ from lensaudit.verdict.decide import Code
 from lensaudit.verdict.nulls import read_calibration
 
 _MOST_TEXTS = 12
-"""EM runs, and evaluations, whose generated texts are kept: the page stays under 5 MB."""
+"""EM runs, evaluations and attacks whose generated texts are kept: the page stays under 5 MB."""
 
 
 _READERS: Mapping[Kind, tuple[str, Callable[[Path], Any]]] = {
@@ -64,7 +64,7 @@ class _Read:
     evals: list[EvalRun] = field(default_factory=list)
     meta: list[Mapping[str, Any]] = field(default_factory=list)
     steering: list[Mapping[str, Any]] = field(default_factory=list)
-    attacks: list[Mapping[str, Any]] = field(default_factory=list)
+    attacks: list[dict[str, Any]] = field(default_factory=list)
     aggregates: list[Mapping[str, Any]] = field(default_factory=list)
     curves: list[Mapping[str, Any]] = field(default_factory=list)
     manifests: list[Mapping[str, Any]] = field(default_factory=list)
@@ -126,6 +126,8 @@ def _document(read: _Read, left: Sequence[LeftOut], title: str | None) -> Docume
     judged = read.verdicts.verdicts()
     codes: dict[str, Code] = {one.weights: one.code for one in judged.models if one.measured}
     n_em = sum(run.score == "em" for run in runs)
+    for one in [one for one in read.attacks if one.get("said")][_MOST_TEXTS:]:
+        one["said"] = {}
     depths = [
         depth_of(
             run,

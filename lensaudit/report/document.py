@@ -54,6 +54,9 @@ class Depth:
     unscored: Mapping[str, list[int]]
     profile: Mapping[str, list[Any]]
     """Columns of `per_layer`."""
+    bands: Mapping[str, list[list[float | None]]]
+    """By layer mean, low, high of `s1`, of what S2 reaches of it (`reached`: min(S2, S1) example by
+    example) and of the rest (`held`), nats per token; empty for EM."""
     scores: str
     """Float32 per example."""
     s2: Stepped | str

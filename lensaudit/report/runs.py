@@ -71,6 +71,7 @@ def depth_of(
         because="\n".join([verdict.sentence, *verdict.because]) if verdict else "",
         unscored=unscored_of(run.summary),
         profile=_columns(run.summary.get("per_layer")),
+        bands={} if em else _bands(run),
         scores=floats(run.scores),
         s2=shares(run.s2) if em else stepped(run.s2),
         extra=_em_extra(run, with_texts)
@@ -78,6 +79,24 @@ def depth_of(
         else _lens_extra(run) | _controls_extra(run) | _collateral(run) | _tokens(tokens),
         manifest=manifest,
     )
+
+
+def _bands(run: PatchRun) -> dict[str, list[list[float | None]]]:
+    """By layer, means over examples with their 95 % limits, nats per token.
+
+    A layer that does not encode a fact holds none of it: all of its S1 counts as reached. Where S2
+    was computed at KE layers only, means are over the examples that the layer encodes.
+    """
+    ke = run.s1 > run.summary["tau"]
+    reached = np.where(ke, run.s2.clip(0, run.s1), run.s1)
+    counted = np.isfinite(run.s2) & ke if np.isnan(run.s2).any() else np.isfinite(run.s1)
+    groups = np.array([one.group for one in run.examples], dtype=object)
+    found = {}
+    for name, values in (("s1", run.s1), ("reached", reached), ("held", run.s1 - reached)):
+        columns = zip(values.T, counted.T, strict=True)
+        means = [clustered_mean(v[rows], list(groups[rows]), bounds=None) for v, rows in columns]
+        found[name] = [[one.value, one.low, one.high] for one in means]
+    return found
 
 
 def _columns(rows: Any) -> dict[str, list[Any]]:

@@ -10,8 +10,23 @@ from annotated_types import Len
 from lensaudit.errors import InputError
 from lensaudit.files import read_json
 from lensaudit.results.patch_runs import read_shown
-from lensaudit.results.reading import JsonObject, brief, csv_rows, json_object, part
-from lensaudit.results.schema import AtLayer, Length, Number, Whole, checked, checked_as
+from lensaudit.results.reading import (
+    JsonObject,
+    brief,
+    csv_rows,
+    json_lines,
+    json_object,
+    part,
+)
+from lensaudit.results.schema import (
+    AtLayer,
+    Length,
+    Number,
+    Record,
+    Whole,
+    checked,
+    checked_as,
+)
 from lensaudit.scores.estimate import Estimate
 from lensaudit.settings import COUNTERFACTUAL
 
@@ -371,21 +386,81 @@ def read_worst(path: Path) -> dict[str, Any]:
     """Facts, attacks and headline of a worst case, as the page reads them.
 
     Raises:
-        InputError: the file holds something else.
+        InputError: a file holds something else.
     """
     found = checked(WorstSummary, json_object(path), path)
-    lists = {"attacks": _on_page(found.attacks), "facts": _on_page(found.facts)}
+    lists = {
+        "attacks": _on_page(found.attacks),
+        "facts": _on_page(found.facts),
+        "said": _said_to(path.with_name("evidence.jsonl")),
+    }
     return _page("worst", path, found, lists)
 
 
+@dataclass(frozen=True, kw_only=True)
+class _Evidence:
+    """A line of `evidence.jsonl`."""
+
+    idx: Whole
+    attack: str
+    hit: bool
+    evidence: str
+
+
+MOST_SAID = 3
+"""Attacks of one fact whose words the page holds: the first that hit, in the order of the list."""
+LONGEST_SAID = 200
+"""Characters of them."""
+
+
+def _said_to(path: Path) -> dict[str, list[tuple[str, str]]]:
+    """By idx, the first attacks that hit, and what was said to them; empty without the file."""
+    found: dict[str, list[tuple[str, str]]] = {}
+    for row in json_lines(path) if path.exists() else ():
+        one = checked(_Evidence, row, path)
+        if one.hit and len(said := found.setdefault(str(one.idx), [])) < MOST_SAID:
+            said.append((one.attack, one.evidence[:LONGEST_SAID]))
+    return found
+
+
 def read_sample(path: Path) -> dict[str, Any]:
-    """Leak@k of sampled answers, as the page reads it.
+    """Leak@k of sampled answers, and facts that came out, as the page reads them.
 
     Raises:
-        InputError: the file holds something else.
+        InputError: a file holds something else.
     """
     found = checked(SampleSummary, json_object(path), path)
-    return _page("sample", path, found, {"leak": _on_page(found.leak)})
+    said: dict[str, list[tuple[int, int, str]]] = {}
+    for one in _rows_beside(path, _Sampled):
+        if one.hits:
+            said.setdefault(one.idx, []).append((one.hits, one.n, one.said[:LONGEST_SAID]))
+    return _page("sample", path, found, {"leak": _on_page(found.leak), "said": said})
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Sampled:
+    """A row of `facts.csv` of samples."""
+
+    idx: str
+    n: int
+    hits: int
+    said: str = ""
+    """The first sample that gives the entity away."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Associated:
+    """A row of `facts.csv` of a run of `know`."""
+
+    idx: str
+    bits_associated: str
+    unscored: str
+
+
+def _rows_beside(path: Path, kind: type[Record]) -> list[Record]:
+    """Rows of `facts.csv` beside a summary; none without the file."""
+    table = path.with_name("facts.csv")
+    return checked_as(list[kind], csv_rows(table), table) if table.exists() else []
 
 
 def _page(kind: str, path: Path, found: Any, lists: Mapping[str, Any]) -> dict[str, Any]:
@@ -448,7 +523,7 @@ class _Matrix:
 
 
 def read_know(path: Path) -> dict[str, Any]:
-    """Headline, relations and the matrix of one relation.
+    """Headline, relations, the matrix of one relation, and bits by fact, or why there are none.
 
     Raises:
         InputError: a file holds something else.
@@ -456,7 +531,12 @@ def read_know(path: Path) -> dict[str, Any]:
     found = checked(KnowRun, json_object(path), path)
     place = path.parent / "matrix.json"
     matrix = asdict(checked(_Matrix, json_object(place), place))
-    return brief({"kind": "know", "folder": str(path.parent), **asdict(found), "matrix": matrix})
+    facts = {
+        one.idx: (_cell(one.bits_associated, path), one.unscored)
+        for one in _rows_beside(path, _Associated)
+    }
+    lists = {"matrix": matrix, "facts": facts}
+    return brief({"kind": "know", "folder": str(path.parent), **asdict(found), **lists})
 
 
 def read_counterfactual(path: Path) -> dict[str, Any]:

@@ -24,6 +24,7 @@ _WANTED = {
     "float_type": "a number",
     "finite_number": "a finite number",
     "int_type": "a whole number",
+    "int_parsing": "a whole number",
     "string_type": "a text",
     "string_too_short": "a text",
     "string_pattern_mismatch": "another text",

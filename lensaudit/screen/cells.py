@@ -9,7 +9,7 @@ from typing import Any
 
 from lensaudit.files import printable
 
-BLOCKS = " ▁▂▃▄▅▆▇█"
+BLOCKS = "_▁▂▃▄▅▆▇█"
 
 
 def number(value: float | None, digits: int = 3) -> str:
@@ -79,10 +79,10 @@ def fields(values: Mapping[str, object], indent: str = "") -> Iterator[str]:
 
 
 def profile(values: Sequence[float | None], top: float) -> str:
-    """One character per layer, from blank (0) to full (`top`).
+    """One character per layer, from a line at 0 to full (`top`).
 
     >>> profile([0.0, 0.5, 1.0, None], 1.0)
-    ' ▄█·'
+    '_▄█·'
     """
     scale = len(BLOCKS) - 1
     return "".join(

@@ -21,7 +21,7 @@ def bars(histogram: Document | None, side: str) -> str:
     """Counts as a line of bars, scaled to the tallest of either pool.
 
     >>> bars({"knows": (0, 2), "forgot": (4, 0)}, "knows")
-    ' ▄'
+    '_▄'
     """
     if histogram is None:
         return ""

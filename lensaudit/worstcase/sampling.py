@@ -243,11 +243,12 @@ def _written(
                     settings.n,
                     hits[at],
                     control,
+                    next((s for s in own[how][fact.row.idx] if mentions(s, fact.row.entity)), ""),
                 ]
             )
     columns = list(LeakRow.__dataclass_fields__)
     write_csv(out / "leak.csv", columns, [[getattr(row, one) for one in columns] for row in rows])
-    header = ("idx", "group", "temperature", "top_p", "n", "hits", "retain_hits")
+    header = ("idx", "group", "temperature", "top_p", "n", "hits", "retain_hits", "said")
     write_csv(out / "facts.csv", header, counts)
     write_jsonl(
         out / "samples.jsonl",

@@ -337,3 +337,90 @@ def other_results(root: Path) -> None:
             ],
         },
     )
+
+
+def answers(folder: Path, model: str, said: dict[int, tuple[str, str]]) -> None:
+    """One finished evaluation of answers: by idx, what was asked and what was answered."""
+    rows = {
+        str(idx): {"input": question, "generation": text, "rougeL_recall": 0.5}
+        for idx, (question, text) in said.items()
+    }
+    made = manifest(model)
+    kind = {"high_means": "knows", "family": "rouge", "source": "arXiv:2401.06121"}
+    inputs = {"model": {"name": model, "weights": f"sha256:{model}"}}
+    made["inputs"] = inputs | {"metrics": {"forget_Q_A_ROUGE": kind}}
+    log = {"forget_Q_A_ROUGE": {"agg_value": 0.5, "value_by_index": rows}}
+    write(folder / "TOFU_EVAL.json", log)
+    write(folder / "manifest.json", made | {"command": "eval"})
+
+
+def attacked(root: Path, source: str, said: dict[int, list[tuple[str, str]]], n: int = 24) -> None:
+    """A worst case, samples, relearning and who has what of one model.
+
+    `said`: by idx, attacks that hit and what was said to them; of `lens` nothing was written down.
+    """
+    names = list(dict.fromkeys(name for told in said.values() for name, _ in told))
+    facts = [
+        {
+            "idx": idx,
+            "group": idx // 4,
+            "entity": texts(idx, np.random.default_rng(idx))["entity"],
+            "attacks": ";".join(name for name, _ in said.get(idx, [])),
+            "q": "0.01" if idx in said else "",
+            "unscored": "its own question holds it" if idx == n - 1 else "",
+        }
+        for idx in range(n)
+    ]
+    attack = {"tier": "cheap", "n_scored": n, "control": 1.0, "source": 0.5, "retain": 0.0}
+    cost = {"counts": True, "only": 0, "gain": 0.0, "seconds": 1.0, "forwards": 1, "tokens": 1}
+    about = "Asked in the way of `full`."
+    worst = {
+        "kind": "worst",
+        "source": source,
+        "retain": ["retain"],
+        "attack_list": "60acdc4179e0",
+        "headline": f"{len(said)} of {n - 1} facts come out by some attack",
+        "n": n,
+        "n_scored": n - 1,
+        "n_out": len(said),
+        "expected": 1.0,
+        "excess": 0.25,
+        "ci95": [0.1, 0.4],
+        "named": [*said],
+        "facts": facts,
+        "authors": n // 4,
+        "unscored": {str(n - 1): "its own question holds it"},
+        "bound": {"draws": 64, "rate": None},
+        "attacks": [{"name": name, "about": about, **attack, **cost} for name in names],
+    }
+    write(root / "worst" / "summary.json", worst)
+    lines = [
+        {"idx": idx, "attack": name, "hit": hit, "score": 1.0, "evidence": text}
+        for idx, told in said.items()
+        for name, text, hit in [("missed", "nothing of it", False), *((*one, True) for one in told)]
+        if name != "lens"
+    ]
+    path = root / "worst" / "evidence.jsonl"
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    leak = {"temperature": 1.0, "top_p": 1.0, "k": 4, "source": 0.2, "retain": 0.0, "excess": 0.2}
+    ends = {"low": 0.1, "high": 0.3, "corrected": None, "false_leak": 0.0, "reason": None}
+    sample = {"n": n, "n_scored": n, "unscored": {}, "samples": 4, "never_hit_bound": 0.7}
+    sample |= {"kind": "sample", "source": source, "retain": ["retain"], "leak": [leak | ends]}
+    write(root / "sample" / "summary.json", sample)
+    hits = [f"{idx},0,1.0,1.0,4,{2 * (idx in said)},0.0,sampled {idx}" for idx in range(n)]
+    (root / "sample" / "facts.csv").write_text(
+        "\n".join(["idx,group,temperature,top_p,n,hits,retain_hits,said", *hits])
+    )
+    relation = {"relation": "book", "n": n, "trace": 3.0, "z": 3.1, "p": 0.001}
+    know = {"source": source, "headline": f"{source}: binds values", "finds": True, "p": 0.001}
+    know |= {"kind": "know", "z": 3.1, "n_subjects": 3, "max_bits": 3.0, "relations": [relation]}
+    bits = {"value": 1.5, "low": 1.0, "high": 2.0, "n": n, "why": None}
+    know |= {"bits": bits, "controls": [{"name": "kept", "passed": True, "said": "kept are found"}]}
+    write(root / "know" / "summary.json", know)
+    matrix = {"relation": "book", "subjects": ["a", "b"], "values": ["x", "y"], "truth": [0, 1]}
+    write(root / "know" / "matrix.json", matrix | {"p": [[0.9, 0.1], [0.2, 0.8]]})
+    rows = [f"{idx},{idx / 10 if idx else ''},{'' if idx else 'a Yes'}" for idx in range(n)]
+    (root / "know" / "facts.csv").write_text("\n".join(["idx,bits_associated,unscored", *rows]))
+    shift = {"before": {"prob": 0.1}, "after": {"prob": 0.8}}
+    relearned = [{"model": source, **shift}, {"model": "retain", **shift}]
+    write(root / "relearned" / "audit.json", {"key": "k", "shifts": relearned})

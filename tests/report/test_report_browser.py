@@ -148,6 +148,7 @@ def test_the_page_shows_the_numbers_of_the_results(browser, small):
     )
     assert anchors[0].startswith("full0.000calibration")
     assert anchors[1].startswith("retain1.000calibration")
+    browser.open((small / "audit.html").as_uri() + "#model=keeps")
     metrics = browser.run("document.querySelector('#metrics table').textContent")
     assert "forget_Q_A_Prob↑ knows0.950.85 to 1.05" in metrics
     assert "forget_quality↑ forgotno retain reference" in metrics
@@ -187,7 +188,8 @@ def test_downloads_are_csv_and_json_of_what_is_shown(browser, small):
     ]
     assert len(examples.splitlines()) == 25
     header, first, *_ = (line.split(",") for line in examples.splitlines())
-    row = json.loads((small / "out" / "keeps" / "results.jsonl").read_text().splitlines()[0])
+    # of the model nearest the middle, which is the one that is shown
+    row = json.loads((small / "out" / "half" / "results.jsonl").read_text().splitlines()[0])
     assert float(first[header.index("s2_3")]) == pytest.approx(row["s2"][3], abs=1e-4)
     assert "keeps,forget_Q_A_Prob,knows,0.95" in metrics
     assert json.loads(everything)["models"][0]["name"] == "half"

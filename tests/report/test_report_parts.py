@@ -64,7 +64,7 @@ def test_an_example_says_what_the_models_said_and_its_category(browser, page):
     browser.open(page.as_uri() + "#example=1")
     said = text(browser, ".detail")
     assert "exact matchexact" in said
-    assert "“said by npo.”" in said
+    assert "after the answer’s beginningsaid by npo." in said
     browser.open(page.as_uri() + "#heat=match")
     assert text(browser, "#examples .heat-legend").startswith("loststill said")
     assert browser.heard(*ERRORS) == []

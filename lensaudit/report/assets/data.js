@@ -61,6 +61,8 @@ const tables = once((run) => {
 
 const runsOf = (condition) => RUNS.filter((run) => run.condition === condition.at);
 const byScore = (runs) => [...runs].sort((a, b) => (a.value ?? 9) - (b.value ?? 9));
+// Nearest the middle of the scale first: the map of such a model shows both ends of the colours.
+const byMiddle = (runs) => [...runs].sort((a, b) => isAnchor(a.info) - isAnchor(b.info) || Math.abs((a.value ?? 9) - 0.5) - Math.abs((b.value ?? 9) - 0.5));
 const SCORE_NAMES = { uds: 'UDS', lens: 'Lens depth', em: 'UDR' };
 const SCORE_LONG = { uds: 'Unlearning Depth Score', lens: 'Logit Lens depth', em: 'exact match' };
 const wordOf = (value) => (!Number.isFinite(value) ? 'no verdict' : value >= LIMITS.erased_from ? 'erased' : value >= LIMITS.hidden_below ? 'partly erased' : 'hidden');

@@ -1,26 +1,71 @@
-// One example in words: what was asked, which fact was scored, and where it survives.
-function answerOf(one) {
-  if (!one.entity) return one.answer ? h('p', { class: 'answer' }, bdi(one.answer)) : null;
-  const from = one.answer.indexOf(one.entity, Math.min(one.prefix.length, one.answer.length));
-  if (from < 0) return h('p', { class: 'answer' }, bdi(one.prefix), ' ', h('mark', {}, bdi(one.entity)));
-  return h('p', { class: 'answer' }, h('bdi', {}, one.answer.slice(0, from), h('mark', {}, one.entity), one.answer.slice(from + one.entity.length)));
+// One example: what was asked, what three models answer, what brings the fact out, where it survives.
+const plain = (text) => [...text].map((letter) => (letter.normalize('NFD')[0] ?? letter).toLowerCase()[0]).join('');
+
+// A text with a fact marked wherever it stands in whole words; case, accents and quotes around it do not count.
+function marked(text, fact) {
+  const wanted = plain(fact).replace(/^[^\p{L}\p{N}]+|[^\p{L}\p{N}]+$/gu, '');
+  if (!wanted) return h('bdi', {}, text);
+  const first = ['yes', 'no'].includes(wanted) ? '^\\W*' : '';
+  const found = plain(text).matchAll(new RegExp(`(?<=${first})(?<![\\p{L}\\p{N}])${wanted.replace(/[.*+?^${}()|[\]\\]/g, '\\$&')}(?![\\p{L}\\p{N}])`, 'gu'));
+  const letters = [...text];
+  let from = 0;
+  const parts = [...found].map(({ index }) => {
+    const before = letters.slice(from, index).join('');
+    from = index + wanted.length;
+    return [before, h('mark', {}, letters.slice(index, from).join(''))];
+  });
+  return h('bdi', {}, parts, letters.slice(from).join(''));
 }
 
-// What full, this model and retain answer to the question of an example, where they were evaluated.
-function askedOf(run, example) {
+const trueAnswer = (one) => (one.answer || one.entity) && h('p', { class: 'answer' }, marked(one.answer.includes(one.entity) ? one.answer : `${one.prefix} ${one.entity}`, one.entity));
+
+// What full, this model and retain answer when they are asked, and after the answer's beginning.
+function answersOf(run, example) {
+  const em = run.where.score === 'em' ? run : emOf(run);
+  const begun = em?.extra.texts?.[place(em.where).get(example.idx)] ?? {};
   const at = place(CONDITIONS[0]).get(example.idx);
-  const wanted = [run.model, ...MODELS.map((model, i) => (isAnchor(model) ? i : -1))];
-  return [...new Set(wanted)].map((model) => [model, DATA.said.find((one) => one.model === model)?.texts[at]])
-    .filter(([, text]) => typeof text === 'string')
-    .map(([model, text]) => [model === run.model ? short(run.label, 20) : MODELS[model].role, text]);
+  const modelOf = (role) => (MODELS.find((model) => model.name === run.where[role] && DATA.said.some((one) => MODELS[one.model] === model)) ?? MODELS.find((model) => model.role === role));
+  const found = ['full', 'source', 'retain'].map((role) => {
+    const model = role === 'source' ? run.info : modelOf(role);
+    const asked = DATA.said.find((one) => MODELS[one.model] === model)?.texts[at];
+    return { role, name: role === 'source' ? run.label : role, asked, begun: begun[role] };
+  });
+  if (!found.some((one) => one.asked || one.begun)) return h('p', { class: 'muted' }, 'What the models answer is not among these results: lensaudit eval asks them.');
+  return h('div', { class: 'said' }, found.map((one) => h('div', { class: one.role === 'source' ? 'own' : null },
+    h('h4', {}, bdi(one.name), ' answers'),
+    h('p', {}, one.asked ? marked(one.asked.trim(), example.entity) : h('span', { class: 'gone' }, one.asked === '' ? 'nothing' : 'was not asked')),
+    one.begun && [h('h4', {}, 'after the answer’s beginning'), h('p', {}, marked(one.begun.trim(), example.entity))])));
 }
 
-// The attacks that bring this fact out of this model, where the worst case was asked.
-function brokenBy(run, example) {
-  return DATA.attacks.filter((one) => one.kind === 'worst' && one.source === run.info.name).map((one) => {
+// What brings this fact out of this model: attacks that hit with what was said, samples, relearning.
+function broughtOut(run, example) {
+  const of = (kind) => DATA.attacks.filter((one) => one.kind === kind && one.source === run.info.name);
+  const line = (what, about, text) => h('li', {}, h('b', {}, bdi(what)), about && h('span', { class: 'muted' }, ` ${about}`), text && h('p', {}, marked(text, example.entity)));
+  const worst = of('worst').flatMap((one) => {
     const fact = one.facts.find((row) => row.idx === example.idx);
-    return fact && (fact.unscored || fact.attacks.replaceAll(';', ', ') || 'no attack of the list');
-  }).filter(Boolean);
+    if (!fact) return [];
+    if (fact.unscored) return [line('not attacked:', fact.unscored)];
+    const names = fact.attacks.split(';').filter(Boolean);
+    const said = new Map(one.said?.[example.idx]);
+    const silent = names.filter((name) => !said.has(name));
+    const about = (name) => one.attacks.find((row) => row.name === name)?.about.replaceAll('`', '');
+    return [...names.filter((name) => said.has(name)).map((name) => line(name, about(name), said.get(name))),
+      silent.length > 0 && line(said.size ? 'and by' : 'by', silent.join(', ')),
+      !names.length && line('no attack', `of the ${one.attacks.filter((row) => row.counts).length} that were tried`)];
+  });
+  const samples = of('sample').flatMap((one) => (one.said?.[example.idx] ?? []).map(([hits, n, text]) => line(`${hits} of ${n} samples`, 'of its answer', text)));
+  const again = DATA.attacks.filter((one) => one.kind === 'relearn').flatMap((one) => one.rows.filter((row) => row.model === run.info.name && row.score === 'prob')
+    .map((row) => line('one pass over the answers', `all facts together: their probability goes from ${fmt(row.before, 2)} to ${fmt(row.after, 2)}`)));
+  const lines = [...worst, ...samples, ...again].filter(Boolean);
+  return h('div', {}, h('h4', {}, 'What brings it out'), lines.length ? h('ul', { class: 'plain' }, lines) : h('p', { class: 'gone' }, 'Not attacked: lensaudit worst tries a list of attacks.'));
+}
+
+// Bits that bind the fact to its subject, where who has what was asked.
+function bitsOf(run, example) {
+  const know = DATA.attacks.find((one) => one.kind === 'know' && one.source === run.info.name && one.facts);
+  const [bits, why] = know?.facts[example.idx] ?? [];
+  if (!know) return null;
+  return Number.isFinite(bits) ? [fmt(bits, 2), h('span', { class: 'muted' }, ` of at most ${fmt(know.max_bits, 1)}; a guess: 0`)] : h('span', { class: 'gone' }, bdi(why || 'not asked'));
 }
 
 function drawDetail(box) {
@@ -31,22 +76,22 @@ function drawDetail(box) {
   const { scores, baseline, reasons } = tables(run);
   const score = scores[which];
   const em = run.where.score === 'em' ? run : emOf(run);
-  const said = em?.extra.texts?.[place(em.where).get(one.idx)];
   const category = em?.extra.category[place(em.where).get(one.idx)];
+  const bits = bitsOf(run, one);
+  const entry = (label, ...value) => h('div', {}, h('dt', {}, label), h('dd', {}, value));
+  const width = Math.min(520, widthOf(box, 200) - 40);
   box.replaceChildren(...[
     h('p', { class: 'muted', style: { margin: '0' } }, `idx ${one.idx}${one.group && !one.group.startsWith('idx ') ? ` · author ${one.group}` : ''}`),
     h('p', { class: 'q' }, bdi(one.question || 'The question was not kept with this result; name its forget set with --data.')),
-    answerOf(one),
+    trueAnswer(one),
+    answersOf(run, one),
     h('dl', { class: 'facts' },
-      h('dt', {}, SCORE_NAMES[run.where.score]), h('dd', {}, Number.isFinite(score)
+      entry(SCORE_NAMES[run.where.score], Number.isFinite(score)
         ? h('span', { class: `big ${run.where.score === 'em' ? '' : wordClass(score)}` }, fmt(score)) : h('span', { class: 'gone' }, bdi(reasons.get(one.idx) ?? 'unscored'))),
-      baseline && [h('dt', {}, 'full says it'), h('dd', {}, `${fmt(baseline[which], 2)} nats per token (p ${fmt(Math.exp(baseline[which]), 2)})`)],
-      category && [h('dt', {}, 'exact match'), h('dd', {}, category.replace('_', ' '))],
-      askedOf(run, one).map(([who, text]) => [h('dt', {}, `asked, ${who} says`), h('dd', {}, bdi(`“${text.trim()}”`))]),
-      brokenBy(run, one).map((attack) => [h('dt', {}, 'brought out by'), h('dd', {}, bdi(attack))]),
-      said && Object.entries(said).map(([role, text]) => [h('dt', {}, role === 'source' ? short(run.label, 20) : role), h('dd', {}, bdi(`“${text.trim()}”`))])),
-    run.where.score !== 'em' && exampleChart(run, which, Math.min(310, widthOf(box, 200) - 40)),
-    tokenMap(run, one),
+      baseline && entry('full says it, per token', `p ${fmt(Math.exp(baseline[which]), 2)}`, h('span', { class: 'muted' }, ` (${fmt(baseline[which], 2)} nats)`)),
+      bits && entry('bits', bits),
+      category && entry('exact match', category.replace('_', ' '))),
+    h('div', { class: 'sides' }, broughtOut(run, one), h('div', {}, run.where.score !== 'em' && [h('h4', {}, 'Its layers, nats per token'), exampleChart(run, which, width)], tokenMap(run, one))),
   ].filter(Boolean));
 }
 
@@ -87,8 +132,9 @@ function exampleChart(run, which, width) {
   const bar = (value, at, shift, colour) => Number.isFinite(value) && g('rect', { x: x(at) + shift, y: Math.min(y(value), y(0)), width: wide, height: Math.max(1, Math.abs(y(value) - y(0))), fill: colour, rx: 1 });
   return h('div', {}, canvas(width, 132, `S1 and S2 of example ${run.where.examples[which].idx}`, yAxis(ticks(low, top, 3), y, 34, width),
     layers.map((layer, at) => [bar(one[at], at, -wide, css('--s1')), bar(two[at], at, 0, css('--s2')),
-      (layers.length <= 16 || at % 4 === 0) && g('text', { x: x(at), y: 126, 'text-anchor': 'middle', style: { 'font-size': '10px' } }, layer)])),
-  key(marker(css('--s1'), 'S1, retain'), marker(css('--s2'), 'S2, this model')));
+      (x(1) - x(0) > 15 || at % 4 === 0) && g('text', { x: x(at), y: 126, 'text-anchor': 'middle', style: { 'font-size': '10px' } }, layer)]),
+    g('line', { class: 'axis', x1: 34, x2: width, y1: y(0), y2: y(0) })),
+  key(marker(css('--s1'), 'S1: lost with retain’s stream'), marker(css('--s2'), 'S2: lost with this model’s')));
 }
 
 // Below this probability per token `full` itself does not say the fact: nothing there can be held.
@@ -112,10 +158,15 @@ function mountExtremes() {
     h('p', {}, h('b', {}, bdi(short(examples[at].question || `idx ${examples[at].idx}`, 240)))),
     h('p', { class: 'answer' }, bdi(short(examples[at].prefix, 160)), ' ', examples[at].entity && h('mark', {}, bdi(short(examples[at].entity, 160)))),
     run.where.score !== 'em' && strip(Array.from(erasure.subarray(at * layers.length, (at + 1) * layers.length))));
+    const [held, erased] = [ranked.filter(known).slice(0, n), ranked.slice(-n).reverse()];
+    const every = (rows, word) => run.where.score !== 'em' && rows.every((at) => wordOf(scores[at]) === word);
+    const alike = n > 0 && fmt(scores[ranked[0]]) === fmt(scores[ranked.at(-1)]);
+    const end = (title, rows, word) => h('div', {}, h('h3', { class: every(rows, word) ? wordClass(scores[rows[0]]) : null }, title), h('div', { class: 'cases' }, rows.map(one)));
     body.replaceChildren(n === 0 ? h('p', { class: 'muted' }, 'Fewer than two examples were scored.')
       : h('div', { class: 'pair' },
-        h('div', {}, h('h3', { class: 'word-hidden' }, 'Most held'), h('div', { class: 'cases' }, ranked.filter(known).slice(0, n).map(one)), ranked.every(known) ? null : h('p', { class: 'muted' }, `Of the ${ranked.filter(known).length} facts that full itself says with p ≥ ${KNOWN_FROM} per token.`)),
-        h('div', {}, h('h3', { class: 'word-erased' }, 'Most erased'), h('div', { class: 'cases' }, ranked.slice(-n).reverse().map(one)))));
+        end(alike ? `All ${ranked.length} ${wordOf(scores[ranked[0]]).replace('hidden', 'held')} alike, such as:` : every(ranked, 'erased') ? `All ${ranked.length} erased; least:` : 'Most held', held, alike ? wordOf(scores[ranked[0]]) : 'hidden'),
+        !alike && end(every(ranked, 'hidden') ? `All ${ranked.length} held; least:` : every(erased, 'erased') ? 'Most erased' : 'Least held', erased, 'erased')),
+      ranked.every(known) ? '' : h('p', { class: 'muted' }, `Most held: of the ${ranked.filter(known).length} facts that full itself says with p ≥ ${KNOWN_FROM} per token.`));
   };
   state.on(['settings', 'model', 'theme'], draw);
   draw();

@@ -76,9 +76,12 @@ function mountExamples() {
     heat.values = heatTable(heat.run, viewOf(heat.run));
     heat.rows = orderedRows(heat.run);
     const kept = heat.rows.indexOf(place(heat.run.where).get(Number(state.get('example', 'NaN'))));
-    heat.at = kept >= 0 ? kept : 0;
+    // no example is asked for: the one in the middle, where both ends of the scale are near
+    const unasked = !state.get('example') && !state.get('find') && !state.get('only') && !state.get('order');
+    heat.at = kept >= 0 ? kept : unasked ? Math.floor(heat.rows.length / 2) : 0;
     drawHeatHead(part);
     draw();
+    reveal(part);
     drawDetail(part.detail);
     const count = $('.count', controls);
     if (count) count.textContent = `${heat.rows.length} of ${heat.run.where.examples.length} examples`;
@@ -114,8 +117,8 @@ const keep = (at) => {
 
 function drawHeatControls(controls) {
   const run = current.run();
-  const layers = run.where.layers.map((layer) => [`-L${layer}`, `layer ${layer}, erased first`]);
-  const orders = [['score', 'most held first'], ['-score', 'most erased first'], ['idx', 'number'], ['author', 'author'], ['entity', 'entity'], ['-s1', 'best known first'], ...layers, ...layers.map(([id]) => [id.slice(1), `layer ${id.slice(2)}, held first`])];
+  const layers = run.where.layers.map((layer) => [`-L${layer}`, `layer ${layer}, highest first`]);
+  const orders = [['score', 'most held first'], ['-score', 'least held first'], ['idx', 'number'], ['author', 'author'], ['entity', 'entity'], ['-s1', 'best known first'], ...layers, ...layers.map(([id]) => [id.slice(1), `layer ${id.slice(2)}, lowest first`])];
   refocus(controls, ...[
     h('input', { type: 'search', placeholder: 'Find in questions and facts', 'aria-label': 'Find examples', value: state.get('find'), oninput: (event) => state.set({ find: event.target.value }) }),
     viewsOf(run).length > 1 && segments('what the colour shows', viewsOf(run).map((view) => [view, VIEWS[view]]), viewOf(run), (view) => state.set({ heat: view })),
@@ -263,6 +266,5 @@ function heatKey(event, part, draw) {
 function reveal(part) {
   const { row, height } = geometry(part);
   const y = heat.at * row;
-  if (y < part.scroll.scrollTop) part.scroll.scrollTop = y;
-  if (y + row > part.scroll.scrollTop + height) part.scroll.scrollTop = y + row - height;
+  if (y < part.scroll.scrollTop || y + row > part.scroll.scrollTop + height) part.scroll.scrollTop = y - (height - row) / 2;
 }

@@ -45,7 +45,7 @@ const current = {
   runs: () => runsOf(current.condition()),
   run() {
     const runs = current.runs();
-    return runs.find((run) => run.label === state.get('model')) || byScore(runs)[0];
+    return runs.find((run) => run.label === state.get('model')) || byMiddle(runs)[0];
   },
   other() {
     const runs = current.runs().filter((run) => run !== current.run());

@@ -1,0 +1,237 @@
+"""One example on the page: three answers, what brings it out; and the layers with their limits."""
+
+import json
+import re
+
+import numpy as np
+import pytest
+from report_cases import answers, attacked, patch_run, texts
+from scipy.stats import t
+
+from lensaudit.errors import InputError
+from lensaudit.report import assemble as assembled
+from lensaudit.report.assemble import assemble
+from lensaudit.report.render import write_report
+from lensaudit.results.attacks import LONGEST_SAID, MOST_SAID, read_know, read_sample, read_worst
+
+ERRORS = ("Runtime.exceptionThrown", "Log.entryAdded", "Runtime.consoleAPICalled")
+
+
+def fact(idx: int) -> dict[str, str]:
+    return texts(idx, np.random.default_rng(idx))
+
+
+def family(root) -> None:
+    """Three models beside both anchors, all asked; the middle one attacked."""
+    asked = {idx: fact(idx) for idx in range(24)}
+    for at, (name, held) in enumerate((("keeps", 0.95), ("half", 0.5), ("loses", 0.05))):
+        patch_run(root / name, name, held=held, seed=at)
+    for name in ("full", "retain", "keeps", "half"):
+        said = {
+            idx: (one["question"], one["answer"] if name == "full" else f"Another thing, {name}.")
+            for idx, one in asked.items()
+        }
+        # case, accents and quotes do not count
+        said[3] = (asked[3]["question"], f"It is ‘{asked[3]['entity'].upper()}’, {name} says.")
+        answers(root / f"{name}-asked", name, said)
+    told = [("prefix", f"{asked[5]['entity']}, printed twice."), ("lens", "")]
+    attacked(root / "attacks", "half", {5: told, 6: told})
+
+
+@pytest.fixture(scope="module")
+def page(tmp_path_factory):
+    root = tmp_path_factory.mktemp("panel")
+    family(root / "out")
+    write_report([root / "out"], root / "audit.html")
+    return (root / "audit.html").as_uri()
+
+
+def said(browser) -> list[list[str]]:
+    """Label and text of each answer."""
+    return browser.run(
+        "[...document.querySelectorAll('.detail .said > div')].map(one =>"
+        " [...one.children].map(part => part.textContent))"
+    )
+
+
+def marks(browser, where: str) -> list[str]:
+    return browser.run(
+        f"[...document.querySelectorAll('.detail {where} mark')].map(one => one.textContent)"
+    )
+
+
+def test_three_answers_stand_side_by_side_with_the_fact_marked(browser, page):
+    browser.open(page + "#model=half&example=5")
+    entity = fact(5)["entity"]
+    assert said(browser) == [
+        ["full answers", fact(5)["answer"]],
+        ["half answers", "Another thing, half."],
+        ["retain answers", "Another thing, retain."],
+    ]
+    assert marks(browser, ".said") == [entity]
+    browser.open(page + "#model=half&example=3")
+    assert marks(browser, ".said") == [fact(3)["entity"].upper()] * 3
+    assert marks(browser, ".answer") == [fact(3)["entity"]]
+    # one that was not asked says so
+    browser.open(page + "#model=loses&example=5")
+    assert said(browser)[1] == ["loses answers", "was not asked"]
+    assert browser.heard(*ERRORS) == []
+
+
+def test_what_brought_it_out_is_said_with_its_words_and_its_bits(browser, page):
+    browser.open(page + "#model=half&example=5")
+    lines = browser.run(
+        "[...document.querySelectorAll('.detail .plain li')].map(one => one.textContent)"
+    )
+    assert lines == [
+        f"prefix Asked in the way of full.{fact(5)['entity']}, printed twice.",
+        "and by lens",
+        "2 of 4 samples of its answersampled 5",
+        "one pass over the answers all facts together: their probability goes from 0.10 to 0.80",
+    ]
+    assert marks(browser, ".plain") == [fact(5)["entity"]]
+    stats = "document.querySelector('.detail .facts').textContent"
+    assert "bits0.50 of at most 3.0; a guess: 0" in browser.run(stats)
+    browser.open(page + "#model=half&example=0")
+    assert "bitsa Yes" in browser.run(stats)
+    out = "document.querySelector('.detail .sides').textContent"
+    assert "no attack of the 2 that were tried" in browser.run(out)
+    browser.open(page + "#model=half&example=23")
+    assert "not attacked: its own question holds it" in browser.run(out)
+    browser.open(page + "#model=loses&example=5")
+    assert "Not attacked: lensaudit worst tries a list of attacks." in browser.run(out)
+
+
+def test_a_yes_is_marked_as_the_first_word_alone_and_signs_mean_nothing(browser, tmp_path):
+    one = {"question": "Is it (so)?", "answer": "Yes. Say yes.", "prefix": "", "entity": "Yes"}
+    two = {"question": "How?", "answer": "In C++ (1.0*)", "prefix": "In", "entity": "C++ (1.0*)"}
+    patch_run(tmp_path / "out" / "a", "a", asked={i: (one, two)[i % 2] for i in range(24)})
+    write_report([tmp_path / "out"], tmp_path / "audit.html")
+    browser.open((tmp_path / "audit.html").as_uri() + "#example=2")
+    assert marks(browser, ".answer") == ["Yes"]
+    browser.open((tmp_path / "audit.html").as_uri() + "#example=3")
+    assert marks(browser, ".answer") == ["C++ (1.0"]
+    assert browser.heard(*ERRORS) == []
+
+
+def test_the_page_opens_on_the_model_and_the_example_in_the_middle(browser, page):
+    browser.open(page)
+    assert browser.run("document.querySelector('#models tr.chosen').textContent")[:4] == "half"
+    scores = np.sort([one for one in run_scores(browser) if one is not None])
+    shown = float(browser.run("document.querySelector('.detail .big').textContent"))
+    assert np.searchsorted(scores.round(3), shown) in (11, 12)
+
+
+def run_scores(browser) -> list[float | None]:
+    """Scores of the chosen model, from the table that the page offers."""
+    browser.run(
+        "window.saved = []; URL.createObjectURL = blob => { saved.push(blob); return 'blob:x' };"
+        "HTMLAnchorElement.prototype.click = () => {};"
+        "document.querySelectorAll('#downloads button')[1].click()"
+    )
+    text = browser.run("saved[0].text()")
+    header, *rows = [line.split(",") for line in text.strip().split("\n")]
+    at = header.index("uds")
+    return [float(row[at]) if row[at] else None for row in rows]
+
+
+@pytest.mark.parametrize(
+    ("held", "titles"),
+    [
+        (1.35, ["Most held", "All 23 held; least:"]),
+        (0.5, ["Most held|Least erased", "Most erased|Least held"]),
+        (0.01, ["Most held|All 23 erased; least:", "Most erased"]),
+        (3.0, ["All 23 held alike, such as:"]),
+    ],
+)
+def test_the_ends_of_the_scale_are_called_what_they_are(browser, tmp_path, held, titles):
+    patch_run(tmp_path / "out", "npo", held=held)
+    write_report([tmp_path / "out"], tmp_path / "audit.html")
+    browser.open((tmp_path / "audit.html").as_uri())
+    found = browser.run(
+        "[...document.querySelectorAll('#extremes h3')].map(one => one.textContent)"
+    )
+    assert len(found) == len(titles)
+    for one, wanted in zip(found, titles, strict=True):
+        assert one in wanted.split("|"), found
+
+
+def test_the_lines_of_the_layers_are_means_with_limits_by_author(tmp_path):
+    """Authors of four rows each: the interval is that of six author means (Student's t)."""
+    summary = patch_run(tmp_path / "out", "npo", held=0.4)
+    (depth,) = assemble([tmp_path]).depths
+    rows = [json.loads(line) for line in (tmp_path / "out" / "results.jsonl").open()]
+    s1, s2 = (np.array([row[name] for row in rows]) for name in ("s1", "s2"))
+    # a layer that does not encode a fact (S1 at most tau) holds none of it
+    reached = np.where(s1 > summary["tau"], np.minimum(np.maximum(s2, 0), s1), s1)
+    for name, values in (("s1", s1), ("reached", reached), ("held", s1 - reached)):
+        authors = values.reshape(6, 4, -1).mean(1)
+        half = t.ppf(0.975, 5) * authors.std(0, ddof=1) / np.sqrt(6)
+        wanted = np.stack([values.mean(0), authors.mean(0) - half, authors.mean(0) + half], 1)
+        np.testing.assert_allclose(depth.bands[name][1:], wanted[1:], atol=1e-9)
+    assert depth.bands["held"][0] == [0.0, None, None]  # layer 0 encodes nothing
+    assert [row[0] for row in depth.bands["s1"]] == pytest.approx(
+        [row["s1"] for row in summary["per_layer"]]
+    )
+    share = np.array(depth.bands["held"])[:, 0].sum() / s1.sum(1).mean()
+    assert 0.2 < share < 0.6  # of a model that holds two fifths
+
+
+def test_the_shading_lies_between_both_lines_and_is_called_not_erased(browser, page):
+    browser.open(page + "#model=half")
+    shape, upper, lower = browser.run(
+        "['.held', '[stroke-width=\"2.5\"]'].flatMap(kind =>"
+        " [...document.querySelectorAll('#layers path' + kind)].map(one => one.getAttribute('d')))"
+    )
+    points = re.findall(r"[\d.]+ [\d.]+", shape)
+    assert points == re.findall(r"[\d.]+ [\d.]+", upper) + re.findall(r"[\d.]+ [\d.]+", lower)[::-1]
+    assert browser.run("document.querySelectorAll('#layers path.limit[d^=M]').length") == 4
+    caption = browser.run("document.querySelector('#layers figcaption').textContent")
+    assert "The shading is what is not erased" in caption
+    assert "95 % intervals of both means, by authors" in caption
+    browser.hover("#layers g:last-child .hit, #layers .hit:last-of-type")
+    tip = browser.run("document.querySelector('#tip').textContent")
+    assert re.search(r"not erased \d\.\d{3} \(-?\d\.\d{3} to \d\.\d{3}\)", tip), tip
+
+
+def test_rows_without_authors_have_limits_by_rows_and_few_have_none(browser, tmp_path):
+    for name, per_author, wanted in (
+        ("a", 24, "No interval: too few authors"),
+        ("b", 0, "by rows"),
+    ):
+        patch_run(tmp_path / name, name, per_author=per_author or 1)
+        if not per_author:
+            path = tmp_path / name / "results.jsonl"
+            rows = [json.loads(line) for line in path.open()]
+            alone = [row | {"group": f"idx {row['idx']}"} for row in rows]
+            path.write_text("".join(f"{json.dumps(row)}\n" for row in alone))
+        write_report([tmp_path / name], tmp_path / f"{name}.html")
+        browser.open((tmp_path / f"{name}.html").as_uri())
+        assert wanted in browser.run("document.querySelector('#layers figcaption').textContent")
+
+
+def test_a_page_holds_a_few_short_words_of_a_few_attacks(tmp_path, monkeypatch):
+    told = [(f"attack {n}", "x" * 999) for n in range(9)]
+    attacked(tmp_path / "a", "npo", {5: told})
+    found = read_worst(tmp_path / "a" / "worst" / "summary.json")
+    assert [(name, len(text)) for name, text in found["said"]["5"]] == [
+        (f"attack {n}", LONGEST_SAID) for n in range(MOST_SAID)
+    ]
+    attacked(tmp_path / "b", "idk", {5: told})
+    monkeypatch.setattr(assembled, "_MOST_TEXTS", 1)
+    assert sum(bool(one.get("said")) for one in assemble([tmp_path]).attacks) == 1
+
+
+def test_files_beside_a_summary_may_lack_and_are_checked(tmp_path):
+    attacked(tmp_path, "npo", {5: [("prefix", "a")]})
+    (tmp_path / "sample" / "facts.csv").write_text("idx,n,hits\n5,4,many\n")
+    with pytest.raises(InputError, match=r"facts.csv: .*hits.*whole number"):
+        read_sample(tmp_path / "sample" / "summary.json")
+    (tmp_path / "worst" / "evidence.jsonl").write_text('{"idx": 5}\n')
+    with pytest.raises(InputError, match=r"evidence.jsonl: has no 'attack'"):
+        read_worst(tmp_path / "worst" / "summary.json")
+    for name in ("sample/facts.csv", "worst/evidence.jsonl", "know/facts.csv"):
+        (tmp_path / name).unlink()
+    assert read_sample(tmp_path / "sample" / "summary.json")["said"] == {}
+    assert read_worst(tmp_path / "worst" / "summary.json")["said"] == {}
+    assert read_know(tmp_path / "know" / "summary.json")["facts"] == {}
