@@ -11,11 +11,12 @@ import click
 from lensaudit.cli.options import SettingOption, options, shared
 from lensaudit.cli.project import current_project, is_typed
 from lensaudit.cli.terminal import emit, listing, notice, say
+from lensaudit.data.facts import spans_of
 from lensaudit.errors import InputError, VerificationError
 from lensaudit.evaluation.settings import AnnotationSettings
 from lensaudit.models.registry import ModelSpec, Role, load_registry, origin
 from lensaudit.project import FILE, read_project, strangeness
-from lensaudit.screen.cells import name
+from lensaudit.screen.cells import by_rule, name
 from lensaudit.settings import CheckupSettings
 
 if TYPE_CHECKING:
@@ -109,8 +110,18 @@ def annotate(settings: AnnotationSettings, force: bool, as_json: bool) -> None:
     PAIRS: the forget and retain rows of the project file.
     """
     from lensaudit.evaluation.annotation import annotate as write
+    from lensaudit.report.annotation import write_spans
 
     found = [(one, write(one, force=force)) for one in _wanted(settings)]
+    for one, made in found if settings.page else ():
+        write_spans(
+            one.page_file,
+            made.proposals,
+            made.remarks,
+            review=one.review_file,
+            out=one.out,
+            force=force,
+        )
     if as_json:
         forget, *kept = (_annotated_document(*one) for one in found)
         emit(forget | ({"retain": kept[0]} if kept else {}))
@@ -121,16 +132,19 @@ def annotate(settings: AnnotationSettings, force: bool, as_json: bool) -> None:
 
 def _wanted(settings: AnnotationSettings) -> list[AnnotationSettings]:
     """What is annotated: the pairs that are named, or all that the project names."""
-    project = current_project()
-    if is_typed("pairs"):
-        is_other = project is None or settings.pairs not in (project.forget, settings.review_file)
-        if is_other and not is_typed("out"):
-            raise click.UsageError("Missing option '-o' / '--out'.")
+    project, wanted = current_project(), [settings]
+    if project is not None and project.retain_rows is not None and project.retain_data is not None:
+        rows, out = project.retain_rows, Path(project.retain_data)
+        wanted.append(replace(settings, pairs=rows, out=out, review=None))
+    if not is_typed("pairs"):
+        return wanted
+    if is_typed("out") or (project is not None and settings.pairs == project.forget):
         return [settings]
-    if project is None or project.retain_rows is None or project.retain_data is None:
-        return [settings]
-    kept = replace(settings, pairs=project.retain_rows, out=Path(project.retain_data), review=None)
-    return [settings, kept]
+    # a review is known by its name, also where a browser saved it
+    found = [one for one in wanted if project and one.review_file.name == settings.pairs.name]
+    if not found:
+        raise click.UsageError("Missing option '-o' / '--out'.")
+    return [replace(found[0], pairs=settings.pairs)]
 
 
 def _annotated_document(settings: AnnotationSettings, found: "Annotated") -> dict[str, Any]:
@@ -138,6 +152,7 @@ def _annotated_document(settings: AnnotationSettings, found: "Annotated") -> dic
     return {
         "out": str(settings.out),
         "review": str(settings.review_file),
+        **({"page": str(settings.page_file)} if settings.page else {}),
         "n": len(found.kept),
         "left_out": {str(idx): why for idx, why in found.left_out.items()},
         "to_check": sorted(found.remarks),
@@ -151,7 +166,9 @@ def _print_annotated(settings: AnnotationSettings, found: "Annotated") -> None:
     review = settings.review_file
     say(f"written: {settings.out} ({len(found.kept)} of {len(found.proposals)} rows)")
     say(f"review: {review} ({len(found.remarks)} rows marked CHECK)")
-    for line in found.relations.lines():
+    if settings.page:
+        say(f"page: {settings.page_file} (to move spans; it downloads {review.name} to read back)")
+    for line in (*by_rule({"spans": spans_of(found.kept)}), *found.relations.lines()):
         say(line)
     for idx, why in list(found.left_out.items())[:SHOWN]:
         notice(f"idx {idx} left out: {why}")

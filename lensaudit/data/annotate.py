@@ -49,9 +49,14 @@ class Proposal:
         return self.pair.answer[: self.start].rstrip()
 
     @property
+    def reviewed(self) -> bool:
+        """Whether a person corrected or confirmed it in a review."""
+        return self.rule == REVIEW
+
+    @property
     def origin(self) -> Origin:
         """Whether a person saw it: whoever named the entity, or read the review."""
-        return "reviewed" if self.rule in ("given", REVIEW) else "rule"
+        return "reviewed" if self.reviewed or self.rule == "given" else "rule"
 
     def example(self) -> Fact:
         """The proposal as an annotated row."""
@@ -267,12 +272,13 @@ def read_pairs(path: Path, fields: Fields = Fields()) -> list[tuple[Fact, str | 
 HEADING = "# lensaudit review"
 """The first words of a review file."""
 
-_HELP = (
+HELP = (
     f"{HEADING}: the fact of each answer stands in [[ ]]. Move the brackets where they are wrong,",
     "# delete (rule: ...) where they are right: both count as reviewed. Delete a block to leave",
     "# its row out, then run: lensaudit annotate THIS_FILE -o forget.json",
     "# Lines with # are read over, but for the idx. A line break of an answer is written \\n.",
 )
+"""How a review begins."""
 
 _ROW = re.compile(r"# idx (\d+)(?: group (\".*\"|-?\d+))?(?:$| )")
 
@@ -289,7 +295,7 @@ def write_review(
 ) -> Path:
     """One block per row, in the order given; `remarks` are shown above the question, by idx."""
     blocks = [_block(one, remarks.get(one.pair.idx, ())) for one in proposals]
-    text = "\n".join([*_HELP, "", *blocks])
+    text = "\n".join([*HELP, "", *blocks])
     return write_bytes(path, text.encode("utf-8", "backslashreplace"))
 
 
@@ -326,17 +332,26 @@ def read_review(path: Path) -> list[Proposal]:
     return rows
 
 
-def _block(proposal: Proposal, remarks: Sequence[str]) -> str:
-    pair = proposal.pair
+def heading(pair: Fact) -> str:
+    """The first line of a block: number and author of a row."""
     group = pair.group if isinstance(pair.group, int) else f'"{_escaped(pair.group)}"'
-    answer, at = pair.answer, f"{proposal.start}:{proposal.end}"
+    return f"# idx {pair.idx} group {group}"
+
+
+def named_rule(proposal: Proposal) -> str:
+    """Which rule proposed which characters of the answer, as a block says it."""
+    return f"rule: {proposal.rule} {proposal.start}:{proposal.end}"
+
+
+def _block(proposal: Proposal, remarks: Sequence[str]) -> str:
+    pair, answer = proposal.pair, proposal.pair.answer
     marked = (
         f"{_escaped(answer[: proposal.start])}[[{_escaped(proposal.entity)}]]"
         f"{_escaped(answer[proposal.end :])}"
     )
     return "\n".join(
         [
-            f"# idx {pair.idx} group {group} (rule: {proposal.rule} {at})",
+            heading(pair) + ("" if proposal.reviewed else f" ({named_rule(proposal)})"),
             *(f"# CHECK: {_escaped(remark)}" for remark in remarks),
             *([f"R: {_escaped(pair.relation)}"] if pair.relation else []),
             f"Q: {_escaped(pair.question)}",

@@ -1,7 +1,7 @@
 """From question-answer pairs to a forget set whose facts can be scored: propose, check, write."""
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -76,9 +76,11 @@ def annotate(settings: AnnotationSettings, *, force: bool = False) -> Annotated:
     """
     if not settings.out.name:
         raise InputError("--out: names no file")
-    pairs, out, review = settings.pairs, settings.out, settings.review_file
+    out, review = settings.out, settings.review_file
     if settings.min_logprob is not None and settings.model is None:
         raise InputError("--min-logprob needs --model, which is asked for the facts")
+    # the page goes on where its reader was
+    pairs = review if settings.page and _is_of(review, settings) else settings.pairs
     reviewed = is_review(read_text(pairs))
     # Path.resolve stumbles over a link to itself
     own, *kept = map(os.path.realpath, (pairs, out) if reviewed else (pairs, out, review))
@@ -86,27 +88,25 @@ def annotate(settings: AnnotationSettings, *, force: bool = False) -> Annotated:
         raise InputError(f"{pairs}: would be written over; name another --out or --review")
     check_output(out, ours=_is_forget_set, force=force)
     check_plain(review)
-    proposals = (
-        read_review(pairs)
-        if reviewed
-        else [
-            propose(pair) if given is None else located(pair, given)
-            for pair, given in read_pairs(pairs, _fields(settings))
-        ]
-    )
-    found = checked(proposals, reviewed=reviewed)
+    found = checked(read_review(pairs) if reviewed else _proposed(settings))
     if settings.model is not None and found.kept:
         found = asked_of_model(found, settings.model, settings)
     make_folder(out.parent)
     if not (reviewed and os.path.realpath(review) == own):
         if not force:
-            _refuse_edited(review, found.proposals)
+            _refuse_edited(review, found.proposals, reviewed=reviewed)
         write_review(review, found.proposals, found.remarks)
     if not found.kept:
         raise InputError(f"{pairs}: no row can be scored; the reasons are in {review}")
     validate(found.rows, str(pairs))
     write_json(out, found.rows)
     return found
+
+
+def _proposed(settings: AnnotationSettings) -> list[Proposal]:
+    """What rules say of the pairs; a row that names its entity is believed."""
+    rows = read_pairs(settings.pairs, _fields(settings))
+    return [propose(pair) if given is None else located(pair, given) for pair, given in rows]
 
 
 def _fields(settings: AnnotationSettings) -> Fields:
@@ -124,8 +124,25 @@ def _is_forget_set(content: bytes) -> bool:
     return found == rows and content == json_bytes(rows)
 
 
-def _refuse_edited(review: Path, proposals: Sequence[Proposal]) -> None:
+def _is_of(review: Path, settings: AnnotationSettings) -> bool:
+    """Whether a review is there, and of these pairs: it has no row that they have not."""
+    if not review.exists() or is_review(read_text(settings.pairs)):
+        return False
+    asked = {_pair(pair) for pair, _ in read_pairs(settings.pairs, _fields(settings))}
+    try:
+        return asked.issuperset(_pair(one.pair) for one in read_review(review))
+    except InputError:
+        return False
+
+
+def _pair(fact: Fact) -> tuple[int, str, str]:
+    return fact.idx, fact.question, fact.answer
+
+
+def _refuse_edited(review: Path, proposals: Sequence[Proposal], *, reviewed: bool) -> None:
     """A review that a person corrected is never written over: brackets moved or blocks deleted.
+
+    Another review of the person replaces it, unless rows that nobody saw there were seen here.
 
     Raises:
         InputError: `review` exists and holds other spans than were proposed, or something else.
@@ -133,7 +150,9 @@ def _refuse_edited(review: Path, proposals: Sequence[Proposal]) -> None:
     if not review.exists():
         return
     try:
-        edited = _spans(read_review(review)) != _spans(proposals)
+        old = _spans(read_review(review))
+        unseen = _spans(one for one in proposals if not one.reviewed)
+        edited = bool({*unseen} - {*old}) if reviewed else old != unseen
     except InputError:
         edited = True
     if edited:
@@ -144,18 +163,15 @@ def _refuse_edited(review: Path, proposals: Sequence[Proposal]) -> None:
 
 
 def _spans(
-    proposals: Sequence[Proposal],
+    proposals: Iterable[Proposal],
 ) -> list[tuple[int, str, str, int, int, Origin, str | None]]:
-    return [
-        (p.pair.idx, p.pair.question, p.pair.answer, p.start, p.end, p.origin, p.pair.relation)
-        for p in proposals
-    ]
+    return [(*_pair(p.pair), p.start, p.end, p.origin, p.pair.relation) for p in proposals]
 
 
-def checked(proposals: Sequence[Proposal], *, reviewed: bool = False) -> Annotated:
+def checked(proposals: Sequence[Proposal]) -> Annotated:
     """Rows that can be scored and rows that cannot; a reviewed row has no doubts left."""
     bad = {one.pair.idx: found for one in proposals if (found := faults(one))}
-    unsure = {} if reviewed else {one.pair.idx: doubts(one) for one in proposals}
+    unsure = {one.pair.idx: doubts(one) for one in proposals if not one.reviewed}
     return Annotated(
         proposals=proposals,
         kept=[one.example() for one in proposals if one.pair.idx not in bad],

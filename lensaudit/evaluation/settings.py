@@ -62,6 +62,10 @@ class AnnotationSettings(Precision, Names):
         Path | None,
         Option("Text file to correct by hand. [default: beside --out, .review.txt]", is_a="file"),
     ] = None
+    page: Annotated[
+        bool,
+        Option("Also a page beside --out, .page.html, to move spans by clicks or keys."),
+    ] = False
     model: Annotated[
         str | None,
         Option("Check every span with this model's tokenizer.", is_a="model"),
@@ -84,3 +88,8 @@ class AnnotationSettings(Precision, Names):
     def review_file(self) -> Path:
         """Where all rows stand, doubtful ones marked."""
         return self.review or self.out.with_suffix(".review.txt")
+
+    @property
+    def page_file(self) -> Path:
+        """Where the page goes."""
+        return self.out.with_suffix(".page.html")

@@ -9,7 +9,7 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
-from jinja2 import Environment, PackageLoader, StrictUndefined
+from jinja2 import Environment, PackageLoader, StrictUndefined, Template
 from markupsafe import Markup
 
 from lensaudit.data.facts import Fact
@@ -64,7 +64,7 @@ def write_report(
             is there, no page of ours, and `force` is not given.
     """
     page = Path(out)
-    check_output(page, ours=_is_page, force=force)
+    check_output(page, ours=is_page, force=force)
     document = assemble([Path(one) for one in paths], title=title, examples=examples)
     if page.parent.is_dir():
         sweep_partials(page.parent)
@@ -72,25 +72,18 @@ def write_report(
     return [LeftOut(one["path"], one["reason"]) for one in document.left_out]
 
 
-def _is_page(content: bytes) -> bool:
+def is_page(content: bytes) -> bool:
     """Whether a file is a page of ours, of any version: by its brand."""
     return b"lens<b>audit</b>" in content
 
 
 def render(document: Document) -> str:
     """The page. Every text of a model or a data set in it is text, whatever it spells."""
-    environment = Environment(
-        loader=PackageLoader("lensaudit.report", "assets"),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    script = "\n".join(["'use strict';", *map(_asset, SCRIPTS)])
+    script = "\n".join(["'use strict';", *map(asset, SCRIPTS)])
     script = f"(() => {{\n{script}\n}})();\n"
-    style = _asset("page.css")
+    style = asset("page.css")
     shown = _shown(document)
-    return environment.get_template("page.html.j2").render(
+    return template("page.html.j2").render(
         document=visible_values(_light(document)),
         lead=_lead(document),
         limits=LIMITS,
@@ -99,6 +92,18 @@ def render(document: Document) -> str:
         data=Markup(as_script_data(shown)),
         policy=policy(script, style),
     )
+
+
+def template(name: str) -> Template:
+    """An HTML file of the assets; what is filled in is text unless it is marked as markup."""
+    environment = Environment(
+        loader=PackageLoader("lensaudit.report", "assets"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    return environment.get_template(name)
 
 
 def policy(script: str, style: str) -> str:
@@ -124,7 +129,8 @@ def _hash(text: str) -> str:
     return f"'sha256-{digest}'"
 
 
-def _asset(name: str) -> str:
+def asset(name: str) -> str:
+    """The text of a script or a style sheet."""
     return (resources.files("lensaudit.report") / "assets" / name).read_text(encoding="utf-8")
 
 

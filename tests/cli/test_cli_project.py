@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shutil
 
 import click
@@ -62,6 +63,20 @@ def test_four_commands_lead_from_own_files_to_a_page(place, capsys):
     assert len(kept) == 12
     assert {row["group"] for row in kept} == {f"author {e.group}" for e in forget_set("demo")[:12]}
     assert (place / "retain_rows.annotated.review.txt").exists()
+
+    # a page for each, without --force; a review is known by its name wherever it was saved
+    assert run(["annotate", "--page", "--json"]) == 0
+    assert (place / "forget_rows.annotated.page.html").exists()
+    (place / "Downloads").mkdir()
+    text = (place / "retain_rows.annotated.review.txt").read_text()
+    saved = place / "Downloads" / "retain_rows.annotated.review.txt"
+    saved.write_text(re.sub(r" \(rule: \w+ [\d:]+\)", "", text))
+    assert run(["annotate", str(saved)]) == 0
+    again = json.loads((place / "retain_rows.annotated.json").read_text())
+    assert {row["span"] for row in again} == {"reviewed"}
+    assert {row["span"] for row in kept} == {"rule"}
+    assert run(["annotate", str(place / "Downloads" / "other.txt")]) == 2
+    capsys.readouterr()
 
     assert run(["audit", "--suite", "none", "--limit", "4"]) == 0
     capsys.readouterr()
@@ -188,6 +203,7 @@ LOOKED_AT = {
     *("--mechanism", "--memory", "--method"),
     *("--metric", "--model", "--models", "--negative", "--neutral-data"),
     *("--no-control", "--no-fluency", "--offline", "--once", "--only", "--out"),
+    "--page",
     *("--pool-forgot", "--pool-knows", "--positive", "--project", "--prompt"),
     *("--question-key", "--quiet", "--quota", "--real", "--registry", "--relearn-data"),
     *("--relearn-on", "--results", "--retain", "--retain-data", "--retain-log", "--review"),

@@ -104,11 +104,12 @@ class Chromium:
         x, y = self._place(selector, dx, dy)
         self._call("Input.dispatchMouseEvent", type="mouseMoved", x=x, y=y)
 
-    def press(self, key: str) -> None:
+    def press(self, key: str, *, shift: bool = False) -> None:
         """A real key: `Enter`, `ArrowDown`, or a letter."""
         codes = {"Enter": 13, "ArrowDown": 40, "ArrowRight": 39, "Tab": 9, " ": 32}
         text = {"Enter": "\r"}.get(key, key if len(key) == 1 else "")
         named = {"key": key, "windowsVirtualKeyCode": codes.get(key, ord(key[0].upper()))}
+        named |= {"modifiers": 8 if shift else 0}
         self._call("Input.dispatchKeyEvent", type="keyDown", text=text, **named)
         self._call("Input.dispatchKeyEvent", type="keyUp", **named)
 
