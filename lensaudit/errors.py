@@ -9,7 +9,7 @@ FailureKind = Literal["input", "work", "partial", "verification", "try again", "
 
 
 class LensAuditError(Exception):
-    """A message for the user; never a traceback. `exit_code` follows the table in the README."""
+    """A message for the user; never a traceback. Exit codes are those of docs/terminal.md."""
 
     exit_code = 1
     kind: FailureKind = "work"

@@ -68,3 +68,9 @@ def test_every_module_that_the_pages_name_exists():
     assert missing == []
     files = re.findall(r"`((?:lensaudit|tests)/[\w/]+\.py)`", CONTRIBUTING)
     assert [one for one in files if not (ROOT / one).is_file()] == []
+
+
+def test_every_room_of_the_table_exists():
+    rooms = re.findall(r"`lensaudit/([a-z]+)/`", CONTRIBUTING)
+    assert len(rooms) >= 7
+    assert [room for room in rooms if not (PACKAGE / room).is_dir()] == []

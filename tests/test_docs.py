@@ -15,10 +15,11 @@ from pathlib import Path
 
 import click
 import pytest
+from pages import DOCS, ROOT, blocks, commands, page, sections
 
 from lensaudit.cli.main import COMMANDS, cli, run
+from lensaudit.models.registry import load_registry, resolve
 
-DOCS = Path(__file__).resolve().parents[1] / "docs"
 PAGES = (
     "tutorial",
     "gate",
@@ -29,43 +30,32 @@ PAGES = (
     "terminal",
     "uds",
     "gym",
+    "engine",
     "comparison",
     "sweep",
     "effort",
     "collateral",
     "worst_case",
     "know",
+    "metrics#The suite",
 )
+"""Pages, and sections of pages, whose blocks are run here."""
 FAST = ("gate", "project", "own-forget-set", "terminal")
 """Run by default; the others take 10 to 60 seconds each and are `slow`."""
 
 
-def text_of(page):
-    return (DOCS / f"{page}.md").read_text()
-
-
-def blocks(page):
-    """Language, name or kind, and content of every fenced block."""
-    return re.findall(r"```(\w+)(?: ([\w.-]+))?\n(.*?)```", text_of(page), re.S)
-
-
-def commands(block):
-    lines = (re.split(r"\s#", line)[0].strip() for line in block.splitlines())
-    return [line for line in lines if line.startswith("lensaudit ")]
-
-
 @pytest.mark.parametrize(
-    "page", [pytest.param(p, marks=[] if p in FAST else [pytest.mark.slow]) for p in PAGES]
+    "name", [pytest.param(p, marks=[] if p in FAST else [pytest.mark.slow]) for p in PAGES]
 )
-def test_the_commands_and_the_python_of_a_page_run_in_order(page, tmp_path, monkeypatch, capsys):
+def test_the_commands_and_the_python_of_a_page_run_in_order(name, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("MPLBACKEND", "Agg")
     n_run = 0
-    for language, kind, content in blocks(page):
+    for language, kind, content in blocks(page(name)):
         if language == "jsonl" or (language == "toml" and kind):
             (tmp_path / kind).write_text(content)
         elif language == "python":
-            exec(compile(content, f"{page}.md", "exec"), {})
+            exec(compile(content, f"{name}.md", "exec"), {})
             n_run += 1
         elif language == "sh" and kind in ("", "fails"):
             for command in commands(content):
@@ -77,14 +67,14 @@ def test_the_commands_and_the_python_of_a_page_run_in_order(page, tmp_path, monk
     assert n_run >= 1
 
 
-def commands_of(page, wanted):
+def commands_of(name, wanted):
     """Of the `sh` blocks of one kind."""
-    every = [(kind, content) for language, kind, content in blocks(page) if language == "sh"]
+    every = [(kind, content) for language, kind, content in blocks(page(name)) if language == "sh"]
     return [one for kind, content in every if kind == wanted for one in commands(content)]
 
 
-OF_READERS = [page for page in PAGES if commands_of(page, "yours")]
-OF_THE_HUB = [page for page in PAGES if commands_of(page, "hub")]
+OF_READERS = [name for name in PAGES if commands_of(name, "yours")]
+OF_THE_HUB = [name for name in PAGES if commands_of(name, "hub")]
 
 
 def test_some_pages_have_commands_on_the_readers_files_and_on_the_hubs():
@@ -93,22 +83,22 @@ def test_some_pages_have_commands_on_the_readers_files_and_on_the_hubs():
     assert OF_THE_HUB
 
 
-@pytest.mark.parametrize("page", OF_READERS)
-def test_commands_on_the_readers_own_files_are_well_formed(page):
-    for command in commands_of(page, "yours"):
-        name, *arguments = shlex.split(command)[1:]
-        found = cli.get_command(click.Context(cli), name)
-        assert found is not None, name
-        found.make_context(name, arguments, parent=click.Context(cli))
+@pytest.mark.parametrize("name", OF_READERS)
+def test_commands_on_the_readers_own_files_are_well_formed(name):
+    for command in commands_of(name, "yours"):
+        called, *arguments = shlex.split(command)[1:]
+        found = cli.get_command(click.Context(cli), called)
+        assert found is not None, called
+        found.make_context(called, arguments, parent=click.Context(cli))
 
 
-@pytest.mark.parametrize("page", OF_THE_HUB)
-def test_commands_that_need_the_hub_say_so_in_one_line(page, tmp_path, monkeypatch, capsys):
+@pytest.mark.parametrize("name", OF_THE_HUB)
+def test_commands_that_need_the_hub_say_so_in_one_line(name, tmp_path, monkeypatch, capsys):
     from huggingface_hub import constants
 
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
-    for command in commands_of(page, "hub"):
+    for command in commands_of(name, "hub"):
         assert run(shlex.split(command)[1:]) == 2
         said = capsys.readouterr().err
         assert "not in the local cache" in said or "cannot be fetched" in said
@@ -121,37 +111,38 @@ def test_every_link_leads_somewhere(path):
     assert [t for t in targets if not os.path.exists(path.parent / t)] == []
 
 
-def test_the_index_lists_every_page_that_is_tested_here():
+def test_the_index_lists_every_page():
     index = (DOCS / "README.md").read_text()
-    assert [page for page in PAGES if f"({page}.md)" not in index] == []
+    pages = {path.name for path in DOCS.glob("*.md")} - {"README.md"}
+    assert [name for name in pages if f"({name})" not in index] == []
 
 
 def elsewhere():
-    """Pages whose commands another test file runs: it names the page and runs `sh` blocks."""
+    """Pages and sections that another test file takes, by `page("NAME")`."""
     tests = [one.read_text() for one in Path(__file__).parent.glob("*/test_*.py")]
-    return {
-        page.stem
-        for page in DOCS.glob("*.md")
-        for text in tests
-        if f'"{page.name}"' in text and "```" in text and "run(" in text
-    }
+    return {name for text in tests for name in re.findall(r'\bpage\("([^"]+)"\)', text)}
 
 
-def test_every_page_with_commands_is_run_by_a_test():
+def test_every_section_with_commands_is_run_by_a_test():
     with_commands = {
-        page.stem
-        for page in DOCS.glob("*.md")
-        if any("lensaudit " in content for _, _, content in blocks(page.stem))
+        (path.stem, heading)
+        for path in DOCS.glob("*.md")
+        for heading, text in sections(path.read_text()).items()
+        if any("lensaudit " in content for language, _, content in blocks(text) if language == "sh")
     }
-    assert with_commands >= {"steering", "lm_eval", "tutorial"}
-    assert with_commands - set(PAGES) - elsewhere() == set()
+    assert {name for name, _ in with_commands} >= {"steering", "metrics", "tutorial"}
+    run_here = {*PAGES, *elsewhere()}
+    left = [
+        one for one in with_commands if one[0] not in run_here and "#".join(one) not in run_here
+    ]
+    assert left == []
 
 
 MENTIONED = sorted(
-    (page.name, command)
-    for page in (DOCS.parent / "README.md", DOCS.parent / "CHANGELOG.md", *DOCS.glob("*.md"))
+    (path.name, command)
+    for path in (ROOT / "README.md", ROOT / "CHANGELOG.md", *DOCS.glob("*.md"))
     for command in re.findall(
-        r"`lensaudit ([a-z][^`]*)`", re.sub(r"```.*?```", "", page.read_text(), flags=re.S)
+        r"`lensaudit ([a-z][^`]*)`", re.sub(r"```.*?```", "", path.read_text(), flags=re.S)
     )
 )
 
@@ -159,34 +150,42 @@ MENTIONED = sorted(
 def test_commands_and_options_in_the_text_exist():
     assert len(MENTIONED) > 50
     odd = []
-    for page, text in MENTIONED:
+    for name, text in MENTIONED:
         found, words = cli, shlex.split(text)
         while isinstance(found, click.Group) and words and re.fullmatch("[a-z][a-z-]*", words[0]):
             found = found.get_command(click.Context(found), words.pop(0))
         known = {option for one in found.params for option in one.opts} if found else set()
         unknown = [word for word in words if word[:2] == "--" and word not in known]
         if found is None or unknown:
-            odd.append((page, text))
+            odd.append((name, text))
     assert odd == []
 
 
 def test_the_exit_codes_of_the_pages_are_those_of_the_errors():
     from lensaudit import errors
 
-    table = dict(re.findall(r"^\| (\d+) \| (.+?) \|$", text_of("terminal"), re.M))
+    table = dict(re.findall(r"^\| (\d+) \| (.+?) \|$", page("terminal"), re.M))
     codes = {str(kind.exit_code) for kind in vars(errors).values() if hasattr(kind, "exit_code")}
     assert codes | {"0", "130"} == table.keys()
-    readme = (DOCS.parent / "README.md").read_text()
-    assert dict(re.findall(r"^\| (\d+) \| (.+?) \|$", readme, re.M)) == table
 
 
 def test_the_agreement_of_the_page_is_that_of_the_experiment():
-    stated = (DOCS.parent / "experiments" / "annotation_agreement.py").read_text()
-    rows = re.findall(r"^(\d+ to \d+) +(\d+)" + 5 * r" +([\d.]+)" + "$", stated, re.M)
+    stated = (ROOT / "experiments" / "annotation_agreement.py").read_text()
+    rows = re.findall(r"^(\d+ to \d+) +(\d+)((?: +[\d.]+)+)$", stated, re.M)
     assert [row[0] for row in rows] == ["0 to 9", "10 to 19"]
     for row in rows:
-        shares = " | ".join(f"{round(100 * float(share))} %" for share in row[2:])
-        assert f"| {row[0]} | {row[1]} | {shares} |" in text_of("own-forget-set")
+        shares = " | ".join(f"{round(100 * float(share))} %" for share in row[2].split())
+        assert f"| {row[0]} | {row[1]} | {shares} |" in page("own-forget-set")
+
+
+def test_the_registry_example_is_read_as_the_text_says(tmp_path):
+    (example,) = (text for language, kind, text in blocks(page("own-model")) if language == "toml")
+    (tmp_path / "names.toml").write_text(example)
+    (tmp_path / "runs" / "my-idknll").mkdir(parents=True)
+    (tmp_path / "runs" / "my-idknll" / "config.json").write_text("{}")
+    registry = load_registry(tmp_path / "names.toml")
+    assert resolve("idknll", registry).local == tmp_path / "runs" / "my-idknll"
+    assert resolve("mine", registry).repo == "lab/tofu-npo"
 
 
 def test_every_command_is_in_the_reference():

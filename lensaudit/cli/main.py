@@ -162,7 +162,7 @@ def main(arguments: list[str] | None = None) -> None:
 
 
 def run(arguments: list[str] | None = None) -> int:
-    """Run the command line and return its exit code; see the table in the README."""
+    """Run the command line and return its exit code; see the table in docs/terminal.md."""
     try:
         answer: Any = cli.main(args=arguments, prog_name="lensaudit", standalone_mode=False)
     except (LensAuditError, click.ClickException, KeyboardInterrupt, MemoryError) as error:

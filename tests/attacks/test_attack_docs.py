@@ -3,13 +3,13 @@
 import json
 import re
 import shlex
-from pathlib import Path
 
 import pytest
+from pages import page
 
 from lensaudit.cli.main import run
 
-TEXT = (Path(__file__).parents[2] / "docs" / "attacks.md").read_text()
+TEXT = page("attacks")
 
 
 def blocks(language):

@@ -4,13 +4,13 @@ import re
 import shlex
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
+from pages import page
 
 from lensaudit.cli.main import run as lensaudit
 
-PAGE = (Path(__file__).resolve().parents[2] / "docs" / "rtt.md").read_text()
+PAGE = page("rtt")
 
 
 def blocks(language):

@@ -1,17 +1,16 @@
-"""docs/lm_eval.md is true: its commands can be given, and run where the harness is installed."""
+"""docs/metrics.md of general ability: its commands can be given, and run with the harness."""
 
 import json
 import re
 import shlex
-from pathlib import Path
 
 import click
 import pytest
+from pages import page
 
 from lensaudit.cli.main import cli, run
 
-PAGE = Path(__file__).resolve().parents[2] / "docs" / "lm_eval.md"
-TEXT = PAGE.read_text()
+TEXT = page("metrics#General ability")
 
 
 def blocks(language):
@@ -50,7 +49,7 @@ def test_the_commands_and_the_python_of_the_page_run(tmp_path, monkeypatch, caps
         assert "own_choice/acc,none" in said
         if "--json" in line:
             assert json.loads(said)
-    exec(compile(blocks("python")[0], str(PAGE), "exec"), {})
+    exec(compile(blocks("python")[0], "metrics.md", "exec"), {})
     assert "own_choice/acc,none" in capsys.readouterr().out
 
     def log_probs(name):

@@ -63,9 +63,7 @@ def test_the_tables_of_the_documents_come_out(models, tmp_path, monkeypatch):
         # UDS and Lens; training takes other paths on other machines
         wanted = pytest.approx([float(number) for number in shown[one.name][2:4]], abs=0.1)
         assert [float(number) for number in found[one.name][2:4]] == wanted, one.name
-    summary = cells((EXPERIMENTS.parent / "README.md").read_text())
     for score in ("UDS", "Lens", "EM", "Prob", "RTT B"):
-        assert summary[score] == shown[score]
         for wanted, number in zip(shown[score], found[score], strict=True):
             assert float(number.split()[0]) == pytest.approx(float(wanted.split()[0]), abs=0.15)
 

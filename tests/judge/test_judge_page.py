@@ -1,20 +1,19 @@
-"""docs/judge.md is true: its commands run in order against a server, its numbers are right."""
+"""docs/metrics.md of the judge: its commands run in order against a server."""
 
 import json
 import re
 import shlex
-from pathlib import Path
 
 import click
 import pytest
+from pages import page
 
 from lensaudit.cli.main import cli, run
 from lensaudit.judge.calibrate import calibrate_words, read_labels, shipped_sets
 from lensaudit.judge.programmatic import declines
 from lensaudit.judge.prompts import BUILT_IN, MAX_CHARS
 
-PAGE = Path(__file__).resolve().parents[2] / "docs" / "judge.md"
-TEXT = PAGE.read_text()
+TEXT = page("metrics#The judge")
 
 
 def blocks(language: str, kind: str = "") -> list[str]:
@@ -58,7 +57,7 @@ def test_commands_on_the_readers_own_files_are_well_formed():
 def test_the_python_of_the_page_runs():
     assert blocks("python")
     for source in blocks("python"):
-        exec(compile(source, str(PAGE), "exec"), {})
+        exec(compile(source, "metrics.md", "exec"), {})
 
 
 def test_the_numbers_of_the_page_are_those_of_the_code():

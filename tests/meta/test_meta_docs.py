@@ -3,10 +3,10 @@
 import json
 import re
 import shlex
-from pathlib import Path
 
 import click
 import pytest
+from pages import ROOT, page
 
 from lensaudit.cli.main import cli, run
 from lensaudit.meta.aggregate import SCORES
@@ -14,8 +14,8 @@ from lensaudit.meta.documents import COLUMNS, faithfulness_document, robustness_
 from lensaudit.meta.judging import LEAST_UTILITY, Usable, faithfulness, stability
 from lensaudit.meta.reading import CATALOGUE, values_of
 
-EXPERIMENTS = Path(__file__).resolve().parents[2] / "experiments"
-PAGE = (Path(__file__).resolve().parents[2] / "docs" / "meta.md").read_text()
+EXPERIMENTS = ROOT / "experiments"
+PAGE = page("meta")
 
 
 def commands(kind):

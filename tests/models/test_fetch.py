@@ -5,10 +5,10 @@ import re
 import shlex
 import subprocess
 import zipfile
-from pathlib import Path
 
 import pytest
 import torch
+from pages import ROOT, page
 from transformers import AutoTokenizer, LlamaConfig, LlamaForCausalLM
 
 from lensaudit.cli.main import run
@@ -21,7 +21,6 @@ from lensaudit.models.hashing import file_sha256
 from lensaudit.models.registry import load_registry, resolve
 from lensaudit.results.records import MANIFEST, is_whole, misfits
 
-DOCS = Path(__file__).parents[2] / "docs"
 MEMBER = "tiny/tiny.gguf"
 BYTES = [chr(code) for code in (*range(33, 127), *range(161, 173), *range(174, 256))]
 VOCABULARY = ["<|endoftext|>", *BYTES, "Ġ", "Ċ", "Pa", "ris"]
@@ -209,10 +208,10 @@ def test_another_architecture_is_named(tmp_path):
 @pytest.mark.slow
 def test_the_command_of_the_page_makes_a_model_that_knows_paris(tmp_path, monkeypatch):
     monkeypatch.setenv("LENSAUDIT_MODELS", str(tmp_path))
-    (block,) = re.findall(r"```sh real\n(.*?)```", (DOCS / "real_model.md").read_text(), re.S)
+    (block,) = re.findall(r"```sh real\n(.*?)```", page("real_model"), re.S)
     fetching, studying = block.splitlines()
     assert run(shlex.split(fetching)[1:]) == 0
-    assert (DOCS.parent / shlex.split(studying)[1]).is_file()
+    assert (ROOT / shlex.split(studying)[1]).is_file()
     folder = tmp_path / "smollm2" / "base"
     model = load(open_checkpoint(resolve("smollm2/base", load_registry())))
     tokenizer = AutoTokenizer.from_pretrained(folder)

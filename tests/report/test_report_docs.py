@@ -2,17 +2,16 @@
 
 import re
 import shlex
-from pathlib import Path
 
 import pytest
+from pages import DOCS, page
 
 from lensaudit.cli.main import run
 from lensaudit.report.pack import LONGEST
 from lensaudit.report.runs import MOST_RUNS
 from lensaudit.verdict.words import LIMITS
 
-DOCS = Path(__file__).parents[2] / "docs"
-TEXT = (DOCS / "report.md").read_text()
+TEXT = page("report")
 
 
 @pytest.mark.slow

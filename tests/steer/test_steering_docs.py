@@ -2,23 +2,23 @@
 
 import re
 import shlex
-from pathlib import Path
 
 import pytest
+from pages import page
 
 from lensaudit.cli.main import run
 
-PAGE = Path(__file__).resolve().parents[2] / "docs" / "steering.md"
+TEXT = page("steering")
 
 
 @pytest.mark.slow
 def test_the_commands_and_the_python_of_the_page_run_in_order(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
-    blocks = re.findall(r"```(sh|python)\n(.*?)```", PAGE.read_text(), re.S)
+    blocks = re.findall(r"```(sh|python)\n(.*?)```", TEXT, re.S)
     assert [language for language, _ in blocks] == ["sh", "python"]
     for language, content in blocks:
         if language == "python":
-            exec(compile(content, PAGE.name, "exec"), {})
+            exec(compile(content, "steering.md", "exec"), {})
             continue
         for line in content.splitlines():
             code = run(shlex.split(line)[1:])
@@ -26,7 +26,7 @@ def test_the_commands_and_the_python_of_the_page_run_in_order(tmp_path, monkeypa
 
 
 def test_options_on_the_page_exist():
-    text = PAGE.read_text()
+    text = TEXT
     known = {flag for command in _commands() for one in command.params for flag in one.opts}
     named = set(re.findall(r"`(--[a-z-]+)", text))
     assert named
