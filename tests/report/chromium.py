@@ -122,6 +122,16 @@ class Chromium:
         features = [{"name": "prefers-color-scheme", "value": scheme}]
         self._call("Emulation.setEmulatedMedia", media=medium, features=features)
 
+    def size(self, width: int, height: int = 900) -> None:
+        """The window as wide as a phone, or as wide as one likes."""
+        self._call(
+            "Emulation.setDeviceMetricsOverride",
+            width=width,
+            height=height,
+            deviceScaleFactor=1,
+            mobile=False,
+        )
+
     def picture(self, path: Path, selector: str | None = None, *, scale: float = 1) -> None:
         """A PNG of the whole page, or of one element."""
         query = f"document.querySelector({json.dumps(selector or 'html')}).getBoundingClientRect()"

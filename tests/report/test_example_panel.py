@@ -5,7 +5,7 @@ import re
 
 import numpy as np
 import pytest
-from report_cases import answers, attacked, patch_run, texts
+from report_cases import answers, attacked, eval_run, patch_run, texts
 from scipy.stats import t
 
 from lensaudit.errors import InputError
@@ -235,3 +235,21 @@ def test_files_beside_a_summary_may_lack_and_are_checked(tmp_path):
     assert read_sample(tmp_path / "sample" / "summary.json")["said"] == {}
     assert read_worst(tmp_path / "worst" / "summary.json")["said"] == {}
     assert read_know(tmp_path / "know" / "summary.json")["facts"] == {}
+
+
+def test_the_scatter_holds_anchors_and_intervals(browser, tmp_path):
+    for at, name in enumerate(("a", "b", "c")):
+        patch_run(tmp_path / "out" / name, name, held=at / 2, seed=at)
+    for name, value in (("a", 0.2), ("b", 0.4), ("c", 0.6), ("full", 0.9), ("retain", 0.1)):
+        eval_run(tmp_path / "out" / f"eval-{name}", name, forget_Q_A_Prob=value)
+    write_report([tmp_path / "out"], tmp_path / "audit.html")
+    browser.open((tmp_path / "audit.html").as_uri())
+    crowd = "document.querySelector('#compare [aria-label$=\"by forget Q A Prob\"]')"
+    assert browser.run(f"{crowd}.querySelectorAll('.dot').length") == 3
+    assert browser.run(f"{crowd}.querySelectorAll('.anchor').length") == 2
+    # both intervals of each model; of an anchor UDS is what the scale is made of
+    assert browser.run(f"{crowd}.querySelectorAll('.limit').length") == 3 * 2 + 2
+    places = browser.run(
+        f"[...{crowd}.querySelectorAll('.anchor')].map(one => +one.getAttribute('x'))"
+    )
+    assert places[0] > places[1]  # full says it, retain does not

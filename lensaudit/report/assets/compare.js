@@ -90,9 +90,9 @@ function scatterPair(run, other, common, width) {
 
 // What a model can be placed by: its scores and its metrics.
 function axesThere() {
-  const score = RUNS.some((run) => Number.isFinite(run.value)) ? [{ id: 'score', title: 'score', read: (model) => runFor(model)?.value ?? NaN }] : [];
+  const score = RUNS.some((run) => Number.isFinite(run.value)) ? [{ id: 'score', title: 'score', read: (model) => runFor(model)?.value ?? (isAnchor(model) ? calibrated(current.condition(), model.role) : NaN), ends: (model) => { const run = runFor(model); return [run?.low, run?.high]; } }] : [];
   const metrics = DATA.metric_kinds.filter((kind) => (HAS_TABLES || kind.name !== 'uds') && MODELS.filter((model) => Number.isFinite(metricOf(model, kind.name))).length > 1)
-    .map((kind) => ({ id: kind.name, title: kind.name.replaceAll('_', ' '), read: (model) => metricOf(model, kind.name) }));
+    .map((kind) => ({ id: kind.name, title: kind.name.replaceAll('_', ' '), read: (model) => metricOf(model, kind.name), ends: (model) => (model.metrics[kind.name] ?? []).slice(1, 3) }));
   return [...score, ...metrics];
 }
 const runFor = (model) => current.runs().find((run) => run.info === model);
@@ -113,7 +113,7 @@ function crowdFigure(axes, width) {
     h('h3', {}, `All ${models.length} models`),
     h('div', { class: 'controls' }, views.length > 1 && segments('how to compare', views, view, (one) => state.set({ view: one })),
       view === 'scatter' && [pick('x', 'across', x), pick('y', 'up', y)], h('span', { class: 'count' }, METHODS.length > 1 ? METHODS.map((method) => marker(methodColour(method), `${method} `, { style: { 'margin-left': '.7rem' } })) : '')),
-    h('div', { class: 'card' }, view === 'scatter' ? scatterAll(models, x, y, width - 42) : parallel(models, view === 'layers' ? byLayer : metric, width - 42, view === 'layers')),
+    h('div', { class: 'card' }, view === 'scatter' ? [scatterAll(models, x, y, width - 42), h('figcaption', {}, '◇ full and retain; lines: 95 % intervals, where there are some.')] : parallel(models, view === 'layers' ? byLayer : metric, width - 42, view === 'layers')),
   ];
 }
 
@@ -126,7 +126,7 @@ function preferred(axes) {
 }
 
 const modelColour = (model) => (METHODS.length > 1 ? methodColour(model.method) : runColour(runFor(model)));
-const modelLines = (model, axes) => [h('b', {}, bdi(model.label)), ...axes.map((axis) => h('span', { class: 'row' }, `${axisTitle(axis)} ${brief(axis.read(model))}`, h('br')))];
+const modelLines = (model, axes) => [h('b', {}, bdi(model.label)), ...axes.map((axis) => h('span', { class: 'row' }, `${axisTitle(axis)} ${brief(axis.read(model))}${Number.isFinite(axis.ends(model)[0]) ? `, ${axis.ends(model).map(brief).join(' to ')}` : ''}`, h('br')))];
 const range = (axis, models) => {
   const values = models.map(axis.read).filter(Number.isFinite);
   if (!values.length) return [0, 1];
@@ -135,20 +135,32 @@ const range = (axis, models) => {
 };
 const chooseModel = (model) => { const run = runFor(model); if (run) current.choose(run); };
 
-function scatterAll(models, xAxis, yAxisOf, width) {
+// Models as dots, anchors as ◇, each with its intervals along both axes.
+function scatterAll(judged, xAxis, yAxisOf, width) {
   const height = 400;
+  const models = [...anchorsOf(current.condition()).map(({ anchor, info }) => ({ ...info, role: anchor })), ...judged.filter((model) => !isAnchor(model))];
   const [rx, ry] = [range(xAxis, models), range(yAxisOf, models)];
   const x = linear(...rx, 56, width - 14);
   const y = linear(...ry, height - 52, 14);
   const there = models.filter((model) => Number.isFinite(xAxis.read(model)) && Number.isFinite(yAxisOf.read(model)));
   const label = there.length <= 14;
+  const limit = (from, to, x1, x2, y1, y2, colour) => Number.isFinite(from) && Number.isFinite(to) && g('line', { class: 'limit', x1, x2, y1, y2, stroke: colour, 'stroke-width': 2, opacity: .4 });
+  const cut = (value, [low, high]) => clamp(value, low, high);
   return canvas(width, height, `${axisTitle(yAxisOf)} by ${axisTitle(xAxis)}`, yAxis(ticks(...ry, 5), y, 56, width - 14),
     ticks(...rx, 6).map((value) => g('text', { x: x(value), y: height - 32, 'text-anchor': 'middle' }, brief(value))),
     there.map((model) => {
+      const anchor = isAnchor(model);
       const picked = current.run()?.info === model;
       const [cx, cy] = [x(xAxis.read(model)), y(yAxisOf.read(model))];
-      return hover(press(g('g', {}, g('circle', { class: 'dot', cx, cy, r: picked ? 9 : 6.5, fill: modelColour(model), style: picked ? { stroke: css('--ink'), 'stroke-width': 2 } : {} }),
-        label && g('text', { x: cx + 11, y: cy + 4, class: picked ? 'strong' : null }, short(model.label, 26))), model.label, () => chooseModel(model)), () => modelLines(model, [xAxis, yAxisOf]));
+      const colour = anchor ? css('--ink') : modelColour(model);
+      const [[left, right], [low, high]] = [xAxis.ends(model), yAxisOf.ends(model)];
+      const turned = cx + 11 + Math.min(26, model.label.length) * 8 > width;
+      const name = short(anchor ? model.role : model.label, Math.min(26, Math.floor((turned ? cx - 11 : width - cx - 11) / 8)));
+      const dot = [there.length <= 40 && [limit(left, right, x(cut(left, rx)), x(cut(right, rx)), cy, cy, colour), limit(low, high, cx, cx, y(cut(low, ry)), y(cut(high, ry)), colour)],
+        anchor ? g('rect', { class: 'anchor', x: cx - 5, y: cy - 5, width: 10, height: 10, fill: css('--card'), stroke: colour, 'stroke-width': 1.6, transform: `rotate(45 ${cx} ${cy})` })
+          : g('circle', { class: 'dot', cx, cy, r: picked ? 9 : 6.5, fill: colour, style: picked ? { stroke: css('--ink'), 'stroke-width': 2 } : {} }),
+        (label || anchor) && g('text', { x: turned ? cx - 11 : cx + 11, y: cy - 6, 'text-anchor': turned ? 'end' : 'start', class: picked ? 'strong' : null }, name)];
+      return hover(anchor ? g('g', {}, dot) : press(g('g', {}, dot), model.label, () => chooseModel(model)), () => modelLines(model, [xAxis, yAxisOf]));
     }),
     g('text', { x: (width + 42) / 2, y: height - 8, 'text-anchor': 'middle', class: 'strong' }, axisTitle(xAxis)),
     g('text', { x: 14, y: height / 2 - 20, 'text-anchor': 'middle', class: 'strong', transform: `rotate(-90 14 ${height / 2 - 20})` }, axisTitle(yAxisOf)));

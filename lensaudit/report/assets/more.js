@@ -185,7 +185,7 @@ function mountAttacks() {
 
 // Accuracies of the conditions, then what follows from them.
 function rttFigure(one) {
-  const x = linear(0, 1, 190, 470);
+  const x = linear(0, 1, 190, 455);
   const colour = { B: '--hidden', A: '--s1', N: '--muted', N0: '--muted' };
   const height = one.accuracies.length * 27 + 8;
   return h('div', { class: 'card' }, h('h3', { style: { 'margin-top': '0' } }, bdi(one.model), h('span', { class: 'muted', style: { 'font-weight': '400' } }, ' retrained on other facts of ', bdi(one.data))),
@@ -194,10 +194,10 @@ function rttFigure(one) {
       one.accuracies.map((row, at) => {
         const y = at * 27 + 6;
         return [g('text', { x: 178, y: y + 12, 'text-anchor': 'end', class: row.condition === 'B' ? 'strong' : null }, `${row.condition}  ${short(row.name.split(':')[0], 26)}`),
-          g('rect', { x: 190, y, width: 280, height: 15, rx: 4, fill: css('--none') }),
+          g('rect', { x: 190, y, width: 265, height: 15, rx: 4, fill: css('--none') }),
           g('rect', { x: 190, y, width: Math.max(2, x(clamp(row.value, 0, 1)) - 190), height: 15, rx: 4, fill: css(colour[row.condition] ?? '--accent') }),
           Number.isFinite(row.low) && g('line', { x1: x(row.low), x2: x(row.high), y1: y + 7.5, y2: y + 7.5, stroke: css('--ink'), 'stroke-width': 1.5 }),
-          g('text', { x: 482, y: y + 12, class: 'strong' }, percent(row.value))];
+          g('text', { x: 467, y: y + 12, class: 'strong' }, percent(row.value))];
       })),
     !one.gate && h('dl', { class: 'facts' }, one.ratios.map((ratio) => [h('dt', {}, `${ratio.name.replaceAll('_', ' ')} ${ratio.formula}`),
       h('dd', {}, Number.isFinite(ratio.value) ? [h('b', {}, fmt(ratio.value, 2)), Number.isFinite(ratio.low) ? ` ${fmt(ratio.low, 2)} to ${fmt(ratio.high, 2)}` : ratio.why ? h('span', { class: 'gone' }, ' ', bdi(ratio.why)) : ''] : h('span', { class: 'gone' }, bdi(ratio.reason || 'no value')))])),
@@ -210,11 +210,10 @@ function relearnFigure(one) {
   const models = [...new Set(one.rows.map((row) => row.model))];
   const scores = [...new Set(one.rows.map((row) => row.score))];
   return h('div', { class: 'card' }, h('h3', { style: { 'margin-top': '0' } }, 'Relearning: one pass over the forget answers'),
-    h('table', { 'aria-label': 'relearning' }, h('thead', {}, h('tr', {}, h('th', {}, 'Score'), models.map((model) => h('th', {}, bdi(model))))),
-      h('tbody', {}, scores.map((score) => h('tr', {}, h('td', {}, score), models.map((model) => {
-        const row = one.rows.find((each) => each.model === model && each.score === score);
-        return h('td', {}, row ? arrow(row) : '–');
-      }))))),
+    grid('relearning', ['Score', ...models.map((model) => bdi(model))], scores.map((score) => h('tr', {}, h('td', {}, score), models.map((model) => {
+      const row = one.rows.find((each) => each.model === model && each.score === score);
+      return h('td', {}, row ? arrow(row) : '–');
+    })))),
     h('p', { class: 'muted' }, 'Before and after. The retain model had nothing to recover: only a change beyond its own is recovery.'));
 }
 
@@ -240,8 +239,7 @@ function effortFigure(one) {
       }),
       steps.map((step, place) => g('text', { x: x(place), y: 210, 'text-anchor': 'middle' }, step)), g('text', { x: 272, y: 229, 'text-anchor': 'middle' }, 'optimiser steps')),
     key(...arms.map(([name], at) => marker(css(colours[at % colours.length]), name))),
-    h('table', { 'aria-label': 'effort' }, h('thead', {}, h('tr', {}, ['rows', 'E50', 'E80', 'rate'].map((title) => h('th', {}, title)))),
-      h('tbody', {}, arms.map(([name, arm]) => h('tr', {}, h('td', {}, h('b', {}, name), ` ${arm.trained_on}`), h('td', { class: 'num' }, steps_of(arm, 'e50')), h('td', { class: 'num' }, steps_of(arm, 'e80')), h('td', { class: 'num' }, brief(arm.lr)))))),
+    grid('effort', ['rows', 'E50', 'E80', 'rate'], arms.map(([name, arm]) => h('tr', {}, h('td', {}, h('b', {}, name), ` ${arm.trained_on}`), h('td', { class: 'num' }, steps_of(arm, 'e50')), h('td', { class: 'num' }, steps_of(arm, 'e80')), h('td', { class: 'num' }, brief(arm.lr))))),
     h('p', { class: 'muted', style: { margin: '.5rem 0' } }, `Steps until half and four fifths of what full knows is back, beyond what the same attack teaches retain; read by ${one.by}, together over all lengths.`),
     one.notes.map((note) => h('p', { class: 'muted', style: { margin: '.2rem 0' } }, bdi(note))));
 }
@@ -254,19 +252,16 @@ function worstFigure(one) {
   return h('div', { class: 'card' }, h('h3', { style: { 'margin-top': '0' } }, bdi(one.source), h('span', { class: 'muted', style: { 'font-weight': '400' } }, ' worst case over attacks')),
     h('p', {}, h('b', {}, bdi(one.headline))),
     h('p', { class: 'muted' }, `excess ${fmt(one.excess)}`, one.ci95 ? ` (${fmt(one.ci95[0])} to ${fmt(one.ci95[1])})` : '', ` · attack list ${one.attack_list.slice(0, 12)} · never knew: `, bdi(one.retain.join(', '))),
-    h('table', { 'aria-label': 'hit rates of attacks' }, h('thead', {}, h('tr', {}, ['Attack', 'full', 'source', 'retain', 'only it', 'gain'].map((name) => h('th', {}, name)))),
-      h('tbody', {}, one.attacks.map((row) => h('tr', { title: row.about }, h('td', {}, bdi(row.name)), cells(row), h('td', {}, row.counts ? String(row.only) : 'no control'), h('td', {}, fmt(row.gain)))))),
-    h('table', { 'aria-label': 'facts by attack' }, h('thead', {}, h('tr', {}, ['Fact', 'entity', 'attacks that broke it', 'q'].map((name) => h('th', {}, name)))),
-      h('tbody', {}, one.facts.map((fact) => h('tr', {}, h('td', {}, String(fact.idx)), h('td', {}, named.has(fact.idx) ? h('b', {}, bdi(fact.entity)) : bdi(fact.entity)),
-        h('td', {}, fact.unscored ? h('span', { class: 'muted' }, bdi(fact.unscored)) : names.map((name) => (fact.attacks.split(';').includes(name) ? '■' : '·')).join('')), h('td', {}, fact.q ? fmt(Number(fact.q)) : '–'))))),
+    grid('hit rates of attacks', ['Attack', 'full', 'source', 'retain', 'only it', 'gain'], one.attacks.map((row) => h('tr', { title: row.about }, h('td', {}, bdi(row.name)), cells(row), h('td', {}, row.counts ? String(row.only) : 'no control'), h('td', {}, fmt(row.gain))))),
+    grid('facts by attack', ['Fact', 'entity', 'attacks that broke it', 'q'], one.facts.map((fact) => h('tr', {}, h('td', {}, String(fact.idx)), h('td', {}, named.has(fact.idx) ? h('b', {}, bdi(fact.entity)) : bdi(fact.entity)),
+        h('td', {}, fact.unscored ? h('span', { class: 'muted' }, bdi(fact.unscored)) : names.map((name) => (fact.attacks.split(';').includes(name) ? '■' : '·')).join('')), h('td', {}, fact.q ? fmt(Number(fact.q)) : '–')))),
     h('p', { class: 'muted' }, 'One sign per attack that counts, in the order of the table above. Named facts are bold.'));
 }
 
 function sampleFigure(one) {
   return h('div', { class: 'card' }, h('h3', { style: { 'margin-top': '0' } }, bdi(one.source), h('span', { class: 'muted', style: { 'font-weight': '400' } }, ` ${one.samples} samples a fact`)),
-    h('table', { 'aria-label': 'leakage by sampling' }, h('thead', {}, h('tr', {}, ['T', 'top-p', 'k', 'leak@k', 'retain', 'excess', 'of false hits alone'].map((name) => h('th', {}, name)))),
-      h('tbody', {}, one.leak.map((row) => h('tr', {}, [brief(row.temperature), brief(row.top_p), String(row.k), fmt(row.source), fmt(row.retain),
-        Number.isFinite(row.low) ? `${fmt(row.excess)} (${fmt(row.low)} to ${fmt(row.high)})` : fmt(row.excess), fmt(row.false_leak)].map((text) => h('td', {}, text)))))));
+    grid('leakage by sampling', ['T', 'top-p', 'k', 'leak@k', 'retain', 'excess', 'of false hits alone'], one.leak.map((row) => h('tr', {}, [brief(row.temperature), brief(row.top_p), String(row.k), fmt(row.source), fmt(row.retain),
+        Number.isFinite(row.low) ? `${fmt(row.excess)} (${fmt(row.low)} to ${fmt(row.high)})` : fmt(row.excess), fmt(row.false_leak)].map((text) => h('td', {}, text))))));
 }
 
 // One relation: what is said of every value after every subject's prompt, the true ones outlined.
@@ -284,8 +279,7 @@ function knowFigure(one) {
     h('p', {}, h('b', {}, bdi(one.headline))),
     canvas(520, top + subjects.length * size + 10, `subjects and values of ${one.matrix.relation}`, cells),
     h('p', { class: 'muted' }, 'Relation ', bdi(one.matrix.relation), ': a row each subject, a column each value, darker the likelier; true values are outlined. ', bits, '.'),
-    h('table', { 'aria-label': 'relations' }, h('thead', {}, h('tr', {}, ['Relation', 'subjects', 'z', 'p'].map((name) => h('th', {}, name)))),
-      h('tbody', {}, one.relations.map((row) => h('tr', {}, h('td', {}, bdi(row.relation)), h('td', { class: 'num' }, String(row.n)), h('td', { class: 'num' }, fmt(row.z, 1)), h('td', { class: 'num' }, brief(row.p)))))),
+    grid('relations', ['Relation', 'subjects', 'z', 'p'], one.relations.map((row) => h('tr', {}, h('td', {}, bdi(row.relation)), h('td', { class: 'num' }, String(row.n)), h('td', { class: 'num' }, fmt(row.z, 1)), h('td', { class: 'num' }, brief(row.p))))),
     one.controls.map((control) => h('p', { class: control.passed ? 'muted' : 'alarm', style: { margin: '.2rem 0' } }, 'control: ', bdi(control.said))));
 }
 
@@ -306,7 +300,7 @@ function mountRecord() {
     button('everything as JSON', () => save('audit.json', 'application/json', $('#data').textContent))));
   const conditions = DATA.conditions.map((one) => h('tr', {}, h('td', {}, SCORE_LONG[one.score]), h('td', {}, bdi(one.full, 'name')), h('td', {}, bdi(one.retain, 'name')), h('td', { class: 'num' }, one.examples.length),
     h('td', {}, Object.entries(one.settings).filter(([, value]) => value !== null).map(([name, value]) => `${name} ${value}`).join(', '))));
-  if (conditions.length) body.append(h('div', { class: 'wrap free' }, h('table', { 'aria-label': 'settings' }, h('thead', {}, h('tr', {}, ['score', 'full', 'retain', 'examples', 'settings'].map((title) => h('th', {}, title)))), h('tbody', {}, conditions))));
+  if (conditions.length) body.append(grid('settings', ['score', 'full', 'retain', 'examples', 'settings'], conditions));
   const shown = (one) => {
     const node = h('details', {}, h('summary', {}, 'manifest of ', bdi(one.folder, 'name')));
     node.addEventListener('toggle', () => { if (node.open && node.childElementCount === 1) node.append(h('pre', {}, JSON.stringify(one.content, null, 1))); });
