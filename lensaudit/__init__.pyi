@@ -9,7 +9,7 @@ from .models.bridge import logits_of as logits_of, residuals as residuals
 from .data.facts import Fact as Fact, load_facts as load_facts
 from .data.tofu import forget_set as forget_set
 from .data.spans import Batch as Batch, Encoded as Encoded
-from .data.spans import encode as encode, make_batch as make_batch
+from .data.spans import encode as encode, make_batch as make_batch, prompt as prompt
 
 # activations
 from .activations.store import ActivationStore as ActivationStore
@@ -22,6 +22,7 @@ from .patching.interventions import project_out as project_out, replace_at as re
 # patched scores and text
 from .patching.oracle import baseline as baseline, layer_deltas as layer_deltas, patched as patched
 from .patching.generation import patched_generation as patched_generation
+from .steer.generate import steer as steer
 
 # scores
 from .scores.depth import depth_score as depth_score, span_logprob as span_logprob
@@ -30,7 +31,7 @@ from .scores.depth import depth_score as depth_score, span_logprob as span_logpr
 from .auditing.calls import audit as audit, cache as cache, evaluate as evaluate, patch as patch
 from .attacks.effort.runs import effort as effort
 from .auditing.streams import lens as lens
-from .auditing.streams import last_prompt as last_prompt
+from .auditing.streams import last_prompt as last_prompt, preflight as preflight
 from .worstcase.run import worst as worst
 from .auditing.calls import know as know
 from .screen.show import show as show

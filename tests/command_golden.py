@@ -17,6 +17,7 @@ import struct
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from unittest import mock
 
 from judge_server import JudgeStub
 
@@ -133,6 +134,7 @@ def call(argv: list[str], folder: Path) -> tuple[int, str, str]:
     out, err = io.StringIO(), io.StringIO()
     code = 0
     with (
+        mock.patch("lensaudit.cli.terminal.QUIET_SECONDS", float("inf")),  # whatever it takes
         contextlib.chdir(folder),
         contextlib.redirect_stdout(out),
         contextlib.redirect_stderr(err),

@@ -142,6 +142,11 @@ def opened(kind, place):
         return one.folder == folder, folder.name
 
 
+def checked(kind, place):
+    own = {"data": kind(place / "rows.json"), "activations": kind(place / "a")}
+    return la.preflight(kind(place / "npo"), **own).checks
+
+
 CALLS = {
     "load_model": lambda kind, place: (
         la.load_model(kind(place / "npo"), registry=kind(place / "models.json")).cfg.n_layers
@@ -156,6 +161,7 @@ CALLS = {
     "cache": cached,
     "lens": lensed,
     "last_prompt": last_prompted,
+    "preflight": checked,
     "write_report": lambda kind, place: la.write_report(
         [kind(place / "out")], kind(place / f"{kind.__name__}.html")
     ),

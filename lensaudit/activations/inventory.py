@@ -236,13 +236,16 @@ def _said(spec: Spec | None) -> dict[str, Any]:
 
 
 def _fitting(text: str, named: Sequence[Path], wanted: Wanted) -> Sequence[Path]:
-    """Those that hold what is wanted; of several parts that a name means, the residual stream."""
+    """Those that hold what is wanted; of several that a name means, all rows' residual stream."""
     found = [(folder, _spec(folder)) for folder in named]
     if wanted != Wanted():
         found = [(folder, spec) for folder, spec in found if spec and wanted.fits(spec)]
     by_key = any(text == one.name or folder_key(one).startswith(text) for one, _ in found)
     if wanted.component is None and not by_key:
         found = [(one, spec) for one, spec in found if not spec or spec.fingerprint.part == "resid"]
+    if wanted.limit is None and not by_key:
+        whole = [one for one in found if (spec := one[1]) and not spec.provenance.get("limit", 1)]
+        found = whole or found
     return [folder for folder, _ in found]
 
 

@@ -42,6 +42,7 @@ from lensaudit.activations.spec import (
 )
 from lensaudit.activations.tensors import TORCH, ExampleActivations, LayerRows, SpanRows, from_bits
 from lensaudit.activations.writer import CacheWriter
+from lensaudit.data.tofu import forget_set
 from lensaudit.errors import InputError, VerificationError
 from lensaudit.files import make_folder, os_error, sync_folder
 from lensaudit.partials import sweep_partials
@@ -84,6 +85,22 @@ class Activations(AbstractContextManager):
     def idx(self) -> tuple[int, ...]:
         """Examples that can be read, in the order of the plan."""
         return tuple(self._shards)
+
+    @property
+    def authors(self) -> dict[int, int | str]:
+        """Author of each example, idx -> `group`, of the rows that the cache was made of.
+
+        Raises:
+            InputError: those rows are not there any more, or are others by now.
+        """
+        recipe = self.spec.provenance
+        if "data" not in recipe:
+            raise InputError(f"{self.folder}: does not say of which rows it was made")
+        how = {"exclude": recipe.get("exclude") or (), "limit": recipe.get("limit")}
+        found = {one.idx: one.group for one in forget_set(recipe["data"], **how)}
+        if missing := [idx for idx in self.idx if idx not in found]:
+            raise InputError(f"{recipe['data']}: has no idx {missing[0]}; the cache has other rows")
+        return {idx: found[idx] for idx in self.idx}
 
     @property
     def fingerprint(self) -> Fingerprint:
@@ -136,9 +153,11 @@ class Activations(AbstractContextManager):
         """One example at all layers, or at `layers` in the order given.
 
         Raises:
-            InputError: the cache does not hold the example or a layer.
+            InputError: the cache does not hold the example or a layer, or `layers` is no list.
             VerificationError: the bytes on disk are not those that were written.
         """
+        if isinstance(layers, int):
+            raise InputError(f"layers={layers}: wanted several, in a list: [{layers}]")
         slabs = self._read(idx, range(self.n_layers) if layers is None else layers)
         return ExampleActivations(
             idx=idx,
@@ -332,7 +351,7 @@ def open_activations(
         name_or_key_or_path: of a name there may be several caches.
         root: folder of the caches.
         data: that of these rows: `forget10`, `demo`, or a file.
-        limit: that of the first so many rows, or of "all"; None takes either.
+        limit: that of the first so many rows, or of "all"; None prefers that of all.
         positions: that of the read positions (`span`) or of every token (`all`).
         component: that of `attn`, `mlp`, `resid_mid`, or of all `heads`; None of a name: the
             residual stream. `.resid` of an example is then that component.

@@ -23,6 +23,11 @@ class ExampleActivations:
     final_norm: Float[Tensor, "norm_pos d_model"]
     """The last layer's stream after `ln_final`; no rows in the cache of a component."""
 
+    def __repr__(self) -> str:
+        shape = " x ".join(map(str, self.resid.shape))
+        kind = str(self.resid.dtype).removeprefix("torch.")
+        return f"<example idx {self.idx}: {shape} (layer, pos, d_model), {kind}>"
+
     def at(self, positions: Int[Tensor, " wanted"]) -> "ExampleActivations":
         """The rows at some token positions, in the order asked.
 

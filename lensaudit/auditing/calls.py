@@ -14,7 +14,16 @@ import logging
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, ParamSpec, Protocol, TypeVar, cast, overload, runtime_checkable
+from typing import (
+    Any,
+    ParamSpec,
+    Protocol,
+    TypeVar,
+    cast,
+    get_type_hints,
+    overload,
+    runtime_checkable,
+)
 
 from lensaudit.association.run import KnowResult, know_into
 from lensaudit.association.settings import KnowSettings
@@ -35,6 +44,7 @@ from lensaudit.errors import InputError
 from lensaudit.patching.settings import PatchSettings
 from lensaudit.progress import Tell, unheard
 from lensaudit.results.owners import folders_for
+from lensaudit.results.schema import checked_as
 from lensaudit.settings import Place, named, path_of
 
 P = ParamSpec("P")
@@ -101,6 +111,7 @@ def door(record: Callable[P, S]) -> Callable[[Work[S, R]], Door[P, R]]:
             if not names:
                 raise InputError(f"{work.__name__}([]): no model; name one, or several in a list")
             given = {name: _fit(value, keywords[name]) for name, value in settings.items()}
+            given = kinds_of(work.__name__, record, given)
             asked = tuple(dict.fromkeys(names))
             results = work(asked, make(**given), path_of(out), progress)
             found = dict(zip(asked, results, strict=True))
@@ -127,6 +138,19 @@ def _plain(value: Any) -> Any:
         several = cast(Sequence[Any], value)
         return tuple(map(_plain, several))
     return named(value) if isinstance(value, Path) else value
+
+
+def kinds_of(call: str, record: Any, given: Mapping[str, Any]) -> dict[str, Any]:
+    """Keywords as the fields of a record hold them.
+
+    Raises:
+        InputError: one is of another kind: `layers=9`, `dtype="fp16"`.
+    """
+    kinds = get_type_hints(record, include_extras=True)
+    return {
+        name: checked_as(kinds[name], value, f"{call}({name}={value!r:.40})")
+        for name, value in given.items()
+    }
 
 
 def check_keywords(name: str, known: Collection[str], given: Mapping[str, Any]) -> None:

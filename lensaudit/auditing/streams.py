@@ -5,10 +5,12 @@ what `full` reads in it after each layer: the definition of a single number is t
 Lens depth (`patching.scoring`), here every token keeps its own, with its rank among all tokens.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal, TypedDict, Unpack
+from dataclasses import dataclass, replace
+from itertools import takewhile
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Any, Literal, TypedDict, Unpack, get_args
 
 import torch
 from jaxtyping import Float, Int
@@ -17,18 +19,33 @@ from torch import Tensor
 from lensaudit.activations.spec import parts_of
 from lensaudit.activations.store import Activations
 from lensaudit.auditing.cache import prepare_model
-from lensaudit.auditing.calls import check_keywords
+from lensaudit.auditing.calls import check_keywords, kinds_of
 from lensaudit.auditing.settings import CacheSettings
-from lensaudit.data.spans import Encoded
+from lensaudit.data.facts import Fact
+from lensaudit.data.joining import Tokenizer
+from lensaudit.data.spans import Encoded, make_batch, prompt_of
+from lensaudit.data.tofu import DEMO
 from lensaudit.errors import InputError
-from lensaudit.models.bridge import TransformerBridge, unembedded
-from lensaudit.models.checkpoint import check_same_shape, open_checkpoint
+from lensaudit.models.bridge import TransformerBridge, n_layers, residuals, unembedded
+from lensaudit.models.checkpoint import check_same_shape, load_tokenizer, open_checkpoint
 from lensaudit.models.registry import default_anchor, load_registry, resolve
-from lensaudit.patching.preflight import check_model
+from lensaudit.patching.preflight import (
+    PreflightCheck,
+    batch_gap,
+    check_model,
+    device_of,
+    readout_gap,
+    self_patch_gap,
+    sweep_gap,
+)
 from lensaudit.patching.session import Session
 from lensaudit.progress import Tell, unheard
 from lensaudit.scores.depth import label_logprob, label_rank
 from lensaudit.settings import DtypeName, Kept, Place, Positions, named
+
+At = Literal["question", "prefix"]
+SHOWN = 24
+"""Rows of a table on the screen."""
 
 
 class CacheKeywords(TypedDict, total=False):
@@ -54,12 +71,13 @@ def settings_of(
         TypeError: a keyword that it has not.
     """
     check_keywords(call, list(CacheKeywords.__annotations__), given)
-    data = given.get("data")
-    return CacheSettings(
-        component=component,
-        positions=positions,
-        **{**given, "data": data and named(data), "exclude": tuple(given.get("exclude", ()))},
-    )
+    places = {
+        name: named(place)
+        for name in ("data", "registry", "activations")
+        if (place := given.get(name)) is not None
+    }
+    found = kinds_of(call, CacheSettings, {**given, **places})
+    return CacheSettings(component=component, positions=positions, **found)
 
 
 @contextmanager
@@ -84,30 +102,52 @@ def streams(
 
 @dataclass(frozen=True)
 class LastPrompt:
-    """The last prompt token of some examples, in the order of the data."""
+    """One token of the prompt of some examples, in the order of the data."""
 
     source: str
+    at: At
     idx: tuple[int, ...]
+    authors: tuple[int | str, ...]
+    """Of each example: `group` of its row."""
     resid: Float[Tensor, "example layer d_model"]
     """In the type of the cache; of `heads` all of them end to end."""
     unscored: dict[int, str]
     """idx -> why the tokenizer lost its span."""
 
+    def __repr__(self) -> str:
+        """How long the rows are, at the first, the middle and the last layer."""
+        n_layers = self.resid.shape[1]
+        layers = sorted({0, n_layers // 2, n_layers - 1})
+        norms = self.resid.float().norm(dim=-1)
+        columns = {"idx": self.idx, "author": self.authors}
+        columns |= {f"|layer {one}|": norms[:, one].tolist() for one in layers}
+        shape = " x ".join(map(str, self.resid.shape))
+        return f"{self.source}, end of the {self.at}: {shape}\n{_table(columns)}"
+
+
+def _table(columns: Mapping[str, Sequence[Any]]) -> str:
+    import pandas as pd
+
+    return pd.DataFrame(dict(columns)).to_string(index=False, max_rows=SHOWN, float_format="%.3f")
+
 
 def last_prompt(
     source: Place,
     *,
+    at: At = "prefix",
     component: Kept = "resid",
     progress: Tell = unheard,
     **settings: Unpack[CacheKeywords],
 ) -> LastPrompt:
     """The residual stream, or a component, of every layer at the last prompt token, from a cache.
 
-    The prompt ends where the scored answer begins: behind `prefix`, if the rows have one. The
-    model runs only where nothing is cached.
+    The prompt ends where the scored answer begins: behind `prefix`, if the rows have one; the
+    question ends before it. The model runs only where nothing is cached.
 
     Args:
         source: whose.
+        at: the last token of the prompt (`prefix`), or of the question (`question`), for which the
+            streams of every position are cached.
         component: of every layer; `resid` is the stream after it.
         progress: told what is cached.
         settings: `data`, `exclude`, `limit`, `registry`, `dtype`, `device`, `batch_size`, `memory`
@@ -119,15 +159,30 @@ def last_prompt(
     Raises:
         InputError: a name, a file or a setting is wrong.
     """
-    name = named(source)
-    how = settings_of("last_prompt", settings, positions="span", component=component)
+    if at not in get_args(At):
+        raise InputError(f"last_prompt(at={at!r}): wanted one of {', '.join(get_args(At))}")
+    name, positions = named(source), "span" if at == "prefix" else "all"
+    how = settings_of("last_prompt", settings, positions=positions, component=component)
     with streams(name, how, progress=progress) as (session, activations):
-        rows = [
-            activations.example(e.idx).at(torch.tensor([e.n_prompt - 1])).resid.squeeze(1)
-            for e in session.encoded
+        encoded = session.encoded
+        ends = [e.n_prompt for e in encoded]
+        if at == "question":
+            tokenizer = load_tokenizer(session.full)
+            rows = {one.idx: one for one in session.examples}
+            ends = [_question_end(e, rows[e.idx], tokenizer) for e in encoded]
+        found = [
+            activations.example(e.idx).at(torch.tensor([end - 1])).resid.squeeze(1)
+            for e, end in zip(encoded, ends, strict=True)
         ]
-        idx = tuple(e.idx for e in session.encoded)
-    return LastPrompt(name, idx, torch.stack(rows), session.unscored)
+        idx, authors = tuple(e.idx for e in encoded), tuple(e.group for e in encoded)
+    return LastPrompt(name, at, idx, authors, torch.stack(found), session.unscored)
+
+
+def _question_end(encoded: Encoded, row: Fact, tokenizer: Tokenizer) -> int:
+    """Tokens up to the answer's beginning: those that the prompt has in common without prefix."""
+    bare = tokenizer(prompt_of(replace(row, prefix="")).rstrip())["input_ids"]
+    same = zip(bare, encoded.token_ids[: encoded.n_prompt], strict=False)
+    return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], same))
 
 
 if TYPE_CHECKING:
@@ -139,6 +194,8 @@ class LensExample:
     """What is read of one example; a column for each token."""
 
     idx: int
+    author: int | str
+    """`group` of its row."""
     tokens: tuple[str, ...]
     """Those that are predicted, as text."""
     positions: Int[Tensor, " token"]
@@ -159,6 +216,19 @@ class LensReading:
     examples: tuple[LensExample, ...]
     unscored: dict[int, str]
     """idx -> why the tokenizer lost its span."""
+
+    def __repr__(self) -> str:
+        """A row for each token: from which layer on it is the first choice, and what it is last."""
+        rows = [
+            (one.idx, one.author, token, _first_choice(rank), rank[-1], logprob[-1])
+            for one in self.examples
+            for token, rank, logprob in zip(
+                one.tokens, one.rank.T.tolist(), one.logprob.T.tolist(), strict=True
+            )
+        ]
+        names = ("idx", "author", "token", "first choice from layer", "last rank", "nats")
+        columns: dict[str, Sequence[Any]] = dict(zip(names, zip(*rows, strict=True), strict=False))
+        return f"{self.source}, read by {self.full}\n{_table(columns)}"
 
     def example(self, idx: int) -> LensExample:
         """Reading of one example.
@@ -191,6 +261,85 @@ class LensReading:
             ],
             columns=list(columns),
         )
+
+
+def _first_choice(rank: Sequence[int]) -> int | str:
+    """The lowest layer from which on a token stays the likeliest.
+
+    >>> _first_choice([4, 0, 3, 0, 0]), _first_choice([0, 1])
+    (3, '–')
+    """
+    others = [layer for layer, one in enumerate(rank) if one]
+    first = others[-1] + 1 if others else 0
+    return first if first < len(rank) else "–"
+
+
+@dataclass(frozen=True)
+class Preflight:
+    """Identities that hold of a model, or do not."""
+
+    source: str
+    checks: tuple[PreflightCheck, ...]
+
+    @property
+    def passes(self) -> bool:
+        """All that could be compared agree."""
+        return all(one.passes for one in self.checks if one.gap is not None)
+
+    def __repr__(self) -> str:
+        columns = {
+            "check": [one.name for one in self.checks],
+            "largest gap": [
+                one.why if one.gap is None else f"{one.gap:.2g}" for one in self.checks
+            ],
+            "allowed": [f"{one.allowed:.2g}" for one in self.checks],
+            "passes": ["–" if one.gap is None else one.passes for one in self.checks],
+        }
+        return f"{self.source}\n{_table(columns)}"
+
+
+def preflight(
+    source: Place, *, progress: Tell = unheard, **settings: Unpack[CacheKeywords]
+) -> Preflight:
+    """What must hold of a model before numbers are believed: four identities, with their gaps.
+
+    Final norm and unembedding of the last residual give the logits; a batch gives what single
+    rows give; a self-patch at any layer changes nothing; the sweep gives what the oracle gives.
+
+    Args:
+        source: whose.
+        progress: told what is cached.
+        settings: as of `la.lens`; rows are four of the embedded set, and caches are put where they
+            are forgotten, unless something else is named.
+
+    >>> la.preflight("demo/full").passes  # doctest: +SKIP
+    True
+
+    Raises:
+        InputError: a name, a file or a setting is wrong.
+    """
+    name = named(source)
+    with TemporaryDirectory() as place:
+        given: CacheKeywords = {"data": DEMO, "limit": 4, "activations": place, **settings}
+        how = settings_of("preflight", given, positions="all")
+        with prepare_model(name, how, progress=progress) as opened:
+            model, encoded = opened.model(opened.full), opened.encoded
+            if not encoded:
+                raise InputError(f"{name}: no row can be scored ({next(iter(opened.lost)).reason})")
+            layers = tuple(range(n_layers(model)))
+            session = opened.under(layers=layers)
+            batch, dtype = make_batch(encoded).to(device_of(model)), session.options.dtype
+            stack, _ = residuals(model, batch.tokens)
+            streamed = session.streams(opened.full, encoded)
+            return Preflight(
+                name,
+                (
+                    readout_gap(model, batch, stack, dtype),
+                    batch_gap(model, encoded, dtype),
+                    self_patch_gap(model, batch, stack, layers),
+                    sweep_gap(session.runner(encoded), encoded, streamed),
+                ),
+            )
 
 
 def lens(
@@ -251,6 +400,7 @@ def _read(
     found_at = [_scores(model, layer.to(device), labels.to(device)) for layer in resid]
     return LensExample(
         idx=encoded.idx,
+        author=encoded.group,
         tokens=tuple(model.tokenizer.decode([one]) for one in labels.tolist()),
         positions=positions,
         token_ids=labels,

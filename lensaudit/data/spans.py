@@ -116,6 +116,17 @@ def prompt_of(example: Fact) -> str:
     return PROMPT_TEMPLATE.format(question=example.question, prefix=example.prefix)
 
 
+def prompt(question: str, prefix: str = "") -> str:
+    r"""The prompt that patched scores and the lens read: a question, and how its answer begins.
+
+    Without a prefix it ends in `Answer:`, so that a model writes the blank itself.
+
+    >>> prompt("Who?", "It is")
+    'Question: Who?\nAnswer: It is'
+    """
+    return PROMPT_TEMPLATE.format(question=question, prefix=prefix).rstrip()
+
+
 def continuation_of(example: Fact, prompt: str) -> str:
     """The answer after its prefix, with the blank that the prompt lacks.
 

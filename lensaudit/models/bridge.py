@@ -421,6 +421,8 @@ def load_model(
     Raises:
         InputError: unknown, unreachable or not loadable.
     """
+    if dtype not in DTYPES:
+        raise InputError(f"load_model(dtype={dtype!r}): wanted one of {', '.join(DTYPES)}")
     checkpoint = open_model(named(name), registry)
     return load(checkpoint, dtype=DTYPES[dtype], device=device)
 

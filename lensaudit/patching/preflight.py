@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from lensaudit.data.spans import Encoded, make_batch
+from lensaudit.data.spans import Batch, Encoded, make_batch
 from lensaudit.errors import InputError, VerificationError
 from lensaudit.models.bridge import (
     TransformerBridge,
@@ -14,6 +14,7 @@ from lensaudit.models.bridge import (
     hook_name,
     intervening,
     logits_of,
+    n_layers,
     residuals,
     unembedded,
     user_hooks,
@@ -44,24 +45,71 @@ def check_model(model: TransformerBridge, example: Encoded, dtype: str) -> None:
     """
     if model.training:
         raise VerificationError("full is in training mode; call model.eval()")
-    device = next(model.original_model.parameters()).device
-    batch = make_batch([example]).to(device)
+    batch = make_batch([example]).to(device_of(model))
     stack, _ = residuals(model, batch.tokens)
+    readout = readout_gap(model, batch, stack, dtype)
+    if not readout.passes:
+        raise VerificationError(
+            f"preflight: final norm and unembedding of the last residual miss the logits by "
+            f"{readout.gap:.2g} (allowed {readout.allowed:.2g}); this architecture cannot be "
+            "audited"
+        )
+    change = self_patch_gap(model, batch, stack, [n_layers(model) // 2])
+    if not change.passes:
+        raise VerificationError(
+            f"preflight: patching full with itself changed a score by {change.gap:.2g} nats; "
+            "something else edits the model while it runs"
+        )
+
+
+@dataclass(frozen=True)
+class PreflightCheck:
+    """What must hold of a model before any number of it is believed."""
+
+    name: str
+    gap: float | None
+    """Largest difference; None where it was not compared."""
+    allowed: float
+    why: str = ""
+    """Why it was not compared."""
+
+    @property
+    def passes(self) -> bool:
+        """The difference is within what is allowed; NaN is not, nor what was not compared."""
+        return self.gap is not None and self.gap <= self.allowed
+
+
+def readout_gap(
+    model: TransformerBridge, batch: Batch, stack: oracle.SourceStack, dtype: str
+) -> PreflightCheck:
+    """Final norm and unembedding of the last residual against the logits."""
     logits = logits_of(model, batch.tokens).float()
     gap = (unembedded(model, stack[:, -1]).float() - logits).abs().max()
     allowed = TOLERANCE_NATS[dtype] * max(1.0, float(logits.abs().max()))
-    if not float(gap) <= allowed:
-        raise VerificationError(
-            f"preflight: final norm and unembedding of the last residual miss the logits by "
-            f"{float(gap):.2g} (allowed {allowed:.2g}); this architecture cannot be audited"
-        )
+    return PreflightCheck("readout of the last residual equals the logits", float(gap), allowed)
+
+
+def self_patch_gap(
+    model: TransformerBridge, batch: Batch, stack: oracle.SourceStack, layers: Sequence[int]
+) -> PreflightCheck:
+    """Change of a span's log-prob, nats per token, where its own streams are patched in."""
     with torch.no_grad():
-        change = oracle.layer_deltas(model, stack, batch, layers=[stack.shape[1] // 2])
-    if float(change.abs().max()) != 0.0:
-        raise VerificationError(
-            f"preflight: patching full with itself changed a score by {float(change):.2g} nats; "
-            "something else edits the model while it runs"
-        )
+        change = oracle.layer_deltas(model, stack, batch, layers=layers)
+    return PreflightCheck("self-patch is identity", float(change.abs().max()), 0.0)
+
+
+def batch_gap(model: TransformerBridge, encoded: Sequence[Encoded], dtype: str) -> PreflightCheck:
+    """Log-probs of spans, nats per token, in one padded batch against one by one."""
+    with torch.no_grad():
+        together = oracle.baseline(model, make_batch(encoded).to(device_of(model)))
+        alone = [oracle.baseline(model, make_batch([e]).to(device_of(model))) for e in encoded]
+    gap = float((together - torch.cat(alone)).abs().max())
+    return PreflightCheck("batch equals single", gap, TOLERANCE_NATS[dtype])
+
+
+def device_of(model: TransformerBridge) -> torch.device:
+    """Where the model's weights are."""
+    return next(model.original_model.parameters()).device
 
 
 def check_component(model: TransformerBridge, example: Encoded, options: PatchOptions) -> None:
@@ -74,8 +122,7 @@ def check_component(model: TransformerBridge, example: Encoded, options: PatchOp
     """
     if options.component == "resid":
         return
-    device = next(model.original_model.parameters()).device
-    tokens = make_batch([example]).to(device).tokens
+    tokens = make_batch([example]).to(device_of(model)).tokens
     stack, _ = residuals(model, tokens, component=options.component)
     hf: Any = model.original_model
     if options.component == "head":
@@ -152,19 +199,15 @@ class OtherLayers:
         return self.source.packed(bucket, layout).roll(1, dims=0)
 
 
-def agrees_with_oracle(
-    runner: Runner,
-    encoded: Sequence[Encoded],
-    source: SourceStreams,
-    notice: Callable[[str], None],
-) -> Runner:
-    """The runner, if the sweep gives the oracle's scores; else the oracle's runner.
+def sweep_gap(runner: Runner, encoded: Sequence[Encoded], source: SourceStreams) -> PreflightCheck:
+    """Patched log-probs, nats per token, by the sweep against the oracle's.
 
     The longest and the shortest example are patched at the lowest layer, so that every later
     block and any sliding window is passed, and at one in the middle.
     """
+    name, allowed = "sweep equals oracle", TOLERANCE_NATS[runner.options.dtype]
     if runner.decoder is None:
-        return runner
+        return PreflightCheck(name, None, allowed, "one pass per layer is used")
     by_length = sorted(encoded, key=lambda e: (e.end, e.idx))
     pair = list({e.idx: e for e in (by_length[0], by_length[-1])}.values())
     layers = runner.options.layers
@@ -178,7 +221,21 @@ def agrees_with_oracle(
     defined = slow.score(pair, slow.fetch(pair, sources), joins)
     difference = (swept.patched - defined.patched)[joins.to(swept.patched.device)].abs().max()
     gap = max(float(difference), float((swept.baseline - defined.baseline).abs().max()))
-    if gap <= TOLERANCE_NATS[runner.options.dtype]:
+    return PreflightCheck(name, gap, allowed)
+
+
+def agrees_with_oracle(
+    runner: Runner,
+    encoded: Sequence[Encoded],
+    source: SourceStreams,
+    notice: Callable[[str], None],
+) -> Runner:
+    """The runner, if the sweep gives the oracle's scores; else the oracle's runner."""
+    found = sweep_gap(runner, encoded, source)
+    if found.gap is None or found.passes:
         return runner
-    notice(f"the sweep misses the definition by {gap:.2g} nats; one pass per layer is used instead")
+    notice(
+        f"the sweep misses the definition by {found.gap:.2g} nats; one pass per layer is used "
+        "instead"
+    )
     return runner.by_oracle()

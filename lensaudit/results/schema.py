@@ -25,6 +25,7 @@ _WANTED = {
     "finite_number": "a finite number",
     "int_type": "a whole number",
     "int_parsing": "a whole number",
+    "float_parsing": "a number",
     "string_type": "a text",
     "string_too_short": "a text",
     "string_pattern_mismatch": "another text",
@@ -113,4 +114,5 @@ def _bounds(limits: Mapping[str, Any]) -> str:
 
 
 def _place(parts: Sequence[Any]) -> str:
-    return ".".join(map(str, parts))
+    """Names and places alone: which of several types was tried is no place."""
+    return ".".join(part for part in map(str, parts) if "[" not in part)

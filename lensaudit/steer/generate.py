@@ -27,6 +27,7 @@ from lensaudit.models.bridge import (
     cached_step,
     intervening,
     load,
+    n_layers,
 )
 from lensaudit.models.checkpoint import Checkpoint, load_tokenizer, open_model
 from lensaudit.models.device import resolve_device, resolve_dtype
@@ -219,6 +220,86 @@ def chosen_tokens(
     wanted = numbers.double().unsqueeze(1) * shares[:, -1:]
     found = torch.searchsorted(shares, wanted, right=True).squeeze(1)
     return found.clamp(max=logits.shape[1] - 1)
+
+
+@dataclass(frozen=True)
+class Steered:
+    """What a model says after each prompt, as it is and steered."""
+
+    prompts: tuple[str, ...]
+    plain: tuple[str, ...]
+    steered: tuple[str, ...]
+
+    def __repr__(self) -> str:
+        rows = zip(self.prompts, self.plain, self.steered, strict=True)
+        return "\n".join(f"{p!r}\n  plain:   {a!r}\n  steered: {b!r}" for p, a, b in rows)
+
+
+def steer(
+    model: TransformerBridge,
+    prompts: str | Sequence[str],
+    directions: Mapping[int, Float[Tensor, " d_model"]],
+    *,
+    strength: float = 1.0,
+    where: Where = "all",
+    max_new_tokens: int = 32,
+    temperature: float = 0.0,
+    seed: int = 0,
+) -> Steered:
+    """Generate with `strength * direction` added to the stream after each layer, and without.
+
+    Both draw the same random numbers, so that they differ by steering alone.
+
+    Args:
+        model: in eval mode.
+        prompts: raw texts, such as `la.prompt` writes them.
+        directions: layer -> what is added there.
+        strength: factor of every direction; negative steers away.
+        where: at all positions, the prompt's, the answer's, or the last of the prompt.
+        max_new_tokens: longest answer.
+        temperature: 0 takes the likeliest token.
+        seed: of the draws.
+
+    >>> la.steer(full, la.prompt("Who are you?"), {8: direction}, strength=-4)  # doctest: +SKIP
+
+    Raises:
+        InputError: no prompt, an empty one, or a layer or width that the model lacks.
+        WorkError: logits are not finite.
+    """
+    texts = (prompts,) if isinstance(prompts, str) else tuple(prompts)
+    ids = [tuple(model.tokenizer(text)["input_ids"]) for text in texts]
+    if not ids or not all(ids):
+        raise InputError("steer: an empty prompt; wanted at least one token")
+    hf: Any = model.original_model
+    width = hf.config.hidden_size
+    for layer, direction in directions.items():
+        if not 0 <= layer < n_layers(model):
+            raise InputError(f"layer {layer}: the model has layers 0 to {n_layers(model) - 1}")
+        if direction.shape != (width,):
+            raise InputError(
+                f"steer: a direction of {tuple(direction.shape)}, wanted ({width},), the width of "
+                "the stream"
+            )
+    draws = draws_of(texts, n_steps=max_new_tokens, seed=seed, temperature=temperature)
+    at: dict[Place, Edit] = {
+        ("resid", layer): adding(direction, strength) for layer, direction in directions.items()
+    }
+    plain, steered = (
+        continuations(
+            model,
+            ids,
+            max_new_tokens=max_new_tokens,
+            stop=ends_of(model),
+            edits=edits,
+            draws=draws,
+        )
+        for edits in (NO_EDITS, Edits(at, where))
+    )
+    decode = model.tokenizer.decode
+    said = [
+        [decode(list(one), skip_special_tokens=True) for one in rows] for rows in (plain, steered)
+    ]
+    return Steered(texts, tuple(said[0]), tuple(said[1]))
 
 
 Format = Literal["chat", "raw"]

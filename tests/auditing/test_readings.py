@@ -1,0 +1,159 @@
+"""Python's small doors: steer, preflight, prompts, authors, what a reading shows, wrong kinds."""
+
+import pytest
+import torch
+
+import lensaudit as la
+from lensaudit.errors import InputError
+from lensaudit.patching.preflight import batch_gap, self_patch_gap
+
+FEW = 3
+
+
+@pytest.fixture(scope="module")
+def full():
+    return la.load_model("demo/full")
+
+
+@pytest.fixture(scope="module")
+def encoded(full):
+    return [la.encode(one, full.tokenizer) for one in la.forget_set("demo", limit=FEW)]
+
+
+@pytest.fixture(scope="module")
+def kept(tmp_path_factory):
+    return {"limit": FEW, "activations": tmp_path_factory.mktemp("kept")}
+
+
+def greedy_by_hand(model, text, n, edits):
+    ids = model.tokenizer(text, return_tensors="pt")["input_ids"]
+    start = ids.shape[1]
+    with la.intervening(model, edits):
+        for _ in range(n):
+            ids = torch.cat((ids, la.logits_of(model, ids)[:, -1:].argmax(-1)), dim=1)
+    return model.tokenizer.decode(ids[0, start:].tolist())
+
+
+def test_steering_generates_what_hooks_by_hand_do(full):
+    texts = [la.prompt("Who are you?"), la.prompt(la.forget_set("demo")[0].question)]
+    direction = torch.randn(64, generator=torch.Generator().manual_seed(3))
+    found = la.steer(full, texts, {8: direction}, strength=0.7, max_new_tokens=6)
+    edits = {8: la.add(direction, strength=0.7)}
+    for text, plain, steered in zip(found.prompts, found.plain, found.steered, strict=True):
+        assert greedy_by_hand(full, text, 6, {}).startswith(plain)
+        assert greedy_by_hand(full, text, 6, edits).startswith(steered)
+    assert found.plain != found.steered
+    nothing = la.steer(full, texts, {8: direction}, strength=0.0)
+    assert nothing.steered == nothing.plain == la.steer(full, texts, {}).plain
+    assert "plain:" in repr(found)
+
+
+@pytest.mark.parametrize(
+    ("prompts", "directions", "said"),
+    [
+        ([], {}, "empty prompt"),
+        ("Who?", {16: torch.ones(64)}, "layers 0 to 15"),
+        ("Who?", {1: torch.ones(4)}, r"wanted \(64,\)"),
+    ],
+)
+def test_steering_refuses_what_the_model_has_not(full, prompts, directions, said):
+    with pytest.raises(InputError, match=said):
+        la.steer(full, prompts, directions)
+
+
+def test_a_prompt_is_what_scores_read():
+    row = la.forget_set("demo")[0]
+    assert la.prompt("Who?") == "Question: Who?\nAnswer:"
+    text = la.prompt(row.question, row.prefix)
+    tokenizer = la.load_model("demo/full").tokenizer
+    e = la.encode(row, tokenizer)
+    assert list(e.token_ids[: e.n_prompt]) == tokenizer(text)["input_ids"]
+
+
+def test_preflight_passes_on_sound_models_and_leaves_nothing(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    found = la.preflight("demo/npo")
+    assert found.passes
+    assert [one.gap is not None for one in found.checks] == [True] * 4
+    for name in ("batch equals single", "sweep equals oracle", "self-patch is identity"):
+        assert name in repr(found)
+    assert not list(tmp_path.iterdir())
+
+
+def test_preflight_sees_a_model_that_looks_at_its_neighbours(full, encoded):
+    assert batch_gap(full, encoded, "float32").passes
+    with la.intervening(full, {3: lambda resid: resid * (1 + 0.2 * (len(resid) - 1))}):
+        assert not batch_gap(full, encoded, "float32").passes
+
+
+def test_preflight_sees_a_model_that_is_edited_while_it_runs(full, encoded):
+    calls, batch = [], la.make_batch(encoded)
+    stack, _ = la.residuals(full, batch.tokens)
+    assert self_patch_gap(full, batch, stack, range(16)).passes
+
+    def drifting(resid):
+        calls.append(1)
+        return resid + 0.01 * len(calls) * resid.roll(1, dims=-1)
+
+    with la.intervening(full, {3: drifting}):
+        assert not self_patch_gap(full, batch, stack, [8]).passes
+
+
+def test_the_question_ends_before_the_answer_begins(full, kept):
+    model = la.load_model("demo/npo")
+    at_question = la.last_prompt("demo/npo", at="question", **kept)
+    at_prefix = la.last_prompt("demo/npo", **kept)
+    assert at_question.idx == at_prefix.idx
+    for n, row in enumerate(la.forget_set("demo", limit=FEW)):
+        for found, text in (
+            (at_question, la.prompt(row.question)),
+            (at_prefix, la.prompt(row.question, row.prefix)),
+        ):
+            ids = model.tokenizer(text, return_tensors="pt")["input_ids"]
+            stack, _ = la.residuals(model, ids)
+            place = found.idx.index(row.idx)
+            assert torch.allclose(found.resid[place], stack[0, :, -1], atol=1e-5), (n, text)
+    with pytest.raises(InputError, match="wanted one of question, prefix"):
+        la.last_prompt("demo/npo", at="answer", **kept)
+
+
+def test_readings_are_tables_and_name_authors(kept):
+    authors = {one.idx: one.group for one in la.forget_set("demo")}
+    ends, read = la.last_prompt("demo/npo", **kept), la.lens("demo/npo", **kept)
+    assert ends.authors == tuple(authors[idx] for idx in ends.idx)
+    assert [one.author for one in read.examples] == [authors[one.idx] for one in read.examples]
+    shown = repr(read).splitlines()
+    assert shown[0] == "demo/npo, read by demo/full"
+    assert len(shown) == 2 + sum(len(one.tokens) for one in read.examples)
+    assert "|layer 15|" in repr(ends)
+    with la.open_activations("demo/npo", root=kept["activations"]) as cache:
+        assert cache.authors == {idx: authors[idx] for idx in cache.idx}
+        assert repr(cache.example(cache.idx[0])).startswith("<example idx ")
+        with pytest.raises(InputError, match=r"in a list: \[9\]"):
+            cache.example(cache.idx[0], layers=9)
+
+
+def test_a_plain_name_means_the_cache_of_all_rows(tmp_path):
+    la.cache("demo/npo", limit=2, activations=tmp_path)
+    la.cache("demo/npo", activations=tmp_path)
+    with la.open_activations("demo/npo", root=tmp_path) as cache:
+        assert len(cache) == len(la.forget_set("demo"))
+    with la.open_activations("demo/npo", root=tmp_path, limit=2) as cache:
+        assert len(cache) == 2
+
+
+@pytest.mark.parametrize(
+    ("call", "wrong", "said"),
+    [
+        (la.patch, {"layers": 9}, r"patch\(layers=9\): found 9, wanted a text"),
+        (la.patch, {"tau": "x"}, r"patch\(tau='x'\): found 'x', wanted a number"),
+        (la.cache, {"limit": "x"}, r"found 'x', wanted a whole number"),
+        (la.cache, {"dtype": "fp16"}, "wanted 'auto', 'float32', 'bfloat16' or 'float16'"),
+        (la.lens, {"dtype": "fp16"}, "wanted 'auto', 'float32'"),
+        (la.load_model, {"dtype": "fp16"}, "wanted one of float32, bfloat16, float16"),
+    ],
+)
+def test_keywords_of_a_wrong_kind_get_one_line(tmp_path, monkeypatch, call, wrong, said):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(InputError, match=said):
+        call("demo/npo", **wrong)
