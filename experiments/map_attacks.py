@@ -3,7 +3,7 @@
 Question: which disguises of a model that holds all facts does aligned depth see through, and which
           make the verdict say "erased"? Read at the spans, with the whole prefix, asked otherwise.
 Command:  python experiments/map_attacks.py             (--tiny: four models, nothing is trained)
-Takes:    20 minutes on one core, most of it training. Expected: the tables of docs/uds.md.
+Takes:    20 minutes on one core, most of it training. Expected: the tables of docs/evidence.md.
 Writes:   experiments/out/map_attacks/: the models, as checkpoint folders, and their results.
 """
 

@@ -4,7 +4,7 @@ Question: of ten models trained as `never` was, in other orders of the data, how
           call erased, and how far do their depths scatter?
 Command:  python experiments/never_seeds.py
 Takes:    3 minutes a model to train, half an hour in all on one core; then 3 to patch them.
-          Expected: the table of docs/planted_truth.md.
+          Expected: the table of docs/gym.md.
 Writes:   experiments/out/never_seeds/: the models under family/, and their results.
 """
 

@@ -7,7 +7,7 @@ Command:  lensaudit models fetch smollm2 && python experiments/real_model.py
           (--data, --keep: other rows; --known FILE: facts from pretraining; --only NAME: some of
           the models; run again to resume)
 Takes:    two hours of one core, without RTT, which adds two to three minutes of it a model.
-          Expected: docs/real_model.md.
+          Expected: docs/evidence.md.
 Writes:   experiments/out/real_model/: rows, adapters, results, table.json.
 
 Every model is an adapter of rank 4 on the pretrained one: `full` was trained on the forget set and

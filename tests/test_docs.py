@@ -6,7 +6,6 @@ parsed; `sh fails` ends with 4, as a gate does. A block marked `jsonl NAME` or `
 that later commands read.
 """
 
-import os
 import re
 import shlex
 import subprocess
@@ -23,24 +22,25 @@ from lensaudit.models.registry import load_registry, resolve
 PAGES = (
     "tutorial",
     "gate",
-    "project",
+    "own-model#Try the project file",
     "own-model",
     "own-forget-set",
     "python",
     "terminal",
     "uds",
+    "evidence",
     "gym",
     "engine",
-    "comparison",
+    "README#Neighbouring tools",
     "sweep",
-    "effort",
-    "collateral",
+    "attacks#How many steps does it take?",
+    "metrics#Facts that should be kept",
     "worst_case",
     "know",
     "metrics#The suite",
 )
 """Pages, and sections of pages, whose blocks are run here."""
-FAST = ("gate", "project", "own-forget-set", "terminal")
+FAST = ("gate", "own-model#Try the project file", "own-forget-set", "terminal")
 """Run by default; the others take 10 to 60 seconds each and are `slow`."""
 
 
@@ -105,10 +105,35 @@ def test_commands_that_need_the_hub_say_so_in_one_line(name, tmp_path, monkeypat
         assert len(said.strip().splitlines()) <= 3
 
 
-@pytest.mark.parametrize("path", sorted(DOCS.rglob("*.md")), ids=lambda p: p.name)
+WRITTEN = sorted([*DOCS.rglob("*.md"), *ROOT.glob("*.md")])
+
+
+@pytest.mark.parametrize("path", WRITTEN, ids=lambda p: p.name)
 def test_every_link_leads_somewhere(path):
-    targets = re.findall(r"\]\((?!http)([^)#\s]+)\)", path.read_text())
-    assert [t for t in targets if not os.path.exists(path.parent / t)] == []
+    targets = re.findall(r"\]\((?!http)([^)\s]+)\)", path.read_text())
+    assert [one for one in targets if not leads_somewhere(path, *one.split("#"))] == []
+
+
+def leads_somewhere(path, target, anchor=None):
+    there = path.parent / target if target else path
+    return there.exists() and (anchor is None or anchor in anchors(there))
+
+
+def anchors(path):
+    """Of the headings of a page, as GitHub and the site make them; each stands there once."""
+    text = re.sub(r"^```.*?^```$", "", path.read_text(), flags=re.S | re.M)
+    headings = re.findall(r"^#+ (.+)$", text, re.M)
+    found = [re.sub(r"[^\w -]", "", one).strip().lower().replace(" ", "-") for one in headings]
+    assert len(set(found)) == len(found), path.name
+    return set(found)
+
+
+def test_the_pages_are_few():
+    assert len({*DOCS.glob("*.md")} - {DOCS / "README.md"}) <= 18
+
+
+def test_what_the_score_means_is_short():
+    assert len(page("uds").split()) <= 900
 
 
 def test_the_index_lists_every_page():
@@ -179,7 +204,11 @@ def test_the_agreement_of_the_page_is_that_of_the_experiment():
 
 
 def test_the_registry_example_is_read_as_the_text_says(tmp_path):
-    (example,) = (text for language, kind, text in blocks(page("own-model")) if language == "toml")
+    (example,) = (
+        text
+        for language, _, text in blocks(page("own-model#What can be named"))
+        if language == "toml"
+    )
     (tmp_path / "names.toml").write_text(example)
     (tmp_path / "runs" / "my-idknll").mkdir(parents=True)
     (tmp_path / "runs" / "my-idknll" / "config.json").write_text("{}")

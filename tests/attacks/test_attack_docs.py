@@ -9,7 +9,7 @@ from pages import page
 
 from lensaudit.cli.main import run
 
-TEXT = page("attacks")
+TEXT = page("attacks#Relearning and rounding")
 
 
 def blocks(language):

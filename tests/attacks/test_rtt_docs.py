@@ -1,4 +1,4 @@
-"""docs/rtt.md is true: its commands and its Python run."""
+"""docs/attacks.md of retraining is true: its commands and its Python run."""
 
 import re
 import shlex
@@ -10,7 +10,7 @@ from pages import page
 
 from lensaudit.cli.main import run as lensaudit
 
-PAGE = page("rtt")
+PAGE = page("attacks#Retraining on some facts, measuring others")
 
 
 def blocks(language):

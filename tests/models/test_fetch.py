@@ -8,7 +8,7 @@ import zipfile
 
 import pytest
 import torch
-from pages import ROOT, page
+from pages import page
 from transformers import AutoTokenizer, LlamaConfig, LlamaForCausalLM
 
 from lensaudit.cli.main import run
@@ -208,10 +208,10 @@ def test_another_architecture_is_named(tmp_path):
 @pytest.mark.slow
 def test_the_command_of_the_page_makes_a_model_that_knows_paris(tmp_path, monkeypatch):
     monkeypatch.setenv("LENSAUDIT_MODELS", str(tmp_path))
-    (block,) = re.findall(r"```sh real\n(.*?)```", page("real_model"), re.S)
+    (block,) = re.findall(r"```sh real\n(.*?)```", page("evidence#A real pretrained model"), re.S)
     fetching, studying = block.splitlines()
     assert run(shlex.split(fetching)[1:]) == 0
-    assert (ROOT / shlex.split(studying)[1]).is_file()
+    assert shlex.split(studying)[1:] == ["demo", "--real"]
     folder = tmp_path / "smollm2" / "base"
     model = load(open_checkpoint(resolve("smollm2/base", load_registry())))
     tokenizer = AutoTokenizer.from_pretrained(folder)
