@@ -1,8 +1,20 @@
+"""What is released: wheel and sdist, built, installed apart from the checkout; and its demo."""
+
 import json
+import os
+import re
+import subprocess
+import sys
+import sysconfig
+import tarfile
+import venv
+import zipfile
+from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
 
+import lensaudit
 from experiments import uds_by_hand
 from lensaudit.cli.main import run
 
@@ -10,14 +22,105 @@ HIDING = {"demo/masked_readout", "demo/masked_upper"}
 PARTLY = {"demo/npo", "demo/simnpo", "demo/graddiff"}
 
 
+ROOT = Path(__file__).resolve().parents[2]
+
+
 @pytest.fixture(scope="module")
-def demo(tmp_path_factory):
-    """The demo's summaries, by model."""
+def built(tmp_path_factory):
+    """Folder with the wheel and the sdist of this checkout."""
+    out = tmp_path_factory.mktemp("dist")
+    command = [sys.executable, "-m", "hatchling", "build", "-d", str(out)]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return out
+
+
+@pytest.fixture(scope="module")
+def installed(built, tmp_path_factory):
+    """Runs the command of a wheel, installed in an environment of its own, in an empty folder."""
+    place = tmp_path_factory.mktemp("apart")
+    venv.create(place / "env", with_pip=False)
+    python = place / "env" / "bin" / "python"
+    (wheel,) = built.glob("*.whl")
+    install = ["-m", "pip", "--python", str(python), "install", "-q", "--no-deps", "--no-index"]
+    subprocess.run([sys.executable, *install, str(wheel)], check=True, capture_output=True)
+    version = f"python{sys.version_info.major}.{sys.version_info.minor}"
+    packages = place / "env" / "lib" / version / "site-packages"
+    # dependencies are those of this environment; a .pth file that lies there is not followed, so
+    # that the checkout is not found
+    (packages / "dependencies.pth").write_text(sysconfig.get_path("purelib") + "\n")
+    (place / "work").mkdir()
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+
+    def run(*arguments):
+        command = [str(python.with_name("lensaudit")), *arguments]
+        return subprocess.run(
+            command,
+            cwd=place / "work",
+            env=environment,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+
+    run.python = python
+    run.work = place / "work"
+    run.environment = environment
+    return run
+
+
+@pytest.fixture(scope="module")
+def demo(installed, tmp_path_factory):
+    """The summaries of the demo that the wheel ran, by model."""
     folder = tmp_path_factory.mktemp("demo")
     out, activations = folder / "out", folder / "activations"
-    assert run(["demo", "--out", str(out), "--activations", str(activations), "--json"]) == 0
+    done = installed("demo", "--out", str(out), "--activations", str(activations))
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines()[-1] == f"written: {out / 'audit.html'}"
     found = {path.parent.name: path for path in out.glob("*/summary.json")}
     return {name: json.loads(path.read_text()) for name, path in found.items()}, out, activations
+
+
+def test_wheel_and_sdist_hold_the_same_package_and_nothing_of_the_tests(built):
+    (wheel,), (sdist,) = built.glob("*.whl"), built.glob("*.tar.gz")
+    with zipfile.ZipFile(wheel) as archive:
+        packed = {one for one in archive.namelist() if not one.endswith("/")}
+    with tarfile.open(sdist) as archive:
+        source = {one.name.partition("/")[2] for one in archive.getmembers() if one.isfile()}
+    ours = {one for one in packed if one.startswith("lensaudit/") and "/tofu_data/" not in one}
+    assert ours == {one for one in source if one.startswith("lensaudit/")}
+    for wanted in ("py.typed", "report/assets/page.css", "embedded/full/model.safetensors"):
+        assert f"lensaudit/{wanted}" in ours
+    assert any(one.startswith("lensaudit/tofu_data/") for one in packed)
+    assert not [one for one in packed | source if one.startswith(("tests/", "docs/", "tools/"))]
+    assert {"CITATION.cff", "CHANGELOG.md", "LICENSE", "README.md"} <= source
+    assert any(one.endswith("licenses/LICENSE") for one in packed)
+
+
+def test_versions_agree(installed):
+    cited = re.search(r"^version: (\S+)$", (ROOT / "CITATION.cff").read_text(), re.M)
+    assert cited is not None
+    assert cited[1] == lensaudit.__version__
+    first = re.search(r"^## (\S+)", (ROOT / "CHANGELOG.md").read_text(), re.M)
+    assert first is not None
+    assert first[1] == lensaudit.__version__
+    said = installed("--version")
+    assert said.stdout.split()[-1] == lensaudit.__version__, said.stderr
+
+
+def test_the_wheel_runs_away_from_the_checkout(installed, demo):
+    where = subprocess.run(
+        [str(installed.python), "-c", "import lensaudit; print(lensaudit.__file__)"],
+        cwd=installed.work,
+        env=installed.environment,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert Path(where.stdout.strip()).is_relative_to(installed.python.parents[1])
+    manifests = list(demo[1].rglob("manifest.json"))
+    versions = {json.loads(one.read_text())["versions"]["lensaudit"] for one in manifests}
+    assert versions == {lensaudit.__version__}
 
 
 def test_the_planted_truth_is_found(demo):
